@@ -9,7 +9,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, DATE, HeaderMap, RETRY_AFTER};
 use reqwest::{Method, StatusCode, Url};
 use serde::de::DeserializeOwned;
-use tenure_api::credentials::Credentials;
+use tenure_api::credentials::{AccessToken, Credentials};
 use tenure_api::dates::Timestamp;
 use tenure_api::errors::ErrorCode;
 use tenure_api::hawk::{SignRequest, authorization_header};
@@ -206,6 +206,28 @@ impl Client {
         ClientBuilder::default()
     }
 
+    /// The client that the environment describes, as for all clients of Taskcluster: `TASKCLUSTER_ROOT_URL`, and if its requests are
+    /// to be signed `TASKCLUSTER_CLIENT_ID`, `TASKCLUSTER_ACCESS_TOKEN`, `TASKCLUSTER_CERTIFICATE`.
+    ///
+    /// # Errors
+    /// A variable is missing, or the root URL is not one.
+    ///
+    /// ```no_run
+    /// # use tenure_client::Client;
+    /// let client = Client::from_env()?;
+    /// # let _ = client;
+    /// # Ok::<(), tenure_client::Error>(())
+    /// ```
+    pub fn from_env() -> Result<Self, Error> {
+        let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
+        let needed = |name| variable(name).ok_or(Error::NotInEnvironment(name));
+        let builder = Self::builder().root_url(&needed("TASKCLUSTER_ROOT_URL")?);
+        let Some(client_id) = variable("TASKCLUSTER_CLIENT_ID") else { return builder.build() };
+        let access_token = AccessToken::new(needed("TASKCLUSTER_ACCESS_TOKEN")?);
+        let certificate = variable("TASKCLUSTER_CERTIFICATE");
+        builder.credentials(Credentials { client_id, access_token, certificate }).build()
+    }
+
     /// The root URL, without a slash at its end.
     ///
     /// ```
@@ -365,6 +387,18 @@ impl Client {
             Err(refusal(status.as_u16(), &body, retry_after.map(Duration::from_secs)))
         };
         (outcome, clock_moved)
+    }
+
+    /// Sends a call once, whose answer is read while it comes.
+    pub(crate) async fn open(&self, call: &Call) -> Result<reqwest::Response, Error> {
+        let response = self.send(call).await?;
+        let status = response.status();
+        if status.is_success() {
+            return Ok(response);
+        }
+        let retry_after = header(response.headers(), RETRY_AFTER.as_str()).and_then(|s| s.trim().parse().ok());
+        let body = response.bytes().await.map_err(|error| Error::Network(error.without_url()))?;
+        Err(refusal(status.as_u16(), &body, retry_after.map(Duration::from_secs)))
     }
 
     async fn send(&self, call: &Call) -> Result<reqwest::Response, Error> {

@@ -62,6 +62,9 @@ pub enum Error {
     /// The root URL is not one; the text has the reason.
     #[error("{0}")]
     RootUrl(String),
+    /// A variable of the environment is missing.
+    #[error("{0} is not set in the environment")]
+    NotInEnvironment(&'static str),
 }
 
 impl Error {
@@ -85,6 +88,7 @@ impl Error {
             | Self::BadMessages(_)
             | Self::SignedUrl(_)
             | Self::RootUrl(_)
+            | Self::NotInEnvironment(_)
             | Self::File { .. } => false,
         }
     }
@@ -109,7 +113,8 @@ impl Error {
             | Self::Stalled(_)
             | Self::Damaged(_)
             | Self::File { .. }
-            | Self::RootUrl(_) => None,
+            | Self::RootUrl(_)
+            | Self::NotInEnvironment(_) => None,
         }
     }
 

@@ -77,6 +77,13 @@ impl Lease {
     }
 }
 
+impl Lease {
+    /// From its beginning to its end.
+    pub(crate) fn length(&self) -> Duration {
+        self.ends.saturating_duration_since(self.since)
+    }
+}
+
 /// The time from one server date to a later one; zero if it is not later.
 fn between(from: Timestamp, to: Timestamp) -> Duration {
     (to.time() - from.time()).to_std().unwrap_or_default()

@@ -1,15 +1,19 @@
 //! A client of the queue for submitters and workers.
 //!
+//! Most workers want a [`consumer::Consumer`], which does all but the work itself. What it is made of can be used alone:
+//!
 //! [`Client`] signs and repeats requests; [`Client::claim_work`] returns [`Claim`]s. Reporting the outcome of a
 //! claim consumes it, so that reporting twice does not compile, and a claim that the server has given to another
 //! worker is a value ([`Lost`]), not an error. The program `tenure-worker` is built on it.
 //!
-//! Works against any server that speaks the Taskcluster Queue API; nothing here knows how the server is made.
+//! All but the consumer and what is Tenure's own works against any server that speaks the Taskcluster Queue API; nothing here knows
+//! how the server is made.
 
 pub mod artifacts;
 mod claim;
 mod client;
 mod clock;
+pub mod consumer;
 pub mod error;
 mod lease;
 mod messages;
@@ -34,7 +38,7 @@ pub use retry::RetryPolicy;
 pub use sessions::{Inbox, InboxItem};
 pub use tenure::{GroupChange, TaskChange};
 pub use tenure_api::credentials::{AccessToken, Credentials};
-pub use tenure_api::ids::SessionId;
+pub use tenure_api::ids::{RunId, SessionId, TaskId, TaskQueueId, WorkerGroup, WorkerId};
 pub use tenure_api::policy::{PauseRequest, ReleaseRequest};
 pub use tenure_api::sessions::{
     CommandRequest, InboxEvent, QueueWorker, QueueWorkers, RenewSessionRequest, Session, SessionRenewed,
@@ -45,3 +49,8 @@ pub use tenure_api::watch::{EndedClaim, WatchedRun};
 pub use tenure_api::work::{RunOutcome, RunResult};
 pub use wire::{ExceptionReason, Metadata, NewTask, QueueCounts, RunStatus, State, Task, TaskStatus};
 pub use work::Worked;
+
+/// The example of the README compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -91,6 +91,7 @@ impl CommandError {
             // Of artifacts' bytes, which no command here moves.
             Error::Store { .. } | Error::Stalled(_) | Error::Damaged(_) | Error::File { .. } => error.to_string(),
             Error::RootUrl(problem) => return Self::Usage(format!("--root-url (TASKCLUSTER_ROOT_URL) {problem}")),
+            Error::NotInEnvironment(_) => return Self::Usage(error.to_string()),
         })
     }
 }

@@ -15,6 +15,7 @@ mod bad_input;
 mod blobs;
 mod command_line;
 mod connections;
+mod consumer;
 mod conventions;
 mod delays;
 mod endings;

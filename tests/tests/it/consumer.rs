@@ -1,0 +1,164 @@
+//! The consumer of the client library against a real server: rows M1 to M8, M10, M12 to M16, Q15 and Q16 of the behaviours to show; the others are unit
+//! tests beside the code. Leases and sessions are as short as a busy machine allows, because what takes a lease takes that long.
+
+mod balance;
+mod clocks;
+mod commands;
+mod losses;
+mod outcomes;
+mod way;
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tenure_api::ids::SlugId;
+use tenure_client::consumer::{Consumer, ConsumerBuilder, ConsumerHandle, StopReason};
+use tenure_client::{Client, Error, TaskId};
+use tenure_tests::http::TENURE_API;
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use crate::rig::{Rig, TIMEOUT, definition, eventually, new_task};
+
+const QUEUE: &str = "consumer/jobs";
+/// The shortest lease, and the shortest session.
+const LEASE: u64 = 10;
+const TTL: Duration = Duration::from_secs(15);
+/// What a promise of the library about time may be missed by on a machine that is busy with other tests.
+const NOTED_WITHIN: Duration = Duration::from_millis(2500);
+
+/// A server with a queue of short leases.
+struct Office {
+    rig: Rig,
+}
+
+impl Office {
+    async fn open() -> Self {
+        let rig = Rig::start_with(|launch| launch.flag("--claim-work-wait", "2s")).await;
+        let office = Self { rig };
+        office.lease(LEASE).await;
+        office
+    }
+
+    /// Sets the lease of claims from now on.
+    async fn lease(&self, seconds: u64) {
+        let path = format!("{TENURE_API}/queues/{QUEUE}/policy");
+        let policy = json!({"claimTimeout": seconds});
+        assert_eq!(self.rig.call("PUT", &path, Some(&policy)).await.status, 200);
+    }
+
+    /// A consumer without a handler.
+    fn consumer(&self, name: &str) -> ConsumerBuilder {
+        self.consumer_by(self.rig.server.root_url(), name)
+    }
+
+    /// A consumer that goes another way to the server.
+    fn consumer_by(&self, url: &str, name: &str) -> ConsumerBuilder {
+        let client = Client::builder().root_url(url).credentials(self.rig.root.clone()).build().unwrap();
+        Consumer::builder(client, QUEUE.parse().unwrap()).name("group", name).wait(Duration::from_secs(2))
+    }
+
+    async fn create(&self, payload: &Value) -> SlugId {
+        let task = new_task();
+        let mut body = definition(QUEUE);
+        body["payload"] = payload.clone();
+        let created = self.rig.create(task, &body).await;
+        assert_eq!(created.status, 200, "{}", created.body);
+        task
+    }
+
+    /// The status of a task once it has this state.
+    async fn becomes(&self, task: SlugId, state: &str) -> Value {
+        eventually(&format!("{task} is {state}"), async || {
+            let status = self.rig.status(task).await;
+            (status["state"] == state).then_some(status)
+        })
+        .await
+    }
+
+    /// How each of the task's runs ended in the event log.
+    async fn ends(&self, task: SlugId) -> Vec<String> {
+        let path = format!("{TENURE_API}/events?after=0&limit=1000&exchange=task-completed,task-failed,task-exception");
+        let events = self.rig.call("GET", &path, None).await.body["events"].clone();
+        let its =
+            events.as_array().unwrap().iter().filter(|event| event["payload"]["status"]["taskId"] == task.to_string());
+        let end = |event: &Value| {
+            let exchange = event["exchange"].as_str().unwrap().rsplit('/').next().unwrap().to_owned();
+            format!("{} {exchange}", event["payload"]["runId"])
+        };
+        its.map(end).collect()
+    }
+}
+
+/// A consumer that runs.
+struct Running {
+    handle: ConsumerHandle,
+    ends: JoinHandle<Result<(), Error>>,
+}
+
+impl Running {
+    fn start(builder: ConsumerBuilder) -> Self {
+        let consumer = builder.build().unwrap();
+        let handle = consumer.handle();
+        Self { handle, ends: tokio::spawn(consumer.run()) }
+    }
+
+    /// Waits until it has no job.
+    async fn is_idle(&self) {
+        eventually("no job is under way", async || self.handle.status().tasks.is_empty().then_some(())).await;
+    }
+
+    /// Waits until it has a session.
+    async fn session(&self) -> String {
+        let session = eventually("there is a session", async || self.handle.status().session_id).await;
+        session.to_string()
+    }
+
+    async fn shut_down(self) {
+        tokio::time::timeout(TIMEOUT, self.handle.shutdown()).await.expect("it ends");
+        self.ends.await.unwrap().unwrap();
+    }
+}
+
+/// What a handler notes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Note {
+    Began,
+    Stopped(StopReason),
+    Ended,
+}
+
+/// What handlers noted of their jobs, and when.
+struct Notes {
+    noted: mpsc::UnboundedReceiver<(TaskId, Note, Instant)>,
+}
+
+/// Where handlers note it.
+#[derive(Clone)]
+struct Pen(mpsc::UnboundedSender<(TaskId, Note, Instant)>);
+
+impl Pen {
+    fn note(&self, task: TaskId, note: Note) {
+        // A test that has ended reads no more.
+        let _unread = self.0.send((task, note, Instant::now()));
+    }
+}
+
+impl Notes {
+    fn new() -> (Pen, Self) {
+        let (sender, noted) = mpsc::unbounded_channel();
+        (Pen(sender), Self { noted })
+    }
+
+    /// The next note, which must be this one.
+    async fn next(&mut self, task: TaskId, note: Note) -> Instant {
+        let (of, noted, at) = self.any().await;
+        assert_eq!((of, noted), (task, note));
+        at
+    }
+
+    async fn any(&mut self) -> (TaskId, Note, Instant) {
+        tokio::time::timeout(TIMEOUT, self.noted.recv()).await.expect("a handler notes something").unwrap()
+    }
+}

@@ -1,0 +1,250 @@
+//! Consumers with a balancer: what they take, what they give away, and that they miss nothing.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use serde_json::json;
+use sqlx::Connection as _;
+use tenure_client::TaskId;
+use tenure_client::consumer::balancer::{Balancer, CanClaim, Cluster, Fair, Offer, Sleep};
+use tenure_client::consumer::{ConsumerBuilder, Job, Outcome, Stop, StopReason};
+use tenure_tests::http::TENURE_API;
+use tokio::time::Instant;
+
+use super::way::Way;
+use super::{Note, Notes, Office, Pen, QUEUE, Running, TTL};
+use crate::rig::{definition, eventually, new_task};
+
+/// Works until it is asked to stop, and gives the task back.
+fn holding(builder: ConsumerBuilder, pen: Pen) -> ConsumerBuilder {
+    builder.handler(move |job: Job, stop: Stop| {
+        let pen = pen.clone();
+        async move {
+            pen.note(job.task_id(), Note::Began);
+            stop.requested().await;
+            pen.note(job.task_id(), Note::Stopped(stop.reason().unwrap()));
+            Outcome::Release { after: None }
+        }
+    })
+}
+
+async fn jobs(worker: &Running, count: usize) {
+    let what = format!("{count} jobs are under way");
+    eventually(&what, async || (worker.handle.status().tasks.len() == count).then_some(())).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn m8_two_idle_workers_share_what_comes() {
+    const TASKS: usize = 100;
+    let office = Office::open().await;
+    office.lease(600).await;
+    let (pen, mut notes) = Notes::new();
+    let start = |name| {
+        // The one that has less is first, however the machine schedules the two.
+        let balancer = Sleep { per_task: Duration::from_millis(5) };
+        let builder = office.consumer(name).capacity(TASKS).balancer(balancer);
+        Running::start(holding(builder, pen.clone()))
+    };
+    let workers = [start("one"), start("two")];
+    for _ in 0..TASKS {
+        office.create(&json!({})).await;
+    }
+    let mut begun = HashSet::new();
+    while begun.len() < TASKS {
+        let (task, note, _) = notes.any().await;
+        assert_eq!(note, Note::Began);
+        assert!(begun.insert(task), "{task} was begun twice");
+    }
+    let shares = workers.each_ref().map(|worker| worker.handle.status().tasks.len());
+    assert_eq!(shares.iter().sum::<usize>(), TASKS);
+    assert!(shares.iter().all(|share| (35..=65).contains(share)), "{shares:?}");
+    for worker in workers {
+        worker.shut_down().await;
+    }
+    office.rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn m10_fair_moves_what_is_beyond_a_workers_share_to_those_that_have_none() {
+    const TASKS: usize = 30;
+    const BEYOND: usize = 18;
+    let office = Office::open().await;
+    office.lease(600).await;
+    let start = |name, capacity, pen: Pen| {
+        let builder = office.consumer(name).capacity(capacity).session(TTL).balancer(Fair::default());
+        Running::start(holding(builder, pen))
+    };
+    let (pen, mut notes) = Notes::new();
+    let full = start("full", TASKS, pen);
+    for _ in 0..TASKS {
+        office.create(&json!({})).await;
+    }
+    jobs(&full, TASKS).await;
+    for _ in 0..TASKS {
+        assert_eq!(notes.any().await.1, Note::Began);
+    }
+    let (pen, mut elsewhere) = Notes::new();
+    let empty = [start("second", TASKS, pen.clone()), start("third", TASKS, pen)];
+    for worker in &empty {
+        worker.session().await;
+    }
+    assert_eq!(full.handle.status().tasks.len(), TASKS);
+    full.handle.balance();
+    let mut moved = HashSet::new();
+    while moved.len() < BEYOND {
+        let (task, note, _) = notes.any().await;
+        assert_eq!(note, Note::Stopped(StopReason::Command));
+        moved.insert(task);
+    }
+    for _ in 0..BEYOND {
+        let (task, note, _) = elsewhere.any().await;
+        assert!(note == Note::Began && moved.contains(&task), "{task} {note:?}");
+    }
+    jobs(&full, TASKS - BEYOND).await;
+    for worker in empty.into_iter().chain([full]) {
+        worker.shut_down().await;
+    }
+    office.rig.server.stop().await;
+}
+
+/// Counts how often it was asked to balance.
+#[derive(Clone, Default)]
+struct Counting(Arc<AtomicUsize>);
+
+impl Balancer for Counting {
+    fn can_claim(&self, _offer: &Offer, _cluster: &Cluster) -> CanClaim {
+        CanClaim::Yes
+    }
+
+    fn balance(&self, _cluster: &Cluster) -> Vec<TaskId> {
+        self.0.fetch_add(1, Ordering::SeqCst);
+        Vec::new()
+    }
+}
+
+impl Counting {
+    async fn reaches(&self, count: usize) {
+        let what = format!("it balances {count} times");
+        eventually(&what, async || (self.0.load(Ordering::SeqCst) >= count).then_some(())).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn m12_a_consumer_balances_every_so_often_and_on_command_and_frozen_only_on_command() {
+    let office = Office::open().await;
+    let start = |name, counting: &Counting| {
+        let builder = office.consumer(name).session(TTL).balancer(counting.clone());
+        let consumer = builder.balance_every(Duration::from_millis(100)).handler(|_job: Job, _stop: Stop| async {});
+        let consumer = consumer.build().unwrap();
+        let handle = consumer.handle();
+        if name == "frozen" {
+            handle.freeze();
+        }
+        Running { handle, ends: tokio::spawn(consumer.run()) }
+    };
+    let (counted, counted_frozen) = (Counting::default(), Counting::default());
+    let frozen = start("frozen", &counted_frozen);
+    let worker = start("thawed", &counted);
+    frozen.handle.balance();
+    counted_frozen.reaches(1).await;
+    counted.reaches(5).await;
+    let path = format!("{TENURE_API}/sessions/{}/commands", frozen.session().await);
+    let sent = office.rig.call("POST", &path, Some(&json!({"command": "balance"}))).await;
+    assert_eq!(sent.status, 202, "{}", sent.body);
+    counted_frozen.reaches(2).await;
+    counted.reaches(10).await;
+    assert_eq!(counted_frozen.0.load(Ordering::SeqCst), 2, "frozen, it balances on command only");
+    frozen.shut_down().await;
+    worker.shut_down().await;
+    office.rig.server.stop().await;
+}
+
+/// Takes nothing for this long after it has seen it first.
+struct Later(Duration, Mutex<HashMap<TaskId, Instant>>);
+
+impl Later {
+    fn by(wait: Duration) -> Self {
+        Self(wait, Mutex::default())
+    }
+}
+
+impl Balancer for Later {
+    fn can_claim(&self, offer: &Offer, cluster: &Cluster) -> CanClaim {
+        let until = *self.1.lock().unwrap().entry(offer.task_id).or_insert(cluster.now + self.0);
+        if cluster.now < until { CanClaim::No(Some(until)) } else { CanClaim::Yes }
+    }
+
+    fn balance(&self, _cluster: &Cluster) -> Vec<TaskId> {
+        Vec::new()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn m14_what_a_balancer_refuses_for_a_time_comes_back_and_is_hidden_from_this_worker_only() {
+    const WAIT: Duration = Duration::from_secs(2);
+    let office = Office::open().await;
+    let (pen, mut notes) = Notes::new();
+    let start = |name, wait| {
+        let pen = pen.clone();
+        let handler = move |job: Job, _stop: Stop| {
+            pen.note(job.task_id(), Note::Began);
+            async {}
+        };
+        Running::start(office.consumer(name).balancer(Later::by(wait)).handler(handler))
+    };
+    let reluctant = start("reluctant", WAIT);
+    let created = Instant::now();
+    let task = office.create(&json!({})).await;
+    assert!(notes.next(task, Note::Began).await - created >= WAIT, "not before its time");
+    reluctant.shut_down().await;
+
+    let (never, at_once) = (start("never", 1000 * WAIT), start("at-once", Duration::ZERO));
+    let task = office.create(&json!({})).await;
+    notes.next(task, Note::Began).await;
+    let status = office.becomes(task, "completed").await;
+    assert_eq!(status["runs"][0]["workerId"], "at-once");
+    never.shut_down().await;
+    at_once.shut_down().await;
+    office.rig.server.stop().await;
+}
+
+/// The connections on which servers listen to each other.
+async fn end_listeners(office: &Office) {
+    let mut connection = sqlx::PgConnection::connect(office.rig.database.url()).await.unwrap();
+    let text = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
+                WHERE datname = current_database() AND query ILIKE 'listen%'";
+    sqlx::query(text).execute(&mut connection).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn m15_nothing_is_missed_while_connections_are_cut_and_delays_end() {
+    const TASKS: usize = 200;
+    let office = Office::open().await;
+    let way = Way::to(office.rig.server.root_url()).await;
+    let builder = office.consumer_by(way.url(), "attentive").capacity(16).balancer(Later::by(Duration::ZERO));
+    let worker = Running::start(builder.handler(|_job: Job, _stop: Stop| async {}));
+    eventually("it follows the queue", async || way.sent("/events/stream").first().copied()).await;
+    let mut tasks = Vec::new();
+    for number in 0..TASKS {
+        let task = new_task();
+        let mut body = definition(QUEUE);
+        if number % 10 == 0 {
+            body["extra"] = json!({"tenure": {"delay": 2}});
+        }
+        let created = office.rig.create(task, &body).await;
+        assert_eq!(created.status, 200, "{}", created.body);
+        tasks.push(task);
+        if number % 40 == 20 {
+            way.cut();
+            end_listeners(&office).await;
+        }
+    }
+    // The next list is minutes away.
+    for task in tasks {
+        office.becomes(task, "completed").await;
+    }
+    worker.shut_down().await;
+    office.rig.server.stop().await;
+}

@@ -1,0 +1,190 @@
+//! Runs that are lost while their handlers work: by a refusal, by silence, and with the whole session.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::json;
+use tenure_client::consumer::{Job, Outcome, Stop, StopReason};
+use tokio::sync::Semaphore;
+
+use super::way::Way;
+use super::{NOTED_WITHIN, Note, Notes, Office, Pen, Running, TTL};
+use crate::rig::eventually;
+
+/// Works until it is asked to stop, and returns this.
+async fn until_stopped(pen: Pen, job: Job, stop: Stop, outcome: Outcome) -> Outcome {
+    let task = job.task_id();
+    pen.note(task, Note::Began);
+    stop.requested().await;
+    pen.note(task, Note::Stopped(stop.reason().unwrap()));
+    pen.note(task, Note::Ended);
+    outcome
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn m2_a_refused_renewal_stops_the_handler_and_nothing_more_is_sent_for_the_run() {
+    let office = Office::open().await;
+    // Long, so that no renewal is repeated for want of an answer, and renewed early.
+    office.lease(60).await;
+    let way = Way::to(office.rig.server.root_url()).await;
+    let (pen, mut notes) = Notes::new();
+    let builder = office.consumer_by(way.url(), "robbed").heartbeat(0.1);
+    let worker = Running::start(builder.handler(move |job: Job, stop: Stop| {
+        until_stopped(pen.clone(), job, stop, Outcome::Completed(Some(json!("late"))))
+    }));
+    let task = office.create(&json!({})).await;
+    notes.next(task, Note::Began).await;
+    let canceled = office.rig.call("POST", &format!("/task/{task}/cancel"), None).await;
+    assert_eq!(canceled.status, 200, "{}", canceled.body);
+    notes.next(task, Note::Stopped(StopReason::Lost)).await;
+    let sent = way.sent(&task.to_string());
+    assert_eq!((way.sent("/reclaim").len(), sent.len()), (1, 1), "the renewal that was refused, and nothing else");
+    worker.is_idle().await;
+    worker.shut_down().await;
+    assert_eq!(way.sent(&task.to_string()), sent, "nothing is reported");
+    assert_eq!(office.ends(task).await, ["0 task-exception"]);
+    office.rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn m3_a_worker_that_is_cut_off_stops_its_handler_a_grace_before_another_worker_gets_the_task() {
+    const GRACE: Duration = Duration::from_secs(5);
+    let office = Office::open().await;
+    office.lease(15).await;
+    let way = Way::to(office.rig.server.root_url()).await;
+    let (pen, mut notes) = Notes::new();
+    let builder = office.consumer_by(way.url(), "silent").grace(GRACE);
+    let worker = Running::start(
+        builder.handler(move |job: Job, stop: Stop| until_stopped(pen.clone(), job, stop, Outcome::Completed(None))),
+    );
+    let task = office.create(&json!({})).await;
+    notes.next(task, Note::Began).await;
+    way.silence();
+    let (pen, mut elsewhere) = Notes::new();
+    let other = Running::start(office.consumer("other").handler(move |job: Job, _stop: Stop| {
+        pen.note(job.task_id(), Note::Began);
+        async {}
+    }));
+    let stopped = notes.next(task, Note::Stopped(StopReason::Lost)).await;
+    notes.next(task, Note::Ended).await;
+    let began_elsewhere = elsewhere.next(task, Note::Began).await;
+    let between = began_elsewhere.saturating_duration_since(stopped);
+    assert!(between + NOTED_WITHIN >= GRACE, "only {between:?} before");
+    office.becomes(task, "completed").await;
+    assert_eq!(worker.handle.status().claims_overrun, 0);
+    way.mend();
+    worker.is_idle().await;
+    worker.shut_down().await;
+    other.shut_down().await;
+    assert_eq!(
+        office.ends(task).await,
+        ["0 task-exception", "1 task-completed"],
+        "what was reported late changed nothing"
+    );
+    office.rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn m4_a_handler_that_goes_on_overlaps_and_is_counted_and_its_report_changes_nothing() {
+    let office = Office::open().await;
+    let way = Way::to(office.rig.server.root_url()).await;
+    let (pen, mut notes) = Notes::new();
+    let leave = Arc::new(Semaphore::new(0));
+    let (noting, waiting) = (pen.clone(), Arc::clone(&leave));
+    let builder = office.consumer_by(way.url(), "deaf").grace(Duration::from_secs(1));
+    let worker = Running::start(builder.handler(move |job: Job, _stop: Stop| {
+        let (pen, waiting) = (noting.clone(), Arc::clone(&waiting));
+        async move {
+            pen.note(job.task_id(), Note::Began);
+            waiting.acquire().await.unwrap().forget();
+            pen.note(job.task_id(), Note::Ended);
+            Outcome::Failed(None)
+        }
+    }));
+    let task = office.create(&json!({})).await;
+    notes.next(task, Note::Began).await;
+    way.silence();
+    let other = Running::start(office.consumer("other").handler(move |job: Job, _stop: Stop| {
+        pen.note(job.task_id(), Note::Began);
+        async {}
+    }));
+    notes.next(task, Note::Began).await;
+    office.becomes(task, "completed").await;
+    way.mend();
+    eventually("it is counted", async || (worker.handle.status().claims_overrun == 1).then_some(())).await;
+    let status = worker.handle.status();
+    assert_eq!(status.tasks[0].state, tenure_client::consumer::JobState::Lost);
+    leave.add_permits(1);
+    notes.next(task, Note::Ended).await;
+    worker.is_idle().await;
+    assert_eq!(worker.handle.status().claims_overrun, 1);
+    worker.shut_down().await;
+    other.shut_down().await;
+    assert_eq!(office.ends(task).await, ["0 task-exception", "1 task-completed"]);
+    office.rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn m5_a_worker_that_is_cut_off_for_its_ttl_stops_all_claims_nothing_and_comes_back_with_a_new_session() {
+    const TASKS: usize = 4;
+    let office = Office::open().await;
+    // Here the session is over long before the lease.
+    office.lease(600).await;
+    let way = Way::to(office.rig.server.root_url()).await;
+    let (pen, mut notes) = Notes::new();
+    let builder = office.consumer_by(way.url(), "cut-off").capacity(TASKS).session(TTL);
+    let worker = Running::start(builder.handler(move |job: Job, stop: Stop| {
+        let pen = pen.clone();
+        async move {
+            if job.payload()["short"] == true {
+                return Outcome::Completed(None);
+            }
+            until_stopped(pen, job, stop, Outcome::Release { after: None }).await
+        }
+    }));
+    let mut tasks = Vec::new();
+    for _ in 0..TASKS {
+        tasks.push(office.create(&json!({"short": false})).await);
+    }
+    for _ in 0..TASKS {
+        assert_eq!(notes.any().await.1, Note::Began);
+    }
+    let first_session = worker.session().await;
+    way.silence();
+    let (pen, mut elsewhere) = Notes::new();
+    let builder = office.consumer("other").capacity(TASKS).session(TTL);
+    let other = Running::start(builder.handler(move |job: Job, _stop: Stop| {
+        pen.note(job.task_id(), Note::Began);
+        async {}
+    }));
+    let mut stopped = Vec::new();
+    while stopped.len() < TASKS {
+        let (task, note, at) = notes.any().await;
+        match note {
+            Note::Stopped(StopReason::Lost) => stopped.push((task, at)),
+            Note::Ended => {}
+            Note::Began | Note::Stopped(_) => panic!("{note:?}"),
+        }
+    }
+    assert_eq!(worker.handle.status().session_id, None, "it claims nothing");
+    let last_stop = stopped.iter().map(|(_, at)| *at).max().unwrap();
+    for _ in 0..TASKS {
+        let (task, note, began) = elsewhere.any().await;
+        assert!(note == Note::Began && tasks.contains(&task), "{task} {note:?}");
+        let between = began.saturating_duration_since(last_stop);
+        assert!(between + NOTED_WITHIN >= TTL / 3, "{task} began {between:?} after the last stop");
+    }
+    for &task in &tasks {
+        office.becomes(task, "completed").await;
+    }
+    other.shut_down().await;
+    way.mend();
+    let again = office.create(&json!({"short": true})).await;
+    office.becomes(again, "completed").await;
+    assert_ne!(worker.session().await, first_session);
+    worker.shut_down().await;
+    for task in tasks {
+        assert_eq!(office.ends(task).await, ["0 task-exception", "1 task-completed"]);
+    }
+    office.rig.server.stop().await;
+}

@@ -1,0 +1,84 @@
+//! When a consumer balances: every so often, and on command. Then its balancer sees how much every worker has, and says what to give away.
+
+use std::time::Duration;
+
+use tokio::time::timeout;
+
+use super::balancer::{Balancer, Cluster, OwnTask};
+use super::shared::{Settings, Shared};
+use crate::error::chain;
+use crate::{QueueWorkers, RetryPolicy, retry};
+
+/// How often by default.
+pub(super) const BALANCE_EVERY: Duration = Duration::from_secs(900);
+/// At most so much later, for workers that began together not to balance together.
+const SPREAD: Duration = Duration::from_secs(10);
+/// The list of workers gets no answer after this.
+const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+
+/// Balances until it is dropped.
+pub(super) async fn run(shared: &Shared) {
+    let Some(balancer) = &shared.settings.balancer else { return std::future::pending().await };
+    loop {
+        let commanded = tokio::select! {
+            () = shared.balance.notified() => true,
+            () = tokio::time::sleep(interval(shared.settings.balance_every, retry::jitter())) => false,
+        };
+        if commanded || !*shared.frozen.borrow() {
+            balance(shared, balancer.as_ref()).await;
+        }
+    }
+}
+
+fn interval(every: Duration, jitter: f64) -> Duration {
+    every + SPREAD.min(every).mul_f64(jitter)
+}
+
+async fn balance(shared: &Shared, balancer: &dyn Balancer) {
+    let Settings { client, queue, .. } = &shared.settings;
+    let client = client.with_retry_policy(RetryPolicy::never());
+    let workers = match timeout(ANSWER_WITHIN, client.list_workers(queue)).await {
+        Ok(Ok(QueueWorkers { workers })) => Some(workers),
+        Ok(Err(error)) => {
+            tracing::warn!(error = chain(&error), "what the workers of the queue have could not be learned");
+            None
+        }
+        Err(_elapsed) => {
+            tracing::warn!("what the workers of the queue have could not be learned in time");
+            None
+        }
+    };
+    let held = |workers: Vec<crate::QueueWorker>| {
+        workers.iter().map(|worker| usize::try_from(worker.running).unwrap_or_default()).collect()
+    };
+    shared.learn_workers(workers.map(held));
+    let released = balancer.balance(&shared.cluster());
+    tracing::info!(released = released.len(), "balanced");
+    for task_id in released {
+        shared.stop_task(task_id);
+    }
+}
+
+impl Shared {
+    /// What a balancer decides by.
+    pub(super) fn cluster(&self) -> Cluster {
+        let mut jobs = self.under_way();
+        jobs.sort_by_key(|job| (job.started, job.task_id));
+        let own = jobs.iter().map(|job| OwnTask { task_id: job.task_id, stopping: job.is_ending() });
+        Cluster { now: tokio::time::Instant::now(), own: own.collect(), workers: self.workers() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn m12_a_balance_comes_every_quarter_of_an_hour_and_up_to_ten_seconds_later() {
+        let seconds = Duration::from_secs;
+        assert_eq!(interval(BALANCE_EVERY, 0.0), seconds(900));
+        assert_eq!(interval(BALANCE_EVERY, 0.5), seconds(905));
+        assert_eq!(interval(BALANCE_EVERY, 1.0), seconds(910));
+        assert_eq!(interval(seconds(2), 1.0), seconds(4), "never more than twice as long");
+    }
+}

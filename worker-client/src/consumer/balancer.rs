@@ -1,0 +1,369 @@
+//! Which tasks a consumer takes, and which it gives away: by how much others have, or by how busy the machine is.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use tenure_api::ids::{RunId, TaskId};
+use tokio::time::Instant;
+
+use crate::retry::jitter;
+
+/// How much more than its share a worker may keep.
+const SHARE_TENTHS: usize = 12;
+/// Below this number of tasks a worker gives none away.
+const KEEPS_AT_LEAST: usize = 2;
+/// How long a worker whose machine is busy does not look at a task again.
+const BUSY_FOR: Duration = Duration::from_secs(5);
+
+/// Decides which tasks a consumer takes, and which it gives away. Set by [`ConsumerBuilder::balancer`].
+///
+/// ```
+/// use std::time::Duration;
+/// use tenure_client::TaskId;
+/// use tenure_client::consumer::balancer::{Balancer, CanClaim, Cluster, Offer};
+///
+/// /// Takes nothing while three tasks run, and gives nothing away.
+/// struct AtMostThree;
+///
+/// impl Balancer for AtMostThree {
+///     fn can_claim(&self, _offer: &Offer, cluster: &Cluster) -> CanClaim {
+///         if cluster.own.len() < 3 { CanClaim::Yes } else { CanClaim::No(Some(cluster.now + Duration::from_secs(10))) }
+///     }
+///
+///     fn balance(&self, _cluster: &Cluster) -> Vec<TaskId> {
+///         Vec::new()
+///     }
+/// }
+/// ```
+///
+/// [`ConsumerBuilder::balancer`]: super::ConsumerBuilder::balancer
+pub trait Balancer: Send + Sync + 'static {
+    /// Whether to take this task now.
+    fn can_claim(&self, offer: &Offer, cluster: &Cluster) -> CanClaim;
+
+    /// Which of its own tasks the consumer is to give away: they are asked to stop. Called every quarter of an hour, and on command.
+    fn balance(&self, cluster: &Cluster) -> Vec<TaskId>;
+
+    /// How long to wait before a task is taken, so that workers with less are first.
+    ///
+    /// ```
+    /// # use tenure_client::consumer::balancer::{Balancer, Cluster, Sleep};
+    /// # fn example(cluster: &Cluster) -> std::time::Duration { Sleep::default().pause(cluster) }
+    /// ```
+    fn pause(&self, cluster: &Cluster) -> Duration {
+        let _ = cluster;
+        Duration::ZERO
+    }
+}
+
+/// A run that may be claimed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Offer {
+    /// The task.
+    pub task_id: TaskId,
+    /// The run.
+    pub run_id: RunId,
+}
+
+/// What a balancer decides by.
+#[derive(Debug, Clone)]
+pub struct Cluster {
+    /// Now.
+    pub now: Instant,
+    /// What this consumer has, oldest first.
+    pub own: Vec<OwnTask>,
+    /// How many runs each worker of the queue with a session holds, this one's included; none if the server did not say.
+    pub workers: Option<Vec<usize>>,
+}
+
+/// A task that this consumer has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OwnTask {
+    /// The task.
+    pub task_id: TaskId,
+    /// Whether its handler was asked to stop.
+    pub stopping: bool,
+}
+
+/// Whether to take a task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CanClaim {
+    /// Now.
+    Yes,
+    /// Not before then; others may. Without a time it is dropped, until the queue is listed again.
+    No(Option<Instant>),
+}
+
+impl Cluster {
+    /// Those of its own that may be given away.
+    fn movable(&self) -> Vec<TaskId> {
+        self.own.iter().filter(|own| !own.stopping).map(|own| own.task_id).collect()
+    }
+}
+
+/// Gives away what it has beyond 1.2 times the average, and then takes none for as many seconds as it gave tasks. Needs sessions: without
+/// them workers do not know of each other.
+///
+/// ```
+/// # use tenure_client::consumer::ConsumerBuilder;
+/// # use tenure_client::consumer::balancer::Fair;
+/// # fn example(builder: ConsumerBuilder) -> ConsumerBuilder {
+/// builder.balancer(Fair::default())
+/// # }
+/// ```
+#[derive(Debug, Default)]
+pub struct Fair {
+    refuses_until: Mutex<Option<Instant>>,
+}
+
+/// How many of its tasks a worker gives away, of so many in so many workers.
+fn excess(own: usize, total: usize, workers: usize) -> usize {
+    if own < KEEPS_AT_LEAST || workers == 0 {
+        return 0;
+    }
+    own.saturating_sub((total / workers * SHARE_TENTHS).div_ceil(10))
+}
+
+impl Balancer for Fair {
+    fn can_claim(&self, _offer: &Offer, cluster: &Cluster) -> CanClaim {
+        let until = *self.refuses_until.lock().unwrap_or_else(PoisonError::into_inner);
+        match until {
+            Some(until) if cluster.now < until => CanClaim::No(Some(until)),
+            _ => CanClaim::Yes,
+        }
+    }
+
+    fn balance(&self, cluster: &Cluster) -> Vec<TaskId> {
+        let mut released = Vec::new();
+        if let Some(workers) = &cluster.workers {
+            let mut movable = cluster.movable();
+            let excess = excess(movable.len(), workers.iter().sum(), workers.len());
+            while released.len() < excess {
+                released.push(movable.swap_remove(any_of(movable.len())));
+            }
+        }
+        let seconds = u64::try_from(released.len()).unwrap_or(u64::MAX);
+        let until = (seconds > 0).then(|| cluster.now + Duration::from_secs(seconds));
+        *self.refuses_until.lock().unwrap_or_else(PoisonError::into_inner) = until;
+        released
+    }
+
+    fn pause(&self, cluster: &Cluster) -> Duration {
+        Duration::from_millis(u64::try_from(cluster.own.len() / 4).unwrap_or_default())
+    }
+}
+
+/// A number below this one.
+fn any_of(count: usize) -> usize {
+    // The jitter may be 1.
+    ((jitter() * count as f64) as usize).min(count.saturating_sub(1))
+}
+
+/// Waits longer before it takes a task the more it has; gives none away.
+///
+/// ```
+/// # use tenure_client::consumer::ConsumerBuilder;
+/// # use tenure_client::consumer::balancer::Sleep;
+/// # fn example(builder: ConsumerBuilder) -> ConsumerBuilder {
+/// builder.balancer(Sleep::default())
+/// # }
+/// ```
+#[derive(Debug, Clone, Copy)]
+pub struct Sleep {
+    /// For each task that it has.
+    pub per_task: Duration,
+}
+
+impl Default for Sleep {
+    fn default() -> Self {
+        Self { per_task: Duration::from_millis(30) }
+    }
+}
+
+impl Balancer for Sleep {
+    fn can_claim(&self, _offer: &Offer, _cluster: &Cluster) -> CanClaim {
+        CanClaim::Yes
+    }
+
+    fn balance(&self, _cluster: &Cluster) -> Vec<TaskId> {
+        Vec::new()
+    }
+
+    fn pause(&self, cluster: &Cluster) -> Duration {
+        self.per_task.saturating_mul(u32::try_from(cluster.own.len()).unwrap_or(u32::MAX))
+    }
+}
+
+/// Takes tasks while less than a limit of something is used, and gives away the oldest, one at a time, while more than another is.
+pub struct Resource<Used> {
+    claim_limit: u8,
+    release_limit: u8,
+    used: Used,
+}
+
+/// Limits that contradict each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the limits must be from 1 to 100 %, and claiming must end before releasing begins")]
+pub struct BadLimits;
+
+impl<Used: Fn() -> f64 + Send + Sync + 'static> Resource<Used> {
+    /// With limits in per cent; `used` says how much is used, from 0 to 100.
+    ///
+    /// # Errors
+    /// The limits are not from 1 to 100, or that for claims is not the lower one.
+    ///
+    /// ```
+    /// # use tenure_client::consumer::ConsumerBuilder;
+    /// # use tenure_client::consumer::balancer::Resource;
+    /// # fn memory_in_percent() -> f64 { 40.0 }
+    /// # fn example(builder: ConsumerBuilder) -> Result<ConsumerBuilder, Box<dyn std::error::Error>> {
+    /// let builder = builder.balancer(Resource::new(70, 90, memory_in_percent)?);
+    /// # Ok(builder) }
+    /// ```
+    pub fn new(claim_limit: u8, release_limit: u8, used: Used) -> Result<Self, BadLimits> {
+        let fit = (1..=100).contains(&claim_limit) && release_limit <= 100 && claim_limit < release_limit;
+        if fit { Ok(Self { claim_limit, release_limit, used }) } else { Err(BadLimits) }
+    }
+}
+
+impl<Used: Fn() -> f64 + Send + Sync + 'static> Balancer for Resource<Used> {
+    fn can_claim(&self, _offer: &Offer, cluster: &Cluster) -> CanClaim {
+        if (self.used)() < f64::from(self.claim_limit) {
+            CanClaim::Yes
+        } else {
+            CanClaim::No(Some(cluster.now + BUSY_FOR))
+        }
+    }
+
+    fn balance(&self, cluster: &Cluster) -> Vec<TaskId> {
+        let too_much = (self.used)() > f64::from(self.release_limit);
+        cluster.movable().into_iter().take(usize::from(too_much)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn task(number: u128) -> TaskId {
+        let bits = number | 0x4000_0000_0000_0000_0000 | 0x8000_0000_0000_0000;
+        TaskId::from_uuid(uuid::Uuid::from_u128(bits)).unwrap()
+    }
+
+    fn cluster(now: Instant, own: &[TaskId], workers: Option<Vec<usize>>) -> Cluster {
+        let own = own.iter().map(|&task_id| OwnTask { task_id, stopping: false }).collect();
+        Cluster { now, own, workers }
+    }
+
+    fn tasks(count: u128) -> Vec<TaskId> {
+        (0..count).map(task).collect()
+    }
+
+    fn any_offer() -> Offer {
+        Offer { task_id: task(0), run_id: "0".parse().unwrap() }
+    }
+
+    #[test]
+    fn m9_a_balancer_may_refuse_for_a_time_or_without_one() {
+        struct Never;
+        impl Balancer for Never {
+            fn can_claim(&self, _offer: &Offer, _cluster: &Cluster) -> CanClaim {
+                CanClaim::No(None)
+            }
+            fn balance(&self, cluster: &Cluster) -> Vec<TaskId> {
+                cluster.movable()
+            }
+        }
+        let cluster = cluster(Instant::now(), &tasks(3), None);
+        let balancer: &dyn Balancer = &Never;
+        assert_eq!(balancer.can_claim(&any_offer(), &cluster), CanClaim::No(None));
+        assert_eq!((balancer.balance(&cluster).len(), balancer.pause(&cluster)), (3, Duration::ZERO));
+    }
+
+    #[test]
+    fn m10_fair_gives_away_what_is_beyond_its_share_and_refuses_for_as_many_seconds() {
+        for (own, total, workers, released) in
+            [(30, 30, 3, 18), (0, 30, 3, 0), (1, 1, 5, 0), (2, 2, 5, 2), (12, 30, 3, 0), (13, 30, 3, 1), (5, 5, 0, 0)]
+        {
+            assert_eq!(excess(own, total, workers), released, "{own} of {total} in {workers}");
+        }
+        let (fair, now) = (Fair::default(), Instant::now());
+        let own = tasks(30);
+        let released = fair.balance(&cluster(now, &own, Some(vec![30, 0, 0])));
+        let distinct: std::collections::HashSet<_> = released.iter().collect();
+        assert_eq!((released.len(), distinct.len()), (18, 18));
+        assert!(released.iter().all(|task| own.contains(task)));
+        let until = now + Duration::from_secs(18);
+        assert_eq!(fair.can_claim(&any_offer(), &cluster(now, &own, None)), CanClaim::No(Some(until)));
+        assert_eq!(fair.can_claim(&any_offer(), &cluster(until, &own, None)), CanClaim::Yes);
+        // The next balance without anything to give ends it.
+        assert!(fair.balance(&cluster(now, &own[..12], Some(vec![12, 9, 9]))).is_empty());
+        assert_eq!(fair.can_claim(&any_offer(), &cluster(now, &own, None)), CanClaim::Yes);
+        // What is not known is left alone, and what stops already is not counted.
+        assert!(fair.balance(&cluster(now, &own, None)).is_empty());
+        let mut stopping = cluster(now, &own, Some(vec![30, 0, 0]));
+        stopping.own.iter_mut().take(18).for_each(|own| own.stopping = true);
+        assert!(fair.balance(&stopping).is_empty());
+    }
+
+    /// Workers that balance in turn; what they give away goes to any that does not refuse.
+    #[test]
+    fn m10_fair_converges_and_never_oscillates() {
+        for workers in 1..=12_usize {
+            for round in 0..20_usize {
+                let mut held: Vec<usize> = (0..workers).map(|_| any_of(60)).collect();
+                held[round % workers] += 100;
+                let total: usize = held.iter().sum();
+                let most = (total / workers * SHARE_TENTHS).div_ceil(10);
+                for turn in 0..3 * workers {
+                    let own = turn % workers;
+                    let gone = excess(held[own], total, workers);
+                    held[own] -= gone;
+                    for _ in 0..gone {
+                        // The one that gave them refuses; the others take turns, the one with the least first, as the pause has it.
+                        let least = (0..workers).filter(|&other| other != own).min_by_key(|&other| held[other]);
+                        held[least.unwrap_or(own)] += 1;
+                    }
+                }
+                let greatest = held.iter().max().copied().unwrap();
+                assert!(greatest <= most.max(1) || workers == 1, "{greatest} > {most} of {held:?}");
+                let moved: usize = held.iter().map(|&own| excess(own, total, workers)).sum();
+                assert!(moved == 0 || total / workers == 0 || workers == 1, "{held:?} is not at rest");
+            }
+        }
+    }
+
+    #[test]
+    fn m11_sleep_waits_30_ms_for_each_task_and_gives_none_away() {
+        let cluster = cluster(Instant::now(), &tasks(7), Some(vec![7, 0]));
+        let sleep = Sleep::default();
+        assert_eq!(sleep.pause(&cluster), Duration::from_millis(210));
+        assert_eq!(sleep.can_claim(&any_offer(), &cluster), CanClaim::Yes);
+        assert!(sleep.balance(&cluster).is_empty());
+    }
+
+    #[test]
+    fn m11_resource_claims_below_one_limit_and_gives_away_the_oldest_above_another() {
+        use std::sync::Arc;
+        use std::sync::atomic::{AtomicU8, Ordering};
+        for (claim, release) in [(0, 50), (50, 50), (60, 50), (1, 101)] {
+            assert!(Resource::new(claim, release, || 0.0).is_err(), "{claim} {release}");
+        }
+        let used = Arc::new(AtomicU8::new(0));
+        let reading = Arc::clone(&used);
+        let resource = Resource::new(70, 90, move || f64::from(reading.load(Ordering::SeqCst))).unwrap();
+        let now = Instant::now();
+        let own = tasks(3);
+        let mut cluster = cluster(now, &own, None);
+        for (percent, claims, releases) in
+            [(0, true, false), (69, true, false), (70, false, false), (90, false, false), (91, false, true)]
+        {
+            used.store(percent, Ordering::SeqCst);
+            assert_eq!(resource.can_claim(&any_offer(), &cluster) == CanClaim::Yes, claims, "{percent}");
+            let expected: &[TaskId] = if releases { &own[..1] } else { &[] };
+            assert_eq!(resource.balance(&cluster), expected, "{percent}");
+        }
+        cluster.own[0].stopping = true;
+        assert_eq!(resource.balance(&cluster), [own[1]], "the oldest that does not stop yet");
+    }
+}

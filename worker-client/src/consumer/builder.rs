@@ -1,0 +1,320 @@
+//! The settings of a consumer, collected and checked.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::de::DeserializeOwned;
+use tenure_api::ids::{InvalidId, TaskQueueId};
+
+use super::balance::BALANCE_EVERY;
+use super::balancer::Balancer;
+use super::handler::{Handler, Run, Typed};
+use super::outcome::OnPanic;
+use super::shared::{SessionSettings, Settings, Shared};
+use super::{Consumer, report};
+use crate::{Client, WorkerName};
+
+/// How long a call for work waits by default, which is also the longest that a server does.
+const WAIT: Duration = Duration::from_secs(20);
+/// Between the request to stop and the end of the lease.
+const GRACE: Duration = Duration::from_secs(30);
+/// Of a session the grace is at most this part.
+const GRACE_SHARE: u32 = 3;
+const HEARTBEAT: f64 = 0.75;
+const TTL_MIN: Duration = Duration::from_secs(15);
+const TTL_MAX: Duration = Duration::from_secs(3600);
+const CAPACITY_MAX: usize = 1000;
+
+/// Collects the settings of a [`Consumer`]. A name and a handler are needed; all else has defaults.
+#[must_use = "a builder does nothing until `build`"]
+pub struct ConsumerBuilder {
+    client: Client,
+    queue: TaskQueueId,
+    name: Option<(String, String)>,
+    capacity: usize,
+    session: Option<SessionSettings>,
+    wait: Duration,
+    grace: Option<Duration>,
+    heartbeat: f64,
+    on_panic: OnPanic,
+    balancer: Option<Arc<dyn Balancer>>,
+    balance_every: Duration,
+    handler: Option<Arc<dyn Run>>,
+}
+
+/// Why there is no consumer of these settings.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum BuildError {
+    /// The worker's group or id is not one.
+    #[error(transparent)]
+    Name(#[from] InvalidId),
+    /// [`ConsumerBuilder::name`] was not called.
+    #[error("a consumer needs a name")]
+    NoName,
+    /// [`ConsumerBuilder::handler`] was not called.
+    #[error("a consumer needs a handler")]
+    NoHandler,
+    /// The text says which.
+    #[error("{0}")]
+    OutOfRange(&'static str),
+}
+
+impl ConsumerBuilder {
+    pub(super) fn new(client: Client, queue: TaskQueueId) -> Self {
+        Self {
+            client,
+            queue,
+            name: None,
+            capacity: 1,
+            session: None,
+            wait: WAIT,
+            grace: None,
+            heartbeat: HEARTBEAT,
+            on_panic: OnPanic::default(),
+            balancer: None,
+            balance_every: BALANCE_EVERY,
+            handler: None,
+        }
+    }
+
+    /// Sets the worker's group, often a region, and its id within that group. Two that run at the same time need different names.
+    ///
+    /// ```
+    /// # use tenure_client::consumer::ConsumerBuilder;
+    /// # fn example(builder: ConsumerBuilder) -> ConsumerBuilder {
+    /// builder.name("eu", "mail-1")
+    /// # }
+    /// ```
+    pub fn name(self, group: &str, id: &str) -> Self {
+        Self { name: Some((group.to_owned(), id.to_owned())), ..self }
+    }
+
+    /// Sets how many jobs are done at the same time: 1 to 1000, 1 by default.
+    ///
+    /// ```
+    /// # use tenure_client::consumer::ConsumerBuilder;
+    /// # fn example(builder: ConsumerBuilder) -> ConsumerBuilder {
+    /// builder.capacity(8)
+    /// # }
+    /// ```
+    pub fn capacity(self, jobs: usize) -> Self {
+        Self { capacity: jobs, ..self }
+    }
+
+    /// Gives the consumer a session that is noticed to be gone after this time without renewals: 15 s to an hour. Without one, each
+    /// job is noticed to be gone when its lease ends, and commands and cancellations do not arrive.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tenure_client::consumer::ConsumerBuilder;
+    /// # fn example(builder: ConsumerBuilder) -> ConsumerBuilder {
+    /// builder.session(Duration::from_secs(120))
+    /// # }
+    /// ```
+    pub fn session(self, ttl: Duration) -> Self {
+        let takes_over = self.session.is_some_and(|session| session.takes_over);
+        Self { session: Some(SessionSettings { ttl, takes_over }), ..self }
+    }
+
+    /// As [`session`](Self::session); a live session of the same name is ended. For a worker that is started again under its name after
+    /// it was killed; two that run at the same time under one name would end each other.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tenure_client::consumer::ConsumerBuilder;
+    /// # fn example(builder: ConsumerBuilder) -> ConsumerBuilder {
+    /// builder.session_by_takeover(Duration::from_secs(120))
+    /// # }
+    /// ```
+    pub fn session_by_takeover(self, ttl: Duration) -> Self {
+        Self { session: Some(SessionSettings { ttl, takes_over: true }), ..self }
+    }
+
+    /// Sets how long a call for work waits for some to come: 20 s by default, which is also the longest.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tenure_client::consumer::ConsumerBuilder;
+    /// # fn example(builder: ConsumerBuilder) -> ConsumerBuilder {
+    /// builder.wait(Duration::from_secs(5))
+    /// # }
+    /// ```
+    pub fn wait(self, wait: Duration) -> Self {
+        Self { wait: wait.min(WAIT), ..self }
+    }
+
+    /// Sets how long before another worker may start it a job is asked to stop when the server cannot be reached: how long the
+    /// handler needs to stop. 30 s by default, but never more than a third of the lease, or of the session.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tenure_client::consumer::ConsumerBuilder;
+    /// # fn example(builder: ConsumerBuilder) -> ConsumerBuilder {
+    /// builder.grace(Duration::from_secs(10))
+    /// # }
+    /// ```
+    pub fn grace(self, grace: Duration) -> Self {
+        Self { grace: Some(grace), ..self }
+    }
+
+    /// Sets after which part of its lease a claim is renewed: ¾ by default. It is renewed earlier where that leaves no time to
+    /// repeat the renewal before the grace.
+    ///
+    /// ```
+    /// # use tenure_client::consumer::ConsumerBuilder;
+    /// # fn example(builder: ConsumerBuilder) -> ConsumerBuilder {
+    /// builder.heartbeat(0.5)
+    /// # }
+    /// ```
+    pub fn heartbeat(self, part_of_lease: f64) -> Self {
+        Self { heartbeat: part_of_lease, ..self }
+    }
+
+    /// Sets what a panic of the handler becomes: by default the task has failed.
+    ///
+    /// ```
+    /// # use tenure_client::consumer::{ConsumerBuilder, OnPanic};
+    /// # fn example(builder: ConsumerBuilder) -> ConsumerBuilder {
+    /// builder.on_panic(OnPanic::Retry)
+    /// # }
+    /// ```
+    pub fn on_panic(self, on_panic: OnPanic) -> Self {
+        Self { on_panic, ..self }
+    }
+
+    /// Sets what decides which tasks the consumer takes, and which it gives away again. It then takes them one at a time by name, for
+    /// which the client needs `queue:claim-task:<queue>`, `queue:pending-list:<queue>`, `tenure:list-events` and `tenure:get-queue:<queue>`.
+    ///
+    /// ```
+    /// # use tenure_client::consumer::ConsumerBuilder;
+    /// # use tenure_client::consumer::balancer::Fair;
+    /// # fn example(builder: ConsumerBuilder) -> ConsumerBuilder {
+    /// builder.balancer(Fair::default())
+    /// # }
+    /// ```
+    pub fn balancer(self, balancer: impl Balancer) -> Self {
+        Self { balancer: Some(Arc::new(balancer)), ..self }
+    }
+
+    /// Sets how often the consumer balances without a command: every quarter of an hour by default. Each time is up to 10 s later, for
+    /// workers that began together not to balance together.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tenure_client::consumer::ConsumerBuilder;
+    /// # fn example(builder: ConsumerBuilder) -> ConsumerBuilder {
+    /// builder.balance_every(Duration::from_secs(300))
+    /// # }
+    /// ```
+    pub fn balance_every(self, every: Duration) -> Self {
+        Self { balance_every: every, ..self }
+    }
+
+    /// Sets what does the jobs: an async closure, or a [`Handler`]. A task whose payload is not a `P` ends as malformed-payload.
+    ///
+    /// ```
+    /// # use tenure_client::consumer::{ConsumerBuilder, Job, Stop};
+    /// #[derive(serde::Deserialize)]
+    /// struct Sum { numbers: Vec<i64> }
+    ///
+    /// # fn example(builder: ConsumerBuilder) -> ConsumerBuilder {
+    /// builder.handler(|job: Job<Sum>, _stop: Stop| async move {
+    ///     let sum = job.payload().numbers.iter().try_fold(0_i64, |sum, &number| sum.checked_add(number));
+    ///     sum.ok_or("the sum is too large")
+    /// })
+    /// # }
+    /// ```
+    pub fn handler<P, H>(self, handler: H) -> Self
+    where
+        P: DeserializeOwned + Send + 'static,
+        H: Handler<P>,
+    {
+        Self { handler: Some(Arc::new(Typed::new(handler))), ..self }
+    }
+
+    /// Makes the consumer; nothing is sent yet.
+    ///
+    /// # Errors
+    /// The name or the handler is missing, or a setting is out of its range.
+    ///
+    /// ```
+    /// # use tenure_client::Client;
+    /// # use tenure_client::consumer::{BuildError, Consumer, Job, Stop};
+    /// # fn example(client: Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// let builder = Consumer::builder(client, "acme/mail".parse()?).name("eu", "mail-1");
+    /// let consumer = builder.handler(|_job: Job, _stop: Stop| async {}).build()?;
+    /// # drop(consumer);
+    /// # Ok(()) }
+    /// ```
+    pub fn build(self) -> Result<Consumer, BuildError> {
+        let Self { client, queue, capacity, session, wait, heartbeat, on_panic, balancer, balance_every, .. } = self;
+        let (group, id) = self.name.ok_or(BuildError::NoName)?;
+        let name = WorkerName { group: group.parse()?, id: id.parse()? };
+        let handler = self.handler.ok_or(BuildError::NoHandler)?;
+        if !(1..=CAPACITY_MAX).contains(&capacity) {
+            return Err(BuildError::OutOfRange("the capacity is from 1 to 1000"));
+        }
+        if session.is_some_and(|session| !(TTL_MIN..=TTL_MAX).contains(&session.ttl)) {
+            return Err(BuildError::OutOfRange("the time to live of a session is from 15 s to an hour"));
+        }
+        if !(heartbeat > 0.0 && heartbeat < 1.0) {
+            return Err(BuildError::OutOfRange("the heartbeat is a part of the lease: more than 0 and less than 1"));
+        }
+        let grace_most = session.map_or(GRACE, |session| GRACE.min(session.ttl / GRACE_SHARE));
+        let grace = self.grace.unwrap_or(grace_most);
+        if balance_every.is_zero() {
+            return Err(BuildError::OutOfRange("a consumer cannot balance all the time"));
+        }
+        let settings = Settings {
+            client,
+            queue,
+            name,
+            capacity,
+            session,
+            wait,
+            grace,
+            heartbeat,
+            on_panic,
+            balancer,
+            balance_every,
+        };
+        let (reports, waiting) = report::channel();
+        Ok(Consumer::new(Arc::new(Shared::new(settings, handler, reports)), waiting))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::consumer::{Job, Stop};
+
+    fn builder() -> ConsumerBuilder {
+        let client = Client::builder().root_url("http://127.0.0.1:1").build().unwrap();
+        let handler = |_job: Job, _stop: Stop| async {};
+        Consumer::builder(client, "acme/mail".parse().unwrap()).name("eu", "mail-1").handler(handler)
+    }
+
+    #[test]
+    fn what_is_missing_or_out_of_range_is_refused() {
+        assert!(builder().build().is_ok());
+        let refusal = |builder: ConsumerBuilder| builder.build().err().unwrap();
+        assert_eq!(refusal(ConsumerBuilder { name: None, ..builder() }), BuildError::NoName);
+        assert_eq!(refusal(ConsumerBuilder { handler: None, ..builder() }), BuildError::NoHandler);
+        assert!(matches!(refusal(builder().name("", "mail-1")), BuildError::Name(_)));
+        let second = Duration::from_secs(1);
+        for wrong in [
+            builder().capacity(0),
+            builder().capacity(1001),
+            builder().session(14 * second),
+            builder().session_by_takeover(3601 * second),
+            builder().heartbeat(0.0),
+            builder().heartbeat(1.0),
+            builder().heartbeat(f64::NAN),
+            builder().balance_every(Duration::ZERO),
+        ] {
+            assert!(matches!(refusal(wrong), BuildError::OutOfRange(_)));
+        }
+        assert!(builder().session(15 * second).capacity(1000).build().is_ok());
+    }
+}

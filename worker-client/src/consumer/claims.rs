@@ -1,0 +1,139 @@
+//! Claiming: one request for as many tasks as there is room for, which waits until there are some. With a balancer it is [`by_name`].
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::{JoinError, JoinSet};
+use tokio::time::Instant;
+use tracing::Instrument as _;
+
+use super::handler::StopReason;
+use super::report::give_back;
+use super::shared::{Membership, Settings, Shared};
+use super::{by_name, keep};
+use crate::error::chain;
+use crate::{Claim, Client, Error, RetryPolicy, Worked, retry};
+
+/// The least time between two calls for work that find none, in case the server does not wait.
+const CLAIM_INTERVAL: Duration = Duration::from_millis(500);
+/// How much longer than it is to wait a call for work may take.
+const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+
+/// Claims and starts jobs until the shutdown, then waits for all of them.
+pub(super) async fn run(shared: &Arc<Shared>) -> Result<(), Error> {
+    let mut jobs = JoinSet::new();
+    let worked = match &shared.settings.balancer {
+        Some(balancer) => by_name::claim_all(shared, balancer.as_ref(), &mut jobs).await,
+        None => claim_all(shared, &mut jobs).await,
+    };
+    shared.shutdown.cancel();
+    for job in shared.under_way() {
+        job.ask_to_stop(StopReason::Shutdown);
+    }
+    tracing::info!(jobs = jobs.len(), "consumer stops");
+    while let Some(ended) = jobs.join_next().await {
+        say_panic(ended);
+    }
+    worked
+}
+
+async fn claim_all(shared: &Arc<Shared>, jobs: &mut JoinSet<()>) -> Result<(), Error> {
+    let Settings { client, capacity, .. } = &shared.settings;
+    let (mut failures, mut answered) = (0, false);
+    while let Some(terms) = may_claim(shared, jobs).await {
+        let begun = Instant::now();
+        let Some(answer) = call_for_work(shared, terms, capacity - jobs.len()).await else { continue };
+        let pause_until = match answer {
+            Ok(worked) => {
+                (failures, answered) = (0, true);
+                let came_empty = worked.claims.is_empty();
+                worked.claims.into_iter().for_each(|claim| start(shared, jobs, terms, claim));
+                if came_empty { begun + CLAIM_INTERVAL } else { begun }
+            }
+            Err(error) if !answered && refuses(&error) => return Err(error),
+            Err(error) => {
+                failures += 1;
+                tracing::warn!(failures, error = chain(&error), "no answer to the call for work; trying again");
+                Instant::now() + client.retry_policy().pause_of(failures, &error, retry::jitter())
+            }
+        };
+        tokio::select! {
+            () = shared.shutdown.cancelled() => {}
+            () = tokio::time::sleep_until(pause_until) => {}
+        }
+    }
+    Ok(())
+}
+
+/// Waits until there is room and leave to claim, and gives the terms; none at a shutdown.
+pub(super) async fn may_claim(shared: &Shared, jobs: &mut JoinSet<()>) -> Option<Membership> {
+    let (mut frozen, mut membership) = (shared.frozen.subscribe(), shared.membership.subscribe());
+    loop {
+        while let Some(ended) = jobs.try_join_next() {
+            say_panic(ended);
+        }
+        if shared.shutdown.is_cancelled() {
+            return None;
+        }
+        let (is_frozen, terms) = (*frozen.borrow_and_update(), *membership.borrow_and_update());
+        if !is_frozen && terms != Membership::Waiting && jobs.len() < shared.settings.capacity {
+            return Some(terms);
+        }
+        tokio::select! {
+            () = shared.shutdown.cancelled() => {}
+            Ok(()) = frozen.changed() => {}
+            Ok(()) = membership.changed() => {}
+            Some(ended) = jobs.join_next() => say_panic(ended),
+        }
+    }
+}
+
+/// Asks once; none at a shutdown, or if the session has been followed by another, with which its claims went.
+async fn call_for_work(shared: &Shared, terms: Membership, room: usize) -> Option<Result<Worked, Error>> {
+    let Settings { client, queue, name, wait, .. } = &shared.settings;
+    let client = on_terms(client, terms).with_retry_policy(RetryPolicy::never());
+    let mut membership = shared.membership.subscribe();
+    let replaced = membership.wait_for(|now| *now != terms && *now != Membership::Waiting);
+    tokio::select! {
+        // Claims that have arrived are given back. An answer that is on its way now would be lost: then the server requeues
+        // them, or their leases end.
+        biased;
+        answer = tokio::time::timeout(*wait + ANSWER_WITHIN, client.work(queue, name, &[], room, *wait)) => {
+            if answer.is_err() {
+                tracing::warn!("no answer to the call for work in time; trying again");
+            }
+            answer.ok()
+        }
+        () = shared.shutdown.cancelled() => None,
+        _session = replaced => None,
+    }
+}
+
+pub(super) fn on_terms(client: &Client, terms: Membership) -> Client {
+    match terms {
+        Membership::Live(session) => client.with_session(session),
+        Membership::Alone | Membership::Waiting => client.clone(),
+    }
+}
+
+pub(super) fn start(shared: &Arc<Shared>, jobs: &mut JoinSet<()>, terms: Membership, claim: Claim) {
+    let span = tracing::info_span!("job", task.id = %claim.task_id(), run.id = %claim.run_id());
+    let shared = Arc::clone(shared);
+    if !shared.may_start(terms) {
+        jobs.spawn(async move { give_back(&shared, &claim).await }.instrument(span));
+        return;
+    }
+    let control = shared.enter(&claim);
+    jobs.spawn(keep::run(shared, claim, control).instrument(span));
+}
+
+/// Whether an error means that these credentials are not good for this queue, or that it is not one of Tenure's.
+pub(super) fn refuses(error: &Error) -> bool {
+    matches!(error.status(), Some(400 | 401 | 403 | 404 | 405))
+}
+
+fn say_panic(ended: Result<(), JoinError>) {
+    if let Err(error) = ended {
+        tracing::error!(%error, "a job was not brought to its end; its claim ends with its lease");
+    }
+}

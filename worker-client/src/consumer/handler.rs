@@ -1,0 +1,254 @@
+//! What a program writes: a handler. What it gets: a job, and word when it is to stop.
+
+use std::fmt;
+use std::future::Future;
+use std::marker::PhantomData;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use tenure_api::ids::{RunId, TaskId};
+use tokio::sync::watch;
+
+use super::outcome::Outcome;
+use crate::{Claim, Client, ExceptionReason, Task};
+
+/// Does the jobs of a queue. `P` is what their payloads are.
+///
+/// Closures are handlers too; a type of its own can hold what all jobs need, and be tested by itself.
+///
+/// ```
+/// use tenure_client::consumer::{Handler, Job, Outcome, Stop};
+///
+/// #[derive(serde::Deserialize)]
+/// struct Email { to: String }
+///
+/// struct Mailer { from: String }
+///
+/// impl Handler<Email> for Mailer {
+///     async fn run(&self, job: Job<Email>, _stop: Stop) -> Outcome {
+///         println!("{} writes to {}", self.from, job.payload().to);
+///         Outcome::Completed(None)
+///     }
+/// }
+/// ```
+pub trait Handler<P>: Send + Sync + 'static {
+    /// Does one job. Several may be under way at the same time, up to the consumer's capacity. If it panics, [`OnPanic`] decides.
+    ///
+    /// [`OnPanic`]: super::OnPanic
+    fn run(&self, job: Job<P>, stop: Stop) -> impl Future<Output = Outcome> + Send;
+}
+
+impl<P, F, Running> Handler<P> for F
+where
+    P: Send,
+    F: Fn(Job<P>, Stop) -> Running + Send + Sync + 'static,
+    Running: Future<Output: Into<Outcome>> + Send,
+{
+    async fn run(&self, job: Job<P>, stop: Stop) -> Outcome {
+        self(job, stop).await.into()
+    }
+}
+
+/// A claimed run of a task, with its payload read.
+pub struct Job<P = Value> {
+    payload: P,
+    given: Given,
+}
+
+/// What a job is made of but for its payload.
+pub(super) struct Given {
+    pub task_id: TaskId,
+    pub run_id: RunId,
+    pub task: Task,
+    pub client: Client,
+}
+
+impl Given {
+    pub(super) fn of(claim: &Claim) -> Self {
+        let (task_id, run_id) = (claim.task_id(), claim.run_id());
+        Self { task_id, run_id, task: claim.task().clone(), client: claim.client().clone() }
+    }
+}
+
+impl<P> Job<P> {
+    /// What the submitter wants done.
+    ///
+    /// ```
+    /// # use tenure_client::consumer::Job;
+    /// # fn example(job: &Job) { println!("{}", job.payload()["to"]); }
+    /// ```
+    #[must_use]
+    pub fn payload(&self) -> &P {
+        &self.payload
+    }
+
+    /// The payload alone.
+    ///
+    /// ```
+    /// # use tenure_client::consumer::Job;
+    /// # fn example(job: Job<String>) {
+    /// let greeting: String = job.into_payload();
+    /// # drop(greeting);
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn into_payload(self) -> P {
+        self.payload
+    }
+
+    /// The task.
+    ///
+    /// ```
+    /// # use tenure_client::consumer::Job;
+    /// # fn example(job: &Job) { println!("{}", job.task_id()); }
+    /// ```
+    #[must_use]
+    pub fn task_id(&self) -> TaskId {
+        self.given.task_id
+    }
+
+    /// The run: 0 the first time. Together with the task it is a fencing token: no two workers ever complete the same pair.
+    ///
+    /// ```
+    /// # use tenure_client::consumer::Job;
+    /// # fn example(job: &Job) { println!("run {}", job.run_id()); }
+    /// ```
+    #[must_use]
+    pub fn run_id(&self) -> RunId {
+        self.given.run_id
+    }
+
+    /// The definition of the task.
+    ///
+    /// ```
+    /// # use tenure_client::consumer::Job;
+    /// # fn example(job: &Job) { println!("by {}", job.task().deadline); }
+    /// ```
+    #[must_use]
+    pub fn task(&self) -> &Task {
+        &self.given.task
+    }
+
+    /// A client with the task's credentials, for artifacts and for tasks of its own; they are renewed with the claim.
+    ///
+    /// ```no_run
+    /// # use tenure_client::consumer::Job;
+    /// # async fn example(job: &Job) -> Result<(), tenure_client::Error> {
+    /// let artifacts = job.client().list_artifacts(job.task_id(), Some(job.run_id())).await?;
+    /// # drop(artifacts);
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn client(&self) -> &Client {
+        &self.given.client
+    }
+}
+
+impl<P> fmt::Debug for Job<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Given { task_id, run_id, .. } = &self.given;
+        f.debug_struct("Job").field("task_id", task_id).field("run_id", run_id).finish_non_exhaustive()
+    }
+}
+
+/// Why a job is to stop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum StopReason {
+    /// The task was cancelled; nothing that is returned counts any more.
+    Canceled,
+    /// The task's deadline passed; nothing that is returned counts any more.
+    DeadlineExceeded,
+    /// The run is another worker's, or may soon be one's: stop within the grace. What is returned is reported if there is time.
+    Lost,
+    /// The consumer shuts down. What is returned is reported.
+    Shutdown,
+    /// An operator, or a balancer, wants it. What is returned is reported.
+    Command,
+}
+
+impl StopReason {
+    /// Whether the run is ours no longer, or cannot be kept.
+    pub(super) fn is_final(self) -> bool {
+        matches!(self, Self::Canceled | Self::DeadlineExceeded | Self::Lost)
+    }
+}
+
+/// Word that a job is to stop. Stopping is up to the handler: nothing is aborted.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use tenure_client::consumer::{Job, Outcome, Stop};
+/// async fn count(job: Job<u64>, stop: Stop) -> Outcome {
+///     for number in 0..*job.payload() {
+///         tokio::select! {
+///             () = tokio::time::sleep(Duration::from_secs(1)) => println!("{number}"),
+///             () = stop.requested() => return Outcome::Release { after: None },
+///         }
+///     }
+///     Outcome::Completed(None)
+/// }
+/// ```
+#[derive(Debug, Clone)]
+pub struct Stop(pub(super) watch::Receiver<Option<StopReason>>);
+
+impl Stop {
+    /// Waits until the job is to stop; may be called any number of times.
+    ///
+    /// ```
+    /// # use tenure_client::consumer::Stop;
+    /// # async fn example(stop: &Stop) { stop.requested().await; }
+    /// ```
+    pub async fn requested(&self) {
+        // Without a consumer there is no one left to ask for it.
+        if self.0.clone().wait_for(Option::is_some).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// Why the job is to stop; none while it is to go on. A reason by which the run is lost takes the place of another.
+    ///
+    /// ```
+    /// # use tenure_client::consumer::{Stop, StopReason};
+    /// # fn example(stop: &Stop) -> bool { stop.reason() == Some(StopReason::Shutdown) }
+    /// ```
+    #[must_use]
+    pub fn reason(&self) -> Option<StopReason> {
+        *self.0.borrow()
+    }
+}
+
+/// A handler for payloads of whatever type.
+pub(super) trait Run: Send + Sync {
+    fn run(self: Arc<Self>, given: Given, stop: Stop) -> Pin<Box<dyn Future<Output = Outcome> + Send>>;
+}
+
+/// A handler and the type of its payloads.
+pub(super) struct Typed<P, H> {
+    handler: H,
+    payload: PhantomData<fn() -> P>,
+}
+
+impl<P, H> Typed<P, H> {
+    pub(super) fn new(handler: H) -> Self {
+        Self { handler, payload: PhantomData }
+    }
+}
+
+impl<P: DeserializeOwned + Send + 'static, H: Handler<P>> Run for Typed<P, H> {
+    fn run(self: Arc<Self>, given: Given, stop: Stop) -> Pin<Box<dyn Future<Output = Outcome> + Send>> {
+        Box::pin(async move {
+            // From its text, where every digit of a number is: read from the value, some numbers would be other texts.
+            match serde_json::from_str(&given.task.payload.to_string()) {
+                Ok(payload) => self.handler.run(Job { payload, given }, stop).await,
+                Err(error) => {
+                    tracing::warn!(%error, "the payload is not one of this handler's");
+                    Outcome::Exception(ExceptionReason::MalformedPayload)
+                }
+            }
+        })
+    }
+}

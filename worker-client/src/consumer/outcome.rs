@@ -1,0 +1,221 @@
+//! How a handler says what became of a job, and what that is on the wire.
+
+use std::fmt::Display;
+use std::time::Duration;
+
+use serde::Serialize;
+use serde_json::Value;
+use serde_json::value::to_raw_value;
+use tenure_api::ids::{RunId, TaskId};
+use tenure_api::work::{RunOutcome, RunResult};
+
+use crate::ExceptionReason;
+
+/// What a result may have, as compact JSON.
+const RESULT_BYTES_MAX: usize = 64 << 10;
+/// The longest that a retry may wait, and a released run.
+const RETRY_AFTER_MAX: u64 = 86_400;
+const RELEASE_AFTER_MAX: u64 = 31_622_400;
+
+/// What became of a job.
+///
+/// Handlers may return anything that converts into one: `()` is completed; of a `Result` the `Ok` is completed with that value as
+/// its result, and the `Err` is failed with the error's text.
+///
+/// ```
+/// # use tenure_client::consumer::Outcome;
+/// let good: Result<u32, std::fmt::Error> = Ok(42);
+/// assert_eq!(Outcome::from(good), Outcome::Completed(Some(42.into())));
+/// assert_eq!(Outcome::from(()), Outcome::Completed(None));
+/// ```
+#[derive(Debug, Clone, PartialEq)]
+#[must_use = "an outcome that is not returned is not reported"]
+pub enum Outcome {
+    /// The task succeeded, perhaps with a result: any JSON of up to 64 KiB.
+    Completed(Option<Value>),
+    /// The task ran and failed, perhaps with a result. It is not tried again.
+    Failed(Option<Value>),
+    /// The run ended without a verdict on the task.
+    Exception(ExceptionReason),
+    /// Something went wrong that may pass: another run while retries are left, after this time or else what the queue's policy says.
+    Retry {
+        /// Rounded up to seconds; at most a day.
+        after: Option<Duration>,
+    },
+    /// Another worker, or this one, is to begin anew; no retry is used.
+    Release {
+        /// Rounded up to seconds; at most 366 days.
+        after: Option<Duration>,
+    },
+}
+
+impl Outcome {
+    /// What becomes of a job that ended like this: see [`Outcome`].
+    ///
+    /// ```
+    /// # use tenure_client::consumer::Outcome;
+    /// let sent: Result<(), String> = Err("no such mailbox".to_owned());
+    /// assert_eq!(Outcome::of(sent), Outcome::Failed(Some(serde_json::json!({"error": "no such mailbox"}))));
+    /// ```
+    pub fn of<T: Serialize, E: Display>(result: Result<T, E>) -> Self {
+        match result {
+            Ok(value) => Self::completed(value),
+            Err(error) => Self::failed(error),
+        }
+    }
+
+    /// Completed with this as the result; what serializes to `null` is no result.
+    ///
+    /// ```
+    /// # use tenure_client::consumer::Outcome;
+    /// assert_eq!(Outcome::completed(["a", "b"]), Outcome::Completed(Some(serde_json::json!(["a", "b"]))));
+    /// ```
+    pub fn completed(result: impl Serialize) -> Self {
+        match serde_json::to_value(result) {
+            Ok(Value::Null) => Self::Completed(None),
+            Ok(value) => Self::Completed(Some(value)),
+            Err(error) => {
+                tracing::error!(%error, "a result is not JSON");
+                Self::Exception(ExceptionReason::InternalError)
+            }
+        }
+    }
+
+    /// Failed, with this error's text in the result.
+    ///
+    /// ```
+    /// # use tenure_client::consumer::Outcome;
+    /// assert_eq!(Outcome::failed("empty"), Outcome::Failed(Some(serde_json::json!({"error": "empty"}))));
+    /// ```
+    pub fn failed(error: impl Display) -> Self {
+        Self::Failed(Some(serde_json::json!({"error": error.to_string()})))
+    }
+}
+
+impl From<()> for Outcome {
+    fn from((): ()) -> Self {
+        Self::Completed(None)
+    }
+}
+
+impl<T: Serialize, E: Display> From<Result<T, E>> for Outcome {
+    fn from(result: Result<T, E>) -> Self {
+        Self::of(result)
+    }
+}
+
+/// What a panic of a handler becomes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OnPanic {
+    /// The task has failed: most panics come again.
+    #[default]
+    Fail,
+    /// The run ends as internal-error: the worker is at fault, not the task.
+    Exception,
+    /// The task is tried again while retries are left.
+    Retry,
+}
+
+impl OnPanic {
+    pub(super) fn outcome(self, message: &str) -> Outcome {
+        match self {
+            Self::Fail => Outcome::failed(format_args!("the handler panicked: {message}")),
+            Self::Exception => Outcome::Exception(ExceptionReason::InternalError),
+            Self::Retry => Outcome::Retry { after: None },
+        }
+    }
+}
+
+/// The outcome of a run as it is reported. A result that no server takes must not block its task until the lease ends.
+pub(super) fn to_result(task_id: TaskId, run_id: RunId, outcome: &Outcome) -> RunResult {
+    let bare = |outcome| RunResult::new(task_id, run_id, outcome);
+    let exception = |reason: ExceptionReason| RunResult { reason: Some(reason.into()), ..bare(RunOutcome::Exception) };
+    let returned = |outcome, value: &Option<Value>| {
+        let result = value.as_ref().map(|value| to_raw_value(value).expect("a JSON value is JSON"));
+        if let Some(bytes) = result.as_ref().map(|result| result.get().len()).filter(|&bytes| bytes > RESULT_BYTES_MAX)
+        {
+            tracing::error!(bytes, most = RESULT_BYTES_MAX, "a result is too large; the run ends as internal-error");
+            return exception(ExceptionReason::InternalError);
+        }
+        RunResult { result, ..bare(outcome) }
+    };
+    match outcome {
+        Outcome::Completed(value) => returned(RunOutcome::Completed, value),
+        Outcome::Failed(value) => returned(RunOutcome::Failed, value),
+        Outcome::Exception(reason) => exception(*reason),
+        Outcome::Retry { after } => RunResult {
+            retry_after: after.map(|after| seconds(after, RETRY_AFTER_MAX)),
+            ..exception(ExceptionReason::IntermittentTask)
+        },
+        Outcome::Release { after } => {
+            RunResult { delay: after.map(|after| seconds(after, RELEASE_AFTER_MAX)), ..bare(RunOutcome::Released) }
+        }
+    }
+}
+
+/// Whole seconds, rounded up so that a run never starts early.
+fn seconds(duration: Duration, most: u64) -> i64 {
+    let up = duration.as_secs().saturating_add(u64::from(duration.subsec_nanos() > 0));
+    i64::try_from(up.min(most)).expect("a year fits")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use tenure_api::states::ExceptionReason as Wire;
+
+    use super::*;
+
+    fn wire(outcome: &Outcome) -> RunResult {
+        to_result("9HrBC1jMQ3KlZw4CssPUeQ".parse().unwrap(), "0".parse().unwrap(), outcome)
+    }
+
+    #[test]
+    fn each_outcome_has_its_form_on_the_wire() {
+        let after = |millis| Some(Duration::from_millis(millis));
+        let forms = |outcome: &Outcome| {
+            let RunResult { outcome, reason, result, retry_after, delay, .. } = wire(outcome);
+            (outcome, reason, result.map(|result| result.get().to_owned()), retry_after, delay)
+        };
+        let none = None::<String>;
+        for (outcome, expected) in [
+            (Outcome::Completed(None), (RunOutcome::Completed, None, none.clone(), None, None)),
+            (
+                Outcome::Completed(Some(json!({"a": 1}))),
+                (RunOutcome::Completed, None, Some(r#"{"a":1}"#.to_owned()), None, None),
+            ),
+            (Outcome::Failed(Some(json!(null))), (RunOutcome::Failed, None, Some("null".to_owned()), None, None)),
+            (
+                Outcome::Exception(ExceptionReason::ResourceUnavailable),
+                (RunOutcome::Exception, Some(Wire::ResourceUnavailable), none.clone(), None, None),
+            ),
+            (
+                Outcome::Retry { after: after(1500) },
+                (RunOutcome::Exception, Some(Wire::IntermittentTask), none.clone(), Some(2), None),
+            ),
+            (
+                Outcome::Retry { after: Some(Duration::MAX) },
+                (RunOutcome::Exception, Some(Wire::IntermittentTask), none.clone(), Some(86_400), None),
+            ),
+            (Outcome::Release { after: None }, (RunOutcome::Released, None, none.clone(), None, None)),
+            (Outcome::Release { after: after(2000) }, (RunOutcome::Released, None, none, None, Some(2))),
+        ] {
+            assert_eq!(forms(&outcome), expected, "{outcome:?}");
+        }
+    }
+
+    #[test]
+    fn a_result_that_is_too_large_is_not_sent() {
+        let of = |length: usize| wire(&Outcome::completed("a".repeat(length)));
+        assert_eq!(of(RESULT_BYTES_MAX - 2).outcome, RunOutcome::Completed);
+        let refused = of(RESULT_BYTES_MAX - 1);
+        assert_eq!((refused.outcome, refused.reason), (RunOutcome::Exception, Some(Wire::InternalError)));
+        assert!(refused.result.is_none());
+    }
+
+    #[test]
+    fn what_is_not_json_is_the_workers_own_fault() {
+        let odd = std::collections::BTreeMap::from([((1, 2), 3)]);
+        assert_eq!(Outcome::completed(odd), Outcome::Exception(ExceptionReason::InternalError));
+    }
+}

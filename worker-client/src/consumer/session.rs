@@ -1,0 +1,246 @@
+//! The consumer's session: started, renewed by reading its inbox, given up for lost in time, and closed at the end.
+//!
+//! The session cannot be reached: at `ttl` after the last request that was answered went out, less the grace, all jobs are asked to
+//! stop and nothing is claimed. When the server answers again the session either goes on, because it was not ended, or a new one is
+//! started. It has ended: what it held is not ours any more, at once.
+
+use std::time::Duration;
+
+use tenure_api::ids::SessionId;
+use tenure_api::states::{ReasonResolved, WorkerCommand};
+use tokio::time::Instant;
+
+use super::claims::refuses;
+use super::handler::StopReason;
+use super::report::LAST_REPORT;
+use super::shared::{Membership, SessionSettings, Settings, Shared};
+use crate::error::chain;
+use crate::{
+    Client, Error, Inbox, InboxEvent, InboxItem, RenewSessionRequest, RetryPolicy, StartSessionRequest, retry,
+};
+
+/// A call of a session that waits for nothing is unanswered after this.
+const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+/// The inbox is asked to wait this part of the time to live, and answers this part later at the most.
+const WAIT_SHARE: u32 = 3;
+const ANSWER_SHARE: u32 = 6;
+/// Between two tries to renew a session, or to start one.
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE_TO_START: Duration = Duration::from_secs(5);
+
+/// A session that was started.
+struct Begun {
+    id: SessionId,
+    /// When the last request that was answered went out.
+    renewed: Instant,
+    ttl: Duration,
+}
+
+/// Why a session is not attended to any more.
+enum Left {
+    Ended,
+    Closing,
+}
+
+/// Has sessions until the consumer is closing, if it is to have any.
+pub(super) async fn run(shared: &Shared) -> Result<(), Error> {
+    let Some(settings) = shared.settings.session else {
+        shared.closing.cancelled().await;
+        return Ok(());
+    };
+    let client = shared.settings.client.with_retry_policy(RetryPolicy::never());
+    let mut answered = false;
+    while let Some(begun) = begin(shared, &client, settings, answered).await? {
+        answered = true;
+        let id = begun.id;
+        tracing::info!(session.id = %id, "session started");
+        let left = Member { shared, client: &client, begun, read: 0, failures: 0, said_frozen: false }.attend().await;
+        shared.membership.send_replace(Membership::Waiting);
+        match left {
+            Left::Closing => {
+                close(&client, id).await;
+                break;
+            }
+            Left::Ended => shared.under_way().iter().for_each(|job| job.lose(StopReason::Lost)),
+        }
+    }
+    Ok(())
+}
+
+/// Starts a session, however many tries it takes; none if the consumer is closing.
+async fn begin(
+    shared: &Shared,
+    client: &Client,
+    SessionSettings { ttl, takes_over }: SessionSettings,
+    answered: bool,
+) -> Result<Option<Begun>, Error> {
+    let Settings { queue, name, capacity, .. } = &shared.settings;
+    let request = StartSessionRequest {
+        ttl: i64::try_from(ttl.as_secs()).ok(),
+        capacity: i64::try_from(*capacity).ok(),
+        takeover: takes_over,
+        ..name.session(queue)
+    };
+    let mut failures = 0;
+    loop {
+        let renewed = Instant::now();
+        let started = tokio::select! {
+            () = shared.closing.cancelled() => return Ok(None),
+            started = tokio::time::timeout(ANSWER_WITHIN, client.start_session(&request)) => started,
+        };
+        match started {
+            Ok(Ok(started)) => {
+                let ttl = (started.expires.time() - started.server_time.time()).to_std().unwrap_or(ttl);
+                return Ok(Some(Begun { id: started.session_id, renewed, ttl }));
+            }
+            Ok(Err(error)) if !answered && refuses(&error) => return Err(error),
+            Ok(Err(error)) => tracing::warn!(error = chain(&error), "no session could be started; trying again"),
+            Err(_elapsed) => tracing::warn!("no answer to the start of a session in time; trying again"),
+        }
+        failures += 1;
+        let pause = client.retry_policy().backoff(failures, retry::jitter()).min(LONGEST_PAUSE_TO_START);
+        tokio::select! {
+            () = shared.closing.cancelled() => return Ok(None),
+            () = tokio::time::sleep(pause) => {}
+        }
+    }
+}
+
+async fn close(client: &Client, id: SessionId) {
+    match tokio::time::timeout(LAST_REPORT, client.close_session(id)).await {
+        Ok(Ok(returned)) => tracing::info!(session.id = %id, returned, "session closed"),
+        Ok(Err(error)) => tracing::warn!(session.id = %id, error = chain(&error), "the session could not be closed"),
+        Err(_elapsed) => tracing::warn!(session.id = %id, "the session could not be closed in time"),
+    }
+}
+
+/// A live session as its worker sees it.
+struct Member<'a> {
+    shared: &'a Shared,
+    client: &'a Client,
+    begun: Begun,
+    /// The last item that was dealt with.
+    read: i64,
+    /// In a row.
+    failures: u32,
+    /// Whether the server was last given to know that the worker is frozen.
+    said_frozen: bool,
+}
+
+impl Member<'_> {
+    async fn attend(mut self) -> Left {
+        let membership = &self.shared.membership;
+        let mut frozen = self.shared.frozen.subscribe();
+        membership.send_replace(Membership::Live(self.begun.id));
+        loop {
+            let is_live = *membership.borrow() != Membership::Waiting;
+            let is_frozen = *frozen.borrow_and_update();
+            let asked = Instant::now();
+            let answer = tokio::select! {
+                biased;
+                () = self.shared.closing.cancelled() => return Left::Closing,
+                answer = self.ask(is_frozen) => answer,
+                // What the inbox has is answered again.
+                Ok(()) = frozen.changed() => continue,
+                () = tokio::time::sleep_until(self.stop_at()), if is_live => {
+                    self.give_up();
+                    continue;
+                }
+            };
+            match answer {
+                Ok(items) => {
+                    (self.begun.renewed, self.failures) = (asked, 0);
+                    self.said_frozen = is_frozen;
+                    if !is_live {
+                        tracing::info!(session.id = %self.begun.id, "the session goes on");
+                        membership.send_replace(Membership::Live(self.begun.id));
+                    }
+                    items.into_iter().for_each(|item| self.receive(item));
+                }
+                Err(Some(error)) if matches!(error.status(), Some(404 | 410)) => {
+                    tracing::warn!(session.id = %self.begun.id, error = chain(&error), "the session has ended");
+                    return Left::Ended;
+                }
+                Err(error) => {
+                    self.failures += 1;
+                    let error = error.as_ref().map(|error| chain(error));
+                    tracing::warn!(failures = self.failures, error, "the session could not be renewed; trying again");
+                }
+            }
+        }
+    }
+
+    /// When all jobs are asked to stop if nothing is answered by then.
+    fn stop_at(&self) -> Instant {
+        let Begun { renewed, ttl, .. } = self.begun;
+        renewed + ttl - self.shared.settings.grace.min(ttl / WAIT_SHARE)
+    }
+
+    /// Renews the session once, after a pause if that failed last; no error if there was no answer in time.
+    async fn ask(&self, is_frozen: bool) -> Result<Vec<InboxItem>, Option<Error>> {
+        let Begun { id, ttl, .. } = self.begun;
+        let (mut wait, answer_within) = (ttl / WAIT_SHARE, ttl / ANSWER_SHARE);
+        if self.failures > 0 {
+            let pause = self.client.retry_policy().backoff(self.failures, retry::jitter());
+            tokio::time::sleep(pause.min(LONGEST_PAUSE)).await;
+            wait = Duration::ZERO;
+        }
+        let asked = async {
+            if is_frozen == self.said_frozen {
+                return self.client.inbox(id, self.read, wait).await.map(|Inbox { items, .. }| items);
+            }
+            let change = RenewSessionRequest { frozen: Some(is_frozen), ..RenewSessionRequest::default() };
+            self.client.renew_session(id, &change).await.map(|_renewed| Vec::new())
+        };
+        match tokio::time::timeout(wait + answer_within, asked).await {
+            Ok(answer) => answer.map_err(Some),
+            Err(_elapsed) => Err(None),
+        }
+    }
+
+    /// The session may be ended before it can be renewed: what it holds stops before another worker may start it.
+    fn give_up(&self) {
+        tracing::warn!(session.id = %self.begun.id, "the session cannot be reached: all jobs stop");
+        self.shared.membership.send_replace(Membership::Waiting);
+        self.shared.under_way().iter().for_each(|job| job.stop_renewing());
+    }
+
+    /// Deals with an item once.
+    fn receive(&mut self, InboxItem { id, what }: InboxItem) {
+        if id <= self.read {
+            return;
+        }
+        self.read = id;
+        match what {
+            Some(InboxEvent::RunEnded { task_id, run_id, reason_resolved, .. }) => {
+                if let Some(job) = self.shared.find(task_id, run_id) {
+                    job.lose(reason_of(reason_resolved));
+                }
+            }
+            Some(InboxEvent::Command { command, task_id }) => {
+                tracing::info!(?command, task.id = task_id.map(tracing::field::display), "command received");
+                match (command, task_id) {
+                    (WorkerCommand::Freeze, _) => self.shared.freeze(true),
+                    (WorkerCommand::Unfreeze, _) => self.shared.freeze(false),
+                    (WorkerCommand::Shutdown, _) => self.shared.shutdown.cancel(),
+                    (WorkerCommand::StopTask, Some(task_id)) => {
+                        if !self.shared.stop_task(task_id) {
+                            tracing::info!(task.id = %task_id, "there is no such job to stop");
+                        }
+                    }
+                    (WorkerCommand::StopTask, None) => tracing::warn!("a command to stop a task names none"),
+                    (WorkerCommand::Balance, _) => self.shared.balance.notify_one(),
+                }
+            }
+            None => tracing::warn!(item.id = id, "an item of the inbox is of a kind that this version does not know"),
+        }
+    }
+}
+
+fn reason_of(resolved: ReasonResolved) -> StopReason {
+    match resolved {
+        ReasonResolved::Canceled => StopReason::Canceled,
+        ReasonResolved::DeadlineExceeded => StopReason::DeadlineExceeded,
+        _ => StopReason::Lost,
+    }
+}

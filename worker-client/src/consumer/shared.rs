@@ -1,0 +1,305 @@
+//! What the parts of a consumer share: its settings, the jobs under way, and what was asked of it.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use tenure_api::dates::Timestamp;
+use tenure_api::ids::{RunId, SessionId, TaskId, TaskQueueId};
+use tokio::sync::{Notify, watch};
+use tokio_util::sync::CancellationToken;
+
+use super::balancer::Balancer;
+use super::handler::{Run, Stop, StopReason};
+use super::outcome::OnPanic;
+use super::report::Reports;
+use crate::{Claim, Client, WorkerName};
+
+/// The settings of a consumer.
+pub(super) struct Settings {
+    pub client: Client,
+    pub queue: TaskQueueId,
+    pub name: WorkerName,
+    pub capacity: usize,
+    pub session: Option<SessionSettings>,
+    /// How long a call for work waits.
+    pub wait: Duration,
+    /// Between a stop for want of renewals and the end of the lease, or of the session.
+    pub grace: Duration,
+    /// After this share of a lease it is renewed.
+    pub heartbeat: f64,
+    pub on_panic: OnPanic,
+    /// With one, runs are claimed by name.
+    pub balancer: Option<Arc<dyn Balancer>>,
+    pub balance_every: Duration,
+}
+
+/// The settings of its sessions.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct SessionSettings {
+    pub ttl: Duration,
+    pub takes_over: bool,
+}
+
+/// On which terms tasks are claimed now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Membership {
+    /// The consumer has no sessions.
+    Alone,
+    /// There is no session now, or no word of it.
+    Waiting,
+    /// By this session.
+    Live(SessionId),
+}
+
+/// Whether a run is ours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Hold {
+    /// It is.
+    Ours,
+    /// Until its lease ends: it cannot be renewed.
+    Unrenewable,
+    /// It is not; nothing more is sent for it.
+    Gone,
+}
+
+pub(super) struct Shared {
+    pub settings: Settings,
+    pub handler: Arc<dyn Run>,
+    pub reports: Reports,
+    pub frozen: watch::Sender<bool>,
+    pub membership: watch::Sender<Membership>,
+    /// Asked to shut down.
+    pub shutdown: CancellationToken,
+    /// All jobs have ended.
+    pub closing: CancellationToken,
+    /// When it began to run.
+    pub started: OnceLock<Timestamp>,
+    /// How many handlers went on when their runs were ours no longer.
+    pub claims_overrun: AtomicU64,
+    /// Asked to balance.
+    pub balance: Notify,
+    /// How many runs each worker of the queue had when the consumer balanced last.
+    workers: Mutex<Option<Vec<usize>>>,
+    jobs: Mutex<HashMap<(TaskId, RunId), Arc<Control>>>,
+}
+
+/// One job, as the rest of the consumer sees it.
+pub(super) struct Control {
+    pub task_id: TaskId,
+    pub run_id: RunId,
+    pub started: Timestamp,
+    /// The first time that it was asked to stop.
+    pub stopped: OnceLock<Timestamp>,
+    /// The handler has ended.
+    pub reporting: AtomicBool,
+    stop: watch::Sender<Option<StopReason>>,
+    hold: watch::Sender<Hold>,
+    client: Client,
+}
+
+impl Shared {
+    pub(super) fn new(settings: Settings, handler: Arc<dyn Run>, reports: Reports) -> Self {
+        let membership = if settings.session.is_some() { Membership::Waiting } else { Membership::Alone };
+        Self {
+            settings,
+            handler,
+            reports,
+            frozen: watch::Sender::new(false),
+            membership: watch::Sender::new(membership),
+            shutdown: CancellationToken::new(),
+            closing: CancellationToken::new(),
+            started: OnceLock::new(),
+            claims_overrun: AtomicU64::new(0),
+            balance: Notify::new(),
+            workers: Mutex::new(None),
+            jobs: Mutex::new(HashMap::new()),
+        }
+    }
+
+    /// Each change is one call, so that a panic elsewhere leaves nothing half done.
+    fn jobs(&self) -> MutexGuard<'_, HashMap<(TaskId, RunId), Arc<Control>>> {
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn workers(&self) -> Option<Vec<usize>> {
+        self.workers.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(super) fn learn_workers(&self, workers: Option<Vec<usize>>) {
+        *self.workers.lock().unwrap_or_else(PoisonError::into_inner) = workers;
+    }
+
+    /// Enters a claim as a job.
+    pub(super) fn enter(&self, claim: &Claim) -> Arc<Control> {
+        let control = Arc::new(Control {
+            task_id: claim.task_id(),
+            run_id: claim.run_id(),
+            started: self.settings.client.now(),
+            stopped: OnceLock::new(),
+            reporting: AtomicBool::new(false),
+            stop: watch::Sender::new(None),
+            hold: watch::Sender::new(Hold::Ours),
+            client: self.settings.client.clone(),
+        });
+        self.jobs().insert((claim.task_id(), claim.run_id()), Arc::clone(&control));
+        control
+    }
+
+    /// Takes the job off the list when it is dropped.
+    pub(super) fn listed(self: &Arc<Self>, control: &Control) -> Listed {
+        Listed { shared: Arc::clone(self), run: (control.task_id, control.run_id) }
+    }
+
+    pub(super) fn freeze(&self, frozen: bool) {
+        self.frozen.send_if_modified(|now| std::mem::replace(now, frozen) != frozen);
+    }
+
+    /// Those under way, in no order.
+    pub(super) fn under_way(&self) -> Vec<Arc<Control>> {
+        self.jobs().values().cloned().collect()
+    }
+
+    pub(super) fn find(&self, task_id: TaskId, run_id: RunId) -> Option<Arc<Control>> {
+        self.jobs().get(&(task_id, run_id)).cloned()
+    }
+
+    /// Asks the job of this task to stop; false if there is none.
+    pub(super) fn stop_task(&self, task_id: TaskId) -> bool {
+        let its: Vec<_> = self.under_way().into_iter().filter(|job| job.task_id == task_id).collect();
+        its.iter().for_each(|job| job.ask_to_stop(StopReason::Command));
+        !its.is_empty()
+    }
+
+    /// Whether what was claimed on these terms may be started.
+    pub(super) fn may_start(&self, claimed: Membership) -> bool {
+        !self.shutdown.is_cancelled() && !*self.frozen.borrow() && *self.membership.borrow() == claimed
+    }
+
+    pub(super) fn count_overrun(&self) {
+        self.claims_overrun.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// A job that is on the list of those under way.
+pub(super) struct Listed {
+    shared: Arc<Shared>,
+    run: (TaskId, RunId),
+}
+
+impl Drop for Listed {
+    fn drop(&mut self) {
+        self.shared.jobs().remove(&self.run);
+    }
+}
+
+impl Control {
+    /// What the handler sees of it.
+    pub(super) fn stop(&self) -> Stop {
+        Stop(self.stop.subscribe())
+    }
+
+    pub(super) fn reason(&self) -> Option<StopReason> {
+        *self.stop.borrow()
+    }
+
+    pub(super) fn hold(&self) -> Hold {
+        *self.hold.borrow()
+    }
+
+    /// Whether its handler was asked to stop, or has ended.
+    pub(super) fn is_ending(&self) -> bool {
+        self.reason().is_some() || self.reporting.load(Ordering::Relaxed)
+    }
+
+    /// Returns when the run is ours no longer, or cannot be renewed.
+    pub(super) async fn not_ours(&self) {
+        // `self` has the sender.
+        drop(self.hold.subscribe().wait_for(|hold| *hold != Hold::Ours).await);
+    }
+
+    /// Returns when the run is not ours any more.
+    pub(super) async fn gone(&self) {
+        drop(self.hold.subscribe().wait_for(|hold| *hold == Hold::Gone).await);
+    }
+
+    /// Asks the handler to stop. The first reason stays, unless the run is lost later.
+    pub(super) fn ask_to_stop(&self, reason: StopReason) {
+        let changed = self.stop.send_if_modified(|asked| {
+            let counts = asked.is_none_or(|before| reason.is_final() && !before.is_final());
+            if counts {
+                *asked = Some(reason);
+            }
+            counts
+        });
+        if changed {
+            self.stopped.get_or_init(|| self.client.now());
+            tracing::info!(task.id = %self.task_id, run.id = %self.run_id, ?reason, "a job is asked to stop");
+        }
+    }
+
+    /// The run is not ours any more.
+    pub(super) fn lose(&self, reason: StopReason) {
+        self.hold.send_if_modified(|hold| std::mem::replace(hold, Hold::Gone) != Hold::Gone);
+        self.ask_to_stop(reason);
+    }
+
+    /// The run cannot be renewed: it stops before another worker may start it.
+    pub(super) fn stop_renewing(&self) {
+        self.hold.send_if_modified(|hold| {
+            let ours = *hold == Hold::Ours;
+            if ours {
+                *hold = Hold::Unrenewable;
+            }
+            ours
+        });
+        self.ask_to_stop(StopReason::Lost);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn control() -> Control {
+        let client = Client::builder().root_url("http://127.0.0.1:1").build().unwrap();
+        Control {
+            task_id: "9HrBC1jMQ3KlZw4CssPUeQ".parse().unwrap(),
+            run_id: "0".parse().unwrap(),
+            started: client.now(),
+            stopped: OnceLock::new(),
+            reporting: AtomicBool::new(false),
+            stop: watch::Sender::new(None),
+            hold: watch::Sender::new(Hold::Ours),
+            client,
+        }
+    }
+
+    #[test]
+    fn the_first_reason_stays_unless_the_run_is_lost() {
+        let control = control();
+        control.ask_to_stop(StopReason::Command);
+        let first = *control.stopped.get().unwrap();
+        for (asked, seen) in [
+            (StopReason::Shutdown, StopReason::Command),
+            (StopReason::Canceled, StopReason::Canceled),
+            (StopReason::Lost, StopReason::Canceled),
+            (StopReason::Shutdown, StopReason::Canceled),
+        ] {
+            control.ask_to_stop(asked);
+            assert_eq!(control.reason(), Some(seen), "{asked:?}");
+        }
+        assert_eq!(*control.stopped.get().unwrap(), first);
+    }
+
+    #[test]
+    fn a_run_that_is_gone_does_not_come_back() {
+        let control = control();
+        control.stop_renewing();
+        assert_eq!((control.hold(), control.reason()), (Hold::Unrenewable, Some(StopReason::Lost)));
+        control.lose(StopReason::Lost);
+        control.stop_renewing();
+        assert_eq!(control.hold(), Hold::Gone);
+    }
+}

@@ -1,0 +1,298 @@
+//! What a consumer with a balancer knows of its queue: it lists what is pending and follows the events from before the list on, so that
+//! nothing is missed in between. Every five minutes it lists again, whatever the events say; so it does when they cannot be followed.
+
+use std::time::Duration;
+
+use reqwest::Method;
+use serde::Deserialize;
+use serde_json::Value;
+use tenure_api::ids::{RunId, TaskId, TaskQueueId};
+use tokio::sync::{Notify, mpsc};
+use tokio::time::{Instant, timeout};
+
+use super::balancer::Offer;
+use super::claims::refuses;
+use crate::client::{Call, Own, TENURE_API, TIMEOUT, parameter};
+use crate::error::chain;
+use crate::{Client, Error, RetryPolicy, retry};
+
+/// The queue is listed this often at least.
+const LIST_EVERY: Duration = Duration::from_secs(300);
+/// A server sends something every 15 s.
+const SILENT_AFTER: Duration = Duration::from_secs(45);
+/// Before a stream that ended is opened again.
+const REOPEN_AFTER: Duration = Duration::from_millis(500);
+/// A stream is opened anew after this at the latest.
+const STREAM_LIFE: Duration = Duration::from_secs(3600);
+/// The longest event: a note names up to 200 runs, a task may have many routes.
+const EVENT_BYTES_MAX: usize = 4 << 20;
+const PENDING: &str = "task-pending";
+const READY: &str = "task-ready";
+const RESUMED: &str = "queue-resumed";
+
+/// What a consumer learns of its queue.
+#[derive(Debug)]
+pub(super) enum News {
+    /// What is pending: the beginning of it, if there is `more`.
+    Listed { offers: Vec<Offer>, more: bool },
+    /// These have become claimable.
+    Came(Vec<Offer>),
+    /// These credentials are not good for it.
+    Refused(Error),
+}
+
+/// Follows one queue.
+struct Watch {
+    client: Client,
+    queue: TaskQueueId,
+    news: mpsc::Sender<News>,
+    /// Whether the server has ever answered.
+    answered: bool,
+}
+
+/// Why a stream is not read any more.
+enum Over {
+    Broken,
+    /// Only a list can tell what is pending now.
+    ListAgain,
+    /// The consumer has ended.
+    Unheard,
+}
+
+/// Follows a queue until its news are not received any more. A notification by `list_again` asks for a list at once.
+pub(super) async fn follow(client: &Client, queue: TaskQueueId, news: mpsc::Sender<News>, list_again: &Notify) {
+    let client = client.with_retry_policy(RetryPolicy::never());
+    let mut watch = Watch { client, queue, news, answered: false };
+    let mut failures = 0;
+    loop {
+        match watch.list_and_follow(list_again).await {
+            Ok(Over::Unheard) => return,
+            Ok(Over::Broken | Over::ListAgain) => failures = 0,
+            Err(error) if !watch.answered && refuses(&error) => {
+                // If the consumer has ended, it does not matter to it.
+                drop(watch.news.send(News::Refused(error)).await);
+                return;
+            }
+            Err(error) => {
+                failures += 1;
+                tracing::warn!(failures, error = chain(&error), "the queue could not be followed; trying again");
+                tokio::time::sleep(watch.client.retry_policy().pause_of(failures, &error, retry::jitter())).await;
+            }
+        }
+    }
+}
+
+impl Watch {
+    /// Until the next list is due.
+    async fn list_and_follow(&mut self, list_again: &Notify) -> Result<Over, Error> {
+        let until = Instant::now() + LIST_EVERY;
+        let mut after = self.latest().await?;
+        let listed = self.list().await?;
+        self.answered = true;
+        if self.news.send(listed).await.is_err() {
+            return Ok(Over::Unheard);
+        }
+        loop {
+            let over = tokio::select! {
+                over = self.read(&mut after) => over?,
+                () = list_again.notified() => Over::ListAgain,
+                () = tokio::time::sleep_until(until) => Over::ListAgain,
+            };
+            match over {
+                Over::Broken => tokio::time::sleep(REOPEN_AFTER).await,
+                Over::ListAgain | Over::Unheard => return Ok(over),
+            }
+        }
+    }
+
+    /// The position of the newest event.
+    async fn latest(&self) -> Result<i64, Error> {
+        #[derive(Deserialize)]
+        struct Page {
+            after: i64,
+        }
+        let call = get(Some(TENURE_API), "/events".to_owned(), Some("after=latest".to_owned()), TIMEOUT);
+        Ok(self.client.call::<Page>(&call).await?.value.after)
+    }
+
+    /// One page, which is a thousand: the rest is listed when these have been looked at.
+    async fn list(&self) -> Result<News, Error> {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Page {
+            tasks: Vec<Run>,
+            continuation_token: Option<String>,
+        }
+        let call = get(None, format!("/task-queues/{}/pending", parameter(&self.queue)), None, TIMEOUT);
+        let Page { tasks, continuation_token } = self.client.call::<Page>(&call).await?.value;
+        Ok(News::Listed { offers: tasks.into_iter().map(Offer::from).collect(), more: continuation_token.is_some() })
+    }
+
+    /// Reads events after this position until the stream is over. It is an error if there was none.
+    async fn read(&self, after: &mut i64) -> Result<Over, Error> {
+        // The id of a queue has one slash, and nothing that a URL or a pattern does not have too.
+        let words = self.queue.to_string().replace('/', ".");
+        let query =
+            format!("after={after}&exchange={PENDING},{READY},{RESUMED}&routingKeyPattern=primary.%23.{words}.%23");
+        let call = get(Some(TENURE_API), "/events/stream".to_owned(), Some(query), STREAM_LIFE);
+        let mut response = match timeout(TIMEOUT, self.client.open(&call)).await {
+            Ok(Ok(response)) => response,
+            // The events are not retained any more, or are another database's.
+            Ok(Err(error)) if matches!(error.status(), Some(400 | 410)) => return Ok(Over::ListAgain),
+            Ok(Err(error)) => return Err(error),
+            Err(_elapsed) => return Err(Error::Stalled(TIMEOUT)),
+        };
+        let mut blocks = Blocks::default();
+        while let Ok(Ok(Some(bytes))) = timeout(SILENT_AFTER, response.chunk()).await {
+            if !blocks.add(&bytes) {
+                return Ok(Over::ListAgain);
+            }
+            while let Some(block) = blocks.next() {
+                if let Some(id) = block.id {
+                    *after = id;
+                }
+                let came = match block.offers(&self.queue) {
+                    Some(came) if came.is_empty() => continue,
+                    Some(came) => came,
+                    None => return Ok(Over::ListAgain),
+                };
+                if self.news.send(News::Came(came)).await.is_err() {
+                    return Ok(Over::Unheard);
+                }
+            }
+        }
+        tracing::debug!("the stream of events ended; it is opened again");
+        Ok(Over::Broken)
+    }
+}
+
+fn get(api: Option<&'static str>, path: String, query: Option<String>, timeout: Duration) -> Call {
+    Call { method: Method::GET, path, body: None, timeout, own: Own { api, query, ..Own::default() } }
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Run {
+    task_id: TaskId,
+    run_id: RunId,
+}
+
+impl From<Run> for Offer {
+    fn from(Run { task_id, run_id }: Run) -> Self {
+        Self { task_id, run_id }
+    }
+}
+
+/// Server-Sent Events out of the bytes of their stream.
+#[derive(Debug, Default)]
+struct Blocks(Vec<u8>);
+
+/// One of them. A comment has neither kind nor data.
+#[derive(Debug, Default, PartialEq)]
+struct Block {
+    id: Option<i64>,
+    kind: String,
+    data: Value,
+}
+
+impl Blocks {
+    /// Whether there is room for these.
+    fn add(&mut self, bytes: &[u8]) -> bool {
+        self.0.extend_from_slice(bytes);
+        self.0.len() <= EVENT_BYTES_MAX
+    }
+
+    /// The next one that has come whole.
+    fn next(&mut self) -> Option<Block> {
+        let end = self.0.windows(2).position(|window| window == b"\n\n")?;
+        let text: Vec<u8> = self.0.drain(..end + 2).collect();
+        let mut block = Block::default();
+        for line in String::from_utf8_lossy(&text).lines() {
+            match line.split_once(": ") {
+                Some(("id", id)) => block.id = id.parse().ok(),
+                Some(("event", kind)) => kind.clone_into(&mut block.kind),
+                Some(("data", data)) => block.data = serde_json::from_str(data).unwrap_or_default(),
+                _ => {}
+            }
+        }
+        Some(block)
+    }
+}
+
+impl Block {
+    /// The runs that have become claimable; none if only a list can tell which.
+    fn offers(self, queue: &TaskQueueId) -> Option<Vec<Offer>> {
+        let Self { kind, mut data, .. } = self;
+        let mut payload = data["payload"].take();
+        let of = |value: Value| serde_json::from_value::<Run>(value).ok().map(Offer::from);
+        match kind.as_str() {
+            PENDING => {
+                let run_id = payload["runId"].take();
+                let status = &payload["status"];
+                let its = status["taskQueueId"] == queue.as_str();
+                let run = serde_json::json!({"taskId": status["taskId"], "runId": run_id});
+                Some(of(run).filter(|_| its).into_iter().collect())
+            }
+            READY if payload["taskQueueId"] == queue.as_str() => match payload["runs"].take() {
+                Value::Array(runs) => Some(runs.into_iter().filter_map(of).collect()),
+                _ => None,
+            },
+            // What was dropped because the queue was paused is claimable now.
+            RESUMED => None,
+            // The reader fell too far behind.
+            "gone" => None,
+            _ => Some(Vec::new()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    const TASK: &str = "9HrBC1jMQ3KlZw4CssPUeQ";
+
+    fn offer(run: &str) -> Offer {
+        Offer { task_id: TASK.parse().unwrap(), run_id: run.parse().unwrap() }
+    }
+
+    #[test]
+    fn events_are_read_however_their_bytes_come() {
+        let text =
+            "retry: 1000\nid: 4\n\nid: 5\nevent: task-ready\ndata: {\"a\":\"é\"}\n\n: keep-alive\nid: 7\n\nid: 8\n";
+        let mut blocks = Blocks::default();
+        let mut read = Vec::new();
+        for byte in text.bytes() {
+            assert!(blocks.add(&[byte]));
+            read.extend(std::iter::from_fn(|| blocks.next()));
+        }
+        let comment = |id| Block { id: Some(id), ..Block::default() };
+        let event = Block { id: Some(5), kind: "task-ready".to_owned(), data: json!({"a": "é"}) };
+        assert_eq!(read, [comment(4), event, comment(7)]);
+        assert!(!blocks.add(&vec![b'a'; EVENT_BYTES_MAX]), "one without an end is not kept for ever");
+    }
+
+    #[test]
+    fn events_of_the_queue_are_offers_and_what_they_cannot_tell_is_listed() {
+        let queue: TaskQueueId = "acme/mail".parse().unwrap();
+        let pending = |queue: &str| json!({"payload": {"status": {"taskId": TASK, "taskQueueId": queue}, "runId": 2}});
+        let runs =
+            json!([{"taskId": TASK, "runId": 0, "priority": "low"}, {"taskId": TASK, "runId": 1, "priority": "low"}]);
+        let ready = |runs: Value| json!({"payload": {"taskQueueId": "acme/mail", "runs": runs}});
+        for (kind, data, expected) in [
+            ("task-pending", pending("acme/mail"), Some(vec![offer("2")])),
+            ("task-pending", pending("other/acme"), Some(vec![])),
+            ("task-ready", ready(runs), Some(vec![offer("0"), offer("1")])),
+            ("task-ready", ready(json!(null)), None),
+            ("queue-resumed", json!({}), None),
+            ("gone", json!({"after": 998}), None),
+            ("", Value::Null, Some(vec![])),
+            ("task-completed", pending("acme/mail"), Some(vec![])),
+        ] {
+            let block = Block { id: None, kind: kind.to_owned(), data: data.clone() };
+            assert_eq!(block.offers(&queue), expected, "{kind} {data}");
+        }
+    }
+}
