@@ -29,7 +29,7 @@ fn nothing_ended() -> Reply {
     Reply { after: Duration::from_secs(1), ..answer(&json!([])) }
 }
 
-fn ended(task: &str, fields: Value) -> Value {
+fn ended(task: &str, fields: &Value) -> Value {
     let mut item = json!({"taskId": task, "runId": 0});
     item.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
     json!([item])
@@ -56,7 +56,7 @@ fn runs_of(body: &Value) -> Vec<&str> {
 #[tokio::test]
 async fn a_task_that_was_cancelled_is_asked_to_end_and_its_log_is_kept() {
     let canceled = json!({"state": "exception", "reasonResolved": "canceled"});
-    let (queue, switch) = queue_with(ended(TASK_IDS[0], canceled)).await;
+    let (queue, switch) = queue_with(ended(TASK_IDS[0], &canceled)).await;
     let running = Running::with_task(queue, LEASE, &shell(OBEDIENT)).await;
     let pid = pid_in(&running.directory().join("pid")).await;
     assert!(running.queue.wait_for(WATCH, 1).await[0].signed_by == "worker");
@@ -79,7 +79,7 @@ async fn a_task_that_was_cancelled_is_asked_to_end_and_its_log_is_kept() {
 #[tokio::test]
 async fn a_task_that_does_not_end_is_killed_with_all_that_it_started() {
     let late = json!({"state": "exception", "reasonResolved": "deadline-exceeded"});
-    let (queue, switch) = queue_with(ended(TASK_IDS[0], late)).await;
+    let (queue, switch) = queue_with(ended(TASK_IDS[0], &late)).await;
     let running = Running::with_task(queue, LEASE, &shell(STUBBORN)).await;
     let pid = pid_in(&running.directory().join("pid")).await;
     let inner = pid_in(&running.directory().join("inner")).await;
@@ -98,7 +98,7 @@ async fn the_log_of_a_run_that_is_no_exception_is_not_uploaded() {
         (json!({}), "the queue has no such run any more"),
         (json!({"state": "completed", "reasonResolved": "completed"}), "the run has ended as completed"),
     ] {
-        let (queue, switch) = queue_with(ended(TASK_IDS[0], fields)).await;
+        let (queue, switch) = queue_with(ended(TASK_IDS[0], &fields)).await;
         switch.store(true, Ordering::SeqCst);
         let running = Running::with_task(queue, LEASE, &shell(OBEDIENT)).await;
         running.queue.wait_for("p%2Fw", 2).await;
@@ -112,7 +112,7 @@ async fn the_log_of_a_run_that_is_no_exception_is_not_uploaded() {
 #[tokio::test]
 async fn a_log_that_the_queue_does_not_take_any_more_stays_here() {
     let canceled = json!({"state": "exception", "reasonResolved": "canceled"});
-    let (queue, switch) = queue_with(ended(TASK_IDS[0], canceled)).await;
+    let (queue, switch) = queue_with(ended(TASK_IDS[0], &canceled)).await;
     queue.on("live_backing.log", |_| refuse(401));
     switch.store(true, Ordering::SeqCst);
     let running = Running::with_task(queue, LEASE, &shell(OBEDIENT)).await;
@@ -180,7 +180,7 @@ async fn a_queue_without_the_call_is_asked_once() {
 #[tokio::test]
 async fn a_queue_that_is_away_for_a_moment_is_asked_again() {
     let canceled = json!({"state": "exception", "reasonResolved": "canceled"});
-    let (queue, switch) = queue_with(ended(TASK_IDS[0], canceled)).await;
+    let (queue, switch) = queue_with(ended(TASK_IDS[0], &canceled)).await;
     switch.store(true, Ordering::SeqCst);
     queue.once(WATCH, refuse(503));
     queue.once(WATCH, Reply { cut: true, ..nothing_ended() });
