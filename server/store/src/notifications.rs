@@ -52,7 +52,7 @@ pub async fn notify_leaving(pool: &PgPool, worker: &Gone) -> Result<(), sqlx::Er
     Ok(())
 }
 
-/// Tells every server that runs of these tasks were taken away from their workers; of more than [`TAKEN_AWAY_MAX`] only that there
+/// Tells every server that runs of these tasks were taken away from their workers; of more than `TAKEN_AWAY_MAX` only that there
 /// were many.
 pub async fn notify_taken_away(pool: &PgPool, from: Uuid, tasks: &[Uuid]) -> Result<(), sqlx::Error> {
     let payload = taken_away(from, tasks);

@@ -1,4 +1,4 @@
-//! The life of a task with a delivery and with holds: [`lifecycle`](crate::lifecycle) and what policies add to it. For a task
+//! The life of a task with a delivery and with holds: [`lifecycle`] and what policies add to it. For a task
 //! without either it is [`lifecycle::apply`], which it asks for everything that policies leave as it is.
 //!
 //! Times are not looked at: an event says whether the run that it makes is delayed.

@@ -1,6 +1,6 @@
 //! One transaction a tick: what waits of every kind of hot statement is sent at once and committed together.
 //!
-//! Each operation has a [`Seat`]. When it has members it enters, and the next tick invites it: in the order of [`Kind`] each
+//! Each operation has a `Seat`. When it has members it enters, and the next tick invites it: in the order of [`Kind`] each
 //! hands over its statement, all of them are sent as one transaction, and each gets its rows after the commit. One flush is
 //! for all of them, and a claim sees what its own tick has created. A statement that is alone commits by itself. There is
 //! no timer: a tick is what was waiting when the last one ended.
