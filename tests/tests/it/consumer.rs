@@ -1,5 +1,5 @@
 //! The consumer of the client library against a real server: rows M1 to M8, M10, M12 to M16, Q15 and Q16 of the behaviours to show; the others are unit
-//! tests beside the code. Leases and sessions are as short as a busy machine allows, because what takes a lease takes that long.
+//! tests beside the code. Where a test is about leases they are as short as a busy machine allows, because what takes a lease takes that long.
 
 mod balance;
 mod clocks;
@@ -22,13 +22,14 @@ use tokio::time::Instant;
 use crate::rig::{Rig, TIMEOUT, definition, eventually, new_task};
 
 const QUEUE: &str = "consumer/jobs";
-/// The shortest lease, and the shortest session.
-const LEASE: u64 = 10;
+/// Longer than any test, where a test is not about leases.
+const LEASE: u64 = 600;
+/// The shortest that a session may have.
 const TTL: Duration = Duration::from_secs(15);
 /// What a promise of the library about time may be missed by on a machine that is busy with other tests.
 const NOTED_WITHIN: Duration = Duration::from_millis(2500);
 
-/// A server with a queue of short leases.
+/// A server with a queue.
 struct Office {
     rig: Rig,
 }

@@ -87,6 +87,7 @@ async fn m3_a_worker_that_is_cut_off_stops_its_handler_a_grace_before_another_wo
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn m4_a_handler_that_goes_on_overlaps_and_is_counted_and_its_report_changes_nothing() {
     let office = Office::open().await;
+    office.lease(10).await;
     let way = Way::to(office.rig.server.root_url()).await;
     let (pen, mut notes) = Notes::new();
     let leave = Arc::new(Semaphore::new(0));
@@ -128,8 +129,6 @@ async fn m4_a_handler_that_goes_on_overlaps_and_is_counted_and_its_report_change
 async fn m5_a_worker_that_is_cut_off_for_its_ttl_stops_all_claims_nothing_and_comes_back_with_a_new_session() {
     const TASKS: usize = 4;
     let office = Office::open().await;
-    // Here the session is over long before the lease.
-    office.lease(600).await;
     let way = Way::to(office.rig.server.root_url()).await;
     let (pen, mut notes) = Notes::new();
     let builder = office.consumer_by(way.url(), "cut-off").capacity(TASKS).session(TTL);
