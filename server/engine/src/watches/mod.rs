@@ -114,6 +114,9 @@ impl Reader {
             }
             if self.stop.is_cancelled() {
                 self.waiters.answer_all();
+                // Nothing is looked at any more: what would wake it for that is put off, so that it only answers who still comes.
+                (self.looked, self.all_looked) = (Instant::now(), Instant::now());
+                drop(self.notifiers.take_taken_away());
                 continue;
             }
             let plan = self.plan();
@@ -180,4 +183,55 @@ async fn look_up(pool: &PgPool, watched: &[(Uuid, i16)]) -> Result<Vec<Seen>, sq
 
 async fn list_let_go(pool: &PgPool, held: &[Held]) -> Result<Vec<(Uuid, i16)>, sqlx::Error> {
     watched_claims::list_let_go(&mut *pool.acquire().await?, held).await
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+    use std::pin::pin;
+    use std::task::Poll;
+
+    use tenure_api::ids::TaskId;
+
+    use super::*;
+
+    /// Far longer than the time after which all runs are looked at again.
+    const STOPPED_FOR: Duration = Duration::from_secs(1);
+
+    #[tokio::test]
+    async fn a_stopped_reader_answers_late_requests_and_rests_between_them() {
+        let (queue, arriving) = mpsc::unbounded_channel();
+        let pool = sqlx::postgres::PgPoolOptions::new().connect_lazy("postgres://nowhere.invalid").unwrap();
+        let (stop, now) = (CancellationToken::new(), Instant::now());
+        let reader = Reader {
+            pool,
+            notifiers: Notifiers::default(),
+            stop: stop.clone(),
+            arriving,
+            waiters: Waiters::default(),
+            looked: now,
+            all_looked: now,
+            many: false,
+        };
+        let watches = Watches { queue, rooms: Rooms::new(8, 8) };
+        stop.cancel();
+        let mut work = pin!(reader.work());
+        let mut polls = 0;
+        let counted = poll_fn(|context| -> Poll<()> {
+            polls += 1;
+            work.as_mut().poll(context)
+        });
+        let served = async {
+            tokio::time::sleep(STOPPED_FOR).await;
+            let runs = vec![(TaskId::from_random([1; 16]), RunId::new(0).unwrap())];
+            let ended = watches.watch(Watch { runs, wait: STOPPED_FOR * 100 }, Caller::Authenticated).await;
+            assert!(ended.is_ok_and(|ended| ended.is_empty()), "a stopped reader answers with nothing");
+        };
+        tokio::select! {
+            () = counted => panic!("it ends with the sending side"),
+            () = served => {}
+        }
+        let most = STOPPED_FOR.as_millis() / LOOK_AT_MOST_EVERY.as_millis();
+        assert!(polls < most, "it was polled {polls} times in {STOPPED_FOR:?}");
+    }
 }
