@@ -11,9 +11,10 @@ use super::world::{Actor, World};
 use crate::clock::wire_date;
 use crate::http::{TENURE_API, queue_segment};
 
-/// Longest time between two deeds, and longest pause, in milliseconds.
+/// Longest time between two deeds, in milliseconds.
 const IDLE_MAX: u64 = 200;
-const PAUSE_MAX: u64 = 200;
+/// Longest pause, in operations of the others: on a slow machine too, some of them ask the paused queue meanwhile.
+const PAUSE_MAX: u64 = 40;
 const AGAIN_AFTER: Duration = Duration::from_millis(20);
 /// How many deeds in a hundred change a policy, and how many remove one; the others are pauses.
 const CHANGE_PERCENT: u64 = 35;
@@ -66,7 +67,10 @@ async fn pause_for_a_while(actor: &mut Actor, queue: usize) {
     if until.is_some() && actor.random.percent(LEFT_PERCENT) {
         return;
     }
-    tokio::time::sleep(Duration::from_millis(actor.random.below(PAUSE_MAX))).await;
+    let left = actor.world.operations_left().saturating_sub(1 + actor.random.below(PAUSE_MAX));
+    while actor.world.operations_left() > left && !actor.world.is_over() {
+        tokio::time::sleep(AGAIN_AFTER).await;
+    }
     while !resume(actor, queue).await && !actor.world.is_over() {
         tokio::time::sleep(AGAIN_AFTER).await;
     }

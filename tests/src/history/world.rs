@@ -88,6 +88,10 @@ impl World {
         self.operations_left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok()
     }
 
+    pub(super) fn operations_left(&self) -> u64 {
+        self.operations_left.load(Ordering::Relaxed)
+    }
+
     pub(super) fn end(&self) {
         self.over.store(true, Ordering::Relaxed);
     }
