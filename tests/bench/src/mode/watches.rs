@@ -1,9 +1,7 @@
-//! Workers without sessions that hold eight runs each, and wait until one of them ends, which none does. Their first requests are
-//! spread over the time that one waits.
+//! Workers without sessions that hold eight runs each, and wait until one of them ends, which none does. Their first requests wait
+//! for different times, so that the others are spread over the time that one waits.
 
 use std::time::Duration;
-
-use tokio::time::{Instant, sleep_until};
 
 use super::Mode;
 use crate::BenchError;
@@ -39,10 +37,9 @@ impl Mode for Watches {
     }
 
     async fn turn(&mut self, lane: &mut Lane) -> Result<u64, BenchError> {
-        if !std::mem::replace(&mut self.started, true) {
-            sleep_until(Instant::now() + WAIT.mul_f64(lane.place())).await;
-        }
-        lane.watch(WATCH, &self.claims, WAIT.as_secs()).await?;
+        let started = std::mem::replace(&mut self.started, true);
+        let wait = if started { WAIT } else { WAIT.mul_f64(lane.place()) };
+        lane.watch(WATCH, &self.claims, wait.as_secs()).await?;
         lane.count(1);
         Ok(0)
     }
