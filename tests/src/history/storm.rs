@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
@@ -48,6 +49,7 @@ const QUIET_WITHIN_WHEN_BROKEN: Duration = Duration::from_secs(4);
 /// The least number of looks, since one at many tasks can take long.
 const LOOKS_MIN: u32 = 5;
 const QUIET_POLL: Duration = Duration::from_millis(250);
+const BACKLOG_COUNTED_EVERY: Duration = Duration::from_millis(500);
 /// So many times the claims may run out, and delays end, before tasks that are left count as stuck.
 const DRAIN_ROUNDS: usize = 12;
 
@@ -94,6 +96,7 @@ pub async fn run(plan: &Plan) -> History {
     let mut trouble = JoinSet::new();
     trouble.spawn(move_clock(Actor::patient(Arc::clone(&world), 200)));
     trouble.spawn(operate(Actor::patient(Arc::clone(&world), 203)));
+    trouble.spawn(count_backlog(Actor::patient(Arc::clone(&world), 204)));
     let sabotaged = tokio::spawn(sabotage(Arc::clone(&world), ground, 201));
     let log = tokio::spawn(LogReader::new(Actor::patient(Arc::clone(&world), 202)).follow());
     while let Some(ended) = actors.join_next().await {
@@ -159,6 +162,22 @@ pub(super) async fn advance_clock(actor: &mut Actor, seconds: u64) {
     // Without an answer it is unknown whether it moved, so it is read in any case.
     let _ = actor.call("POST", &format!("{TENURE_API}/clock/advance"), Some(&body)).await;
     read_clock(actor).await;
+}
+
+/// Corrects the backlog: nobody is told of most tasks that end otherwise than by a report, and submitters would wait for them for ever.
+async fn count_backlog(mut actor: Actor) {
+    while !actor.world.is_over() {
+        tokio::time::sleep(BACKLOG_COUNTED_EVERY).await;
+        let mut backlog = 0;
+        for queue in QUEUES {
+            let path = format!("{QUEUE_API}/task-queues/{}/counts", queue_segment(queue));
+            if let Answer::Done(answer) = actor.call("GET", &path, None).await {
+                let counts = Counts::deserialize(answer).expect("taskQueueCounts answers with two counts");
+                backlog += counts.pending_tasks + counts.claimed_tasks;
+            }
+        }
+        actor.world.backlog.store(backlog.cast_signed(), Ordering::Relaxed);
+    }
 }
 
 async fn read_clock(actor: &mut Actor) {
