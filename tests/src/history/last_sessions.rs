@@ -23,7 +23,7 @@ const LONGER: i64 = 300;
 const EXPIRES_WITHIN: usize = 8;
 /// What is committed in the name of a session after its end is given back five times a second. It gets this part of the time in which
 /// all must be quiet, ten seconds: far less than its claims are good for.
-const STRAYS_SHARE: u32 = 12;
+const STRAYS_SHARE: u32 = 30;
 const LOOK: Duration = Duration::from_millis(100);
 /// More than any session has, in seconds.
 const LONG: u64 = 3_601;

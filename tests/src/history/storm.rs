@@ -42,8 +42,9 @@ pub(super) const CLOCK_MOVE_MAX: u64 = 15;
 /// A server whose sessions were killed answers reads again within this time.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(30);
 /// What a client that hung up had asked for may still be going on in the server, and on a slow machine some claim or
-/// other expires during every look, until none is left: twice the time for which a claim can live.
-const QUIET_WITHIN: Duration = Duration::from_secs(2 * CLAIM_TERM_SECONDS);
+/// other expires during every look, or some delay ends, until none is left: twice the time for which a claim can live, and the
+/// longest delay.
+const QUIET_WITHIN: Duration = Duration::from_secs(2 * CLAIM_TERM_SECONDS + DELAY_MAX);
 /// The same where the server is broken on purpose and may never be quiet.
 const QUIET_WITHIN_WHEN_BROKEN: Duration = Duration::from_secs(4);
 /// The least number of looks, since one at many tasks can take long.

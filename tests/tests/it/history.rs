@@ -8,7 +8,7 @@ use tenure_tests::history::{Plan, Violation, check, run, seed};
 
 /// Operations of the fast list; the long one asks for more through `TENURE_HISTORY_OPS`, and through
 /// `TENURE_HISTORY_FAILOVERS` for a database that fails over and loses the end of its log.
-const OPERATIONS: u64 = 5_000;
+const OPERATIONS: u64 = 3_000;
 /// Enough for every kind of operation to happen many times.
 const OPERATIONS_WHEN_BROKEN: u64 = 1_500;
 /// The same where the breakage strikes at every third chance.
