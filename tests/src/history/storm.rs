@@ -165,7 +165,7 @@ pub(super) async fn advance_clock(actor: &mut Actor, seconds: u64) {
     read_clock(actor).await;
 }
 
-/// Corrects the backlog: nobody is told of most tasks that end otherwise than by a report, and submitters would wait for them for ever.
+/// Corrects the backlog: most tasks that end otherwise than by a report are still counted, and submitters would wait for them for ever.
 async fn count_backlog(mut actor: Actor) {
     while !actor.world.is_over() {
         tokio::time::sleep(BACKLOG_COUNTED_EVERY).await;

@@ -35,7 +35,7 @@ impl Offers {
         self.add(all.iter().copied());
     }
 
-    /// The next one. It is known no longer: whoever does not take it hides it, or drops it.
+    /// The next one. It is known no longer: a caller that does not take it hides it, or drops it.
     pub(super) fn next(&mut self, now: Instant) -> Option<Offer> {
         while let Some(Reverse((until, _))) = self.hidden.peek()
             && *until <= now
