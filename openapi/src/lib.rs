@@ -10,6 +10,7 @@ pub mod bodies;
 pub mod dates;
 pub mod errors;
 pub mod ids;
+pub mod live_log;
 pub mod objects;
 pub mod policy;
 pub mod purge_cache;

@@ -226,6 +226,7 @@ fn assemble(
         message_visibility: settings.message_visibility,
         event_retention: settings.event_retention,
         hot_sessions: settings.hot_sessions,
+        live_log_max: settings.limits.live_log_max,
     };
     let blobs = open_blobs(settings, &keys, root_url, tasks, stop);
     let (connector, pool) = (database.connector.clone(), database.pool.clone());

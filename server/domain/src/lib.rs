@@ -7,6 +7,7 @@ pub mod event_filter;
 pub mod events;
 pub mod json;
 pub mod lifecycle;
+pub mod live_log;
 pub mod message;
 pub mod policy;
 pub mod purge_cache;

@@ -26,10 +26,12 @@ use crate::clock::ClockSkew;
 use crate::events::sequencer::Sequencer;
 use crate::events::tail::Tail;
 use crate::heartbeat::Heartbeat;
+use crate::live_logs::LiveLogs;
 use crate::notifiers::Notifiers;
 use crate::ops::OpError;
 use crate::ops::claim_work;
 use crate::ops::create_task::{self, CreateTask};
+use crate::ops::live_log::AppendLog;
 use crate::ops::messages::{DeleteMessages, GetMessages, PolledQueues};
 use crate::ops::queue_policy;
 use crate::ops::reclaim::Reclaim;
@@ -73,6 +75,8 @@ pub struct EngineSettings {
     pub event_retention: Duration,
     /// How many tick loops run.
     pub hot_sessions: HotSessions,
+    /// How many bytes the live logs of all runs may take; 0 if there are to be none.
+    pub live_log_max: u64,
 }
 
 /// What ends the engine's tasks.
@@ -137,6 +141,8 @@ pub struct Engine {
     pub sessions: Sessions,
     /// Requests that wait until a run ends that their worker holds.
     pub watches: Watches,
+    /// Logs of runs while they are written.
+    pub live_logs: LiveLogs,
     /// claimWork.
     pub wait_list: WaitList,
     /// Getting messages.
@@ -193,6 +199,13 @@ impl Engine {
             status: Batcher::start(ReadStatus, &connector, &notifiers, &ticks, tasks),
             renew_session: Batcher::start(RenewSession, &connector, &notifiers, &ticks, tasks),
             sessions,
+            live_logs: LiveLogs::start(
+                Batcher::start(AppendLog, &connector, &notifiers, &ticks, tasks),
+                pool.clone(),
+                settings.live_log_max,
+                tasks,
+                drain.clone(),
+            ),
             watches: Watches::start(pool.clone(), notifiers.clone(), tasks, drain.clone()),
             wait_list: WaitList::start(&parts, tasks, drain),
             messages: MessageQueue::new(

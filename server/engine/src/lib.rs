@@ -8,9 +8,11 @@ pub mod endings;
 pub mod engine;
 pub mod events;
 pub mod heartbeat;
+pub mod live_logs;
 pub mod notifiers;
 pub mod ops;
 pub mod remembered;
+pub mod rooms;
 pub mod route;
 pub mod sessions;
 #[cfg(feature = "test-util")]

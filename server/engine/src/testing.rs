@@ -84,6 +84,7 @@ impl Queue {
             message_visibility: VISIBILITY,
             event_retention: Duration::from_secs(3600),
             hot_sessions,
+            live_log_max: 1 << 30,
         };
         let connector = Connector::new(options.clone());
         let claim_connector = Connector::new(claim_options.clone());

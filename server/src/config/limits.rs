@@ -37,6 +37,11 @@ pub struct LimitArgs {
     #[arg(long, env = "TENURE_WRITE_TIMEOUT", default_value = "60s", value_name = "DURATION", value_parser = parse_duration)]
     pub write_timeout: Duration,
 
+    /// Room for the live logs of all runs in the database (0 to 1TiB); 0 switches them off. Too small, and logs can be read only
+    /// when their runs have ended.
+    #[arg(long, env = "TENURE_LIVE_LOG_MAX", default_value = "1GiB", value_name = "BYTES", value_parser = parse_size)]
+    pub live_log_max: u64,
+
     /// The most connections at a time (16 to 1000000); others get 503. Unless it is given: 10000, or as many as the limit
     /// of open files allows. Too small, and workers that wait for work take all of them.
     #[arg(long, env = "TENURE_CONNECTIONS_MAX", value_name = "COUNT")]
@@ -52,6 +57,8 @@ pub struct Limits {
     pub answer_memory: usize,
     /// How long a write may make no progress.
     pub write_timeout: Duration,
+    /// For live logs, in bytes.
+    pub live_log_max: u64,
     /// The most connections at a time, if that was given.
     pub connections_max: Option<usize>,
 }
@@ -79,7 +86,16 @@ impl LimitArgs {
             request_memory: memory("--request-memory (TENURE_REQUEST_MEMORY)", self.request_memory)?,
             answer_memory: memory("--answer-memory (TENURE_ANSWER_MEMORY)", self.answer_memory)?,
             write_timeout: self.write_timeout,
+            live_log_max: self.checked_live_log_max()?,
             connections_max: self.connections_max,
         })
+    }
+    fn checked_live_log_max(&self) -> Result<u64, SettingError> {
+        if self.live_log_max > MEMORY_MAX {
+            let size = artifacts::display_size;
+            let fix = format!("choose between 0 and {}", size(MEMORY_MAX));
+            return Err(SettingError::new("--live-log-max (TENURE_LIVE_LOG_MAX)", size(self.live_log_max), fix));
+        }
+        Ok(self.live_log_max)
     }
 }

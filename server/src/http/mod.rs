@@ -32,6 +32,7 @@ use api::clients::{
 use api::clock::{advance_clock, get_clock};
 use api::counts::{pending_tasks, task_queue_counts, task_queue_counts_batch};
 use api::events::{list_events, stream_events};
+use api::live_log::{append_live_log, get_live_log};
 use api::objects::{create_upload, download, finish_upload, object, start_download};
 use api::purge_cache::{all_purge_requests, purge_requests, request_purge};
 use api::queue_lists::{list_claimed_tasks, list_pending_tasks};
@@ -237,6 +238,7 @@ fn own_api() -> Routes {
         .route("/tasks/{taskId}/wait", [wait_for_task::endpoint()])
         .route("/tasks/{taskId}/result", [task_result::endpoint()])
         .route("/tasks/{taskId}/runs/{runId}/release", [report::release_task()])
+        .route("/tasks/{taskId}/runs/{runId}/live-log", [append_live_log::endpoint(), get_live_log::endpoint()])
         .route("/tasks/{taskId}/why", [why::endpoint()])
         .route("/work", [work::endpoint()])
         .route("/claims/watch", [watch_claims::endpoint()])

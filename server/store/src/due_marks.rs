@@ -58,6 +58,8 @@ pub struct DueMarks {
     pub workers: DateTime<Utc>,
     /// `registered_workers.due`.
     pub registered_workers: DateTime<Utc>,
+    /// `live_logs.look_at`.
+    pub live_logs: DateTime<Utc>,
     /// `dependency_work.id`: no row is left with this one or a lower one.
     pub work: i64,
 }
@@ -80,6 +82,7 @@ impl Default for DueMarks {
             purge_requests: START,
             workers: START,
             registered_workers: START,
+            live_logs: START,
             work: 0,
         }
     }
@@ -147,6 +150,8 @@ pub async fn advance(conn: &mut PgConnection, old: DueMarks, safe: Reached) -> R
                          AND due < $1 ORDER BY due LIMIT 1), $1) AS "registered_workers!",
                COALESCE((SELECT held_until FROM pending WHERE held_until >= $18 /* holds */
                          AND held_until < $1 ORDER BY held_until LIMIT 1), $1) AS "holds!",
+               COALESCE((SELECT look_at FROM live_logs WHERE look_at >= $19 /* live logs */
+                         AND look_at < $1 ORDER BY look_at LIMIT 1), $1) AS "live_logs!",
                COALESCE((SELECT id - 1 /* id */ FROM dependency_work WHERE id > $16 /* work */
                          AND id <= $2 /* safe work */ ORDER BY id LIMIT 1), $2) AS "work!""#,
         safe.now - SLACK,
@@ -166,7 +171,8 @@ pub async fn advance(conn: &mut PgConnection, old: DueMarks, safe: Reached) -> R
         old.registered_workers,
         old.work,
         old.slow,
-        old.holds
+        old.holds,
+        old.live_logs
     )
     .fetch_one(conn)
     .await?;

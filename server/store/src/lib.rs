@@ -28,6 +28,7 @@ pub mod notifications;
 #[cfg(feature = "test-util")]
 pub mod breakage;
 pub mod idempotency;
+pub mod live_logs;
 pub mod log_readers;
 pub mod low_water_marks;
 pub mod memory;

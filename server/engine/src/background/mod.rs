@@ -16,6 +16,7 @@ pub mod facts;
 pub mod groups;
 pub mod holds;
 pub mod idempotency;
+pub mod live_logs;
 pub mod low_water_marks;
 pub mod messages;
 pub mod other_servers;

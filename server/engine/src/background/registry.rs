@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use super::{
     PassReport, artifacts, blobs, claims, clocks, counters, deadlines, dependencies, events, expiry, facts, groups,
-    holds, idempotency, low_water_marks, messages, pauses, purge_cache, refile, registrations, removals, replication,
-    servers, sessions, slow, workers,
+    holds, idempotency, live_logs, low_water_marks, messages, pauses, purge_cache, refile, registrations, removals,
+    replication, servers, sessions, slow, workers,
 };
 use crate::engine::Engine;
 
@@ -103,6 +103,7 @@ pub static PASSES: &[Pass] = passes! {
     "messages", Pace::Due, Waits, messages::pass;
     "dependencies", DEPENDENCIES, Waits, dependencies::pass;
     "groups", GROUPS, Waits, groups::pass;
+    "live_logs", PURGING, Waits, live_logs::pass;
     // Tasks are retained until their artifacts are gone.
     "artifacts", PURGING, Waits, artifacts::pass;
     "expiry", PURGING, Waits, expiry::pass;

@@ -41,10 +41,16 @@ impl Blobs {
 
 /// The same, for a transaction that replaces them: what ends the run, or finishes the object, comes before it or after it.
 pub(super) async fn lock_and_check(transaction: &mut PgConnection, name: &BlobName) -> Result<(), BlobError> {
+    lock(transaction, name).await?;
+    check(transaction, name).await
+}
+
+/// Locks the task of an artifact: its bytes are replaced one after the other.
+pub(super) async fn lock(transaction: &mut PgConnection, name: &BlobName) -> Result<(), BlobError> {
     if let Part::Artifact(task, ..) = name.part() {
         tasks::lock(transaction, task.uuid()).await?;
     }
-    check(transaction, name).await
+    Ok(())
 }
 
 async fn check(conn: &mut PgConnection, name: &BlobName) -> Result<(), BlobError> {

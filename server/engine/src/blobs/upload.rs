@@ -40,6 +40,15 @@ pub struct NewBytes {
     pub content_encoding: Option<String>,
 }
 
+/// Whose bytes are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Writer {
+    /// A client's, which may change them for a while.
+    Client,
+    /// The server's own.
+    Server,
+}
+
 impl Blobs {
     /// Stores a body. After a failure the name keeps its previous bytes.
     pub async fn upload<E>(
@@ -47,6 +56,32 @@ impl Blobs {
         pool: &PgPool,
         new: &NewBytes,
         body: impl Stream<Item = Result<Bytes, E>> + Send,
+    ) -> Result<StoredBlob, BlobError> {
+        self.store(pool, new, body, Writer::Client).await
+    }
+
+    /// Stores bytes that the server itself has, also when clients may change their name no more.
+    ///
+    /// # Errors
+    /// The store or the database does not work.
+    pub async fn put_by_server(
+        &self,
+        pool: &PgPool,
+        name: &BlobName,
+        content_type: &str,
+        bytes: Bytes,
+    ) -> Result<StoredBlob, BlobError> {
+        let new = NewBytes { name: name.clone(), content_type: content_type.to_owned(), content_encoding: None };
+        let body = futures_util::stream::iter([Ok::<_, std::convert::Infallible>(bytes)]);
+        self.store(pool, &new, body, Writer::Server).await
+    }
+
+    async fn store<E>(
+        &self,
+        pool: &PgPool,
+        new: &NewBytes,
+        body: impl Stream<Item = Result<Bytes, E>> + Send,
+        by: Writer,
     ) -> Result<StoredBlob, BlobError> {
         let turn = tokio::time::timeout(TURN_MAX, self.shared.uploads.acquire()).await;
         let Ok(Ok(_turn)) = turn else { return Err(BlobError::Busy) };
@@ -69,7 +104,7 @@ impl Blobs {
                 return Err(if abandoned { BlobError::Deleted } else { error });
             }
         };
-        if let Err(error) = make_current(pool, &new.name, id, size, &sha256).await {
+        if let Err(error) = make_current(pool, &new.name, by, id, size, &sha256).await {
             // A commit whose answer was lost may have happened, so that after an error of the database the bytes stay: either
             // they are the current ones, or they are removed when the lease has ended.
             if !matches!(error, BlobError::Database(_)) {
@@ -91,7 +126,7 @@ impl Blobs {
         let backing = &self.shared.backing;
         let store = backing.store().map_err(BlobError::Store)?;
         let parts = Parts::None(BytesMut::new());
-        let mut writer = Writer { store: &*store, key: backing.key(id), part: backing.part, parts };
+        let mut writer = ObjectWriter { store: &*store, key: backing.key(id), part: backing.part, parts };
         match self.copy(pool, id, body, &mut writer).await {
             Ok(stored) => {
                 writer.finish().await?;
@@ -110,7 +145,7 @@ impl Blobs {
         pool: &PgPool,
         id: Uuid,
         body: impl Stream<Item = Result<Bytes, E>> + Send,
-        writer: &mut Writer<'_>,
+        writer: &mut ObjectWriter<'_>,
     ) -> Result<(i64, [u8; 32]), BlobError> {
         let mut body = pin!(body);
         let (mut size, mut digest, mut renewed) = (0_u64, Sha256::new(), Instant::now());
@@ -140,9 +175,19 @@ impl Blobs {
 }
 
 /// Makes stored bytes the current ones of their name, in one transaction with the check that these may still change.
-async fn make_current(pool: &PgPool, name: &BlobName, id: Uuid, size: i64, sha256: &[u8; 32]) -> Result<(), BlobError> {
+async fn make_current(
+    pool: &PgPool,
+    name: &BlobName,
+    by: Writer,
+    id: Uuid,
+    size: i64,
+    sha256: &[u8; 32],
+) -> Result<(), BlobError> {
     let mut transaction = pool.begin().await?;
-    sealed::lock_and_check(&mut transaction, name).await?;
+    match by {
+        Writer::Client => sealed::lock_and_check(&mut transaction, name).await?,
+        Writer::Server => sealed::lock(&mut transaction, name).await?,
+    }
     let stored = blobs::finish(&mut transaction, id, size, sha256, RETAINED_AFTER_REPLACED).await?;
     // Dropped, the transaction changes nothing.
     stored.ok_or(BlobError::Deleted)?;
@@ -151,7 +196,7 @@ async fn make_current(pool: &PgPool, name: &BlobName, id: Uuid, size: i64, sha25
 }
 
 /// One object that is being written. A body that fits into one part is stored by one request.
-struct Writer<'a> {
+struct ObjectWriter<'a> {
     store: &'a dyn ObjectStore,
     key: object_store::path::Path,
     part: usize,
@@ -163,7 +208,7 @@ enum Parts {
     Some(WriteMultipart),
 }
 
-impl Writer<'_> {
+impl ObjectWriter<'_> {
     async fn write(&mut self, mut chunk: &[u8]) -> Result<(), BlobError> {
         // No more than a part at once, so that memory stays bounded whatever the size of a chunk.
         while !chunk.is_empty() {

@@ -104,7 +104,7 @@ pub async fn finish(
     Ok(())
 }
 
-fn event(task: &Task, artifact: &Artifact) -> Result<ArtifactEvent, Unserializable> {
+pub(super) fn event(task: &Task, artifact: &Artifact) -> Result<ArtifactEvent, Unserializable> {
     Ok(ArtifactEvent {
         retries_left: task.retries_left,
         priority: task.priority,

@@ -10,6 +10,7 @@ pub mod create_artifact;
 pub mod create_task;
 pub mod list_runs;
 pub mod list_tasks;
+pub mod live_log;
 pub mod messages;
 pub mod objects;
 pub mod purge_cache;

@@ -2,7 +2,6 @@
 //! theirs ends. It looks at once at what has just come and at what it is notified of, and twice a second at everything, because a
 //! notification may be lost.
 
-mod room;
 mod waiters;
 
 use std::time::{Duration, Instant};
@@ -17,12 +16,15 @@ use uuid::Uuid;
 
 use crate::notifiers::{Notifiers, fallbacks_are_on};
 use crate::ops::OpError;
-use room::Rooms;
-pub use room::{Caller, WATCHED_RUNS_MAX, WATCHES_MAX};
+use crate::rooms::{Caller, Rooms};
 use tenure_domain::watch::Watch;
 use tenure_store::watched_claims::{self, Held, LOOKED_AT_MAX, Seen};
 use waiters::{Plan, Request, Waiters};
 
+/// Requests that may wait at one server.
+pub const WATCHES_MAX: usize = 10_000;
+/// Runs that all of them may watch together.
+pub const WATCHED_RUNS_MAX: usize = 100_000;
 /// How often all runs are looked at, in case a notification was lost.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// The same while other servers take away more runs than they name.

@@ -8,8 +8,8 @@ use tokio::sync::oneshot;
 use uuid::Uuid;
 
 use super::number;
-use super::room::Room;
 use crate::ops::OpError;
+use crate::rooms::Room;
 use tenure_store::watched_claims::{Held, Seen};
 
 /// What a request is answered with.
@@ -204,7 +204,7 @@ mod tests {
     use tenure_domain::watch::Fate;
 
     use super::*;
-    use crate::watches::room::{Caller, Rooms};
+    use crate::rooms::{Caller, Rooms};
 
     fn task(n: u8) -> TaskId {
         TaskId::from_random([n; 16])

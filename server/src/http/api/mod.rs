@@ -18,6 +18,7 @@ pub mod health;
 pub mod list_dependent_tasks;
 pub mod list_queues;
 mod listed_task;
+pub mod live_log;
 pub mod objects;
 pub mod pages;
 pub mod poll_task_urls;

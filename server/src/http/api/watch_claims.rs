@@ -20,7 +20,7 @@ use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, ForEach};
 use crate::http::scopes::Values;
 use tenure_domain::watch::watch;
-use tenure_engine::watches::Caller;
+use tenure_engine::rooms::Caller;
 
 const WAIT_MAX: Duration = Duration::from_secs(WATCH_WAIT_MAX as u64);
 

@@ -57,7 +57,8 @@ async fn content(app: &App, found: &FoundArtifact) -> Result<Response, ApiError>
             ArtifactContent::Url(ArtifactAtUrl { storage_type: UrlTag::S3, url })
         }
         Details::Reference { url } => {
-            ArtifactContent::Url(ArtifactAtUrl { storage_type: UrlTag::Reference, url: url.clone() })
+            let url = found.reference(app, url).await?;
+            ArtifactContent::Url(ArtifactAtUrl { storage_type: UrlTag::Reference, url })
         }
         Details::Object { .. } => ArtifactContent::Object(in_service(app, found)),
         Details::Error { reason, message } => {

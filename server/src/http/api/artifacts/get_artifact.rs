@@ -66,7 +66,7 @@ async fn redirect(app: &App, found: &FoundArtifact) -> Result<Response, ApiError
     let url = match &found.artifact.details {
         Details::S3 => found.url(app, &found.own_bytes()).await?,
         Details::Object { .. } => found.url(app, &BlobName::object(&found.object_name())).await?,
-        Details::Reference { url } => url.clone(),
+        Details::Reference { url } => found.reference(app, url).await?,
         Details::Link { .. } => return Err(ApiError::internal("a link was not followed")),
         Details::Error { reason, message } => {
             let body = ArtifactError { reason: *reason, message };

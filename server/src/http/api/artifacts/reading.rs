@@ -3,7 +3,9 @@
 use chrono::{DateTime, Utc};
 use tenure_api::errors::ErrorCode::{self, InputError, ResourceExpired, ResourceNotFound};
 use tenure_api::ids::{ArtifactName, RunId, TaskId};
+use tenure_api::live_log::LIVE_LOG;
 
+use crate::http::api::live_log;
 use crate::http::app::App;
 use crate::http::call::Call;
 use crate::http::docs::operation::Operation;
@@ -92,11 +94,24 @@ impl FoundArtifact {
     /// Where its bytes are: at a URL that is always the same if anonymous callers may read it, which caches can retain;
     /// otherwise at a signed one, for a while and not longer than it is retained.
     pub(super) async fn url(&self, app: &App, blob: &BlobName) -> Result<String, ApiError> {
-        if app.authenticator.anonymous().await?.authorize(&scopes_to_read(&self.artifact.name)).is_ok() {
+        if self.is_open(app).await? {
             return Ok(app.engine.blobs.plain_url(&self.own_bytes()));
         }
         let end = (self.now + GET_URL_LIFE).min(self.artifact.expires);
         Ok(app.engine.blobs.get_url(blob, end.timestamp_millis()))
+    }
+
+    /// Where a reference leads: to the live log of the run by a signed URL, unless anonymous callers may read it.
+    pub(super) async fn reference(&self, app: &App, url: &str) -> Result<String, ApiError> {
+        if self.artifact.name != LIVE_LOG || self.is_open(app).await? {
+            return Ok(url.to_owned());
+        }
+        live_log::reference(app, (self.task, self.run), url, format!("queue:get-artifact:{LIVE_LOG}"), self.now)
+    }
+
+    /// Whether anonymous callers may read it.
+    async fn is_open(&self, app: &App) -> Result<bool, ApiError> {
+        Ok(app.authenticator.anonymous().await?.authorize(&scopes_to_read(&self.artifact.name)).is_ok())
     }
 
     /// What its bytes are stored under, if they are its own.

@@ -1,17 +1,13 @@
-//! How many requests may wait at a server, and how many runs they may watch together: each costs the database twice a second.
+//! How many requests about runs may wait at a server, and about how many runs together: each costs the database twice a second.
 
 use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Requests that may wait at one server.
-pub const WATCHES_MAX: usize = 10_000;
-/// Runs that all of them may watch together.
-pub const WATCHED_RUNS_MAX: usize = 100_000;
 /// Callers without credentials get one part in so many of both, so that they never take what workers need.
 const ANONYMOUS_PART: usize = 4;
 
-/// Who watches.
+/// Who asks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Caller {
     /// A caller without credentials.
@@ -22,7 +18,7 @@ pub enum Caller {
 
 /// The room that there is.
 #[derive(Debug, Clone)]
-pub(super) struct Rooms {
+pub(crate) struct Rooms {
     all: Bounds,
     anonymous: Bounds,
 }
@@ -35,12 +31,12 @@ struct Bounds {
 
 /// The room that a request takes while it waits; free again when this is dropped.
 #[derive(Debug)]
-pub(super) struct Room {
+pub(crate) struct Room {
     _permits: Vec<OwnedSemaphorePermit>,
 }
 
 impl Rooms {
-    pub(super) fn new(requests: usize, runs: usize) -> Self {
+    pub(crate) fn new(requests: usize, runs: usize) -> Self {
         Self {
             all: Bounds::new(requests, runs),
             anonymous: Bounds::new(requests / ANONYMOUS_PART, runs / ANONYMOUS_PART),
@@ -48,7 +44,7 @@ impl Rooms {
     }
 
     /// Room for a request about so many runs, if there is some.
-    pub(super) fn enter(&self, runs: usize, caller: Caller) -> Option<Room> {
+    pub(crate) fn enter(&self, runs: usize, caller: Caller) -> Option<Room> {
         let runs = u32::try_from(runs).ok()?;
         let mut permits = self.all.enter(runs)?;
         if caller == Caller::Anonymous {

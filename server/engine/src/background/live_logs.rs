@@ -1,0 +1,117 @@
+//! Logs of runs that have ended: those whose worker has uploaded the whole log are deleted, the others become artifacts.
+
+use std::time::Instant;
+
+use bytes::Bytes;
+use chrono::{DateTime, Utc};
+use tenure_api::live_log::{BACKING_LOG, LOG_CONTENT_TYPE};
+
+use super::{PASS_MAX, PassReport, SLICE};
+use crate::blobs::BlobName;
+use crate::engine::Engine;
+use crate::ops::create_artifact::RunRef;
+use crate::ops::live_log::make_artifacts;
+use tenure_domain::artifact::Details;
+use tenure_domain::live_log::{Cursor, Fate, LOOK_EVERY, fate, last_line};
+use tenure_store::artifacts;
+use tenure_store::live_logs::{self, DueLog, DueTask, Position};
+
+/// Chunks that are read at once.
+const CHUNKS: i64 = 64;
+
+/// Looks at the logs that are due.
+pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
+    let began = Instant::now();
+    let mut conn = engine.pool.acquire().await?;
+    engine.live_logs.set_total(live_logs::total(&mut conn).await?);
+    let due = live_logs::list_due(&mut conn, engine.due_marks.get().live_logs, BACKING_LOG, SLICE).await?;
+    drop(conn);
+    let mut report = PassReport { found: due.len(), ..PassReport::default() };
+    for log in &due {
+        let fate = match &log.task {
+            None => Fate::Purge,
+            Some(task) => fate(task.ended, is_uploaded(engine, log, task).await?, log.now),
+        };
+        settle(engine, log, fate).await?;
+        report.done += 1;
+        if began.elapsed() > PASS_MAX {
+            break;
+        }
+    }
+    Ok(report)
+}
+
+/// Whether the whole log is there: a row of an artifact without bytes is one whose upload did not come.
+async fn is_uploaded(engine: &Engine, log: &DueLog, task: &DueTask) -> Result<bool, sqlx::Error> {
+    if !task.uploaded {
+        return Ok(false);
+    }
+    let mut conn = engine.pool.acquire().await?;
+    let found = artifacts::find(&mut conn, log.seq, task.run, BACKING_LOG).await?;
+    let name = BlobName::artifact(task.id, task.run, BACKING_LOG);
+    Ok(match found.map(|stored| (stored.present, stored.artifact.details)) {
+        Some((_, Details::S3)) => !engine.blobs.find(&mut *conn, &[name]).await?.is_empty(),
+        Some((present, _)) => present,
+        None => false,
+    })
+}
+
+async fn settle(engine: &Engine, log: &DueLog, fate: Fate) -> Result<(), sqlx::Error> {
+    let mut fate = fate;
+    if fate == Fate::Fold {
+        fate = match (log.task, log.task.and_then(|task| task.ended)) {
+            (Some(task), Some(ended)) => fold(engine, log, task, ended).await?,
+            _ => Fate::Purge,
+        };
+    }
+    let mut conn = engine.pool.acquire().await?;
+    match fate {
+        Fate::Stay(until) => live_logs::put_off(&mut conn, log.seq, log.run, until).await,
+        Fate::Fold | Fate::Purge => live_logs::purge(&mut conn, log.seq, log.run).await,
+    }
+}
+
+/// Makes artifacts of a log; what becomes of its chunks then. The bytes come first: while there are chunks, the pass comes back.
+async fn fold(engine: &Engine, log: &DueLog, task: DueTask, ended: DateTime<Utc>) -> Result<Fate, sqlx::Error> {
+    let again = Fate::Stay(log.now + LOOK_EVERY);
+    let of = RunRef { task: task.id, run: task.run };
+    let name = BlobName::artifact(of.task, of.run, BACKING_LOG);
+    let text = assemble(engine, log, ended).await?;
+    if let Err(error) = engine.blobs.put_by_server(&engine.pool, &name, LOG_CONTENT_TYPE, text).await {
+        tracing::warn!(error = %error, task.id = %of.task, run.id = %of.run, "a live log could not be stored yet");
+        return Ok(again);
+    }
+    match make_artifacts(&engine.pool, &engine.notifiers, of).await {
+        Ok(true) => Ok(Fate::Purge),
+        Ok(false) => {
+            // The task went meanwhile, and its artifacts with it.
+            drop(engine.blobs.delete(&engine.pool, &[name]).await);
+            Ok(Fate::Purge)
+        }
+        Err(error) => {
+            tracing::warn!(error = %error, task.id = %of.task, run.id = %of.run, "a live log could not become an artifact yet");
+            Ok(again)
+        }
+    }
+}
+
+/// The text of the artifact.
+async fn assemble(engine: &Engine, log: &DueLog, ended: DateTime<Utc>) -> Result<Bytes, sqlx::Error> {
+    let (mut text, mut cursor) = (Vec::new(), Cursor { next: 0 });
+    let mut conn = engine.pool.acquire().await?;
+    loop {
+        let next = i64::try_from(cursor.next).unwrap_or(i64::MAX);
+        let position = Position { seq: log.seq, run: log.run, next };
+        let pieces = live_logs::read(&mut conn, &[position], CHUNKS).await?;
+        if pieces.is_empty() {
+            break;
+        }
+        for piece in &pieces {
+            let (line, bytes) = cursor.take(piece.start.unsigned_abs(), &piece.bytes);
+            text.extend(line.unwrap_or_default().into_bytes());
+            text.extend_from_slice(bytes);
+        }
+    }
+    text.extend(last_line(ended).into_bytes());
+    Ok(text.into())
+}

@@ -1,0 +1,116 @@
+//! Logs of runs while they are written: chunks come in through a batcher, and one task reads for all streams of this server, at once
+//! when this server has stored something and twice a second otherwise.
+
+mod reader;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use bytes::Bytes;
+use sqlx::PgPool;
+use tenure_api::live_log::LiveLogAppended;
+use tokio::sync::{Notify, mpsc};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::batch::Batcher;
+use crate::ops::OpError;
+use crate::ops::create_artifact::RunRef;
+use crate::ops::live_log::AppendLog;
+use crate::rooms::{Caller, Rooms};
+use reader::{PIECES_WAITING, Reader, Stream};
+use tenure_domain::live_log::{Cursor, From};
+use tenure_store::live_logs::{self, Chunk, Position};
+
+/// Streams that may be open at one server.
+pub const STREAMS_MAX: usize = 200;
+
+/// The live logs of this server. A clone shares them.
+#[derive(Clone)]
+pub struct LiveLogs(Arc<Shared>);
+
+struct Shared {
+    append: Batcher<AppendLog>,
+    pool: PgPool,
+    /// How many bytes all of them may take.
+    max: i64,
+    /// How many they take: as the pass found last, and what this server has stored since.
+    total: AtomicI64,
+    stored: Arc<Notify>,
+    opened: mpsc::UnboundedSender<Stream>,
+    rooms: Rooms,
+}
+
+/// What a reader wants.
+#[derive(Debug, Clone, Copy)]
+pub struct Reading {
+    /// Where to begin.
+    pub from: From,
+    /// Whether to wait for what is written later.
+    pub follow: bool,
+    /// Who reads.
+    pub caller: Caller,
+}
+
+impl LiveLogs {
+    /// Starts the task that reads. It ends when the last handle is dropped; when it is stopped, all streams end.
+    pub(crate) fn start(
+        append: Batcher<AppendLog>,
+        pool: PgPool,
+        max: u64,
+        tasks: &TaskTracker,
+        stop: CancellationToken,
+    ) -> Self {
+        // Bounded by the room that there is.
+        let (opened, arriving) = mpsc::unbounded_channel();
+        let stored = Arc::new(Notify::new());
+        tasks.spawn(Reader::new(pool.clone(), arriving, Arc::clone(&stored), stop).work());
+        let max = i64::try_from(max).unwrap_or(i64::MAX);
+        let rooms = Rooms::new(STREAMS_MAX, STREAMS_MAX);
+        Self(Arc::new(Shared { append, pool, max, total: AtomicI64::new(0), stored, opened, rooms }))
+    }
+
+    /// Adds a chunk to the log of a run that a worker holds.
+    ///
+    /// # Errors
+    /// There is no such task, the run is not claimed, too many chunks wait, or the database does not answer.
+    pub async fn append(&self, of: RunRef, offset: u64, bytes: Vec<u8>) -> Result<LiveLogAppended, OpError> {
+        let Shared { append, max, total, stored, .. } = &*self.0;
+        let (length, at) = (bytes.len(), i64::try_from(offset).unwrap_or(i64::MAX));
+        if total.load(Ordering::Relaxed) >= *max {
+            return Ok(LiveLogAppended { next: offset, kept: false });
+        }
+        let chunk = Chunk { task: of.task.uuid(), run: of.run.number().cast_signed(), offset: at, bytes };
+        let next = append.submit((of, chunk)).await?;
+        total.fetch_add(i64::try_from(length).unwrap_or(i64::MAX), Ordering::Relaxed);
+        stored.notify_one();
+        Ok(LiveLogAppended { next: next.unsigned_abs(), kept: true })
+    }
+
+    /// A stream of the log of a run.
+    ///
+    /// # Errors
+    /// There is no such task, or no such log and nothing to wait for; or too many streams are open.
+    pub async fn open(&self, of: RunRef, reading: Reading) -> Result<mpsc::Receiver<Bytes>, OpError> {
+        let Shared { pool, opened, rooms, .. } = &*self.0;
+        let found = live_logs::find(&mut *pool.acquire().await?, of.task, of.run).await?;
+        let found = found.ok_or_else(|| OpError::NotFound(format!("task {} does not exist", of.task)))?;
+        if found.next.is_none() && !(found.held && reading.follow) {
+            return Err(OpError::NotFound(format!("run {} of task {} has no live log", of.run, of.task)));
+        }
+        let room = rooms.enter(1, reading.caller).ok_or(OpError::Overloaded("getLiveLog"))?;
+        let next = reading.from.offset(found.next.unwrap_or_default().unsigned_abs());
+        let (frames, body) = mpsc::channel(PIECES_WAITING);
+        let run = of.run.number().cast_signed();
+        let position = Position { seq: found.seq, run, next: i64::try_from(next).unwrap_or(i64::MAX) };
+        let stream = Stream { position, cursor: Cursor { next }, follow: reading.follow, frames, _room: room };
+        opened.send(stream).map_err(|_| OpError::Unavailable)?;
+        Ok(body)
+    }
+
+    /// Takes over how many bytes all logs take.
+    pub(crate) fn set_total(&self, bytes: i64) {
+        self.0.total.store(bytes, Ordering::Relaxed);
+        metrics::gauge!("tenure_live_log_bytes").set(bytes as f64);
+    }
+}

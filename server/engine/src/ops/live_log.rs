@@ -1,0 +1,114 @@
+//! appendLiveLog: chunks of many logs in one statement, and the artifacts that a log becomes.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use sqlx::{Connection as _, PgConnection, PgPool};
+use tenure_api::live_log::{BACKING_LOG, LIVE_LOG, LIVE_LOG_KEPT_MAX};
+use uuid::Uuid;
+
+use super::OpError;
+use super::create_artifact::{RunRef, event};
+use crate::batch::{Operation, Verdict};
+use crate::notifiers::{Effects, Notifiers};
+use tenure_domain::artifact;
+use tenure_domain::live_log;
+use tenure_store::hot::statement::Rows;
+use tenure_store::live_logs::{self, Chunk};
+use tenure_store::{artifacts, tasks};
+
+/// The operation. It answers with the offset behind the last byte of the log.
+pub struct AppendLog;
+
+/// What a member counts for beside its bytes.
+const SMALL: usize = 64;
+/// How long a chunk waits for others: a worker sends one a second, and a reader gets it within two.
+const GATHER: Duration = Duration::from_millis(50);
+
+impl Operation for AppendLog {
+    type Member = (RunRef, Chunk);
+    type Answer = i64;
+    const NAME: &'static str = "append_live_log";
+    const WAITING_MAX: usize = 4_000;
+    /// It may be run again, because what is stored already is not stored twice. And it need not wait for what commits: its tables
+    /// are unlogged, so that its commit waits for no flush.
+    const READ_ONLY: bool = true;
+    type Found = ();
+
+    fn gather(_: &Self::Member) -> Duration {
+        GATHER
+    }
+
+    fn weight((_, chunk): &Self::Member) -> usize {
+        chunk.bytes.len() + SMALL
+    }
+
+    /// No batch has two chunks of a log: the second one begins where the first one ends.
+    fn task((_, chunk): &Self::Member) -> Option<Uuid> {
+        Some(chunk.task)
+    }
+
+    fn decode(&self, _: &[&Self::Member], _: &Rows, _: &mut Effects) -> Result<(), sqlx::Error> {
+        // It is no part of ticks.
+        Ok(())
+    }
+
+    async fn judge(
+        &self,
+        _: &mut PgConnection,
+        members: &[&Self::Member],
+        (): (),
+    ) -> Result<Vec<Verdict<i64>>, sqlx::Error> {
+        Ok(members.iter().map(|_| Verdict::Again).collect())
+    }
+
+    async fn run(
+        &self,
+        conn: &mut PgConnection,
+        members: &[&Self::Member],
+        _: &mut Effects,
+    ) -> Result<Vec<Verdict<i64>>, sqlx::Error> {
+        let chunks: Vec<Chunk> = members.iter().map(|(_, chunk)| chunk.clone()).collect();
+        let kept_max = i64::try_from(LIVE_LOG_KEPT_MAX).unwrap_or(i64::MAX);
+        let stored = live_logs::append(conn, &chunks, kept_max).await?;
+        let stored: HashMap<usize, i64> = stored.into_iter().collect();
+        let left: Vec<Uuid> =
+            chunks.iter().enumerate().filter(|(n, _)| !stored.contains_key(n)).map(|(_, c)| c.task).collect();
+        let known = if left.is_empty() { HashMap::default() } else { tasks::load(conn, &left).await? };
+        let verdict = |(n, (of, chunk)): (usize, &&Self::Member)| match stored.get(&n) {
+            Some(next) => Verdict::Done(*next),
+            None if known.contains_key(&chunk.task) => {
+                let RunRef { task, run } = of;
+                Verdict::Refused(OpError::Conflict(format!(
+                    "run {run} of task {task} is not claimed; only its worker writes its log"
+                )))
+            }
+            None => Verdict::Refused(OpError::NotFound(format!("task {} does not exist", of.task))),
+        };
+        Ok(members.iter().enumerate().map(verdict).collect())
+    }
+
+    async fn wait(&self, _: &mut PgConnection, _: &Self::Member) -> Result<(), sqlx::Error> {
+        // Its statement waits for the log's row by itself.
+        Ok(())
+    }
+}
+
+/// Makes the artifacts that a log becomes, whose bytes are stored. False if the task is gone.
+pub async fn make_artifacts(pool: &PgPool, notifiers: &Notifiers, of: RunRef) -> Result<bool, OpError> {
+    let mut conn = pool.acquire().await?;
+    let mut transaction = conn.begin().await?;
+    tasks::lock(&mut transaction, of.task.uuid()).await?;
+    let loaded = tasks::load(&mut transaction, &[of.task.uuid()]).await?.remove(&of.task.uuid());
+    let Some(loaded) = loaded else { return Ok(false) };
+    let (task, now) = (loaded.task, loaded.now);
+    let backing = artifacts::find(&mut transaction, task.seq, of.run, BACKING_LOG).await?;
+    let live = artifacts::find(&mut transaction, task.seq, of.run, LIVE_LOG).await?;
+    for stored in live_log::artifacts(backing.as_ref(), live.as_ref(), task.expires, now) {
+        let is_emitted = artifact::is_emitted_at_creation(stored.artifact.details.storage_type());
+        let event = is_emitted.then(|| event(&task, &stored.artifact)).transpose()?;
+        artifacts::put(&mut transaction, task.seq, of.run, &stored, event.as_ref()).await?;
+    }
+    notifiers.commit(transaction, Effects::default()).await?;
+    Ok(true)
+}

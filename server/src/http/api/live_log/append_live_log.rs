@@ -1,0 +1,72 @@
+//! appendLiveLog: a piece of a log from the worker that writes it.
+
+use std::sync::Arc;
+
+use axum::response::Response;
+use serde_json::{Value, json};
+use tenure_api::errors::ErrorCode::{InputTooLarge, RequestConflict, ResourceNotFound};
+use tenure_api::live_log::{LIVE_LOG_CHUNK_MAX, LiveLogAppended};
+
+use crate::http::api::ok;
+use crate::http::app::App;
+use crate::http::call::Call;
+use crate::http::docs::Sample;
+use crate::http::docs::operation::Operation;
+use crate::http::endpoint::Endpoint;
+use crate::http::error::ApiError;
+use crate::http::scopes::Template::{self, Scope};
+use crate::http::scopes::Values;
+use tenure_domain::live_log::{fits, offset};
+use tenure_engine::ops::create_artifact::RunRef;
+
+/// `PUT /api/tenure/v1/tasks/:taskId/runs/:runId/live-log`
+pub fn endpoint() -> Endpoint {
+    Endpoint::put("appendLiveLog", append_live_log).scopes(SCOPES).early_check(early_check).described(
+        "tenure",
+        "Add to the log of a run",
+        describe,
+    )
+}
+
+/// The credentials of the claim have it.
+const SCOPES: Template = Scope("queue:create-artifact:<taskId>/<runId>");
+
+fn describe(operation: Operation, _: &Sample) -> Operation {
+    let text = json!({"type": "string", "maxLength": LIVE_LOG_CHUNK_MAX});
+    operation
+        .about(
+            "For the worker that has the run, with the credentials of its claim. The body is the next piece of the log as it is, \
+             64 KiB at most, and can be read at once. `offset` counts the bytes of the whole log: a piece that was sent before is not \
+             stored twice, so that one without an answer is sent again; and one that begins later than the log ends leaves a gap, \
+             which readers see as a line. The last 4 MiB of a log are kept. `kept` is false while live logs are switched off or take \
+             all the room that there is for them: nothing was stored, ask again after a minute. A live log does not outlast a crash \
+             of the database: upload the whole as `public/logs/live_backing.log` at the end. Of a run whose worker has not, the \
+             server makes that artifact of what it has, two to three minutes after the end.",
+        )
+        .query("offset", "The offset of the first byte in the whole log", &json!({"type": "integer", "minimum": 0}), &json!(0))
+        .required()
+        .may_take("text/plain", &text, &Value::from("cc -c main.c\n"))
+        .answers::<LiveLogAppended>("Where the next piece begins", &json!({"next": 13, "kept": true}))
+        .refuses(ResourceNotFound, "there is no such task")
+        .refuses(RequestConflict, "the run is not claimed: it has ended, or there is no such run")
+        .refuses(InputTooLarge, "the body is over 64 KiB")
+}
+
+fn early_check(call: &Call) -> Result<(), ApiError> {
+    let run = call.run_id()?;
+    call.task_id()?;
+    call.authorize(&Values::of_path().text("runId", run.to_string()))
+}
+
+async fn append_live_log(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+    early_check(&call)?;
+    let of = RunRef { task: call.task_id()?, run: call.run_id()? };
+    let query = call.query(&["offset"])?;
+    let given = query.first().ok_or_else(|| ApiError::arguments("the query parameter `offset` is missing"))?;
+    let offset = offset(&given.1)?;
+    if !fits(call.body.len()) {
+        let message = format!("the body is over the limit of {LIVE_LOG_CHUNK_MAX} bytes; send it in pieces");
+        return Err(ApiError::new(InputTooLarge, message));
+    }
+    ok(&app.engine.live_logs.append(of, offset, call.body.to_vec()).await?)
+}

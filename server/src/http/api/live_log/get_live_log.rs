@@ -1,0 +1,96 @@
+//! getLiveLog: the log of a run while it is written.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::response::{IntoResponse, Response};
+use futures_util::stream::poll_fn;
+use http::HeaderValue;
+use http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE};
+use serde_json::{Value, json};
+use tenure_api::errors::ErrorCode::ResourceNotFound;
+use tenure_api::live_log::LOG_CONTENT_TYPE;
+
+use crate::http::app::App;
+use crate::http::budget::Share;
+use crate::http::call::Call;
+use crate::http::docs::Sample;
+use crate::http::docs::operation::Operation;
+use crate::http::endpoint::Endpoint;
+use crate::http::error::ApiError;
+use crate::http::scopes::Template::{self, Scope};
+use tenure_domain::live_log::From;
+use tenure_engine::live_logs::Reading;
+use tenure_engine::ops::create_artifact::RunRef;
+use tenure_engine::rooms::Caller;
+
+/// `GET /api/tenure/v1/tasks/:taskId/runs/:runId/live-log`
+pub fn endpoint() -> Endpoint {
+    Endpoint::get("getLiveLog", get_live_log).scopes(SCOPES).described(
+        "tenure",
+        "Read the log of a run while it is written",
+        describe,
+    )
+}
+
+/// As of the artifact that refers to it.
+const SCOPES: Template = Scope("queue:get-artifact:public/logs/live.log");
+/// A log was made by a task, which is not trusted: whatever a browser takes it for, it belongs to no origin.
+const POLICY: HeaderValue = HeaderValue::from_static("default-src 'none'; sandbox");
+
+fn describe(operation: Operation, _: &Sample) -> Operation {
+    operation
+        .about(
+            "Ends with what is stored now; with `follow=1` it goes on until the run has ended. The artifact `public/logs/live.log` \
+             leads here while the run goes on, and to the whole log afterwards. In place of bytes that are missing, because the log \
+             is long, its worker left them out or the database crashed, there is a line `[tenure] <bytes> bytes of the log are missing \
+             here` between two line feeds. A reader whose stream was cut goes on at the `offset` that it has reached, for which it \
+             counts the bytes that such a line speaks of instead of those of the line.",
+        )
+        .query(
+            "offset",
+            "The offset of the first byte in the whole log; a negative number for so many bytes before what is its end now",
+            &json!({"type": "integer"}),
+            &json!(0),
+        )
+        .query("follow", "1 to wait for what is written later", &json!({"type": "integer", "enum": [0, 1]}), &json!(0))
+        .answers_with(200, "The log", "text/plain", &json!({"type": "string"}), &Value::from("cc -c main.c\n"))
+        .refuses(
+            ResourceNotFound,
+            "there is no such task, or the run has no live log: its worker writes none, or the whole log is an artifact by now",
+        )
+}
+
+async fn get_live_log(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+    let of = RunRef { task: call.task_id()?, run: call.run_id()? };
+    call.authorize_by_path()?;
+    let reading = reading(&call)?;
+    let mut frames = app.engine.live_logs.open(of, reading).await?;
+    let body = poll_fn(move |cx| frames.poll_recv(cx).map(|frame| frame.map(Ok::<_, Infallible>)));
+    // Proxies must not buffer it.
+    let headers = [
+        (CONTENT_TYPE.as_str(), HeaderValue::from_static(LOG_CONTENT_TYPE)),
+        (CACHE_CONTROL.as_str(), HeaderValue::from_static("no-store")),
+        (CONTENT_SECURITY_POLICY.as_str(), POLICY),
+        ("x-accel-buffering", HeaderValue::from_static("no")),
+    ];
+    Ok((headers, Body::from_stream(body)).into_response())
+}
+
+fn reading(call: &Call) -> Result<Reading, ApiError> {
+    let (mut from, mut follow) = (From::Offset(0), false);
+    for (name, value) in call.query(&["offset", "follow"])? {
+        match (name.as_str(), value.as_str()) {
+            ("offset", value) => from = From::parse(value)?,
+            (_, "0") => follow = false,
+            (_, "1") => follow = true,
+            _ => return Err(ApiError::arguments("the query parameter `follow` must be 0 or 1")),
+        }
+    }
+    let caller = match call.share() {
+        Share::Anonymous => Caller::Anonymous,
+        Share::Authenticated => Caller::Authenticated,
+    };
+    Ok(Reading { from, follow, caller })
+}

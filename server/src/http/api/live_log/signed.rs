@@ -1,0 +1,44 @@
+//! An artifact that is a reference to a live log of this server leads to a URL which is good for a while, as that of stored bytes is.
+
+use chrono::{DateTime, Utc};
+use http::Uri;
+use tenure_api::hawk::bewit::{SignUrl, bewit};
+use tenure_api::ids::{RunId, TaskId};
+
+use super::path;
+use crate::http::app::App;
+use crate::http::error::ApiError;
+use tenure_domain::artifact::GET_URL_LIFE;
+
+/// The URL of a reference: signed with this scope if it leads to the live log of this run here, otherwise as it is.
+///
+/// # Errors
+/// The URL cannot be signed.
+pub fn reference(
+    app: &App,
+    (task, run): (TaskId, RunId),
+    url: &str,
+    scope: String,
+    now: DateTime<Utc>,
+) -> Result<String, ApiError> {
+    let Some(rest) = url.strip_prefix(app.root_url.as_str()) else { return Ok(url.to_owned()) };
+    let (resource, query) = rest.split_once('?').unwrap_or((rest, ""));
+    if resource != path(task, run) {
+        return Ok(url.to_owned());
+    }
+    let cannot = |what: &str| ApiError::internal(&format!("the URL of a live log cannot be signed: {what}"));
+    let parsed: Uri = url.parse().map_err(|_| cannot("it is no URL"))?;
+    let host = parsed.host().ok_or_else(|| cannot("it has no host"))?;
+    let secure = parsed.scheme_str() == Some("https");
+    let port = parsed.port_u16().unwrap_or(if secure { HTTPS_PORT } else { HTTP_PORT });
+    let end = now + GET_URL_LIFE;
+    let client_id = format!("live-log/{task}/{run}/until/{}", end.timestamp());
+    let credentials = app.authenticator.task_credentials().issue_one(client_id, scope, now, end);
+    let target = parsed.path_and_query().map_or(resource, |target| target.as_str());
+    let value = bewit(&credentials, &SignUrl { resource: target, host, port, expires: end.timestamp() });
+    let separator = if query.is_empty() && !url.contains('?') { '?' } else { '&' };
+    Ok(format!("{url}{separator}bewit={value}"))
+}
+
+const HTTP_PORT: u16 = 80;
+const HTTPS_PORT: u16 = 443;
