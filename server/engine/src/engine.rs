@@ -186,12 +186,10 @@ impl Engine {
         let reclaim = Reclaim { queues: queues.clone(), pool: pool.clone(), lease, workers: workers.clone() };
         let report = ReportRun { queues: queues.clone(), pool: pool.clone() };
         let (polled, sequencer) = (PolledQueues::default(), Sequencer::default());
-        let get_messages = GetMessages {
-            low_water_marks: low_water_marks.clone(),
-            reservation: settings.poll_reservation,
-            polled: polled.clone(),
-        };
-        let delete_messages = DeleteMessages { visibility: settings.message_visibility };
+        let (reservation, visibility) = (settings.poll_reservation, settings.message_visibility);
+        let get_messages =
+            GetMessages { low_water_marks: low_water_marks.clone(), reservation, polled: polled.clone() };
+        let append = Batcher::start(AppendLog, &connector, &notifiers, &ticks, tasks);
         let engine = Self {
             create: Batcher::start(CreateTask { queues: queues.clone() }, &connector, &notifiers, &ticks, tasks),
             reclaim: Batcher::start(reclaim, &connector, &notifiers, &ticks, tasks),
@@ -199,13 +197,7 @@ impl Engine {
             status: Batcher::start(ReadStatus, &connector, &notifiers, &ticks, tasks),
             renew_session: Batcher::start(RenewSession, &connector, &notifiers, &ticks, tasks),
             sessions,
-            live_logs: LiveLogs::start(
-                Batcher::start(AppendLog, &connector, &notifiers, &ticks, tasks),
-                pool.clone(),
-                settings.live_log_max,
-                tasks,
-                drain.clone(),
-            ),
+            live_logs: LiveLogs::start(append, &pool, settings.live_log_max, lifetime),
             watches: Watches::start(pool.clone(), notifiers.clone(), tasks, drain.clone()),
             wait_list: WaitList::start(&parts, tasks, drain),
             messages: MessageQueue::new(
@@ -214,7 +206,7 @@ impl Engine {
             ),
             polled,
             sequencer: sequencer.clone(),
-            delete_messages: Batcher::start(delete_messages, &connector, &notifiers, &ticks, tasks),
+            delete_messages: Batcher::start(DeleteMessages { visibility }, &connector, &notifiers, &ticks, tasks),
             tail: Tail::start(pool.clone(), sequencer, notifiers.clone(), tasks, drain.clone()),
             heartbeat: Heartbeat::start(&connector, tasks, stop),
             skew: ClockSkew::default(),

@@ -31,7 +31,11 @@ pub struct Chunk {
 /// Adds chunks to the logs of runs that workers hold, each of another run, and deletes what lies more than `kept_max` bytes before the
 /// end of a log. Of what is there already nothing is stored again. Answers with the number of each chunk whose run is held, and the
 /// offset behind the last byte of its log.
-pub async fn append(conn: &mut PgConnection, chunks: &[Chunk], kept_max: i64) -> Result<Vec<(usize, i64)>, sqlx::Error> {
+pub async fn append(
+    conn: &mut PgConnection,
+    chunks: &[Chunk],
+    kept_max: i64,
+) -> Result<Vec<(usize, i64)>, sqlx::Error> {
     let ids: Vec<Uuid> = chunks.iter().map(|chunk| chunk.task).collect();
     let runs: Vec<i16> = chunks.iter().map(|chunk| chunk.run).collect();
     let offsets: Vec<i64> = chunks.iter().map(|chunk| chunk.offset).collect();

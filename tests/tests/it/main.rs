@@ -30,6 +30,7 @@ mod floods;
 mod health;
 mod history;
 mod hung_up;
+mod live_log;
 mod objects;
 mod openapi;
 mod page;

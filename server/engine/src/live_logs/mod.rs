@@ -10,10 +10,9 @@ use bytes::Bytes;
 use sqlx::PgPool;
 use tenure_api::live_log::LiveLogAppended;
 use tokio::sync::{Notify, mpsc};
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
 use crate::batch::Batcher;
+use crate::engine::Lifetime;
 use crate::ops::OpError;
 use crate::ops::create_artifact::RunRef;
 use crate::ops::live_log::AppendLog;
@@ -54,20 +53,15 @@ pub struct Reading {
 
 impl LiveLogs {
     /// Starts the task that reads. It ends when the last handle is dropped; when it is stopped, all streams end.
-    pub(crate) fn start(
-        append: Batcher<AppendLog>,
-        pool: PgPool,
-        max: u64,
-        tasks: &TaskTracker,
-        stop: CancellationToken,
-    ) -> Self {
+    pub(crate) fn start(append: Batcher<AppendLog>, pool: &PgPool, max: u64, lifetime: &Lifetime) -> Self {
         // Bounded by the room that there is.
         let (opened, arriving) = mpsc::unbounded_channel();
         let stored = Arc::new(Notify::new());
-        tasks.spawn(Reader::new(pool.clone(), arriving, Arc::clone(&stored), stop).work());
+        let reader = Reader::new(pool.clone(), arriving, Arc::clone(&stored), lifetime.drain.clone());
+        lifetime.tasks.spawn(reader.work());
         let max = i64::try_from(max).unwrap_or(i64::MAX);
         let rooms = Rooms::new(STREAMS_MAX, STREAMS_MAX);
-        Self(Arc::new(Shared { append, pool, max, total: AtomicI64::new(0), stored, opened, rooms }))
+        Self(Arc::new(Shared { append, pool: pool.clone(), max, total: AtomicI64::new(0), stored, opened, rooms }))
     }
 
     /// Adds a chunk to the log of a run that a worker holds.

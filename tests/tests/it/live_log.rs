@@ -1,0 +1,407 @@
+//! Logs that are read while they are written: chunks, streams, the artifact that leads to them, and what becomes of them.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tenure_tests::http::{Answer, Client, TENURE_API};
+use tenure_tests::server::{Launch, Server};
+use tenure_tests::wire::Target;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
+use crate::artifacts::Worker;
+use crate::rig::{Raw, RawReply, Rig, TIMEOUT, call, client_of, eventually, minutes_from_now, new_task};
+
+const LIVE_LOG: &str = "public/logs/live.log";
+const BACKING_LOG: &str = "public/logs/live_backing.log";
+const CHUNK_MAX: usize = 64 << 10;
+/// Streams that callers without credentials may have open at one server: a quarter of all.
+const ANONYMOUS_STREAMS: usize = 50;
+/// Ten times the two seconds within which a line can be read.
+const READABLE_WITHIN: Duration = Duration::from_secs(20);
+
+fn path(worker: &Worker) -> String {
+    format!("{TENURE_API}/tasks/{}/runs/0/live-log", worker.task)
+}
+
+impl Worker {
+    async fn append_at(&self, server: &Server, offset: u64, bytes: &[u8]) -> Answer {
+        let path = format!("{}?offset={offset}", path(self));
+        let mut client = client_of(server);
+        let answer = client.call(&self.credentials, "PUT", &path, Some(bytes));
+        tokio::time::timeout(TIMEOUT, answer).await.expect("the server answers").expect("it keeps the connection")
+    }
+
+    /// Appends a chunk; where the next one begins.
+    async fn append(&self, offset: u64, bytes: &[u8]) -> u64 {
+        let answer = self.append_at(&self.rig.server, offset, bytes).await;
+        assert_eq!((answer.status, &answer.body["kept"]), (200, &json!(true)), "{}", answer.body);
+        answer.body["next"].as_u64().unwrap()
+    }
+
+    /// What a caller without credentials reads.
+    async fn read(&self, query: &str) -> RawReply {
+        Raw::new("GET", &format!("{}{query}", path(self))).send(self.rig.server.root_url()).await
+    }
+
+    async fn text(&self, query: &str) -> String {
+        let reply = self.read(query).await;
+        assert_eq!(reply.status, 200, "{}", reply.text());
+        reply.text()
+    }
+
+    async fn report(&self, how: &str) {
+        let answer = self.call("POST", &format!("{}/{how}", self.run), None).await;
+        assert_eq!(answer.status, 200, "{}", answer.body);
+    }
+
+    /// Where an artifact of the run leads, of a caller without credentials.
+    async fn leads(&self, name: &str) -> RawReply {
+        self.anonymous(&format!("{}/artifacts/{}", self.run, name.replace('/', "%2F"))).await
+    }
+
+    async fn refer(&self) {
+        let url = format!("{}{}?follow=1", self.rig.server.root_url().trim_end_matches('/'), path(self));
+        let body = json!({
+            "storageType": "reference",
+            "url": url,
+            "contentType": "text/plain; charset=utf-8",
+            "expires": minutes_from_now(50),
+        });
+        self.created(LIVE_LOG, &body).await;
+    }
+}
+
+/// A stream that follows, without credentials.
+struct Follower {
+    socket: TcpStream,
+    seen: Vec<u8>,
+}
+
+impl Follower {
+    async fn open(server: &Server, target: &str) -> Self {
+        let place = Target::parse(server.root_url()).unwrap();
+        let mut socket = TcpStream::connect((place.host.as_str(), place.port)).await.unwrap();
+        let request = format!("GET {target} HTTP/1.1\r\nHost: {}\r\n\r\n", place.authority);
+        socket.write_all(request.as_bytes()).await.unwrap();
+        let mut follower = Self { socket, seen: Vec::new() };
+        follower.until("\r\n\r\n", TIMEOUT).await;
+        follower
+    }
+
+    fn status(&self) -> u16 {
+        String::from_utf8_lossy(&self.seen[9..12]).parse().unwrap()
+    }
+
+    /// Reads until this text has come.
+    async fn until(&mut self, text: &str, within: Duration) {
+        let reading = async {
+            while !String::from_utf8_lossy(&self.seen).contains(text) {
+                let read = self.socket.read_buf(&mut self.seen).await.unwrap();
+                assert!(read > 0, "it ended without {text:?}: {}", String::from_utf8_lossy(&self.seen));
+            }
+        };
+        tokio::time::timeout(within, reading).await.unwrap_or_else(|_| panic!("{text:?} did not come in time"));
+    }
+
+    /// The last chunk of an answer that has ended in order.
+    async fn until_ended(&mut self) {
+        self.until("\r\n0\r\n\r\n", TIMEOUT).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn chunks_are_stored_once_wherever_they_begin_and_what_is_missing_is_a_line() {
+    let worker = Worker::start().await;
+    assert_eq!(worker.read("").await.status, 404, "nothing was written");
+    assert_eq!(worker.append(0, b"one\n").await, 4);
+    // Again, because the answer was lost.
+    assert_eq!(worker.append(0, b"one\n").await, 4);
+    // Part of it is known.
+    assert_eq!(worker.append(2, b"e\ntwo\n").await, 8);
+    assert_eq!(worker.append(1, b"ne").await, 8);
+    assert_eq!(worker.append(8, b"").await, 8);
+    assert_eq!(worker.text("").await, "one\ntwo\n");
+    // A part was left out.
+    assert_eq!(worker.append(100, b"far\n").await, 104);
+    let line = "\n[tenure] 92 bytes of the log are missing here\n";
+    assert_eq!(worker.text("").await, format!("one\ntwo\n{line}far\n"));
+    for (query, expected) in
+        [("?offset=4", format!("two\n{line}far\n")), ("?offset=-4", "far\n".to_owned()), ("?offset=104", String::new())]
+    {
+        assert_eq!(worker.text(query).await, expected, "{query}");
+    }
+    let reply = worker.read("?follow=0").await;
+    assert_eq!(reply.header("content-type"), Some("text/plain; charset=utf-8"));
+    assert_eq!(reply.header("content-security-policy"), Some("default-src 'none'; sandbox"));
+    // The end is kept of a long log.
+    let chunk = vec![b'x'; CHUNK_MAX];
+    let mut next = 104;
+    for _ in 0..100 {
+        next = worker.append(next, &chunk).await;
+    }
+    assert_eq!(next, 104 + 100 * CHUNK_MAX as u64);
+    let text = worker.text("").await;
+    let (head, kept) = text.split_once(" bytes of the log are missing here\n").unwrap();
+    let missing: u64 = head.strip_prefix("\n[tenure] ").unwrap().parse().unwrap();
+    assert_eq!(missing + kept.len() as u64, next);
+    assert!((4 << 20..6 << 20).contains(&kept.len()), "{}", kept.len());
+    worker.rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reader_who_follows_gets_each_line_soon_and_the_end_with_the_run() {
+    let worker = Worker::start().await;
+    let second = worker.rig.another("second").await;
+    let target = format!("{}?follow=1", path(&worker));
+    // Before the first byte, at both servers.
+    let mut here = Follower::open(&worker.rig.server, &target).await;
+    let mut elsewhere = Follower::open(&second, &target).await;
+    let mut next = 0;
+    for n in 0..3 {
+        let line = format!("line {n} of three\n");
+        next = worker.append(next, line.as_bytes()).await;
+        here.until(&line, READABLE_WITHIN).await;
+        elsewhere.until(&line, READABLE_WITHIN).await;
+    }
+    let mut late = Follower::open(&second, &format!("{target}&offset=16")).await;
+    late.until("line 2 of three\n", READABLE_WITHIN).await;
+    assert!(!String::from_utf8_lossy(&late.seen).contains("line 0"));
+    worker.append(next, b"the end\n").await;
+    worker.report("completed").await;
+    for follower in [&mut here, &mut elsewhere, &mut late] {
+        follower.until_ended().await;
+        assert!(String::from_utf8_lossy(&follower.seen).contains("the end\n"));
+    }
+    second.stop().await;
+    worker.rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_drains_ends_the_streams_and_a_reader_goes_on_elsewhere() {
+    let worker = Worker::start().await;
+    let mut second = worker.rig.another("second").await;
+    let target = format!("{}?follow=1", path(&worker));
+    let mut follower = Follower::open(&second, &target).await;
+    let next = worker.append(0, b"before\n").await;
+    follower.until("before\n", READABLE_WITHIN).await;
+    second.terminate().unwrap();
+    follower.until_ended().await;
+    assert!(second.ended().await.success());
+    worker.append(next, b"after\n").await;
+    assert_eq!(worker.text(&format!("?offset={next}")).await, "after\n");
+    worker.rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_was_killed_has_lost_nothing_that_was_answered() {
+    let worker = Worker::start().await;
+    let mut second = worker.rig.another("second").await;
+    let answer = worker.append_at(&second, 0, b"answered\n").await;
+    assert_eq!((answer.status, &answer.body["next"]), (200, &json!(9)), "{}", answer.body);
+    second.kill().unwrap();
+    assert_eq!(worker.text("").await, "answered\n");
+    assert_eq!(worker.append(9, b"and on\n").await, 16);
+    assert_eq!(worker.text("").await, "answered\nand on\n");
+    worker.rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn only_the_worker_of_a_run_writes_its_log_and_only_while_it_has_it() {
+    let worker = Worker::start().await;
+    let path = format!("{}?offset=0", path(&worker));
+    let put =
+        async |who, path: &str, body: &[u8]| worker.rig.client().call(who, "PUT", path, Some(body)).await.unwrap();
+    let other = worker.rig.make_client("other", &["queue:create-artifact:other/0"]).await;
+    let answer = put(&other, &path, b"x").await;
+    assert_eq!((answer.status, answer.code()), (403, "InsufficientScopes"));
+    let reader = worker.rig.make_client("reader", &["queue:status:*"]).await;
+    assert_eq!(put(&reader, &path, b"x").await.status, 403);
+    let unknown = format!("{TENURE_API}/tasks/{}/runs/0/live-log?offset=0", new_task());
+    assert_eq!(put(&worker.rig.root, &unknown, b"x").await.status, 404);
+    assert_eq!(put(&worker.rig.root, &path.replace("runs/0", "runs/1"), b"x").await.status, 409);
+    let answer = put(&worker.credentials, &path, &vec![b'x'; CHUNK_MAX + 1]).await;
+    assert_eq!((answer.status, answer.code()), (413, "InputTooLarge"));
+    for query in
+        ["", "?offset=", "?offset=-1", "?offset=1.5", "?offset=x", "?offset=9999999999999999999", "?offset=0&a=b"]
+    {
+        let answer = put(&worker.credentials, &format!("{}{query}", path.replace("?offset=0", "")), b"x").await;
+        assert_eq!(answer.status, 400, "{query}: {}", answer.body);
+        assert!(answer.body["message"].as_str().unwrap().contains(if query.contains('&') {
+            "`a`"
+        } else {
+            "`offset`"
+        }));
+    }
+    for query in ["?offset=x", "?offset=--1", "?follow=2", "?follow=", "?tail=1"] {
+        assert_eq!(worker.read(query).await.status, 400, "{query}");
+    }
+    assert_eq!(worker.append(0, b"mine\n").await, 5);
+    worker.report("completed").await;
+    let answer = worker.append_at(&worker.rig.server, 5, b"late\n").await;
+    // Its credentials are still good, and the run is not claimed any more.
+    assert_eq!((answer.status, answer.code()), (409, "RequestConflict"), "{}", answer.body);
+    assert!(answer.body["message"].as_str().unwrap().contains("is not claimed"), "{}", answer.body);
+    assert_eq!(worker.text("?follow=1").await, "mine\n", "what was written is read, and the run has ended");
+    worker.rig.server.stop().await;
+}
+
+/// The location of an answer, below the root URL.
+fn target(rig: &Rig, reply: &RawReply) -> String {
+    assert_eq!(reply.status, 303, "{}", reply.text());
+    let root = rig.server.root_url().trim_end_matches('/').to_owned();
+    reply.header("location").unwrap().strip_prefix(&root).unwrap().to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_artifact_leads_to_the_live_log_by_a_signed_url_where_it_is_not_public() {
+    let worker = Worker::start().await;
+    worker.append(0, b"to be seen\n").await;
+    worker.refer().await;
+    let plain = target(&worker.rig, &worker.leads(LIVE_LOG).await);
+    assert_eq!(plain, format!("{}?follow=1", path(&worker)));
+    let mut follower = Follower::open(&worker.rig.server, &plain).await;
+    follower.until("to be seen\n", READABLE_WITHIN).await;
+
+    let body = json!({"description": "Every caller", "scopes": ["queue:status:*"]});
+    assert_eq!(worker.rig.call("PUT", "/api/auth/v1/roles/anonymous", Some(&body)).await.status, 200);
+    eventually("callers without credentials have less", async || (worker.read("").await.status == 403).then_some(()))
+        .await;
+    assert_eq!(worker.leads(LIVE_LOG).await.status, 403);
+    let signed = target(&worker.rig, &worker.root(&worker.latest(LIVE_LOG)).await);
+    assert!(signed.starts_with(&format!("{plain}&bewit=")), "{signed}");
+    let mut follower = Follower::open(&worker.rig.server, &signed).await;
+    assert_eq!(follower.status(), 200);
+    follower.until("to be seen\n", READABLE_WITHIN).await;
+    // It is good for this log, and for nothing else.
+    let other = Raw::new("GET", &signed.replace("live-log", "release")).send(worker.rig.server.root_url()).await;
+    assert!(matches!(other.status, 401 | 404 | 405), "{}", other.status);
+    let moved = Raw::new("GET", &signed.replace("follow=1", "follow=0")).send(worker.rig.server.root_url()).await;
+    assert_eq!(moved.status, 401);
+    worker.rig.server.stop().await;
+}
+
+/// The text that an artifact leads to in the end.
+async fn stored(worker: &Worker, name: &str) -> Option<String> {
+    let reply = worker.leads(name).await;
+    if reply.status != 303 {
+        return None;
+    }
+    let reply = Raw::new("GET", &target(&worker.rig, &reply)).send(worker.rig.server.root_url()).await;
+    (reply.status == 200).then(|| reply.text())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_log_whose_worker_has_vanished_becomes_an_artifact_minutes_after_the_end() {
+    let worker = Worker::start().await;
+    worker.append(0, b"the last words\n").await;
+    worker.refer().await;
+    worker.append(20, b"of this one\n").await;
+    // Its lease ends, and nothing was uploaded.
+    worker.advance(1_201).await;
+    worker.advance(100).await;
+    assert_eq!(stored(&worker, BACKING_LOG).await, None, "a worker may still upload it");
+    worker.advance(90).await;
+    let text = stored(&worker, BACKING_LOG).await.expect("the log is an artifact");
+    let line = "\n[tenure] 5 bytes of the log are missing here\n";
+    let begin = format!("the last words\n{line}of this one\n\n[tenure] the worker did not upload this log: ");
+    assert!(text.starts_with(&begin), "{text}");
+    assert_eq!(stored(&worker, LIVE_LOG).await.as_deref(), Some(text.as_str()), "the reference is a link now");
+    assert_eq!(worker.read("").await.status, 404);
+    worker.rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_log_that_its_worker_uploads_is_left_as_it_was_uploaded() {
+    let worker = Worker::start().await;
+    worker.append(0, b"live\n").await;
+    worker.refer().await;
+    let body =
+        json!({"storageType": "s3", "contentType": "text/plain; charset=utf-8", "expires": minutes_from_now(50)});
+    let created = worker.created(BACKING_LOG, &body).await;
+    let put = created["putUrl"].as_str().unwrap().to_owned();
+    let reply = crate::artifacts::put(&worker.rig, &put, "text/plain; charset=utf-8", b"the whole log\n").await;
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    worker.report("completed").await;
+    assert_eq!(worker.text("").await, "live\n", "it stays for those who read it");
+    worker.advance(61).await;
+    assert_eq!(worker.read("").await.status, 404);
+    assert_eq!(stored(&worker, BACKING_LOG).await.as_deref(), Some("the whole log\n"));
+    worker.rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn switched_off_or_full_nothing_is_kept_and_nothing_fails() {
+    let off = Worker::of(Rig::start_with(|launch| launch.flag("--live-log-max", "0")).await).await;
+    let answer = off.append_at(&off.rig.server, 7, b"x").await;
+    assert_eq!((answer.status, answer.body), (200, json!({"next": 7, "kept": false})));
+    assert_eq!(off.read("").await.status, 404);
+    off.report("completed").await;
+    off.rig.server.stop().await;
+
+    let full = Worker::of(Rig::start_with(|launch| launch.flag("--live-log-max", "100KiB")).await).await;
+    let chunk = vec![b'x'; CHUNK_MAX];
+    let mut next = 0;
+    let answer = eventually("it is full", async || {
+        let answer = full.append_at(&full.rig.server, next, &chunk).await;
+        assert_eq!(answer.status, 200, "{}", answer.body);
+        next = answer.body["next"].as_u64().unwrap();
+        (answer.body["kept"] == json!(false)).then_some(answer)
+    })
+    .await;
+    assert_eq!(answer.body["next"].as_u64().unwrap(), 2 * CHUNK_MAX as u64, "two fit, and the third does not");
+    full.rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn streams_of_callers_without_credentials_are_bounded_and_leave_room_for_others() {
+    let worker = Worker::start().await;
+    worker.append(0, b"x\n").await;
+    let target = format!("{}?follow=1", path(&worker));
+    let mut open = Vec::new();
+    for _ in 0..ANONYMOUS_STREAMS {
+        let follower = Follower::open(&worker.rig.server, &target).await;
+        assert_eq!(follower.status(), 200);
+        open.push(follower);
+    }
+    assert_eq!(worker.read("").await.status, 503);
+    let answer: Result<Value, _> = tokio::time::timeout(TIMEOUT, read_as_root(&worker)).await;
+    assert_eq!(answer.expect("it is answered"), json!("x\n"));
+    open.truncate(ANONYMOUS_STREAMS / 2);
+    eventually("what was closed is free again", async || (worker.read("").await.status == 200).then_some(())).await;
+    worker.rig.server.stop().await;
+}
+
+async fn read_as_root(worker: &Worker) -> Value {
+    let mut client: Client = worker.rig.client();
+    let reply = client.exchange(&worker.rig.root, "GET", &path(worker), None).await.unwrap();
+    assert_eq!(reply.status, 200);
+    Value::from(String::from_utf8_lossy(&reply.body).into_owned())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_logs_at_once_are_kept_apart() {
+    let rig = Rig::start_with(|launch: Launch| launch.flag("--clock", "manual")).await;
+    let first = Worker::of(rig).await;
+    let task = new_task();
+    assert_eq!(first.rig.create(task, &crate::rig::definition("live/other")).await.status, 200);
+    let claim = first.rig.claim("live/other", 1).await.remove(0);
+    let other = crate::rig::credentials_of(&claim);
+    let path = format!("{TENURE_API}/tasks/{task}/runs/0/live-log");
+    for n in 0..5_u64 {
+        let (one, two) = (format!("one {n}\n"), format!("two {n}\n"));
+        let target = format!("{path}?offset={}", 6 * n);
+        let mut client = first.rig.client();
+        let (next, answer) = tokio::join!(
+            first.append(6 * n, one.as_bytes()),
+            client.call(&other, "PUT", &target, Some(two.as_bytes()))
+        );
+        assert_eq!((next, answer.unwrap().body), (6 * (n + 1), json!({"next": 6 * (n + 1), "kept": true})));
+    }
+    assert_eq!(first.text("").await, "one 0\none 1\none 2\none 3\none 4\n");
+    let answer = call(&mut first.rig.client(), &first.credentials, "PUT", &format!("{path}?offset=30"), None).await;
+    assert_eq!(answer.status, 403, "by the credentials of the other run");
+    let whole = Raw::new("GET", &path).send(first.rig.server.root_url()).await;
+    assert_eq!(whole.text(), "two 0\ntwo 1\ntwo 2\ntwo 3\ntwo 4\n");
+    first.rig.server.stop().await;
+}
