@@ -40,19 +40,14 @@ impl Worker {
     }
 
     /// What a caller without credentials reads.
-    async fn read(&self, query: &str) -> RawReply {
+    async fn read_log(&self, query: &str) -> RawReply {
         Raw::new("GET", &format!("{}{query}", path(self))).send(self.rig.server.root_url()).await
     }
 
     async fn text(&self, query: &str) -> String {
-        let reply = self.read(query).await;
+        let reply = self.read_log(query).await;
         assert_eq!(reply.status, 200, "{}", reply.text());
         reply.text()
-    }
-
-    async fn report(&self, how: &str) {
-        let answer = self.call("POST", &format!("{}/{how}", self.run), None).await;
-        assert_eq!(answer.status, 200, "{}", answer.body);
     }
 
     /// Where an artifact of the run leads, of a caller without credentials.
@@ -113,7 +108,7 @@ impl Follower {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn chunks_are_stored_once_wherever_they_begin_and_what_is_missing_is_a_line() {
     let worker = Worker::start().await;
-    assert_eq!(worker.read("").await.status, 404, "nothing was written");
+    assert_eq!(worker.read_log("").await.status, 404, "nothing was written");
     assert_eq!(worker.append(0, b"one\n").await, 4);
     // Again, because the answer was lost.
     assert_eq!(worker.append(0, b"one\n").await, 4);
@@ -131,7 +126,7 @@ async fn chunks_are_stored_once_wherever_they_begin_and_what_is_missing_is_a_lin
     {
         assert_eq!(worker.text(query).await, expected, "{query}");
     }
-    let reply = worker.read("?follow=0").await;
+    let reply = worker.read_log("?follow=0").await;
     assert_eq!(reply.header("content-type"), Some("text/plain; charset=utf-8"));
     assert_eq!(reply.header("content-security-policy"), Some("default-src 'none'; sandbox"));
     // The end is kept of a long log.
@@ -168,7 +163,7 @@ async fn a_reader_who_follows_gets_each_line_soon_and_the_end_with_the_run() {
     late.until("line 2 of three\n", READABLE_WITHIN).await;
     assert!(!String::from_utf8_lossy(&late.seen).contains("line 0"));
     worker.append(next, b"the end\n").await;
-    worker.report("completed").await;
+    worker.report("completed", None).await;
     for follower in [&mut here, &mut elsewhere, &mut late] {
         follower.until_ended().await;
         assert!(String::from_utf8_lossy(&follower.seen).contains("the end\n"));
@@ -234,10 +229,10 @@ async fn only_the_worker_of_a_run_writes_its_log_and_only_while_it_has_it() {
         }));
     }
     for query in ["?offset=x", "?offset=--1", "?follow=2", "?follow=", "?tail=1"] {
-        assert_eq!(worker.read(query).await.status, 400, "{query}");
+        assert_eq!(worker.read_log(query).await.status, 400, "{query}");
     }
     assert_eq!(worker.append(0, b"mine\n").await, 5);
-    worker.report("completed").await;
+    worker.report("completed", None).await;
     let answer = worker.append_at(&worker.rig.server, 5, b"late\n").await;
     // Its credentials are still good, and the run is not claimed any more.
     assert_eq!((answer.status, answer.code()), (409, "RequestConflict"), "{}", answer.body);
@@ -264,9 +259,11 @@ async fn the_artifact_leads_to_the_live_log_by_a_signed_url_where_it_is_not_publ
     follower.until("to be seen\n", READABLE_WITHIN).await;
 
     let body = json!({"description": "Every caller", "scopes": ["queue:status:*"]});
-    assert_eq!(worker.rig.call("PUT", "/api/auth/v1/roles/anonymous", Some(&body)).await.status, 200);
-    eventually("callers without credentials have less", async || (worker.read("").await.status == 403).then_some(()))
-        .await;
+    assert_eq!(worker.rig.call("POST", "/api/auth/v1/roles/anonymous", Some(&body)).await.status, 200);
+    eventually("callers without credentials have less", async || {
+        (worker.read_log("").await.status == 403).then_some(())
+    })
+    .await;
     assert_eq!(worker.leads(LIVE_LOG).await.status, 403);
     let signed = target(&worker.rig, &worker.root(&worker.latest(LIVE_LOG)).await);
     assert!(signed.starts_with(&format!("{plain}&bewit=")), "{signed}");
@@ -307,7 +304,7 @@ async fn a_log_whose_worker_has_vanished_becomes_an_artifact_minutes_after_the_e
     let begin = format!("the last words\n{line}of this one\n\n[tenure] the worker did not upload this log: ");
     assert!(text.starts_with(&begin), "{text}");
     assert_eq!(stored(&worker, LIVE_LOG).await.as_deref(), Some(text.as_str()), "the reference is a link now");
-    assert_eq!(worker.read("").await.status, 404);
+    assert_eq!(worker.read_log("").await.status, 404);
     worker.rig.server.stop().await;
 }
 
@@ -322,10 +319,10 @@ async fn a_log_that_its_worker_uploads_is_left_as_it_was_uploaded() {
     let put = created["putUrl"].as_str().unwrap().to_owned();
     let reply = crate::artifacts::put(&worker.rig, &put, "text/plain; charset=utf-8", b"the whole log\n").await;
     assert_eq!(reply.status, 200, "{}", reply.text());
-    worker.report("completed").await;
+    worker.report("completed", None).await;
     assert_eq!(worker.text("").await, "live\n", "it stays for those who read it");
     worker.advance(61).await;
-    assert_eq!(worker.read("").await.status, 404);
+    assert_eq!(worker.read_log("").await.status, 404);
     assert_eq!(stored(&worker, BACKING_LOG).await.as_deref(), Some("the whole log\n"));
     worker.rig.server.stop().await;
 }
@@ -335,8 +332,8 @@ async fn switched_off_or_full_nothing_is_kept_and_nothing_fails() {
     let off = Worker::of(Rig::start_with(|launch| launch.flag("--live-log-max", "0")).await).await;
     let answer = off.append_at(&off.rig.server, 7, b"x").await;
     assert_eq!((answer.status, answer.body), (200, json!({"next": 7, "kept": false})));
-    assert_eq!(off.read("").await.status, 404);
-    off.report("completed").await;
+    assert_eq!(off.read_log("").await.status, 404);
+    off.report("completed", None).await;
     off.rig.server.stop().await;
 
     let full = Worker::of(Rig::start_with(|launch| launch.flag("--live-log-max", "100KiB")).await).await;
@@ -364,11 +361,11 @@ async fn streams_of_callers_without_credentials_are_bounded_and_leave_room_for_o
         assert_eq!(follower.status(), 200);
         open.push(follower);
     }
-    assert_eq!(worker.read("").await.status, 503);
+    assert_eq!(worker.read_log("").await.status, 503);
     let answer: Result<Value, _> = tokio::time::timeout(TIMEOUT, read_as_root(&worker)).await;
     assert_eq!(answer.expect("it is answered"), json!("x\n"));
     open.truncate(ANONYMOUS_STREAMS / 2);
-    eventually("what was closed is free again", async || (worker.read("").await.status == 200).then_some(())).await;
+    eventually("what was closed is free again", async || (worker.read_log("").await.status == 200).then_some(())).await;
     worker.rig.server.stop().await;
 }
 

@@ -18,7 +18,7 @@ impl Worker {
         self.created(name, &body).await["putUrl"].as_str().unwrap().to_owned()
     }
 
-    async fn report(&self, end: &str, body: Option<&Value>) {
+    pub async fn report(&self, end: &str, body: Option<&Value>) {
         let answer = self.call("POST", &format!("{}/{end}", self.run), body).await;
         assert_eq!(answer.status, 200, "{}", answer.body);
     }
