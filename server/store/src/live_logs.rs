@@ -54,13 +54,13 @@ pub async fn append(
             ORDER BY l.seq, l.run FOR NO KEY UPDATE OF l
         ),
         placed AS MATERIALIZED (
-            SELECT h.n, h.seq, h.run, GREATEST(h.at, COALESCE(o.next, 0 /* offset */)) AS start,
+            SELECT h.n, h.seq, h.run, GREATEST(h.at, COALESCE(o.next, 0 /* count */)) AS start,
                    COALESCE(o.chunks, 0 /* count */) + 1 /* count */ AS number,
-                   substr(h.bytes, 1 /* first byte */ + LEAST(
-                       GREATEST(COALESCE(o.next, 0 /* offset */) - h.at, 0 /* bytes */), octet_length(h.bytes))::int) AS bytes
+                   substr(h.bytes, 1 /* count */ + LEAST(
+                       GREATEST(COALESCE(o.next, 0 /* count */) - h.at, 0 /* count */), octet_length(h.bytes))::int) AS bytes
             FROM held h LEFT JOIN old o ON o.seq = h.seq AND o.run = h.run
         ),
-        fresh AS MATERIALIZED (SELECT * FROM placed WHERE octet_length(bytes) > 0 /* bytes */),
+        fresh AS MATERIALIZED (SELECT * FROM placed WHERE octet_length(bytes) > 0 /* count */),
         stored AS (
             INSERT INTO live_log_chunks (seq, run, start, number, bytes)
             SELECT seq, run, start, number, bytes FROM fresh
@@ -77,7 +77,7 @@ pub async fn append(
         counted AS (
             INSERT INTO live_logs AS l (seq, run, next, chunks, kept, look_at)
             SELECT f.seq, f.run, f.start + octet_length(f.bytes), f.number,
-                   octet_length(f.bytes) + $6 - COALESCE(g.size, 0 /* bytes */), db_now.now + make_interval(secs => $9)
+                   octet_length(f.bytes) + $6 - COALESCE(g.size, 0 /* count */), db_now.now + make_interval(secs => $9)
             FROM fresh f LEFT JOIN gone g ON g.seq = f.seq AND g.run = f.run, db_now
             ON CONFLICT (seq, run) DO UPDATE SET next = GREATEST(l.next, EXCLUDED.next),
                 chunks = GREATEST(l.chunks, EXCLUDED.chunks), kept = l.kept + EXCLUDED.kept
@@ -158,7 +158,7 @@ pub async fn read(conn: &mut PgConnection, readers: &[Position], limit: i64) -> 
             SELECT x.start, x.bytes FROM live_log_chunks x
             WHERE x.seq = i.seq AND x.run = i.run AND x.start >= COALESCE(
                       (SELECT y.start FROM live_log_chunks y WHERE y.seq = i.seq AND y.run = i.run AND y.start <= i.next
-                       ORDER BY y.start DESC LIMIT 1), 0 /* offset */)
+                       ORDER BY y.start DESC LIMIT 1), 0 /* count */)
               AND x.start + octet_length(x.bytes) > i.next
             ORDER BY x.start LIMIT $4
         ) x
@@ -193,7 +193,7 @@ pub async fn are_held(conn: &mut PgConnection, readers: &[Position]) -> Result<V
 pub async fn total(conn: &mut PgConnection) -> Result<i64, sqlx::Error> {
     sqlx::query_scalar!(
         r#"-- total_live_logs
-        SELECT COALESCE(sum(kept), 0 /* bytes */)::bigint AS "kept!" FROM live_logs"#
+        SELECT COALESCE(sum(kept), 0 /* count */)::bigint AS "kept!" FROM live_logs"#
     )
     .fetch_one(conn)
     .await
