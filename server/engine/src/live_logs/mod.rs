@@ -3,8 +3,9 @@
 
 mod reader;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use sqlx::PgPool;
@@ -21,6 +22,9 @@ use reader::{PIECES_WAITING, Reader, Stream};
 use tenure_domain::live_log::{Cursor, From};
 use tenure_store::live_logs::{self, Chunk, Position};
 
+/// How often what all logs take is added up: that reads a row for each of them, also those of rows that are gone and that an old snapshot
+/// keeps. What this server stores meanwhile is added at once.
+const COUNTED_EVERY: Duration = Duration::from_secs(30);
 /// Streams that may be open at one server.
 pub const STREAMS_MAX: usize = 200;
 
@@ -35,6 +39,7 @@ struct Shared {
     max: i64,
     /// How many they take: as the pass found last, and what this server has stored since.
     total: AtomicI64,
+    counted: Mutex<Option<Instant>>,
     stored: Arc<Notify>,
     opened: mpsc::UnboundedSender<Stream>,
     rooms: Rooms,
@@ -61,7 +66,16 @@ impl LiveLogs {
         lifetime.tasks.spawn(reader.work());
         let max = i64::try_from(max).unwrap_or(i64::MAX);
         let rooms = Rooms::new(STREAMS_MAX, STREAMS_MAX);
-        Self(Arc::new(Shared { append, pool: pool.clone(), max, total: AtomicI64::new(0), stored, opened, rooms }))
+        Self(Arc::new(Shared {
+            append,
+            pool: pool.clone(),
+            max,
+            total: AtomicI64::new(0),
+            counted: Mutex::default(),
+            stored,
+            opened,
+            rooms,
+        }))
     }
 
     /// Adds a chunk to the log of a run that a worker holds.
@@ -102,9 +116,16 @@ impl LiveLogs {
         Ok(body)
     }
 
-    /// Takes over how many bytes all logs take.
-    pub(crate) fn set_total(&self, bytes: i64) {
+    /// Adds up what all logs take, from time to time.
+    pub(crate) async fn count(&self) -> Result<(), sqlx::Error> {
+        let is_recent = |counted: Option<Instant>| counted.is_some_and(|counted| counted.elapsed() < COUNTED_EVERY);
+        if is_recent(*self.0.counted.lock().unwrap_or_else(PoisonError::into_inner)) {
+            return Ok(());
+        }
+        let bytes = live_logs::total(&mut *self.0.pool.acquire().await?).await?;
         self.0.total.store(bytes, Ordering::Relaxed);
+        *self.0.counted.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
         metrics::gauge!("tenure_live_log_bytes").set(bytes as f64);
+        Ok(())
     }
 }

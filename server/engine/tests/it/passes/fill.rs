@@ -82,6 +82,9 @@ const PURGED: &str = "
     DELETE FROM blobs WHERE due < now();
     INSERT INTO blobs (id, name, state, content_type, size, sha256, began, stored)
         SELECT gen_random_uuid(), 'b' || n, 1, 't', 1, sha256('b'), at, at FROM gone;
+    INSERT INTO live_logs SELECT -n, 0, 1, 1, 1, at FROM gone;
+    DELETE FROM live_logs;
+    INSERT INTO live_logs SELECT seq, 0, 1, 1, 1, now() + interval '1 day' FROM made WHERE place = 'claimed' AND n % 10 = 0;
     INSERT INTO idempotency_keys SELECT 'gone', n::text, 'd', gen_random_uuid(), '{}', at FROM gone;
     DELETE FROM idempotency_keys WHERE client_id = 'gone';
     INSERT INTO idempotency_keys SELECT 'kept', n::text, 'd', gen_random_uuid(), '{}', now() FROM gone;
