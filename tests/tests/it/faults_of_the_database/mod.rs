@@ -7,6 +7,7 @@ mod cluster;
 mod connections;
 mod disk_full;
 mod hosts;
+mod live_logs;
 mod notifications;
 mod outages;
 mod positions;
