@@ -17,8 +17,8 @@ use super::work_directory::WorkDirectory;
 pub(super) enum Execution {
     /// All of them succeeded.
     Succeeded,
-    /// One of them did not, for this reason.
-    Failed(String),
+    /// One of them did not, for this reason; with its exit code, if it has ended with one.
+    Failed(String, Option<i32>),
     /// They were stopped.
     Stopped,
     /// The worker could not run them, for this reason.
@@ -58,16 +58,17 @@ pub(super) async fn execute(
             }
             () = tokio::time::sleep_until(deadline) => {
                 process.stop(settings.stop_grace).await;
-                return Execution::Failed(format!("maxRunTime of {} s is over", payload.max_run_time.as_secs()));
+                let why = format!("maxRunTime of {} s is over", payload.max_run_time.as_secs());
+                return Execution::Failed(why, None);
             }
         };
         match ended {
             Ok(Some(status)) if status.success() => directory.note(&describe(status)),
-            Ok(Some(status)) => return Execution::Failed(describe(status)),
+            Ok(Some(status)) => return Execution::Failed(describe(status), status.code()),
             // Real-time signals have no name.
-            Ok(None) => return Execution::Failed("killed by a signal".to_owned()),
+            Ok(None) => return Execution::Failed("killed by a signal".to_owned(), None),
             // The task could do that itself, so that it is not tried again.
-            Err(error) => return Execution::Failed(error.to_string()),
+            Err(error) => return Execution::Failed(error.to_string(), None),
         }
     }
     Execution::Succeeded
@@ -91,8 +92,8 @@ fn not_started(program: &str, error: &io::Error) -> Execution {
         | io::ErrorKind::IsADirectory
         | io::ErrorKind::InvalidInput
         | io::ErrorKind::InvalidFilename
-        | io::ErrorKind::ArgumentListTooLong => Execution::Failed(problem),
-        _ if error.raw_os_error() == Some(nix::libc::ENOEXEC) => Execution::Failed(problem),
+        | io::ErrorKind::ArgumentListTooLong => Execution::Failed(problem, None),
+        _ if error.raw_os_error() == Some(nix::libc::ENOEXEC) => Execution::Failed(problem, None),
         _ => Execution::WorkerFault(problem),
     }
 }

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::execute::{Execution, execute};
 use super::payload::Payload;
 use super::process::Guards;
-use super::verdict::{Outcome, Problem, Verdict};
+use super::verdict::{Ending, Outcome, Problem, Verdict};
 use super::work_directory::WorkDirectory;
 use super::{Settings, inputs, outputs};
 use tenure_client::{Client, ExceptionReason, Task};
@@ -30,7 +30,7 @@ pub(super) struct Job {
 
 impl Job {
     /// Does it all; none if it was stopped before the end.
-    pub(super) async fn perform(&self) -> Option<Outcome> {
+    pub(super) async fn perform(&self) -> Option<Ending> {
         let verdict = self.carry_out().await?;
         self.directory.note(&last_line(&verdict));
         let logged = self.unless_stopped(outputs::upload_log(self)).await?;
@@ -38,13 +38,11 @@ impl Job {
         if let Err(problem) = &logged {
             tracing::error!(problem.why, "the task's log was not uploaded");
         }
-        match verdict.and(logged) {
-            Ok(()) => Some(Outcome::Completed),
-            Err(problem) => {
-                log_problem(&problem);
-                Some(problem.outcome)
-            }
+        let verdict = verdict.and(logged.map_err(Problem::after_success));
+        if let Err(problem) = &verdict {
+            log_problem(problem);
         }
+        Some(Ending::of(&verdict))
     }
 
     async fn carry_out(&self) -> Option<Verdict> {
@@ -64,12 +62,12 @@ impl Job {
         }
         let executed = match execute(&payload, &self.directory, &self.guards, &self.stop, &self.settings).await {
             Execution::Succeeded => Ok(()),
-            Execution::Failed(why) => Err(Problem::failed(why)),
+            Execution::Failed(why, exit_code) => Err(Problem::failed(why).with_exit_code(exit_code)),
             Execution::WorkerFault(why) => Err(Problem::exception(ExceptionReason::InternalError, why)),
             Execution::Stopped => return None,
         };
         let uploaded = self.unless_stopped(outputs::upload(self, &payload.outputs)).await?;
-        Some(executed.and(uploaded))
+        Some(executed.and(uploaded.map_err(Problem::after_success)))
     }
 
     /// Nothing that goes to or comes from the queue may hold up a stop.
@@ -85,17 +83,17 @@ impl Job {
 fn last_line(verdict: &Verdict) -> String {
     match verdict {
         Ok(()) => "completed".to_owned(),
-        Err(Problem { outcome: Outcome::Exception(ExceptionReason::InternalError), why }) => {
+        Err(Problem { outcome: Outcome::Exception(ExceptionReason::InternalError), why, .. }) => {
             format!("the worker is at fault: {why}")
         }
-        Err(Problem { outcome: Outcome::NoSpace, why }) => format!("the worker has no room for this task: {why}"),
-        Err(Problem { outcome: Outcome::Exception(_), why }) => why.clone(),
+        Err(Problem { outcome: Outcome::NoSpace, why, .. }) => format!("the worker has no room for this task: {why}"),
+        Err(Problem { outcome: Outcome::Exception(_), why, .. }) => why.clone(),
         Err(Problem { why, .. }) => format!("failed: {why}"),
     }
 }
 
 /// For the worker's own log.
-fn log_problem(Problem { outcome, why }: &Problem) {
+fn log_problem(Problem { outcome, why, .. }: &Problem) {
     match outcome {
         Outcome::Exception(ExceptionReason::InternalError) => tracing::error!(why, "the worker is at fault"),
         Outcome::NoSpace | Outcome::Exception(ExceptionReason::ResourceUnavailable) => {

@@ -7,6 +7,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde_json::Value;
+use serde_json::value::to_raw_value;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -16,7 +18,7 @@ use super::job::Job;
 use super::outputs::upload_log;
 use super::process::Guards;
 use super::results::Results;
-use super::verdict::Outcome;
+use super::verdict::{Ending, Outcome};
 use super::watch::{InWords, Watch};
 use super::work_directory::WorkDirectory;
 use tenure_api::states::RunState;
@@ -61,13 +63,13 @@ pub(super) async fn run(mut claim: Claim, context: &Context) {
             let out_of_space = no_space(&error);
             let outcome =
                 if out_of_space { Outcome::NoSpace } else { Outcome::Exception(ExceptionReason::InternalError) };
-            (Ok(outcome), None)
+            (Ok(outcome.into()), None)
         }
     };
     match verdict {
-        Ok(outcome) => {
-            context.health.ended(outcome, begun.elapsed());
-            report(claim, outcome, context).await;
+        Ok(ending) => {
+            context.health.ended(ending.outcome, begun.elapsed());
+            report(claim, ending, context).await;
         }
         Err(gone) => tracing::warn!(because = %gone, "claim lost; nothing is reported"),
     }
@@ -94,14 +96,14 @@ fn open(claim: &Claim, context: &Context) -> std::io::Result<Job> {
 }
 
 /// Does the work while the claim holds.
-async fn work(claim: &mut Claim, job: &Job, context: &Context) -> Result<Outcome, Gone> {
+async fn work(claim: &mut Claim, job: &Job, context: &Context) -> Result<Ending, Gone> {
     let mut watching = context.watch.begin(claim.task_id(), claim.run_id());
     let work = job.perform();
     tokio::pin!(work);
     let gone = tokio::select! {
-        outcome = &mut work => return Ok(outcome.unwrap_or_else(|| {
+        ending = &mut work => return Ok(ending.unwrap_or_else(|| {
             job.directory.note("the worker shuts down");
-            Outcome::Stopped
+            Outcome::Stopped.into()
         })),
         lost = keep(claim) => Gone::Lost(lost),
         ended = watching.ended() => Gone::Ended(ended),
@@ -163,10 +165,11 @@ async fn renew(claim: &mut Claim) -> Option<Lost> {
 }
 
 /// Reports until it gets through, the lease is over, or a shutdown has waited long enough.
-async fn report(claim: Claim, outcome: Outcome, Context { results, shutdown, .. }: &Context) {
+async fn report(claim: Claim, ending: Ending, Context { results, shutdown, .. }: &Context) {
+    let outcome = ending.outcome;
     let ends = claim.lease().ends();
     tokio::select! {
-        () = send_report(claim, outcome, results) => {}
+        () = send_report(claim, ending, results) => {}
         () = tokio::time::sleep_until(ends) => {
             tracing::warn!(?outcome, "the claim ended before its outcome could be reported");
         }
@@ -181,8 +184,8 @@ pub(super) async fn last_call(shutdown: &CancellationToken) {
 }
 
 /// Leaves the result to the worker's next call for work if there is one now, and otherwise reports it by itself.
-async fn send_report(mut claim: Claim, outcome: Outcome, results: &Results) {
-    if let Some(result) = result_of(&claim, outcome)
+async fn send_report(mut claim: Claim, Ending { outcome, result: returned }: Ending, results: &Results) {
+    if let Some(result) = result_of(&claim, outcome, &returned)
         && let Some(answer) = results.send(result).await
     {
         match claim.settle(answer) {
@@ -194,8 +197,8 @@ async fn send_report(mut claim: Claim, outcome: Outcome, results: &Results) {
     let mut failures = 0;
     loop {
         let sent = match outcome {
-            Outcome::Completed => claim.complete().await,
-            Outcome::Failed => claim.fail().await,
+            Outcome::Completed => claim.complete_with(&returned).await,
+            Outcome::Failed => claim.fail_with(&returned).await,
             Outcome::Exception(reason) => claim.exception(reason).await,
             // The only reason after which the task is tried again.
             Outcome::NoSpace | Outcome::Stopped => claim.exception(ExceptionReason::WorkerShutdown).await,
@@ -217,10 +220,14 @@ async fn send_report(mut claim: Claim, outcome: Outcome, results: &Results) {
 }
 
 /// What goes with a call for work; a worker that gives a task back does not ask for more.
-fn result_of(claim: &Claim, outcome: Outcome) -> Option<RunResult> {
+fn result_of(claim: &Claim, outcome: Outcome, returned: &Value) -> Option<RunResult> {
+    let with = |outcome| {
+        let result = Some(to_raw_value(returned).expect("a JSON value is JSON"));
+        Some(RunResult { result, ..claim.result(outcome, None) })
+    };
     match outcome {
-        Outcome::Completed => Some(claim.result(RunOutcome::Completed, None)),
-        Outcome::Failed => Some(claim.result(RunOutcome::Failed, None)),
+        Outcome::Completed => with(RunOutcome::Completed),
+        Outcome::Failed => with(RunOutcome::Failed),
         Outcome::Exception(ExceptionReason::WorkerShutdown) | Outcome::NoSpace | Outcome::Stopped => None,
         Outcome::Exception(reason) => Some(claim.result(RunOutcome::Exception, Some(reason))),
     }

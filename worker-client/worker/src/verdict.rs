@@ -2,9 +2,14 @@
 //!
 //! The first thing that goes wrong decides: a task whose command failed stays failed, whatever becomes of its artifacts.
 
+use serde_json::{Value, json};
+
 use super::health::no_space;
 use tenure_client::error::chain;
 use tenure_client::{Error, ExceptionReason};
+
+/// How much of a failure's text is reported, in characters: a task may name a program as long as its payload.
+const FAILURE_MAX: usize = 1000;
 
 /// What there is to report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,24 +23,67 @@ pub(super) enum Outcome {
     Stopped,
 }
 
+/// How a task ended.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Ending {
+    pub outcome: Outcome,
+    /// What the task returns, if it is completed or has failed.
+    pub result: Value,
+}
+
 /// Why a task is not completed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Problem {
     pub outcome: Outcome,
     pub why: String,
+    /// Of the last command, if it has ended with one.
+    pub exit_code: Option<i32>,
 }
 
 /// How a part of the work went.
 pub(super) type Verdict = Result<(), Problem>;
 
+impl From<Outcome> for Ending {
+    fn from(outcome: Outcome) -> Self {
+        Self { outcome, result: Value::Null }
+    }
+}
+
+impl Ending {
+    /// How a task ended that was neither stopped nor lost.
+    pub(super) fn of(verdict: &Verdict) -> Self {
+        match verdict {
+            Ok(()) => Self { outcome: Outcome::Completed, result: json!({"exitCode": 0}) },
+            Err(Problem { outcome: Outcome::Failed, why, exit_code }) => {
+                let mut result = json!({"failure": why.chars().take(FAILURE_MAX).collect::<String>()});
+                if let Some(code) = exit_code {
+                    result["exitCode"] = (*code).into();
+                }
+                Self { outcome: Outcome::Failed, result }
+            }
+            Err(Problem { outcome, .. }) => (*outcome).into(),
+        }
+    }
+}
+
 impl Problem {
     /// The task's own doing.
     pub(super) fn failed(why: impl Into<String>) -> Self {
-        Self { outcome: Outcome::Failed, why: why.into() }
+        Self { outcome: Outcome::Failed, why: why.into(), exit_code: None }
+    }
+
+    /// The same, when the last command has ended with this exit code.
+    pub(super) fn with_exit_code(self, exit_code: Option<i32>) -> Self {
+        Self { exit_code, ..self }
+    }
+
+    /// The same, when all commands have succeeded.
+    pub(super) fn after_success(self) -> Self {
+        self.with_exit_code(Some(0))
     }
 
     pub(super) fn exception(reason: ExceptionReason, why: impl Into<String>) -> Self {
-        Self { outcome: Outcome::Exception(reason), why: why.into() }
+        Self { outcome: Outcome::Exception(reason), why: why.into(), exit_code: None }
     }
 
     /// An input that could not be fetched.
@@ -43,7 +91,8 @@ impl Problem {
         if let Error::File { source, .. } = error
             && no_space(source)
         {
-            return Self { outcome: Outcome::NoSpace, why: format!("{what}: {}", chain(error)) };
+            let why = format!("{what}: {}", chain(error));
+            return Self { outcome: Outcome::NoSpace, why, exit_code: None };
         }
         Self::exception(input_reason(error), format!("{what}: {}", chain(error)))
     }
@@ -91,6 +140,26 @@ mod tests {
 
     fn refused(status: u16) -> Error {
         Error::Refused { status, code: String::new(), message: String::new(), retry_after: None }
+    }
+
+    #[test]
+    fn a_result_says_how_the_commands_ended_and_an_exception_has_none() {
+        let failed = |why: &str, code| Err(Problem::failed(why).with_exit_code(code));
+        let long = "x".repeat(100_000);
+        for (verdict, outcome, result) in [
+            (Ok(()), Outcome::Completed, json!({"exitCode": 0})),
+            (failed("exit code 3", Some(3)), Outcome::Failed, json!({"failure": "exit code 3", "exitCode": 3})),
+            (failed("killed by signal 9", None), Outcome::Failed, json!({"failure": "killed by signal 9"})),
+            (
+                failed("a: it is missing", Some(0)),
+                Outcome::Failed,
+                json!({"failure": "a: it is missing", "exitCode": 0}),
+            ),
+            (failed(&long, None), Outcome::Failed, json!({"failure": long[..FAILURE_MAX]})),
+            (Err(Problem::exception(InternalError, "w")), Outcome::Exception(InternalError), Value::Null),
+        ] {
+            assert_eq!(Ending::of(&verdict), Ending { outcome, result });
+        }
     }
 
     #[test]

@@ -44,10 +44,11 @@ async fn a_busy_worker_reports_and_claims_in_one_request() {
     let requests = running.queue.wait_for("/work", 3).await;
     // It has room again, and waits for work.
     running.queue.wait_for("p%2Fw", 2).await;
-    let result = |at: usize, outcome: &str| json!({"taskId": TASK_IDS[at], "runId": 0, "outcome": outcome});
-    let mut malformed = result(2, "exception");
-    malformed["reason"] = "malformed-payload".into();
-    for (request, result) in requests.iter().zip([result(0, "completed"), result(1, "failed"), malformed]) {
+    let completed = json!({"taskId": TASK_IDS[0], "runId": 0, "outcome": "completed", "result": {"exitCode": 0}});
+    let failed = json!({"taskId": TASK_IDS[1], "runId": 0, "outcome": "failed",
+                        "result": {"failure": "exit code 3", "exitCode": 3}});
+    let malformed = json!({"taskId": TASK_IDS[2], "runId": 0, "outcome": "exception", "reason": "malformed-payload"});
+    for (request, result) in requests.iter().zip([completed, failed, malformed]) {
         let body = json!({"taskQueueId": "p/w", "workerGroup": "g", "workerId": "w", "results": [result], "claim": 1, "wait": 0});
         assert_eq!((&request.body, request.signed_by.as_str()), (&body, "worker"));
         assert_eq!(request.call, "POST /api/tenure/v1/work");

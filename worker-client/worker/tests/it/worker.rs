@@ -144,11 +144,15 @@ async fn commands_run_in_order_in_a_directory_of_their_own() {
 #[tokio::test]
 async fn each_ending_has_its_report() {
     let not_run = json!({"command": [["sh", "-c", "exit 3"], ["touch", "second"]]});
+    let failed = |why: &str| json!({"result": {"failure": why}});
+    let no_program = "\"no-such-program\" cannot be started: No such file or directory (os error 2)";
+    let no_leave = "\"/etc/passwd\" cannot be started: Permission denied (os error 13)";
     for (payload, report, body, logged) in [
-        (not_run, "failed", Value::Null, "exit code 3"),
-        (shell("kill -9 $$"), "failed", Value::Null, "killed by signal 9"),
-        (json!({"command": [["no-such-program"]]}), "failed", Value::Null, "\"no-such-program\" cannot be started"),
-        (json!({"command": [["/etc/passwd"]]}), "failed", Value::Null, "\"/etc/passwd\" cannot be started"),
+        (shell("true"), "completed", json!({"result": {"exitCode": 0}}), "exit code 0"),
+        (not_run, "failed", json!({"result": {"failure": "exit code 3", "exitCode": 3}}), "exit code 3"),
+        (shell("kill -9 $$"), "failed", failed("killed by signal 9"), "killed by signal 9"),
+        (json!({"command": [["no-such-program"]]}), "failed", failed(no_program), no_program),
+        (json!({"command": [["/etc/passwd"]]}), "failed", failed(no_leave), no_leave),
         (json!({"command": "ls"}), "exception", json!({"reason": "malformed-payload"}), "payload.command must"),
         (
             json!({"command": [["ls"]], "image": "x"}),
@@ -244,7 +248,8 @@ async fn max_run_time_stops_the_group_and_fails_the_task() {
     let payload = json!({"command": [["/bin/sh", "-c", STUBBORN]], "maxRunTime": 1});
     let running = Running::with_task(Queue::start().await, LEASE, &payload).await;
     let inner = pid_in(&running.directory().join("inner")).await;
-    running.queue.wait_for("failed", 1).await;
+    let reports = running.queue.wait_for("failed", 1).await;
+    assert_eq!(reports[0].body, json!({"result": {"failure": "maxRunTime of 1 s is over"}}));
     assert!(!runs(inner));
     assert!(running.log().contains("maxRunTime of 1 s is over"), "{}", running.log());
     running.stop().await;
