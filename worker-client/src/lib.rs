@@ -23,7 +23,7 @@ mod sessions;
 mod signed_url;
 mod submit;
 mod tenure;
-mod watch;
+pub mod watch;
 mod wire;
 mod work;
 

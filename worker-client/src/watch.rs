@@ -1,4 +1,8 @@
 //! Learning that runs have ended which this worker holds, without a session: one request that waits for all of them.
+//!
+//! [`Client::watch_claims`] is the request; a [`Watch`] sends it for as long as there are runs to watch.
+
+mod runs;
 
 use std::time::Duration;
 
@@ -8,6 +12,8 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tenure_api::ids::{RunId, TaskId};
 use tenure_api::watch::{EndedClaim, WATCH_WAIT_MAX, WATCHED_MAX, WatchClaimsRequest, WatchedRun};
+
+pub use runs::{InWords, Watch, Watching};
 
 use crate::client::{Call, Own, TENURE_API, TIMEOUT};
 use crate::{Claim, Client, Error};

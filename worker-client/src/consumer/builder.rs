@@ -103,7 +103,7 @@ impl ConsumerBuilder {
     }
 
     /// Gives the consumer a session that is noticed to be gone after this time without renewals: 15 s to an hour. Without one, each
-    /// job is noticed to be gone when its lease ends, and commands and cancellations do not arrive.
+    /// job is noticed to be gone when its lease ends, and commands do not arrive.
     ///
     /// ```
     /// # use std::time::Duration;

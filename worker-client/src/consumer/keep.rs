@@ -1,7 +1,7 @@
 //! One job from its claim to its report: the handler works, and its claim is renewed meanwhile.
 //!
-//! A claim ends for its handler in one of two ways. **Refused**: the server says that the run is another's, or has ended; then
-//! nothing more is sent for it. **Unrenewable**: no renewal was answered until `takenUntil` less the grace, or the session cannot
+//! A claim ends for its handler in one of two ways. **Gone**: the server says that the run is another's, or has ended, when it is asked
+//! ([`super::ended`]) or to a renewal; then nothing more is sent for it. **Unrenewable**: no renewal was answered until `takenUntil` less the grace, or the session cannot
 //! be reached; then the handler has the grace to stop before another worker may start, and what it returns in that time is still
 //! reported.
 //!
@@ -15,6 +15,7 @@ use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument as _;
 
+use super::ended::until_ended;
 use super::handler::{Given, StopReason};
 use super::outcome::Outcome;
 use super::report::report;
@@ -40,10 +41,18 @@ pub(super) async fn run(shared: Arc<Shared>, mut claim: Claim, control: Arc<Cont
     let running = Arc::clone(&shared.handler).run(Given::of(&claim), control.stop());
     // A task of its own: one that blocks its thread or panics does not keep its claim from being renewed or reported.
     let mut handler = AbortOnDropHandle::new(tokio::spawn(running.in_current_span()));
+    let mut watching = shared.watching(&claim);
     let ended = tokio::select! {
         biased;
-        ended = &mut handler => ended,
-        () = keep(&mut claim, &control, &shared.settings) => outlive(&mut handler, &claim, &control, &shared).await,
+        ended = &mut handler => Some(ended),
+        () = keep(&mut claim, &control, &shared.settings) => None,
+        () = until_ended(watching.as_mut(), &control) => None,
+    };
+    // From here on the server hears of the run's end from us.
+    drop(watching);
+    let ended = match ended {
+        Some(ended) => ended,
+        None => outlive(&mut handler, &claim, &control, &shared).await,
     };
     control.reporting.store(true, Ordering::Relaxed);
     let outcome = ended.unwrap_or_else(|error| after_panic(&shared.settings, error));

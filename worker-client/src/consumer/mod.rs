@@ -30,6 +30,8 @@
 //!   the [session](ConsumerBuilder::session) cannot be reached, the handler is asked to [stop](Stop) a
 //!   [grace](ConsumerBuilder::grace) before the server may give the run to another worker. A run that is refused stops at once, and
 //!   nothing more is sent for it. A handler that goes on all the same is counted ([`Status::claims_overrun`]); its report is fenced.
+//! - **A run that ends from outside** (its task was cancelled, its deadline has passed, another worker has it) stops its handler within a
+//!   second, with or without a session. Where the server cannot say so, that is noticed at the next renewal.
 //! - **Every outcome is reported** until it is answered or the lease is over. Those of short jobs share requests.
 //! - **A shutdown** asks all handlers to stop and waits for them, however long they take; then the session is closed.
 //! - **Commands** from operators arrive by the session's inbox: freeze, unfreeze, balance, stop a task, shut down.
@@ -44,6 +46,7 @@ pub mod balancer;
 mod builder;
 mod by_name;
 mod claims;
+mod ended;
 mod handler;
 mod keep;
 mod offers;
@@ -154,6 +157,7 @@ impl Consumer {
             worked = both => worked,
             () = report::run(&shared.settings, waiting) => unreachable!("`shared` has a sender of reports"),
             () = balance::run(&shared) => unreachable!("it has no end"),
+            () = ended::run(&shared) => unreachable!("it has no end"),
         };
         drop(ends);
         attended.and(claimed)

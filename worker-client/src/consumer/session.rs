@@ -7,10 +7,11 @@
 use std::time::Duration;
 
 use tenure_api::ids::SessionId;
-use tenure_api::states::{ReasonResolved, WorkerCommand};
+use tenure_api::states::WorkerCommand;
 use tokio::time::Instant;
 
 use super::claims::refuses;
+use super::ended::reason_of;
 use super::handler::StopReason;
 use super::report::LAST_REPORT;
 use super::shared::{Membership, SessionSettings, Settings, Shared};
@@ -234,13 +235,5 @@ impl Member<'_> {
             }
             None => tracing::warn!(item.id = id, "an item of the inbox is of a kind that this version does not know"),
         }
-    }
-}
-
-fn reason_of(resolved: ReasonResolved) -> StopReason {
-    match resolved {
-        ReasonResolved::Canceled => StopReason::Canceled,
-        ReasonResolved::DeadlineExceeded => StopReason::DeadlineExceeded,
-        _ => StopReason::Lost,
     }
 }

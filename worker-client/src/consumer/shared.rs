@@ -14,6 +14,7 @@ use super::balancer::Balancer;
 use super::handler::{Run, Stop, StopReason};
 use super::outcome::OnPanic;
 use super::report::Reports;
+use crate::watch::{Watch, Watching};
 use crate::{Claim, Client, WorkerName};
 
 /// The settings of a consumer.
@@ -66,6 +67,8 @@ pub(super) enum Hold {
 
 pub(super) struct Shared {
     pub settings: Settings,
+    /// The runs under way, if there is no session that says when they end.
+    pub watch: Watch,
     pub handler: Arc<dyn Run>,
     pub reports: Reports,
     pub frozen: watch::Sender<bool>,
@@ -104,6 +107,7 @@ impl Shared {
         let membership = if settings.session.is_some() { Membership::Waiting } else { Membership::Alone };
         Self {
             settings,
+            watch: Watch::default(),
             handler,
             reports,
             frozen: watch::Sender::new(false),
@@ -145,6 +149,11 @@ impl Shared {
         });
         self.jobs().insert((claim.task_id(), claim.run_id()), Arc::clone(&control));
         control
+    }
+
+    /// Watches the run of a claim, if no session says when it ends.
+    pub(super) fn watching(&self, claim: &Claim) -> Option<Watching> {
+        self.settings.session.is_none().then(|| self.watch.begin(claim.task_id(), claim.run_id()))
     }
 
     /// Takes the job off the list when it is dropped.

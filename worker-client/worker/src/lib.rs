@@ -32,7 +32,6 @@ mod source;
 mod task;
 mod user;
 mod verdict;
-mod watch;
 mod work_directory;
 
 use std::num::NonZeroUsize;
@@ -52,11 +51,11 @@ use process::Guards;
 use results::{Ended, Results, Waiting};
 use source::{Offer, Source};
 pub use user::TaskUser;
-use watch::Watch;
 
 use tenure_api::work::RESULTS_MAX;
 use tenure_client::artifacts::blocking;
 use tenure_client::error::chain;
+use tenure_client::watch::Watch;
 use tenure_client::{Client, Error, RetryPolicy, WorkerName, retry};
 
 /// How long the processes of a task may take to end after they were asked to.

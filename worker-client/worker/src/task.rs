@@ -19,11 +19,11 @@ use super::outputs::upload_log;
 use super::process::Guards;
 use super::results::Results;
 use super::verdict::{Ending, Outcome};
-use super::watch::{InWords, Watch};
 use super::work_directory::WorkDirectory;
 use tenure_api::states::RunState;
 use tenure_client::artifacts::blocking;
 use tenure_client::error::chain;
+use tenure_client::watch::{InWords, Watch};
 use tenure_client::{
     Claim, EndedClaim, ExceptionReason, Lost, NotReported, Renewal, Reported, RunOutcome, RunResult, retry,
 };

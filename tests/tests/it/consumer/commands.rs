@@ -9,6 +9,7 @@ use tenure_tests::http::TENURE_API;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
+use super::way::Way;
 use super::{Note, Notes, Office, Pen, Running, TTL};
 use crate::rig::{TIMEOUT, eventually};
 
@@ -145,6 +146,44 @@ async fn a_cancelled_task_stops_its_handler_at_once_if_there_is_a_session() {
     leave.add_permits(1);
     worker.shut_down().await;
     assert_eq!(office.ends(task).await, ["0 task-exception"]);
+    office.rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_a_session_too_a_cancelled_task_stops_its_handler_at_once_by_one_request_for_all() {
+    let office = Office::open().await;
+    let way = Way::to(office.rig.server.root_url()).await;
+    let (pen, mut notes) = Notes::new();
+    let leave = Arc::new(Semaphore::new(0));
+    let waiting = Arc::clone(&leave);
+    let builder = office.consumer_by(way.url(), "alone").capacity(3);
+    let worker =
+        Running::start(builder.handler(move |job: Job, stop: Stop| held(pen.clone(), Arc::clone(&waiting), job, stop)));
+    let mut tasks = Vec::new();
+    for _ in 0..3 {
+        tasks.push(office.create(&json!({})).await);
+        assert_eq!(notes.any().await.1, Note::Began);
+    }
+    let ids: Vec<String> = tasks.iter().map(|task| format!("\"{task}\"")).collect();
+    eventually("one request names all", async || {
+        let sent = way.texts("\"runs\":[");
+        sent.iter().any(|text| ids.iter().all(|id| text.contains(id))).then_some(())
+    })
+    .await;
+    let asked = Instant::now();
+    let canceled = office.rig.call("POST", &format!("/task/{}/cancel", tasks[1]), None).await;
+    assert_eq!(canceled.status, 200, "{}", canceled.body);
+    let stopped = notes.next(tasks[1], Note::Stopped(StopReason::Canceled)).await;
+    // Ten times what is promised; the first renewal comes after minutes.
+    assert!(stopped - asked < Duration::from_secs(10), "not by a notification: {:?}", stopped - asked);
+    assert!(way.sent("/reclaim").is_empty());
+    leave.add_permits(3);
+    for _ in 0..3 {
+        assert_eq!(notes.any().await.1, Note::Ended);
+    }
+    worker.shut_down().await;
+    assert_eq!(office.ends(tasks[0]).await, ["0 task-completed"]);
+    assert_eq!(office.ends(tasks[1]).await, ["0 task-exception"]);
     office.rig.server.stop().await;
 }
 

@@ -7,9 +7,12 @@ use serde_json::json;
 use tenure_client::consumer::{Job, Outcome, Stop, StopReason};
 use tokio::sync::Semaphore;
 
-use super::way::Way;
+use super::way::{Fault, Way};
 use super::{NOTED_WITHIN, Note, Notes, Office, Pen, Running, TTL};
 use crate::rig::eventually;
+
+/// The request by which a consumer without a session hears of the ends of its runs.
+const WATCH: &str = "/claims/watch";
 
 /// Works until it is asked to stop, and returns this.
 async fn until_stopped(pen: Pen, job: Job, stop: Stop, outcome: Outcome) -> Outcome {
@@ -28,6 +31,8 @@ async fn m2_a_refused_renewal_stops_the_handler_and_nothing_more_is_sent_for_the
     office.lease(60).await;
     let way = Way::to(office.rig.server.root_url()).await;
     let (pen, mut notes) = Notes::new();
+    // Otherwise it hears of the end before its renewal.
+    way.fault(WATCH, Fault::Unavailable);
     let builder = office.consumer_by(way.url(), "robbed").heartbeat(0.1);
     let worker = Running::start(builder.handler(move |job: Job, stop: Stop| {
         until_stopped(pen.clone(), job, stop, Outcome::Completed(Some(json!("late"))))
@@ -37,13 +42,43 @@ async fn m2_a_refused_renewal_stops_the_handler_and_nothing_more_is_sent_for_the
     let canceled = office.rig.call("POST", &format!("/task/{task}/cancel"), None).await;
     assert_eq!(canceled.status, 200, "{}", canceled.body);
     notes.next(task, Note::Stopped(StopReason::Lost)).await;
-    let sent = way.sent(&task.to_string());
+    let path = format!("/task/{task}/");
+    let sent = way.sent(&path);
     assert_eq!((way.sent("/reclaim").len(), sent.len()), (1, 1), "the renewal that was refused, and nothing else");
     worker.is_idle().await;
     worker.shut_down().await;
-    assert_eq!(way.sent(&task.to_string()), sent, "nothing is reported");
+    assert_eq!(way.sent(&path), sent, "nothing is reported");
+    assert!(way.sent("\"results\":[{").is_empty());
     assert_eq!(office.ends(task).await, ["0 task-exception"]);
     office.rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn where_the_server_cannot_say_that_a_run_has_ended_renewals_go_on_and_one_of_them_is_refused() {
+    for fault in [Fault::Unavailable, Fault::Cut] {
+        let office = Office::open().await;
+        office.lease(60).await;
+        let way = Way::to(office.rig.server.root_url()).await;
+        way.fault(WATCH, fault);
+        let (pen, mut notes) = Notes::new();
+        let builder = office.consumer_by(way.url(), "unheard").heartbeat(0.1);
+        let worker = Running::start(builder.handler(move |job: Job, stop: Stop| {
+            until_stopped(pen.clone(), job, stop, Outcome::Completed(None))
+        }));
+        let task = office.create(&json!({})).await;
+        notes.next(task, Note::Began).await;
+        // It has asked more than once, and a renewal has been granted meanwhile.
+        eventually("it asks again", async || (way.sent(WATCH).len() > 1).then_some(())).await;
+        eventually("it renews", async || way.sent("/reclaim").first().copied()).await;
+        assert_eq!(office.rig.status(task).await["state"], "running");
+        let canceled = office.rig.call("POST", &format!("/task/{task}/cancel"), None).await;
+        assert_eq!(canceled.status, 200, "{}", canceled.body);
+        notes.next(task, Note::Stopped(StopReason::Lost)).await;
+        worker.is_idle().await;
+        worker.shut_down().await;
+        assert_eq!(office.ends(task).await, ["0 task-exception"], "{fault:?}");
+        office.rig.server.stop().await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

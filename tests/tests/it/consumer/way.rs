@@ -8,6 +8,17 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
+/// What becomes of requests that do not get through.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// They are answered with 503.
+    Unavailable,
+    /// Their connections end.
+    Cut,
+}
+
+const UNAVAILABLE: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+
 /// Passes connections on. While it is silent nothing passes and nothing is refused, as if all packets were dropped; the connections
 /// from then end when it is not silent any more.
 pub struct Way {
@@ -21,6 +32,8 @@ struct Shared {
     silent: watch::Sender<bool>,
     cuts: watch::Sender<u32>,
     sent: Mutex<Vec<(Instant, String)>>,
+    /// Requests whose text has this do not get through.
+    fault: Mutex<Option<(&'static str, Fault)>>,
 }
 
 impl Way {
@@ -34,6 +47,7 @@ impl Way {
             silent: watch::Sender::new(false),
             cuts: watch::Sender::new(0),
             sent: Mutex::default(),
+            fault: Mutex::default(),
         });
         let accepting = tokio::spawn(accept(listener, Arc::clone(&shared)));
         Self { url, shared, accepting }
@@ -52,8 +66,19 @@ impl Way {
         self.shared.cuts.send_modify(|cuts| *cuts += 1);
     }
 
+    /// From now on requests that have this text do not get through.
+    pub fn fault(&self, text: &'static str, fault: Fault) {
+        *self.shared.fault.lock().unwrap() = Some((text, fault));
+    }
+
     pub fn mend(&self) {
         self.shared.silent.send_replace(false);
+    }
+
+    /// What was sent at once that has this text.
+    pub fn texts(&self, text: &str) -> Vec<String> {
+        let sent = self.shared.sent.lock().unwrap();
+        sent.iter().filter(|(_, bytes)| bytes.contains(text)).map(|(_, bytes)| bytes.clone()).collect()
     }
 
     /// When something was sent that has this text.
@@ -98,14 +123,40 @@ async fn copy(here: &mut TcpStream, there: &mut TcpStream, shared: &Shared) -> s
         loop {
             let read = from_worker.read(&mut buffer).await?;
             if read == 0 {
-                return to_server.shutdown().await;
+                to_server.shutdown().await?;
+                return Ok::<_, std::io::Error>(None);
             }
             let text = String::from_utf8_lossy(&buffer[..read]).into_owned();
+            let fault = *shared.fault.lock().unwrap();
+            let met = fault.filter(|(of, _)| text.contains(of)).map(|(_, fault)| fault);
             shared.sent.lock().unwrap().push((Instant::now(), text));
+            if let Some(fault) = met {
+                return Ok(Some(fault));
+            }
             to_server.write_all(&buffer[..read]).await?;
         }
     };
-    let answers = tokio::io::copy(&mut from_server, &mut to_worker);
-    tokio::try_join!(requests, answers)?;
+    // Some are answered here: then the server's own answers have ended.
+    let met = {
+        let answers = tokio::io::copy(&mut from_server, &mut to_worker);
+        tokio::pin!(answers, requests);
+        tokio::select! {
+            met = &mut requests => match met? {
+                None => {
+                    answers.await?;
+                    None
+                }
+                met => met,
+            },
+            ended = &mut answers => {
+                ended?;
+                None
+            }
+        }
+    };
+    if met == Some(Fault::Unavailable) {
+        to_worker.write_all(UNAVAILABLE).await?;
+        to_worker.shutdown().await?;
+    }
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! Learns at once that the run of a task has ended without this worker: its task was cancelled, has met its deadline, or was given
-//! to another worker. One request waits for all runs that are being worked on; when others have come, it is sent anew.
+//! Learns at once that a run has ended without its worker: its task was cancelled, has met its deadline, or was given to another
+//! worker. One request waits for all runs that are being worked on; when others have come, it is sent anew.
 //!
 //! A task that is done within moments is never watched. Where the queue does not have this call, or the worker may not use it, a run
 //! that has ended is noticed at its next renewal.
@@ -14,8 +14,8 @@ use tenure_api::states::{ReasonResolved, RunState};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, sleep, sleep_until};
 
-use tenure_client::error::chain;
-use tenure_client::{Client, EndedClaim, Error, RetryPolicy, WatchedRun, retry};
+use crate::error::chain;
+use crate::{Client, EndedClaim, Error, RetryPolicy, WatchedRun, retry};
 
 /// How long a task runs before it is watched: most are done by then, and cost no request.
 const WATCHED_AFTER: Duration = Duration::from_millis(250);
@@ -28,9 +28,25 @@ const PAUSE_MAX: Duration = Duration::from_secs(5);
 /// When a queue is asked again that refuses the call: it may be another release by then.
 const ASK_AGAIN_AFTER: Duration = Duration::from_secs(600);
 
-/// The runs of a worker that are watched.
+/// The runs of a worker that are watched, by one request for all of them. Cheap to clone.
+///
+/// ```no_run
+/// # use tenure_client::watch::{InWords, Watch};
+/// # use tenure_client::{Claim, Client};
+/// # async fn work(claim: &Claim) {}
+/// # async fn example(client: Client, claim: Claim) {
+/// let watch = Watch::default();
+/// let mut watching = watch.begin(claim.task_id(), claim.run_id());
+/// tokio::select! {
+///     () = work(&claim) => println!("done"),
+///     ended = watching.ended() => println!("stopped: {}", InWords(&ended)),
+///     // Once for all runs of a worker.
+///     () = watch.ask(&client) => {}
+/// }
+/// # }
+/// ```
 #[derive(Clone, Default)]
-pub(super) struct Watch(Arc<Shared>);
+pub struct Watch(Arc<Shared>);
 
 #[derive(Default)]
 struct Shared {
@@ -48,18 +64,31 @@ struct Entry {
 }
 
 /// A run that is watched for as long as this is kept.
-pub(super) struct Watching {
+#[must_use = "a run is watched for as long as this is kept"]
+pub struct Watching {
     run: (TaskId, RunId),
     ended: oneshot::Receiver<EndedClaim>,
     watch: Watch,
 }
 
 /// How a run ended, in words.
-pub(super) struct InWords<'a>(pub &'a EndedClaim);
+///
+/// ```
+/// # use tenure_client::watch::InWords;
+/// # fn example(ended: &tenure_client::EndedClaim) { println!("{}", InWords(ended)); }
+/// ```
+pub struct InWords<'a>(pub &'a EndedClaim);
 
 impl Watching {
-    /// Waits until the run has ended, and says how.
-    pub(super) async fn ended(&mut self) -> EndedClaim {
+    /// Waits until the run has ended, and says how. May be dropped and called again until it has.
+    ///
+    /// ```no_run
+    /// # use tenure_client::watch::Watching;
+    /// # async fn example(watching: &mut Watching) {
+    /// println!("{:?}", watching.ended().await.reason_resolved);
+    /// # }
+    /// ```
+    pub async fn ended(&mut self) -> EndedClaim {
         match (&mut self.ended).await {
             Ok(ended) => ended,
             // Dropped by another entry of the same run, which there is not.
@@ -76,8 +105,15 @@ impl Drop for Watching {
 }
 
 impl Watch {
-    /// Watches a run.
-    pub(super) fn begin(&self, task_id: TaskId, run_id: RunId) -> Watching {
+    /// Watches a run; the server is asked about one that is older than a quarter of a second.
+    ///
+    /// ```
+    /// # use tenure_client::watch::{Watch, Watching};
+    /// # fn example(watch: &Watch, claim: &tenure_client::Claim) -> Watching {
+    /// watch.begin(claim.task_id(), claim.run_id())
+    /// # }
+    /// ```
+    pub fn begin(&self, task_id: TaskId, run_id: RunId) -> Watching {
         let run = (task_id, run_id);
         let (sender, ended) = oneshot::channel();
         self.lock().insert(run, Entry { from: Instant::now() + WATCHED_AFTER, sender });
@@ -85,8 +121,14 @@ impl Watch {
         Watching { run, ended, watch: self.clone() }
     }
 
-    /// Asks the queue again and again. Never returns.
-    pub(super) async fn ask(&self, client: &Client) {
+    /// Asks the queue again and again: at most every 250 ms, and only while there are runs. Without an answer it asks again after at most
+    /// 5 s; if it is refused, after ten minutes. Never returns.
+    ///
+    /// ```no_run
+    /// # use tenure_client::watch::Watch;
+    /// # async fn example(watch: &Watch, client: &tenure_client::Client) { watch.ask(client).await; }
+    /// ```
+    pub async fn ask(&self, client: &Client) {
         let client = client.with_retry_policy(RetryPolicy::never());
         let (mut runs, mut failures) = (Vec::new(), 0);
         loop {
@@ -160,6 +202,18 @@ impl Watch {
     fn lock(&self) -> MutexGuard<'_, Runs> {
         // Each change is one insertion or removal, so a panic elsewhere leaves nothing half done.
         self.0.runs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Watch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Watch").field("runs", &self.lock().len()).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Watching {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Watching").field("run", &self.run).finish_non_exhaustive()
     }
 }
 
