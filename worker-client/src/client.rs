@@ -176,6 +176,8 @@ pub(crate) struct Own {
     pub query: Option<String>,
     /// The header `Idempotency-Key`.
     pub idempotency_key: Option<String>,
+    /// What the body is, if it is not JSON.
+    pub content_type: Option<&'static str>,
 }
 
 /// A successful answer and when it was.
@@ -418,7 +420,7 @@ impl Client {
             request = request.header(IDEMPOTENCY_KEY, key);
         }
         if let Some(body) = &call.body {
-            request = request.header(CONTENT_TYPE, JSON).body(body.clone());
+            request = request.header(CONTENT_TYPE, call.own.content_type.unwrap_or(JSON)).body(body.clone());
         }
         request.send().await.map_err(|error| Error::Network(error.without_url()))
     }
@@ -439,7 +441,7 @@ impl Client {
                 port: url.port_or_known_default().unwrap_or_default(),
                 timestamp: self.now().time().timestamp(),
                 nonce: &nonce,
-                payload: call.body.as_deref().map(|body| (JSON, body)),
+                payload: call.body.as_deref().map(|body| (call.own.content_type.unwrap_or(JSON), body)),
             },
         ))
     }

@@ -16,6 +16,7 @@ mod clock;
 pub mod consumer;
 pub mod error;
 mod lease;
+pub mod live_log;
 mod messages;
 mod policies;
 pub mod retry;
@@ -32,6 +33,7 @@ pub use claim::{Claim, Lost, LostBecause, NotReported, Renewal, Reported, Worker
 pub use client::{Client, ClientBuilder};
 pub use error::Error;
 pub use lease::Lease;
+pub use live_log::LiveLogAppended;
 pub use messages::{Message, MessageQueue, PollUrls, Undecodable};
 pub use reqwest::Method;
 pub use retry::RetryPolicy;

@@ -13,7 +13,7 @@ use super::process::Guards;
 use super::verdict::{Ending, Outcome, Problem, Verdict};
 use super::work_directory::WorkDirectory;
 use super::{Settings, inputs, outputs};
-use tenure_client::{Client, ExceptionReason, Task};
+use tenure_client::{Client, ExceptionReason, Task, live_log};
 
 /// What is needed to work on a run, apart from the claim.
 pub(super) struct Job {
@@ -23,6 +23,8 @@ pub(super) struct Job {
     /// Signs with the task's credentials, which are renewed with the claim.
     pub client: Client,
     pub directory: WorkDirectory,
+    /// Sends the log while the commands run.
+    pub live_log: live_log::Sender,
     pub settings: Arc<Settings>,
     pub guards: Guards,
     pub stop: CancellationToken,
@@ -33,6 +35,8 @@ impl Job {
     pub(super) async fn perform(&self) -> Option<Ending> {
         let verdict = self.carry_out().await?;
         self.directory.note(&last_line(&verdict));
+        // Before the log is uploaded: then the name of the live log becomes that of the whole.
+        self.unless_stopped(self.live_log.finish(self.settings.last_piece_within)).await?;
         let logged = self.unless_stopped(outputs::upload_log(self)).await?;
         // The log itself could not be uploaded, so this is not in it.
         if let Err(problem) = &logged {

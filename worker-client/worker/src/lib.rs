@@ -113,6 +113,9 @@ pub struct Settings {
     pub program: PathBuf,
     /// How long stopped tasks get before they are killed, normally [`STOP_GRACE`].
     pub stop_grace: Duration,
+    /// How long the last piece of a live log may hold up a report, normally
+    /// [`LAST_PIECE_WITHIN`](tenure_client::live_log::LAST_PIECE_WITHIN).
+    pub last_piece_within: Duration,
     /// How much a task may leave.
     pub limits: Limits,
     /// When requests for inputs, artifacts and logs are repeated, normally [`TRANSFER_RETRIES`] times.

@@ -12,15 +12,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tenure_api::dates::Timestamp;
 
 use tenure_client::artifacts::{blocking, gzip};
+use tenure_client::live_log::{self, Chunk, LOG_CONTENT_TYPE};
 use tenure_client::{Error, Upload};
 
 /// The log's name within the task's directory.
 pub(super) const LOG_FILE: &str = "live.log";
-/// The artifact with the whole log.
-pub(super) const BACKING_LOG: &str = "public/logs/live_backing.log";
-/// The name under which people look for the log.
-pub(super) const LIVE_LOG: &str = "public/logs/live.log";
-pub(super) const LOG_CONTENT_TYPE: &str = "text/plain; charset=utf-8";
 /// Of a log that is too long so much of the end is kept: it shows how the task ended.
 const END_BYTES: u64 = 64 * 1024;
 /// Set the worker's lines apart from the commands' own.
@@ -100,7 +96,37 @@ impl Log {
     }
 }
 
+impl live_log::Log for Log {
+    fn length(&self) -> u64 {
+        self.lock().length()
+    }
+
+    fn read(&self, from: u64, most: usize) -> io::Result<Chunk> {
+        self.lock().read(from, most)
+    }
+}
+
 impl Written {
+    /// Of the whole log.
+    fn length(&self) -> u64 {
+        self.beginning + self.left_out + bytes(self.end.len())
+    }
+
+    fn read(&self, from: u64, most: usize) -> io::Result<Chunk> {
+        let from = if from < self.beginning { from } else { from.max(self.beginning + self.left_out) };
+        let mut piece = Vec::new();
+        if from < self.beginning {
+            gzip::copy(&self.file, from..self.beginning.min(from.saturating_add(bytes(most))), &mut piece)?;
+        }
+        // What is left out stands between the beginning and the end.
+        if from >= self.beginning || self.left_out == 0 {
+            let skipped = from.saturating_sub(self.beginning + self.left_out);
+            let room = most - piece.len();
+            piece.extend(self.end.iter().skip(usize::try_from(skipped).unwrap_or(usize::MAX)).take(room));
+        }
+        Ok(Chunk { offset: from, bytes: piece })
+    }
+
     fn write(&mut self, bytes_: &[u8]) -> io::Result<()> {
         let room = self.most - self.end_max() - self.beginning;
         let (first, rest) = bytes_.split_at(bytes_.len().min(usize::try_from(room).unwrap_or(usize::MAX)));
@@ -130,7 +156,7 @@ impl Written {
     /// The line in place of what was left out.
     fn line(&self) -> String {
         let (left_out, most) = (self.left_out, self.most);
-        let length = self.beginning + left_out + bytes(self.end.len());
+        let length = self.length();
         if left_out == 0 {
             return String::new();
         }
@@ -171,6 +197,36 @@ mod tests {
             whole.chunks(pieces).for_each(|piece| log.write(piece).unwrap());
             log.finish().unwrap();
             assert_eq!(on_disk(&dir).as_bytes(), whole, "{pieces}");
+        }
+    }
+
+    #[test]
+    fn any_piece_of_a_log_can_be_read_while_it_is_written_unless_it_was_left_out() {
+        use live_log::Log as _;
+        let dir = TempDir::new().unwrap();
+        let log = Log::create(dir.path(), MOST).unwrap();
+        let whole: Vec<u8> = (0..3 * MOST).map(|at| b'a' + u8::try_from(at % 26).unwrap()).collect();
+        let piece =
+            |from: usize, to: usize| Chunk { offset: from.try_into().unwrap(), bytes: whole[from..to].to_vec() };
+        log.write(&whole[..900]).unwrap();
+        assert_eq!(log.length(), 900);
+        for (from, most, expected) in [
+            (0, 100, piece(0, 100)),
+            (450, 100, piece(450, 550)),
+            (600, 1000, piece(600, 900)),
+            (900, 7, piece(900, 900)),
+        ] {
+            assert_eq!(log.read(from, most).unwrap(), expected, "{from}");
+        }
+        log.write(&whole[900..]).unwrap();
+        assert_eq!(log.length(), 3000);
+        for (from, most, expected) in [
+            (450, 100, piece(450, 500)),
+            (500, 100, piece(2500, 2600)),
+            (2400, 1000, piece(2500, 3000)),
+            (2900, 1000, piece(2900, 3000)),
+        ] {
+            assert_eq!(log.read(from, most).unwrap(), expected, "{from}");
         }
     }
 

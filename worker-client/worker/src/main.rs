@@ -12,6 +12,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use tenure_api::ids::{TaskQueueId, WorkerGroup, WorkerId};
+use tenure_client::live_log::LAST_PIECE_WITHIN;
 use tenure_client::{Client, Credentials, RetryPolicy, WorkerName};
 use tenure_worker::{
     DEQUEUE_ALARM, Limits, Plane, STOP_GRACE, Settings, TRANSFER_RETRIES, TaskUser, Worker, become_command, guard,
@@ -240,6 +241,7 @@ fn settings(run: Run) -> Result<Settings, String> {
         task_user,
         program: secret::this_program()?,
         stop_grace: STOP_GRACE,
+        last_piece_within: LAST_PIECE_WITHIN,
         limits: Limits { log_bytes: run.log_max, ..Limits::default() },
         transfers: RetryPolicy::default().retries(TRANSFER_RETRIES),
     })

@@ -12,10 +12,10 @@ use futures_util::{Stream, StreamExt as _};
 use super::TRANSFERS_AT_ONCE;
 use super::disk::{self, Unusable};
 use super::job::Job;
-use super::log::{BACKING_LOG, LIVE_LOG, LOG_CONTENT_TYPE};
 use super::payload::{Kind, Output, is_name};
 use super::verdict::{Outcome, Problem, Verdict};
 use tenure_client::artifacts::blocking;
+use tenure_client::live_log::{self, BACKING_LOG, LIVE_LOG};
 use tenure_client::{Error, ExceptionReason, NewArtifact, UnusableBecause, Upload};
 
 /// Of a file whose name has no known extension.
@@ -148,12 +148,9 @@ pub(super) async fn upload_log(job: &Job) -> Verdict {
     let uploaded = async {
         // Not in the task's own directory, which the task may have removed.
         let log = job.directory.log().pack(&job.settings.work_dir, expires).await?;
-        job.client.upload(job.task_id, job.run_id, BACKING_LOG, &log).await?;
-        let (artifact, content_type) = (BACKING_LOG.to_owned(), LOG_CONTENT_TYPE.to_owned());
-        let link = NewArtifact::Link { artifact, content_type, expires };
-        job.client.create_artifact(job.task_id, job.run_id, LIVE_LOG, &link).await
+        live_log::publish(&job.client, job.task_id, job.run_id, &log, expires).await
     };
-    uploaded.await.map(|_none| ()).map_err(|error| Problem::of_upload("the log could not be uploaded", &error))
+    uploaded.await.map_err(|error| Problem::of_upload("the log could not be uploaded", &error))
 }
 
 /// From the payload, or else from the file's name.

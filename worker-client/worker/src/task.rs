@@ -25,7 +25,7 @@ use tenure_client::artifacts::blocking;
 use tenure_client::error::chain;
 use tenure_client::watch::{InWords, Watch};
 use tenure_client::{
-    Claim, EndedClaim, ExceptionReason, Lost, NotReported, Renewal, Reported, RunOutcome, RunResult, retry,
+    Claim, EndedClaim, ExceptionReason, Lost, NotReported, Renewal, Reported, RunOutcome, RunResult, live_log, retry,
 };
 
 /// Even when the lease is nearly over, renewals are at least this far apart.
@@ -83,12 +83,15 @@ pub(super) async fn run(mut claim: Claim, context: &Context) {
 
 fn open(claim: &Claim, context: &Context) -> std::io::Result<Job> {
     let (task_id, run_id) = (claim.task_id(), claim.run_id());
+    let directory = WorkDirectory::create(&context.settings, task_id, run_id)?;
+    let log = Arc::new(directory.log().clone());
     Ok(Job {
+        live_log: live_log::Sender::new(claim.client(), task_id, run_id, claim.task().expires, log),
         task_id,
         run_id,
         task: claim.task().clone(),
         client: claim.client().with_retry_policy(context.settings.transfers.clone()),
-        directory: WorkDirectory::create(&context.settings, task_id, run_id)?,
+        directory,
         settings: Arc::clone(&context.settings),
         guards: context.guards.clone(),
         stop: context.shutdown.child_token(),
@@ -101,12 +104,13 @@ async fn work(claim: &mut Claim, job: &Job, context: &Context) -> Result<Ending,
     let work = job.perform();
     tokio::pin!(work);
     let gone = tokio::select! {
-        ending = &mut work => return Ok(ending.unwrap_or_else(|| {
-            job.directory.note("the worker shuts down");
-            Outcome::Stopped.into()
-        })),
+        ending = &mut work => return Ok(match ending {
+            Some(ending) => ending,
+            None => stopped(job).await,
+        }),
         lost = keep(claim) => Gone::Lost(lost),
         ended = watching.ended() => Gone::Ended(ended),
+        () = job.live_log.run() => unreachable!("it has no end"),
     };
     job.directory.note(&format!("the claim is lost ({gone}); stopping"));
     job.stop.cancel();
@@ -115,6 +119,13 @@ async fn work(claim: &mut Claim, job: &Job, context: &Context) -> Result<Ending,
         keep_log(claim, job, &context.shutdown).await;
     }
     Err(gone)
+}
+
+/// The worker shuts down, and so the run is given back.
+async fn stopped(job: &Job) -> Ending {
+    job.directory.note("the worker shuts down");
+    job.live_log.finish(job.settings.last_piece_within).await;
+    Outcome::Stopped.into()
 }
 
 /// A run that has ended as an exception still takes artifacts for a while: what its commands printed until they were stopped is

@@ -62,9 +62,10 @@ async fn where_the_server_cannot_say_that_a_run_has_ended_renewals_go_on_and_one
         way.fault(WATCH, fault);
         let (pen, mut notes) = Notes::new();
         let builder = office.consumer_by(way.url(), "unheard").heartbeat(0.1);
-        let worker = Running::start(builder.handler(move |job: Job, stop: Stop| {
-            until_stopped(pen.clone(), job, stop, Outcome::Completed(None))
-        }));
+        let worker = Running::start(
+            builder
+                .handler(move |job: Job, stop: Stop| until_stopped(pen.clone(), job, stop, Outcome::Completed(None))),
+        );
         let task = office.create(&json!({})).await;
         notes.next(task, Note::Began).await;
         // It has asked more than once, and a renewal has been granted meanwhile.

@@ -8,8 +8,9 @@ use tenure_api::dates::Timestamp;
 use tenure_api::ids::TaskId;
 
 use super::{Malformed, malformed, text};
-use crate::log::{BACKING_LOG, LIVE_LOG, LOG_FILE};
+use crate::log::LOG_FILE;
 use tenure_client::Task;
+use tenure_client::live_log::{BACKING_LOG, LIVE_LOG};
 
 /// How many inputs, and how many artifacts, a payload may have.
 const FILES_MAX: usize = 1000;

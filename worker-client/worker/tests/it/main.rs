@@ -7,6 +7,7 @@ mod binary;
 mod client;
 mod inputs;
 mod left_alone;
+mod live_log;
 mod mailbox;
 mod poll;
 mod poll_refused;

@@ -91,6 +91,7 @@ impl Queue {
         // As any other server that speaks the Queue API.
         queue.on("/work", |_| refuse(404));
         queue.on("/claims/watch", |_| refuse(404));
+        queue.on("/live-log", |_| refuse(404));
         let serving = queue.clone();
         tokio::spawn(async move {
             loop {
@@ -223,7 +224,8 @@ impl Queue {
         };
         assert!(header.signed_by(&AccessToken::new(token).key(), &target), "the signature of {target:?}");
         if let Some(hash) = header.hash {
-            assert!(payload_hash("application/json", body).matches(hash), "the hash of the body");
+            let content_type = head.headers["content-type"].to_str().unwrap();
+            assert!(payload_hash(content_type, body).matches(hash), "the hash of the body");
         } else {
             assert!(body.is_empty(), "a body that is not signed");
         }

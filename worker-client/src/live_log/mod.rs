@@ -1,0 +1,120 @@
+//! The log of a run, which can be followed while the run is under way: Tenure's own, other servers have none.
+//!
+//! [`Client::append_live_log`] stores a piece of it. A [`Sender`] does so for a whole run, from a [`Log`] that is written meanwhile: every
+//! second, if there is something new, at most 64 KiB. Of more it leaves the middle out. Whatever goes wrong, the run goes on: the whole log
+//! is uploaded at its end ([`publish`]).
+
+mod sender;
+
+use std::time::Duration;
+
+use reqwest::Method;
+use serde::Deserialize;
+use tenure_api::dates::Timestamp;
+use tenure_api::ids::{RunId, TaskId};
+
+pub use sender::{Chunk, LAST_PIECE_WITHIN, Log, Sender};
+
+use crate::client::{Call, Own, TENURE_API, parameter};
+use crate::{Client, Error, NewArtifact, Upload};
+
+/// The artifact with the whole log.
+pub const BACKING_LOG: &str = "public/logs/live_backing.log";
+/// The name under which readers look for the log: while the run is under way a reference to its live log, then a link to the whole.
+pub const LIVE_LOG: &str = "public/logs/live.log";
+/// What kind of file a log is.
+pub const LOG_CONTENT_TYPE: &str = "text/plain; charset=utf-8";
+/// The most that one request may append.
+pub const CHUNK_BYTES_MAX: usize = 64 << 10;
+const CHUNK_CONTENT_TYPE: &str = "text/plain";
+/// An append is one insertion, and the next one comes a second later.
+const APPENDED_WITHIN: Duration = Duration::from_secs(10);
+
+/// What became of a piece of a live log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+pub struct LiveLogAppended {
+    /// How long the whole log is, as far as the server has heard of it: the next piece begins here.
+    pub next: u64,
+    /// Whether the server keeps live logs now. If not, nothing was stored, and the next try may come after a minute.
+    pub kept: bool,
+}
+
+impl Client {
+    /// Appends to the live log of a run that is claimed; `offset` counts in the whole log, and there may be up to [`CHUNK_BYTES_MAX`] bytes.
+    /// A piece that is there already is not stored twice; where something is missing before it, readers see a line that says so.
+    ///
+    /// # Errors
+    /// The server refused (409: the run is not claimed now; 404: there is none, or the server is another than Tenure), or could not be
+    /// reached.
+    ///
+    /// ```no_run
+    /// # async fn example(claim: &tenure_client::Claim) -> Result<(), tenure_client::Error> {
+    /// let (task, run) = (claim.task_id(), claim.run_id());
+    /// let first = claim.client().append_live_log(task, run, 0, b"begun\n").await?;
+    /// claim.client().append_live_log(task, run, first.next, b"half of it is done\n").await?;
+    /// # Ok(()) }
+    /// ```
+    pub async fn append_live_log(
+        &self,
+        task_id: TaskId,
+        run_id: RunId,
+        offset: u64,
+        bytes: &[u8],
+    ) -> Result<LiveLogAppended, Error> {
+        let call = Call {
+            method: Method::PUT,
+            path: path(task_id, run_id),
+            body: Some(bytes.to_vec()),
+            timeout: APPENDED_WITHIN,
+            own: Own {
+                api: Some(TENURE_API),
+                query: Some(format!("offset={offset}")),
+                content_type: Some(CHUNK_CONTENT_TYPE),
+                ..Own::default()
+            },
+        };
+        Ok(self.call(&call).await?.value)
+    }
+
+    /// Creates the artifact by which readers follow the live log of a run. [`publish`] replaces it.
+    pub(crate) async fn refer_to_live_log(
+        &self,
+        task_id: TaskId,
+        run_id: RunId,
+        expires: Timestamp,
+    ) -> Result<(), Error> {
+        let url = format!("{}{TENURE_API}{}?follow=1", self.root_url(), path(task_id, run_id));
+        let reference = NewArtifact::Reference { url, content_type: LOG_CONTENT_TYPE.to_owned(), expires };
+        self.create_artifact(task_id, run_id, LIVE_LOG, &reference).await.map(|_none| ())
+    }
+}
+
+/// Uploads the whole log of a run as [`BACKING_LOG`], and links [`LIVE_LOG`] to it.
+///
+/// # Errors
+/// An artifact was refused, or its bytes could not be sent.
+///
+/// ```no_run
+/// # use tenure_client::{Claim, Error, Upload, live_log};
+/// # async fn example(claim: &Claim) -> Result<(), Error> {
+/// let expires = claim.task().expires;
+/// let log = Upload::from_path("job.log".as_ref(), live_log::LOG_CONTENT_TYPE, expires)?;
+/// live_log::publish(claim.client(), claim.task_id(), claim.run_id(), &log, expires).await
+/// # }
+/// ```
+pub async fn publish(
+    client: &Client,
+    task_id: TaskId,
+    run_id: RunId,
+    log: &Upload,
+    expires: Timestamp,
+) -> Result<(), Error> {
+    client.upload(task_id, run_id, BACKING_LOG, log).await?;
+    let (artifact, content_type) = (BACKING_LOG.to_owned(), LOG_CONTENT_TYPE.to_owned());
+    let link = NewArtifact::Link { artifact, content_type, expires };
+    client.create_artifact(task_id, run_id, LIVE_LOG, &link).await.map(|_none| ())
+}
+
+fn path(task_id: TaskId, run_id: RunId) -> String {
+    format!("/tasks/{}/runs/{}/live-log", parameter(&task_id), parameter(&run_id))
+}

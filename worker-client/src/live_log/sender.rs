@@ -1,0 +1,288 @@
+//! Sends the log of a run while it is written.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tenure_api::dates::Timestamp;
+use tenure_api::ids::{RunId, TaskId};
+use tokio::sync::Mutex;
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::CHUNK_BYTES_MAX;
+use crate::artifacts::blocking;
+use crate::error::chain;
+use crate::{Client, Error, RetryPolicy};
+
+/// Between two pieces. With their size that is the most that a run sends.
+const EVERY: Duration = Duration::from_secs(1);
+/// When a server that keeps no live logs now is asked again; also the longest pause that it can ask for.
+const ASK_AGAIN_AFTER: Duration = Duration::from_secs(60);
+/// How long the last piece normally may hold up what comes after it: a report.
+pub const LAST_PIECE_WITHIN: Duration = Duration::from_secs(1);
+
+/// A log that is sent while it is written. Offsets count in all that was ever written, also if some of it is not kept.
+pub trait Log: Send + Sync + 'static {
+    /// How much was written so far.
+    fn length(&self) -> u64;
+
+    /// Reads what comes at `from`, or after it if that is not kept: at most this many bytes in one piece.
+    ///
+    /// # Errors
+    /// The log cannot be read; then no more of it is sent.
+    fn read(&self, from: u64, most: usize) -> io::Result<Chunk>;
+}
+
+/// A piece of a log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Chunk {
+    /// Where it begins in the whole log.
+    pub offset: u64,
+    /// May be empty.
+    pub bytes: Vec<u8>,
+}
+
+/// Sends the log of one run. Nothing that it does or meets changes what becomes of the run.
+///
+/// ```no_run
+/// # use std::sync::Arc;
+/// # use tenure_client::{Claim, live_log};
+/// # async fn work(claim: &Claim) {}
+/// # async fn example(claim: &Claim, log: Arc<dyn live_log::Log>) {
+/// let live = live_log::Sender::new(claim.client(), claim.task_id(), claim.run_id(), claim.task().expires, log);
+/// tokio::select! {
+///     () = work(claim) => {}
+///     () = live.run() => {}
+/// }
+/// live.finish(live_log::LAST_PIECE_WITHIN).await;
+/// # }
+/// ```
+pub struct Sender {
+    client: Client,
+    task_id: TaskId,
+    run_id: RunId,
+    expires: Timestamp,
+    log: Arc<dyn Log>,
+    progress: Mutex<Progress>,
+    finished: CancellationToken,
+}
+
+/// How far the log has been sent.
+struct Progress {
+    position: u64,
+    phase: Phase,
+    /// The artifact is there, or was refused.
+    is_artifact: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// Nothing was sent yet.
+    Beginning,
+    /// The server keeps it.
+    Kept,
+    /// The server keeps no live logs for now.
+    NotKept,
+    /// No more is sent.
+    GivenUp,
+}
+
+impl Sender {
+    /// Nothing is sent yet. The client needs the scope `queue:create-artifact:<taskId>/<runId>`, which that of a claim has; the artifact that
+    /// leads to the live log `expires` then if it is not replaced.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use tenure_client::{Claim, live_log};
+    /// # fn example(claim: &Claim, log: Arc<dyn live_log::Log>) -> live_log::Sender {
+    /// live_log::Sender::new(claim.client(), claim.task_id(), claim.run_id(), claim.task().expires, log)
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn new(client: &Client, task_id: TaskId, run_id: RunId, expires: Timestamp, log: Arc<dyn Log>) -> Self {
+        let client = client.with_retry_policy(RetryPolicy::never());
+        let progress = Mutex::new(Progress { position: 0, phase: Phase::Beginning, is_artifact: false });
+        Self { client, task_id, run_id, expires, log, progress, finished: CancellationToken::new() }
+    }
+
+    /// Sends every second what is new. Never returns; may be dropped at any time. A run that is over within a second costs no request.
+    ///
+    /// ```no_run
+    /// # async fn example(live: &tenure_client::live_log::Sender) { live.run().await; }
+    /// ```
+    pub async fn run(&self) {
+        tokio::select! {
+            () = self.finished.cancelled() => {}
+            () = self.send_on() => {}
+        }
+        std::future::pending().await
+    }
+
+    /// Sends what is still new, if the server keeps this log, for no longer than `within`, and nothing after that.
+    ///
+    /// ```no_run
+    /// # use tenure_client::live_log::{LAST_PIECE_WITHIN, Sender};
+    /// # async fn example(live: &Sender) { live.finish(LAST_PIECE_WITHIN).await; }
+    /// ```
+    pub async fn finish(&self, within: Duration) {
+        let last = async {
+            let mut progress = self.progress.lock().await;
+            let end = self.log.length();
+            // More than once if a piece was on its way that arrived without an answer.
+            while progress.phase == Phase::Kept && progress.position < end {
+                let before = progress.position;
+                self.send(&mut progress).await;
+                if progress.position <= before {
+                    break;
+                }
+            }
+        };
+        if timeout(within, last).await.is_err() {
+            tracing::debug!("the end of the live log was not sent in time");
+        }
+        self.finished.cancel();
+    }
+
+    async fn send_on(&self) {
+        let mut pause = EVERY;
+        loop {
+            sleep(pause).await;
+            let mut progress = self.progress.lock().await;
+            pause = self.send(&mut progress).await;
+            if progress.phase == Phase::GivenUp {
+                return;
+            }
+            if progress.phase == Phase::Kept && !progress.is_artifact {
+                progress.is_artifact = self.create_artifact().await;
+            }
+        }
+    }
+
+    /// Sends one piece, if there is something new; returns when the next one may follow.
+    async fn send(&self, progress: &mut Progress) -> Duration {
+        match self.append(progress.position).await {
+            Ok(None) => EVERY,
+            Ok(Some(next)) => {
+                (progress.position, progress.phase) = (next, Phase::Kept);
+                EVERY
+            }
+            Err(Unsent::NotKept) => {
+                progress.phase = Phase::NotKept;
+                ASK_AGAIN_AFTER
+            }
+            Err(Unsent::Failed(error)) if error.is_transient() => {
+                tracing::debug!(error = chain(&error), "a piece of the live log was not sent; trying again");
+                error.retry_after().unwrap_or_default().clamp(EVERY, ASK_AGAIN_AFTER)
+            }
+            Err(Unsent::Failed(error)) => {
+                tracing::debug!(error = chain(&error), "there is no live log of this run");
+                progress.phase = Phase::GivenUp;
+                EVERY
+            }
+        }
+    }
+
+    /// Sends what is new after `position`; returns up to where the log has been sent, none if there was nothing new.
+    async fn append(&self, position: u64) -> Result<Option<u64>, Unsent> {
+        let (log, length) = (Arc::clone(&self.log), self.log.length());
+        if length <= position {
+            return Ok(None);
+        }
+        let read = blocking(move || next_chunk(&*log, position, length)).await;
+        let Chunk { offset, bytes } =
+            read.map_err(|error| Unsent::Failed(Error::of_file("the log cannot be read")(error)))?;
+        if bytes.is_empty() {
+            return Ok(None);
+        }
+        let appended = self.client.append_live_log(self.task_id, self.run_id, offset, &bytes).await;
+        let appended = appended.map_err(Unsent::Failed)?;
+        // A server cannot have more than there is.
+        if appended.kept { Ok(Some(appended.next.min(self.log.length()))) } else { Err(Unsent::NotKept) }
+    }
+
+    /// Gives readers the name under which they look for the log; returns whether there is nothing left to try.
+    async fn create_artifact(&self) -> bool {
+        match self.client.refer_to_live_log(self.task_id, self.run_id, self.expires).await {
+            Ok(()) => true,
+            Err(error) => {
+                tracing::debug!(error = chain(&error), "the live log is not an artifact yet");
+                !error.is_transient()
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Sender {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { task_id, run_id, .. } = self;
+        f.debug_struct("Sender").field("task_id", task_id).field("run_id", run_id).finish_non_exhaustive()
+    }
+}
+
+/// Why a piece is not there.
+enum Unsent {
+    NotKept,
+    Failed(Error),
+}
+
+/// What is sent next of a log that has been sent up to `position`. Where something is left out, it begins with a whole line if it can.
+fn next_chunk(log: &dyn Log, position: u64, length: u64) -> io::Result<Chunk> {
+    let most = u64::try_from(CHUNK_BYTES_MAX).unwrap_or(u64::MAX);
+    let Chunk { mut offset, mut bytes } = log.read(position.max(length.saturating_sub(most)), CHUNK_BYTES_MAX)?;
+    if offset > position
+        && let Some(end_of_line) = bytes.iter().position(|&byte| byte == b'\n')
+        && end_of_line + 1 < bytes.len()
+    {
+        bytes.drain(..=end_of_line);
+        offset += u64::try_from(end_of_line).unwrap_or_default() + 1;
+    }
+    Ok(Chunk { offset, bytes })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Text(Vec<u8>);
+
+    impl Log for Text {
+        fn length(&self) -> u64 {
+            self.0.len().try_into().unwrap()
+        }
+
+        fn read(&self, from: u64, most: usize) -> io::Result<Chunk> {
+            let bytes = self.0.iter().skip(from.try_into().unwrap()).take(most).copied().collect();
+            Ok(Chunk { offset: from, bytes })
+        }
+    }
+
+    fn next(text: &[u8], position: u64) -> Chunk {
+        let log = Text(text.to_vec());
+        next_chunk(&log, position, log.length()).unwrap()
+    }
+
+    #[test]
+    fn what_is_new_is_sent_as_it_is() {
+        assert_eq!(next(b"one\ntwo\n", 0), Chunk { offset: 0, bytes: b"one\ntwo\n".to_vec() });
+        assert_eq!(next(b"one\ntwo\n", 2), Chunk { offset: 2, bytes: b"e\ntwo\n".to_vec() });
+        let full = vec![b'x'; CHUNK_BYTES_MAX];
+        assert_eq!(next(&full, 0), Chunk { offset: 0, bytes: full });
+    }
+
+    #[test]
+    fn of_more_than_a_second_may_send_the_middle_is_left_out_and_the_rest_begins_with_a_line() {
+        let mut text = b"a line\n".repeat(20_000);
+        let Chunk { offset, bytes } = next(&text, 7);
+        assert!((CHUNK_BYTES_MAX - 7..=CHUNK_BYTES_MAX).contains(&bytes.len()), "{}", bytes.len());
+        assert_eq!((offset % 7, offset + u64::try_from(bytes.len()).unwrap()), (0, 140_000));
+        assert!(bytes.starts_with(b"a line\n"));
+        // One line that is longer than that has no other beginning.
+        text.fill(b'x');
+        let Chunk { offset, bytes } = next(&text, 7);
+        assert_eq!((offset, bytes.len()), (140_000 - 65_536, CHUNK_BYTES_MAX));
+        *text.last_mut().unwrap() = b'\n';
+        assert_eq!(next(&text, 7).offset, 140_000 - 65_536);
+    }
+}

@@ -1,0 +1,196 @@
+//! The log of a task while it runs, as the queue gets it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tenure_client::live_log::LAST_PIECE_WITHIN;
+use tenure_worker::Settings;
+
+use crate::queue::{Queue, RecordedRequest, Reply, TASK_IDS, claim, ok, refuse, until};
+use crate::worker::{LEASE, Running, shell};
+
+const TASK: &str = TASK_IDS[0];
+const APPEND: &str = "/live-log";
+const BACKING_LOG: &str = "public/logs/live_backing.log";
+const LIVE_LOG: &str = "public/logs/live.log";
+const CHUNK_BYTES_MAX: usize = 64 << 10;
+/// Ten times what the end of a live log may hold up a report.
+const REPORTED_WITHIN: Duration = Duration::from_secs(10);
+
+fn offset(request: &RecordedRequest) -> usize {
+    request.query.strip_prefix("offset=").unwrap().parse().unwrap()
+}
+
+/// All that there is of the log with this piece.
+fn kept(request: &RecordedRequest) -> Reply {
+    ok(json!({"next": offset(request) + request.bytes.len(), "kept": true}))
+}
+
+/// Says something, and more when the test lets it.
+fn waiting(first: &str, last: &str) -> Value {
+    shell(&format!("{first}; while ! test -e ../go; do sleep 0.05; done; {last}"))
+}
+
+fn go(running: &Running) {
+    std::fs::write(running.dir.path().join("work/go"), "").unwrap();
+}
+
+/// What a reader has got of the log, with where something is missing.
+fn read(queue: &Queue) -> (Vec<u8>, Vec<usize>) {
+    let (mut text, mut gaps, mut next) = (Vec::new(), Vec::new(), 0);
+    for request in queue.requests(APPEND) {
+        assert!(request.bytes.len() <= CHUNK_BYTES_MAX && offset(&request) >= next, "{}", request.query);
+        if offset(&request) > next {
+            gaps.push(text.len());
+        }
+        text.extend_from_slice(&request.bytes);
+        next = offset(&request) + request.bytes.len();
+    }
+    (text, gaps)
+}
+
+#[tokio::test]
+async fn what_a_command_prints_is_sent_while_it_runs_and_the_artifact_is_a_reference_until_the_end() {
+    let queue = Queue::start().await;
+    queue.on(APPEND, kept);
+    let running = Running::with_task(queue, LEASE, &waiting("echo begun", "echo more")).await;
+    let queue = running.queue.clone();
+    until("it was sent", || read(&queue).0.ends_with(b"begun\n").then_some(())).await;
+    let requests = queue.requests(APPEND);
+    let path = format!("/api/tenure/v1/tasks/{TASK}/runs/0/live-log");
+    assert_eq!((&requests[0].call, requests[0].signed_by.as_str()), (&format!("PUT {path}"), "task-0"));
+    assert_eq!(requests[0].headers["content-type"], "text/plain");
+    until("the artifact", || (!queue.artifacts(TASK).is_empty()).then_some(())).await;
+    let reference = json!({"storageType": "reference", "url": format!("{}{path}?follow=1", queue.root_url()),
+                           "contentType": "text/plain; charset=utf-8", "expires": "2001-01-01T00:55:00.000Z"});
+    assert_eq!(queue.artifact(TASK, LIVE_LOG).created, reference);
+    assert_eq!(queue.reports().len(), 0);
+
+    go(&running);
+    let report = &queue.wait_for("completed", 1).await[0];
+    let (text, gaps) = read(&queue);
+    let whole = queue.artifact(TASK, BACKING_LOG).text();
+    assert_eq!((String::from_utf8(text).unwrap(), gaps), (whole.clone(), vec![]));
+    assert!(whole.ends_with("more\n[tenure-worker] exit code 0\n[tenure-worker] completed\n"), "{whole}");
+    assert!(queue.requests(APPEND).iter().all(|append| append.at <= report.at));
+    assert_eq!(queue.artifact(TASK, LIVE_LOG).created["storageType"], "link");
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn of_a_chatty_task_the_middle_is_left_out() {
+    let queue = Queue::start().await;
+    queue.on(APPEND, kept);
+    let many = "i=0; while [ $i -lt 20 ]; do seq 10000 19999; i=$((i + 1)); done";
+    let running = Running::with_task(queue, LEASE, &waiting("echo begun", many)).await;
+    running.queue.wait_for(APPEND, 1).await;
+    go(&running);
+    running.queue.wait_for("completed", 1).await;
+    let (text, gaps) = read(&running.queue);
+    let whole = running.queue.artifact(TASK, BACKING_LOG).text();
+    assert!(!gaps.is_empty() && text.len() < whole.len() && whole.len() > 1_000_000);
+    let last_gap = *gaps.last().unwrap();
+    let (_, after) = text.split_at(last_gap);
+    assert!(text.starts_with(b"[tenure-worker] task ") && whole.as_bytes().ends_with(after));
+    // It goes on with a whole line.
+    assert_eq!((after[0], after[5]), (b'1', b'\n'));
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn a_queue_that_takes_no_live_log_is_asked_once_and_the_task_is_none_the_worse() {
+    for unusable in [refuse(404), refuse(403), refuse(409), refuse(413), ok(json!({}))] {
+        let queue = Queue::start().await;
+        queue.on(APPEND, move |_| unusable.clone());
+        // It prints something in each of several seconds.
+        let script = "for i in 1 2 3 4; do echo $i; sleep 0.7; done";
+        let running = Running::with_task(queue, LEASE, &shell(script)).await;
+        running.queue.wait_for("completed", 1).await;
+        assert_eq!(running.queue.requests(APPEND).len(), 1);
+        assert_eq!(running.queue.artifacts(TASK), [LIVE_LOG, BACKING_LOG]);
+        running.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn a_queue_that_keeps_no_live_logs_now_is_left_alone() {
+    let queue = Queue::start().await;
+    queue.on(APPEND, |_| ok(json!({"next": 0, "kept": false})));
+    let script = "for i in 1 2 3 4; do echo $i; sleep 0.7; done";
+    let running = Running::with_task(queue, LEASE, &shell(script)).await;
+    running.queue.wait_for("completed", 1).await;
+    // The next try would come after a minute.
+    assert_eq!(running.queue.requests(APPEND).len(), 1);
+    let created = running.queue.requests("live.log");
+    let kinds: Vec<_> = created.iter().map(|request| request.body["storageType"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["link"], "a reference would lead nowhere");
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn a_piece_without_an_answer_is_sent_again_and_nothing_is_missing() {
+    let queue = Queue::start().await;
+    queue.once(APPEND, refuse(503));
+    queue.once(APPEND, refuse(429));
+    queue.once(APPEND, Reply { cut: true, ..Reply::default() });
+    queue.on(APPEND, kept);
+    let running = Running::with_task(queue, LEASE, &waiting("echo begun", "echo more")).await;
+    let requests = running.queue.wait_for(APPEND, 4).await;
+    assert!(requests.iter().all(|request| offset(request) == 0));
+    go(&running);
+    running.queue.wait_for("completed", 1).await;
+    let whole = running.queue.artifact(TASK, BACKING_LOG).text();
+    let sent = &running.queue.requests(APPEND)[3..];
+    let sent: Vec<u8> = sent.iter().flat_map(|request| request.bytes.to_vec()).collect();
+    assert_eq!(String::from_utf8(sent).unwrap(), whole);
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn a_queue_that_does_not_answer_holds_no_report_up() {
+    let hangs = Arc::new(AtomicBool::new(false));
+    let (queue, is_hanging) = (Queue::start().await, Arc::clone(&hangs));
+    queue.on(APPEND, move |request| {
+        let after = Duration::from_secs(if is_hanging.load(Ordering::SeqCst) { 60 } else { 0 });
+        Reply { after, ..kept(request) }
+    });
+    queue.hand_out(&[claim(TASK, LEASE, &waiting("echo begun", "echo more"))]);
+    let running =
+        Running::with_settings(queue, |settings| Settings { last_piece_within: LAST_PIECE_WITHIN, ..settings });
+    running.queue.wait_for(APPEND, 1).await;
+    hangs.store(true, Ordering::SeqCst);
+    let began = Instant::now();
+    go(&running);
+    running.queue.wait_for("completed", 1).await;
+    assert!(began.elapsed() < REPORTED_WITHIN, "{:?}", began.elapsed());
+    assert_eq!(running.queue.artifact(TASK, LIVE_LOG).created["storageType"], "link");
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn a_task_that_is_done_at_once_has_no_live_log() {
+    let queue = Queue::start().await;
+    queue.on(APPEND, kept);
+    let running = Running::with_task(queue, LEASE, &shell("echo begun")).await;
+    running.queue.wait_for("completed", 1).await;
+    assert_eq!(running.queue.requests(APPEND).len(), 0);
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn a_worker_that_is_stopped_says_so_in_the_live_log() {
+    let queue = Queue::start().await;
+    queue.on(APPEND, kept);
+    let running = Running::with_task(queue, LEASE, &waiting("echo begun", "echo more")).await;
+    let queue = running.queue.clone();
+    until("it was sent", || read(&queue).0.ends_with(b"begun\n").then_some(())).await;
+    running.stop().await;
+    let (text, _) = read(&queue);
+    let text = String::from_utf8(text).unwrap();
+    assert!(text.ends_with("begun\n[tenure-worker] the worker shuts down\n"), "{text}");
+    let report = &queue.reports()[0];
+    assert_eq!(report.body, json!({"reason": "worker-shutdown"}));
+    assert!(queue.requests(APPEND).iter().all(|append| append.at <= report.at));
+}
