@@ -12,6 +12,7 @@ use serde_json::Value;
 use tenure_api::ids::{RunId, TaskId};
 use tokio::sync::watch;
 
+use super::log::JobLog;
 use super::outcome::Outcome;
 use crate::{Claim, Client, ExceptionReason, Task};
 
@@ -64,12 +65,13 @@ pub(super) struct Given {
     pub run_id: RunId,
     pub task: Task,
     pub client: Client,
+    pub log: JobLog,
 }
 
 impl Given {
     pub(super) fn of(claim: &Claim) -> Self {
         let (task_id, run_id) = (claim.task_id(), claim.run_id());
-        Self { task_id, run_id, task: claim.task().clone(), client: claim.client().clone() }
+        Self { task_id, run_id, task: claim.task().clone(), client: claim.client().clone(), log: JobLog::default() }
     }
 }
 
@@ -144,6 +146,17 @@ impl<P> Job<P> {
     #[must_use]
     pub fn client(&self) -> &Client {
         &self.given.client
+    }
+
+    /// The job's log, which can be followed while the handler works.
+    ///
+    /// ```
+    /// # use tenure_client::consumer::Job;
+    /// # fn example(job: &Job) { job.log().line("half of it is done"); }
+    /// ```
+    #[must_use]
+    pub fn log(&self) -> &JobLog {
+        &self.given.log
     }
 }
 

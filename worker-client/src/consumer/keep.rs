@@ -17,8 +17,9 @@ use tracing::Instrument as _;
 
 use super::ended::until_ended;
 use super::handler::{Given, StopReason};
+use super::log::Outgoing;
 use super::outcome::Outcome;
-use super::report::report;
+use super::report::{last_call, report};
 use super::shared::{Control, Hold, Settings, Shared};
 use crate::error::chain;
 use crate::{Claim, Lease, Lost, Renewal, retry};
@@ -38,7 +39,9 @@ type Handler = AbortOnDropHandle<Outcome>;
 pub(super) async fn run(shared: Arc<Shared>, mut claim: Claim, control: Arc<Control>) {
     tracing::info!("job claimed");
     let _listed = shared.listed(&control);
-    let running = Arc::clone(&shared.handler).run(Given::of(&claim), control.stop());
+    let given = Given::of(&claim);
+    let log = Outgoing::of(&given);
+    let running = Arc::clone(&shared.handler).run(given, control.stop());
     // A task of its own: one that blocks its thread or panics does not keep its claim from being renewed or reported.
     let mut handler = AbortOnDropHandle::new(tokio::spawn(running.in_current_span()));
     let mut watching = shared.watching(&claim);
@@ -47,6 +50,7 @@ pub(super) async fn run(shared: Arc<Shared>, mut claim: Claim, control: Arc<Cont
         ended = &mut handler => Some(ended),
         () = keep(&mut claim, &control, &shared.settings) => None,
         () = until_ended(watching.as_mut(), &control) => None,
+        () = log.send() => unreachable!("it has no end"),
     };
     // From here on the server hears of the run's end from us.
     drop(watching);
@@ -56,7 +60,20 @@ pub(super) async fn run(shared: Arc<Shared>, mut claim: Claim, control: Arc<Cont
     };
     control.reporting.store(true, Ordering::Relaxed);
     let outcome = ended.unwrap_or_else(|error| after_panic(&shared.settings, error));
+    if !log.is_empty() {
+        upload(&log, &mut claim, &control, &shared).await;
+    }
     report(&shared, &claim, &control, outcome).await;
+}
+
+/// Uploads the log of a job that has ended, while its claim is renewed. Of a run that is not ours, nothing is sent.
+async fn upload(log: &Outgoing, claim: &mut Claim, control: &Control, shared: &Shared) {
+    tokio::select! {
+        biased;
+        () = keep(claim, control, &shared.settings) => tracing::warn!("the log of a job stays here: its run is lost"),
+        () = last_call(shared) => tracing::warn!("the log of a job could not be uploaded before the shutdown"),
+        () = log.upload() => {}
+    }
 }
 
 /// Renews the claim until it is ours no longer or cannot be renewed. The handler has been asked to stop then.

@@ -33,6 +33,7 @@
 //! - **A run that ends from outside** (its task was cancelled, its deadline has passed, another worker has it) stops its handler within a
 //!   second, with or without a session. Where the server cannot say so, that is noticed at the next renewal.
 //! - **Every outcome is reported** until it is answered or the lease is over. Those of short jobs share requests.
+//! - **A log** ([`Job::log`]) can be followed while the handler works, and is an artifact before the job is reported.
 //! - **A shutdown** asks all handlers to stop and waits for them, however long they take; then the session is closed.
 //! - **Commands** from operators arrive by the session's inbox: freeze, unfreeze, balance, stop a task, shut down.
 //! - **Balance**, if it has a [`balancer`]: long tasks move from workers that have many to those that have few.
@@ -49,6 +50,7 @@ mod claims;
 mod ended;
 mod handler;
 mod keep;
+mod log;
 mod offers;
 mod outcome;
 mod report;
@@ -66,6 +68,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 pub use builder::{BuildError, ConsumerBuilder};
 pub use handler::{Handler, Job, Stop, StopReason};
+pub use log::JobLog;
 pub use outcome::{OnPanic, Outcome};
 pub use status::{JobState, JobStatus, Status};
 

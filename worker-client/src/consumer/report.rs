@@ -151,15 +151,17 @@ impl Answer {
     }
 }
 
+/// Returns when a shutdown has waited long enough.
+pub(super) async fn last_call(shared: &Shared) {
+    shared.shutdown.cancelled().await;
+    tokio::time::sleep(LAST_REPORT).await;
+}
+
 /// Reports the outcome of a job, as long as the run is ours.
 pub(super) async fn report(shared: &Shared, claim: &Claim, control: &Control, outcome: Outcome) {
     if control.hold() == Hold::Gone {
         return tracing::info!(?outcome, "nothing is reported: the run is ours no longer");
     }
-    let last_call = async {
-        shared.shutdown.cancelled().await;
-        tokio::time::sleep(LAST_REPORT).await;
-    };
     tokio::select! {
         biased;
         () = control.gone() => tracing::warn!(?outcome, "the run was lost before its outcome could be reported"),
@@ -167,7 +169,7 @@ pub(super) async fn report(shared: &Shared, claim: &Claim, control: &Control, ou
             control.lose(StopReason::Lost);
             tracing::warn!(?outcome, "the lease ended before the outcome could be reported");
         }
-        () = last_call => tracing::warn!(?outcome, "the outcome could not be reported before the shutdown"),
+        () = last_call(shared) => tracing::warn!(?outcome, "the outcome could not be reported before the shutdown"),
         () = send_until_answered(shared, claim, &outcome) => {}
     }
 }

@@ -1,0 +1,259 @@
+//! The log of a job: sent while the handler writes it, and uploaded when the handler has ended.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tenure_api::dates::Timestamp;
+use tenure_api::ids::{RunId, TaskId};
+use tokio::sync::Notify;
+use tokio::time::timeout;
+
+use super::handler::Given;
+use crate::artifacts::{blocking, gzip};
+use crate::error::chain;
+use crate::live_log::{self, Chunk, LAST_PIECE_WITHIN, LOG_CONTENT_TYPE};
+use crate::{Client, Error, Upload};
+
+/// Of a log that is longer than both, this much of its beginning is kept, and this much of its end.
+const BEGINNING_BYTES: usize = 2 << 20;
+const END_BYTES: usize = 2 << 20;
+/// How long the upload of a log may hold up a report; the claim is renewed meanwhile.
+const UPLOADED_WITHIN: Duration = Duration::from_secs(30);
+
+/// The log of a job. What is written can be followed within seconds as the run's artifact `public/logs/live.log`; when the handler has ended,
+/// the whole is there, before the job is reported. Of a log of more than 4 MiB the middle is left out. Cheap to clone.
+///
+/// A job that writes nothing has no log. What goes wrong with a log never changes the outcome of its job.
+///
+/// ```
+/// # use tenure_client::consumer::{Job, Stop};
+/// async fn count(job: Job<u32>, _stop: Stop) {
+///     for number in 0..*job.payload() {
+///         job.log().line(format_args!("{number} is done"));
+///     }
+/// }
+/// ```
+#[derive(Clone, Default)]
+pub struct JobLog(Arc<Shared>);
+
+#[derive(Default)]
+struct Shared {
+    written: Mutex<Written>,
+    /// Notified of the first write.
+    begun: Notify,
+}
+
+/// What was written so far.
+#[derive(Default)]
+struct Written {
+    beginning: Vec<u8>,
+    /// What came after that, as far as it is kept.
+    end: VecDeque<u8>,
+    left_out: u64,
+}
+
+impl JobLog {
+    /// Adds bytes as they are, normally text in UTF-8.
+    ///
+    /// ```
+    /// # use tenure_client::consumer::Job;
+    /// # fn example(job: &Job, output: &std::process::Output) { job.log().write(&output.stdout); }
+    /// ```
+    pub fn write(&self, bytes: impl AsRef<[u8]>) {
+        self.lock().write(bytes.as_ref());
+        self.0.begun.notify_one();
+    }
+
+    /// Adds a line, and the end of the line.
+    ///
+    /// ```
+    /// # use tenure_client::consumer::Job;
+    /// # fn example(job: &Job) { job.log().line("half of it is done"); }
+    /// ```
+    pub fn line(&self, text: impl fmt::Display) {
+        // In one piece, because other parts of a handler may write at the same time.
+        self.write(format!("{text}\n"));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Written> {
+        // What was written before a panic elsewhere is still the log.
+        self.0.written.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.lock().length() == 0
+    }
+
+    /// What is kept of it, with a line in the place of what is left out, compressed into an unnamed file.
+    async fn pack(&self, expires: Timestamp) -> Result<Upload, Error> {
+        let log = self.clone();
+        let packed = blocking(move || {
+            let mut written = log.lock();
+            let line = written.line();
+            let length = bytes(written.beginning.len() + line.len() + written.end.len());
+            written.end.make_contiguous();
+            let packed = gzip::compress(&std::env::temp_dir(), |to| {
+                to.write_all(&written.beginning)?;
+                to.write_all(line.as_bytes())?;
+                to.write_all(written.end.as_slices().0)
+            })?;
+            Ok((packed, length))
+        });
+        let (packed, length) = packed.await.map_err(Error::of_file("the log cannot be compressed"))?;
+        Ok(Upload::from_file(packed, LOG_CONTENT_TYPE, expires)?.compressed(length))
+    }
+}
+
+impl Written {
+    fn length(&self) -> u64 {
+        bytes(self.beginning.len()) + self.left_out + bytes(self.end.len())
+    }
+
+    fn write(&mut self, text: &[u8]) {
+        let room = BEGINNING_BYTES - self.beginning.len();
+        let (first, rest) = text.split_at(text.len().min(room));
+        self.beginning.extend_from_slice(first);
+        // Of a piece that is longer than the end, only its own end is copied.
+        let over = rest.len().saturating_sub(END_BYTES);
+        self.end.extend(&rest[over..]);
+        let dropped = self.end.len().saturating_sub(END_BYTES);
+        self.end.drain(..dropped);
+        self.left_out += bytes(over + dropped);
+    }
+
+    /// The line in place of what was left out.
+    fn line(&self) -> String {
+        match self.left_out {
+            0 => String::new(),
+            left_out => format!("\n[{left_out} bytes are left out here: the log has {}]\n", self.length()),
+        }
+    }
+
+    fn read(&self, from: u64, most: usize) -> Chunk {
+        let kept = bytes(self.beginning.len());
+        let from = if from < kept { from } else { from.max(kept + self.left_out) };
+        let at = usize::try_from(from).unwrap_or(usize::MAX).min(self.beginning.len());
+        let mut piece: Vec<u8> = self.beginning[at..].iter().take(most).copied().collect();
+        // What is left out stands between the beginning and the end.
+        if from >= kept || self.left_out == 0 {
+            let skipped = usize::try_from(from.saturating_sub(kept + self.left_out)).unwrap_or(usize::MAX);
+            let room = most - piece.len();
+            piece.extend(self.end.iter().skip(skipped).take(room));
+        }
+        Chunk { offset: from, bytes: piece }
+    }
+}
+
+fn bytes(length: usize) -> u64 {
+    u64::try_from(length).expect("no piece of memory has more than 2^64 bytes")
+}
+
+impl live_log::Log for JobLog {
+    fn length(&self) -> u64 {
+        self.lock().length()
+    }
+
+    fn read(&self, from: u64, most: usize) -> io::Result<Chunk> {
+        Ok(self.lock().read(from, most))
+    }
+}
+
+impl fmt::Debug for JobLog {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("JobLog").field("bytes", &self.lock().length()).finish_non_exhaustive()
+    }
+}
+
+/// The log of a job on its way to the server.
+pub(super) struct Outgoing {
+    log: JobLog,
+    live: live_log::Sender,
+    client: Client,
+    task_id: TaskId,
+    run_id: RunId,
+    expires: Timestamp,
+}
+
+impl Outgoing {
+    pub(super) fn of(given: &Given) -> Self {
+        let Given { task_id, run_id, task, client, log } = given;
+        let live = live_log::Sender::new(client, *task_id, *run_id, task.expires, Arc::new(log.clone()));
+        let (client, log) = (client.clone(), log.clone());
+        Self { log, live, client, task_id: *task_id, run_id: *run_id, expires: task.expires }
+    }
+
+    /// Sends it while it is written. Never returns.
+    pub(super) async fn send(&self) {
+        // Most jobs write none.
+        self.log.0.begun.notified().await;
+        self.live.run().await;
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.log.is_empty()
+    }
+
+    /// Uploads the whole of it.
+    pub(super) async fn upload(&self) {
+        self.live.finish(LAST_PIECE_WITHIN).await;
+        let upload = async {
+            let packed = self.log.pack(self.expires).await?;
+            live_log::publish(&self.client, self.task_id, self.run_id, &packed, self.expires).await
+        };
+        match timeout(UPLOADED_WITHIN, upload).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::warn!(error = chain(&error), "the log of a job was not uploaded"),
+            Err(_elapsed) => tracing::warn!("the log of a job was not uploaded in time"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(length: usize) -> Vec<u8> {
+        (b'a'..=b'z').cycle().take(length).collect()
+    }
+
+    #[test]
+    fn a_log_that_fits_is_whole_however_it_was_written() {
+        let whole = text(BEGINNING_BYTES + END_BYTES);
+        for piece in [1 << 10, 1_000_003, whole.len()] {
+            let mut written = Written::default();
+            whole.chunks(piece).for_each(|piece| written.write(piece));
+            assert_eq!((written.length(), written.left_out), (bytes(whole.len()), 0));
+            let Chunk { offset, bytes } = written.read(0, usize::MAX);
+            assert!(offset == 0 && bytes == whole, "{piece}");
+        }
+    }
+
+    #[test]
+    fn of_a_longer_log_the_beginning_and_the_end_are_kept_and_memory_is_bounded() {
+        let whole = text(3 * (BEGINNING_BYTES + END_BYTES) + 5);
+        for piece in [1_000_003, whole.len()] {
+            let mut written = Written::default();
+            for piece in whole.chunks(piece) {
+                written.write(piece);
+                assert!(written.beginning.len() <= BEGINNING_BYTES && written.end.len() <= END_BYTES);
+            }
+            assert_eq!(written.length(), bytes(whole.len()));
+            let end_at = whole.len() - END_BYTES;
+            assert_eq!(written.left_out, bytes(end_at - BEGINNING_BYTES));
+            assert!(written.line().contains(&format!("{} bytes are left out here", written.left_out)));
+            for (from, most, at) in [
+                (0, 100, 0..100),
+                (BEGINNING_BYTES - 10, 100, BEGINNING_BYTES - 10..BEGINNING_BYTES),
+                (BEGINNING_BYTES, 100, end_at..end_at + 100),
+                (end_at + 7, 100, end_at + 7..end_at + 107),
+                (whole.len() - 3, 100, whole.len() - 3..whole.len()),
+            ] {
+                let expected = Chunk { offset: bytes(at.start), bytes: whole[at].to_vec() };
+                assert_eq!(written.read(bytes(from), most), expected, "{from}");
+            }
+        }
+    }
+}
