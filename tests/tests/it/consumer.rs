@@ -4,6 +4,7 @@
 mod balance;
 mod clocks;
 mod commands;
+mod logs;
 mod losses;
 mod outcomes;
 mod way;

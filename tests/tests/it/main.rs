@@ -63,6 +63,7 @@ mod why;
 mod work;
 mod worker_alone;
 mod worker_artifacts;
+mod worker_live_log;
 mod worker_manager;
 mod worker_stops;
 mod workers;

@@ -9,38 +9,22 @@ mod sender;
 use std::time::Duration;
 
 use reqwest::Method;
-use serde::Deserialize;
 use tenure_api::dates::Timestamp;
 use tenure_api::ids::{RunId, TaskId};
+
+pub use tenure_api::live_log::{BACKING_LOG, LIVE_LOG, LIVE_LOG_CHUNK_MAX, LOG_CONTENT_TYPE, LiveLogAppended};
 
 pub use sender::{Chunk, LAST_PIECE_WITHIN, Log, Sender};
 
 use crate::client::{Call, Own, TENURE_API, parameter};
 use crate::{Client, Error, NewArtifact, Upload};
 
-/// The artifact with the whole log.
-pub const BACKING_LOG: &str = "public/logs/live_backing.log";
-/// The name under which readers look for the log: while the run is under way a reference to its live log, then a link to the whole.
-pub const LIVE_LOG: &str = "public/logs/live.log";
-/// What kind of file a log is.
-pub const LOG_CONTENT_TYPE: &str = "text/plain; charset=utf-8";
-/// The most that one request may append.
-pub const CHUNK_BYTES_MAX: usize = 64 << 10;
 const CHUNK_CONTENT_TYPE: &str = "text/plain";
 /// An append is one insertion, and the next one comes a second later.
 const APPENDED_WITHIN: Duration = Duration::from_secs(10);
 
-/// What became of a piece of a live log.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-pub struct LiveLogAppended {
-    /// How long the whole log is, as far as the server has heard of it: the next piece begins here.
-    pub next: u64,
-    /// Whether the server keeps live logs now. If not, nothing was stored, and the next try may come after a minute.
-    pub kept: bool,
-}
-
 impl Client {
-    /// Appends to the live log of a run that is claimed; `offset` counts in the whole log, and there may be up to [`CHUNK_BYTES_MAX`] bytes.
+    /// Appends to the live log of a run that is claimed; `offset` counts in the whole log, and there may be up to [`LIVE_LOG_CHUNK_MAX`] bytes.
     /// A piece that is there already is not stored twice; where something is missing before it, readers see a line that says so.
     ///
     /// # Errors

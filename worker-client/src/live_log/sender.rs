@@ -11,7 +11,7 @@ use tokio::sync::Mutex;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::CHUNK_BYTES_MAX;
+use super::LIVE_LOG_CHUNK_MAX;
 use crate::artifacts::blocking;
 use crate::error::chain;
 use crate::{Client, Error, RetryPolicy};
@@ -229,8 +229,8 @@ enum Unsent {
 
 /// What is sent next of a log that has been sent up to `position`. Where something is left out, it begins with a whole line if it can.
 fn next_chunk(log: &dyn Log, position: u64, length: u64) -> io::Result<Chunk> {
-    let most = u64::try_from(CHUNK_BYTES_MAX).unwrap_or(u64::MAX);
-    let Chunk { mut offset, mut bytes } = log.read(position.max(length.saturating_sub(most)), CHUNK_BYTES_MAX)?;
+    let most = u64::try_from(LIVE_LOG_CHUNK_MAX).unwrap_or(u64::MAX);
+    let Chunk { mut offset, mut bytes } = log.read(position.max(length.saturating_sub(most)), LIVE_LOG_CHUNK_MAX)?;
     if offset > position
         && let Some(end_of_line) = bytes.iter().position(|&byte| byte == b'\n')
         && end_of_line + 1 < bytes.len()
@@ -267,7 +267,7 @@ mod tests {
     fn what_is_new_is_sent_as_it_is() {
         assert_eq!(next(b"one\ntwo\n", 0), Chunk { offset: 0, bytes: b"one\ntwo\n".to_vec() });
         assert_eq!(next(b"one\ntwo\n", 2), Chunk { offset: 2, bytes: b"e\ntwo\n".to_vec() });
-        let full = vec![b'x'; CHUNK_BYTES_MAX];
+        let full = vec![b'x'; LIVE_LOG_CHUNK_MAX];
         assert_eq!(next(&full, 0), Chunk { offset: 0, bytes: full });
     }
 
@@ -275,13 +275,13 @@ mod tests {
     fn of_more_than_a_second_may_send_the_middle_is_left_out_and_the_rest_begins_with_a_line() {
         let mut text = b"a line\n".repeat(20_000);
         let Chunk { offset, bytes } = next(&text, 7);
-        assert!((CHUNK_BYTES_MAX - 7..=CHUNK_BYTES_MAX).contains(&bytes.len()), "{}", bytes.len());
+        assert!((LIVE_LOG_CHUNK_MAX - 7..=LIVE_LOG_CHUNK_MAX).contains(&bytes.len()), "{}", bytes.len());
         assert_eq!((offset % 7, offset + u64::try_from(bytes.len()).unwrap()), (0, 140_000));
         assert!(bytes.starts_with(b"a line\n"));
         // One line that is longer than that has no other beginning.
         text.fill(b'x');
         let Chunk { offset, bytes } = next(&text, 7);
-        assert_eq!((offset, bytes.len()), (140_000 - 65_536, CHUNK_BYTES_MAX));
+        assert_eq!((offset, bytes.len()), (140_000 - 65_536, LIVE_LOG_CHUNK_MAX));
         *text.last_mut().unwrap() = b'\n';
         assert_eq!(next(&text, 7).offset, 140_000 - 65_536);
     }

@@ -1,0 +1,97 @@
+//! The logs that handlers write: read while they work, and artifacts when their jobs are reported.
+
+use std::sync::Arc;
+
+use serde_json::json;
+use tenure_api::ids::SlugId;
+use tenure_client::consumer::{Job, Outcome, Stop};
+use tenure_tests::http::TENURE_API;
+use tokio::sync::Semaphore;
+
+use super::way::{Fault, Way};
+use super::{Office, Running};
+use crate::rig::eventually;
+
+const LIVE_LOG: &str = "public/logs/live.log";
+const BACKING_LOG: &str = "public/logs/live_backing.log";
+
+/// Writes a line, and another one when the test lets it; then ends as its payload says.
+async fn write(leave: Arc<Semaphore>, job: Job) -> Outcome {
+    if job.payload()["ends"] == "at once" {
+        return Outcome::Completed(None);
+    }
+    job.log().line("half of it");
+    leave.acquire().await.unwrap().forget();
+    job.log().line("all of it");
+    assert_ne!(job.payload()["ends"], "in a panic");
+    Outcome::Completed(None)
+}
+
+/// What a caller without credentials reads there.
+async fn read(office: &Office, path: &str) -> Option<String> {
+    let url = format!("{}{path}", office.rig.server.root_url());
+    let mut curl = std::process::Command::new("curl");
+    curl.args(["-sSfL", "--compressed", &url]);
+    let output = crate::rig::finish(curl).await;
+    output.status.success().then(|| crate::rig::stdout(&output))
+}
+
+/// The names of a task's artifacts and where they are.
+async fn artifacts(office: &Office, task: SlugId) -> Vec<(String, String)> {
+    let listed = office.rig.call("GET", &format!("/task/{task}/runs/0/artifacts"), None).await;
+    let listed = listed.body["artifacts"].as_array().unwrap().clone();
+    let text = |value: &serde_json::Value| value.as_str().unwrap().to_owned();
+    listed.iter().map(|artifact| (text(&artifact["name"]), text(&artifact["storageType"]))).collect()
+}
+
+fn link_and_log() -> Vec<(String, String)> {
+    [(LIVE_LOG, "link"), (BACKING_LOG, "s3")].map(|(name, at)| (name.to_owned(), at.to_owned())).to_vec()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_handler_logs_can_be_read_while_it_works_and_is_an_artifact_when_it_has_ended() {
+    let office = Office::open().await;
+    let leave = Arc::new(Semaphore::new(0));
+    let waiting = Arc::clone(&leave);
+    let handler = move |job: Job, _stop: Stop| write(Arc::clone(&waiting), job);
+    let worker = Running::start(office.consumer("writer").handler(handler));
+    for (ends, state) in [("well", "completed"), ("in a panic", "failed")] {
+        let task = office.create(&json!({"ends": ends})).await;
+        let live = format!("{TENURE_API}/tasks/{task}/runs/0/live-log");
+        let text = eventually("the first line is there", async || read(&office, &live).await).await;
+        assert_eq!(text, "half of it\n");
+        let reference = [(LIVE_LOG.to_owned(), "reference".to_owned())];
+        eventually("it is an artifact", async || (artifacts(&office, task).await == reference).then_some(())).await;
+        leave.add_permits(1);
+        office.becomes(task, state).await;
+        // They are there before the report.
+        assert_eq!(artifacts(&office, task).await, link_and_log());
+        let path = format!("/api/queue/v1/task/{task}/runs/0/artifacts/{LIVE_LOG}");
+        assert_eq!(read(&office, &path).await.unwrap(), "half of it\nall of it\n");
+    }
+    let silent = office.create(&json!({"ends": "at once"})).await;
+    office.becomes(silent, "completed").await;
+    assert_eq!(artifacts(&office, silent).await, []);
+    worker.shut_down().await;
+    office.rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_live_log_that_does_not_get_through_changes_nothing() {
+    let office = Office::open().await;
+    for fault in [Fault::Unavailable, Fault::Cut] {
+        let way = Way::to(office.rig.server.root_url()).await;
+        way.fault("/live-log?", fault);
+        let leave = Arc::new(Semaphore::new(0));
+        let waiting = Arc::clone(&leave);
+        let handler = move |job: Job, _stop: Stop| write(Arc::clone(&waiting), job);
+        let worker = Running::start(office.consumer_by(way.url(), "unlucky").handler(handler));
+        let task = office.create(&json!({"ends": "well"})).await;
+        eventually("it tries again", async || (way.sent("/live-log?").len() > 1).then_some(())).await;
+        leave.add_permits(1);
+        office.becomes(task, "completed").await;
+        assert_eq!(artifacts(&office, task).await, link_and_log(), "{fault:?}");
+        worker.shut_down().await;
+    }
+    office.rig.server.stop().await;
+}
