@@ -53,7 +53,10 @@ async fn log(rig: &Rig, task: SlugId) -> String {
     eventually("the log is uploaded", async || {
         let artifacts = rig.call("GET", &path, None).await;
         let names = artifacts.body["artifacts"].as_array()?;
-        names.iter().any(|artifact| artifact["name"] == "public/logs/live.log").then_some(())
+        // Before that it is a reference to the live log.
+        let is_whole =
+            |artifact: &Value| artifact["name"] == "public/logs/live.log" && artifact["storageType"] == "link";
+        names.iter().any(is_whole).then_some(())
     })
     .await;
     let url = format!("{}/api/queue/v1/task/{task}/runs/0/artifacts/public/logs/live.log", rig.server.root_url());
