@@ -18,6 +18,7 @@ pub mod session;
 pub mod submit;
 pub mod task;
 pub mod topic;
+pub mod verdict;
 pub mod watch;
 pub mod work;
 pub mod worker;

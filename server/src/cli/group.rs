@@ -1,5 +1,7 @@
 //! `tenure group`: groups of tasks.
 
+mod watch;
+
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 
@@ -18,6 +20,9 @@ pub enum GroupCommand {
         /// The id of the group
         #[arg(allow_hyphen_values = true)]
         group: TaskGroupId,
+        /// Until all of its tasks are resolved or certain not to run, show each change; fails unless all were completed
+        #[arg(long)]
+        watch: bool,
     },
     /// Cancel all tasks of a group that are not resolved; the group must be sealed first
     Cancel {
@@ -41,10 +46,17 @@ pub async fn run(server: &Server, command: GroupCommand) -> Result<ExitCode, Com
     let refused = |error| server.error(&error);
     let client = &server.client;
     match command {
-        GroupCommand::Show { group } if server.json => {
+        GroupCommand::Show { group, watch } if server.json => {
+            let code = if watch { watch::watch(server, group).await?.0 } else { ExitCode::SUCCESS };
             server.print(&client.get_group(group).await.map_err(refused)?, |_| String::new())?;
+            return Ok(code);
         }
-        GroupCommand::Show { group } => {
+        GroupCommand::Show { group, watch: true } => {
+            let (code, answer) = watch::watch(server, group).await?;
+            server.print(&answer, details)?;
+            return Ok(code);
+        }
+        GroupCommand::Show { group, watch: false } => {
             server.print(&client.list_group(group).await.map_err(refused)?, details)?;
         }
         GroupCommand::Cancel { group } => {
@@ -64,10 +76,6 @@ pub async fn run(server: &Server, command: GroupCommand) -> Result<ExitCode, Com
 
 fn details(group: &Value) -> String {
     let tasks = entries(group, "tasks");
-    let mut states: BTreeMap<String, usize> = BTreeMap::new();
-    for task in tasks {
-        *states.entry(field(task, "/status/state")).or_default() += 1;
-    }
     let mut rows = vec![
         ("group".to_owned(), field(group, "/taskGroupId")),
         ("scheduler".to_owned(), field(group, "/schedulerId")),
@@ -75,6 +83,15 @@ fn details(group: &Value) -> String {
         ("sealed".to_owned(), field(group, "/sealed")),
         ("tasks".to_owned(), tasks.len().to_string()),
     ];
-    rows.extend(states.into_iter().map(|(state, count)| (format!("  {state}"), count.to_string())));
+    rows.extend(states(tasks).into_iter().map(|(state, count)| (format!("  {state}"), count.to_string())));
     rows.iter().map(|(name, value)| format!("{name:13}  {value}\n")).collect()
+}
+
+/// How many of these tasks are in which state.
+fn states(tasks: &[Value]) -> BTreeMap<String, usize> {
+    let mut states: BTreeMap<String, usize> = BTreeMap::new();
+    for task in tasks {
+        *states.entry(field(task, "/status/state")).or_default() += 1;
+    }
+    states
 }

@@ -1,6 +1,9 @@
 //! `tenure task`: creating tasks, waiting for them, showing, explaining and changing them.
 
-mod progress;
+mod create;
+pub(super) mod outlook;
+pub(super) mod progress;
+mod shown;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -10,12 +13,13 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use tenure_api::dates::Timestamp;
 use tenure_api::ids::{RunId, TaskGroupId, TaskId, TaskQueueId};
-use tenure_api::states::Priority;
+use tenure_api::states::{Priority, TaskState};
 use tenure_client::{ReleaseRequest, TaskChange};
 use tenure_domain::policy::why::words;
 
+use outlook::Outlook;
+
 use super::http::{CommandError, Server, entries, field};
-use super::input;
 use super::print::{pretty, table};
 use super::when::{When, parse_date, parse_seconds, parse_when};
 
@@ -24,7 +28,7 @@ use super::when::{When, parse_date, parse_seconds, parse_when};
 pub enum TaskCommand {
     /// Create a task that runs a command, or tasks from a file
     Create(Box<CreateArgs>),
-    /// Wait until tasks are resolved; fails unless all of them were completed
+    /// Wait until tasks are resolved, or certain not to run; fails unless all of them were completed
     Wait {
         /// The ids of the tasks
         #[arg(required = true)]
@@ -66,11 +70,7 @@ pub enum TaskCommand {
         run: Option<RunId>,
     },
     /// List the tasks of a group
-    List {
-        /// The id of the group
-        #[arg(long, allow_hyphen_values = true)]
-        group: TaskGroupId,
-    },
+    List(ListArgs),
 }
 
 /// What to create.
@@ -105,6 +105,34 @@ pub struct CreateArgs {
     pub command: Vec<String>,
 }
 
+/// Which tasks to list.
+#[derive(Debug, Args)]
+pub struct ListArgs {
+    /// The id of the group
+    #[arg(long, allow_hyphen_values = true)]
+    pub group: TaskGroupId,
+    /// Only those in this state: unscheduled, pending, running, completed, failed or exception; repeat it for more
+    #[arg(long = "state", value_name = "STATE", value_parser = parse_state)]
+    pub states: Vec<TaskState>,
+    /// Only those of this queue, `<provisionerId>/<workerType>`
+    #[arg(long, allow_hyphen_values = true)]
+    pub queue: Option<TaskQueueId>,
+    /// Only those with this text in their names
+    #[arg(long, value_name = "TEXT")]
+    pub name: Option<String>,
+}
+
+impl ListArgs {
+    /// Whether a task of the group is to be listed.
+    fn has(&self, entry: &Value) -> bool {
+        let state = field(entry, "/status/state");
+        let name = field(entry, "/task/metadata/name");
+        (self.states.is_empty() || self.states.iter().any(|wanted| wanted.as_str() == state))
+            && self.queue.as_ref().is_none_or(|queue| queue.as_str() == field(entry, "/status/taskQueueId"))
+            && self.name.as_ref().is_none_or(|text| name.contains(text))
+    }
+}
+
 /// Which run to give back.
 #[derive(Debug, Args)]
 pub struct ReleaseArgs {
@@ -123,6 +151,11 @@ pub struct ReleaseArgs {
 
 fn parse_priority(text: &str) -> Result<Priority, String> {
     let rule = || "choose one of highest, very-high, high, medium, low, very-low, lowest".to_owned();
+    serde_json::from_value(json!(text)).map_err(|_| rule())
+}
+
+fn parse_state(text: &str) -> Result<TaskState, String> {
+    let rule = || "choose one of unscheduled, pending, running, completed, failed, exception".to_owned();
     serde_json::from_value(json!(text)).map_err(|_| rule())
 }
 
@@ -182,15 +215,20 @@ fn repeat_after(args: Vec<OsString>) -> Vec<OsString> {
 pub async fn run(server: &Server, command: TaskCommand) -> Result<ExitCode, CommandError> {
     let refused = |error| server.error(&error);
     match command {
-        TaskCommand::Create(args) => return create(server, *args).await,
+        TaskCommand::Create(args) => return create::create(server, *args).await,
         TaskCommand::Wait { tasks } => {
-            let answers = progress::wait(server, &tasks).await?;
+            let outlook = Outlook::new(server);
+            outlook.read(&tasks).await?;
+            for group in outlook.groups() {
+                progress::announce(server, group);
+            }
+            let answers = progress::wait(server, &outlook, &tasks).await?;
             let code = outcome(&answers);
             server.print(&json!({ "tasks": answers }), |answer| states(entries(answer, "tasks")))?;
             return Ok(code);
         }
         TaskCommand::Show { task } => {
-            server.print(&server.client.get_task(task).await.map_err(refused)?, details)?;
+            server.print(&shown::read(server, task).await?, |answer| shown::details(server, answer))?;
         }
         TaskCommand::Cancel { tasks } => change(server, tasks, TaskChange::Cancel).await?,
         TaskCommand::Rerun { tasks } => change(server, tasks, TaskChange::Rerun).await?,
@@ -208,8 +246,11 @@ pub async fn run(server: &Server, command: TaskCommand) -> Result<ExitCode, Comm
             let answer = server.client.get_result(task, run).await.map_err(refused)?;
             server.print(&answer, |answer| pretty(&answer["result"]))?;
         }
-        TaskCommand::List { group } => {
-            let answer = server.client.list_group(group).await.map_err(refused)?;
+        TaskCommand::List(wanted) => {
+            let mut answer = server.client.list_group(wanted.group).await.map_err(refused)?;
+            if let Some(tasks) = answer["tasks"].as_array_mut() {
+                tasks.retain(|entry| wanted.has(entry));
+            }
             server.print(&answer, |answer| {
                 let row = |entry: &Value| {
                     [
@@ -246,53 +287,6 @@ async fn change(server: &Server, tasks: Vec<TaskId>, change: TaskChange) -> Resu
     failure.map_or(Ok(()), Err)
 }
 
-async fn create(server: &Server, args: CreateArgs) -> Result<ExitCode, CommandError> {
-    let body = match &args.file {
-        Some(file) => input::read_json("--file", file)?,
-        None => definition(server, &args),
-    };
-    // A repeat after a lost answer must not create anything twice.
-    let key = uuid::Uuid::new_v4().to_string();
-    let mut answer = server.client.create_tasks(&body, &key).await.map_err(|error| server.error(&error))?;
-    let mut code = ExitCode::SUCCESS;
-    if args.wait {
-        let ids: Vec<TaskId> =
-            entries(&answer, "tasks").iter().filter_map(|entry| field(entry, "/taskId").parse().ok()).collect();
-        let answers = progress::wait(server, &ids).await?;
-        code = outcome(&answers);
-        for (n, mut waited) in answers.into_iter().enumerate() {
-            answer["tasks"][n]["status"] = waited["status"].take();
-        }
-    }
-    server.print(&answer, |answer| {
-        let row = |entry: &Value| [field(entry, "/taskId"), field(entry, "/status/state"), field(entry, "/name")];
-        let tasks = table(["TASK", "STATE", "NAME"], entries(answer, "tasks").iter().map(row));
-        format!("group {}\n{tasks}", field(answer, "/taskGroupId"))
-    })?;
-    Ok(code)
-}
-
-/// The task that the arguments describe, for a worker that runs commands.
-fn definition(server: &Server, args: &CreateArgs) -> Value {
-    let mut body = json!({ "taskQueueId": args.queue, "payload": { "command": [args.command] } });
-    if let Some(name) = &args.name {
-        body["metadata"] = json!({ "name": name });
-    }
-    if let Some(priority) = args.priority {
-        body["priority"] = json!(priority);
-    }
-    if let Some(retries) = args.retries {
-        body["retries"] = json!(retries);
-    }
-    if let Some(deadline) = args.deadline {
-        body["deadline"] = json!(deadline.time(server.client.now()));
-    }
-    if !args.after.is_empty() {
-        body["dependencies"] = json!(args.after);
-    }
-    body
-}
-
 /// Success if all tasks were completed.
 fn outcome(answers: &[Value]) -> ExitCode {
     let completed = answers.iter().all(|answer| field(answer, "/status/state") == "completed");
@@ -312,38 +306,6 @@ fn states(answers: &[Value]) -> String {
     let row =
         |entry: &Value| [field(entry, "/status/taskId"), field(entry, "/status/state"), runs(entry), reason(entry)];
     table(["TASK", "STATE", "RUNS", "REASON"], answers.iter().map(row))
-}
-
-fn details(answer: &Value) -> String {
-    let dependencies: Vec<&str> = entries(&answer["task"], "dependencies").iter().filter_map(Value::as_str).collect();
-    let rows = [
-        ("task", field(answer, "/status/taskId")),
-        ("name", field(answer, "/task/metadata/name")),
-        ("state", field(answer, "/status/state")),
-        ("queue", field(answer, "/status/taskQueueId")),
-        ("group", field(answer, "/status/taskGroupId")),
-        ("priority", field(answer, "/status/priority")),
-        ("retries left", field(answer, "/status/retriesLeft")),
-        ("created", field(answer, "/task/created")),
-        ("deadline", field(answer, "/status/deadline")),
-        ("expires", field(answer, "/status/expires")),
-        ("owner", field(answer, "/task/metadata/owner")),
-        ("after", if dependencies.is_empty() { "-".to_owned() } else { dependencies.join(" ") }),
-        ("payload", field(answer, "/task/payload")),
-    ];
-    let text: String = rows.iter().map(|(name, value)| format!("{name:13}  {value}\n")).collect();
-    let row = |run: &Value| {
-        [
-            field(run, "/runId"),
-            field(run, "/state"),
-            field(run, "/reasonResolved"),
-            field(run, "/started"),
-            field(run, "/resolved"),
-            format!("{}/{}", field(run, "/workerGroup"), field(run, "/workerId")),
-        ]
-    };
-    let runs = entries(&answer["status"], "runs").iter().map(row);
-    format!("{text}\n{}", table(["RUN", "STATE", "REASON", "STARTED", "RESOLVED", "WORKER"], runs))
 }
 
 #[cfg(test)]

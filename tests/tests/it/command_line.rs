@@ -1,5 +1,7 @@
 //! `tenure task`, `tenure group` and `tenure queue` as people run them, with a real server and a real worker.
 
+mod outcomes;
+
 use std::process::{Child, Command, Output, Stdio};
 
 use serde_json::Value;
@@ -85,8 +87,11 @@ async fn a_command_is_run_and_waited_for() {
     let lines: Vec<&str> = text.lines().collect();
     assert!(lines[0].starts_with("group  ") || lines[0].starts_with("group "), "{text}");
     assert!(lines[1].starts_with("TASK ") && lines[2].contains("  completed  "), "{text}");
-    assert!(stderr(&output).lines().last().unwrap().ends_with("  completed"), "progress: {}", stderr(&output));
-    assert!(!stderr(&output).contains('\x1b'), "no terminal, no codes");
+    let progress = stderr(&output);
+    let group = lines[0].strip_prefix("group ").unwrap().trim();
+    assert_eq!(progress.lines().next(), Some(&*format!("group {group}  {}/group/{group}", rig.server.root_url())));
+    assert_eq!(progress.lines().last(), Some(&*format!("make it ({})  completed", &group[..8])), "{progress}");
+    assert!(!progress.contains('\x1b'), "no terminal, no codes");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -101,7 +106,12 @@ async fn a_command_that_fails_fails_the_wait() {
     assert_eq!(output.status.code(), Some(1));
     let (text, progress) = (stdout(&output), stderr(&output));
     assert!(text.contains(&format!("{good}  completed")) && text.contains(&format!("{bad}  failed")), "{text}");
-    assert!(progress.contains(&format!("{good}  completed\n")), "{progress}");
+    assert!(progress.contains(&format!("true ({})  completed\n", &good[..8])), "{progress}");
+    let failed = progress.lines().find(|line| line.starts_with(&format!("false ({})  Failed", &bad[..8])));
+    assert!(failed.is_some_and(|line| line.ends_with(" on g/w")), "{progress}");
+    for group in [&good, &bad] {
+        assert!(progress.contains(&format!("group {group}  {}/group/{group}\n", rig.server.root_url())), "{progress}");
+    }
     assert_eq!(run(&rig, &["task", "wait", &good]).await.status.code(), Some(0));
     let json = answer(&rig, &["task", "wait", &good]).await;
     assert_eq!(

@@ -125,6 +125,9 @@ pub struct Artifact {
     pub content_type: String,
     /// Its length, if its creator declared it.
     pub content_length: Option<u64>,
+    /// How many bytes are stored of it, compressed as they were sent; of a server that tells it.
+    #[serde(default)]
+    pub size: Option<u64>,
     /// When it may be deleted.
     pub expires: Timestamp,
 }

@@ -6,9 +6,12 @@ use std::io::{IsTerminal as _, Write as _};
 
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use serde_json::Value;
-use tenure_api::ids::TaskId;
+use tenure_api::ids::{TaskGroupId, TaskId};
 
+use super::outlook::Outlook;
+use super::shown;
 use crate::cli::http::{CommandError, Server, field};
+use crate::cli::print::complain;
 
 /// Tasks that are waited for at the same time.
 const WAITS_MAX: usize = 100;
@@ -17,31 +20,72 @@ const LOOK_SECONDS: u32 = 3;
 /// More tasks than this do not fit on a screen.
 const LINES_MAX: usize = 20;
 
-/// Waits until all of these tasks are resolved; the answers are in their order.
-pub async fn wait(server: &Server, tasks: &[TaskId]) -> Result<Vec<Value>, CommandError> {
-    let screen = RefCell::new(Screen::new(tasks));
-    stream::iter(tasks.iter().enumerate())
-        .map(|(n, &task)| wait_for_one(server, &screen, n, task))
+/// Says where a group is to be seen.
+pub fn announce(server: &Server, group: TaskGroupId) {
+    complain(&format!("group {group}  {}/group/{group}", server.client.root_url()));
+}
+
+/// Waits until all of these tasks are resolved, or certain not to run; the answers are in their order. A task that cannot run
+/// gets a line that says why.
+///
+/// # Errors
+/// If one of the tasks does not exist, or the server does not answer.
+pub async fn wait(server: &Server, outlook: &Outlook<'_>, tasks: &[TaskId]) -> Result<Vec<Value>, CommandError> {
+    let screen = RefCell::new(Screen::new(tasks.len()));
+    let waited: Vec<Waited> = stream::iter(tasks.iter().enumerate())
+        .map(|(n, &task)| wait_for_one(server, outlook, &screen, n, task))
         .buffered(WAITS_MAX)
         .try_collect()
-        .await
+        .await?;
+    for (task, waited) in tasks.iter().zip(&waited) {
+        if let Some(never) = &waited.never {
+            complain(&format!("{}: cannot run, {never}", outlook.short(*task)));
+        }
+    }
+    Ok(waited.into_iter().map(|waited| waited.answer).collect())
+}
+
+/// How the wait for a task has ended.
+struct Waited {
+    answer: Value,
+    /// Why the task can never run; none if it is resolved.
+    never: Option<String>,
 }
 
 async fn wait_for_one(
     server: &Server,
+    outlook: &Outlook<'_>,
     screen: &RefCell<Screen>,
     n: usize,
     task: TaskId,
-) -> Result<Value, CommandError> {
+) -> Result<Waited, CommandError> {
     // The first request does not wait, so that there is something to show.
     let mut seconds = 0;
     loop {
         let answer = server.client.wait_for_task(task, seconds).await.map_err(|error| server.error(&error))?;
-        screen.borrow_mut().show(n, &answer);
-        if answer["resolved"] == Value::Bool(true) {
-            return Ok(answer);
+        let resolved = answer["resolved"] == Value::Bool(true);
+        let unscheduled = answer.pointer("/status/state").is_some_and(|state| state == "unscheduled");
+        let never = if unscheduled { outlook.never(task).await? } else { None };
+        let words = match &never {
+            Some(_) => "cannot run".to_owned(),
+            None => words(server, &answer, resolved),
+        };
+        screen.borrow_mut().show(n, format!("{}  {words}", outlook.label(task)));
+        if resolved || never.is_some() {
+            return Ok(Waited { answer, never });
         }
         seconds = LOOK_SECONDS;
+    }
+}
+
+/// How a task is. What it has come to stands in one word first, then the rest.
+fn words(server: &Server, answer: &Value, resolved: bool) -> String {
+    let state = field(answer, "/status/state");
+    let runs = answer["status"]["runs"].as_array().map_or(0, Vec::len);
+    match shown::verdict_of(server, answer, &answer["result"]).filter(|_| resolved && state != "completed") {
+        Some(verdict) => verdict,
+        None if runs > 1 => format!("{state} (run {})", runs - 1),
+        None => state,
     }
 }
 
@@ -53,13 +97,12 @@ struct Screen {
 }
 
 impl Screen {
-    fn new(tasks: &[TaskId]) -> Self {
-        let rewrites = std::io::stderr().is_terminal() && tasks.len() <= LINES_MAX;
-        Self { lines: tasks.iter().map(ToString::to_string).collect(), rewrites, drawn: 0 }
+    fn new(tasks: usize) -> Self {
+        let rewrites = std::io::stderr().is_terminal() && tasks <= LINES_MAX;
+        Self { lines: vec![String::new(); tasks], rewrites, drawn: 0 }
     }
 
-    fn show(&mut self, n: usize, answer: &Value) {
-        let line = line(answer);
+    fn show(&mut self, n: usize, line: String) {
         if self.lines[n] == line {
             return;
         }
@@ -76,16 +119,13 @@ impl Screen {
         if self.drawn > 0 {
             write!(out, "\x1b[{}A", self.drawn)?;
         }
+        // Without line breaks of the terminal's own: each line must take one row.
+        write!(out, "\x1b[?7l")?;
         for line in &self.lines {
             writeln!(out, "\r\x1b[2K{line}")?;
         }
+        write!(out, "\x1b[?7h")?;
         self.drawn = self.lines.len();
         out.flush()
     }
-}
-
-fn line(answer: &Value) -> String {
-    let runs = answer["status"]["runs"].as_array().map_or(0, Vec::len);
-    let tries = if runs > 1 { format!(" (run {})", runs - 1) } else { String::new() };
-    format!("{}  {}{tries}", field(answer, "/status/taskId"), field(answer, "/status/state"))
 }

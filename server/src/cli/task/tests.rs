@@ -3,6 +3,7 @@
 use clap::Parser;
 use clap::error::ErrorKind;
 
+use super::create::definition;
 use super::*;
 
 #[derive(Debug, Parser)]

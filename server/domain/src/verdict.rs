@@ -1,0 +1,128 @@
+//! How a task is, or how it ended, in one line for people. The command line and the operator's page show the same line.
+
+use chrono::{DateTime, TimeDelta, Utc};
+use serde_json::Value;
+use tenure_api::bodies::{Run, Status};
+use tenure_api::states::{ReasonResolved, RunState, TaskState};
+
+/// Characters that are shown of what a worker says about a failure.
+pub const FAILURE_CHARS_MAX: usize = 200;
+/// The greatest exit code of a process.
+const EXIT_CODE_MAX: i64 = 255;
+
+/// What the worker of a run said about its command: a part of the run's result, if it has the form that `tenure-worker` reports.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Report {
+    /// The exit code of the command.
+    pub exit_code: Option<u8>,
+    /// Why the run failed.
+    pub failure: Option<String>,
+}
+
+impl Report {
+    /// What a result says. Any other program may report any other result, which says nothing here.
+    #[must_use]
+    pub fn of(result: &Value) -> Self {
+        let exit_code = result["exitCode"].as_i64().filter(|code| (0..=EXIT_CODE_MAX).contains(code));
+        Self {
+            exit_code: exit_code.and_then(|code| u8::try_from(code).ok()),
+            failure: result["failure"].as_str().map(one_line).filter(|text| !text.is_empty()),
+        }
+    }
+
+    fn reason(&self) -> Option<String> {
+        self.failure.clone().or_else(|| self.exit_code.map(|code| format!("exit code {code}")))
+    }
+}
+
+/// The beginning of a text as one line without control characters.
+fn one_line(text: &str) -> String {
+    let words: Vec<&str> = text
+        .split(|character: char| character.is_whitespace() || character.is_control())
+        .filter(|word| !word.is_empty())
+        .collect();
+    let line = words.join(" ");
+    match line.char_indices().nth(FAILURE_CHARS_MAX) {
+        Some((end, _)) => format!("{}…", &line[..end]),
+        None => line,
+    }
+}
+
+/// How a task is now, or how it ended. The report is that of its last run.
+#[must_use]
+pub fn verdict(status: &Status, report: &Report, now: DateTime<Utc>) -> String {
+    let Some(run) = status.runs.last() else {
+        return "Unscheduled: it has no run yet".to_owned();
+    };
+    match status.state {
+        TaskState::Unscheduled => "Unscheduled: it has no run yet".to_owned(),
+        TaskState::Pending => format!("Pending for {}{}", span(now - run.scheduled.time()), number(run)),
+        TaskState::Running => {
+            let started = run.started.unwrap_or(run.scheduled);
+            format!("Running for {}{}{}", span(now - started.time()), place(run), number(run))
+        }
+        TaskState::Completed => format!("Completed{}", course(run, " after")),
+        TaskState::Failed => match report.reason() {
+            Some(reason) => format!("Failed: {reason}{}", course(run, ", after")),
+            None => format!("Failed{}", course(run, " after")),
+        },
+        TaskState::Exception => {
+            let reason = run.reason_resolved.map_or("", ReasonResolved::as_str);
+            let before = if run.started.is_some() { "" } else { ", before a worker had it" };
+            format!("Exception: {reason}{}{before}", course(run, ", after"))
+        }
+    }
+}
+
+/// How long a run that has ended took, and where; nothing of one that no worker had.
+fn course(run: &Run, after: &str) -> String {
+    let took = run.started.zip(run.resolved).map(|(from, to)| span(to.time() - from.time()));
+    took.map_or_else(String::new, |took| format!("{after} {took}{}", place(run)))
+}
+
+fn place(run: &Run) -> String {
+    let worker = run.worker_group.as_ref().zip(run.worker_id.as_ref());
+    worker.map_or_else(String::new, |(group, id)| format!(" on {group}/{id}"))
+}
+
+/// Which run it is, if it is not the first one.
+fn number(run: &Run) -> String {
+    if run.run_id.number() == 0 { String::new() } else { format!(" (run {})", run.run_id) }
+}
+
+/// What a task did that has ended, as the rest of a sentence that begins with its name.
+#[must_use]
+pub fn ended(state: RunState, reason: Option<ReasonResolved>) -> String {
+    match (state, reason) {
+        (RunState::Pending | RunState::Running, _) => "has not ended".to_owned(),
+        (RunState::Completed, _) => "was completed".to_owned(),
+        (RunState::Failed, _) => "failed".to_owned(),
+        (RunState::Exception, Some(ReasonResolved::Canceled)) => "was canceled".to_owned(),
+        (RunState::Exception, Some(ReasonResolved::DeadlineExceeded)) => "missed its deadline".to_owned(),
+        (RunState::Exception, Some(reason)) => format!("ended as exception ({reason})"),
+        (RunState::Exception, None) => "ended as exception".to_owned(),
+    }
+}
+
+/// A span of time in its two largest units: `3 m 20 s`. Its direction is left out.
+#[must_use]
+pub fn span(span: TimeDelta) -> String {
+    let seconds = span.num_seconds().unsigned_abs();
+    let (days, hours, minutes) = (seconds / 86_400, seconds / 3_600 % 24, seconds / 60 % 60);
+    let two = |large: u64, large_unit: &str, small: u64, small_unit: &str| {
+        if small == 0 { format!("{large} {large_unit}") } else { format!("{large} {large_unit} {small} {small_unit}") }
+    };
+    if days > 0 {
+        two(days, "d", hours, "h")
+    } else if hours > 0 {
+        two(hours, "h", minutes, "m")
+    } else if minutes > 0 {
+        two(minutes, "m", seconds % 60, "s")
+    } else {
+        format!("{seconds} s")
+    }
+}
+
+#[cfg(test)]
+#[path = "verdict_tests.rs"]
+mod tests;

@@ -1,0 +1,110 @@
+//! `tenure group show --watch`: a line for each change of a group, until nothing more can happen in it.
+
+use std::io::{IsTerminal as _, Write as _};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tenure_api::ids::{TaskGroupId, TaskId};
+
+use super::states;
+use crate::cli::http::{CommandError, Server, entries, field};
+use crate::cli::print::complain;
+use crate::cli::task::outlook::Outlook;
+use crate::cli::task::progress::announce;
+
+/// The time between two looks.
+const LOOK_EVERY: Duration = Duration::from_secs(3);
+/// A look may take so large a part of the time: a group of many tasks is read whole.
+const SHARE: u32 = 10;
+/// Tasks that are named of those that cannot run.
+const NAMED_MAX: usize = 20;
+
+/// Shows how a group goes on until all of its tasks are resolved or certain not to run. The exit code, and the group as it is then.
+pub(super) async fn watch(server: &Server, group: TaskGroupId) -> Result<(ExitCode, Value), CommandError> {
+    announce(server, group);
+    let outlook = Outlook::new(server);
+    let mut line = Line { shown: String::new(), rewrites: std::io::stderr().is_terminal() };
+    loop {
+        let began = Instant::now();
+        let answer = server.client.list_group(group).await.map_err(|error| server.error(&error))?;
+        let tasks = entries(&answer, "tasks");
+        line.show(summary(tasks));
+        if let Some(never) = ended(&outlook, tasks).await? {
+            line.end();
+            let more = never.len().saturating_sub(NAMED_MAX);
+            never.iter().take(NAMED_MAX).for_each(|line| complain(line));
+            if more > 0 {
+                complain(&format!("{more} more cannot run"));
+            }
+            let completed = tasks.iter().all(|task| field(task, "/status/state") == "completed");
+            return Ok((if completed { ExitCode::SUCCESS } else { ExitCode::FAILURE }, answer));
+        }
+        tokio::time::sleep(LOOK_EVERY.max(began.elapsed() * SHARE)).await;
+    }
+}
+
+/// Whether nothing more can happen to these tasks by itself: why not, for each of them that has no run.
+async fn ended(outlook: &Outlook<'_>, tasks: &[Value]) -> Result<Option<Vec<String>>, CommandError> {
+    let state = |task: &Value| field(task, "/status/state");
+    if tasks.iter().any(|task| matches!(state(task).as_str(), "pending" | "running")) {
+        return Ok(None);
+    }
+    let mut lines = Vec::new();
+    for task in tasks.iter().filter(|task| state(task) == "unscheduled") {
+        let Ok(id) = field(task, "/status/taskId").parse::<TaskId>() else { return Ok(None) };
+        outlook.name(id, &field(task, "/task/metadata/name"));
+        let Some(never) = outlook.never(id).await? else { return Ok(None) };
+        lines.push(format!("{}: cannot run, {never}", outlook.short(id)));
+    }
+    Ok(Some(lines))
+}
+
+/// How far a group is: `3 of 5 tasks have ended: 2 completed, 1 failed, 1 pending, 1 running`.
+fn summary(tasks: &[Value]) -> String {
+    let counts = states(tasks);
+    let ended: usize = ["completed", "failed", "exception"].iter().filter_map(|state| counts.get(*state)).sum();
+    let parts: Vec<String> = counts.iter().map(|(state, count)| format!("{count} {state}")).collect();
+    format!("{ended} of {} tasks have ended: {}", tasks.len(), parts.join(", "))
+}
+
+/// One line, rewritten on a terminal.
+struct Line {
+    shown: String,
+    rewrites: bool,
+}
+
+impl Line {
+    fn show(&mut self, line: String) {
+        if self.shown == line {
+            return;
+        }
+        let mut out = std::io::stderr().lock();
+        let written = if self.rewrites { write!(out, "\r\x1b[2K{line}") } else { writeln!(out, "{line}") };
+        // Watching does not fail because it cannot be shown.
+        drop(written.and_then(|()| out.flush()));
+        self.shown = line;
+    }
+
+    fn end(&self) {
+        if self.rewrites {
+            complain("");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_group_is_summed_up_in_a_line() {
+        let tasks = ["completed", "running", "completed", "failed", "unscheduled"]
+            .map(|state| json!({"status": {"state": state}}));
+        let line = "3 of 5 tasks have ended: 2 completed, 1 failed, 1 running, 1 unscheduled";
+        assert_eq!(summary(&tasks), line);
+        assert_eq!(summary(&tasks[..1]), "1 of 1 tasks have ended: 1 completed");
+    }
+}

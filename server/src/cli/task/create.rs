@@ -1,0 +1,76 @@
+//! Creating tasks from a command or a file, and waiting for them.
+
+use std::process::ExitCode;
+
+use serde_json::{Value, json};
+use tenure_api::ids::TaskId;
+
+use super::outlook::Outlook;
+use super::{CreateArgs, outcome, progress};
+use crate::cli::http::{CommandError, Server, entries, field};
+use crate::cli::input;
+use crate::cli::print::table;
+
+/// Creates what the arguments say, and waits for it if they say so.
+///
+/// # Errors
+/// If it is refused.
+pub(super) async fn create(server: &Server, args: CreateArgs) -> Result<ExitCode, CommandError> {
+    let body = match &args.file {
+        Some(file) => input::read_json("--file", file)?,
+        None => definition(server, &args),
+    };
+    // A repeat after a lost answer must not create anything twice.
+    let key = uuid::Uuid::new_v4().to_string();
+    let mut answer = server.client.create_tasks(&body, &key).await.map_err(|error| server.error(&error))?;
+    let mut code = ExitCode::SUCCESS;
+    if args.wait {
+        // At once: a wait of hours may be broken off, and the page shows more than these lines.
+        if let Ok(group) = field(&answer, "/taskGroupId").parse() {
+            progress::announce(server, group);
+        }
+        let outlook = Outlook::new(server);
+        let (mut ids, mut nameless) = (Vec::new(), Vec::new());
+        for entry in entries(&answer, "tasks") {
+            let Ok(task) = field(entry, "/taskId").parse::<TaskId>() else { continue };
+            ids.push(task);
+            match entry["name"].as_str() {
+                Some(name) => outlook.name(task, name),
+                None => nameless.push(task),
+            }
+        }
+        outlook.read(&nameless).await?;
+        let answers = progress::wait(server, &outlook, &ids).await?;
+        code = outcome(&answers);
+        for (n, mut waited) in answers.into_iter().enumerate() {
+            answer["tasks"][n]["status"] = waited["status"].take();
+        }
+    }
+    server.print(&answer, |answer| {
+        let row = |entry: &Value| [field(entry, "/taskId"), field(entry, "/status/state"), field(entry, "/name")];
+        let tasks = table(["TASK", "STATE", "NAME"], entries(answer, "tasks").iter().map(row));
+        format!("group {}\n{tasks}", field(answer, "/taskGroupId"))
+    })?;
+    Ok(code)
+}
+
+/// The task that the arguments describe, for a worker that runs commands.
+pub(super) fn definition(server: &Server, args: &CreateArgs) -> Value {
+    let mut body = json!({ "taskQueueId": args.queue, "payload": { "command": [args.command] } });
+    if let Some(name) = &args.name {
+        body["metadata"] = json!({ "name": name });
+    }
+    if let Some(priority) = args.priority {
+        body["priority"] = json!(priority);
+    }
+    if let Some(retries) = args.retries {
+        body["retries"] = json!(retries);
+    }
+    if let Some(deadline) = args.deadline {
+        body["deadline"] = json!(deadline.time(server.client.now()));
+    }
+    if !args.after.is_empty() {
+        body["dependencies"] = json!(args.after);
+    }
+    body
+}

@@ -1,0 +1,204 @@
+//! Which of the tasks that are waited for can never run by themselves, and because of which other task.
+//!
+//! The server says it of a task whose own dependency has failed. Here it is said of those behind it too: all of them wait for a
+//! task that will not be completed. Each task is asked for at most once per look, however many others wait for it.
+
+use std::cell::RefCell;
+use std::collections::{HashMap, HashSet};
+use std::time::{Duration, Instant};
+
+use futures_util::{StreamExt as _, TryStreamExt as _, stream};
+use serde_json::Value;
+use tenure_api::bodies::Status;
+use tenure_api::ids::{TaskGroupId, TaskId};
+use tenure_api::states::TaskState;
+use tenure_api::why::{AwaitedTask, Reason, WhyAnswer};
+use tenure_client::Method;
+use tenure_domain::verdict::ended;
+
+use crate::cli::http::{CommandError, Server};
+
+/// Tasks that are looked at for one that waits. Of a longer chain the rest is looked at when its beginning has ended.
+const LOOKED_AT_MAX: usize = 1_000;
+/// How long an answer counts.
+const LOOK_AGAIN_AFTER: Duration = Duration::from_secs(3);
+/// Definitions that are read at the same time.
+const READS_MAX: usize = 20;
+/// Characters of an id that are shown beside a name.
+const ID_SHOWN: usize = 8;
+
+/// What of a task's definition matters to those who wait for it.
+#[derive(Debug, Clone, Default)]
+pub struct Definition {
+    /// Its name, if it has one that may be read.
+    pub name: Option<String>,
+    /// Its group.
+    pub group: Option<TaskGroupId>,
+    /// Whether each of its dependencies must be completed, and not only resolved.
+    all_completed: bool,
+}
+
+impl Definition {
+    fn of(definition: &Value) -> Self {
+        Self {
+            name: definition.pointer("/metadata/name").and_then(Value::as_str).and_then(plain),
+            group: definition["taskGroupId"].as_str().and_then(|group| group.parse().ok()),
+            all_completed: definition["requires"] != "all-resolved",
+        }
+    }
+}
+
+/// What was seen of a task that has no run.
+#[derive(Debug, Clone)]
+struct Look {
+    at: Instant,
+    /// What ended so that it will never run.
+    culprit: Option<String>,
+    /// The tasks it needs that have no run either.
+    unscheduled: Vec<TaskId>,
+}
+
+/// The tasks that are waited for, and what is known of those they wait for.
+pub struct Outlook<'a> {
+    server: &'a Server,
+    definitions: RefCell<HashMap<TaskId, Definition>>,
+    looks: RefCell<HashMap<TaskId, Look>>,
+}
+
+impl<'a> Outlook<'a> {
+    /// Nothing is known yet.
+    pub fn new(server: &'a Server) -> Self {
+        Self { server, definitions: RefCell::default(), looks: RefCell::default() }
+    }
+
+    /// Notes a name that is known already.
+    pub fn name(&self, task: TaskId, name: &str) {
+        let definition = Definition { name: plain(name), group: None, all_completed: false };
+        self.definitions.borrow_mut().entry(task).or_insert(definition);
+    }
+
+    /// Reads the definitions of tasks.
+    ///
+    /// # Errors
+    /// If one of the tasks does not exist, or the server does not answer.
+    pub async fn read(&self, tasks: &[TaskId]) -> Result<(), CommandError> {
+        stream::iter(tasks)
+            .map(|&task| self.definition(task))
+            .buffer_unordered(READS_MAX)
+            .try_collect::<Vec<_>>()
+            .await?;
+        Ok(())
+    }
+
+    /// The groups of the tasks whose definitions were read, each once.
+    pub fn groups(&self) -> Vec<TaskGroupId> {
+        let groups: HashSet<TaskGroupId> =
+            self.definitions.borrow().values().filter_map(|definition| definition.group).collect();
+        groups.into_iter().collect()
+    }
+
+    /// A task as people know it: its name, and the beginning of its id.
+    pub fn label(&self, task: TaskId) -> String {
+        let id = task.to_string();
+        match self.definitions.borrow().get(&task).and_then(|definition| definition.name.as_deref()) {
+            Some(name) => format!("{name} ({})", id.get(..ID_SHOWN).unwrap_or(&id)),
+            None => id,
+        }
+    }
+
+    /// The name of a task, or its id.
+    pub fn short(&self, task: TaskId) -> String {
+        let definitions = self.definitions.borrow();
+        definitions.get(&task).and_then(|definition| definition.name.clone()).unwrap_or_else(|| task.to_string())
+    }
+
+    /// Why a task that has no run will never have one by itself, if that is certain.
+    ///
+    /// # Errors
+    /// If the server does not answer.
+    pub async fn never(&self, task: TaskId) -> Result<Option<String>, CommandError> {
+        let (mut open, mut seen) = (vec![task], HashSet::from([task]));
+        while let Some(next) = open.pop() {
+            let look = self.look(next).await?;
+            if look.culprit.is_some() {
+                return Ok(look.culprit);
+            }
+            for awaited in look.unscheduled {
+                if seen.len() < LOOKED_AT_MAX && seen.insert(awaited) {
+                    open.push(awaited);
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    async fn look(&self, task: TaskId) -> Result<Look, CommandError> {
+        let known = self.looks.borrow().get(&task).filter(|look| look.at.elapsed() < LOOK_AGAIN_AFTER).cloned();
+        if let Some(look) = known {
+            return Ok(look);
+        }
+        let answer = self.server.client.why(task).await.map_err(|error| self.server.error(&error))?;
+        let answer: WhyAnswer = serde_json::from_value(answer).map_err(|error| self.server.strange(&error))?;
+        let mut look = Look { at: Instant::now(), culprit: None, unscheduled: Vec::new() };
+        for reason in answer.reasons {
+            let Reason::Dependencies { tasks, never, .. } = reason else { continue };
+            let awaited = tasks.unwrap_or_default();
+            if never {
+                look.culprit = Some(self.culprit(task, &awaited).await?);
+            } else if awaited.iter().any(is_unscheduled) && self.definition(task).await?.all_completed {
+                look.unscheduled =
+                    awaited.iter().filter(|awaited| is_unscheduled(awaited)).map(|it| it.task_id).collect();
+            }
+        }
+        self.looks.borrow_mut().insert(task, look.clone());
+        Ok(look)
+    }
+
+    /// What ended so that a task will never run, as a sentence without its end.
+    async fn culprit(&self, task: TaskId, awaited: &[AwaitedTask]) -> Result<String, CommandError> {
+        // The first one is such a task: the server sorts them so.
+        let Some(AwaitedTask { task_id, state }) = awaited.first() else {
+            return Ok("a task that it waits for was not completed".to_owned());
+        };
+        if *task_id == task {
+            return Ok("it waits for itself".to_owned());
+        }
+        if state.is_none() {
+            return Ok(format!("{} has expired", self.label(*task_id)));
+        }
+        self.definition(*task_id).await?;
+        let label = self.label(*task_id);
+        let answer = self.server.client.wait_for_task(*task_id, 0).await.map_err(|error| self.server.error(&error))?;
+        let status: Status =
+            serde_json::from_value(answer["status"].clone()).map_err(|error| self.server.strange(&error))?;
+        let last = status.runs.last();
+        Ok(last.map_or(label.clone(), |run| format!("{label} {}", ended(run.state, run.reason_resolved))))
+    }
+
+    /// The definition of a task, as far as the caller may read it.
+    async fn definition(&self, task: TaskId) -> Result<Definition, CommandError> {
+        let known = self.definitions.borrow().get(&task).filter(|definition| definition.group.is_some()).cloned();
+        if let Some(definition) = known {
+            return Ok(definition);
+        }
+        let path = format!("/api/queue/v1/task/{task}");
+        let definition = match self.server.client.request(Method::GET, &path, None).await {
+            Ok(definition) => Definition::of(&definition),
+            // Waiting needs no right to read the definition.
+            Err(error) if error.status() == Some(403) => return Ok(Definition::default()),
+            Err(error) => return Err(self.server.error(&error)),
+        };
+        self.definitions.borrow_mut().insert(task, definition.clone());
+        Ok(definition)
+    }
+}
+
+/// A name on one line: without what a terminal would obey.
+fn plain(name: &str) -> Option<String> {
+    let name: String = name.chars().filter(|character| !character.is_control()).collect();
+    Some(name.trim().to_owned()).filter(|name| !name.is_empty())
+}
+
+fn is_unscheduled(awaited: &AwaitedTask) -> bool {
+    awaited.state == Some(TaskState::Unscheduled)
+}

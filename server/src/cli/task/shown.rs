@@ -1,0 +1,99 @@
+//! A task as people read it: its verdict, its facts, its runs and its artifacts.
+
+use serde_json::{Value, json};
+use tenure_api::bodies::Status;
+use tenure_api::ids::TaskId;
+use tenure_domain::verdict::{Report, verdict};
+
+use crate::cli::http::{CommandError, Server, entries, field};
+use crate::cli::print::table;
+
+/// The verdict on a task, by its status in an answer and the result of its last run, which may be null.
+pub fn verdict_of(server: &Server, answer: &Value, result: &Value) -> Option<String> {
+    let status: Status = serde_json::from_value(answer["status"].clone()).ok()?;
+    Some(verdict(&status, &Report::of(result), server.client.now().time()))
+}
+
+/// Reads a task with its artifacts and the result of its last run, where the caller may read them.
+///
+/// # Errors
+/// If there is no such task, or the server does not answer.
+pub async fn read(server: &Server, task: TaskId) -> Result<Value, CommandError> {
+    let refused = |error: tenure_client::Error| server.error(&error);
+    let client = &server.client;
+    let mut answer = client.get_task(task).await.map_err(refused)?;
+    if entries(&answer["status"], "runs").is_empty() {
+        return Ok(answer);
+    }
+    // Without the scope, or without a result, the rest is shown all the same.
+    let missing = |error: &tenure_client::Error| matches!(error.status(), Some(403 | 404));
+    match client.get_result(task, None).await {
+        Ok(found) => answer["result"] = found["result"].clone(),
+        Err(error) if missing(&error) => {}
+        Err(error) => return Err(refused(error)),
+    }
+    match client.list_artifacts(task, None).await {
+        Ok(artifacts) => {
+            let entry = |artifact: &tenure_client::Artifact| {
+                json!({"name": artifact.name, "storageType": artifact.storage_type, "contentType": artifact.content_type,
+                    "size": artifact.size.or(artifact.content_length), "expires": artifact.expires})
+            };
+            answer["artifacts"] = artifacts.iter().map(entry).collect();
+        }
+        Err(error) if missing(&error) => {}
+        Err(error) => return Err(refused(error)),
+    }
+    Ok(answer)
+}
+
+/// What [`read`] has found, for people.
+pub fn details(server: &Server, answer: &Value) -> String {
+    let verdict = verdict_of(server, answer, &answer["result"]).unwrap_or_else(|| field(answer, "/status/state"));
+    let dependencies: Vec<&str> = entries(&answer["task"], "dependencies").iter().filter_map(Value::as_str).collect();
+    let exit_code = Report::of(&answer["result"]).exit_code;
+    let rows = [
+        ("task", field(answer, "/status/taskId")),
+        ("name", field(answer, "/task/metadata/name")),
+        ("state", field(answer, "/status/state")),
+        ("exit code", exit_code.map_or_else(|| "-".to_owned(), |code| code.to_string())),
+        ("queue", field(answer, "/status/taskQueueId")),
+        ("group", field(answer, "/status/taskGroupId")),
+        ("priority", field(answer, "/status/priority")),
+        ("retries left", field(answer, "/status/retriesLeft")),
+        ("created", field(answer, "/task/created")),
+        ("deadline", field(answer, "/status/deadline")),
+        ("expires", field(answer, "/status/expires")),
+        ("owner", field(answer, "/task/metadata/owner")),
+        ("after", if dependencies.is_empty() { "-".to_owned() } else { dependencies.join(" ") }),
+        ("payload", field(answer, "/task/payload")),
+    ];
+    let text: String = rows.iter().map(|(name, value)| format!("{name:13}  {value}\n")).collect();
+    let run = |run: &Value| {
+        [
+            field(run, "/runId"),
+            field(run, "/state"),
+            field(run, "/reasonResolved"),
+            field(run, "/started"),
+            field(run, "/resolved"),
+            format!("{}/{}", field(run, "/workerGroup"), field(run, "/workerId")),
+        ]
+    };
+    let runs = table(
+        ["RUN", "STATE", "REASON", "STARTED", "RESOLVED", "WORKER"],
+        entries(&answer["status"], "runs").iter().map(run),
+    );
+    let artifacts = entries(answer, "artifacts");
+    if artifacts.is_empty() {
+        return format!("{verdict}\n\n{text}\n{runs}");
+    }
+    let artifact = |artifact: &Value| {
+        [
+            field(artifact, "/size"),
+            field(artifact, "/storageType"),
+            field(artifact, "/contentType"),
+            field(artifact, "/name"),
+        ]
+    };
+    let artifacts = table(["BYTES", "STORED AS", "TYPE", "ARTIFACT"], artifacts.iter().map(artifact));
+    format!("{verdict}\n\n{text}\n{runs}\n{artifacts}")
+}

@@ -1,0 +1,135 @@
+//! What the commands say of outcomes: a wait that ends when the outcome is certain, a group that is watched, a task with its
+//! verdict, filters.
+
+use std::process::Output;
+
+use serde_json::{Value, json};
+
+use super::{QUEUE, answer, created, done, run, start_worker};
+use crate::rig::{Rig, call, credentials_of, minutes_from_now, run_of, stderr, stdout};
+
+/// A graph in which the second task fails: the third one can never run, nor can the fourth behind it.
+const BROKEN: &str = r#"{"tasks": [
+    {"name": "fetch", "taskQueueId": "command/line", "payload": {"command": [["true"]]}},
+    {"name": "check", "taskQueueId": "command/line", "dependencies": ["fetch"], "payload": {"command": [["sh", "-c", "exit 3"]]}},
+    {"name": "report", "taskQueueId": "command/line", "dependencies": ["fetch", "check"], "payload": {"command": [["true"]]}},
+    {"name": "mail", "taskQueueId": "command/line", "dependencies": ["report"], "payload": {"command": [["true"]]}}
+]}"#;
+
+/// Creates [`BROKEN`], and gives the command's output and the ids of the tasks.
+async fn create_broken(rig: &Rig, more: &[&str]) -> (Output, Value) {
+    let path = rig.folder.path().join("broken.json");
+    std::fs::write(&path, BROKEN).unwrap();
+    let words = [&["task", "create", "--json", "--file", path.to_str().unwrap()], more].concat();
+    let output = run(rig, &words).await;
+    let answer = serde_json::from_str(&stdout(&output)).unwrap_or_else(|_| panic!("{}", stderr(&output)));
+    (output, answer)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wait_ends_when_the_outcome_is_certain() {
+    let rig = Rig::start().await;
+    let _worker = start_worker(&rig);
+    let (output, answer) = create_broken(&rig, &["--wait"]).await;
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    let ids: Vec<&str> = (0..4).map(|n| answer["tasks"][n]["taskId"].as_str().unwrap()).collect();
+    let states: Vec<&str> = (0..4).map(|n| answer["tasks"][n]["status"]["state"].as_str().unwrap()).collect();
+    assert_eq!(states, ["completed", "failed", "unscheduled", "unscheduled"]);
+    let progress = stderr(&output);
+    let culprit = format!("check ({}) failed", &ids[1][..8]);
+    let expected = [format!("report: cannot run, {culprit}"), format!("mail: cannot run, {culprit}")];
+    assert_eq!(progress.lines().rev().take(2).collect::<Vec<_>>(), [&*expected[1], &*expected[0]], "{progress}");
+    // Of all of them, or of one: it is known at once now, and by ids alone.
+    let output = run(&rig, &["task", "wait", ids[3]]).await;
+    assert_eq!((output.status.code(), stderr(&output).lines().last()), (Some(1), Some(&*expected[1])));
+    let group = answer["taskGroupId"].as_str().unwrap();
+    let output = run(&rig, &["group", "show", group, "--watch"]).await;
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    let watched = stderr(&output);
+    let lines: Vec<&str> = watched.lines().collect();
+    assert_eq!(lines[0], format!("group {group}  {}/group/{group}", rig.server.root_url()));
+    assert_eq!(lines[1], "2 of 4 tasks have ended: 1 completed, 1 failed, 2 unscheduled");
+    let mut never = lines[2..].to_vec();
+    never.sort_unstable();
+    assert_eq!(never, [&*expected[1], &*expected[0]]);
+    assert!(stdout(&output).contains("  unscheduled  2"), "{}", stdout(&output));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_watched_group_ends_with_its_tasks() {
+    let rig = Rig::start().await;
+    let task = created(&rig, &["--", "true"]).await;
+    let worker = async {
+        let claims = rig.claim(QUEUE, 1).await;
+        let path = format!("{}/completed", run_of(&claims[0]));
+        let credentials = credentials_of(&claims[0]);
+        call(&mut rig.client(), &credentials, "POST", &path, None).await
+    };
+    let (output, report) = tokio::join!(run(&rig, &["group", "show", &task, "--watch"]), worker);
+    assert_eq!(report.status, 200, "{}", report.body);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert_eq!(stderr(&output).lines().last(), Some("1 of 1 tasks have ended: 1 completed"));
+    assert!(stdout(&output).contains("  completed    1"), "{}", stdout(&output));
+    let json = answer(&rig, &["group", "show", &task, "--watch"]).await;
+    assert_eq!(json["taskGroupId"], task);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_tasks_of_a_group_are_listed_by_state_queue_and_name() {
+    let rig = Rig::start().await;
+    let (_, made) = create_broken(&rig, &[]).await;
+    let group = made["taskGroupId"].as_str().unwrap();
+    for (filter, names) in [
+        (&[][..], &["check", "fetch", "mail", "report"][..]),
+        (&["--state", "pending"], &["fetch"]),
+        (&["--state", "pending", "--state", "unscheduled", "--name", "e"], &["check", "fetch", "report"]),
+        (&["--state", "failed"], &[]),
+        (&["--queue", QUEUE, "--name", "mail"], &["mail"]),
+        (&["--queue", "other/queue"], &[]),
+    ] {
+        let list = answer(&rig, &[&["task", "list", "--group", group], filter].concat()).await;
+        let tasks = list["tasks"].as_array().unwrap().iter();
+        let mut found: Vec<&str> = tasks.map(|task| task["task"]["metadata"]["name"].as_str().unwrap()).collect();
+        found.sort_unstable();
+        assert_eq!(found, names, "{filter:?}");
+    }
+    let text = done(&rig, &["task", "list", "--group", group, "--name", "fetch"]).await;
+    assert_eq!(text.lines().count(), 2, "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_task_is_shown_with_its_verdict_its_exit_code_and_its_artifacts() {
+    let rig = Rig::start().await;
+    let task = created(&rig, &["--name", "shown", "--", "make"]).await;
+    let text = done(&rig, &["task", "show", &task]).await;
+    assert!(text.starts_with("Pending for ") && text.contains("exit code      -\n"), "{text}");
+    let claims = rig.claim(QUEUE, 1).await;
+    let worker = credentials_of(&claims[0]);
+    let run_path = run_of(&claims[0]);
+    let expires = minutes_from_now(60);
+    for (name, body) in [
+        ("public/elsewhere.txt", json!({"storageType": "reference", "contentType": "text/plain",
+            "url": "https://example.com/x.txt", "expires": expires})),
+        ("public/sum.txt", json!({"storageType": "s3", "contentType": "text/csv", "contentLength": 12,
+            "expires": expires})),
+    ] {
+        let path = format!("{run_path}/artifacts/{}", name.replace('/', "%2F"));
+        let answer = call(&mut rig.client(), &worker, "POST", &path, Some(&body)).await;
+        assert_eq!(answer.status, 200, "{}", answer.body);
+    }
+    assert!(done(&rig, &["task", "show", &task]).await.starts_with("Running for "));
+    let report = json!({"result": {"failure": "exit code 3", "exitCode": 3}});
+    let answer_of =
+        call(&mut rig.client(), &worker, "POST", &format!("{run_path}/failed"), Some(&report)).await;
+    assert_eq!(answer_of.status, 200, "{}", answer_of.body);
+    let text = done(&rig, &["task", "show", &task]).await;
+    let verdict = text.lines().next().unwrap();
+    assert!(verdict.starts_with("Failed: exit code 3, after ") && verdict.ends_with(" on group/worker"), "{text}");
+    assert!(text.contains("exit code      3\n"), "{text}");
+    let artifacts = "BYTES  STORED AS  TYPE        ARTIFACT\n\
+                     -      reference  text/plain  public/elsewhere.txt\n\
+                     12     s3         text/csv    public/sum.txt\n";
+    assert!(text.ends_with(artifacts), "{text}");
+    let json = answer(&rig, &["task", "show", &task]).await;
+    assert_eq!((&json["result"]["exitCode"], &json["artifacts"][1]["size"]), (&3.into(), &12.into()));
+}
