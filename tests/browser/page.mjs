@@ -55,7 +55,15 @@ async function fill(api) {
   const end = (claimed, how, body) => call("POST", `/task/${claimed.status.taskId}/runs/${claimed.runId}/${how}`, body);
   const [hostile, completed, failed, broken, shut] = await claim(5, "worker-01");
   assert.equal(hostile.status.taskId, ids.hostile);
-  await end(hostile, "failed");
+  // Needed by another one, and with everything that a worker may say.
+  ids.report = await create("report", { taskGroupId: group, dependencies: [ids.hostile] });
+  await call("POST", `/task/${ids.hostile}/runs/${hostile.runId}/artifacts/${encodeURIComponent("public/sums/of-everything-that-was-built.txt")}`, {
+    storageType: "reference",
+    url: "https://example.com/sums.txt",
+    contentType: "text/plain",
+    expires: at(3600),
+  });
+  await end(hostile, "failed", { result: { failure: HOSTILE, exitCode: 3 } });
   await end(completed, "completed");
   await end(failed, "failed");
   await end(broken, "exception", { reason: "malformed-payload" });
@@ -149,12 +157,15 @@ async function showFull(tools, size, made) {
   assert.match(await text(), /running/);
   await page.getByRole("link", { name: "frankfurt/worker-02" }).first().click();
   await look("worker");
+  assert.match(await text(), /Contact[^]*working[^]*Holds/);
   await visit(`/task/${made.retried}`, "task-retried");
   assert.match(await text(), /made by retry[^]*worker-shutdown/);
   await visit(`/group/${made.group}`, "group");
   await pauseAndResume({ page, look, text, visit });
   await visit(`/task/${made.hostile}`, "task-hostile");
   assert.ok((await text()).includes(HOSTILE), "what was said is shown as text");
+  assert.ok((await text()).includes(`Failed: ${HOSTILE}, after `), "so is what the worker said");
+  assert.match(await text(), /Needed by[^]*report[^]*unscheduled[^]*of-everything-that-was-built/);
   assert.equal(await page.locator('a[href^="javascript:" i]').count(), 0);
   assert.equal(await page.locator("main img, main svg, main [onerror], main [onload]").count(), 0);
   await visit(`/task/${slug()}`, "not-found", 404);

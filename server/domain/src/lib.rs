@@ -10,6 +10,7 @@ pub mod lifecycle;
 pub mod live_log;
 pub mod message;
 pub mod policy;
+pub mod presence;
 pub mod purge_cache;
 pub mod registration;
 pub mod roles;

@@ -1,14 +1,18 @@
 //! What the operator's page shows. Nothing here reads a big table further than a fixed number of rows from the end of an
 //! index, however long the queues are: a reader of the page must not slow the queue down.
 
+mod edges;
 mod groups;
+mod workers;
 
 use chrono::{DateTime, Utc};
 use sqlx::{PgConnection, PgPool, Postgres, Transaction};
 use tenure_api::ids::{RunId, TaskId};
 use tenure_api::states::{Priority, ReasonCreated, ReasonResolved, RunState};
 
+pub use self::edges::{EdgeRow, list_edges};
 pub use self::groups::{GroupRow, MemberRow, MemberState, find_group, list_members};
+pub use self::workers::{WORKERS_READ, WorkerRow, list_known, list_of_name};
 use super::decode::Row;
 use super::events::Sequenced;
 

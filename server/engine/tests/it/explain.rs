@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use serde_json::json;
 use sqlx::{AssertSqlSafe, Connection, PgConnection, Row};
-use tenure_api::ids::TaskQueueId;
+use tenure_api::ids::{TaskId, TaskQueueId};
 use tenure_domain::create::NewTask;
 use tenure_domain::lifecycle::Report;
 use tenure_domain::policy::ending::Ending;
@@ -370,12 +370,19 @@ async fn run_page(conn: &mut PgConnection, statement: &str, held: Uuid) {
             let members = page::list_members(conn, group, Uuid::nil(), 200).await.unwrap();
             assert!((9..=10).contains(&members.len()));
         }
+        "page_edges" => {
+            let task = TaskId::from_uuid(held).unwrap();
+            // Each task that was filled in needs itself.
+            assert_eq!(page::list_edges(conn, task, 101).await.unwrap().len(), 2);
+        }
+        "page_workers" => drop(page::list_known(conn, key).await.unwrap()),
+        "page_worker" => drop(page::list_of_name(conn, "g", "w").await.unwrap()),
         other => unreachable!("{other}"),
     }
 }
 
 /// Statements of passes and cold operations, which run in sessions of the pool.
-const COLD: [&str; 33] = [
+const COLD: [&str; 36] = [
     "list_of_pending",
     "list_of_claimed",
     "list_of_named",
@@ -409,6 +416,9 @@ const COLD: [&str; 33] = [
     "page_failures",
     "page_waiting",
     "page_members",
+    "page_edges",
+    "page_workers",
+    "page_worker",
 ];
 
 /// Full tables, of which a part is due.

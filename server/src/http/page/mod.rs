@@ -4,6 +4,8 @@
 //! Every text that is not ours goes through maud, which escapes it when the template is compiled. The content security
 //! policy would not let a script run even if one slipped through.
 
+mod artifacts;
+mod edges;
 mod group;
 mod layout;
 mod login;

@@ -15,6 +15,7 @@ use super::{Page, PageError, pause, text};
 use crate::http::app::App;
 use tenure_domain::policy::counts::{Counted, shown};
 use tenure_domain::scopes::Expression;
+use tenure_engine::ops::workers;
 use tenure_store::page::{self, Ends, Filter, QueueRow, WaitingRow};
 use tenure_store::policies::StoredPolicy;
 use tenure_store::{clock, policies, queue_counts, worker_sessions};
@@ -30,6 +31,8 @@ pub(super) async fn queue(app: App, visit: Arc<Visit>) -> Result<Page, PageError
         format!("queue:get-worker-type:{name}"),
     ]))?;
     let key = app.engine.queues.find_key(&app.engine.pool, &name).await?.ok_or_else(missing)?;
+    // What this server saw last; the others write it down every ten seconds.
+    workers::write_down(&app.engine.pool, &app.engine.workers).await?;
     let only = [key];
     let filter = Filter { queues: Some(&only), worker: None };
     let sequenced = app.engine.sequencer.reached();
@@ -52,6 +55,7 @@ pub(super) async fn queue(app: App, visit: Arc<Visit>) -> Result<Page, PageError
     let failures = rows::failures(&mut conn, sequenced, &visit, filter).await?;
     let ended = page::list_ended(&mut conn, sequenced, Ends::All, filter, page::ENDED_READ).await?;
     let work = rows::work(&page::list_holders(&mut conn, Some(key)).await?, &ended);
+    let work = rows::with_presence(work, &page::list_known(&mut conn, key).await?, now);
     conn.commit().await?;
     let (claims_scope, workers_scope) = (claims_scope(&row.name), workers_scope(&row.name));
     let body = html! {

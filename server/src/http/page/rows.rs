@@ -10,9 +10,10 @@ use tenure_api::states::RunState;
 use super::layout::{self, section, table};
 use super::text;
 use super::visit::Visit;
+use tenure_domain::presence::{Known, Presence};
 use tenure_domain::scopes::Expression;
 use tenure_store::events::Sequenced;
-use tenure_store::page::{self, ClaimRow, EndedRow, Ends, Filter, HolderRow};
+use tenure_store::page::{self, ClaimRow, EndedRow, Ends, Filter, HolderRow, WorkerRow};
 
 /// Rows of a table of claims, of ended runs, or of waiting runs.
 pub(super) const ROWS_MAX: i64 = 25;
@@ -118,6 +119,42 @@ pub(super) struct Work {
     completed: i64,
     failed: i64,
     seen: DateTime<Utc>,
+    /// What it does, if that is known.
+    presence: Option<Presence>,
+}
+
+/// What a worker does that holds so many claims.
+pub(super) fn presence(row: &WorkerRow, claims: i64, now: DateTime<Utc>) -> Presence {
+    let known = Known { contact: row.contact(), quarantine_until: row.quarantine_until, removed: row.removed, claims };
+    Presence::of(known, now)
+}
+
+/// Adds what the workers of a queue do, and those that did nothing lately, to what they did; the latest in contact first.
+pub(super) fn with_presence(mut all: Vec<Work>, known: &[WorkerRow], now: DateTime<Utc>) -> Vec<Work> {
+    let mut by_name: HashMap<(String, String), Work> =
+        all.drain(..).map(|work| ((work.group.clone(), work.id.clone()), work)).collect();
+    for row in known {
+        let name = (row.worker_group.clone(), row.worker_id.clone());
+        let work = by_name.entry(name).or_insert_with(|| Work {
+            queue: row.queue_name.clone(),
+            group: row.worker_group.clone(),
+            id: row.worker_id.clone(),
+            running: 0,
+            completed: 0,
+            failed: 0,
+            seen: row.contact(),
+            presence: None,
+        });
+        work.presence = Some(presence(row, work.running, now));
+        work.seen = work.seen.max(row.contact());
+    }
+    all.extend(by_name.into_values());
+    sort(&mut all);
+    all
+}
+
+fn sort(all: &mut [Work]) {
+    all.sort_by(|a, b| b.seen.cmp(&a.seen).then_with(|| (&a.group, &a.id, &a.queue).cmp(&(&b.group, &b.id, &b.queue))));
 }
 
 /// Merges the workers that hold claims and those that ended runs, the latest seen first.
@@ -131,6 +168,7 @@ pub(super) fn work(holders: &[HolderRow], ended: &[EndedRow]) -> Vec<Work> {
         completed: 0,
         failed: 0,
         seen,
+        presence: None,
     };
     for row in holders {
         let (queue, group, id) = (row.queue.as_str(), row.worker_group.as_str(), row.worker_id.as_str());
@@ -150,7 +188,7 @@ pub(super) fn work(holders: &[HolderRow], ended: &[EndedRow]) -> Vec<Work> {
         }
     }
     let mut all: Vec<Work> = found.into_values().collect();
-    all.sort_by(|a, b| b.seen.cmp(&a.seen).then_with(|| (&a.group, &a.id, &a.queue).cmp(&(&b.group, &b.id, &b.queue))));
+    sort(&mut all);
     all
 }
 
@@ -165,16 +203,20 @@ pub(super) fn workers_section(visit: &Visit, all: &[Work], now: DateTime<Utc>, a
         };
         return section("Workers", &html! {}, &layout::empty(&note));
     }
+    let states = all.iter().any(|work| work.presence.is_some());
     let cells = |work: &Work| {
         let mut cells = vec![("Worker", layout::worker(visit, &work.group, &work.id))];
         if !about.queue {
             cells.push(("Queue", layout::queue(visit, &work.queue)));
         }
+        if states {
+            cells.push(("State", work.presence.map_or_else(layout::none, |presence| layout::state(presence.as_str()))));
+        }
         cells.extend([
             (">Running", layout::number(work.running)),
             (">Completed", layout::number(work.completed)),
             (">Failed", layout::number(work.failed)),
-            (">Last seen", layout::time(work.seen, now)),
+            (if states { ">Last contact" } else { ">Last seen" }, layout::time(work.seen, now)),
         ]);
         cells
     };

@@ -1,4 +1,4 @@
-//! `/task/<taskId>`: a task, its runs, and its definition.
+//! `/task/<taskId>`: a task, what has come of it, the tasks around it, its runs, its artifacts and its definition.
 
 use std::sync::Arc;
 
@@ -9,6 +9,8 @@ use tenure_api::dates::Timestamp;
 use tenure_api::ids::TaskId;
 use tenure_api::states::{EndedBy, ReasonCreated};
 
+use super::artifacts::{self, artifacts_section};
+use super::edges::{EDGES_MAX, edges};
 use super::layout::{self, Cells, section, table};
 use super::overview::REFRESH;
 use super::visit::Visit;
@@ -17,7 +19,9 @@ use crate::http::app::App;
 use tenure_domain::create::shown_definition;
 use tenure_domain::policy::why::{Names, why, words};
 use tenure_domain::scopes::Expression;
+use tenure_domain::verdict::{Report, verdict};
 use tenure_engine::ops::why as ops;
+use tenure_store::page;
 use tenure_store::why::{self as why_store, Ends};
 use tenure_store::{clock, tasks};
 
@@ -37,6 +41,11 @@ pub(super) async fn task(app: App, visit: Arc<Visit>) -> Result<Page, PageError>
     let definition = stored.map(|stored| shown_definition(stored, task.priority));
     let ends = why_store::find_ends(&mut conn, id).await?;
     drop(conn);
+    let mut conn = page::begin(&app.engine.pool).await?;
+    // One more than is shown, to see whether there are more.
+    let around = page::list_edges(&mut conn, id, EDGES_MAX as i64 + 1).await?;
+    conn.commit().await?;
+    let listed = artifacts::find(&app, id).await?;
     let known = ops::find(&app.engine.pool, &app.engine.low_water_marks, id).await?;
     let names = if visit.may(format!("tenure:get-queue:{}", known.queue)) { Names::Shown } else { Names::Hidden };
     let sentences = words(&why(&known.facts, names));
@@ -45,10 +54,13 @@ pub(super) async fn task(app: App, visit: Arc<Visit>) -> Result<Page, PageError>
     let body = html! {
         h1 { span.kind { "Task" } @match name { Some(name) => (name), None => { code { (id) } } } }
         @if visit.may(of_status.clone()) {
+            p.verdict { (layout::state(status.state.as_str())) " " (verdict(&status, &report(&visit, &status, &ends), now)) }
             (facts(&visit, &status, now))
             @if let Some(metadata) = &metadata { (about(metadata)) }
             (section("Why it is where it is", &html! {}, &html! { ul.why { @for sentence in &sentences { li { (sentence) } } } }))
+            (edges(&visit, id, &around))
             (runs(&visit, &status, &ends, now))
+            @if let Some(listed) = &listed { (artifacts_section(&visit, listed, now)) }
             (result_section(&visit, &status, &ends))
         } @else {
             (section("Status", &html! {}, &html! { div.note { (layout::denied(&visit, &of_status)) } }))
@@ -66,7 +78,6 @@ pub(super) async fn task(app: App, visit: Arc<Visit>) -> Result<Page, PageError>
 
 fn facts(visit: &Visit, status: &Status, now: DateTime<Utc>) -> Markup {
     html! { dl.facts {
-        div { dt { "State" } dd { (layout::state(status.state.as_str())) } }
         div { dt { "Task" } dd { code { (status.task_id) } } }
         div { dt { "Queue" } dd { (layout::queue(visit, status.task_queue_id.as_str())) } }
         div { dt { "Group" } dd { a href=(visit.link_to("group", &[&status.task_group_id.to_string()])) { code { (status.task_group_id) } } } }
@@ -103,6 +114,15 @@ fn runs(visit: &Visit, status: &Status, ends: &Ends, now: DateTime<Utc>) -> Mark
     let cells = |run| run_cells(visit, run, ended_by(run).map(|(_, by)| *by), now);
     let rows: Vec<_> = status.runs.iter().rev().map(cells).collect();
     section("Runs", &html! { "newest first" }, &table(&rows))
+}
+
+/// What the last run's worker said of its command, to a visitor who may see results.
+fn report(visit: &Visit, status: &Status, ends: &Ends) -> Report {
+    let last = status.runs.last().map(|run| run.run_id.number().cast_signed());
+    let result = ends.result.as_ref().filter(|(run, _)| Some(*run) == last);
+    let result = result.filter(|_| visit.may(format!("tenure:get-result:{}", status.task_queue_id)));
+    let value = result.and_then(|(_, result)| serde_json::from_str(result).ok());
+    value.map_or_else(Report::default, |value| Report::of(&value))
 }
 
 /// The result of the last run that has one.

@@ -13,7 +13,7 @@ use crate::http::app::App;
 use tenure_domain::scopes::Expression;
 
 /// What is escaped in a segment of a path.
-const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
+pub(super) const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 /// The longest path that a login leads back to, in bytes.
 const NEXT_MAX: usize = 512;
 
@@ -157,7 +157,7 @@ pub(super) async fn find_visitor(app: &App, headers: &HeaderMap) -> Result<(Opti
     Ok((None, principal.map_err(|error| lookup_failed(&error))?))
 }
 
-fn lookup_failed(error: &AuthError) -> PageError {
+pub(super) fn lookup_failed(error: &AuthError) -> PageError {
     if !error.is_known_outage() {
         tracing::warn!(%error, "a visitor of the page could not be looked up");
     }

@@ -1,18 +1,21 @@
-//! `/worker/<workerGroup>/<workerId>`: what a worker holds, and what it did lately.
+//! `/worker/<workerGroup>/<workerId>`: whether a worker is there, what it holds, and what it did lately.
 
 use std::sync::Arc;
 
-use maud::html;
+use chrono::{DateTime, Utc};
+use maud::{Markup, html};
 use tenure_api::ids::{WorkerGroup, WorkerId};
 
-use super::layout::{self, section};
+use super::layout::{self, section, table};
 use super::overview::REFRESH;
 use super::rows::{self, About, ROWS_MAX};
 use super::visit::Visit;
 use super::{Page, PageError};
 use crate::http::app::App;
+use tenure_domain::presence::Presence;
+use tenure_engine::ops::workers;
 use tenure_store::clock;
-use tenure_store::page::{self, Ends, Filter};
+use tenure_store::page::{self, ClaimRow, Ends, Filter, WorkerRow};
 
 const ABOUT: About = About { queue: false, worker: true };
 
@@ -22,27 +25,34 @@ pub(super) async fn worker(app: App, visit: Arc<Visit>) -> Result<Page, PageErro
     let group: WorkerGroup = visit.param("workerGroup").parse().map_err(unknown)?;
     let id: WorkerId = visit.param("workerId").parse().map_err(unknown)?;
     let filter = Filter { queues: None, worker: Some((group.as_str(), id.as_str())) };
+    // What this server saw last; the others write it down every ten seconds.
+    workers::write_down(&app.engine.pool, &app.engine.workers).await?;
     let sequenced = app.engine.sequencer.reached();
     let mut conn = page::begin(&app.engine.pool).await?;
     let now = clock::get_now(&mut conn).await?;
+    let mut known = page::list_of_name(&mut conn, group.as_str(), id.as_str()).await?;
     let mut claims = page::list_claims(&mut conn, filter, ROWS_MAX).await?;
     let mut ended = page::list_ended(&mut conn, sequenced, Ends::All, filter, ROWS_MAX).await?;
     conn.commit().await?;
     // A worker is listed by queue; each row needs the scope for its own.
     let may = |queue: &str| visit.may(format!("queue:get-worker:{queue}/{group}/{id}"));
-    let found = claims.len() + ended.len();
+    let found = known.len() + claims.len() + ended.len();
+    known.retain(|row| may(&row.queue_name));
     claims.retain(|row| may(&row.queue));
     ended.retain(|row| may(&row.queue));
-    if claims.len() + ended.len() == 0 && found > 0 {
+    let seen = known.len() + claims.len() + ended.len();
+    if seen == 0 && found > 0 {
         return Err(PageError::Denied(format!("queue:get-worker:<queue>/{group}/{id}").into()));
     }
     let body = html! {
         h1 { span.kind { "Worker" } (group) "/" (id) }
-        @if claims.is_empty() {
-            (section("Holds", &html! {}, &layout::empty(&html! {
-                p { "It holds no task now." }
-                @if ended.is_empty() { p { "Nor has it ended one lately: it is unknown or idle." } }
+        @if !known.is_empty() { (contact(&visit, &known, &claims, now)) }
+        @if seen == 0 {
+            (section("Contact", &html! {}, &layout::empty(&html! {
+                p { "No worker of this name has been in contact within the last day." }
             })))
+        } @else if claims.is_empty() {
+            (section("Holds", &html! {}, &layout::empty(&html! { p { "It holds no task now." } })))
         } @else {
             (section("Holds", &html! { "those that end first" }, &rows::claims(&visit, &claims, now, ABOUT)))
         }
@@ -51,4 +61,24 @@ pub(super) async fn worker(app: App, visit: Arc<Visit>) -> Result<Page, PageErro
         }
     };
     Ok(Page { title: format!("Worker {group}/{id}"), refresh: Some(REFRESH), body })
+}
+
+/// How the worker is, for each of its queues.
+fn contact(visit: &Visit, known: &[WorkerRow], claims: &[ClaimRow], now: DateTime<Utc>) -> Markup {
+    let cells = |row: &WorkerRow| {
+        let held = claims.iter().filter(|claim| claim.queue == row.queue_name).count();
+        let presence = rows::presence(row, i64::try_from(held).unwrap_or(i64::MAX), now);
+        let quarantine = row.quarantine_until.filter(|_| presence == Presence::Quarantined);
+        let time = |time: Option<DateTime<Utc>>| time.map_or_else(layout::none, |time| layout::time(time, now));
+        vec![
+            ("Queue", layout::queue(visit, &row.queue_name)),
+            ("State", layout::state(presence.as_str())),
+            (">Last contact", layout::time(row.contact(), now)),
+            (">First seen", layout::time(row.first_seen, now)),
+            (">Quarantined until", time(quarantine)),
+            (">Removed", time(row.removed.filter(|_| presence == Presence::Removed))),
+        ]
+    };
+    let rows: Vec<_> = known.iter().map(cells).collect();
+    section("Contact", &html! { "the latest first" }, &table(&rows))
 }

@@ -108,10 +108,16 @@ async fn a_task_is_shown_with_its_verdict_its_exit_code_and_its_artifacts() {
     let run_path = run_of(&claims[0]);
     let expires = minutes_from_now(60);
     for (name, body) in [
-        ("public/elsewhere.txt", json!({"storageType": "reference", "contentType": "text/plain",
-            "url": "https://example.com/x.txt", "expires": expires})),
-        ("public/sum.txt", json!({"storageType": "s3", "contentType": "text/csv", "contentLength": 12,
-            "expires": expires})),
+        (
+            "public/elsewhere.txt",
+            json!({"storageType": "reference", "contentType": "text/plain",
+            "url": "https://example.com/x.txt", "expires": expires}),
+        ),
+        (
+            "public/sum.txt",
+            json!({"storageType": "s3", "contentType": "text/csv", "contentLength": 12,
+            "expires": expires}),
+        ),
     ] {
         let path = format!("{run_path}/artifacts/{}", name.replace('/', "%2F"));
         let answer = call(&mut rig.client(), &worker, "POST", &path, Some(&body)).await;
@@ -119,8 +125,7 @@ async fn a_task_is_shown_with_its_verdict_its_exit_code_and_its_artifacts() {
     }
     assert!(done(&rig, &["task", "show", &task]).await.starts_with("Running for "));
     let report = json!({"result": {"failure": "exit code 3", "exitCode": 3}});
-    let answer_of =
-        call(&mut rig.client(), &worker, "POST", &format!("{run_path}/failed"), Some(&report)).await;
+    let answer_of = call(&mut rig.client(), &worker, "POST", &format!("{run_path}/failed"), Some(&report)).await;
     assert_eq!(answer_of.status, 200, "{}", answer_of.body);
     let text = done(&rig, &["task", "show", &task]).await;
     let verdict = text.lines().next().unwrap();

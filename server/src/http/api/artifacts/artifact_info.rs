@@ -114,7 +114,7 @@ pub(super) fn entry<'a>(artifact: &'a Artifact, bytes: Option<&StoredBlob>) -> A
 }
 
 /// What the bytes of an artifact are stored under, if it has any.
-pub(super) fn blob(task: TaskId, run: RunId, artifact: &Artifact) -> BlobName {
+pub(in crate::http) fn blob(task: TaskId, run: RunId, artifact: &Artifact) -> BlobName {
     match &artifact.details {
         Details::Object { .. } => BlobName::object(&artifact::object_name(task, run, &artifact.name)),
         Details::S3 | Details::Reference { .. } | Details::Link { .. } | Details::Error { .. } => {

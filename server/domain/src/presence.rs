@@ -1,0 +1,101 @@
+//! Whether a worker is there, and what it does: for people.
+
+use chrono::{DateTime, TimeDelta, Utc};
+
+use crate::policy::why::ASKED_WITHIN;
+use crate::worker::is_barred;
+
+/// A worker that holds nothing and was not in contact for so long is silent.
+pub const SILENT_AFTER: TimeDelta = ASKED_WITHIN;
+
+/// What a worker does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Presence {
+    /// It was removed, and has not been in contact since.
+    Removed,
+    /// It gets no work, whatever it still holds.
+    Quarantined,
+    /// It holds a run.
+    Working,
+    /// It holds none, and asks for work.
+    Idle,
+    /// It holds none, and has not been in contact for [`SILENT_AFTER`].
+    Silent,
+}
+
+/// What is known of a worker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Known {
+    /// When it was last in contact.
+    pub contact: DateTime<Utc>,
+    /// Until when it gets no work; may be over.
+    pub quarantine_until: Option<DateTime<Utc>>,
+    /// When it was removed.
+    pub removed: Option<DateTime<Utc>>,
+    /// How many runs it holds.
+    pub claims: i64,
+}
+
+impl Presence {
+    /// What a worker does now. A worker that holds a run need not say anything until its lease ends.
+    #[must_use]
+    pub fn of(known: Known, now: DateTime<Utc>) -> Self {
+        if known.removed.is_some_and(|removed| removed >= known.contact) {
+            Self::Removed
+        } else if known.quarantine_until.is_some_and(|until| is_barred(until, now)) {
+            Self::Quarantined
+        } else if known.claims > 0 {
+            Self::Working
+        } else if now - known.contact > SILENT_AFTER {
+            Self::Silent
+        } else {
+            Self::Idle
+        }
+    }
+
+    /// In a word.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Removed => "removed",
+            Self::Quarantined => "quarantined",
+            Self::Working => "working",
+            Self::Idle => "idle",
+            Self::Silent => "silent",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: i64 = 1_800_000_000;
+
+    fn at(seconds: i64) -> DateTime<Utc> {
+        DateTime::from_timestamp(NOW + seconds, 0).unwrap()
+    }
+
+    #[test]
+    fn a_worker_is_what_weighs_most_of_all_that_is_true_of_it() {
+        let silent = -SILENT_AFTER.num_seconds() - 1;
+        for (contact, quarantine, removed, claims, word) in [
+            (0, None, None, 0, "idle"),
+            (silent + 1, None, None, 0, "idle"),
+            (silent, None, None, 0, "silent"),
+            // It renews its claim once in many minutes.
+            (silent, None, None, 1, "working"),
+            (0, Some(1), None, 1, "quarantined"),
+            (silent, Some(1), None, 0, "quarantined"),
+            (0, Some(0), None, 0, "idle"),
+            (-5, Some(1), Some(-5), 1, "removed"),
+            (silent, None, Some(-5), 0, "removed"),
+            // Another one of this name is there.
+            (-4, None, Some(-5), 0, "idle"),
+        ] {
+            let known =
+                Known { contact: at(contact), quarantine_until: quarantine.map(at), removed: removed.map(at), claims };
+            assert_eq!(Presence::of(known, at(0)).as_str(), word, "{known:?}");
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! The artifacts of a task's last run, on its page: what they are, how large, and where.
+
+use std::collections::HashMap;
+
+use chrono::{DateTime, Utc};
+use maud::{Markup, html};
+use percent_encoding::utf8_percent_encode;
+use tenure_api::ids::{RunId, TaskId};
+
+use super::layout::{self, Cells, section, table};
+use super::visit::{SEGMENT, Visit};
+use super::{PageError, text};
+use crate::auth::Principal;
+use crate::http::api::artifacts::artifact_info::blob;
+use crate::http::api::artifacts::scopes_to_read;
+use crate::http::app::App;
+use tenure_domain::artifact::{Artifact, Details, Stored};
+use tenure_domain::scopes::Expression;
+use tenure_engine::blobs::{BlobName, StoredBlob};
+use tenure_store::artifacts;
+
+/// Artifacts that are shown.
+const ARTIFACTS_MAX: usize = 100;
+
+/// What is shown of a run's artifacts.
+pub(super) struct Listed {
+    task: TaskId,
+    run: RunId,
+    rows: Vec<Stored>,
+    bytes: HashMap<BlobName, StoredBlob>,
+    anonymous: Principal,
+}
+
+/// Reads the artifacts of a task's last run, if it has a run.
+pub(super) async fn find(app: &App, task: TaskId) -> Result<Option<Listed>, PageError> {
+    let anonymous = app.authenticator.anonymous().await.map_err(|error| super::visit::lookup_failed(&error))?;
+    let mut conn = app.engine.pool.acquire().await?;
+    let Some((seq, run)) = artifacts::find_run(&mut conn, task, None).await? else { return Ok(None) };
+    // One more than is shown, to see whether there are more.
+    let rows = artifacts::list(&mut conn, seq, run, "", ARTIFACTS_MAX as i64 + 1).await?;
+    let stored = |row: &&Stored| matches!(row.artifact.details, Details::S3 | Details::Object { .. });
+    let names: Vec<BlobName> = rows.iter().filter(stored).map(|row| blob(task, run, &row.artifact)).collect();
+    let bytes = if names.is_empty() { HashMap::new() } else { app.engine.blobs.find(&mut *conn, &names).await? };
+    Ok(Some(Listed { task, run, rows, bytes, anonymous }))
+}
+
+/// The section of the artifacts.
+pub(super) fn artifacts_section(visit: &Visit, listed: &Listed, now: DateTime<Utc>) -> Markup {
+    if listed.rows.is_empty() {
+        return Markup::default();
+    }
+    let required = Expression::from(format!("queue:list-artifacts:{}:{}", listed.task, listed.run));
+    if !visit.may(required.clone()) {
+        return section("Artifacts", &html! {}, &html! { div.note { (layout::denied(visit, &required)) } });
+    }
+    let note =
+        html! { "of run " (listed.run) @if listed.rows.len() > ARTIFACTS_MAX { "; the first " (ARTIFACTS_MAX) } };
+    let rows: Vec<_> = listed.rows.iter().take(ARTIFACTS_MAX).map(|row| cells(visit, listed, row, now)).collect();
+    section("Artifacts", &note, &table(&rows))
+}
+
+fn cells(visit: &Visit, listed: &Listed, row: &Stored, now: DateTime<Utc>) -> Cells {
+    let Artifact { name, details, content_type, content_length, expires } = &row.artifact;
+    let stored = listed.bytes.get(&blob(listed.task, listed.run, &row.artifact)).map(|blob| blob.size);
+    let stored_as = html! {
+        @match details {
+            Details::S3 | Details::Object { .. } => (row.artifact.details.storage_type().as_str()),
+            Details::Reference { .. } => "elsewhere",
+            Details::Link { artifact } => { "link to " (artifact) },
+            Details::Error { reason, message } => { span.bad { (reason) } " " (message) },
+        }
+    };
+    vec![
+        ("Artifact", link(visit, listed, name)),
+        (">Bytes", stored.or(*content_length).map_or_else(layout::none, |bytes| html! { (text::count(bytes)) })),
+        ("Type", html! { (content_type) }),
+        ("Stored as", stored_as),
+        (">Expires", layout::time(*expires, now)),
+    ]
+}
+
+/// An artifact's name; a link if a browser may follow it, which sends no credentials.
+fn link(visit: &Visit, listed: &Listed, name: &str) -> Markup {
+    if listed.anonymous.authorize(&scopes_to_read(name)).is_err() {
+        return html! { (name) };
+    }
+    let path = format!(
+        "/api/queue/v1/task/{}/runs/{}/artifacts/{}",
+        listed.task,
+        listed.run,
+        utf8_percent_encode(name, SEGMENT)
+    );
+    html! { a href=(visit.link(&path)) { (name) } }
+}

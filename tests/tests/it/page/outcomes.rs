@@ -1,0 +1,142 @@
+//! What the pages say of outcomes: a task's verdict, its artifacts and the tasks around it; whether a worker is there.
+
+use serde_json::{Value, json};
+use tenure_tests::http::TENURE_API;
+
+use super::{HOSTILE, QUEUE, create, get, hides, log_in, report, shows};
+use crate::rig::{Rig, call, credentials_of, minutes_from_now, new_task, run_of};
+
+async fn create_artifact(rig: &Rig, claim: &Value, name: &str, body: Value) {
+    let path = format!("{}/artifacts/{name}", run_of(claim));
+    let answer = call(&mut rig.client(), &credentials_of(claim), "POST", &path, Some(&body)).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_task_is_shown_with_its_verdict_its_artifacts_and_the_tasks_around_it() {
+    let rig = Rig::start().await;
+    let named = |name: &'static str, needs: Vec<String>| {
+        move |body: &mut Value| {
+            body["metadata"]["name"] = name.into();
+            body["dependencies"] = json!(needs);
+        }
+    };
+    let fetch = create(&rig, named("fetch", vec![])).await;
+    let check = create(&rig, named("check", vec![fetch.to_string()])).await;
+    let page_of = |task: tenure_api::ids::SlugId| format!("/task/{task}");
+    shows(
+        &get(&rig, &page_of(check), None).await,
+        &["Unscheduled: it has no run yet", "it waits for 1", "state pending"],
+    );
+    let claims = rig.claim(QUEUE, 1).await;
+    report(&rig, &claims[0], "completed", None).await;
+    let claims = rig.claim(QUEUE, 1).await;
+    assert_eq!(claims[0]["status"]["taskId"], check.to_string());
+    // Created now, so that it needs a task that has a run already.
+    let report_task = create(&rig, named(HOSTILE, vec![check.to_string()])).await;
+    shows(
+        &get(&rig, &page_of(check), None).await,
+        &["Running for ", " on group/worker", "Needs", "all have ended as they must"],
+    );
+    let expires = minutes_from_now(60);
+    let text = |length: u64| json!({"storageType": "s3", "contentType": "text/x-sums", "contentLength": length, "expires": expires});
+    create_artifact(&rig, &claims[0], "public%2Fsum.txt", text(1_234)).await;
+    create_artifact(&rig, &claims[0], "private%2Fsum.txt", text(7)).await;
+    let link =
+        json!({"storageType": "link", "artifact": "public/sum.txt", "contentType": "text/x-sums", "expires": expires});
+    create_artifact(&rig, &claims[0], "public%2Flatest.txt", link).await;
+    let result = json!({"result": {"failure": format!("exit code 3 {HOSTILE}"), "exitCode": 3}});
+    report(&rig, &claims[0], "failed", Some(&result)).await;
+
+    let root = log_in(&rig, &rig.root).await;
+    let page = get(&rig, &page_of(check), Some(&root)).await;
+    let href = format!("href=\"/api/queue/v1/task/{check}/runs/0/artifacts/public%2Fsum.txt\"");
+    shows(
+        &page,
+        &[
+            "Failed: exit code 3 ",
+            "Artifacts",
+            "1\u{202f}234",
+            "text/x-sums",
+            "link to public/sum.txt",
+            "private/sum.txt",
+            &href,
+        ],
+    );
+    shows(
+        &page,
+        &[
+            "Needs",
+            "Needed by",
+            &page_of(fetch),
+            "fetch",
+            &page_of(report_task),
+            "state completed",
+            "state unscheduled",
+        ],
+    );
+    // A browser that follows a link sends no credentials.
+    hides(&page, &["artifacts/private", "<script", "<img"]);
+    let anonymous = get(&rig, &page_of(check), None).await;
+    shows(&anonymous, &["Failed after ", "Needed by"]);
+    hides(&anonymous, &["exit code 3"]);
+    let page = get(&rig, &page_of(report_task), None).await;
+    shows(&page, &["Unscheduled", "it waits for 1", "state failed", "schedule it by hand"]);
+    hides(&page, &["Artifacts", "Needed by"]);
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_tasks_around_a_task_are_bounded() {
+    let rig = Rig::start().await;
+    let first = create(&rig, |_| {}).await;
+    let tasks: Vec<Value> =
+        (0..101).map(|_| json!({"taskQueueId": QUEUE, "payload": {}, "dependencies": [first]})).collect();
+    let answer = rig.call("POST", &format!("{TENURE_API}/tasks"), Some(&json!({"tasks": tasks}))).await;
+    assert!(answer.is_success(), "{}", answer.body);
+    let page = get(&rig, &format!("/task/{first}"), None).await;
+    shows(&page, &["more than 100; the first 100"]);
+    assert_eq!(page.text().matches("state unscheduled").count(), 100);
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_worker_is_idle_working_quarantined_silent_or_removed() {
+    let rig = Rig::start_with(|launch| launch.flag("--clock", "manual")).await;
+    let (worker, queue) = ("/worker/group/worker", "/queue/page/queue");
+    let unknown = get(&rig, &format!("/worker/group/{}", new_task()), None).await;
+    shows(&unknown, &["No worker of this name has been in contact within the last day."]);
+    let task = create(&rig, |_| {}).await;
+    let root = log_in(&rig, &rig.root).await;
+    let is = async |word: &str| {
+        for path in [worker, queue] {
+            let page = get(&rig, path, Some(&root)).await;
+            shows(&page, &["Last contact", &format!("<span class=\"state {word}\">{word}</span>")]);
+        }
+    };
+    let claims = rig.claim(QUEUE, 1).await;
+    is("working").await;
+    report(&rig, &claims[0], "completed", None).await;
+    // It polls and gets nothing: before, nothing was known of such a worker.
+    assert!(rig.claim(QUEUE, 1).await.is_empty());
+    is("idle").await;
+    shows(&get(&rig, worker, Some(&root)).await, &["It holds no task now", &task.to_string()]);
+    let quarantine = async |until: String| {
+        let path = "/provisioners/page/worker-types/queue/workers/group/worker";
+        let body = json!({"quarantineUntil": until, "quarantineInfo": "tests"});
+        let answer = rig.call("PUT", path, Some(&body)).await;
+        assert_eq!(answer.status, 200, "{}", answer.body);
+    };
+    quarantine(minutes_from_now(60)).await;
+    is("quarantined").await;
+    shows(&get(&rig, worker, Some(&root)).await, &["Quarantined until"]);
+    quarantine("2000-01-01T00:00:00.000Z".to_owned()).await;
+    is("idle").await;
+    let answer = rig.call("POST", &format!("{TENURE_API}/clock/advance"), Some(&json!({"seconds": 120}))).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    is("silent").await;
+    let path = format!("{TENURE_API}/workers/page%2Fqueue/group/worker/removed");
+    assert!(rig.call("POST", &path, None).await.is_success());
+    is("removed").await;
+    rig.server.stop().await;
+}
