@@ -7,11 +7,16 @@ use std::process::ExitCode;
 /// Prints a result. A reader who has closed the pipe has all that it needs; anything else that stops the output, such
 /// as a full disk, is an error.
 pub(crate) fn print(text: &str) -> io::Result<()> {
-    let mut out = io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+    match print_bytes(text.as_bytes()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         result => result,
     }
+}
+
+/// Prints a part of a result that may be anything.
+pub(crate) fn print_bytes(bytes: &[u8]) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(bytes).and_then(|()| out.flush())
 }
 
 /// Prints a result as lines, and gives the command's exit code.

@@ -1,8 +1,10 @@
 //! `tenure task`: creating tasks, waiting for them, showing, explaining and changing them.
 
 mod create;
+mod logs;
 pub(super) mod outlook;
 pub(super) mod progress;
+mod run;
 mod shown;
 
 use std::ffi::OsString;
@@ -28,6 +30,10 @@ use super::when::{When, parse_date, parse_seconds, parse_when};
 pub enum TaskCommand {
     /// Create a task that runs a command, or tasks from a file
     Create(Box<CreateArgs>),
+    /// Create a task that runs a command, print its log while it goes on, and end with the exit code of the command
+    Run(Box<RunArgs>),
+    /// Print the log of a task
+    Logs(LogArgs),
     /// Wait until tasks are resolved, or certain not to run; fails unless all of them were completed
     Wait {
         /// The ids of the tasks
@@ -103,6 +109,53 @@ pub struct CreateArgs {
     /// The command and its arguments, after two dashes
     #[arg(last = true, required_unless_present = "file", conflicts_with = "file")]
     pub command: Vec<String>,
+}
+
+/// What to run.
+#[derive(Debug, Args)]
+pub struct RunArgs {
+    /// The queue, as `<provisionerId>/<workerType>`
+    #[arg(short, long, allow_hyphen_values = true)]
+    pub queue: TaskQueueId,
+    /// The name of the task [default: its command]
+    #[arg(long)]
+    pub name: Option<String>,
+    /// How urgent it is: highest, very-high, high, medium, low, very-low or lowest [default: lowest]
+    #[arg(long, value_parser = parse_priority)]
+    pub priority: Option<Priority>,
+    /// How often it is tried again when its worker is lost [default: 5]
+    #[arg(long)]
+    pub retries: Option<u16>,
+    /// Its deadline: in so long, such as 2h, or a time such as 2027-01-31T12:00:00Z [default: in a day]
+    #[arg(long, value_name = "WHEN", value_parser = parse_when)]
+    pub deadline: Option<When>,
+    /// Run it after these tasks are completed: one or more ids
+    #[arg(long, value_name = "TASK", allow_hyphen_values = true)]
+    pub after: Vec<TaskId>,
+    /// The command and its arguments, after two dashes
+    #[arg(last = true, required = true)]
+    pub command: Vec<String>,
+}
+
+impl From<RunArgs> for CreateArgs {
+    fn from(args: RunArgs) -> Self {
+        let RunArgs { queue, name, priority, retries, deadline, after, command } = args;
+        Self { queue: Some(queue), file: None, name, priority, retries, deadline, after, wait: false, command }
+    }
+}
+
+/// Which log to print.
+#[derive(Debug, Args)]
+pub struct LogArgs {
+    /// The id of the task
+    #[arg(allow_hyphen_values = true)]
+    pub task: TaskId,
+    /// Go on until the run has ended
+    #[arg(short, long)]
+    pub follow: bool,
+    /// The number of the run [default: the last one]
+    #[arg(long)]
+    pub run: Option<RunId>,
 }
 
 /// Which tasks to list.
@@ -216,6 +269,8 @@ pub async fn run(server: &Server, command: TaskCommand) -> Result<ExitCode, Comm
     let refused = |error| server.error(&error);
     match command {
         TaskCommand::Create(args) => return create::create(server, *args).await,
+        TaskCommand::Run(args) => return run::run(server, &CreateArgs::from(*args)).await,
+        TaskCommand::Logs(args) => return logs::logs(server, &args).await,
         TaskCommand::Wait { tasks } => {
             let outlook = Outlook::new(server);
             outlook.read(&tasks).await?;

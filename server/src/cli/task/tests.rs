@@ -56,6 +56,11 @@ fn wrong_arguments_are_errors_of_usage() {
         (&["create", "-q", "p/w", "--after", "x", "--", "true"], ErrorKind::ValueValidation),
         (&["create", "-q", "p/w", "--file", "x"], ErrorKind::ArgumentConflict),
         (&["create", "--file", "x", "--", "true"], ErrorKind::ArgumentConflict),
+        (&["run", "-q", "p/w"], ErrorKind::MissingRequiredArgument),
+        (&["run", "-q", "p/w", "--wait", "--", "true"], ErrorKind::UnknownArgument),
+        (&["logs"], ErrorKind::MissingRequiredArgument),
+        (&["logs", ID, "--run", "x"], ErrorKind::ValueValidation),
+        (&["list", "--group", ID, "--state", "done"], ErrorKind::ValueValidation),
         (&["wait"], ErrorKind::MissingRequiredArgument),
         (&["wait", "x"], ErrorKind::ValueValidation),
         (&["list"], ErrorKind::MissingRequiredArgument),
@@ -82,5 +87,14 @@ fn a_run_is_released_now_or_with_a_delay() {
         let parsed = parse(&[&["release", ID, "3"], words].concat());
         let Ok(TaskCommand::Release(ReleaseArgs { run, delay, not_before, .. })) = parsed else { panic!("{words:?}") };
         assert_eq!((run.number(), ReleaseRequest { delay, not_before }), (3, expected));
+    }
+}
+
+#[test]
+fn an_option_of_one_letter_stands_before_or_behind_an_id_that_begins_with_a_dash() {
+    let id = "-hrBC1jMQ3KlZw4CssPUeQ";
+    for words in [&["logs", "-f", id][..], &["logs", id, "-f"], &["logs", id, "--follow"]] {
+        let Ok(TaskCommand::Logs(args)) = parse(words) else { panic!("{words:?}") };
+        assert!(args.follow && args.task.to_string() == id);
     }
 }

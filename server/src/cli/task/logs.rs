@@ -1,0 +1,188 @@
+//! What the command of a task prints: while it runs over the live log, afterwards over the artifact that the worker uploaded.
+
+use std::fs::File;
+use std::io::{ErrorKind, Read as _, Seek as _, SeekFrom};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use serde_json::Value;
+use tenure_api::bodies::Status;
+use tenure_api::ids::{RunId, TaskId};
+use tenure_api::states::RunState;
+use tenure_client::Error;
+
+use super::LogArgs;
+use crate::cli::http::{CommandError, Server};
+use crate::cli::print::{complain, print_bytes};
+
+/// The artifact with the whole log of a run that has ended.
+const BACKING_LOG: &str = "public/logs/live_backing.log";
+/// How long one request waits for a run to start.
+const LOOK_SECONDS: u32 = 3;
+/// The time before a stream that was cut is opened again.
+const OPEN_AGAIN_AFTER: Duration = Duration::from_secs(1);
+/// How often in a row a stream may be refused for a reason that passes.
+const FAILURES_MAX: u32 = 60;
+/// Bytes that are copied at once.
+const PIECE: usize = 64 << 10;
+
+/// Prints the log of a run.
+///
+/// # Errors
+/// If there is no such run or log, or the server does not answer.
+pub(super) async fn logs(server: &Server, args: &LogArgs) -> Result<ExitCode, CommandError> {
+    let run = match args.run {
+        Some(run) => run,
+        None => last_run(server, args).await?,
+    };
+    if print_run(server, args.task, run, args.follow).await? {
+        return Ok(ExitCode::SUCCESS);
+    }
+    Err(CommandError::Refused(format!("run {run} of task {} has no log", args.task)))
+}
+
+/// The last run of a task; waits for one if the log is to be followed.
+async fn last_run(server: &Server, args: &LogArgs) -> Result<RunId, CommandError> {
+    let mut seconds = 0;
+    loop {
+        let (status, resolved) = look(server, args.task, seconds).await?;
+        match status.runs.last() {
+            Some(run) => return Ok(run.run_id),
+            None if args.follow && !resolved => seconds = LOOK_SECONDS,
+            None => return Err(CommandError::Refused(format!("task {} has no run yet", args.task))),
+        }
+    }
+}
+
+/// The status of a task, which may be waited for, and whether it is resolved.
+pub(super) async fn look(server: &Server, task: TaskId, seconds: u32) -> Result<(Status, bool), CommandError> {
+    let answer = server.client.wait_for_task(task, seconds).await.map_err(|error| server.error(&error))?;
+    let resolved = answer["resolved"] == Value::Bool(true);
+    let status = serde_json::from_value(answer["status"].clone()).map_err(|error| server.strange(&error))?;
+    Ok((status, resolved))
+}
+
+/// Prints the log of a run, and goes on until the run has ended if it is to be followed. False if there is no log.
+///
+/// # Errors
+/// If there is no such run, or the server does not answer.
+pub(super) async fn print_run(server: &Server, task: TaskId, run: RunId, follow: bool) -> Result<bool, CommandError> {
+    let (mut offset, mut failures, mut seconds) = (0, 0, 0);
+    loop {
+        let (status, _) = look(server, task, seconds).await?;
+        let found = status.runs.iter().find(|known| known.run_id == run);
+        let state = found.map(|run| run.state).ok_or_else(|| no_run(task, run))?;
+        let ended = !matches!(state, RunState::Pending | RunState::Running);
+        // The whole log is better than its last part.
+        if ended && print_artifact(server, task, run, offset).await? {
+            return Ok(true);
+        }
+        if state != RunState::Pending {
+            match print_stream(server, task, run, &mut offset, follow && !ended).await {
+                Ok(()) => failures = 0,
+                Err(error) if error.status() == Some(404) => failures = 0,
+                Err(Error::File { source, .. }) if source.kind() == ErrorKind::BrokenPipe => return Ok(true),
+                Err(error) if !passes(&error) || failures == FAILURES_MAX => return Err(server.error(&error)),
+                Err(_) => failures += 1,
+            }
+        }
+        if ended && failures == 0 || !follow {
+            return Ok(offset > 0);
+        }
+        if state == RunState::Pending {
+            seconds = LOOK_SECONDS;
+        } else {
+            seconds = 0;
+            tokio::time::sleep(OPEN_AGAIN_AFTER).await;
+        }
+    }
+}
+
+fn no_run(task: TaskId, run: RunId) -> CommandError {
+    CommandError::Refused(format!("there is no run {run} of task {task}"))
+}
+
+/// Whether a request may succeed later.
+fn passes(error: &Error) -> bool {
+    match error.status() {
+        Some(status) => status >= 500 || status == 429,
+        None => matches!(error, Error::Network(_)),
+    }
+}
+
+/// Prints a live log from the offset on, which moves along.
+async fn print_stream(server: &Server, task: TaskId, run: RunId, offset: &mut u64, follow: bool) -> Result<(), Error> {
+    let mut log = server.client.read_live_log(task, run, *offset, follow).await?;
+    while let Some(bytes) = log.read().await? {
+        *offset = log.next_offset();
+        print_bytes(&bytes).map_err(|source| Error::File { what: "the log cannot be written".to_owned(), source })?;
+    }
+    Ok(())
+}
+
+/// Prints the log that was uploaded at the end, behind what was printed already. False if there is none.
+async fn print_artifact(server: &Server, task: TaskId, run: RunId, offset: u64) -> Result<bool, CommandError> {
+    let file = Temporary::new();
+    match server.client.download(task, Some(run), BACKING_LOG, &file.0).await {
+        Ok(_) => {}
+        Err(error) if matches!(error.status(), Some(404 | 410 | 424)) => return Ok(false),
+        Err(error) => return Err(server.error(&error)),
+    }
+    let copied = File::open(&file.0).and_then(|mut from| {
+        from.seek(SeekFrom::Start(offset))?;
+        let mut piece = vec![0; PIECE];
+        loop {
+            match from.read(&mut piece)? {
+                0 => return Ok(()),
+                length => print_bytes(&piece[..length])?,
+            }
+        }
+    });
+    match copied {
+        // The reader has all that it needs.
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            Err(CommandError::Refused(format!("the log cannot be written: {error}")))
+        }
+        _ => Ok(true),
+    }
+}
+
+/// A file that is removed in the end.
+struct Temporary(PathBuf);
+
+impl Temporary {
+    fn new() -> Self {
+        Self(std::env::temp_dir().join(format!("tenure-log-{}", uuid::Uuid::new_v4())))
+    }
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        // It may not have come into being.
+        drop(std::fs::remove_file(&self.0));
+    }
+}
+
+/// Prints the logs of all runs of a task, one after the other, until it is resolved.
+///
+/// # Errors
+/// If the server does not answer.
+pub(super) async fn follow_task(server: &Server, task: TaskId) -> Result<(), CommandError> {
+    let mut printed = None;
+    loop {
+        let (status, resolved) = look(server, task, if printed.is_none() { 0 } else { LOOK_SECONDS }).await?;
+        let next = status.runs.iter().find(|run| printed.is_none_or(|last| run.run_id > last)).map(|run| run.run_id);
+        match next {
+            Some(run) => {
+                if printed.is_some() {
+                    complain(&format!("run {run} follows"));
+                }
+                print_run(server, task, run, true).await?;
+                printed = Some(run);
+            }
+            None if resolved || printed.is_none() => return Ok(()),
+            None => {}
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! `tenure task run`: a command on some worker, as if it ran here.
+
+use std::process::ExitCode;
+
+use tenure_api::ids::TaskId;
+use tenure_api::states::TaskState;
+use tenure_domain::verdict::{Report, verdict};
+
+use super::create::definition;
+use super::outlook::Outlook;
+use super::{CreateArgs, logs};
+use crate::cli::http::{CommandError, Server, field};
+use crate::cli::print::complain;
+
+/// How long one request waits for a task to become pending.
+const LOOK_SECONDS: u32 = 3;
+
+/// Creates a task, prints its log while it goes on, and ends with the exit code of its command.
+///
+/// # Errors
+/// If it is refused, or the server does not answer.
+pub(super) async fn run(server: &Server, args: &CreateArgs) -> Result<ExitCode, CommandError> {
+    let refused = |error: tenure_client::Error| server.error(&error);
+    // A repeat after a lost answer must not create anything twice.
+    let key = uuid::Uuid::new_v4().to_string();
+    let answer = server.client.create_tasks(&definition(server, args), &key).await.map_err(refused)?;
+    let id = field(&answer, "/tasks/0/taskId");
+    let task: TaskId = id.parse().map_err(|_| CommandError::Refused(format!("the server named a task {id:?}")))?;
+    complain(&format!("task {task}  {}/task/{task}", server.client.root_url()));
+    if let Some(never) = wait_for_a_run(server, task).await? {
+        complain(&format!("{task}: cannot run, {never}"));
+        return Ok(ExitCode::FAILURE);
+    }
+    logs::follow_task(server, task).await?;
+    let answer = server.client.wait_for_task(task, 0).await.map_err(refused)?;
+    let status = serde_json::from_value(answer["status"].clone()).map_err(|error| server.strange(&error))?;
+    let report = Report::of(&answer["result"]);
+    complain(&verdict(&status, &report, server.client.now().time()));
+    Ok(exit_code(status.state, &report))
+}
+
+/// Waits until a task has a run, or has ended; or says why it never will.
+async fn wait_for_a_run(server: &Server, task: TaskId) -> Result<Option<String>, CommandError> {
+    let outlook = Outlook::new(server);
+    let mut seconds = 0;
+    loop {
+        let (status, resolved) = logs::look(server, task, seconds).await?;
+        if resolved || !status.runs.is_empty() {
+            return Ok(None);
+        }
+        let never = outlook.never(task).await?;
+        if never.is_some() {
+            return Ok(never);
+        }
+        seconds = LOOK_SECONDS;
+    }
+}
+
+/// The exit code of the command, if it is known and says the same as the task's state.
+fn exit_code(state: TaskState, report: &Report) -> ExitCode {
+    match (state, report.exit_code) {
+        (TaskState::Completed, _) => ExitCode::SUCCESS,
+        (_, Some(code)) if code != 0 => ExitCode::from(code),
+        _ => ExitCode::FAILURE,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_exit_code_is_that_of_the_command_and_never_success_of_what_failed() {
+        for (state, code, expected) in [
+            (TaskState::Completed, Some(0), 0),
+            (TaskState::Completed, None, 0),
+            (TaskState::Failed, Some(3), 3),
+            (TaskState::Failed, Some(0), 1),
+            (TaskState::Failed, None, 1),
+            (TaskState::Exception, None, 1),
+        ] {
+            let report = Report { exit_code: code, failure: None };
+            assert_eq!(exit_code(state, &report), ExitCode::from(expected), "{state} {code:?}");
+        }
+    }
+}

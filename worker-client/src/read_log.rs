@@ -1,0 +1,137 @@
+//! Reading the log of a run while it is written.
+
+use std::time::Duration;
+
+use reqwest::{Method, Response};
+use tenure_api::ids::{RunId, TaskId};
+
+use crate::client::{Call, Own, TENURE_API, TIMEOUT, parameter};
+use crate::{Client, Error};
+
+/// A stream that follows a log is opened anew after so long, where it has arrived.
+const FOLLOWED_MAX: Duration = Duration::from_secs(3_600);
+/// What stands before and behind the number in the line that the server sends in place of bytes that are missing.
+const MISSING: (&[u8], &[u8]) = (b"[tenure] ", b" bytes of the log are missing here");
+/// A longer line is not the server's.
+const LINE_MAX: usize = 80;
+
+/// The log of a run as it comes.
+pub struct LogStream {
+    response: Response,
+    place: Place,
+}
+
+/// How far a log has been read.
+#[derive(Debug, Default, Clone)]
+struct Place {
+    /// The offset in the whole log behind what was read.
+    next: u64,
+    /// The beginning of the line that is being read.
+    line: Vec<u8>,
+}
+
+impl Client {
+    /// Reads the log of a run from an offset on: what is there now, or with `follow` all that comes until the run has ended.
+    ///
+    /// # Errors
+    /// There is no such log (404: its worker writes none, or all of it is an artifact by now), or the server could not be reached.
+    ///
+    /// ```no_run
+    /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// let mut log = client.read_live_log("9HrBC1jMQ3KlZw4CssPUeQ".parse()?, "0".parse()?, 0, true).await?;
+    /// while let Some(bytes) = log.read().await? {
+    ///     print!("{}", String::from_utf8_lossy(&bytes));
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub async fn read_live_log(&self, task: TaskId, run: RunId, offset: u64, follow: bool) -> Result<LogStream, Error> {
+        let query = format!("offset={offset}&follow={}", u8::from(follow));
+        let call = Call {
+            method: Method::GET,
+            path: format!("/tasks/{}/runs/{}/live-log", parameter(&task), parameter(&run)),
+            body: None,
+            timeout: if follow { FOLLOWED_MAX } else { TIMEOUT },
+            own: Own { api: Some(TENURE_API), query: Some(query), ..Own::default() },
+        };
+        let response = self.open(&call).await?;
+        Ok(LogStream { response, place: Place { next: offset, line: Vec::new() } })
+    }
+}
+
+impl LogStream {
+    /// Waits for what comes next; none at the end of the stream.
+    ///
+    /// # Errors
+    /// The stream was cut. Another one goes on at [`LogStream::next_offset`].
+    ///
+    /// ```no_run
+    /// # async fn example(mut log: tenure_client::LogStream) -> Result<(), tenure_client::Error> {
+    /// let bytes = log.read().await?;
+    /// # let _ = bytes;
+    /// # Ok(()) }
+    /// ```
+    pub async fn read(&mut self) -> Result<Option<Vec<u8>>, Error> {
+        let bytes = self.response.chunk().await.map_err(|error| Error::Network(error.without_url()))?;
+        let Some(bytes) = bytes else { return Ok(None) };
+        self.place.pass(&bytes);
+        Ok(Some(bytes.to_vec()))
+    }
+
+    /// The offset in the whole log behind what was read: that of the next byte.
+    ///
+    /// ```no_run
+    /// # fn example(log: &tenure_client::LogStream) {
+    /// let offset = log.next_offset();
+    /// # let _ = offset;
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn next_offset(&self) -> u64 {
+        self.place.next
+    }
+}
+
+impl Place {
+    /// Goes behind these bytes of a stream. A line in place of missing bytes counts for those.
+    fn pass(&mut self, bytes: &[u8]) {
+        self.next += bytes.len() as u64;
+        for &byte in bytes {
+            if byte != b'\n' {
+                if self.line.len() <= LINE_MAX {
+                    self.line.push(byte);
+                }
+                continue;
+            }
+            if let Some(missing) = missing(&self.line) {
+                // The line has a line feed before it and one behind it.
+                self.next = (self.next + missing).saturating_sub(self.line.len() as u64 + 2);
+            }
+            self.line.clear();
+        }
+    }
+}
+
+/// How many bytes such a line stands for.
+fn missing(line: &[u8]) -> Option<u64> {
+    let number = line.strip_prefix(MISSING.0)?.strip_suffix(MISSING.1)?;
+    std::str::from_utf8(number).ok()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_place_in_a_log_counts_what_is_missing_however_the_stream_is_cut() {
+        let stream = b"one\n\n[tenure] 1000 bytes of the log are missing here\ntwo\n[tenure] x\n".as_slice();
+        let expected = 4 + 1_000 + 4 + 11;
+        for piece in [1, 3, 7, stream.len()] {
+            let mut place = Place::default();
+            stream.chunks(piece).for_each(|bytes| place.pass(bytes));
+            assert_eq!(place.next, expected, "in pieces of {piece}");
+        }
+        let mut place = Place { next: 5, line: Vec::new() };
+        place.pass(&[b'x'; 1_000]);
+        assert_eq!((place.next, place.line.len()), (1_005, LINE_MAX + 1));
+    }
+}
