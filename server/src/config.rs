@@ -104,7 +104,7 @@ pub enum Command {
         #[command(flatten)]
         role: RoleArgs,
     },
-    /// Create tasks, wait for them, show, explain, list, cancel, rerun and release them.
+    /// Create and run tasks, wait for them, show, explain, list, cancel, rerun and release them, and print their logs.
     Task {
         /// Which server to call.
         #[command(flatten)]

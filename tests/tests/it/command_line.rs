@@ -1,5 +1,6 @@
 //! `tenure task`, `tenure group` and `tenure queue` as people run them, with a real server and a real worker.
 
+mod logs;
 mod outcomes;
 
 use std::process::{Child, Command, Output, Stdio};

@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde_json::Value;
 use tenure_api::bodies::Status;
 use tenure_api::ids::{RunId, TaskId};
+use tenure_api::live_log::BACKING_LOG;
 use tenure_api::states::RunState;
 use tenure_client::Error;
 
@@ -16,8 +17,6 @@ use super::LogArgs;
 use crate::cli::http::{CommandError, Server};
 use crate::cli::print::{complain, print_bytes};
 
-/// The artifact with the whole log of a run that has ended.
-const BACKING_LOG: &str = "public/logs/live_backing.log";
 /// How long one request waits for a run to start.
 const LOOK_SECONDS: u32 = 3;
 /// The time before a stream that was cut is opened again.

@@ -20,8 +20,8 @@ pub(super) fn edges(visit: &Visit, task: TaskId, rows: &[EdgeRow]) -> Markup {
     let note =
         if waits == 0 { "all have ended as they must".to_owned() } else { format!("it waits for {}", limited(waits)) };
     html! {
-        (direction(visit, "Needs", &note, &required, of_definition))
-        (direction(visit, "Needed by", &limited(dependents.len()), &dependents, of_dependents))
+        (direction(visit, "Needs", &note, &required, &of_definition))
+        (direction(visit, "Needed by", &limited(dependents.len()), &dependents, &of_dependents))
     }
 }
 
@@ -30,12 +30,12 @@ fn limited(count: usize) -> String {
     if count > EDGES_MAX { format!("more than {EDGES_MAX}") } else { count.to_string() }
 }
 
-fn direction(visit: &Visit, title: &str, note: &str, rows: &[&EdgeRow], required: Expression) -> Markup {
+fn direction(visit: &Visit, title: &str, note: &str, rows: &[&EdgeRow], required: &Expression) -> Markup {
     if rows.is_empty() {
         return Markup::default();
     }
     if !visit.may(required.clone()) {
-        return section(title, &html! {}, &html! { div.note { (layout::denied(visit, &required)) } });
+        return section(title, &html! {}, &html! { div.note { (layout::denied(visit, required)) } });
     }
     let more = rows.len() > EDGES_MAX;
     let note = html! { (note) @if more { "; the first " (EDGES_MAX) } };

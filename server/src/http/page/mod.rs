@@ -8,6 +8,7 @@ mod artifacts;
 mod edges;
 mod group;
 mod layout;
+mod log;
 mod login;
 mod logins;
 mod overview;
@@ -97,6 +98,7 @@ pub fn router() -> Router<App> {
     Router::new()
         .route("/", get(view(overview::overview)))
         .route("/task/{taskId}", get(view(task::task)))
+        .route("/task/{taskId}/log", get(log::log))
         .route("/group/{taskGroupId}", get(view(group::group)))
         .route("/queue/{provisionerId}/{workerType}", get(view(queue::queue)))
         .route("/queue/{provisionerId}/{workerType}/pause", get(view(pause::form)).post(pause::pause))

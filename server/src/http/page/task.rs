@@ -14,12 +14,13 @@ use super::edges::{EDGES_MAX, edges};
 use super::layout::{self, Cells, section, table};
 use super::overview::REFRESH;
 use super::visit::Visit;
-use super::{Page, PageError, text};
+use super::{Page, PageError, log, text};
 use crate::http::app::App;
 use tenure_domain::create::shown_definition;
 use tenure_domain::policy::why::{Names, why, words};
 use tenure_domain::scopes::Expression;
 use tenure_domain::verdict::{Report, verdict};
+use tenure_engine::ops::create_artifact::RunRef;
 use tenure_engine::ops::why as ops;
 use tenure_store::page;
 use tenure_store::why::{self as why_store, Ends};
@@ -46,6 +47,10 @@ pub(super) async fn task(app: App, visit: Arc<Visit>) -> Result<Page, PageError>
     let around = page::list_edges(&mut conn, id, EDGES_MAX as i64 + 1).await?;
     conn.commit().await?;
     let listed = artifacts::find(&app, id).await?;
+    let tail = match status.runs.last() {
+        Some(run) => log::tail(&app, &visit, RunRef { task: id, run: run.run_id }).await?,
+        None => None,
+    };
     let known = ops::find(&app.engine.pool, &app.engine.low_water_marks, id).await?;
     let names = if visit.may(format!("tenure:get-queue:{}", known.queue)) { Names::Shown } else { Names::Hidden };
     let sentences = words(&why(&known.facts, names));
@@ -58,6 +63,7 @@ pub(super) async fn task(app: App, visit: Arc<Visit>) -> Result<Page, PageError>
             (facts(&visit, &status, now))
             @if let Some(metadata) = &metadata { (about(metadata)) }
             (section("Why it is where it is", &html! {}, &html! { ul.why { @for sentence in &sentences { li { (sentence) } } } }))
+            @if let Some(tail) = &tail { (log::log_section(&visit, tail)) }
             (edges(&visit, id, &around))
             (runs(&visit, &status, &ends, now))
             @if let Some(listed) = &listed { (artifacts_section(&visit, listed, now)) }

@@ -1,0 +1,191 @@
+//! `/task/<taskId>/log`: the log of a run in a page that goes on while the run does. And the end of the log, for the task's own page.
+//!
+//! The page needs no script: its body is sent as the log comes, and the browser shows what has arrived. The log was made by a task,
+//! which is not trusted, so that each character of it is escaped.
+
+mod tail;
+
+use std::convert::Infallible;
+use std::future::ready;
+
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use futures_util::{StreamExt as _, stream};
+use http::header::{CONTENT_TYPE, HeaderName};
+use http::{HeaderValue, StatusCode};
+use maud::{PreEscaped, html};
+use tenure_api::ids::{RunId, TaskId};
+use tenure_api::live_log::{BACKING_LOG, LIVE_LOG};
+use tokio::sync::mpsc;
+
+use super::login::see_other;
+use super::visit::{Visit, lookup_failed};
+use super::{Page, PageError, answer, layout, secured};
+use crate::http::api::artifacts::scopes_to_read;
+use crate::http::app::App;
+use tenure_domain::artifact::{Details, GET_URL_LIFE};
+use tenure_domain::live_log::From;
+use tenure_engine::blobs::BlobName;
+use tenure_engine::live_logs::Reading;
+use tenure_engine::ops::create_artifact::RunRef;
+use tenure_engine::rooms::Caller;
+use tenure_store::{artifacts, clock};
+
+pub(super) use self::tail::{log_section, tail};
+
+/// Where the log goes into the page. Text of others is escaped and cannot have it.
+const PLACE: &str = "<!--log-->";
+
+/// Bytes of a character in UTF-8.
+const CHARACTER_BYTES_MAX: usize = 4;
+
+/// What is left of a log's text between two pieces: the beginning of a character.
+#[derive(Default)]
+struct Text {
+    rest: Vec<u8>,
+}
+
+impl Text {
+    /// The text of the next piece, without what is no text.
+    fn take(&mut self, bytes: &[u8]) -> String {
+        self.rest.extend_from_slice(bytes);
+        // The last character may go on in the next piece.
+        let end = whole_characters(&self.rest);
+        let rest = self.rest.split_off(end);
+        plain(&std::mem::replace(&mut self.rest, rest))
+    }
+}
+
+/// How many bytes there are before a character whose end has not come.
+fn whole_characters(bytes: &[u8]) -> usize {
+    for (back, byte) in (1..).zip(bytes.iter().rev().take(CHARACTER_BYTES_MAX)) {
+        let length = match byte {
+            0x80..0xc0 => continue,
+            0xc0..0xe0 => 2,
+            0xe0..0xf0 => 3,
+            0xf0..0xf8 => 4,
+            _ => 1,
+        };
+        return if length > back { bytes.len() - back } else { bytes.len() };
+    }
+    bytes.len()
+}
+
+/// Bytes of a log as text, without control characters but line feeds and tabs.
+fn plain(bytes: &[u8]) -> String {
+    let is_shown = |character: &char| matches!(character, '\n' | '\t') || !character.is_control();
+    String::from_utf8_lossy(bytes).chars().filter(is_shown).collect()
+}
+
+/// How the log of a run is read.
+enum Opened {
+    /// It is stored as a whole; the URL of its bytes.
+    Whole(String),
+    /// It comes in pieces.
+    Pieces(RunRef, mpsc::Receiver<Bytes>),
+}
+
+/// `GET /task/:taskId/log`
+pub(super) async fn log(State(app): State<App>, request: Request) -> Response {
+    let visit = match Visit::read(&app, request).await {
+        Ok(visit) => visit,
+        Err(response) => return response,
+    };
+    match open(&app, &visit).await {
+        Ok(Opened::Whole(url)) => see_other(&url),
+        Ok(Opened::Pieces(of, pieces)) => page(&visit, of, pieces),
+        Err(error) => answer(error.status(), &layout::frame(&visit, &error.page(&visit))),
+    }
+}
+
+async fn open(app: &App, visit: &Visit) -> Result<Opened, PageError> {
+    let task: TaskId =
+        visit.param("taskId").parse().map_err(|_| PageError::NotFound("This is not the id of a task.".to_owned()))?;
+    visit.authorize(scopes_to_read(LIVE_LOG))?;
+    let status = app.engine.status.submit(task).await?.status();
+    let wanted = visit.query("run").and_then(|run| run.parse::<u16>().ok()).and_then(RunId::new);
+    let run = match wanted {
+        Some(wanted) => status.runs.iter().find(|run| run.run_id == wanted),
+        None => status.runs.last(),
+    };
+    let run = run.ok_or_else(|| PageError::NotFound("There is no such run yet, and no log of it.".to_owned()))?;
+    let of = RunRef { task, run: run.run_id };
+    if run.resolved.is_some()
+        && let Some(url) = find_whole(app, visit, of).await?
+    {
+        return Ok(Opened::Whole(url));
+    }
+    let caller = if visit.session.is_some() { Caller::Authenticated } else { Caller::Anonymous };
+    let reading = Reading { from: From::Offset(0), follow: true, caller };
+    Ok(Opened::Pieces(of, app.engine.live_logs.open(of, reading).await?))
+}
+
+/// The URL of the log that was stored as a whole, if there is one that the visitor may read.
+async fn find_whole(app: &App, visit: &Visit, of: RunRef) -> Result<Option<String>, PageError> {
+    if !visit.may(scopes_to_read(BACKING_LOG)) {
+        return Ok(None);
+    }
+    let mut conn = app.engine.pool.acquire().await?;
+    let now = clock::get_now(&mut conn).await?;
+    let Some((seq, run)) = artifacts::find_run(&mut conn, of.task, Some(of.run)).await? else { return Ok(None) };
+    let stored = artifacts::find(&mut conn, seq, run, BACKING_LOG).await?;
+    drop(conn);
+    let is_whole = |artifact: &tenure_domain::artifact::Artifact| {
+        matches!(artifact.details, Details::S3) && artifact.expires > now
+    };
+    let Some(stored) = stored.filter(|stored| is_whole(&stored.artifact)) else { return Ok(None) };
+    let blob = BlobName::artifact(of.task, of.run, BACKING_LOG);
+    let anonymous = app.authenticator.anonymous().await.map_err(|error| lookup_failed(&error))?;
+    if anonymous.authorize(&scopes_to_read(BACKING_LOG)).is_ok() {
+        return Ok(Some(app.engine.blobs.plain_url(&blob)));
+    }
+    let end = (now + GET_URL_LIFE).min(stored.artifact.expires);
+    Ok(Some(app.engine.blobs.get_url(&blob, end.timestamp_millis())))
+}
+
+/// The page, with the log in it as it comes.
+fn page(visit: &Visit, of: RunRef, pieces: mpsc::Receiver<Bytes>) -> Response {
+    let task = of.task.to_string();
+    let body = html! {
+        h1 { span.kind { "Log of run " (of.run) " of the task" } a href=(visit.link_to("task", &[&task])) { code { (task) } } }
+        div.log { pre { (PreEscaped(PLACE)) } }
+        p.dim { "This is the end: the run has ended, or the server was stopped; then load the page again." }
+    };
+    let page = layout::frame(visit, &Page { title: format!("Log of {task}"), refresh: None, body }).into_string();
+    let (head, end) = page.split_once(PLACE).unwrap_or((&page, ""));
+    let log = stream::unfold((pieces, Text::default()), |(mut pieces, mut text)| async move {
+        let bytes = pieces.recv().await?;
+        let shown = text.take(&bytes);
+        Some((html! { (shown) }.into_string(), (pieces, text)))
+    });
+    let whole = stream::once(ready(head.to_owned())).chain(log).chain(stream::once(ready(end.to_owned())));
+    // An empty piece would end the answer.
+    let frames = whole.filter(|text| ready(!text.is_empty())).map(|text| Ok::<_, Infallible>(Bytes::from(text)));
+    let mut response = (StatusCode::OK, Body::from_stream(frames)).into_response();
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8"));
+    // Proxies must not buffer it.
+    headers.insert(HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
+    secured(response)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_is_the_same_however_the_log_is_cut() {
+        let log = "a\u{1b}[1mé€𝄞\r\nz\0\tß".as_bytes();
+        for piece in 1..=log.len() {
+            let mut text = Text::default();
+            let shown: String = log.chunks(piece).map(|bytes| text.take(bytes)).collect();
+            assert_eq!(shown, "a[1mé€𝄞\nz\tß", "in pieces of {piece}");
+        }
+        // What is no text is marked, and what follows is not waited for.
+        let mut text = Text::default();
+        assert_eq!(text.take(b"a\xffb\xe2\x82"), "a\u{fffd}b");
+        assert_eq!(text.take(b"\xac."), "€.");
+    }
+}

@@ -1,0 +1,180 @@
+//! The last lines of a log, for the task's page.
+
+use std::io::Read as _;
+
+use flate2::read::MultiGzDecoder;
+use maud::{Markup, html};
+use tenure_api::live_log::{BACKING_LOG, LIVE_LOG};
+use tokio::io::AsyncReadExt as _;
+
+use super::plain;
+use crate::http::api::artifacts::scopes_to_read;
+use crate::http::app::App;
+use crate::http::page::PageError;
+use crate::http::page::layout::section;
+use crate::http::page::visit::Visit;
+use tenure_domain::live_log::Cursor;
+use tenure_engine::blobs::{BlobError, BlobName, Generation};
+use tenure_engine::ops::create_artifact::RunRef;
+use tenure_store::live_logs::{self, Position};
+
+/// Lines that are shown.
+const LINES_MAX: usize = 50;
+/// How much of the end is looked at, in bytes.
+const TAIL_BYTES: u64 = 32 << 10;
+/// A larger log that is stored compressed is not looked at: it must be read from its beginning.
+const PACKED_MAX: u64 = 1 << 20;
+/// How much of such a log is unpacked at most.
+const UNPACKED_MAX: u64 = 64 << 20;
+
+/// The end of a log.
+pub(in crate::http::page) struct Tail {
+    of: RunRef,
+    /// Its last lines; none if the log is too large to look for them.
+    lines: Option<String>,
+}
+
+/// The end of a run's log: of what is stored while the run goes on, or of the whole. None if there is no log.
+pub(in crate::http::page) async fn tail(app: &App, visit: &Visit, of: RunRef) -> Result<Option<Tail>, PageError> {
+    if !visit.may(scopes_to_read(LIVE_LOG)) {
+        return Ok(None);
+    }
+    if visit.may(scopes_to_read(BACKING_LOG)) {
+        let blob = BlobName::artifact(of.task, of.run, BACKING_LOG);
+        if let Some(stored) = app.engine.blobs.current(&app.engine.pool, &blob).await? {
+            let lines = match read_stored(app, &stored).await {
+                Ok(lines) => lines,
+                Err(error) => {
+                    tracing::debug!(error = %error, task.id = %of.task, "the end of a log could not be read");
+                    None
+                }
+            };
+            return Ok(Some(Tail { of, lines }));
+        }
+    }
+    let mut conn = app.engine.pool.acquire().await?;
+    let found = live_logs::find(&mut conn, of.task, of.run).await?;
+    let Some((seq, end)) = found.and_then(|found| Some((found.seq, found.next?))) else { return Ok(None) };
+    let begin = end.unsigned_abs().saturating_sub(TAIL_BYTES);
+    let position = Position { seq, run: of.run.number().cast_signed(), next: i64::try_from(begin).unwrap_or(i64::MAX) };
+    // Each chunk has a byte at least.
+    let pieces = live_logs::read(&mut conn, &[position], TAIL_BYTES.cast_signed()).await?;
+    drop(conn);
+    let (mut cursor, mut bytes) = (Cursor { next: begin }, Vec::new());
+    for piece in &pieces {
+        let (line, new) = cursor.take(piece.start.unsigned_abs(), &piece.bytes);
+        bytes.extend(line.into_iter().flat_map(String::into_bytes));
+        bytes.extend_from_slice(new);
+    }
+    Ok(Some(Tail { of, lines: Some(last_lines(&bytes, begin == 0)) }))
+}
+
+/// The last lines of a log that is stored as a whole.
+async fn read_stored(app: &App, stored: &Generation) -> Result<Option<String>, BlobError> {
+    let size = stored.blob.size.unsigned_abs();
+    let packed = match stored.blob.content_encoding.as_deref() {
+        None | Some("" | "identity") => false,
+        Some("gzip") if size <= PACKED_MAX => true,
+        Some(_) => return Ok(None),
+    };
+    let begin = if packed { 0 } else { size.saturating_sub(TAIL_BYTES) };
+    let mut bytes = Vec::new();
+    let mut reader = app.engine.blobs.read(stored, begin..size).await?;
+    if reader.read_to_end(&mut bytes).await.is_err() {
+        return Ok(None);
+    }
+    if !packed {
+        return Ok(Some(last_lines(&bytes, begin == 0)));
+    }
+    let unpacked_max = usize::try_from(UNPACKED_MAX).unwrap_or(usize::MAX);
+    // What unpacking takes is not known before.
+    Ok(app.heavy.run(unpacked_max, move || unpack(&bytes)).await)
+}
+
+/// The last lines of a compressed log, unless it is too large or broken.
+fn unpack(packed: &[u8]) -> Option<String> {
+    let (mut decoder, mut piece) = (MultiGzDecoder::new(packed), vec![0; 64 << 10]);
+    let (mut end, mut length) = (Vec::new(), 0_u64);
+    let keep = usize::try_from(TAIL_BYTES).unwrap_or(usize::MAX);
+    loop {
+        match decoder.read(&mut piece).ok()? {
+            0 => return Some(last_lines(&end, length == end.len() as u64)),
+            read => {
+                length += read as u64;
+                end.extend_from_slice(&piece[..read]);
+                let cut = end.len().saturating_sub(keep);
+                end.drain(..cut);
+            }
+        }
+        if length > UNPACKED_MAX {
+            return None;
+        }
+    }
+}
+
+/// The last lines of a text; of one that is not whole, the first line is only a part.
+fn last_lines(bytes: &[u8], whole: bool) -> String {
+    let text = plain(bytes);
+    let mut lines: Vec<&str> = text.lines().collect();
+    if !whole && lines.len() > 1 {
+        lines.remove(0);
+    }
+    let from = lines.len().saturating_sub(LINES_MAX);
+    lines[from..].join("\n")
+}
+
+/// The section of the end of a log.
+pub(in crate::http::page) fn log_section(visit: &Visit, tail: &Tail) -> Markup {
+    let task = tail.of.task.to_string();
+    let link = format!("{}?run={}", visit.link_to("task", &[&task, "log"]), tail.of.run);
+    let note = html! { "the last " (LINES_MAX) " lines of run " (tail.of.run) " · " a href=(link) { "all of it" } };
+    let body = match &tail.lines {
+        Some(lines) if lines.is_empty() => html! { div.note { p { "Nothing was printed yet." } } },
+        Some(lines) => html! { pre.json { (lines) } },
+        None => html! { div.note { p { "It is too large to show its end here." } } },
+    };
+    section("Log", &note, &body)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use flate2::Compression;
+    use flate2::write::GzEncoder;
+
+    use super::*;
+
+    fn numbered(lines: usize) -> String {
+        (0..lines).map(|n| format!("line {n}\n")).collect()
+    }
+
+    fn zip(text: &[u8]) -> Vec<u8> {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+        encoder.write_all(text).unwrap();
+        encoder.finish().unwrap()
+    }
+
+    #[test]
+    fn the_last_lines_are_shown_and_no_part_of_a_line() {
+        assert_eq!(last_lines(b"one\ntwo", true), "one\ntwo");
+        assert_eq!(last_lines(b"one\ntwo\n", false), "two");
+        // All that is there is a part of one line.
+        assert_eq!(last_lines(b"one", false), "one");
+        assert_eq!(last_lines(b"", true), "");
+        let shown = last_lines(numbered(60).as_bytes(), true);
+        assert_eq!((shown.lines().count(), shown.lines().next()), (LINES_MAX, Some("line 10")));
+    }
+
+    #[test]
+    fn the_end_of_a_compressed_log_is_that_of_the_log() {
+        for lines in [0, 3, 60, 100_000] {
+            let log = numbered(lines);
+            assert_eq!(unpack(&zip(log.as_bytes())), Some(last_lines(log.as_bytes(), true)), "{lines} lines");
+        }
+        assert_eq!(unpack(b"not compressed"), None);
+        let too_large = zip(&vec![b'x'; usize::try_from(UNPACKED_MAX).unwrap() + 1]);
+        assert!((too_large.len() as u64) < PACKED_MAX);
+        assert_eq!(unpack(&too_large), None);
+    }
+}

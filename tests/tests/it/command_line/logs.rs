@@ -1,0 +1,88 @@
+//! `tenure task logs` and `tenure task run`: what a command prints, while it runs and afterwards, and how it ends.
+
+use serde_json::{Value, json};
+use tenure_tests::http::TENURE_API;
+
+use super::{QUEUE, created, done, run, start_worker};
+use crate::rig::{Rig, call, client_of, credentials_of, eventually, new_task, refusal, run_of, stderr, stdout};
+
+/// Claims what there is as soon as there is something.
+async fn claim(rig: &Rig) -> Value {
+    eventually("there is a task to claim", async || rig.claim(QUEUE, 1).await.pop()).await
+}
+
+async fn append(rig: &Rig, claim: &Value, offset: u64, text: &str) -> u64 {
+    let (task, run) = (claim["status"]["taskId"].as_str().unwrap(), &claim["runId"]);
+    let path = format!("{TENURE_API}/tasks/{task}/runs/{run}/live-log?offset={offset}");
+    let answer =
+        client_of(&rig.server).call(&credentials_of(claim), "PUT", &path, Some(text.as_bytes())).await.unwrap();
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    answer.body["next"].as_u64().unwrap()
+}
+
+async fn report(rig: &Rig, claim: &Value, how: &str, body: Option<Value>) {
+    let path = format!("{}/{how}", run_of(claim));
+    let answer = call(&mut rig.client(), &credentials_of(claim), "POST", &path, body.as_ref()).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_log_is_followed_to_its_end_or_read_as_far_as_it_is() {
+    let rig = Rig::start().await;
+    let task = created(&rig, &["--", "make"]).await;
+    assert!(refusal(&run(&rig, &["task", "logs", &task]).await, 1).contains("has no log"));
+    let work = async {
+        let claim = claim(&rig).await;
+        let next = append(&rig, &claim, 0, "one\n").await;
+        assert_eq!(done(&rig, &["task", "logs", &task]).await, "one\n", "as far as it is");
+        // What lies between is missing.
+        append(&rig, &claim, next + 100, "two\n").await;
+        report(&rig, &claim, "completed", None).await;
+    };
+    let (output, ()) = tokio::join!(run(&rig, &["task", "logs", "-f", &task]), work);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let whole = "one\n\n[tenure] 100 bytes of the log are missing here\ntwo\n";
+    assert_eq!(stdout(&output), whole);
+    assert_eq!(done(&rig, &["task", "logs", &task, "--run", "0", "--follow"]).await, whole, "it has ended");
+    for (args, expected) in [
+        (&["task", "logs", &task, "--run", "1"][..], "there is no run 1"),
+        (&["task", "logs", &new_task().to_string()], "does not exist"),
+    ] {
+        let line = refusal(&run(&rig, args).await, 1);
+        assert!(line.contains(expected), "{line}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_task_that_is_run_prints_its_log_and_ends_with_its_exit_code() {
+    let rig = Rig::start().await;
+    let work = async {
+        let first = claim(&rig).await;
+        append(&rig, &first, 0, "first\n").await;
+        report(&rig, &first, "exception", Some(json!({"reason": "worker-shutdown"}))).await;
+        let second = claim(&rig).await;
+        append(&rig, &second, 0, "second\n").await;
+        report(&rig, &second, "failed", Some(json!({"result": {"failure": "exit code 3", "exitCode": 3}}))).await;
+        second["status"]["taskId"].as_str().unwrap().to_owned()
+    };
+    let (output, task) = tokio::join!(run(&rig, &["task", "run", "-q", QUEUE, "--", "make", "all"]), work);
+    let progress = stderr(&output);
+    assert_eq!((output.status.code(), stdout(&output).as_str()), (Some(3), "first\nsecond\n"), "{progress}");
+    let lines: Vec<&str> = progress.lines().collect();
+    assert_eq!(lines[..2], [&*format!("task {task}  {}/task/{task}", rig.server.root_url()), "run 1 follows"]);
+    assert!(lines[2].starts_with("Failed: exit code 3, after ") && lines.len() == 3, "{progress}");
+    // Its dependency has failed: it never runs.
+    let output = run(&rig, &["task", "run", "-q", QUEUE, "--after", &task, "--", "true"]).await;
+    assert_eq!((output.status.code(), stdout(&output).as_str()), (Some(1), ""), "{}", stderr(&output));
+    assert!(stderr(&output).lines().last().unwrap().contains(": cannot run, make all "), "{}", stderr(&output));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_command_is_run_by_a_real_worker() {
+    let rig = Rig::start().await;
+    let _worker = start_worker(&rig);
+    let output = run(&rig, &["task", "run", "-q", QUEUE, "--", "sh", "-c", "echo printed here"]).await;
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(stdout(&output).lines().any(|line| line == "printed here"), "{}", stdout(&output));
+    assert!(stderr(&output).lines().last().unwrap().starts_with("Completed after "), "{}", stderr(&output));
+}

@@ -1,0 +1,75 @@
+//! Logs in the page: their end on the task's page, and a page that goes on while the run does.
+
+use serde_json::json;
+use tenure_tests::http::TENURE_API;
+
+use super::{HOSTILE, POLICY, get, hides, log_in, shows};
+use crate::artifacts::{Worker, put};
+use crate::rig::{Raw, Rig, call, client_of, minutes_from_now};
+
+const BACKING_LOG: &str = "public/logs/live_backing.log";
+
+async fn append(worker: &Worker, offset: u64, bytes: &[u8]) -> u64 {
+    let path = format!("{TENURE_API}/tasks/{}/runs/0/live-log?offset={offset}", worker.task);
+    let answer = client_of(&worker.rig.server).call(&worker.credentials, "PUT", &path, Some(bytes)).await.unwrap();
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    answer.body["next"].as_u64().unwrap()
+}
+
+async fn complete(worker: &Worker) {
+    let path = format!("{}/completed", worker.run);
+    let answer = call(&mut worker.rig.client(), &worker.credentials, "POST", &path, None).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_page_shows_the_log_while_it_is_written_and_as_text_alone() {
+    let worker = Worker::of(Rig::start().await).await;
+    let (rig, task) = (&worker.rig, worker.task.to_string());
+    let page = format!("/task/{task}/log");
+    hides(&get(rig, &format!("/task/{task}"), None).await, &["Log</h2>"]);
+    let lines: String = (0..60).map(|n| format!("line {n}.\n")).collect();
+    let next = append(&worker, 0, format!("{lines}{HOSTILE}\n").as_bytes()).await;
+    let shown = get(rig, &format!("/task/{task}"), None).await;
+    shows(&shown, &["Log</h2>", "line 59.", "line 11.", "&lt;script&gt;alert(1)", &format!("href=\"{page}?run=0\"")]);
+    hides(&shown, &["line 10.", "<script", "<img"]);
+    // The answer ends with the run, and has what was written after it began.
+    let finish = async {
+        append(&worker, next, b"the last line\n").await;
+        complete(&worker).await;
+    };
+    let (reply, ()) = tokio::join!(get(rig, &page, None), finish);
+    shows(&reply, &["line 0.", "line 59.", "&lt;script&gt;alert(1)", "the last line", "This is the end", "</html>"]);
+    hides(&reply, &["<script", "<img", "http-equiv=\"refresh\""]);
+    assert_eq!(reply.header("content-security-policy"), Some(POLICY));
+    for (path, status) in [
+        (format!("{page}?run=0"), 200),
+        (format!("{page}?run=1"), 404),
+        ("/task/nonsense/log".to_owned(), 404),
+        (format!("/task/{}/log", crate::rig::new_task()), 404),
+    ] {
+        assert_eq!(get(rig, &path, None).await.status, status, "{path}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_log_that_was_uploaded_is_the_one_that_is_shown() {
+    let worker = Worker::of(Rig::start().await).await;
+    let (rig, task) = (&worker.rig, worker.task.to_string());
+    append(&worker, 0, b"a part\n").await;
+    let body = json!({"storageType": "s3", "contentType": "text/plain", "expires": minutes_from_now(60)});
+    let created = worker.created(BACKING_LOG, &body).await;
+    let stored = put(rig, created["putUrl"].as_str().unwrap(), "text/plain", b"the whole\nwith its end\n").await;
+    assert_eq!(stored.status, 200, "{}", stored.text());
+    complete(&worker).await;
+    let shown = get(rig, &format!("/task/{task}"), None).await;
+    shows(&shown, &["the whole\nwith its end"]);
+    hides(&shown, &["a part"]);
+    let root = log_in(rig, &rig.root).await;
+    for cookie in [None, Some(root.as_str())] {
+        let reply = get(rig, &format!("/task/{task}/log"), cookie).await;
+        assert_eq!(reply.status, 303, "{}", reply.text());
+        let log = rig.send(&Raw::new("GET", crate::artifacts::target(rig, reply.header("location").unwrap()))).await;
+        assert_eq!((log.status, log.text()), (200, "the whole\nwith its end\n".to_owned()));
+    }
+}
