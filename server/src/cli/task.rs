@@ -274,7 +274,7 @@ pub async fn run(server: &Server, command: TaskCommand) -> Result<ExitCode, Comm
         TaskCommand::Wait { tasks } => {
             let outlook = Outlook::new(server);
             outlook.read(&tasks).await?;
-            for group in outlook.groups() {
+            for group in outlook.groups(&tasks).into_iter().take(progress::LINES_MAX) {
                 progress::announce(server, group);
             }
             let answers = progress::wait(server, &outlook, &tasks).await?;

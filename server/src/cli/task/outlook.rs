@@ -90,11 +90,16 @@ impl<'a> Outlook<'a> {
         Ok(())
     }
 
-    /// The groups of the tasks whose definitions were read, each once.
-    pub fn groups(&self) -> Vec<TaskGroupId> {
-        let groups: HashSet<TaskGroupId> =
-            self.definitions.borrow().values().filter_map(|definition| definition.group).collect();
-        groups.into_iter().collect()
+    /// The groups of these tasks as far as their definitions were read, each once.
+    pub fn groups(&self, tasks: &[TaskId]) -> Vec<TaskGroupId> {
+        let definitions = self.definitions.borrow();
+        let mut groups: Vec<TaskGroupId> = Vec::new();
+        for group in tasks.iter().filter_map(|task| definitions.get(task)?.group) {
+            if !groups.contains(&group) {
+                groups.push(group);
+            }
+        }
+        groups
     }
 
     /// A task as people know it: its name, and the beginning of its id.

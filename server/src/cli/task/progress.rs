@@ -18,7 +18,7 @@ const WAITS_MAX: usize = 100;
 /// How long one request waits, and so how often an intermediate state is shown.
 const LOOK_SECONDS: u32 = 3;
 /// More tasks than this do not fit on a screen.
-const LINES_MAX: usize = 20;
+pub const LINES_MAX: usize = 20;
 
 /// Says where a group is to be seen.
 pub fn announce(server: &Server, group: TaskGroupId) {

@@ -59,7 +59,7 @@ pub(super) async fn task(app: App, visit: Arc<Visit>) -> Result<Page, PageError>
     let body = html! {
         h1 { span.kind { "Task" } @match name { Some(name) => (name), None => { code { (id) } } } }
         @if visit.may(of_status.clone()) {
-            p.verdict { (layout::state(status.state.as_str())) " " (verdict(&status, &report(&visit, &status, &ends), now)) }
+            p.verdict { (verdict(&status, &report(&visit, &status, &ends), now)) }
             (facts(&visit, &status, now))
             @if let Some(metadata) = &metadata { (about(metadata)) }
             (section("Why it is where it is", &html! {}, &html! { ul.why { @for sentence in &sentences { li { (sentence) } } } }))
@@ -84,6 +84,7 @@ pub(super) async fn task(app: App, visit: Arc<Visit>) -> Result<Page, PageError>
 
 fn facts(visit: &Visit, status: &Status, now: DateTime<Utc>) -> Markup {
     html! { dl.facts {
+        div { dt { "State" } dd { (layout::state(status.state.as_str())) } }
         div { dt { "Task" } dd { code { (status.task_id) } } }
         div { dt { "Queue" } dd { (layout::queue(visit, status.task_queue_id.as_str())) } }
         div { dt { "Group" } dd { a href=(visit.link_to("group", &[&status.task_group_id.to_string()])) { code { (status.task_group_id) } } } }
