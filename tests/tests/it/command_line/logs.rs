@@ -39,7 +39,8 @@ async fn a_log_is_followed_to_its_end_or_read_as_far_as_it_is() {
         append(&rig, &claim, next + 100, "two\n").await;
         report(&rig, &claim, "completed", None).await;
     };
-    let (output, ()) = tokio::join!(run(&rig, &["task", "logs", "-f", &task]), work);
+    let follow = ["task", "logs", "-f", &task];
+    let (output, ()) = tokio::join!(run(&rig, &follow), work);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let whole = "one\n\n[tenure] 100 bytes of the log are missing here\ntwo\n";
     assert_eq!(stdout(&output), whole);

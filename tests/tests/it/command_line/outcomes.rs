@@ -65,7 +65,8 @@ async fn a_watched_group_ends_with_its_tasks() {
         let credentials = credentials_of(&claims[0]);
         call(&mut rig.client(), &credentials, "POST", &path, None).await
     };
-    let (output, report) = tokio::join!(run(&rig, &["group", "show", &task, "--watch"]), worker);
+    let watch = ["group", "show", &task, "--watch"];
+    let (output, report) = tokio::join!(run(&rig, &watch), worker);
     assert_eq!(report.status, 200, "{}", report.body);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     assert_eq!(stderr(&output).lines().last(), Some("1 of 1 tasks have ended: 1 completed"));
