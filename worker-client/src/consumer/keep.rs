@@ -1,9 +1,9 @@
 //! One job from its claim to its report: the handler works, and its claim is renewed meanwhile.
 //!
 //! A claim ends for its handler in one of two ways. **Gone**: the server says that the run is another's, or has ended, when it is asked
-//! ([`super::ended`]) or to a renewal; then nothing more is sent for it. **Unrenewable**: no renewal was answered until `takenUntil` less the grace, or the session cannot
-//! be reached; then the handler has the grace to stop before another worker may start, and what it returns in that time is still
-//! reported.
+//! ([`super::ended`]) or to a renewal; then nothing more is sent for it. **Unrenewable**: no renewal was answered until `takenUntil`
+//! less the grace, or the session cannot be reached; then the handler has the grace to stop before another worker may start, and what
+//! it returns in that time is still reported.
 //!
 //! Times are the server's dates on the monotonic clock (see [`crate::Lease`]); the local wall clock is never asked.
 
@@ -66,11 +66,11 @@ pub(super) async fn run(shared: Arc<Shared>, mut claim: Claim, control: Arc<Cont
     report(&shared, &claim, &control, outcome).await;
 }
 
-/// Uploads the log of a job that has ended, while its claim is renewed. Of a run that is not ours, nothing is sent.
+/// Uploads the log of a job that has ended, while its claim is renewed. Of a run that is not ours or cannot be renewed, nothing is sent.
 async fn upload(log: &Outgoing, claim: &mut Claim, control: &Control, shared: &Shared) {
     tokio::select! {
         biased;
-        () = keep(claim, control, &shared.settings) => tracing::warn!("the log of a job stays here: its run is lost"),
+        () = keep(claim, control, &shared.settings) => tracing::warn!("the log of a job is not uploaded: its run is lost, or cannot be renewed"),
         () = last_call(shared) => tracing::warn!("the log of a job could not be uploaded before the shutdown"),
         () = log.upload() => {}
     }
