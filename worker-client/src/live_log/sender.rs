@@ -117,7 +117,7 @@ impl Sender {
             () = self.finished.cancelled() => {}
             () = self.send_on() => {}
         }
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 
     /// Sends what is still new, if the server keeps this log, for no longer than `within`, and nothing after that.
