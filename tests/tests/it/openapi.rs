@@ -39,6 +39,8 @@ const WALK: &[&str] = &[
     "claimWork",
     "claimTask",
     "reclaimTask",
+    "appendLiveLog",
+    "getLiveLog",
     "createArtifact",
     "listArtifacts",
     "listLatestArtifacts",
@@ -298,7 +300,11 @@ impl Operation {
 
     fn request(&self) -> Raw {
         let body = self.body();
-        let bytes = (!body.is_null()).then(|| body.to_string().into_bytes());
+        let text = &self.described["requestBody"]["content"]["text/plain"]["example"];
+        let bytes = match text.as_str() {
+            Some(text) => Some(text.as_bytes().to_vec()),
+            None => (!body.is_null()).then(|| body.to_string().into_bytes()),
+        };
         Raw::new(&self.method, &self.target()).json(bytes.as_deref())
     }
 }
