@@ -70,6 +70,9 @@ async function fill(api) {
   await end(shut, "exception", { reason: "worker-shutdown" });
   const { sessionId } = await begin("worker-02", { capacity: 4 });
   const [running] = await claim(1, "worker-02", { sessionId });
+  const log = `/api/tenure/v1/tasks/${running.status.taskId}/runs/0/live-log`;
+  await api("PUT", `${log}?offset=0`, `cc -c main.c\n${HOSTILE}\n${"a line that is longer than any phone is wide ".repeat(8)}\n`);
+  await api("PUT", `${log}?offset=5000`, "cc -o main main.o\n");
   const idle = await begin("worker-03", { weight: 65535, capacity: 1000 });
   await api("POST", `/api/tenure/v1/sessions/${idle.sessionId}/renew`, { frozen: true });
   for (let i = 1; i <= 6; i += 1) await create(`nightly-${i}`, { taskQueueId: i % 2 ? QUEUE : "proj-browser/windows", priority: i % 3 ? "low" : "medium" });
@@ -155,6 +158,14 @@ async function showFull(tools, size, made) {
   await page.locator(`a[href$="/task/${made.running}"]`).first().click();
   await look("task-running");
   assert.match(await text(), /running/);
+  assert.match(await text(), /Log[^]*cc -c main\.c[^]*bytes of the log are missing here[^]*cc -o main/);
+  assert.ok((await text()).includes(HOSTILE), "what was printed is shown as text");
+  // The page of the log is never complete while the run goes on.
+  await page.goto(`/task/${made.running}/log`, { waitUntil: "commit" });
+  await page.getByText("cc -o main main.o").waitFor();
+  await look("log-running");
+  assert.ok((await text()).includes(HOSTILE), "here too");
+  await page.goto(`/task/${made.running}`);
   await page.getByRole("link", { name: "frankfurt/worker-02" }).first().click();
   await look("worker");
   assert.match(await text(), /Contact[^]*working[^]*Holds/);

@@ -114,10 +114,11 @@ async function arrange(browser, server, suite) {
     require,
     /** Leaves a picture for people to look at. */
     screenshot: (name, of = page, how = {}) => of.screenshot({ ...how, path: join(screenshots, `${suite}-${name}.png`) }),
-    /** A call of the API by root, past the browser; gives the JSON of a success. */
+    /** A call of the API by root, past the browser, with a text or with JSON; gives the JSON of a success. */
     async api(method, path, body) {
-      const headers = { authorization, ...(body && { "content-type": "application/json" }) };
-      const answer = await fetch(origin + path, { method, headers, body: body && JSON.stringify(body) });
+      const isText = typeof body === "string";
+      const headers = { authorization, ...(body && { "content-type": isText ? "text/plain" : "application/json" }) };
+      const answer = await fetch(origin + path, { method, headers, body: body && (isText ? body : JSON.stringify(body)) });
       if (!answer.ok) throw new Error(`${method} ${path}: ${answer.status} ${await answer.text()}`);
       return answer.status === 204 ? null : answer.json();
     },

@@ -5,7 +5,6 @@ use chrono::{DateTime, TimeDelta, Utc};
 use tenure_api::live_log::LIVE_LOG_CHUNK_MAX;
 
 use crate::artifact::{self, Artifact, Details, Stored};
-use crate::create::Unacceptable;
 use tenure_api::live_log::{BACKING_LOG, LIVE_LOG, LOG_CONTENT_TYPE};
 
 /// The largest offset: far more than any log has, and small enough that nothing overflows.
@@ -31,7 +30,7 @@ impl From {
     ///
     /// # Errors
     /// It is no such number, or too large.
-    pub fn parse(text: &str) -> Result<Self, Unacceptable> {
+    pub fn parse(text: &str) -> Result<Self, String> {
         let (digits, last) = text.strip_prefix('-').map_or((text, false), |digits| (digits, true));
         let offset = offset(digits)?;
         Ok(if last { Self::Last(offset) } else { Self::Offset(offset) })
@@ -51,10 +50,10 @@ impl From {
 ///
 /// # Errors
 /// It is no whole number, or too large.
-pub fn offset(text: &str) -> Result<u64, Unacceptable> {
+pub fn offset(text: &str) -> Result<u64, String> {
     let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let offset = if digits { text.parse().ok().filter(|offset| *offset <= OFFSET_MAX) } else { None };
-    offset.ok_or_else(|| Unacceptable::Schema(format!("`offset` must be a whole number of bytes, up to {OFFSET_MAX}")))
+    offset.ok_or_else(|| format!("the query parameter `offset` must be a whole number of bytes, up to {OFFSET_MAX}"))
 }
 
 /// Whether a chunk may have so many bytes.

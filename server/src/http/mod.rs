@@ -1,5 +1,6 @@
 //! The HTTP face: the route table, which is the API's table of contents, and what every request has in common.
 
+mod access;
 mod answers;
 pub mod api;
 pub mod app;

@@ -221,7 +221,7 @@ async fn only_the_worker_of_a_run_writes_its_log_and_only_while_it_has_it() {
         ["", "?offset=", "?offset=-1", "?offset=1.5", "?offset=x", "?offset=9999999999999999999", "?offset=0&a=b"]
     {
         let answer = put(&worker.credentials, &format!("{}{query}", path.replace("?offset=0", "")), b"x").await;
-        assert_eq!(answer.status, 400, "{query}: {}", answer.body);
+        assert_eq!((answer.status, answer.code()), (400, "InvalidRequestArguments"), "{query}: {}", answer.body);
         assert!(answer.body["message"].as_str().unwrap().contains(if query.contains('&') {
             "`a`"
         } else {
@@ -238,6 +238,26 @@ async fn only_the_worker_of_a_run_writes_its_log_and_only_while_it_has_it() {
     assert_eq!((answer.status, answer.code()), (409, "RequestConflict"), "{}", answer.body);
     assert!(answer.body["message"].as_str().unwrap().contains("is not claimed"), "{}", answer.body);
     assert_eq!(worker.text("?follow=1").await, "mine\n", "what was written is read, and the run has ended");
+    worker.rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reader_who_loses_its_access_loses_the_stream() {
+    let worker = Worker::start().await;
+    worker.append(0, b"to be seen\n").await;
+    let body = json!({"description": "Every caller", "scopes": ["queue:status:*"]});
+    assert_eq!(worker.rig.call("POST", "/api/auth/v1/roles/anonymous", Some(&body)).await.status, 200);
+    let reader = worker.rig.make_client("reader", &["queue:get-artifact:public/*"]).await;
+    let path = format!("{}?follow=1", path(&worker));
+    let mut client = worker.rig.client();
+    client.start(&reader, "GET", &path, None).await.unwrap();
+    let mut reading = Box::pin(client.finish());
+    let early = tokio::time::timeout(READABLE_WITHIN / 10, &mut reading).await;
+    assert!(early.is_err(), "it is followed");
+    let deleted = worker.rig.call("DELETE", "/api/auth/v1/clients/reader", None).await;
+    assert_eq!(deleted.status, 204, "{}", deleted.body);
+    let reply = tokio::time::timeout(TIMEOUT, reading).await.expect("the stream ends").unwrap();
+    assert_eq!(String::from_utf8_lossy(&reply.body), "to be seen\n");
     worker.rig.server.stop().await;
 }
 

@@ -54,6 +54,8 @@ impl Reader {
     }
 
     pub(super) async fn work(mut self) {
+        let streams = metrics::gauge!("tenure_live_log_streams");
+        streams.set(0.0);
         let mut looked = Instant::now();
         let mut more = false;
         while !self.stop.is_cancelled() {
@@ -75,7 +77,7 @@ impl Reader {
             }
             looked = Instant::now();
             more = self.look().await;
-            metrics::gauge!("tenure_live_log_streams").set(self.streams.len() as f64);
+            streams.set(self.streams.len() as f64);
         }
         // Their bodies end, and readers go on elsewhere.
         self.streams.clear();

@@ -15,18 +15,17 @@ use bytes::Bytes;
 use futures_util::stream::poll_fn;
 use http::header::{CONNECTION, CONTENT_TYPE};
 use serde_json::{Value, json};
-use tenure_api::errors::ErrorCode;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
 
 use super::{AFTER, EventQuery, SCOPES, ahead, an_event, gone, position, read_position, reading};
+use crate::http::access::access_ended;
 use crate::http::app::App;
 use crate::http::call::Call;
 use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
 use crate::http::endpoint::Endpoint;
 use crate::http::error::ApiError;
-use crate::http::scopes::Values;
 use tenure_domain::event_filter::short_name;
 use tenure_engine::events::Start;
 use tenure_engine::events::render::RenderedEvent;
@@ -38,9 +37,6 @@ const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 /// How soon a reader reconnects after its stream has ended, unless it has its own setting.
 const RECONNECT_AFTER_MS: u32 = 1_000;
-
-/// How often a stream checks whether its client still has access.
-const REAUTHORIZE_EVERY: Duration = Duration::from_secs(3);
 
 /// How soon reading the log is tried again after the database did not answer.
 const AFTER_FAILURE: Duration = Duration::from_secs(1);
@@ -133,24 +129,6 @@ async fn run(mut writer: EventWriter, call: Arc<Call>) {
     if !disconnected && let Some(connection) = &call.connection {
         sleep(FINAL_FRAME_MAX).await;
         connection.cut();
-    }
-}
-
-/// Waits until the client has no access any more.
-async fn access_ended(app: &App, call: &Call) {
-    loop {
-        sleep(REAUTHORIZE_EVERY).await;
-        if let Err(error) = call.authorize_again(app, &Values::of_path()).await
-            && matches!(error.code(), ErrorCode::AuthenticationFailed | ErrorCode::InsufficientScopes)
-        {
-            return;
-        }
-        // The signature was good when it came. Temporary credentials expire nevertheless.
-        if let Some(end_ms) = call.credentials_end_ms()
-            && app.now().await.is_ok_and(|now| end_ms <= now.real_ms.min(now.server_ms))
-        {
-            return;
-        }
     }
 }
 

@@ -5,13 +5,16 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
 use futures_util::stream::poll_fn;
 use http::HeaderValue;
 use http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE};
 use serde_json::{Value, json};
 use tenure_api::errors::ErrorCode::ResourceNotFound;
 use tenure_api::live_log::LOG_CONTENT_TYPE;
+use tokio::sync::mpsc;
 
+use crate::http::access::access_ended;
 use crate::http::app::App;
 use crate::http::budget::Share;
 use crate::http::call::Call;
@@ -42,7 +45,7 @@ const POLICY: HeaderValue = HeaderValue::from_static("default-src 'none'; sandbo
 fn describe(operation: Operation, _: &Sample) -> Operation {
     operation
         .about(
-            "Ends with what is stored now; with `follow=1` it goes on until the run has ended. The artifact `public/logs/live.log` \
+            "Ends with what is stored now; with `follow=1` it goes on until the run has ended, the server stops, or the caller loses its access. The artifact `public/logs/live.log` \
              leads here while the run goes on, and to the whole log afterwards. In place of bytes that are missing, because the log \
              is long, its worker left them out or the database crashed, there is a line `[tenure] <bytes> bytes of the log are missing \
              here` between two line feeds. A reader whose stream was cut goes on at the `offset` that it has reached, for which it \
@@ -66,8 +69,16 @@ async fn get_live_log(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     let of = RunRef { task: call.task_id()?, run: call.run_id()? };
     call.authorize_by_path()?;
     let reading = reading(&call)?;
-    let mut frames = app.engine.live_logs.open(of, reading).await?;
-    let body = poll_fn(move |cx| frames.poll_recv(cx).map(|frame| frame.map(Ok::<_, Infallible>)));
+    let pieces = app.engine.live_logs.open(of, reading).await?;
+    let (frames, mut sent) = mpsc::channel(1);
+    app.tasks.clone().spawn(async move {
+        tokio::select! {
+            () = app.drain.cancelled() => {}
+            () = access_ended(&app, &call) => {}
+            () = forward(pieces, frames) => {}
+        }
+    });
+    let body = poll_fn(move |cx| sent.poll_recv(cx).map(|frame| frame.map(Ok::<_, Infallible>)));
     // Proxies must not buffer it.
     let headers = [
         (CONTENT_TYPE.as_str(), HeaderValue::from_static(LOG_CONTENT_TYPE)),
@@ -78,11 +89,25 @@ async fn get_live_log(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     Ok((headers, Body::from_stream(body)).into_response())
 }
 
+/// Passes the pieces on as fast as the reader reads, until there are no more or the reader has disconnected.
+async fn forward(mut pieces: mpsc::Receiver<Bytes>, frames: mpsc::Sender<Bytes>) {
+    loop {
+        let piece = tokio::select! {
+            piece = pieces.recv() => piece,
+            () = frames.closed() => return,
+        };
+        let Some(piece) = piece else { return };
+        if frames.send(piece).await.is_err() {
+            return;
+        }
+    }
+}
+
 fn reading(call: &Call) -> Result<Reading, ApiError> {
     let (mut from, mut follow) = (From::Offset(0), false);
     for (name, value) in call.query(&["offset", "follow"])? {
         match (name.as_str(), value.as_str()) {
-            ("offset", value) => from = From::parse(value)?,
+            ("offset", value) => from = From::parse(value).map_err(ApiError::arguments)?,
             (_, "0") => follow = false,
             (_, "1") => follow = true,
             _ => return Err(ApiError::arguments("the query parameter `follow` must be 0 or 1")),
