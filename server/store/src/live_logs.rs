@@ -189,7 +189,7 @@ pub async fn are_held(conn: &mut PgConnection, readers: &[Position]) -> Result<V
     .await
 }
 
-/// What the chunks of all logs take, and how many logs there are.
+/// What the chunks of all logs take.
 pub async fn total(conn: &mut PgConnection) -> Result<i64, sqlx::Error> {
     sqlx::query_scalar!(
         r#"-- total_live_logs
