@@ -12,8 +12,8 @@ use utoipa::ToSchema;
 
 use crate::bodies::present;
 use crate::dates::Timestamp;
-use crate::ids::{RunId, TaskId, TaskQueueId};
-use crate::states::{Delivery, RunState};
+use crate::ids::{RunId, TaskId, TaskQueueId, WorkerGroup, WorkerId};
+use crate::states::{Delivery, Dispatch, KeyBy, OnSchedulerLoss, RunState};
 use crate::structure::present_object;
 
 /// The policy of a queue. Each field may be absent. All times are whole seconds.
@@ -39,54 +39,94 @@ pub struct QueuePolicy {
     #[serde(default, deserialize_with = "present_seconds", skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 10, maximum = 86_400)]
     pub claim_timeout: Option<i64>,
+    /// Who decides which worker has a run. Default `pull`.
+    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    pub dispatch: Option<Dispatch>,
+    /// How long a worker may take to accept a run that is assigned to it; then another one gets it. 0: as long as its session
+    /// goes on, which is the default. Only with `dispatch` `assign`.
+    #[serde(default, deserialize_with = "present_seconds", skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 0, maximum = 3_600)]
+    pub accept_time: Option<i64>,
     /// What is not built yet is read, so that it is not refused as unknown.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     #[schema(ignore)]
-    pub dispatch: Option<Value>,
-    /// See `dispatch`.
-    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
-    #[schema(ignore)]
-    pub accept_time: Option<Value>,
-    /// See `dispatch`.
-    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
-    #[schema(ignore)]
     pub late_result: Option<Value>,
-    /// See `dispatch`.
+    /// What becomes of runs when the server that gave them out is replaced. Default `keep`. Only with `dispatch` `assign`.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     #[schema(ignore)]
-    pub on_scheduler_loss: Option<Value>,
-    /// See `dispatch`.
+    pub on_scheduler_loss: Option<OnSchedulerLoss>,
+    /// See `lateResult`.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     #[schema(ignore)]
     pub on_duplicate: Option<Value>,
-    /// See `dispatch`.
+    /// See `lateResult`.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     #[schema(ignore)]
     pub backlog: Option<Value>,
-    /// See `dispatch`.
+    /// What the key of a task is. Default `key`.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
-    #[schema(ignore)]
-    pub key_by: Option<Value>,
-    /// See `dispatch`.
+    pub key_by: Option<KeyBy>,
+    /// How many runs may be given out at a time: ready, assigned or claimed. Default: any number.
+    #[serde(default, deserialize_with = "present_object", skip_serializing_if = "Option::is_none")]
+    pub concurrency: Option<Concurrency>,
+    /// How many runs may start in a time. Default: any number.
+    #[serde(default, deserialize_with = "present_object", skip_serializing_if = "Option::is_none")]
+    pub rate: Option<Rates>,
+    /// Whether keys take turns. Default: first come, first served.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
-    #[schema(ignore)]
-    pub concurrency: Option<Value>,
-    /// See `dispatch`.
-    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
-    #[schema(ignore)]
-    pub rate: Option<Value>,
-    /// See `dispatch`.
-    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
-    #[schema(ignore)]
-    pub fair: Option<Value>,
-    /// See `dispatch`.
+    pub fair: Option<bool>,
+    /// See `lateResult`.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     #[schema(ignore)]
     pub partition: Option<Value>,
-    /// See `dispatch`.
+    /// See `lateResult`.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     #[schema(ignore)]
     pub dead_letters: Option<Value>,
+}
+
+/// How many runs of a queue may be ready, assigned or claimed at a time.
+#[derive(Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Concurrency {
+    /// Of all keys together.
+    #[serde(default, deserialize_with = "present_seconds", skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 100_000)]
+    pub total: Option<i64>,
+    /// Of each key. Tasks without a key are not limited by it.
+    #[serde(default, deserialize_with = "present_seconds", skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 1_000)]
+    pub per_key: Option<i64>,
+}
+
+/// How many runs of a queue may start in a time.
+#[derive(Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Rates {
+    /// Of all keys together.
+    #[serde(default, deserialize_with = "present_object", skip_serializing_if = "Option::is_none")]
+    pub total: Option<Rate>,
+    /// Of each key. Tasks without a key are not limited by it.
+    #[serde(default, deserialize_with = "present_object", skip_serializing_if = "Option::is_none")]
+    pub per_key: Option<Rate>,
+}
+
+/// So many starts in so many seconds, evenly spread but for a burst.
+#[derive(Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Rate {
+    /// How many.
+    #[serde(deserialize_with = "seconds")]
+    #[schema(minimum = 1, maximum = 1_000_000)]
+    pub count: i64,
+    /// In how many seconds.
+    #[serde(deserialize_with = "seconds")]
+    #[schema(minimum = 1, maximum = 86_400)]
+    pub seconds: i64,
+    /// How many of them at once, up to `count`. Default 1.
+    #[serde(default, deserialize_with = "present_seconds", skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 1_000_000)]
+    pub burst: Option<i64>,
 }
 
 /// How long the n-th retry of a task waits: `first` times `factor` to the power of n − 1, and at most `most`.
@@ -129,22 +169,35 @@ pub struct TaskOptions {
     /// As in the policy of a queue.
     #[serde(default, deserialize_with = "present_object", skip_serializing_if = "Option::is_none")]
     pub retry_delay: Option<RetryDelay>,
+    /// What limits and turns of the queue go by, where its `keyBy` is `key`: 1 to 255 characters.
+    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    #[schema(min_length = 1, max_length = 255)]
+    pub key: Option<String>,
     /// What is not built yet is read, so that it is not refused as unknown.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     #[schema(ignore)]
-    pub key: Option<Value>,
-    /// See `key`.
-    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
-    #[schema(ignore)]
     pub unique: Option<Value>,
-    /// See `key`.
+    /// See `unique`.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     #[schema(ignore)]
     pub on_duplicate: Option<Value>,
-    /// See `key`.
-    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
-    #[schema(ignore)]
-    pub worker: Option<Value>,
+    /// The worker that is to have the first run, and for how long that waits for it. Only where the queue assigns runs.
+    #[serde(default, deserialize_with = "present_object", skip_serializing_if = "Option::is_none")]
+    pub worker: Option<PreferredWorker>,
+}
+
+/// The worker that a task is to have if it can.
+#[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct PreferredWorker {
+    /// Its group.
+    pub worker_group: WorkerGroup,
+    /// The worker within it.
+    pub worker_id: WorkerId,
+    /// How many seconds a run waits for it before any worker may have it.
+    #[serde(deserialize_with = "seconds")]
+    #[schema(minimum = 0, maximum = 3_600)]
+    pub wait: i64,
 }
 
 /// What is known of the policy of a queue.
@@ -227,6 +280,10 @@ pub struct QueueNow {
     pub claimed: i64,
     /// Pending runs that no worker can claim before a certain time.
     pub delayed: i64,
+    /// Pending runs that wait for admission: a limit of the queue or of their key allows no more, or no worker is free.
+    pub waiting: i64,
+    /// Pending runs that were given to sessions of workers, which have not accepted them yet.
+    pub assigned: i64,
     /// Pending runs that nothing holds back but a pause of the queue.
     pub ready: i64,
     /// Runs that would start now if there were workers enough; 0 while the queue is paused.
@@ -263,6 +320,10 @@ pub struct QueueCounts {
     pub claimed: i64,
     /// Pending runs that no worker can claim before a certain time.
     pub delayed: i64,
+    /// Pending runs that wait for admission: a limit of the queue or of their key allows no more, or no worker is free.
+    pub waiting: i64,
+    /// Pending runs that were given to sessions of workers, which have not accepted them yet.
+    pub assigned: i64,
     /// Pending runs that nothing holds back but a pause of the queue.
     pub ready: i64,
     /// Runs that would start now if there were workers enough; 0 while the queue is paused.
@@ -366,10 +427,28 @@ mod tests {
             r#"{"retryDelay": {"first": 1, "factor": "2"}}"#,
             r#"{"Delay": 1}"#,
             r#"{"claimtimeout": 20}"#,
+            r#"{"dispatch": null}"#,
+            r#"{"dispatch": "push"}"#,
+            r#"{"keyBy": "project"}"#,
+            r#"{"onSchedulerLoss": true}"#,
+            r#"{"fair": "yes"}"#,
+            r#"{"concurrency": [5]}"#,
+            r#"{"concurrency": {"perkey": 5}}"#,
+            r#"{"rate": {"total": {"count": 5}}}"#,
+            r#"{"rate": {"total": [5, 1]}}"#,
+            r#"{"rate": {"total": null}}"#,
         ] {
             assert!(policy(text).is_err(), "{text}");
         }
-        for text in [r#"{"notBefore": 5}"#, r#"{"notBefore": "soon"}"#, r#"{"copyOf": "x"}"#, r#"{"delay": null}"#] {
+        for text in [
+            r#"{"key": null}"#,
+            r#"{"worker": {"workerGroup": "g", "workerId": "w"}}"#,
+            r#"{"worker": {"workerGroup": "g g", "workerId": "w", "wait": 5}}"#,
+            r#"{"notBefore": 5}"#,
+            r#"{"notBefore": "soon"}"#,
+            r#"{"copyOf": "x"}"#,
+            r#"{"delay": null}"#,
+        ] {
             assert!(serde_json::from_str::<TaskOptions>(text).is_err(), "{text}");
         }
     }

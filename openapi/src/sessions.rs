@@ -9,7 +9,7 @@ use crate::bodies::present;
 use crate::dates::Timestamp;
 use crate::ids::{RunId, SessionId, TaskId, TaskQueueId, WorkerGroup, WorkerId};
 use crate::policy::present_seconds;
-use crate::states::{EndedBy, ReasonResolved, RunState, SessionEnd, WorkerCommand};
+use crate::states::{EndedBy, Priority, ReasonResolved, RunState, SessionEnd, WorkerCommand};
 
 /// What a worker says of itself when it begins.
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq, ToSchema)]
@@ -139,6 +139,19 @@ pub enum InboxEvent {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         task_id: Option<TaskId>,
     },
+    /// A run was given to the session: accept it with claimTask, naming the session.
+    #[serde(rename_all = "camelCase")]
+    Assigned {
+        /// The task.
+        task_id: TaskId,
+        /// The run.
+        run_id: RunId,
+        /// The priority of the task.
+        priority: Priority,
+        /// Until when it may be accepted; absent without a limit.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        accept_by: Option<Timestamp>,
+    },
 }
 
 /// A session was ended by its worker.
@@ -177,6 +190,8 @@ pub struct Session {
     pub expires: Timestamp,
     /// How many runs it holds.
     pub running: i64,
+    /// How many runs are assigned to it and not accepted yet.
+    pub assigned: i64,
     /// When it ended; absent while it is live.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended: Option<Timestamp>,
@@ -204,7 +219,7 @@ pub struct QueueWorker {
     pub session_id: SessionId,
     /// How many runs it holds.
     pub running: i64,
-    /// How many runs are assigned to it and not accepted yet. No queue assigns runs yet: 0.
+    /// How many runs are assigned to it and not accepted yet.
     pub assigned: i64,
     /// How many it may be given at a time.
     pub capacity: i64,

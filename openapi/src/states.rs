@@ -242,6 +242,40 @@ words! {
 }
 
 words! {
+    /// Who decides which worker has a run.
+    Dispatch {
+        /// The first worker that asks for work.
+        Pull = 0 "pull",
+        /// The queue, by what its sessions say of themselves.
+        Assign = 1 "assign",
+    }
+}
+
+words! {
+    /// What the key of a task is, by which limits and turns go.
+    KeyBy {
+        /// Its option `key`.
+        Key = 0 "key",
+        /// Its project.
+        ProjectId = 1 "projectId",
+        /// Its scheduler.
+        SchedulerId = 2 "schedulerId",
+        /// Its group.
+        TaskGroupId = 3 "taskGroupId",
+    }
+}
+
+words! {
+    /// What becomes of runs that are assigned or claimed when the server that gave them out is replaced.
+    OnSchedulerLoss {
+        /// They stay where they are.
+        Keep = 0 "keep",
+        /// They are given out again, except those that may not start twice.
+        Reassign = 1 "reassign",
+    }
+}
+
+words! {
     /// What ended a run, where its `reasonResolved` does not say it. Absent for a run that its worker reported, and for one
     /// that was cancelled or met its deadline.
     EndedBy {
@@ -255,8 +289,12 @@ words! {
         SessionEnded = 4 "session-ended",
         /// The worker was removed.
         WorkerRemoved = 5 "worker-removed",
+        /// The worker that the run was assigned to did not accept it within the `acceptTime`.
+        NotAccepted = 6 "accept-time",
         /// The worker took longer than the run's `completeTime`.
         CompleteTime = 7 "complete-time",
+        /// The server that gave out the runs of the queue was replaced.
+        SchedulerReplaced = 8 "scheduler-replaced",
     }
 }
 
@@ -321,6 +359,15 @@ mod tests {
         }
         for &word in Delivery::ALL {
             assert_eq!(Delivery::from_code(word.code()), Some(word));
+        }
+        for &word in Dispatch::ALL {
+            assert_eq!(Dispatch::from_code(word.code()), Some(word));
+        }
+        for &word in KeyBy::ALL {
+            assert_eq!(KeyBy::from_code(word.code()), Some(word));
+        }
+        for &word in OnSchedulerLoss::ALL {
+            assert_eq!(OnSchedulerLoss::from_code(word.code()), Some(word));
         }
         for &word in EndedBy::ALL {
             assert_eq!(EndedBy::from_code(word.code()), Some(word));

@@ -328,7 +328,7 @@ pub fn date_refusal(task: &NewTask, now: DateTime<Utc>) -> Option<String> {
 /// same rule.
 #[must_use]
 pub fn never_starts(task: &NewTask, queue_delay: TimeDelta, now: DateTime<Utc>) -> Option<String> {
-    let own = task.options.and_then(|options| options.start);
+    let own = task.options.as_ref().and_then(|options| options.start);
     let field = match own {
         Some(Start::After(_)) => format!("{}.delay", task.options_place),
         Some(Start::At(_)) => format!("{}.notBefore", task.options_place),

@@ -1,8 +1,10 @@
 //! The rules, as pure and total functions: no SQL, no HTTP, no clock, no randomness.
 #![deny(clippy::wildcard_enum_match_arm)]
 
+pub mod admission;
 pub mod artifact;
 pub mod create;
+pub mod election;
 pub mod event_filter;
 pub mod events;
 pub mod json;

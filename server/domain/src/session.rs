@@ -222,9 +222,13 @@ pub fn run_ends(by: SessionEnd, delivery: Delivery, free_runs: u16) -> Ending {
 pub fn is_item(ending: Ending) -> bool {
     match ending {
         Ending::LeaseExpired | Ending::TooSlow => true,
-        Ending::Reported(_) | Ending::Released | Ending::Undelivered | Ending::WorkerRemoved | Ending::SessionEnded => {
-            false
-        }
+        Ending::Reported(_)
+        | Ending::Released
+        | Ending::Undelivered
+        | Ending::WorkerRemoved
+        | Ending::SessionEnded
+        | Ending::SchedulerReplaced
+        | Ending::NotAccepted => false,
     }
 }
 

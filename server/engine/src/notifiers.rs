@@ -72,6 +72,10 @@ struct Shared {
     dependents: AtomicBool,
     /// Notified when a task was resolved.
     groups: Notify,
+    /// Notified when there may be something to admit.
+    admission: Notify,
+    /// Queues whose runs need admission, as the pass has found.
+    limited: RwLock<HashSet<i32>>,
     /// Notified when a fact that every server caches was changed.
     facts: Notify,
     /// Tasks whose resolution a caller waits for.
@@ -137,7 +141,8 @@ impl Notifiers {
 
     /// Notifies everything that waits for what a transaction of this server did, which has committed.
     pub fn apply(&self, effects: Effects) {
-        let Effects { claimable, resolved, resolved_unnamed, dependents, inboxes, taken_away } = effects;
+        let Effects { claimable, resolved, resolved_unnamed, dependents, inboxes, admission, taken_away } = effects;
+        self.notify_admission(claimable.iter().chain(&admission));
         self.notify(claimable);
         if !inboxes.is_empty() {
             self.shared.inboxes.notify(inboxes);
@@ -265,6 +270,35 @@ impl Notifiers {
     /// Waits until a task was resolved.
     pub fn groups(&self) -> Notified<'_> {
         self.shared.groups.notified()
+    }
+
+    /// Something may be admitted in these queues, if their runs need admission.
+    pub fn notify_admission<'a>(&self, queues: impl IntoIterator<Item = &'a i32>) {
+        let limited = self.shared.limited.read().unwrap_or_else(PoisonError::into_inner);
+        if !limited.is_empty() && queues.into_iter().any(|queue| limited.contains(queue)) && !are_lost() {
+            self.shared.admission.notify_one();
+        }
+    }
+
+    /// Waits until something may be admitted.
+    pub fn admission(&self) -> Notified<'_> {
+        self.shared.admission.notified()
+    }
+
+    /// Sets which queues need admission.
+    pub fn set_limited(&self, queues: impl IntoIterator<Item = i32>) {
+        let queues: HashSet<i32> = queues.into_iter().collect();
+        let mut limited = self.shared.limited.write().unwrap_or_else(PoisonError::into_inner);
+        if *limited != queues {
+            *limited = queues;
+        }
+    }
+
+    /// The runs of this queue need admission from now on.
+    pub fn expect_limited(&self, queue: i32) {
+        self.shared.limited.write().unwrap_or_else(PoisonError::into_inner).insert(queue);
+        self.stay_active();
+        self.shared.admission.notify_one();
     }
 
     /// A fact that every server caches was changed, here or elsewhere.

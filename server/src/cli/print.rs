@@ -19,6 +19,11 @@ pub(crate) fn print_bytes(bytes: &[u8]) -> io::Result<()> {
     out.write_all(bytes).and_then(|()| out.flush())
 }
 
+/// Prints on standard error what is not the result but may be anything.
+pub(crate) fn print_bytes_aside(bytes: &[u8]) -> io::Result<()> {
+    io::stderr().lock().write_all(bytes)
+}
+
 /// Prints a result as lines, and gives the command's exit code.
 pub(super) fn finish(text: &str) -> ExitCode {
     match print(&format!("{}\n", text.trim_end())) {

@@ -73,6 +73,8 @@ codes! {
         RunEnded = 1,
         /// A command to the worker.
         Command = 2,
+        /// A run was given to the session, which may accept it.
+        Assigned = 4,
     }
 }
 

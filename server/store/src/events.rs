@@ -38,27 +38,33 @@ pub async fn sequence(conn: &mut PgConnection, sequenced: Sequenced) -> Result<u
         kept AS (
             INSERT INTO outbox (id, at, taken_until, kinds, seqs, runs, retries_left, priorities, details) OVERRIDING SYSTEM VALUE
             SELECT outbox_id, at, taken_until, kinds, seqs, runs, retries_left, priorities, details FROM numbered
+            WHERE events > 0 /* count */
         ),
         changed AS (
-            SELECT d.queue, sum(d.pending) AS pending, sum(d.claimed) AS claimed, COALESCE(sum(d.delayed), 0) AS delayed
-            FROM moved m, unnest(m.queues, m.pending, m.claimed, m.delayed) AS d(queue, pending, claimed, delayed)
+            SELECT d.queue, sum(d.pending) AS pending, sum(d.claimed) AS claimed, COALESCE(sum(d.delayed), 0) AS delayed,
+                   COALESCE(sum(d.waiting), 0) AS waiting
+            FROM moved m, unnest(m.queues, m.pending, m.claimed, m.delayed, m.waiting) AS d(queue, pending, claimed, delayed, waiting)
             GROUP BY d.queue
             -- A queue that had a task is listed from then on, also if the task came and went between two turns.
             HAVING sum(d.pending) <> 0 /* count */ OR sum(d.claimed) <> 0 /* count */ OR sum(d.delayed) <> 0 /* count */
+                OR sum(d.waiting) <> 0 /* count */
                 OR NOT EXISTS (SELECT FROM counters c WHERE c.queue = d.queue)
             ORDER BY d.queue
         ),
         counted AS (
-            INSERT INTO counters AS c (queue, pending, claimed, delayed) SELECT queue, pending, claimed, delayed FROM changed
+            INSERT INTO counters AS c (queue, pending, claimed, delayed, waiting)
+            SELECT queue, pending, claimed, delayed, waiting FROM changed
             ON CONFLICT (queue) DO UPDATE
                 SET pending = c.pending + EXCLUDED.pending, claimed = c.claimed + EXCLUDED.claimed,
-                    delayed = c.delayed + EXCLUDED.delayed
+                    delayed = c.delayed + EXCLUDED.delayed, waiting = c.waiting + EXCLUDED.waiting
         ),
         next AS MATERIALIZED (
             SELECT COALESCE((SELECT first + events FROM outbox_order ORDER BY first DESC LIMIT 1), 1) AS position
         )
         INSERT INTO outbox_order (first, events, outbox_id)
-        SELECT next.position + sum(events) OVER (ORDER BY outbox_id) - events, events, outbox_id FROM numbered, next",
+        SELECT next.position + sum(events) OVER (ORDER BY outbox_id) - events, events, outbox_id FROM numbered, next
+        -- Changes of counts may come without an event.
+        WHERE events > 0 /* count */",
         sequenced.0
     )
     .execute(&mut *transaction)

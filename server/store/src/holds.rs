@@ -6,12 +6,25 @@
 
 use chrono::{DateTime, Utc};
 use sqlx::{Connection, PgConnection};
-use tenure_domain::policy::hold::Delayed;
+use tenure_domain::policy::hold::{Delayed, Hold};
 use tenure_domain::policy::terms::Traits;
 use uuid::Uuid;
 
 use super::decode::Row;
 use super::session::plan_as_hot;
+
+/// What holds a task's pending run, if it is held otherwise than by a delay.
+pub async fn find_other(conn: &mut PgConnection, task: Uuid) -> Result<Option<Hold>, sqlx::Error> {
+    let code = sqlx::query_scalar!(
+        r#"-- find_other_hold
+        SELECT p.hold AS "hold!" FROM tasks t JOIN pending p ON p.seq = t.seq
+        WHERE t.id = $1 AND p.hold IS NOT NULL AND p.hold IS DISTINCT FROM 1 /* Hold::Delay */"#,
+        task
+    )
+    .fetch_optional(conn)
+    .await?;
+    Ok(code.and_then(Hold::from_code))
+}
 
 /// The delay of a task's pending run, if it has one.
 pub async fn find(conn: &mut PgConnection, task: Uuid) -> Result<Option<Delayed>, sqlx::Error> {

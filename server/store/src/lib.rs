@@ -1,5 +1,6 @@
 //! All SQL. [`transitions`] has every statement that moves a run; of the rest there is one file per family of tables.
 
+pub mod admission;
 pub mod artifacts;
 pub mod blobs;
 pub mod claims;

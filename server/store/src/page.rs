@@ -63,6 +63,8 @@ pub struct QueueRow {
     pub claimed: i64,
     /// Pending runs that are delayed.
     pub delayed: i64,
+    /// Pending runs that wait for admission.
+    pub waiting: i64,
     /// Since when it is paused, if it is.
     pub paused: Option<DateTime<Utc>>,
     /// When the pending run that has waited longest was scheduled.
@@ -80,16 +82,19 @@ pub async fn list_queues(
         QueueRow,
         r#"-- page_queues
         WITH summed AS MATERIALIZED (
-            SELECT x.queue, sum(x.pending)::bigint AS pending, sum(x.claimed)::bigint AS claimed, sum(x.delayed)::bigint AS delayed
-            FROM (SELECT queue, pending, claimed, delayed FROM counters
-                  UNION ALL SELECT d.queue, d.pending, d.claimed, d.delayed
-                  FROM unsequenced($3) n, unnest(n.queues, n.pending, n.claimed, n.delayed) AS d(queue, pending, claimed, delayed)
-                  UNION ALL SELECT $2, 0 /* count */, 0 /* count */, 0 /* count */
-                  UNION ALL (SELECT id, 0 /* count */, 0 /* count */, 0 /* count */ FROM task_queues ORDER BY id DESC LIMIT $1)) x
+            SELECT x.queue, sum(x.pending)::bigint AS pending, sum(x.claimed)::bigint AS claimed, sum(x.delayed)::bigint AS delayed,
+                   sum(x.waiting)::bigint AS waiting
+            FROM (SELECT queue, pending, claimed, delayed, waiting FROM counters
+                  UNION ALL SELECT d.queue, d.pending, d.claimed, d.delayed, d.waiting
+                  FROM unsequenced($3) n,
+                       unnest(n.queues, n.pending, n.claimed, n.delayed, n.waiting) AS d(queue, pending, claimed, delayed, waiting)
+                  UNION ALL SELECT $2, 0 /* count */, 0 /* count */, 0 /* count */, 0 /* count */
+                  UNION ALL (SELECT id, 0 /* count */, 0 /* count */, 0 /* count */, 0 /* count */ FROM task_queues ORDER BY id DESC LIMIT $1)) x
             WHERE $2::int IS NULL OR x.queue = $2
             GROUP BY x.queue ORDER BY sum(x.pending + x.claimed) DESC, x.queue DESC LIMIT $1
         )
-        SELECT q.id AS key, q.name, s.pending AS "pending!", s.claimed AS "claimed!", COALESCE(s.delayed, 0) AS "delayed!", q.paused,
+        SELECT q.id AS key, q.name, s.pending AS "pending!", s.claimed AS "claimed!", COALESCE(s.delayed, 0) AS "delayed!",
+               COALESCE(s.waiting, 0) AS "waiting!", q.paused,
                CASE WHEN s.pending > 0 THEN (
                    SELECT min(first.scheduled)
                    FROM generate_series(0, 6) /* Priority: all */ AS p(priority)

@@ -122,21 +122,50 @@ pub async fn delete(transaction: &mut PgConnection, queue: i32, client_id: &str)
 
 /// What the statements of runs read of a policy, in the row of its queue; the version of the change.
 async fn set(transaction: &mut PgConnection, queue: i32, policy: &Policy) -> Result<i64, sqlx::Error> {
+    let admission = policy.admission();
     let terms = Terms::of(policy, &Options::default());
     let seconds = |time: TimeDelta| (!time.is_zero()).then(|| time.as_seconds_f64());
-    sqlx::query_scalar!(
+    let version = sqlx::query_scalar!(
         "-- set_policy
         UPDATE task_queues SET policy_version = policy_version + 1, traits = $2 /* Traits::code */, delay = $3 /* seconds */,
-            complete_time = $4 /* seconds */, claim_timeout = $5 /* seconds */
+            complete_time = $4 /* seconds */, claim_timeout = $5 /* seconds */,
+            key_by = $6 /* KeyBy::code */, accept_time = $7 /* seconds */
         WHERE id = $1 RETURNING policy_version",
         queue,
         terms.traits(None).code(),
         seconds(policy.delay),
         seconds(policy.complete_time),
-        policy.claim_timeout.map(TimeDelta::as_seconds_f64)
+        policy.claim_timeout.map(TimeDelta::as_seconds_f64),
+        admission.as_ref().map(|admission| admission.key_by.code()),
+        admission.as_ref().and_then(|admission| admission.accept_time).map(TimeDelta::as_seconds_f64)
     )
-    .fetch_one(transaction)
-    .await
+    .fetch_one(&mut *transaction)
+    .await?;
+    if admission.is_some() {
+        sqlx::query!(
+            "-- begin_admission\nINSERT INTO admission_queues (queue) VALUES ($1) ON CONFLICT DO NOTHING",
+            queue
+        )
+        .execute(&mut *transaction)
+        .await?;
+    }
+    announce_all(transaction, queue).await?;
+    Ok(version)
+}
+
+/// Has all keys of a queue looked at again, because other limits hold for them.
+async fn announce_all(transaction: &mut PgConnection, queue: i32) -> Result<(), sqlx::Error> {
+    sqlx::query!(
+        "-- announce_all_keys
+        WITH begun AS (UPDATE admission_queues SET least = DEFAULT WHERE queue = $1),
+        -- Places and virtual times of a fair queue cannot be compared.
+        heads AS (UPDATE admission_heads SET vtime = 0 /* count */ WHERE queue = $1 RETURNING key_id)
+        INSERT INTO admission_work (queue, key_id) SELECT DISTINCT $1::int, key_id FROM heads",
+        queue
+    )
+    .execute(transaction)
+    .await?;
+    Ok(())
 }
 
 /// The pause of a queue, if it is paused.
@@ -166,6 +195,28 @@ pub async fn set_pause(transaction: &mut PgConnection, queue: i32, pause: Option
         pause.map(|pause| pause.by.as_str()),
         pause.and_then(|pause| pause.reason.as_deref()),
         pause.and_then(|pause| pause.until)
+    )
+    .execute(&mut *transaction)
+    .await?;
+    if pause.is_none() {
+        restart_accept_times(transaction, queue).await?;
+    }
+    Ok(())
+}
+
+/// Runs that were given to sessions could not be accepted during the pause: their time begins anew.
+async fn restart_accept_times(transaction: &mut PgConnection, queue: i32) -> Result<(), sqlx::Error> {
+    sqlx::query!(
+        "-- restart_accept_times
+        WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
+        assigned AS MATERIALIZED (
+            SELECT p.seq FROM worker_sessions s JOIN pending p ON p.session = s.epoch AND p.hold = 3 /* Hold::Assigned */
+            WHERE s.queue = $1 AND s.ended IS NULL AND p.held_until IS NOT NULL
+            ORDER BY p.seq FOR UPDATE OF p
+        )
+        UPDATE pending p SET held_until = LEAST(p.deadline, db_now.now + make_interval(secs => q.accept_time))
+        FROM assigned a, task_queues q, db_now WHERE p.seq = a.seq AND q.id = $1 AND q.accept_time IS NOT NULL",
+        queue
     )
     .execute(transaction)
     .await?;

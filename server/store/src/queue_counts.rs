@@ -14,6 +14,8 @@ use tenure_domain::policy::pause::Paused;
 pub struct ShownQueue {
     /// How many runs it has.
     pub counted: Counted,
+    /// Runs that were given to sessions, which have not accepted them yet.
+    pub assigned: i64,
     /// Its pause, if it is paused.
     pub paused: Option<Paused>,
     /// The version of its policy, if it has one.
@@ -29,14 +31,19 @@ pub async fn find(
     let row = sqlx::query!(
         r#"-- find_queue_counts
         WITH changed AS MATERIALIZED (
-            SELECT sum(d.pending) AS pending, sum(d.claimed) AS claimed, sum(d.delayed) AS delayed
-            FROM unsequenced($2) n, unnest(n.queues, n.pending, n.claimed, n.delayed) AS d(queue, pending, claimed, delayed)
+            SELECT sum(d.pending) AS pending, sum(d.claimed) AS claimed, sum(d.delayed) AS delayed,
+                   sum(d.waiting) AS waiting
+            FROM unsequenced($2) n,
+                 unnest(n.queues, n.pending, n.claimed, n.delayed, n.waiting) AS d(queue, pending, claimed, delayed, waiting)
             WHERE d.queue = (SELECT id FROM task_queues WHERE name = $1)
         )
         SELECT q.paused, q.paused_until, q.paused_by, q.pause_reason, p.version AS "policy_version?",
                COALESCE(b.pending, 0) + COALESCE(c.pending, 0) AS "pending!",
                COALESCE(b.claimed, 0) + COALESCE(c.claimed, 0) AS "claimed!",
-               COALESCE(b.delayed, 0) + COALESCE(c.delayed, 0) AS "delayed!"
+               COALESCE(b.delayed, 0) + COALESCE(c.delayed, 0) AS "delayed!",
+               COALESCE(b.waiting, 0) + COALESCE(c.waiting, 0) AS "waiting!",
+               (SELECT count(*) FROM worker_sessions w JOIN pending p ON p.session = w.epoch AND p.hold = 3 /* Hold::Assigned */
+                WHERE w.queue = q.id AND w.ended IS NULL) AS "assigned!"
         FROM task_queues q LEFT JOIN counters b ON b.queue = q.id
         LEFT JOIN queue_policies p ON p.queue = q.id AND p.policy IS NOT NULL
         CROSS JOIN changed c
@@ -47,7 +54,8 @@ pub async fn find(
     .fetch_optional(conn)
     .await?;
     Ok(row.map(|row| ShownQueue {
-        counted: Counted { pending: row.pending, claimed: row.claimed, delayed: row.delayed },
+        counted: Counted { pending: row.pending, claimed: row.claimed, delayed: row.delayed, waiting: row.waiting },
+        assigned: row.assigned,
         paused: row.paused.zip(row.paused_by).map(|(since, by)| Paused {
             since,
             by,
@@ -65,6 +73,8 @@ pub struct ListedQueue {
     pub name: String,
     /// How many runs it has.
     pub counted: Counted,
+    /// As in [`ShownQueue`].
+    pub assigned: i64,
     /// Since when it is paused, if it is.
     pub paused: Option<DateTime<Utc>>,
     /// Since when runs are stamped by its changed policy, if they are.
@@ -79,16 +89,19 @@ pub async fn list(conn: &mut PgConnection, sequenced: Sequenced) -> Result<Vec<L
         r#"-- list_queue_counts
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
         summed AS MATERIALIZED (
-            SELECT x.queue, sum(x.pending)::bigint AS pending, sum(x.claimed)::bigint AS claimed, sum(x.delayed)::bigint AS delayed
-            FROM (SELECT queue, pending, claimed, delayed FROM counters
+            SELECT x.queue, sum(x.pending)::bigint AS pending, sum(x.claimed)::bigint AS claimed, sum(x.delayed)::bigint AS delayed,
+                   sum(x.waiting)::bigint AS waiting
+            FROM (SELECT queue, pending, claimed, delayed, waiting FROM counters
                   UNION ALL
-                  SELECT d.queue, d.pending, d.claimed, COALESCE(d.delayed, 0)
+                  SELECT d.queue, d.pending, d.claimed, COALESCE(d.delayed, 0), COALESCE(d.waiting, 0)
                   FROM unsequenced($1) n,
-                       unnest(n.queues, n.pending, n.claimed, n.delayed) AS d(queue, pending, claimed, delayed)) x
+                       unnest(n.queues, n.pending, n.claimed, n.delayed, n.waiting) AS d(queue, pending, claimed, delayed, waiting)) x
             GROUP BY x.queue
         )
         SELECT q.name, COALESCE(s.pending, 0) AS "pending!", COALESCE(s.claimed, 0) AS "claimed!",
-               COALESCE(s.delayed, 0) AS "delayed!", q.paused, p.updated AS "refiling?", db_now.now AS "now!"
+               COALESCE(s.delayed, 0) AS "delayed!", COALESCE(s.waiting, 0) AS "waiting!",
+               (SELECT count(*) FROM worker_sessions w JOIN pending p ON p.session = w.epoch AND p.hold = 3 /* Hold::Assigned */
+                WHERE w.queue = q.id AND w.ended IS NULL) AS "assigned!", q.paused, p.updated AS "refiling?", db_now.now AS "now!"
         FROM task_queues q LEFT JOIN summed s ON s.queue = q.id
         LEFT JOIN queue_policies p ON p.queue = q.id AND p.refile_stage <> 0 /* Stage::Done */
         CROSS JOIN db_now
@@ -102,7 +115,8 @@ pub async fn list(conn: &mut PgConnection, sequenced: Sequenced) -> Result<Vec<L
         .into_iter()
         .map(|row| ListedQueue {
             name: row.name,
-            counted: Counted { pending: row.pending, claimed: row.claimed, delayed: row.delayed },
+            counted: Counted { pending: row.pending, claimed: row.claimed, delayed: row.delayed, waiting: row.waiting },
+            assigned: row.assigned,
             paused: row.paused,
             refiling: row.refiling,
             now: row.now,

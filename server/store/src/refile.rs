@@ -129,7 +129,11 @@ pub async fn stamp_slice(transaction: &mut PgConnection, queue: i32, place: Plac
         }
     };
     let seqs: Vec<i64> = runs.iter().map(|run| run.seq).collect();
-    let stamped = if seqs.is_empty() { 0 } else { restamp::restamp(transaction, queue, &seqs).await? };
+    let stamped = if seqs.is_empty() {
+        0
+    } else {
+        restamp::restamp(transaction, queue, &seqs).await? + restamp::rekey(transaction, queue, &seqs).await?
+    };
     Ok(Slice { runs: runs.len(), last: runs.last().map(|run| run.at), stamped })
 }
 

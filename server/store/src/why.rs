@@ -144,13 +144,14 @@ fn running(row: &TaskRow) -> Option<(WorkerName, DateTime<Utc>, DateTime<Utc>)> 
 
 fn delayed(columns: Row, row: &TaskRow) -> Result<Option<Delayed>, Undecodable> {
     let Some(code) = row.hold else { return Ok(None) };
-    let hold = Hold::from_code(code).ok_or_else(|| columns.invalid("hold", code))?;
+    match Hold::from_code(code).ok_or_else(|| columns.invalid("hold", code))? {
+        Hold::Delay => {}
+        Hold::Waiting | Hold::Assigned => return Ok(None),
+    }
     let until = row.held_until.ok_or_else(|| columns.invalid("held_until", code))?;
     let traits = Traits::from_code(row.traits);
     let traits = traits.ok_or_else(|| columns.invalid("traits", row.traits.unwrap_or_default()))?;
-    match hold {
-        Hold::Delay => Ok(Some(Delayed { until, by: traits.delayed })),
-    }
+    Ok(Some(Delayed { until, by: traits.delayed }))
 }
 
 fn resolved(columns: Row, row: &TaskRow) -> Result<Place, Undecodable> {

@@ -40,6 +40,8 @@ pub struct Stored {
     pub ended: Option<(DateTime<Utc>, SessionEnd, i64)>,
     /// How many claims it holds.
     pub running: i64,
+    /// How many runs were given to it that it has not accepted yet.
+    pub assigned: i64,
 }
 
 /// The live session of a worker, whose row is locked.
@@ -215,7 +217,8 @@ pub async fn find(conn: &mut PgConnection, epoch: i64) -> Result<Option<Stored>,
         r#"-- find_session
         SELECT s.id, s.epoch, q.name AS queue, s.worker_group, s.worker_id, s.ttl, s.started, s.weight, s.capacity, s.frozen,
                s.until, s.ended, s.end_reason, s.returned,
-               (SELECT count(*) FROM claims c WHERE c.session = s.epoch) AS "running!"
+               (SELECT count(*) FROM claims c WHERE c.session = s.epoch) AS "running!",
+               (SELECT count(*) FROM pending p WHERE p.session = s.epoch AND p.hold = 3 /* Hold::Assigned */) AS "assigned!"
         FROM worker_sessions s JOIN task_queues q ON q.id = s.queue
         WHERE s.epoch = $1 AND (s.ended IS NULL OR s.ended > (SELECT now FROM db_now) - make_interval(secs => $2 /* ENDED_KEPT */))"#,
         epoch,
@@ -232,6 +235,7 @@ pub async fn find(conn: &mut PgConnection, epoch: i64) -> Result<Option<Stored>,
         until: row.until,
         ended: row.ended.zip(by).map(|(ended, by)| (ended, by, row.returned)),
         running: row.running,
+        assigned: row.assigned,
         identity: identity!(row)?,
     }))
 }
@@ -331,6 +335,8 @@ pub struct Member {
     pub until: DateTime<Utc>,
     /// How many claims it holds.
     pub running: i64,
+    /// How many runs were given to it that it has not accepted yet.
+    pub assigned: i64,
 }
 
 /// The live sessions of a queue by worker group and worker, with what they hold: one snapshot.
@@ -343,7 +349,8 @@ pub async fn list_workers(
     let rows = sqlx::query!(
         r#"-- list_session_workers
         SELECT s.id, s.epoch, s.worker_group, s.worker_id, s.ttl, s.started, s.weight, s.capacity, s.frozen, s.until,
-               (SELECT count(*) FROM claims c WHERE c.session = s.epoch) AS "running!"
+               (SELECT count(*) FROM claims c WHERE c.session = s.epoch) AS "running!",
+               (SELECT count(*) FROM pending p WHERE p.session = s.epoch AND p.hold = 3 /* Hold::Assigned */) AS "assigned!"
         FROM worker_sessions s WHERE s.queue = $1 AND s.ended IS NULL
         ORDER BY s.worker_group, s.worker_id LIMIT $2"#,
         queue,
@@ -359,6 +366,7 @@ pub async fn list_workers(
                 frozen: row.frozen,
                 until: row.until,
                 running: row.running,
+                assigned: row.assigned,
                 identity: IdentityRow {
                     id: row.id,
                     epoch: row.epoch,

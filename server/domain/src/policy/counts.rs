@@ -16,7 +16,7 @@ pub enum Open {
     Claimed,
 }
 
-/// What a run counts for. The three are stored, as changes and added up.
+/// What a run counts for. The four are stored, as changes and added up.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Counted {
     /// In `counters.pending`: pending, and not delayed. An autoscaler must not start machines for tomorrow.
@@ -25,14 +25,17 @@ pub struct Counted {
     pub claimed: i64,
     /// In `counters.delayed`.
     pub delayed: i64,
+    /// In `counters.waiting`: pending, and not admitted. Counted in `pending` too.
+    pub waiting: i64,
 }
 
 impl Open {
-    /// What it counts for: exactly one of the three.
+    /// What it counts for: exactly one of pending, claimed and delayed.
     #[must_use]
     pub fn counted(self) -> Counted {
         match self {
-            Self::Pending { hold: None } => Counted { pending: 1, ..Counted::default() },
+            Self::Pending { hold: None | Some(Hold::Assigned) } => Counted { pending: 1, ..Counted::default() },
+            Self::Pending { hold: Some(Hold::Waiting) } => Counted { pending: 1, waiting: 1, ..Counted::default() },
             Self::Pending { hold: Some(Hold::Delay) } => Counted { delayed: 1, ..Counted::default() },
             Self::Claimed => Counted { claimed: 1, ..Counted::default() },
         }
@@ -57,40 +60,51 @@ pub fn change(before: Option<Open>, after: Option<Open>) -> Counted {
         pending: after.pending - before.pending,
         claimed: after.claimed - before.claimed,
         delayed: after.delayed - before.delayed,
+        waiting: after.waiting - before.waiting,
     }
 }
 
-/// What is shown of a queue.
+/// What is shown of a queue. `assigned` runs were given to sessions, which have not accepted them yet.
 #[must_use]
-pub fn shown(sum: Counted, is_paused: bool) -> QueueCounts {
-    let Counted { pending, claimed, delayed } = sum;
-    // Nothing that is pending and not delayed is held otherwise.
-    let ready = pending;
-    QueueCounts { pending, claimed, delayed, ready, runnable: if is_paused { 0 } else { ready } }
+pub fn shown(sum: Counted, assigned: i64, is_paused: bool) -> QueueCounts {
+    let Counted { pending, claimed, delayed, waiting } = sum;
+    let ready = pending - waiting - assigned;
+    let runnable = if is_paused { 0 } else { ready + assigned };
+    QueueCounts { pending, claimed, delayed, waiting, assigned, ready, runnable }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const ALL: [Option<Open>; 4] = [
+    const ALL: [Option<Open>; 6] = [
         None,
         Some(Open::Pending { hold: None }),
         Some(Open::Pending { hold: Some(Hold::Delay) }),
+        Some(Open::Pending { hold: Some(Hold::Waiting) }),
+        Some(Open::Pending { hold: Some(Hold::Assigned) }),
         Some(Open::Claimed),
     ];
 
-    fn counted(pending: i64, claimed: i64, delayed: i64) -> Counted {
-        Counted { pending, claimed, delayed }
+    fn counted(pending: i64, claimed: i64, delayed: i64, waiting: i64) -> Counted {
+        Counted { pending, claimed, delayed, waiting }
     }
 
     #[test]
     fn an_open_run_counts_once_and_no_other_run_at_all() {
-        let expected = [counted(0, 0, 0), counted(1, 0, 0), counted(0, 0, 1), counted(0, 1, 0)];
+        let expected = [
+            counted(0, 0, 0, 0),
+            counted(1, 0, 0, 0),
+            counted(0, 0, 1, 0),
+            counted(1, 0, 0, 1),
+            counted(1, 0, 0, 0),
+            counted(0, 1, 0, 0),
+        ];
         for (open, expected) in ALL.into_iter().zip(expected) {
             assert_eq!(change(None, open), expected);
             let ready = open.is_some_and(Open::is_ready);
-            assert_eq!(i64::from(ready), expected.pending, "what is ready is what is pending and not delayed");
+            let assigned = matches!(open, Some(Open::Pending { hold: Some(Hold::Assigned) }));
+            assert_eq!(i64::from(ready || assigned), expected.pending - expected.waiting);
         }
     }
 
@@ -104,6 +118,7 @@ mod tests {
                         first.pending + second.pending,
                         first.claimed + second.claimed,
                         first.delayed + second.delayed,
+                        first.waiting + second.waiting,
                     );
                     assert_eq!(sum, change(before, after));
                 }
@@ -114,9 +129,10 @@ mod tests {
 
     #[test]
     fn a_paused_queue_has_nothing_that_would_run() {
-        let all = counted(5, 2, 9);
-        let expected = QueueCounts { pending: 5, claimed: 2, delayed: 9, ready: 5, runnable: 5 };
-        assert_eq!(shown(all, false), expected);
-        assert_eq!(shown(all, true), QueueCounts { runnable: 0, ..expected });
+        let all = counted(5, 2, 9, 1);
+        let expected =
+            QueueCounts { pending: 5, claimed: 2, delayed: 9, waiting: 1, assigned: 3, ready: 1, runnable: 4 };
+        assert_eq!(shown(all, 3, false), expected);
+        assert_eq!(shown(all, 3, true), QueueCounts { runnable: 0, ..expected });
     }
 }

@@ -2,10 +2,11 @@
 
 use chrono::TimeDelta;
 use serde_json::Value;
-use tenure_api::policy::{QueuePolicy, RetryDelay as RetryDelayOnWire};
-use tenure_api::states::Delivery;
+use tenure_api::policy::{Concurrency, QueuePolicy, Rate as RateOnWire, Rates, RetryDelay as RetryDelayOnWire};
+use tenure_api::states::{Delivery, Dispatch, KeyBy, OnSchedulerLoss};
 
-use super::seconds;
+use super::{number, seconds};
+use crate::admission::Rate;
 use crate::create::Unacceptable;
 use crate::json;
 
@@ -26,6 +27,21 @@ pub const RETRY_FACTOR_MOST: f64 = 10.0;
 /// The longest wait before a retry, in seconds; the default.
 pub const RETRY_MOST_MAX: i64 = 86_400;
 
+/// The longest `acceptTime`, in seconds.
+pub const ACCEPT_TIME_MAX: i64 = 3_600;
+/// The greatest `concurrency.total`.
+pub const CONCURRENCY_TOTAL_MAX: i64 = 100_000;
+/// The greatest `concurrency.perKey`.
+pub const CONCURRENCY_PER_KEY_MAX: i64 = 1_000;
+/// The most starts of a rate, and the greatest burst.
+pub const RATE_COUNT_MAX: i64 = 1_000_000;
+/// The longest time that a rate is of, in seconds.
+pub const RATE_SECONDS_MAX: i64 = 86_400;
+
+/// The fields that are not built yet: each is refused unless it changes nothing. What is built is taken out here, and its
+/// `#[schema(ignore)]` in the body.
+const NOT_BUILT: [&str; 6] = ["onSchedulerLoss", "lateResult", "onDuplicate", "backlog", "partition", "deadLetters"];
+
 /// The policy of a queue, checked and with its defaults.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Policy {
@@ -39,7 +55,62 @@ pub struct Policy {
     pub retry_delay: Option<RetryDelay>,
     /// The lease of claims; none is that of the server.
     pub claim_timeout: Option<TimeDelta>,
+    /// Who decides which worker has a run.
+    pub dispatch: Dispatch,
+    /// How long a worker may take to accept a run that is assigned to it; zero is as long as its session goes on.
+    pub accept_time: TimeDelta,
+    /// What becomes of runs when the server that gave them out is replaced.
+    pub on_scheduler_loss: OnSchedulerLoss,
+    /// What the key of a task is.
+    pub key_by: KeyBy,
+    /// How many runs may be ready, assigned or claimed.
+    pub concurrency: Limits<u32>,
+    /// How many runs may start in a time.
+    pub rate: Limits<Rate>,
+    /// Whether keys take turns.
+    pub fair: bool,
     text: String,
+}
+
+/// A limit of the whole queue and one of each key; none is no limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits<T> {
+    /// Of all keys together.
+    pub total: Option<T>,
+    /// Of each key.
+    pub per_key: Option<T>,
+}
+
+impl<T> Limits<T> {
+    /// No limits.
+    pub const NONE: Self = Self { total: None, per_key: None };
+
+    /// Whether there is one.
+    #[must_use]
+    pub fn is_any(&self) -> bool {
+        self.total.is_some() || self.per_key.is_some()
+    }
+}
+
+/// What admission needs of a policy: when a run of the queue may start, and where.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Admission {
+    /// Whether runs are assigned to sessions.
+    pub assign: bool,
+    /// What the key of a task is.
+    pub key_by: KeyBy,
+    /// How long a session may take to accept a run; none is as long as it goes on.
+    pub accept_time: Option<TimeDelta>,
+    /// How many runs of the queue may be ready, assigned or claimed.
+    pub total: Option<u32>,
+    /// The same of each key.
+    pub per_key: Option<u32>,
+    /// How many runs of the queue may start in a time.
+    pub rate_total: Option<Rate>,
+    /// The same of each key.
+    pub rate_per_key: Option<Rate>,
+    /// Whether keys take turns.
+    pub fair: bool,
 }
 
 /// How long the next run is held after a failure that is tried again.
@@ -86,26 +157,70 @@ impl Policy {
             delay: TimeDelta::zero(),
             retry_delay: None,
             claim_timeout: None,
+            dispatch: Dispatch::Pull,
+            accept_time: TimeDelta::zero(),
+            on_scheduler_loss: OnSchedulerLoss::Keep,
+            key_by: KeyBy::Key,
+            concurrency: Limits::NONE,
+            rate: Limits::NONE,
+            fair: false,
             text: "{}".to_owned(),
         }
     }
 
     /// Checks a policy that was sent.
     pub fn from_request(sent: &QueuePolicy) -> Result<Self, Unacceptable> {
+        for (field, neutral, is_neutral) in fields_to_come(sent) {
+            if NOT_BUILT.contains(&field) && is_neutral == Some(false) {
+                return Err(not_built(field, neutral));
+            }
+        }
+        Self::checked(sent)
+    }
+
+    /// The same with the fields that are not built yet.
+    pub(super) fn checked(sent: &QueuePolicy) -> Result<Self, Unacceptable> {
         let within =
             |field, value: Option<i64>, least, most| value.map(|value| seconds(field, value, least, most)).transpose();
-        let policy = Self {
+        Ok(Self {
             delivery: sent.delivery.unwrap_or(Delivery::Retries),
             complete_time: within("completeTime", sent.complete_time, 0, COMPLETE_TIME_MAX)?.unwrap_or_default(),
             delay: within("delay", sent.delay, 0, DELAY_MAX)?.unwrap_or_default(),
             retry_delay: sent.retry_delay.map(|sent| RetryDelay::from_request("retryDelay", sent)).transpose()?,
             claim_timeout: within("claimTimeout", sent.claim_timeout, CLAIM_TIMEOUT_LEAST, CLAIM_TIMEOUT_MOST)?,
+            dispatch: sent.dispatch.unwrap_or(Dispatch::Pull),
+            accept_time: within("acceptTime", sent.accept_time, 0, ACCEPT_TIME_MAX)?.unwrap_or_default(),
+            on_scheduler_loss: sent.on_scheduler_loss.unwrap_or(OnSchedulerLoss::Keep),
+            key_by: sent.key_by.unwrap_or(KeyBy::Key),
+            concurrency: sent.concurrency.map(concurrency).transpose()?.unwrap_or(Limits::NONE),
+            rate: sent.rate.map(rates).transpose()?.unwrap_or(Limits::NONE),
+            fair: sent.fair.unwrap_or(false),
             text: json::text(sent)?,
-        };
-        for (field, neutral, value) in later(sent) {
-            not_built(field, neutral, value)?;
-        }
-        Ok(policy)
+        })
+    }
+
+    /// What admission needs of it; none if every run is ready for any worker as soon as its time has come.
+    #[must_use]
+    pub fn admission(&self) -> Option<Admission> {
+        let assign = self.dispatch == Dispatch::Assign;
+        let is_limited = self.concurrency.is_any() || self.rate.is_any();
+        (assign || is_limited || self.fair).then_some(Admission {
+            assign,
+            key_by: self.key_by,
+            accept_time: (!self.accept_time.is_zero()).then_some(self.accept_time),
+            total: self.concurrency.total,
+            per_key: self.concurrency.per_key,
+            rate_total: self.rate.total,
+            rate_per_key: self.rate.per_key,
+            fair: self.fair,
+        })
+    }
+
+    /// Whether the next run of a task waits for admission again, and does not keep the slot of the one before: it goes to
+    /// another worker, or is another start.
+    #[must_use]
+    pub fn waits_again(&self) -> bool {
+        self.dispatch == Dispatch::Assign || self.rate.is_any()
     }
 
     /// Reads a policy that was stored.
@@ -126,21 +241,54 @@ impl Policy {
     }
 }
 
-/// The value of a field that is not built yet with which it changes nothing, so that it may be given.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Neutral {
-    /// There is none.
-    Nothing,
-    /// A word.
-    Word(&'static str),
-    /// Zero.
-    Zero,
-    /// False.
-    False,
+fn concurrency(sent: Concurrency) -> Result<Limits<u32>, Unacceptable> {
+    let Concurrency { total, per_key } = sent;
+    limits("concurrency", total, per_key, |field, value| {
+        let most = if field.ends_with("total") { CONCURRENCY_TOTAL_MAX } else { CONCURRENCY_PER_KEY_MAX };
+        number(field, value, 1, most)
+    })
 }
 
-/// The fields that are not built yet.
-fn later(sent: &QueuePolicy) -> [(&'static str, Neutral, Option<&Value>); 12] {
+fn rates(sent: Rates) -> Result<Limits<Rate>, Unacceptable> {
+    let Rates { total, per_key } = sent;
+    limits("rate", total, per_key, rate)
+}
+
+/// Checks a rate that was sent as this field.
+pub fn rate(field: &str, sent: RateOnWire) -> Result<Rate, Unacceptable> {
+    let count = number(&format!("{field}.count"), sent.count, 1, RATE_COUNT_MAX)?;
+    let seconds = number(&format!("{field}.seconds"), sent.seconds, 1, RATE_SECONDS_MAX)?;
+    let burst = sent.burst.unwrap_or(1);
+    if burst > sent.count {
+        return Err(Unacceptable::Rule(format!(
+            "`{field}.burst` must be at most `{field}.count`, {count}: it is {burst}"
+        )));
+    }
+    Ok(Rate { count, seconds, burst: number(&format!("{field}.burst"), burst, 1, RATE_COUNT_MAX)? })
+}
+
+fn limits<S, T>(
+    field: &str,
+    total: Option<S>,
+    per_key: Option<S>,
+    check: impl Fn(&str, S) -> Result<T, Unacceptable>,
+) -> Result<Limits<T>, Unacceptable> {
+    if total.is_none() && per_key.is_none() {
+        return Err(Unacceptable::Rule(format!(
+            "`{field}` must have `total`, `perKey` or both: state one, or leave it out"
+        )));
+    }
+    Ok(Limits {
+        total: total.map(|sent| check(&format!("{field}.total"), sent)).transpose()?,
+        per_key: per_key.map(|sent| check(&format!("{field}.perKey"), sent)).transpose()?,
+    })
+}
+
+/// A field that a later step builds, the value with which it changes nothing, and whether it has that, if it is given.
+pub(super) type FieldToCome = (&'static str, Option<&'static str>, Option<bool>);
+
+/// The fields that are not built yet, or were built after the others.
+fn fields_to_come(sent: &QueuePolicy) -> [FieldToCome; 12] {
     let QueuePolicy {
         delivery: _,
         complete_time: _,
@@ -160,32 +308,27 @@ fn later(sent: &QueuePolicy) -> [(&'static str, Neutral, Option<&Value>); 12] {
         partition,
         dead_letters,
     } = sent;
+    let word = |value: &Option<Value>, neutral| value.as_ref().map(|value| value.as_str() == Some(neutral));
     [
-        ("dispatch", Neutral::Word("pull"), dispatch.as_ref()),
-        ("acceptTime", Neutral::Zero, accept_time.as_ref()),
-        ("lateResult", Neutral::Word("reject"), late_result.as_ref()),
-        ("onSchedulerLoss", Neutral::Word("keep"), on_scheduler_loss.as_ref()),
-        ("onDuplicate", Neutral::Word("reject"), on_duplicate.as_ref()),
-        ("backlog", Neutral::Nothing, backlog.as_ref()),
-        ("keyBy", Neutral::Word("key"), key_by.as_ref()),
-        ("concurrency", Neutral::Nothing, concurrency.as_ref()),
-        ("rate", Neutral::Nothing, rate.as_ref()),
-        ("fair", Neutral::False, fair.as_ref()),
-        ("partition", Neutral::Nothing, partition.as_ref()),
-        ("deadLetters", Neutral::False, dead_letters.as_ref()),
+        ("dispatch", Some("\"pull\""), dispatch.map(|dispatch| dispatch == Dispatch::Pull)),
+        ("acceptTime", Some("0"), accept_time.map(|seconds| seconds == 0)),
+        ("lateResult", Some("\"reject\""), word(late_result, "reject")),
+        ("onSchedulerLoss", Some("\"keep\""), on_scheduler_loss.map(|loss| loss == OnSchedulerLoss::Keep)),
+        ("onDuplicate", Some("\"reject\""), word(on_duplicate, "reject")),
+        ("backlog", None, backlog.as_ref().map(|_| false)),
+        ("keyBy", Some("\"key\""), key_by.map(|key_by| key_by == KeyBy::Key)),
+        ("concurrency", None, concurrency.map(|_| false)),
+        ("rate", None, rate.map(|_| false)),
+        ("fair", Some("false"), fair.map(|fair| !fair)),
+        ("partition", None, partition.as_ref().map(|_| false)),
+        ("deadLetters", Some("false"), dead_letters.as_ref().map(|value| value.as_bool() == Some(false))),
     ]
 }
 
-/// Refuses a field that is not built yet, unless it changes nothing.
-pub(super) fn not_built(field: &str, neutral: Neutral, value: Option<&Value>) -> Result<(), Unacceptable> {
-    let Some(value) = value else { return Ok(()) };
-    let (fits, or) = match neutral {
-        Neutral::Nothing => (false, String::new()),
-        Neutral::Word(word) => (value.as_str() == Some(word), format!(", or set it to {word:?}")),
-        Neutral::Zero => (value.as_f64() == Some(0.0), ", or set it to 0".to_owned()),
-        Neutral::False => (value.as_bool() == Some(false), ", or set it to false".to_owned()),
-    };
-    if fits { Ok(()) } else { Err(Unacceptable::Rule(format!("`{field}` is not built yet: leave it out{or}"))) }
+/// The refusal of a field that is not built yet, with the value with which it changes nothing.
+pub(super) fn not_built(field: &str, neutral: Option<&str>) -> Unacceptable {
+    let or = neutral.map_or_else(String::new, |neutral| format!(", or set it to {neutral}"));
+    Unacceptable::Rule(format!("`{field}` is not built yet: leave it out{or}"))
 }
 
 /// The version in a header `If-Match` with which a policy may be changed.

@@ -1,12 +1,21 @@
 use super::*;
 use serde_json::json;
 
-pub(crate) fn policy(body: &Value) -> Result<Policy, String> {
+fn read(body: &Value, check: fn(&QueuePolicy) -> Result<Policy, Unacceptable>) -> Result<Policy, String> {
     let sent: QueuePolicy = serde_json::from_str(&body.to_string()).map_err(|error| error.to_string())?;
-    Policy::from_request(&sent).map_err(|refused| match refused {
+    check(&sent).map_err(|refused| match refused {
         Unacceptable::Schema(message) | Unacceptable::Rule(message) => message,
         Unacceptable::Unserializable(error) => error.to_string(),
     })
+}
+
+pub(crate) fn policy(body: &Value) -> Result<Policy, String> {
+    read(body, Policy::from_request)
+}
+
+/// With the fields that are not built yet.
+pub(crate) fn checked(body: &Value) -> Result<Policy, String> {
+    read(body, Policy::checked)
 }
 
 #[test]
@@ -67,23 +76,90 @@ fn what_is_not_built_yet_is_refused_by_name_unless_it_changes_nothing() {
     let shown: Value = serde_json::from_str(read.text()).unwrap();
     assert_eq!(shown, neutral, "what was sent is what is shown");
     for (field, value, or) in [
-        ("dispatch", json!("assign"), ", or set it to \"pull\""),
-        ("dispatch", json!(null), ", or set it to \"pull\""),
-        ("acceptTime", json!(1), ", or set it to 0"),
         ("lateResult", json!("first-wins"), ", or set it to \"reject\""),
         ("onSchedulerLoss", json!("reassign"), ", or set it to \"keep\""),
         ("onDuplicate", json!("queue"), ", or set it to \"reject\""),
         ("backlog", json!({"tasks": 5}), ""),
-        ("keyBy", json!("projectId"), ", or set it to \"key\""),
-        ("concurrency", json!({"total": 5}), ""),
-        ("rate", json!({}), ""),
-        ("fair", json!(true), ", or set it to false"),
         ("partition", json!("p"), ""),
         ("deadLetters", json!(true), ", or set it to false"),
     ] {
         let refused = policy(&json!({ field: value })).unwrap_err();
         assert_eq!(refused, format!("`{field}` is not built yet: leave it out{or}"));
     }
+}
+
+#[test]
+fn every_field_of_admission_is_read_with_its_limits() {
+    let whole = json!({"dispatch": "assign", "acceptTime": 30, "onSchedulerLoss": "reassign", "keyBy": "taskGroupId",
+        "concurrency": {"total": 100_000, "perKey": 1_000}, "fair": true,
+        "rate": {"total": {"count": 1_000_000, "seconds": 86_400, "burst": 1_000_000}, "perKey": {"count": 1, "seconds": 1}}});
+    let read = checked(&whole).unwrap();
+    assert_eq!((read.dispatch, read.on_scheduler_loss), (Dispatch::Assign, OnSchedulerLoss::Reassign));
+    let expected = Admission {
+        assign: true,
+        key_by: KeyBy::TaskGroupId,
+        accept_time: Some(TimeDelta::seconds(30)),
+        total: Some(100_000),
+        per_key: Some(1_000),
+        rate_total: Some(Rate { count: 1_000_000, seconds: 86_400, burst: 1_000_000 }),
+        rate_per_key: Some(Rate { count: 1, seconds: 1, burst: 1 }),
+        fair: true,
+    };
+    assert_eq!(read.admission(), Some(expected));
+    let shown: Value = serde_json::from_str(read.text()).unwrap();
+    assert_eq!(shown, whole, "what was sent is what is shown");
+    let rate = |field: &str, value: i64| {
+        let mut rate = json!({"count": 1, "seconds": 1});
+        rate[field] = value.into();
+        json!({"rate": {"perKey": rate}})
+    };
+    type With<'a> = &'a dyn Fn(i64) -> Value;
+    let cases: [(&str, i64, i64, With<'_>); 6] = [
+        ("`acceptTime` must be from 0 to 3600 seconds", 0, 3_600, &|value| json!({ "acceptTime": value })),
+        ("`concurrency.total` must be from 1 to 100000", 1, 100_000, &|value| json!({"concurrency": {"total": value}})),
+        ("`concurrency.perKey` must be from 1 to 1000", 1, 1_000, &|value| json!({"concurrency": {"perKey": value}})),
+        ("`rate.perKey.count` must be from 1 to 1000000", 1, 1_000_000, &|value| rate("count", value)),
+        ("`rate.perKey.seconds` must be from 1 to 86400", 1, 86_400, &|value| rate("seconds", value)),
+        ("`rate.perKey.burst` must be from 1 to 1000000", 1, 1, &|value| rate("burst", value)),
+    ];
+    for (refused, least, most, with) in cases {
+        for good in [least, most] {
+            checked(&with(good)).unwrap();
+        }
+        for bad in [least - 1, i64::MIN] {
+            assert_eq!(checked(&with(bad)).unwrap_err(), refused);
+        }
+        let too_much = [most + 1, i64::MAX].map(|bad| checked(&with(bad)).unwrap_err());
+        let burst = |bad| format!("`rate.perKey.burst` must be at most `rate.perKey.count`, 1: it is {bad}");
+        let expected = [most + 1, i64::MAX].map(|bad| if most == 1 { burst(bad) } else { refused.to_owned() });
+        assert_eq!(too_much, expected);
+    }
+    for field in ["concurrency", "rate"] {
+        let refused = checked(&json!({ field: {} })).unwrap_err();
+        assert_eq!(refused, format!("`{field}` must have `total`, `perKey` or both: state one, or leave it out"));
+    }
+}
+
+#[test]
+fn a_queue_has_admission_exactly_if_it_assigns_or_limits() {
+    let rate = json!({"count": 5, "seconds": 1});
+    for (body, has) in [
+        (json!({}), false),
+        (json!({"dispatch": "pull", "fair": false, "acceptTime": 9, "keyBy": "projectId", "delay": 5}), false),
+        (json!({"onSchedulerLoss": "reassign"}), false),
+        (json!({"dispatch": "assign"}), true),
+        (json!({"concurrency": {"total": 5}}), true),
+        (json!({"concurrency": {"perKey": 5}}), true),
+        (json!({"rate": {"total": rate}}), true),
+        (json!({"rate": {"perKey": rate}}), true),
+        (json!({"fair": true}), true),
+    ] {
+        let policy = checked(&body).unwrap();
+        assert_eq!(policy.admission().is_some(), has, "{body}");
+        let again = body.get("dispatch") == Some(&json!("assign")) || body.get("rate").is_some();
+        assert_eq!(policy.waits_again(), again, "{body}");
+    }
+    assert_eq!(Policy::none().admission(), None);
 }
 
 #[test]

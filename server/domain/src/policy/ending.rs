@@ -31,6 +31,10 @@ pub enum Ending {
     Released,
     /// The session that holds the run ended.
     SessionEnded,
+    /// The server that gave out the runs of the queue was replaced, and its policy wants them all to be given out again.
+    SchedulerReplaced,
+    /// The session that the run is assigned to did not accept it in time. No claim ends so: there was none.
+    NotAccepted,
 }
 
 impl Ending {
@@ -39,7 +43,9 @@ impl Ending {
     pub fn outcome(self) -> Outcome {
         match self {
             Self::Reported(report) => report.outcome(),
-            Self::LeaseExpired | Self::TooSlow => Outcome::Exception(ReasonResolved::ClaimExpired),
+            Self::LeaseExpired | Self::TooSlow | Self::SchedulerReplaced | Self::NotAccepted => {
+                Outcome::Exception(ReasonResolved::ClaimExpired)
+            }
             Self::Undelivered | Self::WorkerRemoved | Self::Released | Self::SessionEnded => {
                 Outcome::Exception(ReasonResolved::WorkerShutdown)
             }
@@ -56,7 +62,9 @@ impl Ending {
             | Self::WorkerRemoved
             | Self::TooSlow
             | Self::Released
-            | Self::SessionEnded => Some(ReasonCreated::Retry),
+            | Self::SessionEnded
+            | Self::SchedulerReplaced => Some(ReasonCreated::Retry),
+            Self::NotAccepted => None,
         }
     }
 
@@ -65,8 +73,10 @@ impl Ending {
     pub fn is_loss(self) -> bool {
         match self {
             Self::Reported(report) => report == Report::Exception(ExceptionReason::WorkerShutdown),
-            Self::LeaseExpired | Self::WorkerRemoved | Self::TooSlow | Self::SessionEnded => true,
-            Self::Undelivered | Self::Released => false,
+            Self::LeaseExpired | Self::WorkerRemoved | Self::TooSlow | Self::SessionEnded | Self::SchedulerReplaced => {
+                true
+            }
+            Self::Undelivered | Self::Released | Self::NotAccepted => false,
         }
     }
 
@@ -83,7 +93,9 @@ impl Ending {
                 | Self::WorkerRemoved
                 | Self::TooSlow
                 | Self::Released
-                | Self::SessionEnded => ended.ended_by == self.ended_by(),
+                | Self::SessionEnded
+                | Self::SchedulerReplaced
+                | Self::NotAccepted => ended.ended_by == self.ended_by(),
             }
     }
 
@@ -98,6 +110,8 @@ impl Ending {
             Self::TooSlow => Some(EndedBy::CompleteTime),
             Self::Released => Some(EndedBy::Released),
             Self::SessionEnded => Some(EndedBy::SessionEnded),
+            Self::SchedulerReplaced => Some(EndedBy::SchedulerReplaced),
+            Self::NotAccepted => Some(EndedBy::NotAccepted),
         }
     }
 }
@@ -115,6 +129,8 @@ pub enum Next {
     ForNothingOrRefused,
     /// One follows in the same place for nothing, [`REQUEUES_MAX`] times; then the claim is left to expire.
     Requeued,
+    /// No claim ends so. [`taken_back`] says what follows for a run that is assigned.
+    NotOfAClaim,
 }
 
 impl Next {
@@ -127,6 +143,7 @@ impl Next {
             Self::ForNothingFirst => "200 times for nothing, then while retries are left",
             Self::ForNothingOrRefused => "200 times for nothing, then refused",
             Self::Requeued => "in its place, 5 times for nothing",
+            Self::NotOfAClaim => "cannot be",
         }
     }
 }
@@ -149,7 +166,12 @@ pub fn next(delivery: Delivery, ending: Ending) -> Next {
             Report::Exception(ExceptionReason::IntermittentTask) => Next::ForARetry,
             Report::Exception(ExceptionReason::WorkerShutdown) => after_a_loss(delivery),
         },
-        Ending::LeaseExpired | Ending::WorkerRemoved | Ending::TooSlow | Ending::SessionEnded => after_a_loss(delivery),
+        Ending::LeaseExpired
+        | Ending::WorkerRemoved
+        | Ending::TooSlow
+        | Ending::SessionEnded
+        | Ending::SchedulerReplaced => after_a_loss(delivery),
+        Ending::NotAccepted => Next::NotOfAClaim,
     }
 }
 
@@ -169,8 +191,8 @@ const fn exception(reason: ExceptionReason) -> Ending {
 /// [`Delivery::ALL`].
 pub type Row = (Ending, &'static str, [Next; 3]);
 
-/// Every ending under every delivery.
-pub const TABLE: [Row; 13] = {
+/// Every ending of a claim under every delivery.
+pub const TABLE: [Row; 14] = {
     use Next::{ForARetry, ForNothingFirst, ForNothingOrRefused, Never, Requeued};
     [
         (Ending::Reported(Report::Completed), "reported as completed", [Never; 3]),
@@ -188,6 +210,11 @@ pub const TABLE: [Row; 13] = {
         (Ending::WorkerRemoved, "worker removed", [ForARetry, ForNothingFirst, Never]),
         (Ending::SessionEnded, "session ended", [ForARetry, ForNothingFirst, Never]),
         (Ending::TooSlow, "completeTime over", [ForARetry, ForNothingFirst, Never]),
+        (
+            Ending::SchedulerReplaced,
+            "scheduler replaced; does not end a run at most once",
+            [ForARetry, ForNothingFirst, Never],
+        ),
         (Ending::Released, "released", [ForNothingOrRefused; 3]),
         (Ending::Undelivered, "claim not delivered", [Requeued; 3]),
     ]
@@ -247,6 +274,8 @@ pub enum Refused {
     RequeuesUsedUp,
     /// No run of its task may end for nothing any more: the worker keeps the run.
     FreeRunsUsedUp,
+    /// No claim ends so.
+    NotOfAClaim,
 }
 
 /// What follows when the claim of this run, the task's last, ends so.
@@ -264,11 +293,46 @@ pub fn decide(delivery: Delivery, ending: Ending, run: RunId, had: Allowance) ->
         Next::ForNothingOrRefused => return Err(Refused::FreeRunsUsedUp),
         Next::Requeued if had.requeues < REQUEUES_MAX => Some(Allowance { requeues: had.requeues + 1, ..had }),
         Next::Requeued => return Err(Refused::RequeuesUsedUp),
+        Next::NotOfAClaim => return Err(Refused::NotOfAClaim),
     };
     Ok(match left.filter(|_| run.number() < RUN_LAST) {
         Some(left) => Decision { next: ending.retry(), left },
         None => Decision { next: None, left: had },
     })
+}
+
+/// What becomes of a run that is assigned when it is to be taken back from its session, which has not accepted it. It was not
+/// started, and yet under at-most-once no other worker gets it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TakenBack {
+    /// It waits for another session, and costs nothing.
+    Waits,
+    /// It ends, and the task with it.
+    Ends,
+    /// It stays assigned.
+    Stays,
+    /// No assignment ends so.
+    NotOfAnAssignment,
+}
+
+/// What becomes of a run that is assigned when this happens: every delivery with every ending.
+#[must_use]
+pub fn taken_back(delivery: Delivery, ending: Ending) -> TakenBack {
+    match ending {
+        Ending::NotAccepted | Ending::SessionEnded | Ending::WorkerRemoved => match delivery {
+            Delivery::Retries | Delivery::AtLeastOnce => TakenBack::Waits,
+            Delivery::AtMostOnce => TakenBack::Ends,
+        },
+        Ending::SchedulerReplaced => match delivery {
+            Delivery::Retries | Delivery::AtLeastOnce => TakenBack::Waits,
+            Delivery::AtMostOnce => TakenBack::Stays,
+        },
+        // The worker's own word that it did not begin it.
+        Ending::Released => TakenBack::Waits,
+        Ending::Reported(_) | Ending::LeaseExpired | Ending::TooSlow | Ending::Undelivered => {
+            TakenBack::NotOfAnAssignment
+        }
+    }
 }
 
 /// The retries of a task that is rerun as this run, of `retries` in its definition; none if it had too many runs. Free runs are

@@ -36,8 +36,10 @@ fn the_table_has_every_ending_once_and_is_the_rule() {
         Ending::TooSlow,
         Ending::Released,
         Ending::Undelivered,
+        Ending::SchedulerReplaced,
     ]);
     assert_eq!(endings.len(), TABLE.len());
+    endings.push(Ending::NotAccepted);
     for ending in endings {
         let listed = TABLE.iter().filter(|(listed, ..)| *listed == ending).count();
         // A new ending does not compile before it is added above.
@@ -48,7 +50,9 @@ fn the_table_has_every_ending_once_and_is_the_rule() {
             | Ending::WorkerRemoved
             | Ending::TooSlow
             | Ending::Released
-            | Ending::SessionEnded => 1,
+            | Ending::SessionEnded
+            | Ending::SchedulerReplaced => 1,
+            Ending::NotAccepted => 0,
         };
         assert_eq!(listed, expected, "{ending:?}");
     }
@@ -138,6 +142,31 @@ fn what_a_loss_costs_changes_when_the_free_runs_are_used_up() {
     }
     let lost = decide(Delivery::AtMostOnce, Ending::LeaseExpired, run(0), had(0)).unwrap();
     assert_eq!((lost.next, lost.left.retries_left), (None, 2));
+}
+
+#[test]
+fn a_run_that_is_assigned_is_taken_back_by_delivery_and_by_what_happened() {
+    use TakenBack::{Ends, NotOfAnAssignment, Stays, Waits};
+    let assignments = [
+        (Ending::NotAccepted, [Waits, Waits, Ends]),
+        (Ending::SessionEnded, [Waits, Waits, Ends]),
+        (Ending::WorkerRemoved, [Waits, Waits, Ends]),
+        (Ending::SchedulerReplaced, [Waits, Waits, Stays]),
+        (Ending::Released, [Waits; 3]),
+    ];
+    let endings = TABLE.iter().map(|(ending, ..)| *ending).chain([Ending::NotAccepted]);
+    for ending in endings {
+        let listed = assignments.iter().find(|(listed, _)| *listed == ending);
+        let expected = listed.map_or([NotOfAnAssignment; 3], |(_, expected)| *expected);
+        let found: Vec<TakenBack> = Delivery::ALL.iter().map(|&delivery| taken_back(delivery, ending)).collect();
+        assert_eq!(found, expected, "{ending:?}");
+    }
+    for &delivery in Delivery::ALL {
+        for had in allowances() {
+            let refused = decide(delivery, Ending::NotAccepted, run(0), had);
+            assert_eq!(refused, Err(Refused::NotOfAClaim), "a claim was accepted");
+        }
+    }
 }
 
 #[test]

@@ -21,6 +21,10 @@ pub const BACKOFF_MOST: TimeDelta = TimeDelta::hours(1);
 pub enum Hold {
     /// Its time has not come.
     Delay,
+    /// It waits for admission.
+    Waiting,
+    /// It is assigned to a session that has not accepted it.
+    Assigned,
 }
 
 impl Hold {
@@ -29,6 +33,20 @@ impl Hold {
     pub fn code(self) -> i16 {
         match self {
             Self::Delay => 1,
+            Self::Waiting => 2,
+            Self::Assigned => 3,
+        }
+    }
+
+    /// Why a worker that asks for the run by name does not get it.
+    #[must_use]
+    pub fn sentence(self) -> &'static str {
+        match self {
+            Self::Delay => "It is delayed.",
+            Self::Waiting => {
+                "It waits for admission: a limit of its queue or its key allows no more, or no session is free."
+            }
+            Self::Assigned => "It is assigned to the session of another worker.",
         }
     }
 
@@ -37,6 +55,8 @@ impl Hold {
     pub fn from_code(code: i16) -> Option<Self> {
         match code {
             1 => Some(Self::Delay),
+            2 => Some(Self::Waiting),
+            3 => Some(Self::Assigned),
             _ => None,
         }
     }
@@ -113,7 +133,7 @@ pub fn of_next_run(before: Before, terms: &Terms, now: DateTime<Utc>, deadline: 
     let waited = |wait, by| delayed(Start::After(wait), by, now, deadline);
     let retry_wait = terms.retry_delay.map_or(TimeDelta::zero(), |delay| retry_wait(&delay, before.retry));
     match before.ending {
-        Ending::Undelivered => None,
+        Ending::Undelivered | Ending::NotAccepted => None,
         Ending::Released => stated(before.stated?, DelayedBy::Release),
         Ending::Reported(Report::Exception(ExceptionReason::IntermittentTask)) => match before.stated {
             Some(start) => stated(start, DelayedBy::RetryAfter),
@@ -123,7 +143,8 @@ pub fn of_next_run(before: Before, terms: &Terms, now: DateTime<Utc>, deadline: 
         | Ending::LeaseExpired
         | Ending::WorkerRemoved
         | Ending::SessionEnded
-        | Ending::TooSlow => {
+        | Ending::TooSlow
+        | Ending::SchedulerReplaced => {
             let backoff = backoff(terms.delivery, before.losses);
             if backoff > retry_wait {
                 waited(backoff, DelayedBy::Backoff)

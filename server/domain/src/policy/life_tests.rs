@@ -11,55 +11,133 @@ fn run(number: u16) -> RunId {
     RunId::new(number).unwrap()
 }
 
-fn states(last: RunId) -> [State; 5] {
+const WAITING: Option<Hold> = Some(Hold::Waiting);
+const ASSIGNED: Option<Hold> = Some(Hold::Assigned);
+const HOLDS: [Option<Hold>; 4] = [None, DELAY, WAITING, ASSIGNED];
+
+fn states(last: RunId) -> [State; 7] {
+    let [ready, delayed, waiting, assigned] = HOLDS.map(|hold| State::Pending(last, hold));
     [
         State::Unscheduled,
-        State::Pending(last, None),
-        State::Pending(last, DELAY),
+        ready,
+        delayed,
+        waiting,
+        assigned,
         State::Running(last),
         State::Resolved(last, Outcome::Completed),
     ]
 }
 
-/// Every state with every event, under every delivery, and which rule refuses it.
-#[test]
-fn every_pair_of_state_and_event_has_its_answer() {
+/// The rule that refuses it, of each state in the order of [`states`].
+type Refusals = [Option<Refusal>; 7];
+
+/// Every event that names the last run, and which rule refuses it; that of a run that is assigned at most once is apart.
+fn table(r: RunId) -> Vec<(Event, Refusals)> {
     use lifecycle::Refusal::*;
-    let r = run(1);
     let life = |refusal| Some(Refusal::Life(refusal));
-    let wrong_run = |named: RunId| {
-        let refusal = if named < r { NotTheLastRun } else { NoSuchRun };
-        [life(NoSuchRun), life(refusal), life(refusal), life(refusal), life(refusal)]
+    let (scheduled, resolved, none) = (life(AlreadyScheduled), life(AlreadyResolved), life(NoSuchRun));
+    let (claimed, not_claimed, held) = (life(AlreadyClaimed), life(NotClaimed), Some(Refusal::Held));
+    let pending = |refused: [Option<Refusal>; 4]| {
+        let [ready, delayed, waiting, assigned] = refused;
+        [none, ready, delayed, waiting, assigned, claimed, resolved]
     };
-    let (scheduled, resolved) = (life(AlreadyScheduled), life(AlreadyResolved));
-    let (claimed, not_claimed) = (life(AlreadyClaimed), life(NotClaimed));
-    // Unscheduled, pending, delayed, running, resolved.
-    let mut table: Vec<(Event, [Option<Refusal>; 5])> = vec![
-        (Event::Schedule(None), [None, scheduled, scheduled, scheduled, resolved]),
-        (Event::Schedule(DELAY), [None, scheduled, scheduled, scheduled, resolved]),
-        (Event::Rerun { retries: 5 }, [None, scheduled, scheduled, scheduled, None]),
-        (Event::Cancel, [None, None, None, None, resolved]),
-        (Event::DeadlinePassed, [None, None, None, None, resolved]),
-        (Event::Ready(r), [life(NoSuchRun), None, None, claimed, resolved]),
-        (Event::Claim(r), [life(NoSuchRun), None, Some(Refusal::Held), claimed, resolved]),
-        (Event::Reclaim(r), [life(NoSuchRun), not_claimed, not_claimed, None, resolved]),
+    let s = scheduled;
+    let mut table: Vec<(Event, Refusals)> = vec![
+        (Event::Cancel, [None, None, None, None, None, None, resolved]),
+        (Event::DeadlinePassed, [None, None, None, None, None, None, resolved]),
+        (Event::Ready(r), pending([None, None, None, held])),
+        (Event::Hold(r, Hold::Delay), pending([held; 4])),
+        (Event::Hold(r, Hold::Waiting), pending([None, None, held, None])),
+        (Event::Hold(r, Hold::Assigned), pending([held, held, None, held])),
+        (Event::Claim(r), pending([None, held, held, held])),
+        (Event::Accept(r), pending([None, held, held, None])),
+        (Event::Reclaim(r), [none, not_claimed, not_claimed, not_claimed, not_claimed, None, resolved]),
     ];
-    for (ending, ..) in TABLE {
-        for hold in [None, DELAY] {
-            let refusals = [life(NoSuchRun), not_claimed, not_claimed, None, resolved];
+    for hold in HOLDS {
+        table.push((Event::Schedule(hold), [None, s, s, s, s, s, resolved]));
+        table.push((Event::Rerun { retries: 5, hold }, [None, s, s, s, s, s, None]));
+        for (ending, ..) in TABLE {
+            let refusals = [none, not_claimed, not_claimed, not_claimed, not_claimed, None, resolved];
             table.push((Event::End(r, ending, hold), refusals));
         }
     }
+    let no_claim = [none, not_claimed, not_claimed, not_claimed, not_claimed, claimed, resolved];
+    table.push((Event::End(r, Ending::NotAccepted, None), no_claim));
+    for (ending, ..) in TABLE {
+        let may = match ending {
+            Ending::SessionEnded | Ending::WorkerRemoved | Ending::SchedulerReplaced | Ending::Released => None,
+            Ending::Reported(_)
+            | Ending::LeaseExpired
+            | Ending::TooSlow
+            | Ending::Undelivered
+            | Ending::NotAccepted => not_claimed,
+        };
+        table.push((Event::TakenBack(r, ending), pending([not_claimed, not_claimed, not_claimed, may])));
+    }
+    table.push((Event::TakenBack(r, Ending::NotAccepted), pending([not_claimed, not_claimed, not_claimed, None])));
+    table
+}
+
+/// Every state with every event, under every delivery, and which rule refuses it.
+#[test]
+fn every_pair_of_state_and_event_has_its_answer() {
+    use lifecycle::Refusal::{NoSuchRun, NotTheLastRun};
+    let r = run(1);
+    let mut table = table(r);
     for named in [run(0), run(2)] {
-        table.extend([Event::Ready(named), Event::Claim(named), Event::Reclaim(named)].map(|e| (e, wrong_run(named))));
-        table.extend(TABLE.map(|(ending, ..)| (Event::End(named, ending, None), wrong_run(named))));
+        let other = Some(Refusal::Life(if named < r { NotTheLastRun } else { NoSuchRun }));
+        let refusals = [Some(Refusal::Life(NoSuchRun)), other, other, other, other, other, other];
+        table.extend(
+            [Event::Ready(named), Event::Claim(named), Event::Accept(named), Event::Reclaim(named)]
+                .map(|event| (event, refusals)),
+        );
+        table.extend([Hold::Delay, Hold::Waiting, Hold::Assigned].map(|to| (Event::Hold(named, to), refusals)));
+        table.extend(TABLE.map(|(ending, ..)| (Event::End(named, ending, None), refusals)));
+        table.extend(TABLE.map(|(ending, ..)| (Event::TakenBack(named, ending), refusals)));
     }
     for (event, refusals) in table {
         for (state, refusal) in states(r).into_iter().zip(refusals) {
             for &delivery in Delivery::ALL {
                 let found = apply(Life { state, delivery, left: LEFT }, event).err();
-                assert_eq!(found, refusal, "{state:?} with {event:?}");
+                let stays = delivery == Delivery::AtMostOnce
+                    && state == State::Pending(r, ASSIGNED)
+                    && event == Event::TakenBack(r, Ending::SchedulerReplaced);
+                let refusal = if stays { Some(Refusal::Held) } else { refusal };
+                assert_eq!(found, refusal, "{state:?} with {event:?} under {delivery}");
             }
+        }
+    }
+}
+
+/// What admission and sessions do with a pending run makes and ends none, but for a run that may not be given to another worker.
+#[test]
+fn a_run_waits_is_assigned_and_is_taken_back() {
+    for &delivery in Delivery::ALL {
+        let life = |hold| Life { state: State::Pending(run(1), hold), delivery, left: LEFT };
+        for (from, event, to) in [
+            (None, Event::Hold(run(1), Hold::Waiting), WAITING),
+            (DELAY, Event::Hold(run(1), Hold::Waiting), WAITING),
+            (WAITING, Event::Hold(run(1), Hold::Assigned), ASSIGNED),
+            (ASSIGNED, Event::Hold(run(1), Hold::Waiting), WAITING),
+            (WAITING, Event::Ready(run(1)), None),
+            (DELAY, Event::Ready(run(1)), None),
+        ] {
+            assert_eq!(apply(life(from), event), Ok(Step { life: life(to), ended: None, made: None }));
+        }
+        let accepted = apply(life(ASSIGNED), Event::Accept(run(1))).unwrap();
+        assert_eq!(accepted.life, Life { state: State::Running(run(1)), ..life(None) });
+        for ending in [Ending::NotAccepted, Ending::SessionEnded, Ending::WorkerRemoved] {
+            let step = apply(life(ASSIGNED), Event::TakenBack(run(1), ending)).unwrap();
+            let outcome = ending.outcome();
+            let expected = match delivery {
+                Delivery::Retries | Delivery::AtLeastOnce => Step { life: life(WAITING), ended: None, made: None },
+                Delivery::AtMostOnce => Step {
+                    life: Life { state: State::Resolved(run(1), outcome), ..life(None) },
+                    ended: Some((run(1), outcome)),
+                    made: None,
+                },
+            };
+            assert_eq!(step, expected);
         }
     }
 }
@@ -67,7 +145,7 @@ fn every_pair_of_state_and_event_has_its_answer() {
 #[test]
 fn a_run_that_is_made_is_held_exactly_if_it_is_to_be() {
     let life = |state| Life { state, delivery: Delivery::AtLeastOnce, left: LEFT };
-    for hold in [None, DELAY] {
+    for hold in HOLDS {
         let scheduled = apply(life(State::Unscheduled), Event::Schedule(hold)).unwrap();
         assert_eq!(scheduled.life.state, State::Pending(run(0), hold));
         let lost = apply(life(State::Running(run(0))), Event::End(run(0), Ending::LeaseExpired, hold)).unwrap();
@@ -75,20 +153,21 @@ fn a_run_that_is_made_is_held_exactly_if_it_is_to_be() {
         let done =
             apply(life(State::Running(run(0))), Event::End(run(0), Ending::Reported(Report::Completed), hold)).unwrap();
         assert_eq!(done.life.state, State::Resolved(run(0), Outcome::Completed));
-        let ready = apply(life(State::Pending(run(0), hold)), Event::Ready(run(0))).unwrap();
-        assert_eq!(ready.life, life(State::Pending(run(0), None)));
-        assert_eq!((ready.ended, ready.made), (None, None));
+        if hold != ASSIGNED {
+            let ready = apply(life(State::Pending(run(0), hold)), Event::Ready(run(0))).unwrap();
+            assert_eq!(ready.life, life(State::Pending(run(0), None)));
+            assert_eq!((ready.ended, ready.made), (None, None));
+        }
         let canceled = apply(life(State::Pending(run(0), hold)), Event::Cancel).unwrap();
         let outcome = Outcome::Exception(ReasonResolved::Canceled);
         assert_eq!(canceled.life.state, State::Resolved(run(0), outcome));
     }
-    let rerun = apply(
-        Life { left: Allowance { losses: 7, ..LEFT }, ..life(State::Resolved(run(0), Outcome::Failed)) },
-        Event::Rerun { retries: 3 },
-    )
-    .unwrap();
-    assert_eq!(rerun.life.state, State::Pending(run(1), None), "a delay is not for reruns");
-    assert_eq!((rerun.life.left.losses, rerun.life.left.retries_left), (0, 3));
+    let failed = Life { left: Allowance { losses: 7, ..LEFT }, ..life(State::Resolved(run(0), Outcome::Failed)) };
+    for hold in [None, WAITING] {
+        let rerun = apply(failed, Event::Rerun { retries: 3, hold }).unwrap();
+        assert_eq!(rerun.life.state, State::Pending(run(1), hold));
+        assert_eq!((rerun.life.left.losses, rerun.life.left.retries_left), (0, 3));
+    }
 }
 
 #[test]
@@ -99,9 +178,9 @@ fn a_task_with_many_free_runs_can_be_rerun_and_keeps_its_bounds() {
         delivery: Delivery::AtLeastOnce,
         left: spent,
     };
-    let step = apply(life(248), Event::Rerun { retries: 5 }).unwrap();
+    let step = apply(life(248), Event::Rerun { retries: 5, hold: None }).unwrap();
     assert_eq!((step.life.left.retries_left, step.made), (0, Some((run(249), ReasonCreated::Rerun))));
-    let used_up = apply(life(249), Event::Rerun { retries: 5 });
+    let used_up = apply(life(249), Event::Rerun { retries: 5, hold: None });
     assert_eq!(used_up, Err(Refusal::Life(lifecycle::Refusal::RunsUsedUp)));
     let running = Life { state: State::Running(run(249)), ..step.life };
     let released = apply(running, Event::End(run(249), Ending::Released, None));
@@ -110,15 +189,19 @@ fn a_task_with_many_free_runs_can_be_rerun_and_keeps_its_bounds() {
 
 fn any_event() -> impl Strategy<Value = Event> {
     let named = (0_u16..10).prop_map(run);
-    let hold = prop_oneof![Just(None), Just(DELAY)];
+    let hold = prop::sample::select(&HOLDS[..]);
+    let to = prop::sample::select(&[Hold::Delay, Hold::Waiting, Hold::Assigned][..]);
     let ending = prop::sample::select(&TABLE[..]).prop_map(|(ending, ..)| ending);
     prop_oneof![
         1 => hold.clone().prop_map(Event::Schedule),
-        1 => (0_u16..4).prop_map(|retries| Event::Rerun { retries }),
+        1 => (0_u16..4, hold.clone()).prop_map(|(retries, hold)| Event::Rerun { retries, hold }),
         1 => Just(Event::Cancel),
         1 => Just(Event::DeadlinePassed),
         4 => named.clone().prop_map(Event::Ready),
+        4 => (named.clone(), to).prop_map(|(run, to)| Event::Hold(run, to)),
         6 => named.clone().prop_map(Event::Claim),
+        4 => named.clone().prop_map(Event::Accept),
+        2 => (named.clone(), ending.clone()).prop_map(|(run, ending)| Event::TakenBack(run, ending)),
         2 => named.clone().prop_map(Event::Reclaim),
         8 => (named, ending, hold).prop_map(|(run, ending, hold)| Event::End(run, ending, hold)),
     ]
@@ -139,6 +222,12 @@ proptest! {
             if let Event::Claim(number) = event {
                 prop_assert!(!claimed.contains(&number));
                 prop_assert_eq!(life.state, State::Pending(number, None));
+                claimed.push(number);
+            }
+            if let Event::Accept(number) = event {
+                prop_assert!(!claimed.contains(&number));
+                let is_given = [None, ASSIGNED].map(|hold| State::Pending(number, hold)).contains(&life.state);
+                prop_assert!(is_given, "accepted in {:?}", life.state);
                 claimed.push(number);
             }
             if let Some((number, _)) = step.ended {
@@ -176,7 +265,7 @@ fn without_policies_it_is_the_life_cycle() {
             let life = Life { state, delivery: Delivery::Retries, left };
             let mut events = vec![
                 (Event::Schedule(None), Plain::Schedule),
-                (Event::Rerun { retries: 4 }, Plain::Rerun { retries: 4 }),
+                (Event::Rerun { retries: 4, hold: None }, Plain::Rerun { retries: 4 }),
                 (Event::Cancel, Plain::Cancel),
                 (Event::DeadlinePassed, Plain::DeadlinePassed),
             ];

@@ -38,6 +38,12 @@ use super::create::Unacceptable;
 /// Characters of a reason that people give.
 pub const REASON_CHARS_MAX: usize = 255;
 
+/// A number within its range, both ends included.
+fn number(field: &str, value: i64, least: u32, most: i64) -> Result<u32, Unacceptable> {
+    let out = || Unacceptable::Rule(format!("`{field}` must be from {least} to {most}"));
+    u32::try_from(value).ok().filter(|number| *number >= least && value <= most).ok_or_else(out)
+}
+
 /// A number of whole seconds within its range, both ends included.
 fn seconds(field: &str, value: i64, least: i64, most: i64) -> Result<TimeDelta, Unacceptable> {
     if (least..=most).contains(&value) {

@@ -5,23 +5,32 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use tenure_api::bodies::CreateTaskRequest;
 use tenure_api::dates::Timestamp;
-use tenure_api::policy::TaskOptions;
+use tenure_api::ids::{WorkerGroup, WorkerId};
+use tenure_api::policy::{PreferredWorker as PreferredWorkerOnWire, TaskOptions};
 use tenure_api::states::Delivery;
 
-use super::document::{COMPLETE_TIME_MAX, Neutral, RetryDelay, not_built};
+use super::document::{COMPLETE_TIME_MAX, FieldToCome, RetryDelay, not_built};
 use super::hold::Start;
 use super::seconds;
 use crate::create::Unacceptable;
 
 /// The longest `delay` that a task, or the release of a run, may have, in seconds: 366 days.
 pub const TASK_DELAY_MAX: i64 = 31_622_400;
+/// Characters of a `key`.
+pub const KEY_CHARS_MAX: usize = 255;
+/// The longest that a run waits for the worker that its task prefers, in seconds.
+pub const WORKER_WAIT_MAX: i64 = 3_600;
 /// Where options stand in a definition.
 pub const IN_EXTRA: &str = "extra.tenure";
 /// Where options stand in a submission.
 pub const BESIDE: &str = "options";
 
+/// The options that are not built yet: each is refused unless it changes nothing. What is built is taken out here, and its
+/// `#[schema(ignore)]` in the body.
+const NOT_BUILT: [&str; 2] = ["unique", "onDuplicate"];
+
 /// The options of a task, checked. What is absent is as the queue's policy says.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Options {
     /// When its first run is ready.
     pub start: Option<Start>,
@@ -31,6 +40,21 @@ pub struct Options {
     pub complete_time: Option<TimeDelta>,
     /// How long the next run is held after a failure that is tried again.
     pub retry_delay: Option<RetryDelay>,
+    /// What limits and turns go by, where the queue's `keyBy` is `key`.
+    pub key: Option<String>,
+    /// The worker that is to have a run, where the queue assigns them.
+    pub worker: Option<PreferredWorker>,
+}
+
+/// The worker that a run waits for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PreferredWorker {
+    /// Its group.
+    pub worker_group: WorkerGroup,
+    /// The worker within it.
+    pub worker_id: WorkerId,
+    /// How long, from when the run begins to wait.
+    pub wait: TimeDelta,
 }
 
 /// A scope that options need beside that of creating the task.
@@ -50,26 +74,38 @@ impl Options {
 
     /// Checks options that stand there.
     pub fn from_request(place: &str, sent: &TaskOptions) -> Result<Self, Unacceptable> {
-        let TaskOptions { delay, not_before, delivery, complete_time, retry_delay, key, unique, on_duplicate, worker } =
-            sent;
+        for (name, neutral, is_neutral) in options_to_come(sent) {
+            if NOT_BUILT.contains(&name) && is_neutral == Some(false) {
+                return Err(not_built(&format!("{place}.{name}"), neutral));
+            }
+        }
+        Self::checked(place, sent)
+    }
+
+    /// The same with the options that are not built yet.
+    pub(super) fn checked(place: &str, sent: &TaskOptions) -> Result<Self, Unacceptable> {
+        let TaskOptions {
+            delay,
+            not_before,
+            delivery,
+            complete_time,
+            retry_delay,
+            key,
+            unique: _,
+            on_duplicate: _,
+            worker,
+        } = sent;
         let field = |name: &str| format!("{place}.{name}");
-        let options = Self {
+        Ok(Self {
             start: start(place, *delay, not_before.map(Timestamp::time))?,
             delivery: *delivery,
             complete_time: complete_time
                 .map(|value| seconds(&field("completeTime"), value, 0, COMPLETE_TIME_MAX))
                 .transpose()?,
             retry_delay: retry_delay.map(|sent| RetryDelay::from_request(&field("retryDelay"), sent)).transpose()?,
-        };
-        for (name, neutral, value) in [
-            ("key", Neutral::Nothing, key),
-            ("unique", Neutral::Nothing, unique),
-            ("onDuplicate", Neutral::Word("reject"), on_duplicate),
-            ("worker", Neutral::Nothing, worker),
-        ] {
-            not_built(&field(name), neutral, value.as_ref())?;
-        }
-        Ok(options)
+            key: key.as_deref().map(|sent| key_of(&field("key"), sent)).transpose()?,
+            worker: worker.as_ref().map(|sent| preferred(&field("worker"), sent)).transpose()?,
+        })
     }
 
     /// Whether they say nothing, so that the task is as one without options.
@@ -78,12 +114,52 @@ impl Options {
         *self == Self::default()
     }
 
-    /// The scope that they need: who may create tasks may not thereby decide what a lost worker costs.
+    /// The scope that they need: who may create tasks may not thereby decide what a lost worker costs, nor which worker works.
     #[must_use]
     pub fn needs(&self) -> Needs {
-        let Self { start: _, delivery, complete_time: _, retry_delay: _ } = self;
-        if delivery.is_some() { Needs::TaskOptions } else { Needs::Nothing }
+        let Self { start: _, delivery, complete_time: _, retry_delay: _, key: _, worker } = self;
+        if delivery.is_some() || worker.is_some() { Needs::TaskOptions } else { Needs::Nothing }
     }
+}
+
+/// The options that are not built yet, or were built after the others.
+fn options_to_come(sent: &TaskOptions) -> [FieldToCome; 4] {
+    let TaskOptions {
+        delay: _,
+        not_before: _,
+        delivery: _,
+        complete_time: _,
+        retry_delay: _,
+        key,
+        unique,
+        on_duplicate,
+        worker,
+    } = sent;
+    let is_reject = on_duplicate.as_ref().map(|value| value.as_str() == Some("reject"));
+    [
+        ("key", None, key.as_ref().map(|_| false)),
+        ("unique", None, unique.as_ref().map(|_| false)),
+        ("onDuplicate", Some("\"reject\""), is_reject),
+        ("worker", None, worker.as_ref().map(|_| false)),
+    ]
+}
+
+fn key_of(field: &str, sent: &str) -> Result<String, Unacceptable> {
+    if sent.is_empty() || sent.chars().count() > KEY_CHARS_MAX {
+        return Err(Unacceptable::Rule(format!("`{field}` must have from 1 to {KEY_CHARS_MAX} characters")));
+    }
+    if sent.contains('\0') {
+        return Err(Unacceptable::Rule(format!("`{field}` must not contain the character U+0000")));
+    }
+    Ok(sent.to_owned())
+}
+
+fn preferred(field: &str, sent: &PreferredWorkerOnWire) -> Result<PreferredWorker, Unacceptable> {
+    Ok(PreferredWorker {
+        worker_group: sent.worker_group.clone(),
+        worker_id: sent.worker_id.clone(),
+        wait: seconds(&format!("{field}.wait"), sent.wait, 0, WORKER_WAIT_MAX)?,
+    })
 }
 
 /// A delay or a date before which nothing may start; not both.

@@ -26,7 +26,7 @@ fn options_are_found_where_they_are_and_nowhere_else() {
     assert_eq!(Options::in_extra(None), Ok(None));
     let delayed = Options { start: Some(Start::After(TimeDelta::seconds(5))), ..Options::default() };
     for extra in [r#"{"tenure":{"delay":5}}"#, r#"{"a": [1.50], "\u0074enure" : { "delay" : 5.0 } }"#] {
-        assert_eq!(Options::in_extra(Some(&raw(extra))), Ok(Some(delayed)), "{extra}");
+        assert_eq!(Options::in_extra(Some(&raw(extra))), Ok(Some(delayed.clone())), "{extra}");
     }
     assert!(options(&json!({})).unwrap().is_empty() && !delayed.is_empty());
 }
@@ -67,9 +67,7 @@ fn a_refusal_names_the_option_and_what_to_change() {
             "InputError",
             "`extra.tenure.delay` and `extra.tenure.notBefore` must not both be given: leave one out",
         ),
-        (json!({"key": "k"}), "InputError", "`extra.tenure.key` is not built yet: leave it out"),
         (json!({"unique": "u"}), "InputError", "`extra.tenure.unique` is not built yet: leave it out"),
-        (json!({"worker": {}}), "InputError", "`extra.tenure.worker` is not built yet: leave it out"),
         (
             json!({"onDuplicate": "queue"}),
             "InputError",
@@ -84,12 +82,45 @@ fn a_refusal_names_the_option_and_what_to_change() {
         (json!({"notBefore": "soon"}), "`extra.tenure.notBefore`: "),
         (json!({"delivery": "sometimes"}), "`extra.tenure.delivery`: "),
         (json!({"retryDelay": {"first": null}}), "`extra.tenure.retryDelay.first`: "),
+        (json!({"key": 5}), "`extra.tenure.key`: "),
+        (json!({"worker": {}}), "`extra.tenure.worker"),
+        (json!({"worker": {"workerGroup": "g", "workerId": "", "wait": 1}}), "`extra.tenure.worker.workerId`: "),
         (json!({"copyOf": "x"}), "`extra.tenure.copyOf`: unknown field"),
     ] {
         let (code, message) = options(&tenure).unwrap_err();
         assert_eq!(code, "InputValidationError");
         assert!(message.starts_with(path), "{tenure}: {message}");
     }
+}
+
+#[test]
+fn a_key_and_a_preferred_worker_are_read_with_their_limits() {
+    let checked = |tenure: Value| {
+        let sent: TaskOptions = serde_json::from_value(tenure).unwrap();
+        Options::checked("options", &sent).map_err(refused)
+    };
+    let worker = |wait: i64| json!({"worker": {"workerGroup": "g", "workerId": "w", "wait": wait}});
+    for wait in [0, 3_600] {
+        let read = checked(worker(wait)).unwrap();
+        let preferred = read.worker.clone().unwrap();
+        assert_eq!((preferred.worker_group.as_str(), preferred.worker_id.as_str()), ("g", "w"));
+        assert_eq!((preferred.wait, read.needs()), (TimeDelta::seconds(wait), Needs::TaskOptions));
+        assert!(!read.is_empty());
+    }
+    for wait in [-1, 3_601, i64::MAX] {
+        let message = "`options.worker.wait` must be from 0 to 3600 seconds".to_owned();
+        assert_eq!(checked(worker(wait)).unwrap_err(), ("InputError", message));
+    }
+    for key in ["k", " ", "\u{e9}", &"\u{e9}".repeat(255)] {
+        let read = checked(json!({ "key": key })).unwrap();
+        assert_eq!((read.key.as_deref(), read.needs(), read.is_empty()), (Some(key), Needs::Nothing, false));
+    }
+    for key in ["", &"k".repeat(256)] {
+        let message = "`options.key` must have from 1 to 255 characters".to_owned();
+        assert_eq!(checked(json!({ "key": key })).unwrap_err(), ("InputError", message));
+    }
+    let message = "`options.key` must not contain the character U+0000".to_owned();
+    assert_eq!(checked(json!({"key": "a\u{0}"})).unwrap_err(), ("InputError", message));
 }
 
 #[test]

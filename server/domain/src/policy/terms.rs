@@ -20,6 +20,8 @@ pub struct Terms {
     pub retry_delay: Option<RetryDelay>,
     /// When the first run is ready.
     pub start: Start,
+    /// Whether the next run waits for admission again.
+    pub waits_again: bool,
 }
 
 impl Terms {
@@ -33,6 +35,7 @@ impl Terms {
             own_complete_time: options.complete_time.is_some(),
             retry_delay: options.retry_delay.or(policy.retry_delay).filter(|delay| !delay.is_none()),
             start: options.start.unwrap_or(Start::After(policy.delay)),
+            waits_again: policy.waits_again(),
         }
     }
 
@@ -43,6 +46,7 @@ impl Terms {
             delivery: self.delivery,
             retry_delay: self.retry_delay.is_some(),
             own_complete_time: self.own_complete_time,
+            waits_again: self.waits_again,
             delayed: delayed.unwrap_or(DelayedBy::Delay),
         }
     }
@@ -62,7 +66,7 @@ impl Terms {
 /// What is stamped on a run, so that statements need no policy to end it: `pending.traits` and `claims.traits`.
 ///
 /// ```text
-/// bits 0–1 delivery · 2 retryDelay · 3 a completeTime of its own · 4 (the next run waits for admission again) · 5–7 why it is delayed
+/// bits 0–1 delivery · 2 retryDelay · 3 a completeTime of its own · 4 the next run waits for admission again · 5–7 why it is delayed
 /// ```
 ///
 /// The last are read only of a run that is held by a delay. None in the database is all zero.
@@ -74,6 +78,8 @@ pub struct Traits {
     pub retry_delay: bool,
     /// Whether the task has a completeTime of its own.
     pub own_complete_time: bool,
+    /// Whether the next run waits for admission again, and does not keep the slot of this one.
+    pub waits_again: bool,
     /// Why the run is delayed, if it is.
     pub delayed: DelayedBy,
 }
@@ -85,14 +91,21 @@ impl Traits {
     pub const RETRY_DELAY: i16 = 1 << 2;
     /// The bit of a completeTime of the task's own.
     pub const OWN_COMPLETE_TIME: i16 = 1 << 3;
+    /// The bit of a next run that waits for admission again.
+    pub const WAITS_AGAIN: i16 = 1 << 4;
     /// How far the bits of the reason of a delay are shifted.
     pub const DELAYED_SHIFT: u32 = 5;
     /// The bits of the reason of a delay.
     pub const DELAYED: i16 = 0b111 << Self::DELAYED_SHIFT;
 
     /// The traits of a run in a queue without a policy, of a task without options.
-    pub const NONE: Self =
-        Self { delivery: Delivery::Retries, retry_delay: false, own_complete_time: false, delayed: DelayedBy::Delay };
+    pub const NONE: Self = Self {
+        delivery: Delivery::Retries,
+        retry_delay: false,
+        own_complete_time: false,
+        waits_again: false,
+        delayed: DelayedBy::Delay,
+    };
 
     /// The number that the database stores; none for what needs none.
     #[must_use]
@@ -101,6 +114,7 @@ impl Traits {
         let code = self.delivery.code()
             | bit(self.retry_delay, Self::RETRY_DELAY)
             | bit(self.own_complete_time, Self::OWN_COMPLETE_TIME)
+            | bit(self.waits_again, Self::WAITS_AGAIN)
             | self.delayed.code() << Self::DELAYED_SHIFT;
         (code != 0).then_some(code)
     }
@@ -109,13 +123,15 @@ impl Traits {
     #[must_use]
     pub fn from_code(code: Option<i16>) -> Option<Self> {
         let code = code.unwrap_or(0);
-        if code & !(Self::DELIVERY | Self::RETRY_DELAY | Self::OWN_COMPLETE_TIME | Self::DELAYED) != 0 {
+        let known = Self::DELIVERY | Self::RETRY_DELAY | Self::OWN_COMPLETE_TIME | Self::WAITS_AGAIN | Self::DELAYED;
+        if code & !known != 0 {
             return None;
         }
         Some(Self {
             delivery: Delivery::from_code(code & Self::DELIVERY)?,
             retry_delay: code & Self::RETRY_DELAY != 0,
             own_complete_time: code & Self::OWN_COMPLETE_TIME != 0,
+            waits_again: code & Self::WAITS_AGAIN != 0,
             delayed: DelayedBy::from_code((code & Self::DELAYED) >> Self::DELAYED_SHIFT)?,
         })
     }
@@ -123,7 +139,7 @@ impl Traits {
 
 #[cfg(test)]
 mod tests {
-    use super::super::document::tests::policy;
+    use super::super::document::tests::{checked, policy};
     use super::*;
     use serde_json::{Value, json};
     use tenure_api::policy::TaskOptions;
@@ -164,6 +180,14 @@ mod tests {
         ] {
             assert_eq!(Terms::of(&whole, &options(&option)), expected, "{option}");
         }
+        for (policy, expected) in [
+            (json!({"dispatch": "assign"}), true),
+            (json!({"rate": {"perKey": {"count": 1, "seconds": 1}}}), true),
+            (json!({"concurrency": {"total": 1, "perKey": 1}, "fair": true}), false),
+        ] {
+            let terms = Terms::of(&checked(&policy).unwrap(), &Options::default());
+            assert_eq!((terms.waits_again, terms.traits(None).waits_again), (expected, expected), "{policy}");
+        }
         let plain = Terms::of(&Policy::none(), &Options::default());
         assert_eq!(plain.traits(None), Traits::NONE);
         assert_eq!((plain.start, plain.complete_time, plain.retry_delay), (Start::After(seconds(0)), None, None));
@@ -193,8 +217,9 @@ mod tests {
         let mut seen = std::collections::BTreeSet::new();
         for &delivery in Delivery::ALL {
             for &delayed in DelayedBy::ALL {
-                for (retry_delay, own_complete_time) in [(false, false), (false, true), (true, false), (true, true)] {
-                    let traits = Traits { delivery, retry_delay, own_complete_time, delayed };
+                for bits in 0..8 {
+                    let [retry_delay, own_complete_time, waits_again] = [1, 2, 4].map(|bit| bits & bit != 0);
+                    let traits = Traits { delivery, retry_delay, own_complete_time, waits_again, delayed };
                     assert!(seen.insert(traits.code()));
                     assert_eq!(Traits::from_code(traits.code()), Some(traits));
                 }

@@ -48,7 +48,9 @@ pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
         report.done += slice.settled;
         report.lost_race += slice.found - slice.settled;
         if !slice.scheduled.is_empty() {
-            engine.notifiers.apply(Effects::claimable(slice.scheduled.into_iter().filter_map(Scheduled::claimable)));
+            let admission = slice.scheduled.iter().map(|scheduled| scheduled.queue).collect();
+            let claimable = Effects::claimable(slice.scheduled.into_iter().filter_map(Scheduled::claimable));
+            engine.notifiers.apply(Effects { admission, ..claimable });
         }
         let more = slice.full && slice.settled > 0;
         if !more || Instant::now() > until {

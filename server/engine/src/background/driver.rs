@@ -72,12 +72,20 @@ impl Driver {
     fn pause_after(&self, report: PassReport) -> Duration {
         match self.pass.pace {
             Pace::Due | Pace::Sessions if report.done > 0 => Duration::ZERO,
-            Pace::Dependencies(least) | Pace::Groups(least) if report.done + report.lost_race > 0 => least,
+            Pace::Dependencies(least) | Pace::Groups(least) | Pace::Admission(least)
+                if report.done + report.lost_race > 0 =>
+            {
+                least
+            }
             Pace::InSlices(_) if report.done as i64 >= SLICE => Duration::ZERO,
             Pace::Every(interval) | Pace::InSlices(interval) | Pace::Facts(interval) => interval,
-            Pace::Due | Pace::Dependencies(_) | Pace::Groups(_) if self.engine.notifiers.is_active() => ACTIVE,
+            Pace::Due | Pace::Dependencies(_) | Pace::Groups(_) | Pace::Admission(_)
+                if self.engine.notifiers.is_active() =>
+            {
+                ACTIVE
+            }
             Pace::Sessions if self.engine.sessions.activity.any() => ACTIVE,
-            Pace::Due | Pace::Sessions | Pace::Dependencies(_) | Pace::Groups(_) => IDLE,
+            Pace::Due | Pace::Sessions | Pace::Dependencies(_) | Pace::Groups(_) | Pace::Admission(_) => IDLE,
         }
     }
 
@@ -92,6 +100,10 @@ impl Driver {
                 Pace::Dependencies(least) => {
                     tokio::time::sleep(least).await;
                     self.engine.notifiers.dependencies().await;
+                }
+                Pace::Admission(least) => {
+                    tokio::time::sleep(least).await;
+                    self.engine.notifiers.admission().await;
                 }
                 Pace::Groups(least) => {
                     tokio::time::sleep(least).await;

@@ -2,6 +2,8 @@
 //! servers may run each. [`PASSES`] is the one list of them: the driver, the manual clock, the metrics and the table in
 //! docs/operating.md follow it.
 
+pub mod accept;
+pub mod admission;
 pub mod artifacts;
 pub mod blobs;
 pub mod claims;

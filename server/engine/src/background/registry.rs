@@ -6,9 +6,9 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use super::{
-    PassReport, artifacts, blobs, claims, clocks, counters, deadlines, dependencies, events, expiry, facts, groups,
-    holds, idempotency, live_logs, low_water_marks, messages, pauses, purge_cache, refile, registrations, removals,
-    replication, servers, sessions, slow, workers,
+    PassReport, accept, admission, artifacts, blobs, claims, clocks, counters, deadlines, dependencies, events, expiry,
+    facts, groups, holds, idempotency, live_logs, low_water_marks, messages, pauses, purge_cache, refile,
+    registrations, removals, replication, servers, sessions, slow, workers,
 };
 use crate::engine::Engine;
 
@@ -23,6 +23,8 @@ pub enum Pace {
     Dependencies(Duration),
     /// When tasks were resolved, but not more often than this.
     Groups(Duration),
+    /// When a run waits for admission or an admitted one has ended, but not more often than this.
+    Admission(Duration),
     /// At a steady pace, and when a fact was changed.
     Facts(Duration),
     /// At a steady pace.
@@ -68,6 +70,8 @@ const PURGING: Pace = Pace::InSlices(Duration::from_secs(5));
 /// The least time from one start of the dependency pass to the next: it delays a dependent by that much at most, and makes
 /// larger batches under load.
 const DEPENDENCIES: Pace = Pace::Dependencies(Duration::from_millis(20));
+/// The same for admission.
+const ADMISSION: Pace = Pace::Admission(Duration::from_millis(5));
 /// The same for the groups pass, whose events no request waits for.
 const GROUPS: Pace = Pace::Groups(Duration::from_millis(250));
 /// How often queues are looked for whose policy was changed.
@@ -100,7 +104,10 @@ pub static PASSES: &[Pass] = passes! {
     "deadlines", Pace::Due, Waits, deadlines::pass;
     // After the deadlines, so that no run is ready whose task ends.
     "holds", Pace::Due, Waits, holds::pass;
+    "accept", Pace::Due, Waits, accept::pass;
     "messages", Pace::Due, Waits, messages::pass;
+    // After what ends claims and delays.
+    "admission", ADMISSION, Waits, admission::pass;
     "dependencies", DEPENDENCIES, Waits, dependencies::pass;
     "groups", GROUPS, Waits, groups::pass;
     "live_logs", PURGING, Waits, live_logs::pass;
@@ -114,6 +121,7 @@ pub static PASSES: &[Pass] = passes! {
     "registrations", PURGING, Waits, registrations::pass;
     "blobs", PURGING, Waits, blobs::pass;
     "pauses", Pace::Due, Waits, pauses::pass;
+    "idle_keys", PURGING, Waits, admission::purge;
     "ended_sessions", PURGING, Waits, sessions::purge;
     "servers", PURGING, Waits, servers::pass;
     "refile", REFILING, GoesOn, refile::pass;
@@ -162,7 +170,9 @@ mod tests {
         match pace {
             Pace::Due => "when due".to_owned(),
             Pace::Sessions => "when due, if there are sessions".to_owned(),
-            Pace::Dependencies(least) | Pace::Groups(least) => format!("when notified, at most every {}", time(least)),
+            Pace::Dependencies(least) | Pace::Groups(least) | Pace::Admission(least) => {
+                format!("when notified, at most every {}", time(least))
+            }
             Pace::Facts(interval) => format!("when notified, at least every {}", time(interval)),
             Pace::Every(interval) | Pace::InSlices(interval) => format!("every {}", time(interval)),
         }

@@ -429,6 +429,8 @@ impl WaitListWorker {
             self.ready.remove(&queue);
             return;
         };
+        // What was claimed leaves room for what waits for admission.
+        self.notifiers.notify_admission(&[queue]);
         let mut waiting: VecDeque<Waiter> = VecDeque::new();
         for position in positions {
             let Some(waiter) = queue_waiters.pop_front() else { break };

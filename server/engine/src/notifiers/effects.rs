@@ -18,6 +18,8 @@ pub struct Effects {
     pub dependents: bool,
     /// Sessions with a new item in their inbox, and sessions that have ended.
     pub inboxes: Vec<i64>,
+    /// Queues in which a run waits for admission or was claimed, or one has ended. Those without admission are passed over.
+    pub admission: Vec<i32>,
     /// Tasks of which a run that a worker held was ended by something else than its report.
     pub taken_away: Vec<Uuid>,
 }
@@ -35,6 +37,7 @@ impl Effects {
 
     /// A run ended: its task was resolved, or the next run is pending in this queue.
     pub fn run_ended(&mut self, task: Uuid, queue: i32, retried: bool) {
+        self.admission.push(queue);
         if retried {
             self.claimable.push(queue);
         } else {

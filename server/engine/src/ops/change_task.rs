@@ -88,7 +88,7 @@ async fn event(conn: &mut PgConnection, id: TaskId, change: Change) -> Result<Ev
             let definition = tasks::find_definition(conn, id.uuid()).await?.unwrap_or_default();
             let Retries { retries } = serde_json::from_str(&definition)
                 .map_err(|error| OpError::from(sqlx::Error::Decode(Box::new(error))))?;
-            Event::Rerun { retries }
+            Event::Rerun { retries, hold: None }
         }
     })
 }
@@ -120,7 +120,10 @@ async fn carry_out(
     Ok(match change {
         Change::Schedule => {
             let scheduled = schedule::schedule(transaction, &[id], When::Always).await?.pop();
-            scheduled.map(|scheduled| Effects::claimable(scheduled.claimable()))
+            scheduled.map(|scheduled| Effects {
+                admission: vec![scheduled.queue],
+                ..Effects::claimable(scheduled.claimable())
+            })
         }
         Change::Rerun => {
             let retries_left = step.life.left.retries_left.cast_signed();

@@ -53,13 +53,14 @@ pub async fn claim_task(
     let worker = tasks::lock_in_queue(&mut transaction, id).await?.map(|queue| request.worker(queue));
     let quarantined = worker.as_ref().is_some_and(|worker| workers.is_quarantined(worker));
     let number = run.number().cast_signed();
-    let (mut paused, mut delayed) = (None, None);
+    let (mut paused, mut delayed, mut held) = (None, None, None);
     if !quarantined {
         let (group, name) = (&request.worker_group, &request.worker_id);
         let claimed = claim_one::claim_one(&mut transaction, id, number, group, name, lease, request.session).await?;
         if let (false, Some(worker)) = (claimed, &worker) {
             paused = policies::find_pause(&mut transaction, worker.queue).await?;
             delayed = holds::find(&mut transaction, id).await?;
+            held = holds::find_other(&mut transaction, id).await?;
         }
     }
     let loaded = tasks::load(&mut transaction, &[id]).await?.remove(&id);
@@ -106,6 +107,9 @@ pub async fn claim_task(
             OpError::Conflict(format!("run {run} of task {} cannot be claimed yet. {why}", request.task))
         }
         Ok(_) if let Some(paused) = paused => OpError::Conflict(paused.refusal(&loaded.task.queue)),
+        Ok(_) if let Some(held) = held => {
+            OpError::Conflict(format!("run {run} of task {} cannot be claimed yet. {}", request.task, held.sentence()))
+        }
         // The run became claimable between the statements.
         Ok(_) => OpError::Unavailable,
     }))

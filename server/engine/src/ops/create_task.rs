@@ -113,7 +113,7 @@ impl Operation for CreateTask {
     }
 
     fn claimable(member: &NewTaskInQueue) -> Option<i32> {
-        let starts_later = member.task.options.is_some_and(|options| options.start.is_some());
+        let starts_later = member.task.options.as_ref().is_some_and(|options| options.start.is_some());
         (!starts_later).then_some(member.queue)
     }
 
@@ -121,6 +121,7 @@ impl Operation for CreateTask {
         let outcome = create::decode(rows)?;
         self.note(members, &outcome);
         effects.claimable.extend(claimable(members, &outcome.stored));
+        effects.admission.extend(held(members, &outcome.stored));
         Ok(outcome)
     }
 
@@ -149,6 +150,7 @@ impl Operation for CreateTask {
             stored
         };
         effects.claimable.extend(claimable(members, &stored));
+        effects.admission.extend(held(members, &stored));
         let outcome = Outcome { stored, ruled: Vec::new() };
         self.note(members, &outcome);
         judge(conn, members, outcome, &awaited).await
@@ -164,6 +166,11 @@ impl Operation for CreateTask {
 /// The queues in which runs became claimable.
 fn claimable(members: &[&NewTaskInQueue], stored: &[Created]) -> impl Iterator<Item = i32> {
     stored.iter().filter(|row| !row.waits && !row.held).map(|row| members[row.member].queue)
+}
+
+/// The queues in which runs became pending that are held.
+fn held(members: &[&NewTaskInQueue], stored: &[Created]) -> impl Iterator<Item = i32> {
+    stored.iter().filter(|row| row.held).map(|row| members[row.member].queue)
 }
 
 /// One verdict for each member; `awaited` has the dependencies of each, if any member has some.

@@ -101,10 +101,14 @@ pub async fn put(parts: Parts<'_>, queue: &TaskQueueId, put: Put<'_>) -> Result<
     if let Some(current) = current.filter(|current| current.policy == policy.text()) {
         return with_refiling(parts, &mut transaction, queue, current).await;
     }
+    let limited = policy.admission().is_some();
     let stored = policies::put(&mut transaction, key, &policy, client_id).await?;
     let note = Note::queue_policy_changed(queue.clone(), client_id.to_owned(), stored.version, Some(sent));
     policies::emit(&mut transaction, &note).await?;
     parts.notifiers.commit(transaction, Effects::default()).await?;
+    if limited {
+        parts.notifiers.expect_limited(key);
+    }
     tracing::info!(queue.id = %queue, version = stored.version, client.id = client_id, "the policy of a queue was changed");
     with_refiling(parts, &mut conn, queue, stored).await
 }

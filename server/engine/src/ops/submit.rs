@@ -117,11 +117,15 @@ async fn attempt(
     let Some(tasks) = answers(&mut transaction, graph, &queues, &plan).await? else { return Ok(None) };
     let edges = plan.edges(graph, &tasks);
     dependencies::insert(&mut transaction, &edges).await?;
-    let pending = plan.stored.values().filter(|row| !row.waits && !row.held);
-    let claimable: BTreeSet<i32> =
-        pending.filter_map(|row| queues.get(&graph.entries[row.member].task.queue).copied()).collect();
+    let queues_of = |held: bool| {
+        let pending = plan.stored.values().filter(move |row| !row.waits && row.held == held);
+        let queues = pending.filter_map(|row| queues.get(&graph.entries[row.member].task.queue).copied());
+        queues.collect::<BTreeSet<i32>>()
+    };
+    let admission = queues_of(true).into_iter().collect();
+    let claimable = queues_of(false);
     let dependents = plan.stored.values().any(|row| row.waits);
-    notifiers.commit(transaction, Effects { dependents, ..Effects::claimable(claimable) }).await?;
+    notifiers.commit(transaction, Effects { dependents, admission, ..Effects::claimable(claimable) }).await?;
     Ok(Some(Submitted { group: graph.group, tasks }))
 }
 

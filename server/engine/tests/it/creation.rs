@@ -93,7 +93,7 @@ async fn traits(database: &TestDatabase, id: TaskId) -> Option<i16> {
 
 /// What the rules say that it is stamped with, if its first run became pending then.
 fn expected(policy: &Policy, task: &NewTask, delays: bool, scheduled: DateTime<Utc>) -> Stamped {
-    let terms = Terms::of(policy, &task.options.unwrap_or_default());
+    let terms = Terms::of(policy, &task.options.clone().unwrap_or_default());
     let delayed = delays.then(|| hold::of_first_run(&terms, scheduled, task.deadline)).flatten();
     let always = delayed.map(|_| "3000-01-01T00:00:00Z".parse().unwrap());
     Stamped {

@@ -65,6 +65,18 @@ const BREAKAGES: &[(&str, &str)] = &[
     ("UPDATE pending SET held_until = deadline + interval '1 s' WHERE hold IS NOT NULL", "Holds: a held run"),
     ("UPDATE pending SET reserved_until = '3000-01-01', hidden_until = '3000-01-01' WHERE hold IS NULL", "Holds: a held run"),
     ("UPDATE pending SET dequeued = 1", "Messages: a run is kept"),
+    ("UPDATE pending SET hold = 3 WHERE hold IS NOT NULL", "Admission: a run that waits or is assigned"),
+    (
+        "UPDATE pending SET hold = 2, held_until = NULL, key_id = 1 WHERE hold IS NOT NULL; DELETE FROM admission_work",
+        "Admission: where a run waits",
+    ),
+    (
+        "UPDATE pending SET hold = 2, held_until = NULL, key_id = 1 WHERE hold IS NOT NULL; DELETE FROM admission_work;
+         INSERT INTO admission_heads SELECT key_id, priority, queue, 0, ord + 1, true FROM pending WHERE hold = 2",
+        "Admission: no waiting run of a head",
+    ),
+    ("UPDATE pending SET hold = 3, key_id = 1 WHERE hold IS NOT NULL", "Admission: no run waits"),
+    ("UPDATE pending SET hold = 3 WHERE hold IS NOT NULL", "Sessions: no run is assigned"),
     (
         "INSERT INTO artifacts SELECT seq, 0, 'public/a', 1, 'text/plain', 1, now(), now(), true FROM pending",
         "Artifacts: each belongs to a run",
@@ -221,7 +233,7 @@ async fn each_invariant_check_names_the_violation() {
     assert_eq!(check_invariants_on(&mut conn).await, Vec::<String>::new());
     for (sql, expected) in BREAKAGES {
         let mut transaction = conn.begin().await.unwrap();
-        let broken = sqlx::query(AssertSqlSafe(*sql)).execute(&mut *transaction).await.unwrap();
+        let broken = sqlx::raw_sql(AssertSqlSafe(*sql)).execute(&mut *transaction).await.unwrap();
         assert!(broken.rows_affected() > 0, "breaks nothing: {sql}");
         let violations = check_invariants_on(&mut transaction).await;
         assert!(violations.iter().any(|violation| violation.starts_with(expected)), "{sql}: {violations:#?}");

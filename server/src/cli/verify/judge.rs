@@ -167,7 +167,12 @@ fn expected_end(part: &Part, seen: &Seen) -> Option<Timestamp> {
         Ending::LeaseExpired => Some(seen.first?.taken_until),
         Ending::SessionEnded => Some(seen.session?.expires),
         Ending::TooSlow => Some(Timestamp::new(seen.first_run()?.started?.time() + after)),
-        Ending::Reported(_) | Ending::Undelivered | Ending::Released | Ending::WorkerRemoved => None,
+        Ending::Reported(_)
+        | Ending::Undelivered
+        | Ending::Released
+        | Ending::WorkerRemoved
+        | Ending::SchedulerReplaced
+        | Ending::NotAccepted => None,
     }
 }
 

@@ -114,5 +114,8 @@ pub(super) fn values(task: &NewTask) -> Values<'_> {
         .text("taskId", task.id.to_string())
         .list("prioritiesFromHighestToThatOfTheTask", priorities.map(ToString::to_string))
         .condition("priorityIsLowest", task.priority == Priority::Lowest)
-        .condition("optionsHaveDelivery", task.options.is_some_and(|options| options.needs() == Needs::TaskOptions))
+        .condition(
+            "optionsHaveDelivery",
+            task.options.as_ref().is_some_and(|options| options.needs() == Needs::TaskOptions),
+        )
 }

@@ -87,11 +87,14 @@ pub(super) async fn queue(app: App, visit: Arc<Visit>) -> Result<Page, PageError
 fn figures(visit: &Visit, row: &QueueRow, hidden: i64, now: DateTime<Utc>) -> Markup {
     let unseen = html! { span.dim title="You may not see this." { "–" } };
     let pending = may_see_pending(visit, &row.name);
-    let counts =
-        shown(Counted { pending: row.pending, claimed: row.claimed, delayed: row.delayed }, row.paused.is_some());
+    let QueueRow { pending: all, claimed, delayed, waiting, .. } = *row;
+    let counts = shown(Counted { pending: all, claimed, delayed, waiting }, 0, row.paused.is_some());
     html! { dl.figures.six {
         div { dt { "Pending" } dd { @if pending { (layout::number(row.pending)) } @else { (unseen) } } }
         div { dt title="Pending, but not before a certain time" { "Delayed" } dd { @if pending { (layout::number(counts.delayed)) } @else { (unseen) } } }
+        @if row.waiting > 0 {
+            div { dt title="Pending, but a limit of the queue or of their key allows no more, or no worker is free" { "Waiting" } dd { @if pending { (layout::number(counts.waiting)) } @else { (unseen) } } }
+        }
         div { dt title="Would start now if there were workers enough" { "Runnable" } dd { @if pending { (layout::number(counts.runnable)) } @else { (unseen) } } }
         div { dt { "Claimed" } dd { @if may_see_claimed(visit, &row.name) { (layout::number(row.claimed)) } @else { (unseen) } } }
         div { dt title="Messages that pollers have got and not deleted yet" { "Hidden messages" }

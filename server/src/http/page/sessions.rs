@@ -18,7 +18,7 @@ pub(super) fn sessions_section(visit: &Visit, members: &[Member], now: DateTime<
         return html! {};
     }
     let cells = |member: &Member| {
-        let Member { identity, weight, capacity, frozen, until, running } = member;
+        let Member { identity, weight, capacity, frozen, until, running, assigned } = member;
         let left = html! { span.soon[*until <= now] {
             @if *until <= now { "over by " }
             (layout::span(*until, now))
@@ -30,6 +30,7 @@ pub(super) fn sessions_section(visit: &Visit, members: &[Member], now: DateTime<
             ("Worker", layout::worker(visit, identity.worker_group.as_str(), identity.worker_id.as_str())),
             ("Session", html! { code title=(identity.id) { (text::short(&identity.id.to_string())) } }),
             (">Running", layout::number(*running)),
+            (">Assigned", layout::number(*assigned)),
             (">Capacity", layout::number((*capacity).into())),
             (">Weight", layout::number((*weight).into())),
             ("Frozen", frozen),

@@ -51,6 +51,7 @@ fn traits() -> Vec<(String, i64)> {
         ("DELIVERY", Traits::DELIVERY.into()),
         ("RETRY_DELAY", Traits::RETRY_DELAY.into()),
         ("OWN_COMPLETE_TIME", Traits::OWN_COMPLETE_TIME.into()),
+        ("WAITS_AGAIN", Traits::WAITS_AGAIN.into()),
         ("DELAYED", Traits::DELAYED.into()),
         ("DELAYED_SHIFT", Traits::DELAYED_SHIFT.into()),
     ]
@@ -137,12 +138,22 @@ pub(super) fn group(name: &str, group: &str) -> Option<Codes> {
         // A run that ended so is not counted when the next one is delayed after failures.
         ("EndedBy", "no failure") => codes_where(EndedBy::from_code, |by| match by {
             EndedBy::Undelivered | EndedBy::Released => true,
-            EndedBy::Lease | EndedBy::SessionEnded | EndedBy::WorkerRemoved | EndedBy::CompleteTime => false,
+            EndedBy::Lease
+            | EndedBy::SessionEnded
+            | EndedBy::WorkerRemoved
+            | EndedBy::NotAccepted
+            | EndedBy::CompleteTime
+            | EndedBy::SchedulerReplaced => false,
         }),
         // `session::is_item` of the rules.
         ("EndedBy", "unknown to the worker") => codes_where(EndedBy::from_code, |by| match by {
             EndedBy::Lease | EndedBy::CompleteTime => true,
-            EndedBy::Undelivered | EndedBy::Released | EndedBy::SessionEnded | EndedBy::WorkerRemoved => false,
+            EndedBy::Undelivered
+            | EndedBy::Released
+            | EndedBy::SessionEnded
+            | EndedBy::WorkerRemoved
+            | EndedBy::NotAccepted
+            | EndedBy::SchedulerReplaced => false,
         }),
         ("State", "open") => codes_where(State::from_code, state_is_open),
         ("State", "resolved") => codes_where(State::from_code, move |state| !state_is_open(state)),

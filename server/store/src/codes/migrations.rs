@@ -5,7 +5,9 @@ use super::lexer::{Token, files, tokens};
 use super::tests::folder;
 
 /// What migrations compare: table, column, the numbers, and what they mean.
-const MIGRATED: [(&str, &str, &str, &str); 10] = [
+const MIGRATED: [(&str, &str, &str, &str); 12] = [
+    ("pending", "hold", "=", "Hold::Waiting"),
+    ("pending", "hold", "=", "Hold::Assigned"),
     ("tasks", "state", "in", "State: all"),
     ("tasks", "priority", "between", "Priority: all"),
     ("tasks", "state", "=", "State::Unscheduled"),

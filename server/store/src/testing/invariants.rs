@@ -105,12 +105,44 @@ pub const CHECKS: &[(&str, &str)] = &[
          WHERE reserved_until > COALESCE(hidden_until, '-infinity') OR (receipt IS NULL) <> (dequeued = 0)",
     ),
     (
-        "Holds: a held run is hidden from claims and from pollers and it has an end",
+        "Holds: a held run is hidden from claims and from pollers, and a delay has an end",
         "SELECT id || ' hold ' || COALESCE(hold::text, 'none') || ' until ' || COALESCE(held_until::text, 'none') FROM pending
          WHERE (hold IS NOT NULL) <> (reserved_until IS NOT DISTINCT FROM '3000-01-01')
             OR (hold IS NOT NULL) <> (hidden_until IS NOT DISTINCT FROM '3000-01-01')
-            OR (hold IS NOT NULL) <> (held_until IS NOT NULL) OR (hold IS NOT NULL AND receipt IS NOT NULL)
+            OR (held_until IS NULL AND hold = 1) OR (held_until IS NOT NULL AND COALESCE(hold, 2) = 2) OR (hold IS NOT NULL AND receipt IS NOT NULL)
             OR held_until > deadline",
+    ),
+    (
+        "Admission: a run that waits or is assigned has a key, and one with a key was admitted, waits or is delayed",
+        "SELECT p.id || ' hold ' || p.hold FROM pending p WHERE p.hold IN (2, 3) AND p.key_id IS NULL",
+    ),
+    (
+        "Admission: where a run waits, its head may start it or is looked at, or its key has no slot left",
+        "SELECT w.id || ' of key ' || w.key_id || ' priority ' || w.priority
+         FROM pending w LEFT JOIN admission_heads h ON h.key_id = w.key_id AND h.priority = w.priority
+         WHERE w.hold = 2 AND w.deadline > (SELECT now FROM db_now) AND COALESCE(NOT h.ready AND h.at IS NULL, true)
+           AND NOT EXISTS (SELECT FROM admission_work x WHERE x.key_id = w.key_id)
+           AND NOT EXISTS (SELECT FROM pending p WHERE p.key_id = w.key_id AND p.hold IS DISTINCT FROM 1
+                             AND p.hold IS DISTINCT FROM 2)
+           AND NOT EXISTS (SELECT FROM claims c WHERE c.key_id = w.key_id)",
+    ),
+    (
+        "Admission: no waiting run of a head lies before where its looks begin",
+        "SELECT w.id || ' of key ' || w.key_id || ' at ' || w.ord || ', looked at from ' || h.from_ord
+         FROM pending w JOIN admission_heads h ON h.key_id = w.key_id AND h.priority = w.priority
+         WHERE w.hold = 2 AND w.ord < h.from_ord AND NOT EXISTS (SELECT FROM admission_work x WHERE x.key_id = w.key_id)",
+    ),
+    (
+        "Admission: no run waits or is assigned where none is needed and no changed policy is followed",
+        "SELECT p.id || ' hold ' || p.hold FROM pending p JOIN task_queues q ON q.id = p.queue
+         WHERE p.hold IN (2, 3) AND q.key_by IS NULL
+           AND NOT EXISTS (SELECT FROM queue_policies x WHERE x.queue = p.queue AND x.refile_stage <> 0)",
+    ),
+    (
+        "Sessions: no run is assigned to a session that has ended, and none to that of another queue",
+        "SELECT p.id || ' session ' || COALESCE(p.session, 0) FROM pending p
+         LEFT JOIN worker_sessions s ON s.epoch = p.session AND s.queue = p.queue
+         WHERE p.hold = 3 AND (s.epoch IS NULL OR s.ended IS NOT NULL)",
     ),
     (
         "Sessions: no run is held by a session that ended five minutes ago or is not there",
@@ -132,11 +164,11 @@ pub const CHECKS: &[(&str, &str)] = &[
          HAVING count(*) FILTER (WHERE ended IS NULL) > 1 OR count(*) FILTER (WHERE (ended IS NULL) <> (end_reason IS NULL)) > 0",
     ),
     (
-        "Sessions: an item of an inbox has its session, and is a command or about a run that has ended",
+        "Sessions: an item of an inbox has its session, and is a command, a run that was given to it, or about one that has ended",
         "SELECT 'epoch ' || i.epoch || ' entry ' || i.entry FROM session_inbox i
          WHERE NOT EXISTS (SELECT FROM worker_sessions s WHERE s.epoch = i.epoch)
-            OR (i.kind = 2) <> (i.command IS NOT NULL) OR (i.kind = 1) <> (i.seq IS NOT NULL AND i.run IS NOT NULL)
-            OR EXISTS (SELECT FROM tasks t WHERE t.seq = i.seq AND (t.state = 0 OR t.run < i.run OR (t.state = 1 AND t.run = i.run)))",
+            OR (i.kind = 2) <> (i.command IS NOT NULL) OR (i.kind IN (1, 4)) <> (i.seq IS NOT NULL AND i.run IS NOT NULL)
+            OR EXISTS (SELECT FROM tasks t WHERE i.kind = 1 AND t.seq = i.seq AND (t.state = 0 OR t.run < i.run OR (t.state = 1 AND t.run = i.run)))",
     ),
     (
         "I2: no task waits for nothing",
@@ -183,14 +215,16 @@ pub const CHECKS: &[(&str, &str)] = &[
     ),
     (
         "I4: the counts equal a recount",
-        "SELECT 'queue ' || queue || ': counted ' || sum(n) || ' pending, ' || sum(m) || ' claimed and ' || sum(h)
-             || ' delayed too many'
-         FROM (SELECT queue, pending AS n, claimed AS m, delayed AS h FROM counters
-               UNION ALL SELECT d.queue, d.pending, d.claimed, COALESCE(d.delayed, 0)
-               FROM outbox_new n, unnest(n.queues, n.pending, n.claimed, n.delayed) AS d(queue, pending, claimed, delayed)
-               UNION ALL SELECT queue, -(hold IS NULL)::int, 0, -(hold IS NOT NULL)::int FROM pending
-               UNION ALL SELECT queue, 0, -1, 0 FROM claims) x
-         GROUP BY queue HAVING sum(n) <> 0 OR sum(m) <> 0 OR sum(h) <> 0",
+        "SELECT 'queue ' || queue || ': counted ' || sum(n) || ' pending, ' || sum(m) || ' claimed, ' || sum(h)
+             || ' delayed and ' || sum(w) || ' waiting too many'
+         FROM (SELECT queue, pending AS n, claimed AS m, delayed AS h, waiting AS w FROM counters
+               UNION ALL SELECT d.queue, d.pending, d.claimed, COALESCE(d.delayed, 0), COALESCE(d.waiting, 0)
+               FROM outbox_new n, unnest(n.queues, n.pending, n.claimed, n.delayed, n.waiting)
+                   AS d(queue, pending, claimed, delayed, waiting)
+               UNION ALL SELECT queue, -(hold IS DISTINCT FROM 1)::int, 0, -(hold IS NOT DISTINCT FROM 1)::int,
+                                -(hold IS NOT DISTINCT FROM 2)::int FROM pending
+               UNION ALL SELECT queue, 0, -1, 0, 0 FROM claims) x
+         GROUP BY queue HAVING sum(n) <> 0 OR sum(m) <> 0 OR sum(h) <> 0 OR sum(w) <> 0",
     ),
     (
         "I5: each outbox row has one position",
@@ -201,12 +235,12 @@ pub const CHECKS: &[(&str, &str)] = &[
     (
         "I5: an outbox row takes as many positions as it has events",
         "SELECT 'outbox row ' || x.id
-         FROM (SELECT o.events, x.id, x.kinds, x.seqs, x.runs, x.retries_left
+         FROM (SELECT o.events, x.id, x.kinds, x.seqs, x.runs, x.retries_left, NULL::int[] AS queues
                FROM outbox_order o JOIN outbox x ON x.id = o.outbox_id
-               UNION ALL SELECT events, id, kinds, seqs, runs, retries_left FROM outbox_new) x
+               UNION ALL SELECT events, id, kinds, seqs, runs, retries_left, queues FROM outbox_new) x
          WHERE x.events <> (SELECT COALESCE(sum(CASE WHEN kind IN (1, 6) THEN 2 ELSE 1 END), 0)
                             FROM unnest(x.kinds) AS k(kind))
-            OR cardinality(x.kinds) = 0 OR cardinality(x.kinds) <> cardinality(x.seqs)
+            OR (cardinality(x.kinds) = 0 AND x.queues IS NULL) OR cardinality(x.kinds) <> cardinality(x.seqs)
             OR cardinality(x.kinds) <> cardinality(x.runs) OR cardinality(x.kinds) <> cardinality(x.retries_left)",
     ),
     (

@@ -4,7 +4,7 @@
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-/// Claims one named run, if it is pending, not held, before its deadline, and in a queue that is not paused. The task's row is
+/// Claims one named run, if it is pending, ready or assigned to this session, before its deadline, and in a queue that is not paused. The task's row is
 /// locked by the caller.
 pub async fn claim_one(
     conn: &mut PgConnection,
@@ -20,15 +20,16 @@ pub async fn claim_one(
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
         deleted AS (
             DELETE FROM pending p USING tasks t, task_queues q, db_now
-            WHERE t.id = $1 AND p.seq = t.seq AND p.run = $2 AND p.hold IS NULL AND p.deadline > db_now.now
+            WHERE t.id = $1 AND p.seq = t.seq AND p.run = $2 AND (p.hold IS NULL OR p.hold IS NOT DISTINCT FROM 3 /* Hold::Assigned */ AND p.session = $6)
+              AND p.deadline > db_now.now
               AND q.id = t.queue AND q.paused IS NULL
             RETURNING p.*, make_interval(secs => COALESCE(q.claim_timeout, $5)) AS lease,
                       make_interval(secs => q.complete_time) AS complete_time
         ),
         inserted AS (
-            INSERT INTO claims (seq, id, run, queue, ord, deadline, scheduled, reason_created, retries_left, traits, started,
+            INSERT INTO claims (seq, id, run, queue, ord, deadline, scheduled, reason_created, retries_left, traits, key_id, started,
                                 taken_until, complete_by, worker_group, worker_id, batch, session)
-            SELECT seq, id, run, queue, ord, deadline, scheduled, reason_created, retries_left, traits, db_now.now,
+            SELECT seq, id, run, queue, ord, deadline, scheduled, reason_created, retries_left, traits, key_id, db_now.now,
                    db_now.now + lease,
                    CASE WHEN traits & 3 /* Traits::DELIVERY */ = 2 /* Delivery::AtMostOnce */ THEN NULL
                         WHEN traits & 8 /* Traits::OWN_COMPLETE_TIME */ <> 0 /* count */ THEN db_now.now + make_interval(secs => (

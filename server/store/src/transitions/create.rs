@@ -167,6 +167,10 @@ pub fn statement(members: &[Member<'_>]) -> Statement {
         .with(&options.retry_first)
         .with(&options.retry_factor)
         .with(&options.retry_most)
+        .with(&options.keys)
+        .with(&options.worker_groups)
+        .with(&options.worker_ids)
+        .with(&options.worker_waits)
 }
 
 /// What it answered with.
@@ -212,7 +216,7 @@ fn query_any<'a>(
         -- A server may remember a key that a failover has lost.
         known_queues AS MATERIALIZED (
             SELECT array_agg(q.id ORDER BY k.n) AS ids, array_agg(q.traits ORDER BY k.n) AS traits,
-                   array_agg(q.delay ORDER BY k.n) AS delays
+                   array_agg(q.delay ORDER BY k.n) AS delays, array_agg(q.key_by ORDER BY k.n) AS keys_by
             FROM unnest($2::int[] /* keys */, $19::text[] /* names */) WITH ORDINALITY AS k(id, name, n)
             LEFT JOIN task_queues q ON q.id = k.id AND q.name = k.name
         ),
@@ -225,20 +229,22 @@ fn query_any<'a>(
                 $11::timestamptz[] /* expires */, $12::text[] /* scopes */, $13::text[] /* routes */, $14::text[] /* tags */,
                 $15::text[] /* definitions */, $17::float8[] /* ahead */, $18::boolean[] /* waits */, $22::smallint[] /* deliveries */,
                 $23::float8[] /* delays */, $24::timestamptz[] /* not_before */, $25::float8[] /* complete_times */,
-                $26::float8[] /* retry_first */, $27::float8[] /* retry_factor */, $28::float8[] /* retry_most */
+                $26::float8[] /* retry_first */, $27::float8[] /* retry_factor */, $28::float8[] /* retry_most */, $29::text[] /* keys */,
+                $30::text[] /* groups of workers */, $31::text[] /* their ids */, $32::int[] /* waits for them */
             ) WITH ORDINALITY AS i(
                 id, queue_place, priority, retries, task_group, group_expires, scheduler,
                 project, created, deadline, expires, scopes, routes, tags, definition, ahead, waits, delivery, delay, not_before,
-                complete_time, retry_first, retry_factor, retry_most, n)
+                complete_time, retry_first, retry_factor, retry_most, key, worker_group, worker_id, worker_wait, n)
         ),
         -- A repeat must not touch the group, so it is left out before the group is created.
         valid AS MATERIALIZED (
-            SELECT input.*, known.queue, known.traits IS NOT NULL OR known.delay IS NOT NULL AS ruled,
+            SELECT input.*, known.queue, COALESCE(known.traits, known.delay, known.key_by) IS NOT NULL AS ruled,
                    run_traits(known.traits, input.delivery, input.complete_time, input.retry_first, input.retry_most) AS traits,
-                   CASE WHEN NOT input.waits AND start.ready > db_now.now THEN start.ready END AS held_until
+                   CASE WHEN NOT input.waits AND start.ready > db_now.now THEN start.ready END AS held_until,
+                   admission_key_id(known.queue, run_key(known.key_by, input.key, input.project, input.scheduler, input.task_group)) AS key_id
             FROM input, db_now, known_queues,
                  LATERAL (SELECT known_queues.ids[input.queue_place] AS queue, known_queues.traits[input.queue_place] AS traits,
-                                 known_queues.delays[input.queue_place] AS delay) known,
+                                 known_queues.delays[input.queue_place] AS delay, known_queues.keys_by[input.queue_place] AS key_by) known,
                  LATERAL (SELECT COALESCE(input.not_before, db_now.now + make_interval(
                                           secs => NULLIF(COALESCE(input.delay, known.delay), 0 /* count */))) AS ready) start
             WHERE known.queue IS NOT NULL
@@ -322,35 +328,44 @@ fn query_any<'a>(
             SELECT min(deadline), array_agg(seq) FROM stored GROUP BY (n - 1) / $21 /* DUE_TASKS_MAX */
         ),
         options AS (
-            INSERT INTO task_options (seq, delivery, delay, not_before, complete_time, retry_first, retry_factor, retry_most)
-            SELECT seq, delivery, delay, not_before, complete_time, retry_first, retry_factor, retry_most FROM stored
-            WHERE num_nonnulls(delivery, delay, not_before, complete_time, retry_first) > 0 /* count */
+            INSERT INTO task_options (seq, delivery, delay, not_before, complete_time, retry_first, retry_factor, retry_most, key,
+                                      worker_group, worker_id, worker_wait)
+            SELECT seq, delivery, delay, not_before, complete_time, retry_first, retry_factor, retry_most, key, worker_group,
+                   worker_id, worker_wait
+            FROM stored
+            WHERE num_nonnulls(delivery, delay, not_before, complete_time, retry_first, key, worker_group) > 0 /* count */
         ),
         runs_pending AS (
-            INSERT INTO pending (seq, id, run, queue, priority, deadline, scheduled, reason_created, retries_left, traits, hold,
-                                 held_until, reserved_until, hidden_until)
+            INSERT INTO pending (seq, id, run, queue, priority, deadline, scheduled, reason_created, retries_left, traits, key_id,
+                                 hold, held_until, reserved_until, hidden_until)
             SELECT seq, id, 0 /* run */, queue, priority, deadline, db_now.now, 0 /* ReasonCreated::Scheduled */, retries, traits,
-                   CASE WHEN held_until IS NOT NULL THEN 1 /* Hold::Delay */ END, held_until, held.always, held.always
+                   key_id, CASE WHEN held_until IS NOT NULL THEN 1 /* Hold::Delay */ WHEN key_id IS NOT NULL THEN 2 /* Hold::Waiting */ END,
+                   held_until, held.always, held.always
             FROM stored, db_now,
-                 LATERAL (SELECT CASE WHEN held_until IS NOT NULL THEN timestamptz '3000-01-01' END AS always) held
+                 LATERAL (SELECT CASE WHEN held_until IS NOT NULL OR key_id IS NOT NULL THEN timestamptz '3000-01-01' END AS always) held
             WHERE NOT waits
             ORDER BY n
         ),
         counts AS MATERIALIZED (
             SELECT array_agg(queue) AS queues, array_agg(n - delayed) AS pending, array_agg(0 /* count */) AS claimed,
-                   CASE WHEN sum(delayed) > 0 /* count */ THEN array_agg(delayed) END AS delayed
-            FROM (SELECT queue, count(*)::int AS n, count(held_until)::int AS delayed FROM stored WHERE NOT waits GROUP BY queue) c
+                   CASE WHEN sum(delayed) > 0 /* count */ THEN array_agg(delayed) END AS delayed,
+                   CASE WHEN sum(waiting) > 0 /* count */ THEN array_agg(waiting) END AS waiting
+            FROM (SELECT queue, count(*)::int AS n, count(held_until)::int AS delayed,
+                         (count(key_id) FILTER (WHERE held_until IS NULL))::int AS waiting
+                  FROM stored WHERE NOT waits GROUP BY queue) c
         ),
         emitted AS (
-            INSERT INTO outbox_new (at, events, kinds, seqs, runs, retries_left, priorities, queues, pending, claimed, delayed)
+            INSERT INTO outbox_new (at, events, kinds, seqs, runs, retries_left, priorities, queues, pending, claimed, delayed,
+                                    waiting)
             SELECT min(db_now.now), 2 * count(*) - count(*) FILTER (WHERE waits),
                    array_agg(CASE WHEN waits THEN 7 /* Kind::Defined */ ELSE 1 /* Kind::Created */ END::smallint ORDER BY n),
                    array_agg(seq ORDER BY n), array_agg(0 /* run */::smallint), array_agg(retries ORDER BY n),
                    array_agg(priority ORDER BY n), min(counts.queues), min(counts.pending), min(counts.claimed),
-                   min(counts.delayed)
+                   min(counts.delayed), min(counts.waiting)
             FROM stored, db_now, counts HAVING count(*) > 0
         )
-        SELECT stored.n AS "n!", stored.seq AS "seq?", stored.waits AS "waits!", stored.held_until IS NOT NULL AS "held!",
+        SELECT stored.n AS "n!", stored.seq AS "seq?", stored.waits AS "waits!",
+               (stored.held_until IS NOT NULL OR stored.key_id IS NOT NULL) AS "held!",
                stored.ruled AS "ruled!", db_now.now AS "now!"
         FROM stored, db_now"#,
         &columns.ids,
@@ -381,5 +396,9 @@ fn query_any<'a>(
         &columns.options.retry_first as &[Option<f64>],
         &columns.options.retry_factor as &[Option<f64>],
         &columns.options.retry_most as &[Option<f64>],
+        &columns.options.keys as &[Option<&str>],
+        &columns.options.worker_groups as &[Option<&str>],
+        &columns.options.worker_ids as &[Option<&str>],
+        &columns.options.worker_waits as &[Option<i32>],
     )
 }

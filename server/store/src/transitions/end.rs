@@ -268,8 +268,10 @@ fn query_any<'a>(
         locked AS MATERIALIZED (
             SELECT input.n, input.state, input.reason, input.result, input.retry, input.ended_by, input.loss, input.delay,
                    input.date, t.id, t.priority, t.retries_left, t.requeues, t.losses, t.free_runs, t.lone, c.seq, c.run,
-                   c.queue, c.ord, c.deadline, c.scheduled, c.reason_created, c.started, c.taken_until, c.traits,
-                   c.worker_group, c.worker_id, c.session
+                   c.queue, c.ord, c.deadline, c.scheduled, c.reason_created, c.started, c.taken_until, c.traits, c.key_id,
+                   c.worker_group, c.worker_id, c.session,
+                   -- Whether the next run waits for admission, if it is not delayed.
+                   COALESCE(c.key_id IS NOT NULL AND c.traits & 16 /* Traits::WAITS_AGAIN */ <> 0 /* count */, false) AS again
             FROM input
             JOIN tasks t ON t.id = input.id
             JOIN claims c ON c.seq = t.seq AND c.run = input.run
@@ -353,7 +355,7 @@ fn query_any<'a>(
         -- A run that was requeued, or released without a delay, keeps its place, which may lie below a low-water mark.
         runs_pending AS (
             INSERT INTO pending (seq, id, run, queue, priority, ord, deadline, scheduled, reason_created, retries_left, traits,
-                                 hold, held_until, reserved_until, hidden_until)
+                                 key_id, hold, held_until, reserved_until, hidden_until)
             SELECT seq, id, run + 1, queue, priority, CASE WHEN stays THEN ord ELSE nextval('pending_ord') END,
                    deadline, db_now.now, next_reason, retries_after,
                    NULLIF(COALESCE(traits & ~224 /* Traits::DELAYED */, 0) | (CASE
@@ -362,9 +364,9 @@ fn query_any<'a>(
                        WHEN stated IS NOT NULL THEN 4 /* DelayedBy::RetryAfter */
                        WHEN backoff > retry_wait THEN 2 /* DelayedBy::Backoff */
                        ELSE 1 /* DelayedBy::RetryDelay */ END << 5 /* Traits::DELAYED_SHIFT */), 0 /* count */)::smallint,
-                   CASE WHEN held_until IS NOT NULL THEN 1 /* Hold::Delay */ END, held_until,
-                   CASE WHEN held_until IS NOT NULL THEN timestamptz '3000-01-01 00:00Z' END,
-                   CASE WHEN held_until IS NOT NULL THEN timestamptz '3000-01-01 00:00Z' END
+                   key_id, CASE WHEN held_until IS NOT NULL THEN 1 /* Hold::Delay */ WHEN again THEN 2 /* Hold::Waiting */ END,
+                   held_until, CASE WHEN held_until IS NOT NULL OR again THEN timestamptz '3000-01-01 00:00Z' END,
+                   CASE WHEN held_until IS NOT NULL OR again THEN timestamptz '3000-01-01 00:00Z' END
             FROM outcome, db_now WHERE next_reason IS NOT NULL
         ),
         raised_epochs AS (
@@ -373,13 +375,15 @@ fn query_any<'a>(
         ),
         counts AS MATERIALIZED (
             SELECT array_agg(queue) AS queues, array_agg(retried - held) AS pending, array_agg(-n) AS claimed,
-                   CASE WHEN max(held) > 0 /* count */ THEN array_agg(held) END AS delayed
-            FROM (SELECT queue, count(next_reason)::int AS retried, count(held_until)::int AS held, count(*)::int AS n
+                   CASE WHEN max(held) > 0 /* count */ THEN array_agg(held) END AS delayed,
+                   CASE WHEN max(waiting) > 0 /* count */ THEN array_agg(waiting) END AS waiting
+            FROM (SELECT queue, count(next_reason)::int AS retried, count(held_until)::int AS held,
+                         (count(*) FILTER (WHERE again AND next_reason IS NOT NULL AND held_until IS NULL))::int AS waiting, count(*)::int AS n
                   FROM outcome GROUP BY queue) c
         ),
         emitted AS (
             INSERT INTO outbox_new (at, events, kinds, seqs, runs, retries_left, priorities, queues, pending, claimed,
-                                    delayed)
+                                    delayed, waiting)
             -- The end of a lone task is that of its group.
             SELECT min(db_now.now), count(*) + count(next_reason) + count(*) FILTER (WHERE ends_group),
                    array_agg(CASE WHEN next_reason IS NULL THEN state ELSE 6 /* Kind::Retried */ END::smallint)
@@ -388,7 +392,7 @@ fn query_any<'a>(
                    array_agg(run) || array_agg(run) FILTER (WHERE ends_group),
                    array_agg(retries_after) || array_agg(retries_after) FILTER (WHERE ends_group),
                    array_agg(priority) || array_agg(priority) FILTER (WHERE ends_group), min(counts.queues), min(counts.pending), min(counts.claimed),
-                   min(counts.delayed)
+                   min(counts.delayed), min(counts.waiting)
             FROM outcome, db_now, counts HAVING count(*) > 0
         )
         SELECT o.n AS "n!", o.seq, o.id, o.run, o.state AS "state!", o.reason AS "reason_resolved!", o.ended_by, o.queue,

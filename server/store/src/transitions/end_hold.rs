@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 use tenure_domain::events::note::{Note, ReadyRun};
-use tenure_domain::policy::counts::{Open, change};
+use tenure_domain::policy::counts::{Counted, Open, change};
 use tenure_domain::policy::hold::Hold;
 
 #[cfg(feature = "test-util")]
@@ -35,33 +35,46 @@ pub async fn end_holds(
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
         -- The lock comes before the new place is taken: see the safe position in low_water_marks.rs.
         due AS MATERIALIZED (
-            SELECT p.seq, p.held_until, p.ord FROM pending p
+            SELECT p.seq, p.held_until, p.ord, p.key_id IS NOT NULL AS waits FROM pending p
             WHERE p.held_until >= $2 /* holds */ AND p.held_until <= (SELECT now FROM db_now)
               AND p.deadline > (SELECT now FROM db_now) AND p.hold IS NOT DISTINCT FROM 1 /* Hold::Delay */
             ORDER BY p.held_until LIMIT $1 FOR UPDATE SKIP LOCKED
         ),
         placed AS MATERIALIZED (
-            SELECT d.seq, nextval('pending_ord') AS ord FROM (SELECT seq FROM due ORDER BY held_until, ord) d
+            SELECT d.seq, d.waits, nextval('pending_ord') AS ord FROM (SELECT seq, waits FROM due ORDER BY held_until, ord) d
         ),
         ended AS (
-            UPDATE pending p SET hold = NULL, held_until = NULL, reserved_until = NULL, hidden_until = NULL, ord = placed.ord
+            UPDATE pending p SET hold = CASE WHEN placed.waits THEN 2 /* Hold::Waiting */ END, held_until = NULL,
+                reserved_until = CASE WHEN placed.waits THEN p.reserved_until END,
+                hidden_until = CASE WHEN placed.waits THEN p.hidden_until END, ord = placed.ord
             FROM placed WHERE p.seq = placed.seq
-            RETURNING p.id, p.run, p.queue, p.priority, p.ord
+            RETURNING p.id, p.run, p.queue, p.priority, p.ord, placed.waits
         )
-        SELECT e.id, e.run, e.queue, e.priority, q.name FROM ended e JOIN task_queues q ON q.id = e.queue ORDER BY e.ord"#,
+        SELECT e.id, e.run, e.queue, e.priority, e.waits AS "waits!", q.name FROM ended e JOIN task_queues q ON q.id = e.queue ORDER BY e.ord"#,
         limit,
         from
     )
     .fetch_all(&mut *transaction)
     .await?;
-    let mut ready: BTreeMap<i32, (String, Vec<ReadyRun>)> = BTreeMap::new();
+    let mut ended: BTreeMap<(i32, bool), (String, Vec<ReadyRun>)> = BTreeMap::new();
     for row in rows {
         let columns = Row { table: "pending", task: row.id };
         let (task_id, run_id) = (columns.slug("id", row.id)?, columns.run(row.run)?);
         let run = ReadyRun { task_id, run_id, priority: columns.priority(row.priority)? };
-        ready.entry(row.queue).or_insert_with(|| (row.name, Vec::new())).1.push(run);
+        ended.entry((row.queue, row.waits)).or_insert_with(|| (row.name, Vec::new())).1.push(run);
     }
-    let counted = ready.iter().map(|(queue, (_, runs))| (*queue, runs.len())).collect();
+    let (mut counted, mut ready) = (BTreeMap::new(), Ready::default());
+    for ((queue, waits), (name, runs)) in ended {
+        *counted.entry(queue).or_default() += runs.len();
+        let count = i64::try_from(runs.len()).unwrap_or(i64::MAX);
+        let after = waits.then_some(Hold::Waiting);
+        let one = change(Some(Open::Pending { hold: Some(Hold::Delay) }), Some(Open::Pending { hold: after }));
+        #[cfg(feature = "test-util")]
+        let one = perhaps_miscount(one);
+        // Admission emits the note when they are ready.
+        let note = if waits { None } else { Some(Note::task_ready(queues::parse_name(&name)?, runs)) };
+        ready.push(queue, count, one, note.as_ref())?;
+    }
     emit(transaction, ready).await?;
     Ok(counted)
 }
@@ -98,33 +111,53 @@ async fn perhaps_hurry_one(transaction: &mut PgConnection) -> Result<(), sqlx::E
     Ok(())
 }
 
-/// Writes the counts and a note for each queue.
-async fn emit(
-    transaction: &mut PgConnection,
-    ready: BTreeMap<i32, (String, Vec<ReadyRun>)>,
-) -> Result<(), sqlx::Error> {
-    let one = change(Some(Open::Pending { hold: Some(Hold::Delay) }), Some(Open::Pending { hold: None }));
-    let (mut queues, mut pending, mut delayed, mut details) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-    for (queue, (name, runs)) in ready {
-        let count = i64::try_from(runs.len()).unwrap_or(i64::MAX);
-        queues.push(queue);
-        pending.push(count * one.pending);
-        #[cfg(feature = "test-util")]
-        let count = count - i64::from(breakage::strikes(Breakage::DelayedOffByOne));
-        delayed.push(count * one.delayed);
-        let note = Note::task_ready(queues::parse_name(&name)?, runs);
-        details.push(note.details().map_err(|error| sqlx::Error::Encode(Box::new(error)))?);
+/// Counts one delay too few, if that breakage is on and strikes.
+#[cfg(feature = "test-util")]
+fn perhaps_miscount(one: Counted) -> Counted {
+    Counted { delayed: one.delayed - i64::from(breakage::strikes(Breakage::DelayedOffByOne)), ..one }
+}
+
+/// What is written of runs that are held no more, or otherwise: for each queue the changes of its counts, and perhaps a note.
+#[derive(Debug, Default)]
+pub(crate) struct Ready {
+    queues: Vec<i32>,
+    pending: Vec<i64>,
+    delayed: Vec<i64>,
+    waiting: Vec<i64>,
+    details: Vec<Option<String>>,
+}
+
+impl Ready {
+    /// Adds runs of a queue, each of which changes the counts by `one`.
+    pub(crate) fn push(&mut self, queue: i32, runs: i64, one: Counted, note: Option<&Note>) -> Result<(), sqlx::Error> {
+        self.queues.push(queue);
+        self.pending.push(runs * one.pending);
+        self.delayed.push(runs * one.delayed);
+        self.waiting.push(runs * one.waiting);
+        let details = note.map(Note::details).transpose();
+        self.details.push(details.map_err(|error| sqlx::Error::Encode(Box::new(error)))?);
+        Ok(())
     }
+}
+
+/// Writes the counts and a note for each queue.
+pub(crate) async fn emit(transaction: &mut PgConnection, ready: Ready) -> Result<(), sqlx::Error> {
     sqlx::query!(
         "-- emit_ready
-        INSERT INTO outbox_new (at, events, kinds, seqs, runs, retries_left, details, queues, pending, claimed, delayed)
-        SELECT db_now.now, 1 /* count */, '{14}' /* note::KIND */, '{0}' /* seq */, '{0}' /* run */, '{0}' /* count */,
-               ARRAY[i.details], ARRAY[i.queue], ARRAY[i.pending::int], ARRAY[0 /* count */], ARRAY[i.delayed::int]
-        FROM unnest($1::int[], $2::bigint[], $3::bigint[], $4::text[]) AS i(queue, pending, delayed, details), db_now",
-        &queues,
-        &pending,
-        &delayed,
-        &details
+        INSERT INTO outbox_new (at, events, kinds, seqs, runs, retries_left, details, queues, pending, claimed, delayed, waiting)
+        SELECT db_now.now, n.events, array_remove(ARRAY[n.kind], NULL), array_remove(ARRAY[n.zero], NULL),
+               array_remove(ARRAY[n.zero], NULL), array_remove(ARRAY[n.zero], NULL), array_remove(ARRAY[i.details], NULL), ARRAY[i.queue], ARRAY[i.pending::int], ARRAY[0 /* count */], ARRAY[i.delayed::int],
+               ARRAY[i.waiting::int]
+        FROM unnest($1::int[], $2::bigint[], $3::bigint[], $4::bigint[], $5::text[])
+            AS i(queue, pending, delayed, waiting, details),
+            LATERAL (SELECT num_nonnulls(i.details) AS events,
+                            CASE WHEN i.details IS NOT NULL THEN 14 /* note::KIND */ END::smallint AS kind,
+                            CASE WHEN i.details IS NOT NULL THEN 0 /* count */ END::smallint AS zero) n, db_now",
+        &ready.queues,
+        &ready.pending,
+        &ready.delayed,
+        &ready.waiting,
+        &ready.details as &[Option<String>]
     )
     .execute(transaction)
     .await?;

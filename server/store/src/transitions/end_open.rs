@@ -1,7 +1,7 @@
 //! Ending tasks without a report: their deadline has passed, or they are cancelled.
 
 use sqlx::PgConnection;
-use tenure_api::states::ReasonResolved;
+use tenure_api::states::{EndedBy, ReasonResolved};
 use uuid::Uuid;
 
 /// What was ended.
@@ -18,11 +18,21 @@ pub struct Ended {
 /// Ends these tasks, whose rows are locked by this transaction, as exceptions: from pending, from running, from
 /// unscheduled. Answers those that it ended. A run that was claimed while the statement waited for its row is left out:
 /// the next statement finds it among the claims.
-#[expect(clippy::too_many_lines, reason = "one statement, one clause a line")]
 pub async fn end_open(
     transaction: &mut PgConnection,
     locked: &[Uuid],
     reason: ReasonResolved,
+) -> Result<Ended, sqlx::Error> {
+    end_open_by(transaction, locked, reason, None).await
+}
+
+/// The same, with what ended them.
+#[expect(clippy::too_many_lines, reason = "one statement, one clause a line")]
+pub async fn end_open_by(
+    transaction: &mut PgConnection,
+    locked: &[Uuid],
+    reason: ReasonResolved,
+    by: Option<EndedBy>,
 ) -> Result<Ended, sqlx::Error> {
     let rows = sqlx::query!(
         r#"-- end_open
@@ -33,12 +43,18 @@ pub async fn end_open(
         ),
         unqueued AS (
             DELETE FROM pending p USING open WHERE p.seq = open.seq
-            RETURNING p.seq, p.run, p.queue, p.scheduled, p.reason_created, p.hold
+            RETURNING p.seq, p.run, p.queue, p.scheduled, p.reason_created, p.hold, p.key_id
         ),
         released AS (
             DELETE FROM claims c USING open WHERE c.seq = open.seq
             RETURNING c.seq, c.run, c.queue, c.scheduled, c.reason_created, c.started, c.taken_until, c.worker_group,
                       c.worker_id, c.session
+        ),
+        -- Where one has ended that was admitted, another may start.
+        freed AS (
+            INSERT INTO admission_work (queue, key_id)
+            SELECT queue, key_id FROM unqueued
+            WHERE key_id IS NOT NULL AND (hold IS NULL OR hold IS NOT DISTINCT FROM 3 /* Hold::Assigned */)
         ),
         announced AS (
             INSERT INTO session_inbox (epoch, kind, at, seq, run)
@@ -48,23 +64,24 @@ pub async fn end_open(
             SELECT seq, run, queue, scheduled, reason_created, NULL::timestamptz AS started,
                    NULL::timestamptz AS taken_until, NULL::text AS worker_group, NULL::text AS worker_id,
                    (hold IS DISTINCT FROM 1 /* Hold::Delay */)::int AS pending, 0 /* count */ AS claimed,
-                   (hold IS NOT DISTINCT FROM 1 /* Hold::Delay */)::int AS delayed
+                   (hold IS NOT DISTINCT FROM 1 /* Hold::Delay */)::int AS delayed,
+                   (hold IS NOT DISTINCT FROM 2 /* Hold::Waiting */)::int AS waiting
             FROM unqueued
             UNION ALL
             SELECT seq, run, queue, scheduled, reason_created, started, taken_until, worker_group, worker_id,
-                   0 /* count */, 1 /* count */, 0 /* count */
+                   0 /* count */, 1 /* count */, 0 /* count */, 0 /* count */
             FROM released
             UNION ALL
             -- A task that never had a run gets one, made only to carry the exception.
             SELECT seq, 0 /* run */, queue, db_now.now, 4 /* ReasonCreated::Exception */, NULL, NULL, NULL, NULL,
-                   0 /* count */, 0 /* count */, 0 /* count */
+                   0 /* count */, 0 /* count */, 0 /* count */, 0 /* count */
             FROM open, db_now WHERE open.state = 0 /* State::Unscheduled */
         ),
         history AS (
             INSERT INTO runs (seq, run, state, reason_created, reason_resolved, scheduled, started, resolved,
-                              taken_until, worker_group, worker_id)
+                              taken_until, worker_group, worker_id, ended_by)
             SELECT seq, run, 5 /* RunState::Exception */, reason_created, $2, scheduled, started, db_now.now, taken_until,
-                   worker_group, worker_id
+                   worker_group, worker_id, $3
             FROM ended, db_now
         ),
         moved AS (
@@ -73,13 +90,15 @@ pub async fn end_open(
         ),
         counts AS MATERIALIZED (
             SELECT array_agg(queue) AS queues, array_agg(-pending) AS pending, array_agg(-claimed) AS claimed,
-                   CASE WHEN sum(delayed) > 0 /* count */ THEN array_agg(-delayed) END AS delayed
-            FROM (SELECT queue, sum(pending)::int AS pending, sum(claimed)::int AS claimed, sum(delayed)::int AS delayed
+                   CASE WHEN sum(delayed) > 0 /* count */ THEN array_agg(-delayed) END AS delayed,
+                   CASE WHEN sum(waiting) > 0 /* count */ THEN array_agg(-waiting) END AS waiting
+            FROM (SELECT queue, sum(pending)::int AS pending, sum(claimed)::int AS claimed, sum(delayed)::int AS delayed,
+                         sum(waiting)::int AS waiting
                   FROM ended GROUP BY queue) c
         ),
         emitted AS (
             INSERT INTO outbox_new (at, events, kinds, seqs, runs, retries_left, priorities, queues, pending, claimed,
-                                    delayed)
+                                    delayed, waiting)
             -- The end of a lone task is that of its group.
             SELECT min(db_now.now), count(*) + count(*) FILTER (WHERE lone),
                    array_agg(5 /* Kind::Exception */::smallint)
@@ -87,13 +106,15 @@ pub async fn end_open(
                    array_agg(ended.seq) || array_agg(ended.seq) FILTER (WHERE lone),
                    array_agg(ended.run::smallint) || array_agg(ended.run::smallint) FILTER (WHERE lone),
                    array_agg(open.retries_left) || array_agg(open.retries_left) FILTER (WHERE lone),
-                   array_agg(open.priority) || array_agg(open.priority) FILTER (WHERE lone), min(counts.queues), min(counts.pending), min(counts.claimed), min(counts.delayed)
+                   array_agg(open.priority) || array_agg(open.priority) FILTER (WHERE lone), min(counts.queues), min(counts.pending), min(counts.claimed), min(counts.delayed),
+                   min(counts.waiting)
             FROM ended JOIN open ON open.seq = ended.seq, db_now, counts HAVING count(*) > 0
         )
         SELECT open.id, released.session, released.seq IS NOT NULL AS "held!" FROM ended JOIN open ON open.seq = ended.seq
         LEFT JOIN released ON released.seq = ended.seq"#,
         locked,
-        reason.code()
+        reason.code(),
+        by.map(EndedBy::code)
     )
     .fetch_all(transaction)
     .await?;

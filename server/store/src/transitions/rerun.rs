@@ -12,7 +12,8 @@ pub async fn rerun(conn: &mut PgConnection, locked: Uuid, retries_left: i16) -> 
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
         ready AS MATERIALIZED (
             SELECT t.id, t.seq, t.queue, t.priority, t.state, COALESCE(t.run + 1, 0)::smallint AS run, d.deadline,
-                   run_traits(q.traits, o.delivery, o.complete_time, o.retry_first, o.retry_most) AS traits
+                   run_traits(q.traits, o.delivery, o.complete_time, o.retry_first, o.retry_most) AS traits,
+                   admission_key_id(t.queue, run_key(q.key_by, o.key, d.project, d.scheduler, d.task_group)) AS key_id
             FROM tasks t JOIN task_definitions d ON d.seq = t.seq JOIN task_queues q ON q.id = t.queue
             LEFT JOIN task_options o ON o.seq = t.seq
             WHERE t.id = $1 AND t.state <> 1 /* State::Unresolved */
@@ -23,13 +24,18 @@ pub async fn rerun(conn: &mut PgConnection, locked: Uuid, retries_left: i16) -> 
             FROM ready WHERE t.id = ready.id
         ),
         runs_pending AS (
-            INSERT INTO pending (seq, id, run, queue, priority, deadline, scheduled, reason_created, retries_left, traits)
-            SELECT seq, id, run, queue, priority, deadline, db_now.now, $3, $2, traits FROM ready, db_now
+            INSERT INTO pending (seq, id, run, queue, priority, deadline, scheduled, reason_created, retries_left, traits, key_id,
+                                 hold, reserved_until, hidden_until)
+            SELECT seq, id, run, queue, priority, deadline, db_now.now, $3, $2, traits, key_id,
+                   CASE WHEN key_id IS NOT NULL THEN 2 /* Hold::Waiting */ END, held.always, held.always
+            FROM ready, db_now, LATERAL (SELECT CASE WHEN key_id IS NOT NULL THEN timestamptz '3000-01-01' END AS always) held
         ),
         emitted AS (
-            INSERT INTO outbox_new (at, events, kinds, seqs, runs, retries_left, priorities, queues, pending, claimed)
+            INSERT INTO outbox_new (at, events, kinds, seqs, runs, retries_left, priorities, queues, pending, claimed,
+                                    waiting)
             SELECT db_now.now, 1 /* count */, ARRAY[8 /* Kind::Scheduled */]::smallint[], ARRAY[seq], ARRAY[run],
-                   ARRAY[$2]::smallint[], ARRAY[priority], ARRAY[queue], ARRAY[1 /* count */], ARRAY[0 /* count */]
+                   ARRAY[$2]::smallint[], ARRAY[priority], ARRAY[queue], ARRAY[1 /* count */], ARRAY[0 /* count */],
+                   CASE WHEN key_id IS NOT NULL THEN ARRAY[1 /* count */] END
             FROM ready, db_now
         )
         SELECT queue FROM ready",

@@ -55,24 +55,87 @@ pub async fn list_differing(transaction: &mut PgConnection, queue: i32, limit: i
     sqlx::query_scalar!(
         r#"-- list_to_restamp
         SELECT r.seq AS "seq!"
-        FROM (SELECT seq, COALESCE(traits, 0) AS traits FROM pending WHERE queue = $1 AND reserved_until IS NULL
+        FROM (SELECT seq, COALESCE(traits, 0) AS traits, key_id FROM pending WHERE queue = $1 AND reserved_until IS NULL
               UNION ALL
-              SELECT seq, COALESCE(traits, 0) FROM pending WHERE queue = $1 AND reserved_until < '2999-01-01'
+              SELECT seq, COALESCE(traits, 0), key_id FROM pending WHERE queue = $1 AND reserved_until < '2999-01-01'
               UNION ALL
-              SELECT seq, COALESCE(traits, 0) FROM pending WHERE queue = $1 AND hold IS NOT NULL
+              SELECT seq, COALESCE(traits, 0), key_id FROM pending WHERE queue = $1 AND hold IS NOT NULL
               UNION ALL
               -- By an index, and so past the room that claims took which have ended since.
-              SELECT seq, COALESCE(traits, 0) FROM claims WHERE taken_until > '-infinity' AND queue = $1) r
+              SELECT seq, COALESCE(traits, 0), key_id FROM claims WHERE taken_until > '-infinity' AND queue = $1) r
         CROSS JOIN task_queues q LEFT JOIN task_options o ON o.seq = r.seq
         WHERE q.id = $1
-          AND r.traits <> (
-              COALESCE(run_traits(q.traits, o.delivery, o.complete_time, o.retry_first, o.retry_most), 0)
-              | (r.traits & 224 /* Traits::DELAYED */)
-          )
+          AND (r.traits <> (
+                  COALESCE(run_traits(q.traits, o.delivery, o.complete_time, o.retry_first, o.retry_most), 0)
+                  | (r.traits & 224 /* Traits::DELAYED */))
+               OR (q.key_by IS NULL) <> (r.key_id IS NULL)
+               OR (q.key_by IS NOT NULL AND r.key_id <> (
+                       SELECT admission_key_id(q.id, run_key(q.key_by, o.key, d.project, d.scheduler, d.task_group))
+                       FROM task_definitions d WHERE d.seq = r.seq)))
         LIMIT $2"#,
         queue,
         limit
     )
     .fetch_all(transaction)
     .await
+}
+
+/// Gives those of these runs another key that have not the one that the policy of their queue says. A ready run waits for admission
+/// from then on; one that waits, or is assigned, is ready where no admission is needed any more. What another transaction has locked
+/// is left out, as above. Answers how many were changed.
+pub async fn rekey(transaction: &mut PgConnection, queue: i32, seqs: &[i64]) -> Result<usize, sqlx::Error> {
+    let changed = sqlx::query_scalar!(
+        r#"-- rekey_runs
+        WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
+        wanted AS MATERIALIZED (
+            SELECT s.seq, admission_key_id(q.id, run_key(q.key_by, o.key, d.project, d.scheduler, d.task_group)) AS key_id
+            FROM unnest($2::bigint[]) AS s(seq) JOIN task_queues q ON q.id = $1 JOIN task_definitions d ON d.seq = s.seq
+            LEFT JOIN task_options o ON o.seq = s.seq
+        ),
+        pending_locked AS MATERIALIZED (
+            SELECT p.seq, w.key_id, p.hold, p.ord,
+                   CASE WHEN p.hold = 1 /* Hold::Delay */ THEN 1 /* Hold::Delay */
+                        WHEN w.key_id IS NOT NULL THEN 2 /* Hold::Waiting */ END::smallint AS after
+            FROM wanted w JOIN pending p ON p.seq = w.seq
+            WHERE p.queue = $1 AND p.key_id IS DISTINCT FROM w.key_id
+            FOR UPDATE OF p SKIP LOCKED
+        ),
+        claims_locked AS MATERIALIZED (
+            SELECT c.seq, w.key_id FROM wanted w JOIN claims c ON c.seq = w.seq
+            WHERE c.queue = $1 AND c.key_id IS DISTINCT FROM w.key_id
+            FOR UPDATE OF c SKIP LOCKED
+        ),
+        -- What is ready now takes a new place, in the order of the old ones. What a poller holds of a run that waits now is void.
+        placed AS MATERIALIZED (
+            SELECT l.*, CASE WHEN after IS NULL THEN nextval('pending_ord') END AS place FROM (SELECT * FROM pending_locked ORDER BY ord) l
+        ),
+        moved AS (
+            UPDATE pending p SET key_id = l.key_id, hold = l.after, session = NULL, ord = COALESCE(l.place, p.waited, p.ord), waited = NULL,
+                held_until = CASE WHEN l.after = 1 /* Hold::Delay */ THEN p.held_until END,
+                reserved_until = CASE WHEN l.after IS NOT NULL THEN timestamptz '3000-01-01 00:00Z' END,
+                hidden_until = CASE WHEN l.after IS NOT NULL THEN timestamptz '3000-01-01 00:00Z' END,
+                message = CASE WHEN p.hold IS NULL THEN p.message + 1 ELSE p.message END,
+                receipt = CASE WHEN p.hold IS NOT NULL THEN p.receipt END,
+                dequeued = CASE WHEN p.hold IS NULL THEN 0 /* count */ ELSE p.dequeued END
+            FROM placed l WHERE p.seq = l.seq
+            RETURNING p.seq
+        ),
+        claims_moved AS (
+            UPDATE claims c SET key_id = l.key_id FROM claims_locked l WHERE c.seq = l.seq RETURNING c.seq
+        ),
+        counted AS (
+            INSERT INTO outbox_new (at, events, kinds, seqs, runs, retries_left, queues, pending, claimed, waiting)
+            SELECT db_now.now, 0 /* count */, '{}', '{}', '{}', '{}', ARRAY[$1], ARRAY[0 /* count */], ARRAY[0 /* count */],
+                   ARRAY[c.waiting]
+            FROM db_now, (SELECT (count(*) FILTER (WHERE after = 2 /* Hold::Waiting */)
+                                  - count(*) FILTER (WHERE hold = 2 /* Hold::Waiting */))::int AS waiting FROM placed) c
+            WHERE c.waiting <> 0 /* count */
+        )
+        SELECT (SELECT count(*) FROM moved) + (SELECT count(*) FROM claims_moved) AS "changed!""#,
+        queue,
+        seqs
+    )
+    .fetch_one(transaction)
+    .await?;
+    Ok(usize::try_from(changed).unwrap_or_default())
 }

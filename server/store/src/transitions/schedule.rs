@@ -41,7 +41,8 @@ pub async fn schedule(conn: &mut PgConnection, locked: &[Uuid], when: When) -> R
             SELECT t.id, t.seq, t.queue, t.priority, t.retries_left, d.deadline,
                    run_traits(q.traits, o.delivery, o.complete_time, o.retry_first, o.retry_most) AS traits,
                    CASE WHEN start.ready > db_now.now AND d.deadline > db_now.now THEN LEAST(start.ready, d.deadline) END
-                       AS held_until
+                       AS held_until,
+                   admission_key_id(t.queue, run_key(q.key_by, o.key, d.project, d.scheduler, d.task_group)) AS key_id
             FROM unnest($1::uuid[]) AS i(id) JOIN tasks t ON t.id = i.id JOIN task_definitions d ON d.seq = t.seq
             JOIN task_queues q ON q.id = t.queue LEFT JOIN task_options o ON o.seq = t.seq
             CROSS JOIN db_now
@@ -53,27 +54,32 @@ pub async fn schedule(conn: &mut PgConnection, locked: &[Uuid], when: When) -> R
         ),
         moved AS (UPDATE tasks t SET state = 1 /* State::Unresolved */, run = 0 /* run */ FROM ready WHERE t.id = ready.id),
         runs_pending AS (
-            INSERT INTO pending (seq, id, run, queue, priority, deadline, scheduled, reason_created, retries_left, traits, hold,
-                                 held_until, reserved_until, hidden_until)
-            SELECT seq, id, 0 /* run */, queue, priority, deadline, db_now.now, $3, retries_left, traits,
-                   CASE WHEN held_until IS NOT NULL THEN 1 /* Hold::Delay */ END, held_until, held.always, held.always
+            INSERT INTO pending (seq, id, run, queue, priority, deadline, scheduled, reason_created, retries_left, traits, key_id,
+                                 hold, held_until, reserved_until, hidden_until)
+            SELECT seq, id, 0 /* run */, queue, priority, deadline, db_now.now, $3, retries_left, traits, key_id,
+                   CASE WHEN held_until IS NOT NULL THEN 1 /* Hold::Delay */ WHEN key_id IS NOT NULL THEN 2 /* Hold::Waiting */ END,
+                   held_until, held.always, held.always
             FROM ready, db_now,
-                 LATERAL (SELECT CASE WHEN held_until IS NOT NULL THEN timestamptz '3000-01-01' END AS always) held
+                 LATERAL (SELECT CASE WHEN held_until IS NOT NULL OR key_id IS NOT NULL THEN timestamptz '3000-01-01' END AS always) held
             ORDER BY seq
         ),
         counts AS MATERIALIZED (
             SELECT array_agg(queue) AS queues, array_agg(n - delayed) AS pending, array_agg(0 /* count */) AS claimed,
-                   CASE WHEN sum(delayed) > 0 /* count */ THEN array_agg(delayed) END AS delayed
-            FROM (SELECT queue, count(*)::int AS n, count(held_until)::int AS delayed FROM ready GROUP BY queue) c
+                   CASE WHEN sum(delayed) > 0 /* count */ THEN array_agg(delayed) END AS delayed,
+                   CASE WHEN sum(waiting) > 0 /* count */ THEN array_agg(waiting) END AS waiting
+            FROM (SELECT queue, count(*)::int AS n, count(held_until)::int AS delayed,
+                         (count(key_id) FILTER (WHERE held_until IS NULL))::int AS waiting
+                  FROM ready GROUP BY queue) c
         ),
         emitted AS (
-            INSERT INTO outbox_new (at, events, kinds, seqs, runs, retries_left, priorities, queues, pending, claimed, delayed)
+            INSERT INTO outbox_new (at, events, kinds, seqs, runs, retries_left, priorities, queues, pending, claimed, delayed,
+                                    waiting)
             SELECT min(db_now.now), count(*), array_agg(8 /* Kind::Scheduled */::smallint), array_agg(seq),
                    array_agg(0 /* run */::smallint), array_agg(retries_left), array_agg(priority),
-                   min(counts.queues), min(counts.pending), min(counts.claimed), min(counts.delayed)
+                   min(counts.queues), min(counts.pending), min(counts.claimed), min(counts.delayed), min(counts.waiting)
             FROM ready, db_now, counts HAVING count(*) > 0
         )
-        SELECT queue, held_until IS NOT NULL AS "held!" FROM ready"#,
+        SELECT queue, (held_until IS NOT NULL OR key_id IS NOT NULL) AS "held!" FROM ready"#,
         locked,
         when == When::Always,
         ReasonCreated::Scheduled.code()

@@ -115,7 +115,8 @@ pub async fn close(transaction: &mut PgConnection, epoch: i64, returned: i64) ->
         r#"-- close_session
         WITH emptied AS (DELETE FROM session_inbox WHERE epoch = $1)
         UPDATE worker_sessions SET returned = returned + $2 WHERE epoch = $1
-        RETURNING (SELECT count(*) FROM claims c WHERE c.session = $1) AS "held!""#,
+        RETURNING (SELECT count(*) FROM claims c WHERE c.session = $1)
+            + (SELECT count(*) FROM pending p WHERE p.session = $1 AND p.hold = 3 /* Hold::Assigned */) AS "held!""#,
         epoch,
         returned
     )

@@ -4,7 +4,9 @@
 //! inserts an item without an id, and the first reader gives it one, which is higher than any that was given before. Ids of a session
 //! are given under an advisory lock, by statements that begin after it was got: whatever has a lower one has been committed.
 
+use chrono::{DateTime, Utc};
 use sqlx::{Connection, PgConnection};
+use tenure_api::dates::Timestamp;
 use tenure_api::ids::TaskId;
 use tenure_api::sessions::{InboxEvent, InboxItem};
 use tenure_api::states::WorkerCommand;
@@ -70,6 +72,9 @@ struct ItemRow {
     state: Option<i16>,
     reason: Option<i16>,
     ended_by: Option<i16>,
+    assigned: bool,
+    priority: Option<i16>,
+    accept_by: Option<DateTime<Utc>>,
 }
 
 impl ItemRow {
@@ -89,6 +94,19 @@ impl ItemRow {
                     state: columns.state(state)?,
                     reason_resolved: columns.reason_resolved(reason)?,
                     ended_by: columns.ended_by(self.ended_by)?,
+                }
+            }
+            // One that was accepted, or was taken back, is none any more.
+            Item::Assigned if !self.assigned => return Ok(None),
+            Item::Assigned => {
+                let (Some(id), Some(run), Some(priority)) = (self.task, self.run, self.priority) else {
+                    return Ok(None);
+                };
+                InboxEvent::Assigned {
+                    task_id: columns.slug("seq", id)?,
+                    run_id: columns.run(run)?,
+                    priority: columns.priority(priority)?,
+                    accept_by: self.accept_by.map(Timestamp::new),
                 }
             }
             Item::Command => {
@@ -126,7 +144,8 @@ async fn read(conn: &mut PgConnection, readers: &[(i64, i64)]) -> Result<Vec<Ite
         ItemRow,
         r#"-- read_inboxes
         SELECT r.epoch AS "epoch!", i.id AS "id?", i.kind AS "kind!", i.run AS "run?", i.command AS "command?",
-               COALESCE(i.task, d.id) AS task, x.state AS "state?", x.reason_resolved AS "reason?", x.ended_by AS "ended_by?"
+               COALESCE(i.task, d.id) AS task, x.state AS "state?", x.reason_resolved AS "reason?", x.ended_by AS "ended_by?",
+               p.seq IS NOT NULL AS "assigned!", p.priority AS "priority?", p.held_until AS accept_by
         FROM unnest($1::bigint[] /* epochs */, $2::bigint[] /* after */) AS r(epoch, after)
         CROSS JOIN LATERAL (
             SELECT i.id, i.kind, i.seq, i.run, i.command, i.task FROM session_inbox i
@@ -137,6 +156,10 @@ async fn read(conn: &mut PgConnection, readers: &[(i64, i64)]) -> Result<Vec<Ite
         LEFT JOIN LATERAL (
             SELECT x.state, x.reason_resolved, x.ended_by FROM runs x WHERE x.seq = i.seq AND x.run = i.run LIMIT 1
         ) x ON true
+        LEFT JOIN LATERAL (
+            SELECT p.seq, p.priority, p.held_until FROM pending p
+            WHERE p.seq = i.seq AND p.run = i.run AND p.session = r.epoch AND p.hold IS NOT DISTINCT FROM 3 /* Hold::Assigned */ LIMIT 1
+        ) p ON true
         ORDER BY r.epoch, i.id"#,
         &epochs,
         &afters,

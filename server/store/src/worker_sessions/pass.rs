@@ -101,7 +101,12 @@ pub async fn list_strays(conn: &mut PgConnection, within: TimeDelta) -> Result<V
     let rows = sqlx::query!(
         r#"-- list_strays
         SELECT s.epoch, s.end_reason AS "end_reason!" FROM worker_sessions s
-        CROSS JOIN LATERAL (SELECT FROM claims c WHERE c.session = s.epoch LIMIT 1) c
+        CROSS JOIN LATERAL (
+            (SELECT FROM claims c WHERE c.session = s.epoch LIMIT 1)
+            UNION ALL
+            (SELECT FROM pending p WHERE p.session = s.epoch AND p.hold = 3 /* Hold::Assigned */ LIMIT 1)
+            LIMIT 1
+        ) held
         WHERE s.ended > (SELECT now FROM db_now) - make_interval(secs => $1 /* within */)"#,
         within.as_seconds_f64()
     )
@@ -185,7 +190,8 @@ pub async fn purge(conn: &mut PgConnection, limit: i64) -> Result<u64, sqlx::Err
             WHERE ended <= (SELECT now FROM db_now) - make_interval(secs => $2 /* ENDED_KEPT */)
             ORDER BY ended LIMIT $1 FOR UPDATE SKIP LOCKED
         ),
-        emptied AS (DELETE FROM session_inbox WHERE epoch = ANY(ARRAY(SELECT epoch FROM gone)))
+        emptied AS (DELETE FROM session_inbox WHERE epoch = ANY(ARRAY(SELECT epoch FROM gone))),
+        turns AS (DELETE FROM session_turns WHERE epoch = ANY(ARRAY(SELECT epoch FROM gone)))
         DELETE FROM worker_sessions WHERE epoch = ANY(ARRAY(SELECT epoch FROM gone))",
         limit,
         ENDED_KEPT.as_seconds_f64()

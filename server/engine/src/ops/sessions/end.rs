@@ -6,15 +6,17 @@
 //! committed after its end.
 
 use sqlx::{Connection, PgConnection};
-use tenure_api::states::SessionEnd;
+use tenure_api::states::{EndedBy, ReasonResolved, SessionEnd};
 
 use crate::endings;
 use crate::notifiers::{Effects, Notifiers};
 use tenure_domain::events::note::Note;
 use tenure_domain::policy::ending::Ending;
 use tenure_domain::session::{SLICE, run_ends};
+use tenure_store::admission::{self, AssignedRun};
 use tenure_store::failure::{Class, classify};
 use tenure_store::transitions::end::{self, Member};
+use tenure_store::transitions::end_open;
 use tenure_store::{policies, worker_sessions};
 
 /// What left a session.
@@ -149,6 +151,8 @@ struct Slice {
 
 /// Ends a slice of what a session holds, as its end says. None: not all of it, so that the transaction is to be undone.
 async fn give_back(transaction: &mut PgConnection, epoch: i64, by: SessionEnd) -> Result<Option<Slice>, sqlx::Error> {
+    let mut effects = Effects { inboxes: vec![epoch], ..Effects::default() };
+    let assigned = give_back_assigned(transaction, epoch, by, &mut effects).await?;
     let held = worker_sessions::lock_held(transaction, epoch, SLICE).await?;
     let endings: Vec<Ending> = held.iter().map(|held| run_ends(by, held.delivery, held.free_runs)).collect();
     let members: Vec<Member<'_>> =
@@ -157,13 +161,37 @@ async fn give_back(transaction: &mut PgConnection, epoch: i64, by: SessionEnd) -
     if resolved.len() < held.len() {
         return Ok(None);
     }
-    let mut effects = Effects { inboxes: vec![epoch], ..Effects::default() };
     for row in &resolved {
         effects.run_taken_away(row.id, row.queue, row.next_reason.is_some());
     }
-    let held = worker_sessions::close(transaction, epoch, count(resolved.len())).await?;
-    let left = Left { runs: resolved.len(), retried: effects.claimable.len(), more: held > 0 && !resolved.is_empty() };
+    let runs = resolved.len() + assigned;
+    let held = worker_sessions::close(transaction, epoch, count(runs)).await?;
+    let left = Left { runs, retried: effects.claimable.len(), more: held > 0 && runs > 0 };
     Ok(Some(Slice { left, held, endings, effects }))
+}
+
+/// Has a slice of the runs that were given to a session and that it has not accepted wait again; those that may not be started twice
+/// end, because it may have been about to start them. How many there were.
+async fn give_back_assigned(
+    transaction: &mut PgConnection,
+    epoch: i64,
+    by: SessionEnd,
+    effects: &mut Effects,
+) -> Result<usize, sqlx::Error> {
+    let assigned = admission::lock_assigned(transaction, epoch, SLICE).await?;
+    let lost = by != SessionEnd::Closed;
+    let (end, back): (Vec<&AssignedRun>, Vec<&AssignedRun>) = assigned.iter().partition(|run| run.at_most_once && lost);
+    if !end.is_empty() {
+        let ids: Vec<_> = end.iter().map(|run| run.id).collect();
+        let (reason, by) = (ReasonResolved::WorkerShutdown, Some(EndedBy::SessionEnded));
+        let ended = end_open::end_open_by(transaction, &ids, reason, by).await?;
+        effects.resolved.extend(ended.tasks);
+    }
+    if !back.is_empty() {
+        let seqs: Vec<_> = back.iter().map(|run| run.seq).collect();
+        effects.admission.extend(admission::take_back(transaction, &seqs, false).await?.queues);
+    }
+    Ok(assigned.len())
 }
 
 fn count(runs: usize) -> i64 {

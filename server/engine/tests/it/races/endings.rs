@@ -68,6 +68,7 @@ async fn every_claim_lasts_as_the_policy_of_its_queue_and_the_options_of_its_tas
                     delivery,
                     complete_time,
                     own_complete_time: own.is_some(),
+                    waits_again: false,
                     retry_delay: None,
                     start: Start::After(seconds(0)),
                 };

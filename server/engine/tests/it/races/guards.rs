@@ -74,7 +74,8 @@ fn events(life: Life) -> Vec<Stated> {
         State::Unscheduled => 0,
         State::Pending(last, _) | State::Running(last) | State::Resolved(last, _) => last.number(),
     };
-    let mut events = vec![Event::DeadlinePassed, Event::Schedule(None), Event::Rerun { retries: 3 }, Event::Cancel];
+    let mut events =
+        vec![Event::DeadlinePassed, Event::Schedule(None), Event::Rerun { retries: 3, hold: None }, Event::Cancel];
     for named in (last.saturating_sub(1)..last + 2).map(run) {
         events.extend([Event::Claim(named), Event::Reclaim(named)]);
         events.extend(TABLE.map(|(ending, ..)| Event::End(named, ending, None)));
@@ -98,6 +99,7 @@ fn terms(delivery: Delivery) -> Terms {
         delivery,
         complete_time: None,
         own_complete_time: false,
+        waits_again: false,
         retry_delay: None,
         start: Start::After(TimeDelta::zero()),
     }
@@ -178,7 +180,7 @@ async fn send(conn: &mut PgConnection, id: TaskId, event: Event, start: Option<S
             schedule::schedule(conn, &[id.uuid()], When::Always).await.unwrap();
             return;
         }
-        Event::Rerun { retries } => {
+        Event::Rerun { retries, hold: _ } => {
             // The caller asks the rules how many retries are left then.
             let (life, _) = observe(conn, id, Delivery::Retries).await;
             let next = match life.state {
@@ -190,7 +192,9 @@ async fn send(conn: &mut PgConnection, id: TaskId, event: Event, start: Option<S
             }
             return;
         }
-        Event::Ready(_) => panic!("the statement that ends holds is compared elsewhere"),
+        Event::Ready(_) | Event::Hold(..) | Event::Accept(_) | Event::TakenBack(..) => {
+            panic!("the statements that change holds are compared elsewhere")
+        }
         Event::Cancel => {
             end_open::end_open(conn, &[id.uuid()], ReasonResolved::Canceled).await.unwrap();
             return;
@@ -312,7 +316,14 @@ async fn compare(conn: &mut PgConnection, id: TaskId, life: Life, (event, start)
     let unasked = match event {
         Event::End(_, ending, _) => is_item(ending),
         Event::Cancel | Event::DeadlinePassed => true,
-        Event::Schedule(_) | Event::Rerun { .. } | Event::Ready(_) | Event::Claim(_) | Event::Reclaim(_) => false,
+        Event::Schedule(_)
+        | Event::Rerun { .. }
+        | Event::Ready(_)
+        | Event::Hold(..)
+        | Event::Claim(_)
+        | Event::Accept(_)
+        | Event::TakenBack(..)
+        | Event::Reclaim(_) => false,
     };
     let expected: Vec<RunId> = match life.state {
         State::Running(run) if unasked && step.ended.is_some() => vec![run],

@@ -230,7 +230,7 @@ async fn send(conn: &mut PgConnection, task: TaskId, event: Event) {
     let signed = |run: RunId| run.number().cast_signed();
     match event {
         Event::Schedule(_) => drop(schedule::schedule(conn, &[id], When::Always).await.unwrap()),
-        Event::Rerun { retries } => drop(rerun::rerun(conn, id, retries.cast_signed()).await.unwrap()),
+        Event::Rerun { retries, hold: _ } => drop(rerun::rerun(conn, id, retries.cast_signed()).await.unwrap()),
         Event::Cancel => drop(end_open(conn, &[id], ReasonResolved::Canceled).await.unwrap()),
         Event::DeadlinePassed => {
             let sql = "UPDATE task_definitions SET deadline = now() - interval '1 s';
@@ -246,6 +246,7 @@ async fn send(conn: &mut PgConnection, task: TaskId, event: Event) {
             assert_eq!(end_holds(conn, START, 10).await.unwrap().into_values().sum::<usize>(), 1);
         }
         Event::Claim(run) => drop(claim_one(conn, id, signed(run), "g", "w", LEASE, None).await.unwrap()),
+        Event::Hold(..) | Event::Accept(_) | Event::TakenBack(..) => panic!("{event:?} is not of a delayed run"),
         Event::Reclaim(run) => {
             drop(renew::renew(conn, &[renew::Member { id, run: signed(run) }], LEASE).await.unwrap());
         }
@@ -267,7 +268,7 @@ async fn the_statements_do_to_a_delayed_run_what_the_rules_say() {
     let completed = Ending::Reported(Report::Completed);
     for event in [
         Event::Schedule(None),
-        Event::Rerun { retries: 5 },
+        Event::Rerun { retries: 5, hold: None },
         Event::Cancel,
         Event::DeadlinePassed,
         Event::Ready(first),

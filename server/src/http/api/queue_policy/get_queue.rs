@@ -38,7 +38,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
         )
         .answers::<QueueNow>(
             "The queue",
-            &json!({"taskQueueId": QUEUE, "pending": 3, "claimed": 1, "delayed": 2, "ready": 3, "runnable": 0,
+            &json!({"taskQueueId": QUEUE, "pending": 3, "claimed": 1, "delayed": 2, "waiting": 0, "assigned": 0, "ready": 3, "runnable": 0,
                 "policyVersion": 1, "pause": {"since": sample.after(0), "by": "root", "reason": "the build disks are full",
                     "until": sample.after(60)}}),
         )
@@ -51,14 +51,18 @@ async fn get_queue(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     let sequenced = app.engine.sequencer.reached();
     let found = queue_counts::find(&mut *app.engine.pool.acquire().await?, sequenced, &queue).await?;
     let counted = found.as_ref().map_or(Counted::default(), |found| found.counted);
+    let assigned = found.as_ref().map_or(0, |found| found.assigned);
     let policy_version = found.as_ref().and_then(|found| found.policy_version);
     let pause = found.and_then(|found| found.paused);
-    let QueueCounts { pending, claimed, delayed, ready, runnable } = shown(counted, pause.is_some());
+    let QueueCounts { pending, claimed, delayed, waiting, assigned, ready, runnable } =
+        shown(counted, assigned, pause.is_some());
     ok(&QueueNow {
         task_queue_id: queue,
         pending,
         claimed,
         delayed,
+        waiting,
+        assigned,
         ready,
         runnable,
         pause: pause.map(|Paused { since, by, reason, until }| PauseOfQueue {

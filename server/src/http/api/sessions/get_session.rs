@@ -33,7 +33,6 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
 fn example(sample: &Sample) -> Value {
     let mut session = example_worker(sample);
     if let Value::Object(fields) = &mut session {
-        fields.remove("assigned");
         fields.extend(
             [("epoch", json!(1)), ("taskQueueId", json!(QUEUE)), ("ttl", json!(60))]
                 .map(|(name, value)| (name.to_owned(), value)),
@@ -50,7 +49,7 @@ async fn get_session(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
 }
 
 fn body(found: Stored) -> Session {
-    let Stored { identity, weight, capacity, frozen, until, ended, running } = found;
+    let Stored { identity, weight, capacity, frozen, until, ended, running, assigned } = found;
     let (ended, ended_by) = ended.map(|(ended, by, _)| (Timestamp::new(ended), by)).unzip();
     Session {
         session_id: identity.id,
@@ -65,6 +64,7 @@ fn body(found: Stored) -> Session {
         started: identity.started.into(),
         expires: until.into(),
         running,
+        assigned,
         ended,
         ended_by,
     }

@@ -44,14 +44,13 @@ async fn list_queue_workers(app: App, call: Arc<Call>) -> Result<Response, ApiEr
 }
 
 fn body(member: Member) -> QueueWorker {
-    let Member { identity, weight, capacity, frozen, until, running } = member;
+    let Member { identity, weight, capacity, frozen, until, running, assigned } = member;
     QueueWorker {
         worker_group: identity.worker_group,
         worker_id: identity.worker_id,
         session_id: identity.id,
         running,
-        // No queue assigns runs yet.
-        assigned: 0,
+        assigned,
         capacity: capacity.into(),
         weight: weight.into(),
         frozen,

@@ -21,7 +21,7 @@ pub(super) fn query<'a>(
         -- A server may remember a key that a failover has lost.
         known_queues AS MATERIALIZED (
             SELECT array_agg(q.id ORDER BY k.n) AS ids,
-                   array_agg(q.traits IS NOT NULL OR q.delay IS NOT NULL ORDER BY k.n) AS ruled
+                   array_agg(COALESCE(q.traits, q.delay, q.key_by) IS NOT NULL ORDER BY k.n) AS ruled
             FROM unnest($2::int[] /* keys */, $15::text[] /* names */) WITH ORDINALITY AS k(id, name, n)
             LEFT JOIN task_queues q ON q.id = k.id AND q.name = k.name
         ),

@@ -37,12 +37,12 @@ pub(super) struct Columns<'a> {
     pub(super) definitions: Vec<&'a str>,
     pub(super) waits: Vec<bool>,
     /// Empty if no member has options, as is usual: then none of their rows has any.
-    pub(super) options: OptionColumns,
+    pub(super) options: OptionColumns<'a>,
 }
 
 /// The columns of `task_options`.
 #[derive(Default)]
-pub(super) struct OptionColumns {
+pub(super) struct OptionColumns<'a> {
     pub(super) deliveries: Vec<Option<i16>>,
     /// Times are in seconds.
     pub(super) delays: Vec<Option<f64>>,
@@ -51,12 +51,23 @@ pub(super) struct OptionColumns {
     pub(super) retry_first: Vec<Option<f64>>,
     pub(super) retry_factor: Vec<Option<f64>>,
     pub(super) retry_most: Vec<Option<f64>>,
+    pub(super) keys: Vec<Option<&'a str>>,
+    pub(super) worker_groups: Vec<Option<&'a str>>,
+    pub(super) worker_ids: Vec<Option<&'a str>>,
+    /// In seconds.
+    pub(super) worker_waits: Vec<Option<i32>>,
 }
 
-impl OptionColumns {
-    fn push(&mut self, options: Options) {
-        let Options { start, delivery, complete_time, retry_delay } = options;
-        let (delay, not_before) = match start {
+impl<'a> OptionColumns<'a> {
+    fn push(&mut self, options: Option<&'a Options>) {
+        let (key, worker) = options.map_or((None, None), |options| (options.key.as_deref(), options.worker.as_ref()));
+        self.keys.push(key);
+        self.worker_groups.push(worker.map(|worker| worker.worker_group.as_str()));
+        self.worker_ids.push(worker.map(|worker| worker.worker_id.as_str()));
+        self.worker_waits.push(worker.map(|worker| i32::try_from(worker.wait.num_seconds()).unwrap_or(i32::MAX)));
+        let none = Options::default();
+        let Options { start, delivery, complete_time, retry_delay, key: _, worker: _ } = options.unwrap_or(&none);
+        let (delay, not_before) = match *start {
             None => (None, None),
             Some(Start::After(delay)) => (Some(delay.as_seconds_f64()), None),
             Some(Start::At(time)) => (None, Some(time)),
@@ -106,7 +117,7 @@ impl<'a> Columns<'a> {
             columns.definitions.push(&task.definition);
         }
         if members.iter().any(|member| member.task.options.is_some()) {
-            members.iter().for_each(|member| columns.options.push(member.task.options.unwrap_or_default()));
+            members.iter().for_each(|member| columns.options.push(member.task.options.as_ref()));
         }
         columns
     }

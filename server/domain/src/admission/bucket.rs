@@ -1,0 +1,75 @@
+//! The generic cell rate algorithm: `count` starts in `seconds`, `burst` of them at once.
+//!
+//! One time is kept, that of the next start that conforms (`tat`). A run that was started and that is not claimed yet keeps its
+//! token: at each look the time is at least as if these had started now, so that workers which come back after a pause find at
+//! most `burst` runs to start at once.
+
+use super::Rate;
+
+/// Dates in the database have microseconds, so that a time that has come may seem to be that far away.
+const PRECISION: f64 = 1e-6;
+
+/// The rate of a queue or a key during one decision; everything is open without a rate.
+pub(super) struct Bucket {
+    paced: Option<Paced>,
+    now: f64,
+    tat: f64,
+    changed: bool,
+}
+
+struct Paced {
+    interval: f64,
+    burst: f64,
+    /// The time of the next start less now. Seconds since 1970 are too large to add millionths to them again and again.
+    ahead: f64,
+}
+
+impl Bucket {
+    pub(super) fn new(rate: Option<Rate>, tat: f64, unclaimed: u32, now: f64) -> Self {
+        let mut changed = false;
+        let paced = rate.map(|rate| {
+            let interval = f64::from(rate.seconds.max(1)) / f64::from(rate.count.max(1));
+            let burst = f64::from(rate.burst.max(1));
+            let mut ahead = tat - now;
+            if unclaimed > 0 {
+                let kept = (f64::from(unclaimed) + 1.0 - burst) * interval;
+                changed = kept > ahead;
+                ahead = ahead.max(kept);
+            }
+            Paced { interval, burst, ahead }
+        });
+        Self { paced, now, tat, changed }
+    }
+
+    /// Whether a start conforms now.
+    pub(super) fn is_open(&self) -> bool {
+        self.opens_at().is_none()
+    }
+
+    /// When the next start conforms, if none does now.
+    pub(super) fn opens_at(&self) -> Option<f64> {
+        let paced = self.paced.as_ref()?;
+        (paced.ahead > PRECISION.min(paced.interval / 1_000.0)).then_some(self.now + paced.ahead)
+    }
+
+    /// Counts a start.
+    pub(super) fn start(&mut self) {
+        if let Some(paced) = &mut self.paced {
+            paced.ahead = paced.ahead.max((1.0 - paced.burst) * paced.interval) + paced.interval;
+            self.changed = true;
+        }
+    }
+
+    /// The time that is to be stored, if it changed.
+    pub(super) fn changed(&self) -> Option<f64> {
+        self.changed.then(|| self.tat())
+    }
+
+    /// The time that is to be stored.
+    pub(super) fn tat(&self) -> f64 {
+        match &self.paced {
+            Some(paced) if self.changed => self.now + paced.ahead,
+            Some(_) | None => self.tat,
+        }
+    }
+}

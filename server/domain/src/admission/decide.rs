@@ -1,0 +1,267 @@
+//! The decision: heads in the order of their turns, until the queue has no room or a run that was not read would be next.
+
+use std::cmp::{Ordering, Reverse};
+use std::collections::{BinaryHeap, HashMap};
+
+use super::bucket::Bucket;
+use super::sessions::{Choice, Sessions};
+use super::{Decided, Head, HeadAfter, HeadState, Key, PREFERRED_AGAIN, PRIORITIES, Queue, READY_RUNS, Run, Start};
+
+/// Which of the waiting runs start now, and what that changes.
+#[must_use]
+pub fn decide(queue: &Queue, keys: &[Key], heads: &[Head]) -> Decided {
+    let by_id: HashMap<i64, usize> = keys.iter().enumerate().map(|(index, key)| (key.id, index)).collect();
+    let mut keys: Vec<KeyNow> = keys.iter().map(|key| KeyNow::new(key, queue.now)).collect();
+    let mut heads: Vec<HeadNow<'_>> =
+        heads.iter().map(|head| HeadNow::new(queue, head, by_id.get(&head.key).copied())).collect();
+    let mut room = Room::new(queue);
+    let mut turns = first_turns(queue, &heads);
+    let mut starts = Vec::new();
+    while let Some(Reverse(turn)) = turns.pop() {
+        let Some(index) = turn.head.filter(|_| room.is_left(turn.priority)) else { break };
+        let head = &mut heads[index];
+        let Some(key) = head.key.map(|key| &mut keys[key]).filter(|key| key.is_open()) else { continue };
+        // Another run of this head would be the next one, and was not read.
+        let Some(run) = head.given.runs.get(head.next) else { break };
+        let session = match room.choose(run) {
+            Choice::Nothing => break,
+            Choice::Waits(until) => {
+                head.pass_over(until);
+                turns.extend(head.has_turn().then(|| Reverse(head.turn(index))));
+                continue;
+            }
+            Choice::Any => None,
+            Choice::Session(epoch) => Some(epoch),
+        };
+        room.start(&turn, session);
+        key.start();
+        let Head { key: id, priority, .. } = *head.given;
+        starts.push(Start { seq: run.seq, run: run.run, key: id, priority, session });
+        head.start(turn.vtime + 1.0 / key.weight);
+        turns.extend(head.has_turn().then(|| Reverse(head.turn(index))));
+    }
+    let after = |head: &HeadNow<'_>| head.after(queue, head.key.map(|key| &keys[key]), room.least[head.priority]);
+    Decided {
+        heads: heads.iter().map(after).collect(),
+        keys: keys.iter().filter_map(|key| key.bucket.changed().map(|tat| (key.id, tat))).collect(),
+        tat: room.bucket.tat(),
+        least: room.least,
+        starts,
+    }
+}
+
+/// The turns of heads that have a run, and that of the heads that are not given, at which the decision ends.
+fn first_turns(queue: &Queue, heads: &[HeadNow<'_>]) -> BinaryHeap<Reverse<Turn>> {
+    let given = heads.iter().enumerate().filter(|(_, head)| head.key.is_some() && !head.given.runs.is_empty());
+    let mut turns: BinaryHeap<Reverse<Turn>> = given.map(|(index, head)| Reverse(head.turn(index))).collect();
+    // Heads are read in the order of what is stored, also where the first run that was read has a later place.
+    let stored = heads.iter().map(|HeadNow { given, priority, .. }| Turn {
+        priority: *priority,
+        vtime: given.vtime.max(queue.least[*priority]),
+        key: given.key,
+        head: None,
+    });
+    turns.extend(stored.max().filter(|_| queue.more_heads).map(Reverse));
+    turns
+}
+
+/// Whose turn it is; the least is the next.
+#[derive(Clone, Copy)]
+struct Turn {
+    priority: usize,
+    vtime: f64,
+    key: i64,
+    /// The head; none for those that are not given, which come after the last one that is.
+    head: Option<usize>,
+}
+
+impl Ord for Turn {
+    fn cmp(&self, other: &Self) -> Ordering {
+        let vtime = self.vtime.total_cmp(&other.vtime);
+        let order = self.priority.cmp(&other.priority).then(vtime).then(self.key.cmp(&other.key));
+        order.then(self.head.is_none().cmp(&other.head.is_none()))
+    }
+}
+
+impl PartialOrd for Turn {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Turn {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for Turn {}
+
+/// What the whole queue has room for.
+struct Room {
+    total_free: Option<u64>,
+    ready: [u32; PRIORITIES],
+    bucket: Bucket,
+    sessions: Option<Sessions>,
+    least: [f64; PRIORITIES],
+}
+
+impl Room {
+    fn new(queue: &Queue) -> Self {
+        Self {
+            total_free: queue.total_free,
+            ready: queue.ready,
+            bucket: Bucket::new(queue.rate, queue.tat, queue.unclaimed, queue.now),
+            sessions: queue.sessions.as_deref().map(|sessions| Sessions::new(sessions, queue.now)),
+            least: queue.least,
+        }
+    }
+
+    /// Whether a run of the priority may start. If not, none of a lower one may either.
+    fn is_left(&self, priority: usize) -> bool {
+        let is_placed = match &self.sessions {
+            Some(sessions) => sessions.is_any_free(),
+            None => {
+                let ready = self.ready.iter().take(priority + 1);
+                ready.fold(0_u32, |sum, ready| sum.saturating_add(*ready)) < READY_RUNS
+            }
+        };
+        is_placed && self.total_free != Some(0) && self.bucket.is_open()
+    }
+
+    fn choose(&self, run: &Run) -> Choice {
+        self.sessions.as_ref().map_or(Choice::Any, |sessions| sessions.choose(run))
+    }
+
+    /// Counts a start, and answers the session that the run is assigned to.
+    fn start(&mut self, turn: &Turn, session: Option<i64>) {
+        self.total_free = self.total_free.map(|free| free.saturating_sub(1));
+        self.bucket.start();
+        self.least[turn.priority] = self.least[turn.priority].max(turn.vtime);
+        match (&mut self.sessions, session) {
+            (Some(sessions), Some(epoch)) => sessions.assign(epoch),
+            (Some(_) | None, _) => self.ready[turn.priority] = self.ready[turn.priority].saturating_add(1),
+        }
+    }
+}
+
+/// What a key has room for.
+struct KeyNow {
+    id: i64,
+    free: Option<u32>,
+    bucket: Bucket,
+    weight: f64,
+}
+
+impl KeyNow {
+    fn new(key: &Key, now: f64) -> Self {
+        let weight = if key.weight.is_normal() && key.weight > 0.0 { key.weight } else { 1.0 };
+        Self { id: key.id, free: key.free, bucket: Bucket::new(key.rate, key.tat, key.unclaimed, now), weight }
+    }
+
+    fn is_open(&self) -> bool {
+        self.free != Some(0) && self.bucket.is_open()
+    }
+
+    fn start(&mut self) {
+        self.free = self.free.map(|free| free.saturating_sub(1));
+        self.bucket.start();
+    }
+}
+
+/// A head during the decision.
+struct HeadNow<'a> {
+    given: &'a Head,
+    priority: usize,
+    /// Its key among those that are given.
+    key: Option<usize>,
+    fair: bool,
+    vtime: f64,
+    /// The first of its runs that was not looked at.
+    next: usize,
+    /// How many runs started.
+    started: usize,
+    /// The first run that was passed over, and when the first of those may go to any session.
+    passed_over: Option<(usize, f64)>,
+}
+
+impl<'a> HeadNow<'a> {
+    fn new(queue: &Queue, given: &'a Head, key: Option<usize>) -> Self {
+        let priority = given.priority.min(PRIORITIES - 1);
+        let least = queue.least[priority];
+        let place = given.runs.first().filter(|_| !queue.fair).map_or(given.vtime, |run| place(run.ord));
+        let vtime = place.max(least);
+        Self { given, priority, key, fair: queue.fair, vtime, next: 0, started: 0, passed_over: None }
+    }
+
+    fn turn(&self, index: usize) -> Turn {
+        Turn { priority: self.priority, vtime: self.vtime, key: self.given.key, head: Some(index) }
+    }
+
+    /// Whether it has another run, or may have one that was not read. One that started nothing gets no further turn for that:
+    /// what was read of it only waits for preferred workers, and does not stop the others.
+    fn has_turn(&self) -> bool {
+        self.next < self.given.runs.len() || (self.given.more && self.started > 0)
+    }
+
+    /// The first run starts; with `fair` that is the virtual time after it.
+    fn start(&mut self, vtime: f64) {
+        self.started += 1;
+        if self.fair {
+            self.vtime = vtime;
+        }
+        self.follow();
+    }
+
+    fn pass_over(&mut self, until: f64) {
+        let (first, earliest) = self.passed_over.unwrap_or((self.next, until));
+        self.passed_over = Some((first, earliest.min(until)));
+        self.follow();
+    }
+
+    /// Goes on to the next run. Without `fair` its place is the virtual time; that of the last one, if it was not read.
+    fn follow(&mut self) {
+        self.next += 1;
+        if let Some(next) = self.given.runs.get(self.next).filter(|_| !self.fair) {
+            self.vtime = self.vtime.max(place(next.ord));
+        }
+    }
+
+    fn after(&self, queue: &Queue, key: Option<&KeyNow>, least: f64) -> HeadAfter {
+        let state = self.state(queue, key);
+        let first = self.passed_over.map_or(self.next, |(first, _)| first);
+        let vtime = match (self.given.runs.get(first).filter(|_| !self.fair), state) {
+            (Some(run), _) => place(run.ord).max(least),
+            (None, HeadState::Ready) => self.vtime.max(least),
+            (None, HeadState::Full | HeadState::Empty | HeadState::At(_)) => self.vtime,
+        };
+        HeadAfter { key: self.given.key, priority: self.given.priority, vtime, state }
+    }
+
+    fn state(&self, queue: &Queue, key: Option<&KeyNow>) -> HeadState {
+        let Some(key) = key else { return HeadState::Ready };
+        let is_read = self.next >= self.given.runs.len();
+        if is_read && self.passed_over.is_none() && !self.given.more {
+            return HeadState::Empty;
+        }
+        if key.free == Some(0) {
+            return HeadState::Full;
+        }
+        let only_passed_over = self.passed_over.filter(|_| is_read && !self.has_turn());
+        let preferred = only_passed_over.map(|(_, until)| until.min(queue.now + PREFERRED_AGAIN));
+        match (key.bucket.opens_at(), preferred) {
+            (None, None) => HeadState::Ready,
+            (Some(time), None) | (None, Some(time)) => HeadState::At(time),
+            (Some(opens), Some(until)) => HeadState::At(opens.max(until)),
+        }
+    }
+}
+
+/// The place of a run as a virtual time. Places are counted from 1, and are exact below 2⁵³.
+fn place(ord: i64) -> f64 {
+    ord as f64
+}
+
+#[cfg(test)]
+#[path = "decide_tests.rs"]
+mod tests;

@@ -1,0 +1,231 @@
+use super::super::{Prefer, Rate, Session};
+use super::*;
+
+const NOW: f64 = 1_800_000_000.0;
+
+fn queue() -> Queue {
+    Queue {
+        now: NOW,
+        fair: false,
+        total_free: None,
+        ready: [0; PRIORITIES],
+        rate: None,
+        tat: 0.0,
+        unclaimed: 0,
+        least: [0.0; PRIORITIES],
+        sessions: None,
+        more_heads: false,
+    }
+}
+
+fn assign(sessions: &[Session]) -> Queue {
+    Queue { sessions: Some(sessions.to_vec()), ..queue() }
+}
+
+fn session(epoch: i64, weight: u32, free: u32, held: u32) -> Session {
+    Session { epoch, weight, free, held, idle_since: NOW - 100.0 }
+}
+
+fn key(id: i64) -> Key {
+    Key { id, free: None, rate: None, tat: 0.0, unclaimed: 0, weight: 1.0 }
+}
+
+fn run(ord: i64) -> Run {
+    Run { seq: ord, run: 0, ord, avoid: None, prefer: None }
+}
+
+fn head(key: i64, priority: usize, ords: &[i64]) -> Head {
+    let vtime = ords.first().copied().unwrap_or(0) as f64;
+    Head { key, priority, vtime, runs: ords.iter().map(|ord| run(*ord)).collect(), more: false }
+}
+
+fn preferring(ord: i64, epoch: Option<i64>, until: f64) -> Run {
+    Run { prefer: Some(Prefer { epoch, until }), ..run(ord) }
+}
+
+fn started(decided: &Decided) -> Vec<i64> {
+    decided.starts.iter().map(|start| start.seq).collect()
+}
+
+fn given_to(decided: &Decided) -> Vec<(i64, Option<i64>)> {
+    decided.starts.iter().map(|start| (start.seq, start.session)).collect()
+}
+
+fn states(decided: &Decided) -> Vec<HeadState> {
+    decided.heads.iter().map(|head| head.state).collect()
+}
+
+#[test]
+fn without_limits_all_start_by_priority_and_then_in_the_order_in_which_they_came() {
+    let heads = [head(1, 6, &[1, 4]), head(2, 6, &[2, 3]), head(1, 0, &[9]), head(3, 2, &[5])];
+    let decided = decide(&queue(), &[key(1), key(2), key(3)], &heads);
+    assert_eq!(started(&decided), [9, 5, 1, 2, 3, 4]);
+    assert!(decided.starts.iter().all(|start| start.session.is_none()));
+    assert_eq!(states(&decided), [HeadState::Empty; 4]);
+    assert_eq!(decided.least, [9.0, 0.0, 5.0, 0.0, 0.0, 0.0, 4.0]);
+    assert_eq!((decided.keys, decided.tat), (vec![], 0.0), "without a rate no time changes");
+}
+
+#[test]
+fn a_total_and_the_slots_of_a_key_are_limits() {
+    let limited = Key { free: Some(1), ..key(1) };
+    let heads = [head(1, 6, &[1, 2]), head(2, 6, &[3, 4, 5])];
+    let decided = decide(&queue(), &[limited, key(2)], &heads);
+    assert_eq!(started(&decided), [1, 3, 4, 5]);
+    assert_eq!(states(&decided), [HeadState::Full, HeadState::Empty]);
+    let total = Queue { total_free: Some(3), ..queue() };
+    let decided = decide(&total, &[limited, key(2)], &heads);
+    assert_eq!(started(&decided), [1, 3, 4]);
+    assert_eq!(states(&decided), [HeadState::Full, HeadState::Ready], "the queue's limit does not stop a head");
+    // The slots of a key are those of all its priorities; the most urgent run gets the last one.
+    let decided = decide(&queue(), &[limited], &[head(1, 6, &[1]), head(1, 5, &[2])]);
+    assert_eq!((started(&decided), states(&decided)), (vec![2], vec![HeadState::Full, HeadState::Empty]));
+    let decided = decide(&Queue { total_free: Some(0), ..queue() }, &[key(1)], &[head(1, 6, &[1])]);
+    assert_eq!((started(&decided), states(&decided)), (vec![], vec![HeadState::Ready]));
+}
+
+#[test]
+fn ready_runs_of_a_lower_priority_do_not_take_the_room_of_higher_ones() {
+    let heads = [head(1, 0, &[10, 11]), head(1, 3, &[1, 2]), head(1, 6, &[3])];
+    for (ready, expected) in [
+        ([0, 0, 0, 0, 0, 0, READY_RUNS], vec![10, 11, 1, 2]),
+        ([0, 0, 0, READY_RUNS - 3, 0, 0, READY_RUNS], vec![10, 11, 1]),
+        ([0, 0, 0, READY_RUNS, 0, 0, 0], vec![10, 11]),
+        ([READY_RUNS - 1, 0, 0, 0, 0, 0, 0], vec![10]),
+        ([READY_RUNS; PRIORITIES], vec![]),
+        ([u32::MAX; PRIORITIES], vec![]),
+    ] {
+        assert_eq!(started(&decide(&Queue { ready, ..queue() }, &[key(1)], &heads)), expected, "{ready:?}");
+    }
+}
+
+/// T12.
+#[test]
+fn a_run_goes_to_the_free_session_of_the_greatest_weight() {
+    let three = [session(1, 5, 1, 0), session(2, 9, 2, 7), session(3, 9, 0, 0), session(4, 70, 0, 1)];
+    let decided = decide(&assign(&three), &[key(1)], &[head(1, 6, &[1, 2, 3, 4])]);
+    assert_eq!(given_to(&decided), [(1, Some(2)), (2, Some(2)), (3, Some(1))]);
+    assert_eq!(states(&decided), [HeadState::Ready]);
+    // Ties: fewest held, then longest without one.
+    let longest = Session { idle_since: NOW - 500.0, ..session(7, 1, 3, 1) };
+    let tied = [session(5, 1, 9, 2), session(6, 1, 9, 1), longest];
+    let decided = decide(&assign(&tied), &[key(1)], &[head(1, 6, &[1, 2, 3, 4, 5, 6])]);
+    let to: Vec<i64> = decided.starts.iter().filter_map(|start| start.session).collect();
+    assert_eq!(to, [7, 6, 5, 6, 7, 5], "each one in turn, and first the one that was idle for longest");
+    assert!(decide(&assign(&[]), &[key(1)], &[head(1, 6, &[1])]).starts.is_empty());
+}
+
+#[test]
+fn a_session_that_did_not_accept_a_run_gets_it_only_if_no_other_is_free() {
+    let avoiding = Head { runs: vec![Run { avoid: Some(1), ..run(1) }, run(2), run(3)], ..head(1, 6, &[1]) };
+    let both = assign(&[session(1, 9, 1, 0), session(2, 1, 1, 0)]);
+    assert_eq!(given_to(&decide(&both, &[key(1)], std::slice::from_ref(&avoiding))), [(1, Some(2)), (2, Some(1))]);
+    let one = assign(&[session(1, 9, 1, 0), session(2, 1, 0, 1)]);
+    assert_eq!(given_to(&decide(&one, &[key(1)], &[avoiding])), [(1, Some(1))]);
+}
+
+#[test]
+fn a_preferred_worker_is_waited_for_and_not_for_ever() {
+    let sessions = assign(&[session(1, 9, 2, 0), session(2, 1, 1, 0), session(3, 9, 0, 0)]);
+    let with = |first: Run, ords: &[i64]| Head {
+        runs: std::iter::once(first).chain(ords.iter().map(|ord| run(*ord))).collect(),
+        ..head(1, 6, &[1])
+    };
+    let decided = |head: Head| decide(&sessions, &[key(1)], &[head]);
+    let free = decided(with(preferring(1, Some(2), NOW + 9.0), &[2]));
+    assert_eq!(given_to(&free), [(1, Some(2)), (2, Some(1))]);
+    let over = decided(with(preferring(1, Some(2), NOW), &[2]));
+    assert_eq!(given_to(&over), [(1, Some(1)), (2, Some(1))], "then any session may have it");
+    for busy in [Some(3), Some(4), None] {
+        let waiting = decided(with(preferring(1, busy, NOW + 0.5), &[2]));
+        assert_eq!(given_to(&waiting), [(2, Some(1))], "the run behind it starts");
+        assert_eq!(waiting.heads[0].state, HeadState::At(NOW + 0.5));
+        assert_eq!(waiting.heads[0].vtime, 2.0, "as a head that comes back");
+        let long = decided(with(preferring(1, busy, NOW + 3_000.0), &[]));
+        assert_eq!((given_to(&long), states(&long)), (vec![], vec![HeadState::At(NOW + PREFERRED_AGAIN)]));
+    }
+    let refused = Run { avoid: Some(2), ..preferring(1, Some(2), NOW + 9.0) };
+    assert_eq!(
+        given_to(&decided(with(refused, &[]))),
+        [(1, Some(1))],
+        "a worker that did not accept is preferred no more"
+    );
+    // In a pull queue no worker is waited for.
+    let pull = decide(&queue(), &[key(1)], &[with(preferring(1, None, NOW + 9.0), &[2])]);
+    assert_eq!(given_to(&pull), [(1, None), (2, None)]);
+}
+
+#[test]
+fn what_was_not_read_is_not_overtaken() {
+    let more = |head: Head| Head { more: true, ..head };
+    let keys = [key(1), key(2)];
+    // The second head's run came after whatever is behind the runs of the first one.
+    let decided = decide(&queue(), &keys, &[more(head(1, 5, &[1, 2])), head(2, 5, &[7]), head(2, 6, &[3])]);
+    assert_eq!((started(&decided), states(&decided)), (vec![1, 2], vec![HeadState::Ready; 3]));
+    assert_eq!(decided.heads[0].vtime, 2.0, "no later than what is behind");
+    // With `fair` it goes on until it is the first one's turn again.
+    let fair = Queue { fair: true, ..queue() };
+    let zero = |head: Head| Head { vtime: 0.0, ..head };
+    let decided = decide(&fair, &keys, &[more(zero(head(1, 5, &[1]))), zero(head(2, 5, &[7, 8, 9]))]);
+    assert_eq!(started(&decided), [1, 7], "each one in turn");
+    // A head of which all runs are locked stops nothing.
+    let decided = decide(&queue(), &keys, &[more(head(1, 5, &[])), head(2, 6, &[3])]);
+    assert_eq!((started(&decided), states(&decided)), (vec![3], vec![HeadState::Ready, HeadState::Empty]));
+    // Heads that were not read come after the last one that was, by what is stored.
+    let cut = Queue { more_heads: true, ..queue() };
+    let decided = decide(&cut, &keys, &[head(1, 5, &[1, 5]), head(2, 5, &[3, 4])]);
+    assert_eq!((started(&decided), decided.least[5]), (vec![1, 3], 3.0));
+}
+
+#[test]
+fn a_rate_is_a_burst_and_then_one_after_another() {
+    let rate = Some(Rate { count: 10, seconds: 60, burst: 3 });
+    let ords: Vec<i64> = (1..20).collect();
+    let limited = Key { rate, ..key(1) };
+    let decided = decide(&queue(), &[limited], &[head(1, 6, &ords)]);
+    assert_eq!((started(&decided), states(&decided)), (vec![1, 2, 3], vec![HeadState::At(NOW + 6.0)]));
+    assert_eq!(decided.keys, [(1, NOW + 6.0)]);
+    let again = |now, unclaimed| {
+        let limited = Key { tat: NOW + 6.0, unclaimed, ..limited };
+        decide(&Queue { now, ..queue() }, &[limited], &[head(1, 6, &ords)])
+    };
+    assert!(again(NOW + 5.9, 0).starts.is_empty());
+    assert_eq!(again(NOW + 6.0, 0).starts.len(), 1);
+    assert_eq!(again(NOW + 12.0, 0).starts.len(), 2);
+    // Ready runs keep their tokens, however long no worker claims them.
+    for (unclaimed, starts) in [(0, 3), (1, 2), (2, 1), (3, 0), (4, 0)] {
+        let later = again(NOW + 500.0, unclaimed);
+        assert_eq!(later.starts.len(), starts);
+        assert_eq!(later.keys, [(1, NOW + 500.0 + if unclaimed == 4 { 12.0 } else { 6.0 })]);
+    }
+    // The queue's rate leaves heads ready, and answers when it is over.
+    let whole = decide(&Queue { rate, ..queue() }, &[key(1)], &[head(1, 6, &ords)]);
+    assert_eq!((started(&whole), states(&whole)), (vec![1, 2, 3], vec![HeadState::Ready]));
+    assert_eq!((whole.tat, whole.keys), (NOW + 6.0, vec![]));
+}
+
+#[test]
+fn keys_take_turns_by_their_weight() {
+    let fair = Queue { fair: true, total_free: Some(8), ..queue() };
+    let keys = [key(1), Key { weight: 3.0, ..key(2) }];
+    let zero = |key, from: i64| Head { vtime: 0.0, ..head(key, 6, &(from..from + 20).collect::<Vec<_>>()) };
+    let decided = decide(&fair, &keys, &[zero(1, 1), zero(2, 100)]);
+    let of_the_second = decided.starts.iter().filter(|start| start.key == 2).count();
+    assert_eq!(of_the_second, 6, "three of four");
+    // One that comes back has saved nothing up.
+    let least = [50.0; PRIORITIES];
+    let back = decide(&Queue { least, ..fair }, &keys, &[zero(1, 1)]);
+    assert_eq!((back.heads[0].vtime, back.least[6]), (58.0, 57.0));
+    for weight in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+        let decided = decide(&Queue { fair: true, ..queue() }, &[Key { weight, ..key(1) }], &[zero(1, 1)]);
+        assert_eq!(decided.heads[0].vtime, 20.0, "no weight is as 1: {weight}");
+    }
+}
+
+#[test]
+fn a_head_whose_key_or_priority_is_unknown_stops_nothing() {
+    let decided = decide(&queue(), &[key(1)], &[head(7, 0, &[1]), head(1, 99, &[2])]);
+    assert_eq!((started(&decided), states(&decided)), (vec![2], vec![HeadState::Ready, HeadState::Empty]));
+    assert_eq!(decided.starts[0].priority, 99);
+    assert_eq!(decide(&queue(), &[], &[]).starts, []);
+}

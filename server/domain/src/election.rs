@@ -1,0 +1,148 @@
+//! Which server gives out the runs of a queue that assigns them.
+//!
+//! Each such queue has a row with a server and a term. Every transaction that gives out a run compares both, and every change of
+//! the server raises the term, so that a server which was stopped and wakes up finds itself replaced and changes nothing. The
+//! election is therefore not what keeps two servers from deciding; it says which one is to.
+//!
+//! The active server is the live one of the greatest weight; equal weights share the queues by rendezvous hashing, so that a
+//! server that comes or goes moves only its own. Weight 0 is never active.
+//!
+//! A server lives while its last beat is no older than the activation time. An active one that is older than that is silent, but
+//! so are all when the database does not answer. So a candidate judges it only by beats of its own: three, after it first
+//! saw the silence, and not one of the other meanwhile ([`Silence`]).
+//!
+//! Times are the database's, and the beats' real ones, also where the clock is a manual one.
+
+use chrono::{DateTime, TimeDelta, Utc};
+use sha2::{Digest, Sha256};
+use uuid::Uuid;
+
+/// How many beats of its own a candidate waits for after it first saw that the active server is silent.
+pub const BEATS_BEFORE_TAKEOVER: u32 = 3;
+
+/// A server that has a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Server {
+    /// Made at each start.
+    pub id: Uuid,
+    /// The greatest is active; 0 never is.
+    pub weight: u32,
+    /// When it beat last.
+    pub beat: DateTime<Utc>,
+}
+
+/// The row of a queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Active {
+    /// The queue's key.
+    pub queue: i32,
+    /// Its active server, if it has one.
+    pub server: Option<Uuid>,
+    /// Grows with each change.
+    pub term: i64,
+}
+
+/// The servers as a beat of one of them has left them.
+#[derive(Debug, Clone, Copy)]
+pub struct View<'a> {
+    /// The server that looks.
+    pub me: Uuid,
+    /// All that have a row, itself among them.
+    pub servers: &'a [Server],
+    /// The database's time.
+    pub now: DateTime<Utc>,
+    /// After so long without a beat a server is silent.
+    pub activation: TimeDelta,
+}
+
+/// The silence of the active server of a queue, as another server saw it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Silence {
+    /// The row then.
+    active: Active,
+    /// The last beat of the active server; none if it has no row any more.
+    beat: Option<DateTime<Utc>>,
+    /// Beats of the server that looks, since it saw this first.
+    beats: u32,
+}
+
+/// What a server does about a queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// It is active and stays so.
+    Keep,
+    /// It takes the place of the active one, which is lost.
+    TakeOver,
+    /// It is active, and gives the queue to this one.
+    HandOver(Uuid),
+    /// It takes the queue, which has no server.
+    TakeVacant,
+    /// It leaves the queue to others.
+    Nothing,
+}
+
+impl View<'_> {
+    /// The server that is to be active: the live one of the greatest weight.
+    #[must_use]
+    pub fn elected(&self, queue: i32) -> Option<Uuid> {
+        let candidates = self.servers.iter().filter(|server| server.weight > 0 && self.is_live(server));
+        candidates.max_by_key(|server| (server.weight, rendezvous(queue, server.id), server.id)).map(|server| server.id)
+    }
+
+    fn is_live(&self, server: &Server) -> bool {
+        // A beat that is still to come is that of a clock that was set back since.
+        self.now.signed_duration_since(server.beat) <= self.activation
+    }
+
+    fn find(&self, id: Uuid) -> Option<&Server> {
+        self.servers.iter().find(|server| server.id == id)
+    }
+}
+
+/// The share of a server in a queue; the greatest of those of equal weight has it.
+fn rendezvous(queue: i32, server: Uuid) -> [u8; 32] {
+    Sha256::new().chain_update(queue.to_be_bytes()).chain_update(server.as_bytes()).finalize().into()
+}
+
+impl Silence {
+    /// What is remembered of the active server after a beat of the one that looks; none while it beats, or is that one itself.
+    /// To be called once after each beat, with what the call before it answered.
+    #[must_use]
+    pub fn after_beat(before: Option<Self>, active: Active, view: &View<'_>) -> Option<Self> {
+        let server = active.server.filter(|server| *server != view.me)?;
+        let found = view.find(server);
+        if found.is_some_and(|server| view.is_live(server)) {
+            return None;
+        }
+        let beat = found.map(|server| server.beat);
+        let goes_on = before.filter(|before| before.active == active && before.beat == beat);
+        let beats = goes_on.map_or(0, |before| before.beats.saturating_add(1));
+        Some(Self { active, beat, beats })
+    }
+
+    fn is_judged(&self, active: Active) -> bool {
+        self.active == active && self.beats >= BEATS_BEFORE_TAKEOVER
+    }
+}
+
+/// What a server does about a queue after a beat of its own, from what it remembers of the active one.
+#[must_use]
+pub fn step(active: Active, view: &View<'_>, silence: Option<Silence>) -> Step {
+    let elected = view.elected(active.queue);
+    let is_elected = elected == Some(view.me);
+    match active.server {
+        None if is_elected => Step::TakeVacant,
+        Some(server) if server == view.me => match elected {
+            Some(other) if other != view.me => Step::HandOver(other),
+            // It may have been silent itself. Its term says whether it still is the one.
+            Some(_) | None if view.find(view.me).is_some_and(|server| server.weight > 0) => Step::Keep,
+            Some(_) | None => Step::Nothing,
+        },
+        Some(_) if is_elected && silence.is_some_and(|silence| silence.is_judged(active)) => Step::TakeOver,
+        None | Some(_) => Step::Nothing,
+    }
+}
+
+#[cfg(test)]
+#[path = "election_tests.rs"]
+mod tests;

@@ -1,0 +1,39 @@
+//! Runs that were given to a session and were not accepted within the `acceptTime` of their queue. They wait again, and go to another
+//! session if one is free; a run that may not be started twice ends, because it may have been. In a paused queue this time does not run.
+
+use sqlx::Connection;
+
+use super::{PassReport, SLICE};
+use crate::endings;
+use crate::engine::Engine;
+use crate::notifiers::Effects;
+use tenure_api::states::{EndedBy, ReasonResolved};
+use tenure_domain::policy::ending::Ending;
+use tenure_store::admission::{self, AssignedRun};
+use tenure_store::transitions::end_open;
+
+/// Takes back a slice of them.
+pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
+    let mut conn = engine.pool.acquire().await?;
+    let mut transaction = conn.begin().await?;
+    let due = admission::lock_not_accepted(&mut transaction, engine.due_marks.get().holds, SLICE).await?;
+    if due.is_empty() {
+        return Ok(PassReport::default());
+    }
+    let (end, back): (Vec<&AssignedRun>, Vec<&AssignedRun>) = due.iter().partition(|run| run.at_most_once);
+    let mut effects = Effects::default();
+    if !end.is_empty() {
+        let ids: Vec<_> = end.iter().map(|run| run.id).collect();
+        let by = Some(EndedBy::NotAccepted);
+        let ended = end_open::end_open_by(&mut transaction, &ids, ReasonResolved::ClaimExpired, by).await?;
+        effects.resolved = ended.tasks;
+    }
+    let seqs: Vec<_> = back.iter().map(|run| run.seq).collect();
+    let taken = admission::take_back(&mut transaction, &seqs, true).await?;
+    effects.admission = taken.queues;
+    let exhausted = effects.resolved.len();
+    engine.notifiers.commit(transaction, effects).await?;
+    endings::count(Ending::NotAccepted, exhausted + taken.runs);
+    let done = taken.runs + exhausted;
+    Ok(PassReport { found: due.len(), done, retried: taken.runs, exhausted, lost_race: due.len() - done })
+}

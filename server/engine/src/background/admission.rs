@@ -1,0 +1,167 @@
+//! Admission: lets waiting runs start, as far as the limits of their queues and keys allow. Each queue is a transaction of its own,
+//! which has locked the queue's row: whatever server it runs on, it is the only one that admits runs there. The rule is
+//! [`tenure_domain::admission::decide`]; what it needs is read from rows, so that no count can drift.
+
+use chrono::TimeDelta;
+use sqlx::{Connection, PgConnection};
+use tenure_domain::admission::{Decided, Head, PRIORITIES, Queue, READY_RUNS, decide};
+use tenure_domain::policy::document::{Admission, Policy};
+use tenure_store::admission::{self, Announced, Locked, Look};
+use tenure_store::session::plan_as_hot;
+
+use super::{PassReport, SLICE};
+use crate::engine::Engine;
+use crate::notifiers::Effects;
+
+/// A key is forgotten so long after it was looked at last.
+const IDLE_KEY: TimeDelta = TimeDelta::minutes(10);
+
+/// Admits what may start in each queue in which something was announced, or something waits for room.
+pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
+    let mut conn = engine.pool.acquire().await?;
+    let queues = admission::list_queues(&mut conn).await?;
+    engine.notifiers.set_limited(queues.iter().map(|(queue, _)| *queue));
+    let mut report = PassReport::default();
+    for queue in queues.into_iter().filter_map(|(queue, due)| due.then_some(queue)) {
+        let done = admit(engine, &mut conn, queue).await?;
+        report.found += done;
+        report.done += done;
+    }
+    Ok(report)
+}
+
+/// Forgets keys without runs.
+pub async fn purge(engine: &Engine) -> Result<PassReport, sqlx::Error> {
+    let mut conn = engine.pool.acquire().await?;
+    let now = tenure_store::clock::get_now(&mut conn).await?;
+    let done = admission::forget_idle_keys(&mut conn, now - IDLE_KEY, SLICE).await?;
+    let done = usize::try_from(done).unwrap_or(usize::MAX);
+    Ok(PassReport { found: done, done, ..PassReport::default() })
+}
+
+/// One look at a queue; how many announcements it dealt with, and how many runs started.
+async fn admit(engine: &Engine, conn: &mut PgConnection, queue: i32) -> Result<usize, sqlx::Error> {
+    let mut transaction = conn.begin().await?;
+    plan_as_hot(&mut transaction).await?;
+    let Some(locked) = admission::lock(&mut transaction, queue).await? else { return Ok(0) };
+    let Some(limits) = locked.policy.as_ref().and_then(Policy::admission) else {
+        admission::forget_queue(&mut transaction, queue).await?;
+        transaction.commit().await?;
+        return Ok(0);
+    };
+    let announced = admission::take_work(&mut transaction, queue).await?;
+    let look = Look { queue, admission: &limits, least: &locked.least };
+    if !announced.is_empty() {
+        admission::name_keys(&mut transaction, queue, &announced).await?;
+        admission::look(&mut transaction, &look, &announced).await?;
+    }
+    let started = start(engine, &mut transaction, &locked, &look).await?;
+    let mut effects = Effects { inboxes: started.sessions, ..Effects::default() };
+    if started.runs > 0 && !limits.assign {
+        effects.claimable.push(queue);
+    }
+    engine.notifiers.commit(transaction, effects).await?;
+    Ok(announced.len() + started.runs)
+}
+
+/// What a look has started.
+#[derive(Default)]
+struct Started {
+    runs: usize,
+    /// The sessions that were given some.
+    sessions: Vec<i64>,
+}
+
+/// Starts what fits.
+async fn start(
+    engine: &Engine,
+    transaction: &mut PgConnection,
+    locked: &Locked,
+    look: &Look<'_>,
+) -> Result<Started, sqlx::Error> {
+    let queue = read_queue(engine, transaction, locked, look).await?;
+    let room = room(&queue);
+    let slots = room.iter().copied().max().unwrap_or_default();
+    if slots == 0 {
+        return Ok(Started::default());
+    }
+    let heads =
+        admission::load_heads(transaction, look.queue, &locked.least, &room, slots, look.admission.assign).await?;
+    if heads.is_empty() {
+        return Ok(Started::default());
+    }
+    let mut ids: Vec<i64> = heads.iter().map(|head| head.key).collect();
+    ids.sort_unstable();
+    ids.dedup();
+    let keys = admission::load_keys(transaction, look.queue, &ids, look.admission).await?;
+    let more_heads = i64::try_from(heads.len()).is_ok_and(|heads| heads >= slots);
+    let decided = decide(&Queue { more_heads, ..queue }, &keys, &heads);
+    write(transaction, locked, look, &heads, &decided).await
+}
+
+/// How many runs of each priority may start at most: those of a lower one take no room that a higher one has taken.
+fn room(queue: &Queue) -> [i64; PRIORITIES] {
+    let mut taken = 0;
+    // What the sessions are free for, where runs are given to them.
+    let free = queue.sessions.as_ref().map(|sessions| sessions.iter().map(|session| i64::from(session.free)).sum());
+    queue.ready.map(|ready| {
+        taken += i64::from(ready);
+        let room = (i64::from(READY_RUNS) - taken).max(0).min(free.unwrap_or(i64::MAX));
+        queue.total_free.map_or(room, |free| room.min(i64::try_from(free).unwrap_or(i64::MAX)))
+    })
+}
+
+async fn read_queue(
+    engine: &Engine,
+    transaction: &mut PgConnection,
+    locked: &Locked,
+    look: &Look<'_>,
+) -> Result<Queue, sqlx::Error> {
+    let Admission { total, rate_total, fair, assign, .. } = *look.admission;
+    let total_free = match total {
+        None => None,
+        Some(total) => {
+            let admitted = admission::count_admitted(transaction, engine.sequencer.reached(), look.queue).await?;
+            Some(u64::try_from(i64::from(total) - admitted).unwrap_or(0))
+        }
+    };
+    let marks = engine.low_water_marks.get(look.queue);
+    let marks = if marks.epoch == locked.epoch { marks.marks } else { [0; PRIORITIES] };
+    let ready = admission::count_ready(transaction, look.queue, &marks, READY_RUNS).await?;
+    Ok(Queue {
+        now: locked.now.timestamp_micros() as f64 / 1e6,
+        fair,
+        total_free,
+        ready,
+        rate: rate_total,
+        tat: locked.tat,
+        unclaimed: ready.iter().sum(),
+        least: locked.least,
+        sessions: if assign { Some(admission::load_sessions(transaction, look.queue).await?) } else { None },
+        more_heads: false,
+    })
+}
+
+/// Writes what was decided, and looks again at each key of which something was loaded: what is left of it may be another run, or none.
+async fn write(
+    transaction: &mut PgConnection,
+    locked: &Locked,
+    look: &Look<'_>,
+    heads: &[Head],
+    decided: &Decided,
+) -> Result<Started, sqlx::Error> {
+    let started = if look.admission.assign {
+        let (runs, sessions) =
+            admission::assign(transaction, look.queue, &decided.starts, look.admission.accept_time).await?;
+        Started { runs, sessions }
+    } else {
+        let seqs: Vec<i64> = decided.starts.iter().map(|start| start.seq).collect();
+        let runs = admission::admit(transaction, look.queue, &locked.name, &seqs).await?;
+        Started { runs, sessions: Vec::new() }
+    };
+    let again: Vec<Announced> = heads.iter().map(|head| Announced { key: head.key, waits: None, seq: None }).collect();
+    admission::look(transaction, &Look { least: &decided.least, ..*look }, &again).await?;
+    // After the look, which knows nothing of rates.
+    admission::store(transaction, look.queue, decided, look.admission.fair).await?;
+    Ok(started)
+}

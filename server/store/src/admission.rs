@@ -1,0 +1,162 @@
+//! Admission: what the pass reads and writes that lets waiting runs start. All but [`list_queues`] belongs to a transaction that has
+//! locked the queue with [`lock`]: it is the only one that admits runs of that queue, and every other statement only lowers what is
+//! admitted, or moves it.
+
+mod keys;
+mod sessions;
+mod start;
+
+use chrono::{DateTime, Utc};
+use sqlx::PgConnection;
+use tenure_domain::admission::PRIORITIES;
+use tenure_domain::policy::document::Policy;
+
+use super::events::Sequenced;
+
+pub use keys::{Announced, Look, forget_idle_keys, load_heads, load_keys, look, name_keys, take_work};
+pub use sessions::{AssignedRun, TakenBack, assign, load_sessions, lock_assigned, lock_not_accepted, take_back};
+pub use start::{admit, store};
+
+/// Keys that one look takes up.
+pub const KEYS_MAX: i64 = 500;
+
+/// Queues in which there may be something to admit, and all that have admission: for what this server notifies.
+pub async fn list_queues(conn: &mut PgConnection) -> Result<Vec<(i32, bool)>, sqlx::Error> {
+    let rows = sqlx::query!(
+        r#"-- list_admission_queues
+        WITH db_now AS MATERIALIZED (SELECT now FROM db_now)
+        SELECT a.queue, q.paused IS NULL AND (
+                   EXISTS (SELECT FROM admission_work w WHERE w.queue = a.queue)
+                   OR EXISTS (SELECT FROM admission_heads h WHERE h.queue = a.queue AND h.ready)
+                   OR EXISTS (SELECT FROM admission_heads h WHERE h.queue = a.queue AND h.at <= (SELECT now FROM db_now))
+                   OR q.key_by IS NULL) AS "due!"
+        FROM admission_queues a JOIN task_queues q ON q.id = a.queue
+        ORDER BY a.queue"#
+    )
+    .fetch_all(conn)
+    .await?;
+    Ok(rows.into_iter().map(|row| (row.queue, row.due)).collect())
+}
+
+/// A queue that this transaction has locked.
+#[derive(Debug)]
+pub struct Locked {
+    /// Its name.
+    pub name: String,
+    /// Its policy, if its runs need admission.
+    pub policy: Option<Policy>,
+    /// When its rate has its next token, in seconds since 1970.
+    pub tat: f64,
+    /// For each priority the least virtual time of a head that may start.
+    pub least: [f64; PRIORITIES],
+    /// The epoch that the low-water marks of its claims must have.
+    pub epoch: i64,
+    /// When that was read.
+    pub now: DateTime<Utc>,
+}
+
+/// Locks a queue for admission; none if another transaction has it, or it is paused, or has no admission any more.
+pub async fn lock(transaction: &mut PgConnection, queue: i32) -> Result<Option<Locked>, sqlx::Error> {
+    let row = sqlx::query!(
+        r#"-- lock_admission
+        WITH db_now AS MATERIALIZED (SELECT now FROM db_now)
+        SELECT q.name, q.cursor_epoch, q.key_by, p.policy AS "policy?", a.tat, a.least, db_now.now AS "now!"
+        FROM admission_queues a JOIN task_queues q ON q.id = a.queue LEFT JOIN queue_policies p ON p.queue = a.queue
+        CROSS JOIN db_now
+        WHERE a.queue = $1 AND q.paused IS NULL
+        FOR UPDATE OF a SKIP LOCKED"#,
+        queue
+    )
+    .fetch_optional(transaction)
+    .await?;
+    let Some(row) = row else { return Ok(None) };
+    let policy = match row.policy.filter(|_| row.key_by.is_some()) {
+        None => None,
+        Some(text) => {
+            Some(Policy::from_stored(&text).map_err(|error| sqlx::Error::Decode(format!("{error:?}").into()))?)
+        }
+    };
+    let least = row.least.try_into().map_err(|least: Vec<f64>| {
+        sqlx::Error::Decode(format!("admission_queues.least of {queue} has {} numbers", least.len()).into())
+    })?;
+    Ok(Some(Locked { name: row.name, policy, tat: row.tat, least, epoch: row.cursor_epoch, now: row.now }))
+}
+
+/// How many runs of a queue are ready, assigned or claimed: what its limit is about.
+pub async fn count_admitted(
+    transaction: &mut PgConnection,
+    sequenced: Sequenced,
+    queue: i32,
+) -> Result<i64, sqlx::Error> {
+    sqlx::query_scalar!(
+        r#"-- count_admitted
+        WITH changed AS MATERIALIZED (
+            SELECT sum(d.pending) AS pending, sum(d.claimed) AS claimed, sum(d.waiting) AS waiting
+            FROM unsequenced($2) n, unnest(n.queues, n.pending, n.claimed, n.waiting) AS d(queue, pending, claimed, waiting)
+            WHERE d.queue = $1
+        )
+        SELECT (COALESCE(b.pending, 0) - COALESCE(b.waiting, 0) + COALESCE(b.claimed, 0)
+                + COALESCE(c.pending, 0) - COALESCE(c.waiting, 0) + COALESCE(c.claimed, 0))::bigint AS "admitted!"
+        FROM changed c LEFT JOIN counters b ON b.queue = $1"#,
+        queue,
+        sequenced.0
+    )
+    .fetch_one(transaction)
+    .await
+}
+
+/// How many runs of each priority are ready and may be claimed, counted up to `limit`. None lies below the marks.
+pub async fn count_ready(
+    transaction: &mut PgConnection,
+    queue: i32,
+    marks: &[i64; PRIORITIES],
+    limit: u32,
+) -> Result<[u32; PRIORITIES], sqlx::Error> {
+    let rows = sqlx::query!(
+        r#"-- count_ready
+        SELECT m.priority AS "priority!", count(w.ord) AS "ready!"
+        FROM unnest('{0,1,2,3,4,5,6}' /* Priority: all */::smallint[], $2::bigint[] /* marks */) AS m(priority, mark)
+        CROSS JOIN (VALUES (true), (false)) AS h(hidden)
+        LEFT JOIN LATERAL (
+            SELECT w.ord FROM pending w
+            WHERE w.queue = $1 AND w.priority = m.priority AND (w.hidden_until IS NOT NULL) = h.hidden
+              AND w.reserved_until IS NULL AND w.ord > m.mark
+            ORDER BY w.ord LIMIT $3
+        ) w ON true
+        GROUP BY m.priority"#,
+        queue,
+        marks,
+        i64::from(limit)
+    )
+    .fetch_all(transaction)
+    .await?;
+    let mut ready = [0; PRIORITIES];
+    for row in rows {
+        if let Some(place) = usize::try_from(row.priority).ok().and_then(|place| ready.get_mut(place)) {
+            *place = u32::try_from(row.ready).unwrap_or(limit).min(limit);
+        }
+    }
+    Ok(ready)
+}
+
+/// Whether the runs of a queue that has no admission any more were all made ready; then nothing is left of it.
+pub async fn forget_queue(transaction: &mut PgConnection, queue: i32) -> Result<bool, sqlx::Error> {
+    let forgotten = sqlx::query_scalar!(
+        r#"-- forget_admission
+        WITH over AS MATERIALIZED (
+            SELECT FROM task_queues q WHERE q.id = $1 AND q.key_by IS NULL
+              AND NOT EXISTS (SELECT FROM queue_policies p WHERE p.queue = q.id AND p.refile_stage <> 0 /* Stage::Done */)
+              AND NOT EXISTS (SELECT FROM pending p WHERE p.queue = q.id
+                                AND p.hold IS NOT NULL AND p.hold <> 1 /* Hold::Delay */)
+        ),
+        work AS (DELETE FROM admission_work w WHERE w.queue = $1 AND EXISTS (SELECT FROM over)),
+        heads AS (DELETE FROM admission_heads h WHERE h.queue = $1 AND EXISTS (SELECT FROM over)),
+        keys AS (DELETE FROM admission_keys k WHERE k.queue = $1 AND EXISTS (SELECT FROM over)),
+        forgotten AS (DELETE FROM admission_queues a WHERE a.queue = $1 AND EXISTS (SELECT FROM over) RETURNING queue)
+        SELECT count(*) > 0 /* count */ AS "forgotten!" FROM forgotten"#,
+        queue
+    )
+    .fetch_one(transaction)
+    .await?;
+    Ok(forgotten)
+}

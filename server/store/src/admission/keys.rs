@@ -1,0 +1,304 @@
+//! The keys of a queue: which are to be looked at, and what a look finds.
+
+use chrono::{DateTime, Utc};
+use sqlx::PgConnection;
+use tenure_domain::admission::{Head, Key, PRIORITIES, Prefer, Rate, Run};
+use tenure_domain::policy::document::Admission;
+
+use super::KEYS_MAX;
+
+/// A key that is to be looked at, and the first run that waits since, if one does.
+#[derive(Debug, Clone, Copy)]
+pub struct Announced {
+    /// `admission_keys.id`.
+    pub key: i64,
+    /// Its priority and its place.
+    pub waits: Option<(i16, i64)>,
+    /// `tasks.seq` of such a run, which says what the key is.
+    pub seq: Option<i64>,
+}
+
+/// Takes the keys that were announced, and those whose time has come.
+pub async fn take_work(transaction: &mut PgConnection, queue: i32) -> Result<Vec<Announced>, sqlx::Error> {
+    let rows = sqlx::query!(
+        r#"-- take_admission_work
+        WITH next AS MATERIALIZED (
+            SELECT id FROM admission_work WHERE queue = $1 ORDER BY id LIMIT $2 FOR UPDATE SKIP LOCKED
+        ),
+        taken AS (
+            DELETE FROM admission_work w USING next WHERE w.queue = $1 AND w.id = next.id
+            RETURNING w.key_id, w.priority, w.ord, w.seq
+        ),
+        due AS MATERIALIZED (
+            SELECT key_id FROM admission_heads WHERE queue = $1 AND at <= (SELECT now FROM db_now) ORDER BY at LIMIT $2
+        )
+        SELECT key_id AS "key!", priority, min(ord) AS ord, min(seq) AS seq FROM taken GROUP BY key_id, priority
+        UNION ALL SELECT DISTINCT key_id, NULL::smallint, NULL::bigint, NULL::bigint FROM due"#,
+        queue,
+        KEYS_MAX
+    )
+    .fetch_all(transaction)
+    .await?;
+    let announced =
+        rows.into_iter().map(|row| Announced { key: row.key, waits: row.priority.zip(row.ord), seq: row.seq });
+    Ok(announced.collect())
+}
+
+/// Gives rows to keys that have none. What a key is, is read from a run of it, whose task may be gone by now.
+pub async fn name_keys(transaction: &mut PgConnection, queue: i32, announced: &[Announced]) -> Result<(), sqlx::Error> {
+    let (keys, seqs): (Vec<i64>, Vec<i64>) =
+        announced.iter().filter_map(|one| one.seq.map(|seq| (one.key, seq))).unzip();
+    if keys.is_empty() {
+        return Ok(());
+    }
+    sqlx::query!(
+        "-- name_admission_keys
+        INSERT INTO admission_keys (id, queue, key, seen)
+        SELECT DISTINCT ON (i.id) i.id, $1, k.key, db_now.now
+        FROM unnest($2::bigint[], $3::bigint[]) AS i(id, seq)
+        JOIN task_queues q ON q.id = $1 JOIN task_definitions d ON d.seq = i.seq LEFT JOIN task_options o ON o.seq = i.seq
+        CROSS JOIN LATERAL run_key(q.key_by, o.key, d.project, d.scheduler, d.task_group) AS k(key)
+        CROSS JOIN db_now
+        WHERE admission_key_id($1, k.key) = i.id AND NOT EXISTS (SELECT FROM admission_keys x WHERE x.id = i.id)
+        ORDER BY i.id
+        ON CONFLICT DO NOTHING",
+        queue,
+        &keys,
+        &seqs
+    )
+    .execute(transaction)
+    .await?;
+    Ok(())
+}
+
+/// What a look goes by.
+#[derive(Debug)]
+pub struct Look<'a> {
+    /// `task_queues.id`.
+    pub queue: i32,
+    /// The limits of the queue.
+    pub admission: &'a Admission,
+    /// The least virtual time of each priority.
+    pub least: &'a [f64; PRIORITIES],
+}
+
+/// Looks at keys: where the waiting runs of each priority begin, and whether one more may start. Which run is first is read without
+/// locks, so that a key is passed over only if none waits.
+#[expect(clippy::too_many_lines, reason = "one statement, one clause a line")]
+pub async fn look(transaction: &mut PgConnection, look: &Look<'_>, announced: &[Announced]) -> Result<(), sqlx::Error> {
+    let keys: Vec<i64> = announced.iter().map(|one| one.key).collect();
+    let waits = announced.iter().filter_map(|one| one.waits.map(|(priority, ord)| (one.key, priority, ord)));
+    let (mut waiting, mut priorities, mut places) = (Vec::new(), Vec::new(), Vec::new());
+    for (key, priority, ord) in waits {
+        waiting.push(key);
+        priorities.push(priority);
+        places.push(ord);
+    }
+    sqlx::query!(
+        "-- look_at_keys
+        WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
+        looked AS MATERIALIZED (
+            SELECT k.id, CASE WHEN k.key <> '' THEN COALESCE(x.concurrency, $3 /* slots of a key */) END AS slots
+            FROM admission_keys k LEFT JOIN queue_keys x ON x.queue = k.queue AND x.key = k.key
+            WHERE k.id = ANY($2 /* keys */) AND k.queue = $1
+        ),
+        -- In one snapshot: a claim moves from one to the other.
+        used AS MATERIALIZED (
+            SELECT l.id, l.slots IS NULL OR a.n + c.n < l.slots AS free
+            FROM looked l
+            CROSS JOIN LATERAL (
+                SELECT count(*) AS n FROM (
+                    SELECT FROM pending p WHERE p.key_id = l.id AND p.hold IS DISTINCT FROM 1 /* Hold::Delay */
+                        AND p.hold IS DISTINCT FROM 2 /* Hold::Waiting */ LIMIT COALESCE(l.slots, 0 /* count */)) x
+            ) a
+            CROSS JOIN LATERAL (
+                SELECT count(*) AS n FROM (
+                    SELECT FROM claims c WHERE c.key_id = l.id LIMIT COALESCE(l.slots, 0 /* count */)) x
+            ) c
+        ),
+        heads AS MATERIALIZED (
+            SELECT key_id, priority, min(from_ord) AS from_ord, max(vtime) AS vtime, bool_or(ready) AS ready
+            FROM (SELECT key_id, priority, from_ord, vtime, ready FROM admission_heads WHERE key_id = ANY($2)
+                  UNION ALL
+                  SELECT key_id, priority, ord, NULL, false
+                  FROM unnest($4::bigint[], $5::smallint[], $6::bigint[]) AS a(key_id, priority, ord)) x
+            GROUP BY key_id, priority
+        ),
+        firsts AS MATERIALIZED (
+            SELECT h.*, (SELECT p.ord FROM pending p
+                         WHERE p.key_id = h.key_id AND p.priority = h.priority AND p.hold = 2 /* Hold::Waiting */
+                           AND p.ord >= h.from_ord
+                         ORDER BY p.ord LIMIT 1) AS first
+            FROM heads h
+        )
+        INSERT INTO admission_heads AS h (key_id, priority, queue, vtime, from_ord, ready)
+        SELECT f.key_id, f.priority, $1,
+               -- A head that comes back has saved up nothing.
+               CASE WHEN $7 /* fair */ AND f.ready THEN f.vtime
+                    WHEN $7 THEN GREATEST(f.vtime, ($8::float8[] /* least */)[f.priority + 1])
+                    ELSE GREATEST(COALESCE(f.first, f.from_ord), ($8)[f.priority + 1]) END,
+               COALESCE(f.first, f.from_ord), f.first IS NOT NULL AND u.free
+        FROM firsts f JOIN used u ON u.id = f.key_id
+        ORDER BY f.key_id, f.priority
+        ON CONFLICT (key_id, priority) DO UPDATE
+            SET vtime = EXCLUDED.vtime, from_ord = EXCLUDED.from_ord, at = NULL, ready = EXCLUDED.ready
+            WHERE (h.vtime, h.from_ord, h.ready) IS DISTINCT FROM (EXCLUDED.vtime, EXCLUDED.from_ord, EXCLUDED.ready)
+                OR h.at IS NOT NULL",
+        look.queue,
+        &keys,
+        look.admission.per_key.map(u32::cast_signed),
+        &waiting,
+        &priorities,
+        &places,
+        look.admission.fair,
+        look.least
+    )
+    .execute(transaction)
+    .await?;
+    Ok(())
+}
+
+/// The first heads that may start a run, and of each its first runs, which are locked then. There are as many runs as fit into
+/// `room`, which is given for each priority, at most.
+pub async fn load_heads(
+    transaction: &mut PgConnection,
+    queue: i32,
+    least: &[f64; PRIORITIES],
+    room: &[i64; PRIORITIES],
+    slots: i64,
+    assign: bool,
+) -> Result<Vec<Head>, sqlx::Error> {
+    let rows = sqlx::query!(
+        r#"-- load_heads
+        WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
+        heads AS MATERIALIZED (
+            SELECT h.* FROM unnest('{0,1,2,3,4,5,6}' /* Priority: all */::smallint[], $2::float8[] /* least */,
+                                   $3::bigint[] /* room */) AS m(priority, least, room)
+            CROSS JOIN LATERAL (
+                SELECT h.key_id, h.priority, h.vtime, h.from_ord FROM admission_heads h
+                WHERE h.queue = $1 AND h.priority = m.priority AND h.ready AND h.vtime >= m.least
+                ORDER BY h.vtime, h.key_id LIMIT m.room
+            ) h
+            LIMIT $4 /* runs */
+        ),
+        each AS MATERIALIZED (SELECT GREATEST(16 /* count */, $4 / GREATEST(count(*), 1 /* count */)) AS runs FROM heads)
+        SELECT h.key_id AS "key!", h.priority AS "priority!", h.vtime AS "vtime!", each.runs AS "limit!",
+               r.seq AS "seq?", r.run AS "run?", r.ord AS "ord?", r.session,
+               -- The worker that a task wants, if there is a choice.
+               (SELECT s.epoch FROM worker_sessions s
+                WHERE s.queue = $1 AND s.worker_group = o.worker_group AND s.worker_id = o.worker_id AND s.ended IS NULL) AS preferred,
+               extract(epoch FROM r.scheduled)::float8 + o.worker_wait AS prefers_until
+        FROM heads h CROSS JOIN each
+        LEFT JOIN LATERAL (
+            SELECT p.seq, p.run, p.ord, p.session, p.scheduled FROM pending p
+            WHERE p.key_id = h.key_id AND p.priority = h.priority AND p.hold = 2 /* Hold::Waiting */ AND p.ord >= h.from_ord
+              AND p.deadline > (SELECT now FROM db_now)
+            ORDER BY p.ord LIMIT each.runs FOR UPDATE SKIP LOCKED
+        ) r ON true
+        LEFT JOIN task_options o ON $5 /* assign */ AND o.seq = r.seq AND o.worker_group IS NOT NULL
+        ORDER BY h.priority, h.vtime, h.key_id, r.ord"#,
+        queue,
+        least,
+        room,
+        slots,
+        assign
+    )
+    .fetch_all(transaction)
+    .await?;
+    let mut heads: Vec<Head> = Vec::new();
+    for row in rows {
+        let priority = usize::try_from(row.priority).unwrap_or(PRIORITIES - 1);
+        if heads.last().is_none_or(|head| head.key != row.key || head.priority != priority) {
+            heads.push(Head { key: row.key, priority, vtime: row.vtime, runs: Vec::new(), more: false });
+        }
+        let Some(head) = heads.last_mut() else { continue };
+        if let (Some(seq), Some(run), Some(ord)) = (row.seq, row.run, row.ord) {
+            let prefer = row.prefers_until.map(|until| Prefer { epoch: row.preferred, until });
+            head.runs.push(Run { seq, run, ord, avoid: row.session, prefer });
+            head.more = i64::try_from(head.runs.len()).is_ok_and(|runs| runs >= row.limit);
+        }
+    }
+    Ok(heads)
+}
+
+/// What the limits of these keys leave.
+pub async fn load_keys(
+    transaction: &mut PgConnection,
+    queue: i32,
+    keys: &[i64],
+    admission: &Admission,
+) -> Result<Vec<Key>, sqlx::Error> {
+    let rows = sqlx::query!(
+        r#"-- load_keys
+        WITH limits AS MATERIALIZED (
+            SELECT k.id, k.key, k.tat, x.rate_count, x.rate_seconds, x.rate_burst, x.weight,
+                   CASE WHEN k.key <> '' THEN COALESCE(x.concurrency, $3 /* slots of a key */) END AS slots
+            FROM admission_keys k LEFT JOIN queue_keys x ON x.queue = k.queue AND x.key = k.key
+            WHERE k.id = ANY($2 /* keys */) AND k.queue = $1
+        )
+        SELECT l.id, l.key, l.tat, l.rate_count AS "rate_count?", l.rate_seconds AS "rate_seconds?", l.rate_burst AS "rate_burst?",
+               l.weight AS "weight?", l.slots, a.n AS "unclaimed!", c.n AS "claimed!"
+        FROM limits l
+        CROSS JOIN LATERAL (
+            SELECT count(*) AS n FROM (
+                SELECT FROM pending p WHERE p.key_id = l.id AND p.hold IS DISTINCT FROM 1 /* Hold::Delay */
+                    AND p.hold IS DISTINCT FROM 2 /* Hold::Waiting */
+                LIMIT CASE WHEN $4 /* rate */ OR l.rate_count IS NOT NULL THEN 1000 /* count */ ELSE COALESCE(l.slots, 0 /* count */) END) x
+        ) a
+        CROSS JOIN LATERAL (
+            SELECT count(*) AS n FROM (SELECT FROM claims c WHERE c.key_id = l.id LIMIT COALESCE(l.slots, 0 /* count */)) x
+        ) c"#,
+        queue,
+        keys,
+        admission.per_key.map(u32::cast_signed),
+        admission.rate_per_key.is_some()
+    )
+    .fetch_all(transaction)
+    .await?;
+    let keys = rows.into_iter().map(|row| {
+        let count = |n: i64| u32::try_from(n).unwrap_or(u32::MAX);
+        let own = row.rate_count.zip(row.rate_seconds).map(|(of, seconds)| Rate {
+            count: of.unsigned_abs(),
+            seconds: seconds.unsigned_abs(),
+            burst: row.rate_burst.map_or(1, i32::unsigned_abs),
+        });
+        Key {
+            id: row.id,
+            free: row.slots.map(|slots| {
+                slots.unsigned_abs().saturating_sub(count(row.unclaimed)).saturating_sub(count(row.claimed))
+            }),
+            rate: if row.key.is_empty() { None } else { own.or(admission.rate_per_key) },
+            tat: row.tat,
+            unclaimed: count(row.unclaimed),
+            weight: row.weight.unwrap_or(1.0),
+        }
+    });
+    Ok(keys.collect())
+}
+
+/// Forgets keys that have had no run for some time, up to `limit`.
+pub async fn forget_idle_keys(
+    transaction: &mut PgConnection,
+    before: DateTime<Utc>,
+    limit: i64,
+) -> Result<u64, sqlx::Error> {
+    let forgotten = sqlx::query!(
+        "-- forget_keys
+        WITH idle AS MATERIALIZED (
+            SELECT k.id FROM admission_keys k
+            WHERE k.seen < $1 AND to_timestamp(k.tat) < $1
+              AND NOT EXISTS (SELECT FROM pending p WHERE p.key_id = k.id AND p.hold IS DISTINCT FROM 1 /* Hold::Delay */
+                                AND p.hold IS DISTINCT FROM 2 /* Hold::Waiting */)
+              AND NOT EXISTS (SELECT FROM pending p WHERE p.key_id = k.id AND p.hold = 2 /* Hold::Waiting */)
+              AND NOT EXISTS (SELECT FROM claims c WHERE c.key_id = k.id)
+            ORDER BY k.seen LIMIT $2
+        ),
+        heads AS (DELETE FROM admission_heads h USING idle WHERE h.key_id = idle.id)
+        DELETE FROM admission_keys k USING idle WHERE k.id = idle.id",
+        before,
+        limit
+    )
+    .execute(transaction)
+    .await?;
+    Ok(forgotten.rows_affected())
+}

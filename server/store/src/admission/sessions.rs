@@ -1,0 +1,228 @@
+//! Queues that assign their runs: the sessions of workers, and what is given to them.
+
+use chrono::{DateTime, TimeDelta, Utc};
+use sqlx::PgConnection;
+use tenure_domain::admission::{Session, Start};
+use tenure_domain::policy::counts::{Open, change};
+use tenure_domain::policy::hold::Hold;
+
+use crate::transitions::end_hold::{Ready, emit};
+
+/// The live sessions of a queue, locked against their end; one that is being ended is left out. A session that is frozen, extended
+/// by an outage or of a quarantined worker is free for nothing.
+pub async fn load_sessions(transaction: &mut PgConnection, queue: i32) -> Result<Vec<Session>, sqlx::Error> {
+    let rows = sqlx::query!(
+        r#"-- load_sessions
+        WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
+        live AS MATERIALIZED (
+            SELECT s.epoch, s.weight, s.capacity, s.started, s.worker_group, s.worker_id,
+                   s.frozen OR s.extended OR s.until <= (SELECT now FROM db_now) AS out
+            FROM worker_sessions s WHERE s.queue = $1 AND s.ended IS NULL
+            ORDER BY s.epoch FOR KEY SHARE OF s SKIP LOCKED
+        )
+        SELECT l.epoch, l.weight, l.capacity, extract(epoch FROM COALESCE(t.at, l.started))::float8 AS "idle_since!",
+               l.out OR COALESCE(w.quarantine_until > (SELECT now FROM db_now), false) AS "out!",
+               (SELECT count(*) FROM claims c WHERE c.session = l.epoch)
+               + (SELECT count(*) FROM pending p WHERE p.session = l.epoch AND p.hold = 3 /* Hold::Assigned */) AS "held!"
+        FROM live l LEFT JOIN session_turns t ON t.epoch = l.epoch
+        LEFT JOIN workers w ON w.queue = $1 AND w.worker_group = l.worker_group AND w.worker_id = l.worker_id"#,
+        queue
+    )
+    .fetch_all(transaction)
+    .await?;
+    let number = |n: i64| u32::try_from(n).unwrap_or(u32::MAX);
+    let sessions = rows.into_iter().map(|row| Session {
+        epoch: row.epoch,
+        weight: row.weight.unsigned_abs(),
+        free: if row.out { 0 } else { row.capacity.unsigned_abs().saturating_sub(number(row.held)) },
+        held: number(row.held),
+        idle_since: row.idle_since,
+    });
+    Ok(sessions.collect())
+}
+
+/// Gives runs to sessions that this transaction has locked. Each has an item in the inbox of its session, and is to be accepted within
+/// `accept_time`, if there is one. Answers how many they are, and the sessions.
+pub async fn assign(
+    transaction: &mut PgConnection,
+    queue: i32,
+    starts: &[Start],
+    accept_time: Option<TimeDelta>,
+) -> Result<(usize, Vec<i64>), sqlx::Error> {
+    let (seqs, sessions): (Vec<i64>, Vec<i64>) =
+        starts.iter().filter_map(|start| start.session.map(|session| (start.seq, session))).unzip();
+    if seqs.is_empty() {
+        return Ok((0, Vec::new()));
+    }
+    let given = sqlx::query_scalar!(
+        r#"-- assign_runs
+        WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
+        placed AS MATERIALIZED (
+            SELECT o.seq, o.session, o.n, nextval('pending_ord') AS ord
+            FROM (SELECT seq, session, n FROM unnest($1::bigint[], $2::bigint[]) WITH ORDINALITY AS i(seq, session, n) ORDER BY n) o
+        ),
+        assigned AS (
+            UPDATE pending p SET hold = 3 /* Hold::Assigned */, session = placed.session, waited = p.ord, ord = placed.ord,
+                held_until = LEAST(p.deadline, db_now.now + make_interval(secs => $3))
+            FROM placed, db_now WHERE p.seq = placed.seq AND p.hold = 2 /* Hold::Waiting */ AND p.queue = $4
+            RETURNING p.seq, p.run, placed.session, placed.n
+        ),
+        announced AS (
+            INSERT INTO session_inbox (epoch, kind, at, seq, run)
+            SELECT session, 4 /* Item::Assigned */, db_now.now, seq, run FROM (SELECT * FROM assigned ORDER BY n) a, db_now
+        ),
+        turns AS (
+            INSERT INTO session_turns (epoch, at) SELECT DISTINCT session, db_now.now FROM assigned, db_now
+            ON CONFLICT (epoch) DO UPDATE SET at = EXCLUDED.at
+        )
+        SELECT session AS "session!" FROM assigned"#,
+        &seqs,
+        &sessions,
+        accept_time.map(TimeDelta::as_seconds_f64),
+        queue
+    )
+    .fetch_all(&mut *transaction)
+    .await?;
+    let one =
+        change(Some(Open::Pending { hold: Some(Hold::Waiting) }), Some(Open::Pending { hold: Some(Hold::Assigned) }));
+    let mut counts = Ready::default();
+    counts.push(queue, i64::try_from(given.len()).unwrap_or(i64::MAX), one, None)?;
+    emit(transaction, counts).await?;
+    Ok((given.len(), given))
+}
+
+/// What became of runs that were taken back from sessions.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct TakenBack {
+    /// Queues in which runs wait again.
+    pub queues: Vec<i32>,
+    /// How many.
+    pub runs: usize,
+}
+
+/// Has assigned runs wait again, whose tasks this transaction has locked: those that no worker has accepted. They keep their places, and
+/// `keep_session` says which session did not accept them.
+pub async fn take_back(
+    transaction: &mut PgConnection,
+    seqs: &[i64],
+    keep_session: bool,
+) -> Result<TakenBack, sqlx::Error> {
+    let rows = sqlx::query!(
+        r#"-- take_back_runs
+        WITH locked AS MATERIALIZED (
+            SELECT p.seq, p.session FROM pending p WHERE p.seq = ANY($1) AND p.hold IS NOT DISTINCT FROM 3 /* Hold::Assigned */
+            ORDER BY p.seq FOR UPDATE
+        ),
+        -- The session may be given the run again, which is another item then.
+        withdrawn AS (
+            DELETE FROM session_inbox i USING locked l
+            WHERE i.epoch = l.session AND i.seq = l.seq AND i.kind = 4 /* Item::Assigned */
+        )
+        UPDATE pending p SET hold = 2 /* Hold::Waiting */, held_until = NULL, ord = COALESCE(p.waited, p.ord), waited = NULL,
+            session = CASE WHEN $2 THEN p.session END
+        FROM locked l WHERE p.seq = l.seq
+        RETURNING p.queue"#,
+        seqs,
+        keep_session
+    )
+    .fetch_all(&mut *transaction)
+    .await?;
+    let one =
+        change(Some(Open::Pending { hold: Some(Hold::Assigned) }), Some(Open::Pending { hold: Some(Hold::Waiting) }));
+    let mut queues: Vec<i32> = rows.iter().map(|row| row.queue).collect();
+    queues.sort_unstable();
+    let mut counts = Ready::default();
+    for same in queues.chunk_by(|one, other| one == other) {
+        if let Some(&queue) = same.first() {
+            counts.push(queue, i64::try_from(same.len()).unwrap_or(i64::MAX), one, None)?;
+        }
+    }
+    emit(transaction, counts).await?;
+    queues.dedup();
+    Ok(TakenBack { queues, runs: rows.len() })
+}
+
+/// A run that was given to a session.
+#[derive(Debug, Clone, Copy)]
+pub struct AssignedRun {
+    /// `tasks.seq`.
+    pub seq: i64,
+    /// The task.
+    pub id: uuid::Uuid,
+    /// Whether it may not be started twice.
+    pub at_most_once: bool,
+}
+
+/// Runs whose time to be accepted is over, and whose tasks are locked then; what others have locked is left out. In a paused queue
+/// no run can be accepted, and its time does not run.
+pub async fn lock_not_accepted(
+    transaction: &mut PgConnection,
+    from: DateTime<Utc>,
+    limit: i64,
+) -> Result<Vec<AssignedRun>, sqlx::Error> {
+    let due = sqlx::query_scalar!(
+        "-- list_not_accepted
+        SELECT p.id FROM pending p JOIN task_queues q ON q.id = p.queue
+        WHERE p.held_until >= $1 AND p.held_until <= (SELECT now FROM db_now) AND p.hold IS NOT DISTINCT FROM 3 /* Hold::Assigned */
+          AND p.deadline > (SELECT now FROM db_now) AND q.paused IS NULL
+        ORDER BY p.held_until LIMIT $2",
+        from,
+        limit
+    )
+    .fetch_all(&mut *transaction)
+    .await?;
+    if due.is_empty() {
+        return Ok(Vec::new());
+    }
+    let locked = sqlx::query_scalar!(
+        "-- lock_assigned_tasks\nSELECT id FROM tasks WHERE id = ANY($1) ORDER BY id FOR UPDATE SKIP LOCKED",
+        &due
+    )
+    .fetch_all(&mut *transaction)
+    .await?;
+    list_assigned_of(transaction, &locked, None).await
+}
+
+/// Locks the tasks of the runs that are assigned to a session, by their ids, waiting; which are assigned still then.
+pub async fn lock_assigned(
+    transaction: &mut PgConnection,
+    epoch: i64,
+    limit: i64,
+) -> Result<Vec<AssignedRun>, sqlx::Error> {
+    let assigned = sqlx::query_scalar!(
+        "-- list_assigned_to_session
+        SELECT p.id FROM pending p WHERE p.session = $1 AND p.hold = 3 /* Hold::Assigned */ ORDER BY p.ord LIMIT $2",
+        epoch,
+        limit
+    )
+    .fetch_all(&mut *transaction)
+    .await?;
+    if assigned.is_empty() {
+        return Ok(Vec::new());
+    }
+    sqlx::query!("-- lock_session_assigned\nSELECT FROM tasks WHERE id = ANY($1) ORDER BY id FOR UPDATE", &assigned)
+        .execute(&mut *transaction)
+        .await?;
+    list_assigned_of(transaction, &assigned, Some(epoch)).await
+}
+
+/// Those of these tasks whose runs are assigned.
+async fn list_assigned_of(
+    transaction: &mut PgConnection,
+    tasks: &[uuid::Uuid],
+    epoch: Option<i64>,
+) -> Result<Vec<AssignedRun>, sqlx::Error> {
+    sqlx::query_as!(
+        AssignedRun,
+        r#"-- list_assigned
+        SELECT p.seq, p.id, COALESCE(p.traits & 3 /* Traits::DELIVERY */ = 2 /* Delivery::AtMostOnce */, false) AS "at_most_once!"
+        FROM tasks t JOIN pending p ON p.seq = t.seq
+        WHERE t.id = ANY($1) AND p.hold IS NOT DISTINCT FROM 3 /* Hold::Assigned */ AND ($2::bigint IS NULL OR p.session = $2)
+          AND ($2 IS NOT NULL OR p.held_until <= (SELECT now FROM db_now))
+        ORDER BY p.seq"#,
+        tasks,
+        epoch
+    )
+    .fetch_all(transaction)
+    .await
+}
