@@ -1,12 +1,14 @@
 //! The demonstration behind `scripts/run`: a server, workers, real work, workers killed in the middle, and a check.
 //! Every second worker takes its tasks over the poll API.
 //!
-//! Every source file becomes a task that computes its checksum and counts with ordinary commands; some more tasks are
+//! First two tasks by themselves: the log of one is followed while it runs, and the other one is cancelled while it runs.
+//! Then every source file becomes a task that computes its checksum and counts with ordinary commands; some more tasks are
 //! made to fail. Twice, two workers that hold tasks are killed with SIGKILL. At the end everything is accounted for:
 //! the state of each task by the API, each result against a checksum computed here, each retry against its cause.
 //! Only processes started here are ended, by their number.
 
 mod account;
+mod live;
 mod plan;
 mod processes;
 mod table;
@@ -136,6 +138,7 @@ async fn work(cli: &Cli, server: &Server, workers: &mut Workers, scratch: &Path)
     println!("The server is ready at {}.", server.root_url());
     (1..=cli.workers).try_for_each(|number| workers.start(&format!("worker-{number}"), cli.plane.of_worker(number)))?;
     println!("Started {} workers: {}.", cli.workers, workers.describe());
+    live::show(&client, &queue, scratch).await?;
     let tasks = plan::plan(&cli.tree, cli.max, scratch)?;
     let group = tasks.first().ok_or("there are no files to work on")?.id;
     println!("Handing in {} tasks …", tasks.len());

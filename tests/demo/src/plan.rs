@@ -43,8 +43,9 @@ pub struct Expected {
     pub reason: &'static str,
 }
 
-const COMPLETED: Expected = Expected { state: State::Completed, reason: "completed" };
+pub const COMPLETED: Expected = Expected { state: State::Completed, reason: "completed" };
 const FAILED: Expected = Expected { state: State::Failed, reason: "failed" };
+pub const CANCELED: Expected = Expected { state: State::Exception, reason: "canceled" };
 const MALFORMED: Expected = Expected { state: State::Exception, reason: "malformed-payload" };
 
 /// A task of the demonstration.
@@ -64,6 +65,11 @@ pub struct CountedFile {
 }
 
 impl Planned {
+    /// A task that runs this script.
+    pub fn of_script(name: &str, expected: Expected, script: &str) -> Result<Self> {
+        without_file(name, expected, json!({ "command": [["/bin/sh", "-c", script]] }))
+    }
+
     /// The definition to hand in.
     pub fn definition(&self, queue: &TaskQueueId, group: TaskGroupId, client: &Client) -> NewTask {
         let created = client.now();
@@ -96,7 +102,9 @@ pub fn plan(trees: &[PathBuf], max: usize, scratch: &Path) -> Result<Vec<Planned
     for (number, source) in files.into_iter().enumerate() {
         tasks.push(count(number, source, scratch)?);
         if number % MISFIT_EVERY == MISFIT_EVERY / 2 {
-            tasks.extend(misfits.next().map(|(name, expected, payload)| misfit(name, expected, payload)).transpose()?);
+            tasks.extend(
+                misfits.next().map(|(name, expected, payload)| without_file(name, expected, payload)).transpose()?,
+            );
         }
     }
     Ok(tasks)
@@ -120,7 +128,7 @@ fn count(number: usize, source: PathBuf, scratch: &Path) -> Result<Planned> {
     Ok(Planned { id: new_id()?, name: format!("count {shown}"), expected: COMPLETED, file, payload })
 }
 
-fn misfit(name: &str, expected: Expected, payload: Value) -> Result<Planned> {
+fn without_file(name: &str, expected: Expected, payload: Value) -> Result<Planned> {
     Ok(Planned { id: new_id()?, name: name.to_owned(), expected, file: None, payload })
 }
 

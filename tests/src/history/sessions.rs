@@ -175,7 +175,8 @@ impl From<Inbox> for Items {
             InboxEvent::RunEnded { task_id, run_id, state, reason_resolved, .. } => {
                 Item::RunEnded((task_id, run_id.number()), state.to_string(), reason_resolved.to_string())
             }
-            InboxEvent::Command { .. } => Item::Command,
+            // No queue of the history assigns runs.
+            InboxEvent::Command { .. } | InboxEvent::Assigned { .. } => Item::Command,
         };
         let items = inbox.items.into_iter().map(|answered| (answered.id, item(answered.what))).collect();
         Self { expires: inbox.expires.time().timestamp_millis(), items }

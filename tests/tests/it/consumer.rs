@@ -1,7 +1,8 @@
-//! The consumer of the client library against a real server: rows M1 to M8, M10, M12 to M16, Q15 and Q16 of the behaviours to show; the others are unit
+//! The consumer of the client library against a real server: rows M1 to M16, Q15 and Q16 of the behaviours to show; the others are unit
 //! tests beside the code. Where a test is about leases they are as short as a busy machine allows, because what takes a lease takes that long.
 
 mod balance;
+mod balancers;
 mod clocks;
 mod commands;
 mod logs;
@@ -16,6 +17,7 @@ use tenure_api::ids::SlugId;
 use tenure_client::consumer::{Consumer, ConsumerBuilder, ConsumerHandle, StopReason};
 use tenure_client::{Client, Error, TaskId};
 use tenure_tests::http::TENURE_API;
+use tenure_tests::server::Launch;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -37,7 +39,11 @@ struct Office {
 
 impl Office {
     async fn open() -> Self {
-        let rig = Rig::start_with(|launch| launch.flag("--claim-work-wait", "2s")).await;
+        Self::open_with(|launch| launch).await
+    }
+
+    async fn open_with(settings: impl FnOnce(Launch) -> Launch) -> Self {
+        let rig = Rig::start_with(|launch| settings(launch).flag("--claim-work-wait", "2s")).await;
         let office = Self { rig };
         office.lease(LEASE).await;
         office
@@ -109,6 +115,15 @@ impl Running {
     /// Waits until it has no job.
     async fn is_idle(&self) {
         eventually("no job is under way", async || self.handle.status().tasks.is_empty().then_some(())).await;
+    }
+
+    /// Waits until it works on this run.
+    async fn is_at(&self, task: SlugId, run: u16) {
+        eventually("it works on the run", async || {
+            let jobs = self.handle.status().tasks;
+            jobs.iter().any(|job| (job.task_id, job.run_id.number()) == (task, run)).then_some(())
+        })
+        .await;
     }
 
     /// Waits until it has a session.

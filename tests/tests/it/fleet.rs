@@ -18,6 +18,11 @@ pub fn without_fallbacks(launch: Launch) -> Launch {
     launch.env("TENURE_FALLBACKS", "off")
 }
 
+/// No notification arrives at this server, and none that it sends elsewhere.
+pub fn without_notifications(launch: Launch) -> Launch {
+    launch.env("TENURE_BREAK", "lose-notifications")
+}
+
 /// Another server on the same database, where nothing makes up for lost notifications.
 pub async fn another_without_fallbacks(rig: &Rig, name: &str) -> Server {
     let launch = Launch::on_database(rig.database.url(), &rig.secret_key);

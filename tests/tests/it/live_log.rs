@@ -370,6 +370,32 @@ async fn switched_off_or_full_nothing_is_kept_and_nothing_fails() {
     full.rig.server.stop().await;
 }
 
+/// How many ticks there were at a server, of the transactions that claims and reports wait for.
+async fn ticks(rig: &Rig) -> u64 {
+    let metrics = rig.send(&Raw::new("GET", "/metrics")).await.text();
+    let count = metrics.lines().find_map(|line| line.strip_prefix("tenure_tick_seconds_count "));
+    count.map_or(0, |count| count.parse().unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_chunk_is_stored_without_a_tick_and_in_tables_that_cost_no_flush() {
+    let worker = Worker::start().await;
+    let mut database = worker.rig.database.connect("test").await;
+    let logged =
+        "SELECT relname::text FROM pg_class WHERE relname LIKE 'live_log%' AND relkind = 'r' AND relpersistence <> 'u'";
+    let logged: Vec<String> = sqlx::query_scalar(logged).fetch_all(&mut database).await.unwrap();
+    assert_eq!(logged, Vec::<String>::new());
+    let before = ticks(&worker.rig).await;
+    let mut next = 0;
+    for _ in 0..20 {
+        next = worker.append(next, b"a line\n").await;
+    }
+    assert_eq!(ticks(&worker.rig).await, before);
+    worker.report("completed", None).await;
+    assert!(ticks(&worker.rig).await > before, "a report takes one");
+    worker.rig.server.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn streams_of_callers_without_credentials_are_bounded_and_leave_room_for_others() {
     let worker = Worker::start().await;

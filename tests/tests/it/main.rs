@@ -9,6 +9,7 @@
 #![expect(clippy::unwrap_used, reason = "everything here is a test or a part of one")]
 
 mod accounts;
+mod admission;
 mod artifacts;
 mod authentication;
 mod bad_input;
@@ -65,5 +66,6 @@ mod worker_alone;
 mod worker_artifacts;
 mod worker_live_log;
 mod worker_manager;
+mod worker_reasons;
 mod worker_stops;
 mod workers;

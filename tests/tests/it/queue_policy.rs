@@ -173,10 +173,12 @@ async fn what_a_policy_may_not_say_is_refused_by_name_and_changes_nothing() {
         (json!({"retryDelay": {"first": 1, "factor": 0.9}}), rule, "`retryDelay.factor`"),
         (json!({"retryDelay": {"first": 1, "factor": 11}}), rule, "`retryDelay.factor`"),
         (json!({"retryDelay": {"first": 1, "most": 86_401}}), rule, "`retryDelay.most`"),
-        (json!({"dispatch": "assign"}), rule, "`dispatch` is not built yet"),
-        (json!({"concurrency": {"total": 1}}), rule, "`concurrency` is not built yet"),
+        (json!({"dispatch": "push"}), "InputValidationError", "`dispatch`"),
+        (json!({"concurrency": {"total": 0}}), rule, "`concurrency.total` must be from 1"),
+        (json!({"onSchedulerLoss": "reassign"}), rule, "`onSchedulerLoss` is not built yet"),
         (json!({"backlog": {"tasks": 5}}), rule, "`backlog` is not built yet"),
-        (json!({"fair": true}), rule, "`fair` is not built yet"),
+        (json!({"fair": 1}), "InputValidationError", "`fair`"),
+        (json!({"rate": {"total": {"count": 1, "seconds": 0}}}), rule, "`rate.total.seconds` must be from 1"),
     ] {
         let answer = put(&rig, &policy).await;
         let why = answer.body["message"].as_str().unwrap_or_default();

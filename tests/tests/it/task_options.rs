@@ -74,10 +74,15 @@ async fn what_options_may_not_say_is_refused_by_name_and_nothing_is_stored() {
         (json!({"retryDelay": {"first": 3_601}}), rule, ".retryDelay.first` must be from 0 to 3600"),
         (json!({"retryDelay": {"first": 1, "factor": 0.5}}), rule, ".retryDelay.factor` must be from 1 to 10"),
         (json!({"retryDelay": {"first": 1, "most": 86_401}}), rule, ".retryDelay.most`"),
-        (json!({"key": "k"}), rule, ".key` is not built yet"),
+        (json!({"key": ""}), rule, ".key`"),
+        (json!({"key": "k".repeat(256)}), rule, ".key`"),
         (json!({"unique": "u"}), rule, ".unique` is not built yet"),
         (json!({"onDuplicate": "queue"}), rule, ".onDuplicate` is not built yet"),
-        (json!({"worker": {"workerGroup": "g", "workerId": "w", "wait": 1}}), rule, ".worker` is not built yet"),
+        (
+            json!({"worker": {"workerGroup": "g", "workerId": "w", "wait": 3_601}}),
+            rule,
+            ".worker.wait` must be from 0 to 3600",
+        ),
         // At the deadline or later it would never run.
         (json!({"delay": 3_700}), rule, ".delay`, 3700 seconds from now, must end before `deadline`"),
         (json!({"notBefore": minutes_from_now(61)}), rule, "; state a later `deadline`"),

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use tenure_tests::http::{Answer, Client, TENURE_API};
 use tenure_tests::server::{Launch, Server};
 
-use crate::fleet::{another_without_fallbacks, until_they_hear, without_fallbacks};
+use crate::fleet::{another_without_fallbacks, until_they_hear, without_fallbacks, without_notifications};
 use crate::rig::{Raw, Rig, TIMEOUT, call, client_of, credentials_of, eventually, new_task, run_of};
 
 const QUEUE: &str = "watch/claims";
@@ -15,11 +15,6 @@ const WATCH: &str = "/api/tenure/v1/claims/watch";
 const LONG: u16 = 30;
 /// Ten times the second within which it reaches a worker that its run has ended.
 const HEARD_WITHIN: Duration = Duration::from_secs(10);
-
-/// No notification arrives at this server, and none that it sends elsewhere.
-fn without_notifications(launch: Launch) -> Launch {
-    launch.env("TENURE_BREAK", "lose-notifications")
-}
 
 async fn create(rig: &Rig, count: usize, fields: Value) {
     for slice in vec![fields; count].chunks(500) {

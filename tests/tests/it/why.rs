@@ -107,14 +107,15 @@ async fn an_answer_is_open_as_a_status_is_but_names_of_others_need_a_scope() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_queue_shows_counts_pause_and_policy_and_has_zeros_before_its_first_task() {
     let rig = Rig::start().await;
-    let zeros = json!({"taskQueueId": QUEUE, "pending": 0, "claimed": 0, "delayed": 0, "ready": 0, "runnable": 0});
+    let zeros = json!({"taskQueueId": QUEUE, "pending": 0, "claimed": 0, "delayed": 0, "waiting": 0, "assigned": 0,
+        "ready": 0, "runnable": 0});
     assert_eq!(of_queue(&rig).await, zeros);
     for _ in 0..2 {
         rig.create(new_task(), &definition(QUEUE)).await;
     }
     assert_eq!(rig.claim(QUEUE, 1).await.len(), 1);
-    let mut counted =
-        json!({"taskQueueId": QUEUE, "pending": 1, "claimed": 1, "delayed": 0, "ready": 1, "runnable": 1});
+    let mut counted = json!({"taskQueueId": QUEUE, "pending": 1, "claimed": 1, "delayed": 0, "waiting": 0, "assigned": 0,
+        "ready": 1, "runnable": 1});
     assert_eq!(of_queue(&rig).await, counted);
     let policy = format!("{TENURE_API}/queues/why%2Flinux/policy");
     assert_eq!(rig.call("PUT", &policy, Some(&json!({"completeTime": 600}))).await.status, 200);

@@ -8,6 +8,7 @@ use tenure_tests::clock::{unix_millis, wire_date};
 use tenure_tests::http::TENURE_API;
 use tenure_tests::server::{Launch, Server};
 
+use crate::fleet::without_notifications;
 use crate::rig::{Rig, call, client_of, definition, eventually, new_task, worker_program};
 
 const QUEUE: &str = "stops/linux";
@@ -115,7 +116,7 @@ async fn a_task_that_is_cancelled_overdue_or_taken_away_is_stopped_within_second
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_task_is_stopped_within_seconds_also_where_no_notification_arrives() {
-    let (rig, second, mut worker) = start(|launch| launch.env("TENURE_BREAK", "lose-notifications")).await;
+    let (rig, second, mut worker) = start(without_notifications).await;
     for server in [&rig.server, &second] {
         cancel(&rig, server).await;
     }

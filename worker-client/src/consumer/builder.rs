@@ -12,6 +12,7 @@ use super::handler::{Handler, Run, Typed};
 use super::outcome::OnPanic;
 use super::shared::{SessionSettings, Settings, Shared};
 use super::{Consumer, report};
+use crate::keep::HEARTBEAT;
 use crate::{Client, WorkerName};
 
 /// How long a call for work waits by default, which is also the longest that a server does.
@@ -20,7 +21,6 @@ const WAIT: Duration = Duration::from_secs(20);
 const GRACE: Duration = Duration::from_secs(30);
 /// Of a session the grace is at most this part.
 const GRACE_SHARE: u32 = 3;
-const HEARTBEAT: f64 = 0.75;
 const TTL_MIN: Duration = Duration::from_secs(15);
 const TTL_MAX: Duration = Duration::from_secs(3600);
 const CAPACITY_MAX: usize = 1000;
@@ -39,6 +39,7 @@ pub struct ConsumerBuilder {
     on_panic: OnPanic,
     balancer: Option<Arc<dyn Balancer>>,
     balance_every: Duration,
+    debug_port: Option<u16>,
     handler: Option<Arc<dyn Run>>,
 }
 
@@ -74,6 +75,7 @@ impl ConsumerBuilder {
             on_panic: OnPanic::default(),
             balancer: None,
             balance_every: BALANCE_EVERY,
+            debug_port: None,
             handler: None,
         }
     }
@@ -211,6 +213,19 @@ impl ConsumerBuilder {
         Self { balance_every: every, ..self }
     }
 
+    /// Answers `GET /debug` on this port of 127.0.0.1 with the [status](super::ConsumerHandle::status), for callers on the machine; 0 is
+    /// any port that is free. Off by default.
+    ///
+    /// ```
+    /// # use tenure_client::consumer::ConsumerBuilder;
+    /// # fn example(builder: ConsumerBuilder) -> ConsumerBuilder {
+    /// builder.debug_port(8090)
+    /// # }
+    /// ```
+    pub fn debug_port(self, port: u16) -> Self {
+        Self { debug_port: Some(port), ..self }
+    }
+
     /// Sets what does the jobs: an async closure, or a [`Handler`]. A task whose payload is not a `P` ends as malformed-payload.
     ///
     /// ```
@@ -248,7 +263,19 @@ impl ConsumerBuilder {
     /// # Ok(()) }
     /// ```
     pub fn build(self) -> Result<Consumer, BuildError> {
-        let Self { client, queue, capacity, session, wait, heartbeat, on_panic, balancer, balance_every, .. } = self;
+        let Self {
+            client,
+            queue,
+            capacity,
+            session,
+            wait,
+            heartbeat,
+            on_panic,
+            balancer,
+            balance_every,
+            debug_port,
+            ..
+        } = self;
         let (group, id) = self.name.ok_or(BuildError::NoName)?;
         let name = WorkerName { group: group.parse()?, id: id.parse()? };
         let handler = self.handler.ok_or(BuildError::NoHandler)?;
@@ -278,6 +305,7 @@ impl ConsumerBuilder {
             on_panic,
             balancer,
             balance_every,
+            debug_port,
         };
         let (reports, waiting) = report::channel();
         Ok(Consumer::new(Arc::new(Shared::new(settings, handler, reports)), waiting))

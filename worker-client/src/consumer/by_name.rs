@@ -106,7 +106,11 @@ pub(super) async fn claim_all(
 }
 
 /// No error if there was no answer in time.
-async fn claim(shared: &Shared, terms: Membership, Offer { task_id, run_id }: Offer) -> Result<Claim, Option<Error>> {
+pub(super) async fn claim(
+    shared: &Shared,
+    terms: Membership,
+    Offer { task_id, run_id }: Offer,
+) -> Result<Claim, Option<Error>> {
     let Settings { client, name, .. } = &shared.settings;
     let client = on_terms(client, terms).with_retry_policy(RetryPolicy::never());
     match timeout(ANSWER_WITHIN, client.claim_task(task_id, run_id, name)).await {

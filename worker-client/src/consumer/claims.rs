@@ -41,6 +41,13 @@ async fn claim_all(shared: &Arc<Shared>, jobs: &mut JoinSet<()>) -> Result<(), E
     let Settings { client, capacity, .. } = &shared.settings;
     let (mut failures, mut answered) = (0, false);
     while let Some(terms) = may_claim(shared, jobs).await {
+        // What the server has given to the session, in a queue that assigns its runs. If the answer is lost, it gives it again.
+        if let Some(offer) = shared.take_given() {
+            if let Ok(claim) = by_name::claim(shared, terms, offer).await {
+                start(shared, jobs, terms, claim);
+            }
+            continue;
+        }
         let begun = Instant::now();
         let Some(answer) = call_for_work(shared, terms, capacity - jobs.len()).await else { continue };
         let pause_until = match answer {
@@ -59,6 +66,7 @@ async fn claim_all(shared: &Arc<Shared>, jobs: &mut JoinSet<()>) -> Result<(), E
         };
         tokio::select! {
             () = shared.shutdown.cancelled() => {}
+            () = shared.given_more.notified() => {}
             () = tokio::time::sleep_until(pause_until) => {}
         }
     }
@@ -88,7 +96,7 @@ pub(super) async fn may_claim(shared: &Shared, jobs: &mut JoinSet<()>) -> Option
     }
 }
 
-/// Asks once; none at a shutdown, or if the session has been followed by another, with which its claims went.
+/// Asks once; none at a shutdown, if a run was given to the session, or if the session has been followed by another, with which its claims went.
 async fn call_for_work(shared: &Shared, terms: Membership, room: usize) -> Option<Result<Worked, Error>> {
     let Settings { client, queue, name, wait, .. } = &shared.settings;
     let client = on_terms(client, terms).with_retry_policy(RetryPolicy::never());
@@ -105,6 +113,8 @@ async fn call_for_work(shared: &Shared, terms: Membership, room: usize) -> Optio
             answer.ok()
         }
         () = shared.shutdown.cancelled() => None,
+        // Where runs are given to sessions, a call for work finds none.
+        () = shared.given_more.notified() => None,
         _session = replaced => None,
     }
 }

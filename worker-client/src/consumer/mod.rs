@@ -61,6 +61,7 @@ mod watch;
 
 use std::fmt;
 use std::future::Future;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use tenure_api::ids::{TaskId, TaskQueueId};
@@ -133,7 +134,8 @@ impl Consumer {
     /// returned future is dropped instead, handlers are aborted and their runs end with their leases.
     ///
     /// # Errors
-    /// The server refused this worker before it had ever worked. Later troubles are logged and waited out.
+    /// The server refused this worker before it had ever worked, or the [debug port](ConsumerBuilder::debug_port) is taken. Later troubles
+    /// are logged and waited out.
     ///
     /// ```no_run
     /// # async fn example(consumer: tenure_client::consumer::Consumer) -> Result<(), tenure_client::Error> {
@@ -142,6 +144,7 @@ impl Consumer {
     /// ```
     pub async fn run(self) -> Result<(), Error> {
         let Self { shared, waiting, ends, .. } = self;
+        let debug = status::listen(&shared).await?;
         shared.started.get_or_init(|| shared.settings.client.now());
         let claims = async {
             let worked = claims::run(&shared).await;
@@ -161,6 +164,7 @@ impl Consumer {
             () = report::run(&shared.settings, waiting) => unreachable!("`shared` has a sender of reports"),
             () = balance::run(&shared) => unreachable!("it has no end"),
             () = ended::run(&shared) => unreachable!("it has no end"),
+            () = status::serve(&shared, debug) => unreachable!("it has no end"),
         };
         drop(ends);
         attended.and(claimed)
@@ -198,6 +202,17 @@ impl ConsumerHandle {
     #[must_use]
     pub fn status(&self) -> Status {
         self.shared.status()
+    }
+
+    /// Where [`GET /debug`](ConsumerBuilder::debug_port) is answered, once the consumer runs.
+    ///
+    /// ```
+    /// # use tenure_client::consumer::ConsumerHandle;
+    /// # fn example(handle: &ConsumerHandle) -> Option<std::net::SocketAddr> { handle.debug_address() }
+    /// ```
+    #[must_use]
+    pub fn debug_address(&self) -> Option<SocketAddr> {
+        self.shared.debug_address.get().copied()
     }
 
     /// Takes no more tasks until [`unfreeze`](Self::unfreeze); jobs go on. It lasts as long as this consumer.

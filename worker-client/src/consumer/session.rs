@@ -10,6 +10,7 @@ use tenure_api::ids::SessionId;
 use tenure_api::states::WorkerCommand;
 use tokio::time::Instant;
 
+use super::balancer::Offer;
 use super::claims::refuses;
 use super::ended::reason_of;
 use super::handler::StopReason;
@@ -232,6 +233,9 @@ impl Member<'_> {
                     (WorkerCommand::StopTask, None) => tracing::warn!("a command to stop a task names none"),
                     (WorkerCommand::Balance, _) => self.shared.balance.notify_one(),
                 }
+            }
+            Some(InboxEvent::Assigned { task_id, run_id, .. }) => {
+                self.shared.give(Offer { task_id, run_id });
             }
             None => tracing::warn!(item.id = id, "an item of the inbox is of a kind that this version does not know"),
         }

@@ -1,6 +1,7 @@
 //! What the parts of a consumer share: its settings, the jobs under way, and what was asked of it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -10,7 +11,7 @@ use tenure_api::ids::{RunId, SessionId, TaskId, TaskQueueId};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::balancer::Balancer;
+use super::balancer::{Balancer, Offer};
 use super::handler::{Run, Stop, StopReason};
 use super::outcome::OnPanic;
 use super::report::Reports;
@@ -34,6 +35,8 @@ pub(super) struct Settings {
     /// With one, runs are claimed by name.
     pub balancer: Option<Arc<dyn Balancer>>,
     pub balance_every: Duration,
+    /// Where the status is served, on the loopback address.
+    pub debug_port: Option<u16>,
 }
 
 /// The settings of its sessions.
@@ -79,10 +82,16 @@ pub(super) struct Shared {
     pub closing: CancellationToken,
     /// When it began to run.
     pub started: OnceLock<Timestamp>,
+    /// Where its status is served, since then.
+    pub debug_address: OnceLock<SocketAddr>,
     /// How many handlers went on when their runs were ours no longer.
     pub claims_overrun: AtomicU64,
     /// Asked to balance.
     pub balance: Notify,
+    /// Runs that the server has given to the session and that are to be claimed by name.
+    given: Mutex<VecDeque<Offer>>,
+    /// Notified when there are more of them.
+    pub given_more: Notify,
     /// How many runs each worker of the queue had when the consumer balanced last.
     workers: Mutex<Option<Vec<usize>>>,
     jobs: Mutex<HashMap<(TaskId, RunId), Arc<Control>>>,
@@ -115,8 +124,11 @@ impl Shared {
             shutdown: CancellationToken::new(),
             closing: CancellationToken::new(),
             started: OnceLock::new(),
+            debug_address: OnceLock::new(),
             claims_overrun: AtomicU64::new(0),
             balance: Notify::new(),
+            given: Mutex::default(),
+            given_more: Notify::new(),
             workers: Mutex::new(None),
             jobs: Mutex::new(HashMap::new()),
         }
@@ -125,6 +137,17 @@ impl Shared {
     /// Each change is one call, so that a panic elsewhere leaves nothing half done.
     fn jobs(&self) -> MutexGuard<'_, HashMap<(TaskId, RunId), Arc<Control>>> {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A run was given to the session.
+    pub(super) fn give(&self, offer: Offer) {
+        self.given.lock().unwrap_or_else(PoisonError::into_inner).push_back(offer);
+        self.given_more.notify_one();
+    }
+
+    /// The next run that was given to the session and is not claimed yet.
+    pub(super) fn take_given(&self) -> Option<Offer> {
+        self.given.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
     }
 
     pub(super) fn workers(&self) -> Option<Vec<usize>> {

@@ -1,5 +1,6 @@
 //! What a consumer is doing, for an operator or a health check.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use serde::Serialize;
@@ -8,6 +9,8 @@ use tenure_api::ids::{RunId, SessionId, TaskId, TaskQueueId, WorkerGroup, Worker
 
 use super::handler::StopReason;
 use super::shared::{Control, Hold, Membership, Shared};
+use crate::Error;
+use crate::debug::Debug;
 
 /// What a consumer is doing.
 ///
@@ -74,6 +77,22 @@ pub enum JobState {
     Lost,
     /// Its handler has ended; the outcome is being reported.
     Reporting,
+}
+
+/// Listens for those who want to see the status, if that is wanted.
+pub(super) async fn listen(shared: &Shared) -> Result<Option<Debug>, Error> {
+    let Some(port) = shared.settings.debug_port else { return Ok(None) };
+    let debug = Debug::listen(port).await?;
+    let address = *shared.debug_address.get_or_init(|| debug.address());
+    tracing::info!("the status is at http://{address}/debug");
+    Ok(Some(debug))
+}
+
+/// Shows them the status. Never returns.
+pub(super) async fn serve(shared: &Arc<Shared>, debug: Option<Debug>) {
+    let Some(debug) = debug else { return std::future::pending().await };
+    let shared = Arc::clone(shared);
+    debug.serve(move || shared.status()).await;
 }
 
 impl Shared {

@@ -23,8 +23,8 @@ pub(super) struct Job {
     /// Signs with the task's credentials, which are renewed with the claim.
     pub client: Client,
     pub directory: WorkDirectory,
-    /// Sends the log while the commands run.
-    pub live_log: live_log::Sender,
+    /// Sends the log while the commands run, if it is to be sent.
+    pub live_log: Option<live_log::Sender>,
     pub settings: Arc<Settings>,
     pub guards: Guards,
     pub stop: CancellationToken,
@@ -36,7 +36,7 @@ impl Job {
         let verdict = self.carry_out().await?;
         self.directory.note(&last_line(&verdict));
         // Before the log is uploaded: then the name of the live log becomes that of the whole.
-        self.unless_stopped(self.live_log.finish(self.settings.last_piece_within)).await?;
+        self.unless_stopped(self.send_end_of_log()).await?;
         let logged = self.unless_stopped(outputs::upload_log(self)).await?;
         // The log itself could not be uploaded, so this is not in it.
         if let Err(problem) = &logged {
@@ -47,6 +47,21 @@ impl Job {
             log_problem(problem);
         }
         Some(Ending::of(&verdict))
+    }
+
+    /// Sends the log while it is written. Never returns.
+    pub(super) async fn send_log(&self) {
+        match &self.live_log {
+            Some(live_log) => live_log.run().await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Sends what is still new of the log, and nothing after that.
+    pub(super) async fn send_end_of_log(&self) {
+        if let Some(live_log) = &self.live_log {
+            live_log.finish(self.settings.last_piece_within).await;
+        }
     }
 
     async fn carry_out(&self) -> Option<Verdict> {

@@ -29,6 +29,7 @@ mod poll;
 mod process;
 mod results;
 mod source;
+mod status;
 mod task;
 mod user;
 mod verdict;
@@ -50,10 +51,12 @@ use health::Health;
 use process::Guards;
 use results::{Ended, Results, Waiting};
 use source::{Offer, Source};
+use status::UnderWay;
 pub use user::TaskUser;
 
 use tenure_api::work::RESULTS_MAX;
 use tenure_client::artifacts::blocking;
+use tenure_client::debug::Debug;
 use tenure_client::error::chain;
 use tenure_client::watch::Watch;
 use tenure_client::{Client, Error, RetryPolicy, WorkerName, retry};
@@ -113,6 +116,8 @@ pub struct Settings {
     pub program: PathBuf,
     /// How long stopped tasks get before they are killed, normally [`STOP_GRACE`].
     pub stop_grace: Duration,
+    /// Whether logs are sent while their tasks run, if the queue takes them.
+    pub live_log: bool,
     /// How long the last piece of a live log may hold up a report, normally
     /// [`LAST_PIECE_WITHIN`](tenure_client::live_log::LAST_PIECE_WITHIN).
     pub last_piece_within: Duration,
@@ -143,6 +148,8 @@ pub struct Worker {
     guards: Guards,
     health: Health,
     watch: Watch,
+    under_way: UnderWay,
+    debug: Option<Debug>,
 }
 
 /// Tasks under way; each ends with an error if the worker turns out not to be allowed to claim.
@@ -164,7 +171,23 @@ impl Worker {
             guards: Guards::default(),
             health: Health::default(),
             watch: Watch::default(),
+            under_way: UnderWay::default(),
+            debug: None,
         }
+    }
+
+    /// Answers `GET /debug` there with what the worker is doing.
+    ///
+    /// ```no_run
+    /// # async fn example(settings: tenure_worker::Settings) -> Result<(), tenure_client::Error> {
+    /// let debug = tenure_client::debug::Debug::listen(8090).await?;
+    /// let worker = tenure_worker::Worker::new(settings).with_debug(debug);
+    /// # drop(worker);
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn with_debug(self, debug: Debug) -> Self {
+        Self { debug: Some(debug), ..self }
     }
 
     /// Works until `shutdown` is cancelled and everything that was claimed has been reported. Processes and directories
@@ -178,16 +201,17 @@ impl Worker {
     /// worker.run(tokio_util::sync::CancellationToken::new()).await
     /// # }
     /// ```
-    pub async fn run(self, shutdown: CancellationToken) -> Result<(), Error> {
+    pub async fn run(mut self, shutdown: CancellationToken) -> Result<(), Error> {
+        // They end with this function.
+        let mut aside = JoinSet::new();
+        self.serve_debug(&mut aside, &shutdown);
         let Settings { name, work_dir, keep, .. } = &*self.settings;
         let (work_dir, keep) = (work_dir.clone(), *keep);
         if let Err(error) = blocking(move || leftovers::clear(&work_dir, keep)).await {
             tracing::error!(%error, "what an earlier worker left could not be cleared away");
         }
-        // Ends with this function.
-        let mut asking = JoinSet::new();
         let (watch, client) = (self.watch.clone(), self.settings.client.clone());
-        asking.spawn(async move { watch.ask(&client).await });
+        aside.spawn(async move { watch.ask(&client).await });
         let mut source = Source::new(&self.settings, &shutdown);
         let mut tasks = JoinSet::new();
         let worked = self.work(&mut source, &mut tasks, &shutdown).await;
@@ -205,6 +229,15 @@ impl Worker {
             tracing::info!(worker.id = %name.id, "worker stopped");
         }
         worked
+    }
+
+    fn serve_debug(&mut self, aside: &mut JoinSet<()>, shutdown: &CancellationToken) {
+        let Some(debug) = self.debug.take() else { return };
+        let address = debug.address();
+        tracing::info!("the status is at http://{address}/debug");
+        let (settings, tasks, shutdown) = (Arc::clone(&self.settings), self.under_way.clone(), shutdown.clone());
+        let started = settings.client.now();
+        aside.spawn(debug.serve(move || tasks.status(&settings, started, &shutdown)));
     }
 
     /// Claims and starts tasks until the shutdown.
@@ -305,6 +338,7 @@ impl Worker {
             guards: self.guards.clone(),
             health: self.health.clone(),
             watch: self.watch.clone(),
+            under_way: self.under_way.clone(),
             shutdown: shutdown.clone(),
         };
         tasks.spawn(async move {

@@ -12,6 +12,8 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use tenure_api::ids::{TaskQueueId, WorkerGroup, WorkerId};
+use tenure_client::debug::Debug;
+use tenure_client::error::chain;
 use tenure_client::live_log::LAST_PIECE_WITHIN;
 use tenure_client::{Client, Credentials, RetryPolicy, WorkerName};
 use tenure_worker::{
@@ -102,6 +104,9 @@ struct Run {
     /// How much is kept of a task's log: of a longer one the middle is left out while it is written.
     #[arg(long, env = "TENURE_LOG_MAX", default_value = "64MiB", value_parser = log_max)]
     log_max: u64,
+    /// Send no log while its task runs: it can be read when the task has ended.
+    #[arg(long, env = "TENURE_NO_LIVE_LOG")]
+    no_live_log: bool,
     /// Claim nothing while there is less space than this where the directories of tasks are.
     #[arg(long, env = "TENURE_DISK_FREE_MIN", default_value = "1GiB", value_parser = size)]
     disk_free_min: u64,
@@ -111,6 +116,9 @@ struct Run {
     /// How tasks are taken from the queue.
     #[arg(long, env = "TENURE_PLANE", value_enum, default_value = "claim")]
     plane: PlaneName,
+    /// Answer GET /debug on this port of 127.0.0.1 with what the worker is doing, as JSON; 0 is any port that is free [default: none]
+    #[arg(long, env = "TENURE_DEBUG_PORT")]
+    debug_port: Option<u16>,
     /// With --plane poll: log messages that were received more often than this.
     ///
     /// Each time it was neither claimed nor deleted. If too low, the death of a worker is enough for the warning.
@@ -144,10 +152,11 @@ fn main() -> ExitCode {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
     let colours = std::io::stderr().is_terminal();
     tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours).with_writer(std::io::stderr).init();
+    let debug_port = run.debug_port;
     match settings(run) {
         Ok(settings) => {
             protect();
-            start(settings)
+            start(settings, debug_port)
         }
         Err(problem) => {
             eprintln!("tenure-worker: {problem}");
@@ -174,7 +183,7 @@ fn protect() {
 
 /// Works until a signal comes.
 #[tokio::main]
-async fn start(settings: Settings) -> ExitCode {
+async fn start(settings: Settings, debug_port: Option<u16>) -> ExitCode {
     let (terminate, interrupt) = match (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) {
         (Ok(terminate), Ok(interrupt)) => (terminate, interrupt),
         (Err(error), _) | (_, Err(error)) => {
@@ -183,9 +192,19 @@ async fn start(settings: Settings) -> ExitCode {
         }
     };
     let queue = settings.queue.clone();
+    let mut worker = Worker::new(settings);
+    if let Some(port) = debug_port {
+        worker = match Debug::listen(port).await {
+            Ok(debug) => worker.with_debug(debug),
+            Err(error) => {
+                eprintln!("tenure-worker: --debug-port: {}", chain(&error));
+                return ExitCode::from(USAGE);
+            }
+        };
+    }
     let shutdown = CancellationToken::new();
     tokio::select! {
-        ended = Worker::new(settings).run(shutdown.clone()) => match ended {
+        ended = worker.run(shutdown.clone()) => match ended {
             Ok(()) => ExitCode::SUCCESS,
             Err(refusal) => {
                 eprintln!(
@@ -241,6 +260,7 @@ fn settings(run: Run) -> Result<Settings, String> {
         task_user,
         program: secret::this_program()?,
         stop_grace: STOP_GRACE,
+        live_log: !run.no_live_log,
         last_piece_within: LAST_PIECE_WITHIN,
         limits: Limits { log_bytes: run.log_max, ..Limits::default() },
         transfers: RetryPolicy::default().retries(TRANSFER_RETRIES),

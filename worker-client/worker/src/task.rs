@@ -18,18 +18,19 @@ use super::job::Job;
 use super::outputs::upload_log;
 use super::process::Guards;
 use super::results::Results;
+use super::status::{Entered, UnderWay};
 use super::verdict::{Ending, Outcome};
 use super::work_directory::WorkDirectory;
 use tenure_api::states::RunState;
 use tenure_client::artifacts::blocking;
+use tenure_client::consumer::JobState;
 use tenure_client::error::chain;
+use tenure_client::keep::{Terms, Unkept};
 use tenure_client::watch::{InWords, Watch};
 use tenure_client::{
-    Claim, EndedClaim, ExceptionReason, Lost, NotReported, Renewal, Reported, RunOutcome, RunResult, live_log, retry,
+    Claim, EndedClaim, ExceptionReason, Lost, NotReported, Reported, RunOutcome, RunResult, live_log, retry,
 };
 
-/// Even when the lease is nearly over, renewals are at least this far apart.
-const RENEWAL_INTERVAL: Duration = Duration::from_millis(100);
 /// How long a worker that shuts down waits for what is still under way: answers to claims, reports, deletions.
 pub(super) const LAST_WORDS: Duration = Duration::from_secs(10);
 
@@ -41,13 +42,16 @@ pub(super) struct Context {
     pub guards: Guards,
     pub health: Health,
     pub watch: Watch,
+    pub under_way: UnderWay,
     pub shutdown: CancellationToken,
 }
 
 /// Why a run is not ours any more.
 enum Gone {
-    /// Its claim was not renewed.
+    /// The renewal of its claim was refused.
     Lost(Lost),
+    /// No renewal was answered: it is ours until its lease ends, and its commands are gone by then.
+    Unanswered,
     /// The queue says that it has ended.
     Ended(EndedClaim),
 }
@@ -56,8 +60,9 @@ enum Gone {
 pub(super) async fn run(mut claim: Claim, context: &Context) {
     tracing::info!("task claimed");
     let begun = Instant::now();
+    let entered = context.under_way.enter(&claim);
     let (verdict, directory) = match open(&claim, context) {
-        Ok(job) => (work(&mut claim, &job, context).await, Some(job.directory)),
+        Ok(job) => (work(&mut claim, &job, &entered, context).await, Some(job.directory)),
         Err(error) => {
             tracing::error!(%error, "the task's directory could not be made");
             let out_of_space = no_space(&error);
@@ -69,6 +74,7 @@ pub(super) async fn run(mut claim: Claim, context: &Context) {
     match verdict {
         Ok(ending) => {
             context.health.ended(ending.outcome, begun.elapsed());
+            entered.is(JobState::Reporting);
             report(claim, ending, context).await;
         }
         Err(gone) => tracing::warn!(because = %gone, "claim lost; nothing is reported"),
@@ -84,9 +90,12 @@ pub(super) async fn run(mut claim: Claim, context: &Context) {
 fn open(claim: &Claim, context: &Context) -> std::io::Result<Job> {
     let (task_id, run_id) = (claim.task_id(), claim.run_id());
     let directory = WorkDirectory::create(&context.settings, task_id, run_id)?;
-    let log = Arc::new(directory.log().clone());
+    let sender = || {
+        let log = Arc::new(directory.log().clone());
+        live_log::Sender::new(claim.client(), task_id, run_id, claim.task().expires, log)
+    };
     Ok(Job {
-        live_log: live_log::Sender::new(claim.client(), task_id, run_id, claim.task().expires, log),
+        live_log: context.settings.live_log.then(sender),
         task_id,
         run_id,
         task: claim.task().clone(),
@@ -99,7 +108,9 @@ fn open(claim: &Claim, context: &Context) -> std::io::Result<Job> {
 }
 
 /// Does the work while the claim holds.
-async fn work(claim: &mut Claim, job: &Job, context: &Context) -> Result<Ending, Gone> {
+async fn work(claim: &mut Claim, job: &Job, entered: &Entered, context: &Context) -> Result<Ending, Gone> {
+    // Commands that are asked to stop then have ended, or were killed, when another worker may begin.
+    let terms = Terms { grace: context.settings.stop_grace, ..Terms::default() };
     let mut watching = context.watch.begin(claim.task_id(), claim.run_id());
     let work = job.perform();
     tokio::pin!(work);
@@ -108,11 +119,15 @@ async fn work(claim: &mut Claim, job: &Job, context: &Context) -> Result<Ending,
             Some(ending) => ending,
             None => stopped(job).await,
         }),
-        lost = keep(claim) => Gone::Lost(lost),
+        unkept = claim.keep(terms) => match unkept {
+            Unkept::Lost(lost) => Gone::Lost(lost),
+            Unkept::Unanswered => Gone::Unanswered,
+        },
         ended = watching.ended() => Gone::Ended(ended),
-        () = job.live_log.run() => unreachable!("it has no end"),
+        () = job.send_log() => unreachable!("it has no end"),
     };
     job.directory.note(&format!("the claim is lost ({gone}); stopping"));
+    entered.is(JobState::Lost);
     job.stop.cancel();
     work.await;
     if let Gone::Ended(EndedClaim { state: Some(RunState::Exception), .. }) = gone {
@@ -124,7 +139,7 @@ async fn work(claim: &mut Claim, job: &Job, context: &Context) -> Result<Ending,
 /// The worker shuts down, and so the run is given back.
 async fn stopped(job: &Job) -> Ending {
     job.directory.note("the worker shuts down");
-    job.live_log.finish(job.settings.last_piece_within).await;
+    job.send_end_of_log().await;
     Outcome::Stopped.into()
 }
 
@@ -140,39 +155,6 @@ async fn keep_log(claim: &Claim, job: &Job, shutdown: &CancellationToken) {
         () = last_call(shutdown) => "the worker shuts down".to_owned(),
     };
     tracing::warn!(why, "the log of a task that was ended was not uploaded");
-}
-
-/// Renews the claim for as long as that is possible.
-async fn keep(claim: &mut Claim) -> Lost {
-    loop {
-        tokio::time::sleep(RENEWAL_INTERVAL).await;
-        tokio::time::sleep_until(claim.lease().renew_at()).await;
-        let ends = claim.lease().ends();
-        match tokio::time::timeout_at(ends, renew(claim)).await {
-            Ok(None) => {
-                let left = claim.lease().ends().saturating_duration_since(Instant::now());
-                tracing::info!(seconds = left.as_secs(), "claim renewed");
-            }
-            Ok(Some(lost)) => return lost,
-            Err(_lease_expired) => return claim.lease_expired(),
-        }
-    }
-}
-
-/// Renews the claim once, however many tries it takes; answers whether the claim turned out to be lost.
-async fn renew(claim: &mut Claim) -> Option<Lost> {
-    let mut failures = 0;
-    loop {
-        match claim.reclaim().await {
-            Ok(Renewal::Renewed) => return None,
-            Ok(Renewal::Lost(lost)) => return Some(lost),
-            Err(error) => {
-                failures += 1;
-                tracing::warn!(failures, error = chain(&error), "the claim could not be renewed; trying again");
-                tokio::time::sleep(claim.client().retry_policy().backoff(failures, retry::jitter())).await;
-            }
-        }
-    }
 }
 
 /// Reports until it gets through, the lease is over, or a shutdown has waited long enough.
@@ -248,6 +230,7 @@ impl fmt::Display for Gone {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Lost(lost) => write!(f, "{}", lost.because),
+            Self::Unanswered => f.write_str("no renewal was answered in time"),
             Self::Ended(ended) => write!(f, "{}", InWords(ended)),
         }
     }

@@ -15,7 +15,7 @@ use tenure_client::Error;
 
 use super::LogArgs;
 use crate::cli::http::{CommandError, Server};
-use crate::cli::print::{complain, print_bytes};
+use crate::cli::print::{complain, print_bytes, print_bytes_aside};
 
 /// How long one request waits for a run to start.
 const LOOK_SECONDS: u32 = 3;
@@ -31,6 +31,9 @@ const PIECE: usize = 64 << 10;
 /// # Errors
 /// If there is no such run or log, or the server does not answer.
 pub(super) async fn logs(server: &Server, args: &LogArgs) -> Result<ExitCode, CommandError> {
+    if server.json {
+        return Err(CommandError::Usage("--json: a log is printed as it is; leave it out".to_owned()));
+    }
     let run = match args.run {
         Some(run) => run,
         None => last_run(server, args).await?,
@@ -115,7 +118,8 @@ async fn print_stream(server: &Server, task: TaskId, run: RunId, offset: &mut u6
     let mut log = server.client.read_live_log(task, run, *offset, follow).await?;
     while let Some(bytes) = log.read().await? {
         *offset = log.next_offset();
-        print_bytes(&bytes).map_err(|source| Error::File { what: "the log cannot be written".to_owned(), source })?;
+        print_piece(server, &bytes)
+            .map_err(|source| Error::File { what: "the log cannot be written".to_owned(), source })?;
     }
     Ok(())
 }
@@ -134,7 +138,7 @@ async fn print_artifact(server: &Server, task: TaskId, run: RunId, offset: u64) 
         loop {
             match from.read(&mut piece)? {
                 0 => return Ok(()),
-                length => print_bytes(&piece[..length])?,
+                length => print_piece(server, &piece[..length])?,
             }
         }
     });
@@ -145,6 +149,11 @@ async fn print_artifact(server: &Server, task: TaskId, run: RunId, offset: u64) 
         }
         _ => Ok(true),
     }
+}
+
+/// Prints a part of a log. It goes aside where the answer of the server is what is printed.
+fn print_piece(server: &Server, bytes: &[u8]) -> std::io::Result<()> {
+    if server.json { print_bytes_aside(bytes) } else { print_bytes(bytes) }
 }
 
 /// A file that is removed in the end.

@@ -15,7 +15,8 @@ use crate::cli::print::complain;
 /// How long one request waits for a task to become pending.
 const LOOK_SECONDS: u32 = 3;
 
-/// Creates a task, prints its log while it goes on, and ends with the exit code of its command.
+/// Creates a task, prints its log while it goes on, and ends with the exit code of its command. As JSON the result is how the task ended,
+/// as `wait` answers it, and the log goes to standard error.
 ///
 /// # Errors
 /// If it is refused, or the server does not answer.
@@ -29,6 +30,10 @@ pub(super) async fn run(server: &Server, args: &CreateArgs) -> Result<ExitCode, 
     complain(&format!("task {task}  {}/task/{task}", server.client.root_url()));
     if let Some(never) = wait_for_a_run(server, task).await? {
         complain(&format!("{task}: cannot run, {never}"));
+        if server.json {
+            let answer = server.client.wait_for_task(task, 0).await.map_err(refused)?;
+            server.print(&answer, |_| String::new())?;
+        }
         return Ok(ExitCode::FAILURE);
     }
     logs::follow_task(server, task).await?;
@@ -36,6 +41,9 @@ pub(super) async fn run(server: &Server, args: &CreateArgs) -> Result<ExitCode, 
     let status = serde_json::from_value(answer["status"].clone()).map_err(|error| server.strange(&error))?;
     let report = Report::of(&answer["result"]);
     complain(&verdict(&status, &report, server.client.now().time()));
+    if server.json {
+        server.print(&answer, |_| String::new())?;
+    }
     Ok(exit_code(status.state, &report))
 }
 

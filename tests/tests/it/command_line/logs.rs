@@ -52,6 +52,8 @@ async fn a_log_is_followed_to_its_end_or_read_as_far_as_it_is() {
         let line = refusal(&run(&rig, args).await, 1);
         assert!(line.contains(expected), "{line}");
     }
+    let line = refusal(&run(&rig, &["task", "logs", &task, "--json"]).await, 2);
+    assert!(line.contains("--json: a log is printed as it is"), "{line}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -76,6 +78,27 @@ async fn a_task_that_is_run_prints_its_log_and_ends_with_its_exit_code() {
     let output = run(&rig, &["task", "run", "-q", QUEUE, "--after", &task, "--", "true"]).await;
     assert_eq!((output.status.code(), stdout(&output).as_str()), (Some(1), ""), "{}", stderr(&output));
     assert!(stderr(&output).lines().last().unwrap().contains(": cannot run, make all "), "{}", stderr(&output));
+    let output = run(&rig, &["task", "run", "--json", "-q", QUEUE, "--after", &task, "--", "true"]).await;
+    let answer: Value = serde_json::from_str(&stdout(&output)).unwrap();
+    assert_eq!((output.status.code(), &answer["status"]["state"]), (Some(1), &json!("unscheduled")), "{answer}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn as_json_a_task_that_is_run_prints_how_it_ended_and_its_log_aside() {
+    let rig = Rig::start().await;
+    let result = json!({"failure": "exit code 3", "exitCode": 3});
+    let work = async {
+        let claim = claim(&rig).await;
+        append(&rig, &claim, 0, "a line of the log\n").await;
+        report(&rig, &claim, "failed", Some(json!({ "result": result }))).await;
+        claim["status"]["taskId"].clone()
+    };
+    let (output, task) = tokio::join!(run(&rig, &["task", "run", "--json", "-q", QUEUE, "--", "make"]), work);
+    let (answer, aside) = (stdout(&output), stderr(&output));
+    let answer: Value = serde_json::from_str(&answer).unwrap_or_else(|error| panic!("{error}: {answer}"));
+    assert_eq!((output.status.code(), &answer["status"]["taskId"]), (Some(3), &task), "{aside}");
+    assert_eq!((&answer["status"]["state"], &answer["result"]), (&json!("failed"), &result), "{answer}");
+    assert!(aside.lines().any(|line| line == "a line of the log"), "{aside}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -18,7 +18,7 @@ use super::{Note, Notes, Office, Pen, QUEUE, Running, TTL};
 use crate::rig::{definition, eventually, new_task};
 
 /// Works until it is asked to stop, and gives the task back.
-fn holding(builder: ConsumerBuilder, pen: Pen) -> ConsumerBuilder {
+pub(super) fn holding(builder: ConsumerBuilder, pen: Pen) -> ConsumerBuilder {
     builder.handler(move |job: Job, stop: Stop| {
         let pen = pen.clone();
         async move {
@@ -30,7 +30,7 @@ fn holding(builder: ConsumerBuilder, pen: Pen) -> ConsumerBuilder {
     })
 }
 
-async fn jobs(worker: &Running, count: usize) {
+pub(super) async fn jobs(worker: &Running, count: usize) {
     let what = format!("{count} jobs are under way");
     eventually(&what, async || (worker.handle.status().tasks.len() == count).then_some(())).await;
 }

@@ -6,12 +6,14 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tenure_client::consumer::{Job, JobState, Outcome, Stop, StopReason};
 use tenure_tests::http::TENURE_API;
+use tenure_tests::server::Launch;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use super::way::Way;
 use super::{Note, Notes, Office, Pen, Running, TTL};
-use crate::rig::{TIMEOUT, eventually};
+use crate::fleet::without_notifications;
+use crate::rig::{Raw, TIMEOUT, call, client_of, eventually};
 
 /// Notes when it is asked to stop, and ends when the test lets it.
 async fn held(pen: Pen, leave: Arc<Semaphore>, job: Job, stop: Stop) -> Outcome {
@@ -150,6 +152,37 @@ async fn a_cancelled_task_stops_its_handler_at_once_if_there_is_a_session() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cancelled_task_stops_its_handler_soon_also_where_no_notification_arrives() {
+    let office = Office::open_with(without_notifications).await;
+    let launch = without_notifications(Launch::on_database(office.rig.database.url(), &office.rig.secret_key));
+    let second = launch.start(office.rig.folder.path(), "second").await;
+    // The inbox of such a session waits for 40 s.
+    let attended = office.consumer("attended").session(Duration::from_secs(120));
+    for builder in [attended, office.consumer("alone")] {
+        let (pen, mut notes) = Notes::new();
+        let leave = Arc::new(Semaphore::new(0));
+        let waiting = Arc::clone(&leave);
+        let handler = move |job: Job, stop: Stop| held(pen.clone(), Arc::clone(&waiting), job, stop);
+        let worker = Running::start(builder.handler(handler));
+        for server in [&office.rig.server, &second] {
+            let task = office.create(&json!({})).await;
+            notes.next(task, Note::Began).await;
+            let asked = Instant::now();
+            let path = format!("/task/{task}/cancel");
+            let canceled = call(&mut client_of(server), &office.rig.root, "POST", &path, None).await;
+            assert_eq!(canceled.status, 200, "{}", canceled.body);
+            let stopped = notes.next(task, Note::Stopped(StopReason::Canceled)).await;
+            assert!(stopped - asked < Duration::from_secs(10), "{:?}", stopped - asked);
+            leave.add_permits(1);
+            notes.next(task, Note::Ended).await;
+        }
+        worker.shut_down().await;
+    }
+    second.stop().await;
+    office.rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_a_session_too_a_cancelled_task_stops_its_handler_at_once_by_one_request_for_all() {
     let office = Office::open().await;
     let way = Way::to(office.rig.server.root_url()).await;
@@ -229,5 +262,35 @@ async fn m16_the_status_says_what_a_consumer_is_doing() {
     );
     leave.add_permits(2);
     worker.shut_down().await;
+    office.rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn m16_get_debug_answers_the_status_on_the_loopback_address_while_the_consumer_runs() {
+    let office = Office::open().await;
+    let (pen, mut notes) = Notes::new();
+    let leave = Arc::new(Semaphore::new(0));
+    let waiting = Arc::clone(&leave);
+    let builder = office.consumer("shown").debug_port(0);
+    let worker =
+        Running::start(builder.handler(move |job: Job, stop: Stop| held(pen.clone(), Arc::clone(&waiting), job, stop)));
+    let task = office.create(&json!({})).await;
+    notes.next(task, Note::Began).await;
+    let address = worker.handle.debug_address().unwrap();
+    assert!(address.ip().is_loopback() && address.port() > 0, "{address}");
+    let url = format!("http://{address}");
+    let ask = async |method, path| Raw::new(method, path).send(&url).await;
+    let shown = ask("GET", "/debug").await;
+    assert_eq!((shown.status, shown.header("content-type")), (200, Some("application/json")));
+    assert_eq!(shown.json(), serde_json::to_value(worker.handle.status()).unwrap());
+    assert_eq!(shown.json()["tasks"][0]["taskId"], json!(task));
+    assert_eq!((ask("GET", "/").await.status, ask("POST", "/debug").await.status), (404, 405));
+    // Another one at the same port says so and does not begin.
+    let second = office.consumer("second").debug_port(address.port()).handler(|_job: Job, _stop: Stop| async {});
+    let refusal = second.build().unwrap().run().await.unwrap_err().to_string();
+    assert!(refusal.contains(&format!("debug port {}", address.port())), "{refusal}");
+    leave.add_permits(1);
+    worker.shut_down().await;
+    assert!(tokio::net::TcpStream::connect(address).await.is_err(), "it has ended with the consumer");
     office.rig.server.stop().await;
 }

@@ -1,6 +1,7 @@
 //! The logs that handlers write: read while they work, and artifacts when their jobs are reported.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use serde_json::json;
 use tenure_api::ids::SlugId;
@@ -93,5 +94,39 @@ async fn a_live_log_that_does_not_get_through_changes_nothing() {
         assert_eq!(artifacts(&office, task).await, link_and_log(), "{fault:?}");
         worker.shut_down().await;
     }
+    office.rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_handler_that_writes_ten_megabytes_a_second_sends_little_of_it_and_is_reported() {
+    const PIECES: u32 = 30;
+    const CHUNK_MAX: usize = 64 << 10;
+    /// What is kept of a log by its worker, without the line in place of the middle.
+    const KEPT: usize = 4 << 20;
+    let office = Office::open().await;
+    let way = Way::to(office.rig.server.root_url()).await;
+    let worker = Running::start(office.consumer_by(way.url(), "chatty").handler(|job: Job, _stop: Stop| async move {
+        let piece = "seven b\n".repeat(1 << 17);
+        for _ in 0..PIECES {
+            job.log().write(&piece);
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }));
+    let began = Instant::now();
+    let task = office.create(&json!({})).await;
+    office.becomes(task, "completed").await;
+    let appends: Vec<String> = way.texts("/live-log?");
+    let appends: Vec<&String> = appends.iter().filter(|text| text.starts_with("PUT ")).collect();
+    let a_second = usize::try_from(began.elapsed().as_secs()).unwrap();
+    assert!((2..=a_second + 2).contains(&appends.len()), "{} in {a_second} s", appends.len());
+    for append in appends {
+        let head = append.to_lowercase();
+        let length = head.split("content-length: ").nth(1).and_then(|rest| rest.lines().next()).unwrap();
+        assert!(length.parse::<usize>().unwrap() <= CHUNK_MAX, "{length}");
+    }
+    let path = format!("/api/queue/v1/task/{task}/runs/0/artifacts/{BACKING_LOG}");
+    let whole = read(&office, &path).await.unwrap();
+    assert!((KEPT..KEPT + 200).contains(&whole.len()) && whole.contains("bytes are left out here"), "{}", whole.len());
+    worker.shut_down().await;
     office.rig.server.stop().await;
 }

@@ -162,6 +162,75 @@ async fn m4_a_handler_that_goes_on_overlaps_and_is_counted_and_its_report_change
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn m4_the_slot_of_a_handler_that_never_stops_stays_busy() {
+    let office = Office::open().await;
+    let (pen, mut notes) = Notes::new();
+    let leave = Arc::new(Semaphore::new(0));
+    let waiting = Arc::clone(&leave);
+    let builder = office.consumer("deaf").capacity(1).grace(Duration::from_secs(1));
+    let worker = Running::start(builder.handler(move |job: Job, _stop: Stop| {
+        let (pen, waiting) = (pen.clone(), Arc::clone(&waiting));
+        async move {
+            pen.note(job.task_id(), Note::Began);
+            waiting.acquire().await.unwrap().forget();
+            pen.note(job.task_id(), Note::Ended);
+        }
+    }));
+    let task = office.create(&json!({})).await;
+    notes.next(task, Note::Began).await;
+    assert_eq!(office.rig.call("POST", &format!("/task/{task}/cancel"), None).await.status, 200);
+    eventually("it is counted", async || (worker.handle.status().claims_overrun == 1).then_some(())).await;
+    let second = office.create(&json!({})).await;
+    // A worker with room would have it at once; nothing shows that this one does not take it but time.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(office.rig.status(second).await["state"], "pending");
+    leave.add_permits(2);
+    notes.next(task, Note::Ended).await;
+    notes.next(second, Note::Began).await;
+    office.becomes(second, "completed").await;
+    assert_eq!(worker.handle.status().claims_overrun, 1);
+    worker.shut_down().await;
+    assert_eq!(office.ends(task).await, ["0 task-exception"], "what it returned changed nothing");
+    office.rig.server.stop().await;
+}
+
+/// What a report has, and no other request.
+const REPORT: &str = "\"results\":[{";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_report_without_an_answer_is_repeated_until_there_is_one_and_no_longer_than_the_lease() {
+    let office = Office::open().await;
+    let way = Way::to(office.rig.server.root_url()).await;
+    let worker = Running::start(office.consumer_by(way.url(), "unheard").handler(|_job: Job, _stop: Stop| async {}));
+    for fault in [Fault::Unavailable, Fault::Cut] {
+        way.fault(REPORT, fault);
+        let (task, before) = (office.create(&json!({})).await, way.sent(REPORT).len());
+        eventually("it is repeated", async || (way.sent(REPORT).len() > before + 2).then_some(())).await;
+        assert_eq!(office.rig.status(task).await["state"], "running", "{fault:?}");
+        way.mend();
+        office.becomes(task, "completed").await;
+        assert_eq!(office.ends(task).await, ["0 task-completed"], "{fault:?}");
+    }
+    office.lease(10).await;
+    way.fault(REPORT, Fault::Cut);
+    let task = office.create(&json!({})).await;
+    eventually("the lease ends", async || {
+        let status = office.rig.status(task).await;
+        (status["runs"][0]["reasonResolved"] == "claim-expired").then_some(())
+    })
+    .await;
+    worker.is_at(task, 1).await;
+    let before = way.texts(REPORT).len();
+    way.mend();
+    office.becomes(task, "completed").await;
+    let later = &way.texts(REPORT)[before..];
+    assert!(later.iter().all(|report| !report.contains("\"runId\":0")), "{later:?}");
+    assert_eq!(office.ends(task).await, ["0 task-exception", "1 task-completed"]);
+    worker.shut_down().await;
+    office.rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn m5_a_worker_that_is_cut_off_for_its_ttl_stops_all_claims_nothing_and_comes_back_with_a_new_session() {
     const TASKS: usize = 4;
     let office = Office::open().await;

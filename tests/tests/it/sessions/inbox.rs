@@ -5,9 +5,10 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 use serde_json::{Value, json};
 use tenure_tests::http::TENURE_API;
+use tenure_tests::server::Launch;
 
 use super::{claim, command, create, date, end, id, inbox, items, path, refused, renew, report, start};
-use crate::fleet::{NOTIFIED_WITHIN, without_fallbacks};
+use crate::fleet::{NOTIFIED_WITHIN, without_fallbacks, without_notifications};
 use crate::rig::{Raw, Rig, call, client_of, eventually, new_task, run_of};
 
 /// Ten times the time between two looks for what other servers did.
@@ -160,6 +161,53 @@ async fn commands_and_ends_of_runs_that_come_from_another_server_are_found_here(
     assert_eq!((&item["kind"], &item["taskId"]), (&json!("run-ended"), &json!(task)));
     assert!(cancelled.elapsed() < SEEN_WITHIN, "{:?}", cancelled.elapsed());
     second.stop().await;
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_any_notification_items_are_found_here_and_from_another_server() {
+    let rig = Rig::start_with(without_notifications).await;
+    let launch = without_notifications(Launch::on_database(rig.database.url(), &rig.secret_key));
+    let second = launch.start(rig.folder.path(), "second").await;
+    let session = start(&rig, "w1", json!({})).await;
+    let session = id(&session);
+    let tasks = create(&rig, 2).await;
+    assert_eq!(claim(&rig, "w1", Some(session), 2).await.len(), 2);
+    let mut after = 0;
+    for (server, task) in [&rig.server, &second].into_iter().zip(tasks) {
+        let cancel = (format!("/task/{task}/cancel"), None, 200, json!("run-ended"));
+        let command = (path(session, "/commands"), Some(json!({"command": "balance"})), 202, json!("command"));
+        for (path, body, status, kind) in [cancel, command] {
+            let call = async {
+                until_waiting(&rig, 1).await;
+                let answer = call(&mut client_of(server), &rig.root, "POST", &path, body.as_ref()).await;
+                assert_eq!(answer.status, status, "{}", answer.body);
+                Instant::now()
+            };
+            let (item, called) = tokio::join!(one_item(&rig, session, after), call);
+            assert!(called.elapsed() < SEEN_WITHIN, "{:?}", called.elapsed());
+            assert_eq!(item["kind"], kind, "{item}");
+            after = item["id"].as_i64().unwrap();
+        }
+    }
+    second.stop().await;
+    rig.server.stop().await;
+}
+
+/// What the tests of notifications and of the fallback rely on: there is no third way.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn with_neither_notifications_nor_the_fallback_an_inbox_waits_in_vain() {
+    let rig = Rig::start_with(|launch| without_notifications(without_fallbacks(launch))).await;
+    let session = start(&rig, "w1", json!({})).await;
+    let session = id(&session);
+    let send = async {
+        until_waiting(&rig, 1).await;
+        assert_eq!(command(&rig, session, json!({"command": "freeze"})).await.status, 202);
+    };
+    let (answer, ()) = tokio::join!(inbox(&rig, session, "wait=6"), send);
+    assert_eq!((answer.status, &answer.body["items"]), (200, &json!([])));
+    // A request that comes afterwards is looked at, and so nothing is lost.
+    assert_eq!(items(&rig, session, 0).await.len(), 1);
     rig.server.stop().await;
 }
 

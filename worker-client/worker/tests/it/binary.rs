@@ -8,6 +8,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::json;
 use tempfile::TempDir;
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
 
 use crate::mailbox::{Mailbox, QUEUES, URLS, message};
@@ -80,6 +82,53 @@ async fn sigterm_hands_every_running_task_back() {
     assert!(!log.contains("secret-of"), "a token is in the log: {log}");
     let environment = std::fs::read_to_string(places[0].join("environment")).unwrap();
     assert!(!environment.contains(TOKEN) && !environment.contains("TENURE_"), "{environment}");
+}
+
+#[tokio::test]
+async fn get_debug_says_on_the_loopback_address_what_the_worker_is_doing() {
+    let queue = Queue::start().await;
+    queue.hand_out(&[claim(TASK_IDS[0], LEASE, &shell("exec sleep 1000"))]);
+    let dir = TempDir::new().unwrap();
+    let mut command = program(&queue.root_url(), dir.path(), "claim");
+    let mut child = command.args(["--debug-port", "0"]).spawn().unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    let url = loop {
+        let line = lines.next_line().await.unwrap().expect("it says where its status is");
+        if let Some((_, url)) = line.split_once("the status is at ") {
+            break url.trim().to_owned();
+        }
+    };
+    assert!(url.starts_with("http://127.0.0.1:") && url.ends_with("/debug"), "{url}");
+    let address = url.trim_start_matches("http://").trim_end_matches("/debug").to_owned();
+    let ask = async || {
+        let mut socket = TcpStream::connect(&address).await.unwrap();
+        let request = format!("GET /debug HTTP/1.1\r\nHost: {address}\r\n\r\n");
+        socket.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        socket.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+        serde_json::from_str::<serde_json::Value>(answer.split_once("\r\n\r\n").unwrap().1).unwrap()
+    };
+    queue.wait_for("p%2Fw", 1).await;
+    let mut shown = ask().await;
+    while shown["tasks"] == json!([]) {
+        shown = ask().await;
+    }
+    for date in ["/started", "/tasks/0/started"] {
+        assert!(shown.pointer_mut(date).unwrap().take().is_string(), "{shown}");
+    }
+    let task = json!({"taskId": TASK_IDS[0], "runId": shown["tasks"][0]["runId"], "started": null, "state": "running"});
+    let expected = json!({"taskQueueId": "p/w", "workerGroup": "g", "workerId": "w", "started": null, "shuttingDown": false,
+                          "plane": "claim", "capacity": 2, "tasks": [task]});
+    assert_eq!(shown, expected);
+
+    let port = address.rsplit(':').next().unwrap();
+    let mut second = program(&queue.root_url(), dir.path(), "claim");
+    let (code, log) = end(second.args(["--debug-port", port]).spawn().unwrap()).await;
+    assert_eq!((code, log.lines().count()), (Some(2), 1), "{log}");
+    assert!(log.contains("--debug-port") && log.contains(port), "{log}");
+    send(&child, Signal::SIGTERM);
+    assert_eq!(end(child).await.0, Some(0));
 }
 
 #[tokio::test]

@@ -170,6 +170,22 @@ async fn a_queue_that_does_not_answer_holds_no_report_up() {
 }
 
 #[tokio::test]
+async fn a_worker_that_is_to_send_no_live_log_sends_none_and_uploads_the_whole() {
+    let queue = Queue::start().await;
+    queue.on(APPEND, kept);
+    // It prints something in each of several seconds.
+    queue.hand_out(&[claim(TASK, LEASE, &shell("for i in 1 2 3 4; do echo $i; sleep 0.7; done"))]);
+    let running = Running::with_settings(queue, |settings| Settings { live_log: false, ..settings });
+    running.queue.wait_for("completed", 1).await;
+    assert_eq!(running.queue.requests(APPEND).len(), 0);
+    let created = running.queue.requests("live.log");
+    let kinds: Vec<_> = created.iter().map(|request| request.body["storageType"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["link"], "and a reference would lead nowhere");
+    assert!(running.queue.artifact(TASK, BACKING_LOG).text().contains("\n3\n4\n"));
+    running.stop().await;
+}
+
+#[tokio::test]
 async fn a_task_that_is_done_at_once_has_no_live_log() {
     let queue = Queue::start().await;
     queue.on(APPEND, kept);

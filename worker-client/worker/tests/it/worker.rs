@@ -58,6 +58,7 @@ impl Running {
             task_user: None,
             program: env!("CARGO_BIN_EXE_tenure-worker").into(),
             stop_grace: Duration::from_millis(500),
+            live_log: true,
             // A busy machine may be slow, and most tests want all of the log.
             last_piece_within: SOON,
             limits: Limits::default(),
@@ -207,7 +208,7 @@ async fn a_renewal_that_fails_in_passing_is_tried_again() {
     let queue = Queue::start().await;
     (0..7).for_each(|_| queue.once("reclaim", refuse(503)));
     queue.on("reclaim", |_| renewed(60_000, "task-1"));
-    let running = Running::with_task(queue, Duration::from_secs(6), &shell("sleep 6.5")).await;
+    let running = Running::with_task(queue, Duration::from_secs(8), &shell("sleep 8.5")).await;
     running.queue.wait_for("completed", 1).await;
     assert_eq!(running.queue.requests("reclaim").len(), 8);
     running.stop().await;
@@ -232,14 +233,22 @@ async fn a_lost_claim_stops_the_whole_group_and_reports_nothing() {
 }
 
 #[tokio::test]
-async fn a_lease_that_runs_out_is_a_lost_claim() {
+async fn a_lease_that_runs_out_is_a_lost_claim_and_its_commands_are_gone_by_then() {
+    const LEASE: Duration = Duration::from_secs(9);
+    const GRACE: Duration = Duration::from_secs(3);
     let queue = Queue::start().await;
     queue.on("reclaim", |_| refuse(500));
-    let running = Running::with_task(queue, Duration::from_secs(1), &shell(STUBBORN)).await;
-    let inner = pid_in(&running.directory().join("inner")).await;
-    until("the process to end", || (!runs(inner)).then_some(())).await;
+    queue.hand_out(&[claim(TASK_IDS[0], LEASE, &shell("echo $$ > shell; exec sleep 1000"))]);
+    let running = Running::with_settings(queue, |settings| Settings { stop_grace: GRACE, ..settings });
+    let process = pid_in(&running.directory().join("shell")).await;
     let claimed = running.queue.requests("p%2Fw")[0].at;
-    assert!((1000..4000).contains(&claimed.elapsed().as_millis()), "{:?}", claimed.elapsed());
+    until("the process to end", || (!runs(process)).then_some(())).await;
+    assert!(
+        (LEASE - GRACE - Duration::from_millis(100)..LEASE).contains(&claimed.elapsed()),
+        "{:?}",
+        claimed.elapsed()
+    );
+    assert!(running.log().contains("no renewal was answered in time"), "{}", running.log());
     running.queue.wait_for("p%2Fw", 2).await;
     assert_eq!(running.queue.reports().len(), 0);
     running.stop().await;

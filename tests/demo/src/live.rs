@@ -1,0 +1,181 @@
+//! Two tasks to look at before the many: one whose log is followed while it runs, and one that is cancelled while it runs.
+
+use std::io::Write as _;
+use std::path::Path;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::sys::signal::kill;
+use nix::unistd::Pid;
+use tenure_api::ids::{RunId, TaskId, TaskQueueId};
+use tenure_client::live_log::BACKING_LOG;
+use tenure_client::{Client, Error, LogStream, State, TaskChange};
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::Result;
+use crate::plan::{CANCELED, COMPLETED, Planned};
+
+/// Prints a line each second.
+const COUNTS: &str = r#"for second in 1 2 3 4; do echo "second $second of 4"; sleep 1; done"#;
+const LAST_COUNT: &str = "second 4 of 4\n";
+/// Works until it is asked to stop.
+const WORKS: &str = r#"trap 'echo "asked to stop"; exit' TERM; echo "process $$ at work"; while :; do sleep 0.1; done"#;
+/// What the second task prints around the number of its process.
+const AT_WORK: (&str, &str) = ("process ", " at work\n");
+const ASKED: &str = "\nasked to stop\n";
+/// How long anything may take that a server and a worker with nothing else to do are asked for.
+const WITHIN: Duration = Duration::from_secs(60);
+/// Ten times what is promised, for machines that are busy.
+const GONE_WITHIN: Duration = Duration::from_secs(10);
+const POLL: Duration = Duration::from_millis(20);
+
+/// Shows both; fails if something is not as it should be.
+pub async fn show(client: &Client, queue: &TaskQueueId, scratch: &Path) -> Result<()> {
+    let counts = Planned::of_script("count seconds", COMPLETED, COUNTS)?;
+    let works = Planned::of_script("work until it is cancelled", CANCELED, WORKS)?;
+    within(&counts, follow(client, queue, &counts, scratch)).await?;
+    within(&works, cancel(client, queue, &works, scratch)).await
+}
+
+async fn within(task: &Planned, shown: impl Future<Output = Result<()>>) -> Result<()> {
+    match timeout(WITHIN, shown).await {
+        Ok(done) => done,
+        Err(_elapsed) => Err(format!("task {} ({}) took more than {WITHIN:?}", task.id, task.name).into()),
+    }
+}
+
+/// The log of a task is read while the task runs, and the whole of it afterwards.
+async fn follow(client: &Client, queue: &TaskQueueId, task: &Planned, scratch: &Path) -> Result<()> {
+    println!("\nThe log of task {}, while it runs:", task.id);
+    let mut log = begin(client, queue, task).await?;
+    log.read_until("second 1").await?;
+    if client.status(task.id).await?.state != State::Running {
+        return Err("its log came only when it had ended".into());
+    }
+    log.read_to_end().await?;
+    ends_as(client, task).await?;
+    let whole = whole_log(client, task.id, scratch).await?;
+    if !whole.starts_with(&log.text) || !whole.contains(LAST_COUNT) {
+        return Err(
+            format!("what was followed is not the log: {:?} is not the beginning of {whole:?}", log.text).into()
+        );
+    }
+    println!("It has ended; the whole log, {} bytes, is the artifact {BACKING_LOG}.", whole.len());
+    Ok(())
+}
+
+/// A task is cancelled: its process ends at once, and what it has printed is kept.
+async fn cancel(client: &Client, queue: &TaskQueueId, task: &Planned, scratch: &Path) -> Result<()> {
+    println!("\nTask {}, which is cancelled while it runs:", task.id);
+    let mut log = begin(client, queue, task).await?;
+    log.read_until(AT_WORK.1).await?;
+    let number = log.text.split(AT_WORK.1).next().and_then(|before| before.rsplit(AT_WORK.0).next());
+    let process = Pid::from_raw(number.unwrap_or_default().parse()?);
+    if is_gone(process) {
+        return Err(format!("process {process} of a task that runs is not there").into());
+    }
+    let asked = Instant::now();
+    client.change_task(task.id, TaskChange::Cancel).await?;
+    while !is_gone(process) {
+        if asked.elapsed() > GONE_WITHIN {
+            return Err(format!("process {process} is there {GONE_WITHIN:?} after its task was cancelled").into());
+        }
+        sleep(POLL).await;
+    }
+    println!("Cancelled: process {process} was gone {:.2} s later.", asked.elapsed().as_secs_f64());
+    ends_as(client, task).await?;
+    let whole = whole_log(client, task.id, scratch).await?;
+    if !whole.starts_with(&log.text) || !whole.contains(ASKED) {
+        return Err(format!("the log does not say how it ended: {whole:?}").into());
+    }
+    println!("Its log was kept: it ends with {:?}.\n", whole.lines().last().unwrap_or_default());
+    Ok(())
+}
+
+/// Creates the task, and waits until there is something of its log.
+async fn begin(client: &Client, queue: &TaskQueueId, task: &Planned) -> Result<Followed> {
+    client.create_task(task.id, &task.definition(queue, task.id, client)).await?;
+    loop {
+        match client.read_live_log(task.id, run()?, 0, true).await {
+            Ok(stream) => return Ok(Followed { stream, text: String::new(), shown: 0 }),
+            Err(Error::Refused { status: 404, .. }) => sleep(POLL).await,
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Waits until the task is resolved, which must be as expected.
+async fn ends_as(client: &Client, task: &Planned) -> Result<()> {
+    loop {
+        let status = client.status(task.id).await?;
+        if status.state.is_resolved() {
+            let reason = status.runs.last().and_then(|run| run.reason_resolved.as_deref()).unwrap_or_default();
+            let expected = task.expected;
+            if (status.state, reason) == (expected.state, expected.reason) {
+                return Ok(());
+            }
+            return Err(format!("task {} ended as {reason}, not as {}", task.id, expected.reason).into());
+        }
+        sleep(POLL).await;
+    }
+}
+
+/// The log that the worker has uploaded, which may be after the end of the task.
+async fn whole_log(client: &Client, task: TaskId, scratch: &Path) -> Result<String> {
+    let file = scratch.join(format!("{task}.log"));
+    loop {
+        match client.download(task, Some(run()?), BACKING_LOG, &file).await {
+            Ok(_downloaded) => return Ok(std::fs::read_to_string(&file)?),
+            // There is no such artifact yet, or its bytes are on their way.
+            Err(Error::Refused { status: 404, .. } | Error::Store { status: 404 }) => sleep(POLL).await,
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// These tasks have one run.
+fn run() -> Result<RunId> {
+    Ok("0".parse()?)
+}
+
+fn is_gone(process: Pid) -> bool {
+    kill(process, None) == Err(Errno::ESRCH)
+}
+
+/// A log as far as it was read and shown.
+struct Followed {
+    stream: LogStream,
+    text: String,
+    /// How much of it is on the screen.
+    shown: usize,
+}
+
+impl Followed {
+    /// Reads until this is there.
+    async fn read_until(&mut self, text: &str) -> Result<()> {
+        while !self.text.contains(text) {
+            if !self.read().await? {
+                return Err(format!("the log ended without {text:?}: {:?}", self.text).into());
+            }
+        }
+        Ok(())
+    }
+
+    async fn read_to_end(&mut self) -> Result<()> {
+        while self.read().await? {}
+        Ok(())
+    }
+
+    /// Reads what comes next, and shows the lines that are whole; false at the end.
+    async fn read(&mut self) -> Result<bool> {
+        let Some(bytes) = self.stream.read().await? else { return Ok(false) };
+        self.text.push_str(&String::from_utf8(bytes)?);
+        let whole = self.text.rfind('\n').map_or(0, |end| end + 1);
+        if whole > self.shown {
+            self.text[self.shown..whole].lines().for_each(|line| println!("  | {line}"));
+            self.shown = whole;
+            std::io::stdout().flush()?;
+        }
+        Ok(true)
+    }
+}

@@ -1,0 +1,243 @@
+//! Limits of queues and keys over HTTP, rates, fairness, and runs that are given to sessions: rows T3, T4, T12, T13 and Z6 of the
+//! seed's behaviours.
+
+mod assign;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tenure_api::ids::SlugId;
+use tenure_tests::http::TENURE_API;
+
+use crate::rig::{Rig, call, credentials_of, definition, eventually, new_task, run_of};
+
+const QUEUE: &str = "limits/linux";
+
+/// With a clock that the test moves: a move is answered after everything that fell due has happened.
+async fn start_by_hand() -> Rig {
+    Rig::start_with(|launch| launch.flag("--clock", "manual").flag("--claim-work-wait", "0s")).await
+}
+
+async fn advance(rig: &Rig, seconds: f64) {
+    let answer = rig.call("POST", &format!("{TENURE_API}/clock/advance"), Some(&json!({"seconds": seconds}))).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+}
+
+/// Sets the policy, and waits until all runs follow it.
+async fn put_policy(rig: &Rig, policy: &Value) {
+    let path = format!("{TENURE_API}/queues/limits%2Flinux/policy");
+    let answer = rig.call("PUT", &path, Some(policy)).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    eventually("all runs follow the policy", async || {
+        let body = rig.call("GET", &path, None).await.body;
+        (body["refiling"] == 0).then_some(())
+    })
+    .await;
+}
+
+/// A new task with this key.
+async fn create(rig: &Rig, key: Option<&str>) -> SlugId {
+    create_with(rig, |task| {
+        if let Some(key) = key {
+            task["extra"] = json!({"tenure": {"key": key}});
+        }
+    })
+    .await
+}
+
+async fn create_with(rig: &Rig, change: impl FnOnce(&mut Value)) -> SlugId {
+    let (task, mut body) = (new_task(), definition(QUEUE));
+    change(&mut body);
+    let answer = rig.create(task, &body).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    task
+}
+
+/// How many runs of the queue are in each place.
+async fn counts(rig: &Rig) -> (i64, i64, i64) {
+    let body = rig.call("GET", &format!("{TENURE_API}/queues/limits%2Flinux"), None).await.body;
+    (body["waiting"].as_i64().unwrap(), body["ready"].as_i64().unwrap(), body["claimed"].as_i64().unwrap())
+}
+
+/// Claims until nothing is given for a second: admission follows what ends within milliseconds.
+async fn claim_all(rig: &Rig) -> Vec<Value> {
+    let mut claims = Vec::new();
+    for _ in 0..10 {
+        let more = rig.claim(QUEUE, 10).await;
+        if more.is_empty() {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        claims.extend(more);
+    }
+    claims
+}
+
+/// How many of the claims have each key.
+fn by_key(claims: &[Value]) -> BTreeMap<String, usize> {
+    let mut keys = BTreeMap::new();
+    for claim in claims {
+        let key = claim["task"]["extra"]["tenure"]["key"].as_str().unwrap_or_default();
+        *keys.entry(key.to_owned()).or_default() += 1;
+    }
+    keys
+}
+
+async fn report(rig: &Rig, claim: &Value) {
+    let path = format!("{}/completed", run_of(claim));
+    let answer = call(&mut rig.client(), &credentials_of(claim), "POST", &path, Some(&json!({}))).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+}
+
+fn keys<const N: usize>(keys: [(&str, usize); N]) -> BTreeMap<String, usize> {
+    keys.map(|(key, count)| (key.to_owned(), count)).into()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_more_runs_of_a_key_start_than_its_limit_and_those_without_a_key_are_free() {
+    let rig = Rig::start_with(|launch| launch.flag("--claim-work-wait", "0s")).await;
+    put_policy(&rig, &json!({"concurrency": {"perKey": 2}})).await;
+    for _ in 0..5 {
+        create(&rig, Some("a")).await;
+    }
+    for key in [Some("b"), None, None, None] {
+        create(&rig, key).await;
+    }
+    let first = claim_all(&rig).await;
+    assert_eq!(by_key(&first), keys([("", 3), ("a", 2), ("b", 1)]));
+    assert_eq!(counts(&rig).await, (3, 0, 6));
+    // Each end lets one more start, and a retry keeps the place of its run.
+    let of_a: Vec<&Value> = first.iter().filter(|claim| claim["task"]["extra"]["tenure"]["key"] == "a").collect();
+    report(&rig, of_a[0]).await;
+    assert_eq!(by_key(&claim_all(&rig).await), keys([("a", 1)]));
+    let path = format!("{}/exception", run_of(of_a[1]));
+    let retried =
+        call(&mut rig.client(), &credentials_of(of_a[1]), "POST", &path, Some(&json!({"reason": "intermittent-task"})))
+            .await;
+    assert_eq!(retried.status, 200, "{}", retried.body);
+    let again = claim_all(&rig).await;
+    assert_eq!(by_key(&again), keys([("a", 1)]));
+    assert_eq!(again[0]["runId"], 1, "the retry");
+    // One that is cancelled makes room too.
+    let canceled =
+        rig.call("POST", &format!("/task/{}/cancel", again[0]["status"]["taskId"].as_str().unwrap()), None).await;
+    assert_eq!(canceled.status, 200, "{}", canceled.body);
+    assert_eq!(by_key(&claim_all(&rig).await), keys([("a", 1)]));
+    assert_eq!(counts(&rig).await, (1, 0, 6));
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_limit_of_a_queue_holds_over_all_keys_and_urgent_runs_go_first() {
+    let rig = Rig::start_with(|launch| launch.flag("--claim-work-wait", "0s")).await;
+    put_policy(&rig, &json!({"concurrency": {"total": 3}, "keyBy": "taskGroupId"})).await;
+    for _ in 0..5 {
+        create(&rig, None).await;
+    }
+    let first = claim_all(&rig).await;
+    assert_eq!(first.len(), 3);
+    let urgent = create_with(&rig, |task| task["priority"] = json!("highest")).await;
+    assert_eq!(counts(&rig).await, (3, 0, 3));
+    report(&rig, &first[0]).await;
+    let next = claim_all(&rig).await;
+    assert_eq!(next.len(), 1);
+    assert_eq!(next[0]["status"]["taskId"], json!(urgent));
+    // Without limits all are ready.
+    put_policy(&rig, &json!({})).await;
+    assert_eq!(claim_all(&rig).await.len(), 2);
+    assert_eq!(counts(&rig).await, (0, 0, 5));
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn runs_that_are_there_follow_a_limit_that_comes_and_one_that_goes() {
+    let rig = Rig::start_with(|launch| launch.flag("--claim-work-wait", "0s")).await;
+    for _ in 0..450 {
+        create(&rig, Some("k")).await;
+    }
+    let held = rig.claim(QUEUE, 3).await;
+    assert_eq!(held.len(), 3);
+    put_policy(&rig, &json!({"concurrency": {"perKey": 4}})).await;
+    assert_eq!(claim_all(&rig).await.len(), 1);
+    assert_eq!(counts(&rig).await, (446, 0, 4));
+    put_policy(&rig, &json!({"concurrency": {"perKey": 6}})).await;
+    assert_eq!(claim_all(&rig).await.len(), 2);
+    let deleted = rig.call("DELETE", &format!("{TENURE_API}/queues/limits%2Flinux/policy"), None).await;
+    assert_eq!(deleted.status, 200);
+    eventually("all are ready", async || (counts(&rig).await == (0, 444, 6)).then_some(())).await;
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rate_is_never_exceeded_not_even_by_workers_that_come_back() {
+    let rig = start_by_hand().await;
+    put_policy(&rig, &json!({"rate": {"total": {"count": 6, "seconds": 60, "burst": 2}}})).await;
+    for _ in 0..20 {
+        create(&rig, None).await;
+    }
+    advance(&rig, 0.0).await;
+    assert_eq!(rig.claim(QUEUE, 10).await.len(), 2, "the burst");
+    let mut started = Vec::new();
+    for _ in 0..6 {
+        advance(&rig, 10.0).await;
+        started.push(rig.claim(QUEUE, 10).await.len());
+    }
+    assert_eq!(started, [1; 6]);
+    // No worker asks for ten minutes: no more than the burst is waiting then.
+    advance(&rig, 600.0).await;
+    assert_eq!(rig.claim(QUEUE, 10).await.len(), 2);
+    advance(&rig, 0.0).await;
+    assert_eq!(rig.claim(QUEUE, 10).await.len(), 0);
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_at_its_rate_waits_for_its_time_and_not_in_front_of_others() {
+    let rig = start_by_hand().await;
+    put_policy(&rig, &json!({"rate": {"perKey": {"count": 1, "seconds": 60}}})).await;
+    for key in ["a", "b", "c"] {
+        for _ in 0..2 {
+            create(&rig, Some(key)).await;
+        }
+    }
+    advance(&rig, 0.0).await;
+    assert_eq!(by_key(&rig.claim(QUEUE, 10).await), keys([("a", 1), ("b", 1), ("c", 1)]));
+    let mut conn = rig.database.connect("test").await;
+    let heads: Vec<(bool, bool)> =
+        sqlx::query_as("SELECT ready, at IS NOT NULL FROM admission_heads").fetch_all(&mut conn).await.unwrap();
+    assert_eq!(heads, [(false, true); 3]);
+    advance(&rig, 30.0).await;
+    create(&rig, Some("d")).await;
+    advance(&rig, 20.0).await;
+    assert_eq!(by_key(&rig.claim(QUEUE, 10).await), keys([("d", 1)]));
+    advance(&rig, 11.0).await;
+    assert_eq!(by_key(&rig.claim(QUEUE, 10).await), keys([("a", 1), ("b", 1), ("c", 1)]));
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn in_a_fair_queue_keys_take_turns_in_whatever_order_they_came() {
+    let rig = start_by_hand().await;
+    put_policy(&rig, &json!({"fair": true, "concurrency": {"total": 4}})).await;
+    for key in ["a", "b"] {
+        for _ in 0..12 {
+            create(&rig, Some(key)).await;
+        }
+    }
+    let mut started: BTreeMap<String, usize> = BTreeMap::new();
+    for _ in 0..4 {
+        advance(&rig, 0.0).await;
+        let claims = rig.claim(QUEUE, 10).await;
+        assert_eq!(claims.len(), 4);
+        for (key, count) in by_key(&claims) {
+            *started.entry(key).or_default() += count;
+        }
+        for claim in &claims {
+            report(&rig, claim).await;
+        }
+    }
+    let (a, b) = (started["a"], started["b"]);
+    // The first four were admitted as they came.
+    assert!(a.abs_diff(b) <= 4, "{a} and {b}");
+    rig.server.stop().await;
+}

@@ -1,0 +1,162 @@
+//! Queues that give their runs to sessions of workers, which accept them.
+
+use super::*;
+use tenure_tests::http::Answer;
+
+async fn session(rig: &Rig, worker: &str, more: Value) -> String {
+    let mut body = json!({"taskQueueId": QUEUE, "workerGroup": "group", "workerId": worker, "ttl": 3600});
+    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    let answer = rig.call("POST", &format!("{TENURE_API}/sessions"), Some(&body)).await;
+    assert_eq!(answer.status, 201, "{}", answer.body);
+    answer.body["sessionId"].as_str().unwrap().to_owned()
+}
+
+/// The tasks that are assigned to a session and not accepted.
+async fn assigned(rig: &Rig, session: &str) -> Vec<Value> {
+    let answer = rig.call("GET", &format!("{TENURE_API}/sessions/{session}/inbox?wait=0&after=0"), None).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    let items = answer.body["items"].as_array().unwrap();
+    items.iter().filter(|item| item["kind"] == "assigned").map(|item| item["taskId"].clone()).collect()
+}
+
+async fn accept(rig: &Rig, session: &str, worker: &str, task: &Value, run: u16) -> Answer {
+    let body = json!({"workerGroup": "group", "workerId": worker, "sessionId": session});
+    let path = format!("/task/{}/runs/{run}/claim", task.as_str().unwrap());
+    rig.call("POST", &path, Some(&body)).await
+}
+
+async fn release(rig: &Rig, claim: &Value) {
+    let status = claim["status"]["taskId"].as_str().unwrap();
+    let path = format!("{TENURE_API}/tasks/{status}/runs/{}/release", claim["runId"]);
+    let answer = call(&mut rig.client(), &credentials_of(claim), "POST", &path, Some(&json!({}))).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn t12_runs_go_to_the_free_session_of_the_greatest_weight() {
+    let rig = start_by_hand().await;
+    put_policy(&rig, &json!({"dispatch": "assign"})).await;
+    let light = session(&rig, "light", json!({"weight": 1, "capacity": 2})).await;
+    let heavy = session(&rig, "heavy", json!({"weight": 5, "capacity": 2})).await;
+    let none = session(&rig, "none", json!({"weight": 9, "capacity": 0})).await;
+    let mut tasks = Vec::new();
+    for _ in 0..5 {
+        tasks.push(json!(create(&rig, None).await));
+        advance(&rig, 0.0).await;
+    }
+    assert_eq!(assigned(&rig, &heavy).await, tasks[..2]);
+    assert_eq!(assigned(&rig, &light).await, tasks[2..4]);
+    assert!(assigned(&rig, &none).await.is_empty());
+    assert!(rig.claim(QUEUE, 10).await.is_empty(), "claimWork gets nothing of a queue that assigns");
+    // What a session has is its own.
+    let refused = accept(&rig, &light, "light", &tasks[0], 0).await;
+    assert_eq!((refused.status, refused.code()), (409, "RequestConflict"), "{}", refused.body);
+    for task in &tasks[..2] {
+        let accepted = accept(&rig, &heavy, "heavy", task, 0).await;
+        assert_eq!(accepted.status, 200, "{}", accepted.body);
+    }
+    assert!(assigned(&rig, &heavy).await.is_empty(), "what was accepted is no item any more");
+    // More capacity takes the fifth.
+    let answer = rig.call("POST", &format!("{TENURE_API}/sessions/{none}/renew"), Some(&json!({"capacity": 1}))).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    advance(&rig, 0.0).await;
+    assert_eq!(assigned(&rig, &none).await, tasks[4..]);
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn t3_what_is_not_accepted_in_time_goes_to_another_worker_and_back_if_there_is_none() {
+    let rig = start_by_hand().await;
+    put_policy(&rig, &json!({"dispatch": "assign", "acceptTime": 5, "delivery": "at-least-once"})).await;
+    let first = session(&rig, "w1", json!({"weight": 5})).await;
+    let second = session(&rig, "w2", json!({"weight": 1})).await;
+    let task = json!(create(&rig, None).await);
+    advance(&rig, 0.0).await;
+    assert_eq!(assigned(&rig, &first).await, std::slice::from_ref(&task));
+    advance(&rig, 4.0).await;
+    assert_eq!(assigned(&rig, &first).await, std::slice::from_ref(&task));
+    advance(&rig, 2.0).await;
+    assert_eq!((assigned(&rig, &first).await, assigned(&rig, &second).await), (vec![], vec![task.clone()]));
+    // It was never started: the same run, and no retry used.
+    let ended = rig.call("DELETE", &format!("{TENURE_API}/sessions/{second}"), None).await;
+    assert_eq!(ended.status, 200, "{}", ended.body);
+    advance(&rig, 0.0).await;
+    assert_eq!(assigned(&rig, &first).await, std::slice::from_ref(&task));
+    let accepted = accept(&rig, &first, "w1", &task, 0).await;
+    assert_eq!(accepted.status, 200, "{}", accepted.body);
+    assert_eq!(accepted.body["status"]["retriesLeft"], 5);
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn t4_what_may_not_be_started_twice_ends_if_it_is_not_accepted() {
+    let rig = start_by_hand().await;
+    put_policy(&rig, &json!({"dispatch": "assign", "acceptTime": 5, "delivery": "at-most-once"})).await;
+    session(&rig, "w1", json!({})).await;
+    let task = create(&rig, None).await;
+    advance(&rig, 0.0).await;
+    advance(&rig, 6.0).await;
+    let status = rig.status(task).await;
+    assert_eq!(
+        (&status["state"], &status["runs"][0]["reasonResolved"]),
+        (&json!("exception"), &json!("claim-expired"))
+    );
+    let why = rig.call("GET", &format!("{TENURE_API}/tasks/{task}/why"), None).await.body;
+    assert_eq!(why["reasons"][0]["endedBy"], "accept-time", "{why}");
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn z6_each_of_ten_is_accepted_once_by_the_session_that_has_it() {
+    let rig = Rig::start_with(|launch| launch.flag("--claim-work-wait", "0s")).await;
+    put_policy(&rig, &json!({"dispatch": "assign"})).await;
+    let mine = session(&rig, "w1", json!({"capacity": 10})).await;
+    let mut tasks = Vec::new();
+    for _ in 0..5 {
+        tasks.push(json!(create(&rig, None).await));
+    }
+    eventually("five are assigned before the inbox is read", async || {
+        (assigned(&rig, &mine).await.len() == 5).then_some(())
+    })
+    .await;
+    for _ in 0..5 {
+        tasks.push(json!(create(&rig, None).await));
+    }
+    let given = eventually("all are", async || {
+        let given = assigned(&rig, &mine).await;
+        (given.len() == 10).then_some(given)
+    })
+    .await;
+    assert_eq!(given, tasks);
+    let other = session(&rig, "w2", json!({"capacity": 10})).await;
+    for task in &tasks {
+        assert_eq!(accept(&rig, &other, "w2", task, 0).await.status, 409);
+        let (one, two) = tokio::join!(accept(&rig, &mine, "w1", task, 0), accept(&rig, &mine, "w1", task, 0));
+        assert_eq!((one.status, two.status), (200, 200), "a repeat is the same claim: {} {}", one.body, two.body);
+        assert_eq!(one.body["runId"], two.body["runId"]);
+    }
+    assert!(assigned(&rig, &mine).await.is_empty());
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_released_waits_for_a_session_again_and_a_pause_stops_the_time_to_accept() {
+    let rig = start_by_hand().await;
+    put_policy(&rig, &json!({"dispatch": "assign", "acceptTime": 5})).await;
+    let mine = session(&rig, "w1", json!({})).await;
+    let task = json!(create(&rig, None).await);
+    advance(&rig, 0.0).await;
+    let claim = accept(&rig, &mine, "w1", &task, 0).await.body;
+    release(&rig, &claim).await;
+    advance(&rig, 0.0).await;
+    assert_eq!(assigned(&rig, &mine).await, std::slice::from_ref(&task));
+    let queue = format!("{TENURE_API}/queues/limits%2Flinux");
+    assert_eq!(rig.call("POST", &format!("{queue}/pause"), Some(&json!({}))).await.status, 200);
+    advance(&rig, 60.0).await;
+    assert_eq!(assigned(&rig, &mine).await, std::slice::from_ref(&task));
+    assert_eq!(accept(&rig, &mine, "w1", &task, 1).await.status, 409, "the queue is paused");
+    assert_eq!(rig.call("POST", &format!("{queue}/resume"), Some(&json!({}))).await.status, 200);
+    advance(&rig, 4.0).await;
+    assert_eq!(accept(&rig, &mine, "w1", &task, 1).await.status, 200);
+    rig.server.stop().await;
+}

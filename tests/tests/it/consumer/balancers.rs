@@ -1,0 +1,287 @@
+//! The balancers that there are, on real workers: what they take, what they give away, and that it comes to rest.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::Duration;
+
+use serde_json::json;
+use tenure_client::TaskId;
+use tenure_client::consumer::balancer::{Balancer, CanClaim, Cluster, Fair, Offer, Resource, Sleep};
+use tenure_client::consumer::{ConsumerBuilder, Job, JobState, Outcome, Stop};
+use tokio::sync::{Semaphore, mpsc};
+
+use super::balance::{holding, jobs};
+use super::{Notes, Office, Running, TTL};
+use crate::rig::{TIMEOUT, eventually};
+
+/// What a balancer does, with how many tasks it gave away each time.
+struct Counted<B> {
+    balancer: B,
+    released: mpsc::UnboundedSender<usize>,
+}
+
+impl<B: Balancer> Balancer for Counted<B> {
+    fn can_claim(&self, offer: &Offer, cluster: &Cluster) -> CanClaim {
+        self.balancer.can_claim(offer, cluster)
+    }
+
+    fn balance(&self, cluster: &Cluster) -> Vec<TaskId> {
+        let released = self.balancer.balance(cluster);
+        // A test that has ended reads no more.
+        let _unread = self.released.send(released.len());
+        released
+    }
+
+    fn pause(&self, cluster: &Cluster) -> Duration {
+        self.balancer.pause(cluster)
+    }
+}
+
+/// A worker whose balances are counted.
+struct Balanced {
+    running: Running,
+    released: mpsc::UnboundedReceiver<usize>,
+}
+
+impl Balanced {
+    fn start(builder: ConsumerBuilder, balancer: impl Balancer) -> Self {
+        let (released, counts) = mpsc::unbounded_channel();
+        let (pen, _unread) = Notes::new();
+        let builder = builder.balancer(Counted { balancer, released });
+        Self { running: Running::start(holding(builder, pen)), released: counts }
+    }
+
+    fn held(&self) -> usize {
+        self.running.handle.status().tasks.len()
+    }
+
+    /// Balances once; how many tasks it has given away.
+    async fn balance(&mut self) -> usize {
+        self.running.handle.balance();
+        tokio::time::timeout(TIMEOUT, self.released.recv()).await.expect("it balances").unwrap()
+    }
+}
+
+/// How many tasks each has.
+fn held(workers: &[Balanced]) -> Vec<usize> {
+    workers.iter().map(|worker| worker.running.handle.status().tasks.len()).collect()
+}
+
+/// Waits until each of so many tasks is worked on by one of these.
+async fn at_rest(workers: &[Balanced], tasks: usize) {
+    eventually("all tasks are at work", async || {
+        let status: Vec<_> = workers.iter().flat_map(|worker| worker.running.handle.status().tasks).collect();
+        let works = status.iter().all(|job| job.state == JobState::Running);
+        (works && status.len() == tasks).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn m9_fair_gives_away_18_of_30_to_two_that_have_none_and_comes_to_rest() {
+    const TASKS: usize = 30;
+    /// 1.2 times the average.
+    const MOST: usize = 12;
+    let office = Office::open().await;
+    let start = |name| {
+        let builder = office.consumer(name).capacity(TASKS).session(TTL);
+        Balanced::start(builder, Fair::default())
+    };
+    let mut workers = vec![start("full")];
+    for _ in 0..TASKS {
+        office.create(&json!({})).await;
+    }
+    at_rest(&workers, TASKS).await;
+    workers.extend([start("second"), start("third")]);
+    for worker in &workers {
+        worker.running.session().await;
+    }
+    assert_eq!(held(&workers), [TASKS, 0, 0]);
+    assert_eq!(workers[0].balance().await, TASKS - MOST);
+    // What it has said that it gives away it still works on for a moment.
+    eventually("they are given away", async || (workers[0].held() == MOST).then_some(())).await;
+    at_rest(&workers, TASKS).await;
+    assert_eq!(workers[0].held(), MOST, "it takes none back");
+    // The other two may have shared what came unevenly.
+    let mut moved = 0;
+    for _ in 0..3 {
+        for worker in 0..workers.len() {
+            moved += workers[worker].balance().await;
+            at_rest(&workers, TASKS).await;
+        }
+    }
+    assert!(moved <= TASKS - MOST, "{moved} tasks were moved again");
+    for _ in 0..3 {
+        for worker in &mut workers {
+            assert_eq!(worker.balance().await, 0, "what is at rest stays there");
+        }
+    }
+    let held = held(&workers);
+    assert!(held.iter().sum::<usize>() == TASKS && held.iter().all(|&held| held <= MOST), "{held:?}");
+    for worker in workers {
+        worker.running.shut_down().await;
+    }
+    office.rig.server.stop().await;
+}
+
+/// Takes the tasks whose ids begin with an even character, and gives all of them away.
+struct Even;
+
+impl Even {
+    fn takes(task: TaskId) -> bool {
+        task.to_string().bytes().next().is_some_and(|byte| byte % 2 == 0)
+    }
+}
+
+impl Balancer for Even {
+    fn can_claim(&self, offer: &Offer, _cluster: &Cluster) -> CanClaim {
+        if Self::takes(offer.task_id) { CanClaim::Yes } else { CanClaim::No(None) }
+    }
+
+    fn balance(&self, cluster: &Cluster) -> Vec<TaskId> {
+        cluster.own.iter().filter(|own| !own.stopping).map(|own| own.task_id).collect()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn m9_a_balancer_of_the_programs_own_decides_what_is_taken_and_what_is_given_away() {
+    const TASKS: usize = 12;
+    let office = Office::open().await;
+    let mut worker = Balanced::start(office.consumer("picky").capacity(TASKS), Even);
+    let mut taken = HashSet::new();
+    while taken.len() < TASKS / 2 {
+        let task = office.create(&json!({})).await;
+        if Even::takes(task) {
+            taken.insert(task);
+        }
+    }
+    jobs(&worker.running, taken.len()).await;
+    let held: HashSet<TaskId> = worker.running.handle.status().tasks.iter().map(|job| job.task_id).collect();
+    assert_eq!(held, taken, "and nothing that it refused");
+    assert_eq!(worker.balance().await, taken.len());
+    for &task in &taken {
+        // Its next run comes back to the same worker: there is no other one.
+        eventually("it was given away", async || {
+            let status = office.rig.status(task).await;
+            (status["runs"][0]["reasonResolved"] == "worker-shutdown" && status["retriesLeft"] == 5).then_some(())
+        })
+        .await;
+    }
+    worker.running.shut_down().await;
+    office.rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn m11_with_sleep_the_worker_that_has_less_is_first() {
+    const HEAD_START: usize = 8;
+    const MORE: usize = 4;
+    let office = Office::open().await;
+    let start = |name| {
+        let balancer = Sleep { per_task: Duration::from_millis(100) };
+        Balanced::start(office.consumer(name).capacity(HEAD_START + MORE), balancer)
+    };
+    let mut loaded = start("loaded");
+    for _ in 0..HEAD_START {
+        office.create(&json!({})).await;
+    }
+    jobs(&loaded.running, HEAD_START).await;
+    let empty = start("empty");
+    for more in 1..=MORE {
+        office.create(&json!({})).await;
+        eventually("it is taken", async || (loaded.held() + empty.held() == HEAD_START + more).then_some(())).await;
+    }
+    assert!(empty.held() >= MORE - 1, "{} of {MORE}", empty.held());
+    assert_eq!(loaded.balance().await, 0, "it gives none away");
+    loaded.running.shut_down().await;
+    empty.running.shut_down().await;
+    office.rig.server.stop().await;
+}
+
+fn reading(used: &Arc<AtomicU8>) -> impl Fn() -> f64 + Send + Sync + 'static {
+    let used = Arc::clone(used);
+    move || f64::from(used.load(Ordering::SeqCst))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn m11_resource_takes_nothing_while_busy_and_gives_away_the_oldest_one_at_a_time() {
+    let office = Office::open().await;
+    let used = Arc::new(AtomicU8::new(0));
+    let resource = Resource::new(70, 90, reading(&used)).unwrap();
+    let mut worker = Balanced::start(office.consumer("busy").capacity(8), resource);
+    let mut tasks = Vec::new();
+    for number in 1..=3 {
+        tasks.push(office.create(&json!({})).await);
+        jobs(&worker.running, number).await;
+    }
+    assert_eq!(worker.balance().await, 0);
+    used.store(80, Ordering::SeqCst);
+    assert_eq!(worker.balance().await, 0, "between the limits it keeps what it has");
+    let idle = Balanced::start(office.consumer("idle").capacity(8), Resource::new(70, 90, || 0.0).unwrap());
+    let fourth = office.create(&json!({})).await;
+    let elsewhere = async |task| {
+        let status = office.becomes(task, "running").await;
+        status["runs"].as_array().unwrap().last().unwrap()["workerId"] == "idle"
+    };
+    assert!(elsewhere(fourth).await, "and takes no more");
+    used.store(95, Ordering::SeqCst);
+    for (given, &task) in tasks.iter().enumerate().take(2) {
+        assert_eq!(worker.balance().await, 1);
+        jobs(&worker.running, tasks.len() - given - 1).await;
+        jobs(&idle.running, given + 2).await;
+        assert!(elsewhere(task).await, "the oldest first");
+    }
+    used.store(90, Ordering::SeqCst);
+    assert_eq!(worker.balance().await, 0);
+    worker.running.shut_down().await;
+    idle.running.shut_down().await;
+    office.rig.server.stop().await;
+}
+
+/// A job that ends at the moment in which it is given away is reported once, as one or the other.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn m11_what_ends_while_it_is_given_away_ends_once() {
+    const TASKS: usize = 40;
+    let office = Office::open().await;
+    let (used, leave) = (Arc::new(AtomicU8::new(0)), Arc::new(Semaphore::new(0)));
+    let (waiting, (released, mut counts)) = (Arc::clone(&leave), mpsc::unbounded_channel());
+    let balancer = Counted { balancer: Resource::new(70, 90, reading(&used)).unwrap(), released };
+    let builder = office.consumer("busy").capacity(TASKS).balancer(balancer);
+    let busy = Running::start(builder.handler(move |_job: Job, stop: Stop| {
+        let waiting = Arc::clone(&waiting);
+        async move {
+            tokio::select! {
+                permit = waiting.acquire() => {
+                    permit.unwrap().forget();
+                    Outcome::Completed(None)
+                }
+                () = stop.requested() => Outcome::Release { after: None },
+            }
+        }
+    }));
+    let mut tasks = Vec::new();
+    for _ in 0..TASKS {
+        tasks.push(office.create(&json!({})).await);
+    }
+    jobs(&busy, TASKS).await;
+    used.store(95, Ordering::SeqCst);
+    let idle = Running::start(office.consumer("idle").capacity(8).handler(|_job: Job, _stop: Stop| async {}));
+    // The oldest is the next to end, and the next to be given away.
+    while !busy.handle.status().tasks.is_empty() {
+        busy.handle.balance();
+        leave.add_permits(1);
+        tokio::time::timeout(TIMEOUT, counts.recv()).await.expect("it balances").unwrap();
+    }
+    let mut given = 0;
+    for task in tasks {
+        let status = office.becomes(task, "completed").await;
+        let ends = office.ends(task).await;
+        let completed = ends.iter().filter(|end| end.ends_with("task-completed")).count();
+        assert_eq!((completed, &status["retriesLeft"]), (1, &json!(5)), "{ends:?}");
+        given += usize::from(status["runs"].as_array().unwrap().len() > 1);
+    }
+    assert!(given > 0 && given < TASKS, "{given} of {TASKS} were given away");
+    busy.shut_down().await;
+    idle.shut_down().await;
+    office.rig.server.stop().await;
+}

@@ -1,0 +1,177 @@
+//! A page for callers on the machine of a worker: `GET /debug` answers what it is doing, as JSON. It is served on the loopback
+//! address only, and only to requests that name it, so that no page of a browser reads it under another name.
+
+use std::convert::Infallible;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::body::Incoming;
+use hyper::header::{ALLOW, CONTENT_TYPE, HOST, HeaderValue};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{HeaderMap, Method, Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use serde::Serialize;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use crate::Error;
+
+/// Where it is.
+const PATH: &str = "/debug";
+/// How long a connection may take, from its beginning to its end.
+const CONNECTION_MAX: Duration = Duration::from_secs(10);
+/// Connections that are served at once; others wait.
+const CONNECTIONS_MAX: usize = 8;
+/// After a connection could not be accepted, perhaps for want of descriptors.
+const ACCEPT_AGAIN_AFTER: Duration = Duration::from_millis(500);
+
+/// Serves `GET /debug` for as long as it [runs](Debug::serve).
+///
+/// ```no_run
+/// # async fn example(handle: tenure_client::consumer::ConsumerHandle) -> Result<(), tenure_client::Error> {
+/// let debug = tenure_client::debug::Debug::listen(8090).await?;
+/// println!("http://{}/debug", debug.address());
+/// debug.serve(move || handle.status()).await;
+/// # Ok(()) }
+/// ```
+#[derive(Debug)]
+pub struct Debug {
+    listener: TcpListener,
+    address: SocketAddr,
+}
+
+impl Debug {
+    /// Listens on this port of 127.0.0.1; 0 is any that is free.
+    ///
+    /// # Errors
+    /// The port is taken, or may not be used.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), tenure_client::Error> {
+    /// let debug = tenure_client::debug::Debug::listen(8090).await?;
+    /// # drop(debug);
+    /// # Ok(()) }
+    /// ```
+    pub async fn listen(port: u16) -> Result<Self, Error> {
+        let wanted = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port);
+        let failed = || Error::of_file(format!("the debug port {port} cannot be listened on; choose another one"));
+        let listener = TcpListener::bind(wanted).await.map_err(failed())?;
+        let address = listener.local_addr().map_err(failed())?;
+        Ok(Self { listener, address })
+    }
+
+    /// Where it listens.
+    ///
+    /// ```
+    /// # fn example(debug: &tenure_client::debug::Debug) { println!("http://{}/debug", debug.address()); }
+    /// ```
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Answers requests with what `status` says at that moment. Never returns; when it is dropped, so are its connections.
+    ///
+    /// ```no_run
+    /// # async fn example(debug: tenure_client::debug::Debug) { debug.serve(|| "at work").await; }
+    /// ```
+    pub async fn serve<S: Serialize>(self, status: impl Fn() -> S + Send + Sync + 'static) {
+        let status: Arc<Status> = Arc::new(move || serde_json::to_string(&status()));
+        let mut connections = JoinSet::new();
+        loop {
+            while connections.try_join_next().is_some() {}
+            if connections.len() >= CONNECTIONS_MAX {
+                connections.join_next().await;
+            }
+            match self.listener.accept().await {
+                Ok((socket, _)) => {
+                    connections.spawn(timeout(CONNECTION_MAX, answer(socket, Arc::clone(&status))));
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "no connection can be accepted on the debug port; trying again");
+                    tokio::time::sleep(ACCEPT_AGAIN_AFTER).await;
+                }
+            }
+        }
+    }
+}
+
+type Status = dyn Fn() -> Result<String, serde_json::Error> + Send + Sync;
+
+async fn answer(socket: TcpStream, status: Arc<Status>) {
+    let service = service_fn(move |request: Request<Incoming>| {
+        let (status, body) = reply(request.method(), request.uri().path(), request.headers(), &*status);
+        let kind = if status == StatusCode::OK { "application/json" } else { "text/plain" };
+        let mut response = Response::new(body);
+        *response.status_mut() = status;
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+        if status == StatusCode::METHOD_NOT_ALLOWED {
+            headers.insert(ALLOW, HeaderValue::from_static("GET"));
+        }
+        std::future::ready(Ok::<_, Infallible>(response))
+    });
+    let connection = http1::Builder::new().keep_alive(false).serve_connection(TokioIo::new(socket), service);
+    if let Err(error) = connection.await {
+        tracing::debug!(%error, "a connection to the debug port broke off");
+    }
+}
+
+fn reply(method: &Method, path: &str, headers: &HeaderMap, status: &Status) -> (StatusCode, String) {
+    let refused = |status, line: &str| (status, format!("{line}\n"));
+    if !names_loopback(headers) {
+        return refused(StatusCode::FORBIDDEN, "ask for 127.0.0.1 or localhost: nothing else is answered here");
+    }
+    if path != PATH {
+        return refused(StatusCode::NOT_FOUND, "there is nothing here but /debug");
+    }
+    if method != Method::GET {
+        return refused(StatusCode::METHOD_NOT_ALLOWED, "it can only be read, by GET");
+    }
+    status().map_or_else(
+        |_| refused(StatusCode::INTERNAL_SERVER_ERROR, "the status is not JSON"),
+        |body| (StatusCode::OK, body),
+    )
+}
+
+/// Whether a request was sent to the loopback address by that name. A name of somewhere else may lead here too.
+fn names_loopback(headers: &HeaderMap) -> bool {
+    let host = headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
+    let name = host.rsplit_once(':').map_or(host, |(name, _port)| name);
+    name.eq_ignore_ascii_case("localhost") || name == Ipv4Addr::LOCALHOST.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_reader_that_names_the_loopback_address_is_answered() {
+        let status = || Ok("{}".to_owned());
+        for (method, path, host, expected) in [
+            ("GET", "/debug", Some("127.0.0.1:8090"), 200),
+            ("GET", "/debug", Some("localhost:8090"), 200),
+            ("GET", "/debug", Some("LocalHost"), 200),
+            ("GET", "/debug", Some("127.0.0.1"), 200),
+            ("GET", "/debug", Some("evil.example:8090"), 403),
+            ("GET", "/debug", Some("127.0.0.1.evil.example"), 403),
+            ("GET", "/debug", Some(""), 403),
+            ("GET", "/debug", None, 403),
+            ("GET", "/", Some("localhost"), 404),
+            ("GET", "/debug/", Some("localhost"), 404),
+            ("POST", "/debug", Some("localhost"), 405),
+            ("DELETE", "/debug", Some("evil.example"), 403),
+        ] {
+            let mut headers = HeaderMap::new();
+            if let Some(host) = host {
+                headers.insert(HOST, host.parse().unwrap());
+            }
+            let (answered, body) = reply(&method.parse().unwrap(), path, &headers, &status);
+            assert_eq!(answered, expected, "{method} {path} {host:?}");
+            assert!(answered == 200 && body == "{}" || answered != 200 && body.ends_with('\n'), "{body:?}");
+        }
+    }
+}

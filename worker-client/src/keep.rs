@@ -1,0 +1,153 @@
+//! Keeping a claim while its work goes on: it is renewed again and again, and each renewal is repeated until it is answered or there
+//! is no time left for another try. Consumers and `tenure-worker` keep theirs so.
+//!
+//! Times are the server's dates on the monotonic clock (see [`Lease`]); the local wall clock is never asked.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::error::chain;
+use crate::{Claim, Lease, Lost, Renewal, retry};
+
+/// After this part of a lease it is renewed, if nothing else is wanted.
+pub(crate) const HEARTBEAT: f64 = 0.75;
+/// Even when the lease is nearly over, renewals are at least this far apart.
+const RENEWAL_INTERVAL: Duration = Duration::from_millis(100);
+/// The longest pause between two tries of a renewal.
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+/// The grace takes at most this part of a lease.
+const GRACE_SHARE: u32 = 3;
+/// For repeats of a renewal there is at least this part of a lease.
+const REPEAT_SHARE: u32 = 8;
+
+/// When a claim is renewed, and when it is given up.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Terms {
+    /// After this part of a lease it is renewed, or earlier if that leaves no time to repeat the renewal.
+    pub heartbeat: f64,
+    /// So long before the end of the lease it is given up if no renewal was answered: at most a third of the lease.
+    pub grace: Duration,
+}
+
+impl Default for Terms {
+    /// Renewed after ¾ of a lease, and given up at its end.
+    fn default() -> Self {
+        Self { heartbeat: HEARTBEAT, grace: Duration::ZERO }
+    }
+}
+
+/// Why a claim is not kept any more.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Unkept {
+    /// It is ours no longer.
+    Lost(Lost),
+    /// No renewal was answered in time: it is ours for the rest of its lease, which is the grace.
+    Unanswered,
+}
+
+impl Claim {
+    /// Renews the claim for as long as that is possible. May be dropped at any time; the claim is as good as it was.
+    ///
+    /// ```no_run
+    /// # use tenure_client::keep::{Terms, Unkept};
+    /// # async fn work() {}
+    /// # async fn example(mut claim: tenure_client::Claim) -> Result<(), tenure_client::NotReported> {
+    /// let unkept = tokio::select! {
+    ///     () = work() => None,
+    ///     unkept = claim.keep(Terms::default()) => Some(unkept),
+    /// };
+    /// if unkept.is_none() {
+    ///     claim.complete().await?;
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub async fn keep(&mut self, terms: Terms) -> Unkept {
+        loop {
+            let Times { renew_at, stop_at } = Times::of(self.lease(), terms);
+            tokio::time::sleep_until(renew_at.max(Instant::now() + RENEWAL_INTERVAL)).await;
+            match tokio::time::timeout_at(stop_at, renew(self)).await {
+                Ok(None) => {
+                    let left = self.lease().ends().saturating_duration_since(Instant::now());
+                    tracing::info!(seconds = left.as_secs(), "claim renewed");
+                }
+                Ok(Some(lost)) => return Unkept::Lost(lost),
+                Err(_elapsed) => return Unkept::Unanswered,
+            }
+        }
+    }
+}
+
+/// Renews the claim once, however many tries it takes; answers whether the claim turned out to be lost.
+async fn renew(claim: &mut Claim) -> Option<Lost> {
+    let mut failures = 0;
+    loop {
+        match claim.reclaim().await {
+            Ok(Renewal::Renewed) => return None,
+            Ok(Renewal::Lost(lost)) => return Some(lost),
+            Err(error) => {
+                failures += 1;
+                tracing::warn!(failures, error = chain(&error), "the claim could not be renewed; trying again");
+                let pause = claim.client().retry_policy().backoff(failures, retry::jitter());
+                tokio::time::sleep(pause.min(LONGEST_PAUSE)).await;
+            }
+        }
+    }
+}
+
+/// When a lease is renewed, and when it is given up if that fails.
+#[derive(Debug, PartialEq, Eq)]
+struct Times {
+    renew_at: Instant,
+    stop_at: Instant,
+}
+
+impl Times {
+    fn of(lease: Lease, Terms { heartbeat, grace }: Terms) -> Self {
+        let length = lease.length();
+        let stop_after = length - grace.min(length / GRACE_SHARE);
+        let renew_after = length.mul_f64(heartbeat).min(stop_after.saturating_sub(length / REPEAT_SHARE));
+        let begins = lease.ends() - length;
+        Self { renew_at: begins + renew_after, stop_at: begins + stop_after }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lease(seconds: u64, now: Instant) -> Lease {
+        let date = |text: &str| serde_json::from_value(text.into()).unwrap();
+        let until = format!("2001-01-01T00:{:02}:{:02}Z", seconds / 60, seconds % 60);
+        Lease::of_claim(date(&until), Some(date("2001-01-01T00:00:00Z")), now)
+    }
+
+    fn of(seconds: u64, heartbeat: f64, grace: u64) -> (Duration, Duration) {
+        let now = Instant::now();
+        let terms = Terms { heartbeat, grace: Duration::from_secs(grace) };
+        let Times { renew_at, stop_at } = Times::of(lease(seconds, now), terms);
+        (renew_at - now, stop_at - now)
+    }
+
+    #[test]
+    fn m1_renewals_come_at_three_quarters_and_leave_room_for_repeats_and_the_grace() {
+        let ms = Duration::from_millis;
+        assert_eq!(of(1200, 0.75, 30), (ms(900_000), ms(1_170_000)));
+        assert_eq!(of(1200, 0.5, 30), (ms(600_000), ms(1_170_000)));
+        // 30 s less than the lease would be no time for a repeat.
+        assert_eq!(of(80, 0.9, 20), (ms(50_000), ms(60_000)));
+        assert_eq!(of(12, 0.75, 1), (ms(9_000), ms(11_000)));
+        // Never more than a third.
+        assert_eq!(of(24, 0.75, 30), (ms(13_000), ms(16_000)));
+    }
+
+    #[test]
+    fn without_a_grace_a_claim_is_kept_until_the_end_of_its_lease() {
+        let now = Instant::now();
+        for seconds in [1, 20, 1200] {
+            let lease = lease(seconds, now);
+            let expected = Times { renew_at: lease.renew_at(), stop_at: lease.ends() };
+            assert_eq!(Times::of(lease, Terms::default()), expected, "{seconds}");
+        }
+    }
+}
