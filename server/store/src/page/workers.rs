@@ -69,7 +69,7 @@ pub async fn list_known(conn: &mut PgConnection, queue: i32) -> Result<Vec<Worke
     .await
 }
 
-/// A worker by its name, in each of the [`QUEUES_READ`] newest queues that knows it.
+/// A worker by its name, in each of the newest queues (`QUEUES_READ` at most) that knows it.
 pub async fn list_of_name(
     conn: &mut PgConnection,
     worker_group: &str,

@@ -132,7 +132,7 @@ async fn operators_see_sessions_and_command_them() {
     let queue = Queue::start().await;
     let client = client(&queue);
     let shown = json!({"sessionId": SESSION, "epoch": 7, "taskQueueId": "p/w", "workerGroup": "g", "workerId": "w",
-        "ttl": 60, "weight": 1, "capacity": 2, "frozen": false, "started": NOW, "expires": LATER, "running": 0,
+        "ttl": 60, "weight": 1, "capacity": 2, "frozen": false, "started": NOW, "expires": LATER, "running": 0, "assigned": 0,
         "ended": LATER, "endedBy": "expired"});
     queue.on(SESSION, move |_| ok(shown.clone()));
     assert_eq!(client.get_session(session()).await.unwrap().ended_by, Some(SessionEnd::Expired));
