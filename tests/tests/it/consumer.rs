@@ -29,6 +29,8 @@ const QUEUE: &str = "consumer/jobs";
 const LEASE: u64 = 600;
 /// The shortest that a session may have.
 const TTL: Duration = Duration::from_secs(15);
+/// The same where no session is to end, however busy the machine is.
+const LONG_TTL: Duration = Duration::from_secs(120);
 /// What a promise of the library about time may be missed by on a machine that is busy with other tests.
 const NOTED_WITHIN: Duration = Duration::from_millis(2500);
 

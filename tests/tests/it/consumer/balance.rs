@@ -14,7 +14,7 @@ use tenure_tests::http::TENURE_API;
 use tokio::time::Instant;
 
 use super::way::Way;
-use super::{Note, Notes, Office, Pen, QUEUE, Running, TTL};
+use super::{LONG_TTL, Note, Notes, Office, Pen, QUEUE, Running};
 use crate::rig::{definition, eventually, new_task};
 
 /// Works until it is asked to stop, and gives the task back.
@@ -71,7 +71,7 @@ async fn m10_fair_moves_what_is_beyond_a_workers_share_to_those_that_have_none()
     const BEYOND: usize = 18;
     let office = Office::open().await;
     let start = |name, capacity, pen: Pen| {
-        let builder = office.consumer(name).capacity(capacity).session(TTL).balancer(Fair::default());
+        let builder = office.consumer(name).capacity(capacity).session(LONG_TTL).balancer(Fair::default());
         Running::start(holding(builder, pen))
     };
     let (pen, mut notes) = Notes::new();
@@ -133,7 +133,7 @@ impl Counting {
 async fn m12_a_consumer_balances_every_so_often_and_on_command_and_frozen_only_on_command() {
     let office = Office::open().await;
     let start = |name, counting: &Counting| {
-        let builder = office.consumer(name).session(TTL).balancer(counting.clone());
+        let builder = office.consumer(name).session(LONG_TTL).balancer(counting.clone());
         let consumer = builder.balance_every(Duration::from_millis(100)).handler(|_job: Job, _stop: Stop| async {});
         let consumer = consumer.build().unwrap();
         let handle = consumer.handle();

@@ -12,7 +12,7 @@ use tenure_client::consumer::{ConsumerBuilder, Job, JobState, Outcome, Stop};
 use tokio::sync::{Semaphore, mpsc};
 
 use super::balance::{holding, jobs};
-use super::{Notes, Office, Running, TTL};
+use super::{LONG_TTL, Notes, Office, Running};
 use crate::rig::{TIMEOUT, eventually};
 
 /// What a balancer does, with how many tasks it gave away each time.
@@ -85,7 +85,7 @@ async fn m9_fair_gives_away_18_of_30_to_two_that_have_none_and_comes_to_rest() {
     const MOST: usize = 12;
     let office = Office::open().await;
     let start = |name| {
-        let builder = office.consumer(name).capacity(TASKS).session(TTL);
+        let builder = office.consumer(name).capacity(TASKS).session(LONG_TTL);
         Balanced::start(builder, Fair::default())
     };
     let mut workers = vec![start("full")];
