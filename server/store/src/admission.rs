@@ -2,6 +2,7 @@
 //! locked the queue with [`lock`]: it is the only one that admits runs of that queue, and every other statement only lowers what is
 //! admitted, or moves it.
 
+mod displace;
 mod keys;
 mod sessions;
 mod start;
@@ -13,6 +14,7 @@ use tenure_domain::policy::document::Policy;
 
 use super::events::Sequenced;
 
+pub use displace::{count_heads, displace_in_keys, displace_in_queue};
 pub use keys::{Announced, Look, forget_idle_keys, load_heads, load_keys, look, name_keys, take_work};
 pub use sessions::{AssignedRun, TakenBack, assign, load_sessions, lock_assigned, lock_not_accepted, take_back};
 pub use start::{admit, store};

@@ -241,3 +241,49 @@ async fn in_a_fair_queue_keys_take_turns_in_whatever_order_they_came() {
     assert!(a.abs_diff(b) <= 4, "{a} and {b}");
     rig.server.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_ready_run_waits_again_when_a_more_urgent_one_comes_and_the_limit_is_reached() {
+    let rig = start_by_hand().await;
+    let urgent = |key: &'static str| {
+        create_with(&rig, move |task| {
+            task["priority"] = json!("high");
+            task["extra"] = json!({"tenure": {"key": key}});
+        })
+    };
+    for (limits, least_of) in [(json!({"total": 2}), ["a", "b", "c"]), (json!({"perKey": 2}), ["a", "a", "a"])] {
+        put_policy(&rig, &json!({"concurrency": limits})).await;
+        let mut created = Vec::new();
+        for key in least_of {
+            created.push(json!(create(&rig, Some(key)).await));
+        }
+        advance(&rig, 0.0).await;
+        assert_eq!(counts(&rig).await, (1, 2, 0), "{limits}");
+        let mut expected = vec![json!(urgent(least_of[2]).await), json!(urgent(least_of[2]).await)];
+        eventually("the urgent runs are ready", async || {
+            advance(&rig, 0.0).await;
+            let mut conn = rig.database.connect("test").await;
+            let ready: Vec<i16> =
+                sqlx::query_scalar("SELECT priority FROM pending WHERE hold IS NULL ORDER BY priority")
+                    .fetch_all(&mut conn)
+                    .await
+                    .unwrap();
+            (ready == [2, 2]).then_some(())
+        })
+        .await;
+        assert_eq!(counts(&rig).await, (3, 2, 0), "{limits}");
+        // After the urgent ones the others follow as they came: they have their old places.
+        expected.append(&mut created);
+        for turn in expected.chunks(2) {
+            let claims = rig.claim(QUEUE, 10).await;
+            let given: Vec<Value> = claims.iter().map(|claim| claim["status"]["taskId"].clone()).collect();
+            assert_eq!(given, turn, "{limits}");
+            for claim in &claims {
+                report(&rig, claim).await;
+            }
+            advance(&rig, 0.0).await;
+        }
+        assert_eq!(counts(&rig).await, (0, 0, 0), "{limits}");
+    }
+    rig.server.stop().await;
+}

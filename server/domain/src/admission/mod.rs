@@ -25,13 +25,15 @@
 //! Limits of the whole queue leave heads [`HeadState::Ready`]: the queue is looked at again when a slot or a session is free, a
 //! ready run was claimed, or [`Decided::tat`] has come.
 //!
-//! What a start displaces (a ready run of a lower priority when its key or the queue is full) is not decided here.
+//! A ready run of a lower priority waits again when its key or the queue is full: [`displaced`].
 
 mod bucket;
 mod decide;
+mod displace;
 mod sessions;
 
 pub use decide::decide;
+pub use displace::{DISPLACED_MAX, displaced};
 
 #[cfg(test)]
 mod model_tests;

@@ -4,7 +4,7 @@
 
 use chrono::TimeDelta;
 use sqlx::{Connection, PgConnection};
-use tenure_domain::admission::{Decided, Head, PRIORITIES, Queue, READY_RUNS, decide};
+use tenure_domain::admission::{DISPLACED_MAX, Decided, Head, PRIORITIES, Queue, READY_RUNS, decide, displaced};
 use tenure_domain::policy::document::{Admission, Policy};
 use tenure_store::admission::{self, Announced, Locked, Look};
 use tenure_store::session::plan_as_hot;
@@ -54,6 +54,7 @@ async fn admit(engine: &Engine, conn: &mut PgConnection, queue: i32) -> Result<u
     if !announced.is_empty() {
         admission::name_keys(&mut transaction, queue, &announced).await?;
         admission::look(&mut transaction, &look, &announced).await?;
+        displace_in_keys(&mut transaction, &look, &announced).await?;
     }
     let started = start(engine, &mut transaction, &locked, &look).await?;
     let mut effects = Effects { inboxes: started.sessions, ..Effects::default() };
@@ -62,6 +63,48 @@ async fn admit(engine: &Engine, conn: &mut PgConnection, queue: i32) -> Result<u
     }
     engine.notifiers.commit(transaction, effects).await?;
     Ok(announced.len() + started.runs)
+}
+
+/// Ready runs give their slots of a key to more urgent ones that wait. Runs that are assigned stay.
+async fn displace_in_keys(
+    transaction: &mut PgConnection,
+    look: &Look<'_>,
+    announced: &[Announced],
+) -> Result<(), sqlx::Error> {
+    if look.admission.assign || announced.iter().all(|one| one.waits.is_none()) {
+        return Ok(());
+    }
+    let mut keys: Vec<i64> = announced.iter().map(|one| one.key).collect();
+    keys.sort_unstable();
+    keys.dedup();
+    let freed = admission::displace_in_keys(transaction, look.queue, &keys).await?;
+    if freed.is_empty() {
+        return Ok(());
+    }
+    let again: Vec<Announced> = freed.into_iter().map(|key| Announced { key, waits: None, seq: None }).collect();
+    admission::look(transaction, look, &again).await
+}
+
+/// The same for the slots of the queue; answers the queue as it is then.
+async fn displace_in_queue(
+    transaction: &mut PgConnection,
+    look: &Look<'_>,
+    queue: Queue,
+) -> Result<Queue, sqlx::Error> {
+    // Of the most urgent runs none waits again.
+    let [_, less_urgent @ ..] = &queue.ready;
+    if look.admission.assign || queue.total_free != Some(0) || less_urgent.iter().all(|ready| *ready == 0) {
+        return Ok(queue);
+    }
+    let heads = admission::count_heads(transaction, look.queue, look.least, DISPLACED_MAX).await?;
+    let wanted = displaced(&queue.ready, &heads, queue.total_free);
+    if wanted.iter().all(|runs| *runs == 0) {
+        return Ok(queue);
+    }
+    let done = admission::displace_in_queue(transaction, look.queue, &wanted).await?;
+    let freed: u32 = done.iter().sum();
+    let ready = std::array::from_fn(|priority| queue.ready[priority].saturating_sub(done[priority]));
+    Ok(Queue { total_free: Some(u64::from(freed)), ready, unclaimed: ready.iter().sum(), ..queue })
 }
 
 /// What a look has started.
@@ -80,6 +123,7 @@ async fn start(
     look: &Look<'_>,
 ) -> Result<Started, sqlx::Error> {
     let queue = read_queue(engine, transaction, locked, look).await?;
+    let queue = displace_in_queue(transaction, look, queue).await?;
     let room = room(&queue);
     let slots = room.iter().copied().max().unwrap_or_default();
     if slots == 0 {

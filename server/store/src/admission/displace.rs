@@ -1,0 +1,125 @@
+//! Ready runs that wait again because a more urgent one does, and the limit of their queue or key is reached. Runs that a worker has
+//! claimed, or whose message a poller holds, stay as they are.
+
+use sqlx::PgConnection;
+use tenure_domain::admission::PRIORITIES;
+use tenure_domain::policy::counts::{Open, change};
+use tenure_domain::policy::hold::Hold;
+
+use crate::transitions::end_hold::{Ready, emit};
+
+/// How many heads of each priority may start a run but for the limit of the queue, each counted up to `limit`.
+pub async fn count_heads(
+    transaction: &mut PgConnection,
+    queue: i32,
+    least: &[f64; PRIORITIES],
+    limit: u32,
+) -> Result<[u32; PRIORITIES], sqlx::Error> {
+    let rows = sqlx::query!(
+        r#"-- count_ready_heads
+        SELECT m.priority AS "priority!", count(h.key_id) AS "heads!"
+        FROM unnest('{0,1,2,3,4,5,6}' /* Priority: all */::smallint[], $2::float8[] /* least */) AS m(priority, least)
+        CROSS JOIN LATERAL (
+            SELECT h.key_id FROM admission_heads h
+            WHERE h.queue = $1 AND h.priority = m.priority AND h.ready AND h.vtime >= m.least LIMIT $3
+        ) h
+        GROUP BY m.priority"#,
+        queue,
+        least,
+        i64::from(limit)
+    )
+    .fetch_all(transaction)
+    .await?;
+    let mut heads = [0; PRIORITIES];
+    for row in rows {
+        if let Some(place) = usize::try_from(row.priority).ok().and_then(|place| heads.get_mut(place)) {
+            *place = u32::try_from(row.heads).unwrap_or(limit);
+        }
+    }
+    Ok(heads)
+}
+
+/// Has so many ready runs of each priority wait again, those that became ready last. Answers how many of each it were: what another
+/// transaction has locked stays.
+pub async fn displace_in_queue(
+    transaction: &mut PgConnection,
+    queue: i32,
+    runs: &[u32; PRIORITIES],
+) -> Result<[u32; PRIORITIES], sqlx::Error> {
+    let rows = sqlx::query!(
+        r#"-- displace_in_queue
+        WITH chosen AS MATERIALIZED (
+            SELECT w.seq FROM unnest('{0,1,2,3,4,5,6}' /* Priority: all */::smallint[], $2::bigint[] /* runs */) AS m(priority, runs)
+            CROSS JOIN LATERAL (
+                SELECT p.seq FROM pending p
+                WHERE p.queue = $1 AND p.priority = m.priority AND (p.hidden_until IS NOT NULL) = false AND p.reserved_until IS NULL
+                  AND p.key_id IS NOT NULL AND p.receipt IS NULL
+                ORDER BY p.ord DESC LIMIT m.runs FOR UPDATE SKIP LOCKED
+            ) w
+        )
+        UPDATE pending p SET hold = 2 /* Hold::Waiting */, reserved_until = '3000-01-01 00:00Z', hidden_until = '3000-01-01 00:00Z',
+            ord = COALESCE(p.waited, p.ord), waited = NULL, message = p.message + 1, receipt = NULL, dequeued = 0 /* count */
+        FROM chosen c WHERE p.seq = c.seq
+        RETURNING p.priority"#,
+        queue,
+        &runs.map(i64::from) as &[i64]
+    )
+    .fetch_all(&mut *transaction)
+    .await?;
+    let mut displaced = [0; PRIORITIES];
+    for row in &rows {
+        if let Some(runs) = usize::try_from(row.priority).ok().and_then(|place| displaced.get_mut(place)) {
+            *runs += 1;
+        }
+    }
+    count(transaction, queue, rows.len()).await?;
+    Ok(displaced)
+}
+
+/// Of each of these keys whose limit is reached, has the least urgent ready run wait again if a more urgent one waits. Answers the keys
+/// of which one does.
+pub async fn displace_in_keys(
+    transaction: &mut PgConnection,
+    queue: i32,
+    keys: &[i64],
+) -> Result<Vec<i64>, sqlx::Error> {
+    let displaced = sqlx::query_scalar!(
+        r#"-- displace_in_keys
+        WITH held_up AS MATERIALIZED (
+            SELECT h.key_id, min(h.priority) AS priority FROM admission_heads h
+            WHERE h.key_id = ANY($2 /* keys */) AND h.queue = $1 AND NOT h.ready AND h.at IS NULL
+              AND EXISTS (SELECT FROM pending p WHERE p.key_id = h.key_id AND p.priority = h.priority
+                            AND p.hold = 2 /* Hold::Waiting */ AND p.ord >= h.from_ord)
+            GROUP BY h.key_id
+        ),
+        chosen AS MATERIALIZED (
+            SELECT w.seq FROM held_up u
+            CROSS JOIN LATERAL (
+                SELECT p.seq FROM pending p
+                WHERE p.key_id = u.key_id AND p.hold IS DISTINCT FROM 1 /* Hold::Delay */ AND p.hold IS DISTINCT FROM 2 /* Hold::Waiting */
+                  AND p.hold IS NULL AND p.reserved_until IS NULL AND p.receipt IS NULL AND p.priority > u.priority AND p.queue = $1
+                ORDER BY p.priority DESC, p.ord DESC LIMIT 1 FOR UPDATE SKIP LOCKED
+            ) w
+        )
+        UPDATE pending p SET hold = 2 /* Hold::Waiting */, reserved_until = '3000-01-01 00:00Z', hidden_until = '3000-01-01 00:00Z',
+            ord = COALESCE(p.waited, p.ord), waited = NULL, message = p.message + 1, receipt = NULL, dequeued = 0 /* count */
+        FROM chosen c WHERE p.seq = c.seq
+        RETURNING p.key_id AS "key_id!""#,
+        queue,
+        keys
+    )
+    .fetch_all(&mut *transaction)
+    .await?;
+    count(transaction, queue, displaced.len()).await?;
+    Ok(displaced)
+}
+
+async fn count(transaction: &mut PgConnection, queue: i32, runs: usize) -> Result<(), sqlx::Error> {
+    if runs == 0 {
+        return Ok(());
+    }
+    let one = change(Some(Open::Pending { hold: None }), Some(Open::Pending { hold: Some(Hold::Waiting) }));
+    let mut counts = Ready::default();
+    counts.push(queue, i64::try_from(runs).unwrap_or(i64::MAX), one, None)?;
+    emit(transaction, counts).await
+}
