@@ -6,8 +6,8 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tenure_api::credentials::Credentials;
-use tenure_api::ids::SlugId;
-use tenure_api::sessions::SessionStarted;
+use tenure_api::ids::{SlugId, TaskId};
+use tenure_api::sessions::{Inbox, InboxEvent, SessionStarted};
 use tenure_api::watch::WatchedClaims;
 use tokio::time::{Instant, sleep};
 
@@ -25,6 +25,8 @@ use tenure_driver::wire::Reply;
 const PAYLOAD_DIGITS: usize = 900;
 const DAY_MILLIS: i64 = 24 * 60 * 60 * 1000;
 const RETRIES: u32 = 5;
+/// For how many seconds an inbox is waited in.
+const INBOX_WAIT: u64 = 20;
 /// How long a lane rests after a failure, so that a server that sheds load can recover.
 const REST: Duration = Duration::from_millis(50);
 /// A lane that fails this often in a row gives up.
@@ -52,6 +54,13 @@ struct ClaimStatus {
 #[derive(Debug, Deserialize)]
 struct Claims {
     tasks: Vec<Claim>,
+}
+
+/// A run that was assigned to a session.
+#[derive(Debug)]
+pub(crate) struct Assigned {
+    task: TaskId,
+    run: u16,
 }
 
 /// What came of results and of a call for work.
@@ -93,6 +102,8 @@ pub(crate) struct Lane {
     worker: String,
     queue: String,
     group: Option<String>,
+    /// How many keys the lane's tasks have; none where they have no key.
+    keys: Option<u64>,
     /// Where the lane puts messages on Azure.
     put_url: Option<String>,
     failures_in_a_row: u32,
@@ -104,7 +115,7 @@ impl Lane {
         let random = Random::fork(run.seed(), number);
         let queue = run.queue().to_owned();
         let worker = format!("bench-{number}");
-        Ok(Self { run, client, random, number, worker, queue, group: None, put_url: None, failures_in_a_row: 0 })
+        Ok(Self { run, client, random, number, worker, queue, group: None, keys: None, put_url: None, failures_in_a_row: 0 })
     }
 
     pub(crate) fn run(&self) -> &Run {
@@ -132,6 +143,11 @@ impl Lane {
     /// Puts what the lane creates into the group that all lanes share.
     pub(crate) fn use_the_common_group(&mut self) {
         self.group = Some(self.run.group().to_owned());
+    }
+
+    /// Gives each task that the lane creates one of so many keys, by chance.
+    pub(crate) fn use_keys(&mut self, keys: u64) {
+        self.keys = Some(keys);
     }
 
     /// Puts what the lane creates from now on into a group of its own.
@@ -302,7 +318,11 @@ impl Lane {
             dependencies,
             any_end: false,
         };
-        let body = definition.body(PAYLOAD_DIGITS, &mut self.random);
+        let mut body = definition.body(PAYLOAD_DIGITS, &mut self.random);
+        if let Some(keys) = self.keys {
+            let key = self.random.below(keys);
+            body.insert_str(1, &format!(r#""extra":{{"tenure":{{"key":"key-{key}"}}}},"#));
+        }
         Creation { task, body }
     }
 
@@ -391,6 +411,41 @@ impl Lane {
     /// Waits in the inbox of the session of this path, for so many seconds.
     pub(crate) async fn read_inbox(&mut self, step: usize, session: &str, wait: u64) -> Result<(), BenchError> {
         self.call(Some(step), "sessionInbox", None, "GET", &format!("{session}/inbox?wait={wait}"), None).await?;
+        Ok(())
+    }
+
+    /// Waits until runs are assigned to the session of this path, of those after this item; the last item, and the runs.
+    pub(crate) async fn read_assigned(
+        client: &mut Client,
+        credentials: &Credentials,
+        session: &str,
+        after: i64,
+    ) -> Result<(i64, Vec<Assigned>), BenchError> {
+        let path = format!("{session}/inbox?wait={INBOX_WAIT}&after={after}");
+        client.start(credentials, "GET", &path, None).await?;
+        let reply = client.finish().await?;
+        let inbox: Inbox = parse("sessionInbox", &reply.body)?;
+        let last = inbox.items.iter().map(|item| item.id).max().unwrap_or(after);
+        let assigned = inbox.items.into_iter().filter_map(|item| {
+            let InboxEvent::Assigned { task_id, run_id, .. } = item.what else { return None };
+            Some(Assigned { task: task_id, run: run_id.number() })
+        });
+        Ok((last, assigned.collect()))
+    }
+
+    /// Accepts a run that was assigned to the session of this path.
+    pub(crate) async fn accept(&mut self, step: usize, session: &str, run: &Assigned) -> Result<Claim, BenchError> {
+        let id = session.rsplit('/').next().unwrap_or_default();
+        let body = format!(r#"{{"workerGroup":"bench","workerId":"{}","sessionId":"{id}"}}"#, self.worker);
+        let path = format!("{QUEUE_API}/task/{}/runs/{}/claim", run.task, run.run);
+        let answer = self.call(Some(step), "claimTask", None, "POST", &path, Some(body.as_bytes())).await?;
+        parse("claimTask", &answer)
+    }
+
+    /// Gives the lane's queue this policy.
+    pub(crate) async fn put_policy(&mut self, policy: &str) -> Result<(), BenchError> {
+        let path = format!("{TENURE_API}/queues/{}/policy", queue_segment(&self.queue));
+        self.call(None, "putQueuePolicy", None, "PUT", &path, Some(policy.as_bytes())).await?;
         Ok(())
     }
 

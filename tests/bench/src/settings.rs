@@ -141,6 +141,10 @@ pub enum ModeName {
     Inboxes,
     /// Hold eight runs and wait until one of them ends, 30 seconds at a time, on each connection.
     Watches,
+    /// The life of tasks in a queue with limits for 1,000 keys.
+    Admission,
+    /// Create a task and wait until a worker has it in its inbox; accept it, report it.
+    Assign,
 }
 
 impl Settings {

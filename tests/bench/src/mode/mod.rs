@@ -1,5 +1,7 @@
 //! The modes. Each declares which steps it measures, what a lane needs first, and what one turn of a lane is.
 
+mod admission;
+mod assign;
 mod claim32;
 mod create;
 mod create_repeat;
@@ -18,6 +20,8 @@ mod status;
 mod watches;
 mod work;
 
+pub(crate) use admission::Admission;
+pub(crate) use assign::Assign;
 pub(crate) use claim32::Claim32;
 pub(crate) use create::Create;
 pub(crate) use create_repeat::CreateRepeat;

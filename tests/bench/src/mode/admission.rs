@@ -1,0 +1,33 @@
+//! The life of a task in a queue with limits: each waits until the admission pass lets it start. What is measured is how many runs
+//! are admitted a second, and what waiting for that costs a claim.
+
+use super::Mode;
+use crate::BenchError;
+use crate::lane::Lane;
+
+/// How many keys the tasks have.
+const KEYS: u64 = 1_000;
+/// Limits that are looked at for each run and hold none of them up for long.
+const POLICY: &str = r#"{"concurrency":{"total":10000,"perKey":100},"fair":true}"#;
+
+/// Nothing is kept between turns. A lane reports what it has claimed, as in the mode without limits.
+pub(crate) struct Admission;
+
+impl Mode for Admission {
+    const STEPS: &'static [&'static str] = &["create", "claim", "report"];
+
+    async fn prepare(lane: &mut Lane) -> Result<Self, BenchError> {
+        lane.put_policy(POLICY).await?;
+        lane.use_keys(KEYS);
+        Ok(Self)
+    }
+
+    async fn turn(&mut self, lane: &mut Lane) -> Result<u64, BenchError> {
+        lane.create(0).await?;
+        let claims = lane.claim(1, 1).await?;
+        for claim in &claims {
+            lane.complete(2, claim).await?;
+        }
+        Ok(claims.len() as u64)
+    }
+}

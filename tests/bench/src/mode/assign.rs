@@ -1,0 +1,62 @@
+//! From the start of a create until the worker that it was assigned to has the task in its inbox, in which it was waiting. Each lane has
+//! a queue and a worker of its own, so that the worker that is measured is the one that gets the task.
+
+use std::time::Duration;
+
+use tenure_api::credentials::Credentials;
+use tenure_driver::http::Client;
+use tokio::time::{Instant, sleep};
+
+use super::Mode;
+use crate::BenchError;
+use crate::lane::Lane;
+
+const ASSIGNED: usize = 0;
+const CREATE: usize = 1;
+const ACCEPT: usize = 2;
+const REPORT: usize = 3;
+/// For how many seconds a session goes on after a renewal, which each turn is.
+const TTL: u64 = 3_600;
+/// How long before the create the worker's request is sent. A client cannot see that it waits.
+const HEAD_START: Duration = Duration::from_millis(10);
+
+/// The waiting worker's connection, and how far it has read.
+pub(crate) struct Assign {
+    worker: Client,
+    credentials: Credentials,
+    session: String,
+    read: i64,
+}
+
+impl Mode for Assign {
+    const STEPS: &'static [&'static str] = &["assigned", "create", "accept", "report"];
+
+    async fn prepare(lane: &mut Lane) -> Result<Self, BenchError> {
+        lane.use_queue_of_its_own();
+        lane.put_policy(r#"{"dispatch":"assign"}"#).await?;
+        let session = lane.start_session(TTL).await?;
+        Ok(Self { worker: lane.another_client()?, credentials: lane.root()?, session, read: 0 })
+    }
+
+    async fn turn(&mut self, lane: &mut Lane) -> Result<u64, BenchError> {
+        let inbox = async {
+            let read = Lane::read_assigned(&mut self.worker, &self.credentials, &self.session, self.read).await;
+            (read, Instant::now())
+        };
+        let create = async {
+            sleep(HEAD_START).await;
+            let began = Instant::now();
+            (lane.create(CREATE).await, began)
+        };
+        let ((created, began), (read, ended)) = tokio::join!(create, inbox);
+        created?;
+        let (last, assigned) = read?;
+        self.read = last;
+        lane.record(ASSIGNED, began, ended);
+        for run in &assigned {
+            let claim = lane.accept(ACCEPT, &self.session, run).await?;
+            lane.complete(REPORT, &claim).await?;
+        }
+        Ok(assigned.len() as u64)
+    }
+}
