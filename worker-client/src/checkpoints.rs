@@ -12,7 +12,7 @@ use crate::client::{Call, Own, TENURE_API, TIMEOUT, parameter};
 use crate::{Claim, Client, Error};
 
 /// How far a task has come, as a worker of it stored it.
-#[derive(Debug, Clone, PartialEq, serde::Deserialize)]
+#[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Checkpoint<T = Value> {
     /// The run whose worker stored it.
