@@ -7,7 +7,9 @@ use tenure_api::credentials::Credentials;
 use tenure_api::ids::SlugId;
 use tenure_tests::http::{Answer, TENURE_API};
 
-use crate::rig::{Raw, Rig, call, claim_path, credentials_of, definition, eventually, minutes_from_now, new_task};
+use crate::rig::{
+    Raw, Rig, Signature, call, claim_path, credentials_of, definition, eventually, minutes_from_now, new_task,
+};
 
 const QUEUE: &str = "checkpoints/linux";
 /// As compact JSON.
@@ -177,7 +179,9 @@ async fn what_is_no_checkpoint_is_refused_and_changes_nothing() {
     let deep = |levels: usize| format!("{}{}", "[".repeat(levels), "]".repeat(levels));
     let path = of_task(task, "runs/0/checkpoint");
     let send = async |body: &str| {
-        let raw = rig.signed(&credentials_of(&held), "PUT", &path, Some(body.as_bytes()));
+        let who = credentials_of(&held);
+        let signature = Signature { who: &who, method: "PUT", target: &path, ..Signature::of(&rig.server) };
+        let raw = Raw::new("PUT", &path).authorization(&signature.header()).json(Some(body.as_bytes()));
         let reply = rig.send(&raw).await;
         (reply.status, reply.json()["code"].as_str().unwrap_or_default().to_owned())
     };
@@ -257,6 +261,8 @@ async fn a_checkpoint_and_a_command_go_with_their_task_and_a_command_after_a_wee
 
     let task = new_task();
     let mut long = definition(QUEUE);
+    // The clock was moved by 23 minutes.
+    long["created"] = minutes_from_now(23).into();
     long["deadline"] = minutes_from_now(60).into();
     long["expires"] = minutes_from_now(60 * 24 * 30).into();
     assert_eq!(rig.create(task, &long).await.status, 200);

@@ -8,7 +8,7 @@ use tenure_api::errors::ErrorCode::{
 use crate::endpoints::row::{Entry, State, operation, refused, succeeds, with};
 
 pub fn entries() -> Vec<Entry> {
-    [claiming(), reporting(), vec![progressing()]].concat()
+    [claiming(), reporting(), vec![progressing(), commanding()]].concat()
 }
 
 /// The same with the session of the state.
@@ -100,6 +100,37 @@ fn progressing() -> Entry {
     let rules = [
         ("a checkpoint that is too large", json!({"checkpoint": "x".repeat(65_535)})),
         ("an id that is none of a command", json!({"checkpoint": 1, "commandId": 0})),
+    ];
+    let of_schema = schema.map(|(case, body)| refused(InputValidationError, case).on(State::Claimed).body(body));
+    let of_rules = rules.map(|(case, body)| refused(InputError, case).on(State::Claimed).body(body));
+    of_schema.into_iter().chain(of_rules).fold(entry, Entry::row)
+}
+
+fn commanding() -> Entry {
+    let entry = operation("putTaskCommand", State::Claimed)
+        .takes(json!({"command": "pause"}))
+        .gives("/taskId", "<taskId>")
+        .gives("/command", "pause")
+        .row(succeeds("a task that waits for a worker").on(State::Pending).gives("/command", "pause"))
+        .row(succeeds("a task that waits for others").on(State::Unscheduled).gives("/command", "pause"))
+        .row(
+            succeeds("`sleep`")
+                .on(State::Claimed)
+                .body(json!({"command": "sleep", "until": "2030-01-01T00:00:00.000Z"}))
+                .gives("/until", "2030-01-01T00:00:00.000Z"),
+        )
+        .row(refused(ResourceNotFound, "the task does not exist"))
+        .row(refused(RequestConflict, "the task is resolved").on(State::Completed));
+    let schema = [
+        ("no command", json!({})),
+        ("an unknown command", json!({"command": "freeze"})),
+        ("a command as a number", json!({"command": 1})),
+        ("a date that is none", json!({"command": "sleep", "until": "soon"})),
+        ("a null", json!({"command": "run", "until": null})),
+    ];
+    let rules = [
+        ("no end of the sleep", json!({"command": "sleep"})),
+        ("an end of what is no sleep", json!({"command": "run", "until": "2030-01-01T00:00:00.000Z"})),
     ];
     let of_schema = schema.map(|(case, body)| refused(InputValidationError, case).on(State::Claimed).body(body));
     let of_rules = rules.map(|(case, body)| refused(InputError, case).on(State::Claimed).body(body));
