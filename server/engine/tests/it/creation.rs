@@ -420,9 +420,14 @@ async fn options_results_checkpoints_and_commands_are_purged_with_their_task() {
     sqlx::query("UPDATE clock SET clock_offset = interval '91 minutes'").execute(database.pool()).await.unwrap();
     run_all_due(&queue.engine).await.unwrap();
     run_all_due(&queue.engine).await.unwrap();
-    for table in ["tasks", "task_options", "results", "checkpoints", "task_commands"] {
-        let left = format!("SELECT count(*) FROM {table}");
-        assert_eq!(number(database.pool(), &left).await, 1, "{table}");
+    for left in [
+        "SELECT count(*) FROM tasks",
+        "SELECT count(*) FROM task_options",
+        "SELECT count(*) FROM results",
+        "SELECT count(*) FROM checkpoints",
+        "SELECT count(*) FROM task_commands",
+    ] {
+        assert_eq!(number(database.pool(), left).await, 1, "{left}");
     }
     finish(database, queue).await;
 }
