@@ -69,6 +69,8 @@ pub(super) struct Given {
     pub client: Client,
     pub log: JobLog,
     pub progress: Progress,
+    /// Whether the task was resolved before this run.
+    pub is_rerun: bool,
 }
 
 impl Given {
@@ -76,7 +78,8 @@ impl Given {
     pub(super) fn of(claim: &Claim, commanded: watch::Receiver<u64>, in_session: bool) -> Self {
         let (task_id, run_id, client) = (claim.task_id(), claim.run_id(), claim.client().clone());
         let progress = Progress::new(client.clone(), (task_id, run_id), commanded, in_session);
-        Self { task_id, run_id, task: claim.task().clone(), client, log: JobLog::default(), progress }
+        let (task, is_rerun) = (claim.task().clone(), claim.is_rerun());
+        Self { task_id, run_id, task, client, log: JobLog::default(), progress, is_rerun }
     }
 }
 
@@ -197,6 +200,10 @@ impl<P> Job<P> {
     /// ```
     pub async fn last_checkpoint<T: DeserializeOwned>(&self) -> Result<Option<T>, Error> {
         self.given.progress.last_checkpoint().await
+    }
+
+    pub(super) fn is_rerun(&self) -> bool {
+        self.given.is_rerun
     }
 
     pub(super) fn progress(&self) -> &Progress {

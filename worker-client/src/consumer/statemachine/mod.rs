@@ -13,7 +13,9 @@
 //! | failed, killed | the run is reported as failed, with the errors in the result |
 //!
 //! Of a task only 200 runs may be released. From run 200 on the machine does not release but waits within the run, which renews its claim
-//! meanwhile.
+//! meanwhile; one that is [to stay](Machine::within_the_run) does so from the first run on.
+//!
+//! A task that has ended and is run again begins as runnable, with what the handler stored.
 //!
 //! What the handler returns is a message too: completed is *complete*; failed, retry and a panic are *error*; a release is *release*, and one
 //! with a delay *sleep*. Only an exception is reported as it is. Others send messages as commands for the task

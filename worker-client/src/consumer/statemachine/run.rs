@@ -36,6 +36,8 @@ const AFTER_TROUBLE: Duration = Duration::from_secs(10);
 /// ```
 pub struct Machine<H> {
     handler: Arc<H>,
+    /// Whether it releases runs that have nothing to do.
+    releases: bool,
 }
 
 impl<H> Machine<H> {
@@ -48,7 +50,21 @@ impl<H> Machine<H> {
     /// # drop(machine);
     /// ```
     pub fn new(handler: H) -> Self {
-        Self { handler: Arc::new(handler) }
+        Self { handler: Arc::new(handler), releases: true }
+    }
+
+    /// Has tasks that sleep or are paused stay on their worker, each in the place of another: for handlers that leave something on their
+    /// machine. A command reaches them by the session, and without one within 20 s.
+    ///
+    /// ```
+    /// # use tenure_client::consumer::statemachine::Machine;
+    /// # use tenure_client::consumer::{Job, Stop};
+    /// let machine = Machine::new(|_job: Job, _stop: Stop| async {}).within_the_run();
+    /// # drop(machine);
+    /// ```
+    #[must_use]
+    pub fn within_the_run(self) -> Self {
+        Self { releases: false, ..self }
     }
 }
 
@@ -61,10 +77,13 @@ impl<P: Clone + Send + Sync + 'static, H: Handler<P>> Handler<P> for Machine<H> 
                 return Outcome::Release { after: Some(AFTER_TROUBLE) };
             }
         };
-        let record = stored.record.clone();
+        // Of a task that had ended and is to run again only what the handler stored counts.
+        let is_new = stored.record.state.is_terminal() && job.is_rerun();
+        let record = if is_new { Record::default() } else { stored.record.clone() };
         let progress = job.progress().of_machine(stored);
         let job = job.with_progress(progress.clone());
-        let mut turn = Turn { handler: Arc::clone(&self.handler), job, stop, progress, record, seen: 0 };
+        let (handler, releases) = (Arc::clone(&self.handler), self.releases);
+        let mut turn = Turn { handler, releases, job, stop, progress, record, seen: 0 };
         match turn.run().await {
             Ok(outcome) => outcome,
             // Of a run that is lost nothing is reported.
@@ -79,6 +98,7 @@ impl<P: Clone + Send + Sync + 'static, H: Handler<P>> Handler<P> for Machine<H> 
 /// One run of a machine.
 struct Turn<P, H> {
     handler: Arc<H>,
+    releases: bool,
     job: Job<P>,
     stop: Stop,
     progress: Progress,
@@ -90,6 +110,9 @@ struct Turn<P, H> {
 impl<P: Clone + Send + Sync + 'static, H: Handler<P>> Turn<P, H> {
     /// Until the run ends for the machine.
     async fn run(&mut self) -> Result<Outcome, Error> {
+        if self.job.is_rerun() {
+            self.progress.store(&self.record, None).await?;
+        }
         // First of all: a command may be why the task has come back.
         if let Some(command) = self.progress.command().await? {
             self.obey(command).await?;
@@ -159,7 +182,8 @@ impl<P: Clone + Send + Sync + 'static, H: Handler<P>> Turn<P, H> {
         }
         let message = match outcome {
             Outcome::Completed(value) => {
-                self.take(Message::Complete, None).await?;
+                // The report stores it. In the checkpoint the state would be without the result, should the report be lost.
+                self.record = self.record.take(Message::Complete, self.now());
                 return Ok(Worked::Has(value));
             }
             Outcome::Failed(value) => Message::Error(error_text(value.as_ref())),
@@ -202,7 +226,7 @@ impl<P: Clone + Send + Sync + 'static, H: Handler<P>> Turn<P, H> {
     /// With nothing to do for so long: releases the run, or if that may be refused waits within it, until something changes.
     async fn idle(&mut self, left: Duration) -> Result<Option<Outcome>, Error> {
         let release = Outcome::Release { after: Some(left) };
-        if may_release(self.job.run_id().number()) {
+        if self.releases && may_release(self.job.run_id().number()) {
             return Ok(Some(release));
         }
         let command = tokio::select! {
