@@ -128,7 +128,7 @@ impl Progress {
                 Ok(Some(command)) if command.id > after => return command,
                 Ok(_) => {}
                 Err(error) => {
-                    tracing::warn!(error = chain(&error), "commands for the task could not be read; trying again")
+                    tracing::warn!(error = chain(&error), "commands for the task could not be read; trying again");
                 }
             }
             let heard = async {

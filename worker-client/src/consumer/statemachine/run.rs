@@ -6,6 +6,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use serde_json::{Value, json};
 use tenure_api::checkpoints::CommandOfTask;
+use tenure_api::dates::Timestamp;
 use tenure_api::states::TaskCommand;
 use tokio::sync::watch;
 use tokio_util::task::AbortOnDropHandle;
@@ -199,7 +200,7 @@ impl<P: Clone + Send + Sync + 'static, H: Handler<P>> Turn<P, H> {
     /// Takes a command, and says so.
     async fn obey(&mut self, command: CommandOfTask) -> Result<(), Error> {
         self.seen = command.id;
-        let until = command.until.map(|until| until.time());
+        let until = command.until.map(Timestamp::time);
         let message = Message::of(command.command, until)
             .unwrap_or_else(|| Message::Error("a command to sleep does not say until when".to_owned()));
         self.take(message, Some(command.id)).await?;

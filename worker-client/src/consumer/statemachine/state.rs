@@ -214,7 +214,7 @@ impl Record {
                 Message::Pause => State::Paused,
                 Message::Kill => State::Killed,
                 Message::Complete => State::Completed,
-                Message::Error(error) => return Ok(self.after(error, fault(now), now)),
+                Message::Error(error) => return Ok(self.after(&error, fault(now), now)),
             },
             State::Fault { until } => match message {
                 Message::Run => State::Runnable,
@@ -223,7 +223,7 @@ impl Record {
                 Message::Pause => State::Paused,
                 Message::Kill => State::Killed,
                 Message::Complete => return self.refuse(Message::Complete),
-                Message::Error(error) => return Ok(self.after(error, fault(now), now)),
+                Message::Error(error) => return Ok(self.after(&error, fault(now), now)),
             },
             State::Sleeping { until } => match message {
                 Message::Run => State::Runnable,
@@ -232,7 +232,7 @@ impl Record {
                 Message::Pause => State::Paused,
                 Message::Kill => State::Killed,
                 Message::Complete => return self.refuse(Message::Complete),
-                Message::Error(error) => return Ok(self.after(error, self.state, now)),
+                Message::Error(error) => return Ok(self.after(&error, self.state, now)),
             },
             State::Paused => match message {
                 Message::Run => State::Runnable,
@@ -240,7 +240,7 @@ impl Record {
                 Message::Sleep { until } => State::Sleeping { until },
                 Message::Kill => State::Killed,
                 Message::Complete => return self.refuse(Message::Complete),
-                Message::Error(error) => return Ok(self.after(error, State::Paused, now)),
+                Message::Error(error) => return Ok(self.after(&error, State::Paused, now)),
             },
             State::Completed | State::Failed | State::Killed => return self.refuse(message),
         };
@@ -283,7 +283,7 @@ impl Record {
     }
 
     /// After an error, which leads to this state unless it is one too many.
-    fn after(&self, error: String, state: State, now: DateTime<Utc>) -> Self {
+    fn after(&self, error: &str, state: State, now: DateTime<Utc>) -> Self {
         let mut errors = self.errors.clone();
         errors.push(ErrorNote { at: now, error: error.chars().take(ERROR_CHARS).collect() });
         let surplus = errors.len().saturating_sub(ERRORS_MAX);
