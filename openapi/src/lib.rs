@@ -7,6 +7,7 @@ pub mod artifacts;
 pub mod auth;
 pub mod blob_url;
 pub mod bodies;
+pub mod checkpoints;
 pub mod dates;
 pub mod errors;
 pub mod ids;

@@ -9,7 +9,7 @@ use crate::bodies::present;
 use crate::dates::Timestamp;
 use crate::ids::{RunId, SessionId, TaskId, TaskQueueId, WorkerGroup, WorkerId};
 use crate::policy::present_seconds;
-use crate::states::{EndedBy, Priority, ReasonResolved, RunState, SessionEnd, WorkerCommand};
+use crate::states::{EndedBy, Priority, ReasonResolved, RunState, SessionEnd, TaskCommand, WorkerCommand};
 
 /// What a worker says of itself when it begins.
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq, ToSchema)]
@@ -138,6 +138,21 @@ pub enum InboxEvent {
         /// The task that is to be stopped.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         task_id: Option<TaskId>,
+    },
+    /// The last command for a task whose run the session holds. It is there until a checkpoint says that it was carried out.
+    #[serde(rename_all = "camelCase")]
+    TaskCommand {
+        /// The task.
+        task_id: TaskId,
+        /// The run that the session holds.
+        run_id: RunId,
+        /// The id of the command.
+        command_id: i64,
+        /// What.
+        command: TaskCommand,
+        /// Until when the task is to sleep.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        until: Option<Timestamp>,
     },
     /// A run was given to the session: accept it with claimTask, naming the session.
     #[serde(rename_all = "camelCase")]

@@ -329,6 +329,29 @@ words! {
 }
 
 words! {
+    /// What the worker of one task is to do. The words are the messages of the state machine that the client library has; what they
+    /// mean to another worker is up to it.
+    TaskCommand {
+        /// Go on, whether it slept, was paused or was at fault.
+        Run = 1 "run",
+        /// Do nothing until a certain time.
+        Sleep = 2 "sleep",
+        /// Do nothing until another command.
+        Pause = 3 "pause",
+        /// Give the task up for good.
+        Kill = 4 "kill",
+        /// Treat it as if it had failed for the moment.
+        Error = 5 "error",
+        /// Treat it as done.
+        Complete = 6 "complete",
+        /// Store a checkpoint.
+        Checkpoint = 7 "checkpoint",
+        /// Give the run to another worker.
+        Release = 8 "release",
+    }
+}
+
+words! {
     /// Why a pending run is delayed.
     DelayedBy {
         /// The task's `delay` or `notBefore`, or the `delay` of its queue.

@@ -333,6 +333,11 @@ def situate(case, name):
         if name == "getLiveLog":
             path_of_log = f"/api/tenure/v1/tasks/{task}/runs/0/live-log?offset=0"
             session.put(ROOT_URL + path_of_log, data=b"hello", auth=ACCOUNT, timeout=30).raise_for_status()
+        if name == "getCheckpoint":
+            claim(task)
+            call("PUT", f"/api/tenure/v1/tasks/{task}/runs/0/checkpoint", {"checkpoint": 1})
+        if name == "getTaskCommand":
+            call("PUT", f"/api/tenure/v1/tasks/{task}/command", {"command": "run"})
         if name == "getTaskResult":
             claim(task)
             call("POST", f"/api/queue/v1/task/{task}/runs/0/completed", {"result": 1})

@@ -25,6 +25,8 @@ const CLAIMS_MAX: usize = 32;
 /// A renewal or a report is given up after this share of what remains, so that there is time for another try.
 const TIMEOUT_SHARE: u32 = 3;
 const SHORTEST_TIMEOUT: Duration = Duration::from_millis(500);
+/// Why a run was made that someone has asked for after the task was resolved.
+const RERUN: &str = "rerun";
 
 /// The name under which a worker claims.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,6 +46,7 @@ pub struct Claim {
     run_id: RunId,
     task: Task,
     lease: Lease,
+    is_rerun: bool,
 }
 
 /// A claim that is no longer ours. Another worker may be at the task already.
@@ -178,7 +181,9 @@ impl Client {
     }
 
     fn claimed(&self, answer: ClaimAnswer, lease: Lease) -> Claim {
+        let its = answer.status.runs.iter().find(|run| run.run_id == answer.run_id);
         Claim {
+            is_rerun: its.is_some_and(|run| run.reason_created == RERUN),
             client: self.with_credentials(answer.credentials),
             task_id: answer.status.task_id,
             run_id: answer.run_id,
@@ -234,6 +239,11 @@ impl Claim {
     #[must_use]
     pub fn lease(&self) -> Lease {
         self.lease
+    }
+
+    /// Whether the task was resolved before this run, and someone wants it to run again.
+    pub(crate) fn is_rerun(&self) -> bool {
+        self.is_rerun
     }
 
     /// Renews the lease and the task's credentials.

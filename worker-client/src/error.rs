@@ -32,6 +32,9 @@ pub enum Error {
     /// The answer was not what the API promises.
     #[error("the answer of the queue could not be read")]
     BadAnswer(#[source] serde_json::Error),
+    /// What was to be stored cannot be written as JSON.
+    #[error("a value cannot be written as JSON")]
+    NotJson(#[source] serde_json::Error),
     /// The answer to a poll was not a list of messages.
     #[error("the answer of the queue is not a list of messages")]
     BadMessages(#[source] quick_xml::DeError),
@@ -86,6 +89,7 @@ impl Error {
             | Self::SessionEnded(_)
             | Self::BadAnswer(_)
             | Self::BadMessages(_)
+            | Self::NotJson(_)
             | Self::SignedUrl(_)
             | Self::RootUrl(_)
             | Self::NotInEnvironment(_)
@@ -109,6 +113,7 @@ impl Error {
             Self::Network(_)
             | Self::BadAnswer(_)
             | Self::BadMessages(_)
+            | Self::NotJson(_)
             | Self::SignedUrl(_)
             | Self::Stalled(_)
             | Self::Damaged(_)

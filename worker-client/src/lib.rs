@@ -10,6 +10,7 @@
 //! how the server is made.
 
 pub mod artifacts;
+mod checkpoints;
 mod claim;
 mod client;
 mod clock;
@@ -32,6 +33,7 @@ mod wire;
 mod work;
 
 pub use artifacts::{Artifact, Downloaded, NewArtifact, PutUrl, UnusableBecause, Upload};
+pub use checkpoints::Checkpoint;
 pub use claim::{Claim, Lost, LostBecause, NotReported, Renewal, Reported, WorkerName};
 pub use client::{Client, ClientBuilder};
 pub use error::Error;
@@ -43,6 +45,7 @@ pub use reqwest::Method;
 pub use retry::RetryPolicy;
 pub use sessions::{Inbox, InboxItem};
 pub use tenure::{GroupChange, TaskChange};
+pub use tenure_api::checkpoints::{CommandOfTask, TaskCommandRequest};
 pub use tenure_api::credentials::{AccessToken, Credentials};
 pub use tenure_api::ids::{RunId, SessionId, TaskId, TaskQueueId, WorkerGroup, WorkerId};
 pub use tenure_api::policy::{PauseRequest, ReleaseRequest};
@@ -50,7 +53,7 @@ pub use tenure_api::sessions::{
     CommandRequest, InboxEvent, QueueWorker, QueueWorkers, RenewSessionRequest, Session, SessionRenewed,
     SessionStarted, StartSessionRequest,
 };
-pub use tenure_api::states::{Priority, SessionEnd, WorkerCommand};
+pub use tenure_api::states::{Priority, SessionEnd, TaskCommand, WorkerCommand};
 pub use tenure_api::watch::{EndedClaim, WatchedRun};
 pub use tenure_api::work::{RunOutcome, RunResult};
 pub use wire::{ExceptionReason, Metadata, NewTask, QueueCounts, RunStatus, State, Task, TaskStatus};

@@ -3,6 +3,7 @@
 
 pub mod admission;
 pub mod artifact;
+pub mod checkpoint;
 pub mod create;
 pub mod election;
 pub mod event_filter;

@@ -89,7 +89,9 @@ impl CommandError {
             Error::SessionExists(message) | Error::SessionEnded(message) => message.clone(),
             Error::BadAnswer(_) | Error::BadMessages(_) | Error::SignedUrl(_) => not_tenure(root_url),
             // Of artifacts' bytes, which no command here moves.
-            Error::Store { .. } | Error::Stalled(_) | Error::Damaged(_) | Error::File { .. } => error.to_string(),
+            Error::Store { .. } | Error::Stalled(_) | Error::Damaged(_) | Error::File { .. } | Error::NotJson(_) => {
+                error.to_string()
+            }
             Error::RootUrl(problem) => return Self::Usage(format!("--root-url (TASKCLUSTER_ROOT_URL) {problem}")),
             Error::NotInEnvironment(_) => return Self::Usage(error.to_string()),
         })

@@ -27,6 +27,7 @@ mod stream;
 use axum::Router;
 
 use api::artifacts::{artifact, artifact_info, create_artifact, finish_artifact, get_artifact, list_artifacts};
+use api::checkpoint::{get_checkpoint, get_task_command, put_checkpoint, put_task_command};
 use api::clients::{
     client, create_client, delete_client, list_clients, reset_access_token, switch_client, update_client,
 };
@@ -238,6 +239,9 @@ fn own_api() -> Routes {
         .route("/tasks", [create_tasks::endpoint()])
         .route("/tasks/{taskId}/wait", [wait_for_task::endpoint()])
         .route("/tasks/{taskId}/result", [task_result::endpoint()])
+        .route("/tasks/{taskId}/checkpoint", [get_checkpoint::endpoint()])
+        .route("/tasks/{taskId}/command", [put_task_command::endpoint(), get_task_command::endpoint()])
+        .route("/tasks/{taskId}/runs/{runId}/checkpoint", [put_checkpoint::endpoint()])
         .route("/tasks/{taskId}/runs/{runId}/release", [report::release_task()])
         .route("/tasks/{taskId}/runs/{runId}/live-log", [append_live_log::endpoint(), get_live_log::endpoint()])
         .route("/tasks/{taskId}/why", [why::endpoint()])

@@ -75,6 +75,8 @@ codes! {
         Command = 2,
         /// A run was given to the session, which may accept it.
         Assigned = 4,
+        /// A command for a task whose run the session holds.
+        TaskCommand = 5,
     }
 }
 

@@ -60,6 +60,8 @@ pub struct DueMarks {
     pub registered_workers: DateTime<Utc>,
     /// `live_logs.look_at`.
     pub live_logs: DateTime<Utc>,
+    /// `task_commands.sent`.
+    pub task_commands: DateTime<Utc>,
     /// `dependency_work.id`: no row is left with this one or a lower one.
     pub work: i64,
 }
@@ -83,6 +85,7 @@ impl Default for DueMarks {
             workers: START,
             registered_workers: START,
             live_logs: START,
+            task_commands: START,
             work: 0,
         }
     }
@@ -152,6 +155,8 @@ pub async fn advance(conn: &mut PgConnection, old: DueMarks, safe: Reached) -> R
                          AND held_until < $1 ORDER BY held_until LIMIT 1), $1) AS "holds!",
                COALESCE((SELECT look_at FROM live_logs WHERE look_at >= $19 /* live logs */
                          AND look_at < $1 ORDER BY look_at LIMIT 1), $1) AS "live_logs!",
+               COALESCE((SELECT sent FROM task_commands WHERE sent >= $20 /* commands */
+                         AND sent < $1 ORDER BY sent LIMIT 1), $1) AS "task_commands!",
                COALESCE((SELECT id - 1 /* id */ FROM dependency_work WHERE id > $16 /* work */
                          AND id <= $2 /* safe work */ ORDER BY id LIMIT 1), $2) AS "work!""#,
         safe.now - SLACK,
@@ -172,7 +177,8 @@ pub async fn advance(conn: &mut PgConnection, old: DueMarks, safe: Reached) -> R
         old.work,
         old.slow,
         old.holds,
-        old.live_logs
+        old.live_logs,
+        old.task_commands
     )
     .fetch_one(conn)
     .await?;

@@ -3,6 +3,7 @@
 pub mod admission;
 pub mod artifacts;
 pub mod blobs;
+pub mod checkpoints;
 pub mod claims;
 pub mod clients;
 pub mod clock;
@@ -54,6 +55,7 @@ pub mod servers;
 pub mod session;
 pub mod session_check;
 pub mod settings;
+pub mod task_commands;
 pub mod tasks;
 #[cfg(feature = "test-util")]
 pub mod testing;

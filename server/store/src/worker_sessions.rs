@@ -16,6 +16,7 @@ use tenure_domain::session::{ENDED_KEPT, Identity, Start, Stated};
 use uuid::Uuid;
 
 pub use self::end::{Held, Shared, close, end, lock, lock_held, share};
+pub(crate) use self::inbox::lock_ids;
 pub use self::inbox::{Sent, command, read_inboxes};
 pub use self::pass::{
     Expiring, Glance, any_recent, count_live, glance, list_ended, list_expiring, list_strays, purge, tick_clock,

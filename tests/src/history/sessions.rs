@@ -176,7 +176,7 @@ impl From<Inbox> for Items {
                 Item::RunEnded((task_id, run_id.number()), state.to_string(), reason_resolved.to_string())
             }
             // No queue of the history assigns runs.
-            InboxEvent::Command { .. } | InboxEvent::Assigned { .. } => Item::Command,
+            InboxEvent::Command { .. } | InboxEvent::Assigned { .. } | InboxEvent::TaskCommand { .. } => Item::Command,
         };
         let items = inbox.items.into_iter().map(|answered| (answered.id, item(answered.what))).collect();
         Self { expires: inbox.expires.time().timestamp_millis(), items }

@@ -5,7 +5,7 @@ mod outcomes;
 
 use std::process::{Child, Command, Output, Stdio};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use tenure_tests::server::binary;
 
 use crate::rig::{Rig, finish, new_task, refusal, stderr, stdout, tenure};
@@ -166,6 +166,26 @@ async fn a_graph_from_a_file_runs_in_its_order() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_task_is_shown_with_the_beginning_of_its_checkpoint() {
+    let rig = Rig::start().await;
+    let task = created(&rig, &["--", "true"]).await;
+    rig.claim(QUEUE, 1).await;
+    let path = format!("{}/tasks/{task}/runs/0/checkpoint", tenure_tests::http::TENURE_API);
+    for (checkpoint, shown) in [
+        (json!({"done": 3, "of": 12}), r#"checkpoint     {"done":3,"of":12}  (run 0, "#.to_owned()),
+        (json!("x".repeat(10_000)), format!("checkpoint     \"{}…  (run 0, ", "x".repeat(399))),
+    ] {
+        let stored = rig.call("PUT", &path, Some(&json!({"checkpoint": checkpoint}))).await;
+        assert_eq!(stored.status, 200, "{}", stored.body);
+        let text = done(&rig, &["task", "show", &task]).await;
+        assert!(text.contains(&shown), "{text}");
+        let json = answer(&rig, &["task", "show", &task]).await;
+        assert_eq!((&json["checkpoint"]["runId"], &json["checkpoint"]["checkpoint"]), (&json!(0), &checkpoint));
+    }
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tasks_groups_and_queues_are_shown_and_changed() {
     let rig = Rig::start().await;
     let options = ["--name", "shown", "--priority", "high", "--retries", "1", "--deadline", "2h", "--", "make", "all"];
@@ -185,6 +205,7 @@ async fn tasks_groups_and_queues_are_shown_and_changed() {
         (&shown["status"]["taskId"], &shown["task"]["metadata"]["name"]),
         (&task.clone().into(), &"shown".into())
     );
+    assert!(!text.contains("checkpoint"), "{text}");
     let counts = "PENDING  CLAIMED  QUEUE\n1        0        command/line\n";
     assert_eq!(done(&rig, &["queue", "list"]).await, counts);
     assert_eq!(done(&rig, &["queue", "show", QUEUE]).await, counts);

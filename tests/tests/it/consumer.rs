@@ -1,4 +1,4 @@
-//! The consumer of the client library against a real server: rows M1 to M16, Q15 and Q16 of the behaviours to show; the others are unit
+//! The consumer of the client library against a real server: rows M1 to M17, Q15 and Q16 of the behaviours to show; the others are unit
 //! tests beside the code. Where a test is about leases they are as short as a busy machine allows, because what takes a lease takes that long.
 
 mod balance;
@@ -7,6 +7,7 @@ mod clocks;
 mod commands;
 mod logs;
 mod losses;
+mod machine;
 mod outcomes;
 mod way;
 

@@ -14,6 +14,7 @@ mod artifacts;
 mod authentication;
 mod bad_input;
 mod blobs;
+mod checkpoints;
 mod command_line;
 mod connections;
 mod consumer;

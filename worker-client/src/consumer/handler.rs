@@ -14,7 +14,8 @@ use tokio::sync::watch;
 
 use super::log::JobLog;
 use super::outcome::Outcome;
-use crate::{Claim, Client, ExceptionReason, Task};
+use super::progress::Progress;
+use crate::{Claim, Client, Error, ExceptionReason, Task};
 
 /// Does the jobs of a queue. `P` is what their payloads are.
 ///
@@ -60,18 +61,25 @@ pub struct Job<P = Value> {
 }
 
 /// What a job is made of but for its payload.
+#[derive(Clone)]
 pub(super) struct Given {
     pub task_id: TaskId,
     pub run_id: RunId,
     pub task: Task,
     pub client: Client,
     pub log: JobLog,
+    pub progress: Progress,
+    /// Whether the task was resolved before this run.
+    pub is_rerun: bool,
 }
 
 impl Given {
-    pub(super) fn of(claim: &Claim) -> Self {
-        let (task_id, run_id) = (claim.task_id(), claim.run_id());
-        Self { task_id, run_id, task: claim.task().clone(), client: claim.client().clone(), log: JobLog::default() }
+    /// `commanded` changes when the session, if there is one, hears of a command for the task.
+    pub(super) fn of(claim: &Claim, commanded: watch::Receiver<u64>, in_session: bool) -> Self {
+        let (task_id, run_id, client) = (claim.task_id(), claim.run_id(), claim.client().clone());
+        let progress = Progress::new(client.clone(), (task_id, run_id), commanded, in_session);
+        let (task, is_rerun) = (claim.task().clone(), claim.is_rerun());
+        Self { task_id, run_id, task, client, log: JobLog::default(), progress, is_rerun }
     }
 }
 
@@ -157,6 +165,62 @@ impl<P> Job<P> {
     #[must_use]
     pub fn log(&self) -> &JobLog {
         &self.given.log
+    }
+
+    /// Stores how far the task has come, in the place of what it had before: any JSON of up to 64 KiB. People see it as progress, and the
+    /// next run goes on from it if this one is lost or released. At most every few seconds: each is a write to the database.
+    ///
+    /// # Errors
+    /// The run is not ours any more (409 or 403), it is too large (400), or no usable answer came.
+    ///
+    /// ```no_run
+    /// # use tenure_client::consumer::Job;
+    /// # async fn example(job: &Job) -> Result<(), tenure_client::Error> {
+    /// job.checkpoint(&serde_json::json!({"done": 3, "of": 12})).await
+    /// # }
+    /// ```
+    pub async fn checkpoint(&self, checkpoint: &impl Serialize) -> Result<(), Error> {
+        self.given.progress.checkpoint(checkpoint).await
+    }
+
+    /// What a run of the task stored last, on whichever worker; none if nothing was stored.
+    ///
+    /// # Errors
+    /// It is not a `T`, or no usable answer came.
+    ///
+    /// ```no_run
+    /// # use tenure_client::consumer::Job;
+    /// #[derive(serde::Deserialize)]
+    /// struct Progress { done: u64 }
+    ///
+    /// # async fn example(job: &Job) -> Result<(), tenure_client::Error> {
+    /// let done = job.last_checkpoint::<Progress>().await?.map_or(0, |last| last.done);
+    /// # drop(done);
+    /// # Ok(()) }
+    /// ```
+    pub async fn last_checkpoint<T: DeserializeOwned>(&self) -> Result<Option<T>, Error> {
+        self.given.progress.last_checkpoint().await
+    }
+
+    pub(super) fn is_rerun(&self) -> bool {
+        self.given.is_rerun
+    }
+
+    pub(super) fn progress(&self) -> &Progress {
+        &self.given.progress
+    }
+
+    /// The same job with another way to store its checkpoint.
+    pub(super) fn with_progress(self, progress: Progress) -> Self {
+        Self { given: Given { progress, ..self.given }, ..self }
+    }
+
+    /// The same job, for a handler that begins anew within the run.
+    pub(super) fn duplicate(&self) -> Self
+    where
+        P: Clone,
+    {
+        Self { payload: self.payload.clone(), given: self.given.clone() }
     }
 }
 

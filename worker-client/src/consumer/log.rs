@@ -179,7 +179,7 @@ pub(super) struct Outgoing {
 
 impl Outgoing {
     pub(super) fn of(given: &Given) -> Self {
-        let Given { task_id, run_id, task, client, log } = given;
+        let Given { task_id, run_id, task, client, log, .. } = given;
         let live = live_log::Sender::new(client, *task_id, *run_id, task.expires, Arc::new(log.clone()));
         let (client, log) = (client.clone(), log.clone());
         Self { log, live, client, task_id: *task_id, run_id: *run_id, expires: task.expires }

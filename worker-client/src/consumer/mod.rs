@@ -34,6 +34,8 @@
 //!   second, with or without a session. Where the server cannot say so, that is noticed at the next renewal.
 //! - **Every outcome is reported** until it is answered or the lease is over. Those of short jobs share requests.
 //! - **A log** ([`Job::log`]) can be followed while the handler works, and is an artifact before the job is reported.
+//! - **A checkpoint** ([`Job::checkpoint`]) shows how far a job has come, and is where the next run goes on ([`Job::last_checkpoint`]).
+//! - **A state machine** around the handler, if that is wanted: [`statemachine`].
 //! - **A shutdown** asks all handlers to stop and waits for them, however long they take; then the session is closed.
 //! - **Commands** from operators arrive by the session's inbox: freeze, unfreeze, balance, stop a task, shut down.
 //! - **Balance**, if it has a [`balancer`]: long tasks move from workers that have many to those that have few.
@@ -53,9 +55,11 @@ mod keep;
 mod log;
 mod offers;
 mod outcome;
+mod progress;
 mod report;
 mod session;
 mod shared;
+pub mod statemachine;
 mod status;
 mod watch;
 

@@ -234,6 +234,13 @@ impl Member<'_> {
                     (WorkerCommand::Balance, _) => self.shared.balance.notify_one(),
                 }
             }
+            // What it is, the job reads for itself: this may be the first or the second time that it hears of it.
+            Some(InboxEvent::TaskCommand { task_id, run_id, command, .. }) => {
+                tracing::info!(%command, task.id = %task_id, run.id = %run_id, "command for a task received");
+                if let Some(job) = self.shared.find(task_id, run_id) {
+                    job.commanded.send_modify(|times| *times += 1);
+                }
+            }
             Some(InboxEvent::Assigned { task_id, run_id, .. }) => {
                 self.shared.give(Offer { task_id, run_id });
             }

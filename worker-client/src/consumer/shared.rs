@@ -106,6 +106,8 @@ pub(super) struct Control {
     pub stopped: OnceLock<Timestamp>,
     /// The handler has ended.
     pub reporting: AtomicBool,
+    /// How often the session heard of a command for its task.
+    pub commanded: watch::Sender<u64>,
     stop: watch::Sender<Option<StopReason>>,
     hold: watch::Sender<Hold>,
     client: Client,
@@ -166,6 +168,7 @@ impl Shared {
             started: self.settings.client.now(),
             stopped: OnceLock::new(),
             reporting: AtomicBool::new(false),
+            commanded: watch::Sender::new(0),
             stop: watch::Sender::new(None),
             hold: watch::Sender::new(Hold::Ours),
             client: self.settings.client.clone(),
@@ -302,6 +305,7 @@ mod tests {
             started: client.now(),
             stopped: OnceLock::new(),
             reporting: AtomicBool::new(false),
+            commanded: watch::Sender::new(0),
             stop: watch::Sender::new(None),
             hold: watch::Sender::new(Hold::Ours),
             client,

@@ -32,6 +32,7 @@ pub mod replication;
 pub mod servers;
 pub mod sessions;
 pub mod slow;
+pub mod task_commands;
 pub mod watched;
 pub mod workers;
 

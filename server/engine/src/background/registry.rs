@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::{
     PassReport, accept, admission, artifacts, blobs, claims, clocks, counters, deadlines, dependencies, events, expiry,
     facts, groups, holds, idempotency, live_logs, low_water_marks, messages, pauses, purge_cache, refile,
-    registrations, removals, replication, servers, sessions, slow, workers,
+    registrations, removals, replication, servers, sessions, slow, task_commands, workers,
 };
 use crate::engine::Engine;
 
@@ -115,6 +115,7 @@ pub static PASSES: &[Pass] = passes! {
     "artifacts", PURGING, Waits, artifacts::pass;
     "expiry", PURGING, Waits, expiry::pass;
     "idempotency", PURGING, Waits, idempotency::pass;
+    "task_commands", PURGING, Waits, task_commands::pass;
     "purge_cache", PURGING, Waits, purge_cache::pass;
     "workers", PURGING, Waits, workers::purge;
     "removals", Pace::Due, Waits, removals::pass;

@@ -3,6 +3,7 @@
 
 pub mod change_priority;
 pub mod change_task;
+pub mod checkpoint;
 pub mod claim_task;
 pub mod claim_work;
 pub mod clients;
@@ -22,6 +23,7 @@ pub mod roles;
 pub mod sessions;
 pub mod status;
 pub mod submit;
+pub mod task_command;
 pub mod task_group;
 pub mod wait;
 pub mod why;

@@ -10,10 +10,12 @@ use sqlx::PgPool;
 use super::OpError;
 use super::claim_work::{self, claim_work};
 use super::report::{ReportRun, RunReport, send_away};
+use super::task_command;
 use crate::batch::Batcher;
 use crate::batch::delivery::Requeue;
 use crate::batch::wait_list::{Answer, WaitList};
 use crate::notifiers::Notifiers;
+use tenure_domain::policy::ending::Ending;
 use tenure_domain::task::Task;
 use tenure_domain::work::{Holder, LEAVING, Reported};
 use tenure_store::queues::Queues;
@@ -58,8 +60,14 @@ pub async fn work(ways: &Ways<'_>, results: &[Reported], claim: &claim_work::Req
         let worker = Gone { queue, worker_group: group.clone(), worker_id: id.clone() };
         send_away(pool, notifiers, worker).await?;
     }
-    let reports = join_all(results.iter().cloned().map(|Reported { task, run, ending, result, start }| {
-        report.submit(RunReport { task, run, ending, result, start, holder: Some(Arc::clone(&holder)) })
+    let reports = join_all(results.iter().cloned().map(async |Reported { task, run, ending, result, start }| {
+        let is_delayed = ending == Ending::Released && start.is_some();
+        let holder = Some(Arc::clone(&holder));
+        let ended = report.submit(RunReport { task, run, ending, result, start, holder }).await?;
+        if is_delayed {
+            task_command::end_delay(pool, notifiers, task).await?;
+        }
+        Ok(ended)
     }));
     let claims = async {
         if claim.tasks > 0 {

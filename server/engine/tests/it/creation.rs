@@ -401,7 +401,7 @@ async fn a_rerun_forgets_losses_and_does_not_count_runs_that_ended_for_nothing()
 }
 
 #[tokio::test]
-async fn options_and_results_are_purged_with_their_task() {
+async fn options_results_checkpoints_and_commands_are_purged_with_their_task() {
     let (database, queue) = start().await;
     let soon = tenure_api::dates::Timestamp::new(tenure_engine::clock::real_now() + TimeDelta::minutes(90));
     let gone = new_task(QUEUE, &json!({"expires": soon, "extra": {"tenure": {"completeTime": 5}}}));
@@ -413,10 +413,21 @@ async fn options_and_results_are_purged_with_their_task() {
     }
     let result = "INSERT INTO results SELECT seq, 0, '1' FROM tasks";
     sqlx::query(result).execute(database.pool()).await.unwrap();
+    let checkpoint = "INSERT INTO checkpoints SELECT seq, 0, '1', (SELECT now FROM db_now) FROM tasks";
+    sqlx::query(checkpoint).execute(database.pool()).await.unwrap();
+    let command = "INSERT INTO task_commands SELECT seq, seq, 1, NULL, (SELECT now FROM db_now), 'c' FROM tasks";
+    sqlx::query(command).execute(database.pool()).await.unwrap();
     sqlx::query("UPDATE clock SET clock_offset = interval '91 minutes'").execute(database.pool()).await.unwrap();
     run_all_due(&queue.engine).await.unwrap();
     run_all_due(&queue.engine).await.unwrap();
-    let left = "SELECT (SELECT count(*) FROM tasks) * 100 + (SELECT count(*) FROM task_options) * 10 + (SELECT count(*) FROM results)";
-    assert_eq!(number(database.pool(), left).await, 111);
+    for left in [
+        "SELECT count(*) FROM tasks",
+        "SELECT count(*) FROM task_options",
+        "SELECT count(*) FROM results",
+        "SELECT count(*) FROM checkpoints",
+        "SELECT count(*) FROM task_commands",
+    ] {
+        assert_eq!(number(database.pool(), left).await, 1, "{left}");
+    }
     finish(database, queue).await;
 }

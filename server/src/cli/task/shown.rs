@@ -8,6 +8,9 @@ use tenure_domain::verdict::{Report, verdict};
 use crate::cli::http::{CommandError, Server, entries, field};
 use crate::cli::print::table;
 
+/// What is shown of a checkpoint, which may have 64 KiB.
+const CHECKPOINT_CHARS: usize = 400;
+
 /// The verdict on a task, by its status in an answer and the result of its last run, which may be null.
 pub fn verdict_of(server: &Server, answer: &Value, result: &Value) -> Option<String> {
     let status: Status = serde_json::from_value(answer["status"].clone()).ok()?;
@@ -32,6 +35,12 @@ pub async fn read(server: &Server, task: TaskId) -> Result<Value, CommandError> 
         Err(error) if missing(&error) => {}
         Err(error) => return Err(refused(error)),
     }
+    match client.get_checkpoint::<Value>(task).await {
+        Ok(Some(found)) => answer["checkpoint"] = json!(found),
+        Ok(None) => {}
+        Err(error) if missing(&error) => {}
+        Err(error) => return Err(refused(error)),
+    }
     match client.list_artifacts(task, None).await {
         Ok(artifacts) => {
             let entry = |artifact: &tenure_client::Artifact| {
@@ -44,6 +53,17 @@ pub async fn read(server: &Server, task: TaskId) -> Result<Value, CommandError> 
         Err(error) => return Err(refused(error)),
     }
     Ok(answer)
+}
+
+/// The beginning of the checkpoint, and since when it is that.
+fn checkpoint(answer: &Value) -> Option<String> {
+    let text = answer.pointer("/checkpoint/checkpoint")?.to_string();
+    let mut shown: String = text.chars().take(CHECKPOINT_CHARS).collect();
+    if shown.len() < text.len() {
+        shown.push('…');
+    }
+    let (run, updated) = (field(answer, "/checkpoint/runId"), field(answer, "/checkpoint/updated"));
+    Some(format!("{shown}  (run {run}, {updated})"))
 }
 
 /// What [`read`] has found, for people.
@@ -67,7 +87,8 @@ pub fn details(server: &Server, answer: &Value) -> String {
         ("after", if dependencies.is_empty() { "-".to_owned() } else { dependencies.join(" ") }),
         ("payload", field(answer, "/task/payload")),
     ];
-    let text: String = rows.iter().map(|(name, value)| format!("{name:13}  {value}\n")).collect();
+    let checkpoint = checkpoint(answer).map(|text| ("checkpoint", text));
+    let text: String = rows.iter().chain(&checkpoint).map(|(name, value)| format!("{name:13}  {value}\n")).collect();
     let run = |run: &Value| {
         [
             field(run, "/runId"),

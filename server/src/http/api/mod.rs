@@ -5,6 +5,7 @@ pub mod artifacts;
 pub mod change_task;
 pub mod change_task_group_priority;
 pub mod change_task_priority;
+pub mod checkpoint;
 pub mod claim_task;
 pub mod claim_work;
 pub mod clients;

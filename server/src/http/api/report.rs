@@ -22,6 +22,7 @@ use tenure_domain::lifecycle::Report;
 use tenure_domain::policy::ending::Ending;
 use tenure_domain::policy::report::{self as rules, TaskResult};
 use tenure_engine::ops::report::{RunReport, stop_waiting};
+use tenure_engine::ops::task_command::end_delay;
 
 /// What old workers send with reportCompleted.
 #[derive(Deserialize)]
@@ -167,7 +168,12 @@ async fn exception(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
 async fn release(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     call.authorize_by_path()?;
     let start = rules::release(&call.json_or_default::<ReleaseRequest>()?)?;
-    submit(app, call, |member| RunReport { ending: Ending::Released, start, ..member }).await
+    let task = call.task_id()?;
+    let released = submit(app.clone(), call, |member| RunReport { ending: Ending::Released, start, ..member }).await?;
+    if start.is_some() {
+        end_delay(&app.engine.pool, &app.engine.notifiers, task).await?;
+    }
+    Ok(released)
 }
 
 async fn submit(

@@ -22,6 +22,7 @@ use tenure_domain::scopes::Expression;
 use tenure_domain::verdict::{Report, verdict};
 use tenure_engine::ops::create_artifact::RunRef;
 use tenure_engine::ops::why as ops;
+use tenure_store::checkpoints::{self, Stored};
 use tenure_store::page;
 use tenure_store::why::{self as why_store, Ends};
 use tenure_store::{clock, tasks};
@@ -41,6 +42,7 @@ pub(super) async fn task(app: App, visit: Arc<Visit>) -> Result<Page, PageError>
     let stored = if may_read { tasks::find_definition(&mut conn, id.uuid()).await? } else { None };
     let definition = stored.map(|stored| shown_definition(stored, task.priority));
     let ends = why_store::find_ends(&mut conn, id).await?;
+    let checkpoint = checkpoints::find(&mut conn, id.uuid()).await?;
     drop(conn);
     let mut conn = page::begin(&app.engine.pool).await?;
     // One more than is shown, to see whether there are more.
@@ -67,6 +69,7 @@ pub(super) async fn task(app: App, visit: Arc<Visit>) -> Result<Page, PageError>
             (edges(&visit, id, &around))
             (runs(&visit, &status, &ends, now))
             @if let Some(listed) = &listed { (artifacts_section(&visit, listed, now)) }
+            @if let Some(checkpoint) = &checkpoint { (checkpoint_section(&visit, &status, checkpoint, now)) }
             (result_section(&visit, &status, &ends))
         } @else {
             (section("Status", &html! {}, &html! { div.note { (layout::denied(&visit, &of_status)) } }))
@@ -141,6 +144,16 @@ fn result_section(visit: &Visit, status: &Status, ends: &Ends) -> Markup {
         return section("Result", &note, &html! { div.note { (layout::denied(visit, &required)) } });
     }
     section("Result", &note, &html! { pre.json { (text::pretty(result)) } })
+}
+
+/// How far the task has come, for those who may see its result.
+fn checkpoint_section(visit: &Visit, status: &Status, stored: &Stored, now: DateTime<Utc>) -> Markup {
+    let required = Expression::from(format!("tenure:get-result:{}", status.task_queue_id));
+    let note = html! { "of run " (stored.run) ", " (layout::time(stored.updated, now)) };
+    if !visit.may(required.clone()) {
+        return section("Checkpoint", &note, &html! { div.note { (layout::denied(visit, &required)) } });
+    }
+    section("Checkpoint", &note, &html! { pre.json { (text::pretty(&stored.checkpoint)) } })
 }
 
 fn run_cells(visit: &Visit, run: &Run, ended_by: Option<EndedBy>, now: DateTime<Utc>) -> Cells {

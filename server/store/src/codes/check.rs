@@ -5,7 +5,7 @@ use std::fmt::Debug;
 
 use tenure_api::states::{
     DelayedBy, Delivery, EndedBy, Priority, ReasonCreated, ReasonResolved, RunState, SessionEnd, StorageType,
-    TaskState, WorkerCommand,
+    TaskCommand, TaskState, WorkerCommand,
 };
 
 use super::lexer::{Token, tokens};
@@ -35,7 +35,7 @@ pub(super) const COLUMNS: [(&str, &[&str]); 11] = [
     ("refile_stage", &["Stage"]),
     ("ended_by", &["EndedBy"]),
     ("end_reason", &["SessionEnd"]),
-    ("command", &["WorkerCommand"]),
+    ("command", &["WorkerCommand", "TaskCommand"]),
 ];
 pub(super) const COMPARISONS: [&str; 6] = ["=", "<>", "<", ">", "<=", ">="];
 
@@ -92,6 +92,7 @@ pub(super) fn words(name: &str) -> Vec<(String, i64)> {
         "EndedBy" => variants(EndedBy::from_code),
         "SessionEnd" => variants(SessionEnd::from_code),
         "WorkerCommand" => variants(WorkerCommand::from_code),
+        "TaskCommand" => variants(TaskCommand::from_code),
         "Item" => variants(Item::from_code),
         "Hold" => variants(Hold::from_code),
         "Traits" => traits(),

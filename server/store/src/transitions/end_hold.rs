@@ -1,18 +1,23 @@
 //! Pending and held to pending and ready: what held the runs has ended.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 use tenure_domain::events::note::{Note, ReadyRun};
 use tenure_domain::policy::counts::{Counted, Open, change};
 use tenure_domain::policy::hold::Hold;
+use uuid::Uuid;
 
 #[cfg(feature = "test-util")]
 use crate::breakage::{self, Breakage};
 use crate::decode::Row;
 use crate::queues;
 use crate::session::plan_as_hot;
+
+/// A command that was given so long before a run was claimed may have been committed after its worker looked for one.
+const UNSEEN: Duration = Duration::from_secs(60);
 
 /// Ends the delays that are over, up to `limit`; none is over before `from`. Each run takes a new place, as if it had come now,
 /// and a note for each queue says so to readers of events. Answers the queues, and how many runs of each are ready now.
@@ -30,7 +35,8 @@ pub async fn end_holds(
         perhaps_prolong_one(transaction).await?;
         perhaps_hurry_one(transaction).await?;
     }
-    let rows = sqlx::query!(
+    let rows = sqlx::query_as!(
+        Ended,
         r#"-- end_holds
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
         -- The lock comes before the new place is taken: see the safe position in low_water_marks.rs.
@@ -56,6 +62,56 @@ pub async fn end_holds(
     )
     .fetch_all(&mut *transaction)
     .await?;
+    note(transaction, rows).await
+}
+
+/// Ends the delay of a run before which another one was released, if a command for the task came since that one was claimed, or shortly
+/// before: its worker may not have seen it. The queue, if there was such a delay. The caller has locked the task.
+pub async fn end_commanded_delay(transaction: &mut PgConnection, task: Uuid) -> Result<Option<i32>, sqlx::Error> {
+    let rows = sqlx::query_as!(
+        Ended,
+        r#"-- end_commanded_delay
+        WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
+        due AS MATERIALIZED (
+            SELECT p.seq, p.key_id IS NOT NULL AS waits FROM tasks t
+            JOIN pending p ON p.seq = t.seq
+            JOIN runs x ON x.seq = p.seq AND x.run = p.run - 1 /* run */
+            JOIN task_commands k ON k.seq = p.seq
+            WHERE t.id = $1 AND p.hold IS NOT DISTINCT FROM 1 /* Hold::Delay */ AND p.deadline > (SELECT now FROM db_now)
+              AND x.ended_by = 3 /* EndedBy::Released */ AND k.sent >= x.started - make_interval(secs => $2 /* unseen */)
+            FOR UPDATE OF p
+        ),
+        placed AS MATERIALIZED (SELECT seq, waits, nextval('pending_ord') AS ord FROM due),
+        ended AS (
+            UPDATE pending p SET hold = CASE WHEN placed.waits THEN 2 /* Hold::Waiting */ END, held_until = NULL,
+                reserved_until = CASE WHEN placed.waits THEN p.reserved_until END,
+                hidden_until = CASE WHEN placed.waits THEN p.hidden_until END, ord = placed.ord
+            FROM placed WHERE p.seq = placed.seq
+            RETURNING p.id, p.run, p.queue, p.priority, placed.waits
+        )
+        SELECT e.id, e.run, e.queue, e.priority, e.waits AS "waits!", q.name FROM ended e JOIN task_queues q ON q.id = e.queue"#,
+        task,
+        UNSEEN.as_secs_f64()
+    )
+    .fetch_all(&mut *transaction)
+    .await?;
+    Ok(note(transaction, rows).await?.into_keys().next())
+}
+
+/// A run whose delay has ended.
+struct Ended {
+    id: Uuid,
+    run: i16,
+    queue: i32,
+    priority: i16,
+    /// Whether it waits for admission now.
+    waits: bool,
+    /// Of its queue.
+    name: String,
+}
+
+/// Writes the counts and the notes of runs whose delays have ended; how many there are in each queue.
+async fn note(transaction: &mut PgConnection, rows: Vec<Ended>) -> Result<BTreeMap<i32, usize>, sqlx::Error> {
     let mut ended: BTreeMap<(i32, bool), (String, Vec<ReadyRun>)> = BTreeMap::new();
     for row in rows {
         let columns = Row { table: "pending", task: row.id };

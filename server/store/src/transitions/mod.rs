@@ -12,7 +12,7 @@
 //! | end | running → resolved, or → pending as the next run | [`end`](mod@end) | `resolve_run`, `resolve_run_for_good` (hot) | `ops::report`, `ops::worker_removed`, `ops::sessions`, `background::claims`, `batch::delivery` |
 //! | end open | unscheduled, pending, running → resolved, as an exception | [`end_open`] | `end_open` | `ops::change_task` and `ops::task_group` (cancel), `store::deadlines` |
 //! | schedule | unscheduled → pending | [`schedule`] | `schedule_tasks` | `ops::change_task`, `store::dependency_work` |
-//! | end hold | pending and held → pending and ready | [`end_hold`] | `end_holds` | `background::holds` |
+//! | end hold | pending and held → pending and ready | [`end_hold`] | `end_holds`, `end_commanded_delay` | `background::holds`, `ops::task_command` |
 //! | restamp | pending, running → the same, with the traits of another policy | [`restamp`] | `restamp_runs` | `store::refile` |
 //! | rerun | resolved, unscheduled → pending, as a new run | [`rerun`] | `rerun_task` | `ops::change_task` |
 //! | reprioritise | unscheduled, pending, running → the same, with another priority | [`reprioritise`] | `change_priority` | `ops::change_priority` |
@@ -25,8 +25,8 @@
 //!   lock, ends many at once, and decides by [`Ending`](tenure_domain::policy::ending::Ending) whether another run follows.
 //!   `end_open` ends a task wherever it is, and nothing follows; its caller has locked the tasks, because a pending run
 //!   and an unscheduled task have no claim that could be found and skipped.
-//! - **A run becomes claimable** in five: `create_task` and `schedule_tasks` make the first run, `resolve_run` the next
-//!   one, `rerun_task` one after the last; `end_holds` lets go of one that was made held. Only the next run after an
+//! - **A run becomes claimable** in six: `create_task` and `schedule_tasks` make the first run, `resolve_run` the next
+//!   one, `rerun_task` one after the last; `end_holds` and `end_commanded_delay` let go of one that was made held. Only the next run after an
 //!   undelivered claim keeps its place in the queue.
 //! - **A resolved task is open again** in one: `rerun_task`.
 //! - **A run is claimed** in two: `claim_work` picks among what is pending and leaves `tasks` alone; `claim_task` takes

@@ -159,6 +159,8 @@ async fn purge(transaction: &mut PgConnection, ids: &[Uuid], seqs: &[i64]) -> Re
         history AS (DELETE FROM runs r WHERE r.seq = ANY($2)),
         returned AS (DELETE FROM results r WHERE r.seq = ANY($2)),
         options AS (DELETE FROM task_options o WHERE o.seq = ANY($2)),
+        progress AS (DELETE FROM checkpoints k WHERE k.seq = ANY($2)),
+        commands AS (DELETE FROM task_commands x WHERE x.seq = ANY($2)),
         definitions AS (DELETE FROM task_definitions d WHERE d.seq = ANY($2)),
         deleted AS (DELETE FROM tasks t WHERE t.id = ANY($1) RETURNING t.id)
         SELECT count(*) AS "n!" FROM deleted"#,

@@ -16,6 +16,7 @@ use uuid::Uuid;
 use crate::advisory;
 use crate::codes::Item;
 use crate::decode::{Row, Undecodable};
+use crate::task_commands::read_command;
 
 /// What came of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,6 +76,9 @@ struct ItemRow {
     assigned: bool,
     priority: Option<i16>,
     accept_by: Option<DateTime<Utc>>,
+    task_command_id: Option<i64>,
+    task_command: Option<i16>,
+    wanted_until: Option<DateTime<Utc>>,
 }
 
 impl ItemRow {
@@ -107,6 +111,21 @@ impl ItemRow {
                     run_id: columns.run(run)?,
                     priority: columns.priority(priority)?,
                     accept_by: self.accept_by.map(Timestamp::new),
+                }
+            }
+            Item::TaskCommand => {
+                // One that was carried out, or has become too old, is none any more.
+                let (Some(id), Some(run), Some(command_id), Some(code)) =
+                    (self.task, self.run, self.task_command_id, self.task_command)
+                else {
+                    return Ok(None);
+                };
+                InboxEvent::TaskCommand {
+                    task_id: columns.slug("seq", id)?,
+                    run_id: columns.run(run)?,
+                    command_id,
+                    command: read_command(id, code)?,
+                    until: self.wanted_until.map(Timestamp::new),
                 }
             }
             Item::Command => {
@@ -145,7 +164,8 @@ async fn read(conn: &mut PgConnection, readers: &[(i64, i64)]) -> Result<Vec<Ite
         r#"-- read_inboxes
         SELECT r.epoch AS "epoch!", i.id AS "id?", i.kind AS "kind!", i.run AS "run?", i.command AS "command?",
                COALESCE(i.task, d.id) AS task, x.state AS "state?", x.reason_resolved AS "reason?", x.ended_by AS "ended_by?",
-               p.seq IS NOT NULL AS "assigned!", p.priority AS "priority?", p.held_until AS accept_by
+               p.seq IS NOT NULL AS "assigned!", p.priority AS "priority?", p.held_until AS accept_by,
+               k.id AS "task_command_id?", k.command AS "task_command?", k.wanted_until
         FROM unnest($1::bigint[] /* epochs */, $2::bigint[] /* after */) AS r(epoch, after)
         CROSS JOIN LATERAL (
             SELECT i.id, i.kind, i.seq, i.run, i.command, i.task FROM session_inbox i
@@ -160,6 +180,10 @@ async fn read(conn: &mut PgConnection, readers: &[(i64, i64)]) -> Result<Vec<Ite
             SELECT p.seq, p.priority, p.held_until FROM pending p
             WHERE p.seq = i.seq AND p.run = i.run AND p.session = r.epoch AND p.hold IS NOT DISTINCT FROM 3 /* Hold::Assigned */ LIMIT 1
         ) p ON true
+        LEFT JOIN LATERAL (
+            SELECT k.id, k.command, k.wanted_until FROM task_commands k
+            WHERE k.seq = i.seq AND i.kind = 5 /* Item::TaskCommand */ LIMIT 1
+        ) k ON true
         ORDER BY r.epoch, i.id"#,
         &epochs,
         &afters,
@@ -187,7 +211,7 @@ async fn give_ids(conn: &mut PgConnection, epochs: &[i64]) -> Result<(), sqlx::E
 }
 
 /// Until the transaction ends no other gives ids to items of these sessions.
-async fn lock_ids(transaction: &mut PgConnection, epochs: &[i64]) -> Result<(), sqlx::Error> {
+pub(crate) async fn lock_ids(transaction: &mut PgConnection, epochs: &[i64]) -> Result<(), sqlx::Error> {
     sqlx::query!(
         r#"-- lock_inboxes
         SELECT pg_advisory_xact_lock($2, e.hash) AS "locked: ()"

@@ -87,6 +87,27 @@ async fn a_task_is_shown_with_its_verdict_its_artifacts_and_the_tasks_around_it(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_task_is_shown_with_its_checkpoint_to_those_who_may_see_its_result() {
+    let rig = Rig::start().await;
+    let task = create(&rig, |_| {}).await;
+    let claim = rig.claim(QUEUE, 1).await.remove(0);
+    let page = format!("/task/{task}");
+    let root = log_in(&rig, &rig.root).await;
+    hides(&get(&rig, &page, Some(&root)).await, &["Checkpoint"]);
+    let path = format!("{TENURE_API}/tasks/{task}/runs/0/checkpoint");
+    let body = json!({"checkpoint": {"frames": 4_711, "note": HOSTILE}});
+    let stored = call(&mut rig.client(), &credentials_of(&claim), "PUT", &path, Some(&body)).await;
+    assert_eq!(stored.status, 200, "{}", stored.body);
+    let shown = get(&rig, &page, Some(&root)).await;
+    shows(&shown, &["Checkpoint", "of run 0", "4711"]);
+    hides(&shown, &["<script", "<img"]);
+    let anonymous = get(&rig, &page, None).await;
+    shows(&anonymous, &["Checkpoint", &format!("tenure:get-result:{QUEUE}")]);
+    hides(&anonymous, &["4711"]);
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_tasks_around_a_task_are_bounded() {
     let rig = Rig::start().await;
     let first = create(&rig, |_| {}).await;

@@ -88,6 +88,9 @@ const PURGED: &str = "
     INSERT INTO idempotency_keys SELECT 'gone', n::text, 'd', gen_random_uuid(), '{}', at FROM gone;
     DELETE FROM idempotency_keys WHERE client_id = 'gone';
     INSERT INTO idempotency_keys SELECT 'kept', n::text, 'd', gen_random_uuid(), '{}', now() FROM gone;
+    INSERT INTO task_commands SELECT -n, n, 1, NULL, at, 'c' FROM gone;
+    DELETE FROM task_commands;
+    INSERT INTO task_commands SELECT seq, seq, 1, NULL, now(), 'c' FROM made WHERE place = 'claimed' AND n % 10 = 0;
     INSERT INTO purge_requests SELECT 'gone/' || n, 'c', at FROM gone;
     DELETE FROM purge_requests WHERE purge_before < now() - interval '1 year';
     INSERT INTO purge_requests SELECT 'kept/' || n, 'c', now() FROM gone;

@@ -8,7 +8,7 @@ use tenure_api::errors::ErrorCode::{
 use crate::endpoints::row::{Entry, State, operation, refused, succeeds, with};
 
 pub fn entries() -> Vec<Entry> {
-    [claiming(), reporting()].concat()
+    [claiming(), reporting(), vec![progressing(), commanding()]].concat()
 }
 
 /// The same with the session of the state.
@@ -77,6 +77,64 @@ fn claiming() -> Vec<Entry> {
             .row(refused(RequestConflict, "the run has ended").on(State::Completed))
             .row(refused(RequestConflict, "the deadline has passed").on(State::Overdue)),
     ]
+}
+
+fn progressing() -> Entry {
+    let entry = operation("putCheckpoint", State::Claimed)
+        .takes(json!({"checkpoint": {"done": 3, "of": 12}}))
+        .row(succeeds("a null").on(State::Claimed).body(json!({"checkpoint": null})))
+        .row(
+            succeeds("a command that is not there any more")
+                .on(State::Claimed)
+                .body(json!({"checkpoint": 1, "commandId": 1})),
+        )
+        .row(refused(ResourceNotFound, "the task does not exist"))
+        .row(refused(ResourceNotFound, "the run does not exist").on(State::Claimed).with("runId", "1"))
+        .row(refused(RequestConflict, "the run is pending").on(State::Pending))
+        .row(refused(RequestConflict, "the run has ended").on(State::Completed));
+    let schema = [
+        ("no checkpoint", json!({})),
+        ("the id of a command as text", json!({"checkpoint": 1, "commandId": "1"})),
+        ("an unknown field", json!({"checkpoint": 1, "unheard": 1})),
+    ];
+    let rules = [
+        ("a checkpoint that is too large", json!({"checkpoint": "x".repeat(65_535)})),
+        ("an id that is none of a command", json!({"checkpoint": 1, "commandId": 0})),
+    ];
+    let of_schema = schema.map(|(case, body)| refused(InputValidationError, case).on(State::Claimed).body(body));
+    let of_rules = rules.map(|(case, body)| refused(InputError, case).on(State::Claimed).body(body));
+    of_schema.into_iter().chain(of_rules).fold(entry, Entry::row)
+}
+
+fn commanding() -> Entry {
+    let entry = operation("putTaskCommand", State::Claimed)
+        .takes(json!({"command": "pause"}))
+        .gives("/taskId", "<taskId>")
+        .gives("/command", "pause")
+        .row(succeeds("a task that waits for a worker").on(State::Pending).gives("/command", "pause"))
+        .row(succeeds("a task that waits for others").on(State::Unscheduled).gives("/command", "pause"))
+        .row(
+            succeeds("`sleep`")
+                .on(State::Claimed)
+                .body(json!({"command": "sleep", "until": "2030-01-01T00:00:00.000Z"}))
+                .gives("/until", "2030-01-01T00:00:00.000Z"),
+        )
+        .row(refused(ResourceNotFound, "the task does not exist"))
+        .row(refused(RequestConflict, "the task is resolved").on(State::Completed));
+    let schema = [
+        ("no command", json!({})),
+        ("an unknown command", json!({"command": "freeze"})),
+        ("a command as a number", json!({"command": 1})),
+        ("a date that is none", json!({"command": "sleep", "until": "soon"})),
+        ("a null", json!({"command": "run", "until": null})),
+    ];
+    let rules = [
+        ("no end of the sleep", json!({"command": "sleep"})),
+        ("an end of what is no sleep", json!({"command": "run", "until": "2030-01-01T00:00:00.000Z"})),
+    ];
+    let of_schema = schema.map(|(case, body)| refused(InputValidationError, case).on(State::Claimed).body(body));
+    let of_rules = rules.map(|(case, body)| refused(InputError, case).on(State::Claimed).body(body));
+    of_schema.into_iter().chain(of_rules).fold(entry, Entry::row)
 }
 
 fn reporting() -> Vec<Entry> {

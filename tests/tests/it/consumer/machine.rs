@@ -1,0 +1,268 @@
+//! Row M17: tasks with a state machine, whose state goes with them from worker to worker.
+
+use std::time::Duration;
+
+use chrono::{DateTime, SecondsFormat, TimeDelta, Utc};
+use serde_json::{Value, json};
+use tenure_api::ids::SlugId;
+use tenure_client::consumer::statemachine::Machine;
+use tenure_client::consumer::{Job, Outcome, Stop, StopReason};
+use tenure_tests::http::TENURE_API;
+use tokio::time::Instant;
+
+use super::{Note, Notes, Office, Pen, Running, TTL};
+use crate::rig::eventually;
+
+/// The shortest lease that a policy may have.
+const SHORT_LEASE: u64 = 10;
+/// Ten times the second within which a session hears of a command.
+const HEARD_WITHIN: Duration = Duration::from_secs(10);
+
+impl Office {
+    async fn command(&self, task: SlugId, body: Value) {
+        let answer = self.rig.call("PUT", &format!("{TENURE_API}/tasks/{task}/command"), Some(&body)).await;
+        assert_eq!(answer.status, 200, "{}", answer.body);
+    }
+
+    /// What a machine has stored, once its state has this name and all commands were carried out.
+    async fn is(&self, task: SlugId, state: &str) -> Value {
+        eventually(&format!("{task} is {state}"), async || {
+            let waits = self.rig.call("GET", &format!("{TENURE_API}/tasks/{task}/command"), None).await.status;
+            let stored = self.rig.call("GET", &format!("{TENURE_API}/tasks/{task}/checkpoint"), None).await.body;
+            let is = stored["checkpoint"]["machine"]["state"]["name"] == state;
+            (waits == 404 && is).then(|| stored["checkpoint"].clone())
+        })
+        .await
+    }
+
+    /// Waits until the last run of a task is this one, and pending.
+    async fn waits(&self, task: SlugId, run: usize) {
+        eventually(&format!("run {run} of {task} is pending"), async || {
+            let status = self.rig.status(task).await;
+            let runs = status["runs"].as_array().unwrap().len();
+            (status["state"] == "pending" && runs == run + 1).then_some(())
+        })
+        .await;
+    }
+
+    async fn result(&self, task: SlugId) -> Value {
+        self.rig.call("GET", &format!("{TENURE_API}/tasks/{task}/result"), None).await.body["result"].clone()
+    }
+}
+
+fn date(value: &Value) -> DateTime<Utc> {
+    value.as_str().unwrap_or_else(|| panic!("{value} is no date")).parse().unwrap()
+}
+
+/// Works until it is stopped, and gives the run back.
+async fn until_stopped(pen: Pen, job: Job, stop: Stop) -> Outcome {
+    pen.note(job.task_id(), Note::Began);
+    stop.requested().await;
+    pen.note(job.task_id(), Note::Stopped(stop.reason().unwrap()));
+    Outcome::Release { after: None }
+}
+
+/// Sleeps after its first step, and completes with what it finds after that.
+async fn two_steps(name: &'static str, job: Job) -> Outcome {
+    match job.last_checkpoint::<Value>().await.unwrap() {
+        None => {
+            job.checkpoint(&json!({"by": name})).await.unwrap();
+            Outcome::Release { after: Some(Duration::from_secs(5)) }
+        }
+        Some(found) => Outcome::completed(json!({"found": found, "by": name})),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn m17_a_sleeping_task_comes_back_after_its_time_on_another_worker_with_its_state() {
+    let office = Office::open().await;
+    let machine = |name| Machine::new(move |job: Job, _stop: Stop| two_steps(name, job));
+    let first = Running::start(office.consumer("first").handler(machine("first")));
+    let task = office.create(&json!({})).await;
+    let stored = office.is(task, "sleeping").await;
+    assert_eq!(stored["checkpoint"], json!({"by": "first"}), "what the handler stored is beside the state");
+    first.shut_down().await;
+    let second = Running::start(office.consumer("second").session(TTL).handler(machine("second")));
+    let status = office.becomes(task, "completed").await;
+    assert_eq!(office.result(task).await, json!({"found": {"by": "first"}, "by": "second"}));
+    let runs = &status["runs"];
+    assert_eq!((runs.as_array().unwrap().len(), status["retriesLeft"].as_u64()), (2, Some(5)));
+    assert!(date(&runs[1]["started"]) >= date(&stored["machine"]["state"]["until"]) - TimeDelta::seconds(1));
+    assert!(date(&runs[1]["started"]) - date(&runs[0]["resolved"]) >= TimeDelta::seconds(1));
+    second.shut_down().await;
+    office.rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn m17_commands_stop_a_working_task_pause_it_have_it_go_on_and_kill_it() {
+    let office = Office::open().await;
+    let (pen, mut notes) = Notes::new();
+    let machine = Machine::new(move |job: Job, stop: Stop| until_stopped(pen.clone(), job, stop));
+    let worker = Running::start(office.consumer("steered").session(TTL).handler(machine));
+    let task = office.create(&json!({})).await;
+    notes.next(task, Note::Began).await;
+
+    let sent = Instant::now();
+    office.command(task, json!({"command": "pause"})).await;
+    let stopped = notes.next(task, Note::Stopped(StopReason::Command)).await;
+    assert!(stopped < sent + HEARD_WITHIN);
+    office.is(task, "paused").await;
+    office.waits(task, 1).await;
+    worker.is_idle().await;
+    // A message that means nothing to a paused task is an error, and leaves it paused.
+    office.command(task, json!({"command": "complete"})).await;
+    let stored = eventually("the error is noted", async || {
+        let stored = office.is(task, "paused").await;
+        (stored["machine"]["errors"].as_array().unwrap().len() == 1).then_some(stored)
+    })
+    .await;
+    assert_eq!(stored["machine"]["errors"][0]["error"], "a task that is paused cannot take the message `complete`");
+
+    office.command(task, json!({"command": "run"})).await;
+    notes.next(task, Note::Began).await;
+    office.is(task, "runnable").await;
+    // Neither of these is for a handler that works.
+    for word in ["run", "checkpoint"] {
+        office.command(task, json!({"command": word})).await;
+        office.is(task, "runnable").await;
+    }
+    office.command(task, json!({"command": "release"})).await;
+    notes.next(task, Note::Stopped(StopReason::Command)).await;
+    notes.next(task, Note::Began).await;
+
+    office.command(task, json!({"command": "kill"})).await;
+    notes.next(task, Note::Stopped(StopReason::Command)).await;
+    let status = office.becomes(task, "failed").await;
+    assert_eq!(status["retriesLeft"], 5);
+    assert_eq!(office.result(task).await["error"], "killed by a command");
+    // Whoever has it run again wants it to work.
+    office.is(task, "killed").await;
+    assert_eq!(office.rig.call("POST", &format!("/task/{task}/rerun"), None).await.status, 200);
+    notes.next(task, Note::Began).await;
+    office.is(task, "runnable").await;
+    worker.shut_down().await;
+    office.rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn m17_a_machine_that_is_to_stay_sleeps_and_is_paused_within_the_run() {
+    let office = Office::open().await;
+    let (pen, mut notes) = Notes::new();
+    let machine = Machine::new(move |job: Job, stop: Stop| until_stopped(pen.clone(), job, stop)).within_the_run();
+    let worker = Running::start(office.consumer("stays").session(TTL).handler(machine));
+    let task = office.create(&json!({})).await;
+    notes.next(task, Note::Began).await;
+    let until = Utc::now() + TimeDelta::seconds(3);
+    office
+        .command(task, json!({"command": "sleep", "until": until.to_rfc3339_opts(SecondsFormat::Millis, true)}))
+        .await;
+    notes.next(task, Note::Stopped(StopReason::Command)).await;
+    office.is(task, "sleeping").await;
+    notes.next(task, Note::Began).await;
+    assert!(Utc::now() >= until - TimeDelta::seconds(1));
+
+    office.command(task, json!({"command": "pause"})).await;
+    notes.next(task, Note::Stopped(StopReason::Command)).await;
+    office.is(task, "paused").await;
+    office.command(task, json!({"command": "run"})).await;
+    notes.next(task, Note::Began).await;
+    let status = office.rig.status(task).await;
+    assert_eq!((&status["state"], status["runs"].as_array().unwrap().len()), (&json!("running"), 1), "all in one run");
+
+    office.command(task, json!({"command": "pause"})).await;
+    notes.next(task, Note::Stopped(StopReason::Command)).await;
+    office.is(task, "paused").await;
+    office.command(task, json!({"command": "release"})).await;
+    // Released until the deadline, and still paused.
+    office.waits(task, 1).await;
+    office.is(task, "paused").await;
+    worker.shut_down().await;
+    office.rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn m17_a_worker_without_a_session_reads_the_command_that_came_before_it() {
+    let office = Office::open().await;
+    let (pen, mut notes) = Notes::new();
+    let paused = office.create(&json!({})).await;
+    office.command(paused, json!({"command": "pause"})).await;
+    let killed = office.create(&json!({})).await;
+    office.command(killed, json!({"command": "kill"})).await;
+    let machine = Machine::new(move |job: Job, stop: Stop| until_stopped(pen.clone(), job, stop));
+    let worker = Running::start(office.consumer("alone").handler(machine));
+    office.becomes(killed, "failed").await;
+    office.is(paused, "paused").await;
+    office.waits(paused, 1).await;
+    office.command(paused, json!({"command": "run"})).await;
+    // The handler of neither task has worked before.
+    notes.next(paused, Note::Began).await;
+    worker.shut_down().await;
+    office.rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn m17_a_task_whose_worker_crashed_goes_on_from_its_checkpoint() {
+    let office = Office::open().await;
+    office.lease(SHORT_LEASE).await;
+    let (pen, mut notes) = Notes::new();
+    let machine = Machine::new(move |job: Job, _stop: Stop| {
+        let pen = pen.clone();
+        async move {
+            let done: u64 = job.last_checkpoint().await.unwrap().unwrap_or(0);
+            if done > 0 {
+                return Outcome::completed(done);
+            }
+            job.checkpoint(&7).await.unwrap();
+            pen.note(job.task_id(), Note::Began);
+            std::future::pending().await
+        }
+    });
+    let machine = std::sync::Arc::new(machine);
+    let start = |name| {
+        let machine = std::sync::Arc::clone(&machine);
+        Running::start(office.consumer(name).handler(move |job: Job, stop: Stop| {
+            let machine = std::sync::Arc::clone(&machine);
+            async move { tenure_client::consumer::Handler::run(&*machine, job, stop).await }
+        }))
+    };
+    let first = start("crashes");
+    let task = office.create(&json!({})).await;
+    notes.next(task, Note::Began).await;
+    first.ends.abort();
+    let second = start("goes-on");
+    let status = office.becomes(task, "completed").await;
+    assert_eq!(office.result(task).await, json!(7));
+    let runs = status["runs"].as_array().unwrap();
+    assert_eq!((runs.len(), &runs[0]["reasonResolved"]), (2, &json!("claim-expired")));
+    second.shut_down().await;
+    office.rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn m17_errors_and_panics_put_a_task_at_fault_and_the_eighth_fails_it() {
+    let office = Office::open().await;
+    let machine = Machine::new(|job: Job, _stop: Stop| async move {
+        if job.run_id().number() == 2 {
+            panic!("on purpose");
+        }
+        Outcome::failed(format_args!("no disk in run {}", job.run_id()))
+    });
+    let worker = Running::start(office.consumer("faulty").session(TTL).handler(machine));
+    let task = office.create(&json!({})).await;
+    for run in 0..7 {
+        office.waits(task, run + 1).await;
+        let stored = office.is(task, "fault").await["machine"].clone();
+        let errors = stored["errors"].as_array().unwrap();
+        let expected =
+            if run == 2 { "the handler panicked: on purpose".to_owned() } else { format!("no disk in run {run}") };
+        assert_eq!((errors.len(), &errors[run]["error"]), (run + 1, &json!(expected)));
+        assert_eq!(date(&stored["state"]["until"]) - date(&errors[run]["at"]), TimeDelta::minutes(10));
+        office.command(task, json!({"command": "run"})).await;
+    }
+    let status = office.becomes(task, "failed").await;
+    assert_eq!((status["runs"].as_array().unwrap().len(), status["retriesLeft"].as_u64()), (8, Some(5)));
+    let result = office.result(task).await;
+    assert_eq!((&result["error"], result["errors"].as_array().unwrap().len()), (&json!("no disk in run 7"), 8));
+    worker.shut_down().await;
+    office.rig.server.stop().await;
+}

@@ -1,0 +1,173 @@
+//! What a job stores of its task while it goes on, and the commands that come for it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tenure_api::checkpoints::CommandOfTask;
+use tenure_api::ids::{RunId, TaskId};
+use tokio::sync::{Mutex, watch};
+
+use super::statemachine::Record;
+use crate::error::chain;
+use crate::{Client, Error};
+
+/// How often commands are asked for without a session, and with one: then only in case something was missed.
+const ASK_EVERY: Duration = Duration::from_secs(20);
+const ASK_EVERY_IN_SESSION: Duration = Duration::from_secs(300);
+/// The field of a checkpoint in which a machine keeps its record, and the one with what the handler stored.
+const MACHINE: &str = "machine";
+const CHECKPOINT: &str = "checkpoint";
+
+/// The checkpoint of a job and its commands. Clones are of the same job.
+#[derive(Clone)]
+pub(super) struct Progress {
+    client: Client,
+    task_id: TaskId,
+    run_id: RunId,
+    /// Changes when the session hears of a command for the task.
+    commanded: watch::Receiver<u64>,
+    ask_every: Duration,
+    /// Of a job whose handler is a machine's.
+    machine: Option<Arc<Mutex<Stored>>>,
+}
+
+/// The checkpoint of a task that has a machine.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub(super) struct Stored {
+    #[serde(rename = "machine")]
+    pub record: Record,
+    /// What the handler stored.
+    #[serde(default)]
+    pub checkpoint: Option<Value>,
+}
+
+impl Stored {
+    /// A checkpoint that is not a machine's was stored by a handler that had none.
+    pub(super) fn read(checkpoint: Value) -> Self {
+        let is_machines = checkpoint.as_object().is_some_and(|fields| {
+            fields.contains_key(MACHINE) && fields.keys().all(|field| field == MACHINE || field == CHECKPOINT)
+        });
+        match serde_json::from_value(checkpoint.clone()) {
+            Ok(stored) if is_machines => stored,
+            _ => Self { record: Record::default(), checkpoint: Some(checkpoint) },
+        }
+    }
+
+    fn to_value(&self) -> Value {
+        match &self.checkpoint {
+            Some(checkpoint) => json!({MACHINE: self.record, CHECKPOINT: checkpoint}),
+            None => json!({MACHINE: self.record}),
+        }
+    }
+}
+
+impl Progress {
+    pub(super) fn new(
+        client: Client,
+        (task_id, run_id): (TaskId, RunId),
+        commanded: watch::Receiver<u64>,
+        in_session: bool,
+    ) -> Self {
+        let ask_every = if in_session { ASK_EVERY_IN_SESSION } else { ASK_EVERY };
+        Self { client, task_id, run_id, commanded, ask_every, machine: None }
+    }
+
+    /// The same for the handler of a machine, whose record this is.
+    pub(super) fn of_machine(&self, stored: Stored) -> Self {
+        Self { machine: Some(Arc::new(Mutex::new(stored))), ..self.clone() }
+    }
+
+    pub(super) async fn checkpoint(&self, checkpoint: &impl Serialize) -> Result<(), Error> {
+        let Some(machine) = &self.machine else {
+            return self.client.put_checkpoint(self.task_id, self.run_id, checkpoint).await;
+        };
+        let checkpoint = serde_json::to_value(checkpoint).map_err(Error::NotJson)?;
+        let mut stored = machine.lock().await;
+        stored.checkpoint = Some(checkpoint);
+        // Locked until it is stored: what is stored last is what was said last.
+        self.client.put_checkpoint(self.task_id, self.run_id, &stored.to_value()).await
+    }
+
+    pub(super) async fn last_checkpoint<T: DeserializeOwned>(&self) -> Result<Option<T>, Error> {
+        let Some(machine) = &self.machine else {
+            let found = self.client.get_checkpoint::<T>(self.task_id).await?;
+            return Ok(found.map(|found| found.checkpoint));
+        };
+        let checkpoint = machine.lock().await.checkpoint.clone();
+        checkpoint.map(serde_json::from_value).transpose().map_err(Error::BadAnswer)
+    }
+
+    /// What a machine finds of the runs before.
+    pub(super) async fn read_stored(&self) -> Result<Stored, Error> {
+        let found = self.client.get_checkpoint::<Value>(self.task_id).await?;
+        Ok(found.map_or_else(Stored::default, |found| Stored::read(found.checkpoint)))
+    }
+
+    /// Stores a machine's record beside what its handler stored last, and says that this command was carried out.
+    pub(super) async fn store(&self, record: &Record, command: Option<i64>) -> Result<(), Error> {
+        let own = Arc::default();
+        let mut stored = self.machine.as_ref().unwrap_or(&own).lock().await;
+        stored.record = record.clone();
+        self.client.store_checkpoint(self.task_id, self.run_id, &stored.to_value(), command).await
+    }
+
+    /// The command that waits, if there is one.
+    pub(super) async fn command(&self) -> Result<Option<CommandOfTask>, Error> {
+        self.client.get_task_command(self.task_id).await
+    }
+
+    /// Waits for a command that is later than the one with this id.
+    pub(super) async fn next_command(&self, after: i64) -> CommandOfTask {
+        let mut commanded = self.commanded.clone();
+        loop {
+            commanded.mark_unchanged();
+            match self.command().await {
+                Ok(Some(command)) if command.id > after => return command,
+                Ok(_) => {}
+                Err(error) => {
+                    tracing::warn!(error = chain(&error), "commands for the task could not be read; trying again");
+                }
+            }
+            let heard = async {
+                if commanded.changed().await.is_err() {
+                    std::future::pending::<()>().await;
+                }
+            };
+            tokio::select! {
+                () = heard => {}
+                () = tokio::time::sleep(self.ask_every) => {}
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::statemachine::{Message, State};
+    use super::*;
+
+    #[test]
+    fn a_checkpoint_without_a_machine_is_the_handlers() {
+        let own = |checkpoint: Value| Stored { record: Record::default(), checkpoint: Some(checkpoint) };
+        for checkpoint in
+            [json!(5), json!({"machine": 5}), json!({"machine": {"state": {"name": "paused"}}, "mine": 1}), json!(null)]
+        {
+            assert_eq!(Stored::read(checkpoint.clone()), own(checkpoint));
+        }
+    }
+
+    #[test]
+    fn what_a_machine_stores_is_read_as_it_was() {
+        let paused = Record::default().take(Message::Pause, chrono::DateTime::UNIX_EPOCH);
+        assert_eq!(paused.state, State::Paused);
+        for checkpoint in [None, Some(json!({"done": 3})), Some(json!(null))] {
+            let stored = Stored { record: paused.clone(), checkpoint: checkpoint.clone() };
+            let read = Stored::read(stored.to_value());
+            assert_eq!(read.record, paused);
+            assert_eq!(read.checkpoint.unwrap_or_default(), checkpoint.unwrap_or_default());
+        }
+    }
+}
