@@ -76,6 +76,13 @@ fn describe() {
     describe_gauge!("queue_pending_tasks", "Pending runs of a task queue");
     describe_gauge!("queue_claimed_tasks", "Running claims of a task queue");
     describe_gauge!("tenure_queue_delayed_tasks", "Pending runs of a task queue that no worker can claim yet");
+    describe_gauge!("tenure_queue_waiting_tasks", "Pending runs of a task queue that wait for a limit or a session");
+    describe_gauge!(
+        "tenure_queue_assigned_tasks",
+        "Runs of a task queue that a session was given and has not accepted"
+    );
+    describe_counter!("tenure_admission_admitted_total", "Waiting runs that were made ready or given to a session");
+    describe_histogram!("tenure_admission_seconds", "How long one look at the waiting runs of a queue took");
     describe_gauge!(
         "tenure_queue_runnable_tasks",
         "Runs of a task queue that would start now if there were workers enough; 0 while it is paused"
@@ -121,6 +128,7 @@ fn describe() {
 /// So that the first increment of a counter is seen as one. Those of the passes begin with their driver.
 fn begin_at_zero() {
     metrics::counter!("tenure_claims_undelivered_total").absolute(0);
+    metrics::counter!("tenure_admission_admitted_total").absolute(0);
     tenure_engine::endings::begin_at_zero();
     metrics::gauge!("tenure_waiting_for_tasks").set(0.0);
     for what in ["got", "updated", "returned", "deleted_unclaimed", "alarming"] {

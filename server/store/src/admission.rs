@@ -2,9 +2,12 @@
 //! locked the queue with [`lock`]: it is the only one that admits runs of that queue, and every other statement only lowers what is
 //! admitted, or moves it.
 
+pub mod key_rules;
 mod keys;
+pub mod runnable;
 mod sessions;
 mod start;
+pub mod waiting;
 
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
@@ -13,7 +16,9 @@ use tenure_domain::policy::document::Policy;
 
 use super::events::Sequenced;
 
-pub use keys::{Announced, Look, forget_idle_keys, load_heads, load_keys, look, name_keys, take_work};
+pub use keys::{
+    Announced, Look, forget_idle_keys, list_unseen_keys, load_heads, load_keys, look, name_keys, take_work,
+};
 pub use sessions::{AssignedRun, TakenBack, assign, load_sessions, lock_assigned, lock_not_accepted, take_back};
 pub use start::{admit, store};
 

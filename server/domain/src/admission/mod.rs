@@ -29,9 +29,11 @@
 
 mod bucket;
 mod decide;
+mod outlook;
 mod sessions;
 
 pub use decide::decide;
+pub use outlook::{key_allows, queue_allows, starts_at};
 
 #[cfg(test)]
 mod model_tests;
