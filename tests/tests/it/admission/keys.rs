@@ -237,7 +237,7 @@ async fn of_two_changes_at_once_one_is_the_last_and_there_is_an_end_to_their_num
     let fill = "INSERT INTO queue_keys (queue, key, weight)
         SELECT q.id, 'filled-' || n, 1 FROM task_queues q, generate_series(1, 9999) n WHERE q.name = 'limits/linux'";
     sqlx::raw_sql(fill).execute(&mut conn).await.unwrap();
-    let refused = put(&rig, "one more", &one_rule).await;
+    let refused = put(&rig, "one%20more", &one_rule).await;
     assert_eq!((refused.status, refused.code()), (409, "RequestConflict"), "{}", refused.body);
     assert!(refused.body["message"].as_str().unwrap().contains("10000"), "{}", refused.body);
     set(&rig, "k", json!({"concurrency": 2})).await;
