@@ -5,14 +5,11 @@ use sqlx::Connection;
 use tenure_api::ids::TaskQueueId;
 use tenure_api::policy::QueuePolicy;
 use tenure_domain::policy::document::{Match, Policy};
-use tenure_domain::policy::why::{Held, Place};
 use tenure_engine::background::{admission, refile};
-use tenure_engine::ops::queue_keys;
 use tenure_engine::ops::queue_policy::{self, Put};
 use tenure_engine::testing::{QUEUE, Queue, new_task};
 use tenure_store::admission::{self as store, Look};
 use tenure_store::testing::TestDatabase;
-use tenure_store::{page, queue_counts, why};
 
 use crate::support::{number, until_a_session_waits};
 
@@ -114,66 +111,5 @@ async fn a_key_is_forgotten_some_time_after_its_last_run_and_one_in_use_is_not_t
     create(&queue, "waiting").await;
     admission::pass(&queue.engine).await.unwrap();
     assert_eq!(number(pool, SEEN).await, 1);
-    finish(database, queue).await;
-}
-
-/// Many keys of the queue that have no run, and many runs of one key that wait in another queue.
-const FILL: &str = "
-    INSERT INTO task_queues (name) VALUES ('fill/waits') ON CONFLICT DO NOTHING;
-    INSERT INTO admission_keys (id, queue, key, seen)
-        SELECT admission_key_id(q.id, 'filled-' || n), q.id, 'filled-' || n, now()
-        FROM task_queues q, generate_series(1, 20000) n WHERE q.name = 'proj/worker';
-    INSERT INTO admission_heads (key_id, priority, queue, vtime, from_ord, ready)
-        SELECT k.id, 3, k.queue, 0, 1, false FROM admission_keys k WHERE k.key LIKE 'filled-%';
-    INSERT INTO pending (seq, id, run, queue, priority, deadline, scheduled, reason_created, retries_left, hold, reserved_until,
-                         hidden_until, key_id)
-        SELECT 1000000000000 + n, gen_random_uuid(), 0, q.id, 3, now() + interval '1 day', now(), 0, 5, 2, '3000-01-01', '3000-01-01',
-               admission_key_id(q.id, '')
-        FROM task_queues q, generate_series(1, 20000) n WHERE q.name = 'fill/waits';
-    ANALYZE";
-
-/// All of that.
-const EMPTY: &str = "
-    DELETE FROM pending WHERE seq > 1000000000000;
-    DELETE FROM admission_work WHERE seq > 1000000000000;
-    DELETE FROM admission_heads h USING admission_keys k WHERE h.key_id = k.id AND k.key LIKE 'filled-%';
-    DELETE FROM admission_keys WHERE key LIKE 'filled-%'";
-
-#[tokio::test]
-async fn a_page_of_keys_why_and_what_may_start_read_little_beside_many_keys_and_runs_of_others() {
-    let (database, queue) = start(&json!({"concurrency": {"perKey": 1}})).await;
-    for _ in 0..3 {
-        create(&queue, "acme").await;
-    }
-    let waiting = new_task(QUEUE, &json!({"extra": {"tenure": {"key": "acme"}}}));
-    queue.create(&waiting).await.unwrap();
-    admission::pass(&queue.engine).await.unwrap();
-    let name: TaskQueueId = QUEUE.parse().unwrap();
-    let mut conn = database.pool().acquire().await.unwrap();
-    sqlx::raw_sql(FILL).execute(&mut *conn).await.unwrap();
-    let mut snapshot = page::begin(database.pool()).await.unwrap();
-    let key = queue.key(QUEUE).await;
-    let found = queue_keys::list_in(&mut snapshot, key, None, 5).await.unwrap();
-    assert_eq!((found.keys.len(), found.next.is_some()), (1, true), "the others have no run");
-    let acme = &found.keys[0];
-    assert_eq!((acme.key.as_str(), acme.used, acme.limit, acme.waiting), ("acme", 1, Some(1), 3));
-    let sequenced = queue.engine.sequencer.reached();
-    let marks = |queue_key| queue.engine.low_water_marks.get(queue_key);
-    let known = why::find(&mut snapshot, waiting.id, sequenced, marks).await.unwrap().unwrap();
-    assert!(matches!(known.facts.place, Place::Pending { held: Held::Waiting(_), .. }));
-    let shown = queue_counts::find(&mut snapshot, sequenced, &name).await.unwrap().unwrap();
-    assert_eq!((shown.counted.waiting, shown.admissible), (3, 0));
-    let (scans, rows): (i64, i64) = sqlx::query_as(
-        "SELECT sum(seq_scan)::bigint, sum(seq_tup_read + idx_tup_fetch)::bigint FROM pg_stat_xact_user_tables
-         WHERE relname IN ('pending', 'claims', 'admission_keys', 'admission_heads', 'queue_keys', 'worker_sessions')",
-    )
-    .fetch_one(&mut *snapshot)
-    .await
-    .unwrap();
-    assert_eq!(scans, 0, "no scan of a whole table");
-    assert!((1..200).contains(&rows), "{rows} rows");
-    drop(snapshot);
-    sqlx::raw_sql(EMPTY).execute(&mut *conn).await.unwrap();
-    drop(conn);
     finish(database, queue).await;
 }
