@@ -367,6 +367,18 @@ words! {
     }
 }
 
+words! {
+    /// Why no session of a worker can be given a run.
+    NoSession {
+        /// No worker has a live session in the queue.
+        NoneLive = 0 "none-live",
+        /// Each is at its capacity, frozen or quarantined.
+        NoneFree = 1 "none-free",
+        /// None has been renewed since an outage of the servers.
+        AllExtended = 2 "all-extended",
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -400,6 +412,9 @@ mod tests {
         }
         for &word in WorkerCommand::ALL {
             assert_eq!(WorkerCommand::from_code(word.code()), Some(word));
+        }
+        for &word in NoSession::ALL {
+            assert_eq!(NoSession::from_code(word.code()), Some(word));
         }
         for &word in DelayedBy::ALL {
             assert_eq!(DelayedBy::from_code(word.code()), Some(word));

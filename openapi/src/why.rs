@@ -5,7 +5,7 @@ use utoipa::ToSchema;
 
 use crate::dates::Timestamp;
 use crate::ids::{RunId, SessionId, TaskId};
-use crate::states::{DelayedBy, EndedBy, ReasonResolved, RunState, TaskState};
+use crate::states::{DelayedBy, EndedBy, NoSession, ReasonResolved, RunState, TaskState};
 
 /// Why a task is where it is.
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq, ToSchema)]
@@ -52,6 +52,79 @@ pub enum Reason {
         /// Why.
         by: DelayedBy,
     },
+    /// Its run waits until a limit of its queue or of its key allows it to start, or a worker is free for it.
+    #[serde(rename_all = "camelCase")]
+    Waiting {
+        /// Its key, if it has one; only with the scope that shows the queue, as all names here.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        key: Option<String>,
+        /// How many runs of its key may be ready, assigned or claimed; absent if that is not limited.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        limit: Option<u32>,
+        /// How many are; absent as `limit`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        used: Option<u32>,
+        /// How many of the whole queue may be; absent if that is not limited.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        total: Option<u32>,
+        /// How many are; absent as `total`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        total_used: Option<u32>,
+        /// If all slots of the key, or of the queue, are taken: up to ten runs that have them.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        holders: Option<Vec<SlotHolder>>,
+        /// When the rates of key and queue allow the next start, if they allow none now.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        next_start: Option<Timestamp>,
+        /// Until when it waits for the worker that its task names.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        preferred_until: Option<Timestamp>,
+        /// That worker.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        preferred: Option<WorkerName>,
+        /// Its place among the runs of its key, from 1, up to 10,001.
+        position: u32,
+        /// How many keys have a run that may start, and are served before it; up to 10,000.
+        keys_before: u32,
+        /// Whether runs are being brought under a policy that was changed.
+        #[serde(default, skip_serializing_if = "is_false")]
+        refiling: bool,
+    },
+    /// Its run was given to the session of a worker, which has not accepted it yet.
+    #[serde(rename_all = "camelCase")]
+    Assigned {
+        /// The worker; only with the scope that shows the queue.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        worker: Option<WorkerName>,
+        /// Its session; likewise.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        session_id: Option<SessionId>,
+        /// Since when.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        since: Option<Timestamp>,
+        /// When another worker gets it; absent while its queue is paused.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        accept_by: Option<Timestamp>,
+    },
+    /// Its queue gives runs to sessions of workers, and none is free.
+    NoSession {
+        /// Why.
+        because: NoSession,
+        /// How many are live, up to 10,000.
+        sessions: u32,
+    },
+    /// It was given to a session that did not accept it in time, and waits again.
+    #[serde(rename_all = "camelCase")]
+    NotAccepted {
+        /// The last one's worker; only with the scope that shows the queue.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        worker: Option<WorkerName>,
+        /// Its session; likewise.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        session_id: Option<SessionId>,
+    },
+    /// Workers without a session ask for work, which its queue gives to sessions only.
+    AssignQueue,
     /// Its queue is paused.
     Paused {
         /// By whom.
@@ -116,6 +189,19 @@ pub enum Reason {
         /// How many runs more could have ended without using up a retry.
         free_runs_left: u16,
     },
+}
+
+/// A run that has a slot of a limit.
+#[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct SlotHolder {
+    /// Its task.
+    pub task_id: TaskId,
+    /// The run.
+    pub run_id: RunId,
+    /// The worker that has claimed it; absent while none has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub worker: Option<WorkerName>,
 }
 
 /// A task that another one waits for.
@@ -186,6 +272,12 @@ mod tests {
                 json!({"code": "running", "workerGroup": "g", "workerId": "w", "since": date, "takenUntil": date,
                     "sessionId": SESSION}),
             ),
+            (Reason::AssignQueue, json!({"code": "assign-queue"})),
+            (
+                Reason::NoSession { because: NoSession::AllExtended, sessions: 2 },
+                json!({"code": "no-session", "because": "all-extended", "sessions": 2}),
+            ),
+            (Reason::NotAccepted { worker: None, session_id: None }, json!({"code": "not-accepted"})),
             (Reason::NoWorker { last_asked: None, quarantined: 2 }, json!({"code": "no-worker", "quarantined": 2})),
         ] {
             assert_eq!(serde_json::to_value(&reason).unwrap(), written);

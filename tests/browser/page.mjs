@@ -76,6 +76,10 @@ async function fill(api) {
   const idle = await begin("worker-03", { weight: 65535, capacity: 1000 });
   await api("POST", `/api/tenure/v1/sessions/${idle.sessionId}/renew`, { frozen: true });
   for (let i = 1; i <= 6; i += 1) await create(`nightly-${i}`, { taskQueueId: i % 2 ? QUEUE : "proj-browser/windows", priority: i % 3 ? "low" : "medium" });
+  const queue = `/api/tenure/v1/queues/${encodeURIComponent(QUEUE)}`;
+  await api("PUT", `${queue}/policy`, { fair: true, concurrency: { total: 20, perKey: 3 }, rate: { perKey: { count: 100, seconds: 3600, burst: 5 } } });
+  await api("PUT", `${queue}/keys/${encodeURIComponent(HOSTILE)}`, { concurrency: 5, weight: 2 });
+  await api("PUT", `${queue}/keys/${"a-customer-with-a-long-name-".repeat(4)}`, { rate: { count: 10, seconds: 60 } });
   return { group, hostile: ids.hostile, running: running.status.taskId, retried: shut.status.taskId };
 }
 
@@ -155,6 +159,7 @@ async function showFull(tools, size, made) {
   await look("queue");
   assert.match(await text(), /Next to be claimed/);
   assert.match(await text(), /Sessions[^]*frankfurt\/worker-03[^]*frozen/i);
+  assert.match(await text(), /At most 3 runs of each key at a time\.[^]*Keys[^]*a-customer-with-a-long-name/);
   await page.locator(`a[href$="/task/${made.running}"]`).first().click();
   await look("task-running");
   assert.match(await text(), /running/);

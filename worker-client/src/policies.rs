@@ -4,6 +4,7 @@ use reqwest::Method;
 use serde_json::Value;
 use tenure_api::ids::{RunId, TaskId, TaskQueueId};
 use tenure_api::policy::{PauseRequest, ReleaseRequest};
+use tenure_api::queue_keys::KeyRules;
 
 use crate::client::{Own, TENURE_API, TIMEOUT, parameter};
 use crate::{Client, Error};
@@ -50,6 +51,65 @@ impl Client {
     /// ```
     pub async fn delete_queue_policy(&self, queue: &TaskQueueId) -> Result<Value, Error> {
         self.own(Method::DELETE, of_queue(queue, "policy"), None).await
+    }
+
+    /// Lists keys of a queue, from the one after which a page before ended: `continuationToken` of the answer goes on.
+    ///
+    /// # Errors
+    /// The caller lacks the scope, or the server could not be reached.
+    ///
+    /// ```no_run
+    /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// println!("{}", client.list_queue_keys(&"proj/linux".parse()?, None).await?["keys"]);
+    /// # Ok(()) }
+    /// ```
+    pub async fn list_queue_keys(&self, queue: &TaskQueueId, continuation: Option<&str>) -> Result<Value, Error> {
+        let query = continuation.map_or_else(String::new, |token| format!("?continuationToken={}", parameter(&token)));
+        self.own(Method::GET, of_queue(queue, &format!("keys{query}")), None).await
+    }
+
+    /// Reads what holds for one key of a queue instead of its policy.
+    ///
+    /// # Errors
+    /// The key has no rules of its own (404), the caller lacks the scope, or the server could not be reached.
+    ///
+    /// ```no_run
+    /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// println!("{}", client.get_queue_key(&"proj/linux".parse()?, "acme").await?["concurrency"]);
+    /// # Ok(()) }
+    /// ```
+    pub async fn get_queue_key(&self, queue: &TaskQueueId, key: &str) -> Result<Value, Error> {
+        self.own(Method::GET, of_key(queue, key), None).await
+    }
+
+    /// Replaces what holds for one key of a queue instead of its policy.
+    ///
+    /// # Errors
+    /// The server refused the rules or the caller, or could not be reached.
+    ///
+    /// ```no_run
+    /// # use tenure_client::KeyRules;
+    /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// let rules = KeyRules { weight: Some(2.0), ..KeyRules::default() };
+    /// client.set_queue_key(&"proj/linux".parse()?, "acme", &rules).await?;
+    /// # Ok(()) }
+    /// ```
+    pub async fn set_queue_key(&self, queue: &TaskQueueId, key: &str, rules: &KeyRules) -> Result<Value, Error> {
+        self.own(Method::PUT, of_key(queue, key), Some(text(rules))).await
+    }
+
+    /// Deletes what holds for one key of a queue, whether there is something or not.
+    ///
+    /// # Errors
+    /// The caller lacks the scope, or the server could not be reached.
+    ///
+    /// ```no_run
+    /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// client.delete_queue_key(&"proj/linux".parse()?, "acme").await?;
+    /// # Ok(()) }
+    /// ```
+    pub async fn delete_queue_key(&self, queue: &TaskQueueId, key: &str) -> Result<Value, Error> {
+        self.own(Method::DELETE, of_key(queue, key), None).await
     }
 
     /// Pauses a queue: until it is resumed, workers get nothing of it.
@@ -137,6 +197,10 @@ impl Client {
 
 fn of_queue(queue: &TaskQueueId, rest: &str) -> String {
     format!("/queues/{}/{rest}", parameter(queue))
+}
+
+fn of_key(queue: &TaskQueueId, key: &str) -> String {
+    of_queue(queue, &format!("keys/{}", parameter(&key)))
 }
 
 fn text(body: &impl serde::Serialize) -> String {

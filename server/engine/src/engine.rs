@@ -38,6 +38,7 @@ use crate::ops::reclaim::Reclaim;
 use crate::ops::report::ReportRun;
 use crate::ops::sessions::{self, RenewSession};
 use crate::ops::status::ReadStatus;
+use crate::ops::why;
 use crate::ops::work::{self, Ways, Worked};
 use crate::remembered::Facts;
 use crate::remembered::registry::Registry;
@@ -262,6 +263,12 @@ impl Engine {
     pub fn queue_parts(&self) -> queue_policy::Parts<'_> {
         let Self { pool, queues, notifiers, sequencer, .. } = self;
         queue_policy::Parts { pool, queues, notifiers, sequenced: sequencer.reached() }
+    }
+
+    /// What answers why a task is where it is.
+    #[must_use]
+    pub fn why_parts(&self) -> why::Parts<'_> {
+        why::Parts { pool: &self.pool, marks: &self.low_water_marks, sequenced: self.sequencer.reached() }
     }
 
     /// What sessions of workers are handled with.

@@ -1,5 +1,7 @@
 //! `tenure queue`: how much waits and runs, policies, pauses.
 
+mod keys;
+
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -12,6 +14,7 @@ use super::http::{CommandError, Server, entries, field};
 use super::input;
 use super::print::table;
 use super::when::{When, parse_when};
+use keys::KeyCommand;
 
 /// What to do with queues.
 #[derive(Debug, Subcommand)]
@@ -27,6 +30,15 @@ pub enum QueueCommand {
     /// Show, set and delete the policy of a queue
     #[command(subcommand)]
     Policy(PolicyCommand),
+    /// List the keys of a queue, with the runs that each has
+    Keys {
+        /// The queue, `<provisionerId>/<workerType>`
+        #[arg(allow_hyphen_values = true)]
+        queue: TaskQueueId,
+    },
+    /// Show, set and delete what holds for one key of a queue instead of its policy
+    #[command(subcommand)]
+    Key(KeyCommand),
     /// Let workers get nothing of a queue until it is resumed
     Pause(PauseArgs),
     /// Let workers get the tasks of a queue again
@@ -103,6 +115,8 @@ pub async fn run(server: &Server, command: QueueCommand) -> Result<ExitCode, Com
             let answer = client.delete_queue_policy(&queue).await.map_err(refused)?;
             server.print(&answer, |_| format!("Queue {queue} has no policy."))?;
         }
+        QueueCommand::Keys { queue } => keys::list(server, &queue).await?,
+        QueueCommand::Key(command) => keys::run(server, command).await?,
         QueueCommand::Pause(PauseArgs { queue, reason, until }) => {
             let pause = PauseRequest { reason, until: until.map(|until| until.time(client.now())) };
             server.print(&client.pause_queue(&queue, &pause).await.map_err(refused)?, paused)?;
@@ -165,6 +179,12 @@ mod tests {
             (&["policy", "show"], ErrorKind::MissingRequiredArgument),
             (&["policy", "set", "p/w"], ErrorKind::MissingRequiredArgument),
             (&["policy", "change", "p/w"], ErrorKind::InvalidSubcommand),
+            (&["keys"], ErrorKind::MissingRequiredArgument),
+            (&["key"], ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand),
+            (&["key", "set", "p/w"], ErrorKind::MissingRequiredArgument),
+            (&["key", "set", "p/w", "k", "--rate", "5"], ErrorKind::ValueValidation),
+            (&["key", "set", "p/w", "k", "--burst", "5"], ErrorKind::MissingRequiredArgument),
+            (&["key", "delete", "p/w"], ErrorKind::MissingRequiredArgument),
             (&["pause"], ErrorKind::MissingRequiredArgument),
             (&["pause", "p"], ErrorKind::ValueValidation),
             (&["pause", "p/w", "--until", "soon"], ErrorKind::ValueValidation),
@@ -173,7 +193,11 @@ mod tests {
             let parsed = Tenure::try_parse_from(["queue"].iter().chain(words));
             assert_eq!(parsed.map_err(|error| error.kind()).err(), Some(kind), "{words:?}");
         }
-        for words in [&["policy", "set", "-p/w", "-"][..], &["pause", "-p/w", "--reason", "r", "--until", "1h"]] {
+        for words in [
+            &["policy", "set", "-p/w", "-"][..],
+            &["key", "set", "p/w", "-k", "--rate", "5/1h", "--burst", "2"],
+            &["pause", "-p/w", "--reason", "r", "--until", "1h"],
+        ] {
             assert!(Tenure::try_parse_from(["queue"].iter().chain(words)).is_ok(), "{words:?}");
         }
     }

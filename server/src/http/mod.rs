@@ -37,6 +37,7 @@ use api::events::{list_events, stream_events};
 use api::live_log::{append_live_log, get_live_log};
 use api::objects::{create_upload, download, finish_upload, object, start_download};
 use api::purge_cache::{all_purge_requests, purge_requests, request_purge};
+use api::queue_keys::{delete_queue_key, get_queue_key, list_queue_keys, put_queue_key};
 use api::queue_lists::{list_claimed_tasks, list_pending_tasks};
 use api::queue_policy::{delete_policy, get_policy, get_queue, pause_queue, put_policy, resume_queue};
 use api::queue_views::{
@@ -263,11 +264,16 @@ fn own_api() -> Routes {
 /// Queues as they are, their policies, pauses and sessions. A queue's id may come as one escaped segment or as two.
 fn queue_routes() -> Routes {
     let policy = || [get_policy::endpoint(), put_policy::endpoint(), delete_policy::endpoint()];
+    let key = || [get_queue_key::endpoint(), put_queue_key::endpoint(), delete_queue_key::endpoint()];
     Routes::new()
         .route("/queues/{taskQueueId}", [get_queue::endpoint()])
         .route("/queues/{provisionerId}/{workerType}", [get_queue::endpoint()])
         .route("/queues/{taskQueueId}/policy", policy())
         .route("/queues/{provisionerId}/{workerType}/policy", policy())
+        .route("/queues/{taskQueueId}/keys", [list_queue_keys::endpoint()])
+        .route("/queues/{provisionerId}/{workerType}/keys", [list_queue_keys::endpoint()])
+        .route("/queues/{taskQueueId}/keys/{key}", key())
+        .route("/queues/{provisionerId}/{workerType}/keys/{key}", key())
         .route("/queues/{taskQueueId}/pause", [pause_queue::endpoint()])
         .route("/queues/{provisionerId}/{workerType}/pause", [pause_queue::endpoint()])
         .route("/queues/{taskQueueId}/resume", [resume_queue::endpoint()])

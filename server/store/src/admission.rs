@@ -3,9 +3,12 @@
 //! admitted, or moves it.
 
 mod displace;
+pub mod key_rules;
 mod keys;
+pub mod runnable;
 mod sessions;
 mod start;
+pub mod waiting;
 
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
@@ -15,7 +18,9 @@ use tenure_domain::policy::document::Policy;
 use super::events::Sequenced;
 
 pub use displace::{count_heads, displace_in_keys, displace_in_queue};
-pub use keys::{Announced, Look, forget_idle_keys, load_heads, load_keys, look, name_keys, take_work};
+pub use keys::{
+    Announced, Look, forget_idle_keys, list_unseen_keys, load_heads, load_keys, look, name_keys, take_work,
+};
 pub use sessions::{AssignedRun, TakenBack, assign, load_sessions, lock_assigned, lock_not_accepted, take_back};
 pub use start::{admit, store};
 

@@ -6,42 +6,19 @@
 
 use chrono::{DateTime, Utc};
 use sqlx::{Connection, PgConnection};
-use tenure_domain::policy::hold::{Delayed, Hold};
-use tenure_domain::policy::terms::Traits;
 use uuid::Uuid;
 
-use super::decode::Row;
 use super::session::plan_as_hot;
 
-/// What holds a task's pending run, if it is held otherwise than by a delay.
-pub async fn find_other(conn: &mut PgConnection, task: Uuid) -> Result<Option<Hold>, sqlx::Error> {
-    let code = sqlx::query_scalar!(
-        r#"-- find_other_hold
-        SELECT p.hold AS "hold!" FROM tasks t JOIN pending p ON p.seq = t.seq
-        WHERE t.id = $1 AND p.hold IS NOT NULL AND p.hold IS DISTINCT FROM 1 /* Hold::Delay */"#,
+/// Whether a task's pending run is held.
+pub async fn is_held(conn: &mut PgConnection, task: Uuid) -> Result<bool, sqlx::Error> {
+    sqlx::query_scalar!(
+        r#"-- is_held
+        SELECT EXISTS (SELECT FROM tasks t JOIN pending p ON p.seq = t.seq WHERE t.id = $1 AND p.hold IS NOT NULL) AS "held!""#,
         task
     )
-    .fetch_optional(conn)
-    .await?;
-    Ok(code.and_then(Hold::from_code))
-}
-
-/// The delay of a task's pending run, if it has one.
-pub async fn find(conn: &mut PgConnection, task: Uuid) -> Result<Option<Delayed>, sqlx::Error> {
-    let row = sqlx::query!(
-        r#"-- find_hold
-        SELECT p.held_until AS "until!", p.traits FROM tasks t JOIN pending p ON p.seq = t.seq
-        WHERE t.id = $1 AND p.hold IS NOT DISTINCT FROM 1 /* Hold::Delay */"#,
-        task
-    )
-    .fetch_optional(conn)
-    .await?;
-    let delayed = row.map(|row| {
-        let invalid = || Row { table: "pending", task }.invalid("traits", row.traits.unwrap_or_default());
-        let traits = Traits::from_code(row.traits).ok_or_else(invalid)?;
-        Ok::<_, sqlx::Error>(Delayed { until: row.until, by: traits.delayed })
-    });
-    delayed.transpose()
+    .fetch_one(conn)
+    .await
 }
 
 /// Whether a delay is over that was not ended, even if its row is locked, such as by a pass that has not committed.

@@ -5,6 +5,7 @@ use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 use tenure_api::ids::TaskQueueId;
 
+use super::admission::runnable;
 use super::events::Sequenced;
 use tenure_domain::policy::counts::Counted;
 use tenure_domain::policy::pause::Paused;
@@ -16,6 +17,8 @@ pub struct ShownQueue {
     pub counted: Counted,
     /// Runs that were given to sessions, which have not accepted them yet.
     pub assigned: i64,
+    /// Of those that wait, so many would start now, were there workers; not counted while it is paused.
+    pub admissible: i64,
     /// Its pause, if it is paused.
     pub paused: Option<Paused>,
     /// The version of its policy, if it has one.
@@ -28,6 +31,18 @@ pub async fn find(
     sequenced: Sequenced,
     queue: &TaskQueueId,
 ) -> Result<Option<ShownQueue>, sqlx::Error> {
+    let Some((id, mut shown)) = find_row(conn, sequenced, queue).await? else { return Ok(None) };
+    if shown.paused.is_none() {
+        shown.admissible = runnable::count(conn, id, shown.counted).await?;
+    }
+    Ok(Some(shown))
+}
+
+async fn find_row(
+    conn: &mut PgConnection,
+    sequenced: Sequenced,
+    queue: &TaskQueueId,
+) -> Result<Option<(i32, ShownQueue)>, sqlx::Error> {
     let row = sqlx::query!(
         r#"-- find_queue_counts
         WITH changed AS MATERIALIZED (
@@ -37,7 +52,7 @@ pub async fn find(
                  unnest(n.queues, n.pending, n.claimed, n.delayed, n.waiting) AS d(queue, pending, claimed, delayed, waiting)
             WHERE d.queue = (SELECT id FROM task_queues WHERE name = $1)
         )
-        SELECT q.paused, q.paused_until, q.paused_by, q.pause_reason, p.version AS "policy_version?",
+        SELECT q.id, q.paused, q.paused_until, q.paused_by, q.pause_reason, p.version AS "policy_version?",
                COALESCE(b.pending, 0) + COALESCE(c.pending, 0) AS "pending!",
                COALESCE(b.claimed, 0) + COALESCE(c.claimed, 0) AS "claimed!",
                COALESCE(b.delayed, 0) + COALESCE(c.delayed, 0) AS "delayed!",
@@ -53,16 +68,20 @@ pub async fn find(
     )
     .fetch_optional(conn)
     .await?;
-    Ok(row.map(|row| ShownQueue {
-        counted: Counted { pending: row.pending, claimed: row.claimed, delayed: row.delayed, waiting: row.waiting },
-        assigned: row.assigned,
-        paused: row.paused.zip(row.paused_by).map(|(since, by)| Paused {
-            since,
-            by,
-            reason: row.pause_reason,
-            until: row.paused_until,
-        }),
-        policy_version: row.policy_version,
+    Ok(row.map(|row| {
+        let shown = ShownQueue {
+            counted: Counted { pending: row.pending, claimed: row.claimed, delayed: row.delayed, waiting: row.waiting },
+            assigned: row.assigned,
+            admissible: 0,
+            paused: row.paused.zip(row.paused_by).map(|(since, by)| Paused {
+                since,
+                by,
+                reason: row.pause_reason,
+                until: row.paused_until,
+            }),
+            policy_version: row.policy_version,
+        };
+        (row.id, shown)
     }))
 }
 
@@ -75,6 +94,8 @@ pub struct ListedQueue {
     pub counted: Counted,
     /// As in [`ShownQueue`].
     pub assigned: i64,
+    /// As in [`ShownQueue`].
+    pub admissible: i64,
     /// Since when it is paused, if it is.
     pub paused: Option<DateTime<Utc>>,
     /// Since when runs are stamped by its changed policy, if they are.
@@ -83,9 +104,23 @@ pub struct ListedQueue {
     pub now: DateTime<Utc>,
 }
 
+struct Row {
+    id: i32,
+    name: String,
+    pending: i64,
+    claimed: i64,
+    delayed: i64,
+    waiting: i64,
+    assigned: i64,
+    paused: Option<DateTime<Utc>>,
+    refiling: Option<DateTime<Utc>>,
+    now: DateTime<Utc>,
+}
+
 /// Every queue that ever had a pending run, or is paused, or whose runs are brought under a changed policy; by name.
 pub async fn list(conn: &mut PgConnection, sequenced: Sequenced) -> Result<Vec<ListedQueue>, sqlx::Error> {
-    let rows = sqlx::query!(
+    let rows = sqlx::query_as!(
+        Row,
         r#"-- list_queue_counts
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
         summed AS MATERIALIZED (
@@ -98,7 +133,7 @@ pub async fn list(conn: &mut PgConnection, sequenced: Sequenced) -> Result<Vec<L
                        unnest(n.queues, n.pending, n.claimed, n.delayed, n.waiting) AS d(queue, pending, claimed, delayed, waiting)) x
             GROUP BY x.queue
         )
-        SELECT q.name, COALESCE(s.pending, 0) AS "pending!", COALESCE(s.claimed, 0) AS "claimed!",
+        SELECT q.id, q.name, COALESCE(s.pending, 0) AS "pending!", COALESCE(s.claimed, 0) AS "claimed!",
                COALESCE(s.delayed, 0) AS "delayed!", COALESCE(s.waiting, 0) AS "waiting!",
                (SELECT count(*) FROM worker_sessions w JOIN pending p ON p.session = w.epoch AND p.hold = 3 /* Hold::Assigned */
                 WHERE w.queue = q.id AND w.ended IS NULL) AS "assigned!", q.paused, p.updated AS "refiling?", db_now.now AS "now!"
@@ -109,17 +144,14 @@ pub async fn list(conn: &mut PgConnection, sequenced: Sequenced) -> Result<Vec<L
         ORDER BY q.name COLLATE "C""#,
         sequenced.0
     )
-    .fetch_all(conn)
+    .fetch_all(&mut *conn)
     .await?;
-    Ok(rows
-        .into_iter()
-        .map(|row| ListedQueue {
-            name: row.name,
-            counted: Counted { pending: row.pending, claimed: row.claimed, delayed: row.delayed, waiting: row.waiting },
-            assigned: row.assigned,
-            paused: row.paused,
-            refiling: row.refiling,
-            now: row.now,
-        })
-        .collect())
+    let mut listed = Vec::with_capacity(rows.len());
+    for row in rows {
+        let Row { pending, claimed, delayed, waiting, assigned, paused, refiling, now, .. } = row;
+        let counted = Counted { pending, claimed, delayed, waiting };
+        let admissible = if paused.is_some() { 0 } else { runnable::count(conn, row.id, counted).await? };
+        listed.push(ListedQueue { name: row.name, counted, assigned, admissible, paused, refiling, now });
+    }
+    Ok(listed)
 }

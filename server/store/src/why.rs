@@ -8,8 +8,10 @@ use tenure_api::states::{EndedBy, Priority, Requires, RunState, TaskState};
 use tenure_api::why::{AwaitedTask, WorkerName};
 use uuid::Uuid;
 
+use super::admission;
 use super::codes::State;
 use super::decode::{Row, Undecodable};
+use super::events::Sequenced;
 use super::low_water_marks::Marks;
 use super::page;
 use super::transitions::claim::PRIORITIES;
@@ -19,7 +21,7 @@ use tenure_domain::policy::hold::{Delayed, Hold};
 use tenure_domain::policy::pause::Paused;
 use tenure_domain::policy::terms::Traits;
 use tenure_domain::policy::why::{
-    ASKED_WITHIN, AWAITED_SHOWN_MAX, BEFORE_COUNTED_MAX, Facts, Place, WORKERS_SHOWN_MAX, Workers,
+    ASKED_WITHIN, AWAITED_SHOWN_MAX, Assigned, BEFORE_COUNTED_MAX, Facts, Held, Place, WORKERS_SHOWN_MAX, Workers,
 };
 
 /// Workers of a queue that are looked at. The table has those of a day; there is no index by when they asked, because it would
@@ -43,6 +45,7 @@ pub struct Known {
 }
 
 struct TaskRow {
+    seq: i64,
     queue: i32,
     name: String,
     epoch: i64,
@@ -68,6 +71,10 @@ struct TaskRow {
     worker_group: Option<String>,
     worker_id: Option<String>,
     session: Option<Uuid>,
+    given: Option<DateTime<Utc>>,
+    given_group: Option<String>,
+    given_id: Option<String>,
+    given_session: Option<Uuid>,
     run_state: Option<i16>,
     reason_resolved: Option<i16>,
     ended_by: Option<i16>,
@@ -78,6 +85,7 @@ struct TaskRow {
 pub async fn find(
     conn: &mut PgConnection,
     id: TaskId,
+    sequenced: Sequenced,
     marks: impl FnOnce(i32) -> Marks,
 ) -> Result<Option<Known>, sqlx::Error> {
     let Some(row) = find_row(conn, id.uuid()).await? else { return Ok(None) };
@@ -98,13 +106,17 @@ pub async fn find(
                     let session = row.session.map(SessionId::new);
                     Place::Running { run, worker, since, taken_until, complete_by: row.complete_by, session }
                 }
-                None => Place::Pending {
-                    run,
-                    delayed: delayed(columns, &row)?,
-                    reserved_until: row.reserved_until,
-                    before: if row.hold.is_none() { count_before(conn, &row, marks(row.queue)).await? } else { 0 },
-                    workers: find_workers(conn, row.queue, row.now).await?,
-                },
+                None => {
+                    let marks = marks(row.queue);
+                    let workers = find_workers(conn, row.queue, row.now).await?;
+                    Place::Pending {
+                        run,
+                        held: find_held(conn, columns, &row, sequenced, marks, &workers).await?,
+                        reserved_until: row.reserved_until,
+                        before: if row.hold.is_none() { count_before(conn, &row, marks).await? } else { 0 },
+                        workers,
+                    }
+                }
             }
         }
     };
@@ -117,17 +129,19 @@ async fn find_row(conn: &mut PgConnection, id: Uuid) -> Result<Option<TaskRow>, 
         TaskRow,
         r#"-- why_task
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now)
-        SELECT t.queue, q.name, q.cursor_epoch AS epoch, t.priority, t.state, t.run, t.retries_left, t.requeues, t.losses,
+        SELECT t.seq, t.queue, q.name, q.cursor_epoch AS epoch, t.priority, t.state, t.run, t.retries_left, t.requeues, t.losses,
                t.free_runs, q.paused, q.paused_until, q.paused_by, q.pause_reason,
                p.ord AS "ord?", p.hold, p.held_until, COALESCE(p.traits, c.traits) AS traits, p.reserved_until,
                c.started AS "started?", c.taken_until AS "taken_until?", c.complete_by, c.worker_group AS "worker_group?",
-               c.worker_id AS "worker_id?", s.id AS "session?", r.state AS "run_state?", r.reason_resolved AS "reason_resolved?", r.ended_by,
+               c.worker_id AS "worker_id?", s.id AS "session?", p.given, g.worker_group AS "given_group?",
+               g.worker_id AS "given_id?", g.id AS "given_session?", r.state AS "run_state?", r.reason_resolved AS "reason_resolved?", r.ended_by,
                db_now.now AS "now!"
         FROM tasks t
         JOIN task_queues q ON q.id = t.queue
         LEFT JOIN pending p ON t.state = 1 /* State::Unresolved */ AND p.seq = t.seq
         LEFT JOIN claims c ON t.state = 1 /* State::Unresolved */ AND c.seq = t.seq
         LEFT JOIN worker_sessions s ON s.epoch = c.session
+        LEFT JOIN worker_sessions g ON p.hold = 3 /* Hold::Assigned */ AND g.epoch = p.session
         LEFT JOIN runs r ON t.state > 1 /* State: resolved */ AND r.seq = t.seq AND r.run = t.run
         CROSS JOIN db_now
         WHERE t.id = $1"#,
@@ -142,16 +156,49 @@ fn running(row: &TaskRow) -> Option<(WorkerName, DateTime<Utc>, DateTime<Utc>)> 
     Some((worker, row.started?, row.taken_until?))
 }
 
-fn delayed(columns: Row, row: &TaskRow) -> Result<Option<Delayed>, Undecodable> {
-    let Some(code) = row.hold else { return Ok(None) };
-    match Hold::from_code(code).ok_or_else(|| columns.invalid("hold", code))? {
-        Hold::Delay => {}
-        Hold::Waiting | Hold::Assigned => return Ok(None),
-    }
-    let until = row.held_until.ok_or_else(|| columns.invalid("held_until", code))?;
-    let traits = Traits::from_code(row.traits);
-    let traits = traits.ok_or_else(|| columns.invalid("traits", row.traits.unwrap_or_default()))?;
-    Ok(Some(Delayed { until, by: traits.delayed }))
+/// What holds a pending run.
+async fn find_held(
+    conn: &mut PgConnection,
+    columns: Row,
+    row: &TaskRow,
+    sequenced: Sequenced,
+    marks: Marks,
+    workers: &Workers,
+) -> Result<Held, sqlx::Error> {
+    let Some(code) = row.hold else { return Ok(Held::Ready) };
+    Ok(match Hold::from_code(code).ok_or_else(|| columns.invalid("hold", code))? {
+        Hold::Delay => {
+            let until = row.held_until.ok_or_else(|| columns.invalid("held_until", code))?;
+            let traits = Traits::from_code(row.traits);
+            let traits = traits.ok_or_else(|| columns.invalid("traits", row.traits.unwrap_or_default()))?;
+            Held::Delayed(Delayed { until, by: traits.delayed })
+        }
+        Hold::Assigned => Held::Assigned(Assigned {
+            to: named(row.given_group.clone(), row.given_id.clone(), row.given_session),
+            since: row.given,
+            accept_by: row.held_until,
+        }),
+        Hold::Waiting => {
+            let marks = if marks.epoch == row.epoch { marks.marks } else { [0; PRIORITIES] };
+            let queue = admission::waiting::Queue { id: row.queue, sequenced, marks, now: row.now };
+            let mut waiting = admission::waiting::find(conn, &queue, row.seq).await?;
+            let asked = !workers.asking.is_empty() || workers.more;
+            if let Some(sessions) = waiting.sessions.as_mut().filter(|_| asked) {
+                sessions.asked_without =
+                    admission::waiting::asked_without_session(conn, row.queue, row.now - ASKED_WITHIN).await?;
+            }
+            Held::Waiting(Box::new(waiting))
+        }
+    })
+}
+
+/// A session and its worker, if all of it is there.
+pub(super) fn named(
+    group: Option<String>,
+    id: Option<String>,
+    session: Option<Uuid>,
+) -> Option<(WorkerName, SessionId)> {
+    Some((WorkerName { worker_group: group?, worker_id: id? }, SessionId::new(session?)))
 }
 
 fn resolved(columns: Row, row: &TaskRow) -> Result<Place, Undecodable> {

@@ -2,6 +2,8 @@
 //! seed's behaviours.
 
 mod assign;
+mod keys;
+mod outlook;
 
 use std::collections::BTreeMap;
 use std::time::Duration;

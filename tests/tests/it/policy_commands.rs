@@ -161,3 +161,39 @@ async fn a_result_is_printed_of_the_last_run_or_of_another() {
     assert_eq!(direct.body, whole);
     rig.server.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rules_of_a_key_are_set_listed_and_deleted() {
+    let rig = Rig::start().await;
+    let missing = refusal(&run(&rig, &["queue", "key", "show", QUEUE, "a/b"]).await, 1);
+    assert!(missing.contains("(404 ResourceNotFound)"), "{missing}");
+    let set = [
+        "queue",
+        "key",
+        "set",
+        QUEUE,
+        "a/b",
+        "--concurrency",
+        "5",
+        "--rate",
+        "100/1h",
+        "--burst",
+        "2",
+        "--weight",
+        "0.5",
+    ];
+    let set = done(&rig, &set).await;
+    for word in ["USED", "100/3600s", "0.5", "a/b"] {
+        assert!(set.contains(word), "{set}");
+    }
+    let expected = json!({"keys": [{"key": "a/b", "used": 0, "waiting": 0, "concurrency": 5,
+        "rate": {"count": 100, "seconds": 3600, "burst": 2}, "weight": 0.5}]});
+    assert_eq!(answer(&rig, &["queue", "keys", QUEUE]).await, expected);
+    assert_eq!(answer(&rig, &["queue", "key", "show", QUEUE, "a/b"]).await, expected["keys"][0]);
+    let nothing = refusal(&run(&rig, &["queue", "key", "set", QUEUE, "a/b"]).await, 1);
+    assert!(nothing.contains("at least one of"), "{nothing}");
+    let deleted = done(&rig, &["queue", "key", "delete", QUEUE, "a/b"]).await;
+    assert!(deleted.contains("The policy of queue policy/commands holds for the key a/b."), "{deleted}");
+    assert_eq!(answer(&rig, &["queue", "keys", QUEUE]).await, json!({"keys": []}));
+    rig.server.stop().await;
+}

@@ -31,9 +31,13 @@ impl Bucket {
             let interval = f64::from(rate.seconds.max(1)) / f64::from(rate.count.max(1));
             let burst = f64::from(rate.burst.max(1));
             let mut ahead = tat - now;
+            // A start moves the time to one interval from now at most: what is further away is of another rate, a slower one.
+            if ahead > interval + PRECISION {
+                (ahead, changed) = (interval, true);
+            }
             if unclaimed > 0 {
                 let kept = (f64::from(unclaimed) + 1.0 - burst) * interval;
-                changed = kept > ahead;
+                changed |= kept > ahead;
                 ahead = ahead.max(kept);
             }
             Paced { interval, burst, ahead }
@@ -50,6 +54,13 @@ impl Bucket {
     pub(super) fn opens_at(&self) -> Option<f64> {
         let paced = self.paced.as_ref()?;
         (paced.ahead > PRECISION.min(paced.interval / 1_000.0)).then_some(self.now + paced.ahead)
+    }
+
+    /// How many starts conform now; none if any number does.
+    pub(super) fn open_starts(&self) -> Option<u64> {
+        let paced = self.paced.as_ref()?;
+        let saved = (-paced.ahead / paced.interval).min(paced.burst - 1.0);
+        Some(if self.is_open() { (saved + PRECISION).max(0.0) as u64 + 1 } else { 0 })
     }
 
     /// Counts a start.

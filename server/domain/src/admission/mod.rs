@@ -30,10 +30,12 @@
 mod bucket;
 mod decide;
 mod displace;
+mod outlook;
 mod sessions;
 
 pub use decide::decide;
 pub use displace::{DISPLACED_MAX, displaced};
+pub use outlook::{key_allows, queue_allows, starts_at};
 
 #[cfg(test)]
 mod model_tests;

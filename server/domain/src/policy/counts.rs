@@ -64,12 +64,13 @@ pub fn change(before: Option<Open>, after: Option<Open>) -> Counted {
     }
 }
 
-/// What is shown of a queue. `assigned` runs were given to sessions, which have not accepted them yet.
+/// What is shown of a queue. `assigned` runs were given to sessions, which have not accepted them yet; of those that wait, the limits
+/// would let `admissible` start, were there workers.
 #[must_use]
-pub fn shown(sum: Counted, assigned: i64, is_paused: bool) -> QueueCounts {
+pub fn shown(sum: Counted, assigned: i64, admissible: i64, is_paused: bool) -> QueueCounts {
     let Counted { pending, claimed, delayed, waiting } = sum;
     let ready = pending - waiting - assigned;
-    let runnable = if is_paused { 0 } else { ready + assigned };
+    let runnable = if is_paused { 0 } else { ready + assigned + admissible };
     QueueCounts { pending, claimed, delayed, waiting, assigned, ready, runnable }
 }
 
@@ -129,10 +130,10 @@ mod tests {
 
     #[test]
     fn a_paused_queue_has_nothing_that_would_run() {
-        let all = counted(5, 2, 9, 1);
+        let all = counted(9, 2, 9, 5);
         let expected =
-            QueueCounts { pending: 5, claimed: 2, delayed: 9, waiting: 1, assigned: 3, ready: 1, runnable: 4 };
-        assert_eq!(shown(all, 3, false), expected);
-        assert_eq!(shown(all, 3, true), QueueCounts { runnable: 0, ..expected });
+            QueueCounts { pending: 9, claimed: 2, delayed: 9, waiting: 5, assigned: 3, ready: 1, runnable: 6 };
+        assert_eq!(shown(all, 3, 2, false), expected);
+        assert_eq!(shown(all, 3, 2, true), QueueCounts { runnable: 0, ..expected });
     }
 }

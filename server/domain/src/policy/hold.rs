@@ -38,18 +38,6 @@ impl Hold {
         }
     }
 
-    /// Why a worker that asks for the run by name does not get it.
-    #[must_use]
-    pub fn sentence(self) -> &'static str {
-        match self {
-            Self::Delay => "It is delayed.",
-            Self::Waiting => {
-                "It waits for admission: a limit of its queue or its key allows no more, or no session is free."
-            }
-            Self::Assigned => "It is assigned to the session of another worker.",
-        }
-    }
-
     /// The hold for a stored number.
     #[must_use]
     pub fn from_code(code: i16) -> Option<Self> {

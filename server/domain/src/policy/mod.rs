@@ -4,10 +4,12 @@
 //! |---|---|
 //! | [`document`] | what a policy may say: limits, defaults, what is not built yet, the form in which it is stored |
 //! | [`options`] | the same for the options of a task, and where they stand in its definition |
+//! | [`keys`] | what holds for a single key of a queue instead of its policy |
 //! | [`terms`] | what holds for a task: its options before its queue's policy; the traits that are stamped on its runs |
 //! | [`hold`] | when a run is ready: delays, deadlines, and what a delay is cut to |
 //! | [`ending`] | what follows when a claim ends: the table of all deliveries with all ends, and the bounds on runs |
 //! | [`life`] | both together: every state of a task with every event |
+//! | [`limit_words`] | the limits of a policy as sentences |
 //! | [`cells`] | the table that is published and that `tenure verify delivery` plays |
 //! | [`report`] | results, `retryAfter`, release |
 //! | [`pause`] | pause and resume |
@@ -23,7 +25,9 @@ pub mod counts;
 pub mod document;
 pub mod ending;
 pub mod hold;
+pub mod keys;
 pub mod life;
+pub mod limit_words;
 pub mod options;
 pub mod pause;
 pub mod refile;

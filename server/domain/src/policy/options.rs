@@ -144,7 +144,7 @@ fn options_to_come(sent: &TaskOptions) -> [FieldToCome; 4] {
     ]
 }
 
-fn key_of(field: &str, sent: &str) -> Result<String, Unacceptable> {
+pub(super) fn key_of(field: &str, sent: &str) -> Result<String, Unacceptable> {
     if sent.is_empty() || sent.chars().count() > KEY_CHARS_MAX {
         return Err(Unacceptable::Rule(format!("`{field}` must have from 1 to {KEY_CHARS_MAX} characters")));
     }

@@ -3,8 +3,10 @@
 use chrono::{DateTime, TimeDelta, Utc};
 use tenure_api::dates::Timestamp;
 use tenure_api::ids::{RunId, SessionId, TaskId};
-use tenure_api::states::{DelayedBy, EndedBy, Requires, TaskState};
-use tenure_api::why::{AwaitedTask, Reason, WhyAnswer, WorkerName};
+use tenure_api::states::{DelayedBy, EndedBy, NoSession, Requires, TaskState};
+use tenure_api::why::{AwaitedTask, Reason, SlotHolder, WhyAnswer, WorkerName};
+
+mod held_words;
 
 use super::ending::Allowance;
 use super::hold::Delayed;
@@ -17,6 +19,8 @@ pub const AWAITED_SHOWN_MAX: usize = 100;
 pub const BEFORE_COUNTED_MAX: u32 = 10_000;
 /// Workers that are named of those that may have a run.
 pub const WORKERS_SHOWN_MAX: usize = 10;
+/// Runs that are named of those that have the slots of a limit.
+pub const HOLDERS_SHOWN_MAX: usize = 10;
 /// A worker that asked for work so long ago still counts as one that asks.
 pub const ASKED_WITHIN: TimeDelta = TimeDelta::seconds(60);
 
@@ -49,8 +53,8 @@ pub enum Place {
     Pending {
         /// The run.
         run: RunId,
-        /// Its delay, if it has one.
-        delayed: Option<Delayed>,
+        /// What holds it.
+        held: Held,
         /// Until when a poller has its message; none if it is held, because then no poller has.
         reserved_until: Option<DateTime<Utc>>,
         /// How many ready runs of the queue are claimed before it, counted up to [`BEFORE_COUNTED_MAX`].
@@ -84,6 +88,82 @@ pub enum Place {
         /// What the task has left.
         left: Allowance,
     },
+}
+
+/// What holds a pending run.
+#[derive(Debug, Clone)]
+pub enum Held {
+    /// Nothing.
+    Ready,
+    /// A delay.
+    Delayed(Delayed),
+    /// It waits for admission.
+    Waiting(Box<Waiting>),
+    /// It was given to a session.
+    Assigned(Assigned),
+}
+
+/// What a run waits for that waits for admission.
+#[derive(Debug, Clone, Default)]
+pub struct Waiting {
+    /// Its key; none if it has none.
+    pub key: Option<String>,
+    /// How many runs of its key may be ready, assigned or claimed, and how many are.
+    pub slots: Option<(u32, u32)>,
+    /// The same of its queue.
+    pub total: Option<(u32, u32)>,
+    /// Runs that have the slots, if all of the key or of the queue are taken.
+    pub holders: Vec<SlotHolder>,
+    /// When the rates of key and queue allow a start, if they do not now.
+    pub next_start: Option<DateTime<Utc>>,
+    /// The worker that it waits for, and until when.
+    pub preferred: Option<(WorkerName, DateTime<Utc>)>,
+    /// How many runs of its key are before it, counted up to [`BEFORE_COUNTED_MAX`].
+    pub before: u32,
+    /// How many other keys are, likewise.
+    pub keys_before: u32,
+    /// Whether runs are being brought under a policy that was changed.
+    pub refiling: bool,
+    /// Where runs are given to sessions: those of the queue.
+    pub sessions: Option<Sessions>,
+    /// The session that did not accept it.
+    pub not_accepted: Option<(WorkerName, SessionId)>,
+}
+
+/// The live sessions of a queue, as far as a run that waits for one is concerned.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Sessions {
+    /// How many there are, counted up to [`BEFORE_COUNTED_MAX`].
+    pub live: u32,
+    /// How many of these were not renewed since an outage of the servers.
+    pub extended: u32,
+    /// Whether one of them is free.
+    pub is_free: bool,
+    /// Whether a worker without one asked for work within [`ASKED_WITHIN`].
+    pub asked_without: bool,
+}
+
+impl Sessions {
+    /// Why none can be given a run, if none can.
+    fn none(&self) -> Option<NoSession> {
+        match *self {
+            Self { is_free: true, .. } => None,
+            Self { live: 0, .. } => Some(NoSession::NoneLive),
+            Self { live, extended, .. } if extended >= live => Some(NoSession::AllExtended),
+            Self { .. } => Some(NoSession::NoneFree),
+        }
+    }
+}
+
+/// The session to which a run was given.
+#[derive(Debug, Clone)]
+pub struct Assigned {
+    /// Its worker and its id.
+    pub to: Option<(WorkerName, SessionId)>,
+    /// Since when.
+    pub since: Option<DateTime<Utc>>,
+    /// When another one gets the run.
+    pub accept_by: Option<DateTime<Utc>>,
 }
 
 /// Who asks for work in a queue.
@@ -131,19 +211,25 @@ pub fn why(facts: &Facts, names: Names) -> WhyAnswer {
             let waits = dependencies(facts.task, *unsatisfied, awaited, *requires, names);
             answer(TaskState::Unscheduled, None, [Some(waits), paused].into_iter().flatten().collect())
         }
-        Place::Pending { run, delayed, reserved_until, before, workers } => {
-            let ready = delayed.is_none();
-            let delay = delayed.map(|delayed| Reason::Delay { until: delayed.until.into(), by: delayed.by });
+        Place::Pending { run, held, reserved_until, before, workers } => {
+            let ready = matches!(held, Held::Ready);
+            let is_paused = paused.is_some();
+            let (hold, sessions) = holding(held, is_paused, names);
+            let by_sessions = match held {
+                Held::Ready | Held::Delayed(_) => false,
+                Held::Waiting(waiting) => waiting.sessions.is_some(),
+                Held::Assigned(_) => true,
+            };
             let reserved_until = reserved_until.filter(|until| ready && *until > facts.now);
             let reserved = reserved_until.map(|until| Reason::Reserved { until: until.into() });
-            let is_paused = paused.is_some();
-            let is_unasked = workers.asking.is_empty() && !workers.more;
+            let is_unasked = workers.asking.is_empty() && !workers.more && !by_sessions;
             let no_worker = is_unasked.then(|| Reason::NoWorker {
                 last_asked: workers.last_asked.map(Timestamp::new),
                 quarantined: workers.quarantined,
             });
             let behind = (ready && *before > 0).then_some(Reason::Behind { runs: *before });
-            let reasons = [delay, paused, reserved, no_worker, behind].into_iter().flatten().collect();
+            let reasons = [hold, paused].into_iter().flatten().chain(sessions);
+            let reasons = reasons.chain([reserved, no_worker, behind].into_iter().flatten()).collect();
             WhyAnswer {
                 ready,
                 position: ready.then_some(before.saturating_add(1)),
@@ -171,6 +257,51 @@ pub fn why(facts: &Facts, names: Names) -> WhyAnswer {
                 free_runs_left: left.free_runs_left(),
             };
             answer(outcome.state().into(), Some(*run), vec![resolved])
+        }
+    }
+}
+
+/// The reason of a hold, and what sessions have to do with it.
+fn holding(held: &Held, is_paused: bool, names: Names) -> (Option<Reason>, Vec<Reason>) {
+    let is_shown = names == Names::Shown;
+    let shown = |session: &Option<(WorkerName, SessionId)>| session.clone().filter(|_| is_shown).unzip();
+    match held {
+        Held::Ready => (None, Vec::new()),
+        Held::Delayed(Delayed { until, by }) => (Some(Reason::Delay { until: (*until).into(), by: *by }), Vec::new()),
+        Held::Assigned(Assigned { to, since, accept_by }) => {
+            let (worker, session_id) = shown(to);
+            let accept_by = accept_by.filter(|_| !is_paused).map(Timestamp::new);
+            (Some(Reason::Assigned { worker, session_id, since: since.map(Timestamp::new), accept_by }), Vec::new())
+        }
+        Held::Waiting(waiting) => {
+            let Waiting { slots, total, next_start, ref preferred, before, keys_before, refiling, .. } = **waiting;
+            let is_full = [slots, total].iter().flatten().any(|(limit, used)| used >= limit);
+            let reason = Reason::Waiting {
+                key: waiting.key.clone().filter(|_| is_shown),
+                limit: slots.map(|(limit, _)| limit),
+                used: slots.map(|(_, used)| used),
+                total: total.map(|(total, _)| total),
+                total_used: total.map(|(_, used)| used),
+                holders: (is_shown && is_full)
+                    .then(|| waiting.holders.iter().take(HOLDERS_SHOWN_MAX).cloned().collect()),
+                next_start: next_start.map(Timestamp::new),
+                preferred_until: preferred.as_ref().map(|(_, until)| Timestamp::new(*until)),
+                preferred: preferred.as_ref().map(|(worker, _)| worker.clone()).filter(|_| is_shown),
+                position: before.saturating_add(1),
+                keys_before,
+                refiling,
+            };
+            let no_session = waiting.sessions.and_then(|sessions| {
+                sessions.none().map(|because| Reason::NoSession { because, sessions: sessions.live })
+            });
+            let in_vain = no_session
+                .as_ref()
+                .and_then(|_| waiting.sessions.filter(|sessions| sessions.asked_without).map(|_| Reason::AssignQueue));
+            let not_accepted = waiting.not_accepted.as_ref().map(|_| {
+                let (worker, session_id) = shown(&waiting.not_accepted);
+                Reason::NotAccepted { worker, session_id }
+            });
+            (Some(reason), [no_session, not_accepted, in_vain].into_iter().flatten().collect())
         }
     }
 }
@@ -218,6 +349,11 @@ pub fn sentence(reason: &Reason) -> String {
             format!("It waits for {}{names}.{hopeless}", count(*unsatisfied, "task"))
         }
         Reason::Delay { until, by } => format!("It is delayed until {until}, {}.", delayed_by(*by)),
+        Reason::Waiting { .. }
+        | Reason::Assigned { .. }
+        | Reason::NoSession { .. }
+        | Reason::NotAccepted { .. }
+        | Reason::AssignQueue => held_words::sentence(reason),
         Reason::Paused { by, since, reason, until } => {
             let reason = reason.as_ref().map_or_else(String::new, |reason| format!(" ({reason})"));
             let until = until.map_or_else(|| "until it is resumed".to_owned(), |until| format!("until {until}"));

@@ -39,6 +39,11 @@ fn code(reason: &Reason) -> &'static str {
     match reason {
         Reason::Dependencies { .. } => "dependencies",
         Reason::Delay { .. } => "delay",
+        Reason::Waiting { .. } => "waiting",
+        Reason::Assigned { .. } => "assigned",
+        Reason::NoSession { .. } => "no-session",
+        Reason::NotAccepted { .. } => "not-accepted",
+        Reason::AssignQueue => "assign-queue",
         Reason::Paused { .. } => "paused",
         Reason::Reserved { .. } => "reserved",
         Reason::NoWorker { .. } => "no-worker",
@@ -72,7 +77,7 @@ fn every_reason_of_a_pending_run_is_named_exactly_if_it_is_there() {
                             let workers = Workers { last_asked, asking: asking.clone(), quarantined, more: false };
                             let place = Place::Pending {
                                 run: RunId::FIRST,
-                                delayed,
+                                held: delayed.map_or(Held::Ready, Held::Delayed),
                                 reserved_until: reserved.map(at),
                                 before,
                                 workers,
@@ -104,6 +109,144 @@ fn every_reason_of_a_pending_run_is_named_exactly_if_it_is_there() {
                 }
             }
         }
+    }
+}
+
+fn pending(held: Held, asking: Vec<WorkerName>) -> Place {
+    let workers = Workers { last_asked: None, asking, quarantined: 0, more: false };
+    Place::Pending { run: RunId::FIRST, held, reserved_until: Some(at(NOW + 1)), before: 3, workers }
+}
+
+/// Every combination of sessions, of one that did not accept the run, and of workers that ask.
+#[test]
+fn a_run_that_waits_says_for_what_and_whether_a_session_could_have_it() {
+    let all = [
+        (None, None),
+        (Some(Sessions { live: 0, ..Sessions::default() }), Some(NoSession::NoneLive)),
+        (Some(Sessions { live: 2, extended: 2, ..Sessions::default() }), Some(NoSession::AllExtended)),
+        (Some(Sessions { live: 2, extended: 1, ..Sessions::default() }), Some(NoSession::NoneFree)),
+        (Some(Sessions { live: 2, extended: 1, is_free: true, asked_without: true }), None),
+    ];
+    for (sessions, because) in all {
+        for asked_without in [false, true] {
+            for not_accepted in [None, Some((worker(), session()))] {
+                for pause in [None, Some(paused())] {
+                    for asking in [vec![], vec![worker()]] {
+                        let sessions = sessions.map(|sessions| Sessions { asked_without, ..sessions });
+                        let waiting = Waiting { sessions, not_accepted: not_accepted.clone(), ..Waiting::default() };
+                        let place = pending(Held::Waiting(Box::new(waiting)), asking.clone());
+                        let answer = why(&facts(place, pause.clone()), Names::Hidden);
+                        let expected: Vec<&str> = [
+                            Some("waiting"),
+                            pause.is_some().then_some("paused"),
+                            because.is_some().then_some("no-session"),
+                            not_accepted.is_some().then_some("not-accepted"),
+                            (because.is_some() && asked_without).then_some("assign-queue"),
+                            (asking.is_empty() && sessions.is_none()).then_some("no-worker"),
+                        ]
+                        .into_iter()
+                        .flatten()
+                        .collect();
+                        assert_eq!(codes(&answer), expected);
+                        assert!(!answer.ready && answer.position.is_none() && answer.claimable_by.is_none());
+                        let found = answer.reasons.iter().find_map(|reason| match reason {
+                            Reason::NoSession { because, .. } => Some(*because),
+                            _ => None,
+                        });
+                        assert_eq!(found, because);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn names_of_others_are_shown_with_the_scope_only() {
+    let holder = SlotHolder { task_id: other(), run_id: RunId::FIRST, worker: Some(worker()) };
+    for names in [Names::Shown, Names::Hidden] {
+        let is_shown = names == Names::Shown;
+        for (used, is_full) in [(1, false), (2, true)] {
+            let waiting = Waiting {
+                key: Some("acme".into()),
+                slots: Some((2, used)),
+                holders: vec![holder.clone(); HOLDERS_SHOWN_MAX + 1],
+                preferred: Some((worker(), at(NOW + 5))),
+                not_accepted: Some((worker(), session())),
+                ..Waiting::default()
+            };
+            let answer = why(&facts(pending(Held::Waiting(Box::new(waiting)), vec![]), None), names);
+            let Reason::Waiting { key, holders, preferred, preferred_until, .. } = &answer.reasons[0] else { panic!() };
+            assert_eq!(key.is_some(), is_shown);
+            assert_eq!(holders.as_ref().map(Vec::len), (is_shown && is_full).then_some(HOLDERS_SHOWN_MAX));
+            assert_eq!((preferred.is_some(), preferred_until.is_some()), (is_shown, true));
+            let Reason::NotAccepted { worker, session_id } = &answer.reasons[1] else { panic!() };
+            assert_eq!((worker.is_some(), session_id.is_some()), (is_shown, is_shown));
+        }
+        for pause in [None, Some(paused())] {
+            let assigned =
+                Assigned { to: Some((worker(), session())), since: Some(at(1)), accept_by: Some(at(NOW + 1)) };
+            let answer = why(&facts(pending(Held::Assigned(assigned), vec![]), pause.clone()), names);
+            let expected: &[&str] = if pause.is_some() { &["assigned", "paused"] } else { &["assigned"] };
+            assert_eq!(codes(&answer), expected);
+            let Reason::Assigned { worker, session_id, accept_by, .. } = &answer.reasons[0] else { panic!() };
+            assert_eq!((worker.is_some(), session_id.is_some()), (is_shown, is_shown));
+            assert_eq!(accept_by.is_some(), pause.is_none(), "in a paused queue that time does not run");
+        }
+    }
+}
+
+#[test]
+fn what_a_run_waits_for_is_said_in_words() {
+    let holder = |worker| SlotHolder { task_id: other(), run_id: RunId::FIRST, worker };
+    let sentence_of = |waiting: Waiting| {
+        let answer = why(&facts(pending(Held::Waiting(Box::new(waiting)), vec![worker()]), None), Names::Shown);
+        words(&answer).remove(0)
+    };
+    let full = Waiting {
+        key: Some("acme".into()),
+        slots: Some((2, 2)),
+        holders: vec![holder(Some(worker())), holder(None)],
+        before: 1,
+        keys_before: 2,
+        refiling: true,
+        ..Waiting::default()
+    };
+    assert_eq!(
+        sentence_of(full),
+        "It waits for a slot of its key \"acme\", which has 2: taken by fN1SbArXTPSVFNUvaOlinQ/0 (worker g/w), \
+         fN1SbArXTPSVFNUvaOlinQ/0. 1 run of its key \"acme\" is before it. 2 other keys are before it. Its queue's policy was \
+         changed, and runs are being brought under it."
+    );
+    let total = Waiting { slots: Some((5, 1)), total: Some((3, 3)), before: BEFORE_COUNTED_MAX, ..Waiting::default() };
+    assert_eq!(
+        sentence_of(total),
+        "It waits for a slot of its queue, which has 3. At least 10000 runs of its key are before it."
+    );
+    let rate = Waiting { next_start: Some(at(60)), ..Waiting::default() };
+    assert_eq!(sentence_of(rate), "The rate allows the next start at 1970-01-01T00:01:00.000Z.");
+    let preferred = Waiting { preferred: Some((worker(), at(60))), ..Waiting::default() };
+    assert_eq!(
+        sentence_of(preferred),
+        "It waits for worker g/w until 1970-01-01T00:01:00.000Z; then any worker may have it."
+    );
+    assert_eq!(sentence_of(Waiting::default()), "It waits for admission, which looks at it at its turn.");
+    for (reason, sentence) in [
+        (
+            Reason::Assigned { worker: None, session_id: None, since: None, accept_by: Some(at(60).into()) },
+            "It was given to the session of a worker and is not accepted yet. If it is not by 1970-01-01T00:01:00.000Z, another \
+             one gets it.",
+        ),
+        (
+            Reason::NotAccepted { worker: Some(worker()), session_id: None },
+            "Worker g/w was given it and did not accept it in time.",
+        ),
+        (
+            Reason::NoSession { because: NoSession::NoneLive, sessions: 0 },
+            "Its queue gives runs to sessions of workers, and no worker has one.",
+        ),
+    ] {
+        assert_eq!(super::sentence(&reason), sentence);
     }
 }
 
@@ -257,7 +400,7 @@ fn the_words_say_what_is_there() {
         assert_eq!(super::sentence(&reason), sentence);
     }
     let workers = Workers { last_asked: Some(at(NOW)), asking: vec![worker()], quarantined: 0, more: false };
-    let place = Place::Pending { run: RunId::FIRST, delayed: None, reserved_until: None, before: 0, workers };
+    let place = Place::Pending { run: RunId::FIRST, held: Held::Ready, reserved_until: None, before: 0, workers };
     let answer = why(&facts(place, None), Names::Hidden);
     assert_eq!(words(&answer), ["Nothing keeps it: the next worker that asks for work gets it."]);
     assert_eq!(ASKED_WITHIN, TimeDelta::minutes(1), "as the sentences say");

@@ -2,6 +2,8 @@
 //! which has locked the queue's row: whatever server it runs on, it is the only one that admits runs there. The rule is
 //! [`tenure_domain::admission::decide`]; what it needs is read from rows, so that no count can drift.
 
+use std::time::Instant;
+
 use chrono::TimeDelta;
 use sqlx::{Connection, PgConnection};
 use tenure_domain::admission::{DISPLACED_MAX, Decided, Head, PRIORITIES, Queue, READY_RUNS, decide, displaced};
@@ -30,17 +32,29 @@ pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     Ok(report)
 }
 
-/// Forgets keys without runs.
+/// Forgets keys without runs, each queue in a transaction of its own.
 pub async fn purge(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     let mut conn = engine.pool.acquire().await?;
-    let now = tenure_store::clock::get_now(&mut conn).await?;
-    let done = admission::forget_idle_keys(&mut conn, now - IDLE_KEY, SLICE).await?;
-    let done = usize::try_from(done).unwrap_or(usize::MAX);
-    Ok(PassReport { found: done, done, ..PassReport::default() })
+    let before = tenure_store::clock::get_now(&mut conn).await? - IDLE_KEY;
+    let unseen = admission::list_unseen_keys(&mut conn, before, SLICE).await?;
+    let mut report = PassReport::default();
+    for of_queue in unseen.chunk_by(|(one, _), (other, _)| one == other) {
+        let Some(&(queue, _)) = of_queue.first() else { continue };
+        let keys: Vec<i64> = of_queue.iter().map(|(_, key)| *key).collect();
+        let mut transaction = conn.begin().await?;
+        plan_as_hot(&mut transaction).await?;
+        let done = admission::forget_idle_keys(&mut transaction, queue, &keys, before).await?;
+        transaction.commit().await?;
+        let done = usize::try_from(done).unwrap_or(usize::MAX);
+        report.found += done;
+        report.done += done;
+    }
+    Ok(report)
 }
 
 /// One look at a queue; how many announcements it dealt with, and how many runs started.
 async fn admit(engine: &Engine, conn: &mut PgConnection, queue: i32) -> Result<usize, sqlx::Error> {
+    let began = Instant::now();
     let mut transaction = conn.begin().await?;
     plan_as_hot(&mut transaction).await?;
     let Some(locked) = admission::lock(&mut transaction, queue).await? else { return Ok(0) };
@@ -62,6 +76,8 @@ async fn admit(engine: &Engine, conn: &mut PgConnection, queue: i32) -> Result<u
         effects.claimable.push(queue);
     }
     engine.notifiers.commit(transaction, effects).await?;
+    metrics::histogram!("tenure_admission_seconds").record(began.elapsed());
+    metrics::counter!("tenure_admission_admitted_total").increment(started.runs as u64);
     Ok(announced.len() + started.runs)
 }
 

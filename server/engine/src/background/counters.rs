@@ -65,12 +65,14 @@ pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
 
 /// What holds back the runs of a queue.
 fn publish_holds(queue: &ListedQueue) {
-    let counts = shown(queue.counted, queue.assigned, queue.paused.is_some());
+    let counts = shown(queue.counted, queue.assigned, queue.admissible, queue.paused.is_some());
     let since = |time: Option<DateTime<Utc>>| time.map_or(0.0, |time| (queue.now - time).as_seconds_f64().max(0.0));
     let publish = |metric: &'static str, number: f64| {
         metrics::gauge!(metric, "taskQueueId" => queue.name.clone()).set(number);
     };
     publish("tenure_queue_delayed_tasks", counts.delayed as f64);
+    publish("tenure_queue_waiting_tasks", counts.waiting as f64);
+    publish("tenure_queue_assigned_tasks", counts.assigned as f64);
     publish("tenure_queue_runnable_tasks", counts.runnable as f64);
     publish("tenure_queue_paused_seconds", since(queue.paused));
     publish("tenure_queue_refiling_seconds", since(queue.refiling));

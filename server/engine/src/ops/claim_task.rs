@@ -2,16 +2,16 @@
 
 use std::time::Duration;
 
-use sqlx::{Connection, PgConnection, PgPool};
+use sqlx::{Connection, PgConnection};
 use tenure_api::ids::{RunId, TaskId};
-use tenure_api::states::SessionEnd;
-use tenure_api::why::Reason;
+use tenure_api::states::{SessionEnd, TaskState};
 
+use super::why::{self, Parts};
 use super::{OpError, refused};
 use crate::workers::Workers;
 use tenure_domain::create::shown_definition;
 use tenure_domain::lifecycle::{Event, apply};
-use tenure_domain::policy::why;
+use tenure_domain::policy::why::{self as policy, Names};
 use tenure_domain::task::{Granted, Last, Tenancy};
 use tenure_domain::worker::{Recent, Sight, WorkerKey};
 use tenure_store::transitions::claim_one;
@@ -36,11 +36,12 @@ pub struct ClaimTask {
 /// Claims the run. The worker that holds it already gets the same claim again, with its lease unchanged, quarantined or
 /// not; no other worker ever does (invariant I1).
 pub async fn claim_task(
-    pool: &PgPool,
+    parts: Parts<'_>,
     workers: &Workers,
     lease: Duration,
     request: &ClaimTask,
 ) -> Result<Result<Granted, OpError>, sqlx::Error> {
+    let Parts { pool, .. } = parts;
     let (id, run) = (request.task.uuid(), request.run);
     let mut conn = pool.acquire().await?;
     let mut transaction = conn.begin().await?;
@@ -53,14 +54,13 @@ pub async fn claim_task(
     let worker = tasks::lock_in_queue(&mut transaction, id).await?.map(|queue| request.worker(queue));
     let quarantined = worker.as_ref().is_some_and(|worker| workers.is_quarantined(worker));
     let number = run.number().cast_signed();
-    let (mut paused, mut delayed, mut held) = (None, None, None);
+    let (mut paused, mut held) = (None, false);
     if !quarantined {
         let (group, name) = (&request.worker_group, &request.worker_id);
         let claimed = claim_one::claim_one(&mut transaction, id, number, group, name, lease, request.session).await?;
         if let (false, Some(worker)) = (claimed, &worker) {
             paused = policies::find_pause(&mut transaction, worker.queue).await?;
-            delayed = holds::find(&mut transaction, id).await?;
-            held = holds::find_other(&mut transaction, id).await?;
+            held = holds::is_held(&mut transaction, id).await?;
         }
     }
     let loaded = tasks::load(&mut transaction, &[id]).await?.remove(&id);
@@ -102,17 +102,25 @@ pub async fn claim_task(
             let ClaimTask { worker_group, worker_id, .. } = request;
             OpError::Conflict(format!("the worker {worker_group}/{worker_id} is quarantined and gets no work"))
         }
-        Ok(_) if let Some(delayed) = delayed => {
-            let why = why::sentence(&Reason::Delay { until: delayed.until.into(), by: delayed.by });
-            OpError::Conflict(format!("run {run} of task {} cannot be claimed yet. {why}", request.task))
-        }
+        Ok(_) if held => refuse_held(parts, request).await,
         Ok(_) if let Some(paused) = paused => OpError::Conflict(paused.refusal(&loaded.task.queue)),
-        Ok(_) if let Some(held) = held => {
-            OpError::Conflict(format!("run {run} of task {} cannot be claimed yet. {}", request.task, held.sentence()))
-        }
         // The run became claimable between the statements.
         Ok(_) => OpError::Unavailable,
     }))
+}
+
+/// The refusal of a run that is held, with the first reason of why; a caller need not see the names in it.
+async fn refuse_held(parts: Parts<'_>, request: &ClaimTask) -> OpError {
+    let known = match why::find(parts, request.task).await {
+        Ok(known) => known,
+        Err(error) => return error,
+    };
+    // The run may have become ready, or have ended, since then.
+    let answer = policy::why(&known.facts, Names::Hidden);
+    let is_held = matches!(answer.state, TaskState::Pending) && !answer.ready;
+    let Some(reason) = answer.reasons.first().filter(|_| is_held) else { return OpError::Unavailable };
+    let (task, run) = (request.task, request.run);
+    OpError::Conflict(format!("run {run} of task {task} cannot be claimed yet. {}", policy::sentence(reason)))
 }
 
 /// Keeps a session live until the transaction ends; why not, if that cannot be.

@@ -15,6 +15,7 @@ pub mod live_log;
 pub mod messages;
 pub mod objects;
 pub mod purge_cache;
+pub mod queue_keys;
 pub mod queue_policy;
 pub mod reclaim;
 pub mod registrations;

@@ -5,15 +5,28 @@ use tenure_api::ids::TaskId;
 
 use super::OpError;
 use crate::batch::low_water_marks::LowWaterMarks;
+use tenure_store::events::Sequenced;
 use tenure_store::why::{self as store, Known};
+
+/// What is looked at with.
+#[derive(Clone, Copy)]
+pub struct Parts<'a> {
+    /// For the transaction.
+    pub pool: &'a PgPool,
+    /// Where ready runs begin.
+    pub marks: &'a LowWaterMarks,
+    /// From where on the changes of counts are to be read.
+    pub sequenced: Sequenced,
+}
 
 /// What keeps a task where it is, all of it at the same time.
 ///
 /// # Errors
 /// If there is no such task.
-pub async fn find(pool: &PgPool, marks: &LowWaterMarks, id: TaskId) -> Result<Known, OpError> {
+pub async fn find(parts: Parts<'_>, id: TaskId) -> Result<Known, OpError> {
+    let Parts { pool, marks, sequenced } = parts;
     let mut snapshot = store::begin(pool).await?;
-    let known = store::find(&mut snapshot, id, |queue| marks.get(queue)).await?;
+    let known = store::find(&mut snapshot, id, sequenced, |queue| marks.get(queue)).await?;
     snapshot.commit().await?;
     known.ok_or_else(|| OpError::NotFound(format!("task {id} does not exist")))
 }

@@ -34,7 +34,7 @@ async fn finish(database: TestDatabase, queue: Queue) {
 }
 
 async fn ask(queue: &Queue, task: TaskId) -> WhyAnswer {
-    let known = find(&queue.engine.pool, &queue.engine.low_water_marks, task).await.unwrap();
+    let known = find(queue.engine.why_parts(), task).await.unwrap();
     let answer = why(&known.facts, Names::Shown);
     assert!(!words(&answer).is_empty());
     answer
@@ -207,10 +207,7 @@ async fn a_claimed_run_names_its_worker_and_an_ended_one_what_ended_it() {
     sql(&queue, "UPDATE runs SET ended_by = NULL; UPDATE tasks SET losses = 0, free_runs = 0").await;
     assert_eq!(ask(&queue, task).await.run_id, Some(RunId::FIRST));
     let missing = new_task(QUEUE, &json!({})).id;
-    assert!(matches!(
-        find(&queue.engine.pool, &queue.engine.low_water_marks, missing).await,
-        Err(OpError::NotFound(_))
-    ));
+    assert!(matches!(find(queue.engine.why_parts(), missing).await, Err(OpError::NotFound(_))));
     finish(database, queue).await;
 }
 
@@ -254,7 +251,7 @@ async fn in_a_queue_of_a_million_an_answer_reads_some_thousand_rows() {
                 let mut snapshot = store::begin(&queue.engine.pool).await.unwrap();
                 let unknown = |_| Marks { epoch: -1, marks: [0; 7] };
                 let before = reads(&mut snapshot).await;
-                let known = store::find(&mut snapshot, task, unknown).await.unwrap().unwrap();
+                let known = store::find(&mut snapshot, task, Sequenced::default(), unknown).await.unwrap().unwrap();
                 let mut read = reads(&mut snapshot).await;
                 snapshot.commit().await.unwrap();
                 assert_eq!(why(&known.facts, Names::Hidden).position, Some(position));
@@ -288,7 +285,7 @@ async fn a_mark_that_a_claim_begins_at_is_where_counting_begins() {
         sqlx::query_scalar("SELECT ord FROM pending ORDER BY ord").fetch_all(&mut *snapshot).await.unwrap();
     for (epoch, position) in [(0, 2), (1, 3)] {
         let marks = |_| Marks { epoch, marks: [ords[0]; 7] };
-        let known = store::find(&mut snapshot, tasks[2], marks).await.unwrap().unwrap();
+        let known = store::find(&mut snapshot, tasks[2], Sequenced::default(), marks).await.unwrap().unwrap();
         assert_eq!(why(&known.facts, Names::Hidden).position, Some(position), "a mark of another epoch means nothing");
     }
     let written = sqlx::query("DELETE FROM pending").execute(&mut *snapshot).await;

@@ -115,6 +115,11 @@ impl<'a> Calls<'a> {
             Reason::Resolved { ended_by, .. } => *ended_by,
             Reason::Dependencies { .. }
             | Reason::Delay { .. }
+            | Reason::Waiting { .. }
+            | Reason::Assigned { .. }
+            | Reason::NoSession { .. }
+            | Reason::NotAccepted { .. }
+            | Reason::AssignQueue
             | Reason::Paused { .. }
             | Reason::Reserved { .. }
             | Reason::NoWorker { .. }

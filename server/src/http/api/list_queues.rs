@@ -74,7 +74,7 @@ async fn list_queues(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     let sequenced = app.engine.sequencer.reached();
     let listed = queue_counts::list(&mut *app.engine.pool.acquire().await?, sequenced).await?;
     let queue = |queue: ListedQueue| {
-        let counts = shown(queue.counted, queue.assigned, queue.paused.is_some());
+        let counts = shown(queue.counted, queue.assigned, queue.admissible, queue.paused.is_some());
         QueueBody {
             task_queue_id: queue.name,
             pending_tasks: counts.pending,

@@ -24,6 +24,7 @@ pub mod objects;
 pub mod pages;
 pub mod poll_task_urls;
 pub mod purge_cache;
+pub mod queue_keys;
 pub mod queue_lists;
 pub mod queue_policy;
 pub mod queue_views;

@@ -54,7 +54,7 @@ async fn why_task(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     call.authorize_by_path()?;
     let id = call.task_id()?;
     call.no_query()?;
-    let known = ops::find(&app.engine.pool, &app.engine.low_water_marks, id).await?;
+    let known = ops::find(app.engine.why_parts(), id).await?;
     ok(&why(&known.facts, names_for(&call.principal()?.scopes, &known.queue)))
 }
 

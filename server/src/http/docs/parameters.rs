@@ -10,6 +10,7 @@ use utoipa::PartialSchema;
 use super::operation::Operation;
 use super::sample::{QUEUE, SESSION, Sample};
 use crate::http::api::pages::PAGE_MAX;
+use tenure_domain::policy::options::KEY_CHARS_MAX;
 use tenure_domain::roles::ROLE_ID_MAX;
 use tenure_store::clients::CLIENT_ID_MAX;
 
@@ -50,8 +51,13 @@ pub(in crate::http) fn paged(operation: Operation) -> Operation {
 
 /// The same where a token that is not one of ours is none.
 pub(in crate::http) fn paged_from_anywhere(operation: Operation) -> Operation {
-    let limit = json!({"type": "integer", "minimum": 1, "default": PAGE_MAX});
-    let about = format!("Entries of one page; more than {PAGE_MAX} counts as {PAGE_MAX}");
+    paged_up_to(operation, PAGE_MAX)
+}
+
+/// The same with so many entries in a page at most.
+pub(in crate::http) fn paged_up_to(operation: Operation, most: usize) -> Operation {
+    let limit = json!({"type": "integer", "minimum": 1, "default": most});
+    let about = format!("Entries of one page; more than {most} counts as {most}");
     operation.query("limit", &about, &limit, &Value::Null).query(
         "continuationToken",
         "From the page before",
@@ -102,6 +108,10 @@ fn one(name: &str, sample: &Sample) -> Value {
         "roleId" => {
             let pattern = json!({"type": "string", "pattern": ROLE_ID, "minLength": 1, "maxLength": ROLE_ID_MAX});
             ("The role", pattern, json!("submitter"))
+        }
+        "key" => {
+            let key = json!({"type": "string", "minLength": 1, "maxLength": KEY_CHARS_MAX});
+            ("The key; a slash in it is written `%2F`", key, json!("acme"))
         }
         "service" => ("The service", text, json!("queue")),
         "reference" => ("Which of its references", json!({"enum": ["api.json", "exchanges.json"]}), json!("api.json")),

@@ -7,6 +7,7 @@
 mod artifacts;
 mod edges;
 mod group;
+mod keys;
 mod layout;
 mod log;
 mod login;

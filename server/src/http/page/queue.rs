@@ -6,6 +6,7 @@ use chrono::{DateTime, Utc};
 use maud::{Markup, html};
 use tenure_api::ids::TaskQueueId;
 
+use super::keys::{KEYS_MAX, keys_section};
 use super::layout::{self, section, table};
 use super::overview::{REFRESH, may_see_claimed, may_see_pending};
 use super::rows::{self, About, ROWS_MAX, claims_scope, workers_scope};
@@ -13,12 +14,15 @@ use super::sessions::{SESSIONS_MAX, sessions_section};
 use super::visit::Visit;
 use super::{Page, PageError, pause, text};
 use crate::http::app::App;
-use tenure_domain::policy::counts::{Counted, shown};
+use tenure_domain::policy::counts::shown;
+use tenure_domain::policy::document::Policy;
+use tenure_domain::policy::limit_words::words;
 use tenure_domain::scopes::Expression;
-use tenure_engine::ops::workers;
+use tenure_engine::ops::{queue_keys, workers};
 use tenure_store::page::{self, Ends, Filter, QueueRow, WaitingRow};
 use tenure_store::policies::StoredPolicy;
-use tenure_store::{clock, policies, queue_counts, worker_sessions};
+use tenure_store::queue_counts::{self, ShownQueue};
+use tenure_store::{clock, policies, worker_sessions};
 
 const ABOUT: About = About { queue: true, worker: false };
 
@@ -50,6 +54,8 @@ pub(super) async fn queue(app: App, visit: Arc<Visit>) -> Result<Page, PageError
     } else {
         Vec::new()
     };
+    let keys =
+        if may_see { queue_keys::list_in(&mut conn, key, None, KEYS_MAX).await? } else { queue_keys::Page::default() };
     let waiting = page::list_waiting(&mut conn, key, ROWS_MAX).await?;
     let claims = page::list_claims(&mut conn, filter, ROWS_MAX).await?;
     let failures = rows::failures(&mut conn, sequenced, &visit, filter).await?;
@@ -61,7 +67,7 @@ pub(super) async fn queue(app: App, visit: Arc<Visit>) -> Result<Page, PageError
     let body = html! {
         h1 { span.kind { "Queue" } (row.name) }
         (pause::shown(&visit, &name, shown.paused.as_ref(), now))
-        (figures(&visit, &row, hidden, now))
+        (figures(&visit, &row, &shown, hidden, now))
         div.columns {
             (waiting_section(&visit, &row.name, &waiting, now))
             @if !visit.may(claims_scope.clone()) {
@@ -73,6 +79,7 @@ pub(super) async fn queue(app: App, visit: Arc<Visit>) -> Result<Page, PageError
             }
         }
         (policy_section(&visit, &name, policy.as_ref(), now))
+        (keys_section(&keys))
         (sessions_section(&visit, &sessions, now))
         (rows::failures_section(&visit, &failures, now, ABOUT))
         @if visit.may(workers_scope.clone()) {
@@ -84,16 +91,18 @@ pub(super) async fn queue(app: App, visit: Arc<Visit>) -> Result<Page, PageError
     Ok(Page { title: format!("Queue {name}"), refresh: Some(REFRESH), body })
 }
 
-fn figures(visit: &Visit, row: &QueueRow, hidden: i64, now: DateTime<Utc>) -> Markup {
+fn figures(visit: &Visit, row: &QueueRow, now_shown: &ShownQueue, hidden: i64, now: DateTime<Utc>) -> Markup {
     let unseen = html! { span.dim title="You may not see this." { "–" } };
     let pending = may_see_pending(visit, &row.name);
-    let QueueRow { pending: all, claimed, delayed, waiting, .. } = *row;
-    let counts = shown(Counted { pending: all, claimed, delayed, waiting }, 0, row.paused.is_some());
+    let counts = shown(now_shown.counted, now_shown.assigned, now_shown.admissible, now_shown.paused.is_some());
     html! { dl.figures.six {
         div { dt { "Pending" } dd { @if pending { (layout::number(row.pending)) } @else { (unseen) } } }
         div { dt title="Pending, but not before a certain time" { "Delayed" } dd { @if pending { (layout::number(counts.delayed)) } @else { (unseen) } } }
         @if row.waiting > 0 {
             div { dt title="Pending, but a limit of the queue or of their key allows no more, or no worker is free" { "Waiting" } dd { @if pending { (layout::number(counts.waiting)) } @else { (unseen) } } }
+        }
+        @if counts.assigned > 0 {
+            div { dt title="Given to the session of a worker, which has not accepted them yet" { "Assigned" } dd { @if pending { (layout::number(counts.assigned)) } @else { (unseen) } } }
         }
         div { dt title="Would start now if there were workers enough" { "Runnable" } dd { @if pending { (layout::number(counts.runnable)) } @else { (unseen) } } }
         div { dt { "Claimed" } dd { @if may_see_claimed(visit, &row.name) { (layout::number(row.claimed)) } @else { (unseen) } } }
@@ -146,5 +155,7 @@ fn policy_section(visit: &Visit, name: &TaskQueueId, policy: Option<&StoredPolic
         );
     };
     let note = html! { "version " (policy.version) ", by " (policy.client_id) " " (layout::time(policy.updated, now)) };
-    section(title, &note, &html! { pre.json { (text::pretty(&policy.policy)) } })
+    let limits = Policy::from_stored(&policy.policy).map_or_else(|_| Vec::new(), |policy| words(&policy));
+    let limits = html! { @if !limits.is_empty() { ul.why { @for sentence in &limits { li { (sentence) } } } } };
+    section(title, &note, &html! { (limits) pre.json { (text::pretty(&policy.policy)) } })
 }

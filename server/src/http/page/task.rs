@@ -53,7 +53,7 @@ pub(super) async fn task(app: App, visit: Arc<Visit>) -> Result<Page, PageError>
         Some(run) => log::tail(&app, &visit, RunRef { task: id, run: run.run_id }).await?,
         None => None,
     };
-    let known = ops::find(&app.engine.pool, &app.engine.low_water_marks, id).await?;
+    let known = ops::find(app.engine.why_parts(), id).await?;
     let names = if visit.may(format!("tenure:get-queue:{}", known.queue)) { Names::Shown } else { Names::Hidden };
     let sentences = words(&why(&known.facts, names));
     let metadata = definition.as_deref().and_then(text::metadata);

@@ -2,10 +2,11 @@
 
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
-use tenure_domain::admission::{Head, Key, PRIORITIES, Prefer, Rate, Run};
+use tenure_domain::admission::{Head, Key, PRIORITIES, Prefer, Run};
 use tenure_domain::policy::document::Admission;
 
 use super::KEYS_MAX;
+use super::key_rules::own_rate;
 
 /// A key that is to be looked at, and the first run that waits since, if one does.
 #[derive(Debug, Clone, Copy)]
@@ -101,6 +102,11 @@ pub async fn look(transaction: &mut PgConnection, look: &Look<'_>, announced: &[
             SELECT k.id, CASE WHEN k.key <> '' THEN COALESCE(x.concurrency, $3 /* slots of a key */) END AS slots
             FROM admission_keys k LEFT JOIN queue_keys x ON x.queue = k.queue AND x.key = k.key
             WHERE k.id = ANY($2 /* keys */) AND k.queue = $1
+        ),
+        -- A key in use need not be tried for whether it may be forgotten; it is written seldom.
+        seen AS (
+            UPDATE admission_keys k SET seen = db_now.now FROM looked l, db_now
+            WHERE k.id = l.id AND k.seen < db_now.now - interval '5 minutes'
         ),
         -- In one snapshot: a claim moves from one to the other.
         used AS MATERIALIZED (
@@ -257,11 +263,7 @@ pub async fn load_keys(
     .await?;
     let keys = rows.into_iter().map(|row| {
         let count = |n: i64| u32::try_from(n).unwrap_or(u32::MAX);
-        let own = row.rate_count.zip(row.rate_seconds).map(|(of, seconds)| Rate {
-            count: of.unsigned_abs(),
-            seconds: seconds.unsigned_abs(),
-            burst: row.rate_burst.map_or(1, i32::unsigned_abs),
-        });
+        let own = own_rate(row.rate_count, row.rate_seconds, row.rate_burst);
         Key {
             id: row.id,
             free: row.slots.map(|slots| {
@@ -276,29 +278,69 @@ pub async fn load_keys(
     Ok(keys.collect())
 }
 
-/// Forgets keys that have had no run for some time, up to `limit`.
-pub async fn forget_idle_keys(
-    transaction: &mut PgConnection,
+/// Keys that were not looked at since then, and their queues; by queue, up to `limit` keys.
+pub async fn list_unseen_keys(
+    conn: &mut PgConnection,
     before: DateTime<Utc>,
     limit: i64,
+) -> Result<Vec<(i32, i64)>, sqlx::Error> {
+    let rows = sqlx::query!(
+        r#"-- list_unseen_keys
+        WITH unseen AS MATERIALIZED (SELECT queue, id FROM admission_keys WHERE seen < $1 ORDER BY seen LIMIT $2)
+        SELECT queue AS "queue!", id AS "id!" FROM unseen ORDER BY queue, id"#,
+        before,
+        limit
+    )
+    .fetch_all(conn)
+    .await?;
+    Ok(rows.into_iter().map(|row| (row.queue, row.id)).collect())
+}
+
+/// Forgets those of these keys that have no run and whose rate has its burst again; the others count as looked at. Nothing if the
+/// queue is being looked at: a run of such a key may just have come, and be announced no more.
+pub async fn forget_idle_keys(
+    transaction: &mut PgConnection,
+    queue: i32,
+    keys: &[i64],
+    before: DateTime<Utc>,
 ) -> Result<u64, sqlx::Error> {
-    let forgotten = sqlx::query!(
-        "-- forget_keys
-        WITH idle AS MATERIALIZED (
+    let locked = sqlx::query!(
+        "-- lock_admission_of_keys\nSELECT FROM admission_queues WHERE queue = $1 FOR UPDATE SKIP LOCKED",
+        queue
+    )
+    .fetch_optional(&mut *transaction)
+    .await?;
+    if locked.is_none() {
+        return Ok(0);
+    }
+    // A statement of its own, so that it sees what the last look at the queue has left.
+    let forgotten = sqlx::query_scalar!(
+        r#"-- forget_keys
+        WITH announced AS MATERIALIZED (
+            SELECT DISTINCT w.key_id FROM admission_work w WHERE w.queue = $1 AND w.key_id = ANY($2 /* keys */)
+        ),
+        idle AS MATERIALIZED (
             SELECT k.id FROM admission_keys k
-            WHERE k.seen < $1 AND to_timestamp(k.tat) < $1
+            WHERE k.id = ANY($2) AND k.queue = $1 AND k.seen < $3 AND to_timestamp(k.tat) < $3
+              AND NOT EXISTS (SELECT FROM announced a WHERE a.key_id = k.id)
               AND NOT EXISTS (SELECT FROM pending p WHERE p.key_id = k.id AND p.hold IS DISTINCT FROM 1 /* Hold::Delay */
                                 AND p.hold IS DISTINCT FROM 2 /* Hold::Waiting */)
               AND NOT EXISTS (SELECT FROM pending p WHERE p.key_id = k.id AND p.hold = 2 /* Hold::Waiting */)
               AND NOT EXISTS (SELECT FROM claims c WHERE c.key_id = k.id)
-            ORDER BY k.seen LIMIT $2
         ),
-        heads AS (DELETE FROM admission_heads h USING idle WHERE h.key_id = idle.id)
-        DELETE FROM admission_keys k USING idle WHERE k.id = idle.id",
-        before,
-        limit
+        heads AS (DELETE FROM admission_heads h USING idle WHERE h.key_id = idle.id),
+        -- They are not the first ones again until they were left alone for as long as that once more.
+        seen AS (
+            UPDATE admission_keys k SET seen = db_now.now FROM db_now
+            WHERE k.id = ANY($2) AND k.queue = $1 AND NOT EXISTS (SELECT FROM idle WHERE idle.id = k.id)
+        ),
+        forgotten AS (DELETE FROM admission_keys k USING idle WHERE k.id = idle.id RETURNING k.id)
+        SELECT count(*) AS "forgotten!" FROM forgotten"#,
+        queue,
+        keys,
+        before
     )
-    .execute(transaction)
+    .fetch_one(transaction)
     .await?;
-    Ok(forgotten.rows_affected())
+    Ok(u64::try_from(forgotten).unwrap_or_default())
 }

@@ -63,7 +63,7 @@ pub async fn assign(
         ),
         assigned AS (
             UPDATE pending p SET hold = 3 /* Hold::Assigned */, session = placed.session, waited = p.ord, ord = placed.ord,
-                held_until = LEAST(p.deadline, db_now.now + make_interval(secs => $3))
+                given = db_now.now, held_until = LEAST(p.deadline, db_now.now + make_interval(secs => $3))
             FROM placed, db_now WHERE p.seq = placed.seq AND p.hold = 2 /* Hold::Waiting */ AND p.queue = $4
             RETURNING p.seq, p.run, placed.session, placed.n
         ),

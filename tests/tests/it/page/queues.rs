@@ -1,6 +1,6 @@
 //! Pauses and policies of queues, and what a task's page says of why it is where it is.
 
-use serde_json::json;
+use serde_json::{Value, json};
 use tenure_tests::http::TENURE_API;
 
 use super::{HOSTILE, POLICY, QUEUE, create, form, form_token, get, hides, log_in, own_form, report, shows, sql};
@@ -91,6 +91,40 @@ async fn policies_ends_and_results_are_shown_to_who_may_read_them() {
     shows(&page, &["answer", "&lt;b&gt;"]);
     hides(&page, &["<b>"]);
     sql(&rig, "DELETE FROM results").await;
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn keys_and_limits_are_shown_to_who_may_see_the_queue_and_a_task_says_what_it_waits_for() {
+    let rig = Rig::start().await;
+    let queue = format!("{TENURE_API}/queues/page%2Fqueue");
+    let policy = json!({"concurrency": {"perKey": 1}, "fair": true});
+    assert_eq!(rig.call("PUT", &format!("{queue}/policy"), Some(&policy)).await.status, 200);
+    let rules = json!({"concurrency": 2, "weight": 2.5, "rate": {"count": 7, "seconds": 60}});
+    assert_eq!(rig.call("PUT", &format!("{queue}/keys/%3Cb%3E"), Some(&rules)).await.status, 200);
+    let of_acme = |task: &mut Value| task["extra"] = json!({"tenure": {"key": "acme"}});
+    create(&rig, of_acme).await;
+    crate::rig::eventually("it is ready", async || {
+        let now = rig.call("GET", &queue, None).await.body;
+        (now["ready"] == 1).then_some(())
+    })
+    .await;
+    let waiting = create(&rig, of_acme).await;
+    let (page, root) = ("/queue/page/queue", log_in(&rig, &rig.root).await);
+    let shown = get(&rig, page, Some(&root)).await;
+    shows(
+        &shown,
+        &["Keys", "acme", "&lt;b&gt;", "its own", "7 in 60 s", "2.5", "At most 1 run of each key at a time."],
+    );
+    hides(&shown, &["<b>"]);
+    hides(&get(&rig, page, None).await, &["acme", "At most 1 run"]);
+    let path = format!("/task/{waiting}");
+    shows(
+        &get(&rig, &path, Some(&root)).await,
+        &["It waits for a slot of its key &quot;acme&quot;, which has 1: taken by"],
+    );
+    let anonymous = get(&rig, &path, None).await;
+    shows(&anonymous, &["It waits for a slot of its key, which has 1."]);
     rig.server.stop().await;
 }
 

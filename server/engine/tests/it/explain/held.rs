@@ -31,7 +31,7 @@ pub(super) const STATEMENTS: [&str; 9] = [
     "end_holds",
     "is_hold_due",
     "hold_is_near",
-    "find_hold",
+    "is_held",
     "is_message_due",
     "count_messages",
     "list_of_delayed",
@@ -91,12 +91,12 @@ pub(super) async fn run(conn: &mut PgConnection, statement: &str) {
             let now = sqlx::query_scalar("SELECT now()").fetch_one(&mut *conn).await.unwrap();
             assert!(!holds::is_near(conn, now, std::time::Duration::from_secs(10)).await.unwrap());
         }
-        "find_hold" => {
+        "is_held" => {
             let task = sqlx::query_scalar(
                 "SELECT id FROM pending WHERE held_until IS NOT NULL ORDER BY held_until DESC LIMIT 1",
             );
             let task = task.fetch_one(&mut *conn).await.unwrap();
-            assert!(holds::find(conn, task).await.unwrap().is_some());
+            assert!(holds::is_held(conn, task).await.unwrap());
         }
         "is_message_due" => assert!(messages::is_due(conn).await.unwrap()),
         "list_of_delayed" => {

@@ -214,7 +214,7 @@ async fn a_row_that_is_locked_is_left_to_the_next_look() {
 /// Where a task is by the database.
 async fn place(conn: &mut PgConnection, task: TaskId) -> State {
     let loaded = tasks::load(conn, &[task.uuid()]).await.unwrap().remove(&task.uuid()).unwrap();
-    let hold = store::find(conn, task.uuid()).await.unwrap().map(|_| Hold::Delay);
+    let hold = store::is_held(conn, task.uuid()).await.unwrap().then_some(Hold::Delay);
     match (loaded.task.last, loaded.task.ended.last()) {
         (Last::Unscheduled, _) => State::Unscheduled,
         (Last::Pending(open), _) => State::Pending(open.run, hold),

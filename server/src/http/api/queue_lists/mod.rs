@@ -25,11 +25,11 @@ fn stored(definition: String) -> Result<Box<RawValue>, ApiError> {
     RawValue::from_string(definition).map_err(|_| ApiError::internal("a stored definition is not JSON"))
 }
 
-fn to_token(place: &impl Serialize) -> Result<String, ApiError> {
+pub(super) fn to_token(place: &impl Serialize) -> Result<String, ApiError> {
     Ok(URL_SAFE_NO_PAD.encode(to_json(place)?))
 }
 
 /// Where the page begins. A token that is none of this list's begins at the start, as it does in Taskcluster's.
-fn place<T: DeserializeOwned>(token: Option<String>) -> Option<T> {
+pub(super) fn place<T: DeserializeOwned>(token: Option<String>) -> Option<T> {
     serde_json::from_slice(&URL_SAFE_NO_PAD.decode(token?).ok()?).ok()
 }

@@ -34,7 +34,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
         .about(
             "A run counts as one of `pending`, `delayed`, `claimed`. `runnable` is what an autoscaler starts machines for: runs \
              that would start now, none while the queue is paused. A queue that does not exist yet has zeros. One whose worker \
-             type is `policy`, `pause`, `resume` or `workers` is named in one segment here.",
+             type is `policy`, `keys`, `pause`, `resume` or `workers` is named in one segment here.",
         )
         .answers::<QueueNow>(
             "The queue",
@@ -52,10 +52,11 @@ async fn get_queue(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     let found = queue_counts::find(&mut *app.engine.pool.acquire().await?, sequenced, &queue).await?;
     let counted = found.as_ref().map_or(Counted::default(), |found| found.counted);
     let assigned = found.as_ref().map_or(0, |found| found.assigned);
+    let admissible = found.as_ref().map_or(0, |found| found.admissible);
     let policy_version = found.as_ref().and_then(|found| found.policy_version);
     let pause = found.and_then(|found| found.paused);
     let QueueCounts { pending, claimed, delayed, waiting, assigned, ready, runnable } =
-        shown(counted, assigned, pause.is_some());
+        shown(counted, assigned, admissible, pause.is_some());
     ok(&QueueNow {
         task_queue_id: queue,
         pending,

@@ -1,0 +1,94 @@
+//! What limits would allow, for those who only ask: nothing is started here.
+
+use super::bucket::Bucket;
+use super::{Key, Rate};
+
+/// When the next start conforms to a rate, in seconds since 1970; none if one does now.
+#[must_use]
+pub fn starts_at(rate: Option<Rate>, tat: f64, unclaimed: u32, now: f64) -> Option<f64> {
+    Bucket::new(rate, tat, unclaimed, now).opens_at()
+}
+
+/// How many starts the limits of a whole queue allow now, were there workers enough; none if any number. `free` is its limit less
+/// its ready, assigned and claimed runs.
+#[must_use]
+pub fn queue_allows(free: Option<u64>, rate: Option<Rate>, tat: f64, unclaimed: u32, now: f64) -> Option<u64> {
+    least(free, Bucket::new(rate, tat, unclaimed, now).open_starts())
+}
+
+/// The same of a key.
+#[must_use]
+pub fn key_allows(key: &Key, now: f64) -> Option<u64> {
+    queue_allows(key.free.map(u64::from), key.rate, key.tat, key.unclaimed, now)
+}
+
+fn least(one: Option<u64>, other: Option<u64>) -> Option<u64> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.min(other)),
+        (one, other) => one.or(other),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Head, PRIORITIES, Queue, Run, decide};
+    use super::*;
+    use proptest::prelude::*;
+
+    const NOW: f64 = 1_800_000_000.0;
+
+    #[test]
+    fn nothing_limits_what_has_no_limit() {
+        let key = Key { id: 1, free: None, rate: None, tat: NOW + 9.0, unclaimed: 7, weight: 1.0 };
+        assert_eq!((key_allows(&key, NOW), starts_at(None, NOW + 9.0, 7, NOW)), (None, None));
+        assert_eq!(queue_allows(Some(3), None, 0.0, 0, NOW), Some(3));
+    }
+
+    #[test]
+    fn a_rate_that_was_slower_before_does_not_stop_what_the_new_one_allows() {
+        let rate = Some(Rate { count: 1, seconds: 10, burst: 1 });
+        let a_day_ahead = NOW + 86_400.0;
+        assert_eq!(starts_at(rate, a_day_ahead, 0, NOW), Some(NOW + 10.0));
+        let run = Run { seq: 1, run: 0, ord: 1, avoid: None, prefer: None };
+        let head = Head { key: 1, priority: 3, vtime: 1.0, runs: vec![run], more: false };
+        let queue = Queue {
+            now: NOW,
+            fair: false,
+            total_free: None,
+            ready: [0; PRIORITIES],
+            rate,
+            tat: a_day_ahead,
+            unclaimed: 0,
+            least: [0.0; PRIORITIES],
+            sessions: None,
+            more_heads: false,
+        };
+        let key = Key { id: 1, free: None, rate: None, tat: 0.0, unclaimed: 0, weight: 1.0 };
+        let first = decide(&queue, &[key], std::slice::from_ref(&head));
+        assert_eq!((first.starts.len(), first.tat), (0, NOW + 10.0), "written down, so that it comes");
+        let later = Queue { now: NOW + 10.0, tat: first.tat, ..queue };
+        assert_eq!(decide(&later, &[key], &[head]).starts.len(), 1);
+    }
+
+    proptest! {
+        #[test]
+        fn it_allows_as_many_as_are_then_started(
+            free in prop::option::of(0_u64..9), of_key in prop::option::of(0_u32..9), count in 1_u32..9, burst in 1_u32..9,
+            seconds in 1_u32..90, behind in -100_i32..100, unclaimed in 0_u32..4, rated in any::<bool>(), waiting in 0_usize..12
+        ) {
+            let rate = rated.then_some(Rate { count: count.max(burst), seconds, burst });
+            let tat = NOW - f64::from(behind);
+            let key = Key { id: 1, free: of_key, rate: None, tat: 0.0, unclaimed: 0, weight: 1.0 };
+            let runs = (1..=waiting).map(|n| i64::try_from(n).unwrap());
+            let runs: Vec<Run> = runs.map(|n| Run { seq: n, run: 0, ord: n, avoid: None, prefer: None }).collect();
+            let head = Head { key: 1, priority: 3, vtime: 1.0, runs, more: false };
+            let queue = Queue {
+                now: NOW, fair: false, total_free: free, ready: [0; PRIORITIES], rate, tat, unclaimed,
+                least: [0.0; PRIORITIES], sessions: None, more_heads: false,
+            };
+            let started = decide(&queue, &[key], &[head]).starts.len() as u64;
+            let allowed = least(queue_allows(free, rate, tat, unclaimed, NOW), key_allows(&key, NOW));
+            prop_assert_eq!(started, allowed.unwrap_or(u64::MAX).min(waiting as u64));
+        }
+    }
+}

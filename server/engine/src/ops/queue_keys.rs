@@ -1,0 +1,148 @@
+//! Single keys of queues: what holds for one instead of its queue's policy, and how each stands.
+
+use sqlx::{Connection, PgConnection};
+use tenure_api::ids::TaskQueueId;
+use tenure_api::queue_keys::{KeyRules as KeyRulesOnWire, QueueKey};
+
+use super::OpError;
+use super::queue_policy::Parts;
+use crate::notifiers::Effects;
+use tenure_domain::policy::document::Policy;
+use tenure_domain::policy::keys::{KEYS_WITH_RULES_MAX, KeyRules};
+use tenure_store::admission::key_rules::{self, KeyNow};
+use tenure_store::{page, policies};
+
+/// Keys of one page: the runs of each are counted.
+pub const KEYS_PAGE_MAX: u16 = 100;
+
+/// A page of keys.
+#[derive(Debug, Default)]
+pub struct Page {
+    /// By key.
+    pub keys: Vec<QueueKey>,
+    /// The last key that was looked at, if there may be more.
+    pub next: Option<String>,
+}
+
+fn missing(queue: &TaskQueueId, key: &str) -> OpError {
+    OpError::NotFound(format!("the queue {queue} has no rules for the key {key:?}"))
+}
+
+/// Replaces what holds for a key; the queue is made if it is new. Runs that wait follow it at once.
+///
+/// # Errors
+/// If too many keys of the queue have rules.
+pub async fn put(parts: Parts<'_>, queue: &TaskQueueId, key: &str, rules: &KeyRules) -> Result<QueueKey, OpError> {
+    let number = parts.queues.get_or_create_key(parts.pool, queue).await?;
+    let mut conn = parts.pool.acquire().await?;
+    let mut transaction = conn.begin().await?;
+    if !policies::lock_queue(&mut transaction, number).await? {
+        return Err(OpError::Unavailable);
+    }
+    let (exists, count) = key_rules::count_rules(&mut transaction, number, key, KEYS_WITH_RULES_MAX).await?;
+    if !exists && count >= KEYS_WITH_RULES_MAX {
+        return Err(OpError::Conflict(format!(
+            "{KEYS_WITH_RULES_MAX} keys of the queue {queue} have rules of their own, which is the most: delete some that are not \
+             needed, or change the policy"
+        )));
+    }
+    key_rules::put_rules(&mut transaction, number, key, rules).await?;
+    parts.notifiers.commit(transaction, Effects { admission: vec![number], ..Effects::default() }).await?;
+    tracing::info!(queue.id = %queue, "rules of a key were changed");
+    one(&mut conn, number, key).await?.ok_or_else(|| missing(queue, key))
+}
+
+/// Deletes what holds for a key, if there is something: then the policy holds for it.
+///
+/// # Errors
+/// If the database does not answer.
+pub async fn delete(parts: Parts<'_>, queue: &TaskQueueId, key: &str) -> Result<(), OpError> {
+    let Some(number) = parts.queues.find_key(parts.pool, queue).await? else { return Ok(()) };
+    let mut conn = parts.pool.acquire().await?;
+    let mut transaction = conn.begin().await?;
+    policies::lock_queue(&mut transaction, number).await?;
+    if !key_rules::delete_rules(&mut transaction, number, key).await? {
+        return Ok(());
+    }
+    parts.notifiers.commit(transaction, Effects { admission: vec![number], ..Effects::default() }).await?;
+    tracing::info!(queue.id = %queue, "rules of a key were deleted");
+    Ok(())
+}
+
+/// What holds for a key, and how it stands.
+///
+/// # Errors
+/// If it has no rules of its own.
+pub async fn get(parts: Parts<'_>, queue: &TaskQueueId, key: &str) -> Result<QueueKey, OpError> {
+    let number = parts.queues.find_key(parts.pool, queue).await?.ok_or_else(|| missing(queue, key))?;
+    one(&mut *parts.pool.acquire().await?, number, key).await?.ok_or_else(|| missing(queue, key))
+}
+
+async fn one(conn: &mut PgConnection, queue: i32, key: &str) -> Result<Option<QueueKey>, OpError> {
+    let mut snapshot = conn.begin().await?;
+    page::set_plans(&mut snapshot).await?;
+    let limit = limit_of_keys(&mut snapshot, queue).await?;
+    let found = key_rules::list_keys_now(&mut snapshot, queue, &[key.to_owned()]).await?;
+    snapshot.commit().await?;
+    Ok(found.into_iter().find(|now| now.rules.is_some()).map(|now| shown(now, limit)))
+}
+
+/// A page of the keys of a queue that have runs or rules, after one of them.
+///
+/// # Errors
+/// If the database does not answer.
+pub async fn list(parts: Parts<'_>, queue: &TaskQueueId, after: Option<&str>, limit: u16) -> Result<Page, OpError> {
+    let Some(number) = parts.queues.find_key(parts.pool, queue).await? else { return Ok(Page::default()) };
+    let mut snapshot = page::begin(parts.pool).await?;
+    let found = list_in(&mut snapshot, number, after, limit).await?;
+    snapshot.commit().await?;
+    Ok(found)
+}
+
+/// The same on a connection with the plans of [`page::begin`].
+///
+/// # Errors
+/// If the database does not answer.
+pub async fn list_in(
+    conn: &mut PgConnection,
+    queue: i32,
+    after: Option<&str>,
+    limit: u16,
+) -> Result<Page, sqlx::Error> {
+    let limit = limit.min(KEYS_PAGE_MAX);
+    let names = key_rules::list_key_names(conn, queue, after, limit.into()).await?;
+    let next = if names.len() < usize::from(limit) { None } else { names.last().cloned() };
+    let limit = limit_of_keys(conn, queue).await?;
+    let now = key_rules::list_keys_now(conn, queue, &names).await?;
+    // A key is remembered for some time after its last run.
+    let used = now.into_iter().filter(|now| now.rules.is_some() || now.used > 0 || now.waiting > 0);
+    Ok(Page { keys: used.map(|now| shown(now, limit)).collect(), next })
+}
+
+/// What limits the runs of keys.
+#[derive(Clone, Copy)]
+enum KeyLimit {
+    /// Nothing: the queue has no admission.
+    Nothing,
+    /// A key has rules of its own, or this limit, if there is one.
+    PerKey(Option<u32>),
+}
+
+async fn limit_of_keys(conn: &mut PgConnection, queue: i32) -> Result<KeyLimit, sqlx::Error> {
+    let Some(stored) = policies::find(conn, queue).await? else { return Ok(KeyLimit::Nothing) };
+    let policy = Policy::from_stored(&stored.policy)
+        .map_err(|error| sqlx::Error::Decode(format!("the policy of queue {queue}: {error:?}").into()))?;
+    Ok(policy.admission().map_or(KeyLimit::Nothing, |admission| KeyLimit::PerKey(admission.per_key)))
+}
+
+fn shown(now: KeyNow, limit: KeyLimit) -> QueueKey {
+    let KeyNow { key, used, waiting, rules } = now;
+    let limit = match limit {
+        KeyLimit::Nothing => None,
+        // Runs without a key share no limit.
+        KeyLimit::PerKey(_) if key.is_empty() => None,
+        KeyLimit::PerKey(per_key) => rules.as_ref().and_then(|rules| rules.concurrency).or(per_key),
+    };
+    let KeyRulesOnWire { concurrency, rate, weight } = rules.map(|rules| rules.to_wire()).unwrap_or_default();
+    QueueKey { key, used, limit, waiting, concurrency, rate, weight }
+}

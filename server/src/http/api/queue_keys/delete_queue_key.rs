@@ -1,0 +1,47 @@
+//! deleteQueueKey.
+
+use std::sync::Arc;
+
+use axum::response::Response;
+use serde_json::json;
+use tenure_api::errors::ErrorCode::InputError;
+
+use super::{BAD_KEY, CHANGING, key};
+use crate::http::api::raw;
+use crate::http::app::App;
+use crate::http::call::Call;
+use crate::http::docs::Sample;
+use crate::http::docs::operation::Operation;
+use crate::http::endpoint::Endpoint;
+use crate::http::error::ApiError;
+use tenure_engine::ops::queue_keys as ops;
+
+/// `DELETE /queues/:taskQueueId/keys/:key`
+pub fn endpoint() -> Endpoint {
+    Endpoint::delete("deleteQueueKey", delete_queue_key).scopes(CHANGING).described(
+        "tenure",
+        "Delete what holds for one key of a queue",
+        describe,
+    )
+}
+
+fn describe(operation: Operation, _: &Sample) -> Operation {
+    operation
+        .about("Whether there is something or not. From then on the key is treated as the policy says; its runs stay.")
+        .answers_with(
+            200,
+            "The key has no rules of its own any more",
+            "application/json",
+            &json!({"type": "object", "maxProperties": 0}),
+            &json!({}),
+        )
+        .refuses(InputError, BAD_KEY)
+}
+
+async fn delete_queue_key(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+    call.authorize_by_path()?;
+    let queue = call.task_queue_id()?;
+    call.no_query()?;
+    ops::delete(app.engine.queue_parts(), &queue, &key(&call)?).await?;
+    Ok(raw("{}".to_owned()))
+}

@@ -1,0 +1,42 @@
+//! The keys of a queue, on the queue's page.
+
+use maud::{Markup, html};
+use tenure_api::policy::Rate;
+use tenure_api::queue_keys::QueueKey;
+
+use super::layout::{self, section, table};
+use tenure_engine::ops::queue_keys::Page;
+
+/// Keys in the table.
+pub(super) const KEYS_MAX: u16 = 50;
+
+/// The section of the keys that have runs or rules of their own; none for a queue without them.
+pub(super) fn keys_section(page: &Page) -> Markup {
+    if page.keys.is_empty() {
+        return html! {};
+    }
+    let cells = |row: &QueueKey| {
+        let QueueKey { key, used, limit, waiting, concurrency, rate, weight } = row;
+        let key = html! { @if key.is_empty() { span.dim { "without a key" } } @else { code { (key) } } };
+        let limit = html! {
+            @match limit { Some(limit) => (layout::number((*limit).into())), None => (layout::none()) }
+            @if concurrency.is_some() { " " span.dim { "its own" } }
+        };
+        let rate = match rate {
+            Some(Rate { count, seconds, .. }) => html! { (count) " in " (seconds) " s" },
+            None => layout::none(),
+        };
+        let weight = weight.map_or_else(layout::none, |weight| html! { (weight.to_string()) });
+        vec![
+            ("Key", key),
+            (">Used", layout::number((*used).into())),
+            (">Limit", limit),
+            (">Waiting", layout::number((*waiting).into())),
+            (">Own rate", rate),
+            (">Weight", weight),
+        ]
+    };
+    let rows: Vec<_> = page.keys.iter().map(cells).collect();
+    let note = html! { "by name" @if page.next.is_some() { "; the first " (KEYS_MAX) } };
+    section("Keys", &note, &table(&rows))
+}

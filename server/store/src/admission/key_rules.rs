@@ -1,0 +1,177 @@
+//! What holds for single keys of a queue, and how keys stand.
+
+use sqlx::PgConnection;
+use tenure_domain::admission::Rate;
+use tenure_domain::policy::keys::KeyRules;
+
+/// Runs of a key that are counted, of each kind.
+const COUNTED_MAX: i64 = 10_000;
+
+/// Whether a queue, which is locked, has rules for this key, and for how many keys it has some, up to `limit`.
+pub async fn count_rules(
+    transaction: &mut PgConnection,
+    queue: i32,
+    key: &str,
+    limit: i64,
+) -> Result<(bool, i64), sqlx::Error> {
+    let row = sqlx::query!(
+        r#"-- count_key_rules
+        SELECT EXISTS (SELECT FROM queue_keys WHERE queue = $1 AND key = $2) AS "exists!",
+               (SELECT count(*) FROM (SELECT FROM queue_keys WHERE queue = $1 LIMIT $3) x) AS "count!""#,
+        queue,
+        key,
+        limit
+    )
+    .fetch_one(transaction)
+    .await?;
+    Ok((row.exists, row.count))
+}
+
+/// Replaces the rules of a key.
+pub async fn put_rules(
+    transaction: &mut PgConnection,
+    queue: i32,
+    key: &str,
+    rules: &KeyRules,
+) -> Result<(), sqlx::Error> {
+    sqlx::query!(
+        "-- put_key_rules
+        INSERT INTO queue_keys (queue, key, concurrency, rate_count, rate_seconds, rate_burst, weight)
+        VALUES ($1, $2, $3, $4, $5, $6, $7)
+        ON CONFLICT (queue, key) DO UPDATE SET concurrency = EXCLUDED.concurrency, rate_count = EXCLUDED.rate_count,
+            rate_seconds = EXCLUDED.rate_seconds, rate_burst = EXCLUDED.rate_burst, weight = EXCLUDED.weight",
+        queue,
+        key,
+        rules.concurrency.map(u32::cast_signed),
+        rules.rate.map(|rate| rate.count.cast_signed()),
+        rules.rate.map(|rate| rate.seconds.cast_signed()),
+        rules.rate.map(|rate| rate.burst.cast_signed()),
+        rules.weight
+    )
+    .execute(&mut *transaction)
+    .await?;
+    announce_key(transaction, queue, key).await
+}
+
+/// Deletes the rules of a key; whether it had some.
+pub async fn delete_rules(transaction: &mut PgConnection, queue: i32, key: &str) -> Result<bool, sqlx::Error> {
+    let deleted = sqlx::query!("-- delete_key_rules\nDELETE FROM queue_keys WHERE queue = $1 AND key = $2", queue, key)
+        .execute(&mut *transaction)
+        .await?;
+    if deleted.rows_affected() == 0 {
+        return Ok(false);
+    }
+    announce_key(transaction, queue, key).await?;
+    Ok(true)
+}
+
+/// Has a key looked at again, if its queue has admission.
+async fn announce_key(transaction: &mut PgConnection, queue: i32, key: &str) -> Result<(), sqlx::Error> {
+    sqlx::query!(
+        "-- announce_key
+        INSERT INTO admission_work (queue, key_id)
+        SELECT a.queue, admission_key_id(a.queue, $2) FROM admission_queues a WHERE a.queue = $1",
+        queue,
+        key
+    )
+    .execute(transaction)
+    .await?;
+    Ok(())
+}
+
+/// The keys of a queue that have rules, or had runs lately, in their order: from this key on, or from after it, up to `limit`.
+pub async fn list_key_names(
+    conn: &mut PgConnection,
+    queue: i32,
+    after: Option<&str>,
+    limit: i64,
+) -> Result<Vec<String>, sqlx::Error> {
+    sqlx::query_scalar!(
+        r#"-- list_key_names
+        SELECT key AS "key!" FROM (
+            (SELECT key FROM admission_keys WHERE queue = $1 AND key >= $2 AND ($3 /* from the first */ OR key > $2)
+             ORDER BY key LIMIT $4)
+            UNION
+            (SELECT key FROM queue_keys WHERE queue = $1 AND key >= $2 AND ($3 OR key > $2) ORDER BY key LIMIT $4)
+        ) named
+        ORDER BY key LIMIT $4"#,
+        queue,
+        after.unwrap_or_default(),
+        after.is_none(),
+        limit
+    )
+    .fetch_all(conn)
+    .await
+}
+
+/// How a key stands.
+#[derive(Debug, Clone, PartialEq)]
+pub struct KeyNow {
+    /// The key.
+    pub key: String,
+    /// How many of its runs are ready, assigned or claimed.
+    pub used: u32,
+    /// How many wait.
+    pub waiting: u32,
+    /// What holds for it instead of the policy.
+    pub rules: Option<KeyRules>,
+}
+
+/// How these keys of a queue stand, in this order. Runs that wait are counted from where its last look found the first one.
+pub async fn list_keys_now(conn: &mut PgConnection, queue: i32, keys: &[String]) -> Result<Vec<KeyNow>, sqlx::Error> {
+    let rows = sqlx::query!(
+        r#"-- list_keys_now
+        SELECT i.key AS "key!", x.key IS NOT NULL AS "has_rules!", x.concurrency AS "concurrency?", x.rate_count AS "rate_count?",
+               x.rate_seconds AS "rate_seconds?", x.rate_burst AS "rate_burst?", x.weight AS "weight?",
+               a.n + c.n AS "used!", LEAST(w.n, $3) AS "waiting!"
+        FROM (SELECT key, n, admission_key_id($1, key) AS id FROM unnest($2::text[]) WITH ORDINALITY AS i(key, n)) i
+        LEFT JOIN queue_keys x ON x.queue = $1 AND x.key = i.key
+        CROSS JOIN LATERAL (
+            SELECT count(*) AS n FROM (
+                SELECT FROM pending p WHERE p.key_id = i.id AND p.hold IS DISTINCT FROM 1 /* Hold::Delay */
+                    AND p.hold IS DISTINCT FROM 2 /* Hold::Waiting */ LIMIT $3::bigint) y
+        ) a
+        CROSS JOIN LATERAL (SELECT count(*) AS n FROM (SELECT FROM claims c WHERE c.key_id = i.id LIMIT $3) y) c
+        CROSS JOIN LATERAL (
+            SELECT count(*) AS n FROM (
+                SELECT FROM unnest('{0,1,2,3,4,5,6}' /* Priority: all */::smallint[]) AS m(priority)
+                LEFT JOIN admission_heads h ON h.key_id = i.id AND h.priority = m.priority
+                CROSS JOIN LATERAL (
+                    SELECT FROM pending p
+                    WHERE p.key_id = i.id AND p.priority = m.priority AND p.hold = 2 /* Hold::Waiting */
+                      AND p.ord >= COALESCE(h.from_ord, 0 /* ord */)
+                    LIMIT $3
+                ) p
+                LIMIT $3
+            ) y
+        ) w
+        ORDER BY i.n"#,
+        queue,
+        keys,
+        COUNTED_MAX
+    )
+    .fetch_all(conn)
+    .await?;
+    let number = |n: i64| u32::try_from(n).unwrap_or(u32::MAX);
+    let shown = rows.into_iter().map(|row| KeyNow {
+        key: row.key,
+        used: number(row.used),
+        waiting: number(row.waiting),
+        rules: row.has_rules.then(|| KeyRules {
+            concurrency: row.concurrency.map(i32::unsigned_abs),
+            rate: own_rate(row.rate_count, row.rate_seconds, row.rate_burst),
+            weight: row.weight,
+        }),
+    });
+    Ok(shown.collect())
+}
+
+/// The rate of a key, from its columns.
+pub(super) fn own_rate(count: Option<i32>, seconds: Option<i32>, burst: Option<i32>) -> Option<Rate> {
+    let (count, seconds) = count.zip(seconds)?;
+    Some(Rate {
+        count: count.unsigned_abs(),
+        seconds: seconds.unsigned_abs(),
+        burst: burst.map_or(1, i32::unsigned_abs),
+    })
+}

@@ -1,0 +1,130 @@
+//! How many waiting runs the limits of their queues would let start now, were there workers enough. An autoscaler goes by it, so
+//! that it need not be exact, but it must be cheap, and never more than may start.
+
+use chrono::{DateTime, Utc};
+use sqlx::{Connection, PgConnection};
+use tenure_domain::admission::{PRIORITIES, key_allows, queue_allows};
+use tenure_domain::policy::counts::Counted;
+use tenure_domain::policy::document::Admission;
+
+use super::load_keys;
+use super::waiting::read_policy;
+use crate::page;
+
+/// Where keys have limits of their own, so many of those that may start a run are looked at.
+pub const KEYS_LOOKED_AT_MAX: i64 = 1_000;
+/// And so many of their runs are counted.
+pub const RUNS_COUNTED_MAX: i64 = 10_000;
+
+/// The limits of a queue, and how they stand.
+struct Limited {
+    admission: Admission,
+    has_rules: bool,
+    tat: f64,
+    least: [f64; PRIORITIES],
+    now: DateTime<Utc>,
+}
+
+/// How many of the waiting runs of a queue would start, if it has so many of each kind.
+pub async fn count(conn: &mut PgConnection, queue: i32, counted: Counted) -> Result<i64, sqlx::Error> {
+    let Counted { pending, claimed, delayed: _, waiting } = counted;
+    if waiting <= 0 {
+        return Ok(0);
+    }
+    let mut snapshot = conn.begin().await?;
+    page::set_plans(&mut snapshot).await?;
+    // Without limits all of them are about to be ready.
+    let Some(limited) = find_limits(&mut snapshot, queue).await? else { return Ok(waiting) };
+    let Limited { admission, has_rules, tat, least, now } = limited;
+    let now = now.timestamp_micros() as f64 / 1e6;
+    let unclaimed = pending - waiting;
+    let free = admission.total.map(|total| u64::try_from(i64::from(total) - unclaimed - claimed).unwrap_or(0));
+    let unclaimed = u32::try_from(unclaimed).unwrap_or_default();
+    let allowed = queue_allows(free, admission.rate_total, tat, unclaimed, now);
+    let allowed = allowed.map_or(waiting, |allowed| waiting.min(i64::try_from(allowed).unwrap_or(i64::MAX)));
+    if allowed == 0 || !(has_rules || admission.per_key.is_some() || admission.rate_per_key.is_some()) {
+        return Ok(allowed);
+    }
+    let ready = list_ready_keys(&mut snapshot, queue, &least, allowed).await?;
+    let keys = load_keys(&mut snapshot, queue, &ready, &admission).await?;
+    let most = allowed.min(RUNS_COUNTED_MAX);
+    let of_keys: Vec<(i64, i64)> = keys
+        .iter()
+        .map(|key| (key.id, key_allows(key, now).map_or(most, |of| i64::try_from(of).unwrap_or(most).min(most))))
+        .collect();
+    let startable = count_waiting(&mut snapshot, &of_keys, most).await?;
+    snapshot.commit().await?;
+    Ok(startable)
+}
+
+/// The limits of a queue, if it has admission.
+async fn find_limits(conn: &mut PgConnection, queue: i32) -> Result<Option<Limited>, sqlx::Error> {
+    let row = sqlx::query!(
+        r#"-- find_limits
+        SELECT p.policy AS "policy?", a.tat, a.least, db_now.now AS "now!",
+               EXISTS (SELECT FROM queue_keys k WHERE k.queue = a.queue) AS "has_rules!"
+        FROM admission_queues a LEFT JOIN queue_policies p ON p.queue = a.queue CROSS JOIN db_now
+        WHERE a.queue = $1"#,
+        queue
+    )
+    .fetch_optional(conn)
+    .await?;
+    let Some(row) = row else { return Ok(None) };
+    let least = row.least.try_into().unwrap_or([0.0; PRIORITIES]);
+    let limited = |admission| Limited { admission, has_rules: row.has_rules, tat: row.tat, least, now: row.now };
+    Ok(read_policy(row.policy.as_deref())?.map(limited))
+}
+
+/// Keys that may start a run, by their turns: at least as many as `runs` if there are, for each starts one.
+async fn list_ready_keys(
+    conn: &mut PgConnection,
+    queue: i32,
+    least: &[f64; PRIORITIES],
+    runs: i64,
+) -> Result<Vec<i64>, sqlx::Error> {
+    // A key may have a head of each priority.
+    let heads = runs.saturating_mul(PRIORITIES as i64).min(KEYS_LOOKED_AT_MAX);
+    sqlx::query_scalar!(
+        r#"-- list_ready_keys
+        SELECT DISTINCT x.key_id AS "key_id!" FROM (
+            SELECT h.key_id FROM unnest('{0,1,2,3,4,5,6}' /* Priority: all */::smallint[], $2::float8[]) AS m(priority, least)
+            CROSS JOIN LATERAL (
+                SELECT h.key_id FROM admission_heads h
+                WHERE h.queue = $1 AND h.priority = m.priority AND h.ready AND h.vtime >= m.least
+                ORDER BY h.vtime, h.key_id LIMIT $3
+            ) h
+            LIMIT $3
+        ) x"#,
+        queue,
+        least,
+        heads
+    )
+    .fetch_all(conn)
+    .await
+}
+
+/// How many runs of these keys wait, of each up to what it may start, and up to `most` of all.
+async fn count_waiting(conn: &mut PgConnection, keys: &[(i64, i64)], most: i64) -> Result<i64, sqlx::Error> {
+    let (ids, allowed): (Vec<i64>, Vec<i64>) = keys.iter().copied().unzip();
+    sqlx::query_scalar!(
+        r#"-- count_startable
+        SELECT count(*) AS "count!" FROM (
+            SELECT FROM unnest($1::bigint[], $2::bigint[]) AS k(id, allowed)
+            CROSS JOIN LATERAL (
+                SELECT FROM admission_heads h
+                CROSS JOIN LATERAL (
+                    SELECT FROM pending p
+                    WHERE p.key_id = h.key_id AND p.priority = h.priority AND p.hold = 2 /* Hold::Waiting */ AND p.ord >= h.from_ord
+                    LIMIT k.allowed
+                ) p
+                WHERE h.key_id = k.id LIMIT k.allowed
+            ) p
+            LIMIT $3
+        ) x"#,
+        &ids,
+        &allowed,
+        most
+    )
+    .fetch_one(conn)
+    .await
+}

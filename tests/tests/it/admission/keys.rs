@@ -1,0 +1,247 @@
+//! What holds for single keys, and how keys stand.
+
+use super::*;
+use tenure_api::credentials::Credentials;
+use tenure_tests::http::Answer;
+
+const KEYS: &str = "/queues/limits%2Flinux/keys";
+
+fn path(key: &str) -> String {
+    format!("{TENURE_API}{KEYS}/{key}")
+}
+
+async fn put(rig: &Rig, key: &str, rules: &Value) -> Answer {
+    rig.call("PUT", &path(key), Some(rules)).await
+}
+
+async fn set(rig: &Rig, key: &str, rules: Value) {
+    let answer = put(rig, key, &rules).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+}
+
+async fn remove(rig: &Rig, key: &str) {
+    let answer = rig.call("DELETE", &path(key), None).await;
+    assert_eq!((answer.status, &answer.body), (200, &json!({})));
+}
+
+/// All keys, in pages of so many.
+async fn list(rig: &Rig, limit: usize) -> (Vec<Value>, usize) {
+    let (mut found, mut pages, mut query) = (Vec::new(), 0, format!("?limit={limit}"));
+    loop {
+        let answer = rig.call("GET", &format!("{TENURE_API}{KEYS}{query}"), None).await;
+        assert_eq!(answer.status, 200, "{}", answer.body);
+        found.extend(answer.body["keys"].as_array().unwrap().clone());
+        pages += 1;
+        let Some(token) = answer.body["continuationToken"].as_str() else { return (found, pages) };
+        query = format!("?limit={limit}&continuationToken={token}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_keys_own_concurrency_and_its_removal_take_effect_at_once_on_runs_that_wait() {
+    let rig = start_by_hand().await;
+    // Stated before there is a policy or a run.
+    set(&rig, "big", json!({"concurrency": 3})).await;
+    put_policy(&rig, &json!({"concurrency": {"perKey": 1}})).await;
+    for key in ["big", "small"] {
+        for _ in 0..6 {
+            create(&rig, Some(key)).await;
+        }
+    }
+    advance(&rig, 0.0).await;
+    assert_eq!(by_key(&rig.claim(QUEUE, 20).await), keys([("big", 3), ("small", 1)]));
+    let (listed, _) = list(&rig, 10).await;
+    assert_eq!(
+        listed,
+        [
+            json!({"key": "big", "used": 3, "limit": 3, "waiting": 3, "concurrency": 3}),
+            json!({"key": "small", "used": 1, "limit": 1, "waiting": 5}),
+        ]
+    );
+    set(&rig, "small", json!({"concurrency": 2})).await;
+    set(&rig, "big", json!({"concurrency": 5, "weight": 2})).await;
+    advance(&rig, 0.0).await;
+    assert_eq!(by_key(&rig.claim(QUEUE, 20).await), keys([("big", 2), ("small", 1)]));
+    // Nothing is taken away by a lower limit; nothing more starts either.
+    remove(&rig, "big").await;
+    remove(&rig, "big").await;
+    advance(&rig, 0.0).await;
+    assert!(rig.claim(QUEUE, 20).await.is_empty());
+    let missing = rig.call("GET", &path("big"), None).await;
+    assert_eq!((missing.status, missing.code()), (404, "ResourceNotFound"));
+    let (listed, _) = list(&rig, 10).await;
+    assert_eq!(listed[0], json!({"key": "big", "used": 5, "limit": 1, "waiting": 1}));
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_keys_own_rate_replaces_that_of_the_policy_and_ends_with_its_removal() {
+    let rig = start_by_hand().await;
+    put_policy(&rig, &json!({"rate": {"perKey": {"count": 1, "seconds": 3600}}})).await;
+    for key in ["a", "b"] {
+        for _ in 0..10 {
+            create(&rig, Some(key)).await;
+        }
+    }
+    advance(&rig, 0.0).await;
+    assert_eq!(by_key(&rig.claim(QUEUE, 20).await), keys([("a", 1), ("b", 1)]));
+    set(&rig, "a", json!({"rate": {"count": 6, "seconds": 60}})).await;
+    // The next start was an hour away; it is one interval of the new rate away now.
+    advance(&rig, 0.0).await;
+    let mut started = Vec::new();
+    for _ in 0..3 {
+        advance(&rig, 10.5).await;
+        started.push(by_key(&rig.claim(QUEUE, 20).await));
+    }
+    assert_eq!(started, [keys([("a", 1)]), keys([("a", 1)]), keys([("a", 1)])]);
+    remove(&rig, "a").await;
+    advance(&rig, 60.0).await;
+    // What had come by the old rate before the removal.
+    assert!(rig.claim(QUEUE, 20).await.len() <= 1);
+    advance(&rig, 600.0).await;
+    assert!(rig.claim(QUEUE, 20).await.is_empty());
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_of_double_weight_starts_two_for_one() {
+    let rig = start_by_hand().await;
+    put_policy(&rig, &json!({"fair": true, "concurrency": {"total": 3}})).await;
+    set(&rig, "heavy", json!({"weight": 2})).await;
+    for key in ["light", "heavy"] {
+        for _ in 0..30 {
+            create(&rig, Some(key)).await;
+        }
+    }
+    let mut started: BTreeMap<String, usize> = BTreeMap::new();
+    for turn in 0..11 {
+        advance(&rig, 0.0).await;
+        let claims = rig.claim(QUEUE, 10).await;
+        assert_eq!(claims.len(), 3);
+        // The first ones were admitted as they came.
+        for (key, count) in by_key(&claims).into_iter().filter(|_| turn > 0) {
+            *started.entry(key).or_default() += count;
+        }
+        for claim in &claims {
+            report(&rig, claim).await;
+        }
+    }
+    let (light, heavy) = (started["light"], started["heavy"]);
+    assert!((2 * light).abs_diff(heavy) <= 3, "{light} and {heavy}");
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn any_text_of_up_to_255_characters_is_a_key_and_all_are_listed_in_pages() {
+    let rig = Rig::start_with(|launch| launch.flag("--claim-work-wait", "0s")).await;
+    put_policy(&rig, &json!({"concurrency": {"perKey": 1}})).await;
+    let long = "k".repeat(255);
+    for (sent, key) in
+        [("a%2Fb", "a/b"), ("%C3%A9%20%E2%82%AC", "é €"), (long.as_str(), long.as_str()), ("keys", "keys")]
+    {
+        set(&rig, sent, json!({"concurrency": 7})).await;
+        let answer = rig.call("GET", &path(sent), None).await;
+        assert_eq!(answer.body, json!({"key": key, "used": 0, "limit": 7, "waiting": 0, "concurrency": 7}));
+        let other_form = format!("{TENURE_API}/queues/limits/linux/keys/{sent}");
+        assert_eq!(rig.call("GET", &other_form, None).await.body, answer.body);
+    }
+    create(&rig, Some("a/b")).await;
+    create(&rig, None).await;
+    eventually("the runs are counted", async || {
+        let (listed, pages) = list(&rig, 2).await;
+        let used: Vec<(&str, &Value)> = listed.iter().map(|key| (key["key"].as_str().unwrap(), &key["used"])).collect();
+        let all = listed.len() == 5 && used.contains(&("", &json!(1))) && used.contains(&("a/b", &json!(1)));
+        (all && pages >= 3).then_some(())
+    })
+    .await;
+    let (listed, _) = list(&rig, 100).await;
+    let names: Vec<&str> = listed.iter().map(|key| key["key"].as_str().unwrap()).collect();
+    let mut once = names.clone();
+    once.sort_unstable();
+    once.dedup();
+    assert_eq!(once.len(), 5, "each once: {names:?}");
+    assert_eq!(listed[0].get("limit"), None, "runs without a key share no limit");
+    // A token that is none begins at the start.
+    for token in ["x", "IlwwIg"] {
+        let answer = rig.call("GET", &format!("{TENURE_API}{KEYS}?continuationToken={token}"), None).await;
+        assert_eq!((answer.status, answer.body["keys"].as_array().unwrap().len()), (200, 5));
+    }
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_no_rule_or_no_key_is_refused_and_so_is_who_may_not() {
+    let rig = Rig::start().await;
+    for (rules, code, part) in [
+        (json!({}), "InputError", "at least one"),
+        (json!({"concurrency": 0}), "InputError", "concurrency"),
+        (json!({"concurrency": 1001}), "InputError", "concurrency"),
+        (json!({"weight": 0}), "InputError", "weight"),
+        (json!({"weight": 1000.5}), "InputError", "weight"),
+        (json!({"rate": {"count": 1, "seconds": 0}}), "InputError", "rate.seconds"),
+        (json!({"rate": {"count": 1, "seconds": 1, "burst": 2}}), "InputError", "rate.burst"),
+        (json!({"concurrency": "1"}), "InputValidationError", "number"),
+        (json!({"rate": 5}), "InputValidationError", ""),
+        (json!({"limit": 5}), "InputValidationError", "limit"),
+        (json!([1]), "InputValidationError", ""),
+    ] {
+        let answer = put(&rig, "k", &rules).await;
+        assert_eq!((answer.status, answer.code()), (400, code), "{rules}: {}", answer.body);
+        assert!(answer.body["message"].as_str().unwrap().contains(part), "{rules}: {}", answer.body);
+    }
+    for key in ["k".repeat(256), "%C3%A9".repeat(256), "a%00b".to_owned()] {
+        for method in ["PUT", "GET", "DELETE"] {
+            let body = json!({"weight": 1});
+            let answer = rig.call(method, &path(&key), (method == "PUT").then_some(&body)).await;
+            assert_eq!((answer.status, answer.code()), (400, "InputError"), "{method}: {}", answer.body);
+        }
+    }
+    assert_eq!(put(&rig, "", &json!({"weight": 1})).await.status, 404, "an empty key is no path");
+    // A queue that does not exist has nothing, and reading makes none.
+    let none = format!("{TENURE_API}/queues/limits%2Fnone/keys");
+    assert_eq!(rig.call("GET", &none, None).await.body, json!({"keys": []}));
+    assert_eq!(rig.call("GET", &format!("{none}/k"), None).await.status, 404);
+    assert_eq!(rig.call("DELETE", &format!("{none}/k"), None).await.status, 200);
+
+    let (mut client, body) = (rig.client(), json!({"weight": 1}));
+    let reader =
+        rig.make_client("reader", &["tenure:get-queue:limits/linux", "tenure:manage-queue:limits/other"]).await;
+    let nobody = rig.make_client("nobody", &["tenure:get-queue:limits/other"]).await;
+    let calls: [(&Credentials, &str, &str, u16); 6] = [
+        (&reader, "PUT", "k", 403),
+        (&reader, "DELETE", "k", 403),
+        (&reader, "GET", "k", 404),
+        (&nobody, "GET", "k", 403),
+        (&nobody, "PUT", "k", 403),
+        (&nobody, "DELETE", "k", 403),
+    ];
+    for (who, method, key, status) in calls {
+        let answer = call(&mut client, who, method, &path(key), (method == "PUT").then_some(&body)).await;
+        assert_eq!(answer.status, status, "{method}: {}", answer.body);
+    }
+    let listing = format!("{TENURE_API}{KEYS}");
+    assert_eq!(call(&mut client, &reader, "GET", &listing, None).await.status, 200);
+    assert_eq!(call(&mut client, &nobody, "GET", &listing, None).await.status, 403);
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_two_changes_at_once_one_is_the_last_and_there_is_an_end_to_their_number() {
+    let rig = Rig::start().await;
+    let (one_rule, other_rule) = (json!({"concurrency": 1}), json!({"weight": 2}));
+    let (one, other) = tokio::join!(put(&rig, "k", &one_rule), put(&rig, "k", &other_rule));
+    assert_eq!((one.status, other.status), (200, 200));
+    let last = rig.call("GET", &path("k"), None).await.body;
+    assert!(last["concurrency"].is_null() != last["weight"].is_null(), "one of them, and no mixture: {last}");
+    let mut conn = rig.database.connect("test").await;
+    let fill = "INSERT INTO queue_keys (queue, key, weight)
+        SELECT q.id, 'filled-' || n, 1 FROM task_queues q, generate_series(1, 9999) n WHERE q.name = 'limits/linux'";
+    sqlx::raw_sql(fill).execute(&mut conn).await.unwrap();
+    let refused = put(&rig, "one%20more", &one_rule).await;
+    assert_eq!((refused.status, refused.code()), (409, "RequestConflict"), "{}", refused.body);
+    assert!(refused.body["message"].as_str().unwrap().contains("10000"), "{}", refused.body);
+    set(&rig, "k", json!({"concurrency": 2})).await;
+    remove(&rig, "k").await;
+    set(&rig, "one%20more", json!({"concurrency": 2})).await;
+    rig.server.stop().await;
+}
