@@ -43,6 +43,18 @@ struct Known {
     none_may: bool,
 }
 
+impl Known {
+    /// What was found by a later look takes its place: the queues in which this server has a new term.
+    fn replace(&mut self, later: Self) -> Vec<i32> {
+        for (_, name) in self.shown.iter().filter(|(queue, _)| !later.shown.contains_key(queue)) {
+            metrics::gauge!(TERM, "taskQueueId" => name.clone()).set(0.0);
+        }
+        let before = std::mem::replace(self, later);
+        let gained = self.terms.iter().filter(|(queue, term)| before.terms.get(queue) != Some(*term));
+        gained.map(|(queue, _)| *queue).collect()
+    }
+}
+
 /// The schedulers, as one server knows them.
 #[derive(Debug, Clone)]
 pub struct Schedulers {
@@ -117,45 +129,50 @@ impl Schedulers {
         let candidates = candidates(&servers);
         let view = self.view(&candidates, &servers);
         let before = self.known.read(|known| known.silences.clone());
-        let mut known = Known { none_may: self.known.read(|known| known.none_may), ..Known::default() };
-        for Scheduled { active, name, .. } in &scheduled {
-            let seen = before.get(&active.queue).copied();
+        let mut known = Known::default();
+        for one in &scheduled {
+            let (active, seen) = (one.active, before.get(&one.active.queue).copied());
             let silence = match look {
-                Look::AfterBeat => Silence::after_beat(seen, *active, &view),
+                Look::AfterBeat => Silence::after_beat(seen, active, &view),
                 Look::Early => seen,
             };
             known.silences.extend(silence.map(|silence| (active.queue, silence)));
             // Of others nothing is known between two beats that the last one has not said.
             let judged = silence.filter(|_| look == Look::AfterBeat);
-            let term = match step(*active, &view, judged) {
-                Step::Keep => Some(active.term),
-                Step::Nothing => None,
-                Step::TakeOver => self.take(conn, notifiers, (*active, name), SchedulerEnd::Lost).await?,
-                Step::TakeVacant => self.take(conn, notifiers, (*active, name), SchedulerEnd::Stopped).await?,
-                Step::HandOver(to) => {
-                    hand_over(conn, notifiers, (*active, name), to).await?;
-                    None
-                }
-            };
+            let term = self.follow(conn, notifiers, one, step(active, &view, judged)).await?;
             known.terms.extend(term.map(|term| (active.queue, term)));
-            known.shown.insert(active.queue, name.clone());
-            metrics::gauge!(TERM, "taskQueueId" => name.clone()).set(term.unwrap_or(active.term) as f64);
+            known.shown.insert(active.queue, one.name.clone());
+            metrics::gauge!(TERM, "taskQueueId" => one.name.clone()).set(term.unwrap_or(active.term) as f64);
         }
-        let none_may = !scheduled.is_empty() && scheduled.iter().all(|one| view.elected(one.active.queue).is_none());
-        if none_may && !known.none_may {
+        known.none_may = !scheduled.is_empty() && scheduled.iter().all(|one| view.elected(one.active.queue).is_none());
+        if known.none_may && !self.known.read(|known| known.none_may) {
             tracing::warn!(
                 queues = scheduled.len(),
                 "no server has a --scheduler-weight above 0: the runs of queues that assign them wait"
             );
         }
-        known.none_may = none_may;
-        self.known.note(since, |remembered| {
-            for (_, name) in remembered.shown.iter().filter(|(queue, _)| !known.shown.contains_key(queue)) {
-                metrics::gauge!(TERM, "taskQueueId" => name.clone()).set(0.0);
-            }
-            *remembered = known;
-        });
+        // Admission asks for the terms, so that it is notified only when they are known.
+        for queue in self.known.note(since, |remembered| remembered.replace(known)).unwrap_or_default() {
+            notifiers.expect_limited(queue);
+        }
         Ok(())
+    }
+
+    /// Does what the rule says of this server and a queue: its term, if it is the scheduler now.
+    async fn follow(
+        &self,
+        conn: &mut PgConnection,
+        notifiers: &Notifiers,
+        Scheduled { active, name, .. }: &Scheduled,
+        step: Step,
+    ) -> Result<Option<i64>, sqlx::Error> {
+        match step {
+            Step::Keep => Ok(Some(active.term)),
+            Step::Nothing => Ok(None),
+            Step::TakeOver => self.take(conn, notifiers, (*active, name), SchedulerEnd::Lost).await,
+            Step::TakeVacant => self.take(conn, notifiers, (*active, name), SchedulerEnd::Stopped).await,
+            Step::HandOver(to) => hand_over(conn, notifiers, (*active, name), to).await.map(|()| None),
+        }
     }
 
     async fn take(
@@ -169,7 +186,6 @@ impl Schedulers {
         let me = self.candidate.member.id;
         let Some(term) = schedulers::change(&mut transaction, seen, Some(me), why).await? else { return Ok(None) };
         notifiers.commit(transaction, Effects::default()).await?;
-        notifiers.expect_limited(seen.queue);
         match (why, seen.server) {
             (SchedulerEnd::Lost, Some(lost)) => {
                 tracing::warn!(queue.id = name, term, server.id = %lost, "the scheduler of a queue is silent; this server replaces it");

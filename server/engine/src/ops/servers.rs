@@ -74,7 +74,6 @@ pub async fn replace_scheduler(
     let to = parts.schedulers.elected(&servers::list(&mut transaction).await?, key);
     let term = schedulers::change(&mut transaction, seen, to, SchedulerEnd::Replaced).await?.ok_or_else(none)?;
     parts.notifiers.commit(transaction, Effects::default()).await?;
-    parts.notifiers.expect_limited(key);
     parts.notifiers.notify_schedulers();
     tracing::info!(queue.id = %queue, term, client.id = client_id, "the scheduler of a queue was replaced by hand");
     Ok(SchedulerReplaced { task_queue_id: queue.clone(), term, server_id: to.map(ServerId::new) })

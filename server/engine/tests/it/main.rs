@@ -21,6 +21,7 @@ mod refile;
 mod releases;
 mod remembered;
 mod removals;
+mod schedulers;
 mod session_store;
 mod sessions;
 mod steady_events;
