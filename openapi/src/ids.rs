@@ -368,60 +368,72 @@ impl RunId {
     }
 }
 
-const SESSION_PATTERN: &str = "^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}$";
-const SESSION_LEN: usize = 36;
+const UUID_PATTERN: &str = "^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}$";
+const UUID_LEN: usize = 36;
 
-/// Identifies a session of a worker. It authorizes nothing: scopes are checked with it.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct SessionId(Uuid);
+/// Ids that are random UUIDs, written in groups.
+macro_rules! uuids {
+    ($($(#[$doc:meta])* $name:ident $what:literal $about:literal $example:literal;)+) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+        pub struct $name(Uuid);
 
-impl SessionId {
-    /// The session that has this id.
-    #[must_use]
-    pub fn new(uuid: Uuid) -> Self {
-        Self(uuid)
-    }
+        impl $name {
+            /// The one that has this id.
+            #[must_use]
+            pub fn new(uuid: Uuid) -> Self {
+                Self(uuid)
+            }
 
-    /// As databases store it.
-    #[must_use]
-    pub fn uuid(self) -> Uuid {
-        self.0
-    }
+            /// As databases store it.
+            #[must_use]
+            pub fn uuid(self) -> Uuid {
+                self.0
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = InvalidId;
+
+            fn from_str(text: &str) -> Result<Self, InvalidId> {
+                let uuid = (text.len() == UUID_LEN).then(|| Uuid::try_parse(text).ok()).flatten();
+                uuid.map(Self).ok_or_else(|| InvalidId::new($what, UUID_PATTERN, text))
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_str(self)
+            }
+        }
+
+        impl PartialSchema for $name {
+            fn schema() -> RefOr<Schema> {
+                schema::text($about, UUID_PATTERN, $example)
+            }
+        }
+
+        impl ToSchema for $name {}
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                text::parsed(deserializer)
+            }
+        }
+    )+};
 }
 
-impl FromStr for SessionId {
-    type Err = InvalidId;
-
-    fn from_str(text: &str) -> Result<Self, InvalidId> {
-        let uuid = (text.len() == SESSION_LEN).then(|| Uuid::try_parse(text).ok()).flatten();
-        uuid.map(Self).ok_or_else(|| InvalidId::new("session id", SESSION_PATTERN, text))
-    }
-}
-
-impl fmt::Display for SessionId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-impl Serialize for SessionId {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl PartialSchema for SessionId {
-    fn schema() -> RefOr<Schema> {
-        schema::text("Identifies a session of a worker.", SESSION_PATTERN, "b4cf1f7d-1b1c-4a8b-9d3f-5f0f4d6f2a10")
-    }
-}
-
-impl ToSchema for SessionId {}
-
-impl<'de> Deserialize<'de> for SessionId {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        text::parsed(deserializer)
-    }
+uuids! {
+    /// Identifies a session of a worker. It authorizes nothing: scopes are checked with it.
+    SessionId "session id" "Identifies a session of a worker." "b4cf1f7d-1b1c-4a8b-9d3f-5f0f4d6f2a10";
+    /// Identifies a server of a database, from its start to its end.
+    ServerId "server id" "Identifies a server, from its start to its end." "3f0c6a52-9c1e-4b57-8a43-2d1f6e9b7c05";
 }
 
 impl PartialSchema for RunId {

@@ -28,6 +28,7 @@ pub mod credentials;
 pub mod hawk;
 pub mod sas;
 mod schema;
+pub mod servers;
 pub mod sessions;
 mod structure;
 mod text;

@@ -53,7 +53,6 @@ pub struct QueuePolicy {
     pub late_result: Option<Value>,
     /// What becomes of runs when the server that gave them out is replaced. Default `keep`. Only with `dispatch` `assign`.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
-    #[schema(ignore)]
     pub on_scheduler_loss: Option<OnSchedulerLoss>,
     /// See `lateResult`.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]

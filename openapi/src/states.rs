@@ -313,6 +313,22 @@ words! {
 }
 
 words! {
+    /// Why a server is not the scheduler of a queue any more.
+    SchedulerEnd {
+        /// It was silent for longer than the activation time.
+        Lost = 1 "lost",
+        /// It was replaced by hand, as if it were lost.
+        Replaced = 2 "replaced",
+        /// It has handed the queue over to a server that is to be preferred.
+        HandedOver = 3 "handed-over",
+        /// It has stopped.
+        Stopped = 4 "stopped",
+        /// The queue does not assign its runs any more.
+        PolicyChanged = 5 "policy-changed",
+    }
+}
+
+words! {
     /// What a worker is to do.
     WorkerCommand {
         /// Take no more tasks until further notice.

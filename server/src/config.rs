@@ -17,6 +17,7 @@ use crate::cli::group::GroupCommand;
 use crate::cli::http::ServerArgs;
 use crate::cli::queue::QueueCommand;
 use crate::cli::role::RoleArgs;
+use crate::cli::servers::ServersCommand;
 use crate::cli::session::SessionCommand;
 use crate::cli::task::{TaskCommand, shelter_ids};
 use crate::cli::verify::VerifyCommand;
@@ -31,12 +32,14 @@ mod database_url;
 mod duration;
 mod limits;
 mod listen;
+mod scheduler;
 mod usage;
 
 pub use artifacts::parse_size;
 pub use duration::parse_duration;
 pub use limits::{LimitArgs, Limits};
 use listen::parse_listen;
+pub use scheduler::{SchedulerArgs, SchedulerSettings};
 pub use usage::{SettingError, Usage};
 
 /// In seconds.
@@ -139,6 +142,15 @@ pub enum Command {
         /// What to do.
         #[command(subcommand)]
         session: SessionCommand,
+    },
+    /// List the servers of the database, and the queues whose tasks they give out.
+    Server {
+        /// Which server to call.
+        #[command(flatten)]
+        server: ServerArgs,
+        /// What to do.
+        #[command(subcommand)]
+        command: ServersCommand,
     },
     /// Verify that a server does what is published of it.
     Verify {
@@ -248,6 +260,10 @@ pub struct ServeArgs {
     #[command(flatten)]
     pub limits: LimitArgs,
 
+    /// What this server is among those of its database.
+    #[command(flatten)]
+    pub scheduler: SchedulerArgs,
+
     /// Base64 of 32 random bytes, or a comma list of them: the first signs and encrypts, all of them verify, so that a
     /// key can be changed without a break. Embedded mode makes one on the first start; an external database needs it.
     #[arg(long, env = "TENURE_SECRET_KEY", hide_env_values = true, value_name = "KEYS")]
@@ -312,6 +328,8 @@ pub struct Settings {
     pub hot_sessions: HotSessions,
     /// How much callers may take.
     pub limits: Limits,
+    /// What this server is among those of its database.
+    pub scheduler: SchedulerSettings,
     /// None in embedded mode when none was given: the data directory holds it.
     pub secret_keys: Option<SecretKeys>,
     /// Where the time comes from.
@@ -385,6 +403,7 @@ impl ServeArgs {
             artifacts: self.checked_artifacts()?,
             hot_sessions: self.checked_hot_sessions()?,
             limits: self.limits.limits()?,
+            scheduler: self.scheduler.settings()?,
             secret_keys,
             clock: self.clock,
         })

@@ -1,5 +1,6 @@
 //! One server from start to end: database, schema, keys, root client, requests and passes, drain.
 
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -9,9 +10,10 @@ use sqlx::PgPool;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use uuid::Uuid;
 
 use crate::auth::Authenticator;
-use crate::config::{ClockMode, Database, SECRET_KEY_SETTING, Settings};
+use crate::config::{ClockMode, Database, SECRET_KEY_SETTING, SchedulerSettings, Settings};
 use crate::descriptors;
 use crate::http::app::{App, AppState};
 use crate::http::budget::Budget;
@@ -30,9 +32,11 @@ use tenure_engine::blobs::Blobs;
 use tenure_engine::blobs::settings::ArtifactsPlace;
 use tenure_engine::engine::{self, Engine, EngineSettings, Lifetime};
 use tenure_engine::ops::workers;
+use tenure_engine::schedulers::Candidate;
 use tenure_store::clients::{self, NewClient};
 use tenure_store::connector::Connector;
 use tenure_store::secrets::{Purpose, SecretKeys, WorkerDigests, new_access_token};
+use tenure_store::servers::{self, Joined, Member};
 use tenure_store::settings as facts;
 use tenure_store::{clock, cluster, schema};
 
@@ -65,7 +69,7 @@ pub async fn run(
     shutdown: CancellationToken,
     ready: impl FnOnce(&str),
 ) -> Result<(), StartError> {
-    let bound = listener.local_addr().map_err(StartError::Listener)?;
+    let bound = bound(&listener)?;
     let root_url = settings.root_url(bound);
     let database = open(&settings.database).await?;
     let result = serve(listener, &settings, &root_url, &database, shutdown, ready).await;
@@ -77,6 +81,10 @@ pub async fn run(
         embedded.stop().await;
     }
     result
+}
+
+fn bound(listener: &TcpListener) -> Result<SocketAddr, StartError> {
+    listener.local_addr().map_err(StartError::Listener)
 }
 
 async fn open(database: &Database) -> Result<Ready, StartError> {
@@ -131,8 +139,9 @@ async fn serve(
     if let (None, ArtifactsPlace::Folder(_)) = (&database.embedded, place) {
         tracing::info!(artifacts = %place, "artifacts are files: all servers of this database must share their folder");
     }
+    let candidate = join(settings, &database.pool, bound(&listener)?).await?;
     let (tasks, connections, stop) = (TaskTracker::new(), TaskTracker::new(), CancellationToken::new());
-    let app = assemble(settings, database, keys, root_url, &tasks, &stop, &shutdown);
+    let app = assemble(settings, database, keys, (root_url, candidate), &tasks, &stop, &shutdown);
     let limits = settings.limits;
     let front = Front {
         router: http::router(Arc::clone(&app)),
@@ -179,6 +188,16 @@ async fn serve(
     Ok(())
 }
 
+/// Has this server be one of those of its database, which agree on when a scheduler is replaced.
+async fn join(settings: &Settings, pool: &PgPool, bound: SocketAddr) -> Result<Candidate, StartError> {
+    let SchedulerSettings { weight, activation, .. } = settings.scheduler;
+    let member = Member { id: Uuid::new_v4(), name: settings.scheduler.name(bound), weight };
+    match servers::join(&mut *pool.acquire().await?, &member, activation).await? {
+        Joined::Yes => Ok(Candidate { member, activation }),
+        Joined::OtherActivation(agreed) => Err(StartError::OtherActivation(agreed)),
+    }
+}
+
 /// A database whose clock was moved by tests stays in their future.
 async fn warn_of_moved_clock(settings: &Settings, pool: &PgPool) -> Result<(), StartError> {
     let seconds = clock::get_offset(&mut *pool.acquire().await?).await?;
@@ -211,7 +230,7 @@ fn assemble(
     settings: &Settings,
     database: &Ready,
     keys: SecretKeys,
-    root_url: &str,
+    (root_url, candidate): (&str, Candidate),
     tasks: &TaskTracker,
     stop: &CancellationToken,
     shutdown: &CancellationToken,
@@ -227,6 +246,7 @@ fn assemble(
         event_retention: settings.event_retention,
         hot_sessions: settings.hot_sessions,
         live_log_max: settings.limits.live_log_max,
+        candidate,
     };
     let blobs = open_blobs(settings, &keys, root_url, tasks, stop);
     let (connector, pool) = (database.connector.clone(), database.pool.clone());

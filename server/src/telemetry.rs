@@ -70,6 +70,10 @@ fn describe_queues() {
         "tenure_queue_refiling_seconds",
         "For how long runs of a task queue have been brought under its changed policy; 0 if all are"
     );
+    describe_gauge!(
+        "tenure_scheduler_term",
+        "The term of the scheduler of a task queue that assigns its tasks: it grows with each change; 0 of one that does not any more"
+    );
     describe_gauge!("queue_workers_total", "Workers of a task queue that were seen within a day, or are quarantined");
     describe_gauge!("queue_running_workers", "Workers that hold a claim");
     describe_gauge!("queue_idle_workers", "Workers that hold no claim");

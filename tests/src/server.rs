@@ -226,6 +226,19 @@ impl Server {
         self.ended().await
     }
 
+    /// Asks it to stop, unless it has stopped, and waits until it has.
+    ///
+    /// # Panics
+    ///
+    /// If it does not stop in time.
+    pub async fn stop_if_it_runs(mut self) {
+        if !self.has_ended() {
+            // It may end just now.
+            let _ = self.terminate();
+            self.ended().await;
+        }
+    }
+
     /// Waits until a server that was asked to stop has stopped.
     ///
     /// # Panics

@@ -142,6 +142,34 @@ impl Client {
         self.own(Method::POST, of_queue(queue, "resume"), None).await
     }
 
+    /// Ends the term of the scheduler of a queue that assigns its tasks, as if its server were lost.
+    ///
+    /// # Errors
+    /// The queue does not assign its tasks (409), the caller lacks the scope, or the server could not be reached.
+    ///
+    /// ```no_run
+    /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// println!("{}", client.replace_scheduler(&"proj/linux".parse()?).await?["term"]);
+    /// # Ok(()) }
+    /// ```
+    pub async fn replace_scheduler(&self, queue: &TaskQueueId) -> Result<Value, Error> {
+        self.own(Method::POST, of_queue(queue, "scheduler/replace"), None).await
+    }
+
+    /// Lists the servers, and the queues whose schedulers they are.
+    ///
+    /// # Errors
+    /// The caller lacks the scope, or the server could not be reached.
+    ///
+    /// ```no_run
+    /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// println!("{}", client.list_servers().await?["servers"]);
+    /// # Ok(()) }
+    /// ```
+    pub async fn list_servers(&self) -> Result<Value, Error> {
+        self.own(Method::GET, "/servers".to_owned(), None).await
+    }
+
     /// Asks why a task is where it is.
     ///
     /// # Errors

@@ -81,6 +81,15 @@ pub enum Step {
     Nothing,
 }
 
+impl Server {
+    /// Whether it has beaten within the activation time.
+    #[must_use]
+    pub fn is_live(&self, now: DateTime<Utc>, activation: TimeDelta) -> bool {
+        // A beat that is still to come is that of a clock that was set back since.
+        now.signed_duration_since(self.beat) <= activation
+    }
+}
+
 impl View<'_> {
     /// The server that is to be active: the live one of the greatest weight.
     #[must_use]
@@ -90,8 +99,7 @@ impl View<'_> {
     }
 
     fn is_live(&self, server: &Server) -> bool {
-        // A beat that is still to come is that of a clock that was set back since.
-        self.now.signed_duration_since(server.beat) <= self.activation
+        server.is_live(self.now, self.activation)
     }
 
     fn find(&self, id: Uuid) -> Option<&Server> {

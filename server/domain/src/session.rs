@@ -221,13 +221,12 @@ pub fn run_ends(by: SessionEnd, delivery: Delivery, free_runs: u16) -> Ending {
 #[must_use]
 pub fn is_item(ending: Ending) -> bool {
     match ending {
-        Ending::LeaseExpired | Ending::TooSlow => true,
+        Ending::LeaseExpired | Ending::TooSlow | Ending::SchedulerReplaced => true,
         Ending::Reported(_)
         | Ending::Released
         | Ending::Undelivered
         | Ending::WorkerRemoved
         | Ending::SessionEnded
-        | Ending::SchedulerReplaced
         | Ending::NotAccepted => false,
     }
 }

@@ -12,7 +12,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::background::replication::ReplicationWatch;
 use crate::background::workers::CountedQueues;
-use crate::background::{driver, groups, other_servers, removals, watched};
+use crate::background::{driver, election, groups, other_servers, removals, watched};
 use crate::batch::Batcher;
 use crate::batch::delivery::Requeue;
 use crate::batch::due_marks::DueMarkMemory;
@@ -28,7 +28,6 @@ use crate::events::tail::Tail;
 use crate::heartbeat::Heartbeat;
 use crate::live_logs::LiveLogs;
 use crate::notifiers::Notifiers;
-use crate::ops::OpError;
 use crate::ops::claim_work;
 use crate::ops::create_task::{self, CreateTask};
 use crate::ops::live_log::AppendLog;
@@ -40,9 +39,11 @@ use crate::ops::sessions::{self, RenewSession};
 use crate::ops::status::ReadStatus;
 use crate::ops::why;
 use crate::ops::work::{self, Ways, Worked};
+use crate::ops::{self, OpError};
 use crate::remembered::Facts;
 use crate::remembered::registry::Registry;
 use crate::route::HotSessions;
+use crate::schedulers::{Candidate, Schedulers};
 use crate::sessions::{Identities, Outlook, Sessions};
 use crate::watches::Watches;
 use crate::workers::Workers;
@@ -64,7 +65,7 @@ pub struct Database {
 }
 
 /// What the engine is configured with.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct EngineSettings {
     /// Lease duration of a claim.
     pub claim_timeout: Duration,
@@ -78,6 +79,8 @@ pub struct EngineSettings {
     pub hot_sessions: HotSessions,
     /// How many bytes the live logs of all runs may take; 0 if there are to be none.
     pub live_log_max: u64,
+    /// This server, among those of its database.
+    pub candidate: Candidate,
 }
 
 /// What ends the engine's tasks.
@@ -116,6 +119,8 @@ pub struct Engine {
     pub skew: ClockSkew,
     /// Whether writes are committed, for those who watch this server.
     pub heartbeat: Heartbeat,
+    /// In which term this server is the scheduler of which queue.
+    pub schedulers: Schedulers,
     /// What was said about replication.
     pub replication: ReplicationWatch,
     /// What the groups pass remembers.
@@ -209,7 +214,8 @@ impl Engine {
             sequencer: sequencer.clone(),
             delete_messages: Batcher::start(DeleteMessages { visibility }, &connector, &notifiers, &ticks, tasks),
             tail: Tail::start(pool.clone(), sequencer, notifiers.clone(), tasks, drain.clone()),
-            heartbeat: Heartbeat::start(&connector, tasks, stop),
+            heartbeat: Heartbeat::start(&connector, &settings.candidate.member, tasks, stop),
+            schedulers: Schedulers::new(settings.candidate.clone()),
             skew: ClockSkew::default(),
             replication: ReplicationWatch::default(),
             witnesses: groups::GroupMemory::default(),
@@ -271,6 +277,13 @@ impl Engine {
         why::Parts { pool: &self.pool, marks: &self.low_water_marks, sequenced: self.sequencer.reached() }
     }
 
+    /// What servers and schedulers are handled with.
+    #[must_use]
+    pub fn server_parts(&self) -> ops::servers::Parts<'_> {
+        let Self { pool, queues, notifiers, schedulers, .. } = self;
+        ops::servers::Parts { pool, queues, notifiers, schedulers }
+    }
+
     /// What sessions of workers are handled with.
     #[must_use]
     pub fn session_parts(&self) -> sessions::Parts<'_> {
@@ -292,6 +305,7 @@ impl Engine {
             polled,
             sequencer,
             sessions,
+            schedulers,
             ..
         } = self;
         let empty = self.messages.memory();
@@ -302,6 +316,7 @@ impl Engine {
         remembered.add("sequenced events", on(sequencer, Sequencer::drop_all));
         remembered.add("identities of sessions", on(&sessions.identities, Identities::drop_all));
         remembered.add("ends of sessions", on(&sessions.outlook, Outlook::drop_all));
+        remembered.add("terms of schedulers", on(schedulers, Schedulers::drop_all));
         remembered.add("polled queues", on(polled, PolledQueues::drop_all));
         remembered.add("facts", on(facts, Facts::drop_all));
         remembered.add("unresolved tasks of groups", on(witnesses, groups::GroupMemory::drop_all));
@@ -321,8 +336,9 @@ fn on<T: Clone, F: Fn(&T)>(memory: &T, drop: F) -> impl Fn() + use<T, F> {
 /// Starts the passes, and the tasks that exchange notifications with the other servers of the database.
 pub fn run_passes(engine: &Arc<Engine>, connector: &Connector, lifetime: &Lifetime) {
     let Lifetime { tasks, stop, .. } = lifetime;
-    let (pool, notifiers, me) = (&engine.pool, &engine.notifiers, engine.heartbeat.server());
+    let (pool, notifiers, me) = (&engine.pool, &engine.notifiers, engine.schedulers.member().id);
     driver::start(engine, tasks, stop);
+    tasks.spawn(election::run(Arc::clone(engine), connector.clone(), stop.clone()));
     tasks.spawn(watched::look(pool.clone(), notifiers.clone(), stop.clone()));
     tasks.spawn(other_servers::listen(connector.clone(), notifiers.clone(), me, stop.clone()));
     tasks.spawn(other_servers::notify(pool.clone(), notifiers.clone(), me, stop.clone()));

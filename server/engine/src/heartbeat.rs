@@ -1,19 +1,19 @@
 //! The heartbeat: whether a write is committed now, asked by whatever watches this server.
 //!
 //! Without credentials anyone may ask, as often as they like: all share one session, which writes only when it is asked, and
-//! at most every two seconds. A server that is not asked writes nothing.
+//! at most every two seconds. The beats of [`election`](crate::background::election) write the same row, and do not answer for this: they
+//! may wait for locks.
 
 use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use uuid::Uuid;
 
 use crate::batch::{Failure, Session};
 use crate::ops::OpError;
 use tenure_store::connector::Connector;
-use tenure_store::servers;
+use tenure_store::servers::{self, Member};
 
 /// How long a write that was committed answers for.
 const GOOD_FOR: Duration = Duration::from_secs(2);
@@ -46,28 +46,20 @@ impl Outcome {
 pub struct Heartbeat {
     asked: mpsc::Sender<()>,
     outcome: watch::Receiver<Option<Outcome>>,
-    server: Uuid,
 }
 
 impl Heartbeat {
     /// Starts the task that writes. It ends when every asking side is dropped, or when it is stopped.
     #[must_use]
-    pub fn start(connector: &Connector, tasks: &TaskTracker, stop: &CancellationToken) -> Self {
-        let server = Uuid::new_v4();
+    pub fn start(connector: &Connector, member: &Member, tasks: &TaskTracker, stop: &CancellationToken) -> Self {
         // One request is as good as many.
         let (asked, inbox) = mpsc::channel(1);
         let (publish, outcome) = watch::channel(None);
         let session = Session::new(connector.clone());
-        let writer = Writer { session, server, started: Instant::now(), outcome: publish };
+        let writer = Writer { session, member: member.clone(), started: Instant::now(), outcome: publish };
         let until = stop.clone();
         tasks.spawn(async move { until.run_until_cancelled(writer.run(inbox)).await });
-        Self { asked, outcome, server }
-    }
-
-    /// The id that this server has among those of its database, new at each start.
-    #[must_use]
-    pub fn server(&self) -> Uuid {
-        self.server
+        Self { asked, outcome }
     }
 
     /// Whether a write is committed now.
@@ -91,7 +83,7 @@ impl Heartbeat {
 
 struct Writer {
     session: Session,
-    server: Uuid,
+    member: Member,
     started: Instant,
     outcome: watch::Sender<Option<Outcome>>,
 }
@@ -123,10 +115,10 @@ impl Writer {
     }
 
     async fn write(&mut self) -> Result<(), Failure> {
-        let (server, up) = (self.server, self.started.elapsed());
-        let written = self.session.run(async |conn| servers::write_heartbeat(conn, server, up).await).await;
+        let (member, up) = (&self.member, self.started.elapsed());
+        let written = self.session.run(async |conn| servers::beat(conn, member, up).await.map(drop)).await;
         let Err(Failure::Lost(_)) = written else { return written };
         // A session of before an outage: to write twice is as good as once.
-        self.session.run(async |conn| servers::write_heartbeat(conn, server, up).await).await
+        self.session.run(async |conn| servers::beat(conn, member, up).await.map(drop)).await
     }
 }

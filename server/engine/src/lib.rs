@@ -14,6 +14,7 @@ pub mod ops;
 pub mod remembered;
 pub mod rooms;
 pub mod route;
+pub mod schedulers;
 pub mod sessions;
 #[cfg(feature = "test-util")]
 pub mod testing;

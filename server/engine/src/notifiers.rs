@@ -74,6 +74,8 @@ struct Shared {
     groups: Notify,
     /// Notified when there may be something to admit.
     admission: Notify,
+    /// Notified when a queue may need another scheduler.
+    schedulers: Notify,
     /// Queues whose runs need admission, as the pass has found.
     limited: RwLock<HashSet<i32>>,
     /// Notified when a fact that every server caches was changed.
@@ -299,6 +301,16 @@ impl Notifiers {
         self.shared.limited.write().unwrap_or_else(PoisonError::into_inner).insert(queue);
         self.stay_active();
         self.shared.admission.notify_one();
+    }
+
+    /// A queue may need another scheduler, without waiting for the next beat.
+    pub fn notify_schedulers(&self) {
+        self.shared.schedulers.notify_one();
+    }
+
+    /// Waits until that is so.
+    pub fn schedulers(&self) -> Notified<'_> {
+        self.shared.schedulers.notified()
     }
 
     /// A fact that every server caches was changed, here or elsewhere.

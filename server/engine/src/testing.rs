@@ -25,12 +25,14 @@ use crate::ops::messages::{DeleteRequest, Deleted, GetRequest};
 use crate::ops::reclaim::ClaimRenewal;
 use crate::ops::report::RunReport;
 use crate::route::HotSessions;
+use crate::schedulers::Candidate;
 use tenure_domain::create::NewTask;
 use tenure_domain::lifecycle::Report;
 use tenure_domain::message::QueueName;
 use tenure_domain::task::{Granted, Task};
 use tenure_store::connector::Connector;
 use tenure_store::hot::messages::Got;
+use tenure_store::servers::Member;
 
 /// The lease of claims, unless a test passes another one.
 pub const LEASE: Duration = Duration::from_secs(1200);
@@ -85,6 +87,10 @@ impl Queue {
             event_retention: Duration::from_secs(3600),
             hot_sessions,
             live_log_max: 1 << 30,
+            candidate: Candidate {
+                member: Member { id: Uuid::new_v4(), name: "test".to_owned(), weight: 1 },
+                activation: Duration::from_millis(3_500),
+            },
         };
         let connector = Connector::new(options.clone());
         let claim_connector = Connector::new(claim_options.clone());

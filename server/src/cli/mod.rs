@@ -8,6 +8,7 @@ mod input;
 pub(crate) mod print;
 pub mod queue;
 pub mod role;
+pub mod servers;
 pub mod session;
 mod signals;
 pub mod task;
@@ -77,6 +78,9 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             Command::Session { server, session } => {
                 http::call("session", server, async |server| session::run(server, session).await).await
             }
+            Command::Server { server, command } => {
+                http::call("server", server, async |server| servers::run(server, command).await).await
+            }
             Command::Verify { server, verify } => {
                 http::call("verify", server, async |server| verify::run(server, verify).await).await
             }
@@ -115,8 +119,10 @@ async fn serve(args: ServeArgs) -> ExitCode {
         return failed(&error);
     }
     let ready = |root_url: &str| announce(&format!("tenure ready: {root_url}"));
+    let scheduler = settings.scheduler.clone();
     match server::run(listener, settings, shutdown, ready).await {
         Ok(()) => ExitCode::SUCCESS,
+        Err(StartError::OtherActivation(agreed)) => wrong(scheduler.other_activation(agreed)),
         Err(error) => failed(&error),
     }
 }

@@ -47,6 +47,12 @@ pub enum QueueCommand {
         #[arg(allow_hyphen_values = true)]
         queue: TaskQueueId,
     },
+    /// Replace the server that gives out the tasks of a queue, as if it were lost
+    ReplaceScheduler {
+        /// The queue, `<provisionerId>/<workerType>`
+        #[arg(allow_hyphen_values = true)]
+        queue: TaskQueueId,
+    },
 }
 
 /// What to do with the policy of a queue.
@@ -124,6 +130,9 @@ pub async fn run(server: &Server, command: QueueCommand) -> Result<ExitCode, Com
         QueueCommand::Resume { queue } => {
             server.print(&client.resume_queue(&queue).await.map_err(refused)?, paused)?;
         }
+        QueueCommand::ReplaceScheduler { queue } => {
+            server.print(&client.replace_scheduler(&queue).await.map_err(refused)?, replaced)?;
+        }
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -158,6 +167,14 @@ fn paused(answer: &Value) -> String {
     )
 }
 
+fn replaced(answer: &Value) -> String {
+    let (queue, term) = (field(answer, "/taskQueueId"), field(answer, "/term"));
+    match answer["serverId"].as_str() {
+        Some(server) => format!("Server {server} is the scheduler of queue {queue} in term {term}."),
+        None => format!("Queue {queue} has no scheduler: no server that runs has a --scheduler-weight above 0."),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use clap::Parser;
@@ -189,6 +206,7 @@ mod tests {
             (&["pause", "p"], ErrorKind::ValueValidation),
             (&["pause", "p/w", "--until", "soon"], ErrorKind::ValueValidation),
             (&["resume", "p/w", "--reason", "x"], ErrorKind::UnknownArgument),
+            (&["replace-scheduler"], ErrorKind::MissingRequiredArgument),
         ] {
             let parsed = Tenure::try_parse_from(["queue"].iter().chain(words));
             assert_eq!(parsed.map_err(|error| error.kind()).err(), Some(kind), "{words:?}");
@@ -211,6 +229,10 @@ mod tests {
         assert_eq!(lines[1], "version          3");
         assert_eq!(lines[5..], ["  delivery       at-most-once", "  retryDelay     {\"first\":5}"]);
         assert_eq!(paused(&json!({"taskQueueId": "p/w", "paused": false})), "Queue p/w is not paused.");
+        let mut answer = json!({"taskQueueId": "p/w", "term": 4, "serverId": "S"});
+        assert_eq!(replaced(&answer), "Server S is the scheduler of queue p/w in term 4.");
+        answer.as_object_mut().unwrap().remove("serverId");
+        assert!(replaced(&answer).starts_with("Queue p/w has no scheduler"));
         let mut pause = json!({"taskQueueId": "p/w", "paused": true, "since": "S", "clientId": "root"});
         assert_eq!(paused(&pause), "Queue p/w was paused by root at S, until it is resumed.");
         pause["reason"] = "disk".into();

@@ -45,6 +45,7 @@ use api::queue_views::{
 };
 use api::roles::{create_role, delete_role, list_role_ids, list_roles, list_roles2, role, update_role};
 use api::scopes::{authenticate_hawk, current_scopes, expand_scopes, test_authenticate};
+use api::servers::{list_servers, replace_scheduler};
 use api::sessions::{
     command_session, end_session, get_session, list_queue_workers, renew_session, session_inbox, start_session,
 };
@@ -253,6 +254,7 @@ fn own_api() -> Routes {
         .route("/sessions/{sessionId}/inbox", [session_inbox::endpoint()])
         .route("/sessions/{sessionId}/renew", [renew_session::endpoint()])
         .route("/sessions/{sessionId}/commands", [command_session::endpoint()])
+        .route("/servers", [list_servers::endpoint()])
         .route("/queues", [list_queues::endpoint()])
         .merge(queue_routes())
         .route("/workers/{taskQueueId}/{workerGroup}/{workerId}/removed", [worker_removed::endpoint()])
@@ -278,6 +280,8 @@ fn queue_routes() -> Routes {
         .route("/queues/{provisionerId}/{workerType}/pause", [pause_queue::endpoint()])
         .route("/queues/{taskQueueId}/resume", [resume_queue::endpoint()])
         .route("/queues/{provisionerId}/{workerType}/resume", [resume_queue::endpoint()])
+        .route("/queues/{taskQueueId}/scheduler/replace", [replace_scheduler::endpoint()])
+        .route("/queues/{provisionerId}/{workerType}/scheduler/replace", [replace_scheduler::endpoint()])
         .route("/queues/{taskQueueId}/workers", [list_queue_workers::endpoint()])
         .route("/queues/{provisionerId}/{workerType}/workers", [list_queue_workers::endpoint()])
 }

@@ -5,6 +5,7 @@
 mod displace;
 pub mod key_rules;
 mod keys;
+mod reassign;
 pub mod runnable;
 mod sessions;
 mod start;
@@ -14,12 +15,17 @@ use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 use tenure_domain::admission::PRIORITIES;
 use tenure_domain::policy::document::Policy;
+use uuid::Uuid;
 
 use super::events::Sequenced;
+use super::session;
 
 pub use displace::{count_heads, displace_in_keys, displace_in_queue};
 pub use keys::{
     Announced, Look, forget_idle_keys, list_unseen_keys, load_heads, load_keys, look, name_keys, take_work,
+};
+pub use reassign::{
+    GivenOut, Reassigning, end_reassigning, list_given_out, lock_reassigning, lock_still_assigned, set_complete_by,
 };
 pub use sessions::{AssignedRun, TakenBack, assign, load_sessions, lock_assigned, lock_not_accepted, take_back};
 pub use start::{admit, store};
@@ -27,12 +33,26 @@ pub use start::{admit, store};
 /// Keys that one look takes up.
 pub const KEYS_MAX: i64 = 500;
 
-/// Queues in which there may be something to admit, and all that have admission: for what this server notifies.
-pub async fn list_queues(conn: &mut PgConnection) -> Result<Vec<(i32, bool)>, sqlx::Error> {
-    let rows = sqlx::query!(
+/// A queue whose runs need admission.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Listed {
+    /// `task_queues.id`.
+    pub queue: i32,
+    /// Whether there may be something to admit.
+    pub due: bool,
+    /// Whether its runs are given to sessions, so that only its scheduler admits them.
+    pub assigns: bool,
+    /// Whether runs are to be taken back that a lost scheduler has given out.
+    pub reassigning: bool,
+}
+
+/// All queues that have admission.
+pub async fn list_queues(conn: &mut PgConnection) -> Result<Vec<Listed>, sqlx::Error> {
+    sqlx::query_as!(
+        Listed,
         r#"-- list_admission_queues
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now)
-        SELECT a.queue, q.paused IS NULL AND (
+        SELECT a.queue, a.assigns, a.reassign_ord IS NOT NULL AS "reassigning!", q.paused IS NULL AND (
                    EXISTS (SELECT FROM admission_work w WHERE w.queue = a.queue)
                    OR EXISTS (SELECT FROM admission_heads h WHERE h.queue = a.queue AND h.ready)
                    OR EXISTS (SELECT FROM admission_heads h WHERE h.queue = a.queue AND h.at <= (SELECT now FROM db_now))
@@ -41,8 +61,7 @@ pub async fn list_queues(conn: &mut PgConnection) -> Result<Vec<(i32, bool)>, sq
         ORDER BY a.queue"#
     )
     .fetch_all(conn)
-    .await?;
-    Ok(rows.into_iter().map(|row| (row.queue, row.due)).collect())
+    .await
 }
 
 /// A queue that this transaction has locked.
@@ -62,17 +81,33 @@ pub struct Locked {
     pub now: DateTime<Utc>,
 }
 
-/// Locks a queue for admission; none if another transaction has it, or it is paused, or has no admission any more.
-pub async fn lock(transaction: &mut PgConnection, queue: i32) -> Result<Option<Locked>, sqlx::Error> {
+/// In which term a server is the scheduler of a queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Leader {
+    /// The server.
+    pub server: Uuid,
+    /// Its term, if it has one.
+    pub term: Option<i64>,
+}
+
+/// Locks a queue for admission; none if another transaction has it, it is paused, or has no admission any more; and if it assigns its
+/// runs, unless this is the term of its scheduler: one that was stopped meanwhile, and replaced, finds no row.
+///
+/// A server that is stopped in the middle of the transaction would keep everybody from the queue: it loses the lock within a second.
+pub async fn lock(transaction: &mut PgConnection, queue: i32, leader: Leader) -> Result<Option<Locked>, sqlx::Error> {
+    session::idle_briefly(transaction).await?;
     let row = sqlx::query!(
         r#"-- lock_admission
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now)
-        SELECT q.name, q.cursor_epoch, q.key_by, p.policy AS "policy?", a.tat, a.least, db_now.now AS "now!"
+        SELECT q.name, q.cursor_epoch, q.key_by, p.policy AS "policy?", a.tat, a.least, a.assigns,
+               db_now.now AS "now!"
         FROM admission_queues a JOIN task_queues q ON q.id = a.queue LEFT JOIN queue_policies p ON p.queue = a.queue
         CROSS JOIN db_now
-        WHERE a.queue = $1 AND q.paused IS NULL
+        WHERE a.queue = $1 AND q.paused IS NULL AND (NOT a.assigns OR (a.server = $2 /* server */ AND a.term = $3 /* term */))
         FOR UPDATE OF a SKIP LOCKED"#,
-        queue
+        queue,
+        leader.server,
+        leader.term
     )
     .fetch_optional(transaction)
     .await?;
@@ -83,6 +118,10 @@ pub async fn lock(transaction: &mut PgConnection, queue: i32) -> Result<Option<L
             Some(Policy::from_stored(&text).map_err(|error| sqlx::Error::Decode(format!("{error:?}").into()))?)
         }
     };
+    if policy.as_ref().and_then(Policy::admission).is_some_and(|admission| admission.assign != row.assigns) {
+        // The policy was changed while the statement waited for nothing: it has read the old one.
+        return Ok(None);
+    }
     let least = row.least.try_into().map_err(|least: Vec<f64>| {
         sqlx::Error::Decode(format!("admission_queues.least of {queue} has {} numbers", least.len()).into())
     })?;
@@ -151,15 +190,18 @@ pub async fn forget_queue(transaction: &mut PgConnection, queue: i32) -> Result<
     let forgotten = sqlx::query_scalar!(
         r#"-- forget_admission
         WITH over AS MATERIALIZED (
-            SELECT FROM task_queues q WHERE q.id = $1 AND q.key_by IS NULL
+            SELECT q.id FROM task_queues q WHERE q.id = $1 AND q.key_by IS NULL
               AND NOT EXISTS (SELECT FROM queue_policies p WHERE p.queue = q.id AND p.refile_stage <> 0 /* Stage::Done */)
               AND NOT EXISTS (SELECT FROM pending p WHERE p.queue = q.id
                                 AND p.hold IS NOT NULL AND p.hold <> 1 /* Hold::Delay */)
+            -- Its policy may be about to change, by what waits for the row that is locked here.
+            FOR NO KEY UPDATE OF q SKIP LOCKED
         ),
         work AS (DELETE FROM admission_work w WHERE w.queue = $1 AND EXISTS (SELECT FROM over)),
         heads AS (DELETE FROM admission_heads h WHERE h.queue = $1 AND EXISTS (SELECT FROM over)),
         keys AS (DELETE FROM admission_keys k WHERE k.queue = $1 AND EXISTS (SELECT FROM over)),
-        forgotten AS (DELETE FROM admission_queues a WHERE a.queue = $1 AND EXISTS (SELECT FROM over) RETURNING queue)
+        forgotten AS (DELETE FROM admission_queues a WHERE a.queue = $1 AND EXISTS (SELECT FROM over) RETURNING queue, term),
+        termed AS (UPDATE task_queues q SET last_term = f.term FROM forgotten f WHERE q.id = f.queue AND q.last_term <> f.term)
         SELECT count(*) > 0 /* count */ AS "forgotten!" FROM forgotten"#,
         queue
     )

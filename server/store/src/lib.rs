@@ -49,6 +49,7 @@ pub mod refile;
 pub mod replication;
 pub mod results;
 pub mod roles;
+pub mod schedulers;
 pub mod schema;
 pub mod secrets;
 pub mod servers;

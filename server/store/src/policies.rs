@@ -2,6 +2,7 @@
 
 use chrono::{DateTime, TimeDelta, Utc};
 use sqlx::PgConnection;
+use tenure_api::states::OnSchedulerLoss;
 use tenure_domain::events::note::Note;
 use tenure_domain::policy::document::Policy;
 use tenure_domain::policy::options::Options;
@@ -10,6 +11,7 @@ use tenure_domain::policy::refile::Stage;
 use tenure_domain::policy::terms::Terms;
 
 use super::refile::read_stage;
+use super::schedulers;
 
 /// A policy as it is stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -143,12 +145,16 @@ async fn set(transaction: &mut PgConnection, queue: i32, policy: &Policy) -> Res
     .await?;
     if admission.is_some() {
         sqlx::query!(
-            "-- begin_admission\nINSERT INTO admission_queues (queue) VALUES ($1) ON CONFLICT DO NOTHING",
+            "-- begin_admission
+            INSERT INTO admission_queues (queue, term) SELECT id, last_term FROM task_queues WHERE id = $1 ON CONFLICT DO NOTHING",
             queue
         )
         .execute(&mut *transaction)
         .await?;
     }
+    let assigns = admission.as_ref().is_some_and(|admission| admission.assign);
+    let reassigns = policy.on_scheduler_loss == OnSchedulerLoss::Reassign;
+    schedulers::follow_policy(transaction, queue, assigns, reassigns).await?;
     announce_all(transaction, queue).await?;
     Ok(version)
 }

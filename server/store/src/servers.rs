@@ -1,24 +1,126 @@
-//! The servers of a database, each with its last heartbeat.
+//! The servers of a database, each with its last beat. Beats are in real time: a clock that is moved by hand silences no server.
 
 use std::time::Duration;
 
-use sqlx::PgConnection;
+use chrono::{DateTime, Utc};
+use sqlx::{Connection, PgConnection};
+use tenure_domain::election::Server;
 use uuid::Uuid;
 
-/// Writes the heartbeat of a server that has been up for so long. Answered when it is committed: with synchronous
-/// replication, when the standby has it.
-pub async fn write_heartbeat(conn: &mut PgConnection, server: Uuid, up: Duration) -> Result<(), sqlx::Error> {
-    sqlx::query!(
-        "-- write_heartbeat
-        WITH db_now AS MATERIALIZED (SELECT now FROM db_now)
-        INSERT INTO servers AS s (id, started, beat)
-        SELECT $1, db_now.now - make_interval(secs => $2), db_now.now FROM db_now
-        ON CONFLICT (id) DO UPDATE SET beat = EXCLUDED.beat",
-        server,
+use super::settings;
+
+/// A server, as its row has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Member {
+    /// Made at each start.
+    pub id: Uuid,
+    /// For people.
+    pub name: String,
+    /// The greatest is the scheduler of queues that assign; 0 never is.
+    pub weight: u16,
+}
+
+/// A server that has a row.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stored {
+    /// What elections know of it.
+    pub server: Server,
+    /// For people; none of a server of a release without names.
+    pub name: Option<String>,
+    /// When it started.
+    pub started: DateTime<Utc>,
+}
+
+/// All servers, at one time.
+#[derive(Debug, Clone)]
+pub struct Servers {
+    /// By name.
+    pub servers: Vec<Stored>,
+    /// The database's time, which is real.
+    pub now: DateTime<Utc>,
+}
+
+/// Writes the beat of a server that has been up for so long. Answered when it is committed: with synchronous replication,
+/// when the standby has it. Whether there are queues that assign their runs.
+pub async fn beat(conn: &mut PgConnection, member: &Member, up: Duration) -> Result<bool, sqlx::Error> {
+    sqlx::query_scalar!(
+        r#"-- beat
+        INSERT INTO servers AS s (id, name, weight, started, beat)
+        SELECT $1, $2, $3, now.now - make_interval(secs => $4), now.now FROM (SELECT clock_timestamp() AS now) now
+        ON CONFLICT (id) DO UPDATE SET beat = EXCLUDED.beat, name = EXCLUDED.name, weight = EXCLUDED.weight
+        RETURNING EXISTS (SELECT FROM admission_queues WHERE assigns) AS "any!""#,
+        member.id,
+        member.name,
+        i32::from(member.weight),
         up.as_secs_f64()
     )
-    .execute(conn)
+    .fetch_one(conn)
+    .await
+}
+
+/// What came of a server's attempt to be one of those of a database.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Joined {
+    /// It is one.
+    Yes,
+    /// A server is live that goes by another activation time.
+    OtherActivation(Duration),
+}
+
+/// The first beat of a server, unless a live one goes by another activation time: how long a scheduler may be silent. With unequal
+/// times, one server would replace another that is not lost to all.
+pub async fn join(conn: &mut PgConnection, member: &Member, activation: Duration) -> Result<Joined, sqlx::Error> {
+    let mut transaction = conn.begin().await?;
+    let wanted = activation.as_millis().to_string();
+    // What starts at the same time waits here.
+    let stored = sqlx::query_scalar!(
+        r#"-- agree_on_activation
+        INSERT INTO settings AS s (name, value) VALUES ($1, $2) ON CONFLICT (name) DO UPDATE SET value = s.value
+        RETURNING value"#,
+        settings::SCHEDULER_ACTIVATION,
+        wanted
+    )
+    .fetch_one(&mut *transaction)
     .await?;
+    if stored != wanted {
+        let agreed = stored.parse().map(Duration::from_millis).map_err(|error| sqlx::Error::Decode(Box::new(error)))?;
+        let is_any_live = sqlx::query_scalar!(
+            r#"-- any_live_server
+            SELECT EXISTS (SELECT FROM servers WHERE weight IS NOT NULL
+                           AND beat >= clock_timestamp() - make_interval(secs => $1)) AS "any!""#,
+            agreed.as_secs_f64()
+        )
+        .fetch_one(&mut *transaction)
+        .await?;
+        if is_any_live {
+            return Ok(Joined::OtherActivation(agreed));
+        }
+        settings::put(&mut *transaction, settings::SCHEDULER_ACTIVATION, &wanted).await?;
+    }
+    beat(&mut transaction, member, Duration::ZERO).await?;
+    transaction.commit().await?;
+    Ok(Joined::Yes)
+}
+
+/// All servers that have a row.
+pub async fn list(conn: &mut PgConnection) -> Result<Servers, sqlx::Error> {
+    let now =
+        sqlx::query_scalar!(r#"SELECT clock_timestamp() AS "now!" -- get_real_time"#).fetch_one(&mut *conn).await?;
+    let rows =
+        sqlx::query!("-- list_servers\nSELECT id, name, weight, started, beat FROM servers ORDER BY name, started, id")
+            .fetch_all(conn)
+            .await?;
+    let servers = rows.into_iter().map(|row| Stored {
+        server: Server { id: row.id, weight: row.weight.map_or(0, i32::unsigned_abs), beat: row.beat },
+        name: row.name,
+        started: row.started,
+    });
+    Ok(Servers { servers: servers.collect(), now })
+}
+
+/// Deletes the row of a server that ends.
+pub async fn leave(conn: &mut PgConnection, server: Uuid) -> Result<(), sqlx::Error> {
+    sqlx::query!("-- leave\nDELETE FROM servers WHERE id = $1", server).execute(conn).await?;
     Ok(())
 }
 
@@ -26,10 +128,9 @@ pub async fn write_heartbeat(conn: &mut PgConnection, server: Uuid, up: Duration
 pub async fn purge(conn: &mut PgConnection, kept: Duration, limit: i64) -> Result<u64, sqlx::Error> {
     let gone = sqlx::query!(
         "-- purge_servers
-        WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
-        old AS MATERIALIZED (
+        WITH old AS MATERIALIZED (
             SELECT s.id FROM servers s
-            WHERE s.beat <= (SELECT now FROM db_now) - make_interval(secs => $1)
+            WHERE s.beat <= clock_timestamp() - make_interval(secs => $1)
             ORDER BY s.beat LIMIT $2 FOR UPDATE SKIP LOCKED
         )
         DELETE FROM servers s USING old WHERE s.id = old.id",

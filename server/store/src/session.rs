@@ -132,6 +132,15 @@ pub async fn plan_as_hot(transaction: &mut PgConnection) -> Result<(), sqlx::Err
     Ok(())
 }
 
+/// Has the database undo this transaction when its server is silent for a second, because it was stopped or is cut off: others wait for
+/// what it has locked.
+pub async fn idle_briefly(transaction: &mut PgConnection) -> Result<(), sqlx::Error> {
+    sqlx::query!("-- idle_briefly\nSELECT set_config('idle_in_transaction_session_timeout', '1s', true)")
+        .fetch_one(transaction)
+        .await?;
+    Ok(())
+}
+
 /// Has the rest of a transaction planned without scans of whole tables, for statements of which no statistics can show
 /// the planner that they need a small part of a large one.
 pub async fn avoid_scans(transaction: &mut PgConnection) -> Result<(), sqlx::Error> {

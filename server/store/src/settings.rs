@@ -6,6 +6,8 @@ use sqlx::PgExecutor;
 pub const KEY_CHECKS: &str = "secret-key-checks";
 /// The root URL of the server that started last.
 pub const ROOT_URL: &str = "root-url";
+/// How many milliseconds the scheduler of a queue may be silent.
+pub const SCHEDULER_ACTIVATION: &str = "scheduler-activation";
 
 /// A fact, if it is set.
 ///

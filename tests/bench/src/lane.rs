@@ -115,7 +115,18 @@ impl Lane {
         let random = Random::fork(run.seed(), number);
         let queue = run.queue().to_owned();
         let worker = format!("bench-{number}");
-        Ok(Self { run, client, random, number, worker, queue, group: None, keys: None, put_url: None, failures_in_a_row: 0 })
+        Ok(Self {
+            run,
+            client,
+            random,
+            number,
+            worker,
+            queue,
+            group: None,
+            keys: None,
+            put_url: None,
+            failures_in_a_row: 0,
+        })
     }
 
     pub(crate) fn run(&self) -> &Run {

@@ -1,9 +1,10 @@
-//! Limits of queues and keys over HTTP, rates, fairness, and runs that are given to sessions: rows T3, T4, T12, T13 and Z6 of the
+//! Limits of queues and keys over HTTP, rates, fairness, and runs that are given to sessions: rows T3, T4, T8 to T13 and Z6 of the
 //! seed's behaviours.
 
 mod assign;
 mod keys;
 mod outlook;
+mod schedulers;
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -94,6 +94,7 @@ const WALK: &[&str] = &[
     "cancelTaskGroup",
     "createTasks",
     "listQueues",
+    "listServers",
     "putQueuePolicy",
     "queuePolicy",
     "putQueueKey",
@@ -169,6 +170,9 @@ const BY_SIGNATURE: &[&str] = &[
 
 /// Needs the uploadId of an answer, which no document can hold; other tests send it.
 const BY_UPLOAD: &[&str] = &["finishArtifact"];
+
+/// Needs a queue that gives its tasks to sessions, which workers of the walk would get nothing of; other tests send it.
+const BY_SCHEDULER: &[&str] = &["replaceScheduler"];
 
 /// An operation of the document.
 pub struct Operation {
@@ -433,7 +437,7 @@ async fn every_operation_does_what_is_documented_for_callers_with_the_described_
     let all = paths.values().flat_map(|methods| methods.as_object().unwrap().values());
     let unsent: Vec<&str> = all
         .filter_map(|described| described["operationId"].as_str())
-        .filter(|name| !sent.contains(*name) && !BY_SIGNATURE.contains(name) && !BY_UPLOAD.contains(name))
+        .filter(|name| !sent.contains(*name) && ![BY_SIGNATURE, BY_UPLOAD, BY_SCHEDULER].concat().contains(name))
         .collect();
     assert!(unsent.is_empty(), "add to WALK in tests/tests/it/openapi.rs: {unsent:?}");
 }

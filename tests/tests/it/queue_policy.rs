@@ -175,7 +175,7 @@ async fn what_a_policy_may_not_say_is_refused_by_name_and_changes_nothing() {
         (json!({"retryDelay": {"first": 1, "most": 86_401}}), rule, "`retryDelay.most`"),
         (json!({"dispatch": "push"}), "InputValidationError", "`dispatch`"),
         (json!({"concurrency": {"total": 0}}), rule, "`concurrency.total` must be from 1"),
-        (json!({"onSchedulerLoss": "reassign"}), rule, "`onSchedulerLoss` is not built yet"),
+        (json!({"onSchedulerLoss": "ask"}), "InputValidationError", "`onSchedulerLoss`"),
         (json!({"backlog": {"tasks": 5}}), rule, "`backlog` is not built yet"),
         (json!({"fair": 1}), "InputValidationError", "`fair`"),
         (json!({"rate": {"total": {"count": 1, "seconds": 0}}}), rule, "`rate.total.seconds` must be from 1"),

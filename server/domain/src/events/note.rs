@@ -5,9 +5,9 @@ use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tenure_api::dates::Timestamp;
-use tenure_api::ids::{RunId, SessionId, TaskId, TaskQueueId, WorkerGroup, WorkerId};
+use tenure_api::ids::{RunId, ServerId, SessionId, TaskId, TaskQueueId, WorkerGroup, WorkerId};
 use tenure_api::policy::QueuePolicy;
-use tenure_api::states::{Priority, SessionEnd};
+use tenure_api::states::{Priority, SchedulerEnd, SessionEnd};
 use utoipa::ToSchema;
 
 use super::{Event, Payload};
@@ -21,8 +21,16 @@ pub const RUNS_MAX: usize = 200;
 /// Prefix of the names of these exchanges.
 pub const PREFIX: &str = "exchange/tenure/v1/";
 /// The short names of these exchanges.
-pub const EXCHANGES: [&str; 6] =
-    ["task-ready", "queue-paused", "queue-resumed", "queue-policy-changed", "session-started", "session-ended"];
+pub const EXCHANGES: [&str; 8] = [
+    "task-ready",
+    "queue-paused",
+    "queue-resumed",
+    "queue-policy-changed",
+    "session-started",
+    "session-ended",
+    "scheduler-active",
+    "scheduler-inactive",
+];
 const VERSION: u8 = 1;
 
 /// The message of a note.
@@ -42,6 +50,10 @@ pub enum Note {
     SessionStarted(SessionStarted),
     /// A session of a worker has ended.
     SessionEnded(SessionEnded),
+    /// A server gives out the runs of a queue from now on.
+    SchedulerActive(SchedulerActive),
+    /// A server does so no more.
+    SchedulerInactive(SchedulerInactive),
 }
 
 /// Runs of a queue can be claimed whose delay has ended.
@@ -162,6 +174,38 @@ pub struct SessionEnded {
     pub returned: i64,
 }
 
+/// A server gives out the runs of a queue from now on.
+#[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[schema(as = SchedulerActiveMessage)]
+pub struct SchedulerActive {
+    /// Of the form of this message.
+    version: u8,
+    /// The queue.
+    pub task_queue_id: TaskQueueId,
+    /// The server, as the list of servers has it.
+    pub server_id: ServerId,
+    /// Its term, greater than every earlier one of the queue.
+    pub term: i64,
+}
+
+/// A server gives out the runs of a queue no more.
+#[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[schema(as = SchedulerInactiveMessage)]
+pub struct SchedulerInactive {
+    /// Of the form of this message.
+    version: u8,
+    /// The queue.
+    pub task_queue_id: TaskQueueId,
+    /// The server, as the list of servers has it.
+    pub server_id: ServerId,
+    /// Its term, which is over.
+    pub term: i64,
+    /// Why it is over.
+    pub ended_by: SchedulerEnd,
+}
+
 impl Note {
     /// Runs of a queue are ready.
     #[must_use]
@@ -240,6 +284,23 @@ impl Note {
         })
     }
 
+    /// A server is the scheduler of a queue in this term.
+    #[must_use]
+    pub fn scheduler_active(task_queue_id: TaskQueueId, server_id: ServerId, term: i64) -> Self {
+        Self::SchedulerActive(SchedulerActive { version: VERSION, task_queue_id, server_id, term })
+    }
+
+    /// The term of a server as the scheduler of a queue is over.
+    #[must_use]
+    pub fn scheduler_inactive(
+        task_queue_id: TaskQueueId,
+        server_id: ServerId,
+        term: i64,
+        ended_by: SchedulerEnd,
+    ) -> Self {
+        Self::SchedulerInactive(SchedulerInactive { version: VERSION, task_queue_id, server_id, term, ended_by })
+    }
+
     /// The exchange's full name.
     #[must_use]
     pub fn exchange(&self) -> &'static str {
@@ -250,6 +311,8 @@ impl Note {
             Self::QueuePolicyChanged(_) => "exchange/tenure/v1/queue-policy-changed",
             Self::SessionStarted(_) => "exchange/tenure/v1/session-started",
             Self::SessionEnded(_) => "exchange/tenure/v1/session-ended",
+            Self::SchedulerActive(_) => "exchange/tenure/v1/scheduler-active",
+            Self::SchedulerInactive(_) => "exchange/tenure/v1/scheduler-inactive",
         }
     }
 
@@ -263,6 +326,8 @@ impl Note {
             Self::QueuePolicyChanged(note) => &note.task_queue_id,
             Self::SessionStarted(note) => &note.task_queue_id,
             Self::SessionEnded(note) => &note.task_queue_id,
+            Self::SchedulerActive(note) => &note.task_queue_id,
+            Self::SchedulerInactive(note) => &note.task_queue_id,
         }
     }
 
@@ -283,6 +348,8 @@ impl Note {
             "queue-policy-changed" => serde_json::from_str(text).ok().map(Self::QueuePolicyChanged),
             "session-started" => serde_json::from_str(text).ok().map(Self::SessionStarted),
             "session-ended" => serde_json::from_str(text).ok().map(Self::SessionEnded),
+            "scheduler-active" => serde_json::from_str(text).ok().map(Self::SchedulerActive),
+            "scheduler-inactive" => serde_json::from_str(text).ok().map(Self::SchedulerInactive),
             _ => None,
         }
     }
@@ -348,6 +415,7 @@ mod tests {
             fields["epoch"] = 7.into();
             fields
         };
+        let server: ServerId = "3f0c6a52-9c1e-4b57-8a43-2d1f6e9b7c05".parse().unwrap();
         let (zero, minute) = ("1970-01-01T00:00:00.000Z", "1970-01-01T00:01:00.000Z");
         vec![
             (
@@ -369,6 +437,14 @@ mod tests {
                 Note::queue_policy_changed(queue.clone(), "ann".into(), 7, Some(policy)),
                 json!({"version": 1, "taskQueueId": "acme/linux", "clientId": "ann", "policyVersion": 7,
                     "policy": {"delay": 30}}),
+            ),
+            (
+                Note::scheduler_active(queue.clone(), server, 4),
+                json!({"version": 1, "taskQueueId": "acme/linux", "serverId": server, "term": 4}),
+            ),
+            (
+                Note::scheduler_inactive(queue.clone(), server, 3, SchedulerEnd::Lost),
+                json!({"version": 1, "taskQueueId": "acme/linux", "serverId": server, "term": 3, "endedBy": "lost"}),
             ),
             (
                 Note::queue_policy_changed(queue, "ann".into(), 8, None),
@@ -407,7 +483,9 @@ mod tests {
                 + fits::<QueueResumed>(&payload)
                 + fits::<QueuePolicyChanged>(&payload)
                 + fits::<SessionStarted>(&payload)
-                + fits::<SessionEnded>(&payload);
+                + fits::<SessionEnded>(&payload)
+                + fits::<SchedulerActive>(&payload)
+                + fits::<SchedulerInactive>(&payload);
             assert_eq!(forms, 1, "{payload}");
         }
     }

@@ -40,7 +40,7 @@ pub const RATE_SECONDS_MAX: i64 = 86_400;
 
 /// The fields that are not built yet: each is refused unless it changes nothing. What is built is taken out here, and its
 /// `#[schema(ignore)]` in the body.
-const NOT_BUILT: [&str; 6] = ["onSchedulerLoss", "lateResult", "onDuplicate", "backlog", "partition", "deadLetters"];
+const NOT_BUILT: [&str; 5] = ["lateResult", "onDuplicate", "backlog", "partition", "deadLetters"];
 
 /// The policy of a queue, checked and with its defaults.
 #[derive(Debug, Clone, PartialEq)]

@@ -77,7 +77,6 @@ fn what_is_not_built_yet_is_refused_by_name_unless_it_changes_nothing() {
     assert_eq!(shown, neutral, "what was sent is what is shown");
     for (field, value, or) in [
         ("lateResult", json!("first-wins"), ", or set it to \"reject\""),
-        ("onSchedulerLoss", json!("reassign"), ", or set it to \"keep\""),
         ("onDuplicate", json!("queue"), ", or set it to \"reject\""),
         ("backlog", json!({"tasks": 5}), ""),
         ("partition", json!("p"), ""),

@@ -8,9 +8,10 @@ use chrono::TimeDelta;
 use sqlx::{Connection, PgConnection};
 use tenure_domain::admission::{DISPLACED_MAX, Decided, Head, PRIORITIES, Queue, READY_RUNS, decide, displaced};
 use tenure_domain::policy::document::{Admission, Policy};
-use tenure_store::admission::{self, Announced, Locked, Look};
+use tenure_store::admission::{self, Announced, Leader, Locked, Look};
 use tenure_store::session::plan_as_hot;
 
+use super::reassign::reassign;
 use super::{PassReport, SLICE};
 use crate::engine::Engine;
 use crate::notifiers::Effects;
@@ -22,10 +23,18 @@ const IDLE_KEY: TimeDelta = TimeDelta::minutes(10);
 pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     let mut conn = engine.pool.acquire().await?;
     let queues = admission::list_queues(&mut conn).await?;
-    engine.notifiers.set_limited(queues.iter().map(|(queue, _)| *queue));
+    engine.notifiers.set_limited(queues.iter().map(|listed| listed.queue));
     let mut report = PassReport::default();
-    for queue in queues.into_iter().filter_map(|(queue, due)| due.then_some(queue)) {
-        let done = admit(engine, &mut conn, queue).await?;
+    for listed in queues.into_iter().filter(|listed| listed.due || listed.reassigning) {
+        let leader = engine.schedulers.leader(listed.queue);
+        if listed.assigns && leader.term.is_none() {
+            // Another server is the scheduler of the queue.
+            continue;
+        }
+        if listed.reassigning {
+            report.join(reassign(engine, &mut conn, listed.queue, leader).await?);
+        }
+        let done = admit(engine, &mut conn, listed.queue, leader).await?;
         report.found += done;
         report.done += done;
     }
@@ -53,11 +62,11 @@ pub async fn purge(engine: &Engine) -> Result<PassReport, sqlx::Error> {
 }
 
 /// One look at a queue; how many announcements it dealt with, and how many runs started.
-async fn admit(engine: &Engine, conn: &mut PgConnection, queue: i32) -> Result<usize, sqlx::Error> {
+async fn admit(engine: &Engine, conn: &mut PgConnection, queue: i32, leader: Leader) -> Result<usize, sqlx::Error> {
     let began = Instant::now();
     let mut transaction = conn.begin().await?;
     plan_as_hot(&mut transaction).await?;
-    let Some(locked) = admission::lock(&mut transaction, queue).await? else { return Ok(0) };
+    let Some(locked) = admission::lock(&mut transaction, queue, leader).await? else { return Ok(0) };
     let Some(limits) = locked.policy.as_ref().and_then(Policy::admission) else {
         admission::forget_queue(&mut transaction, queue).await?;
         transaction.commit().await?;

@@ -12,6 +12,7 @@ pub mod counters;
 pub mod deadlines;
 pub mod dependencies;
 pub mod driver;
+pub mod election;
 pub mod events;
 pub mod expiry;
 pub mod facts;
@@ -24,6 +25,7 @@ pub mod messages;
 pub mod other_servers;
 pub mod pauses;
 pub mod purge_cache;
+mod reassign;
 pub mod refile;
 pub mod registrations;
 mod registry;
@@ -61,6 +63,17 @@ pub struct PassReport {
     pub exhausted: usize,
     /// Rows that another transaction had processed, or holds.
     pub lost_race: usize,
+}
+
+impl PassReport {
+    /// What a part of the pass did, besides.
+    fn join(&mut self, part: Self) {
+        self.found += part.found;
+        self.done += part.done;
+        self.retried += part.retried;
+        self.exhausted += part.exhausted;
+        self.lost_race += part.lost_race;
+    }
 }
 
 /// How long [`run_all_due`] waits for rows that another transaction holds.

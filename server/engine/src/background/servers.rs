@@ -1,4 +1,4 @@
-//! Rows of servers that no one has asked for their heartbeat for a day: most of them have ended.
+//! Rows of servers that have not beaten for a day: they were killed, and none of them had the time to delete its own.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use tenure_store::servers;
 /// How long a server is retained after its last beat.
 const KEPT: Duration = Duration::from_secs(24 * 3600);
 
-/// Purges a slice of them. One that runs still writes its row anew when it is asked.
+/// Purges a slice of them. One that was only stopped writes its row anew.
 pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     let mut conn = engine.pool.acquire().await?;
     let gone = servers::purge(&mut conn, KEPT, SLICE).await?;

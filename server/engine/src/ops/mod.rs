@@ -21,6 +21,7 @@ pub mod reclaim;
 pub mod registrations;
 pub mod report;
 pub mod roles;
+pub mod servers;
 pub mod sessions;
 pub mod status;
 pub mod submit;

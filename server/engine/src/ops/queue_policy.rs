@@ -108,6 +108,7 @@ pub async fn put(parts: Parts<'_>, queue: &TaskQueueId, put: Put<'_>) -> Result<
     parts.notifiers.commit(transaction, Effects::default()).await?;
     if limited {
         parts.notifiers.expect_limited(key);
+        parts.notifiers.notify_schedulers();
     }
     tracing::info!(queue.id = %queue, version = stored.version, client.id = client_id, "the policy of a queue was changed");
     with_refiling(parts, &mut conn, queue, stored).await

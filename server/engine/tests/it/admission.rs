@@ -8,7 +8,7 @@ use tenure_domain::policy::document::{Match, Policy};
 use tenure_engine::background::{admission, refile};
 use tenure_engine::ops::queue_policy::{self, Put};
 use tenure_engine::testing::{QUEUE, Queue, new_task};
-use tenure_store::admission::{self as store, Look};
+use tenure_store::admission::{self as store, Leader, Look};
 use tenure_store::testing::TestDatabase;
 
 use crate::support::{number, until_a_session_waits};
@@ -63,7 +63,8 @@ async fn a_key_of_which_a_run_has_just_come_is_not_forgotten_by_a_pass_that_saw_
     let key = queue.key(QUEUE).await;
     let mut conn = queue.engine.pool.acquire().await.unwrap();
     let mut looking = conn.begin().await.unwrap();
-    let locked = store::lock(&mut looking, key).await.unwrap().unwrap();
+    let locked =
+        store::lock(&mut looking, key, Leader { server: uuid::Uuid::nil(), term: None }).await.unwrap().unwrap();
     sqlx::raw_sql("SELECT FROM admission_heads FOR UPDATE").execute(&mut *looking).await.unwrap();
     let engine = queue.engine.clone();
     let forgetting = tokio::spawn(async move { admission::purge(&engine).await.unwrap().done });

@@ -22,6 +22,7 @@ mod refile;
 mod releases;
 mod remembered;
 mod removals;
+mod schedulers;
 mod session_store;
 mod sessions;
 mod steady_events;

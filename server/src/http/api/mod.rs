@@ -33,6 +33,7 @@ pub mod references;
 pub mod report;
 pub mod roles;
 pub mod scopes;
+pub mod servers;
 pub mod sessions;
 pub mod status;
 pub mod task;

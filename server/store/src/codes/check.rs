@@ -148,13 +148,12 @@ pub(super) fn group(name: &str, group: &str) -> Option<Codes> {
         }),
         // `session::is_item` of the rules.
         ("EndedBy", "unknown to the worker") => codes_where(EndedBy::from_code, |by| match by {
-            EndedBy::Lease | EndedBy::CompleteTime => true,
+            EndedBy::Lease | EndedBy::CompleteTime | EndedBy::SchedulerReplaced => true,
             EndedBy::Undelivered
             | EndedBy::Released
             | EndedBy::SessionEnded
             | EndedBy::WorkerRemoved
-            | EndedBy::NotAccepted
-            | EndedBy::SchedulerReplaced => false,
+            | EndedBy::NotAccepted => false,
         }),
         ("State", "open") => codes_where(State::from_code, state_is_open),
         ("State", "resolved") => codes_where(State::from_code, move |state| !state_is_open(state)),

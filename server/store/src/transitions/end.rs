@@ -341,7 +341,7 @@ fn query_any<'a>(
         announced AS (
             INSERT INTO session_inbox (epoch, kind, at, seq, run)
             SELECT session, 1 /* Item::RunEnded */, db_now.now, seq, run FROM outcome, db_now
-            WHERE session IS NOT NULL AND ended_by IN (1, 7) /* EndedBy: unknown to the worker */
+            WHERE session IS NOT NULL AND ended_by IN (1, 7, 8) /* EndedBy: unknown to the worker */
         ),
         stored AS (INSERT INTO results (seq, run, result) SELECT seq, run, result FROM outcome WHERE result IS NOT NULL),
         moved AS (

@@ -10,6 +10,7 @@ use super::identity;
 #[cfg(feature = "test-util")]
 use crate::breakage::{Breakage, is_on};
 use crate::decode::Row;
+use crate::session::idle_briefly;
 
 /// A claim that a session holds, locked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,9 +34,7 @@ pub async fn end(
     by: SessionEnd,
     overdue: bool,
 ) -> Result<Option<Identity>, sqlx::Error> {
-    sqlx::query!("-- idle_briefly\nSELECT set_config('idle_in_transaction_session_timeout', '1s', true)")
-        .fetch_one(&mut *transaction)
-        .await?;
+    idle_briefly(&mut *transaction).await?;
     // FOR UPDATE, because an update alone does not wait for what gives the session something.
     let row = sqlx::query!(
         "-- end_session

@@ -3,7 +3,7 @@
 use super::*;
 use tenure_tests::http::Answer;
 
-pub async fn session(rig: &Rig, worker: &str, more: Value) -> String {
+pub(super) async fn session(rig: &Rig, worker: &str, more: Value) -> String {
     let mut body = json!({"taskQueueId": QUEUE, "workerGroup": "group", "workerId": worker, "ttl": 3600});
     body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     let answer = rig.call("POST", &format!("{TENURE_API}/sessions"), Some(&body)).await;
@@ -12,14 +12,14 @@ pub async fn session(rig: &Rig, worker: &str, more: Value) -> String {
 }
 
 /// The tasks that are assigned to a session and not accepted.
-pub async fn assigned(rig: &Rig, session: &str) -> Vec<Value> {
+pub(super) async fn assigned(rig: &Rig, session: &str) -> Vec<Value> {
     let answer = rig.call("GET", &format!("{TENURE_API}/sessions/{session}/inbox?wait=0&after=0"), None).await;
     assert_eq!(answer.status, 200, "{}", answer.body);
     let items = answer.body["items"].as_array().unwrap();
     items.iter().filter(|item| item["kind"] == "assigned").map(|item| item["taskId"].clone()).collect()
 }
 
-pub async fn accept(rig: &Rig, session: &str, worker: &str, task: &Value, run: u16) -> Answer {
+pub(super) async fn accept(rig: &Rig, session: &str, worker: &str, task: &Value, run: u16) -> Answer {
     let body = json!({"workerGroup": "group", "workerId": worker, "sessionId": session});
     let path = format!("/task/{}/runs/{run}/claim", task.as_str().unwrap());
     rig.call("POST", &path, Some(&body)).await

@@ -11,6 +11,7 @@ mod live_logs;
 mod notifications;
 mod outages;
 mod positions;
+mod schedulers;
 mod sessions;
 mod standby;
 mod tls;

@@ -26,7 +26,7 @@ use tenure_engine::ops::queue_policy::Current;
 use tenure_store::policies::StoredPolicy;
 
 /// What changes a queue takes.
-const CHANGING: Template = Scope("tenure:manage-queue:<taskQueueId>");
+pub(super) const CHANGING: Template = Scope("tenure:manage-queue:<taskQueueId>");
 /// What reading a queue takes.
 const READING: Template = Scope("tenure:get-queue:<taskQueueId>");
 /// The client that is named where a request came without credentials, which takes a role `anonymous` that may.

@@ -1,0 +1,80 @@
+//! The servers of a database, and the schedulers of queues.
+
+use sqlx::{Connection, PgPool};
+use tenure_api::ids::{ServerId, TaskQueueId};
+use tenure_api::servers::{ListedServer, SchedulerReplaced, SchedulerTerm, Servers};
+use tenure_api::states::SchedulerEnd;
+
+use super::OpError;
+use crate::notifiers::{Effects, Notifiers};
+use crate::schedulers::Schedulers;
+use tenure_store::queues::{self, Queues};
+use tenure_store::{schedulers, servers};
+
+/// What they are handled with.
+#[derive(Clone, Copy)]
+pub struct Parts<'a> {
+    /// For the transactions.
+    pub pool: &'a PgPool,
+    /// Caches the keys of queues.
+    pub queues: &'a Queues,
+    /// Wake what looks for a scheduler.
+    pub notifiers: &'a Notifiers,
+    /// Who is to be the scheduler of a queue.
+    pub schedulers: &'a Schedulers,
+}
+
+/// All servers that have a row, with the queues whose schedulers they are.
+///
+/// # Errors
+/// If the database does not answer.
+pub async fn list(parts: Parts<'_>) -> Result<Servers, OpError> {
+    let mut conn = parts.pool.acquire().await?;
+    let all = servers::list(&mut conn).await?;
+    let scheduled = schedulers::list(&mut conn).await?;
+    let activation = parts.schedulers.activation();
+    let mut listed = Vec::with_capacity(all.servers.len());
+    for stored in all.servers {
+        let mut queues = Vec::new();
+        for one in scheduled.iter().filter(|one| one.active.server == Some(stored.server.id)) {
+            queues.push(SchedulerTerm {
+                task_queue_id: queues::parse_name(&one.name)?,
+                term: one.active.term,
+                since: one.since.unwrap_or(stored.started).into(),
+            });
+        }
+        listed.push(ListedServer {
+            server_id: ServerId::new(stored.server.id),
+            name: stored.name,
+            weight: stored.server.weight,
+            started: stored.started.into(),
+            beat: stored.server.beat.into(),
+            live: stored.server.is_live(all.now, activation),
+            queues,
+        });
+    }
+    Ok(Servers { servers: listed })
+}
+
+/// Ends the term of a queue's scheduler as if its server were lost. The live server of the greatest weight is the next one, which may be
+/// the same.
+///
+/// # Errors
+/// If the queue does not assign its runs.
+pub async fn replace_scheduler(
+    parts: Parts<'_>,
+    queue: &TaskQueueId,
+    client_id: &str,
+) -> Result<SchedulerReplaced, OpError> {
+    let none = || OpError::Conflict(format!("queue {queue} does not assign its tasks, and has no scheduler"));
+    let key = parts.queues.find_key(parts.pool, queue).await?.ok_or_else(none)?;
+    let mut conn = parts.pool.acquire().await?;
+    let mut transaction = conn.begin().await?;
+    let seen = schedulers::lock(&mut transaction, key).await?.ok_or_else(none)?.active;
+    let to = parts.schedulers.elected(&servers::list(&mut transaction).await?, key);
+    let term = schedulers::change(&mut transaction, seen, to, SchedulerEnd::Replaced).await?.ok_or_else(none)?;
+    parts.notifiers.commit(transaction, Effects::default()).await?;
+    parts.notifiers.notify_schedulers();
+    tracing::info!(queue.id = %queue, term, client.id = client_id, "the scheduler of a queue was replaced by hand");
+    Ok(SchedulerReplaced { task_queue_id: queue.clone(), term, server_id: to.map(ServerId::new) })
+}

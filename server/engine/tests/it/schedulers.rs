@@ -1,0 +1,165 @@
+//! Schedulers of queues that assign their runs, and what they leave behind. `scripts/with-pg cargo test -p tenure-engine --test it -- schedulers`.
+
+use std::time::Duration;
+
+use serde_json::json;
+use sqlx::PgConnection;
+use tenure_api::policy::QueuePolicy;
+use tenure_api::sessions::StartSessionRequest;
+use tenure_domain::election::BEATS_BEFORE_TAKEOVER;
+use tenure_domain::policy::document::{Match, Policy};
+use tenure_domain::session::Start;
+use tenure_engine::background::{admission, election};
+use tenure_engine::ops::queue_policy::{self, Put};
+use tenure_engine::ops::sessions;
+use tenure_engine::testing::{QUEUE, Queue, new_task};
+use tenure_store::testing::TestDatabase;
+
+use crate::support::create_on;
+
+/// Servers of one database.
+struct Ground {
+    database: TestDatabase,
+    conn: PgConnection,
+}
+
+impl Ground {
+    async fn new() -> Self {
+        let database = TestDatabase::create().await;
+        let conn = database.connect().await;
+        Self { database, conn }
+    }
+
+    fn server(&self) -> Queue {
+        Queue::start(self.database.options())
+    }
+
+    async fn beat(&mut self, server: &Queue) {
+        election::beat(&server.engine, &mut self.conn, Duration::ZERO).await.unwrap();
+    }
+
+    /// The server has not beaten for long.
+    async fn silence(&mut self, server: &Queue) {
+        let long_ago = "UPDATE servers SET beat = beat - interval '1 minute' WHERE id = $1";
+        sqlx::query(long_ago).bind(server.engine.schedulers.member().id).execute(&mut self.conn).await.unwrap();
+    }
+
+    /// Another server finds that out, and takes its place; the term.
+    async fn take_over(&mut self, server: &Queue) -> i64 {
+        for _ in 0..BEATS_BEFORE_TAKEOVER {
+            self.beat(server).await;
+            assert_eq!(server.engine.schedulers.leader(server.key(QUEUE).await).term, None, "not before its time");
+        }
+        self.beat(server).await;
+        server.engine.schedulers.leader(server.key(QUEUE).await).term.expect("it is the scheduler")
+    }
+
+    async fn count(&mut self, what: &str) -> i64 {
+        let sql = format!("SELECT count(*) FROM {what}");
+        sqlx::query_scalar(sqlx::AssertSqlSafe(sql)).fetch_one(&mut self.conn).await.unwrap()
+    }
+}
+
+async fn put(queue: &Queue, policy: serde_json::Value) {
+    let sent: QueuePolicy = serde_json::from_value(policy).unwrap();
+    let policy = Policy::from_request(&sent).unwrap();
+    let put = Put { policy, sent, replaces: Match::from_header(None).unwrap(), client_id: "ann" };
+    queue_policy::put(queue.engine.queue_parts(), &QUEUE.parse().unwrap(), put).await.unwrap();
+}
+
+async fn begin(queue: &Queue, worker: &str, capacity: i64) {
+    let start = Start::from_request(StartSessionRequest {
+        task_queue_id: QUEUE.parse().unwrap(),
+        worker_group: "group".parse().unwrap(),
+        worker_id: worker.parse().unwrap(),
+        ttl: Some(3_600),
+        weight: None,
+        capacity: Some(capacity),
+        takeover: false,
+        policy_version: None,
+    });
+    sessions::start(queue.engine.session_parts(), &start.unwrap(), "client").await.unwrap();
+}
+
+async fn admit(queue: &Queue) -> usize {
+    admission::pass(&queue.engine).await.unwrap().done
+}
+
+#[tokio::test]
+async fn t11_a_scheduler_that_was_stopped_and_wakes_up_gives_out_nothing() {
+    let mut ground = Ground::new().await;
+    let (first, second) = (ground.server(), ground.server());
+    ground.beat(&first).await;
+    put(&first, json!({"dispatch": "assign"})).await;
+    ground.beat(&first).await;
+    let term = first.engine.schedulers.leader(first.key(QUEUE).await).term.expect("the only one is the scheduler");
+    begin(&first, "worker", 10).await;
+    ground.silence(&first).await;
+    let next = ground.take_over(&second).await;
+    assert_eq!(next, term + 1);
+    // It has not looked since, and believes that its term goes on.
+    first.create_one(QUEUE).await;
+    assert_eq!(admit(&first).await, 0);
+    assert_eq!(ground.count("pending WHERE hold = 2").await, 1);
+    assert!(admit(&second).await > 0);
+    assert_eq!(ground.count("pending WHERE hold = 3").await, 1);
+    // Its first beat shows it.
+    ground.beat(&first).await;
+    assert_eq!(first.engine.schedulers.leader(first.key(QUEUE).await).term, None);
+    let Ground { database, conn } = ground;
+    drop(conn);
+    first.stop().await;
+    second.stop().await;
+    database.finish().await;
+}
+
+/// 2,100 runs are given out, which is more than a slice: the next scheduler takes a slice back and dies, and the one after it does the
+/// rest.
+#[tokio::test]
+async fn t8_a_scheduler_that_is_killed_between_two_slices_leaves_the_rest_to_the_next_one() {
+    const RUNS: i64 = 2_100;
+    let mut ground = Ground::new().await;
+    let [first, second, third] = [(); 3].map(|()| ground.server());
+    ground.beat(&first).await;
+    put(&first, json!({"dispatch": "assign", "delivery": "at-least-once", "onSchedulerLoss": "reassign"})).await;
+    ground.beat(&first).await;
+    for worker in ["a", "b", "c"] {
+        begin(&first, worker, 1_000).await;
+    }
+    for _ in 0..RUNS / 100 {
+        let tasks: Vec<_> = (0..100).map(|_| new_task(QUEUE, &json!({}))).collect();
+        create_on(&mut ground.conn, &first, &tasks).await;
+    }
+    while ground.count("pending WHERE hold = 3").await < RUNS {
+        assert!(admit(&first).await > 0);
+    }
+    let last: i64 = sqlx::query_scalar("SELECT last_value FROM pending_ord").fetch_one(&mut ground.conn).await.unwrap();
+    // Nothing is given out again meanwhile, so that what is taken back can be counted.
+    sqlx::query("UPDATE worker_sessions SET capacity = 0").execute(&mut ground.conn).await.unwrap();
+    ground.silence(&first).await;
+    ground.take_over(&second).await;
+    admit(&second).await;
+    assert_eq!(ground.count("pending WHERE hold = 3").await, RUNS - 2_000, "one slice");
+    assert_eq!(ground.count("admission_queues WHERE reassign_ord IS NOT NULL").await, 1);
+    ground.silence(&second).await;
+    ground.take_over(&third).await;
+    // The one that died in between changes nothing any more.
+    assert_eq!(admit(&second).await, 0);
+    assert_eq!(ground.count("pending WHERE hold = 3").await, RUNS - 2_000);
+    while ground.count("admission_queues WHERE reassign_ord IS NOT NULL").await > 0 {
+        admit(&third).await;
+    }
+    assert_eq!(ground.count("pending WHERE hold = 2").await, RUNS, "each waits again, once");
+    sqlx::query("UPDATE worker_sessions SET capacity = 1000").execute(&mut ground.conn).await.unwrap();
+    while ground.count("pending WHERE hold = 2").await > 0 {
+        assert!(admit(&third).await > 0);
+    }
+    assert_eq!(ground.count(&format!("pending WHERE hold = 3 AND ord > {last}")).await, RUNS, "and is given out again");
+    assert_eq!(ground.count("session_inbox WHERE kind = 4").await, RUNS, "with one item each");
+    let Ground { database, conn } = ground;
+    drop(conn);
+    for server in [first, second, third] {
+        server.stop().await;
+    }
+    database.finish().await;
+}

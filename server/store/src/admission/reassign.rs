@@ -1,0 +1,159 @@
+//! What a scheduler has given out that was lost: it is taken back and given out again, slice by slice, by the one that took its place.
+//! What was given out since has a higher place. What was dealt with is not found again, so that whoever goes on needs to know nothing.
+
+use chrono::{DateTime, Utc};
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use super::Leader;
+use crate::session::idle_briefly;
+
+/// What is to be given out again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reassigning {
+    /// `task_queues.id`.
+    pub queue: i32,
+    /// When the scheduler was replaced.
+    pub before: DateTime<Utc>,
+    /// The last place that was given out until then.
+    pub ord: i64,
+}
+
+/// A run that was given out until then and has not ended.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct GivenOut {
+    /// `tasks.seq`.
+    pub seq: i64,
+    /// The task.
+    pub id: Uuid,
+    /// The run.
+    pub run: i16,
+    /// Whether its session has accepted it.
+    pub accepted: bool,
+    /// When its time is over, if it has one that is still to come: then it goes on until that.
+    pub until: Option<DateTime<Utc>>,
+}
+
+/// Locks the row of a queue in which runs are to be given out again, in this term of its scheduler. Also of one that is paused.
+pub async fn lock_reassigning(
+    transaction: &mut PgConnection,
+    queue: i32,
+    leader: Leader,
+) -> Result<Option<Reassigning>, sqlx::Error> {
+    idle_briefly(transaction).await?;
+    let row = sqlx::query!(
+        r#"-- lock_reassigning
+        SELECT reassign_before AS "before!", reassign_ord AS "ord!" FROM admission_queues
+        WHERE queue = $1 AND server = $2 AND term = $3 AND reassign_before IS NOT NULL AND reassign_ord IS NOT NULL
+        FOR UPDATE SKIP LOCKED"#,
+        queue,
+        leader.server,
+        leader.term
+    )
+    .fetch_optional(transaction)
+    .await?;
+    Ok(row.map(|row| Reassigning { queue, before: row.before, ord: row.ord }))
+}
+
+/// The first of the runs that are to be given out again, without locks. Those that may not be started twice stay where they are, and so
+/// do those that were claimed without a session, before the queue assigned its runs. A claim that goes on is listed until its time is
+/// that of the replacement.
+pub async fn list_given_out(
+    transaction: &mut PgConnection,
+    of: Reassigning,
+    limit: i64,
+) -> Result<Vec<GivenOut>, sqlx::Error> {
+    sqlx::query_as!(
+        GivenOut,
+        r#"-- list_given_out
+        WITH db_now AS MATERIALIZED (SELECT now FROM db_now)
+        SELECT g.seq AS "seq!", g.id AS "id!", g.run AS "run!", g.accepted AS "accepted!", g.until
+        FROM worker_sessions s JOIN task_queues q ON q.id = s.queue
+        CROSS JOIN LATERAL (
+            (SELECT p.seq, p.id, p.run, p.ord, false AS accepted, NULL::timestamptz AS until FROM pending p
+             WHERE p.session = s.epoch AND p.hold = 3 /* Hold::Assigned */ AND p.ord <= $2 /* ord */
+               AND COALESCE(p.traits & 3 /* Traits::DELIVERY */, 0 /* Delivery::Retries */) <> 2 /* Delivery::AtMostOnce */
+             ORDER BY p.ord LIMIT $3)
+            UNION ALL
+            (SELECT c.seq, c.id, c.run, c.ord, true, u.until FROM claims c
+             CROSS JOIN LATERAL (
+                SELECT $4::timestamptz /* before */ + make_interval(secs =>
+                    CASE WHEN c.traits & 8 /* Traits::OWN_COMPLETE_TIME */ <> 0 /* count */ THEN (
+                             SELECT NULLIF(o.complete_time, 0 /* count */) FROM task_options o WHERE o.seq = c.seq)
+                         ELSE q.complete_time END) AS at
+             ) own
+             -- What should have ended by now ends at once.
+             CROSS JOIN LATERAL (SELECT CASE WHEN own.at > (SELECT now FROM db_now) THEN own.at END AS until) u
+             WHERE c.session = s.epoch AND c.ord <= $2 AND (u.until IS NULL OR c.complete_by IS DISTINCT FROM u.until)
+               AND COALESCE(c.traits & 3 /* Traits::DELIVERY */, 0 /* Delivery::Retries */) <> 2 /* Delivery::AtMostOnce */
+             ORDER BY c.ord LIMIT $3)
+        ) g
+        WHERE s.queue = $1 AND s.ended IS NULL
+        ORDER BY g.ord LIMIT $3"#,
+        of.queue,
+        of.ord,
+        limit,
+        of.before
+    )
+    .fetch_all(transaction)
+    .await
+}
+
+/// Locks those of these tasks that no other transaction has locked, and whose runs are assigned still: their `seq`.
+pub async fn lock_still_assigned(transaction: &mut PgConnection, tasks: &[Uuid]) -> Result<Vec<i64>, sqlx::Error> {
+    let locked = sqlx::query_scalar!(
+        "-- lock_assigned_tasks\nSELECT id FROM tasks WHERE id = ANY($1) ORDER BY id FOR UPDATE SKIP LOCKED",
+        tasks
+    )
+    .fetch_all(&mut *transaction)
+    .await?;
+    sqlx::query_scalar!(
+        "-- list_still_assigned
+        SELECT p.seq FROM tasks t JOIN pending p ON p.seq = t.seq
+        WHERE t.id = ANY($1) AND p.hold IS NOT DISTINCT FROM 3 /* Hold::Assigned */ ORDER BY p.seq",
+        &locked
+    )
+    .fetch_all(transaction)
+    .await
+}
+
+/// Sets when the time of claims is over, and answers of how many; what another transaction has locked is left out.
+pub async fn set_complete_by(
+    transaction: &mut PgConnection,
+    claims: &[(i64, i16, DateTime<Utc>)],
+) -> Result<usize, sqlx::Error> {
+    let mut columns = (Vec::new(), Vec::new(), Vec::new());
+    for &(seq, run, until) in claims {
+        columns.0.push(seq);
+        columns.1.push(run);
+        columns.2.push(until);
+    }
+    let (seqs, runs, untils) = columns;
+    let set = sqlx::query!(
+        "-- set_complete_by
+        WITH locked AS MATERIALIZED (
+            SELECT c.seq, i.until FROM unnest($1::bigint[], $2::smallint[], $3::timestamptz[]) AS i(seq, run, until)
+            JOIN claims c ON c.seq = i.seq AND c.run = i.run
+            ORDER BY c.seq FOR UPDATE OF c SKIP LOCKED
+        )
+        UPDATE claims c SET complete_by = l.until FROM locked l WHERE c.seq = l.seq",
+        &seqs,
+        &runs,
+        &untils
+    )
+    .execute(transaction)
+    .await?;
+    Ok(usize::try_from(set.rows_affected()).unwrap_or(usize::MAX))
+}
+
+/// Nothing is left to give out again.
+pub async fn end_reassigning(transaction: &mut PgConnection, queue: i32) -> Result<(), sqlx::Error> {
+    sqlx::query!(
+        "-- end_reassigning
+        UPDATE admission_queues SET reassign_before = NULL, reassign_ord = NULL WHERE queue = $1",
+        queue
+    )
+    .execute(transaction)
+    .await?;
+    Ok(())
+}

@@ -1,0 +1,398 @@
+//! Which server gives out the runs of a queue, and what becomes of those that one has given out which is replaced: rows T8 to T11.
+
+use std::collections::BTreeSet;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tenure_tests::server::{Launch, Server};
+
+use super::assign::{accept, assigned, session};
+use super::*;
+use crate::rig::{finish, refusal};
+
+/// Of each kind: assigned, accepted, completed.
+const EACH: usize = 10;
+
+/// The servers as they are listed.
+async fn servers(rig: &Rig) -> Vec<Value> {
+    let answer = rig.call("GET", &format!("{TENURE_API}/servers"), None).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    answer.body["servers"].as_array().unwrap().clone()
+}
+
+/// The one server that is the scheduler of the queue, and its term; none if there is none.
+async fn scheduler(rig: &Rig) -> Option<(String, i64)> {
+    let all = servers(rig).await;
+    let of = |server: &Value| {
+        let term =
+            server["queues"].as_array().unwrap().iter().find(|one| one["taskQueueId"] == QUEUE)?["term"].as_i64();
+        Some((server["name"].as_str().unwrap().to_owned(), term.unwrap()))
+    };
+    let found: Vec<(String, i64)> = all.iter().filter_map(of).collect();
+    assert!(found.len() <= 1, "exactly one: {found:?}");
+    found.first().cloned()
+}
+
+async fn until_scheduler(rig: &Rig, is_it: impl Fn(&str) -> bool) -> (String, i64) {
+    eventually("the server is the scheduler", async || scheduler(rig).await.filter(|(name, _)| is_it(name))).await
+}
+
+async fn replace(rig: &Rig) -> i64 {
+    let path = format!("{TENURE_API}/queues/limits%2Flinux/scheduler/replace");
+    let answer = rig.call("POST", &path, None).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    answer.body["term"].as_i64().unwrap()
+}
+
+async fn another(rig: &Rig, name: &str, weight: u32) -> Server {
+    launch(rig, name, weight).start(rig.folder.path(), name).await
+}
+
+fn launch(rig: &Rig, name: &str, weight: u32) -> Launch {
+    Launch::on_database(rig.database.url(), &rig.secret_key)
+        .flag("--server-name", name)
+        .flag("--scheduler-weight", weight.to_string())
+        .flag("--claim-work-wait", "0s")
+}
+
+fn signal(server: &Server, signal: Signal) {
+    kill(Pid::from_raw(i32::try_from(server.pid()).unwrap()), signal).unwrap();
+}
+
+/// The notes about schedulers: exchange, term, server and what ended it.
+async fn notes(rig: &Rig) -> Vec<(bool, i64, String, Option<String>)> {
+    let path = format!("{TENURE_API}/events?after=0&limit=1000&exchange=scheduler-active,scheduler-inactive");
+    let answer = rig.call("GET", &path, None).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    let note = |event: &Value| {
+        let payload = &event["payload"];
+        let active = event["exchange"].as_str().unwrap().ends_with("scheduler-active");
+        let server = payload["serverId"].as_str().unwrap().to_owned();
+        (active, payload["term"].as_i64().unwrap(), server, payload["endedBy"].as_str().map(str::to_owned))
+    };
+    answer.body["events"].as_array().unwrap().iter().map(note).collect()
+}
+
+/// One active server in each term, each ended before the next begins, and terms that grow.
+async fn assert_terms_grow(rig: &Rig, ends: &[&str]) {
+    let found = eventually("all notes are in the log", async || {
+        let found = notes(rig).await;
+        (found.len() > ends.len() * 2).then_some(found)
+    })
+    .await;
+    let active: Vec<_> = found.iter().filter(|note| note.0).map(|note| (note.1, note.2.clone())).collect();
+    let over: Vec<_> = found.iter().filter(|note| !note.0).map(|note| (note.1, note.2.clone())).collect();
+    assert_eq!(over, active[..active.len() - 1], "whoever was active is inactive in the same term: {found:?}");
+    assert!(active.is_sorted_by(|one, next| one.0 < next.0), "{found:?}");
+    let by: Vec<&str> = found.iter().filter_map(|note| note.3.as_deref()).collect();
+    assert_eq!(by, ends);
+    assert_eq!(found.len(), ends.len() * 2 + 1, "two for each change: {found:?}");
+}
+
+/// What a scheduler has given out to worker `w1`.
+struct Given {
+    session: String,
+    assigned: BTreeSet<String>,
+    accepted: Vec<Value>,
+    completed: BTreeSet<String>,
+}
+
+impl Given {
+    fn accepted(&self) -> BTreeSet<String> {
+        self.accepted.iter().map(|claim| claim["status"]["taskId"].as_str().unwrap().to_owned()).collect()
+    }
+}
+
+fn names(tasks: &[Value]) -> BTreeSet<String> {
+    tasks.iter().map(|task| task.as_str().unwrap().to_owned()).collect()
+}
+
+/// Gives out thirty runs: ten are assigned, ten accepted, ten completed. Whatever is given out from then on goes to worker `w2`, whose
+/// session is the second value.
+async fn give_out(rig: &Rig) -> (Given, String) {
+    let mine = session(rig, "w1", json!({"capacity": 3 * EACH})).await;
+    for _ in 0..3 * EACH {
+        create(rig, None).await;
+    }
+    let all = eventually("all are assigned", async || {
+        let all = assigned(rig, &mine).await;
+        (all.len() == 3 * EACH).then_some(all)
+    })
+    .await;
+    let mut accepted = Vec::new();
+    for task in &all[EACH..] {
+        let claim = accept(rig, &mine, "w1", task, 0).await;
+        assert_eq!(claim.status, 200, "{}", claim.body);
+        accepted.push(claim.body);
+    }
+    let completed = accepted.split_off(EACH);
+    for claim in &completed {
+        report(rig, claim).await;
+    }
+    let answer = rig.call("POST", &format!("{TENURE_API}/sessions/{mine}/renew"), Some(&json!({"capacity": 0}))).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    let next = session(rig, "w2", json!({"capacity": 100})).await;
+    let given = Given { session: mine, assigned: names(&all[..EACH]), completed: BTreeSet::new(), accepted };
+    let completed = completed.iter().map(|claim| claim["status"]["taskId"].as_str().unwrap().to_owned()).collect();
+    (Given { completed, ..given }, next)
+}
+
+/// The tasks that are assigned to a session once their number is this one, in this many runs each.
+async fn given_to(rig: &Rig, session: &str, count: usize) -> BTreeSet<String> {
+    eventually("so many are assigned", async || {
+        let now = assigned(rig, session).await;
+        (now.len() == count).then(|| names(&now))
+    })
+    .await
+}
+
+/// How many runs each of these tasks has, if it is the same for all, and what their states are.
+async fn runs_of(rig: &Rig, tasks: &BTreeSet<String>) -> BTreeSet<(usize, String)> {
+    let mut found = BTreeSet::new();
+    for task in tasks {
+        let status = rig.status(task.parse().unwrap()).await;
+        assert_eq!(status["retriesLeft"], 5, "no retry was used: {status}");
+        found.insert((status["runs"].as_array().unwrap().len(), status["state"].as_str().unwrap().to_owned()));
+    }
+    found
+}
+
+fn all_are(runs: usize, state: &str) -> BTreeSet<(usize, String)> {
+    BTreeSet::from([(runs, state.to_owned())])
+}
+
+fn policy(delivery: &str, complete_time: u64, on_loss: &str) -> Value {
+    json!({"dispatch": "assign", "delivery": delivery, "completeTime": complete_time, "onSchedulerLoss": on_loss})
+}
+
+/// Everything that was given out and has not ended is given out again, accepted or not; what was completed stays.
+async fn everything_is_given_out_again(rig: &Rig, given: &Given, next: &str) {
+    let again = given_to(rig, next, 2 * EACH).await;
+    assert_eq!(again, given.assigned.union(&given.accepted()).cloned().collect());
+    assert!(assigned(rig, &given.session).await.is_empty());
+    assert_eq!(runs_of(rig, &given.assigned).await, all_are(1, "pending"));
+    assert_eq!(runs_of(rig, &given.accepted()).await, all_are(2, "pending"));
+    assert_eq!(runs_of(rig, &given.completed).await, all_are(1, "completed"));
+    for claim in &given.accepted {
+        let path = format!("{}/completed", run_of(claim));
+        let late = call(&mut rig.client(), &credentials_of(claim), "POST", &path, Some(&json!({}))).await;
+        assert_eq!(late.status, 409, "{}", late.body);
+    }
+    let ended = rig.call("GET", &format!("{TENURE_API}/sessions/{}/inbox?wait=0&after=0", given.session), None).await;
+    let items = ended.body["items"].as_array().unwrap();
+    let told: BTreeSet<String> = items
+        .iter()
+        .filter(|item| item["kind"] == "run-ended")
+        .map(|item| {
+            assert_eq!(item["endedBy"], "scheduler-replaced", "{item}");
+            item["taskId"].as_str().unwrap().to_owned()
+        })
+        .collect();
+    assert_eq!(told, given.accepted(), "their worker is told");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn t8_a_new_scheduler_gives_out_every_incomplete_task_again_without_a_complete_time() {
+    let rig = start_by_hand().await;
+    put_policy(&rig, &policy("at-least-once", 0, "reassign")).await;
+    let (given, next) = give_out(&rig).await;
+    let (_, before) = until_scheduler(&rig, |_| true).await;
+    assert_eq!(replace(&rig).await, before + 1);
+    everything_is_given_out_again(&rig, &given, &next).await;
+    let mut conn = rig.database.connect("test").await;
+    eventually("nothing is left to give out again", async || {
+        let left =
+            "SELECT count(*) FROM admission_queues WHERE reassign_ord IS NOT NULL OR reassign_before IS NOT NULL";
+        (sqlx::query_scalar::<_, i64>(left).fetch_one(&mut conn).await.unwrap() == 0).then_some(())
+    })
+    .await;
+    assert_terms_grow(&rig, &["replaced"]).await;
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn t8_when_the_active_server_is_killed_another_one_gives_out_its_runs_again() {
+    let rig = Rig::start_with(|launch| launch.flag("--scheduler-weight", "1").flag("--claim-work-wait", "0s")).await;
+    let mut heavy = another(&rig, "heavy", 5).await;
+    put_policy(&rig, &policy("at-least-once", 0, "reassign")).await;
+    until_scheduler(&rig, |name| name == "heavy").await;
+    let (given, next) = give_out(&rig).await;
+    heavy.kill().unwrap();
+    let (_, term) = until_scheduler(&rig, |name| name != "heavy").await;
+    assert!(term > 1);
+    everything_is_given_out_again(&rig, &given, &next).await;
+    let notes = notes(&rig).await;
+    assert_eq!(notes.iter().filter(|note| note.3.as_deref() == Some("lost")).count(), 1, "{notes:?}");
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn t9_with_a_complete_time_what_was_accepted_goes_on_for_that_long_after_the_replacement() {
+    let rig = start_by_hand().await;
+    put_policy(&rig, &policy("at-least-once", 60, "reassign")).await;
+    let (given, next) = give_out(&rig).await;
+    advance(&rig, 30.0).await;
+    until_scheduler(&rig, |_| true).await;
+    replace(&rig).await;
+    assert_eq!(given_to(&rig, &next, EACH).await, given.assigned, "at once, and only these");
+    assert_eq!(runs_of(&rig, &given.assigned).await, all_are(1, "pending"));
+    let mut conn = rig.database.connect("test").await;
+    eventually("the times of those that were accepted begin anew", async || {
+        let left = "SELECT count(*) FROM admission_queues WHERE reassign_ord IS NOT NULL";
+        (sqlx::query_scalar::<_, i64>(left).fetch_one(&mut conn).await.unwrap() == 0).then_some(())
+    })
+    .await;
+    // One is completed in between. By their acceptance the others would have ended by now.
+    report(&rig, &given.accepted[0]).await;
+    advance(&rig, 55.0).await;
+    let (done, left): (BTreeSet<String>, BTreeSet<String>) =
+        given.accepted().into_iter().partition(|task| given.accepted[0]["status"]["taskId"] == task.as_str());
+    assert_eq!(runs_of(&rig, &left).await, all_are(1, "running"));
+    advance(&rig, 6.0).await;
+    assert_eq!(given_to(&rig, &next, 2 * EACH - 1).await, given.assigned.union(&left).cloned().collect());
+    assert_eq!(runs_of(&rig, &left).await, all_are(2, "pending"));
+    assert_eq!(runs_of(&rig, &done).await, all_are(1, "completed"));
+    assert_eq!(runs_of(&rig, &given.completed).await, all_are(1, "completed"));
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn t10_nothing_is_given_out_again_that_may_not_be_started_twice_or_whose_policy_keeps_it() {
+    for policy in [
+        policy("at-most-once", 0, "reassign"),
+        policy("at-most-once", 60, "reassign"),
+        policy("at-least-once", 0, "keep"),
+        policy("at-least-once", 60, "keep"),
+    ] {
+        let rig = start_by_hand().await;
+        put_policy(&rig, &policy).await;
+        let (given, next) = give_out(&rig).await;
+        until_scheduler(&rig, |_| true).await;
+        let term = replace(&rig).await;
+        let mut conn = rig.database.connect("test").await;
+        eventually("the new term has begun", async || {
+            let left = "SELECT count(*) FROM admission_queues WHERE reassign_ord IS NOT NULL";
+            (sqlx::query_scalar::<_, i64>(left).fetch_one(&mut conn).await.unwrap() == 0).then_some(())
+        })
+        .await;
+        // What comes is given out by the new term, so that it has looked.
+        let task = json!(create(&rig, None).await);
+        assert_eq!(given_to(&rig, &next, 1).await, names(&[task]), "{policy}");
+        assert_eq!(scheduler(&rig).await.map(|(_, term)| term), Some(term));
+        assert_eq!(names(&assigned(&rig, &given.session).await), given.assigned, "{policy}");
+        assert_eq!(runs_of(&rig, &given.accepted()).await, all_are(1, "running"), "{policy}");
+        assert_eq!(runs_of(&rig, &given.completed).await, all_are(1, "completed"), "{policy}");
+        rig.server.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn t11_one_of_the_greatest_weight_is_active_and_a_stopped_one_finds_itself_replaced() {
+    let rig = Rig::start_with(|launch| launch.flag("--server-name", "light").flag("--claim-work-wait", "0s")).await;
+    let heavy = [another(&rig, "one", 5).await, another(&rig, "two", 5).await];
+    put_policy(&rig, &json!({"dispatch": "assign", "onSchedulerLoss": "keep"})).await;
+    let (first, _) = until_scheduler(&rig, |name| name != "light").await;
+    let (active, other) = if first == "one" { ("one", "two") } else { ("two", "one") };
+    let stopped = &heavy[usize::from(active == "two")];
+    signal(stopped, Signal::SIGSTOP);
+    let (_, term) = until_scheduler(&rig, |name| name == other).await;
+    let listed = servers(&rig).await;
+    let live = |name: &str| listed.iter().find(|server| server["name"] == name).unwrap()["live"].clone();
+    assert_eq!((live("light"), live(active), live(other)), (json!(true), json!(false), json!(true)));
+    // The next one gives out what comes.
+    let mine = session(&rig, "w1", json!({"capacity": 5})).await;
+    let task = json!(create(&rig, None).await);
+    assert_eq!(given_to(&rig, &mine, 1).await, names(std::slice::from_ref(&task)));
+    let inbox = format!("{TENURE_API}/sessions/{mine}/inbox?wait=0&after=0");
+    let before = rig.call("GET", &inbox, None).await.body["items"].clone();
+    signal(stopped, Signal::SIGCONT);
+    // Of equal ones the first is preferred, as it was before: it is handed the queue, and takes nothing by itself.
+    let (_, last) = until_scheduler(&rig, |name| name == active).await;
+    assert_eq!(last, term + 1);
+    assert_eq!(rig.call("GET", &inbox, None).await.body["items"], before, "it has changed nothing");
+    let found = notes(&rig).await;
+    let by: Vec<&str> = found.iter().filter_map(|note| note.3.as_deref()).collect();
+    // Before, the light one may have been the scheduler until it had seen the others.
+    assert_eq!(by[by.len() - 2..], ["lost", "handed-over"], "{found:?}");
+    assert_terms_grow(&rig, &by).await;
+    // A server that stops hands over what it has: no other one waits until it is silent.
+    signal(stopped, Signal::SIGTERM);
+    let (_, after) = until_scheduler(&rig, |name| name == other).await;
+    assert_eq!(after, last + 1);
+    eventually("its row is gone", async || (servers(&rig).await.len() == 2).then_some(())).await;
+    let over: Vec<&str> = by.into_iter().chain(["stopped"]).collect();
+    assert_terms_grow(&rig, &over).await;
+    for server in heavy.into_iter().chain([rig.server]) {
+        server.stop_if_it_runs().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn t11_a_server_with_another_activation_time_does_not_start_beside_those_that_run() {
+    let rig = Rig::start().await;
+    let other = Launch::on_database(rig.database.url(), &rig.secret_key).flag("--scheduler-activation", "5s");
+    let output = finish(other.command(&rig.folder.path().join("other"))).await;
+    let line = refusal_of_start(&output);
+    assert!(line.contains("--scheduler-activation (TENURE_SCHEDULER_ACTIVATION) is '5s'"), "{line}");
+    assert!(line.contains("3500ms"), "{line}");
+    let Rig { server, folder, database, .. } = rig;
+    assert!(server.stop().await.success());
+    // One that has stopped leaves no trace.
+    let server = other.start(folder.path(), "other").await;
+    assert!(server.stop().await.success());
+    drop(database);
+    for (flag, value) in [("--scheduler-activation", "1s"), ("--scheduler-weight", "65536"), ("--server-name", "a\nb")]
+    {
+        let wrong = Launch::default().flag(flag, value).command(&folder.path().join("wrong"));
+        assert!(refusal(&finish(wrong).await, 2).contains(flag), "{flag}");
+    }
+}
+
+/// The one line among what a server has logged before.
+fn refusal_of_start(output: &std::process::Output) -> String {
+    assert_eq!(output.status.code(), Some(2), "{}", crate::rig::stderr(output));
+    let text = crate::rig::stderr(output);
+    let lines: Vec<&str> = text.lines().filter(|line| line.contains("--scheduler-activation")).collect();
+    assert_eq!(lines.len(), 1, "{text}");
+    lines[0].to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_scheduler_is_replaced_by_hand_only_where_there_is_one_and_by_those_who_manage_the_queue() {
+    let rig = Rig::start_with(|launch| launch.flag("--scheduler-weight", "0")).await;
+    let path = format!("{TENURE_API}/queues/limits%2Flinux/scheduler/replace");
+    let refused = rig.call("POST", &path, None).await;
+    assert_eq!((refused.status, refused.code()), (409, "RequestConflict"), "{}", refused.body);
+    put_policy(&rig, &json!({"concurrency": {"total": 5}})).await;
+    assert_eq!(rig.call("POST", &path, None).await.status, 409);
+    put_policy(&rig, &json!({"dispatch": "assign"})).await;
+    let answer = rig.call("POST", &path, None).await;
+    assert_eq!((answer.status, answer.body.get("serverId")), (200, None), "no server may be one: {}", answer.body);
+    eventually("that is logged", async || {
+        rig.server.log().contains("no server has a --scheduler-weight above 0").then_some(())
+    })
+    .await;
+    let reader = rig.make_client("reader", &["tenure:get-queue:limits/linux"]).await;
+    for (method, path) in [("POST", path.as_str()), ("GET", &format!("{TENURE_API}/servers"))] {
+        let answer = call(&mut rig.client(), &reader, method, path, None).await;
+        assert_eq!((answer.status, answer.code()), (403, "InsufficientScopes"), "{path}");
+    }
+    // Another server may, and takes the queue by itself.
+    let server = another(&rig, "able", 1).await;
+    let (_, term) = until_scheduler(&rig, |name| name == "able").await;
+    // A queue that assigns no more has no scheduler, and its terms go on growing.
+    let whole = format!("{TENURE_API}/queues/limits%2Flinux/policy");
+    assert_eq!(rig.call("DELETE", &whole, None).await.status, 200);
+    assert_eq!(scheduler(&rig).await, None);
+    let mut conn = rig.database.connect("test").await;
+    eventually("the queue is as if it had never assigned", async || {
+        let rows = sqlx::query_scalar::<_, i64>("SELECT count(*) FROM admission_queues").fetch_one(&mut conn).await;
+        (rows.unwrap() == 0).then_some(())
+    })
+    .await;
+    put_policy(&rig, &json!({"dispatch": "assign"})).await;
+    let (_, again) = until_scheduler(&rig, |name| name == "able").await;
+    assert!(again > term, "{again} after {term}");
+    server.stop().await;
+    rig.server.stop().await;
+}

@@ -1,0 +1,77 @@
+//! Schedulers whose database is away: a silence of ours is no silence of theirs.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tenure_tests::http::TENURE_API;
+use tenure_tests::server::{Launch, create_root_client, fresh_secret_key};
+
+use super::cluster::Cluster;
+use super::settled;
+use crate::rig::{call, client_of, eventually, new_folder};
+
+/// Longer than a scheduler may be silent.
+const AWAY: Duration = Duration::from_secs(10);
+/// So long a server that took the others for lost would need to replace them, and longer.
+const AFTERWARDS: Duration = Duration::from_secs(8);
+
+/// The scheduler of each queue that has one: its server, its term.
+fn schedulers(servers: &Value) -> Vec<(String, i64)> {
+    let servers = servers["servers"].as_array().unwrap_or_else(|| panic!("{servers}")).iter();
+    let of = |server: &Value| -> Vec<(String, i64)> {
+        let name = server["name"].as_str().unwrap().to_owned();
+        let terms = server["queues"].as_array().unwrap().iter().map(|one| one["term"].as_i64().unwrap());
+        terms.map(|term| (name.clone(), term)).collect()
+    };
+    servers.flat_map(of).collect()
+}
+
+async fn no_scheduler_is_replaced(away: impl AsyncFnOnce(&mut Cluster)) {
+    let mut cluster = Cluster::start(&[]).await;
+    let (key, folder, url) = (fresh_secret_key(), new_folder(), cluster.url("postgres"));
+    let launch = |name: &str, weight: &str| {
+        Launch::on_database(&url, &key).flag("--server-name", name).flag("--scheduler-weight", weight)
+    };
+    let heavy = launch("heavy", "5").start(folder.path(), "heavy").await;
+    let light = launch("light", "1").start(folder.path(), "light").await;
+    let root = create_root_client(&url, &key).credentials;
+    let path = format!("{TENURE_API}/queues/faults%2Fqueue/policy");
+    let put = call(&mut client_of(&heavy), &root, "PUT", &path, Some(&json!({"dispatch": "assign"}))).await;
+    assert_eq!(put.status, 200, "{}", put.body);
+    let path = format!("{TENURE_API}/servers");
+    let before = eventually("it is the scheduler", async || {
+        let found = schedulers(&call(&mut client_of(&light), &root, "GET", &path, None).await.body);
+        (found.len() == 1 && found[0].0 == "heavy").then_some(found)
+    })
+    .await;
+    away(&mut cluster).await;
+    settled(&light, &root, "GET", &path, None).await;
+    tokio::time::sleep(AFTERWARDS).await;
+    let after = settled(&light, &root, "GET", &path, None).await.body;
+    assert_eq!(schedulers(&after), before, "the same server in the same term");
+    let live = after["servers"].as_array().unwrap().iter().filter(|server| server["live"] == true).count();
+    assert_eq!(live, 2, "{after}");
+    for server in [heavy, light] {
+        assert!(server.stop().await.success());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn t11_no_scheduler_is_replaced_because_the_database_stood_still_for_ten_seconds() {
+    no_scheduler_is_replaced(async |cluster| {
+        cluster.freeze();
+        tokio::time::sleep(AWAY).await;
+        cluster.thaw();
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn t11_no_scheduler_is_replaced_because_the_database_was_stopped_for_ten_seconds() {
+    no_scheduler_is_replaced(async |cluster| {
+        cluster.stop().await;
+        tokio::time::sleep(AWAY).await;
+        cluster.start_again().await;
+    })
+    .await;
+}
