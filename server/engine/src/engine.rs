@@ -44,7 +44,7 @@ use crate::remembered::Facts;
 use crate::remembered::registry::Registry;
 use crate::route::HotSessions;
 use crate::schedulers::{Candidate, Schedulers};
-use crate::sessions::{Identities, Outlook, Sessions};
+use crate::sessions::{Identities, Outlook, Renewals, Sessions};
 use crate::watches::Watches;
 use crate::workers::Workers;
 use tenure_domain::create::NewTask;
@@ -315,6 +315,7 @@ impl Engine {
         remembered.add("empty message queues", move || empty.drop_all());
         remembered.add("sequenced events", on(sequencer, Sequencer::drop_all));
         remembered.add("identities of sessions", on(&sessions.identities, Identities::drop_all));
+        remembered.add("renewals of sessions", on(&sessions.renewals, Renewals::drop_all));
         remembered.add("ends of sessions", on(&sessions.outlook, Outlook::drop_all));
         remembered.add("terms of schedulers", on(schedulers, Schedulers::drop_all));
         remembered.add("polled queues", on(polled, PolledQueues::drop_all));

@@ -5,7 +5,7 @@ mod renew;
 
 use std::time::Duration;
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
 use sqlx::{Connection, PgPool};
 use tenure_api::dates::Timestamp;
 use tenure_api::ids::{SessionId, TaskQueueId};
@@ -17,7 +17,7 @@ pub use self::renew::{RenewSession, Renewing};
 use super::OpError;
 use crate::batch::Batcher;
 use crate::notifiers::{Effects, Notifiers};
-use crate::sessions::Sessions;
+use crate::sessions::{Certainty, Sessions};
 use tenure_domain::create::Unacceptable;
 use tenure_domain::events::note::Note;
 use tenure_domain::session::{
@@ -212,16 +212,35 @@ pub async fn renew(parts: Parts<'_>, identity: &Identity, stated: Stated) -> Res
     Ok(renewed)
 }
 
-/// Renews a session, deletes the items of its inbox up to `after`, and waits for others.
+/// Renews a session, deletes the items of its inbox up to `after`, and waits for others; `now` is the server's time. One that was renewed moments ago, and that
+/// waits, is not renewed again: its worker is at work and asks again soon.
 ///
 /// # Errors
 /// `SessionEnded`, also while it waits, or `NotFound` if that was more than a day ago.
-pub async fn inbox(parts: Parts<'_>, identity: &Identity, after: i64, wait: Duration) -> Result<Read, OpError> {
-    let renewal = Renewal { epoch: identity.epoch, stated: Stated::default(), after };
-    let renewed = parts.renew.submit(Renewing::within(renewal, wait)).await;
-    let renewed = unless_gone(parts, Some(identity.id), renewed).await?;
+pub async fn inbox(
+    parts: Parts<'_>,
+    identity: &Identity,
+    after: i64,
+    wait: Duration,
+    now: DateTime<Utc>,
+) -> Result<Read, OpError> {
+    let wait = wait.min(identity.wait_max());
+    let since = parts.sessions.renewals.epoch();
+    let ttl = TimeDelta::seconds(identity.ttl);
+    let fresh = parts.sessions.renewals.find_fresh(identity.epoch, ttl, now).filter(|_| !wait.is_zero());
+    let certainty = if fresh.is_some() { Certainty::MayHaveEnded } else { Certainty::Live };
+    let renewed = match fresh {
+        Some(renewed) => renewed,
+        None => {
+            let renewal = Renewal { epoch: identity.epoch, stated: Stated::default(), after };
+            let renewed = parts.renew.submit(Renewing::within(renewal, wait)).await;
+            let renewed = unless_gone(parts, Some(identity.id), renewed).await?;
+            parts.sessions.renewals.note(since, renewed.clone());
+            renewed
+        }
+    };
     parts.sessions.activity.seen();
-    let items = parts.sessions.inboxes.read(identity.epoch, after, wait.min(identity.wait_max())).await?;
+    let items = parts.sessions.inboxes.read(identity.epoch, after, wait, certainty).await?;
     Ok(Read { renewed, items })
 }
 

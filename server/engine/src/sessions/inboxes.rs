@@ -30,10 +30,19 @@ const LOOK_AT_MOST_EVERY: Duration = Duration::from_millis(20);
 /// How long a look may take: the database may have gone silent.
 const LOOK_MAX: Duration = Duration::from_secs(10);
 
+/// What is known of a session whose inbox is to be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Certainty {
+    /// It was live a moment ago.
+    Live,
+    /// That was not looked up: the first look at its inbox does it.
+    MayHaveEnded,
+}
+
 /// The sending side: what request handlers use.
 #[derive(Debug, Clone)]
 pub struct Inboxes {
-    queue: mpsc::UnboundedSender<Waiter>,
+    queue: mpsc::UnboundedSender<Arrived>,
     places: Arc<Semaphore>,
     places_max: usize,
 }
@@ -85,14 +94,28 @@ impl Inboxes {
     ///
     /// # Errors
     /// If the session has ended, too many requests wait, or the database does not answer.
-    pub async fn read(&self, epoch: i64, after: i64, wait: Duration) -> Items {
+    pub async fn read(&self, epoch: i64, after: i64, wait: Duration, certainty: Certainty) -> Items {
         let place = Arc::clone(&self.places).try_acquire_owned().map_err(|_| OpError::Overloaded("inbox"))?;
         let (reply, answer) = oneshot::channel();
         let until = Instant::now() + wait;
         let waiter = Waiter { epoch, after, until, reply, looked: false, _place: place };
-        self.queue.send(waiter).map_err(|_| OpError::Unavailable)?;
+        let arrived = Arrived { waiter, certainty };
+        self.queue.send(arrived).map_err(|_| OpError::Unavailable)?;
         answer.await.unwrap_or(Err(OpError::Unavailable))
     }
+}
+
+/// A request that has just come.
+struct Arrived {
+    waiter: Waiter,
+    certainty: Certainty,
+}
+
+/// The sessions of requests that have come since the last look, and those of them that may have ended.
+#[derive(Default)]
+struct Named {
+    all: HashSet<i64>,
+    uncertain: HashSet<i64>,
 }
 
 struct Reader {
@@ -100,7 +123,7 @@ struct Reader {
     notifiers: Notifiers,
     endings: Endings,
     stop: CancellationToken,
-    inbox: mpsc::UnboundedReceiver<Waiter>,
+    inbox: mpsc::UnboundedReceiver<Arrived>,
     waiters: Waiters,
     /// When something was looked at last.
     looked: Instant,
@@ -122,12 +145,12 @@ struct Plan {
 impl Reader {
     async fn work(mut self) {
         loop {
-            let mut named = HashSet::new();
+            let mut named = Named::default();
             let look_at = self.all_looked + LOOK_EVERY;
             let wake_at = self.waiters.next().map_or(look_at, |next| next.min(look_at));
             tokio::select! {
                 arrived = self.inbox.recv() => match arrived {
-                    Some(waiter) => self.enter(waiter, &mut named),
+                    Some(arrived) => self.enter(arrived, &mut named),
                     None => break,
                 },
                 () = self.notifiers.inboxes() => {}
@@ -136,8 +159,8 @@ impl Reader {
             }
             // More arrives meanwhile, for the same statement.
             tokio::time::sleep_until((self.looked + LOOK_AT_MOST_EVERY).into()).await;
-            while let Ok(waiter) = self.inbox.try_recv() {
-                self.enter(waiter, &mut named);
+            while let Ok(arrived) = self.inbox.try_recv() {
+                self.enter(arrived, &mut named);
             }
             if self.stop.is_cancelled() {
                 self.waiters.answer_all();
@@ -153,13 +176,16 @@ impl Reader {
         }
     }
 
-    fn enter(&mut self, waiter: Waiter, named: &mut HashSet<i64>) {
-        named.insert(waiter.epoch);
+    fn enter(&mut self, Arrived { waiter, certainty }: Arrived, named: &mut Named) {
+        named.all.insert(waiter.epoch);
+        if certainty == Certainty::MayHaveEnded {
+            named.uncertain.insert(waiter.epoch);
+        }
         self.waiters.enter(waiter);
     }
 
     /// What is to be read now: that of requests that have just come, what was notified, and from time to time everything.
-    fn plan(&mut self, arrived: &HashSet<i64>) -> Plan {
+    fn plan(&mut self, arrived: &Named) -> Plan {
         let now = Instant::now();
         let notified = self.notifiers.take_inboxes();
         let mut plan = Plan::default();
@@ -171,7 +197,7 @@ impl Reader {
             }
         }
         if plan.readers.is_empty() {
-            plan.readers = self.waiters.readers(arrived.union(&notified).copied());
+            plan.readers = self.waiters.readers(arrived.all.union(&notified).copied());
         }
         if now >= self.all_ended + ENDED_EVERY {
             self.all_ended = now;
@@ -182,7 +208,7 @@ impl Reader {
         }
         if plan.sessions.is_empty() {
             let is_waited_for = |epoch: &i64| self.waiters.has(*epoch) || self.endings.is_watched(*epoch);
-            plan.sessions = notified.into_iter().filter(is_waited_for).collect();
+            plan.sessions = notified.union(&arrived.uncertain).copied().filter(is_waited_for).collect();
         }
         plan
     }
@@ -252,7 +278,7 @@ mod tests {
         });
         let served = async {
             tokio::time::sleep(STOPPED_FOR).await;
-            let items = inboxes.read(1, 0, STOPPED_FOR * 100).await;
+            let items = inboxes.read(1, 0, STOPPED_FOR * 100, Certainty::Live).await;
             assert!(items.is_ok_and(|items| items.is_empty()), "a stopped reader answers with nothing");
         };
         tokio::select! {

@@ -6,6 +6,7 @@ mod endings;
 mod identities;
 mod inboxes;
 mod outlook;
+mod renewals;
 mod waiters;
 
 use sqlx::PgPool;
@@ -16,8 +17,9 @@ use crate::notifiers::Notifiers;
 pub use activity::Activity;
 pub use endings::{Endings, Watcher};
 pub use identities::Identities;
-pub use inboxes::{Inboxes, WAITERS_MAX};
+pub use inboxes::{Certainty, Inboxes, WAITERS_MAX};
 pub use outlook::Outlook;
+pub use renewals::Renewals;
 
 /// What a server has of sessions.
 pub struct Sessions {
@@ -29,6 +31,8 @@ pub struct Sessions {
     pub endings: Endings,
     /// Whether there are any.
     pub activity: Activity,
+    /// When they were renewed last.
+    pub renewals: Renewals,
     /// When one may expire next.
     pub outlook: Outlook,
 }
@@ -43,6 +47,7 @@ impl Sessions {
             identities: Identities::default(),
             activity: Activity::default(),
             outlook: Outlook::default(),
+            renewals: Renewals::default(),
             endings,
         }
     }

@@ -82,6 +82,9 @@ impl Ground {
     }
 }
 
+/// A time at which every session is renewed again that asks for its inbox.
+const LATER: chrono::DateTime<chrono::Utc> = chrono::DateTime::<chrono::Utc>::MAX_UTC;
+
 fn start_of(worker: &str) -> Start {
     Start::from_request(request(worker)).unwrap()
 }

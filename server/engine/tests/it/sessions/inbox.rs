@@ -3,19 +3,28 @@
 use std::time::Instant;
 
 use super::*;
+use chrono::{DateTime, TimeDelta, Utc};
 use sqlx::PgPool;
 use tenure_api::ids::TaskGroupId;
 use tenure_api::sessions::{CommandRequest, InboxEvent, InboxItem};
 use tenure_api::states::{RunState, WorkerCommand};
 use tenure_engine::background::{claims, deadlines, slow};
 use tenure_engine::ops::change_task::{Change, change};
+use tenure_engine::sessions::Certainty;
 use tenure_store::testing::eventually;
 
 /// How soon a worker knows that its run was ended; asserted at ten times that.
 const KNOWN_WITHIN: Duration = Duration::from_secs(1);
 
 async fn read(queue: &Queue, session: &Identity, after: i64, wait: Duration) -> Vec<InboxItem> {
-    sessions::inbox(queue.engine.session_parts(), session, after, wait).await.unwrap().items
+    sessions::inbox(queue.engine.session_parts(), session, after, wait, db_now(&queue.engine.pool).await)
+        .await
+        .unwrap()
+        .items
+}
+
+async fn db_now(pool: &PgPool) -> DateTime<Utc> {
+    sqlx::query_scalar("SELECT now FROM db_now").fetch_one(pool).await.unwrap()
 }
 
 async fn now(queue: &Queue, session: &Identity, after: i64) -> Vec<InboxItem> {
@@ -176,7 +185,7 @@ async fn a_request_that_waits_is_answered_empty_after_its_time_and_at_once_when_
     assert_eq!(read(&queue, &session, 0, Duration::from_millis(30)).await, []);
     let engine = std::sync::Arc::clone(&queue.engine);
     let of = session.clone();
-    let waiting = tokio::spawn(async move { sessions::inbox(engine.session_parts(), &of, 0, LONG).await });
+    let waiting = tokio::spawn(async move { sessions::inbox(engine.session_parts(), &of, 0, LONG, LATER).await });
     eventually("it waits", async || queue.engine.sessions.inboxes.waiting() == 1).await;
     queue.stop().await;
     assert_eq!(waiting.await.unwrap().unwrap().items, []);
@@ -188,9 +197,11 @@ async fn a_request_whose_client_has_gone_makes_room_for_others() {
     let ground = Ground::new().await;
     let session = begin(&ground.queue, "one").await;
     let engine = &ground.queue.engine;
-    let gone =
-        tokio::time::timeout(Duration::from_millis(50), sessions::inbox(engine.session_parts(), &session, 0, LONG))
-            .await;
+    let gone = tokio::time::timeout(
+        Duration::from_millis(50),
+        sessions::inbox(engine.session_parts(), &session, 0, LONG, LATER),
+    )
+    .await;
     assert!(gone.is_err());
     eventually("it is dropped", async || engine.sessions.inboxes.waiting() == 0).await;
     ground.finish().await;
@@ -207,11 +218,11 @@ async fn no_more_requests_wait_than_may() {
     let waiting: Vec<_> = (0..WAITERS_MAX)
         .map(|_| {
             let inboxes = inboxes.clone();
-            tokio::spawn(async move { inboxes.read(session.epoch, 0, LONG).await })
+            tokio::spawn(async move { inboxes.read(session.epoch, 0, LONG, Certainty::Live).await })
         })
         .collect();
     eventually("all wait", async || inboxes.waiting() == WAITERS_MAX).await;
-    let refused = inboxes.read(session.epoch, 0, LONG).await;
+    let refused = inboxes.read(session.epoch, 0, LONG, Certainty::Live).await;
     assert!(matches!(refused, Err(OpError::Overloaded(_))), "{refused:?}");
     waiting.into_iter().for_each(|task| task.abort());
     eventually("there is room again", async || inboxes.waiting() == 0).await;
@@ -244,5 +255,36 @@ async fn a_command_is_an_item_of_a_live_session_and_no_more_than_may_wait() {
     send(WorkerCommand::Shutdown, None).await.unwrap();
     sessions::close(queue.engine.session_parts(), &session).await.unwrap();
     assert!(matches!(send(WorkerCommand::Freeze, None).await, Err(OpError::NotFound(_))));
+    ground.finish().await;
+}
+
+#[tokio::test]
+async fn a_worker_that_asks_again_at_once_is_not_renewed_again_and_hears_when_its_session_has_ended() {
+    let ground = Ground::new().await;
+    let (engine, pool) = (&ground.queue.engine, ground.database.pool());
+    let session = begin(&ground.queue, "one").await;
+    let until = async || -> DateTime<Utc> {
+        sqlx::query_scalar("SELECT until FROM worker_sessions WHERE ended IS NULL").fetch_one(pool).await.unwrap()
+    };
+    let ask = async |after, now| sessions::inbox(engine.session_parts(), &session, after, LONG, now).await;
+    let task = create(&ground.queue, 1, &json!({})).await[0];
+    claim(&ground.queue, &session, 1).await;
+    cancel(&ground.queue, task).await;
+    let begun = until().await;
+    let first = ask(0, db_now(pool).await).await.unwrap();
+    let renewed = until().await;
+    assert!(renewed > begun);
+    // The item was not acknowledged, and is answered again, without a renewal.
+    let second = ask(0, db_now(pool).await).await.unwrap();
+    assert_eq!((&second.items, second.renewed.until), (&first.items, renewed));
+    assert_eq!(until().await, renewed);
+    // Later it is renewed, by a clock that a test may move.
+    ask(0, db_now(pool).await + TimeDelta::seconds(6)).await.unwrap();
+    assert!(until().await > renewed);
+    // Ended by another server, whose notification does not come.
+    run_sql(pool, "UPDATE worker_sessions SET ended = now(), end_reason = 3").await;
+    let asked = ask(first.items[0].id, db_now(pool).await).await;
+    assert_eq!(end_of(asked), Some(SessionEnd::Takeover));
+    run_sql(pool, "UPDATE worker_sessions SET ended = NULL, end_reason = NULL").await;
     ground.finish().await;
 }

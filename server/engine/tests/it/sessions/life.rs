@@ -47,7 +47,7 @@ async fn z5_a_takeover_ends_the_session_before_with_all_that_it_holds_and_whatev
     assert!(matches!(too_soon, Err(OpError::SessionExists(_))), "at most once a second: {too_soon:?}");
     ground.advance(2).await;
     let queue = &ground.queue;
-    let reader = sessions::inbox(queue.engine.session_parts(), &before, 0, LONG);
+    let reader = sessions::inbox(queue.engine.session_parts(), &before, 0, LONG, LATER);
     let (read, after) = tokio::join!(reader, async {
         tenure_store::testing::eventually("it waits", async || queue.engine.sessions.inboxes.waiting() == 1).await;
         try_begin(queue, &start).await.unwrap().identity
@@ -56,7 +56,7 @@ async fn z5_a_takeover_ends_the_session_before_with_all_that_it_holds_and_whatev
     assert!(after.epoch > before.epoch);
     let by = Some(SessionEnd::Takeover);
     assert_eq!(end_of(renew(queue, &before).await), by);
-    assert_eq!(end_of(sessions::inbox(queue.engine.session_parts(), &before, 0, Duration::ZERO).await), by);
+    assert_eq!(end_of(sessions::inbox(queue.engine.session_parts(), &before, 0, Duration::ZERO, LATER).await), by);
     assert_eq!(end_of(queue.engine.claim_work(&claim_of(&before, 1, Duration::ZERO)).await), by);
     for &task in &tasks {
         assert_eq!(tried_again(&queue.status(task).await), Some((SHUT_DOWN, Some(EndedBy::SessionEnded))));
@@ -111,7 +111,7 @@ async fn what_a_worker_says_of_itself_is_kept_and_what_it_leaves_out_stays() {
     sessions::renew(queue.engine.session_parts(), &session, said).await.unwrap();
     let said = Stated { weight: None, capacity: Some(9), frozen: None };
     sessions::renew(queue.engine.session_parts(), &session, said).await.unwrap();
-    sessions::inbox(queue.engine.session_parts(), &session, 0, Duration::ZERO).await.unwrap();
+    sessions::inbox(queue.engine.session_parts(), &session, 0, Duration::ZERO, LATER).await.unwrap();
     let stored = find(queue, &session).await;
     assert_eq!((stored.weight, stored.capacity, stored.frozen), (7, 9, true));
     ground.finish().await;
@@ -254,7 +254,7 @@ async fn a_session_that_ended_more_than_a_day_ago_is_not_found_by_any_server() {
         let claimed = server.engine.claim_work(&claim_of(&session, 1, LONG)).await.map(drop);
         Ok::<_, OpError>([
             sessions::renew(parts, &session, Stated::default()).await.map(drop),
-            sessions::inbox(parts, &session, 0, Duration::ZERO).await.map(drop),
+            sessions::inbox(parts, &session, 0, Duration::ZERO, LATER).await.map(drop),
             sessions::unless_gone(parts, Some(id), claimed).await,
         ])
     };

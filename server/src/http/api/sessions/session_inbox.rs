@@ -35,7 +35,8 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
     let wait = json!({"type": "integer", "minimum": 0, "maximum": most, "default": most});
     of_a_live_session(operation)
         .about(
-            "The session is renewed when the request arrives. The answer comes with the first items, or when the wait is over: \
+            "The session is renewed when the request arrives, unless it waits and was renewed within the last twelfth of its `ttl`, 5 seconds \
+             at most: `expires` says until when it goes on. The answer comes with the first items, or when the wait is over: \
              runs that ended without a report of the worker, which should stop working on them, and commands of operators. Items \
              up to `after` are deleted; all others are answered again, so that an answer that is lost loses nothing. The wait \
              is a third of the session's `ttl` at most, so that a worker that asks again at once never expires.",
@@ -55,7 +56,9 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
 async fn session_inbox(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     let identity = of_worker(&app, &call).await?;
     let (after, wait) = read_query(&call)?;
-    let sessions::Read { renewed, items } = sessions::inbox(app.engine.session_parts(), &identity, after, wait).await?;
+    let asked = DateTime::from_timestamp_millis(app.now().await?.server_ms).unwrap_or_default();
+    let sessions::Read { renewed, items } =
+        sessions::inbox(app.engine.session_parts(), &identity, after, wait, asked).await?;
     // A worker counts what is left of its session from here, and the renewal was before the wait.
     let now = DateTime::from_timestamp_millis(app.now().await?.server_ms).unwrap_or(renewed.now).max(renewed.now);
     ok(&Inbox {

@@ -1,0 +1,103 @@
+//! When sessions were renewed last by this server. A worker that has just dealt with items asks its inbox again at once; a renewal
+//! of moments ago is as good as another one, and does not keep it waiting for one that gathers others.
+
+use std::collections::HashMap;
+
+use chrono::{DateTime, TimeDelta, Utc};
+use tenure_store::memory::{Epoch, Memory};
+use tenure_store::worker_sessions::Renewed;
+
+/// So many are remembered before those that are too old are dropped.
+const REMEMBERED_MAX: usize = 10_000;
+/// A renewal is as good as a new one for this part of the time that a session goes on after it...
+const FRESH_SHARE: i32 = 12;
+/// ... but not for longer than this.
+const FRESH_MAX: TimeDelta = TimeDelta::seconds(5);
+
+/// The latest renewals. Clones share them.
+#[derive(Debug, Clone, Default)]
+pub struct Renewals {
+    latest: Memory<HashMap<i64, Renewed>>,
+}
+
+impl Renewals {
+    /// To be read before the database is asked for what [`Renewals::note`] takes in.
+    #[must_use]
+    pub fn epoch(&self) -> Epoch {
+        self.latest.epoch()
+    }
+
+    /// Remembers a renewal.
+    pub fn note(&self, since: Epoch, renewed: Renewed) {
+        self.latest.note(since, |latest| {
+            if latest.len() >= REMEMBERED_MAX {
+                latest.retain(|_, other| renewed.now.signed_duration_since(other.now) < FRESH_MAX);
+            }
+            // Of too many that are all fresh none is needed: the next request renews.
+            if latest.len() < REMEMBERED_MAX {
+                latest.insert(renewed.epoch, renewed);
+            }
+        });
+    }
+
+    /// The latest renewal of a session that goes on for `ttl` after each, if it is as good as a new one. `now` is the server's time, which
+    /// a manual clock moves.
+    #[must_use]
+    pub fn find_fresh(&self, epoch: i64, ttl: TimeDelta, now: DateTime<Utc>) -> Option<Renewed> {
+        let fresh = (ttl / FRESH_SHARE).min(FRESH_MAX);
+        self.latest.read(|latest| {
+            let renewed = latest.get(&epoch)?;
+            (now.signed_duration_since(renewed.until) < fresh - ttl).then(|| renewed.clone())
+        })
+    }
+
+    /// Drops what is remembered.
+    pub fn drop_all(&self) {
+        self.latest.drop_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn renewed(epoch: i64, ttl: i64, now: DateTime<Utc>) -> Renewed {
+        Renewed { epoch, until: now + TimeDelta::seconds(ttl), now, policy_version: 0, ended: None }
+    }
+
+    fn began() -> DateTime<Utc> {
+        DateTime::from_timestamp(1_800_000_000, 0).unwrap()
+    }
+
+    #[test]
+    fn a_renewal_is_fresh_for_a_twelfth_of_its_time_and_five_seconds_at_most() {
+        let renewals = Renewals::default();
+        for (ttl, after, expected) in
+            [(120, 4_999, true), (120, 5_000, false), (3_600, 5_000, false), (24, 1_999, true), (24, 2_000, false)]
+        {
+            renewals.note(renewals.epoch(), renewed(1, ttl, began()));
+            let now = began() + TimeDelta::milliseconds(after);
+            let found = renewals.find_fresh(1, TimeDelta::seconds(ttl), now);
+            assert_eq!(found.is_some(), expected, "{ttl} {after}");
+        }
+        let ttl = TimeDelta::seconds(24);
+        assert!(renewals.find_fresh(2, ttl, began()).is_none());
+        renewals.drop_all();
+        assert!(renewals.find_fresh(1, ttl, began()).is_none());
+    }
+
+    #[test]
+    fn as_many_are_remembered_as_are_fresh_and_no_more_than_the_limit() {
+        let renewals = Renewals::default();
+        for epoch in 0..=REMEMBERED_MAX as i64 {
+            renewals.note(renewals.epoch(), renewed(epoch, 120, began()));
+        }
+        let ttl = TimeDelta::seconds(120);
+        assert!(renewals.find_fresh(0, ttl, began()).is_some());
+        assert!(renewals.find_fresh(REMEMBERED_MAX as i64, ttl, began()).is_none());
+        let later = began() + FRESH_MAX;
+        renewals.note(renewals.epoch(), renewed(7, 120, later));
+        assert!(renewals.find_fresh(7, ttl, later).is_some());
+        assert_eq!(renewals.latest.read(HashMap::len), 1);
+    }
+}
