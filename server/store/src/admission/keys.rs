@@ -6,6 +6,8 @@ use tenure_domain::admission::{Head, Key, PRIORITIES, Prefer, Rate, Run};
 use tenure_domain::policy::document::Admission;
 
 use super::KEYS_MAX;
+#[cfg(feature = "test-util")]
+use crate::breakage::{Breakage, is_on, strikes};
 
 /// A key that is to be looked at, and the first run that waits since, if one does.
 #[derive(Debug, Clone, Copy)]
@@ -41,7 +43,27 @@ pub async fn take_work(transaction: &mut PgConnection, queue: i32) -> Result<Vec
     .await?;
     let announced =
         rows.into_iter().map(|row| Announced { key: row.key, waits: row.priority.zip(row.ord), seq: row.seq });
+    #[cfg(feature = "test-util")]
+    let announced = perhaps_lost(announced.collect()).into_iter();
     Ok(announced.collect())
+}
+
+/// What was announced, without what the breakages lose of it.
+#[cfg(feature = "test-util")]
+fn perhaps_lost(mut announced: Vec<Announced>) -> Vec<Announced> {
+    if is_on(Breakage::LeakSlot) {
+        announced.retain(|one| one.waits.is_some() || one.key % 2 != 0);
+    }
+    if !announced.is_empty() && strikes(Breakage::LoseWork) {
+        announced.clear();
+    }
+    announced
+}
+
+/// The slots of a key that are free, or one more if that breakage strikes.
+#[cfg(feature = "test-util")]
+fn perhaps_one_more(free: u32) -> u32 {
+    free + u32::from(strikes(Breakage::DoubleAdmit))
 }
 
 /// Gives rows to keys that have none. What a key is, is read from a run of it, whose task may be gone by now.
@@ -262,11 +284,14 @@ pub async fn load_keys(
             seconds: seconds.unsigned_abs(),
             burst: row.rate_burst.map_or(1, i32::unsigned_abs),
         });
+        let free = row.slots.map(|slots| {
+            slots.unsigned_abs().saturating_sub(count(row.unclaimed)).saturating_sub(count(row.claimed))
+        });
+        #[cfg(feature = "test-util")]
+        let free = free.map(perhaps_one_more);
         Key {
             id: row.id,
-            free: row.slots.map(|slots| {
-                slots.unsigned_abs().saturating_sub(count(row.unclaimed)).saturating_sub(count(row.claimed))
-            }),
+            free,
             rate: if row.key.is_empty() { None } else { own.or(admission.rate_per_key) },
             tat: row.tat,
             unclaimed: count(row.unclaimed),
