@@ -57,14 +57,21 @@ pub struct Locked {
 
 /// Locks a queue for admission; none if another transaction has it, or it is paused, or has no admission any more.
 pub async fn lock(transaction: &mut PgConnection, queue: i32) -> Result<Option<Locked>, sqlx::Error> {
+    // In a statement of its own: what is read is newer than the lock, so that no policy counts that was changed before it.
+    let locked =
+        sqlx::query!("-- lock_admission\nSELECT FROM admission_queues WHERE queue = $1 FOR UPDATE SKIP LOCKED", queue)
+            .fetch_optional(&mut *transaction)
+            .await?;
+    if locked.is_none() {
+        return Ok(None);
+    }
     let row = sqlx::query!(
-        r#"-- lock_admission
+        r#"-- read_admission
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now)
         SELECT q.name, q.cursor_epoch, q.key_by, p.policy AS "policy?", a.tat, a.least, db_now.now AS "now!"
         FROM admission_queues a JOIN task_queues q ON q.id = a.queue LEFT JOIN queue_policies p ON p.queue = a.queue
         CROSS JOIN db_now
-        WHERE a.queue = $1 AND q.paused IS NULL
-        FOR UPDATE OF a SKIP LOCKED"#,
+        WHERE a.queue = $1 AND q.paused IS NULL"#,
         queue
     )
     .fetch_optional(transaction)

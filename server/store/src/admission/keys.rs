@@ -20,7 +20,8 @@ pub struct Announced {
     pub seq: Option<i64>,
 }
 
-/// Takes the keys that were announced, and those whose time has come.
+/// Takes the keys that were announced, and those whose time has come. A key is named as often as it was announced: of the runs that
+/// say what it is, some may be gone by now.
 pub async fn take_work(transaction: &mut PgConnection, queue: i32) -> Result<Vec<Announced>, sqlx::Error> {
     let rows = sqlx::query!(
         r#"-- take_admission_work
@@ -34,7 +35,7 @@ pub async fn take_work(transaction: &mut PgConnection, queue: i32) -> Result<Vec
         due AS MATERIALIZED (
             SELECT key_id FROM admission_heads WHERE queue = $1 AND at <= (SELECT now FROM db_now) ORDER BY at LIMIT $2
         )
-        SELECT key_id AS "key!", priority, min(ord) AS ord, min(seq) AS seq FROM taken GROUP BY key_id, priority
+        SELECT key_id AS "key!", priority, ord, seq FROM taken
         UNION ALL SELECT DISTINCT key_id, NULL::smallint, NULL::bigint, NULL::bigint FROM due"#,
         queue,
         KEYS_MAX
@@ -66,7 +67,7 @@ fn perhaps_one_more(free: u32) -> u32 {
     free + u32::from(strikes(Breakage::DoubleAdmit))
 }
 
-/// Gives rows to keys that have none. What a key is, is read from a run of it, whose task may be gone by now.
+/// Gives rows to keys that have none. What a key is, is read from the first run of it that was announced and whose task is not gone.
 pub async fn name_keys(transaction: &mut PgConnection, queue: i32, announced: &[Announced]) -> Result<(), sqlx::Error> {
     let (keys, seqs): (Vec<i64>, Vec<i64>) =
         announced.iter().filter_map(|one| one.seq.map(|seq| (one.key, seq))).unzip();
@@ -139,10 +140,10 @@ pub async fn look(transaction: &mut PgConnection, look: &Look<'_>, announced: &[
             ) c
         ),
         heads AS MATERIALIZED (
-            SELECT key_id, priority, min(from_ord) AS from_ord, max(vtime) AS vtime, bool_or(ready) AS ready
-            FROM (SELECT key_id, priority, from_ord, vtime, ready FROM admission_heads WHERE key_id = ANY($2)
+            SELECT key_id, priority, min(from_ord) AS from_ord, max(vtime) AS vtime
+            FROM (SELECT key_id, priority, from_ord, vtime FROM admission_heads WHERE key_id = ANY($2)
                   UNION ALL
-                  SELECT key_id, priority, ord, NULL, false
+                  SELECT key_id, priority, ord, NULL
                   FROM unnest($4::bigint[], $5::smallint[], $6::bigint[]) AS a(key_id, priority, ord)) x
             GROUP BY key_id, priority
         ),
@@ -155,10 +156,9 @@ pub async fn look(transaction: &mut PgConnection, look: &Look<'_>, announced: &[
         )
         INSERT INTO admission_heads AS h (key_id, priority, queue, vtime, from_ord, ready)
         SELECT f.key_id, f.priority, $1,
-               -- A head that comes back has saved up nothing.
-               CASE WHEN $7 /* fair */ AND f.ready THEN f.vtime
-                    WHEN $7 THEN GREATEST(f.vtime, ($8::float8[] /* least */)[f.priority + 1])
-                    ELSE GREATEST(COALESCE(f.first, f.from_ord), ($8)[f.priority + 1]) END,
+               -- A head that comes back has saved up nothing; nor has one whose runs were locked when it was its turn.
+               GREATEST(CASE WHEN $7 /* fair */ THEN f.vtime ELSE COALESCE(f.first, f.from_ord) END,
+                        ($8::float8[] /* least */)[f.priority + 1]),
                COALESCE(f.first, f.from_ord), f.first IS NOT NULL AND u.free
         FROM firsts f JOIN used u ON u.id = f.key_id
         ORDER BY f.key_id, f.priority
@@ -284,9 +284,9 @@ pub async fn load_keys(
             seconds: seconds.unsigned_abs(),
             burst: row.rate_burst.map_or(1, i32::unsigned_abs),
         });
-        let free = row.slots.map(|slots| {
-            slots.unsigned_abs().saturating_sub(count(row.unclaimed)).saturating_sub(count(row.claimed))
-        });
+        let free = row
+            .slots
+            .map(|slots| slots.unsigned_abs().saturating_sub(count(row.unclaimed)).saturating_sub(count(row.claimed)));
         #[cfg(feature = "test-util")]
         let free = free.map(perhaps_one_more);
         Key {

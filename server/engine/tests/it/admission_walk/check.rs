@@ -37,6 +37,9 @@ const LOST: &str = "
                + (SELECT count(*) FROM claims c WHERE c.key_id = w.key_id) AS n
     ) used
     WHERE w.hold = 2 AND w.deadline > (SELECT now FROM db_now)
+      -- What a key is of which nothing was looked at yet cannot be read before its runs follow a changed policy.
+      AND (EXISTS (SELECT FROM admission_keys k WHERE k.id = w.key_id)
+           OR NOT EXISTS (SELECT FROM queue_policies x WHERE x.queue = w.queue AND x.refile_stage <> 0))
       AND (a.queue IS NULL
            OR (NOT EXISTS (SELECT FROM admission_work x WHERE x.key_id = w.key_id)
                AND (w.ord < h.from_ord OR (h.ready AND h.vtime < a.least[w.priority + 1])
@@ -179,7 +182,10 @@ pub async fn settled(world: &World) -> Vec<String> {
         let query = sqlx::query_scalar(STARTS).bind(world.queues[RATE].id).bind(seconds as f64).bind(of_key);
         let starts: i64 = query.fetch_one(pool).await.unwrap();
         if starts > count + burst {
-            wrong.push(format!("{starts} runs were started in {seconds} s, of a key: {of_key}; at most {}", count + burst));
+            wrong.push(format!(
+                "{starts} runs were started in {seconds} s, of a key: {of_key}; at most {}",
+                count + burst
+            ));
         }
     }
     wrong
@@ -191,8 +197,10 @@ pub async fn left(world: &World) -> Option<String> {
                       || min(p::text) FROM pending p GROUP BY queue, hold
                UNION ALL SELECT 'queue ' || queue || ': ' || count(*) || ' claims' FROM claims GROUP BY queue";
     let left: Vec<String> = sqlx::query_scalar(sql).fetch_all(world.database.pool()).await.unwrap();
-    (!left.is_empty()).then(|| left.iter().fold("left at the end:".to_owned(), |mut all, one| {
-        let _ = write!(all, " {one};");
-        all
-    }))
+    (!left.is_empty()).then(|| {
+        left.iter().fold("left at the end:".to_owned(), |mut all, one| {
+            let _ = write!(all, " {one};");
+            all
+        })
+    })
 }

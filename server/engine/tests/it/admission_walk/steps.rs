@@ -27,7 +27,17 @@ use super::world::{ASSIGN, World, parsed};
 
 /// What the passes do, apart from admission, that runs depend on.
 const OTHER_PASSES: [&str; 11] = [
-    "claims", "slow", "sessions", "deadlines", "holds", "accept", "pauses", "refile", "counters", "sequence", "low_water_marks",
+    "claims",
+    "slow",
+    "sessions",
+    "deadlines",
+    "holds",
+    "accept",
+    "pauses",
+    "refile",
+    "counters",
+    "sequence",
+    "low_water_marks",
 ];
 
 /// What a killed session of the database was doing.
@@ -51,18 +61,30 @@ impl Victim {
 
 enum Step {
     Create(Vec<NewTask>),
-    Claim { queue: usize, runs: u16, delivered: bool },
+    Claim {
+        queue: usize,
+        runs: u16,
+        delivered: bool,
+    },
     Accept(Vec<ClaimTask>),
     End(Vec<RunReport>),
     Renew(Vec<(TaskId, RunId)>),
     Change(TaskId, Change),
     Reprioritise(TaskId, Priority),
-    Put { queue: usize, policy: usize },
+    Put {
+        queue: usize,
+        policy: usize,
+    },
     Pause(usize),
     Resume(usize),
     Begin(Start),
-    Restate { session: usize, stated: Stated },
-    Close { session: usize },
+    Restate {
+        session: usize,
+        stated: Stated,
+    },
+    Close {
+        session: usize,
+    },
     Admit,
     /// A pass whose future is dropped after so many microseconds.
     Abandon(u64),
@@ -137,8 +159,10 @@ pub async fn round(world: &mut World) -> u64 {
             queue.changed(policy);
         }
     }
-    let live: Vec<i64> =
-        sqlx::query_scalar("SELECT epoch FROM worker_sessions WHERE ended IS NULL").fetch_all(world.database.pool()).await.unwrap();
+    let live: Vec<i64> = sqlx::query_scalar("SELECT epoch FROM worker_sessions WHERE ended IS NULL")
+        .fetch_all(world.database.pool())
+        .await
+        .unwrap();
     world.sessions.retain(|session| live.contains(&session.epoch));
     all
 }
@@ -164,7 +188,9 @@ fn pick(world: &mut World, runs: &mut Runs, others: &[Step]) -> Option<Step> {
         16..30 => Step::Claim { queue, runs: 1 + world.random.below(10) as u16, delivered: world.random.chance(90) },
         30..38 => Step::Accept(accepts(world, runs)),
         38..54 => Step::End(ends(world, runs)),
-        54..57 => Step::Renew((0..4).filter_map(|_| world.random.take(&mut runs.claimed)).map(|run| (run.task, run.run)).collect()),
+        54..57 => Step::Renew(
+            (0..4).filter_map(|_| world.random.take(&mut runs.claimed)).map(|run| (run.task, run.run)).collect(),
+        ),
         57..61 => Step::Change(either(world, runs)?.task, Change::Cancel),
         61..63 => Step::Change(world.random.take(&mut runs.ended)?, Change::Rerun),
         63..67 => {
@@ -173,7 +199,11 @@ fn pick(world: &mut World, runs: &mut Runs, others: &[Step]) -> Option<Step> {
         }
         67..70 if !is_changed => Step::Put { queue, policy: world.random.index(world.queues[queue].policies.len()) },
         70..72 if !is_changed => {
-            if world.random.chance(30) { Step::Pause(queue) } else { Step::Resume(queue) }
+            if world.random.chance(30) {
+                Step::Pause(queue)
+            } else {
+                Step::Resume(queue)
+            }
         }
         72..75 if world.sessions.len() < 8 => Step::Begin(start(world)),
         75..78 if !is_in_use && session < world.sessions.len() => Step::Restate { session, stated: stated(world) },
@@ -260,18 +290,23 @@ fn take<'a>(world: &'a World, step: &'a Step, server: usize) -> BoxFuture<'a, Ta
     let notifiers = &queue.engine.notifiers;
     match step {
         Step::Create(tasks) => all("created", tasks, |task| queue.create(task).boxed()).boxed(),
-        Step::Claim { queue: of, runs, delivered } => claim(queue, world.queues[*of].name.as_str(), *runs, *delivered).boxed(),
+        Step::Claim { queue: of, runs, delivered } => {
+            claim(queue, world.queues[*of].name.as_str(), *runs, *delivered).boxed()
+        }
         Step::Accept(claims) => async move {
             let lease = queue.engine.settings.claim_timeout;
             let mut accepted = 0;
             for claim in claims {
-                let claimed = claim_task::claim_task(pool, &queue.engine.workers, lease, claim).await.map_err(OpError::from)?;
+                let claimed =
+                    claim_task::claim_task(pool, &queue.engine.workers, lease, claim).await.map_err(OpError::from)?;
                 accepted += done(claimed)?;
             }
             Ok(("accepted", accepted))
         }
         .boxed(),
-        Step::End(reports) => all("ended", reports, |report| queue.engine.report.submit(report.clone()).boxed()).boxed(),
+        Step::End(reports) => {
+            all("ended", reports, |report| queue.engine.report.submit(report.clone()).boxed()).boxed()
+        }
         Step::Renew(claims) => all("renewed", claims, |(task, run)| queue.reclaim(*task, *run).boxed()).boxed(),
         Step::Change(task, change) => {
             let what = if *change == Change::Cancel { "cancelled" } else { "rerun" };
@@ -285,7 +320,8 @@ fn take<'a>(world: &'a World, step: &'a Step, server: usize) -> BoxFuture<'a, Ta
             put(queue, &watched.name, &watched.policies[*policy]).boxed()
         }
         Step::Pause(of) => one("paused", async move {
-            queue_policy::pause(queue.engine.queue_parts(), &world.queues[*of].name, &PauseRequest::default(), "ann").await
+            queue_policy::pause(queue.engine.queue_parts(), &world.queues[*of].name, &PauseRequest::default(), "ann")
+                .await
         })
         .boxed(),
         Step::Resume(of) => {
@@ -299,7 +335,8 @@ fn take<'a>(world: &'a World, step: &'a Step, server: usize) -> BoxFuture<'a, Ta
             one("closed", sessions::close(queue.engine.session_parts(), &world.sessions[*session])).boxed()
         }
         Step::Admit => async move {
-            let (one, other) = tokio::join!(admission::pass(&world.servers[0].engine), admission::pass(&world.servers[1].engine));
+            let (one, other) =
+                tokio::join!(admission::pass(&world.servers[0].engine), admission::pass(&world.servers[1].engine));
             Ok(("admitted", (one?.done + other?.done) as u64))
         }
         .boxed(),
@@ -370,7 +407,13 @@ async fn kill(world: &World, victim: Victim, micros: u64) -> Taken {
         victim.statements()
     );
     let killed: i64 = sqlx::query_scalar(AssertSqlSafe(sql)).fetch_one(world.database.pool()).await.unwrap();
-    Ok((match victim { Victim::Pass => "killed passes", Victim::Claim => "killed claims" }, killed.unsigned_abs()))
+    Ok((
+        match victim {
+            Victim::Pass => "killed passes",
+            Victim::Claim => "killed claims",
+        },
+        killed.unsigned_abs(),
+    ))
 }
 
 async fn run_pass(world: &World, name: &'static str, server: usize) -> Taken {

@@ -247,7 +247,8 @@ impl World {
         }
         if queue == ASSIGN && random.chance(15) && self.workers > 0 {
             let worker = self.workers - random.below(self.workers.min(8)) - 1;
-            options["worker"] = json!({"workerGroup": "g", "workerId": format!("s{worker}"), "wait": 1 + random.below(6)});
+            options["worker"] =
+                json!({"workerGroup": "g", "workerId": format!("s{worker}"), "wait": 1 + random.below(6)});
         }
         let left = if random.chance(10) { 10 + random.below(60) } else { 24 * 3600 };
         let priorities = ["highest", "very-high", "high", "medium", "low", "very-low", "lowest"];

@@ -1,0 +1,183 @@
+//! Admission where it meets other transactions: what is locked, moved, gone or changed while a look at a queue is on its way.
+
+use serde_json::{Value, json};
+use sqlx::{Connection, PgConnection};
+use tenure_api::ids::{RunId, TaskId, TaskQueueId};
+use tenure_api::policy::QueuePolicy;
+use tenure_domain::lifecycle::Report;
+use tenure_domain::policy::document::{Match, Policy};
+use tenure_engine::background::{PASSES, admission};
+use tenure_engine::ops::OpError;
+use tenure_engine::ops::change_task::{self, Change};
+use tenure_engine::ops::queue_policy::{self, Current, Put};
+use tenure_engine::testing::{QUEUE, Queue, new_task};
+use tenure_store::clock;
+use tenure_store::testing::{TestDatabase, eventually};
+
+use crate::support::{number, until_a_session_waits};
+
+/// A server and its database.
+struct Ground {
+    database: TestDatabase,
+    queue: Queue,
+    conn: PgConnection,
+}
+
+impl Ground {
+    async fn new(policy: &Value) -> Self {
+        let database = TestDatabase::create().await;
+        let (queue, conn) = (Queue::start(database.options()), database.connect().await);
+        let ground = Self { database, queue, conn };
+        put(&ground.queue, policy).await.unwrap();
+        ground.follow().await;
+        ground
+    }
+
+    /// A task of a project, with a key.
+    async fn create(&self, project: &str, key: &str) -> TaskId {
+        self.create_with(&json!({"projectId": project, "extra": {"tenure": {"key": key}}})).await
+    }
+
+    async fn create_with(&self, fields: &Value) -> TaskId {
+        let task = new_task(QUEUE, fields);
+        self.queue.create(&task).await.unwrap();
+        task.id
+    }
+
+    async fn admit(&self) {
+        while admission::pass(&self.queue.engine).await.unwrap().done > 0 {}
+    }
+
+    async fn run_pass(&self, name: &str) {
+        PASSES.iter().find(|pass| pass.name == name).unwrap().run(&self.queue.engine).await.unwrap();
+    }
+
+    /// Has all runs follow the policy.
+    async fn follow(&self) {
+        eventually("all runs follow the policy", async || {
+            self.run_pass("refile").await;
+            number(self.database.pool(), "SELECT count(*) FROM queue_policies WHERE refile_stage <> 0").await == 0
+        })
+        .await;
+    }
+
+    /// Whether the run of a task was admitted.
+    async fn is_ready(&mut self, task: TaskId) -> bool {
+        let sql = "SELECT hold IS NULL FROM pending WHERE id = $1";
+        sqlx::query_scalar(sql).bind(task.uuid()).fetch_one(&mut self.conn).await.unwrap()
+    }
+
+    async fn complete_one(&self) {
+        let claimed = self.queue.claim_one(QUEUE).await;
+        self.queue.report(claimed.task.id, claimed.run, Report::Completed).await.unwrap();
+    }
+
+    async fn finish(self) {
+        drop(self.conn);
+        self.queue.stop().await;
+        self.database.finish().await;
+    }
+}
+
+fn name() -> TaskQueueId {
+    QUEUE.parse().unwrap()
+}
+
+async fn put(queue: &Queue, policy: &Value) -> Result<Current, OpError> {
+    let sent: QueuePolicy = serde_json::from_value(policy.clone()).unwrap();
+    let policy = Policy::from_request(&sent).unwrap();
+    let put = Put { policy, sent, replaces: Match::from_header(None).unwrap(), client_id: "ann" };
+    queue_policy::put(queue.engine.queue_parts(), &name(), put).await
+}
+
+#[tokio::test]
+async fn a_key_whose_run_was_locked_when_it_was_its_turn_has_its_turn_later() {
+    let mut ground = Ground::new(&json!({"fair": true, "concurrency": {"total": 3}})).await;
+    let first = ground.create("p", "a").await;
+    for _ in 0..6 {
+        ground.create("p", "b").await;
+    }
+    let mut other = ground.database.connect().await;
+    let mut holder = other.begin().await.unwrap();
+    let lock = "SELECT FROM pending WHERE id = $1 FOR UPDATE";
+    sqlx::query(lock).bind(first.uuid()).execute(&mut *holder).await.unwrap();
+    ground.admit().await;
+    assert!(!ground.is_ready(first).await, "it was passed over, and the other key has had its turns");
+    holder.rollback().await.unwrap();
+    ground.complete_one().await;
+    ground.admit().await;
+    assert!(ground.is_ready(first).await);
+    drop(other);
+    ground.finish().await;
+}
+
+#[tokio::test]
+async fn a_run_that_leaves_its_key_leaves_its_slot_to_the_runs_that_stay() {
+    let mut ground = Ground::new(&json!({"keyBy": "projectId", "concurrency": {"perKey": 1}})).await;
+    // The key of the second one is the same by both policies.
+    let first = ground.create("x", "a").await;
+    ground.admit().await;
+    assert_eq!(ground.queue.claim_one(QUEUE).await.task.id, first);
+    let second = ground.create("x", "x").await;
+    ground.admit().await;
+    assert!(!ground.is_ready(second).await);
+    put(&ground.queue, &json!({"concurrency": {"perKey": 1}})).await.unwrap();
+    ground.admit().await;
+    assert!(!ground.is_ready(second).await, "the first one has its key still");
+    ground.follow().await;
+    ground.admit().await;
+    assert!(ground.is_ready(second).await);
+    ground.queue.report(first, RunId::FIRST, Report::Completed).await.unwrap();
+    ground.finish().await;
+}
+
+#[tokio::test]
+async fn a_key_is_known_although_the_first_of_its_runs_is_gone() {
+    let mut ground = Ground::new(&json!({"concurrency": {"perKey": 1}})).await;
+    let date = |seconds| {
+        let date = tenure_engine::clock::real_now() + chrono::TimeDelta::seconds(seconds);
+        json!(tenure_api::dates::Timestamp::new(date))
+    };
+    let key = json!({"tenure": {"key": "a"}});
+    let gone = ground.create_with(&json!({"deadline": date(60), "expires": date(61), "extra": key})).await;
+    let stays = ground.create("p", "a").await;
+    // As in a queue that is paused for long: nothing looks at it while the first task ends, expires and is purged.
+    let engine = &ground.queue.engine;
+    change_task::change(&engine.pool, &engine.notifiers, gone, Change::Cancel).await.unwrap();
+    clock::advance(&mut ground.conn, 120.0).await.unwrap();
+    eventually("it is purged", async || {
+        ground.run_pass("expiry").await;
+        number(ground.database.pool(), "SELECT count(*) FROM tasks").await == 1
+    })
+    .await;
+    ground.admit().await;
+    assert!(ground.is_ready(stays).await);
+    ground.finish().await;
+}
+
+#[tokio::test]
+async fn a_policy_that_comes_back_while_its_admission_is_forgotten_has_it_again() {
+    let mut ground = Ground::new(&json!({"concurrency": {"perKey": 1}})).await;
+    let before = ground.create("p", "a").await;
+    ground.admit().await;
+    assert!(ground.is_ready(before).await);
+    // A pass, which has locked the queue, reads and writes its heads, and forgets it in the end.
+    let mut other = ground.database.connect().await;
+    let mut pass = other.begin().await.unwrap();
+    sqlx::query("SELECT FROM admission_queues FOR UPDATE").execute(&mut *pass).await.unwrap();
+    let change = put(&ground.queue, &json!({"concurrency": {"perKey": 2}}));
+    let forget = async {
+        until_a_session_waits(ground.database.pool()).await;
+        sqlx::query("UPDATE admission_heads SET ready = ready").execute(&mut *pass).await.unwrap();
+        sqlx::query("DELETE FROM admission_queues").execute(&mut *pass).await.unwrap();
+        pass.commit().await.unwrap();
+    };
+    let (changed, ()) = tokio::join!(change, forget);
+    changed.unwrap();
+    ground.follow().await;
+    let after = ground.create("p", "a").await;
+    ground.admit().await;
+    assert!(ground.is_ready(after).await);
+    drop(other);
+    ground.finish().await;
+}
