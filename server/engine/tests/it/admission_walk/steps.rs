@@ -25,8 +25,10 @@ use uuid::Uuid;
 
 use super::world::{ASSIGN, World, parsed};
 
-/// What the passes do, apart from admission, that runs depend on.
-const OTHER_PASSES: [&str; 11] = [
+/// After so many looks of all passes nothing may be left to do.
+const SETTLED_WITHIN: u64 = 300;
+/// The passes that runs depend on.
+const PASSES_RUN: [&str; 12] = [
     "claims",
     "slow",
     "sessions",
@@ -38,6 +40,7 @@ const OTHER_PASSES: [&str; 11] = [
     "counters",
     "sequence",
     "low_water_marks",
+    "admission",
 ];
 
 /// What a killed session of the database was doing.
@@ -421,33 +424,35 @@ async fn run_pass(world: &World, name: &'static str, server: usize) -> Taken {
     Ok((name, pass.run(&world.servers[server].engine).await?.done as u64))
 }
 
-/// Runs the passes of both servers, at the same time, as they do when the clock has moved.
-pub async fn run_passes(world: &World) -> u64 {
-    let mut done = 0;
-    for name in OTHER_PASSES {
+/// Runs the passes of both servers, at the same time, as they do when the clock has moved; what each of them did.
+pub async fn run_passes(world: &World) -> Vec<(&'static str, u64)> {
+    let mut all = Vec::new();
+    for name in PASSES_RUN {
         let (one, other) = tokio::join!(run_pass(world, name, 0), run_pass(world, name, 1));
-        done += one.unwrap().1 + other.unwrap().1;
+        let done = one.unwrap().1 + other.unwrap().1;
+        // That one counts the queues that it has looked at.
+        all.extend((done > 0 && name != "low_water_marks").then_some((name, done)));
     }
-    let (one, other) =
-        tokio::join!(admission::pass(&world.servers[0].engine), admission::pass(&world.servers[1].engine));
-    done + (one.unwrap().done + other.unwrap().done) as u64
+    all
 }
 
 /// Runs them until they find nothing to do, and until all runs follow the policies.
 pub async fn settle(world: &World) {
-    let mut quiet = 0;
-    for _ in 0..500 {
-        let done = run_passes(world).await;
-        let refiling: i64 = sqlx::query_scalar("SELECT count(*) FROM queue_policies WHERE refile_stage <> 0")
-            .fetch_one(world.database.pool())
-            .await
-            .unwrap();
-        quiet = if done == 0 && refiling == 0 { quiet + 1 } else { 0 };
+    let (mut quiet, mut done, mut open) = (0, Vec::new(), Vec::new());
+    for _ in 0..SETTLED_WITHIN {
+        done = run_passes(world).await;
+        let sql =
+            "SELECT 'queue ' || queue || ' in stage ' || refile_stage FROM queue_policies WHERE refile_stage <> 0";
+        open = sqlx::query_scalar::<_, String>(sql).fetch_all(world.database.pool()).await.unwrap();
+        quiet = if done.is_empty() && open.is_empty() { quiet + 1 } else { 0 };
         if quiet == 2 {
             return;
         }
     }
-    panic!("the passes go on and on");
+    let sql = "SELECT application_name || ' ' || state || ': ' || query FROM pg_stat_activity
+               WHERE datname = current_database() AND xact_start IS NOT NULL";
+    open.extend(sqlx::query_scalar::<_, String>(sql).fetch_all(world.database.pool()).await.unwrap());
+    panic!("the passes go on and on: {done:?}, {open:?}");
 }
 
 /// Claims, accepts and completes whatever there is, once.
