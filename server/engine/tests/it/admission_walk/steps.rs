@@ -1,5 +1,6 @@
 //! The steps: which ones are taken at once is decided first, then they are taken at the same time, by both servers.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{BoxFuture, FutureExt, join_all};
@@ -25,6 +26,10 @@ use uuid::Uuid;
 
 use super::world::{ASSIGN, World, parsed};
 
+/// How many steps are taken at the same time; many of them are about several tasks.
+const AT_ONCE: u64 = 12;
+/// How often a statement that is to be killed is looked for.
+const KILLS_TRIED: u64 = 10;
 /// After so many looks of all passes nothing may be left to do.
 const SETTLED_WITHIN: u64 = 300;
 /// The passes that runs depend on.
@@ -136,11 +141,22 @@ impl Runs {
     }
 }
 
+/// Gives each queue the first of its policies.
+pub async fn begin(world: &mut World) {
+    for place in 0..world.queues.len() {
+        let queue = &world.queues[place];
+        put(&world.servers[0], &queue.name, &queue.policies[0]).await.unwrap();
+        let policy = parsed(&queue.policies[0]).1;
+        world.queues[place].changed(policy);
+    }
+    settle(world).await;
+}
+
 /// Takes some steps at the same time; how many they were.
 pub async fn round(world: &mut World) -> u64 {
     let mut runs = Runs::read(world).await;
     let mut steps = Vec::new();
-    for _ in 0..6 {
+    for _ in 0..AT_ONCE {
         steps.extend(pick(world, &mut runs, &steps));
     }
     let servers: Vec<usize> = steps.iter().map(|_| world.random.index(2)).collect();
@@ -155,7 +171,8 @@ pub async fn round(world: &mut World) -> u64 {
             Err(error) => panic!("a step failed: {error:?}"),
         };
         world.count(what, done);
-        all += done.max(1);
+        // A pass is one step, whatever it finds.
+        all += if matches!(step, Step::Admit | Step::Refile) { 1 } else { done.max(1) };
         if let (Step::Put { queue, policy }, 1..) = (step, done) {
             let queue = &mut world.queues[*queue];
             let policy = parsed_or_none(&queue.policies[*policy].clone());
@@ -166,6 +183,7 @@ pub async fn round(world: &mut World) -> u64 {
         .fetch_all(world.database.pool())
         .await
         .unwrap();
+    world.sessions.append(world.begun.get_mut().unwrap());
     world.sessions.retain(|session| live.contains(&session.epoch));
     all
 }
@@ -330,7 +348,12 @@ fn take<'a>(world: &'a World, step: &'a Step, server: usize) -> BoxFuture<'a, Ta
         Step::Resume(of) => {
             one("resumed", queue_policy::resume(queue.engine.queue_parts(), &world.queues[*of].name, "ann")).boxed()
         }
-        Step::Begin(start) => one("begun", sessions::start(queue.engine.session_parts(), start, "ann")).boxed(),
+        Step::Begin(start) => one("begun", async move {
+            let begun = sessions::start(queue.engine.session_parts(), start, "ann").await?;
+            world.begun.lock().unwrap().push(begun.identity);
+            Ok(())
+        })
+        .boxed(),
         Step::Restate { session, stated } => {
             one("restated", sessions::renew(queue.engine.session_parts(), &world.sessions[*session], *stated)).boxed()
         }
@@ -340,12 +363,12 @@ fn take<'a>(world: &'a World, step: &'a Step, server: usize) -> BoxFuture<'a, Ta
         Step::Admit => async move {
             let (one, other) =
                 tokio::join!(admission::pass(&world.servers[0].engine), admission::pass(&world.servers[1].engine));
-            Ok(("admitted", (one?.done + other?.done) as u64))
+            Ok(("admitted", (one.map_err(failed)?.done + other.map_err(failed)?.done) as u64))
         }
         .boxed(),
         Step::Abandon(micros) => async move {
             let abandoned = tokio::time::timeout(Duration::from_micros(*micros), admission::pass(&queue.engine)).await;
-            abandoned.unwrap_or_else(|_| Ok(Default::default()))?;
+            abandoned.unwrap_or_else(|_| Ok(Default::default())).map_err(failed)?;
             Ok(("abandoned", 1))
         }
         .boxed(),
@@ -354,13 +377,18 @@ fn take<'a>(world: &'a World, step: &'a Step, server: usize) -> BoxFuture<'a, Ta
     }
 }
 
-/// 1 if it was done, 0 if a rule refused it.
+/// 1 if it was done, 0 if a rule refused it, or if it met another step and is to be sent again.
 fn done<T>(answer: Result<T, OpError>) -> Result<u64, OpError> {
     match answer {
         Ok(_) => Ok(1),
-        Err(error @ (OpError::Internal(_) | OpError::Unavailable)) => Err(error),
+        Err(error @ OpError::Internal(_)) => Err(error),
         Err(_) => Ok(0),
     }
+}
+
+/// A pass waits for nothing that others hold, and fails only when it is killed.
+fn failed(error: sqlx::Error) -> OpError {
+    OpError::Internal(Arc::new(error))
 }
 
 async fn one<T>(what: &'static str, answer: impl Future<Output = Result<T, OpError>>) -> Taken {
@@ -395,10 +423,15 @@ async fn put(queue: &Queue, name: &tenure_api::ids::TaskQueueId, policy: &serde_
     let parts = queue.engine.queue_parts();
     let replaces = Match::from_header(None).unwrap();
     if policy.is_null() {
-        return one("deleted", queue_policy::delete(parts, name, replaces, "ann")).await;
+        return match queue_policy::delete(parts, name, replaces, "ann").await {
+            Ok(()) => Ok(("deleted", 1)),
+            Err(OpError::NotFound(_)) => Ok(("deleted", 0)),
+            Err(error) => Err(error),
+        };
     }
     let (sent, policy) = parsed(policy);
-    one("put", queue_policy::put(parts, name, Put { policy, sent, replaces, client_id: "ann" })).await
+    queue_policy::put(parts, name, Put { policy, sent, replaces, client_id: "ann" }).await?;
+    Ok(("put", 1))
 }
 
 /// Kills the sessions of the database that run statements of a kind.
@@ -409,7 +442,14 @@ async fn kill(world: &World, victim: Victim, micros: u64) -> Taken {
          WHERE datname = current_database() AND state <> 'idle' AND query ~ '^-- ({})\\n'",
         victim.statements()
     );
-    let killed: i64 = sqlx::query_scalar(AssertSqlSafe(sql)).fetch_one(world.database.pool()).await.unwrap();
+    let mut killed: i64 = 0;
+    for _ in 0..KILLS_TRIED {
+        let query = sqlx::query_scalar(AssertSqlSafe(sql.clone()));
+        killed = query.fetch_one(world.database.pool()).await.unwrap();
+        if killed > 0 {
+            break;
+        }
+    }
     Ok((
         match victim {
             Victim::Pass => "killed passes",
@@ -421,7 +461,7 @@ async fn kill(world: &World, victim: Victim, micros: u64) -> Taken {
 
 async fn run_pass(world: &World, name: &'static str, server: usize) -> Taken {
     let pass = PASSES.iter().find(|pass| pass.name == name).expect("a pass");
-    Ok((name, pass.run(&world.servers[server].engine).await?.done as u64))
+    Ok((name, pass.run(&world.servers[server].engine).await.map_err(failed)?.done as u64))
 }
 
 /// Runs the passes of both servers, at the same time, as they do when the clock has moved; what each of them did.
@@ -476,6 +516,6 @@ pub async fn work_off(world: &mut World) {
 /// Begins the session of a worker that has room for all runs.
 pub async fn begin_a_large_session(world: &mut World) {
     let start = Start { capacity: 100, ..start(world) };
-    let started = sessions::start(world.servers[0].engine.session_parts(), &start, "ann").await;
-    world.sessions.extend(started.ok().map(|started| started.identity));
+    drop(take(world, &Step::Begin(start), 0).await);
+    world.sessions.append(world.begun.get_mut().unwrap());
 }

@@ -1,6 +1,7 @@
 //! Two servers on one database, the queues and their policies, and what is picked at random.
 
 use std::collections::HashMap;
+use std::sync::Mutex;
 
 use chrono::TimeDelta;
 use serde_json::{Value, json};
@@ -168,6 +169,8 @@ pub struct World {
     pub random: Random,
     pub queues: Vec<Watched>,
     pub sessions: Vec<Identity>,
+    /// Those that began since the last round.
+    pub begun: Mutex<Vec<Identity>>,
     /// What each session held beyond its capacity at the last look, and its capacity then.
     pub capacities: HashMap<i64, (i64, i64)>,
     /// By how many seconds the manual clock is ahead.
@@ -202,6 +205,7 @@ impl World {
             random: Random(seed),
             queues,
             sessions: Vec::new(),
+            begun: Mutex::default(),
             capacities: HashMap::new(),
             ahead: 0,
             workers: 0,
