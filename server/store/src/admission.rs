@@ -96,18 +96,29 @@ pub struct Leader {
 /// A server that is stopped in the middle of the transaction would keep everybody from the queue: it loses the lock within a second.
 pub async fn lock(transaction: &mut PgConnection, queue: i32, leader: Leader) -> Result<Option<Locked>, sqlx::Error> {
     session::idle_briefly(transaction).await?;
+    // In a statement of its own: what is read is newer than the lock, so that no policy counts that was changed before it.
+    let locked = sqlx::query!(
+        "-- lock_admission
+        SELECT FROM admission_queues
+        WHERE queue = $1 AND (NOT assigns OR (server = $2 /* server */ AND term = $3 /* term */)) FOR UPDATE SKIP LOCKED",
+        queue,
+        leader.server,
+        leader.term
+    )
+    .fetch_optional(&mut *transaction)
+    .await?;
+    if locked.is_none() {
+        return Ok(None);
+    }
     let row = sqlx::query!(
-        r#"-- lock_admission
+        r#"-- read_admission
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now)
         SELECT q.name, q.cursor_epoch, q.key_by, p.policy AS "policy?", a.tat, a.least, a.assigns,
                db_now.now AS "now!"
         FROM admission_queues a JOIN task_queues q ON q.id = a.queue LEFT JOIN queue_policies p ON p.queue = a.queue
         CROSS JOIN db_now
-        WHERE a.queue = $1 AND q.paused IS NULL AND (NOT a.assigns OR (a.server = $2 /* server */ AND a.term = $3 /* term */))
-        FOR UPDATE OF a SKIP LOCKED"#,
-        queue,
-        leader.server,
-        leader.term
+        WHERE a.queue = $1 AND q.paused IS NULL"#,
+        queue
     )
     .fetch_optional(transaction)
     .await?;

@@ -36,6 +36,12 @@ pub enum Breakage {
     DelayedOffByOne,
     /// A session ends and keeps its claims.
     LeakSession,
+    /// The ends of runs of some keys free no slot.
+    LeakSlot,
+    /// Now and then a key has one slot more than its limit.
+    DoubleAdmit,
+    /// Now and then keys that were announced are taken and not looked at.
+    LoseWork,
 }
 
 /// Every so many chances the breakage strikes, for the first time soon: on a slow machine there are few chances.
@@ -61,6 +67,9 @@ fn chosen() -> Option<Breakage> {
         Ok("leak-pause") => Some(Breakage::LeakPause),
         Ok("delayed-off-by-one") => Some(Breakage::DelayedOffByOne),
         Ok("leak-session") => Some(Breakage::LeakSession),
+        Ok("leak-slot") => Some(Breakage::LeakSlot),
+        Ok("double-admit") => Some(Breakage::DoubleAdmit),
+        Ok("lose-work") => Some(Breakage::LoseWork),
         _ => None,
     })
 }

@@ -143,27 +143,35 @@ async fn set(transaction: &mut PgConnection, queue: i32, policy: &Policy) -> Res
     )
     .fetch_one(&mut *transaction)
     .await?;
+    restart_admission(transaction, queue, policy).await?;
+    Ok(version)
+}
+
+/// Has all keys of a queue looked at again, because other limits hold for them. The queue is locked first, as by whatever admits or
+/// forgets it: so none of the two waits for a head that the other one has, no key is looked at meanwhile by the old limits, and the
+/// row is not forgotten that is needed again.
+async fn restart_admission(transaction: &mut PgConnection, queue: i32, policy: &Policy) -> Result<(), sqlx::Error> {
+    let admission = policy.admission();
     if admission.is_some() {
         sqlx::query!(
             "-- begin_admission
-            INSERT INTO admission_queues (queue, term) SELECT id, last_term FROM task_queues WHERE id = $1 ON CONFLICT DO NOTHING",
+            INSERT INTO admission_queues (queue, term) SELECT id, last_term FROM task_queues WHERE id = $1
+            ON CONFLICT (queue) DO UPDATE SET least = DEFAULT",
             queue
         )
         .execute(&mut *transaction)
         .await?;
+    } else {
+        sqlx::query!("-- reset_admission\nUPDATE admission_queues SET least = DEFAULT WHERE queue = $1", queue)
+            .execute(&mut *transaction)
+            .await?;
     }
-    let assigns = admission.as_ref().is_some_and(|admission| admission.assign);
+    let assigns = admission.is_some_and(|admission| admission.assign);
     let reassigns = policy.on_scheduler_loss == OnSchedulerLoss::Reassign;
     schedulers::follow_policy(transaction, queue, assigns, reassigns).await?;
-    announce_all(transaction, queue).await?;
-    Ok(version)
-}
-
-/// Has all keys of a queue looked at again, because other limits hold for them.
-async fn announce_all(transaction: &mut PgConnection, queue: i32) -> Result<(), sqlx::Error> {
     sqlx::query!(
         "-- announce_all_keys
-        WITH begun AS (UPDATE admission_queues SET least = DEFAULT WHERE queue = $1),
+        WITH
         -- Places and virtual times of a fair queue cannot be compared.
         heads AS (UPDATE admission_heads SET vtime = 0 /* count */ WHERE queue = $1 RETURNING key_id)
         INSERT INTO admission_work (queue, key_id) SELECT DISTINCT $1::int, key_id FROM heads",

@@ -230,12 +230,9 @@ impl<'a> HeadNow<'a> {
     fn after(&self, queue: &Queue, key: Option<&KeyNow>, least: f64) -> HeadAfter {
         let state = self.state(queue, key);
         let first = self.passed_over.map_or(self.next, |(first, _)| first);
-        let vtime = match (self.given.runs.get(first).filter(|_| !self.fair), state) {
-            (Some(run), _) => place(run.ord).max(least),
-            (None, HeadState::Ready) => self.vtime.max(least),
-            (None, HeadState::Full | HeadState::Empty | HeadState::At(_)) => self.vtime,
-        };
-        HeadAfter { key: self.given.key, priority: self.given.priority, vtime, state }
+        // Never below the least, also of a head that had no turn: heads are looked for from there on.
+        let vtime = self.given.runs.get(first).filter(|_| !self.fair).map_or(self.vtime, |run| place(run.ord));
+        HeadAfter { key: self.given.key, priority: self.given.priority, vtime: vtime.max(least), state }
     }
 
     fn state(&self, queue: &Queue, key: Option<&KeyNow>) -> HeadState {

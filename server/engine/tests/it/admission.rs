@@ -1,116 +1,186 @@
-//! Admission on a real database: what its passes leave behind, and what they must not take away from each other.
+//! Admission where it meets other transactions: what is locked, moved, gone or changed while a look at a queue is on its way.
 
 use serde_json::{Value, json};
-use sqlx::Connection;
-use tenure_api::ids::TaskQueueId;
+use sqlx::{Connection, PgConnection};
+use tenure_api::ids::{RunId, TaskId, TaskQueueId};
 use tenure_api::policy::QueuePolicy;
+use tenure_domain::lifecycle::Report;
 use tenure_domain::policy::document::{Match, Policy};
-use tenure_engine::background::{admission, refile};
-use tenure_engine::ops::queue_policy::{self, Put};
+use tenure_engine::background::{PASSES, admission};
+use tenure_engine::ops::OpError;
+use tenure_engine::ops::change_task::{self, Change};
+use tenure_engine::ops::queue_policy::{self, Current, Put};
 use tenure_engine::testing::{QUEUE, Queue, new_task};
-use tenure_store::admission::{self as store, Leader, Look};
-use tenure_store::testing::TestDatabase;
+use tenure_store::clock;
+use tenure_store::testing::{TestDatabase, eventually};
 
 use crate::support::{number, until_a_session_waits};
 
-async fn start(policy: &Value) -> (TestDatabase, Queue) {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
-    put_policy(&queue, policy).await;
-    (database, queue)
+/// A server and its database.
+struct Ground {
+    database: TestDatabase,
+    queue: Queue,
+    conn: PgConnection,
 }
 
-async fn finish(database: TestDatabase, queue: Queue) {
-    queue.stop().await;
-    database.finish().await;
+impl Ground {
+    async fn new(policy: &Value) -> Self {
+        let database = TestDatabase::create().await;
+        let (queue, conn) = (Queue::start(database.options()), database.connect().await);
+        let ground = Self { database, queue, conn };
+        put(&ground.queue, policy).await.unwrap();
+        ground.follow().await;
+        ground
+    }
+
+    /// A task of a project, with a key.
+    async fn create(&self, project: &str, key: &str) -> TaskId {
+        self.create_with(&json!({"projectId": project, "extra": {"tenure": {"key": key}}})).await
+    }
+
+    async fn create_with(&self, fields: &Value) -> TaskId {
+        let task = new_task(QUEUE, fields);
+        self.queue.create(&task).await.unwrap();
+        task.id
+    }
+
+    async fn admit(&self) {
+        while admission::pass(&self.queue.engine).await.unwrap().done > 0 {}
+    }
+
+    async fn run_pass(&self, name: &str) {
+        PASSES.iter().find(|pass| pass.name == name).unwrap().run(&self.queue.engine).await.unwrap();
+    }
+
+    /// Has all runs follow the policy.
+    async fn follow(&self) {
+        eventually("all runs follow the policy", async || {
+            self.run_pass("refile").await;
+            number(self.database.pool(), "SELECT count(*) FROM queue_policies WHERE refile_stage <> 0").await == 0
+        })
+        .await;
+    }
+
+    /// Whether the run of a task was admitted.
+    async fn is_ready(&mut self, task: TaskId) -> bool {
+        let sql = "SELECT hold IS NULL FROM pending WHERE id = $1";
+        sqlx::query_scalar(sql).bind(task.uuid()).fetch_one(&mut self.conn).await.unwrap()
+    }
+
+    async fn complete_one(&self) {
+        let claimed = self.queue.claim_one(QUEUE).await;
+        self.queue.report(claimed.task.id, claimed.run, Report::Completed).await.unwrap();
+    }
+
+    async fn finish(self) {
+        drop(self.conn);
+        self.queue.stop().await;
+        self.database.finish().await;
+    }
 }
 
-async fn put_policy(queue: &Queue, policy: &Value) {
+fn name() -> TaskQueueId {
+    QUEUE.parse().unwrap()
+}
+
+async fn put(queue: &Queue, policy: &Value) -> Result<Current, OpError> {
     let sent: QueuePolicy = serde_json::from_value(policy.clone()).unwrap();
     let policy = Policy::from_request(&sent).unwrap();
-    let name: TaskQueueId = QUEUE.parse().unwrap();
     let put = Put { policy, sent, replaces: Match::from_header(None).unwrap(), client_id: "ann" };
-    queue_policy::put(queue.engine.queue_parts(), &name, put).await.unwrap();
-    while queue_policy::get(queue.engine.queue_parts(), &name).await.unwrap().refiling > 0 {
-        refile::pass(&queue.engine).await.unwrap();
-    }
-}
-
-async fn create(queue: &Queue, key: &str) {
-    queue.create(&new_task(QUEUE, &json!({"extra": {"tenure": {"key": key}}}))).await.unwrap();
-}
-
-/// As if the keys had been looked at last twenty minutes ago.
-async fn grow_old(queue: &Queue) {
-    let old = "UPDATE admission_keys SET seen = seen - interval '20 minutes'";
-    sqlx::raw_sql(old).execute(&mut *queue.engine.pool.acquire().await.unwrap()).await.unwrap();
-}
-
-const KEYS: &str = "SELECT count(*) FROM admission_keys";
-const SEEN: &str = "SELECT count(*) FROM admission_keys WHERE seen > now() - interval '1 minute'";
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_key_of_which_a_run_has_just_come_is_not_forgotten_by_a_pass_that_saw_none() {
-    let (database, queue) = start(&json!({"concurrency": {"perKey": 1}})).await;
-    create(&queue, "a").await;
-    admission::pass(&queue.engine).await.unwrap();
-    let claim = queue.claim_one(QUEUE).await;
-    queue.report(claim.task.id, claim.run, tenure_domain::lifecycle::Report::Completed).await.unwrap();
-    admission::pass(&queue.engine).await.unwrap();
-    grow_old(&queue).await;
-
-    // A look at the queue: it has locked what it will write.
-    let key = queue.key(QUEUE).await;
-    let mut conn = queue.engine.pool.acquire().await.unwrap();
-    let mut looking = conn.begin().await.unwrap();
-    let locked =
-        store::lock(&mut looking, key, Leader { server: uuid::Uuid::nil(), term: None }).await.unwrap().unwrap();
-    sqlx::raw_sql("SELECT FROM admission_heads FOR UPDATE").execute(&mut *looking).await.unwrap();
-    let engine = queue.engine.clone();
-    let forgetting = tokio::spawn(async move { admission::purge(&engine).await.unwrap().done });
-    tokio::select! {
-        _ = until_a_session_waits(&queue.engine.pool) => {}
-        () = async { while !forgetting.is_finished() { tokio::task::yield_now().await; } } => {}
-    }
-    // The run comes after the other pass has read that there is none, and before this one looks.
-    create(&queue, "a").await;
-    let limits = locked.policy.as_ref().and_then(Policy::admission).unwrap();
-    let announced = store::take_work(&mut looking, key).await.unwrap();
-    assert_eq!(announced.len(), 1);
-    store::name_keys(&mut looking, key, &announced).await.unwrap();
-    let look = Look { queue: key, admission: &limits, least: &locked.least };
-    store::look(&mut looking, &look, &announced).await.unwrap();
-    looking.commit().await.unwrap();
-    assert_eq!(forgetting.await.unwrap(), 0, "no key is forgotten");
-    drop(conn);
-
-    admission::pass(&queue.engine).await.unwrap();
-    queue.claim_one(QUEUE).await;
-    finish(database, queue).await;
+    queue_policy::put(queue.engine.queue_parts(), &name(), put).await
 }
 
 #[tokio::test]
-async fn a_key_is_forgotten_some_time_after_its_last_run_and_one_in_use_is_not_tried_again_and_again() {
-    let (database, queue) = start(&json!({"concurrency": {"perKey": 1}})).await;
-    for key in ["idle", "claimed", "waiting", "waiting"] {
-        create(&queue, key).await;
+async fn a_key_whose_run_was_locked_when_it_was_its_turn_has_its_turn_later() {
+    let mut ground = Ground::new(&json!({"fair": true, "concurrency": {"total": 3}})).await;
+    let first = ground.create("p", "a").await;
+    for _ in 0..6 {
+        ground.create("p", "b").await;
     }
-    admission::pass(&queue.engine).await.unwrap();
-    let pool = &queue.engine.pool;
-    let idle = queue.claim_one(QUEUE).await;
-    queue.report(idle.task.id, idle.run, tenure_domain::lifecycle::Report::Completed).await.unwrap();
-    queue.claim_one(QUEUE).await;
-    admission::pass(&queue.engine).await.unwrap();
-    assert_eq!(admission::purge(&queue.engine).await.unwrap().found, 0, "none is old enough");
-    grow_old(&queue).await;
-    assert_eq!(admission::purge(&queue.engine).await.unwrap().found, 1);
-    assert_eq!((number(pool, KEYS).await, number(pool, SEEN).await), (2, 2), "the others count as looked at");
-    assert_eq!(number(pool, "SELECT count(*) FROM admission_heads").await, 2);
+    let mut other = ground.database.connect().await;
+    let mut holder = other.begin().await.unwrap();
+    let lock = "SELECT FROM pending WHERE id = $1 FOR UPDATE";
+    sqlx::query(lock).bind(first.uuid()).execute(&mut *holder).await.unwrap();
+    ground.admit().await;
+    assert!(!ground.is_ready(first).await, "it was passed over, and the other key has had its turns");
+    holder.rollback().await.unwrap();
+    ground.complete_one().await;
+    ground.admit().await;
+    assert!(ground.is_ready(first).await);
+    drop(other);
+    ground.finish().await;
+}
 
-    // A look writes the time, but only of what was not looked at for some minutes.
-    grow_old(&queue).await;
-    create(&queue, "waiting").await;
-    admission::pass(&queue.engine).await.unwrap();
-    assert_eq!(number(pool, SEEN).await, 1);
-    finish(database, queue).await;
+#[tokio::test]
+async fn a_run_that_leaves_its_key_leaves_its_slot_to_the_runs_that_stay() {
+    let mut ground = Ground::new(&json!({"keyBy": "projectId", "concurrency": {"perKey": 1}})).await;
+    // The key of the second one is the same by both policies.
+    let first = ground.create("x", "a").await;
+    ground.admit().await;
+    assert_eq!(ground.queue.claim_one(QUEUE).await.task.id, first);
+    let second = ground.create("x", "x").await;
+    ground.admit().await;
+    assert!(!ground.is_ready(second).await);
+    put(&ground.queue, &json!({"concurrency": {"perKey": 1}})).await.unwrap();
+    ground.admit().await;
+    assert!(!ground.is_ready(second).await, "the first one has its key still");
+    ground.follow().await;
+    ground.admit().await;
+    assert!(ground.is_ready(second).await);
+    ground.queue.report(first, RunId::FIRST, Report::Completed).await.unwrap();
+    ground.finish().await;
+}
+
+#[tokio::test]
+async fn a_key_is_known_although_the_first_of_its_runs_is_gone() {
+    let mut ground = Ground::new(&json!({"concurrency": {"perKey": 1}})).await;
+    let date = |seconds| {
+        let date = tenure_engine::clock::real_now() + chrono::TimeDelta::seconds(seconds);
+        json!(tenure_api::dates::Timestamp::new(date))
+    };
+    let key = json!({"tenure": {"key": "a"}});
+    let gone = ground.create_with(&json!({"deadline": date(60), "expires": date(61), "extra": key})).await;
+    let stays = ground.create("p", "a").await;
+    // As in a queue that is paused for long: nothing looks at it while the first task ends, expires and is purged.
+    let engine = &ground.queue.engine;
+    change_task::change(&engine.pool, &engine.notifiers, gone, Change::Cancel).await.unwrap();
+    clock::advance(&mut ground.conn, 120.0).await.unwrap();
+    eventually("it is purged", async || {
+        for pass in ["deadlines", "sequence", "dependencies", "groups", "expiry"] {
+            ground.run_pass(pass).await;
+        }
+        number(ground.database.pool(), "SELECT count(*) FROM tasks").await == 1
+    })
+    .await;
+    ground.admit().await;
+    assert!(ground.is_ready(stays).await);
+    ground.finish().await;
+}
+
+#[tokio::test]
+async fn a_policy_that_comes_back_while_its_admission_is_forgotten_has_it_again() {
+    let mut ground = Ground::new(&json!({"concurrency": {"perKey": 1}})).await;
+    let before = ground.create("p", "a").await;
+    ground.admit().await;
+    assert!(ground.is_ready(before).await);
+    // A pass, which has locked the queue, reads and writes its heads, and forgets it in the end.
+    let mut other = ground.database.connect().await;
+    let mut pass = other.begin().await.unwrap();
+    sqlx::query("SELECT FROM admission_queues FOR UPDATE").execute(&mut *pass).await.unwrap();
+    let policy = json!({"concurrency": {"perKey": 2}});
+    let change = put(&ground.queue, &policy);
+    let forget = async {
+        until_a_session_waits(ground.database.pool()).await;
+        sqlx::query("UPDATE admission_heads SET ready = ready").execute(&mut *pass).await.unwrap();
+        sqlx::query("DELETE FROM admission_queues").execute(&mut *pass).await.unwrap();
+        pass.commit().await.unwrap();
+    };
+    let (changed, ()) = tokio::join!(change, forget);
+    changed.unwrap();
+    ground.follow().await;
+    let after = ground.create("p", "a").await;
+    ground.admit().await;
+    assert!(ground.is_ready(after).await);
+    drop(other);
+    ground.finish().await;
 }

@@ -7,6 +7,8 @@ use tenure_domain::policy::document::Admission;
 
 use super::KEYS_MAX;
 use super::key_rules::own_rate;
+#[cfg(feature = "test-util")]
+use crate::breakage::{Breakage, is_on, strikes};
 
 /// A key that is to be looked at, and the first run that waits since, if one does.
 #[derive(Debug, Clone, Copy)]
@@ -19,7 +21,8 @@ pub struct Announced {
     pub seq: Option<i64>,
 }
 
-/// Takes the keys that were announced, and those whose time has come.
+/// Takes the keys that were announced, and those whose time has come. A key is named as often as it was announced: of the runs that
+/// say what it is, some may be gone by now.
 pub async fn take_work(transaction: &mut PgConnection, queue: i32) -> Result<Vec<Announced>, sqlx::Error> {
     let rows = sqlx::query!(
         r#"-- take_admission_work
@@ -33,7 +36,7 @@ pub async fn take_work(transaction: &mut PgConnection, queue: i32) -> Result<Vec
         due AS MATERIALIZED (
             SELECT key_id FROM admission_heads WHERE queue = $1 AND at <= (SELECT now FROM db_now) ORDER BY at LIMIT $2
         )
-        SELECT key_id AS "key!", priority, min(ord) AS ord, min(seq) AS seq FROM taken GROUP BY key_id, priority
+        SELECT key_id AS "key!", priority, ord, seq FROM taken
         UNION ALL SELECT DISTINCT key_id, NULL::smallint, NULL::bigint, NULL::bigint FROM due"#,
         queue,
         KEYS_MAX
@@ -42,10 +45,30 @@ pub async fn take_work(transaction: &mut PgConnection, queue: i32) -> Result<Vec
     .await?;
     let announced =
         rows.into_iter().map(|row| Announced { key: row.key, waits: row.priority.zip(row.ord), seq: row.seq });
+    #[cfg(feature = "test-util")]
+    let announced = perhaps_lost(announced.collect()).into_iter();
     Ok(announced.collect())
 }
 
-/// Gives rows to keys that have none. What a key is, is read from a run of it, whose task may be gone by now.
+/// What was announced, without what the breakages lose of it.
+#[cfg(feature = "test-util")]
+fn perhaps_lost(mut announced: Vec<Announced>) -> Vec<Announced> {
+    if is_on(Breakage::LeakSlot) {
+        announced.retain(|one| one.waits.is_some() || one.key % 2 != 0);
+    }
+    if !announced.is_empty() && strikes(Breakage::LoseWork) {
+        announced.clear();
+    }
+    announced
+}
+
+/// The slots of a key that are free, or one more if that breakage strikes.
+#[cfg(feature = "test-util")]
+fn perhaps_one_more(free: u32) -> u32 {
+    free + u32::from(strikes(Breakage::DoubleAdmit))
+}
+
+/// Gives rows to keys that have none. What a key is, is read from the first run of it that was announced and whose task is not gone.
 pub async fn name_keys(transaction: &mut PgConnection, queue: i32, announced: &[Announced]) -> Result<(), sqlx::Error> {
     let (keys, seqs): (Vec<i64>, Vec<i64>) =
         announced.iter().filter_map(|one| one.seq.map(|seq| (one.key, seq))).unzip();
@@ -123,10 +146,10 @@ pub async fn look(transaction: &mut PgConnection, look: &Look<'_>, announced: &[
             ) c
         ),
         heads AS MATERIALIZED (
-            SELECT key_id, priority, min(from_ord) AS from_ord, max(vtime) AS vtime, bool_or(ready) AS ready
-            FROM (SELECT key_id, priority, from_ord, vtime, ready FROM admission_heads WHERE key_id = ANY($2)
+            SELECT key_id, priority, min(from_ord) AS from_ord, max(vtime) AS vtime
+            FROM (SELECT key_id, priority, from_ord, vtime FROM admission_heads WHERE key_id = ANY($2)
                   UNION ALL
-                  SELECT key_id, priority, ord, NULL, false
+                  SELECT key_id, priority, ord, NULL
                   FROM unnest($4::bigint[], $5::smallint[], $6::bigint[]) AS a(key_id, priority, ord)) x
             GROUP BY key_id, priority
         ),
@@ -139,10 +162,9 @@ pub async fn look(transaction: &mut PgConnection, look: &Look<'_>, announced: &[
         )
         INSERT INTO admission_heads AS h (key_id, priority, queue, vtime, from_ord, ready)
         SELECT f.key_id, f.priority, $1,
-               -- A head that comes back has saved up nothing.
-               CASE WHEN $7 /* fair */ AND f.ready THEN f.vtime
-                    WHEN $7 THEN GREATEST(f.vtime, ($8::float8[] /* least */)[f.priority + 1])
-                    ELSE GREATEST(COALESCE(f.first, f.from_ord), ($8)[f.priority + 1]) END,
+               -- A head that comes back has saved up nothing; nor has one whose runs were locked when it was its turn.
+               GREATEST(CASE WHEN $7 /* fair */ THEN f.vtime ELSE COALESCE(f.first, f.from_ord) END,
+                        ($8::float8[] /* least */)[f.priority + 1]),
                COALESCE(f.first, f.from_ord), f.first IS NOT NULL AND u.free
         FROM firsts f JOIN used u ON u.id = f.key_id
         ORDER BY f.key_id, f.priority
@@ -264,11 +286,14 @@ pub async fn load_keys(
     let keys = rows.into_iter().map(|row| {
         let count = |n: i64| u32::try_from(n).unwrap_or(u32::MAX);
         let own = own_rate(row.rate_count, row.rate_seconds, row.rate_burst);
+        let free = row
+            .slots
+            .map(|slots| slots.unsigned_abs().saturating_sub(count(row.unclaimed)).saturating_sub(count(row.claimed)));
+        #[cfg(feature = "test-util")]
+        let free = free.map(perhaps_one_more);
         Key {
             id: row.id,
-            free: row.slots.map(|slots| {
-                slots.unsigned_abs().saturating_sub(count(row.unclaimed)).saturating_sub(count(row.claimed))
-            }),
+            free,
             rate: if row.key.is_empty() { None } else { own.or(admission.rate_per_key) },
             tat: row.tat,
             unclaimed: count(row.unclaimed),

@@ -93,7 +93,7 @@ pub async fn rekey(transaction: &mut PgConnection, queue: i32, seqs: &[i64]) -> 
             LEFT JOIN task_options o ON o.seq = s.seq
         ),
         pending_locked AS MATERIALIZED (
-            SELECT p.seq, w.key_id, p.hold, p.ord,
+            SELECT p.seq, w.key_id, p.key_id AS old_key, p.hold, p.session, p.ord,
                    CASE WHEN p.hold = 1 /* Hold::Delay */ THEN 1 /* Hold::Delay */
                         WHEN w.key_id IS NOT NULL THEN 2 /* Hold::Waiting */ END::smallint AS after
             FROM wanted w JOIN pending p ON p.seq = w.seq
@@ -101,7 +101,7 @@ pub async fn rekey(transaction: &mut PgConnection, queue: i32, seqs: &[i64]) -> 
             FOR UPDATE OF p SKIP LOCKED
         ),
         claims_locked AS MATERIALIZED (
-            SELECT c.seq, w.key_id FROM wanted w JOIN claims c ON c.seq = w.seq
+            SELECT c.seq, w.key_id, c.key_id AS old_key FROM wanted w JOIN claims c ON c.seq = w.seq
             WHERE c.queue = $1 AND c.key_id IS DISTINCT FROM w.key_id
             FOR UPDATE OF c SKIP LOCKED
         ),
@@ -122,6 +122,20 @@ pub async fn rekey(transaction: &mut PgConnection, queue: i32, seqs: &[i64]) -> 
         ),
         claims_moved AS (
             UPDATE claims c SET key_id = l.key_id FROM claims_locked l WHERE c.seq = l.seq RETURNING c.seq
+        ),
+        -- What was admitted has left a slot of its old key, which other runs may have still.
+        freed AS (
+            INSERT INTO admission_work (queue, key_id)
+            SELECT DISTINCT $1::int, old_key FROM (
+                SELECT old_key FROM placed WHERE hold IS NULL OR hold IS NOT DISTINCT FROM 3 /* Hold::Assigned */
+                UNION ALL SELECT old_key FROM claims_locked) f
+            WHERE old_key IS NOT NULL
+        ),
+        -- The session may be given the run again, which is another item then.
+        withdrawn AS (
+            DELETE FROM session_inbox i USING placed l
+            WHERE l.hold IS NOT DISTINCT FROM 3 /* Hold::Assigned */ AND i.epoch = l.session AND i.seq = l.seq
+              AND i.kind = 4 /* Item::Assigned */
         ),
         counted AS (
             INSERT INTO outbox_new (at, events, kinds, seqs, runs, retries_left, queues, pending, claimed, waiting)

@@ -1,0 +1,116 @@
+//! Admission on a real database: what its passes leave behind, and what they must not take away from each other.
+
+use serde_json::{Value, json};
+use sqlx::Connection;
+use tenure_api::ids::TaskQueueId;
+use tenure_api::policy::QueuePolicy;
+use tenure_domain::policy::document::{Match, Policy};
+use tenure_engine::background::{admission, refile};
+use tenure_engine::ops::queue_policy::{self, Put};
+use tenure_engine::testing::{QUEUE, Queue, new_task};
+use tenure_store::admission::{self as store, Leader, Look};
+use tenure_store::testing::TestDatabase;
+
+use crate::support::{number, until_a_session_waits};
+
+async fn start(policy: &Value) -> (TestDatabase, Queue) {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    put_policy(&queue, policy).await;
+    (database, queue)
+}
+
+async fn finish(database: TestDatabase, queue: Queue) {
+    queue.stop().await;
+    database.finish().await;
+}
+
+async fn put_policy(queue: &Queue, policy: &Value) {
+    let sent: QueuePolicy = serde_json::from_value(policy.clone()).unwrap();
+    let policy = Policy::from_request(&sent).unwrap();
+    let name: TaskQueueId = QUEUE.parse().unwrap();
+    let put = Put { policy, sent, replaces: Match::from_header(None).unwrap(), client_id: "ann" };
+    queue_policy::put(queue.engine.queue_parts(), &name, put).await.unwrap();
+    while queue_policy::get(queue.engine.queue_parts(), &name).await.unwrap().refiling > 0 {
+        refile::pass(&queue.engine).await.unwrap();
+    }
+}
+
+async fn create(queue: &Queue, key: &str) {
+    queue.create(&new_task(QUEUE, &json!({"extra": {"tenure": {"key": key}}}))).await.unwrap();
+}
+
+/// As if the keys had been looked at last twenty minutes ago.
+async fn grow_old(queue: &Queue) {
+    let old = "UPDATE admission_keys SET seen = seen - interval '20 minutes'";
+    sqlx::raw_sql(old).execute(&mut *queue.engine.pool.acquire().await.unwrap()).await.unwrap();
+}
+
+const KEYS: &str = "SELECT count(*) FROM admission_keys";
+const SEEN: &str = "SELECT count(*) FROM admission_keys WHERE seen > now() - interval '1 minute'";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_of_which_a_run_has_just_come_is_not_forgotten_by_a_pass_that_saw_none() {
+    let (database, queue) = start(&json!({"concurrency": {"perKey": 1}})).await;
+    create(&queue, "a").await;
+    admission::pass(&queue.engine).await.unwrap();
+    let claim = queue.claim_one(QUEUE).await;
+    queue.report(claim.task.id, claim.run, tenure_domain::lifecycle::Report::Completed).await.unwrap();
+    admission::pass(&queue.engine).await.unwrap();
+    grow_old(&queue).await;
+
+    // A look at the queue: it has locked what it will write.
+    let key = queue.key(QUEUE).await;
+    let mut conn = queue.engine.pool.acquire().await.unwrap();
+    let mut looking = conn.begin().await.unwrap();
+    let locked =
+        store::lock(&mut looking, key, Leader { server: uuid::Uuid::nil(), term: None }).await.unwrap().unwrap();
+    sqlx::raw_sql("SELECT FROM admission_heads FOR UPDATE").execute(&mut *looking).await.unwrap();
+    let engine = queue.engine.clone();
+    let forgetting = tokio::spawn(async move { admission::purge(&engine).await.unwrap().done });
+    tokio::select! {
+        _ = until_a_session_waits(&queue.engine.pool) => {}
+        () = async { while !forgetting.is_finished() { tokio::task::yield_now().await; } } => {}
+    }
+    // The run comes after the other pass has read that there is none, and before this one looks.
+    create(&queue, "a").await;
+    let limits = locked.policy.as_ref().and_then(Policy::admission).unwrap();
+    let announced = store::take_work(&mut looking, key).await.unwrap();
+    assert_eq!(announced.len(), 1);
+    store::name_keys(&mut looking, key, &announced).await.unwrap();
+    let look = Look { queue: key, admission: &limits, least: &locked.least };
+    store::look(&mut looking, &look, &announced).await.unwrap();
+    looking.commit().await.unwrap();
+    assert_eq!(forgetting.await.unwrap(), 0, "no key is forgotten");
+    drop(conn);
+
+    admission::pass(&queue.engine).await.unwrap();
+    queue.claim_one(QUEUE).await;
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn a_key_is_forgotten_some_time_after_its_last_run_and_one_in_use_is_not_tried_again_and_again() {
+    let (database, queue) = start(&json!({"concurrency": {"perKey": 1}})).await;
+    for key in ["idle", "claimed", "waiting", "waiting"] {
+        create(&queue, key).await;
+    }
+    admission::pass(&queue.engine).await.unwrap();
+    let pool = &queue.engine.pool;
+    let idle = queue.claim_one(QUEUE).await;
+    queue.report(idle.task.id, idle.run, tenure_domain::lifecycle::Report::Completed).await.unwrap();
+    queue.claim_one(QUEUE).await;
+    admission::pass(&queue.engine).await.unwrap();
+    assert_eq!(admission::purge(&queue.engine).await.unwrap().found, 0, "none is old enough");
+    grow_old(&queue).await;
+    assert_eq!(admission::purge(&queue.engine).await.unwrap().found, 1);
+    assert_eq!((number(pool, KEYS).await, number(pool, SEEN).await), (2, 2), "the others count as looked at");
+    assert_eq!(number(pool, "SELECT count(*) FROM admission_heads").await, 2);
+
+    // A look writes the time, but only of what was not looked at for some minutes.
+    grow_old(&queue).await;
+    create(&queue, "waiting").await;
+    admission::pass(&queue.engine).await.unwrap();
+    assert_eq!(number(pool, SEEN).await, 1);
+    finish(database, queue).await;
+}

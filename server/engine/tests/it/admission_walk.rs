@@ -1,0 +1,160 @@
+//! Limits are never exceeded, whatever happens: a random walk over queues with limits, turns, sessions and rates, with two servers that
+//! do everything at the same time, passes that are abandoned or killed, and policies that change. After each round one snapshot is
+//! compared with what the limits allow; now and then everything comes to rest, and nothing may wait that could start; in the end all
+//! tasks are worked off.
+//!
+//! `TENURE_ADMISSION_SEED` and `TENURE_ADMISSION_STEPS` say where it goes and how far. What is broken on purpose by `TENURE_BREAK`
+//! (`server/store/src/breakage.rs`) it has to find; each is a process of its own, because the variable is read once.
+
+mod check;
+mod steps;
+mod world;
+
+use std::time::Instant;
+
+use self::world::World;
+
+/// How many steps the walk has, unless the environment says otherwise: each task that is created, claimed or ended is one.
+const STEPS: u64 = 3_000;
+/// After so many steps it begins again with an empty database, so that a long walk does not become slow.
+const STEPS_OF_ONE: u64 = 5_000;
+/// After so many rounds everything comes to rest.
+const ROUNDS: u64 = 50;
+/// How often what is left at the end is worked off. The manual clock moves by ten seconds each time.
+const WORKED_OFF_MAX: u64 = 400;
+/// What each walk of that length has to have done.
+const STEPS_MADE: [&str; 14] = [
+    "created",
+    "claimed",
+    "ended",
+    "renewed",
+    "cancelled",
+    "rerun",
+    "reprioritised",
+    "put",
+    "paused",
+    "begun",
+    "restated",
+    "accepted",
+    "abandoned",
+    "undelivered",
+];
+
+fn number(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok()?.parse().ok()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_limit_is_exceeded_and_no_run_waits_in_vain_in_a_random_walk() {
+    let seed = number("TENURE_ADMISSION_SEED").unwrap_or_else(|| u64::from_le_bytes(tenure_store::secrets::random()));
+    let all = number("TENURE_ADMISSION_STEPS").unwrap_or(STEPS);
+    println!("TENURE_ADMISSION_SEED={seed} TENURE_ADMISSION_STEPS={all}");
+    let (started, mut taken, mut walks) = (Instant::now(), 0, 0);
+    while taken < all {
+        let seed = seed.wrapping_add(walks);
+        let (steps, wrong) = walk(seed, STEPS_OF_ONE.min(all - taken)).await;
+        assert!(wrong.is_empty(), "TENURE_ADMISSION_SEED={seed}, after {steps} steps:\n{}", wrong.join("\n"));
+        (taken, walks) = (taken + steps, walks + 1);
+    }
+    println!("{taken} steps in {walks} walks, {:?}", started.elapsed());
+}
+
+/// So many steps from an empty database on; what is wrong after how many.
+async fn walk(seed: u64, steps: u64) -> (u64, Vec<String>) {
+    let mut world = World::new(seed).await;
+    steps::begin(&mut world).await;
+    let (mut taken, mut rounds, mut wrong) = (0, 0, check::look(&mut world).await);
+    while taken < steps && wrong.is_empty() {
+        taken += steps::round(&mut world).await;
+        rounds += 1;
+        wrong.extend(check::look(&mut world).await);
+        if wrong.is_empty() && world.random.chance(15) {
+            let seconds = [1, 2, 5, 12, 35, 70][world.random.index(6)];
+            world.advance(seconds).await;
+            taken += 1;
+            steps::run_passes(&world).await;
+            wrong.extend(check::look(&mut world).await);
+        }
+        if wrong.is_empty() && rounds % ROUNDS == 0 {
+            wrong.extend(rest(&mut world).await);
+        }
+    }
+    if wrong.is_empty() {
+        wrong.extend(work_off(&mut world).await);
+    }
+    println!("{taken} steps: {:?}", world.done);
+    if wrong.is_empty() && taken >= STEPS {
+        wrong.extend(
+            STEPS_MADE
+                .iter()
+                .filter(|what| !world.done.get(*what).is_some_and(|done| *done > 0))
+                .map(|what| format!("the walk has {what} nothing, so that it proves nothing of that")),
+        );
+    }
+    let World { database, servers, .. } = world;
+    for server in servers {
+        server.stop().await;
+    }
+    if wrong.is_empty() {
+        database.finish().await;
+    }
+    (taken, wrong)
+}
+
+/// Has everything come to rest; what is wrong then.
+async fn rest(world: &mut World) -> Vec<String> {
+    steps::settle(world).await;
+    let mut wrong = check::look(world).await;
+    wrong.extend(check::settled(world).await);
+    wrong
+}
+
+/// Has everything worked off; what is wrong on the way, and what is left.
+async fn work_off(world: &mut World) -> Vec<String> {
+    let mut left = None;
+    for n in 0..WORKED_OFF_MAX {
+        if n % 5 == 0 {
+            steps::begin_a_large_session(world).await;
+        }
+        steps::work_off(world).await;
+        world.advance(10).await;
+        let wrong = rest(world).await;
+        if !wrong.is_empty() {
+            return wrong;
+        }
+        left = check::left(world).await;
+        if left.is_none() {
+            return wrong;
+        }
+    }
+    left.into_iter().collect()
+}
+
+/// Has the walk find what is broken on purpose; what it says then.
+async fn broken(breakage: &str) -> String {
+    let test = "admission_walk::no_limit_is_exceeded_and_no_run_waits_in_vain_in_a_random_walk";
+    let mut walk = tokio::process::Command::new(std::env::current_exe().unwrap());
+    walk.args(["--exact", test]).env("TENURE_BREAK", breakage).env("TENURE_ADMISSION_STEPS", STEPS.to_string());
+    let output = walk.output().await.unwrap();
+    let said = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
+    assert!(said.contains("1 failed"), "it found nothing: {said}");
+    said
+}
+
+#[tokio::test]
+async fn the_walk_catches_a_slot_that_is_never_free_again() {
+    let said = broken("leak-slot").await;
+    assert!(said.contains("waits and nothing will find it"), "{said}");
+}
+
+#[tokio::test]
+async fn the_walk_catches_a_run_that_is_admitted_beyond_the_limit() {
+    let said = broken("double-admit").await;
+    assert!(said.contains("runs admitted, at most"), "{said}");
+}
+
+#[tokio::test]
+async fn the_walk_catches_keys_that_are_announced_and_not_looked_at() {
+    let said = broken("lose-work").await;
+    assert!(said.contains("waits and nothing will find it"), "{said}");
+}

@@ -1,0 +1,521 @@
+//! The steps: which ones are taken at once is decided first, then they are taken at the same time, by both servers.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::{BoxFuture, FutureExt, join_all};
+use sqlx::AssertSqlSafe;
+use tenure_api::ids::{RunId, TaskId};
+use tenure_api::policy::PauseRequest;
+use tenure_api::sessions::StartSessionRequest;
+use tenure_api::states::{ExceptionReason, Priority};
+use tenure_domain::create::NewTask;
+use tenure_domain::lifecycle::Report;
+use tenure_domain::policy::document::{Match, Policy};
+use tenure_domain::policy::ending::Ending;
+use tenure_domain::policy::hold::Start as Starts;
+use tenure_domain::session::{Start, Stated};
+use tenure_engine::background::{PASSES, admission};
+use tenure_engine::ops::change_task::{self, Change};
+use tenure_engine::ops::claim_task::{self, ClaimTask};
+use tenure_engine::ops::queue_policy::{self, Put};
+use tenure_engine::ops::report::RunReport;
+use tenure_engine::ops::{OpError, change_priority, sessions};
+use tenure_engine::testing::Queue;
+use uuid::Uuid;
+
+use super::world::{ASSIGN, World, parsed};
+
+/// How many steps are taken at the same time; many of them are about several tasks.
+const AT_ONCE: u64 = 12;
+/// How often a statement that is to be killed is looked for.
+const KILLS_TRIED: u64 = 10;
+/// After so many looks of all passes nothing may be left to do.
+const SETTLED_WITHIN: u64 = 300;
+/// The passes that runs depend on.
+const PASSES_RUN: [&str; 12] = [
+    "claims",
+    "slow",
+    "sessions",
+    "deadlines",
+    "holds",
+    "accept",
+    "pauses",
+    "refile",
+    "counters",
+    "sequence",
+    "low_water_marks",
+    "admission",
+];
+
+/// What a killed session of the database was doing.
+#[derive(Clone, Copy)]
+enum Victim {
+    Pass,
+    Claim,
+}
+
+impl Victim {
+    fn statements(self) -> &'static str {
+        match self {
+            Self::Pass => {
+                "take_admission_work|name_admission_keys|look_at_keys|load_heads|load_keys|load_sessions|count_admitted|count_ready\
+                 |admit_runs|assign_runs|store_admission|store_buckets|store_heads|lock_admission"
+            }
+            Self::Claim => "claim_work|claim_work_of_one|claim_task",
+        }
+    }
+}
+
+enum Step {
+    Create(Vec<NewTask>),
+    Claim {
+        queue: usize,
+        runs: u16,
+        delivered: bool,
+    },
+    Accept(Vec<ClaimTask>),
+    End(Vec<RunReport>),
+    Renew(Vec<(TaskId, RunId)>),
+    Change(TaskId, Change),
+    Reprioritise(TaskId, Priority),
+    Put {
+        queue: usize,
+        policy: usize,
+    },
+    Pause(usize),
+    Resume(usize),
+    Begin(Start),
+    Restate {
+        session: usize,
+        stated: Stated,
+    },
+    Close {
+        session: usize,
+    },
+    Admit,
+    /// A pass whose future is dropped after so many microseconds.
+    Abandon(u64),
+    /// Sessions of the database are killed after so many microseconds.
+    Kill(Victim, u64),
+    Refile,
+}
+
+/// A run of the database.
+#[derive(Clone)]
+struct Run {
+    task: TaskId,
+    run: RunId,
+    session: Option<i64>,
+}
+
+/// Runs that steps can be about.
+struct Runs {
+    claimed: Vec<Run>,
+    assigned: Vec<Run>,
+    waiting: Vec<Run>,
+    ended: Vec<TaskId>,
+}
+
+impl Runs {
+    async fn read(world: &World) -> Self {
+        type Row = (Uuid, i16, Option<i16>, Option<i64>, bool);
+        let sql = "SELECT id, run, hold, session, false FROM (SELECT * FROM pending ORDER BY seq LIMIT 60) p
+                   UNION ALL SELECT id, run, hold, session, false FROM pending WHERE hold = 3
+                   UNION ALL SELECT id, run, NULL, session, true FROM claims";
+        let rows: Vec<Row> = sqlx::query_as(sql).fetch_all(world.database.pool()).await.unwrap();
+        let of = |(id, run, _, session, _): &Row| Run {
+            task: TaskId::from_uuid(*id).unwrap(),
+            run: RunId::new(run.unsigned_abs()).unwrap(),
+            session: *session,
+        };
+        let some = |which: fn(&Row) -> bool| rows.iter().filter(|row| which(row)).map(of).collect();
+        let ended = "SELECT id FROM tasks WHERE state > 1 ORDER BY seq DESC LIMIT 20";
+        let ended: Vec<Uuid> = sqlx::query_scalar(ended).fetch_all(world.database.pool()).await.unwrap();
+        Self {
+            claimed: some(|row| row.4),
+            assigned: some(|row| row.2 == Some(3)),
+            waiting: some(|row| !row.4),
+            ended: ended.into_iter().map(|id| TaskId::from_uuid(id).unwrap()).collect(),
+        }
+    }
+}
+
+/// Gives each queue the first of its policies.
+pub async fn begin(world: &mut World) {
+    for place in 0..world.queues.len() {
+        let queue = &world.queues[place];
+        put(&world.servers[0], &queue.name, &queue.policies[0]).await.unwrap();
+        let policy = parsed(&queue.policies[0]).1;
+        world.queues[place].changed(policy);
+    }
+    settle(world).await;
+}
+
+/// Takes some steps at the same time; how many they were.
+pub async fn round(world: &mut World) -> u64 {
+    let mut runs = Runs::read(world).await;
+    let mut steps = Vec::new();
+    for _ in 0..AT_ONCE {
+        steps.extend(pick(world, &mut runs, &steps));
+    }
+    let servers: Vec<usize> = steps.iter().map(|_| world.random.index(2)).collect();
+    let killed = steps.iter().any(|step| matches!(step, Step::Kill(..)));
+    let taken = join_all(steps.iter().zip(&servers).map(|(step, server)| take(world, step, *server))).await;
+    let mut all = 0;
+    for (step, taken) in steps.iter().zip(taken) {
+        let (what, done) = match taken {
+            Ok(taken) => taken,
+            // What was killed under it answers nothing else.
+            Err(OpError::Unavailable | OpError::Internal(_)) if killed => continue,
+            Err(error) => panic!("a step failed: {error:?}"),
+        };
+        world.count(what, done);
+        // A pass is one step, whatever it finds.
+        all += if matches!(step, Step::Admit | Step::Refile) { 1 } else { done.max(1) };
+        if let (Step::Put { queue, policy }, 1..) = (step, done) {
+            let queue = &mut world.queues[*queue];
+            let policy = parsed_or_none(&queue.policies[*policy].clone());
+            queue.changed(policy);
+        }
+    }
+    let live: Vec<i64> = sqlx::query_scalar("SELECT epoch FROM worker_sessions WHERE ended IS NULL")
+        .fetch_all(world.database.pool())
+        .await
+        .unwrap();
+    world.sessions.append(world.begun.get_mut().unwrap());
+    world.sessions.retain(|session| live.contains(&session.epoch));
+    all
+}
+
+fn parsed_or_none(policy: &serde_json::Value) -> Policy {
+    if policy.is_null() { Policy::none() } else { parsed(policy).1 }
+}
+
+/// The next step, which is about other runs, queues and sessions than those that are taken at the same time.
+fn pick(world: &mut World, runs: &mut Runs, others: &[Step]) -> Option<Step> {
+    let queue = world.random.index(world.queues.len());
+    let session = world.random.index(world.sessions.len());
+    let is_changed = others.iter().any(|step| match step {
+        Step::Put { queue: other, .. } | Step::Pause(other) | Step::Resume(other) => *other == queue,
+        _ => false,
+    });
+    let is_in_use = others.iter().any(|step| match step {
+        Step::Restate { session: other, .. } | Step::Close { session: other } => *other == session,
+        _ => false,
+    });
+    Some(match world.random.below(100) {
+        0..16 => Step::Create(world.tasks()),
+        16..30 => Step::Claim { queue, runs: 1 + world.random.below(10) as u16, delivered: world.random.chance(90) },
+        30..38 => Step::Accept(accepts(world, runs)),
+        38..54 => Step::End(ends(world, runs)),
+        54..57 => Step::Renew(
+            (0..4).filter_map(|_| world.random.take(&mut runs.claimed)).map(|run| (run.task, run.run)).collect(),
+        ),
+        57..61 => Step::Change(either(world, runs)?.task, Change::Cancel),
+        61..63 => Step::Change(world.random.take(&mut runs.ended)?, Change::Rerun),
+        63..67 => {
+            let priority = Priority::ALL[world.random.index(Priority::ALL.len())];
+            Step::Reprioritise(world.random.take(&mut runs.waiting)?.task, priority)
+        }
+        67..70 if !is_changed => Step::Put { queue, policy: world.random.index(world.queues[queue].policies.len()) },
+        70..72 if !is_changed => {
+            if world.random.chance(30) {
+                Step::Pause(queue)
+            } else {
+                Step::Resume(queue)
+            }
+        }
+        72..75 if world.sessions.len() < 8 => Step::Begin(start(world)),
+        75..78 if !is_in_use && session < world.sessions.len() => Step::Restate { session, stated: stated(world) },
+        78 if !is_in_use && session < world.sessions.len() => Step::Close { session },
+        79..82 => Step::Abandon(world.random.below(4_000)),
+        82 => Step::Kill(if world.random.chance(60) { Victim::Pass } else { Victim::Claim }, world.random.below(3_000)),
+        83..88 => Step::Refile,
+        _ => Step::Admit,
+    })
+}
+
+/// A run that is pending or claimed.
+fn either(world: &mut World, runs: &mut Runs) -> Option<Run> {
+    let claimed = world.random.chance(30);
+    world.random.take(if claimed { &mut runs.claimed } else { &mut runs.waiting })
+}
+
+fn accepts(world: &mut World, runs: &mut Runs) -> Vec<ClaimTask> {
+    let some = (0..6).filter_map(|_| world.random.take(&mut runs.assigned)).collect::<Vec<_>>();
+    let accept = |run: Run| {
+        let session = world.sessions.iter().find(|session| Some(session.epoch) == run.session)?;
+        Some(ClaimTask {
+            task: run.task,
+            run: run.run,
+            worker_group: session.worker_group.to_string(),
+            worker_id: session.worker_id.to_string(),
+            session: run.session,
+        })
+    };
+    some.into_iter().filter_map(accept).collect()
+}
+
+fn ends(world: &mut World, runs: &mut Runs) -> Vec<RunReport> {
+    let count = 1 + world.random.below(10);
+    let some = (0..count).filter_map(|_| world.random.take(&mut runs.claimed)).collect::<Vec<_>>();
+    let end = |run: Run| {
+        let retried = Report::Exception(ExceptionReason::IntermittentTask);
+        let (ending, delay) = match world.random.below(100) {
+            0..55 => (Ending::Reported(Report::Completed), None),
+            55..65 => (Ending::Reported(Report::Failed), None),
+            65..75 => (Ending::Reported(retried), None),
+            75..80 => (Ending::Reported(retried), Some(world.random.below(9))),
+            80..85 => (Ending::Reported(Report::Exception(ExceptionReason::WorkerShutdown)), None),
+            85..95 => (Ending::Released, None),
+            _ => (Ending::Released, Some(world.random.below(9))),
+        };
+        let start = delay.map(|seconds| Starts::After(chrono::TimeDelta::seconds(seconds.cast_signed())));
+        RunReport { ending, start, ..RunReport::plain(run.task, run.run, Report::Completed) }
+    };
+    some.into_iter().map(end).collect()
+}
+
+fn start(world: &mut World) -> Start {
+    // Now and then a worker that has a session already.
+    let worker = if world.random.chance(80) { world.workers } else { world.random.below(world.workers.max(1)) };
+    world.workers = world.workers.max(worker + 1);
+    Start::from_request(StartSessionRequest {
+        task_queue_id: world.queues[ASSIGN].name.clone(),
+        worker_group: "g".parse().unwrap(),
+        worker_id: format!("s{worker}").parse().unwrap(),
+        ttl: Some(60),
+        weight: Some(1 + i64::try_from(world.random.below(3)).unwrap()),
+        capacity: Some(1 + i64::try_from(world.random.below(5)).unwrap()),
+        takeover: world.random.chance(50),
+        policy_version: None,
+    })
+    .unwrap()
+}
+
+fn stated(world: &mut World) -> Stated {
+    Stated {
+        weight: None,
+        capacity: world.random.chance(70).then(|| i32::try_from(world.random.below(7)).unwrap()),
+        frozen: world.random.chance(20).then(|| world.random.chance(30)),
+    }
+}
+
+/// What it was, and how much of it was done; what a rule refuses is not done.
+type Taken = Result<(&'static str, u64), OpError>;
+
+fn take<'a>(world: &'a World, step: &'a Step, server: usize) -> BoxFuture<'a, Taken> {
+    let queue = &world.servers[server];
+    let pool = &queue.engine.pool;
+    let notifiers = &queue.engine.notifiers;
+    match step {
+        Step::Create(tasks) => all("created", tasks, |task| queue.create(task).boxed()).boxed(),
+        Step::Claim { queue: of, runs, delivered } => {
+            claim(queue, world.queues[*of].name.as_str(), *runs, *delivered).boxed()
+        }
+        Step::Accept(claims) => async move {
+            let lease = queue.engine.settings.claim_timeout;
+            let mut accepted = 0;
+            for claim in claims {
+                let claimed =
+                    claim_task::claim_task(pool, &queue.engine.workers, lease, claim).await.map_err(OpError::from)?;
+                accepted += done(claimed)?;
+            }
+            Ok(("accepted", accepted))
+        }
+        .boxed(),
+        Step::End(reports) => {
+            all("ended", reports, |report| queue.engine.report.submit(report.clone()).boxed()).boxed()
+        }
+        Step::Renew(claims) => all("renewed", claims, |(task, run)| queue.reclaim(*task, *run).boxed()).boxed(),
+        Step::Change(task, change) => {
+            let what = if *change == Change::Cancel { "cancelled" } else { "rerun" };
+            one(what, change_task::change(pool, notifiers, *task, *change)).boxed()
+        }
+        Step::Reprioritise(task, priority) => {
+            one("reprioritised", change_priority::change_task(pool, notifiers, *task, *priority)).boxed()
+        }
+        Step::Put { queue: of, policy } => {
+            let watched = &world.queues[*of];
+            put(queue, &watched.name, &watched.policies[*policy]).boxed()
+        }
+        Step::Pause(of) => one("paused", async move {
+            queue_policy::pause(queue.engine.queue_parts(), &world.queues[*of].name, &PauseRequest::default(), "ann")
+                .await
+        })
+        .boxed(),
+        Step::Resume(of) => {
+            one("resumed", queue_policy::resume(queue.engine.queue_parts(), &world.queues[*of].name, "ann")).boxed()
+        }
+        Step::Begin(start) => one("begun", async move {
+            let begun = sessions::start(queue.engine.session_parts(), start, "ann").await?;
+            world.begun.lock().unwrap().push(begun.identity);
+            Ok(())
+        })
+        .boxed(),
+        Step::Restate { session, stated } => {
+            one("restated", sessions::renew(queue.engine.session_parts(), &world.sessions[*session], *stated)).boxed()
+        }
+        Step::Close { session } => {
+            one("closed", sessions::close(queue.engine.session_parts(), &world.sessions[*session])).boxed()
+        }
+        Step::Admit => async move {
+            let (one, other) =
+                tokio::join!(admission::pass(&world.servers[0].engine), admission::pass(&world.servers[1].engine));
+            Ok(("admitted", (one.map_err(failed)?.done + other.map_err(failed)?.done) as u64))
+        }
+        .boxed(),
+        Step::Abandon(micros) => async move {
+            let abandoned = tokio::time::timeout(Duration::from_micros(*micros), admission::pass(&queue.engine)).await;
+            abandoned.unwrap_or_else(|_| Ok(Default::default())).map_err(failed)?;
+            Ok(("abandoned", 1))
+        }
+        .boxed(),
+        Step::Kill(victim, micros) => kill(world, *victim, *micros).boxed(),
+        Step::Refile => run_pass(world, "refile", server).boxed(),
+    }
+}
+
+/// 1 if it was done, 0 if a rule refused it, or if it met another step and is to be sent again.
+fn done<T>(answer: Result<T, OpError>) -> Result<u64, OpError> {
+    match answer {
+        Ok(_) => Ok(1),
+        Err(error @ OpError::Internal(_)) => Err(error),
+        Err(_) => Ok(0),
+    }
+}
+
+/// A pass waits for nothing that others hold, and fails only when it is killed.
+fn failed(error: sqlx::Error) -> OpError {
+    OpError::Internal(Arc::new(error))
+}
+
+async fn one<T>(what: &'static str, answer: impl Future<Output = Result<T, OpError>>) -> Taken {
+    Ok((what, done(answer.await)?))
+}
+
+/// The same of each of a list, all at once.
+async fn all<'a, M, T>(
+    what: &'static str,
+    members: &'a [M],
+    take: impl Fn(&'a M) -> BoxFuture<'a, Result<T, OpError>>,
+) -> Taken {
+    let answers = join_all(members.iter().map(take)).await;
+    let mut sum = 0;
+    for answer in answers {
+        sum += done(answer)?;
+    }
+    Ok((what, sum))
+}
+
+async fn claim(queue: &Queue, name: &str, runs: u16, delivered: bool) -> Taken {
+    let answer = queue.claim_work(name, "w", runs, Duration::ZERO).await?;
+    let claimed = answer.claims.len() as u64;
+    if delivered {
+        answer.delivery.delivered();
+        return Ok(("claimed", claimed));
+    }
+    Ok(("undelivered", claimed))
+}
+
+async fn put(queue: &Queue, name: &tenure_api::ids::TaskQueueId, policy: &serde_json::Value) -> Taken {
+    let parts = queue.engine.queue_parts();
+    let replaces = Match::from_header(None).unwrap();
+    if policy.is_null() {
+        return match queue_policy::delete(parts, name, replaces, "ann").await {
+            Ok(()) => Ok(("deleted", 1)),
+            Err(OpError::NotFound(_)) => Ok(("deleted", 0)),
+            Err(error) => Err(error),
+        };
+    }
+    let (sent, policy) = parsed(policy);
+    queue_policy::put(parts, name, Put { policy, sent, replaces, client_id: "ann" }).await?;
+    Ok(("put", 1))
+}
+
+/// Kills the sessions of the database that run statements of a kind.
+async fn kill(world: &World, victim: Victim, micros: u64) -> Taken {
+    tokio::time::sleep(Duration::from_micros(micros)).await;
+    let sql = format!(
+        "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+         WHERE datname = current_database() AND state <> 'idle' AND query ~ '^-- ({})\\n'",
+        victim.statements()
+    );
+    let mut killed: i64 = 0;
+    for _ in 0..KILLS_TRIED {
+        let query = sqlx::query_scalar(AssertSqlSafe(sql.clone()));
+        killed = query.fetch_one(world.database.pool()).await.unwrap();
+        if killed > 0 {
+            break;
+        }
+    }
+    Ok((
+        match victim {
+            Victim::Pass => "killed passes",
+            Victim::Claim => "killed claims",
+        },
+        killed.unsigned_abs(),
+    ))
+}
+
+async fn run_pass(world: &World, name: &'static str, server: usize) -> Taken {
+    let pass = PASSES.iter().find(|pass| pass.name == name).expect("a pass");
+    Ok((name, pass.run(&world.servers[server].engine).await.map_err(failed)?.done as u64))
+}
+
+/// Runs the passes of both servers, at the same time, as they do when the clock has moved; what each of them did.
+pub async fn run_passes(world: &World) -> Vec<(&'static str, u64)> {
+    let mut all = Vec::new();
+    for name in PASSES_RUN {
+        let (one, other) = tokio::join!(run_pass(world, name, 0), run_pass(world, name, 1));
+        let done = one.unwrap().1 + other.unwrap().1;
+        // That one counts the queues that it has looked at.
+        all.extend((done > 0 && name != "low_water_marks").then_some((name, done)));
+    }
+    all
+}
+
+/// Runs them until they find nothing to do, and until all runs follow the policies.
+pub async fn settle(world: &World) {
+    let (mut quiet, mut done, mut open) = (0, Vec::new(), Vec::new());
+    for _ in 0..SETTLED_WITHIN {
+        done = run_passes(world).await;
+        let sql =
+            "SELECT 'queue ' || queue || ' in stage ' || refile_stage FROM queue_policies WHERE refile_stage <> 0";
+        open = sqlx::query_scalar::<_, String>(sql).fetch_all(world.database.pool()).await.unwrap();
+        quiet = if done.is_empty() && open.is_empty() { quiet + 1 } else { 0 };
+        if quiet == 2 {
+            return;
+        }
+    }
+    let sql = "SELECT application_name || ' ' || state || ': ' || query FROM pg_stat_activity
+               WHERE datname = current_database() AND xact_start IS NOT NULL";
+    open.extend(sqlx::query_scalar::<_, String>(sql).fetch_all(world.database.pool()).await.unwrap());
+    panic!("the passes go on and on: {done:?}, {open:?}");
+}
+
+/// Claims, accepts and completes whatever there is, once.
+pub async fn work_off(world: &mut World) {
+    for of in 0..world.queues.len() {
+        let queue = &world.servers[of % 2];
+        queue_policy::resume(queue.engine.queue_parts(), &world.queues[of].name, "ann").await.unwrap();
+        claim(queue, world.queues[of].name.as_str(), 32, true).await.unwrap();
+    }
+    let mut runs = Runs::read(world).await;
+    while !runs.assigned.is_empty() {
+        let accepts = Step::Accept(accepts(world, &mut runs));
+        take(world, &accepts, 0).await.unwrap();
+    }
+    let claimed = Runs::read(world).await.claimed;
+    let reports: Vec<RunReport> =
+        claimed.iter().map(|run| RunReport::plain(run.task, run.run, Report::Completed)).collect();
+    take(world, &Step::End(reports), 1).await.unwrap();
+}
+
+/// Begins the session of a worker that has room for all runs.
+pub async fn begin_a_large_session(world: &mut World) {
+    let start = Start { capacity: 100, ..start(world) };
+    drop(take(world, &Step::Begin(start), 0).await);
+    world.sessions.append(world.begun.get_mut().unwrap());
+}
