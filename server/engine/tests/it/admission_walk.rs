@@ -7,6 +7,7 @@
 //! (`server/store/src/breakage.rs`) it has to find; each is a process of its own, because the variable is read once.
 
 mod check;
+mod passes;
 mod steps;
 mod world;
 
@@ -72,7 +73,7 @@ async fn walk(seed: u64, steps: u64) -> (u64, Vec<String>) {
             let seconds = [1, 2, 5, 12, 35, 70][world.random.index(6)];
             world.advance(seconds).await;
             taken += 1;
-            steps::run_passes(&world).await;
+            passes::run_passes(&world).await;
             wrong.extend(check::look(&mut world).await);
         }
         if wrong.is_empty() && rounds % ROUNDS == 0 {
@@ -103,7 +104,7 @@ async fn walk(seed: u64, steps: u64) -> (u64, Vec<String>) {
 
 /// Has everything come to rest; what is wrong then.
 async fn rest(world: &mut World) -> Vec<String> {
-    steps::settle(world).await;
+    passes::settle(world).await;
     let mut wrong = check::look(world).await;
     wrong.extend(check::settled(world).await);
     wrong
