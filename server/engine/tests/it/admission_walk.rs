@@ -16,7 +16,7 @@ use std::time::Instant;
 use self::world::World;
 
 /// How many steps the walk has, unless the environment says otherwise: each task that is created, claimed or ended is one.
-const STEPS: u64 = 3_000;
+const STEPS: u64 = 2_500;
 /// After so many steps it begins again with an empty database, so that a long walk does not become slow.
 const STEPS_OF_ONE: u64 = 5_000;
 /// After so many rounds everything comes to rest.
