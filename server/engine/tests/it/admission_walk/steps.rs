@@ -1,6 +1,5 @@
 //! The steps: which ones are taken at once is decided first, then they are taken at the same time, by both servers.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{BoxFuture, FutureExt, join_all};
@@ -15,7 +14,7 @@ use tenure_domain::policy::document::{Match, Policy};
 use tenure_domain::policy::ending::Ending;
 use tenure_domain::policy::hold::Start as Starts;
 use tenure_domain::session::{Start, Stated};
-use tenure_engine::background::{PASSES, admission};
+use tenure_engine::background::admission;
 use tenure_engine::ops::change_task::{self, Change};
 use tenure_engine::ops::claim_task::{self, ClaimTask};
 use tenure_engine::ops::queue_policy::{self, Put};
@@ -24,30 +23,13 @@ use tenure_engine::ops::{OpError, change_priority, sessions};
 use tenure_engine::testing::Queue;
 use uuid::Uuid;
 
+use super::passes::{failed, run_pass, settle};
 use super::world::{ASSIGN, World, parsed};
 
 /// How many steps are taken at the same time; many of them are about several tasks.
 const AT_ONCE: u64 = 12;
 /// How often a statement that is to be killed is looked for.
 const KILLS_TRIED: u64 = 10;
-/// After so many looks of all passes nothing may be left to do.
-const SETTLED_WITHIN: u64 = 300;
-/// The passes that runs depend on.
-const PASSES_RUN: [&str; 12] = [
-    "claims",
-    "slow",
-    "sessions",
-    "deadlines",
-    "holds",
-    "accept",
-    "pauses",
-    "refile",
-    "counters",
-    "sequence",
-    "low_water_marks",
-    "admission",
-];
-
 /// What a killed session of the database was doing.
 #[derive(Clone, Copy)]
 enum Victim {
@@ -303,7 +285,7 @@ fn stated(world: &mut World) -> Stated {
 }
 
 /// What it was, and how much of it was done; what a rule refuses is not done.
-type Taken = Result<(&'static str, u64), OpError>;
+pub type Taken = Result<(&'static str, u64), OpError>;
 
 fn take<'a>(world: &'a World, step: &'a Step, server: usize) -> BoxFuture<'a, Taken> {
     let queue = &world.servers[server];
@@ -386,11 +368,6 @@ fn done<T>(answer: Result<T, OpError>) -> Result<u64, OpError> {
     }
 }
 
-/// A pass waits for nothing that others hold, and fails only when it is killed.
-fn failed(error: sqlx::Error) -> OpError {
-    OpError::Internal(Arc::new(error))
-}
-
 async fn one<T>(what: &'static str, answer: impl Future<Output = Result<T, OpError>>) -> Taken {
     Ok((what, done(answer.await)?))
 }
@@ -457,42 +434,6 @@ async fn kill(world: &World, victim: Victim, micros: u64) -> Taken {
         },
         killed.unsigned_abs(),
     ))
-}
-
-async fn run_pass(world: &World, name: &'static str, server: usize) -> Taken {
-    let pass = PASSES.iter().find(|pass| pass.name == name).expect("a pass");
-    Ok((name, pass.run(&world.servers[server].engine).await.map_err(failed)?.done as u64))
-}
-
-/// Runs the passes of both servers, at the same time, as they do when the clock has moved; what each of them did.
-pub async fn run_passes(world: &World) -> Vec<(&'static str, u64)> {
-    let mut all = Vec::new();
-    for name in PASSES_RUN {
-        let (one, other) = tokio::join!(run_pass(world, name, 0), run_pass(world, name, 1));
-        let done = one.unwrap().1 + other.unwrap().1;
-        // That one counts the queues that it has looked at.
-        all.extend((done > 0 && name != "low_water_marks").then_some((name, done)));
-    }
-    all
-}
-
-/// Runs them until they find nothing to do, and until all runs follow the policies.
-pub async fn settle(world: &World) {
-    let (mut quiet, mut done, mut open) = (0, Vec::new(), Vec::new());
-    for _ in 0..SETTLED_WITHIN {
-        done = run_passes(world).await;
-        let sql =
-            "SELECT 'queue ' || queue || ' in stage ' || refile_stage FROM queue_policies WHERE refile_stage <> 0";
-        open = sqlx::query_scalar::<_, String>(sql).fetch_all(world.database.pool()).await.unwrap();
-        quiet = if done.is_empty() && open.is_empty() { quiet + 1 } else { 0 };
-        if quiet == 2 {
-            return;
-        }
-    }
-    let sql = "SELECT application_name || ' ' || state || ': ' || query FROM pg_stat_activity
-               WHERE datname = current_database() AND xact_start IS NOT NULL";
-    open.extend(sqlx::query_scalar::<_, String>(sql).fetch_all(world.database.pool()).await.unwrap());
-    panic!("the passes go on and on: {done:?}, {open:?}");
 }
 
 /// Claims, accepts and completes whatever there is, once.

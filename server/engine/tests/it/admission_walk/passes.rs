@@ -1,0 +1,69 @@
+//! The passes that runs depend on, and how they come to rest.
+
+use std::sync::Arc;
+
+use tenure_engine::background::PASSES;
+use tenure_engine::ops::OpError;
+
+use super::steps::Taken;
+use super::world::World;
+
+/// After so many looks of all passes nothing may be left to do.
+const SETTLED_WITHIN: u64 = 300;
+/// The passes that runs depend on.
+const PASSES_RUN: [&str; 12] = [
+    "claims",
+    "slow",
+    "sessions",
+    "deadlines",
+    "holds",
+    "accept",
+    "pauses",
+    "refile",
+    "counters",
+    "sequence",
+    "low_water_marks",
+    "admission",
+];
+
+/// A pass waits for nothing that others hold, and fails only when it is killed.
+pub fn failed(error: sqlx::Error) -> OpError {
+    OpError::Internal(Arc::new(error))
+}
+
+/// Runs a pass of one server.
+pub async fn run_pass(world: &World, name: &'static str, server: usize) -> Taken {
+    let pass = PASSES.iter().find(|pass| pass.name == name).expect("a pass");
+    Ok((name, pass.run(&world.servers[server].engine).await.map_err(failed)?.done as u64))
+}
+
+/// Runs the passes of both servers, at the same time, as they do when the clock has moved; what each of them did.
+pub async fn run_passes(world: &World) -> Vec<(&'static str, u64)> {
+    let mut all = Vec::new();
+    for name in PASSES_RUN {
+        let (one, other) = tokio::join!(run_pass(world, name, 0), run_pass(world, name, 1));
+        let done = one.unwrap().1 + other.unwrap().1;
+        // That one counts the queues that it has looked at.
+        all.extend((done > 0 && name != "low_water_marks").then_some((name, done)));
+    }
+    all
+}
+
+/// Runs them until they find nothing to do, and until all runs follow the policies.
+pub async fn settle(world: &World) {
+    let (mut quiet, mut done, mut open) = (0, Vec::new(), Vec::new());
+    for _ in 0..SETTLED_WITHIN {
+        done = run_passes(world).await;
+        let sql =
+            "SELECT 'queue ' || queue || ' in stage ' || refile_stage FROM queue_policies WHERE refile_stage <> 0";
+        open = sqlx::query_scalar::<_, String>(sql).fetch_all(world.database.pool()).await.unwrap();
+        quiet = if done.is_empty() && open.is_empty() { quiet + 1 } else { 0 };
+        if quiet == 2 {
+            return;
+        }
+    }
+    let sql = "SELECT application_name || ' ' || state || ': ' || query FROM pg_stat_activity
+               WHERE datname = current_database() AND xact_start IS NOT NULL";
+    open.extend(sqlx::query_scalar::<_, String>(sql).fetch_all(world.database.pool()).await.unwrap());
+    panic!("the passes go on and on: {done:?}, {open:?}");
+}
