@@ -23,7 +23,7 @@ use tenure_engine::ops::{OpError, change_priority, sessions};
 use tenure_engine::testing::Queue;
 use uuid::Uuid;
 
-use super::passes::{failed, run_pass, settle};
+use super::passes::{beat, failed, run_pass, settle};
 use super::world::{ASSIGN, World, parsed};
 
 /// How many steps are taken at the same time; many of them are about several tasks.
@@ -300,8 +300,9 @@ fn take<'a>(world: &'a World, step: &'a Step, server: usize) -> BoxFuture<'a, Ta
             let lease = queue.engine.settings.claim_timeout;
             let mut accepted = 0;
             for claim in claims {
-                let claimed =
-                    claim_task::claim_task(pool, &queue.engine.workers, lease, claim).await.map_err(OpError::from)?;
+                let claimed = claim_task::claim_task(queue.engine.why_parts(), &queue.engine.workers, lease, claim)
+                    .await
+                    .map_err(OpError::from)?;
                 accepted += done(claimed)?;
             }
             Ok(("accepted", accepted))
@@ -343,6 +344,7 @@ fn take<'a>(world: &'a World, step: &'a Step, server: usize) -> BoxFuture<'a, Ta
             one("closed", sessions::close(queue.engine.session_parts(), &world.sessions[*session])).boxed()
         }
         Step::Admit => async move {
+            beat(world).await;
             let (one, other) =
                 tokio::join!(admission::pass(&world.servers[0].engine), admission::pass(&world.servers[1].engine));
             Ok(("admitted", (one.map_err(failed)?.done + other.map_err(failed)?.done) as u64))
