@@ -383,6 +383,18 @@ mod tests {
     use crate::policy::pause::Paused;
     use serde_json::json;
 
+    fn session_of(queue: &TaskQueueId) -> Identity {
+        Identity {
+            id: "b4cf1f7d-1b1c-4a8b-9d3f-5f0f4d6f2a10".parse().unwrap(),
+            epoch: 7,
+            queue: queue.clone(),
+            worker_group: "rack-1".parse().unwrap(),
+            worker_id: "worker-1".parse().unwrap(),
+            ttl: 120,
+            started: DateTime::UNIX_EPOCH,
+        }
+    }
+
     fn notes() -> Vec<(Note, serde_json::Value)> {
         let queue: TaskQueueId = "acme/linux".parse().unwrap();
         let paused = Paused {
@@ -397,15 +409,7 @@ mod tests {
             priority: Priority::High,
         };
         let policy = QueuePolicy { delay: Some(30), ..QueuePolicy::default() };
-        let session = Identity {
-            id: "b4cf1f7d-1b1c-4a8b-9d3f-5f0f4d6f2a10".parse().unwrap(),
-            epoch: 7,
-            queue: queue.clone(),
-            worker_group: "rack-1".parse().unwrap(),
-            worker_id: "worker-1".parse().unwrap(),
-            ttl: 120,
-            started: DateTime::UNIX_EPOCH,
-        };
+        let session = session_of(&queue);
         let of_session = |mut fields: serde_json::Value| {
             fields["version"] = 1.into();
             fields["taskQueueId"] = "acme/linux".into();

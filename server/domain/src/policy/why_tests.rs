@@ -149,9 +149,8 @@ fn a_run_that_waits_says_for_what_and_whether_a_session_could_have_it() {
                         .collect();
                         assert_eq!(codes(&answer), expected);
                         assert!(!answer.ready && answer.position.is_none() && answer.claimable_by.is_none());
-                        let found = answer.reasons.iter().find_map(|reason| match reason {
-                            Reason::NoSession { because, .. } => Some(*because),
-                            _ => None,
+                        let found = answer.reasons.iter().find_map(|reason| {
+                            if let Reason::NoSession { because, .. } = reason { Some(*because) } else { None }
                         });
                         assert_eq!(found, because);
                     }

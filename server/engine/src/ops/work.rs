@@ -60,7 +60,8 @@ pub async fn work(ways: &Ways<'_>, results: &[Reported], claim: &claim_work::Req
         let worker = Gone { queue, worker_group: group.clone(), worker_id: id.clone() };
         send_away(pool, notifiers, worker).await?;
     }
-    let reports = join_all(results.iter().cloned().map(async |Reported { task, run, ending, result, start }| {
+    let reports = join_all(results.iter().map(async |reported| {
+        let Reported { task, run, ending, result, start } = reported.clone();
         let is_delayed = ending == Ending::Released && start.is_some();
         let holder = Some(Arc::clone(&holder));
         let ended = report.submit(RunReport { task, run, ending, result, start, holder }).await?;

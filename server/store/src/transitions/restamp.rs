@@ -54,20 +54,27 @@ pub async fn restamp(transaction: &mut PgConnection, queue: i32, seqs: &[i64]) -
 pub async fn list_differing(transaction: &mut PgConnection, queue: i32, limit: i64) -> Result<Vec<i64>, sqlx::Error> {
     sqlx::query_scalar!(
         r#"-- list_to_restamp
+        WITH dispatch AS MATERIALIZED (
+            SELECT COALESCE((SELECT assigns FROM admission_queues WHERE queue = $1), false) AS assigns
+        )
         SELECT r.seq AS "seq!"
-        FROM (SELECT seq, COALESCE(traits, 0) AS traits, key_id FROM pending WHERE queue = $1 AND reserved_until IS NULL
+        FROM (SELECT seq, COALESCE(traits, 0) AS traits, key_id, (SELECT assigns FROM dispatch) AS misplaced
+              FROM pending WHERE queue = $1 AND reserved_until IS NULL
               UNION ALL
-              SELECT seq, COALESCE(traits, 0), key_id FROM pending WHERE queue = $1 AND reserved_until < '2999-01-01'
+              SELECT seq, COALESCE(traits, 0), key_id, (SELECT assigns FROM dispatch)
+              FROM pending WHERE queue = $1 AND reserved_until < '2999-01-01'
               UNION ALL
-              SELECT seq, COALESCE(traits, 0), key_id FROM pending WHERE queue = $1 AND hold IS NOT NULL
+              SELECT seq, COALESCE(traits, 0), key_id, hold = 3 /* Hold::Assigned */ AND NOT (SELECT assigns FROM dispatch)
+              FROM pending WHERE queue = $1 AND hold IS NOT NULL
               UNION ALL
               -- By an index, and so past the room that claims took which have ended since.
-              SELECT seq, COALESCE(traits, 0), key_id FROM claims WHERE taken_until > '-infinity' AND queue = $1) r
+              SELECT seq, COALESCE(traits, 0), key_id, false FROM claims WHERE taken_until > '-infinity' AND queue = $1) r
         CROSS JOIN task_queues q LEFT JOIN task_options o ON o.seq = r.seq
         WHERE q.id = $1
           AND (r.traits <> (
                   COALESCE(run_traits(q.traits, o.delivery, o.complete_time, o.retry_first, o.retry_most), 0)
                   | (r.traits & 224 /* Traits::DELAYED */))
+               OR r.misplaced
                OR (q.key_by IS NULL) <> (r.key_id IS NULL)
                OR (q.key_by IS NOT NULL AND r.key_id <> (
                        SELECT admission_key_id(q.id, run_key(q.key_by, o.key, d.project, d.scheduler, d.task_group))
@@ -81,8 +88,9 @@ pub async fn list_differing(transaction: &mut PgConnection, queue: i32, limit: i
 }
 
 /// Gives those of these runs another key that have not the one that the policy of their queue says. A ready run waits for admission
-/// from then on; one that waits, or is assigned, is ready where no admission is needed any more. What another transaction has locked
-/// is left out, as above. Answers how many were changed.
+/// from then on; one that waits, or is assigned, is ready where no admission is needed any more. Where runs are assigned from now on, or no
+/// longer are, those that are ready, or assigned, wait again too. What another transaction has locked is left out, as above. Answers how many were changed.
+#[expect(clippy::too_many_lines, reason = "one statement, one clause a line")]
 pub async fn rekey(transaction: &mut PgConnection, queue: i32, seqs: &[i64]) -> Result<usize, sqlx::Error> {
     let changed = sqlx::query_scalar!(
         r#"-- rekey_runs
@@ -97,7 +105,10 @@ pub async fn rekey(transaction: &mut PgConnection, queue: i32, seqs: &[i64]) -> 
                    CASE WHEN p.hold = 1 /* Hold::Delay */ THEN 1 /* Hold::Delay */
                         WHEN w.key_id IS NOT NULL THEN 2 /* Hold::Waiting */ END::smallint AS after
             FROM wanted w JOIN pending p ON p.seq = w.seq
-            WHERE p.queue = $1 AND p.key_id IS DISTINCT FROM w.key_id
+            CROSS JOIN (SELECT COALESCE((SELECT assigns FROM admission_queues WHERE queue = $1), false) AS assigns) d
+            WHERE p.queue = $1
+              AND (p.key_id IS DISTINCT FROM w.key_id OR (p.hold IS NULL AND d.assigns)
+                   OR (p.hold IS NOT DISTINCT FROM 3 /* Hold::Assigned */ AND NOT d.assigns))
             FOR UPDATE OF p SKIP LOCKED
         ),
         claims_locked AS MATERIALIZED (

@@ -160,3 +160,28 @@ async fn what_is_released_waits_for_a_session_again_and_a_pause_stops_the_time_t
     assert_eq!(accept(&rig, &mine, "w1", &task, 1).await.status, 200);
     rig.server.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_queue_that_begins_or_ceases_to_assign_takes_the_runs_with_it_that_are_ready_or_assigned() {
+    let rig = start_by_hand().await;
+    put_policy(&rig, &json!({"concurrency": {"total": 10}})).await;
+    let task = json!(create(&rig, None).await);
+    advance(&rig, 0.0).await;
+    assert_eq!(counts(&rig).await, (0, 1, 0));
+    let mine = session(&rig, "w1", json!({})).await;
+    // The ready run is no worker's to take any more: it is given to one.
+    put_policy(&rig, &json!({"concurrency": {"total": 10}, "dispatch": "assign"})).await;
+    eventually("it is assigned", async || (assigned(&rig, &mine).await == std::slice::from_ref(&task)).then_some(()))
+        .await;
+    assert!(rig.claim(QUEUE, 10).await.is_empty());
+    // And back: what was given and not accepted is any worker's.
+    put_policy(&rig, &json!({"concurrency": {"total": 10}})).await;
+    assert!(assigned(&rig, &mine).await.is_empty());
+    let claims = eventually("it is ready", async || {
+        advance(&rig, 0.0).await;
+        Some(rig.claim(QUEUE, 10).await).filter(|claims| !claims.is_empty())
+    })
+    .await;
+    assert_eq!(claims[0]["status"]["taskId"], task);
+    rig.server.stop().await;
+}

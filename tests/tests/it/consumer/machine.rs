@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use tenure_api::ids::SlugId;
 use tenure_client::consumer::statemachine::Machine;
 use tenure_client::consumer::{Job, Outcome, Stop, StopReason};
+use tenure_tests::clock::unix_millis;
 use tenure_tests::http::TENURE_API;
 use tokio::time::Instant;
 
@@ -17,6 +18,10 @@ use crate::rig::eventually;
 const SHORT_LEASE: u64 = 10;
 /// Ten times the second within which a session hears of a command.
 const HEARD_WITHIN: Duration = Duration::from_secs(10);
+
+fn now() -> DateTime<Utc> {
+    DateTime::from_timestamp_millis(unix_millis()).unwrap()
+}
 
 impl Office {
     async fn command(&self, task: SlugId, body: Value) {
@@ -152,14 +157,15 @@ async fn m17_a_machine_that_is_to_stay_sleeps_and_is_paused_within_the_run() {
     let worker = Running::start(office.consumer("stays").session(TTL).handler(machine));
     let task = office.create(&json!({})).await;
     notes.next(task, Note::Began).await;
-    let until = Utc::now() + TimeDelta::seconds(3);
+    // Long enough to be seen asleep on a busy machine.
+    let until = now() + TimeDelta::seconds(8);
     office
         .command(task, json!({"command": "sleep", "until": until.to_rfc3339_opts(SecondsFormat::Millis, true)}))
         .await;
     notes.next(task, Note::Stopped(StopReason::Command)).await;
     office.is(task, "sleeping").await;
     notes.next(task, Note::Began).await;
-    assert!(Utc::now() >= until - TimeDelta::seconds(1));
+    assert!(now() >= until - TimeDelta::seconds(1));
 
     office.command(task, json!({"command": "pause"})).await;
     notes.next(task, Note::Stopped(StopReason::Command)).await;
