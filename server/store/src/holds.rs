@@ -14,7 +14,8 @@ use super::session::plan_as_hot;
 pub async fn is_held(conn: &mut PgConnection, task: Uuid) -> Result<bool, sqlx::Error> {
     sqlx::query_scalar!(
         r#"-- is_held
-        SELECT EXISTS (SELECT FROM tasks t JOIN pending p ON p.seq = t.seq WHERE t.id = $1 AND p.hold IS NOT NULL) AS "held!""#,
+        -- Not a condition, for which the planner would read all held runs where its statistics know of none.
+        SELECT COALESCE((SELECT p.hold IS NOT NULL FROM tasks t JOIN pending p ON p.seq = t.seq WHERE t.id = $1), false) AS "held!""#,
         task
     )
     .fetch_one(conn)
