@@ -355,7 +355,7 @@ async fn a_slip_on_the_command_line_gets_a_suggestion() {
         (&["task", "create", "-q", "a/b", "--nmae", "n", "--", "x"], "did you mean --name?"),
         (&["task", "create", "-q", "a/b", "--", "x", "--file"], "is missing"),
         (&["serve", "--listne", "x"], "did you mean --listen?"),
-        (&["serv"], "did you mean serve?"),
+        (&["serv"], "did you mean server, serve?"),
         (&["client", "lits"], "did you mean list?"),
         (&["serve", "--listen", "localhost"], "the port is missing: write 127.0.0.1:8080 or localhost:8080"),
         (&["serve", "--listen", ":8080"], "write 127.0.0.1:8080 for this machine alone, or 0.0.0.0:8080"),

@@ -34,9 +34,7 @@ pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
         if listed.reassigning {
             report.join(reassign(engine, &mut conn, listed.queue, leader).await?);
         }
-        let done = admit(engine, &mut conn, listed.queue, leader).await?;
-        report.found += done;
-        report.done += done;
+        report.join(admit(engine, &mut conn, listed.queue, leader).await?);
     }
     Ok(report)
 }
@@ -62,15 +60,23 @@ pub async fn purge(engine: &Engine) -> Result<PassReport, sqlx::Error> {
 }
 
 /// One look at a queue; how many announcements it dealt with, and how many runs started.
-async fn admit(engine: &Engine, conn: &mut PgConnection, queue: i32, leader: Leader) -> Result<usize, sqlx::Error> {
+async fn admit(
+    engine: &Engine,
+    conn: &mut PgConnection,
+    queue: i32,
+    leader: Leader,
+) -> Result<PassReport, sqlx::Error> {
     let began = Instant::now();
     let mut transaction = conn.begin().await?;
     plan_as_hot(&mut transaction).await?;
-    let Some(locked) = admission::lock(&mut transaction, queue, leader).await? else { return Ok(0) };
+    let Some(locked) = admission::lock(&mut transaction, queue, leader).await? else {
+        // Another pass is at it, and has not committed what it decided.
+        return Ok(PassReport { lost_race: 1, ..PassReport::default() });
+    };
     let Some(limits) = locked.policy.as_ref().and_then(Policy::admission) else {
         admission::forget_queue(&mut transaction, queue).await?;
         transaction.commit().await?;
-        return Ok(0);
+        return Ok(PassReport::default());
     };
     let announced = admission::take_work(&mut transaction, queue).await?;
     let look = Look { queue, admission: &limits, least: &locked.least };
@@ -87,7 +93,8 @@ async fn admit(engine: &Engine, conn: &mut PgConnection, queue: i32, leader: Lea
     engine.notifiers.commit(transaction, effects).await?;
     metrics::histogram!("tenure_admission_seconds").record(began.elapsed());
     metrics::counter!("tenure_admission_admitted_total").increment(started.runs as u64);
-    Ok(announced.len() + started.runs)
+    let done = announced.len() + started.runs;
+    Ok(PassReport { found: done, done, ..PassReport::default() })
 }
 
 /// Ready runs give their slots of a key to more urgent ones that wait. Runs that are assigned stay.

@@ -150,9 +150,17 @@ pub async fn round(world: &mut World) -> u64 {
             Ok(taken) => taken,
             // What was killed under it answers nothing else.
             Err(OpError::Unavailable | OpError::Internal(_)) if killed => continue,
+            // One that was killed when its work was done is met later, by whatever takes it from the pool.
+            Err(OpError::Unavailable | OpError::Internal(_)) if world.dead_sessions > 0 => {
+                world.dead_sessions -= 1;
+                continue;
+            }
             Err(error) => panic!("a step failed: {error:?}"),
         };
         world.count(what, done);
+        if matches!(step, Step::Kill(..)) {
+            world.dead_sessions += done;
+        }
         // A pass is one step, whatever it finds.
         all += if matches!(step, Step::Admit | Step::Refile) { 1 } else { done.max(1) };
         if let (Step::Put { queue, policy }, 1..) = (step, done) {

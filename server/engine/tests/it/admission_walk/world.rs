@@ -177,6 +177,8 @@ pub struct World {
     pub ahead: i64,
     pub workers: u64,
     pub waiting: i64,
+    /// Sessions with the database that were killed and perhaps not met since.
+    pub dead_sessions: u64,
     /// How many there were of each kind of step.
     pub done: HashMap<&'static str, u64>,
 }
@@ -210,6 +212,7 @@ impl World {
             ahead: 0,
             workers: 0,
             waiting: 0,
+            dead_sessions: 0,
             done: HashMap::new(),
         }
     }
