@@ -13,7 +13,7 @@ use tokio::process::{Child, Command};
 use crate::policy_commands::account;
 use crate::rig::{Rig, eventually, refusal, stderr, stdout, tenure};
 
-/// It takes 20 seconds; a machine that is busy with other tests may need more.
+/// It takes half a minute; a machine that is busy with other tests may need more.
 const TIMEOUT: Duration = Duration::from_secs(120);
 const PROVISIONER: &str = "tenure-verify/";
 
@@ -67,15 +67,19 @@ async fn every_cell_is_as_published_and_nothing_is_left() {
     assert_eq!((&answer["asPublished"], &answer["rootUrl"]), (&true.into(), &rig.server.root_url().into()));
     let cells = answer["cells"].as_array().unwrap();
     let played: Vec<String> = cells.iter().map(|cell| format!("{} {}", cell["cell"], cell["by"])).collect();
-    let published: Vec<String> = ["exit", "slow"]
-        .iter()
-        .flat_map(|situation| {
-            let by = if *situation == "exit" { &["lease", "session"][..] } else { &["lease"] };
-            let cells = ["at-least/0", "at-least/n", "at-most/0", "at-most/n"];
-            cells.into_iter().flat_map(move |cell| by.iter().map(move |by| format!("\"{situation}/{cell}\" \"{by}\"")))
-        })
-        .collect();
-    assert_eq!((played.len(), played), (12, published));
+    let rows = [
+        ("exit", &["lease", "session"][..]),
+        ("accept", &["accept-time"]),
+        ("slow", &["lease"]),
+        ("scheduler", &["scheduler", "unaccepted"]),
+    ];
+    let mut published = Vec::new();
+    for (situation, ways) in rows {
+        for column in ["at-least/0", "at-least/n", "at-most/0", "at-most/n"] {
+            published.extend(ways.iter().map(|by| format!("\"{situation}/{column}\" \"{by}\"")));
+        }
+    }
+    assert_eq!((played.len(), played), (24, published));
     for cell in cells {
         assert_eq!(cell["differences"], json!([]), "{cell:#}");
         let queue = cell["taskQueueId"].as_str().filter(|queue| queue.starts_with(PROVISIONER)).unwrap();
@@ -110,6 +114,61 @@ async fn a_promise_that_is_broken_is_found() {
     rig.server.stop().await;
 }
 
+/// What may not be started twice is given out again, because its queue has another policy when another scheduler is lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_given_out_again_and_may_not_be_is_found() {
+    let rig = Rig::start().await;
+    let verifying = start(&rig, &["--cell", "scheduler/at-most/0"]);
+    let busy = eventually("both tasks are given out, and one is accepted", async || {
+        let queues = busy_queues(&rig).await;
+        (queues.len() == 2 && queues.iter().any(|(_, claimed)| *claimed == 1)).then_some(queues)
+    })
+    .await;
+    for (queue, _) in busy {
+        let policy = json!({"dispatch": "assign", "delivery": "at-least-once", "onSchedulerLoss": "reassign"});
+        let put = rig.call("PUT", &policy_path(&queue), Some(&policy)).await;
+        assert_eq!(put.status, 200, "{}", put.body);
+        eventually("its runs have the policy", async || {
+            let shown = rig.call("GET", &policy_path(&queue), None).await;
+            (shown.body["refiling"] == 0).then_some(())
+        })
+        .await;
+        let replaced = rig.call("POST", &format!("{TENURE_API}/queues/{queue}/scheduler/replace"), None).await;
+        assert_eq!(replaced.status, 200, "{}", replaced.body);
+    }
+    let output = end(verifying).await;
+    let answer = answer(&output);
+    assert_eq!(output.status.code(), Some(1), "{answer:#}{}", stderr(&output));
+    for (cell, by) in ["scheduler", "unaccepted"].into_iter().enumerate() {
+        let (found, differences) = (&answer["cells"][cell]["by"], answer["cells"][cell]["differences"].to_string());
+        assert_eq!(found, by);
+        for expected in [
+            "the second worker got a run of the task",
+            "the report of the first worker was answered with 409 instead of 200",
+        ] {
+            assert!(differences.contains(expected), "{by}: {differences}");
+        }
+    }
+    assert_eq!(busy_queues(&rig).await, []);
+    rig.server.stop().await;
+}
+
+/// Where no server may be a scheduler nothing is given out, and so nothing is as published.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tasks_that_are_given_to_no_worker_are_found() {
+    let rig = Rig::start_with(|launch| launch.flag("--scheduler-weight", "0")).await;
+    let output = end(start(&rig, &["--cell", "accept/at-least/0", "scheduler/at-least/n"])).await;
+    let answer = answer(&output);
+    assert_eq!(output.status.code(), Some(1), "{answer:#}{}", stderr(&output));
+    let cells = answer["cells"].as_array().unwrap();
+    assert_eq!(cells.len(), 3);
+    for cell in cells {
+        assert_eq!(cell["differences"], json!(["the first worker got nothing to do"]), "{cell:#}");
+    }
+    assert_eq!(busy_queues(&rig).await, []);
+    rig.server.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn it_cleans_up_when_it_is_interrupted_and_leaves_everything_if_it_is_to() {
     let rig = Rig::start().await;
@@ -135,16 +194,21 @@ async fn it_cleans_up_when_it_is_interrupted_and_leaves_everything_if_it_is_to()
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn credentials_that_lack_a_scope_and_wrong_arguments_say_nothing_of_the_server() {
     let rig = Rig::start().await;
-    let manage = "tenure:manage-queue:tenure-verify/*";
-    for (name, scopes, lacking) in [
-        ("nothing", &[][..], "tenure:list-events"),
-        ("events", &["tenure:list-events"], "tenure:manage-queue:tenure-verify/"),
-        ("policies", &["tenure:list-events", manage], "queue:create-task:"),
-        (
-            "tasks",
-            &["tenure:list-events", manage, "queue:create-task:tenure-verify/*"],
-            "queue:claim-work:tenure-verify/",
-        ),
+    let given = [
+        "tenure:list-events",
+        "tenure:manage-queue:tenure-verify/*",
+        "queue:create-task:tenure-verify/*",
+        "queue:claim-work:tenure-verify/*",
+        "queue:worker-id:tenure-verify/*",
+        "queue:claim-task:tenure-verify/*",
+    ];
+    for (name, scopes, cell, lacking) in [
+        ("nothing", &given[..0], "exit/at-most/0", "tenure:list-events"),
+        ("events", &given[..1], "exit/at-most/0", "tenure:manage-queue:tenure-verify/"),
+        ("policies", &given[..2], "exit/at-most/0", "queue:create-task:"),
+        ("tasks", &given[..3], "exit/at-most/0", "queue:claim-work:tenure-verify/"),
+        ("work", &given[..5], "accept/at-least/0", "queue:claim-task:tenure-verify/"),
+        ("claims", &given[..], "scheduler/at-most/0", "tenure:list-servers"),
     ] {
         let who = rig.make_client(name, scopes).await;
         let env = [
@@ -152,7 +216,7 @@ async fn credentials_that_lack_a_scope_and_wrong_arguments_say_nothing_of_the_se
             ("TASKCLUSTER_CLIENT_ID", name),
             ("TASKCLUSTER_ACCESS_TOKEN", who.access_token.expose()),
         ];
-        let output = tenure(&["verify", "delivery", "--cell", "exit/at-most/0"], &env).await;
+        let output = tenure(&["verify", "delivery", "--cell", cell], &env).await;
         assert_eq!(output.status.code(), Some(2), "{name}: {}{}", stdout(&output), stderr(&output));
         assert!(stderr(&output).contains(lacking), "{name}: {}", stderr(&output));
     }

@@ -1,5 +1,6 @@
-//! What is published of deliveries, cell by cell: what becomes of a task whose worker exits, or is slow. docs/delivery.md
-//! prints it, and `tenure verify delivery` plays every cell against a live deployment.
+//! What is published of deliveries, cell by cell: what becomes of a task whose worker exits, does not accept it or is slow, or
+//! which was given out by a scheduler that is replaced. docs/delivery.md prints it, and `tenure verify delivery` plays every cell
+//! against a live deployment.
 
 use chrono::TimeDelta;
 use tenure_api::states::{Delivery, SessionEnd, TaskState};
@@ -12,17 +13,27 @@ use crate::session;
 pub enum Situation {
     /// The worker is gone: it renews nothing and reports nothing.
     Exit,
+    /// The worker does not accept what it is assigned.
+    NotAccepted,
     /// The worker renews its claim for ever and does not report, until it reports after all.
     Slow,
+    /// The server is lost that gave out the runs of the queue, and its policy says `onSchedulerLoss: reassign`.
+    SchedulerReplaced,
 }
 
-/// What notices that a worker is gone.
+/// What takes a run away from its worker, or would.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum NoticedBy {
+pub enum By {
     /// The lease of the run.
     Lease,
     /// The session that the run belongs to, whose time is over before the lease is.
     Session,
+    /// The time to accept it.
+    AcceptTime,
+    /// The scheduler that is replaced, when the worker has accepted the run.
+    Scheduler,
+    /// The same, when the worker has not accepted it.
+    SchedulerUnaccepted,
 }
 
 /// What becomes of the run.
@@ -32,11 +43,13 @@ pub enum Follows {
     Waits,
     /// It ends then, and another run follows at once that costs no retry.
     AnotherRun(After),
+    /// It goes to another worker then. It was never started, so that it is the same run.
+    AnotherWorker(After),
     /// It ends then, and the task with it.
     Ends(After),
 }
 
-/// When a run ends.
+/// When a run is taken away from its worker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum After {
     /// When it is noticed that the worker is gone.
@@ -45,6 +58,23 @@ pub enum After {
     CompleteTime,
     /// When the first of both is so.
     TheEarlier,
+    /// When the acceptTime is over.
+    AcceptTime,
+    /// When the scheduler is replaced.
+    Replaced,
+    /// When the completeTime is over, counted from the replacement of the scheduler.
+    CompleteTimeAnew,
+}
+
+/// The times that the end of a run depends on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Times {
+    /// How long a worker may be silent. It counts from the last renewal, of the lease or of the session.
+    pub silence: TimeDelta,
+    /// The acceptTime. It counts from when the run was assigned.
+    pub accept: TimeDelta,
+    /// The completeTime. It counts from the claim, or from when the scheduler was replaced.
+    pub complete: TimeDelta,
 }
 
 /// One cell of the table.
@@ -56,8 +86,8 @@ pub struct Cell {
     pub delivery: Delivery,
     /// Whether the queue has a completeTime.
     pub has_complete_time: bool,
-    /// What becomes of it.
-    pub follows: Follows,
+    /// What becomes of a run; where its worker may have accepted it or not, of one that was accepted.
+    follows: Follows,
 }
 
 const fn cell(situation: Situation, delivery: Delivery, has_complete_time: bool, follows: Follows) -> Cell {
@@ -65,33 +95,43 @@ const fn cell(situation: Situation, delivery: Delivery, has_complete_time: bool,
 }
 
 /// Every cell that is true, row by row.
-pub const CELLS: [Cell; 8] = {
-    use After::{CompleteTime, Noticed, TheEarlier};
+pub const CELLS: [Cell; 16] = {
+    use After::{AcceptTime, CompleteTime, CompleteTimeAnew, Noticed, Replaced, TheEarlier};
     use Delivery::{AtLeastOnce, AtMostOnce};
-    use Follows::{AnotherRun, Ends, Waits};
-    use Situation::{Exit, Slow};
+    use Follows::{AnotherRun, AnotherWorker, Ends, Waits};
+    use Situation::{Exit, NotAccepted, SchedulerReplaced, Slow};
     [
         cell(Exit, AtLeastOnce, false, AnotherRun(Noticed)),
         cell(Exit, AtLeastOnce, true, AnotherRun(TheEarlier)),
         cell(Exit, AtMostOnce, false, Ends(Noticed)),
         cell(Exit, AtMostOnce, true, Ends(Noticed)),
+        cell(NotAccepted, AtLeastOnce, false, AnotherWorker(AcceptTime)),
+        cell(NotAccepted, AtLeastOnce, true, AnotherWorker(AcceptTime)),
+        cell(NotAccepted, AtMostOnce, false, Ends(AcceptTime)),
+        cell(NotAccepted, AtMostOnce, true, Ends(AcceptTime)),
         cell(Slow, AtLeastOnce, false, Waits),
         cell(Slow, AtLeastOnce, true, AnotherRun(CompleteTime)),
         cell(Slow, AtMostOnce, false, Waits),
         cell(Slow, AtMostOnce, true, Waits),
+        cell(SchedulerReplaced, AtLeastOnce, false, AnotherRun(Replaced)),
+        cell(SchedulerReplaced, AtLeastOnce, true, AnotherRun(CompleteTimeAnew)),
+        cell(SchedulerReplaced, AtMostOnce, false, Waits),
+        cell(SchedulerReplaced, AtMostOnce, true, Waits),
     ]
 };
 
 impl Situation {
     /// All of them.
-    pub const ALL: [Self; 2] = [Self::Exit, Self::Slow];
+    pub const ALL: [Self; 4] = [Self::Exit, Self::NotAccepted, Self::Slow, Self::SchedulerReplaced];
 
     /// The word in the name of a cell.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Exit => "exit",
+            Self::NotAccepted => "accept",
             Self::Slow => "slow",
+            Self::SchedulerReplaced => "scheduler",
         }
     }
 
@@ -100,18 +140,53 @@ impl Situation {
     pub fn words(self) -> &'static str {
         match self {
             Self::Exit => "**the worker exits**",
+            Self::NotAccepted => "**the worker does not accept it**",
             Self::Slow => "**the worker is slow**",
+            Self::SchedulerReplaced => "**the scheduler is replaced**",
         }
     }
 }
 
-impl NoticedBy {
+impl By {
     /// The word for it.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Lease => "lease",
             Self::Session => "session",
+            Self::AcceptTime => "accept-time",
+            Self::Scheduler => "scheduler",
+            Self::SchedulerUnaccepted => "unaccepted",
+        }
+    }
+}
+
+impl Follows {
+    /// How many runs the task has in the end, if the worker that is next reports success.
+    #[must_use]
+    pub fn runs(self) -> u16 {
+        match self {
+            Self::Waits | Self::AnotherWorker(_) | Self::Ends(_) => 1,
+            Self::AnotherRun(_) => 2,
+        }
+    }
+
+    /// How the task ends, if the worker that is next reports success; where it is waited for, the first worker.
+    #[must_use]
+    pub fn task_ends(self) -> TaskState {
+        match self {
+            Self::Waits | Self::AnotherRun(_) | Self::AnotherWorker(_) => TaskState::Completed,
+            Self::Ends(_) => TaskState::Exception,
+        }
+    }
+
+    /// Whether a report of the first worker is taken, however late it comes, and its acceptance before that if it has not
+    /// accepted the run. Otherwise it is answered with 409.
+    #[must_use]
+    pub fn takes_late_report(self) -> bool {
+        match self {
+            Self::Waits => true,
+            Self::AnotherRun(_) | Self::AnotherWorker(_) | Self::Ends(_) => false,
         }
     }
 }
@@ -128,79 +203,84 @@ impl Cell {
         format!("{}/{delivery}/{}", self.situation.as_str(), if self.has_complete_time { "n" } else { "0" })
     }
 
-    /// All that may notice it, so that the cell is true for each.
+    /// All that it is true for.
     #[must_use]
-    pub fn noticed_by(&self) -> &'static [NoticedBy] {
+    pub fn ways(&self) -> &'static [By] {
         match self.situation {
-            Situation::Exit => &[NoticedBy::Lease, NoticedBy::Session],
+            Situation::Exit => &[By::Lease, By::Session],
+            Situation::NotAccepted => &[By::AcceptTime],
             // Its worker renews whatever it has.
-            Situation::Slow => &[NoticedBy::Lease],
+            Situation::Slow => &[By::Lease],
+            Situation::SchedulerReplaced => &[By::Scheduler, By::SchedulerUnaccepted],
         }
     }
 
-    /// When the run ends, and as what; none if its worker is waited for. The silence is how long a worker may be silent that is
-    /// noticed by this: it counts from the last renewal, of the lease or of the session, and the completeTime from the claim.
+    /// What becomes of the run.
     #[must_use]
-    pub fn end(&self, by: NoticedBy, silence: TimeDelta, complete_time: TimeDelta) -> Option<(TimeDelta, Ending)> {
-        let noticed = match by {
-            NoticedBy::Lease => Ending::LeaseExpired,
-            NoticedBy::Session => session::run_ends(SessionEnd::Expired, self.delivery, 0),
+    pub fn follows(&self, by: By) -> Follows {
+        match by {
+            By::Lease | By::Session | By::AcceptTime | By::Scheduler => self.follows,
+            By::SchedulerUnaccepted => match self.follows {
+                // Nobody has begun it, so that no completeTime is waited for.
+                Follows::AnotherRun(_) => Follows::AnotherWorker(After::Replaced),
+                same @ (Follows::Waits | Follows::AnotherWorker(_) | Follows::Ends(_)) => same,
+            },
+        }
+    }
+
+    /// When the run is taken away from its worker, and as what; none if its worker is waited for. Each of the times counts from
+    /// its own beginning, and a replacement of the scheduler from itself.
+    #[must_use]
+    pub fn end(&self, by: By, times: &Times) -> Option<(TimeDelta, Ending)> {
+        let ending = match by {
+            By::Lease => Ending::LeaseExpired,
+            By::Session => session::run_ends(SessionEnd::Expired, self.delivery, 0),
+            By::AcceptTime => Ending::NotAccepted,
+            By::Scheduler | By::SchedulerUnaccepted => Ending::SchedulerReplaced,
         };
-        let (noticed, by_time) = ((silence, noticed), (complete_time, Ending::TooSlow));
-        let after = match self.follows {
+        let (noticed, by_time) = ((times.silence, ending), (times.complete, Ending::TooSlow));
+        let after = match self.follows(by) {
             Follows::Waits => return None,
-            Follows::AnotherRun(after) | Follows::Ends(after) => after,
+            Follows::AnotherRun(after) | Follows::AnotherWorker(after) | Follows::Ends(after) => after,
         };
         Some(match after {
             After::Noticed => noticed,
-            After::CompleteTime => by_time,
-            After::TheEarlier if complete_time < silence => by_time,
+            After::CompleteTime | After::CompleteTimeAnew => by_time,
+            After::TheEarlier if times.complete < times.silence => by_time,
             After::TheEarlier => noticed,
+            After::AcceptTime => (times.accept, ending),
+            After::Replaced => (TimeDelta::zero(), ending),
         })
-    }
-
-    /// How many runs the task has in the end, if the worker that is next reports success.
-    #[must_use]
-    pub fn runs(&self) -> u16 {
-        match self.follows {
-            Follows::Waits | Follows::Ends(_) => 1,
-            Follows::AnotherRun(_) => 2,
-        }
-    }
-
-    /// How the task ends, if the worker that is next reports success; where it is waited for, the first worker.
-    #[must_use]
-    pub fn task_ends(&self) -> TaskState {
-        match self.follows {
-            Follows::Waits | Follows::AnotherRun(_) => TaskState::Completed,
-            Follows::Ends(_) => TaskState::Exception,
-        }
-    }
-
-    /// Whether a report of the first worker is taken, however late it comes. Otherwise it is answered with 409.
-    #[must_use]
-    pub fn takes_late_report(&self) -> bool {
-        match self.follows {
-            Follows::Waits => true,
-            Follows::AnotherRun(_) | Follows::Ends(_) => false,
-        }
     }
 
     /// For people.
     #[must_use]
     pub fn words(&self) -> String {
-        let time = |after| match after {
-            After::Noticed => "when its lease or its session is over",
-            After::CompleteTime => "`completeTime` after it was claimed",
-            After::TheEarlier => "when its lease, its session or its `completeTime` is over",
-        };
-        match self.follows {
-            Follows::Waits => "waits for it for ever; one run".to_owned(),
-            Follows::AnotherRun(after) => {
-                format!("another run {}; no retry used; a report of the first is answered with 409", time(after))
-            }
-            Follows::Ends(after) => format!("`exception` {}; no other run", time(after)),
+        let words = in_words(self.follows);
+        let unaccepted = self.ways().contains(&By::SchedulerUnaccepted).then(|| self.follows(By::SchedulerUnaccepted));
+        match unaccepted.filter(|follows| *follows != self.follows) {
+            Some(other) => format!("{words}; if it was not accepted yet: {}", in_words(other)),
+            None => words,
         }
+    }
+}
+
+fn in_words(follows: Follows) -> String {
+    let time = |after| match after {
+        After::Noticed => "when its lease or its session is over",
+        After::CompleteTime => "`completeTime` after it was claimed",
+        After::TheEarlier => "when its lease, its session or its `completeTime` is over",
+        After::AcceptTime => "once its `acceptTime` is over",
+        After::Replaced => "at once",
+        After::CompleteTimeAnew => "`completeTime` after that, unless it has ended by then",
+    };
+    match follows {
+        Follows::Waits => "waits for it for ever; one run".to_owned(),
+        Follows::AnotherRun(after) => {
+            format!("another run {}; no retry used; a report of the first is answered with 409", time(after))
+        }
+        Follows::AnotherWorker(after) => format!("another worker gets it {}; one run, no retry used", time(after)),
+        Follows::Ends(after) => format!("`exception` {}; no other run", time(after)),
     }
 }
 
@@ -219,97 +299,5 @@ pub fn markdown() -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::document::tests::policy;
-    use super::super::ending::{Allowance, decide};
-    use super::super::options::Options;
-    use super::super::terms::Terms;
-    use super::*;
-    use chrono::DateTime;
-    use serde_json::json;
-    use tenure_api::ids::RunId;
-
-    const SILENCE: TimeDelta = TimeDelta::seconds(10);
-    const COMPLETE_TIME: TimeDelta = TimeDelta::seconds(3);
-
-    /// What the rules say of a cell: when its run ends and as what, and whether another run follows.
-    fn by_the_rules(cell: &Cell, by: NoticedBy, complete_time: TimeDelta) -> Option<(TimeDelta, Ending, bool)> {
-        let seconds = if cell.has_complete_time { complete_time.num_seconds() } else { 0 };
-        let policy = policy(&json!({"delivery": cell.delivery, "completeTime": seconds})).unwrap();
-        let start = DateTime::UNIX_EPOCH;
-        let too_slow = Terms::of(&policy, &Options::default()).complete_by(start);
-        let too_slow = too_slow.map(|time| (time - start, Ending::TooSlow));
-        let noticed = match (cell.situation, by) {
-            (Situation::Exit, NoticedBy::Lease) => Some((SILENCE, Ending::LeaseExpired)),
-            (Situation::Exit, NoticedBy::Session) => Some((SILENCE, Ending::SessionEnded)),
-            (Situation::Slow, _) => None,
-        };
-        let (time, ending) = [too_slow, noticed].into_iter().flatten().min_by_key(|(time, _)| *time)?;
-        let had = Allowance { retries_left: 5, free_runs: 0, requeues: 0, losses: 0 };
-        let decision = decide(cell.delivery, ending, RunId::FIRST, had).unwrap();
-        assert_eq!(decision.left.retries_left, 5, "no cell costs a retry");
-        Some((time, ending, decision.next.is_some()))
-    }
-
-    #[test]
-    fn every_cell_is_what_the_rules_say() {
-        for (cell, by) in CELLS.iter().flat_map(|cell| cell.noticed_by().iter().map(move |by| (cell, *by))) {
-            for complete_time in [COMPLETE_TIME, TimeDelta::seconds(60)] {
-                let expected = by_the_rules(cell, by, complete_time);
-                let ends = expected.map(|(time, ending, _)| (time, ending));
-                assert_eq!(cell.end(by, SILENCE, complete_time), ends, "{} {by:?}", cell.name());
-                match (cell.follows, expected) {
-                    (Follows::Waits, None)
-                    | (Follows::AnotherRun(_), Some((.., true)))
-                    | (Follows::Ends(_), Some((.., false))) => {}
-                    (follows, rules) => panic!("{}: {follows:?} and {rules:?}", cell.name()),
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn every_cell_is_there_once_and_in_the_order_of_the_table() {
-        let names: Vec<String> = CELLS.iter().map(Cell::name).collect();
-        let expected = [
-            "exit/at-least/0",
-            "exit/at-least/n",
-            "exit/at-most/0",
-            "exit/at-most/n",
-            "slow/at-least/0",
-            "slow/at-least/n",
-            "slow/at-most/0",
-            "slow/at-most/n",
-        ];
-        assert_eq!(names, expected);
-    }
-
-    #[test]
-    fn what_is_seen_of_a_cell_agrees_with_itself() {
-        for cell in CELLS {
-            for by in cell.noticed_by() {
-                let ended = cell.end(*by, SILENCE, COMPLETE_TIME).is_some();
-                assert_eq!(cell.takes_late_report(), !ended);
-                assert_eq!(cell.runs() == 2, matches!(cell.follows, Follows::AnotherRun(_)));
-                assert_eq!(cell.task_ends() == TaskState::Exception, ended && cell.runs() == 1);
-            }
-        }
-    }
-
-    #[test]
-    fn a_worker_that_exits_is_noticed_by_its_lease_and_by_its_session() {
-        for cell in CELLS {
-            let by: Vec<&str> = cell.noticed_by().iter().map(|by| by.as_str()).collect();
-            let expected = if cell.situation == Situation::Exit { &["lease", "session"][..] } else { &["lease"] };
-            assert_eq!(by, expected, "{}", cell.name());
-        }
-    }
-
-    #[test]
-    fn both_pages_show_the_cells() {
-        let note = include_str!("../../../../docs/internals/policies.md");
-        assert!(note.contains(&markdown()), "docs/internals/policies.md is to contain:\n{}", markdown());
-        let page = include_str!("../../../../docs/delivery.md");
-        assert!(page.contains(&markdown()), "docs/delivery.md is to contain:\n{}", markdown());
-    }
-}
+#[path = "cells_tests.rs"]
+mod tests;

@@ -1,12 +1,17 @@
 //! The calls that the workers of a cell make, all as one client.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 use tenure_api::bodies::Status;
 use tenure_api::dates::Timestamp;
 use tenure_api::ids::{RunId, SessionId, TaskId, TaskQueueId};
+use tenure_api::servers::{SchedulerReplaced, Servers};
 use tenure_api::states::EndedBy;
 use tenure_api::why::{Reason, WhyAnswer};
-use tenure_client::{Error, Method, SessionStarted, StartSessionRequest, TaskChange, WorkerName};
+use tenure_client::{
+    Error, InboxEvent, Method, RenewSessionRequest, SessionStarted, StartSessionRequest, TaskChange, WorkerName,
+};
 
 use super::seen::Resolution;
 use crate::cli::http::{CommandError, Server, entries};
@@ -21,6 +26,8 @@ const ENDS: &str = "task-completed,task-failed,task-exception";
 const GROUP: &str = "tenure-verify";
 /// The status of a call that was done.
 pub const OK: u16 = 200;
+/// The status of a call that comes too late: the run is another worker's, or has ended.
+pub const CONFLICT: u16 = 409;
 
 /// Calls the server that is verified.
 pub struct Calls<'a> {
@@ -31,6 +38,11 @@ impl<'a> Calls<'a> {
     /// Calls this server.
     pub fn new(server: &'a Server) -> Self {
         Self { server }
+    }
+
+    /// The server's time.
+    pub fn now(&self) -> Timestamp {
+        self.server.client.now()
     }
 
     /// Sets the policy of a queue.
@@ -50,17 +62,65 @@ impl<'a> Calls<'a> {
         self.read(answer["tasks"][0]["status"].clone())
     }
 
-    /// Starts a session for this worker that goes on for so many seconds.
+    /// Starts a session for this worker that goes on for so many seconds, and has this weight.
     pub async fn start_session(
         &self,
         queue: &TaskQueueId,
         worker: &str,
         ttl: i64,
+        weight: i64,
     ) -> Result<SessionStarted, CommandError> {
         let is_name = "letters and a dash are a name";
         let me = WorkerName { group: GROUP.parse().expect(is_name), id: worker.parse().expect(is_name) };
-        let start = StartSessionRequest { ttl: Some(ttl), ..me.session(queue) };
+        let start = StartSessionRequest { ttl: Some(ttl), weight: Some(weight), ..me.session(queue) };
         self.server.client.start_session(&start).await.map_err(|error| self.error(&error))
+    }
+
+    /// Says that the worker of a session takes no more than it has.
+    pub async fn take_no_more(&self, session: SessionId) -> Result<(), CommandError> {
+        let none = RenewSessionRequest { capacity: Some(0), ..RenewSessionRequest::default() };
+        self.server.client.renew_session(session, &none).await.map(drop).map_err(|error| self.error(&error))
+    }
+
+    /// The run of this task that is assigned to a session, for which it waits this long, and until when it may be accepted.
+    pub async fn assigned(
+        &self,
+        session: SessionId,
+        task: TaskId,
+        wait: Duration,
+    ) -> Result<Option<(RunId, Option<Timestamp>)>, CommandError> {
+        let inbox = self.server.client.inbox(session, 0, wait).await.map_err(|error| self.error(&error))?;
+        Ok(inbox.items.into_iter().find_map(|item| match item.what? {
+            InboxEvent::Assigned { task_id, run_id, accept_by, .. } => (task_id == task).then_some((run_id, accept_by)),
+            InboxEvent::RunEnded { .. } | InboxEvent::Command { .. } | InboxEvent::TaskCommand { .. } => None,
+        }))
+    }
+
+    /// Accepts a run as this worker: when its claim ends, or the status of the answer if it is refused.
+    pub async fn accept(
+        &self,
+        task: TaskId,
+        run: RunId,
+        worker: &str,
+        session: SessionId,
+    ) -> Result<Result<Timestamp, u16>, CommandError> {
+        let path = format!("{QUEUE_API}/task/{task}/runs/{run}/claim");
+        let body = json!({"workerGroup": GROUP, "workerId": worker, "sessionId": session});
+        match self.server.client.request(Method::POST, &path, Some(&body)).await {
+            Ok(claim) => self.read(claim["takenUntil"].clone()).map(Ok),
+            Err(Error::Refused { status: 409, .. }) => Ok(Err(CONFLICT)),
+            Err(error) => Err(self.error(&error)),
+        }
+    }
+
+    /// Replaces the scheduler of a queue: since when there is another one; none if there is none.
+    pub async fn replace_scheduler(&self, queue: &TaskQueueId) -> Result<Option<Timestamp>, CommandError> {
+        let replaced = self.server.client.replace_scheduler(queue).await.map_err(|error| self.error(&error))?;
+        let SchedulerReplaced { term, .. } = self.read(replaced)?;
+        let listed = self.server.client.list_servers().await.map_err(|error| self.error(&error))?;
+        let Servers { servers } = self.read(listed)?;
+        let mut terms = servers.into_iter().flat_map(|server| server.queues);
+        Ok(terms.find(|one| one.task_queue_id == *queue && one.term == term).map(|one| one.since))
     }
 
     /// Ends a session, whether it has ended or not.

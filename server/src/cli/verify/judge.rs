@@ -10,6 +10,7 @@ use tenure_api::states::{EndedBy, ReasonResolved, RunState, TaskState};
 use tenure_domain::policy::cells::{Follows, Situation};
 use tenure_domain::policy::ending::Ending;
 
+use super::calls::CONFLICT;
 use super::part::Part;
 use super::seen::Seen;
 
@@ -19,14 +20,12 @@ pub const LATE_PROMISED: TimeDelta = TimeDelta::seconds(1);
 pub const LATE_MAX: TimeDelta = TimeDelta::seconds(10);
 /// A lease that differs from the policy's by less is the same, rounded.
 const LEASE_TOLERANCE: TimeDelta = TimeDelta::seconds(1);
-/// The worker that exits or is slow.
+/// The worker that exits, is slow, or accepts nothing.
 pub const FIRST: &str = "first";
 /// The worker that asks for work all the while.
 pub const SECOND: &str = "second";
 /// The status of a report that is taken.
 const TAKEN: u16 = 200;
-/// The status of a report of a run that is another worker's, or has ended.
-const CONFLICT: u16 = 409;
 
 /// Something that is not as it is published.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,17 +34,21 @@ pub enum Difference {
     NoClaim,
     /// Renewals were sent too late by this machine, so that the lease may have ended rightly.
     NotJudged(Duration),
+    /// The scheduler was replaced so late that the completeTime may have ended rightly.
+    ReplacedLate(Duration),
+    /// No server has taken the place of the scheduler.
+    NotReplaced,
+    /// What was assigned may be accepted for ever.
+    NoAcceptTime,
     /// The lease is not that of the policy.
     Lease(TimeDelta, TimeDelta),
-    /// The first run was another worker's.
-    FirstWorker(Option<String>),
+    /// A run was another worker's than that one, or any worker's where it is to be none's.
+    Worker(usize, Option<&'static str>, Option<String>),
     /// No other worker got the run.
     NoOtherRun(Duration),
-    /// Another worker than the one that asked for it got the next run.
-    NextWorker(Option<String>),
     /// Another worker got a run although there is to be none.
     OtherRun,
-    /// The run ended before its time, by the server's dates.
+    /// The run ended, or was another worker's, before its time, by the server's dates.
     Early(TimeDelta),
     /// What follows was seen before it could be, by this machine's clock.
     EarlyHere(TimeDelta),
@@ -87,7 +90,8 @@ pub fn seconds(time: TimeDelta) -> String {
 
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = |worker: &Option<String>| worker.clone().unwrap_or_else(|| "no worker".to_owned());
+        let name =
+            |worker: Option<&str>| worker.map_or_else(|| "no worker".to_owned(), |name| format!("worker {name}"));
         let answer = |status: &Option<u16>| status.map_or_else(|| "not sent".to_owned(), |status| status.to_string());
         match self {
             Self::NoClaim => write!(f, "the first worker got nothing to do"),
@@ -96,22 +100,29 @@ impl fmt::Display for Difference {
                 "not judged: this machine sent no renewal for {:.1} s, longer than the lease; try again when it has less to do",
                 silence.as_secs_f64()
             ),
+            Self::ReplacedLate(passed) => write!(
+                f,
+                "not judged: the scheduler was replaced {:.1} s after the claim, when its completeTime may have been over; try again \
+                 when this machine has less to do",
+                passed.as_secs_f64()
+            ),
+            Self::NotReplaced => write!(f, "no server has taken the place of the scheduler"),
+            Self::NoAcceptTime => write!(f, "what was assigned may be accepted for ever"),
             Self::Lease(expected, found) => {
                 write!(f, "the lease is {} instead of {}", seconds(*found), seconds(*expected))
             }
-            Self::FirstWorker(found) => write!(f, "run 0 was that of {} instead of worker {FIRST}", name(found)),
+            Self::Worker(run, expected, found) => {
+                write!(f, "run {run} was that of {} instead of {}", name(found.as_deref()), name(*expected))
+            }
             Self::NoOtherRun(watched) => {
-                write!(f, "no other worker got the task, {:.1} s after it was claimed", watched.as_secs_f64())
+                write!(f, "no other worker got the task within {:.1} s", watched.as_secs_f64())
             }
-            Self::NextWorker(found) => write!(f, "run 1 was that of {} instead of worker {SECOND}", name(found)),
             Self::OtherRun => write!(f, "the second worker got a run of the task, and is to get none"),
-            Self::Early(by) => write!(f, "run 0 ended {} before its time", seconds(*by)),
+            Self::Early(by) => write!(f, "run 0 ended, or was another worker's, {} before its time", seconds(*by)),
             Self::EarlyHere(by) => {
-                write!(f, "the end of run 0 was seen {} before it could be, by this machine's clock", seconds(*by))
+                write!(f, "that was seen of run 0 {} before it could be, by this machine's clock", seconds(*by))
             }
-            Self::NotEnded(watched) => {
-                write!(f, "run 0 had not ended {:.1} s after it was claimed", watched.as_secs_f64())
-            }
+            Self::NotEnded(watched) => write!(f, "run 0 had not ended within {:.1} s", watched.as_secs_f64()),
             Self::Late(by) => write!(f, "what follows came {} late", seconds(*by)),
             Self::Runs(expected, found) => write!(f, "the runs are to be: {expected}; they are: {found}"),
             Self::State(expected, found) => write!(f, "the task is {found} instead of {expected}"),
@@ -134,106 +145,156 @@ impl fmt::Display for Difference {
 /// Everything in which a cell differs from what is published; nothing if it is as it should be.
 #[must_use]
 pub fn judge(part: &Part, seen: &Seen) -> Vec<Difference> {
-    let (Some(first), Some(run)) = (&seen.first, seen.first_run()) else { return vec![Difference::NoClaim] };
-    let expected = part.lease();
-    if part.cell.situation == Situation::Slow && time(seen.silence) >= expected {
-        return vec![Difference::NotJudged(seen.silence)];
+    let has_begun = if part.is_claimed() { seen.first.is_some() } else { seen.assigned.is_some() };
+    let Some(run) = seen.first_run().filter(|_| has_begun) else { return vec![Difference::NoClaim] };
+    if let Some(not_judged) = not_judged(part, seen) {
+        return vec![not_judged];
     }
-    let mut found = Vec::new();
-    let lease = run.started.map(|started| first.taken_until.time() - started.time());
+    let (mut found, expected) = (Vec::new(), part.lease());
+    let lease = seen.first.zip(run.started).map(|(first, started)| first.taken_until.time() - started.time());
     let other = lease.filter(|lease| (*lease - expected).abs() > LEASE_TOLERANCE);
     found.extend(other.map(|lease| Difference::Lease(expected, lease)));
-    who(part, seen, run, &mut found);
+    who(part, seen, &mut found);
     when(part, seen, run, &mut found);
     what(part, seen, &mut found);
     found
 }
 
-/// How late what follows came: the next run, or else the end. None if nothing is to follow, or nothing did.
+/// Why nothing can be said of a server that may have done right.
+fn not_judged(part: &Part, seen: &Seen) -> Option<Difference> {
+    match part.cell.situation {
+        Situation::Slow => (time(seen.silence) >= part.lease()).then_some(Difference::NotJudged(seen.silence)),
+        Situation::SchedulerReplaced => {
+            let (_, ending) = part.end()?;
+            let passed = seen.replaced?.received.saturating_sub(seen.first?.sent);
+            let may_be_over = ending == Ending::TooSlow && time(passed) >= part.complete_time();
+            may_be_over.then_some(Difference::ReplacedLate(passed))
+        }
+        Situation::Exit | Situation::NotAccepted => None,
+    }
+}
+
+/// How late what follows came: the next run, the same one as another worker's, or else the end. None if nothing is to follow, or
+/// nothing did.
 #[must_use]
 pub fn lateness(part: &Part, seen: &Seen) -> Option<TimeDelta> {
-    let followed = match part.cell.follows {
+    let followed = match part.follows() {
         Follows::Waits => None,
         Follows::AnotherRun(_) => seen.status.runs.get(1)?.started,
+        Follows::AnotherWorker(_) => seen.first_run()?.started.filter(|_| seen.second.is_some()),
         Follows::Ends(_) => seen.first_run()?.resolved,
     };
     Some(followed?.time() - expected_end(part, seen)?.time())
 }
 
-/// When the first run is to end, by the server's dates.
+/// When the first worker is to lose the run, by the server's dates.
 fn expected_end(part: &Part, seen: &Seen) -> Option<Timestamp> {
     let (after, ending) = part.end()?;
     match ending {
         Ending::LeaseExpired => Some(seen.first?.taken_until),
         Ending::SessionEnded => Some(seen.session?.expires),
-        Ending::TooSlow => Some(Timestamp::new(seen.first_run()?.started?.time() + after)),
-        Ending::Reported(_)
-        | Ending::Undelivered
-        | Ending::Released
-        | Ending::WorkerRemoved
-        | Ending::SchedulerReplaced
-        | Ending::NotAccepted => None,
+        Ending::NotAccepted => seen.assigned?.accept_by,
+        Ending::SchedulerReplaced => seen.replaced?.since,
+        Ending::TooSlow => {
+            let from = if part.is_replaced() { seen.replaced?.since? } else { seen.first_run()?.started? };
+            Some(Timestamp::new(from.time() + after))
+        }
+        Ending::Reported(_) | Ending::Undelivered | Ending::Released | Ending::WorkerRemoved => None,
     }
 }
 
 /// Before the request went out from which the time of the first run counts, by this machine's clock.
-fn counts_from(ending: Ending, seen: &Seen) -> Option<Duration> {
-    if ending == Ending::SessionEnded { Some(seen.session?.sent) } else { Some(seen.first?.sent) }
+fn counts_from(part: &Part, ending: Ending, seen: &Seen) -> Option<Duration> {
+    match ending {
+        Ending::SessionEnded => Some(seen.session?.sent),
+        Ending::NotAccepted => Some(seen.assigned?.sent),
+        Ending::SchedulerReplaced => Some(seen.replaced?.sent),
+        Ending::TooSlow if part.is_replaced() => Some(seen.replaced?.sent),
+        Ending::TooSlow | Ending::LeaseExpired => Some(seen.first?.sent),
+        Ending::Reported(_) | Ending::Undelivered | Ending::Released | Ending::WorkerRemoved => None,
+    }
 }
 
-fn who(part: &Part, seen: &Seen, run: &Run, found: &mut Vec<Difference>) {
-    if run.worker_id.as_deref() != Some(FIRST) {
-        found.push(Difference::FirstWorker(run.worker_id.clone()));
+/// Whose each run is to be.
+fn workers(part: &Part) -> Vec<Option<&'static str>> {
+    match part.follows() {
+        Follows::Waits => vec![Some(FIRST)],
+        Follows::AnotherRun(_) => vec![Some(FIRST), Some(SECOND)],
+        Follows::AnotherWorker(_) => vec![Some(SECOND)],
+        Follows::Ends(_) => vec![part.is_claimed().then_some(FIRST)],
     }
-    match (part.cell.follows, &seen.second) {
-        (Follows::AnotherRun(_), Some(_)) => {
-            let next = seen.status.runs.get(1).and_then(|run| run.worker_id.clone());
-            if next.as_deref() != Some(SECOND) {
-                found.push(Difference::NextWorker(next));
-            }
+}
+
+fn who(part: &Part, seen: &Seen, found: &mut Vec<Difference>) {
+    for ((run, expected), is) in workers(part).into_iter().enumerate().zip(&seen.status.runs) {
+        // If it got nothing, that is said below.
+        let is_known = expected != Some(SECOND) || seen.second.is_some();
+        if is_known && is.worker_id.as_deref() != expected {
+            found.push(Difference::Worker(run, expected, is.worker_id.clone()));
         }
-        (Follows::AnotherRun(_), None) => found.push(Difference::NoOtherRun(seen.watched)),
+    }
+    match (part.follows(), &seen.second) {
+        (Follows::AnotherRun(_) | Follows::AnotherWorker(_), None) => found.push(Difference::NoOtherRun(seen.watched)),
         (Follows::Waits | Follows::Ends(_), Some(_)) => found.push(Difference::OtherRun),
-        (Follows::Waits | Follows::Ends(_), None) => {}
+        (Follows::AnotherRun(_) | Follows::AnotherWorker(_), Some(_)) | (Follows::Waits | Follows::Ends(_), None) => {}
+    }
+}
+
+/// When the first worker lost the run, by the server's dates.
+fn taken_away(part: &Part, seen: &Seen, run: &Run) -> Option<Timestamp> {
+    match part.follows() {
+        Follows::Waits => None,
+        Follows::AnotherWorker(_) => run.started.filter(|_| seen.second.is_some()),
+        Follows::AnotherRun(_) | Follows::Ends(_) => run.resolved.filter(|_| run.state == RunState::Exception),
     }
 }
 
 fn when(part: &Part, seen: &Seen, run: &Run, found: &mut Vec<Difference>) {
-    let (Some((after, ending)), Some(expected)) = (part.end(), expected_end(part, seen)) else { return };
-    let Some(ended) = run.resolved.filter(|_| run.state == RunState::Exception) else {
-        found.push(Difference::NotEnded(seen.watched));
+    if part.is_replaced() && seen.replaced.is_none_or(|replaced| replaced.since.is_none()) {
+        found.push(Difference::NotReplaced);
+    }
+    let Some((after, ending)) = part.end() else { return };
+    if ending == Ending::NotAccepted && seen.assigned.is_none_or(|assigned| assigned.accept_by.is_none()) {
+        found.push(Difference::NoAcceptTime);
+    }
+    let Some(expected) = expected_end(part, seen) else { return };
+    let Some(ended) = taken_away(part, seen, run) else {
+        // Where the run is to go on, it is said already that no other worker got it.
+        if !matches!(part.follows(), Follows::AnotherWorker(_)) {
+            found.push(Difference::NotEnded(seen.watched));
+        }
         return;
     };
     if ended < expected {
         found.push(Difference::Early(expected.time() - ended.time()));
     }
     let noticed = seen.second.map(|claim| claim.received).or(seen.ended);
-    let passed = noticed.zip(counts_from(ending, seen)).map(|(noticed, sent)| time(noticed.saturating_sub(sent)));
+    let passed = noticed.zip(counts_from(part, ending, seen)).map(|(noticed, sent)| time(noticed.saturating_sub(sent)));
     found.extend(passed.filter(|passed| *passed < after).map(|passed| Difference::EarlyHere(after - passed)));
     found.extend(lateness(part, seen).filter(|late| *late > LATE_MAX).map(Difference::Late));
 }
 
 fn what(part: &Part, seen: &Seen, found: &mut Vec<Difference>) {
-    let (cell, states) = (&part.cell, expected_states(part));
+    let (follows, states) = (part.follows(), expected_states(part));
     let (expected, runs) = (Ends(states.iter().map(run_in_words).collect()), runs_in_words(&seen.status.runs));
     if expected != runs {
         found.push(Difference::Runs(expected, runs));
     }
-    if seen.status.state != cell.task_ends() {
-        found.push(Difference::State(cell.task_ends(), seen.status.state));
+    if seen.status.state != follows.task_ends() {
+        found.push(Difference::State(follows.task_ends(), seen.status.state));
     }
     if seen.status.retries_left != seen.retries {
         found.push(Difference::Retries(seen.retries, seen.status.retries_left));
     }
-    let first = if cell.takes_late_report() { TAKEN } else { CONFLICT };
+    let first = if follows.takes_late_report() { TAKEN } else { CONFLICT };
     if seen.first_report != Some(first) {
         found.push(Difference::FirstReport(first, seen.first_report));
     }
-    if matches!(cell.follows, Follows::AnotherRun(_)) && seen.second_report != Some(TAKEN) {
+    if matches!(follows, Follows::AnotherRun(_) | Follows::AnotherWorker(_)) && seen.second_report != Some(TAKEN) {
         found.push(Difference::SecondReport(TAKEN, seen.second_report));
     }
     let by = part.end().and_then(|(_, ending)| ending.ended_by());
-    if let (Follows::Ends(_), Some(by)) = (cell.follows, by)
+    if let (Follows::Ends(_), Some(by)) = (follows, by)
         && seen.ended_by != Some(by)
     {
         found.push(Difference::EndedBy(by, seen.ended_by));
@@ -252,8 +313,8 @@ type RunEnd = (RunState, Option<ReasonResolved>);
 fn expected_states(part: &Part) -> Vec<RunEnd> {
     let lost = (RunState::Exception, part.end().map(|(_, ending)| ending.outcome().reason()));
     let done = (RunState::Completed, Some(ReasonResolved::Completed));
-    match part.cell.follows {
-        Follows::Waits => vec![done],
+    match part.follows() {
+        Follows::Waits | Follows::AnotherWorker(_) => vec![done],
         Follows::AnotherRun(_) => vec![lost, done],
         Follows::Ends(_) => vec![lost],
     }

@@ -1,8 +1,8 @@
 use serde_json::{Value, json};
-use tenure_domain::policy::cells::NoticedBy;
+use tenure_domain::policy::cells::By;
 
-use super::super::part::TTL;
-use super::super::seen::{Began, Claimed, Resolution};
+use super::super::part::{ACCEPT_TIME, TTL};
+use super::super::seen::{Assigned, Began, Claimed, Replaced, Resolution};
 use super::*;
 
 const TASK: &str = "9HrBC1jMQ3KlZw4CssPUeQ";
@@ -24,6 +24,11 @@ fn lost(part: &Part, ended: i64) -> Value {
     let reason = part.end().unwrap().1.outcome().reason();
     let mut run = run(0, FIRST, 0, ended, "exception", &reason.to_string());
     run["takenUntil"] = json!(at(part.lease().num_milliseconds()));
+    if !part.is_claimed() {
+        for of_a_claim in ["workerGroup", "workerId", "takenUntil", "started"] {
+            run.as_object_mut().unwrap().remove(of_a_claim);
+        }
+    }
     run
 }
 
@@ -41,6 +46,25 @@ fn claimed(run: &str, sent_ms: u64, received_ms: u64) -> Claimed {
 
 /// How long the session had been there when it claimed.
 const SESSION_AGE_MS: i64 = 500;
+/// When the scheduler was replaced, after the claim or the assignment.
+const REPLACED_MS: i64 = 1_000;
+
+/// When the first worker is to lose the run, if it is.
+fn end_ms(part: &Part) -> Option<i64> {
+    let (after, ending) = part.end()?;
+    let from = match part.by {
+        By::Lease | By::AcceptTime => 0,
+        By::Session => {
+            if ending == Ending::SessionEnded {
+                -SESSION_AGE_MS
+            } else {
+                0
+            }
+        }
+        By::Scheduler | By::SchedulerUnaccepted => REPLACED_MS,
+    };
+    Some(from + after.num_milliseconds())
+}
 
 fn end(run: u64, exchange: &str) -> Resolution {
     Resolution { run, exchange: exchange.to_owned() }
@@ -54,15 +78,19 @@ fn part(name: &str) -> Part {
 pub fn published(part: &Part, late_ms: i64) -> Seen {
     let first = Claimed { taken_until: at(part.lease().num_milliseconds()), ..claimed("0", 1_000, 1_005) };
     let expires = at(TTL.num_milliseconds() - SESSION_AGE_MS);
-    let session = (part.by == NoticedBy::Session).then_some(Began { expires, sent: Duration::from_millis(500) });
-    let ended_ms = part.end().map(|(after, ending)| {
-        let age_ms = if ending == Ending::SessionEnded { SESSION_AGE_MS } else { 0 };
-        after.num_milliseconds() - age_ms + late_ms
-    });
+    let has_session = part.by == By::Session || part.assigns();
+    let session = has_session.then_some(Began { expires, sent: Duration::from_millis(500) });
+    let accept_by = (part.by == By::AcceptTime).then_some(at(ACCEPT_TIME.num_milliseconds()));
+    let assigned = (!part.is_claimed()).then_some(Assigned { accept_by, sent: Duration::from_millis(1_000) });
+    let [sent, received] = [2_000, 2_010].map(Duration::from_millis);
+    let replaced = part.is_replaced().then_some(Replaced { since: Some(at(REPLACED_MS)), sent, received });
+    let ended_ms = end_ms(part).map(|ended| ended + late_ms);
     let noticed_ms = ended_ms.map_or(0, |ended| u64::try_from(ended).unwrap() + 1_010);
     let seen = Seen {
         session,
-        first: Some(first),
+        assigned,
+        first: part.is_claimed().then_some(first),
+        replaced,
         second: None,
         ended: None,
         watched: Duration::from_secs(15),
@@ -74,7 +102,7 @@ pub fn published(part: &Part, late_ms: i64) -> Seen {
         ended_by: None,
         resolutions: Vec::new(),
     };
-    match (part.cell.follows, ended_ms) {
+    match (part.follows(), ended_ms) {
         (Follows::AnotherRun(_), Some(ended)) => Seen {
             second: Some(claimed("1", 1_020, noticed_ms)),
             second_report: Some(200),
@@ -83,6 +111,13 @@ pub fn published(part: &Part, late_ms: i64) -> Seen {
                 "completed",
             ),
             resolutions: vec![end(0, "task-exception"), end(1, "task-completed")],
+            ..seen
+        },
+        (Follows::AnotherWorker(_), Some(taken)) => Seen {
+            second: Some(claimed("0", 1_020, noticed_ms)),
+            second_report: Some(200),
+            status: status(&[run(0, SECOND, taken, taken + 50, "completed", "completed")], "completed"),
+            resolutions: vec![end(0, "task-completed")],
             ..seen
         },
         (Follows::Ends(_), Some(ended)) => Seen {
@@ -137,11 +172,22 @@ const WAITS: &str = "slow/at-most/n";
 const AGAIN_BY_SESSION: &str = "exit/at-least/0 by session";
 const ONCE_BY_SESSION: &str = "exit/at-most/0 by session";
 const SLOW_BY_SESSION: &str = "exit/at-least/n by session";
+const NOT_ACCEPTED: &str = "accept/at-least/0";
+const NEVER_ACCEPTED: &str = "accept/at-most/n";
+const REPLACED: &str = "scheduler/at-least/0";
+const REPLACED_LATER: &str = "scheduler/at-least/n";
+const REPLACED_UNACCEPTED: &str = "scheduler/at-least/n unaccepted";
+const KEPT: &str = "scheduler/at-most/0";
+const KEPT_UNACCEPTED: &str = "scheduler/at-most/n unaccepted";
 
 #[test]
 fn a_worker_that_gets_nothing_or_is_silent_for_too_long_is_judged_by_nothing_else() {
     found(AGAIN, |seen| seen.first = None, &[Difference::NoClaim]);
     found(AGAIN, |seen| seen.status.runs.clear(), &[Difference::NoClaim]);
+    for name in [NOT_ACCEPTED, REPLACED_UNACCEPTED, KEPT_UNACCEPTED] {
+        found(name, |seen| seen.assigned = None, &[Difference::NoClaim]);
+    }
+    found(KEPT, |seen| seen.first = None, &[Difference::NoClaim]);
     let silence = Duration::from_secs(10);
     found(WAITS, |seen| seen.silence = silence, &[Difference::NotJudged(silence)]);
     found(AGAIN, |seen| seen.silence = silence, &[]);
@@ -150,11 +196,20 @@ fn a_worker_that_gets_nothing_or_is_silent_for_too_long_is_judged_by_nothing_els
 #[test]
 fn another_worker_or_run_than_published_is_found() {
     let other = Some("else".to_owned());
-    found(AGAIN, |seen| seen.status.runs[0].worker_id = other.clone(), &[Difference::FirstWorker(other.clone())]);
-    found(AGAIN, |seen| seen.status.runs[1].worker_id = other.clone(), &[Difference::NextWorker(other.clone())]);
+    let worker = |run, expected, found: &Option<String>| Difference::Worker(run, expected, found.clone());
+    let first = Some(FIRST.to_owned());
+    for name in [AGAIN, WAITS, REPLACED, KEPT_UNACCEPTED] {
+        found(name, |seen| seen.status.runs[0].worker_id = other.clone(), &[worker(0, Some(FIRST), &other)]);
+    }
+    found(AGAIN, |seen| seen.status.runs[1].worker_id = other.clone(), &[worker(1, Some(SECOND), &other)]);
+    for name in [NOT_ACCEPTED, REPLACED_UNACCEPTED] {
+        found(name, |seen| seen.status.runs[0].worker_id = first.clone(), &[worker(0, Some(SECOND), &first)]);
+    }
+    found(NEVER_ACCEPTED, |seen| seen.status.runs[0].worker_id = first.clone(), &[worker(0, None, &first)]);
     let watched = Duration::from_secs(15);
     found(AGAIN, |seen| seen.second = None, &[Difference::NoOtherRun(watched)]);
-    for name in [ONCE, WAITS] {
+    found(NOT_ACCEPTED, |seen| seen.second = None, &[Difference::NoOtherRun(watched)]);
+    for name in [ONCE, WAITS, NEVER_ACCEPTED, KEPT, KEPT_UNACCEPTED] {
         found(name, |seen| seen.second = Some(claimed("1", 0, 20_000)), &[Difference::OtherRun]);
     }
 }
@@ -228,6 +283,50 @@ fn the_time_of_a_session_counts_from_its_start_and_its_end_is_one_of_its_own() {
 }
 
 #[test]
+fn the_time_to_accept_counts_from_the_assignment_and_here_from_the_creation() {
+    let early = |ms| Difference::Early(TimeDelta::milliseconds(ms));
+    let here = |ms| Difference::EarlyHere(TimeDelta::milliseconds(ms));
+    let late = Difference::Late(TimeDelta::milliseconds(10_001));
+    found(NOT_ACCEPTED, |seen| seen.status.runs[0].started = Some(at(999)), &[early(1)]);
+    found(NOT_ACCEPTED, |seen| seen.second = Some(claimed("0", 0, 1_999)), &[here(1)]);
+    found(NOT_ACCEPTED, |seen| seen.status.runs[0].started = Some(at(11_001)), std::slice::from_ref(&late));
+    found(NEVER_ACCEPTED, |seen| seen.status.runs[0].resolved = Some(at(900)), &[early(100)]);
+    found(NEVER_ACCEPTED, |seen| seen.ended = Some(Duration::from_millis(1_900)), &[here(100)]);
+    found(NEVER_ACCEPTED, |seen| seen.status.runs[0].resolved = Some(at(11_001)), &[late]);
+    for name in [NOT_ACCEPTED, NEVER_ACCEPTED] {
+        found(name, |seen| seen.assigned.as_mut().unwrap().accept_by = None, &[Difference::NoAcceptTime]);
+    }
+}
+
+#[test]
+fn what_a_replaced_scheduler_has_given_out_ends_no_earlier_than_it_was_replaced_or_one_time_later() {
+    let early = |ms| Difference::Early(TimeDelta::milliseconds(ms));
+    let here = |ms| Difference::EarlyHere(TimeDelta::milliseconds(ms));
+    let late = Difference::Late(TimeDelta::milliseconds(10_001));
+    found(REPLACED, |seen| seen.status.runs[0].resolved = Some(at(999)), &[early(1)]);
+    found(REPLACED, |seen| seen.status.runs[1].started = Some(at(11_001)), std::slice::from_ref(&late));
+    found(REPLACED_UNACCEPTED, |seen| seen.status.runs[0].started = Some(at(400)), &[early(600)]);
+    found(REPLACED_UNACCEPTED, |seen| seen.status.runs[0].started = Some(at(11_001)), std::slice::from_ref(&late));
+    // By its claim it would have ended by then, and at once is too early as well.
+    found(REPLACED_LATER, |seen| seen.status.runs[0].resolved = Some(at(6_000)), &[early(1_000)]);
+    found(REPLACED_LATER, |seen| seen.status.runs[0].resolved = Some(at(1_050)), &[early(5_950)]);
+    found(REPLACED_LATER, |seen| seen.second = Some(claimed("1", 0, 7_999)), &[here(1)]);
+    found(REPLACED_LATER, |seen| seen.status.runs[1].started = Some(at(17_001)), &[late]);
+}
+
+#[test]
+fn a_scheduler_that_is_not_replaced_is_found_and_one_that_is_too_late_is_not_judged() {
+    for name in [REPLACED, REPLACED_LATER, REPLACED_UNACCEPTED, KEPT, KEPT_UNACCEPTED] {
+        found(name, |seen| seen.replaced.as_mut().unwrap().since = None, &[Difference::NotReplaced]);
+    }
+    let late = |seen: &mut Seen| seen.replaced.as_mut().unwrap().received = Duration::from_secs(7);
+    found(REPLACED_LATER, late, &[Difference::ReplacedLate(Duration::from_secs(6))]);
+    for name in [REPLACED, REPLACED_UNACCEPTED, KEPT, KEPT_UNACCEPTED] {
+        found(name, late, &[]);
+    }
+}
+
+#[test]
 fn other_runs_states_and_costs_than_published_are_found() {
     let runs = |expected, found| Difference::Runs(ends(expected), ends(found));
     found(
@@ -252,12 +351,28 @@ fn other_runs_states_and_costs_than_published_are_found() {
         &[Difference::EndedBy(EndedBy::Lease, Some(EndedBy::CompleteTime))],
     );
     found(ONCE, |seen| seen.ended_by = None, &[Difference::EndedBy(EndedBy::Lease, None)]);
+    found(
+        NEVER_ACCEPTED,
+        |seen| seen.ended_by = Some(EndedBy::Lease),
+        &[Difference::EndedBy(EndedBy::NotAccepted, Some(EndedBy::Lease))],
+    );
+    found(NOT_ACCEPTED, |seen| seen.status.retries_left = 4, &[Difference::Retries(5, 4)]);
+    // A second run for what was never started.
+    found(
+        NOT_ACCEPTED,
+        |seen| seen.status.runs.push(seen.status.runs[0].clone()),
+        &[runs(&["completed (completed)"], &["completed (completed)", "completed (completed)"])],
+    );
 }
 
 #[test]
 fn a_report_that_is_answered_otherwise_is_found() {
     found(ONCE, |seen| seen.first_report = Some(200), &[Difference::FirstReport(409, Some(200))]);
-    found(WAITS, |seen| seen.first_report = Some(409), &[Difference::FirstReport(200, Some(409))]);
+    found(NOT_ACCEPTED, |seen| seen.first_report = Some(200), &[Difference::FirstReport(409, Some(200))]);
+    for name in [WAITS, KEPT, KEPT_UNACCEPTED] {
+        found(name, |seen| seen.first_report = Some(409), &[Difference::FirstReport(200, Some(409))]);
+    }
+    found(NOT_ACCEPTED, |seen| seen.second_report = Some(409), &[Difference::SecondReport(200, Some(409))]);
     found(AGAIN, |seen| seen.second_report = Some(409), &[Difference::SecondReport(200, Some(409))]);
 }
 

@@ -1,13 +1,15 @@
 //! `tenure verify`: whether a deployment does what is published of it.
 //!
 //! `tenure verify delivery` plays every cell of the table in docs/delivery.md against a live server, over HTTP alone, with
-//! workers that exit or are slow, and compares what it sees with [`CELLS`], from which the table is made.
+//! workers that exit, accept nothing or are slow, and schedulers that it replaces, and compares what it sees with [`CELLS`], from which
+//! the table is made.
 //!
 //! | file | what it does |
 //! |---|---|
 //! | `calls` | the calls, as one client |
-//! | `part` | what is played: a cell, and what notices that its worker is gone |
-//! | `play` | a cell: its queue, its task, its two workers |
+//! | `part` | what is played: a cell, and what takes the run away from its worker |
+//! | `stage` | where: its queue and its task |
+//! | `play` | how: its two workers |
 //! | `seen` | what was seen of it |
 //! | `judge` | what of that is not as published: pure |
 //! | `report` | prints both |
@@ -18,6 +20,7 @@ mod part;
 mod play;
 mod report;
 mod seen;
+mod stage;
 
 use std::process::ExitCode;
 
@@ -32,9 +35,10 @@ use super::signals::drain_on_signals;
 use calls::Calls;
 use judge::judge;
 use part::Part;
-use play::{PROVISIONER, Stage};
+use play::play;
 use report::Judged;
 use seen::{Resolution, Seen};
+use stage::{PROVISIONER, Stage};
 
 /// What to verify.
 #[derive(Debug, Subcommand)]
@@ -72,7 +76,7 @@ pub async fn run(server: &Server, command: VerifyCommand) -> Result<ExitCode, Co
     let stages: Vec<Stage> = played.map(Stage::new).collect();
     let calls = Calls::new(server);
     let seen = tokio::select! {
-        seen = play_all(server, &calls, &stages) => seen,
+        seen = play_all(&calls, &stages) => seen,
         () = stop.cancelled() => Err(CommandError::Refused("interrupted: nothing is known".to_owned())),
     };
     let cleaned = if keep { Ok(()) } else { clean_up(&calls, &stages).await };
@@ -93,16 +97,16 @@ fn judged(stage: &Stage, seen: Seen) -> Judged<'_> {
 }
 
 /// Plays all cells side by side, and reads from the log what it has of them.
-async fn play_all(server: &Server, calls: &Calls<'_>, stages: &[Stage]) -> Result<Vec<Seen>, CommandError> {
+async fn play_all(calls: &Calls<'_>, stages: &[Stage]) -> Result<Vec<Seen>, CommandError> {
     let start = calls.log_end().await?;
     for stage in stages {
-        stage.set_up(calls, server.client.now()).await?;
+        stage.set_up(calls).await?;
     }
     complain(&format!(
-        "{} tasks are lost or worked on slowly, side by side; that takes about 20 seconds",
+        "{} tasks are lost, given back or worked on slowly, side by side; that takes about 20 seconds",
         stages.len()
     ));
-    let mut all = try_join_all(stages.iter().map(|stage| stage.play(calls))).await?;
+    let mut all = try_join_all(stages.iter().map(|stage| play(stage, calls))).await?;
     let log = calls.resolutions(PROVISIONER, start, calls.log_end().await?).await?;
     for (stage, seen) in stages.iter().zip(&mut all) {
         let of_task = log.iter().filter(|(task, _)| *task == stage.task);
@@ -150,8 +154,8 @@ mod tests {
             assert_eq!(parse(&["--cell", &cell.name()]).unwrap().cells, [cell]);
         }
         let two = parse(&["--cell", "exit/at-least/0", "slow/at-most/n", "--keep"]).unwrap();
-        assert_eq!((two.cells.as_slice(), two.keep), (&[CELLS[0], CELLS[7]][..], true));
-        for wrong in ["accept/at-least/0", "exit/at-least", "exit"] {
+        assert_eq!((two.cells.as_slice(), two.keep), (&[CELLS[0], CELLS[11]][..], true));
+        for wrong in ["asleep/at-least/0", "exit/at-least", "exit"] {
             let refused = parse(&["--cell", wrong]).unwrap_err();
             assert!(refused.contains("choose one of exit/at-least/0, exit/at-least/n, "), "{refused}");
         }

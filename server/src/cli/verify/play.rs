@@ -1,116 +1,48 @@
-//! Plays a cell: a worker that exits or is slow, and another one that asks for work all the while.
+//! Plays a cell: a worker that exits, accepts nothing or is slow, or whose scheduler is replaced, and another one that asks for work
+//! all the while.
 
 use std::cell::Cell as Shared;
 use std::time::Duration;
 
-use chrono::TimeDelta;
-use serde_json::{Value, json};
 use tenure_api::dates::Timestamp;
-use tenure_api::ids::{RunId, SessionId, TaskId, TaskQueueId};
+use tenure_api::ids::{RunId, SessionId};
 use tenure_api::states::TaskState;
-use tenure_domain::policy::cells::{NoticedBy, Situation};
+use tenure_domain::policy::cells::{By, Situation};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::calls::{Calls, OK};
 use super::judge::{FIRST, LATE_MAX, SECOND};
-use super::part::{COMPLETE_TIME, Part, TTL};
-use super::seen::{Began, Claimed, Seen};
+use super::part::Part;
+use super::seen::{Assigned, Began, Claimed, Replaced, Seen};
+use super::stage::Stage;
 use crate::cli::http::CommandError;
 
-/// The first half of the names of all queues that are played.
-pub const PROVISIONER: &str = "tenure-verify";
 /// How long a worker that is to be waited for is slow: longer than the lease and than the completeTime.
 const SLOW_FOR: Duration = Duration::from_secs(15);
 /// How often it renews, well within the lease.
 const RENEW_EVERY: Duration = Duration::from_secs(2);
 /// How long the first worker asks for its task, which is pending.
 const CLAIM_WITHIN: Duration = Duration::from_secs(10);
+/// How long after the first worker has its task the scheduler is replaced, so that the completeTime shows from when it counts.
+const REPLACE_AFTER: Duration = Duration::from_secs(1);
 /// How much longer than the latest time for it the end of a run is waited for.
 const MARGIN: Duration = Duration::from_secs(2);
 /// How long the second worker goes on asking once the task has ended.
 const AFTERWARDS: Duration = Duration::from_secs(2);
 /// Between two requests that were answered at once with nothing.
 const PAUSE: Duration = Duration::from_millis(100);
-/// How long one request waits for the end of the task.
+/// How long one request waits for the end of the task, or for an item of an inbox.
 const WAIT_S: u32 = 5;
-/// The task's deadline and expiry: nothing is left of it for long, even if this program is killed.
-const DEADLINE: TimeDelta = TimeDelta::minutes(10);
-const EXPIRES: TimeDelta = TimeDelta::hours(1);
+/// The weights of sessions: the first worker is given what there is before the second.
+const WEIGHT_FIRST: i64 = 2;
+const WEIGHT_SECOND: i64 = 1;
 
-/// A queue with one task, in which a cell is played.
-pub struct Stage {
-    /// What is played.
-    pub part: Part,
-    /// Its queue.
-    pub queue: TaskQueueId,
-    /// Its task.
-    pub task: TaskId,
-    retries: Shared<u16>,
-    session: Shared<Option<SessionId>>,
-    is_set_up: Shared<bool>,
-}
-
-impl Stage {
-    /// One of a name that nothing else has.
-    #[must_use]
-    pub fn new(part: Part) -> Self {
-        let name = format!("{PROVISIONER}/v{}", uuid::Uuid::new_v4().simple());
-        let queue = name.parse().expect("a letter and 32 digits are a worker type");
-        let task = TaskId::from_random(uuid::Uuid::new_v4().into_bytes());
-        Self { part, queue, task, retries: Shared::default(), session: Shared::default(), is_set_up: Shared::default() }
-    }
-
-    /// Sets the policy and creates the task.
-    pub async fn set_up(&self, calls: &Calls<'_>, now: Timestamp) -> Result<(), CommandError> {
-        self.is_set_up.set(true);
-        calls.set_policy(&self.queue, &policy(&self.part)).await?;
-        let task = json!({
-            "taskId": self.task,
-            "taskQueueId": self.queue,
-            "deadline": Timestamp::new(now.time() + DEADLINE),
-            "expires": Timestamp::new(now.time() + EXPIRES),
-            "metadata": {"name": self.part.name(), "description": "Made by `tenure verify delivery`, which cancels it."},
-        });
-        self.retries.set(calls.create(&task).await?.retries_left);
-        Ok(())
-    }
-
-    /// Ends the session, cancels the task, if it is not resolved, and deletes the policy.
-    pub async fn clean_up(&self, calls: &Calls<'_>) -> Result<(), CommandError> {
-        if !self.is_set_up.get() {
-            return Ok(());
-        }
-        let cancelled = calls.cancel(self.task).await;
-        let closed = match self.session.get() {
-            Some(session) => calls.close_session(session).await,
-            None => Ok(()),
-        };
-        calls.delete_policy(&self.queue).await.and(cancelled).and(closed)
-    }
-
-    /// Plays the cell. What the event log has is not looked for.
-    pub async fn play(&self, calls: &Calls<'_>) -> Result<Seen, CommandError> {
-        let scene = Scene { stage: self, calls, start: Instant::now() };
-        let session = match self.part.by {
-            NoticedBy::Lease => None,
-            NoticedBy::Session => Some(scene.begin_session().await?),
-        };
-        let first = timeout(CLAIM_WITHIN, scene.next_claim(FIRST, self.session.get())).await.ok().transpose()?;
-        let watched = match first {
-            Some(first) => scene.watch(first).await?,
-            None => Watched::default(),
-        };
-        scene.end(session, first, watched).await
-    }
-}
-
-fn policy(part: &Part) -> Value {
-    let complete_time = if part.cell.has_complete_time { COMPLETE_TIME } else { TimeDelta::zero() };
-    json!({
-        "delivery": part.cell.delivery,
-        "completeTime": complete_time.num_seconds(),
-        "claimTimeout": part.lease().num_seconds(),
-    })
+/// Plays the cell. What the event log has is not looked for.
+pub async fn play(stage: &Stage, calls: &Calls<'_>) -> Result<Seen, CommandError> {
+    let scene = Scene { stage, calls };
+    let opening = if stage.part.assigns() { scene.open_by_assigning().await? } else { scene.open_by_claim().await? };
+    let watched = if opening.has_begun() { scene.watch(&opening).await? } else { Watched::default() };
+    scene.end(opening, watched).await
 }
 
 /// For how long a run is watched: until what is to follow must have, or as long as its worker is slow.
@@ -119,10 +51,26 @@ fn watch_for(part: &Part) -> Duration {
     latest.map_or(SLOW_FOR, |latest| latest + MARGIN)
 }
 
+/// What the first worker has in the beginning.
+#[derive(Default)]
+struct Opening {
+    session: Option<Began>,
+    assigned: Option<Assigned>,
+    first: Option<Claimed>,
+    replaced: Option<Replaced>,
+}
+
+impl Opening {
+    fn has_begun(&self) -> bool {
+        self.assigned.is_some() || self.first.is_some()
+    }
+}
+
 #[derive(Default)]
 struct Watched {
     second: Option<Claimed>,
     ended: Option<Duration>,
+    lasted: Duration,
     silence: Duration,
     last_word: Option<Instant>,
 }
@@ -131,7 +79,6 @@ struct Watched {
 struct Scene<'a> {
     stage: &'a Stage,
     calls: &'a Calls<'a>,
-    start: Instant,
 }
 
 /// When the server last heard of the first worker.
@@ -149,22 +96,112 @@ impl Renewals {
 }
 
 impl Scene<'_> {
-    /// Starts a session for the first worker.
-    async fn begin_session(&self) -> Result<Began, CommandError> {
-        let sent = self.start.elapsed();
-        let started = self.calls.start_session(&self.stage.queue, FIRST, TTL.num_seconds()).await?;
-        self.stage.session.set(Some(started.session_id));
-        Ok(Began { expires: started.expires, sent })
+    /// The time since the beginning of the cell.
+    fn elapsed(&self) -> Duration {
+        self.stage.start.elapsed()
+    }
+
+    /// Starts the session of the first worker.
+    async fn begin_first(&self, weight: i64) -> Result<(SessionId, Began), CommandError> {
+        let (sent, ttl) = (self.elapsed(), self.stage.part.ttl().num_seconds());
+        let started = self.calls.start_session(&self.stage.queue, FIRST, ttl, weight).await?;
+        self.stage.first_session.set(Some(started.session_id));
+        Ok((started.session_id, Began { expires: started.expires, sent }))
+    }
+
+    /// Starts the session of the second worker.
+    async fn begin_second(&self) -> Result<(), CommandError> {
+        let ttl = self.stage.part.ttl().num_seconds();
+        let started = self.calls.start_session(&self.stage.queue, SECOND, ttl, WEIGHT_SECOND).await?;
+        self.stage.second_session.set(Some(started.session_id));
+        Ok(())
+    }
+
+    /// The first worker claims the task.
+    async fn open_by_claim(&self) -> Result<Opening, CommandError> {
+        let session = match self.stage.part.by {
+            By::Session => Some(self.begin_first(WEIGHT_FIRST).await?),
+            By::Lease | By::AcceptTime | By::Scheduler | By::SchedulerUnaccepted => None,
+        };
+        let claim = self.next_claim(FIRST, session.map(|(session, _)| session));
+        let first = timeout(CLAIM_WITHIN, claim).await.ok().transpose()?;
+        Ok(Opening { session: session.map(|(_, began)| began), first, ..Opening::default() })
+    }
+
+    /// Both workers are there, the first one is assigned the task, and accepts it or not. Then its scheduler is replaced, if it is to be.
+    async fn open_by_assigning(&self) -> Result<Opening, CommandError> {
+        let part = &self.stage.part;
+        let (session, began) = self.begin_first(WEIGHT_FIRST).await?;
+        self.begin_second().await?;
+        let sent = self.elapsed();
+        let mut opening = Opening { session: Some(began), ..Opening::default() };
+        // It asks before the task is there: the acceptTime may be over before another request is answered.
+        let given = async {
+            if part.is_claimed() {
+                opening.first = Some(self.next_accepted(FIRST, session).await?);
+            } else {
+                let (_, accept_by) = self.next_assigned(session).await?;
+                opening.assigned = Some(Assigned { accept_by, sent });
+            }
+            Ok(())
+        };
+        let (created, given) = tokio::join!(self.stage.create_task(self.calls), timeout(CLAIM_WITHIN, given));
+        created?;
+        given.unwrap_or(Ok(()))?;
+        if part.is_replaced() && opening.has_begun() {
+            opening.replaced = Some(self.replace_scheduler(session).await?);
+        }
+        Ok(opening)
+    }
+
+    /// Replaces the scheduler. The first worker takes nothing more, so that whatever it loses is the second's.
+    async fn replace_scheduler(&self, first: SessionId) -> Result<Replaced, CommandError> {
+        self.calls.take_no_more(first).await?;
+        sleep(REPLACE_AFTER).await;
+        let sent = self.elapsed();
+        let since = self.calls.replace_scheduler(&self.stage.queue).await?;
+        Ok(Replaced { since, sent, received: self.elapsed() })
     }
 
     /// Asks for work until there is some.
     async fn next_claim(&self, worker: &str, session: Option<SessionId>) -> Result<Claimed, CommandError> {
         loop {
-            let sent = self.start.elapsed();
+            let sent = self.elapsed();
             if let Some((run, taken_until)) = self.calls.claim(&self.stage.queue, worker, session).await? {
-                return Ok(Claimed { run, taken_until, sent, received: self.start.elapsed() });
+                return Ok(Claimed { run, taken_until, sent, received: self.elapsed() });
             }
             sleep(PAUSE).await;
+        }
+    }
+
+    /// Reads the inbox of a session until the task is assigned to it: the run, and until when it may be accepted.
+    async fn next_assigned(&self, session: SessionId) -> Result<(RunId, Option<Timestamp>), CommandError> {
+        let wait = Duration::from_secs(WAIT_S.into());
+        loop {
+            if let Some(assigned) = self.calls.assigned(session, self.stage.task, wait).await? {
+                return Ok(assigned);
+            }
+            sleep(PAUSE).await;
+        }
+    }
+
+    /// Accepts what is assigned to a session; what is taken back before that is not there any more.
+    async fn next_accepted(&self, worker: &str, session: SessionId) -> Result<Claimed, CommandError> {
+        loop {
+            let (run, _) = self.next_assigned(session).await?;
+            let sent = self.elapsed();
+            if let Ok(taken_until) = self.calls.accept(self.stage.task, run, worker, session).await? {
+                return Ok(Claimed { run, taken_until, sent, received: self.elapsed() });
+            }
+            sleep(PAUSE).await;
+        }
+    }
+
+    /// What the second worker gets: it asks all the while.
+    async fn second_claim(&self) -> Result<Claimed, CommandError> {
+        match self.stage.second_session.get() {
+            Some(session) => self.next_accepted(SECOND, session).await,
+            None => self.next_claim(SECOND, None).await,
         }
     }
 
@@ -173,14 +210,15 @@ impl Scene<'_> {
         while !self.calls.is_resolved(self.stage.task, WAIT_S).await? {
             sleep(PAUSE).await;
         }
-        Ok(self.start.elapsed())
+        Ok(self.elapsed())
     }
 
     /// Does what the first worker does until its run has ended; never ends itself but by an error.
-    async fn hold(&self, run: RunId, renewals: &Renewals) -> CommandError {
+    async fn hold(&self, renewals: &Renewals) -> CommandError {
         match self.stage.part.cell.situation {
-            Situation::Exit => std::future::pending().await,
-            Situation::Slow => self.renew(run, renewals).await,
+            // Where a scheduler is replaced, its lease and its session are longer than this lasts.
+            Situation::Exit | Situation::NotAccepted | Situation::SchedulerReplaced => std::future::pending().await,
+            Situation::Slow => self.renew(RunId::FIRST, renewals).await,
         }
     }
 
@@ -200,11 +238,12 @@ impl Scene<'_> {
         }
     }
 
-    /// What follows the first claim.
-    async fn watch(&self, first: Claimed) -> Result<Watched, CommandError> {
-        let sent = self.start + first.sent;
+    /// What follows the opening.
+    async fn watch(&self, opening: &Opening) -> Result<Watched, CommandError> {
+        let began = Instant::now();
+        let sent = opening.first.map_or(began, |first| self.stage.start + first.sent);
         let renewals = Renewals { last_sent: Shared::new(sent), silence: Shared::default() };
-        let second = self.next_claim(SECOND, None);
+        let second = self.second_claim();
         tokio::pin!(second);
         let mut watched = Watched::default();
         tokio::select! {
@@ -213,42 +252,52 @@ impl Scene<'_> {
                 watched.ended = Some(ended?);
                 watched.second = timeout(AFTERWARDS, second).await.ok().transpose()?;
             }
-            error = self.hold(first.run, &renewals) => return Err(error),
+            error = self.hold(&renewals) => return Err(error),
             () = sleep(watch_for(&self.stage.part)) => {}
         }
+        watched.lasted = began.elapsed();
         watched.silence = renewals.silence.get();
         watched.last_word = Some(renewals.last_sent.get());
         Ok(watched)
     }
 
-    /// Both workers report, and the task is looked at.
-    async fn end(
-        &self,
-        session: Option<Began>,
-        first: Option<Claimed>,
-        watched: Watched,
-    ) -> Result<Seen, CommandError> {
-        let Watched { second, ended, mut silence, last_word } = watched;
+    /// The late word of the first worker: its report, after it has accepted the run if it had not; the status of the answer.
+    async fn late_word(&self, opening: &Opening) -> Result<Option<u16>, CommandError> {
         let (calls, task) = (self.calls, self.stage.task);
-        let watched = first.map_or(Duration::ZERO, |first| self.start.elapsed().saturating_sub(first.received));
-        let (mut first_report, mut second_report) = (None, None);
-        if let Some(first) = first {
-            first_report = Some(calls.complete(task, first.run).await?);
+        if !opening.has_begun() {
+            return Ok(None);
         }
+        if let (Some(_), Some(session)) = (opening.assigned, self.stage.first_session.get())
+            && let Err(refused) = calls.accept(task, RunId::FIRST, FIRST, session).await?
+        {
+            return Ok(Some(refused));
+        }
+        calls.complete(task, opening.first.map_or(RunId::FIRST, |first| first.run)).await.map(Some)
+    }
+
+    /// Both workers report, and the task is looked at.
+    async fn end(&self, opening: Opening, watched: Watched) -> Result<Seen, CommandError> {
+        let Watched { second, ended, lasted, mut silence, last_word } = watched;
+        let (calls, task) = (self.calls, self.stage.task);
+        let first_report = self.late_word(&opening).await?;
         if let Some(last_word) = last_word {
             silence = silence.max(last_word.elapsed());
         }
-        if let Some(second) = second {
-            second_report = Some(calls.complete(task, second.run).await?);
-        }
+        let second_report = match second {
+            Some(second) => Some(calls.complete(task, second.run).await?),
+            None => None,
+        };
         let status = calls.status(task).await?;
         let ended_by = if status.state == TaskState::Exception { calls.ended_by(task).await? } else { None };
+        let Opening { session, assigned, first, replaced } = opening;
         Ok(Seen {
             session,
+            assigned,
             first,
+            replaced,
             second,
             ended,
-            watched,
+            watched: lasted,
             silence,
             first_report,
             second_report,

@@ -42,4 +42,21 @@ fn differences_and_lateness_are_shown_beside_the_cells() {
     assert_eq!(json["cells"][0]["lateSeconds"], 0.02);
     assert_eq!(json["cells"][1]["asPublished"], true);
     assert_eq!(json["cells"][1]["log"][1]["exchange"], "task-completed");
+
+    let of = |name: &str| Part::all().position(|part| part.name() == name).unwrap() - 1;
+    let [accept, unaccepted] = ["accept/at-most/n", "scheduler/at-least/0 unaccepted"].map(of);
+    let assigned = [accept, unaccepted].map(|n| {
+        let seen = published(&parts[n], 20);
+        Judged { part: &parts[n], queue: &queues[0], task: seen.status.task_id, seen, differences: Vec::new() }
+    });
+    let shown = text(&assigned);
+    let lines: Vec<&str> = shown.lines().collect();
+    assert!(
+        lines[1].starts_with("accept/at-most/n      accept-time  yes           0.020 s  1     exception  409"),
+        "{shown}"
+    );
+    assert!(
+        lines[2].starts_with("scheduler/at-least/0  unaccepted   yes           0.020 s  1     completed  409"),
+        "{shown}"
+    );
 }

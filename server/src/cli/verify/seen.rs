@@ -29,6 +29,26 @@ pub struct Began {
     pub sent: Duration,
 }
 
+/// A run that was assigned to the session of a worker which did not accept it.
+#[derive(Debug, Clone, Copy)]
+pub struct Assigned {
+    /// Until when it may be accepted, by the server's clock, if there is a limit.
+    pub accept_by: Option<Timestamp>,
+    /// Before the request went out that created the task, by this machine's clock, from the beginning of the cell.
+    pub sent: Duration,
+}
+
+/// The scheduler of the queue was replaced.
+#[derive(Debug, Clone, Copy)]
+pub struct Replaced {
+    /// Since when the next one is the scheduler, by the server's clock; none if there is none.
+    pub since: Option<Timestamp>,
+    /// Before the request went out, by this machine's clock, from the beginning of the cell.
+    pub sent: Duration,
+    /// When the answer was here.
+    pub received: Duration,
+}
+
 /// The end of a run in the event log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Resolution {
@@ -41,19 +61,23 @@ pub struct Resolution {
 /// A cell as it was played.
 #[derive(Debug, Clone)]
 pub struct Seen {
-    /// The session of the worker that exits, if it has one.
+    /// The session of the first worker, if it has one.
     pub session: Option<Began>,
-    /// The claim of the worker that exits or is slow.
+    /// What that worker was assigned, where it does not accept it.
+    pub assigned: Option<Assigned>,
+    /// The claim of that worker, where it has one.
     pub first: Option<Claimed>,
+    /// The replacement of the scheduler, where it is replaced.
+    pub replaced: Option<Replaced>,
     /// What the worker got that asked for work all the while.
     pub second: Option<Claimed>,
     /// When it was seen that the task had ended without another run.
     pub ended: Option<Duration>,
-    /// For how long the first run was watched, from its claim.
+    /// For how long the first run was watched, from its claim, or from the replacement of the scheduler.
     pub watched: Duration,
     /// The longest time from one renewal of the first worker to the answer to the next one.
     pub silence: Duration,
-    /// The status that the first worker's report was answered with, after all this.
+    /// The status that the first worker's report was answered with, after all this; or its acceptance, if that was refused.
     pub first_report: Option<u16>,
     /// The same of the second worker's.
     pub second_report: Option<u16>,

@@ -1,0 +1,91 @@
+//! Where a cell is played: a queue with the cell's policy, with one task. What is made here is taken away again.
+
+use std::cell::Cell as Shared;
+
+use chrono::TimeDelta;
+use serde_json::json;
+use tenure_api::dates::Timestamp;
+use tenure_api::ids::{SessionId, TaskId, TaskQueueId};
+use tokio::time::Instant;
+
+use super::calls::Calls;
+use super::part::Part;
+use crate::cli::http::CommandError;
+
+/// The first half of the names of all queues that are played.
+pub const PROVISIONER: &str = "tenure-verify";
+/// The task's deadline and expiry: nothing is left of it for long, even if this program is killed.
+const DEADLINE: TimeDelta = TimeDelta::minutes(10);
+const EXPIRES: TimeDelta = TimeDelta::hours(1);
+
+/// A queue with one task, in which a cell is played.
+pub struct Stage {
+    /// What is played.
+    pub part: Part,
+    /// Its queue.
+    pub queue: TaskQueueId,
+    /// Its task.
+    pub task: TaskId,
+    /// The retries that the task was created with.
+    pub retries: Shared<u16>,
+    /// The session of the first worker, once it has one.
+    pub first_session: Shared<Option<SessionId>>,
+    /// The same of the second.
+    pub second_session: Shared<Option<SessionId>>,
+    /// The beginning of the cell.
+    pub start: Instant,
+    is_set_up: Shared<bool>,
+}
+
+impl Stage {
+    /// One of a name that nothing else has.
+    #[must_use]
+    pub fn new(part: Part) -> Self {
+        let name = format!("{PROVISIONER}/v{}", uuid::Uuid::new_v4().simple());
+        let queue = name.parse().expect("a letter and 32 digits are a worker type");
+        let task = TaskId::from_random(uuid::Uuid::new_v4().into_bytes());
+        Self {
+            part,
+            queue,
+            task,
+            retries: Shared::default(),
+            first_session: Shared::default(),
+            second_session: Shared::default(),
+            start: Instant::now(),
+            is_set_up: Shared::default(),
+        }
+    }
+
+    /// Sets the policy, and creates the task, unless the queue assigns it: then its workers are to be there first.
+    pub async fn set_up(&self, calls: &Calls<'_>) -> Result<(), CommandError> {
+        self.is_set_up.set(true);
+        calls.set_policy(&self.queue, &self.part.policy()).await?;
+        if self.part.assigns() { Ok(()) } else { self.create_task(calls).await }
+    }
+
+    /// Creates the task.
+    pub async fn create_task(&self, calls: &Calls<'_>) -> Result<(), CommandError> {
+        let now = calls.now().time();
+        let task = json!({
+            "taskId": self.task,
+            "taskQueueId": self.queue,
+            "deadline": Timestamp::new(now + DEADLINE),
+            "expires": Timestamp::new(now + EXPIRES),
+            "metadata": {"name": self.part.name(), "description": "Made by `tenure verify delivery`, which cancels it."},
+        });
+        self.retries.set(calls.create(&task).await?.retries_left);
+        Ok(())
+    }
+
+    /// Ends the sessions, cancels the task, if it is not resolved, and deletes the policy.
+    pub async fn clean_up(&self, calls: &Calls<'_>) -> Result<(), CommandError> {
+        if !self.is_set_up.get() {
+            return Ok(());
+        }
+        let mut done = calls.cancel(self.task).await;
+        for session in [self.first_session.get(), self.second_session.get()].into_iter().flatten() {
+            done = calls.close_session(session).await.and(done);
+        }
+        calls.delete_policy(&self.queue).await.and(done)
+    }
+}
