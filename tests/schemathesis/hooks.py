@@ -48,7 +48,7 @@ BYTES = "application/octet-stream"
 # How long is waited at most, and by which parameter.
 WAITS = {"waitForTask": ("seconds", 60), "sessionInbox": ("wait", 30)}
 # These do not make what their path names: it must be there.
-NEED_WHAT_THEY_PUT = {"finishArtifact", "startDownload", "appendLiveLog"}
+NEED_WHAT_THEY_PUT = {"finishArtifact", "startDownload", "appendLiveLog", "putCheckpoint"}
 
 session = requests.Session()
 session.trust_env = False
@@ -336,6 +336,9 @@ def situate(case, name):
         if name == "getCheckpoint":
             claim(task)
             call("PUT", f"/api/tenure/v1/tasks/{task}/runs/0/checkpoint", {"checkpoint": 1})
+        if name == "putCheckpoint" and not is_negative(case, ParameterLocation.BODY):
+            # One that another request has given cannot be named.
+            case.body = {"checkpoint": 1}
         if name == "getTaskCommand":
             call("PUT", f"/api/tenure/v1/tasks/{task}/command", {"command": "run"})
         if name == "getTaskResult":
@@ -348,6 +351,12 @@ def situate(case, name):
         new_object(path["name"], new_task_id())
     if "workerPoolId" in path and "workerId" in path:
         path.update(new_worker()[0])
+    if name == "replaceScheduler":
+        queue = "made/assigns"
+        call("PUT", f"/api/tenure/v1/queues/{quoted(queue)}/policy", {"dispatch": "assign"})
+        provisioner, worker_type = queue.split("/")
+        values = {"taskQueueId": queue, "provisionerId": provisioner, "workerType": worker_type}
+        path.update({known: value for known, value in values.items() if known in path})
     if "sessionId" in path:
         path["sessionId"] = new_session()
     if "clientId" in path:
