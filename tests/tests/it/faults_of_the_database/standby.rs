@@ -84,15 +84,14 @@ async fn the_heartbeat_fails_while_no_commit_is_answered_and_then_works_again() 
     assert_unavailable(&failed);
     println!("503 after {:?}", since.elapsed());
     assert!(since.elapsed() < STALL_SEEN_WITHIN, "{:?}", since.elapsed());
-    // However many ask for however long: one backend waits.
+    // However many ask for however long: one backend waits, and that of the beats which the server writes by itself.
     let mut most = 0;
     while since.elapsed() < STALLED {
-        let (beats, waiting) =
-            tokio::join!(join_all((0..10).map(|_| heartbeat(&server))), held_up(&mut admin, "write_heartbeat"));
+        let (beats, waiting) = tokio::join!(join_all((0..10).map(|_| heartbeat(&server))), held_up(&mut admin, "beat"));
         beats.iter().for_each(assert_unavailable);
         most = most.max(waiting);
     }
-    assert_eq!(most, 1, "heartbeats wait for the standby, or for the beat of the server that does");
+    assert!((1..=2).contains(&most), "{most} heartbeats wait for the standby, or for one that does");
     assert_eq!(server.log().matches("the heartbeat fails").count(), 1, "said once:\n{}", server.log_tail());
 
     set_standbys(&mut admin, "").await;
