@@ -221,7 +221,7 @@ impl Cell {
         match by {
             By::Lease | By::Session | By::AcceptTime | By::Scheduler => self.follows,
             By::SchedulerUnaccepted => match self.follows {
-                // Nobody has begun it, so that no completeTime is waited for.
+                // No worker has begun it, so that no completeTime is waited for.
                 Follows::AnotherRun(_) => Follows::AnotherWorker(After::Replaced),
                 same @ (Follows::Waits | Follows::AnotherWorker(_) | Follows::Ends(_)) => same,
             },

@@ -1,5 +1,5 @@
 //! What a scheduler has given out that was lost: it is taken back and given out again, slice by slice, by the one that took its place.
-//! What was given out since has a higher place. What was dealt with is not found again, so that whoever goes on needs to know nothing.
+//! What was given out since has a higher place. What was dealt with is not found again, so that the server that goes on needs to know nothing.
 
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;

@@ -1,7 +1,7 @@
 //! The life of a task in a queue with limits: each waits until the admission pass lets it start. What is measured is how many runs
 //! are admitted a second, and what waiting for that costs a claim.
 
-use super::Mode;
+use super::{Lifecycle, Mode};
 use crate::BenchError;
 use crate::lane::Lane;
 
@@ -14,7 +14,7 @@ const POLICY: &str = r#"{"concurrency":{"total":10000,"perKey":100},"fair":true}
 pub(crate) struct Admission;
 
 impl Mode for Admission {
-    const STEPS: &'static [&'static str] = &["create", "claim", "report"];
+    const STEPS: &'static [&'static str] = Lifecycle::STEPS;
 
     async fn prepare(lane: &mut Lane) -> Result<Self, BenchError> {
         lane.put_policy(POLICY).await?;
@@ -23,11 +23,6 @@ impl Mode for Admission {
     }
 
     async fn turn(&mut self, lane: &mut Lane) -> Result<u64, BenchError> {
-        lane.create(0).await?;
-        let claims = lane.claim(1, 1).await?;
-        for claim in &claims {
-            lane.complete(2, claim).await?;
-        }
-        Ok(claims.len() as u64)
+        Lifecycle.turn(lane).await
     }
 }

@@ -206,14 +206,14 @@ async fn what_is_no_rule_or_no_key_is_refused_and_so_is_who_may_not() {
     let (mut client, body) = (rig.client(), json!({"weight": 1}));
     let reader =
         rig.make_client("reader", &["tenure:get-queue:limits/linux", "tenure:manage-queue:limits/other"]).await;
-    let nobody = rig.make_client("nobody", &["tenure:get-queue:limits/other"]).await;
+    let stranger = rig.make_client("stranger", &["tenure:get-queue:limits/other"]).await;
     let calls: [(&Credentials, &str, &str, u16); 6] = [
         (&reader, "PUT", "k", 403),
         (&reader, "DELETE", "k", 403),
         (&reader, "GET", "k", 404),
-        (&nobody, "GET", "k", 403),
-        (&nobody, "PUT", "k", 403),
-        (&nobody, "DELETE", "k", 403),
+        (&stranger, "GET", "k", 403),
+        (&stranger, "PUT", "k", 403),
+        (&stranger, "DELETE", "k", 403),
     ];
     for (who, method, key, status) in calls {
         let answer = call(&mut client, who, method, &path(key), (method == "PUT").then_some(&body)).await;
@@ -221,7 +221,7 @@ async fn what_is_no_rule_or_no_key_is_refused_and_so_is_who_may_not() {
     }
     let listing = format!("{TENURE_API}{KEYS}");
     assert_eq!(call(&mut client, &reader, "GET", &listing, None).await.status, 200);
-    assert_eq!(call(&mut client, &nobody, "GET", &listing, None).await.status, 403);
+    assert_eq!(call(&mut client, &stranger, "GET", &listing, None).await.status, 403);
     rig.server.stop().await;
 }
 

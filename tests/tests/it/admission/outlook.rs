@@ -123,7 +123,7 @@ async fn a_run_for_a_session_says_that_there_is_none_that_it_was_given_and_that_
     let second = session(&rig, "w2", json!({})).await;
     advance(&rig, 0.0).await;
     assert_eq!(assigned(&rig, &second).await, [json!(other)]);
-    // Nobody else is free, so that it is given to the same one again; frozen, it gets nothing.
+    // No other session is free, so that it is given to the same one again; frozen, it gets nothing.
     let frozen =
         rig.call("POST", &format!("{TENURE_API}/sessions/{second}/renew"), Some(&json!({"frozen": true}))).await;
     assert_eq!(frozen.status, 200, "{}", frozen.body);

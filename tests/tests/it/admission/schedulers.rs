@@ -82,7 +82,7 @@ async fn assert_terms_grow(rig: &Rig, ends: &[&str]) {
     .await;
     let active: Vec<_> = found.iter().filter(|note| note.0).map(|note| (note.1, note.2.clone())).collect();
     let over: Vec<_> = found.iter().filter(|note| !note.0).map(|note| (note.1, note.2.clone())).collect();
-    assert_eq!(over, active[..active.len() - 1], "whoever was active is inactive in the same term: {found:?}");
+    assert_eq!(over, active[..active.len() - 1], "the server that was active is inactive in the same term: {found:?}");
     assert!(active.is_sorted_by(|one, next| one.0 < next.0), "{found:?}");
     let by: Vec<&str> = found.iter().filter_map(|note| note.3.as_deref()).collect();
     assert_eq!(by, ends);

@@ -140,7 +140,7 @@ async fn m17_commands_stop_a_working_task_pause_it_have_it_go_on_and_kill_it() {
     let status = office.becomes(task, "failed").await;
     assert_eq!(status["retriesLeft"], 5);
     assert_eq!(office.result(task).await["error"], "killed by a command");
-    // Whoever has it run again wants it to work.
+    // A caller that has it run again wants it to work.
     office.is(task, "killed").await;
     assert_eq!(office.rig.call("POST", &format!("/task/{task}/rerun"), None).await.status, 200);
     notes.next(task, Note::Began).await;

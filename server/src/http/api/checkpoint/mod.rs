@@ -9,7 +9,7 @@ use tenure_domain::task::Task;
 
 use crate::http::scopes::Values;
 
-/// The queue of a task, and its last run: whoever holds that one has credentials that name it. A task without a run has no worker, and
+/// The queue of a task, and its last run: the worker that holds that one has credentials that name it. A task without a run has no worker, and
 /// no credentials name a run that is not a number.
 fn values(task: &Task) -> Values<'_> {
     let run = task.status().runs.last().map_or_else(|| "-".to_owned(), |run| run.run_id.to_string());

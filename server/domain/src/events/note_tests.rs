@@ -1,0 +1,134 @@
+use super::*;
+use crate::events::Kind;
+use crate::policy::pause::Paused;
+use serde_json::json;
+
+fn session_of(queue: &TaskQueueId) -> Identity {
+    Identity {
+        id: "b4cf1f7d-1b1c-4a8b-9d3f-5f0f4d6f2a10".parse().unwrap(),
+        epoch: 7,
+        queue: queue.clone(),
+        worker_group: "rack-1".parse().unwrap(),
+        worker_id: "worker-1".parse().unwrap(),
+        ttl: 120,
+        started: DateTime::UNIX_EPOCH,
+    }
+}
+
+fn notes() -> Vec<(Note, serde_json::Value)> {
+    let queue: TaskQueueId = "acme/linux".parse().unwrap();
+    let paused = Paused {
+        since: DateTime::UNIX_EPOCH,
+        by: "ann".into(),
+        reason: Some("disk\u{0}".into()),
+        until: DateTime::from_timestamp(60, 0),
+    };
+    let run =
+        ReadyRun { task_id: "9HrBC1jMQ3KlZw4CssPUeQ".parse().unwrap(), run_id: RunId::FIRST, priority: Priority::High };
+    let policy = QueuePolicy { delay: Some(30), ..QueuePolicy::default() };
+    let session = session_of(&queue);
+    let of_session = |mut fields: serde_json::Value| {
+        fields["version"] = 1.into();
+        fields["taskQueueId"] = "acme/linux".into();
+        fields["workerGroup"] = "rack-1".into();
+        fields["workerId"] = "worker-1".into();
+        fields["sessionId"] = "b4cf1f7d-1b1c-4a8b-9d3f-5f0f4d6f2a10".into();
+        fields["epoch"] = 7.into();
+        fields
+    };
+    let server: ServerId = "3f0c6a52-9c1e-4b57-8a43-2d1f6e9b7c05".parse().unwrap();
+    let (zero, minute) = ("1970-01-01T00:00:00.000Z", "1970-01-01T00:01:00.000Z");
+    vec![
+        (
+            Note::task_ready(queue.clone(), vec![run]),
+            json!({"version": 1, "taskQueueId": "acme/linux",
+                "runs": [{"taskId": "9HrBC1jMQ3KlZw4CssPUeQ", "runId": 0, "priority": "high"}]}),
+        ),
+        (
+            Note::queue_paused(queue.clone(), &paused),
+            json!({"version": 1, "taskQueueId": "acme/linux", "clientId": "ann", "since": zero, "reason": "disk\u{0}",
+                "until": minute}),
+        ),
+        (Note::queue_resumed(queue.clone(), None), json!({"version": 1, "taskQueueId": "acme/linux"})),
+        (
+            Note::queue_resumed(queue.clone(), Some("ann".into())),
+            json!({"version": 1, "taskQueueId": "acme/linux", "clientId": "ann"}),
+        ),
+        (
+            Note::queue_policy_changed(queue.clone(), "ann".into(), 7, Some(policy)),
+            json!({"version": 1, "taskQueueId": "acme/linux", "clientId": "ann", "policyVersion": 7,
+                "policy": {"delay": 30}}),
+        ),
+        (
+            Note::scheduler_active(queue.clone(), server, 4),
+            json!({"version": 1, "taskQueueId": "acme/linux", "serverId": server, "term": 4}),
+        ),
+        (
+            Note::scheduler_inactive(queue.clone(), server, 3, SchedulerEnd::Lost),
+            json!({"version": 1, "taskQueueId": "acme/linux", "serverId": server, "term": 3, "endedBy": "lost"}),
+        ),
+        (
+            Note::queue_policy_changed(queue, "ann".into(), 8, None),
+            json!({"version": 1, "taskQueueId": "acme/linux", "clientId": "ann", "policyVersion": 8}),
+        ),
+        (Note::session_started(&session, "ann".into()), of_session(json!({"clientId": "ann"}))),
+        (
+            Note::session_ended(&session, SessionEnd::Takeover, 3),
+            of_session(json!({"endedBy": "takeover", "returned": 3})),
+        ),
+    ]
+}
+
+#[test]
+fn a_note_reads_as_it_was_emitted() {
+    for (note, payload) in notes() {
+        let details = note.details().unwrap();
+        assert!(!details.contains('\0'), "a column of text cannot hold it");
+        assert_eq!(Note::from_details(&details), Some(note.clone()));
+        let event = render(DateTime::UNIX_EPOCH, &details, 5).unwrap();
+        let expected = json!({"position": 5, "time": "1970-01-01T00:00:00.000Z", "exchange": note.exchange(),
+            "routingKey": "primary.acme.linux._", "cc": [], "payload": payload});
+        assert_eq!(serde_json::to_value(&event).unwrap(), expected);
+    }
+}
+
+/// The document says that a payload is one of them, and a reader may tell them apart by their fields alone.
+#[test]
+fn no_message_has_the_form_of_another() {
+    fn fits<T: serde::de::DeserializeOwned>(payload: &serde_json::Value) -> u32 {
+        u32::from(serde_json::from_str::<T>(&payload.to_string()).is_ok())
+    }
+    for (_, payload) in notes() {
+        let forms = fits::<TaskReady>(&payload)
+            + fits::<QueuePaused>(&payload)
+            + fits::<QueueResumed>(&payload)
+            + fits::<QueuePolicyChanged>(&payload)
+            + fits::<SessionStarted>(&payload)
+            + fits::<SessionEnded>(&payload)
+            + fits::<SchedulerActive>(&payload)
+            + fits::<SchedulerInactive>(&payload);
+        assert_eq!(forms, 1, "{payload}");
+    }
+}
+
+#[test]
+fn every_exchange_has_a_note_and_none_is_one_of_tasks() {
+    let emitted: std::collections::BTreeSet<&str> = notes().iter().map(|(note, _)| note.exchange()).collect();
+    let listed = EXCHANGES.map(|name| format!("{PREFIX}{name}"));
+    assert_eq!(emitted, listed.iter().map(String::as_str).collect());
+    assert!(EXCHANGES.iter().all(|name| !crate::event_filter::EXCHANGES.contains(name)));
+    assert!(Kind::from_code(KIND).is_none() && Kind::from_code(KIND - 1).is_some(), "the next number");
+}
+
+#[test]
+fn what_is_no_note_of_ours_is_left_out() {
+    for details in [
+        "",
+        "{}",
+        r#"{"exchange": "exchange/tenure/v1/later", "payload": {}}"#,
+        r#"{"exchange": "exchange/taskcluster-queue/v1/task-ready", "payload": {}}"#,
+        r#"{"exchange": "exchange/tenure/v1/queue-resumed", "payload": {"version": 1}}"#,
+    ] {
+        assert!(render(DateTime::UNIX_EPOCH, details, 1).is_none(), "{details}");
+    }
+}
