@@ -47,7 +47,7 @@ pub enum Breakage {
 /// Every so many chances the breakage strikes, for the first time soon: on a slow machine there are few chances.
 const EVERY: u64 = 20;
 const FIRST: u64 = 3;
-/// The same of what few chances come for: ends of delays, and pauses.
+/// The same of what few chances come for: ends of delays, pauses, and keys at their limit.
 const EVERY_OF_FEW: u64 = 3;
 const FIRST_OF_FEW: u64 = 1;
 
@@ -106,9 +106,11 @@ pub fn watches_max(otherwise: usize) -> usize {
 pub fn strikes(breakage: Breakage) -> bool {
     static CHANCES: AtomicU64 = AtomicU64::new(0);
     let (first, every) = match breakage {
-        Breakage::LoseHold | Breakage::EndHoldEarly | Breakage::LeakPause | Breakage::DelayedOffByOne => {
-            (FIRST_OF_FEW, EVERY_OF_FEW)
-        }
+        Breakage::LoseHold
+        | Breakage::EndHoldEarly
+        | Breakage::LeakPause
+        | Breakage::DelayedOffByOne
+        | Breakage::DoubleAdmit => (FIRST_OF_FEW, EVERY_OF_FEW),
         _ => (FIRST, EVERY),
     };
     is_on(breakage) && CHANCES.fetch_add(1, Ordering::Relaxed) % every == first - 1
