@@ -93,6 +93,17 @@ impl Cluster {
         kill(self.postmaster, Signal::SIGKILL).expect("the postmaster runs");
     }
 
+    /// Kills the postmaster and waits until its sessions have ended. A session that gets no processor time for a while may still
+    /// commit what it was sent, so that a standby is promoted only after this; otherwise two databases take writes.
+    pub async fn fence(&self) {
+        let sessions = children(self.postmaster);
+        self.kill();
+        eventually("the sessions of the killed PostgreSQL have ended", async || {
+            sessions.iter().all(|&session| !runs(session)).then_some(())
+        })
+        .await;
+    }
+
     /// Stops it as `pg_ctl stop -m fast` does: open transactions are rolled back, and everything is written.
     pub async fn stop(&self) {
         kill(self.postmaster, Signal::SIGINT).expect("the postmaster runs");

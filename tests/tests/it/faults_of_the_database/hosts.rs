@@ -36,7 +36,7 @@ async fn a_server_with_two_hosts_goes_on_with_the_one_that_is_promoted() {
         (count == 5).then_some(())
     })
     .await;
-    one.kill();
+    one.fence().await;
     let promoted: bool = sqlx::query_scalar("SELECT pg_promote()").fetch_one(&mut there).await.unwrap();
     assert!(promoted);
     kept.push(create_until_it_works(&server, &root).await);
