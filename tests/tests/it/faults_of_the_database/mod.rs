@@ -81,7 +81,8 @@ async fn settled(
 ) -> tenure_tests::http::Answer {
     eventually(&format!("{method} {path} is answered"), async || {
         let answer = call(&mut client_of(server), who, method, path, body).await;
-        assert!([200, 503].contains(&answer.status), "{method} {path}: {}", answer.body);
+        let expected = [200, 503].contains(&answer.status);
+        assert!(expected, "{method} {path}: {}\n{}", answer.body, server.log_tail());
         (answer.status == 200).then_some(answer)
     })
     .await
