@@ -106,6 +106,11 @@ pub enum Reason {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         accept_by: Option<Timestamp>,
     },
+    /// Its queue gives runs to sessions of workers, and no live server does that now.
+    NoScheduler {
+        /// How many servers could: live ones with a weight above 0, of which one is about to. Without any it waits until one is started.
+        candidates: u32,
+    },
     /// Its queue gives runs to sessions of workers, and none is free.
     NoSession {
         /// Why.
@@ -273,6 +278,7 @@ mod tests {
                     "sessionId": SESSION}),
             ),
             (Reason::AssignQueue, json!({"code": "assign-queue"})),
+            (Reason::NoScheduler { candidates: 0 }, json!({"code": "no-scheduler", "candidates": 0})),
             (
                 Reason::NoSession { because: NoSession::AllExtended, sessions: 2 },
                 json!({"code": "no-session", "because": "all-extended", "sessions": 2}),

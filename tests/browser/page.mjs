@@ -4,6 +4,7 @@ import assert from "node:assert/strict";
 import { randomBytes } from "node:crypto";
 
 const QUEUE = "proj-browser/linux-large";
+const ASSIGNED = "proj-browser/assigned";
 const SIZES = {
   desktop: { viewport: { width: 1360, height: 900 }, colorScheme: "light" },
   phone: { viewport: { width: 390, height: 844 }, deviceScaleFactor: 2, isMobile: true, hasTouch: true, colorScheme: "dark" },
@@ -17,6 +18,15 @@ function slug() {
   bytes[6] = (bytes[6] & 0x0f) | 0x40;
   bytes[8] = (bytes[8] & 0x3f) | 0x80;
   return bytes.toString("base64url");
+}
+
+// Waits until this is so, for ten seconds at the most.
+async function until(what, isSo) {
+  for (let tries = 0; tries < 100; tries += 1) {
+    if (await isSo()) return;
+    await new Promise((done) => setTimeout(done, 100));
+  }
+  assert.fail(`waited in vain: ${what}`);
 }
 
 // Tasks in all states; one of them has hostile text wherever a submitter can put text.
@@ -80,6 +90,11 @@ async function fill(api) {
   await api("PUT", `${queue}/policy`, { fair: true, concurrency: { total: 20, perKey: 3 }, rate: { perKey: { count: 100, seconds: 3600, burst: 5 } } });
   await api("PUT", `${queue}/keys/${encodeURIComponent(HOSTILE)}`, { concurrency: 5, weight: 2 });
   await api("PUT", `${queue}/keys/${"a-customer-with-a-long-name-".repeat(4)}`, { rate: { count: 10, seconds: 60 } });
+  const assigned = `/api/tenure/v1/queues/${encodeURIComponent(ASSIGNED)}`;
+  await api("PUT", `${assigned}/policy`, { dispatch: "assign" });
+  await create("given-by-the-scheduler", { taskQueueId: ASSIGNED });
+  await until("a server is the scheduler", async () =>
+    (await api("GET", "/api/tenure/v1/servers")).servers.some((server) => server.queues.some((queue) => queue.taskQueueId === ASSIGNED)));
   return { group, hostile: ids.hostile, running: running.status.taskId, retried: shut.status.taskId };
 }
 
@@ -177,6 +192,8 @@ async function showFull(tools, size, made) {
   await visit(`/task/${made.retried}`, "task-retried");
   assert.match(await text(), /made by retry[^]*worker-shutdown/);
   await visit(`/group/${made.group}`, "group");
+  await visit(`/queue/${ASSIGNED}`, "queue-assigned");
+  assert.match(await text(), /Schedulers[^]*active/i);
   await pauseAndResume({ page, look, text, visit });
   await visit(`/task/${made.hostile}`, "task-hostile");
   assert.ok((await text()).includes(HOSTILE), "what was said is shown as text");

@@ -1,5 +1,6 @@
 //! `tenure task`: creating tasks, waiting for them, showing, explaining and changing them.
 
+mod command;
 mod create;
 mod logs;
 pub(super) mod outlook;
@@ -19,6 +20,7 @@ use tenure_api::states::{Priority, TaskState};
 use tenure_client::{ReleaseRequest, TaskChange};
 use tenure_domain::policy::why::words;
 
+use command::CommandArgs;
 use outlook::Outlook;
 
 use super::http::{CommandError, Server, entries, field};
@@ -75,6 +77,8 @@ pub enum TaskCommand {
         #[arg(long)]
         run: Option<RunId>,
     },
+    /// Give the worker of a task a command, or show the one that it has not carried out yet
+    Command(CommandArgs),
     /// List the tasks of a group
     List(ListArgs),
 }
@@ -270,6 +274,7 @@ pub async fn run(server: &Server, command: TaskCommand) -> Result<ExitCode, Comm
     match command {
         TaskCommand::Create(args) => return create::create(server, *args).await,
         TaskCommand::Run(args) => return run::run(server, &CreateArgs::from(*args)).await,
+        TaskCommand::Command(args) => return command::command(server, &args).await,
         TaskCommand::Logs(args) => return logs::logs(server, &args).await,
         TaskCommand::Wait { tasks } => {
             let outlook = Outlook::new(server);

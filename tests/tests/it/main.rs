@@ -54,6 +54,7 @@ mod signed_urls;
 mod sse;
 mod startup;
 mod submit;
+mod task_commands;
 mod task_options;
 mod under_load;
 mod upstream;

@@ -10,6 +10,7 @@ use super::balance::BALANCE_EVERY;
 use super::balancer::Balancer;
 use super::handler::{Handler, Run, Typed};
 use super::outcome::OnPanic;
+use super::progress::ASK_EVERY;
 use super::shared::{SessionSettings, Settings, Shared};
 use super::{Consumer, report};
 use crate::keep::HEARTBEAT;
@@ -23,6 +24,8 @@ const GRACE: Duration = Duration::from_secs(30);
 const GRACE_SHARE: u32 = 3;
 const TTL_MIN: Duration = Duration::from_secs(15);
 const TTL_MAX: Duration = Duration::from_secs(3600);
+/// More often would cost the server more than the task is likely to.
+const COMMANDS_EVERY_MIN: Duration = Duration::from_secs(1);
 const CAPACITY_MAX: usize = 1000;
 
 /// Collects the settings of a [`Consumer`]. A name and a handler are needed; all else has defaults.
@@ -39,6 +42,7 @@ pub struct ConsumerBuilder {
     on_panic: OnPanic,
     balancer: Option<Arc<dyn Balancer>>,
     balance_every: Duration,
+    commands_every: Duration,
     debug_port: Option<u16>,
     handler: Option<Arc<dyn Run>>,
 }
@@ -75,6 +79,7 @@ impl ConsumerBuilder {
             on_panic: OnPanic::default(),
             balancer: None,
             balance_every: BALANCE_EVERY,
+            commands_every: ASK_EVERY,
             debug_port: None,
             handler: None,
         }
@@ -213,6 +218,20 @@ impl ConsumerBuilder {
         Self { balance_every: every, ..self }
     }
 
+    /// Sets how often a consumer without a session asks for commands for each task that it works on, if its handler is a
+    /// [`Machine`](super::statemachine::Machine): every 20 s by default, and every second at the most. A session hears of them at once.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tenure_client::consumer::ConsumerBuilder;
+    /// # fn example(builder: ConsumerBuilder) -> ConsumerBuilder {
+    /// builder.commands_every(Duration::from_secs(5))
+    /// # }
+    /// ```
+    pub fn commands_every(self, every: Duration) -> Self {
+        Self { commands_every: every, ..self }
+    }
+
     /// Answers `GET /debug` on this port of 127.0.0.1 with the [status](super::ConsumerHandle::status), for callers on the machine; 0 is
     /// any port that is free. Off by default.
     ///
@@ -273,6 +292,7 @@ impl ConsumerBuilder {
             on_panic,
             balancer,
             balance_every,
+            commands_every,
             debug_port,
             ..
         } = self;
@@ -293,6 +313,9 @@ impl ConsumerBuilder {
         if balance_every.is_zero() {
             return Err(BuildError::OutOfRange("a consumer cannot balance all the time"));
         }
+        if commands_every < COMMANDS_EVERY_MIN {
+            return Err(BuildError::OutOfRange("a consumer asks for commands every second at the most"));
+        }
         let settings = Settings {
             client,
             queue,
@@ -305,6 +328,7 @@ impl ConsumerBuilder {
             on_panic,
             balancer,
             balance_every,
+            commands_every,
             debug_port,
         };
         let (reports, waiting) = report::channel();
@@ -340,9 +364,10 @@ mod tests {
             builder().heartbeat(1.0),
             builder().heartbeat(f64::NAN),
             builder().balance_every(Duration::ZERO),
+            builder().commands_every(second / 2),
         ] {
             assert!(matches!(refusal(wrong), BuildError::OutOfRange(_)));
         }
-        assert!(builder().session(15 * second).capacity(1000).build().is_ok());
+        assert!(builder().session(15 * second).capacity(1000).commands_every(second).build().is_ok());
     }
 }

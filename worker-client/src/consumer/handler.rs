@@ -5,6 +5,7 @@ use std::future::Future;
 use std::marker::PhantomData;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -74,10 +75,10 @@ pub(super) struct Given {
 }
 
 impl Given {
-    /// `commanded` changes when the session, if there is one, hears of a command for the task.
-    pub(super) fn of(claim: &Claim, commanded: watch::Receiver<u64>, in_session: bool) -> Self {
+    /// `commanded` changes when the session, if there is one, hears of a command for the task; otherwise they are asked for so often.
+    pub(super) fn of(claim: &Claim, commanded: watch::Receiver<u64>, ask_every: Duration) -> Self {
         let (task_id, run_id, client) = (claim.task_id(), claim.run_id(), claim.client().clone());
-        let progress = Progress::new(client.clone(), (task_id, run_id), commanded, in_session);
+        let progress = Progress::new(client.clone(), (task_id, run_id), commanded, ask_every);
         let (task, is_rerun) = (claim.task().clone(), claim.is_rerun());
         Self { task_id, run_id, task, client, log: JobLog::default(), progress, is_rerun }
     }

@@ -14,9 +14,10 @@ use super::statemachine::Record;
 use crate::error::chain;
 use crate::{Client, Error};
 
-/// How often commands are asked for without a session, and with one: then only in case something was missed.
-const ASK_EVERY: Duration = Duration::from_secs(20);
-const ASK_EVERY_IN_SESSION: Duration = Duration::from_secs(300);
+/// How often commands are asked for without a session, by default.
+pub(super) const ASK_EVERY: Duration = Duration::from_secs(20);
+/// The same with one: only in case something was missed.
+pub(super) const ASK_EVERY_IN_SESSION: Duration = Duration::from_secs(300);
 /// The field of a checkpoint in which a machine keeps its record, and the one with what the handler stored.
 const MACHINE: &str = "machine";
 const CHECKPOINT: &str = "checkpoint";
@@ -69,9 +70,8 @@ impl Progress {
         client: Client,
         (task_id, run_id): (TaskId, RunId),
         commanded: watch::Receiver<u64>,
-        in_session: bool,
+        ask_every: Duration,
     ) -> Self {
-        let ask_every = if in_session { ASK_EVERY_IN_SESSION } else { ASK_EVERY };
         Self { client, task_id, run_id, commanded, ask_every, machine: None }
     }
 

@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 use super::balancer::{Balancer, Offer};
 use super::handler::{Run, Stop, StopReason};
 use super::outcome::OnPanic;
+use super::progress::ASK_EVERY_IN_SESSION;
 use super::report::Reports;
 use crate::watch::{Watch, Watching};
 use crate::{Claim, Client, WorkerName};
@@ -35,8 +36,17 @@ pub(super) struct Settings {
     /// With one, runs are claimed by name.
     pub balancer: Option<Arc<dyn Balancer>>,
     pub balance_every: Duration,
+    /// How often commands for a task are asked for without a session.
+    pub commands_every: Duration,
     /// Where the status is served, on the loopback address.
     pub debug_port: Option<u16>,
+}
+
+impl Settings {
+    /// How often commands for a task are asked for, whether or not something is heard of them.
+    pub fn ask_for_commands_every(&self) -> Duration {
+        if self.session.is_some() { ASK_EVERY_IN_SESSION } else { self.commands_every }
+    }
 }
 
 /// The settings of its sessions.

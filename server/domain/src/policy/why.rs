@@ -124,6 +124,8 @@ pub struct Waiting {
     pub keys_before: u32,
     /// Whether runs are being brought under a policy that was changed.
     pub refiling: bool,
+    /// Where runs are given to sessions and no live server does that: how many could.
+    pub no_scheduler: Option<u32>,
     /// Where runs are given to sessions: those of the queue.
     pub sessions: Option<Sessions>,
     /// The session that did not accept it.
@@ -291,6 +293,7 @@ fn holding(held: &Held, is_paused: bool, names: Names) -> (Option<Reason>, Vec<R
                 keys_before,
                 refiling,
             };
+            let no_scheduler = waiting.no_scheduler.map(|candidates| Reason::NoScheduler { candidates });
             let no_session = waiting.sessions.and_then(|sessions| {
                 sessions.none().map(|because| Reason::NoSession { because, sessions: sessions.live })
             });
@@ -301,7 +304,8 @@ fn holding(held: &Held, is_paused: bool, names: Names) -> (Option<Reason>, Vec<R
                 let (worker, session_id) = shown(&waiting.not_accepted);
                 Reason::NotAccepted { worker, session_id }
             });
-            (Some(reason), [no_session, not_accepted, in_vain].into_iter().flatten().collect())
+            let others = [no_scheduler, no_session, not_accepted, in_vain];
+            (Some(reason), others.into_iter().flatten().collect())
         }
     }
 }
@@ -351,6 +355,7 @@ pub fn sentence(reason: &Reason) -> String {
         Reason::Delay { until, by } => format!("It is delayed until {until}, {}.", delayed_by(*by)),
         Reason::Waiting { .. }
         | Reason::Assigned { .. }
+        | Reason::NoScheduler { .. }
         | Reason::NoSession { .. }
         | Reason::NotAccepted { .. }
         | Reason::AssignQueue => held_words::sentence(reason),

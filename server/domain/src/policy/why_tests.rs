@@ -41,6 +41,7 @@ fn code(reason: &Reason) -> &'static str {
         Reason::Delay { .. } => "delay",
         Reason::Waiting { .. } => "waiting",
         Reason::Assigned { .. } => "assigned",
+        Reason::NoScheduler { .. } => "no-scheduler",
         Reason::NoSession { .. } => "no-session",
         Reason::NotAccepted { .. } => "not-accepted",
         Reason::AssignQueue => "assign-queue",
@@ -128,19 +129,22 @@ fn a_run_that_waits_says_for_what_and_whether_a_session_could_have_it() {
         (Some(Sessions { live: 2, extended: 1, is_free: true, asked_without: true }), None),
     ];
     for (sessions, because) in all {
-        for asked_without in [false, true] {
+        for (asked_without, no_scheduler) in [(false, None), (true, None), (false, Some(0)), (true, Some(2))] {
             for not_accepted in [None, Some((worker(), session()))] {
                 for pause in [None, Some(paused())] {
                     for asking in [vec![], vec![worker()]] {
                         let sessions = sessions.map(|sessions| Sessions { asked_without, ..sessions });
-                        let waiting = Waiting { sessions, not_accepted: not_accepted.clone(), ..Waiting::default() };
+                        let not_accepted = not_accepted.clone();
+                        let is_refused = not_accepted.is_some();
+                        let waiting = Waiting { sessions, not_accepted, no_scheduler, ..Waiting::default() };
                         let place = pending(Held::Waiting(Box::new(waiting)), asking.clone());
                         let answer = why(&facts(place, pause.clone()), Names::Hidden);
                         let expected: Vec<&str> = [
                             Some("waiting"),
                             pause.is_some().then_some("paused"),
+                            no_scheduler.is_some().then_some("no-scheduler"),
                             because.is_some().then_some("no-session"),
-                            not_accepted.is_some().then_some("not-accepted"),
+                            is_refused.then_some("not-accepted"),
                             (because.is_some() && asked_without).then_some("assign-queue"),
                             (asking.is_empty() && sessions.is_none()).then_some("no-worker"),
                         ]
@@ -153,6 +157,10 @@ fn a_run_that_waits_says_for_what_and_whether_a_session_could_have_it() {
                             if let Reason::NoSession { because, .. } = reason { Some(*because) } else { None }
                         });
                         assert_eq!(found, because);
+                        let found = answer.reasons.iter().find_map(|reason| {
+                            if let Reason::NoScheduler { candidates } = reason { Some(*candidates) } else { None }
+                        });
+                        assert_eq!(found, no_scheduler);
                     }
                 }
             }
@@ -239,6 +247,14 @@ fn what_a_run_waits_for_is_said_in_words() {
         (
             Reason::NotAccepted { worker: Some(worker()), session_id: None },
             "Worker g/w was given it and did not accept it in time.",
+        ),
+        (
+            Reason::NoScheduler { candidates: 0 },
+            "No server gives out the runs of its queue: none that is live has a --scheduler-weight above 0.",
+        ),
+        (
+            Reason::NoScheduler { candidates: 1 },
+            "The server that gave out the runs of its queue is silent or has ended; another one takes its place within seconds.",
         ),
         (
             Reason::NoSession { because: NoSession::NoneLive, sessions: 0 },

@@ -1,5 +1,6 @@
 //! Plans of the hot statements: made while the tables are empty, and still right when they are full.
 
+mod checkpoints;
 mod held;
 mod measure;
 mod sessions;

@@ -70,11 +70,22 @@ fn wrong_arguments_are_errors_of_usage() {
         (&["release", ID, "0", "--not-before", "2h"], ErrorKind::ValueValidation),
         (&["release", ID, "0", "--delay", "3", "--not-before", "2027-01-31T12:00:00Z"], ErrorKind::ArgumentConflict),
         (&["result", ID, "--run", "x"], ErrorKind::ValueValidation),
+        (&["command"], ErrorKind::MissingRequiredArgument),
+        (&["command", ID, "dance"], ErrorKind::ValueValidation),
+        (&["command", ID, "{\"command\": \"pause\"}"], ErrorKind::ValueValidation),
+        (&["command", ID, "sleep", "--until", "soon"], ErrorKind::ValueValidation),
+        (&["command", ID, "--until", "2h"], ErrorKind::MissingRequiredArgument),
         (&["rename"], ErrorKind::InvalidSubcommand),
     ] {
         assert_eq!(parse(words).err(), Some(kind), "{words:?}");
     }
-    assert!(parse(&["create", "--file", "-", "--wait"]).is_ok());
+    for words in [
+        &["create", "--file", "-", "--wait"][..],
+        &["command", ID],
+        &["command", "-hrBC1jMQ3KlZw4CssPUeQ", "sleep", "--until", "2h"],
+    ] {
+        assert!(parse(words).is_ok(), "{words:?}");
+    }
 }
 
 #[test]

@@ -177,6 +177,7 @@ impl<'a> Calls<'a> {
             | Reason::Delay { .. }
             | Reason::Waiting { .. }
             | Reason::Assigned { .. }
+            | Reason::NoScheduler { .. }
             | Reason::NoSession { .. }
             | Reason::NotAccepted { .. }
             | Reason::AssignQueue

@@ -16,6 +16,7 @@ mod overview;
 mod pause;
 mod queue;
 mod rows;
+mod schedulers;
 mod sessions;
 mod task;
 mod text;

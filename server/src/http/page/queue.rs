@@ -10,6 +10,7 @@ use super::keys::{KEYS_MAX, keys_section};
 use super::layout::{self, section, table};
 use super::overview::{REFRESH, may_see_claimed, may_see_pending};
 use super::rows::{self, About, ROWS_MAX, claims_scope, workers_scope};
+use super::schedulers::schedulers_section;
 use super::sessions::{SESSIONS_MAX, sessions_section};
 use super::visit::Visit;
 use super::{Page, PageError, pause, text};
@@ -22,7 +23,7 @@ use tenure_engine::ops::{queue_keys, workers};
 use tenure_store::page::{self, Ends, Filter, QueueRow, WaitingRow};
 use tenure_store::policies::StoredPolicy;
 use tenure_store::queue_counts::{self, ShownQueue};
-use tenure_store::{clock, policies, worker_sessions};
+use tenure_store::{clock, policies, schedulers, servers, worker_sessions};
 
 const ABOUT: About = About { queue: true, worker: false };
 
@@ -56,6 +57,9 @@ pub(super) async fn queue(app: App, visit: Arc<Visit>) -> Result<Page, PageError
     };
     let keys =
         if may_see { queue_keys::list_in(&mut conn, key, None, KEYS_MAX).await? } else { queue_keys::Page::default() };
+    let mut scheduled = if may_see { schedulers::list(&mut conn).await? } else { Vec::new() };
+    scheduled.retain(|one| one.active.queue == key);
+    let servers = servers::list(&mut conn).await?;
     let waiting = page::list_waiting(&mut conn, key, ROWS_MAX).await?;
     let claims = page::list_claims(&mut conn, filter, ROWS_MAX).await?;
     let failures = rows::failures(&mut conn, sequenced, &visit, filter).await?;
@@ -81,6 +85,7 @@ pub(super) async fn queue(app: App, visit: Arc<Visit>) -> Result<Page, PageError
         (policy_section(&visit, &name, policy.as_ref(), now))
         (keys_section(&keys))
         (sessions_section(&visit, &sessions, now))
+        (schedulers_section(&visit, scheduled.first(), &servers, &app.engine.schedulers, now))
         (rows::failures_section(&visit, &failures, now, ABOUT))
         @if visit.may(workers_scope.clone()) {
             (rows::workers_section(&visit, &work, now, ABOUT))

@@ -12,6 +12,7 @@ use uuid::Uuid;
 use super::{count_admitted, count_ready, load_keys};
 use crate::decode::{Row, Undecodable};
 use crate::events::Sequenced;
+use crate::settings;
 use crate::why::named;
 
 /// Keys of a queue that are looked at for runs that have its slots.
@@ -80,6 +81,7 @@ pub async fn find(conn: &mut PgConnection, queue: &Queue, seq: i64) -> Result<Wa
     }
     waiting.next_start = next_start(conn, queue, &row, key, &admission).await?;
     if admission.assign {
+        waiting.no_scheduler = without_scheduler(conn, queue.id).await?;
         waiting.sessions = Some(count_sessions(conn, queue.id).await?);
         let until = row.preferred_until.filter(|until| *until > queue.now);
         let worker = row.preferred_group.zip(row.preferred_id);
@@ -278,6 +280,25 @@ fn read_holders(rows: Vec<HolderRow>) -> Result<Vec<SlotHolder>, sqlx::Error> {
         })
     };
     Ok(rows.into_iter().map(read).collect::<Result<_, Undecodable>>()?)
+}
+
+/// How many live servers could give out the runs of a queue, if none of them does. Beats are in real time.
+async fn without_scheduler(conn: &mut PgConnection, queue: i32) -> Result<Option<u32>, sqlx::Error> {
+    let row = sqlx::query!(
+        r#"-- why_scheduler
+        WITH live AS MATERIALIZED (
+            SELECT s.id, s.weight FROM settings x
+            JOIN servers s ON s.beat >= clock_timestamp() - make_interval(secs => x.value::float8 / 1000)
+            WHERE x.name = $2
+        )
+        SELECT EXISTS (SELECT FROM admission_queues a JOIN live l ON l.id = a.server WHERE a.queue = $1) AS "active!",
+               (SELECT count(*) FROM live WHERE weight > 0) AS "candidates!""#,
+        queue,
+        settings::SCHEDULER_ACTIVATION
+    )
+    .fetch_one(conn)
+    .await?;
+    Ok((!row.active).then(|| u32::try_from(row.candidates).unwrap_or(u32::MAX)))
 }
 
 /// The live sessions of a queue, and whether one is free.

@@ -396,3 +396,41 @@ async fn a_scheduler_is_replaced_by_hand_only_where_there_is_one_and_by_those_wh
     server.stop().await;
     rig.server.stop().await;
 }
+
+/// What a run that waits says of its scheduler: nothing while there is one, and otherwise how many servers could be.
+async fn without_scheduler(rig: &Rig, task: impl std::fmt::Display) -> Option<u64> {
+    let answer = rig.call("GET", &format!("{TENURE_API}/tasks/{task}/why"), None).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    let reasons = answer.body["reasons"].as_array().unwrap();
+    assert_eq!(reasons[0]["code"], "waiting", "{}", answer.body);
+    let found = reasons.iter().find(|reason| reason["code"] == "no-scheduler")?;
+    Some(found["candidates"].as_u64().unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_run_that_waits_says_that_no_live_server_is_the_scheduler_of_its_queue() {
+    let rig = Rig::start_with(|launch| launch.flag("--scheduler-weight", "0")).await;
+    put_policy(&rig, &json!({"dispatch": "assign"})).await;
+    let task = create(&rig, None).await;
+    let becomes = async |what: &str, expected: Option<u64>| {
+        eventually(what, async || (without_scheduler(&rig, task).await == expected).then_some(())).await;
+    };
+    becomes("no server may be one", Some(0)).await;
+    let text = crate::policy_commands::done(&rig, &["task", "why", &task.to_string()]).await;
+    assert!(text.contains("none that is live has a --scheduler-weight above 0"), "{text}");
+    let able = another(&rig, "able", 1).await;
+    becomes("there is one", None).await;
+    signal(&able, Signal::SIGSTOP);
+    becomes("it is silent", Some(0)).await;
+    signal(&able, Signal::SIGCONT);
+    becomes("it goes on", None).await;
+    let heavier = another(&rig, "heavier", 2).await;
+    until_scheduler(&rig, |name| name == "heavier").await;
+    signal(&heavier, Signal::SIGSTOP);
+    becomes("it is silent, and the other one could be it", Some(1)).await;
+    becomes("the other one is it", None).await;
+    signal(&heavier, Signal::SIGCONT);
+    heavier.stop().await;
+    able.stop().await;
+    rig.server.stop().await;
+}

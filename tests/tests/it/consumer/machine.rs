@@ -19,6 +19,11 @@ const SHORT_LEASE: u64 = 10;
 /// Ten times the second within which a session hears of a command.
 const HEARD_WITHIN: Duration = Duration::from_secs(10);
 
+/// So many runs of a task may be released.
+const RELEASES_MAX: u16 = 200;
+/// For how long a task sleeps 200 times.
+const SLEEP: Duration = Duration::from_millis(40);
+
 fn now() -> DateTime<Utc> {
     DateTime::from_timestamp_millis(unix_millis()).unwrap()
 }
@@ -202,6 +207,72 @@ async fn m17_a_worker_without_a_session_reads_the_command_that_came_before_it() 
     office.command(paused, json!({"command": "run"})).await;
     // The handler of neither task has worked before.
     notes.next(paused, Note::Began).await;
+    worker.shut_down().await;
+    office.rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn m17_a_working_handler_without_a_session_is_stopped_by_a_command_as_often_as_it_asks_for_them() {
+    let office = Office::open().await;
+    let (pen, mut notes) = Notes::new();
+    let machine = Machine::new(move |job: Job, stop: Stop| until_stopped(pen.clone(), job, stop));
+    let worker = Running::start(office.consumer("asks").commands_every(Duration::from_secs(1)).handler(machine));
+    let task = office.create(&json!({})).await;
+    notes.next(task, Note::Began).await;
+    // What is read as the handler begins is behind it then: this one can only be found by asking again.
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    let sent = Instant::now();
+    office.command(task, json!({"command": "pause"})).await;
+    let stopped = notes.next(task, Note::Stopped(StopReason::Command)).await;
+    assert!(stopped < sent + HEARD_WITHIN, "half of what it would be by default");
+    office.is(task, "paused").await;
+    office.waits(task, 1).await;
+    worker.shut_down().await;
+    office.rig.server.stop().await;
+}
+
+/// In each of 200 runs the handler notes the run and sleeps for a moment; in the one after these too, and is done then.
+async fn sleeps_often(job: Job) -> Outcome {
+    let mut calls: Vec<u16> = job.last_checkpoint().await.unwrap().unwrap_or_default();
+    let run = job.run_id().number();
+    let before = calls.iter().filter(|&&called| called == run).count();
+    if run >= RELEASES_MAX && before > 0 {
+        return Outcome::completed(calls.len());
+    }
+    calls.push(run);
+    job.checkpoint(&calls).await.unwrap();
+    // Where storing that took so long that the time is over, the handler is called again at once, and sleeps longer.
+    Outcome::Release { after: Some(SLEEP * 2_u32.pow(before.try_into().unwrap())) }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn m17_a_task_sleeps_200_times_by_releases_and_once_more_within_the_run() {
+    let office = Office::open_with(|launch| launch.flag("--clock", "manual")).await;
+    let machine = Machine::new(|job: Job, _stop: Stop| sleeps_often(job));
+    let worker = Running::start(office.consumer("often").handler(machine));
+    let task = office.create(&json!({})).await;
+    let path = format!("{TENURE_API}/tasks/{task}/checkpoint");
+    for run in 1..=usize::from(RELEASES_MAX) {
+        office.waits(task, run).await;
+        // The machine wakes by real time, and the server by a clock that only this moves.
+        let stored = office.rig.call("GET", &path, None).await.body["checkpoint"].clone();
+        assert_eq!(stored["machine"]["state"]["name"], "sleeping", "{stored}");
+        let left = date(&stored["machine"]["state"]["until"]) - now();
+        tokio::time::sleep(left.to_std().unwrap_or_default()).await;
+        let moved = office.rig.call("POST", &format!("{TENURE_API}/clock/advance"), Some(&json!({"seconds": 1}))).await;
+        assert_eq!(moved.status, 200, "{}", moved.body);
+    }
+    let status = office.becomes(task, "completed").await;
+    let runs = status["runs"].as_array().unwrap();
+    assert_eq!((runs.len(), &status["retriesLeft"]), (usize::from(RELEASES_MAX) + 1, &json!(5)));
+    for run in &runs[..usize::from(RELEASES_MAX)] {
+        assert_eq!((&run["state"], &run["reasonResolved"]), (&json!("exception"), &json!("worker-shutdown")));
+    }
+    let calls = office.rig.call("GET", &path, None).await.body["checkpoint"]["checkpoint"].clone();
+    let mut of_runs: Vec<u64> = calls.as_array().unwrap().iter().map(|run| run.as_u64().unwrap()).collect();
+    assert_eq!(office.result(task).await, json!(of_runs.len()), "the last run has found what all others stored");
+    of_runs.dedup();
+    assert_eq!(of_runs, (0..=u64::from(RELEASES_MAX)).collect::<Vec<_>>());
     worker.shut_down().await;
     office.rig.server.stop().await;
 }

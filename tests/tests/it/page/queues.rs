@@ -162,3 +162,33 @@ async fn sessions_are_shown_with_what_they_hold_to_who_may_see_the_queue() {
     hides(&get(&rig, page, Some(&cookie)).await, &["Sessions", &sessions[0]]);
     rig.server.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_schedulers_of_a_queue_that_assigns_are_shown_to_who_may_list_the_servers() {
+    let rig =
+        Rig::start_with(|launch| launch.flag("--server-name", "<b>one</b>").flag("--scheduler-weight", "7")).await;
+    let (page, root) = ("/queue/page/queue", log_in(&rig, &rig.root).await);
+    create(&rig, |_| {}).await;
+    hides(&get(&rig, page, Some(&root)).await, &["Schedulers"]);
+    let policy = json!({"dispatch": "assign"});
+    let answer = rig.call("PUT", &format!("{TENURE_API}/queues/page%2Fqueue/policy"), Some(&policy)).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    let shown = crate::rig::eventually("it is the scheduler", async || {
+        let shown = get(&rig, page, Some(&root)).await;
+        shown.text().contains("state active").then_some(shown)
+    })
+    .await;
+    shows(&shown, &["Schedulers", "&lt;b&gt;one&lt;/b&gt;", "Weight", "Term", "Last beat"]);
+    hides(&shown, &["<b>one", "No live server gives out"]);
+    let looker = rig.make_client("looker", &["queue:*", "tenure:get-queue:*"]).await;
+    let looker = log_in(&rig, &looker).await;
+    let denied = get(&rig, page, Some(&looker)).await;
+    shows(&denied, &["Schedulers", "tenure:list-servers"]);
+    hides(&denied, &["&lt;b&gt;one"]);
+    hides(&get(&rig, page, None).await, &["Schedulers"]);
+    // As it is when the server was killed that another one sees.
+    sql(&rig, "UPDATE admission_queues SET server = gen_random_uuid(), term = term + 1").await;
+    let shown = get(&rig, page, Some(&root)).await;
+    shows(&shown, &["No live server gives out the runs of this queue now", "state standby"]);
+    rig.server.stop().await;
+}

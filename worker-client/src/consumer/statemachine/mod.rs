@@ -20,7 +20,7 @@
 //! What the handler returns is a message too: completed is *complete*; failed, retry and a panic are *error*; a release is *release*, and one
 //! with a delay *sleep*. Only an exception is reported as it is. Others send messages as commands for the task
 //! ([`Client::command_task`](crate::Client::command_task)): the last one counts. A worker reads it when it has claimed the task, hears of it
-//! by its session's inbox while it holds the task, and without a session asks every 20 s. A handler that works is asked to stop first
+//! by its session's inbox while it holds the task, and without a session asks every 20 s or as [`ConsumerBuilder::commands_every`](super::ConsumerBuilder::commands_every) says. A handler that works is asked to stop first
 //! ([`StopReason::Command`]), but for *run* and *checkpoint*; if it returns completed nevertheless, the task is completed. A message is
 //! stored together with its effect, so that none counts twice.
 //!

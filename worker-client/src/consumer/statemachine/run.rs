@@ -55,7 +55,8 @@ impl<H> Machine<H> {
     }
 
     /// Has tasks that sleep or are paused stay on their worker, each in the place of another: for handlers that leave something on their
-    /// machine. A command reaches them by the session, and without one within 20 s.
+    /// machine. A command reaches them by the session, and without one within 20 s, or as
+    /// often as [`ConsumerBuilder::commands_every`](crate::consumer::ConsumerBuilder::commands_every) says.
     ///
     /// ```
     /// # use tenure_client::consumer::statemachine::Machine;

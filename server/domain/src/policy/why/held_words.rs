@@ -15,6 +15,13 @@ pub(super) fn sentence(reason: &Reason) -> String {
             let by = accept_by.map_or_else(String::new, |by| format!(" If it is not by {by}, another one gets it."));
             format!("It was given to the session of {to}{since} and is not accepted yet.{by}")
         }
+        Reason::NoScheduler { candidates: 0 } => {
+            "No server gives out the runs of its queue: none that is live has a --scheduler-weight above 0.".to_owned()
+        }
+        Reason::NoScheduler { .. } => {
+            "The server that gave out the runs of its queue is silent or has ended; another one takes its place within seconds."
+                .to_owned()
+        }
         Reason::NoSession { because, sessions } => match because {
             NoSession::NoneLive => "Its queue gives runs to sessions of workers, and no worker has one.".to_owned(),
             NoSession::NoneFree => format!(

@@ -22,7 +22,7 @@ const BIG: [&str; 7] =
     ["worker_sessions", "session_inbox", "claims", "tasks", "task_definitions", "runs", "task_queues"];
 
 /// Sessions, and claims of tasks that are no matter here.
-const FILL: &str = "
+pub(super) const FILL: &str = "
     INSERT INTO worker_sessions (id, queue, worker_group, worker_id, client_id, ttl, until, started, ended, end_reason, weight, capacity)
         SELECT gen_random_uuid(), q.id, 'g', 'w' || n, 'c', 60, now(), now() - interval '20 h', now() - n * interval '1 s', 1, 1, 1
         FROM generate_series(100, 100 + $ROWS) n, task_queues q WHERE q.name = 'fill/q1';
@@ -41,7 +41,7 @@ const FILL: &str = "
     INSERT INTO session_clock (at) VALUES (clock_timestamp());";
 
 /// Takes away the claims that belong to no task.
-async fn take_away(conn: &mut PgConnection) {
+pub(super) async fn take_away(conn: &mut PgConnection) {
     sqlx::query("DELETE FROM claims WHERE seq > 100000000").execute(conn).await.unwrap();
 }
 

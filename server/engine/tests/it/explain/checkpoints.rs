@@ -1,0 +1,183 @@
+//! Checkpoints of tasks and commands for them, where there are many: what is said of one task reads nothing of the others.
+
+use chrono::DateTime;
+use sqlx::{AssertSqlSafe, Connection, PgConnection};
+use tenure_api::ids::RunId;
+use tenure_api::states::TaskCommand;
+use tenure_engine::testing::Queue;
+use tenure_store::testing::TestDatabase;
+use tenure_store::transitions::end_hold;
+use tenure_store::{checkpoints, task_commands};
+use uuid::Uuid;
+
+use super::fill;
+use super::sessions::{FILL as SESSIONS, take_away};
+
+/// Sessions that have ended, and live ones; a run of each of these is claimed.
+const ENDED: &str = "5000";
+const LIVE: &str = "1000";
+/// Tables with a thousand rows and more.
+const BIG: [&str; 8] =
+    ["tasks", "pending", "claims", "runs", "checkpoints", "task_commands", "worker_sessions", "session_inbox"];
+/// Rows that a statement may read of one of them, and pages of all with their indexes.
+const ROWS_MAX: i64 = 50;
+const PAGES_MAX: i64 = 150;
+/// Often enough for a session to change its mind about plans.
+const TIMES: usize = 7;
+
+/// Every task has a checkpoint, and every one that goes on a command. What is pending in one queue was released and is delayed.
+const FILL: &str = "
+    UPDATE tasks SET run = 1 WHERE seq IN (SELECT seq FROM pending WHERE queue = (SELECT id FROM task_queues WHERE name = 'fill/q2'));
+    UPDATE pending SET run = 1, hold = 1, held_until = now() + interval '1 h' + ord * interval '1 ms', traits = 96,
+        reserved_until = '3000-01-01', hidden_until = '3000-01-01'
+        WHERE queue = (SELECT id FROM task_queues WHERE name = 'fill/q2');
+    INSERT INTO runs SELECT seq, 0, 4, 0, 4, now(), now(), now(), now(), 'g', 'w' FROM pending WHERE hold = 1;
+    UPDATE runs SET ended_by = 3 WHERE seq IN (SELECT seq FROM pending WHERE hold = 1);
+    INSERT INTO checkpoints SELECT seq, 0, '{\"done\":7}', now() FROM tasks;
+    INSERT INTO task_commands SELECT seq, nextval('task_command_id'), 3, NULL, now(), 'ann' FROM tasks WHERE state = 1;";
+
+const STATEMENTS: [&str; 7] = [
+    "put_checkpoint",
+    "put_checkpoint_of_a_command",
+    "find_checkpoint",
+    "put_task_command",
+    "find_task_command",
+    "end_commanded_delay",
+    "deliver_task_command",
+];
+
+/// Some tasks: claimed, claimed by a session, and released until later.
+struct Tasks {
+    claimed: Uuid,
+    in_session: Uuid,
+    delayed: Uuid,
+}
+
+impl Tasks {
+    /// From the middle of each table.
+    async fn find(conn: &mut PgConnection) -> Self {
+        let mut one = async |table: &str| -> Uuid {
+            let sql = format!("SELECT id FROM {table} ORDER BY ord LIMIT 1 OFFSET 500");
+            sqlx::query_scalar(AssertSqlSafe(sql)).fetch_one(&mut *conn).await.unwrap()
+        };
+        Self {
+            claimed: one("claims WHERE session IS NULL AND seq < 100000000").await,
+            in_session: one("claims WHERE session IS NOT NULL").await,
+            delayed: one("pending WHERE hold = 1").await,
+        }
+    }
+}
+
+async fn run(conn: &mut PgConnection, statement: &str, tasks: &Tasks) {
+    let kept = tenure_domain::checkpoint::COMMAND_KEPT;
+    match statement {
+        "put_checkpoint" => {
+            let stored = checkpoints::put(conn, tasks.claimed, RunId::FIRST, "{}", None).await.unwrap();
+            assert!(stored.is_some());
+        }
+        "put_checkpoint_of_a_command" => {
+            let command = task_commands::find(conn, tasks.claimed, kept).await.unwrap().unwrap();
+            let stored = checkpoints::put(conn, tasks.claimed, RunId::FIRST, "{}", Some(command.id)).await.unwrap();
+            assert!(stored.is_some());
+            assert_eq!(task_commands::find(conn, tasks.claimed, kept).await.unwrap(), None);
+        }
+        "find_checkpoint" => assert!(checkpoints::find(conn, tasks.claimed).await.unwrap().is_some()),
+        "put_task_command" => {
+            let stored = task_commands::put(conn, tasks.delayed, TaskCommand::Run, None, "bob").await.unwrap();
+            assert!(stored.is_some_and(|stored| stored.sent > DateTime::UNIX_EPOCH));
+        }
+        "find_task_command" => assert!(task_commands::find(conn, tasks.delayed, kept).await.unwrap().is_some()),
+        "end_commanded_delay" => {
+            assert!(end_hold::end_commanded_delay(conn, tasks.delayed).await.unwrap().is_some());
+        }
+        "deliver_task_command" => {
+            assert!(task_commands::deliver(conn, tasks.in_session).await.unwrap().is_some());
+        }
+        other => unreachable!("{other}"),
+    }
+}
+
+/// Scans of whole tables and rows read, by table, in this transaction.
+async fn reads(conn: &mut PgConnection) -> Vec<(String, i64, i64)> {
+    sqlx::query_as(
+        "SELECT relname::text, COALESCE(seq_scan, 0), COALESCE(seq_tup_read, 0) + COALESCE(idx_tup_fetch, 0)
+         FROM pg_stat_xact_user_tables WHERE relname = ANY($1) ORDER BY relname",
+    )
+    .bind(BIG.map(str::to_owned).to_vec())
+    .fetch_all(conn)
+    .await
+    .unwrap()
+}
+
+/// The pages of these tables and of their indexes that sessions have read so far.
+async fn pages(conn: &mut PgConnection) -> i64 {
+    // By itself a session says it a second later.
+    sqlx::raw_sql("SELECT pg_stat_force_next_flush()").execute(&mut *conn).await.unwrap();
+    let sum =
+        "SELECT COALESCE(sum(heap_blks_read + heap_blks_hit + COALESCE(idx_blks_read + idx_blks_hit, 0)), 0)::bigint
+               FROM pg_statio_user_tables WHERE relname = ANY($1)";
+    sqlx::query_scalar(sum).bind(BIG.map(str::to_owned).to_vec()).fetch_one(conn).await.unwrap()
+}
+
+/// What a statement read too much of, and the fewest pages that it read.
+async fn measure(conn: &mut PgConnection, statement: &str, tasks: &Tasks) -> (Vec<String>, i64) {
+    let (mut faults, mut least) = (Vec::new(), i64::MAX);
+    for _ in 0..TIMES {
+        let pages_before = pages(conn).await;
+        let mut transaction = conn.begin().await.unwrap();
+        let before = reads(&mut transaction).await;
+        run(&mut transaction, statement, tasks).await;
+        for (table, scans, rows) in reads(&mut transaction).await {
+            let earlier = before.iter().find(|(name, ..)| *name == table);
+            let (scans_before, rows_before) = earlier.map_or((0, 0), |(_, scans, rows)| (*scans, *rows));
+            let (scans, rows) = (scans - scans_before, rows - rows_before);
+            if scans > 0 || rows > ROWS_MAX {
+                faults.push(format!("{statement}: {scans} scans of {table}, {rows} rows"));
+            }
+        }
+        transaction.rollback().await.unwrap();
+        least = least.min(pages(conn).await - pages_before);
+    }
+    (faults, least)
+}
+
+#[tokio::test]
+async fn what_is_said_of_one_task_reads_neither_checkpoints_nor_commands_nor_inboxes_of_others() {
+    let database = TestDatabase::create().await;
+    let server = Queue::start(database.options());
+    let mut filler = database.connect().await;
+    fill(&mut filler).await;
+    let sessions = SESSIONS.replace("$ROWS", ENDED).replace("$LIVE", LIVE);
+    sqlx::raw_sql(AssertSqlSafe(sessions)).execute(&mut filler).await.unwrap();
+    sqlx::raw_sql(FILL).execute(&mut filler).await.unwrap();
+    let tasks = Tasks::find(&mut filler).await;
+    let mut faults = Vec::new();
+    for statistics in ["without", "with"] {
+        let mut conn = server.engine.pool.acquire().await.unwrap();
+        for statement in STATEMENTS {
+            let (found, pages) = measure(&mut conn, statement, &tasks).await;
+            println!("{statement:28} {pages} pages, {statistics} statistics");
+            faults.extend(found.into_iter().map(|fault| format!("{fault}, {statistics} statistics")));
+            if pages > PAGES_MAX {
+                faults.push(format!("{statement}: {pages} pages, {statistics} statistics"));
+            }
+        }
+        drop(conn);
+        sqlx::raw_sql("ANALYZE").execute(&mut filler).await.unwrap();
+    }
+    faults.sort();
+    faults.dedup();
+    assert!(faults.is_empty(), "reads too much: {faults:#?}");
+    // The counts of what was made delayed by hand are no matter here.
+    take_away(&mut filler).await;
+    sqlx::raw_sql(RESTORE).execute(&mut filler).await.unwrap();
+    drop(filler);
+    server.stop().await;
+    database.finish().await;
+}
+
+/// As the operations would have left it.
+const RESTORE: &str = "
+    DELETE FROM runs WHERE seq IN (SELECT seq FROM pending WHERE hold = 1);
+    UPDATE tasks SET run = 0 WHERE seq IN (SELECT seq FROM pending WHERE hold = 1);
+    UPDATE pending SET run = 0, hold = NULL, held_until = NULL, traits = NULL, reserved_until = NULL, hidden_until = NULL WHERE hold = 1;";
