@@ -1,5 +1,7 @@
 //! Admission where it meets other transactions: what is locked, moved, gone or changed while a look at a queue is on its way.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 use sqlx::{Connection, PgConnection};
 use tenure_api::ids::{RunId, TaskId, TaskQueueId};
@@ -181,6 +183,56 @@ async fn a_policy_that_comes_back_while_its_admission_is_forgotten_has_it_again(
     let after = ground.create("p", "a").await;
     ground.admit().await;
     assert!(ground.is_ready(after).await);
+    drop(other);
+    ground.finish().await;
+}
+
+/// Whether a pass would be woken now that waits for something to admit. The first one to ask takes the notification.
+async fn is_woken(ground: &Ground) -> bool {
+    tokio::time::timeout(Duration::from_secs(10), ground.queue.engine.notifiers.admission()).await.is_ok()
+}
+
+/// No pass runs by itself here, so that nothing makes up for a lost notification.
+#[tokio::test]
+async fn the_pass_is_woken_by_a_run_that_waits_by_one_that_ends_and_by_a_changed_policy() {
+    let ground = Ground::new(&json!({"concurrency": {"perKey": 1}})).await;
+    assert!(is_woken(&ground).await, "by the policy");
+    ground.admit().await;
+    let first = ground.create("p", "a").await;
+    assert!(is_woken(&ground).await, "by the first run");
+    ground.admit().await;
+    let claimed = ground.queue.claim_one(QUEUE).await;
+    let second = ground.create("p", "a").await;
+    ground.admit().await;
+    // What has happened so far has woken it once more.
+    drop(tokio::time::timeout(Duration::from_millis(100), ground.queue.engine.notifiers.admission()).await);
+    assert_eq!(claimed.task.id, first);
+    ground.queue.report(first, claimed.run, Report::Completed).await.unwrap();
+    assert!(is_woken(&ground).await, "by the end of the first run");
+    ground.admit().await;
+    assert_eq!(ground.queue.claim_one(QUEUE).await.task.id, second);
+    ground.finish().await;
+}
+
+#[tokio::test]
+async fn a_change_of_a_policy_that_waited_for_another_one_is_compared_with_that_one() {
+    let ground = Ground::new(&json!({"concurrency": {"perKey": 1}})).await;
+    let sent: QueuePolicy = serde_json::from_value(json!({"concurrency": {"perKey": 3}})).unwrap();
+    let version: i64 = number(ground.database.pool(), "SELECT version FROM queue_policies").await;
+    let replaces = Match::from_header(Some(&format!("\"{version}\""))).unwrap();
+    let change = Put { policy: Policy::from_request(&sent).unwrap(), sent, replaces, client_id: "ann" };
+    let mut other = ground.database.connect().await;
+    let mut holder = other.begin().await.unwrap();
+    sqlx::query("SELECT FROM task_queues FOR NO KEY UPDATE").execute(&mut *holder).await.unwrap();
+    let queue_name = name();
+    let change = queue_policy::put(ground.queue.engine.queue_parts(), &queue_name, change);
+    let meanwhile = async {
+        until_a_session_waits(ground.database.pool()).await;
+        sqlx::query("UPDATE queue_policies SET version = version + 1").execute(&mut *holder).await.unwrap();
+        holder.commit().await.unwrap();
+    };
+    let (changed, ()) = tokio::join!(change, meanwhile);
+    assert!(matches!(changed, Err(OpError::Conflict(_))), "it would replace a policy that its caller has not seen");
     drop(other);
     ground.finish().await;
 }

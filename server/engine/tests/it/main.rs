@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
 mod admission;
+mod admission_cost;
 mod admission_keys;
 mod admission_walk;
 mod artifacts;

@@ -9,11 +9,11 @@ use tenure_api::sessions::StartSessionRequest;
 use tenure_domain::election::BEATS_BEFORE_TAKEOVER;
 use tenure_domain::policy::document::{Match, Policy};
 use tenure_domain::session::Start;
-use tenure_engine::background::{admission, election};
+use tenure_engine::background::{admission, election, refile};
 use tenure_engine::ops::queue_policy::{self, Put};
 use tenure_engine::ops::sessions;
 use tenure_engine::testing::{QUEUE, Queue, new_task};
-use tenure_store::testing::TestDatabase;
+use tenure_store::testing::{TestDatabase, eventually};
 
 use crate::support::create_on;
 
@@ -161,5 +161,32 @@ async fn t8_a_scheduler_that_is_killed_between_two_slices_leaves_the_rest_to_the
     for server in [first, second, third] {
         server.stop().await;
     }
+    database.finish().await;
+}
+
+/// The session has been given a run; the queue gives out none any more.
+#[tokio::test]
+async fn an_item_of_an_inbox_is_withdrawn_when_a_changed_policy_takes_its_run_back() {
+    let mut ground = Ground::new().await;
+    let server = ground.server();
+    ground.beat(&server).await;
+    put(&server, json!({"dispatch": "assign"})).await;
+    ground.beat(&server).await;
+    begin(&server, "worker", 10).await;
+    server.create_one(QUEUE).await;
+    while admit(&server).await > 0 {}
+    assert_eq!(ground.count("pending WHERE hold = 3").await, 1);
+    assert_eq!(ground.count("session_inbox WHERE kind = 4").await, 1);
+    put(&server, json!({"concurrency": {"total": 5}})).await;
+    eventually("its runs follow the policy", async || {
+        refile::pass(&server.engine).await.unwrap();
+        ground.count("queue_policies WHERE refile_stage <> 0").await == 0
+    })
+    .await;
+    assert_eq!(ground.count("pending WHERE hold = 2").await, 1);
+    assert_eq!(ground.count("session_inbox WHERE kind = 4").await, 0, "the worker is not offered it any more");
+    let Ground { database, conn } = ground;
+    drop(conn);
+    server.stop().await;
     database.finish().await;
 }

@@ -1,11 +1,17 @@
 //! Rows that change after a statement's snapshot and before it locks them: it finds them as they are then, changes all of
 //! them, and answers with what it changed.
 
+use serde_json::json;
 use sqlx::{AssertSqlSafe, PgPool};
+use tenure_api::policy::QueuePolicy;
 use tenure_domain::lifecycle::Report;
+use tenure_domain::policy::document::{Match, Policy};
+use tenure_engine::ops::queue_policy::{self, Put};
 use tenure_engine::testing::{QUEUE, Queue};
+use tenure_store::admission::{self, Leader};
 use tenure_store::testing::TestDatabase;
 use tokio::task::JoinHandle;
+use uuid::Uuid;
 
 use crate::support::{number, until_a_session_waits};
 use std::sync::Arc;
@@ -100,6 +106,33 @@ async fn a_run_that_changed_before_it_is_locked_is_claimed_and_gone() {
     take_gate_away(database.pool(), "pending").await;
     assert_eq!(number(database.pool(), "SELECT count(*) FROM claims").await, 1);
     assert_eq!(number(database.pool(), "SELECT count(*) FROM pending").await, 0);
+    Arc::into_inner(queue).unwrap().stop().await;
+    database.finish().await;
+}
+
+/// A policy that is changed after the pass has looked for the row that it locks, and before it has it.
+#[tokio::test]
+async fn what_a_pass_admits_follows_the_policy_that_there_is_when_it_has_the_lock() {
+    let database = TestDatabase::create().await;
+    let queue = Arc::new(Queue::start(database.options()));
+    let sent: QueuePolicy = serde_json::from_value(json!({"concurrency": {"perKey": 2}})).unwrap();
+    let policy = Policy::from_request(&sent).unwrap();
+    let put = Put { policy, sent, replaces: Match::from_header(None).unwrap(), client_id: "ann" };
+    queue.key(QUEUE).await;
+    queue_policy::put(queue.engine.queue_parts(), &QUEUE.parse().unwrap(), put).await.unwrap();
+    let holder = put_gate(&database, "admission_queues").await;
+    let key = queue.key(QUEUE).await;
+    let pool = database.pool().clone();
+    let pass = tokio::spawn(async move {
+        let mut transaction = pool.begin().await.unwrap();
+        let leader = Leader { server: Uuid::nil(), term: None };
+        let locked = admission::lock(&mut transaction, key, leader).await.unwrap();
+        locked.and_then(|locked| locked.policy).and_then(|policy| policy.admission()).unwrap().per_key
+    });
+    let change = r#"UPDATE queue_policies SET policy = replace(policy, '"perKey":2', '"perKey":1') WHERE policy LIKE '%"perKey":2%'"#;
+    change_meanwhile(database.pool(), holder, change).await;
+    assert_eq!(pass.await.unwrap(), Some(1));
+    take_gate_away(database.pool(), "admission_queues").await;
     Arc::into_inner(queue).unwrap().stop().await;
     database.finish().await;
 }

@@ -1,0 +1,137 @@
+//! What admission costs: it does not grow with the keys and the waiting runs of a queue.
+
+mod claims;
+mod fill;
+mod snapshot;
+mod statements;
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use sqlx::{Connection, PgConnection};
+use tenure_api::policy::QueuePolicy;
+use tenure_domain::admission::READY_RUNS;
+use tenure_domain::policy::document::{Match, Policy};
+use tenure_engine::background::admission;
+use tenure_engine::ops::queue_policy::{self, Put};
+use tenure_engine::testing::Queue;
+use tenure_store::testing::TestDatabase;
+
+use fill::{ASSIGNED, PLAIN, PULLED};
+use statements::{Given, OF_PASS, OTHERS};
+
+/// How many keys each queue has; it has twice as many waiting runs.
+const KEYS: &str = "TENURE_ADMISSION_KEYS";
+/// For every run of the tests; the suite `admission-cost` has 100,000.
+const KEYS_DEFAULT: i32 = 5_000;
+/// Keys in the first measurement: enough for a whole slice of every statement.
+const KEYS_FEW: i32 = 1_000;
+/// Often enough for a session to change its mind about plans.
+const TIMES: usize = 7;
+/// Blocks that a statement may read besides twice as many as with few keys: indexes are some levels higher, of each block that is read.
+const BLOCKS_MORE: i64 = 40;
+
+fn parsed(policy: &Value) -> (QueuePolicy, Policy) {
+    let sent: QueuePolicy = serde_json::from_value(policy.clone()).unwrap();
+    let policy = Policy::from_request(&sent).unwrap();
+    (sent, policy)
+}
+
+async fn put(queue: &Queue, name: &str, policy: &Value) -> Policy {
+    let (sent, policy) = parsed(policy);
+    let put = Put { policy: policy.clone(), sent, replaces: Match::from_header(None).unwrap(), client_id: "ann" };
+    queue.key(name).await;
+    queue_policy::put(queue.engine.queue_parts(), &name.parse().unwrap(), put).await.unwrap();
+    policy
+}
+
+/// The blocks of tables and of their indexes that this session has read so far, and all others that have said so.
+async fn blocks(conn: &mut PgConnection) -> i64 {
+    // By itself a session says it a second later.
+    sqlx::raw_sql("SELECT pg_stat_force_next_flush()").execute(&mut *conn).await.unwrap();
+    let sum = "SELECT sum(heap_blks_read + heap_blks_hit + COALESCE(idx_blks_read + idx_blks_hit, 0))::bigint FROM pg_statio_user_tables";
+    sqlx::query_scalar(sum).fetch_one(conn).await.unwrap()
+}
+
+/// The least blocks that each statement reads, in transactions that are rolled back.
+async fn measure(database: &TestDatabase, policy: &Policy, what: &str) -> BTreeMap<&'static str, i64> {
+    let pool = database.connector().pool();
+    let mut conn = pool.acquire().await.unwrap();
+    let given = Given::read(&mut conn, policy).await;
+    let mut measured = BTreeMap::new();
+    for statement in OF_PASS.into_iter().chain(OTHERS) {
+        let (mut took, mut least) = (Duration::MAX, i64::MAX);
+        for _ in 0..TIMES {
+            let before = blocks(&mut conn).await;
+            let mut transaction = conn.begin().await.unwrap();
+            let started = Instant::now();
+            if OF_PASS.contains(&statement) {
+                given.run_of_pass(&mut transaction, statement).await;
+            } else {
+                given.run_other(&mut transaction, statement).await;
+            }
+            took = took.min(started.elapsed());
+            transaction.rollback().await.unwrap();
+            least = least.min(blocks(&mut conn).await - before);
+        }
+        println!("{statement:26} {took:>12?} {least:6} blocks, {what}");
+        measured.insert(statement, least);
+    }
+    drop(conn);
+    pool.close().await;
+    measured
+}
+
+/// Which statements read more blocks than with few keys.
+fn grown(before: &BTreeMap<&'static str, i64>, after: &BTreeMap<&'static str, i64>, what: &str) -> Vec<String> {
+    let is_more = |(statement, blocks): &(&&'static str, &i64)| **blocks > 2 * before[**statement] + BLOCKS_MORE;
+    let told = |(statement, blocks): (&&'static str, &i64)| {
+        format!("{statement}: {blocks} blocks instead of {}, {what}", before[*statement])
+    };
+    after.iter().filter(is_more).map(told).collect()
+}
+
+/// How long passes take that admit [`READY_RUNS`] each; the middle one of several.
+async fn time_passes(conn: &mut PgConnection, queue: &Queue) -> Duration {
+    let mut all = Vec::new();
+    for _ in 0..9 {
+        // Workers have claimed what the last one has admitted.
+        let gone = "DELETE FROM pending WHERE hold IS NULL";
+        sqlx::raw_sql(gone).execute(&mut *conn).await.unwrap();
+        let started = Instant::now();
+        admission::pass(&queue.engine).await.unwrap();
+        all.push(started.elapsed());
+        let ready = "SELECT count(*) FROM pending WHERE hold IS NULL";
+        let ready: i64 = sqlx::query_scalar(ready).fetch_one(&mut *conn).await.unwrap();
+        assert_eq!(ready, i64::from(READY_RUNS), "one pass fills what may be ready");
+    }
+    all.sort_unstable();
+    all[all.len() / 2]
+}
+
+#[tokio::test]
+async fn what_admission_reads_does_not_grow_with_the_keys_and_waiting_runs_of_a_queue() {
+    let keys: i32 = std::env::var(KEYS).map_or(KEYS_DEFAULT, |keys| keys.parse().unwrap());
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    let mut filler = database.connect().await;
+    let policy = put(&queue, PULLED, &json!({"fair": true, "concurrency": {"perKey": 2}})).await;
+    put(&queue, ASSIGNED, &json!({"dispatch": "assign", "concurrency": {"perKey": 2}})).await;
+    queue.key(PLAIN).await;
+    fill::begin(&mut filler).await;
+    fill::keys(&mut filler, 1_000, 1_000 + KEYS_FEW).await;
+    let few = measure(&database, &policy, "few keys").await;
+    fill::keys(&mut filler, 1_000 + KEYS_FEW, 1_000 + keys).await;
+    let without = measure(&database, &policy, "many keys without statistics").await;
+    let mut wrong = grown(&few, &without, "without statistics");
+    sqlx::raw_sql("ANALYZE").execute(&mut filler).await.unwrap();
+    let with = measure(&database, &policy, "many keys with statistics").await;
+    wrong.extend(grown(&few, &with, "with statistics"));
+    println!("a pass that admits {READY_RUNS} runs takes {:?}", time_passes(&mut filler, &queue).await);
+    assert!(wrong.is_empty(), "reads too much: {wrong:#?}");
+    fill::empty(&mut filler).await;
+    drop(filler);
+    queue.stop().await;
+    database.finish().await;
+}

@@ -1,0 +1,138 @@
+//! What claims and the life of a run read: no more with keys in the way than without, and nothing of admission in a queue without a
+//! policy.
+
+use std::collections::BTreeMap;
+
+use serde_json::json;
+use sqlx::{Connection, PgConnection};
+use tenure_domain::lifecycle::Report;
+use tenure_domain::policy::ending::Ending;
+use tenure_engine::testing::{LEASE, Queue, new_task};
+use tenure_store::testing::TestDatabase;
+use tenure_store::transitions::claim::{self, Want, Worker};
+use tenure_store::transitions::end::{self, Member};
+use uuid::Uuid;
+
+use super::fill::{self, ASSIGNED, PLAIN, PULLED};
+use super::{KEYS_DEFAULT, TIMES, put};
+use crate::support::create_on;
+
+/// Runs of one cycle.
+const RUNS: usize = 20;
+/// Blocks that claims of so many runs may read more in a queue with keys: the row of each is in one index more.
+const BLOCKS_MORE: i64 = 4 * RUNS as i64;
+
+/// Blocks of each table, and of each index that only admission has.
+type Reads = BTreeMap<String, i64>;
+
+async fn reads(conn: &mut PgConnection) -> Reads {
+    sqlx::raw_sql("SELECT pg_stat_force_next_flush()").execute(&mut *conn).await.unwrap();
+    let sql =
+        "SELECT relname::text, (heap_blks_read + heap_blks_hit + COALESCE(idx_blks_read + idx_blks_hit, 0))::bigint
+               FROM pg_statio_user_tables
+               UNION ALL SELECT indexrelname::text, (idx_blks_read + idx_blks_hit)::bigint FROM pg_statio_user_indexes
+               WHERE indexrelname IN ('pending_waiting', 'pending_key', 'pending_session', 'claims_key')";
+    let rows: Vec<(String, i64)> = sqlx::query_as(sql).fetch_all(conn).await.unwrap();
+    rows.into_iter().collect()
+}
+
+/// What is only there for admission.
+fn is_of_admission(name: &str) -> bool {
+    name.starts_with("admission_")
+        || ["queue_keys", "session_turns", "pending_waiting", "pending_key", "pending_session", "claims_key"]
+            .contains(&name)
+}
+
+async fn claim_some(conn: &mut PgConnection, queue: i32, name: &str) -> Vec<(Uuid, i16)> {
+    let want = Want { queue, name, epoch: -1, marks: [0; 7], slots: vec![1; RUNS] };
+    let worker = Worker { group: "g", id: "w", session: None };
+    let claimed = claim::claim(conn, &[want], &[worker], LEASE, Uuid::new_v4()).await.unwrap();
+    assert_eq!(claimed.len(), RUNS);
+    claimed.into_iter().map(|claimed| (claimed.id, claimed.run)).collect()
+}
+
+/// What one part of the life of runs reads, the least of several times, in transactions that are rolled back.
+async fn least(conn: &mut PgConnection, mut part: impl AsyncFnMut(&mut PgConnection)) -> (i64, Reads) {
+    let mut least: Option<(i64, Reads)> = None;
+    for _ in 0..TIMES {
+        let before = reads(conn).await;
+        let mut transaction = conn.begin().await.unwrap();
+        part(&mut *transaction).await;
+        transaction.rollback().await.unwrap();
+        let mut read = reads(conn).await;
+        for (name, blocks) in &mut read {
+            *blocks -= before.get(name).copied().unwrap_or_default();
+        }
+        read.retain(|_, blocks| *blocks > 0);
+        let tables = read.iter().filter(|(name, _)| !name.starts_with("pending_") && *name != "claims_key");
+        let sum = tables.map(|(_, blocks)| *blocks).sum();
+        if least.as_ref().is_none_or(|(so_far, _)| sum < *so_far) {
+            least = Some((sum, read));
+        }
+    }
+    least.unwrap()
+}
+
+/// A run is created, claimed and reported.
+async fn lives(conn: &mut PgConnection, queue: &Queue, name: &str) {
+    let tasks: Vec<_> = (0..RUNS).map(|_| new_task(name, &json!({}))).collect();
+    create_on(conn, queue, &tasks).await;
+    let key = queue.key(name).await;
+    let claimed = claim_some(conn, key, name).await;
+    let completed = Ending::Reported(Report::Completed);
+    let ends: Vec<_> = claimed.iter().map(|&(id, run)| Member::new(id, run, completed)).collect();
+    assert_eq!(end::end(conn, &ends).await.unwrap().len(), RUNS);
+}
+
+#[tokio::test]
+async fn claims_from_a_queue_with_many_keys_read_what_those_from_a_queue_without_a_policy_read() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    let (mut filler, mut hot) = (database.connect().await, database.connect_hot().await);
+    put(&queue, PULLED, &json!({"fair": true, "concurrency": {"perKey": 2}})).await;
+    put(&queue, ASSIGNED, &json!({"dispatch": "assign"})).await;
+    let (pulled, plain) = (queue.key(PULLED).await, queue.key(PLAIN).await);
+    fill::begin(&mut filler).await;
+    fill::keys(&mut filler, 1_000, 1_000 + 2 * KEYS_DEFAULT).await;
+    let (without, _) = least(&mut hot, async |conn| drop(claim_some(conn, plain, PLAIN).await)).await;
+    let (with, read) = least(&mut hot, async |conn| drop(claim_some(conn, pulled, PULLED).await)).await;
+    println!("claims of {RUNS} runs: {without} blocks without a policy, {with} with 10,000 keys");
+    assert!(with <= without + BLOCKS_MORE, "{with} blocks instead of {without}: {read:?}");
+    fill::empty(&mut filler).await;
+    drop((filler, hot));
+    queue.stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
+async fn the_life_of_runs_in_a_queue_without_a_policy_reads_nothing_of_the_admission_of_others() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    let (mut filler, mut hot) = (database.connect().await, database.connect_hot().await);
+    queue.key(PLAIN).await;
+    let (before, of_none) = least(&mut hot, async |conn| lives(conn, &queue, PLAIN).await).await;
+    put(&queue, PULLED, &json!({"fair": true, "concurrency": {"perKey": 2}})).await;
+    put(&queue, ASSIGNED, &json!({"dispatch": "assign"})).await;
+    fill::begin(&mut filler).await;
+    fill::keys(&mut filler, 1_000, 1_000 + 2 * KEYS_DEFAULT).await;
+    // Its own runs, that were filled in, are not what is counted.
+    sqlx::query("DELETE FROM pending WHERE queue = $1")
+        .bind(queue.key(PLAIN).await)
+        .execute(&mut filler)
+        .await
+        .unwrap();
+    let (after, of_many) = least(&mut hot, async |conn| lives(conn, &queue, PLAIN).await).await;
+    println!(
+        "lives of {RUNS} runs: {before} blocks without a policy anywhere, {after} with 10,000 keys in other queues"
+    );
+    for read in [of_none, of_many] {
+        let of_admission: Reads = read.into_iter().filter(|(name, _)| is_of_admission(name)).collect();
+        assert!(of_admission.is_empty(), "{of_admission:?}");
+    }
+    // The indexes are some levels higher, of each block that is read.
+    assert!(after <= 2 * before, "{after} blocks instead of {before}");
+    fill::empty(&mut filler).await;
+    drop((filler, hot));
+    queue.stop().await;
+    database.finish().await;
+}

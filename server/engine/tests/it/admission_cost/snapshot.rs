@@ -1,0 +1,102 @@
+//! What passes and claims read while a snapshot from before is held, so that everything stays in the indexes that was ever there.
+
+use serde_json::json;
+use sqlx::{Connection, PgConnection};
+use tenure_domain::lifecycle::Report;
+use tenure_domain::policy::ending::Ending;
+use tenure_engine::background::{PASSES, admission};
+use tenure_engine::testing::{LEASE, Queue, new_task};
+use tenure_store::session;
+use tenure_store::testing::TestDatabase;
+use tenure_store::transitions::claim::{self, Want, Worker};
+use tenure_store::transitions::create::{self, Member};
+use tenure_store::transitions::end;
+use uuid::Uuid;
+
+use super::fill::PULLED;
+use super::put;
+use crate::passes::{Reads, difference, plan_once, reads, without_autovacuum};
+
+/// Runs that come and go in one round, of so many keys.
+const RUNS: usize = 100;
+const KEYS: usize = 20;
+const ROUNDS: usize = 30;
+/// The first rounds, in which statements are planned.
+const FIRST: usize = 4;
+/// Blocks that may be read besides twice as many.
+const BLOCKS_MORE: i64 = 200;
+
+/// What the parts of a round have read.
+struct Round {
+    pass: Reads,
+    claims: Reads,
+}
+
+fn sum(reads: &Reads) -> i64 {
+    reads.values().map(|(blocks, _)| blocks).sum()
+}
+
+async fn run_pass(queue: &Queue, name: &str) {
+    PASSES.iter().find(|pass| pass.name == name).unwrap().run(&queue.engine).await.unwrap();
+}
+
+async fn create_runs(conn: &mut PgConnection, queue: i32) {
+    let of = |n: usize| new_task(PULLED, &json!({"extra": {"tenure": {"key": format!("k{}", n % KEYS)}}}));
+    let tasks: Vec<_> = (0..RUNS).map(of).collect();
+    let members: Vec<_> = tasks.iter().map(|task| Member { task, queue, waits: false, ruled: true }).collect();
+    assert_eq!(create::create(conn, &members).await.unwrap().len(), RUNS);
+}
+
+async fn claim_runs(conn: &mut PgConnection, server: &Queue, queue: i32) -> Vec<(Uuid, i16)> {
+    let marks = server.engine.low_water_marks.get(queue);
+    let mut transaction = conn.begin().await.unwrap();
+    session::plan_as_hot(&mut transaction).await.unwrap();
+    let want = Want { queue, name: PULLED, epoch: marks.epoch, marks: marks.marks, slots: vec![1; RUNS] };
+    let worker = Worker { group: "g", id: "w", session: None };
+    let claimed = claim::claim(&mut transaction, &[want], &[worker], LEASE, Uuid::new_v4()).await.unwrap();
+    transaction.commit().await.unwrap();
+    claimed.into_iter().map(|claimed| (claimed.id, claimed.run)).collect()
+}
+
+async fn round(conn: &mut PgConnection, server: &Queue, queue: i32) -> Round {
+    create_runs(conn, queue).await;
+    let before = reads(conn, server).await;
+    while admission::pass(&server.engine).await.unwrap().done > 0 {}
+    let pass = difference(&before, &reads(conn, server).await);
+    run_pass(server, "low_water_marks").await;
+    let before = reads(conn, server).await;
+    let claimed = claim_runs(conn, server, queue).await;
+    let claims = difference(&before, &reads(conn, server).await);
+    assert_eq!(claimed.len(), RUNS);
+    let completed = Ending::Reported(Report::Completed);
+    let ends: Vec<_> = claimed.iter().map(|&(id, run)| end::Member::new(id, run, completed)).collect();
+    assert_eq!(end::end(conn, &ends).await.unwrap().len(), RUNS);
+    Round { pass, claims }
+}
+
+#[tokio::test]
+async fn claims_from_a_queue_with_limits_read_no_more_behind_an_old_snapshot() {
+    let database = TestDatabase::create().await;
+    let mut conn = database.connect().await;
+    without_autovacuum(&mut conn).await;
+    plan_once(&mut conn).await;
+    let (mut conn, mut old) = (database.connect().await, database.connect().await);
+    let server = Queue::start(database.options());
+    put(&server, PULLED, &json!({"fair": true, "concurrency": {"perKey": 10}})).await;
+    sqlx::query("UPDATE queue_policies SET refile_stage = 0").execute(&mut conn).await.unwrap();
+    sqlx::raw_sql("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT FROM tasks").execute(&mut old).await.unwrap();
+    let queue = server.key(PULLED).await;
+    let mut rounds = Vec::new();
+    for number in 0..ROUNDS {
+        rounds.push(round(&mut conn, &server, queue).await);
+        let read = rounds.last().unwrap();
+        println!("round {number:2}: pass {:6} blocks, claims {:5} blocks", sum(&read.pass), sum(&read.claims));
+    }
+    println!("passes of the last round: {:?}", rounds[ROUNDS - 1].pass);
+    let (first, last) = (&rounds[FIRST], &rounds[ROUNDS - 1]);
+    let most = 2 * sum(&first.claims) + BLOCKS_MORE;
+    assert!(sum(&last.claims) <= most, "{:?} instead of {:?}", last.claims, first.claims);
+    drop((conn, old));
+    server.stop().await;
+    database.finish().await;
+}
