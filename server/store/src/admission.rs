@@ -20,7 +20,7 @@ use uuid::Uuid;
 use super::events::Sequenced;
 use super::session;
 
-pub use displace::{count_heads, displace_in_keys, displace_in_queue};
+pub use displace::{count_heads, displace_in_keys, displace_in_queue, withdraw_in_keys};
 pub use keys::{
     Announced, Look, forget_idle_keys, list_unseen_keys, load_heads, load_keys, look, name_keys, take_work,
 };

@@ -1,5 +1,5 @@
 //! What has to wait again: a ready run that no worker has claimed, for the sake of a more urgent one that may not start because
-//! the limit of the queue is reached.
+//! the limit of the queue is reached, or because the limit was lowered.
 //!
 //! The same for the limit of a key needs no rule: the least urgent ready run of the key gives its slot to the most urgent
 //! one that waits, one at each look.
@@ -35,6 +35,19 @@ pub fn displaced(ready: &[u32; PRIORITIES], waiting: &[u32; PRIORITIES], total_f
     taken
 }
 
+/// How many ready runs of each priority wait again because a limit was lowered, by which `over` runs too many are admitted: the least
+/// urgent ones first. Runs that workers have go on, so that it may be fewer.
+#[must_use]
+pub fn withdrawn(ready: &[u32; PRIORITIES], over: u64) -> [u32; PRIORITIES] {
+    let mut taken = [0; PRIORITIES];
+    let mut left = u32::try_from(over).unwrap_or(u32::MAX);
+    for (taken, ready) in taken.iter_mut().zip(ready).rev() {
+        *taken = left.min(*ready);
+        left -= *taken;
+    }
+    taken
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -59,7 +72,34 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_lowered_limit_has_the_least_urgent_ready_runs_wait_again() {
+        for (ready, over, expected) in [
+            ([1, 0, 0, 2, 0, 0, 3], 0, [0; 7]),
+            ([1, 0, 0, 2, 0, 0, 3], 2, [0, 0, 0, 0, 0, 0, 2]),
+            ([1, 0, 0, 2, 0, 0, 3], 4, [0, 0, 0, 1, 0, 0, 3]),
+            // The others are claimed.
+            ([1, 0, 0, 2, 0, 0, 3], 9, [1, 0, 0, 2, 0, 0, 3]),
+            ([0; 7], u64::MAX, [0; 7]),
+        ] {
+            assert_eq!(withdrawn(&ready, over), expected, "{ready:?} {over}");
+        }
+    }
+
     proptest! {
+        #[test]
+        fn as_many_wait_again_as_are_too_many_and_none_while_a_less_urgent_one_is_ready(
+            ready in prop::array::uniform7(0_u32..60), over in 0_u64..500
+        ) {
+            let taken = withdrawn(&ready, over);
+            let sum = |runs: &[u32]| runs.iter().map(|runs| u64::from(*runs)).sum::<u64>();
+            prop_assert_eq!(sum(&taken), over.min(sum(&ready)));
+            for priority in 0..PRIORITIES {
+                prop_assert!(taken[priority] <= ready[priority]);
+                prop_assert!(taken[priority] == 0 || taken[priority + 1..] == ready[priority + 1..]);
+            }
+        }
+
         #[test]
         fn no_more_wait_again_than_are_ready_or_more_urgent_ones_want(
             ready in prop::array::uniform7(0_u32..60), waiting in prop::array::uniform7(0_u32..60)

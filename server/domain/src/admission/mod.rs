@@ -25,7 +25,8 @@
 //! Limits of the whole queue leave heads [`HeadState::Ready`]: the queue is looked at again when a slot or a session is free, a
 //! ready run was claimed, or [`Decided::tat`] has come.
 //!
-//! A ready run of a lower priority waits again when its key or the queue is full: [`displaced`].
+//! A ready run of a lower priority waits again when its key or the queue is full: [`displaced`]. So do ready runs beyond a limit that
+//! was lowered: [`withdrawn`].
 
 mod bucket;
 mod decide;
@@ -34,7 +35,7 @@ mod outlook;
 mod sessions;
 
 pub use decide::decide;
-pub use displace::{DISPLACED_MAX, displaced};
+pub use displace::{DISPLACED_MAX, displaced, withdrawn};
 pub use outlook::{key_allows, queue_allows, starts_at};
 
 #[cfg(test)]

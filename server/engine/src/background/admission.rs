@@ -6,7 +6,9 @@ use std::time::Instant;
 
 use chrono::TimeDelta;
 use sqlx::{Connection, PgConnection};
-use tenure_domain::admission::{DISPLACED_MAX, Decided, Head, PRIORITIES, Queue, READY_RUNS, decide, displaced};
+use tenure_domain::admission::{
+    DISPLACED_MAX, Decided, Head, PRIORITIES, Queue, READY_RUNS, decide, displaced, withdrawn,
+};
 use tenure_domain::policy::document::{Admission, Policy};
 use tenure_store::admission::{self, Announced, Leader, Locked, Look};
 use tenure_store::session::plan_as_hot;
@@ -82,6 +84,9 @@ async fn admit(
     let look = Look { queue, admission: &limits, least: &locked.least };
     if !announced.is_empty() {
         admission::name_keys(&mut transaction, queue, &announced).await?;
+        if !limits.assign {
+            admission::withdraw_in_keys(&mut transaction, queue, &keys_of(&announced), limits.per_key).await?;
+        }
         admission::look(&mut transaction, &look, &announced).await?;
         displace_in_keys(&mut transaction, &look, &announced).await?;
     }
@@ -97,6 +102,14 @@ async fn admit(
     Ok(PassReport { found: done, done, ..PassReport::default() })
 }
 
+/// The keys that were announced, each once.
+fn keys_of(announced: &[Announced]) -> Vec<i64> {
+    let mut keys: Vec<i64> = announced.iter().map(|one| one.key).collect();
+    keys.sort_unstable();
+    keys.dedup();
+    keys
+}
+
 /// Ready runs give their slots of a key to more urgent ones that wait. Runs that are assigned stay.
 async fn displace_in_keys(
     transaction: &mut PgConnection,
@@ -106,10 +119,7 @@ async fn displace_in_keys(
     if look.admission.assign || announced.iter().all(|one| one.waits.is_none()) {
         return Ok(());
     }
-    let mut keys: Vec<i64> = announced.iter().map(|one| one.key).collect();
-    keys.sort_unstable();
-    keys.dedup();
-    let freed = admission::displace_in_keys(transaction, look.queue, &keys).await?;
+    let freed = admission::displace_in_keys(transaction, look.queue, &keys_of(announced)).await?;
     if freed.is_empty() {
         return Ok(());
     }
@@ -139,6 +149,35 @@ async fn displace_in_queue(
     Ok(Queue { total_free: Some(u64::from(freed)), ready, unclaimed: ready.iter().sum(), ..queue })
 }
 
+/// Ready runs beyond the limit of the queue, which was lowered, wait again; answers the queue as it is then, and how many runs too many
+/// workers have.
+async fn withdraw_in_queue(
+    transaction: &mut PgConnection,
+    look: &Look<'_>,
+    queue: Queue,
+    mut over: u64,
+) -> Result<(Queue, u64), sqlx::Error> {
+    if look.admission.assign || over == 0 {
+        return Ok((queue, over));
+    }
+    let (mut ready, mut left) = (queue.ready, queue.ready);
+    loop {
+        let wanted = withdrawn(&left, over);
+        if wanted.iter().all(|runs| *runs == 0) {
+            break;
+        }
+        let done = admission::displace_in_queue(transaction, look.queue, &wanted).await?;
+        over = over.saturating_sub(done.iter().map(|runs| u64::from(*runs)).sum());
+        for priority in 0..PRIORITIES {
+            ready[priority] = ready[priority].saturating_sub(done[priority]);
+            // What is left of a priority that had fewer is being claimed, or a poller has its message: more urgent runs go instead.
+            let rest = left[priority].saturating_sub(done[priority]);
+            left[priority] = if done[priority] < wanted[priority] { 0 } else { rest };
+        }
+    }
+    Ok((Queue { ready, unclaimed: ready.iter().sum(), ..queue }, over))
+}
+
 /// What a look has started.
 #[derive(Default)]
 struct Started {
@@ -154,8 +193,10 @@ async fn start(
     locked: &Locked,
     look: &Look<'_>,
 ) -> Result<Started, sqlx::Error> {
-    let queue = read_queue(engine, transaction, locked, look).await?;
-    let queue = displace_in_queue(transaction, look, queue).await?;
+    let (queue, over) = read_queue(engine, transaction, locked, look).await?;
+    let (queue, over) = withdraw_in_queue(transaction, look, queue, over).await?;
+    // Beyond the limit nothing starts in place of what is displaced.
+    let queue = if over == 0 { displace_in_queue(transaction, look, queue).await? } else { queue };
     let room = room(&queue);
     let slots = room.iter().copied().max().unwrap_or_default();
     if slots == 0 {
@@ -187,24 +228,26 @@ fn room(queue: &Queue) -> [i64; PRIORITIES] {
     })
 }
 
+/// What a decision needs of a queue, and by how many runs its limit is exceeded.
 async fn read_queue(
     engine: &Engine,
     transaction: &mut PgConnection,
     locked: &Locked,
     look: &Look<'_>,
-) -> Result<Queue, sqlx::Error> {
+) -> Result<(Queue, u64), sqlx::Error> {
     let Admission { total, rate_total, fair, assign, .. } = *look.admission;
-    let total_free = match total {
-        None => None,
+    let (total_free, over) = match total {
+        None => (None, 0),
         Some(total) => {
             let admitted = admission::count_admitted(transaction, engine.sequencer.reached(), look.queue).await?;
-            Some(u64::try_from(i64::from(total) - admitted).unwrap_or(0))
+            let free = i64::from(total) - admitted;
+            (Some(u64::try_from(free).unwrap_or(0)), u64::try_from(-free).unwrap_or(0))
         }
     };
     let marks = engine.low_water_marks.get(look.queue);
     let marks = if marks.epoch == locked.epoch { marks.marks } else { [0; PRIORITIES] };
     let ready = admission::count_ready(transaction, look.queue, &marks, READY_RUNS).await?;
-    Ok(Queue {
+    let queue = Queue {
         now: locked.now.timestamp_micros() as f64 / 1e6,
         fair,
         total_free,
@@ -215,7 +258,8 @@ async fn read_queue(
         least: locked.least,
         sessions: if assign { Some(admission::load_sessions(transaction, look.queue).await?) } else { None },
         more_heads: false,
-    })
+    };
+    Ok((queue, over))
 }
 
 /// Writes what was decided, and looks again at each key of which something was loaded: what is left of it may be another run, or none.

@@ -236,3 +236,76 @@ async fn a_change_of_a_policy_that_waited_for_another_one_is_compared_with_that_
     drop(other);
     ground.finish().await;
 }
+
+/// Three runs are claimed, and four more are ready: of the priorities lowest, lowest, high and lowest.
+async fn with_three_claimed_and_four_ready(policy: &Value) -> (Ground, [TaskId; 4]) {
+    let ground = Ground::new(policy).await;
+    for _ in 0..3 {
+        ground.create("p", "a").await;
+    }
+    ground.admit().await;
+    for _ in 0..3 {
+        ground.queue.claim_one(QUEUE).await;
+    }
+    let mut ready = Vec::new();
+    for priority in ["lowest", "lowest", "high", "lowest"] {
+        let fields = json!({"priority": priority, "extra": {"tenure": {"key": "a"}}});
+        ready.push(ground.create_with(&fields).await);
+        ground.admit().await;
+    }
+    (ground, ready.try_into().unwrap())
+}
+
+async fn are_ready(ground: &mut Ground, tasks: &[TaskId; 4]) -> [bool; 4] {
+    let mut ready = [false; 4];
+    for (ready, task) in ready.iter_mut().zip(tasks) {
+        *ready = ground.is_ready(*task).await;
+    }
+    ready
+}
+
+#[tokio::test]
+async fn a_lowered_limit_has_the_least_urgent_and_newest_ready_runs_wait_again() {
+    for (before, after, none) in [
+        (
+            json!({"concurrency": {"total": 9}}),
+            json!({"concurrency": {"total": 5}}),
+            json!({"concurrency": {"total": 2}}),
+        ),
+        (
+            json!({"concurrency": {"perKey": 9}}),
+            json!({"concurrency": {"perKey": 5}}),
+            json!({"concurrency": {"perKey": 2}}),
+        ),
+    ] {
+        let (mut ground, tasks) = with_three_claimed_and_four_ready(&before).await;
+        assert_eq!(are_ready(&mut ground, &tasks).await, [true; 4]);
+        put(&ground.queue, &after).await.unwrap();
+        ground.admit().await;
+        assert_eq!(are_ready(&mut ground, &tasks).await, [true, false, true, false], "{after}");
+        // What is claimed goes on, although it is more than the limit.
+        put(&ground.queue, &none).await.unwrap();
+        ground.admit().await;
+        assert_eq!(are_ready(&mut ground, &tasks).await, [false; 4], "{none}");
+        assert_eq!(number(ground.database.pool(), "SELECT count(*) FROM claims").await, 3);
+        put(&ground.queue, &before).await.unwrap();
+        ground.admit().await;
+        assert_eq!(are_ready(&mut ground, &tasks).await, [true; 4], "the limit is as it was");
+        ground.finish().await;
+    }
+}
+
+#[tokio::test]
+async fn a_lowered_limit_of_one_key_has_its_ready_runs_wait_again_and_no_others() {
+    let (mut ground, tasks) = with_three_claimed_and_four_ready(&json!({"concurrency": {"perKey": 9}})).await;
+    let other = ground.create("p", "b").await;
+    ground.admit().await;
+    let key: tenure_domain::policy::keys::KeyRules =
+        tenure_domain::policy::keys::KeyRules { concurrency: Some(4), rate: None, weight: None };
+    let queue = ground.queue.key(QUEUE).await;
+    tenure_store::admission::key_rules::put_rules(&mut ground.conn, queue, "a", &key).await.unwrap();
+    ground.admit().await;
+    assert_eq!(are_ready(&mut ground, &tasks).await, [false, false, true, false]);
+    assert!(ground.is_ready(other).await);
+    ground.finish().await;
+}

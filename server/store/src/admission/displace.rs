@@ -1,5 +1,5 @@
-//! Ready runs that wait again because a more urgent one does, and the limit of their queue or key is reached. Runs that a worker has
-//! claimed, or whose message a poller holds, stay as they are.
+//! Ready runs that wait again: because a more urgent one does, and the limit of their queue or key is reached, or because that limit was
+//! lowered. Runs that a worker has claimed, or whose message a poller holds, stay as they are.
 
 use sqlx::PgConnection;
 use tenure_domain::admission::PRIORITIES;
@@ -112,6 +112,56 @@ pub async fn displace_in_keys(
     .await?;
     count(transaction, queue, displaced.len()).await?;
     Ok(displaced)
+}
+
+/// Has the ready runs of these keys wait again that are beyond the limit of their key: the least urgent ones, of those the ones that
+/// became ready last. Runs of the key that workers have count first.
+pub async fn withdraw_in_keys(
+    transaction: &mut PgConnection,
+    queue: i32,
+    keys: &[i64],
+    per_key: Option<u32>,
+) -> Result<(), sqlx::Error> {
+    let withdrawn = sqlx::query!(
+        "-- withdraw_in_keys
+        WITH limits AS MATERIALIZED (
+            SELECT k.id, COALESCE(x.concurrency, $3 /* slots of a key */) AS slots
+            FROM admission_keys k LEFT JOIN queue_keys x ON x.queue = k.queue AND x.key = k.key
+            WHERE k.id = ANY($2 /* keys */) AND k.queue = $1 AND k.key <> ''
+        ),
+        -- In one snapshot: a claim moves from one to the other.
+        beyond AS MATERIALIZED (
+            SELECT l.id, a.n + c.n - l.slots AS runs
+            FROM limits l
+            CROSS JOIN LATERAL (
+                SELECT count(*) AS n FROM pending p WHERE p.key_id = l.id AND p.hold IS DISTINCT FROM 1 /* Hold::Delay */
+                    AND p.hold IS DISTINCT FROM 2 /* Hold::Waiting */ AND l.slots IS NOT NULL
+            ) a
+            CROSS JOIN LATERAL (
+                SELECT count(*) AS n FROM (SELECT FROM claims c WHERE c.key_id = l.id LIMIT COALESCE(l.slots, 0 /* count */)) x
+            ) c
+            WHERE a.n > 0 /* count */ AND a.n + c.n > l.slots
+        ),
+        chosen AS MATERIALIZED (
+            SELECT w.seq FROM beyond b
+            CROSS JOIN LATERAL (
+                SELECT p.seq FROM pending p
+                WHERE p.key_id = b.id AND p.hold IS DISTINCT FROM 1 /* Hold::Delay */ AND p.hold IS DISTINCT FROM 2 /* Hold::Waiting */
+                  AND p.hold IS NULL AND p.reserved_until IS NULL AND p.receipt IS NULL AND p.queue = $1
+                ORDER BY p.priority DESC, p.ord DESC LIMIT b.runs FOR UPDATE SKIP LOCKED
+            ) w
+        )
+        UPDATE pending p SET hold = 2 /* Hold::Waiting */, reserved_until = '3000-01-01 00:00Z', hidden_until = '3000-01-01 00:00Z',
+            ord = COALESCE(p.waited, p.ord), waited = NULL, message = p.message + 1, receipt = NULL, dequeued = 0 /* count */
+        FROM chosen c WHERE p.seq = c.seq",
+        queue,
+        keys,
+        per_key.map(u32::cast_signed)
+    )
+    .execute(&mut *transaction)
+    .await?
+    .rows_affected();
+    count(transaction, queue, usize::try_from(withdrawn).unwrap_or(usize::MAX)).await
 }
 
 async fn count(transaction: &mut PgConnection, queue: i32, runs: usize) -> Result<(), sqlx::Error> {

@@ -72,6 +72,23 @@ const STUCK: &str = "
                              AND s.capacity > (SELECT count(*) FROM runs r WHERE r.session = s.epoch AND place IN (3, 4)))))
     LIMIT 5";
 
+/// Ready runs beyond a limit, now that the passes find nothing more to do. What a worker has, or holds the message of, goes on.
+const BEYOND: &str = "
+    WITH runs AS MATERIALIZED (
+        SELECT queue, key_id, COALESCE(hold, 0) AS place FROM pending
+        UNION ALL SELECT queue, key_id, 4 FROM claims
+    )
+    SELECT 'run ' || w.seq || ' of queue ' || w.queue || ' key ' || w.key_id || ' is ready, but ' || of_key.n || ' of '
+           || COALESCE(l.per_key::text, 'any number') || ' of its key and ' || of_queue.n || ' of '
+           || COALESCE(l.total::text, 'any number') || ' of its queue are admitted'
+    FROM pending w JOIN unnest($1::int[], $2::bigint[], $3::bigint[]) AS l(queue, per_key, total) ON l.queue = w.queue
+    JOIN task_queues q ON q.id = w.queue
+    CROSS JOIN LATERAL (SELECT count(*) AS n FROM runs r WHERE r.key_id = w.key_id AND place IN (0, 3, 4)) of_key
+    CROSS JOIN LATERAL (SELECT count(*) AS n FROM runs r WHERE r.queue = w.queue AND place IN (0, 3, 4)) of_queue
+    WHERE w.hold IS NULL AND w.reserved_until IS NULL AND w.receipt IS NULL AND q.paused IS NULL
+      AND ((w.key_id <> admission_key_id(w.queue, '') AND of_key.n > l.per_key) OR of_queue.n > l.total)
+    LIMIT 5";
+
 /// Items of inboxes that name the same run twice.
 const NAMED_TWICE: &str = "
     SELECT 'the inbox of session ' || epoch || ' has run ' || run || ' of ' || seq || ' ' || count(*) || ' times'
@@ -176,6 +193,16 @@ pub async fn settled(world: &World) -> Vec<String> {
         .fetch_all(pool)
         .await
         .unwrap();
+    let pulled: Vec<(i32, Limits)> =
+        world.queues.iter().map(|queue| (queue.id, queue.limits())).filter(|(_, limits)| !limits.assign).collect();
+    let beyond: Vec<String> = sqlx::query_scalar(BEYOND)
+        .bind(pulled.iter().map(|(id, _)| *id).collect::<Vec<_>>())
+        .bind(pulled.iter().map(|(_, limits)| limits.per_key).collect::<Vec<_>>())
+        .bind(pulled.iter().map(|(_, limits)| limits.total).collect::<Vec<_>>())
+        .fetch_all(pool)
+        .await
+        .unwrap();
+    wrong.extend(beyond);
     let twice: Vec<String> = sqlx::query_scalar(NAMED_TWICE).fetch_all(pool).await.unwrap();
     wrong.extend(twice);
     for (of_key, (count, seconds, burst)) in [(false, RATE_TOTAL), (true, RATE_OF_KEY)] {
