@@ -11,6 +11,7 @@ use super::balancer::Balancer;
 use super::handler::{Handler, Run, Typed};
 use super::outcome::OnPanic;
 use super::shared::{SessionSettings, Settings, Shared};
+use super::source::{AnySource, Source};
 use super::{Consumer, report};
 use crate::keep::HEARTBEAT;
 use crate::{Client, WorkerName};
@@ -40,6 +41,7 @@ pub struct ConsumerBuilder {
     balancer: Option<Arc<dyn Balancer>>,
     balance_every: Duration,
     debug_port: Option<u16>,
+    source: Option<Box<dyn AnySource>>,
     handler: Option<Arc<dyn Run>>,
 }
 
@@ -76,6 +78,7 @@ impl ConsumerBuilder {
             balancer: None,
             balance_every: BALANCE_EVERY,
             debug_port: None,
+            source: None,
             handler: None,
         }
     }
@@ -226,6 +229,21 @@ impl ConsumerBuilder {
         Self { debug_port: Some(port), ..self }
     }
 
+    /// Sets where the work comes from, if not from the consumer's own calls: the [module](super::source) says how it is reported then. Such a
+    /// consumer has neither a session nor a balancer, and its [wait](Self::wait) means nothing; its capacity may be any.
+    ///
+    /// ```
+    /// # use tenure_client::{Client, WorkerName};
+    /// # use tenure_client::consumer::ConsumerBuilder;
+    /// # use tenure_client::consumer::source::ClaimWork;
+    /// # fn example(builder: ConsumerBuilder, client: Client, me: WorkerName) -> Result<ConsumerBuilder, Box<dyn std::error::Error>> {
+    /// let builder = builder.source(ClaimWork::new(client, "acme/linux".parse()?, me));
+    /// # Ok(builder) }
+    /// ```
+    pub fn source(self, source: impl Source) -> Self {
+        Self { source: Some(Box::new(source)), ..self }
+    }
+
     /// Sets what does the jobs: an async closure, or a [`Handler`]. A task whose payload is not a `P` ends as malformed-payload.
     ///
     /// ```
@@ -274,12 +292,14 @@ impl ConsumerBuilder {
             balancer,
             balance_every,
             debug_port,
+            source,
             ..
         } = self;
         let (group, id) = self.name.ok_or(BuildError::NoName)?;
         let name = WorkerName { group: group.parse()?, id: id.parse()? };
         let handler = self.handler.ok_or(BuildError::NoHandler)?;
-        if !(1..=CAPACITY_MAX).contains(&capacity) {
+        // With a source there is no session, which could not have more.
+        if capacity == 0 || capacity > CAPACITY_MAX && source.is_none() {
             return Err(BuildError::OutOfRange("the capacity is from 1 to 1000"));
         }
         if session.is_some_and(|session| !(TTL_MIN..=TTL_MAX).contains(&session.ttl)) {
@@ -292,6 +312,11 @@ impl ConsumerBuilder {
         let grace = self.grace.unwrap_or(grace_most);
         if balance_every.is_zero() {
             return Err(BuildError::OutOfRange("a consumer cannot balance all the time"));
+        }
+        if source.is_some() && (session.is_some() || balancer.is_some()) {
+            return Err(BuildError::OutOfRange(
+                "a consumer with a source of its own has neither a session nor a balancer",
+            ));
         }
         let settings = Settings {
             client,
@@ -306,15 +331,18 @@ impl ConsumerBuilder {
             balancer,
             balance_every,
             debug_port,
+            has_source: source.is_some(),
         };
         let (reports, waiting) = report::channel();
-        Ok(Consumer::new(Arc::new(Shared::new(settings, handler, reports)), waiting))
+        Ok(Consumer::new(Arc::new(Shared::new(settings, handler, reports)), waiting, source))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::consumer::balancer::Sleep;
+    use crate::consumer::source::ClaimWork;
     use crate::consumer::{Job, Stop};
 
     fn builder() -> ConsumerBuilder {
@@ -344,5 +372,16 @@ mod tests {
             assert!(matches!(refusal(wrong), BuildError::OutOfRange(_)));
         }
         assert!(builder().session(15 * second).capacity(1000).build().is_ok());
+        let with_source = || {
+            let ConsumerBuilder { client, queue, .. } = builder();
+            let me = WorkerName { group: "eu".parse().unwrap(), id: "mail-1".parse().unwrap() };
+            builder().source(ClaimWork::new(client, queue, me))
+        };
+        assert!(with_source().capacity(1001).build().is_ok());
+        for wrong in
+            [with_source().session(15 * second), with_source().balancer(Sleep::default()), with_source().capacity(0)]
+        {
+            assert!(matches!(refusal(wrong), BuildError::OutOfRange(_)));
+        }
     }
 }
