@@ -34,6 +34,7 @@ pub(super) async fn run(shared: &Arc<Shared>, BySource { mut source, reports }: 
     // It ends with the calls for work: what ends afterwards is reported by itself.
     let worked = claim_all(shared, source.as_mut(), Ended::new(reports), &mut jobs).await;
     stop_all(shared, &worked, jobs.len());
+    source.stop();
     while let Some(ended) = jobs.join_next().await {
         // Only the first refusal counts.
         let _refused = outcome(ended);
@@ -55,7 +56,8 @@ async fn claim_all(
             outcome(ended)?;
         }
         let is_frozen = *frozen.borrow_and_update();
-        let ended = reports.take(if source.takes_results() { RESULTS_MAX } else { 0 });
+        let takes_results = source.takes_results() && !is_frozen;
+        let ended = reports.take(if takes_results { RESULTS_MAX } else { 0 });
         // Whose result is on its way makes room.
         let free = (shared.settings.capacity + ended.len()).saturating_sub(jobs.len());
         if free == 0 || is_frozen {
@@ -64,7 +66,7 @@ async fn claim_all(
                 () = shared.shutdown.cancelled() => {}
                 Ok(()) = frozen.changed() => {}
                 Some(ended) = jobs.join_next() => outcome(ended)?,
-                () = reports.arrival_for(source, is_frozen) => {}
+                () = reports.arrival_for(takes_results) => {}
             }
             continue;
         }
@@ -179,9 +181,9 @@ impl Ended {
         }
     }
 
-    /// Waits for one that the next call for work may take.
-    async fn arrival_for(&mut self, source: &dyn AnySource, is_frozen: bool) {
-        if source.takes_results() && !is_frozen {
+    /// Waits for one that the next call for work may take, if it takes any.
+    async fn arrival_for(&mut self, takes_results: bool) {
+        if takes_results {
             self.arrival().await;
         } else {
             self.refuse().await;

@@ -95,6 +95,9 @@ pub trait Source: Send + 'static {
         begun + CLAIM_INTERVAL
     }
 
+    /// There will be no more calls: the consumer shuts down, or was refused. What is being claimed is still waited for.
+    fn stop(&mut self) {}
+
     /// Ends what still goes on in the background. All jobs have ended by then.
     fn close(&mut self) -> impl Future<Output = ()> + Send {
         std::future::ready(())
@@ -120,8 +123,16 @@ impl Found {
         Self::to_claim(std::future::ready(Ok(Some((claim, ())))))
     }
 
-    /// A run that is claimed like this, beside the next calls for work: [`Source`] has an example. What comes with the claim is dropped when
-    /// the consumer is done with the job. An error ends the consumer: it is for a worker that may not claim at all.
+    /// A run that is claimed like this, beside the next calls for work. What comes with the claim is dropped when the consumer is done with
+    /// the job. An error ends the consumer: it is for a worker that may not claim at all.
+    ///
+    /// ```
+    /// # use tenure_client::consumer::source::Found;
+    /// # use tenure_client::{Client, RunId, TaskId, WorkerName};
+    /// # fn example(client: Client, me: WorkerName, task: TaskId, run: RunId) -> Found {
+    /// Found::to_claim(async move { Ok(client.claim_task(task, run, &me).await.ok().map(|claim| (claim, ()))) })
+    /// # }
+    /// ```
     pub fn to_claim<G: Send + 'static>(
         claim: impl Future<Output = Result<Option<(Claim, G)>, Error>> + Send + 'static,
     ) -> Self {
@@ -147,7 +158,15 @@ pub struct ClaimWork {
 }
 
 impl ClaimWork {
-    /// Claims the tasks of this queue under this name, which has to be that of the consumer. The [module](self) has an example.
+    /// Claims the tasks of this queue under this name, which has to be that of the consumer.
+    ///
+    /// ```
+    /// # use tenure_client::consumer::source::ClaimWork;
+    /// # use tenure_client::{Client, WorkerName};
+    /// # fn example(client: Client, me: WorkerName) -> Result<ClaimWork, Box<dyn std::error::Error>> {
+    /// let source = ClaimWork::new(client, "acme/linux".parse()?, me);
+    /// # Ok(source) }
+    /// ```
     #[must_use]
     pub fn new(client: Client, queue: TaskQueueId, name: WorkerName) -> Self {
         Self { client, queue, name, answered: false, takes_results: true }
@@ -192,6 +211,7 @@ pub(super) trait AnySource: Send {
     fn not_before(&mut self) -> Option<Instant>;
     fn is_refused(&self, error: &Error) -> bool;
     fn rest_until(&self, begun: Instant) -> Instant;
+    fn stop(&mut self);
     fn close(&mut self) -> Boxed<'_, ()>;
 }
 
@@ -218,6 +238,10 @@ impl<S: Source> AnySource for S {
 
     fn rest_until(&self, begun: Instant) -> Instant {
         Source::rest_until(self, begun)
+    }
+
+    fn stop(&mut self) {
+        Source::stop(self);
     }
 
     fn close(&mut self) -> Boxed<'_, ()> {
