@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use tenure_api::dates::Timestamp;
 use tenure_api::ids::{RunId, TaskId, TaskQueueId, WorkerGroup, WorkerId};
 use tenure_api::work::{RunOutcome, RunResult};
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::client::{Answer, Call, Own, TIMEOUT, parameter};
@@ -45,7 +46,7 @@ pub struct Claim {
     task_id: TaskId,
     run_id: RunId,
     task: Task,
-    lease: Lease,
+    lease: watch::Sender<Lease>,
     is_rerun: bool,
 }
 
@@ -188,7 +189,7 @@ impl Client {
             task_id: answer.status.task_id,
             run_id: answer.run_id,
             task: answer.task,
-            lease,
+            lease: watch::Sender::new(lease),
         }
     }
 }
@@ -238,7 +239,12 @@ impl Claim {
     /// ```
     #[must_use]
     pub fn lease(&self) -> Lease {
-        self.lease
+        *self.lease.borrow()
+    }
+
+    /// The same as it changes.
+    pub(crate) fn watch_lease(&self) -> watch::Receiver<Lease> {
+        self.lease.subscribe()
     }
 
     /// Whether the task was resolved before this run, and someone wants it to run again.
@@ -262,7 +268,7 @@ impl Claim {
     pub async fn reclaim(&mut self) -> Result<Renewal, Error> {
         match self.post::<ReclaimAnswer>("reclaim", None).await {
             Ok(answer) => {
-                self.lease = self.lease.renewed(answer.value.taken_until, answer.sent);
+                self.lease.send_modify(|lease| *lease = lease.renewed(answer.value.taken_until, answer.sent));
                 self.client.renew_credentials(answer.value.credentials);
                 Ok(Renewal::Renewed)
             }
@@ -410,7 +416,7 @@ impl Claim {
     }
 
     async fn post<T: DeserializeOwned>(&self, action: &str, body: Option<&Value>) -> Result<Answer<T>, Error> {
-        let left = self.lease.ends().saturating_duration_since(Instant::now());
+        let left = self.lease().ends().saturating_duration_since(Instant::now());
         let call = Call {
             method: Method::POST,
             path: format!("/task/{}/runs/{}/{action}", parameter(&self.task_id), parameter(&self.run_id)),
@@ -440,7 +446,7 @@ impl fmt::Debug for Claim {
         f.debug_struct("Claim")
             .field("task_id", task_id)
             .field("run_id", run_id)
-            .field("lease", lease)
+            .field("lease", &*lease.borrow())
             .finish_non_exhaustive()
     }
 }

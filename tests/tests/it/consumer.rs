@@ -9,6 +9,7 @@ mod logs;
 mod losses;
 mod machine;
 mod outcomes;
+mod sources;
 mod way;
 
 use std::time::Duration;

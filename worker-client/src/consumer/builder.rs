@@ -12,6 +12,7 @@ use super::handler::{Handler, Run, Typed};
 use super::outcome::OnPanic;
 use super::progress::ASK_EVERY;
 use super::shared::{SessionSettings, Settings, Shared};
+use super::source::{AnySource, Source};
 use super::{Consumer, report};
 use crate::keep::HEARTBEAT;
 use crate::{Client, WorkerName};
@@ -44,6 +45,7 @@ pub struct ConsumerBuilder {
     balance_every: Duration,
     commands_every: Duration,
     debug_port: Option<u16>,
+    source: Option<Box<dyn AnySource>>,
     handler: Option<Arc<dyn Run>>,
 }
 
@@ -81,6 +83,7 @@ impl ConsumerBuilder {
             balance_every: BALANCE_EVERY,
             commands_every: ASK_EVERY,
             debug_port: None,
+            source: None,
             handler: None,
         }
     }
@@ -245,6 +248,21 @@ impl ConsumerBuilder {
         Self { debug_port: Some(port), ..self }
     }
 
+    /// Sets where the work comes from, if not from the consumer's own calls: the [module](super::source) says how it is reported then. Such a
+    /// consumer has neither a session nor a balancer, and its [wait](Self::wait) means nothing; its capacity may be any.
+    ///
+    /// ```
+    /// # use tenure_client::{Client, WorkerName};
+    /// # use tenure_client::consumer::ConsumerBuilder;
+    /// # use tenure_client::consumer::source::ClaimWork;
+    /// # fn example(builder: ConsumerBuilder, client: Client, me: WorkerName) -> Result<ConsumerBuilder, Box<dyn std::error::Error>> {
+    /// let builder = builder.source(ClaimWork::new(client, "acme/linux".parse()?, me));
+    /// # Ok(builder) }
+    /// ```
+    pub fn source(self, source: impl Source) -> Self {
+        Self { source: Some(Box::new(source)), ..self }
+    }
+
     /// Sets what does the jobs: an async closure, or a [`Handler`]. A task whose payload is not a `P` ends as malformed-payload.
     ///
     /// ```
@@ -294,12 +312,14 @@ impl ConsumerBuilder {
             balance_every,
             commands_every,
             debug_port,
+            source,
             ..
         } = self;
         let (group, id) = self.name.ok_or(BuildError::NoName)?;
         let name = WorkerName { group: group.parse()?, id: id.parse()? };
         let handler = self.handler.ok_or(BuildError::NoHandler)?;
-        if !(1..=CAPACITY_MAX).contains(&capacity) {
+        // With a source there is no session, which could not have more.
+        if capacity == 0 || capacity > CAPACITY_MAX && source.is_none() {
             return Err(BuildError::OutOfRange("the capacity is from 1 to 1000"));
         }
         if session.is_some_and(|session| !(TTL_MIN..=TTL_MAX).contains(&session.ttl)) {
@@ -316,6 +336,11 @@ impl ConsumerBuilder {
         if commands_every < COMMANDS_EVERY_MIN {
             return Err(BuildError::OutOfRange("a consumer asks for commands every second at the most"));
         }
+        if source.is_some() && (session.is_some() || balancer.is_some()) {
+            return Err(BuildError::OutOfRange(
+                "a consumer with a source of its own has neither a session nor a balancer",
+            ));
+        }
         let settings = Settings {
             client,
             queue,
@@ -330,15 +355,18 @@ impl ConsumerBuilder {
             balance_every,
             commands_every,
             debug_port,
+            has_source: source.is_some(),
         };
         let (reports, waiting) = report::channel();
-        Ok(Consumer::new(Arc::new(Shared::new(settings, handler, reports)), waiting))
+        Ok(Consumer::new(Arc::new(Shared::new(settings, handler, reports)), waiting, source))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::consumer::balancer::Sleep;
+    use crate::consumer::source::ClaimWork;
     use crate::consumer::{Job, Stop};
 
     fn builder() -> ConsumerBuilder {
@@ -369,5 +397,16 @@ mod tests {
             assert!(matches!(refusal(wrong), BuildError::OutOfRange(_)));
         }
         assert!(builder().session(15 * second).capacity(1000).commands_every(second).build().is_ok());
+        let with_source = || {
+            let ConsumerBuilder { client, queue, .. } = builder();
+            let me = WorkerName { group: "eu".parse().unwrap(), id: "mail-1".parse().unwrap() };
+            builder().source(ClaimWork::new(client, queue, me))
+        };
+        assert!(with_source().capacity(1001).build().is_ok());
+        for wrong in
+            [with_source().session(15 * second), with_source().balancer(Sleep::default()), with_source().capacity(0)]
+        {
+            assert!(matches!(refusal(wrong), BuildError::OutOfRange(_)));
+        }
     }
 }

@@ -1,16 +1,18 @@
-//! Claiming: one request for as many tasks as there is room for, which waits until there are some. With a balancer it is [`by_name`].
+//! Claiming: one request for as many tasks as there is room for, which waits until there are some. With a balancer it is [`by_name`],
+//! with a source of the program's own [`by_source`].
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::Instant;
-use tracing::Instrument as _;
+use tracing::{Instrument as _, Span};
 
+use super::by_source::BySource;
 use super::handler::StopReason;
 use super::report::give_back;
 use super::shared::{Membership, Settings, Shared};
-use super::{by_name, keep};
+use super::{by_name, by_source, keep};
 use crate::error::chain;
 use crate::{Claim, Client, Error, RetryPolicy, Worked, retry};
 
@@ -20,21 +22,31 @@ const CLAIM_INTERVAL: Duration = Duration::from_millis(500);
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
 /// Claims and starts jobs until the shutdown, then waits for all of them.
-pub(super) async fn run(shared: &Arc<Shared>) -> Result<(), Error> {
+pub(super) async fn run(shared: &Arc<Shared>, source: Option<BySource>) -> Result<(), Error> {
+    if let Some(source) = source {
+        return by_source::run(shared, source).await;
+    }
     let mut jobs = JoinSet::new();
     let worked = match &shared.settings.balancer {
         Some(balancer) => by_name::claim_all(shared, balancer.as_ref(), &mut jobs).await,
         None => claim_all(shared, &mut jobs).await,
     };
-    shared.shutdown.cancel();
-    for job in shared.under_way() {
-        job.ask_to_stop(StopReason::Shutdown);
-    }
-    tracing::info!(jobs = jobs.len(), "consumer stops");
+    stop_all(shared, &worked, jobs.len());
     while let Some(ended) = jobs.join_next().await {
         say_panic(ended);
     }
     worked
+}
+
+/// Asks all jobs to stop: no more are started.
+pub(super) fn stop_all(shared: &Shared, worked: &Result<(), Error>, jobs: usize) {
+    shared.shutdown.cancel();
+    if worked.is_ok() {
+        tracing::info!(worker.id = %shared.settings.name.id, tasks = jobs, "worker stops");
+    }
+    for job in shared.under_way() {
+        job.ask_to_stop(StopReason::Shutdown);
+    }
 }
 
 async fn claim_all(shared: &Arc<Shared>, jobs: &mut JoinSet<()>) -> Result<(), Error> {
@@ -127,14 +139,27 @@ pub(super) fn on_terms(client: &Client, terms: Membership) -> Client {
 }
 
 pub(super) fn start(shared: &Arc<Shared>, jobs: &mut JoinSet<()>, terms: Membership, claim: Claim) {
-    let span = tracing::info_span!("job", task.id = %claim.task_id(), run.id = %claim.run_id());
-    let shared = Arc::clone(shared);
-    if !shared.may_start(terms) {
-        jobs.spawn(async move { give_back(&shared, &claim).await }.instrument(span));
-        return;
+    let span = span_of(&claim);
+    // At once, for a claim that comes twice to be known.
+    jobs.spawn(begin(Arc::clone(shared), terms, claim).instrument(span));
+}
+
+/// In what the lines of a job stand.
+pub(super) fn span_of(claim: &Claim) -> Span {
+    tracing::info_span!("task", task.id = %claim.task_id(), run.id = %claim.run_id())
+}
+
+/// Does what was claimed on these terms, or gives it back if it may not be started any more.
+pub(super) fn begin(shared: Arc<Shared>, terms: Membership, claim: Claim) -> impl Future<Output = ()> + Send + 'static {
+    let control = shared.may_start(terms).then(|| shared.enter(&claim));
+    async move {
+        let Some(control) = control else { return give_back(&shared, claim).await };
+        // The shutdown may have come in between: then all that were under way have been asked already.
+        if shared.shutdown.is_cancelled() {
+            control.ask_to_stop(StopReason::Shutdown);
+        }
+        keep::run(shared, claim, control).await;
     }
-    let control = shared.enter(&claim);
-    jobs.spawn(keep::run(shared, claim, control).instrument(span));
 }
 
 /// Whether an error means that these credentials are not good for this queue, or that it is not one of Tenure's.

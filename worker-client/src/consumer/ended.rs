@@ -3,7 +3,7 @@
 
 use tenure_api::states::{ReasonResolved, RunState};
 
-use super::handler::StopReason;
+use super::handler::{HowLost, StopReason};
 use super::shared::{Control, Shared};
 use crate::EndedClaim;
 use crate::watch::Watching;
@@ -22,7 +22,9 @@ pub(super) async fn until_ended(watching: Option<&mut Watching>, control: &Contr
         Some(watching) => watching.ended().await,
         None => std::future::pending().await,
     };
-    control.lose(reason_of_end(&ended));
+    let reason = reason_of_end(&ended);
+    control.say_how_lost(HowLost::Ended(ended));
+    control.lose(reason);
 }
 
 fn reason_of_end(EndedClaim { state, reason_resolved, .. }: &EndedClaim) -> StopReason {

@@ -4,7 +4,7 @@ use std::fmt;
 use std::future::Future;
 use std::marker::PhantomData;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use serde::Serialize;
@@ -13,10 +13,12 @@ use serde_json::Value;
 use tenure_api::ids::{RunId, TaskId};
 use tokio::sync::watch;
 
+use super::afterwards::Afterwards;
 use super::log::JobLog;
 use super::outcome::Outcome;
 use super::progress::Progress;
-use crate::{Claim, Client, Error, ExceptionReason, Task};
+use crate::watch::InWords;
+use crate::{Claim, Client, EndedClaim, Error, ExceptionReason, Lease, Lost, Task};
 
 /// Does the jobs of a queue. `P` is what their payloads are.
 ///
@@ -70,6 +72,8 @@ pub(super) struct Given {
     pub client: Client,
     pub log: JobLog,
     pub progress: Progress,
+    pub lease: watch::Receiver<Lease>,
+    pub afterwards: Afterwards,
     /// Whether the task was resolved before this run.
     pub is_rerun: bool,
 }
@@ -80,7 +84,8 @@ impl Given {
         let (task_id, run_id, client) = (claim.task_id(), claim.run_id(), claim.client().clone());
         let progress = Progress::new(client.clone(), (task_id, run_id), commanded, ask_every);
         let (task, is_rerun) = (claim.task().clone(), claim.is_rerun());
-        Self { task_id, run_id, task, client, log: JobLog::default(), progress, is_rerun }
+        let (lease, afterwards) = (claim.watch_lease(), Afterwards::default());
+        Self { task_id, run_id, task, client, log: JobLog::default(), progress, lease, afterwards, is_rerun }
     }
 }
 
@@ -166,6 +171,34 @@ impl<P> Job<P> {
     #[must_use]
     pub fn log(&self) -> &JobLog {
         &self.given.log
+    }
+
+    /// Until when the run is ours, by the latest renewal.
+    ///
+    /// ```
+    /// # use tenure_client::consumer::Job;
+    /// # fn example(job: &Job) { println!("for {:?}", job.lease().ends() - tokio::time::Instant::now()); }
+    /// ```
+    #[must_use]
+    pub fn lease(&self) -> Lease {
+        *self.given.lease.borrow()
+    }
+
+    /// Has this done when the job has been reported, or when there is nothing to report because its run is lost: for what a job leaves
+    /// behind, and what need not hold its report up. The job keeps its place in the consumer until then. What was said first is done first.
+    ///
+    /// ```
+    /// use tenure_client::consumer::{Job, Outcome, Stop};
+    ///
+    /// async fn pack(job: Job, _stop: Stop) -> Outcome {
+    ///     let folder = std::env::temp_dir().join(job.task_id().to_string());
+    ///     // … works in there …
+    ///     job.afterwards(async move { drop(tokio::fs::remove_dir_all(folder).await) });
+    ///     Outcome::Completed(None)
+    /// }
+    /// ```
+    pub fn afterwards(&self, work: impl Future<Output = ()> + Send + 'static) {
+        self.given.afterwards.add(work);
     }
 
     /// Stores how far the task has come, in the place of what it had before: any JSON of up to 64 KiB. People see it as progress, and the
@@ -255,6 +288,34 @@ impl StopReason {
     }
 }
 
+/// How the run of a job was lost. Shown, it says so in words.
+///
+/// ```
+/// use tenure_client::consumer::HowLost;
+///
+/// assert_eq!(HowLost::Unanswered.to_string(), "no renewal was answered in time");
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum HowLost {
+    /// The server refused to renew its claim.
+    Refused(Lost),
+    /// No renewal was answered in time: it is ours until its lease ends.
+    Unanswered,
+    /// The server says that it has ended, and how.
+    Ended(EndedClaim),
+}
+
+impl fmt::Display for HowLost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Refused(lost) => write!(f, "{}", lost.because),
+            Self::Unanswered => f.write_str("no renewal was answered in time"),
+            Self::Ended(ended) => write!(f, "{}", InWords(ended)),
+        }
+    }
+}
+
 /// Word that a job is to stop. Stopping is up to the handler: nothing is aborted.
 ///
 /// ```
@@ -271,9 +332,21 @@ impl StopReason {
 /// }
 /// ```
 #[derive(Debug, Clone)]
-pub struct Stop(pub(super) watch::Receiver<Option<StopReason>>);
+pub struct Stop {
+    pub(super) asked: watch::Receiver<Option<StopReason>>,
+    how_lost: Arc<OnceLock<HowLost>>,
+}
 
 impl Stop {
+    pub(super) fn new(asked: watch::Receiver<Option<StopReason>>, how_lost: Arc<OnceLock<HowLost>>) -> Self {
+        Self { asked, how_lost }
+    }
+
+    /// The same job, asked to stop by another one.
+    pub(super) fn asked_by(&self, asked: watch::Receiver<Option<StopReason>>) -> Self {
+        Self { asked, how_lost: Arc::clone(&self.how_lost) }
+    }
+
     /// Waits until the job is to stop; may be called any number of times.
     ///
     /// ```
@@ -281,10 +354,46 @@ impl Stop {
     /// # async fn example(stop: &Stop) { stop.requested().await; }
     /// ```
     pub async fn requested(&self) {
+        self.wait_for(Option::is_some).await;
+    }
+
+    /// Waits until the run is lost for this job ([`Canceled`](StopReason::Canceled), [`DeadlineExceeded`](StopReason::DeadlineExceeded)
+    /// or [`Lost`](StopReason::Lost)), also if it was asked to stop for another reason before. May be called any number of times.
+    ///
+    /// ```
+    /// # use tenure_client::consumer::Stop;
+    /// # async fn work(stop: &Stop) {}
+    /// # async fn example(stop: &Stop) {
+    /// tokio::select! {
+    ///     () = work(stop) => {}
+    ///     () = stop.lost() => println!("{}", stop.how_lost().map_or_else(String::new, ToString::to_string)),
+    /// }
+    /// # }
+    /// ```
+    pub async fn lost(&self) {
+        self.wait_for(|asked| asked.is_some_and(StopReason::is_final)).await;
+    }
+
+    async fn wait_for(&self, asked: impl FnMut(&Option<StopReason>) -> bool) {
         // Without a consumer there is no one left to ask for it.
-        if self.0.clone().wait_for(Option::is_some).await.is_err() {
+        if self.asked.clone().wait_for(asked).await.is_err() {
             std::future::pending::<()>().await;
         }
+    }
+
+    /// How the run was lost, if it was, and if its end was not that of the consumer's session.
+    ///
+    /// ```
+    /// # use tenure_client::consumer::Stop;
+    /// # fn example(stop: &Stop) {
+    /// if let Some(how) = stop.how_lost() {
+    ///     println!("stopping: {how}");
+    /// }
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn how_lost(&self) -> Option<&HowLost> {
+        self.how_lost.get()
     }
 
     /// Why the job is to stop; none while it is to go on. A reason by which the run is lost takes the place of another.
@@ -295,7 +404,7 @@ impl Stop {
     /// ```
     #[must_use]
     pub fn reason(&self) -> Option<StopReason> {
-        *self.0.borrow()
+        *self.asked.borrow()
     }
 }
 

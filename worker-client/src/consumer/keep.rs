@@ -15,7 +15,7 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument as _;
 
 use super::ended::until_ended;
-use super::handler::{Given, StopReason};
+use super::handler::{Given, HowLost, StopReason};
 use super::log::Outgoing;
 use super::outcome::Outcome;
 use super::report::{last_call, report};
@@ -27,10 +27,10 @@ type Handler = AbortOnDropHandle<Outcome>;
 
 /// Does a claimed job and reports how it went.
 pub(super) async fn run(shared: Arc<Shared>, mut claim: Claim, control: Arc<Control>) {
-    tracing::info!("job claimed");
+    tracing::info!("task claimed");
     let _listed = shared.listed(&control);
     let given = Given::of(&claim, control.commanded.subscribe(), shared.settings.ask_for_commands_every());
-    let log = Outgoing::of(&given);
+    let (log, afterwards) = (Outgoing::of(&given), given.afterwards.clone());
     let running = Arc::clone(&shared.handler).run(given, control.stop());
     // A task of its own: one that blocks its thread or panics does not keep its claim from being renewed or reported.
     let mut handler = AbortOnDropHandle::new(tokio::spawn(running.in_current_span()));
@@ -53,7 +53,8 @@ pub(super) async fn run(shared: Arc<Shared>, mut claim: Claim, control: Arc<Cont
     if !log.is_empty() {
         upload(&log, &mut claim, &control, &shared).await;
     }
-    report(&shared, &claim, &control, outcome).await;
+    report(&shared, claim, &control, outcome).await;
+    afterwards.run().await;
 }
 
 /// Uploads the log of a job that has ended, while its claim is renewed. Of a run that is not ours or cannot be renewed, nothing is sent.
@@ -74,11 +75,12 @@ async fn keep(claim: &mut Claim, control: &Control, settings: &Settings) {
         () = control.not_ours() => {}
         unkept = claim.keep(terms) => match unkept {
             Unkept::Lost(lost) => {
-                tracing::warn!(because = %lost.because, "claim lost");
+                control.say_how_lost(HowLost::Refused(lost));
                 control.lose(StopReason::Lost);
             }
             Unkept::Unanswered => {
                 tracing::warn!("the claim could not be renewed; the job stops before its lease ends");
+                control.say_how_lost(HowLost::Unanswered);
                 control.stop_renewing();
             }
         },

@@ -42,12 +42,15 @@
 //!
 //! What is left to the handler: to stop when it is asked to. Nothing is ever aborted, because only the handler knows how.
 //!
-//! It needs a Tenure server: others have neither results nor sessions.
+//! It needs a Tenure server: others have neither results nor sessions. With a [`source`] of its own it works at others too.
 
+mod afterwards;
+mod alone;
 mod balance;
 pub mod balancer;
 mod builder;
 mod by_name;
+mod by_source;
 mod claims;
 mod ended;
 mod handler;
@@ -59,6 +62,7 @@ mod progress;
 mod report;
 mod session;
 mod shared;
+pub mod source;
 pub mod statemachine;
 mod status;
 mod watch;
@@ -72,20 +76,23 @@ use tenure_api::ids::{TaskId, TaskQueueId};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 pub use builder::{BuildError, ConsumerBuilder};
-pub use handler::{Handler, Job, Stop, StopReason};
+pub use handler::{Handler, HowLost, Job, Stop, StopReason};
 pub use log::JobLog;
 pub use outcome::{OnPanic, Outcome};
 pub use status::{JobState, JobStatus, Status};
 
 use crate::{Client, Error};
+use by_source::BySource;
 use report::Waitings;
 use shared::Shared;
+use source::AnySource;
 
 /// Claims the tasks of a queue and has them done. See the [module](self).
 #[must_use = "a consumer does nothing until it runs"]
 pub struct Consumer {
     shared: Arc<Shared>,
     waiting: Waitings,
+    source: Option<Box<dyn AnySource>>,
     ended: CancellationToken,
     /// Says so when it is dropped, also without having run.
     ends: DropGuard,
@@ -114,10 +121,10 @@ impl Consumer {
         ConsumerBuilder::new(client, queue)
     }
 
-    fn new(shared: Arc<Shared>, waiting: Waitings) -> Self {
+    fn new(shared: Arc<Shared>, waiting: Waitings, source: Option<Box<dyn AnySource>>) -> Self {
         let ended = CancellationToken::new();
         let ends = ended.clone().drop_guard();
-        Self { shared, waiting, ended, ends }
+        Self { shared, waiting, source, ended, ends }
     }
 
     /// Another way to this consumer, for as long as it runs.
@@ -147,11 +154,15 @@ impl Consumer {
     /// # }
     /// ```
     pub async fn run(self) -> Result<(), Error> {
-        let Self { shared, waiting, ends, .. } = self;
+        let Self { shared, waiting, source, ends, .. } = self;
         let debug = status::listen(&shared).await?;
         shared.started.get_or_init(|| shared.settings.client.now());
+        let (source, waiting) = match source {
+            Some(source) => (Some(BySource { source, reports: waiting }), None),
+            None => (None, Some(waiting)),
+        };
         let claims = async {
-            let worked = claims::run(&shared).await;
+            let worked = claims::run(&shared, source).await;
             shared.closing.cancel();
             worked
         };

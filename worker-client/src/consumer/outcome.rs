@@ -47,6 +47,9 @@ pub enum Outcome {
         /// Rounded up to seconds; at most 366 days.
         after: Option<Duration>,
     },
+    /// Nothing is reported: the run ends with its lease, and is tried again while retries are left. For a handler that was stopped
+    /// because its run cannot be renewed ([`HowLost::Unanswered`](super::HowLost::Unanswered)), and that leaves the verdict to the server.
+    Unreported,
 }
 
 impl Outcome {
@@ -126,8 +129,8 @@ impl OnPanic {
     }
 }
 
-/// The outcome of a run as it is reported. A result that no server takes must not block its task until the lease ends.
-pub(super) fn to_result(task_id: TaskId, run_id: RunId, outcome: &Outcome) -> RunResult {
+/// The outcome of a run as it is reported, if it is. A result that no server takes must not block its task until the lease ends.
+pub(super) fn to_result(task_id: TaskId, run_id: RunId, outcome: &Outcome) -> Option<RunResult> {
     let bare = |outcome| RunResult::new(task_id, run_id, outcome);
     let exception = |reason: ExceptionReason| RunResult { reason: Some(reason.into()), ..bare(RunOutcome::Exception) };
     let returned = |outcome, value: &Option<Value>| {
@@ -139,7 +142,7 @@ pub(super) fn to_result(task_id: TaskId, run_id: RunId, outcome: &Outcome) -> Ru
         }
         RunResult { result, ..bare(outcome) }
     };
-    match outcome {
+    Some(match outcome {
         Outcome::Completed(value) => returned(RunOutcome::Completed, value),
         Outcome::Failed(value) => returned(RunOutcome::Failed, value),
         Outcome::Exception(reason) => exception(*reason),
@@ -150,7 +153,8 @@ pub(super) fn to_result(task_id: TaskId, run_id: RunId, outcome: &Outcome) -> Ru
         Outcome::Release { after } => {
             RunResult { delay: after.map(|after| seconds(after, RELEASE_AFTER_MAX)), ..bare(RunOutcome::Released) }
         }
-    }
+        Outcome::Unreported => return None,
+    })
 }
 
 /// Whole seconds, rounded up so that a run never starts early.
@@ -167,7 +171,7 @@ mod tests {
     use super::*;
 
     fn wire(outcome: &Outcome) -> RunResult {
-        to_result("9HrBC1jMQ3KlZw4CssPUeQ".parse().unwrap(), "0".parse().unwrap(), outcome)
+        to_result("9HrBC1jMQ3KlZw4CssPUeQ".parse().unwrap(), "0".parse().unwrap(), outcome).unwrap()
     }
 
     #[test]

@@ -1,12 +1,13 @@
 //! Reports. What ends while a report is on its way goes with the next one, so that many short jobs cost few requests; each is
-//! repeated until it is answered or its lease is over.
+//! repeated until it is answered or its lease is over. Those of a consumer with a source take another way: [`alone`](super::alone).
 
 use std::time::Duration;
 
-use tenure_api::work::{RESULTS_MAX, RunResult};
+use tenure_api::work::{RESULTS_MAX, RunOutcome, RunResult};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
+use super::alone;
 use super::handler::StopReason;
 use super::outcome::{Outcome, to_result};
 use super::shared::{Control, Hold, Settings, Shared};
@@ -31,9 +32,12 @@ pub(super) type Waitings = mpsc::UnboundedReceiver<Waiting>;
 
 /// One of them. Dropped, it is unanswered.
 pub(super) struct Waiting {
-    result: RunResult,
-    answer: oneshot::Sender<Answer>,
+    pub result: RunResult,
+    answer: oneshot::Sender<Verdict>,
 }
+
+/// What the server answers to a report.
+type Verdict = Result<TaskStatus, Error>;
 
 /// What became of a report.
 enum Answer {
@@ -51,16 +55,24 @@ pub(super) fn channel() -> (Reports, Waitings) {
 
 impl Reports {
     async fn send(&self, result: RunResult) -> Answer {
-        let (answer, answered) = oneshot::channel();
-        if self.0.send(Waiting { result, answer }).is_err() {
-            return Answer::Unanswered;
+        match self.leave(result).await {
+            Some(Ok(status)) => Answer::Accepted(Box::new(status)),
+            Some(Err(error)) => Answer::of(error),
+            None => Answer::Unanswered,
         }
-        answered.await.unwrap_or(Answer::Unanswered)
+    }
+
+    /// Leaves a report there; none if no one takes it.
+    pub(super) async fn leave(&self, result: RunResult) -> Option<Verdict> {
+        let (answer, answered) = oneshot::channel();
+        self.0.send(Waiting { result, answer }).ok()?;
+        answered.await.ok()
     }
 }
 
-/// Sends what is left there, until there is no more to come.
-pub(super) async fn run(settings: &Settings, mut waiting: Waitings) {
+/// Sends what is left there, until there is no more to come; without anything to wait for it never returns.
+pub(super) async fn run(settings: &Settings, waiting: Option<Waitings>) {
+    let Some(mut waiting) = waiting else { return std::future::pending().await };
     let client = settings.client.with_retry_policy(RetryPolicy::never());
     let mut next = None;
     loop {
@@ -89,7 +101,7 @@ pub(super) async fn run(settings: &Settings, mut waiting: Waitings) {
 
 async fn send_all(client: &Client, settings: &Settings, mut batch: Vec<Waiting>) {
     // A report that is given up must not be sent: its run may be another worker's.
-    batch.retain(|waiting| !waiting.answer.is_closed());
+    batch.retain(Waiting::is_awaited);
     let Some(batch) = send(client, settings, batch).await else { return };
     for waiting in batch {
         send(client, settings, vec![waiting]).await;
@@ -106,10 +118,7 @@ async fn send(client: &Client, Settings { queue, name, .. }: &Settings, batch: V
     match tokio::time::timeout(REPORT_TIMEOUT, sent).await {
         Ok(Ok(worked)) => {
             for (waiting, verdict) in batch.into_iter().zip(worked.results) {
-                waiting.answer(match verdict {
-                    Ok(status) => Answer::Accepted(Box::new(status)),
-                    Err(error) => Answer::of(error),
-                });
+                waiting.answer(verdict);
             }
             None
         }
@@ -123,7 +132,7 @@ async fn send(client: &Client, Settings { queue, name, .. }: &Settings, batch: V
             }
             let mut batch = batch;
             if let Some(waiting) = batch.pop() {
-                waiting.answer(Answer::Refused(error));
+                waiting.answer(Err(error));
             }
             None
         }
@@ -139,9 +148,13 @@ impl Waiting {
         self.result.result.as_ref().map_or(0, |result| result.get().len())
     }
 
-    fn answer(self, answer: Answer) {
+    pub(super) fn is_awaited(&self) -> bool {
+        !self.answer.is_closed()
+    }
+
+    pub(super) fn answer(self, verdict: Verdict) {
         // A job whose lease is over does not wait any more.
-        drop(self.answer.send(answer));
+        drop(self.answer.send(verdict));
     }
 }
 
@@ -158,35 +171,45 @@ pub(super) async fn last_call(shared: &Shared) {
 }
 
 /// Reports the outcome of a job, as long as the run is ours.
-pub(super) async fn report(shared: &Shared, claim: &Claim, control: &Control, outcome: Outcome) {
-    if control.hold() == Hold::Gone {
-        return tracing::info!(?outcome, "nothing is reported: the run is ours no longer");
+pub(super) async fn report(shared: &Shared, claim: Claim, control: &Control, outcome: Outcome) {
+    if control.hold() == Hold::Gone || outcome == Outcome::Unreported {
+        return tracing::warn!(because = control.lost_because(), "claim lost; nothing is reported");
     }
+    let ends = claim.lease().ends();
     tokio::select! {
         biased;
         () = control.gone() => tracing::warn!(?outcome, "the run was lost before its outcome could be reported"),
-        () = tokio::time::sleep_until(claim.lease().ends()) => {
+        () = tokio::time::sleep_until(ends) => {
             control.lose(StopReason::Lost);
-            tracing::warn!(?outcome, "the lease ended before the outcome could be reported");
+            tracing::warn!(?outcome, "the claim ended before its outcome could be reported");
         }
         () = last_call(shared) => tracing::warn!(?outcome, "the outcome could not be reported before the shutdown"),
-        () = send_until_answered(shared, claim, &outcome) => {}
+        () = send_by_its_way(shared, claim, &outcome) => {}
+    }
+}
+
+async fn send_by_its_way(shared: &Shared, claim: Claim, outcome: &Outcome) {
+    if shared.settings.has_source {
+        alone::send(shared, claim, outcome).await;
+    } else {
+        send_until_answered(shared, &claim, outcome).await;
     }
 }
 
 async fn send_until_answered(shared: &Shared, claim: &Claim, outcome: &Outcome) {
     let (task_id, run_id) = (claim.task_id(), claim.run_id());
-    let mut result = to_result(task_id, run_id, outcome);
+    let Some(mut result) = to_result(task_id, run_id, outcome) else { return };
     let mut released = matches!(outcome, Outcome::Release { .. });
     let mut failures = 0;
     loop {
         match shared.reports.send(result.clone()).await {
-            Answer::Accepted(status) => return tracing::info!(?outcome, state = ?status.state, "job reported"),
+            Answer::Accepted(status) => return tracing::info!(?outcome, state = ?status.state, "task reported"),
             // A task that was released too often may still be given up at the cost of a retry.
             Answer::Refused(Error::Refused { status: 409, message, .. }) if released => {
                 tracing::info!(message, "a release was refused; the run ends as worker-shutdown");
                 released = false;
-                result = to_result(task_id, run_id, &Outcome::Exception(ExceptionReason::WorkerShutdown));
+                let reason = Some(ExceptionReason::WorkerShutdown.into());
+                result = RunResult { reason, ..RunResult::new(task_id, run_id, RunOutcome::Exception) };
             }
             Answer::Refused(error) => {
                 return tracing::warn!(?outcome, error = chain(&error), "the report was refused and changed nothing");
@@ -201,10 +224,10 @@ async fn send_until_answered(shared: &Shared, claim: &Claim, outcome: &Outcome) 
 }
 
 /// Gives back a claim that was not started.
-pub(super) async fn give_back(shared: &Shared, claim: &Claim) {
-    let until = claim.lease().ends().min(Instant::now() + LAST_REPORT);
-    let release = send_until_answered(shared, claim, &Outcome::Release { after: None });
+pub(super) async fn give_back(shared: &Shared, claim: Claim) {
+    let (task_id, until) = (claim.task_id(), claim.lease().ends().min(Instant::now() + LAST_REPORT));
+    let release = send_by_its_way(shared, claim, &Outcome::Release { after: None });
     if tokio::time::timeout_at(until, release).await.is_err() {
-        tracing::warn!(task.id = %claim.task_id(), "a claim could not be given back");
+        tracing::warn!(task.id = %task_id, "a claim could not be given back");
     }
 }

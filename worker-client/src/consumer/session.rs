@@ -13,12 +13,13 @@ use tokio::time::Instant;
 use super::balancer::Offer;
 use super::claims::refuses;
 use super::ended::reason_of;
-use super::handler::StopReason;
+use super::handler::{HowLost, StopReason};
 use super::report::LAST_REPORT;
 use super::shared::{Membership, SessionSettings, Settings, Shared};
 use crate::error::chain;
 use crate::{
-    Client, Error, Inbox, InboxEvent, InboxItem, RenewSessionRequest, RetryPolicy, StartSessionRequest, retry,
+    Client, EndedClaim, Error, Inbox, InboxEvent, InboxItem, RenewSessionRequest, RetryPolicy, StartSessionRequest,
+    retry,
 };
 
 /// A call of a session that waits for nothing is unanswered after this.
@@ -214,8 +215,11 @@ impl Member<'_> {
         }
         self.read = id;
         match what {
-            Some(InboxEvent::RunEnded { task_id, run_id, reason_resolved, .. }) => {
+            Some(InboxEvent::RunEnded { task_id, run_id, state, reason_resolved, ended_by }) => {
                 if let Some(job) = self.shared.find(task_id, run_id) {
+                    let (state, resolved) = (Some(state), Some(reason_resolved));
+                    let ended = EndedClaim { task_id, run_id, state, reason_resolved: resolved, ended_by };
+                    job.say_how_lost(HowLost::Ended(ended));
                     job.lose(reason_of(reason_resolved));
                 }
             }

@@ -12,7 +12,7 @@ use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::balancer::{Balancer, Offer};
-use super::handler::{Run, Stop, StopReason};
+use super::handler::{HowLost, Run, Stop, StopReason};
 use super::outcome::OnPanic;
 use super::progress::ASK_EVERY_IN_SESSION;
 use super::report::Reports;
@@ -40,6 +40,8 @@ pub(super) struct Settings {
     pub commands_every: Duration,
     /// Where the status is served, on the loopback address.
     pub debug_port: Option<u16>,
+    /// Claims come from a source of the program's own.
+    pub has_source: bool,
 }
 
 impl Settings {
@@ -120,6 +122,7 @@ pub(super) struct Control {
     pub commanded: watch::Sender<u64>,
     stop: watch::Sender<Option<StopReason>>,
     hold: watch::Sender<Hold>,
+    how_lost: Arc<OnceLock<HowLost>>,
     client: Client,
 }
 
@@ -181,6 +184,7 @@ impl Shared {
             commanded: watch::Sender::new(0),
             stop: watch::Sender::new(None),
             hold: watch::Sender::new(Hold::Ours),
+            how_lost: Arc::default(),
             client: self.settings.client.clone(),
         });
         self.jobs().insert((claim.task_id(), claim.run_id()), Arc::clone(&control));
@@ -242,7 +246,7 @@ impl Drop for Listed {
 impl Control {
     /// What the handler sees of it.
     pub(super) fn stop(&self) -> Stop {
-        Stop(self.stop.subscribe())
+        Stop::new(self.stop.subscribe(), Arc::clone(&self.how_lost))
     }
 
     pub(super) fn reason(&self) -> Option<StopReason> {
@@ -284,6 +288,16 @@ impl Control {
         }
     }
 
+    /// Says how the run is lost, before it is. What was said first counts.
+    pub(super) fn say_how_lost(&self, how: HowLost) {
+        self.how_lost.get_or_init(|| how);
+    }
+
+    /// How the run was lost, in words.
+    pub(super) fn lost_because(&self) -> String {
+        self.how_lost.get().map_or_else(|| "its session has ended".to_owned(), HowLost::to_string)
+    }
+
     /// The run is not ours any more.
     pub(super) fn lose(&self, reason: StopReason) {
         self.hold.send_if_modified(|hold| std::mem::replace(hold, Hold::Gone) != Hold::Gone);
@@ -318,6 +332,7 @@ mod tests {
             commanded: watch::Sender::new(0),
             stop: watch::Sender::new(None),
             hold: watch::Sender::new(Hold::Ours),
+            how_lost: Arc::default(),
             client,
         }
     }

@@ -22,7 +22,7 @@ pub(super) struct Job {
     pub task: Task,
     /// Signs with the task's credentials, which are renewed with the claim.
     pub client: Client,
-    pub directory: WorkDirectory,
+    pub directory: Arc<WorkDirectory>,
     /// Sends the log while the commands run, if it is to be sent.
     pub live_log: Option<live_log::Sender>,
     pub settings: Arc<Settings>,

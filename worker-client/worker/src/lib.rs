@@ -1,4 +1,5 @@
-//! A worker that runs commands: claims as many tasks as it has room for, renews them, reports each outcome once.
+//! A worker that runs commands: a handler of the client library's consumer, which claims as many tasks as there is room for, renews
+//! them, and reports each outcome once.
 //!
 //! Before the commands come a task's inputs, after them its artifacts and its log. All of that is the work of a claim
 //! that is being renewed meanwhile.
@@ -27,7 +28,6 @@ mod outputs;
 mod payload;
 mod poll;
 mod process;
-mod results;
 mod source;
 mod status;
 mod task;
@@ -41,25 +41,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_api::ids::TaskQueueId;
-use tokio::task::JoinSet;
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tracing::Instrument;
+use tokio_util::task::AbortOnDropHandle;
 
 pub use guard::{become_command, guard};
 use health::Health;
-use process::Guards;
-use results::{Ended, Results, Waiting};
-use source::{Offer, Source};
-use status::UnderWay;
+use source::Work;
+use status::Status;
+use task::Tasks;
 pub use user::TaskUser;
 
-use tenure_api::work::RESULTS_MAX;
 use tenure_client::artifacts::blocking;
+use tenure_client::consumer::{Consumer, OnPanic};
 use tenure_client::debug::Debug;
-use tenure_client::error::chain;
-use tenure_client::watch::Watch;
-use tenure_client::{Client, Error, RetryPolicy, WorkerName, retry};
+use tenure_client::{Client, Error, RetryPolicy, WorkerName};
 
 /// How long the processes of a task may take to end after they were asked to.
 pub const STOP_GRACE: Duration = Duration::from_secs(5);
@@ -72,8 +67,8 @@ pub const ARTIFACT_BYTES_MAX: u64 = 5 << 30;
 /// How often a request for an input, an artifact or the log is repeated: for most of a minute, in which a server can be
 /// started anew.
 pub const TRANSFER_RETRIES: u32 = 9;
-/// A worker that has not been refused by then logs that it has started.
-const STARTED_AFTER: Duration = Duration::from_secs(1);
+/// How long a worker that shuts down waits for answers to claims, for uploads of logs, and for deletions.
+const LAST_WORDS: Duration = Duration::from_secs(10);
 /// How many inputs, or artifacts, of a task are on their way at the same time.
 const TRANSFERS_AT_ONCE: usize = 4;
 /// Messages that were received more often than this are logged, by default.
@@ -145,15 +140,8 @@ impl Default for Limits {
 /// A worker that runs commands.
 pub struct Worker {
     settings: Arc<Settings>,
-    guards: Guards,
-    health: Health,
-    watch: Watch,
-    under_way: UnderWay,
     debug: Option<Debug>,
 }
-
-/// Tasks under way; each ends with an error if the worker turns out not to be allowed to claim.
-type Tasks = JoinSet<Result<(), Error>>;
 
 impl Worker {
     /// A worker with these settings; nothing runs yet.
@@ -166,14 +154,7 @@ impl Worker {
     /// ```
     #[must_use]
     pub fn new(settings: Settings) -> Self {
-        Self {
-            settings: Arc::new(settings),
-            guards: Guards::default(),
-            health: Health::default(),
-            watch: Watch::default(),
-            under_way: UnderWay::default(),
-            debug: None,
-        }
+        Self { settings: Arc::new(settings), debug: None }
     }
 
     /// Answers `GET /debug` there with what the worker is doing.
@@ -201,189 +182,50 @@ impl Worker {
     /// worker.run(tokio_util::sync::CancellationToken::new()).await
     /// # }
     /// ```
-    pub async fn run(mut self, shutdown: CancellationToken) -> Result<(), Error> {
-        // They end with this function.
-        let mut aside = JoinSet::new();
-        self.serve_debug(&mut aside, &shutdown);
-        let Settings { name, work_dir, keep, .. } = &*self.settings;
+    pub async fn run(self, shutdown: CancellationToken) -> Result<(), Error> {
+        let Self { settings, debug } = self;
+        let consumer = consumer(&settings, &shutdown);
+        // It ends with this function.
+        let _serving = debug.map(|debug| serve_debug(debug, &consumer, &settings));
+        let Settings { name, work_dir, keep, .. } = &*settings;
         let (work_dir, keep) = (work_dir.clone(), *keep);
         if let Err(error) = blocking(move || leftovers::clear(&work_dir, keep)).await {
             tracing::error!(%error, "what an earlier worker left could not be cleared away");
         }
-        let (watch, client) = (self.watch.clone(), self.settings.client.clone());
-        aside.spawn(async move { watch.ask(&client).await });
-        let mut source = Source::new(&self.settings, &shutdown);
-        let mut tasks = JoinSet::new();
-        let worked = self.work(&mut source, &mut tasks, &shutdown).await;
-        match &worked {
-            Ok(()) => tracing::info!(worker.id = %name.id, tasks = tasks.len(), "worker stops"),
-            // Another claim may have been granted meanwhile.
-            Err(_refused) => shutdown.cancel(),
-        }
-        while let Some(ended) = tasks.join_next().await {
-            // Only the first refusal counts.
-            let _refused = outcome(ended);
-        }
-        source.close().await;
+        let worked = consumer.run_until(shutdown.cancelled()).await;
         if worked.is_ok() {
             tracing::info!(worker.id = %name.id, "worker stopped");
         }
         worked
     }
-
-    fn serve_debug(&mut self, aside: &mut JoinSet<()>, shutdown: &CancellationToken) {
-        let Some(debug) = self.debug.take() else { return };
-        let address = debug.address();
-        tracing::info!("the status is at http://{address}/debug");
-        let (settings, tasks, shutdown) = (Arc::clone(&self.settings), self.under_way.clone(), shutdown.clone());
-        let started = settings.client.now();
-        aside.spawn(debug.serve(move || tasks.status(&settings, started, &shutdown)));
-    }
-
-    /// Claims and starts tasks until the shutdown.
-    async fn work(&self, source: &mut Source, tasks: &mut Tasks, shutdown: &CancellationToken) -> Result<(), Error> {
-        let Settings { client, capacity, work_dir, disk_free_min, .. } = &*self.settings;
-        let (results, mut waiting) = results::channel();
-        let mut failures = 0;
-        let mut started = Some(Instant::now() + STARTED_AFTER);
-        while !shutdown.is_cancelled() {
-            while let Some(ended) = tasks.try_join_next() {
-                outcome(ended)?;
-            }
-            let ended = waiting.take(if source.takes_results() { RESULTS_MAX } else { 0 });
-            // Whose result is on its way makes room.
-            let free = (capacity.get() + ended.len()).saturating_sub(tasks.len());
-            if free == 0 {
-                tokio::select! {
-                    () = shutdown.cancelled() => {}
-                    Some(ended) = tasks.join_next() => outcome(ended)?,
-                    () = waiting.arrival_for(source) => {}
-                }
-                continue;
-            }
-            if let Some(until) = self.health.wait_until(work_dir, *disk_free_min) {
-                drop(ended);
-                rest(until, &mut waiting, shutdown).await;
-                continue;
-            }
-            let (begun, exchanges) = (Instant::now(), !ended.is_empty());
-            let answer = if exchanges {
-                exchange(source, ended, free, shutdown).await
-            } else {
-                self.search(source, free, &mut started, &mut waiting, shutdown).await
-            };
-            let Some(answer) = answer else { break };
-            let pause_until = match answer {
-                Ok(offers) => {
-                    failures = 0;
-                    let came_empty = offers.is_empty();
-                    offers.into_iter().for_each(|offer| self.start(tasks, offer, &results, shutdown));
-                    if came_empty && !exchanges { source.rest_until(begun) } else { begun }
-                }
-                Err(error) if source.is_refused(&error) => return Err(error),
-                Err(error) => {
-                    failures += 1;
-                    log_claim_failure(&error, failures);
-                    Instant::now() + client.retry_policy().pause_of(failures, &error, retry::jitter())
-                }
-            };
-            rest(pause_until, &mut waiting, shutdown).await;
-        }
-        Ok(())
-    }
-
-    /// Looks for work once; none at a shutdown. A refusal comes at once, so that a worker logs that it has started when
-    /// none has come for a while.
-    async fn search(
-        &self,
-        source: &mut Source,
-        room: usize,
-        started: &mut Option<Instant>,
-        waiting: &mut Waiting,
-        shutdown: &CancellationToken,
-    ) -> Option<Result<Vec<Offer>, Error>> {
-        let search = source.find(room);
-        tokio::pin!(search);
-        loop {
-            let say_at = started.unwrap_or_else(Instant::now);
-            tokio::select! {
-                // Claims that have arrived are reported as worker-shutdown. An answer that is on its way now would be
-                // lost: then the server requeues the claims, and messages come back by themselves.
-                biased;
-                answer = &mut search => {
-                    if answer.is_ok() && started.take().is_some() {
-                        self.say_started();
-                    }
-                    return Some(answer);
-                }
-                () = shutdown.cancelled() => return None,
-                () = waiting.refuse() => {}
-                () = tokio::time::sleep_until(say_at), if started.is_some() => {
-                    *started = None;
-                    self.say_started();
-                }
-            }
-        }
-    }
-
-    fn say_started(&self) {
-        let Settings { queue, name, capacity, plane, .. } = &*self.settings;
-        tracing::info!(queue.id = %queue, worker.id = %name.id, capacity, ?plane, "worker started");
-    }
-
-    fn start(&self, tasks: &mut Tasks, offer: Offer, results: &Results, shutdown: &CancellationToken) {
-        let context = task::Context {
-            settings: Arc::clone(&self.settings),
-            results: results.clone(),
-            guards: self.guards.clone(),
-            health: self.health.clone(),
-            watch: self.watch.clone(),
-            under_way: self.under_way.clone(),
-            shutdown: shutdown.clone(),
-        };
-        tasks.spawn(async move {
-            let Some((claim, _hold)) = offer.claim().await? else { return Ok(()) };
-            let span = tracing::info_span!("task", task.id = %claim.task_id(), run.id = %claim.run_id());
-            task::run(claim, &context).instrument(span).await;
-            Ok(())
-        });
-    }
 }
 
-/// Reports what has ended and looks for work, in one request; none at a shutdown.
-async fn exchange(
-    source: &mut Source,
-    ended: Vec<Ended>,
-    room: usize,
-    shutdown: &CancellationToken,
-) -> Option<Result<Vec<Offer>, Error>> {
-    tokio::select! {
-        biased;
-        answer = source.exchange(ended, room) => Some(answer),
-        () = shutdown.cancelled() => None,
-    }
+/// What does all but the work itself.
+fn consumer(settings: &Arc<Settings>, shutdown: &CancellationToken) -> Consumer {
+    let Settings { client, queue, name, capacity, stop_grace, .. } = &**settings;
+    let health = Health::default();
+    Consumer::builder(client.clone(), queue.clone())
+        .name(name.group.as_str(), name.id.as_str())
+        .capacity(capacity.get())
+        // Commands that are asked to stop then have ended, or were killed, when another worker may begin.
+        .grace(*stop_grace)
+        // A fault of the worker's own: the task is for another one.
+        .on_panic(OnPanic::Retry)
+        .source(Work::new(settings, &health, shutdown))
+        .handler(Tasks::new(settings, &health, shutdown))
+        .build()
+        .expect("the name is one, and nothing is out of range")
 }
 
-/// Waits until then, or until the shutdown.
-async fn rest(until: Instant, waiting: &mut Waiting, shutdown: &CancellationToken) {
-    if until <= Instant::now() {
-        return;
-    }
-    tokio::select! {
-        () = shutdown.cancelled() => {}
-        () = tokio::time::sleep_until(until) => {}
-        () = waiting.refuse() => {}
-    }
+fn serve_debug(debug: Debug, consumer: &Consumer, settings: &Settings) -> AbortOnDropHandle<()> {
+    let address = debug.address();
+    tracing::info!("the status is at http://{address}/debug");
+    let (handle, plane, started) = (consumer.handle(), settings.plane, settings.client.now());
+    AbortOnDropHandle::new(tokio::spawn(debug.serve(move || Status::of(handle.status(), plane, started))))
 }
 
-fn log_claim_failure(error: &Error, failures: u32) {
-    tracing::warn!(failures, error = chain(error), "no answer to the call for work; trying again");
-}
-
-/// What became of a task's handler.
-fn outcome(ended: Result<Result<(), Error>, tokio::task::JoinError>) -> Result<(), Error> {
-    ended.unwrap_or_else(|error| {
-        tracing::error!(%error, "a task's handler panicked; its claim ends with its lease");
-        Ok(())
-    })
+/// Returns when a shutdown has waited long enough.
+async fn last_call(shutdown: &CancellationToken) {
+    shutdown.cancelled().await;
+    tokio::time::sleep(LAST_WORDS).await;
 }

@@ -15,9 +15,8 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::Settings;
 use super::source::refuses;
-use super::task::{LAST_WORDS, last_call};
+use super::{LAST_WORDS, Settings, last_call};
 use tenure_client::error::chain;
 use tenure_client::{Claim, Error, Message, MessageQueue, retry};
 

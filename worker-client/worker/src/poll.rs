@@ -12,9 +12,13 @@ use tokio_util::sync::CancellationToken;
 
 use super::Settings;
 use super::message::{Inbox, Received};
+use super::source::refuses;
+use tenure_client::consumer::source::{Found, Source};
 use tenure_client::error::chain;
 use tenure_client::{Error, Message, MessageQueue, PollUrls};
 
+/// The pause after a round over all queues that found none.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// How long URLs that are still good are used after they could not be renewed, before that is tried again.
 const RENEW_AGAIN: Duration = Duration::from_secs(30);
 /// How many messages that raised an alarm are remembered; beyond that, the memory is cleared.
@@ -39,6 +43,28 @@ struct InUse {
     proven: bool,
 }
 
+impl Source for Poller {
+    async fn find(&mut self, room: usize) -> Result<Vec<Found>, Error> {
+        let received = self.search(room).await?;
+        Ok(received.into_iter().map(|received| Found::to_claim(received.claim())).collect())
+    }
+
+    /// What has worked once is only in trouble.
+    fn is_refused(&self, error: &Error) -> bool {
+        !self.has_worked && refuses(error)
+    }
+
+    /// A round over all queues has found none.
+    fn rest_until(&self, _begun: Instant) -> Instant {
+        Instant::now() + POLL_INTERVAL
+    }
+
+    /// Ends the deletions that are under way.
+    async fn close(&mut self) {
+        self.inbox.close().await;
+    }
+}
+
 impl Poller {
     pub(super) fn new(settings: &Arc<Settings>, shutdown: &CancellationToken) -> Self {
         let inbox = Arc::new(Inbox::new(settings, shutdown));
@@ -46,7 +72,7 @@ impl Poller {
     }
 
     /// Gets at most `room` messages, all from one queue: from the highest that has any.
-    pub(super) async fn find(&mut self, room: usize) -> Result<Vec<Received>, Error> {
+    async fn search(&mut self, room: usize) -> Result<Vec<Received>, Error> {
         // Without the pause, claims that all fail would hide one message after the other.
         tokio::time::sleep(self.inbox.pause()).await;
         loop {
@@ -61,16 +87,6 @@ impl Poller {
                 outcome => return outcome,
             }
         }
-    }
-
-    /// Whether the queue has ever taken this worker's credentials.
-    pub(super) fn has_worked(&self) -> bool {
-        self.has_worked
-    }
-
-    /// Ends the deletions that are under way.
-    pub(super) async fn close(self) {
-        self.inbox.close().await;
     }
 
     /// One poll of each queue until one has messages.

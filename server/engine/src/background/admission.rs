@@ -81,14 +81,14 @@ async fn admit(
         return Ok(PassReport::default());
     };
     let announced = admission::take_work(&mut transaction, queue).await?;
-    let look = Look { queue, admission: &limits, least: &locked.least };
+    let mut look = Look { queue, admission: &limits, least: locked.least };
     if !announced.is_empty() {
         admission::name_keys(&mut transaction, queue, &announced).await?;
         if !limits.assign {
             admission::withdraw_in_keys(&mut transaction, queue, &keys_of(&announced), limits.per_key).await?;
         }
-        admission::look(&mut transaction, &look, &announced).await?;
-        displace_in_keys(&mut transaction, &look, &announced).await?;
+        look.least = admission::look(&mut transaction, &look, &announced).await?;
+        look.least = displace_in_keys(&mut transaction, &look, &announced).await?;
     }
     let started = start(engine, &mut transaction, &locked, &look).await?;
     let mut effects = Effects { inboxes: started.sessions, ..Effects::default() };
@@ -110,18 +110,18 @@ fn keys_of(announced: &[Announced]) -> Vec<i64> {
     keys
 }
 
-/// Ready runs give their slots of a key to more urgent ones that wait. Runs that are assigned stay.
+/// Ready runs give their slots of a key to more urgent ones that wait. Runs that are assigned stay. Answers the least virtual times.
 async fn displace_in_keys(
     transaction: &mut PgConnection,
     look: &Look<'_>,
     announced: &[Announced],
-) -> Result<(), sqlx::Error> {
+) -> Result<[f64; PRIORITIES], sqlx::Error> {
     if look.admission.assign || announced.iter().all(|one| one.waits.is_none()) {
-        return Ok(());
+        return Ok(look.least);
     }
     let freed = admission::displace_in_keys(transaction, look.queue, &keys_of(announced)).await?;
     if freed.is_empty() {
-        return Ok(());
+        return Ok(look.least);
     }
     let again: Vec<Announced> = freed.into_iter().map(|key| Announced { key, waits: None, seq: None }).collect();
     admission::look(transaction, look, &again).await
@@ -138,7 +138,7 @@ async fn displace_in_queue(
     if look.admission.assign || queue.total_free != Some(0) || less_urgent.iter().all(|ready| *ready == 0) {
         return Ok(queue);
     }
-    let heads = admission::count_heads(transaction, look.queue, look.least, DISPLACED_MAX).await?;
+    let heads = admission::count_heads(transaction, look.queue, &look.least, DISPLACED_MAX).await?;
     let wanted = displaced(&queue.ready, &heads, queue.total_free);
     if wanted.iter().all(|runs| *runs == 0) {
         return Ok(queue);
@@ -203,7 +203,7 @@ async fn start(
         return Ok(Started::default());
     }
     let heads =
-        admission::load_heads(transaction, look.queue, &locked.least, &room, slots, look.admission.assign).await?;
+        admission::load_heads(transaction, look.queue, &look.least, &room, slots, look.admission.assign).await?;
     if heads.is_empty() {
         return Ok(Started::default());
     }
@@ -213,7 +213,7 @@ async fn start(
     let keys = admission::load_keys(transaction, look.queue, &ids, look.admission).await?;
     let more_heads = i64::try_from(heads.len()).is_ok_and(|heads| heads >= slots);
     let decided = decide(&Queue { more_heads, ..queue }, &keys, &heads);
-    write(transaction, locked, look, &heads, &decided).await
+    write(transaction, locked, look, &heads, decided).await
 }
 
 /// How many runs of each priority may start at most: those of a lower one take no room that a higher one has taken.
@@ -255,7 +255,7 @@ async fn read_queue(
         rate: rate_total,
         tat: locked.tat,
         unclaimed: ready.iter().sum(),
-        least: locked.least,
+        least: look.least,
         sessions: if assign { Some(admission::load_sessions(transaction, look.queue).await?) } else { None },
         more_heads: false,
     };
@@ -268,7 +268,7 @@ async fn write(
     locked: &Locked,
     look: &Look<'_>,
     heads: &[Head],
-    decided: &Decided,
+    decided: Decided,
 ) -> Result<Started, sqlx::Error> {
     let started = if look.admission.assign {
         let (runs, sessions) =
@@ -280,8 +280,8 @@ async fn write(
         Started { runs, sessions: Vec::new() }
     };
     let again: Vec<Announced> = heads.iter().map(|head| Announced { key: head.key, waits: None, seq: None }).collect();
-    admission::look(transaction, &Look { least: &decided.least, ..*look }, &again).await?;
+    let least = admission::look(transaction, &Look { least: decided.least, ..*look }, &again).await?;
     // After the look, which knows nothing of rates.
-    admission::store(transaction, look.queue, decided, look.admission.fair).await?;
+    admission::store(transaction, look.queue, &Decided { least, ..decided }, look.admission.fair).await?;
     Ok(started)
 }

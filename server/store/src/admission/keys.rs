@@ -96,20 +96,25 @@ pub async fn name_keys(transaction: &mut PgConnection, queue: i32, announced: &[
 }
 
 /// What a look goes by.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub struct Look<'a> {
     /// `task_queues.id`.
     pub queue: i32,
     /// The limits of the queue.
     pub admission: &'a Admission,
     /// The least virtual time of each priority.
-    pub least: &'a [f64; PRIORITIES],
+    pub least: [f64; PRIORITIES],
 }
 
 /// Looks at keys: where the waiting runs of each priority begin, and whether one more may start. Which run is first is read without
-/// locks, so that a key is passed over only if none waits.
+/// locks, so that a key is passed over only if none waits. Answers the least virtual times, which are lower than before if a head came
+/// back to its old place.
 #[expect(clippy::too_many_lines, reason = "one statement, one clause a line")]
-pub async fn look(transaction: &mut PgConnection, look: &Look<'_>, announced: &[Announced]) -> Result<(), sqlx::Error> {
+pub async fn look(
+    transaction: &mut PgConnection,
+    look: &Look<'_>,
+    announced: &[Announced],
+) -> Result<[f64; PRIORITIES], sqlx::Error> {
     let keys: Vec<i64> = announced.iter().map(|one| one.key).collect();
     let waits = announced.iter().filter_map(|one| one.waits.map(|(priority, ord)| (one.key, priority, ord)));
     let (mut waiting, mut priorities, mut places) = (Vec::new(), Vec::new(), Vec::new());
@@ -118,8 +123,8 @@ pub async fn look(transaction: &mut PgConnection, look: &Look<'_>, announced: &[
         priorities.push(priority);
         places.push(ord);
     }
-    sqlx::query!(
-        "-- look_at_keys
+    let rows = sqlx::query!(
+        r#"-- look_at_keys
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
         looked AS MATERIALIZED (
             SELECT k.id, CASE WHEN k.key <> '' THEN COALESCE(x.concurrency, $3 /* slots of a key */) END AS slots
@@ -159,19 +164,25 @@ pub async fn look(transaction: &mut PgConnection, look: &Look<'_>, announced: &[
                            AND p.ord >= h.from_ord
                          ORDER BY p.ord LIMIT 1) AS first
             FROM heads h
+        ),
+        written AS (
+            INSERT INTO admission_heads AS h (key_id, priority, queue, vtime, from_ord, ready)
+            SELECT f.key_id, f.priority, $1,
+                   -- In a fair queue a head that comes back has saved up nothing; nor has one whose runs were locked when it was its
+                   -- turn. In others it has its place.
+                   CASE WHEN $7 /* fair */ THEN GREATEST(f.vtime, ($8::float8[] /* least */)[f.priority + 1])
+                        ELSE COALESCE(f.first, f.from_ord) END,
+                   COALESCE(f.first, f.from_ord), f.first IS NOT NULL AND u.free
+            FROM firsts f JOIN used u ON u.id = f.key_id
+            ORDER BY f.key_id, f.priority
+            ON CONFLICT (key_id, priority) DO UPDATE
+                SET vtime = EXCLUDED.vtime, from_ord = EXCLUDED.from_ord, at = NULL, ready = EXCLUDED.ready
+                WHERE (h.vtime, h.from_ord, h.ready) IS DISTINCT FROM (EXCLUDED.vtime, EXCLUDED.from_ord, EXCLUDED.ready)
+                    OR h.at IS NOT NULL
         )
-        INSERT INTO admission_heads AS h (key_id, priority, queue, vtime, from_ord, ready)
-        SELECT f.key_id, f.priority, $1,
-               -- A head that comes back has saved up nothing; nor has one whose runs were locked when it was its turn.
-               GREATEST(CASE WHEN $7 /* fair */ THEN f.vtime ELSE COALESCE(f.first, f.from_ord) END,
-                        ($8::float8[] /* least */)[f.priority + 1]),
-               COALESCE(f.first, f.from_ord), f.first IS NOT NULL AND u.free
-        FROM firsts f JOIN used u ON u.id = f.key_id
-        ORDER BY f.key_id, f.priority
-        ON CONFLICT (key_id, priority) DO UPDATE
-            SET vtime = EXCLUDED.vtime, from_ord = EXCLUDED.from_ord, at = NULL, ready = EXCLUDED.ready
-            WHERE (h.vtime, h.from_ord, h.ready) IS DISTINCT FROM (EXCLUDED.vtime, EXCLUDED.from_ord, EXCLUDED.ready)
-                OR h.at IS NOT NULL",
+        SELECT f.priority AS "priority!", min(f.first)::float8 AS "place!" FROM firsts f JOIN used u ON u.id = f.key_id
+        WHERE NOT $7 AND u.free AND f.first < ($8::float8[])[f.priority + 1]
+        GROUP BY f.priority"#,
         look.queue,
         &keys,
         look.admission.per_key.map(u32::cast_signed),
@@ -179,7 +190,29 @@ pub async fn look(transaction: &mut PgConnection, look: &Look<'_>, announced: &[
         &priorities,
         &places,
         look.admission.fair,
-        look.least
+        &look.least as &[f64; PRIORITIES]
+    )
+    .fetch_all(&mut *transaction)
+    .await?;
+    let mut least = look.least;
+    for row in &rows {
+        if let Some(of_priority) = usize::try_from(row.priority).ok().and_then(|place| least.get_mut(place)) {
+            *of_priority = row.place;
+        }
+    }
+    if !rows.is_empty() {
+        lower_least(transaction, look.queue, &least).await?;
+    }
+    Ok(least)
+}
+
+/// Heads are looked for from there on.
+async fn lower_least(transaction: &mut PgConnection, queue: i32, least: &[f64; PRIORITIES]) -> Result<(), sqlx::Error> {
+    sqlx::query!(
+        "-- lower_least
+        UPDATE admission_queues SET least = $2 WHERE queue = $1",
+        queue,
+        least as &[f64; PRIORITIES]
     )
     .execute(transaction)
     .await?;

@@ -67,15 +67,15 @@ async fn t12_runs_go_to_the_free_session_of_the_greatest_weight() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn t3_what_is_not_accepted_in_time_goes_to_another_worker_and_back_if_there_is_none() {
     let rig = start_by_hand().await;
-    put_policy(&rig, &json!({"dispatch": "assign", "acceptTime": 5, "delivery": "at-least-once"})).await;
+    put_policy(&rig, &json!({"dispatch": "assign", "acceptTime": 600, "delivery": "at-least-once"})).await;
     let first = session(&rig, "w1", json!({"weight": 5})).await;
     let second = session(&rig, "w2", json!({"weight": 1})).await;
     let task = json!(create(&rig, None).await);
     advance(&rig, 0.0).await;
     assert_eq!(assigned(&rig, &first).await, std::slice::from_ref(&task));
-    advance(&rig, 4.0).await;
+    advance(&rig, 400.0).await;
     assert_eq!(assigned(&rig, &first).await, std::slice::from_ref(&task));
-    advance(&rig, 2.0).await;
+    advance(&rig, 210.0).await;
     assert_eq!((assigned(&rig, &first).await, assigned(&rig, &second).await), (vec![], vec![task.clone()]));
     // It was never started: the same run, and no retry used.
     let ended = rig.call("DELETE", &format!("{TENURE_API}/sessions/{second}"), None).await;
@@ -91,11 +91,11 @@ async fn t3_what_is_not_accepted_in_time_goes_to_another_worker_and_back_if_ther
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn t4_what_may_not_be_started_twice_ends_if_it_is_not_accepted() {
     let rig = start_by_hand().await;
-    put_policy(&rig, &json!({"dispatch": "assign", "acceptTime": 5, "delivery": "at-most-once"})).await;
+    put_policy(&rig, &json!({"dispatch": "assign", "acceptTime": 600, "delivery": "at-most-once"})).await;
     session(&rig, "w1", json!({})).await;
     let task = create(&rig, None).await;
     advance(&rig, 0.0).await;
-    advance(&rig, 6.0).await;
+    advance(&rig, 610.0).await;
     let status = rig.status(task).await;
     assert_eq!(
         (&status["state"], &status["runs"][0]["reasonResolved"]),
@@ -142,7 +142,7 @@ async fn z6_each_of_ten_is_accepted_once_by_the_session_that_has_it() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_released_waits_for_a_session_again_and_a_pause_stops_the_time_to_accept() {
     let rig = start_by_hand().await;
-    put_policy(&rig, &json!({"dispatch": "assign", "acceptTime": 5})).await;
+    put_policy(&rig, &json!({"dispatch": "assign", "acceptTime": 600})).await;
     let mine = session(&rig, "w1", json!({})).await;
     let task = json!(create(&rig, None).await);
     advance(&rig, 0.0).await;
@@ -152,11 +152,11 @@ async fn what_is_released_waits_for_a_session_again_and_a_pause_stops_the_time_t
     assert_eq!(assigned(&rig, &mine).await, std::slice::from_ref(&task));
     let queue = format!("{TENURE_API}/queues/limits%2Flinux");
     assert_eq!(rig.call("POST", &format!("{queue}/pause"), Some(&json!({}))).await.status, 200);
-    advance(&rig, 60.0).await;
+    advance(&rig, 1200.0).await;
     assert_eq!(assigned(&rig, &mine).await, std::slice::from_ref(&task));
     assert_eq!(accept(&rig, &mine, "w1", &task, 1).await.status, 409, "the queue is paused");
     assert_eq!(rig.call("POST", &format!("{queue}/resume"), Some(&json!({}))).await.status, 200);
-    advance(&rig, 4.0).await;
+    advance(&rig, 400.0).await;
     assert_eq!(accept(&rig, &mine, "w1", &task, 1).await.status, 200);
     rig.server.stop().await;
 }

@@ -13,12 +13,12 @@ use super::{Office, Running};
 use crate::rig::TIMEOUT;
 
 #[derive(serde::Deserialize)]
-struct Order {
+pub(super) struct Order {
     outcome: String,
 }
 
 /// Returns what it is ordered to the first time, and then completes.
-struct Obedient;
+pub(super) struct Obedient;
 
 impl Handler<Order> for Obedient {
     async fn run(&self, job: Job<Order>, _stop: Stop) -> Outcome {
@@ -42,7 +42,7 @@ impl Handler<Order> for Obedient {
 }
 
 /// State, reason of the first run, number of runs, and retries left of a task that was ordered to end like this.
-async fn ended(office: &Office, outcome: &str, state: &str) -> (String, usize, u64, Value) {
+pub(super) async fn ended(office: &Office, outcome: &str, state: &str) -> (String, usize, u64, Value) {
     let task = office.create(&json!({"outcome": outcome})).await;
     let status = office.becomes(task, state).await;
     let runs = status["runs"].as_array().unwrap();

@@ -149,7 +149,8 @@ impl<P: Clone + Send + Sync + 'static, H: Handler<P>> Turn<P, H> {
     /// Has the handler work until it ends, or until a command stops it.
     async fn work(&mut self) -> Result<Worked, Error> {
         let asked = watch::Sender::new(self.stop.reason());
-        let (handler, job, stop) = (Arc::clone(&self.handler), self.job.duplicate(), Stop(asked.subscribe()));
+        let (handler, job, stop) =
+            (Arc::clone(&self.handler), self.job.duplicate(), self.stop.asked_by(asked.subscribe()));
         // A task of its own: a panic is an error of the machine and not the end of it.
         let working = async move { handler.run(job, stop).await };
         let mut working = AbortOnDropHandle::new(tokio::spawn(working.in_current_span()));
@@ -192,7 +193,7 @@ impl<P: Clone + Send + Sync + 'static, H: Handler<P>> Turn<P, H> {
             Outcome::Retry { .. } => Message::Error("the handler asks for another try".to_owned()),
             Outcome::Release { after: Some(after) } => Message::Sleep { until: self.now() + after.min(LONGEST) },
             Outcome::Release { after: None } => return Ok(Worked::Goes(Outcome::Release { after: None })),
-            Outcome::Exception(_) => return Ok(Worked::Goes(outcome)),
+            Outcome::Exception(_) | Outcome::Unreported => return Ok(Worked::Goes(outcome)),
         };
         self.take(message, None).await?;
         Ok(Worked::Has(None))
@@ -279,7 +280,7 @@ fn interrupts(command: &CommandOfTask) -> bool {
 
 /// Waits until the reason to stop is another one, and there is one.
 async fn changed(stop: &Stop, before: Option<StopReason>) -> StopReason {
-    let mut stop = stop.0.clone();
+    let mut stop = stop.asked.clone();
     loop {
         let now = *stop.borrow_and_update();
         // The machine's own reason is not replaced by one of the same weight.
@@ -331,7 +332,7 @@ mod tests {
     #[tokio::test]
     async fn a_reason_by_which_the_run_is_lost_takes_the_place_of_the_machines_own() {
         let outer = watch::Sender::new(None);
-        let stop = Stop(outer.subscribe());
+        let stop = Stop::new(outer.subscribe(), std::sync::Arc::default());
         outer.send_replace(Some(StopReason::Shutdown));
         assert_eq!(changed(&stop, None).await, StopReason::Shutdown);
         let none = tokio::time::timeout(Duration::from_millis(20), changed(&stop, Some(StopReason::Command))).await;

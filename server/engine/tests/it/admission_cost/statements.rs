@@ -16,7 +16,7 @@ use uuid::Uuid;
 use super::fill::{ASSIGNED, PULLED, SESSIONS};
 
 /// Those of the pass, which are planned as hot ones are.
-pub const OF_PASS: [&str; 18] = [
+pub const OF_PASS: [&str; 19] = [
     "lock_admission",
     "take_admission_work",
     "name_admission_keys",
@@ -30,6 +30,7 @@ pub const OF_PASS: [&str; 18] = [
     "count_ready_heads",
     "displace_in_queue",
     "displace_in_keys",
+    "withdraw_in_keys",
     "admit_runs",
     "assign_runs",
     "store_admission",
@@ -107,7 +108,7 @@ impl Given {
     }
 
     fn look(&self) -> Look<'_> {
-        Look { queue: self.pulled, admission: &self.limits, least: &[0.0; PRIORITIES] }
+        Look { queue: self.pulled, admission: &self.limits, least: [0.0; PRIORITIES] }
     }
 
     fn decided(&self) -> Decided {
@@ -139,7 +140,7 @@ impl Given {
             }
             "take_admission_work" => assert_eq!(admission::take_work(conn, self.pulled).await.unwrap().len(), 500),
             "name_admission_keys" => admission::name_keys(conn, self.pulled, &self.announced).await.unwrap(),
-            "look_at_keys" => admission::look(conn, &self.look(), &self.announced).await.unwrap(),
+            "look_at_keys" => drop(admission::look(conn, &self.look(), &self.announced).await.unwrap()),
             "load_heads" | "load_heads to assign" => {
                 let assign = statement.ends_with("assign");
                 let queue = if assign { self.assigned } else { self.pulled };
@@ -171,21 +172,11 @@ impl Given {
                 assert_eq!(displaced.iter().sum::<u32>(), 40);
             }
             "displace_in_keys" => drop(admission::displace_in_keys(conn, self.pulled, &self.keys()).await.unwrap()),
+            "withdraw_in_keys" => admission::withdraw_in_keys(conn, self.pulled, &self.keys(), Some(1)).await.unwrap(),
             "admit_runs" => {
                 assert_eq!(admission::admit(conn, self.pulled, PULLED, &self.waiting).await.unwrap(), 200);
             }
-            "assign_runs" => {
-                let to = |(place, &seq): (usize, &i64)| Start {
-                    seq,
-                    run: 0,
-                    key: 0,
-                    priority: 4,
-                    session: Some(self.sessions[place % self.sessions.len()]),
-                };
-                let starts: Vec<Start> = self.waiting_assigned.iter().enumerate().map(to).collect();
-                let within = Some(TimeDelta::seconds(60));
-                assert_eq!(admission::assign(conn, self.assigned, &starts, within).await.unwrap().0, 200);
-            }
+            "assign_runs" => self.assign_runs(conn).await,
             "store_admission" => admission::store(conn, self.pulled, &self.decided(), true).await.unwrap(),
             "forget_idle_keys" => {
                 let now = sqlx::query_scalar("SELECT now()").fetch_one(&mut *conn).await.unwrap();
@@ -200,6 +191,19 @@ impl Given {
             }
             other => unreachable!("{other}"),
         }
+    }
+
+    async fn assign_runs(&self, conn: &mut PgConnection) {
+        let to = |(place, &seq): (usize, &i64)| Start {
+            seq,
+            run: 0,
+            key: 0,
+            priority: 4,
+            session: Some(self.sessions[place % self.sessions.len()]),
+        };
+        let starts: Vec<Start> = self.waiting_assigned.iter().enumerate().map(to).collect();
+        let within = Some(TimeDelta::seconds(60));
+        assert_eq!(admission::assign(conn, self.assigned, &starts, within).await.unwrap().0, 200);
     }
 
     /// Runs one of [`OTHERS`].

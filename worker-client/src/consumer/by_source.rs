@@ -1,0 +1,211 @@
+//! Claiming by a source of the program's own. What has ended while the source is busy goes with its next call for work, in one
+//! request; what ends while a call for work waits is reported by itself, at once ([`alone`](super::alone)).
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use tenure_api::work::{RESULTS_MAX, RunResult};
+use tokio::task::{JoinError, JoinSet};
+use tokio::time::Instant;
+use tracing::Instrument as _;
+
+use super::claims::{begin, span_of, stop_all};
+use super::report::{Waiting, Waitings};
+use super::shared::{Membership, Shared};
+use super::source::{AnySource, Found};
+use crate::error::chain;
+use crate::{Error, retry};
+
+/// A source, and the reports that may go with its calls for work.
+pub(super) struct BySource {
+    pub source: Box<dyn AnySource>,
+    pub reports: Waitings,
+}
+
+/// Jobs under way; each ends with an error if the worker turns out not to be allowed to claim.
+type Jobs = JoinSet<Result<(), Error>>;
+
+/// What was found, what the source answered to results included; or that it could not be asked.
+type Answer = Result<Vec<Found>, Error>;
+
+/// Claims and starts jobs until the shutdown, then waits for all of them.
+pub(super) async fn run(shared: &Arc<Shared>, BySource { mut source, reports }: BySource) -> Result<(), Error> {
+    let mut jobs = JoinSet::new();
+    // It ends with the calls for work: what ends afterwards is reported by itself.
+    let worked = claim_all(shared, source.as_mut(), Ended::new(reports), &mut jobs).await;
+    stop_all(shared, &worked, jobs.len());
+    source.stop();
+    while let Some(ended) = jobs.join_next().await {
+        // Only the first refusal counts.
+        let _refused = outcome(ended);
+    }
+    source.close().await;
+    worked
+}
+
+async fn claim_all(
+    shared: &Arc<Shared>,
+    source: &mut dyn AnySource,
+    mut reports: Ended,
+    jobs: &mut Jobs,
+) -> Result<(), Error> {
+    let mut frozen = shared.frozen.subscribe();
+    let mut failures = 0;
+    while !shared.shutdown.is_cancelled() {
+        while let Some(ended) = jobs.try_join_next() {
+            outcome(ended)?;
+        }
+        let is_frozen = *frozen.borrow_and_update();
+        let takes_results = source.takes_results() && !is_frozen;
+        let ended = reports.take(if takes_results { RESULTS_MAX } else { 0 });
+        // Whose result is on its way makes room.
+        let free = (shared.settings.capacity + ended.len()).saturating_sub(jobs.len());
+        if free == 0 || is_frozen {
+            drop(ended);
+            tokio::select! {
+                () = shared.shutdown.cancelled() => {}
+                Ok(()) = frozen.changed() => {}
+                Some(ended) = jobs.join_next() => outcome(ended)?,
+                () = reports.arrival_for(takes_results) => {}
+            }
+            continue;
+        }
+        if let Some(until) = source.not_before() {
+            drop(ended);
+            rest(until, &mut reports, shared).await;
+            continue;
+        }
+        let (begun, exchanges) = (Instant::now(), !ended.is_empty());
+        let answer = if exchanges {
+            exchange(source, ended, free, shared).await
+        } else {
+            search(source, free, &mut reports, shared).await
+        };
+        let Some(answer) = answer else { break };
+        let pause_until = match answer {
+            Ok(found) => {
+                failures = 0;
+                let came_empty = found.is_empty();
+                found.into_iter().for_each(|found| start(shared, jobs, found));
+                if came_empty && !exchanges { source.rest_until(begun) } else { begun }
+            }
+            Err(error) if source.is_refused(&error) => return Err(error),
+            Err(error) => {
+                failures += 1;
+                tracing::warn!(failures, error = chain(&error), "no answer to the call for work; trying again");
+                let policy = shared.settings.client.retry_policy();
+                Instant::now() + policy.pause_of(failures, &error, retry::jitter())
+            }
+        };
+        rest(pause_until, &mut reports, shared).await;
+    }
+    Ok(())
+}
+
+/// Looks for work once; none at a shutdown.
+async fn search(source: &mut dyn AnySource, room: usize, reports: &mut Ended, shared: &Shared) -> Option<Answer> {
+    tokio::select! {
+        // Claims that have arrived are given back. An answer that is on its way now would be lost: then the server requeues
+        // the claims, or their leases end.
+        biased;
+        answer = source.find(room) => Some(answer),
+        () = shared.shutdown.cancelled() => None,
+        () = reports.refuse() => unreachable!("it has no end"),
+    }
+}
+
+/// Reports what has ended and looks for work, in one request; none at a shutdown.
+async fn exchange(source: &mut dyn AnySource, ended: Vec<Waiting>, room: usize, shared: &Shared) -> Option<Answer> {
+    let results: Vec<RunResult> = ended.iter().map(|ended| ended.result.clone()).collect();
+    let answer = tokio::select! {
+        biased;
+        answer = source.exchange(&results, room) => answer,
+        () = shared.shutdown.cancelled() => return None,
+    };
+    // Those without an answer are reported by themselves.
+    Some(answer.map(|worked| {
+        for (ended, verdict) in ended.into_iter().zip(worked.results) {
+            ended.answer(verdict);
+        }
+        worked.claims.into_iter().map(Found::claimed).collect()
+    }))
+}
+
+/// Waits until then, or until the shutdown.
+async fn rest(until: Instant, reports: &mut Ended, shared: &Shared) {
+    if until <= Instant::now() {
+        return;
+    }
+    tokio::select! {
+        () = shared.shutdown.cancelled() => {}
+        () = tokio::time::sleep_until(until) => {}
+        () = reports.refuse() => {}
+    }
+}
+
+fn start(shared: &Arc<Shared>, jobs: &mut Jobs, found: Found) {
+    let shared = Arc::clone(shared);
+    jobs.spawn(async move {
+        let Some((claim, _kept)) = found.claim().await? else { return Ok(()) };
+        let span = span_of(&claim);
+        begin(shared, Membership::Alone, claim).instrument(span).await;
+        Ok(())
+    });
+}
+
+/// What became of a job.
+fn outcome(ended: Result<Result<(), Error>, JoinError>) -> Result<(), Error> {
+    ended.unwrap_or_else(|error| {
+        tracing::error!(%error, "a job was not brought to its end; its claim ends with its lease");
+        Ok(())
+    })
+}
+
+/// What has ended and is not on its way yet. Dropped, it is reported by itself.
+struct Ended {
+    arriving: Waitings,
+    arrived: VecDeque<Waiting>,
+}
+
+impl Ended {
+    fn new(arriving: Waitings) -> Self {
+        Self { arriving, arrived: VecDeque::new() }
+    }
+
+    async fn arrival(&mut self) {
+        if let Some(ended) = self.arriving.recv().await {
+            self.arrived.push_back(ended);
+        } else {
+            // The consumer itself holds a sender.
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// Waits for one that the next call for work may take, if it takes any.
+    async fn arrival_for(&mut self, takes_results: bool) {
+        if takes_results {
+            self.arrival().await;
+        } else {
+            self.refuse().await;
+        }
+    }
+
+    /// What is there, up to so many.
+    fn take(&mut self, most: usize) -> Vec<Waiting> {
+        while let Ok(ended) = self.arriving.try_recv() {
+            self.arrived.push_back(ended);
+        }
+        // A report that is given up must not be sent: its run may be another worker's.
+        self.arrived.retain(Waiting::is_awaited);
+        let most = most.min(self.arrived.len());
+        self.arrived.drain(..most).collect()
+    }
+
+    /// From now on each is reported by itself as it comes. Never returns.
+    async fn refuse(&mut self) {
+        loop {
+            self.arrived.clear();
+            self.arrival().await;
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! Where the work of a consumer comes from, if not from its own calls: [`Source`].
+//!
+//! A source looks for work, and the consumer does all else: it asks for no more than there is room for, keeps the leases, has the handler
+//! do the jobs, and reports them. What ends while the source is busy may go with its next call for work; all else is reported by itself, with
+//! the credentials of the run, by the calls that every queue of this kind has. So a consumer with [`ClaimWork`] works at any
+//! server that speaks the Taskcluster Queue API:
+//!
+//! ```no_run
+//! use tenure_client::consumer::source::ClaimWork;
+//! use tenure_client::consumer::{Consumer, Job, Stop};
+//! use tenure_client::{Client, WorkerName};
+//!
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let (client, queue) = (Client::from_env()?, "acme/linux".parse()?);
+//! let me = WorkerName { group: "eu".parse()?, id: "linux-1".parse()? };
+//! let consumer = Consumer::builder(client.clone(), "acme/linux".parse()?)
+//!     .name("eu", "linux-1")
+//!     .source(ClaimWork::new(client, queue, me))
+//!     .handler(|job: Job, _stop: Stop| async move { println!("{}", job.task_id()) })
+//!     .build()?;
+//! consumer.run_until(tokio::signal::ctrl_c()).await?;
+//! # Ok(()) }
+//! ```
+
+use std::any::Any;
+use std::pin::Pin;
+use std::time::Duration;
+
+use tenure_api::ids::TaskQueueId;
+use tokio::time::Instant;
+
+use crate::{Claim, Client, Error, RetryPolicy, RunResult, Worked, WorkerName};
+
+/// The least time between two calls for work that find none, in case the server does not wait for work to appear.
+const CLAIM_INTERVAL: Duration = Duration::from_millis(500);
+
+type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// Looks for the work of a consumer. Set by [`ConsumerBuilder::source`](super::ConsumerBuilder::source).
+///
+/// ```
+/// use std::collections::VecDeque;
+/// use tenure_client::consumer::source::{Found, Source};
+/// use tenure_client::{Client, Error, RunId, TaskId, WorkerName};
+///
+/// /// Works on what someone else has chosen.
+/// struct Chosen { client: Client, me: WorkerName, runs: VecDeque<(TaskId, RunId)> }
+///
+/// impl Source for Chosen {
+///     async fn find(&mut self, room: usize) -> Result<Vec<Found>, Error> {
+///         let chosen: Vec<_> = self.runs.drain(..room.min(self.runs.len())).collect();
+///         let claims = chosen.into_iter().map(|(task, run)| {
+///             let (client, me) = (self.client.clone(), self.me.clone());
+///             // One that is not to be had is no work, and no failure either.
+///             Found::to_claim(async move { Ok(client.claim_task(task, run, &me).await.ok().map(|claim| (claim, ()))) })
+///         });
+///         Ok(claims.collect())
+///     }
+/// }
+/// ```
+pub trait Source: Send + 'static {
+    /// Looks for work once, for so many runs at the most. It may wait for some to come; it is dropped at a shutdown.
+    ///
+    /// # Errors
+    /// Nothing was found out. The consumer asks again after a pause that grows, unless the error [refuses](Self::is_refused) it.
+    fn find(&mut self, room: usize) -> impl Future<Output = Result<Vec<Found>, Error>> + Send;
+
+    /// Whether results may go with a call for work: [`exchange`](Self::exchange).
+    fn takes_results(&self) -> bool {
+        false
+    }
+
+    /// Reports what has ended, and looks for work once, without waiting. A result without an answer is reported by itself.
+    ///
+    /// # Errors
+    /// As of [`find`](Self::find); results may have been stored.
+    fn exchange(&mut self, results: &[RunResult], room: usize) -> impl Future<Output = Result<Worked, Error>> + Send {
+        let _ = (results, room);
+        std::future::ready(Ok(Worked { results: Vec::new(), claims: Vec::new() }))
+    }
+
+    /// Until when there is to be no call for work; none to go ahead. For a machine that has no room for more now.
+    fn not_before(&mut self) -> Option<Instant> {
+        None
+    }
+
+    /// Whether an error means that this worker may not work at all: then the consumer ends with it.
+    fn is_refused(&self, error: &Error) -> bool {
+        let _ = error;
+        false
+    }
+
+    /// When to look again after a search that began at `begun` and has just found nothing.
+    fn rest_until(&self, begun: Instant) -> Instant {
+        begun + CLAIM_INTERVAL
+    }
+
+    /// There will be no more calls: the consumer shuts down, or was refused. What is being claimed is still waited for.
+    fn stop(&mut self) {}
+
+    /// Ends what still goes on in the background. All jobs have ended by then.
+    fn close(&mut self) -> impl Future<Output = ()> + Send {
+        std::future::ready(())
+    }
+}
+
+/// What was found: a run that is ours, or one that can probably be claimed. It takes up room from now on.
+pub struct Found(Boxed<'static, Claimed>);
+
+/// What is claimed, and what is kept while it is worked on; none if it is not to be had.
+pub(super) type Claimed = Result<Option<(Claim, Box<dyn Any + Send>)>, Error>;
+
+impl Found {
+    /// A run that is ours.
+    ///
+    /// ```
+    /// # use tenure_client::Claim;
+    /// # use tenure_client::consumer::source::Found;
+    /// # fn example(claims: Vec<Claim>) -> Vec<Found> { claims.into_iter().map(Found::claimed).collect() }
+    /// ```
+    #[must_use]
+    pub fn claimed(claim: Claim) -> Self {
+        Self::to_claim(std::future::ready(Ok(Some((claim, ())))))
+    }
+
+    /// A run that is claimed like this, beside the next calls for work. What comes with the claim is dropped when the consumer is done with
+    /// the job. An error ends the consumer: it is for a worker that may not claim at all.
+    ///
+    /// ```
+    /// # use tenure_client::consumer::source::Found;
+    /// # use tenure_client::{Client, RunId, TaskId, WorkerName};
+    /// # fn example(client: Client, me: WorkerName, task: TaskId, run: RunId) -> Found {
+    /// Found::to_claim(async move { Ok(client.claim_task(task, run, &me).await.ok().map(|claim| (claim, ()))) })
+    /// # }
+    /// ```
+    pub fn to_claim<G: Send + 'static>(
+        claim: impl Future<Output = Result<Option<(Claim, G)>, Error>> + Send + 'static,
+    ) -> Self {
+        Self(Box::pin(async move {
+            let claimed = claim.await?;
+            Ok(claimed.map(|(claim, kept)| (claim, Box::new(kept) as Box<dyn Any + Send>)))
+        }))
+    }
+
+    pub(super) async fn claim(self) -> Claimed {
+        self.0.await
+    }
+}
+
+/// Calls for work that give claims, of any server that speaks the Queue API. Results go with them if the server is Tenure.
+pub struct ClaimWork {
+    client: Client,
+    queue: TaskQueueId,
+    name: WorkerName,
+    /// Whether one was ever answered.
+    answered: bool,
+    takes_results: bool,
+}
+
+impl ClaimWork {
+    /// Claims the tasks of this queue under this name, which has to be that of the consumer.
+    ///
+    /// ```
+    /// # use tenure_client::consumer::source::ClaimWork;
+    /// # use tenure_client::{Client, WorkerName};
+    /// # fn example(client: Client, me: WorkerName) -> Result<ClaimWork, Box<dyn std::error::Error>> {
+    /// let source = ClaimWork::new(client, "acme/linux".parse()?, me);
+    /// # Ok(source) }
+    /// ```
+    #[must_use]
+    pub fn new(client: Client, queue: TaskQueueId, name: WorkerName) -> Self {
+        Self { client, queue, name, answered: false, takes_results: true }
+    }
+}
+
+impl Source for ClaimWork {
+    async fn find(&mut self, room: usize) -> Result<Vec<Found>, Error> {
+        let claims = self.client.claim_work(&self.queue, &self.name, room).await?;
+        self.answered = true;
+        Ok(claims.into_iter().map(Found::claimed).collect())
+    }
+
+    fn takes_results(&self) -> bool {
+        self.takes_results
+    }
+
+    async fn exchange(&mut self, results: &[RunResult], room: usize) -> Result<Worked, Error> {
+        // Sent once: what gets no answer is reported by itself, for as long as it takes.
+        let client = self.client.with_retry_policy(RetryPolicy::never());
+        match client.work(&self.queue, &self.name, results, room, Duration::ZERO).await {
+            Err(Error::Refused { status: 404 | 405, .. }) => {
+                tracing::info!("the queue takes no results with a call for work: each is reported by itself");
+                self.takes_results = false;
+                Ok(Worked { results: Vec::new(), claims: Vec::new() })
+            }
+            answer => answer,
+        }
+    }
+
+    /// What has worked once is only in trouble.
+    fn is_refused(&self, error: &Error) -> bool {
+        !self.answered && matches!(error, Error::Refused { status: 401 | 403, .. })
+    }
+}
+
+/// A source of whatever type.
+pub(super) trait AnySource: Send {
+    fn find(&mut self, room: usize) -> Boxed<'_, Result<Vec<Found>, Error>>;
+    fn takes_results(&self) -> bool;
+    fn exchange<'a>(&'a mut self, results: &'a [RunResult], room: usize) -> Boxed<'a, Result<Worked, Error>>;
+    fn not_before(&mut self) -> Option<Instant>;
+    fn is_refused(&self, error: &Error) -> bool;
+    fn rest_until(&self, begun: Instant) -> Instant;
+    fn stop(&mut self);
+    fn close(&mut self) -> Boxed<'_, ()>;
+}
+
+impl<S: Source> AnySource for S {
+    fn find(&mut self, room: usize) -> Boxed<'_, Result<Vec<Found>, Error>> {
+        Box::pin(Source::find(self, room))
+    }
+
+    fn takes_results(&self) -> bool {
+        Source::takes_results(self)
+    }
+
+    fn exchange<'a>(&'a mut self, results: &'a [RunResult], room: usize) -> Boxed<'a, Result<Worked, Error>> {
+        Box::pin(Source::exchange(self, results, room))
+    }
+
+    fn not_before(&mut self) -> Option<Instant> {
+        Source::not_before(self)
+    }
+
+    fn is_refused(&self, error: &Error) -> bool {
+        Source::is_refused(self, error)
+    }
+
+    fn rest_until(&self, begun: Instant) -> Instant {
+        Source::rest_until(self, begun)
+    }
+
+    fn stop(&mut self) {
+        Source::stop(self);
+    }
+
+    fn close(&mut self) -> Boxed<'_, ()> {
+        Box::pin(Source::close(self))
+    }
+}
