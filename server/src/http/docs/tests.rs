@@ -40,11 +40,12 @@ fn a_name_means_one_endpoint() {
 /// What handlers give to templates of the body, or of what is stored. That each of them does is proved where every
 /// operation is sent with the described scopes and no others (tests/tests/it/openapi.rs): a value that is missing is a
 /// 500.
-const GIVEN: [&str; 12] = [
+const GIVEN: [&str; 13] = [
     "cacheName",
     "priority",
     "projectId",
     "route",
+    "runId",
     "schedulerId",
     "scope",
     "taskGroupId",
