@@ -24,9 +24,7 @@ pub use displace::{count_heads, displace_in_keys, displace_in_queue, withdraw_in
 pub use keys::{
     Announced, Look, forget_idle_keys, list_unseen_keys, load_heads, load_keys, look, name_keys, take_work,
 };
-pub use reassign::{
-    GivenOut, Reassigning, end_reassigning, list_given_out, lock_reassigning, lock_still_assigned, set_complete_by,
-};
+pub use reassign::{GivenOut, Reassigning, end_reassigning, list_given_out, lock_reassigning, lock_still_assigned};
 pub use sessions::{AssignedRun, TakenBack, assign, load_sessions, lock_assigned, lock_not_accepted, take_back};
 pub use start::{admit, store};
 

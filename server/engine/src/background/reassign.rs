@@ -5,6 +5,7 @@ use sqlx::{Connection, PgConnection};
 use tenure_domain::policy::ending::Ending;
 use tenure_store::admission::{self, GivenOut, Leader};
 use tenure_store::transitions::end::{self, Member};
+use tenure_store::transitions::limit;
 
 use super::PassReport;
 use crate::endings;
@@ -39,7 +40,7 @@ pub(super) async fn reassign(
         .filter(|run| run.accepted)
         .filter_map(|run| run.until.map(|until| (run.seq, run.run, until)))
         .collect();
-    let limited = admission::set_complete_by(&mut transaction, &goes_on).await?;
+    let limited = limit::set_complete_by(&mut transaction, &goes_on).await?;
     let exhausted = effects.resolved.len();
     effects.admission.push(queue);
     engine.notifiers.commit(transaction, effects).await?;

@@ -292,7 +292,7 @@ async fn without_scheduler(conn: &mut PgConnection, queue: i32) -> Result<Option
             WHERE x.name = $2
         )
         SELECT EXISTS (SELECT FROM admission_queues a JOIN live l ON l.id = a.server WHERE a.queue = $1) AS "active!",
-               (SELECT count(*) FROM live WHERE weight > 0) AS "candidates!""#,
+               (SELECT count(*) FROM live WHERE weight > 0 /* count */) AS "candidates!""#,
         queue,
         settings::SCHEDULER_ACTIVATION
     )

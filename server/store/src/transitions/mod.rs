@@ -9,6 +9,7 @@
 //! | claim | pending → running | [`claim`] | `claim_work`, `claim_work_of_one` (hot) | `batch::claim_batch`, for claimWork |
 //! | claim one | pending → running | [`claim_one`] | `claim_task` | `ops::claim_task` |
 //! | renew | running → running, with a later end of the claim | [`renew`] | `reclaim_task` (hot) | `ops::reclaim` |
+//! | limit | running → running, with a time at which the claim is over | [`limit`] | `set_complete_by` | `background::reassign` |
 //! | end | running → resolved, or → pending as the next run | [`end`](mod@end) | `resolve_run`, `resolve_run_for_good` (hot) | `ops::report`, `ops::worker_removed`, `ops::sessions`, `background::claims`, `batch::delivery` |
 //! | end open | unscheduled, pending, running → resolved, as an exception | [`end_open`] | `end_open` | `ops::change_task` and `ops::task_group` (cancel), `store::deadlines` |
 //! | schedule | unscheduled → pending | [`schedule`] | `schedule_tasks` | `ops::change_task`, `store::dependency_work` |
@@ -43,6 +44,7 @@ pub mod create;
 pub mod end;
 pub mod end_hold;
 pub mod end_open;
+pub mod limit;
 pub mod lone_group;
 pub mod purge;
 pub mod renew;

@@ -10,6 +10,7 @@ use tenure_domain::policy::keys::KeyRules;
 use tenure_store::admission::{self, Announced, Leader, Look, Reassigning, key_rules, runnable};
 use tenure_store::due_marks::START;
 use tenure_store::events::Sequenced;
+use tenure_store::transitions::limit;
 use tenure_store::{schedulers, session};
 use uuid::Uuid;
 
@@ -268,7 +269,7 @@ impl Given {
             "set_complete_by" => {
                 let claims = "SELECT seq, run, now() FROM claims ORDER BY seq LIMIT 200";
                 let claims: Vec<_> = sqlx::query_as(claims).fetch_all(&mut *conn).await.unwrap();
-                assert_eq!(admission::set_complete_by(conn, &claims).await.unwrap(), 200);
+                assert_eq!(limit::set_complete_by(conn, &claims).await.unwrap(), 200);
             }
             other => unreachable!("{other}"),
         }
