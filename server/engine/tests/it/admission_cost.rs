@@ -16,6 +16,7 @@ use tenure_domain::policy::document::{Match, Policy};
 use tenure_engine::background::admission;
 use tenure_engine::ops::queue_policy::{self, Put};
 use tenure_engine::testing::Queue;
+use tenure_store::admission::runnable;
 use tenure_store::testing::TestDatabase;
 
 use fill::{ASSIGNED, PLAIN, PULLED};
@@ -31,6 +32,8 @@ const KEYS_FEW: i32 = 1_000;
 const TIMES: usize = 7;
 /// Blocks that a statement may read besides twice as many as with few keys: indexes are some levels higher, of each block that is read.
 const BLOCKS_MORE: i64 = 40;
+/// How many blocks counting the runnable runs of a key may read, with plans that were made without statistics.
+const BLOCKS_OF_A_KEY: i64 = 40;
 
 fn parsed(policy: &Value) -> (QueuePolicy, Policy) {
     let sent: QueuePolicy = serde_json::from_value(policy.clone()).unwrap();
@@ -83,9 +86,18 @@ async fn measure(database: &TestDatabase, policy: &Policy, what: &str) -> BTreeM
     measured
 }
 
-/// Which statements read more blocks than with few keys.
+/// How many blocks a statement may read that has read so many with few keys. What counts runnable runs looks at as many keys as it may:
+/// it is held to so many blocks for each of them, because it descends into four indexes of it, which are deeper then.
+fn allowed(statement: &str, before: i64) -> i64 {
+    match statement {
+        "runnable" => runnable::KEYS_LOOKED_AT_MAX * BLOCKS_OF_A_KEY,
+        _ => 2 * before + BLOCKS_MORE,
+    }
+}
+
+/// Which statements read more blocks than they may.
 fn grown(before: &BTreeMap<&'static str, i64>, after: &BTreeMap<&'static str, i64>, what: &str) -> Vec<String> {
-    let is_more = |(statement, blocks): &(&&'static str, &i64)| **blocks > 2 * before[**statement] + BLOCKS_MORE;
+    let is_more = |(statement, blocks): &(&&'static str, &i64)| **blocks > allowed(statement, before[**statement]);
     let told = |(statement, blocks): (&&'static str, &i64)| {
         format!("{statement}: {blocks} blocks instead of {}, {what}", before[*statement])
     };
