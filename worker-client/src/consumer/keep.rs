@@ -106,7 +106,7 @@ async fn outlive(
     }
     control.lose(StopReason::Lost);
     shared.count_overrun();
-    tracing::warn!("a handler goes on although its run is lost: another worker may be at the task too");
+    tracing::warn!("a handler goes on although its run is lost; unless the task has ended, another worker may be at it too");
     handler.await
 }
 
