@@ -106,7 +106,9 @@ async fn outlive(
     }
     control.lose(StopReason::Lost);
     shared.count_overrun();
-    tracing::warn!("a handler goes on although its run is lost; unless the task has ended, another worker may be at it too");
+    tracing::warn!(
+        "a handler goes on although its run is lost; unless the task has ended, another worker may be at it too"
+    );
     handler.await
 }
 
