@@ -309,3 +309,32 @@ async fn a_lowered_limit_of_one_key_has_its_ready_runs_wait_again_and_no_others(
     assert!(ground.is_ready(other).await);
     ground.finish().await;
 }
+
+#[tokio::test]
+async fn a_run_that_became_ready_before_claims_had_their_new_key_waits_again() {
+    let mut ground = Ground::new(&json!({"concurrency": {"perKey": 1}})).await;
+    ground.create("p", "a").await;
+    ground.admit().await;
+    ground.queue.claim_one(QUEUE).await;
+    let ready = ground.create("p", "b").await;
+    ground.admit().await;
+    assert!(ground.is_ready(ready).await);
+    // While another transaction has the claim, it keeps its old key.
+    let mut other = ground.database.connect().await;
+    let mut held = other.begin().await.unwrap();
+    sqlx::query("SELECT FROM claims FOR UPDATE").execute(&mut *held).await.unwrap();
+    put(&ground.queue, &json!({"concurrency": {"perKey": 1}, "keyBy": "projectId"})).await.unwrap();
+    eventually("the run follows the policy and is ready again", async || {
+        ground.run_pass("refile").await;
+        ground.admit().await;
+        let moved = "SELECT count(*) FROM pending p JOIN task_queues q ON q.id = p.queue
+                     WHERE p.hold IS NULL AND p.key_id = admission_key_id(q.id, 'p')";
+        number(ground.database.pool(), moved).await == 1
+    })
+    .await;
+    held.rollback().await.unwrap();
+    ground.follow().await;
+    ground.admit().await;
+    assert!(!ground.is_ready(ready).await, "the claim has the only slot of the project");
+    ground.finish().await;
+}

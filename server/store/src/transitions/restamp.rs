@@ -134,13 +134,15 @@ pub async fn rekey(transaction: &mut PgConnection, queue: i32, seqs: &[i64]) -> 
         claims_moved AS (
             UPDATE claims c SET key_id = l.key_id FROM claims_locked l WHERE c.seq = l.seq RETURNING c.seq
         ),
-        -- What was admitted has left a slot of its old key, which other runs may have still.
+        -- What was admitted has left a slot of its old key, which other runs may have still. What is claimed has taken one of its new key,
+        -- of which a run may have become ready before.
         freed AS (
             INSERT INTO admission_work (queue, key_id)
-            SELECT DISTINCT $1::int, old_key FROM (
-                SELECT old_key FROM placed WHERE hold IS NULL OR hold IS NOT DISTINCT FROM 3 /* Hold::Assigned */
-                UNION ALL SELECT old_key FROM claims_locked) f
-            WHERE old_key IS NOT NULL
+            SELECT DISTINCT $1::int, key_id FROM (
+                SELECT old_key AS key_id FROM placed WHERE hold IS NULL OR hold IS NOT DISTINCT FROM 3 /* Hold::Assigned */
+                UNION ALL SELECT old_key FROM claims_locked
+                UNION ALL SELECT key_id FROM claims_locked) f
+            WHERE key_id IS NOT NULL
         ),
         -- Of a key that the policy before did not know nothing was looked at, and its announcement is gone.
         found_again AS (
