@@ -16,9 +16,15 @@ pub fn decide(queue: &Queue, keys: &[Key], heads: &[Head]) -> Decided {
         heads.iter().map(|head| HeadNow::new(queue, head, by_id.get(&head.key).copied())).collect();
     let mut room = Room::new(queue);
     let mut turns = first_turns(queue, &heads);
-    let mut starts = Vec::new();
+    let (mut starts, mut unread) = (Vec::new(), false);
     while let Some(Reverse(turn)) = turns.pop() {
-        let Some(index) = turn.head.filter(|_| room.is_left(turn.priority)) else { break };
+        if !room.is_left(turn.priority) {
+            break;
+        }
+        let Some(index) = turn.head else {
+            unread = true;
+            break;
+        };
         let head = &mut heads[index];
         let Some(key) = head.key.map(|key| &mut keys[key]).filter(|key| key.is_open()) else { continue };
         // Another run of this head would be the next one, and was not read.
@@ -47,6 +53,7 @@ pub fn decide(queue: &Queue, keys: &[Key], heads: &[Head]) -> Decided {
         tat: room.bucket.tat(),
         least: room.least,
         starts,
+        unread,
     }
 }
 

@@ -174,7 +174,10 @@ fn what_was_not_read_is_not_overtaken() {
     // Heads that were not read come after the last one that was, by what is stored.
     let cut = Queue { more_heads: true, ..queue() };
     let decided = decide(&cut, &keys, &[head(1, 5, &[1, 5]), head(2, 5, &[3, 4])]);
-    assert_eq!((started(&decided), decided.least[5]), (vec![1, 3], 3.0));
+    assert_eq!((started(&decided), decided.least[5], decided.unread), (vec![1, 3], 3.0, true));
+    let full = Queue { total_free: Some(2), ..cut.clone() };
+    assert!(!decide(&full, &keys, &[head(1, 5, &[1, 5]), head(2, 5, &[3, 4])]).unread, "nothing more could start");
+    assert!(!decide(&queue(), &keys, &[head(1, 5, &[1, 5]), head(2, 5, &[3, 4])]).unread, "there are no more heads");
 }
 
 #[test]

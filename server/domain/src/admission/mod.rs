@@ -213,4 +213,6 @@ pub struct Decided {
     pub tat: f64,
     /// The least virtual time of each priority.
     pub least: [f64; PRIORITIES],
+    /// Whether there is room left, and it is the turn of a head that was not given.
+    pub unread: bool,
 }

@@ -7,7 +7,7 @@ use std::time::Instant;
 use chrono::TimeDelta;
 use sqlx::{Connection, PgConnection};
 use tenure_domain::admission::{
-    DISPLACED_MAX, Decided, Head, PRIORITIES, Queue, READY_RUNS, decide, displaced, withdrawn,
+    DISPLACED_MAX, Decided, Head, HeadState, PRIORITIES, Queue, READY_RUNS, decide, displaced, withdrawn,
 };
 use tenure_domain::policy::document::{Admission, Policy};
 use tenure_store::admission::{self, Announced, Leader, Locked, Look};
@@ -81,7 +81,7 @@ async fn admit(
         return Ok(PassReport::default());
     };
     let announced = admission::take_work(&mut transaction, queue).await?;
-    let mut look = Look { queue, admission: &limits, least: locked.least };
+    let mut look = Look { queue, admission: &limits, least: locked.least, keeps_times: false };
     if !announced.is_empty() {
         admission::name_keys(&mut transaction, queue, &announced).await?;
         if !limits.assign {
@@ -98,7 +98,8 @@ async fn admit(
     engine.notifiers.commit(transaction, effects).await?;
     metrics::histogram!("tenure_admission_seconds").record(began.elapsed());
     metrics::counter!("tenure_admission_admitted_total").increment(started.runs as u64);
-    let done = announced.len() + started.runs;
+    // Behind heads that are put off others may start.
+    let done = announced.len() + started.runs + started.put_off;
     Ok(PassReport { found: done, done, ..PassReport::default() })
 }
 
@@ -184,6 +185,8 @@ struct Started {
     runs: usize,
     /// The sessions that were given some.
     sessions: Vec<i64>,
+    /// Heads that could start nothing yet and are looked at again at a certain time.
+    put_off: usize,
 }
 
 /// Starts what fits.
@@ -197,23 +200,46 @@ async fn start(
     let (queue, over) = withdraw_in_queue(transaction, look, queue, over).await?;
     // Beyond the limit nothing starts in place of what is displaced.
     let queue = if over == 0 { displace_in_queue(transaction, look, queue).await? } else { queue };
+    start_in(transaction, locked, look, queue).await
+}
+
+/// At most so many heads are loaded in one look because those before them start nothing: their runs wait for workers that they prefer,
+/// or for a rate.
+const WIDTH_MAX: i64 = 400;
+
+/// Starts what fits into the room of a queue. If the heads that were loaded start nothing and leave room, more are loaded.
+async fn start_in(
+    transaction: &mut PgConnection,
+    locked: &Locked,
+    look: &Look<'_>,
+    mut queue: Queue,
+) -> Result<Started, sqlx::Error> {
     let room = room(&queue);
-    let slots = room.iter().copied().max().unwrap_or_default();
-    if slots == 0 {
-        return Ok(Started::default());
+    let mut width = room.iter().copied().max().unwrap_or_default();
+    let (mut look, mut put_off) = (*look, 0);
+    while width > 0 {
+        let most = room.map(|room| if room > 0 { room.max(width) } else { 0 });
+        let assign = look.admission.assign;
+        let heads = admission::load_heads(transaction, look.queue, &look.least, &most, width, assign).await?;
+        if heads.is_empty() {
+            break;
+        }
+        queue.more_heads = i64::try_from(heads.len()).is_ok_and(|heads| heads >= width);
+        let mut ids: Vec<i64> = heads.iter().map(|head| head.key).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        let keys = admission::load_keys(transaction, look.queue, &ids, look.admission).await?;
+        let decided = decide(&queue, &keys, &heads);
+        put_off += decided.heads.iter().filter(|head| matches!(head.state, HeadState::At(_))).count();
+        let unread = decided.unread;
+        let (started, least) = write(transaction, locked, &look, &heads, decided).await?;
+        if started.runs > 0 || !unread || width >= WIDTH_MAX {
+            return Ok(Started { put_off, ..started });
+        }
+        (look.least, queue.least) = (least, least);
+        width = (width * 8).min(WIDTH_MAX);
     }
-    let heads =
-        admission::load_heads(transaction, look.queue, &look.least, &room, slots, look.admission.assign).await?;
-    if heads.is_empty() {
-        return Ok(Started::default());
-    }
-    let mut ids: Vec<i64> = heads.iter().map(|head| head.key).collect();
-    ids.sort_unstable();
-    ids.dedup();
-    let keys = admission::load_keys(transaction, look.queue, &ids, look.admission).await?;
-    let more_heads = i64::try_from(heads.len()).is_ok_and(|heads| heads >= slots);
-    let decided = decide(&Queue { more_heads, ..queue }, &keys, &heads);
-    write(transaction, locked, look, &heads, decided).await
+    Ok(Started { put_off, ..Started::default() })
 }
 
 /// How many runs of each priority may start at most: those of a lower one take no room that a higher one has taken.
@@ -269,19 +295,20 @@ async fn write(
     look: &Look<'_>,
     heads: &[Head],
     decided: Decided,
-) -> Result<Started, sqlx::Error> {
+) -> Result<(Started, [f64; PRIORITIES]), sqlx::Error> {
     let started = if look.admission.assign {
         let (runs, sessions) =
             admission::assign(transaction, look.queue, &decided.starts, look.admission.accept_time).await?;
-        Started { runs, sessions }
+        Started { runs, sessions, put_off: 0 }
     } else {
         let seqs: Vec<i64> = decided.starts.iter().map(|start| start.seq).collect();
         let runs = admission::admit(transaction, look.queue, &locked.name, &seqs).await?;
-        Started { runs, sessions: Vec::new() }
+        Started { runs, ..Started::default() }
     };
     let again: Vec<Announced> = heads.iter().map(|head| Announced { key: head.key, waits: None, seq: None }).collect();
-    let least = admission::look(transaction, &Look { least: decided.least, ..*look }, &again).await?;
+    let after = Look { least: decided.least, keeps_times: true, ..*look };
+    let least = admission::look(transaction, &after, &again).await?;
     // After the look, which knows nothing of rates.
     admission::store(transaction, look.queue, &Decided { least, ..decided }, look.admission.fair).await?;
-    Ok(started)
+    Ok((started, least))
 }

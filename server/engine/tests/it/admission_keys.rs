@@ -78,7 +78,7 @@ async fn a_key_of_which_a_run_has_just_come_is_not_forgotten_by_a_pass_that_saw_
     let announced = store::take_work(&mut looking, key).await.unwrap();
     assert_eq!(announced.len(), 1);
     store::name_keys(&mut looking, key, &announced).await.unwrap();
-    let look = Look { queue: key, admission: &limits, least: locked.least };
+    let look = Look { queue: key, admission: &limits, least: locked.least, keeps_times: false };
     store::look(&mut looking, &look, &announced).await.unwrap();
     looking.commit().await.unwrap();
     assert_eq!(forgetting.await.unwrap(), 0, "no key is forgotten");

@@ -190,3 +190,76 @@ async fn an_item_of_an_inbox_is_withdrawn_when_a_changed_policy_takes_its_run_ba
     server.stop().await;
     database.finish().await;
 }
+
+/// One free slot, and before the run that may take it others that wait for a worker which is not there: two of the same key, and as many
+/// keys as one look has to go past.
+#[tokio::test]
+async fn runs_that_wait_for_a_preferred_worker_hold_up_no_others() {
+    let mut ground = Ground::new().await;
+    let server = ground.server();
+    ground.beat(&server).await;
+    put(&server, json!({"dispatch": "assign"})).await;
+    ground.beat(&server).await;
+    begin(&server, "here", 1).await;
+    begin(&server, "away", 1).await;
+    sqlx::query("UPDATE worker_sessions SET capacity = 0 WHERE worker_id = 'away'")
+        .execute(&mut ground.conn)
+        .await
+        .unwrap();
+    let create = async |conn: &mut PgConnection, key: &str, priority: &str, worker: Option<&str>| {
+        let mut options = json!({"key": key});
+        if let Some(worker) = worker {
+            options["worker"] = json!({"workerGroup": "group", "workerId": worker, "wait": 3_600});
+        }
+        let task = new_task(QUEUE, &json!({"priority": priority, "extra": {"tenure": options}}));
+        create_on(conn, &server, &[task]).await;
+    };
+    for priority in ["high", "low"] {
+        create(&mut ground.conn, "both", priority, Some("away")).await;
+    }
+    create(&mut ground.conn, "other", "lowest", None).await;
+    for _ in 0..10 {
+        admit(&server).await;
+    }
+    assert_eq!(ground.count("pending WHERE hold = 3 AND priority = 6").await, 1, "the one that waits for nobody");
+
+    // Its worker can take another one.
+    sqlx::query("UPDATE worker_sessions SET capacity = 2 WHERE worker_id = 'here'")
+        .execute(&mut ground.conn)
+        .await
+        .unwrap();
+    for key in 0..30 {
+        create(&mut ground.conn, &format!("k{key}"), "high", Some("away")).await;
+    }
+    create(&mut ground.conn, "other", "lowest", None).await;
+    for _ in 0..2 {
+        admit(&server).await;
+    }
+    assert_eq!(ground.count("pending WHERE hold = 3 AND priority = 6").await, 2, "within two looks");
+    // Of those that wait none has gone to another worker.
+    assert_eq!(ground.count("pending WHERE hold = 2").await, 32);
+
+    // Nor does a key of which one run waits for a worker, and a later one for nobody.
+    sqlx::query("UPDATE worker_sessions SET capacity = 3 WHERE worker_id = 'here'")
+        .execute(&mut ground.conn)
+        .await
+        .unwrap();
+    for (key, worker) in [("mixed", Some("away")), ("other", None), ("mixed", None)] {
+        create(&mut ground.conn, key, "highest", worker).await;
+    }
+    for _ in 0..2 {
+        admit(&server).await;
+    }
+    assert_eq!(ground.count("pending WHERE hold = 3 AND priority = 0").await, 1, "within two looks");
+    let key: String = sqlx::query_scalar(
+        "SELECT o.key FROM pending p JOIN task_options o ON o.seq = p.seq WHERE p.hold = 3 AND p.priority = 0",
+    )
+    .fetch_one(&mut ground.conn)
+    .await
+    .unwrap();
+    assert_eq!(key, "other", "the first of those that wait for nobody");
+    let Ground { database, conn } = ground;
+    drop(conn);
+    server.stop().await;
+    database.finish().await;
+}

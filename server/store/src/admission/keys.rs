@@ -104,6 +104,8 @@ pub struct Look<'a> {
     pub admission: &'a Admission,
     /// The least virtual time of each priority.
     pub least: [f64; PRIORITIES],
+    /// Whether heads that are to be looked at again at a later time wait on for it: nothing has come to them.
+    pub keeps_times: bool,
 }
 
 /// Looks at keys: where the waiting runs of each priority begin, and whether one more may start. Which run is first is read without
@@ -177,8 +179,9 @@ pub async fn look(
             ORDER BY f.key_id, f.priority
             ON CONFLICT (key_id, priority) DO UPDATE
                 SET vtime = EXCLUDED.vtime, from_ord = EXCLUDED.from_ord, at = NULL, ready = EXCLUDED.ready
-                WHERE (h.vtime, h.from_ord, h.ready) IS DISTINCT FROM (EXCLUDED.vtime, EXCLUDED.from_ord, EXCLUDED.ready)
-                    OR h.at IS NOT NULL
+                WHERE ((h.vtime, h.from_ord, h.ready) IS DISTINCT FROM (EXCLUDED.vtime, EXCLUDED.from_ord, EXCLUDED.ready)
+                       OR h.at IS NOT NULL)
+                  AND NOT ($9 /* keeps times */ AND EXCLUDED.ready AND COALESCE(h.at > (SELECT now FROM db_now), false))
         )
         SELECT f.priority AS "priority!", min(f.first)::float8 AS "place!" FROM firsts f JOIN used u ON u.id = f.key_id
         WHERE NOT $7 AND u.free AND f.first < ($8::float8[])[f.priority + 1]
@@ -190,7 +193,8 @@ pub async fn look(
         &priorities,
         &places,
         look.admission.fair,
-        &look.least as &[f64; PRIORITIES]
+        &look.least as &[f64; PRIORITIES],
+        look.keeps_times
     )
     .fetch_all(&mut *transaction)
     .await?;

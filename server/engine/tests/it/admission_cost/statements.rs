@@ -109,7 +109,7 @@ impl Given {
     }
 
     fn look(&self) -> Look<'_> {
-        Look { queue: self.pulled, admission: &self.limits, least: [0.0; PRIORITIES] }
+        Look { queue: self.pulled, admission: &self.limits, least: [0.0; PRIORITIES], keeps_times: false }
     }
 
     fn decided(&self) -> Decided {
@@ -125,6 +125,7 @@ impl Given {
             heads: self.announced.iter().enumerate().map(head).collect(),
             tat: 1.0,
             least: [1.0; PRIORITIES],
+            unread: false,
         }
     }
 
