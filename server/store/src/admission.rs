@@ -94,6 +94,8 @@ pub struct Leader {
 /// A server that is stopped in the middle of the transaction would keep everybody from the queue: it loses the lock within a second.
 pub async fn lock(transaction: &mut PgConnection, queue: i32, leader: Leader) -> Result<Option<Locked>, sqlx::Error> {
     session::idle_briefly(transaction).await?;
+    #[cfg(feature = "test-util")]
+    let leader = perhaps_renewed(transaction, queue, leader).await?;
     // In a statement of its own: what is read is newer than the lock, so that no policy counts that was changed before it.
     let locked = sqlx::query!(
         "-- lock_admission
@@ -135,6 +137,16 @@ pub async fn lock(transaction: &mut PgConnection, queue: i32, leader: Leader) ->
         sqlx::Error::Decode(format!("admission_queues.least of {queue} has {} numbers", least.len()).into())
     })?;
     Ok(Some(Locked { name: row.name, policy, tat: row.tat, least, epoch: row.cursor_epoch, now: row.now }))
+}
+
+/// The leader, or with that breakage whoever is the scheduler by now, if it was this server once.
+#[cfg(feature = "test-util")]
+async fn perhaps_renewed(transaction: &mut PgConnection, queue: i32, leader: Leader) -> Result<Leader, sqlx::Error> {
+    if leader.term.is_none() || !crate::breakage::is_on(crate::breakage::Breakage::StaleTerm) {
+        return Ok(leader);
+    }
+    let active = super::schedulers::lock(transaction, queue).await?.map(|scheduled| scheduled.active);
+    Ok(active.and_then(|active| Some(Leader { server: active.server?, term: Some(active.term) })).unwrap_or(leader))
 }
 
 /// How many runs of a queue are ready, assigned or claimed: what its limit is about.

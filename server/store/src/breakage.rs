@@ -42,6 +42,8 @@ pub enum Breakage {
     DoubleAdmit,
     /// Now and then keys that were announced are taken and not looked at.
     LoseWork,
+    /// A scheduler that was replaced goes on until it looks again.
+    StaleTerm,
 }
 
 /// Every so many chances the breakage strikes, for the first time soon: on a slow machine there are few chances.
@@ -70,6 +72,7 @@ fn chosen() -> Option<Breakage> {
         Ok("leak-slot") => Some(Breakage::LeakSlot),
         Ok("double-admit") => Some(Breakage::DoubleAdmit),
         Ok("lose-work") => Some(Breakage::LoseWork),
+        Ok("stale-term") => Some(Breakage::StaleTerm),
         _ => None,
     })
 }

@@ -26,7 +26,7 @@ const WORKED_OFF_MAX: u64 = 400;
 /// How many walks what is broken on purpose may take until one finds it.
 const WALKS_MAX: usize = 4;
 /// What each walk of that length has to have done.
-const STEPS_MADE: [&str; 14] = [
+const STEPS_MADE: [&str; 15] = [
     "created",
     "claimed",
     "ended",
@@ -41,6 +41,7 @@ const STEPS_MADE: [&str; 14] = [
     "accepted",
     "abandoned",
     "undelivered",
+    "deposed",
 ];
 
 fn number(variable: &str) -> Option<u64> {
@@ -76,6 +77,11 @@ async fn walk(seed: u64, steps: u64) -> (u64, Vec<String>) {
             world.advance(seconds).await;
             taken += 1;
             passes::run_passes(&world).await;
+            wrong.extend(check::look(&mut world).await);
+        }
+        if wrong.is_empty() && world.random.chance(10) {
+            wrong.extend(passes::depose(&mut world).await);
+            taken += 1;
             wrong.extend(check::look(&mut world).await);
         }
         if wrong.is_empty() && rounds % ROUNDS == 0 {
@@ -165,4 +171,10 @@ async fn the_walk_catches_a_run_that_is_admitted_beyond_the_limit() {
 async fn the_walk_catches_keys_that_are_announced_and_not_looked_at() {
     let said = broken("lose-work").await;
     assert!(said.contains("waits and nothing will find it"), "{said}");
+}
+
+#[tokio::test]
+async fn the_walk_catches_a_scheduler_that_goes_on_after_it_was_replaced() {
+    let said = broken("stale-term").await;
+    assert!(said.contains("a scheduler that was replaced "), "{said}");
 }

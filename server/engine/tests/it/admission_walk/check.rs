@@ -37,8 +37,12 @@ const LOST: &str = "
                + (SELECT count(*) FROM claims c WHERE c.key_id = w.key_id) AS n
     ) used
     WHERE w.hold = 2 AND w.deadline > (SELECT now FROM db_now)
-      -- What a key is of which nothing was looked at yet cannot be read before its runs follow a changed policy.
-      AND (EXISTS (SELECT FROM admission_keys k WHERE k.id = w.key_id)
+      -- A run that does not follow a changed policy yet gets another key, and is announced then; so is one of a key that the policy
+      -- before did not know.
+      AND (h.key_id IS NOT NULL AND w.key_id = (
+               SELECT admission_key_id(w.queue, k.key) FROM task_queues q JOIN task_definitions d ON d.seq = w.seq
+               LEFT JOIN task_options o ON o.seq = w.seq
+               CROSS JOIN LATERAL run_key(q.key_by, o.key, d.project, d.scheduler, d.task_group) AS k(key) WHERE q.id = w.queue)
            OR NOT EXISTS (SELECT FROM queue_policies x WHERE x.queue = w.queue AND x.refile_stage <> 0))
       AND (a.queue IS NULL
            OR (NOT EXISTS (SELECT FROM admission_work x WHERE x.key_id = w.key_id)
@@ -62,10 +66,13 @@ const STUCK: &str = "
     CROSS JOIN LATERAL (SELECT count(*) AS n FROM runs r WHERE r.key_id = w.key_id AND place IN (0, 3, 4)) of_key
     CROSS JOIN LATERAL (SELECT count(*) AS n FROM runs r WHERE r.queue = w.queue AND place IN (0, 3, 4)) of_queue
     WHERE w.hold = 2 AND w.deadline > (SELECT now FROM db_now) AND q.paused IS NULL
+      -- A claim may be handed back after the last pass: that it was locked is found half a second later.
+      AND NOT EXISTS (SELECT FROM admission_work x WHERE x.queue = w.queue)
       AND (l.per_key IS NULL OR w.key_id = admission_key_id(w.queue, '') OR of_key.n < l.per_key)
       AND (l.total IS NULL OR of_queue.n < l.total)
       AND (NOT l.assign
-           OR (COALESCE(w.scheduled + make_interval(secs => o.worker_wait) <= (SELECT now FROM db_now), true)
+           -- Not one whose preference has ended since the last pass.
+           OR (COALESCE(w.scheduled + make_interval(secs => o.worker_wait + 1) <= (SELECT now FROM db_now), true)
                AND EXISTS (SELECT FROM worker_sessions s
                            WHERE s.queue = w.queue AND s.ended IS NULL AND NOT s.frozen AND NOT s.extended
                              AND s.until > (SELECT now FROM db_now)
@@ -86,6 +93,7 @@ const BEYOND: &str = "
     CROSS JOIN LATERAL (SELECT count(*) AS n FROM runs r WHERE r.key_id = w.key_id AND place IN (0, 3, 4)) of_key
     CROSS JOIN LATERAL (SELECT count(*) AS n FROM runs r WHERE r.queue = w.queue AND place IN (0, 3, 4)) of_queue
     WHERE w.hold IS NULL AND w.reserved_until IS NULL AND w.receipt IS NULL AND q.paused IS NULL
+      AND NOT EXISTS (SELECT FROM admission_work x WHERE x.queue = w.queue)
       AND ((w.key_id <> admission_key_id(w.queue, '') AND of_key.n > l.per_key) OR of_queue.n > l.total)
     LIMIT 5";
 

@@ -3,11 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_engine::background::{PASSES, election};
+use tenure_api::states::SchedulerEnd;
+use tenure_engine::background::{PASSES, admission, election};
 use tenure_engine::ops::OpError;
+use tenure_store::schedulers;
 
 use super::steps::Taken;
-use super::world::World;
+use super::world::{ASSIGN, World};
 
 /// After so many looks of all passes nothing may be left to do.
 const SETTLED_WITHIN: u64 = 300;
@@ -70,8 +72,13 @@ pub async fn settle(world: &World) {
     let (mut quiet, mut done, mut open) = (0, Vec::new(), Vec::new());
     for _ in 0..SETTLED_WITHIN {
         done = run_passes(world).await;
-        let sql =
-            "SELECT 'queue ' || queue || ' in stage ' || refile_stage FROM queue_policies WHERE refile_stage <> 0";
+        // While a scheduler is replaced, nobody looks at what is announced.
+        let sql = "SELECT 'queue ' || queue || ' in stage ' || refile_stage FROM queue_policies WHERE refile_stage <> 0
+                   UNION ALL SELECT DISTINCT 'announced in queue ' || w.queue
+                   FROM admission_work w JOIN task_queues q ON q.id = w.queue JOIN admission_queues a ON a.queue = w.queue
+                   WHERE q.paused IS NULL
+                   UNION ALL SELECT 'queue ' || queue || ' without a scheduler'
+                   FROM admission_queues WHERE assigns AND server IS NULL";
         open = sqlx::query_scalar::<_, String>(sql).fetch_all(world.database.pool()).await.unwrap();
         quiet = if done.is_empty() && open.is_empty() { quiet + 1 } else { 0 };
         if quiet == 2 {
@@ -82,4 +89,49 @@ pub async fn settle(world: &World) {
                WHERE datname = current_database() AND xact_start IS NOT NULL";
     open.extend(sqlx::query_scalar::<_, String>(sql).fetch_all(world.database.pool()).await.unwrap());
     panic!("the passes go on and on: {done:?}, {open:?}");
+}
+
+/// The scheduler of the queue that assigns its runs is replaced and does not know it yet: what it does then changes nothing.
+pub async fn depose(world: &mut World) -> Vec<String> {
+    let queue = world.queues[ASSIGN].id;
+    let mut conn = world.database.pool().acquire().await.unwrap();
+    let Some(seen) = schedulers::lock(&mut conn, queue).await.unwrap().map(|scheduled| scheduled.active) else {
+        return Vec::new();
+    };
+    let Some(deposed) = world.servers.iter().position(|server| {
+        let leader = server.engine.schedulers.leader(queue);
+        Some(leader.server) == seen.server && leader.term == Some(seen.term)
+    }) else {
+        return Vec::new();
+    };
+    let (deposed, next) = (&world.servers[deposed].engine, &world.servers[1 - deposed].engine);
+    let next = Some(next.schedulers.member().id);
+    schedulers::change(&mut conn, seen, next, SchedulerEnd::Lost).await.unwrap().expect("nobody else changes it");
+    let before = given(world, queue).await;
+    if admission::pass(deposed).await.is_err() {
+        assert!(world.dead_sessions > 0, "a pass failed");
+        world.dead_sessions -= 1;
+    }
+    let after = given(world, queue).await;
+    world.count("deposed", 1);
+    let mut wrong = Vec::new();
+    // Claims whose answer was lost are handed back meanwhile, and announce it.
+    wrong.extend(before.work.iter().find(|id| !after.work.contains(id)).map(|id| format!("took announcement {id}")));
+    wrong.extend(after.runs.iter().find(|run| !before.runs.contains(run)).map(|run| format!("assigned {run:?}")));
+    wrong.iter().map(|what| format!("a scheduler that was replaced {what}")).collect()
+}
+
+/// What a pass changes.
+struct Given {
+    /// The runs that are assigned, and to which sessions.
+    runs: Vec<(i64, Option<i64>)>,
+    /// What says that keys are to be looked at.
+    work: Vec<i64>,
+}
+
+async fn given(world: &World, queue: i32) -> Given {
+    let runs = sqlx::query_as("SELECT seq, session FROM pending WHERE queue = $1 AND hold = 3").bind(queue);
+    let work = sqlx::query_scalar("SELECT id FROM admission_work WHERE queue = $1").bind(queue);
+    let pool = world.database.pool();
+    Given { runs: runs.fetch_all(pool).await.unwrap(), work: work.fetch_all(pool).await.unwrap() }
 }
