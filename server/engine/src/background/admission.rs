@@ -5,12 +5,13 @@
 use std::time::Instant;
 
 use chrono::TimeDelta;
+use futures_util::{StreamExt, stream};
 use sqlx::{Connection, PgConnection};
 use tenure_domain::admission::{
     DISPLACED_MAX, Decided, Head, HeadState, PRIORITIES, Queue, READY_RUNS, decide, displaced, withdrawn,
 };
 use tenure_domain::policy::document::{Admission, Policy};
-use tenure_store::admission::{self, Announced, Leader, Locked, Look};
+use tenure_store::admission::{self, Announced, Leader, Listed, Locked, Look};
 use tenure_store::session::plan_as_hot;
 
 use super::reassign::reassign;
@@ -21,23 +22,40 @@ use crate::notifiers::Effects;
 /// A key is forgotten so long after it was looked at last.
 const IDLE_KEY: TimeDelta = TimeDelta::minutes(10);
 
+/// So many queues are looked at at the same time: one that takes long holds up no other, and their commits share flushes. Fewer than the
+/// pool has connections.
+const QUEUES_AT_ONCE: usize = 4;
+
 /// Admits what may start in each queue in which something was announced, or something waits for room.
 pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
-    let mut conn = engine.pool.acquire().await?;
-    let queues = admission::list_queues(&mut conn).await?;
+    let queues = {
+        let mut conn = engine.pool.acquire().await?;
+        admission::list_queues(&mut conn).await?
+    };
     engine.notifiers.set_limited(queues.iter().map(|listed| listed.queue));
-    let mut report = PassReport::default();
-    for listed in queues.into_iter().filter(|listed| listed.due || listed.reassigning) {
-        let leader = engine.schedulers.leader(listed.queue);
-        if listed.assigns && leader.term.is_none() {
-            // Another server is the scheduler of the queue.
-            continue;
-        }
-        if listed.reassigning {
-            report.join(reassign(engine, &mut conn, listed.queue, leader).await?);
-        }
-        report.join(admit(engine, &mut conn, listed.queue, leader).await?);
+    let due = queues.into_iter().filter(|listed| listed.due || listed.reassigning);
+    let looks = stream::iter(due).map(|listed| look_at_queue(engine, listed)).buffer_unordered(QUEUES_AT_ONCE);
+    // To the end, whatever fails: a look that is dropped has to be undone by the database.
+    let reports: Vec<Result<PassReport, sqlx::Error>> = looks.collect().await;
+    let mut all = PassReport::default();
+    for report in reports {
+        all.join(report?);
     }
+    Ok(all)
+}
+
+async fn look_at_queue(engine: &Engine, listed: Listed) -> Result<PassReport, sqlx::Error> {
+    let leader = engine.schedulers.leader(listed.queue);
+    let mut report = PassReport::default();
+    if listed.assigns && leader.term.is_none() {
+        // Another server is the scheduler of the queue.
+        return Ok(report);
+    }
+    let mut conn = engine.pool.acquire().await?;
+    if listed.reassigning {
+        report.join(reassign(engine, &mut conn, listed.queue, leader).await?);
+    }
+    report.join(admit(engine, &mut conn, listed.queue, leader).await?);
     Ok(report)
 }
 

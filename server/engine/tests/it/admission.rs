@@ -86,10 +86,14 @@ fn name() -> TaskQueueId {
 }
 
 async fn put(queue: &Queue, policy: &Value) -> Result<Current, OpError> {
+    put_of(queue, &name(), policy).await
+}
+
+async fn put_of(queue: &Queue, name: &TaskQueueId, policy: &Value) -> Result<Current, OpError> {
     let sent: QueuePolicy = serde_json::from_value(policy.clone()).unwrap();
     let policy = Policy::from_request(&sent).unwrap();
     let put = Put { policy, sent, replaces: Match::from_header(None).unwrap(), client_id: "ann" };
-    queue_policy::put(queue.engine.queue_parts(), &name(), put).await
+    queue_policy::put(queue.engine.queue_parts(), name, put).await
 }
 
 #[tokio::test]
@@ -336,5 +340,41 @@ async fn a_run_that_became_ready_before_claims_had_their_new_key_waits_again() {
     ground.follow().await;
     ground.admit().await;
     assert!(!ground.is_ready(ready).await, "the claim has the only slot of the project");
+    ground.finish().await;
+}
+
+#[tokio::test]
+async fn a_queue_that_has_to_wait_holds_up_no_other() {
+    let ground = Ground::new(&json!({"concurrency": {"perKey": 1}})).await;
+    let other: TaskQueueId = "other/queue".parse().unwrap();
+    put_of(&ground.queue, &other, &json!({"concurrency": {"total": 1}})).await.unwrap();
+    ground.follow().await;
+    let ids = [ground.queue.key(QUEUE).await, ground.queue.key("other/queue").await];
+    // Whichever the pass looks at first: its key is being named by a transaction that does not end.
+    let (held, free) = if ids[0] < ids[1] { (QUEUE, "other/queue") } else { ("other/queue", QUEUE) };
+    let mut waits = ground.database.connect().await;
+    let mut holder = waits.begin().await.unwrap();
+    let name = "INSERT INTO admission_keys (id, queue, key, seen)
+                SELECT admission_key_id(id, 'a'), id, 'a', now() FROM task_queues WHERE name = $1";
+    sqlx::query(name).bind(held).execute(&mut *holder).await.unwrap();
+    for queue in [held, free] {
+        let task = new_task(queue, &json!({"extra": {"tenure": {"key": "a"}}}));
+        ground.queue.create(&task).await.unwrap();
+    }
+    let ready =
+        "SELECT count(*) FROM pending p JOIN task_queues q ON q.id = p.queue WHERE p.hold IS NULL AND q.name = $1";
+    let is_ready = async |queue: &str| -> bool {
+        sqlx::query_scalar::<_, i64>(ready).bind(queue).fetch_one(ground.database.pool()).await.unwrap() == 1
+    };
+    let meanwhile = async {
+        eventually("the other queue is looked at", async || is_ready(free).await).await;
+        assert!(!is_ready(held).await);
+        holder.rollback().await.unwrap();
+    };
+    let (passed, ()) = tokio::join!(admission::pass(&ground.queue.engine), meanwhile);
+    passed.unwrap();
+    assert!(is_ready(held).await);
+    drop(waits);
+    ground.admit().await;
     ground.finish().await;
 }
