@@ -139,7 +139,7 @@ pub async fn lock(transaction: &mut PgConnection, queue: i32, leader: Leader) ->
     Ok(Some(Locked { name: row.name, policy, tat: row.tat, least, epoch: row.cursor_epoch, now: row.now }))
 }
 
-/// The leader, or with that breakage whoever is the scheduler by now, if it was this server once.
+/// The leader, or with that breakage the scheduler of now, if this server was it once.
 #[cfg(feature = "test-util")]
 async fn perhaps_renewed(transaction: &mut PgConnection, queue: i32, leader: Leader) -> Result<Leader, sqlx::Error> {
     if leader.term.is_none() || !crate::breakage::is_on(crate::breakage::Breakage::StaleTerm) {

@@ -221,7 +221,7 @@ async fn runs_that_wait_for_a_preferred_worker_hold_up_no_others() {
     for _ in 0..10 {
         admit(&server).await;
     }
-    assert_eq!(ground.count("pending WHERE hold = 3 AND priority = 6").await, 1, "the one that waits for nobody");
+    assert_eq!(ground.count("pending WHERE hold = 3 AND priority = 6").await, 1, "the one that prefers no worker");
 
     // Its worker can take another one.
     sqlx::query("UPDATE worker_sessions SET capacity = 2 WHERE worker_id = 'here'")
@@ -239,7 +239,7 @@ async fn runs_that_wait_for_a_preferred_worker_hold_up_no_others() {
     // Of those that wait none has gone to another worker.
     assert_eq!(ground.count("pending WHERE hold = 2").await, 32);
 
-    // Nor does a key of which one run waits for a worker, and a later one for nobody.
+    // Nor does a key of which one run waits for a worker, and a later one for none.
     sqlx::query("UPDATE worker_sessions SET capacity = 3 WHERE worker_id = 'here'")
         .execute(&mut ground.conn)
         .await
@@ -257,7 +257,7 @@ async fn runs_that_wait_for_a_preferred_worker_hold_up_no_others() {
     .fetch_one(&mut ground.conn)
     .await
     .unwrap();
-    assert_eq!(key, "other", "the first of those that wait for nobody");
+    assert_eq!(key, "other", "the first of those that prefer no worker");
     let Ground { database, conn } = ground;
     drop(conn);
     server.stop().await;

@@ -66,7 +66,7 @@ const STUCK: &str = "
     CROSS JOIN LATERAL (SELECT count(*) AS n FROM runs r WHERE r.key_id = w.key_id AND place IN (0, 3, 4)) of_key
     CROSS JOIN LATERAL (SELECT count(*) AS n FROM runs r WHERE r.queue = w.queue AND place IN (0, 3, 4)) of_queue
     WHERE w.hold = 2 AND w.deadline > (SELECT now FROM db_now) AND q.paused IS NULL
-      -- A claim may be handed back after the last pass: that it was locked is found half a second later.
+      -- A claim may be requeued after the last pass: that it was locked is found half a second later.
       AND NOT EXISTS (SELECT FROM admission_work x WHERE x.queue = w.queue)
       AND (l.per_key IS NULL OR w.key_id = admission_key_id(w.queue, '') OR of_key.n < l.per_key)
       AND (l.total IS NULL OR of_queue.n < l.total)

@@ -72,7 +72,7 @@ pub async fn settle(world: &World) {
     let (mut quiet, mut done, mut open) = (0, Vec::new(), Vec::new());
     for _ in 0..SETTLED_WITHIN {
         done = run_passes(world).await;
-        // While a scheduler is replaced, nobody looks at what is announced.
+        // While a scheduler is replaced, no server looks at what is announced.
         let sql = "SELECT 'queue ' || queue || ' in stage ' || refile_stage FROM queue_policies WHERE refile_stage <> 0
                    UNION ALL SELECT DISTINCT 'announced in queue ' || w.queue
                    FROM admission_work w JOIN task_queues q ON q.id = w.queue JOIN admission_queues a ON a.queue = w.queue
@@ -106,7 +106,7 @@ pub async fn depose(world: &mut World) -> Vec<String> {
     };
     let (deposed, next) = (&world.servers[deposed].engine, &world.servers[1 - deposed].engine);
     let next = Some(next.schedulers.member().id);
-    schedulers::change(&mut conn, seen, next, SchedulerEnd::Lost).await.unwrap().expect("nobody else changes it");
+    schedulers::change(&mut conn, seen, next, SchedulerEnd::Lost).await.unwrap().expect("nothing else changes it");
     let before = given(world, queue).await;
     if admission::pass(deposed).await.is_err() {
         assert!(world.dead_sessions > 0, "a pass failed");
@@ -115,7 +115,7 @@ pub async fn depose(world: &mut World) -> Vec<String> {
     let after = given(world, queue).await;
     world.count("deposed", 1);
     let mut wrong = Vec::new();
-    // Claims whose answer was lost are handed back meanwhile, and announce it.
+    // Claims whose answer was lost are requeued meanwhile, and announce it.
     wrong.extend(before.work.iter().find(|id| !after.work.contains(id)).map(|id| format!("took announcement {id}")));
     wrong.extend(after.runs.iter().find(|run| !before.runs.contains(run)).map(|run| format!("assigned {run:?}")));
     wrong.iter().map(|what| format!("a scheduler that was replaced {what}")).collect()
