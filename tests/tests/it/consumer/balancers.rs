@@ -78,6 +78,21 @@ async fn at_rest(workers: &[Balanced], tasks: usize) {
     .await;
 }
 
+/// Has each balance once, one after another; how many tasks they gave away.
+async fn balance_all(workers: &mut [Balanced], tasks: usize) -> usize {
+    let mut moved = 0;
+    for number in 0..workers.len() {
+        let worker = &mut workers[number];
+        let before = worker.held();
+        let released = worker.balance().await;
+        // It works on them until their handlers have stopped, and takes none for as many seconds as it gave away tasks.
+        eventually("they are given away", async || (worker.held() == before - released).then_some(())).await;
+        at_rest(workers, tasks).await;
+        moved += released;
+    }
+    moved
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn m9_fair_gives_away_18_of_30_to_two_that_have_none_and_comes_to_rest() {
     const TASKS: usize = 30;
@@ -103,19 +118,14 @@ async fn m9_fair_gives_away_18_of_30_to_two_that_have_none_and_comes_to_rest() {
     eventually("they are given away", async || (workers[0].held() == MOST).then_some(())).await;
     at_rest(&workers, TASKS).await;
     assert_eq!(workers[0].held(), MOST, "it takes none back");
-    // The other two may have shared what came unevenly.
-    let mut moved = 0;
-    for _ in 0..3 {
-        for worker in 0..workers.len() {
-            moved += workers[worker].balance().await;
-            at_rest(&workers, TASKS).await;
-        }
+    // The other two may have shared what came unevenly, and what one of them gives away may come to one that is at its limit.
+    let mut rounds = 0;
+    while balance_all(&mut workers, TASKS).await > 0 {
+        rounds += 1;
+        assert!(rounds < 50, "it does not come to rest: {:?}", held(&workers));
     }
-    assert!(moved <= TASKS - MOST, "{moved} tasks were moved again");
     for _ in 0..3 {
-        for worker in &mut workers {
-            assert_eq!(worker.balance().await, 0, "what is at rest stays there");
-        }
+        assert_eq!(balance_all(&mut workers, TASKS).await, 0, "what is at rest stays there");
     }
     let held = held(&workers);
     assert!(held.iter().sum::<usize>() == TASKS && held.iter().all(|&held| held <= MOST), "{held:?}");
