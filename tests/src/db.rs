@@ -21,20 +21,37 @@ pub struct TestDatabase {
 }
 
 impl TestDatabase {
-    /// Makes an empty database.
+    /// Makes an empty database: the first server migrates it.
     ///
     /// # Panics
     ///
     /// If `TENURE_TEST_DATABASE_URL` is not set or its user may not create databases.
     pub async fn create() -> Self {
-        let admin_url = std::env::var(ADMIN_URL)
-            .unwrap_or_else(|_| panic!("{ADMIN_URL} must name a PostgreSQL whose user may create databases"));
-        let name = format!("tenure_test_{:016x}", Random::fresh_seed());
-        let mut admin = PgConnection::connect(&admin_url).await.expect("the test cluster can be reached");
-        sqlx::query(AssertSqlSafe(format!("CREATE DATABASE {name}")))
+        let database = Self::named();
+        let mut admin = PgConnection::connect(&database.admin_url).await.expect("the test cluster can be reached");
+        sqlx::query(AssertSqlSafe(format!("CREATE DATABASE {}", database.name)))
             .execute(&mut admin)
             .await
             .expect("the test cluster's user may create databases");
+        database
+    }
+
+    /// Makes a database with the schema in it, which takes a tenth of the time that a server needs to migrate an empty one.
+    ///
+    /// # Panics
+    ///
+    /// As [`TestDatabase::create`].
+    pub async fn create_migrated() -> Self {
+        let database = Self::named();
+        let admin = PgConnectOptions::from_str(&database.admin_url).expect("the cluster's URL can be read");
+        tenure_store::testing::create_migrated(&admin.disable_statement_logging(), &database.name).await;
+        database
+    }
+
+    fn named() -> Self {
+        let admin_url = std::env::var(ADMIN_URL)
+            .unwrap_or_else(|_| panic!("{ADMIN_URL} must name a PostgreSQL whose user may create databases"));
+        let name = format!("tenure_test_{:016x}", Random::fresh_seed());
         let url = with_database(&admin_url, &name);
         Self { admin_url, name, url, abandoned: false }
     }

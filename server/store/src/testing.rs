@@ -32,18 +32,15 @@ pub struct TestDatabase {
 }
 
 impl TestDatabase {
-    /// Makes a database by copying the cluster's template, which the first test makes.
+    /// Makes a database with the schema in it.
     pub async fn create() -> Self {
         let url = std::env::var(DATABASE_URL).unwrap_or_else(|_| {
             panic!("{DATABASE_URL} is not set: run the tests with `scripts/with-pg cargo test ...`");
         });
         let admin: PgConnectOptions = url.parse().expect("the test database's URL can be read");
         let admin = admin.disable_statement_logging();
-        let mut conn = connect(&admin).await;
-        let template = template(&mut conn, &admin).await;
         let name = format!("tenure_test_{}", uuid::Uuid::new_v4().simple());
-        execute(&mut conn, format!("CREATE DATABASE {name} TEMPLATE {template}")).await;
-        conn.close().await.expect("the admin connection closes");
+        create_migrated(&admin, &name).await;
         let options = admin.clone().database(&name);
         let pool = PgPoolOptions::new().max_connections(20).connect_lazy_with(options.clone());
         Self { admin, options, name, pool }
@@ -97,6 +94,14 @@ pub async fn eventually(what: &str, mut condition: impl AsyncFnMut() -> bool) {
         assert!(std::time::Instant::now() < until, "did not come true within ten seconds: {what}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
+}
+
+/// Makes a database with the schema in it by copying the cluster's template, which the first test makes.
+pub async fn create_migrated(admin: &PgConnectOptions, name: &str) {
+    let mut conn = connect(admin).await;
+    let template = template(&mut conn, admin).await;
+    execute(&mut conn, format!("CREATE DATABASE {name} TEMPLATE {template}")).await;
+    conn.close().await.expect("the admin connection closes");
 }
 
 /// The name of the template with this schema, which is inserted if it does not exist.

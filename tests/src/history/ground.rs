@@ -16,7 +16,7 @@ impl Ground {
         if replicated {
             Self::Replicated(Box::new(Replicated::synchronous().await))
         } else {
-            Self::Shared(TestDatabase::create().await)
+            Self::Shared(TestDatabase::create_migrated().await)
         }
     }
 

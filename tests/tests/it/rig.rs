@@ -43,7 +43,7 @@ impl Rig {
 
     /// A server with more settings.
     pub async fn start_with(settings: impl FnOnce(Launch) -> Launch) -> Self {
-        let (database, secret_key, folder) = (TestDatabase::create().await, fresh_secret_key(), new_folder());
+        let (database, secret_key, folder) = (TestDatabase::create_migrated().await, fresh_secret_key(), new_folder());
         let launch = settings(Launch::on_database(database.url(), &secret_key));
         let server = launch.start(folder.path(), "server").await;
         let root = create_root_client(database.url(), &secret_key).credentials;
