@@ -180,7 +180,7 @@ pub struct TaskOptions {
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     #[schema(ignore)]
     pub on_duplicate: Option<Value>,
-    /// The worker that is to have the first run, and for how long that waits for it. Only where the queue assigns runs.
+    /// The worker that its runs wait for, each so long from when it is pending and its delay is over. Only where the queue assigns runs.
     #[serde(default, deserialize_with = "present_object", skip_serializing_if = "Option::is_none")]
     pub worker: Option<PreferredWorker>,
 }

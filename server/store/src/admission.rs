@@ -22,11 +22,11 @@ use super::session;
 
 pub use displace::{count_heads, displace_in_keys, displace_in_queue, withdraw_in_keys};
 pub use keys::{
-    Announced, Look, forget_idle_keys, list_unseen_keys, load_heads, load_keys, look, name_keys, take_work,
+    Announced, Look, forget_idle_keys, list_unseen_keys, load_heads, load_keys, look, name_keys, take_claims, take_work,
 };
 pub use reassign::{GivenOut, Reassigning, end_reassigning, list_given_out, lock_reassigning, lock_still_assigned};
 pub use sessions::{AssignedRun, TakenBack, assign, load_sessions, lock_assigned, lock_not_accepted, take_back};
-pub use start::{admit, store};
+pub use start::{admit, store, store_times};
 
 /// Keys that one look takes up.
 pub const KEYS_MAX: i64 = 500;
@@ -54,6 +54,7 @@ pub async fn list_queues(conn: &mut PgConnection) -> Result<Vec<Listed>, sqlx::E
                    EXISTS (SELECT FROM admission_work w WHERE w.queue = a.queue)
                    OR EXISTS (SELECT FROM admission_heads h WHERE h.queue = a.queue AND h.ready)
                    OR EXISTS (SELECT FROM admission_heads h WHERE h.queue = a.queue AND h.at <= (SELECT now FROM db_now))
+                   OR EXISTS (SELECT FROM admission_claims c WHERE c.queue = a.queue)
                    OR q.key_by IS NULL) AS "due!"
         FROM admission_queues a JOIN task_queues q ON q.id = a.queue
         ORDER BY a.queue"#
@@ -149,21 +150,48 @@ async fn perhaps_renewed(transaction: &mut PgConnection, queue: i32, leader: Lea
     Ok(active.and_then(|active| Some(Leader { server: active.server?, term: Some(active.term) })).unwrap_or(leader))
 }
 
-/// How many runs of a queue are ready, assigned or claimed: what its limit is about.
+/// The runs of a queue that were admitted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Admitted {
+    /// How many are ready or assigned.
+    pub unclaimed: i64,
+    /// How many are claimed.
+    pub claimed: i64,
+    /// How many of these, or of those that have ended since, were claimed since the last look, if the queue has a rate.
+    pub just_claimed: i64,
+}
+
+impl Admitted {
+    /// What the limit of the queue is about.
+    #[must_use]
+    pub fn all(&self) -> i64 {
+        self.unclaimed + self.claimed
+    }
+
+    /// How many have a token, as far as is stored.
+    #[must_use]
+    pub fn with_tokens(&self) -> u32 {
+        u32::try_from((self.unclaimed + self.just_claimed).max(0)).unwrap_or(u32::MAX)
+    }
+}
+
+/// How many runs of a queue were admitted, in one snapshot.
 pub async fn count_admitted(
     transaction: &mut PgConnection,
     sequenced: Sequenced,
     queue: i32,
-) -> Result<i64, sqlx::Error> {
-    sqlx::query_scalar!(
+) -> Result<Admitted, sqlx::Error> {
+    sqlx::query_as!(
+        Admitted,
         r#"-- count_admitted
         WITH changed AS MATERIALIZED (
             SELECT sum(d.pending) AS pending, sum(d.claimed) AS claimed, sum(d.waiting) AS waiting
             FROM unsequenced($2) n, unnest(n.queues, n.pending, n.claimed, n.waiting) AS d(queue, pending, claimed, waiting)
             WHERE d.queue = $1
         )
-        SELECT (COALESCE(b.pending, 0) - COALESCE(b.waiting, 0) + COALESCE(b.claimed, 0)
-                + COALESCE(c.pending, 0) - COALESCE(c.waiting, 0) + COALESCE(c.claimed, 0))::bigint AS "admitted!"
+        SELECT (COALESCE(b.pending, 0) - COALESCE(b.waiting, 0) + COALESCE(c.pending, 0) - COALESCE(c.waiting, 0))::bigint AS "unclaimed!",
+               (COALESCE(b.claimed, 0) + COALESCE(c.claimed, 0))::bigint AS "claimed!",
+               (SELECT count(*) FROM admission_claims x WHERE x.queue = $1) AS "just_claimed!"
         FROM changed c LEFT JOIN counters b ON b.queue = $1"#,
         queue,
         sequenced.0
@@ -220,6 +248,7 @@ pub async fn forget_queue(transaction: &mut PgConnection, queue: i32) -> Result<
         ),
         work AS (DELETE FROM admission_work w WHERE w.queue = $1 AND EXISTS (SELECT FROM over)),
         heads AS (DELETE FROM admission_heads h WHERE h.queue = $1 AND EXISTS (SELECT FROM over)),
+        claimed AS (DELETE FROM admission_claims c WHERE c.queue = $1 AND EXISTS (SELECT FROM over)),
         keys AS (DELETE FROM admission_keys k WHERE k.queue = $1 AND EXISTS (SELECT FROM over)),
         forgotten AS (DELETE FROM admission_queues a WHERE a.queue = $1 AND EXISTS (SELECT FROM over) RETURNING queue, term),
         termed AS (UPDATE task_queues q SET last_term = f.term FROM forgotten f WHERE q.id = f.queue AND q.last_term <> f.term)

@@ -125,6 +125,7 @@ pub async fn delete(transaction: &mut PgConnection, queue: i32, client_id: &str)
 /// What the statements of runs read of a policy, in the row of its queue; the version of the change.
 async fn set(transaction: &mut PgConnection, queue: i32, policy: &Policy) -> Result<i64, sqlx::Error> {
     let admission = policy.admission();
+    let was_fair = is_fair_now(transaction, queue).await?;
     let terms = Terms::of(policy, &Options::default());
     let seconds = |time: TimeDelta| (!time.is_zero()).then(|| time.as_seconds_f64());
     let version = sqlx::query_scalar!(
@@ -143,25 +144,42 @@ async fn set(transaction: &mut PgConnection, queue: i32, policy: &Policy) -> Res
     )
     .fetch_one(&mut *transaction)
     .await?;
-    restart_admission(transaction, queue, policy).await?;
+    let is_fair = admission.as_ref().is_some_and(|admission| admission.fair);
+    restart_admission(transaction, queue, policy, was_fair != Some(is_fair)).await?;
     Ok(version)
+}
+
+/// Whether keys take turns in a queue by its policy of now; none without a policy.
+async fn is_fair_now(transaction: &mut PgConnection, queue: i32) -> Result<Option<bool>, sqlx::Error> {
+    let Some(stored) = find(transaction, queue).await? else { return Ok(None) };
+    let unreadable = |error| sqlx::Error::Decode(format!("the policy of queue {queue}: {error:?}").into());
+    Ok(Policy::from_stored(&stored.policy).map_err(unreadable)?.admission().map(|admission| admission.fair))
 }
 
 /// Has all keys of a queue looked at again, because other limits hold for them. The queue is locked first, as by whatever admits or
 /// forgets it: so none of the two waits for a head that the other one has, no key is looked at meanwhile by the old limits, and the
-/// row is not forgotten that is needed again.
-async fn restart_admission(transaction: &mut PgConnection, queue: i32, policy: &Policy) -> Result<(), sqlx::Error> {
+/// row is not forgotten that is needed again. With a new `order` turns begin anew: places and virtual times cannot be compared.
+async fn restart_admission(
+    transaction: &mut PgConnection,
+    queue: i32,
+    policy: &Policy,
+    order: bool,
+) -> Result<(), sqlx::Error> {
     let admission = policy.admission();
-    if admission.is_some() {
+    if let Some(admission) = &admission {
         sqlx::query!(
             "-- begin_admission
-            INSERT INTO admission_queues (queue, term) SELECT id, last_term FROM task_queues WHERE id = $1
-            ON CONFLICT (queue) DO UPDATE SET least = DEFAULT",
-            queue
+            INSERT INTO admission_queues (queue, term, rated)
+            SELECT id, last_term, $2 /* rated */ OR EXISTS (SELECT FROM queue_keys x WHERE x.queue = q.id AND x.rate_count IS NOT NULL)
+            FROM task_queues q WHERE id = $1
+            ON CONFLICT (queue) DO UPDATE SET rated = EXCLUDED.rated",
+            queue,
+            admission.rate_total.is_some() || admission.rate_per_key.is_some()
         )
         .execute(&mut *transaction)
         .await?;
-    } else {
+    }
+    if order {
         sqlx::query!("-- reset_admission\nUPDATE admission_queues SET least = DEFAULT WHERE queue = $1", queue)
             .execute(&mut *transaction)
             .await?;
@@ -171,11 +189,12 @@ async fn restart_admission(transaction: &mut PgConnection, queue: i32, policy: &
     schedulers::follow_policy(transaction, queue, assigns, reassigns).await?;
     sqlx::query!(
         "-- announce_all_keys
-        WITH
-        -- Places and virtual times of a fair queue cannot be compared.
-        heads AS (UPDATE admission_heads SET vtime = 0 /* count */ WHERE queue = $1 RETURNING key_id)
+        WITH heads AS (
+            UPDATE admission_heads SET vtime = CASE WHEN $2 /* order */ THEN 0 /* count */ ELSE vtime END WHERE queue = $1 RETURNING key_id
+        )
         INSERT INTO admission_work (queue, key_id) SELECT DISTINCT $1::int, key_id FROM heads",
-        queue
+        queue,
+        order
     )
     .execute(transaction)
     .await?;

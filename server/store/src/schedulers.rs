@@ -68,6 +68,10 @@ pub async fn change(
         SchedulerEnd::Lost | SchedulerEnd::Replaced => true,
         SchedulerEnd::HandedOver | SchedulerEnd::Stopped | SchedulerEnd::PolicyChanged => false,
     };
+    // Before the last place is read: a look of the scheduler may be going on, and gives out places until it ends.
+    if lock(transaction, seen.queue).await?.is_none() {
+        return Ok(None);
+    }
     let changed = sqlx::query!(
         "-- change_scheduler
         UPDATE admission_queues a SET term = a.term + 1, server = $3, since = db_now.now,

@@ -1,9 +1,10 @@
-//! Limits of queues and keys over HTTP, rates, fairness, and runs that are given to sessions: rows T3, T4, T8 to T13 and Z6 of the
-//! seed's behaviours.
+//! Limits of queues and keys over HTTP, rates, fairness, and runs that are given to sessions: rows T3, T4, T8 to T13, Z6 and Z10 of
+//! the seed's behaviours.
 
 mod assign;
 mod keys;
 mod outlook;
+mod restart;
 mod schedulers;
 
 use std::collections::BTreeMap;
@@ -195,6 +196,29 @@ async fn a_rate_is_never_exceeded_not_even_by_workers_that_come_back() {
     rig.server.stop().await;
 }
 
+/// Nothing waits while they are away, so that no look counts what they left.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rate_is_not_exceeded_after_a_time_in_which_nothing_waited() {
+    let limit = json!({"count": 2, "seconds": 600, "burst": 2});
+    for (policy, key) in [(json!({"rate": {"total": limit}}), None), (json!({"rate": {"perKey": limit}}), Some("a"))] {
+        let rig = start_by_hand().await;
+        put_policy(&rig, &policy).await;
+        for _ in 0..2 {
+            create(&rig, key).await;
+        }
+        advance(&rig, 800.0).await;
+        assert_eq!(rig.claim(QUEUE, 10).await.len(), 2, "the burst");
+        for _ in 0..2 {
+            create(&rig, key).await;
+        }
+        advance(&rig, 0.0).await;
+        assert_eq!((rig.claim(QUEUE, 10).await.len(), counts(&rig).await), (0, (2, 0, 2)), "{policy}");
+        advance(&rig, 301.0).await;
+        assert_eq!(rig.claim(QUEUE, 10).await.len(), 1, "the next token has come: {policy}");
+        rig.server.stop().await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_key_at_its_rate_waits_for_its_time_and_not_in_front_of_others() {
     let rig = start_by_hand().await;
@@ -244,6 +268,33 @@ async fn in_a_fair_queue_keys_take_turns_in_whatever_order_they_came() {
     // The first four were admitted as they came.
     assert!(a.abs_diff(b) <= 4, "{a} and {b}");
     rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_ready_run_keeps_its_place_when_the_more_urgent_one_is_at_its_rate() {
+    let rate = json!({"count": 1, "seconds": 3_600});
+    let urgent = |task: &mut Value| {
+        task["priority"] = json!("high");
+        task["extra"] = json!({"tenure": {"key": "a"}});
+    };
+    // The limit of the queue, and that of the key.
+    for (limits, key) in [(json!({"total": 1}), "b"), (json!({"perKey": 1}), "a")] {
+        let rig = start_by_hand().await;
+        put_policy(&rig, &json!({"concurrency": limits, "rate": {"perKey": rate}})).await;
+        if key == "b" {
+            // It has the token of its key.
+            create_with(&rig, urgent).await;
+            advance(&rig, 0.0).await;
+            report(&rig, &rig.claim(QUEUE, 1).await[0]).await;
+        }
+        create(&rig, Some(key)).await;
+        advance(&rig, 0.0).await;
+        assert_eq!(counts(&rig).await, (0, 1, 0), "{limits}");
+        create_with(&rig, urgent).await;
+        advance(&rig, 0.0).await;
+        assert_eq!(counts(&rig).await, (1, 1, 0), "{limits}");
+        rig.server.stop().await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

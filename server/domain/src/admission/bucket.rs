@@ -45,6 +45,18 @@ impl Bucket {
         Self { paced, now, tat, changed }
     }
 
+    /// Counts runs that kept their tokens until they were claimed, at these times in their order; `unclaimed` others keep theirs
+    /// still. At each claim the time of the next start is as at a look just before it.
+    pub(super) fn claim(&mut self, claimed: &[f64], unclaimed: u32) {
+        let Some(paced) = &mut self.paced else { return };
+        for (earlier, at) in claimed.iter().enumerate() {
+            let kept = f64::from(unclaimed) + (claimed.len() - earlier) as f64 + 1.0 - paced.burst;
+            let ahead = (at - self.now).min(0.0) + kept * paced.interval;
+            self.changed |= ahead > paced.ahead;
+            paced.ahead = paced.ahead.max(ahead);
+        }
+    }
+
     /// Whether a start conforms now.
     pub(super) fn is_open(&self) -> bool {
         self.opens_at().is_none()

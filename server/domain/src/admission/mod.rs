@@ -36,8 +36,10 @@ mod sessions;
 
 pub use decide::decide;
 pub use displace::{DISPLACED_MAX, displaced, withdrawn};
-pub use outlook::{key_allows, queue_allows, starts_at};
+pub use outlook::{after_claims, key_allows, queue_allows, starts_at};
 
+#[cfg(test)]
+mod fairness_tests;
 #[cfg(test)]
 mod model_tests;
 

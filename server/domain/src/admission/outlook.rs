@@ -9,6 +9,15 @@ pub fn starts_at(rate: Option<Rate>, tat: f64, unclaimed: u32, now: f64) -> Opti
     Bucket::new(rate, tat, unclaimed, now).opens_at()
 }
 
+/// When the next start conforms to a rate after runs that had a token were claimed at these times, in their order, and `unclaimed` are
+/// left; none if that is not later than before.
+#[must_use]
+pub fn after_claims(rate: Option<Rate>, tat: f64, claimed: &[f64], unclaimed: u32, now: f64) -> Option<f64> {
+    let mut bucket = Bucket::new(rate, tat, 0, now);
+    bucket.claim(claimed, unclaimed);
+    bucket.changed()
+}
+
 /// How many starts the limits of a whole queue allow now, were there workers enough; none if any number. `free` is its limit less
 /// its ready, assigned and claimed runs.
 #[must_use]
@@ -70,7 +79,61 @@ mod tests {
         assert_eq!(decide(&later, &[key], &[head]).starts.len(), 1);
     }
 
+    #[test]
+    fn runs_that_were_claimed_since_the_last_look_had_kept_their_tokens_until_then() {
+        let rate = Some(Rate { count: 2, seconds: 600, burst: 2 });
+        let long_ago = NOW - 3_600.0;
+        // Two at once a second ago: none starts until a token has come since.
+        assert_eq!(after_claims(rate, long_ago, &[NOW - 1.0, NOW - 1.0], 0, NOW), Some(NOW + 299.0));
+        // One of them: the other token is there.
+        let after_one = after_claims(rate, long_ago, &[NOW - 1.0], 0, NOW).unwrap();
+        assert_eq!(queue_allows(None, rate, after_one, 0, NOW), Some(1));
+        assert_eq!(
+            after_claims(rate, long_ago, &[NOW - 1.0], 1, NOW),
+            Some(NOW + 299.0),
+            "and another keeps its token"
+        );
+        assert_eq!(after_claims(rate, NOW + 200.0, &[NOW - 400.0], 0, NOW), None, "what is stored is later");
+        assert_eq!(after_claims(None, long_ago, &[NOW], 0, NOW), None);
+    }
+
     proptest! {
+        /// Workers are away and come back whenever they like, looks come whenever they like: in no window start more than `count` and
+        /// `burst`, and at no time more than `burst`, as the workers see it.
+        #[test]
+        fn no_window_has_more_claims_than_the_rate_and_its_burst(
+            count in 1_u32..6, burst in 1_u32..6, seconds in 1_u32..40,
+            steps in prop::collection::vec((0.0_f64..20.0, 0_u32..4, any::<bool>()), 1..120)
+        ) {
+            let rate = Rate { count: count.max(burst), seconds, burst };
+            let (mut now, mut tat, mut ready) = (NOW, 0.0, 0_u32);
+            let (mut unseen, mut claims): (Vec<f64>, Vec<f64>) = (Vec::new(), Vec::new());
+            for (pause, claimed, looks) in steps {
+                now += pause;
+                let claimed = claimed.min(ready);
+                ready -= claimed;
+                unseen.extend((0..claimed).map(|_| now));
+                claims.extend((0..claimed).map(|_| now));
+                if looks {
+                    now += 0.1;
+                    tat = after_claims(Some(rate), tat, &unseen, ready, now).unwrap_or(tat);
+                    unseen.clear();
+                    let mut bucket = Bucket::new(Some(rate), tat, ready, now);
+                    while bucket.is_open() {
+                        bucket.start();
+                        ready += 1;
+                    }
+                    tat = bucket.tat();
+                    prop_assert!(ready <= burst, "{ready} ready runs");
+                }
+            }
+            let window = f64::from(seconds) - 1e-3;
+            for (first, from) in claims.iter().enumerate() {
+                let within = claims[first..].iter().take_while(|at| **at < from + window).count();
+                prop_assert!(within <= (rate.count + burst) as usize, "{within} in {seconds} s");
+            }
+        }
+
         #[test]
         fn it_allows_as_many_as_are_then_started(
             free in prop::option::of(0_u64..9), of_key in prop::option::of(0_u32..9), count in 1_u32..9, burst in 1_u32..9,

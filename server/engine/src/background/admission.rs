@@ -8,10 +8,11 @@ use chrono::TimeDelta;
 use futures_util::{StreamExt, stream};
 use sqlx::{Connection, PgConnection};
 use tenure_domain::admission::{
-    DISPLACED_MAX, Decided, Head, HeadState, PRIORITIES, Queue, READY_RUNS, decide, displaced, withdrawn,
+    DISPLACED_MAX, Decided, Head, HeadState, PRIORITIES, Queue, READY_RUNS, after_claims, decide, displaced,
+    queue_allows, starts_at, withdrawn,
 };
 use tenure_domain::policy::document::{Admission, Policy};
-use tenure_store::admission::{self, Announced, Leader, Listed, Locked, Look};
+use tenure_store::admission::{self, Admitted, Announced, Leader, Listed, Locked, Look};
 use tenure_store::session::plan_as_hot;
 
 use super::reassign::reassign;
@@ -89,7 +90,7 @@ async fn admit(
     let began = Instant::now();
     let mut transaction = conn.begin().await?;
     plan_as_hot(&mut transaction).await?;
-    let Some(locked) = admission::lock(&mut transaction, queue, leader).await? else {
+    let Some(mut locked) = admission::lock(&mut transaction, queue, leader).await? else {
         // Another pass is at it, and has not committed what it decided.
         return Ok(PassReport { lost_race: 1, ..PassReport::default() });
     };
@@ -100,13 +101,14 @@ async fn admit(
     };
     let announced = admission::take_work(&mut transaction, queue).await?;
     let mut look = Look { queue, admission: &limits, least: locked.least, keeps_times: false };
+    locked.tat = settle_claims(engine, &mut transaction, &locked, &look).await?;
     if !announced.is_empty() {
         admission::name_keys(&mut transaction, queue, &announced).await?;
         if !limits.assign {
             admission::withdraw_in_keys(&mut transaction, queue, &keys_of(&announced), limits.per_key).await?;
         }
         look.least = admission::look(&mut transaction, &look, &announced).await?;
-        look.least = displace_in_keys(&mut transaction, &look, &announced).await?;
+        look.least = displace_in_keys(&mut transaction, &locked, &look, &announced).await?;
     }
     let started = start(engine, &mut transaction, &locked, &look).await?;
     let mut effects = Effects { inboxes: started.sessions, ..Effects::default() };
@@ -121,6 +123,43 @@ async fn admit(
     Ok(PassReport { found: done, done, ..PassReport::default() })
 }
 
+/// Runs that were claimed since the last look had kept their tokens until then: the next starts of the queue and of their keys conform
+/// to the rates only after them. Answers the time of the queue.
+async fn settle_claims(
+    engine: &Engine,
+    transaction: &mut PgConnection,
+    locked: &Locked,
+    look: &Look<'_>,
+) -> Result<f64, sqlx::Error> {
+    let claims = admission::take_claims(transaction, look.queue).await?;
+    if claims.is_empty() {
+        return Ok(locked.tat);
+    }
+    let now = seconds(locked);
+    let mut ids: Vec<i64> = claims.iter().map(|(key, _)| *key).collect();
+    ids.sort_unstable();
+    ids.dedup();
+    let keys = admission::load_keys(transaction, look.queue, &ids, look.admission).await?;
+    let of_keys = keys.iter().filter_map(|key| {
+        let times: Vec<f64> = claims.iter().filter(|(of, _)| *of == key.id).map(|(_, at)| *at).collect();
+        after_claims(key.rate, key.tat, &times, key.unclaimed, now).map(|tat| (key.id, tat))
+    });
+    let of_keys: Vec<(i64, f64)> = of_keys.collect();
+    let mut tat = locked.tat;
+    if look.admission.rate_total.is_some() {
+        let admitted = admission::count_admitted(transaction, engine.sequencer.reached(), look.queue).await?;
+        let times: Vec<f64> = claims.iter().map(|(_, at)| *at).collect();
+        tat = after_claims(look.admission.rate_total, tat, &times, admitted.with_tokens(), now).unwrap_or(tat);
+    }
+    admission::store_times(transaction, look.queue, tat, &of_keys).await?;
+    Ok(tat)
+}
+
+/// When the queue was locked, in seconds since 1970.
+fn seconds(locked: &Locked) -> f64 {
+    locked.now.timestamp_micros() as f64 / 1e6
+}
+
 /// The keys that were announced, each once.
 fn keys_of(announced: &[Announced]) -> Vec<i64> {
     let mut keys: Vec<i64> = announced.iter().map(|one| one.key).collect();
@@ -129,16 +168,21 @@ fn keys_of(announced: &[Announced]) -> Vec<i64> {
     keys
 }
 
-/// Ready runs give their slots of a key to more urgent ones that wait. Runs that are assigned stay. Answers the least virtual times.
+/// Ready runs give their slots of a key to more urgent ones that wait, if the rates let these start. Runs that are assigned stay. Answers
+/// the least virtual times.
 async fn displace_in_keys(
     transaction: &mut PgConnection,
+    locked: &Locked,
     look: &Look<'_>,
     announced: &[Announced],
 ) -> Result<[f64; PRIORITIES], sqlx::Error> {
-    if look.admission.assign || announced.iter().all(|one| one.waits.is_none()) {
+    let Admission { assign, rate_total, rate_per_key, .. } = *look.admission;
+    let is_open = starts_at(rate_total, locked.tat, 0, seconds(locked)).is_none();
+    if assign || !is_open || announced.iter().all(|one| one.waits.is_none()) {
         return Ok(look.least);
     }
-    let freed = admission::displace_in_keys(transaction, look.queue, &keys_of(announced)).await?;
+    let rated = rate_per_key.is_some();
+    let freed = admission::displace_in_keys(transaction, look.queue, &keys_of(announced), rated).await?;
     if freed.is_empty() {
         return Ok(look.least);
     }
@@ -157,7 +201,11 @@ async fn displace_in_queue(
     if look.admission.assign || queue.total_free != Some(0) || less_urgent.iter().all(|ready| *ready == 0) {
         return Ok(queue);
     }
-    let heads = admission::count_heads(transaction, look.queue, &look.least, DISPLACED_MAX).await?;
+    if queue_allows(None, queue.rate, queue.tat, queue.unclaimed, queue.now) == Some(0) {
+        return Ok(queue);
+    }
+    let rated = look.admission.rate_per_key.is_some();
+    let heads = admission::count_heads(transaction, look.queue, &look.least, rated, DISPLACED_MAX).await?;
     let wanted = displaced(&queue.ready, &heads, queue.total_free);
     if wanted.iter().all(|runs| *runs == 0) {
         return Ok(queue);
@@ -165,7 +213,8 @@ async fn displace_in_queue(
     let done = admission::displace_in_queue(transaction, look.queue, &wanted).await?;
     let freed: u32 = done.iter().sum();
     let ready = std::array::from_fn(|priority| queue.ready[priority].saturating_sub(done[priority]));
-    Ok(Queue { total_free: Some(u64::from(freed)), ready, unclaimed: ready.iter().sum(), ..queue })
+    let unclaimed = queue.unclaimed.saturating_sub(freed);
+    Ok(Queue { total_free: Some(u64::from(freed)), ready, unclaimed, ..queue })
 }
 
 /// Ready runs beyond the limit of the queue, which was lowered, wait again; answers the queue as it is then, and how many runs too many
@@ -194,7 +243,9 @@ async fn withdraw_in_queue(
             left[priority] = if done[priority] < wanted[priority] { 0 } else { rest };
         }
     }
-    Ok((Queue { ready, unclaimed: ready.iter().sum(), ..queue }, over))
+    let withdrawn = queue.ready.iter().sum::<u32>().saturating_sub(ready.iter().sum());
+    let unclaimed = queue.unclaimed.saturating_sub(withdrawn);
+    Ok((Queue { ready, unclaimed, ..queue }, over))
 }
 
 /// What a look has started.
@@ -263,12 +314,13 @@ async fn start_in(
 /// How many runs of each priority may start at most: those of a lower one take no room that a higher one has taken.
 fn room(queue: &Queue) -> [i64; PRIORITIES] {
     let mut taken = 0;
+    let allowed = queue_allows(queue.total_free, queue.rate, queue.tat, queue.unclaimed, queue.now);
+    let allowed = allowed.map_or(i64::MAX, |allowed| i64::try_from(allowed).unwrap_or(i64::MAX));
     // What the sessions are free for, where runs are given to them.
     let free = queue.sessions.as_ref().map(|sessions| sessions.iter().map(|session| i64::from(session.free)).sum());
     queue.ready.map(|ready| {
         taken += i64::from(ready);
-        let room = (i64::from(READY_RUNS) - taken).max(0).min(free.unwrap_or(i64::MAX));
-        queue.total_free.map_or(room, |free| room.min(i64::try_from(free).unwrap_or(i64::MAX)))
+        (i64::from(READY_RUNS) - taken).max(0).min(free.unwrap_or(i64::MAX)).min(allowed)
     })
 }
 
@@ -280,25 +332,24 @@ async fn read_queue(
     look: &Look<'_>,
 ) -> Result<(Queue, u64), sqlx::Error> {
     let Admission { total, rate_total, fair, assign, .. } = *look.admission;
-    let (total_free, over) = match total {
-        None => (None, 0),
-        Some(total) => {
-            let admitted = admission::count_admitted(transaction, engine.sequencer.reached(), look.queue).await?;
-            let free = i64::from(total) - admitted;
-            (Some(u64::try_from(free).unwrap_or(0)), u64::try_from(-free).unwrap_or(0))
-        }
+    let admitted = if total.is_some() || rate_total.is_some() {
+        admission::count_admitted(transaction, engine.sequencer.reached(), look.queue).await?
+    } else {
+        Admitted::default()
     };
+    let free = total.map(|total| i64::from(total) - admitted.all());
+    let over = free.map_or(0, |free| u64::try_from(-free).unwrap_or(0));
     let marks = engine.low_water_marks.get(look.queue);
     let marks = if marks.epoch == locked.epoch { marks.marks } else { [0; PRIORITIES] };
     let ready = admission::count_ready(transaction, look.queue, &marks, READY_RUNS).await?;
     let queue = Queue {
-        now: locked.now.timestamp_micros() as f64 / 1e6,
+        now: seconds(locked),
         fair,
-        total_free,
+        total_free: free.map(|free| u64::try_from(free).unwrap_or(0)),
         ready,
         rate: rate_total,
         tat: locked.tat,
-        unclaimed: ready.iter().sum(),
+        unclaimed: admitted.with_tokens(),
         least: look.least,
         sessions: if assign { Some(admission::load_sessions(transaction, look.queue).await?) } else { None },
         more_heads: false,

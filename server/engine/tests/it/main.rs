@@ -21,6 +21,7 @@ mod lists;
 mod messages;
 mod passes;
 mod races;
+mod rates;
 mod refile;
 mod releases;
 mod remembered;

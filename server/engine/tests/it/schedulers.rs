@@ -18,23 +18,23 @@ use tenure_store::testing::{TestDatabase, eventually};
 use crate::support::create_on;
 
 /// Servers of one database.
-struct Ground {
-    database: TestDatabase,
-    conn: PgConnection,
+pub(crate) struct Ground {
+    pub(crate) database: TestDatabase,
+    pub(crate) conn: PgConnection,
 }
 
 impl Ground {
-    async fn new() -> Self {
+    pub(crate) async fn new() -> Self {
         let database = TestDatabase::create().await;
         let conn = database.connect().await;
         Self { database, conn }
     }
 
-    fn server(&self) -> Queue {
+    pub(crate) fn server(&self) -> Queue {
         Queue::start(self.database.options())
     }
 
-    async fn beat(&mut self, server: &Queue) {
+    pub(crate) async fn beat(&mut self, server: &Queue) {
         election::beat(&server.engine, &mut self.conn, Duration::ZERO).await.unwrap();
     }
 
@@ -54,20 +54,20 @@ impl Ground {
         server.engine.schedulers.leader(server.key(QUEUE).await).term.expect("it is the scheduler")
     }
 
-    async fn count(&mut self, what: &str) -> i64 {
+    pub(crate) async fn count(&mut self, what: &str) -> i64 {
         let sql = format!("SELECT count(*) FROM {what}");
         sqlx::query_scalar(sqlx::AssertSqlSafe(sql)).fetch_one(&mut self.conn).await.unwrap()
     }
 }
 
-async fn put(queue: &Queue, policy: serde_json::Value) {
+pub(crate) async fn put(queue: &Queue, policy: serde_json::Value) {
     let sent: QueuePolicy = serde_json::from_value(policy).unwrap();
     let policy = Policy::from_request(&sent).unwrap();
     let put = Put { policy, sent, replaces: Match::from_header(None).unwrap(), client_id: "ann" };
     queue_policy::put(queue.engine.queue_parts(), &QUEUE.parse().unwrap(), put).await.unwrap();
 }
 
-async fn begin(queue: &Queue, worker: &str, capacity: i64) {
+pub(crate) async fn begin(queue: &Queue, worker: &str, capacity: i64) {
     let start = Start::from_request(StartSessionRequest {
         task_queue_id: QUEUE.parse().unwrap(),
         worker_group: "group".parse().unwrap(),

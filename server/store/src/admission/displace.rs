@@ -8,25 +8,34 @@ use tenure_domain::policy::hold::Hold;
 
 use crate::transitions::end_hold::{Ready, emit};
 
-/// How many heads of each priority may start a run but for the limit of the queue, each counted up to `limit`.
+/// How many heads of each priority may start a run but for the limit of the queue, each counted up to `limit`. Keys that are at their
+/// rate may not; `rated` says whether keys have one by the policy.
 pub async fn count_heads(
     transaction: &mut PgConnection,
     queue: i32,
     least: &[f64; PRIORITIES],
+    rated: bool,
     limit: u32,
 ) -> Result<[u32; PRIORITIES], sqlx::Error> {
     let rows = sqlx::query!(
         r#"-- count_ready_heads
+        WITH db_now AS MATERIALIZED (SELECT now FROM db_now)
         SELECT m.priority AS "priority!", count(h.key_id) AS "heads!"
         FROM unnest('{0,1,2,3,4,5,6}' /* Priority: all */::smallint[], $2::float8[] /* least */) AS m(priority, least)
         CROSS JOIN LATERAL (
-            SELECT h.key_id FROM admission_heads h
-            WHERE h.queue = $1 AND h.priority = m.priority AND h.ready AND h.vtime >= m.least LIMIT $3
+            SELECT h.key_id FROM (
+                SELECT h.key_id FROM admission_heads h
+                WHERE h.queue = $1 AND h.priority = m.priority AND h.ready AND h.vtime >= m.least
+                ORDER BY h.vtime, h.key_id LIMIT $3
+            ) h
+            JOIN admission_keys k ON k.id = h.key_id LEFT JOIN queue_keys x ON x.queue = $1 AND x.key = k.key
+            WHERE to_timestamp(k.tat) <= (SELECT now FROM db_now) OR k.key = '' OR NOT ($4 /* rated */ OR x.rate_count IS NOT NULL)
         ) h
         GROUP BY m.priority"#,
         queue,
         least,
-        i64::from(limit)
+        i64::from(limit),
+        rated
     )
     .fetch_all(transaction)
     .await?;
@@ -76,18 +85,22 @@ pub async fn displace_in_queue(
     Ok(displaced)
 }
 
-/// Of each of these keys whose limit is reached, has the least urgent ready run wait again if a more urgent one waits. Answers the keys
-/// of which one does.
+/// Of each of these keys whose limit is reached, and which is not at its rate, has the least urgent ready run wait again if a more urgent
+/// one waits. Answers the keys of which one does.
 pub async fn displace_in_keys(
     transaction: &mut PgConnection,
     queue: i32,
     keys: &[i64],
+    rated: bool,
 ) -> Result<Vec<i64>, sqlx::Error> {
     let displaced = sqlx::query_scalar!(
         r#"-- displace_in_keys
-        WITH held_up AS MATERIALIZED (
+        WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
+        held_up AS MATERIALIZED (
             SELECT h.key_id, min(h.priority) AS priority FROM admission_heads h
+            JOIN admission_keys k ON k.id = h.key_id LEFT JOIN queue_keys x ON x.queue = $1 AND x.key = k.key
             WHERE h.key_id = ANY($2 /* keys */) AND h.queue = $1 AND NOT h.ready AND h.at IS NULL
+              AND (to_timestamp(k.tat) <= (SELECT now FROM db_now) OR NOT ($3 /* rated */ OR x.rate_count IS NOT NULL))
               AND EXISTS (SELECT FROM pending p WHERE p.key_id = h.key_id AND p.priority = h.priority
                             AND p.hold = 2 /* Hold::Waiting */ AND p.ord >= h.from_ord)
             GROUP BY h.key_id
@@ -106,7 +119,8 @@ pub async fn displace_in_keys(
         FROM chosen c WHERE p.seq = c.seq
         RETURNING p.key_id AS "key_id!""#,
         queue,
-        keys
+        keys,
+        rated
     )
     .fetch_all(&mut *transaction)
     .await?;

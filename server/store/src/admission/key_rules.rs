@@ -50,6 +50,11 @@ pub async fn put_rules(
     )
     .execute(&mut *transaction)
     .await?;
+    if rules.rate.is_some() {
+        sqlx::query!("-- note_claims\nUPDATE admission_queues SET rated = true WHERE queue = $1 AND NOT rated", queue)
+            .execute(&mut *transaction)
+            .await?;
+    }
     announce_key(transaction, queue, key).await
 }
 

@@ -50,6 +50,20 @@ pub async fn take_work(transaction: &mut PgConnection, queue: i32) -> Result<Vec
     Ok(announced.collect())
 }
 
+/// Takes the claims that were made since the last look at a queue with a rate: of which keys, and when, in seconds since 1970 and in that
+/// order.
+pub async fn take_claims(transaction: &mut PgConnection, queue: i32) -> Result<Vec<(i64, f64)>, sqlx::Error> {
+    let rows = sqlx::query!(
+        r#"-- take_rated_claims
+        WITH taken AS (DELETE FROM admission_claims WHERE queue = $1 RETURNING key_id, at)
+        SELECT key_id, extract(epoch FROM at)::float8 AS "at!" FROM taken ORDER BY at"#,
+        queue
+    )
+    .fetch_all(transaction)
+    .await?;
+    Ok(rows.into_iter().map(|row| (row.key_id, row.at)).collect())
+}
+
 /// What was announced, without what the breakages lose of it.
 #[cfg(feature = "test-util")]
 fn perhaps_lost(mut announced: Vec<Announced>) -> Vec<Announced> {
@@ -252,10 +266,10 @@ pub async fn load_heads(
                -- The worker that a task wants, if there is a choice.
                (SELECT s.epoch FROM worker_sessions s
                 WHERE s.queue = $1 AND s.worker_group = o.worker_group AND s.worker_id = o.worker_id AND s.ended IS NULL) AS preferred,
-               extract(epoch FROM r.scheduled)::float8 + o.worker_wait AS prefers_until
+               extract(epoch FROM GREATEST(r.scheduled, r.waits_since))::float8 + o.worker_wait AS prefers_until
         FROM heads h CROSS JOIN each
         LEFT JOIN LATERAL (
-            SELECT p.seq, p.run, p.ord, p.session, p.scheduled FROM pending p
+            SELECT p.seq, p.run, p.ord, p.session, p.scheduled, p.waits_since FROM pending p
             WHERE p.key_id = h.key_id AND p.priority = h.priority AND p.hold = 2 /* Hold::Waiting */ AND p.ord >= h.from_ord
               AND p.deadline > (SELECT now FROM db_now)
             ORDER BY p.ord LIMIT each.runs FOR UPDATE SKIP LOCKED
@@ -302,7 +316,10 @@ pub async fn load_keys(
             WHERE k.id = ANY($2 /* keys */) AND k.queue = $1
         )
         SELECT l.id, l.key, l.tat, l.rate_count AS "rate_count?", l.rate_seconds AS "rate_seconds?", l.rate_burst AS "rate_burst?",
-               l.weight AS "weight?", l.slots, a.n AS "unclaimed!", c.n AS "claimed!"
+               l.weight AS "weight?", l.slots, a.n AS "unclaimed!", c.n AS "claimed!",
+               -- Claimed since the last look: in the snapshot in which they are unclaimed no more.
+               (SELECT count(*) FROM admission_claims x WHERE ($4 OR l.rate_count IS NOT NULL) AND x.queue = $1 AND x.key_id = l.id)
+                   AS "just_claimed!"
         FROM limits l
         CROSS JOIN LATERAL (
             SELECT count(*) AS n FROM (
@@ -333,7 +350,7 @@ pub async fn load_keys(
             free,
             rate: if row.key.is_empty() { None } else { own.or(admission.rate_per_key) },
             tat: row.tat,
-            unclaimed: count(row.unclaimed),
+            unclaimed: count(row.unclaimed + row.just_claimed),
             weight: row.weight.unwrap_or(1.0),
         }
     });

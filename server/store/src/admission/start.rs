@@ -55,6 +55,40 @@ pub async fn admit(transaction: &mut PgConnection, queue: i32, name: &str, seqs:
 /// How many runs one note names.
 const READY_IN_NOTE: usize = 200;
 
+/// Stores when the next starts of a queue and of some of its keys conform to their rates.
+pub async fn store_times(
+    transaction: &mut PgConnection,
+    queue: i32,
+    tat: f64,
+    keys: &[(i64, f64)],
+) -> Result<(), sqlx::Error> {
+    sqlx::query!(
+        "-- store_tat
+        UPDATE admission_queues SET tat = $2 WHERE queue = $1 AND tat <> $2",
+        queue,
+        tat
+    )
+    .execute(&mut *transaction)
+    .await?;
+    store_times_of_keys(transaction, keys).await
+}
+
+async fn store_times_of_keys(transaction: &mut PgConnection, keys: &[(i64, f64)]) -> Result<(), sqlx::Error> {
+    if keys.is_empty() {
+        return Ok(());
+    }
+    let (keys, tats): (Vec<i64>, Vec<f64>) = keys.iter().copied().unzip();
+    sqlx::query!(
+        "-- store_buckets
+        UPDATE admission_keys k SET tat = i.tat FROM unnest($1::bigint[], $2::float8[]) AS i(id, tat) WHERE k.id = i.id",
+        &keys,
+        &tats
+    )
+    .execute(transaction)
+    .await?;
+    Ok(())
+}
+
 /// Stores buckets, heads that wait for a certain time, and in a fair queue virtual times; in others they are places, which a look has
 /// found.
 pub async fn store(
@@ -73,17 +107,7 @@ pub async fn store(
     )
     .execute(&mut *transaction)
     .await?;
-    if !decided.keys.is_empty() {
-        let (keys, tats): (Vec<i64>, Vec<f64>) = decided.keys.iter().copied().unzip();
-        sqlx::query!(
-            "-- store_buckets
-            UPDATE admission_keys k SET tat = i.tat FROM unnest($1::bigint[], $2::float8[]) AS i(id, tat) WHERE k.id = i.id",
-            &keys,
-            &tats
-        )
-        .execute(&mut *transaction)
-        .await?;
-    }
+    store_times_of_keys(transaction, &decided.keys).await?;
     let (mut keys, mut priorities, mut vtimes, mut times) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for head in &decided.heads {
         keys.push(head.key);

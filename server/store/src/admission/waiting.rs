@@ -71,7 +71,7 @@ pub async fn find(conn: &mut PgConnection, queue: &Queue, seq: i64) -> Result<Wa
     waiting.slots = limit.zip(free).map(|(limit, free)| (limit, limit.saturating_sub(free)));
     if let Some(total) = admission.total {
         let admitted = count_admitted(conn, queue.sequenced, queue.id).await?;
-        waiting.total = Some((total, u32::try_from(admitted).unwrap_or_default()));
+        waiting.total = Some((total, u32::try_from(admitted.all()).unwrap_or_default()));
     }
     let is_full = |slots: Option<(u32, u32)>| slots.is_some_and(|(limit, used)| used >= limit);
     if is_full(waiting.slots) {
@@ -101,7 +101,7 @@ async fn find_run(conn: &mut PgConnection, seq: i64) -> Result<Option<RunRow>, s
                COALESCE(y.refile_stage <> 0 /* Stage::Done */, false) AS "refiling!",
                s.worker_group AS "group?", s.worker_id AS "worker?", s.id AS "session?",
                o.worker_group AS "preferred_group?", o.worker_id AS "preferred_id?",
-               p.scheduled + make_interval(secs => o.worker_wait) AS preferred_until
+               GREATEST(p.scheduled, p.waits_since) + make_interval(secs => o.worker_wait) AS preferred_until
         FROM pending p JOIN task_queues q ON q.id = p.queue JOIN task_definitions d ON d.seq = p.seq
         LEFT JOIN task_options o ON o.seq = p.seq
         LEFT JOIN admission_keys k ON k.id = p.key_id

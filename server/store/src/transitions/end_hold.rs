@@ -51,9 +51,10 @@ pub async fn end_holds(
         ),
         ended AS (
             UPDATE pending p SET hold = CASE WHEN placed.waits THEN 2 /* Hold::Waiting */ END, held_until = NULL,
+                waits_since = CASE WHEN placed.waits THEN db_now.now END,
                 reserved_until = CASE WHEN placed.waits THEN p.reserved_until END,
                 hidden_until = CASE WHEN placed.waits THEN p.hidden_until END, ord = placed.ord
-            FROM placed WHERE p.seq = placed.seq
+            FROM placed, db_now WHERE p.seq = placed.seq
             RETURNING p.id, p.run, p.queue, p.priority, p.ord, placed.waits
         )
         SELECT e.id, e.run, e.queue, e.priority, e.waits AS "waits!", q.name FROM ended e JOIN task_queues q ON q.id = e.queue ORDER BY e.ord"#,
@@ -84,9 +85,10 @@ pub async fn end_commanded_delay(transaction: &mut PgConnection, task: Uuid) -> 
         placed AS MATERIALIZED (SELECT seq, waits, nextval('pending_ord') AS ord FROM due),
         ended AS (
             UPDATE pending p SET hold = CASE WHEN placed.waits THEN 2 /* Hold::Waiting */ END, held_until = NULL,
+                waits_since = CASE WHEN placed.waits THEN db_now.now END,
                 reserved_until = CASE WHEN placed.waits THEN p.reserved_until END,
                 hidden_until = CASE WHEN placed.waits THEN p.hidden_until END, ord = placed.ord
-            FROM placed WHERE p.seq = placed.seq
+            FROM placed, db_now WHERE p.seq = placed.seq
             RETURNING p.id, p.run, p.queue, p.priority, placed.waits
         )
         SELECT e.id, e.run, e.queue, e.priority, e.waits AS "waits!", q.name FROM ended e JOIN task_queues q ON q.id = e.queue"#,

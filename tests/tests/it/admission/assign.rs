@@ -64,6 +64,37 @@ async fn t12_runs_go_to_the_free_session_of_the_greatest_weight() {
     rig.server.stop().await;
 }
 
+/// Between arrivals the weights and capacities of three workers change: the next run goes by what holds then.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn t13_a_changed_weight_or_capacity_holds_for_the_next_run() {
+    let rig = start_by_hand().await;
+    put_policy(&rig, &json!({"dispatch": "assign"})).await;
+    let mut sessions = Vec::new();
+    for (worker, weight) in [("w1", 1), ("w2", 2), ("w3", 3)] {
+        sessions.push(session(&rig, worker, json!({"weight": weight, "capacity": 5})).await);
+    }
+    // Which worker changes to what, and which one has the next run.
+    for (changed, to, next) in [
+        (0, json!({}), 2),
+        (0, json!({"weight": 9}), 0),
+        (0, json!({"capacity": 1}), 2),
+        (2, json!({"weight": 0}), 1),
+        (1, json!({"capacity": 1, "weight": 9}), 2),
+        (1, json!({"capacity": 2}), 1),
+        (0, json!({"capacity": 2}), 0),
+    ] {
+        let path = format!("{TENURE_API}/sessions/{}/renew", sessions[changed]);
+        let answer = rig.call("POST", &path, Some(&to)).await;
+        assert_eq!(answer.status, 200, "{}", answer.body);
+        let task = json!(create(&rig, None).await);
+        advance(&rig, 0.0).await;
+        assert!(assigned(&rig, &sessions[next]).await.contains(&task), "{changed} {to}");
+    }
+    // A lowered capacity takes nothing back.
+    assert_eq!(assigned(&rig, &sessions[0]).await.len(), 2);
+    rig.server.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn t3_what_is_not_accepted_in_time_goes_to_another_worker_and_back_if_there_is_none() {
     let rig = start_by_hand().await;

@@ -8,7 +8,7 @@ use tenure_tests::server::{Launch, Server};
 
 use super::assign::{accept, assigned, session};
 use super::*;
-use crate::rig::{finish, refusal};
+use crate::rig::{finish, refusal, stderr, stdout, tenure};
 
 /// Of each kind: assigned, accepted, completed.
 const EACH: usize = 10;
@@ -44,7 +44,7 @@ async fn replace(rig: &Rig) -> i64 {
     answer.body["term"].as_i64().unwrap()
 }
 
-async fn another(rig: &Rig, name: &str, weight: u32) -> Server {
+pub(super) async fn another(rig: &Rig, name: &str, weight: u32) -> Server {
     launch(rig, name, weight).start(rig.folder.path(), name).await
 }
 
@@ -380,6 +380,23 @@ async fn a_scheduler_is_replaced_by_hand_only_where_there_is_one_and_by_those_wh
     // Another server may, and takes the queue by itself.
     let server = another(&rig, "able", 1).await;
     let (_, term) = until_scheduler(&rig, |name| name == "able").await;
+    let account = [
+        ("TASKCLUSTER_ROOT_URL", rig.server.root_url()),
+        ("TASKCLUSTER_CLIENT_ID", &rig.root.client_id),
+        ("TASKCLUSTER_ACCESS_TOKEN", rig.root.access_token.expose()),
+    ];
+    for (args, expected) in [
+        (&["server", "list"][..], format!("{QUEUE} ({term})")),
+        (&["queue", "replace-scheduler", QUEUE], format!("queue {QUEUE}")),
+    ] {
+        let output = tenure(args, &account).await;
+        assert!(
+            output.status.success() && stdout(&output).contains(&expected),
+            "{}{}",
+            stdout(&output),
+            stderr(&output)
+        );
+    }
     // A queue that assigns no more has no scheduler, and its terms go on growing.
     let whole = format!("{TENURE_API}/queues/limits%2Flinux/policy");
     assert_eq!(rig.call("DELETE", &whole, None).await.status, 200);

@@ -17,9 +17,11 @@ use uuid::Uuid;
 use super::fill::{ASSIGNED, PULLED, SESSIONS};
 
 /// Those of the pass, which are planned as hot ones are.
-pub const OF_PASS: [&str; 19] = [
+pub const OF_PASS: [&str; 21] = [
     "lock_admission",
     "take_admission_work",
+    "take_rated_claims",
+    "store_tat",
     "name_admission_keys",
     "look_at_keys",
     "load_heads",
@@ -160,12 +162,14 @@ impl Given {
             "count_admitted" => {
                 admission::count_admitted(conn, Sequenced::default(), self.pulled).await.unwrap();
             }
+            "take_rated_claims" => assert_eq!(admission::take_claims(conn, self.pulled).await.unwrap().len(), 0),
+            "store_tat" => admission::store_times(conn, self.pulled, 1.0, &[]).await.unwrap(),
             "count_ready" => {
                 let ready = admission::count_ready(conn, self.pulled, &[0; PRIORITIES], 1_000).await.unwrap();
                 assert_eq!(ready.iter().sum::<u32>(), 4 * SESSIONS.unsigned_abs());
             }
             "count_ready_heads" => {
-                let heads = admission::count_heads(conn, self.pulled, &least, 200).await.unwrap();
+                let heads = admission::count_heads(conn, self.pulled, &least, true, 200).await.unwrap();
                 assert_eq!(heads[4], 200);
             }
             "displace_in_queue" => {
@@ -173,7 +177,9 @@ impl Given {
                     admission::displace_in_queue(conn, self.pulled, &[0, 0, 0, 0, 0, 20, 20]).await.unwrap();
                 assert_eq!(displaced.iter().sum::<u32>(), 40);
             }
-            "displace_in_keys" => drop(admission::displace_in_keys(conn, self.pulled, &self.keys()).await.unwrap()),
+            "displace_in_keys" => {
+                drop(admission::displace_in_keys(conn, self.pulled, &self.keys(), true).await.unwrap());
+            }
             "withdraw_in_keys" => admission::withdraw_in_keys(conn, self.pulled, &self.keys(), Some(1)).await.unwrap(),
             "admit_runs" => {
                 assert_eq!(admission::admit(conn, self.pulled, PULLED, &self.waiting).await.unwrap(), 200);

@@ -41,7 +41,7 @@ impl Victim {
     fn statements(self) -> &'static str {
         match self {
             Self::Pass => {
-                "take_admission_work|name_admission_keys|look_at_keys|load_heads|load_keys|load_sessions|count_admitted|count_ready\
+                "take_admission_work|take_rated_claims|name_admission_keys|look_at_keys|load_heads|load_keys|load_sessions|count_admitted|count_ready\
                  |admit_runs|assign_runs|store_admission|store_buckets|store_heads|lock_admission"
             }
             Self::Claim => "claim_work|claim_work_of_one|claim_task",

@@ -30,7 +30,7 @@ fn describe(operation: Operation, _: &Sample) -> Operation {
     operation
         .about(
             "Instead of the policy of the queue: what is left out is as the policy says. It takes effect at once, also for runs that \
-             wait, wherever the queue has `concurrency`, `rate`, `fair` or `dispatch` `assign`; runs that were admitted go on. Neither \
+             wait, wherever the queue has `concurrency`, `rate`, `fair` or `dispatch` `assign`; claimed runs go on. Neither \
              the queue nor a run of the key need exist. Up to 10,000 keys of a queue may have rules of their own.",
         )
         .takes::<KeyRulesOnWire>(&example_rules())

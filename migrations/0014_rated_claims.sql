@@ -1,0 +1,33 @@
+-- Claims of runs that had a token of a rate; and since when a run waits that was delayed before.
+SET LOCAL lock_timeout = '5s';
+
+ALTER TABLE pending ADD COLUMN waits_since timestamptz;
+COMMENT ON COLUMN pending.waits_since IS 'When its delay ended and it began to wait for admission; null of a run that was not delayed.';
+
+ALTER TABLE admission_queues ADD COLUMN rated boolean NOT NULL DEFAULT false;
+COMMENT ON COLUMN admission_queues.rated IS 'Whether the queue, or a key of it, may have a rate: then its claims are noted in admission_claims.';
+UPDATE admission_queues SET rated = true;
+
+CREATE TABLE admission_claims (
+    queue  integer NOT NULL,
+    key_id bigint NOT NULL,
+    id     bigint GENERATED ALWAYS AS IDENTITY,
+    at     timestamptz NOT NULL,
+    PRIMARY KEY (queue, key_id, id)
+);
+COMMENT ON TABLE admission_claims IS
+    'Claims since the last look at a queue with a rate. Until then their runs kept their tokens: the next start conforms only after them.';
+COMMENT ON COLUMN admission_claims.queue IS 'task_queues.id.';
+COMMENT ON COLUMN admission_claims.key_id IS 'admission_keys.id.';
+COMMENT ON COLUMN admission_claims.id IS 'Order of insertion, not of commit.';
+COMMENT ON COLUMN admission_claims.at IS 'When the claim was made.';
+ALTER TABLE admission_claims SET (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 10000, autovacuum_vacuum_cost_delay = 0);
+
+CREATE FUNCTION note_rated_claim() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO admission_claims (queue, key_id, at)
+    SELECT NEW.queue, NEW.key_id, NEW.started FROM admission_queues a WHERE a.queue = NEW.queue AND a.rated;
+    RETURN NULL;
+END $$;
+COMMENT ON FUNCTION note_rated_claim IS 'A run was claimed that may have had a token of a rate.';
+CREATE TRIGGER claims_begin AFTER INSERT ON claims FOR EACH ROW WHEN (NEW.key_id IS NOT NULL) EXECUTE FUNCTION note_rated_claim();

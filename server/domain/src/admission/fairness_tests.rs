@@ -1,0 +1,141 @@
+//! That [`decide`] is fair: over any stretch in which two keys have waiting runs of a priority, however long, their starts differ by no
+//! more than one turn of each, weighed.
+
+use super::*;
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+
+const NOW: f64 = 1_800_000_000.0;
+/// Of a head, so many runs are read at a time.
+const RUNS_READ: usize = 5;
+const WEIGHTS: [f64; 5] = [0.25, 0.5, 1.0, 2.0, 3.0];
+
+/// What happens in a queue.
+#[derive(Debug, Clone)]
+enum Step {
+    /// So many runs of a key come.
+    Come { key: usize, priority: usize, runs: usize },
+    /// A look, with room for so many.
+    Look { room: u64 },
+}
+
+fn a_step() -> impl Strategy<Value = Step> {
+    let priority = prop::sample::select(vec![0, 4]);
+    prop_oneof![
+        (0..WEIGHTS.len(), priority, 1_usize..12).prop_map(|(key, priority, runs)| Step::Come { key, priority, runs }),
+        (1_u64..9).prop_map(|room| Step::Look { room }),
+    ]
+}
+
+/// The heads of a queue as the rows have them.
+struct Rows {
+    least: [f64; PRIORITIES],
+    /// For each priority and key: the virtual time and the runs that wait.
+    heads: BTreeMap<(usize, usize), (f64, usize)>,
+    next_ord: i64,
+}
+
+impl Rows {
+    fn come(&mut self, key: usize, priority: usize, runs: usize) {
+        let (vtime, waiting) = self.heads.entry((priority, key)).or_insert((0.0, 0));
+        *vtime = vtime.max(self.least[priority]);
+        *waiting += runs;
+    }
+
+    fn waiting(&self, priority: usize, key: usize) -> bool {
+        self.heads.get(&(priority, key)).is_some_and(|(_, waiting)| *waiting > 0)
+    }
+
+    /// Looks, and answers the starts in their order, each with its priority and key.
+    fn look(&mut self, room: u64) -> Vec<(usize, usize)> {
+        let mut heads = Vec::new();
+        for (&(priority, key), &(vtime, waiting)) in self.heads.iter().filter(|(_, (_, waiting))| *waiting > 0) {
+            let runs = (0..waiting.min(RUNS_READ)).map(|_| {
+                self.next_ord += 1;
+                Run { seq: self.next_ord, run: 0, ord: self.next_ord, avoid: None, prefer: None }
+            });
+            let runs: Vec<Run> = runs.collect();
+            heads.push(Head { key: key as i64, priority, vtime, more: waiting > runs.len(), runs });
+        }
+        heads.sort_by(|one, other| {
+            one.priority.cmp(&other.priority).then(one.vtime.total_cmp(&other.vtime)).then(one.key.cmp(&other.key))
+        });
+        let keys: Vec<Key> = (0..)
+            .zip(WEIGHTS)
+            .map(|(id, weight)| Key { id, free: None, rate: None, tat: 0.0, unclaimed: 0, weight })
+            .collect();
+        let queue = Queue {
+            now: NOW,
+            fair: true,
+            total_free: Some(room),
+            ready: [0; PRIORITIES],
+            rate: None,
+            tat: 0.0,
+            unclaimed: 0,
+            least: self.least,
+            sessions: None,
+            more_heads: false,
+        };
+        let decided = decide(&queue, &keys, &heads);
+        for after in &decided.heads {
+            let (vtime, _) = self.heads.get_mut(&(after.priority, after.key as usize)).unwrap();
+            *vtime = after.vtime;
+        }
+        self.least = decided.least;
+        decided.starts.iter().map(|start| (start.priority, start.key as usize)).collect()
+    }
+}
+
+/// How far two keys are apart since both have waiting runs.
+#[derive(Clone, Copy, Default)]
+struct Stretch {
+    now: f64,
+    least: f64,
+    greatest: f64,
+}
+
+impl Stretch {
+    fn moved(&mut self, by: f64) -> f64 {
+        self.now += by;
+        self.least = self.least.min(self.now);
+        self.greatest = self.greatest.max(self.now);
+        self.greatest - self.least
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+    #[test]
+    fn two_keys_that_wait_differ_by_a_turn_of_each_at_most(steps in prop::collection::vec(a_step(), 1..60)) {
+        let mut rows = Rows { least: [0.0; PRIORITIES], heads: BTreeMap::new(), next_ord: 0 };
+        let mut stretches: BTreeMap<(usize, usize, usize), Stretch> = BTreeMap::new();
+        for step in steps {
+            let room = match step {
+                Step::Come { key, priority, runs } => {
+                    rows.come(key, priority, runs);
+                    continue;
+                }
+                Step::Look { room } => room,
+            };
+            for (priority, key) in rows.look(room) {
+                for other in (0..WEIGHTS.len()).filter(|other| *other != key) {
+                    let pair = (priority, key.min(other), key.max(other));
+                    if !rows.waiting(priority, other) {
+                        stretches.remove(&pair);
+                        continue;
+                    }
+                    let by = 1.0 / WEIGHTS[key] * if key < other { 1.0 } else { -1.0 };
+                    let apart = stretches.entry(pair).or_default().moved(by);
+                    let bound = 1.0 / WEIGHTS[key] + 1.0 / WEIGHTS[other];
+                    prop_assert!(apart <= bound + 1e-6, "{key} and {other} of priority {priority}: {apart} > {bound}");
+                }
+                let (_, waiting) = rows.heads.get_mut(&(priority, key)).unwrap();
+                *waiting -= 1;
+                if *waiting == 0 {
+                    stretches.retain(|(of, one, other), _| *of != priority || (*one != key && *other != key));
+                }
+            }
+        }
+    }
+}
