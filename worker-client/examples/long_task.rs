@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tenure_client::Client;
 use tenure_client::consumer::statemachine::Machine;
-use tenure_client::consumer::{Consumer, Job, Outcome, Stop};
+use tenure_client::consumer::{Consumer, Job, Outcome, Stop, StopReason};
 
 /// How long a frame takes.
 const FRAME: Duration = Duration::from_secs(1);
@@ -43,7 +43,10 @@ async fn render(job: Job<Film>, stop: Stop) -> Outcome {
             () = tokio::time::sleep(FRAME) => {}
             () = stop.requested() => {
                 println!("{title}: stops at frame {frame} ({:?})", stop.reason());
-                store(&job, frame, *frames).await;
+                // Of a run that is lost nothing more is taken, and the time left is short.
+                if stop.reason() != Some(StopReason::Lost) {
+                    store(&job, frame, *frames).await;
+                }
                 // No retry is used. What is returned of a run that is lost changes nothing.
                 return Outcome::Release { after: None };
             }

@@ -20,16 +20,25 @@ pub(crate) struct ServerClock {
 impl ServerClock {
     /// The time by the server's clock, as estimated from its answers.
     pub(crate) fn now(&self) -> Timestamp {
-        let offset = TimeDelta::try_seconds(self.offset_seconds.load(Ordering::Relaxed)).unwrap_or_default();
+        let offset = TimeDelta::try_seconds(self.offset()).unwrap_or_default();
         Timestamp::new(local_time() + offset)
     }
 
-    /// Learns from a `Date` header; answers whether the correction changed.
-    pub(crate) fn learn(&self, date: Timestamp) -> bool {
+    /// The correction, in seconds.
+    pub(crate) fn offset(&self) -> i64 {
+        self.offset_seconds.load(Ordering::Relaxed)
+    }
+
+    /// Learns from a `Date` header.
+    pub(crate) fn learn(&self, date: Timestamp) {
         let measured = (date.time() - local_time()).num_seconds();
         let offset = if measured.abs() < SMALLEST_OFFSET_SECONDS { 0 } else { measured };
-        let before = self.offset_seconds.swap(offset, Ordering::Relaxed);
-        (before - offset).abs() >= SMALLEST_OFFSET_SECONDS
+        self.offset_seconds.store(offset, Ordering::Relaxed);
+    }
+
+    /// Whether what was signed with this correction may have been refused for it: another one holds now, whoever has learned it.
+    pub(crate) fn has_moved(&self, since: i64) -> bool {
+        (self.offset() - since).abs() >= SMALLEST_OFFSET_SECONDS
     }
 }
 
@@ -51,10 +60,15 @@ mod tests {
     fn the_offset_follows_the_server_and_ignores_jitter() {
         let clock = ServerClock::default();
         let hour = TimeDelta::hours(1);
-        assert!(clock.learn(Timestamp::new(local_time() + hour)));
+        let learn = |date| {
+            let before = clock.offset();
+            clock.learn(Timestamp::new(date));
+            clock.has_moved(before)
+        };
+        assert!(learn(local_time() + hour));
         assert!((clock.now().time() - local_time() - hour).num_seconds().abs() <= 2);
-        assert!(!clock.learn(Timestamp::new(local_time() + hour + TimeDelta::seconds(2))));
-        assert!(clock.learn(Timestamp::new(local_time() - TimeDelta::seconds(1))));
+        assert!(!learn(local_time() + hour + TimeDelta::seconds(2)));
+        assert!(learn(local_time() - TimeDelta::seconds(1)));
         assert!((clock.now().time() - local_time()).num_seconds().abs() <= 1);
     }
 

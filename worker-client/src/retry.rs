@@ -62,6 +62,18 @@ impl RetryPolicy {
         Self { first_pause, ..self }
     }
 
+    /// The policy with another longest pause.
+    ///
+    /// ```
+    /// # use tenure_client::RetryPolicy;
+    /// let steady = RetryPolicy::default().longest_pause(std::time::Duration::from_secs(5));
+    /// # assert_ne!(steady, RetryPolicy::default());
+    /// ```
+    #[must_use]
+    pub fn longest_pause(self, longest_pause: Duration) -> Self {
+        Self { longest_pause, ..self }
+    }
+
     /// The pause after try number `tried` (from 1) failed with `error`, or none if that was the last try.
     /// `jitter` is a random number from 0 to 1.
     pub fn pause_after(&self, tried: u32, error: &Error, jitter: f64) -> Option<Duration> {

@@ -2,11 +2,12 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Args;
 use serde::Deserialize;
 use serde_json::Value;
-use tenure_client::{AccessToken, Client, Credentials, Error};
+use tenure_client::{AccessToken, Client, Credentials, Error, RetryPolicy};
 
 use super::print::{complain, pretty, print};
 
@@ -14,6 +15,10 @@ use super::print::{complain, pretty, print};
 const ROOT_CREDENTIALS: &str = "root-credentials.json";
 /// The exit code for wrong arguments or settings.
 const USAGE: u8 = 2;
+
+/// How often a request of a command that goes on is repeated, and the longest pause before that.
+const RETRIES_PATIENT: u32 = 24;
+const PAUSE_PATIENT: Duration = Duration::from_secs(5);
 
 /// Which server to call, and as whom.
 #[derive(Args, Clone)]
@@ -136,6 +141,14 @@ impl Server {
         CommandError::Refused(not_tenure(self.client.root_url()))
     }
 
+    /// The same server for a command that goes on: once it has answered, it may be away for a minute and a half.
+    #[must_use]
+    pub fn patient(&self) -> Self {
+        let client =
+            self.client.with_retry_policy(RetryPolicy::default().retries(RETRIES_PATIENT).longest_pause(PAUSE_PATIENT));
+        Self { client, json: self.json }
+    }
+
     /// Prints an answer: as it is, or as a text for people.
     ///
     /// # Errors
@@ -218,7 +231,8 @@ fn end(name: &str, result: Result<ExitCode, CommandError>) -> ExitCode {
 #[must_use]
 pub fn field(value: &Value, pointer: &str) -> String {
     match value.pointer(pointer) {
-        Some(Value::String(text)) => text.clone(),
+        // What others wrote changes nothing on a terminal, and makes no line of its own.
+        Some(Value::String(text)) => text.replace(char::is_control, "\u{fffd}"),
         None | Some(Value::Null) => "-".to_owned(),
         Some(other) => other.to_string(),
     }

@@ -10,7 +10,7 @@ use super::call::Call;
 use super::scopes::Values;
 
 /// How often it is checked.
-const REAUTHORIZE_EVERY: Duration = Duration::from_secs(3);
+pub const REAUTHORIZE_EVERY: Duration = Duration::from_secs(3);
 
 /// Waits until the client has no access any more to what only the path decides about.
 pub async fn access_ended(app: &App, call: &Call) {

@@ -13,6 +13,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -33,6 +34,11 @@ use super::stream::Tracked;
 /// How long a peer may take to send the head of a request, and how long an idle connection is held open. Longer than the
 /// keep-alive of the load balancers in front, as the contract demands.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(95);
+/// A peer that sends nothing for so long is asked by the system whether it is there; after so many questions without an answer, so long
+/// apart, the connection ends.
+const KEEP_ALIVE_AFTER: Duration = Duration::from_secs(60);
+const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(15);
+const KEEP_ALIVE_PROBES: u32 = 4;
 /// How long accepting pauses when the process is out of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// How much of a request is read ahead, and the longest head, in bytes.
@@ -93,10 +99,18 @@ pub async fn serve(listener: TcpListener, front: Front) {
     }
 }
 
+/// Has the system ask a peer that sends nothing whether it is there, and end the connection if it is not: one that was switched off would
+/// keep its place, and that of a stream which it reads, for ever.
+fn keep_alive(stream: &TcpStream) -> std::io::Result<()> {
+    let questions = TcpKeepalive::new().with_time(KEEP_ALIVE_AFTER).with_interval(KEEP_ALIVE_EVERY);
+    SockRef::from(stream).set_tcp_keepalive(&questions.with_retries(KEEP_ALIVE_PROBES))
+}
+
 /// Serves a connection, or refuses it. Accepting never waits for either.
 fn admit(front: &Arc<Front>, places: &Places, stream: TcpStream, peer: SocketAddr) {
     // Answers are small and written whole: waiting for more to send would only delay them.
     drop(stream.set_nodelay(true));
+    drop(keep_alive(&stream));
     if let Ok(place) = Arc::clone(&places.served).try_acquire_owned() {
         places.is_noted.store(false, Ordering::Relaxed);
         front.tasks.spawn(serve_one(stream, peer, Arc::clone(front), place));

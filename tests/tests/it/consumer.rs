@@ -1,6 +1,7 @@
 //! The consumer of the client library against a real server: rows M1 to M17, Q15 and Q16 of the behaviours to show; the others are unit
 //! tests beside the code. Where a test is about leases they are as short as a busy machine allows, because what takes a lease takes that long.
 
+mod assigned;
 mod balance;
 mod balancers;
 mod clocks;

@@ -10,7 +10,7 @@ use tokio::time::{Instant, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::balancer::{Balancer, CanClaim, Offer};
-use super::claims::{may_claim, on_terms, start};
+use super::claims::{may_claim, on_terms, pause_for, start};
 use super::offers::Offers;
 use super::shared::{Membership, Settings, Shared};
 use super::watch::{self, News};
@@ -52,9 +52,14 @@ pub(super) async fn claim_all(
     let mut queue = Queue { offers: Offers::default(), news, list_again, partly_listed: None };
     let mut failures = 0;
     loop {
-        let offer = tokio::select! {
-            () = shared.shutdown.cancelled() => return Ok(()),
-            offer = queue.next() => offer?,
+        // What was given to the session is in no list, and is claimed as anything else.
+        let offer = match shared.take_given() {
+            Some(offer) => offer,
+            None => tokio::select! {
+                () = shared.shutdown.cancelled() => return Ok(()),
+                () = shared.given_more.notified() => continue,
+                offer = queue.next() => offer?,
+            },
         };
         let Some(terms) = may_claim(shared, jobs).await else { return Ok(()) };
         // By a repeated event: the claim of a run that is ours already would be the same one again.
@@ -74,33 +79,45 @@ pub(super) async fn claim_all(
             () = shared.shutdown.cancelled() => return Ok(()),
             () = tokio::time::sleep(balancer.pause(&cluster)) => {}
         }
-        let pause = match claim(shared, terms, offer).await {
-            Ok(claim) => {
-                failures = 0;
-                start(shared, jobs, terms, claim);
-                PAUSE
-            }
-            // Another worker was first, or it is not claimable yet: then an event will say when.
-            Err(Some(Error::Refused { status: 404 | 409 | 410, .. })) => continue,
-            Err(error) => {
-                failures += 1;
+        let claimed = claim(shared, terms, offer).await;
+        let was_claimed = claimed.is_ok();
+        match settle(shared, jobs, terms, claimed, &mut failures) {
+            Some(pause) => {
                 // Perhaps it is ours, and only the answer was lost.
                 queue.offers.hide(offer, Instant::now());
-                match error {
-                    Some(error) => {
-                        tracing::warn!(failures, error = chain(&error), "a run could not be claimed; trying again");
-                        shared.settings.client.retry_policy().pause_of(failures, &error, retry::jitter())
-                    }
-                    None => {
-                        tracing::warn!(failures, "no answer to a claim in time; trying again");
-                        PAUSE
-                    }
-                }
+                pause_for(shared, pause).await;
             }
-        };
-        tokio::select! {
-            () = shared.shutdown.cancelled() => return Ok(()),
-            () = tokio::time::sleep(pause) => {}
+            None if was_claimed => pause_for(shared, PAUSE).await,
+            None => {}
+        }
+    }
+}
+
+/// Starts what was claimed. After this pause it is to be tried again, if it was not answered whether it is ours.
+pub(super) fn settle(
+    shared: &Arc<Shared>,
+    jobs: &mut JoinSet<()>,
+    terms: Membership,
+    claimed: Result<Claim, Option<Error>>,
+    failures: &mut u32,
+) -> Option<Duration> {
+    match claimed {
+        Ok(claim) => {
+            *failures = 0;
+            start(shared, jobs, terms, claim);
+            None
+        }
+        // Another worker was first, or it is not claimable yet: then an event, or an item of the inbox, will say when.
+        Err(Some(Error::Refused { status: 404 | 409 | 410, .. })) => None,
+        Err(Some(error)) => {
+            *failures += 1;
+            tracing::warn!(failures, error = chain(&error), "a run could not be claimed; trying again");
+            Some(shared.settings.client.retry_policy().pause_of(*failures, &error, retry::jitter()))
+        }
+        Err(None) => {
+            *failures += 1;
+            tracing::warn!(failures, "no answer to a claim in time; trying again");
+            Some(PAUSE)
         }
     }
 }

@@ -27,9 +27,21 @@ pub(super) async fn run(shared: &Arc<Shared>, source: Option<BySource>) -> Resul
         return by_source::run(shared, source).await;
     }
     let mut jobs = JoinSet::new();
-    let worked = match &shared.settings.balancer {
-        Some(balancer) => by_name::claim_all(shared, balancer.as_ref(), &mut jobs).await,
-        None => claim_all(shared, &mut jobs).await,
+    let worked = {
+        let mut claiming = std::pin::pin!(async {
+            match &shared.settings.balancer {
+                Some(balancer) => by_name::claim_all(shared, balancer.as_ref(), &mut jobs).await,
+                None => claim_all(shared, &mut jobs).await,
+            }
+        });
+        tokio::select! {
+            worked = &mut claiming => worked,
+            // A claim that is on its way is waited for, but no job waits for it.
+            () = shared.shutdown.cancelled() => {
+                ask_all_to_stop(shared);
+                claiming.await
+            }
+        }
     };
     stop_all(shared, &worked, jobs.len());
     while let Some(ended) = jobs.join_next().await {
@@ -44,6 +56,10 @@ pub(super) fn stop_all(shared: &Shared, worked: &Result<(), Error>, jobs: usize)
     if worked.is_ok() {
         tracing::info!(worker.id = %shared.settings.name.id, tasks = jobs, "worker stops");
     }
+    ask_all_to_stop(shared);
+}
+
+fn ask_all_to_stop(shared: &Shared) {
     for job in shared.under_way() {
         job.ask_to_stop(StopReason::Shutdown);
     }
@@ -53,10 +69,13 @@ async fn claim_all(shared: &Arc<Shared>, jobs: &mut JoinSet<()>) -> Result<(), E
     let Settings { client, capacity, .. } = &shared.settings;
     let (mut failures, mut answered) = (0, false);
     while let Some(terms) = may_claim(shared, jobs).await {
-        // What the server has given to the session, in a queue that assigns its runs. If the answer is lost, it gives it again.
+        // What the server has given to the session, in a queue that assigns its runs.
         if let Some(offer) = shared.take_given() {
-            if let Ok(claim) = by_name::claim(shared, terms, offer).await {
-                start(shared, jobs, terms, claim);
+            let claimed = by_name::claim(shared, terms, offer).await;
+            if let Some(pause) = by_name::settle(shared, jobs, terms, claimed, &mut failures) {
+                // Perhaps it is ours, and only the answer was lost: the claim is the same one then.
+                shared.give(offer);
+                pause_for(shared, pause).await;
             }
             continue;
         }
@@ -83,6 +102,14 @@ async fn claim_all(shared: &Arc<Shared>, jobs: &mut JoinSet<()>) -> Result<(), E
         }
     }
     Ok(())
+}
+
+/// Waits so long, or until the shutdown.
+pub(super) async fn pause_for(shared: &Shared, pause: Duration) {
+    tokio::select! {
+        () = shared.shutdown.cancelled() => {}
+        () = tokio::time::sleep(pause) => {}
+    }
 }
 
 /// Waits until there is room and leave to claim, and gives the terms; none at a shutdown.

@@ -81,7 +81,7 @@ async fn keep(claim: &mut Claim, control: &Control, settings: &Settings) {
             Unkept::Unanswered => {
                 tracing::warn!("the claim could not be renewed; the job stops before its lease ends");
                 control.say_how_lost(HowLost::Unanswered);
-                control.stop_renewing();
+                control.stop_renewing(claim.lease().ends());
             }
         },
     }
@@ -94,15 +94,25 @@ async fn outlive(
     control: &Control,
     shared: &Shared,
 ) -> Result<Outcome, tokio::task::JoinError> {
-    let ends = claim.lease().ends();
-    let overrun_at = match control.hold() {
-        Hold::Gone => ends.min(Instant::now() + shared.settings.grace),
-        Hold::Ours | Hold::Unrenewable => ends,
-    };
-    tokio::select! {
-        biased;
-        ended = &mut *handler => return ended,
-        () = tokio::time::sleep_until(overrun_at) => {}
+    let mut overrun_at = claim.lease().ends();
+    if let Some(&ends) = control.ends.get() {
+        overrun_at = overrun_at.min(ends);
+    }
+    if control.hold() != Hold::Gone {
+        tokio::select! {
+            biased;
+            ended = &mut *handler => return ended,
+            () = control.gone() => {}
+            () = tokio::time::sleep_until(overrun_at) => {}
+        }
+    }
+    if control.hold() == Hold::Gone {
+        let at = overrun_at.min(Instant::now() + shared.settings.grace);
+        tokio::select! {
+            biased;
+            ended = &mut *handler => return ended,
+            () = tokio::time::sleep_until(at) => {}
+        }
     }
     control.lose(StopReason::Lost);
     shared.count_overrun();

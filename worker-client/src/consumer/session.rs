@@ -12,8 +12,7 @@ use tokio::time::Instant;
 
 use super::balancer::Offer;
 use super::claims::refuses;
-use super::ended::reason_of;
-use super::handler::{HowLost, StopReason};
+use super::handler::StopReason;
 use super::report::LAST_REPORT;
 use super::shared::{Membership, SessionSettings, Settings, Shared};
 use crate::error::chain;
@@ -59,6 +58,7 @@ pub(super) async fn run(shared: &Shared) -> Result<(), Error> {
         tracing::info!(session.id = %id, "session started");
         let left = Member { shared, client: &client, begun, read: 0, failures: 0, said_frozen: false }.attend().await;
         shared.membership.send_replace(Membership::Waiting);
+        shared.forget_given();
         match left {
             Left::Closing => {
                 close(&client, id).await;
@@ -117,6 +117,15 @@ async fn close(client: &Client, id: SessionId) {
     }
 }
 
+/// Whether the server says that a session has ended; a proxy may answer 404 for a server that is away.
+fn has_ended(error: &Error) -> bool {
+    match error {
+        Error::SessionEnded(_) | Error::Refused { status: 410, .. } => true,
+        Error::Refused { status: 404, code, .. } => code == "ResourceNotFound",
+        _ => false,
+    }
+}
+
 /// A live session as its worker sees it.
 struct Member<'a> {
     shared: &'a Shared,
@@ -160,7 +169,7 @@ impl Member<'_> {
                     }
                     items.into_iter().for_each(|item| self.receive(item));
                 }
-                Err(Some(error)) if matches!(error.status(), Some(404 | 410)) => {
+                Err(Some(error)) if has_ended(&error) => {
                     tracing::warn!(session.id = %self.begun.id, error = chain(&error), "the session has ended");
                     return Left::Ended;
                 }
@@ -205,7 +214,8 @@ impl Member<'_> {
     fn give_up(&self) {
         tracing::warn!(session.id = %self.begun.id, "the session cannot be reached: all jobs stop");
         self.shared.membership.send_replace(Membership::Waiting);
-        self.shared.under_way().iter().for_each(|job| job.stop_renewing());
+        let ends = self.begun.renewed + self.begun.ttl;
+        self.shared.under_way().iter().for_each(|job| job.stop_renewing(ends));
     }
 
     /// Deals with an item once.
@@ -216,12 +226,8 @@ impl Member<'_> {
         self.read = id;
         match what {
             Some(InboxEvent::RunEnded { task_id, run_id, state, reason_resolved, ended_by }) => {
-                if let Some(job) = self.shared.find(task_id, run_id) {
-                    let (state, resolved) = (Some(state), Some(reason_resolved));
-                    let ended = EndedClaim { task_id, run_id, state, reason_resolved: resolved, ended_by };
-                    job.say_how_lost(HowLost::Ended(ended));
-                    job.lose(reason_of(reason_resolved));
-                }
+                let (state, resolved) = (Some(state), Some(reason_resolved));
+                self.shared.end(EndedClaim { task_id, run_id, state, reason_resolved: resolved, ended_by });
             }
             Some(InboxEvent::Command { command, task_id }) => {
                 tracing::info!(?command, task.id = task_id.map(tracing::field::display), "command received");

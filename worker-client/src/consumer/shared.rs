@@ -9,15 +9,17 @@ use std::time::Duration;
 use tenure_api::dates::Timestamp;
 use tenure_api::ids::{RunId, SessionId, TaskId, TaskQueueId};
 use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::balancer::{Balancer, Offer};
+use super::ended::reason_of;
 use super::handler::{HowLost, Run, Stop, StopReason};
 use super::outcome::OnPanic;
 use super::progress::ASK_EVERY_IN_SESSION;
 use super::report::Reports;
 use crate::watch::{Watch, Watching};
-use crate::{Claim, Client, WorkerName};
+use crate::{Claim, Client, EndedClaim, WorkerName};
 
 /// The settings of a consumer.
 pub(super) struct Settings {
@@ -107,7 +109,12 @@ pub(super) struct Shared {
     /// How many runs each worker of the queue had when the consumer balanced last.
     workers: Mutex<Option<Vec<usize>>>,
     jobs: Mutex<HashMap<(TaskId, RunId), Arc<Control>>>,
+    /// Runs of which the session said that they have ended before their claims came.
+    ended_early: Mutex<VecDeque<EndedClaim>>,
 }
+
+/// So many of them are remembered, the latest ones.
+const ENDED_EARLY_MAX: usize = 1_000;
 
 /// One job, as the rest of the consumer sees it.
 pub(super) struct Control {
@@ -122,6 +129,8 @@ pub(super) struct Control {
     pub commanded: watch::Sender<u64>,
     stop: watch::Sender<Option<StopReason>>,
     hold: watch::Sender<Hold>,
+    /// When another worker may start the run, if it cannot be renewed.
+    pub ends: OnceLock<Instant>,
     how_lost: Arc<OnceLock<HowLost>>,
     client: Client,
 }
@@ -146,6 +155,7 @@ impl Shared {
             given_more: Notify::new(),
             workers: Mutex::new(None),
             jobs: Mutex::new(HashMap::new()),
+            ended_early: Mutex::default(),
         }
     }
 
@@ -154,15 +164,50 @@ impl Shared {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A run was given to the session.
-    pub(super) fn give(&self, offer: Offer) {
-        self.given.lock().unwrap_or_else(PoisonError::into_inner).push_back(offer);
-        self.given_more.notify_one();
+    fn given(&self) -> MutexGuard<'_, VecDeque<Offer>> {
+        self.given.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The next run that was given to the session and is not claimed yet.
+    /// A run was given to the session, perhaps once more.
+    pub(super) fn give(&self, offer: Offer) {
+        let mut given = self.given();
+        if !given.contains(&offer) {
+            given.push_back(offer);
+            self.given_more.notify_one();
+        }
+    }
+
+    /// The next run that was given to the session and is not claimed yet. The claim of one that is ours already would be the same one
+    /// again.
     pub(super) fn take_given(&self) -> Option<Offer> {
-        self.given.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
+        loop {
+            let offer = self.given().pop_front()?;
+            if self.find(offer.task_id, offer.run_id).is_none() {
+                return Some(offer);
+            }
+        }
+    }
+
+    /// The session has ended, and what was given to it is others'.
+    pub(super) fn forget_given(&self) {
+        self.given().clear();
+    }
+
+    /// The session said that a run has ended. If it is not under way, its claim may be on its way to us.
+    pub(super) fn end(&self, ended: EndedClaim) {
+        // Before it is looked for: one that is entered meanwhile looks here afterwards.
+        let mut early = self.ended_early();
+        if let Some(job) = self.find(ended.task_id, ended.run_id) {
+            return job.end(ended);
+        }
+        if early.len() >= ENDED_EARLY_MAX {
+            early.pop_front();
+        }
+        early.push_back(ended);
+    }
+
+    fn ended_early(&self) -> MutexGuard<'_, VecDeque<EndedClaim>> {
+        self.ended_early.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn workers(&self) -> Option<Vec<usize>> {
@@ -184,10 +229,17 @@ impl Shared {
             commanded: watch::Sender::new(0),
             stop: watch::Sender::new(None),
             hold: watch::Sender::new(Hold::Ours),
+            ends: OnceLock::new(),
             how_lost: Arc::default(),
             client: self.settings.client.clone(),
         });
         self.jobs().insert((claim.task_id(), claim.run_id()), Arc::clone(&control));
+        let mut early = self.ended_early();
+        let place = early.iter().position(|ended| (ended.task_id, ended.run_id) == (control.task_id, control.run_id));
+        if let Some(ended) = place.and_then(|place| early.remove(place)) {
+            control.end(ended);
+        }
+        drop(early);
         control
     }
 
@@ -298,14 +350,22 @@ impl Control {
         self.how_lost.get().map_or_else(|| "its session has ended".to_owned(), HowLost::to_string)
     }
 
+    /// The session said that the run has ended.
+    pub(super) fn end(&self, ended: EndedClaim) {
+        let reason = ended.reason_resolved.map_or(StopReason::Lost, reason_of);
+        self.say_how_lost(HowLost::Ended(ended));
+        self.lose(reason);
+    }
+
     /// The run is not ours any more.
     pub(super) fn lose(&self, reason: StopReason) {
         self.hold.send_if_modified(|hold| std::mem::replace(hold, Hold::Gone) != Hold::Gone);
         self.ask_to_stop(reason);
     }
 
-    /// The run cannot be renewed: it stops before another worker may start it.
-    pub(super) fn stop_renewing(&self) {
+    /// The run cannot be renewed: it stops before another worker may start it, which may be at this time.
+    pub(super) fn stop_renewing(&self, ends: Instant) {
+        self.ends.get_or_init(|| ends);
         self.hold.send_if_modified(|hold| {
             let ours = *hold == Hold::Ours;
             if ours {
@@ -332,6 +392,7 @@ mod tests {
             commanded: watch::Sender::new(0),
             stop: watch::Sender::new(None),
             hold: watch::Sender::new(Hold::Ours),
+            ends: OnceLock::new(),
             how_lost: Arc::default(),
             client,
         }
@@ -357,10 +418,10 @@ mod tests {
     #[test]
     fn a_run_that_is_gone_does_not_come_back() {
         let control = control();
-        control.stop_renewing();
+        control.stop_renewing(Instant::now());
         assert_eq!((control.hold(), control.reason()), (Hold::Unrenewable, Some(StopReason::Lost)));
         control.lose(StopReason::Lost);
-        control.stop_renewing();
+        control.stop_renewing(Instant::now());
         assert_eq!(control.hold(), Hold::Gone);
     }
 }

@@ -25,9 +25,11 @@ pub(super) async fn watch(server: &Server, group: TaskGroupId) -> Result<(ExitCo
     announce(server, group);
     let outlook = Outlook::new(server);
     let mut line = Line { shown: String::new(), rewrites: std::io::stderr().is_terminal() };
+    let (mut client, patient) = (&server.client, server.patient());
     loop {
         let began = Instant::now();
-        let answer = server.client.list_group(group).await.map_err(|error| server.error(&error))?;
+        let answer = client.list_group(group).await.map_err(|error| server.error(&error))?;
+        client = &patient.client;
         let tasks = entries(&answer, "tasks");
         line.show(summary(tasks));
         if let Some(never) = ended(&outlook, tasks).await? {

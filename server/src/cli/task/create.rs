@@ -29,6 +29,7 @@ pub(super) async fn create(server: &Server, args: CreateArgs) -> Result<ExitCode
         if let Ok(group) = field(&answer, "/taskGroupId").parse() {
             progress::announce(server, group);
         }
+        let server = &server.patient();
         let outlook = Outlook::new(server);
         let (mut ids, mut nameless) = (Vec::new(), Vec::new());
         for entry in entries(&answer, "tasks") {

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use serde_json::Value;
+use sha2::{Digest as _, Sha256};
 use tenure_api::bodies::Status;
 use tenure_api::ids::{RunId, TaskId};
 use tenure_api::live_log::BACKING_LOG;
@@ -34,6 +35,9 @@ pub(super) async fn logs(server: &Server, args: &LogArgs) -> Result<ExitCode, Co
     if server.json {
         return Err(CommandError::Usage("--json: a log is printed as it is; leave it out".to_owned()));
     }
+    // A wrong address is said at once; a server that has answered may be away for a while.
+    look(server, args.task, 0).await?;
+    let server = &server.patient();
     let run = match args.run {
         Some(run) => run,
         None => last_run(server, args).await?,
@@ -70,18 +74,24 @@ pub(super) async fn look(server: &Server, task: TaskId, seconds: u32) -> Result<
 /// # Errors
 /// If there is no such run, or the server does not answer.
 pub(super) async fn print_run(server: &Server, task: TaskId, run: RunId, follow: bool) -> Result<bool, CommandError> {
-    let (mut offset, mut failures, mut seconds) = (0, 0, 0);
+    let (mut printed, mut failures, mut seconds) = (Printed::default(), 0, 0);
     loop {
         let (status, _) = look(server, task, seconds).await?;
         let found = status.runs.iter().find(|known| known.run_id == run);
         let state = found.map(|run| run.state).ok_or_else(|| no_run(task, run))?;
         let ended = !matches!(state, RunState::Pending | RunState::Running);
         // The whole log is better than its last part.
-        if ended && print_artifact(server, task, run, offset).await? {
+        if ended && print_artifact(server, task, run, &printed).await? {
             return Ok(true);
         }
         if state != RunState::Pending {
-            match print_stream(server, task, run, &mut offset, follow && !ended).await {
+            let before = printed.offset;
+            let streamed = print_stream(server, task, run, &mut printed, follow && !ended).await;
+            // What came shows that it can be read.
+            if printed.offset > before {
+                failures = 0;
+            }
+            match streamed {
                 Ok(()) => failures = 0,
                 Err(error) if error.status() == Some(404) => failures = 0,
                 Err(Error::File { source, .. }) if source.kind() == ErrorKind::BrokenPipe => return Ok(true),
@@ -90,7 +100,7 @@ pub(super) async fn print_run(server: &Server, task: TaskId, run: RunId, follow:
             }
         }
         if ended && failures == 0 || !follow {
-            return Ok(offset > 0);
+            return Ok(printed.offset > 0);
         }
         if state == RunState::Pending {
             seconds = LOOK_SECONDS;
@@ -114,18 +124,56 @@ fn passes(error: &Error) -> bool {
 }
 
 /// Prints a live log from the offset on, which moves along.
-async fn print_stream(server: &Server, task: TaskId, run: RunId, offset: &mut u64, follow: bool) -> Result<(), Error> {
-    let mut log = server.client.read_live_log(task, run, *offset, follow).await?;
+async fn print_stream(
+    server: &Server,
+    task: TaskId,
+    run: RunId,
+    printed: &mut Printed,
+    follow: bool,
+) -> Result<(), Error> {
+    let mut log = server.client.read_live_log(task, run, printed.offset, follow).await?;
     while let Some(bytes) = log.read().await? {
-        *offset = log.next_offset();
+        printed.offset = log.next_offset();
+        printed.length += bytes.len() as u64;
+        printed.digest.update(&bytes);
         print_piece(server, &bytes)
             .map_err(|source| Error::File { what: "the log cannot be written".to_owned(), source })?;
     }
     Ok(())
 }
 
-/// Prints the log that was uploaded at the end, behind what was printed already. False if there is none.
-async fn print_artifact(server: &Server, task: TaskId, run: RunId, offset: u64) -> Result<bool, CommandError> {
+/// What was printed of a log.
+#[derive(Default)]
+struct Printed {
+    /// Where it goes on in the live log.
+    offset: u64,
+    /// Bytes; fewer than the offset where parts of the live log are missing.
+    length: u64,
+    digest: Sha256,
+}
+
+impl Printed {
+    /// Whether a file begins with it, whose next byte is read next then. The log that is stored may have been shortened, or be whole
+    /// where parts of the live log are missing.
+    fn begins(&self, file: &mut File) -> std::io::Result<bool> {
+        let (mut digest, mut left, mut piece) = (Sha256::new(), self.length, vec![0; PIECE]);
+        while left > 0 {
+            let most = piece.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+            match file.read(&mut piece[..most])? {
+                0 => return Ok(false),
+                length => {
+                    digest.update(&piece[..length]);
+                    left -= length as u64;
+                }
+            }
+        }
+        Ok(digest.finalize() == self.digest.clone().finalize())
+    }
+}
+
+/// Prints the log that was uploaded at the end, behind what was printed already; all of it, if it does not begin so. False if there is
+/// none.
+async fn print_artifact(server: &Server, task: TaskId, run: RunId, printed: &Printed) -> Result<bool, CommandError> {
     let file = Temporary::new();
     match server.client.download(task, Some(run), BACKING_LOG, &file.0).await {
         Ok(_) => {}
@@ -133,7 +181,10 @@ async fn print_artifact(server: &Server, task: TaskId, run: RunId, offset: u64) 
         Err(error) => return Err(server.error(&error)),
     }
     let copied = File::open(&file.0).and_then(|mut from| {
-        from.seek(SeekFrom::Start(offset))?;
+        if !printed.begins(&mut from)? {
+            complain("the log that is stored is not the one that was printed up to here, which may have parts missing; from the beginning:");
+            from.seek(SeekFrom::Start(0))?;
+        }
         let mut piece = vec![0; PIECE];
         loop {
             match from.read(&mut piece)? {

@@ -60,9 +60,10 @@ async fn wait_for_one(
     task: TaskId,
 ) -> Result<Waited, CommandError> {
     // The first request does not wait, so that there is something to show.
-    let mut seconds = 0;
+    let (mut seconds, patient) = (0, server.patient());
     loop {
-        let answer = server.client.wait_for_task(task, seconds).await.map_err(|error| server.error(&error))?;
+        let client = if seconds == 0 { &server.client } else { &patient.client };
+        let answer = client.wait_for_task(task, seconds).await.map_err(|error| server.error(&error))?;
         let resolved = answer["resolved"] == Value::Bool(true);
         let unscheduled = answer.pointer("/status/state").is_some_and(|state| state == "unscheduled");
         let never = if unscheduled { outlook.never(task).await? } else { None };

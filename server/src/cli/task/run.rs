@@ -25,6 +25,8 @@ pub(super) async fn run(server: &Server, args: &CreateArgs) -> Result<ExitCode, 
     // A repeat after a lost answer must not create anything twice.
     let key = uuid::Uuid::new_v4().to_string();
     let answer = server.client.create_tasks(&definition(server, args), &key).await.map_err(refused)?;
+    let server = &server.patient();
+    let refused = |error: tenure_client::Error| server.error(&error);
     let id = field(&answer, "/tasks/0/taskId");
     let task: TaskId = id.parse().map_err(|_| CommandError::Refused(format!("the server named a task {id:?}")))?;
     complain(&format!("task {task}  {}/task/{task}", server.client.root_url()));

@@ -14,7 +14,7 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures_util::{StreamExt as _, stream};
 use http::header::{CONTENT_TYPE, HeaderName};
-use http::{HeaderValue, StatusCode};
+use http::{HeaderMap, HeaderValue, StatusCode};
 use maud::{PreEscaped, html};
 use tenure_api::ids::{RunId, TaskId};
 use tenure_api::live_log::{BACKING_LOG, LIVE_LOG};
@@ -89,13 +89,16 @@ enum Opened {
 
 /// `GET /task/:taskId/log`
 pub(super) async fn log(State(app): State<App>, request: Request) -> Response {
+    let headers = request.headers().clone();
     let visit = match Visit::read(&app, request).await {
         Ok(visit) => visit,
         Err(response) => return response,
     };
     match open(&app, &visit).await {
         Ok(Opened::Whole(url)) => see_other(&url),
-        Ok(Opened::Pieces(of, pieces)) => page(&visit, of, pieces),
+        Ok(Opened::Pieces(of, pieces)) => {
+            page(&visit, of, while_allowed(app, headers, visit.session.is_some(), pieces))
+        }
         Err(error) => answer(error.status(), &layout::frame(&visit, &error.page(&visit))),
     }
 }
@@ -122,6 +125,32 @@ async fn open(app: &App, visit: &Visit) -> Result<Opened, PageError> {
     Ok(Opened::Pieces(of, app.engine.live_logs.open(of, reading).await?))
 }
 
+/// Passes the pieces on until there are no more, or the visitor may not read them any more.
+fn while_allowed(
+    app: App,
+    headers: HeaderMap,
+    logged_in: bool,
+    mut pieces: mpsc::Receiver<Bytes>,
+) -> mpsc::Receiver<Bytes> {
+    let (passed, allowed) = mpsc::channel(1);
+    app.tasks.clone().spawn(async move {
+        let pass_on = async {
+            while let Some(piece) = pieces.recv().await {
+                if passed.send(piece).await.is_err() {
+                    return;
+                }
+            }
+        };
+        tokio::select! {
+            () = pass_on => {}
+            () = passed.closed() => {}
+            () = app.drain.cancelled() => {}
+            () = Visit::access_ended(&app, &headers, logged_in, scopes_to_read(LIVE_LOG)) => {}
+        }
+    });
+    allowed
+}
+
 /// The URL of the log that was stored as a whole, if there is one that the visitor may read.
 async fn find_whole(app: &App, visit: &Visit, of: RunRef) -> Result<Option<String>, PageError> {
     if !visit.may(scopes_to_read(BACKING_LOG)) {
@@ -131,12 +160,14 @@ async fn find_whole(app: &App, visit: &Visit, of: RunRef) -> Result<Option<Strin
     let now = clock::get_now(&mut conn).await?;
     let Some((seq, run)) = artifacts::find_run(&mut conn, of.task, Some(of.run)).await? else { return Ok(None) };
     let stored = artifacts::find(&mut conn, seq, run, BACKING_LOG).await?;
+    let blob = BlobName::artifact(of.task, of.run, BACKING_LOG);
+    // A row without bytes is one whose upload has not come, or never will.
+    let is_uploaded = !app.engine.blobs.find(&mut *conn, std::slice::from_ref(&blob)).await?.is_empty();
     drop(conn);
     let is_whole = |artifact: &tenure_domain::artifact::Artifact| {
         matches!(artifact.details, Details::S3) && artifact.expires > now
     };
-    let Some(stored) = stored.filter(|stored| is_whole(&stored.artifact)) else { return Ok(None) };
-    let blob = BlobName::artifact(of.task, of.run, BACKING_LOG);
+    let Some(stored) = stored.filter(|stored| is_uploaded && is_whole(&stored.artifact)) else { return Ok(None) };
     let anonymous = app.authenticator.anonymous().await.map_err(|error| lookup_failed(&error))?;
     if anonymous.authorize(&scopes_to_read(BACKING_LOG)).is_ok() {
         return Ok(Some(app.engine.blobs.plain_url(&blob)));

@@ -9,6 +9,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_perc
 
 use super::{PageError, answer, layout};
 use crate::auth::{AuthError, Now, Principal, RequestParts, Session};
+use crate::http::access::REAUTHORIZE_EVERY;
 use crate::http::app::App;
 use tenure_domain::scopes::Expression;
 
@@ -54,6 +55,25 @@ impl Visit {
             Err(_) => {
                 let error = PageError::NotFound("The address cannot be read.".to_owned());
                 Err(answer(StatusCode::BAD_REQUEST, &layout::frame(&visit, &error.page(&visit))))
+            }
+        }
+    }
+
+    /// Waits until the visitor of a request that goes on has no session any more, if there was one, or may not do what requires these
+    /// scopes.
+    pub(super) async fn access_ended(app: &App, headers: &HeaderMap, logged_in: bool, required: impl Into<Expression>) {
+        let required = required.into();
+        loop {
+            tokio::time::sleep(REAUTHORIZE_EVERY).await;
+            match find_visitor(app, headers).await {
+                Ok((session, principal)) => {
+                    if session.is_some() != logged_in || principal.authorize(&required).is_err() {
+                        return;
+                    }
+                }
+                // The database may be away: that ends no access.
+                Err(error) if error.status().is_server_error() => {}
+                Err(_) => return,
             }
         }
     }

@@ -1,10 +1,17 @@
 //! `tenure task logs` and `tenure task run`: what a command prints, while it runs and afterwards, and how it ends.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 use tenure_tests::http::TENURE_API;
+use tenure_tests::server::{Launch, binary};
 
-use super::{QUEUE, created, done, run, start_worker};
-use crate::rig::{Rig, call, client_of, credentials_of, eventually, new_task, refusal, run_of, stderr, stdout};
+use super::{QUEUE, account, created, done, run, start_worker};
+use crate::artifacts::put;
+use crate::rig::{
+    Rig, call, client_of, credentials_of, definition, eventually, finish, minutes_from_now, new_task, refusal, run_of,
+    stderr, stdout,
+};
 
 /// Claims what there is as soon as there is something.
 async fn claim(rig: &Rig) -> Value {
@@ -18,6 +25,16 @@ async fn append(rig: &Rig, claim: &Value, offset: u64, text: &str) -> u64 {
         client_of(&rig.server).call(&credentials_of(claim), "PUT", &path, Some(text.as_bytes())).await.unwrap();
     assert_eq!(answer.status, 200, "{}", answer.body);
     answer.body["next"].as_u64().unwrap()
+}
+
+/// Stores the whole log as an artifact.
+async fn store_log(rig: &Rig, claim: &Value, text: &'static str) {
+    let path = format!("{}/artifacts/public/logs/live_backing.log", run_of(claim));
+    let body = json!({"storageType": "s3", "contentType": "text/plain", "expires": minutes_from_now(60)});
+    let answer = call(&mut rig.client(), &credentials_of(claim), "POST", &path, Some(&body)).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    let stored = put(rig, answer.body["putUrl"].as_str().unwrap(), "text/plain", text.as_bytes()).await;
+    assert_eq!(stored.status, 200, "{}", stored.text());
 }
 
 async fn report(rig: &Rig, claim: &Value, how: &str, body: Option<Value>) {
@@ -54,6 +71,60 @@ async fn a_log_is_followed_to_its_end_or_read_as_far_as_it_is() {
     }
     let line = refusal(&run(&rig, &["task", "logs", &task, "--json"]).await, 2);
     assert!(line.contains("--json: a log is printed as it is"), "{line}");
+}
+
+/// The server is killed while a log is followed, and away for longer than an ordinary command would wait for it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_task_is_run_to_its_end_although_the_server_is_away_in_between() {
+    const AWAY: Duration = Duration::from_secs(8);
+    let mut rig = Rig::start().await;
+    let address = rig.server.root_url().trim_start_matches("http://").to_owned();
+    let mut command = std::process::Command::new(binary());
+    command.args(["task", "run", "-q", QUEUE, "--", "make"]).envs(account(&rig));
+    let command = tokio::spawn(finish(command));
+    let first = claim(&rig).await;
+    append(&rig, &first, 0, "before\n").await;
+    rig.server.kill().unwrap();
+    tokio::time::sleep(AWAY).await;
+    let launch = Launch::on_database(rig.database.url(), &rig.secret_key).listen(address);
+    rig.server = launch.start(rig.folder.path(), "again").await;
+    append(&rig, &first, "before\n".len() as u64, "after\n").await;
+    report(&rig, &first, "completed", None).await;
+    let output = command.await.unwrap();
+    assert_eq!((output.status.code(), stdout(&output).as_str()), (Some(0), "before\nafter\n"), "{}", stderr(&output));
+}
+
+/// A worker stores another log than the one that was followed: it was shortened.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stored_log_that_does_not_begin_with_what_was_printed_is_printed_from_its_beginning() {
+    let rig = Rig::start().await;
+    let task = created(&rig, &["--", "make"]).await;
+    let work = async {
+        let claim = claim(&rig).await;
+        append(&rig, &claim, 0, "the first line\nthe second line\n").await;
+        // If it takes longer to begin, nothing has been printed, and it prints the same.
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        store_log(&rig, &claim, "[left out]\nthe end\n").await;
+        report(&rig, &claim, "completed", None).await;
+    };
+    let follow = ["task", "logs", "-f", &task];
+    let (output, ()) = tokio::join!(run(&rig, &follow), work);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(stdout(&output).ends_with("[left out]\nthe end\n"), "{}", stdout(&output));
+}
+
+/// What others wrote neither moves the cursor nor makes a line.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn names_of_tasks_change_nothing_on_a_terminal() {
+    let rig = Rig::start().await;
+    let task = new_task();
+    let mut body = definition(QUEUE);
+    body["metadata"]["name"] = json!("\u{1b}[2Jgone\nfake  completed");
+    assert_eq!(rig.create(task, &body).await.status, 200);
+    for args in [["task", "show", &task.to_string()].as_slice(), &["task", "list", "--group", &task.to_string()]] {
+        let printed = done(&rig, args).await;
+        assert!(printed.contains("\u{fffd}[2Jgone\u{fffd}fake") && !printed.contains('\u{1b}'), "{printed:?}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

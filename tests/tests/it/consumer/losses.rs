@@ -120,6 +120,34 @@ async fn m3_a_worker_that_is_cut_off_stops_its_handler_a_grace_before_another_wo
     office.rig.server.stop().await;
 }
 
+/// Its session ends long before its lease would, and another worker may start the task then.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn m4_a_handler_that_goes_on_after_its_session_is_counted_although_its_lease_would_last() {
+    let office = Office::open().await;
+    let way = Way::to(office.rig.server.root_url()).await;
+    let (pen, mut notes) = Notes::new();
+    let leave = Arc::new(Semaphore::new(0));
+    let waiting = Arc::clone(&leave);
+    let builder = office.consumer_by(way.url(), "deaf").session(TTL).grace(Duration::from_secs(1));
+    let worker = Running::start(builder.handler(move |job: Job, _stop: Stop| {
+        let (pen, waiting) = (pen.clone(), Arc::clone(&waiting));
+        async move {
+            pen.note(job.task_id(), Note::Began);
+            waiting.acquire().await.unwrap().forget();
+            Outcome::Failed(None)
+        }
+    }));
+    let task = office.create(&json!({})).await;
+    notes.next(task, Note::Began).await;
+    way.silence();
+    eventually("it is counted", async || (worker.handle.status().claims_overrun == 1).then_some(())).await;
+    leave.add_permits(1);
+    way.mend();
+    worker.is_idle().await;
+    worker.shut_down().await;
+    office.rig.server.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn m4_a_handler_that_goes_on_overlaps_and_is_counted_and_its_report_changes_nothing() {
     let office = Office::open().await;

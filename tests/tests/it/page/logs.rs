@@ -73,3 +73,36 @@ async fn a_log_that_was_uploaded_is_the_one_that_is_shown() {
         assert_eq!((log.status, log.text()), (200, "the whole\nwith its end\n".to_owned()));
     }
 }
+
+/// The worker was killed between the two steps of its upload.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_log_whose_upload_never_came_is_shown_as_far_as_it_was_written() {
+    let worker = Worker::of(Rig::start().await).await;
+    let (rig, task) = (&worker.rig, worker.task.to_string());
+    append(&worker, 0, b"as far as it came\n").await;
+    let body = json!({"storageType": "s3", "contentType": "text/plain", "expires": minutes_from_now(60)});
+    worker.created(BACKING_LOG, &body).await;
+    complete(&worker).await;
+    let reply = get(rig, &format!("/task/{task}/log"), None).await;
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    shows(&reply, &["as far as it came"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_page_with_a_log_ends_when_the_session_of_its_reader_does() {
+    let worker = Worker::of(Rig::start().await).await;
+    let (rig, task) = (&worker.rig, worker.task.to_string());
+    let reader = rig.make_client("reader", &["*"]).await;
+    let cookie = log_in(rig, &reader).await;
+    append(&worker, 0, b"a line\n").await;
+    let page = format!("/task/{task}/log");
+    let leave = async {
+        tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+        let removed = rig.administrate(&["delete", "reader"]).await;
+        assert!(removed.status.success(), "{}", crate::rig::stderr(&removed));
+    };
+    // The run goes on, and the answer ends nevertheless.
+    let (reply, ()) = tokio::join!(get(rig, &page, Some(&cookie)), leave);
+    shows(&reply, &["a line", "This is the end"]);
+    assert_eq!(rig.status(worker.task).await["state"], "running");
+}
