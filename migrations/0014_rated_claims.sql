@@ -30,4 +30,6 @@ BEGIN
     RETURN NULL;
 END $$;
 COMMENT ON FUNCTION note_rated_claim IS 'A run was claimed that may have had a token of a rate.';
-CREATE TRIGGER claims_begin AFTER INSERT ON claims FOR EACH ROW WHEN (NEW.key_id IS NOT NULL) EXECUTE FUNCTION note_rated_claim();
+-- The bit says that the next run waits for admission again: the queue assigns its runs, or has a rate, or a key of it has one.
+CREATE TRIGGER claims_begin AFTER INSERT ON claims FOR EACH ROW WHEN (NEW.key_id IS NOT NULL AND NEW.traits & 16 <> 0)
+    EXECUTE FUNCTION note_rated_claim();

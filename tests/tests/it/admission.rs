@@ -200,9 +200,18 @@ async fn a_rate_is_never_exceeded_not_even_by_workers_that_come_back() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_rate_is_not_exceeded_after_a_time_in_which_nothing_waited() {
     let limit = json!({"count": 2, "seconds": 600, "burst": 2});
-    for (policy, key) in [(json!({"rate": {"total": limit}}), None), (json!({"rate": {"perKey": limit}}), Some("a"))] {
+    for (policy, key, own) in [
+        (json!({"rate": {"total": limit}}), None, None),
+        (json!({"rate": {"perKey": limit}}), Some("a"), None),
+        (json!({"concurrency": {"total": 50}}), Some("a"), Some(json!({"rate": limit}))),
+    ] {
         let rig = start_by_hand().await;
         put_policy(&rig, &policy).await;
+        if let Some(rules) = own {
+            let path = format!("{TENURE_API}/queues/limits%2Flinux/keys/a");
+            let answer = rig.call("PUT", &path, Some(&rules)).await;
+            assert_eq!(answer.status, 200, "{}", answer.body);
+        }
         for _ in 0..2 {
             create(&rig, key).await;
         }

@@ -14,8 +14,9 @@ use crate::schedulers::{BEAT, Look};
 use tenure_store::connector::Connector;
 use tenure_store::{outage, servers};
 
-/// How long a beat may take, connecting included, before its session is given up: the network may have lost it.
-const BEAT_MAX: Duration = Duration::from_secs(8);
+/// How long a beat may take, connecting included, before its session is given up: the network may have lost it. Less than the activation
+/// time, so that the next one is written before this server is taken for lost.
+const BEAT_MAX: Duration = Duration::from_secs(3);
 /// How long handing over the queues may take when the server stops.
 const LEAVE_MAX: Duration = Duration::from_millis(1_500);
 

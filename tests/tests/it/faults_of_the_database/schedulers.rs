@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::{Value, json};
 use tenure_tests::http::TENURE_API;
 use tenure_tests::server::{Launch, create_root_client, fresh_secret_key};
@@ -12,6 +14,8 @@ use crate::rig::{call, client_of, eventually, new_folder};
 
 /// Longer than a scheduler may be silent.
 const AWAY: Duration = Duration::from_secs(10);
+/// Long enough for a beat that is late because the machine is busy.
+const ACTIVATION: &str = "5s";
 /// So long a server that took the others for lost would need to replace them, and longer.
 const AFTERWARDS: Duration = Duration::from_secs(8);
 
@@ -30,7 +34,8 @@ async fn no_scheduler_is_replaced(away: impl AsyncFnOnce(&mut Cluster)) {
     let mut cluster = Cluster::start(&[]).await;
     let (key, folder, url) = (fresh_secret_key(), new_folder(), cluster.url("postgres"));
     let launch = |name: &str, weight: &str| {
-        Launch::on_database(&url, &key).flag("--server-name", name).flag("--scheduler-weight", weight)
+        let launch = Launch::on_database(&url, &key).flag("--scheduler-activation", ACTIVATION);
+        launch.flag("--server-name", name).flag("--scheduler-weight", weight)
     };
     let heavy = launch("heavy", "5").start(folder.path(), "heavy").await;
     let light = launch("light", "1").start(folder.path(), "light").await;
@@ -72,6 +77,21 @@ async fn t11_no_scheduler_is_replaced_because_the_database_was_stopped_for_ten_s
         cluster.stop().await;
         tokio::time::sleep(AWAY).await;
         cluster.start_again().await;
+    })
+    .await;
+}
+
+/// The network has lost the connection of its beats, and no other.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn t11_no_scheduler_is_replaced_because_one_connection_is_dead() {
+    no_scheduler_is_replaced(async |cluster| {
+        let mut conn = cluster.connect().await;
+        // That of the server that was started first.
+        let beats = "SELECT pid FROM pg_stat_activity WHERE query LIKE '-- beat%' ORDER BY backend_start LIMIT 1";
+        let pid: i32 = sqlx::query_scalar(beats).fetch_one(&mut conn).await.unwrap();
+        kill(Pid::from_raw(pid), Signal::SIGSTOP).unwrap();
+        tokio::time::sleep(AWAY).await;
+        kill(Pid::from_raw(pid), Signal::SIGCONT).unwrap();
     })
     .await;
 }
