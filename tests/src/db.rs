@@ -36,7 +36,7 @@ impl TestDatabase {
         database
     }
 
-    /// Makes a database with the schema in it, which takes a tenth of the time that a server needs to migrate an empty one.
+    /// Makes a database with the schema in it, so that no server has to migrate it.
     ///
     /// # Panics
     ///
