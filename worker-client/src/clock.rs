@@ -36,7 +36,7 @@ impl ServerClock {
         self.offset_seconds.store(offset, Ordering::Relaxed);
     }
 
-    /// Whether what was signed with this correction may have been refused for it: another one holds now, whoever has learned it.
+    /// Whether what was signed with this correction may have been refused for it: another one holds now, which another request may have learned.
     pub(crate) fn has_moved(&self, since: i64) -> bool {
         (self.offset() - since).abs() >= SMALLEST_OFFSET_SECONDS
     }

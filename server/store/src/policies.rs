@@ -194,9 +194,9 @@ async fn restart_admission(
     sqlx::query!(
         "-- announce_all_keys
         WITH heads AS (
-            UPDATE admission_heads SET vtime = CASE WHEN $2 /* order */ THEN 0 /* count */ ELSE vtime END WHERE queue = $1 RETURNING key_id
+            UPDATE admission_heads SET vtime = 0 /* count */ WHERE queue = $1 AND $2 /* order */
         )
-        INSERT INTO admission_work (queue, key_id) SELECT DISTINCT $1::int, key_id FROM heads",
+        INSERT INTO admission_work (queue, key_id) SELECT DISTINCT $1::int, key_id FROM admission_heads WHERE queue = $1",
         queue,
         order
     )

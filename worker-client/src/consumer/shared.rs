@@ -206,6 +206,15 @@ impl Shared {
         early.push_back(ended);
     }
 
+    /// Ends a job that is entered, if the session has said that its run has ended.
+    fn end_early(&self, control: &Control) {
+        let mut early = self.ended_early();
+        let place = early.iter().position(|ended| (ended.task_id, ended.run_id) == (control.task_id, control.run_id));
+        if let Some(ended) = place.and_then(|place| early.remove(place)) {
+            control.end(ended);
+        }
+    }
+
     fn ended_early(&self) -> MutexGuard<'_, VecDeque<EndedClaim>> {
         self.ended_early.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -234,12 +243,7 @@ impl Shared {
             client: self.settings.client.clone(),
         });
         self.jobs().insert((claim.task_id(), claim.run_id()), Arc::clone(&control));
-        let mut early = self.ended_early();
-        let place = early.iter().position(|ended| (ended.task_id, ended.run_id) == (control.task_id, control.run_id));
-        if let Some(ended) = place.and_then(|place| early.remove(place)) {
-            control.end(ended);
-        }
-        drop(early);
+        self.end_early(&control);
         control
     }
 
@@ -396,6 +400,53 @@ mod tests {
             how_lost: Arc::default(),
             client,
         }
+    }
+
+    fn shared() -> Arc<Shared> {
+        let client = Client::builder().root_url("http://127.0.0.1:1").build().unwrap();
+        let consumer = crate::consumer::Consumer::builder(client, "p/q".parse().unwrap()).name("group", "worker");
+        let consumer = consumer.handler(|_job: crate::consumer::Job, _stop: Stop| async {}).build().unwrap();
+        consumer.handle().shared
+    }
+
+    #[test]
+    fn a_run_that_is_given_twice_is_taken_once_and_none_of_a_session_that_has_ended() {
+        let shared = shared();
+        let offer = |run: &str| Offer { task_id: control().task_id, run_id: run.parse().unwrap() };
+        for run in ["0", "1", "0"] {
+            shared.give(offer(run));
+        }
+        assert_eq!([shared.take_given(), shared.take_given()], [Some(offer("0")), Some(offer("1"))]);
+        // One that is under way already would be worked on twice.
+        shared.jobs().insert((offer("2").task_id, offer("2").run_id), Arc::new(control()));
+        shared.give(offer("2"));
+        assert_eq!(shared.take_given(), None);
+        shared.give(offer("3"));
+        shared.forget_given();
+        assert_eq!(shared.take_given(), None);
+    }
+
+    #[test]
+    fn an_end_reaches_the_job_or_is_kept_until_its_claim_comes() {
+        let shared = shared();
+        let (job, state) = (Arc::new(control()), None);
+        let resolved = Some(tenure_api::states::ReasonResolved::Canceled);
+        let end = || EndedClaim {
+            task_id: job.task_id,
+            run_id: job.run_id,
+            state,
+            reason_resolved: resolved,
+            ended_by: None,
+        };
+        shared.end(end());
+        assert_eq!(job.hold(), Hold::Ours, "its claim is on its way");
+        shared.jobs().insert((job.task_id, job.run_id), Arc::clone(&job));
+        shared.end_early(&job);
+        assert_eq!((job.hold(), job.reason()), (Hold::Gone, Some(StopReason::Canceled)));
+        let job = Arc::new(control());
+        shared.jobs().insert((job.task_id, job.run_id), Arc::clone(&job));
+        shared.end(end());
+        assert_eq!((job.hold(), job.reason()), (Hold::Gone, Some(StopReason::Canceled)));
     }
 
     #[test]

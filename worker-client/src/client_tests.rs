@@ -1,0 +1,63 @@
+//! What a client sends, and when it sends that again.
+
+use super::*;
+
+#[test]
+fn a_slash_in_a_parameter_is_encoded() {
+    assert_eq!(parameter(&"prov/w-1"), "prov%2Fw-1");
+    assert_eq!(parameter(&"a b%2F?"), "a%20b%252F%3F");
+}
+
+#[test]
+fn an_encoded_parameter_survives_the_url_library() {
+    let mut url = Url::parse("http://localhost/api/queue/v1").unwrap();
+    url.set_path(&format!("{}/claim-work/{}", url.path(), parameter(&"p/w%")));
+    assert_eq!(url.as_str(), "http://localhost/api/queue/v1/claim-work/p%2Fw%25");
+}
+
+#[test]
+fn a_root_url_must_be_one() {
+    for bad in ["", "localhost:8080", "ftp://x", "http://", "http://x/?a=b"] {
+        assert!(Client::builder().root_url(bad).build().is_err(), "{bad}");
+    }
+}
+
+/// Refuses the first two requests once both are there, as a server does whose clock is an hour ahead; answers all later ones.
+async fn refuse_two(listener: tokio::net::TcpListener) {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    let (both, served) = (Arc::new(tokio::sync::Barrier::new(2)), Arc::new(std::sync::atomic::AtomicUsize::new(0)));
+    loop {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let (both, served) = (Arc::clone(&both), Arc::clone(&served));
+        tokio::spawn(async move {
+            let mut head = Vec::new();
+            while stream.read_buf(&mut head).await.is_ok_and(|read| read > 0) {
+                if !head.ends_with(b"\r\n\r\n") {
+                    continue;
+                }
+                head.clear();
+                let is_refused = served.fetch_add(1, std::sync::atomic::Ordering::SeqCst) < 2;
+                if is_refused {
+                    both.wait().await;
+                }
+                let status = if is_refused { "401 Unauthorized" } else { "200 OK" };
+                let date = crate::clock::ServerClock::default().now().time() + chrono::TimeDelta::hours(1);
+                let date = date.format("%a, %d %b %Y %H:%M:%S GMT");
+                let answer = format!("HTTP/1.1 {status}\r\ndate: {date}\r\ncontent-length: 2\r\n\r\n{{}}");
+                stream.write_all(answer.as_bytes()).await.unwrap();
+            }
+        });
+    }
+}
+
+#[tokio::test]
+async fn calls_that_were_signed_by_the_same_wrong_clock_are_all_sent_again() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let serving = tokio::spawn(refuse_two(listener));
+    let client = Client::builder().root_url(&url).build().unwrap().with_retry_policy(RetryPolicy::never());
+    let task = "9HrBC1jMQ3KlZw4CssPUeQ".parse().unwrap();
+    let (one, other) = tokio::join!(client.wait_for_task(task, 0), client.wait_for_task(task, 0));
+    assert_eq!((one.unwrap(), other.unwrap()), (serde_json::json!({}), serde_json::json!({})));
+    serving.abort();
+}
