@@ -134,7 +134,7 @@ async fn set(transaction: &mut PgConnection, queue: i32, policy: &Policy) -> Res
             -- Runs of a key with a rate of its own need a token each, as in a queue with a rate.
             traits = NULLIF(COALESCE($2::smallint /* Traits::code */, 0) | CASE WHEN $6::smallint IS NOT NULL AND EXISTS (
                 SELECT FROM queue_keys x WHERE x.queue = q.id AND x.rate_count IS NOT NULL
-            ) THEN 16 /* Traits::WAITS_AGAIN */ ELSE 0 END, 0)::smallint,
+            ) THEN 16 /* Traits::WAITS_AGAIN */ ELSE 0 /* count */ END, 0 /* count */)::smallint,
             complete_time = $4 /* seconds */, claim_timeout = $5 /* seconds */,
             key_by = $6 /* KeyBy::code */, accept_time = $7 /* seconds */
         WHERE id = $1 RETURNING policy_version",

@@ -63,7 +63,8 @@ async fn begin_rates(transaction: &mut PgConnection, queue: i32) -> Result<(), s
         WITH rated AS (UPDATE admission_queues SET rated = true WHERE queue = $1 AND NOT rated),
         stamped AS (
             UPDATE task_queues SET traits = COALESCE(traits, 0) | 16 /* Traits::WAITS_AGAIN */
-            WHERE id = $1 AND key_by IS NOT NULL AND COALESCE(traits, 0) & 16 = 0 RETURNING id
+            WHERE id = $1 AND key_by IS NOT NULL AND COALESCE(traits, 0) & 16 /* Traits::WAITS_AGAIN */ = 0 /* count */
+            RETURNING id
         )
         UPDATE queue_policies p SET refile_stage = 1 /* Stage::Older */, refile_since = NULL, refile_cursor = NULL
         FROM stamped WHERE p.queue = stamped.id",
