@@ -4,9 +4,17 @@ SET LOCAL lock_timeout = '5s';
 ALTER TABLE pending ADD COLUMN waits_since timestamptz;
 COMMENT ON COLUMN pending.waits_since IS 'When its delay ended and it began to wait for admission; null of a run that was not delayed.';
 
-ALTER TABLE admission_queues ADD COLUMN rated boolean NOT NULL DEFAULT false;
-COMMENT ON COLUMN admission_queues.rated IS 'Whether the queue, or a key of it, may have a rate: then its claims are noted in admission_claims.';
-UPDATE admission_queues SET rated = true;
+ALTER TABLE task_queues ADD COLUMN rated boolean NOT NULL DEFAULT false;
+COMMENT ON COLUMN task_queues.rated IS 'Whether the policy, or the rules of a key, have a rate: then its claims are noted in admission_claims.';
+-- Runs of a queue in which only keys have rates waited for admission once and not again; they are refiled.
+WITH rated AS (
+    UPDATE task_queues q SET rated = true, traits = COALESCE(q.traits, 0) | 16
+    FROM queue_policies p
+    WHERE p.queue = q.id AND q.key_by IS NOT NULL
+      AND (p.policy::jsonb ? 'rate' OR EXISTS (SELECT FROM queue_keys x WHERE x.queue = q.id AND x.rate_count IS NOT NULL))
+    RETURNING q.id
+)
+UPDATE queue_policies p SET refile_stage = 1, refile_since = NULL, refile_cursor = NULL FROM rated r WHERE p.queue = r.id;
 
 CREATE TABLE admission_claims (
     queue  integer NOT NULL,
@@ -26,7 +34,7 @@ ALTER TABLE admission_claims SET (autovacuum_vacuum_scale_factor = 0, autovacuum
 CREATE FUNCTION note_rated_claim() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO admission_claims (queue, key_id, at)
-    SELECT NEW.queue, NEW.key_id, NEW.started FROM admission_queues a WHERE a.queue = NEW.queue AND a.rated;
+    SELECT NEW.queue, NEW.key_id, NEW.started FROM task_queues q WHERE q.id = NEW.queue AND q.rated;
     RETURN NULL;
 END $$;
 COMMENT ON FUNCTION note_rated_claim IS 'A run was claimed that may have had a token of a rate.';

@@ -1,4 +1,4 @@
-//! The engine of one server, without HTTP, on a test's database. No pass runs by itself; tests run them.
+//! The engine of one server, without HTTP, on a test's database. No pass runs by itself, unless a test starts them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use uuid::Uuid;
 use crate::batch::wait_list::Answer;
 use crate::blobs::Blobs;
 use crate::blobs::settings::{ArtifactSettings, ArtifactsPlace};
-use crate::engine::{Database, Engine, EngineSettings, Lifetime};
+use crate::engine::{Database, Engine, EngineSettings, Lifetime, run_passes};
 use crate::ops::OpError;
 use crate::ops::claim_task::{self, ClaimTask};
 use crate::ops::claim_work::Request;
@@ -96,6 +96,11 @@ impl Queue {
         let claim_connector = Connector::new(claim_options.clone());
         let database = Database { pool: connector.pool(), connector, claim_connector };
         Self { engine: Engine::start(database, settings, no_blobs(), &lifetime), lifetime }
+    }
+
+    /// Has the passes run by themselves, on this database.
+    pub fn run_passes(&self, options: &PgConnectOptions) {
+        run_passes(&self.engine, &Connector::new(options.clone()), &self.lifetime);
     }
 
     /// The key of a queue.

@@ -32,7 +32,7 @@ pub use start::{admit, store, store_times};
 pub const KEYS_MAX: i64 = 500;
 
 /// A queue whose runs need admission.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Listed {
     /// `task_queues.id`.
     pub queue: i32,
@@ -42,6 +42,8 @@ pub struct Listed {
     pub assigns: bool,
     /// Whether runs are to be taken back that a lost scheduler has given out.
     pub reassigning: bool,
+    /// In how many seconds the next head that was put off is due, if there is one.
+    pub next_in: Option<f64>,
 }
 
 /// All queues that have admission.
@@ -55,7 +57,9 @@ pub async fn list_queues(conn: &mut PgConnection) -> Result<Vec<Listed>, sqlx::E
                    OR EXISTS (SELECT FROM admission_heads h WHERE h.queue = a.queue AND h.ready)
                    OR EXISTS (SELECT FROM admission_heads h WHERE h.queue = a.queue AND h.at <= (SELECT now FROM db_now))
                    OR EXISTS (SELECT FROM admission_claims c WHERE c.queue = a.queue)
-                   OR q.key_by IS NULL) AS "due!"
+                   OR q.key_by IS NULL) AS "due!",
+               (SELECT extract(epoch FROM min(h.at) - (SELECT now FROM db_now))::float8 FROM admission_heads h
+                WHERE h.queue = a.queue AND h.at > (SELECT now FROM db_now)) AS next_in
         FROM admission_queues a JOIN task_queues q ON q.id = a.queue
         ORDER BY a.queue"#
     )

@@ -130,11 +130,7 @@ async fn set(transaction: &mut PgConnection, queue: i32, policy: &Policy) -> Res
     let seconds = |time: TimeDelta| (!time.is_zero()).then(|| time.as_seconds_f64());
     let version = sqlx::query_scalar!(
         "-- set_policy
-        UPDATE task_queues q SET policy_version = policy_version + 1, delay = $3 /* seconds */,
-            -- Runs of a key with a rate of its own need a token each, as in a queue with a rate.
-            traits = NULLIF(COALESCE($2::smallint /* Traits::code */, 0) | CASE WHEN $6::smallint IS NOT NULL AND EXISTS (
-                SELECT FROM queue_keys x WHERE x.queue = q.id AND x.rate_count IS NOT NULL
-            ) THEN 16 /* Traits::WAITS_AGAIN */ ELSE 0 /* count */ END, 0 /* count */)::smallint,
+        UPDATE task_queues q SET policy_version = policy_version + 1, delay = $3 /* seconds */, traits = $2 /* Traits::code */,
             complete_time = $4 /* seconds */, claim_timeout = $5 /* seconds */,
             key_by = $6 /* KeyBy::code */, accept_time = $7 /* seconds */
         WHERE id = $1 RETURNING policy_version",
@@ -150,14 +146,59 @@ async fn set(transaction: &mut PgConnection, queue: i32, policy: &Policy) -> Res
     .await?;
     let is_fair = admission.as_ref().is_some_and(|admission| admission.fair);
     restart_admission(transaction, queue, policy, was_fair != Some(is_fair)).await?;
+    set_rated(transaction, queue, policy).await?;
     Ok(version)
+}
+
+/// Runs of a key with a rate of its own need a token each, as in a queue with a rate: after a change of the rules of a key. If that
+/// changes something for others, all runs of the queue are refiled. The queue is locked.
+pub(crate) async fn follow_key_rates(transaction: &mut PgConnection, queue: i32) -> Result<(), sqlx::Error> {
+    let policy = find(transaction, queue).await?.and_then(|stored| Policy::from_stored(&stored.policy).ok());
+    let Some(policy) = policy.filter(|policy| policy.admission().is_some()) else { return Ok(()) };
+    if set_rated(transaction, queue, &policy).await? {
+        sqlx::query!(
+            "-- begin_refiling
+            UPDATE queue_policies SET refile_stage = 1 /* Stage::Older */, refile_since = NULL, refile_cursor = NULL
+            WHERE queue = $1",
+            queue
+        )
+        .execute(transaction)
+        .await?;
+    }
+    Ok(())
+}
+
+/// Says in the row of a queue whether its runs may have tokens, by its policy or by the rules of a key; whether that is new.
+async fn set_rated(transaction: &mut PgConnection, queue: i32, policy: &Policy) -> Result<bool, sqlx::Error> {
+    let admission = policy.admission();
+    let changed = sqlx::query!(
+        "-- set_rated
+        WITH wanted AS (
+            SELECT $3 /* by the policy */ OR of_keys AS rated,
+                   NULLIF(COALESCE($2::smallint /* Traits::code */, 0)
+                          | CASE WHEN of_keys THEN 16 /* Traits::WAITS_AGAIN */ ELSE 0 /* count */ END, 0 /* count */)::smallint AS traits
+            FROM (SELECT $4 /* admission */ AND EXISTS (
+                      SELECT FROM queue_keys WHERE queue = $1 AND rate_count IS NOT NULL
+                  ) AS of_keys) x
+        )
+        UPDATE task_queues q SET rated = w.rated, traits = w.traits FROM wanted w
+        WHERE q.id = $1 AND (q.rated <> w.rated OR q.traits IS DISTINCT FROM w.traits)",
+        queue,
+        Terms::of(policy, &Options::default()).traits(None).code(),
+        admission.as_ref().is_some_and(|admission| admission.rate_total.is_some() || admission.rate_per_key.is_some()),
+        admission.is_some()
+    )
+    .execute(transaction)
+    .await?;
+    Ok(changed.rows_affected() > 0)
 }
 
 /// Whether keys take turns in a queue by its policy of now; none without a policy.
 async fn is_fair_now(transaction: &mut PgConnection, queue: i32) -> Result<Option<bool>, sqlx::Error> {
-    let Some(stored) = find(transaction, queue).await? else { return Ok(None) };
-    let unreadable = |error| sqlx::Error::Decode(format!("the policy of queue {queue}: {error:?}").into());
-    Ok(Policy::from_stored(&stored.policy).map_err(unreadable)?.admission().map(|admission| admission.fair))
+    let stored = find(transaction, queue).await?;
+    // One that cannot be read is replaced by the one that is put, whose turns begin anew.
+    let policy = stored.and_then(|stored| Policy::from_stored(&stored.policy).ok());
+    Ok(policy.and_then(|policy| policy.admission()).map(|admission| admission.fair))
 }
 
 /// Has all keys of a queue looked at again, because other limits hold for them. The queue is locked first, as by whatever admits or
@@ -170,15 +211,13 @@ async fn restart_admission(
     order: bool,
 ) -> Result<(), sqlx::Error> {
     let admission = policy.admission();
-    if let Some(admission) = &admission {
+    if admission.is_some() {
         sqlx::query!(
             "-- begin_admission
-            INSERT INTO admission_queues (queue, term, rated)
-            SELECT id, last_term, $2 /* rated */ OR EXISTS (SELECT FROM queue_keys x WHERE x.queue = q.id AND x.rate_count IS NOT NULL)
-            FROM task_queues q WHERE id = $1
-            ON CONFLICT (queue) DO UPDATE SET rated = EXCLUDED.rated",
-            queue,
-            admission.rate_total.is_some() || admission.rate_per_key.is_some()
+            INSERT INTO admission_queues AS a (queue, term) SELECT id, last_term FROM task_queues WHERE id = $1
+            ON CONFLICT (queue) DO UPDATE SET least = a.least -- which locks it
+            ",
+            queue
         )
         .execute(&mut *transaction)
         .await?;

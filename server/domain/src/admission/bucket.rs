@@ -9,12 +9,17 @@ use super::Rate;
 /// Dates in the database have microseconds, so that a time that has come may seem to be that far away.
 const PRECISION: f64 = 1e-6;
 
+/// Seconds after which a rate is looked at again whose runs keep their tokens, at least.
+const KEPT_AGAIN: f64 = 0.2;
+
 /// The rate of a queue or a key during one decision; everything is open without a rate.
 pub(super) struct Bucket {
     paced: Option<Paced>,
     now: f64,
     tat: f64,
     changed: bool,
+    /// Whether no start conforms because of runs that are not claimed yet.
+    kept: bool,
 }
 
 struct Paced {
@@ -24,9 +29,17 @@ struct Paced {
     ahead: f64,
 }
 
+impl Paced {
+    /// How far ahead the next start is while so many runs keep their tokens. More than `burst` of them are from before the rate: they
+    /// put off others by no more than what the rate has let start.
+    fn kept(&self, runs: f64) -> f64 {
+        (runs + 1.0 - self.burst).min(1.0) * self.interval
+    }
+}
+
 impl Bucket {
     pub(super) fn new(rate: Option<Rate>, tat: f64, unclaimed: u32, now: f64) -> Self {
-        let mut changed = false;
+        let (mut changed, mut kept_shut) = (false, false);
         let paced = rate.map(|rate| {
             let interval = f64::from(rate.seconds.max(1)) / f64::from(rate.count.max(1));
             let burst = f64::from(rate.burst.max(1));
@@ -35,14 +48,16 @@ impl Bucket {
             if ahead > interval + PRECISION {
                 (ahead, changed) = (interval, true);
             }
+            let mut paced = Paced { interval, burst, ahead };
             if unclaimed > 0 {
-                let kept = (f64::from(unclaimed) + 1.0 - burst) * interval;
+                let kept = paced.kept(f64::from(unclaimed));
                 changed |= kept > ahead;
-                ahead = ahead.max(kept);
+                kept_shut = kept > ahead.max(PRECISION);
+                paced.ahead = ahead.max(kept);
             }
-            Paced { interval, burst, ahead }
+            paced
         });
-        Self { paced, now, tat, changed }
+        Self { paced, now, tat, changed, kept: kept_shut }
     }
 
     /// Counts runs that kept their tokens until they were claimed, at these times in their order; `unclaimed` others keep theirs
@@ -50,8 +65,7 @@ impl Bucket {
     pub(super) fn claim(&mut self, claimed: &[f64], unclaimed: u32) {
         let Some(paced) = &mut self.paced else { return };
         for (earlier, at) in claimed.iter().enumerate() {
-            let kept = f64::from(unclaimed) + (claimed.len() - earlier) as f64 + 1.0 - paced.burst;
-            let ahead = (at - self.now).min(0.0) + kept * paced.interval;
+            let ahead = (at - self.now).min(0.0) + paced.kept(f64::from(unclaimed) + (claimed.len() - earlier) as f64);
             self.changed |= ahead > paced.ahead;
             paced.ahead = paced.ahead.max(ahead);
         }
@@ -66,6 +80,12 @@ impl Bucket {
     pub(super) fn opens_at(&self) -> Option<f64> {
         let paced = self.paced.as_ref()?;
         (paced.ahead > PRECISION.min(paced.interval / 1_000.0)).then_some(self.now + paced.ahead)
+    }
+
+    /// When it is worth to look again, if no start conforms now: for runs that keep their tokens the claim of one says so before.
+    pub(super) fn look_again_at(&self) -> Option<f64> {
+        let at = self.opens_at()?;
+        Some(if self.kept { at.max(self.now + KEPT_AGAIN) } else { at })
     }
 
     /// How many starts conform now; none if any number does.

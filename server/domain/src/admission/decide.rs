@@ -253,7 +253,7 @@ impl<'a> HeadNow<'a> {
         }
         let only_passed_over = self.passed_over.filter(|_| is_read && !self.has_turn());
         let preferred = only_passed_over.map(|(_, until)| until.min(queue.now + PREFERRED_AGAIN));
-        match (key.bucket.opens_at(), preferred) {
+        match (key.bucket.look_again_at(), preferred) {
             (None, None) => HeadState::Ready,
             (Some(time), None) | (None, Some(time)) => HeadState::At(time),
             (Some(opens), Some(until)) => HeadState::At(opens.max(until)),

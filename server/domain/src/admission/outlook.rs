@@ -9,6 +9,12 @@ pub fn starts_at(rate: Option<Rate>, tat: f64, unclaimed: u32, now: f64) -> Opti
     Bucket::new(rate, tat, unclaimed, now).opens_at()
 }
 
+/// In how many seconds it is worth to look at a rate again; none if a start conforms now.
+#[must_use]
+pub fn look_again_in(rate: Option<Rate>, tat: f64, unclaimed: u32, now: f64) -> Option<f64> {
+    Bucket::new(rate, tat, unclaimed, now).look_again_at().map(|at| at - now)
+}
+
 /// When the next start conforms to a rate after runs that had a token were claimed at these times, in their order, and `unclaimed` are
 /// left; none if that is not later than before.
 #[must_use]
@@ -95,6 +101,22 @@ mod tests {
         );
         assert_eq!(after_claims(rate, NOW + 200.0, &[NOW - 400.0], 0, NOW), None, "what is stored is later");
         assert_eq!(after_claims(None, long_ago, &[NOW], 0, NOW), None);
+        // Runs that were ready before there was a rate.
+        assert_eq!(after_claims(rate, long_ago, &[NOW; 400], 0, NOW), Some(NOW + 300.0));
+        // Of a slower rate, or by another clock.
+        assert_eq!(after_claims(rate, NOW + 86_400.0, &[], 0, NOW), Some(NOW + 300.0));
+        assert_eq!(after_claims(rate, NOW + 300.0, &[], 0, NOW), None);
+    }
+
+    #[test]
+    fn a_rate_is_looked_at_again_when_its_next_start_conforms_or_less_often_while_runs_keep_their_tokens() {
+        let rate = Some(Rate { count: 100, seconds: 1, burst: 1 });
+        let ahead = look_again_in(rate, NOW + 0.01, 0, NOW).unwrap();
+        assert!((ahead - 0.01).abs() < 1e-6, "{ahead}");
+        let kept = look_again_in(rate, NOW - 1.0, 1, NOW).unwrap();
+        assert!((kept - 0.2).abs() < 1e-6, "{kept}");
+        assert_eq!(look_again_in(rate, NOW, 0, NOW), None);
+        assert_eq!(look_again_in(None, NOW + 5.0, 3, NOW), None);
     }
 
     proptest! {

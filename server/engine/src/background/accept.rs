@@ -35,5 +35,12 @@ pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     engine.notifiers.commit(transaction, effects).await?;
     endings::count(Ending::NotAccepted, exhausted + taken.runs);
     let done = taken.runs + exhausted;
-    Ok(PassReport { found: due.len(), done, retried: taken.runs, exhausted, lost_race: due.len() - done })
+    Ok(PassReport {
+        found: due.len(),
+        done,
+        retried: taken.runs,
+        exhausted,
+        lost_race: due.len() - done,
+        ..PassReport::default()
+    })
 }

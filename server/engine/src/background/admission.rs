@@ -2,14 +2,14 @@
 //! which has locked the queue's row: whatever server it runs on, it is the only one that admits runs there. The rule is
 //! [`tenure_domain::admission::decide`]; what it needs is read from rows, so that no count can drift.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use chrono::TimeDelta;
 use futures_util::{StreamExt, stream};
 use sqlx::{Connection, PgConnection};
 use tenure_domain::admission::{
     DISPLACED_MAX, Decided, Head, HeadState, PRIORITIES, Queue, READY_RUNS, after_claims, decide, displaced,
-    queue_allows, starts_at, withdrawn,
+    look_again_in, queue_allows, starts_at, withdrawn,
 };
 use tenure_domain::policy::document::{Admission, Policy};
 use tenure_store::admission::{self, Admitted, Announced, Leader, Listed, Locked, Look};
@@ -34,22 +34,31 @@ pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
         admission::list_queues(&mut conn).await?
     };
     engine.notifiers.set_limited(queues.iter().map(|listed| listed.queue));
+    let next_in =
+        queues.iter().filter(|listed| is_ours(engine, listed)).filter_map(|listed| listed.next_in).reduce(f64::min);
     let due = queues.into_iter().filter(|listed| listed.due || listed.reassigning);
     let looks = stream::iter(due).map(|listed| look_at_queue(engine, listed)).buffer_unordered(QUEUES_AT_ONCE);
     // To the end, whatever fails: a look that is dropped has to be undone by the database.
     let reports: Vec<Result<PassReport, sqlx::Error>> = looks.collect().await;
-    let mut all = PassReport::default();
+    let mut all = PassReport {
+        next_in: next_in.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()),
+        ..PassReport::default()
+    };
     for report in reports {
         all.join(report?);
     }
     Ok(all)
 }
 
+/// Whether this server may admit runs of a queue: it is not, if another one is its scheduler.
+fn is_ours(engine: &Engine, listed: &Listed) -> bool {
+    !listed.assigns || engine.schedulers.leader(listed.queue).term.is_some()
+}
+
 async fn look_at_queue(engine: &Engine, listed: Listed) -> Result<PassReport, sqlx::Error> {
     let leader = engine.schedulers.leader(listed.queue);
     let mut report = PassReport::default();
-    if listed.assigns && leader.term.is_none() {
-        // Another server is the scheduler of the queue.
+    if !is_ours(engine, &listed) {
         return Ok(report);
     }
     let mut conn = engine.pool.acquire().await?;
@@ -99,9 +108,11 @@ async fn admit(
         transaction.commit().await?;
         return Ok(PassReport::default());
     };
-    let announced = admission::take_work(&mut transaction, queue).await?;
+    let mut announced = admission::take_work(&mut transaction, queue).await?;
     let mut look = Look { queue, admission: &limits, least: locked.least, keeps_times: false };
-    locked.tat = settle_claims(engine, &mut transaction, &locked, &look).await?;
+    let settled = settle_claims(engine, &mut transaction, &locked, &look).await?;
+    locked.tat = settled.tat;
+    announced.extend(settled.rated_keys.into_iter().map(|key| Announced { key, waits: None, seq: None }));
     if !announced.is_empty() {
         admission::name_keys(&mut transaction, queue, &announced).await?;
         if !limits.assign {
@@ -120,22 +131,36 @@ async fn admit(
     metrics::counter!("tenure_admission_admitted_total").increment(started.runs as u64);
     // Behind heads that are put off others may start.
     let done = announced.len() + started.runs + started.put_off;
-    Ok(PassReport { found: done, done, ..PassReport::default() })
+    let next_in = started.next_in.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    Ok(PassReport { found: done, done, next_in, ..PassReport::default() })
+}
+
+/// What claims since the last look have changed.
+struct Settled {
+    /// The time of the queue.
+    tat: f64,
+    /// Keys with a rate of which runs were claimed: when their next start conforms is known only now.
+    rated_keys: Vec<i64>,
 }
 
 /// Runs that were claimed since the last look had kept their tokens until then: the next starts of the queue and of their keys conform
-/// to the rates only after them. Answers the time of the queue.
+/// to the rates only after them. And a time of the queue that is further away than its rate ever puts it, because the rate was slower
+/// or the clock another, is written down as the rate has it: else it would be an interval away at each look.
 async fn settle_claims(
     engine: &Engine,
     transaction: &mut PgConnection,
     locked: &Locked,
     look: &Look<'_>,
-) -> Result<f64, sqlx::Error> {
+) -> Result<Settled, sqlx::Error> {
     let claims = admission::take_claims(transaction, look.queue).await?;
-    if claims.is_empty() {
-        return Ok(locked.tat);
-    }
     let now = seconds(locked);
+    if claims.is_empty() {
+        let Some(tat) = after_claims(look.admission.rate_total, locked.tat, &[], 0, now) else {
+            return Ok(Settled { tat: locked.tat, rated_keys: Vec::new() });
+        };
+        admission::store_times(transaction, look.queue, tat, &[]).await?;
+        return Ok(Settled { tat, rated_keys: Vec::new() });
+    }
     let mut ids: Vec<i64> = claims.iter().map(|(key, _)| *key).collect();
     ids.sort_unstable();
     ids.dedup();
@@ -152,7 +177,8 @@ async fn settle_claims(
         tat = after_claims(look.admission.rate_total, tat, &times, admitted.with_tokens(), now).unwrap_or(tat);
     }
     admission::store_times(transaction, look.queue, tat, &of_keys).await?;
-    Ok(tat)
+    let rated_keys = keys.iter().filter(|key| key.rate.is_some()).map(|key| key.id).collect();
+    Ok(Settled { tat, rated_keys })
 }
 
 /// When the queue was locked, in seconds since 1970.
@@ -256,6 +282,8 @@ struct Started {
     sessions: Vec<i64>,
     /// Heads that could start nothing yet and are looked at again at a certain time.
     put_off: usize,
+    /// In how many seconds the rate of the queue is looked at again, if nothing could start because of it.
+    next_in: Option<f64>,
 }
 
 /// Starts what fits.
@@ -308,7 +336,8 @@ async fn start_in(
         (look.least, queue.least) = (least, least);
         width = (width * 8).min(WIDTH_MAX);
     }
-    Ok(Started { put_off, ..Started::default() })
+    let next_in = look_again_in(queue.rate, queue.tat, queue.unclaimed, queue.now);
+    Ok(Started { put_off, next_in, ..Started::default() })
 }
 
 /// How many runs of each priority may start at most: those of a lower one take no room that a higher one has taken.
@@ -368,7 +397,7 @@ async fn write(
     let started = if look.admission.assign {
         let (runs, sessions) =
             admission::assign(transaction, look.queue, &decided.starts, look.admission.accept_time).await?;
-        Started { runs, sessions, put_off: 0 }
+        Started { runs, sessions, ..Started::default() }
     } else {
         let seqs: Vec<i64> = decided.starts.iter().map(|start| start.seq).collect();
         let runs = admission::admit(transaction, look.queue, &locked.name, &seqs).await?;

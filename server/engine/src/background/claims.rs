@@ -42,6 +42,7 @@ pub(super) async fn end_all(
         retried: effects.claimable.len(),
         exhausted: effects.resolved.len(),
         lost_race: due.len() - resolved.len(),
+        ..PassReport::default()
     };
     engine.notifiers.apply(effects);
     endings::count(ending, resolved.len());

@@ -53,7 +53,8 @@ impl Driver {
                     }
                     failing = false;
                     self.publish(report, started);
-                    self.pause_after(report)
+                    let pause = self.pause_after(report);
+                    report.next_in.map_or(pause, |next_in| next_in.min(pause))
                 }
                 Err(error) => {
                     // Logged once, not at every retry while the database is unavailable, nor once for each pass.
@@ -140,7 +141,7 @@ impl Driver {
     }
 
     fn count(&self, report: PassReport) {
-        let PassReport { found, done, retried, exhausted, lost_race } = report;
+        let PassReport { found, done, retried, exhausted, lost_race, next_in: _ } = report;
         let numbers = [
             ("found", found),
             ("done", done),

@@ -63,6 +63,8 @@ pub struct PassReport {
     pub exhausted: usize,
     /// Rows that another transaction had processed, or holds.
     pub lost_race: usize,
+    /// When more will be due, if the pass knows of something.
+    pub next_in: Option<Duration>,
 }
 
 impl PassReport {
@@ -73,6 +75,7 @@ impl PassReport {
         self.retried += part.retried;
         self.exhausted += part.exhausted;
         self.lost_race += part.lost_race;
+        self.next_in = [self.next_in, part.next_in].into_iter().flatten().min();
     }
 }
 

@@ -52,6 +52,7 @@ pub(super) async fn reassign(
         retried: ended - exhausted,
         exhausted,
         lost_race: given_out.len().saturating_sub(done),
+        ..PassReport::default()
     })
 }
 

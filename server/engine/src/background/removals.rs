@@ -55,5 +55,6 @@ pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
         retried: ended.retried,
         exhausted: ended.runs - ended.retried,
         lost_race: found.len() - ended.runs,
+        ..PassReport::default()
     })
 }

@@ -1,11 +1,16 @@
 //! Rates and preferences where time passes, and what a look leaves alone. `scripts/with-pg cargo test -p tenure-engine --test it -- rates`.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::json;
+use sqlx::PgConnection;
+use tenure_domain::admission::Rate;
 use tenure_domain::lifecycle::Report;
+use tenure_domain::policy::keys::KeyRules;
+use tenure_domain::policy::terms::Traits;
 use tenure_engine::background::admission;
 use tenure_engine::testing::{QUEUE, Queue, new_task};
+use tenure_store::admission::key_rules;
 use tenure_store::schedulers;
 use tenure_store::testing::{number, until_a_session_waits};
 
@@ -116,6 +121,90 @@ async fn what_is_given_out_until_a_scheduler_is_replaced_is_given_out_again() {
     assert!(number(ground.database.pool(), until).await >= given);
     drop(looking);
     finish(ground, server).await;
+}
+
+async fn claim_and_end(server: &Queue) {
+    let claimed = server.claim_one(QUEUE).await;
+    server.report(claimed.task.id, claimed.run, Report::Completed).await.unwrap();
+}
+
+/// The look that finds the time of the slower rate writes down that of the new one: else it would be an interval away at each look.
+#[tokio::test]
+async fn a_faster_rate_starts_runs_after_one_of_its_own_intervals() {
+    let mut ground = Ground::new().await;
+    let server = ground.server();
+    put(&server, json!({"rate": {"total": {"count": 1, "seconds": 86_400}}})).await;
+    server.run_passes(ground.database.options());
+    let tasks: Vec<_> = (0..3).map(|_| new_task(QUEUE, &json!({}))).collect();
+    create_on(&mut ground.conn, &server, &tasks).await;
+    claim_and_end(&server).await;
+    put(&server, json!({"rate": {"total": {"count": 10, "seconds": 1}}})).await;
+    claim_and_end(&server).await;
+    claim_and_end(&server).await;
+    finish(ground, server).await;
+}
+
+/// 59 starts take 0.6 s. If the pass looked every 200 ms alone, they would take 12 s: what a claim notifies comes before the next token.
+#[tokio::test]
+async fn a_queue_is_looked_at_when_its_rate_has_a_token() {
+    let mut ground = Ground::new().await;
+    let server = ground.server();
+    put(&server, json!({"rate": {"total": {"count": 100, "seconds": 1}}})).await;
+    server.run_passes(ground.database.options());
+    let tasks: Vec<_> = (0..60).map(|_| new_task(QUEUE, &json!({}))).collect();
+    create_on(&mut ground.conn, &server, &tasks).await;
+    server.claim_one(QUEUE).await;
+    let since = Instant::now();
+    for _ in 1..60 {
+        server.claim_one(QUEUE).await;
+    }
+    let took = since.elapsed();
+    assert!(took < Duration::from_secs(6), "{took:?}");
+    finish(ground, server).await;
+}
+
+#[tokio::test]
+async fn the_pass_knows_when_the_rate_of_a_key_has_a_token() {
+    let mut ground = Ground::new().await;
+    let server = ground.server();
+    put(&server, json!({"rate": {"perKey": {"count": 1, "seconds": 600}}})).await;
+    let keyed = || new_task(QUEUE, &json!({"extra": {"tenure": {"key": "k"}}}));
+    let tasks = [keyed(), keyed()];
+    create_on(&mut ground.conn, &server, &tasks).await;
+    admit(&server).await;
+    let next_in = admission::pass(&server.engine).await.unwrap().next_in.unwrap();
+    assert!((300..=600).contains(&next_in.as_secs()), "{next_in:?}");
+    finish(ground, server).await;
+}
+
+/// The rules of one key put all runs of a queue under a rate, and release them.
+#[tokio::test]
+async fn claims_are_noted_only_while_a_policy_or_a_key_has_a_rate() {
+    let mut ground = Ground::new().await;
+    let server = ground.server();
+    put(&server, json!({"concurrency": {"perKey": 5}})).await;
+    let queue = server.key(QUEUE).await;
+    let conn = &mut ground.conn;
+    let rate = Some(Rate { count: 5, seconds: 60, burst: 1 });
+    let rules = |rate, concurrency| KeyRules { concurrency, rate, weight: None };
+    assert_eq!(rated(conn).await, (false, 0));
+    key_rules::put_rules(conn, queue, "a", &rules(rate, None)).await.unwrap();
+    assert_eq!(rated(conn).await, (true, Traits::WAITS_AGAIN));
+    key_rules::put_rules(conn, queue, "b", &rules(rate, None)).await.unwrap();
+    key_rules::put_rules(conn, queue, "a", &rules(None, Some(3))).await.unwrap();
+    assert_eq!(rated(conn).await, (true, Traits::WAITS_AGAIN), "the other key has one");
+    let refiled = "UPDATE queue_policies SET refile_stage = 0";
+    sqlx::query(refiled).execute(&mut *conn).await.unwrap();
+    assert!(key_rules::delete_rules(conn, queue, "b").await.unwrap());
+    assert_eq!(rated(conn).await, (false, 0));
+    let stage = "SELECT refile_stage FROM queue_policies";
+    assert_ne!(sqlx::query_scalar::<_, i16>(stage).fetch_one(conn).await.unwrap(), 0, "runs that exist follow it");
+    finish(ground, server).await;
+}
+
+/// Whether the queue's claims are noted, and its traits.
+async fn rated(conn: &mut PgConnection) -> (bool, i16) {
+    sqlx::query_as("SELECT rated, COALESCE(traits, 0::smallint) FROM task_queues").fetch_one(conn).await.unwrap()
 }
 
 /// Another limit does not have the turns of keys begin anew.

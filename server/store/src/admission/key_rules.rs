@@ -4,6 +4,8 @@ use sqlx::PgConnection;
 use tenure_domain::admission::Rate;
 use tenure_domain::policy::keys::KeyRules;
 
+use crate::policies::follow_key_rates;
+
 /// Runs of a key that are counted, of each kind.
 const COUNTED_MAX: i64 = 10_000;
 
@@ -50,29 +52,8 @@ pub async fn put_rules(
     )
     .execute(&mut *transaction)
     .await?;
-    if rules.rate.is_some() {
-        begin_rates(transaction, queue).await?;
-    }
+    follow_key_rates(transaction, queue).await?;
     announce_key(transaction, queue, key).await
-}
-
-/// Each run of a queue needs a token from now on, if its key has a rate: those that exist are refiled.
-async fn begin_rates(transaction: &mut PgConnection, queue: i32) -> Result<(), sqlx::Error> {
-    sqlx::query!(
-        "-- begin_rates
-        WITH rated AS (UPDATE admission_queues SET rated = true WHERE queue = $1 AND NOT rated),
-        stamped AS (
-            UPDATE task_queues SET traits = COALESCE(traits, 0) | 16 /* Traits::WAITS_AGAIN */
-            WHERE id = $1 AND key_by IS NOT NULL AND COALESCE(traits, 0) & 16 /* Traits::WAITS_AGAIN */ = 0 /* count */
-            RETURNING id
-        )
-        UPDATE queue_policies p SET refile_stage = 1 /* Stage::Older */, refile_since = NULL, refile_cursor = NULL
-        FROM stamped WHERE p.queue = stamped.id",
-        queue
-    )
-    .execute(transaction)
-    .await?;
-    Ok(())
 }
 
 /// Deletes the rules of a key; whether it had some.
@@ -83,6 +64,7 @@ pub async fn delete_rules(transaction: &mut PgConnection, queue: i32, key: &str)
     if deleted.rows_affected() == 0 {
         return Ok(false);
     }
+    follow_key_rates(transaction, queue).await?;
     announce_key(transaction, queue, key).await?;
     Ok(true)
 }

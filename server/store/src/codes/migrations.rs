@@ -5,7 +5,7 @@ use super::lexer::{Token, files, tokens};
 use super::tests::folder;
 
 /// What migrations compare: table, column, the numbers, and what they mean.
-const MIGRATED: [(&str, &str, &str, &str); 12] = [
+const MIGRATED: [(&str, &str, &str, &str); 13] = [
     ("pending", "hold", "=", "Hold::Waiting"),
     ("pending", "hold", "=", "Hold::Assigned"),
     ("tasks", "state", "in", "State: all"),
@@ -18,6 +18,7 @@ const MIGRATED: [(&str, &str, &str, &str); 12] = [
     ("blobs", "state", "<>", "Blob::Current"),
     ("blobs", "state", "=", "Blob::Uploading"),
     ("queue_policies", "refile_stage", "<>", "Stage::Done"),
+    ("queue_policies", "refile_stage", "=", "Stage::Older"),
 ];
 
 /// The comparisons of columns that hold codes: table, column, operator, numbers.
@@ -26,7 +27,8 @@ fn migrated(sql: &str) -> Vec<(String, String, String, Codes)> {
     let (mut table, mut found) = (String::new(), Vec::new());
     for at in 0..tokens.len() {
         let word = |place: usize| tokens.get(place).map_or("", Token::word);
-        if (word(at) == "table" && word(at + 1) != "if") || (word(at) == "on" && word(at + 1) != "column") {
+        let updates = word(at) == "update" && [word(at + 2), word(at + 3)].contains(&"set");
+        if updates || (word(at) == "table" && word(at + 1) != "if") || (word(at) == "on" && word(at + 1) != "column") {
             table = word(at + 1).to_owned();
         }
         if !COLUMNS.iter().any(|(column, _)| *column == word(at)) {

@@ -72,7 +72,7 @@ const STUCK: &str = "
       AND (l.total IS NULL OR of_queue.n < l.total)
       AND (NOT l.assign
            -- Not one whose preference has ended since the last pass.
-           OR (COALESCE(w.scheduled + make_interval(secs => o.worker_wait + 1) <= (SELECT now FROM db_now), true)
+           OR (COALESCE(GREATEST(w.scheduled, w.waits_since) + make_interval(secs => o.worker_wait + 1) <= (SELECT now FROM db_now), true)
                AND EXISTS (SELECT FROM worker_sessions s
                            WHERE s.queue = w.queue AND s.ended IS NULL AND NOT s.frozen AND NOT s.extended
                              AND s.until > (SELECT now FROM db_now)
