@@ -25,7 +25,10 @@ pub use keys::{
     Announced, Look, forget_idle_keys, list_unseen_keys, load_heads, load_keys, look, name_keys, take_claims, take_work,
 };
 pub use reassign::{GivenOut, Reassigning, end_reassigning, list_given_out, lock_reassigning, lock_still_assigned};
-pub use sessions::{AssignedRun, TakenBack, assign, load_sessions, lock_assigned, lock_not_accepted, take_back};
+pub use sessions::{
+    AssignedRun, TakenBack, announce_after_quarantine, assign, load_sessions, lock_assigned, lock_not_accepted,
+    take_back,
+};
 pub use start::{admit, store, store_times};
 
 /// Keys that one look takes up.

@@ -257,8 +257,13 @@ pub async fn find_pause(conn: &mut PgConnection, queue: i32) -> Result<Option<Pa
     .await
 }
 
-/// Stores or ends the pause of a queue that is locked.
-pub async fn set_pause(transaction: &mut PgConnection, queue: i32, pause: Option<&Paused>) -> Result<(), sqlx::Error> {
+/// Stores or ends the pause of a queue that is locked. Its end answers the sessions that have runs to accept, each of which is an item of
+/// their inboxes again.
+pub async fn set_pause(
+    transaction: &mut PgConnection,
+    queue: i32,
+    pause: Option<&Paused>,
+) -> Result<Vec<i64>, sqlx::Error> {
     #[cfg(feature = "test-util")]
     let pause = pause.filter(|_| !crate::breakage::strikes(crate::breakage::Breakage::LeakPause));
     sqlx::query!(
@@ -274,29 +279,38 @@ pub async fn set_pause(transaction: &mut PgConnection, queue: i32, pause: Option
     )
     .execute(&mut *transaction)
     .await?;
-    if pause.is_none() {
-        restart_accept_times(transaction, queue).await?;
+    if pause.is_some() {
+        return Ok(Vec::new());
     }
-    Ok(())
+    restart_assigned(transaction, queue).await
 }
 
-/// Runs that were given to sessions could not be accepted during the pause: their time begins anew.
-async fn restart_accept_times(transaction: &mut PgConnection, queue: i32) -> Result<(), sqlx::Error> {
-    sqlx::query!(
-        "-- restart_accept_times
+/// Runs that were given to sessions could not be accepted during the pause: their time begins anew, and each is an item once more,
+/// because the worker may have acknowledged the one before. Answers the sessions.
+async fn restart_assigned(transaction: &mut PgConnection, queue: i32) -> Result<Vec<i64>, sqlx::Error> {
+    sqlx::query_scalar!(
+        r#"-- restart_assigned
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
         assigned AS MATERIALIZED (
-            SELECT p.seq FROM worker_sessions s JOIN pending p ON p.session = s.epoch AND p.hold = 3 /* Hold::Assigned */
-            WHERE s.queue = $1 AND s.ended IS NULL AND p.held_until IS NOT NULL
+            SELECT p.seq, p.run, p.ord, s.epoch
+            FROM worker_sessions s JOIN pending p ON p.session = s.epoch AND p.hold = 3 /* Hold::Assigned */
+            WHERE s.queue = $1 AND s.ended IS NULL
             ORDER BY p.seq FOR UPDATE OF p
+        ),
+        restarted AS (
+            UPDATE pending p SET held_until = LEAST(p.deadline, db_now.now + make_interval(secs => q.accept_time))
+            FROM assigned a, task_queues q, db_now
+            WHERE p.seq = a.seq AND p.held_until IS NOT NULL AND q.id = $1 AND q.accept_time IS NOT NULL
+        ),
+        announced AS (
+            INSERT INTO session_inbox (epoch, kind, at, seq, run)
+            SELECT epoch, 4 /* Item::Assigned */, db_now.now, seq, run FROM (SELECT * FROM assigned ORDER BY ord) a, db_now
         )
-        UPDATE pending p SET held_until = LEAST(p.deadline, db_now.now + make_interval(secs => q.accept_time))
-        FROM assigned a, task_queues q, db_now WHERE p.seq = a.seq AND q.id = $1 AND q.accept_time IS NOT NULL",
+        SELECT DISTINCT epoch AS "epoch!" FROM assigned"#,
         queue
     )
-    .execute(transaction)
-    .await?;
-    Ok(())
+    .fetch_all(transaction)
+    .await
 }
 
 /// Locks the queues whose pause is over, up to `limit`: their keys and names.

@@ -25,6 +25,7 @@ pub mod messages;
 pub mod other_servers;
 pub mod pauses;
 pub mod purge_cache;
+pub mod quarantines;
 mod reassign;
 pub mod refile;
 pub mod registrations;

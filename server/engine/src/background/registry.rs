@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::{
     PassReport, accept, admission, artifacts, blobs, claims, clocks, counters, deadlines, dependencies, events, expiry,
-    facts, groups, holds, idempotency, live_logs, low_water_marks, messages, pauses, purge_cache, refile,
+    facts, groups, holds, idempotency, live_logs, low_water_marks, messages, pauses, purge_cache, quarantines, refile,
     registrations, removals, replication, servers, sessions, slow, task_commands, workers,
 };
 use crate::engine::Engine;
@@ -78,6 +78,8 @@ const GROUPS: Pace = Pace::Groups(Duration::from_millis(250));
 const REFILING: Pace = Pace::InSlices(Duration::from_millis(500));
 /// How often runs are looked for that low-water marks hide; less often where looking takes long.
 const REPAIRING: Pace = Pace::Every(Duration::from_secs(2));
+/// How often quarantines are looked for that have ended.
+const LIFTING: Pace = Pace::InSlices(Duration::from_secs(2));
 /// How often the clock of this machine is compared with the database's.
 const COMPARING: Pace = Pace::Every(Duration::from_secs(60));
 /// How often replication is looked at: a few settings, and which standbys are connected.
@@ -122,6 +124,7 @@ pub static PASSES: &[Pass] = passes! {
     "registrations", PURGING, Waits, registrations::pass;
     "blobs", PURGING, Waits, blobs::pass;
     "pauses", Pace::Due, Waits, pauses::pass;
+    "quarantines", LIFTING, Waits, quarantines::pass;
     "idle_keys", PURGING, Waits, admission::purge;
     "ended_sessions", PURGING, Waits, sessions::purge;
     "servers", PURGING, Waits, servers::pass;

@@ -183,9 +183,9 @@ pub async fn resume(parts: Parts<'_>, queue: &TaskQueueId, client_id: &str) -> R
     if policies::find_pause(&mut transaction, key).await?.is_none() {
         return Ok(());
     }
-    policies::set_pause(&mut transaction, key, None).await?;
+    let inboxes = policies::set_pause(&mut transaction, key, None).await?;
     policies::emit(&mut transaction, &Note::queue_resumed(queue.clone(), Some(client_id.to_owned()))).await?;
-    parts.notifiers.commit(transaction, Effects::claimable([key])).await?;
+    parts.notifiers.commit(transaction, Effects { inboxes, ..Effects::claimable([key]) }).await?;
     tracing::info!(queue.id = %queue, client.id = client_id, "a queue was resumed");
     Ok(())
 }
@@ -201,11 +201,12 @@ pub async fn resume_over(parts: Parts<'_>, limit: i64) -> Result<usize, sqlx::Er
     if over.is_empty() {
         return Ok(0);
     }
+    let mut effects = Effects::claimable(over.iter().map(|(key, _)| *key));
     for (key, name) in &over {
-        policies::set_pause(&mut transaction, *key, None).await?;
+        effects.inboxes.extend(policies::set_pause(&mut transaction, *key, None).await?);
         policies::emit(&mut transaction, &Note::queue_resumed(queues::parse_name(name)?, None)).await?;
     }
-    parts.notifiers.commit(transaction, Effects::claimable(over.iter().map(|(key, _)| *key))).await?;
+    parts.notifiers.commit(transaction, effects).await?;
     tracing::info!(queues = over.len(), "queues were resumed, because the time of their pause was over");
     Ok(over.len())
 }

@@ -91,6 +91,49 @@ pub async fn assign(
     Ok((given.len(), given))
 }
 
+/// How long after the end of a quarantine every server knows of it: they look for changes twice a second.
+const QUARANTINE_KNOWN_AFTER: TimeDelta = TimeDelta::seconds(1);
+
+/// Runs that were given to sessions of workers whose quarantines are over could not be accepted meanwhile: each is an item of its inbox
+/// once more, because the worker may have acknowledged the one before. Those that others have locked are left out. Answers the session of
+/// each.
+pub async fn announce_after_quarantine(transaction: &mut PgConnection, limit: i64) -> Result<Vec<i64>, sqlx::Error> {
+    // A run is given anew then, so that it is not found again. A quarantine that was lifted ended with that change.
+    sqlx::query_scalar!(
+        r#"-- announce_after_quarantine
+        WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
+        lifted AS MATERIALIZED (
+            SELECT w.queue, w.worker_group, w.worker_id,
+                   GREATEST(w.quarantine_until, c.changed) + make_interval(secs => $1 /* QUARANTINE_KNOWN_AFTER */) AS known
+            FROM workers w CROSS JOIN LATERAL (
+                SELECT max(x.updated) AS changed FROM worker_quarantines x
+                WHERE x.queue = w.queue AND x.worker_group = w.worker_group AND x.worker_id = w.worker_id
+            ) c
+            WHERE w.quarantine_until <= (SELECT now FROM db_now)
+        ),
+        assigned AS MATERIALIZED (
+            SELECT p.seq, p.run, p.ord, s.epoch
+            FROM lifted l
+            JOIN worker_sessions s ON s.queue = l.queue AND s.worker_group = l.worker_group AND s.worker_id = l.worker_id
+            JOIN pending p ON p.session = s.epoch AND p.hold = 3 /* Hold::Assigned */
+            WHERE s.ended IS NULL AND l.known <= (SELECT now FROM db_now) AND p.given < l.known
+            ORDER BY p.seq LIMIT $2 FOR UPDATE OF p SKIP LOCKED
+        ),
+        given AS (
+            UPDATE pending p SET given = db_now.now FROM assigned a, db_now WHERE p.seq = a.seq
+        ),
+        announced AS (
+            INSERT INTO session_inbox (epoch, kind, at, seq, run)
+            SELECT epoch, 4 /* Item::Assigned */, db_now.now, seq, run FROM (SELECT * FROM assigned ORDER BY ord) a, db_now
+        )
+        SELECT epoch AS "epoch!" FROM assigned"#,
+        QUARANTINE_KNOWN_AFTER.as_seconds_f64(),
+        limit
+    )
+    .fetch_all(transaction)
+    .await
+}
+
 /// What became of runs that were taken back from sessions.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct TakenBack {

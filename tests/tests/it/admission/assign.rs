@@ -1,6 +1,7 @@
 //! Queues that give their runs to sessions of workers, which accept them.
 
 use super::*;
+use tenure_api::dates::Timestamp;
 use tenure_tests::http::Answer;
 
 pub(super) async fn session(rig: &Rig, worker: &str, more: Value) -> String {
@@ -23,6 +24,20 @@ pub(super) async fn accept(rig: &Rig, session: &str, worker: &str, task: &Value,
     let body = json!({"workerGroup": "group", "workerId": worker, "sessionId": session});
     let path = format!("/task/{}/runs/{run}/claim", task.as_str().unwrap());
     rig.call("POST", &path, Some(&body)).await
+}
+
+/// Acknowledges what is in an inbox, which must be this run that is assigned: then it is empty.
+async fn acknowledge(rig: &Rig, session: &str, task: &Value) {
+    let read = async |after: i64| {
+        let path = format!("{TENURE_API}/sessions/{session}/inbox?wait=0&after={after}");
+        let answer = rig.call("GET", &path, None).await;
+        assert_eq!(answer.status, 200, "{}", answer.body);
+        answer.body["items"].as_array().unwrap().clone()
+    };
+    let items = read(0).await;
+    assert_eq!(items.len(), 1, "{items:?}");
+    assert_eq!((&items[0]["kind"], &items[0]["taskId"]), (&json!("assigned"), task));
+    assert_eq!(read(items[0]["id"].as_i64().unwrap()).await, Vec::<Value>::new());
 }
 
 async fn release(rig: &Rig, claim: &Value) {
@@ -189,6 +204,54 @@ async fn what_is_released_waits_for_a_session_again_and_a_pause_stops_the_time_t
     assert_eq!(rig.call("POST", &format!("{queue}/resume"), Some(&json!({}))).await.status, 200);
     advance(&rig, 400.0).await;
     assert_eq!(accept(&rig, &mine, "w1", &task, 1).await.status, 200);
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_could_not_be_accepted_is_in_the_inbox_again_when_a_pause_or_a_quarantine_has_ended() {
+    let rig = start_by_hand().await;
+    put_policy(&rig, &json!({"dispatch": "assign"})).await;
+    // A worker can be quarantined that has been seen.
+    assert!(rig.claim(QUEUE, 1).await.is_empty());
+    let mine = session(&rig, "worker", json!({})).await;
+    let task = json!(create(&rig, None).await);
+    advance(&rig, 0.0).await;
+    acknowledge(&rig, &mine, &task).await;
+    let in_minutes = async |minutes: i64| {
+        let now = rig.call("GET", &format!("{TENURE_API}/clock"), None).await.body["now"].clone();
+        let now: Timestamp = serde_json::from_value(now).unwrap();
+        json!(Timestamp::new(now.time() + chrono::TimeDelta::minutes(minutes)))
+    };
+    let change = async |method: &str, path: &str, body: Value| {
+        let answer = rig.call(method, path, Some(&body)).await;
+        assert_eq!(answer.status, 200, "{}", answer.body);
+    };
+    let is_refused = async || {
+        assert_eq!(accept(&rig, &mine, "worker", &task, 0).await.status, 409);
+        assert!(assigned(&rig, &mine).await.is_empty());
+    };
+    let (queue, worker) =
+        (format!("{TENURE_API}/queues/limits%2Flinux"), "/provisioners/limits/worker-types/linux/workers/group/worker");
+    change("POST", &format!("{queue}/pause"), json!({})).await;
+    is_refused().await;
+    change("POST", &format!("{queue}/resume"), json!({})).await;
+    acknowledge(&rig, &mine, &task).await;
+    change("POST", &format!("{queue}/pause"), json!({"until": in_minutes(10).await})).await;
+    is_refused().await;
+    advance(&rig, 660.0).await;
+    acknowledge(&rig, &mine, &task).await;
+    change("PUT", worker, json!({"quarantineUntil": in_minutes(10).await, "quarantineInfo": "tests"})).await;
+    is_refused().await;
+    advance(&rig, 660.0).await;
+    acknowledge(&rig, &mine, &task).await;
+    change("PUT", worker, json!({"quarantineUntil": in_minutes(10).await, "quarantineInfo": "tests"})).await;
+    is_refused().await;
+    change("PUT", worker, json!({"quarantineUntil": in_minutes(-10).await, "quarantineInfo": "tests"})).await;
+    advance(&rig, 60.0).await;
+    acknowledge(&rig, &mine, &task).await;
+    advance(&rig, 60.0).await;
+    assert!(assigned(&rig, &mine).await.is_empty(), "it is announced once");
+    assert_eq!(accept(&rig, &mine, "worker", &task, 0).await.status, 200);
     rig.server.stop().await;
 }
 

@@ -5,9 +5,9 @@ use std::time::Duration;
 use sqlx::PgConnection;
 use tenure_domain::worker::WorkerKey;
 use tenure_engine::testing::QUEUE;
-use tenure_store::clock;
 use tenure_store::due_marks::START;
 use tenure_store::workers::{self as store, Quarantine, Wanted};
+use tenure_store::{admission, clock, session};
 
 use super::{finish, start};
 
@@ -41,6 +41,11 @@ async fn run(conn: &mut PgConnection, statement: &str, queue: i32) {
             let change = Quarantine { until: now, info: None, client_id: "tester" };
             assert!(store::quarantine(conn, &of("w20003"), change).await.unwrap());
         }
+        "announce_after_quarantine" => {
+            // As the pass does.
+            session::plan_as_hot(&mut *conn).await.unwrap();
+            assert!(admission::announce_after_quarantine(conn, 200).await.unwrap().is_empty());
+        }
         "declare_worker" => store::declare(conn, &of("w20003"), now).await.unwrap(),
         "see_workers" => {
             let keys: Vec<WorkerKey> = (20_000..20_400).map(|number| of(&format!("w{number}"))).collect();
@@ -53,7 +58,7 @@ async fn run(conn: &mut PgConnection, statement: &str, queue: i32) {
 
 #[tokio::test]
 async fn statements_about_workers_read_only_what_they_need_of_a_full_table() {
-    const STATEMENTS: [&str; 8] = [
+    const STATEMENTS: [&str; 9] = [
         "purge_seen_workers",
         "list_workers",
         "find_worker",
@@ -62,6 +67,7 @@ async fn statements_about_workers_read_only_what_they_need_of_a_full_table() {
         "quarantine_worker",
         "declare_worker",
         "see_workers",
+        "announce_after_quarantine",
     ];
     let (database, queue) = start().await;
     let key = queue.key(QUEUE).await;

@@ -1,0 +1,27 @@
+//! Quarantines that are over. A worker is refused the runs that were given to its session before, and may have acknowledged their items:
+//! they are in its inbox again, a second after the quarantine has ended or was lifted, when every server knows of that.
+
+use sqlx::Connection;
+
+use super::{PassReport, SLICE};
+use crate::engine::Engine;
+use crate::notifiers::Effects;
+use tenure_store::admission;
+use tenure_store::session::plan_as_hot;
+
+/// Announces a slice of such runs.
+pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
+    if !engine.sessions.activity.any() {
+        return Ok(PassReport::default());
+    }
+    let mut conn = engine.pool.acquire().await?;
+    let mut transaction = conn.begin().await?;
+    plan_as_hot(&mut transaction).await?;
+    let inboxes = admission::announce_after_quarantine(&mut transaction, SLICE).await?;
+    if inboxes.is_empty() {
+        return Ok(PassReport::default());
+    }
+    let done = inboxes.len();
+    engine.notifiers.commit(transaction, Effects { inboxes, ..Effects::default() }).await?;
+    Ok(PassReport { found: done, done, ..PassReport::default() })
+}
