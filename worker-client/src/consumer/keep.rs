@@ -3,7 +3,8 @@
 //! A claim ends for its handler in one of two ways. **Gone**: the server says that the run is another's, or has ended, when it is asked
 //! ([`super::ended`]) or to a renewal; then nothing more is sent for it. **Unrenewable**: no renewal was answered until `takenUntil`
 //! less the grace, or the session cannot be reached; then the handler has the grace to stop before another worker may start, and what
-//! it returns in that time is still reported.
+//! it returns is still reported until the lease ends. A session that could not be reached may go on: then the run is ours all the same,
+//! and otherwise the server refuses the report.
 //!
 //! Times are the server's dates on the monotonic clock (see [`crate::Lease`]); the local wall clock is never asked.
 
@@ -19,7 +20,7 @@ use super::handler::{Given, HowLost, StopReason};
 use super::log::Outgoing;
 use super::outcome::Outcome;
 use super::report::{last_call, report};
-use super::shared::{Control, Hold, Settings, Shared};
+use super::shared::{Control, Hold, Membership, Settings, Shared};
 use crate::Claim;
 use crate::keep::{Terms, Unkept};
 
@@ -46,7 +47,7 @@ pub(super) async fn run(shared: Arc<Shared>, mut claim: Claim, control: Arc<Cont
     drop(watching);
     let ended = match ended {
         Some(ended) => ended,
-        None => outlive(&mut handler, &claim, &control, &shared).await,
+        None => outlive(&mut handler, claim.lease().ends(), &control, &shared).await,
     };
     control.reporting.store(true, Ordering::Relaxed);
     let outcome = ended.unwrap_or_else(|error| after_panic(&shared.settings, error));
@@ -61,7 +62,7 @@ pub(super) async fn run(shared: Arc<Shared>, mut claim: Claim, control: Arc<Cont
 async fn upload(log: &Outgoing, claim: &mut Claim, control: &Control, shared: &Shared) {
     tokio::select! {
         biased;
-        () = keep(claim, control, &shared.settings) => tracing::warn!("the log of a job is not uploaded: its run is lost, or cannot be renewed"),
+        () = keep_for_its_log(claim, control, shared) => tracing::warn!("the log of a job is not uploaded: its run is lost, or cannot be renewed"),
         () = last_call(shared) => tracing::warn!("the log of a job could not be uploaded before the shutdown"),
         () = log.upload() => {}
     }
@@ -87,17 +88,29 @@ async fn keep(claim: &mut Claim, control: &Control, settings: &Settings) {
     }
 }
 
-/// Waits for a handler that was asked to stop because its run is lost, and counts it if it takes too long.
+/// Returns when nothing more is to be sent for the run. One whose session could not be reached for a while, and goes on, is ours until its
+/// lease ends.
+async fn keep_for_its_log(claim: &mut Claim, control: &Control, shared: &Shared) {
+    keep(claim, control, &shared.settings).await;
+    let lease_ends = claim.lease().ends();
+    let ends_with_session = control.ends.get().is_some_and(|ends| *ends < lease_ends);
+    let goes_on = matches!(*shared.membership.borrow(), Membership::Live(_));
+    if control.hold() == Hold::Unrenewable && ends_with_session && goes_on {
+        tokio::select! {
+            () = control.gone() => {}
+            () = tokio::time::sleep_until(lease_ends) => {}
+        }
+    }
+}
+
+/// Waits for a handler that was asked to stop because its run is lost, or cannot be renewed, and counts it if it takes too long.
 async fn outlive(
     handler: &mut Handler,
-    claim: &Claim,
+    lease_ends: Instant,
     control: &Control,
     shared: &Shared,
 ) -> Result<Outcome, tokio::task::JoinError> {
-    let mut overrun_at = claim.lease().ends();
-    if let Some(&ends) = control.ends.get() {
-        overrun_at = overrun_at.min(ends);
-    }
+    let overrun_at = control.ends.get().map_or(lease_ends, |ends| lease_ends.min(*ends));
     if control.hold() != Hold::Gone {
         tokio::select! {
             biased;
@@ -114,11 +127,21 @@ async fn outlive(
             () = tokio::time::sleep_until(at) => {}
         }
     }
-    control.lose(StopReason::Lost);
+    if lease_ends <= Instant::now() {
+        control.lose(StopReason::Lost);
+    }
     shared.count_overrun();
     tracing::warn!(
-        "a handler goes on although its run is lost; unless the task has ended, another worker may be at it too"
+        "a handler goes on although its run is lost, or may be; unless the task has ended, another worker may be at it too"
     );
+    // Its session may have survived: until the lease ends the server judges what is reported.
+    tokio::select! {
+        biased;
+        ended = &mut *handler => return ended,
+        () = control.gone() => {}
+        () = tokio::time::sleep_until(lease_ends) => {}
+    }
+    control.lose(StopReason::Lost);
     handler.await
 }
 
@@ -131,4 +154,29 @@ fn after_panic(settings: &Settings, error: tokio::task::JoinError) -> Outcome {
     let message = message.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
     tracing::error!(message, on_panic = ?settings.on_panic, "a handler panicked");
     settings.on_panic.outcome(&message)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::super::shared::tests::{control, shared};
+    use super::*;
+
+    #[tokio::test]
+    async fn a_handler_that_overruns_is_counted_and_its_run_is_ours_until_its_lease_ends() {
+        let now = Instant::now();
+        for (lease_ends, hold) in [(now + Duration::from_secs(600), Hold::Unrenewable), (now, Hold::Gone)] {
+            let (shared, control) = (shared(), control());
+            // The time of its session is over at once.
+            control.stop_renewing(now);
+            let mut handler = AbortOnDropHandle::new(tokio::spawn(async {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                Outcome::Completed(None)
+            }));
+            let ended = outlive(&mut handler, lease_ends, &control, &shared).await;
+            assert_eq!((ended.unwrap(), control.hold()), (Outcome::Completed(None), hold));
+            assert_eq!(shared.claims_overrun.load(Ordering::Relaxed), 1);
+        }
+    }
 }

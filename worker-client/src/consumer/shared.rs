@@ -382,10 +382,10 @@ impl Control {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
-    fn control() -> Control {
+    pub(in crate::consumer) fn control() -> Control {
         let client = Client::builder().root_url("http://127.0.0.1:1").build().unwrap();
         Control {
             task_id: "9HrBC1jMQ3KlZw4CssPUeQ".parse().unwrap(),
@@ -402,7 +402,7 @@ mod tests {
         }
     }
 
-    fn shared() -> Arc<Shared> {
+    pub(in crate::consumer) fn shared() -> Arc<Shared> {
         let client = Client::builder().root_url("http://127.0.0.1:1").build().unwrap();
         let consumer = crate::consumer::Consumer::builder(client, "p/q".parse().unwrap()).name("group", "worker");
         let consumer = consumer.handler(|_job: crate::consumer::Job, _stop: Stop| async {}).build().unwrap();

@@ -40,7 +40,7 @@ pub struct Status {
     pub session_id: Option<SessionId>,
     /// How many jobs it does at the same time.
     pub capacity: usize,
-    /// How many handlers went on although their runs were ours no longer.
+    /// How many handlers went on although their runs were ours no longer, or could have been another worker's by then.
     pub claims_overrun: u64,
     /// Those under way, by when they began.
     pub tasks: Vec<JobStatus>,

@@ -38,14 +38,14 @@ async fn read(office: &Office, path: &str) -> Option<String> {
 }
 
 /// The names of a task's artifacts and where they are.
-async fn artifacts(office: &Office, task: SlugId) -> Vec<(String, String)> {
+pub(super) async fn artifacts(office: &Office, task: SlugId) -> Vec<(String, String)> {
     let listed = office.rig.call("GET", &format!("/task/{task}/runs/0/artifacts"), None).await;
     let listed = listed.body["artifacts"].as_array().unwrap().clone();
     let text = |value: &serde_json::Value| value.as_str().unwrap().to_owned();
     listed.iter().map(|artifact| (text(&artifact["name"]), text(&artifact["storageType"]))).collect()
 }
 
-fn link_and_log() -> Vec<(String, String)> {
+pub(super) fn link_and_log() -> Vec<(String, String)> {
     [(LIVE_LOG, "link"), (BACKING_LOG, "s3")].map(|(name, at)| (name.to_owned(), at.to_owned())).to_vec()
 }
 
