@@ -285,8 +285,8 @@ pub async fn set_pause(
     restart_assigned(transaction, queue).await
 }
 
-/// Runs that were given to sessions could not be accepted during the pause: their time begins anew, and each is an item once more,
-/// because the worker may have acknowledged the one before. Answers the sessions.
+/// Runs that were given to sessions could not be accepted during the pause: their time begins anew, and each is an item once more
+/// whose worker has acknowledged the one before. Answers the sessions.
 async fn restart_assigned(transaction: &mut PgConnection, queue: i32) -> Result<Vec<i64>, sqlx::Error> {
     sqlx::query_scalar!(
         r#"-- restart_assigned
@@ -305,6 +305,10 @@ async fn restart_assigned(transaction: &mut PgConnection, queue: i32) -> Result<
         announced AS (
             INSERT INTO session_inbox (epoch, kind, at, seq, run)
             SELECT epoch, 4 /* Item::Assigned */, db_now.now, seq, run FROM (SELECT * FROM assigned ORDER BY ord) a, db_now
+            WHERE NOT EXISTS (
+                SELECT FROM session_inbox i
+                WHERE i.epoch = a.epoch AND i.seq = a.seq AND i.run = a.run AND i.kind = 4 /* Item::Assigned */
+            )
         )
         SELECT DISTINCT epoch AS "epoch!" FROM assigned"#,
         queue

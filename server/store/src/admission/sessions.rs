@@ -102,21 +102,26 @@ pub async fn announce_after_quarantine(transaction: &mut PgConnection, limit: i6
     sqlx::query_scalar!(
         r#"-- announce_after_quarantine
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
+        -- First the sessions that have such runs: they are few, and quarantines that are over may be many.
+        waiting AS MATERIALIZED (
+            SELECT s.queue, s.worker_group, s.worker_id, s.epoch FROM admission_queues a
+            JOIN worker_sessions s ON s.queue = a.queue AND s.ended IS NULL
+            WHERE a.assigns AND EXISTS (SELECT FROM pending p WHERE p.session = s.epoch AND p.hold = 3 /* Hold::Assigned */)
+        ),
         lifted AS MATERIALIZED (
-            SELECT w.queue, w.worker_group, w.worker_id,
-                   GREATEST(w.quarantine_until, c.changed) + make_interval(secs => $1 /* QUARANTINE_KNOWN_AFTER */) AS known
-            FROM workers w CROSS JOIN LATERAL (
+            SELECT s.epoch, GREATEST(w.quarantine_until, c.changed) + make_interval(secs => $1 /* QUARANTINE_KNOWN_AFTER */) AS known
+            FROM waiting s
+            JOIN workers w ON w.queue = s.queue AND w.worker_group = s.worker_group AND w.worker_id = s.worker_id
+            CROSS JOIN LATERAL (
                 SELECT max(x.updated) AS changed FROM worker_quarantines x
                 WHERE x.queue = w.queue AND x.worker_group = w.worker_group AND x.worker_id = w.worker_id
             ) c
             WHERE w.quarantine_until <= (SELECT now FROM db_now)
         ),
         assigned AS MATERIALIZED (
-            SELECT p.seq, p.run, p.ord, s.epoch
-            FROM lifted l
-            JOIN worker_sessions s ON s.queue = l.queue AND s.worker_group = l.worker_group AND s.worker_id = l.worker_id
-            JOIN pending p ON p.session = s.epoch AND p.hold = 3 /* Hold::Assigned */
-            WHERE s.ended IS NULL AND l.known <= (SELECT now FROM db_now) AND p.given < l.known
+            SELECT p.seq, p.run, p.ord, l.epoch
+            FROM lifted l JOIN pending p ON p.session = l.epoch AND p.hold = 3 /* Hold::Assigned */
+            WHERE l.known <= (SELECT now FROM db_now) AND p.given < l.known
             ORDER BY p.seq LIMIT $2 FOR UPDATE OF p SKIP LOCKED
         ),
         given AS (
@@ -125,6 +130,10 @@ pub async fn announce_after_quarantine(transaction: &mut PgConnection, limit: i6
         announced AS (
             INSERT INTO session_inbox (epoch, kind, at, seq, run)
             SELECT epoch, 4 /* Item::Assigned */, db_now.now, seq, run FROM (SELECT * FROM assigned ORDER BY ord) a, db_now
+            WHERE NOT EXISTS (
+                SELECT FROM session_inbox i
+                WHERE i.epoch = a.epoch AND i.seq = a.seq AND i.run = a.run AND i.kind = 4 /* Item::Assigned */
+            )
         )
         SELECT epoch AS "epoch!" FROM assigned"#,
         QUARANTINE_KNOWN_AFTER.as_seconds_f64(),
