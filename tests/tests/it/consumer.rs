@@ -61,6 +61,13 @@ impl Office {
         assert_eq!(self.rig.call("PUT", &path, Some(&policy)).await.status, 200);
     }
 
+    /// Makes this change of the queue: `pause` or `resume`.
+    async fn change_queue(&self, change: &str) {
+        let path = format!("{TENURE_API}/queues/{QUEUE}/{change}");
+        let answer = self.rig.call("POST", &path, Some(&json!({}))).await;
+        assert_eq!(answer.status, 200, "{}", answer.body);
+    }
+
     /// A consumer without a handler.
     fn consumer(&self, name: &str) -> ConsumerBuilder {
         self.consumer_by(self.rig.server.root_url(), name)

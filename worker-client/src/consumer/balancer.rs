@@ -90,7 +90,8 @@ pub struct OwnTask {
 pub enum CanClaim {
     /// Now.
     Yes,
-    /// Not before then; others may. Without a time it is dropped, until the queue is listed again.
+    /// Not before then; others may. Without a time it is dropped, until the queue is listed again. In a queue that assigns its runs no
+    /// other worker may: then the balancer is asked about it again, without a time after five seconds.
     No(Option<Instant>),
 }
 

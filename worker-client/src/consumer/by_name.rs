@@ -1,5 +1,5 @@
-//! Claiming with a balancer: one run after another by its name, and only what the balancer wants. To claim first and to give back what it
-//! does not want would use up the releases that a task has.
+//! Claiming by name, which is how assigned runs are accepted. With a balancer all runs are claimed so, one after another, and only what the
+//! balancer wants: to claim first and to give back what it does not want would use up the releases that a task has.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,6 +11,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::balancer::{Balancer, CanClaim, Offer};
 use super::claims::{may_claim, on_terms, pause_for, start};
+use super::given::{Given, Reason};
 use super::offers::Offers;
 use super::shared::{Membership, Settings, Shared};
 use super::watch::{self, News};
@@ -19,8 +20,12 @@ use crate::{Claim, Error, RetryPolicy, retry};
 
 /// A claim gets no answer after this; it is asked for again then, and is the same one.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
-/// After a claim, for others to have the next.
+/// After a claim, for others to have the next; after a refusal, because many runs of a list may be held.
 const PAUSE: Duration = Duration::from_millis(10);
+/// When the balancer is asked again about a run that is assigned to this worker, if it did not say when.
+const ASK_AGAIN_AFTER: Duration = Duration::from_secs(5);
+/// Between two warnings that this worker may not claim by name.
+const WARN_EVERY: Duration = Duration::from_secs(60);
 /// A list that is not the whole queue is not repeated sooner.
 const LIST_INTERVAL: Duration = Duration::from_secs(5);
 /// News that the consumer has no room for yet; after that the server keeps them.
@@ -50,15 +55,14 @@ pub(super) async fn claim_all(
     let _following =
         AbortOnDropHandle::new(tokio::spawn(async move { watch::follow(&client, queue, sender, &notify).await }));
     let mut queue = Queue { offers: Offers::default(), news, list_again, partly_listed: None };
-    let mut failures = 0;
+    let mut lately = Lately::default();
     loop {
-        // What was given to the session is in no list, and is claimed as anything else.
-        let offer = match shared.take_given() {
-            Some(offer) => offer,
+        let (offer, given) = match shared.take_given() {
+            Some(Given { offer, reason }) => (offer, Some(reason)),
             None => tokio::select! {
                 () = shared.shutdown.cancelled() => return Ok(()),
-                () = shared.given_more.notified() => continue,
-                offer = queue.next() => offer?,
+                () = shared.given.more() => continue,
+                offer = queue.next() => (offer?, None),
             },
         };
         let Some(terms) = may_claim(shared, jobs).await else { return Ok(()) };
@@ -67,67 +71,117 @@ pub(super) async fn claim_all(
             continue;
         }
         let cluster = shared.cluster();
-        match balancer.can_claim(&offer, &cluster) {
-            CanClaim::Yes => {}
-            CanClaim::No(Some(until)) => {
-                queue.offers.hide(offer, until);
-                continue;
-            }
-            CanClaim::No(None) => continue,
+        // One whose claim got no answer was wanted, and may be ours.
+        if given != Some(Reason::Unanswered)
+            && let CanClaim::No(until) = balancer.can_claim(&offer, &cluster)
+        {
+            put_off(shared, &mut queue.offers, offer, given, until);
+            continue;
         }
         tokio::select! {
             () = shared.shutdown.cancelled() => return Ok(()),
             () = tokio::time::sleep(balancer.pause(&cluster)) => {}
         }
-        let claimed = claim(shared, terms, offer).await;
-        let was_claimed = claimed.is_ok();
-        match settle(shared, jobs, terms, claimed, &mut failures) {
-            Some(pause) => {
-                // Perhaps it is ours, and only the answer was lost.
-                queue.offers.hide(offer, Instant::now());
-                pause_for(shared, pause).await;
-            }
-            None if was_claimed => pause_for(shared, PAUSE).await,
-            None => {}
+        let pause = claim_given(shared, jobs, terms, offer, &mut lately).await;
+        pause_for(shared, pause.max(PAUSE)).await;
+    }
+}
+
+/// Puts off a run that the balancer does not want now. One that is assigned to this worker goes to no other: the balancer is asked again.
+fn put_off(shared: &Shared, offers: &mut Offers, offer: Offer, given: Option<Reason>, until: Option<Instant>) {
+    match (given, until) {
+        (Some(reason), until) => {
+            let now = Instant::now();
+            let not_before = until.unwrap_or(now + ASK_AGAIN_AFTER).max(now + PAUSE);
+            shared.given.put_back(Given { offer, reason }, not_before);
+        }
+        (None, Some(until)) => offers.hide(offer, until),
+        (None, None) => {}
+    }
+}
+
+/// How claims by name went lately.
+#[derive(Debug, Default)]
+pub(super) struct Lately {
+    /// How many got no answer, in a row.
+    failures: u32,
+    /// When it was last logged that this worker may not claim.
+    warned: Option<Instant>,
+}
+
+impl Lately {
+    fn warn(&mut self, error: &Error) {
+        let now = Instant::now();
+        if self.warned.is_none_or(|warned| warned + WARN_EVERY <= now) {
+            self.warned = Some(now);
+            tracing::warn!(error = chain(error), "this worker may not claim runs by name; it needs queue:claim-task");
         }
     }
 }
 
-/// Starts what was claimed. After this pause it is to be tried again, if it was not answered whether it is ours.
-pub(super) fn settle(
+/// Claims a run and starts it. One whose claim gets no answer is given again, because it may be ours: then the next claim is the same one.
+/// Answers how long to wait before the next run is claimed.
+pub(super) async fn claim_given(
     shared: &Arc<Shared>,
     jobs: &mut JoinSet<()>,
     terms: Membership,
-    claimed: Result<Claim, Option<Error>>,
-    failures: &mut u32,
-) -> Option<Duration> {
-    match claimed {
+    offer: Offer,
+    lately: &mut Lately,
+) -> Duration {
+    let error = match claim(shared, terms, offer).await {
         Ok(claim) => {
-            *failures = 0;
+            lately.failures = 0;
             start(shared, jobs, terms, claim);
-            None
+            return Duration::ZERO;
         }
-        // Another worker was first, or it is not claimable yet: then an event, or an item of the inbox, will say when.
-        Err(Some(Error::Refused { status: 404 | 409 | 410, .. })) => None,
-        Err(Some(error)) => {
-            *failures += 1;
-            tracing::warn!(failures, error = chain(&error), "a run could not be claimed; trying again");
-            Some(shared.settings.client.retry_policy().pause_of(*failures, &error, retry::jitter()))
+        Err(error) => error,
+    };
+    let refusal = error.as_ref().map_or(Refusal::Unanswered, Refusal::of);
+    if refusal != Refusal::Unanswered {
+        lately.failures = 0;
+        if let (Refusal::NotAllowed, Some(error)) = (refusal, &error) {
+            lately.warn(error);
         }
-        Err(None) => {
-            *failures += 1;
-            tracing::warn!(failures, "no answer to a claim in time; trying again");
-            Some(PAUSE)
+        return PAUSE;
+    }
+    lately.failures += 1;
+    let failures = lately.failures;
+    shared.given.put_back(Given { offer, reason: Reason::Unanswered }, Instant::now());
+    let Some(error) = error else {
+        tracing::warn!(failures, "no answer to a claim in time; trying again");
+        return PAUSE;
+    };
+    tracing::warn!(failures, error = chain(&error), "a run could not be claimed; trying again");
+    shared.settings.client.retry_policy().pause_of(failures, &error, retry::jitter())
+}
+
+/// What it means that a claim was not granted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Refusal {
+    /// Another worker was first, or the run is not claimable yet: an event, or an item of the inbox, will say when it is.
+    NotNow,
+    /// This worker may not claim it.
+    NotAllowed,
+    /// It is not known whether the run is ours.
+    Unanswered,
+}
+
+impl Refusal {
+    fn of(error: &Error) -> Self {
+        match error {
+            // A proxy may answer so for a server that is away.
+            Error::Refused { status: 404, code, .. } if code != "ResourceNotFound" => Self::Unanswered,
+            Error::Refused { status: 404 | 409 | 410, .. } => Self::NotNow,
+            // The claim may succeed with the next session, or with the credentials that the server knows then.
+            Error::SessionEnded(_) | Error::Refused { status: 401, .. } | Error::BadAnswer(_) => Self::Unanswered,
+            error if error.is_transient() => Self::Unanswered,
+            _ => Self::NotAllowed,
         }
     }
 }
 
 /// No error if there was no answer in time.
-pub(super) async fn claim(
-    shared: &Shared,
-    terms: Membership,
-    Offer { task_id, run_id }: Offer,
-) -> Result<Claim, Option<Error>> {
+async fn claim(shared: &Shared, terms: Membership, Offer { task_id, run_id }: Offer) -> Result<Claim, Option<Error>> {
     let Settings { client, name, .. } = &shared.settings;
     let client = on_terms(client, terms).with_retry_policy(RetryPolicy::never());
     match timeout(ANSWER_WITHIN, client.claim_task(task_id, run_id, name)).await {
@@ -173,5 +227,33 @@ impl Queue {
             News::Refused(error) => return Err(error),
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_is_final_only_if_the_server_says_so() {
+        let refused = |status, code: &str| {
+            let (code, message) = (code.to_owned(), String::new());
+            Refusal::of(&Error::Refused { status, code, message, retry_after: None })
+        };
+        for (status, code, expected) in [
+            (404, "ResourceNotFound", Refusal::NotNow),
+            (404, "", Refusal::Unanswered),
+            (409, "RequestConflict", Refusal::NotNow),
+            (410, "", Refusal::NotNow),
+            (400, "InputError", Refusal::NotAllowed),
+            (403, "InsufficientScopes", Refusal::NotAllowed),
+            (401, "AuthenticationFailed", Refusal::Unanswered),
+            (429, "", Refusal::Unanswered),
+            (503, "ServiceUnavailable", Refusal::Unanswered),
+        ] {
+            assert_eq!(refused(status, code), expected, "{status} {code}");
+        }
+        assert_eq!(Refusal::of(&Error::SessionEnded(String::new())), Refusal::Unanswered);
+        assert_eq!(Refusal::of(&Error::Stalled(PAUSE)), Refusal::Unanswered);
     }
 }

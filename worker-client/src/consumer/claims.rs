@@ -8,6 +8,7 @@ use tokio::task::{JoinError, JoinSet};
 use tokio::time::Instant;
 use tracing::{Instrument as _, Span};
 
+use super::by_name::Lately;
 use super::by_source::BySource;
 use super::handler::StopReason;
 use super::report::give_back;
@@ -67,16 +68,12 @@ fn ask_all_to_stop(shared: &Shared) {
 
 async fn claim_all(shared: &Arc<Shared>, jobs: &mut JoinSet<()>) -> Result<(), Error> {
     let Settings { client, capacity, .. } = &shared.settings;
-    let (mut failures, mut answered) = (0, false);
+    let (mut failures, mut answered, mut lately) = (0, false, Lately::default());
     while let Some(terms) = may_claim(shared, jobs).await {
-        // What the server has given to the session, in a queue that assigns its runs.
-        if let Some(offer) = shared.take_given() {
-            let claimed = by_name::claim(shared, terms, offer).await;
-            if let Some(pause) = by_name::settle(shared, jobs, terms, claimed, &mut failures) {
-                // Perhaps it is ours, and only the answer was lost: the claim is the same one then.
-                shared.give(offer);
-                pause_for(shared, pause).await;
-            }
+        // What is assigned to the session, in a queue that assigns its runs.
+        if let Some(given) = shared.take_given() {
+            let pause = by_name::claim_given(shared, jobs, terms, given.offer, &mut lately).await;
+            pause_for(shared, pause).await;
             continue;
         }
         let begun = Instant::now();
@@ -97,7 +94,7 @@ async fn claim_all(shared: &Arc<Shared>, jobs: &mut JoinSet<()>) -> Result<(), E
         };
         tokio::select! {
             () = shared.shutdown.cancelled() => {}
-            () = shared.given_more.notified() => {}
+            () = shared.given.more() => {}
             () = tokio::time::sleep_until(pause_until) => {}
         }
     }
@@ -153,7 +150,7 @@ async fn call_for_work(shared: &Shared, terms: Membership, room: usize) -> Optio
         }
         () = shared.shutdown.cancelled() => None,
         // Where runs are given to sessions, a call for work finds none.
-        () = shared.given_more.notified() => None,
+        () = shared.given.more() => None,
         _session = replaced => None,
     }
 }

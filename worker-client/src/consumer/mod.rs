@@ -53,6 +53,7 @@ mod by_name;
 mod by_source;
 mod claims;
 mod ended;
+mod given;
 mod handler;
 mod keep;
 mod log;
@@ -107,7 +108,8 @@ pub struct ConsumerHandle {
 
 impl Consumer {
     /// Begins a consumer of this queue's tasks. The client needs the scopes of claimWork: `queue:claim-work:<queue>` and
-    /// `queue:worker-id:<group>/<id>`.
+    /// `queue:worker-id:<group>/<id>`. In a queue that assigns its runs it also needs a [session](ConsumerBuilder::session) and
+    /// `queue:claim-task:<queue>`.
     ///
     /// ```
     /// # use tenure_client::Client;

@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use tenure_api::dates::Timestamp;
 use tenure_api::ids::SessionId;
 use tenure_api::states::WorkerCommand;
 use tokio::time::Instant;
@@ -58,7 +59,7 @@ pub(super) async fn run(shared: &Shared) -> Result<(), Error> {
         tracing::info!(session.id = %id, "session started");
         let left = Member { shared, client: &client, begun, read: 0, failures: 0, said_frozen: false }.attend().await;
         shared.membership.send_replace(Membership::Waiting);
-        shared.forget_given();
+        shared.given.forget();
         match left {
             Left::Closing => {
                 close(&client, id).await;
@@ -160,14 +161,14 @@ impl Member<'_> {
                 }
             };
             match answer {
-                Ok(items) => {
+                Ok((server_time, items)) => {
                     (self.begun.renewed, self.failures) = (asked, 0);
                     self.said_frozen = is_frozen;
                     if !is_live {
                         tracing::info!(session.id = %self.begun.id, "the session goes on");
                         membership.send_replace(Membership::Live(self.begun.id));
                     }
-                    items.into_iter().for_each(|item| self.receive(item));
+                    items.into_iter().for_each(|item| self.receive(item, server_time));
                 }
                 Err(Some(error)) if has_ended(&error) => {
                     tracing::warn!(session.id = %self.begun.id, error = chain(&error), "the session has ended");
@@ -188,8 +189,8 @@ impl Member<'_> {
         renewed + ttl - self.shared.settings.grace.min(ttl / WAIT_SHARE)
     }
 
-    /// Renews the session once, after a pause if that failed last; no error if there was no answer in time.
-    async fn ask(&self, is_frozen: bool) -> Result<Vec<InboxItem>, Option<Error>> {
+    /// Renews the session once, after a pause if that failed last: the server's time, and items. No error if there was no answer in time.
+    async fn ask(&self, is_frozen: bool) -> Result<(Timestamp, Vec<InboxItem>), Option<Error>> {
         let Begun { id, ttl, .. } = self.begun;
         let (mut wait, answer_within) = (ttl / WAIT_SHARE, ttl / ANSWER_SHARE);
         if self.failures > 0 {
@@ -199,10 +200,11 @@ impl Member<'_> {
         }
         let asked = async {
             if is_frozen == self.said_frozen {
-                return self.client.inbox(id, self.read, wait).await.map(|Inbox { items, .. }| items);
+                let inbox = self.client.inbox(id, self.read, wait).await;
+                return inbox.map(|Inbox { server_time, items, .. }| (server_time, items));
             }
             let change = RenewSessionRequest { frozen: Some(is_frozen), ..RenewSessionRequest::default() };
-            self.client.renew_session(id, &change).await.map(|_renewed| Vec::new())
+            self.client.renew_session(id, &change).await.map(|renewed| (renewed.server_time, Vec::new()))
         };
         match tokio::time::timeout(wait + answer_within, asked).await {
             Ok(answer) => answer.map_err(Some),
@@ -218,8 +220,8 @@ impl Member<'_> {
         self.shared.under_way().iter().for_each(|job| job.stop_renewing(ends));
     }
 
-    /// Deals with an item once.
-    fn receive(&mut self, InboxItem { id, what }: InboxItem) {
+    /// Deals with an item of an answer once, which was given at this time of the server's.
+    fn receive(&mut self, InboxItem { id, what }: InboxItem, server_time: Timestamp) {
         if id <= self.read {
             return;
         }
@@ -251,8 +253,10 @@ impl Member<'_> {
                     job.commanded.send_modify(|times| *times += 1);
                 }
             }
-            Some(InboxEvent::Assigned { task_id, run_id, .. }) => {
-                self.shared.give(Offer { task_id, run_id });
+            Some(InboxEvent::Assigned { task_id, run_id, accept_by, .. }) => {
+                let left = accept_by.map(|by| (by.time() - server_time.time()).to_std().unwrap_or_default());
+                let until = left.map(|left| Instant::now() + left);
+                self.shared.given.assign(Offer { task_id, run_id }, until);
             }
             None => tracing::warn!(item.id = id, "an item of the inbox is of a kind that this version does not know"),
         }

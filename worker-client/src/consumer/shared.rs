@@ -12,8 +12,9 @@ use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::balancer::{Balancer, Offer};
+use super::balancer::Balancer;
 use super::ended::reason_of;
+use super::given::{Given, GivenRuns};
 use super::handler::{HowLost, Run, Stop, StopReason};
 use super::outcome::OnPanic;
 use super::progress::ASK_EVERY_IN_SESSION;
@@ -102,10 +103,8 @@ pub(super) struct Shared {
     pub claims_overrun: AtomicU64,
     /// Asked to balance.
     pub balance: Notify,
-    /// Runs that the server has given to the session and that are to be claimed by name.
-    given: Mutex<VecDeque<Offer>>,
-    /// Notified when there are more of them.
-    pub given_more: Notify,
+    /// Runs that are claimed by their names: they are assigned to the session, or may be ours.
+    pub given: GivenRuns,
     /// How many runs each worker of the queue had when the consumer balanced last.
     workers: Mutex<Option<Vec<usize>>>,
     jobs: Mutex<HashMap<(TaskId, RunId), Arc<Control>>>,
@@ -151,8 +150,7 @@ impl Shared {
             debug_address: OnceLock::new(),
             claims_overrun: AtomicU64::new(0),
             balance: Notify::new(),
-            given: Mutex::default(),
-            given_more: Notify::new(),
+            given: GivenRuns::default(),
             workers: Mutex::new(None),
             jobs: Mutex::new(HashMap::new()),
             ended_early: Mutex::default(),
@@ -164,33 +162,14 @@ impl Shared {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn given(&self) -> MutexGuard<'_, VecDeque<Offer>> {
-        self.given.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// A run was given to the session, perhaps once more.
-    pub(super) fn give(&self, offer: Offer) {
-        let mut given = self.given();
-        if !given.contains(&offer) {
-            given.push_back(offer);
-            self.given_more.notify_one();
-        }
-    }
-
-    /// The next run that was given to the session and is not claimed yet. The claim of one that is ours already would be the same one
-    /// again.
-    pub(super) fn take_given(&self) -> Option<Offer> {
+    /// The next of the given runs that is not under way. The claim of one that is would be the same one again.
+    pub(super) fn take_given(&self) -> Option<Given> {
         loop {
-            let offer = self.given().pop_front()?;
-            if self.find(offer.task_id, offer.run_id).is_none() {
-                return Some(offer);
+            let given = self.given.take()?;
+            if self.find(given.offer.task_id, given.offer.run_id).is_none() {
+                return Some(given);
             }
         }
-    }
-
-    /// The session has ended, and what was given to it is others'.
-    pub(super) fn forget_given(&self) {
-        self.given().clear();
     }
 
     /// The session said that a run has ended. If it is not under way, its claim may be on its way to us.
@@ -383,6 +362,7 @@ impl Control {
 
 #[cfg(test)]
 pub(super) mod tests {
+    use super::super::balancer::Offer;
     use super::*;
 
     pub(in crate::consumer) fn control() -> Control {
@@ -413,17 +393,18 @@ pub(super) mod tests {
     fn a_run_that_is_given_twice_is_taken_once_and_none_of_a_session_that_has_ended() {
         let shared = shared();
         let offer = |run: &str| Offer { task_id: control().task_id, run_id: run.parse().unwrap() };
+        let take = || shared.take_given().map(|given| given.offer);
         for run in ["0", "1", "0"] {
-            shared.give(offer(run));
+            shared.given.assign(offer(run), None);
         }
-        assert_eq!([shared.take_given(), shared.take_given()], [Some(offer("0")), Some(offer("1"))]);
+        assert_eq!([take(), take()], [Some(offer("0")), Some(offer("1"))]);
         // One that is under way already would be worked on twice.
         shared.jobs().insert((offer("2").task_id, offer("2").run_id), Arc::new(control()));
-        shared.give(offer("2"));
-        assert_eq!(shared.take_given(), None);
-        shared.give(offer("3"));
-        shared.forget_given();
-        assert_eq!(shared.take_given(), None);
+        shared.given.assign(offer("2"), None);
+        assert_eq!(take(), None);
+        shared.given.assign(offer("3"), None);
+        shared.given.forget();
+        assert_eq!(take(), None);
     }
 
     #[test]

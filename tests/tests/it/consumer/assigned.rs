@@ -3,13 +3,18 @@
 use std::time::Duration;
 
 use serde_json::json;
-use tenure_client::consumer::balancer::Sleep;
-use tenure_client::consumer::{Job, Stop};
+use tenure_client::consumer::balancer::{Balancer, CanClaim, Cluster, Offer, Sleep};
+use tenure_client::consumer::{Consumer, Job, Stop};
+use tenure_client::{Client, TaskId};
 use tenure_tests::http::TENURE_API;
+use tokio::time::Instant;
 
 use super::way::{Fault, Way};
-use super::{LONG_TTL, Office, QUEUE, Running};
+use super::{LEASE, LONG_TTL, Office, QUEUE, Running};
 use crate::rig::eventually;
+
+/// The request that claims the first run of a task.
+const CLAIM: &str = "/runs/0/claim ";
 
 async fn assigning() -> Office {
     let office = Office::open().await;
@@ -23,11 +28,11 @@ async fn a_run_whose_claim_was_not_answered_is_claimed_again() {
     for fault in [Fault::Unavailable, Fault::Cut] {
         let office = assigning().await;
         let way = Way::to(office.rig.server.root_url()).await;
-        way.fault("/runs/0/claim ", fault);
+        way.fault(CLAIM, fault);
         let builder = office.consumer_by(way.url(), "worker").session(LONG_TTL);
         let worker = Running::start(builder.handler(|_job: Job, _stop: Stop| async {}));
         let task = office.create(&json!({})).await;
-        eventually("it has asked for the claim", async || (!way.sent("/runs/0/claim ").is_empty()).then_some(())).await;
+        eventually("it has asked for the claim", async || (!way.sent(CLAIM).is_empty()).then_some(())).await;
         way.mend();
         let status = office.becomes(task, "completed").await;
         assert_eq!(status["runs"].as_array().unwrap().len(), 1, "{status}");
@@ -46,6 +51,73 @@ async fn a_consumer_with_a_balancer_takes_what_is_assigned_to_it() {
         let task = office.create(&json!({})).await;
         office.becomes(task, "completed").await;
     }
+    worker.shut_down().await;
+    office.rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_run_that_is_refused_because_of_a_pause_is_claimed_when_that_has_ended() {
+    let office = assigning().await;
+    let way = Way::to(office.rig.server.root_url()).await;
+    way.fault(CLAIM, Fault::Unavailable);
+    let builder = office.consumer_by(way.url(), "worker").session(LONG_TTL);
+    let worker = Running::start(builder.handler(|_job: Job, _stop: Stop| async {}));
+    let task = office.create(&json!({})).await;
+    eventually("it has asked for the claim", async || (!way.sent(CLAIM).is_empty()).then_some(())).await;
+    office.change_queue("pause").await;
+    let before = way.sent(CLAIM).len();
+    way.mend();
+    eventually("it is refused the claim", async || (way.sent(CLAIM).len() > before).then_some(())).await;
+    office.change_queue("resume").await;
+    let status = office.becomes(task, "completed").await;
+    assert_eq!(status["runs"].as_array().unwrap().len(), 1, "{status}");
+    worker.shut_down().await;
+    office.rig.server.stop().await;
+}
+
+/// Takes nothing before this time, and does not say when it will.
+struct NotBefore(Instant);
+
+impl Balancer for NotBefore {
+    fn can_claim(&self, _offer: &Offer, cluster: &Cluster) -> CanClaim {
+        if cluster.now < self.0 { CanClaim::No(None) } else { CanClaim::Yes }
+    }
+
+    fn balance(&self, _cluster: &Cluster) -> Vec<TaskId> {
+        Vec::new()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_balancer_is_asked_again_about_a_run_that_is_assigned_and_that_it_did_not_want() {
+    let office = assigning().await;
+    let balancer = NotBefore(Instant::now() + Duration::from_secs(3));
+    let builder = office.consumer("worker").session(LONG_TTL).balancer(balancer);
+    let worker = Running::start(builder.handler(|_job: Job, _stop: Stop| async {}));
+    worker.session().await;
+    let task = office.create(&json!({})).await;
+    office.becomes(task, "completed").await;
+    worker.shut_down().await;
+    office.rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_consumer_that_may_not_claim_by_name_goes_on_with_what_is_there_for_any_worker() {
+    let office = assigning().await;
+    let way = Way::to(office.rig.server.root_url()).await;
+    let may_claim_work = format!("queue:claim-work:{QUEUE}");
+    let limited = office.rig.make_client("limited", &[may_claim_work.as_str(), "queue:worker-id:group/limited"]).await;
+    let client = Client::builder().root_url(way.url()).credentials(limited).build().unwrap();
+    let builder = Consumer::builder(client, QUEUE.parse().unwrap()).name("group", "limited");
+    let builder = builder.wait(Duration::from_secs(2)).session(LONG_TTL);
+    let worker = Running::start(builder.handler(|_job: Job, _stop: Stop| async {}));
+    let task = office.create(&json!({})).await;
+    eventually("it has asked for the claim", async || (!way.sent(CLAIM).is_empty()).then_some(())).await;
+    assert_eq!(office.rig.status(task).await["state"], "pending");
+    // From now on the queue assigns none of its runs.
+    office.lease(LEASE).await;
+    office.becomes(task, "completed").await;
+    assert_eq!(way.sent(CLAIM).len(), 1, "the same claim would be refused again");
     worker.shut_down().await;
     office.rig.server.stop().await;
 }

@@ -13,9 +13,13 @@ use tenure_client::consumer::{ConsumerBuilder, Job, Outcome, Stop, StopReason};
 use tenure_tests::http::TENURE_API;
 use tokio::time::Instant;
 
-use super::way::Way;
-use super::{LONG_TTL, Note, Notes, Office, Pen, QUEUE, Running};
+use super::way::{Fault, Way};
+use super::{LEASE, LONG_TTL, Note, Notes, Office, Pen, QUEUE, Running};
 use crate::rig::{definition, eventually, new_task};
+
+/// The request that claims the first run of a task, and the one that lists a queue.
+const CLAIM: &str = "/runs/0/claim ";
+const LIST: &str = "/pending ";
 
 /// Works until it is asked to stop, and gives the task back.
 pub(super) fn holding(builder: ConsumerBuilder, pen: Pen) -> ConsumerBuilder {
@@ -243,6 +247,57 @@ async fn m15_nothing_is_missed_while_connections_are_cut_and_delays_end() {
     for task in tasks {
         office.becomes(task, "completed").await;
     }
+    worker.shut_down().await;
+    office.rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_run_whose_claim_was_made_and_not_answered_is_worked_on_although_the_next_list_does_not_have_it() {
+    let office = Office::open().await;
+    let way = Way::to(office.rig.server.root_url()).await;
+    way.fault(CLAIM, Fault::Unanswered);
+    let builder = office.consumer_by(way.url(), "unheard").balancer(Later::by(Duration::ZERO));
+    let worker = Running::start(builder.handler(|_job: Job, _stop: Stop| async {}));
+    let task = office.create(&json!({})).await;
+    office.becomes(task, "running").await;
+    // The end of a pause has the queue listed.
+    let listed = way.sent(LIST).len();
+    office.change_queue("pause").await;
+    office.change_queue("resume").await;
+    eventually("it lists the queue", async || (way.sent(LIST).len() > listed).then_some(())).await;
+    for _ in 0..2 {
+        let before = way.sent(CLAIM).len();
+        eventually("it asks for the claim again", async || (way.sent(CLAIM).len() > before).then_some(())).await;
+    }
+    way.mend();
+    let status = office.becomes(task, "completed").await;
+    assert_eq!(status["runs"].as_array().unwrap().len(), 1, "{status}");
+    worker.shut_down().await;
+    office.rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn after_a_refused_claim_there_is_a_pause() {
+    const HELD: u32 = 30;
+    let office = Office::open().await;
+    let path = format!("{TENURE_API}/queues/{QUEUE}/policy");
+    let policy = json!({"claimTimeout": LEASE, "concurrency": {"total": 1}});
+    assert_eq!(office.rig.call("PUT", &path, Some(&policy)).await.status, 200);
+    for _ in 0..=HELD {
+        office.create(&json!({})).await;
+    }
+    let way = Way::to(office.rig.server.root_url()).await;
+    let (pen, _unread) = Notes::new();
+    let builder = office.consumer_by(way.url(), "eager").capacity(2).balancer(Later::by(Duration::ZERO));
+    let worker = Running::start(holding(builder, pen));
+    let sent = eventually("it asks for each of them", async || {
+        let sent = way.sent(CLAIM);
+        (sent.len() > HELD as usize).then_some(sent)
+    })
+    .await;
+    let took = sent[HELD as usize] - sent[0];
+    // Less by what the first of them may have been seen too late.
+    assert!(took >= Duration::from_millis(9) * HELD, "{took:?}");
     worker.shut_down().await;
     office.rig.server.stop().await;
 }

@@ -15,6 +15,8 @@ pub enum Fault {
     Unavailable,
     /// Their connections end.
     Cut,
+    /// They get through, and their connections end when they are answered: the answers are lost.
+    Unanswered,
 }
 
 const UNAVAILABLE: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
@@ -132,13 +134,15 @@ async fn copy(here: &mut TcpStream, there: &mut TcpStream, shared: &Shared) -> s
             let fault = *shared.fault.lock().unwrap();
             let met = fault.filter(|(of, _)| text.contains(of)).map(|(_, fault)| fault);
             shared.sent.lock().unwrap().push((Instant::now(), text));
+            if met.is_none_or(|fault| fault == Fault::Unanswered) {
+                to_server.write_all(&buffer[..read]).await?;
+            }
             if let Some(fault) = met {
                 return Ok(Some(fault));
             }
-            to_server.write_all(&buffer[..read]).await?;
         }
     };
-    // Some are answered here: then the server's own answers have ended.
+    // Some are answered here, or not at all: then the server's own answers have ended.
     let met = {
         let answers = tokio::io::copy(&mut from_server, &mut to_worker);
         tokio::pin!(answers, requests);
@@ -156,9 +160,20 @@ async fn copy(here: &mut TcpStream, there: &mut TcpStream, shared: &Shared) -> s
             }
         }
     };
-    if met == Some(Fault::Unavailable) {
-        to_worker.write_all(UNAVAILABLE).await?;
-        to_worker.shutdown().await?;
+    match met {
+        Some(Fault::Unavailable) => {
+            to_worker.write_all(UNAVAILABLE).await?;
+            to_worker.shutdown().await?;
+        }
+        Some(Fault::Unanswered) => {
+            let mut answer = [0];
+            tokio::select! {
+                read = from_server.read(&mut answer) => read.map(|_| ())?,
+                // The rest of the request.
+                sent = tokio::io::copy(&mut from_worker, &mut to_server) => sent.map(|_| ())?,
+            }
+        }
+        Some(Fault::Cut) | None => {}
     }
     Ok(())
 }

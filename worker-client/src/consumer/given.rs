@@ -1,0 +1,165 @@
+//! Runs that a consumer claims by their names whatever a list of the queue says: those that are assigned to its session, which another
+//! worker cannot claim, and those whose claim got no answer, which may be its own already.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use super::balancer::Offer;
+
+/// Why a run is claimed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Reason {
+    /// It is assigned to the session, which may accept it until then; without a time, for as long as it lives.
+    Assigned { until: Option<Instant> },
+    /// Its claim got no answer.
+    Unanswered,
+}
+
+/// One of these runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Given {
+    pub offer: Offer,
+    pub reason: Reason,
+}
+
+/// Those that are not claimed yet.
+#[derive(Debug, Default)]
+pub(super) struct GivenRuns {
+    waiting: Mutex<Waiting>,
+    more: Notify,
+}
+
+impl GivenRuns {
+    /// A run was assigned to the session, perhaps once more.
+    pub(super) fn assign(&self, offer: Offer, until: Option<Instant>) {
+        let is_new = self.waiting().add(Given { offer, reason: Reason::Assigned { until } }, Instant::now());
+        if is_new {
+            self.more.notify_one();
+        }
+    }
+
+    /// A run that was taken is to be claimed again, not before this time.
+    pub(super) fn put_back(&self, given: Given, not_before: Instant) {
+        self.waiting().add(given, not_before);
+    }
+
+    /// The next one that may be claimed now.
+    pub(super) fn take(&self) -> Option<Given> {
+        self.waiting().take(Instant::now())
+    }
+
+    /// The session has ended: what was given to it is others'.
+    pub(super) fn forget(&self) {
+        self.waiting().0.clear();
+    }
+
+    /// Returns when one of them may be claimed, perhaps.
+    pub(super) async fn more(&self) {
+        let due = self.waiting().next_due();
+        tokio::select! {
+            () = self.more.notified() => {}
+            () = tokio::time::sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {}
+        }
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Each run once, in the order in which they came, and when it may be claimed.
+#[derive(Debug, Default)]
+struct Waiting(VecDeque<(Given, Instant)>);
+
+impl Waiting {
+    /// Takes in a run; of one that waits already only the limit is another one, if it is assigned. Whether it is new.
+    fn add(&mut self, given: Given, not_before: Instant) -> bool {
+        match self.0.iter_mut().find(|(waiting, _)| waiting.offer == given.offer) {
+            Some((waiting, _)) => {
+                if waiting.reason != Reason::Unanswered {
+                    waiting.reason = given.reason;
+                }
+                false
+            }
+            None => {
+                self.0.push_back((given, not_before));
+                true
+            }
+        }
+    }
+
+    /// The next one that may be claimed. What can be accepted no longer is dropped.
+    fn take(&mut self, now: Instant) -> Option<Given> {
+        self.0.retain(|(given, _)| !given.reason.is_over(now));
+        let place = self.0.iter().position(|(_, not_before)| *not_before <= now)?;
+        self.0.remove(place).map(|(given, _)| given)
+    }
+
+    fn next_due(&self) -> Option<Instant> {
+        self.0.iter().map(|(_, not_before)| *not_before).min()
+    }
+}
+
+impl Reason {
+    fn is_over(self, now: Instant) -> bool {
+        match self {
+            Self::Assigned { until } => until.is_some_and(|until| until <= now),
+            Self::Unanswered => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn offer(run: u16) -> Offer {
+        Offer { task_id: "9HrBC1jMQ3KlZw4CssPUeQ".parse().unwrap(), run_id: run.to_string().parse().unwrap() }
+    }
+
+    fn assigned(run: u16, until: Option<Instant>) -> Given {
+        Given { offer: offer(run), reason: Reason::Assigned { until } }
+    }
+
+    fn unanswered(run: u16) -> Given {
+        Given { offer: offer(run), reason: Reason::Unanswered }
+    }
+
+    #[test]
+    fn a_run_waits_once_and_is_taken_when_its_time_has_come() {
+        let (now, second) = (Instant::now(), Duration::from_secs(1));
+        let mut waiting = Waiting::default();
+        for (given, not_before, is_new) in [
+            (assigned(0, None), now + second, true),
+            (assigned(1, None), now, true),
+            (assigned(0, None), now, false),
+            (unanswered(2), now, true),
+        ] {
+            assert_eq!(waiting.add(given, not_before), is_new, "{given:?}");
+        }
+        assert_eq!((waiting.take(now), waiting.take(now)), (Some(assigned(1, None)), Some(unanswered(2))));
+        assert_eq!((waiting.take(now), waiting.next_due()), (None, Some(now + second)));
+        assert_eq!(waiting.take(now + second), Some(assigned(0, None)));
+        assert_eq!((waiting.take(now + second), waiting.next_due()), (None, None));
+    }
+
+    #[test]
+    fn what_can_be_accepted_no_longer_is_dropped_unless_it_is_assigned_anew_or_may_be_ours() {
+        let (now, second) = (Instant::now(), Duration::from_secs(1));
+        let mut waiting = Waiting::default();
+        for run in 0..3 {
+            waiting.add(assigned(run, Some(now + second)), now);
+        }
+        waiting.add(assigned(1, Some(now + 3 * second)), now);
+        waiting.add(unanswered(2), now);
+        waiting.add(assigned(2, Some(now + second)), now);
+        let later = now + second;
+        let expected = [Some(assigned(1, Some(now + 3 * second))), Some(unanswered(2)), None];
+        assert_eq!([waiting.take(later), waiting.take(later), waiting.take(later)], expected);
+    }
+}
