@@ -16,8 +16,8 @@ const ROOT_CREDENTIALS: &str = "root-credentials.json";
 /// The exit code for wrong arguments or settings.
 const USAGE: u8 = 2;
 
-/// How often a request of a command that goes on is repeated, and the longest pause before that.
-const RETRIES_PATIENT: u32 = 24;
+/// How often a request of a command that goes on is repeated, and the longest pause before that. A pause may be cut to half of it.
+const RETRIES_PATIENT: u32 = 41;
 const PAUSE_PATIENT: Duration = Duration::from_secs(5);
 
 /// Which server to call, and as whom.
@@ -144,9 +144,7 @@ impl Server {
     /// The same server for a command that goes on: once it has answered, it may be away for a minute and a half.
     #[must_use]
     pub fn patient(&self) -> Self {
-        let client =
-            self.client.with_retry_policy(RetryPolicy::default().retries(RETRIES_PATIENT).longest_pause(PAUSE_PATIENT));
-        Self { client, json: self.json }
+        Self { client: self.client.with_retry_policy(patience()), json: self.json }
     }
 
     /// Prints an answer: as it is, or as a text for people.
@@ -158,6 +156,10 @@ impl Server {
         print(&format!("{}\n", text.trim_end()))
             .map_err(|error| CommandError::Refused(format!("the result cannot be written: {error}")))
     }
+}
+
+fn patience() -> RetryPolicy {
+    RetryPolicy::default().retries(RETRIES_PATIENT).longest_pause(PAUSE_PATIENT)
 }
 
 /// The server and the credentials that were given, or those in the data directory if nothing was.
@@ -269,6 +271,12 @@ mod tests {
         let (root_url, credentials) = account(args(Some("http://x"), Some("me"), Some("s"), dir.path())).unwrap();
         assert_eq!((root_url.as_str(), credentials.unwrap().client_id.as_str()), ("http://x", "me"));
         assert!(account(args(Some("http://x"), None, None, dir.path())).unwrap().1.is_none());
+    }
+
+    #[test]
+    fn a_server_may_be_away_for_a_minute_and_a_half_however_the_pauses_fall() {
+        let least: Duration = (1..=RETRIES_PATIENT).map(|failures| patience().backoff(failures, 0.0)).sum();
+        assert!(least >= Duration::from_secs(90), "{least:?}");
     }
 
     #[test]

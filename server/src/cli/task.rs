@@ -277,8 +277,11 @@ pub async fn run(server: &Server, command: TaskCommand) -> Result<ExitCode, Comm
         TaskCommand::Command(args) => return command::command(server, &args).await,
         TaskCommand::Logs(args) => return logs::logs(server, &args).await,
         TaskCommand::Wait { tasks } => {
-            let outlook = Outlook::new(server);
-            outlook.read(&tasks).await?;
+            let known = Outlook::new(server);
+            known.read(&tasks).await?;
+            // It has answered: now it may be away for a while.
+            let server = &server.patient();
+            let outlook = known.asking(server);
             for group in outlook.groups(&tasks).into_iter().take(progress::LINES_MAX) {
                 progress::announce(server, group);
             }

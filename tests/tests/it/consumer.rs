@@ -11,7 +11,7 @@ mod losses;
 mod machine;
 mod outcomes;
 mod sources;
-mod way;
+pub mod way;
 
 use std::time::Duration;
 

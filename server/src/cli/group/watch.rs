@@ -23,9 +23,9 @@ const NAMED_MAX: usize = 20;
 /// Shows how a group goes on until all of its tasks are resolved or certain not to run. The exit code, and the group as it is then.
 pub(super) async fn watch(server: &Server, group: TaskGroupId) -> Result<(ExitCode, Value), CommandError> {
     announce(server, group);
-    let outlook = Outlook::new(server);
+    let patient = server.patient();
+    let (mut client, outlook) = (&server.client, Outlook::new(&patient));
     let mut line = Line { shown: String::new(), rewrites: std::io::stderr().is_terminal() };
-    let (mut client, patient) = (&server.client, server.patient());
     loop {
         let began = Instant::now();
         let answer = client.list_group(group).await.map_err(|error| server.error(&error))?;

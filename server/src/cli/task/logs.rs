@@ -85,13 +85,7 @@ pub(super) async fn print_run(server: &Server, task: TaskId, run: RunId, follow:
             return Ok(true);
         }
         if state != RunState::Pending {
-            let before = printed.offset;
-            let streamed = print_stream(server, task, run, &mut printed, follow && !ended).await;
-            // What came shows that it can be read.
-            if printed.offset > before {
-                failures = 0;
-            }
-            match streamed {
+            match print_stream(server, task, run, &mut printed, follow && !ended, &mut failures).await {
                 Ok(()) => failures = 0,
                 Err(error) if error.status() == Some(404) => failures = 0,
                 Err(Error::File { source, .. }) if source.kind() == ErrorKind::BrokenPipe => return Ok(true),
@@ -123,15 +117,18 @@ fn passes(error: &Error) -> bool {
     }
 }
 
-/// Prints a live log from the offset on, which moves along.
+/// Prints a live log from the offset on, which moves along. What was refused before does not count once it is answered: a stream that is
+/// cut because the task is silent is opened again.
 async fn print_stream(
     server: &Server,
     task: TaskId,
     run: RunId,
     printed: &mut Printed,
     follow: bool,
+    failures: &mut u32,
 ) -> Result<(), Error> {
     let mut log = server.client.read_live_log(task, run, printed.offset, follow).await?;
+    *failures = 0;
     while let Some(bytes) = log.read().await? {
         printed.offset = log.next_offset();
         printed.length += bytes.len() as u64;

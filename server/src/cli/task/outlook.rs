@@ -71,6 +71,11 @@ impl<'a> Outlook<'a> {
         Self { server, definitions: RefCell::default(), looks: RefCell::default() }
     }
 
+    /// What is known, asking this server from now on.
+    pub fn asking(self, server: &Server) -> Outlook<'_> {
+        Outlook { server, definitions: self.definitions, looks: self.looks }
+    }
+
     /// Notes a name that is known already.
     pub fn name(&self, task: TaskId, name: &str) {
         let definition = Definition { name: plain(name), group: None, all_completed: false };

@@ -1,12 +1,14 @@
 //! What the commands say of outcomes: a wait that ends when the outcome is certain, a group that is watched, a task with its
 //! verdict, filters.
 
-use std::process::Output;
+use std::process::{Command, Output};
 
 use serde_json::{Value, json};
+use tenure_tests::server::binary;
 
-use super::{QUEUE, answer, created, done, run, start_worker};
-use crate::rig::{Rig, call, credentials_of, minutes_from_now, run_of, stderr, stdout};
+use super::{QUEUE, account, answer, created, done, run, start_worker};
+use crate::consumer::way::{Fault, Way};
+use crate::rig::{Rig, call, credentials_of, eventually, finish, minutes_from_now, run_of, stderr, stdout};
 
 /// A graph in which the second task fails: the third one can never run, nor can the fourth behind it.
 const BROKEN: &str = r#"{"tasks": [
@@ -53,6 +55,30 @@ async fn a_wait_ends_when_the_outcome_is_certain() {
     never.sort_unstable();
     assert_eq!(never, [&*expected[1], &*expected[0]]);
     assert!(stdout(&output).contains("  unscheduled  2"), "{}", stdout(&output));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wait_and_a_watched_group_ask_why_a_task_does_not_run_until_the_server_answers() {
+    const WHY: &str = "/why ";
+    /// So often an ordinary command sends a request.
+    const TRIES: usize = 6;
+    let rig = Rig::start().await;
+    for words in [["task", "wait"].as_slice(), &["group", "show", "--watch"]] {
+        let first = created(&rig, &["--", "true"]).await;
+        let second = created(&rig, &["--after", &first, "--", "true"]).await;
+        let way = Way::to(rig.server.root_url()).await;
+        way.fault(WHY, Fault::Unavailable);
+        let mut command = Command::new(binary());
+        command.args(words).arg(&second).envs(account(&rig)).env("TASKCLUSTER_ROOT_URL", way.url());
+        let command = tokio::spawn(finish(command));
+        eventually("it asks again and again", async || (way.sent(WHY).len() > TRIES).then_some(())).await;
+        way.mend();
+        let canceled = rig.call("POST", &format!("/task/{first}/cancel"), None).await;
+        assert_eq!(canceled.status, 200, "{}", canceled.body);
+        let output = command.await.unwrap();
+        let last = stderr(&output);
+        assert!(output.status.code() == Some(1) && last.contains(": cannot run, "), "{words:?}: {last}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
