@@ -54,7 +54,10 @@ impl Driver {
                     failing = false;
                     self.publish(report, started);
                     let pause = self.pause_after(report);
-                    report.next_in.map_or(pause, |next_in| next_in.min(pause))
+                    match self.pass.pace {
+                        Pace::Admission(least) => sooner(pause, report.next_in, least),
+                        _ => pause,
+                    }
                 }
                 Err(error) => {
                     // Logged once, not at every retry while the database is unavailable, nor once for each pass.
@@ -151,6 +154,30 @@ impl Driver {
         ];
         for (what, number) in numbers {
             metrics::counter!("tenure_pass_total", "pass" => self.pass.name, "what" => what).increment(number as u64);
+        }
+    }
+}
+
+/// The pause, or less if more will be due sooner; but for a rate whose tokens come faster than a pass is worth to be run.
+fn sooner(pause: Duration, next_in: Option<Duration>, least: Duration) -> Duration {
+    next_in.map_or(pause, |next_in| next_in.max(least).min(pause))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pass_is_run_when_more_is_due_and_not_more_often_than_its_pace_says() {
+        let [least, ms] = [5, 1].map(Duration::from_millis);
+        for (pause, next_in, expected) in [
+            (ACTIVE, None, ACTIVE),
+            (ACTIVE, Some(40 * ms), 40 * ms),
+            (ACTIVE, Some(IDLE), ACTIVE),
+            (ACTIVE, Some(Duration::from_nanos(1)), least),
+            (least, Some(Duration::from_nanos(1)), least),
+        ] {
+            assert_eq!(sooner(pause, next_in, least), expected, "{pause:?} {next_in:?}");
         }
     }
 }
