@@ -100,7 +100,8 @@ pub async fn eventually(what: &str, mut condition: impl AsyncFnMut() -> bool) {
 pub async fn create_migrated(admin: &PgConnectOptions, name: &str) {
     let mut conn = connect(admin).await;
     let template = template(&mut conn, admin).await;
-    execute(&mut conn, format!("CREATE DATABASE {name} TEMPLATE {template}")).await;
+    // Copied by the file system and not through the log: that takes a third of the time.
+    execute(&mut conn, format!("CREATE DATABASE {name} TEMPLATE {template} STRATEGY file_copy")).await;
     conn.close().await.expect("the admin connection closes");
 }
 
