@@ -6,6 +6,8 @@ COMMENT ON COLUMN pending.waits_since IS 'When its delay ended and it began to w
 
 ALTER TABLE task_queues ADD COLUMN rated boolean NOT NULL DEFAULT false;
 COMMENT ON COLUMN task_queues.rated IS 'Whether the policy, or the rules of a key, have a rate: then its claims are noted in admission_claims.';
+-- Whether a key of a queue has a rate is asked at each change of its rules.
+CREATE INDEX queue_keys_rated ON queue_keys (queue) WHERE rate_count IS NOT NULL;
 -- Runs of a queue in which only keys have rates waited for admission once and not again; they are refiled.
 WITH rated AS (
     UPDATE task_queues q SET rated = true, traits = COALESCE(q.traits, 0) | 16

@@ -144,7 +144,7 @@ impl Server {
     /// The same server for a command that goes on: once it has answered, it may be away for a minute and a half.
     #[must_use]
     pub fn patient(&self) -> Self {
-        Self { client: self.client.with_retry_policy(patience()), json: self.json }
+        Self { client: self.client.with_retry_policy(patient_retries()), json: self.json }
     }
 
     /// Prints an answer: as it is, or as a text for people.
@@ -158,7 +158,7 @@ impl Server {
     }
 }
 
-fn patience() -> RetryPolicy {
+fn patient_retries() -> RetryPolicy {
     RetryPolicy::default().retries(RETRIES_PATIENT).longest_pause(PAUSE_PATIENT)
 }
 
@@ -275,7 +275,7 @@ mod tests {
 
     #[test]
     fn a_server_may_be_away_for_a_minute_and_a_half_however_the_pauses_fall() {
-        let least: Duration = (1..=RETRIES_PATIENT).map(|failures| patience().backoff(failures, 0.0)).sum();
+        let least: Duration = (1..=RETRIES_PATIENT).map(|failures| patient_retries().backoff(failures, 0.0)).sum();
         assert!(least >= Duration::from_secs(90), "{least:?}");
     }
 

@@ -11,7 +11,7 @@ use tenure_domain::policy::refile::Stage;
 use tenure_domain::policy::terms::Terms;
 
 use super::refile::read_stage;
-use super::schedulers;
+use super::{admission, schedulers};
 
 /// A policy as it is stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -282,39 +282,7 @@ pub async fn set_pause(
     if pause.is_some() {
         return Ok(Vec::new());
     }
-    restart_assigned(transaction, queue).await
-}
-
-/// Runs that were given to sessions could not be accepted during the pause: their time begins anew, and each is an item once more
-/// whose worker has acknowledged the one before. Answers the sessions.
-async fn restart_assigned(transaction: &mut PgConnection, queue: i32) -> Result<Vec<i64>, sqlx::Error> {
-    sqlx::query_scalar!(
-        r#"-- restart_assigned
-        WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
-        assigned AS MATERIALIZED (
-            SELECT p.seq, p.run, p.ord, s.epoch
-            FROM worker_sessions s JOIN pending p ON p.session = s.epoch AND p.hold = 3 /* Hold::Assigned */
-            WHERE s.queue = $1 AND s.ended IS NULL
-            ORDER BY p.seq FOR UPDATE OF p
-        ),
-        restarted AS (
-            UPDATE pending p SET held_until = LEAST(p.deadline, db_now.now + make_interval(secs => q.accept_time))
-            FROM assigned a, task_queues q, db_now
-            WHERE p.seq = a.seq AND p.held_until IS NOT NULL AND q.id = $1 AND q.accept_time IS NOT NULL
-        ),
-        announced AS (
-            INSERT INTO session_inbox (epoch, kind, at, seq, run)
-            SELECT epoch, 4 /* Item::Assigned */, db_now.now, seq, run FROM (SELECT * FROM assigned ORDER BY ord) a, db_now
-            WHERE NOT EXISTS (
-                SELECT FROM session_inbox i
-                WHERE i.epoch = a.epoch AND i.seq = a.seq AND i.run = a.run AND i.kind = 4 /* Item::Assigned */
-            )
-        )
-        SELECT DISTINCT epoch AS "epoch!" FROM assigned"#,
-        queue
-    )
-    .fetch_all(transaction)
-    .await
+    admission::restart_assigned(transaction, queue).await
 }
 
 /// Locks the queues whose pause is over, up to `limit`: their keys and names.

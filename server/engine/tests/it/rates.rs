@@ -145,13 +145,12 @@ async fn a_faster_rate_starts_runs_after_one_of_its_own_intervals() {
 }
 
 /// 59 starts take 0.6 s. If the pass looked every 200 ms alone, they would take 12 s: what a claim notifies comes before the next token.
-#[tokio::test]
-async fn a_queue_is_looked_at_when_its_rate_has_a_token() {
+async fn starts_at_100_a_second(rate: serde_json::Value) {
     let mut ground = Ground::new().await;
     let server = ground.server();
-    put(&server, json!({"rate": {"total": {"count": 100, "seconds": 1}}})).await;
+    put(&server, json!({"rate": rate})).await;
     server.run_passes(ground.database.options());
-    let tasks: Vec<_> = (0..60).map(|_| new_task(QUEUE, &json!({}))).collect();
+    let tasks: Vec<_> = (0..60).map(|_| new_task(QUEUE, &json!({"extra": {"tenure": {"key": "k"}}}))).collect();
     create_on(&mut ground.conn, &server, &tasks).await;
     server.claim_one(QUEUE).await;
     let since = Instant::now();
@@ -160,6 +159,29 @@ async fn a_queue_is_looked_at_when_its_rate_has_a_token() {
     }
     let took = since.elapsed();
     assert!(took < Duration::from_secs(6), "{took:?}");
+    finish(ground, server).await;
+}
+
+#[tokio::test]
+async fn a_queue_is_looked_at_when_its_rate_has_a_token() {
+    starts_at_100_a_second(json!({"total": {"count": 100, "seconds": 1}})).await;
+}
+
+/// Its head was put off while the run before kept the token: the claim has it looked at again.
+#[tokio::test]
+async fn a_key_is_looked_at_when_its_rate_has_a_token() {
+    starts_at_100_a_second(json!({"perKey": {"count": 100, "seconds": 1}})).await;
+}
+
+#[tokio::test]
+async fn a_policy_that_cannot_be_read_is_replaced() {
+    let mut ground = Ground::new().await;
+    let server = ground.server();
+    put(&server, json!({"fair": true})).await;
+    let broken = r#"UPDATE queue_policies SET policy = '{"fair": 7}'"#;
+    sqlx::query(broken).execute(&mut ground.conn).await.unwrap();
+    put(&server, json!({"concurrency": {"total": 1}})).await;
+    assert_eq!(ground.count("queue_policies WHERE policy LIKE '%concurrency%'").await, 1);
     finish(ground, server).await;
 }
 

@@ -99,7 +99,8 @@ const QUARANTINE_KNOWN_AFTER: TimeDelta = TimeDelta::seconds(1);
 /// each.
 pub async fn announce_after_quarantine(transaction: &mut PgConnection, limit: i64) -> Result<Vec<i64>, sqlx::Error> {
     // A run is given anew then, so that it is not found again. A quarantine that was lifted ended with that change.
-    sqlx::query_scalar!(
+    let runs = sqlx::query_as!(
+        GivenRun,
         r#"-- announce_after_quarantine
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
         -- First the sessions that have such runs: they are few, and quarantines that are over may be many.
@@ -126,21 +127,74 @@ pub async fn announce_after_quarantine(transaction: &mut PgConnection, limit: i6
         ),
         given AS (
             UPDATE pending p SET given = db_now.now FROM assigned a, db_now WHERE p.seq = a.seq
-        ),
-        announced AS (
-            INSERT INTO session_inbox (epoch, kind, at, seq, run)
-            SELECT epoch, 4 /* Item::Assigned */, db_now.now, seq, run FROM (SELECT * FROM assigned ORDER BY ord) a, db_now
-            WHERE NOT EXISTS (
-                SELECT FROM session_inbox i
-                WHERE i.epoch = a.epoch AND i.seq = a.seq AND i.run = a.run AND i.kind = 4 /* Item::Assigned */
-            )
         )
-        SELECT epoch AS "epoch!" FROM assigned"#,
+        SELECT epoch, seq, run FROM assigned ORDER BY ord"#,
         QUARANTINE_KNOWN_AFTER.as_seconds_f64(),
         limit
     )
-    .fetch_all(transaction)
-    .await
+    .fetch_all(&mut *transaction)
+    .await?;
+    announce_again(transaction, &runs).await
+}
+
+/// Runs that were given to sessions could not be accepted while their queue was paused: their time begins anew, and each is an item once
+/// more whose worker has acknowledged the one before. Answers the session of each.
+pub async fn restart_assigned(transaction: &mut PgConnection, queue: i32) -> Result<Vec<i64>, sqlx::Error> {
+    let runs = sqlx::query_as!(
+        GivenRun,
+        r#"-- restart_assigned
+        WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
+        assigned AS MATERIALIZED (
+            SELECT p.seq, p.run, p.ord, s.epoch
+            FROM worker_sessions s JOIN pending p ON p.session = s.epoch AND p.hold = 3 /* Hold::Assigned */
+            WHERE s.queue = $1 AND s.ended IS NULL
+            ORDER BY p.seq FOR UPDATE OF p
+        ),
+        restarted AS (
+            UPDATE pending p SET held_until = LEAST(p.deadline, db_now.now + make_interval(secs => q.accept_time))
+            FROM assigned a, task_queues q, db_now
+            WHERE p.seq = a.seq AND p.held_until IS NOT NULL AND q.id = $1 AND q.accept_time IS NOT NULL
+        )
+        SELECT epoch, seq, run FROM assigned ORDER BY ord"#,
+        queue
+    )
+    .fetch_all(&mut *transaction)
+    .await?;
+    announce_again(transaction, &runs).await
+}
+
+/// A run that is given to a session already.
+struct GivenRun {
+    epoch: i64,
+    seq: i64,
+    run: i16,
+}
+
+/// Puts runs that are given to sessions into their inboxes, unless they are there still; the session of each.
+async fn announce_again(transaction: &mut PgConnection, runs: &[GivenRun]) -> Result<Vec<i64>, sqlx::Error> {
+    let sessions: Vec<i64> = runs.iter().map(|run| run.epoch).collect();
+    if runs.is_empty() {
+        return Ok(sessions);
+    }
+    let seqs: Vec<i64> = runs.iter().map(|run| run.seq).collect();
+    let numbers: Vec<i16> = runs.iter().map(|run| run.run).collect();
+    sqlx::query!(
+        "-- announce_again
+        INSERT INTO session_inbox (epoch, kind, at, seq, run)
+        SELECT g.epoch, 4 /* Item::Assigned */, db_now.now, g.seq, g.run
+        FROM unnest($1::bigint[], $2::bigint[], $3::smallint[]) WITH ORDINALITY AS g(epoch, seq, run, n), db_now
+        WHERE NOT EXISTS (
+            SELECT FROM session_inbox i
+            WHERE i.epoch = g.epoch AND i.seq = g.seq AND i.run = g.run AND i.kind = 4 /* Item::Assigned */
+        )
+        ORDER BY g.n",
+        &sessions,
+        &seqs,
+        &numbers
+    )
+    .execute(transaction)
+    .await?;
+    Ok(sessions)
 }
 
 /// What became of runs that were taken back from sessions.
