@@ -97,6 +97,12 @@ impl Office {
         .await
     }
 
+    /// Waits until the task is completed, by its first run.
+    async fn completes_in_one_run(&self, task: SlugId) {
+        let status = self.becomes(task, "completed").await;
+        assert_eq!(status["runs"].as_array().unwrap().len(), 1, "{status}");
+    }
+
     /// How each of the task's runs ended in the event log.
     async fn ends(&self, task: SlugId) -> Vec<String> {
         let path = format!("{TENURE_API}/events?after=0&limit=1000&exchange=task-completed,task-failed,task-exception");

@@ -34,8 +34,7 @@ async fn a_run_whose_claim_was_not_answered_is_claimed_again() {
         let task = office.create(&json!({})).await;
         eventually("it has asked for the claim", async || (!way.sent(CLAIM).is_empty()).then_some(())).await;
         way.mend();
-        let status = office.becomes(task, "completed").await;
-        assert_eq!(status["runs"].as_array().unwrap().len(), 1, "{status}");
+        office.completes_in_one_run(task).await;
         worker.shut_down().await;
         office.rig.server.stop().await;
     }
@@ -69,8 +68,7 @@ async fn a_run_that_is_refused_because_of_a_pause_is_claimed_when_that_has_ended
     way.mend();
     eventually("it is refused the claim", async || (way.sent(CLAIM).len() > before).then_some(())).await;
     office.change_queue("resume").await;
-    let status = office.becomes(task, "completed").await;
-    assert_eq!(status["runs"].as_array().unwrap().len(), 1, "{status}");
+    office.completes_in_one_run(task).await;
     worker.shut_down().await;
     office.rig.server.stop().await;
 }
