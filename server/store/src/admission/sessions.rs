@@ -138,7 +138,7 @@ pub async fn announce_after_quarantine(transaction: &mut PgConnection, limit: i6
 }
 
 /// Runs that were given to sessions could not be accepted while their queue was paused: their time begins anew, and each is an item once
-/// more whose worker has acknowledged the one before. Answers the session of each.
+/// more. Answers the session of each.
 pub async fn restart_assigned(transaction: &mut PgConnection, queue: i32) -> Result<Vec<i64>, sqlx::Error> {
     let runs = sqlx::query_as!(
         GivenRun,
@@ -170,7 +170,8 @@ struct GivenRun {
     run: i16,
 }
 
-/// Puts runs that are given to sessions into their inboxes, unless they are there still; the session of each.
+/// Puts runs that are given to sessions into their inboxes anew; the session of each. An item that is there still may have been read, and
+/// is acknowledged only with the next renewal: so it is replaced by one with a later id.
 async fn announce_again(transaction: &mut PgConnection, runs: &[GivenRun]) -> Result<Vec<i64>, sqlx::Error> {
     let sessions: Vec<i64> = runs.iter().map(|run| run.epoch).collect();
     if runs.is_empty() {
@@ -180,14 +181,15 @@ async fn announce_again(transaction: &mut PgConnection, runs: &[GivenRun]) -> Re
     let numbers: Vec<i16> = runs.iter().map(|run| run.run).collect();
     sqlx::query!(
         "-- announce_again
-        INSERT INTO session_inbox (epoch, kind, at, seq, run)
-        SELECT g.epoch, 4 /* Item::Assigned */, db_now.now, g.seq, g.run
-        FROM unnest($1::bigint[], $2::bigint[], $3::smallint[]) WITH ORDINALITY AS g(epoch, seq, run, n), db_now
-        WHERE NOT EXISTS (
-            SELECT FROM session_inbox i
+        WITH given AS MATERIALIZED (
+            SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::smallint[]) WITH ORDINALITY AS g(epoch, seq, run, n)
+        ),
+        replaced AS (
+            DELETE FROM session_inbox i USING given g
             WHERE i.epoch = g.epoch AND i.seq = g.seq AND i.run = g.run AND i.kind = 4 /* Item::Assigned */
         )
-        ORDER BY g.n",
+        INSERT INTO session_inbox (epoch, kind, at, seq, run)
+        SELECT epoch, 4 /* Item::Assigned */, db_now.now, seq, run FROM (SELECT * FROM given ORDER BY n) g, db_now",
         &sessions,
         &seqs,
         &numbers
