@@ -59,7 +59,7 @@ pub struct Started {
 /// What a reader of an inbox gets.
 #[derive(Debug, Clone)]
 pub struct Read {
-    /// The renewal that it began with.
+    /// The renewal that it began with, or an earlier one and until when the session is live now.
     pub renewed: Renewed,
     /// The items; none if none came in time.
     pub items: Vec<InboxItem>,
@@ -212,8 +212,8 @@ pub async fn renew(parts: Parts<'_>, identity: &Identity, stated: Stated) -> Res
     Ok(renewed)
 }
 
-/// Renews a session, deletes the items of its inbox up to `after`, and waits for others; `now` is the server's time. One that was renewed moments ago, and that
-/// waits, is not renewed again: its worker is at work and asks again soon.
+/// Renews a session, deletes the items of its inbox up to `after`, and waits for others; `now` is the server's time. One that was just
+/// renewed, and that waits, is not renewed again: its worker is at work and asks again soon.
 ///
 /// # Errors
 /// `SessionEnded`, also while it waits, or `NotFound` if that was more than a day ago.
@@ -229,7 +229,7 @@ pub async fn inbox(
     let ttl = TimeDelta::seconds(identity.ttl);
     let fresh = parts.sessions.renewals.find_fresh(identity.epoch, ttl, now).filter(|_| !wait.is_zero());
     let certainty = if fresh.is_some() { Certainty::MayHaveEnded } else { Certainty::Live };
-    let renewed = match fresh {
+    let mut renewed = match fresh {
         Some(renewed) => renewed,
         None => {
             let renewal = Renewal { epoch: identity.epoch, stated: Stated::default(), after };
@@ -240,8 +240,10 @@ pub async fn inbox(
         }
     };
     parts.sessions.activity.seen();
-    let items = parts.sessions.inboxes.read(identity.epoch, after, wait, certainty).await?;
-    Ok(Read { renewed, items })
+    let found = parts.sessions.inboxes.read(identity.epoch, after, wait, certainty).await?;
+    // Another renewal may have been answered since, by this server or another one: what is said never goes back.
+    renewed.until = found.live_until.map_or(renewed.until, |until| until.max(renewed.until));
+    Ok(Read { renewed, items: found.items })
 }
 
 /// Ends a session for its worker: how many runs left it. A repeat answers the same.

@@ -6,6 +6,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use chrono::{DateTime, Utc};
 use sqlx::PgPool;
 use tenure_api::sessions::InboxItem;
 use tenure_api::states::SessionEnd;
@@ -14,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::endings::Endings;
-use super::waiters::{Items, Waiter, Waiters};
+use super::waiters::{Answer, Waiter, Waiters};
 use crate::notifiers::{Notifiers, fallbacks_are_on};
 use crate::ops::OpError;
 use tenure_store::worker_sessions;
@@ -33,16 +34,16 @@ const LOOK_MAX: Duration = Duration::from_secs(10);
 /// What is known of a session whose inbox is to be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Certainty {
-    /// It was live a moment ago.
+    /// It was just renewed.
     Live,
-    /// That was not looked up: the first look at its inbox does it.
+    /// That was not looked up, nor until when it is live now: the first look at its inbox does it.
     MayHaveEnded,
 }
 
 /// The sending side: what request handlers use.
 #[derive(Debug, Clone)]
 pub struct Inboxes {
-    queue: mpsc::UnboundedSender<Arrived>,
+    queue: mpsc::UnboundedSender<Waiter>,
     places: Arc<Semaphore>,
     places_max: usize,
 }
@@ -94,28 +95,14 @@ impl Inboxes {
     ///
     /// # Errors
     /// If the session has ended, too many requests wait, or the database does not answer.
-    pub async fn read(&self, epoch: i64, after: i64, wait: Duration, certainty: Certainty) -> Items {
+    pub async fn read(&self, epoch: i64, after: i64, wait: Duration, certainty: Certainty) -> Answer {
         let place = Arc::clone(&self.places).try_acquire_owned().map_err(|_| OpError::Overloaded("inbox"))?;
         let (reply, answer) = oneshot::channel();
         let until = Instant::now() + wait;
-        let waiter = Waiter { epoch, after, until, reply, looked: false, _place: place };
-        let arrived = Arrived { waiter, certainty };
-        self.queue.send(arrived).map_err(|_| OpError::Unavailable)?;
+        let waiter = Waiter { epoch, after, until, reply, certainty, live_until: None, looked: false, _place: place };
+        self.queue.send(waiter).map_err(|_| OpError::Unavailable)?;
         answer.await.unwrap_or(Err(OpError::Unavailable))
     }
-}
-
-/// A request that has just come.
-struct Arrived {
-    waiter: Waiter,
-    certainty: Certainty,
-}
-
-/// The sessions of requests that have come since the last look, and those of them that may have ended.
-#[derive(Default)]
-struct Named {
-    all: HashSet<i64>,
-    uncertain: HashSet<i64>,
 }
 
 struct Reader {
@@ -123,7 +110,7 @@ struct Reader {
     notifiers: Notifiers,
     endings: Endings,
     stop: CancellationToken,
-    inbox: mpsc::UnboundedReceiver<Arrived>,
+    inbox: mpsc::UnboundedReceiver<Waiter>,
     waiters: Waiters,
     /// When something was looked at last.
     looked: Instant,
@@ -140,17 +127,19 @@ struct Plan {
     readers: Vec<(i64, i64)>,
     /// Sessions that may have ended.
     sessions: Vec<i64>,
+    /// Those of them whose requests are to say until when they are live.
+    uncertain: Vec<i64>,
 }
 
 impl Reader {
     async fn work(mut self) {
         loop {
-            let mut named = Named::default();
+            let mut arrived = HashSet::new();
             let look_at = self.all_looked + LOOK_EVERY;
             let wake_at = self.waiters.next().map_or(look_at, |next| next.min(look_at));
             tokio::select! {
-                arrived = self.inbox.recv() => match arrived {
-                    Some(arrived) => self.enter(arrived, &mut named),
+                waiter = self.inbox.recv() => match waiter {
+                    Some(waiter) => self.enter(waiter, &mut arrived),
                     None => break,
                 },
                 () = self.notifiers.inboxes() => {}
@@ -159,8 +148,8 @@ impl Reader {
             }
             // More arrives meanwhile, for the same statement.
             tokio::time::sleep_until((self.looked + LOOK_AT_MOST_EVERY).into()).await;
-            while let Ok(arrived) = self.inbox.try_recv() {
-                self.enter(arrived, &mut named);
+            while let Ok(waiter) = self.inbox.try_recv() {
+                self.enter(waiter, &mut arrived);
             }
             if self.stop.is_cancelled() {
                 self.waiters.answer_all();
@@ -169,26 +158,23 @@ impl Reader {
                 drop(self.notifiers.take_inboxes());
                 continue;
             }
-            let plan = self.plan(&named);
+            let plan = self.plan(&arrived);
             self.look(plan).await;
             self.waiters.answer_timed_out(Instant::now());
             metrics::gauge!("tenure_inbox_waiters").set(self.waiters.count() as f64);
         }
     }
 
-    fn enter(&mut self, Arrived { waiter, certainty }: Arrived, named: &mut Named) {
-        named.all.insert(waiter.epoch);
-        if certainty == Certainty::MayHaveEnded {
-            named.uncertain.insert(waiter.epoch);
-        }
+    fn enter(&mut self, waiter: Waiter, arrived: &mut HashSet<i64>) {
+        arrived.insert(waiter.epoch);
         self.waiters.enter(waiter);
     }
 
     /// What is to be read now: that of requests that have just come, what was notified, and from time to time everything.
-    fn plan(&mut self, arrived: &Named) -> Plan {
+    fn plan(&mut self, arrived: &HashSet<i64>) -> Plan {
         let now = Instant::now();
         let notified = self.notifiers.take_inboxes();
-        let mut plan = Plan::default();
+        let mut plan = Plan { uncertain: self.waiters.uncertain(), ..Plan::default() };
         if now >= self.all_looked + LOOK_EVERY {
             self.all_looked = now;
             self.waiters.drop_closed();
@@ -197,7 +183,7 @@ impl Reader {
             }
         }
         if plan.readers.is_empty() {
-            plan.readers = self.waiters.readers(arrived.all.union(&notified).copied());
+            plan.readers = self.waiters.readers(arrived.union(&notified).copied());
         }
         if now >= self.all_ended + ENDED_EVERY {
             self.all_ended = now;
@@ -208,36 +194,52 @@ impl Reader {
         }
         if plan.sessions.is_empty() {
             let is_waited_for = |epoch: &i64| self.waiters.has(*epoch) || self.endings.is_watched(*epoch);
-            plan.sessions = notified.union(&arrived.uncertain).copied().filter(is_waited_for).collect();
+            let named: HashSet<i64> = notified.iter().chain(&plan.uncertain).copied().collect();
+            plan.sessions = named.into_iter().filter(is_waited_for).collect();
         }
         plan
     }
 
     async fn look(&mut self, plan: Plan) {
-        let Plan { readers, sessions } = plan;
-        if readers.is_empty() && sessions.is_empty() {
+        if plan.readers.is_empty() && plan.sessions.is_empty() && plan.uncertain.is_empty() {
             return;
         }
         self.looked = Instant::now();
-        let read = tokio::time::timeout(LOOK_MAX, read(&self.pool, &readers, &sessions)).await;
+        let read = tokio::time::timeout(LOOK_MAX, read(&self.pool, &plan)).await;
         match read.unwrap_or(Err(sqlx::Error::PoolTimedOut)) {
-            Ok((items, ended)) => {
+            Ok(Read { items, ended, live }) => {
                 self.endings.note(&ended);
                 self.waiters.answer_ended(&ended);
-                self.waiters.answer(&readers, items);
+                self.waiters.note_live(&plan.uncertain, live);
+                self.waiters.answer(&plan.readers, items);
             }
             Err(error) => tracing::debug!(error = %error, "inboxes could not be read"),
         }
     }
 }
 
-type Found = (Vec<(i64, InboxItem)>, Vec<(i64, SessionEnd)>);
+/// What a look has read.
+#[derive(Default)]
+struct Read {
+    items: Vec<(i64, InboxItem)>,
+    ended: Vec<(i64, SessionEnd)>,
+    live: Vec<(i64, DateTime<Utc>)>,
+}
 
-async fn read(pool: &PgPool, readers: &[(i64, i64)], sessions: &[i64]) -> Result<Found, sqlx::Error> {
+async fn read(pool: &PgPool, plan: &Plan) -> Result<Read, sqlx::Error> {
     let mut conn = pool.acquire().await?;
-    let items = if readers.is_empty() { Vec::new() } else { worker_sessions::read_inboxes(&mut conn, readers).await? };
-    let ended = if sessions.is_empty() { Vec::new() } else { worker_sessions::list_ended(&mut conn, sessions).await? };
-    Ok((items, ended))
+    let mut read = Read::default();
+    if !plan.readers.is_empty() {
+        read.items = worker_sessions::read_inboxes(&mut conn, &plan.readers).await?;
+    }
+    // Before those that have ended: one that ends in between is found there.
+    if !plan.uncertain.is_empty() {
+        read.live = worker_sessions::list_live(&mut conn, &plan.uncertain).await?;
+    }
+    if !plan.sessions.is_empty() {
+        read.ended = worker_sessions::list_ended(&mut conn, &plan.sessions).await?;
+    }
+    Ok(read)
 }
 
 #[cfg(test)]
@@ -279,7 +281,9 @@ mod tests {
         let served = async {
             tokio::time::sleep(STOPPED_FOR).await;
             let items = inboxes.read(1, 0, STOPPED_FOR * 100, Certainty::Live).await;
-            assert!(items.is_ok_and(|items| items.is_empty()), "a stopped reader answers with nothing");
+            assert!(items.is_ok_and(|found| found.items.is_empty()), "a stopped reader answers with nothing");
+            let items = inboxes.read(1, 0, STOPPED_FOR * 100, Certainty::MayHaveEnded).await;
+            assert!(items.is_err(), "it does not say until when a session is live that it has not looked up");
         };
         tokio::select! {
             () = counted => panic!("it ends with the sending side"),

@@ -3,14 +3,25 @@
 use std::collections::{HashMap, HashSet};
 use std::time::Instant;
 
+use chrono::{DateTime, Utc};
 use tenure_api::sessions::InboxItem;
 use tenure_api::states::SessionEnd;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
+use super::inboxes::Certainty;
 use crate::ops::OpError;
 
+/// What an inbox has.
+#[derive(Debug, Default)]
+pub struct Found {
+    /// The items; none if none came in time.
+    pub items: Vec<InboxItem>,
+    /// Until when the session is live, if that was looked up.
+    pub live_until: Option<DateTime<Utc>>,
+}
+
 /// What a request is answered with.
-pub(super) type Items = Result<Vec<InboxItem>, OpError>;
+pub(super) type Answer = Result<Found, OpError>;
 
 /// A request that waits.
 pub(super) struct Waiter {
@@ -18,17 +29,31 @@ pub(super) struct Waiter {
     /// It knows the items up to this one.
     pub(super) after: i64,
     pub(super) until: Instant,
-    pub(super) reply: oneshot::Sender<Items>,
+    pub(super) reply: oneshot::Sender<Answer>,
+    /// What was known of its session when it came.
+    pub(super) certainty: Certainty,
+    /// Until when its session is live, if that was looked up since.
+    pub(super) live_until: Option<DateTime<Utc>>,
     /// Whether its inbox was read since it came.
     pub(super) looked: bool,
     /// One of those that may wait.
     pub(super) _place: OwnedSemaphorePermit,
 }
 
+impl Waiter {
+    /// With these items.
+    fn found(&self, items: Vec<InboxItem>) -> Answer {
+        let is_known = self.certainty == Certainty::Live || self.live_until.is_some();
+        if is_known { Ok(Found { items, live_until: self.live_until }) } else { Err(OpError::Unavailable) }
+    }
+}
+
 /// All of them, by session.
 #[derive(Default)]
 pub(super) struct Waiters {
     waiting: HashMap<i64, Vec<Waiter>>,
+    /// The sessions that are to be looked up.
+    uncertain: HashSet<i64>,
     /// No later than the first end of a wait.
     next: Option<Instant>,
 }
@@ -36,6 +61,9 @@ pub(super) struct Waiters {
 impl Waiters {
     pub(super) fn enter(&mut self, waiter: Waiter) {
         self.next = Some(self.next.map_or(waiter.until, |next| next.min(waiter.until)));
+        if waiter.certainty == Certainty::MayHaveEnded {
+            self.uncertain.insert(waiter.epoch);
+        }
         self.waiting.entry(waiter.epoch).or_default().push(waiter);
     }
 
@@ -70,6 +98,23 @@ impl Waiters {
         self.waiting.keys().copied()
     }
 
+    /// The sessions that have to be looked up before their requests can be answered.
+    pub(super) fn uncertain(&self) -> Vec<i64> {
+        self.uncertain.iter().copied().collect()
+    }
+
+    /// These sessions were looked up, and these of them are live until then.
+    pub(super) fn note_live(&mut self, looked_up: &[i64], live: Vec<(i64, DateTime<Utc>)>) {
+        for epoch in looked_up {
+            self.uncertain.remove(epoch);
+        }
+        for (epoch, until) in live {
+            for waiter in self.waiting.get_mut(&epoch).into_iter().flatten() {
+                waiter.live_until = Some(until);
+            }
+        }
+    }
+
     /// These inboxes, each after what its readers know: what one of them has acknowledged is not there for the others either.
     pub(super) fn readers(&self, epochs: impl Iterator<Item = i64>) -> Vec<(i64, i64)> {
         let reader = |epoch| {
@@ -87,7 +132,7 @@ impl Waiters {
         }
         for (epoch, _) in readers {
             if let Some(items) = found.remove(epoch) {
-                self.take(*epoch, || Ok(items.clone()));
+                self.take(*epoch, |waiter| waiter.found(items.clone()));
             } else if let Some(waiters) = self.waiting.get_mut(epoch) {
                 waiters.iter_mut().for_each(|waiter| waiter.looked = true);
             }
@@ -97,7 +142,7 @@ impl Waiters {
     /// Answers those whose session has ended.
     pub(super) fn answer_ended(&mut self, ended: &[(i64, SessionEnd)]) {
         for (epoch, by) in ended {
-            self.take(*epoch, || Err(OpError::SessionEnded(*by)));
+            self.take(*epoch, |_| Err(OpError::SessionEnded(*by)));
         }
     }
 
@@ -108,7 +153,7 @@ impl Waiters {
         }
         for waiters in self.waiting.values_mut() {
             for waiter in waiters.extract_if(.., |waiter| waiter.until <= now) {
-                let answer = if waiter.looked { Ok(Vec::new()) } else { Err(OpError::Unavailable) };
+                let answer = if waiter.looked { waiter.found(Vec::new()) } else { Err(OpError::Unavailable) };
                 drop(waiter.reply.send(answer));
             }
         }
@@ -116,17 +161,18 @@ impl Waiters {
         self.next = self.waiting.values().flatten().map(|waiter| waiter.until).min();
     }
 
-    /// Answers all of them, with nothing.
+    /// Answers all of them, with nothing; an error if their session has yet to be looked up.
     pub(super) fn answer_all(&mut self) {
         for epoch in self.epochs().collect::<HashSet<i64>>() {
-            self.take(epoch, || Ok(Vec::new()));
+            self.take(epoch, |waiter| waiter.found(Vec::new()));
         }
         self.next = None;
     }
 
-    fn take(&mut self, epoch: i64, answer: impl Fn() -> Items) {
+    fn take(&mut self, epoch: i64, answer: impl Fn(&Waiter) -> Answer) {
         for waiter in self.waiting.remove(&epoch).unwrap_or_default() {
-            drop(waiter.reply.send(answer()));
+            let answer = answer(&waiter);
+            drop(waiter.reply.send(answer));
         }
     }
 }

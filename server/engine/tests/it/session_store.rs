@@ -281,6 +281,8 @@ async fn a_renewal_changes_only_what_it_says_and_nothing_of_a_session_that_has_e
     let (at, by, returned) = store::find(&mut ground.conn, gone).await.unwrap().unwrap().ended.unwrap();
     assert_eq!((at <= renewed[0].now, by, returned), (true, SessionEnd::Takeover, 0));
     assert_eq!(store::list_ended(&mut ground.conn, &[session, gone, gone + 1_000]).await.unwrap().len(), 2);
+    let live = store::list_live(&mut ground.conn, &[session, gone, gone + 1_000]).await.unwrap();
+    assert_eq!(live, [(session, renewed[0].until)]);
     ground.finish().await;
 }
 

@@ -24,6 +24,20 @@ pub async fn list_ended(conn: &mut PgConnection, epochs: &[i64]) -> Result<Vec<(
     rows.into_iter().map(|row| Ok((row.epoch, read_end(row.end_reason)?))).collect()
 }
 
+/// Until when those of these sessions are live that have not ended.
+pub async fn list_live(conn: &mut PgConnection, epochs: &[i64]) -> Result<Vec<(i64, DateTime<Utc>)>, sqlx::Error> {
+    let rows = sqlx::query!(
+        r#"-- list_live_sessions
+        SELECT s.epoch, s.until FROM unnest($1::bigint[]) AS i(epoch)
+        CROSS JOIN LATERAL (
+            SELECT s.epoch, s.until FROM worker_sessions s WHERE s.epoch = i.epoch AND s.ended IS NULL LIMIT 1) s"#,
+        epochs
+    )
+    .fetch_all(conn)
+    .await?;
+    Ok(rows.into_iter().map(|row| (row.epoch, row.until)).collect())
+}
+
 /// What the pass reads each time: as little as there is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Glance {

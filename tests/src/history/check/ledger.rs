@@ -7,8 +7,12 @@ use tenure_api::ids::SlugId;
 use super::History;
 use super::queues::Queues;
 use crate::history::record::{Answer, Change, Event, Record, RunKey, Stamp, TaskSpec, Verdict};
+use crate::history::sessions::Act;
 use crate::history::snapshot::{Run, Status};
 use crate::history::worker_id;
+
+/// The session has ended.
+pub(super) const GONE: u16 = 410;
 
 /// From one time to another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,6 +70,9 @@ pub(super) struct Ledger<'a> {
     /// sessions and servers in trouble. A caller of claimWork that hung up is none of these: what its claim has taken
     /// stays taken.
     pub(super) disturbances: Vec<Span>,
+    /// Claims in the name of sessions that had ended, by queue: what their statement had selected stayed pending, for them and for
+    /// those that it was to claim for beside them, and was locked until it was committed.
+    pub(super) fruitless: HashMap<usize, Vec<Span>>,
     /// What was said about queues, delays and results.
     pub(super) queues: Queues<'a>,
 }
@@ -95,6 +102,9 @@ impl<'a> Ledger<'a> {
                     self.claims.push(Claim { span, queue: *queue, runs });
                 }
             }
+            Event::ClaimWork { queue, answer: Answer::Refused(GONE), .. } => {
+                self.fruitless.entry(*queue).or_default().push(span);
+            }
             Event::ClaimTask { run, worker, answer: Answer::Done(()) } => {
                 let handout = Handout { span, worker: *worker, by_claim_work: false };
                 self.handouts.entry(*run).or_default().push(handout);
@@ -113,6 +123,9 @@ impl<'a> Ledger<'a> {
             }
             Event::Session(call) => {
                 self.members.insert(worker_id(call.worker));
+                if let Act::Claim { answer: Answer::Unknown, .. } = call.act {
+                    self.fruitless.entry(call.queue).or_default().push(span);
+                }
             }
             Event::ClaimWork { .. } | Event::ClaimTask { .. } | Event::Reclaim { .. } => {}
             Event::Release { .. }

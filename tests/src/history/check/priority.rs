@@ -2,7 +2,8 @@
 //!
 //! A run counts as waiting from the acknowledgement of its existence until the request of the worker that got it.
 //! Runs that no worker got are left out: they may have been past their deadline. So are claims at a time when rows could
-//! be locked by another transaction, because a claim skips what is locked instead of waiting.
+//! be locked by another transaction, because a claim skips what is locked instead of waiting, and runs that were waiting when
+//! their queue's policy was changed so that they have to be stamped again: they are locked while that is done, some time later.
 
 use std::collections::HashMap;
 
@@ -16,8 +17,13 @@ const AFTERMATH: Stamp = 200_000;
 
 pub(super) fn check(_history: &History, ledger: &Ledger<'_>, findings: &mut Findings) {
     let waits = Waits::of(ledger);
-    let disturbed = Disturbed::of(ledger);
-    for claim in ledger.claims.iter().filter(|claim| !disturbed.overlaps(claim.span)) {
+    let disturbed = Disturbed::of(ledger.disturbances.clone(), AFTERMATH);
+    let fruitless: HashMap<usize, Disturbed> =
+        ledger.fruitless.iter().map(|(queue, claims)| (*queue, Disturbed::of(ends(claims), 0))).collect();
+    let is_disturbed = |claim: &Claim<'_>| {
+        disturbed.overlaps(claim.span) || fruitless.get(&claim.queue).is_some_and(|spans| spans.overlaps(claim.span))
+    };
+    for claim in ledger.claims.iter().filter(|claim| !is_disturbed(claim)) {
         if let Some((low, high)) = waits.overtaken(ledger, claim) {
             findings.add(
                 Rule::Priority,
@@ -28,6 +34,11 @@ pub(super) fn check(_history: &History, ledger: &Ledger<'_>, findings: &mut Find
             );
         }
     }
+}
+
+/// When what these claims had locked may have been so: they are answered soon after they were found to be fruitless.
+fn ends(claims: &[Span]) -> Vec<Span> {
+    claims.iter().map(|claim| Span { start: claim.start.max(claim.end.saturating_sub(AFTERMATH)), ..*claim }).collect()
 }
 
 /// A run that waited.
@@ -56,7 +67,7 @@ impl Waits {
             let Some(start) = waiting_since(*run, created, ledger) else { continue };
             let Some(end) = waiting_until(handouts) else { continue };
             let life = Span { start: ledger.created(run.0).map_or(start, |created| created.start), end };
-            if ledger.queues.may_be_delayed(spec, life) {
+            if ledger.queues.may_be_delayed(spec, life) || ledger.queues.may_be_stamped_again(spec, life) {
                 continue;
             }
             let wait = Wait { run: *run, waiting: Span { start, end } };
@@ -108,12 +119,12 @@ fn waiting_until(handouts: &[Handout]) -> Option<Stamp> {
 struct Disturbed(Vec<Span>);
 
 impl Disturbed {
-    fn of(ledger: &Ledger<'_>) -> Self {
-        let mut spans = ledger.disturbances.clone();
+    /// These, each with so much time after it.
+    fn of(mut spans: Vec<Span>, aftermath: Stamp) -> Self {
         spans.sort_unstable_by_key(|span| span.start);
         let mut merged: Vec<Span> = Vec::new();
         for span in spans {
-            let end = span.end.saturating_add(AFTERMATH);
+            let end = span.end.saturating_add(aftermath);
             match merged.last_mut().filter(|last| last.end >= span.start) {
                 Some(last) => last.end = last.end.max(end),
                 None => merged.push(Span { start: span.start, end }),

@@ -145,6 +145,13 @@ impl<'a> Queues<'a> {
         }
     }
 
+    /// Whether what is stamped on the runs of a task may have been changed in this time, because its queue's policy was. Retries that are
+    /// delayed are stamped too: see [`Queues::may_be_delayed`].
+    pub(super) fn may_be_stamped_again(&self, spec: &TaskSpec, life: Span) -> bool {
+        let deliveries = self.deliveries(spec, life);
+        deliveries.iter().any(|delivery| *delivery != deliveries[0])
+    }
+
     /// Whether a run of a task that was there in this time may have been delayed.
     pub(super) fn may_be_delayed(&self, spec: &TaskSpec, life: Span) -> bool {
         let options = &spec.options;

@@ -12,13 +12,10 @@ use std::collections::HashMap;
 use tenure_api::ids::{SessionId, SlugId};
 use tenure_api::states::SessionEnd;
 
-use super::ledger::{Ledger, Span};
+use super::ledger::{GONE, Ledger, Span};
 use super::{Findings, History, Rule};
 use crate::history::record::{Answer, Event, Record, RunKey, Stamp};
 use crate::history::sessions::{Act, SessionCall, Shown};
-
-/// The session has ended.
-const GONE: u16 = 410;
 
 pub(super) fn check(history: &History, ledger: &Ledger<'_>, findings: &mut Findings) {
     let calls = Calls::of(history);

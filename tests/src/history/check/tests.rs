@@ -351,6 +351,21 @@ fn a_caller_that_hung_up_excuses_nothing() {
 }
 
 #[test]
+fn a_claim_for_a_session_that_had_ended_may_have_locked_what_it_did_not_take() {
+    let with = |queue, spans: fn(Stamp) -> (Stamp, Stamp)| {
+        let (mut story, _, _) = overtaken();
+        let (start, end) = spans(story.history.records[2].start);
+        story.at(start, end, Event::ClaimWork { queue, worker: 9, answer: Answer::Refused(410) });
+        story.broken()
+    };
+    // It may have waited for long before.
+    assert_eq!(with(QUEUE, |low| (low - 5_000_000, low + 1)), []);
+    assert_eq!(with(QUEUE, |low| (low - 5_000_000, low - 1)), [Rule::Priority], "it is over");
+    assert_eq!(with(QUEUE, |low| (low - 5_000_000, low + 1_000_000)), [Rule::Priority], "it was not made yet");
+    assert_eq!(with(QUEUE + 1, |low| (low, low + 1)), [Rule::Priority], "it was for another queue");
+}
+
+#[test]
 fn a_caller_of_claim_task_that_hung_up_may_have_locked_its_run() {
     let asked = |which: fn(SlugId, SlugId) -> SlugId| {
         let (mut story, low, high) = overtaken();

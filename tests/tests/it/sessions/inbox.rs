@@ -15,6 +15,8 @@ use crate::rig::{Raw, Rig, call, client_of, eventually, new_task, run_of};
 const SEEN_WITHIN: Duration = Duration::from_secs(5);
 /// Inboxes that are read at once.
 const READERS: usize = 60;
+/// Far less than the time in which an inbox does not renew again what was renewed.
+const RENEWED_AFTER: Duration = Duration::from_millis(200);
 /// Connections of the server that is asked by more.
 const CONNECTIONS: usize = 20;
 
@@ -160,6 +162,29 @@ async fn commands_and_ends_of_runs_that_come_from_another_server_are_found_here(
     let (item, cancelled) = tokio::join!(one_item(&rig, session, number.as_i64().unwrap()), cancel);
     assert_eq!((&item["kind"], &item["taskId"]), (&json!("run-ended"), &json!(task)));
     assert!(cancelled.elapsed() < SEEN_WITHIN, "{:?}", cancelled.elapsed());
+    second.stop().await;
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_inbox_that_does_not_renew_says_what_another_server_renewed() {
+    let rig = Rig::start().await;
+    let second = rig.another("second").await;
+    let session = start(&rig, "w1", json!({})).await;
+    let session = id(&session);
+    // From here on, this server renews for an inbox only what was not renewed lately.
+    let first = inbox(&rig, session, "wait=0").await;
+    for another in [false, true] {
+        tokio::time::sleep(RENEWED_AFTER).await;
+        let renewed = match another {
+            true => call(&mut client_of(&second), &rig.root, "POST", &path(session, "/renew"), Some(&json!({}))).await,
+            false => renew(&rig, session, json!({})).await,
+        };
+        let read = inbox(&rig, session, "wait=1").await;
+        assert_eq!((renewed.status, read.status), (200, 200), "{} {}", renewed.body, read.body);
+        assert!(date(&renewed.body["expires"]) >= date(&first.body["expires"]) + RENEWED_AFTER);
+        assert!(date(&read.body["expires"]) >= date(&renewed.body["expires"]), "another server: {another}");
+    }
     second.stop().await;
     rig.server.stop().await;
 }

@@ -64,13 +64,14 @@ async fn live(conn: &mut PgConnection) -> Vec<i64> {
         .unwrap()
 }
 
-const STATEMENTS: [&str; 19] = [
+const STATEMENTS: [&str; 20] = [
     "lock_live",
     "identify",
     "find",
     "renew",
     "read_inboxes",
     "list_ended",
+    "list_live",
     "command",
     "list_workers",
     "end",
@@ -114,6 +115,7 @@ async fn run(conn: &mut PgConnection, statement: &str, queue: i32, epochs: &[i64
             assert_eq!(store::read_inboxes(conn, &readers).await.unwrap().len(), 400);
         }
         "list_ended" => assert!(store::list_ended(conn, &epochs[..200]).await.unwrap().is_empty()),
+        "list_live" => assert_eq!(store::list_live(conn, &epochs[..200]).await.unwrap().len(), 200),
         "command" => {
             let sent = store::command(conn, one, WorkerCommand::Freeze, None).await.unwrap();
             assert!(matches!(sent, Sent::Item(_)));

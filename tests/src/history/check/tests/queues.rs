@@ -402,3 +402,28 @@ fn a_wrong_count_of_delayed_runs_is_found() {
     story.history.quiet.counts = vec![Counts { pending_tasks: 1, ..Counts::default() }];
     assert_eq!(story.broken(), [Rule::Counts]);
 }
+
+#[test]
+fn a_run_that_has_to_follow_another_policy_may_be_locked() {
+    let with = |options: Options, policy: Policy| {
+        let mut story = Story::new();
+        let spec = TaskSpec { options, ..story.spec(HIGH) };
+        story.create(&spec, Answer::Done(()));
+        story.policy(policy);
+        let (high, low) = (spec.task, story.created(LOW));
+        story.claimed(0, &[(low, 0)]);
+        story.claimed(1, &[(high, 0)]);
+        for task in [low, high] {
+            story.reported((task, 0), Verdict::Completed, Answer::Done(()));
+        }
+        story.ends(low, LOW, &[(0, Verdict::Completed)]);
+        story.ends(high, HIGH, &[(1, Verdict::Completed)]);
+        story.broken()
+    };
+    let once = || Policy { delivery: Some(Delivery::AtMostOnce), ..Policy::default() };
+    assert_eq!(with(Options::default(), once()), []);
+    let own = Options { delivery: Some(Delivery::AtMostOnce), ..Options::default() };
+    assert_eq!(with(own, once()), [Rule::Priority], "it has its own delivery");
+    let lease = Policy { claim_timeout: Some(60), ..Policy::default() };
+    assert_eq!(with(Options::default(), lease), [Rule::Priority], "that is not stamped on runs");
+}
