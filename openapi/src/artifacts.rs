@@ -160,7 +160,7 @@ pub struct CreateErrorArtifact {
     /// For programs.
     pub reason: ArtifactErrorReason,
     /// For people.
-    #[schema(max_length = 4_096)]
+    #[schema(max_length = 4_096, pattern = r"^[^\u0000]*$")]
     pub message: String,
 }
 

@@ -16,7 +16,7 @@ use crate::http::endpoint::Endpoint;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
 use crate::http::scopes::Values;
-use tenure_domain::live_log::{fits, offset};
+use tenure_domain::live_log::{OFFSET_MAX, fits, offset};
 use tenure_engine::ops::create_artifact::RunRef;
 
 /// `PUT /api/tenure/v1/tasks/:taskId/runs/:runId/live-log`
@@ -43,7 +43,12 @@ fn describe(operation: Operation, _: &Sample) -> Operation {
              of the database: upload the whole as `public/logs/live_backing.log` at the end. Of a run whose worker has not, the \
              server makes that artifact of what it has, two to three minutes after the end.",
         )
-        .query("offset", "The offset of the first byte in the whole log", &json!({"type": "integer", "minimum": 0}), &json!(0))
+        .query(
+            "offset",
+            "The offset of the first byte in the whole log",
+            &json!({"type": "integer", "minimum": 0, "maximum": OFFSET_MAX}),
+            &json!(0),
+        )
         .required()
         .may_take("text/plain", &text, &Value::from("cc -c main.c\n"))
         .answers::<LiveLogAppended>("Where the next piece begins", &json!({"next": 13, "kept": true}))

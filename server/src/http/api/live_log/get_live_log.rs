@@ -23,7 +23,7 @@ use crate::http::docs::operation::Operation;
 use crate::http::endpoint::Endpoint;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
-use tenure_domain::live_log::From;
+use tenure_domain::live_log::{From, OFFSET_MAX};
 use tenure_engine::live_logs::Reading;
 use tenure_engine::ops::create_artifact::RunRef;
 use tenure_engine::rooms::Caller;
@@ -54,7 +54,7 @@ fn describe(operation: Operation, _: &Sample) -> Operation {
         .query(
             "offset",
             "The offset of the first byte in the whole log; a negative number for so many bytes before what is its end now",
-            &json!({"type": "integer"}),
+            &json!({"type": "integer", "minimum": -OFFSET_MAX.cast_signed(), "maximum": OFFSET_MAX}),
             &json!(0),
         )
         .query("follow", "1 to wait for what is written later", &json!({"type": "integer", "enum": [0, 1]}), &json!(0))
