@@ -70,6 +70,17 @@ impl Story {
         self.next(Event::Report { run, verdict, answer });
     }
 
+    /// Hands out the first runs of these, one after the other, of which the first has the lower priority; both are completed.
+    fn hands_out_first(&mut self, low: SlugId, high: SlugId) {
+        self.claimed(0, &[(low, 0)]);
+        self.claimed(1, &[(high, 0)]);
+        for task in [low, high] {
+            self.reported((task, 0), Verdict::Completed, Answer::Done(()));
+        }
+        self.ends(low, LOW, &[(0, Verdict::Completed)]);
+        self.ends(high, HIGH, &[(1, Verdict::Completed)]);
+    }
+
     /// Says that in the end the task has these runs: the worker that claimed it and the verdict of each.
     fn ends(&mut self, task: SlugId, priority: usize, runs: &[(usize, Verdict)]) {
         let runs: Vec<Run> =
@@ -302,13 +313,7 @@ fn a_run_that_ends_under_another_worker_is_found() {
 fn overtaken() -> (Story, SlugId, SlugId) {
     let mut story = Story::new();
     let (high, low) = (story.created(HIGH), story.created(LOW));
-    story.claimed(0, &[(low, 0)]);
-    story.claimed(1, &[(high, 0)]);
-    for task in [low, high] {
-        story.reported((task, 0), Verdict::Completed, Answer::Done(()));
-    }
-    story.ends(low, LOW, &[(0, Verdict::Completed)]);
-    story.ends(high, HIGH, &[(1, Verdict::Completed)]);
+    story.hands_out_first(low, high);
     (story, low, high)
 }
 

@@ -411,13 +411,7 @@ fn a_run_that_has_to_follow_another_policy_may_be_locked() {
         story.create(&spec, Answer::Done(()));
         story.policy(policy);
         let (high, low) = (spec.task, story.created(LOW));
-        story.claimed(0, &[(low, 0)]);
-        story.claimed(1, &[(high, 0)]);
-        for task in [low, high] {
-            story.reported((task, 0), Verdict::Completed, Answer::Done(()));
-        }
-        story.ends(low, LOW, &[(0, Verdict::Completed)]);
-        story.ends(high, HIGH, &[(1, Verdict::Completed)]);
+        story.hands_out_first(low, high);
         story.broken()
     };
     let once = || Policy { delivery: Some(Delivery::AtMostOnce), ..Policy::default() };
