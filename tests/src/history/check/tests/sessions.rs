@@ -449,3 +449,15 @@ fn an_item_about_a_run_that_its_worker_ended_or_never_had_is_found() {
     story.reads(mine, 0, &[(4, Item::RunEnded(run, state, "claim-expired".to_owned()))]);
     assert_eq!(story.broken(), [Rule::SessionInbox], "it was cancelled");
 }
+
+#[test]
+fn a_claim_for_a_session_of_which_nothing_is_known_may_have_been_in_vain() {
+    for (answer, broken) in [(Answer::Unknown, vec![]), (Answer::Done(Vec::new()), vec![Rule::Priority])] {
+        let (mut story, _, _) = overtaken();
+        let claim_of_low = story.history.records[2].start;
+        let session = session(1);
+        let call = SessionCall { queue: QUEUE, worker: MEMBER, act: Act::Claim { session, answer }, clock: 0 };
+        story.at(claim_of_low - 1, claim_of_low + 1, Event::Session(call));
+        assert_eq!(story.broken(), broken);
+    }
+}
