@@ -21,6 +21,8 @@ const STEPS: u64 = 2_500;
 const STEPS_OF_ONE: u64 = 5_000;
 /// After so many rounds everything comes to rest.
 const ROUNDS: u64 = 50;
+/// After so many rounds all pauses end: a queue that chance keeps paused all the time would prove nothing.
+const PAUSED_ROUNDS: u64 = 10;
 /// How often what is left at the end is worked off. The manual clock moves by ten seconds each time.
 const WORKED_OFF_MAX: u64 = 400;
 /// How many walks what is broken on purpose may take until one finds it.
@@ -71,6 +73,9 @@ async fn walk(seed: u64, steps: u64) -> (u64, Vec<String>) {
     while taken < steps && wrong.is_empty() {
         taken += steps::round(&mut world).await;
         rounds += 1;
+        if rounds % PAUSED_ROUNDS == 0 {
+            steps::resume_all(&world).await;
+        }
         wrong.extend(check::look(&mut world).await);
         if wrong.is_empty() && world.random.chance(15) {
             let seconds = [1, 2, 5, 12, 35, 70][world.random.index(6)];

@@ -210,7 +210,7 @@ fn pick(world: &mut World, runs: &mut Runs, others: &[Step]) -> Option<Step> {
         }
         67..70 if !is_changed => Step::Put { queue, policy: world.random.index(world.queues[queue].policies.len()) },
         70..72 if !is_changed => {
-            if world.random.chance(30) {
+            if world.random.chance(50) {
                 Step::Pause(queue)
             } else {
                 Step::Resume(queue)
@@ -447,11 +447,25 @@ async fn kill(world: &World, victim: Victim, micros: u64) -> Taken {
     ))
 }
 
+/// Ends all pauses.
+pub async fn resume_all(world: &World) {
+    for (of, watched) in world.queues.iter().enumerate() {
+        let queue = &world.servers[of % 2];
+        let resume = || queue_policy::resume(queue.engine.queue_parts(), &watched.name, "ann");
+        // A session that was killed before is met by whatever takes it from the pool, once.
+        let resumed = match resume().await {
+            Err(_) if world.dead_sessions > 0 => resume().await,
+            resumed => resumed,
+        };
+        resumed.unwrap();
+    }
+}
+
 /// Claims, accepts and completes whatever there is, once.
 pub async fn work_off(world: &mut World) {
+    resume_all(world).await;
     for of in 0..world.queues.len() {
         let queue = &world.servers[of % 2];
-        queue_policy::resume(queue.engine.queue_parts(), &world.queues[of].name, "ann").await.unwrap();
         claim(queue, world.queues[of].name.as_str(), 32, true).await.unwrap();
     }
     let mut runs = Runs::read(world).await;
