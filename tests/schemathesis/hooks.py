@@ -49,6 +49,8 @@ BYTES = "application/octet-stream"
 WAITS = {"waitForTask": ("seconds", 60), "sessionInbox": ("wait", 30)}
 # These do not make what their path names: it must be there.
 NEED_WHAT_THEY_PUT = {"finishArtifact", "startDownload", "appendLiveLog", "putCheckpoint"}
+# These answer with a queue that is there, which one is not when the clock has moved far since it was used.
+READ_A_QUEUE = {"getProvisioner", "getTaskQueue", "getWorkerType"}
 
 session = requests.Session()
 session.trust_env = False
@@ -309,7 +311,7 @@ def situate_secret(case, name):
 
 
 def situate(case, name):
-    """Makes what a request names: a task, its group, a run that is claimed, its artifact, an object, a worker, a session, a
+    """Makes what a request names: a queue, a task, its group, a run that is claimed, its artifact, an object, a worker, a session, a
     client, a role. Always for the examples of the document, and for every other request of the phase "fuzzing"."""
     phase = case.meta.phase.name.value if case.meta is not None else ""
     if phase not in ("examples", "fuzzing") or is_negative(case, ParameterLocation.PATH):
@@ -351,6 +353,9 @@ def situate(case, name):
         new_object(path["name"], new_task_id())
     if "workerPoolId" in path and "workerId" in path:
         path.update(new_worker()[0])
+    if name in READ_A_QUEUE:
+        new_task()
+        path.update({known: QUEUE[known] for known in QUEUE if known in path})
     if name == "replaceScheduler":
         queue = "made/assigns"
         call("PUT", f"/api/tenure/v1/queues/{quoted(queue)}/policy", {"dispatch": "assign"})
