@@ -260,10 +260,11 @@ async fn answers_that_are_not_read_take_no_more_memory_than_they_may_and_not_for
     // No client reads on: the connections are cut, and then there is room for others.
     eventually("there is room again", async || (rig.send(&Raw::new("GET", &list)).await.status == 200).then_some(()))
         .await;
-    for (mut stream, status) in readers {
+    // The others wait for another request, and their connections stay for a while.
+    for (mut stream, _) in readers.into_iter().filter(|(_, status)| *status == 200) {
         let mut rest = Vec::new();
         drop(stream.read_to_end(&mut rest).await);
-        assert!(status == 503 || rest.len() < whole.body.len(), "an answer that was not read was kept");
+        assert!(rest.len() < whole.body.len(), "an answer that was not read was kept");
     }
     eventually("memory is given back", async || (resident(&rig) < before + 60 * MIB).then_some(())).await;
     rig.server.stop().await;
