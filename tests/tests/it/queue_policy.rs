@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use tenure_api::credentials::Credentials;
 use tenure_api::dates::Timestamp;
 use tenure_tests::http::{Answer, TENURE_API};
+use tenure_tests::server::Launch;
 
 use crate::rig::{
     LOOK_EVERY, Raw, RawReply, Rig, Signature, call, claim, claim_path, client_of, credentials_of, definition,
@@ -243,7 +244,8 @@ async fn a_paused_queue_gives_workers_nothing_and_lets_them_finish_what_they_hav
     let (running, waiting) = (new_task(), new_task());
     assert_eq!(rig.create(running, &definition(QUEUE)).await.status, 200);
     let held = rig.claim(QUEUE, 1).await.remove(0);
-    let other = rig.another("two").await;
+    let launch = Launch::on_database(rig.database.url(), &rig.secret_key).flag("--claim-work-wait", &wait);
+    let other = launch.start(rig.folder.path(), "two").await;
     let paused = pause(&rig, &json!({"reason": "full"})).await.body;
     let expected = json!({"taskQueueId": QUEUE, "paused": true, "since": paused["since"], "reason": "full",
         "clientId": rig.root.client_id});

@@ -123,7 +123,7 @@ async fn the_tasks_around_a_task_are_bounded() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_worker_is_idle_working_quarantined_silent_or_removed() {
-    let rig = Rig::start_with(|launch| launch.flag("--clock", "manual")).await;
+    let rig = Rig::start_with(|launch| launch.flag("--clock", "manual").flag("--claim-work-wait", "0s")).await;
     let (worker, queue) = ("/worker/group/worker", "/queue/page/queue");
     let unknown = get(&rig, &format!("/worker/group/{}", new_task()), None).await;
     shows(&unknown, &["No worker of this name has been in contact within the last day."]);

@@ -8,7 +8,7 @@ use crate::rig::{Raw, Rig};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_queue_is_paused_and_resumed_by_who_may_and_by_a_form_of_this_page() {
-    let rig = Rig::start().await;
+    let rig = Rig::start_with(|launch| launch.flag("--claim-work-wait", "0s")).await;
     let task = create(&rig, |_| {}).await;
     let (queue, pausing, resuming) = ("/queue/page/queue", "/queue/page/queue/pause", "/queue/page/queue/resume");
     let root = log_in(&rig, &rig.root).await;
