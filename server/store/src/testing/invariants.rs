@@ -165,10 +165,11 @@ pub const CHECKS: &[(&str, &str)] = &[
     ),
     (
         "Sessions: an item of an inbox has its session, and is a command, a run that was given to it, or about one that has ended",
-        "SELECT 'epoch ' || i.epoch || ' entry ' || i.entry FROM session_inbox i
+        "SELECT 'epoch ' || i.epoch || ' entry ' || i.entry
+         FROM session_inbox i LEFT JOIN tasks t ON i.kind = 1 AND t.seq = i.seq
          WHERE NOT EXISTS (SELECT FROM worker_sessions s WHERE s.epoch = i.epoch)
             OR (i.kind = 2) <> (i.command IS NOT NULL) OR (i.kind IN (1, 4)) <> (i.seq IS NOT NULL AND i.run IS NOT NULL)
-            OR EXISTS (SELECT FROM tasks t WHERE i.kind = 1 AND t.seq = i.seq AND (t.state = 0 OR t.run < i.run OR (t.state = 1 AND t.run = i.run)))",
+            OR t.state = 0 OR t.run < i.run OR (t.state = 1 AND t.run = i.run)",
     ),
     (
         "I2: no task waits for nothing",
