@@ -23,7 +23,7 @@ use tenure_engine::ops::{OpError, change_priority, sessions};
 use tenure_engine::testing::Queue;
 use uuid::Uuid;
 
-use super::passes::{beat, failed, run_pass, settle};
+use super::passes::{beat, despite_kills, failed, run_pass, settle};
 use super::world::{ASSIGN, World, parsed};
 
 /// How many steps are taken at the same time; many of them are about several tasks.
@@ -452,12 +452,7 @@ pub async fn resume_all(world: &World) {
     for (of, watched) in world.queues.iter().enumerate() {
         let queue = &world.servers[of % 2];
         let resume = || queue_policy::resume(queue.engine.queue_parts(), &watched.name, "ann");
-        // A session that was killed before is met by whatever takes it from the pool, once.
-        let resumed = match resume().await {
-            Err(_) if world.dead_sessions > 0 => resume().await,
-            resumed => resumed,
-        };
-        resumed.unwrap();
+        despite_kills(world, resume).await.unwrap();
     }
 }
 
