@@ -5,6 +5,7 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
+use sqlx::Connection as _;
 use tenure_tests::http::TENURE_API;
 use tenure_tests::server::{Launch, create_root_client, fresh_secret_key};
 
@@ -30,11 +31,11 @@ fn schedulers(servers: &Value) -> Vec<(String, i64)> {
     servers.flat_map(of).collect()
 }
 
-async fn no_scheduler_is_replaced(away: impl AsyncFnOnce(&mut Cluster)) {
+async fn no_scheduler_is_replaced(activation: &str, away: impl AsyncFnOnce(&mut Cluster)) {
     let mut cluster = Cluster::start(&[]).await;
     let (key, folder, url) = (fresh_secret_key(), new_folder(), cluster.url("postgres"));
     let launch = |name: &str, weight: &str| {
-        let launch = Launch::on_database(&url, &key).flag("--scheduler-activation", ACTIVATION);
+        let launch = Launch::on_database(&url, &key).flag("--scheduler-activation", activation);
         launch.flag("--server-name", name).flag("--scheduler-weight", weight)
     };
     let heavy = launch("heavy", "5").start(folder.path(), "heavy").await;
@@ -63,7 +64,7 @@ async fn no_scheduler_is_replaced(away: impl AsyncFnOnce(&mut Cluster)) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn t11_no_scheduler_is_replaced_because_the_database_stood_still_for_ten_seconds() {
-    no_scheduler_is_replaced(async |cluster| {
+    no_scheduler_is_replaced(ACTIVATION, async |cluster| {
         cluster.freeze();
         tokio::time::sleep(AWAY).await;
         cluster.thaw();
@@ -73,7 +74,7 @@ async fn t11_no_scheduler_is_replaced_because_the_database_stood_still_for_ten_s
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn t11_no_scheduler_is_replaced_because_the_database_was_stopped_for_ten_seconds() {
-    no_scheduler_is_replaced(async |cluster| {
+    no_scheduler_is_replaced(ACTIVATION, async |cluster| {
         cluster.stop().await;
         tokio::time::sleep(AWAY).await;
         cluster.start_again().await;
@@ -84,14 +85,29 @@ async fn t11_no_scheduler_is_replaced_because_the_database_was_stopped_for_ten_s
 /// The network has lost the connection of its beats, and no other.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn t11_no_scheduler_is_replaced_because_one_connection_is_dead() {
-    no_scheduler_is_replaced(async |cluster| {
-        let mut conn = cluster.connect().await;
-        // That of the server that was started first.
-        let beats = "SELECT pid FROM pg_stat_activity WHERE query LIKE '-- beat%' ORDER BY backend_start LIMIT 1";
-        let pid: i32 = sqlx::query_scalar(beats).fetch_one(&mut conn).await.unwrap();
-        kill(Pid::from_raw(pid), Signal::SIGSTOP).unwrap();
+    // Shorter than the connection is dead, and longer than a server takes to give it up.
+    no_scheduler_is_replaced("8s", async |cluster| {
+        let pid = halt_beats_of_first(cluster).await;
         tokio::time::sleep(AWAY).await;
-        kill(Pid::from_raw(pid), Signal::SIGCONT).unwrap();
+        kill(pid, Signal::SIGCONT).unwrap();
     })
     .await;
+}
+
+/// Halts the database's side of the connection on which the server that was started first beats. The beats of all wait for a lock
+/// meanwhile: that tells their connections from others, and the one that is halted holds no lock on a row.
+async fn halt_beats_of_first(cluster: &Cluster) -> Pid {
+    // Two sessions: inside a transaction the activity would stay as it was when it was read first.
+    let (mut locking, mut looking) = (cluster.connect().await, cluster.connect().await);
+    let mut locked = locking.begin().await.unwrap();
+    sqlx::query("LOCK TABLE servers IN SHARE MODE").execute(&mut *locked).await.unwrap();
+    let waiting = "SELECT pid FROM pg_stat_activity WHERE query LIKE '-- beat%' AND wait_event_type = 'Lock' ORDER BY backend_start";
+    let pid = eventually("the beats of both wait", async || {
+        let pids: Vec<i32> = sqlx::query_scalar(waiting).fetch_all(&mut looking).await.unwrap();
+        (pids.len() == 2).then(|| Pid::from_raw(pids[0]))
+    })
+    .await;
+    kill(pid, Signal::SIGSTOP).unwrap();
+    locked.rollback().await.unwrap();
+    pid
 }
