@@ -297,6 +297,12 @@ def situate_watch(case, name):
     case.body = {"runs": [{"taskId": task, "runId": 0}], "wait": int(next(turns) % 8 == 1)}
 
 
+def situate_position(case, name):
+    """The newest event: those before it may have expired, when the clock has moved far."""
+    if name == "listEvents" and not is_negative(case, ParameterLocation.QUERY):
+        case.query = {**(case.query or {}), "after": "latest"}
+
+
 def situate_secret(case, name):
     """Bodies with the secret of a worker."""
     if name not in ("registerWorker", "reregisterWorker") or is_negative(case, ParameterLocation.BODY):
@@ -322,6 +328,7 @@ def situate(case, name):
         return
     situate_secret(case, name)
     situate_watch(case, name)
+    situate_position(case, name)
     path = case.path_parameters or {}
     if "taskId" in path or "taskGroupId" in path:
         task = new_task()
@@ -330,6 +337,9 @@ def situate(case, name):
             path["runId"] = 0
         if ("runId" in path and name != "claimTask") or "name" in path:
             claim(task)
+        if name == "claimTask" and not is_negative(case, ParameterLocation.BODY):
+            # Others may be quarantined.
+            case.body = {"workerGroup": "rack-1", "workerId": "made-" + task}
         if "name" in path:
             situate_artifact(case, name, task)
         if name == "getLiveLog":
