@@ -344,6 +344,24 @@ async fn a_run_that_became_ready_before_claims_had_their_new_key_waits_again() {
 }
 
 #[tokio::test]
+async fn a_run_that_was_announced_under_another_policy_is_found_behind_a_later_one_of_its_key() {
+    let mut ground = Ground::new(&json!({"concurrency": {"perKey": 1}})).await;
+    let first = ground.create("p", "a").await;
+    put(&ground.queue, &json!({"concurrency": {"perKey": 1}, "keyBy": "projectId"})).await.unwrap();
+    // The look takes the announcement of a key that this policy does not know.
+    ground.admit().await;
+    put(&ground.queue, &json!({"concurrency": {"perKey": 1}})).await.unwrap();
+    let later = ground.create("p", "a").await;
+    ground.admit().await;
+    assert!(ground.is_ready(later).await && !ground.is_ready(first).await, "the key begins with the later run");
+    ground.follow().await;
+    ground.complete_one().await;
+    ground.admit().await;
+    assert!(ground.is_ready(first).await);
+    ground.finish().await;
+}
+
+#[tokio::test]
 async fn a_queue_that_has_to_wait_holds_up_no_other() {
     let ground = Ground::new(&json!({"concurrency": {"perKey": 1}})).await;
     let other: TaskQueueId = "other/queue".parse().unwrap();

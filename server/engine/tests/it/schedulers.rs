@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde_json::json;
-use sqlx::PgConnection;
+use sqlx::{Connection, PgConnection};
 use tenure_api::policy::QueuePolicy;
 use tenure_api::sessions::StartSessionRequest;
 use tenure_domain::election::BEATS_BEFORE_TAKEOVER;
@@ -13,9 +13,10 @@ use tenure_engine::background::{admission, election, refile};
 use tenure_engine::ops::queue_policy::{self, Put};
 use tenure_engine::ops::sessions;
 use tenure_engine::testing::{QUEUE, Queue, new_task};
+use tenure_store::admission as store_admission;
 use tenure_store::testing::{TestDatabase, eventually};
 
-use crate::support::create_on;
+use crate::support::{create_on, until_a_session_waits};
 
 /// Servers of one database.
 pub(crate) struct Ground {
@@ -258,6 +259,41 @@ async fn runs_that_wait_for_a_preferred_worker_hold_up_no_others() {
     .await
     .unwrap();
     assert_eq!(key, "other", "the first of those that prefer no worker");
+    let Ground { database, conn } = ground;
+    drop(conn);
+    server.stop().await;
+    database.finish().await;
+}
+
+/// A pause ends, which announces assigned runs again, while one of them is taken back, which does not see the item that is written
+/// meanwhile. The same session is given the run again.
+#[tokio::test]
+async fn a_run_that_is_given_again_is_one_item_although_another_was_written_while_it_was_taken_back() {
+    let mut ground = Ground::new().await;
+    let server = ground.server();
+    ground.beat(&server).await;
+    put(&server, json!({"dispatch": "assign"})).await;
+    ground.beat(&server).await;
+    begin(&server, "worker", 10).await;
+    server.create_one(QUEUE).await;
+    while admit(&server).await > 0 {}
+    let seqs: Vec<i64> =
+        sqlx::query_scalar("SELECT seq FROM pending WHERE hold = 3").fetch_all(&mut ground.conn).await.unwrap();
+    assert_eq!(seqs.len(), 1);
+    let (mut ending, mut taking) = (ground.database.connect().await, ground.database.connect().await);
+    let mut ended = ending.begin().await.unwrap();
+    let mut taken = taking.begin().await.unwrap();
+    store_admission::restart_assigned(&mut ended, server.key(QUEUE).await).await.unwrap();
+    let (back, ()) = tokio::join!(store_admission::take_back(&mut taken, &seqs, false), async {
+        until_a_session_waits(ground.database.pool()).await;
+        ended.commit().await.unwrap();
+    });
+    assert_eq!(back.unwrap().runs, 1);
+    taken.commit().await.unwrap();
+    while admit(&server).await > 0 {}
+    assert_eq!(ground.count("pending WHERE hold = 3").await, 1);
+    assert_eq!(ground.count("session_inbox WHERE kind = 4").await, 1);
+    drop((ending, taking));
     let Ground { database, conn } = ground;
     drop(conn);
     server.stop().await;

@@ -67,6 +67,11 @@ pub async fn assign(
             FROM placed, db_now WHERE p.seq = placed.seq AND p.hold = 2 /* Hold::Waiting */ AND p.queue = $4
             RETURNING p.seq, p.run, placed.session, placed.n
         ),
+        -- One of before, that was written while the run was taken back: what took it back could not see it.
+        replaced AS (
+            DELETE FROM session_inbox i USING assigned a
+            WHERE i.epoch = a.session AND i.seq = a.seq AND i.run = a.run AND i.kind = 4 /* Item::Assigned */
+        ),
         announced AS (
             INSERT INTO session_inbox (epoch, kind, at, seq, run)
             SELECT session, 4 /* Item::Assigned */, db_now.now, seq, run FROM (SELECT * FROM assigned ORDER BY n) a, db_now

@@ -144,12 +144,14 @@ pub async fn rekey(transaction: &mut PgConnection, queue: i32, seqs: &[i64]) -> 
                 UNION ALL SELECT key_id FROM claims_locked) f
             WHERE key_id IS NOT NULL
         ),
-        -- Of a key that the policy before did not know nothing was looked at, and its announcement is gone.
+        -- Of a key that the policy before did not know nothing was looked at, and its announcement is gone. It may begin with a later run
+        -- by now.
         found_again AS (
             INSERT INTO admission_work (queue, key_id, priority, ord, seq)
             SELECT $1::int, p.key_id, p.priority, p.ord, p.seq FROM wanted w JOIN pending p ON p.seq = w.seq
             WHERE p.queue = $1 AND p.hold IS NOT DISTINCT FROM 2 /* Hold::Waiting */ AND p.key_id = w.key_id
-              AND NOT EXISTS (SELECT FROM admission_heads h WHERE h.key_id = p.key_id AND h.priority = p.priority)
+              AND NOT EXISTS (SELECT FROM admission_heads h
+                              WHERE h.key_id = p.key_id AND h.priority = p.priority AND h.from_ord <= p.ord)
         ),
         -- The session may be given the run again, which is another item then.
         withdrawn AS (

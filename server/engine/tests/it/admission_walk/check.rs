@@ -38,8 +38,8 @@ const LOST: &str = "
     ) used
     WHERE w.hold = 2 AND w.deadline > (SELECT now FROM db_now)
       -- A run that does not follow a changed policy yet gets another key, and is announced then; so is one of a key that the policy
-      -- before did not know.
-      AND (h.key_id IS NOT NULL AND w.key_id = (
+      -- before did not know, even if the key has a head since.
+      AND (w.ord >= h.from_ord AND w.key_id = (
                SELECT admission_key_id(w.queue, k.key) FROM task_queues q JOIN task_definitions d ON d.seq = w.seq
                LEFT JOIN task_options o ON o.seq = w.seq
                CROSS JOIN LATERAL run_key(q.key_by, o.key, d.project, d.scheduler, d.task_group) AS k(key) WHERE q.id = w.queue)
