@@ -17,7 +17,7 @@ COPY tests tests
 ENV SQLX_OFFLINE=true
 # What /__version__ says; the checkout is not copied.
 ARG TENURE_COMMIT=
-RUN cargo build --locked --release -p tenure-server -p tenure-worker
+RUN cargo build --locked --profile dist -p tenure-server -p tenure-worker
 
 FROM debian:bookworm-slim
 # PostgreSQL for embedded mode; the package must not make a cluster of its own. curl is for the health check.
@@ -28,7 +28,7 @@ RUN mkdir -p /etc/postgresql-common/createcluster.d \
  && rm -rf /var/lib/apt/lists/*
 RUN useradd --system --uid 10001 --home-dir /var/lib/tenure --create-home --shell /usr/sbin/nologin tenure \
  && chmod 700 /var/lib/tenure
-COPY --from=build /src/target/release/tenure /src/target/release/tenure-worker /usr/local/bin/
+COPY --from=build /src/target/dist/tenure /src/target/dist/tenure-worker /usr/local/bin/
 USER tenure
 WORKDIR /var/lib/tenure
 VOLUME /var/lib/tenure
