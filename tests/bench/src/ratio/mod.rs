@@ -39,10 +39,11 @@ pub struct Settings {
     #[arg(long, default_value_t = 1)]
     pub warmup: u64,
     /// With how many connections the life cycle is measured.
-    #[arg(long, value_delimiter = ',', default_value = "1,8,64,256")]
+    // The last one counts: scripts/bench peers has values of its own before the caller's. So for the rows.
+    #[arg(long, value_delimiter = ',', default_value = "1,8,64,256", overrides_with = "connections")]
     pub connections: Vec<usize>,
     /// What to measure.
-    #[arg(long, value_enum, value_delimiter = ',', default_value = "lifecycle")]
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "lifecycle", overrides_with = "rows")]
     pub rows: Vec<RowName>,
     /// How many workers wait for work in the row `parked`.
     #[arg(long, default_value_t = 5000)]

@@ -25,6 +25,9 @@ const CLAIMED_A_SECOND: u64 = 8_000;
 const MANY_CONNECTIONS: usize = 256;
 /// Seconds in which the queues of requests grow, before overload is measured.
 const OVERLOAD_WARMUP: u64 = 5;
+/// Seconds after which connections that create by 100 and take by 32 no longer do so in step. All of them begin with a create, and
+/// until then a short time would have the creates of one turn and the reports of another.
+const BATCHES_WARMUP: u64 = 5;
 
 /// What can be compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -126,8 +129,17 @@ pub(super) fn rows<'a>(name: RowName, settings: &Settings, contestants: &'a [Con
             return each.flat_map(|name| rows(*name, settings, contestants)).collect();
         }
         RowName::Work | RowName::Work32 if contestants.iter().any(|contestant| contestant.name == RABBITMQ) => {
-            let modes = if name == RowName::Work { ["work1", "rabbit1"] } else { ["work32", "rabbit32"] };
-            return settings.connections.iter().map(|number| peers(settings, contestants, modes, *number)).collect();
+            let (modes, warmup) = if name == RowName::Work {
+                (["work1", "rabbit1"], 0)
+            } else {
+                (["work32", "rabbit32"], BATCHES_WARMUP)
+            };
+            let row = |number: &usize| {
+                peers(contestants, modes, *number, |mode| {
+                    Variant::new(settings, "", mode, *number).after(settings, warmup)
+                })
+            };
+            return settings.connections.iter().map(row).collect();
         }
         RowName::Lifecycle => {
             let variant = |connections| Variant::new(settings, "", "lifecycle", connections);
@@ -151,7 +163,7 @@ pub(super) fn rows<'a>(name: RowName, settings: &Settings, contestants: &'a [Con
         RowName::Work32 => {
             let depth = (settings.seconds * CLAIMED_A_SECOND).to_string();
             let claims = mode("claim32", "claim32").with([("--prefill", &depth), ("--warmup", "0")]);
-            vec![claims, mode("work32", "work32")]
+            vec![claims, mode("work32", "work32").after(settings, BATCHES_WARMUP)]
         }
         RowName::Pickup => {
             vec![Variant::new(settings, "", "pickup", WORKERS).under(Condition::BesideCommits)]
@@ -160,9 +172,8 @@ pub(super) fn rows<'a>(name: RowName, settings: &Settings, contestants: &'a [Con
             vec![lifecycle("plain"), lifecycle("parked").under(Condition::Parked(settings.parked))]
         }
         RowName::Overload => {
-            let warmup = settings.warmup.max(OVERLOAD_WARMUP).to_string();
             let overload = Variant::new(settings, "overload", "overload", settings.overload_connections);
-            let overload = overload.with([("--warmup", &warmup)]).under(Condition::TwiceTheRate);
+            let overload = overload.after(settings, OVERLOAD_WARMUP).under(Condition::TwiceTheRate);
             vec![Variant::new(settings, "plain", "lifecycle", MANY_CONNECTIONS), overload]
         }
         RowName::Snapshot => vec![lifecycle("plain"), lifecycle("snapshot").under(Condition::SnapshotHeld)],
@@ -200,6 +211,11 @@ impl Variant {
         self
     }
 
+    /// Runs for at least so many seconds before it is measured.
+    fn after(self, settings: &Settings, warmup: u64) -> Self {
+        self.with([("--warmup", settings.warmup.max(warmup).to_string().as_str())])
+    }
+
     fn under(mut self, condition: Condition) -> Self {
         self.condition = condition;
         self
@@ -207,10 +223,15 @@ impl Variant {
 }
 
 /// Each contestant with the mode that is its own, the subject's first and the broker's second.
-fn peers<'a>(settings: &Settings, contestants: &'a [Contestant], modes: [&str; 2], connections: usize) -> Row<'a> {
+fn peers<'a>(
+    contestants: &'a [Contestant],
+    modes: [&str; 2],
+    connections: usize,
+    variant: impl Fn(&str) -> Variant,
+) -> Row<'a> {
     let column = |contestant: &'a Contestant| {
         let mode = if contestant.name == RABBITMQ { modes[1] } else { modes[0] };
-        Column { name: contestant.name.clone(), contestant, variant: Variant::new(settings, "", mode, connections) }
+        Column { name: contestant.name.clone(), contestant, variant: variant(mode) }
     };
     let columns: Vec<Column<'a>> =
         contestants.iter().filter(|contestant| contestant.name != FLOOR).map(column).collect();
@@ -292,6 +313,18 @@ mod tests {
         assert_eq!(names(&rows[1]), (vec!["rabbitmq".to_owned(), "tenure".to_owned()], vec![(1, 0)]));
         let modes: Vec<&str> = rows[1].columns.iter().map(|column| column.variant.arguments[0].as_str()).collect();
         assert_eq!(modes, ["rabbit32", "work32"]);
+        for column in &rows[1].columns {
+            assert!(column.variant.arguments.ends_with(&["--warmup".to_owned(), "5".to_owned()]), "{column:?}");
+        }
+    }
+
+    #[test]
+    fn the_last_connections_and_rows_count() {
+        let words = ["ratio", "--contestant", "x", "--rows", "work,work32", "--connections", "64,256"];
+        let words = words.into_iter().chain(["--connections", "8", "--contestant", "y", "--rows", "status"]);
+        let settings = Settings::parse_from(words);
+        assert_eq!((settings.connections, settings.rows), (vec![8], vec![RowName::Status]));
+        assert_eq!(settings.contestants.len(), 2);
     }
 
     #[test]
