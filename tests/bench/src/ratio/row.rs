@@ -129,17 +129,8 @@ pub(super) fn rows<'a>(name: RowName, settings: &Settings, contestants: &'a [Con
             return each.flat_map(|name| rows(*name, settings, contestants)).collect();
         }
         RowName::Work | RowName::Work32 if contestants.iter().any(|contestant| contestant.name == RABBITMQ) => {
-            let (modes, warmup) = if name == RowName::Work {
-                (["work1", "rabbit1"], 0)
-            } else {
-                (["work32", "rabbit32"], BATCHES_WARMUP)
-            };
-            let row = |number: &usize| {
-                peers(contestants, modes, *number, |mode| {
-                    Variant::new(settings, "", mode, *number).after(settings, warmup)
-                })
-            };
-            return settings.connections.iter().map(row).collect();
+            let modes = if name == RowName::Work { ["work1", "rabbit1"] } else { ["work32", "rabbit32"] };
+            return settings.connections.iter().map(|number| peers(settings, contestants, modes, *number)).collect();
         }
         RowName::Lifecycle => {
             let variant = |connections| Variant::new(settings, "", "lifecycle", connections);
@@ -163,7 +154,7 @@ pub(super) fn rows<'a>(name: RowName, settings: &Settings, contestants: &'a [Con
         RowName::Work32 => {
             let depth = (settings.seconds * CLAIMED_A_SECOND).to_string();
             let claims = mode("claim32", "claim32").with([("--prefill", &depth), ("--warmup", "0")]);
-            vec![claims, mode("work32", "work32").after(settings, BATCHES_WARMUP)]
+            vec![claims, mode("work32", "work32")]
         }
         RowName::Pickup => {
             vec![Variant::new(settings, "", "pickup", WORKERS).under(Condition::BesideCommits)]
@@ -173,7 +164,7 @@ pub(super) fn rows<'a>(name: RowName, settings: &Settings, contestants: &'a [Con
         }
         RowName::Overload => {
             let overload = Variant::new(settings, "overload", "overload", settings.overload_connections);
-            let overload = overload.after(settings, OVERLOAD_WARMUP).under(Condition::TwiceTheRate);
+            let overload = overload.under(Condition::TwiceTheRate);
             vec![Variant::new(settings, "plain", "lifecycle", MANY_CONNECTIONS), overload]
         }
         RowName::Snapshot => vec![lifecycle("plain"), lifecycle("snapshot").under(Condition::SnapshotHeld)],
@@ -182,6 +173,15 @@ pub(super) fn rows<'a>(name: RowName, settings: &Settings, contestants: &'a [Con
     let title = name.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned());
     // The floor does one queue and no more than the life cycle.
     vec![table(title, contestants.iter().filter(|contestant| contestant.name != FLOOR), &variants)]
+}
+
+/// How many seconds a mode runs at least before it is measured.
+fn warmup_min(mode: &str) -> u64 {
+    match mode {
+        "overload" => OVERLOAD_WARMUP,
+        "work32" | "rabbit32" => BATCHES_WARMUP,
+        _ => 0,
+    }
 }
 
 /// The variant in a queue with so many tasks.
@@ -197,7 +197,7 @@ impl Variant {
         let (connections, seconds) = (connections.to_string(), settings.seconds.to_string());
         variant
             .with([("--connections", connections.as_str()), ("--seconds", &seconds)])
-            .with([("--warmup", settings.warmup.to_string().as_str())])
+            .with([("--warmup", settings.warmup.max(warmup_min(mode)).to_string().as_str())])
     }
 
     /// With these flags too; a later one counts instead of an earlier one.
@@ -211,11 +211,6 @@ impl Variant {
         self
     }
 
-    /// Runs for at least so many seconds before it is measured.
-    fn after(self, settings: &Settings, warmup: u64) -> Self {
-        self.with([("--warmup", settings.warmup.max(warmup).to_string().as_str())])
-    }
-
     fn under(mut self, condition: Condition) -> Self {
         self.condition = condition;
         self
@@ -223,15 +218,10 @@ impl Variant {
 }
 
 /// Each contestant with the mode that is its own, the subject's first and the broker's second.
-fn peers<'a>(
-    contestants: &'a [Contestant],
-    modes: [&str; 2],
-    connections: usize,
-    variant: impl Fn(&str) -> Variant,
-) -> Row<'a> {
+fn peers<'a>(settings: &Settings, contestants: &'a [Contestant], modes: [&str; 2], connections: usize) -> Row<'a> {
     let column = |contestant: &'a Contestant| {
         let mode = if contestant.name == RABBITMQ { modes[1] } else { modes[0] };
-        Column { name: contestant.name.clone(), contestant, variant: variant(mode) }
+        Column { name: contestant.name.clone(), contestant, variant: Variant::new(settings, "", mode, connections) }
     };
     let columns: Vec<Column<'a>> =
         contestants.iter().filter(|contestant| contestant.name != FLOOR).map(column).collect();
@@ -298,7 +288,7 @@ mod tests {
         let names = names(&rows[0]);
         assert_eq!(names.0, ["tenure plain", "before plain", "tenure overload", "before overload"]);
         assert_eq!(names.1, [(2, 0), (3, 1), (0, 1), (2, 3)]);
-        // The last flag counts.
+        // As long as its mode takes, which is more than was asked for.
         let arguments = &rows[0].columns[2].variant.arguments;
         assert_eq!(arguments.iter().filter(|argument| *argument == "--warmup").count(), 1);
         assert!(arguments.ends_with(&["--warmup".to_owned(), "5".to_owned()]), "{arguments:?}");
