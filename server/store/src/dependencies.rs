@@ -81,6 +81,9 @@ pub async fn list_required(conn: &mut PgConnection, wanted: &[Wanted<'_>]) -> Re
 
 /// Stores edges of tasks that were created in this transaction, so that no other transaction can have any of them.
 pub async fn insert(conn: &mut PgConnection, edges: &[Edge]) -> Result<(), sqlx::Error> {
+    if edges.is_empty() {
+        return Ok(());
+    }
     let required: Vec<i64> = edges.iter().map(|edge| edge.required).collect();
     let dependents: Vec<Uuid> = edges.iter().map(|edge| edge.dependent).collect();
     let any_end: Vec<bool> = edges.iter().map(|edge| edge.any_end).collect();

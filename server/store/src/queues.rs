@@ -211,6 +211,10 @@ pub async fn get_or_create_keys(
     names: &BTreeSet<&TaskQueueId>,
 ) -> Result<HashMap<TaskQueueId, i32>, sqlx::Error> {
     let names: Vec<&str> = names.iter().map(|name| name.as_str()).collect();
+    let known = get_keys(transaction, &names).await?;
+    if known.len() == names.len() {
+        return Ok(known);
+    }
     let keys: Vec<i32> = names.iter().map(|_| random_key()).collect();
     // In order, so that two of these cannot deadlock.
     sqlx::query!(
@@ -224,10 +228,14 @@ pub async fn get_or_create_keys(
     )
     .execute(&mut *transaction)
     .await?;
+    get_keys(transaction, &names).await
+}
+
+async fn get_keys(transaction: &mut PgConnection, names: &[&str]) -> Result<HashMap<TaskQueueId, i32>, sqlx::Error> {
     let rows = sqlx::query!(
         r#"-- get_queues
         SELECT q.id, q.name FROM unnest($1::text[]) AS i(name) JOIN task_queues q ON q.name = i.name"#,
-        &names as &[&str]
+        names as &[&str]
     )
     .fetch_all(transaction)
     .await?;

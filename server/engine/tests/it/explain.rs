@@ -67,6 +67,8 @@ const HOT: [&str; 13] = [
     "get_messages",
     "delete_messages",
 ];
+/// Columns by which a batch is joined with a list that has few rows: one for each length of a lease.
+const FEW: [&str; 1] = [".lease"];
 /// Tasks in the full database, a fifth of them pending and a fifth claimed.
 const FULL: i32 = 50_000;
 
@@ -172,12 +174,32 @@ async fn plans(conn: &mut PgConnection) -> BTreeMap<&'static str, Vec<String>> {
     plans
 }
 
+/// Whether the first of these lines of a plan joins two lists by equality and by neither an index nor a hash: with all
+/// members of a batch in both, that is the square of them.
+fn compares_all_pairs(lines: &[String]) -> bool {
+    let indent = |line: &str| line.len() - line.trim_start().len();
+    let Some(condition) = lines[0].trim_start().strip_prefix("Join Filter: ") else { return false };
+    let is_column = |text: &str| text.contains('.') && text.chars().all(|c| c.is_alphanumeric() || "._".contains(c));
+    let is_few = |column: &str| FEW.iter().any(|few| column.ends_with(few));
+    let words: Vec<&str> = condition.split([' ', '(', ')']).collect();
+    let joins = |words: &[&str]| words[1] == "=" && is_column(words[0]) && is_column(words[2]) && !is_few(words[0]);
+    let inputs = lines[1..].iter().take_while(|line| indent(line) >= indent(&lines[0]));
+    let inner = inputs.filter(|line| indent(line) == indent(&lines[0])).nth(1);
+    words.windows(3).any(joins)
+        && inner
+            .is_some_and(|line| ["CTE Scan", "Function Scan", "Subquery Scan"].iter().any(|list| line.contains(list)))
+}
+
 /// What is wrong with a plan.
 fn faults(plan: &[String]) -> Vec<String> {
     let mut faults = Vec::new();
-    for (line, next) in plan.iter().zip(plan.iter().skip(1).map(String::as_str).chain([""])) {
+    for (place, line) in plan.iter().enumerate() {
+        let next = plan.get(place + 1).map_or("", String::as_str);
         let node = line.trim_start().trim_start_matches("->").trim_start();
         if ["Hash ", "Merge ", "Bitmap", "Parallel"].iter().any(|bad| node.starts_with(bad)) {
+            faults.push(node.to_owned());
+        }
+        if compares_all_pairs(&plan[place..]) {
             faults.push(node.to_owned());
         }
         let Some((scan, rest)) = node.split_once(" on ") else { continue };

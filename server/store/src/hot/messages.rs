@@ -201,17 +201,19 @@ fn query(
             RETURNING a.n, ($6::int[])[a.slot] AS poller, p.seq, p.run, p.message, p.id, p.ord, p.scheduled, p.deadline,
                       p.receipt, p.hidden_until, p.dequeued
         )
-        SELECT r.n AS "n!", h.poller AS "poller?", h.seq AS "seq?", h.run AS "run?", h.message AS "message?",
-               h.id AS "id?", h.ord AS "ord?", h.scheduled AS "scheduled?", h.deadline AS "deadline?",
-               h.receipt AS "receipt?", h.hidden_until AS "hidden_until?", h.dequeued AS "dequeued?",
-               -- Of a queue that gave nothing: whether it holds something that was locked.
-               CASE WHEN h.seq IS NULL THEN EXISTS (
-                   SELECT FROM pending p
-                   WHERE p.queue = r.queue AND p.priority = r.priority AND p.reserved_until IS NULL
-                     AND (p.hidden_until IS NOT NULL) = r.hidden AND p.ord > r.after
-                     AND p.deadline > (SELECT now FROM db_now)
-               ) ELSE false END AS "locked!"
-        FROM requested r LEFT JOIN hidden h ON h.n = r.n"#,
+        SELECT n AS "n!", poller AS "poller?", seq AS "seq?", run AS "run?", message AS "message?", id AS "id?",
+               ord AS "ord?", scheduled AS "scheduled?", deadline AS "deadline?", receipt AS "receipt?",
+               hidden_until AS "hidden_until?", dequeued AS "dequeued?", false AS "locked!"
+        FROM hidden
+        -- Of a queue that gave nothing: whether it holds something that was locked.
+        UNION ALL
+        SELECT r.n, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, EXISTS (
+            SELECT FROM pending p
+            WHERE p.queue = r.queue AND p.priority = r.priority AND p.reserved_until IS NULL
+              AND (p.hidden_until IS NOT NULL) = r.hidden AND p.ord > r.after
+              AND p.deadline > (SELECT now FROM db_now)
+        )
+        FROM requested r WHERE (r.n IN (SELECT n FROM hidden)) IS NOT TRUE"#,
         &columns.queues,
         &columns.priorities,
         &columns.epochs,
@@ -378,9 +380,9 @@ fn delete_query(
         ),
         existing AS MATERIALIZED (
             SELECT i.n, p.seq, p.receipt
-            FROM input i JOIN pending p ON p.seq = i.seq
-            WHERE p.run = i.run AND p.message = i.message AND p.queue = i.queue AND p.priority = i.priority
-              AND p.deadline > (SELECT now FROM db_now)
+            FROM input i LEFT JOIN pending p
+              ON p.seq = i.seq AND p.run = i.run AND p.message = i.message AND p.queue = i.queue AND p.priority = i.priority
+                 AND p.deadline > (SELECT now FROM db_now)
         ),
         -- The lock comes before the new place is taken: see the safe position in low_water_marks.rs.
         locked AS MATERIALIZED (
@@ -395,8 +397,7 @@ fn delete_query(
                 hidden_until = db_now.now + make_interval(secs => $7 /* visibility */), ord = nextval('pending_ord')
             FROM locked, db_now WHERE p.seq = locked.seq
         )
-        SELECT i.n AS "n!", l.seq IS NOT NULL AS "deleted!", e.seq IS NOT NULL AS "exists!", e.receipt
-        FROM input i LEFT JOIN locked l ON l.n = i.n LEFT JOIN existing e ON e.n = i.n"#,
+        SELECT e.n AS "n!", e.n IN (SELECT n FROM locked) AS "deleted!", e.seq IS NOT NULL AS "exists!", e.receipt FROM existing e"#,
         &columns.seqs,
         &columns.runs,
         &columns.messages,

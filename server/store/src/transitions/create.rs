@@ -236,6 +236,8 @@ fn query_any<'a>(
                 project, created, deadline, expires, scopes, routes, tags, definition, ahead, waits, delivery, delay, not_before,
                 complete_time, retry_first, retry_factor, retry_most, key, worker_group, worker_id, worker_wait, n)
         ),
+        -- Here and below, IN (SELECT …) IS TRUE looks each row up in a hash: these sessions plan no hash joins, and a join of the
+        -- batch with itself by nested loops takes the square of its members.
         -- A repeat must not touch the group, so it is left out before the group is created.
         valid AS MATERIALIZED (
             SELECT input.*, known.queue, COALESCE(known.traits, known.delay, known.key_by) IS NOT NULL AS ruled,
@@ -268,13 +270,13 @@ fn query_any<'a>(
         joined_groups AS MATERIALIZED (
             SELECT t.id, d.scheduler, GREATEST(group_expires(d.expires), r.expires) AS expires
             FROM requested_groups r JOIN tasks t ON t.id = r.id AND t.lone JOIN task_definitions d ON d.seq = t.seq
-            WHERE EXISTS (SELECT FROM valid v WHERE v.task_group = t.id AND v.scheduler = d.scheduler)
+            WHERE ((t.id, d.scheduler) IN (SELECT task_group, scheduler FROM valid)) IS TRUE
             FOR UPDATE OF t SKIP LOCKED
         ),
         joined_tasks AS (UPDATE tasks t SET lone = false FROM joined_groups j WHERE t.id = j.id),
         absent_groups AS MATERIALIZED (
             SELECT r.*, row_number() OVER (ORDER BY r.id) AS place FROM requested_groups r
-            WHERE NOT EXISTS (SELECT FROM existing_groups e WHERE e.id = r.id)
+            WHERE (r.id IN (SELECT id FROM existing_groups)) IS NOT TRUE
               AND NOT EXISTS (SELECT FROM tasks t WHERE t.id = r.id AND t.lone)
         ),
         free AS MATERIALIZED (SELECT lock_free_groups(array_agg(id ORDER BY place), false) AS groups FROM absent_groups),
@@ -303,19 +305,20 @@ fn query_any<'a>(
             -- A task that is alone in the group that is named after it: the group needs no row.
             UNION ALL SELECT id, scheduler, true FROM free_groups WHERE lone
         ),
+        ready AS MATERIALIZED (
+            SELECT v.*, nextval('task_seq') AS seq, (v.task_group IN (SELECT id FROM open_groups WHERE lone)) AS lone
+            FROM valid v WHERE ((v.task_group, v.scheduler) IN (SELECT id, scheduler FROM open_groups)) IS TRUE
+        ),
         new_tasks AS (
-            INSERT INTO tasks (id, queue, task_group, state, priority, retries_left, run, lone)
-            SELECT v.id, v.queue, v.task_group,
-                   CASE WHEN v.waits THEN 0 /* State::Unscheduled */ ELSE 1 /* State::Unresolved */ END,
-                   v.priority, v.retries,
-                   CASE WHEN v.waits THEN NULL ELSE 0 /* run */ END, g.lone
-            FROM valid v JOIN open_groups g ON g.id = v.task_group AND g.scheduler = v.scheduler
-            ORDER BY v.id
+            INSERT INTO tasks (id, seq, queue, task_group, state, priority, retries_left, run, lone)
+            SELECT id, seq, queue, task_group, CASE WHEN waits THEN 0 /* State::Unscheduled */ ELSE 1 /* State::Unresolved */ END,
+                   priority, retries, CASE WHEN waits THEN NULL ELSE 0 /* run */ END, lone
+            FROM ready ORDER BY id
             ON CONFLICT (id) DO NOTHING
-            RETURNING id, seq
+            RETURNING id
         ),
         stored AS MATERIALIZED (
-            SELECT v.*, t.seq FROM new_tasks t JOIN valid v ON v.id = t.id ORDER BY v.n
+            SELECT r.* FROM ready r WHERE (r.id IN (SELECT id FROM new_tasks)) IS TRUE ORDER BY r.n
         ),
         definitions AS (
             INSERT INTO task_definitions

@@ -26,9 +26,9 @@ pub struct Look {
     pub member: usize,
     /// The task that has this id.
     pub stored: Option<StoredTask>,
-    /// The group.
+    /// The group, if there is no such task.
     pub group: Option<StoredGroup>,
-    /// How long the first runs of the queue are held.
+    /// How long the first runs of the queue are held; nothing of a task that exists.
     pub queue_delay: TimeDelta,
     /// When this was read.
     pub now: DateTime<Utc>,
@@ -64,21 +64,22 @@ pub async fn look(conn: &mut PgConnection, names: &[Names]) -> Result<Vec<Look>,
     let rows = sqlx::query!(
         r#"-- look_at_creates
         WITH found AS MATERIALIZED (
-            SELECT i.n, i.id, t.seq, t.priority, COALESCE(g.scheduler, o.scheduler) AS scheduler, g.sealed, q.delay,
+            SELECT i.n, i.id, d.definition, t.priority, COALESCE(g.scheduler, o.scheduler) AS scheduler, g.sealed, q.delay,
                    octet_length(d.definition) AS bytes,
                    sum(octet_length(d.definition)) OVER (ORDER BY i.n) AS bytes_so_far
             FROM unnest($1::uuid[], $2::uuid[], $4::int[]) WITH ORDINALITY AS i(id, task_group, queue, n)
             LEFT JOIN tasks t ON t.id = i.id
             LEFT JOIN task_definitions d ON d.seq = t.seq
-            LEFT JOIN task_groups g ON g.id = i.task_group
+            -- Of a task that exists nothing else counts, and nothing is looked up by a null.
+            LEFT JOIN task_groups g ON g.id = CASE WHEN t.id IS NULL THEN i.task_group END
             -- The group of a lone task has no row.
-            LEFT JOIN tasks l ON l.id = i.task_group AND l.lone
+            LEFT JOIN tasks l ON l.id = CASE WHEN t.id IS NULL THEN i.task_group END AND l.lone
             LEFT JOIN task_definitions o ON o.seq = l.seq
-            LEFT JOIN task_queues q ON q.id = i.queue
+            LEFT JOIN task_queues q ON q.id = CASE WHEN t.id IS NULL THEN i.queue END
         )
-        SELECT f.n AS "n!", f.id AS "id!", d.definition AS "definition?", f.priority AS "priority?",
+        SELECT f.n AS "n!", f.id AS "id!", f.definition AS "definition?", f.priority AS "priority?",
                f.scheduler AS "scheduler?", f.sealed AS "sealed?", f.delay AS "delay?", db_now.now AS "now!"
-        FROM found f LEFT JOIN task_definitions d ON d.seq = f.seq CROSS JOIN db_now
+        FROM found f CROSS JOIN db_now
         WHERE f.bytes IS NULL OR f.bytes_so_far <= $3 OR f.bytes_so_far = f.bytes"#,
         &tasks,
         &groups,
