@@ -381,29 +381,24 @@ fn query_many<'a>(
         ),
         -- The n-th run of a queue goes to the worker at its n-th slot.
         assigned AS MATERIALIZED (
-            SELECT selected.*, d.scheduler, d.project, d.task_group, d.expires, d.scopes, d.definition,
-                   octet_length(d.definition) AS bytes, row_number() OVER places AS place,
-                   ($11::int[] /* slots */)[slots_before + row_number() OVER places] AS worker
-            FROM selected JOIN task_definitions d ON d.seq = selected.seq
-            WINDOW places AS (PARTITION BY selected.queue ORDER BY selected.priority, selected.ord)
+            SELECT s.*, ($11::int[] /* slots */)[slots_before + place] AS worker
+            FROM (SELECT selected.*, octet_length(d.definition) AS bytes,
+                         row_number() OVER (PARTITION BY slots_before ORDER BY selected.priority, selected.ord) AS place,
+                         sum(octet_length(d.definition)) OVER (ORDER BY slots_before, selected.priority, selected.ord ROWS UNBOUNDED PRECEDING) AS batch_bytes
+                  FROM selected JOIN task_definitions d ON d.seq = selected.seq) s
         ),
         -- A scalar subquery is never hashed, which would read all sessions, and runs for workers with a session only.
-        checked AS MATERIALIZED (
-            SELECT a.*, session IS NOT NULL
-                   AND COALESCE((SELECT w.ended IS NOT NULL FROM worker_sessions w WHERE w.epoch = session), true) AS session_ended
-            FROM (SELECT assigned.*, ($20::bigint[] /* sessions */)[worker] AS session FROM assigned) a
-        ),
-        -- Bytes of definitions up to and with each run: in its worker's answer, and in all answers.
         sized AS MATERIALIZED (
-            SELECT a.*, sum(bytes) OVER (PARTITION BY worker ORDER BY place) AS answer_bytes,
-                   sum(bytes) OVER (ORDER BY slots_before, place) AS batch_bytes
-            FROM checked a
+            SELECT a.*, session IS NOT NULL
+                   AND COALESCE((SELECT w.ended IS NOT NULL FROM worker_sessions w WHERE w.epoch = session), true) AS session_ended,
+                   sum(bytes) OVER (PARTITION BY worker ORDER BY place) AS answer_bytes
+            FROM (SELECT assigned.*, ($20::bigint[] /* sessions */)[worker] AS session FROM assigned) a
         ),
         -- What is claimed of a queue has no gap, so that a run never goes before one that it should come after.
         fitting AS MATERIALIZED (
             SELECT s.*, bool_and(NOT session_ended AND (answer_bytes <= $16 /* ANSWER_BYTES_MAX */ OR answer_bytes = bytes)
                                  AND (batch_bytes <= $17 /* BATCH_BYTES_MAX */ OR batch_bytes = bytes))
-                       OVER (PARTITION BY queue ORDER BY place) AS fits
+                       OVER (PARTITION BY slots_before ORDER BY place) AS fits
             FROM sized s
         ),
         granted AS MATERIALIZED (SELECT * FROM fitting WHERE fits),
@@ -436,12 +431,12 @@ fn query_many<'a>(
         SELECT f.worker AS "worker!", f.seq AS "seq!", f.id AS "id!", f.run AS "run!", f.queue AS "queue!",
                f.priority AS "priority!", f.ord AS "ord!", f.scheduled AS "scheduled!",
                f.reason_created AS "reason_created!", f.retries_left AS "retries_left!", db_now.now AS "started!",
-               db_now.now + make_interval(secs => f.lease) AS "taken_until!", f.scheduler AS "scheduler!",
-               f.project AS "project!", f.task_group AS "task_group!", f.deadline AS "deadline!",
-               f.expires AS "expires!", f.scopes AS "scopes!",
-               CASE WHEN f.fits AND f.batch_bytes <= $19 /* TICK_BYTES_MAX, or no limit */ THEN f.definition END AS definition,
+               db_now.now + make_interval(secs => f.lease) AS "taken_until!", d.scheduler AS "scheduler!",
+               d.project AS "project!", d.task_group AS "task_group!", f.deadline AS "deadline!",
+               d.expires AS "expires!", d.scopes AS "scopes!",
+               CASE WHEN f.fits AND f.batch_bytes <= $19 /* TICK_BYTES_MAX, or no limit */ THEN d.definition END AS definition,
                f.fits AS "made!", f.session_ended AS "session_ended!"
-        FROM fitting f, db_now"#,
+        FROM fitting f JOIN task_definitions d ON d.seq = f.seq, db_now"#,
         &columns.queues,
         &columns.epochs,
         &columns.amounts,
