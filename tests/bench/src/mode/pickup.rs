@@ -14,8 +14,10 @@ use tenure_driver::http::Client;
 const PICKUP: usize = 0;
 const CREATE: usize = 1;
 const REPORT: usize = 2;
-/// How long before the create the worker's request is sent. A client cannot see that it is in the wait list.
+/// How long at least before the create the worker's request is sent. A client cannot see that it is in the wait list.
 const HEAD_START: Duration = Duration::from_millis(10);
+/// How many milliseconds more it may be, by chance: lanes that one tick has answered would else create together.
+const SPREAD_MS: u64 = 40;
 
 /// The waiting worker's connection.
 pub(crate) struct Pickup {
@@ -34,7 +36,7 @@ impl Mode for Pickup {
     async fn turn(&mut self, lane: &mut Lane) -> Result<u64, BenchError> {
         let (path, body) = lane.claim_request(1);
         self.worker.start(&self.credentials, "POST", &path, Some(body.as_bytes())).await?;
-        sleep(HEAD_START).await;
+        sleep(HEAD_START + Duration::from_millis(lane.random().below(SPREAD_MS))).await;
         let began = Instant::now();
         let picked_up = async {
             let reply = self.worker.finish().await;

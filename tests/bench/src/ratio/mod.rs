@@ -8,6 +8,8 @@ mod parked;
 mod row;
 mod summary;
 
+use std::time::Duration;
+
 use clap::Parser;
 use tokio::task::LocalSet;
 
@@ -18,6 +20,10 @@ use self::summary::{Round, Summary};
 use super::database::Probe;
 use super::{BenchError, measure_mode};
 
+/// How many commits after a pause are measured before and after a round.
+const PAUSED_COMMITS: usize = 50;
+/// How long such a pause is: the least head start of a worker in mode pickup.
+const PAUSE: Duration = Duration::from_millis(10);
 /// How many commits are measured before and after a round.
 const COMMITS: usize = 100;
 
@@ -128,7 +134,7 @@ async fn prepare(column: &Column<'_>) -> Result<Option<Probe>, BenchError> {
 async fn measure_column(column: &Column<'_>, reached: Option<f64>) -> Result<Round, BenchError> {
     let mut arguments = column.variant.arguments.clone();
     let mut parked = None;
-    let mut commits = Vec::new();
+    let mut commits = Commits::default();
     match column.variant.condition {
         Condition::Quiet | Condition::Filled { .. } | Condition::SnapshotHeld => {}
         Condition::Parked(workers) => parked = Some(parked::park(column.contestant, workers).await?),
@@ -136,23 +142,35 @@ async fn measure_column(column: &Column<'_>, reached: Option<f64>) -> Result<Rou
             let rate = 2.0 * reached.unwrap_or_default();
             arguments.extend(["--rate".to_owned(), format!("{rate:.0}")]);
         }
-        Condition::BesideCommits => commits.extend(time_commits(column.contestant).await?),
+        Condition::BesideCommits => time_commits(column.contestant, &mut commits).await?,
     }
     let mut round = Round::of(measure_mode(&column.contestant.settings(&arguments)?).await?);
     drop(parked);
     if column.variant.condition == Condition::BesideCommits {
-        commits.extend(time_commits(column.contestant).await?);
+        time_commits(column.contestant, &mut commits).await?;
         round.compare_with_commits(&commits);
     }
     Ok(round)
 }
 
-/// Milliseconds of some commits, one after the other.
-async fn time_commits(contestant: &Contestant) -> Result<Vec<f64>, BenchError> {
+/// Milliseconds of commits.
+#[derive(Debug, Default)]
+struct Commits {
+    /// One after the other, so that the session and its processor are awake.
+    at_once: Vec<f64>,
+    /// Each after a pause in which the database does nothing, as before a create that a worker waits for.
+    after_pause: Vec<f64>,
+}
+
+/// Times some commits of both kinds.
+async fn time_commits(contestant: &Contestant, commits: &mut Commits) -> Result<(), BenchError> {
     let mut probe = Probe::connect(&contestant.database_url).await?;
-    let mut millis = Vec::with_capacity(COMMITS);
     for _ in 0..COMMITS {
-        millis.push(probe.commit_once().await?.as_secs_f64() * 1000.0);
+        commits.at_once.push(probe.commit_once().await?.as_secs_f64() * 1000.0);
     }
-    Ok(millis)
+    for _ in 0..PAUSED_COMMITS {
+        tokio::time::sleep(PAUSE).await;
+        commits.after_pause.push(probe.commit_once().await?.as_secs_f64() * 1000.0);
+    }
+    Ok(())
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use super::Commits;
 use crate::Measured;
 
 /// Of PostgreSQL's time, sessions with less than this share are not listed.
@@ -48,11 +49,16 @@ impl Round {
     }
 
     /// Adds how long a commit takes, of which these are examples in milliseconds, and how many the first step lasts.
-    pub(super) fn compare_with_commits(&mut self, millis: &[f64]) {
-        let Some(commit) = median(millis) else { return };
+    pub(super) fn compare_with_commits(&mut self, commits: &Commits) {
         let firsts: Vec<(String, f64)> = self.figures[1..].iter().take(2).cloned().collect();
-        let firsts = firsts.into_iter().map(|(name, value)| (name.replace(" ms", ", commits"), value / commit));
-        self.figures.extend(std::iter::once(("one commit p50 ms".to_owned(), commit)).chain(firsts));
+        let kinds =
+            [("", "commits", &commits.at_once), (" after a pause", "commits after a pause", &commits.after_pause)];
+        for (kind, unit, millis) in kinds {
+            let Some(commit) = median(millis) else { continue };
+            self.figures.push((format!("one commit{kind} p50 ms"), commit));
+            let ratios = firsts.iter().map(|(name, value)| (name.replace(" ms", &format!(", {unit}")), value / commit));
+            self.figures.extend(ratios);
+        }
     }
 }
 
@@ -217,8 +223,15 @@ mod tests {
         let mut round = round(50.0, &[]);
         round.figures.extend([("pickup p50 ms".to_owned(), 8.0), ("pickup p99 ms".to_owned(), 20.0)]);
         round.figures.push(("create p50 ms".to_owned(), 1.0));
-        round.compare_with_commits(&[1.0, 2.0, 9.0]);
-        let added = [("one commit p50 ms", 2.0), ("pickup p50, commits", 4.0), ("pickup p99, commits", 10.0)];
+        round.compare_with_commits(&Commits { at_once: vec![1.0, 2.0, 9.0], after_pause: vec![4.0] });
+        let added = [
+            ("one commit p50 ms", 2.0),
+            ("pickup p50, commits", 4.0),
+            ("pickup p99, commits", 10.0),
+            ("one commit after a pause p50 ms", 4.0),
+            ("pickup p50, commits after a pause", 2.0),
+            ("pickup p99, commits after a pause", 5.0),
+        ];
         assert_eq!(round.figures[4..], added.map(|(name, value)| (name.to_owned(), value)));
     }
 
