@@ -157,6 +157,7 @@ pub(crate) async fn measure_mode(settings: &Settings) -> Result<Measured, BenchE
         ModeName::CreateRepeat => measure::<mode::CreateRepeat>(settings).await,
         ModeName::Group => measure::<mode::Group>(settings).await,
         ModeName::Claim32 => measure::<mode::Claim32>(settings).await,
+        ModeName::Single32 => measure::<mode::Single32>(settings).await,
         ModeName::Work1 => measure::<mode::Work<1>>(settings).await,
         ModeName::Work32 => measure::<mode::Work<32>>(settings).await,
         ModeName::Rabbit1 => measure_rabbit(settings, 1).await,

@@ -111,6 +111,8 @@ pub enum ModeName {
     Group,
     /// Claim up to 32 at once and report each.
     Claim32,
+    /// Create by 100; claim up to 32 at once and report each.
+    Single32,
     /// Create a task; report the last one and take the next, in one request.
     Work1,
     /// Create by 100; report 32 and take the next 32, in one request.

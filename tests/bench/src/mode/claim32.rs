@@ -1,6 +1,8 @@
-//! Claim as many as one request may, and report each. The tasks were created before; the run ends when they are used up.
+//! Claim as many as one request may, and report each. The tasks were created before, and the run ends when they are used
+//! up; or each lane creates as many as it takes.
 
 use super::Mode;
+use super::work::CREATED_AT_ONCE;
 use crate::BenchError;
 use crate::lane::Lane;
 
@@ -24,6 +26,34 @@ impl Mode for Claim32 {
             lane.count(1);
         }
         lane.run().note_claimed(claims.len() as u64);
+        Ok(0)
+    }
+}
+
+/// The same, with tasks that the lanes create by 100.
+pub(crate) struct Single32 {
+    /// Created and not claimed yet.
+    ahead: usize,
+}
+
+impl Mode for Single32 {
+    const STEPS: &'static [&'static str] = &["create", "claim", "report"];
+
+    async fn prepare(_lane: &mut Lane) -> Result<Self, BenchError> {
+        Ok(Self { ahead: 0 })
+    }
+
+    async fn turn(&mut self, lane: &mut Lane) -> Result<u64, BenchError> {
+        if self.ahead < usize::from(LIMIT) {
+            lane.create_many(0, CREATED_AT_ONCE).await?;
+            self.ahead += CREATED_AT_ONCE;
+        }
+        let claims = lane.claim(1, LIMIT).await?;
+        for claim in &claims {
+            lane.complete(2, claim).await?;
+            lane.count(1);
+        }
+        self.ahead = self.ahead.saturating_sub(claims.len());
         Ok(0)
     }
 }

@@ -22,7 +22,7 @@ mod work;
 
 pub(crate) use admission::Admission;
 pub(crate) use assign::Assign;
-pub(crate) use claim32::Claim32;
+pub(crate) use claim32::{Claim32, Single32};
 pub(crate) use create::Create;
 pub(crate) use create_repeat::CreateRepeat;
 pub(crate) use delete::Delete;

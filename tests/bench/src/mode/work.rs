@@ -6,7 +6,7 @@ use crate::BenchError;
 use crate::lane::{Claim, Lane};
 
 /// How many tasks one request creates for those that take many.
-const CREATED_AT_ONCE: usize = 100;
+pub(super) const CREATED_AT_ONCE: usize = 100;
 
 /// Takes up to this many at once. One at a time is created by createTask, more are created by 100.
 pub(crate) struct Work<const LIMIT: usize> {

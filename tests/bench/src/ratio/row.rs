@@ -48,7 +48,7 @@ pub enum RowName {
     Claim32,
     /// Create; report the last and take the next in one request. Beside a RabbitMQ, if there is one.
     Work,
-    /// Create by 100, report 32 and take 32 in one request; beside claims of 32 with a report each, or beside a RabbitMQ.
+    /// Create by 100, report 32 and take 32 in one request; beside a claim of 32 and a report of each, or beside a RabbitMQ.
     Work32,
     /// From a create until a waiting worker has the task, beside one commit.
     Pickup,
@@ -151,11 +151,7 @@ pub(super) fn rows<'a>(name: RowName, settings: &Settings, contestants: &'a [Con
             vec![mode("", "claim32").with([("--prefill", &depth), ("--warmup", "0")])]
         }
         RowName::Work => vec![lifecycle("lifecycle"), mode("work", "work1")],
-        RowName::Work32 => {
-            let depth = (settings.seconds * CLAIMED_A_SECOND).to_string();
-            let claims = mode("claim32", "claim32").with([("--prefill", &depth), ("--warmup", "0")]);
-            vec![claims, mode("work32", "work32")]
-        }
+        RowName::Work32 => vec![mode("single32", "single32"), mode("work32", "work32")],
         RowName::Pickup => {
             vec![Variant::new(settings, "", "pickup", WORKERS).under(Condition::BesideCommits)]
         }
@@ -179,7 +175,7 @@ pub(super) fn rows<'a>(name: RowName, settings: &Settings, contestants: &'a [Con
 fn warmup_min(mode: &str) -> u64 {
     match mode {
         "overload" => OVERLOAD_WARMUP,
-        "work32" | "rabbit32" => BATCHES_WARMUP,
+        "single32" | "work32" | "rabbit32" => BATCHES_WARMUP,
         _ => 0,
     }
 }
