@@ -45,7 +45,7 @@ use tenure_store::connector::Connector;
 use tenure_store::failure::is_lost_connection;
 use tenure_store::hot::statement::{Rows, Statement};
 use tenure_store::outage;
-use tick::{APART, Kind, NotDone, Permit, Seat, TickLoop, Ticks, Turn};
+use tick::{APART, Arrivals, Kind, NotDone, Permit, Seat, TickLoop, Ticks, Turn};
 use waiting::{Waiting, Weight};
 
 /// The error for the caller of an ordinary transaction that failed.
@@ -184,10 +184,15 @@ impl<O: Operation> Job<O> {
     }
 }
 
+struct Queue<O: Operation> {
+    jobs: mpsc::Sender<Job<O>>,
+    arrivals: Arrivals,
+}
+
 /// The sending side of a coalesced operation: what request handlers use.
 pub struct Batcher<O: Operation> {
     /// One for each loop that has members.
-    queues: Vec<mpsc::Sender<Job<O>>>,
+    queues: Vec<Queue<O>>,
     waiting_bytes: Arc<AtomicUsize>,
 }
 
@@ -205,7 +210,7 @@ impl<O: Operation> Batcher<O> {
         let loops = if O::KIND.is_some() { ticks.loops() } else { &ticks.loops()[..1] };
         let waiting = Waiting::default();
         let start = |tick_loop: &TickLoop| {
-            let (queue, inbox) = mpsc::channel(O::WAITING_MAX.div_ceil(loops.len()));
+            let (jobs, inbox) = mpsc::channel(O::WAITING_MAX.div_ceil(loops.len()));
             let worker = Worker {
                 operation: Arc::clone(&operation),
                 inbox,
@@ -219,7 +224,7 @@ impl<O: Operation> Batcher<O> {
                 apart_until: None,
             };
             tasks.spawn(worker.work());
-            queue
+            Queue { jobs, arrivals: tick_loop.arrivals() }
         };
         Self { queues: loops.iter().map(start).collect(), waiting_bytes: Arc::default() }
     }
@@ -231,9 +236,12 @@ impl<O: Operation> Batcher<O> {
         let (reply, answer) = oneshot::channel();
         let weight = Weight::take(weight, &self.waiting_bytes);
         let job = weight.map(|weight| Job { member, reply, since: Instant::now(), _weight: weight });
-        if job.is_none_or(|job| queue.try_send(job).is_err()) {
+        if job.is_none_or(|job| queue.jobs.try_send(job).is_err()) {
             metrics::counter!("tenure_batch_shed_total", "operation" => O::NAME).increment(1);
             return Err(OpError::Overloaded(O::NAME));
+        }
+        if O::KIND.is_some() {
+            queue.arrivals.count();
         }
         answer.await.unwrap_or(Err(OpError::Unavailable))
     }

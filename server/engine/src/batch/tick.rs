@@ -3,7 +3,7 @@
 //! Each operation has a `Seat`. When it has members it enters, and the next tick invites it: in the order of [`Kind`] each
 //! hands over its statement, all of them are sent as one transaction, and each gets its rows after the commit. One flush is
 //! for all of them, and a claim sees what its own tick has created. A statement that is alone commits by itself. There is
-//! no timer: a tick is what was waiting when the last one ended.
+//! no timer: a tick is what was waiting when the last one ended, and what the requests bring that are in work by then.
 //!
 //! A server may run several loops of ticks at a time. Each has seats, a permit and a session of its own, and nothing in common
 //! with the others; [`Route`](crate::route::Route) has what must not overlap go through the same one.
@@ -12,6 +12,7 @@
 //! has failed and all of them were undone with it. The [`Permit`] keeps such a batch and a tick apart.
 
 use std::collections::HashSet;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -29,6 +30,11 @@ use tenure_store::session::Backend;
 
 /// How long an operation runs its batches by itself after a statement of it has undone a tick.
 pub(super) const APART: Duration = Duration::from_secs(1);
+
+/// With so many members a tick does not wait for more: while it is committed, this server would have nothing to do.
+const MEMBERS_ENOUGH: u64 = 64;
+/// How often everything that is ready runs, and what has arrived is read, before a tick with fewer members begins.
+const ROUNDS_MAX: usize = 3;
 
 /// The kinds of statements that share ticks. A tick runs them in this order, which is the lock order: only a create ever
 /// waits, and nothing is locked before it.
@@ -79,6 +85,21 @@ pub(super) struct TickLoop {
 struct Shared {
     /// Of each kind: the operation that waits to be invited.
     seats: Mutex<[Option<Waiting>; Kind::ALL.len()]>,
+    arrivals: Arrivals,
+}
+
+/// Counts the members that were submitted for ticks.
+#[derive(Clone, Default)]
+pub(super) struct Arrivals(Arc<AtomicU64>);
+
+impl Arrivals {
+    pub(super) fn count(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn so_far(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
 }
 
 impl Shared {
@@ -138,6 +159,10 @@ impl TickLoop {
 
     pub(super) fn permit(&self) -> Permit {
         self.permit.clone()
+    }
+
+    pub(super) fn arrivals(&self) -> Arrivals {
+        self.shared.arrivals.clone()
     }
 
     /// The seat of the one operation of this kind.
@@ -275,9 +300,10 @@ struct Ticker {
 
 impl Ticker {
     async fn work(mut self) {
+        let mut taken = 0;
         while self.woken.recv().await.is_some() {
-            // The operations that the last tick has answered enter again before this one begins.
-            tokio::task::yield_now().await;
+            self.wait_for_members(taken).await;
+            taken = self.shared.arrivals.so_far();
             let permit = self.permit.clone();
             let held = permit.take().await;
             let parts = self.gather().await;
@@ -287,6 +313,17 @@ impl Ticker {
             drop(held);
         }
         self.session.close().await;
+    }
+
+    /// Lets the operations that the last tick has answered enter again, and the callers that it has answered send their next
+    /// requests, unless many members are there.
+    async fn wait_for_members(&self, taken: u64) {
+        for _ in 0..ROUNDS_MAX {
+            tokio::task::yield_now().await;
+            if self.shared.arrivals.so_far() - taken >= MEMBERS_ENOUGH {
+                return;
+            }
+        }
     }
 
     /// The parts of this tick, in order.

@@ -20,7 +20,7 @@ use super::Waiting;
 use super::claim_batch::{ClaimBatch, QueueClaims, WaitingRequest};
 use super::delivery::{Delivery, Requeue};
 use super::low_water_marks::LowWaterMarks;
-use super::tick::{Kind, Seat, TickLoop, Ticks, Turn};
+use super::tick::{Arrivals, Kind, Seat, TickLoop, Ticks, Turn};
 use crate::notifiers::{Notifiers, SendAway, fallbacks_are_on};
 use crate::ops::OpError;
 use crate::route::Route;
@@ -87,11 +87,17 @@ impl Waiter {
     }
 }
 
+#[derive(Clone)]
+struct Queue {
+    waiters: mpsc::Sender<Waiter>,
+    arrivals: Arrivals,
+}
+
 /// The sending side of the wait list: what request handlers use.
 #[derive(Clone)]
 pub struct WaitList {
     /// One for each task.
-    queues: Vec<mpsc::Sender<Waiter>>,
+    queues: Vec<Queue>,
     workers: Workers,
     endings: Endings,
 }
@@ -127,7 +133,7 @@ impl WaitList {
         let loops = parts.ticks.loops();
         let waiting = Waiting::default();
         let start = |(place, tick_loop): (usize, &TickLoop)| {
-            let (queue, inbox) = mpsc::channel(WAITING_MAX.div_ceil(loops.len()));
+            let (waiters, inbox) = mpsc::channel(WAITING_MAX.div_ceil(loops.len()));
             let worker = WaitListWorker {
                 place,
                 seat: tick_loop.seat(Kind::Claim),
@@ -147,7 +153,7 @@ impl WaitList {
                 stop: stop.clone(),
             };
             tasks.spawn(worker.work());
-            queue
+            Queue { waiters, arrivals: tick_loop.arrivals() }
         };
         let queues = loops.iter().enumerate().map(start).collect();
         Self { queues, workers: parts.workers.clone(), endings: parts.endings.clone() }
@@ -161,7 +167,8 @@ impl WaitList {
         self.workers.saw(worker.clone(), Sight::ClaimWork);
         let queue = &self.queues[Route::of_queue(worker.queue).among(self.queues.len())];
         let waiter = Waiter { request, turn: 0, reply, until };
-        queue.try_send(waiter).map_err(|_| OpError::Overloaded("claimWork"))?;
+        queue.waiters.try_send(waiter).map_err(|_| OpError::Overloaded("claimWork"))?;
+        queue.arrivals.count();
         let answer = match session {
             None => answer.await,
             Some(epoch) => self.while_live(epoch, answer).await,
