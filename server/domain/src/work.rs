@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use chrono::{DateTime, Utc};
 use tenure_api::ids::{RunId, TaskId, TaskQueueId};
 use tenure_api::policy::ReleaseRequest;
 use tenure_api::states::ExceptionReason;
@@ -60,23 +61,27 @@ pub struct Reported {
     pub start: Option<Start>,
 }
 
-/// The results of a request, in their order, if all of it is acceptable.
+/// A result, unless a value in it is beyond a limit: that concerns no other result.
+pub type Judged = Result<Reported, Unacceptable>;
+
+/// The results of a request that arrives at this time, in their order, if its shape is acceptable.
 ///
 /// # Errors
-/// Something is too much, a reason is missing or too many, a run is named twice, or a worker that shuts down asks for more.
-pub fn results(request: &WorkRequest) -> Result<Vec<Reported>, Unacceptable> {
+/// Something is too much, a field is missing or is not one of its outcome, a run is named twice, or a worker that shuts down asks for
+/// more.
+pub fn results(request: &WorkRequest, now: DateTime<Utc>) -> Result<Vec<Judged>, Unacceptable> {
     check_limits(request).map_err(Unacceptable::Schema)?;
-    let results: Vec<Reported> =
+    let results: Vec<Judged> =
         request.results.iter().enumerate().map(|(n, result)| read(n, result)).collect::<Result<_, _>>()?;
     let mut named = HashSet::new();
-    for (n, Reported { task, run, .. }) in results.iter().enumerate() {
+    for (n, RunResult { task_id, run_id, .. }) in request.results.iter().enumerate() {
         // Of two results of one run, which one is first would not be certain.
-        if !named.insert((*task, *run)) {
-            return Err(Unacceptable::Rule(format!("`results[{n}]`: run {run} of task {task} is named twice")));
+        if !named.insert((*task_id, *run_id)) {
+            return Err(Unacceptable::Rule(format!("`results[{n}]`: run {run_id} of task {task_id} is named twice")));
         }
     }
     if request.claim > 0 {
-        check_claim(&results)?;
+        check_claim(&results, now)?;
     }
     Ok(results)
 }
@@ -85,14 +90,15 @@ pub fn results(request: &WorkRequest) -> Result<Vec<Reported>, Unacceptable> {
 pub const LEAVING: Ending = Ending::Reported(Report::Exception(ExceptionReason::WorkerShutdown));
 
 /// A worker that claims would be given its own task again at once, and lose another retry, or another free run.
-fn check_claim(results: &[Reported]) -> Result<(), Unacceptable> {
-    for (n, Reported { ending, start, .. }) in results.iter().enumerate() {
+fn check_claim(results: &[Judged], now: DateTime<Utc>) -> Result<(), Unacceptable> {
+    for (n, result) in results.iter().enumerate() {
+        let Ok(Reported { ending, start, .. }) = result else { continue };
         if *ending == LEAVING {
             return Err(Unacceptable::Rule(format!(
                 "`claim` must be 0 with `results[{n}].reason` `worker-shutdown`: a worker that shuts down takes no tasks"
             )));
         }
-        if *ending == Ending::Released && start.is_none() {
+        if *ending == Ending::Released && start.is_none_or(|start| start.time(now) <= now) {
             return Err(Unacceptable::Rule(format!(
                 "`claim` must be 0 with `results[{n}].outcome` `released` without a delay: the run keeps its place, and may be claimed \
                  again at once"
@@ -115,7 +121,7 @@ fn check_limits(request: &WorkRequest) -> Result<(), String> {
     Ok(())
 }
 
-fn read(n: usize, sent: &RunResult) -> Result<Reported, Unacceptable> {
+fn read(n: usize, sent: &RunResult) -> Result<Judged, Unacceptable> {
     let wrong = |field: &str, rule: &str| Err(Unacceptable::Rule(format!("`results[{n}].{field}` must {rule}")));
     let report = match (sent.outcome, sent.reason) {
         (RunOutcome::Completed, None) => Ending::Reported(Report::Completed),
@@ -143,18 +149,16 @@ fn read(n: usize, sent: &RunResult) -> Result<Reported, Unacceptable> {
             return wrong(field, "be absent: only the outcome `released` has one");
         }
     }
+    Ok(judge(sent, report).map_err(|refused| at(n, refused)))
+}
+
+fn judge(sent: &RunResult, ending: Ending) -> Judged {
+    let result = sent.result.as_deref().map(TaskResult::from_request).transpose()?;
     let start = match sent.reason {
-        Some(reason) => retry_after(reason, sent.retry_after),
-        None => release(&ReleaseRequest { delay: sent.delay, not_before: sent.not_before }),
+        Some(reason) => retry_after(reason, sent.retry_after)?,
+        None => release(&ReleaseRequest { delay: sent.delay, not_before: sent.not_before })?,
     };
-    let place = |refused| at(n, refused);
-    Ok(Reported {
-        task: sent.task_id,
-        run: sent.run_id,
-        ending: report,
-        result: sent.result.as_deref().map(TaskResult::from_request).transpose().map_err(place)?,
-        start: start.map_err(place)?,
-    })
+    Ok(Reported { task: sent.task_id, run: sent.run_id, ending, result, start })
 }
 
 /// What is wrong with the n-th result.

@@ -5,6 +5,7 @@ use tenure_api::states::{Priority, ReasonCreated, ReasonResolved, RunState};
 use super::*;
 use crate::task::{EndedRun, OpenRun};
 
+const NOW: DateTime<Utc> = DateTime::from_timestamp(1_800_000_000, 0).unwrap();
 const TASK: &str = "fN1SbArXTPSVFNUvaOlinQ";
 
 fn run(number: u16) -> RunId {
@@ -113,7 +114,7 @@ fn with(result: &serde_json::Value, field: &str, value: serde_json::Value) -> se
 #[test]
 fn what_stands_beside_an_outcome_is_read_as_beside_its_report() {
     let read = |result: &serde_json::Value, field, value| {
-        let reported = results(&request(&with(result, field, value))).unwrap().remove(0);
+        let reported = results(&request(&with(result, field, value)), NOW).unwrap().remove(0).unwrap();
         (reported.result.map(|result| result.text().to_owned()), reported.start)
     };
     let (completed, released) = (result(0, "completed", None), result(0, "released", None));
@@ -135,7 +136,7 @@ fn each_outcome_is_the_report_of_that_name() {
         result(3, "exception", Some("worker-shutdown")),
         result(4, "released", None),
     ]}));
-    let reports: Vec<Ending> = results(&all).unwrap().iter().map(|result| result.ending).collect();
+    let reports: Vec<Ending> = results(&all, NOW).unwrap().into_iter().map(|result| result.unwrap().ending).collect();
     let exception = |reason| Ending::Reported(Report::Exception(reason));
     assert_eq!(
         reports,
@@ -148,8 +149,11 @@ fn each_outcome_is_the_report_of_that_name() {
         ]
     );
     let most: Vec<_> = (0..100).map(|run| result(run, "failed", None)).collect();
-    assert_eq!(results(&request(&json!({"results": most, "claim": 100, "wait": 20}))).unwrap().len(), RESULTS_MAX);
+    assert_eq!(results(&request(&json!({"results": most, "claim": 100, "wait": 20})), NOW).unwrap().len(), RESULTS_MAX);
 }
+
+const FREE: &str = "`claim` must be 0 with `results[0].outcome` `released` without a delay: the run keeps its place, and may be \
+                    claimed again at once";
 
 #[test]
 fn what_is_not_acceptable_is_refused_by_the_name_of_its_field() {
@@ -179,11 +183,14 @@ fn what_is_not_acceptable_is_refused_by_the_name_of_its_field() {
                 "`claim` must be 0 with `results[1].reason` `worker-shutdown`: a worker that shuts down takes no tasks",
             ),
         ),
+        (json!({"results": [result(0, "released", None)], "claim": 1}), rule(FREE)),
         (
-            json!({"results": [result(0, "released", None)], "claim": 1}),
-            rule(
-                "`claim` must be 0 with `results[0].outcome` `released` without a delay: the run keeps its place, and may be claimed again at once",
-            ),
+            json!({"results": [with(&result(0, "released", None), "delay", json!(0))["results"][0]], "claim": 1}),
+            rule(FREE),
+        ),
+        (
+            json!({"results": [with(&result(0, "released", None), "notBefore", json!("2000-01-01T00:00:00Z"))["results"][0]], "claim": 1}),
+            rule(FREE),
         ),
         (
             with(&result(0, "released", None), "result", json!(1)),
@@ -194,20 +201,39 @@ fn what_is_not_acceptable_is_refused_by_the_name_of_its_field() {
             rule("`results[0].retryAfter` must be absent: only the outcome `exception` has one"),
         ),
         (
+            with(&result(0, "failed", None), "delay", json!(1)),
+            rule("`results[0].delay` must be absent: only the outcome `released` has one"),
+        ),
+    ] {
+        assert_eq!(results(&request(&fields), NOW), Err(refusal), "{fields}");
+    }
+}
+
+#[test]
+fn a_value_beyond_its_limit_concerns_its_own_result() {
+    let rule = |text: &str| Unacceptable::Rule(text.into());
+    for (fields, refusal) in [
+        (
             with(&result(0, "exception", Some("internal-error")), "retryAfter", json!(1)),
             rule(
                 "`results[0]`: `retryAfter` is only for the reason intermittent-task, not for internal-error: leave it out",
             ),
         ),
         (
-            with(&result(0, "failed", None), "delay", json!(1)),
-            rule("`results[0].delay` must be absent: only the outcome `released` has one"),
-        ),
-        (
             with(&result(0, "released", None), "delay", json!(-1)),
             rule("`results[0]`: `delay` must be from 0 to 31622400 seconds"),
         ),
+        (
+            with(&result(0, "completed", None), "result", json!("x".repeat(65_535))),
+            rule(
+                "`results[0]`: `result` must have at most 65536 bytes as compact JSON; it has 65537: make an artifact of it",
+            ),
+        ),
     ] {
-        assert_eq!(results(&request(&fields)), Err(refusal), "{fields}");
+        let mut both = request(&fields);
+        both.results.push(serde_json::from_value(result(1, "completed", None)).unwrap());
+        let judged = results(&both, NOW).unwrap();
+        assert_eq!(judged[0], Err(refusal), "{fields}");
+        assert_eq!(judged[1].as_ref().unwrap().run, run(1));
     }
 }

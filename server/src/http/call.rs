@@ -5,6 +5,7 @@ use axum::body::Body;
 use axum::extract::{RawPathParams, Request};
 use axum::response::Response;
 use bytes::Bytes;
+use chrono::{DateTime, Utc};
 use http::header::{AUTHORIZATION, CONTENT_TYPE, EXPECT, HOST};
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue};
@@ -199,6 +200,12 @@ impl Call {
     /// The same where the path has them all.
     pub fn authorize_by_path(&self) -> Result<(), ApiError> {
         self.authorize(&Values::of_path())
+    }
+
+    /// When a signed request arrived, by the server's clock; 1970 for others.
+    #[must_use]
+    pub fn arrived(&self) -> DateTime<Utc> {
+        DateTime::from_timestamp_millis(self.arrived.server_ms).unwrap_or_default()
     }
 
     /// Checks that the caller has the scopes of another endpoint, for a path that may be either's.

@@ -1,6 +1,7 @@
 //! Work on large texts, apart from the event loop: parsing, hashing and compressing what is large takes a processor for
 //! longer than any other request should wait. So few of it runs at once that processors remain for the rest.
 
+use std::cell::Cell;
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -12,6 +13,11 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 pub const LARGE_MIN: usize = 256 << 10;
 /// One piece of large work at once for so many processors, and one at least.
 const PROCESSORS_PER_PIECE: usize = 2;
+
+thread_local! {
+    /// Whether what runs in this thread has a turn.
+    static HAS_TURN: Cell<bool> = const { Cell::new(false) };
+}
 
 /// The turns of work on something large.
 #[derive(Clone)]
@@ -29,9 +35,10 @@ impl Heavy {
         Self { turns: Arc::new(Semaphore::new((processors / PROCESSORS_PER_PIECE).max(1))) }
     }
 
-    /// Does work on so many bytes: at once, or apart and in its turn. A caller that stops waiting does not end it.
+    /// Does work on so many bytes: at once, or apart and in its turn. A caller that stops waiting does not end it. A part of an
+    /// operation that [`Heavy::answer`] runs is done in the turn of that: two of them would wait for each other.
     pub async fn run<T: Send + 'static>(&self, size: usize, work: impl FnOnce() -> T + Send + 'static) -> T {
-        if size < LARGE_MIN {
+        if size < LARGE_MIN || HAS_TURN.get() {
             return work();
         }
         let turn = self.turn().await;
@@ -56,7 +63,10 @@ impl Heavy {
             let _turn = std::task::ready!(turn.as_mut().poll(cx));
             waiting = None;
             // The loop's other tasks go on in another thread meanwhile.
-            tokio::task::block_in_place(|| operation.as_mut().poll(cx))
+            tokio::task::block_in_place(|| {
+                let _marked = Marked::new();
+                operation.as_mut().poll(cx)
+            })
         })
         .await
     }
@@ -65,6 +75,22 @@ impl Heavy {
         let turns = Arc::clone(&self.turns);
         // It is never closed.
         async move { turns.acquire_owned().await.ok() }
+    }
+}
+
+/// Marks its thread as one that has a turn.
+struct Marked;
+
+impl Marked {
+    fn new() -> Self {
+        HAS_TURN.set(true);
+        Self
+    }
+}
+
+impl Drop for Marked {
+    fn drop(&mut self) {
+        HAS_TURN.set(false);
     }
 }
 
@@ -126,6 +152,23 @@ mod tests {
         });
         let (other, working) = (other.await.unwrap(), working.await.unwrap());
         assert!(other < working, "the other task waited for the large one");
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn large_work_within_an_operation_on_a_large_body_does_not_wait_for_another_turn() {
+        let heavy = Heavy { turns: Arc::new(Semaphore::new(1)) };
+        let one = || async {
+            let operation = async {
+                tokio::task::yield_now().await;
+                heavy.run(LARGE_MIN, hold).await;
+                tokio::task::yield_now().await;
+                heavy.run(LARGE_MIN, hold).await
+            };
+            heavy.answer(LARGE_MIN, operation).await
+        };
+        let both = futures_util::future::join(one(), one());
+        assert!(tokio::time::timeout(Duration::from_secs(10), both).await.is_ok(), "they wait for each other");
+        assert!(ticks_during(heavy.run(LARGE_MIN, hold)).await > 0, "apart again");
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

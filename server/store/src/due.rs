@@ -71,7 +71,10 @@ pub(crate) async fn refile_expiries(transaction: &mut PgConnection, places: &[Pl
             FROM due x CROSS JOIN LATERAL unnest(x.seqs) AS s(seq) JOIN task_definitions d ON d.seq = s.seq
             WHERE x.ctid = ANY($1::text[]::tid[]) GROUP BY x.ctid
         ),
-        kept AS (UPDATE due x SET expires = r.expires, seqs = r.seqs FROM remaining r WHERE x.ctid = r.place)
+        -- Not before the date that the row has: it may be later than those of its tasks, and the low-water mark be there already.
+        kept AS (
+            UPDATE due x SET expires = GREATEST(x.expires, r.expires), seqs = r.seqs FROM remaining r WHERE x.ctid = r.place
+        )
         DELETE FROM due x WHERE x.ctid = ANY($1::text[]::tid[]) AND x.ctid NOT IN (SELECT place FROM remaining)",
         &texts(places) as &[&str]
     )

@@ -70,6 +70,24 @@ pub async fn take(
     Ok(Some(StoredSubmission { digest: row.digest, group: row.task_group, tasks: row.tasks }))
 }
 
+/// When the submission with this key was stored, if one was since then.
+pub async fn find_created(
+    conn: &mut PgConnection,
+    client_id: &str,
+    key: &str,
+    since: DateTime<Utc>,
+) -> Result<Option<DateTime<Utc>>, sqlx::Error> {
+    sqlx::query_scalar!(
+        "-- find_idempotency_key
+        SELECT created FROM idempotency_keys WHERE client_id = $1 AND key = $2 AND created > $3",
+        client_id,
+        key,
+        since
+    )
+    .fetch_optional(conn)
+    .await
+}
+
 /// Purges up to `limit` keys that are older than this; none is left that was created before `from`.
 pub async fn purge(
     conn: &mut PgConnection,

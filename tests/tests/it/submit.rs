@@ -1,5 +1,7 @@
 //! Creating one or several tasks at once: defaults, local names, all or nothing, repeats.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 use sqlx::Row as _;
 use tenure_api::credentials::Credentials;
@@ -290,6 +292,19 @@ async fn a_key_makes_a_repeat_harmless() {
     let friend = rig.make_client("friend", &["*"]).await;
     assert_ne!(ids(&rig.send(&keyed(&rig, &friend, "once", &body)).await.json()), ids(&first));
     assert_eq!(count(&rig, "SELECT count(*) FROM tasks").await, 6);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_repeat_with_its_key_is_answered_after_the_deadline_too() {
+    let rig = Rig::start().await;
+    let deadline = chrono::Utc::now() + chrono::TimeDelta::milliseconds(1500);
+    let body = json!({"taskQueueId": QUEUE, "deadline": deadline.to_rfc3339()});
+    let first = submit_keyed(&rig, "once", &body).await.json();
+    assert_eq!(states(&first), ["pending"], "{first}");
+    tokio::time::sleep(Duration::from_millis(1700)).await;
+    let later = submit_keyed(&rig, "once", &body).await.json();
+    assert_eq!(ids(&later), ids(&first), "{later}");
+    submit_keyed(&rig, "another", &body).await.refused(400, "InputError");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,5 +1,7 @@
 //! A worker that reports what it has finished and claims what is next in one request.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 use tenure_api::credentials::Credentials;
 use tenure_api::ids::SlugId;
@@ -197,4 +199,25 @@ async fn an_answer_has_no_more_definitions_than_one_of_claim_work() {
     assert_eq!(ids(&work(&rig, json!({"claim": 100})).await).len(), 2);
     assert_eq!(ids(&work(&rig, json!({"claim": 100})).await).len(), 1);
     rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_large_body_may_have_a_large_answer_and_a_result_that_is_too_large_concerns_no_other() {
+    let rig = Rig::start().await;
+    let mut results = Vec::new();
+    for returned in [65_000, 65_000, 65_000, 65_000, 65_535] {
+        let mut one = result(claimed(&rig).await.0, "completed");
+        one["result"] = json!("x".repeat(returned));
+        results.push(one);
+    }
+    let mut large = definition(QUEUE);
+    large["payload"]["text"] = json!("x".repeat(400_000));
+    let next = new_task();
+    assert_eq!(rig.create(next, &large).await.status, 200);
+    let fields = json!({"results": results, "claim": 1, "wait": 0});
+    let round = tokio::time::timeout(Duration::from_secs(20), work(&rig, fields)).await.expect("no answer");
+    assert_eq!(verdicts(&round), ["completed", "completed", "completed", "completed", "InputError"]);
+    assert_eq!(ids(&round), [next.to_string()]);
+    let retried = json!({"results": [result(serde_json::from_value(results[4]["taskId"].clone()).unwrap(), "failed")]});
+    assert_eq!(verdicts(&work(&rig, retried).await), ["failed"], "it was left as it was");
 }

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
+use chrono::{DateTime, Utc};
 use sqlx::{Connection, PgConnection, PgPool};
 use tenure_api::ids::{TaskGroupId, TaskId, TaskQueueId};
 use tenure_api::states::Requires;
@@ -20,7 +21,7 @@ use tenure_store::dependencies::{self, Edge, Required, Wanted};
 use tenure_store::failure::{Class, classify};
 use tenure_store::idempotency::{self, Keyed, StoredSubmission};
 use tenure_store::transitions::create::{self, Created, Member};
-use tenure_store::{groups, queues, session, tasks};
+use tenure_store::{clock, groups, queues, session, tasks};
 
 /// How long a key is retained.
 pub const KEY_KEPT: Duration = Duration::from_secs(24 * 60 * 60);
@@ -45,6 +46,18 @@ pub struct Submitted {
     pub group: TaskGroupId,
     /// The tasks, in the order of the request.
     pub tasks: Vec<Task>,
+}
+
+/// The time that a submission is read by: a repeat by that of the first one, so that the dates of its tasks are acceptable as they
+/// were then.
+///
+/// # Errors
+/// If the database does not answer.
+pub async fn submission_time(conn: &mut PgConnection, key: Option<&Key>) -> Result<DateTime<Utc>, sqlx::Error> {
+    let now = clock::get_now(conn).await?;
+    let Some(key) = key else { return Ok(now) };
+    let first = idempotency::find_created(conn, &key.client_id, &key.key, now - KEY_KEPT).await?;
+    Ok(first.unwrap_or(now))
 }
 
 /// Creates the tasks; if the key was used before, answers the tasks as they are now.

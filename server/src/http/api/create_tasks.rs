@@ -22,7 +22,7 @@ use crate::http::docs::sample::QUEUE;
 use crate::http::endpoint::Endpoint;
 use crate::http::error::ApiError;
 use tenure_domain::submit::{Graph, Origin};
-use tenure_engine::ops::submit::{Key, submit};
+use tenure_engine::ops::submit::{Key, submission_time, submit};
 
 /// The header by which a repeat is recognized.
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
@@ -110,7 +110,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
 async fn create_tasks(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     call.no_query()?;
     let key = idempotency_key(&call)?;
-    let graph = read(&app, &call).await?;
+    let graph = read(&app, &call, key.as_ref()).await?;
     for (n, entry) in graph.entries.iter().enumerate() {
         call.authorize(&create_task::values(&entry.task)).map_err(|error| error.at(&graph.place(n)))?;
     }
@@ -125,13 +125,13 @@ async fn create_tasks(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
 }
 
 /// The body: a list of tasks, or one task by itself, which has no field `tasks`.
-async fn read(app: &App, call: &Call) -> Result<Graph, ApiError> {
+async fn read(app: &App, call: &Call, key: Option<&Key>) -> Result<Graph, ApiError> {
     #[derive(Deserialize)]
     struct Shape {
         tasks: Option<IgnoredAny>,
     }
     let several = call.json::<Shape>()?.tasks.is_some();
-    let now = tenure_store::clock::get_now(&mut *app.engine.pool.acquire().await?).await?;
+    let now = submission_time(&mut *app.engine.pool.acquire().await?, key).await?;
     let client_id = call.principal()?.client_id.as_deref().unwrap_or("anonymous");
     let origin = Origin { now, client_id, root_url: &app.root_url };
     let draw = || TaskId::from_random(uuid::Uuid::new_v4().into_bytes());

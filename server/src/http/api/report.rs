@@ -1,9 +1,11 @@
 //! reportCompleted, reportFailed, reportException, releaseTask.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use axum::response::Response;
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::json;
 use tenure_api::bodies::ReportExceptionRequest;
 use tenure_api::errors::ErrorCode::{InputError, RequestConflict, ResourceNotFound};
@@ -145,7 +147,10 @@ async fn returned(app: App, call: Arc<Call>, report: Report) -> Result<Response,
 /// acceptable is ignored as long as no result is lost with it.
 fn result(call: &Call) -> Result<Option<TaskResult>, ApiError> {
     const FIELD: &[u8] = b"\"result\"";
-    let has_field = call.body.windows(FIELD.len()).any(|part| part == FIELD);
+    // The name may also be written with escapes.
+    let names = || serde_json::from_slice::<HashMap<String, IgnoredAny>>(&call.body);
+    let has_field = call.body.windows(FIELD.len()).any(|part| part == FIELD)
+        || (call.body.contains(&b'\\') && names().is_ok_and(|names| names.contains_key("result")));
     if !has_field {
         return Ok(None);
     }

@@ -27,7 +27,6 @@ use crate::http::scopes::Values;
 use tenure_domain::task::{Granted, Task};
 use tenure_domain::work::{self as rules, Reported};
 use tenure_engine::batch::wait_list::Answer;
-use tenure_engine::ops::OpError;
 use tenure_engine::ops::claim_work::Request;
 use tenure_engine::ops::sessions;
 use tenure_engine::ops::work::Worked;
@@ -108,8 +107,8 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
         )
         .refuses(
             InputError,
-            "a reason is missing or too many, a run is named twice, or a result of `worker-shutdown` comes with a claim; \
-             nothing was reported",
+            "a result has a field that its outcome does not have, or lacks the reason, a run is named twice, or a result of \
+             `worker-shutdown`, or `released` without a delay, comes with a claim; nothing was reported",
         )
         .refuses(ResourceNotFound, "there is no session of that id; nothing was reported")
 }
@@ -122,7 +121,8 @@ fn wait_of(app: &App, seconds: u16) -> Duration {
 async fn handle(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     call.no_query()?;
     let body: WorkRequest = call.json()?;
-    let results = rules::results(&body)?;
+    let results = rules::results(&body, call.arrived())?;
+    let named: Vec<(TaskId, RunId)> = body.results.iter().map(|result| (result.task_id, result.run_id)).collect();
     let asking = Values::of_path()
         .text("taskQueueId", body.task_queue_id.as_str())
         .text("workerGroup", body.worker_group.as_str())
@@ -139,7 +139,8 @@ async fn handle(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
         wait_timeout: wait_of(&app, body.wait),
     };
     let started = Instant::now();
-    let worked = app.engine.work(&results, &claim).await;
+    let acceptable: Vec<Reported> = results.iter().flatten().cloned().collect();
+    let worked = app.engine.work(&acceptable, &claim).await;
     let worked = sessions::unless_gone(app.engine.session_parts(), body.session_id, worked).await?;
     let Worked { results: verdicts, answer } = worked;
     let Answer { claims, delivery } = answer;
@@ -147,30 +148,36 @@ async fn handle(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     if !claims.is_empty() && started.elapsed() >= REAUTHORIZE_AFTER {
         call.authorize_again(&app, &asking).await?;
     }
-    let size = room_for_all(&claims) + verdicts.len() * SMALL_ANSWER;
+    let size = room_for_all(&claims) + results.len() * SMALL_ANSWER;
+    let mut verdicts = verdicts.into_iter();
+    // There is a verdict for each that was acceptable.
+    let verdicts = results.into_iter().filter_map(move |result| match result {
+        Ok(_) => Some(verdicts.next()?.map_err(ApiError::from)),
+        Err(refused) => Some(Err(refused.into())),
+    });
     let (heavy, connection) = (app.heavy.clone(), call.connection.clone());
-    let json = heavy.run(size, move || to_json(size, &app, &results, verdicts, &claims)).await?;
+    let json = heavy.run(size, move || to_json(size, &app, &named, verdicts, &claims)).await?;
     Ok(carry(json, delivery, connection))
 }
 
 fn to_json(
     size: usize,
     app: &App,
-    results: &[Reported],
-    verdicts: Vec<Result<Task, OpError>>,
+    named: &[(TaskId, RunId)],
+    verdicts: impl Iterator<Item = Result<Task, ApiError>>,
     claims: &[Granted],
 ) -> Result<String, ApiError> {
     let mut json = Vec::with_capacity(size + SMALL_ANSWER);
     json.extend_from_slice(b"{\"results\":[");
-    for (index, (Reported { task, run, .. }, verdict)) in results.iter().zip(verdicts).enumerate() {
+    for (index, (&(task_id, run_id), verdict)) in named.iter().zip(verdicts).enumerate() {
         if index > 0 {
             json.push(b',');
         }
-        let (status, error) = match verdict.map_err(ApiError::from) {
+        let (status, error) = match verdict {
             Ok(task) => (Some(task.status()), None),
             Err(error) => (None, Some(ResultError { code: error.code(), message: error.into_message() })),
         };
-        write_json(&mut json, &ResultBody { task_id: *task, run_id: *run, status: status.as_ref(), error })?;
+        write_json(&mut json, &ResultBody { task_id, run_id, status: status.as_ref(), error })?;
     }
     json.extend_from_slice(b"],");
     write_claims(&mut json, app, claims)?;

@@ -66,6 +66,10 @@ async fn a_report_without_a_result_has_none_and_what_stock_clients_send_is_taken
         let waited = rig.call("GET", &format!("{TENURE_API}/tasks/{task}/wait?seconds=0"), None).await;
         assert_eq!(waited.body.get("result"), None);
     }
+    // The name of the field in another way of writing it.
+    let (task, claim) = claimed(&rig).await;
+    assert_eq!(send(&rig, &claim, "completed", Some(r#"{"\u0072esult": 1}"#)).await.0, 200);
+    assert_eq!(read(&rig, task).await.body["result"], json!(1));
     rig.server.stop().await;
 }
 
@@ -152,11 +156,15 @@ async fn work_takes_what_reports_take() {
     completed["result"] = json!({"rows": 4});
     let answer = work(json!([completed])).await;
     assert_eq!(answer.body["results"][0]["error"]["code"], "RequestConflict", "{}", answer.body);
-    for (field, value) in [("retryAfter", json!(5)), ("delay", json!(5)), ("result", json!("x".repeat(65_535)))] {
+    for field in ["retryAfter", "delay"] {
         let mut wrong = result(released, "failed");
-        wrong[field] = value;
+        wrong[field] = json!(5);
         assert_eq!(work(json!([wrong])).await.status, 400, "{field}");
     }
+    let mut long = result(released, "failed");
+    long["result"] = json!("x".repeat(65_535));
+    let answer = work(json!([long])).await;
+    assert_eq!(answer.body["results"][0]["error"]["code"], "InputError", "{}", answer.body);
     rig.server.stop().await;
 }
 

@@ -1,10 +1,13 @@
 //! The low-water marks of times: how far they go, and what they must not pass.
 
 use chrono::{DateTime, TimeDelta, Utc};
+use serde_json::json;
 use sqlx::PgConnection;
+use tenure_api::dates::Timestamp;
 use tenure_domain::registration::WorkerName;
-use tenure_engine::background::{PASSES, claims, low_water_marks, registrations};
-use tenure_engine::testing::{QUEUE, Queue};
+use tenure_engine::background::{PASSES, claims, expiry, low_water_marks, registrations};
+use tenure_engine::clock::real_now;
+use tenure_engine::testing::{QUEUE, Queue, new_task};
 use tenure_store::testing::TestDatabase;
 use tenure_store::worker_manager::{self, NewWorker, WorkerChange};
 use tenure_store::{claims as store, clock, due_marks::START};
@@ -51,6 +54,38 @@ async fn the_marks_of_times_follow_the_clock_and_stop_at_what_is_left() {
     queue.engine.remembered.drop_all();
     assert_eq!(queue.engine.due_marks.get().claims, START);
     drop(conn);
+    queue.stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
+async fn a_task_that_could_not_be_purged_with_those_beside_it_is_purged_later() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    let mut conn = database.connect().await;
+    // It expires with its deadline: in the row of both, the date is the clock of the pass that dealt with the deadline.
+    let deadline = json!({"expires": Timestamp::new(real_now() + TimeDelta::hours(1)),
+                          "deadline": Timestamp::new(real_now() + TimeDelta::hours(1))});
+    for _ in 0..2 {
+        queue.create(&new_task(QUEUE, &deadline)).await.unwrap();
+    }
+    sqlx::raw_sql("UPDATE clock SET clock_offset = interval '61 minutes'").execute(&mut conn).await.unwrap();
+    for pass in PASSES.iter().filter(|pass| pass.name != "expiry") {
+        pass.run(&queue.engine).await.unwrap();
+    }
+    move_clock(&mut conn).await;
+    advance(&queue).await;
+    let mark = queue.engine.due_marks.get().tasks;
+    let mut other = database.connect().await;
+    sqlx::raw_sql("BEGIN; SELECT FROM tasks WHERE seq = (SELECT max(seq) FROM tasks) FOR UPDATE")
+        .execute(&mut other)
+        .await
+        .unwrap();
+    assert_eq!(expiry::pass(&queue.engine).await.unwrap().done, 1);
+    sqlx::raw_sql("ROLLBACK").execute(&mut other).await.unwrap();
+    assert_eq!(queue.engine.due_marks.get().tasks, mark);
+    assert_eq!(expiry::pass(&queue.engine).await.unwrap().done, 1);
+    drop((conn, other));
     queue.stop().await;
     database.finish().await;
 }
