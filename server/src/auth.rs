@@ -28,7 +28,7 @@ use tenure_domain::registration::WorkerName;
 use tenure_domain::roles::{Resolver, TooLarge};
 use tenure_domain::scopes::{Expression, ScopeSet};
 use tenure_engine::remembered::Facts;
-use tenure_store::clients::{self, ClientAccount, ClientError};
+use tenure_store::clients::{self, CLIENT_ID_MAX, ClientAccount, ClientError};
 use tenure_store::secrets::SecretKeys;
 use tenure_store::worker_manager;
 
@@ -432,14 +432,21 @@ impl Authenticator {
                 Ok(Some(Account::new(&id, client)))
             }
         };
+        // No client has such an id, and what is remembered of ids that were invented is to be small.
+        if client_id.len() > CLIENT_ID_MAX {
+            return Ok(None);
+        }
         self.accounts.get(client_id, read).await.map_err(AuthError::Lookup)
     }
 
     async fn worker(&self, client_id: &str) -> Result<Arc<WorkerAccount>, AuthError> {
-        let read = |id: String| {
+        // Only what may be the name of a worker is looked up, and remembered.
+        let Some(name) = WorkerName::of_client(client_id) else {
+            return Err(AuthFailure::UnknownWorker(client_id.to_owned()).into());
+        };
+        let read = |_| {
             let pool = self.pool.clone();
             async move {
-                let Some(name) = WorkerName::of_client(&id) else { return Ok(None) };
                 let finding = tokio::time::timeout(LOOKUP_MAX, worker_manager::find_account(&pool, &name)).await;
                 let found = finding.unwrap_or(Err(sqlx::Error::PoolTimedOut))?;
                 Ok(found.map(|found| WorkerAccount { name, found }))

@@ -30,12 +30,12 @@ pub struct Chunk {
 
 /// Adds chunks to the logs of runs that workers hold, each of another run, and deletes what lies more than `kept_max` bytes before the
 /// end of a log. Of what is there already nothing is stored again. Answers with the number of each chunk whose run is held, and the
-/// offset behind the last byte of its log.
+/// offset behind the last byte of its log, with how many bytes of it were new.
 pub async fn append(
     conn: &mut PgConnection,
     chunks: &[Chunk],
     kept_max: i64,
-) -> Result<Vec<(usize, i64)>, sqlx::Error> {
+) -> Result<Vec<(usize, Appended)>, sqlx::Error> {
     let ids: Vec<Uuid> = chunks.iter().map(|chunk| chunk.task).collect();
     let runs: Vec<i16> = chunks.iter().map(|chunk| chunk.run).collect();
     let offsets: Vec<i64> = chunks.iter().map(|chunk| chunk.offset).collect();
@@ -82,7 +82,7 @@ pub async fn append(
             ON CONFLICT (seq, run) DO UPDATE SET next = GREATEST(l.next, EXCLUDED.next),
                 chunks = GREATEST(l.chunks, EXCLUDED.chunks), kept = l.kept + EXCLUDED.kept
         )
-        SELECT p.n AS "n!", p.start + octet_length(p.bytes) AS "next!" FROM placed p"#,
+        SELECT p.n AS "n!", p.start + octet_length(p.bytes) AS "next!", octet_length(p.bytes) AS "new!" FROM placed p"#,
         &ids,
         &runs,
         &offsets,
@@ -95,7 +95,19 @@ pub async fn append(
     )
     .fetch_all(conn)
     .await?;
-    Ok(rows.into_iter().map(|row| (crate::hot::member(row.n), row.next)).collect())
+    Ok(rows
+        .into_iter()
+        .map(|row| (crate::hot::member(row.n), Appended { next: row.next, new: row.new.into() }))
+        .collect())
+}
+
+/// What became of a chunk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Appended {
+    /// The offset behind the last byte of the log.
+    pub next: i64,
+    /// How many bytes of the chunk were not there yet.
+    pub new: i64,
 }
 
 /// What is known of the log of a run.

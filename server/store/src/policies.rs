@@ -68,14 +68,15 @@ pub async fn lock_queue(transaction: &mut PgConnection, queue: i32) -> Result<bo
     Ok(locked.is_some())
 }
 
-/// Stores the policy of a queue that is locked, and has all its runs refiled.
+/// Stores the policy of a queue that is locked, and has all its runs refiled. Answers also the sessions that have runs to accept, if the
+/// time for that is another one now: each is an item of their inboxes again.
 pub async fn put(
     transaction: &mut PgConnection,
     queue: i32,
     policy: &Policy,
     client_id: &str,
-) -> Result<StoredPolicy, sqlx::Error> {
-    let version = set(transaction, queue, policy).await?;
+) -> Result<(StoredPolicy, Vec<i64>), sqlx::Error> {
+    let Change { version, sessions } = set(transaction, queue, policy).await?;
     let row = sqlx::query_as!(
         PolicyRow,
         r#"-- put_policy
@@ -99,7 +100,7 @@ pub async fn put(
     )
     .fetch_one(transaction)
     .await?;
-    row.try_into()
+    Ok((row.try_into()?, sessions))
 }
 
 /// Removes the policy of a queue that is locked, and has all its runs refiled; the version that is given to that change, if there
@@ -119,21 +120,31 @@ pub async fn delete(transaction: &mut PgConnection, queue: i32, client_id: &str)
     if removed.rows_affected() == 0 {
         return Ok(None);
     }
-    set(transaction, queue, &Policy::none()).await.map(Some)
+    Ok(Some(set(transaction, queue, &Policy::none()).await?.version))
 }
 
-/// What the statements of runs read of a policy, in the row of its queue; the version of the change.
-async fn set(transaction: &mut PgConnection, queue: i32, policy: &Policy) -> Result<i64, sqlx::Error> {
+/// A change of what the statements of runs read of a policy.
+struct Change {
+    /// The version that is given to it.
+    version: i64,
+    /// The sessions whose runs are to be accepted within another time.
+    sessions: Vec<i64>,
+}
+
+/// Writes what the statements of runs read of a policy into the row of its queue.
+async fn set(transaction: &mut PgConnection, queue: i32, policy: &Policy) -> Result<Change, sqlx::Error> {
     let admission = policy.admission();
     let was_fair = is_fair_now(transaction, queue).await?;
     let terms = Terms::of(policy, &Options::default());
     let seconds = |time: TimeDelta| (!time.is_zero()).then(|| time.as_seconds_f64());
-    let version = sqlx::query_scalar!(
-        "-- set_policy
+    let row = sqlx::query!(
+        r#"-- set_policy
         UPDATE task_queues q SET policy_version = policy_version + 1, delay = $3 /* seconds */, traits = $2 /* Traits::code */,
             complete_time = $4 /* seconds */, claim_timeout = $5 /* seconds */,
             key_by = $6 /* KeyBy::code */, accept_time = $7 /* seconds */
-        WHERE id = $1 RETURNING policy_version",
+        FROM (SELECT id, accept_time FROM task_queues WHERE id = $1) o
+        WHERE q.id = o.id
+        RETURNING q.policy_version, q.accept_time IS DISTINCT FROM o.accept_time AS "accept_time_changed!""#,
         queue,
         terms.traits(None).code(),
         seconds(policy.delay),
@@ -147,7 +158,13 @@ async fn set(transaction: &mut PgConnection, queue: i32, policy: &Policy) -> Res
     let is_fair = admission.as_ref().is_some_and(|admission| admission.fair);
     restart_admission(transaction, queue, policy, was_fair != Some(is_fair)).await?;
     set_rated(transaction, queue, policy).await?;
-    Ok(version)
+    let assigns = admission.is_some_and(|admission| admission.assign);
+    let sessions = if assigns && row.accept_time_changed {
+        admission::restart_assigned(transaction, queue).await?
+    } else {
+        Vec::new()
+    };
+    Ok(Change { version: row.policy_version, sessions })
 }
 
 /// Runs of a key with a rate of its own need a token each, as in a queue with a rate: after a change of the rules of a key. If that

@@ -5,12 +5,10 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 
-use super::Settings;
+use super::job::Job;
 use super::payload::Payload;
-use super::process::{Guards, NotStarted, Process};
-use super::work_directory::WorkDirectory;
+use super::process::{NotStarted, Process};
 
 /// How the commands of a task ended.
 #[derive(Debug)]
@@ -26,13 +24,8 @@ pub(super) enum Execution {
 }
 
 /// Runs the commands; nothing that they started is left when it returns.
-pub(super) async fn execute(
-    payload: &Payload,
-    directory: &WorkDirectory,
-    guards: &Guards,
-    stop: &CancellationToken,
-    settings: &Settings,
-) -> Execution {
+pub(super) async fn execute(job: &Job, payload: &Payload) -> Execution {
+    let Job { directory, guards, stop, settings, .. } = job;
     let deadline = Instant::now() + payload.max_run_time;
     for argv in &payload.commands {
         if stop.is_cancelled() {
@@ -53,7 +46,7 @@ pub(super) async fn execute(
             biased;
             ended = process.wait() => ended,
             () = stop.cancelled() => {
-                process.stop(settings.stop_grace).await;
+                process.stop(job.stop_grace.get().copied().unwrap_or(settings.stop_grace)).await;
                 return Execution::Stopped;
             }
             () = tokio::time::sleep_until(deadline) => {

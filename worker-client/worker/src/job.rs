@@ -2,7 +2,8 @@
 //!
 //! It can be stopped at any point. Commands then get their grace; what is on its way to or from the queue ends at once.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use tenure_api::ids::{RunId, TaskId};
 use tokio_util::sync::CancellationToken;
@@ -28,6 +29,8 @@ pub(super) struct Job {
     pub settings: Arc<Settings>,
     pub guards: Guards,
     pub stop: CancellationToken,
+    /// How long its commands get then, if the lease leaves less than usual.
+    pub stop_grace: OnceLock<Duration>,
 }
 
 impl Job {
@@ -79,7 +82,7 @@ impl Job {
             let why = format!("the task's user cannot be given its inputs: {error}");
             return Some(Err(Problem::exception(ExceptionReason::InternalError, why)));
         }
-        let executed = match execute(&payload, &self.directory, &self.guards, &self.stop, &self.settings).await {
+        let executed = match execute(self, &payload).await {
             Execution::Succeeded => Ok(()),
             Execution::Failed(why, exit_code) => Err(Problem::failed(why).with_exit_code(exit_code)),
             Execution::WorkerFault(why) => Err(Problem::exception(ExceptionReason::InternalError, why)),

@@ -2,7 +2,7 @@
 //!
 //! The work is stopped at a shutdown, and when the run is lost; then nothing is reported, because the run is no longer ours to judge.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use tenure_api::states::RunState;
 use tenure_client::artifacts::blocking;
@@ -54,6 +54,7 @@ impl Tasks {
             settings: Arc::clone(&self.settings),
             guards: self.guards.clone(),
             stop: CancellationToken::new(),
+            stop_grace: OnceLock::new(),
         })
     }
 }
@@ -114,6 +115,11 @@ async fn perform(job: &Job, of: &consumer::Job, stop: &Stop, shutdown: &Cancella
         () = job.send_log() => unreachable!("it has no end"),
     };
     job.directory.note(&format!("the claim is lost ({how}); stopping"));
+    if matches!(how, HowLost::Unanswered) {
+        // Nothing of it may run when the lease is over. Of a short lease less is left than is usual.
+        let left = of.lease().ends().saturating_duration_since(tokio::time::Instant::now());
+        job.stop_grace.get_or_init(|| job.settings.stop_grace.min(left * 3 / 4));
+    }
     job.stop.cancel();
     working.await;
     if let HowLost::Ended(EndedClaim { state: Some(RunState::Exception), .. }) = how {

@@ -204,7 +204,7 @@ async fn displace_in_keys(
 ) -> Result<[f64; PRIORITIES], sqlx::Error> {
     let Admission { assign, rate_total, rate_per_key, .. } = *look.admission;
     let is_open = starts_at(rate_total, locked.tat, 0, seconds(locked)).is_none();
-    if assign || !is_open || announced.iter().all(|one| one.waits.is_none()) {
+    if assign || !is_open {
         return Ok(look.least);
     }
     let rated = rate_per_key.is_some();

@@ -20,7 +20,7 @@ use crate::ops::live_log::AppendLog;
 use crate::rooms::{Caller, Rooms};
 use reader::{PIECES_WAITING, Reader, Stream};
 use tenure_domain::live_log::{Cursor, From};
-use tenure_store::live_logs::{self, Chunk, Position};
+use tenure_store::live_logs::{self, Appended, Chunk, Position};
 
 /// How often what all logs take is added up: that reads a row for each of them, also those of rows that are gone and that an old snapshot
 /// keeps. What this server stores meanwhile is added at once.
@@ -84,13 +84,13 @@ impl LiveLogs {
     /// There is no such task, the run is not claimed, too many chunks wait, or the database does not answer.
     pub async fn append(&self, of: RunRef, offset: u64, bytes: Vec<u8>) -> Result<LiveLogAppended, OpError> {
         let Shared { append, max, total, stored, .. } = &*self.0;
-        let (length, at) = (bytes.len(), i64::try_from(offset).unwrap_or(i64::MAX));
+        let at = i64::try_from(offset).unwrap_or(i64::MAX);
         if total.load(Ordering::Relaxed) >= *max {
             return Ok(LiveLogAppended { next: offset, kept: false });
         }
         let chunk = Chunk { task: of.task.uuid(), run: of.run.number().cast_signed(), offset: at, bytes };
-        let next = append.submit((of, chunk)).await?;
-        total.fetch_add(i64::try_from(length).unwrap_or(i64::MAX), Ordering::Relaxed);
+        let Appended { next, new } = append.submit((of, chunk)).await?;
+        total.fetch_add(new, Ordering::Relaxed);
         stored.notify_one();
         Ok(LiveLogAppended { next: next.unsigned_abs(), kept: true })
     }

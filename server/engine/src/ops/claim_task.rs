@@ -118,7 +118,9 @@ async fn refuse_held(parts: Parts<'_>, request: &ClaimTask) -> OpError {
     // The run may have become ready, or have ended, since then.
     let answer = policy::why(&known.facts, Names::Hidden);
     let is_held = matches!(answer.state, TaskState::Pending) && !answer.ready;
-    let Some(reason) = answer.reasons.first().filter(|_| is_held) else { return OpError::Unavailable };
+    // The worker that it is assigned to asks why it may not accept it: what else there is, such as a pause.
+    let other = answer.reasons.iter().find(|reason| !matches!(reason, Reason::Assigned { .. }));
+    let Some(reason) = other.or(answer.reasons.first()).filter(|_| is_held) else { return OpError::Unavailable };
     let (task, run) = (request.task, request.run);
     OpError::Conflict(format!("run {run} of task {task} cannot be claimed yet. {}", policy::sentence(reason)))
 }

@@ -14,7 +14,7 @@ use crate::notifiers::{Effects, Notifiers};
 use tenure_domain::artifact;
 use tenure_domain::live_log;
 use tenure_store::hot::statement::Rows;
-use tenure_store::live_logs::{self, Chunk};
+use tenure_store::live_logs::{self, Appended, Chunk};
 use tenure_store::{artifacts, tasks};
 
 /// The operation. It answers with the offset behind the last byte of the log.
@@ -27,7 +27,7 @@ const GATHER: Duration = Duration::from_millis(50);
 
 impl Operation for AppendLog {
     type Member = (RunRef, Chunk);
-    type Answer = i64;
+    type Answer = Appended;
     const NAME: &'static str = "append_live_log";
     const WAITING_MAX: usize = 4_000;
     /// It may be run again, because what is stored already is not stored twice. And it need not wait for what commits: its tables
@@ -58,7 +58,7 @@ impl Operation for AppendLog {
         _: &mut PgConnection,
         members: &[&Self::Member],
         (): (),
-    ) -> Result<Vec<Verdict<i64>>, sqlx::Error> {
+    ) -> Result<Vec<Verdict<Appended>>, sqlx::Error> {
         Ok(members.iter().map(|_| Verdict::Again).collect())
     }
 
@@ -67,16 +67,16 @@ impl Operation for AppendLog {
         conn: &mut PgConnection,
         members: &[&Self::Member],
         _: &mut Effects,
-    ) -> Result<Vec<Verdict<i64>>, sqlx::Error> {
+    ) -> Result<Vec<Verdict<Appended>>, sqlx::Error> {
         let chunks: Vec<Chunk> = members.iter().map(|(_, chunk)| chunk.clone()).collect();
         let kept_max = i64::try_from(LIVE_LOG_KEPT_MAX).unwrap_or(i64::MAX);
         let stored = live_logs::append(conn, &chunks, kept_max).await?;
-        let stored: HashMap<usize, i64> = stored.into_iter().collect();
+        let stored: HashMap<usize, Appended> = stored.into_iter().collect();
         let left: Vec<Uuid> =
             chunks.iter().enumerate().filter(|(n, _)| !stored.contains_key(n)).map(|(_, c)| c.task).collect();
         let known = if left.is_empty() { HashMap::default() } else { tasks::load(conn, &left).await? };
         let verdict = |(n, (of, chunk)): (usize, &&Self::Member)| match stored.get(&n) {
-            Some(next) => Verdict::Done(*next),
+            Some(appended) => Verdict::Done(*appended),
             None if known.contains_key(&chunk.task) => {
                 let RunRef { task, run } = of;
                 Verdict::Refused(OpError::Conflict(format!(

@@ -102,10 +102,10 @@ pub async fn put(parts: Parts<'_>, queue: &TaskQueueId, put: Put<'_>) -> Result<
         return with_refiling(parts, &mut transaction, queue, current).await;
     }
     let limited = policy.admission().is_some();
-    let stored = policies::put(&mut transaction, key, &policy, client_id).await?;
+    let (stored, inboxes) = policies::put(&mut transaction, key, &policy, client_id).await?;
     let note = Note::queue_policy_changed(queue.clone(), client_id.to_owned(), stored.version, Some(sent));
     policies::emit(&mut transaction, &note).await?;
-    parts.notifiers.commit(transaction, Effects::default()).await?;
+    parts.notifiers.commit(transaction, Effects { inboxes, ..Effects::default() }).await?;
     if limited {
         parts.notifiers.expect_limited(key);
         parts.notifiers.notify_schedulers();

@@ -6,10 +6,12 @@ use serde_json::{Value, json};
 use sqlx::{Connection, PgConnection};
 use tenure_api::ids::{RunId, TaskId, TaskQueueId};
 use tenure_api::policy::QueuePolicy;
+use tenure_api::states::{ExceptionReason, Priority};
 use tenure_domain::lifecycle::Report;
 use tenure_domain::policy::document::{Match, Policy};
 use tenure_engine::background::{PASSES, admission};
 use tenure_engine::ops::OpError;
+use tenure_engine::ops::change_priority;
 use tenure_engine::ops::change_task::{self, Change};
 use tenure_engine::ops::queue_policy::{self, Current, Put};
 use tenure_engine::testing::{QUEUE, Queue, new_task};
@@ -297,6 +299,91 @@ async fn a_lowered_limit_has_the_least_urgent_and_newest_ready_runs_wait_again()
         assert_eq!(are_ready(&mut ground, &tasks).await, [true; 4], "the limit is as it was");
         ground.finish().await;
     }
+}
+
+#[tokio::test]
+async fn a_lowered_limit_concerns_what_a_poller_had_once_too() {
+    for of in ["total", "perKey"] {
+        let (mut ground, tasks) = with_three_claimed_and_four_ready(&json!({"concurrency": {of: 9}})).await;
+        // Their messages were got, and nothing hides them any more.
+        sqlx::raw_sql("UPDATE pending SET receipt = 7, dequeued = 1").execute(&mut ground.conn).await.unwrap();
+        put(&ground.queue, &json!({"concurrency": {of: 5}})).await.unwrap();
+        ground.admit().await;
+        assert_eq!(are_ready(&mut ground, &tasks).await, [true, false, true, false], "{of}");
+        ground.finish().await;
+    }
+}
+
+#[tokio::test]
+async fn the_most_urgent_run_of_a_key_starts_although_a_less_urgent_one_became_ready_before() {
+    let mut ground = Ground::new(&json!({"concurrency": {"perKey": 1}})).await;
+    let least = ground.create("p", "k").await;
+    ground.admit().await;
+    assert_eq!(ground.queue.claim_one(QUEUE).await.task.id, least);
+    let of = |priority: &str| json!({"priority": priority, "extra": {"tenure": {"key": "k"}}});
+    let (high, medium) = (ground.create_with(&of("high")).await, ground.create_with(&of("medium")).await);
+    ground.admit().await;
+    assert!(!ground.is_ready(high).await);
+    // It is tried again, and keeps its slot until something more urgent has a use for it.
+    let again = Report::Exception(ExceptionReason::IntermittentTask);
+    ground.queue.report(least, RunId::FIRST, again).await.unwrap();
+    ground.admit().await;
+    assert_eq!((ground.is_ready(high).await, ground.is_ready(least).await), (true, false));
+    let (pool, notifiers) = (&ground.queue.engine.pool, &ground.queue.engine.notifiers);
+    change_priority::change_task(pool, notifiers, high, Priority::VeryLow).await.unwrap();
+    ground.admit().await;
+    assert_eq!((ground.is_ready(high).await, ground.is_ready(medium).await), (false, true));
+    ground.finish().await;
+}
+
+#[tokio::test]
+async fn runs_that_need_no_admission_any_more_are_ready_and_a_note_says_so() {
+    let ground = Ground::new(&json!({"concurrency": {"total": 1}})).await;
+    let mut tasks = Vec::new();
+    for _ in 0..4 {
+        tasks.push(ground.create("p", "k").await);
+    }
+    ground.admit().await;
+    queue_policy::delete(ground.queue.engine.queue_parts(), &name(), Match::from_header(None).unwrap(), "ann")
+        .await
+        .unwrap();
+    ground.follow().await;
+    assert_eq!(number(ground.database.pool(), "SELECT count(*) FROM pending WHERE hold IS NULL").await, 4);
+    let sql = "SELECT details::text FROM transitions WHERE kinds = '{14}'";
+    let notes: Vec<String> = sqlx::query_scalar(sql).fetch_all(ground.database.pool()).await.unwrap();
+    for task in tasks {
+        let named = notes.iter().filter(|note| note.contains("task-ready") && note.contains(&task.to_string())).count();
+        assert_eq!(named, 1, "{task}: {notes:?}");
+    }
+    ground.finish().await;
+}
+
+#[tokio::test]
+async fn a_failure_after_which_the_task_was_rerun_makes_no_later_retry_wait_longer() {
+    let mut ground = Ground::new(&json!({})).await;
+    let options = json!({"retryDelay": {"first": 10, "factor": 2}});
+    let task = ground.create_with(&json!({"retries": 1, "extra": {"tenure": options}})).await;
+    let fail = async |ground: &Ground| {
+        let claimed = ground.queue.claim_one(QUEUE).await;
+        let again = Report::Exception(ExceptionReason::IntermittentTask);
+        ground.queue.report(task, claimed.run, again).await.unwrap();
+    };
+    let waits = async |ground: &mut Ground| -> f64 {
+        let sql = "SELECT extract(epoch FROM held_until - scheduled)::float8 FROM pending";
+        let waits = sqlx::query_scalar(sql).fetch_one(&mut ground.conn).await.unwrap();
+        let later = "UPDATE clock SET clock_offset = clock_offset + interval '1 minute'";
+        sqlx::raw_sql(later).execute(&mut ground.conn).await.unwrap();
+        ground.run_pass("holds").await;
+        waits
+    };
+    fail(&ground).await;
+    assert_eq!(waits(&mut ground).await, 10.0);
+    fail(&ground).await;
+    let (pool, notifiers) = (&ground.queue.engine.pool, &ground.queue.engine.notifiers);
+    change_task::change(pool, notifiers, task, Change::Rerun).await.unwrap();
+    fail(&ground).await;
+    assert_eq!(waits(&mut ground).await, 20.0, "it is the second retry");
+    ground.finish().await;
 }
 
 #[tokio::test]

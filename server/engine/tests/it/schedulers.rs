@@ -9,7 +9,7 @@ use tenure_api::sessions::StartSessionRequest;
 use tenure_domain::election::BEATS_BEFORE_TAKEOVER;
 use tenure_domain::policy::document::{Match, Policy};
 use tenure_domain::session::Start;
-use tenure_engine::background::{admission, election, refile};
+use tenure_engine::background::{accept, admission, election, refile};
 use tenure_engine::ops::queue_policy::{self, Put};
 use tenure_engine::ops::sessions;
 use tenure_engine::testing::{QUEUE, Queue, new_task};
@@ -292,6 +292,36 @@ async fn a_run_that_is_given_again_is_one_item_although_another_was_written_whil
     assert_eq!(ground.count("pending WHERE hold = 3").await, 1);
     assert_eq!(ground.count("session_inbox WHERE kind = 4").await, 1);
     drop((ending, taking));
+    let Ground { database, conn } = ground;
+    drop(conn);
+    server.stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
+async fn the_time_to_accept_follows_a_changed_policy_also_in_a_queue_that_is_paused() {
+    let (mut ground, server) = with_an_assigned_run().await;
+    let name = QUEUE.parse().unwrap();
+    let left = "SELECT extract(epoch FROM held_until - (SELECT now FROM db_now))::float8 FROM pending WHERE hold = 3";
+    let until = async |ground: &mut Ground| -> Option<f64> {
+        sqlx::query_scalar(left).fetch_one(&mut ground.conn).await.unwrap()
+    };
+    let policy = |accept: i64| json!({"dispatch": "assign", "delivery": "at-most-once", "acceptTime": accept});
+    assert_eq!(until(&mut ground).await, None, "there is no limit");
+    put(&server, policy(3_600)).await;
+    assert!(until(&mut ground).await.unwrap() > 3_000.0);
+    put(&server, policy(30)).await;
+    assert!(until(&mut ground).await.unwrap() < 31.0);
+    // It may not start twice: an end by a limit that is gone would be its last.
+    let request = serde_json::from_value(json!({"reason": "repair"})).unwrap();
+    queue_policy::pause(server.engine.queue_parts(), &name, &request, "ann").await.unwrap();
+    sqlx::raw_sql("UPDATE clock SET clock_offset = interval '1 minute'").execute(&mut ground.conn).await.unwrap();
+    put(&server, json!({"dispatch": "assign", "delivery": "at-most-once"})).await;
+    queue_policy::resume(server.engine.queue_parts(), &name, "ann").await.unwrap();
+    accept::pass(&server.engine).await.unwrap();
+    assert_eq!(ground.count("pending WHERE hold = 3").await, 1);
+    assert_eq!(until(&mut ground).await, None);
+    assert_eq!(ground.count("session_inbox WHERE kind = 4").await, 1);
     let Ground { database, conn } = ground;
     drop(conn);
     server.stop().await;

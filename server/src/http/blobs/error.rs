@@ -28,6 +28,8 @@ pub enum Code {
     Expired,
     /// The body did not arrive whole.
     IncompleteBody,
+    /// The upload has a Content-Range.
+    PartialUpload,
     /// What is being uploaded was deleted.
     Deleted,
     /// The body is over the limit.
@@ -46,7 +48,7 @@ impl Code {
             Self::AccessDenied => StatusCode::FORBIDDEN,
             Self::NotFound => StatusCode::NOT_FOUND,
             Self::Expired => StatusCode::GONE,
-            Self::IncompleteBody => StatusCode::BAD_REQUEST,
+            Self::IncompleteBody | Self::PartialUpload => StatusCode::BAD_REQUEST,
             Self::Deleted => StatusCode::CONFLICT,
             Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Self::InvalidRange => StatusCode::RANGE_NOT_SATISFIABLE,

@@ -2,7 +2,7 @@
 
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
-use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, ETAG};
+use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG};
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
@@ -41,6 +41,7 @@ fn describe(operation: Operation) -> Operation {
             "Stored",
             &[("ETag", "The SHA-256 of the bytes, and their encoding if they have one, in quotes")],
         )
+        .refuses_artifact(Code::PartialUpload, "the request has a Content-Range; send the whole without it")
         .refuses_artifact(Code::IncompleteBody, "the body broke off, or nothing of it came for a minute; send it again")
         .refuses_artifact(Code::TooLarge, "the body is over `--artifact-size-max`")
         .refuses_artifact(Code::Deleted, "the artifact was deleted while it was uploaded")
@@ -84,6 +85,10 @@ fn described(app: &App, name: BlobName, parts: &Parts) -> Result<NewBytes, Refus
     let announced = text(&parts.headers, CONTENT_LENGTH).and_then(|length| length.parse::<u64>().ok());
     if announced.is_some_and(|length| length > app.engine.blobs.size_max()) {
         return Err(BlobError::TooLarge(app.engine.blobs.size_max()).into());
+    }
+    // To take a part for the whole would lose the rest.
+    if parts.headers.contains_key(CONTENT_RANGE) {
+        return Err(Refused::new(Code::PartialUpload, "the body must be the whole: send it without Content-Range"));
     }
     let content_encoding = match parts.headers.get(CONTENT_ENCODING).map(HeaderValue::to_str) {
         Some(Ok(encoding)) if encoding.len() > ENCODING_MAX => {

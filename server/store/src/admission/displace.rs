@@ -62,7 +62,7 @@ pub async fn displace_in_queue(
             CROSS JOIN LATERAL (
                 SELECT p.seq FROM pending p
                 WHERE p.queue = $1 AND p.priority = m.priority AND (p.hidden_until IS NOT NULL) = false AND p.reserved_until IS NULL
-                  AND p.key_id IS NOT NULL AND p.receipt IS NULL
+                  AND p.key_id IS NOT NULL
                 ORDER BY p.ord DESC LIMIT m.runs FOR UPDATE SKIP LOCKED
             ) w
         )
@@ -110,7 +110,7 @@ pub async fn displace_in_keys(
             CROSS JOIN LATERAL (
                 SELECT p.seq FROM pending p
                 WHERE p.key_id = u.key_id AND p.hold IS DISTINCT FROM 1 /* Hold::Delay */ AND p.hold IS DISTINCT FROM 2 /* Hold::Waiting */
-                  AND p.hold IS NULL AND p.reserved_until IS NULL AND p.receipt IS NULL AND p.priority > u.priority AND p.queue = $1
+                  AND p.hold IS NULL AND p.reserved_until IS NULL AND p.hidden_until IS NULL AND p.priority > u.priority AND p.queue = $1
                 ORDER BY p.priority DESC, p.ord DESC LIMIT 1 FOR UPDATE SKIP LOCKED
             ) w
         )
@@ -161,7 +161,7 @@ pub async fn withdraw_in_keys(
             CROSS JOIN LATERAL (
                 SELECT p.seq FROM pending p
                 WHERE p.key_id = b.id AND p.hold IS DISTINCT FROM 1 /* Hold::Delay */ AND p.hold IS DISTINCT FROM 2 /* Hold::Waiting */
-                  AND p.hold IS NULL AND p.reserved_until IS NULL AND p.receipt IS NULL AND p.queue = $1
+                  AND p.hold IS NULL AND p.reserved_until IS NULL AND p.hidden_until IS NULL AND p.queue = $1
                 ORDER BY p.priority DESC, p.ord DESC LIMIT b.runs FOR UPDATE SKIP LOCKED
             ) w
         )

@@ -63,7 +63,8 @@ pub async fn assign(
         ),
         assigned AS (
             UPDATE pending p SET hold = 3 /* Hold::Assigned */, session = placed.session, waited = p.ord, ord = placed.ord,
-                given = db_now.now, held_until = LEAST(p.deadline, db_now.now + make_interval(secs => $3))
+                given = db_now.now, held_until = CASE WHEN $3::float8 /* accept time */ IS NOT NULL
+                    THEN LEAST(p.deadline, db_now.now + make_interval(secs => $3)) END
             FROM placed, db_now WHERE p.seq = placed.seq AND p.hold = 2 /* Hold::Waiting */ AND p.queue = $4
             RETURNING p.seq, p.run, placed.session, placed.n
         ),
@@ -142,8 +143,8 @@ pub async fn announce_after_quarantine(transaction: &mut PgConnection, limit: i6
     announce_again(transaction, &runs).await
 }
 
-/// Runs that were given to sessions could not be accepted while their queue was paused: their time begins anew, and each is an item once
-/// more. Answers the session of each.
+/// Runs that were given to sessions could not be accepted while their queue was paused, or have another accept time now: their time begins
+/// anew, if there is one, and each is an item once more. Answers the session of each.
 pub async fn restart_assigned(transaction: &mut PgConnection, queue: i32) -> Result<Vec<i64>, sqlx::Error> {
     let runs = sqlx::query_as!(
         GivenRun,
@@ -156,9 +157,10 @@ pub async fn restart_assigned(transaction: &mut PgConnection, queue: i32) -> Res
             ORDER BY p.seq FOR UPDATE OF p
         ),
         restarted AS (
-            UPDATE pending p SET held_until = LEAST(p.deadline, db_now.now + make_interval(secs => q.accept_time))
+            UPDATE pending p SET held_until = CASE WHEN q.accept_time IS NOT NULL
+                THEN LEAST(p.deadline, db_now.now + make_interval(secs => q.accept_time)) END
             FROM assigned a, task_queues q, db_now
-            WHERE p.seq = a.seq AND p.held_until IS NOT NULL AND q.id = $1 AND q.accept_time IS NOT NULL
+            WHERE p.seq = a.seq AND q.id = $1
         )
         SELECT epoch, seq, run FROM assigned ORDER BY ord"#,
         queue

@@ -2,13 +2,11 @@
 
 use sqlx::PgConnection;
 use tenure_domain::admission::{Decided, HeadState, PRIORITIES};
-use tenure_domain::events::note::{Note, ReadyRun};
+use tenure_domain::events::note::ReadyRun;
 use tenure_domain::policy::counts::{Open, change};
 use tenure_domain::policy::hold::Hold;
 
-use crate::decode::Row;
-use crate::queues;
-use crate::transitions::end_hold::{Ready, emit};
+use crate::transitions::end_hold::{note_ready, ready_run};
 
 /// Makes runs ready that this transaction has locked, in this order: each takes a new place, as if it had come now. A note says so
 /// to readers of events. Answers how many they are.
@@ -34,26 +32,12 @@ pub async fn admit(transaction: &mut PgConnection, queue: i32, name: &str, seqs:
     )
     .fetch_all(&mut *transaction)
     .await?;
-    let runs = rows.into_iter().map(|row| {
-        let columns = Row { table: "pending", task: row.id };
-        let (task_id, run_id) = (columns.slug("id", row.id)?, columns.run(row.run)?);
-        Ok(ReadyRun { task_id, run_id, priority: columns.priority(row.priority)? })
-    });
+    let runs = rows.into_iter().map(|row| ready_run(row.id, row.run, row.priority));
     let runs: Vec<ReadyRun> = runs.collect::<Result<_, sqlx::Error>>()?;
-    let admitted = runs.len();
     let one = change(Some(Open::Pending { hold: Some(Hold::Waiting) }), Some(Open::Pending { hold: None }));
-    let mut ready = Ready::default();
-    for slice in runs.chunks(READY_IN_NOTE) {
-        let count = i64::try_from(slice.len()).unwrap_or(i64::MAX);
-        let note = Note::task_ready(queues::parse_name(name)?, slice.to_vec());
-        ready.push(queue, count, one, Some(&note))?;
-    }
-    emit(transaction, ready).await?;
-    Ok(admitted)
+    note_ready(transaction, queue, name, &runs, one).await?;
+    Ok(runs.len())
 }
-
-/// How many runs one note names.
-const READY_IN_NOTE: usize = 200;
 
 /// Stores when the next starts of a queue and of some of its keys conform to their rates.
 pub async fn store_times(

@@ -307,7 +307,10 @@ fn query_any<'a>(
                             SELECT CASE WHEN o.retry_first IS NULL THEN retry_wait(p.retry_first, p.retry_factor, p.retry_most, n.n)
                                         ELSE retry_wait(o.retry_first, o.retry_factor, o.retry_most, n.n) END
                             FROM (SELECT count(*) + 1 AS n FROM runs r
+                                  LEFT JOIN runs x ON x.seq = r.seq AND x.run = r.run + 1
                                   WHERE r.seq = d.seq
+                                    -- After a last failure the task was run again from the start, which is no retry.
+                                    AND COALESCE(x.reason_created, d.reason_created) <> 3 /* ReasonCreated::Rerun */
                                     AND r.reason_resolved IN (4, 5, 9) /* ReasonResolved: tried again */
                                     AND COALESCE(r.ended_by NOT IN (2, 3) /* EndedBy: no failure */, true)) n
                             LEFT JOIN task_options o ON o.seq = d.seq

@@ -116,9 +116,7 @@ struct Ended {
 async fn note(transaction: &mut PgConnection, rows: Vec<Ended>) -> Result<BTreeMap<i32, usize>, sqlx::Error> {
     let mut ended: BTreeMap<(i32, bool), (String, Vec<ReadyRun>)> = BTreeMap::new();
     for row in rows {
-        let columns = Row { table: "pending", task: row.id };
-        let (task_id, run_id) = (columns.slug("id", row.id)?, columns.run(row.run)?);
-        let run = ReadyRun { task_id, run_id, priority: columns.priority(row.priority)? };
+        let run = ready_run(row.id, row.run, row.priority)?;
         ended.entry((row.queue, row.waits)).or_insert_with(|| (row.name, Vec::new())).1.push(run);
     }
     let (mut counted, mut ready) = (BTreeMap::new(), Ready::default());
@@ -196,6 +194,36 @@ impl Ready {
         self.details.push(details.map_err(|error| sqlx::Error::Encode(Box::new(error)))?);
         Ok(())
     }
+}
+
+/// A row of `pending` as a note names it.
+pub(crate) fn ready_run(id: Uuid, run: i16, priority: i16) -> Result<ReadyRun, sqlx::Error> {
+    let columns = Row { table: "pending", task: id };
+    let (task_id, run_id) = (columns.slug("id", id)?, columns.run(run)?);
+    Ok(ReadyRun { task_id, run_id, priority: columns.priority(priority)? })
+}
+
+/// How many runs one note names.
+const READY_IN_NOTE: usize = 200;
+
+/// Writes notes that these runs of a queue are ready, each of which changes the counts by `one`.
+pub(crate) async fn note_ready(
+    transaction: &mut PgConnection,
+    queue: i32,
+    name: &str,
+    runs: &[ReadyRun],
+    one: Counted,
+) -> Result<(), sqlx::Error> {
+    if runs.is_empty() {
+        return Ok(());
+    }
+    let mut ready = Ready::default();
+    for slice in runs.chunks(READY_IN_NOTE) {
+        let count = i64::try_from(slice.len()).unwrap_or(i64::MAX);
+        let note = Note::task_ready(queues::parse_name(name)?, slice.to_vec());
+        ready.push(queue, count, one, Some(&note))?;
+    }
+    emit(transaction, ready).await
 }
 
 /// Writes the counts and a note for each queue.

@@ -36,7 +36,12 @@ pub async fn reprioritise(
             UPDATE pending p SET priority = $2, message = p.message + 1, receipt = NULL, dequeued = 0 /* count */,
                 hidden_until = CASE WHEN p.hold IS NOT NULL THEN p.hidden_until END,
                 reserved_until = CASE WHEN p.hold IS NOT NULL THEN p.reserved_until END
-            FROM selected s WHERE p.seq = s.seq RETURNING p.seq, p.queue, p.hold
+            FROM selected s WHERE p.seq = s.seq RETURNING p.seq, p.queue, p.hold, p.key_id
+        ),
+        -- A ready run may have become less urgent than one of its key that waits. One that waits is announced by its row.
+        announced AS (
+            INSERT INTO admission_work (queue, key_id)
+            SELECT DISTINCT queue, key_id FROM requeued WHERE hold IS NULL AND key_id IS NOT NULL
         ),
         -- A retained place may be below a low-water mark of the new priority; a run that is held gets a new one.
         raised_epochs AS (

@@ -4,6 +4,10 @@
 //! [`Terms`](tenure_domain::policy::terms::Terms).
 
 use sqlx::PgConnection;
+use tenure_domain::events::note::ReadyRun;
+use tenure_domain::policy::counts::Counted;
+
+use super::end_hold::{note_ready, ready_run};
 
 /// Stamps the traits on those of these runs that are pending or claimed in the queue and have other ones; why they are delayed
 /// stays. What another transaction has locked is left out: [`list_differing`] finds it. Answers how many were stamped.
@@ -92,7 +96,7 @@ pub async fn list_differing(transaction: &mut PgConnection, queue: i32, limit: i
 /// longer are, those that are ready, or assigned, wait again too. What another transaction has locked is left out, as above. Answers how many were changed.
 #[expect(clippy::too_many_lines, reason = "one statement, one clause a line")]
 pub async fn rekey(transaction: &mut PgConnection, queue: i32, seqs: &[i64]) -> Result<usize, sqlx::Error> {
-    let changed = sqlx::query_scalar!(
+    let changed = sqlx::query!(
         r#"-- rekey_runs
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
         wanted AS MATERIALIZED (
@@ -129,7 +133,7 @@ pub async fn rekey(transaction: &mut PgConnection, queue: i32, seqs: &[i64]) -> 
                 receipt = CASE WHEN p.hold IS NOT NULL THEN p.receipt END,
                 dequeued = CASE WHEN p.hold IS NULL THEN 0 /* count */ ELSE p.dequeued END
             FROM placed l WHERE p.seq = l.seq
-            RETURNING p.seq
+            RETURNING p.id, p.run, p.priority, p.ord, l.hold IS NOT NULL AND l.after IS NULL AS is_ready
         ),
         claims_moved AS (
             UPDATE claims c SET key_id = l.key_id FROM claims_locked l WHERE c.seq = l.seq RETURNING c.seq
@@ -167,11 +171,22 @@ pub async fn rekey(transaction: &mut PgConnection, queue: i32, seqs: &[i64]) -> 
                                   - count(*) FILTER (WHERE hold = 2 /* Hold::Waiting */))::int AS waiting FROM placed) c
             WHERE c.waiting <> 0 /* count */
         )
-        SELECT (SELECT count(*) FROM moved) + (SELECT count(*) FROM claims_moved) AS "changed!""#,
+        SELECT m.id AS "id?", m.run AS "run?", m.priority AS "priority?", m.is_ready AS "is_ready!", q.name AS "name!"
+        FROM (SELECT * FROM moved UNION ALL SELECT NULL, NULL, NULL, NULL, false FROM claims_moved) m, task_queues q
+        WHERE q.id = $1 ORDER BY m.ord"#,
         queue,
         seqs
     )
-    .fetch_one(transaction)
+    .fetch_all(&mut *transaction)
     .await?;
-    Ok(usize::try_from(changed).unwrap_or_default())
+    let ready: Vec<ReadyRun> = changed
+        .iter()
+        .filter(|row| row.is_ready)
+        .filter_map(|row| Some(ready_run(row.id?, row.run?, row.priority?)))
+        .collect::<Result<_, _>>()?;
+    if let Some(row) = changed.first() {
+        // The statement has counted them.
+        note_ready(transaction, queue, &row.name, &ready, Counted::default()).await?;
+    }
+    Ok(changed.len())
 }

@@ -183,7 +183,9 @@ async fn give_back_assigned(
     let (end, back): (Vec<&AssignedRun>, Vec<&AssignedRun>) = assigned.iter().partition(|run| run.at_most_once && lost);
     if !end.is_empty() {
         let ids: Vec<_> = end.iter().map(|run| run.id).collect();
-        let (reason, by) = (ReasonResolved::WorkerShutdown, Some(EndedBy::SessionEnded));
+        let removed = by == SessionEnd::WorkerRemoved;
+        let ended_by = if removed { EndedBy::WorkerRemoved } else { EndedBy::SessionEnded };
+        let (reason, by) = (ReasonResolved::WorkerShutdown, Some(ended_by));
         let ended = end_open::end_open_by(transaction, &ids, reason, by).await?;
         effects.resolved.extend(ended.tasks);
     }

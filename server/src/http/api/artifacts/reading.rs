@@ -87,7 +87,7 @@ fn authorize(call: &Call, name: &str) -> Result<(), ApiError> {
 }
 
 fn invalid_link(name: &ArtifactName, where_to: &str) -> ApiError {
-    ApiError::new(ErrorCode::InputError, format!("the links from the artifact {name:?} lead {where_to}"))
+    ApiError::new(ErrorCode::InputError, format!("the links from the artifact `{name}` lead {where_to}"))
 }
 
 impl FoundArtifact {
