@@ -56,6 +56,8 @@ pub fn cold_failure(error: sqlx::Error) -> OpError {
 
 /// Maximum number of members of one batch.
 pub const BATCH_MEMBERS_MAX: usize = 200;
+/// Members that are passed over for one batch because it has their tasks already: those after them do not wait for them.
+const HELD_OVER_MAX: usize = 2_000;
 /// Bytes of the bodies in one batch; a larger member goes alone.
 pub const BATCH_BYTES_MAX: usize = 4 << 20;
 /// Bytes of the bodies that one operation may hold, from the request to its answer, in the blocking path too.
@@ -396,25 +398,26 @@ impl<O: Operation> Worker<O> {
     /// Everything that is waiting and may share a statement, and a tick.
     fn next_batch(&mut self, turn: Option<&Turn>) -> Vec<Job<O>> {
         let mut waiting = std::mem::take(&mut self.held_over);
-        while waiting.len() < BATCH_MEMBERS_MAX
-            && let Ok(job) = self.inbox.try_recv()
-        {
-            waiting.push_back(job);
-        }
-        let mut batch = Vec::with_capacity(waiting.len());
+        let mut batch = Vec::new();
         let mut tasks = HashSet::new();
         let (mut bytes, mut edges) = (0, 0);
-        for job in waiting {
+        while batch.len() < BATCH_MEMBERS_MAX && self.held_over.len() < HELD_OVER_MAX {
+            let Some(job) = waiting.pop_front().or_else(|| self.inbox.try_recv().ok()) else { break };
             bytes += O::weight(&job.member);
             edges += O::edges(&job.member);
             let fits = bytes <= BATCH_BYTES_MAX && edges <= BATCH_EDGES_MAX;
             let is_free = |task| turn.map_or_else(|| tasks.insert(task), |turn| turn.take_task(task));
-            if (fits || batch.is_empty()) && O::task(&job.member).is_none_or(is_free) {
+            if !fits && !batch.is_empty() {
+                self.held_over.push_back(job);
+                break;
+            }
+            if O::task(&job.member).is_none_or(is_free) {
                 batch.push(job);
             } else {
                 self.held_over.push_back(job);
             }
         }
+        self.held_over.append(&mut waiting);
         batch
     }
 

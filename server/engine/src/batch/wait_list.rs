@@ -17,7 +17,7 @@ use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
 use super::Waiting;
-use super::claim_batch::{ClaimBatch, QueueClaims, WaitingRequest};
+use super::claim_batch::{ClaimBatch, Left, QueueClaims, WaitingRequest};
 use super::delivery::{Delivery, Requeue};
 use super::low_water_marks::LowWaterMarks;
 use super::tick::{Arrivals, Kind, Seat, TickLoop, Ticks, Turn};
@@ -148,7 +148,7 @@ impl WaitList {
                 waiters: HashMap::new(),
                 waiting: waiting.clone(),
                 ready: HashSet::new(),
-                first: HashSet::new(),
+                first: HashMap::new(),
                 next_timeout: Instant::now(),
                 stop: stop.clone(),
             };
@@ -220,8 +220,8 @@ struct WaitListWorker {
     waiting: Waiting,
     /// Queues worth trying.
     ready: HashSet<i32>,
-    /// Those of them that are tried first, because the last statement had no room for all their runs.
-    first: HashSet<i32>,
+    /// Those of them that are tried first: the last statement had no room for any of their requests, or else not for all their runs.
+    first: HashMap<i32, Left>,
     /// No later than the next wait timeout.
     next_timeout: Instant,
     stop: CancellationToken,
@@ -392,9 +392,11 @@ impl WaitListWorker {
         }
         let mut ready: Vec<i32> = self.ready.iter().copied().collect();
         // Queues for which there was no room last time come first, so that none is starved.
-        ready.sort_by_key(|queue| !self.first.contains(queue));
+        ready.sort_by_key(|queue| self.first.get(queue).copied().unwrap_or(Left::Nothing));
+        self.first.clear();
         for queue in ready {
             let Some(queue_waiters) = self.waiters.get(&queue) else { continue };
+            let before = requests.len();
             for waiter in queue_waiters {
                 let tasks = usize::from(waiter.request.tasks);
                 if tasks > room || requests.len() == super::BATCH_MEMBERS_MAX {
@@ -402,6 +404,9 @@ impl WaitListWorker {
                 }
                 room -= tasks;
                 requests.push(WaitingRequest { queue, request: &waiter.request });
+            }
+            if requests.len() == before && !queue_waiters.is_empty() {
+                self.first.insert(queue, Left::Requests);
             }
         }
         if requests.is_empty() {
@@ -413,7 +418,6 @@ impl WaitListWorker {
         for (position, request) in (1..).zip(&requests) {
             positions.entry(request.queue).or_insert(position..position).end = position + 1;
         }
-        self.first.clear();
         match self.batch.run(&requests, turn).await {
             Ok(mut claims_found) => {
                 for (queue, positions) in positions {
@@ -463,7 +467,7 @@ impl WaitListWorker {
             drop(waiter.reply.send(Ok(Answer { claims, delivery })));
         }
         if claims_found.more {
-            self.first.insert(queue);
+            self.first.insert(queue, Left::Runs);
         } else if !waiting.is_empty() {
             // Nothing was left for these, and so for those after them.
             self.ready.remove(&queue);

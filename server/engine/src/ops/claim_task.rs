@@ -5,6 +5,7 @@ use std::time::Duration;
 use sqlx::{Connection, PgConnection};
 use tenure_api::ids::{RunId, TaskId};
 use tenure_api::states::{SessionEnd, TaskState};
+use tenure_api::why::Reason;
 
 use super::why::{self, Parts};
 use super::{OpError, refused};

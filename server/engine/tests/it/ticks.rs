@@ -51,7 +51,7 @@ impl<const SECOND: bool> Operation for Note<SECOND> {
     type Answer = ();
     type Found = ();
     const NAME: &'static str = "note";
-    const WAITING_MAX: usize = 100;
+    const WAITING_MAX: usize = 1_000;
     const KIND: Option<Kind> = Some(if SECOND { Kind::End } else { Kind::Create });
 
     fn weight(_: &Number) -> usize {
@@ -301,6 +301,20 @@ async fn submit_together<O: Operation>(
     tokio::time::sleep(Duration::from_millis(20)).await;
     drop(held);
     tokio::time::timeout(LONG, all).await.expect("all are answered")
+}
+
+#[tokio::test]
+async fn a_task_that_many_requests_name_holds_up_no_other() {
+    let rig = Rig::start().await;
+    let task = Uuid::new_v4();
+    let mut members: Vec<Number> = (0..300).map(|_| Number { value: 20, task }).collect();
+    members.push(value(21));
+    for answer in submit_together(&rig.ticks, &rig.first, members).await {
+        answer.unwrap();
+    }
+    let before = "SELECT count(*) FROM notes WHERE value = 20 AND tick::bigint < (SELECT tick::bigint FROM notes WHERE value = 21)";
+    assert_eq!(number(rig.database.pool(), before).await, 0, "it was in the first tick");
+    rig.finish().await;
 }
 
 #[tokio::test]

@@ -372,9 +372,12 @@ fn query_any<'a>(
                    CASE WHEN held_until IS NOT NULL OR again THEN timestamptz '3000-01-01 00:00Z' END
             FROM outcome, db_now WHERE next_reason IS NOT NULL
         ),
+        -- Queues are locked in the order of their keys, as by changes of priorities, so that two of these cannot wait for each other.
+        locked_queues AS MATERIALIZED (
+            SELECT q.id FROM task_queues q WHERE q.id IN (SELECT queue FROM outcome WHERE stays) ORDER BY q.id FOR NO KEY UPDATE
+        ),
         raised_epochs AS (
-            UPDATE task_queues q SET cursor_epoch = cursor_epoch + 1
-            WHERE q.id IN (SELECT queue FROM outcome WHERE stays)
+            UPDATE task_queues q SET cursor_epoch = cursor_epoch + 1 FROM locked_queues l WHERE q.id = l.id
         ),
         counts AS MATERIALIZED (
             SELECT array_agg(queue) AS queues, array_agg(retried - held) AS pending, array_agg(-n) AS claimed,
