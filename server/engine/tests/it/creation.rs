@@ -431,3 +431,20 @@ async fn options_results_checkpoints_and_commands_are_purged_with_their_task() {
     }
     finish(database, queue).await;
 }
+
+#[tokio::test]
+async fn a_definition_of_some_kilobytes_is_compressed_quickly_and_stays_in_its_row() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    let text: String = (0..1_500).map(|n| format!("{n:x} ")).collect();
+    queue.create(&new_task(QUEUE, &json!({"payload": {"text": text}}))).await.unwrap();
+    let sql = "SELECT pg_column_compression(definition) FROM task_definitions WHERE octet_length(definition) > 6000";
+    let by: String = sqlx::query_scalar(sql).fetch_one(database.pool()).await.unwrap();
+    let has_lz4 =
+        "SELECT count(*) FROM pg_settings WHERE name = 'default_toast_compression' AND 'lz4' = ANY (enumvals)";
+    assert_eq!(by, if number(database.pool(), has_lz4).await == 1 { "lz4" } else { "pglz" });
+    let elsewhere = "SELECT pg_relation_size(reltoastrelid) FROM pg_class WHERE relname = 'task_definitions'";
+    assert_eq!(number(database.pool(), elsewhere).await, 0);
+    queue.stop().await;
+    database.finish().await;
+}

@@ -9,7 +9,7 @@ use tenure_api::sessions::StartSessionRequest;
 use tenure_domain::election::BEATS_BEFORE_TAKEOVER;
 use tenure_domain::policy::document::{Match, Policy};
 use tenure_domain::session::Start;
-use tenure_engine::background::{accept, admission, election, refile};
+use tenure_engine::background::{accept, admission, election, refile, sessions as sessions_pass};
 use tenure_engine::ops::queue_policy::{self, Put};
 use tenure_engine::ops::sessions;
 use tenure_engine::testing::{QUEUE, Queue, new_task};
@@ -322,6 +322,31 @@ async fn the_time_to_accept_follows_a_changed_policy_also_in_a_queue_that_is_pau
     assert_eq!(ground.count("pending WHERE hold = 3").await, 1);
     assert_eq!(until(&mut ground).await, None);
     assert_eq!(ground.count("session_inbox WHERE kind = 4").await, 1);
+    let Ground { database, conn } = ground;
+    drop(conn);
+    server.stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
+async fn an_outage_of_ours_costs_no_time_to_accept() {
+    let (mut ground, server) = with_an_assigned_run().await;
+    put(&server, json!({"dispatch": "assign", "acceptTime": 30})).await;
+    sessions_pass::pass(&server.engine).await.unwrap();
+    // No server has run for a minute.
+    let away = "UPDATE session_clock SET at = clock_timestamp() - interval '1 minute';
+                UPDATE clock SET clock_offset = clock_offset + interval '1 minute'";
+    sqlx::raw_sql(away).execute(&mut ground.conn).await.unwrap();
+    accept::pass(&server.engine).await.unwrap();
+    sessions_pass::pass(&server.engine).await.unwrap();
+    accept::pass(&server.engine).await.unwrap();
+    assert_eq!(ground.count("pending WHERE hold = 3").await, 1);
+    sqlx::raw_sql("UPDATE clock SET clock_offset = clock_offset + interval '31 s'")
+        .execute(&mut ground.conn)
+        .await
+        .unwrap();
+    accept::pass(&server.engine).await.unwrap();
+    assert_eq!(ground.count("pending WHERE hold = 3").await, 0, "its time is over now");
     let Ground { database, conn } = ground;
     drop(conn);
     server.stop().await;

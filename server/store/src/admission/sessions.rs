@@ -5,6 +5,7 @@ use sqlx::PgConnection;
 use tenure_domain::admission::{Session, Start};
 use tenure_domain::policy::counts::{Open, change};
 use tenure_domain::policy::hold::Hold;
+use tenure_domain::session::OUTAGE;
 
 use crate::transitions::end_hold::{Ready, emit};
 
@@ -280,9 +281,12 @@ pub async fn lock_not_accepted(
         SELECT p.id FROM pending p JOIN task_queues q ON q.id = p.queue
         WHERE p.held_until >= $1 AND p.held_until <= (SELECT now FROM db_now) AND p.hold IS NOT DISTINCT FROM 3 /* Hold::Assigned */
           AND p.deadline > (SELECT now FROM db_now) AND q.paused IS NULL
+          -- After an outage these times are extended first, as those of sessions are.
+          AND NOT EXISTS (SELECT FROM session_clock WHERE at < clock_timestamp() - make_interval(secs => $3 /* OUTAGE */))
         ORDER BY p.held_until LIMIT $2",
         from,
-        limit
+        limit,
+        OUTAGE.as_seconds_f64()
     )
     .fetch_all(&mut *transaction)
     .await?;

@@ -179,7 +179,7 @@ async fn set_clock(conn: &mut PgConnection) -> Result<u64, sqlx::Error> {
     Ok(extended)
 }
 
-/// Extends all live sessions as if they were renewed now, but those that were started or renewed within the time of an outage: they
+/// Extends all live sessions, and the times to accept of their runs, as if they were renewed and given now, but those that were started or renewed within the time of an outage: they
 /// had a server. The first one after none had been looked at for long is such a one.
 async fn extend(transaction: &mut PgConnection) -> Result<u64, sqlx::Error> {
     let extended = sqlx::query!(
@@ -187,6 +187,17 @@ async fn extend(transaction: &mut PgConnection) -> Result<u64, sqlx::Error> {
         UPDATE worker_sessions s SET until = db_now.now + make_interval(secs => s.ttl), extended = true
         FROM db_now
         WHERE s.ended IS NULL AND s.until < db_now.now + make_interval(secs => s.ttl - $1::float8 /* OUTAGE */)",
+        OUTAGE.as_seconds_f64()
+    )
+    .execute(&mut *transaction)
+    .await?;
+    // Runs could not be accepted meanwhile either.
+    sqlx::query!(
+        "-- extend_accept_times
+        UPDATE pending p SET held_until = LEAST(p.deadline, db_now.now + make_interval(secs => q.accept_time))
+        FROM worker_sessions s, task_queues q, db_now
+        WHERE s.ended IS NULL AND q.id = s.queue AND q.accept_time IS NOT NULL AND p.session = s.epoch AND p.hold = 3 /* Hold::Assigned */
+          AND p.held_until < db_now.now + make_interval(secs => q.accept_time - $1::float8 /* OUTAGE */)",
         OUTAGE.as_seconds_f64()
     )
     .execute(transaction)
