@@ -16,6 +16,7 @@ use crate::auth::Authenticator;
 use crate::config::{ClockMode, Database, SECRET_KEY_SETTING, SchedulerSettings, Settings};
 use crate::descriptors;
 use crate::http::app::{App, AppState};
+use crate::http::blobs::Downloads;
 use crate::http::budget::Budget;
 use crate::http::connection::Front;
 use crate::http::files::Files;
@@ -265,6 +266,7 @@ fn assemble(
         references: OnceLock::new(),
         files: Files::default(),
         bodies: Budget::new("bodies", settings.limits.request_memory),
+        downloads: Downloads::default(),
         heavy: Heavy::new(),
         worker_digests,
         tasks: tasks.clone(),

@@ -8,6 +8,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::auth::{Authenticator, Now};
+use crate::http::blobs::Downloads;
 use crate::http::budget::Budget;
 use crate::http::docs::References;
 use crate::http::files::Files;
@@ -39,6 +40,8 @@ pub struct AppState {
     pub files: Files,
     /// The memory budget of bodies that are being read.
     pub bodies: Arc<Budget>,
+    /// The downloads of artifacts that are open.
+    pub downloads: Downloads,
     /// Does the work on large bodies.
     pub heavy: Heavy,
     /// How the secrets of workers are stored.

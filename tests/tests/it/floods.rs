@@ -198,6 +198,20 @@ async fn bodies_that_are_being_read_take_no_more_memory_than_they_may_together()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn names_of_clients_that_were_invented_are_not_kept() {
+    let rig = Rig::start().await;
+    let path = format!("{QUEUE_API}/task/{}/status", new_task());
+    let before = resident(&rig);
+    for n in 0..1_000 {
+        let header = format!("Hawk id=\"{n:0>60000}\", ts=\"1\", nonce=\"n\", mac=\"m\"");
+        assert_eq!(rig.send(&Raw::new("GET", &path).authorization(&header)).await.status, 401);
+    }
+    let grown = resident(&rig).saturating_sub(before);
+    assert!(grown < 30 * MIB, "{} MiB for 60 MB of names", grown / MIB);
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn bodies_without_credentials_are_small_and_take_a_part_of_the_memory() {
     const SENDERS: usize = 40;
     let rig = Rig::start_with(|launch| launch.env("TENURE_REQUEST_MEMORY", "16MiB")).await;

@@ -358,7 +358,11 @@ async fn switched_off_or_full_nothing_is_kept_and_nothing_fails() {
 
     let full = Worker::of(Rig::start_with(|launch| launch.flag("--live-log-max", "100KiB")).await).await;
     let chunk = vec![b'x'; CHUNK_MAX];
-    let mut next = 0;
+    for _ in 0..5 {
+        let repeated = full.append_at(&full.rig.server, 0, &chunk).await;
+        assert_eq!(repeated.body, json!({"next": CHUNK_MAX, "kept": true}), "a repeat takes no room");
+    }
+    let mut next = CHUNK_MAX as u64;
     let answer = eventually("it is full", async || {
         let answer = full.append_at(&full.rig.server, next, &chunk).await;
         assert_eq!(answer.status, 200, "{}", answer.body);

@@ -6,7 +6,7 @@ use tokio::sync::mpsc;
 
 use crate::artifacts::{Worker, get, put, segment, target};
 use crate::objects::{end_object, object, put_url_of};
-use crate::rig::{RawReply, TIMEOUT, eventually, minutes_from_now};
+use crate::rig::{Raw, RawReply, TIMEOUT, eventually, minutes_from_now};
 
 /// The first half of the advisory lock on a name of stored bytes; the second is the name's hash.
 const BLOB_NAMES: i32 = 0x7465_6e75;
@@ -88,6 +88,20 @@ impl Slow {
         drop(self.pieces);
         self.answer.await.unwrap().unwrap().status().as_u16()
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_part_does_not_replace_the_whole() {
+    let worker = Worker::start().await;
+    let url = worker.upload_url("public/whole.txt").await;
+    assert_eq!(worker.upload(&url, b"the whole").await.status, 200);
+    let mut part = Raw::new("PUT", target(&worker.rig, &url)).header("Content-Type", "text/plain");
+    part = part.header("Content-Range", "bytes 0-2/9");
+    part.body = Some(b"THE".to_vec());
+    let refused = worker.rig.send(&part).await;
+    assert_eq!((refused.status, refused.json()["code"].as_str()), (400, Some("PartialUpload")), "{}", refused.text());
+    assert_eq!(worker.bytes("public/whole.txt").await, b"the whole");
+    worker.rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

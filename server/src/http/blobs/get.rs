@@ -2,6 +2,8 @@
 
 use std::io;
 use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_compression::tokio::bufread::GzipDecoder;
@@ -27,8 +29,41 @@ use crate::http::docs::operation::Operation;
 use crate::http::endpoint::{self, Access, Endpoint};
 use tenure_engine::blobs::{BlobName, Generation, Reader};
 
-/// What is read and sent at once.
-const FRAME: usize = 128 << 10;
+/// What is read and sent at once, at most and at least, in bytes.
+const FRAME_MAX: usize = 128 << 10;
+const FRAME_MIN: usize = 8 << 10;
+/// What all downloads together read at once. Each has up to four frames in memory, also if its reader takes nothing.
+const FRAMES_BYTES: usize = 8 << 20;
+
+/// Counts the downloads that are open: the more there are, the less each of them reads at once.
+#[derive(Clone, Default)]
+pub struct Downloads(Arc<AtomicUsize>);
+
+impl Downloads {
+    fn enter(&self) -> Download {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Download(self.clone())
+    }
+}
+
+/// One of them, until it is dropped.
+struct Download(Downloads);
+
+impl Download {
+    fn frame(&self) -> usize {
+        frame_of(self.0.0.load(Ordering::Relaxed))
+    }
+}
+
+impl Drop for Download {
+    fn drop(&mut self) {
+        self.0.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+fn frame_of(downloads: usize) -> usize {
+    (FRAMES_BYTES / downloads.max(1)).clamp(FRAME_MIN, FRAME_MAX)
+}
 /// How long a reader may take for a frame. Longer than a machine that is busy with something else.
 const READER_TIMEOUT: Duration = Duration::from_secs(120);
 /// What a stored type that is no header is sent as.
@@ -139,7 +174,7 @@ async fn stored(
 
 async fn read(app: &App, generation: &Generation, range: Range<u64>, parts: &Parts) -> Result<Body, Refused> {
     let reader = app.engine.blobs.read(generation, range).await?;
-    Ok(stream(app, reader, Bytes::new(), parts))
+    Ok(stream(app, app.downloads.enter(), reader, Bytes::new(), parts))
 }
 
 /// The bytes decoded. If they turn out not to be what their uploader declared, they are sent as they are.
@@ -151,27 +186,28 @@ async fn decoded(
     mut answer: Answer,
 ) -> Result<Response, Refused> {
     let stored = app.engine.blobs.read(generation, 0..size).await?;
-    let mut decoder = GzipDecoder::new(BufReader::with_capacity(FRAME, stored));
+    let download = app.downloads.enter();
+    let mut decoder = GzipDecoder::new(BufReader::with_capacity(download.frame(), stored));
     decoder.multiple_members(true);
     let mut reader: Reader = Box::new(decoder);
-    let mut first = BytesMut::with_capacity(FRAME);
+    let mut first = BytesMut::with_capacity(download.frame());
     if reader.read_buf(&mut first).await.is_err() {
         answer.describe(generation, &Form::Stored);
         answer.set(CONTENT_LENGTH, &size.to_string());
         *answer.0.body_mut() = read(app, generation, 0..size, parts).await?;
         return Ok(answer.0);
     }
-    *answer.0.body_mut() = stream(app, reader, first.freeze(), parts);
+    *answer.0.body_mut() = stream(app, download, reader, first.freeze(), parts);
     Ok(answer.0)
 }
 
 /// A body whose bytes are read while they are sent, two frames ahead at most. The connection of a reader that takes
 /// nothing for a while is closed.
-fn stream(app: &App, reader: Reader, first: Bytes, parts: &Parts) -> Body {
+fn stream(app: &App, download: Download, reader: Reader, first: Bytes, parts: &Parts) -> Body {
     let (frames, received) = mpsc::channel(1);
     let connection = parts.extensions.get::<Connection>().cloned();
     app.tasks.spawn(async move {
-        if send(reader, first, frames).await.is_err()
+        if send(&download, reader, first, frames).await.is_err()
             && let Some(connection) = connection
         {
             connection.cut();
@@ -185,7 +221,12 @@ fn stream(app: &App, reader: Reader, first: Bytes, parts: &Parts) -> Body {
 /// The reader takes nothing any more.
 struct Stuck;
 
-async fn send(mut reader: Reader, first: Bytes, frames: mpsc::Sender<io::Result<Bytes>>) -> Result<(), Stuck> {
+async fn send(
+    download: &Download,
+    mut reader: Reader,
+    first: Bytes,
+    frames: mpsc::Sender<io::Result<Bytes>>,
+) -> Result<(), Stuck> {
     let mut frame = Ok(first);
     loop {
         let end = frame.is_err();
@@ -199,7 +240,7 @@ async fn send(mut reader: Reader, first: Bytes, frames: mpsc::Sender<io::Result<
             Ok(Ok(())) if end => return Ok(()),
             Ok(Ok(())) => {}
         }
-        let mut bytes = BytesMut::with_capacity(FRAME);
+        let mut bytes = BytesMut::with_capacity(download.frame());
         frame = match reader.read_buf(&mut bytes).await {
             Ok(0) => return Ok(()),
             Ok(_) => Ok(bytes.freeze()),
@@ -253,6 +294,25 @@ fn runs_in_browsers(content_type: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_more_downloads_are_open_the_less_each_of_them_has_in_memory() {
+        let all = Downloads::default();
+        let first = all.enter();
+        assert_eq!(first.frame(), FRAME_MAX);
+        let mut taken = 0;
+        let open: Vec<Download> = (0..10_000)
+            .map(|_| {
+                let download = all.enter();
+                taken += download.frame();
+                download
+            })
+            .collect();
+        assert!(taken < 128 << 20, "{taken} bytes, although none of them is read");
+        assert_eq!(first.frame(), FRAME_MIN);
+        drop(open);
+        assert_eq!(first.frame(), FRAME_MAX);
+    }
 
     #[test]
     fn what_could_act_for_its_reader_is_saved_by_browsers() {

@@ -22,7 +22,7 @@ use tenure_api::blob_url::Access;
 
 use self::error::Refused;
 pub use self::error::{BlobErrorBody, Code};
-pub use self::get::download_artifact;
+pub use self::get::{Downloads, download_artifact};
 pub use self::put::upload_artifact;
 use super::app::App;
 use super::body::pass_over;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tenure_client::{AccessToken, Client, Credentials, Error, RetryPolicy, WorkerName};
-use tenure_worker::{DEQUEUE_ALARM, Limits, Plane, Settings, Worker};
+use tenure_worker::{DEQUEUE_ALARM, Limits, Plane, STOP_GRACE, Settings, Worker};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -249,6 +249,22 @@ async fn a_lease_that_runs_out_is_a_lost_claim_and_its_commands_are_gone_by_then
         claimed.elapsed()
     );
     assert!(running.log().contains("no renewal was answered in time"), "{}", running.log());
+    running.queue.wait_for("p%2Fw", 2).await;
+    assert_eq!(running.queue.reports().len(), 0);
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn a_command_that_ignores_sigterm_is_gone_too_when_a_short_lease_is_over() {
+    const LEASE: Duration = Duration::from_secs(6);
+    let queue = Queue::start().await;
+    queue.on("reclaim", |_| refuse(500));
+    queue.hand_out(&[claim(TASK_IDS[0], LEASE, &shell("trap '' TERM; echo $$ > shell; while :; do sleep 1; done"))]);
+    let running = Running::with_settings(queue, |settings| Settings { stop_grace: STOP_GRACE, ..settings });
+    let process = pid_in(&running.directory().join("shell")).await;
+    let claimed = running.queue.requests("p%2Fw")[0].at;
+    until("the process to end", || (!runs(process)).then_some(())).await;
+    assert!(claimed.elapsed() < LEASE, "{:?}", claimed.elapsed());
     running.queue.wait_for("p%2Fw", 2).await;
     assert_eq!(running.queue.reports().len(), 0);
     running.stop().await;
