@@ -5,6 +5,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use sqlx::Row as _;
 use tenure_api::credentials::Credentials;
+use tenure_api::dates::Timestamp;
+use tenure_engine::clock::real_now;
 use tenure_tests::http::{Answer, TENURE_API};
 
 use crate::rig::{
@@ -297,8 +299,8 @@ async fn a_key_makes_a_repeat_harmless() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_repeat_with_its_key_is_answered_after_the_deadline_too() {
     let rig = Rig::start().await;
-    let deadline = chrono::Utc::now() + chrono::TimeDelta::milliseconds(1500);
-    let body = json!({"taskQueueId": QUEUE, "deadline": deadline.to_rfc3339()});
+    let deadline = Timestamp::new(real_now() + chrono::TimeDelta::milliseconds(1500));
+    let body = json!({"taskQueueId": QUEUE, "deadline": deadline});
     let first = submit_keyed(&rig, "once", &body).await.json();
     assert_eq!(states(&first), ["pending"], "{first}");
     tokio::time::sleep(Duration::from_millis(1700)).await;
