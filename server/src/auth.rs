@@ -28,7 +28,7 @@ use tenure_domain::registration::WorkerName;
 use tenure_domain::roles::{Resolver, TooLarge};
 use tenure_domain::scopes::{Expression, ScopeSet};
 use tenure_engine::remembered::Facts;
-use tenure_store::clients::{self, CLIENT_ID_MAX, ClientAccount, ClientError};
+use tenure_store::clients::{self, ClientAccount, ClientError};
 use tenure_store::secrets::SecretKeys;
 use tenure_store::worker_manager;
 
@@ -433,7 +433,7 @@ impl Authenticator {
             }
         };
         // No client has such an id, and what is remembered of ids that were invented is to be small.
-        if client_id.len() > CLIENT_ID_MAX {
+        if !clients::valid_client_id(client_id) {
             return Ok(None);
         }
         self.accounts.get(client_id, read).await.map_err(AuthError::Lookup)

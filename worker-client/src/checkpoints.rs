@@ -116,7 +116,7 @@ impl Client {
     async fn find_own<T: DeserializeOwned>(&self, path: String) -> Result<Option<T>, Error> {
         match self.call(&own_call(Method::GET, path, None)).await {
             Ok(answer) => Ok(Some(answer.value)),
-            Err(error) if error.status() == Some(404) => Ok(None),
+            Err(error) if error.status() == Some(404) && !error.is_unclear() => Ok(None),
             Err(error) => Err(error),
         }
     }

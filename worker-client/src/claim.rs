@@ -427,14 +427,16 @@ impl Claim {
         self.client.call(&call).await
     }
 
-    /// Whether an error means that the claim is no longer ours.
+    /// Whether an error means that the claim is no longer ours: one of the server's, with its code.
     fn lost_by(&self, error: Error) -> Result<Lost, Error> {
         match error {
-            Error::Refused { status: status @ (403 | 404 | 409 | 410), message, .. } => Ok(Lost {
-                task_id: self.task_id,
-                run_id: self.run_id,
-                because: LostBecause::Refused { status, message },
-            }),
+            Error::Refused { status: status @ (403 | 404 | 409 | 410), code, message, .. } if !code.is_empty() => {
+                Ok(Lost {
+                    task_id: self.task_id,
+                    run_id: self.run_id,
+                    because: LostBecause::Refused { status, message },
+                })
+            }
             error => Err(error),
         }
     }

@@ -97,6 +97,23 @@ impl Error {
         }
     }
 
+    /// Whether the answer may be that of something between us and the server, such as a proxy whose server is away: it has no error code,
+    /// or is not what the API promises. The server may have done what it was asked, or may do it later.
+    ///
+    /// ```
+    /// # use tenure_client::Error;
+    /// let page = Error::Refused { status: 404, code: String::new(), message: String::new(), retry_after: None };
+    /// assert!(page.is_unclear());
+    /// ```
+    #[must_use]
+    pub fn is_unclear(&self) -> bool {
+        match self {
+            Self::Refused { code, .. } => code.is_empty(),
+            Self::BadAnswer(_) => true,
+            _ => false,
+        }
+    }
+
     /// The HTTP status of a refusal.
     ///
     /// ```

@@ -31,13 +31,18 @@ pub struct AsItIs;
 #[derive(Clone, Debug)]
 pub struct Zipped(pub Option<Bytes>);
 
-/// Compresses the answer if its reader accepts that and it is worth it.
-pub async fn compress(heavy: &Heavy, accepted: Option<&HeaderValue>, mut response: Response<Body>) -> Response<Body> {
+/// Compresses the answer if its reader accepts that and it is worth it; whether it has other bytes then, made for it.
+pub async fn compress(
+    heavy: &Heavy,
+    accepted: Option<&HeaderValue>,
+    mut response: Response<Body>,
+) -> (Response<Body>, bool) {
     if !accepted.is_some_and(accepts_gzip) || !is_worth_it(&response) {
-        return response;
+        return (response, false);
     }
+    let made = response.extensions().get::<Zipped>().is_none();
     let zipped = match response.extensions().get::<Zipped>() {
-        Some(Zipped(None)) => return response,
+        Some(Zipped(None)) => return (response, false),
         Some(Zipped(Some(zipped))) => zipped.clone(),
         None => {
             // It is in memory already, in one piece.
@@ -51,7 +56,7 @@ pub async fn compress(heavy: &Heavy, accepted: Option<&HeaderValue>, mut respons
     headers.remove(CONTENT_LENGTH);
     headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
     headers.append(VARY, HeaderValue::from_name(ACCEPT_ENCODING));
-    response
+    (response, made)
 }
 
 /// Compresses what is sent many times.

@@ -188,7 +188,10 @@ async fn answer(
         request.extensions_mut().insert(connection);
         // A router's error type is uninhabited: it always answers.
         let response = front.router.clone().oneshot(request).await.unwrap_or_default();
-        answers::hold(&front.answers, compress(&front.heavy, encodings.as_ref(), response).await)
+        // It counts also while it waits to be compressed.
+        let held = answers::hold(&front.answers, response);
+        let (response, made) = compress(&front.heavy, encodings.as_ref(), held).await;
+        if made { answers::hold(&front.answers, response) } else { response }
     };
     let took = started.elapsed();
     front.metrics.count(response.status(), took);

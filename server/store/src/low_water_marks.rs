@@ -45,8 +45,8 @@ pub async fn keep_positions(conn: &mut PgConnection) -> Result<(), sqlx::Error> 
 }
 
 /// The transactions that may have taken a position and are not committed. A transaction that takes one afterwards gets a
-/// higher one than [`get_position`] read before. A transaction has its number before it takes a position, because each
-/// statement writes to another table first.
+/// higher one than [`get_position`] read before. A transaction has its number before it takes a position: the default of a
+/// position sees to it, and who takes one by itself has locked a row before.
 pub async fn list_writers(conn: &mut PgConnection) -> Result<Vec<Writer>, sqlx::Error> {
     let writers = sqlx::query!(
         r#"-- open_writers

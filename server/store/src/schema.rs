@@ -1,7 +1,7 @@
 //! The schema, which is embedded in the binary.
 
-use sqlx::PgPool;
 use sqlx::migrate::{MigrateError, Migrator};
+use sqlx::{Connection as _, PgPool};
 
 /// Every migration, oldest first. A newer release may have added some that this one does not know.
 static MIGRATIONS: Migrator = Migrator { ignore_missing: true, ..sqlx::migrate!("../../migrations") };
@@ -31,5 +31,34 @@ pub async fn exists(pool: &PgPool) -> Result<bool, sqlx::Error> {
 
 /// Brings the database to this release's schema. Servers that start at once take turns.
 pub async fn migrate(pool: &PgPool) -> Result<(), MigrateError> {
-    MIGRATIONS.run(pool).await
+    // A connection of its own, which waits for its turn as long as that takes. How long each migration waits for tables it says itself.
+    let mut conn = pool.acquire().await?.detach();
+    sqlx::raw_sql("SET lock_timeout = 0; SET statement_timeout = 0").execute(&mut conn).await?;
+    let migrated = MIGRATIONS.run_direct(None, &mut conn, false).await;
+    conn.close().await?;
+    migrated
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::testing::TestDatabase;
+
+    #[tokio::test]
+    async fn servers_that_start_at_once_take_turns_however_long_they_take() {
+        let database = TestDatabase::create().await;
+        let (mut other, pool) = (database.connect().await, database.pool());
+        sqlx::raw_sql("BEGIN; LOCK TABLE _sqlx_migrations").execute(&mut other).await.unwrap();
+        let release = async {
+            tokio::time::sleep(Duration::from_secs(3)).await;
+            sqlx::raw_sql("COMMIT").execute(&mut other).await.unwrap();
+        };
+        let (one, two, ()) = tokio::join!(migrate(pool), migrate(pool), release);
+        one.unwrap();
+        two.unwrap();
+        drop(other);
+        database.finish().await;
+    }
 }

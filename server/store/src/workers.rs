@@ -211,7 +211,8 @@ pub async fn declare(conn: &mut PgConnection, key: &WorkerKey, expires: DateTime
         "-- declare_worker
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now)
         INSERT INTO workers AS w (queue, worker_group, worker_id, first_claim, last_seen, expires, due)
-        SELECT $1, $2, $3, db_now.now, db_now.now, $4, $4 FROM db_now
+        -- Not before the clock: the low-water mark may be there already.
+        SELECT $1, $2, $3, db_now.now, db_now.now, $4, GREATEST($4, db_now.now) FROM db_now
         ON CONFLICT (queue, worker_group, worker_id) DO UPDATE SET
             last_seen = GREATEST(w.last_seen, EXCLUDED.last_seen),
             expires = GREATEST(w.expires, EXCLUDED.expires)",

@@ -167,6 +167,7 @@ async fn client_id_and_token_may_be_sent_by_basic() {
     for wrong in [
         basic("root:wrong"),
         basic(&format!("nobody:{token}")),
+        basic("a\0b:x"),
         basic("root"),
         basic(":"),
         "Basic ???".to_owned(),

@@ -198,6 +198,29 @@ async fn bodies_that_are_being_read_take_no_more_memory_than_they_may_together()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn answers_that_wait_to_be_compressed_take_no_more_memory_than_they_may() {
+    let rig = Rig::start_with(|launch| launch.env("TENURE_ANSWER_MEMORY", "64MiB")).await;
+    let task = new_task();
+    assert_eq!(rig.create(task, &large_definition(9 * MIB)).await.status, 200);
+    let raw = Raw::new("GET", &format!("{QUEUE_API}/task/{task}")).header("Accept-Encoding", "gzip");
+    let before = resident(&rig);
+    let asking = futures_util::future::join_all((0..60).map(|_| rig.send(&raw)));
+    let look = async {
+        let mut most = 0;
+        for _ in 0..20 {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            most = most.max(resident(&rig).saturating_sub(before));
+        }
+        most
+    };
+    let (answers, grown) = tokio::join!(asking, look);
+    let with = |status| answers.iter().filter(|answer| answer.status == status).count();
+    assert!(with(200) > 0 && with(503) > 0 && with(200) + with(503) == 60, "{} and {}", with(200), with(503));
+    assert!(grown < 200 * MIB, "{} MiB for 60 answers of 9 MiB", grown / MIB);
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn names_of_clients_that_were_invented_are_not_kept() {
     let rig = Rig::start().await;
     let path = format!("{QUEUE_API}/task/{}/status", new_task());

@@ -33,7 +33,7 @@ pub(super) async fn send(shared: &Shared, mut claim: Claim, outcome: &Outcome) {
     loop {
         match end.report(claim, outcome).await {
             Ok(reported) => return say(end, &reported),
-            Err(NotReported { error, .. }) if !error.is_transient() => {
+            Err(NotReported { error, .. }) if !error.is_transient() && !error.is_unclear() => {
                 return tracing::error!(outcome = ?end, error = chain(&error), "the report was refused");
             }
             Err(NotReported { claim: back, error }) => {

@@ -160,7 +160,7 @@ impl Waiting {
 
 impl Answer {
     fn of(error: Error) -> Self {
-        if error.is_transient() { Self::Unanswered } else { Self::Refused(error) }
+        if error.is_transient() || error.is_unclear() { Self::Unanswered } else { Self::Refused(error) }
     }
 }
 

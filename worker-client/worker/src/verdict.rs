@@ -110,6 +110,7 @@ impl Problem {
 /// What does not exist, or may not be read by this task, is the definition's fault; what could not be fetched is not.
 fn input_reason(error: &Error) -> ExceptionReason {
     match error {
+        error if error.is_unclear() => ExceptionReason::ResourceUnavailable,
         // 400 is a circle of links; 424 an artifact of the type error.
         Error::Refused { status: 400 | 403 | 404 | 410 | 424, .. } | Error::Store { status: 404 | 410 } => {
             ExceptionReason::MalformedPayload
@@ -123,6 +124,7 @@ fn input_reason(error: &Error) -> ExceptionReason {
 /// An artifact that does not go with one that is there already is the definition's fault.
 fn upload_reason(error: &Error) -> ExceptionReason {
     match error {
+        error if error.is_unclear() => ExceptionReason::ResourceUnavailable,
         Error::Refused { status: 409, .. } => ExceptionReason::MalformedPayload,
         Error::Store { status: 400..=499 } if !matches!(error.status(), Some(408 | 429)) => {
             ExceptionReason::InternalError
@@ -139,7 +141,7 @@ mod tests {
     use std::time::Duration;
 
     fn refused(status: u16) -> Error {
-        Error::Refused { status, code: String::new(), message: String::new(), retry_after: None }
+        Error::Refused { status, code: "InputError".to_owned(), message: String::new(), retry_after: None }
     }
 
     #[test]

@@ -119,6 +119,7 @@ async fn page(conn: &mut PgConnection, mut ids: Vec<Uuid>, cursor: Cursor) -> Re
             Some((task, shown))
         })
         .collect();
-    let next = requested.last().filter(|_| more).and_then(|id| TaskId::from_uuid(*id));
+    // All tasks of a page may have been purged meanwhile, and there are others after them.
+    let next = requested.last().or(ids.last()).filter(|_| more).and_then(|id| TaskId::from_uuid(*id));
     Ok(Page { tasks, next })
 }

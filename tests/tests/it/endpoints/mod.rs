@@ -102,6 +102,7 @@ fn every_test_that_the_table_names_exists() {
         include_str!("../blobs/files.rs"),
         include_str!("../blobs/gate.rs"),
         include_str!("../plain_urls.rs"),
+        include_str!("../sealed_artifacts.rs"),
         include_str!("../sessions/inbox.rs"),
     );
     for (_, code, test) in table::entries().into_iter().flat_map(|entry| entry.elsewhere) {

@@ -10,7 +10,7 @@ use tenure_worker::{DEQUEUE_ALARM, Limits, Plane, STOP_GRACE, Settings, Worker};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::queue::{Queue, SOON, TASK_IDS, TOKEN, claim, refuse, renewed, until};
+use crate::queue::{Queue, Reply, SOON, TASK_IDS, TOKEN, claim, refuse, renewed, until};
 
 pub const LEASE: Duration = Duration::from_secs(60);
 /// Starts a process that ignores TERM and outlives the shell unless its whole group is killed.
@@ -211,6 +211,21 @@ async fn a_renewal_that_fails_in_passing_is_tried_again() {
     let running = Running::with_task(queue, Duration::from_secs(8), &shell("sleep 8.5")).await;
     running.queue.wait_for("completed", 1).await;
     assert_eq!(running.queue.requests("reclaim").len(), 8);
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn what_a_proxy_answers_for_a_queue_that_is_away_costs_no_claim_and_no_report() {
+    let page = |status| Reply { status, bytes: Some(b"<html>no such page</html>".to_vec()), ..Reply::default() };
+    let queue = Queue::start().await;
+    for call in ["reclaim", "completed"] {
+        [404, 403, 200].into_iter().for_each(|status| queue.once(call, page(status)));
+    }
+    queue.on("reclaim", |_| renewed(60_000, "task-1"));
+    let running = Running::with_task(queue, Duration::from_secs(8), &shell("sleep 8.5")).await;
+    running.queue.wait_for("completed", 4).await;
+    running.queue.wait_for("p%2Fw", 2).await;
+    assert_eq!((running.queue.requests("reclaim").len(), running.queue.reports().len()), (4, 4));
     running.stop().await;
 }
 

@@ -5,7 +5,8 @@ use serde_json::json;
 use sqlx::PgConnection;
 use tenure_api::dates::Timestamp;
 use tenure_domain::registration::WorkerName;
-use tenure_engine::background::{PASSES, claims, expiry, low_water_marks, registrations};
+use tenure_domain::worker::WorkerKey;
+use tenure_engine::background::{PASSES, claims, expiry, low_water_marks, registrations, workers};
 use tenure_engine::clock::real_now;
 use tenure_engine::testing::{QUEUE, Queue, new_task};
 use tenure_store::testing::TestDatabase;
@@ -158,6 +159,27 @@ async fn a_worker_that_is_given_a_date_of_the_past_is_purged() {
     advance(&queue).await;
     assert_eq!(registrations::pass(&queue.engine).await.unwrap().done, 1);
     assert!(worker_manager::find(&mut conn, &name).await.unwrap().is_none());
+    drop(conn);
+    queue.stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
+async fn a_worker_that_is_declared_with_a_date_of_the_past_is_purged() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    let mut conn = database.connect().await;
+    move_clock(&mut conn).await;
+    advance(&queue).await;
+    let mark = queue.engine.due_marks.get().workers;
+    assert!(mark > START);
+    let worker = WorkerKey { queue: queue.key(QUEUE).await, group: "rack".to_owned(), id: "w1".to_owned() };
+    tenure_store::workers::declare(&mut conn, &worker, mark - TimeDelta::days(365)).await.unwrap();
+    move_clock(&mut conn).await;
+    advance(&queue).await;
+    workers::purge(&queue.engine).await.unwrap();
+    let left: i64 = sqlx::query_scalar("SELECT count(*) FROM workers").fetch_one(&mut conn).await.unwrap();
+    assert_eq!(left, 0);
     drop(conn);
     queue.stop().await;
     database.finish().await;

@@ -69,6 +69,11 @@ async fn test_authenticate(app: App, call: Arc<Call>) -> Result<Response, ApiErr
     let TestAuthenticateRequest { client_scopes, required_scopes } = call.json()?;
     check_scopes(&client_scopes).map_err(ApiError::body)?;
     check_scopes(&required_scopes).map_err(ApiError::body)?;
+    if client_scopes.len() * required_scopes.len() > PAIRS_MAX {
+        return Err(ApiError::body(format!(
+            "`clientScopes` and `requiredScopes` are too many: their numbers may have a product of {PAIRS_MAX} at most"
+        )));
+    }
     test(&app, &call, client_scopes, required_scopes).await
 }
 
@@ -76,6 +81,9 @@ async fn test_authenticate_get(app: App, call: Arc<Call>) -> Result<Response, Ap
     call.no_query()?;
     test(&app, &call, TESTER_SCOPES.map(str::to_owned).to_vec(), vec![TESTER_REQUIRED.to_owned()]).await
 }
+
+/// How many scopes of the one list may be compared with scopes of the other: anyone may ask.
+const PAIRS_MAX: usize = 1_000_000;
 
 async fn test(app: &App, call: &Call, client_scopes: Vec<String>, required: Vec<String>) -> Result<Response, ApiError> {
     let principal: Principal = Tester::new(client_scopes).authenticate(&call.request_parts(), app.now().await?)?;

@@ -48,10 +48,7 @@ pub(super) fn query<'a>(
             INSERT INTO tasks (id, seq, queue, task_group, state, priority, retries_left, run, lone)
             SELECT id, seq, queue, id, 1 /* State::Unresolved */, priority, retries, 0 /* run */, true FROM valid
             WHERE seq IS NOT NULL ORDER BY id
-            RETURNING seq
         ),
-        -- Before the events take their position: a transaction that has one and no number is not seen by the safe position.
-        stored AS MATERIALIZED (SELECT count(*) AS n FROM new_tasks),
         definitions AS (
             INSERT INTO task_definitions
                 (seq, id, scheduler, project, task_group, deadline, expires, scopes, routes, tags, definition)
@@ -73,10 +70,10 @@ pub(super) fn query<'a>(
         ),
         emitted AS (
             INSERT INTO outbox_new (at, events, kinds, seqs, runs, retries_left, priorities, queues, pending, claimed)
-            SELECT min(db_now.now), 2 * min(stored.n), array_agg(1 /* Kind::Created */::smallint), array_agg(seq),
+            SELECT min(db_now.now), 2 * count(*), array_agg(1 /* Kind::Created */::smallint), array_agg(seq),
                    array_agg(0 /* run */::smallint), array_agg(retries), array_agg(priority), min(counts.queues),
                    min(counts.pending), min(counts.claimed)
-            FROM valid, db_now, counts, stored WHERE seq IS NOT NULL HAVING count(*) > 0
+            FROM valid, db_now, counts WHERE seq IS NOT NULL HAVING count(*) > 0
         )
         SELECT valid.n AS "n!", valid.seq AS "seq?", false AS "waits!", false AS "held!", valid.ruled AS "ruled!",
                db_now.now AS "now!"

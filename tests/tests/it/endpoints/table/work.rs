@@ -84,6 +84,11 @@ fn working() -> Entry {
                 .body(reporting(json!({"runId": 1}))),
         )
         .row(item_refused("RequestConflict", "a run that is pending").on(State::Pending))
+        .row(
+            item_refused("InputError", "a result that is too large")
+                .on(State::Claimed)
+                .body(reporting(json!({"result": "x".repeat(65_535)}))),
+        )
         .row(item_refused("RequestConflict", "a run that has ended in another way").on(State::Cancelled))
         .row(
             item_refused("RequestConflict", "a run that was completed")
@@ -134,7 +139,6 @@ fn not_working(entry: Entry) -> Entry {
         ("a success with a reason", reporting(json!({"reason": "internal-error"}))),
         ("a success with `retryAfter`", reporting(json!({"retryAfter": 1}))),
         ("a success with a delay", reporting(json!({"delay": 1}))),
-        ("a result that is too large", reporting(json!({"result": "x".repeat(65_535)}))),
         ("one run twice", asking(json!({"results": [result(json!({})), result(json!({"outcome": "failed"}))]}))),
         (
             "a shutdown with a claim",
