@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use sqlx::{Connection, PgConnection};
+use tenure_api::ids::{RunId, TaskId};
 use tenure_api::policy::QueuePolicy;
 use tenure_api::sessions::StartSessionRequest;
 use tenure_domain::election::BEATS_BEFORE_TAKEOVER;
@@ -315,6 +316,9 @@ async fn the_time_to_accept_follows_a_changed_policy_also_in_a_queue_that_is_pau
     // It may not start twice: an end by a limit that is gone would be its last.
     let request = serde_json::from_value(json!({"reason": "repair"})).unwrap();
     queue_policy::pause(server.engine.queue_parts(), &name, &request, "ann").await.unwrap();
+    let task: uuid::Uuid = sqlx::query_scalar("SELECT id FROM pending").fetch_one(&mut ground.conn).await.unwrap();
+    let refused = server.claim_task(TaskId::from_uuid(task).unwrap(), RunId::FIRST, "worker").await.unwrap_err();
+    assert!(refused.to_string().contains("paused"), "not that it is assigned: {refused}");
     sqlx::raw_sql("UPDATE clock SET clock_offset = interval '1 minute'").execute(&mut ground.conn).await.unwrap();
     put(&server, json!({"dispatch": "assign", "delivery": "at-most-once"})).await;
     queue_policy::resume(server.engine.queue_parts(), &name, "ann").await.unwrap();
