@@ -403,15 +403,16 @@ impl<O: Operation> Worker<O> {
         let (mut bytes, mut edges) = (0, 0);
         while batch.len() < BATCH_MEMBERS_MAX && self.held_over.len() < HELD_OVER_MAX {
             let Some(job) = waiting.pop_front().or_else(|| self.inbox.try_recv().ok()) else { break };
-            bytes += O::weight(&job.member);
-            edges += O::edges(&job.member);
-            let fits = bytes <= BATCH_BYTES_MAX && edges <= BATCH_EDGES_MAX;
+            // What is passed over counts for a later batch.
+            let with_it = (bytes + O::weight(&job.member), edges + O::edges(&job.member));
+            let fits = with_it.0 <= BATCH_BYTES_MAX && with_it.1 <= BATCH_EDGES_MAX;
             let is_free = |task| turn.map_or_else(|| tasks.insert(task), |turn| turn.take_task(task));
             if !fits && !batch.is_empty() {
                 self.held_over.push_back(job);
                 break;
             }
             if O::task(&job.member).is_none_or(is_free) {
+                (bytes, edges) = with_it;
                 batch.push(job);
             } else {
                 self.held_over.push_back(job);
