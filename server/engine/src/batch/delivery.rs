@@ -98,56 +98,101 @@ impl Requeue {
     }
 }
 
+/// A claim that is to be requeued.
+#[derive(Debug)]
+struct Undelivered {
+    claim: UndeliveredClaim,
+    tries: u32,
+    until: Instant,
+}
+
 async fn work(
-    mut session: Session,
+    session: Session,
     mut inbox: mpsc::UnboundedReceiver<Vec<UndeliveredClaim>>,
     notifiers: Notifiers,
     stop: CancellationToken,
 ) {
-    while let Some(mut claims) = inbox.recv().await {
-        while claims.len() < BATCH_MEMBERS_MAX
-            && let Ok(more) = inbox.try_recv()
-        {
-            claims.extend(more);
-        }
-        metrics::counter!("tenure_claims_undelivered_total").increment(claims.len() as u64);
-        for part in claims.chunks(BATCH_MEMBERS_MAX) {
-            requeue(&mut session, part, &notifiers, &stop).await;
+    let mut requeuer = Requeuer { session, notifiers, stop, left: Vec::new(), again_at: Instant::now() };
+    let mut is_open = true;
+    while is_open || !requeuer.left.is_empty() {
+        tokio::select! {
+            () = tokio::time::sleep_until(requeuer.again_at.into()), if !requeuer.left.is_empty() => {
+                let left = std::mem::take(&mut requeuer.left);
+                requeuer.attempt(left).await;
+            }
+            received = inbox.recv(), if is_open => {
+                let Some(mut claims) = received else {
+                    is_open = false;
+                    continue;
+                };
+                while claims.len() < BATCH_MEMBERS_MAX
+                    && let Ok(more) = inbox.try_recv()
+                {
+                    claims.extend(more);
+                }
+                metrics::counter!("tenure_claims_undelivered_total").increment(claims.len() as u64);
+                let until = Instant::now() + TRIED_FOR;
+                requeuer.attempt(claims.into_iter().map(|claim| Undelivered { claim, tries: 0, until }).collect()).await;
+            }
         }
     }
-    session.close().await;
+    requeuer.session.close().await;
 }
 
-/// Requeues claims. One that the statement skips is locked, has ended already, or was requeued too often: it is tried
-/// again for as long as the claim exists and may be requeued.
-async fn requeue(session: &mut Session, claims: &[UndeliveredClaim], notifiers: &Notifiers, stop: &CancellationToken) {
-    let mut left: Vec<Member<'_>> =
-        claims.iter().map(|claim| Member::new(claim.id, claim.run, Ending::Undelivered)).collect();
-    let (until, mut tries) = (Instant::now() + TRIED_FOR, 0);
-    while tries < TRIES_MAX && Instant::now() < until {
-        let attempt = session
+struct Requeuer {
+    session: Session,
+    notifiers: Notifiers,
+    stop: CancellationToken,
+    /// What could not be requeued yet. What comes meanwhile does not wait for it.
+    left: Vec<Undelivered>,
+    /// When it is tried again.
+    again_at: Instant,
+}
+
+impl Requeuer {
+    /// Requeues claims. One that the statement skips is locked, has ended already, or was requeued too often: it is tried
+    /// again for as long as the claim exists and may be requeued.
+    async fn attempt(&mut self, mut claims: Vec<Undelivered>) {
+        let mut left = Vec::new();
+        while !claims.is_empty() {
+            let rest = claims.split_off(claims.len().min(BATCH_MEMBERS_MAX));
+            left.append(&mut self.attempt_part(std::mem::replace(&mut claims, rest)).await);
+        }
+        let now = Instant::now();
+        let tried = left.len();
+        left.retain(|one| one.tries < TRIES_MAX && now < one.until && !self.stop.is_cancelled());
+        if left.len() < tried {
+            tracing::warn!(claims = tried - left.len(), "undelivered claims are left to expire");
+        }
+        if self.left.is_empty() {
+            self.again_at = now + RETRY_AFTER;
+        }
+        self.left.append(&mut left);
+    }
+
+    /// The same for at most as many as a statement takes. Those that are left.
+    async fn attempt_part(&mut self, mut claims: Vec<Undelivered>) -> Vec<Undelivered> {
+        let members: Vec<Member<'_>> =
+            claims.iter().map(|one| Member::new(one.claim.id, one.claim.run, Ending::Undelivered)).collect();
+        let notifiers = &self.notifiers;
+        let attempt = self
+            .session
             .run(async |conn| {
-                let resolved = end::end(conn, &left).await?;
+                let resolved = end::end(conn, &members).await?;
                 let taken_away = resolved.iter().map(|row| row.id).collect();
                 let claimable = Effects::claimable(resolved.iter().map(|row| row.queue));
                 notifiers.apply(Effects { taken_away, ..claimable });
                 endings::count(Ending::Undelivered, resolved.len());
-                let ids: Vec<Uuid> = left.iter().map(|member| member.id).collect();
+                let ids: Vec<Uuid> = members.iter().map(|member| member.id).collect();
                 claims::list_returnable(conn, &ids).await
             })
             .await;
-        tries += u32::from(!matches!(attempt, Err(Failure::NotRun(_))));
+        let counts = u32::from(!matches!(attempt, Err(Failure::NotRun(_))));
         match attempt {
-            Ok(returnable) => left.retain(|member| returnable.contains(&(member.id, member.run))),
+            Ok(returnable) => claims.retain(|one| returnable.contains(&(one.claim.id, one.claim.run))),
             Err(failure) => drop(failure.report("requeue")),
         }
-        if left.is_empty() {
-            return;
-        }
-        if stop.is_cancelled() {
-            break;
-        }
-        tokio::time::sleep(RETRY_AFTER).await;
+        claims.iter_mut().for_each(|one| one.tries += counts);
+        claims
     }
-    tracing::warn!(claims = left.len(), "undelivered claims are left to expire");
 }

@@ -78,6 +78,31 @@ async fn a_lost_session_that_could_still_commit_is_ended_before_its_claims_are_l
     database.finish().await;
 }
 
+#[tokio::test]
+async fn an_undelivered_claim_whose_task_stays_locked_delays_no_other() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    let (locked, other) = (queue.create_one(QUEUE).await, queue.create_one(QUEUE).await);
+    let claim = async || queue.claim_work(QUEUE, "worker", 1, LONG).await.unwrap();
+    let (first, second) = (claim().await, claim().await);
+    let mut conn = database.connect().await;
+    let mut holder = conn.begin().await.unwrap();
+    sqlx::query("SELECT FROM claims WHERE id = $1 FOR UPDATE").bind(locked.uuid()).execute(&mut *holder).await.unwrap();
+    drop(first);
+    // Until it was tried once, the two would be tried together.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    drop(second);
+    let is_pending =
+        async |task| matches!(queue.status(task).await.last, Last::Pending(open) if open.run.number() == 1);
+    eventually("the other claim is requeued", async || is_pending(other).await).await;
+    assert!(!is_pending(locked).await, "it was not locked");
+    holder.rollback().await.unwrap();
+    eventually("the claim is requeued when it is free", async || is_pending(locked).await).await;
+    drop(conn);
+    queue.stop().await;
+    database.finish().await;
+}
+
 /// So many tasks whose second run is pending.
 async fn retried(queue: &Queue, count: usize) {
     for _ in 0..count {
