@@ -233,6 +233,18 @@ impl Account {
         }
     }
 
+    /// Whether the client may come in. Only a caller that has proven that it has the client's token, or credentials
+    /// that were made with it, may be told.
+    fn check_usable(&self) -> Result<(), AuthFailure> {
+        if self.disabled {
+            return Err(AuthFailure::Disabled(self.client_id.clone()));
+        }
+        if self.expired {
+            return Err(AuthFailure::Expired(self.client_id.clone()));
+        }
+        Ok(())
+    }
+
     /// What the client may do by these roles, worked out once for them.
     fn scopes(&self, roles: &Arc<Resolver>) -> Expanded {
         let mut expanded = self.expanded.lock().unwrap_or_else(PoisonError::into_inner);
@@ -352,9 +364,10 @@ impl Authenticator {
         };
         let (account, roles) = futures_util::future::join(self.find_account(&client_id), self.roles()).await;
         let account = account?;
-        // Before anything is revealed about the client: whether it is disabled is only for callers that have its token.
+        // An unknown client is as slow to be refused as a wrong token.
         claim.check_token(account.as_deref())?;
-        let account = usable(&client_id, account)?;
+        let account = known(&client_id, account)?;
+        // That a client is disabled is found in here, behind its proof.
         let principal = claim.check(&account, &roles?, request, now)?;
         self.note_use(&account);
         Ok(principal)
@@ -417,8 +430,9 @@ impl Authenticator {
 
     /// The account of a client that may come in.
     async fn account(&self, client_id: &str) -> Result<Arc<Account>, AuthError> {
-        let account = self.find_account(client_id).await?;
-        usable(client_id, account).map_err(AuthError::from)
+        let account = known(client_id, self.find_account(client_id).await?)?;
+        account.check_usable()?;
+        Ok(account)
     }
 
     async fn find_account(&self, client_id: &str) -> Result<Option<Arc<Account>>, AuthError> {
@@ -474,13 +488,8 @@ fn anonymous(roles: &Resolver) -> Principal {
     Principal { client_id: None, scopes: roles.of_every_caller(), expires_ms: None }
 }
 
-fn usable(client_id: &str, account: Option<Arc<Account>>) -> Result<Arc<Account>, AuthFailure> {
-    match account {
-        None => Err(AuthFailure::UnknownClient(client_id.to_owned())),
-        Some(account) if account.disabled => Err(AuthFailure::Disabled(client_id.to_owned())),
-        Some(account) if account.expired => Err(AuthFailure::Expired(client_id.to_owned())),
-        Some(account) => Ok(account),
-    }
+fn known(client_id: &str, account: Option<Arc<Account>>) -> Result<Arc<Account>, AuthFailure> {
+    account.ok_or_else(|| AuthFailure::UnknownClient(client_id.to_owned()))
 }
 
 #[cfg(test)]

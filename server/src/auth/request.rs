@@ -318,7 +318,9 @@ impl<'a> Claim<'a> {
         }
     }
 
-    /// Checks a claim that is proven by this client's token.
+    /// Checks a claim that is proven by this client's token. Nothing that is known of the client is revealed before that:
+    /// whether it is disabled or has expired, and what it may lend, is for callers that have its token or credentials
+    /// that were made with it.
     pub(super) fn check(
         self,
         account: &Account,
@@ -329,18 +331,21 @@ impl<'a> Claim<'a> {
         self.check_token(Some(account))?;
         match self {
             Self::Basic { client_id, token: _ } => {
+                account.check_usable()?;
                 let (scopes, expires_ms) = (account.scopes(roles)?, account.expires_ms);
                 Ok(Principal { client_id: Some(client_id), scopes, expires_ms })
             }
             Self::Hawk { proof, certificate: None, authorized_scopes } => {
                 check_signature(&proof, &account.key, request, now)?;
+                account.check_usable()?;
                 principal(&proof, account.scopes(roles)?, account.expires_ms, authorized_scopes, roles)
             }
             Self::Hawk { proof, certificate: Some(certificate), authorized_scopes } => {
                 certificate.check_time(now.real_ms).or_else(|_| certificate.check_time(now.server_ms))?;
                 let key = certificate.verify(proof.id(), &account.key)?.key();
-                check_lent(&certificate, proof.id(), &*account.scopes(roles)?)?;
                 check_signature(&proof, &key, request, now)?;
+                account.check_usable()?;
+                check_lent(&certificate, proof.id(), &*account.scopes(roles)?)?;
                 let expires_ms = earlier(account.expires_ms, Some(certificate.expiry_ms()));
                 let scopes = Arc::new(roles.expand(certificate.into_scopes())?);
                 principal(&proof, scopes, expires_ms, authorized_scopes, roles)

@@ -11,6 +11,7 @@ use tenure_domain::roles::RoleScopes;
 
 mod basic;
 mod roles_and_urls;
+mod shut_out;
 
 const NOW_S: i64 = 1_769_860_800;
 const NOW: Now = Now { real_ms: NOW_S * 1000, server_ms: NOW_S * 1000 };
@@ -347,12 +348,9 @@ fn a_header_of_another_scheme_or_form_is_refused() {
 }
 
 #[test]
-fn clients_that_are_unknown_disabled_or_expired_are_refused() {
-    let refusal = |account: Option<Account>| usable("ci", account.map(Arc::new)).err();
-    let ci = || "ci".to_owned();
-    assert_eq!(refusal(None), Some(AuthFailure::UnknownClient(ci())));
-    assert_eq!(refusal(Some(Account { disabled: true, ..account(&[]) })), Some(AuthFailure::Disabled(ci())));
-    assert_eq!(refusal(Some(Account { expired: true, ..account(&[]) })), Some(AuthFailure::Expired(ci())));
+fn an_unknown_client_is_refused_by_name() {
+    let refusal = |account: Option<Account>| known("ci", account.map(Arc::new)).err();
+    assert_eq!(refusal(None), Some(AuthFailure::UnknownClient("ci".to_owned())));
     assert_eq!(refusal(Some(account(&[]))), None);
 }
 

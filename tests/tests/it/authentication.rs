@@ -386,6 +386,12 @@ async fn http_basic_gives_one_answer_for_every_client_and_token_that_do_not_fit_
     assert!(answers.iter().all(|answer| *answer == answers[0]), "{answers:#?}");
     // A caller that has the token may know.
     assert!(unauthenticated(&ask("disabled", disabled.access_token.expose()).await).contains("disabled"));
+    // By Hawk it is the same: the signature comes first.
+    let guess = Credentials { access_token: AccessToken::new("wrong".to_owned()), ..disabled.clone() };
+    for (who, word) in [(&disabled, "disabled"), (&guess, "the mac does not match")] {
+        let message = unauthenticated(&get_signed(&rig, who, COUNTS_PATH, |signature| signature).await);
+        assert!(message.contains(word) && message.contains("is disabled") == (word == "disabled"), "{message}");
+    }
     rig.server.stop().await;
 }
 

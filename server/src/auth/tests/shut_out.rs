@@ -1,0 +1,30 @@
+//! Clients that may not come in, and who is told so.
+
+use super::*;
+
+#[test]
+fn that_a_client_is_disabled_or_has_expired_is_said_only_to_a_caller_that_has_its_token() {
+    let shut = [
+        (Account { disabled: true, ..account(&["a"]) }, AuthFailure::Disabled("ci".to_owned())),
+        (Account { expired: true, ..account(&["a"]) }, AuthFailure::Expired("ci".to_owned())),
+    ];
+    let basic = |token: &str| format!("Basic {}", STANDARD.encode(format!("ci:{token}")));
+    let other_token = |of: Credentials| Credentials { access_token: AccessToken::new("other".to_owned()), ..of };
+    let lent = temporary(None, &["a"]);
+    let forged = issue("ci", &other_token(permanent()).access_token.key(), grant(None, &["a"]));
+    // What the client lacks is known to nobody but it, and to holders of credentials that it made.
+    let too_much = temporary(None, &["b"]);
+    for (account, refusal) in shut {
+        let refused = |header: &str| check(&account, &request(header), NOW).unwrap_err();
+        for right in [sign(&permanent()), sign(&lent), sign(&too_much), basic("the-token")] {
+            assert_eq!(refused(&right), refusal);
+        }
+        assert!(matches!(refused(&sign(&other_token(permanent()))), AuthFailure::Mac(_)));
+        assert!(matches!(refused(&sign(&other_token(lent.clone()))), AuthFailure::Mac(_)));
+        assert!(matches!(refused(&sign(&other_token(too_much.clone()))), AuthFailure::Mac(_)));
+        assert_eq!(refused(&sign(&forged)), CertificateError::Signature.into());
+        assert_eq!(refused(&basic("other")), AuthFailure::BasicToken);
+    }
+    let refused = check(&account(&["a"]), &request(&sign(&other_token(too_much))), NOW).unwrap_err();
+    assert!(matches!(refused, AuthFailure::Mac(_)), "{refused}");
+}
