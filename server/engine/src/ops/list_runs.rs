@@ -23,6 +23,9 @@ pub struct RunPage<Run, Position> {
 /// The position of a run in the list of claimed ones: when it was claimed, and its task's key.
 pub type ClaimedPosition = (DateTime<Utc>, i64);
 
+/// Before every claim. A token can have an earlier date, and not all of these are among PostgreSQL's.
+const BEFORE_CLAIMS: ClaimedPosition = (DateTime::UNIX_EPOCH, 0);
+
 /// A page of a queue's pending runs, in the order in which they became pending.
 pub async fn list_pending(
     pool: &PgPool,
@@ -49,7 +52,7 @@ pub async fn list_claimed(
     let mut transaction = pool.begin().await?;
     session::plan_as_hot(&mut transaction).await?;
     let limit = limit.min(PAGE_MAX);
-    let after = after.unwrap_or((DateTime::UNIX_EPOCH, 0));
+    let after = after.unwrap_or(BEFORE_CLAIMS).max(BEFORE_CLAIMS);
     let rows = queue_lists::list_claimed(&mut transaction, queue, after, one_more(limit)).await?;
     let tasks: Vec<_> = rows.iter().take(limit.into()).map(|row| (row.seq, row.task)).collect();
     let definitions = list_definitions(&mut transaction, &tasks).await?;

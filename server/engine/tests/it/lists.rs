@@ -259,6 +259,27 @@ async fn claims_that_began_at_the_same_time_are_all_listed() {
 }
 
 #[tokio::test]
+async fn a_position_that_no_page_can_have_had_begins_at_the_start() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    let key = queue.key(QUEUE).await;
+    let task = queue.create_one(QUEUE).await;
+    queue.claim_one(QUEUE).await;
+    let (earliest, latest) = (chrono::DateTime::<chrono::Utc>::MIN_UTC, chrono::DateTime::<chrono::Utc>::MAX_UTC);
+    let listed = async |after| {
+        let page = list_runs::list_claimed(&queue.engine.pool, key, Some(after), 10).await.unwrap();
+        page.runs.iter().map(|(run, _)| run.task).collect::<Vec<_>>()
+    };
+    // PostgreSQL has no date before the year 4714 BC.
+    for seq in [i64::MIN, 0, i64::MAX] {
+        assert_eq!(listed((earliest, seq)).await, [task], "after {seq}");
+        assert!(listed((latest, seq)).await.is_empty(), "after {seq}");
+    }
+    queue.stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
 async fn a_page_of_large_definitions_is_shorter_and_the_next_one_goes_on() {
     let database = TestDatabase::create().await;
     let queue = Queue::start(database.options());
