@@ -258,16 +258,17 @@ fn assemble(
     let authenticator = Authenticator::new(pool, engine.facts.clone(), keys);
     let caches = authenticator.caches();
     engine.remembered.add("clients", move || caches.drop_all());
+    let heavy = Heavy::new();
     Arc::new(AppState {
         engine,
         authenticator,
         pages: Pages::new(root_url),
         poll_urls: PollUrls::new(poll_keys, root_url, settings.message_visibility),
         references: OnceLock::new(),
-        files: Files::default(),
+        files: Files::new(tasks, &heavy),
         bodies: Budget::new("bodies", settings.limits.request_memory),
         downloads: Downloads::default(),
-        heavy: Heavy::new(),
+        heavy,
         worker_digests,
         tasks: tasks.clone(),
         root_url: root_url.to_owned(),

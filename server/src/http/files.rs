@@ -8,11 +8,11 @@ use bytes::Bytes;
 use http::HeaderValue;
 use http::header::CONTENT_TYPE;
 use tokio::sync::Mutex;
+use tokio_util::task::TaskTracker;
 
-use super::app::App;
 use super::compression::{COMPRESSED_MIN, Zipped, zip_well};
 use super::error::ApiError;
-use super::heavy::LARGE_MIN;
+use super::heavy::{Heavy, LARGE_MIN};
 
 /// A document, plain and compressed.
 #[derive(Debug)]
@@ -85,27 +85,44 @@ impl Life {
 
 /// The documents that were requested since the server started. Only those that exist are cached, so that their number is
 /// bounded.
-#[derive(Default)]
+#[derive(Clone)]
 pub struct Files {
-    made: RwLock<HashMap<String, Made>>,
+    made: Arc<RwLock<HashMap<String, Made>>>,
     /// One is rendered at a time, and concurrent requests for it get the same one.
-    making: Mutex<()>,
+    making: Arc<Mutex<()>>,
+    tasks: TaskTracker,
+    heavy: Heavy,
 }
 
 impl Files {
-    /// The document of this name, made now if it must be. It is rendered to its end even if its caller has
-    /// disconnected, so that callers that never wait cannot have it rendered again and again.
+    /// None yet. They are made by tasks of this tracker, in turns with other heavy work.
+    #[must_use]
+    pub fn new(tasks: &TaskTracker, heavy: &Heavy) -> Self {
+        Self { made: Arc::default(), making: Arc::default(), tasks: tasks.clone(), heavy: heavy.clone() }
+    }
+
+    /// The document of this name, made now if it must be. Once begun it is rendered to its end even if its caller has
+    /// disconnected, so that callers that never wait cannot have it rendered again and again. Before that a request waits
+    /// for its turn by itself: there is one task at most, and callers that disconnect leave nothing behind.
     ///
     /// # Errors
     /// If it cannot be made.
-    pub async fn get<M>(app: &App, name: String, life: Life, make: M) -> Result<Option<Arc<File>>, ApiError>
+    pub async fn get<M>(&self, name: String, life: Life, make: M) -> Result<Option<Arc<File>>, ApiError>
     where
         M: FnOnce() -> Result<Option<File>, String> + Send + 'static,
     {
-        if let Some(file) = app.files.find(&name, life) {
+        if let Some(file) = self.find(&name, life) {
             return Ok(Some(file));
         }
-        let making = app.tasks.spawn(make_one(Arc::clone(app), name, life, make));
+        let turn = Arc::clone(&self.making).lock_owned().await;
+        if let Some(file) = self.find(&name, life) {
+            return Ok(Some(file));
+        }
+        let files = self.clone();
+        let making = self.tasks.spawn(async move {
+            let _turn = turn;
+            files.make_one(name, life, make).await
+        });
         making.await.unwrap_or_else(|error| Err(ApiError::internal(&error.to_string())))
     }
 
@@ -113,19 +130,39 @@ impl Files {
         let made = self.made.read().unwrap_or_else(PoisonError::into_inner);
         made.get(name).filter(|made| !life.has_ended(made)).map(|made| Arc::clone(&made.file))
     }
+
+    async fn make_one<M>(&self, name: String, life: Life, make: M) -> Result<Option<Arc<File>>, ApiError>
+    where
+        M: FnOnce() -> Result<Option<File>, String> + Send + 'static,
+    {
+        let file = self.heavy.run(LARGE_MIN, make).await.map_err(|error| ApiError::internal(&error))?;
+        let Some(file) = file.map(Arc::new) else { return Ok(None) };
+        let made = Made { file: Arc::clone(&file), at_ms: life.begins_ms() };
+        self.made.write().unwrap_or_else(PoisonError::into_inner).insert(name, made);
+        Ok(Some(file))
+    }
 }
 
-async fn make_one<M>(app: App, name: String, life: Life, make: M) -> Result<Option<Arc<File>>, ApiError>
-where
-    M: FnOnce() -> Result<Option<File>, String> + Send + 'static,
-{
-    let _turn = app.files.making.lock().await;
-    if let Some(file) = app.files.find(&name, life) {
-        return Ok(Some(file));
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn callers_that_do_not_wait_for_their_turn_leave_no_task_behind() {
+        let tasks = TaskTracker::new();
+        let files = Files::new(&tasks, &Heavy::new());
+        let turn = Arc::clone(&files.making).lock_owned().await;
+        for number in 0..20 {
+            let mut asking = pin!(files.get(format!("/docs/{number}"), Life::Forever, || Ok(None)));
+            assert!(futures_util::poll!(asking.as_mut()).is_pending(), "another document is being made");
+        }
+        assert_eq!(tasks.len(), 0);
+        drop(turn);
+        let name = || "/docs/a".to_owned();
+        let made = files.get(name(), Life::Forever, || Ok(Some(File::new("text/plain", "a")))).await.unwrap();
+        let again = files.get(name(), Life::Forever, || Err("it is made once".to_owned())).await.unwrap();
+        assert!(Arc::ptr_eq(&made.unwrap(), &again.unwrap()));
     }
-    let file = app.heavy.run(LARGE_MIN, make).await.map_err(|error| ApiError::internal(&error))?;
-    let Some(file) = file.map(Arc::new) else { return Ok(None) };
-    let made = Made { file: Arc::clone(&file), at_ms: life.begins_ms() };
-    app.files.made.write().unwrap_or_else(PoisonError::into_inner).insert(name, made);
-    Ok(Some(file))
 }

@@ -9,7 +9,7 @@ use http::{HeaderValue, StatusCode};
 use serde_json::json;
 use tenure_api::errors::ErrorCode;
 use tenure_api::ids::TaskId;
-use utoipa_swagger_ui::{Config, serve};
+use utoipa_swagger_ui::{Config, SwaggerFile, serve};
 use uuid::Uuid;
 
 use crate::http::app::App;
@@ -18,7 +18,7 @@ use crate::http::docs::parameters::UNKNOWN_ARGUMENT;
 use crate::http::docs::{Sample, document};
 use crate::http::endpoint::Endpoint;
 use crate::http::error::ApiError;
-use crate::http::files::{File, Files, Life};
+use crate::http::files::{File, Life};
 
 /// What the interface's pages may do: run and show what came with them, and call this server. Styles are set in
 /// attributes.
@@ -96,7 +96,7 @@ async fn answer_document(app: App, call: Arc<Call>) -> Result<Response, ApiError
         Ok(Some(File::new("application/json", text)))
     };
     let life = Life::Milliseconds { life: DOCUMENT_LIFE_MS, now: now_ms };
-    match Files::get(&app, "/openapi.json".to_owned(), life, make).await? {
+    match app.files.get("/openapi.json".to_owned(), life, make).await? {
         Some(file) => Ok(file.response()),
         None => Err(ApiError::internal("the document was not made")),
     }
@@ -107,14 +107,33 @@ async fn redirect(_: App, _: Arc<Call>) -> Result<Response, ApiError> {
 }
 
 async fn answer_file(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
-    let name = call.params().next().map_or("", |(_, name)| name).to_owned();
-    let file_name = name.clone();
-    let make = move || {
-        let file = serve(&file_name, Arc::clone(&SETTINGS)).map_err(|error| error.to_string())?;
-        Ok(file.map(|file| File::new(&file.content_type, file.bytes.into_owned())))
-    };
-    let Some(file) = Files::get(&app, format!("/docs/{name}"), Life::Forever, make).await? else {
-        return Err(ApiError::new(ErrorCode::ResourceNotFound, format!("the documentation has no file {name:?}")));
-    };
-    Ok(([(CONTENT_SECURITY_POLICY, POLICY)], file.response()).into_response())
+    let name = call.params().next().map_or("", |(_, name)| name);
+    let found = find_file(name)?;
+    let make = move || Ok(Some(File::new(&found.content_type, found.bytes.into_owned())));
+    match app.files.get(format!("/docs/{name}"), Life::Forever, make).await? {
+        Some(file) => Ok(([(CONTENT_SECURITY_POLICY, POLICY)], file.response()).into_response()),
+        None => Err(ApiError::internal("a file of the documentation was not made")),
+    }
+}
+
+/// Looks the file up in the program, which costs next to nothing: invented names are refused before anything is made or
+/// waited for.
+fn find_file(name: &str) -> Result<SwaggerFile<'static>, ApiError> {
+    let found = serve(name, Arc::clone(&SETTINGS)).map_err(|error| ApiError::internal(&error.to_string()))?;
+    found.ok_or_else(|| ApiError::new(ErrorCode::ResourceNotFound, format!("the documentation has no file {name:?}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_no_file_has_is_refused_before_a_file_is_made() {
+        for name in ["", "index.html", "swagger-ui.css", "swagger-initializer.js"] {
+            assert!(find_file(name).is_ok(), "{name:?}");
+        }
+        for name in ["nothing.js", "index.htm", "../index.html", "a/b", &"x".repeat(5_000)] {
+            assert!(find_file(name).is_err(), "{name:?}");
+        }
+    }
 }

@@ -13,7 +13,7 @@ use crate::http::docs::parameters::UNKNOWN_ARGUMENT;
 use crate::http::docs::{References, Sample};
 use crate::http::endpoint::Endpoint;
 use crate::http::error::ApiError;
-use crate::http::files::{File, Files, Life};
+use crate::http::files::{File, Life};
 
 /// `GET /references/manifest.json`
 pub fn manifest() -> Endpoint {
@@ -80,14 +80,19 @@ async fn answer_common_schema(app: App, call: Arc<Call>) -> Result<Response, Api
 
 async fn find(app: &App, call: &Call, path: String) -> Result<Response, ApiError> {
     call.no_query()?;
+    let none = || {
+        let message = format!("there is no {path:?}; /references/manifest.json lists what there is");
+        ApiError::new(ErrorCode::ResourceNotFound, message)
+    };
+    // Invented names wait for nothing, once it is known which there are.
+    if app.references.get().is_some_and(|references| references.find(&path).is_none()) {
+        return Err(none());
+    }
     let (server, name) = (Arc::clone(app), path.clone());
     let make = move || {
         let references = server.references.get_or_init(|| References::new(&server.root_url));
         Ok(references.find(&name).map(|text| File::new("application/json", text.to_owned())))
     };
-    let file = Files::get(app, path.clone(), Life::Forever, make).await?.ok_or_else(|| {
-        let message = format!("there is no {path:?}; /references/manifest.json lists what there is");
-        ApiError::new(ErrorCode::ResourceNotFound, message)
-    })?;
-    Ok(file.response())
+    let file = app.files.get(path.clone(), Life::Forever, make).await?;
+    Ok(file.ok_or_else(none)?.response())
 }
