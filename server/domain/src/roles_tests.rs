@@ -183,6 +183,16 @@ fn what_cannot_be_a_role_is_refused() {
     assert!(check_description("\0").is_err());
 }
 
+#[test]
+fn a_role_that_is_assumed_thousands_of_times_gives_a_bounded_number_of_scopes() {
+    let scopes: Vec<String> = (0..1_000).map(|number| format!("given:{number}")).collect();
+    let roles = Resolver::new([RoleScopes { role_id: "hook:*".to_owned(), scopes }]);
+    let assuming = |count: usize| (0..count).map(|number| format!("assume:hook:{number}"));
+    assert_eq!(roles.resolve(assuming(900)).unwrap().iter().count(), 1_900);
+    // What it amounts to is small; the way there is long.
+    assert_eq!(roles.resolve(assuming(2_000)), Err(TooLarge));
+}
+
 /// Roles whose expansion ends: what a parameter is passed on to is never longer than what it came from.
 fn any_roles() -> impl Strategy<Value = Vec<(String, Vec<String>)>> {
     let scope = "(assume:[ab]{0,3}(<\\.\\.>)?\\*?)|([xy]{0,2}(<\\.\\.>)?[xy]{0,2}\\*?)";

@@ -84,7 +84,10 @@ impl ScopeSet {
     /// Whether the set allows what needs this scope.
     #[must_use]
     pub fn allows(&self, required: &str) -> bool {
-        self.0.iter().any(|held| satisfies(held, required))
+        // What lies between a pattern and a text that it covers begins with the pattern's stem: it is covered too, and not
+        // in the set. So the last one that does not come after the text is the only one that can cover it.
+        let place = self.0.partition_point(|held| !comes_after(held, required));
+        self.0[..place].last().is_some_and(|held| satisfies(held, required))
     }
 
     /// The first of these scopes that the set does not allow.
@@ -130,6 +133,11 @@ fn pattern_order(a: &str, b: &str) -> Ordering {
     let key = |scope: &str| (scope.strip_suffix('*').map_or(scope.len(), str::len), !scope.ends_with('*'));
     let ((a_stem, a_plain), (b_stem, b_plain)) = (key(a), key(b));
     a.as_bytes()[..a_stem].cmp(&b.as_bytes()[..b_stem]).then(a_plain.cmp(&b_plain))
+}
+
+/// Whether a held scope comes after a text in which no star is a pattern, in the same order.
+fn comes_after(held: &str, text: &str) -> bool {
+    held.strip_suffix('*').unwrap_or(held).as_bytes() > text.as_bytes()
 }
 
 /// The scopes that an operation requires; as JSON it has the form of Taskcluster's API references.
