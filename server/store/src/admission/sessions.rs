@@ -102,8 +102,8 @@ pub async fn assign(
 const QUARANTINE_KNOWN_AFTER: TimeDelta = TimeDelta::seconds(1);
 
 /// Runs that were given to sessions of workers whose quarantines are over could not be accepted meanwhile: each is an item of its inbox
-/// once more, because the worker may have acknowledged the one before. Those that others have locked are left out. Answers the session of
-/// each.
+/// once more, because the worker may have acknowledged the one before, and its accept time begins anew, if there is one. Those that others
+/// have locked are left out. Answers the session of each.
 pub async fn announce_after_quarantine(transaction: &mut PgConnection, limit: i64) -> Result<Vec<i64>, sqlx::Error> {
     // A run is given anew then, so that it is not found again. A quarantine that was lifted ended with that change.
     let runs = sqlx::query_as!(
@@ -133,7 +133,9 @@ pub async fn announce_after_quarantine(transaction: &mut PgConnection, limit: i6
             ORDER BY p.seq LIMIT $2 FOR UPDATE OF p SKIP LOCKED
         ),
         given AS (
-            UPDATE pending p SET given = db_now.now FROM assigned a, db_now WHERE p.seq = a.seq
+            UPDATE pending p SET given = db_now.now, held_until = CASE WHEN q.accept_time IS NOT NULL
+                THEN LEAST(p.deadline, db_now.now + make_interval(secs => q.accept_time)) END
+            FROM assigned a, task_queues q, db_now WHERE p.seq = a.seq AND q.id = p.queue
         )
         SELECT epoch, seq, run FROM assigned ORDER BY ord"#,
         QUARANTINE_KNOWN_AFTER.as_seconds_f64(),
