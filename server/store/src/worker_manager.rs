@@ -76,16 +76,25 @@ pub struct WorkerChange {
     pub expires: DateTime<Utc>,
 }
 
-/// Creates a worker, unless its name is taken.
+/// Creates a worker, unless its name is taken. If one of this name was removed and its removal is noted still, only the claims of before
+/// are that one's.
 pub async fn create(db: impl PgExecutor<'_>, name: &WorkerName, new: &NewWorker) -> Result<bool, sqlx::Error> {
     let made = sqlx::query!(
         "-- create_worker
-        INSERT INTO registered_workers (pool, worker_group, worker_id, static_secret, capacity, config, created,
-                                        last_modified, expires, due)
-        SELECT $1 /* pool */, $2 /* group */, $3 /* id */, $4 /* static secret */, $5 /* capacity */, $6 /* config */, db_now.now, db_now.now, $7 /* expires */,
-               GREATEST($7, db_now.now)
-        FROM db_now
-        ON CONFLICT DO NOTHING",
+        WITH made AS (
+            INSERT INTO registered_workers (pool, worker_group, worker_id, static_secret, capacity, config, created,
+                                            last_modified, expires, due)
+            SELECT $1 /* pool */, $2 /* group */, $3 /* id */, $4 /* static secret */, $5 /* capacity */, $6 /* config */, db_now.now, db_now.now, $7 /* expires */,
+                   GREATEST($7, db_now.now)
+            FROM db_now
+            ON CONFLICT DO NOTHING
+            RETURNING pool
+        ),
+        anew AS (
+            UPDATE worker_removals r SET for_good = false FROM made, task_queues q
+            WHERE q.name = made.pool AND r.queue = q.id AND r.worker_group = $2 AND r.worker_id = $3
+        )
+        SELECT FROM made",
         name.pool.as_str(),
         name.group.as_str(),
         name.id.as_str(),
@@ -94,9 +103,9 @@ pub async fn create(db: impl PgExecutor<'_>, name: &WorkerName, new: &NewWorker)
         new.config,
         new.expires
     )
-    .execute(db)
+    .fetch_optional(db)
     .await?;
-    Ok(made.rows_affected() > 0)
+    Ok(made.is_some())
 }
 
 /// A worker, if it exists.

@@ -269,6 +269,29 @@ async fn a_worker_that_never_registered_may_come_back_and_one_that_did_may_not()
     assert_eq!(claim_after_removal(true).await.0, 1, "no other worker can have the name");
 }
 
+/// No server ran for as long as it takes to check for claims, and the worker before was purged first when one did.
+#[tokio::test]
+async fn a_worker_that_is_created_anew_keeps_its_claims_while_the_removal_of_the_one_before_is_noted() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    let (before, task) = (queue.create_one(QUEUE).await, queue.create_one(QUEUE).await);
+    claim_all(&queue, "back", 1).await;
+    sqlx::query(
+        "INSERT INTO worker_removals (queue, worker_group, worker_id, removed, for_good, next_look)
+         SELECT id, 'group', 'back', tenure_now(), true, tenure_now() FROM task_queues",
+    )
+    .execute(database.pool())
+    .await
+    .unwrap();
+    make_known(&database, "back").await;
+    claim_all(&queue, "back", 1).await;
+    assert_eq!(removals::pass(&queue.engine).await.unwrap().retried, 1, "that of before");
+    assert_eq!(tried_again(&queue.status(before).await), Some(SHUT_DOWN));
+    assert!(matches!(queue.status(task).await.last, Last::Running(..)));
+    queue.stop().await;
+    database.finish().await;
+}
+
 #[tokio::test]
 async fn a_removal_is_checked_for_over_a_minute_and_then_purged() {
     let database = TestDatabase::create().await;
