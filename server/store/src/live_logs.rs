@@ -63,7 +63,8 @@ pub async fn append(
         fresh AS MATERIALIZED (SELECT * FROM placed WHERE octet_length(bytes) > 0 /* count */),
         stored AS (
             INSERT INTO live_log_chunks (seq, run, start, number, bytes)
-            SELECT seq, run, start, number, bytes FROM fresh
+            -- In order, here and below, so that two servers cannot deadlock.
+            SELECT seq, run, start, number, bytes FROM fresh ORDER BY seq, run
             ON CONFLICT DO NOTHING
         ),
         trimmed AS (
@@ -79,6 +80,7 @@ pub async fn append(
             SELECT f.seq, f.run, f.start + octet_length(f.bytes), f.number,
                    octet_length(f.bytes) + $6 - COALESCE(g.size, 0 /* count */), db_now.now + make_interval(secs => $9)
             FROM fresh f LEFT JOIN gone g ON g.seq = f.seq AND g.run = f.run, db_now
+            ORDER BY f.seq, f.run
             ON CONFLICT (seq, run) DO UPDATE SET next = GREATEST(l.next, EXCLUDED.next),
                 chunks = GREATEST(l.chunks, EXCLUDED.chunks), kept = l.kept + EXCLUDED.kept
         )

@@ -7,6 +7,7 @@ mod events;
 mod guards;
 mod holds;
 mod interleavings;
+mod live_logs;
 mod locks;
 mod lost_answers;
 mod low_water_marks;
