@@ -14,6 +14,8 @@ use super::transitions::schedule::{self as scheduling, Scheduled, When};
 
 /// Edges that one transaction settles, and so the most tasks that it locks.
 pub const EDGES_MAX: usize = 500;
+/// Edges that a slice passes over at most, because other transactions have locked all of their dependents.
+const PASSED_OVER_MAX: usize = 20 * EDGES_MAX;
 
 /// Moves the reader to the end of the log if there are no dependencies at all, so that they cost nothing where there are none.
 /// Answers whether that is so.
@@ -92,33 +94,47 @@ pub struct Slice {
 /// The dependents are locked before the edges are marked, and tested in a statement of its own after that: of two
 /// transactions that mark the last two edges of a task, the one that locks it second sees what the first one marked.
 ///
+/// Where others have locked all dependents, the next ones are looked at, so that these hold up no other.
+///
 /// No work is left up to and with the id `after`.
 pub async fn settle(conn: &mut PgConnection, after: i64) -> Result<Slice, sqlx::Error> {
     let mut transaction = conn.begin().await?;
-    let mut due = list_due(&mut transaction, after).await?;
-    let full = due.len() == EDGES_MAX;
-    // Several rows of work may be about one edge.
-    due.sort_unstable();
-    due.dedup();
-    if due.is_empty() {
-        purge_done(&mut transaction, after).await?;
-        transaction.commit().await?;
-        return Ok(Slice::default());
+    let mut slice = Slice::default();
+    for passed_over in (0..=PASSED_OVER_MAX).step_by(EDGES_MAX) {
+        let mut due = list_due(&mut transaction, after, passed_over).await?;
+        slice.full = due.len() == EDGES_MAX;
+        // Several rows of work may be about one edge.
+        due.sort_unstable();
+        due.dedup();
+        slice.found += due.len();
+        let locked = lock_dependents(&mut transaction, &due).await?;
+        if !locked.is_empty() {
+            slice.settled = mark(&mut transaction, &due, &locked).await?;
+            slice.scheduled = schedule(&mut transaction, &locked).await?;
+        }
+        if !slice.full || !locked.is_empty() {
+            break;
+        }
     }
-    let dependents: Vec<Uuid> = due.iter().map(|(_, dependent)| *dependent).collect();
-    let locked: Vec<Uuid> = sqlx::query_scalar!(
-        "-- lock_dependents\nSELECT id FROM tasks WHERE id = ANY($1) ORDER BY id FOR UPDATE SKIP LOCKED",
-        &dependents
-    )
-    .fetch_all(&mut *transaction)
-    .await?;
-    let settled = mark(&mut transaction, &due, &locked).await?;
-    let scheduled = schedule(&mut transaction, &locked).await?;
-    if !full {
+    if !slice.full {
         purge_done(&mut transaction, after).await?;
     }
     transaction.commit().await?;
-    Ok(Slice { found: due.len(), full, settled, scheduled })
+    Ok(slice)
+}
+
+/// Locks the dependents of these edges that no other transaction has locked.
+async fn lock_dependents(transaction: &mut PgConnection, due: &[(i64, Uuid)]) -> Result<Vec<Uuid>, sqlx::Error> {
+    if due.is_empty() {
+        return Ok(Vec::new());
+    }
+    let dependents: Vec<Uuid> = due.iter().map(|(_, dependent)| *dependent).collect();
+    sqlx::query_scalar!(
+        "-- lock_dependents\nSELECT id FROM tasks WHERE id = ANY($1) ORDER BY id FOR UPDATE SKIP LOCKED",
+        &dependents
+    )
+    .fetch_all(transaction)
+    .await
 }
 
 async fn schedule(transaction: &mut PgConnection, locked: &[Uuid]) -> Result<Vec<Scheduled>, sqlx::Error> {
@@ -135,8 +151,13 @@ async fn schedule(transaction: &mut PgConnection, locked: &[Uuid]) -> Result<Vec
     scheduling::schedule(transaction, locked, When::Ready).await
 }
 
-/// Unsatisfied edges whose required task has ended as it must, in the order of the work; never more than a slice.
-async fn list_due(transaction: &mut PgConnection, after: i64) -> Result<Vec<(i64, Uuid)>, sqlx::Error> {
+/// Unsatisfied edges whose required task has ended as it must, in the order of the work; never more than a slice, and not the first so
+/// many of them.
+async fn list_due(
+    transaction: &mut PgConnection,
+    after: i64,
+    passed_over: usize,
+) -> Result<Vec<(i64, Uuid)>, sqlx::Error> {
     let rows = sqlx::query!(
         r#"-- list_due_dependencies
         SELECT e.required AS "required!", e.dependent AS "dependent!"
@@ -158,9 +179,10 @@ async fn list_due(transaction: &mut PgConnection, after: i64) -> Result<Vec<(i64
         ) e
         -- A subquery for each row, so that the planner never reads all tasks.
         WHERE (SELECT true FROM tasks t WHERE t.id = e.dependent)
-        LIMIT $1"#,
+        LIMIT $1 OFFSET $3"#,
         EDGES_MAX as i64,
-        after
+        after,
+        i64::try_from(passed_over).unwrap_or(i64::MAX)
     )
     .fetch_all(transaction)
     .await?;

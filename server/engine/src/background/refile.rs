@@ -12,16 +12,26 @@ use crate::engine::Engine;
 use tenure_domain::policy::refile::{Found, Place, Stage, step};
 use tenure_store::refile::{self, Slice};
 
-/// Goes on with each queue in turn, until all wait or are done, or the pass has taken its time.
+/// Goes on with each queue in turn, until all wait or are done, or the pass has taken its time. A queue that fails is left to the next
+/// pass, and holds up no other; the pass fails with the first such error at its end.
 pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     let started = Instant::now();
     let mut conn = engine.pool.acquire().await?;
     let mut report = PassReport::default();
+    let mut failed = None;
     let mut queues = refile::list(&mut conn, SLICE).await?;
     while !queues.is_empty() && started.elapsed() < PASS_MAX {
         let mut moving = Vec::new();
         for queue in queues {
-            let Some(taken) = take_step(&mut conn, queue).await? else { continue };
+            let taken = match take_step(&mut conn, queue).await {
+                Ok(Some(taken)) => taken,
+                Ok(None) => continue,
+                Err(error) if is_about_the_queue(&error) => {
+                    failed.get_or_insert(error);
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
             report.found += taken.runs;
             if taken.last {
                 let queue = engine.queues.get_name(&engine.pool, queue).await?;
@@ -34,7 +44,12 @@ pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
         }
         queues = moving;
     }
-    Ok(report)
+    failed.map_or(Ok(report), Err)
+}
+
+/// Whether the next queue may fare better: the database has answered, and it was this queue that could not be read or changed.
+fn is_about_the_queue(error: &sqlx::Error) -> bool {
+    matches!(error, sqlx::Error::Database(_) | sqlx::Error::Decode(_) | sqlx::Error::ColumnDecode { .. })
 }
 
 /// What a step did.

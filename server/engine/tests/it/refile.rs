@@ -32,9 +32,13 @@ fn parsed(policy: &Value) -> Policy {
 }
 
 async fn put(queue: &Queue, policy: &Value) -> i64 {
+    put_in(queue, &name(), policy).await
+}
+
+async fn put_in(queue: &Queue, name: &TaskQueueId, policy: &Value) -> i64 {
     let sent: QueuePolicy = serde_json::from_value(policy.clone()).unwrap();
     let put = Put { policy: parsed(policy), sent, replaces: Match::from_header(None).unwrap(), client_id: "ann" };
-    queue_policy::put(queue.engine.queue_parts(), &name(), put).await.unwrap().refiling
+    queue_policy::put(queue.engine.queue_parts(), name, put).await.unwrap().refiling
 }
 
 async fn refiling(queue: &Queue) -> i64 {
@@ -304,6 +308,31 @@ async fn a_change_while_runs_are_refiled_begins_again_and_several_slices_are_one
     assert_eq!(traits(&mut conn).await, BTreeMap::from([(Some(1), 450)]));
     assert_eq!(refiling(&queue).await, 0);
     drop(conn);
+    queue.stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
+async fn a_queue_that_cannot_be_refiled_delays_no_other() {
+    const LEFT: &str = "SELECT count(*) FROM queue_policies WHERE refile_stage NOT IN (0, 99)";
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    for name in [name(), "proj/other".parse().unwrap()] {
+        queue.create_one(name.as_str()).await;
+        put_in(&queue, &name, &json!({"delivery": "at-most-once"})).await;
+    }
+    assert_eq!(number(database.pool(), LEFT).await, 2);
+    // The first one that the pass comes to has a stage that is none.
+    let spoil = "UPDATE queue_policies SET refile_stage = 99 WHERE queue = (SELECT min(queue) FROM queue_policies)";
+    sqlx::raw_sql(spoil).execute(database.pool()).await.unwrap();
+    eventually("the other queue follows its policy", async || {
+        assert!(refile::pass(&queue.engine).await.is_err(), "what is wrong is not kept quiet");
+        number(database.pool(), LEFT).await == 0
+    })
+    .await;
+    let repair = "UPDATE queue_policies SET refile_stage = 1 WHERE refile_stage = 99";
+    sqlx::raw_sql(repair).execute(database.pool()).await.unwrap();
+    follow(&queue).await;
     queue.stop().await;
     database.finish().await;
 }

@@ -2,6 +2,7 @@
 
 use futures_util::future::join_all;
 use serde_json::json;
+use sqlx::Connection;
 use tenure_api::ids::TaskId;
 use tenure_domain::lifecycle::Report;
 use tenure_engine::testing::Queue;
@@ -36,6 +37,30 @@ async fn five_thousand_dependents_are_scheduled_in_bounded_transactions() {
     settle(&queue).await;
     assert_eq!(number(database.pool(), "SELECT count(*) FROM pending").await, MANY as i64);
     assert!(number(database.pool(), LARGEST).await <= EDGES_MAX as i64);
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn a_slice_of_dependents_that_are_all_locked_delays_no_other() {
+    let (database, queue) = start().await;
+    let required = queue.create_one(QUEUE).await;
+    create_many(&queue, (0..EDGES_MAX).map(|_| waiting(&[required], &json!({}))).collect()).await;
+    let mut conn = database.connect().await;
+    let mut foreign = conn.begin().await.unwrap();
+    sqlx::query("SELECT FROM tasks WHERE state = 0 FOR UPDATE").execute(&mut *foreign).await.unwrap();
+    claim_and_report(&queue, Report::Completed).await;
+    settle(&queue).await;
+    let next = queue.create_one(QUEUE).await;
+    let free = create_waiting(&queue, &[next], &json!({})).await;
+    claim_and_report(&queue, Report::Completed).await;
+    settle(&queue).await;
+    assert_eq!(state(&queue, free).await, "pending");
+    assert_eq!(number(database.pool(), "SELECT count(*) FROM pending").await, 1);
+    foreign.rollback().await.unwrap();
+    settle(&queue).await;
+    assert_eq!(number(database.pool(), "SELECT count(*) FROM pending").await, 1 + EDGES_MAX as i64);
+    assert_eq!(number(database.pool(), "SELECT count(*) FROM dependency_work").await, 0);
+    drop(conn);
     finish(database, queue).await;
 }
 
