@@ -85,3 +85,19 @@ fn cut<Run, Position>(
     let runs = rows.into_iter().zip(definitions).filter_map(|(row, text)| text.map(|text| (row, text))).collect();
     RunPage { runs, next }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_whose_tasks_were_all_purged_meanwhile_is_empty_and_the_list_goes_on() {
+        let purged = || vec![None, None];
+        let page = cut(vec![1, 2, 3], purged(), |run| *run);
+        assert_eq!((page.runs, page.next), (Vec::new(), Some(2)));
+        let last = cut(vec![1, 2], purged(), |run| *run);
+        assert_eq!((last.runs, last.next), (Vec::new(), None));
+        let some = cut(vec![1, 2, 3], vec![Some("definition".to_owned()), None], |run| *run);
+        assert_eq!((some.runs, some.next), (vec![(1, "definition".to_owned())], Some(2)));
+    }
+}

@@ -7,12 +7,16 @@ use sqlx::{Connection, PgConnection};
 use tenure_api::ids::{RunId, TaskId};
 use tenure_api::policy::QueuePolicy;
 use tenure_api::sessions::StartSessionRequest;
+use tenure_api::states::{EndedBy, ReasonResolved};
 use tenure_domain::election::BEATS_BEFORE_TAKEOVER;
+use tenure_domain::lifecycle::Outcome;
 use tenure_domain::policy::document::{Match, Policy};
+use tenure_domain::registration::WorkerName;
 use tenure_domain::session::Start;
-use tenure_engine::background::{accept, admission, election, refile, sessions as sessions_pass};
+use tenure_engine::background::{accept, admission, election, quarantines, refile, sessions as sessions_pass};
 use tenure_engine::ops::queue_policy::{self, Put};
 use tenure_engine::ops::sessions;
+use tenure_engine::ops::worker_removed::remove;
 use tenure_engine::testing::{QUEUE, Queue, new_task};
 use tenure_store::admission as store_admission;
 use tenure_store::testing::{TestDatabase, eventually};
@@ -168,10 +172,14 @@ async fn t8_a_scheduler_that_is_killed_between_two_slices_leaves_the_rest_to_the
 
 /// A server, and a session that has been given a run.
 async fn with_an_assigned_run() -> (Ground, Queue) {
+    with_an_assigned_run_by(json!({"dispatch": "assign"})).await
+}
+
+async fn with_an_assigned_run_by(policy: serde_json::Value) -> (Ground, Queue) {
     let mut ground = Ground::new().await;
     let server = ground.server();
     ground.beat(&server).await;
-    put(&server, json!({"dispatch": "assign"})).await;
+    put(&server, policy).await;
     ground.beat(&server).await;
     begin(&server, "worker", 10).await;
     server.create_one(QUEUE).await;
@@ -326,6 +334,59 @@ async fn the_time_to_accept_follows_a_changed_policy_also_in_a_queue_that_is_pau
     assert_eq!(ground.count("pending WHERE hold = 3").await, 1);
     assert_eq!(until(&mut ground).await, None);
     assert_eq!(ground.count("session_inbox WHERE kind = 4").await, 1);
+    let Ground { database, conn } = ground;
+    drop(conn);
+    server.stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
+async fn the_time_to_accept_begins_anew_after_a_quarantine_of_the_worker() {
+    let (mut ground, server) = with_an_assigned_run_by(json!({"dispatch": "assign", "acceptTime": 30})).await;
+    let key = server.key(QUEUE).await;
+    // It ends when few of the 30 seconds are left.
+    let over = "INSERT INTO workers (queue, worker_group, worker_id, first_claim, last_seen, expires, due, quarantine_until)
+                SELECT $1, 'group', 'worker', now, now, now + interval '1 day', now + interval '1 day', now + interval '20 s'
+                FROM db_now
+                ON CONFLICT (queue, worker_group, worker_id) DO UPDATE SET quarantine_until = EXCLUDED.quarantine_until";
+    sqlx::query(over).bind(key).execute(&mut ground.conn).await.unwrap();
+    sqlx::raw_sql("UPDATE clock SET clock_offset = clock_offset + interval '22 s'")
+        .execute(&mut ground.conn)
+        .await
+        .unwrap();
+    assert_eq!(quarantines::pass(&server.engine).await.unwrap().done, 1);
+    sqlx::raw_sql("UPDATE clock SET clock_offset = clock_offset + interval '15 s'")
+        .execute(&mut ground.conn)
+        .await
+        .unwrap();
+    accept::pass(&server.engine).await.unwrap();
+    assert_eq!(ground.count("pending WHERE hold = 3").await, 1, "it could not be accepted before");
+    sqlx::raw_sql("UPDATE clock SET clock_offset = clock_offset + interval '16 s'")
+        .execute(&mut ground.conn)
+        .await
+        .unwrap();
+    accept::pass(&server.engine).await.unwrap();
+    assert_eq!(ground.count("pending WHERE hold = 3").await, 0, "its time is over now");
+    let Ground { database, conn } = ground;
+    drop(conn);
+    server.stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
+async fn a_run_that_may_start_once_and_was_given_to_a_removed_worker_ends_by_the_removal() {
+    let (mut ground, server) = with_an_assigned_run_by(json!({"dispatch": "assign", "delivery": "at-most-once"})).await;
+    let id: uuid::Uuid = sqlx::query_scalar("SELECT id FROM pending").fetch_one(&mut ground.conn).await.unwrap();
+    let name =
+        WorkerName { pool: QUEUE.parse().unwrap(), group: "group".parse().unwrap(), id: "worker".parse().unwrap() };
+    let engine = &server.engine;
+    assert_eq!(remove(&engine.pool, &engine.queues, &engine.notifiers, &name).await.unwrap().ended, 1);
+    let task = server.status(TaskId::from_uuid(id).unwrap()).await;
+    let [ended] = task.ended.as_slice() else { panic!("{task:?}") };
+    assert_eq!(
+        (ended.outcome(), ended.ended_by),
+        (Outcome::Exception(ReasonResolved::WorkerShutdown), Some(EndedBy::WorkerRemoved))
+    );
     let Ground { database, conn } = ground;
     drop(conn);
     server.stop().await;
