@@ -364,7 +364,7 @@ impl Authenticator {
         };
         let (account, roles) = futures_util::future::join(self.find_account(&client_id), self.roles()).await;
         let account = account?;
-        // An unknown client is as slow to be refused as a wrong token.
+        // By HTTP Basic an unknown client gets the answer of a wrong token, as slowly.
         claim.check_token(account.as_deref())?;
         let account = known(&client_id, account)?;
         // That a client is disabled is found in here, behind its proof.

@@ -79,8 +79,7 @@ pub async fn append(
             INSERT INTO live_logs AS l (seq, run, next, chunks, kept, look_at)
             SELECT f.seq, f.run, f.start + octet_length(f.bytes), f.number,
                    octet_length(f.bytes) + $6 - COALESCE(g.size, 0 /* count */), db_now.now + make_interval(secs => $9)
-            FROM fresh f LEFT JOIN gone g ON g.seq = f.seq AND g.run = f.run, db_now
-            ORDER BY f.seq, f.run
+            FROM fresh f LEFT JOIN gone g ON g.seq = f.seq AND g.run = f.run, db_now ORDER BY f.seq, f.run
             ON CONFLICT (seq, run) DO UPDATE SET next = GREATEST(l.next, EXCLUDED.next),
                 chunks = GREATEST(l.chunks, EXCLUDED.chunks), kept = l.kept + EXCLUDED.kept
         )

@@ -1,6 +1,7 @@
 //! Runs that were given to a session and were not accepted within the `acceptTime` of their queue. They wait again, and go to another
-//! session if one is free; a run that may not be started twice ends, because it may have been. In a paused queue this time does not run. While the worker
-//! is quarantined it does: another one can have the run then; what it has still when that is over gets a whole `acceptTime` again.
+//! session if one is free; a run that may not be started twice ends, because it may have been. In a paused queue this time does not run.
+//! While the worker is quarantined it does: another one can have the run then. What it has still when that is over gets a whole
+//! `acceptTime` again.
 
 use sqlx::Connection;
 
