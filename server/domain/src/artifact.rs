@@ -107,6 +107,19 @@ pub fn object_name(task: TaskId, run: RunId, name: &str) -> String {
     format!("t/{task}/{run}/{name}")
 }
 
+/// The artifact that an object is, with its name within the run; None for another object.
+#[must_use]
+pub fn artifact_of_object(object: &str) -> Option<(TaskId, RunId, &str)> {
+    let mut parts = object.splitn(4, '/');
+    let (Some("t"), Some(task), Some(run), Some(name)) = (parts.next(), parts.next(), parts.next(), parts.next())
+    else {
+        return None;
+    };
+    let (task, run) = (task.parse::<TaskId>().ok()?, run.parse::<RunId>().ok()?);
+    // Another spelling of a task or a run is another object.
+    (object_name(task, run, name) == object).then_some((task, run, name))
+}
+
 impl Artifact {
     /// Checks what the types of the body leave open. `upload` names the upload, if it is to be one.
     pub fn from_request(name: &str, request: CreateArtifactRequest, upload: SlugId) -> Result<Self, String> {

@@ -25,6 +25,9 @@ const PRIVATE_FOLDER: u32 = 0o700;
 /// Uploads at the same time; each holds up to four parts in memory.
 const UPLOADS_INTO_BUCKET: usize = 50;
 const UPLOADS_INTO_FOLDER: usize = 500;
+/// Of these, for one run or one object: workers upload up to ten artifacts of a run at the same time, and what finds no room waits.
+const UPLOADS_OF_ONE_INTO_BUCKET: usize = 10;
+const UPLOADS_OF_ONE_INTO_FOLDER: usize = 50;
 /// How often and how long a request to an object store is retried before it fails.
 const RETRIES_MAX: usize = 3;
 const RETRIES_FOR: Duration = Duration::from_secs(30);
@@ -56,15 +59,26 @@ pub(super) struct Backing {
     pub(super) part: usize,
     /// How many uploads there may be at a time.
     pub(super) uploads_max: usize,
+    /// How many of them for one run, or for one object.
+    pub(super) uploads_of_one_max: usize,
 }
 
 impl Backing {
     pub(super) fn new(place: ArtifactsPlace) -> Self {
-        let (prefix, part, uploads_max) = match &place {
-            ArtifactsPlace::Folder(_) => (Path::default(), PART_IN_FOLDER, UPLOADS_INTO_FOLDER),
-            ArtifactsPlace::Bucket { prefix, .. } => (Path::from(prefix.as_str()), PART_IN_BUCKET, UPLOADS_INTO_BUCKET),
+        let (prefix, part, uploads_max, uploads_of_one_max) = match &place {
+            ArtifactsPlace::Folder(_) => {
+                (Path::default(), PART_IN_FOLDER, UPLOADS_INTO_FOLDER, UPLOADS_OF_ONE_INTO_FOLDER)
+            }
+            ArtifactsPlace::Bucket { prefix, .. } => {
+                (Path::from(prefix.as_str()), PART_IN_BUCKET, UPLOADS_INTO_BUCKET, UPLOADS_OF_ONE_INTO_BUCKET)
+            }
         };
-        Self { place, prefix, opened: OnceLock::new(), part, uploads_max }
+        Self { place, prefix, opened: OnceLock::new(), part, uploads_max, uploads_of_one_max }
+    }
+
+    /// Whether what failed may have been done all the same, or may be done later.
+    pub(super) fn may_be_late(&self) -> bool {
+        matches!(self.place, ArtifactsPlace::Bucket { .. })
     }
 
     /// The store. It is opened when it is first needed, and again until that succeeds: a folder that cannot be created now

@@ -9,7 +9,9 @@ mod backing;
 mod read;
 mod sealed;
 pub mod settings;
+mod turns;
 mod upload;
+mod writer;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -23,14 +25,15 @@ use sqlx::{PgExecutor, PgPool};
 use tenure_api::blob_url::{self, Access, BlobUrlError};
 use tenure_api::credentials::SigningKey;
 use tenure_api::ids::{RunId, TaskId};
-use tokio::sync::Semaphore;
 use uuid::Uuid;
 
 use self::backing::Backing;
 pub use self::read::{Generation, Reader};
 pub use self::sealed::Sealed;
 use self::settings::ArtifactSettings;
-pub use self::upload::NewBytes;
+use self::turns::Turns;
+pub use self::upload::{NewBytes, Patience};
+use tenure_domain::artifact;
 use tenure_store::blobs::{self, BlobRow};
 
 /// How long replaced bytes stay for readers that have looked them up and have not begun to read.
@@ -93,6 +96,16 @@ impl BlobName {
         }
     }
 
+    /// The run whose artifact this is, also if it is kept as an object.
+    #[must_use]
+    pub fn run(&self) -> Option<(TaskId, RunId)> {
+        match self.part() {
+            Part::Artifact(task, run, _) => Some((task, run)),
+            Part::Object(name) => artifact::artifact_of_object(name).map(|(task, run, _)| (task, run)),
+            Part::Other => None,
+        }
+    }
+
     /// The whole name.
     #[must_use]
     pub fn as_str(&self) -> &str {
@@ -131,6 +144,11 @@ pub enum BlobError {
     /// Too many uploads.
     #[error("too many uploads at the same time; send the request again later")]
     Busy,
+    /// Too many of one run, or under one name.
+    #[error(
+        "{0} uploads of this run or object are in progress, which is as many as may be; send the request again later"
+    )]
+    OwnerBusy(usize),
     /// More than is allowed.
     #[error("the body is over the limit of {0} bytes (--artifact-size-max); nothing was stored")]
     TooLarge(u64),
@@ -140,6 +158,11 @@ pub enum BlobError {
     /// The body stopped arriving.
     #[error("nothing of the body arrived for {0} seconds; nothing was stored, send it again")]
     Stalled(u64),
+    /// The body arrived for long, and too slowly.
+    #[error(
+        "the body arrived too slowly, with less than {0} bytes a second, or took a day; nothing was stored, send it again"
+    )]
+    Slow(u64),
     /// The name's bytes stay as they are.
     #[error("{0}; nothing was stored")]
     Sealed(Sealed),
@@ -165,18 +188,29 @@ struct Shared {
     root_url: String,
     size_max: u64,
     backing: Backing,
-    /// One permit for each upload that may run.
-    uploads: Semaphore,
+    turns: Turns,
+    patience: Patience,
 }
 
 impl Blobs {
     /// Signs with the first of these keys, accepts any.
     #[must_use]
     pub fn new(keys: Vec<SigningKey>, root_url: &str, settings: &ArtifactSettings) -> Self {
+        Self::with_patience(keys, root_url, settings, Patience::default())
+    }
+
+    /// The same with another patience for uploads.
+    #[must_use]
+    pub fn with_patience(
+        keys: Vec<SigningKey>,
+        root_url: &str,
+        settings: &ArtifactSettings,
+        patience: Patience,
+    ) -> Self {
         let backing = Backing::new(settings.place.clone());
-        let uploads = Semaphore::new(backing.uploads_max);
+        let turns = Turns::new(backing.uploads_max, backing.uploads_of_one_max);
         let (root_url, size_max) = (root_url.trim_end_matches('/').to_owned(), settings.size_max);
-        Self { shared: Arc::new(Shared { keys, root_url, size_max, backing, uploads }) }
+        Self { shared: Arc::new(Shared { keys, root_url, size_max, backing, turns, patience }) }
     }
 
     /// The largest body that is taken.

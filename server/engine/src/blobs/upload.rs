@@ -1,33 +1,59 @@
 //! Uploads: bytes go to the store as they arrive, and become the current ones of their name when all of them are stored.
 
-use std::future::Future;
 use std::pin::pin;
 use std::time::{Duration, Instant};
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use futures_util::{Stream, StreamExt as _};
-use object_store::{ObjectStore, ObjectStoreExt as _, PutPayload, WriteMultipart};
 use sha2::{Digest as _, Sha256};
 use sqlx::PgPool;
 use uuid::Uuid;
 
-use super::backing::StoreError;
+use super::writer::ObjectWriter;
 use super::{BlobError, BlobName, Blobs, RETAINED_AFTER_REPLACED, StoredBlob, sealed};
 use tenure_store::blobs::{self, NewBlob};
 
 /// How long an upload may pause. Longer than a worker's machine may be stalled.
 const STALL_MAX: Duration = Duration::from_secs(60);
-/// How long storing a part may take, and completing the object.
-const STORE_TIMEOUT: Duration = Duration::from_secs(120);
+/// How long an upload may take however slow it is, and what it has to bring from then on, on average: much less than the
+/// slowest line that artifacts are uploaded over.
+const SLOW_MAX: Duration = Duration::from_secs(10 * 60);
+const BYTES_PER_SECOND_MIN: u64 = 16 << 10;
+/// How long an upload may take at most: as long as the credentials for the upload of an object are good.
+const UPLOAD_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 /// An upload whose lease is not renewed for this long is abandoned. Longer than a stall of the client and two timeouts of
 /// the store together.
 const LEASE: Duration = Duration::from_secs(15 * 60);
-/// How often an upload renews its lease.
+/// How often an upload renews its lease, and looks whether its bytes may still change.
 const RENEW_EVERY: Duration = Duration::from_secs(60);
 /// How long an upload waits for others to end.
 const TURN_MAX: Duration = Duration::from_secs(20);
-/// Parts that are being stored while the next one is read.
-const PARTS_IN_FLIGHT: usize = 2;
+
+/// How long uploads may take. Tests are less patient.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    /// Without a byte.
+    pub stall: Duration,
+    /// Without the least average rate.
+    pub slow: Duration,
+    /// Until it is looked again whether the bytes may change.
+    pub renewal: Duration,
+    /// Until others have ended.
+    pub turn: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self { stall: STALL_MAX, slow: SLOW_MAX, renewal: RENEW_EVERY, turn: TURN_MAX }
+    }
+}
+
+impl Patience {
+    /// How long an upload may have taken that has brought so many bytes.
+    fn allowed(&self, size: u64) -> Duration {
+        (self.slow + Duration::from_secs(size / BYTES_PER_SECOND_MIN)).min(UPLOAD_MAX)
+    }
+}
 
 /// An upload.
 #[derive(Clone, Debug)]
@@ -83,8 +109,11 @@ impl Blobs {
         body: impl Stream<Item = Result<Bytes, E>> + Send,
         by: Writer,
     ) -> Result<StoredBlob, BlobError> {
-        let turn = tokio::time::timeout(TURN_MAX, self.shared.uploads.acquire()).await;
-        let Ok(Ok(_turn)) = turn else { return Err(BlobError::Busy) };
+        let _turn = match by {
+            Writer::Client => Some(self.shared.turns.take(&new.name, self.shared.patience.turn).await?),
+            // One pass stores one after the other, and clients cannot keep it from doing so.
+            Writer::Server => None,
+        };
         let id = Uuid::new_v4();
         let row = NewBlob {
             id,
@@ -93,8 +122,10 @@ impl Blobs {
             content_encoding: new.content_encoding.as_deref(),
         };
         blobs::begin(pool, row, LEASE).await?;
-        let (size, sha256) = match self.write_body(pool, id, body).await {
+        let (size, sha256) = match self.write_body(pool, id, new, by, body).await {
             Ok(stored) => stored,
+            // A bucket may carry out later what it did not answer: such bytes are removed when the lease has ended.
+            Err(error @ BlobError::Store(_)) if self.shared.backing.may_be_late() => return Err(error),
             Err(error) => {
                 // The server that treats an upload as abandoned deletes its file, which the store reports as an error.
                 let abandoned =
@@ -121,13 +152,18 @@ impl Blobs {
         &self,
         pool: &PgPool,
         id: Uuid,
+        new: &NewBytes,
+        by: Writer,
         body: impl Stream<Item = Result<Bytes, E>> + Send,
     ) -> Result<(i64, [u8; 32]), BlobError> {
         let backing = &self.shared.backing;
         let store = backing.store().map_err(BlobError::Store)?;
-        let parts = Parts::None(BytesMut::new());
-        let mut writer = ObjectWriter { store: &*store, key: backing.key(id), part: backing.part, parts };
-        match self.copy(pool, id, body, &mut writer).await {
+        let mut writer = ObjectWriter::new(&*store, backing.key(id), backing.part);
+        let open = match by {
+            Writer::Client => Some(&new.name),
+            Writer::Server => None,
+        };
+        match self.copy(pool, id, open, body, &mut writer).await {
             Ok(stored) => {
                 writer.finish().await?;
                 Ok(stored)
@@ -139,19 +175,21 @@ impl Blobs {
         }
     }
 
-    /// Copies the body to the writer, chunk by chunk.
+    /// Copies the body to the writer, chunk by chunk, while the bytes of the name that was given may change.
     async fn copy<E>(
         &self,
         pool: &PgPool,
         id: Uuid,
+        open: Option<&BlobName>,
         body: impl Stream<Item = Result<Bytes, E>> + Send,
         writer: &mut ObjectWriter<'_>,
     ) -> Result<(i64, [u8; 32]), BlobError> {
         let mut body = pin!(body);
-        let (mut size, mut digest, mut renewed) = (0_u64, Sha256::new(), Instant::now());
+        let (patience, began) = (self.shared.patience, Instant::now());
+        let (mut size, mut digest, mut renewed) = (0_u64, Sha256::new(), began);
         loop {
-            let chunk = match tokio::time::timeout(STALL_MAX, body.next()).await {
-                Err(_) => return Err(BlobError::Stalled(STALL_MAX.as_secs())),
+            let chunk = match tokio::time::timeout(patience.stall, body.next()).await {
+                Err(_) => return Err(BlobError::Stalled(patience.stall.as_secs())),
                 Ok(Some(Err(_))) => return Err(BlobError::Cut),
                 Ok(None) => break,
                 Ok(Some(Ok(chunk))) => chunk,
@@ -160,10 +198,16 @@ impl Blobs {
             if size > self.shared.size_max {
                 return Err(BlobError::TooLarge(self.shared.size_max));
             }
+            if began.elapsed() > patience.allowed(size) {
+                return Err(BlobError::Slow(BYTES_PER_SECOND_MIN));
+            }
             digest.update(&chunk);
             writer.write(&chunk).await?;
             metrics::counter!("tenure_artifact_bytes_total", "direction" => "in").increment(chunk.len() as u64);
-            if renewed.elapsed() > RENEW_EVERY {
+            if renewed.elapsed() > patience.renewal {
+                if let Some(name) = open {
+                    self.check_open(pool, name).await?;
+                }
                 if !blobs::renew(pool, id, LEASE).await? {
                     return Err(BlobError::Deleted);
                 }
@@ -195,65 +239,18 @@ async fn make_current(
     Ok(())
 }
 
-/// One object that is being written. A body that fits into one part is stored by one request.
-struct ObjectWriter<'a> {
-    store: &'a dyn ObjectStore,
-    key: object_store::path::Path,
-    part: usize,
-    parts: Parts,
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-enum Parts {
-    None(BytesMut),
-    Some(WriteMultipart),
-}
-
-impl ObjectWriter<'_> {
-    async fn write(&mut self, mut chunk: &[u8]) -> Result<(), BlobError> {
-        // No more than a part at once, so that memory stays bounded whatever the size of a chunk.
-        while !chunk.is_empty() {
-            let (now, later) = chunk.split_at(chunk.len().min(self.part));
-            match &mut self.parts {
-                Parts::Some(parts) => {
-                    with_timeout(parts.wait_for_capacity(PARTS_IN_FLIGHT)).await?;
-                    parts.write(now);
-                }
-                Parts::None(first) => {
-                    first.extend_from_slice(now);
-                    if first.len() > self.part {
-                        let upload = with_timeout(self.store.put_multipart(&self.key)).await?;
-                        let mut parts = WriteMultipart::new_with_chunk_size(upload, self.part);
-                        parts.write(first);
-                        self.parts = Parts::Some(parts);
-                    }
-                }
-            }
-            chunk = later;
-        }
-        Ok(())
-    }
-
-    async fn finish(self) -> Result<(), BlobError> {
-        match self.parts {
-            Parts::None(all) => with_timeout(self.store.put(&self.key, PutPayload::from(all.freeze()))).await?,
-            Parts::Some(parts) => with_timeout(parts.finish()).await?,
-        };
-        Ok(())
-    }
-
-    async fn abort(self) {
-        if let Parts::Some(parts) = self.parts {
-            // Remaining parts are removed with the row, or by the bucket's own rules.
-            if let Err(error) = with_timeout(parts.abort()).await {
-                tracing::debug!(error = %error, "an upload could not be aborted");
-            }
-        }
-    }
-}
-
-async fn with_timeout<T>(request: impl Future<Output = Result<T, StoreError>>) -> Result<T, BlobError> {
-    match tokio::time::timeout(STORE_TIMEOUT, request).await {
-        Ok(result) => result.map_err(BlobError::Store),
-        Err(_) => Err(BlobError::Store(super::backing::io_error(std::io::ErrorKind::TimedOut.into()))),
+    #[test]
+    fn a_large_body_over_a_slow_line_has_the_time_that_it_needs_and_a_trickle_has_not() {
+        let patience = Patience::default();
+        assert_eq!(patience.allowed(0), SLOW_MAX);
+        // A byte every 50 seconds.
+        assert!(patience.allowed(3600 / 50) < SLOW_MAX * 2);
+        // 10 GiB at 2 Mbit/s take less than 12 hours.
+        assert!(patience.allowed(10 << 30) >= Duration::from_secs(12 * 3600));
+        assert_eq!(patience.allowed(u64::MAX), UPLOAD_MAX);
     }
 }

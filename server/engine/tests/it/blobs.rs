@@ -3,18 +3,25 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::{StreamExt as _, stream};
+use futures_util::{Stream, StreamExt as _, stream};
 use tempfile::TempDir;
 use tenure_api::credentials::SigningKey;
 use tenure_api::ids::{RunId, TaskId};
+use tenure_domain::lifecycle::Report;
 use tenure_engine::blobs::settings::{ArtifactSettings, ArtifactsPlace};
-use tenure_engine::blobs::{BlobError, BlobName, Blobs, NewBytes, Part};
+use tenure_engine::blobs::{BlobError, BlobName, Blobs, NewBytes, Part, Patience, Sealed};
+use tenure_engine::testing::{QUEUE, Queue};
 use tenure_store::due_marks::START;
 use tenure_store::testing::TestDatabase;
 use tokio::sync::oneshot;
+use tokio::task::JoinSet;
 use uuid::Uuid;
 
 const SIZE_MAX: u64 = 1 << 20;
+/// Uploads into a folder for one run at the same time.
+const UPLOADS_OF_ONE_RUN: usize = 50;
+/// Within what happens that takes a fraction of a second.
+const SOON: Duration = Duration::from_secs(20);
 
 struct BlobTest {
     database: TestDatabase,
@@ -24,9 +31,13 @@ struct BlobTest {
 
 impl BlobTest {
     async fn new() -> Self {
+        Self::with_patience(Patience::default()).await
+    }
+
+    async fn with_patience(patience: Patience) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let settings = ArtifactSettings { place: ArtifactsPlace::Folder(folder.path().join("a")), size_max: SIZE_MAX };
-        let blobs = Blobs::new(vec![SigningKey::new(b"key")], "http://localhost/", &settings);
+        let blobs = Blobs::with_patience(vec![SigningKey::new(b"key")], "http://localhost/", &settings, patience);
         Self { database: TestDatabase::create().await, folder, blobs }
     }
 
@@ -81,6 +92,18 @@ impl BlobTest {
 
 fn name(text: &str) -> BlobName {
     BlobName::object(text)
+}
+
+fn new_bytes(name: BlobName) -> NewBytes {
+    NewBytes { name, content_type: String::new(), content_encoding: None }
+}
+
+/// A body that goes on for ever, a byte at a time.
+fn trickle() -> impl Stream<Item = Result<Bytes, std::io::Error>> + Send {
+    stream::unfold((), |()| async {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        Some((Ok(Bytes::from_static(b"x")), ()))
+    })
 }
 
 #[tokio::test]
@@ -154,6 +177,63 @@ async fn a_body_that_breaks_or_is_too_large_leaves_nothing() {
     let large = stream::iter((0..=SIZE_MAX / 1024).map(|_| Ok::<_, std::io::Error>(Bytes::from_static(&[7; 1024]))));
     assert!(matches!(test.blobs.upload(pool, &new, large).await, Err(BlobError::TooLarge(SIZE_MAX))));
     assert_eq!((test.rows().await, test.files()), (0, 0));
+    test.database.finish().await;
+}
+
+#[tokio::test]
+async fn an_upload_that_trickles_is_ended_and_leaves_nothing() {
+    let patience = Patience { slow: Duration::from_millis(200), ..Patience::default() };
+    let test = BlobTest::with_patience(patience).await;
+    let new = new_bytes(name("a"));
+    let ended = tokio::time::timeout(SOON, test.blobs.upload(test.database.pool(), &new, trickle())).await;
+    assert!(matches!(ended.expect("it is ended"), Err(BlobError::Slow(_))));
+    assert_eq!((test.rows().await, test.files()), (0, 0));
+    test.database.finish().await;
+}
+
+#[tokio::test]
+async fn an_upload_ends_soon_after_its_run_has() {
+    let patience = Patience { renewal: Duration::from_millis(100), ..Patience::default() };
+    let test = BlobTest::with_patience(patience).await;
+    let queue = Queue::start(test.database.options());
+    let task = queue.create_one(QUEUE).await;
+    let run = queue.claim_one(QUEUE).await.run;
+    let new = new_bytes(BlobName::artifact(task, run, "public/log"));
+    let (pool, blobs) = (test.database.pool().clone(), test.blobs.clone());
+    let uploading = tokio::spawn(async move { blobs.upload(&pool, &new, trickle()).await });
+    tenure_store::testing::eventually("the upload has begun", async || test.rows().await == 1).await;
+    queue.report(task, run, Report::Completed).await.unwrap();
+    let ended = tokio::time::timeout(SOON, uploading).await.expect("it is ended").unwrap();
+    assert!(matches!(ended, Err(BlobError::Sealed(Sealed::RunEnded))), "{ended:?}");
+    assert_eq!((test.rows().await, test.files()), (0, 0));
+    queue.stop().await;
+    test.database.finish().await;
+}
+
+#[tokio::test]
+async fn the_uploads_of_one_run_leave_turns_for_others_and_for_the_server() {
+    let patience = Patience { turn: Duration::from_millis(200), ..Patience::default() };
+    let test = BlobTest::with_patience(patience).await;
+    let pool = test.database.pool();
+    let task: TaskId = "bRKq9uZmSwq5d8hSvWYW5A".parse().unwrap();
+    let artifact = |name: &str| BlobName::artifact(task, RunId::FIRST, name);
+    let mut uploads = JoinSet::new();
+    // One after the other, so that none waits for the database instead.
+    for n in 1..=UPLOADS_OF_ONE_RUN {
+        let (pool, blobs, new) = (pool.clone(), test.blobs.clone(), new_bytes(artifact("same")));
+        uploads
+            .spawn(async move { blobs.upload(&pool, &new, stream::pending::<Result<Bytes, std::io::Error>>()).await });
+        tenure_store::testing::eventually("it has begun", async || test.rows().await == n as i64).await;
+    }
+    for of_the_run in [artifact("other"), name(&format!("t/{task}/0/object"))] {
+        let refused = test.blobs.upload(pool, &new_bytes(of_the_run), trickle()).await;
+        assert!(matches!(refused, Err(BlobError::OwnerBusy(UPLOADS_OF_ONE_RUN))), "{refused:?}");
+    }
+    test.put(&name("of nobody"), "stored").await;
+    test.put(&name(&format!("t/{task}/1/object")), "stored").await;
+    test.blobs.put_by_server(pool, &artifact("log"), "text/plain", Bytes::from("stored")).await.unwrap();
+    assert_eq!(test.read(&artifact("log")).await.as_deref(), Some("stored"));
+    uploads.shutdown().await;
     test.database.finish().await;
 }
 

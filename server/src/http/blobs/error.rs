@@ -175,9 +175,9 @@ impl From<BlobError> for Refused {
                 Code::NotFound
             }
             BlobError::Damaged(_) => return Self::internal(&error),
-            BlobError::Busy => Code::Unavailable,
+            BlobError::Busy | BlobError::OwnerBusy(_) => Code::Unavailable,
             BlobError::TooLarge(_) => Code::TooLarge,
-            BlobError::Cut | BlobError::Stalled(_) => Code::IncompleteBody,
+            BlobError::Cut | BlobError::Stalled(_) | BlobError::Slow(_) => Code::IncompleteBody,
             BlobError::Deleted => Code::Deleted,
             BlobError::Sealed(_) => Code::AccessDenied,
         };

@@ -42,7 +42,7 @@ fn describe(operation: Operation) -> Operation {
             &[("ETag", "The SHA-256 of the bytes, and their encoding if they have one, in quotes")],
         )
         .refuses_artifact(Code::PartialUpload, "the request has a Content-Range; send the whole without it")
-        .refuses_artifact(Code::IncompleteBody, "the body broke off, or nothing of it came for a minute; send it again")
+        .refuses_artifact(Code::IncompleteBody, "the body broke off, or nothing of it came for a minute, or too little for ten; send it again")
         .refuses_artifact(Code::TooLarge, "the body is over `--artifact-size-max`")
         .refuses_artifact(Code::Deleted, "the artifact was deleted while it was uploaded")
 }
@@ -65,7 +65,7 @@ pub(super) async fn put(app: &App, name: BlobName, parts: &Parts, body: Body) ->
     let storing = app.tasks.spawn(async move {
         let mut body = body.into_data_stream();
         let stored = blobs.upload(&pool, &new, &mut body).await;
-        if !matches!(stored, Ok(_) | Err(BlobError::Cut | BlobError::Stalled(_))) {
+        if !matches!(stored, Ok(_) | Err(BlobError::Cut | BlobError::Stalled(_) | BlobError::Slow(_))) {
             discard(body).await;
         }
         stored
