@@ -157,6 +157,18 @@ async fn an_object_artifact_is_not_visible_before_it_is_finished() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn credentials_for_the_upload_of_an_artifact_store_nothing_for_longer_than_it() {
+    let worker = Worker::start().await;
+    let created = object(&worker, "public/object").await;
+    let mut body = upload_body(&created, &json!({}));
+    body["expires"] = json!("9999-01-01T00:00:00.000Z");
+    let path = format!("/upload/{}", segment(created["name"].as_str().unwrap()));
+    let begun = service(&worker, &created["credentials"], "PUT", &path, Some(&body)).await;
+    assert_eq!((begun.status, &begun.body["expires"]), (200, &created["expires"]), "{}", begun.body);
+    worker.rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_object_service_names_what_is_wrong() {
     let worker = Worker::start().await;
     let rig = &worker.rig;

@@ -1,15 +1,15 @@
 //! Uploads and downloads of the object service.
 
 use bytes::Bytes;
-use chrono::TimeDelta;
-use sqlx::PgPool;
+use chrono::{DateTime, TimeDelta, Utc};
+use sqlx::{PgConnection, PgPool};
 use tenure_api::ids::{Sha256Hex, Sha512Hex, SlugId};
 use tenure_api::objects::ObjectHashes;
 
 use super::OpError;
 use crate::blobs::{BlobError, BlobName, Blobs, StoredBlob};
-use tenure_domain::artifact::UPLOAD_MAX;
-use tenure_store::artifacts::lock_object;
+use tenure_domain::artifact::{UPLOAD_MAX, artifact_of_object};
+use tenure_store::artifacts::{find_chain, lock_object};
 use tenure_store::objects::{self, NewObject, Object};
 
 /// The names of an upload.
@@ -23,13 +23,18 @@ pub struct Upload<'a> {
     pub id: SlugId,
 }
 
-/// Begins an upload, or begins it again.
+/// The object that an artifact is has the name of this artifact, and not that of what it links to.
+const NO_LINKS: i32 = 0;
+
+/// Begins an upload, or begins it again. The object of an artifact is retained no longer than the artifact.
 pub async fn begin(
     pool: &PgPool,
     upload: Upload<'_>,
-    expires: chrono::DateTime<chrono::Utc>,
+    expires: DateTime<Utc>,
     hashes: &ObjectHashes,
 ) -> Result<Object, OpError> {
+    let mut conn = pool.acquire().await?;
+    let expires = retained(&mut conn, upload.name, expires).await?;
     let object = NewObject {
         name: upload.name,
         project: upload.project,
@@ -38,7 +43,6 @@ pub async fn begin(
         sha256: hashes.sha256.as_ref().map(Sha256Hex::as_str),
         sha512: hashes.sha512.as_ref().map(Sha512Hex::as_str),
     };
-    let mut conn = pool.acquire().await?;
     let begun = objects::begin(&mut conn, object, seconds(UPLOAD_MAX)).await?;
     let found = objects::find(&mut conn, upload.name).await?;
     match found {
@@ -48,6 +52,20 @@ pub async fn begin(
             upload.name
         ))),
     }
+}
+
+/// Until when an object is retained. Credentials that came with an artifact would otherwise leave bytes that outlive it and
+/// its task, to which nothing refers then.
+async fn retained(conn: &mut PgConnection, name: &str, wanted: DateTime<Utc>) -> Result<DateTime<Utc>, OpError> {
+    let Some((task, run, artifact)) = artifact_of_object(name) else { return Ok(wanted) };
+    let chain = find_chain(conn, task, Some(run), artifact, NO_LINKS).await?;
+    let found = chain.and_then(|chain| chain.artifacts.into_iter().next());
+    let found = found.ok_or_else(|| {
+        OpError::Input(format!(
+            "the object {name:?} would be an artifact of task {task}, which has no such artifact: call createArtifact first"
+        ))
+    })?;
+    Ok(wanted.min(found.artifact.expires))
 }
 
 /// Stores the bytes that came with an upload.

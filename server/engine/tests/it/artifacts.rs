@@ -4,12 +4,14 @@ use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::{Value, json};
 use sqlx::AssertSqlSafe;
 use tenure_api::ids::{RunId, SlugId, TaskId};
+use tenure_api::objects::ObjectHashes;
 use tenure_api::states::{ArtifactErrorReason, ExceptionReason};
 use tenure_domain::artifact::{Artifact, Details, LINKS_MAX, Stored, object_name};
 use tenure_domain::lifecycle::Report;
 use tenure_engine::background::{artifacts as artifact_pass, expiry};
 use tenure_engine::ops::OpError;
 use tenure_engine::ops::create_artifact::{self, Created, RunRef};
+use tenure_engine::ops::objects as object_ops;
 use tenure_engine::testing::Queue;
 use tenure_engine::testing::{QUEUE, new_task};
 use tenure_store::due_marks::START;
@@ -288,6 +290,27 @@ async fn an_object_is_there_once_its_own_upload_is_finished() {
     assert!(matches!(refused, Err(OpError::Conflict(_))), "{refused:?}");
     let missing = create_artifact::finish(&queue.engine.pool, &queue.engine.notifiers, run_ref, "p", upload(1)).await;
     assert!(matches!(missing, Err(OpError::NotFound(_))), "{missing:?}");
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn the_object_of_an_artifact_is_retained_no_longer_than_the_artifact_whatever_its_uploader_asks_for() {
+    let (database, queue) = start().await;
+    let run_ref = running(&queue).await;
+    let at = now(&database).await;
+    let late = at + TimeDelta::days(365_000);
+    let begin = async |name: &str| {
+        let of = object_ops::Upload { name, project: "none", id: upload(1) };
+        object_ops::begin(&queue.engine.pool, of, late, &ObjectHashes::default()).await
+    };
+    let name = object_name(run_ref.task, run_ref.run, "o");
+    let early = begin(&name).await;
+    assert!(matches!(&early, Err(OpError::Input(text)) if text.contains("createArtifact")), "{early:?}");
+    let requested = artifact("o", Details::Object { upload: upload(1) }, at + TimeDelta::hours(3));
+    create(&queue, run_ref, requested.clone()).await.unwrap();
+    let object = begin(&name).await.unwrap();
+    assert_eq!((object.expires, object.removable), (requested.expires, requested.expires));
+    assert_eq!(begin("of no artifact").await.unwrap().expires, late);
     finish(database, queue).await;
 }
 

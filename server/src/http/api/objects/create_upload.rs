@@ -53,11 +53,12 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
         .about(
             "The uploader proposes ways: with this request (`dataInline`, up to 8,192 bytes), or to a signed URL \
              (`putUrl`). The answer has the one to use, and is empty if there is none that the server knows. The same \
-             request may be sent again until the upload is finished.",
+             request may be sent again until the upload is finished. The object of an artifact is retained no longer than the \
+             artifact; the answer has the `expires` that counts.",
         )
         .takes::<CreateUploadRequest>(&begin)
         .answers::<CreatedUpload<'_>>("How to upload it", &begun)
-        .refuses(InputError, "there are more bytes than the server takes")
+        .refuses(InputError, "there are more bytes than the server takes, or it is the object of an artifact that there is not")
         .refuses(RequestConflict, "the name is taken by another `uploadId` or `projectId`, or its upload is finished")
 }
 
@@ -79,6 +80,7 @@ async fn create_upload(app: App, call: Arc<Call>) -> Result<Response, ApiError> 
     } else if let Some(proposed) = proposed_upload_methods.put_url {
         upload_method.put_url = Some(put_url(&app, name.as_str(), &proposed, object.now));
     }
+    let expires = Timestamp::new(object.expires);
     ok(&CreatedUpload { project_id: &project_id, upload_id, expires, upload_method })
 }
 
