@@ -88,7 +88,7 @@ pub struct CreatedUpload<'a> {
     pub project_id: &'a ProjectId,
     /// As it was sent.
     pub upload_id: SlugId,
-    /// As it was sent.
+    /// As it was sent, or as that of its artifact if this is earlier.
     pub expires: Timestamp,
     /// How to upload; empty if no proposed way is possible.
     pub upload_method: UploadMethod,

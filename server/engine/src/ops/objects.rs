@@ -54,15 +54,15 @@ pub async fn begin(
     }
 }
 
-/// Until when an object is retained. Credentials that came with an artifact would otherwise leave bytes that outlive it and
-/// its task, to which nothing refers then.
+/// Until when an object is retained. Otherwise the credentials of an artifact could leave bytes that outlive it and its
+/// task, and to which nothing refers then.
 async fn retained(conn: &mut PgConnection, name: &str, wanted: DateTime<Utc>) -> Result<DateTime<Utc>, OpError> {
     let Some((task, run, artifact)) = artifact_of_object(name) else { return Ok(wanted) };
     let chain = find_chain(conn, task, Some(run), artifact, NO_LINKS).await?;
     let found = chain.and_then(|chain| chain.artifacts.into_iter().next());
     let found = found.ok_or_else(|| {
         OpError::Input(format!(
-            "the object {name:?} would be an artifact of task {task}, which has no such artifact: call createArtifact first"
+            "the object {name:?} is that of an artifact which task {task} does not have: call createArtifact first"
         ))
     })?;
     Ok(wanted.min(found.artifact.expires))

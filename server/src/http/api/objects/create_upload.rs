@@ -53,12 +53,12 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
         .about(
             "The uploader proposes ways: with this request (`dataInline`, up to 8,192 bytes), or to a signed URL \
              (`putUrl`). The answer has the one to use, and is empty if there is none that the server knows. The same \
-             request may be sent again until the upload is finished. The object of an artifact is retained no longer than the \
-             artifact; the answer has the `expires` that counts.",
+             request may be sent again until the upload is finished. The object of an artifact is retained no longer \
+             than the artifact; the answer has the `expires` that counts.",
         )
         .takes::<CreateUploadRequest>(&begin)
         .answers::<CreatedUpload<'_>>("How to upload it", &begun)
-        .refuses(InputError, "there are more bytes than the server takes, or it is the object of an artifact that there is not")
+        .refuses(InputError, "there are more bytes than the server takes, or the object is that of a missing artifact")
         .refuses(RequestConflict, "the name is taken by another `uploadId` or `projectId`, or its upload is finished")
 }
 
