@@ -44,6 +44,25 @@ fn task(last: Last, ended: Vec<EndedRun>) -> Task {
     }
 }
 
+#[test]
+fn an_object_has_no_name_that_would_be_a_pattern_in_the_scopes_of_its_credentials() {
+    for (name, can) in [("*", false), ("public/*", false), ("a**", false), ("public/*.log", true), ("*a", true)] {
+        assert_eq!(can_be_object(name), can, "{name}");
+    }
+}
+
+#[test]
+fn an_object_is_the_artifact_that_its_name_says_in_one_spelling() {
+    let of = upload(1);
+    for name in ["a", "a/b", ""] {
+        let object = object_name(of, RunId::FIRST, name);
+        assert_eq!(artifact_of_object(&object), Some((of, RunId::FIRST, name)));
+    }
+    for other in ["a/b", "t/x/0/a", &format!("t/{of}/00/a"), &format!("t/{of}/0"), &format!("u/{of}/0/a")] {
+        assert_eq!(artifact_of_object(other), None, "{other}");
+    }
+}
+
 fn all_details() -> Vec<Details> {
     vec![
         Details::S3,

@@ -157,6 +157,16 @@ async fn an_object_artifact_is_not_visible_before_it_is_finished() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_name_that_would_be_a_pattern_in_a_scope_is_refused_for_an_object_alone() {
+    let worker = Worker::start().await;
+    let body = |kind: &str| json!({"storageType": kind, "contentType": "text/plain", "expires": minutes_from_now(60)});
+    let refused = worker.create("public/*", &body("object")).await;
+    Worker::refused(&refused, 400, "InvalidRequestArguments", "`name`");
+    worker.created("public/*", &body("s3")).await;
+    worker.rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn credentials_for_the_upload_of_an_artifact_store_nothing_for_longer_than_it() {
     let worker = Worker::start().await;
     let created = object(&worker, "public/object").await;

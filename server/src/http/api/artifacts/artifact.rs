@@ -7,6 +7,7 @@ use serde_json::json;
 use tenure_api::artifacts::{
     ArtifactAtUrl, ArtifactContent, ArtifactInService, ArtifactMissing, ErrorTag, ObjectTag, UrlTag,
 };
+use tenure_api::errors::ErrorCode;
 
 use super::example_url;
 use super::reading::{self, FoundArtifact, LATEST, SCOPES, find};
@@ -17,7 +18,7 @@ use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
 use crate::http::endpoint::Endpoint;
 use crate::http::error::ApiError;
-use tenure_domain::artifact::{DOWNLOAD_CREDENTIALS_LIFE, Details};
+use tenure_domain::artifact::{DOWNLOAD_CREDENTIALS_LIFE, Details, can_be_object};
 
 /// `GET /task/:taskId/runs/:runId/artifact-content/:name`
 pub fn of_run() -> Endpoint {
@@ -59,6 +60,13 @@ async fn content(app: &App, found: &FoundArtifact) -> Result<Response, ApiError>
         Details::Reference { url } => {
             let url = found.reference(app, url).await?;
             ArtifactContent::Url(ArtifactAtUrl { storage_type: UrlTag::Reference, url })
+        }
+        // Made before such names were refused: no credentials can be for it alone.
+        Details::Object { .. } if !can_be_object(&found.artifact.name) => {
+            return Err(ApiError::new(
+                ErrorCode::InputError,
+                "the name of this object ends in `*`, so that no credentials can be for it alone; read it by getArtifact",
+            ));
         }
         Details::Object { .. } => ArtifactContent::Object(in_service(app, found)),
         Details::Error { reason, message } => {

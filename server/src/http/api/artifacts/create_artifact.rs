@@ -74,7 +74,11 @@ async fn create_artifact(app: App, call: Arc<Call>) -> Result<Response, ApiError
     let run_ref = RunRef { task: call.task_id()?, run: call.run_id()? };
     let name = call.artifact_name()?;
     call.no_query()?;
-    let artifact = Artifact::from_request(name.as_str(), body(&call)?, SlugId::from_random(random()));
+    let body = body(&call)?;
+    if matches!(body, CreateArtifactRequest::Object(_)) && !artifact::can_be_object(name.as_str()) {
+        return Err(ApiError::arguments("`name` must not end in `*` for an artifact of the type `object`"));
+    }
+    let artifact = Artifact::from_request(name.as_str(), body, SlugId::from_random(random()));
     let artifact = artifact.map_err(ApiError::body)?;
     ops::check_first(&app.engine.pool, run_ref, artifact.expires).await?;
     authorize(&call, run_ref)?;
