@@ -261,11 +261,7 @@ fn check_schema(request: &CreateTaskRequest<'_>) -> Result<(), String> {
     if request.retries.is_some_and(|retries| retries > RETRIES_MAX) {
         return Err(format!("`retries` must be from 0 to {RETRIES_MAX}"));
     }
-    for (n, scope) in request.scopes.iter().enumerate() {
-        if !super::scopes::valid_pattern(scope) {
-            return Err(format!("`scopes[{n}]` must match ^[\\x20-\\x7e]*$"));
-        }
-    }
+    super::scopes::check_of_task(&request.scopes)?;
     for (field, value) in [("payload", Some(request.payload)), ("extra", request.extra)] {
         if value.is_some_and(|value| !value.get().trim_start().starts_with('{')) {
             return Err(format!("`{field}` must be an object"));

@@ -38,6 +38,34 @@ pub fn valid_pattern(text: &str) -> bool {
     text.bytes().all(|byte| matches!(byte, b' '..=b'~'))
 }
 
+/// What the scopes of a task may take as JSON, in bytes. Whoever has a claim sends them with each request, as a certificate in
+/// base64: with the rest of the head they have to fit into the 128 KiB that a server reads of it.
+pub const TASK_SCOPES_BYTES_MAX: usize = 80 << 10;
+/// What a list of texts in JSON has besides each of them, as clients write it: quotes, a comma and a space.
+const AROUND_SCOPE: usize = 4;
+
+/// Checks the scopes that a task is to have.
+///
+/// # Errors
+/// One has a character that no scope has, or all of them together are too long for credentials.
+pub fn check_of_task(scopes: &[String]) -> Result<(), String> {
+    let mut bytes = 0;
+    for (n, scope) in scopes.iter().enumerate() {
+        if !valid_pattern(scope) {
+            return Err(format!("`scopes[{n}]` must match ^[\\x20-\\x7e]*$"));
+        }
+        let escaped = scope.bytes().filter(|byte| matches!(byte, b'"' | b'\\')).count();
+        bytes += scope.len() + escaped + AROUND_SCOPE;
+    }
+    if bytes > TASK_SCOPES_BYTES_MAX {
+        return Err(format!(
+            "`scopes` takes {bytes} bytes as JSON; at most {TASK_SCOPES_BYTES_MAX}, which fit into the credentials of a claim: \
+             let the task assume a role that has them"
+        ));
+    }
+    Ok(())
+}
+
 /// Whether holding one scope is enough where another is required.
 #[must_use]
 pub fn satisfies(held: &str, required: &str) -> bool {

@@ -433,14 +433,21 @@ async fn a_header_may_be_longer_than_four_kilobytes() {
     assert!(header.len() > 4_096, "{}", header.len());
     let reply = rig.send(&Raw::new("GET", &target).authorization(&header)).await;
     assert_eq!(reply.status, 200, "{}", reply.text());
-    // A task with as many scopes: its worker gets credentials that can be used.
+    // A task with as many scopes, or as long ones as may be: its worker gets credentials that can be used.
+    let longest: Vec<String> = (10..30).map(|n| format!("{n}{}", "x".repeat(4_090))).collect();
+    for scopes in [json!(scopes), json!(longest)] {
+        let mut body = definition(QUEUE);
+        body["scopes"] = scopes;
+        assert_eq!(rig.create(new_task(), &body).await.status, 200);
+        let claims = rig.claim(QUEUE, 1).await;
+        let who = credentials_of(&claims[0]);
+        let answer = call(&mut rig.client(), &who, "POST", &format!("{}/completed", run_of(&claims[0])), None).await;
+        assert_eq!(answer.status, 200, "{}", answer.body);
+    }
     let mut body = definition(QUEUE);
-    body["scopes"] = json!(scopes);
-    assert_eq!(rig.create(new_task(), &body).await.status, 200);
-    let claims = rig.claim(QUEUE, 1).await;
-    let who = credentials_of(&claims[0]);
-    let answer = call(&mut rig.client(), &who, "POST", &format!("{}/completed", run_of(&claims[0])), None).await;
-    assert_eq!(answer.status, 200, "{}", answer.body);
+    body["scopes"] = json!([longest, ["x"].map(str::to_owned).to_vec()].concat());
+    let refused = rig.create(new_task(), &body).await;
+    assert_eq!((refused.status, &refused.body["code"]), (400, &json!("InputValidationError")), "{}", refused.body);
     rig.server.stop().await;
 }
 
