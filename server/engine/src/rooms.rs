@@ -29,9 +29,9 @@ struct Bounds {
     runs: Arc<Semaphore>,
 }
 
-/// The room that a request takes while it waits; free again when this is dropped.
+/// The room that a request takes while it waits, or a stream while it is read; free again when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Room {
+pub struct Room {
     _permits: Vec<OwnedSemaphorePermit>,
 }
 

@@ -445,7 +445,7 @@ async fn a_header_may_be_longer_than_four_kilobytes() {
         assert_eq!(answer.status, 200, "{}", answer.body);
     }
     let mut body = definition(QUEUE);
-    body["scopes"] = json!([longest, ["x"].map(str::to_owned).to_vec()].concat());
+    body["scopes"] = json!([longest, vec!["x".to_owned()]].concat());
     let refused = rig.create(new_task(), &body).await;
     assert_eq!((refused.status, &refused.body["code"]), (400, &json!("InputValidationError")), "{}", refused.body);
     rig.server.stop().await;

@@ -17,7 +17,7 @@ use crate::engine::Lifetime;
 use crate::ops::OpError;
 use crate::ops::create_artifact::RunRef;
 use crate::ops::live_log::AppendLog;
-use crate::rooms::{Caller, Rooms};
+use crate::rooms::{Caller, Room, Rooms};
 use reader::{PIECES_WAITING, Reader, Stream};
 use tenure_domain::live_log::{Cursor, From};
 use tenure_store::live_logs::{self, Appended, Chunk, Position};
@@ -54,6 +54,15 @@ pub struct Reading {
     pub follow: bool,
     /// Who reads.
     pub caller: Caller,
+}
+
+/// A stream that was opened.
+#[derive(Debug)]
+pub struct LiveStream {
+    /// What its reader gets, until there are no more.
+    pub pieces: mpsc::Receiver<Bytes>,
+    /// To be held until the reader has had them: one that takes nothing counts as long as something waits for it.
+    pub room: Room,
 }
 
 impl LiveLogs {
@@ -99,7 +108,7 @@ impl LiveLogs {
     ///
     /// # Errors
     /// There is no such task, or no such log and nothing to wait for; or too many streams are open.
-    pub async fn open(&self, of: RunRef, reading: Reading) -> Result<mpsc::Receiver<Bytes>, OpError> {
+    pub async fn open(&self, of: RunRef, reading: Reading) -> Result<LiveStream, OpError> {
         let Shared { pool, opened, rooms, .. } = &*self.0;
         let found = live_logs::find(&mut *pool.acquire().await?, of.task, of.run).await?;
         let found = found.ok_or_else(|| OpError::NotFound(format!("task {} does not exist", of.task)))?;
@@ -108,12 +117,12 @@ impl LiveLogs {
         }
         let room = rooms.enter(1, reading.caller).ok_or(OpError::Overloaded("getLiveLog"))?;
         let next = reading.from.offset(found.next.unwrap_or_default().unsigned_abs());
-        let (frames, body) = mpsc::channel(PIECES_WAITING);
+        let (frames, pieces) = mpsc::channel(PIECES_WAITING);
         let run = of.run.number().cast_signed();
         let position = Position { seq: found.seq, run, next: i64::try_from(next).unwrap_or(i64::MAX) };
-        let stream = Stream { position, cursor: Cursor { next }, follow: reading.follow, frames, _room: room };
+        let stream = Stream { position, cursor: Cursor { next }, follow: reading.follow, frames };
         opened.send(stream).map_err(|_| OpError::Unavailable)?;
-        Ok(body)
+        Ok(LiveStream { pieces, room })
     }
 
     /// Adds up what all logs take, from time to time.

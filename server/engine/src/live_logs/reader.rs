@@ -9,7 +9,6 @@ use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::rooms::Room;
 use tenure_domain::live_log::Cursor;
 use tenure_store::live_logs::{self, Position};
 
@@ -32,7 +31,6 @@ pub(super) struct Stream {
     pub(super) cursor: Cursor,
     pub(super) follow: bool,
     pub(super) frames: mpsc::Sender<Bytes>,
-    pub(super) _room: Room,
 }
 
 pub(super) struct Reader {

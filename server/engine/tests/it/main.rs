@@ -18,6 +18,7 @@ mod holds;
 mod hot_sessions;
 mod invariants;
 mod lists;
+mod live_logs;
 mod messages;
 mod passes;
 mod races;

@@ -28,9 +28,9 @@ use crate::http::app::App;
 use tenure_domain::artifact::{Details, GET_URL_LIFE};
 use tenure_domain::live_log::From;
 use tenure_engine::blobs::BlobName;
-use tenure_engine::live_logs::Reading;
+use tenure_engine::live_logs::{LiveStream, Reading};
 use tenure_engine::ops::create_artifact::RunRef;
-use tenure_engine::rooms::Caller;
+use tenure_engine::rooms::{Caller, Room};
 use tenure_store::{artifacts, clock};
 
 pub(super) use self::tail::{log_section, tail};
@@ -84,7 +84,7 @@ enum Opened {
     /// It is stored as a whole; the URL of its bytes.
     Whole(String),
     /// It comes in pieces.
-    Pieces(RunRef, mpsc::Receiver<Bytes>),
+    Pieces(RunRef, LiveStream),
 }
 
 /// `GET /task/:taskId/log`
@@ -96,8 +96,8 @@ pub(super) async fn log(State(app): State<App>, request: Request) -> Response {
     };
     match open(&app, &visit).await {
         Ok(Opened::Whole(url)) => see_other(&url),
-        Ok(Opened::Pieces(of, pieces)) => {
-            page(&visit, of, while_allowed(app, headers, visit.session.is_some(), pieces))
+        Ok(Opened::Pieces(of, LiveStream { pieces, room })) => {
+            page(&visit, of, while_allowed(app, headers, visit.session.is_some(), pieces), room)
         }
         Err(error) => answer(error.status(), &layout::frame(&visit, &error.page(&visit))),
     }
@@ -176,8 +176,8 @@ async fn find_whole(app: &App, visit: &Visit, of: RunRef) -> Result<Option<Strin
     Ok(Some(app.engine.blobs.get_url(&blob, end.timestamp_millis())))
 }
 
-/// The page, with the log in it as it comes.
-fn page(visit: &Visit, of: RunRef, pieces: mpsc::Receiver<Bytes>) -> Response {
+/// The page, with the log in it as it comes. It takes room until its reader has it.
+fn page(visit: &Visit, of: RunRef, pieces: mpsc::Receiver<Bytes>, room: Room) -> Response {
     let task = of.task.to_string();
     let body = html! {
         h1 { span.kind { "Log of run " (of.run) " of the task" } a href=(visit.link_to("task", &[&task])) { code { (task) } } }
@@ -186,10 +186,10 @@ fn page(visit: &Visit, of: RunRef, pieces: mpsc::Receiver<Bytes>) -> Response {
     };
     let page = layout::frame(visit, &Page { title: format!("Log of {task}"), refresh: None, body }).into_string();
     let (head, end) = page.split_once(PLACE).unwrap_or((&page, ""));
-    let log = stream::unfold((pieces, Text::default()), |(mut pieces, mut text)| async move {
+    let log = stream::unfold((pieces, Text::default(), room), |(mut pieces, mut text, room)| async move {
         let bytes = pieces.recv().await?;
         let shown = text.take(&bytes);
-        Some((html! { (shown) }.into_string(), (pieces, text)))
+        Some((html! { (shown) }.into_string(), (pieces, text, room)))
     });
     let whole = stream::once(ready(head.to_owned())).chain(log).chain(stream::once(ready(end.to_owned())));
     // An empty piece would end the answer.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
-use futures_util::stream::poll_fn;
+use futures_util::stream::unfold;
 use http::HeaderValue;
 use http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE};
 use serde_json::{Value, json};
@@ -24,7 +24,7 @@ use crate::http::endpoint::Endpoint;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
 use tenure_domain::live_log::{From, OFFSET_MAX};
-use tenure_engine::live_logs::Reading;
+use tenure_engine::live_logs::{LiveStream, Reading};
 use tenure_engine::ops::create_artifact::RunRef;
 use tenure_engine::rooms::Caller;
 
@@ -69,8 +69,8 @@ async fn get_live_log(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     let of = RunRef { task: call.task_id()?, run: call.run_id()? };
     call.authorize_by_path()?;
     let reading = reading(&call)?;
-    let pieces = app.engine.live_logs.open(of, reading).await?;
-    let (frames, mut sent) = mpsc::channel(1);
+    let LiveStream { pieces, room } = app.engine.live_logs.open(of, reading).await?;
+    let (frames, sent) = mpsc::channel(1);
     app.tasks.clone().spawn(async move {
         tokio::select! {
             () = app.drain.cancelled() => {}
@@ -78,7 +78,9 @@ async fn get_live_log(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
             () = forward(pieces, frames) => {}
         }
     });
-    let body = poll_fn(move |cx| sent.poll_recv(cx).map(|frame| frame.map(Ok::<_, Infallible>)));
+    let body = unfold((sent, room), |(mut sent, room)| async move {
+        sent.recv().await.map(|frame| (Ok::<_, Infallible>(frame), (sent, room)))
+    });
     // Proxies must not buffer it.
     let headers = [
         (CONTENT_TYPE.as_str(), HeaderValue::from_static(LOG_CONTENT_TYPE)),

@@ -1,0 +1,45 @@
+//! Readers of live logs on a real database: how many there may be.
+
+use std::time::Duration;
+
+use tenure_domain::live_log;
+use tenure_engine::live_logs::{Reading, STREAMS_MAX};
+use tenure_engine::ops::OpError;
+use tenure_engine::ops::create_artifact::RunRef;
+use tenure_engine::rooms::Caller;
+use tenure_engine::testing::{QUEUE, Queue};
+use tenure_store::testing::{TestDatabase, eventually};
+
+/// How often it is looked, over a second, whether there is room.
+const LOOKS: usize = 20;
+const BETWEEN_LOOKS: Duration = Duration::from_millis(50);
+
+#[tokio::test]
+async fn a_reader_that_takes_nothing_counts_also_when_the_whole_log_waits_for_it() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    let task = queue.create_one(QUEUE).await;
+    let of = RunRef { task, run: queue.claim_one(QUEUE).await.run };
+    let logs = queue.engine.live_logs.clone();
+    logs.append(of, 0, b"a line\n".to_vec()).await.unwrap();
+    let reading = Reading { from: live_log::From::Offset(0), follow: false, caller: Caller::Authenticated };
+    let mut open = Vec::new();
+    for _ in 0..STREAMS_MAX {
+        open.push(logs.open(of, reading).await.unwrap());
+    }
+    eventually("the whole log waits for each of them", async || open.iter().all(|one| one.pieces.is_closed())).await;
+    // Streams that have ended are forgotten at the next look, within half a second, and their readers are not.
+    for _ in 0..LOOKS {
+        let refused = logs.open(of, reading).await;
+        assert!(matches!(refused, Err(OpError::Overloaded(_))), "{refused:?}");
+        tokio::time::sleep(BETWEEN_LOOKS).await;
+    }
+    let mut first = open.remove(0);
+    assert_eq!(first.pieces.recv().await.as_deref(), Some(b"a line\n".as_slice()));
+    assert!(logs.open(of, reading).await.is_err(), "it has not let go of it");
+    drop(first);
+    logs.open(of, reading).await.unwrap();
+    drop((open, logs));
+    queue.stop().await;
+    database.finish().await;
+}
