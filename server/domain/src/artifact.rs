@@ -107,8 +107,8 @@ pub fn object_name(task: TaskId, run: RunId, name: &str) -> String {
     format!("t/{task}/{run}/{name}")
 }
 
-/// Whether an artifact of this name can be an object. Its credentials have a scope that ends in the name, and one that ends in
-/// a star would hold for other objects too.
+/// Whether an artifact of this name can be an object. Its credentials have a scope that ends in the name, and one that ends
+/// in a star would hold for other objects too.
 #[must_use]
 pub fn can_be_object(name: &str) -> bool {
     !name.ends_with('*')

@@ -38,8 +38,8 @@ pub fn valid_pattern(text: &str) -> bool {
     text.bytes().all(|byte| matches!(byte, b' '..=b'~'))
 }
 
-/// What the scopes of a task may take as JSON, in bytes. Whoever has a claim sends them with each request, as a certificate in
-/// base64: with the rest of the head they have to fit into the 128 KiB that a server reads of it.
+/// What the scopes of a task may take as JSON, in bytes. Whoever has a claim sends them with each request, as a certificate
+/// in base64: with the rest of the head they have to fit into the 128 KiB that a server reads of it.
 pub const TASK_SCOPES_BYTES_MAX: usize = 80 << 10;
 /// What a list of texts in JSON has besides each of them, as clients write it: quotes, a comma and a space.
 const AROUND_SCOPE: usize = 4;
@@ -59,8 +59,8 @@ pub fn check_of_task(scopes: &[String]) -> Result<(), String> {
     }
     if bytes > TASK_SCOPES_BYTES_MAX {
         return Err(format!(
-            "`scopes` takes {bytes} bytes as JSON; at most {TASK_SCOPES_BYTES_MAX}, which fit into the credentials of a claim: \
-             let the task assume a role that has them"
+            "`scopes` takes {bytes} bytes as JSON; at most {TASK_SCOPES_BYTES_MAX}, which fit into the credentials of a \
+             claim: let the task assume a role that has them"
         ));
     }
     Ok(())

@@ -1,5 +1,5 @@
 //! Whose turn it is: how many uploads of clients there may be at a server, and how many of them for one run or one object.
-//! So whoever has the URLs of one run cannot keep those of others from being used. What the server itself stores takes no turn.
+//! So whoever has the URLs of one run cannot keep those of others from being used. What the server stores takes no turn.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;

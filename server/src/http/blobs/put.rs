@@ -42,7 +42,7 @@ fn describe(operation: Operation) -> Operation {
             &[("ETag", "The SHA-256 of the bytes, and their encoding if they have one, in quotes")],
         )
         .refuses_artifact(Code::PartialUpload, "the request has a Content-Range; send the whole without it")
-        .refuses_artifact(Code::IncompleteBody, "the body broke off, or nothing of it came for a minute, or too little for ten; send it again")
+        .refuses_artifact(Code::IncompleteBody, "the body broke off or came too slowly, or nothing of it for a minute; send it again")
         .refuses_artifact(Code::TooLarge, "the body is over `--artifact-size-max`")
         .refuses_artifact(Code::Deleted, "the artifact was deleted while it was uploaded")
 }
