@@ -9,15 +9,16 @@ use tenure_api::checkpoints::CommandOfTask;
 use tenure_api::dates::Timestamp;
 use tenure_api::states::TaskCommand;
 use tokio::sync::watch;
+use tokio::task::JoinError;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument as _;
 
 use super::{Message, Record, State};
-use crate::Error;
 use crate::consumer::handler::{Handler, Job, Stop, StopReason};
 use crate::consumer::outcome::Outcome;
 use crate::consumer::progress::Progress;
 use crate::error::chain;
+use crate::{Error, retry};
 
 /// No server lets more runs of a task be released. As each run is released once at most, those before this one may all have been.
 const RELEASES_MAX: u16 = 200;
@@ -25,6 +26,8 @@ const RELEASES_MAX: u16 = 200;
 const LONGEST: Duration = Duration::from_secs(31_622_400);
 /// When a task is tried again whose state could not be read or stored.
 const AFTER_TROUBLE: Duration = Duration::from_secs(10);
+/// The longest pause between two tries to store that a command was carried out.
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 /// A handler whose tasks have a state: see [`statemachine`](super).
 ///
@@ -85,7 +88,7 @@ impl<P: Clone + Send + Sync + 'static, H: Handler<P>> Handler<P> for Machine<H> 
         let progress = job.progress().of_machine(stored);
         let job = job.with_progress(progress.clone());
         let (handler, releases) = (Arc::clone(&self.handler), self.releases);
-        let mut turn = Turn { handler, releases, job, stop, progress, record, seen: 0 };
+        let mut turn = Turn { handler, releases, job, stop, progress, record, seen: 0, unstored: None };
         match turn.run().await {
             Ok(outcome) => outcome,
             // Of a run that is lost nothing is reported.
@@ -107,6 +110,8 @@ struct Turn<P, H> {
     record: Record,
     /// The id of the last command that was taken.
     seen: i64,
+    /// The same, if it is not stored yet that it was.
+    unstored: Option<i64>,
 }
 
 impl<P: Clone + Send + Sync + 'static, H: Handler<P>> Turn<P, H> {
@@ -154,29 +159,7 @@ impl<P: Clone + Send + Sync + 'static, H: Handler<P>> Turn<P, H> {
         // A task of its own: a panic is an error of the machine and not the end of it.
         let working = async move { handler.run(job, stop).await };
         let mut working = AbortOnDropHandle::new(tokio::spawn(working.in_current_span()));
-        let (progress, outer) = (self.progress.clone(), self.stop.clone());
-        let mut command: Option<CommandOfTask> = None;
-        let ended = loop {
-            let before = *asked.borrow();
-            tokio::select! {
-                biased;
-                ended = &mut working => break ended,
-                reason = changed(&outer, before) => {
-                    asked.send_replace(Some(reason));
-                }
-                next = progress.next_command(command.as_ref().map_or(self.seen, |command| command.id)) => {
-                    if interrupts(&next) {
-                        asked.send_if_modified(|asked| asked.is_none() && { *asked = Some(StopReason::Command); true });
-                        command = Some(next);
-                    } else if command.is_none() {
-                        self.obey(next).await?;
-                    } else {
-                        // The last one counts: the handler has been asked to stop, and begins anew.
-                        command = Some(next);
-                    }
-                }
-            }
-        };
+        let (ended, command) = self.attend(&mut working, &asked).await;
         let outcome = ended.unwrap_or_else(|error| Outcome::failed(panic_text(error)));
         if let Some(command) = command.filter(|_| !matches!(outcome, Outcome::Completed(_))) {
             let releases = command.command == TaskCommand::Release;
@@ -199,6 +182,67 @@ impl<P: Clone + Send + Sync + 'static, H: Handler<P>> Turn<P, H> {
         Ok(Worked::Has(None))
     }
 
+    /// Waits for the handler to end, which hears meanwhile that it is to stop; and gives the last command for which it was to.
+    async fn attend(
+        &mut self,
+        working: &mut AbortOnDropHandle<Outcome>,
+        asked: &watch::Sender<Option<StopReason>>,
+    ) -> (Result<Outcome, JoinError>, Option<CommandOfTask>) {
+        let (progress, outer) = (self.progress.clone(), self.stop.clone());
+        let mut command: Option<CommandOfTask> = None;
+        // It goes on while the handler is asked to stop: what is given up on its way may be stored after what the handler stores next.
+        let mut interruption = std::pin::pin!(self.interruption());
+        loop {
+            let before = *asked.borrow();
+            let last = command.as_ref().map_or(0, |command| command.id);
+            tokio::select! {
+                biased;
+                ended = &mut *working => return (ended, command),
+                reason = changed(&outer, before) => {
+                    asked.send_replace(Some(reason));
+                }
+                next = &mut interruption, if command.is_none() => {
+                    asked.send_if_modified(|asked| asked.is_none() && { *asked = Some(StopReason::Command); true });
+                    command = Some(next);
+                }
+                // The last one counts: the handler has been asked to stop, and begins anew.
+                next = progress.next_command(last), if command.is_some() => command = Some(next),
+            }
+        }
+    }
+
+    /// Waits for a command that interrupts the handler. Any other is carried out by being stored, however many tries that takes.
+    async fn interruption(&mut self) -> CommandOfTask {
+        let stop = self.stop.clone();
+        loop {
+            let next = self.progress.next_command(self.seen).await;
+            if interrupts(&next) {
+                return next;
+            }
+            tokio::select! {
+                biased;
+                // For a run that is lost nothing is stored, and no command counts.
+                () = stop.lost() => std::future::pending().await,
+                () = self.obey_at_last(next) => {}
+            }
+        }
+    }
+
+    /// Takes a command, and stores that again and again until the server has answered. If it refuses that, the handler hears of the
+    /// loss of its run as always.
+    async fn obey_at_last(&mut self, command: CommandOfTask) {
+        let mut failures = 0;
+        while let Err(error) = self.obey(command).await {
+            if !error.is_transient() && !error.is_unclear() {
+                return tracing::warn!(error = chain(&error), "that a command was carried out may not be stored");
+            }
+            failures += 1;
+            tracing::warn!(failures, error = chain(&error), "a command could not be stored; trying again");
+            let pause = self.job.client().retry_policy().backoff(failures, retry::jitter());
+            tokio::time::sleep(pause.min(LONGEST_PAUSE)).await;
+        }
+    }
+
     /// Takes a command, and says so.
     async fn obey(&mut self, command: CommandOfTask) -> Result<(), Error> {
         self.seen = command.id;
@@ -213,7 +257,10 @@ impl<P: Clone + Send + Sync + 'static, H: Handler<P>> Turn<P, H> {
     /// Takes a message, and stores what it makes of the machine.
     async fn take(&mut self, message: Message, command: Option<i64>) -> Result<(), Error> {
         self.record = self.record.take(message, self.now());
-        self.progress.store(&self.record, command).await
+        self.unstored = command.or(self.unstored);
+        self.progress.store(&self.record, self.unstored).await?;
+        self.unstored = None;
+        Ok(())
     }
 
     /// By the server's clock.

@@ -5,6 +5,7 @@
 mod artifacts;
 mod binary;
 mod client;
+mod consumer;
 mod inputs;
 mod left_alone;
 mod live_log;

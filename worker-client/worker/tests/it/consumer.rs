@@ -1,0 +1,142 @@
+//! The consumer of the client library against the scripted queue, where what happens cannot be had of a real server.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tenure_client::consumer::statemachine::Machine;
+use tenure_client::consumer::{Consumer, ConsumerBuilder, ConsumerHandle, Handler, Job, Outcome, Stop};
+use tenure_client::{AccessToken, Client, Credentials, Error, RetryPolicy};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::queue::{Queue, RecordedRequest, Reply, SOON, TASK_IDS, TOKEN, claim, ok, refuse};
+use crate::worker::LEASE;
+
+const NOW: &str = "2001-01-01T00:00:01.000Z";
+/// By which a machine stores its state; what it reads has no run in its path.
+const STORE: &str = "/runs/0/checkpoint";
+
+fn consumer(queue: &Queue) -> ConsumerBuilder {
+    let access_token = AccessToken::new(TOKEN.into());
+    let credentials = Credentials { client_id: "worker".into(), access_token, certificate: None };
+    let retry = RetryPolicy::default().first_pause(Duration::from_millis(10));
+    let client = Client::builder().root_url(&queue.root_url()).credentials(credentials).retry_policy(retry);
+    Consumer::builder(client.build().unwrap(), "p/w".parse().unwrap()).name("g", "w")
+}
+
+struct Running {
+    handle: ConsumerHandle,
+    ends: JoinHandle<Result<(), Error>>,
+}
+
+impl Running {
+    fn start(builder: ConsumerBuilder) -> Self {
+        let consumer = builder.build().unwrap();
+        Self { handle: consumer.handle(), ends: tokio::spawn(consumer.run()) }
+    }
+
+    async fn stop(self) {
+        self.handle.shutdown().await;
+        self.ends.await.unwrap().unwrap();
+    }
+}
+
+/// Takes every report, and has no work.
+fn no_work(request: &RecordedRequest) -> Reply {
+    let results = request.body["results"].as_array().unwrap();
+    let accepted = |result: &Value| {
+        let task = result["taskId"].as_str().unwrap();
+        json!({"taskId": task, "runId": 0, "status": claim(task, LEASE, &json!({}))["status"]})
+    };
+    ok(json!({"results": results.iter().map(accepted).collect::<Vec<Value>>(), "tasks": []}))
+}
+
+/// A queue that has this one claim.
+async fn queue_with(claim: &Value) -> Queue {
+    let queue = Queue::start().await;
+    queue.on("/work", no_work);
+    queue.once("/work", ok(json!({"results": [], "tasks": [claim]})));
+    queue
+}
+
+/// The outcomes that were reported.
+fn reported(queue: &Queue) -> Vec<Value> {
+    let results = |request: RecordedRequest| request.body["results"].as_array().unwrap().clone();
+    queue.requests("/work").into_iter().flat_map(results).collect()
+}
+
+/// A queue that has a command for its one task for which a handler need not stop, and that answers like this when it is stored.
+async fn queue_with_command(stored: impl Fn() -> Reply + Send + 'static) -> Queue {
+    let queue = queue_with(&claim(TASK_IDS[0], LEASE, &json!({}))).await;
+    queue.on("/checkpoint", move |request| if request.call.ends_with(STORE) { stored() } else { refuse(404) });
+    // A machine asks before its handler works, and this is for a handler that works.
+    queue.once("/command", refuse(404));
+    let command = json!({"taskId": TASK_IDS[0], "id": 7, "command": "checkpoint", "sent": NOW});
+    queue.on("/command", move |_| ok(command.clone()));
+    queue
+}
+
+/// Says that it has begun, and for what it is to stop.
+fn machine(said: mpsc::UnboundedSender<String>) -> impl Handler<Value> {
+    Machine::new(move |_job: Job, stop: Stop| {
+        let said = said.clone();
+        async move {
+            said.send("begun".to_owned()).unwrap();
+            stop.requested().await;
+            said.send(format!("{:?}", stop.reason().unwrap())).unwrap();
+            Outcome::Failed(None)
+        }
+    })
+}
+
+async fn next(said: &mut mpsc::UnboundedReceiver<String>) -> String {
+    timeout(SOON, said.recv()).await.expect("it says something").expect("the handler goes on")
+}
+
+#[tokio::test]
+async fn a_command_for_a_working_handler_is_stored_at_last_however_often_that_fails() {
+    /// More often than the client itself tries.
+    const FAILURES: usize = 8;
+    let times = AtomicUsize::new(0);
+    let queue = queue_with_command(move || {
+        let unavailable = times.fetch_add(1, Ordering::SeqCst) < FAILURES;
+        if unavailable { refuse(503) } else { ok(json!({"updated": NOW})) }
+    })
+    .await;
+    let (sender, mut said) = mpsc::unbounded_channel();
+    let running = Running::start(consumer(&queue).handler(machine(sender)));
+    assert_eq!(next(&mut said).await, "begun");
+    let stored = queue.wait_for(STORE, FAILURES + 1).await;
+    assert!(stored.iter().all(|request| request.body["commandId"] == 7));
+    running.stop().await;
+    assert_eq!(next(&mut said).await, "Shutdown", "it has gone on meanwhile");
+    assert_eq!(reported(&queue).len(), 1);
+}
+
+#[tokio::test]
+async fn a_command_that_may_not_be_stored_leaves_the_handler_alone() {
+    let queue = queue_with_command(|| refuse(409)).await;
+    let (sender, mut said) = mpsc::unbounded_channel();
+    let running = Running::start(consumer(&queue).handler(machine(sender)));
+    assert_eq!(next(&mut said).await, "begun");
+    queue.wait_for(STORE, 1).await;
+    running.stop().await;
+    assert_eq!(next(&mut said).await, "Shutdown");
+}
+
+#[tokio::test]
+async fn a_handler_hears_of_a_shutdown_while_a_command_is_being_stored() {
+    let queue = queue_with_command(|| Reply { after: 3 * SOON, ..ok(json!({"updated": NOW})) }).await;
+    let (sender, mut said) = mpsc::unbounded_channel();
+    let running = Running::start(consumer(&queue).handler(machine(sender)));
+    assert_eq!(next(&mut said).await, "begun");
+    queue.wait_for(STORE, 1).await;
+    let handle = running.handle.clone();
+    let _shutdown = AbortOnDropHandle::new(tokio::spawn(async move { handle.shutdown().await }));
+    assert_eq!(next(&mut said).await, "Shutdown");
+    // It would wait for the answer.
+    running.ends.abort();
+}
