@@ -266,7 +266,18 @@ impl Claim {
     /// # Ok(()) }
     /// ```
     pub async fn reclaim(&mut self) -> Result<Renewal, Error> {
-        match self.post::<ReclaimAnswer>("reclaim", None).await {
+        let client = self.client.clone();
+        self.reclaim_by(&client).await
+    }
+
+    /// The same, whatever the client's policy is sent once.
+    pub(crate) async fn reclaim_once(&mut self) -> Result<Renewal, Error> {
+        let client = self.client.once();
+        self.reclaim_by(&client).await
+    }
+
+    async fn reclaim_by(&mut self, client: &Client) -> Result<Renewal, Error> {
+        match self.post::<ReclaimAnswer>(client, "reclaim", None).await {
             Ok(answer) => {
                 self.lease.send_modify(|lease| *lease = lease.renewed(answer.value.taken_until, answer.sent));
                 self.client.renew_credentials(answer.value.credentials);
@@ -362,6 +373,11 @@ impl Claim {
         Lost { task_id: self.task_id, run_id: self.run_id, because: LostBecause::LeaseExpired }
     }
 
+    /// The same claim, whose reports are sent once, whatever the client's policy is.
+    pub(crate) fn sent_once(self) -> Self {
+        Self { client: self.client.once(), ..self }
+    }
+
     /// A client with the task's credentials; when the claim is renewed, so are those of its clones.
     ///
     /// ```no_run
@@ -411,11 +427,16 @@ impl Claim {
     }
 
     async fn report(self, outcome: &str, body: Option<Value>) -> Result<Reported, NotReported> {
-        let answer = self.post::<StatusAnswer>(outcome, body.as_ref()).await;
+        let answer = self.post::<StatusAnswer>(&self.client, outcome, body.as_ref()).await;
         self.settle(answer.map(|answer| answer.value.status))
     }
 
-    async fn post<T: DeserializeOwned>(&self, action: &str, body: Option<&Value>) -> Result<Answer<T>, Error> {
+    async fn post<T: DeserializeOwned>(
+        &self,
+        client: &Client,
+        action: &str,
+        body: Option<&Value>,
+    ) -> Result<Answer<T>, Error> {
         let left = self.lease().ends().saturating_duration_since(Instant::now());
         let call = Call {
             method: Method::POST,
@@ -424,7 +445,7 @@ impl Claim {
             timeout: (left / TIMEOUT_SHARE).clamp(SHORTEST_TIMEOUT, TIMEOUT),
             own: Own::default(),
         };
-        self.client.call(&call).await
+        client.call(&call).await
     }
 
     /// Whether an error means that the claim is no longer ours: one of the server's, with its code.

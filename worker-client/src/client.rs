@@ -301,6 +301,12 @@ impl Client {
         Self { session: Some(session), ..self.clone() }
     }
 
+    /// The same client for who repeats requests by himself: with the pauses of its policy, and no retries. The server's wish for a longer
+    /// pause then does not take the time that a lease leaves.
+    pub(crate) fn once(&self) -> Self {
+        self.with_retry_policy(self.retry.clone().retries(0))
+    }
+
     /// Gives this client, and all of its clones, other credentials.
     pub(crate) fn renew_credentials(&self, credentials: Credentials) {
         if let Some(shared) = &self.credentials {

@@ -82,7 +82,7 @@ impl Claim {
 async fn renew(claim: &mut Claim) -> Option<Lost> {
     let mut failures = 0;
     loop {
-        match claim.reclaim().await {
+        match claim.reclaim_once().await {
             Ok(Renewal::Renewed) => return None,
             Ok(Renewal::Lost(lost)) => return Some(lost),
             Err(error) => {

@@ -17,7 +17,8 @@ enum End {
 }
 
 /// Reports until there is an answer; of an outcome that is not to be reported, nothing.
-pub(super) async fn send(shared: &Shared, mut claim: Claim, outcome: &Outcome) {
+pub(super) async fn send(shared: &Shared, claim: Claim, outcome: &Outcome) {
+    let mut claim = claim.sent_once();
     let Some(result) = to_result(claim.task_id(), claim.run_id(), outcome) else { return };
     let end = End::of(outcome, &result);
     // Who gives a task back does not ask for more.

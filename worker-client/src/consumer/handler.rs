@@ -5,7 +5,6 @@ use std::future::Future;
 use std::marker::PhantomData;
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -17,6 +16,7 @@ use super::afterwards::Afterwards;
 use super::log::JobLog;
 use super::outcome::Outcome;
 use super::progress::Progress;
+use super::shared::Settings;
 use crate::watch::InWords;
 use crate::{Claim, Client, EndedClaim, Error, ExceptionReason, Lease, Lost, Task};
 
@@ -79,10 +79,12 @@ pub(super) struct Given {
 }
 
 impl Given {
-    /// `commanded` changes when the session, if there is one, hears of a command for the task; otherwise they are asked for so often.
-    pub(super) fn of(claim: &Claim, commanded: watch::Receiver<u64>, ask_every: Duration) -> Self {
-        let (task_id, run_id, client) = (claim.task_id(), claim.run_id(), claim.client().clone());
-        let progress = Progress::new(client.clone(), (task_id, run_id), commanded, ask_every);
+    /// `commanded` changes when the session, if there is one, hears of a command for the task.
+    pub(super) fn of(claim: &Claim, settings: &Settings, commanded: watch::Receiver<u64>) -> Self {
+        let (task_id, run_id) = (claim.task_id(), claim.run_id());
+        // A call for work is sent once, and what it has claimed has its policy. A job's requests are not the consumer's to repeat.
+        let client = claim.client().with_retry_policy(settings.client.retry_policy().clone());
+        let progress = Progress::new(client.clone(), (task_id, run_id), commanded, settings.ask_for_commands_every());
         let (task, is_rerun) = (claim.task().clone(), claim.is_rerun());
         let (lease, afterwards) = (claim.watch_lease(), Afterwards::default());
         Self { task_id, run_id, task, client, log: JobLog::default(), progress, lease, afterwards, is_rerun }
@@ -148,7 +150,8 @@ impl<P> Job<P> {
         &self.given.task
     }
 
-    /// A client with the task's credentials, for artifacts and for tasks of its own; they are renewed with the claim.
+    /// A client with the task's credentials, for artifacts and for tasks of its own; they are renewed with the claim. It sends requests again as
+    /// the consumer's client does.
     ///
     /// ```no_run
     /// # use tenure_client::consumer::Job;

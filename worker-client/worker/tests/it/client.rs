@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use serde_json::json;
+use tenure_client::keep::Terms;
 use tenure_client::{
     AccessToken, Client, Credentials, Error, ExceptionReason, LostBecause, Renewal, Reported, RetryPolicy, WorkerName,
 };
@@ -114,6 +115,19 @@ async fn a_renewal_brings_new_credentials_and_a_report_uses_them() {
     let report = &queue.requests("exception")[0];
     assert_eq!(report.call, format!("POST /api/queue/v1/task/{}/runs/0/exception", TASK_IDS[0]));
     assert_eq!((report.signed_by.as_str(), &report.body), ("task-1", &json!({"reason": "worker-shutdown"})));
+}
+
+#[tokio::test]
+async fn a_renewal_is_repeated_in_time_whatever_pause_the_queue_asks_for() {
+    let queue = Queue::start().await;
+    queue.hand_out(&[claim(TASK_IDS[0], Duration::from_secs(8), &json!({}))]);
+    queue.once("reclaim", Reply { headers: vec![("retry-after", "30".into())], ..refuse(503) });
+    queue.on("reclaim", |_| renewed(16_000, "task-1"));
+    let mut claim = claim_one(&client(&queue, RetryPolicy::default())).await;
+    tokio::select! {
+        unkept = claim.keep(Terms::default()) => panic!("{unkept:?}"),
+        _renewals = queue.wait_for("reclaim", 2) => {}
+    }
 }
 
 #[tokio::test]

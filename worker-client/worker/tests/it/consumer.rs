@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::queue::{Queue, RecordedRequest, Reply, SOON, TASK_IDS, TOKEN, claim, ok, refuse};
+use crate::queue::{Queue, RecordedRequest, Reply, SOON, TASK_IDS, TOKEN, claim, ok, refuse, until};
 use crate::worker::LEASE;
 
 const NOW: &str = "2001-01-01T00:00:01.000Z";
@@ -139,4 +139,17 @@ async fn a_handler_hears_of_a_shutdown_while_a_command_is_being_stored() {
     assert_eq!(next(&mut said).await, "Shutdown");
     // It would wait for the answer.
     running.ends.abort();
+}
+
+#[tokio::test]
+async fn what_a_handler_asks_for_is_sent_again_as_by_the_consumers_client() {
+    let queue = queue_with(&claim(TASK_IDS[0], LEASE, &json!({}))).await;
+    queue.on("/checkpoint", |_| ok(json!({"updated": NOW})));
+    queue.once("/checkpoint", refuse(503));
+    queue.once("/checkpoint", refuse(503));
+    let running =
+        Running::start(consumer(&queue).handler(|job: Job, _stop: Stop| async move { job.checkpoint(&1).await }));
+    until("it is reported", || (!reported(&queue).is_empty()).then_some(())).await;
+    assert_eq!((&reported(&queue)[0]["outcome"], queue.requests("/checkpoint").len()), (&json!("completed"), 3));
+    running.stop().await;
 }

@@ -104,6 +104,15 @@ async fn a_result_without_an_answer_is_reported_by_itself_and_the_next_one_is_tr
 }
 
 #[tokio::test]
+async fn a_report_is_repeated_in_time_whatever_pause_the_queue_asks_for() {
+    let queue = Queue::start().await;
+    queue.once("completed", Reply { headers: vec![("retry-after", "60".into())], ..refuse(503) });
+    let running = Running::with_task(queue, LEASE, &shell("true")).await;
+    running.queue.wait_for("completed", 2).await;
+    running.stop().await;
+}
+
+#[tokio::test]
 async fn a_result_that_is_refused_is_lost_and_one_that_had_no_luck_is_reported_by_itself() {
     for (code, reports) in
         [("RequestConflict", 0), ("InsufficientScopes", 0), ("ResourceNotFound", 0), ("ServiceUnavailable", 1)]
