@@ -24,6 +24,8 @@ use crate::{
 
 /// A call of a session that waits for nothing is unanswered after this.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+/// The same of its end: a shutdown has time for more than one try.
+const CLOSED_WITHIN: Duration = Duration::from_secs(3);
 /// The inbox is asked to wait this part of the time to live, and answers this part later at the most.
 const WAIT_SHARE: u32 = 3;
 const ANSWER_SHARE: u32 = 6;
@@ -71,7 +73,8 @@ pub(super) async fn run(shared: &Shared) -> Result<(), Error> {
     Ok(())
 }
 
-/// Starts a session, however many tries it takes; none if the consumer is closing.
+/// Starts a session, however many tries it takes; none if the consumer is closing. If the server says after a try without an answer that there
+/// is a session, that try has begun it: it is taken over, because no one else will end it before its time is over.
 async fn begin(
     shared: &Shared,
     client: &Client,
@@ -79,12 +82,14 @@ async fn begin(
     answered: bool,
 ) -> Result<Option<Begun>, Error> {
     let Settings { queue, name, capacity, .. } = &shared.settings;
-    let request = StartSessionRequest {
+    let mut request = StartSessionRequest {
         ttl: i64::try_from(ttl.as_secs()).ok(),
         capacity: i64::try_from(*capacity).ok(),
         takeover: takes_over,
         ..name.session(queue)
     };
+    // There is one that is not ours, or may be: as the first answer says.
+    let (mut others, mut may_be_ours) = (false, false);
     let mut failures = 0;
     loop {
         let renewed = Instant::now();
@@ -98,8 +103,19 @@ async fn begin(
                 return Ok(Some(Begun { id: started.session_id, renewed, ttl }));
             }
             Ok(Err(error)) if !answered && refuses(&error) => return Err(error),
-            Ok(Err(error)) => tracing::warn!(error = chain(&error), "no session could be started; trying again"),
-            Err(_elapsed) => tracing::warn!("no answer to the start of a session in time; trying again"),
+            Ok(Err(error)) => {
+                tracing::warn!(error = chain(&error), "no session could be started; trying again");
+                if matches!(error, Error::SessionExists(_)) {
+                    others |= !may_be_ours;
+                    request.takeover |= may_be_ours;
+                } else {
+                    may_be_ours |= may_have_begun(&error) && !others;
+                }
+            }
+            Err(_elapsed) => {
+                tracing::warn!("no answer to the start of a session in time; trying again");
+                may_be_ours |= !others;
+            }
         }
         failures += 1;
         let pause = client.retry_policy().backoff(failures, retry::jitter()).min(LONGEST_PAUSE_TO_START);
@@ -110,11 +126,39 @@ async fn begin(
     }
 }
 
+/// Whether a session may have begun although its start got this answer, or none. Words of the server's own mean what they say.
+fn may_have_begun(error: &Error) -> bool {
+    match error {
+        Error::Network(error) => !error.is_connect(),
+        error => error.is_unclear(),
+    }
+}
+
+/// Ends a session: otherwise the next worker of this name would wait until its time is over.
 async fn close(client: &Client, id: SessionId) {
-    match tokio::time::timeout(LAST_REPORT, client.close_session(id)).await {
+    match tokio::time::timeout(LAST_REPORT, close_at_last(client, id)).await {
         Ok(Ok(returned)) => tracing::info!(session.id = %id, returned, "session closed"),
         Ok(Err(error)) => tracing::warn!(session.id = %id, error = chain(&error), "the session could not be closed"),
         Err(_elapsed) => tracing::warn!(session.id = %id, "the session could not be closed in time"),
+    }
+}
+
+/// Asks until there is an answer, which a repeat gets too.
+async fn close_at_last(client: &Client, id: SessionId) -> Result<i64, Error> {
+    let mut failures = 0;
+    loop {
+        match tokio::time::timeout(CLOSED_WITHIN, client.close_session(id)).await {
+            Ok(Err(error)) if error.is_transient() || error.is_unclear() => {
+                tracing::warn!(session.id = %id, error = chain(&error), "the session could not be closed; trying again");
+            }
+            Ok(answer) => return answer,
+            Err(_elapsed) => {
+                tracing::warn!(session.id = %id, "no answer to the end of a session in time; trying again")
+            }
+        }
+        failures += 1;
+        let pause = client.retry_policy().backoff(failures, retry::jitter());
+        tokio::time::sleep(pause.min(LONGEST_PAUSE)).await;
     }
 }
 

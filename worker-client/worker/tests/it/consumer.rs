@@ -16,6 +16,9 @@ use crate::queue::{Queue, RecordedRequest, Reply, SOON, TASK_IDS, TOKEN, claim, 
 use crate::worker::LEASE;
 
 const NOW: &str = "2001-01-01T00:00:01.000Z";
+const LATER: &str = "2001-01-01T00:02:01.000Z";
+const SESSION: &str = "b4cf1f7d-1b1c-4a8b-9d3f-5f0f4d6f2a10";
+const TTL: Duration = Duration::from_secs(120);
 /// By which a machine stores its state; what it reads has no run in its path.
 const STORE: &str = "/runs/0/checkpoint";
 
@@ -60,6 +63,11 @@ async fn queue_with(claim: &Value) -> Queue {
     queue.on("/work", no_work);
     queue.once("/work", ok(json!({"results": [], "tasks": [claim]})));
     queue
+}
+
+/// What a proxy answers whose server is away.
+fn page(status: u16) -> Reply {
+    Reply { bytes: Some(b"<html>not here</html>".to_vec()), ..refuse(status) }
 }
 
 /// The outcomes that were reported.
@@ -152,4 +160,54 @@ async fn what_a_handler_asks_for_is_sent_again_as_by_the_consumers_client() {
     until("it is reported", || (!reported(&queue).is_empty()).then_some(())).await;
     assert_eq!((&reported(&queue)[0]["outcome"], queue.requests("/checkpoint").len()), (&json!("completed"), 3));
     running.stop().await;
+}
+
+/// A queue that begins a session if none is live, or if it is to be taken over, and does not answer the first time.
+async fn queue_with_sessions(first: Reply) -> Queue {
+    let queue = Queue::start().await;
+    queue.on("/work", no_work);
+    queue.on("/sessions", |request| {
+        if request.body["takeover"] != true {
+            return Reply { body: json!({"code": "SessionExists", "message": "since then"}), ..refuse(409) };
+        }
+        let started = json!({"sessionId": SESSION, "epoch": 8, "started": NOW, "expires": LATER, "serverTime": NOW, "policyVersion": 0});
+        Reply { status: 201, ..ok(started) }
+    });
+    queue.once("/sessions", first);
+    let inbox = json!({"expires": LATER, "serverTime": NOW, "policyVersion": 0, "items": []});
+    queue.on("/inbox", move |_| Reply { after: Duration::from_secs(1), ..ok(inbox.clone()) });
+    queue.on(SESSION, |_| ok(json!({"returned": 0})));
+    queue
+}
+
+#[tokio::test]
+async fn a_session_whose_start_got_no_answer_is_taken_over_and_its_end_is_repeated() {
+    for lost in [Reply { cut: true, ..Reply::default() }, page(502)] {
+        let queue = queue_with_sessions(lost).await;
+        let running = Running::start(consumer(&queue).session(TTL).handler(|_job: Job, _stop: Stop| async {}));
+        queue.wait_for("/inbox", 1).await;
+        let asked: Vec<bool> =
+            queue.requests("/sessions").iter().map(|request| request.body["takeover"] == true).collect();
+        assert_eq!(asked, [false, false, true]);
+        queue.once(SESSION, refuse(503));
+        queue.once(SESSION, Reply { cut: true, ..Reply::default() });
+        running.stop().await;
+        assert_eq!(queue.requests(SESSION).len(), 3);
+    }
+}
+
+#[tokio::test]
+async fn a_session_that_another_process_has_is_not_taken_over() {
+    let exists = || Reply { body: json!({"code": "SessionExists", "message": "since then"}), ..refuse(409) };
+    // The server says that it did nothing; or there was a session before the answer was lost.
+    for answers in [vec![refuse(503)], vec![exists(), Reply { cut: true, ..Reply::default() }]] {
+        let tries = answers.len() + 2;
+        let mut answers = answers.into_iter();
+        let queue = queue_with_sessions(answers.next().unwrap()).await;
+        answers.for_each(|answer| queue.once("/sessions", answer));
+        let running = Running::start(consumer(&queue).session(TTL).handler(|_job: Job, _stop: Stop| async {}));
+        let asked = queue.wait_for("/sessions", tries).await;
+        assert!(asked.iter().all(|request| request.body["takeover"] != true));
+        running.stop().await;
+    }
 }
