@@ -13,6 +13,8 @@ use crate::ExceptionReason;
 
 /// What a result may have, as compact JSON.
 const RESULT_BYTES_MAX: usize = 64 << 10;
+/// How deep arrays and objects in it may be nested: a server takes bodies of 100 levels, and in a request with reports the result is below three.
+const RESULT_LEVELS_MAX: u8 = 97;
 /// The longest that a retry may wait, and a released run.
 const RETRY_AFTER_MAX: u64 = 86_400;
 const RELEASE_AFTER_MAX: u64 = 31_622_400;
@@ -31,7 +33,7 @@ const RELEASE_AFTER_MAX: u64 = 31_622_400;
 #[derive(Debug, Clone, PartialEq)]
 #[must_use = "an outcome that is not returned is not reported"]
 pub enum Outcome {
-    /// The task succeeded, perhaps with a result: any JSON of up to 64 KiB.
+    /// The task succeeded, perhaps with a result: any JSON of up to 64 KiB and 97 levels. With another one the run ends as internal-error.
     Completed(Option<Value>),
     /// The task ran and failed, perhaps with a result. It is not tried again.
     Failed(Option<Value>),
@@ -134,6 +136,10 @@ pub(super) fn to_result(task_id: TaskId, run_id: RunId, outcome: &Outcome) -> Op
     let bare = |outcome| RunResult::new(task_id, run_id, outcome);
     let exception = |reason: ExceptionReason| RunResult { reason: Some(reason.into()), ..bare(RunOutcome::Exception) };
     let returned = |outcome, value: &Option<Value>| {
+        if value.as_ref().is_some_and(|value| is_deeper(value, RESULT_LEVELS_MAX)) {
+            tracing::error!(most = RESULT_LEVELS_MAX, "a result is nested too deep; the run ends as internal-error");
+            return exception(ExceptionReason::InternalError);
+        }
         let result = value.as_ref().map(|value| to_raw_value(value).expect("a JSON value is JSON"));
         if let Some(bytes) = result.as_ref().map(|result| result.get().len()).filter(|&bytes| bytes > RESULT_BYTES_MAX)
         {
@@ -155,6 +161,15 @@ pub(super) fn to_result(task_id: TaskId, run_id: RunId, outcome: &Outcome) -> Op
         }
         Outcome::Unreported => return None,
     })
+}
+
+/// Whether arrays and objects in it are nested more than this.
+fn is_deeper(value: &Value, levels: u8) -> bool {
+    match value {
+        Value::Array(items) => levels == 0 || items.iter().any(|item| is_deeper(item, levels - 1)),
+        Value::Object(fields) => levels == 0 || fields.values().any(|field| is_deeper(field, levels - 1)),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => false,
+    }
 }
 
 /// Whole seconds, rounded up so that a run never starts early.
@@ -215,6 +230,18 @@ mod tests {
         let refused = of(RESULT_BYTES_MAX - 1);
         assert_eq!((refused.outcome, refused.reason), (RunOutcome::Exception, Some(Wire::InternalError)));
         assert!(refused.result.is_none());
+    }
+
+    #[test]
+    fn a_result_that_is_nested_too_deep_is_not_sent() {
+        let nested = |levels: u8, of: fn(Value) -> Value| (0..levels).fold(json!(1), |value, _| of(value));
+        let forms: [fn(Value) -> Value; 2] = [|value| json!([value]), |value| json!({"a": 1, "b": value})];
+        for of in forms {
+            assert_eq!(wire(&Outcome::Failed(Some(nested(RESULT_LEVELS_MAX, of)))).outcome, RunOutcome::Failed);
+            let refused = wire(&Outcome::Failed(Some(nested(RESULT_LEVELS_MAX + 1, of))));
+            assert_eq!((refused.outcome, refused.reason), (RunOutcome::Exception, Some(Wire::InternalError)));
+            assert!(refused.result.is_none());
+        }
     }
 
     #[test]
