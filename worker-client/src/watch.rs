@@ -6,6 +6,8 @@ mod runs;
 
 use std::time::Duration;
 
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
 use reqwest::Method;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -53,9 +55,9 @@ impl From<EndedAnswer> for EndedClaim {
 }
 
 impl Client {
-    /// Waits until one of these runs (1,000 at the most; the others are left out) is held by no worker: this long, at most 30 s.
-    /// Those are answered that are known by then; none if the wait was over first. The request changes nothing and may be given
-    /// up at any time. Without runs it is answered at once.
+    /// Waits until one of these runs is held by no worker: this long, at most 30 s. Those are answered that are known by then; none if the
+    /// wait was over first. It takes one request for every thousand runs, which change nothing and may be given up at any time. Without
+    /// runs it is answered at once.
     ///
     /// # Errors
     /// The server refused, or could not be reached. 404: it is another server than Tenure, or an older one.
@@ -70,10 +72,18 @@ impl Client {
     /// # Ok(()) }
     /// ```
     pub async fn watch_claims(&self, runs: &[WatchedRun], wait: Duration) -> Result<Vec<EndedClaim>, Error> {
-        if runs.is_empty() {
-            return Ok(Vec::new());
+        let mut answers: FuturesUnordered<_> =
+            runs.chunks(WATCHED_MAX).map(|runs| self.watch_some(runs.to_vec(), wait)).collect();
+        while let Some(answer) = answers.next().await {
+            let ended = answer?;
+            if !ended.is_empty() {
+                return Ok(ended);
+            }
         }
-        let runs = runs[..runs.len().min(WATCHED_MAX)].to_vec();
+        Ok(Vec::new())
+    }
+
+    async fn watch_some(&self, runs: Vec<WatchedRun>, wait: Duration) -> Result<Vec<EndedClaim>, Error> {
         let wait = u16::try_from(wait.as_secs()).unwrap_or(WATCH_WAIT_MAX).min(WATCH_WAIT_MAX);
         let call = Call {
             method: Method::POST,

@@ -5,9 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use tenure_client::{Client, WatchedRun};
 use tenure_worker::Settings;
 
-use crate::queue::{Queue, Reply, TASK_IDS, claim, ok, refuse, until};
+use crate::queue::{Queue, Reply, SOON, TASK_IDS, claim, ok, refuse, until};
 use crate::worker::{LEASE, Running, pid_in, runs, shell};
 
 const WATCH: &str = "/claims/watch";
@@ -159,6 +160,33 @@ async fn one_request_waits_for_all_tasks_and_is_sent_anew_when_others_come() {
     until("nothing is watched", || (queue.hung_up(WATCH).len() == requests).then_some(())).await;
     assert_eq!(queue.requests(WATCH).len(), requests);
     running.stop().await;
+}
+
+#[tokio::test]
+async fn more_runs_than_a_request_may_name_are_watched_by_several() {
+    let queue = Queue::start().await;
+    queue.on(WATCH, |request| {
+        if runs_of(&request.body).contains(&TASK_IDS[1]) {
+            // By then the other request has come too.
+            let ended = ended(TASK_IDS[1], &json!({"state": "pending"}));
+            Reply { after: Duration::from_secs(1), ..answer(&ended) }
+        } else {
+            Reply { after: 3 * SOON, ..answer(&json!([])) }
+        }
+    });
+    let run = |task: &str, run: usize| WatchedRun {
+        task_id: task.parse().unwrap(),
+        run_id: run.to_string().parse().unwrap(),
+    };
+    let mut runs: Vec<WatchedRun> = (0..1000).map(|number| run(TASK_IDS[0], number)).collect();
+    runs.push(run(TASK_IDS[1], 0));
+    let client = Client::builder().root_url(&queue.root_url()).build().unwrap();
+    let ended = client.watch_claims(&runs, SOON).await.unwrap();
+    assert_eq!(ended.iter().map(|ended| ended.task_id.to_string()).collect::<Vec<_>>(), [TASK_IDS[1]]);
+    let mut named: Vec<usize> = queue.requests(WATCH).iter().map(|request| runs_of(&request.body).len()).collect();
+    named.sort_unstable();
+    assert_eq!(named, [1, 1000]);
+    assert!(client.watch_claims(&[], SOON).await.unwrap().is_empty());
 }
 
 #[tokio::test]
