@@ -41,10 +41,11 @@ pub(super) async fn execute(job: &Job, payload: &Payload) -> Execution {
                     return Execution::WorkerFault(format!("no guard can be started: {error}"));
                 }
             };
-        let ended = tokio::select! {
+        // Only this: what comes after the end of a command must not make another one of it.
+        let report = tokio::select! {
             // A command that has ended counts, even if it was asked to stop at the same time.
             biased;
-            ended = process.wait() => ended,
+            report = process.next() => report,
             () = stop.cancelled() => {
                 process.stop(job.stop_grace.get().copied().unwrap_or(settings.stop_grace)).await;
                 return Execution::Stopped;
@@ -54,6 +55,10 @@ pub(super) async fn execute(job: &Job, payload: &Payload) -> Execution {
                 let why = format!("maxRunTime of {} s is over", payload.max_run_time.as_secs());
                 return Execution::Failed(why, None);
             }
+        };
+        let ended = match report {
+            Ok(report) => process.ended(report).await,
+            Err(error) => Err(error),
         };
         match ended {
             Ok(Some(status)) if status.success() => directory.note(&describe(status)),

@@ -105,10 +105,15 @@ impl Process {
         }
     }
 
-    /// Waits until the command and all that it started has ended; may be dropped and called again. None is for a status
-    /// that is not known.
-    pub(super) async fn wait(&mut self) -> io::Result<Option<ExitStatus>> {
-        let report = self.next().await?;
+    /// Waits until the command and all that it started has ended, which the guard's next report says. May be dropped and called again
+    /// until it has.
+    pub(super) async fn next(&mut self) -> io::Result<Option<GuardReport>> {
+        let line = self.reports.next_line().await?;
+        line.map(|line| serde_json::from_str(&line).map_err(io::Error::from)).transpose()
+    }
+
+    /// How the command has ended, by that report. None is for a status that is not known.
+    pub(super) async fn ended(mut self, report: Option<GuardReport>) -> io::Result<Option<ExitStatus>> {
         self.close().await;
         match report {
             Some(GuardReport::Ended(status)) => Ok(status.map(ExitStatus::from_raw)),
@@ -131,11 +136,6 @@ impl Process {
             }
         }
         self.close().await;
-    }
-
-    async fn next(&mut self) -> io::Result<Option<GuardReport>> {
-        let line = self.reports.next_line().await?;
-        line.map(|line| serde_json::from_str(&line).map_err(io::Error::from)).transpose()
     }
 
     /// Collects the guard, ends what it may have left, and lets the rest of the output come.

@@ -10,6 +10,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use tenure_worker::Settings;
 use tokio::process::Child;
 
 use crate::binary::{bare_program, clear_up, end, send};
@@ -31,6 +32,29 @@ async fn what_a_command_has_detached_ends_with_it() {
         assert!(!runs(pid_in(&running.directory().join("inner")).await));
         running.stop().await;
     }
+}
+
+/// Says at once that its command has succeeded, and is not gone until long after that.
+const SLOW_GUARD: &str = r#"#!/bin/sh
+read -r spec
+echo "{\"started\":$$}" >&0
+echo '{"ended":0}' >&0
+exec /bin/sleep 6
+"#;
+
+#[tokio::test]
+async fn a_command_that_ended_in_time_succeeds_however_long_its_guard_takes_to_end() {
+    let (queue, dir) = (Queue::start().await, TempDir::new().unwrap());
+    // Written by another process: a program cannot be started while it is open to be written, also by what another test has just forked.
+    let write = "printf %s \"$0\" > guard && chmod +x guard";
+    let written = StdCommand::new("/bin/sh").args(["-c", write, SLOW_GUARD]).current_dir(dir.path()).status().unwrap();
+    assert!(written.success());
+    let program = dir.path().join("guard");
+    let payload = json!({"command": [["true"]], "maxRunTime": 3});
+    queue.hand_out(&[claim(TASK_IDS[0], LEASE, &payload)]);
+    let running = Running::with_settings(queue, |settings| Settings { program, ..settings });
+    running.queue.wait_for("completed", 1).await;
+    running.stop().await;
 }
 
 #[tokio::test]
