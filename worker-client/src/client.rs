@@ -186,6 +186,7 @@ pub(crate) struct Answer<T> {
     pub date: Option<Timestamp>,
     /// Just before the request that was answered went out.
     pub sent: Instant,
+    /// When the answer began to come: its body may take a while.
     pub received: Instant,
 }
 
@@ -381,13 +382,14 @@ impl Client {
     async fn try_once<T: DeserializeOwned>(&self, call: &Call) -> Result<Answer<T>, Error> {
         let sent = Instant::now();
         let response = self.send(call).await?;
+        let received = Instant::now();
         let date = header(response.headers(), DATE.as_str()).and_then(http_date);
         let status = response.status();
         let retry_after = header(response.headers(), RETRY_AFTER.as_str()).and_then(|s| s.trim().parse().ok());
         let body = response.bytes().await.map_err(|error| Error::Network(error.without_url()))?;
         // Where an artifact is comes as a redirect, and in its body too.
         if status.is_success() || status == StatusCode::SEE_OTHER {
-            let answer = |value| Answer { value, date, sent, received: Instant::now() };
+            let answer = |value| Answer { value, date, sent, received };
             serde_json::from_slice(&body).map(answer).map_err(Error::BadAnswer)
         } else {
             Err(refusal(status.as_u16(), &body, retry_after.map(Duration::from_secs)))

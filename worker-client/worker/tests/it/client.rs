@@ -7,6 +7,8 @@ use tenure_client::keep::Terms;
 use tenure_client::{
     AccessToken, Client, Credentials, Error, ExceptionReason, LostBecause, Renewal, Reported, RetryPolicy, WorkerName,
 };
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpListener;
 
 use crate::mailbox::{Mailbox, QUEUES, message};
 use crate::queue::{Queue, Reply, TASK_IDS, TOKEN, claim, ok, refuse, renewed};
@@ -115,6 +117,28 @@ async fn a_renewal_brings_new_credentials_and_a_report_uses_them() {
     let report = &queue.requests("exception")[0];
     assert_eq!(report.call, format!("POST /api/queue/v1/task/{}/runs/0/exception", TASK_IDS[0]));
     assert_eq!((report.signed_by.as_str(), &report.body), ("task-1", &json!({"reason": "worker-shutdown"})));
+}
+
+#[tokio::test]
+async fn a_lease_is_counted_from_the_beginning_of_the_answer_however_slowly_the_rest_comes() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let body = json!({"tasks": [claim(TASK_IDS[0], LEASE, &json!({}))]}).to_string();
+    let answering = tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        assert!(stream.read(&mut [0; 4096]).await.unwrap() > 0);
+        let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", body.len());
+        stream.write_all(head.as_bytes()).await.unwrap();
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        let before_the_body = tokio::time::Instant::now();
+        stream.write_all(body.as_bytes()).await.unwrap();
+        // Not closed before it is read.
+        (before_the_body, stream)
+    });
+    let client = Client::builder().root_url(&format!("http://{address}")).build().unwrap();
+    let claim = claim_one(&client).await;
+    let (before_the_body, _stream) = answering.await.unwrap();
+    assert!(claim.lease().ends() <= before_the_body + LEASE);
 }
 
 #[tokio::test]
