@@ -31,7 +31,7 @@ pub(super) async fn run(shared: &Shared) {
 }
 
 fn interval(every: Duration, jitter: f64) -> Duration {
-    every + SPREAD.min(every).mul_f64(jitter)
+    every.saturating_add(SPREAD.min(every).mul_f64(jitter))
 }
 
 async fn balance(shared: &Shared, balancer: &dyn Balancer) {
@@ -80,5 +80,6 @@ mod tests {
         assert_eq!(interval(BALANCE_EVERY, 0.5), seconds(905));
         assert_eq!(interval(BALANCE_EVERY, 1.0), seconds(910));
         assert_eq!(interval(seconds(2), 1.0), seconds(4), "never more than twice as long");
+        assert_eq!(interval(Duration::MAX, 1.0), Duration::MAX);
     }
 }

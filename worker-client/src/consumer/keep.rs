@@ -120,7 +120,8 @@ async fn outlive(
         }
     }
     if control.hold() == Hold::Gone {
-        let at = overrun_at.min(Instant::now() + shared.settings.grace);
+        let grace_ends = Instant::now().checked_add(shared.settings.grace);
+        let at = grace_ends.map_or(overrun_at, |ends| overrun_at.min(ends));
         tokio::select! {
             biased;
             ended = &mut *handler => return ended,
@@ -161,7 +162,25 @@ mod tests {
     use std::time::Duration;
 
     use super::super::shared::tests::{control, shared};
+    use super::super::{Consumer, Job, Stop};
     use super::*;
+
+    #[tokio::test]
+    async fn a_handler_may_have_a_grace_without_end() {
+        let client = crate::Client::builder().root_url("http://127.0.0.1:1").build().unwrap();
+        let consumer = Consumer::builder(client, "p/q".parse().unwrap()).name("group", "worker").grace(Duration::MAX);
+        let consumer = consumer.handler(|_job: Job, _stop: Stop| async {}).build().unwrap();
+        let (shared, control) = (consumer.handle().shared, control());
+        control.lose(StopReason::Lost);
+        let mut handler = AbortOnDropHandle::new(tokio::spawn(async {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            Outcome::Completed(None)
+        }));
+        let lease_ends = Instant::now() + Duration::from_secs(600);
+        let ended = outlive(&mut handler, lease_ends, &control, &shared).await;
+        assert_eq!(ended.unwrap(), Outcome::Completed(None));
+        assert_eq!(shared.claims_overrun.load(Ordering::Relaxed), 0, "it has until the end of its lease");
+    }
 
     #[tokio::test]
     async fn a_handler_that_overruns_is_counted_and_its_run_is_ours_until_its_lease_ends() {
