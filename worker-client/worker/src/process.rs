@@ -19,7 +19,7 @@ use tokio::net::unix::pipe;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::process::{Child, Command};
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, timeout};
 
 use super::guard::{END, GUARD, GuardReport, Ids, KILL, Spec, tree};
 use super::leftovers::Record;
@@ -125,11 +125,10 @@ impl Process {
 
     /// Asks all that was started to end, and kills what is left of it after `grace`.
     pub(super) async fn stop(mut self, grace: Duration) {
-        let deadline = Instant::now() + grace;
         // A guard that is gone has reported it, which is seen below.
         let _gone = self.wishes.write_all(&[END]).await;
         // Its status has no meaning for the task any more.
-        if timeout_at(deadline, self.next()).await.is_err() {
+        if timeout(grace, self.next()).await.is_err() {
             let _gone = self.wishes.write_all(&[KILL]).await;
             if timeout(KILLED_WITHIN, self.next()).await.is_err() {
                 tracing::error!(guard = self.id, "the processes of a task could not be killed; its guard is");
