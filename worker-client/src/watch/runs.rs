@@ -122,7 +122,7 @@ impl Watch {
     }
 
     /// Asks the queue again and again: at most every 250 ms, and only while there are runs. Without an answer it asks again after at most
-    /// 5 s; if it is refused, after ten minutes. Never returns.
+    /// 5 s; after one that may be a proxy's, when the client's policy says so; if it is refused, after ten minutes. Never returns.
     ///
     /// ```no_run
     /// # use tenure_client::watch::Watch;
@@ -159,7 +159,8 @@ impl Watch {
                     failures += 1;
                     tracing::debug!(failures, error = chain(&error), "the runs of this worker could not be watched");
                     let pause = client.retry_policy().pause_of(failures, &error, retry::jitter());
-                    sleep(pause.min(PAUSE_MAX)).await;
+                    // What is not even busy may be another server than Tenure, and stay so.
+                    sleep(if error.is_transient() { pause.min(PAUSE_MAX) } else { pause }).await;
                 }
             }
             sleep_until(next).await;
@@ -217,9 +218,9 @@ impl fmt::Debug for Watching {
     }
 }
 
-/// Whether a later try would be answered in the same way.
+/// Whether a later try would be answered in the same way. A page of a proxy's says nothing about the server behind it.
 fn is_refusal(error: &Error) -> bool {
-    matches!(error, Error::Refused { status: 400..=407 | 409..=428, .. } | Error::BadAnswer(_))
+    matches!(error, Error::Refused { status: 400..=407 | 409..=428, .. }) && !error.is_unclear()
 }
 
 impl fmt::Display for InWords<'_> {

@@ -212,6 +212,10 @@ async fn a_queue_that_is_away_for_a_moment_is_asked_again() {
     switch.store(true, Ordering::SeqCst);
     queue.once(WATCH, refuse(503));
     queue.once(WATCH, Reply { cut: true, ..nothing_ended() });
+    // What a proxy says for it.
+    for status in [404, 403, 200] {
+        queue.once(WATCH, Reply { bytes: Some(b"<html>not here</html>".to_vec()), ..refuse(status) });
+    }
     let running = Running::with_task(queue, LEASE, &shell(OBEDIENT)).await;
     running.queue.wait_for("p%2Fw", 2).await;
     assert!(running.log().contains("the task was cancelled"), "{}", running.log());
