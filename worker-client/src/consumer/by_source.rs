@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use tracing::Instrument as _;
 
 use super::claims::{begin, span_of, stop_all};
-use super::report::{Waiting, Waitings};
+use super::report::{REPORT_TIMEOUT, Waiting, Waitings};
 use super::shared::{Membership, Shared};
 use super::source::{AnySource, Found};
 use crate::error::chain;
@@ -77,7 +77,7 @@ async fn claim_all(
         }
         let (begun, exchanges) = (Instant::now(), !ended.is_empty());
         let answer = if exchanges {
-            exchange(source, ended, free, shared).await
+            exchange(source, ended, free, &mut reports, shared).await
         } else {
             search(source, free, &mut reports, shared).await
         };
@@ -114,13 +114,30 @@ async fn search(source: &mut dyn AnySource, room: usize, reports: &mut Ended, sh
     }
 }
 
-/// Reports what has ended and looks for work, in one request; none at a shutdown.
-async fn exchange(source: &mut dyn AnySource, ended: Vec<Waiting>, room: usize, shared: &Shared) -> Option<Answer> {
+/// Reports what has ended and looks for work, in one request; none at a shutdown. If that takes long, it is only still for the claims that it may
+/// bring: what has ended is reported by itself then, as leases go on.
+async fn exchange(
+    source: &mut dyn AnySource,
+    mut ended: Vec<Waiting>,
+    room: usize,
+    reports: &mut Ended,
+    shared: &Shared,
+) -> Option<Answer> {
     let results: Vec<RunResult> = ended.iter().map(|ended| ended.result.clone()).collect();
+    let mut asking = source.exchange(&results, room);
     let answer = tokio::select! {
         biased;
-        answer = source.exchange(&results, room) => answer,
+        answer = &mut asking => answer,
         () = shared.shutdown.cancelled() => return None,
+        () = tokio::time::sleep(REPORT_TIMEOUT) => {
+            ended.clear();
+            tokio::select! {
+                biased;
+                answer = &mut asking => answer,
+                () = shared.shutdown.cancelled() => return None,
+                () = reports.refuse() => unreachable!("it has no end"),
+            }
+        }
     };
     // Those without an answer are reported by themselves.
     Some(answer.map(|worked| {

@@ -15,7 +15,7 @@ use crate::error::chain;
 use crate::{Claim, Client, Error, ExceptionReason, RetryPolicy, TaskStatus, retry};
 
 /// After this a report counts as unanswered: leases may be as short as 10 s.
-const REPORT_TIMEOUT: Duration = Duration::from_secs(5);
+pub(super) const REPORT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a consumer that shuts down waits for the answer to a report.
 pub(super) const LAST_REPORT: Duration = Duration::from_secs(10);
 /// The longest pause between two tries of a report.

@@ -113,6 +113,25 @@ async fn a_report_is_repeated_in_time_whatever_pause_the_queue_asks_for() {
 }
 
 #[tokio::test]
+async fn what_has_ended_does_not_wait_for_a_call_for_work_that_takes_long_and_its_claims_are_worked_on() {
+    let queue = Queue::start().await;
+    queue.hand_out(&[task(0, "true"), task(1, "sleep 1")]);
+    // Less than the client waits for.
+    queue.once(
+        "/work",
+        Reply { after: Duration::from_secs(12), ..worked(&[accepted(TASK_IDS[0])], &[task(2, "true")]) },
+    );
+    let running = start(queue, 2);
+    let reports = running.queue.wait_for("completed", 2).await;
+    assert_eq!(running.queue.requests("/work").len(), 1, "it has no answer yet");
+    let of = |at: usize| reports.iter().filter(|report| report.call.contains(TASK_IDS[at])).count();
+    assert_eq!((of(0), of(1)), (1, 1));
+    let reports = running.queue.wait_for("completed", 3).await;
+    assert!(reports[2].call.contains(TASK_IDS[2]), "{}", reports[2].call);
+    running.stop().await;
+}
+
+#[tokio::test]
 async fn a_result_that_is_refused_is_lost_and_one_that_had_no_luck_is_reported_by_itself() {
     for (code, reports) in
         [("RequestConflict", 0), ("InsufficientScopes", 0), ("ResourceNotFound", 0), ("ServiceUnavailable", 1)]
