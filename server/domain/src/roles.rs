@@ -20,9 +20,9 @@ pub const DESCRIPTION_CHARS_MAX: usize = 10_240;
 pub const EXPANSION_MAX: usize = 4 << 20;
 /// What a scope counts for besides its bytes.
 const SCOPE_OVERHEAD: usize = 32;
-/// How often roles may give a scope while one set is expanded, those counted too that it has already: every caller may
+/// What roles may give while one set is expanded, in bytes, with scopes counted too that it has already: every caller may
 /// ask what scopes amount to, and thousands of them may assume one role.
-pub const GIVEN_MAX: usize = 1_000_000;
+pub const GIVEN_MAX: usize = 64 << 20;
 /// What a scope begins with that assumes a role.
 pub const ASSUME: &str = "assume:";
 /// Every caller holds this, signed or not. All that callers without credentials may do is in the role of that name.
@@ -30,11 +30,11 @@ pub const ASSUME_ANONYMOUS: &str = "assume:anonymous";
 /// In the scopes of a role whose id ends in a star: the rest of the assumed name.
 const PARAMETER: &str = "<..>";
 
-/// Scopes expand to more than [`EXPANSION_MAX`], or the way there has more than [`GIVEN_MAX`] steps.
+/// Scopes expand to more than [`EXPANSION_MAX`], or the roles give more than [`GIVEN_MAX`] on the way there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "by the roles that they assume, the scopes expand to more than {EXPANSION_MAX} bytes, or are given more than \
-     {GIVEN_MAX} times; make these roles smaller"
+    "by the roles that they assume, the scopes expand to more than {EXPANSION_MAX} bytes, or roles give \
+     more than {GIVEN_MAX} bytes on the way; make these roles smaller"
 )]
 pub struct TooLarge;
 
@@ -374,13 +374,13 @@ struct Closure {
     in_order: Vec<String>,
     known: HashSet<String>,
     size: usize,
-    /// How many scopes were given, known ones among them.
+    /// Bytes of the scopes that were given, known ones among them.
     given: usize,
 }
 
 impl Closure {
     fn add(&mut self, scope: String) -> Result<(), TooLarge> {
-        self.given += 1;
+        self.given += scope.len() + SCOPE_OVERHEAD;
         if self.given > GIVEN_MAX {
             return Err(TooLarge);
         }

@@ -5,6 +5,7 @@
 //! the log has goes into `dependency_work`, from where it is settled in slices that pass over locked tasks.
 
 use std::collections::HashSet;
+use std::ops::Range;
 
 use sqlx::{Connection, PgConnection};
 use uuid::Uuid;
@@ -14,8 +15,10 @@ use super::transitions::schedule::{self as scheduling, Scheduled, When};
 
 /// Edges that one transaction settles, and so the most tasks that it locks.
 pub const EDGES_MAX: usize = 500;
-/// Edges that a slice passes over at most, because other transactions have locked all of their dependents.
-const PASSED_OVER_MAX: usize = 20 * EDGES_MAX;
+/// Edges that a slice looks at, at most, because other transactions have locked the dependents of most of them.
+const LOOKED_AT_MAX: usize = 20 * EDGES_MAX;
+/// Dependents with which a slice ends although it might lock more.
+const ENOUGH: usize = EDGES_MAX / 2;
 
 /// Moves the reader to the end of the log if there are no dependencies at all, so that they cost nothing where there are none.
 /// Answers whether that is so.
@@ -94,26 +97,24 @@ pub struct Slice {
 /// The dependents are locked before the edges are marked, and tested in a statement of its own after that: of two
 /// transactions that mark the last two edges of a task, the one that locks it second sees what the first one marked.
 ///
-/// Where others have locked all dependents, the next ones are looked at, so that these hold up no other.
+/// Where others have locked most dependents, the next ones are looked at, so that these hold up no other.
 ///
 /// No work is left up to and with the id `after`.
 pub async fn settle(conn: &mut PgConnection, after: i64) -> Result<Slice, sqlx::Error> {
     let mut transaction = conn.begin().await?;
     let mut slice = Slice::default();
-    for passed_over in (0..=PASSED_OVER_MAX).step_by(EDGES_MAX) {
-        let mut due = list_due(&mut transaction, after, passed_over).await?;
-        slice.full = due.len() == EDGES_MAX;
-        // Several rows of work may be about one edge.
-        due.sort_unstable();
-        due.dedup();
-        slice.found += due.len();
-        let locked = lock_dependents(&mut transaction, &due).await?;
-        if !locked.is_empty() {
-            slice.settled = mark(&mut transaction, &due, &locked).await?;
-            slice.scheduled = schedule(&mut transaction, &locked).await?;
-        }
-        if !slice.full || !locked.is_empty() {
-            break;
+    let due = list_due(&mut transaction, after, 0..EDGES_MAX).await?;
+    slice.full = due.len() == EDGES_MAX;
+    let mut locked = settle_edges(&mut transaction, due, &mut slice).await?;
+    if slice.full && locked < ENOUGH {
+        let due = list_due(&mut transaction, after, EDGES_MAX..LOOKED_AT_MAX).await?;
+        slice.full = due.len() == LOOKED_AT_MAX - EDGES_MAX;
+        for edges in due.chunks(ENOUGH) {
+            locked += settle_edges(&mut transaction, edges.to_vec(), &mut slice).await?;
+            if locked >= ENOUGH {
+                slice.full = true;
+                break;
+            }
         }
     }
     if !slice.full {
@@ -121,6 +122,24 @@ pub async fn settle(conn: &mut PgConnection, after: i64) -> Result<Slice, sqlx::
     }
     transaction.commit().await?;
     Ok(slice)
+}
+
+/// Settles these edges. How many dependents could be locked.
+async fn settle_edges(
+    transaction: &mut PgConnection,
+    mut due: Vec<(i64, Uuid)>,
+    slice: &mut Slice,
+) -> Result<usize, sqlx::Error> {
+    // Several rows of work may be about one edge.
+    due.sort_unstable();
+    due.dedup();
+    slice.found += due.len();
+    let locked = lock_dependents(transaction, &due).await?;
+    if !locked.is_empty() {
+        slice.settled += mark(transaction, &due, &locked).await?;
+        slice.scheduled.append(&mut schedule(transaction, &locked).await?);
+    }
+    Ok(locked.len())
 }
 
 /// Locks the dependents of these edges that no other transaction has locked.
@@ -151,12 +170,11 @@ async fn schedule(transaction: &mut PgConnection, locked: &[Uuid]) -> Result<Vec
     scheduling::schedule(transaction, locked, When::Ready).await
 }
 
-/// Unsatisfied edges whose required task has ended as it must, in the order of the work; never more than a slice, and not the first so
-/// many of them.
+/// Unsatisfied edges whose required task has ended as it must, in the order of the work: of all of them those in these places.
 async fn list_due(
     transaction: &mut PgConnection,
     after: i64,
-    passed_over: usize,
+    places: Range<usize>,
 ) -> Result<Vec<(i64, Uuid)>, sqlx::Error> {
     let rows = sqlx::query!(
         r#"-- list_due_dependencies
@@ -180,9 +198,9 @@ async fn list_due(
         -- A subquery for each row, so that the planner never reads all tasks.
         WHERE (SELECT true FROM tasks t WHERE t.id = e.dependent)
         LIMIT $1 OFFSET $3"#,
-        EDGES_MAX as i64,
+        places.len() as i64,
         after,
-        i64::try_from(passed_over).unwrap_or(i64::MAX)
+        places.start as i64
     )
     .fetch_all(transaction)
     .await?;

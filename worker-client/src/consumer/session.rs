@@ -153,7 +153,7 @@ async fn close_at_last(client: &Client, id: SessionId) -> Result<i64, Error> {
             }
             Ok(answer) => return answer,
             Err(_elapsed) => {
-                tracing::warn!(session.id = %id, "no answer to the end of a session in time; trying again")
+                tracing::warn!(session.id = %id, "no answer to the end of a session in time; trying again");
             }
         }
         failures += 1;

@@ -80,7 +80,7 @@ impl Requeue {
     pub fn start(connector: &Connector, notifiers: Notifiers, tasks: &TaskTracker, stop: CancellationToken) -> Self {
         // Unbounded: what is in it was claimed, and claims are bounded by the requests that wait for them.
         let (queue, inbox) = mpsc::unbounded_channel();
-        tasks.spawn(work(Session::new(connector.clone()), inbox, notifiers, stop));
+        tasks.spawn(work(Session::brief(connector.clone()), inbox, notifiers, stop));
         Self { queue }
     }
 
@@ -156,7 +156,18 @@ impl Requeuer {
         let mut left = Vec::new();
         while !claims.is_empty() {
             let rest = claims.split_off(claims.len().min(BATCH_MEMBERS_MAX));
-            left.append(&mut self.attempt_part(std::mem::replace(&mut claims, rest)).await);
+            let mut part = std::mem::replace(&mut claims, rest);
+            if let Err(failure) = self.attempt_part(&mut part).await {
+                match failure {
+                    // Without the database the rest would wait for a connection in vain.
+                    Failure::NotRun(_) => part.append(&mut claims),
+                    // It is about one of them, and the others may be requeued without it.
+                    Failure::BadData(_) | Failure::Fault(_) if part.len() > 1 => part = self.attempt_each(part).await,
+                    _ => {}
+                }
+                drop(failure.report("requeue"));
+            }
+            left.append(&mut part);
         }
         let now = Instant::now();
         let tried = left.len();
@@ -170,8 +181,21 @@ impl Requeuer {
         self.left.append(&mut left);
     }
 
-    /// The same for at most as many as a statement takes. Those that are left.
-    async fn attempt_part(&mut self, mut claims: Vec<Undelivered>) -> Vec<Undelivered> {
+    /// Each by itself. Those that are left.
+    async fn attempt_each(&mut self, claims: Vec<Undelivered>) -> Vec<Undelivered> {
+        let mut left = Vec::new();
+        for one in claims {
+            let mut alone = vec![one];
+            if let Err(failure) = self.attempt_part(&mut alone).await {
+                drop(failure.report("requeue"));
+            }
+            left.append(&mut alone);
+        }
+        left
+    }
+
+    /// The same for at most as many as a statement takes; those stay that are left.
+    async fn attempt_part(&mut self, claims: &mut Vec<Undelivered>) -> Result<(), Failure> {
         let members: Vec<Member<'_>> =
             claims.iter().map(|one| Member::new(one.claim.id, one.claim.run, Ending::Undelivered)).collect();
         let notifiers = &self.notifiers;
@@ -187,12 +211,11 @@ impl Requeuer {
                 claims::list_returnable(conn, &ids).await
             })
             .await;
-        let counts = u32::from(!matches!(attempt, Err(Failure::NotRun(_))));
-        match attempt {
-            Ok(returnable) => claims.retain(|one| returnable.contains(&(one.claim.id, one.claim.run))),
-            Err(failure) => drop(failure.report("requeue")),
+        if !matches!(attempt, Err(Failure::NotRun(_))) {
+            claims.iter_mut().for_each(|one| one.tries += 1);
         }
-        claims.iter_mut().for_each(|one| one.tries += counts);
-        claims
+        let returnable = attempt?;
+        claims.retain(|one| returnable.contains(&(one.claim.id, one.claim.run)));
+        Ok(())
     }
 }

@@ -25,8 +25,8 @@ const PRIVATE_FOLDER: u32 = 0o700;
 /// Uploads at the same time; each holds up to four parts in memory.
 const UPLOADS_INTO_BUCKET: usize = 50;
 const UPLOADS_INTO_FOLDER: usize = 500;
-/// Of these, for one run or one object. Workers upload up to ten artifacts of a run at the same time; what finds no room
-/// waits.
+/// Of these, for one run or one object while half of them are taken: some workers upload all artifacts of a run at once.
+/// What finds no room waits.
 const UPLOADS_OF_ONE_INTO_BUCKET: usize = 10;
 const UPLOADS_OF_ONE_INTO_FOLDER: usize = 50;
 /// How often and how long a request to an object store is retried before it fails.

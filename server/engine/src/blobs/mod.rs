@@ -146,7 +146,8 @@ pub enum BlobError {
     Busy,
     /// Too many of one run, or under one name.
     #[error(
-        "{0} uploads of this run or object are in progress, which is as many as may be; send the request again later"
+        "{0} uploads of this run or object are in progress, which is as many as may be while the server is busy; send the \
+         request again later"
     )]
     OwnerBusy(usize),
     /// More than is allowed.

@@ -1,5 +1,6 @@
 //! Whose turn it is: how many uploads of clients there may be at a server, and how many of them for one run or one object.
-//! So whoever has the URLs of one run cannot keep those of others from being used. What the server stores takes no turn.
+//! So whoever has the URLs of one run cannot keep those of others from being used: more than its part it gets only while
+//! half of the turns are free. What the server stores takes no turn.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -13,6 +14,8 @@ use super::{BlobError, BlobName};
 /// The turns that there are.
 pub(super) struct Turns {
     all: Arc<Semaphore>,
+    /// How many there are of these.
+    size: usize,
     /// How many of them one owner may have.
     of_one: usize,
     /// The owners that have turns or wait for one.
@@ -27,7 +30,8 @@ struct Owner {
 
 /// A turn, until it is dropped.
 pub(super) struct Turn<'a> {
-    _permits: (OwnedSemaphorePermit, OwnedSemaphorePermit),
+    /// One of its owner's part, unless the part was used up, and one of all.
+    _permits: (Option<OwnedSemaphorePermit>, OwnedSemaphorePermit),
     _place: Place<'a>,
 }
 
@@ -39,12 +43,17 @@ struct Place<'a> {
 
 impl Turns {
     pub(super) fn new(all: usize, of_one: usize) -> Self {
-        Self { all: Arc::new(Semaphore::new(all)), of_one, owners: Mutex::default() }
+        Self { all: Arc::new(Semaphore::new(all)), size: all, of_one, owners: Mutex::default() }
     }
 
     /// Waits for a turn, so long at most.
     pub(super) async fn take(&self, name: &BlobName, wait: Duration) -> Result<Turn<'_>, BlobError> {
         let (place, own) = self.enter(owner(name));
+        if self.all.available_permits() * 2 > self.size
+            && let Ok(turn) = Arc::clone(&self.all).try_acquire_owned()
+        {
+            return Ok(Turn { _permits: (own.try_acquire_owned().ok(), turn), _place: place });
+        }
         let mut has_own = false;
         let taking = async {
             let own = own.acquire_owned().await;
@@ -53,7 +62,7 @@ impl Turns {
         };
         let taken = tokio::time::timeout(wait, taking).await;
         match taken {
-            Ok(Some(permits)) => Ok(Turn { _permits: permits, _place: place }),
+            Ok(Some((own, turn))) => Ok(Turn { _permits: (Some(own), turn), _place: place }),
             Ok(None) => Err(BlobError::Busy),
             Err(_) if has_own => Err(BlobError::Busy),
             Err(_) => Err(BlobError::OwnerBusy(self.of_one)),
@@ -103,19 +112,24 @@ mod tests {
 
     #[tokio::test]
     async fn one_run_has_a_part_of_the_turns_whatever_its_artifacts_are_called_and_what_is_dropped_is_free_again() {
-        let turns = Turns::new(3, 2);
+        let turns = Turns::new(6, 2);
         let artifact = |name: &str| BlobName::artifact(task(), RunId::FIRST, name);
-        let first = turns.take(&artifact("a"), SOON).await.unwrap();
-        let object = BlobName::object(&object_name(task(), RunId::FIRST, "b"));
-        let second = turns.take(&object, SOON).await.unwrap();
-        let refused = turns.take(&artifact("c"), SOON).await;
-        assert!(matches!(refused, Err(BlobError::OwnerBusy(2))));
-        let other = turns.take(&BlobName::object("elsewhere"), SOON).await.unwrap();
-        let refused = turns.take(&BlobName::object("third"), SOON).await;
-        assert!(matches!(refused, Err(BlobError::Busy)));
-        drop((first, other));
-        let third = turns.take(&artifact("c"), SOON).await.unwrap();
-        drop((second, third));
+        let object = |name: &str| BlobName::object(&object_name(task(), RunId::FIRST, name));
+        let mut taken = Vec::new();
+        // Half of them are free: more than its part.
+        for name in [artifact("a"), object("b"), artifact("c")] {
+            taken.push(turns.take(&name, SOON).await.unwrap());
+        }
+        assert!(matches!(turns.take(&artifact("d"), SOON).await, Err(BlobError::OwnerBusy(2))));
+        assert!(matches!(turns.take(&object("e"), SOON).await, Err(BlobError::OwnerBusy(2))));
+        for name in ["elsewhere", "third", "third"] {
+            taken.push(turns.take(&BlobName::object(name), SOON).await.unwrap());
+        }
+        assert!(matches!(turns.take(&BlobName::object("fourth"), SOON).await, Err(BlobError::Busy)));
+        // One that counts as one of its part.
+        drop(taken.swap_remove(0));
+        taken.push(turns.take(&artifact("d"), SOON).await.unwrap());
+        taken.clear();
         assert!(turns.owners.lock().unwrap().is_empty(), "nothing is left of those who had turns");
     }
 }

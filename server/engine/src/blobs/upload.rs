@@ -15,12 +15,12 @@ use tenure_store::blobs::{self, NewBlob};
 
 /// How long an upload may pause. Longer than a worker's machine may be stalled.
 const STALL_MAX: Duration = Duration::from_secs(60);
-/// How long an upload may take however slow it is, and what it has to bring from then on, on average: much less than the
-/// slowest line that artifacts are uploaded over.
+/// How long an upload may take however slow it is, and what it has to bring from then on, on average: much less than one
+/// of fifty uploads that share a slow line.
 const SLOW_MAX: Duration = Duration::from_secs(10 * 60);
-const BYTES_PER_SECOND_MIN: u64 = 16 << 10;
-/// How long an upload may take at most: as long as the credentials for the upload of an object are good.
-const UPLOAD_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+const BYTES_PER_SECOND_MIN: u64 = 4 << 10;
+/// How long an upload may take at most.
+const TIME_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 /// An upload whose lease is not renewed for this long is abandoned. Longer than a stall of the client and two timeouts of
 /// the store together.
 const LEASE: Duration = Duration::from_secs(15 * 60);
@@ -51,7 +51,7 @@ impl Default for Patience {
 impl Patience {
     /// How long an upload may have taken that has brought so many bytes.
     fn allowed(&self, size: u64) -> Duration {
-        (self.slow + Duration::from_secs(size / BYTES_PER_SECOND_MIN)).min(UPLOAD_MAX)
+        (self.slow + Duration::from_secs(size / BYTES_PER_SECOND_MIN)).min(TIME_MAX)
     }
 }
 
@@ -251,6 +251,6 @@ mod tests {
         assert!(patience.allowed(3600 / 50) < SLOW_MAX * 2);
         // 10 GiB at 2 Mbit/s take less than 12 hours.
         assert!(patience.allowed(10 << 30) >= Duration::from_secs(12 * 3600));
-        assert_eq!(patience.allowed(u64::MAX), UPLOAD_MAX);
+        assert_eq!(patience.allowed(u64::MAX), TIME_MAX);
     }
 }

@@ -80,6 +80,7 @@ pub async fn store(
         BlobError::Database(error) => error.into(),
         BlobError::TooLarge(_) => OpError::Input(error.to_string()),
         BlobError::Deleted | BlobError::Sealed(_) => OpError::Conflict(error.to_string()),
+        BlobError::Busy | BlobError::OwnerBusy(_) => OpError::Overloaded("createUpload"),
         other => {
             tracing::warn!(error = %other, "the bytes of an object could not be stored");
             OpError::Unavailable

@@ -20,6 +20,8 @@ use uuid::Uuid;
 const SIZE_MAX: u64 = 1 << 20;
 /// Uploads into a folder for one run at the same time.
 const UPLOADS_OF_ONE_RUN: usize = 50;
+/// Half of the turns.
+const UPLOADS_OF_ANYONE: usize = 250;
 /// Within what happens that takes a fraction of a second.
 const SOON: Duration = Duration::from_secs(20);
 
@@ -219,7 +221,7 @@ async fn the_uploads_of_one_run_leave_turns_for_others_and_for_the_server() {
     let artifact = |name: &str| BlobName::artifact(task, RunId::FIRST, name);
     let mut uploads = JoinSet::new();
     // One after the other, so that none waits for the database instead.
-    for n in 1..=UPLOADS_OF_ONE_RUN {
+    for n in 1..=UPLOADS_OF_ANYONE {
         let (pool, blobs, new) = (pool.clone(), test.blobs.clone(), new_bytes(artifact("same")));
         uploads
             .spawn(async move { blobs.upload(&pool, &new, stream::pending::<Result<Bytes, std::io::Error>>()).await });
