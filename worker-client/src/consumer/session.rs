@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use chrono::{DateTime, TimeDelta, Utc};
 use tenure_api::dates::Timestamp;
 use tenure_api::ids::SessionId;
 use tenure_api::states::WorkerCommand;
@@ -32,6 +33,9 @@ const ANSWER_SHARE: u32 = 6;
 /// Between two tries to renew a session, or to start one.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE_TO_START: Duration = Duration::from_secs(5);
+
+/// By so much our idea of the server's time may be wrong.
+const CLOCKS_DIFFER: Duration = Duration::from_secs(1);
 
 /// A session that was started.
 struct Begun {
@@ -73,8 +77,33 @@ pub(super) async fn run(shared: &Shared) -> Result<(), Error> {
     Ok(())
 }
 
-/// Starts a session, however many tries it takes; none if the consumer is closing. If the server says after a try without an answer that there
-/// is a session, that try has begun it: it is taken over, because no one else will end it before its time is over.
+/// When the first and the last try to start a session went out that may have begun one although they got no answer.
+#[derive(Default)]
+struct Unanswered(Option<(Instant, Instant)>);
+
+impl Unanswered {
+    fn add(&mut self, sent: Instant) {
+        self.0 = Some((self.0.map_or(sent, |(first, _)| first), sent));
+    }
+
+    /// Whether they may have begun a session that is so old. One from before is another process's, and so is one from long after: ours is
+    /// over then.
+    fn may_have_begun(&self, age: TimeDelta) -> bool {
+        let Some((first, last)) = self.0 else { return false };
+        let delta = |duration| TimeDelta::from_std(duration).unwrap_or_default();
+        age <= delta(first.elapsed() + CLOCKS_DIFFER) && age >= delta(last.elapsed()) - delta(ANSWER_WITHIN)
+    }
+}
+
+/// Since when a session is that is in the way, as the API has the server say; none of one that is too young to be taken over.
+fn exists_since(message: &str) -> Option<DateTime<Utc>> {
+    let (_, since) = message.split_once(" since ")?;
+    let since = since.split([',', ' ']).next()?;
+    DateTime::parse_from_rfc3339(since).ok().map(|since| since.with_timezone(&Utc))
+}
+
+/// Starts a session, however many tries it takes; none if the consumer is closing. One that a try without an answer has begun is taken
+/// over, because no one else will end it before its time is over.
 async fn begin(
     shared: &Shared,
     client: &Client,
@@ -85,13 +114,14 @@ async fn begin(
     let mut request = StartSessionRequest {
         ttl: i64::try_from(ttl.as_secs()).ok(),
         capacity: i64::try_from(*capacity).ok(),
-        takeover: takes_over,
         ..name.session(queue)
     };
-    // There is one that is not ours, or may be: as the first answer says.
-    let (mut others, mut may_be_ours) = (false, false);
+    let mut unanswered = Unanswered::default();
+    // Whether a session of ours is in the way, as the last answer says: a later one may be another process's.
+    let mut is_ours = false;
     let mut failures = 0;
     loop {
+        request.takeover = takes_over || is_ours;
         let renewed = Instant::now();
         let started = tokio::select! {
             () = shared.closing.cancelled() => return Ok(None),
@@ -105,16 +135,21 @@ async fn begin(
             Ok(Err(error)) if !answered && refuses(&error) => return Err(error),
             Ok(Err(error)) => {
                 tracing::warn!(error = chain(&error), "no session could be started; trying again");
-                if matches!(error, Error::SessionExists(_)) {
-                    others |= !may_be_ours;
-                    request.takeover |= may_be_ours;
-                } else {
-                    may_be_ours |= may_have_begun(&error) && !others;
+                is_ours = match &error {
+                    Error::SessionExists(message) => match exists_since(message) {
+                        Some(since) => unanswered.may_have_begun(client.now().time() - since),
+                        None => is_ours,
+                    },
+                    _ => false,
+                };
+                if may_have_begun(&error) {
+                    unanswered.add(renewed);
                 }
             }
             Err(_elapsed) => {
                 tracing::warn!("no answer to the start of a session in time; trying again");
-                may_be_ours |= !others;
+                is_ours = false;
+                unanswered.add(renewed);
             }
         }
         failures += 1;
@@ -303,6 +338,33 @@ impl Member<'_> {
                 self.shared.given.assign(Offer { task_id, run_id }, until);
             }
             None => tracing::warn!(item.id = id, "an item of the inbox is of a kind that this version does not know"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_session_is_ours_only_if_it_began_with_a_try_that_got_no_answer() {
+        let mut unanswered = Unanswered::default();
+        let ours = |unanswered: &Unanswered| {
+            [60, 0, -5, -60].map(|age| unanswered.may_have_begun(TimeDelta::try_seconds(age).unwrap()))
+        };
+        assert_eq!(ours(&unanswered), [false; 4]);
+        unanswered.add(Instant::now());
+        assert_eq!(ours(&unanswered), [false, true, true, false]);
+    }
+
+    #[test]
+    fn since_when_a_session_is_in_the_way_is_read_from_the_servers_words() {
+        let since = "2026-01-31T12:00:00.000Z";
+        let exists =
+            format!("worker g/since of queue p/w has a session since {since}, which expires at {since} unless");
+        assert_eq!(exists_since(&exists).map(|since| Timestamp::new(since).to_string()).as_deref(), Some(since));
+        for other in ["worker g/w has just begun a session, which may be taken over from then on", "it is since ever"] {
+            assert_eq!(exists_since(other), None, "{other}");
         }
     }
 }

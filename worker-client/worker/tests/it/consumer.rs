@@ -3,7 +3,9 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use chrono::TimeDelta;
 use serde_json::{Value, json};
+use tenure_api::dates::Timestamp;
 use tenure_client::consumer::statemachine::Machine;
 use tenure_client::consumer::{Consumer, ConsumerBuilder, ConsumerHandle, Handler, Job, Outcome, Stop};
 use tenure_client::{AccessToken, Client, Credentials, Error, RetryPolicy};
@@ -162,35 +164,56 @@ async fn what_a_handler_asks_for_is_sent_again_as_by_the_consumers_client() {
     running.stop().await;
 }
 
-/// A queue that begins a session if none is live, or if it is to be taken over, and does not answer the first time.
-async fn queue_with_sessions(first: Reply) -> Queue {
+/// What a server says that has a session which is this old.
+fn exists(age: TimeDelta) -> Reply {
+    let clock = Client::builder().root_url("http://127.0.0.1:1").build().unwrap();
+    let since = Timestamp::new(clock.now().time() - age);
+    let message = format!("worker g/w of queue p/w has a session since {since}, which expires at {LATER}");
+    Reply { body: json!({"code": "SessionExists", "message": message}), ..refuse(409) }
+}
+
+/// A queue that has a session which is this old, and begins one only if that is to be taken over. Before, it gives these answers.
+async fn queue_with_session(age: TimeDelta, first: Vec<Reply>) -> Queue {
     let queue = Queue::start().await;
     queue.on("/work", no_work);
-    queue.on("/sessions", |request| {
+    queue.on("/sessions", move |request| {
         if request.body["takeover"] != true {
-            return Reply { body: json!({"code": "SessionExists", "message": "since then"}), ..refuse(409) };
+            return exists(age);
         }
         let started = json!({"sessionId": SESSION, "epoch": 8, "started": NOW, "expires": LATER, "serverTime": NOW, "policyVersion": 0});
         Reply { status: 201, ..ok(started) }
     });
-    queue.once("/sessions", first);
+    first.into_iter().for_each(|answer| queue.once("/sessions", answer));
     let inbox = json!({"expires": LATER, "serverTime": NOW, "policyVersion": 0, "items": []});
     queue.on("/inbox", move |_| Reply { after: Duration::from_secs(1), ..ok(inbox.clone()) });
     queue.on(SESSION, |_| ok(json!({"returned": 0})));
     queue
 }
 
+/// Which of so many tries to start a session are to take one over.
+async fn takeovers(queue: &Queue, tries: usize) -> Vec<bool> {
+    let asked = queue.wait_for("/sessions", tries).await;
+    asked.iter().map(|request| request.body["takeover"] == true).collect()
+}
+
+/// Without an answer.
+fn cut() -> Reply {
+    Reply { cut: true, ..Reply::default() }
+}
+
+fn with_sessions(queue: &Queue) -> Running {
+    Running::start(consumer(queue).session(TTL).handler(|_job: Job, _stop: Stop| async {}))
+}
+
 #[tokio::test]
 async fn a_session_whose_start_got_no_answer_is_taken_over_and_its_end_is_repeated() {
-    for lost in [Reply { cut: true, ..Reply::default() }, page(502)] {
-        let queue = queue_with_sessions(lost).await;
-        let running = Running::start(consumer(&queue).session(TTL).handler(|_job: Job, _stop: Stop| async {}));
+    for lost in [cut(), page(502)] {
+        let queue = queue_with_session(TimeDelta::zero(), vec![lost]).await;
+        let running = with_sessions(&queue);
         queue.wait_for("/inbox", 1).await;
-        let asked: Vec<bool> =
-            queue.requests("/sessions").iter().map(|request| request.body["takeover"] == true).collect();
-        assert_eq!(asked, [false, false, true]);
+        assert_eq!(takeovers(&queue, 3).await, [false, false, true]);
         queue.once(SESSION, refuse(503));
-        queue.once(SESSION, Reply { cut: true, ..Reply::default() });
+        queue.once(SESSION, cut());
         running.stop().await;
         assert_eq!(queue.requests(SESSION).len(), 3);
     }
@@ -198,16 +221,29 @@ async fn a_session_whose_start_got_no_answer_is_taken_over_and_its_end_is_repeat
 
 #[tokio::test]
 async fn a_session_that_another_process_has_is_not_taken_over() {
-    let exists = || Reply { body: json!({"code": "SessionExists", "message": "since then"}), ..refuse(409) };
-    // The server says that it did nothing; or there was a session before the answer was lost.
-    for answers in [vec![refuse(503)], vec![exists(), Reply { cut: true, ..Reply::default() }]] {
+    let (before, after) = (TimeDelta::seconds(60), TimeDelta::seconds(-60));
+    // The server says that it did nothing; or there was a session before the answer was lost, whether or not that was known; or it began
+    // when that of the lost answer was over.
+    for (age, answers) in [
+        (TimeDelta::zero(), vec![refuse(503)]),
+        (before, vec![exists(before), cut()]),
+        (before, vec![cut()]),
+        (after, vec![cut()]),
+    ] {
         let tries = answers.len() + 2;
-        let mut answers = answers.into_iter();
-        let queue = queue_with_sessions(answers.next().unwrap()).await;
-        answers.for_each(|answer| queue.once("/sessions", answer));
-        let running = Running::start(consumer(&queue).session(TTL).handler(|_job: Job, _stop: Stop| async {}));
-        let asked = queue.wait_for("/sessions", tries).await;
-        assert!(asked.iter().all(|request| request.body["takeover"] != true));
+        let queue = queue_with_session(age, answers).await;
+        let running = with_sessions(&queue);
+        assert!(!takeovers(&queue, tries).await.contains(&true), "{age}");
         running.stop().await;
     }
+}
+
+#[tokio::test]
+async fn a_takeover_that_did_not_come_about_is_not_one_of_what_has_begun_meanwhile() {
+    // As if it began with the first try, which is still to come.
+    let answers = vec![cut(), exists(TimeDelta::seconds(-5)), refuse(503)];
+    let queue = queue_with_session(TimeDelta::seconds(-60), answers).await;
+    let running = with_sessions(&queue);
+    assert_eq!(takeovers(&queue, 5).await[..5], [false, false, true, false, false]);
+    running.stop().await;
 }
