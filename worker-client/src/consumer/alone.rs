@@ -4,6 +4,7 @@
 use serde_json::Value;
 
 use super::outcome::{Outcome, to_result};
+use super::report::LONGEST_PAUSE;
 use super::shared::Shared;
 use crate::error::chain;
 use crate::{Claim, ExceptionReason, Lost, NotReported, Reported, RunOutcome, RunResult, retry};
@@ -41,7 +42,8 @@ pub(super) async fn send(shared: &Shared, claim: Claim, outcome: &Outcome) {
                 failures += 1;
                 tracing::warn!(failures, error = chain(&error), "the report did not get through; trying again");
                 claim = *back;
-                tokio::time::sleep(claim.client().retry_policy().backoff(failures, retry::jitter())).await;
+                let pause = claim.client().retry_policy().backoff(failures, retry::jitter());
+                tokio::time::sleep(pause.min(LONGEST_PAUSE)).await;
             }
         }
     }

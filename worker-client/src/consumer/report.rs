@@ -19,7 +19,7 @@ pub(super) const REPORT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a consumer that shuts down waits for the answer to a report.
 pub(super) const LAST_REPORT: Duration = Duration::from_secs(10);
 /// The longest pause between two tries of a report.
-const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 /// How many bytes of results go in one request, roughly: a server takes 10 MiB.
 const RESULT_BYTES: usize = 1 << 20;
 

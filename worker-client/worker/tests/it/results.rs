@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tenure_worker::Plane;
+use tenure_client::RetryPolicy;
+use tenure_worker::{Plane, Settings};
 
 use crate::queue::{Queue, Reply, TASK_IDS, claim, ok, refuse, until};
 use crate::worker::{LEASE, Running, shell};
@@ -109,6 +110,21 @@ async fn a_report_is_repeated_in_time_whatever_pause_the_queue_asks_for() {
     queue.once("completed", Reply { headers: vec![("retry-after", "60".into())], ..refuse(503) });
     let running = Running::with_task(queue, LEASE, &shell("true")).await;
     running.queue.wait_for("completed", 2).await;
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn a_report_is_repeated_in_time_however_long_the_pauses_of_the_client_are() {
+    let queue = Queue::start().await;
+    queue.hand_out(&[task(0, "true")]);
+    queue.once("completed", refuse(503));
+    let running = Running::with_settings(queue, |settings| {
+        let client = settings.client.with_retry_policy(RetryPolicy::default().first_pause(LONG));
+        Settings { client, ..settings }
+    });
+    let reports = running.queue.wait_for("completed", 2).await;
+    let pause = reports[1].at - reports[0].at;
+    assert!(pause < Duration::from_secs(10), "{pause:?}");
     running.stop().await;
 }
 
