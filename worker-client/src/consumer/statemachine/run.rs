@@ -28,6 +28,8 @@ const LONGEST: Duration = Duration::from_secs(31_622_400);
 const AFTER_TROUBLE: Duration = Duration::from_secs(10);
 /// The longest pause between two tries to store that a command was carried out.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// How long an answer is waited for once the run is lost: it is good for nothing then but to say so.
+const AFTER_LOSS: Duration = Duration::from_secs(5);
 
 /// A handler whose tasks have a state: see [`statemachine`](super).
 ///
@@ -75,10 +77,10 @@ impl<H> Machine<H> {
 
 impl<P: Clone + Send + Sync + 'static, H: Handler<P>> Handler<P> for Machine<H> {
     async fn run(&self, job: Job<P>, stop: Stop) -> Outcome {
-        let stored = match job.progress().read_stored().await {
+        let stored = match unless_lost(&stop, job.progress().read_stored()).await {
             Ok(stored) => stored,
-            Err(error) => {
-                tracing::warn!(error = chain(&error), "the state of the task could not be read");
+            Err(trouble) => {
+                trouble.say("the state of the task could not be read");
                 return Outcome::Release { after: Some(AFTER_TROUBLE) };
             }
         };
@@ -92,11 +94,41 @@ impl<P: Clone + Send + Sync + 'static, H: Handler<P>> Handler<P> for Machine<H> 
         match turn.run().await {
             Ok(outcome) => outcome,
             // Of a run that is lost nothing is reported.
-            Err(error) => {
-                tracing::warn!(error = chain(&error), "the state of the task could not be stored");
+            Err(trouble) => {
+                trouble.say("the state of the task could not be stored");
                 Outcome::Release { after: Some(AFTER_TROUBLE) }
             }
         }
+    }
+}
+
+/// Why a machine got no answer about its state.
+enum Trouble {
+    /// Its run is lost.
+    Lost,
+    Error(Error),
+}
+
+impl Trouble {
+    fn say(&self, what: &str) {
+        match self {
+            Self::Lost => tracing::warn!("{what}: the run is lost"),
+            Self::Error(error) => tracing::warn!(error = chain(error), "{what}"),
+        }
+    }
+}
+
+/// Asks the server about the state of a task. Once the run is lost that is given up after a short time, so that a machine stops within
+/// the grace like its handler.
+async fn unless_lost<T>(stop: &Stop, asked: impl Future<Output = Result<T, Error>>) -> Result<T, Trouble> {
+    let lost = async {
+        stop.lost().await;
+        tokio::time::sleep(AFTER_LOSS).await;
+    };
+    tokio::select! {
+        biased;
+        answer = asked => answer.map_err(Trouble::Error),
+        () = lost => Err(Trouble::Lost),
     }
 }
 
@@ -116,12 +148,12 @@ struct Turn<P, H> {
 
 impl<P: Clone + Send + Sync + 'static, H: Handler<P>> Turn<P, H> {
     /// Until the run ends for the machine.
-    async fn run(&mut self) -> Result<Outcome, Error> {
+    async fn run(&mut self) -> Result<Outcome, Trouble> {
         if self.job.is_rerun() {
-            self.progress.store(&self.record, None).await?;
+            self.store().await?;
         }
         // First of all: a command may be why the task has come back.
-        if let Some(command) = self.progress.command().await? {
+        if let Some(command) = unless_lost(&self.stop, self.progress.command()).await? {
             self.obey(command).await?;
         }
         let mut result = None;
@@ -152,7 +184,7 @@ impl<P: Clone + Send + Sync + 'static, H: Handler<P>> Turn<P, H> {
     }
 
     /// Has the handler work until it ends, or until a command stops it.
-    async fn work(&mut self) -> Result<Worked, Error> {
+    async fn work(&mut self) -> Result<Worked, Trouble> {
         let asked = watch::Sender::new(self.stop.reason());
         let (handler, job, stop) =
             (Arc::clone(&self.handler), self.job.duplicate(), self.stop.asked_by(asked.subscribe()));
@@ -232,7 +264,7 @@ impl<P: Clone + Send + Sync + 'static, H: Handler<P>> Turn<P, H> {
     /// loss of its run as always.
     async fn obey_at_last(&mut self, command: CommandOfTask) {
         let mut failures = 0;
-        while let Err(error) = self.obey(command).await {
+        while let Err(Trouble::Error(error)) = self.obey(command).await {
             if !error.is_transient() && !error.is_unclear() {
                 return tracing::warn!(error = chain(&error), "that a command was carried out may not be stored");
             }
@@ -244,7 +276,7 @@ impl<P: Clone + Send + Sync + 'static, H: Handler<P>> Turn<P, H> {
     }
 
     /// Takes a command, and says so.
-    async fn obey(&mut self, command: CommandOfTask) -> Result<(), Error> {
+    async fn obey(&mut self, command: CommandOfTask) -> Result<(), Trouble> {
         self.seen = command.id;
         let until = command.until.map(Timestamp::time);
         let message = Message::of(command.command, until)
@@ -255,10 +287,14 @@ impl<P: Clone + Send + Sync + 'static, H: Handler<P>> Turn<P, H> {
     }
 
     /// Takes a message, and stores what it makes of the machine.
-    async fn take(&mut self, message: Message, command: Option<i64>) -> Result<(), Error> {
+    async fn take(&mut self, message: Message, command: Option<i64>) -> Result<(), Trouble> {
         self.record = self.record.take(message, self.now());
         self.unstored = command.or(self.unstored);
-        self.progress.store(&self.record, self.unstored).await?;
+        self.store().await
+    }
+
+    async fn store(&mut self) -> Result<(), Trouble> {
+        unless_lost(&self.stop, self.progress.store(&self.record, self.unstored)).await?;
         self.unstored = None;
         Ok(())
     }
@@ -274,7 +310,7 @@ impl<P: Clone + Send + Sync + 'static, H: Handler<P>> Turn<P, H> {
     }
 
     /// With nothing to do for so long: releases the run, or if that may be refused waits within it, until something changes.
-    async fn idle(&mut self, left: Duration) -> Result<Option<Outcome>, Error> {
+    async fn idle(&mut self, left: Duration) -> Result<Option<Outcome>, Trouble> {
         let release = Outcome::Release { after: Some(left) };
         if self.releases && may_release(self.job.run_id().number()) {
             return Ok(Some(release));

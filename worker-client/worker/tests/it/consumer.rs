@@ -152,6 +152,25 @@ async fn a_handler_hears_of_a_shutdown_while_a_command_is_being_stored() {
 }
 
 #[tokio::test]
+async fn a_machine_whose_run_is_lost_does_not_wait_long_for_its_state_to_be_stored() {
+    let queue = queue_with(&claim(TASK_IDS[0], LEASE, &json!({}))).await;
+    queue.on("/command", |_| refuse(404));
+    queue.on("/checkpoint", |request| {
+        if request.call.ends_with(STORE) { Reply { after: 3 * SOON, ..refuse(503) } } else { refuse(404) }
+    });
+    let ended = json!([{"taskId": TASK_IDS[0], "runId": 0, "state": "exception", "reasonResolved": "canceled"}]);
+    queue.on("/claims/watch", move |_| Reply {
+        after: Duration::from_secs(1),
+        ..ok(json!({"ended": ended, "serverTime": NOW}))
+    });
+    let failing = Machine::new(|_job: Job, _stop: Stop| async { Outcome::Failed(None) });
+    let running = Running::start(consumer(&queue).handler::<Value, _>(failing));
+    queue.wait_for(STORE, 1).await;
+    timeout(SOON, running.stop()).await.expect("it is given up");
+    assert!(reported(&queue).is_empty());
+}
+
+#[tokio::test]
 async fn what_a_handler_asks_for_is_sent_again_as_by_the_consumers_client() {
     let queue = queue_with(&claim(TASK_IDS[0], LEASE, &json!({}))).await;
     queue.on("/checkpoint", |_| ok(json!({"updated": NOW})));
