@@ -28,6 +28,8 @@ const LONGEST: Duration = Duration::from_secs(31_622_400);
 const AFTER_TROUBLE: Duration = Duration::from_secs(10);
 /// The longest pause between two tries to store that a command was carried out.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// How long a state that is being stored is waited for when its handler has ended.
+const STORED_WITHIN: Duration = Duration::from_secs(5);
 /// How long an answer is waited for once the run is lost: it is good for nothing then but to say so.
 const AFTER_LOSS: Duration = Duration::from_secs(5);
 
@@ -222,14 +224,25 @@ impl<P: Clone + Send + Sync + 'static, H: Handler<P>> Turn<P, H> {
     ) -> (Result<Outcome, JoinError>, Option<CommandOfTask>) {
         let (progress, outer) = (self.progress.clone(), self.stop.clone());
         let mut command: Option<CommandOfTask> = None;
+        let storing = watch::Sender::new(false);
         // It goes on while the handler is asked to stop: what is given up on its way may be stored after what the handler stores next.
-        let mut interruption = std::pin::pin!(self.interruption());
+        let mut interruption = std::pin::pin!(self.interruption(&storing));
         loop {
             let before = *asked.borrow();
             let last = command.as_ref().map_or(0, |command| command.id);
             tokio::select! {
                 biased;
-                ended = &mut *working => return (ended, command),
+                ended = &mut *working => {
+                    // Nor may it be stored after what the machine stores next.
+                    tokio::select! {
+                        biased;
+                        () = has_stored(&storing) => {}
+                        next = &mut interruption, if command.is_none() => command = Some(next),
+                        () = outer.lost() => {}
+                        () = tokio::time::sleep(STORED_WITHIN) => {}
+                    }
+                    return (ended, command);
+                }
                 reason = changed(&outer, before) => {
                     asked.send_replace(Some(reason));
                 }
@@ -243,8 +256,9 @@ impl<P: Clone + Send + Sync + 'static, H: Handler<P>> Turn<P, H> {
         }
     }
 
-    /// Waits for a command that interrupts the handler. Any other is carried out by being stored, however many tries that takes.
-    async fn interruption(&mut self) -> CommandOfTask {
+    /// Waits for a command that interrupts the handler. Any other is carried out by being stored, however many tries that takes; says
+    /// when one of them is under way.
+    async fn interruption(&mut self, storing: &watch::Sender<bool>) -> CommandOfTask {
         let stop = self.stop.clone();
         loop {
             let next = self.progress.next_command(self.seen).await;
@@ -255,16 +269,20 @@ impl<P: Clone + Send + Sync + 'static, H: Handler<P>> Turn<P, H> {
                 biased;
                 // For a run that is lost nothing is stored, and no command counts.
                 () = stop.lost() => std::future::pending().await,
-                () = self.obey_at_last(next) => {}
+                () = self.obey_at_last(next, storing) => {}
             }
         }
     }
 
     /// Takes a command, and stores that again and again until the server has answered. If it refuses that, the handler hears of the
     /// loss of its run as always.
-    async fn obey_at_last(&mut self, command: CommandOfTask) {
+    async fn obey_at_last(&mut self, command: CommandOfTask, storing: &watch::Sender<bool>) {
         let mut failures = 0;
-        while let Err(Trouble::Error(error)) = self.obey(command).await {
+        loop {
+            storing.send_replace(true);
+            let obeyed = self.obey(command).await;
+            storing.send_replace(false);
+            let Err(Trouble::Error(error)) = obeyed else { return };
             if !error.is_transient() && !error.is_unclear() {
                 return tracing::warn!(error = chain(&error), "that a command was carried out may not be stored");
             }
@@ -359,6 +377,12 @@ fn interrupts(command: &CommandOfTask) -> bool {
         | TaskCommand::Complete
         | TaskCommand::Release => true,
     }
+}
+
+/// Waits until nothing is being stored.
+async fn has_stored(storing: &watch::Sender<bool>) {
+    // The caller has the sender.
+    drop(storing.subscribe().wait_for(|storing| !*storing).await);
 }
 
 /// Waits until the reason to stop is another one, and there is one.

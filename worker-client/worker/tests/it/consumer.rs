@@ -1,5 +1,6 @@
 //! The consumer of the client library against the scripted queue, where what happens cannot be had of a real server.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use tenure_api::dates::Timestamp;
 use tenure_client::consumer::statemachine::Machine;
 use tenure_client::consumer::{Consumer, ConsumerBuilder, ConsumerHandle, Handler, Job, Outcome, Stop};
 use tenure_client::{AccessToken, Client, Credentials, Error, RetryPolicy};
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
@@ -149,6 +150,29 @@ async fn a_handler_hears_of_a_shutdown_while_a_command_is_being_stored() {
     assert_eq!(next(&mut said).await, "Shutdown");
     // It would wait for the answer.
     running.ends.abort();
+}
+
+#[tokio::test]
+async fn what_a_machine_stores_at_last_is_not_overtaken_by_what_is_being_stored_when_its_handler_ends() {
+    let after = Duration::from_secs(1);
+    let queue = queue_with_command(move || Reply { after, ..ok(json!({"updated": NOW})) }).await;
+    let ends = Arc::new(Notify::new());
+    let end = Arc::clone(&ends);
+    let failing = Machine::new(move |_job: Job, _stop: Stop| {
+        let end = Arc::clone(&end);
+        async move {
+            end.notified().await;
+            Outcome::Failed(None)
+        }
+    });
+    let running = Running::start(consumer(&queue).handler::<Value, _>(failing));
+    queue.wait_for(STORE, 1).await;
+    ends.notify_one();
+    let stored = queue.wait_for(STORE, 2).await;
+    let states = [0, 1].map(|at: usize| stored[at].body["checkpoint"]["machine"]["state"].clone());
+    assert_ne!(states[0], states[1]);
+    assert!(stored[1].at - stored[0].at >= after, "the first has an answer by then");
+    running.stop().await;
 }
 
 #[tokio::test]
