@@ -260,36 +260,44 @@ impl<P: Clone + Send + Sync + 'static, H: Handler<P>> Turn<P, H> {
     /// when one of them is under way.
     async fn interruption(&mut self, storing: &watch::Sender<bool>) -> CommandOfTask {
         let stop = self.stop.clone();
+        let mut next = None;
         loop {
-            let next = self.progress.next_command(self.seen).await;
-            if interrupts(&next) {
-                return next;
+            let command = match next.take() {
+                Some(command) => command,
+                None => self.progress.next_command(self.seen).await,
+            };
+            if interrupts(&command) {
+                return command;
             }
-            tokio::select! {
+            next = tokio::select! {
                 biased;
                 // For a run that is lost nothing is stored, and no command counts.
                 () = stop.lost() => std::future::pending().await,
-                () = self.obey_at_last(next, storing) => {}
-            }
+                next = self.obey_at_last(command, storing) => next,
+            };
         }
     }
 
-    /// Takes a command, and stores that again and again until the server has answered. If it refuses that, the handler hears of the
-    /// loss of its run as always.
-    async fn obey_at_last(&mut self, command: CommandOfTask, storing: &watch::Sender<bool>) {
+    /// Takes a command, and stores that again and again until the server has answered, or has a later one, which is the answer. If it
+    /// refuses that, the handler hears of the loss of its run as always.
+    async fn obey_at_last(&mut self, command: CommandOfTask, storing: &watch::Sender<bool>) -> Option<CommandOfTask> {
         let mut failures = 0;
         loop {
             storing.send_replace(true);
             let obeyed = self.obey(command).await;
             storing.send_replace(false);
-            let Err(Trouble::Error(error)) = obeyed else { return };
+            let Err(Trouble::Error(error)) = obeyed else { return None };
             if !error.is_transient() && !error.is_unclear() {
-                return tracing::warn!(error = chain(&error), "that a command was carried out may not be stored");
+                tracing::warn!(error = chain(&error), "that a command was carried out may not be stored");
+                return None;
             }
             failures += 1;
             tracing::warn!(failures, error = chain(&error), "a command could not be stored; trying again");
             let pause = self.job.client().retry_policy().backoff(failures, retry::jitter());
-            tokio::time::sleep(pause.min(LONGEST_PAUSE)).await;
+            tokio::select! {
+                later = self.progress.next_command(self.seen) => return Some(later),
+                () = tokio::time::sleep(pause.min(LONGEST_PAUSE)) => {}
+            }
         }
     }
 
