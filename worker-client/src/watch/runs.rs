@@ -15,7 +15,7 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::error::chain;
-use crate::{Client, EndedClaim, Error, RetryPolicy, WatchedRun, retry};
+use crate::{Client, EndedClaim, Error, WatchedRun, retry};
 
 /// How long a task runs before it is watched: most are done by then, and cost no request.
 const WATCHED_AFTER: Duration = Duration::from_millis(250);
@@ -25,6 +25,8 @@ const ASK_AT_MOST_EVERY: Duration = Duration::from_millis(250);
 const WAIT: Duration = Duration::from_secs(30);
 /// The longest pause after a failure: the next try may say what is to be stopped.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
+/// After so many answers in a row that may be a proxy's, they are taken for those of another server than Tenure.
+const UNCLEAR_MAX: u32 = 8;
 /// When a queue is asked again that refuses the call: it may be another release by then.
 const ASK_AGAIN_AFTER: Duration = Duration::from_secs(600);
 
@@ -121,16 +123,17 @@ impl Watch {
         Watching { run, ended, watch: self.clone() }
     }
 
-    /// Asks the queue again and again: at most every 250 ms, and only while there are runs. Without an answer it asks again after at most
-    /// 5 s; after one that may be a proxy's, when the client's policy says so; if it is refused, after ten minutes. Never returns.
+    /// Asks the queue again and again: at most every 250 ms, and only while there are runs. Without an answer it asks again after the
+    /// pauses of the client's policy, at most 5 s; if it is refused, after ten minutes, and so from the ninth answer in a row on that may
+    /// be a proxy's. Never returns.
     ///
     /// ```no_run
     /// # use tenure_client::watch::Watch;
     /// # async fn example(watch: &Watch, client: &tenure_client::Client) { watch.ask(client).await; }
     /// ```
     pub async fn ask(&self, client: &Client) {
-        let client = client.with_retry_policy(RetryPolicy::never());
-        let (mut runs, mut failures) = (Vec::new(), 0);
+        let client = client.once();
+        let (mut runs, mut failures, mut unclear) = (Vec::new(), 0, 0);
         loop {
             if runs.is_empty() {
                 runs = self.other_than(&runs, Instant::now()).await;
@@ -145,10 +148,10 @@ impl Watch {
             };
             match answer {
                 Ok(ended) => {
-                    failures = 0;
+                    (failures, unclear) = (0, 0);
                     ended.into_iter().for_each(|ended| self.tell(ended));
                 }
-                Err(error) if is_refusal(&error) => {
+                Err(error) if is_refusal(&error) || is_unclear(&error) && unclear >= UNCLEAR_MAX => {
                     tracing::info!(
                         error = chain(&error),
                         "the queue cannot be asked whether runs have ended: that is noticed at their renewals"
@@ -157,10 +160,10 @@ impl Watch {
                 }
                 Err(error) => {
                     failures += 1;
+                    unclear = if is_unclear(&error) { unclear + 1 } else { 0 };
                     tracing::debug!(failures, error = chain(&error), "the runs of this worker could not be watched");
                     let pause = client.retry_policy().pause_of(failures, &error, retry::jitter());
-                    // What is not even busy may be another server than Tenure, and stay so.
-                    sleep(if error.is_transient() { pause.min(PAUSE_MAX) } else { pause }).await;
+                    sleep(pause.min(PAUSE_MAX)).await;
                 }
             }
             sleep_until(next).await;
@@ -216,6 +219,11 @@ impl fmt::Debug for Watching {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Watching").field("run", &self.run).finish_non_exhaustive()
     }
+}
+
+/// Whether it may be another server than Tenure that says so, and not only a busy one.
+fn is_unclear(error: &Error) -> bool {
+    error.is_unclear() && !error.is_transient()
 }
 
 /// Whether a later try would be answered in the same way. A page of a proxy's says nothing about the server behind it.

@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use tenure_client::{Client, WatchedRun};
+use tenure_client::watch::Watch;
+use tenure_client::{Client, RetryPolicy, WatchedRun};
 use tenure_worker::Settings;
 
 use crate::queue::{Queue, Reply, SOON, TASK_IDS, claim, ok, refuse, until};
@@ -203,6 +204,20 @@ async fn a_queue_without_the_call_is_asked_once() {
         assert_eq!(running.queue.requests(WATCH).len(), 1, "{status}");
         running.stop().await;
     }
+}
+
+#[tokio::test]
+async fn a_server_that_never_answers_as_a_queue_does_is_not_asked_on_and_on() {
+    let queue = Queue::start().await;
+    queue.on(WATCH, |_| Reply { bytes: Some(b"<html>not here</html>".to_vec()), ..refuse(404) });
+    let retry = RetryPolicy::default().first_pause(Duration::from_millis(1));
+    let client = Client::builder().root_url(&queue.root_url()).retry_policy(retry).build().unwrap();
+    let watch = Watch::default();
+    let _watching = watch.begin(TASK_IDS[0].parse().unwrap(), "0".parse().unwrap());
+    let asked = tokio::time::timeout(Duration::from_secs(6), watch.ask(&client)).await;
+    assert!(asked.is_err(), "it has no end");
+    let requests = queue.requests(WATCH).len();
+    assert_eq!(requests, 9);
 }
 
 #[tokio::test]
