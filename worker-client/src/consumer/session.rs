@@ -25,7 +25,7 @@ use crate::{
 
 /// A call of a session that waits for nothing is unanswered after this.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
-/// The same of its end: a shutdown has time for more than one try.
+/// The same of the first try to end it: a shutdown has time for one more, which gets all that is left of it.
 const CLOSED_WITHIN: Duration = Duration::from_secs(3);
 /// The inbox is asked to wait this part of the time to live, and answers this part later at the most.
 const WAIT_SHARE: u32 = 3;
@@ -33,7 +33,6 @@ const ANSWER_SHARE: u32 = 6;
 /// Between two tries to renew a session, or to start one.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE_TO_START: Duration = Duration::from_secs(5);
-
 /// By so much our idea of the server's time may be wrong.
 const CLOCKS_DIFFER: Duration = Duration::from_secs(1);
 
@@ -182,7 +181,8 @@ async fn close(client: &Client, id: SessionId) {
 async fn close_at_last(client: &Client, id: SessionId) -> Result<i64, Error> {
     let mut failures = 0;
     loop {
-        match tokio::time::timeout(CLOSED_WITHIN, client.close_session(id)).await {
+        let within = if failures == 0 { CLOSED_WITHIN } else { LAST_REPORT };
+        match tokio::time::timeout(within, client.close_session(id)).await {
             Ok(Err(error)) if error.is_transient() || error.is_unclear() => {
                 tracing::warn!(session.id = %id, error = chain(&error), "the session could not be closed; trying again");
             }
