@@ -133,10 +133,8 @@ async fn what_has_ended_does_not_wait_for_a_call_for_work_that_takes_long_and_it
     let queue = Queue::start().await;
     queue.hand_out(&[task(0, "true"), task(1, "sleep 1")]);
     // Less than the client waits for.
-    queue.once(
-        "/work",
-        Reply { after: Duration::from_secs(12), ..worked(&[accepted(TASK_IDS[0])], &[task(2, "true")]) },
-    );
+    queue
+        .once("/work", Reply { after: Duration::from_secs(8), ..worked(&[accepted(TASK_IDS[0])], &[task(2, "true")]) });
     let running = start(queue, 2);
     let reports = running.queue.wait_for("completed", 2).await;
     assert_eq!(running.queue.requests("/work").len(), 1, "it has no answer yet");
