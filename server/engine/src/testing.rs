@@ -21,7 +21,7 @@ use crate::engine::{Database, Engine, EngineSettings, Lifetime, run_passes};
 use crate::ops::OpError;
 use crate::ops::claim_task::{self, ClaimTask};
 use crate::ops::claim_work::Request;
-use crate::ops::messages::{DeleteRequest, Deleted, GetRequest};
+use crate::ops::messages::{self, DeleteRequest, Deleted, GetRequest};
 use crate::ops::reclaim::ClaimRenewal;
 use crate::ops::report::RunReport;
 use crate::route::HotSessions;
@@ -167,6 +167,17 @@ impl Queue {
         let queue = QueueName { queue: self.key(queue).await, priority: Priority::Lowest };
         let request = DeleteRequest { queue, message: got.message, receipt: got.receipt };
         self.engine.delete_messages.submit(request).await.expect("a deletion is answered")
+    }
+
+    /// Changes the visibility timeout of a message.
+    ///
+    /// # Panics
+    /// If the database does not answer, or it is refused.
+    pub async fn update_message(&self, queue: &str, got: &Got, visibility: Duration) {
+        let queue = QueueName { queue: self.key(queue).await, priority: Priority::Lowest };
+        let request = DeleteRequest { queue, message: got.message, receipt: got.receipt };
+        let updated = messages::update(&self.engine.pool, &self.engine.notifiers, &request, visibility).await;
+        updated.expect("the database answers").expect("the message is there");
     }
 
     /// claimTask.

@@ -139,7 +139,9 @@ pub async fn update(
         UPDATE pending p SET
             receipt = $7 /* next receipt */,
             hidden_until = CASE WHEN $8 /* visibility */ > 0 THEN db_now.now + make_interval(secs => $8) END,
-            reserved_until = CASE WHEN $8 > 0 THEN LEAST(p.reserved_until, db_now.now + make_interval(secs => $8)) END,
+            -- A run that claimWork may take already stays so: LEAST would pass over the null.
+            reserved_until = CASE WHEN $8 > 0 AND p.reserved_until IS NOT NULL
+                THEN LEAST(p.reserved_until, db_now.now + make_interval(secs => $8)) END,
             ord = CASE WHEN $8 > 0 THEN p.ord ELSE nextval('pending_ord') END
         FROM locked, db_now WHERE p.seq = locked.seq
         RETURNING db_now.now + make_interval(secs => $8) AS "visible!""#,

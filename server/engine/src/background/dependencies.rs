@@ -26,7 +26,7 @@ impl Sink for DependencySink {
     }
 }
 
-/// Reads the next part of the log and settles the work of it, slice by slice.
+/// Reads the log to its end, and settles the work of it, slice by slice. Neither takes longer than a pass may.
 pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     let mut conn = engine.pool.acquire().await?;
     let none = dependency_work::skip_log(&mut conn).await?;
@@ -35,11 +35,20 @@ pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
         return Ok(PassReport::default());
     }
     let mut report = PassReport::default();
-    match log_reader::read_next(&mut conn, &engine.sequencer, &mut DependencySink).await? {
-        Read::End => {}
-        Read::Rows(rows, ()) => (report.found, report.done) = (rows, rows),
-        // The server that reads settles as well, but may have read before the events that we were notified of.
-        Read::Busy => report.lost_race += 1,
+    let until = Instant::now() + PASS_MAX;
+    while Instant::now() < until {
+        match log_reader::read_next(&mut conn, &engine.sequencer, &mut DependencySink).await? {
+            Read::End => break,
+            Read::Rows(rows, ()) => {
+                report.found += rows;
+                report.done += rows;
+            }
+            // The server that reads settles as well, but may have read before the events that we were notified of.
+            Read::Busy => {
+                report.lost_race += 1;
+                break;
+            }
+        }
     }
     let until = Instant::now() + PASS_MAX;
     loop {

@@ -35,17 +35,6 @@ const RECOVERY_TRY_MAX: Duration = Duration::from_secs(10);
 /// After that the claims of a lost batch are left to expire.
 const RECOVERY_MAX: Duration = Duration::from_secs(600);
 
-/// What a statement had no room for, in the order in which queues are tried again.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Left {
-    /// Any request of the queue.
-    Requests,
-    /// All runs of the queue.
-    Runs,
-    /// Nothing.
-    Nothing,
-}
-
 /// A request in a batch.
 pub(super) struct WaitingRequest<'a> {
     pub(super) queue: i32,

@@ -16,6 +16,7 @@ pub mod due_marks;
 pub mod failure;
 pub mod low_water_marks;
 pub mod message_queue;
+mod order;
 mod safe_position;
 pub mod session;
 pub mod tick;

@@ -17,9 +17,10 @@ use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
 use super::Waiting;
-use super::claim_batch::{ClaimBatch, Left, QueueClaims, WaitingRequest};
+use super::claim_batch::{ClaimBatch, QueueClaims, WaitingRequest};
 use super::delivery::{Delivery, Requeue};
 use super::low_water_marks::LowWaterMarks;
+use super::order::Order;
 use super::tick::{Arrivals, Kind, Seat, TickLoop, Ticks, Turn};
 use crate::notifiers::{Notifiers, SendAway, fallbacks_are_on};
 use crate::ops::OpError;
@@ -148,7 +149,7 @@ impl WaitList {
                 waiters: HashMap::new(),
                 waiting: waiting.clone(),
                 ready: HashSet::new(),
-                first: HashMap::new(),
+                order: Order::default(),
                 next_timeout: Instant::now(),
                 stop: stop.clone(),
             };
@@ -220,8 +221,7 @@ struct WaitListWorker {
     waiting: Waiting,
     /// Queues worth trying.
     ready: HashSet<i32>,
-    /// Those of them that are tried first: the last statement had no room for any of their requests, or else not for all their runs.
-    first: HashMap<i32, Left>,
+    order: Order,
     /// No later than the next wait timeout.
     next_timeout: Instant,
     stop: CancellationToken,
@@ -390,11 +390,7 @@ impl WaitListWorker {
                 self.suspended.extend::<VecDeque<_>>(suspended);
             }
         }
-        let mut ready: Vec<i32> = self.ready.iter().copied().collect();
-        // Queues for which there was no room last time come first, so that none is starved.
-        ready.sort_by_key(|queue| self.first.get(queue).copied().unwrap_or(Left::Nothing));
-        self.first.clear();
-        for queue in ready {
+        for queue in self.order.begin(&self.ready) {
             let Some(queue_waiters) = self.waiters.get(&queue) else { continue };
             let before = requests.len();
             for waiter in queue_waiters {
@@ -406,7 +402,7 @@ impl WaitListWorker {
                 requests.push(WaitingRequest { queue, request: &waiter.request });
             }
             if requests.len() == before && !queue_waiters.is_empty() {
-                self.first.insert(queue, Left::Requests);
+                self.order.pass_over(queue);
             }
         }
         if requests.is_empty() {
@@ -442,7 +438,7 @@ impl WaitListWorker {
         };
         // What was claimed leaves room for what waits for admission.
         self.notifiers.notify_admission(&[queue]);
-        let mut waiting: VecDeque<Waiter> = VecDeque::new();
+        let (mut waiting, asked): (VecDeque<Waiter>, _) = (VecDeque::new(), positions.len());
         for position in positions {
             let Some(waiter) = queue_waiters.pop_front() else { break };
             let (claims, delivery) = match claims_found.take(position) {
@@ -466,9 +462,12 @@ impl WaitListWorker {
             // If the worker has disconnected meanwhile, the answer comes back here and its guard requeues the claims.
             drop(waiter.reply.send(Ok(Answer { claims, delivery })));
         }
-        if claims_found.more {
-            self.first.insert(queue, Left::Runs);
-        } else if !waiting.is_empty() {
+        if claims_found.more && waiting.len() == asked {
+            self.order.pass_over(queue);
+        } else {
+            self.order.serve(queue, claims_found.more);
+        }
+        if !claims_found.more && !waiting.is_empty() {
             // Nothing was left for these, and so for those after them.
             self.ready.remove(&queue);
         }

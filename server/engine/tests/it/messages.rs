@@ -82,6 +82,18 @@ async fn claim_work_leaves_a_polled_run_alone_for_a_while_and_then_takes_it() {
 }
 
 #[tokio::test]
+async fn a_run_that_claim_work_may_take_stays_so_when_its_message_is_hidden_for_longer() {
+    let mut plane = Plane::new().await;
+    plane.queue.create_one(QUEUE).await;
+    let got = plane.get().await.unwrap();
+    plane.pass_after(RESERVATION + A_LITTLE).await;
+    plane.queue.update_message(QUEUE, &got, 10 * VISIBILITY).await;
+    assert!(plane.get().await.is_none(), "the message is hidden");
+    assert_eq!(plane.claim_work().await, 1);
+    plane.finish().await;
+}
+
+#[tokio::test]
 async fn a_message_that_is_not_deleted_becomes_visible_again_with_another_receipt() {
     let mut plane = Plane::new().await;
     plane.queue.create_one(QUEUE).await;

@@ -5,11 +5,13 @@ use serde_json::json;
 use sqlx::Connection;
 use tenure_api::ids::TaskId;
 use tenure_domain::lifecycle::Report;
+use tenure_engine::background::dependencies::DependencySink;
+use tenure_engine::events::log_reader::Sink as _;
 use tenure_engine::testing::Queue;
 use tenure_engine::testing::{QUEUE, new_task};
 use tenure_store::dependency_work::EDGES_MAX;
 
-use super::{claim_and_report, create_waiting, end, finish, settle, start, state, waiting};
+use super::{claim_and_report, create_waiting, dependency_pass, end, finish, settle, start, state, waiting};
 use crate::support::number;
 
 const MANY: usize = 5_000;
@@ -37,6 +39,21 @@ async fn five_thousand_dependents_are_scheduled_in_bounded_transactions() {
     settle(&queue).await;
     assert_eq!(number(database.pool(), "SELECT count(*) FROM pending").await, MANY as i64);
     assert!(number(database.pool(), LARGEST).await <= EDGES_MAX as i64);
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn a_pass_reads_the_log_to_its_end() {
+    let (database, queue) = start().await;
+    let required = queue.create_one(QUEUE).await;
+    create_waiting(&queue, &[required], &json!({})).await;
+    // Each of them has a row of the log.
+    let rows = 3 * DependencySink::ROWS_MAX;
+    for _ in 0..rows {
+        queue.create_one(QUEUE).await;
+    }
+    let read = dependency_pass::pass(&queue.engine).await.unwrap().found;
+    assert!(read >= usize::try_from(rows).unwrap(), "{read}");
     finish(database, queue).await;
 }
 
