@@ -49,7 +49,7 @@ const DRAIN_TASKS: Duration = Duration::from_secs(2);
 const CLOSE_MAX: Duration = Duration::from_secs(2);
 /// How often the metrics purge samples that they no longer need.
 const UPKEEP_EVERY: Duration = Duration::from_secs(5);
-/// The client that is made on the first start.
+/// The client that is made where there is none.
 const ROOT: &str = "root";
 
 mod error;
@@ -300,16 +300,20 @@ async fn keep_up(metrics: PrometheusHandle, stop: CancellationToken) {
     }
 }
 
-/// Makes the client `root` on the first start. Its file is written before the client is made, so that a server that is
-/// killed in between finds the token again.
+/// Makes the client `root` where there is no client at all: on the first start, and after all were removed. One that was
+/// deleted beside others stays deleted, since its token may have leaked. Its file is written before the client is made,
+/// so that a server that is killed in between finds the token again.
 async fn make_root(pool: &PgPool, keys: &SecretKeys, data_dir: &Path, root_url: &str) -> Result<(), StartError> {
-    let stored = embedded::find_root_token(data_dir)?;
-    let token = stored.clone().unwrap_or_else(new_access_token);
     let exists = clients::find(pool, ROOT).await?.is_some();
+    if !exists && !clients::list_tokens(pool, None, 1).await?.is_empty() {
+        return Ok(());
+    }
+    let stored = embedded::find_root_token(data_dir)?;
     if exists && stored.is_none() {
         tracing::warn!("root-credentials.json is gone; `tenure client reset-token root` makes a new token");
         return Ok(());
     }
+    let token = stored.unwrap_or_else(new_access_token);
     let credentials = RootCredentials { client_id: ROOT, access_token: token.expose(), root_url };
     embedded::write_root_credentials(data_dir, &credentials)?;
     if !exists {

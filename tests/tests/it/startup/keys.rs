@@ -113,6 +113,27 @@ async fn a_data_directory_with_another_key_or_without_it_is_refused() {
     assert!(server.stop().await.success());
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_root_client_that_was_deleted_beside_another_one_stays_deleted() {
+    let data_folder = DataFolder::new();
+    let data_dir = data_folder.data_dir();
+    let administrate = async |args: &[&str]| {
+        let done = tenure(&[args, &["--data-dir", data_dir.to_str().unwrap()]].concat(), &[]).await;
+        assert!(done.status.success(), "{}", stderr(&done));
+        done
+    };
+    let (server, root) = data_folder.start(&embedded()).await;
+    let made = administrate(&["client", "create", "admin", "--scope", "*"]).await;
+    let admin = serde_json::from_slice::<Account>(&made.stdout).unwrap().credentials;
+    administrate(&["client", "delete", "root"]).await;
+    assert!(server.stop().await.success());
+
+    let server = embedded().start(data_folder.folder.path(), "data").await;
+    assert!(!is_let_in(&server, &root).await, "it is back, with the token of which its owner wanted to be rid");
+    assert!(is_let_in(&server, &admin).await);
+    assert!(server.stop().await.success());
+}
+
 async fn refusal_of_embedded(data_folder: &DataFolder) -> String {
     last_line(&finish(embedded().command(&data_folder.data_dir())).await)
 }
