@@ -17,6 +17,7 @@ mod when;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use nix::sys::stat::{Mode, umask};
 use tokio::net::TcpListener;
@@ -39,6 +40,9 @@ use print::{announce, complain, finish};
 /// One thread for requests for so many cores: PostgreSQL needs the others, and fewer threads make larger batches. On two
 /// cores one thread served a fifth more than two with 64 connections and more, and slightly less with few.
 const CORES_PER_WORKER: usize = 2;
+/// How long the end of the process waits for threads that are in a call of the system: one that reads from a file server
+/// that is away, or looks up a name, may never come back, and nothing needs what it would bring.
+const THREADS_END_MAX: Duration = Duration::from_millis(500);
 /// Where a server listens that was given no address.
 const DEFAULT_ROOT_URL: &str = "http://127.0.0.1:8080";
 
@@ -57,35 +61,39 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return failed(&error),
     };
-    runtime.block_on(async {
-        match cli.command {
-            Command::Serve(serve_args) => serve(serve_args).await,
-            Command::Migrate(database) => migrate(database).await,
-            Command::Openapi => openapi(),
-            Command::Client { database, secret_key, root_url, client } => {
-                administrate(database, secret_key, root_url, client).await
-            }
-            Command::Role { database, role } => administrate_roles(database, role).await,
-            Command::Task { server, task } => {
-                http::call("task", server, async |server| task::run(server, task).await).await
-            }
-            Command::Group { server, group } => {
-                http::call("group", server, async |server| group::run(server, group).await).await
-            }
-            Command::Queue { server, queue } => {
-                http::call("queue", server, async |server| queue::run(server, queue).await).await
-            }
-            Command::Session { server, session } => {
-                http::call("session", server, async |server| session::run(server, session).await).await
-            }
-            Command::Server { server, command } => {
-                http::call("server", server, async |server| servers::run(server, command).await).await
-            }
-            Command::Verify { server, verify } => {
-                http::call("verify", server, async |server| verify::run(server, verify).await).await
-            }
+    let code = runtime.block_on(run(cli.command));
+    runtime.shutdown_timeout(THREADS_END_MAX);
+    code
+}
+
+async fn run(command: Command) -> ExitCode {
+    match command {
+        Command::Serve(serve_args) => serve(serve_args).await,
+        Command::Migrate(database) => migrate(database).await,
+        Command::Openapi => openapi(),
+        Command::Client { database, secret_key, root_url, client } => {
+            administrate(database, secret_key, root_url, client).await
         }
-    })
+        Command::Role { database, role } => administrate_roles(database, role).await,
+        Command::Task { server, task } => {
+            http::call("task", server, async |server| task::run(server, task).await).await
+        }
+        Command::Group { server, group } => {
+            http::call("group", server, async |server| group::run(server, group).await).await
+        }
+        Command::Queue { server, queue } => {
+            http::call("queue", server, async |server| queue::run(server, queue).await).await
+        }
+        Command::Session { server, session } => {
+            http::call("session", server, async |server| session::run(server, session).await).await
+        }
+        Command::Server { server, command } => {
+            http::call("server", server, async |server| servers::run(server, command).await).await
+        }
+        Command::Verify { server, verify } => {
+            http::call("verify", server, async |server| verify::run(server, verify).await).await
+        }
+    }
 }
 
 fn failed(error: &dyn std::fmt::Display) -> ExitCode {
