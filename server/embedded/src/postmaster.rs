@@ -1,6 +1,7 @@
 //! One running PostgreSQL, our child or one that a killed server left behind, and the file in which it describes itself.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -155,11 +156,13 @@ pub(super) fn clear_reused_pid(pg_dir: &Path, socket_dir: &Path) {
     }
 }
 
-/// Whether this process is a postmaster of this cluster: its working directory is the cluster's. Where the system does
-/// not tell (macOS), being alive must do.
+/// Whether this process is a postmaster of this cluster: its working directory is the cluster's, by whichever name, since
+/// a link may lead to it. Where the system does not tell (macOS), being alive must do.
 fn runs_in(pid: i32, pg_dir: &Path) -> bool {
     if Path::new("/proc/self/cwd").exists() {
-        return fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|directory| directory == pg_dir);
+        let identity = |path: &Path| fs::metadata(path).ok().map(|found| (found.dev(), found.ino()));
+        let working_dir = identity(Path::new(&format!("/proc/{pid}/cwd")));
+        return working_dir.is_some() && working_dir == identity(pg_dir);
     }
     kill(Pid::from_raw(pid), None).is_ok()
 }

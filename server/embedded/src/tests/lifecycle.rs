@@ -80,6 +80,23 @@ async fn a_postgresql_left_behind_by_a_killed_server_is_adopted() {
 }
 
 #[tokio::test]
+async fn a_cluster_on_another_disk_behind_a_link_is_adopted_too() {
+    let folder = TestFolder::new();
+    folder.start().await.stop().await;
+    let elsewhere = folder.base.path().join("elsewhere");
+    fs::rename(folder.pg_dir(), &elsewhere).unwrap();
+    std::os::unix::fs::symlink(&elsewhere, folder.pg_dir()).unwrap();
+    let server = Server::ready(&folder).await;
+    let pid = folder.postgres_pid();
+    server.kill().await;
+
+    let adopter = folder.start().await;
+    assert_eq!(folder.postgres_pid(), pid);
+    adopter.stop().await;
+    assert!(PidFile::find(&folder.pg_dir()).is_none());
+}
+
+#[tokio::test]
 async fn a_postgresql_that_is_killed_is_started_again_whether_made_or_adopted() {
     let folder = TestFolder::new();
     let server = Server::ready(&folder).await;
