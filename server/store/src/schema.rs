@@ -35,8 +35,11 @@ pub async fn migrate(pool: &PgPool) -> Result<(), MigrateError> {
     let mut conn = pool.acquire().await?.detach();
     sqlx::raw_sql("SET lock_timeout = 0; SET statement_timeout = 0").execute(&mut conn).await?;
     let migrated = MIGRATIONS.run_direct(None, &mut conn, false).await;
-    conn.close().await?;
-    migrated
+    // What a migration failed for says more than how its connection ended: a server that went away is both.
+    let closed = conn.close().await;
+    migrated?;
+    closed?;
+    Ok(())
 }
 
 #[cfg(test)]
