@@ -3,11 +3,14 @@
 //! Logs go to standard error: one line per event, as JSON unless it is a terminal. `TENURE_LOG` filters them in the form
 //! of `tracing`; `TENURE_LOG=info,access=info` shows every request.
 
+use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::sync::OnceLock;
 
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use tracing_subscriber::EnvFilter;
+
+use crate::config::SettingError;
 
 /// What is logged unless `TENURE_LOG` is set: requests only with a filter for them.
 const DEFAULT_FILTER: &str = "info,access=warn,sqlx=warn";
@@ -18,14 +21,30 @@ const SECONDS: [f64; 14] =
 const MEMBERS: [f64; 9] = [1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 150.0, 200.0];
 
 /// Starts logging; later calls change nothing.
-pub fn start_logs() {
-    let filter = EnvFilter::try_from_env("TENURE_LOG").unwrap_or_else(|_| EnvFilter::new(DEFAULT_FILTER));
+///
+/// # Errors
+/// If `TENURE_LOG` is no filter.
+pub fn start_logs() -> Result<(), SettingError> {
+    let filter = read_filter(std::env::var_os("TENURE_LOG"))?;
     let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     // Otherwise it reports on standard error that standard error cannot be written, and panics because of that.
     let logs = logs.log_internal_errors(false);
     let started = if std::io::stderr().is_terminal() { logs.try_init() } else { logs.json().try_init() };
     // A process that runs several servers, as tests do, logs once.
     drop(started);
+    Ok(())
+}
+
+/// The filter of logs: the usual one unless another was given. An empty one would hide everything but errors, so it
+/// counts as none.
+fn read_filter(given: Option<OsString>) -> Result<EnvFilter, SettingError> {
+    let given = given.filter(|text| !text.is_empty()).unwrap_or_else(|| DEFAULT_FILTER.into());
+    let wrong = |reason: String| {
+        let fix = format!("{reason}; write levels without spaces, as in info,access=info");
+        SettingError::new("TENURE_LOG", given.to_string_lossy(), fix)
+    };
+    let text = given.to_str().ok_or_else(|| wrong("it is not UTF-8".to_owned()))?;
+    EnvFilter::try_new(text).map_err(|error| wrong(error.to_string()))
 }
 
 /// Starts counting; all servers of a process share the numbers.
@@ -167,5 +186,22 @@ fn begin_at_zero() {
     }
     for status in ["2xx", "4xx", "5xx"] {
         metrics::counter!("http_requests_total", "status" => status).absolute(0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_empty_filter_counts_as_none_and_a_wrong_one_is_refused() {
+        let read = |given: Option<&str>| read_filter(given.map(OsString::from)).map(|filter| filter.to_string());
+        assert_eq!(read(Some("")), read(None));
+        assert!(read(None).unwrap().contains("access=warn"));
+        assert_eq!(read(Some("debug")), Ok("debug".to_owned()));
+        for wrong in ["info,access=loud", "a=b=c"] {
+            let line = read(Some(wrong)).unwrap_err().to_string();
+            assert!(line.starts_with(&format!("TENURE_LOG is '{wrong}': ")) && !line.contains('\n'), "{line}");
+        }
     }
 }

@@ -55,7 +55,9 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Ok(cli) => cli,
         Err(usage) => return usage.report().into(),
     };
-    telemetry::start_logs();
+    if let Err(error) = telemetry::start_logs() {
+        return wrong(error);
+    }
     let workers = std::thread::available_parallelism().map_or(1, |cores| (cores.get() / CORES_PER_WORKER).max(1));
     let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(workers).enable_all().build() {
         Ok(runtime) => runtime,
