@@ -1,6 +1,6 @@
 //! Where artifacts' bytes are stored: a folder, or a bucket of an object store.
 
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use super::SettingError;
 use tenure_engine::blobs::settings::{ArtifactsPlace, Provider};
@@ -22,6 +22,12 @@ pub(super) fn read_place(given: Option<&str>, data_dir: &Path) -> Result<Artifac
     };
     let Some((scheme, rest)) = url.split_once("://") else { return Err(SettingError::new(NAME, url, FORMS)) };
     let provider = match scheme {
+        // The folder is closed to other users, and that must not be done to the whole machine. Links are not followed: what
+        // is typed by mistake is the root itself.
+        "file" if rest.starts_with('/') && is_root(Path::new(rest)) => {
+            let fix = "name a folder of its own, such as file:///var/lib/tenure/artifacts: it is closed to other users";
+            return Err(SettingError::new(NAME, url, fix));
+        }
         "file" if rest.starts_with('/') && !rest.contains(['?', '#', '%']) => {
             return Ok(ArtifactsPlace::Folder(PathBuf::from(rest)));
         }
@@ -52,6 +58,19 @@ pub(super) fn read_place(given: Option<&str>, data_dir: &Path) -> Result<Artifac
         return Err(SettingError::new(NAME, url, "use letters, digits, - _ . and single slashes in the prefix"));
     }
     Ok(ArtifactsPlace::Bucket { provider, bucket: bucket.to_owned(), prefix: prefix.to_owned() })
+}
+
+/// Whether a whole path names the root of the file system, however it is written.
+fn is_root(path: &Path) -> bool {
+    let mut depth = 0_usize;
+    for component in path.components() {
+        match component {
+            Component::Normal(_) => depth += 1,
+            Component::ParentDir => depth = depth.saturating_sub(1),
+            Component::RootDir | Component::CurDir | Component::Prefix(_) => {}
+        }
+    }
+    depth == 0
 }
 
 /// A URL without what may be a secret.
@@ -113,6 +132,9 @@ mod tests {
             ("https://bucket.s3.amazonaws.com", "s3://bucket/prefix"),
             ("file://relative", "file:///var"),
             ("file:///with%20space", "file:///var"),
+            ("file:///", "a folder of its own"),
+            ("file:////", "a folder of its own"),
+            ("file:///srv/../.", "a folder of its own"),
             ("s3://", "name of the bucket"),
             ("s3:///prefix", "name of the bucket"),
             ("s3://host:9000/bucket", "goes into the environment"),

@@ -22,6 +22,8 @@ const PART_IN_BUCKET: usize = 5 << 20;
 const PART_IN_FOLDER: usize = 256 << 10;
 /// Only the owner may use the folder.
 const PRIVATE_FOLDER: u32 = 0o700;
+/// What others may do with a folder that is open to them.
+const OPEN_TO_OTHERS: u32 = 0o077;
 /// Uploads at the same time; each holds up to four parts in memory.
 const UPLOADS_INTO_BUCKET: usize = 50;
 const UPLOADS_INTO_FOLDER: usize = 500;
@@ -139,10 +141,12 @@ pub(super) fn io_error(error: std::io::Error) -> StoreError {
 fn make_private(folder: &FilePath) -> std::io::Result<()> {
     std::fs::DirBuilder::new().recursive(true).mode(PRIVATE_FOLDER).create(folder)?;
     let mut permissions = std::fs::metadata(folder)?.permissions();
-    if permissions.mode() & 0o777 == PRIVATE_FOLDER {
+    let mode = permissions.mode() & 0o7777;
+    if mode & OPEN_TO_OTHERS == 0 {
         return Ok(());
     }
-    permissions.set_mode(PRIVATE_FOLDER);
+    // What else its mode says, such as that files get the folder's group, is the operator's business.
+    permissions.set_mode(mode & !OPEN_TO_OTHERS);
     if let Err(error) = std::fs::set_permissions(folder, permissions) {
         let folder = folder.display();
         tracing::warn!(error = %error, "the folder of artifacts {folder} cannot be closed to other users: set its mode to 0700");
@@ -215,6 +219,17 @@ mod tests {
         std::fs::write(&left, "half").unwrap();
         backing.remove(id).await.unwrap();
         assert!(!whole.exists() && !left.exists());
+    }
+
+    #[test]
+    fn an_open_folder_is_closed_to_others_and_stays_what_it_was_otherwise() {
+        let folder = tempfile::tempdir().unwrap();
+        let mode = || std::fs::metadata(folder.path()).unwrap().permissions().mode() & 0o7777;
+        for (before, after) in [(0o3775, 0o3700), (0o755, 0o700), (0o1700, 0o1700)] {
+            std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(before)).unwrap();
+            make_private(folder.path()).unwrap();
+            assert_eq!(mode(), after, "{before:o} became {:o}", mode());
+        }
     }
 
     #[test]
