@@ -27,6 +27,8 @@ pub const CLAIM_TIMEOUT: &str = "15s";
 const MESSAGE_VISIBILITY: &str = "15s";
 const WORKER_GROUP: &str = "demo";
 const WORKER_CAPACITY: &str = "4";
+/// The settings of the environment that are handed on: which PostgreSQL there is, and what is logged.
+const KEPT_SETTINGS: [&str; 2] = ["TENURE_PG_BIN", "TENURE_LOG"];
 /// How many lines of a log are shown when its writer failed.
 const LOG_TAIL: usize = 15;
 
@@ -192,6 +194,13 @@ impl Workers {
 }
 
 fn spawn(command: &mut Command) -> Result<Child> {
+    // What the demonstration needs are arguments. Settings of the user's own servers and workers would have it work on
+    // their artifacts, or by their rules.
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("TENURE_") && !KEPT_SETTINGS.iter().any(|kept| name == *kept) {
+            command.env_remove(name);
+        }
+    }
     let program = command.as_std().get_program().to_string_lossy().into_owned();
     let child = command.process_group(0).kill_on_drop(true).spawn();
     Ok(child.map_err(|e| format!("{program} cannot be started: {e}"))?)
