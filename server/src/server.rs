@@ -72,8 +72,22 @@ pub async fn run(
 ) -> Result<(), StartError> {
     let bound = bound(&listener)?;
     let root_url = settings.root_url(bound);
-    let database = open(&settings.database).await?;
-    let result = serve(listener, &settings, &root_url, &database, shutdown, ready).await;
+    // Recovery takes as long as it takes, and so may a migration. A database that is dropped while it is opened asks an
+    // embedded PostgreSQL to stop.
+    let Some(database) = shutdown.run_until_cancelled(open(&settings.database)).await else {
+        tracing::info!("stopped before the database was open");
+        return Ok(());
+    };
+    let database = database?;
+    let prepared = shutdown.run_until_cancelled(prepare(&database)).await;
+    let result = match prepared {
+        Some(Ok(())) => serve(listener, &settings, &root_url, &database, shutdown, ready).await,
+        Some(Err(error)) => Err(error),
+        None => {
+            tracing::info!("stopped before the schema was up to date");
+            Ok(())
+        }
+    };
     let result = result.map_err(|error| error.of(database.connector.options()));
     if tokio::time::timeout(CLOSE_MAX, database.pool.close()).await.is_err() {
         tracing::warn!("some database connections did not close in time");
@@ -128,7 +142,6 @@ async fn serve(
     shutdown: CancellationToken,
     ready: impl FnOnce(&str),
 ) -> Result<(), StartError> {
-    prepare(database).await?;
     let keys = fitting_keys(settings, database).await?;
     if database.embedded.is_some() {
         make_root(&database.pool, &keys, &settings.data_dir, root_url).await?;
