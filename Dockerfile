@@ -35,10 +35,11 @@ VOLUME /var/lib/tenure
 # 0.0.0.0 takes a root URL: give TENURE_ROOT_URL the URL that clients use.
 ENV TENURE_LISTEN=0.0.0.0:8080 TENURE_DATA_DIR=/var/lib/tenure/data
 EXPOSE 8080
-# The process answers; whether the database does too is for alarms, not for restarts. The first start makes a PostgreSQL.
-HEALTHCHECK --interval=10s --timeout=5s --start-period=60s \
+# The process answers; whether the database does too is for alarms, not for restarts. Nothing answers until
+# recovery and migrations are done; the period ends with the first answer.
+HEALTHCHECK --interval=10s --timeout=5s --start-period=15m \
   CMD ["curl", "--fail", "--silent", "--output", "/dev/null", "http://127.0.0.1:8080/__lbheartbeat__"]
-# A drain takes 10 seconds at most: give the container longer than that to stop (docker stop --time 15).
+# A stop takes 18 seconds at most: give the container longer than that (docker stop --time 30).
 STOPSIGNAL SIGTERM
 ENTRYPOINT ["tenure"]
 CMD ["serve"]
