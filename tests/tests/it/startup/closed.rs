@@ -75,7 +75,7 @@ async fn ended(child: &mut tokio::process::Child) -> Option<i32> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_waits_for_its_migrations_stops_when_it_is_asked_to() {
     let (database, folder, key) = (tenure_tests::db::TestDatabase::create().await, new_folder(), fresh_secret_key());
-    tenure_tests::server::create_root_client(database.url(), &key);
+    let _made = tenure_tests::server::create_root_client(database.url(), &key);
     let mut holder = database.connect("test").await;
     sqlx::raw_sql("BEGIN; LOCK TABLE _sqlx_migrations").execute(&mut holder).await.unwrap();
     let mut command = Command::from(Launch::on_database(database.url(), &key).command(folder.path()));
