@@ -144,7 +144,8 @@ pub async fn lock(transaction: &mut PgConnection, name: &WorkerName) -> Result<(
     Ok(())
 }
 
-/// Changes a worker that is locked.
+/// Changes a worker that is locked. Another static secret voids those that were given out for registering again: whoever had the old one
+/// may have them.
 pub async fn update(
     transaction: &mut PgConnection,
     name: &WorkerName,
@@ -154,6 +155,9 @@ pub async fn update(
         "-- update_worker
         UPDATE registered_workers
         SET static_secret = COALESCE($4 /* static secret */, static_secret), capacity = $5 /* capacity */, config = COALESCE($6 /* config */, config), expires = $7 /* expires */,
+            next_secret = CASE WHEN $4::text IS NULL OR $4 = static_secret THEN next_secret END,
+            used_secret = CASE WHEN $4::text IS NULL OR $4 = static_secret THEN used_secret END,
+            used = CASE WHEN $4::text IS NULL OR $4 = static_secret THEN used END,
             due = GREATEST($7, (SELECT now FROM db_now)), last_modified = (SELECT now FROM db_now)
         WHERE pool = $1 /* pool */ AND worker_group = $2 /* group */ AND worker_id = $3 /* id */",
         name.pool.as_str(),

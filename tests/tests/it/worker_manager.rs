@@ -239,6 +239,34 @@ async fn a_secret_is_exchanged_once_and_once_more_only_if_the_answer_was_lost() 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_static_secret_shuts_out_who_registered_with_the_old_one() {
+    let rig = Rig::start().await;
+    let registered = let_in(&rig).await;
+    let worker = credentials_of(&registered);
+    let exchange = async |secret: &Value| {
+        let answer = reregister(&rig, &worker, secret.as_str().unwrap()).await;
+        (answer.status, answer.body["secret"].clone())
+    };
+    let update = async |body: &Value| {
+        let answer = rig.call("POST", &format!("{API}/workers/{NAME}"), Some(body)).await;
+        assert_eq!(answer.status, 200, "{}", answer.body);
+    };
+    // The same secret again, or none, changes nothing about it.
+    update(&new_worker('a')).await;
+    update(&json!({"expires": minutes_from_now(60), "providerInfo": {}})).await;
+    let (status, next) = exchange(&registered["secret"]).await;
+    assert_eq!(status, 200);
+    update(&new_worker('b')).await;
+    assert_eq!(exchange(&next).await.0, 400);
+    assert_eq!(exchange(&registered["secret"]).await.0, 400, "not even as a repeat");
+    assert_eq!(register(&rig, &registering('a')).await.0, 400);
+    let (status, body) = register(&rig, &registering('b')).await;
+    assert_eq!(status, 200, "{body}");
+    assert_eq!(exchange(&body["secret"]).await.0, 200);
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn credentials_end_with_the_worker_and_are_not_inherited() {
     let rig = Rig::start_with(|launch| launch.flag("--clock", "manual").flag("--claim-work-wait", "0s")).await;
     let advance = async |seconds: i64| {

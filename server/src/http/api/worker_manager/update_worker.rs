@@ -29,7 +29,11 @@ const SCOPES: Template = Scope("worker-manager:update-worker:<workerPoolId>/<wor
 
 fn describe(operation: Operation, sample: &Sample) -> Operation {
     operation
-        .about("What is absent of `providerInfo` stays as it is. An `expires` in the past shuts the worker out.")
+        .about(
+            "What is absent of `providerInfo` stays as it is. Another `staticSecret` voids the secrets that were given out for \
+             reregisterWorker, so that the worker registers anew with it; credentials that were issued hold until they end. \
+             removeWorker takes all but one scope of them at once, as does an `expires` in the past, which shuts the worker out.",
+        )
         .takes::<WorkerRequest>(&new_worker(sample))
         .answers::<Worker<'_>>("The worker", &a_worker(sample, "running"))
         .refuses(ResourceNotFound, NO_WORKER)
