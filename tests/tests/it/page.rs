@@ -189,6 +189,12 @@ async fn behind_tls_the_cookie_is_for_this_host_and_tls_only() {
             && cookie.ends_with("; Path=/; Max-Age=43200; HttpOnly; SameSite=Strict; Secure"),
         "{cookie}"
     );
+    // Under another name of the server too a form must come from a page that came by TLS.
+    for (scheme, status) in [("http", 403), ("https", 303)] {
+        let raw = form("/login", &[("client", "root"), ("token", token), ("next", "/")]);
+        let reply = raw.header("Origin", &format!("{scheme}://{free}")).send(&behind).await;
+        assert_eq!(reply.status, status, "{scheme}: {}", reply.text());
+    }
     let page = Raw::new("GET", "/").send(&behind).await;
     shows(&page, &["href=\"/ci/page/style.css", "href=\"/ci/login?next=%2F\""]);
     rig.server.stop().await;
@@ -304,6 +310,8 @@ async fn a_login_leads_to_our_own_pages_only() {
         ("/\\evil", "/"),
         ("https://evil", "/"),
         ("/a\r\nSet-Cookie: x=y", "/"),
+        ("/api/queue/v1/task/abc/artifacts/public%2Fx", "/"),
+        ("/task/%2e%2e/api", "/"),
     ] {
         let reply = rig.send(&own_form(&rig, "/login", &[("client", "root"), ("token", token), ("next", next)])).await;
         assert_eq!((reply.status, reply.header("location")), (303, Some(location)), "{next}");

@@ -134,16 +134,31 @@ impl Visit {
 
     /// The login, which leads back here.
     pub(super) fn login(&self) -> String {
-        let place = safe_place(&self.place).filter(|place| !place.starts_with("/login")).unwrap_or("/");
+        let place = safe_place(&self.place).unwrap_or("/");
         format!("{}/login?next={}", self.base, utf8_percent_encode(place, SEGMENT))
     }
 }
 
-/// A path of ours that a login may lead to. Anything that a browser could take for another site is none.
+/// A page of ours that a login may lead to. Any other path is none, of this server too: artifacts are redirects to wherever a task
+/// says.
 pub(super) fn safe_place(place: &str) -> Option<&str> {
-    let ours = place.starts_with('/') && !place.starts_with("//") && place.len() <= NEXT_MAX;
     let plain = place.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"/-_.~%?=&".contains(&byte));
-    (ours && plain).then_some(place)
+    let path = place.split('?').next().unwrap_or_default();
+    (plain && place.len() <= NEXT_MAX && is_page(path)).then_some(place)
+}
+
+/// Whether a path is that of a page, whose names have letters, digits and two marks only: nothing that a browser or a proxy resolves to
+/// another path, such as dots, escaped or not.
+fn is_page(path: &str) -> bool {
+    let Some(path) = path.strip_prefix('/') else { return false };
+    let is_name =
+        |name: &str| !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));
+    match path.split('/').collect::<Vec<_>>().as_slice() {
+        [""] => true,
+        ["task" | "group", name] | ["task", name, "log"] => is_name(name),
+        ["queue" | "worker", first, second] | ["queue", first, second, "pause"] => is_name(first) && is_name(second),
+        _ => false,
+    }
 }
 
 fn read_query(query: &str) -> Vec<(String, String)> {
@@ -190,10 +205,14 @@ pub(super) fn is_from_us(app: &App, headers: &HeaderMap) -> bool {
         |value: Option<&http::HeaderValue>| value.map(|value| value.to_str().unwrap_or("?").to_ascii_lowercase());
     let site = text(headers.get("sec-fetch-site"));
     let origin = text(headers.get(ORIGIN));
-    // A form of a page under another name of this server is ours as well.
-    let by_host = text(headers.get(HOST)).map(|host| [format!("http://{host}"), format!("https://{host}")]);
-    let ours =
-        |origin: &String| *origin == app.pages.origin || by_host.as_ref().is_some_and(|names| names.contains(origin));
+    // A form of a page under another name of this server is ours as well. Whoever is on the way can make up a page without TLS, which
+    // counts only where there is no TLS anyhow.
+    let schemes: &[&str] = if app.pages.secure() { &["https"] } else { &["http", "https"] };
+    let host = text(headers.get(HOST));
+    let by_host = |origin: &String| {
+        host.as_ref().is_some_and(|host| schemes.iter().any(|scheme| *origin == format!("{scheme}://{host}")))
+    };
+    let ours = |origin: &String| *origin == app.pages.origin || by_host(origin);
     match (&site, &origin) {
         (None, None) => false,
         (site, origin) => site.as_ref().is_none_or(|site| site == "same-origin") && origin.as_ref().is_none_or(ours),
@@ -206,14 +225,44 @@ mod tests {
 
     #[test]
     fn a_login_leads_back_to_our_own_pages_only() {
-        for ours in ["/", "/task/abc", "/queue/a/b?refresh=off", "/group/x?after=a%2Fb&refresh=off"] {
+        for ours in [
+            "/",
+            "/?refresh=off",
+            "/task/abc",
+            "/task/a-b_c/log?run=1",
+            "/queue/a/b?refresh=off",
+            "/queue/a/b/pause",
+            "/group/x?after=a%2Fb&refresh=off",
+            "/worker/g/w",
+        ] {
             assert_eq!(safe_place(ours), Some(ours));
         }
-        let long = format!("/{}", "x".repeat(NEXT_MAX));
+        let long = format!("/task/{}", "x".repeat(NEXT_MAX));
         for bad in
             ["", "task", "//evil", "/\\evil", "https://evil", "/a\r\nSet-Cookie: x", "/a\tb", "/a:b", "/é", &long]
         {
             assert_eq!(safe_place(bad), None, "{bad}");
+        }
+        let redirects = "/api/queue/v1/task/abc/artifacts/public%2Fx";
+        for no_page in [
+            redirects,
+            "/login",
+            "/logout",
+            "/docs/",
+            "/task/",
+            "/task/abc/artifacts/x",
+            "/queue/a/b/resume",
+            "/queue/a//",
+            "/task/..",
+            "/task/../api/x",
+            "/worker/../api",
+            "/queue/%2e%2E/api",
+            "/task/.%2e/log",
+            "/queue/a/..%2fapi",
+            "/task/abc%2F..",
+            "//task/abc",
+        ] {
+            assert_eq!(safe_place(no_page), None, "{no_page}");
         }
     }
 
