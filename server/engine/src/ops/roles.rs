@@ -3,7 +3,10 @@
 use sqlx::{Connection, PgConnection, PgPool};
 
 use super::OpError;
-use tenure_domain::roles::{Resolver, RoleScopes, check_description, check_parameters, check_scopes, valid_role_id};
+use tenure_domain::roles::{
+    ASSUME, EXPANSION_MAX, GIVEN_MAX, Resolver, RoleScopes, check_description, check_parameters, check_scopes,
+    valid_role_id,
+};
 use tenure_store::roles::{self, NewRole, RoleInfo};
 
 /// Checks a role by itself.
@@ -28,8 +31,8 @@ pub async fn create(pool: &PgPool, role: &NewRole) -> Result<Result<RoleInfo, Op
         let same = existing.scopes == role.scopes && existing.description == role.description;
         return Ok(if same { Ok(existing) } else { Err(exists(&role.role_id)) });
     }
-    if let Err(circle) = check_circle(&mut transaction, role).await? {
-        return Ok(Err(circle));
+    if let Err(unfit) = check_among_others(&mut transaction, role).await? {
+        return Ok(Err(unfit));
     }
     let created = roles::create(&mut *transaction, role).await?;
     transaction.commit().await?;
@@ -52,8 +55,8 @@ pub async fn update(
         let message = format!("the role {:?} was changed at the same time; look at it and try again", role.role_id);
         return Ok(Err(OpError::Conflict(message)));
     }
-    if let Err(circle) = check_circle(&mut transaction, role).await? {
-        return Ok(Err(circle));
+    if let Err(unfit) = check_among_others(&mut transaction, role).await? {
+        return Ok(Err(unfit));
     }
     let changed = roles::update(&mut *transaction, role).await?;
     transaction.commit().await?;
@@ -70,17 +73,32 @@ fn exists(role_id: &str) -> OpError {
     OpError::Conflict(format!("there is a role {role_id:?} already, with another definition; update it instead"))
 }
 
-async fn check_circle(conn: &mut PgConnection, role: &NewRole) -> Result<Result<(), OpError>, sqlx::Error> {
-    let mut all = roles::load_all(conn).await?;
+/// Checks what a role does together with all the others.
+async fn check_among_others(conn: &mut PgConnection, role: &NewRole) -> Result<Result<(), OpError>, sqlx::Error> {
+    let before = roles::load_all(conn).await?;
+    let mut all = before.clone();
     all.retain(|other| other.role_id != role.role_id);
     all.push(RoleScopes { role_id: role.role_id.clone(), scopes: role.scopes.clone() });
-    Ok(match Resolver::new(all).find_cycle(&role.role_id) {
-        None => Ok(()),
-        Some(circle) => {
-            let way = circle.join("\" -> \"");
-            Err(OpError::Input(format!("roles must not assume each other in a circle, and this would: \"{way}\"")))
-        }
-    })
+    let after = Resolver::new(all);
+    if let Some(circle) = after.find_cycle(&role.role_id) {
+        let way = circle.join("\" -> \"");
+        return Ok(Err(OpError::Input(format!(
+            "roles must not assume each other in a circle, and this would: \"{way}\""
+        ))));
+    }
+    // Who may make some roles must not keep out clients that assume all of them: those get no scopes at all from what is too large.
+    // Where they are kept out already, a role may change, or none could be made smaller.
+    if !all_can_be_assumed(&after) && all_can_be_assumed(&Resolver::new(before)) {
+        return Ok(Err(OpError::Input(format!(
+            "with it, the scopes of all roles together would be too large for who assumes them by \"{ASSUME}*\": over \
+             {EXPANSION_MAX} bytes, or {GIVEN_MAX} where roles give the same again; make this role or others smaller"
+        ))));
+    }
+    Ok(Ok(()))
+}
+
+fn all_can_be_assumed(roles: &Resolver) -> bool {
+    roles.resolve([format!("{ASSUME}*")]).is_ok()
 }
 
 #[cfg(test)]
@@ -106,6 +124,27 @@ mod tests {
                 let refused = one.err().or(other.err()).unwrap();
                 assert!(matches!(refused, OpError::Input(_)), "{refused}");
             }
+        })
+        .await;
+    }
+
+    #[tokio::test]
+    async fn a_role_that_keeps_out_who_assumes_all_is_refused_and_a_smaller_one_is_not() {
+        with_clients(|pool| async move {
+            let large = |role_id: &str, kibibytes: usize| {
+                let scope = |n: usize| format!("{role_id}:{n:04}:{}", "x".repeat(1_000));
+                NewRole { scopes: (0..kibibytes).map(scope).collect(), ..role(role_id, &[]) }
+            };
+            create(&pool, &large("one", 3_000)).await.unwrap().unwrap();
+            let refused = create(&pool, &large("two", 2_000)).await.unwrap().unwrap_err();
+            assert!(matches!(&refused, OpError::Input(message) if message.contains("4194304")), "{refused}");
+            create(&pool, &large("two", 500)).await.unwrap().unwrap();
+            let refused = update(&pool, &large("two", 2_000), None).await.unwrap().unwrap_err();
+            assert!(matches!(refused, OpError::Input(_)), "{refused}");
+            // They are too large already: as before this was checked.
+            roles::update(&pool, &large("two", 2_000)).await.unwrap().unwrap();
+            update(&pool, &large("two", 1_900), None).await.unwrap().unwrap();
+            create(&pool, &role("three", &["a"])).await.unwrap().unwrap();
         })
         .await;
     }

@@ -27,7 +27,7 @@ use tenure_store::roles::{self, NewRole, RoleInfo};
 const LISTING: Template = Scope("auth:list-roles");
 const NO_ROLE: &str = "there is no such role";
 const CHANGING: &str = "The caller needs every scope that the role gets and did not have.";
-const CIRCLE: &str = "roles would assume each other in a circle";
+const CIRCLE: &str = "roles would assume each other in a circle, or be too large together";
 
 async fn page(app: &App, call: &Call) -> Result<(Vec<RoleInfo>, Option<String>), ApiError> {
     call.authorize_by_path()?;
