@@ -46,8 +46,10 @@ use tenure_engine::ops::OpError;
 use tenure_store::failure::classify;
 use tenure_store::outage;
 
-/// Pages that read the database at once; the others wait, so that visitors never take all connections.
+/// Pages that read the database at once for visitors who are logged in; the others wait, so that visitors never take all connections.
 const READERS_MAX: usize = 3;
+/// The same for visitors who are not, apart from these: strangers must not keep the operator waiting.
+const ANONYMOUS_READERS_MAX: usize = 2;
 /// How long a page waits for its turn.
 const READER_TIMEOUT: Duration = Duration::from_secs(5);
 /// The largest form, in bytes.
@@ -71,6 +73,7 @@ pub struct Pages {
     /// The root URL, for the commands that empty sections show.
     root_url: String,
     readers: Semaphore,
+    anonymous_readers: Semaphore,
     logins: Logins,
 }
 
@@ -85,6 +88,7 @@ impl Pages {
             base: root_url[path..].trim_end_matches('/').to_owned(),
             root_url: root_url.to_owned(),
             readers: Semaphore::new(READERS_MAX),
+            anonymous_readers: Semaphore::new(ANONYMOUS_READERS_MAX),
             logins: Logins::new(),
         }
     }
@@ -92,6 +96,11 @@ impl Pages {
     /// Whether browsers reach us by TLS.
     fn secure(&self) -> bool {
         self.origin.starts_with("https://")
+    }
+
+    /// The turns of such a visitor's pages.
+    fn readers(&self, logged_in: bool) -> &Semaphore {
+        if logged_in { &self.readers } else { &self.anonymous_readers }
     }
 }
 
@@ -233,7 +242,8 @@ where
                 Ok(visit) => Arc::new(visit),
                 Err(response) => return response,
             };
-            let made = match tokio::time::timeout(READER_TIMEOUT, app.pages.readers.acquire()).await {
+            let turn = app.pages.readers(visit.session.is_some()).acquire();
+            let made = match tokio::time::timeout(READER_TIMEOUT, turn).await {
                 Ok(Ok(_reader)) => handler(Arc::clone(&app), Arc::clone(&visit)).await,
                 Ok(Err(_)) | Err(_) => Err(PageError::Unavailable),
             };
@@ -280,5 +290,13 @@ mod tests {
             let pages = Pages::new(url);
             assert_eq!((pages.origin.as_str(), pages.base.as_str(), pages.secure()), (origin, base, secure));
         }
+    }
+
+    #[test]
+    fn strangers_take_no_turn_of_who_is_logged_in() {
+        let pages = Pages::new("http://127.0.0.1:8080");
+        let strangers: Vec<_> = std::iter::from_fn(|| pages.readers(false).try_acquire().ok()).collect();
+        let visitors: Vec<_> = std::iter::from_fn(|| pages.readers(true).try_acquire().ok()).collect();
+        assert_eq!((strangers.len(), visitors.len()), (ANONYMOUS_READERS_MAX, READERS_MAX));
     }
 }
