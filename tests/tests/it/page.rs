@@ -1,6 +1,7 @@
 //! The operator's page as a browser asks for it: who gets in, what they see, and that nothing which a submitter wrote into a
 //! task becomes a part of the page.
 
+mod closed;
 mod logs;
 mod outcomes;
 mod queues;

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use chrono::{DateTime, TimeDelta, Utc};
 use maud::{Markup, html};
 use sqlx::PgConnection;
+use tenure_api::ids::TaskId;
 use tenure_api::states::RunState;
 
 use super::layout::{self, section, table};
@@ -30,6 +31,13 @@ pub(super) fn claims_scope(queue: &str) -> Expression {
 /// What the visitor needs to see the workers of a queue.
 pub(super) fn workers_scope(queue: &str) -> Expression {
     format!("queue:list-workers:{queue}").into()
+}
+
+/// Takes out the definition, and with it the name, of a task that the visitor may not read.
+pub(super) fn hide_definition(visit: &Visit, task: TaskId, definition: &mut Option<String>) {
+    if !visit.may(format!("queue:get-task:{task}")) {
+        *definition = None;
+    }
 }
 
 /// Which columns a page can do without, because it is about one queue or one worker.
@@ -97,6 +105,9 @@ pub(super) async fn failures(
 ) -> Result<Vec<EndedRow>, sqlx::Error> {
     let mut rows = page::list_ended(conn, sequenced, Ends::Failures, filter, ROWS_MAX).await?;
     rows.retain(|row| visit.may(format!("queue:status:{}", row.task)));
+    for row in &mut rows {
+        hide_definition(visit, row.task, &mut row.definition);
+    }
     Ok(rows)
 }
 

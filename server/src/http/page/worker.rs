@@ -25,8 +25,11 @@ pub(super) async fn worker(app: App, visit: Arc<Visit>) -> Result<Page, PageErro
     let group: WorkerGroup = visit.param("workerGroup").parse().map_err(unknown)?;
     let id: WorkerId = visit.param("workerId").parse().map_err(unknown)?;
     let filter = Filter { queues: None, worker: Some((group.as_str(), id.as_str())) };
-    // What this server saw last; the others write it down every ten seconds.
-    workers::write_down(&app.engine.pool, &app.engine.workers).await?;
+    let may_any = visit.may("queue:get-worker:*");
+    // What this server saw last; the others write it down every ten seconds. Strangers who may see nothing cannot make it write.
+    if visit.session.is_some() || may_any {
+        workers::write_down(&app.engine.pool, &app.engine.workers).await?;
+    }
     let sequenced = app.engine.sequencer.reached();
     let mut conn = page::begin(&app.engine.pool).await?;
     let now = clock::get_now(&mut conn).await?;
@@ -41,8 +44,15 @@ pub(super) async fn worker(app: App, visit: Arc<Visit>) -> Result<Page, PageErro
     claims.retain(|row| may(&row.queue));
     ended.retain(|row| may(&row.queue));
     let seen = known.len() + claims.len() + ended.len();
-    if seen == 0 && found > 0 {
+    // The same answer for a worker that is there and one that is not, or it would say which are.
+    if seen == 0 && (found > 0 || !may_any) {
         return Err(PageError::Denied(format!("queue:get-worker:<queue>/{group}/{id}").into()));
+    }
+    for row in &mut claims {
+        rows::hide_definition(&visit, row.task, &mut row.definition);
+    }
+    for row in &mut ended {
+        rows::hide_definition(&visit, row.task, &mut row.definition);
     }
     let body = html! {
         h1 { span.kind { "Worker" } (group) "/" (id) }

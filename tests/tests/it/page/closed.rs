@@ -1,0 +1,68 @@
+//! What pages keep back when the role `anonymous` has less than at the start.
+
+use serde_json::{Value, json};
+
+use super::{QUEUE, create, get, hides, log_in, report, shows};
+use crate::rig::{Raw, Rig, eventually};
+
+const NAME: &str = "known-to-few";
+const WORKER: &str = "/worker/group/worker";
+const NO_WORKER: &str = "/worker/group/nobody";
+
+/// Changes what every caller may do, and waits until it no longer is to read this page or URL.
+async fn close(rig: &Rig, scopes: &[&str], read: &str) {
+    let body = json!({"scopes": scopes, "description": ""});
+    assert_eq!(rig.call("POST", "/api/auth/v1/roles/anonymous", Some(&body)).await.status, 200);
+    eventually("reading is closed", async || {
+        let reply = rig.send(&Raw::new("GET", read)).await;
+        (reply.status == 403).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_name_of_a_task_is_shown_to_who_may_read_its_definition() {
+    let rig = Rig::start().await;
+    let named = |body: &mut Value| body["metadata"]["name"] = NAME.into();
+    let (failed, held) = (create(&rig, named).await, create(&rig, named).await);
+    let claims = rig.claim(QUEUE, 2).await;
+    report(&rig, &claims[0], "failed", None).await;
+    let pages = [("/", vec![failed]), ("/queue/page/queue", vec![failed]), (WORKER, vec![failed, held])];
+    for (path, _) in &pages {
+        shows(&get(&rig, path, None).await, &[NAME]);
+    }
+    let scopes = ["queue:status:*", "queue:get-worker:*", "queue:get-worker-type:*"];
+    close(&rig, &scopes, &format!("/api/queue/v1/task/{failed}")).await;
+    let reader = format!("queue:get-task:{failed}");
+    let reader = log_in(&rig, &rig.make_client("reader", &[&reader]).await).await;
+    for (path, tasks) in &pages {
+        let page = get(&rig, path, None).await;
+        for task in tasks {
+            shows(&page, &[&format!("/task/{task}")]);
+        }
+        hides(&page, &[NAME]);
+        let page = get(&rig, path, Some(&reader)).await;
+        assert_eq!(page.text().matches(NAME).count(), 1, "{path}: {}", page.text());
+    }
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_may_not_see_workers_does_not_learn_which_there_are() {
+    let rig = Rig::start().await;
+    create(&rig, |_| {}).await;
+    assert_eq!(rig.claim(QUEUE, 1).await.len(), 1);
+    shows(&get(&rig, WORKER, None).await, &["State"]);
+    shows(&get(&rig, NO_WORKER, None).await, &["No worker of this name"]);
+    close(&rig, &[], WORKER).await;
+    let denied = async |path: &str, name: &str| {
+        let reply = get(&rig, path, None).await;
+        assert_eq!(reply.status, 403, "{path}");
+        reply.text().replace(&format!("group/{name}"), "NAME").replace(&format!("group%2F{name}"), "NAME")
+    };
+    assert_eq!(denied(WORKER, "worker").await, denied(NO_WORKER, "nobody").await);
+    let one = log_in(&rig, &rig.make_client("one", &["queue:get-worker:page/queue/group/worker"]).await).await;
+    shows(&get(&rig, WORKER, Some(&one)).await, &["State"]);
+    assert_eq!(get(&rig, NO_WORKER, Some(&one)).await.status, 403);
+    rig.server.stop().await;
+}
