@@ -160,7 +160,7 @@ pub async fn reregister(
     let_in(pool, digests, name, invalid, check).await
 }
 
-/// Locks and checks a worker, and issues credentials and a new secret. `check` answers the secret that is exchanged for them.
+/// Checks and locks a worker, and issues credentials and a new secret. `check` answers the secret that is exchanged for them.
 async fn let_in(
     pool: &PgPool,
     digests: &WorkerDigests,
@@ -169,6 +169,8 @@ async fn let_in(
     check: impl Fn(&Registered) -> Result<Option<(String, DateTime<Utc>)>, OpError>,
 ) -> Result<LetIn, OpError> {
     let mut conn = pool.acquire().await?;
+    // Anyone may ask: who has no secret takes no lock, and waits for none.
+    check(&worker_manager::find(&mut *conn, name).await?.ok_or_else(&unknown)?)?;
     let mut transaction = conn.begin().await?;
     worker_manager::lock(&mut transaction, name).await?;
     let found = worker_manager::find(&mut *transaction, name).await?.ok_or_else(unknown)?;
