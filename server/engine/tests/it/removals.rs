@@ -5,20 +5,22 @@ use std::time::{Duration, Instant};
 use sqlx::Connection;
 use tenure_api::ids::{RunId, TaskId};
 use tenure_api::states::{ExceptionReason, ReasonCreated, ReasonResolved};
+use tenure_api::worker_manager::{STATIC, WorkerSecret};
 use tenure_domain::lifecycle::{Outcome, Report};
 use tenure_domain::policy::ending::Ending;
 use tenure_domain::registration::WorkerName;
 use tenure_domain::task::{Last, Task};
 use tenure_engine::background::removals;
-use tenure_engine::ops::OpError;
 use tenure_engine::ops::worker_removed::{Removed, remove};
+use tenure_engine::ops::{OpError, registrations, workers};
 use tenure_engine::testing::Queue;
 use tenure_engine::testing::{LEASE, QUEUE, new_task};
+use tenure_store::secrets::{SecretKeys, WorkerDigests};
 use tenure_store::testing::{TestDatabase, eventually};
 use tenure_store::transitions::claim::{Want, Worker, claim};
 use tenure_store::transitions::end::{Member, end};
 use tenure_store::worker_manager::{self, NewWorker};
-use tenure_store::{facts, worker_removals};
+use tenure_store::{facts, page, worker_removals};
 
 use crate::support::{create_on, number, until_a_session_waits};
 
@@ -289,6 +291,45 @@ async fn a_worker_that_is_created_anew_keeps_its_claims_while_the_removal_of_the
     assert_eq!(tried_again(&queue.status(before).await), Some(SHUT_DOWN));
     assert!(matches!(queue.status(task).await.last, Last::Running(..)));
     queue.stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
+async fn a_worker_that_is_created_anew_is_not_shown_as_removed() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    queue.create_one(QUEUE).await;
+    claim_all(&queue, "back", 1).await;
+    assert_eq!(gone(&queue, "back").await.ended, 1);
+    workers::write_down(&queue.engine.pool, &queue.engine.workers).await.unwrap();
+    let key = queue.key(QUEUE).await;
+    let shown = async || {
+        let mut conn = database.connect().await;
+        let mut rows = page::list_known(&mut conn, key).await.unwrap();
+        rows.extend(page::list_of_name(&mut conn, "group", "back").await.unwrap());
+        rows.into_iter().map(|row| row.removed.is_some()).collect::<Vec<_>>()
+    };
+    assert_eq!(shown().await, [true, true]);
+    make_known(&database, "back").await;
+    assert_eq!(shown().await, [false, false]);
+    queue.stop().await;
+    database.finish().await;
+}
+
+/// Anyone may try to register.
+#[tokio::test]
+async fn who_has_no_secret_of_a_worker_waits_for_no_lock() {
+    let database = TestDatabase::create().await;
+    let digests = WorkerDigests::new(&SecretKeys::parse(&SecretKeys::generate_setting()).unwrap());
+    let worker = named("locked");
+    make_known(&database, "locked").await;
+    let mut other = database.pool().begin().await.unwrap();
+    worker_manager::lock(&mut other, &worker).await.unwrap();
+    let secret = WorkerSecret::from_random([1; 33]);
+    let registering = registrations::register(database.pool(), &digests, &worker, STATIC, &secret);
+    let refused = tokio::time::timeout(LONG, registering).await.expect("it waits for the lock").unwrap_err();
+    assert!(matches!(refused, OpError::Input(_)), "{refused}");
+    other.rollback().await.unwrap();
     database.finish().await;
 }
 

@@ -27,7 +27,7 @@ pub struct WorkerRow {
     pub quarantine_until: Option<DateTime<Utc>>,
     /// When its live session was renewed last.
     pub renewed: Option<DateTime<Utc>>,
-    /// When it was removed.
+    /// When it was removed; of a worker that registers, this one and not the one before of the same name.
     pub removed: Option<DateTime<Utc>>,
 }
 
@@ -53,7 +53,8 @@ pub async fn list_known(conn: &mut PgConnection, queue: i32) -> Result<Vec<Worke
         )
         SELECT k.queue, q.name AS queue_name, k.worker_group AS "worker_group!", k.worker_id AS "worker_id!",
                k.first_claim AS first_seen, k.last_seen, k.quarantine_until,
-               s.until - make_interval(secs => s.ttl) AS renewed, COALESCE(g.removed, r.removed) AS removed
+               s.until - make_interval(secs => s.ttl) AS renewed,
+               CASE WHEN g.pool IS NULL THEN r.removed ELSE g.removed END AS removed
         FROM known k JOIN task_queues q ON q.id = k.queue
         LEFT JOIN worker_sessions s
             ON s.queue = k.queue AND s.worker_group = k.worker_group AND s.worker_id = k.worker_id AND s.ended IS NULL
@@ -84,7 +85,7 @@ pub async fn list_of_name(
         )
         SELECT k.queue, q.name AS queue_name, k.worker_group, k.worker_id, k.first_claim AS first_seen, k.last_seen,
                k.quarantine_until, s.until - make_interval(secs => s.ttl) AS renewed,
-               COALESCE(g.removed, r.removed) AS removed
+               CASE WHEN g.pool IS NULL THEN r.removed ELSE g.removed END AS removed
         FROM known k JOIN task_queues q ON q.id = k.queue
         LEFT JOIN worker_sessions s
             ON s.queue = k.queue AND s.worker_group = $1 AND s.worker_id = $2 AND s.ended IS NULL
