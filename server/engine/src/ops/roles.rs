@@ -9,6 +9,9 @@ use tenure_domain::roles::{
 };
 use tenure_store::roles::{self, NewRole, RoleInfo};
 
+/// What is left of the largest expansion for a client's own scopes, in bytes, when it assumes all roles.
+const OWN_SCOPES_ROOM: usize = 1 << 20;
+
 /// Checks a role by itself.
 ///
 /// # Errors
@@ -86,19 +89,26 @@ async fn check_among_others(conn: &mut PgConnection, role: &NewRole) -> Result<R
             "roles must not assume each other in a circle, and this would: \"{way}\""
         ))));
     }
-    // Who may make some roles must not keep out clients that assume all of them: those get no scopes at all from what is too large.
-    // Where they are kept out already, a role may change, or none could be made smaller.
-    if !all_can_be_assumed(&after) && all_can_be_assumed(&Resolver::new(before)) {
+    // Who may make some roles must not keep out clients that assume all of them: a client whose scopes expand to too much is refused.
+    // Where that is so already, a role may change, or none could be made smaller.
+    if all_can_be_assumed(&after, OWN_SCOPES_ROOM) {
+        return Ok(Ok(()));
+    }
+    let before = Resolver::new(before);
+    let keeps_out = |own: usize| all_can_be_assumed(&before, own) && !all_can_be_assumed(&after, own);
+    if keeps_out(OWN_SCOPES_ROOM) || keeps_out(0) {
         return Ok(Err(OpError::Input(format!(
-            "with it, the scopes of all roles together would be too large for who assumes them by \"{ASSUME}*\": over \
-             {EXPANSION_MAX} bytes, or {GIVEN_MAX} where roles give the same again; make this role or others smaller"
+            "with it, the scopes of all roles together would be too large for clients that assume them by \"{ASSUME}*\": \
+             over {} bytes, or about {GIVEN_MAX} where roles give the same again; make this role or others smaller",
+            EXPANSION_MAX - OWN_SCOPES_ROOM
         ))));
     }
     Ok(Ok(()))
 }
 
-fn all_can_be_assumed(roles: &Resolver) -> bool {
-    roles.resolve([format!("{ASSUME}*")]).is_ok()
+/// Whether a client that assumes all roles is let in, if its own scopes take so many bytes besides.
+fn all_can_be_assumed(roles: &Resolver, own: usize) -> bool {
+    roles.resolve([format!("{ASSUME}*"), "x".repeat(own)]).is_ok()
 }
 
 #[cfg(test)]
@@ -135,15 +145,19 @@ mod tests {
                 let scope = |n: usize| format!("{role_id}:{n:04}:{}", "x".repeat(1_000));
                 NewRole { scopes: (0..kibibytes).map(scope).collect(), ..role(role_id, &[]) }
             };
-            create(&pool, &large("one", 3_000)).await.unwrap().unwrap();
-            let refused = create(&pool, &large("two", 2_000)).await.unwrap().unwrap_err();
-            assert!(matches!(&refused, OpError::Input(message) if message.contains("4194304")), "{refused}");
+            create(&pool, &large("one", 2_000)).await.unwrap().unwrap();
+            // It would fit, but for a client with scopes of its own.
+            let refused = create(&pool, &large("two", 1_500)).await.unwrap().unwrap_err();
+            assert!(matches!(&refused, OpError::Input(message) if message.contains("3145728")), "{refused}");
             create(&pool, &large("two", 500)).await.unwrap().unwrap();
             let refused = update(&pool, &large("two", 2_000), None).await.unwrap().unwrap_err();
             assert!(matches!(refused, OpError::Input(_)), "{refused}");
-            // They are too large already: as before this was checked.
-            roles::update(&pool, &large("two", 2_000)).await.unwrap().unwrap();
-            update(&pool, &large("two", 1_900), None).await.unwrap().unwrap();
+            // They are too large already, as before this was checked: those who are still let in are not kept out now.
+            roles::update(&pool, &large("two", 1_500)).await.unwrap().unwrap();
+            let refused = update(&pool, &large("two", 2_500), None).await.unwrap().unwrap_err();
+            assert!(matches!(refused, OpError::Input(_)), "{refused}");
+            roles::update(&pool, &large("two", 2_500)).await.unwrap().unwrap();
+            update(&pool, &large("two", 2_400), None).await.unwrap().unwrap();
             create(&pool, &role("three", &["a"])).await.unwrap().unwrap();
         })
         .await;
