@@ -76,13 +76,14 @@ async fn ended(child: &mut tokio::process::Child) -> Option<i32> {
 async fn a_server_that_waits_for_its_migrations_stops_when_it_is_asked_to() {
     let (database, folder, key) = (tenure_tests::db::TestDatabase::create().await, new_folder(), fresh_secret_key());
     let _made = tenure_tests::server::create_root_client(database.url(), &key);
-    let mut holder = database.connect("test").await;
+    // One looks and the other holds: in a transaction all looks see the same.
+    let (mut holder, mut looker) = (database.connect("test").await, database.connect("test").await);
     sqlx::raw_sql("BEGIN; LOCK TABLE _sqlx_migrations").execute(&mut holder).await.unwrap();
     let mut command = Command::from(Launch::on_database(database.url(), &key).command(folder.path()));
     let mut server = command.stdout(Stdio::null()).stderr(Stdio::null()).kill_on_drop(true).spawn().unwrap();
     eventually("the server waits", async || {
         let waiting = "SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
-        sqlx::query(waiting).fetch_optional(&mut holder).await.unwrap().map(|_| ())
+        sqlx::query(waiting).fetch_optional(&mut looker).await.unwrap().map(|_| ())
     })
     .await;
     signal(&server, Signal::SIGTERM);
