@@ -175,17 +175,18 @@ impl Cluster {
     }
 
     /// Takes over a PostgreSQL that runs on this cluster already, and returns its socket.
-    async fn adopt(&self) -> Result<Option<(Postmaster, PathBuf)>, EmbeddedError> {
+    async fn adopt(&self, slot: &mut Option<Postmaster>) -> Result<Option<PathBuf>, EmbeddedError> {
         let Some(file) = PidFile::find_running(&self.pg_dir) else { return Ok(None) };
-        let mut postmaster = Postmaster::adopted(file.pid, &self.pg_dir);
-        if self.wait_until_ready(&mut postmaster).await? == Wait::Exited {
+        let postmaster = slot.insert(Postmaster::adopted(file.pid, &self.pg_dir));
+        if self.wait_until_ready(postmaster).await? == Wait::Exited {
+            *slot = None;
             return Ok(None);
         }
         let socket_dir = PidFile::find(&self.pg_dir).and_then(|file| file.socket_dir);
         tracing::info!(postgres.pid = file.pid, "adopted a PostgreSQL that was left running");
         self.write_settings().await?;
         postmaster.reload();
-        Ok(Some((postmaster, socket_dir.unwrap_or_else(|| self.socket_dir.clone()))))
+        Ok(Some(socket_dir.unwrap_or_else(|| self.socket_dir.clone())))
     }
 
     /// Takes over a PostgreSQL that runs on this cluster already, or starts one and waits until it takes connections: where its
@@ -193,8 +194,7 @@ impl Cluster {
     pub(super) async fn start(&self, slot: &mut Option<Postmaster>) -> Result<PathBuf, EmbeddedError> {
         let deadline = Instant::now() + LEFTOVER_TIMEOUT;
         loop {
-            if let Some((postmaster, socket_dir)) = self.adopt().await? {
-                *slot = Some(postmaster);
+            if let Some(socket_dir) = self.adopt(slot).await? {
                 return Ok(socket_dir);
             }
             clear_reused_pid(&self.pg_dir, &self.socket_dir);

@@ -68,6 +68,8 @@ pub struct NewWorker {
 pub struct WorkerChange {
     /// Digest of the secret with which it registers.
     pub static_secret: Option<String>,
+    /// Whether this is another secret, and not the same one signed by another key.
+    pub is_another: bool,
     /// How many tasks it runs at once.
     pub capacity: i32,
     /// JSON text of its configuration.
@@ -155,9 +157,9 @@ pub async fn update(
         "-- update_worker
         UPDATE registered_workers
         SET static_secret = COALESCE($4 /* static secret */, static_secret), capacity = $5 /* capacity */, config = COALESCE($6 /* config */, config), expires = $7 /* expires */,
-            next_secret = CASE WHEN $4::text IS NULL OR $4 = static_secret THEN next_secret END,
-            used_secret = CASE WHEN $4::text IS NULL OR $4 = static_secret THEN used_secret END,
-            used = CASE WHEN $4::text IS NULL OR $4 = static_secret THEN used END,
+            next_secret = CASE WHEN NOT $8 /* is another */ THEN next_secret END,
+            used_secret = CASE WHEN NOT $8 THEN used_secret END,
+            used = CASE WHEN NOT $8 THEN used END,
             due = GREATEST($7, (SELECT now FROM db_now)), last_modified = (SELECT now FROM db_now)
         WHERE pool = $1 /* pool */ AND worker_group = $2 /* group */ AND worker_id = $3 /* id */",
         name.pool.as_str(),
@@ -166,7 +168,8 @@ pub async fn update(
         change.static_secret.as_deref(),
         change.capacity,
         change.config.as_deref(),
-        change.expires
+        change.expires,
+        change.is_another
     )
     .execute(transaction)
     .await?;

@@ -12,13 +12,16 @@ use crate::notifiers::Effects;
 use tenure_store::dependency_work;
 use tenure_store::transitions::schedule::Scheduled;
 
+/// Rows of the log that a transaction notes.
+const ROWS_MAX: usize = 50;
+
 /// Notes each part of the log as work.
 #[derive(Debug, Clone, Copy)]
 pub struct DependencySink;
 
 impl Sink for DependencySink {
     const NAME: &'static str = "dependencies";
-    const ROWS_MAX: i64 = 50;
+    const ROWS_MAX: i64 = ROWS_MAX as i64;
     type Outcome = ();
 
     async fn act(&mut self, transaction: &mut PgConnection, part: Part) -> Result<(), sqlx::Error> {
@@ -26,7 +29,7 @@ impl Sink for DependencySink {
     }
 }
 
-/// Reads the log to its end, and settles the work of it, slice by slice. Neither takes longer than a pass may.
+/// Reads the log to what was its end when the pass began, or a little further, and settles the work of it, slice by slice. Neither takes longer than a pass may.
 pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     let mut conn = engine.pool.acquire().await?;
     let none = dependency_work::skip_log(&mut conn).await?;
@@ -42,6 +45,11 @@ pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
             Read::Rows(rows, ()) => {
                 report.found += rows;
                 report.done += rows;
+                // What was committed before this part was read is read now. What came since can wait for a pass of its own, which
+                // must not keep this one from settling.
+                if rows < ROWS_MAX {
+                    break;
+                }
             }
             // The server that reads settles as well, but may have read before the events that we were notified of.
             Read::Busy => {

@@ -434,6 +434,7 @@ impl WaitListWorker {
         let Some(queue_waiters) = self.waiters.get_mut(&queue) else { return };
         let Some(mut claims_found) = claims_found else {
             self.ready.remove(&queue);
+            self.order.serve(queue, false);
             return;
         };
         // What was claimed leaves room for what waits for admission.

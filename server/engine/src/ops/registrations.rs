@@ -94,8 +94,12 @@ pub async fn update(
     if found.removed.is_some() {
         return Err(OpError::Conflict(format!("the worker {name} was removed; it cannot be changed any more")));
     }
+    let worker = name.to_string();
+    let is_another =
+        change.secret.as_ref().is_some_and(|secret| !digests.matches(&worker, secret, &found.static_secret));
     let change = WorkerChange {
-        static_secret: change.secret.map(|secret| digests.digest(&name.to_string(), &secret)),
+        static_secret: change.secret.map(|secret| digests.digest(&worker, &secret)),
+        is_another,
         capacity: change.capacity.into(),
         config: change.config,
         expires: change.expires,

@@ -95,8 +95,9 @@ async fn check_among_others(conn: &mut PgConnection, role: &NewRole) -> Result<R
         return Ok(Ok(()));
     }
     let before = Resolver::new(before);
-    let keeps_out = |own: usize| all_can_be_assumed(&before, own) && !all_can_be_assumed(&after, own);
-    if keeps_out(OWN_SCOPES_ROOM) || keeps_out(0) {
+    if all_can_be_assumed(&before, OWN_SCOPES_ROOM)
+        || (!all_can_be_assumed(&after, 0) && all_can_be_assumed(&before, 0))
+    {
         return Ok(Err(OpError::Input(format!(
             "with it, the scopes of all roles together would be too large for clients that assume them by \"{ASSUME}*\": \
              over {} bytes, or about {GIVEN_MAX} where roles give the same again; make this role or others smaller",

@@ -115,7 +115,7 @@ pub fn router() -> Router<App> {
         .route("/queue/{provisionerId}/{workerType}/pause", get(view(pause::form)).post(pause::pause))
         .route("/queue/{provisionerId}/{workerType}/resume", post(pause::resume))
         .route("/worker/{workerGroup}/{workerId}", get(view(worker::worker)))
-        .route("/login", get(view(login::form)).post(login::log_in))
+        .route("/login", get(page(Reads::Nothing, login::form)).post(login::log_in))
         .route("/logout", post(login::log_out))
         .route("/page/style.css", get(style))
         .route("/page/icon.svg", get(icon))
@@ -223,8 +223,26 @@ impl PageError {
     }
 }
 
-/// Turns a page's handler into a method of a route.
+/// What a page reads of the database, which has so many turns only.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reads {
+    Database,
+    Nothing,
+}
+
+/// Turns the handler of a page that reads the database into a method of a route.
 fn view<H, F>(
+    handler: H,
+) -> impl Fn(State<App>, Request) -> Pin<Box<dyn Future<Output = Response> + Send>> + Clone + Send + Sync + 'static
+where
+    H: Fn(App, Arc<Visit>) -> F + Clone + Send + Sync + 'static,
+    F: Future<Output = Result<Page, PageError>> + Send + 'static,
+{
+    page(Reads::Database, handler)
+}
+
+fn page<H, F>(
+    reads: Reads,
     handler: H,
 ) -> impl Fn(State<App>, Request) -> Pin<Box<dyn Future<Output = Response> + Send>> + Clone + Send + Sync + 'static
 where
@@ -242,7 +260,10 @@ where
                 Ok(visit) => Arc::new(visit),
                 Err(response) => return response,
             };
-            let turn = app.pages.readers(visit.session.is_some()).acquire();
+            let turn = async {
+                let readers = app.pages.readers(visit.session.is_some());
+                if reads == Reads::Nothing { Ok(None) } else { readers.acquire().await.map(Some) }
+            };
             let made = match tokio::time::timeout(READER_TIMEOUT, turn).await {
                 Ok(Ok(_reader)) => handler(Arc::clone(&app), Arc::clone(&visit)).await,
                 Ok(Err(_)) | Err(_) => Err(PageError::Unavailable),

@@ -153,7 +153,13 @@ async fn a_worker_that_is_given_a_date_of_the_past_is_purged() {
     advance(&queue).await;
     let mark = queue.engine.due_marks.get().registered_workers;
     assert!(mark > START);
-    let change = WorkerChange { static_secret: None, capacity: 1, config: None, expires: mark - TimeDelta::days(365) };
+    let change = WorkerChange {
+        static_secret: None,
+        is_another: false,
+        capacity: 1,
+        config: None,
+        expires: mark - TimeDelta::days(365),
+    };
     worker_manager::update(&mut conn, &name, &change).await.unwrap();
     move_clock(&mut conn).await;
     advance(&queue).await;
