@@ -38,7 +38,7 @@ pub fn valid_pattern(text: &str) -> bool {
     text.bytes().all(|byte| matches!(byte, b' '..=b'~'))
 }
 
-/// What the scopes of a task may take as JSON, in bytes. Whoever has a claim sends them with each request, as a certificate
+/// What the scopes of a task may take as JSON, in bytes. The holder of a claim sends them with each request, as a certificate
 /// in base64: with the rest of the head they have to fit into the 128 KiB that a server reads of it.
 pub const TASK_SCOPES_BYTES_MAX: usize = 80 << 10;
 /// What a list of texts in JSON has besides each of them, as clients write it: quotes, a comma and a space.

@@ -146,8 +146,8 @@ pub async fn lock(transaction: &mut PgConnection, name: &WorkerName) -> Result<(
     Ok(())
 }
 
-/// Changes a worker that is locked. Another static secret voids those that were given out for registering again: whoever had the old one
-/// may have them.
+/// Changes a worker that is locked. Another static secret voids those that were given out for registering again: the holder of the old
+/// one may have them.
 pub async fn update(
     transaction: &mut PgConnection,
     name: &WorkerName,

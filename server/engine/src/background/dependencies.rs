@@ -29,7 +29,8 @@ impl Sink for DependencySink {
     }
 }
 
-/// Reads the log to what was its end when the pass began, or a little further, and settles the work of it, slice by slice. Neither takes longer than a pass may.
+/// Reads the log to what was its end when the pass began, or a little further, and settles the work of it, slice by slice.
+/// Neither takes longer than a pass may.
 pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     let mut conn = engine.pool.acquire().await?;
     let none = dependency_work::skip_log(&mut conn).await?;

@@ -9,7 +9,7 @@ mod backing;
 mod read;
 mod sealed;
 pub mod settings;
-mod turns;
+mod slots;
 mod upload;
 mod writer;
 
@@ -31,8 +31,8 @@ use self::backing::Backing;
 pub use self::read::{Generation, Reader};
 pub use self::sealed::Sealed;
 use self::settings::ArtifactSettings;
-use self::turns::Turns;
-pub use self::upload::{NewBytes, Patience};
+use self::slots::Slots;
+pub use self::upload::{NewBytes, UploadLimits};
 use tenure_domain::artifact;
 use tenure_store::blobs::{self, BlobRow};
 
@@ -189,29 +189,29 @@ struct Shared {
     root_url: String,
     size_max: u64,
     backing: Backing,
-    turns: Turns,
-    patience: Patience,
+    slots: Slots,
+    limits: UploadLimits,
 }
 
 impl Blobs {
     /// Signs with the first of these keys, accepts any.
     #[must_use]
     pub fn new(keys: Vec<SigningKey>, root_url: &str, settings: &ArtifactSettings) -> Self {
-        Self::with_patience(keys, root_url, settings, Patience::default())
+        Self::with_limits(keys, root_url, settings, UploadLimits::default())
     }
 
-    /// The same with another patience for uploads.
+    /// The same with other limits of time for uploads.
     #[must_use]
-    pub fn with_patience(
+    pub fn with_limits(
         keys: Vec<SigningKey>,
         root_url: &str,
         settings: &ArtifactSettings,
-        patience: Patience,
+        limits: UploadLimits,
     ) -> Self {
         let backing = Backing::new(settings.place.clone());
-        let turns = Turns::new(backing.uploads_max, backing.uploads_of_one_max);
+        let slots = Slots::new(backing.uploads_max, backing.uploads_of_one_max);
         let (root_url, size_max) = (root_url.trim_end_matches('/').to_owned(), settings.size_max);
-        Self { shared: Arc::new(Shared { keys, root_url, size_max, backing, turns, patience }) }
+        Self { shared: Arc::new(Shared { keys, root_url, size_max, backing, slots, limits }) }
     }
 
     /// The largest body that is taken.

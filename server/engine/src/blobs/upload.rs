@@ -26,29 +26,29 @@ const TIME_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 const LEASE: Duration = Duration::from_secs(15 * 60);
 /// How often an upload renews its lease, and looks whether its bytes may still change.
 const RENEW_EVERY: Duration = Duration::from_secs(60);
-/// How long an upload waits for others to end.
-const TURN_MAX: Duration = Duration::from_secs(20);
+/// How long an upload waits for a slot.
+const SLOT_WAIT_MAX: Duration = Duration::from_secs(20);
 
-/// How long uploads may take. Tests are less patient.
+/// How long uploads may take. Tests have shorter times.
 #[derive(Clone, Copy, Debug)]
-pub struct Patience {
+pub struct UploadLimits {
     /// Without a byte.
     pub stall: Duration,
     /// Without the least average rate.
     pub slow: Duration,
     /// Until it is looked again whether the bytes may change.
     pub renewal: Duration,
-    /// Until others have ended.
-    pub turn: Duration,
+    /// Until there is a slot.
+    pub slot: Duration,
 }
 
-impl Default for Patience {
+impl Default for UploadLimits {
     fn default() -> Self {
-        Self { stall: STALL_MAX, slow: SLOW_MAX, renewal: RENEW_EVERY, turn: TURN_MAX }
+        Self { stall: STALL_MAX, slow: SLOW_MAX, renewal: RENEW_EVERY, slot: SLOT_WAIT_MAX }
     }
 }
 
-impl Patience {
+impl UploadLimits {
     /// How long an upload may have taken that has brought so many bytes.
     fn allowed(&self, size: u64) -> Duration {
         (self.slow + Duration::from_secs(size / BYTES_PER_SECOND_MIN)).min(TIME_MAX)
@@ -109,8 +109,8 @@ impl Blobs {
         body: impl Stream<Item = Result<Bytes, E>> + Send,
         by: Writer,
     ) -> Result<StoredBlob, BlobError> {
-        let _turn = match by {
-            Writer::Client => Some(self.shared.turns.take(&new.name, self.shared.patience.turn).await?),
+        let _slot = match by {
+            Writer::Client => Some(self.shared.slots.take(&new.name, self.shared.limits.slot).await?),
             // One pass stores one after the other, and clients cannot keep it from doing so.
             Writer::Server => None,
         };
@@ -185,11 +185,11 @@ impl Blobs {
         writer: &mut ObjectWriter<'_>,
     ) -> Result<(i64, [u8; 32]), BlobError> {
         let mut body = pin!(body);
-        let (patience, began) = (self.shared.patience, Instant::now());
+        let (limits, began) = (self.shared.limits, Instant::now());
         let (mut size, mut digest, mut renewed) = (0_u64, Sha256::new(), began);
         loop {
-            let chunk = match tokio::time::timeout(patience.stall, body.next()).await {
-                Err(_) => return Err(BlobError::Stalled(patience.stall.as_secs())),
+            let chunk = match tokio::time::timeout(limits.stall, body.next()).await {
+                Err(_) => return Err(BlobError::Stalled(limits.stall.as_secs())),
                 Ok(Some(Err(_))) => return Err(BlobError::Cut),
                 Ok(None) => break,
                 Ok(Some(Ok(chunk))) => chunk,
@@ -198,13 +198,13 @@ impl Blobs {
             if size > self.shared.size_max {
                 return Err(BlobError::TooLarge(self.shared.size_max));
             }
-            if began.elapsed() > patience.allowed(size) {
+            if began.elapsed() > limits.allowed(size) {
                 return Err(BlobError::Slow(BYTES_PER_SECOND_MIN));
             }
             digest.update(&chunk);
             writer.write(&chunk).await?;
             metrics::counter!("tenure_artifact_bytes_total", "direction" => "in").increment(chunk.len() as u64);
-            if renewed.elapsed() > patience.renewal {
+            if renewed.elapsed() > limits.renewal {
                 if let Some(name) = open {
                     self.check_open(pool, name).await?;
                 }
@@ -245,12 +245,12 @@ mod tests {
 
     #[test]
     fn a_large_body_over_a_slow_line_has_the_time_that_it_needs_and_a_trickle_has_not() {
-        let patience = Patience::default();
-        assert_eq!(patience.allowed(0), SLOW_MAX);
+        let limits = UploadLimits::default();
+        assert_eq!(limits.allowed(0), SLOW_MAX);
         // A byte every 50 seconds.
-        assert!(patience.allowed(3600 / 50) < SLOW_MAX * 2);
+        assert!(limits.allowed(3600 / 50) < SLOW_MAX * 2);
         // 10 GiB at 2 Mbit/s take less than 12 hours.
-        assert!(patience.allowed(10 << 30) >= Duration::from_secs(12 * 3600));
-        assert_eq!(patience.allowed(u64::MAX), TIME_MAX);
+        assert!(limits.allowed(10 << 30) >= Duration::from_secs(12 * 3600));
+        assert_eq!(limits.allowed(u64::MAX), TIME_MAX);
     }
 }

@@ -9,7 +9,7 @@ use tenure_api::credentials::SigningKey;
 use tenure_api::ids::{RunId, TaskId};
 use tenure_domain::lifecycle::Report;
 use tenure_engine::blobs::settings::{ArtifactSettings, ArtifactsPlace};
-use tenure_engine::blobs::{BlobError, BlobName, Blobs, NewBytes, Part, Patience, Sealed};
+use tenure_engine::blobs::{BlobError, BlobName, Blobs, NewBytes, Part, Sealed, UploadLimits};
 use tenure_engine::testing::{QUEUE, Queue};
 use tenure_store::due_marks::START;
 use tenure_store::testing::TestDatabase;
@@ -20,7 +20,7 @@ use uuid::Uuid;
 const SIZE_MAX: u64 = 1 << 20;
 /// Uploads into a folder for one run at the same time.
 const UPLOADS_OF_ONE_RUN: usize = 50;
-/// Half of the turns.
+/// Half of the slots.
 const UPLOADS_OF_ANYONE: usize = 250;
 /// Within what happens that takes a fraction of a second.
 const SOON: Duration = Duration::from_secs(20);
@@ -33,13 +33,13 @@ struct BlobTest {
 
 impl BlobTest {
     async fn new() -> Self {
-        Self::with_patience(Patience::default()).await
+        Self::with_limits(UploadLimits::default()).await
     }
 
-    async fn with_patience(patience: Patience) -> Self {
+    async fn with_limits(limits: UploadLimits) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let settings = ArtifactSettings { place: ArtifactsPlace::Folder(folder.path().join("a")), size_max: SIZE_MAX };
-        let blobs = Blobs::with_patience(vec![SigningKey::new(b"key")], "http://localhost/", &settings, patience);
+        let blobs = Blobs::with_limits(vec![SigningKey::new(b"key")], "http://localhost/", &settings, limits);
         Self { database: TestDatabase::create().await, folder, blobs }
     }
 
@@ -184,8 +184,8 @@ async fn a_body_that_breaks_or_is_too_large_leaves_nothing() {
 
 #[tokio::test]
 async fn an_upload_that_trickles_is_ended_and_leaves_nothing() {
-    let patience = Patience { slow: Duration::from_millis(200), ..Patience::default() };
-    let test = BlobTest::with_patience(patience).await;
+    let limits = UploadLimits { slow: Duration::from_millis(200), ..UploadLimits::default() };
+    let test = BlobTest::with_limits(limits).await;
     let new = new_bytes(name("a"));
     let ended = tokio::time::timeout(SOON, test.blobs.upload(test.database.pool(), &new, trickle())).await;
     assert!(matches!(ended.expect("it is ended"), Err(BlobError::Slow(_))));
@@ -195,8 +195,8 @@ async fn an_upload_that_trickles_is_ended_and_leaves_nothing() {
 
 #[tokio::test]
 async fn an_upload_ends_soon_after_its_run_has() {
-    let patience = Patience { renewal: Duration::from_millis(100), ..Patience::default() };
-    let test = BlobTest::with_patience(patience).await;
+    let limits = UploadLimits { renewal: Duration::from_millis(100), ..UploadLimits::default() };
+    let test = BlobTest::with_limits(limits).await;
     let queue = Queue::start(test.database.options());
     let task = queue.create_one(QUEUE).await;
     let run = queue.claim_one(QUEUE).await.run;
@@ -213,9 +213,9 @@ async fn an_upload_ends_soon_after_its_run_has() {
 }
 
 #[tokio::test]
-async fn the_uploads_of_one_run_leave_turns_for_others_and_for_the_server() {
-    let patience = Patience { turn: Duration::from_millis(200), ..Patience::default() };
-    let test = BlobTest::with_patience(patience).await;
+async fn the_uploads_of_one_run_leave_slots_for_others_and_for_the_server() {
+    let limits = UploadLimits { slot: Duration::from_millis(200), ..UploadLimits::default() };
+    let test = BlobTest::with_limits(limits).await;
     let pool = test.database.pool();
     let task: TaskId = "bRKq9uZmSwq5d8hSvWYW5A".parse().unwrap();
     let artifact = |name: &str| BlobName::artifact(task, RunId::FIRST, name);
@@ -231,7 +231,7 @@ async fn the_uploads_of_one_run_leave_turns_for_others_and_for_the_server() {
         let refused = test.blobs.upload(pool, &new_bytes(of_the_run), trickle()).await;
         assert!(matches!(refused, Err(BlobError::OwnerBusy(UPLOADS_OF_ONE_RUN))), "{refused:?}");
     }
-    test.put(&name("of nobody"), "stored").await;
+    test.put(&name("of no run"), "stored").await;
     test.put(&name(&format!("t/{task}/1/object")), "stored").await;
     test.blobs.put_by_server(pool, &artifact("log"), "text/plain", Bytes::from("stored")).await.unwrap();
     assert_eq!(test.read(&artifact("log")).await.as_deref(), Some("stored"));

@@ -334,6 +334,29 @@ async fn who_has_no_secret_of_a_worker_waits_for_no_lock() {
 }
 
 #[tokio::test]
+async fn the_same_secret_by_another_key_is_no_other_secret() {
+    let database = TestDatabase::create().await;
+    let (old, worker) = (SecretKeys::generate_setting(), named("stays"));
+    let both = format!("{},{old}", SecretKeys::generate_setting());
+    let [before, after] = [&old, &both].map(|keys| WorkerDigests::new(&SecretKeys::parse(keys).unwrap()));
+    let secret = || WorkerSecret::from_random([1; 33]);
+    let expires = tenure_engine::clock::real_now() + Duration::from_secs(3600);
+    let create = registrations::Create { secret: secret(), capacity: 1, config: "{}".to_owned(), expires };
+    registrations::create(database.pool(), &before, &worker, &create).await.unwrap();
+    let registered = registrations::register(database.pool(), &before, &worker, STATIC, &secret()).await.unwrap();
+    let update = async |secret| {
+        let change = registrations::Change { secret: Some(secret), capacity: 1, config: None, expires };
+        registrations::update(database.pool(), &after, &worker, change).await.unwrap();
+    };
+    update(secret()).await;
+    let again = registrations::reregister(database.pool(), &after, &worker, &registered.secret).await.unwrap();
+    update(WorkerSecret::from_random([2; 33])).await;
+    let refused = registrations::reregister(database.pool(), &after, &worker, &again.secret).await.unwrap_err();
+    assert!(matches!(refused, OpError::Input(_)), "{refused}");
+    database.finish().await;
+}
+
+#[tokio::test]
 async fn a_removal_is_checked_for_over_a_minute_and_then_purged() {
     let database = TestDatabase::create().await;
     let queue = Queue::start(database.options());

@@ -60,6 +60,12 @@ impl Ground {
         server.engine.schedulers.leader(server.key(QUEUE).await).term.expect("it is the scheduler")
     }
 
+    /// Moves the manual clock on.
+    async fn advance(&mut self, seconds: u32) {
+        let later = "UPDATE clock SET clock_offset = clock_offset + make_interval(secs => $1)";
+        sqlx::query(later).bind(f64::from(seconds)).execute(&mut self.conn).await.unwrap();
+    }
+
     pub(crate) async fn count(&mut self, what: &str) -> i64 {
         let sql = format!("SELECT count(*) FROM {what}");
         sqlx::query_scalar(sqlx::AssertSqlSafe(sql)).fetch_one(&mut self.conn).await.unwrap()
@@ -350,21 +356,12 @@ async fn the_time_to_accept_begins_anew_after_a_quarantine_of_the_worker() {
                 FROM db_now
                 ON CONFLICT (queue, worker_group, worker_id) DO UPDATE SET quarantine_until = EXCLUDED.quarantine_until";
     sqlx::query(over).bind(key).execute(&mut ground.conn).await.unwrap();
-    sqlx::raw_sql("UPDATE clock SET clock_offset = clock_offset + interval '22 s'")
-        .execute(&mut ground.conn)
-        .await
-        .unwrap();
+    ground.advance(22).await;
     assert_eq!(quarantines::pass(&server.engine).await.unwrap().done, 1);
-    sqlx::raw_sql("UPDATE clock SET clock_offset = clock_offset + interval '15 s'")
-        .execute(&mut ground.conn)
-        .await
-        .unwrap();
+    ground.advance(15).await;
     accept::pass(&server.engine).await.unwrap();
     assert_eq!(ground.count("pending WHERE hold = 3").await, 1, "it could not be accepted before");
-    sqlx::raw_sql("UPDATE clock SET clock_offset = clock_offset + interval '16 s'")
-        .execute(&mut ground.conn)
-        .await
-        .unwrap();
+    ground.advance(16).await;
     accept::pass(&server.engine).await.unwrap();
     assert_eq!(ground.count("pending WHERE hold = 3").await, 0, "its time is over now");
     let Ground { database, conn } = ground;
@@ -406,10 +403,7 @@ async fn an_outage_of_ours_costs_no_time_to_accept() {
     sessions_pass::pass(&server.engine).await.unwrap();
     accept::pass(&server.engine).await.unwrap();
     assert_eq!(ground.count("pending WHERE hold = 3").await, 1);
-    sqlx::raw_sql("UPDATE clock SET clock_offset = clock_offset + interval '31 s'")
-        .execute(&mut ground.conn)
-        .await
-        .unwrap();
+    ground.advance(31).await;
     accept::pass(&server.engine).await.unwrap();
     assert_eq!(ground.count("pending WHERE hold = 3").await, 0, "its time is over now");
     let Ground { database, conn } = ground;

@@ -12,7 +12,7 @@ fn that_a_client_is_disabled_or_has_expired_is_said_only_to_a_caller_that_has_it
     let other_token = |of: Credentials| Credentials { access_token: AccessToken::new("other".to_owned()), ..of };
     let lent = temporary(None, &["a"]);
     let forged = issue("ci", &other_token(permanent()).access_token.key(), grant(None, &["a"]));
-    // What the client lacks is known to nobody but it, and to holders of credentials that it made.
+    // What the client lacks is known only to it, and to holders of credentials that it made.
     let too_much = temporary(None, &["b"]);
     for (account, refusal) in shut {
         let refused = |header: &str| check(&account, &request(header), NOW).unwrap_err();

@@ -205,8 +205,8 @@ pub(super) fn is_from_us(app: &App, headers: &HeaderMap) -> bool {
         |value: Option<&http::HeaderValue>| value.map(|value| value.to_str().unwrap_or("?").to_ascii_lowercase());
     let site = text(headers.get("sec-fetch-site"));
     let origin = text(headers.get(ORIGIN));
-    // A form of a page under another name of this server is ours as well. Whoever is on the way can make up a page without TLS, which
-    // counts only where there is no TLS anyhow.
+    // A form of a page under another name of this server is ours as well. A page without TLS can be made up by a man in the
+    // middle, so it counts only where there is no TLS at all.
     let schemes: &[&str] = if app.pages.secure() { &["https"] } else { &["http", "https"] };
     let host = text(headers.get(HOST));
     let by_host = |origin: &String| {

@@ -7,7 +7,7 @@ use crate::rig::{Raw, Rig, eventually};
 
 const NAME: &str = "known-to-few";
 const WORKER: &str = "/worker/group/worker";
-const NO_WORKER: &str = "/worker/group/nobody";
+const NO_WORKER: &str = "/worker/group/missing";
 
 /// Changes what every caller may do, and waits until it no longer is to read this page or URL.
 async fn close(rig: &Rig, scopes: &[&str], read: &str) {
@@ -60,9 +60,35 @@ async fn who_may_not_see_workers_does_not_learn_which_there_are() {
         assert_eq!(reply.status, 403, "{path}");
         reply.text().replace(&format!("group/{name}"), "NAME").replace(&format!("group%2F{name}"), "NAME")
     };
-    assert_eq!(denied(WORKER, "worker").await, denied(NO_WORKER, "nobody").await);
+    assert_eq!(denied(WORKER, "worker").await, denied(NO_WORKER, "missing").await);
     let one = log_in(&rig, &rig.make_client("one", &["queue:get-worker:page/queue/group/worker"]).await).await;
     shows(&get(&rig, WORKER, Some(&one)).await, &["State"]);
     assert_eq!(get(&rig, NO_WORKER, Some(&one)).await.status, 403);
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_login_form_waits_for_no_page_of_others() {
+    let rig = Rig::start().await;
+    let (mut holder, mut looker) = (rig.database.connect("holder").await, rig.database.connect("looker").await);
+    sqlx::raw_sql("BEGIN; LOCK TABLE claims").execute(&mut holder).await.unwrap();
+    let url = rig.server.root_url().to_owned();
+    // As many as visitors without a session have.
+    let pages: Vec<_> = (0..2)
+        .map(|_| {
+            let url = url.clone();
+            tokio::spawn(async move { Raw::new("GET", "/").send(&url).await.status })
+        })
+        .collect();
+    eventually("both pages wait for the table", async || {
+        let waiting = "SELECT count(*) FROM pg_stat_activity
+                       WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '-- page_claims%'";
+        let waiting: i64 = sqlx::query_scalar(waiting).fetch_one(&mut looker).await.unwrap();
+        (waiting == 2).then_some(())
+    })
+    .await;
+    assert_eq!(get(&rig, "/login", None).await.status, 200);
+    assert!(pages.iter().all(|page| !page.is_finished()), "it waited for them");
+    drop(holder);
     rig.server.stop().await;
 }

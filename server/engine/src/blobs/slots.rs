@@ -1,6 +1,6 @@
-//! Whose turn it is: how many uploads of clients there may be at a server, and how many of them for one run or one object.
-//! So whoever has the URLs of one run cannot keep those of others from being used: more than its part it gets only while
-//! half of the turns are free. What the server stores takes no turn.
+//! Upload slots: how many uploads of clients there may be at a server, and how many of them for one run or one object. So the
+//! URLs of one run cannot keep those of others from being used: a run gets more than its share only while half of the slots
+//! are free. What the server itself stores takes none.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -11,48 +11,48 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::{BlobError, BlobName};
 
-/// The turns that there are.
-pub(super) struct Turns {
+/// The slots that there are.
+pub(super) struct Slots {
     all: Arc<Semaphore>,
     /// How many there are of these.
     size: usize,
     /// How many of them one owner may have.
     of_one: usize,
-    /// The owners that have turns or wait for one.
+    /// The owners that have slots or wait for one.
     owners: Mutex<HashMap<String, Owner>>,
 }
 
 struct Owner {
-    /// Uploads that have a turn of it or wait for one.
+    /// Uploads that have a slot of it or wait for one.
     users: usize,
-    turns: Arc<Semaphore>,
+    slots: Arc<Semaphore>,
 }
 
-/// A turn, until it is dropped.
-pub(super) struct Turn<'a> {
-    /// One of its owner's part, unless the part was used up, and one of all.
+/// A slot, until it is dropped.
+pub(super) struct Slot<'a> {
+    /// One of its owner's share, unless that was used up, and one of all.
     _permits: (Option<OwnedSemaphorePermit>, OwnedSemaphorePermit),
     _place: Place<'a>,
 }
 
 /// An upload that counts as one of its owner's.
 struct Place<'a> {
-    turns: &'a Turns,
+    slots: &'a Slots,
     owner: String,
 }
 
-impl Turns {
+impl Slots {
     pub(super) fn new(all: usize, of_one: usize) -> Self {
         Self { all: Arc::new(Semaphore::new(all)), size: all, of_one, owners: Mutex::default() }
     }
 
-    /// Waits for a turn, so long at most.
-    pub(super) async fn take(&self, name: &BlobName, wait: Duration) -> Result<Turn<'_>, BlobError> {
+    /// Waits for a slot, so long at most.
+    pub(super) async fn take(&self, name: &BlobName, wait: Duration) -> Result<Slot<'_>, BlobError> {
         let (place, own) = self.enter(owner(name));
         if self.all.available_permits() * 2 > self.size
-            && let Ok(turn) = Arc::clone(&self.all).try_acquire_owned()
+            && let Ok(slot) = Arc::clone(&self.all).try_acquire_owned()
         {
-            return Ok(Turn { _permits: (own.try_acquire_owned().ok(), turn), _place: place });
+            return Ok(Slot { _permits: (own.try_acquire_owned().ok(), slot), _place: place });
         }
         let mut has_own = false;
         let taking = async {
@@ -62,7 +62,7 @@ impl Turns {
         };
         let taken = tokio::time::timeout(wait, taking).await;
         match taken {
-            Ok(Some((own, turn))) => Ok(Turn { _permits: (Some(own), turn), _place: place }),
+            Ok(Some((own, slot))) => Ok(Slot { _permits: (Some(own), slot), _place: place }),
             Ok(None) => Err(BlobError::Busy),
             Err(_) if has_own => Err(BlobError::Busy),
             Err(_) => Err(BlobError::OwnerBusy(self.of_one)),
@@ -73,16 +73,16 @@ impl Turns {
         let mut owners = self.owners.lock().unwrap_or_else(PoisonError::into_inner);
         let entry = owners
             .entry(owner.clone())
-            .or_insert_with(|| Owner { users: 0, turns: Arc::new(Semaphore::new(self.of_one)) });
+            .or_insert_with(|| Owner { users: 0, slots: Arc::new(Semaphore::new(self.of_one)) });
         entry.users += 1;
-        let turns = Arc::clone(&entry.turns);
-        (Place { turns: self, owner }, turns)
+        let slots = Arc::clone(&entry.slots);
+        (Place { slots: self, owner }, slots)
     }
 }
 
 impl Drop for Place<'_> {
     fn drop(&mut self) {
-        let mut owners = self.turns.owners.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut owners = self.slots.owners.lock().unwrap_or_else(PoisonError::into_inner);
         if let Entry::Occupied(mut entry) = owners.entry(std::mem::take(&mut self.owner)) {
             entry.get_mut().users -= 1;
             if entry.get().users == 0 {
@@ -92,7 +92,7 @@ impl Drop for Place<'_> {
     }
 }
 
-/// Whose turn an upload takes: that of the run which an artifact is of, also one that is an object; else that of the name.
+/// Whose slot an upload takes: that of the run which an artifact is of, also one that is an object; else that of the name.
 fn owner(name: &BlobName) -> String {
     name.run().map_or_else(|| name.as_str().to_owned(), |(task, run)| format!("{task}/{run}"))
 }
@@ -111,25 +111,25 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_run_has_a_part_of_the_turns_whatever_its_artifacts_are_called_and_what_is_dropped_is_free_again() {
-        let turns = Turns::new(6, 2);
+    async fn one_run_has_a_share_of_the_slots_whatever_its_artifacts_are_called_and_what_is_dropped_is_free_again() {
+        let slots = Slots::new(6, 2);
         let artifact = |name: &str| BlobName::artifact(task(), RunId::FIRST, name);
         let object = |name: &str| BlobName::object(&object_name(task(), RunId::FIRST, name));
         let mut taken = Vec::new();
-        // Half of them are free: more than its part.
+        // Half of them are free: more than its share.
         for name in [artifact("a"), object("b"), artifact("c")] {
-            taken.push(turns.take(&name, SOON).await.unwrap());
+            taken.push(slots.take(&name, SOON).await.unwrap());
         }
-        assert!(matches!(turns.take(&artifact("d"), SOON).await, Err(BlobError::OwnerBusy(2))));
-        assert!(matches!(turns.take(&object("e"), SOON).await, Err(BlobError::OwnerBusy(2))));
+        assert!(matches!(slots.take(&artifact("d"), SOON).await, Err(BlobError::OwnerBusy(2))));
+        assert!(matches!(slots.take(&object("e"), SOON).await, Err(BlobError::OwnerBusy(2))));
         for name in ["elsewhere", "third", "third"] {
-            taken.push(turns.take(&BlobName::object(name), SOON).await.unwrap());
+            taken.push(slots.take(&BlobName::object(name), SOON).await.unwrap());
         }
-        assert!(matches!(turns.take(&BlobName::object("fourth"), SOON).await, Err(BlobError::Busy)));
-        // One that counts as one of its part.
+        assert!(matches!(slots.take(&BlobName::object("fourth"), SOON).await, Err(BlobError::Busy)));
+        // One that counts for its share.
         drop(taken.swap_remove(0));
-        taken.push(turns.take(&artifact("d"), SOON).await.unwrap());
+        taken.push(slots.take(&artifact("d"), SOON).await.unwrap());
         taken.clear();
-        assert!(turns.owners.lock().unwrap().is_empty(), "nothing is left of those who had turns");
+        assert!(slots.owners.lock().unwrap().is_empty(), "nothing is left of those who had slots");
     }
 }
