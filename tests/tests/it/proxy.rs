@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use sqlx::postgres::PgConnectOptions;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, copy_bidirectional};
@@ -21,6 +22,13 @@ struct Way {
     open: AtomicBool,
     drops_options: AtomicBool,
     cut: Notify,
+}
+
+impl Way {
+    fn end_all(&self) {
+        self.open.store(false, Ordering::SeqCst);
+        self.cut.notify_waiters();
+    }
 }
 
 impl Proxy {
@@ -48,9 +56,20 @@ impl Proxy {
         self.way.drops_options.store(true, Ordering::SeqCst);
     }
 
-    pub fn cut(&self) {
-        self.way.open.store(false, Ordering::SeqCst);
-        self.way.cut.notify_waiters();
+    /// Ends all connections. When this returns none passes anything on any more, so that no request that is made then reaches the
+    /// database.
+    pub async fn cut(&self) {
+        self.way.end_all();
+        // The proxy has it, what accepts has it, and each connection.
+        while Arc::strong_count(&self.way) > 2 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    /// Ends all connections, and takes new ones at once.
+    pub fn interrupt(&self) {
+        self.way.end_all();
+        self.open();
     }
 
     /// Takes connections again after a cut.
@@ -71,7 +90,7 @@ impl Proxy {
 impl Drop for Proxy {
     fn drop(&mut self) {
         self.accepting.abort();
-        self.cut();
+        self.way.end_all();
     }
 }
 

@@ -232,7 +232,7 @@ async fn a_database_that_goes_away_and_comes_back_needs_no_restart() {
     let root = create_root_client(database.url(), &key).credentials;
     let kept = create(&server, &root, QUEUE).await;
     for _ in 0..2 {
-        proxy.cut();
+        proxy.cut().await;
         let lost = format!("/task/{}", new_task());
         for (method, path, body) in [
             ("PUT", lost.clone(), Some(definition(QUEUE))),

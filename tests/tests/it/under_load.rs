@@ -221,7 +221,7 @@ async fn a_database_that_is_cut_off_under_load_loses_and_doubles_nothing() {
     let cutting = async {
         for _ in 0..CUTS {
             progress(&mut session, 50).await;
-            proxy.cut();
+            proxy.cut().await;
             eventually("the cut is noticed", async || {
                 let path = format!("{QUEUE_API}/__heartbeat__");
                 let answer = client_of(&server).call(&root, "GET", &path, None).await.unwrap();

@@ -29,8 +29,7 @@ async fn a_read_does_not_notice_an_outage_that_is_over() {
     for path in [format!("/task/{task}/status"), format!("/task/{task}")] {
         for _ in 0..3 {
             assert_eq!(send(&server, &rig.root, "GET", &path, None).await.status, 200);
-            proxy.cut();
-            proxy.mend();
+            proxy.interrupt();
             // It has one connection again, but what is asked below has another one.
             eventually("it is over", async || (heartbeat(&server).await.status == 200).then_some(())).await;
             let reply = send(&server, &rig.root, "GET", &path, None).await;
@@ -53,7 +52,7 @@ async fn an_outage_under_load_is_logged_once_and_ends_soon_after_the_database_is
     let task = format!("/task/{}", kept[0]);
     let (claims, body) = (claim_path(QUEUE), worker(1));
     let before = server.log().lines().count();
-    proxy.cut();
+    proxy.cut().await;
     let until = Instant::now() + AWAY;
     let asking = join_all((0..8).map(async |_| {
         let mut refused = 0;

@@ -121,7 +121,7 @@ async fn a_claim_whose_answer_is_lost_is_not_published_before_its_standby_has_it
             (stalled(&mut admin, "claim_work").await == 1).then_some(())
         })
         .await;
-        proxy.cut();
+        proxy.cut().await;
     };
     let (lost, ()) = tokio::join!(queue.claim_work(QUEUE, "worker", 1, Duration::from_secs(10)), cut);
     assert!(matches!(lost, Err(OpError::Unavailable)), "{lost:?}");

@@ -57,7 +57,7 @@ async fn connections_whose_settings_are_dropped_are_not_used_by_a_running_server
     let heartbeat = async || Raw::new("GET", "/__heartbeat__").send(server.root_url()).await.status;
     assert_eq!(heartbeat().await, 200);
     proxy.drop_options();
-    proxy.cut();
+    proxy.cut().await;
     eventually("the cut is noticed", async || (heartbeat().await == 503).then_some(())).await;
     // The way is open again, but what comes by it is not used.
     proxy.open();
