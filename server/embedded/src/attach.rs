@@ -60,7 +60,10 @@ pub async fn open(settings: &EmbeddedSettings, if_absent: IfAbsent) -> Result<Ac
     let deadline = Instant::now() + SERVER_TIMEOUT;
     loop {
         let in_use = match DataDirLock::take(&data_dir) {
-            Ok(_) if if_absent == IfAbsent::Refuse && !cluster::exists(&data_dir) => return Err(absent()),
+            Ok(_) if if_absent == IfAbsent::Refuse && !cluster::exists(&data_dir) => {
+                cluster::check_not_lost(&data_dir)?;
+                return Err(absent());
+            }
             Ok(lock) => {
                 let embedded = Embedded::start_locked(&data_dir, settings, lock).await?;
                 return Ok(Access::Own(Box::new(embedded)));

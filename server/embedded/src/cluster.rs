@@ -26,6 +26,8 @@ const ADMIN_DATABASE: &str = "postgres";
 /// In the data directory.
 const PG_DIR: &str = "pg";
 const LOG: &str = "postgres.log";
+/// The extension of the log that was renamed.
+const OLD_LOG: &str = "log.old";
 /// In the cluster.
 const SETTINGS: &str = "tenure.conf";
 /// In every cluster of PostgreSQL.
@@ -70,14 +72,29 @@ pub(super) fn exists(data_dir: &Path) -> bool {
     pg_dir(data_dir).join(VERSION).exists()
 }
 
+/// Refuses a data directory without a cluster that once ran one: the volume may not be mounted. Nothing but PostgreSQL, which runs
+/// in a whole cluster only, writes its log; and a dump is restored without the password.
+pub(super) fn check_not_lost(data_dir: &Path) -> Result<(), EmbeddedError> {
+    let log = data_dir.join(LOG);
+    let has_run =
+        [log.with_extension(OLD_LOG), log].iter().any(|path| fs::metadata(path).is_ok_and(|log| log.len() > 0));
+    if has_run && files::find_password(data_dir)?.is_some() {
+        return Err(EmbeddedError::Lost { pg_dir: pg_dir(data_dir), password: files::password_path(data_dir) });
+    }
+    Ok(())
+}
+
 impl Cluster {
-    /// Checks what is there and makes the cluster if there is none. The caller holds the lock.
+    /// Checks what is there and makes the cluster if there has been none. The caller holds the lock.
     pub(super) async fn prepare(data_dir: &Path, pg_bin: Option<&Path>) -> Result<Self, EmbeddedError> {
         let pg_dir = pg_dir(data_dir);
         let account = Account::choose(&pg_dir)?;
         files::let_pass(data_dir, &account)?;
         account.check_can_enter(data_dir)?;
         let made_by = find_version(&pg_dir)?;
+        if made_by.is_none() {
+            check_not_lost(data_dir)?;
+        }
         let wanted = made_by.as_deref().map(|version| (pg_dir.as_path(), version));
         let binaries = Binaries::find(pg_bin, wanted, &account).await?;
         let password =
@@ -251,7 +268,7 @@ impl Cluster {
     fn open_log(&self) -> Result<(File, u64), EmbeddedError> {
         let path = self.data_dir.join(LOG);
         if fs::metadata(&path).is_ok_and(|log| log.len() > LOG_BYTES_MAX) {
-            fs::rename(&path, path.with_extension("log.old")).map_err(io_error("rename", &path))?;
+            fs::rename(&path, path.with_extension(OLD_LOG)).map_err(io_error("rename", &path))?;
         }
         let open = || -> io::Result<(File, u64)> {
             let log = OpenOptions::new().create(true).append(true).read(true).mode(0o600).open(&path)?;

@@ -24,6 +24,19 @@ pub enum EmbeddedError {
         data_dir: PathBuf,
     },
 
+    /// There was a cluster, and it is gone.
+    #[error(
+        "the database that was in {} is not there: mount its volume, or restore it from a backup; to begin anew with an empty database instead, remove {}",
+        pg_dir.display(),
+        password.display()
+    )]
+    Lost {
+        /// Where it was.
+        pg_dir: PathBuf,
+        /// What is left of it, and shows that it was there.
+        password: PathBuf,
+    },
+
     /// Another server, or an administration command that started the cluster, holds the lock.
     #[error("{} is in use by another tenure process{holder}; stop that one or choose another --data-dir (TENURE_DATA_DIR)", data_dir.display())]
     InUse {

@@ -175,9 +175,14 @@ fn fill_random(buffer: &mut [u8]) -> Result<(), EmbeddedError> {
     })
 }
 
+/// The file with the password of the cluster's owner.
+pub(super) fn password_path(data_dir: &Path) -> PathBuf {
+    data_dir.join(PASSWORD)
+}
+
 /// The password of the cluster's owner, if it was made.
 pub(super) fn find_password(data_dir: &Path) -> Result<Option<String>, EmbeddedError> {
-    let path = data_dir.join(PASSWORD);
+    let path = password_path(data_dir);
     match fs::read_to_string(&path) {
         Ok(password) => Ok(Some(password.trim().to_owned()).filter(|password| !password.is_empty())),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -188,7 +193,7 @@ pub(super) fn find_password(data_dir: &Path) -> Result<Option<String>, EmbeddedE
 /// The password of a cluster that exists.
 pub(super) fn get_password(data_dir: &Path) -> Result<String, EmbeddedError> {
     find_password(data_dir)?.ok_or_else(|| EmbeddedError::BadFile {
-        path: data_dir.join(PASSWORD),
+        path: password_path(data_dir),
         problem: "is missing or empty, but there is a cluster that needs it; restore it from a backup",
     })
 }
@@ -199,7 +204,7 @@ pub(super) fn find_or_make_password(data_dir: &Path) -> Result<String, EmbeddedE
         return Ok(password);
     }
     let password = random_hex(32)?;
-    write_private(&data_dir.join(PASSWORD), password.as_bytes(), None)?;
+    write_private(&password_path(data_dir), password.as_bytes(), None)?;
     Ok(password)
 }
 

@@ -3,7 +3,8 @@
 //! What it promises: only the process with the lock on `<data-dir>/lock` starts or stops this PostgreSQL;
 //! a server that is killed at any time, also in the middle of its first start, leaves a directory from which the next
 //! one starts; a PostgreSQL that a killed server left behind is adopted, one that dies is started again. It listens on a
-//! socket in a private directory only, flushes every commit, and runs as an ordinary user even when the server is root.
+//! socket in a private directory only, flushes every commit, and runs as an ordinary user even when the server is root. A cluster
+//! that has run and is missing is never made anew.
 //!
 //! What it is not: a way to share a database between servers (that is `--database-url`), or a place for backups.
 //!

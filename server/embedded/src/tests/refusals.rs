@@ -59,6 +59,39 @@ async fn a_directory_that_is_no_cluster_and_a_lost_password_are_refused() {
 }
 
 #[tokio::test]
+async fn a_cluster_that_has_run_and_is_missing_is_not_made_anew() {
+    let folder = TestFolder::new();
+    let embedded = folder.start().await;
+    remember(&embedded.connect_options()).await;
+    embedded.stop().await;
+    drop(embedded);
+    let volume = folder.base.path().join("volume");
+    fs::rename(folder.pg_dir(), &volume).unwrap();
+    let assert_names = |line: &str| {
+        let named = [folder.pg_dir(), folder.data_dir().join("pg-password")];
+        assert!(named.iter().all(|path| line.contains(path.to_str().unwrap())) && line.contains("mount"), "{line}");
+    };
+    assert_names(&folder.refusal().await);
+    // Where the volume would be mounted.
+    fs::create_dir(folder.pg_dir()).unwrap();
+    assert_names(&folder.refusal().await);
+    assert_names(&one_line(&open(&folder.settings(), IfAbsent::Refuse).await.err().unwrap()));
+
+    fs::remove_dir(folder.pg_dir()).unwrap();
+    fs::rename(&volume, folder.pg_dir()).unwrap();
+    let embedded = folder.start().await;
+    assert_remembered(&embedded.connect_options()).await;
+    embedded.stop().await;
+    drop(embedded);
+
+    fs::remove_dir_all(folder.pg_dir()).unwrap();
+    fs::remove_file(folder.data_dir().join("pg-password")).unwrap();
+    let anew = folder.start().await;
+    remember(&anew.connect_options()).await;
+    anew.stop().await;
+}
+
+#[tokio::test]
 async fn postgresqls_own_reason_is_passed_on() {
     let folder = TestFolder::new();
     folder.start().await.stop().await;
