@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use nix::unistd::Pid;
+use sqlx::postgres::PgConnectOptions;
+use sqlx::{ConnectOptions as _, PgConnection};
 use tempfile::TempDir;
 
 /// How a cluster of a test is made: nothing in it outlives the machine.
@@ -68,6 +70,24 @@ pub fn new_folder() -> TempDir {
 pub fn make(maker: &mut Command, data: &Path) {
     let made = maker.arg("-D").arg(data).output().expect("PostgreSQL's programs are installed");
     assert!(made.status.success(), "{maker:?}: {}", String::from_utf8_lossy(&made.stderr));
+}
+
+/// A session on the embedded PostgreSQL of a data directory, as its server has them; none while it does not run.
+///
+/// # Panics
+///
+/// If its password is not there.
+pub async fn connect_embedded(data_dir: &Path) -> Option<PgConnection> {
+    let password = std::fs::read_to_string(data_dir.join("pg-password")).expect("the password's file");
+    let about = std::fs::read_to_string(data_dir.join("pg/postmaster.pid")).ok()?;
+    let lines: Vec<&str> = about.lines().collect();
+    let options = PgConnectOptions::new_without_pgpass()
+        .socket(lines.get(4)?)
+        .port(lines.get(3)?.trim().parse().ok()?)
+        .username("tenure")
+        .password(password.trim())
+        .database("tenure");
+    options.disable_statement_logging().connect().await.ok()
 }
 
 /// The processes that this one has started.

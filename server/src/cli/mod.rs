@@ -21,7 +21,6 @@ use std::time::Duration;
 
 use nix::sys::stat::{Mode, umask};
 use tokio::net::TcpListener;
-use tokio_util::sync::CancellationToken;
 
 use crate::config::{
     Cli, Command, Database, DatabaseArgs, SECRET_KEY_SETTING, ServeArgs, SettingError, Usage, read_secret_keys,
@@ -124,16 +123,18 @@ async fn serve(args: ServeArgs) -> ExitCode {
         Database::External(_) => "external database",
     };
     announce(&format!("tenure: {mode}"));
-    let shutdown = CancellationToken::new();
-    if let Err(error) = signals::drain_on_signals(shutdown.clone()) {
-        return failed(&error);
-    }
+    let asked = match signals::listen() {
+        Ok(asked) => asked,
+        Err(error) => return failed(&error),
+    };
     let ready = |root_url: &str| announce(&format!("tenure ready: {root_url}"));
     let scheduler = settings.scheduler.clone();
-    match server::run(listener, settings, shutdown, ready).await {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(StartError::OtherActivation(agreed)) => wrong(scheduler.other_activation(agreed)),
-        Err(error) => failed(&error),
+    let running = server::run(listener, settings, asked.stop, ready);
+    match asked.stop_at_once.run_until_cancelled(running).await {
+        Some(Ok(())) => ExitCode::SUCCESS,
+        Some(Err(StartError::OtherActivation(agreed))) => wrong(scheduler.other_activation(agreed)),
+        Some(Err(error)) => failed(&error),
+        None => signals::interrupted(),
     }
 }
 

@@ -10,9 +10,6 @@ use tenure_api::credentials::Credentials;
 use tenure_api::ids::SlugId;
 use tenure_tests::http::{Account, QUEUE_API};
 use tenure_tests::server::{Launch, Server, create_root_client, fresh_secret_key};
-use tenure_tests::wire::Target;
-use tokio::io::AsyncWriteExt as _;
-use tokio::net::TcpStream;
 
 use crate::fleet::{NOTIFIED_WITHIN, another_without_fallbacks, until_they_hear, wake, without_fallbacks};
 use crate::proxy::Proxy;
@@ -291,28 +288,6 @@ async fn a_server_that_is_stopped_answers_waiting_requests_without_claims() {
     }
     assert!(rig.server.ended().await.success());
     assert!(signalled.elapsed() < DRAINED_WITHIN, "{:?}", signalled.elapsed());
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_second_signal_stops_a_server_at_once() {
-    let mut rig = Rig::start().await;
-    let target = Target::parse(rig.server.root_url()).unwrap();
-    // A request that never ends keeps the drain waiting.
-    let mut half = TcpStream::connect((target.host.as_str(), target.port)).await.unwrap();
-    let head = format!("POST {QUEUE_API}/claim-work/a%2Fb HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\r\n");
-    half.write_all(head.as_bytes()).await.unwrap();
-    assert!(rig.call("GET", "/ping", None).await.is_success());
-    rig.server.terminate().unwrap();
-    eventually("the server takes no more connections", async || {
-        TcpStream::connect((target.host.as_str(), target.port)).await.is_err().then_some(())
-    })
-    .await;
-    assert!(!rig.server.has_ended());
-    let signalled = Instant::now();
-    rig.server.terminate().unwrap();
-    assert_eq!(rig.server.ended().await.code(), Some(130));
-    // Less than what a drain waits for requests, which is six seconds.
-    assert!(signalled.elapsed() < Duration::from_secs(4), "{:?}", signalled.elapsed());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -27,11 +27,10 @@ use std::process::ExitCode;
 use clap::{Args, Subcommand};
 use futures_util::future::{join_all, try_join_all};
 use tenure_domain::policy::cells::{CELLS, Cell};
-use tokio_util::sync::CancellationToken;
 
 use super::http::{CommandError, Server};
 use super::print::complain;
-use super::signals::drain_on_signals;
+use super::signals;
 use calls::Calls;
 use judge::judge;
 use part::Part;
@@ -69,17 +68,18 @@ fn parse_cell(name: &str) -> Result<Cell, String> {
 /// If the server refuses, or does not answer; nothing is known then.
 pub async fn run(server: &Server, command: VerifyCommand) -> Result<ExitCode, CommandError> {
     let VerifyCommand::Delivery(DeliveryArgs { cells, keep }) = command;
-    let stop = CancellationToken::new();
-    drain_on_signals(stop.clone())
+    let asked = signals::listen()
         .map_err(|error| CommandError::Refused(format!("signals cannot be waited for: {error}")))?;
     let played = Part::all().filter(|part| cells.is_empty() || cells.contains(&part.cell));
     let stages: Vec<Stage> = played.map(Stage::new).collect();
     let calls = Calls::new(server);
     let seen = tokio::select! {
         seen = play_all(&calls, &stages) => seen,
-        () = stop.cancelled() => Err(CommandError::Refused("interrupted: nothing is known".to_owned())),
+        () = asked.stop.cancelled() => Err(CommandError::Refused("interrupted: nothing is known".to_owned())),
     };
-    let cleaned = if keep { Ok(()) } else { clean_up(&calls, &stages).await };
+    let cleaning = clean_up(&calls, &stages);
+    let cleaned = if keep { Some(Ok(())) } else { asked.stop_at_once.run_until_cancelled(cleaning).await };
+    let Some(cleaned) = cleaned else { return Ok(signals::interrupted()) };
     let (seen, cleaned) = match (seen, cleaned) {
         (Err(error), Err(left)) => return Err(with(error, &left)),
         (seen, cleaned) => (seen?, cleaned),

@@ -7,10 +7,9 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use sqlx::postgres::PgConnectOptions;
-use sqlx::{ConnectOptions as _, PgConnection};
 use tenure_api::credentials::Credentials;
 use tenure_api::ids::SlugId;
+use tenure_tests::postgres::connect_embedded;
 use tenure_tests::random::Random;
 use tenure_tests::server::Server;
 
@@ -68,20 +67,6 @@ impl Drop for Disk {
     }
 }
 
-/// How to reach the embedded PostgreSQL, as the server does.
-async fn connect(data_dir: &Path) -> Option<PgConnection> {
-    let password = fs::read_to_string(data_dir.join("pg-password")).expect("the password's file");
-    let about = fs::read_to_string(data_dir.join("pg/postmaster.pid")).ok()?;
-    let lines: Vec<&str> = about.lines().collect();
-    let options = PgConnectOptions::new_without_pgpass()
-        .socket(lines.get(4)?)
-        .port(lines.get(3)?.trim().parse().ok()?)
-        .username("tenure")
-        .password(password.trim())
-        .database("tenure");
-    options.disable_statement_logging().connect().await.ok()
-}
-
 /// Creates large tasks until one is refused for want of room; those that were acknowledged.
 async fn create_until_it_is_full(server: &Server, root: &Credentials, disk: &Disk) -> Vec<SlugId> {
     let mut random = Random::from_seed(Random::fresh_seed());
@@ -132,7 +117,7 @@ async fn a_full_disk_refuses_what_is_new_and_loses_nothing_and_room_is_all_it_ta
     disk.fill();
     eventually("PostgreSQL gives up", async || {
         disk.fill();
-        let Some(mut database) = connect(&data_folder.data_dir()).await else { return Some(()) };
+        let Some(mut database) = connect_embedded(&data_folder.data_dir()).await else { return Some(()) };
         let switch = "SELECT pg_logical_emit_message(true, 'test', repeat('x', 1000000)), pg_switch_wal()";
         sqlx::query(switch).execute(&mut database).await.err().map(drop)
     })
@@ -162,7 +147,7 @@ async fn a_full_disk_refuses_what_is_new_and_loses_nothing_and_room_is_all_it_ta
     eventually("it is healthy", async || (heartbeat(&server).await.status == 200).then_some(())).await;
     println!("{}", server.log_tail());
     finish_all(&server, &root, kept).await;
-    let mut database = connect(&data_folder.data_dir()).await.expect("PostgreSQL runs");
+    let mut database = connect_embedded(&data_folder.data_dir()).await.expect("PostgreSQL runs");
     let violations = tenure_store::testing::check_invariants_on(&mut database).await;
     assert!(violations.is_empty(), "violated invariants: {violations:#?}");
     drop(database);

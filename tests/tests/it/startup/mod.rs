@@ -1,7 +1,8 @@
-//! Starts and commands that go wrong: another key, no data, no database, closed terminals and pipes.
+//! Starts and commands that go wrong: another key, no data, no database, closed terminals and pipes, signals.
 
 mod closed;
 mod databases;
 mod keys;
 mod nothing_there;
 mod poolers;
+mod signals;
