@@ -46,7 +46,7 @@ const DRAIN_REQUESTS: Duration = Duration::from_secs(6);
 /// How long batches, requeues and passes may take after that.
 const DRAIN_TASKS: Duration = Duration::from_secs(2);
 /// How long closing the database connections may take: one whose database went silent never closes.
-const CLOSE_MAX: Duration = Duration::from_secs(2);
+pub(crate) const CLOSE_MAX: Duration = Duration::from_secs(2);
 /// How often the metrics purge samples that they no longer need.
 const UPKEEP_EVERY: Duration = Duration::from_secs(5);
 /// The client that is made where there is none.

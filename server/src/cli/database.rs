@@ -6,7 +6,7 @@ use sqlx::PgPool;
 
 use super::print::complain;
 use crate::config::{Database, SettingError};
-use crate::server::StartError;
+use crate::server::{CLOSE_MAX, StartError};
 use tenure_embedded::{self as embedded, Access, EmbeddedError, IfAbsent};
 use tenure_store::connector::Connector;
 use tenure_store::{operator_hints, schema};
@@ -94,7 +94,8 @@ impl Opened {
 
     /// Closes it, and stops what was started for the command.
     pub(super) async fn close(self) {
-        self.pool.close().await;
+        // What was ended half-way may wait for its statement.
+        let _elapsed = tokio::time::timeout(CLOSE_MAX, self.pool.close()).await;
         if let Some(access) = self.access {
             access.close().await;
         }

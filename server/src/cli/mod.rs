@@ -147,13 +147,32 @@ async fn migrate(args: DatabaseArgs) -> ExitCode {
         Ok(database) => database,
         Err(error) => return wrong(error),
     };
-    match Opened::open(&database, IfAbsent::Make).await {
-        Ok(opened) => {
-            opened.close().await;
-            finish(&format!("The database has the schema of tenure {}.", env!("CARGO_PKG_VERSION")))
-        }
-        Err(error) => error.report(),
-    }
+    let done = format!("The database has the schema of tenure {}.", env!("CARGO_PKG_VERSION"));
+    on_database(&database, IfAbsent::Make, async |_: &Opened| finish(&done)).await
+}
+
+/// Runs a command on its database, until it is done or a signal ends it. Either way what was started for it is stopped.
+async fn on_database(
+    database: &Database,
+    if_absent: IfAbsent,
+    command: impl AsyncFnOnce(&Opened) -> ExitCode,
+) -> ExitCode {
+    let asked = match signals::listen() {
+        Ok(asked) => asked,
+        Err(error) => return failed(&error),
+    };
+    let running = async {
+        let opened = match asked.stop.run_until_cancelled(Opened::open(database, if_absent)).await {
+            Some(Ok(opened)) => opened,
+            Some(Err(error)) => return error.report(),
+            // A PostgreSQL that was being started for it is dropped, and so asked to stop.
+            None => return signals::interrupted(),
+        };
+        let code = asked.stop.run_until_cancelled(command(&opened)).await;
+        opened.close().await;
+        code.unwrap_or_else(signals::interrupted)
+    };
+    asked.stop_at_once.run_until_cancelled(running).await.unwrap_or_else(signals::interrupted)
 }
 
 /// Roles are no secrets, so no key is needed.
@@ -162,13 +181,7 @@ async fn administrate_roles(args: DatabaseArgs, command: role::RoleArgs) -> Exit
         Ok(database) => database,
         Err(error) => return wrong(error),
     };
-    let opened = match Opened::open(&database, IfAbsent::Refuse).await {
-        Ok(opened) => opened,
-        Err(error) => return error.report(),
-    };
-    let code = role::run(&opened.pool, command).await;
-    opened.close().await;
-    code
+    on_database(&database, IfAbsent::Refuse, async |opened: &Opened| role::run(&opened.pool, command).await).await
 }
 
 async fn administrate(
@@ -190,20 +203,17 @@ async fn administrate(
         (Database::External(_), client::ClientCommand::Create(_)) => IfAbsent::Make,
         _ => IfAbsent::Refuse,
     };
-    let opened = match Opened::open(&database, if_absent).await {
-        Ok(opened) => opened,
-        Err(error) => return error.report(),
-    };
-    let keys = if command.command.needs_key() { fitting_keys(&opened, given, &database).await } else { Ok(given) };
-    let code = match keys {
-        Ok(keys) => {
-            let root_url = find_root_url(&opened, root_url).await;
-            client::run(&opened.pool, keys.as_ref(), &root_url, command).await
+    on_database(&database, if_absent, async |opened: &Opened| {
+        let keys = if command.command.needs_key() { fitting_keys(opened, given, &database).await } else { Ok(given) };
+        match keys {
+            Ok(keys) => {
+                let root_url = find_root_url(opened, root_url).await;
+                client::run(&opened.pool, keys.as_ref(), &root_url, command).await
+            }
+            Err(error) => failed(&opened.error(error)),
         }
-        Err(error) => failed(&opened.error(error)),
-    };
-    opened.close().await;
-    code
+    })
+    .await
 }
 
 /// The keys to encrypt a token with, if there are any and they are those of the database.

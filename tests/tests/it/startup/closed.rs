@@ -64,11 +64,11 @@ async fn serving(mut command: Command, address: &str) -> tokio::process::Child {
     child
 }
 
-fn signal(child: &tokio::process::Child, signal: Signal) {
+pub(super) fn signal(child: &tokio::process::Child, signal: Signal) {
     kill(Pid::from_raw(i32::try_from(child.id().unwrap()).unwrap()), signal).unwrap();
 }
 
-async fn ended(child: &mut tokio::process::Child) -> Option<i32> {
+pub(super) async fn ended(child: &mut tokio::process::Child) -> Option<i32> {
     tokio::time::timeout(TIMEOUT, child.wait()).await.expect("the server ends").unwrap().code()
 }
 

@@ -1,13 +1,20 @@
 //! Signals, and what becomes of the embedded PostgreSQL.
 
+use std::path::Path;
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::Signal;
+use sqlx::PgConnection;
 use tenure_tests::http::QUEUE_API;
-use tenure_tests::server::Server;
+use tenure_tests::postgres::connect_embedded;
+use tenure_tests::server::{Server, binary};
 use tenure_tests::wire::Target;
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
+use tokio::process::{Child, Command};
 
+use super::closed::{ended, signal};
 use crate::rig::{DataFolder, Raw, embedded, eventually, postmaster_of};
 
 /// A request that never ends, so that a drain waits for it.
@@ -39,4 +46,46 @@ async fn a_second_signal_stops_a_server_at_once_and_leaves_no_postgresql_running
     // Less than what a drain waits for requests, which is six seconds.
     assert!(signalled.elapsed() < Duration::from_secs(4), "{:?}", signalled.elapsed());
     eventually("PostgreSQL ends", async || postmaster_of(&data_folder.data_dir()).is_none().then_some(())).await;
+}
+
+/// `tenure migrate` that waits for a lock on the tables of this data directory, and the session that has the lock.
+async fn waiting_command(data_dir: &Path) -> (Child, PgConnection) {
+    let connect = async || connect_embedded(data_dir).await.expect("PostgreSQL runs");
+    let (mut holder, mut looker) = (connect().await, connect().await);
+    sqlx::raw_sql("BEGIN; LOCK TABLE _sqlx_migrations").execute(&mut holder).await.unwrap();
+    let mut command = Command::new(binary());
+    command.args(["migrate", "--data-dir"]).arg(data_dir).stdout(Stdio::null()).stderr(Stdio::null());
+    if let Some(folder) = std::env::var_os("TENURE_TEST_PG_BIN") {
+        command.arg("--pg-bin").arg(folder);
+    }
+    let child = command.kill_on_drop(true).spawn().unwrap();
+    eventually("the command waits", async || {
+        let waiting = "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%_sqlx_migrations%'";
+        sqlx::query(waiting).fetch_optional(&mut looker).await.unwrap().map(|_| ())
+    })
+    .await;
+    (child, holder)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_command_that_is_interrupted_stops_the_postgresql_that_it_runs_and_no_other() {
+    let data_folder = DataFolder::new();
+    let data_dir = data_folder.data_dir();
+    let (mut server, _) = data_folder.start(&embedded()).await;
+    // Without its server, PostgreSQL is the command's.
+    server.kill().unwrap();
+    let (mut command, _holder) = waiting_command(&data_dir).await;
+    signal(&command, Signal::SIGTERM);
+    assert_eq!(ended(&mut command).await, Some(130));
+    eventually("PostgreSQL ends", async || postmaster_of(&data_dir).is_none().then_some(())).await;
+
+    let (server, _) = data_folder.start(&embedded()).await;
+    let postmaster = postmaster_of(&data_dir);
+    let (mut command, holder) = waiting_command(&data_dir).await;
+    signal(&command, Signal::SIGINT);
+    assert_eq!(ended(&mut command).await, Some(130));
+    drop(holder);
+    assert!(connect_embedded(&data_dir).await.is_some());
+    assert_eq!(postmaster_of(&data_dir), postmaster);
+    assert!(server.stop().await.success());
 }
