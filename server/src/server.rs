@@ -180,6 +180,7 @@ async fn serve(
     ready(root_url);
     connection::serve(listener, front).await;
     tracing::info!("draining");
+    start_checkpoint(database, &tasks, &stop);
     connections.close();
     if tokio::time::timeout(DRAIN_REQUESTS, connections.wait()).await.is_err() {
         tracing::warn!(connections = connections.len(), "some requests did not end in time");
@@ -200,6 +201,15 @@ async fn serve(
     }
     tracing::info!("stopped");
     Ok(())
+}
+
+/// Has an embedded PostgreSQL begin to write out while the server drains: what is left when it is stopped has a limit of time. A
+/// drain that is done does not wait for it, and PostgreSQL goes on with it by itself.
+fn start_checkpoint(database: &Ready, tasks: &TaskTracker, stop: &CancellationToken) {
+    if let Some(embedded) = &database.embedded {
+        let (embedded, until) = (Arc::clone(embedded), stop.clone());
+        tasks.spawn(async move { until.run_until_cancelled(embedded.checkpoint()).await });
+    }
 }
 
 /// Has this server be one of those of its database, which agree on when a scheduler is replaced.

@@ -153,6 +153,13 @@ impl Embedded {
         Ok(())
     }
 
+    /// Has PostgreSQL write out now most of what it would write out in [`Embedded::stop`], which has a limit. Nothing depends on it.
+    pub async fn checkpoint(&self) {
+        if let Err(error) = tenure_store::cluster::checkpoint(&self.connect_options()).await {
+            tracing::debug!(error = &error as &dyn std::error::Error, "no checkpoint before PostgreSQL is stopped");
+        }
+    }
+
     /// Stops PostgreSQL: sessions are cut, everything is written out. Call it when nothing uses the database any more.
     pub async fn stop(&self) {
         self.stopping.cancel();

@@ -76,6 +76,14 @@ pub async fn ping(options: &PgConnectOptions) -> Result<(), sqlx::Error> {
     options.connect().await?.close().await
 }
 
+/// Has the server behind `admin` write out now what it would otherwise write out when it shuts down.
+pub async fn checkpoint(admin: &PgConnectOptions) -> Result<(), sqlx::Error> {
+    // It may take long, which is nothing to warn of.
+    let mut connection = admin.clone().disable_statement_logging().connect().await?;
+    sqlx::raw_sql("CHECKPOINT").execute(&mut connection).await?;
+    connection.close().await
+}
+
 /// Whether the next attempt may find what was missing.
 pub(crate) fn may_start(error: &sqlx::Error) -> bool {
     match error {

@@ -5,7 +5,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
-use sqlx::PgConnection;
+use sqlx::{PgConnection, Row as _};
 use tenure_tests::http::QUEUE_API;
 use tenure_tests::postgres::connect_embedded;
 use tenure_tests::server::{Server, binary};
@@ -46,6 +46,25 @@ async fn a_second_signal_stops_a_server_at_once_and_leaves_no_postgresql_running
     // Less than what a drain waits for requests, which is six seconds.
     assert!(signalled.elapsed() < Duration::from_secs(4), "{:?}", signalled.elapsed());
     eventually("PostgreSQL ends", async || postmaster_of(&data_folder.data_dir()).is_none().then_some(())).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_embedded_postgresql_writes_out_while_its_server_drains() {
+    let data_folder = DataFolder::new();
+    let (mut server, _) = data_folder.start(&embedded()).await;
+    let mut database = connect_embedded(&data_folder.data_dir()).await.expect("PostgreSQL runs");
+    let mut last_checkpoint = async || -> String {
+        let redo = "SELECT redo_lsn::text FROM pg_control_checkpoint()";
+        sqlx::query(redo).fetch_one(&mut database).await.expect("PostgreSQL runs still").get(0)
+    };
+    let target = Target::parse(server.root_url()).unwrap();
+    let half = half_a_request(&server, &target).await;
+    let before = last_checkpoint().await;
+    server.terminate().unwrap();
+    eventually("a checkpoint", async || (last_checkpoint().await != before).then_some(())).await;
+    assert!(!server.has_ended());
+    drop(half);
+    assert!(server.ended().await.success());
 }
 
 /// `tenure migrate` that waits for a lock on the tables of this data directory, and the session that has the lock.
