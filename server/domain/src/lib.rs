@@ -16,6 +16,7 @@ pub mod policy;
 pub mod presence;
 pub mod purge_cache;
 pub mod registration;
+pub mod release;
 pub mod roles;
 pub mod scopes;
 pub mod session;

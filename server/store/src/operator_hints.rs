@@ -77,6 +77,14 @@ impl OperatorHint {
                     .to_owned(),
                 fix: "use a new database, or run the version that made this one".to_owned(),
             },
+            MigrateError::VersionTooOld(known, needed) => Self {
+                place: place(options),
+                cause: format!(
+                    "a later release has migrated it, with which only programs work that know migration {needed}; this \
+                     one knows those up to {known}"
+                ),
+                fix: "run that release, or restore the database from a backup of before".to_owned(),
+            },
             other => Self {
                 place: place(options),
                 cause: format!("the schema cannot be brought to this release: {other}"),
@@ -174,6 +182,8 @@ mod tests {
         assert!(old.contains("from before the first release") && old.contains("use a new database"), "{old}");
         let changed = OperatorHint::of_migration(&MigrateError::VersionMismatch(schema::FIRST + 1), &given).to_string();
         assert!(changed.contains("has been modified") && changed.contains("run the release"), "{changed}");
+        let later = OperatorHint::of_migration(&MigrateError::VersionTooOld(16, 17), &given).to_string();
+        assert!(later.contains("migration 17; this one knows those up to 16") && later.contains("backup"), "{later}");
     }
 
     #[test]

@@ -1,9 +1,12 @@
 //! The schema, which is embedded in the binary.
 
-use sqlx::migrate::{MigrateError, Migrator};
-use sqlx::{Connection as _, PgPool};
+use sqlx::migrate::{Migrate as _, MigrateError, Migrator};
+use sqlx::{Connection as _, PgConnection, PgPool};
+use tenure_domain::release::{Age, Schema};
 
-/// Every migration, oldest first. A newer release may have added some that this one does not know.
+use super::settings;
+
+/// Every migration, oldest first. A later release may have added some that this one does not know.
 static MIGRATIONS: Migrator = Migrator { ignore_missing: true, ..sqlx::migrate!("../../migrations") };
 
 /// The number of the first migration. One of another content was applied by versions from before the first release, whose
@@ -29,16 +32,41 @@ pub async fn exists(pool: &PgPool) -> Result<bool, sqlx::Error> {
     .await
 }
 
-/// Brings the database to this release's schema. Servers that start at once take turns.
+/// Brings the database to this release's schema, or refuses one that this release is too old for. Servers that start at once take
+/// turns.
 pub async fn migrate(pool: &PgPool) -> Result<(), MigrateError> {
     // A connection of its own, which waits for its turn as long as that takes. How long each migration waits for tables it says itself.
     let mut conn = pool.acquire().await?.detach();
     sqlx::raw_sql("SET lock_timeout = 0; SET statement_timeout = 0").execute(&mut conn).await?;
-    let migrated = MIGRATIONS.run_direct(None, &mut conn, false).await;
+    let migrated = match MIGRATIONS.run_direct(None, &mut conn, false).await {
+        Ok(()) => check_age(&mut conn).await,
+        Err(error) => Err(error),
+    };
     // What a migration failed for says more than how its connection ended: a server that went away is both.
     let closed = conn.close().await;
     migrated?;
     closed?;
+    Ok(())
+}
+
+/// Refuses a schema of which a later release has taken away what this one uses, and warns of any that a later one has migrated.
+async fn check_age(conn: &mut PgConnection) -> Result<(), MigrateError> {
+    let applied = conn.list_applied_migrations(&MIGRATIONS.table_name).await?;
+    let newest = applied.iter().map(|migration| migration.version).max().unwrap_or_default();
+    let needed = match settings::find(conn, settings::NEEDED_MIGRATION).await? {
+        Some(number) => number.parse::<i64>().map_err(|error| sqlx::Error::Decode(Box::new(error)))?,
+        None => 0,
+    };
+    let known = version();
+    match Age::of(known, Schema { newest, needed }) {
+        Age::Current => {}
+        Age::Older => tracing::warn!(
+            migration.newest = newest,
+            migration.known = known,
+            "a later release has migrated the database; this one is for going back by one release only"
+        ),
+        Age::TooOld => return Err(MigrateError::VersionTooOld(known, needed)),
+    }
     Ok(())
 }
 
@@ -62,6 +90,23 @@ mod tests {
         one.unwrap();
         two.unwrap();
         drop(other);
+        database.finish().await;
+    }
+
+    #[tokio::test]
+    async fn a_release_goes_on_with_a_later_schema_until_a_migration_keeps_it_out() {
+        let database = TestDatabase::create().await;
+        let (pool, known, name) = (database.pool(), version(), settings::NEEDED_MIGRATION);
+        let later = "INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time)
+            VALUES ($1, 'later', true, '', 0)";
+        sqlx::query(later).bind(known + 2).execute(pool).await.unwrap();
+        migrate(pool).await.unwrap();
+        let need = async |number: i64| settings::put(pool, name, &number.to_string()).await.unwrap();
+        need(known).await;
+        migrate(pool).await.unwrap();
+        need(known + 1).await;
+        let refused = migrate(pool).await.unwrap_err();
+        assert!(matches!(refused, MigrateError::VersionTooOld(own, needed) if (own, needed) == (known, known + 1)));
         database.finish().await;
     }
 }

@@ -6,6 +6,8 @@ use sqlx::PgExecutor;
 pub const KEY_CHECKS: &str = "secret-key-checks";
 /// The root URL of the server that started last.
 pub const ROOT_URL: &str = "root-url";
+/// The number of the last migration that a program must know. Set by migrations that take away what earlier releases use.
+pub const NEEDED_MIGRATION: &str = "needed-migration";
 /// How many milliseconds the scheduler of a queue may be silent.
 pub const SCHEDULER_ACTIVATION: &str = "scheduler-activation";
 
