@@ -8,6 +8,7 @@
 mod after;
 mod exchange;
 pub mod note;
+mod widths;
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
@@ -21,6 +22,7 @@ use utoipa::ToSchema;
 
 use self::after::{known_tenancy, task_after};
 pub use self::exchange::{Exchange, Fields};
+pub use self::widths::widths;
 use super::create::group_expires;
 use super::task::{Group, Last, Task, Tenancy};
 

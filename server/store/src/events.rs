@@ -85,6 +85,7 @@ pub enum Page {
 
 struct OutboxRow {
     first: i64,
+    events: i32,
     at: DateTime<Utc>,
     taken_until: Option<DateTime<Utc>>,
     kinds: Vec<i16>,
@@ -108,7 +109,7 @@ pub async fn read(conn: &mut PgConnection, after: i64, limit: usize) -> Result<P
     let rows = sqlx::query_as!(
         OutboxRow,
         r#"-- read_events
-        SELECT o.first, x.at, x.taken_until, x.kinds, x.seqs, x.runs, x.retries_left, x.priorities, x.details
+        SELECT o.first, o.events, x.at, x.taken_until, x.kinds, x.seqs, x.runs, x.retries_left, x.priorities, x.details
         FROM outbox_order o JOIN outbox x ON x.id = o.outbox_id
         WHERE o.first >= COALESCE((SELECT max(first) FROM outbox_order WHERE first <= $1), 0)
         ORDER BY o.first LIMIT $2"#,
@@ -130,6 +131,7 @@ pub async fn read(conn: &mut PgConnection, after: i64, limit: usize) -> Result<P
         .flat_map(|(position, found)| match found {
             Found::Transition(seq, transition) => events::render(&transition, subjects.get(&seq), position),
             Found::Note(at, details) => note::render(at, &details, position).into_iter().collect(),
+            Found::Unknown(_) => Vec::new(),
         })
         .filter(|event| event.position > after)
         .take(limit)
@@ -143,6 +145,8 @@ enum Found {
     Transition(i64, Transition),
     /// A note: when it was written, and its details.
     Note(DateTime<Utc>, String),
+    /// What a later release has written beside this one, with this many events: readers pass by it.
+    Unknown(i64),
 }
 
 impl Found {
@@ -150,13 +154,14 @@ impl Found {
         match self {
             Self::Transition(_, transition) => i64::try_from(transition.kind.exchanges().len()).unwrap_or_default(),
             Self::Note(..) => 1,
+            Self::Unknown(events) => *events,
         }
     }
 
     fn seq(&self) -> Option<i64> {
         match self {
             Self::Transition(seq, _) => Some(*seq),
-            Self::Note(..) => None,
+            Self::Note(..) | Self::Unknown(_) => None,
         }
     }
 }
@@ -167,32 +172,31 @@ fn cut(rows: Vec<OutboxRow>, after: i64, limit: usize) -> Result<Vec<(i64, Found
     let mut wanted = Vec::new();
     let end = after.saturating_add(i64::try_from(limit).unwrap_or(i64::MAX));
     for row in rows {
-        let mut position = row.first;
-        let transitions = row.kinds.iter().zip(&row.seqs).zip(&row.runs).zip(&row.retries_left);
-        for (place, (((&kind, &seq), &run), &retries_left)) in transitions.enumerate() {
-            let details = || row.details.as_ref().and_then(|details| details.get(place)).cloned();
-            if kind == note::KIND {
-                if position > after && position <= end {
-                    wanted.push((position, Found::Note(row.at, details().unwrap_or_default())));
-                }
-                position += 1;
+        let mut next = row.first;
+        let widths = events::widths(&row.kinds, i64::from(row.events));
+        let transitions = row.kinds.iter().zip(&row.seqs).zip(&row.runs).zip(&row.retries_left).zip(widths);
+        for (place, ((((&code, &seq), &run), &retries_left), width)) in transitions.enumerate() {
+            let position = next;
+            next += width;
+            if next <= after + 1 || position > end {
                 continue;
             }
-            let Some(kind) = Kind::from_code(kind) else { continue };
-            let next = position + i64::try_from(kind.exchanges().len()).unwrap_or_default();
-            if next > after + 1 && position <= end {
+            let details = row.details.as_ref().and_then(|details| details.get(place)).cloned();
+            let found = if code == note::KIND {
+                Found::Note(row.at, details.unwrap_or_default())
+            } else if let Some(kind) = Kind::from_code(code) {
                 let run = columns.run(run)?;
                 let retries_left = columns.retries(retries_left)?;
                 let (at, taken_until) = (row.at, row.taken_until);
-                let details = details();
                 let priority = row.priorities.as_ref().and_then(|priorities| priorities.get(place));
                 let priority = priority.map(|&code| columns.priority(code)).transpose()?;
                 #[cfg(feature = "test-util")]
                 let priority = priority.filter(|_| !crate::breakage::is_on(crate::breakage::Breakage::EventDrift));
-                let transition = Transition { kind, run, retries_left, priority, at, taken_until, details };
-                wanted.push((position, Found::Transition(seq, transition)));
-            }
-            position = next;
+                Found::Transition(seq, Transition { kind, run, retries_left, priority, at, taken_until, details })
+            } else {
+                Found::Unknown(width)
+            };
+            wanted.push((position, found));
         }
     }
     Ok(wanted)
@@ -323,4 +327,40 @@ pub async fn purge(conn: &mut PgConnection, retention: std::time::Duration, limi
     .fetch_one(conn)
     .await?;
     Ok(purged.cast_unsigned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_later_release_has_written_moves_no_event_behind_it() {
+        const CREATED: i16 = 1;
+        const CLAIMED: i16 = 2;
+        const LATER: i16 = 1_000;
+        let row = |first: i64, kinds: &[i16], events: i32| OutboxRow {
+            first,
+            events,
+            at: DateTime::UNIX_EPOCH,
+            taken_until: None,
+            kinds: kinds.to_vec(),
+            seqs: vec![7; kinds.len()],
+            runs: vec![0; kinds.len()],
+            retries_left: vec![5; kinds.len()],
+            priorities: None,
+            details: None,
+        };
+        let found = |after: i64, limit: usize| -> Vec<(i64, i64, bool)> {
+            let rows = vec![row(10, &[CREATED, LATER, CLAIMED, note::KIND], 6), row(16, &[LATER], 3)];
+            let all = cut(rows, after, limit).unwrap();
+            all.iter().map(|(position, found)| (*position, found.events(), found.seq().is_some())).collect()
+        };
+        let (created, later, claimed) = ((10, 2, true), (12, 2, false), (14, 1, true));
+        let (noted, last) = ((15, 1, false), (16, 3, false));
+        assert_eq!(found(9, 100), [created, later, claimed, noted, last]);
+        assert_eq!(found(12, 100), [later, claimed, noted, last]);
+        assert_eq!(found(13, 1), [claimed]);
+        // A reader that finds nothing that it knows goes on after it.
+        assert_eq!(found(15, 100), [last]);
+    }
 }
