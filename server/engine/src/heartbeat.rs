@@ -23,6 +23,8 @@ const BAD_FOR: Duration = Duration::from_secs(1);
 const ANSWER_MAX: Duration = Duration::from_secs(3);
 /// How long a write is waited for, connecting included, before its session is given up: the network may have lost it.
 const WRITE_MAX: Duration = Duration::from_secs(8);
+/// How long one that is under way when the server stops is waited for.
+const LAST_WRITE_MAX: Duration = Duration::from_secs(1);
 
 /// How the last write ended, and when.
 #[derive(Debug, Clone, Copy)]
@@ -58,7 +60,16 @@ impl Heartbeat {
         let session = Session::new(connector.clone());
         let writer = Writer { session, member: member.clone(), started: Instant::now(), outcome: publish };
         let until = stop.clone();
-        tasks.spawn(async move { until.run_until_cancelled(writer.run(inbox)).await });
+        tasks.spawn(async move {
+            let cut = async {
+                until.cancelled().await;
+                tokio::time::sleep(LAST_WRITE_MAX).await;
+            };
+            tokio::select! {
+                () = writer.run(inbox, &until) => {}
+                () = cut => {}
+            }
+        });
         Self { asked, outcome }
     }
 
@@ -79,6 +90,12 @@ impl Heartbeat {
             Ok(Err(_)) | Err(_) => Err(OpError::Unavailable),
         }
     }
+
+    /// Returns when nothing writes any more: when the server stops, after what is under way.
+    pub async fn ended(&self) {
+        let mut outcome = self.outcome.clone();
+        while outcome.changed().await.is_ok() {}
+    }
 }
 
 struct Writer {
@@ -89,9 +106,9 @@ struct Writer {
 }
 
 impl Writer {
-    async fn run(mut self, mut inbox: mpsc::Receiver<()>) {
+    async fn run(mut self, mut inbox: mpsc::Receiver<()>, stop: &CancellationToken) {
         let mut failing = false;
-        while inbox.recv().await.is_some() {
+        while let Some(Some(())) = stop.run_until_cancelled(inbox.recv()).await {
             // Asked while the last write was under way, whose outcome answers it.
             if self.outcome.borrow().is_some_and(Outcome::answers_now) {
                 continue;

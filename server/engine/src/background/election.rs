@@ -55,7 +55,11 @@ pub async fn run(engine: Arc<Engine>, connector: Connector, stop: CancellationTo
             Some(_) | None => {}
         }
     }
-    let leaving = session.run(async |conn| engine.schedulers.leave(conn, &engine.notifiers).await);
+    let leaving = async {
+        // What it writes after this server has left would show it as one that is live.
+        engine.heartbeat.ended().await;
+        session.run(async |conn| engine.schedulers.leave(conn, &engine.notifiers).await).await
+    };
     if !matches!(tokio::time::timeout(LEAVE_MAX, leaving).await, Ok(Ok(()))) {
         tracing::warn!("the queues whose scheduler this server was could not be handed over");
     }

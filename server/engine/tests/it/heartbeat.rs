@@ -13,7 +13,7 @@ use tenure_store::session::{self, Backend, LostBackend};
 use tenure_store::testing::{TestDatabase, eventually};
 use tokio::task::JoinSet;
 
-use crate::support::number;
+use crate::support::{number, until_a_session_waits};
 
 const ASKED_AT_ONCE: usize = 200;
 /// In seconds.
@@ -106,6 +106,40 @@ async fn servers_are_purged_a_day_after_their_last_beat() {
     assert_eq!(number(database.pool(), "SELECT count(*) FROM servers").await, 0);
     drop(conn);
     queue.stop().await;
+    database.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_heartbeat_that_is_under_way_does_not_bring_back_a_server_that_leaves() {
+    let database = TestDatabase::create().await;
+    let (mut holder, pool) = (database.connect().await, database.pool());
+    let hold = "CREATE FUNCTION hold() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+                IF current_setting('test.held', true) = 'yes' THEN PERFORM pg_advisory_xact_lock(7); END IF;
+                RETURN NEW; END $$;
+            CREATE TRIGGER hold BEFORE INSERT ON servers FOR EACH ROW EXECUTE FUNCTION hold();
+            SELECT pg_advisory_lock(7)";
+    sqlx::raw_sql(hold).execute(&mut holder).await.unwrap();
+    // Its heartbeats are held, and its beats are not.
+    let queue = Queue::start(&database.options().clone().options([("test.held", "yes")]));
+    queue.run_passes(database.options());
+    let servers = "SELECT count(*) FROM servers";
+    eventually("it is there", async || number(pool, servers).await == 1).await;
+    let heartbeat = queue.engine.heartbeat.clone();
+    let asked = tokio::spawn(async move { heartbeat.beat().await });
+    until_a_session_waits(pool).await;
+    let release = async {
+        // A server that does not wait for its heartbeat has left by then.
+        let left = eventually("it has left", async || number(pool, servers).await == 0);
+        let _elapsed = tokio::time::timeout(Duration::from_millis(100), left).await;
+        sqlx::query("SELECT pg_advisory_unlock(7)").execute(&mut holder).await.unwrap();
+    };
+    tokio::join!(queue.stop(), release);
+    let _answer = asked.await.unwrap();
+    let writing = "SELECT count(*) FROM pg_stat_activity
+        WHERE datname = current_database() AND state = 'active' AND query LIKE '-- beat%'";
+    eventually("nothing is written any more", async || number(pool, writing).await == 0).await;
+    assert_eq!(number(pool, servers).await, 0);
+    drop(holder);
     database.finish().await;
 }
 
