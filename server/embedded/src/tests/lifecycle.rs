@@ -191,6 +191,26 @@ async fn dropping_it_stops_postgresql_too() {
 }
 
 #[tokio::test]
+async fn an_adopted_postgresql_is_stopped_when_the_start_that_adopts_it_is_given_up() {
+    let folder = TestFolder::new();
+    Server::ready(&folder).await.kill().await;
+    let pid = folder.postgres_pid();
+    let lock = DataDirLock::take(&folder.data_dir()).unwrap();
+    let cluster = Cluster::prepare(&folder.data_dir(), test_pg_bin().as_deref()).await.unwrap();
+    let (postmaster, stopping) = (Mutex::default(), CancellationToken::new());
+    let mut embedded = Embedded { cluster, postmaster, stopping, _lock: lock };
+    // Polled once, it has found PostgreSQL and waits for an answer.
+    tokio::select! {
+        biased;
+        _ = embedded.cluster.start(embedded.postmaster.get_mut()) => panic!("it did not wait for PostgreSQL"),
+        () = std::future::ready(()) => {}
+    }
+    assert_eq!(embedded.postmaster.get_mut().as_ref().map(Postmaster::pid), Some(pid));
+    drop(embedded);
+    until("PostgreSQL ends", async || PidFile::find_running(&folder.pg_dir()).is_none()).await;
+}
+
+#[tokio::test]
 async fn a_pid_that_now_belongs_to_another_process_does_not_stop_a_start() {
     let folder = TestFolder::new();
     folder.start().await.stop().await;
