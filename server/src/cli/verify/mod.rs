@@ -68,8 +68,8 @@ fn parse_cell(name: &str) -> Result<Cell, String> {
 /// If the server refuses, or does not answer; nothing is known then.
 pub async fn run(server: &Server, command: VerifyCommand) -> Result<ExitCode, CommandError> {
     let VerifyCommand::Delivery(DeliveryArgs { cells, keep }) = command;
-    let asked = signals::listen()
-        .map_err(|error| CommandError::Refused(format!("signals cannot be waited for: {error}")))?;
+    let asked =
+        signals::listen().map_err(|error| CommandError::Refused(format!("signals cannot be waited for: {error}")))?;
     let played = Part::all().filter(|part| cells.is_empty() || cells.contains(&part.cell));
     let stages: Vec<Stage> = played.map(Stage::new).collect();
     let calls = Calls::new(server);
