@@ -26,7 +26,7 @@ pub use keys::{
 };
 pub use reassign::{GivenOut, Reassigning, end_reassigning, list_given_out, lock_reassigning, lock_still_assigned};
 pub use sessions::{
-    AssignedRun, TakenBack, announce_after_quarantine, assign, load_sessions, lock_assigned, lock_not_accepted,
+    AssignedRun, TakenBack, announce_after_quarantine, assign, list_assigned, load_sessions, lock_not_accepted,
     restart_assigned, take_back,
 };
 pub use start::{admit, store, store_times};

@@ -1,5 +1,7 @@
 //! Schedulers of queues that assign their runs, and what they leave behind. `scripts/with-pg cargo test -p tenure-engine --test it -- schedulers`.
 
+mod locks;
+
 use std::time::Duration;
 
 use serde_json::json;

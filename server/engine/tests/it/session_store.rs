@@ -337,8 +337,9 @@ async fn what_a_session_holds_is_locked_with_what_its_loss_costs() {
     sqlx::query("UPDATE tasks SET free_runs = 9 WHERE id = $1").bind(tasks[2]).execute(&mut ground.conn).await.unwrap();
     let mut transaction = ground.conn.begin().await.unwrap();
     store::end(&mut transaction, session, SessionEnd::Expired, false).await.unwrap().unwrap();
-    assert_eq!(store::lock_held(&mut transaction, session, 2).await.unwrap().len(), 2);
-    let held = store::lock_held(&mut transaction, session, 10).await.unwrap();
+    assert_eq!(store::lock_tasks(&mut transaction, session, 2).await.unwrap().len(), 2);
+    let locked = store::lock_tasks(&mut transaction, session, 10).await.unwrap();
+    let held = store::lock_held(&mut transaction, session, &locked).await.unwrap();
     let costs: Vec<_> = held.iter().map(|held| (held.id, held.run, held.delivery, held.free_runs)).collect();
     let retries = Delivery::Retries;
     assert_eq!(costs, [(tasks[0], 0, retries, 0), (tasks[1], 0, Delivery::AtMostOnce, 0), (tasks[2], 0, retries, 9)]);
@@ -442,7 +443,8 @@ async fn no_run_is_held_long_after_the_end_of_its_session() {
     }
     let mut transaction = ground.conn.begin().await.unwrap();
     store::end(&mut transaction, session, SessionEnd::Closed, false).await.unwrap().unwrap();
-    let held = store::lock_held(&mut transaction, session, 10).await.unwrap();
+    let locked = store::lock_tasks(&mut transaction, session, 10).await.unwrap();
+    let held = store::lock_held(&mut transaction, session, &locked).await.unwrap();
     let members: Vec<_> = held.iter().map(|held| Member::new(held.id, held.run, Ending::Released)).collect();
     end::end(&mut transaction, &members).await.unwrap();
     transaction.commit().await.unwrap();

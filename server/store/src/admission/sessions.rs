@@ -304,27 +304,13 @@ pub async fn lock_not_accepted(
     list_assigned_of(transaction, &locked, None).await
 }
 
-/// Locks the tasks of the runs that are assigned to a session, by their ids, waiting; which are assigned still then.
-pub async fn lock_assigned(
+/// The runs of these tasks, which are locked, that are assigned to a session.
+pub async fn list_assigned(
     transaction: &mut PgConnection,
     epoch: i64,
-    limit: i64,
+    tasks: &[uuid::Uuid],
 ) -> Result<Vec<AssignedRun>, sqlx::Error> {
-    let assigned = sqlx::query_scalar!(
-        "-- list_assigned_to_session
-        SELECT p.id FROM pending p WHERE p.session = $1 AND p.hold = 3 /* Hold::Assigned */ ORDER BY p.ord LIMIT $2",
-        epoch,
-        limit
-    )
-    .fetch_all(&mut *transaction)
-    .await?;
-    if assigned.is_empty() {
-        return Ok(Vec::new());
-    }
-    sqlx::query!("-- lock_session_assigned\nSELECT FROM tasks WHERE id = ANY($1) ORDER BY id FOR UPDATE", &assigned)
-        .execute(&mut *transaction)
-        .await?;
-    list_assigned_of(transaction, &assigned, Some(epoch)).await
+    list_assigned_of(transaction, tasks, Some(epoch)).await
 }
 
 /// Those of these tasks whose runs are assigned.

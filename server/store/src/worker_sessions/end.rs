@@ -60,23 +60,30 @@ pub async fn end(
     row.map(|row| identity!(row)).transpose()
 }
 
-/// Locks a slice of the tasks whose runs a session holds by their ids, then the claims by seq, each in a statement of its own that
-/// waits; what is still held then. Fewer than the limit: there are no others, unless some ended meanwhile.
-pub async fn lock_held(transaction: &mut PgConnection, epoch: i64, limit: i64) -> Result<Vec<Held>, sqlx::Error> {
-    #[cfg(feature = "test-util")]
-    if is_on(Breakage::LeakSession) {
-        return Ok(Vec::new());
-    }
-    let tasks = sqlx::query_scalar!(
+/// Locks the tasks of a slice of what a session holds, waiting: up to the limit of runs that are assigned to it, and as many that it
+/// has claimed. In one statement, so that all of them are sorted by id, as in whatever else locks many tasks.
+pub async fn lock_tasks(transaction: &mut PgConnection, epoch: i64, limit: i64) -> Result<Vec<Uuid>, sqlx::Error> {
+    sqlx::query_scalar!(
         "-- lock_session_tasks
         SELECT t.id FROM tasks t
-        WHERE t.id = ANY(ARRAY(SELECT c.id FROM claims c WHERE c.session = $1 ORDER BY c.ord LIMIT $2))
+        WHERE t.id = ANY(ARRAY(
+            (SELECT p.id FROM pending p WHERE p.session = $1 AND p.hold = 3 /* Hold::Assigned */ ORDER BY p.ord LIMIT $2)
+            UNION ALL
+            (SELECT c.id FROM claims c WHERE c.session = $1 ORDER BY c.ord LIMIT $2)))
         ORDER BY t.id FOR UPDATE",
         epoch,
         limit
     )
-    .fetch_all(&mut *transaction)
-    .await?;
+    .fetch_all(transaction)
+    .await
+}
+
+/// Locks the claims of a session on these tasks, which are locked, by seq, waiting; what is still held then.
+pub async fn lock_held(transaction: &mut PgConnection, epoch: i64, tasks: &[Uuid]) -> Result<Vec<Held>, sqlx::Error> {
+    #[cfg(feature = "test-util")]
+    if is_on(Breakage::LeakSession) {
+        return Ok(Vec::new());
+    }
     if tasks.is_empty() {
         return Ok(Vec::new());
     }
@@ -87,7 +94,7 @@ pub async fn lock_held(transaction: &mut PgConnection, epoch: i64, limit: i64) -
         WHERE c.session = $1 AND t.id = ANY($2)
         ORDER BY c.seq FOR UPDATE OF c"#,
         epoch,
-        &tasks,
+        tasks,
         Traits::DELIVERY
     )
     .fetch_all(transaction)

@@ -7,6 +7,7 @@
 
 use sqlx::{Connection, PgConnection};
 use tenure_api::states::{EndedBy, ReasonResolved, SessionEnd};
+use uuid::Uuid;
 
 use crate::endings;
 use crate::notifiers::{Effects, Notifiers};
@@ -152,8 +153,9 @@ struct Slice {
 /// Ends a slice of what a session holds, as its end says. None: not all of it, so that the transaction is to be undone.
 async fn give_back(transaction: &mut PgConnection, epoch: i64, by: SessionEnd) -> Result<Option<Slice>, sqlx::Error> {
     let mut effects = Effects { inboxes: vec![epoch], ..Effects::default() };
-    let assigned = give_back_assigned(transaction, epoch, by, &mut effects).await?;
-    let held = worker_sessions::lock_held(transaction, epoch, SLICE).await?;
+    let tasks = worker_sessions::lock_tasks(transaction, epoch, SLICE).await?;
+    let assigned = give_back_assigned(transaction, epoch, &tasks, by, &mut effects).await?;
+    let held = worker_sessions::lock_held(transaction, epoch, &tasks).await?;
     let endings: Vec<Ending> = held.iter().map(|held| run_ends(by, held.delivery, held.free_runs)).collect();
     let members: Vec<Member<'_>> =
         held.iter().zip(&endings).map(|(held, &ending)| Member::new(held.id, held.run, ending)).collect();
@@ -170,15 +172,16 @@ async fn give_back(transaction: &mut PgConnection, epoch: i64, by: SessionEnd) -
     Ok(Some(Slice { left, held, endings, effects }))
 }
 
-/// Has a slice of the runs that were given to a session and that it has not accepted wait again; those that may not be started twice
-/// end, because it may have been about to start them. How many there were.
+/// Has those runs of locked tasks wait again that were given to a session and that it has not accepted; those that may not be started
+/// twice end, because it may have been about to start them. How many there were.
 async fn give_back_assigned(
     transaction: &mut PgConnection,
     epoch: i64,
+    tasks: &[Uuid],
     by: SessionEnd,
     effects: &mut Effects,
 ) -> Result<usize, sqlx::Error> {
-    let assigned = admission::lock_assigned(transaction, epoch, SLICE).await?;
+    let assigned = admission::list_assigned(transaction, epoch, tasks).await?;
     let lost = by != SessionEnd::Closed;
     let (end, back): (Vec<&AssignedRun>, Vec<&AssignedRun>) = assigned.iter().partition(|run| run.at_most_once && lost);
     if !end.is_empty() {

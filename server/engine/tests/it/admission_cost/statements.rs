@@ -11,7 +11,7 @@ use tenure_store::admission::{self, Announced, Leader, Look, Reassigning, key_ru
 use tenure_store::due_marks::START;
 use tenure_store::events::Sequenced;
 use tenure_store::transitions::limit;
-use tenure_store::{schedulers, session};
+use tenure_store::{schedulers, session, worker_sessions};
 use uuid::Uuid;
 
 use super::fill::{ASSIGNED, PULLED, SESSIONS};
@@ -46,7 +46,7 @@ pub const OTHERS: [&str; 15] = [
     "list_admission_queues",
     "list_not_accepted",
     "take_back_runs",
-    "list_assigned_to_session",
+    "lock_session_tasks",
     "lock_reassigning",
     "list_given_out",
     "list_still_assigned",
@@ -227,8 +227,10 @@ impl Given {
             "take_back_runs" => {
                 assert_eq!(admission::take_back(conn, &seqs, true).await.unwrap().runs, seqs.len());
             }
-            "list_assigned_to_session" => {
-                assert_eq!(admission::lock_assigned(conn, self.sessions[0], 200).await.unwrap().len(), 4);
+            "lock_session_tasks" => {
+                let epoch = self.sessions[0];
+                let locked = worker_sessions::lock_tasks(conn, epoch, 200).await.unwrap();
+                assert_eq!(admission::list_assigned(conn, epoch, &locked).await.unwrap().len(), 4);
             }
             "lock_reassigning" => {
                 let leader = Leader { server: SERVER, term: Some(1) };

@@ -126,7 +126,8 @@ async fn run(conn: &mut PgConnection, statement: &str, queue: i32, epochs: &[i64
         }
         "end" => {
             assert!(store::end(conn, one, SessionEnd::Closed, false).await.unwrap().is_some());
-            assert_eq!(store::lock_held(conn, one, 2_000).await.unwrap().len(), 1);
+            let locked = store::lock_tasks(conn, one, 2_000).await.unwrap();
+            assert_eq!(store::lock_held(conn, one, &locked).await.unwrap().len(), 1);
             assert_eq!(store::close(conn, one, 1).await.unwrap(), 1);
         }
         "glance" => assert!(!store::glance(conn).await.unwrap().ended_recently),

@@ -88,7 +88,8 @@ async fn by_hand(conn: &mut PgConnection, subject: &Subject, event: Event) {
             worker_sessions::end(conn, epoch, SessionEnd::Takeover, false).await.unwrap().unwrap();
             // A server may not be silent for so long; the test may.
             sqlx::query("SET LOCAL idle_in_transaction_session_timeout = 0").execute(&mut *conn).await.unwrap();
-            let held = worker_sessions::lock_held(conn, epoch, 10).await.unwrap();
+            let locked = worker_sessions::lock_tasks(conn, epoch, 10).await.unwrap();
+            let held = worker_sessions::lock_held(conn, epoch, &locked).await.unwrap();
             let members: Vec<Member<'_>> =
                 held.iter().map(|held| Member::new(held.id, held.run, Ending::SessionEnded)).collect();
             end::end(conn, &members).await.unwrap();

@@ -1,0 +1,76 @@
+//! What locks the runs of a session that are assigned to it, beside what locks them in another order or for another reason.
+
+use tenure_api::states::SessionEnd;
+use tenure_engine::ops::claim_task::{ClaimTask, claim_task};
+use tenure_engine::ops::sessions::Attempt;
+use tenure_engine::testing::LEASE;
+use tenure_store::tasks;
+use uuid::Uuid;
+
+use super::*;
+
+/// A session with two runs.
+struct Held {
+    ground: Ground,
+    server: Queue,
+    epoch: i64,
+    /// The task whose run it has accepted, and after that by id the one whose run is still assigned to it.
+    accepted: Uuid,
+    assigned: Uuid,
+}
+
+impl Held {
+    async fn new() -> Self {
+        let (mut ground, server) = with_an_assigned_run().await;
+        server.create_one(QUEUE).await;
+        while admit(&server).await > 0 {}
+        let ids = "SELECT id FROM pending WHERE hold = 3 ORDER BY id";
+        let ids: Vec<Uuid> = sqlx::query_scalar(ids).fetch_all(&mut ground.conn).await.unwrap();
+        let &[accepted, assigned] = ids.as_slice() else { panic!("{ids:?}") };
+        let epoch: i64 =
+            sqlx::query_scalar("SELECT epoch FROM worker_sessions").fetch_one(&mut ground.conn).await.unwrap();
+        let (worker_group, worker_id) = ("group".to_owned(), "worker".to_owned());
+        let task = TaskId::from_uuid(accepted).unwrap();
+        let request = ClaimTask { task, run: RunId::FIRST, worker_group, worker_id, session: Some(epoch) };
+        let engine = &server.engine;
+        let claimed = claim_task(engine.why_parts(), &engine.workers, LEASE, &request).await.unwrap().unwrap();
+        assert_eq!(claimed.task.id, task);
+        Self { ground, server, epoch, accepted, assigned }
+    }
+
+    /// Ends the session as its worker does.
+    async fn close(&self) -> Attempt {
+        let engine = &self.server.engine;
+        let mut conn = engine.pool.acquire().await.unwrap();
+        sessions::end(&mut conn, &engine.notifiers, self.epoch, SessionEnd::Closed).await.unwrap()
+    }
+
+    async fn finish(self) {
+        let Self { ground: Ground { database, conn }, server, .. } = self;
+        drop(conn);
+        server.stop().await;
+        database.finish().await;
+    }
+}
+
+fn runs_that_left(attempt: Attempt) -> usize {
+    let Attempt::Ended(left) = attempt else { panic!("{attempt:?}") };
+    left.runs
+}
+
+#[tokio::test]
+async fn the_end_of_a_session_locks_what_it_has_accepted_and_what_not_as_one_list() {
+    let held = Held::new().await;
+    let mut conn = held.ground.database.connect().await;
+    // By id, as the cancelling of their group does.
+    let mut cancelling = conn.begin().await.unwrap();
+    tasks::lock(&mut cancelling, held.accepted).await.unwrap();
+    let (closed, ()) = tokio::join!(held.close(), async {
+        until_a_session_waits(held.ground.database.pool()).await;
+        tasks::lock(&mut cancelling, held.assigned).await.unwrap();
+        cancelling.commit().await.unwrap();
+    });
+    assert_eq!(runs_that_left(closed), 2);
+    drop(conn);
+    held.finish().await;
+}
