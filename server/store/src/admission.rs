@@ -26,8 +26,8 @@ pub use keys::{
 };
 pub use reassign::{GivenOut, Reassigning, end_reassigning, list_given_out, lock_reassigning, lock_still_assigned};
 pub use sessions::{
-    AssignedRun, TakenBack, announce_after_quarantine, assign, list_assigned, load_sessions, lock_not_accepted,
-    restart_assigned, take_back,
+    AssignedRun, TakenBack, announce_after_quarantine, assign, list_assigned, load_sessions, lock_given,
+    lock_not_accepted, restart_assigned, take_back,
 };
 pub use start::{admit, store, store_times};
 

@@ -60,7 +60,8 @@ pub async fn find(conn: &mut PgConnection, queue: i32) -> Result<Option<StoredPo
     row.map(StoredPolicy::try_from).transpose()
 }
 
-/// Locks a queue against other changes of its policy and its pause; hot statements only read its row. Whether it exists.
+/// Locks a queue against other changes of its policy and its pause; hot statements only read its row. Whether it exists. The runs
+/// whose time to accept may begin anew are locked before it ([`admission::lock_given`]).
 pub async fn lock_queue(transaction: &mut PgConnection, queue: i32) -> Result<bool, sqlx::Error> {
     let locked = sqlx::query!("-- lock_queue\nSELECT FROM task_queues WHERE id = $1 FOR NO KEY UPDATE", queue)
         .fetch_optional(transaction)
@@ -302,14 +303,24 @@ pub async fn set_pause(
     admission::restart_assigned(transaction, queue).await
 }
 
-/// Locks the queues whose pause is over, up to `limit`: their keys and names.
-pub async fn lock_over(transaction: &mut PgConnection, limit: i64) -> Result<Vec<(i32, String)>, sqlx::Error> {
-    let rows = sqlx::query!(
+/// The queues whose pause is over, up to `limit`.
+pub async fn list_over(conn: &mut PgConnection, limit: i64) -> Result<Vec<i32>, sqlx::Error> {
+    sqlx::query_scalar!(
         "-- pauses_over
-        SELECT id, name FROM task_queues WHERE paused_until <= (SELECT now FROM db_now)
-        ORDER BY paused_until LIMIT $1
-        FOR NO KEY UPDATE SKIP LOCKED",
+        SELECT id FROM task_queues WHERE paused_until <= (SELECT now FROM db_now) ORDER BY paused_until LIMIT $1",
         limit
+    )
+    .fetch_all(conn)
+    .await
+}
+
+/// Locks those of these queues whose pause is over still: their keys and names. What others have locked is left out.
+pub async fn lock_over(transaction: &mut PgConnection, queues: &[i32]) -> Result<Vec<(i32, String)>, sqlx::Error> {
+    let rows = sqlx::query!(
+        "-- lock_pauses_over
+        SELECT id, name FROM task_queues WHERE id = ANY($1) AND paused_until <= (SELECT now FROM db_now)
+        ORDER BY id FOR NO KEY UPDATE SKIP LOCKED",
+        queues
     )
     .fetch_all(transaction)
     .await?;

@@ -11,11 +11,11 @@ use tenure_domain::events::note::Note;
 use tenure_domain::policy::document::{Match, Policy};
 use tenure_domain::policy::pause::{self, Outcome, Paused};
 use tenure_domain::policy::refile::{self, Stage};
-use tenure_store::clock;
 use tenure_store::counters::{self, Counts};
 use tenure_store::events::Sequenced;
 use tenure_store::policies::{self, StoredPolicy};
 use tenure_store::queues::{self, Queues};
+use tenure_store::{admission, clock};
 
 /// What changes of queues are done with.
 #[derive(Clone, Copy)]
@@ -91,6 +91,7 @@ pub async fn put(parts: Parts<'_>, queue: &TaskQueueId, put: Put<'_>) -> Result<
     let key = parts.queues.get_or_create_key(parts.pool, queue).await?;
     let mut conn = parts.pool.acquire().await?;
     let mut transaction = conn.begin().await?;
+    admission::lock_given(&mut transaction, &[key]).await?;
     if !policies::lock_queue(&mut transaction, key).await? {
         return Err(OpError::Unavailable);
     }
@@ -179,6 +180,7 @@ pub async fn resume(parts: Parts<'_>, queue: &TaskQueueId, client_id: &str) -> R
     let Some(key) = parts.queues.find_key(parts.pool, queue).await? else { return Ok(()) };
     let mut conn = parts.pool.acquire().await?;
     let mut transaction = conn.begin().await?;
+    admission::lock_given(&mut transaction, &[key]).await?;
     policies::lock_queue(&mut transaction, key).await?;
     if policies::find_pause(&mut transaction, key).await?.is_none() {
         return Ok(());
@@ -196,8 +198,13 @@ pub async fn resume(parts: Parts<'_>, queue: &TaskQueueId, client_id: &str) -> R
 /// If the database does not answer.
 pub async fn resume_over(parts: Parts<'_>, limit: i64) -> Result<usize, sqlx::Error> {
     let mut conn = parts.pool.acquire().await?;
+    let due = policies::list_over(&mut conn, limit).await?;
+    if due.is_empty() {
+        return Ok(0);
+    }
     let mut transaction = conn.begin().await?;
-    let over = policies::lock_over(&mut transaction, limit).await?;
+    admission::lock_given(&mut transaction, &due).await?;
+    let over = policies::lock_over(&mut transaction, &due).await?;
     if over.is_empty() {
         return Ok(0);
     }

@@ -146,8 +146,38 @@ pub async fn announce_after_quarantine(transaction: &mut PgConnection, limit: i6
     announce_again(transaction, &runs).await
 }
 
+/// Locks the runs that are given to sessions of these queues, waiting: their tasks by id, then themselves by seq. This comes before the
+/// queues are locked in which [`restart_assigned`] is to be called: a session that is closed locks its queue after its runs.
+pub async fn lock_given(transaction: &mut PgConnection, queues: &[i32]) -> Result<(), sqlx::Error> {
+    let tasks = sqlx::query_scalar!(
+        "-- lock_given_tasks
+        SELECT t.id FROM tasks t
+        WHERE t.id = ANY(ARRAY(
+            SELECT p.id FROM worker_sessions s JOIN pending p ON p.session = s.epoch AND p.hold = 3 /* Hold::Assigned */
+            WHERE s.queue = ANY($1) AND s.ended IS NULL))
+        ORDER BY t.id FOR UPDATE",
+        queues
+    )
+    .fetch_all(&mut *transaction)
+    .await?;
+    if tasks.is_empty() {
+        return Ok(());
+    }
+    sqlx::query!(
+        "-- lock_given_runs
+        SELECT FROM tasks t JOIN pending p ON p.seq = t.seq
+        WHERE t.id = ANY($1) AND p.hold IS NOT DISTINCT FROM 3 /* Hold::Assigned */
+        ORDER BY p.seq FOR UPDATE OF p",
+        &tasks
+    )
+    .execute(transaction)
+    .await?;
+    Ok(())
+}
+
 /// Runs that were given to sessions could not be accepted while their queue was paused, or have another accept time now: their time begins
-/// anew, if there is one, and each is an item once more. Answers the session of each.
+/// anew, if there is one, and each is an item once more. Answers the session of each. The queue is locked, and its runs before it
+/// ([`lock_given`]): only one that was given in between may be locked by others, and is left out.
 pub async fn restart_assigned(transaction: &mut PgConnection, queue: i32) -> Result<Vec<i64>, sqlx::Error> {
     let runs = sqlx::query_as!(
         GivenRun,
@@ -157,7 +187,7 @@ pub async fn restart_assigned(transaction: &mut PgConnection, queue: i32) -> Res
             SELECT p.seq, p.run, p.ord, s.epoch
             FROM worker_sessions s JOIN pending p ON p.session = s.epoch AND p.hold = 3 /* Hold::Assigned */
             WHERE s.queue = $1 AND s.ended IS NULL
-            ORDER BY p.seq FOR UPDATE OF p
+            ORDER BY p.seq FOR UPDATE OF p SKIP LOCKED
         ),
         restarted AS (
             UPDATE pending p SET held_until = CASE WHEN q.accept_time IS NOT NULL

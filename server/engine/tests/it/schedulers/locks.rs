@@ -4,7 +4,7 @@ use tenure_api::states::SessionEnd;
 use tenure_engine::ops::claim_task::{ClaimTask, claim_task};
 use tenure_engine::ops::sessions::Attempt;
 use tenure_engine::testing::LEASE;
-use tenure_store::tasks;
+use tenure_store::{policies, tasks};
 use uuid::Uuid;
 
 use super::*;
@@ -70,6 +70,34 @@ async fn the_end_of_a_session_locks_what_it_has_accepted_and_what_not_as_one_lis
         tasks::lock(&mut cancelling, held.assigned).await.unwrap();
         cancelling.commit().await.unwrap();
     });
+    assert_eq!(runs_that_left(closed), 2);
+    drop(conn);
+    held.finish().await;
+}
+
+#[tokio::test]
+async fn a_queue_is_resumed_and_a_session_with_runs_of_it_is_closed_at_once() {
+    let held = Held::new().await;
+    let (pool, parts) = (held.ground.database.pool(), held.server.engine.queue_parts());
+    let name = QUEUE.parse().unwrap();
+    let request = serde_json::from_value(json!({"reason": "repair"})).unwrap();
+    queue_policy::pause(parts, &name, &request, "ann").await.unwrap();
+    let mut conn = held.ground.database.connect().await;
+    let mut changing = conn.begin().await.unwrap();
+    // Both get on when another change of the queue is committed, the resumption first.
+    assert!(policies::lock_queue(&mut changing, held.server.key(QUEUE).await).await.unwrap());
+    let closing = async {
+        until_a_session_waits(pool).await;
+        held.close().await
+    };
+    let committing = async {
+        while until_a_session_waits(pool).await.len() < 2 {
+            tokio::task::yield_now().await;
+        }
+        changing.commit().await.unwrap();
+    };
+    let (resumed, closed, ()) = tokio::join!(queue_policy::resume(parts, &name, "ann"), closing, committing);
+    resumed.unwrap();
     assert_eq!(runs_that_left(closed), 2);
     drop(conn);
     held.finish().await;
