@@ -8,7 +8,7 @@ use tenure_api::sessions::{CommandRequest, RenewSessionRequest, StartSessionRequ
 use tenure_api::states::{Delivery, SessionEnd, WorkerCommand};
 
 use crate::create::Unacceptable;
-use crate::policy::ending::{Ending, FREE_RUNS_MAX};
+use crate::policy::ending::{Ending, FREE_RUNS_MAX, TakenBack, taken_back};
 
 /// The least and the greatest time to live, and the one that is meant if none is said, in seconds.
 const TTL: (i64, i64, i64) = (15, 3_600, 120);
@@ -214,6 +214,18 @@ pub fn run_ends(by: SessionEnd, delivery: Delivery, free_runs: u16) -> Ending {
         SessionEnd::Expired | SessionEnd::Takeover => Ending::SessionEnded,
         SessionEnd::WorkerRemoved => Ending::WorkerRemoved,
     }
+}
+
+/// What becomes of a run that is assigned to a session when that ends so, and that it has not accepted. A worker that closes its session
+/// has not begun it.
+#[must_use]
+pub fn assigned_run_ends(by: SessionEnd, delivery: Delivery) -> TakenBack {
+    let ending = match by {
+        SessionEnd::Closed => Ending::Released,
+        SessionEnd::Expired | SessionEnd::Takeover => Ending::SessionEnded,
+        SessionEnd::WorkerRemoved => Ending::WorkerRemoved,
+    };
+    taken_back(delivery, ending)
 }
 
 /// Whether the end of a run is an item in the inbox of the session that held it. What its worker has asked for itself it knows, an

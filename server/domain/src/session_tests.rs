@@ -151,6 +151,21 @@ fn every_end_of_a_session_ends_every_run_as_its_delivery_says() {
     assert_eq!(SessionEnd::ALL.len(), 4, "a new one belongs into the table");
 }
 
+#[test]
+fn every_end_of_a_session_takes_back_every_run_that_is_assigned_to_it() {
+    use TakenBack::{Ends, Waits};
+    for (by, expected) in [
+        (SessionEnd::Expired, [Waits, Waits, Ends]),
+        (SessionEnd::Closed, [Waits; 3]),
+        (SessionEnd::Takeover, [Waits, Waits, Ends]),
+        (SessionEnd::WorkerRemoved, [Waits, Waits, Ends]),
+    ] {
+        for (&delivery, expected) in Delivery::ALL.iter().zip(expected) {
+            assert_eq!(assigned_run_ends(by, delivery), expected, "{by} {delivery}");
+        }
+    }
+}
+
 /// The end of a session waits for nothing but locks: no run may be kept because of what its task had before.
 #[test]
 fn no_end_of_a_run_with_its_session_is_ever_refused() {

@@ -335,6 +335,24 @@ pub fn taken_back(delivery: Delivery, ending: Ending) -> TakenBack {
     }
 }
 
+/// Whether the worker to which a run is assigned could accept it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Acceptance {
+    /// Nothing kept it from that.
+    Possible,
+    /// It was quarantined since the run was given to it, and was refused.
+    Refused,
+}
+
+/// What becomes of a run that was not accepted in time: every delivery. A worker that was refused has not begun it.
+#[must_use]
+pub fn not_accepted(delivery: Delivery, acceptance: Acceptance) -> TakenBack {
+    match acceptance {
+        Acceptance::Possible => taken_back(delivery, Ending::NotAccepted),
+        Acceptance::Refused => TakenBack::Waits,
+    }
+}
+
 /// The retries of a task that is rerun as this run, of `retries` in its definition; none if it had too many runs. Free runs are
 /// not counted.
 #[must_use]

@@ -161,6 +161,10 @@ fn a_run_that_is_assigned_is_taken_back_by_delivery_and_by_what_happened() {
         let found: Vec<TakenBack> = Delivery::ALL.iter().map(|&delivery| taken_back(delivery, ending)).collect();
         assert_eq!(found, expected, "{ending:?}");
     }
+    for (acceptance, expected) in [(Acceptance::Possible, [Waits, Waits, Ends]), (Acceptance::Refused, [Waits; 3])] {
+        let found: Vec<TakenBack> = Delivery::ALL.iter().map(|&delivery| not_accepted(delivery, acceptance)).collect();
+        assert_eq!(found, expected, "{acceptance:?}");
+    }
     for &delivery in Delivery::ALL {
         for had in allowances() {
             let refused = decide(delivery, Ending::NotAccepted, run(0), had);

@@ -1,7 +1,7 @@
 //! Runs that were given to a session and were not accepted within the `acceptTime` of their queue. They wait again, and go to another
 //! session if one is free; a run that may not be started twice ends, because it may have been. In a paused queue this time does not run.
-//! While the worker is quarantined it does: another one can have the run then. What it has still when that is over gets a whole
-//! `acceptTime` again.
+//! While the worker is quarantined it does: another one can have the run then, under every delivery, because the worker was refused. What
+//! it has still when that is over gets a whole `acceptTime` again.
 
 use sqlx::Connection;
 
@@ -10,7 +10,7 @@ use crate::endings;
 use crate::engine::Engine;
 use crate::notifiers::Effects;
 use tenure_api::states::{EndedBy, ReasonResolved};
-use tenure_domain::policy::ending::Ending;
+use tenure_domain::policy::ending::{Ending, TakenBack, not_accepted};
 use tenure_store::admission::{self, AssignedRun};
 use tenure_store::transitions::end_open;
 
@@ -22,7 +22,8 @@ pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     if due.is_empty() {
         return Ok(PassReport::default());
     }
-    let (end, back): (Vec<&AssignedRun>, Vec<&AssignedRun>) = due.iter().partition(|run| run.at_most_once);
+    let (end, back): (Vec<&AssignedRun>, Vec<&AssignedRun>) =
+        due.iter().partition(|run| not_accepted(run.delivery, run.acceptance) == TakenBack::Ends);
     let mut effects = Effects::default();
     if !end.is_empty() {
         let ids: Vec<_> = end.iter().map(|run| run.id).collect();

@@ -9,7 +9,7 @@ use sqlx::{Connection, PgConnection};
 use tenure_api::ids::{RunId, TaskId};
 use tenure_api::policy::QueuePolicy;
 use tenure_api::sessions::StartSessionRequest;
-use tenure_api::states::{EndedBy, ReasonResolved};
+use tenure_api::states::{EndedBy, ReasonResolved, SessionEnd};
 use tenure_domain::election::BEATS_BEFORE_TAKEOVER;
 use tenure_domain::lifecycle::Outcome;
 use tenure_domain::policy::document::{Match, Policy};
@@ -66,6 +66,17 @@ impl Ground {
     async fn advance(&mut self, seconds: u32) {
         let later = "UPDATE clock SET clock_offset = clock_offset + make_interval(secs => $1)";
         sqlx::query(later).bind(f64::from(seconds)).execute(&mut self.conn).await.unwrap();
+    }
+
+    /// The worker is quarantined from now on.
+    async fn quarantine(&mut self, server: &Queue, seconds: u32) {
+        let quarantine =
+            "INSERT INTO workers (queue, worker_group, worker_id, first_claim, last_seen, expires, due, quarantine_until)
+             SELECT $1, 'group', 'worker', now, now, tomorrow, tomorrow, now + make_interval(secs => $2)
+             FROM (SELECT now, now + interval '1 day' AS tomorrow FROM db_now) d
+             ON CONFLICT (queue, worker_group, worker_id) DO UPDATE SET quarantine_until = EXCLUDED.quarantine_until";
+        let key = server.key(QUEUE).await;
+        sqlx::query(quarantine).bind(key).bind(f64::from(seconds)).execute(&mut self.conn).await.unwrap();
     }
 
     pub(crate) async fn count(&mut self, what: &str) -> i64 {
@@ -351,13 +362,8 @@ async fn the_time_to_accept_follows_a_changed_policy_also_in_a_queue_that_is_pau
 #[tokio::test]
 async fn the_time_to_accept_begins_anew_after_a_quarantine_of_the_worker() {
     let (mut ground, server) = with_an_assigned_run_by(json!({"dispatch": "assign", "acceptTime": 30})).await;
-    let key = server.key(QUEUE).await;
     // It ends when few of the 30 seconds are left.
-    let over = "INSERT INTO workers (queue, worker_group, worker_id, first_claim, last_seen, expires, due, quarantine_until)
-                SELECT $1, 'group', 'worker', now, now, now + interval '1 day', now + interval '1 day', now + interval '20 s'
-                FROM db_now
-                ON CONFLICT (queue, worker_group, worker_id) DO UPDATE SET quarantine_until = EXCLUDED.quarantine_until";
-    sqlx::query(over).bind(key).execute(&mut ground.conn).await.unwrap();
+    ground.quarantine(&server, 20).await;
     ground.advance(22).await;
     assert_eq!(quarantines::pass(&server.engine).await.unwrap().done, 1);
     ground.advance(15).await;
@@ -386,6 +392,40 @@ async fn a_run_that_may_start_once_and_was_given_to_a_removed_worker_ends_by_the
         (ended.outcome(), ended.ended_by),
         (Outcome::Exception(ReasonResolved::WorkerShutdown), Some(EndedBy::WorkerRemoved))
     );
+    let Ground { database, conn } = ground;
+    drop(conn);
+    server.stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
+async fn a_run_that_may_start_once_ends_unaccepted_unless_its_worker_was_quarantined() {
+    // The last one has just ended, and not every server may know of that.
+    for (quarantine, waiting) in [(None, 0), (Some(3_600), 1), (Some(31), 1)] {
+        let policy = json!({"dispatch": "assign", "delivery": "at-most-once", "acceptTime": 30});
+        let (mut ground, server) = with_an_assigned_run_by(policy).await;
+        if let Some(seconds) = quarantine {
+            ground.quarantine(&server, seconds).await;
+        }
+        ground.advance(31).await;
+        accept::pass(&server.engine).await.unwrap();
+        assert_eq!(ground.count("pending WHERE hold = 2").await, waiting, "{quarantine:?}");
+        assert_eq!(ground.count("pending WHERE hold = 3").await, 0, "{quarantine:?}");
+        let Ground { database, conn } = ground;
+        drop(conn);
+        server.stop().await;
+        database.finish().await;
+    }
+}
+
+#[tokio::test]
+async fn a_run_that_may_start_once_and_was_not_accepted_waits_again_when_its_session_is_closed() {
+    let (mut ground, server) = with_an_assigned_run_by(json!({"dispatch": "assign", "delivery": "at-most-once"})).await;
+    let epoch: i64 = sqlx::query_scalar("SELECT epoch FROM worker_sessions").fetch_one(&mut ground.conn).await.unwrap();
+    let mut closing = server.engine.pool.acquire().await.unwrap();
+    sessions::end(&mut closing, &server.engine.notifiers, epoch, SessionEnd::Closed).await.unwrap();
+    assert_eq!(ground.count("pending WHERE hold = 2").await, 1);
+    drop(closing);
     let Ground { database, conn } = ground;
     drop(conn);
     server.stop().await;

@@ -2,11 +2,14 @@
 
 use chrono::{DateTime, TimeDelta, Utc};
 use sqlx::PgConnection;
+use tenure_api::states::Delivery;
 use tenure_domain::admission::{Session, Start};
 use tenure_domain::policy::counts::{Open, change};
+use tenure_domain::policy::ending::Acceptance;
 use tenure_domain::policy::hold::Hold;
 use tenure_domain::session::OUTAGE;
 
+use crate::decode::Row;
 use crate::transitions::end_hold::{Ready, emit};
 
 /// The live sessions of a queue, locked against their end; one that is being ended is left out. A session that is frozen, extended
@@ -297,8 +300,10 @@ pub struct AssignedRun {
     pub seq: i64,
     /// The task.
     pub id: uuid::Uuid,
-    /// Whether it may not be started twice.
-    pub at_most_once: bool,
+    /// What its loss costs.
+    pub delivery: Delivery,
+    /// Whether its session could accept it; looked at only where the time for that is over.
+    pub acceptance: Acceptance,
 }
 
 /// Runs whose time to be accepted is over, and whose tasks are locked then; what others have locked is left out. In a paused queue
@@ -349,17 +354,38 @@ async fn list_assigned_of(
     tasks: &[uuid::Uuid],
     epoch: Option<i64>,
 ) -> Result<Vec<AssignedRun>, sqlx::Error> {
-    sqlx::query_as!(
-        AssignedRun,
+    let rows = sqlx::query!(
         r#"-- list_assigned
-        SELECT p.seq, p.id, COALESCE(p.traits & 3 /* Traits::DELIVERY */ = 2 /* Delivery::AtMostOnce */, false) AS "at_most_once!"
+        SELECT p.seq, p.id, COALESCE(p.traits & 3 /* Traits::DELIVERY */, 0 /* Delivery::Retries */)::smallint AS "delivery!",
+               -- Its worker was quarantined since it was given: until every server knew of the end of that.
+               ($2::bigint IS NULL AND EXISTS (
+                   SELECT FROM worker_sessions s
+                   JOIN workers w ON w.queue = s.queue AND w.worker_group = s.worker_group AND w.worker_id = s.worker_id
+                   WHERE s.epoch = p.session AND w.quarantine_until IS NOT NULL
+                     AND p.given < make_interval(secs => $3 /* QUARANTINE_KNOWN_AFTER */) + GREATEST(w.quarantine_until, (
+                         SELECT max(x.updated) FROM worker_quarantines x
+                         WHERE x.queue = w.queue AND x.worker_group = w.worker_group AND x.worker_id = w.worker_id))
+               )) AS "refused!"
         FROM tasks t JOIN pending p ON p.seq = t.seq
         WHERE t.id = ANY($1) AND p.hold IS NOT DISTINCT FROM 3 /* Hold::Assigned */ AND ($2::bigint IS NULL OR p.session = $2)
           AND ($2 IS NOT NULL OR p.held_until <= (SELECT now FROM db_now))
         ORDER BY p.seq"#,
         tasks,
-        epoch
+        epoch,
+        QUARANTINE_KNOWN_AFTER.as_seconds_f64()
     )
     .fetch_all(transaction)
-    .await
+    .await?;
+    rows.into_iter()
+        .map(|row| {
+            let columns = Row { table: "pending", task: row.id };
+            let delivery = Delivery::from_code(row.delivery);
+            Ok(AssignedRun {
+                seq: row.seq,
+                id: row.id,
+                delivery: delivery.ok_or_else(|| columns.invalid("traits", row.delivery))?,
+                acceptance: if row.refused { Acceptance::Refused } else { Acceptance::Possible },
+            })
+        })
+        .collect()
 }

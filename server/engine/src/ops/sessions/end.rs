@@ -12,8 +12,8 @@ use uuid::Uuid;
 use crate::endings;
 use crate::notifiers::{Effects, Notifiers};
 use tenure_domain::events::note::Note;
-use tenure_domain::policy::ending::Ending;
-use tenure_domain::session::{SLICE, run_ends};
+use tenure_domain::policy::ending::{Ending, TakenBack};
+use tenure_domain::session::{SLICE, assigned_run_ends, run_ends};
 use tenure_store::admission::{self, AssignedRun};
 use tenure_store::failure::{Class, classify};
 use tenure_store::transitions::end::{self, Member};
@@ -173,7 +173,7 @@ async fn give_back(transaction: &mut PgConnection, epoch: i64, by: SessionEnd) -
 }
 
 /// Has those runs of locked tasks wait again that were given to a session and that it has not accepted; those that may not be started
-/// twice end, because it may have been about to start them. How many there were.
+/// twice end if the session is lost, because it may have been about to start them. How many there were.
 async fn give_back_assigned(
     transaction: &mut PgConnection,
     epoch: i64,
@@ -182,8 +182,8 @@ async fn give_back_assigned(
     effects: &mut Effects,
 ) -> Result<usize, sqlx::Error> {
     let assigned = admission::list_assigned(transaction, epoch, tasks).await?;
-    let lost = by != SessionEnd::Closed;
-    let (end, back): (Vec<&AssignedRun>, Vec<&AssignedRun>) = assigned.iter().partition(|run| run.at_most_once && lost);
+    let (end, back): (Vec<&AssignedRun>, Vec<&AssignedRun>) =
+        assigned.iter().partition(|run| assigned_run_ends(by, run.delivery) == TakenBack::Ends);
     if !end.is_empty() {
         let ids: Vec<_> = end.iter().map(|run| run.id).collect();
         let removed = by == SessionEnd::WorkerRemoved;

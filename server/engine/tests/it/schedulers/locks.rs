@@ -1,6 +1,5 @@
 //! What locks the runs of a session that are assigned to it, beside what locks them in another order or for another reason.
 
-use tenure_api::states::SessionEnd;
 use tenure_engine::ops::claim_task::{ClaimTask, claim_task};
 use tenure_engine::ops::sessions::Attempt;
 use tenure_engine::testing::LEASE;
