@@ -78,8 +78,8 @@ pub struct WorkerChange {
     pub expires: DateTime<Utc>,
 }
 
-/// Creates a worker, unless its name is taken. If one of this name was removed and its removal is noted still, only the claims of before
-/// are that one's.
+/// Creates a worker, unless its name is taken. If one of this name that was registered was removed, and its removal is noted still, all
+/// claims until now are that one's, and later ones are not.
 pub async fn create(db: impl PgExecutor<'_>, name: &WorkerName, new: &NewWorker) -> Result<bool, sqlx::Error> {
     let made = sqlx::query!(
         "-- create_worker
@@ -93,8 +93,8 @@ pub async fn create(db: impl PgExecutor<'_>, name: &WorkerName, new: &NewWorker)
             RETURNING pool
         ),
         anew AS (
-            UPDATE worker_removals r SET for_good = false FROM made, task_queues q
-            WHERE q.name = made.pool AND r.queue = q.id AND r.worker_group = $2 AND r.worker_id = $3
+            UPDATE worker_removals r SET for_good = false, removed = db_now.now FROM made, task_queues q, db_now
+            WHERE q.name = made.pool AND r.queue = q.id AND r.worker_group = $2 AND r.worker_id = $3 AND r.for_good
         )
         SELECT FROM made",
         name.pool.as_str(),

@@ -276,7 +276,8 @@ async fn a_worker_that_never_registered_may_come_back_and_one_that_did_may_not()
 async fn a_worker_that_is_created_anew_keeps_its_claims_while_the_removal_of_the_one_before_is_noted() {
     let database = TestDatabase::create().await;
     let queue = Queue::start(database.options());
-    let (before, task) = (queue.create_one(QUEUE).await, queue.create_one(QUEUE).await);
+    let [before, between, task] =
+        [queue.create_one(QUEUE).await, queue.create_one(QUEUE).await, queue.create_one(QUEUE).await];
     claim_all(&queue, "back", 1).await;
     sqlx::query(
         "INSERT INTO worker_removals (queue, worker_group, worker_id, removed, for_good, next_look)
@@ -285,10 +286,14 @@ async fn a_worker_that_is_created_anew_keeps_its_claims_while_the_removal_of_the
     .execute(database.pool())
     .await
     .unwrap();
+    // By a server that has not heard of the removal.
+    claim_all(&queue, "back", 1).await;
     make_known(&database, "back").await;
     claim_all(&queue, "back", 1).await;
-    assert_eq!(removals::pass(&queue.engine).await.unwrap().retried, 1, "that of before");
-    assert_eq!(tried_again(&queue.status(before).await), Some(SHUT_DOWN));
+    assert_eq!(removals::pass(&queue.engine).await.unwrap().retried, 2, "those of before");
+    for task in [before, between] {
+        assert_eq!(tried_again(&queue.status(task).await), Some(SHUT_DOWN));
+    }
     assert!(matches!(queue.status(task).await.last, Last::Running(..)));
     queue.stop().await;
     database.finish().await;
