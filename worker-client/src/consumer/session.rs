@@ -25,7 +25,7 @@ use crate::{
 
 /// A call of a session that waits for nothing is unanswered after this.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
-/// The same of the first try to end it: a shutdown has time for one more, which gets all that is left of it.
+/// The same at a shutdown of a try to start it, and of the first try to end it: there is time for one more, which gets all that is left.
 const CLOSED_WITHIN: Duration = Duration::from_secs(3);
 /// The inbox is asked to wait this part of the time to live, and answers this part later at the most.
 const WAIT_SHARE: u32 = 3;
@@ -101,8 +101,8 @@ fn exists_since(message: &str) -> Option<DateTime<Utc>> {
     DateTime::parse_from_rfc3339(since).ok().map(|since| since.with_timezone(&Utc))
 }
 
-/// Starts a session, however many tries it takes; none if the consumer is closing. One that a try without an answer has begun is taken
-/// over, because no one else will end it before its time is over.
+/// Starts a session, however many tries it takes; none if the consumer is closing, and what the try that is under way begins then is
+/// ended. One that a try without an answer has begun is taken over, because no one else will end it before its time is over.
 async fn begin(
     shared: &Shared,
     client: &Client,
@@ -120,11 +120,21 @@ async fn begin(
     let mut is_ours = false;
     let mut failures = 0;
     loop {
+        if shared.closing.is_cancelled() {
+            return Ok(None);
+        }
         request.takeover = takes_over || is_ours;
         let renewed = Instant::now();
+        let mut starting = std::pin::pin!(tokio::time::timeout(ANSWER_WITHIN, client.start_session(&request)));
         let started = tokio::select! {
-            () = shared.closing.cancelled() => return Ok(None),
-            started = tokio::time::timeout(ANSWER_WITHIN, client.start_session(&request)) => started,
+            started = &mut starting => started,
+            () = shared.closing.cancelled() => {
+                // The server may begin it all the same.
+                if let Ok(Ok(Ok(started))) = tokio::time::timeout(CLOSED_WITHIN, starting).await {
+                    close(client, started.session_id).await;
+                }
+                return Ok(None);
+            }
         };
         match started {
             Ok(Ok(started)) => {
@@ -154,7 +164,7 @@ async fn begin(
         failures += 1;
         let pause = client.retry_policy().backoff(failures, retry::jitter()).min(LONGEST_PAUSE_TO_START);
         tokio::select! {
-            () = shared.closing.cancelled() => return Ok(None),
+            () = shared.closing.cancelled() => {}
             () = tokio::time::sleep(pause) => {}
         }
     }

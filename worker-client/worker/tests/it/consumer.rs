@@ -215,6 +215,12 @@ fn exists(age: TimeDelta) -> Reply {
     Reply { body: json!({"code": "SessionExists", "message": message}), ..refuse(409) }
 }
 
+/// What a server says that has begun a session.
+fn begun() -> Reply {
+    let started = json!({"sessionId": SESSION, "epoch": 8, "started": NOW, "expires": LATER, "serverTime": NOW, "policyVersion": 0});
+    Reply { status: 201, ..ok(started) }
+}
+
 /// A queue that has a session which is this old, and begins one only if that is to be taken over. Before, it gives these answers.
 async fn queue_with_session(age: TimeDelta, first: Vec<Reply>) -> Queue {
     let queue = Queue::start().await;
@@ -223,8 +229,7 @@ async fn queue_with_session(age: TimeDelta, first: Vec<Reply>) -> Queue {
         if request.body["takeover"] != true {
             return exists(age);
         }
-        let started = json!({"sessionId": SESSION, "epoch": 8, "started": NOW, "expires": LATER, "serverTime": NOW, "policyVersion": 0});
-        Reply { status: 201, ..ok(started) }
+        begun()
     });
     first.into_iter().for_each(|answer| queue.once("/sessions", answer));
     let inbox = json!({"expires": LATER, "serverTime": NOW, "policyVersion": 0, "items": []});
@@ -260,6 +265,16 @@ async fn a_session_whose_start_got_no_answer_is_taken_over_and_its_end_is_repeat
         running.stop().await;
         assert_eq!(queue.requests(SESSION).len(), 3);
     }
+}
+
+#[tokio::test]
+async fn a_session_that_is_being_started_at_a_shutdown_is_ended() {
+    let starting = Reply { after: Duration::from_secs(1), ..begun() };
+    let queue = queue_with_session(TimeDelta::zero(), vec![starting]).await;
+    let running = with_sessions(&queue);
+    queue.wait_for("/sessions", 1).await;
+    running.stop().await;
+    assert_eq!((queue.requests("/sessions").len(), queue.requests(SESSION).len()), (1, 1));
 }
 
 #[tokio::test]
