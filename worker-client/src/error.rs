@@ -29,6 +29,9 @@ pub enum Error {
     /// The session has ended: what it held was given to others.
     #[error("{0}")]
     SessionEnded(String),
+    /// The run of a job is lost, in these words: nothing more is sent for it.
+    #[error("the run is lost: {0}")]
+    RunLost(String),
     /// The answer was not what the API promises.
     #[error("the answer of the queue could not be read")]
     BadAnswer(#[source] serde_json::Error),
@@ -87,6 +90,7 @@ impl Error {
             Self::Store { status } => matches!(status, 400 | 403 | 408 | 429 | 500..),
             Self::SessionExists(_)
             | Self::SessionEnded(_)
+            | Self::RunLost(_)
             | Self::BadAnswer(_)
             | Self::BadMessages(_)
             | Self::NotJson(_)
@@ -128,6 +132,7 @@ impl Error {
             Self::SessionExists(_) => Some(ErrorCode::SessionExists.status()),
             Self::SessionEnded(_) => Some(ErrorCode::SessionEnded.status()),
             Self::Network(_)
+            | Self::RunLost(_)
             | Self::BadAnswer(_)
             | Self::BadMessages(_)
             | Self::NotJson(_)

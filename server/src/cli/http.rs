@@ -93,10 +93,13 @@ impl CommandError {
             Error::Refused { status, code, message, .. } => format!("{message} ({status} {code})"),
             Error::SessionExists(message) | Error::SessionEnded(message) => message.clone(),
             Error::BadAnswer(_) | Error::BadMessages(_) | Error::SignedUrl(_) => not_tenure(root_url),
-            // Of artifacts' bytes, which no command here moves.
-            Error::Store { .. } | Error::Stalled(_) | Error::Damaged(_) | Error::File { .. } | Error::NotJson(_) => {
-                error.to_string()
-            }
+            // Of artifacts' bytes and of jobs, which no command here has.
+            Error::Store { .. }
+            | Error::Stalled(_)
+            | Error::Damaged(_)
+            | Error::File { .. }
+            | Error::NotJson(_)
+            | Error::RunLost(_) => error.to_string(),
             Error::RootUrl(problem) => return Self::Usage(format!("--root-url (TASKCLUSTER_ROOT_URL) {problem}")),
             Error::NotInEnvironment(_) => return Self::Usage(error.to_string()),
         })

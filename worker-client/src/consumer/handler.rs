@@ -16,7 +16,7 @@ use super::afterwards::Afterwards;
 use super::log::JobLog;
 use super::outcome::Outcome;
 use super::progress::Progress;
-use super::shared::Settings;
+use super::shared::{Control, Settings};
 use crate::watch::InWords;
 use crate::{Claim, Client, EndedClaim, Error, ExceptionReason, Lease, Lost, Task};
 
@@ -72,6 +72,7 @@ pub(super) struct Given {
     pub client: Client,
     pub log: JobLog,
     pub progress: Progress,
+    pub control: Arc<Control>,
     pub lease: watch::Receiver<Lease>,
     pub afterwards: Afterwards,
     /// Whether the task was resolved before this run.
@@ -79,15 +80,15 @@ pub(super) struct Given {
 }
 
 impl Given {
-    /// `commanded` changes when the session, if there is one, hears of a command for the task.
-    pub(super) fn of(claim: &Claim, settings: &Settings, commanded: watch::Receiver<u64>) -> Self {
+    pub(super) fn of(claim: &Claim, settings: &Settings, control: &Arc<Control>) -> Self {
         let (task_id, run_id) = (claim.task_id(), claim.run_id());
         // A call for work is sent once, and what it has claimed has its policy. A job's requests are not the consumer's to repeat.
         let client = claim.client().with_retry_policy(settings.client.retry_policy().clone());
+        let (control, commanded) = (Arc::clone(control), control.commanded.subscribe());
         let progress = Progress::new(client.clone(), (task_id, run_id), commanded, settings.ask_for_commands_every());
         let (task, is_rerun) = (claim.task().clone(), claim.is_rerun());
         let (lease, afterwards) = (claim.watch_lease(), Afterwards::default());
-        Self { task_id, run_id, task, client, log: JobLog::default(), progress, lease, afterwards, is_rerun }
+        Self { task_id, run_id, task, client, log: JobLog::default(), progress, control, lease, afterwards, is_rerun }
     }
 }
 
@@ -208,7 +209,8 @@ impl<P> Job<P> {
     /// next run goes on from it if this one is lost or released. At most every few seconds: each is a write to the database.
     ///
     /// # Errors
-    /// The run is not ours any more (409 or 403), it is too large (400), or no usable answer came.
+    /// The run is not ours any more ([`Error::RunLost`], at once when that is known, or 409 or 403), it is too large (400), or no usable
+    /// answer came.
     ///
     /// ```no_run
     /// # use tenure_client::consumer::Job;
@@ -217,7 +219,12 @@ impl<P> Job<P> {
     /// # }
     /// ```
     pub async fn checkpoint(&self, checkpoint: &impl Serialize) -> Result<(), Error> {
-        self.given.progress.checkpoint(checkpoint).await
+        let Given { progress, control, .. } = &self.given;
+        tokio::select! {
+            biased;
+            () = control.gone() => Err(Error::RunLost(control.lost_because())),
+            stored = progress.checkpoint(checkpoint) => stored,
+        }
     }
 
     /// What a run of the task stored last, on whichever worker; none if nothing was stored.

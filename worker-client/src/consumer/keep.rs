@@ -30,7 +30,7 @@ type Handler = AbortOnDropHandle<Outcome>;
 pub(super) async fn run(shared: Arc<Shared>, mut claim: Claim, control: Arc<Control>) {
     tracing::info!("task claimed");
     let _listed = shared.listed(&control);
-    let given = Given::of(&claim, &shared.settings, control.commanded.subscribe());
+    let given = Given::of(&claim, &shared.settings, &control);
     let (log, afterwards) = (Outgoing::of(&given), given.afterwards.clone());
     let running = Arc::clone(&shared.handler).run(given, control.stop());
     // A task of its own: one that blocks its thread or panics does not keep its claim from being renewed or reported.

@@ -175,6 +175,37 @@ async fn what_a_machine_stores_at_last_is_not_overtaken_by_what_is_being_stored_
     running.stop().await;
 }
 
+/// The task is cancelled, which is known after a second.
+fn cancel_soon(queue: &Queue) {
+    let ended = json!([{"taskId": TASK_IDS[0], "runId": 0, "state": "exception", "reasonResolved": "canceled"}]);
+    queue.on("/claims/watch", move |_| Reply {
+        after: Duration::from_secs(1),
+        ..ok(json!({"ended": ended, "serverTime": NOW}))
+    });
+}
+
+#[tokio::test]
+async fn a_checkpoint_of_a_run_that_is_lost_is_given_up_at_once_and_none_is_sent_then() {
+    let queue = queue_with(&claim(TASK_IDS[0], LEASE, &json!({}))).await;
+    queue.on("/checkpoint", |_| Reply { after: 3 * SOON, ..refuse(503) });
+    cancel_soon(&queue);
+    let (sender, mut said) = mpsc::unbounded_channel();
+    let running = Running::start(consumer(&queue).handler(move |job: Job, _stop: Stop| {
+        let sender = sender.clone();
+        async move {
+            for _ in 0..2 {
+                sender.send(job.checkpoint(&1).await.unwrap_err().to_string()).unwrap();
+            }
+        }
+    }));
+    for _ in 0..2 {
+        let error = next(&mut said).await;
+        assert!(error.starts_with("the run is lost: "), "{error}");
+    }
+    assert_eq!(queue.requests("/checkpoint").len(), 1);
+    running.stop().await;
+}
+
 #[tokio::test]
 async fn a_machine_whose_run_is_lost_does_not_wait_long_for_its_state_to_be_stored() {
     let queue = queue_with(&claim(TASK_IDS[0], LEASE, &json!({}))).await;
@@ -182,11 +213,7 @@ async fn a_machine_whose_run_is_lost_does_not_wait_long_for_its_state_to_be_stor
     queue.on("/checkpoint", |request| {
         if request.call.ends_with(STORE) { Reply { after: 3 * SOON, ..refuse(503) } } else { refuse(404) }
     });
-    let ended = json!([{"taskId": TASK_IDS[0], "runId": 0, "state": "exception", "reasonResolved": "canceled"}]);
-    queue.on("/claims/watch", move |_| Reply {
-        after: Duration::from_secs(1),
-        ..ok(json!({"ended": ended, "serverTime": NOW}))
-    });
+    cancel_soon(&queue);
     let failing = Machine::new(|_job: Job, _stop: Stop| async { Outcome::Failed(None) });
     let running = Running::start(consumer(&queue).handler::<Value, _>(failing));
     queue.wait_for(STORE, 1).await;
