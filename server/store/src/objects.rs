@@ -43,7 +43,8 @@ pub struct NewObject<'a> {
 }
 
 /// Takes a name for an upload, or begins an unfinished one anew that has the same id and belongs to the same project: its bytes
-/// may be uploaded for so many seconds from now on. Whether that was possible.
+/// may be uploaded for so many seconds from now on, which is later than by any URL of before. Nothing else is left of what was said before:
+/// neither its dates nor its digests. Whether that was possible.
 pub async fn begin(conn: &mut PgConnection, object: NewObject<'_>, seconds: f64) -> Result<bool, sqlx::Error> {
     let begun = sqlx::query!(
         "-- begin_upload
@@ -51,7 +52,7 @@ pub async fn begin(conn: &mut PgConnection, object: NewObject<'_>, seconds: f64)
         INSERT INTO objects AS o (name, project, upload, expires, removable, sha256, sha512)
         SELECT $1 /* name */, $2 /* project */, $3 /* upload */, $4 /* expires */, GREATEST($4::timestamptz, db_now.now + make_interval(secs => $7 /* seconds */)), $5 /* sha256 */, $6 /* sha512 */ FROM db_now
         ON CONFLICT (name) DO UPDATE
-            SET expires = EXCLUDED.expires, removable = GREATEST(o.removable, EXCLUDED.removable),
+            SET expires = EXCLUDED.expires, removable = EXCLUDED.removable,
                 sha256 = EXCLUDED.sha256, sha512 = EXCLUDED.sha512
             WHERE o.project = EXCLUDED.project AND o.upload = EXCLUDED.upload AND NOT o.finished
               -- Bytes that are being removed must not be uploaded anew.

@@ -6,7 +6,7 @@ use sqlx::AssertSqlSafe;
 use tenure_api::ids::{RunId, SlugId, TaskId};
 use tenure_api::objects::ObjectHashes;
 use tenure_api::states::{ArtifactErrorReason, ExceptionReason};
-use tenure_domain::artifact::{Artifact, Details, LINKS_MAX, Stored, object_name};
+use tenure_domain::artifact::{Artifact, Details, LINKS_MAX, Stored, UPLOAD_MAX, object_name};
 use tenure_domain::lifecycle::Report;
 use tenure_engine::background::{artifacts as artifact_pass, expiry};
 use tenure_engine::ops::OpError;
@@ -332,6 +332,21 @@ async fn an_upload_takes_a_name_that_no_other_upload_has() {
     let mut conn = database.connect().await;
     objects::finish(&mut conn, "o", upload(winner).uuid(), None, None).await.unwrap();
     assert!(!begin(winner, "p").await, "it is finished");
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn an_object_whose_upload_begins_again_with_an_earlier_end_is_removed_then() {
+    let (database, queue) = start().await;
+    let at = now(&database).await;
+    let begin = async |expires: DateTime<Utc>| {
+        let of = object_ops::Upload { name: "o", project: "none", id: upload(1) };
+        object_ops::begin(&queue.engine.pool, of, expires, &ObjectHashes::default()).await.unwrap().removable
+    };
+    let (late, early) = (at + TimeDelta::days(365_000), at + TimeDelta::days(1));
+    assert_eq!([begin(late).await, begin(early).await], [late, early]);
+    // Its bytes may be on their way by the last URL.
+    assert!(begin(at).await >= at + UPLOAD_MAX);
     finish(database, queue).await;
 }
 
