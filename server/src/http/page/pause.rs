@@ -14,6 +14,7 @@ use tenure_api::ids::TaskQueueId;
 use tenure_api::policy::PauseRequest;
 
 use super::login::{read_form, see_other};
+use super::queue::reading_scope;
 use super::visit::{Visit, is_from_us};
 use super::{Page, PageError, answer, layout};
 use crate::http::app::App;
@@ -161,20 +162,21 @@ fn until(minutes: &str, now: DateTime<Utc>) -> Result<Option<Timestamp>, PageErr
     Ok(Some(Timestamp::new(now + TimeDelta::minutes(*minutes))))
 }
 
-/// The pause of a queue, or what pauses it, for its page.
+/// The pause of a queue, or what pauses it, for its page. Who paused it, and why, is there with the scope of getQueue.
 pub(super) fn shown(visit: &Visit, queue: &TaskQueueId, paused: Option<&Paused>, now: DateTime<Utc>) -> Markup {
     let session = visit.session.as_ref().filter(|_| visit.may(scope(queue)));
+    let may_read = visit.may(reading_scope(queue));
     let link = link(visit, queue);
     html! {
         @if let Some(paused) = paused {
             div.warning.paused {
                 span {
-                    "Paused by " code { (paused.by) } " " (layout::time(paused.since, now)) ", "
+                    "Paused " @if may_read { "by " code { (paused.by) } " " } (layout::time(paused.since, now)) ", "
                     @match paused.until {
                         Some(until) => { "resumes " (layout::time(until, now)) }
                         None => { "until it is resumed" }
                     }
-                    "." @if let Some(reason) = &paused.reason { " " q { (reason) } }
+                    "." @if let Some(reason) = paused.reason.as_ref().filter(|_| may_read) { " " q { (reason) } }
                 }
                 @if let Some(session) = session {
                     form method="post" action={ (link) "/resume" } {

@@ -47,7 +47,7 @@ pub(super) async fn queue(app: App, visit: Arc<Visit>) -> Result<Page, PageError
     let hidden =
         page::list_hidden(&mut conn).await?.into_iter().find(|(of, _)| *of == key).map_or(0, |(_, count)| count);
     let shown = queue_counts::find(&mut conn, sequenced, &name).await?.ok_or_else(missing)?;
-    let may_see = visit.may(policy_scope(&name));
+    let may_see = visit.may(reading_scope(&name));
     let policy = if may_see { policies::find(&mut conn, key).await? } else { None };
     // One more than is shown, to see whether there are more.
     let sessions = if may_see {
@@ -143,12 +143,13 @@ fn waiting_section(visit: &Visit, name: &str, waiting: &[WaitingRow], now: DateT
     section(title, &html! { "in the order of service" }, &table(&rows))
 }
 
-fn policy_scope(name: &TaskQueueId) -> Expression {
+/// What getQueue and getQueuePolicy require.
+pub(super) fn reading_scope(name: &TaskQueueId) -> Expression {
     format!("tenure:get-queue:{name}").into()
 }
 
 fn policy_section(visit: &Visit, name: &TaskQueueId, policy: Option<&StoredPolicy>, now: DateTime<Utc>) -> Markup {
-    let (title, required) = ("Policy", policy_scope(name));
+    let (title, required) = ("Policy", reading_scope(name));
     if !visit.may(required.clone()) {
         return section(title, &html! {}, &html! { div.note { (layout::denied(visit, &required)) } });
     }

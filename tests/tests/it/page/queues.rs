@@ -48,6 +48,10 @@ async fn a_queue_is_paused_and_resumed_by_who_may_and_by_a_form_of_this_page() {
     let page = get(&rig, queue, Some(&root)).await;
     shows(&page, &["Paused by <code>root</code>", "resumes", "Resume</button>"]);
     hides(&page, &["<script", "<img"]);
+    shows(&get(&rig, queue, Some(&looker)).await, &["Paused by <code>root</code>", "<q>"]);
+    let page = get(&rig, queue, None).await;
+    shows(&page, &["Paused ", "resumes"]);
+    hides(&page, &["Paused by", "<q>"]);
     shows(&get(&rig, "/", Some(&root)).await, &[">paused</span>"]);
     shows(&get(&rig, &format!("/task/{task}"), None).await, &["Its queue was paused by root"]);
     let path = format!("{TENURE_API}/queues/page%2Fqueue");
