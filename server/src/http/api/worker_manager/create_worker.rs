@@ -27,14 +27,22 @@ pub fn endpoint() -> Endpoint {
 
 const SCOPES: Template = Scope("worker-manager:create-worker:<workerPoolId>/<workerGroup>/<workerId>");
 
+/// With all scopes of [`WorkerName::scopes`](tenure_domain::registration::WorkerName::scopes).
+const ABOUT: &str = "\
+    The worker registers with `providerInfo.staticSecret` and gets `providerInfo.workerConfig`. A worker pool is a \
+    task queue and need not be created. A repeat with the same secret returns the worker as it is.\n\n\
+    A caller with this scope can admit a worker, and so has what its credentials give: \
+    `queue:claim-work:<workerPoolId>` and `queue:worker-id:<workerGroup>/<workerId>`, by which it claims the tasks of \
+    the queue; `worker-manager:remove-worker:<workerPoolId>/<workerGroup>/<workerId>`, \
+    `worker-manager:reregister-worker:<workerPoolId>/<workerGroup>/<workerId>` and \
+    `worker-manager:should-worker-terminate:<workerPoolId>/<workerGroup>/<workerId>`; \
+    `secrets:get:worker-type:<workerPoolId>` and `secrets:get:worker-pool:<workerPoolId>`; and the roles of \
+    `assume:worker-pool:<workerPoolId>`, `assume:worker-type:<workerPoolId>` and \
+    `assume:worker-id:<workerGroup>/<workerId>`, the last of which is the same in all pools.";
+
 fn describe(operation: Operation, sample: &Sample) -> Operation {
     operation
-        .about(
-            "The worker registers with `providerInfo.staticSecret` and gets `providerInfo.workerConfig`. A worker \
-             pool is a task queue and need not be created. A caller with this scope can admit a worker, which may then \
-             claim the tasks of the queue and what the role `worker-pool:<workerPoolId>` gives. A repeat with the \
-             same secret returns the worker as it is.",
-        )
+        .about(ABOUT)
         .takes::<NewWorkerRequest>(&new_worker(sample))
         .answers::<Worker<'_>>("The worker", &a_worker(sample, "running"))
         .refuses(InputError, "`expires` is past")
@@ -52,4 +60,21 @@ async fn create_worker(app: App, call: Arc<Call>) -> Result<Response, ApiError> 
     let made = ops::create(&app.engine.pool, &app.worker_digests, &name, &create).await?;
     app.authenticator.worker_changed(&name.client_id());
     shown(&name, &made)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ABOUT;
+    use tenure_domain::registration::WorkerName;
+
+    #[test]
+    fn every_scope_that_a_worker_gets_is_described() {
+        let [pool, group, id] = ["the/pool", "group", "worker"];
+        let name = WorkerName { pool: pool.parse().unwrap(), group: group.parse().unwrap(), id: id.parse().unwrap() };
+        for scope in name.scopes() {
+            let described =
+                scope.replace(&format!("{group}/{id}"), "<workerGroup>/<workerId>").replace(pool, "<workerPoolId>");
+            assert!(ABOUT.contains(&format!("`{described}`")), "{described}");
+        }
+    }
 }
