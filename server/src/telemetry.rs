@@ -181,7 +181,7 @@ fn begin_at_zero() {
         metrics::counter!("tenure_blocking_path_total", "operation" => operation).absolute(0);
         metrics::counter!("tenure_blocking_path_timeouts_total", "operation" => operation).absolute(0);
     }
-    for limit in ["bodies", "answers", "writes", "connections", "logins"] {
+    for limit in ["bodies", "answers", "heads", "writes", "connections", "logins"] {
         metrics::counter!("tenure_limits_reached_total", "limit" => limit).absolute(0);
     }
     for status in ["2xx", "4xx", "5xx"] {

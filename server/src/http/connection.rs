@@ -27,6 +27,7 @@ use super::compression::compress;
 use super::error;
 use super::headers;
 use super::heavy::Heavy;
+use super::read_buffers::{ReadBuffer, ReadBuffers};
 use super::request_metrics::RequestMetrics;
 pub use super::stream::Connection;
 use super::stream::Tracked;
@@ -72,6 +73,7 @@ pub struct Front {
 struct Places {
     served: Arc<Semaphore>,
     refused: Arc<Semaphore>,
+    read_buffers: Arc<ReadBuffers>,
     /// Whether it was logged that all are taken.
     is_noted: AtomicBool,
 }
@@ -81,6 +83,7 @@ pub async fn serve(listener: TcpListener, front: Front) {
     let places = Places {
         served: Arc::new(Semaphore::new(front.connections_max)),
         refused: Arc::new(Semaphore::new(REFUSED_MAX)),
+        read_buffers: ReadBuffers::new(front.connections_max),
         is_noted: AtomicBool::new(false),
     };
     let front = Arc::new(front);
@@ -113,7 +116,8 @@ fn admit(front: &Arc<Front>, places: &Places, stream: TcpStream, peer: SocketAdd
     drop(keep_alive(&stream));
     if let Ok(place) = Arc::clone(&places.served).try_acquire_owned() {
         places.is_noted.store(false, Ordering::Relaxed);
-        front.tasks.spawn(serve_one(stream, peer, Arc::clone(front), place));
+        let buffer = ReadBuffer::new(&places.read_buffers);
+        front.tasks.spawn(serve_one(stream, peer, Arc::clone(front), buffer, place));
         return;
     }
     metrics::counter!("tenure_limits_reached_total", "limit" => "connections").increment(1);
@@ -139,9 +143,15 @@ async fn refuse(mut stream: TcpStream) -> std::io::Result<()> {
     Ok(())
 }
 
-async fn serve_one(stream: TcpStream, peer: SocketAddr, front: Arc<Front>, place: OwnedSemaphorePermit) {
+async fn serve_one(
+    stream: TcpStream,
+    peer: SocketAddr,
+    front: Arc<Front>,
+    buffer: ReadBuffer,
+    place: OwnedSemaphorePermit,
+) {
     let connection = Connection::new(peer);
-    let io = TokioIo::new(Tracked::new(stream, connection.clone(), front.write_timeout));
+    let io = TokioIo::new(Tracked::new(stream, connection.clone(), buffer, front.write_timeout));
     let (cut, drain) = (connection.clone(), front.drain.clone());
     let service = service_fn(move |request| answer(request, Arc::clone(&front), connection.clone()));
     let serving = http1::Builder::new()
@@ -175,6 +185,8 @@ async fn answer(
     connection: Connection,
 ) -> Result<Response<Body>, std::convert::Infallible> {
     let started = Instant::now();
+    connection.phase().begin_answer();
+    let reading = connection.clone();
     let (method, peer) = (request.method().clone(), connection.peer());
     // Most servers do not log requests.
     let logged = tracing::enabled!(target: "access", tracing::Level::INFO).then(|| request.uri().path().to_owned());
@@ -198,6 +210,7 @@ async fn answer(
     if let Some((path, trace_id)) = logged.zip(trace_id) {
         log_access(&method, &path, response.status(), took, peer, &trace_id);
     }
+    reading.phase().end_answer();
     Ok(headers::complete(response, trace, from_browser || method == http::Method::OPTIONS))
 }
 

@@ -19,6 +19,7 @@ mod headers;
 pub mod heavy;
 pub mod page;
 pub mod poll;
+mod read_buffers;
 pub mod request_metrics;
 pub mod routes;
 pub mod scopes;

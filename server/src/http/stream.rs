@@ -11,6 +11,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 use tokio_util::sync::CancellationToken;
 
+use super::read_buffers::{Phase, ReadBuffer};
 use tenure_engine::batch::delivery::Delivery;
 
 /// A handle to a connection.
@@ -21,13 +22,15 @@ struct State {
     peer: SocketAddr,
     unflushed: Mutex<Vec<Delivery>>,
     cut: CancellationToken,
+    phase: Phase,
 }
 
 impl Connection {
     /// A connection to this address.
     #[must_use]
     pub fn new(peer: SocketAddr) -> Self {
-        Self(Arc::new(State { peer, unflushed: Mutex::default(), cut: CancellationToken::new() }))
+        let (unflushed, cut, phase) = (Mutex::default(), CancellationToken::new(), Phase::default());
+        Self(Arc::new(State { peer, unflushed, cut, phase }))
     }
 
     /// The address of the other side: behind a proxy, the proxy's.
@@ -51,24 +54,31 @@ impl Connection {
         self.0.cut.cancelled().await;
     }
 
+    /// What is being read from it.
+    pub(super) fn phase(&self) -> &Phase {
+        &self.0.phase
+    }
+
     fn take(&self) -> Vec<Delivery> {
         std::mem::take(&mut *self.0.unflushed.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
 /// A stream that reports to its connection what was flushed. The server calls `poll_flush` only when everything that it
-/// had buffered was written. A write that makes no progress for too long is an error, with which the connection ends.
+/// had buffered was written. A write that makes no progress for too long is an error, with which the connection ends, and so is a
+/// long head for which there is no room.
 pub(super) struct Tracked<S> {
     stream: S,
     connection: Connection,
+    buffer: ReadBuffer,
     write_timeout: Duration,
     /// Runs while a write waits for the reader.
     stalled: Option<Pin<Box<Sleep>>>,
 }
 
 impl<S> Tracked<S> {
-    pub(super) fn new(stream: S, connection: Connection, write_timeout: Duration) -> Self {
-        Self { stream, connection, write_timeout, stalled: None }
+    pub(super) fn new(stream: S, connection: Connection, buffer: ReadBuffer, write_timeout: Duration) -> Self {
+        Self { stream, connection, buffer, write_timeout, stalled: None }
     }
 
     fn watch(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
@@ -92,9 +102,31 @@ impl<S> Drop for Tracked<S> {
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Tracked<S> {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(cx, buf)
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let before = buf.filled().len();
+        let stream = Pin::new(&mut this.stream);
+        std::task::ready!(match this.buffer.piece_max().filter(|max| *max < buf.remaining()) {
+            None => stream.poll_read(cx, buf),
+            Some(max) => poll_read_piece(stream, cx, buf, max),
+        })?;
+        let noted = this.buffer.note(this.connection.phase(), buf.filled().len() - before);
+        Poll::Ready(noted.map_err(io::Error::other))
     }
+}
+
+/// Reads so many bytes at most, of what fits more.
+fn poll_read_piece<S: AsyncRead>(
+    stream: Pin<&mut S>,
+    cx: &mut Context<'_>,
+    buf: &mut ReadBuf<'_>,
+    max: usize,
+) -> Poll<io::Result<()>> {
+    let mut piece = ReadBuf::new(buf.initialize_unfilled_to(max));
+    std::task::ready!(stream.poll_read(cx, &mut piece))?;
+    let read = piece.filled().len();
+    buf.advance(read);
+    Poll::Ready(Ok(()))
 }
 
 impl<S: AsyncWrite + Unpin> AsyncWrite for Tracked<S> {
@@ -133,7 +165,12 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Tracked<S> {
 mod tests {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, duplex};
 
+    use super::super::read_buffers::ReadBuffers;
     use super::*;
+
+    fn tracked<S>(stream: S, buffer: ReadBuffer) -> Tracked<S> {
+        Tracked::new(stream, Connection::new(([127, 0, 0, 1], 1).into()), buffer, LIMIT)
+    }
 
     /// Enough for a busy machine to read a byte in.
     const LIMIT: Duration = Duration::from_secs(2);
@@ -141,7 +178,7 @@ mod tests {
     #[tokio::test]
     async fn a_write_without_progress_ends_in_an_error_and_one_with_progress_does_not() {
         let (ours, mut reader) = duplex(64);
-        let mut stream = Tracked::new(ours, Connection::new(([127, 0, 0, 1], 1).into()), LIMIT);
+        let mut stream = tracked(ours, ReadBuffer::new(&ReadBuffers::new(1)));
         let slow = async {
             // Each byte comes in time, all of them together do not.
             for _ in 0..60 {
@@ -153,5 +190,37 @@ mod tests {
         written.unwrap();
         let error = stream.write_all(&[0; 1]).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+    }
+
+    #[tokio::test]
+    async fn a_body_is_read_whole_in_small_pieces_where_no_more_buffers_may_be_large() {
+        const BODY: usize = 1 << 18;
+        let all = ReadBuffers::new(1);
+        let mut large = Vec::new();
+        let mut stream = loop {
+            let (ours, mut writer) = duplex(BODY);
+            let mut stream = tracked(ours, ReadBuffer::new(&all));
+            stream.connection.phase().begin_answer();
+            let sent: Vec<u8> = (0..BODY).map(|at| at.to_le_bytes()[at % 2]).collect();
+            writer.write_all(&sent).await.unwrap();
+            let mut first = vec![0; BODY];
+            assert_eq!(stream.read(&mut first).await.unwrap(), BODY);
+            if stream.buffer.piece_max().is_some() {
+                writer.write_all(&sent).await.unwrap();
+                drop(writer);
+                break stream;
+            }
+            large.push(stream);
+        };
+        let (mut read, mut buffer) = (Vec::new(), vec![0; BODY]);
+        loop {
+            let bytes = stream.read(&mut buffer).await.unwrap();
+            assert!(bytes <= 16 << 10, "{bytes}");
+            if bytes == 0 {
+                break;
+            }
+            read.extend_from_slice(&buffer[..bytes]);
+        }
+        assert!(read.iter().enumerate().all(|(at, byte)| *byte == at.to_le_bytes()[at % 2]) && read.len() == BODY);
     }
 }

@@ -261,6 +261,46 @@ async fn bodies_without_credentials_are_small_and_take_a_part_of_the_memory() {
     rig.server.stop().await;
 }
 
+/// Whether the server has ended a connection of which nothing was read.
+fn is_ended(stream: &TcpStream) -> bool {
+    match stream.try_read(&mut [0; 512]) {
+        Ok(read) => read == 0,
+        Err(error) => error.kind() != std::io::ErrorKind::WouldBlock,
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn long_heads_that_do_not_come_to_an_end_keep_no_more_connections_than_they_may() {
+    const SENDERS: usize = 200;
+    // So many of them may have large read buffers.
+    const LARGE: usize = 64;
+    let rig = Rig::start_with(|launch| launch.flag("--connections-max", "400")).await;
+    let part = format!("GET {QUEUE_API}/ping HTTP/1.1\r\nHost: x\r\nX-Long: {}", "x".repeat(100_000));
+    let mut senders = Vec::new();
+    for _ in 0..SENDERS {
+        let mut stream = connect(&rig).await;
+        // The connection may end before everything was sent.
+        drop(stream.write_all(part.as_bytes()).await);
+        senders.push(stream);
+    }
+    eventually("connections beyond are ended", async || {
+        senders.retain(|stream| !is_ended(stream));
+        (senders.len() <= LARGE).then_some(())
+    })
+    .await;
+    assert_eq!(senders.len(), LARGE);
+    // Others are served, also if they send large bodies.
+    assert_eq!(rig.create(new_task(), &definition(QUEUE)).await.status, 200);
+    assert_eq!(rig.create(new_task(), &large_definition(MIB)).await.status, 200);
+    // These were not refused: they come to their end.
+    let mut first = senders.pop().unwrap();
+    first.write_all(b"\r\nConnection: close\r\n\r\n").await.unwrap();
+    let mut answer = String::new();
+    first.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    rig.server.stop().await;
+}
+
 /// Sends a request on a connection that takes in little, and waits for the beginning of the answer.
 async fn ask_and_read_little(rig: &Rig, target: &str) -> (TcpStream, u16) {
     let socket = TcpSocket::new_v4().unwrap();
