@@ -8,6 +8,7 @@
 //! A replayed request is not detected, as with every Taskcluster service; operations are idempotent instead.
 
 mod cache;
+mod decoy;
 mod own_issuer;
 mod request;
 mod session;
@@ -33,6 +34,7 @@ use tenure_store::secrets::SecretKeys;
 use tenure_store::worker_manager;
 
 use cache::{AGE_MAX, Cache};
+use decoy::decoy;
 use request::{Claim, Issuer};
 pub use request::{Clock, Now, RequestParts, SignedPayload, TIMESTAMP_SKEW_SECONDS};
 use session::Tickets;
@@ -84,10 +86,10 @@ pub enum AuthFailure {
     /// The client's time is over.
     #[error("the client {0:?} has expired")]
     Expired(String),
-    /// Signed with another token, or something on the way changed the request.
+    /// Signed with another token or for a client that does not exist, or something on the way changed the request.
     #[error(
-        "the mac does not match: the access token is wrong, or method, path, query, host or port changed on the way \
-         (this server saw {0})"
+        "the mac does not match: the client id or the access token is wrong, or method, path, query, host or port \
+         changed on the way (this server saw {0})"
     )]
     Mac(String),
     /// Signed too long ago, or by a clock that is wrong.
@@ -270,6 +272,7 @@ pub struct Authenticator {
     pool: PgPool,
     keys: Arc<SecretKeys>,
     accounts: Cache<Account, ClientError>,
+    decoy: Arc<Account>,
     /// A reading of the facts that requests wait for, when there was none lately.
     looks: Cache<(), ClientError>,
     facts: Facts,
@@ -312,6 +315,7 @@ impl Authenticator {
             tickets: Tickets::new(&keys),
             keys: Arc::new(keys),
             accounts: Cache::new(),
+            decoy: Arc::new(decoy()),
             looks: Cache::new(),
             facts,
         }
@@ -364,9 +368,9 @@ impl Authenticator {
         };
         let (account, roles) = futures_util::future::join(self.find_account(&client_id), self.roles()).await;
         let account = account?;
-        // By HTTP Basic an unknown client gets the answer of a wrong token, as slowly.
+        // An unknown client gets the answer of a wrong token, as slowly: by HTTP Basic here, by Hawk below.
         claim.check_token(account.as_deref())?;
-        let account = known(&client_id, account)?;
+        let account = account.unwrap_or_else(|| Arc::clone(&self.decoy));
         // That a client is disabled is found in here, behind its proof.
         let principal = claim.check(&account, &roles?, request, now)?;
         self.note_use(&account);
@@ -430,7 +434,8 @@ impl Authenticator {
 
     /// The account of a client that may come in.
     async fn account(&self, client_id: &str) -> Result<Arc<Account>, AuthError> {
-        let account = known(client_id, self.find_account(client_id).await?)?;
+        let account = self.find_account(client_id).await?;
+        let account = account.ok_or_else(|| AuthFailure::UnknownClient(client_id.to_owned()))?;
         account.check_usable()?;
         Ok(account)
     }
@@ -486,10 +491,6 @@ impl Authenticator {
 
 fn anonymous(roles: &Resolver) -> Principal {
     Principal { client_id: None, scopes: roles.of_every_caller(), expires_ms: None }
-}
-
-fn known(client_id: &str, account: Option<Arc<Account>>) -> Result<Arc<Account>, AuthFailure> {
-    account.ok_or_else(|| AuthFailure::UnknownClient(client_id.to_owned()))
 }
 
 #[cfg(test)]

@@ -25,8 +25,12 @@ fn tasks(setting: &str) -> TaskCredentials {
 }
 
 fn account(scopes: &[&str]) -> Account {
+    account_with("the-token", scopes)
+}
+
+fn account_with(token: &str, scopes: &[&str]) -> Account {
     let client = ClientAccount {
-        access_token: AccessToken::new("the-token".to_owned()),
+        access_token: AccessToken::new(token.to_owned()),
         scopes: strings(scopes),
         disabled: false,
         expires: None,
@@ -348,10 +352,17 @@ fn a_header_of_another_scheme_or_form_is_refused() {
 }
 
 #[test]
-fn an_unknown_client_is_refused_by_name() {
-    let refusal = |account: Option<Account>| known("ci", account.map(Arc::new)).err();
-    assert_eq!(refusal(None), Some(AuthFailure::UnknownClient("ci".to_owned())));
-    assert_eq!(refusal(Some(account(&[]))), None);
+fn an_unknown_client_is_refused_as_one_with_another_token_is() {
+    let other = account_with("other", &["*"]);
+    for credentials in [permanent(), temporary(None, &["a"]), temporary(Some("named"), &["a"])] {
+        let refused = |account: &Account| check(account, &request(&sign(&credentials)), NOW).unwrap_err();
+        assert_eq!(refused(&decoy()), refused(&other));
+    }
+    let refused = check(&decoy(), &request(&sign(&permanent())), NOW).unwrap_err();
+    assert!(matches!(refused, AuthFailure::Mac(_)), "{refused}");
+    // No caller has its token, and it would not help.
+    assert_ne!(decoy().token.expose(), decoy().token.expose());
+    assert!(decoy().disabled);
 }
 
 fn read(header: &str) -> Claim<'_> {
