@@ -23,6 +23,8 @@ const SCOPE_OVERHEAD: usize = 32;
 /// What roles may give while one set is expanded, in bytes, with scopes counted too that it has already: every caller may
 /// ask what scopes amount to, and thousands of them may assume one role.
 pub const GIVEN_MAX: usize = 64 << 20;
+/// What is left of both for a client's own scopes, in bytes, when it assumes all roles.
+pub const OWN_SCOPES_ROOM: usize = 1 << 20;
 /// What a scope begins with that assumes a role.
 pub const ASSUME: &str = "assume:";
 /// Every caller holds this, signed or not. All that callers without credentials may do is in the role of that name.
@@ -119,6 +121,17 @@ pub fn added(role_id: Option<&str>, new: &[String], existing: &[String]) -> Vec<
         })
         .filter(|scope| !covered.allows(scope))
         .collect()
+}
+
+/// Whether a change of roles keeps out clients that assume all of them: one whose scopes expand to too much is refused, and a
+/// caller that may make some roles must not do that to others. Where it is so already, roles may change as long as it gets no
+/// worse, or none could be made smaller.
+#[must_use]
+pub fn keeps_clients_out(before: &Resolver, after: &Resolver) -> bool {
+    // Those without scopes of their own are the last that are kept out.
+    let has_room = |roles: &Resolver| roles.room_of_all().map(|room| room >= OWN_SCOPES_ROOM + SCOPE_OVERHEAD);
+    let after = has_room(after);
+    after != Some(true) && after < has_room(before)
 }
 
 /// Whether roles give anything to a caller with one of these scopes.
@@ -253,8 +266,18 @@ impl Resolver {
         self.close(scopes).map(ScopeSet::new)
     }
 
-    /// Follows roles until they give nothing new; roles that assume each other end there too.
+    /// How much a client that assumes all roles may have besides, in bytes; none: it is kept out.
+    fn room_of_all(&self) -> Option<usize> {
+        let found = self.follow([format!("{ASSUME}*")]).ok()?;
+        Some((EXPANSION_MAX - found.size).min(GIVEN_MAX - found.given))
+    }
+
     fn close(&self, scopes: impl IntoIterator<Item = String>) -> Result<Vec<String>, TooLarge> {
+        self.follow(scopes).map(|found| found.in_order)
+    }
+
+    /// Follows roles until they give nothing new; roles that assume each other end there too.
+    fn follow(&self, scopes: impl IntoIterator<Item = String>) -> Result<Closure, TooLarge> {
         let mut found = Closure::default();
         for scope in scopes {
             found.add(scope)?;
@@ -266,7 +289,7 @@ impl Resolver {
                 self.each_scope(assumed, |scope| found.add(scope))?;
             }
         }
-        Ok(found.in_order)
+        Ok(found)
     }
 
     fn each_scope(

@@ -254,3 +254,26 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_change_of_roles_keeps_no_more_clients_out_than_before() {
+    let all_with = |bytes: usize| {
+        let scope = |n: usize| format!("{n:04}:{}", "x".repeat(1024 - 5 - SCOPE_OVERHEAD));
+        Resolver::new([RoleScopes { role_id: "r".to_owned(), scopes: (0..bytes >> 10).map(scope).collect() }])
+    };
+    // With room for the own scopes of clients, with too little, and too large for all of them.
+    let [roomy, tight, too_large] = [1 << 20, 7 << 19, 5 << 20].map(all_with);
+    for (before, after, keeps_out) in [
+        (&roomy, &roomy, false),
+        (&roomy, &tight, true),
+        (&roomy, &too_large, true),
+        (&tight, &roomy, false),
+        (&tight, &tight, false),
+        (&tight, &too_large, true),
+        (&too_large, &roomy, false),
+        (&too_large, &tight, false),
+        (&too_large, &too_large, false),
+    ] {
+        assert_eq!(keeps_clients_out(before, after), keeps_out, "{:?}", (before.room_of_all(), after.room_of_all()));
+    }
+}

@@ -4,6 +4,7 @@ use serde::Serialize;
 use sqlx::{PgConnection, PgExecutor};
 use tenure_api::dates::Timestamp;
 
+use crate::facts;
 use tenure_domain::roles::RoleScopes;
 
 /// A role as it is stored.
@@ -44,15 +45,22 @@ pub async fn load_all(db: impl PgExecutor<'_>) -> Result<Vec<RoleScopes>, sqlx::
     sqlx::query_as!(RoleScopes, "-- load_roles\nSELECT role_id, scopes FROM roles").fetch_all(db).await
 }
 
-/// Locks roles against other changes until the transaction ends.
+/// Locks roles against other changes until the transaction ends; answers their generation.
 ///
 /// # Errors
 /// If the database refuses.
-pub async fn lock_all(conn: &mut PgConnection) -> Result<(), sqlx::Error> {
-    sqlx::query!("SELECT generation FROM fact_generations WHERE name = $1 FOR UPDATE -- lock_roles", FACT)
+pub async fn lock_all(conn: &mut PgConnection) -> Result<i64, sqlx::Error> {
+    sqlx::query_scalar!("SELECT generation FROM fact_generations WHERE name = $1 FOR UPDATE -- lock_roles", FACT)
         .fetch_one(conn)
-        .await?;
-    Ok(())
+        .await
+}
+
+/// The generation of roles. What is read of them afterwards is as new, or newer.
+///
+/// # Errors
+/// If the database refuses.
+pub async fn get_generation(conn: &mut PgConnection) -> Result<i64, sqlx::Error> {
+    facts::get_generations(conn).await?.of.get(FACT).copied().ok_or(sqlx::Error::RowNotFound)
 }
 
 /// A role, if it exists.
@@ -148,7 +156,6 @@ pub async fn delete(db: impl PgExecutor<'_>, role_id: &str) -> Result<bool, sqlx
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::facts;
     use crate::testing::with_clients;
     use tenure_domain::scopes::ANONYMOUS;
 

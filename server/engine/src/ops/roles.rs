@@ -1,16 +1,14 @@
-//! Changes of roles. They take turns, because whether a role closes a circle depends on all the others.
+//! Changes of roles. They take turns, because whether a role closes a circle depends on all the others. What that costs is
+//! done before: a turn only looks whether roles have changed since, and if so does it again.
 
 use sqlx::{Connection, PgConnection, PgPool};
 
 use super::OpError;
 use tenure_domain::roles::{
-    ASSUME, EXPANSION_MAX, GIVEN_MAX, Resolver, RoleScopes, check_description, check_parameters, check_scopes,
-    valid_role_id,
+    ASSUME, EXPANSION_MAX, GIVEN_MAX, OWN_SCOPES_ROOM, Resolver, RoleScopes, check_description, check_parameters,
+    check_scopes, keeps_clients_out, valid_role_id,
 };
 use tenure_store::roles::{self, NewRole, RoleInfo};
-
-/// What is left of the largest expansion for a client's own scopes, in bytes, when it assumes all roles.
-const OWN_SCOPES_ROOM: usize = 1 << 20;
 
 /// Checks a role by itself.
 ///
@@ -28,18 +26,32 @@ pub fn check(role: &NewRole) -> Result<(), String> {
 /// Creates a role. A repeat with the same definition answers the existing one.
 pub async fn create(pool: &PgPool, role: &NewRole) -> Result<Result<RoleInfo, OpError>, sqlx::Error> {
     let mut conn = pool.acquire().await?;
-    let mut transaction = conn.begin().await?;
-    roles::lock_all(&mut transaction).await?;
-    if let Some(existing) = roles::find(&mut *transaction, &role.role_id).await? {
-        let same = existing.scopes == role.scopes && existing.description == role.description;
-        return Ok(if same { Ok(existing) } else { Err(exists(&role.role_id)) });
+    let generation = roles::get_generation(&mut conn).await?;
+    if let Some(answer) = answer_without_creating(&mut conn, role).await? {
+        return Ok(answer);
     }
-    if let Err(unfit) = check_among_others(&mut transaction, role).await? {
-        return Ok(Err(unfit));
+    let mut transaction = conn.begin().await?;
+    let locked = roles::lock_all(&mut transaction).await?;
+    if locked != generation
+        && let Some(answer) = answer_without_creating(&mut transaction, role).await?
+    {
+        return Ok(answer);
     }
     let created = roles::create(&mut *transaction, role).await?;
     transaction.commit().await?;
     Ok(Ok(created))
+}
+
+/// The answer where a role exists already, or must not be created.
+async fn answer_without_creating(
+    conn: &mut PgConnection,
+    role: &NewRole,
+) -> Result<Option<Result<RoleInfo, OpError>>, sqlx::Error> {
+    if let Some(existing) = roles::find(&mut *conn, &role.role_id).await? {
+        let same = existing.scopes == role.scopes && existing.description == role.description;
+        return Ok(Some(if same { Ok(existing) } else { Err(exists(&role.role_id)) }));
+    }
+    Ok(check_among_others(conn, role).await?.err().map(Err))
 }
 
 /// Changes a role, if it still has the scopes that the caller saw; without these, whatever it has.
@@ -49,21 +61,36 @@ pub async fn update(
     seen: Option<&[String]>,
 ) -> Result<Result<RoleInfo, OpError>, sqlx::Error> {
     let mut conn = pool.acquire().await?;
+    let generation = roles::get_generation(&mut conn).await?;
+    if let Err(unfit) = check_update(&mut conn, role, seen).await? {
+        return Ok(Err(unfit));
+    }
     let mut transaction = conn.begin().await?;
-    roles::lock_all(&mut transaction).await?;
-    let Some(existing) = roles::find(&mut *transaction, &role.role_id).await? else {
+    let locked = roles::lock_all(&mut transaction).await?;
+    if locked != generation
+        && let Err(unfit) = check_update(&mut transaction, role, seen).await?
+    {
+        return Ok(Err(unfit));
+    }
+    let changed = roles::update(&mut *transaction, role).await?;
+    transaction.commit().await?;
+    Ok(changed.ok_or_else(|| missing(&role.role_id)))
+}
+
+/// Checks whether a role may be changed so.
+async fn check_update(
+    conn: &mut PgConnection,
+    role: &NewRole,
+    seen: Option<&[String]>,
+) -> Result<Result<(), OpError>, sqlx::Error> {
+    let Some(existing) = roles::find(&mut *conn, &role.role_id).await? else {
         return Ok(Err(missing(&role.role_id)));
     };
     if seen.is_some_and(|seen| seen != existing.scopes) {
         let message = format!("the role {:?} was changed at the same time; look at it and try again", role.role_id);
         return Ok(Err(OpError::Conflict(message)));
     }
-    if let Err(unfit) = check_among_others(&mut transaction, role).await? {
-        return Ok(Err(unfit));
-    }
-    let changed = roles::update(&mut *transaction, role).await?;
-    transaction.commit().await?;
-    Ok(changed.ok_or_else(|| missing(&role.role_id)))
+    check_among_others(conn, role).await
 }
 
 /// The error for a role that does not exist.
@@ -89,15 +116,7 @@ async fn check_among_others(conn: &mut PgConnection, role: &NewRole) -> Result<R
             "roles must not assume each other in a circle, and this would: \"{way}\""
         ))));
     }
-    // Who may make some roles must not keep out clients that assume all of them: a client whose scopes expand to too much is refused.
-    // Where that is so already, a role may change, or none could be made smaller.
-    if all_can_be_assumed(&after, OWN_SCOPES_ROOM) {
-        return Ok(Ok(()));
-    }
-    let before = Resolver::new(before);
-    if all_can_be_assumed(&before, OWN_SCOPES_ROOM)
-        || (!all_can_be_assumed(&after, 0) && all_can_be_assumed(&before, 0))
-    {
+    if keeps_clients_out(&Resolver::new(before), &after) {
         return Ok(Err(OpError::Input(format!(
             "with it, the scopes of all roles together would be too large for clients that assume them by \"{ASSUME}*\": \
              over {} bytes, or about {GIVEN_MAX} where roles give the same again; make this role or others smaller",
@@ -107,15 +126,13 @@ async fn check_among_others(conn: &mut PgConnection, role: &NewRole) -> Result<R
     Ok(Ok(()))
 }
 
-/// Whether a client that assumes all roles is let in, if its own scopes take so many bytes besides.
-fn all_can_be_assumed(roles: &Resolver, own: usize) -> bool {
-    roles.resolve([format!("{ASSUME}*"), "x".repeat(own)]).is_ok()
-}
-
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use super::OpError::{Conflict, Input, NotFound};
     use super::*;
-    use tenure_store::testing::with_clients;
+    use tenure_store::testing::{until_a_session_waits, with_clients};
 
     fn role(role_id: &str, scopes: &[&str]) -> NewRole {
         let scopes = scopes.iter().map(|&scope| scope.to_owned()).collect();
@@ -135,6 +152,54 @@ mod tests {
                 let refused = one.err().or(other.err()).unwrap();
                 assert!(matches!(refused, OpError::Input(_)), "{refused}");
             }
+        })
+        .await;
+    }
+
+    #[tokio::test]
+    async fn what_changes_nothing_waits_for_no_other_change() {
+        with_clients(|pool| async move {
+            create(&pool, &role("there", &["a"])).await.unwrap().unwrap();
+            let mut other = pool.begin().await.unwrap();
+            roles::lock_all(&mut other).await.unwrap();
+            let all = async {
+                create(&pool, &role("there", &["a"])).await.unwrap().unwrap();
+                let seen = ["b".to_owned()];
+                [
+                    create(&pool, &role("there", &["b"])).await,
+                    create(&pool, &role("circle", &["assume:circle"])).await,
+                    update(&pool, &role("there", &["assume:there"]), None).await,
+                    update(&pool, &role("there", &["c"]), Some(&seen)).await,
+                    update(&pool, &role("missing", &[]), None).await,
+                ]
+            };
+            let refused = tokio::time::timeout(Duration::from_secs(10), all).await.expect("they wait for the lock");
+            let refused = refused.map(|answer| answer.unwrap().unwrap_err());
+            let expected = matches!(&refused, [Conflict(_), Input(_), Input(_), Conflict(_), NotFound(_)]);
+            assert!(expected, "{refused:?}");
+            other.rollback().await.unwrap();
+        })
+        .await;
+    }
+
+    #[tokio::test]
+    async fn what_was_checked_before_the_turn_is_checked_again_if_roles_have_changed_since() {
+        with_clients(|pool| async move {
+            create(&pool, &role("c", &[])).await.unwrap().unwrap();
+            let mut other = pool.begin().await.unwrap();
+            roles::lock_all(&mut other).await.unwrap();
+            let (one, another) = (role("a", &["assume:b"]), role("c", &["assume:b"]));
+            let seen: [String; 0] = [];
+            let both = async { tokio::join!(create(&pool, &one), update(&pool, &another, Some(&seen))) };
+            let meanwhile = async {
+                while until_a_session_waits(&pool).await.len() < 2 {}
+                roles::create(&mut *other, &role("b", &["assume:a"])).await.unwrap();
+                roles::update(&mut *other, &role("c", &["x"])).await.unwrap();
+                other.commit().await.unwrap();
+            };
+            let ((created, updated), ()) = tokio::join!(both, meanwhile);
+            let refused = (created.unwrap().unwrap_err(), updated.unwrap().unwrap_err());
+            assert!(matches!(refused, (Input(_), Conflict(_))), "{refused:?}");
         })
         .await;
     }

@@ -20,7 +20,7 @@ use tenure_engine::ops::roles as ops;
 
 /// `PUT /roles/:roleId`
 pub fn endpoint() -> Endpoint {
-    Endpoint::put("createRole", create_role).scopes(SCOPES).described("auth", "Create a role", describe)
+    Endpoint::put("createRole", create_role).scopes(SCOPES).large_answer().described("auth", "Create a role", describe)
 }
 
 const SCOPES: Template = AllOf(&[

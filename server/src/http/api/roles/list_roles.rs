@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::response::Response;
 use serde_json::json;
 
-use super::{LISTING, a_role, shown};
+use super::{LISTING, a_role, shown_all};
 use crate::http::api::ok;
 use crate::http::app::App;
 use crate::http::call::Call;
@@ -17,7 +17,7 @@ use tenure_store::roles;
 
 /// `GET /roles/`
 pub fn endpoint() -> Endpoint {
-    Endpoint::get("listRoles", list_roles).scopes(LISTING).described("auth", "List all roles", describe)
+    Endpoint::get("listRoles", list_roles).scopes(LISTING).large_answer().described("auth", "List all roles", describe)
 }
 
 fn describe(operation: Operation, sample: &Sample) -> Operation {
@@ -36,5 +36,5 @@ async fn list_roles(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     call.no_query()?;
     let rows = roles::list(&app.engine.pool, None, None).await?;
     let resolver = app.authenticator.roles().await?;
-    ok(&rows.iter().map(|role| shown(&resolver, role)).collect::<Vec<_>>())
+    ok(&shown_all(&resolver, &rows).await)
 }

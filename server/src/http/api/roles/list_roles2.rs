@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::json;
 use tenure_api::auth::Role;
 
-use super::{LISTING, a_role, page, shown};
+use super::{LISTING, a_role, page, shown_all};
 use crate::http::api::ok;
 use crate::http::app::App;
 use crate::http::call::Call;
@@ -19,7 +19,7 @@ use crate::http::error::ApiError;
 
 /// `GET /roles2/`
 pub fn endpoint() -> Endpoint {
-    Endpoint::get("listRoles2", list_roles2).scopes(LISTING).described("auth", "List roles", describe)
+    Endpoint::get("listRoles2", list_roles2).scopes(LISTING).large_answer().described("auth", "List roles", describe)
 }
 
 fn describe(operation: Operation, sample: &Sample) -> Operation {
@@ -42,5 +42,5 @@ async fn list_roles2(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     }
     let (rows, continuation_token) = page(&app, &call).await?;
     let resolver = app.authenticator.roles().await?;
-    ok(&Body { roles: rows.iter().map(|role| shown(&resolver, role)).collect(), continuation_token })
+    ok(&Body { roles: shown_all(&resolver, &rows).await, continuation_token })
 }

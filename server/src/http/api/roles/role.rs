@@ -19,7 +19,7 @@ use tenure_store::roles;
 
 /// `GET /roles/:roleId`
 pub fn endpoint() -> Endpoint {
-    Endpoint::get("role", role).scopes(SCOPES).described("auth", "Show a role", describe)
+    Endpoint::get("role", role).scopes(SCOPES).large_answer().described("auth", "Show a role", describe)
 }
 
 const SCOPES: Template = Scope("auth:get-role:<roleId>");

@@ -21,7 +21,7 @@ use tenure_store::roles;
 
 /// `POST /roles/:roleId`
 pub fn endpoint() -> Endpoint {
-    Endpoint::post("updateRole", update_role).scopes(SCOPES).described("auth", "Change a role", describe)
+    Endpoint::post("updateRole", update_role).scopes(SCOPES).large_answer().described("auth", "Change a role", describe)
 }
 
 const SCOPES: Template = AllOf(&[

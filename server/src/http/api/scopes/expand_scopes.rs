@@ -19,11 +19,11 @@ use tenure_domain::roles::check_scopes;
 
 /// `POST /scopes/expand`
 pub fn endpoint() -> Endpoint {
-    Endpoint::post("expandScopes", expand_scopes).scopes(SCOPES).early_check(Call::authorize_by_path).described(
-        "auth",
-        "Follow the roles in a set of scopes",
-        describe,
-    )
+    Endpoint::post("expandScopes", expand_scopes)
+        .scopes(SCOPES)
+        .early_check(Call::authorize_by_path)
+        .large_answer()
+        .described("auth", "Follow the roles in a set of scopes", describe)
 }
 
 const SCOPES: Template = Scope("auth:expand-scopes");
