@@ -210,6 +210,10 @@ pub fn verify(
     Ok(Grant { letters: fields.sp.to_owned(), start, expiry, https_only: fields.spr == "https" })
 }
 
+/// The most parameters that a query string may have: more than there are names. It is read before the signature is checked, and
+/// each name is compared with those before it.
+const PARAMETERS_MAX: usize = 32;
+
 /// Why a query string cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum QueryError {
@@ -219,6 +223,9 @@ pub enum QueryError {
     /// A name occurs twice.
     #[error("the parameter {0} is given twice")]
     Twice(String),
+    /// It has too many parameters.
+    #[error("the query string has more than {PARAMETERS_MAX} parameters")]
+    TooMany,
 }
 
 /// A query string, decoded once: `%` sequences, and `+` as a space.
@@ -229,7 +236,7 @@ impl Query {
     /// Reads a query string, without its `?`.
     ///
     /// # Errors
-    /// It is not UTF-8, or names a parameter twice.
+    /// It is not UTF-8, names a parameter twice, or has too many.
     pub fn parse(text: &str) -> Result<Self, QueryError> {
         let decode = |text: &str| {
             let spaced = text.replace('+', " ");
@@ -244,6 +251,9 @@ impl Query {
             let (name, value) = (decode(name)?, decode(value)?);
             if pairs.iter().any(|(earlier, _)| *earlier == name) {
                 return Err(QueryError::Twice(name));
+            }
+            if pairs.len() == PARAMETERS_MAX {
+                return Err(QueryError::TooMany);
             }
             pairs.push((name, value));
         }

@@ -104,6 +104,15 @@ fn a_query_is_decoded_once_and_names_nothing_twice() {
     assert_eq!(Query::parse("a=%ff"), Err(QueryError::Encoding));
 }
 
+#[test]
+fn a_query_has_no_more_parameters_than_are_compared_quickly() {
+    let query = |parameters: usize| (0..parameters).map(|n| format!("{n}=")).collect::<Vec<_>>().join("&");
+    assert!(Query::parse(&query(PARAMETERS_MAX)).is_ok());
+    for many in [PARAMETERS_MAX + 1, 10_000] {
+        assert_eq!(Query::parse(&query(many)), Err(QueryError::TooMany));
+    }
+}
+
 proptest! {
     /// No change of a signed URL that means something else is accepted, whatever byte it touches.
     #[test]
