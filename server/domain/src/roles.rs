@@ -340,10 +340,15 @@ impl Resolver {
     #[must_use]
     pub fn find_cycle(&self, role_id: &str) -> Option<Vec<String>> {
         let mut seen: BTreeMap<String, String> = BTreeMap::new();
+        // Many roles may have the same scope, and each may lead to many.
+        let mut followed = HashSet::new();
         let mut waiting = vec![role_id.to_owned()];
         while let Some(from) = waiting.pop() {
             for scope in self.scopes_of(&from) {
                 let Some(assumed) = assumed(&scope) else { continue };
+                if !followed.insert(scope.clone()) {
+                    continue;
+                }
                 for to in self.matching(assumed).iter().map(Match::role_id) {
                     if to == role_id {
                         return Some(way_back(&seen, role_id, from));
