@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::response::Response;
 use serde_json::json;
 
-use super::{LISTING, a_role, shown_all};
+use super::{EXPANDED_MAX, LISTING, a_role, shown_all};
 use crate::http::api::ok;
 use crate::http::app::App;
 use crate::http::call::Call;
@@ -36,5 +36,5 @@ async fn list_roles(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     call.no_query()?;
     let rows = roles::list(&app.engine.pool, None, None).await?;
     let resolver = app.authenticator.roles().await?;
-    ok(&shown_all(&resolver, &rows).await)
+    ok(&shown_all(&resolver, &rows, EXPANDED_MAX).await?)
 }

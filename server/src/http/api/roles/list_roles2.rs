@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::json;
 use tenure_api::auth::Role;
 
-use super::{LISTING, a_role, page, shown_all};
+use super::{EXPANDED_MAX, LISTING, a_role, page, shown_all};
 use crate::http::api::ok;
 use crate::http::app::App;
 use crate::http::call::Call;
@@ -42,5 +42,5 @@ async fn list_roles2(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     }
     let (rows, continuation_token) = page(&app, &call).await?;
     let resolver = app.authenticator.roles().await?;
-    ok(&Body { roles: shown_all(&resolver, &rows).await, continuation_token })
+    ok(&Body { roles: shown_all(&resolver, &rows, EXPANDED_MAX).await?, continuation_token })
 }

@@ -25,6 +25,8 @@ use tenure_store::roles::{self, NewRole, RoleInfo};
 
 /// For every list of them.
 const LISTING: Template = Scope("auth:list-roles");
+/// What the roles of a list may expand to, in bytes.
+const EXPANDED_MAX: usize = 64 << 20;
 const NO_ROLE: &str = "there is no such role";
 const CHANGING: &str = "The caller needs every scope that the role gets and did not have.";
 const CIRCLE: &str = "roles would assume each other in a circle, or be too large together";
@@ -61,14 +63,23 @@ async fn answer(app: &App, role: &RoleInfo) -> Result<Response, ApiError> {
     ok(&shown(&resolver, role))
 }
 
-/// Works them out one after the other, so that others have turns in between.
-async fn shown_all<'a>(resolver: &Resolver, roles: &'a [RoleInfo]) -> Vec<Role<'a>> {
-    let mut all = Vec::with_capacity(roles.len());
+/// Works them out one after the other, so that others have turns in between. Together they may expand to so many bytes: many
+/// small roles may assume the same large one.
+async fn shown_all<'a>(resolver: &Resolver, roles: &'a [RoleInfo], max: usize) -> Result<Vec<Role<'a>>, ApiError> {
+    let (mut all, mut size) = (Vec::with_capacity(roles.len()), 0);
     for role in roles {
-        all.push(shown(resolver, role));
+        let role = shown(resolver, role);
+        size += role.expanded_scopes.iter().map(|scope| scope.len() + size_of::<String>()).sum::<usize>();
+        if size > max {
+            return Err(ApiError::arguments(format!(
+                "these roles expand to over {max} bytes, which is too much for one answer; list fewer at once, by listRoles2 \
+                 with a lower `limit`"
+            )));
+        }
+        all.push(role);
         tokio::task::yield_now().await;
     }
-    all
+    Ok(all)
 }
 
 fn shown<'a>(resolver: &Resolver, role: &'a RoleInfo) -> Role<'a> {
@@ -101,8 +112,34 @@ fn a_role(sample: &Sample) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use tenure_api::dates::Timestamp;
+    use tenure_api::errors::ErrorCode;
+
     use super::*;
     use crate::http::api::scopes::expand_scopes;
+    use tenure_domain::roles::RoleScopes;
+    use tenure_engine::clock::real_now;
+
+    #[tokio::test]
+    async fn roles_that_expand_to_too_much_together_are_not_listed_at_once() {
+        let now = Timestamp::new(real_now());
+        let role = |role_id: &str, scopes: Vec<String>| RoleInfo {
+            role_id: role_id.to_owned(),
+            scopes,
+            description: String::new(),
+            created: now,
+            last_modified: now,
+        };
+        let large = role("large", (0..100).map(|n| format!("{n}:{}", "x".repeat(100))).collect());
+        let rows: Vec<RoleInfo> = ["a", "b", "c"].map(|id| role(id, vec!["assume:large".to_owned()])).into();
+        let all = rows.iter().chain([&large]);
+        let resolver =
+            Resolver::new(all.map(|row| RoleScopes { role_id: row.role_id.clone(), scopes: row.scopes.clone() }));
+        let listed = shown_all(&resolver, &rows[..2], 30_000).await.unwrap();
+        assert!(listed.iter().all(|role| role.expanded_scopes.len() == 102), "{listed:?}");
+        let refused = shown_all(&resolver, &rows, 30_000).await.unwrap_err();
+        assert_eq!(refused.code(), ErrorCode::InvalidRequestArguments);
+    }
 
     #[test]
     fn what_follows_roles_is_done_apart_from_the_event_loop() {
