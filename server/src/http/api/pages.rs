@@ -8,6 +8,8 @@ use crate::http::error::ApiError;
 
 /// Entries of one page at most.
 pub const PAGE_MAX: usize = 1_000;
+/// What the scopes of the clients or roles in one answer may expand to, in bytes.
+pub const EXPANDED_MAX: usize = 64 << 20;
 
 /// Which page is requested.
 #[derive(Debug, Default)]

@@ -9,7 +9,7 @@ use tenure_api::auth::Client;
 
 use super::{a_client, expanded, shown};
 use crate::http::api::ok;
-use crate::http::api::pages::{PAGE_MAX, Page};
+use crate::http::api::pages::{EXPANDED_MAX, PAGE_MAX, Page};
 use crate::http::app::App;
 use crate::http::call::Call;
 use crate::http::docs::Sample;
@@ -18,13 +18,14 @@ use crate::http::docs::parameters::{client_prefix, page_of, paged};
 use crate::http::endpoint::Endpoint;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
+use tenure_domain::roles::Resolver;
 use tenure_domain::scopes::ScopeSet;
 use tenure_engine::ops::clients as ops;
-use tenure_store::clients;
+use tenure_store::clients::{self, ClientInfo};
 
 /// `GET /clients/`
 pub fn endpoint() -> Endpoint {
-    Endpoint::get("listClients", list_clients).scopes(SCOPES).described("auth", "List clients", describe)
+    Endpoint::get("listClients", list_clients).scopes(SCOPES).large_answer().described("auth", "List clients", describe)
 }
 
 const SCOPES: Template = Scope("auth:list-clients");
@@ -59,9 +60,59 @@ async fn list_clients(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     }
     let limit = page.limit.unwrap_or(PAGE_MAX);
     let mut rows = clients::list(&app.engine.pool, prefix, page.after.as_deref(), Some(Page::rows(limit))).await?;
-    let continuation_token = Page::cut(limit, &mut rows, |client| &client.client_id);
+    let listed = &rows[..rows.len().min(limit)];
     let roles = app.authenticator.roles().await?;
-    let expanded: Vec<ScopeSet> = rows.iter().map(|client| expanded(&roles, client)).collect();
+    let expanded = expand(&roles, listed, EXPANDED_MAX).await;
+    let continuation_token = Page::cut(expanded.len(), &mut rows, |client| &client.client_id);
     let clients = rows.iter().zip(&expanded).map(|(client, expanded)| shown(client, expanded, None)).collect();
     ok(&Body { clients, continuation_token })
+}
+
+/// What the clients of a page may do: of as many as fit into an answer, and of one at least. Others have turns in between.
+async fn expand(roles: &Resolver, clients: &[ClientInfo], max: usize) -> Vec<ScopeSet> {
+    let (mut all, mut size) = (Vec::with_capacity(clients.len()), 0);
+    for client in clients {
+        let scopes = expanded(roles, client);
+        size += scopes.iter().map(|scope| scope.len() + size_of::<String>()).sum::<usize>();
+        if size > max && !all.is_empty() {
+            break;
+        }
+        all.push(scopes);
+        tokio::task::yield_now().await;
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use tenure_api::dates::Timestamp;
+
+    use super::*;
+    use tenure_domain::roles::RoleScopes;
+    use tenure_engine::clock::real_now;
+
+    #[tokio::test]
+    async fn a_page_ends_where_the_scopes_of_its_clients_are_too_much_for_an_answer() {
+        assert!(endpoint().has_large_answer);
+        let now = Timestamp::new(real_now());
+        let client = |client_id: &str| ClientInfo {
+            client_id: client_id.to_owned(),
+            scopes: vec!["assume:large".to_owned()],
+            description: String::new(),
+            expires: None,
+            delete_on_expiration: false,
+            disabled: false,
+            created: now,
+            last_modified: now,
+            last_rotated: now,
+            last_date_used: now,
+        };
+        let scopes = (0..100).map(|n| format!("{n}:{}", "x".repeat(100))).collect();
+        let roles = Resolver::new([RoleScopes { role_id: "large".to_owned(), scopes }]);
+        let clients = ["a", "b", "c"].map(client);
+        for (max, fit) in [(1, 1), (20_000, 1), (30_000, 2), (1 << 20, 3)] {
+            assert_eq!(expand(&roles, &clients, max).await.len(), fit, "{max}");
+        }
+        assert!(expand(&roles, &[], 1).await.is_empty());
+    }
 }

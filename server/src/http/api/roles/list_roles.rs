@@ -5,8 +5,9 @@ use std::sync::Arc;
 use axum::response::Response;
 use serde_json::json;
 
-use super::{EXPANDED_MAX, LISTING, a_role, shown_all};
+use super::{LISTING, a_role, shown_all};
 use crate::http::api::ok;
+use crate::http::api::pages::EXPANDED_MAX;
 use crate::http::app::App;
 use crate::http::call::Call;
 use crate::http::docs::Sample;

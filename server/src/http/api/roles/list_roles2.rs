@@ -7,8 +7,9 @@ use serde::Serialize;
 use serde_json::json;
 use tenure_api::auth::Role;
 
-use super::{EXPANDED_MAX, LISTING, a_role, page, shown_all};
+use super::{LISTING, a_role, page, shown_all};
 use crate::http::api::ok;
+use crate::http::api::pages::EXPANDED_MAX;
 use crate::http::app::App;
 use crate::http::call::Call;
 use crate::http::docs::Sample;

@@ -25,8 +25,6 @@ use tenure_store::roles::{self, NewRole, RoleInfo};
 
 /// For every list of them.
 const LISTING: Template = Scope("auth:list-roles");
-/// What the roles of a list may expand to, in bytes.
-const EXPANDED_MAX: usize = 64 << 20;
 const NO_ROLE: &str = "there is no such role";
 const CHANGING: &str = "The caller needs every scope that the role gets and did not have.";
 const CIRCLE: &str = "roles would assume each other in a circle, or be too large together";
