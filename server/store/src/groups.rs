@@ -8,6 +8,7 @@ use uuid::Uuid;
 use super::decode::Row;
 use super::events::Sequenced;
 use super::log_readers::Part;
+use super::session::avoid_scans;
 use super::transitions::lone_group;
 use tenure_domain::task::Group;
 
@@ -136,10 +137,13 @@ async fn list_open(conn: &mut PgConnection, group: Uuid, after: Uuid, limit: i64
 /// Tasks of groups that were not resolved when last looked at, by group: where the next look begins.
 pub type Witnesses = std::collections::HashMap<Uuid, Uuid>;
 
+/// Rows of `resolved_groups` that are deleted with each part of the log.
+const PASSED_MAX: i64 = 10_000;
+
 /// What a part of the log came to.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Slice {
-    /// Groups in which a task was resolved.
+    /// Groups in which a task was resolved that no event covers yet.
     pub groups: usize,
     /// Groups for which task-group-resolved was emitted.
     pub emitted: usize,
@@ -147,20 +151,39 @@ pub struct Slice {
 
 /// Emits task-group-resolved for each group of which a task was resolved in a part of the log, if all of its tasks are.
 ///
-/// The event is emitted with the part that has the last of the resolutions that are visible when the group's tasks are
-/// checked, so that it is emitted once although several of its tasks are resolved while the part is read.
+/// The event covers every resolution that is visible when the group's tasks are checked. Of those that later parts have, the
+/// position up to which they are covered is stored, so that the event is emitted once although several of its tasks are
+/// resolved while the part is read. If some of them have no position yet, it is left to the part that will have them. What
+/// follows the part in the log is not read, however much it is.
 pub async fn publish_resolved(
     transaction: &mut PgConnection,
     part: Part,
     sequenced: Sequenced,
     witnesses: &mut Witnesses,
 ) -> Result<Slice, sqlx::Error> {
+    // No statistics show how many rows there are in a table that is empty most of the time.
+    avoid_scans(transaction).await?;
     let resolved = find_resolved(transaction, part).await?;
     let emitted = emit(transaction, &resolved, part.through, sequenced, witnesses).await?;
+    delete_passed(transaction, part.through).await?;
     Ok(Slice { groups: resolved.groups.len(), emitted })
 }
 
-/// The groups with resolved tasks in a part of the log.
+/// Deletes what covers nothing after this position.
+async fn delete_passed(transaction: &mut PgConnection, position: i64) -> Result<(), sqlx::Error> {
+    sqlx::query!(
+        "-- purge_resolved_groups
+        DELETE FROM resolved_groups
+        WHERE id = ANY(ARRAY(SELECT id FROM resolved_groups WHERE through <= $1 ORDER BY through LIMIT $2))",
+        position,
+        PASSED_MAX
+    )
+    .execute(transaction)
+    .await?;
+    Ok(())
+}
+
+/// The groups with resolved tasks in a part of the log, but those whose events cover all that the part has of them.
 struct Resolved {
     groups: Vec<Uuid>,
     /// For each group, the task that was resolved last.
@@ -190,11 +213,15 @@ async fn find_resolved(transaction: &mut PgConnection, part: Part) -> Result<Res
             SELECT (SELECT d.task_group FROM task_definitions d WHERE d.seq = r.seq), r.seq, r.first, r.n FROM resolved r
         ),
         of_groups AS MATERIALIZED (
-            SELECT DISTINCT ON (task_group) task_group, seq FROM of_tasks WHERE task_group IS NOT NULL
+            SELECT DISTINCT ON (task_group) task_group, seq, first FROM of_tasks WHERE task_group IS NOT NULL
             ORDER BY task_group, first DESC, n DESC
+        ),
+        uncovered AS MATERIALIZED (
+            SELECT g.task_group, g.seq FROM of_groups g
+            WHERE (SELECT c.through >= g.first FROM resolved_groups c WHERE c.id = g.task_group) IS NOT TRUE
         )
-        SELECT COALESCE((SELECT array_agg(task_group ORDER BY task_group) FROM of_groups), '{}') AS "groups!",
-               COALESCE((SELECT array_agg(seq ORDER BY task_group) FROM of_groups), '{}') AS "seqs!""#,
+        SELECT COALESCE((SELECT array_agg(task_group ORDER BY task_group) FROM uncovered), '{}') AS "groups!",
+               COALESCE((SELECT array_agg(seq ORDER BY task_group) FROM uncovered), '{}') AS "seqs!""#,
         part.after,
         part.rows
     )
@@ -229,25 +256,23 @@ async fn emit(
                    AND t.state < 2 /* State: open */ AND NOT t.resolved_before ORDER BY t.id LIMIT 1)) AS open
             FROM requested r
         ),
-        -- Resolutions that this statement sees and the part does not have: a later part emits the events of their groups.
-        later AS MATERIALIZED (
-            SELECT e.seq FROM unsequenced($5) n, unnest(n.kinds, n.seqs) AS e(kind, seq)
+        -- Resolutions that this statement sees and that have no position yet: the part that gets them emits their groups.
+        unsequenced_groups AS MATERIALIZED (
+            SELECT DISTINCT (SELECT d.task_group FROM task_definitions d WHERE d.seq = e.seq) AS id
+            FROM unsequenced($5) n, unnest(n.kinds, n.seqs) AS e(kind, seq)
             WHERE e.kind IN (3, 4, 5) /* Kind: resolved */
-            UNION ALL
-            SELECT e.seq
-            FROM outbox_order o
-            CROSS JOIN LATERAL (
-                SELECT e.seq, e.kind FROM outbox x, unnest(x.kinds, x.seqs) AS e(kind, seq) WHERE x.id = o.outbox_id OFFSET 0
-            ) e
-            WHERE o.first > $4 AND e.kind IN (3, 4, 5) /* Kind: resolved */
-        ),
-        later_groups AS MATERIALIZED (
-            SELECT DISTINCT (SELECT d.task_group FROM task_definitions d WHERE d.seq = later.seq) AS id FROM later
         ),
         resolved AS MATERIALIZED (
             SELECT c.id, c.seq FROM checked c
             -- NOT IN is looked up in a hash table, whatever the planner takes the sizes for.
-            WHERE c.open IS NULL AND c.id NOT IN (SELECT g.id FROM later_groups g WHERE g.id IS NOT NULL)
+            WHERE c.open IS NULL AND c.id NOT IN (SELECT g.id FROM unsequenced_groups g WHERE g.id IS NOT NULL)
+        ),
+        -- Whatever has a position is covered.
+        newest AS MATERIALIZED (SELECT first + events - 1 AS position FROM outbox_order ORDER BY first DESC LIMIT 1),
+        covered AS (
+            INSERT INTO resolved_groups (id, through)
+            SELECT resolved.id, newest.position FROM resolved, newest WHERE newest.position > $4 /* through */
+            ON CONFLICT (id) DO UPDATE SET through = EXCLUDED.through
         ),
         emitted AS (
             INSERT INTO outbox_new (at, events, kinds, seqs, runs, retries_left, details)

@@ -14,8 +14,7 @@ use tenure_store::memory::Memory;
 /// are dropped.
 const WITNESSES_MAX: usize = 100_000;
 
-/// Parts of the log that one run of the pass reads. It must not fall behind: what comes after a part is looked through for
-/// each of them.
+/// Parts of the log that one run of the pass reads: while it lags, events and expired tasks are retained.
 const PARTS_MAX: usize = 50;
 
 /// What the pass caches from one run to the next.
@@ -24,7 +23,7 @@ pub type GroupMemory = Memory<Witnesses>;
 /// Publishes the groups that a part of the log resolves.
 #[derive(Debug)]
 pub struct GroupSink<'a> {
-    /// What need not be looked through for later resolutions.
+    /// What need not be looked through for resolutions without a position.
     pub sequenced: Sequenced,
     /// The task of each group that is checked first.
     pub witnesses: &'a mut Witnesses,

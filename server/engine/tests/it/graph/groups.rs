@@ -1,6 +1,7 @@
 //! Task groups: listing, sealing, cancelling, priorities, and the event of their end.
 
 use serde_json::json;
+use sqlx::{Connection, PgConnection};
 use tenure_api::ids::TaskId;
 use tenure_api::states::Priority;
 use tenure_domain::lifecycle::Report;
@@ -11,8 +12,11 @@ use tenure_engine::ops::list_tasks::{Cursor, list_group};
 use tenure_engine::ops::task_group::{cancel, check_sealed, get, seal};
 use tenure_engine::testing::Queue;
 use tenure_engine::testing::{QUEUE, new_task};
+use tenure_store::events::{Sequenced, sequence};
+use tenure_store::groups::{Slice, Witnesses, publish_resolved};
+use tenure_store::log_readers::{self, Next};
 
-use super::{claim_and_report, create_waiting, emitted, finish, run_groups, start, state};
+use super::{claim_and_report, create_waiting, emitted, end, finish, run_groups, start, state};
 use crate::support::number;
 
 /// A group named after its first task, with so many tasks.
@@ -177,5 +181,73 @@ async fn a_group_event_is_emitted_when_the_last_task_is_resolved_and_again_after
     claim_and_report(&queue, Report::Completed).await;
     run_groups(&queue).await;
     assert_eq!(emitted(&database, "task-group-resolved").await.len(), 3);
+    finish(database, queue).await;
+}
+
+/// The definitions that a transaction has read so far.
+async fn definitions_read(conn: &mut PgConnection) -> i64 {
+    let read = "SELECT COALESCE(seq_tup_read, 0) + COALESCE(idx_tup_fetch, 0) FROM pg_stat_xact_user_tables
+                WHERE relname = 'task_definitions'";
+    sqlx::query_scalar(read).fetch_one(conn).await.unwrap()
+}
+
+/// Reads one row of the log for groups; what came of it, and how many definitions were read.
+async fn read_one_row(conn: &mut PgConnection) -> (Slice, i64) {
+    let mut transaction = conn.begin().await.unwrap();
+    let before = definitions_read(&mut transaction).await;
+    let next = log_readers::lock_next(&mut transaction, "groups", 1).await.unwrap();
+    let Next::Part(part) = next else { panic!("not a part: {next:?}") };
+    let witnesses = &mut Witnesses::default();
+    let slice = publish_resolved(&mut transaction, part, Sequenced::default(), witnesses).await.unwrap();
+    let read = definitions_read(&mut transaction).await - before;
+    log_readers::advance(&mut transaction, "groups", part.through).await.unwrap();
+    transaction.commit().await.unwrap();
+    (slice, read)
+}
+
+#[tokio::test]
+async fn a_part_of_the_log_is_read_alone_and_its_groups_are_emitted_once_for_what_follows_too() {
+    let (database, queue) = start().await;
+    let (mut firsts, mut seconds) = (Vec::new(), Vec::new());
+    for _ in 0..20 {
+        let (id, tasks) = group(&queue, 2).await;
+        firsts.push(id);
+        seconds.push(tasks[1]);
+    }
+    let (_, behind) = group(&queue, 401).await;
+    run_groups(&queue).await;
+    // Three rows of the log: the first task of each group, the second one, and what comes after them.
+    for ended in [&firsts[..], &seconds[..], &behind[1..]] {
+        end(&database, ended).await;
+    }
+    let mut conn = database.connect().await;
+    sequence(&mut conn, Sequenced::default()).await.unwrap();
+    let (slice, read) = read_one_row(&mut conn).await;
+    assert_eq!(slice, Slice { groups: 20, emitted: 20 });
+    assert!(read <= 100, "{read} definitions for 20 ends, behind which are 420");
+    assert_eq!(number(database.pool(), "SELECT count(*) FROM resolved_groups").await, 20);
+    run_groups(&queue).await;
+    assert_eq!(emitted(&database, "task-group-resolved").await.len(), 20);
+    assert_eq!(number(database.pool(), "SELECT count(*) FROM resolved_groups").await, 0);
+    drop(conn);
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn a_group_whose_task_ends_again_after_what_its_event_covers_is_emitted_again() {
+    let (database, queue) = start().await;
+    let (id, tasks) = group(&queue, 2).await;
+    run_groups(&queue).await;
+    end(&database, &tasks[..1]).await;
+    end(&database, &tasks[1..]).await;
+    let mut conn = database.connect().await;
+    sequence(&mut conn, Sequenced::default()).await.unwrap();
+    assert_eq!(read_one_row(&mut conn).await.0, Slice { groups: 1, emitted: 1 });
+    // The end that the event covers and one that it does not are read together.
+    change(&queue.engine.pool, &queue.engine.notifiers, id, Change::Rerun).await.unwrap();
+    change(&queue.engine.pool, &queue.engine.notifiers, id, Change::Cancel).await.unwrap();
+    run_groups(&queue).await;
+    assert_eq!(emitted(&database, "task-group-resolved").await.len(), 2);
+    drop(conn);
     finish(database, queue).await;
 }
