@@ -161,7 +161,7 @@ pub async fn update(
 /// What a slice of the messages that had something due became.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Due {
-    /// Messages that had something due.
+    /// Messages that had something due, but those of queues that another transaction has locked.
     pub found: usize,
     /// Those that are visible again.
     pub visible: usize,
@@ -173,26 +173,33 @@ pub struct Due {
 
 /// Shows messages whose hiding has ended, and gives claimWork the runs whose reservation has ended, up to `limit`. They
 /// keep their places, which may be below a low-water mark. Nothing is due before these marks.
+///
+/// It waits for no lock: a change of priorities has a queue's row when it waits for messages, which this has. Messages of
+/// such a queue are left to the next look.
 pub async fn show_due(conn: &mut PgConnection, marks: &DueMarks, limit: i64) -> Result<Due, sqlx::Error> {
     let rows = sqlx::query!(
         r#"-- show_due_messages
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
         visible AS MATERIALIZED (
-            SELECT p.seq FROM pending p WHERE p.hidden_until >= $2 /* hidden */ AND p.hidden_until <= (SELECT now FROM db_now)
+            SELECT p.seq, p.queue FROM pending p WHERE p.hidden_until >= $2 /* hidden */ AND p.hidden_until <= (SELECT now FROM db_now)
             ORDER BY p.hidden_until LIMIT $1 FOR UPDATE SKIP LOCKED
         ),
         released AS MATERIALIZED (
-            SELECT p.seq FROM pending p
+            SELECT p.seq, p.queue FROM pending p
             WHERE p.reserved_until >= $3 /* reserved */ AND p.reserved_until <= (SELECT now FROM db_now)
               -- Not by the index on hidden_until, in which all runs are that are held.
               AND (p.hidden_until > (SELECT now FROM db_now)) IS TRUE
             ORDER BY p.reserved_until LIMIT $1 FOR UPDATE SKIP LOCKED
         ),
-        due AS (SELECT seq FROM visible UNION ALL SELECT seq FROM released),
+        due AS MATERIALIZED (SELECT seq, queue FROM visible UNION ALL SELECT seq, queue FROM released),
+        locked_queues AS MATERIALIZED (
+            SELECT q.id FROM task_queues q WHERE q.id IN (SELECT queue FROM due) FOR NO KEY UPDATE SKIP LOCKED
+        ),
         shown AS (
             UPDATE pending p SET reserved_until = NULL,
                 hidden_until = CASE WHEN p.hidden_until > db_now.now THEN p.hidden_until END
-            FROM db_now WHERE p.seq = ANY (ARRAY(SELECT seq FROM due))
+            FROM db_now
+            WHERE p.seq = ANY (ARRAY(SELECT d.seq FROM due d WHERE d.queue IN (SELECT l.id FROM locked_queues l)))
             RETURNING p.queue, p.hidden_until IS NULL AS visible
         ),
         unmarked AS (

@@ -200,6 +200,23 @@ async fn a_locked_message_is_skipped_and_the_queue_is_not_cached_as_empty() {
 }
 
 #[tokio::test]
+async fn messages_of_a_locked_queue_are_left_to_the_next_look() {
+    let mut plane = Plane::new().await;
+    plane.queue.create_one(QUEUE).await;
+    plane.get().await.unwrap();
+    clock::advance(&mut plane.conn, (VISIBILITY + A_LITTLE).as_secs_f64()).await.unwrap();
+    let mut foreign = plane.database.connect().await;
+    let mut holder = foreign.begin().await.unwrap();
+    // As a change of priorities has it, which then waits for messages.
+    sqlx::query("SELECT FROM task_queues FOR NO KEY UPDATE").execute(&mut *holder).await.unwrap();
+    assert_eq!(messages::pass(&plane.queue.engine).await.unwrap().done, 0, "the pass waits for no lock");
+    holder.rollback().await.unwrap();
+    assert_eq!(messages::pass(&plane.queue.engine).await.unwrap().done, 1);
+    assert!(plane.get().await.is_some());
+    plane.finish().await;
+}
+
+#[tokio::test]
 async fn a_deletion_waits_for_a_lock_in_the_blocking_path() {
     let plane = Plane::new().await;
     plane.queue.create_one(QUEUE).await;

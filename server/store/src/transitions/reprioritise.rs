@@ -19,6 +19,15 @@ pub async fn reprioritise(
     )
     .execute(&mut *transaction)
     .await?;
+    // A run that is being claimed is waited for: the next statement finds its claim, and the event says until when it is taken.
+    sqlx::query!(
+        "-- lock_pending_of_tasks
+        SELECT FROM pending p WHERE p.seq = ANY(ARRAY(SELECT t.seq FROM tasks t WHERE t.id = ANY($1)))
+        ORDER BY p.seq FOR UPDATE",
+        locked
+    )
+    .execute(&mut *transaction)
+    .await?;
     let rows = sqlx::query!(
         r#"-- change_priority
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now),

@@ -221,6 +221,32 @@ async fn a_priority_is_kept_by_a_running_run_and_by_the_next_one_and_not_changed
 }
 
 #[tokio::test]
+async fn the_event_of_another_priority_that_meets_a_committing_claim_stays_as_it_is_when_the_claim_is_renewed() {
+    let (database, queue) = start().await;
+    let task = queue.create_one(QUEUE).await;
+    let gate = Gate::close(&database, "claims").await;
+    let prioritising = async {
+        until_a_session_waits(database.pool()).await;
+        let opened = async {
+            while until_a_session_waits(database.pool()).await.len() < 2 {
+                tokio::task::yield_now().await;
+            }
+            gate.open().await;
+        };
+        tokio::join!(prioritise(&queue, task, Priority::High), opened).0.unwrap()
+    };
+    let (claim, changed) = tokio::join!(queue.claim_one(QUEUE), prioritising);
+    assert!(matches!(changed.last, Last::Running(..)));
+    let before = emitted(&database, "task-priority-changed").await;
+    assert_eq!(before.len(), 1);
+    assert!(before[0]["payload"]["status"]["runs"][0]["takenUntil"].is_string());
+    advance(&database, "5 minutes").await;
+    queue.reclaim(task, claim.run).await.unwrap();
+    assert_eq!(emitted(&database, "task-priority-changed").await, before);
+    finish(database, queue).await;
+}
+
+#[tokio::test]
 async fn a_change_waits_for_the_row_and_gives_up_after_the_lock_timeout() {
     let (database, queue) = start().await;
     let task = queue.create_one(QUEUE).await;
