@@ -1,8 +1,9 @@
 //! Working off what dependencies wait for.
 //!
 //! The event log is the list of work: what it contains was committed before it got its position. So of an edge and the end
-//! of its required task, whichever is read later finds the other one committed, and no race can lose both. What a part of
-//! the log has goes into `dependency_work`, from where it is settled in slices that pass over locked tasks.
+//! of its required task, whichever is read later finds the other one committed, and no race can lose both. An end that a
+//! rerun has taken back by then was noted by the rerun. What a part of the log has goes into `dependency_work`, from where it
+//! is settled in slices that pass over locked tasks.
 
 use std::collections::HashSet;
 use std::ops::Range;

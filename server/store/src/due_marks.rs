@@ -16,7 +16,7 @@ pub const START: DateTime<Utc> = DateTime::from_timestamp(-200_000_000_000, 0).e
 /// Marks stay so far behind the safe time: the clock of the database may be set back by less than is noticed.
 const SLACK: TimeDelta = TimeDelta::seconds(2);
 
-/// What has been reached at one time: by the clock, and in the sequences that are given out under a lock.
+/// What has been reached at one time: by the clock, and in the sequence of the dependency work.
 #[derive(Debug, Clone, Copy, PartialEq, PartialOrd, Default)]
 pub struct Reached {
     /// The database's clock.

@@ -5,7 +5,8 @@ use tenure_api::states::ReasonCreated;
 use uuid::Uuid;
 
 /// Appends a run to a task whose last run has ended, or that has none, and gives it so many retries. The task's row is
-/// locked by this transaction. The run is not delayed. Answers the queue, or nothing if the task is neither resolved nor unscheduled.
+/// locked by this transaction. The run is not delayed. If unsatisfied edges wait for the end that is taken back, it is noted
+/// for the dependency pass. Answers the queue, or nothing if the task is neither resolved nor unscheduled.
 pub async fn rerun(conn: &mut PgConnection, locked: Uuid, retries_left: i16) -> Result<Option<i32>, sqlx::Error> {
     sqlx::query_scalar!(
         "-- rerun_task
@@ -22,6 +23,15 @@ pub async fn rerun(conn: &mut PgConnection, locked: Uuid, retries_left: i16) -> 
             UPDATE tasks t SET state = 1 /* State::Unresolved */, run = ready.run, retries_left = $2,
                 losses = 0 /* count */, resolved_before = t.resolved_before OR ready.state > 1 /* State: resolved */
             FROM ready WHERE t.id = ready.id
+        ),
+        -- The end counts for whatever waits for it by now. The pass may have read its event before such a task was committed, and
+        -- finds it taken back when it reads of the task. The states are the kinds of the events.
+        noted AS (
+            INSERT INTO dependency_work (seq, kind)
+            SELECT r.seq, r.state FROM ready r
+            WHERE r.state > 1 /* State: resolved */ AND EXISTS (
+                SELECT FROM dependencies e
+                WHERE e.required = r.seq AND NOT e.satisfied AND (r.state = 3 /* State::Completed */ OR e.any_end))
         ),
         runs_pending AS (
             INSERT INTO pending (seq, id, run, queue, priority, deadline, scheduled, reason_created, retries_left, traits, key_id,
