@@ -24,7 +24,8 @@ pub struct Slice {
     pub purged: usize,
 }
 
-/// Purges a slice of the tasks that have expired. A task that has many edges loses those first.
+/// Purges a slice of the tasks that have expired. A task that has many edges loses those first. It waits for no lock on tasks and
+/// edges.
 ///
 /// A task is kept until its deadline was dealt with, until its artifacts have been removed, and until the log has been read
 /// of its end: readers of the log look up the task's group. None is left that expired before `from`.
@@ -55,16 +56,13 @@ pub async fn purge_tasks(
     let bare = locked.into_iter().filter(|row| !with_artifacts.contains(&row.seq));
     let (ids, seqs): (Vec<Uuid>, Vec<i64>) = bare.map(|row| (row.id, row.seq)).unzip();
     let edges = purge_edges(&mut transaction, &ids, &seqs).await?;
-    let purged = if edges < EDGES_MAX.cast_unsigned() {
-        let purged = purge(&mut transaction, &ids, &seqs).await?;
-        if purged > 0 {
-            due::refile_expiries(&mut transaction, &places).await?;
-        }
-        purged
-    } else {
-        edges
-    };
+    let (ids, seqs) = list_without_edges(&mut transaction, &ids, &seqs).await?;
+    let tasks = purge(&mut transaction, &ids, &seqs).await?;
+    if tasks > 0 {
+        due::refile_expiries(&mut transaction, &places).await?;
+    }
     transaction.commit().await?;
+    let purged = if tasks > 0 { tasks } else { edges };
     Ok(Slice { found, purged: usize::try_from(purged).unwrap_or(usize::MAX) })
 }
 
@@ -111,16 +109,17 @@ async fn list_with_artifacts(transaction: &mut PgConnection, seqs: &[i64]) -> Re
     .await
 }
 
+/// Purges edges of these tasks, and returns how many. An edge that another transaction has locked, which marks it or purges it with its
+/// other task, is left: to wait for it with others in hand could be a deadlock.
 async fn purge_edges(transaction: &mut PgConnection, ids: &[Uuid], seqs: &[i64]) -> Result<u64, sqlx::Error> {
-    // Locked first: an edge that is being marked is waited for, and the next statement sees it as it is then.
     let edges = sqlx::query!(
         r#"-- lock_dependencies
         SELECT x.required AS "required!", x.dependent AS "dependent!" FROM (
             SELECT e.required, e.dependent FROM unnest($2::bigint[]) AS i(seq)
-            CROSS JOIN LATERAL (SELECT * FROM dependencies e WHERE e.required = i.seq LIMIT $3 FOR UPDATE) e
+            CROSS JOIN LATERAL (SELECT * FROM dependencies e WHERE e.required = i.seq LIMIT $3 FOR UPDATE SKIP LOCKED) e
             UNION ALL
             SELECT e.required, e.dependent FROM unnest($1::uuid[]) AS i(id)
-            CROSS JOIN LATERAL (SELECT * FROM dependencies e WHERE e.dependent = i.id LIMIT $3 FOR UPDATE) e
+            CROSS JOIN LATERAL (SELECT * FROM dependencies e WHERE e.dependent = i.id LIMIT $3 FOR UPDATE SKIP LOCKED) e
         ) x LIMIT $3"#,
         ids,
         seqs,
@@ -139,8 +138,27 @@ async fn purge_edges(transaction: &mut PgConnection, ids: &[Uuid], seqs: &[i64])
     )
     .execute(transaction)
     .await?;
-    // An edge between two tasks that both expire may be twice in the list.
-    Ok(gone.rows_affected().max(required.len() as u64))
+    Ok(gone.rows_affected())
+}
+
+/// Those of these tasks that have no edges left.
+async fn list_without_edges(
+    transaction: &mut PgConnection,
+    ids: &[Uuid],
+    seqs: &[i64],
+) -> Result<(Vec<Uuid>, Vec<i64>), sqlx::Error> {
+    let rows = sqlx::query!(
+        r#"-- list_without_edges
+        SELECT i.id AS "id!", i.seq AS "seq!" FROM unnest($1::uuid[], $2::bigint[]) AS i(id, seq)
+        -- A subquery for each row, so that the planner never reads all edges.
+        WHERE (SELECT true FROM dependencies e WHERE e.required = i.seq LIMIT 1) IS NULL
+          AND (SELECT true FROM dependencies e WHERE e.dependent = i.id LIMIT 1) IS NULL"#,
+        ids,
+        seqs
+    )
+    .fetch_all(transaction)
+    .await?;
+    Ok(rows.into_iter().map(|row| (row.id, row.seq)).unzip())
 }
 
 /// Purges tasks that have no edges left, in one statement: nothing is ever seen without its task. The group of a lone task gets

@@ -128,6 +128,30 @@ async fn a_task_with_very_many_edges_is_purged_in_several_transactions() {
     finish(database, queue).await;
 }
 
+#[tokio::test]
+async fn a_task_whose_edge_is_locked_is_left_and_delays_no_other() {
+    let (database, queue) = start().await;
+    let short = json!({"expires": in_minutes(61)});
+    let (required, other) = (new_task(QUEUE, &short), new_task(QUEUE, &short));
+    queue.create(&required).await.unwrap();
+    queue.create(&other).await.unwrap();
+    create_waiting(&queue, &[required.id], &short).await;
+    advance(&database, "62 minutes").await;
+    run_all_due_but_expiry(&queue).await;
+    let mut conn = database.connect().await;
+    let mut holder = conn.begin().await.unwrap();
+    // As another server has it that purges one of its tasks.
+    sqlx::query("SELECT FROM dependencies FOR UPDATE").execute(&mut *holder).await.unwrap();
+    assert_eq!(expiry::pass(&queue.engine).await.unwrap().done, 1);
+    assert!(queue.engine.status.submit(other.id).await.is_err());
+    assert_eq!(number(database.pool(), "SELECT count(*) FROM tasks").await, 2);
+    holder.rollback().await.unwrap();
+    assert_eq!(expiry::pass(&queue.engine).await.unwrap().done, 2);
+    assert_eq!(number(database.pool(), LEFT).await, 0);
+    drop(conn);
+    finish(database, queue).await;
+}
+
 /// All tasks have had their deadline, and have expired; so have their groups, and each has a row.
 async fn expire_all(database: &TestDatabase) {
     let sql = "INSERT INTO task_groups SELECT id, scheduler, now() - interval '1 minute' FROM known_groups;
