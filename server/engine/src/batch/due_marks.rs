@@ -13,6 +13,7 @@ use super::watch::DatabaseWatch;
 use tenure_store::due_marks::{self, DueMarks, Reached};
 use tenure_store::low_water_marks::Writer;
 use tenure_store::memory::Memory;
+use tenure_store::transitions::purge::Cursor;
 
 /// How long marks are kept.
 const KEPT: Duration = Duration::from_secs(3600);
@@ -20,6 +21,8 @@ const KEPT: Duration = Duration::from_secs(3600);
 /// The marks. A clone shares them.
 #[derive(Clone, Default)]
 pub struct DueMarkMemory {
+    /// Where the expiry pass goes on, if it has not come to the end of what has expired.
+    pub expired: Memory<Option<Cursor>>,
     state: Memory<State>,
 }
 
@@ -73,5 +76,6 @@ impl DueMarkMemory {
     /// Drops all marks: scans begin at the start again.
     pub fn drop_all(&self) {
         self.state.drop_all();
+        self.expired.drop_all();
     }
 }

@@ -9,7 +9,7 @@ mod lone_groups;
 mod races;
 
 use serde_json::{Value, json};
-use sqlx::Connection;
+use sqlx::{Connection, PgConnection};
 use tenure_api::ids::{RunId, TaskId};
 use tenure_api::states::ReasonResolved;
 use tenure_domain::create::NewTask;
@@ -94,6 +94,13 @@ async fn log(database: &TestDatabase) -> Vec<(String, Value)> {
 /// The events of one exchange.
 async fn emitted(database: &TestDatabase, exchange: &str) -> Vec<Value> {
     log(database).await.into_iter().filter(|(name, _)| name == exchange).map(|(_, event)| event).collect()
+}
+
+/// The definitions that a transaction has read so far.
+async fn definitions_read(conn: &mut PgConnection) -> i64 {
+    let read = "SELECT COALESCE(seq_tup_read, 0) + COALESCE(idx_tup_fetch, 0) FROM pg_stat_xact_user_tables
+                WHERE relname = 'task_definitions'";
+    sqlx::query_scalar(read).fetch_one(conn).await.unwrap()
 }
 
 /// Moves the clock of a database.

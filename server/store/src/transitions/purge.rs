@@ -1,5 +1,7 @@
 //! Purging what has expired: tasks with everything that belongs to them, and empty groups.
 
+use std::collections::HashSet;
+
 use chrono::{DateTime, Utc};
 use sqlx::{Connection, PgConnection};
 use uuid::Uuid;
@@ -8,41 +10,53 @@ use crate::due::{self, Place};
 use crate::events::Sequenced;
 use crate::session::avoid_scans;
 
-/// Tasks that one transaction purges.
+/// Tasks that one transaction looks at, and rows of `due`.
 const TASKS_MAX: i64 = 200;
 /// Edges that one transaction purges.
 const EDGES_MAX: i64 = 2_000;
 /// Groups that one transaction purges.
 const GROUPS_MAX: i64 = 200;
+/// Nothing is purged while the groups pass has to read so many rows of the log: they are looked through for each slice.
+const UNREAD_MAX: i64 = 5_000;
+/// A place in a table before all others.
+const NO_PLACE: &str = "(0,0)";
+
+/// A place among what has expired, in the order in which it is looked at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cursor {
+    expires: DateTime<Utc>,
+    place: Place,
+}
 
 /// What became of a slice of what has expired.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Slice {
     /// What has expired, and may be purged.
     pub found: usize,
     /// Rows that were purged; the others are locked by other transactions.
     pub purged: usize,
+    /// After which place more may have expired.
+    pub next: Option<Cursor>,
 }
 
 /// Purges a slice of the tasks that have expired. A task that has many edges loses those first. It waits for no lock on tasks and
 /// edges.
 ///
 /// A task is kept until its deadline was dealt with, until its artifacts have been removed, and until the log has been read
-/// of its end: readers of the log look up the task's group. None is left that expired before `from`.
+/// of its end: readers of the log look up the task's group. None is left that expired before `from`. The slice comes after a
+/// place, so that tasks that are kept, however many, do not hold up others. Nothing is purged while much of the log is unread.
 pub async fn purge_tasks(
     conn: &mut PgConnection,
     sequenced: Sequenced,
     from: DateTime<Utc>,
+    after: Option<&Cursor>,
 ) -> Result<Slice, sqlx::Error> {
     let mut transaction = conn.begin().await?;
     avoid_scans(&mut transaction).await?;
-    let due = list_due(&mut transaction, sequenced, from).await?;
-    let found = due.len();
-    if found == 0 {
-        return Ok(Slice::default());
+    let Expired { ids, seqs, places, next } = list_expired(&mut transaction, from, after).await?;
+    if ids.is_empty() {
+        return Ok(Slice { next, ..Slice::default() });
     }
-    let (ids, mut places): (Vec<Uuid>, Vec<Place>) = due.into_iter().unzip();
-    places.dedup();
     let locked = sqlx::query!(
         "-- lock_expired
         SELECT id, seq FROM tasks WHERE id = ANY($1) AND state > 1 /* State: resolved */ ORDER BY id FOR UPDATE SKIP LOCKED",
@@ -50,11 +64,14 @@ pub async fn purge_tasks(
     )
     .fetch_all(&mut *transaction)
     .await?;
-    // A new look: an artifact may have come until the task was locked.
-    let seqs: Vec<i64> = locked.iter().map(|row| row.seq).collect();
-    let with_artifacts = list_with_artifacts(&mut transaction, &seqs).await?;
-    let bare = locked.into_iter().filter(|row| !with_artifacts.contains(&row.seq));
+    // Once they are locked, because an artifact may come until then.
+    let retained = list_retained(&mut transaction, sequenced, &seqs).await?;
+    let found = seqs.len() - retained.len();
+    let bare = locked.into_iter().filter(|row| !retained.contains(&row.seq));
     let (ids, seqs): (Vec<Uuid>, Vec<i64>) = bare.map(|row| (row.id, row.seq)).unzip();
+    if ids.is_empty() {
+        return Ok(Slice { found, next, ..Slice::default() });
+    }
     let edges = purge_edges(&mut transaction, &ids, &seqs).await?;
     let (ids, seqs) = list_without_edges(&mut transaction, &ids, &seqs).await?;
     let tasks = purge(&mut transaction, &ids, &seqs).await?;
@@ -63,50 +80,92 @@ pub async fn purge_tasks(
     }
     transaction.commit().await?;
     let purged = if tasks > 0 { tasks } else { edges };
-    Ok(Slice { found, purged: usize::try_from(purged).unwrap_or(usize::MAX) })
+    Ok(Slice { found, purged: usize::try_from(purged).unwrap_or(usize::MAX), next })
 }
 
-/// Tasks that have expired and may be purged, each with the place of its row in `due`. Those rows are locked.
-async fn list_due(
+/// Tasks that have expired, and the places of their rows in `due`, which are locked.
+struct Expired {
+    ids: Vec<Uuid>,
+    seqs: Vec<i64>,
+    places: Vec<Place>,
+    /// The last place of which nothing is left to look at, if more may have expired after it.
+    next: Option<Cursor>,
+}
+
+async fn list_expired(
     transaction: &mut PgConnection,
-    sequenced: Sequenced,
     from: DateTime<Utc>,
-) -> Result<Vec<(Uuid, Place)>, sqlx::Error> {
+    after: Option<&Cursor>,
+) -> Result<Expired, sqlx::Error> {
+    let after = after.filter(|after| after.expires >= from);
+    let (expires, place) = after.map_or((from, NO_PLACE), |after| (after.expires, after.place.0.as_str()));
     let rows = sqlx::query!(
         r#"-- list_expired
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
         unread AS MATERIALIZED (
+            SELECT count(*) AS n FROM (
+                SELECT FROM outbox_order o
+                WHERE o.first > (SELECT position FROM log_readers WHERE name = 'groups') LIMIT $4 /* most */
+            ) o
+        ),
+        -- The index has rows of one date in the order of their places.
+        due_rows AS MATERIALIZED (
+            SELECT x.ctid AS place, x.expires, x.seqs FROM due x
+            WHERE x.expires >= $2 /* after */ AND x.expires <= (SELECT now FROM db_now)
+              AND (x.expires, x.ctid) > ($2, $3::text::tid /* place */) AND (SELECT n FROM unread) < $4
+            ORDER BY x.expires LIMIT $1 FOR UPDATE SKIP LOCKED
+        )
+        SELECT r.place::text AS "place!", r.expires AS "expires!", d.id AS "id?", d.seq AS "seq?" FROM due_rows r
+        LEFT JOIN LATERAL (
+            SELECT d.id, d.seq FROM unnest(r.seqs) AS s(seq) JOIN task_definitions d ON d.seq = s.seq
+            WHERE d.expires <= (SELECT now FROM db_now)
+        ) d ON true
+        LIMIT $1"#,
+        TASKS_MAX,
+        expires,
+        place,
+        UNREAD_MAX
+    )
+    .fetch_all(transaction)
+    .await?;
+    let full = rows.len() as i64 == TASKS_MAX;
+    let (mut cursors, mut ids, mut seqs) = (Vec::new(), Vec::new(), Vec::new());
+    for row in rows {
+        cursors.push(Cursor { expires: row.expires, place: Place(row.place) });
+        ids.extend(row.id);
+        seqs.extend(row.seq);
+    }
+    cursors.dedup();
+    // The last row may have more tasks than were listed.
+    let next = if full { cursors.get(cursors.len().saturating_sub(2)).cloned() } else { None };
+    let places = cursors.into_iter().map(|cursor| cursor.place).collect();
+    Ok(Expired { ids, seqs, places, next })
+}
+
+/// Those of these tasks that are retained: they have artifacts, or the log has not been read of them.
+async fn list_retained(
+    transaction: &mut PgConnection,
+    sequenced: Sequenced,
+    seqs: &[i64],
+) -> Result<HashSet<i64>, sqlx::Error> {
+    let retained = sqlx::query_scalar!(
+        r#"-- list_retained
+        WITH unread AS MATERIALIZED (
             SELECT unnest(o.seqs) AS seq FROM unsequenced($2) o
             UNION ALL
             SELECT unnest((SELECT x.seqs FROM outbox x WHERE x.id = o.outbox_id)) FROM outbox_order o
             WHERE o.first > (SELECT position FROM log_readers WHERE name = 'groups')
         )
-        SELECT d.id, x.ctid::text AS "place!" FROM due x
-        CROSS JOIN LATERAL unnest(x.seqs) AS s(seq)
-        JOIN task_definitions d ON d.seq = s.seq
-        WHERE x.expires >= $3 AND x.expires <= (SELECT now FROM db_now) AND d.expires <= (SELECT now FROM db_now)
-          AND NOT EXISTS (SELECT FROM unread u WHERE u.seq = d.seq)
-          AND NOT EXISTS (SELECT FROM artifacts a WHERE a.seq = d.seq)
-        ORDER BY x.expires LIMIT $1 FOR UPDATE OF x SKIP LOCKED"#,
-        TASKS_MAX,
-        sequenced.0,
-        from
+        SELECT i.seq AS "seq!" FROM unnest($1::bigint[]) AS i(seq)
+        WHERE EXISTS (SELECT FROM artifacts a WHERE a.seq = i.seq)
+        UNION ALL
+        SELECT i.seq FROM unnest($1::bigint[]) AS i(seq) WHERE EXISTS (SELECT FROM unread u WHERE u.seq = i.seq)"#,
+        seqs,
+        sequenced.0
     )
     .fetch_all(transaction)
     .await?;
-    Ok(rows.into_iter().map(|row| (row.id, Place(row.place))).collect())
-}
-
-/// Those of these tasks that have artifacts.
-async fn list_with_artifacts(transaction: &mut PgConnection, seqs: &[i64]) -> Result<Vec<i64>, sqlx::Error> {
-    sqlx::query_scalar!(
-        r#"-- list_with_artifacts
-        SELECT i.seq AS "seq!" FROM unnest($1::bigint[]) AS i(seq)
-        WHERE EXISTS (SELECT FROM artifacts a WHERE a.seq = i.seq)"#,
-        seqs
-    )
-    .fetch_all(transaction)
-    .await
+    Ok(retained.into_iter().collect())
 }
 
 /// Purges edges of these tasks, and returns how many. An edge that another transaction has locked, which marks it or purges it with its
@@ -221,5 +280,5 @@ pub async fn purge_groups(conn: &mut PgConnection, from: DateTime<Utc>) -> Resul
     .await?
     .rows_affected();
     transaction.commit().await?;
-    Ok(Slice { found: locked.len(), purged: usize::try_from(gone).unwrap_or(usize::MAX) })
+    Ok(Slice { found: locked.len(), purged: usize::try_from(gone).unwrap_or(usize::MAX), next: None })
 }

@@ -2,17 +2,20 @@
 
 use serde_json::json;
 use sqlx::Connection;
+use tenure_api::ids::TaskId;
 use tenure_domain::lifecycle::Report;
 use tenure_engine::background::{expiry, run_all_due};
 use tenure_engine::ops::OpError;
-use tenure_engine::testing::{QUEUE, new_task};
+use tenure_engine::testing::{QUEUE, Queue, new_task};
 use tenure_store::due_marks::START;
-use tenure_store::events;
+use tenure_store::events::{self, Sequenced};
 use tenure_store::testing::TestDatabase;
 use tenure_store::transitions::purge;
 
-use super::{advance, claim_and_report, create_waiting, emitted, finish, start, state};
-use crate::support::{Gate, number, until_a_session_waits};
+use super::{
+    advance, claim_and_report, create_waiting, definitions_read, emitted, end, finish, run_groups, start, state,
+};
+use crate::support::{Gate, create_on, number, until_a_session_waits};
 
 const LEFT: &str = "SELECT (SELECT count(*) FROM tasks) + (SELECT count(*) FROM task_definitions)
     + (SELECT count(*) FROM due) + (SELECT count(*) FROM runs) + (SELECT count(*) FROM dependencies)
@@ -160,6 +163,71 @@ async fn expire_all(database: &TestDatabase) {
     sqlx::raw_sql(sql).execute(database.pool()).await.unwrap();
 }
 
+/// Tasks that have expired, and of which the log was read.
+async fn expired(database: &TestDatabase, queue: &Queue, tasks: usize) -> Vec<TaskId> {
+    let mut conn = database.connect().await;
+    let tasks: Vec<_> = (0..tasks).map(|_| new_task(QUEUE, &json!({}))).collect();
+    for some in tasks.chunks(150) {
+        create_on(&mut conn, queue, some).await;
+    }
+    let ids: Vec<_> = tasks.iter().map(|task| task.id).collect();
+    end(database, &ids).await;
+    run_groups(queue).await;
+    expire_all(database).await;
+    ids
+}
+
+#[tokio::test]
+async fn tasks_that_are_retained_are_passed_over_slice_by_slice_and_hold_up_no_other() {
+    let (database, queue) = start().await;
+    let ids = expired(&database, &queue, 450).await;
+    let free = ids[0];
+    for sql in [
+        "INSERT INTO artifacts (seq, run, name, storage_type, content_type, expires, removable, present)
+         SELECT seq, 0, 'a', 1, 't', now() + interval '1 day', now() + interval '1 day', true FROM tasks WHERE id <> $1",
+        // The others come first.
+        "UPDATE due SET expires = expires - interval '1 minute'
+         WHERE NOT seqs @> ARRAY(SELECT seq FROM tasks WHERE id = $1)",
+    ] {
+        sqlx::query(sql).bind(free.uuid()).execute(database.pool()).await.unwrap();
+    }
+    let mut conn = database.connect().await;
+    let mut transaction = conn.begin().await.unwrap();
+    let before = definitions_read(&mut transaction).await;
+    let slice = purge::purge_tasks(&mut transaction, Sequenced::default(), START, None).await.unwrap();
+    assert_eq!((slice.found, slice.purged, slice.next.is_some()), (0, 0, true));
+    let read = definitions_read(&mut transaction).await - before;
+    assert!(read <= 250, "{read} definitions are read of 450");
+    transaction.rollback().await.unwrap();
+    expiry::pass(&queue.engine).await.unwrap();
+    assert!(queue.engine.status.submit(free).await.is_err());
+    assert_eq!(number(database.pool(), "SELECT count(*) FROM tasks").await, 449);
+    // They are looked at again.
+    sqlx::query("DELETE FROM artifacts").execute(database.pool()).await.unwrap();
+    while expiry::pass(&queue.engine).await.unwrap().done > 0 {}
+    assert_eq!(number(database.pool(), LEFT).await, 0);
+    drop(conn);
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn nothing_is_purged_while_much_of_the_log_is_unread() {
+    let (database, queue) = start().await;
+    expired(&database, &queue, 1).await;
+    let mut conn = database.connect().await;
+    let mut transaction = conn.begin().await.unwrap();
+    let unread = "INSERT INTO outbox_order (first, events, outbox_id)
+                  SELECT 1000 + n, 1, -n FROM generate_series(1, 5000) n";
+    sqlx::query(unread).execute(&mut *transaction).await.unwrap();
+    let slice = purge::purge_tasks(&mut transaction, Sequenced::default(), START, None).await.unwrap();
+    assert_eq!(slice, purge::Slice::default());
+    transaction.rollback().await.unwrap();
+    let slice = purge::purge_tasks(&mut conn, Sequenced::default(), START, None).await.unwrap();
+    assert_eq!((slice.found, slice.purged), (1, 1));
+    drop(conn);
+    finish(database, queue).await;
+}
+
 #[tokio::test]
 async fn a_task_that_is_added_to_an_expired_group_retains_the_group() {
     let (database, queue) = start().await;
@@ -193,7 +261,7 @@ async fn a_task_that_is_added_while_its_expired_group_is_being_purged_creates_th
     super::run_groups(&queue).await;
     let mut conn = database.connect().await;
     let mut open = conn.begin().await.unwrap();
-    purge::purge_tasks(&mut open, tenure_store::events::Sequenced::default(), START).await.unwrap();
+    purge::purge_tasks(&mut open, Sequenced::default(), START, None).await.unwrap();
     assert_eq!(purge::purge_groups(&mut open, START).await.unwrap().purged, 1);
     let second = new_task(QUEUE, &json!({"taskGroupId": first.id}));
     let committing = async {

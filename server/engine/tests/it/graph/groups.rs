@@ -16,7 +16,7 @@ use tenure_store::events::{Sequenced, sequence};
 use tenure_store::groups::{Slice, Witnesses, publish_resolved};
 use tenure_store::log_readers::{self, Next};
 
-use super::{claim_and_report, create_waiting, emitted, end, finish, run_groups, start, state};
+use super::{claim_and_report, create_waiting, definitions_read, emitted, end, finish, run_groups, start, state};
 use crate::support::number;
 
 /// A group named after its first task, with so many tasks.
@@ -182,13 +182,6 @@ async fn a_group_event_is_emitted_when_the_last_task_is_resolved_and_again_after
     run_groups(&queue).await;
     assert_eq!(emitted(&database, "task-group-resolved").await.len(), 3);
     finish(database, queue).await;
-}
-
-/// The definitions that a transaction has read so far.
-async fn definitions_read(conn: &mut PgConnection) -> i64 {
-    let read = "SELECT COALESCE(seq_tup_read, 0) + COALESCE(idx_tup_fetch, 0) FROM pg_stat_xact_user_tables
-                WHERE relname = 'task_definitions'";
-    sqlx::query_scalar(read).fetch_one(conn).await.unwrap()
 }
 
 /// Reads one row of the log for groups; what came of it, and how many definitions were read.
