@@ -3,7 +3,7 @@
 //! Notifying is local and costs nothing. One task per server forwards notifications to the other servers, at most every
 //! few milliseconds and only while there are any: a NOTIFY in every transaction would serialise all commits.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::hash::Hash;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -13,6 +13,7 @@ use tokio::sync::{Notify, futures::Notified, oneshot};
 use uuid::Uuid;
 
 use crate::route::HotSessions;
+use tenure_store::in_use::InUse;
 use tenure_store::worker_removals::Gone;
 use wait_lists::WaitLists;
 
@@ -86,8 +87,8 @@ struct Shared {
     active: AtomicBool,
     /// Number of notifications so far.
     notifications: AtomicU64,
-    /// Number of notifications per queue, for the queues whose generation was read.
-    generations: RwLock<HashMap<i32, AtomicU64>>,
+    /// For each queue whose generation was read: the number of its last notification, or of the last of any queue before it was read.
+    generations: RwLock<InUse<i32, AtomicU64>>,
 }
 
 /// A worker that is gone: requests that wait in its name are answered empty.
@@ -134,7 +135,6 @@ impl Notifiers {
     /// Runs became claimable in these queues, or messages visible, by a transaction of this server that has committed.
     pub fn notify(&self, queues: impl IntoIterator<Item = i32> + Clone) {
         self.raise_generations(queues.clone());
-        self.shared.notifications.fetch_add(1, Ordering::SeqCst);
         self.stay_active();
         self.shared.wait_lists.notify(queues.clone());
         self.shared.others.notify(queues);
@@ -175,32 +175,46 @@ impl Notifiers {
     /// Another server has notified.
     pub fn notify_from_other_server(&self, queues: impl IntoIterator<Item = i32> + Clone) {
         self.raise_generations(queues.clone());
-        self.shared.notifications.fetch_add(1, Ordering::SeqCst);
         self.stay_active();
         self.shared.wait_lists.notify(queues);
         self.shared.tail.notify_one();
     }
 
-    /// How many notifications there were for a queue since its generation was first read. A caller that reads it, then
-    /// queries the database and finds the queue empty, may rely on that for as long as the number stays the same.
+    /// A number that every notification of a queue changes. A caller that reads it, then queries the database and finds the queue
+    /// empty, may rely on that for as long as the number stays the same, also if it was dropped in between.
     #[must_use]
     pub fn generation(&self, queue: i32) -> u64 {
         let known = &self.shared.generations;
         if let Some(generation) = known.read().unwrap_or_else(PoisonError::into_inner).get(&queue) {
             return generation.load(Ordering::SeqCst);
         }
-        known.write().unwrap_or_else(PoisonError::into_inner).entry(queue).or_default().load(Ordering::SeqCst)
+        let mut known = known.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(generation) = known.get(&queue) {
+            return generation.load(Ordering::SeqCst);
+        }
+        // Not one that the queue has had before a notification, if it was dropped.
+        let generation = self.notifications();
+        known.insert(queue, AtomicU64::new(generation));
+        generation
     }
 
+    /// Begins a turn of [`InUse`]: drops the generations of queues that were not read in many turns; answers of how many.
+    pub fn drop_idle_generations(&self) -> usize {
+        self.shared.generations.write().unwrap_or_else(PoisonError::into_inner).begin_turn()
+    }
+
+    /// Counts a notification of these queues. It has its number before a generation is looked for: one that is made meanwhile is not
+    /// below it.
     fn raise_generations(&self, queues: impl IntoIterator<Item = i32>) {
+        let number = self.shared.notifications.fetch_add(1, Ordering::SeqCst) + 1;
         if are_lost() {
             return;
         }
         let known = self.shared.generations.read().unwrap_or_else(PoisonError::into_inner);
         for queue in queues {
-            // The generation of any other queue was never read.
-            if let Some(generation) = known.get(&queue) {
-                generation.fetch_add(1, Ordering::SeqCst);
+            // The generation of any other queue is not read.
+            if let Some(generation) = known.peek(&queue) {
+                generation.fetch_max(number, Ordering::SeqCst);
             }
         }
     }
@@ -406,5 +420,30 @@ impl Notifiers {
     #[must_use]
     pub fn take_others(&self) -> HashSet<i32> {
         self.shared.others.take()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tenure_store::in_use::TURNS;
+
+    use super::*;
+
+    #[test]
+    fn a_queue_has_no_generation_of_before_its_notification_also_if_that_was_dropped() {
+        let notifiers = Notifiers::default();
+        notifiers.notify([2]);
+        let [first, other] = [1, 2].map(|queue| notifiers.generation(queue));
+        notifiers.notify([2]);
+        assert_eq!(notifiers.generation(1), first, "another queue was notified");
+        assert!(notifiers.generation(2) > other);
+        for _ in 0..TURNS {
+            assert_eq!(notifiers.drop_idle_generations(), 0);
+            // That is no reason to keep it.
+            notifiers.notify([1]);
+            assert!(notifiers.generation(2) > other);
+        }
+        assert_eq!(notifiers.drop_idle_generations(), 1);
+        assert!(notifiers.generation(1) > first);
     }
 }

@@ -30,6 +30,7 @@ pub mod notifications;
 #[cfg(feature = "test-util")]
 pub mod breakage;
 pub mod idempotency;
+pub mod in_use;
 pub mod live_logs;
 pub mod log_readers;
 pub mod low_water_marks;

@@ -1,4 +1,4 @@
-//! Task queues: the short key of each name. Keys never change, so that each server remembers those it has seen.
+//! Task queues: the short key of each name. Keys never change, so that each server remembers those that are in use.
 //!
 //! Keys are random, so that one that a failover has lost is not given to another queue while some server or URL still has
 //! it. Creates and claims compare key and name in their statement: into a lost key nothing is stored.
@@ -10,12 +10,13 @@ use tenure_api::ids::{InvalidId, TaskQueueId};
 use uuid::Uuid;
 
 use crate::hot;
+use crate::in_use::InUse;
 use crate::memory::{Epoch, Memory};
 
 /// How often a random key is tried for a new queue.
 const TRIES: u32 = 3;
 
-/// The keys that this server has seen, both ways.
+/// The keys that this server has seen lately, both ways.
 #[derive(Debug, Default, Clone)]
 pub struct Queues {
     seen: Memory<Seen>,
@@ -23,8 +24,8 @@ pub struct Queues {
 
 #[derive(Debug, Default)]
 struct Seen {
-    keys: HashMap<TaskQueueId, i32>,
-    names: HashMap<i32, TaskQueueId>,
+    keys: InUse<TaskQueueId, i32>,
+    names: InUse<i32, TaskQueueId>,
     ruled: HashSet<i32>,
 }
 
@@ -40,6 +41,21 @@ impl Queues {
     #[must_use]
     pub fn list(&self) -> Vec<(i32, TaskQueueId)> {
         self.seen.read(|seen| seen.keys.iter().map(|(name, &key)| (key, name.clone())).collect())
+    }
+
+    /// Begins a turn of [`InUse`]: drops what is remembered of queues that were not asked for in many turns; answers of how many.
+    pub fn drop_idle(&self) -> usize {
+        let dropped = self.seen.note(self.seen.epoch(), |seen| {
+            let Seen { keys, names, ruled } = seen;
+            let dropped = keys.begin_turn().max(names.begin_turn());
+            // Of a queue that gets tasks the key is asked for by its name.
+            if dropped > 0 {
+                let named: HashSet<i32> = keys.iter().map(|(_, &key)| key).collect();
+                ruled.retain(|key| named.contains(key));
+            }
+            dropped
+        });
+        dropped.unwrap_or_default()
     }
 
     /// Drops what is remembered of this queue.
@@ -242,4 +258,29 @@ async fn get_keys(transaction: &mut PgConnection, names: &[&str]) -> Result<Hash
     rows.into_iter()
         .map(|row| Ok((row.name.parse().map_err(|error: InvalidId| sqlx::Error::Decode(Box::new(error)))?, row.id)))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::in_use::TURNS;
+
+    #[test]
+    fn of_a_queue_that_is_not_asked_for_any_more_nothing_is_remembered() {
+        let queues = Queues::default();
+        let names = ["acme/used", "acme/idle"].map(|name| name.parse::<TaskQueueId>().unwrap());
+        for (key, name) in (1..).zip(&names) {
+            queues.remember(queues.seen.epoch(), key, name);
+            queues.note_ruled(key, true);
+        }
+        for _ in 0..=TURNS {
+            assert_eq!(queues.list().len(), 2);
+            assert_eq!(queues.remembered_key(&names[0]), Some(1));
+            queues.drop_idle();
+        }
+        assert_eq!(queues.list(), [(1, names[0].clone())]);
+        assert!(queues.is_ruled(1) && !queues.is_ruled(2));
+        assert_eq!(queues.remembered_key(&names[1]), None);
+        queues.seen.read(|seen| assert_eq!((seen.names.iter().count(), seen.keys.iter().count()), (0, 1)));
+    }
 }

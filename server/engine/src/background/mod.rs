@@ -19,6 +19,7 @@ pub mod facts;
 pub mod groups;
 pub mod holds;
 pub mod idempotency;
+pub mod idle_queues;
 pub mod live_logs;
 pub mod low_water_marks;
 pub mod messages;

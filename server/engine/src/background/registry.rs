@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use super::{
     PassReport, accept, admission, artifacts, blobs, claims, clocks, counters, deadlines, dependencies, events, expiry,
-    facts, groups, holds, idempotency, live_logs, low_water_marks, messages, pauses, purge_cache, quarantines, refile,
-    registrations, removals, replication, servers, sessions, slow, task_commands, workers,
+    facts, groups, holds, idempotency, idle_queues, live_logs, low_water_marks, messages, pauses, purge_cache,
+    quarantines, refile, registrations, removals, replication, servers, sessions, slow, task_commands, workers,
 };
 use crate::engine::Engine;
 
@@ -88,6 +88,8 @@ const WATCHING: Pace = Pace::Every(Duration::from_secs(5));
 const WRITING: Pace = Pace::Every(Duration::from_secs(10));
 /// How often workers are counted, for the metrics.
 const COUNTING: Pace = Pace::Every(Duration::from_secs(30));
+/// How long a turn of what is remembered of queues in use lasts.
+const IDLE_QUEUES: Pace = Pace::Every(Duration::from_secs(60));
 /// How often facts are refreshed: changes take effect within this time on servers that were not notified.
 const FACTS: Pace = Pace::Facts(Duration::from_millis(500));
 
@@ -139,6 +141,7 @@ pub static PASSES: &[Pass] = passes! {
     "workers_seen", WRITING, GoesOn, workers::write_down;
     "facts", FACTS, GoesOn, facts::pass;
     "worker_counts", COUNTING, GoesOn, workers::count;
+    "idle_queues", IDLE_QUEUES, GoesOn, idle_queues::pass;
 };
 
 #[cfg(test)]

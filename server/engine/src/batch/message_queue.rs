@@ -2,7 +2,7 @@
 //!
 //! That a queue is empty is cached together with the generation of its notifications, which was read before the database
 //! was queried. Everything that makes a message visible notifies after its commit, so that the cache of a lone server is
-//! exact. Other servers' notifications arrive here too; in case one is lost, an entry lasts a second.
+//! exact. Other servers' notifications arrive here too; in case one is lost, an entry lasts a second. A pass drops those that are older.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -46,6 +46,17 @@ impl MessageQueue {
     #[must_use]
     pub fn memory(&self) -> EmptyQueues {
         self.empty.clone()
+    }
+
+    /// Drops what lasts no longer; answers of how many queues.
+    pub fn drop_outdated(&self) -> usize {
+        let now = Instant::now();
+        let dropped = self.empty.note(self.empty.epoch(), |empty| {
+            let before = empty.len();
+            empty.retain(|_, cached| now.saturating_duration_since(cached.since) < MEMORY_MAX);
+            before - empty.len()
+        });
+        dropped.unwrap_or_default()
     }
 
     /// Gets messages, the oldest first; none from a queue that is known to be empty.

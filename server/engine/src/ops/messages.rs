@@ -1,7 +1,7 @@
 //! The poll API: getting, deleting and hiding messages. What a message is, and who may change it, is in
 //! `domain::message`; its run is claimed by claimTask.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
@@ -17,6 +17,7 @@ use crate::route::Route;
 use tenure_domain::message::{DEQUEUES_ALARMING, MessageId, QueueName, Receipt, Refusal, check};
 use tenure_store::hot::messages::{self as hot, Deletion, FoundMessages, Got, Outcome, Want};
 use tenure_store::hot::statement::{Rows, Statement};
+use tenure_store::in_use::InUse;
 use tenure_store::memory::Memory;
 use tenure_store::{messages, queues};
 
@@ -34,7 +35,7 @@ pub struct GetMessages {
 }
 
 /// Queues of which it is stored that their messages were requested: claimWork looks for hidden ones only there.
-pub type PolledQueues = Memory<HashSet<i32>>;
+pub type PolledQueues = Memory<InUse<i32, ()>>;
 
 /// A poller's request.
 #[derive(Debug, Clone)]
@@ -81,7 +82,7 @@ impl Operation for GetMessages {
 
     fn statement(&self, members: &[&GetRequest]) -> Option<Statement> {
         // Of a queue that is polled for the first time, that is stored before.
-        let noted = self.polled.read(|polled| members.iter().all(|member| polled.contains(&member.queue.queue)));
+        let noted = self.polled.read(|polled| members.iter().all(|of| polled.get(&of.queue.queue).is_some()));
         if !noted {
             return None;
         }
@@ -161,11 +162,11 @@ impl GetMessages {
     async fn note_polled(&self, conn: &mut PgConnection, members: &[&GetRequest]) -> Result<(), sqlx::Error> {
         let since = self.polled.epoch();
         let new: Vec<i32> = self.polled.read(|polled| {
-            members.iter().map(|member| member.queue.queue).filter(|queue| !polled.contains(queue)).collect()
+            members.iter().map(|member| member.queue.queue).filter(|queue| polled.get(queue).is_none()).collect()
         });
         if !new.is_empty() {
             queues::mark_polled(conn, &new).await?;
-            self.polled.note(since, |polled| polled.extend(new));
+            self.polled.note(since, |polled| new.into_iter().for_each(|queue| polled.insert(queue, ())));
         }
         Ok(())
     }

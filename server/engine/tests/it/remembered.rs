@@ -5,13 +5,15 @@ use std::time::Duration;
 use chrono::TimeDelta;
 use sqlx::PgConnection;
 use sqlx::postgres::PgListener;
+use tenure_api::ids::RunId;
 use tenure_domain::lifecycle::Report;
 use tenure_domain::worker::WorkerKey;
-use tenure_engine::background::{low_water_marks as marks_pass, other_servers};
+use tenure_engine::background::{idle_queues, low_water_marks as marks_pass, other_servers};
 use tenure_engine::notifiers::Notifiers;
 use tenure_engine::ops::workers::{self, Name};
 use tenure_engine::testing::QUEUE;
 use tenure_engine::testing::Queue;
+use tenure_store::in_use::TURNS;
 use tenure_store::roles::{self, NewRole};
 use tenure_store::testing::TestDatabase;
 use tenure_store::workers::Quarantine;
@@ -134,6 +136,33 @@ async fn move_queue(conn: &mut PgConnection, from: i32, to: i32) {
     };
     run("DELETE FROM task_queues WHERE id = $1 AND name = $2", from).await;
     run("INSERT INTO task_queues (id, name) OVERRIDING SYSTEM VALUE VALUES ($1, $2)", to).await;
+}
+
+#[tokio::test]
+async fn of_queues_that_are_not_asked_for_any_more_nothing_is_remembered_and_their_marks_are_moved_no_more() {
+    let (database, queue) = start().await;
+    let engine = &queue.engine;
+    let polled = || engine.polled.read(|polled| polled.iter().count());
+    let key = queue.key(QUEUE).await;
+    assert!(queue.get_messages(QUEUE, 1).await.is_empty());
+    assert_eq!(engine.low_water_marks.get(key).epoch, -1);
+    for _ in 0..TURNS {
+        idle_queues::pass(engine).await.unwrap();
+    }
+    assert_eq!((polled(), engine.queues.list().len()), (1, 1));
+    assert_eq!(marks_pass::pass(engine).await.unwrap().done, 1);
+
+    // Its key, its generation, its marks, and that it is polled.
+    assert!(idle_queues::pass(engine).await.unwrap().done >= 4);
+    assert_eq!((polled(), engine.queues.list().len()), (0, 0));
+    assert_eq!(marks_pass::pass(engine).await.unwrap().done, 0);
+    // And everything works.
+    assert!(queue.get_messages(QUEUE, 1).await.is_empty());
+    let task = queue.create_one(QUEUE).await;
+    assert_eq!(queue.get_messages(QUEUE, 1).await.len(), 1);
+    let claim = queue.claim_task(task, RunId::FIRST, "worker").await.unwrap();
+    queue.report(task, claim.run, Report::Completed).await.unwrap();
+    finish(database, queue).await;
 }
 
 #[tokio::test]
