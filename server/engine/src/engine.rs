@@ -12,7 +12,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::background::replication::ReplicationWatch;
 use crate::background::workers::CountedQueues;
-use crate::background::{driver, election, groups, other_servers, removals, watched};
+use crate::background::{driver, election, groups, other_servers, refile, removals, watched};
 use crate::batch::Batcher;
 use crate::batch::delivery::Requeue;
 use crate::batch::due_marks::DueMarkMemory;
@@ -131,6 +131,8 @@ pub struct Engine {
     pub remembered: Registry,
     /// Queues whose workers were counted the last time.
     pub counted_queues: CountedQueues,
+    /// Queues whose runs cannot be refiled for now.
+    pub refiling_put_off: refile::PutOff,
     /// Requeues undelivered claims.
     pub requeue: Requeue,
     /// createTask.
@@ -223,6 +225,7 @@ impl Engine {
             due_marks: DueMarkMemory::default(),
             remembered: Registry::default(),
             counted_queues: CountedQueues::default(),
+            refiling_put_off: refile::PutOff::default(),
             continuity: connector.continuity().clone(),
             watch: DatabaseWatch::new(&connector),
             pool,

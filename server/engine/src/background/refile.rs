@@ -3,7 +3,9 @@
 //!
 //! It changes what is stamped on runs, and no date: a delay that began stays as long as it was, and so does the time of a claim.
 
-use std::time::Instant;
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use sqlx::{Connection, PgConnection};
 
@@ -12,21 +14,43 @@ use crate::engine::Engine;
 use tenure_domain::policy::refile::{Found, Place, Stage, step};
 use tenure_store::refile::{self, Slice};
 
+/// A step that fails after this time is not tried again at once: it would take the time of all other queues.
+const FAILS_SLOWLY: Duration = Duration::from_millis(200);
+/// It is tried again after so many times the time that it took.
+const PUT_OFF: u32 = 8;
+
+/// The queues whose steps have failed slowly, and until when none is tried again.
+pub type PutOff = Mutex<HashMap<i32, Instant>>;
+
+fn lock(put_off: &PutOff) -> MutexGuard<'_, HashMap<i32, Instant>> {
+    put_off.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Goes on with each queue in turn, until all wait or are done, or the pass has taken its time. A queue that fails is left to the next
-/// pass, and holds up no other; the pass fails with the first such error at its end.
+/// pass, or a later one if it fails slowly, and holds up no other; the pass fails with the first such error at its end.
 pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     let started = Instant::now();
     let mut conn = engine.pool.acquire().await?;
     let mut report = PassReport::default();
     let mut failed = None;
     let mut queues = refile::list(&mut conn, SLICE).await?;
+    {
+        let mut put_off = lock(&engine.refiling_put_off);
+        put_off.retain(|_, until| *until > started);
+        queues.retain(|queue| !put_off.contains_key(queue));
+    }
     while !queues.is_empty() && started.elapsed() < PASS_MAX {
         let mut moving = Vec::new();
         for queue in queues {
+            let began = Instant::now();
             let taken = match take_step(&mut conn, queue).await {
                 Ok(Some(taken)) => taken,
                 Ok(None) => continue,
                 Err(error) if is_about_the_queue(&error) => {
+                    let took = began.elapsed();
+                    if took >= FAILS_SLOWLY {
+                        lock(&engine.refiling_put_off).insert(queue, Instant::now() + took * PUT_OFF);
+                    }
                     failed.get_or_insert(error);
                     continue;
                 }
