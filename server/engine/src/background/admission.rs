@@ -194,8 +194,8 @@ fn keys_of(announced: &[Announced]) -> Vec<i64> {
     keys
 }
 
-/// Ready runs give their slots of a key to more urgent ones that wait, if the rates let these start. Runs that are assigned stay. Answers
-/// the least virtual times.
+/// Ready runs give their slots of a key to more urgent ones that wait, when the rates let these start. Runs that are assigned stay.
+/// Answers the least virtual times.
 async fn displace_in_keys(
     transaction: &mut PgConnection,
     locked: &Locked,
@@ -203,12 +203,12 @@ async fn displace_in_keys(
     announced: &[Announced],
 ) -> Result<[f64; PRIORITIES], sqlx::Error> {
     let Admission { assign, rate_total, rate_per_key, .. } = *look.admission;
-    let is_open = starts_at(rate_total, locked.tat, 0, seconds(locked)).is_none();
-    if assign || !is_open {
+    if assign {
         return Ok(look.least);
     }
-    let rated = rate_per_key.is_some();
-    let freed = admission::displace_in_keys(transaction, look.queue, &keys_of(announced), rated).await?;
+    let opens_at = starts_at(rate_total, locked.tat, 0, seconds(locked));
+    let (keys, rated) = (keys_of(announced), rate_per_key.is_some());
+    let freed = admission::displace_in_keys(transaction, look.queue, &keys, rated, opens_at).await?;
     if freed.is_empty() {
         return Ok(look.least);
     }

@@ -253,3 +253,28 @@ async fn keys_keep_their_turns_when_a_policy_changes_that_is_fair_still() {
     assert_eq!(number(ground.database.pool(), turns).await, 0, "places are no turns");
     finish(ground, server).await;
 }
+
+/// Nothing else looks at them when it does: the one that is ready is not claimed.
+#[tokio::test]
+async fn a_more_urgent_run_of_a_key_displaces_a_ready_one_when_the_rate_lets_it_start_and_not_before() {
+    let (least, most) = ("pending WHERE hold IS NULL AND priority = 6", "pending WHERE hold IS NULL AND priority < 6");
+    for of in ["total", "perKey"] {
+        let mut ground = Ground::new().await;
+        let server = ground.server();
+        let mut policy = json!({"concurrency": {"perKey": 1}, "rate": {}});
+        policy["rate"][of] = json!({"count": 1, "seconds": 3_600});
+        put(&server, policy).await;
+        for priority in ["lowest", "high"] {
+            let task = new_task(QUEUE, &json!({"priority": priority, "extra": {"tenure": {"key": "k"}}}));
+            server.create(&task).await.unwrap();
+            admit(&server).await;
+        }
+        assert_eq!((ground.count(least).await, ground.count(most).await), (1, 0), "{of}");
+        let an_hour_later = "UPDATE admission_queues SET tat = tat - 3600; UPDATE admission_keys SET tat = tat - 3600;
+                             UPDATE admission_heads SET at = at - interval '1 hour'";
+        sqlx::raw_sql(an_hour_later).execute(&mut ground.conn).await.unwrap();
+        admit(&server).await;
+        assert_eq!((ground.count(least).await, ground.count(most).await), (0, 1), "{of}");
+        finish(ground, server).await;
+    }
+}

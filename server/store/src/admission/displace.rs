@@ -85,25 +85,37 @@ pub async fn displace_in_queue(
     Ok(displaced)
 }
 
-/// Of each of these keys whose limit is reached, and which is not at its rate, has the least urgent ready run wait again if a more urgent
-/// one waits. Answers the keys of which one does.
+/// Of each of these keys whose limit is reached has the least urgent ready run wait again if a more urgent one waits. Answers the keys of
+/// which one does. Where a rate lets none start before `opens_at`, which is of the queue, or before the time of the key, the more urgent
+/// one is looked at again then: the less urgent one may not be claimed for long, and nothing else would announce the key.
 pub async fn displace_in_keys(
     transaction: &mut PgConnection,
     queue: i32,
     keys: &[i64],
     rated: bool,
+    opens_at: Option<f64>,
 ) -> Result<Vec<i64>, sqlx::Error> {
     let displaced = sqlx::query_scalar!(
         r#"-- displace_in_keys
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
         held_up AS MATERIALIZED (
-            SELECT h.key_id, min(h.priority) AS priority FROM admission_heads h
+            SELECT h.key_id, min(h.priority) AS priority,
+                   to_timestamp(GREATEST($4::float8 /* opens at */,
+                                         CASE WHEN $3 /* rated */ OR x.rate_count IS NOT NULL THEN k.tat END)) AS opens
+            FROM admission_heads h
             JOIN admission_keys k ON k.id = h.key_id LEFT JOIN queue_keys x ON x.queue = $1 AND x.key = k.key
             WHERE h.key_id = ANY($2 /* keys */) AND h.queue = $1 AND NOT h.ready AND h.at IS NULL
-              AND (to_timestamp(k.tat) <= (SELECT now FROM db_now) OR NOT ($3 /* rated */ OR x.rate_count IS NOT NULL))
               AND EXISTS (SELECT FROM pending p WHERE p.key_id = h.key_id AND p.priority = h.priority
                             AND p.hold = 2 /* Hold::Waiting */ AND p.ord >= h.from_ord)
-            GROUP BY h.key_id
+            GROUP BY h.key_id, k.tat, x.rate_count
+        ),
+        put_off AS (
+            UPDATE admission_heads h SET at = u.opens FROM held_up u
+            WHERE u.opens > (SELECT now FROM db_now) AND h.key_id = u.key_id AND h.priority = u.priority
+              AND EXISTS (
+                SELECT FROM pending p
+                WHERE p.key_id = u.key_id AND p.hold IS DISTINCT FROM 1 /* Hold::Delay */ AND p.hold IS DISTINCT FROM 2 /* Hold::Waiting */
+                  AND p.hold IS NULL AND p.reserved_until IS NULL AND p.hidden_until IS NULL AND p.priority > u.priority AND p.queue = $1)
         ),
         chosen AS MATERIALIZED (
             SELECT w.seq FROM held_up u
@@ -113,6 +125,7 @@ pub async fn displace_in_keys(
                   AND p.hold IS NULL AND p.reserved_until IS NULL AND p.hidden_until IS NULL AND p.priority > u.priority AND p.queue = $1
                 ORDER BY p.priority DESC, p.ord DESC LIMIT 1 FOR UPDATE SKIP LOCKED
             ) w
+            WHERE COALESCE(u.opens <= (SELECT now FROM db_now), true)
         )
         UPDATE pending p SET hold = 2 /* Hold::Waiting */, reserved_until = '3000-01-01 00:00Z', hidden_until = '3000-01-01 00:00Z',
             ord = COALESCE(p.waited, p.ord), waited = NULL, message = p.message + 1, receipt = NULL, dequeued = 0 /* count */
@@ -120,7 +133,8 @@ pub async fn displace_in_keys(
         RETURNING p.key_id AS "key_id!""#,
         queue,
         keys,
-        rated
+        rated,
+        opens_at
     )
     .fetch_all(&mut *transaction)
     .await?;
