@@ -67,39 +67,7 @@ fn install() -> PrometheusHandle {
     handle
 }
 
-/// Describes the metrics of queues.
-fn describe_queues() {
-    use metrics::{describe_counter, describe_gauge, describe_histogram};
-    describe_gauge!("queue_pending_tasks", "Pending runs of a task queue");
-    describe_gauge!("queue_claimed_tasks", "Running claims of a task queue");
-    describe_gauge!("tenure_queue_delayed_tasks", "Pending runs of a task queue that no worker can claim yet");
-    describe_gauge!("tenure_queue_waiting_tasks", "Pending runs of a task queue that wait for a limit or a session");
-    describe_gauge!(
-        "tenure_queue_assigned_tasks",
-        "Runs of a task queue that a session was given and has not accepted"
-    );
-    describe_counter!("tenure_admission_admitted_total", "Waiting runs that were made ready or given to a session");
-    describe_histogram!("tenure_admission_seconds", "How long one look at the waiting runs of a queue took");
-    describe_gauge!(
-        "tenure_queue_runnable_tasks",
-        "Runs of a task queue that would start now if there were workers enough; 0 while it is paused"
-    );
-    describe_gauge!("tenure_queue_paused_seconds", "For how long a task queue has been paused; 0 if it is not");
-    describe_gauge!(
-        "tenure_queue_refiling_seconds",
-        "For how long runs of a task queue have been brought under its changed policy; 0 if all are"
-    );
-    describe_gauge!(
-        "tenure_scheduler_term",
-        "The term of the scheduler of a task queue that assigns its tasks: it grows with each change; 0 of one that does not any more"
-    );
-    describe_gauge!("queue_workers_total", "Workers of a task queue that were seen within a day, or are quarantined");
-    describe_gauge!("queue_running_workers", "Workers that hold a claim");
-    describe_gauge!("queue_idle_workers", "Workers that hold no claim");
-    describe_gauge!("queue_quarantined_workers", "Workers that are quarantined");
-}
-
-/// Describes each metric.
+/// Describes each metric; those of queues are described where they are published.
 fn describe() {
     use metrics::{describe_counter, describe_gauge, describe_histogram};
     describe_histogram!("tenure_batch_members", "Requests that shared a statement");
@@ -124,11 +92,11 @@ fn describe() {
     describe_counter!("tenure_endings_total", "Claims that ended otherwise than by their worker's report");
     describe_counter!("tenure_pass_total", "What the background passes found and did");
     describe_histogram!("tenure_pass_seconds", "How long a background pass took");
-    describe_queues();
-    describe_gauge!("tenure_messages_hidden", "Messages hidden by pollers: got, not claimed, not deleted");
+    describe_counter!("tenure_admission_admitted_total", "Waiting runs that were made ready or given to a session");
+    describe_histogram!("tenure_admission_seconds", "How long one look at the waiting runs of a queue took");
     describe_gauge!(
-        "tenure_messages_alarming",
-        "Messages that were got ten times or more and whose run is still pending"
+        "tenure_scheduler_term",
+        "The term of the scheduler of a task queue that assigns its tasks: it grows with each change; 0 of one that does not any more"
     );
     describe_counter!(
         "tenure_messages_total",

@@ -10,9 +10,10 @@ use sqlx::PgPool;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::background::counters::CountGauges;
 use crate::background::replication::ReplicationWatch;
-use crate::background::workers::CountedQueues;
-use crate::background::{driver, election, groups, other_servers, refile, removals, watched};
+use crate::background::workers::WorkerGauges;
+use crate::background::{counters, driver, election, groups, other_servers, refile, removals, watched, workers};
 use crate::batch::Batcher;
 use crate::batch::delivery::Requeue;
 use crate::batch::due_marks::DueMarkMemory;
@@ -129,8 +130,10 @@ pub struct Engine {
     pub facts: Facts,
     /// Everything that is cached from the database, so that all of it can be dropped at once.
     pub remembered: Registry,
-    /// Queues whose workers were counted the last time.
-    pub counted_queues: CountedQueues,
+    /// How many runs queues have, for the metrics.
+    pub count_gauges: CountGauges,
+    /// How many workers they have.
+    pub worker_gauges: WorkerGauges,
     /// Queues whose runs cannot be refiled for now.
     pub refiling_put_off: refile::PutOff,
     /// Requeues undelivered claims.
@@ -224,7 +227,8 @@ impl Engine {
             facts,
             due_marks: DueMarkMemory::default(),
             remembered: Registry::default(),
-            counted_queues: CountedQueues::default(),
+            count_gauges: counters::gauges(),
+            worker_gauges: workers::gauges(),
             refiling_put_off: refile::PutOff::default(),
             continuity: connector.continuity().clone(),
             watch: DatabaseWatch::new(&connector),

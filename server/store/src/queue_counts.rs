@@ -117,8 +117,21 @@ struct Row {
     now: DateTime<Utc>,
 }
 
-/// Every queue that ever had a pending run, or is paused, or whose runs are brought under a changed policy; by name.
-pub async fn list(conn: &mut PgConnection, sequenced: Sequenced) -> Result<Vec<ListedQueue>, sqlx::Error> {
+/// Which queues are listed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Listing {
+    /// Every queue that ever had a pending run, or is paused, or whose runs are brought under a changed policy.
+    All,
+    /// The same without those that have no run now, unless they are paused or follow a changed policy.
+    Open,
+}
+
+/// Queues with their counts, by name.
+pub async fn list(
+    conn: &mut PgConnection,
+    sequenced: Sequenced,
+    listing: Listing,
+) -> Result<Vec<ListedQueue>, sqlx::Error> {
     let rows = sqlx::query_as!(
         Row,
         r#"-- list_queue_counts
@@ -127,6 +140,7 @@ pub async fn list(conn: &mut PgConnection, sequenced: Sequenced) -> Result<Vec<L
             SELECT x.queue, sum(x.pending)::bigint AS pending, sum(x.claimed)::bigint AS claimed, sum(x.delayed)::bigint AS delayed,
                    sum(x.waiting)::bigint AS waiting
             FROM (SELECT queue, pending, claimed, delayed, waiting FROM counters
+                  WHERE $2 /* all */ OR pending <> 0 OR claimed <> 0 /* count */ OR delayed <> 0 /* count */ OR waiting <> 0 /* count */
                   UNION ALL
                   SELECT d.queue, d.pending, d.claimed, COALESCE(d.delayed, 0), COALESCE(d.waiting, 0)
                   FROM unsequenced($1) n,
@@ -142,7 +156,8 @@ pub async fn list(conn: &mut PgConnection, sequenced: Sequenced) -> Result<Vec<L
         CROSS JOIN db_now
         WHERE s.queue IS NOT NULL OR q.paused IS NOT NULL OR p.queue IS NOT NULL
         ORDER BY q.name COLLATE "C""#,
-        sequenced.0
+        sequenced.0,
+        listing == Listing::All
     )
     .fetch_all(&mut *conn)
     .await?;

@@ -1,15 +1,16 @@
 //! Publishes the counts and the age of the oldest transaction.
 
 use std::collections::HashMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use chrono::{DateTime, Utc};
 
 use super::PassReport;
+use super::gauges::{Metric, QueueGauges};
 use crate::engine::Engine;
 use tenure_domain::policy::counts::shown;
 use tenure_store::messages::{self, HiddenCounts};
-use tenure_store::queue_counts::{self, ListedQueue};
+use tenure_store::queue_counts::{self, ListedQueue, Listing};
 use tenure_store::{deadlines, holds, session};
 
 /// An older transaction holds vacuum back, and the operator is warned.
@@ -18,30 +19,55 @@ const OLD_TRANSACTION: Duration = Duration::from_secs(60);
 /// A deadline or the end of a delay within this time keeps the passes active.
 const NEAR: Duration = Duration::from_secs(10);
 
-/// Publishes them, and finds out whether any task is unresolved.
+/// What is published of each queue, in the order of [`numbers`].
+const METRICS: [Metric; 10] = [
+    ("queue_pending_tasks", "Pending runs of a task queue"),
+    ("queue_claimed_tasks", "Running claims of a task queue"),
+    ("tenure_queue_delayed_tasks", "Pending runs of a task queue that no worker can claim yet"),
+    ("tenure_queue_waiting_tasks", "Pending runs of a task queue that wait for a limit or a session"),
+    ("tenure_queue_assigned_tasks", "Runs of a task queue that a session was given and has not accepted"),
+    (
+        "tenure_queue_runnable_tasks",
+        "Runs of a task queue that would start now if there were workers enough; 0 while it is paused",
+    ),
+    ("tenure_queue_paused_seconds", "For how long a task queue has been paused; 0 if it is not"),
+    (
+        "tenure_queue_refiling_seconds",
+        "For how long runs of a task queue have been brought under its changed policy; 0 if all are",
+    ),
+    ("tenure_messages_hidden", "Messages hidden by pollers: got, not claimed, not deleted"),
+    ("tenure_messages_alarming", "Messages that were got ten times or more and whose run is still pending"),
+];
+
+/// The counts of queues.
+pub type CountGauges = QueueGauges<{ METRICS.len() }>;
+
+/// No counts yet.
+#[must_use]
+pub fn gauges() -> CountGauges {
+    QueueGauges::new(METRICS)
+}
+
+/// Publishes them, and finds out whether any task is unresolved. Queues without a run are read once, by the first run of this pass:
+/// there may be very many.
 pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     let notified = engine.notifiers.notifications();
     let mut conn = engine.pool.acquire().await?;
     let marks = engine.due_marks.get();
     let mut open = 0;
-    let publish = |name: &'static str, queue: &str, number: i64| {
-        metrics::gauge!(name, "taskQueueId" => queue.to_owned()).set(number as f64);
-    };
-    let mut hidden: HashMap<String, HiddenCounts> = messages::count_hidden(&mut conn, marks.hidden)
+    let hidden: HashMap<String, HiddenCounts> = messages::count_hidden(&mut conn, marks.hidden)
         .await?
         .into_iter()
         .map(|hidden| (hidden.queue.clone(), hidden))
         .collect();
-    for queue in queue_counts::list(&mut conn, engine.sequencer.reached()).await? {
-        let (name, count) = (&queue.name, queue.counted);
-        open += count.pending + count.claimed;
-        publish("queue_pending_tasks", name, count.pending);
-        publish("queue_claimed_tasks", name, count.claimed);
-        let hidden = hidden.remove(name);
-        publish("tenure_messages_hidden", name, hidden.as_ref().map_or(0, |hidden| hidden.hidden));
-        publish("tenure_messages_alarming", name, hidden.as_ref().map_or(0, |hidden| hidden.alarming));
-        publish_holds(&queue);
+    let listing = if engine.count_gauges.is_new() { Listing::All } else { Listing::Open };
+    let mut found = HashMap::new();
+    for queue in queue_counts::list(&mut conn, engine.sequencer.reached(), listing).await? {
+        open += queue.counted.pending + queue.counted.claimed;
+        let numbers = numbers(&queue, hidden.get(&queue.name));
+        found.insert(queue.name, numbers);
     }
+    engine.count_gauges.replace(found, Instant::now());
     // A task that waits for others is neither pending nor claimed, but has a deadline; one that is delayed until tomorrow does not
     // matter today.
     if open == 0
@@ -63,17 +89,20 @@ pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     Ok(PassReport::default())
 }
 
-/// What holds back the runs of a queue.
-fn publish_holds(queue: &ListedQueue) {
+/// The numbers of a queue, in the order of [`METRICS`].
+fn numbers(queue: &ListedQueue, hidden: Option<&HiddenCounts>) -> [f64; METRICS.len()] {
     let counts = shown(queue.counted, queue.assigned, queue.admissible, queue.paused.is_some());
     let since = |time: Option<DateTime<Utc>>| time.map_or(0.0, |time| (queue.now - time).as_seconds_f64().max(0.0));
-    let publish = |metric: &'static str, number: f64| {
-        metrics::gauge!(metric, "taskQueueId" => queue.name.clone()).set(number);
-    };
-    publish("tenure_queue_delayed_tasks", counts.delayed as f64);
-    publish("tenure_queue_waiting_tasks", counts.waiting as f64);
-    publish("tenure_queue_assigned_tasks", counts.assigned as f64);
-    publish("tenure_queue_runnable_tasks", counts.runnable as f64);
-    publish("tenure_queue_paused_seconds", since(queue.paused));
-    publish("tenure_queue_refiling_seconds", since(queue.refiling));
+    [
+        queue.counted.pending as f64,
+        queue.counted.claimed as f64,
+        counts.delayed as f64,
+        counts.waiting as f64,
+        counts.assigned as f64,
+        counts.runnable as f64,
+        since(queue.paused),
+        since(queue.refiling),
+        hidden.map_or(0, |hidden| hidden.hidden) as f64,
+        hidden.map_or(0, |hidden| hidden.alarming) as f64,
+    ]
 }

@@ -16,6 +16,7 @@ pub mod election;
 pub mod events;
 pub mod expiry;
 pub mod facts;
+pub mod gauges;
 pub mod groups;
 pub mod holds;
 pub mod idempotency;

@@ -1,8 +1,8 @@
 //! Workers: writes down which this server has seen, and purges those that no server has seen for long.
 
-use std::collections::BTreeSet;
-use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
 
+use super::gauges::{Metric, QueueGauges};
 use super::{PassReport, SLICE};
 use crate::engine::Engine;
 use crate::ops::workers as ops;
@@ -10,11 +10,21 @@ use tenure_store::workers::WorkerCounts;
 use tenure_store::{queue_views, workers};
 
 /// The metrics of a queue's workers.
-const NUMBERS: [&str; 4] =
-    ["queue_workers_total", "queue_quarantined_workers", "queue_running_workers", "queue_idle_workers"];
+const METRICS: [Metric; 4] = [
+    ("queue_workers_total", "Workers of a task queue that were seen within a day, or are quarantined"),
+    ("queue_quarantined_workers", "Workers that are quarantined"),
+    ("queue_running_workers", "Workers that hold a claim"),
+    ("queue_idle_workers", "Workers that hold no claim"),
+];
 
-/// Queues with workers in the last count.
-pub type CountedQueues = Mutex<BTreeSet<String>>;
+/// The counts of the workers of queues.
+pub type WorkerGauges = QueueGauges<{ METRICS.len() }>;
+
+/// No counts yet.
+#[must_use]
+pub fn gauges() -> WorkerGauges {
+    QueueGauges::new(METRICS)
+}
 
 /// Writes down which workers this server has seen.
 pub async fn write_down(engine: &Engine) -> Result<PassReport, sqlx::Error> {
@@ -22,28 +32,14 @@ pub async fn write_down(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     Ok(PassReport { found: done, done, ..PassReport::default() })
 }
 
-/// Counts workers by their state. Queues that had some in the last count and have none now are published with zero.
+/// Counts workers by their state.
 pub async fn count(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     let counts = workers::count(&mut *engine.pool.acquire().await?, &engine.due_marks.get()).await?;
     let found = counts.len();
-    let publish = |name: &'static str, queue: &str, number: i64| {
-        metrics::gauge!(name, "taskQueueId" => queue.to_owned()).set(number as f64);
-    };
-    let mut counted = engine.counted_queues.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut gone = std::mem::take(&mut *counted);
-    for WorkerCounts { queue, total, quarantined, running } in counts {
-        publish("queue_workers_total", &queue, total);
-        publish("queue_quarantined_workers", &queue, quarantined);
-        publish("queue_running_workers", &queue, running);
-        publish("queue_idle_workers", &queue, total - quarantined - running);
-        gone.remove(&queue);
-        counted.insert(queue);
-    }
-    for queue in gone {
-        for name in NUMBERS {
-            publish(name, &queue, 0);
-        }
-    }
+    let numbers = counts.into_iter().map(|WorkerCounts { queue, total, quarantined, running }| {
+        (queue, [total, quarantined, running, total - quarantined - running].map(|number| number as f64))
+    });
+    engine.worker_gauges.replace(numbers.collect(), Instant::now());
     Ok(PassReport { found, done: found, ..PassReport::default() })
 }
 

@@ -18,7 +18,7 @@ use tenure_engine::ops::workers::write_down;
 use tenure_engine::testing::{QUEUE, Queue, new_task};
 use tenure_store::events::Sequenced;
 use tenure_store::low_water_marks::Marks;
-use tenure_store::queue_counts;
+use tenure_store::queue_counts::{self, Listing};
 use tenure_store::testing::TestDatabase;
 use tenure_store::why as store;
 
@@ -323,12 +323,43 @@ async fn a_queue_shows_its_runs_by_what_holds_them() {
     assert_eq!(shown.paused.as_ref(), Some(&paused));
     let elsewhere: TaskQueueId = "proj/paused".parse().unwrap();
     queue_policy::pause(queue.engine.queue_parts(), &elsewhere, &request, "ann").await.unwrap();
-    let listed = queue_counts::list(&mut conn, queue.engine.sequencer.reached()).await.unwrap();
+    let listed = queue_counts::list(&mut conn, queue.engine.sequencer.reached(), Listing::Open).await.unwrap();
     let listed: Vec<_> = listed.iter().map(|queue| (queue.name.as_str(), queue.counted, queue.paused)).collect();
     assert_eq!(listed[0].0, "proj/paused");
     assert_eq!(listed[1], (QUEUE, shown.counted, Some(paused.since)));
     drop(conn);
     counters_pass::pass(&queue.engine).await.unwrap();
     sql(&queue, "DELETE FROM outbox_new WHERE delayed IS NOT NULL; UPDATE counters SET delayed = 0").await;
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn the_metrics_show_a_queue_without_runs_with_zeros_and_do_not_read_it_again() {
+    let (database, queue) = start().await;
+    let shown = async |queue: &Queue| {
+        counters_pass::pass(&queue.engine).await.unwrap();
+        let mut text = String::new();
+        queue.engine.count_gauges.render(&mut text);
+        text.lines().find(|line| line.starts_with("queue_pending_tasks{")).map(str::to_owned)
+    };
+    let expected = |runs: u32| Some(format!("queue_pending_tasks{{taskQueueId=\"{QUEUE}\"}} {runs}"));
+    assert_eq!(shown(&queue).await, None);
+    queue.create_one(QUEUE).await;
+    assert_eq!(shown(&queue).await, expected(1));
+    let claim = queue.claim_one(QUEUE).await;
+    queue.report(claim.task.id, claim.run, Report::Completed).await.unwrap();
+    assert_eq!(shown(&queue).await, expected(0));
+    let mut conn = queue.engine.pool.acquire().await.unwrap();
+    queue.engine.sequencer.run(&mut conn).await.unwrap();
+    let sequenced = queue.engine.sequencer.reached();
+    for (listing, expected) in [(Listing::All, 1), (Listing::Open, 0)] {
+        assert_eq!(queue_counts::list(&mut conn, sequenced, listing).await.unwrap().len(), expected, "{listing:?}");
+    }
+    drop(conn);
+    assert_eq!(shown(&queue).await, expected(0));
+    // A server that starts shows what there was before.
+    let other = Queue::start(database.options());
+    assert_eq!(shown(&other).await, expected(0));
+    other.stop().await;
     finish(database, queue).await;
 }

@@ -405,9 +405,16 @@ async fn workers_are_counted_once_by_what_they_do_as_the_rules_say() {
     ] {
         assert_eq!(WorkerState::of(get(&queue, id).await.unwrap().worker.visibility(), claims, db_now), state, "{id}");
     }
+    let shown = || {
+        let mut text = String::new();
+        queue.engine.worker_gauges.render(&mut text);
+        text.lines().nth(2).unwrap_or_default().to_owned()
+    };
+    let expected = |workers: u32| format!("queue_workers_total{{taskQueueId=\"{QUEUE}\"}} {workers}");
     assert_eq!(pass::count(&queue.engine).await.unwrap().found, 1);
+    assert_eq!(shown(), expected(4));
     advance(&queue, 2.0 * DAY_SECONDS).await;
     assert_eq!(pass::count(&queue.engine).await.unwrap().found, 0);
-    assert!(queue.engine.counted_queues.lock().unwrap().is_empty());
+    assert_eq!(shown(), expected(0));
     finish(database, queue).await;
 }

@@ -126,7 +126,10 @@ async fn answer_version(_: App, _: Arc<Call>) -> Result<Response, ApiError> {
 }
 
 async fn answer_metrics(app: App, _: Arc<Call>) -> Result<Response, ApiError> {
-    Ok((StatusCode::OK, [(CONTENT_TYPE, "text/plain; version=0.0.4")], app.metrics.render()).into_response())
+    let mut text = app.metrics.render();
+    app.engine.count_gauges.render(&mut text);
+    app.engine.worker_gauges.render(&mut text);
+    Ok((StatusCode::OK, [(CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response())
 }
 
 async fn answer_robots(_: App, _: Arc<Call>) -> Result<Response, ApiError> {

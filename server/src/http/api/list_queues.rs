@@ -18,7 +18,7 @@ use crate::http::endpoint::Endpoint;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
 use tenure_domain::policy::counts::shown;
-use tenure_store::queue_counts::{self, ListedQueue};
+use tenure_store::queue_counts::{self, ListedQueue, Listing};
 
 /// Every queue.
 #[derive(Serialize, ToSchema)]
@@ -72,7 +72,7 @@ async fn list_queues(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     call.authorize_by_path()?;
     call.no_query()?;
     let sequenced = app.engine.sequencer.reached();
-    let listed = queue_counts::list(&mut *app.engine.pool.acquire().await?, sequenced).await?;
+    let listed = queue_counts::list(&mut *app.engine.pool.acquire().await?, sequenced, Listing::All).await?;
     let queue = |queue: ListedQueue| {
         let counts = shown(queue.counted, queue.assigned, queue.admissible, queue.paused.is_some());
         QueueBody {

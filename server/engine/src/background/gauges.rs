@@ -1,0 +1,110 @@
+//! The numbers of queues that the metrics show. Other metrics are kept for as long as the server runs; of queues there may be very many
+//! in that time, so that those are dropped of which nothing was found for a day.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt::Write as _;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// A queue is shown for so long with zeros when nothing of it is found any more.
+const SHOWN_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// A metric: its name, and what it says.
+pub type Metric = (&'static str, &'static str);
+
+/// Metrics that one pass finds together.
+#[derive(Debug)]
+pub struct QueueGauges<const N: usize> {
+    metrics: [Metric; N],
+    /// None before anything was looked for.
+    queues: Mutex<Option<BTreeMap<String, Shown<N>>>>,
+}
+
+#[derive(Debug)]
+struct Shown<const N: usize> {
+    numbers: [f64; N],
+    /// When something of the queue was found last.
+    found: Instant,
+}
+
+impl<const N: usize> QueueGauges<N> {
+    /// These metrics, of no queue yet.
+    #[must_use]
+    pub fn new(metrics: [Metric; N]) -> Self {
+        Self { metrics, queues: Mutex::default() }
+    }
+
+    /// Whether nothing was looked for yet.
+    #[must_use]
+    pub fn is_new(&self) -> bool {
+        self.lock().is_none()
+    }
+
+    /// Takes in the numbers of every queue of which something is found now. The others have zeros from now on.
+    pub fn replace(&self, found: HashMap<String, [f64; N]>, now: Instant) {
+        let mut queues = self.lock();
+        let queues = queues.get_or_insert_default();
+        queues.retain(|queue, shown| {
+            let is_found = found.contains_key(queue);
+            if !is_found {
+                shown.numbers = [0.0; N];
+            }
+            is_found || now.saturating_duration_since(shown.found) < SHOWN_AFTER
+        });
+        for (queue, numbers) in found {
+            queues.insert(queue, Shown { numbers, found: now });
+        }
+    }
+
+    /// Adds them to a text in the format of Prometheus. Names of queues have no character that would have to be escaped.
+    pub fn render(&self, text: &mut String) {
+        let queues = self.lock();
+        let Some(queues) = queues.as_ref().filter(|queues| !queues.is_empty()) else { return };
+        for (place, (name, about)) in self.metrics.iter().enumerate() {
+            let _ = writeln!(text, "# HELP {name} {about}\n# TYPE {name} gauge");
+            for (queue, shown) in queues {
+                let _ = writeln!(text, "{name}{{taskQueueId=\"{queue}\"}} {}", shown.numbers[place]);
+            }
+            text.push('\n');
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<BTreeMap<String, Shown<N>>>> {
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found<const M: usize>(queues: [(&str, [f64; 2]); M]) -> HashMap<String, [f64; 2]> {
+        queues.map(|(queue, numbers)| (queue.to_owned(), numbers)).into()
+    }
+
+    fn rendered(gauges: &QueueGauges<2>) -> String {
+        let mut text = String::new();
+        gauges.render(&mut text);
+        text
+    }
+
+    #[test]
+    fn a_queue_of_which_nothing_is_found_any_more_has_zeros_for_a_day_and_is_dropped() {
+        let gauges = QueueGauges::new([("runs", "Runs"), ("paused_seconds", "For how long")]);
+        let begin = Instant::now();
+        assert!(gauges.is_new() && rendered(&gauges).is_empty());
+        gauges.replace(found([("a/b", [2.0, 0.5]), ("a/c", [1.0, 0.0])]), begin);
+        let both = "# HELP runs Runs\n# TYPE runs gauge\nruns{taskQueueId=\"a/b\"} 2\nruns{taskQueueId=\"a/c\"} 1\n\n\
+                    # HELP paused_seconds For how long\n# TYPE paused_seconds gauge\n\
+                    paused_seconds{taskQueueId=\"a/b\"} 0.5\npaused_seconds{taskQueueId=\"a/c\"} 0\n\n";
+        assert_eq!(rendered(&gauges), both);
+        let later = |after: Duration| {
+            gauges.replace(found([("a/c", [3.0, 0.0])]), begin + after);
+            rendered(&gauges)
+        };
+        let with_zeros = later(SHOWN_AFTER - Duration::from_secs(1));
+        assert!(with_zeros.contains("runs{taskQueueId=\"a/b\"} 0\nruns{taskQueueId=\"a/c\"} 3\n"), "{with_zeros}");
+        let without = later(SHOWN_AFTER);
+        assert!(!without.contains("a/b") && without.contains("a/c"), "{without}");
+    }
+}
