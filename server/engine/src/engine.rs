@@ -200,6 +200,7 @@ impl Engine {
         let (reservation, visibility) = (settings.poll_reservation, settings.message_visibility);
         let get_messages =
             GetMessages { low_water_marks: low_water_marks.clone(), reservation, polled: polled.clone() };
+        let get_messages = Batcher::start(get_messages, &connector, &notifiers, &ticks, tasks);
         let append = Batcher::start(AppendLog, &connector, &notifiers, &ticks, tasks);
         let engine = Self {
             create: Batcher::start(CreateTask { queues: queues.clone() }, &connector, &notifiers, &ticks, tasks),
@@ -211,10 +212,7 @@ impl Engine {
             live_logs: LiveLogs::start(append, &pool, settings.live_log_max, lifetime),
             watches: Watches::start(pool.clone(), notifiers.clone(), tasks, drain.clone()),
             wait_list: WaitList::start(&parts, tasks, drain),
-            messages: MessageQueue::new(
-                Batcher::start(get_messages, &connector, &notifiers, &ticks, tasks),
-                notifiers.clone(),
-            ),
+            messages: MessageQueue::new(get_messages, notifiers.clone()),
             polled,
             sequencer: sequencer.clone(),
             delete_messages: Batcher::start(DeleteMessages { visibility }, &connector, &notifiers, &ticks, tasks),
