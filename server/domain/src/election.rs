@@ -7,9 +7,10 @@
 //! The active server is the live one of the greatest weight; equal weights share the queues by rendezvous hashing, so that a
 //! server that comes or goes moves only its own. Weight 0 is never active.
 //!
-//! A server lives while its last beat is no older than the activation time. An active one that is older than that is silent, but
-//! so are all when the database does not answer. So a candidate judges it only by beats of its own: three, after it first
-//! saw the silence, and not one of the other meanwhile ([`Silence`]).
+//! A server lives while its last beat is no further from now than the activation time, before it or after it. An active one whose beat
+//! is further away is silent, but so are all when the database does not answer, and until their next beats when its clock was set. So a
+//! candidate judges it only by beats of its own: three, after it first saw the silence, and not one of the other meanwhile
+//! ([`Silence`]).
 //!
 //! Times are the database's, and the beats' real ones, also where the clock is a manual one.
 
@@ -82,11 +83,11 @@ pub enum Step {
 }
 
 impl Server {
-    /// Whether it has beaten within the activation time.
+    /// Whether it has beaten within the activation time, by a clock that may have been set back since.
     #[must_use]
     pub fn is_live(&self, now: DateTime<Utc>, activation: TimeDelta) -> bool {
-        // A beat that is still to come is that of a clock that was set back since.
-        now.signed_duration_since(self.beat) <= activation
+        // A clock that was set back is behind the beats of servers that were lost before; one that lives beats again at once.
+        now.signed_duration_since(self.beat).abs() <= activation
     }
 }
 

@@ -40,7 +40,7 @@ fn every_server_knows_what_it_has_to_do() {
     let judged = BEATS_BEFORE_TAKEOVER;
     // Servers, the active one, the beats since its silence, and what the servers do, in their order.
     type Case<'a> = (&'a [(u32, i64)], Option<usize>, u32, &'a [Step]);
-    let cases: [Case<'_>; 17] = [
+    let cases: [Case<'_>; 20] = [
         (&[(5, 0), (1, 0)], None, 0, &[Step::TakeVacant, Step::Nothing]),
         (&[(5, LOST), (1, 0)], None, 0, &[Step::Nothing, Step::TakeVacant]),
         (&[(0, 0), (0, 0)], None, 0, &[Step::Nothing, Step::Nothing]),
@@ -56,6 +56,10 @@ fn every_server_knows_what_it_has_to_do() {
         (&[(5, LOST), (1, 0), (2, 0)], Some(0), judged, &[Step::HandOver(id(2)), Step::Nothing, Step::TakeOver]),
         (&[(5, LOST), (1, 0), (2, LOST)], Some(0), judged, &[Step::HandOver(id(1)), Step::TakeOver, Step::Nothing]),
         (&[(5, LOST), (0, 0)], Some(0), judged, &[Step::Keep, Step::Nothing]),
+        // The clock was set back since the first one beat.
+        (&[(5, -LIVE), (1, 0)], Some(1), 0, &[Step::Nothing, Step::HandOver(id(0))]),
+        (&[(5, -LOST), (1, 0)], Some(1), 0, &[Step::Nothing, Step::Keep]),
+        (&[(5, -LOST), (1, 0)], Some(0), judged, &[Step::HandOver(id(1)), Step::TakeOver]),
         // Its row is gone.
         (&[(1, 0)], Some(9), waits, &[Step::Nothing]),
         (&[(1, 0)], Some(9), judged, &[Step::TakeOver]),
