@@ -100,12 +100,11 @@ impl Stream {
     /// Reads a page of the log.
     async fn catch_up(&mut self) -> Result<Step, sqlx::Error> {
         metrics::counter!("tenure_event_reads_total", "who" => "one").increment(1);
-        let stretch = {
-            let _turn = self.listener.turn_to_catch_up().await;
+        let reading = async {
             let mut conn = self.pool.acquire().await?;
-            events::read_on(&mut conn, self.after, CATCH_UP_PAGE).await?
+            events::read_on(&mut conn, self.after, CATCH_UP_PAGE).await
         };
-        let (events, through) = match stretch {
+        let (events, through) = match self.listener.catch_up(reading).await? {
             Stretch::Events(events, through) => (events, through),
             Stretch::Gone(oldest) => return Ok(Step::Gone(oldest)),
             Stretch::Ahead(_) => return Ok(Step::Ended),
@@ -115,5 +114,59 @@ impl Stream {
         let rendered = passing.map(|event| RenderedEvent::render(event).map(Arc::new)).collect::<Result<_, _>>()?;
         self.after = through;
         Ok(Step::Events(rendered))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use sqlx::Connection as _;
+    use tenure_store::connector::Connector;
+    use tenure_store::testing::{TestDatabase, Way, eventually, until_a_session_waits};
+    use tokio_util::sync::CancellationToken;
+    use tokio_util::task::TaskTracker;
+
+    use super::*;
+    use crate::events::tail::Tail;
+    use crate::notifiers::Notifiers;
+    use crate::testing::{QUEUE, Queue};
+
+    /// Long enough to connect and to read.
+    const SHORT: Duration = Duration::from_secs(1);
+
+    #[tokio::test]
+    async fn a_stream_that_is_behind_and_whose_connection_falls_silent_reads_again() {
+        let database = TestDatabase::create().await;
+        let queue = Queue::start(database.options());
+        queue.create_one(QUEUE).await;
+        let way = Way::start(database.options()).await;
+        let connector = Connector::new(way.options().clone());
+        let (pool, sequencer) = (connector.pool(), Sequencer::default());
+        // Its task has ended, so that streams read by themselves.
+        let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
+        stop.cancel();
+        let tail = Tail::start_with(pool.clone(), sequencer.clone(), Notifiers::default(), &tasks, stop, SHORT);
+        let (listener, all) = (tail.listen().unwrap(), Filter::default());
+        let begun = Stream::begin(pool, &sequencer, listener, Start::After(0), all).await;
+        let mut stream = begun.unwrap().unwrap();
+        let mut holder = database.connect().await;
+        let mut lock = holder.begin().await.unwrap();
+        sqlx::query("LOCK TABLE outbox_order IN ACCESS EXCLUSIVE MODE").execute(&mut *lock).await.unwrap();
+        let silencing = async {
+            until_a_session_waits(database.pool()).await;
+            way.fall_silent();
+            lock.rollback().await.unwrap();
+        };
+        let both = async { tokio::join!(stream.catch_up(), silencing) };
+        let (read, ()) = tokio::time::timeout(SHORT * 10, both).await.expect("it is given up");
+        assert!(read.is_err(), "{read:?}");
+        eventually("both events are read", async || {
+            matches!(stream.catch_up().await, Ok(Step::Events(events)) if events.len() == 2)
+        })
+        .await;
+        drop((stream, tail, holder));
+        queue.stop().await;
+        database.finish().await;
     }
 }

@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use sqlx::PgPool;
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, SemaphorePermit, watch};
-use tokio::time::Instant;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -30,6 +30,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 const LOOK_PAUSE: Duration = Duration::from_millis(20);
 /// Reading takes at most one part in this many of the time, should the database be slow.
 const LOOK_SHARE: u32 = 4;
+/// How long a look may take: the database may have gone silent. What was read until then is kept.
+const LOOK_MAX: Duration = Duration::from_secs(10);
 /// How soon a failed read is retried.
 const AFTER_FAILURE: Duration = Duration::from_secs(1);
 /// Events read at once.
@@ -119,6 +121,8 @@ struct Shared {
     sequencer: Sequencer,
     notifiers: Notifiers,
     stop: CancellationToken,
+    /// How long a look may take.
+    look_max: Duration,
     /// None without listeners. Only the task writes it.
     ring: Mutex<Option<Ring>>,
     /// How often the log may have been taken back.
@@ -149,11 +153,24 @@ impl Tail {
         tasks: &TaskTracker,
         stop: CancellationToken,
     ) -> Self {
+        Self::start_with(pool, sequencer, notifiers, tasks, stop, LOOK_MAX)
+    }
+
+    /// The same with another limit of a look.
+    pub(super) fn start_with(
+        pool: PgPool,
+        sequencer: Sequencer,
+        notifiers: Notifiers,
+        tasks: &TaskTracker,
+        stop: CancellationToken,
+        look_max: Duration,
+    ) -> Self {
         let shared = Shared {
             pool,
             sequencer,
             notifiers,
             stop,
+            look_max,
             ring: Mutex::default(),
             breaks: AtomicU64::new(0),
             changed: watch::Sender::new(()),
@@ -206,7 +223,8 @@ impl Tail {
                 continue;
             }
             let started = Instant::now();
-            let (least, most) = match self.read_on().await {
+            let look = timeout(self.shared.look_max, self.read_on()).await;
+            let (least, most) = match look.unwrap_or(Err(sqlx::Error::PoolTimedOut)) {
                 Ok(()) => {
                     failing = false;
                     ((started.elapsed() * LOOK_SHARE).max(LOOK_PAUSE), LOOK_EVERY)
@@ -306,15 +324,27 @@ impl Listener {
         }
     }
 
-    /// Waits for a permit to read the log.
-    pub async fn turn_to_catch_up(&self) -> Option<SemaphorePermit<'_>> {
-        self.tail.shared.catching_up.acquire().await.ok()
+    /// Reads the log when few others do, unless that takes too long.
+    ///
+    /// # Errors
+    /// If the log cannot be read in time.
+    pub async fn catch_up<T>(&self, reading: impl Future<Output = Result<T, sqlx::Error>>) -> Result<T, sqlx::Error> {
+        let shared = &self.tail.shared;
+        let _turn = shared.catching_up.acquire().await.ok();
+        timeout(shared.look_max, reading).await.unwrap_or(Err(sqlx::Error::PoolTimedOut))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use sqlx::Connection as _;
+    use tenure_store::connector::Connector;
+    use tenure_store::testing::{TestDatabase, Way, eventually, until_a_session_waits};
+
     use super::*;
+
+    /// Long enough to connect and to look.
+    const SHORT: Duration = Duration::from_secs(1);
 
     fn rendered(position: i64, bytes: usize) -> Arc<RenderedEvent> {
         Arc::new(RenderedEvent {
@@ -382,6 +412,29 @@ mod tests {
         assert_eq!(tail.listeners(), 1);
         drop(listener);
         assert_eq!(tail.listeners(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_look_whose_connection_falls_silent_is_given_up_and_the_next_one_reads() {
+        let database = TestDatabase::create().await;
+        let way = Way::start(database.options()).await;
+        let connector = Connector::new(way.options().clone());
+        let mut holder = database.connect().await;
+        let mut lock = holder.begin().await.unwrap();
+        sqlx::query("LOCK TABLE outbox_order IN ACCESS EXCLUSIVE MODE").execute(&mut *lock).await.unwrap();
+        let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
+        let (pool, sequencer, notifiers) = (connector.pool(), Sequencer::default(), Notifiers::default());
+        let tail = Tail::start_with(pool, sequencer, notifiers, &tasks, stop.clone(), SHORT);
+        let listener = tail.listen().unwrap();
+        until_a_session_waits(database.pool()).await;
+        way.fall_silent();
+        lock.rollback().await.unwrap();
+        eventually("memory begins", async || tail.ring().is_some()).await;
+        stop.cancel();
+        tasks.close();
+        tasks.wait().await;
+        drop((listener, holder));
+        database.finish().await;
     }
 
     #[test]
