@@ -6,6 +6,7 @@
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -41,7 +42,7 @@ struct Written {
 impl Log {
     /// Begins the log of the task with this directory. Of more than `most` bytes the middle will be left out.
     pub(super) fn create(dir: &Path, most: u64) -> io::Result<Self> {
-        let file = OpenOptions::new().create_new(true).read(true).append(true).open(dir.join(LOG_FILE))?;
+        let file = OpenOptions::new().create_new(true).read(true).write(true).open(dir.join(LOG_FILE))?;
         let written = Written { file, beginning: 0, end: VecDeque::new(), left_out: 0, most };
         Ok(Self(Arc::new(Mutex::new(written))))
     }
@@ -79,7 +80,7 @@ impl Log {
             let length = beginning + bytes(line.len()) + bytes(log.end.len());
             log.end.make_contiguous();
             let packed = gzip::compress(&folder, |to| {
-                gzip::copy(&log.file, 0..beginning, to)?;
+                gzip::copy(log.whole()?, 0..beginning, to)?;
                 to.write_all(line.as_bytes())?;
                 to.write_all(log.end.as_slices().0)
             })?;
@@ -116,7 +117,7 @@ impl Written {
         let from = if from < self.beginning { from } else { from.max(self.beginning + self.left_out) };
         let mut piece = Vec::new();
         if from < self.beginning {
-            gzip::copy(&self.file, from..self.beginning.min(from.saturating_add(bytes(most))), &mut piece)?;
+            gzip::copy(self.whole()?, from..self.beginning.min(from.saturating_add(bytes(most))), &mut piece)?;
         }
         // What is left out stands between the beginning and the end.
         if from >= self.beginning || self.left_out == 0 {
@@ -130,7 +131,8 @@ impl Written {
     fn write(&mut self, bytes_: &[u8]) -> io::Result<()> {
         let room = self.most - self.end_max() - self.beginning;
         let (first, rest) = bytes_.split_at(bytes_.len().min(usize::try_from(room).unwrap_or(usize::MAX)));
-        self.file.write_all(first)?;
+        // At its place: the file is in the task's directory, and the task may have shortened it.
+        self.file.write_all_at(first, self.beginning)?;
         self.beginning += bytes(first.len());
         if rest.is_empty() {
             return Ok(());
@@ -143,7 +145,8 @@ impl Written {
         if complete && self.left_out > 0 {
             // For those who read it now. This line goes when the log is complete.
             let (most, kept) = (self.most, self.end_max());
-            writeln!(self.file, "\n{LOG_PREFIX} of more than {most} bytes only the last {kept} will be kept, here")?;
+            let line = format!("\n{LOG_PREFIX} of more than {most} bytes only the last {kept} will be kept, here\n");
+            self.file.write_all_at(line.as_bytes(), self.beginning)?;
         }
         Ok(())
     }
@@ -168,8 +171,16 @@ impl Written {
     fn finish(&mut self) -> io::Result<()> {
         let line = self.line();
         self.file.set_len(self.beginning)?;
-        self.file.write_all(line.as_bytes())?;
-        self.file.write_all(self.end.make_contiguous())
+        self.file.write_all_at(line.as_bytes(), self.beginning)?;
+        self.file.write_all_at(self.end.make_contiguous(), self.beginning + bytes(line.len()))
+    }
+
+    /// The file, at least as long as its part of the log: what the task has cut off is zeros.
+    fn whole(&self) -> io::Result<&File> {
+        if self.file.metadata()?.len() < self.beginning {
+            self.file.set_len(self.beginning)?;
+        }
+        Ok(&self.file)
     }
 }
 
@@ -228,6 +239,25 @@ mod tests {
         ] {
             assert_eq!(log.read(from, most).unwrap(), expected, "{from}");
         }
+    }
+
+    #[test]
+    fn a_log_whose_file_was_shortened_is_read_with_zeros_in_place_of_what_was_cut_off() {
+        use live_log::Log as _;
+        let dir = TempDir::new().unwrap();
+        let log = Log::create(dir.path(), MOST).unwrap();
+        let shorten = |to: u64| {
+            OpenOptions::new().write(true).open(dir.path().join(LOG_FILE)).unwrap().set_len(to).unwrap();
+        };
+        log.write(b"cut off").unwrap();
+        shorten(3);
+        assert_eq!(log.read(0, 100).unwrap(), Chunk { offset: 0, bytes: b"cut\0\0\0\0".to_vec() });
+        shorten(0);
+        log.write(b" and on").unwrap();
+        assert_eq!(log.read(0, 100).unwrap().bytes, b"\0\0\0\0\0\0\0 and on");
+        shorten(0);
+        log.finish().unwrap();
+        assert_eq!(on_disk(&dir).len(), 14);
     }
 
     #[test]

@@ -106,6 +106,16 @@ async fn a_log_whose_file_the_task_has_taken_away_is_uploaded_all_the_same() {
 }
 
 #[tokio::test]
+async fn a_log_whose_file_the_task_has_emptied_is_uploaded_with_what_was_printed_since() {
+    let running = ended(Queue::start().await, &shell("echo hello; : > live.log; echo more"), "completed").await;
+    let backing = running.queue.artifact(TASK, BACKING_LOG);
+    let text = backing.text();
+    assert!(text.ends_with("more\n[tenure-worker] exit code 0\n[tenure-worker] completed\n"), "{text:?}");
+    assert_eq!(backing.created["contentLength"], text.len());
+    running.stop().await;
+}
+
+#[tokio::test]
 async fn files_and_directories_become_artifacts() {
     let script = "mkdir -p out/deep; printf '\\001\\002' > out/a.bin; echo '{}' > out/deep/b.json; echo c > c.txt; ln -s a.bin out/link";
     let mut typed = file("private/typed", "c.txt");
