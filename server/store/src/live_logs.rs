@@ -29,8 +29,8 @@ pub struct Chunk {
 }
 
 /// Adds chunks to the logs of runs that workers hold, each of another run, and deletes what lies more than `kept_max` bytes before the
-/// end of a log. Of what is there already nothing is stored again. Answers with the number of each chunk whose run is held, and the
-/// offset behind the last byte of its log, with how many bytes of it were new.
+/// end of a log. Of what is there already nothing is stored again. Answers with the number of each chunk whose run is held, and what
+/// became of it.
 pub async fn append(
     conn: &mut PgConnection,
     chunks: &[Chunk],
@@ -83,7 +83,10 @@ pub async fn append(
             ON CONFLICT (seq, run) DO UPDATE SET next = GREATEST(l.next, EXCLUDED.next),
                 chunks = GREATEST(l.chunks, EXCLUDED.chunks), kept = l.kept + EXCLUDED.kept
         )
-        SELECT p.n AS "n!", p.start + octet_length(p.bytes) AS "next!", octet_length(p.bytes) AS "new!" FROM placed p"#,
+        SELECT p.n AS "n!", p.start + octet_length(p.bytes) AS "next!",
+               CASE WHEN octet_length(p.bytes) > 0 /* count */ THEN octet_length(p.bytes) + $6 ELSE 0 /* count */ END
+                   - COALESCE(g.size, 0 /* count */) AS "kept!"
+        FROM placed p LEFT JOIN gone g ON g.seq = p.seq AND g.run = p.run"#,
         &ids,
         &runs,
         &offsets,
@@ -98,7 +101,7 @@ pub async fn append(
     .await?;
     Ok(rows
         .into_iter()
-        .map(|row| (crate::hot::member(row.n), Appended { next: row.next, new: row.new.into() }))
+        .map(|row| (crate::hot::member(row.n), Appended { next: row.next, kept: row.kept }))
         .collect())
 }
 
@@ -107,8 +110,8 @@ pub async fn append(
 pub struct Appended {
     /// The offset behind the last byte of the log.
     pub next: i64,
-    /// How many bytes of the chunk were not there yet.
-    pub new: i64,
+    /// How much more its log takes now than before, with its rows: less than nothing if more was deleted than stored.
+    pub kept: i64,
 }
 
 /// What is known of the log of a run.

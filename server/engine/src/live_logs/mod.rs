@@ -23,7 +23,7 @@ use tenure_domain::live_log::{Cursor, From};
 use tenure_store::live_logs::{self, Appended, Chunk, Position};
 
 /// How often what all logs take is added up: that reads a row for each of them, also those of rows that are gone and that an old snapshot
-/// keeps. What this server stores meanwhile is added at once.
+/// keeps. What this server stores and deletes meanwhile is counted at once.
 const COUNTED_EVERY: Duration = Duration::from_secs(30);
 /// Streams that may be open at one server.
 pub const STREAMS_MAX: usize = 200;
@@ -37,7 +37,7 @@ struct Shared {
     pool: PgPool,
     /// How many bytes all of them may take.
     max: i64,
-    /// How many they take: as the pass found last, and what this server has stored since.
+    /// How many they take: as the pass found last, and what this server has stored and deleted since.
     total: AtomicI64,
     counted: Mutex<Option<Instant>>,
     stored: Arc<Notify>,
@@ -98,8 +98,8 @@ impl LiveLogs {
             return Ok(LiveLogAppended { next: offset, kept: false });
         }
         let chunk = Chunk { task: of.task.uuid(), run: of.run.number().cast_signed(), offset: at, bytes };
-        let Appended { next, new } = append.submit((of, chunk)).await?;
-        total.fetch_add(new, Ordering::Relaxed);
+        let Appended { next, kept } = append.submit((of, chunk)).await?;
+        total.fetch_add(kept, Ordering::Relaxed);
         stored.notify_one();
         Ok(LiveLogAppended { next: next.unsigned_abs(), kept: true })
     }

@@ -1,4 +1,4 @@
-//! Readers of live logs on a real database: how many there may be.
+//! Live logs on a real database: how many readers there may be, and what the logs take.
 
 use std::time::Duration;
 
@@ -8,7 +8,8 @@ use tenure_engine::ops::OpError;
 use tenure_engine::ops::create_artifact::RunRef;
 use tenure_engine::rooms::Caller;
 use tenure_engine::testing::{QUEUE, Queue};
-use tenure_store::testing::{TestDatabase, eventually};
+use tenure_store::live_logs::{Chunk, append};
+use tenure_store::testing::{TestDatabase, eventually, number};
 
 /// How often it is looked, over a second, whether there is room.
 const LOOKS: usize = 20;
@@ -40,6 +41,33 @@ async fn a_reader_that_takes_nothing_counts_also_when_the_whole_log_waits_for_it
     drop(first);
     logs.open(of, reading).await.unwrap();
     drop((open, logs));
+    queue.stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
+async fn what_a_log_takes_is_counted_while_it_grows_and_while_its_beginning_is_deleted() {
+    const KEPT_MAX: i64 = 1_000;
+    const CHUNK_BYTES: i64 = 100;
+    const CHUNKS: i64 = 64;
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    let task = queue.create_one(QUEUE).await.uuid();
+    let run = queue.claim_one(QUEUE).await.run.number().cast_signed();
+    let mut conn = database.connect().await;
+    let mut kept = 0;
+    // The last one was stored before.
+    for n in (0..CHUNKS).chain([CHUNKS - 1]) {
+        let bytes = vec![b'x'; usize::try_from(CHUNK_BYTES).unwrap()];
+        let chunk = Chunk { task, run, offset: n * CHUNK_BYTES, bytes };
+        let appended = append(&mut conn, &[chunk], KEPT_MAX).await.unwrap();
+        let [(_, appended)] = appended.as_slice() else { panic!("{appended:?}") };
+        assert_eq!(appended.next, (n + 1) * CHUNK_BYTES);
+        kept += appended.kept;
+    }
+    assert_eq!(kept, number(database.pool(), "SELECT kept FROM live_logs").await);
+    assert!((KEPT_MAX..CHUNKS * CHUNK_BYTES / 2).contains(&kept), "{kept}");
+    drop(conn);
     queue.stop().await;
     database.finish().await;
 }
