@@ -1,5 +1,4 @@
-//! Logs of runs while they are written: chunks come in through a batcher, and one task reads for all streams of this server, at once
-//! when this server has stored something and twice a second otherwise.
+//! Logs of runs while they are written: chunks come in through a batcher, and one task reads for all streams of this server.
 
 mod reader;
 
@@ -10,7 +9,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use sqlx::PgPool;
 use tenure_api::live_log::LiveLogAppended;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::mpsc;
 
 use crate::batch::Batcher;
 use crate::engine::Lifetime;
@@ -18,7 +17,7 @@ use crate::ops::OpError;
 use crate::ops::create_artifact::RunRef;
 use crate::ops::live_log::AppendLog;
 use crate::rooms::{Caller, Room, Rooms};
-use reader::{PIECES_WAITING, Reader, Stream};
+use reader::{PIECES_WAITING, Reader, Stored, Stream};
 use tenure_domain::live_log::{Cursor, From};
 use tenure_store::live_logs::{self, Appended, Chunk, Position};
 
@@ -40,7 +39,7 @@ struct Shared {
     /// How many they take: as the pass found last, and what this server has stored and deleted since.
     total: AtomicI64,
     counted: Mutex<Option<Instant>>,
-    stored: Arc<Notify>,
+    stored: Arc<Stored>,
     opened: mpsc::UnboundedSender<Stream>,
     rooms: Rooms,
 }
@@ -70,7 +69,7 @@ impl LiveLogs {
     pub(crate) fn start(append: Batcher<AppendLog>, pool: &PgPool, max: u64, lifetime: &Lifetime) -> Self {
         // Bounded by the room that there is.
         let (opened, arriving) = mpsc::unbounded_channel();
-        let stored = Arc::new(Notify::new());
+        let stored = Arc::new(Stored::default());
         let reader = Reader::new(pool.clone(), arriving, Arc::clone(&stored), lifetime.drain.clone());
         lifetime.tasks.spawn(reader.work());
         let max = i64::try_from(max).unwrap_or(i64::MAX);
@@ -97,10 +96,11 @@ impl LiveLogs {
         if total.load(Ordering::Relaxed) >= *max {
             return Ok(LiveLogAppended { next: offset, kept: false });
         }
-        let chunk = Chunk { task: of.task.uuid(), run: of.run.number().cast_signed(), offset: at, bytes };
+        let (task, run) = (of.task.uuid(), of.run.number().cast_signed());
+        let chunk = Chunk { task, run, offset: at, bytes };
         let Appended { next, kept } = append.submit((of, chunk)).await?;
         total.fetch_add(kept, Ordering::Relaxed);
-        stored.notify_one();
+        stored.note(task, run);
         Ok(LiveLogAppended { next: next.unsigned_abs(), kept: true })
     }
 
@@ -120,7 +120,8 @@ impl LiveLogs {
         let (frames, pieces) = mpsc::channel(PIECES_WAITING);
         let run = of.run.number().cast_signed();
         let position = Position { seq: found.seq, run, next: i64::try_from(next).unwrap_or(i64::MAX) };
-        let stream = Stream { position, cursor: Cursor { next }, follow: reading.follow, frames };
+        let (task, cursor, follow) = (of.task.uuid(), Cursor { next }, reading.follow);
+        let stream = Stream { task, position, cursor, follow, frames, due: true };
         opened.send(stream).map_err(|_| OpError::Unavailable)?;
         Ok(LiveStream { pieces, room })
     }

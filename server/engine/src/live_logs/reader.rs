@@ -1,6 +1,8 @@
-//! One task that reads for all streams.
+//! One task that reads for all streams: for those of a log at once when this server has stored something of it, for all of them twice a
+//! second.
 
-use std::sync::Arc;
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -8,6 +10,7 @@ use sqlx::PgPool;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
 
 use tenure_domain::live_log::Cursor;
 use tenure_store::live_logs::{self, Position};
@@ -27,16 +30,51 @@ const LOOK_MAX: Duration = Duration::from_secs(10);
 
 /// A stream that is open.
 pub(super) struct Stream {
+    pub(super) task: Uuid,
     pub(super) position: Position,
     pub(super) cursor: Cursor,
     pub(super) follow: bool,
     pub(super) frames: mpsc::Sender<Bytes>,
+    /// There may be something that it has not had.
+    pub(super) due: bool,
+}
+
+/// The runs of whose logs this server has stored something since the last look.
+#[derive(Default)]
+pub(super) struct Stored {
+    /// None while there is no stream.
+    runs: Mutex<Option<HashSet<(Uuid, i16)>>>,
+    notify: Notify,
+}
+
+impl Stored {
+    /// Something of the log of a run is stored.
+    pub(super) fn note(&self, task: Uuid, run: i16) {
+        if let Some(runs) = &mut *self.lock() {
+            runs.insert((task, run));
+            self.notify.notify_one();
+        }
+    }
+
+    /// The runs so far; the next ones are noted.
+    fn take(&self) -> HashSet<(Uuid, i16)> {
+        self.lock().replace(HashSet::new()).unwrap_or_default()
+    }
+
+    /// There is no stream, and none is noted until the next call of [`Stored::take`].
+    fn rest(&self) {
+        *self.lock() = None;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<HashSet<(Uuid, i16)>>> {
+        self.runs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 pub(super) struct Reader {
     pool: PgPool,
     arriving: mpsc::UnboundedReceiver<Stream>,
-    stored: Arc<Notify>,
+    stored: Arc<Stored>,
     stop: CancellationToken,
     streams: Vec<Stream>,
 }
@@ -45,7 +83,7 @@ impl Reader {
     pub(super) fn new(
         pool: PgPool,
         arriving: mpsc::UnboundedReceiver<Stream>,
-        stored: Arc<Notify>,
+        stored: Arc<Stored>,
         stop: CancellationToken,
     ) -> Self {
         Self { pool, arriving, stored, stop, streams: Vec::new() }
@@ -54,17 +92,17 @@ impl Reader {
     pub(super) async fn work(mut self) {
         let streams = metrics::gauge!("tenure_live_log_streams");
         streams.set(0.0);
-        let mut looked = Instant::now();
+        let (mut looked, mut all_looked) = (Instant::now(), Instant::now());
         let mut more = false;
         while !self.stop.is_cancelled() {
             let idle = self.streams.is_empty();
-            let look_at = looked + if more { LOOK_AT_MOST_EVERY } else { LOOK_EVERY };
+            let look_at = if more { looked + LOOK_AT_MOST_EVERY } else { all_looked + LOOK_EVERY };
             tokio::select! {
                 stream = self.arriving.recv() => match stream {
                     Some(stream) => self.streams.push(stream),
                     None => return,
                 },
-                () = self.stored.notified(), if !idle => {}
+                () = self.stored.notify.notified(), if !idle => {}
                 () = sleep_until(look_at), if !idle => {}
                 () = self.stop.cancelled() => break,
             }
@@ -74,7 +112,17 @@ impl Reader {
                 self.streams.push(stream);
             }
             looked = Instant::now();
+            let stored = self.stored.take();
+            if looked >= all_looked + LOOK_EVERY {
+                all_looked = looked;
+                self.streams.iter_mut().for_each(|stream| stream.due = true);
+            } else {
+                self.mark_due(&stored);
+            }
             more = self.look().await;
+            if self.streams.is_empty() {
+                self.stored.rest();
+            }
             streams.set(self.streams.len() as f64);
         }
         // Their bodies end, and readers go on elsewhere.
@@ -82,13 +130,24 @@ impl Reader {
         while self.arriving.recv().await.is_some() {}
     }
 
-    /// Sends what there is to all streams whose readers have taken what was sent before; whether there may be more.
+    /// Of the logs of these runs there is something new.
+    fn mark_due(&mut self, stored: &HashSet<(Uuid, i16)>) {
+        for stream in &mut self.streams {
+            stream.due |= stored.contains(&(stream.task, stream.position.run));
+        }
+    }
+
+    /// The streams to read for: there may be something for them, and their readers have taken what was sent before.
+    fn due(&self) -> Vec<usize> {
+        let is_due = |stream: &Stream| stream.due && stream.frames.capacity() == PIECES_WAITING;
+        (0..self.streams.len()).filter(|n| is_due(&self.streams[*n])).collect()
+    }
+
+    /// Sends what there is to the streams that are due; whether there may be more.
     async fn look(&mut self) -> bool {
         self.streams.retain(|stream| !stream.frames.is_closed());
-        let is_ready = |stream: &Stream| stream.frames.capacity() == PIECES_WAITING;
-        let ready: Vec<usize> = (0..self.streams.len()).filter(|n| is_ready(&self.streams[*n])).collect();
         let mut more = false;
-        for part in ready.chunks(STREAMS_PER_READ) {
+        for part in self.due().chunks(STREAMS_PER_READ) {
             match timeout(LOOK_MAX, self.send(part)).await.unwrap_or(Err(sqlx::Error::PoolTimedOut)) {
                 Ok(sent) => more |= sent,
                 Err(error) => tracing::debug!(error = %error, "live logs could not be read"),
@@ -119,8 +178,9 @@ impl Reader {
         }
         let mut ended = Vec::new();
         for (n, (held, count)) in held.into_iter().zip(&counts).enumerate() {
-            let follow = self.streams[part[n]].follow && held;
-            if *count < PIECES && !follow {
+            let stream = &mut self.streams[part[n]];
+            stream.due = *count > 0;
+            if *count < PIECES && !(stream.follow && held) {
                 ended.push(part[n]);
             }
         }
@@ -130,5 +190,51 @@ impl Reader {
             self.streams[n].frames = closed;
         }
         Ok(!pieces.is_empty())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The task of a stream, and what of it was stored.
+    fn run(task: u128) -> (Uuid, i16) {
+        (Uuid::from_u128(task), 0)
+    }
+
+    fn stream(task: u128) -> (Stream, mpsc::Receiver<Bytes>) {
+        let (frames, pieces) = mpsc::channel(PIECES_WAITING);
+        let position = Position { seq: 1, run: 0, next: 0 };
+        let cursor = Cursor { next: 0 };
+        (Stream { task: run(task).0, position, cursor, follow: true, frames, due: false }, pieces)
+    }
+
+    #[tokio::test]
+    async fn a_chunk_is_read_for_the_streams_of_its_log_whose_readers_take_it_and_for_no_other() {
+        let pool = sqlx::postgres::PgPoolOptions::new().connect_lazy("postgres://nowhere.invalid").unwrap();
+        let (_opened, arriving) = mpsc::unbounded_channel();
+        let mut reader = Reader::new(pool, arriving, Arc::default(), CancellationToken::new());
+        let (streams, mut pieces): (Vec<_>, Vec<_>) = [1, 2, 1].map(stream).into_iter().unzip();
+        reader.streams = streams;
+        reader.streams[2].frames.try_send(Bytes::from_static(b"not taken yet")).unwrap();
+        reader.mark_due(&HashSet::from([run(3), (run(2).0, 1)]));
+        assert!(reader.due().is_empty());
+        reader.mark_due(&HashSet::from([run(1)]));
+        assert_eq!(reader.due(), [0]);
+        pieces[2].try_recv().unwrap();
+        assert_eq!(reader.due(), [0, 2], "what it could not take is not forgotten");
+    }
+
+    #[test]
+    fn what_is_stored_is_noted_while_there_are_streams() {
+        let stored = Stored::default();
+        stored.note(run(1).0, 0);
+        assert!(stored.take().is_empty());
+        stored.note(run(2).0, 0);
+        stored.note(run(2).0, 0);
+        assert_eq!(stored.take(), HashSet::from([run(2)]));
+        stored.rest();
+        stored.note(run(3).0, 0);
+        assert!(stored.take().is_empty());
     }
 }
