@@ -99,10 +99,7 @@ pub async fn append(
     )
     .fetch_all(conn)
     .await?;
-    Ok(rows
-        .into_iter()
-        .map(|row| (crate::hot::member(row.n), Appended { next: row.next, kept: row.kept }))
-        .collect())
+    Ok(rows.into_iter().map(|row| (crate::hot::member(row.n), Appended { next: row.next, kept: row.kept })).collect())
 }
 
 /// What became of a chunk.

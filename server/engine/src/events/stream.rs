@@ -161,9 +161,10 @@ mod tests {
         let both = async { tokio::join!(stream.catch_up(), silencing) };
         let (read, ()) = tokio::time::timeout(SHORT * 10, both).await.expect("it is given up");
         assert!(read.is_err(), "{read:?}");
-        eventually("both events are read", async || {
-            matches!(stream.catch_up().await, Ok(Step::Events(events)) if events.len() == 2)
-        })
+        eventually(
+            "both events are read",
+            async || matches!(stream.catch_up().await, Ok(Step::Events(events)) if events.len() == 2),
+        )
         .await;
         drop((stream, tail, holder));
         queue.stop().await;
