@@ -111,8 +111,8 @@ async fn a_signed_url_opens_nothing_else() {
     refused(&format!("{url}&limit=1"), "mac").await;
     refused(&format!("{COUNTS}?bewit="), "bewit").await;
     refused(&format!("{COUNTS}?bewit=%25"), "bewit").await;
-    let wrong = Credentials { client_id: "nobody".to_owned(), ..rig.root.clone() };
-    refused(&sign(&rig, &wrong, COUNTS, 60), "nobody").await;
+    let unknown = Credentials { client_id: "unknown".to_owned(), ..rig.root.clone() };
+    refused(&sign(&rig, &unknown, COUNTS, 60), "mac").await;
 
     let task = new_task();
     let create = format!("{QUEUE_API}/task/{task}");
