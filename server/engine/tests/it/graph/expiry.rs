@@ -199,7 +199,10 @@ async fn tasks_that_are_retained_are_passed_over_slice_by_slice_and_hold_up_no_o
     let read = definitions_read(&mut transaction).await - before;
     assert!(read <= 250, "{read} definitions are read of 450");
     transaction.rollback().await.unwrap();
-    expiry::pass(&queue.engine).await.unwrap();
+    // On a slow machine a pass may end before it has come to the last slice.
+    for _ in 0..3 {
+        expiry::pass(&queue.engine).await.unwrap();
+    }
     assert!(queue.engine.status.submit(free).await.is_err());
     assert_eq!(number(database.pool(), "SELECT count(*) FROM tasks").await, 449);
     // They are looked at again.
