@@ -62,20 +62,23 @@ pub(crate) async fn refile_deadlines(
     Ok(usize::try_from(dealt_with).unwrap_or(usize::MAX))
 }
 
-/// Files rows anew of which tasks were purged.
+/// Files those of these rows anew of which tasks were purged.
 pub(crate) async fn refile_expiries(transaction: &mut PgConnection, places: &[Place]) -> Result<(), sqlx::Error> {
     sqlx::query!(
         "-- refile_expiries
-        WITH remaining AS MATERIALIZED (
-            SELECT x.ctid AS place, min(d.expires) AS expires, array_agg(d.seq) AS seqs
-            FROM due x CROSS JOIN LATERAL unnest(x.seqs) AS s(seq) JOIN task_definitions d ON d.seq = s.seq
-            WHERE x.ctid = ANY($1::text[]::tid[]) GROUP BY x.ctid
+        WITH members AS MATERIALIZED (
+            SELECT x.ctid AS place, x.expires AS filed, s.seq,
+                   (SELECT d.expires FROM task_definitions d WHERE d.seq = s.seq) AS expires
+            FROM due x CROSS JOIN LATERAL unnest(x.seqs) AS s(seq) WHERE x.ctid = ANY($1::text[]::tid[])
         ),
         -- Not before the date that the row has: it may be later than those of its tasks, and the low-water mark be there already.
-        kept AS (
-            UPDATE due x SET expires = GREATEST(x.expires, r.expires), seqs = r.seqs FROM remaining r WHERE x.ctid = r.place
-        )
-        DELETE FROM due x WHERE x.ctid = ANY($1::text[]::tid[]) AND x.ctid NOT IN (SELECT place FROM remaining)",
+        changed AS MATERIALIZED (
+            SELECT place, GREATEST(filed, min(expires)) AS expires, array_agg(seq) FILTER (WHERE expires IS NOT NULL) AS seqs
+            FROM members GROUP BY place, filed HAVING count(expires) < count(*)
+        ),
+        -- Not updated: the index would keep the place of the old version of a row, and the expiry pass goes by the places there.
+        kept AS (INSERT INTO due (expires, seqs) SELECT expires, seqs FROM changed WHERE seqs IS NOT NULL)
+        DELETE FROM due x WHERE x.ctid = ANY(ARRAY(SELECT place FROM changed))",
         &texts(places) as &[&str]
     )
     .execute(transaction)

@@ -8,7 +8,6 @@ use uuid::Uuid;
 
 use crate::due::{self, Place};
 use crate::events::Sequenced;
-use crate::session::avoid_scans;
 
 /// Tasks that one transaction looks at, and rows of `due`.
 const TASKS_MAX: i64 = 200;
@@ -52,7 +51,7 @@ pub async fn purge_tasks(
     after: Option<&Cursor>,
 ) -> Result<Slice, sqlx::Error> {
     let mut transaction = conn.begin().await?;
-    avoid_scans(&mut transaction).await?;
+    follow_indexes(&mut transaction).await?;
     let Expired { ids, seqs, places, next } = list_expired(&mut transaction, from, after).await?;
     if ids.is_empty() {
         return Ok(Slice { next, ..Slice::default() });
@@ -81,6 +80,18 @@ pub async fn purge_tasks(
     transaction.commit().await?;
     let purged = if tasks > 0 { tasks } else { edges };
     Ok(Slice { found, purged: usize::try_from(purged).unwrap_or(usize::MAX), next })
+}
+
+/// Has the rest of the transaction planned so that what is read in the order of an index is read by that index: sorting would read
+/// all that has expired, and leave rows of one date in any order.
+async fn follow_indexes(transaction: &mut PgConnection) -> Result<(), sqlx::Error> {
+    sqlx::query!(
+        r#"-- follow_indexes
+        SELECT set_config('enable_seqscan', 'off', true) AS "scans?", set_config('enable_bitmapscan', 'off', true) AS "bitmaps?""#
+    )
+    .fetch_one(transaction)
+    .await?;
+    Ok(())
 }
 
 /// Tasks that have expired, and the places of their rows in `due`, which are locked.

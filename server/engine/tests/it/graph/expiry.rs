@@ -214,6 +214,41 @@ async fn tasks_that_are_retained_are_passed_over_slice_by_slice_and_hold_up_no_o
 }
 
 #[tokio::test]
+async fn tasks_behind_a_row_that_was_filed_anew_are_looked_at_when_all_have_expired_at_once() {
+    let (database, queue) = start().await;
+    expired(&database, &queue, 204).await;
+    let retain = "INSERT INTO artifacts (seq, run, name, storage_type, content_type, expires, removable, present)
+                  SELECT seq, 0, 'a', 1, 't', now() + interval '1 day', now() + interval '1 day', true FROM tasks";
+    // A row for each task, but for the 199th and the 200th together, which ends the first slice; each page has room for new versions.
+    let single = "ALTER TABLE due SET (fillfactor = 50);
+                  DELETE FROM due;
+                  INSERT INTO due (expires, seqs)
+                  SELECT now(), array_agg(seq) FROM (SELECT seq, row_number() OVER (ORDER BY seq) AS n FROM tasks) t
+                  GROUP BY n - (n = 200)::int ORDER BY n - (n = 200)::int";
+    sqlx::raw_sql(retain).execute(database.pool()).await.unwrap();
+    sqlx::raw_sql(single).execute(database.pool()).await.unwrap();
+    let mut conn = database.connect().await;
+    for (place, left) in [(199_i64, 203), (202, 202)] {
+        sqlx::query("DELETE FROM artifacts WHERE seq = (SELECT seq FROM tasks ORDER BY seq OFFSET $1 LIMIT 1)")
+            .bind(place)
+            .execute(&mut conn)
+            .await
+            .unwrap();
+        let mut after = None;
+        loop {
+            after = purge::purge_tasks(&mut conn, Sequenced::default(), START, after.as_ref()).await.unwrap().next;
+            if after.is_none() {
+                break;
+            }
+        }
+        assert_eq!(number(database.pool(), "SELECT count(*) FROM tasks").await, left);
+    }
+    sqlx::query("DELETE FROM artifacts").execute(&mut conn).await.unwrap();
+    drop(conn);
+    finish(database, queue).await;
+}
+
+#[tokio::test]
 async fn nothing_is_purged_while_much_of_the_log_is_unread() {
     let (database, queue) = start().await;
     expired(&database, &queue, 1).await;
