@@ -63,7 +63,7 @@ pub async fn purge_tasks(
     )
     .fetch_all(&mut *transaction)
     .await?;
-    // Once they are locked, because an artifact may come until then.
+    // Artifacts again, now that they are locked, because some may have come. Those that had some are not locked for each look.
     let retained = list_retained(&mut transaction, sequenced, &seqs).await?;
     let found = seqs.len() - retained.len();
     let bare = locked.into_iter().filter(|row| !retained.contains(&row.seq));
@@ -94,7 +94,7 @@ async fn follow_indexes(transaction: &mut PgConnection) -> Result<(), sqlx::Erro
     Ok(())
 }
 
-/// Tasks that have expired, and the places of their rows in `due`, which are locked.
+/// Tasks that have expired and have no artifacts, and the places of the rows in `due` that were looked at, which are locked.
 struct Expired {
     ids: Vec<Uuid>,
     seqs: Vec<i64>,
@@ -126,7 +126,9 @@ async fn list_expired(
               AND (x.expires, x.ctid) > ($2, $3::text::tid /* place */) AND (SELECT n FROM unread) < $4
             ORDER BY x.expires LIMIT $1 FOR UPDATE SKIP LOCKED
         )
-        SELECT r.place::text AS "place!", r.expires AS "expires!", d.id AS "id?", d.seq AS "seq?" FROM due_rows r
+        SELECT r.place::text AS "place!", r.expires AS "expires!", d.id AS "id?", d.seq AS "seq?",
+               (SELECT true FROM artifacts a WHERE a.seq = d.seq LIMIT 1) AS "has_artifacts?"
+        FROM due_rows r
         LEFT JOIN LATERAL (
             SELECT d.id, d.seq FROM unnest(r.seqs) AS s(seq) JOIN task_definitions d ON d.seq = s.seq
             WHERE d.expires <= (SELECT now FROM db_now)
@@ -143,8 +145,10 @@ async fn list_expired(
     let (mut cursors, mut ids, mut seqs) = (Vec::new(), Vec::new(), Vec::new());
     for row in rows {
         cursors.push(Cursor { expires: row.expires, place: Place(row.place) });
-        ids.extend(row.id);
-        seqs.extend(row.seq);
+        if row.has_artifacts.is_none() {
+            ids.extend(row.id);
+            seqs.extend(row.seq);
+        }
     }
     cursors.dedup();
     // The last row may have more tasks than were listed.

@@ -205,6 +205,7 @@ async fn tasks_that_are_retained_are_passed_over_slice_by_slice_and_hold_up_no_o
     }
     assert!(queue.engine.status.submit(free).await.is_err());
     assert_eq!(number(database.pool(), "SELECT count(*) FROM tasks").await, 449);
+    assert_eq!(number(database.pool(), "SELECT count(*) FROM tasks WHERE xmax <> '0'").await, 0, "a look locks none");
     // They are looked at again.
     sqlx::query("DELETE FROM artifacts").execute(database.pool()).await.unwrap();
     while expiry::pass(&queue.engine).await.unwrap().done > 0 {}
