@@ -63,7 +63,7 @@ pub async fn purge_tasks(
     )
     .fetch_all(&mut *transaction)
     .await?;
-    // Artifacts again, now that they are locked, because some may have come. Those that had some are not locked for each look.
+    // Artifacts again, now that the tasks are locked, because some may have come.
     let retained = list_retained(&mut transaction, sequenced, &seqs).await?;
     let found = seqs.len() - retained.len();
     let bare = locked.into_iter().filter(|row| !retained.contains(&row.seq));
@@ -82,8 +82,8 @@ pub async fn purge_tasks(
     Ok(Slice { found, purged: usize::try_from(purged).unwrap_or(usize::MAX), next })
 }
 
-/// Has the rest of the transaction planned so that what is read in the order of an index is read by that index: sorting would read
-/// all that has expired, and leave rows of one date in any order.
+/// Has the rest of the transaction planned so that what is read in the order of an index is read by that index: sorting would
+/// read all that has expired, and leave rows of one date in any order.
 async fn follow_indexes(transaction: &mut PgConnection) -> Result<(), sqlx::Error> {
     sqlx::query!(
         r#"-- follow_indexes
@@ -94,7 +94,8 @@ async fn follow_indexes(transaction: &mut PgConnection) -> Result<(), sqlx::Erro
     Ok(())
 }
 
-/// Tasks that have expired and have no artifacts, and the places of the rows in `due` that were looked at, which are locked.
+/// Tasks that have expired and have no artifacts: the others are not locked for each look. The places are of all rows of `due`
+/// that were looked at, which are locked.
 struct Expired {
     ids: Vec<Uuid>,
     seqs: Vec<i64>,

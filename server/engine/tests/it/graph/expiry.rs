@@ -220,7 +220,8 @@ async fn tasks_behind_a_row_that_was_filed_anew_are_looked_at_when_all_have_expi
     expired(&database, &queue, 204).await;
     let retain = "INSERT INTO artifacts (seq, run, name, storage_type, content_type, expires, removable, present)
                   SELECT seq, 0, 'a', 1, 't', now() + interval '1 day', now() + interval '1 day', true FROM tasks";
-    // A row for each task, but for the 199th and the 200th together, which ends the first slice; each page has room for new versions.
+    // A row for each task, but for the 199th and the 200th together, with which the first slice ends. Each page has room for
+    // new versions.
     let single = "ALTER TABLE due SET (fillfactor = 50);
                   DELETE FROM due;
                   INSERT INTO due (expires, seqs)
