@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
 use sqlx::{Connection, PgConnection};
 use tenure_domain::election::Server;
 use uuid::Uuid;
@@ -124,17 +124,20 @@ pub async fn leave(conn: &mut PgConnection, server: Uuid) -> Result<(), sqlx::Er
     Ok(())
 }
 
-/// Purges up to `limit` servers that have not beaten for so long.
-pub async fn purge(conn: &mut PgConnection, kept: Duration, limit: i64) -> Result<u64, sqlx::Error> {
+/// Purges up to `limit` servers that have not beaten for so long, or whose beat is further ahead of the clock than `ahead`, because that
+/// was set back: they would count as live when it gets there.
+pub async fn purge(conn: &mut PgConnection, kept: Duration, ahead: TimeDelta, limit: i64) -> Result<u64, sqlx::Error> {
     let gone = sqlx::query!(
         "-- purge_servers
         WITH old AS MATERIALIZED (
             SELECT s.id FROM servers s
             WHERE s.beat <= clock_timestamp() - make_interval(secs => $1)
-            ORDER BY s.beat LIMIT $2 FOR UPDATE SKIP LOCKED
+               OR s.beat > clock_timestamp() + make_interval(secs => $2)
+            ORDER BY s.beat LIMIT $3 FOR UPDATE SKIP LOCKED
         )
         DELETE FROM servers s USING old WHERE s.id = old.id",
         kept.as_secs_f64(),
+        ahead.as_seconds_f64(),
         limit
     )
     .execute(conn)

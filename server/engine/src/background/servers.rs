@@ -1,4 +1,5 @@
-//! Rows of servers that have not beaten for a day: they were killed, and none of them had the time to delete its own.
+//! Rows of servers that have not beaten for a day, or that beat last before the database's clock was set back: they were killed, and none
+//! of them had the time to delete its own.
 
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ const KEPT: Duration = Duration::from_secs(24 * 3600);
 /// Purges a slice of them. One that was only stopped writes its row anew.
 pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     let mut conn = engine.pool.acquire().await?;
-    let gone = servers::purge(&mut conn, KEPT, SLICE).await?;
+    let gone = servers::purge(&mut conn, KEPT, engine.schedulers.activation(), SLICE).await?;
     let done = usize::try_from(gone).unwrap_or(usize::MAX);
     Ok(PassReport { found: done, done, ..PassReport::default() })
 }

@@ -109,6 +109,22 @@ async fn servers_are_purged_a_day_after_their_last_beat() {
     database.finish().await;
 }
 
+/// It would count as live an hour later.
+#[tokio::test]
+async fn a_server_that_was_lost_before_the_clock_was_set_back_is_purged() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    let lost = "INSERT INTO servers (id, started, beat)
+        SELECT gen_random_uuid(), clock_timestamp(), clock_timestamp() + ahead
+        FROM unnest('{1 second,1 hour}'::interval[]) AS a(ahead)";
+    sqlx::query(lost).execute(database.pool()).await.unwrap();
+    assert_eq!(servers::pass(&queue.engine).await.unwrap().done, 1);
+    let left = "SELECT count(*) FROM servers WHERE beat < clock_timestamp() + interval '1 minute'";
+    assert_eq!(number(database.pool(), left).await, 1);
+    queue.stop().await;
+    database.finish().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_heartbeat_that_is_under_way_does_not_bring_back_a_server_that_leaves() {
     let database = TestDatabase::create().await;
