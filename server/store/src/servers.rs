@@ -87,7 +87,8 @@ pub async fn join(conn: &mut PgConnection, member: &Member, activation: Duration
         let is_any_live = sqlx::query_scalar!(
             r#"-- any_live_server
             SELECT EXISTS (SELECT FROM servers WHERE weight IS NOT NULL
-                           AND beat >= clock_timestamp() - make_interval(secs => $1)) AS "any!""#,
+                           AND beat BETWEEN clock_timestamp() - make_interval(secs => $1)
+                                        AND clock_timestamp() + make_interval(secs => $1)) AS "any!""#,
             agreed.as_secs_f64()
         )
         .fetch_one(&mut *transaction)
