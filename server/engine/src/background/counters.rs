@@ -48,8 +48,8 @@ pub fn gauges() -> CountGauges {
     QueueGauges::new(METRICS)
 }
 
-/// Publishes them, and finds out whether any task is unresolved. Queues without a run are read once, by the first run of this pass:
-/// there may be very many.
+/// Publishes them, and finds out whether any task is unresolved. Queues without a run are listed once, by the first run of this pass:
+/// there may be very many. After that they cost the scan that passes over them.
 pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     let notified = engine.notifiers.notifications();
     let mut conn = engine.pool.acquire().await?;
