@@ -125,8 +125,8 @@ pub async fn leave(conn: &mut PgConnection, server: Uuid) -> Result<(), sqlx::Er
     Ok(())
 }
 
-/// Purges up to `limit` servers that have not beaten for so long, or whose beat is further ahead of the clock than `ahead`, because that
-/// was set back: they would count as live when it gets there.
+/// Purges up to `limit` servers that have not beaten for so long, or whose beat is further ahead of the clock than `ahead`, because
+/// that was set back: they would count as live when it gets there.
 pub async fn purge(conn: &mut PgConnection, kept: Duration, ahead: TimeDelta, limit: i64) -> Result<u64, sqlx::Error> {
     let gone = sqlx::query!(
         "-- purge_servers

@@ -1,5 +1,5 @@
-//! Rows of servers that have not beaten for a day, or that beat last before the database's clock was set back: they were killed, and none
-//! of them had the time to delete its own.
+//! Rows of servers that have not beaten for a day, or that beat last before the database's clock was set back: they were killed, and
+//! none of them had the time to delete its own.
 
 use std::time::Duration;
 

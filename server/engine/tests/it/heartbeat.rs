@@ -132,7 +132,7 @@ async fn a_server_that_was_lost_before_the_clock_was_set_back_keeps_none_from_an
     let database = TestDatabase::create().await;
     let mut conn = database.connect().await;
     let [member, other] = [1, 2].map(|id| Member { id: Uuid::from_u128(id), name: "test".to_owned(), weight: 1 });
-    let [agreed, another] = [4, 5].map(Duration::from_secs);
+    let [agreed, another] = [60, 120].map(Duration::from_secs);
     assert_eq!(join(&mut conn, &member, agreed).await.unwrap(), Joined::Yes);
     assert_eq!(join(&mut conn, &other, another).await.unwrap(), Joined::OtherActivation(agreed));
     let set_back = "UPDATE servers SET beat = beat + interval '1 hour'";
