@@ -296,7 +296,7 @@ impl Cluster {
                 }
                 Some(_) => {
                     deadline = Instant::now() + ANSWER_TIMEOUT;
-                    "it is starting".to_owned()
+                    "it is starting or stopping".to_owned()
                 }
                 None => "it has not begun".to_owned(),
             };
