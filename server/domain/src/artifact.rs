@@ -21,6 +21,9 @@ pub const AFTER_EXCEPTION: TimeDelta = TimeDelta::minutes(25);
 pub const PUT_URL_LIFE: TimeDelta = TimeDelta::minutes(45);
 /// How long after it was given out a URL for uploads may still have an upload on its way.
 pub const UPLOAD_MAX: TimeDelta = TimeDelta::hours(2);
+/// How long before an object is to be removed its artifact can still be finished. The pass that removes it deletes its bytes without a
+/// lock, so its look must not fall into the transaction that finishes the artifact: none takes as long as this.
+pub const FINISHED_BEFORE_REMOVAL: TimeDelta = TimeDelta::minutes(1);
 /// How long a URL for downloads is good.
 pub const GET_URL_LIFE: TimeDelta = TimeDelta::minutes(30);
 /// How long credentials for the upload of an object are good.
@@ -192,6 +195,8 @@ pub enum Refusal {
     WrongUpload,
     /// The upload has not been finished.
     NotUploaded,
+    /// Its bytes are about to be removed, or are being removed.
+    UploadExpired,
 }
 
 /// The phase of a run, as far as artifacts go.
@@ -365,10 +370,17 @@ pub struct ObjectState {
     pub upload: SlugId,
     /// Whether that is finished.
     pub finished: bool,
+    /// When it may be removed.
+    pub removable: DateTime<Utc>,
 }
 
 /// Whether an upload may be called finished; false if it has been already.
-pub fn finish(stored: Option<&Stored>, upload: SlugId, object: Option<ObjectState>) -> Result<bool, Refusal> {
+pub fn finish(
+    stored: Option<&Stored>,
+    upload: SlugId,
+    object: Option<ObjectState>,
+    now: DateTime<Utc>,
+) -> Result<bool, Refusal> {
     let stored = stored.ok_or(Refusal::Missing)?;
     let expected = match &stored.artifact.details {
         Details::Object { upload } => *upload,
@@ -382,9 +394,10 @@ pub fn finish(stored: Option<&Stored>, upload: SlugId, object: Option<ObjectStat
     if stored.present {
         return Ok(false);
     }
-    match object {
-        Some(object) if object.upload == upload && object.finished => Ok(true),
-        Some(_) | None => Err(Refusal::NotUploaded),
+    match object.filter(|object| object.upload == upload && object.finished) {
+        Some(object) if object.removable <= now + FINISHED_BEFORE_REMOVAL => Err(Refusal::UploadExpired),
+        Some(_) => Ok(true),
+        None => Err(Refusal::NotUploaded),
     }
 }
 

@@ -250,7 +250,9 @@ fn an_artifact_expires_neither_long_ago_nor_after_its_task() {
 fn an_upload_is_finished_once_by_its_own_id_and_when_the_object_is() {
     let object = Details::Object { upload: upload(2) };
     let unfinished = Stored { present: false, ..stored(object.clone()) };
-    let known = |n, finished| Some(ObjectState { upload: upload(n), finished });
+    let kept = now() + FINISHED_BEFORE_REMOVAL + TimeDelta::milliseconds(1);
+    let until = |n, finished, removable| Some(ObjectState { upload: upload(n), finished, removable });
+    let known = |n, finished| until(n, finished, kept);
     let table = [
         (None, 2, known(2, true), Err(Refusal::Missing)),
         (Some(stored(Details::S3)), 2, None, Err(Refusal::NotAnObject)),
@@ -258,12 +260,13 @@ fn an_upload_is_finished_once_by_its_own_id_and_when_the_object_is() {
         (Some(unfinished.clone()), 2, None, Err(Refusal::NotUploaded)),
         (Some(unfinished.clone()), 2, known(2, false), Err(Refusal::NotUploaded)),
         (Some(unfinished.clone()), 2, known(3, true), Err(Refusal::NotUploaded)),
+        (Some(unfinished.clone()), 2, until(2, true, now() + FINISHED_BEFORE_REMOVAL), Err(Refusal::UploadExpired)),
         (Some(unfinished), 2, known(2, true), Ok(true)),
         (Some(stored(object.clone())), 2, None, Ok(false)),
         (Some(stored(object)), 3, None, Err(Refusal::WrongUpload)),
     ];
     for (n, (stored, id, object, expected)) in table.into_iter().enumerate() {
-        assert_eq!(finish(stored.as_ref(), upload(id), object), expected, "row {n}");
+        assert_eq!(finish(stored.as_ref(), upload(id), object, now()), expected, "row {n}");
     }
 }
 

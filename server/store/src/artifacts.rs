@@ -281,13 +281,16 @@ pub async fn find_chain(
 
 /// The state of an object of the object service; its row is locked until the transaction ends.
 pub async fn lock_object(transaction: &mut PgConnection, name: &str) -> Result<Option<ObjectState>, sqlx::Error> {
-    let row = sqlx::query!("-- lock_object\nSELECT upload, finished FROM objects WHERE name = $1 FOR UPDATE", name)
-        .fetch_optional(transaction)
-        .await?;
+    let row = sqlx::query!(
+        "-- lock_object\nSELECT upload, finished, removable FROM objects WHERE name = $1 FOR UPDATE",
+        name
+    )
+    .fetch_optional(transaction)
+    .await?;
     row.map(|row| {
         let upload = SlugId::from_uuid(row.upload);
         let upload = upload.ok_or_else(|| Row { table: "objects", task: row.upload }.invalid("upload", 0_i64))?;
-        Ok(ObjectState { upload, finished: row.finished })
+        Ok(ObjectState { upload, finished: row.finished, removable: row.removable })
     })
     .transpose()
 }

@@ -91,12 +91,13 @@ pub async fn finish(
     let mut transaction = conn.begin().await?;
     tasks::lock(&mut transaction, run_ref.task.uuid()).await?;
     let loaded = tasks::load(&mut transaction, &[run_ref.task.uuid()]).await?.remove(&run_ref.task.uuid());
-    let task = loaded.ok_or_else(|| OpError::NotFound(format!("task {} does not exist", run_ref.task)))?.task;
+    let loaded = loaded.ok_or_else(|| OpError::NotFound(format!("task {} does not exist", run_ref.task)))?;
+    let (task, now) = (loaded.task, loaded.now);
     let stored = artifacts::find(&mut transaction, task.seq, run_ref.run, name).await?;
     let object_name = artifact::object_name(run_ref.task, run_ref.run, name);
     let object = artifacts::lock_object(&mut transaction, &object_name).await?;
     let changed =
-        artifact::finish(stored.as_ref(), upload, object).map_err(|refusal| refused(refusal, run_ref, name))?;
+        artifact::finish(stored.as_ref(), upload, object, now).map_err(|refusal| refused(refusal, run_ref, name))?;
     let Some(Stored { artifact, .. }) = stored.filter(|_| changed) else { return Ok(()) };
     artifacts::finish(&mut transaction, task.seq, run_ref.run, name, &event(&task, &artifact)?).await?;
     artifacts::retain_object(&mut transaction, &object_name, artifact.expires).await?;
@@ -140,6 +141,9 @@ fn refused(refusal: Refusal, run_ref: RunRef, name: &str) -> OpError {
         }
         Refusal::NotUploaded => OpError::Input(format!(
             "the object of the artifact {name:?} is not there yet; call finishUpload of the object service first"
+        )),
+        Refusal::UploadExpired => OpError::Input(format!(
+            "the object of the artifact {name:?} has expired, by the `expires` that createUpload was given"
         )),
     }
 }

@@ -294,6 +294,27 @@ async fn an_object_is_there_once_its_own_upload_is_finished() {
 }
 
 #[tokio::test]
+async fn an_artifact_is_not_finished_while_its_object_may_be_being_removed() {
+    let (database, queue) = start().await;
+    let run_ref = running(&queue).await;
+    let at = now(&database).await;
+    let requested = artifact("o", Details::Object { upload: upload(1) }, at + TimeDelta::hours(3));
+    create(&queue, run_ref, requested).await.unwrap();
+    let name = object_name(run_ref.task, run_ref.run, "o");
+    let mut conn = database.connect().await;
+    let (id, sha256, sha512) = (upload(1).uuid(), None, None);
+    let object = objects::NewObject { name: &name, project: "none", upload: id, expires: at, sha256, sha512 };
+    // To be removed within seconds, long before the artifact.
+    assert!(objects::begin(&mut conn, object, 30.0).await.unwrap());
+    objects::finish(&mut conn, &name, id, None, None).await.unwrap();
+    let ended = create_artifact::finish(&queue.engine.pool, &queue.engine.notifiers, run_ref, "o", upload(1)).await;
+    assert!(matches!(&ended, Err(OpError::Input(text)) if text.contains("has expired")), "{ended:?}");
+    assert!(!stored(&queue, run_ref, "o").await.unwrap().present);
+    drop(conn);
+    finish(database, queue).await;
+}
+
+#[tokio::test]
 async fn the_object_of_an_artifact_is_retained_no_longer_than_the_artifact_whatever_its_uploader_asks_for() {
     let (database, queue) = start().await;
     let run_ref = running(&queue).await;
