@@ -314,17 +314,16 @@ pub async fn list_over(conn: &mut PgConnection, limit: i64) -> Result<Vec<i32>, 
     .await
 }
 
-/// Locks those of these queues whose pause is over still: their keys and names. What others have locked is left out.
-pub async fn lock_over(transaction: &mut PgConnection, queues: &[i32]) -> Result<Vec<(i32, String)>, sqlx::Error> {
-    let rows = sqlx::query!(
-        "-- lock_pauses_over
-        SELECT id, name FROM task_queues WHERE id = ANY($1) AND paused_until <= (SELECT now FROM db_now)
-        ORDER BY id FOR NO KEY UPDATE SKIP LOCKED",
-        queues
+/// Locks a queue whose pause is over still: its name. None also where another transaction has locked it.
+pub async fn lock_over(transaction: &mut PgConnection, queue: i32) -> Result<Option<String>, sqlx::Error> {
+    sqlx::query_scalar!(
+        "-- lock_pause_over
+        SELECT name FROM task_queues WHERE id = $1 AND paused_until <= (SELECT now FROM db_now)
+        FOR NO KEY UPDATE SKIP LOCKED",
+        queue
     )
-    .fetch_all(transaction)
-    .await?;
-    Ok(rows.into_iter().map(|row| (row.id, row.name)).collect())
+    .fetch_optional(transaction)
+    .await
 }
 
 /// Writes a note into the event log, in the transaction that does what it tells of.

@@ -13,6 +13,7 @@ use tenure_domain::policy::pause::{self, Outcome, Paused};
 use tenure_domain::policy::refile::{self, Stage};
 use tenure_store::counters::{self, Counts};
 use tenure_store::events::Sequenced;
+use tenure_store::failure::{Class, classify};
 use tenure_store::policies::{self, StoredPolicy};
 use tenure_store::queues::{self, Queues};
 use tenure_store::{admission, clock};
@@ -91,7 +92,7 @@ pub async fn put(parts: Parts<'_>, queue: &TaskQueueId, put: Put<'_>) -> Result<
     let key = parts.queues.get_or_create_key(parts.pool, queue).await?;
     let mut conn = parts.pool.acquire().await?;
     let mut transaction = conn.begin().await?;
-    admission::lock_given(&mut transaction, &[key]).await?;
+    admission::lock_given(&mut transaction, key).await?;
     if !policies::lock_queue(&mut transaction, key).await? {
         return Err(OpError::Unavailable);
     }
@@ -180,7 +181,7 @@ pub async fn resume(parts: Parts<'_>, queue: &TaskQueueId, client_id: &str) -> R
     let Some(key) = parts.queues.find_key(parts.pool, queue).await? else { return Ok(()) };
     let mut conn = parts.pool.acquire().await?;
     let mut transaction = conn.begin().await?;
-    admission::lock_given(&mut transaction, &[key]).await?;
+    admission::lock_given(&mut transaction, key).await?;
     policies::lock_queue(&mut transaction, key).await?;
     if policies::find_pause(&mut transaction, key).await?.is_none() {
         return Ok(());
@@ -192,28 +193,33 @@ pub async fn resume(parts: Parts<'_>, queue: &TaskQueueId, client_id: &str) -> R
     Ok(())
 }
 
-/// Resumes queues whose pause is over, up to `limit`; answers how many.
+/// Resumes queues whose pause is over, up to `limit`; answers how many. Each in a transaction of its own: a run that is locked for long
+/// keeps its own queue paused, and no other.
 ///
 /// # Errors
 /// If the database does not answer.
 pub async fn resume_over(parts: Parts<'_>, limit: i64) -> Result<usize, sqlx::Error> {
     let mut conn = parts.pool.acquire().await?;
-    let due = policies::list_over(&mut conn, limit).await?;
-    if due.is_empty() {
-        return Ok(0);
+    let mut resumed = 0;
+    for queue in policies::list_over(&mut conn, limit).await? {
+        match resume_if_over(parts, &mut conn, queue).await {
+            Ok(done) => resumed += usize::from(done),
+            Err(error) if classify(&error) == Class::Contention => {}
+            Err(error) => return Err(error),
+        }
     }
+    if resumed > 0 {
+        tracing::info!(queues = resumed, "queues were resumed, because the time of their pause was over");
+    }
+    Ok(resumed)
+}
+
+async fn resume_if_over(parts: Parts<'_>, conn: &mut PgConnection, queue: i32) -> Result<bool, sqlx::Error> {
     let mut transaction = conn.begin().await?;
-    admission::lock_given(&mut transaction, &due).await?;
-    let over = policies::lock_over(&mut transaction, &due).await?;
-    if over.is_empty() {
-        return Ok(0);
-    }
-    let mut effects = Effects::claimable(over.iter().map(|(key, _)| *key));
-    for (key, name) in &over {
-        effects.inboxes.extend(policies::set_pause(&mut transaction, *key, None).await?);
-        policies::emit(&mut transaction, &Note::queue_resumed(queues::parse_name(name)?, None)).await?;
-    }
-    parts.notifiers.commit(transaction, effects).await?;
-    tracing::info!(queues = over.len(), "queues were resumed, because the time of their pause was over");
-    Ok(over.len())
+    admission::lock_given(&mut transaction, queue).await?;
+    let Some(name) = policies::lock_over(&mut transaction, queue).await? else { return Ok(false) };
+    let inboxes = policies::set_pause(&mut transaction, queue, None).await?;
+    policies::emit(&mut transaction, &Note::queue_resumed(queues::parse_name(&name)?, None)).await?;
+    parts.notifiers.commit(transaction, Effects { inboxes, ..Effects::claimable([queue]) }).await?;
+    Ok(true)
 }

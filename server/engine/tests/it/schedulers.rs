@@ -15,7 +15,7 @@ use tenure_domain::lifecycle::Outcome;
 use tenure_domain::policy::document::{Match, Policy};
 use tenure_domain::registration::WorkerName;
 use tenure_domain::session::Start;
-use tenure_engine::background::{accept, admission, election, quarantines, refile, sessions as sessions_pass};
+use tenure_engine::background::{accept, admission, election, pauses, quarantines, refile, sessions as sessions_pass};
 use tenure_engine::ops::queue_policy::{self, Put};
 use tenure_engine::ops::sessions;
 use tenure_engine::ops::worker_removed::remove;

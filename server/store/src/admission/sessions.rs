@@ -149,17 +149,17 @@ pub async fn announce_after_quarantine(transaction: &mut PgConnection, limit: i6
     announce_again(transaction, &runs).await
 }
 
-/// Locks the runs that are given to sessions of these queues, waiting: their tasks by id, then themselves by seq. This comes before the
-/// queues are locked in which [`restart_assigned`] is to be called: a session that is closed locks its queue after its runs.
-pub async fn lock_given(transaction: &mut PgConnection, queues: &[i32]) -> Result<(), sqlx::Error> {
+/// Locks the runs that are given to sessions of a queue, waiting: their tasks by id, then themselves by seq. This comes before the
+/// queue is locked, if [`restart_assigned`] is to be called: a session that is closed locks its queue after its runs.
+pub async fn lock_given(transaction: &mut PgConnection, queue: i32) -> Result<(), sqlx::Error> {
     let tasks = sqlx::query_scalar!(
         "-- lock_given_tasks
         SELECT t.id FROM tasks t
         WHERE t.id = ANY(ARRAY(
             SELECT p.id FROM worker_sessions s JOIN pending p ON p.session = s.epoch AND p.hold = 3 /* Hold::Assigned */
-            WHERE s.queue = ANY($1) AND s.ended IS NULL))
+            WHERE s.queue = $1 AND s.ended IS NULL))
         ORDER BY t.id FOR UPDATE",
-        queues
+        queue
     )
     .fetch_all(&mut *transaction)
     .await?;

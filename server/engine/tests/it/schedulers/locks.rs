@@ -101,3 +101,22 @@ async fn a_queue_is_resumed_and_a_session_with_runs_of_it_is_closed_at_once() {
     drop(conn);
     held.finish().await;
 }
+
+#[tokio::test]
+async fn a_run_that_is_locked_keeps_its_own_queue_paused_and_no_other() {
+    let held = Held::new().await;
+    let engine = &held.server.engine;
+    let request = serde_json::from_value(json!({"reason": "repair"})).unwrap();
+    for name in [QUEUE, "proj/other"] {
+        queue_policy::pause(engine.queue_parts(), &name.parse().unwrap(), &request, "ann").await.unwrap();
+    }
+    let mut conn = held.ground.database.connect().await;
+    sqlx::query("UPDATE task_queues SET paused_until = paused").execute(&mut conn).await.unwrap();
+    let mut locking = conn.begin().await.unwrap();
+    tasks::lock(&mut locking, held.assigned).await.unwrap();
+    assert_eq!(pauses::pass(engine).await.unwrap().done, 1);
+    locking.commit().await.unwrap();
+    assert_eq!(pauses::pass(engine).await.unwrap().done, 1);
+    drop(conn);
+    held.finish().await;
+}
