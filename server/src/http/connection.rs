@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::Body;
-use http::header::ALLOW;
+use http::header::{ALLOW, CONNECTION};
 use http::{HeaderValue, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -153,7 +153,11 @@ async fn serve_one(
     let connection = Connection::new(peer);
     let io = TokioIo::new(Tracked::new(stream, connection.clone(), buffer, front.write_timeout));
     let (cut, drain) = (connection.clone(), front.drain.clone());
-    let service = service_fn(move |request| answer(request, Arc::clone(&front), connection.clone()));
+    let service = service_fn(move |request| {
+        // Before `answer` runs, a part of the body may be read.
+        connection.phase().begin_answer();
+        answer(request, Arc::clone(&front), connection.clone())
+    });
     let serving = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_TIMEOUT)
@@ -185,7 +189,6 @@ async fn answer(
     connection: Connection,
 ) -> Result<Response<Body>, std::convert::Infallible> {
     let started = Instant::now();
-    connection.phase().begin_answer();
     let reading = connection.clone();
     let (method, peer) = (request.method().clone(), connection.peer());
     // Most servers do not log requests.
@@ -211,7 +214,11 @@ async fn answer(
         log_access(&method, &path, response.status(), took, peer, &trace_id);
     }
     reading.phase().end_answer();
-    Ok(headers::complete(response, trace, from_browser || method == http::Method::OPTIONS))
+    let mut response = headers::complete(response, trace, from_browser || method == http::Method::OPTIONS);
+    if reading.phase().is_last() {
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    Ok(response)
 }
 
 /// The answer to OPTIONS, which is never refused: which methods the path has. A path that leads nowhere has any.

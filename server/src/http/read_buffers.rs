@@ -4,14 +4,12 @@
 //! It keeps its size until the connection ends. Who sends is not known by then, so this holds for all callers.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// A head of so many bytes, or a read, makes no buffer large.
-const SMALL_MAX: usize = 16 << 10;
-/// How much a connection reads at once that has no room for more: so little that its buffer does not grow.
-const PIECE: usize = SMALL_MAX - 1;
+/// So many bytes of a head, or of one read, make no buffer large.
+const SMALL_MAX: usize = (16 << 10) - 1;
 /// One connection in so many may have a large buffer, and so many in any case.
 const CONNECTIONS_PER_LARGE: usize = 10;
 const LARGE_MIN: usize = 64;
@@ -21,7 +19,7 @@ const ANSWERING: usize = usize::MAX;
 /// The large read buffers of all connections.
 pub struct ReadBuffers {
     free: Arc<Semaphore>,
-    /// So many are not for bodies, which can do without: heads cannot.
+    /// So many are for one long head each: not for bodies, which can do without, nor for connections that stay open.
     kept_for_heads: usize,
 }
 
@@ -32,32 +30,50 @@ impl ReadBuffers {
         let large = (connections_max / CONNECTIONS_PER_LARGE).max(LARGE_MIN);
         Arc::new(Self { free: Arc::new(Semaphore::new(large)), kept_for_heads: large / 2 })
     }
+
+    fn has_more_than_for_heads(&self) -> bool {
+        self.free.available_permits() > self.kept_for_heads
+    }
+
+    fn take(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.free).try_acquire_owned().ok()
+    }
 }
 
 /// What a connection reads: at first the head of a request.
 #[derive(Debug, Default)]
-pub struct Phase(AtomicUsize);
+pub struct Phase {
+    head: AtomicUsize,
+    is_last: AtomicBool,
+}
 
 impl Phase {
     /// A head has come to its end.
     pub fn begin_answer(&self) {
-        self.0.store(ANSWERING, Ordering::Relaxed);
+        self.head.store(ANSWERING, Ordering::Relaxed);
     }
 
     /// What is read from now on is the head of the next request.
     pub fn end_answer(&self) {
-        self.0.store(0, Ordering::Relaxed);
+        self.head.store(0, Ordering::Relaxed);
     }
 
-    /// So many bytes were read: how long the head is by now that is being read; none: it is a body.
-    fn count(&self, bytes: usize) -> Option<usize> {
-        let head = self.0.load(Ordering::Relaxed);
-        if head == ANSWERING {
-            return None;
+    /// Whether the connection is to end with its answer.
+    #[must_use]
+    pub fn is_last(&self) -> bool {
+        self.is_last.load(Ordering::Relaxed)
+    }
+
+    /// How long the head is by now that is being read; none: it is a body.
+    fn head(&self) -> Option<usize> {
+        Some(self.head.load(Ordering::Relaxed)).filter(|head| *head != ANSWERING)
+    }
+
+    /// So many bytes were read.
+    fn count(&self, bytes: usize) {
+        if let Some(head) = self.head() {
+            self.head.store(head.saturating_add(bytes).min(ANSWERING - 1), Ordering::Relaxed);
         }
-        let head = head.saturating_add(bytes).min(ANSWERING - 1);
-        self.0.store(head, Ordering::Relaxed);
-        Some(head)
     }
 }
 
@@ -71,42 +87,44 @@ pub struct ReadBuffer {
     all: Arc<ReadBuffers>,
     /// Held from when the buffer becomes large to the end of the connection.
     large: Option<OwnedSemaphorePermit>,
-    /// It would have become large, and there was no room.
-    is_confined: bool,
 }
 
 impl ReadBuffer {
     /// A small one.
     #[must_use]
     pub fn new(all: &Arc<ReadBuffers>) -> Self {
-        Self { all: Arc::clone(all), large: None, is_confined: false }
+        Self { all: Arc::clone(all), large: None }
     }
 
-    /// How much may be read at once; none: as much as fits.
-    #[must_use]
-    pub fn piece_max(&self) -> Option<usize> {
-        self.is_confined.then_some(PIECE)
-    }
-
-    /// Notes that so many bytes were read.
+    /// How much may be read next; none: as much as fits. A small buffer takes in no more than makes it large, so only a head that
+    /// is long, and not a body behind a short one, needs room.
     ///
     /// # Errors
-    /// If they belong to a long head, and there is no room.
-    pub fn note(&mut self, phase: &Phase, bytes: usize) -> Result<(), NoRoom> {
-        let head = phase.count(bytes);
-        if self.large.is_some() || (bytes < PIECE && head.unwrap_or_default() <= SMALL_MAX) {
-            return Ok(());
+    /// If there is none for the rest of a long head.
+    pub fn next_max(&mut self, phase: &Phase) -> Result<Option<usize>, NoRoom> {
+        if self.large.is_some() {
+            return Ok(None);
         }
-        let free = &self.all.free;
-        if head.is_some() || free.available_permits() > self.all.kept_for_heads {
-            self.large = Arc::clone(free).try_acquire_owned().ok();
+        let left = SMALL_MAX.saturating_sub(phase.head().unwrap_or_default());
+        if left > 0 {
+            return Ok(Some(left));
         }
-        self.is_confined = self.large.is_none();
-        if self.is_confined && head.is_some_and(|head| head > SMALL_MAX) {
+        let may_stay = self.all.has_more_than_for_heads();
+        self.large = self.all.take();
+        if self.large.is_none() {
             metrics::counter!("tenure_limits_reached_total", "limit" => "heads").increment(1);
             return Err(NoRoom);
         }
-        Ok(())
+        phase.is_last.store(!may_stay, Ordering::Relaxed);
+        Ok(None)
+    }
+
+    /// Notes that so many bytes were read.
+    pub fn note(&mut self, phase: &Phase, bytes: usize) {
+        phase.count(bytes);
+        if bytes >= SMALL_MAX && self.large.is_none() && self.all.has_more_than_for_heads() {
+            self.large = self.all.take();
+        }
     }
 }
 
@@ -114,40 +132,60 @@ impl ReadBuffer {
 mod tests {
     use super::*;
 
-    fn heads(all: &Arc<ReadBuffers>, bytes: usize) -> (ReadBuffer, Result<(), NoRoom>) {
-        let mut buffer = ReadBuffer::new(all);
-        let noted = buffer.note(&Phase::default(), bytes);
-        (buffer, noted)
+    /// Reads so many bytes, as far as there is room for them.
+    fn read(buffer: &mut ReadBuffer, phase: &Phase, bytes: usize) -> Result<(), NoRoom> {
+        let mut left = bytes;
+        while left > 0 {
+            let piece = buffer.next_max(phase)?.unwrap_or(left).min(left);
+            buffer.note(phase, piece);
+            left -= piece;
+        }
+        Ok(())
+    }
+
+    fn read_head(all: &Arc<ReadBuffers>, bytes: usize) -> (ReadBuffer, Phase, Result<(), NoRoom>) {
+        let (mut buffer, phase) = (ReadBuffer::new(all), Phase::default());
+        let done = read(&mut buffer, &phase, bytes);
+        (buffer, phase, done)
     }
 
     #[test]
     fn one_connection_in_ten_may_have_a_long_head_and_some_in_any_case() {
         for (connections, large) in [(8, 64), (640, 64), (10_000, 1_000)] {
             let all = ReadBuffers::new(connections);
-            let taken: Vec<_> = (0..large).map(|_| heads(&all, SMALL_MAX + 1)).collect();
-            assert!(taken.iter().all(|(_, noted)| noted.is_ok()), "{connections}");
-            assert_eq!(heads(&all, SMALL_MAX + 1).1, Err(NoRoom), "{connections}");
-            assert_eq!(heads(&all, SMALL_MAX).1, Ok(()), "{connections}");
+            let taken: Vec<_> = (0..large).map(|_| read_head(&all, SMALL_MAX + 1)).collect();
+            assert!(taken.iter().all(|(_, _, done)| done.is_ok()), "{connections}");
+            assert_eq!(read_head(&all, SMALL_MAX + 1).2, Err(NoRoom), "{connections}");
+            assert_eq!(read_head(&all, SMALL_MAX).2, Ok(()), "{connections}");
             drop(taken);
-            assert_eq!(heads(&all, SMALL_MAX + 1).1, Ok(()), "{connections}");
+            assert_eq!(read_head(&all, SMALL_MAX + 1).2, Ok(()), "{connections}");
         }
+    }
+
+    #[test]
+    fn a_connection_with_a_long_head_stays_open_only_while_half_of_the_room_is_left() {
+        let all = ReadBuffers::new(0);
+        let taken: Vec<_> = (0..LARGE_MIN).map(|_| read_head(&all, SMALL_MAX + 1)).collect();
+        let ends = taken.iter().filter(|(_, phase, _)| phase.is_last()).count();
+        assert_eq!(ends, LARGE_MIN / 2);
+        assert!(!read_head(&all, SMALL_MAX).1.is_last());
     }
 
     #[test]
     fn a_head_is_counted_from_the_end_of_the_request_before_it() {
         let all = ReadBuffers::new(0);
-        let _taken: Vec<_> = (0..LARGE_MIN).map(|_| heads(&all, SMALL_MAX + 1)).collect();
+        let _taken: Vec<_> = (0..LARGE_MIN).map(|_| read_head(&all, SMALL_MAX + 1)).collect();
         let (mut buffer, phase) = (ReadBuffer::new(&all), Phase::default());
         for _ in 0..3 {
-            assert_eq!(buffer.note(&phase, SMALL_MAX / 2), Ok(()));
-            assert_eq!(buffer.note(&phase, SMALL_MAX / 2), Ok(()));
+            assert_eq!(read(&mut buffer, &phase, SMALL_MAX / 2), Ok(()));
+            assert_eq!(read(&mut buffer, &phase, SMALL_MAX / 2), Ok(()));
             phase.begin_answer();
             // It is never refused for its body.
-            assert_eq!(buffer.note(&phase, SMALL_MAX * 2), Ok(()));
+            assert_eq!(read(&mut buffer, &phase, SMALL_MAX * 2), Ok(()));
             phase.end_answer();
         }
-        assert_eq!(buffer.note(&phase, SMALL_MAX / 2), Ok(()));
-        assert_eq!(buffer.note(&phase, SMALL_MAX / 2 + 1), Err(NoRoom));
+        assert_eq!(read(&mut buffer, &phase, SMALL_MAX), Ok(()));
+        assert_eq!(read(&mut buffer, &phase, 1), Err(NoRoom));
     }
 
     #[test]
@@ -155,20 +193,22 @@ mod tests {
         let all = ReadBuffers::new(0);
         let phase = Phase::default();
         phase.begin_answer();
-        let read = |bytes| {
+        let with_body = |bytes| {
             let mut buffer = ReadBuffer::new(&all);
-            assert_eq!(buffer.note(&phase, bytes), Ok(()));
+            assert_eq!(read(&mut buffer, &phase, bytes), Ok(()));
             buffer
         };
-        assert_eq!(read(PIECE - 1).piece_max(), None);
-        let mut taken: Vec<_> = (0..LARGE_MIN / 2).map(|_| read(PIECE)).collect();
-        assert!(taken.iter().all(|buffer| buffer.piece_max().is_none()));
-        let mut confined = read(PIECE);
-        assert_eq!(confined.piece_max(), Some(PIECE));
-        assert_eq!(heads(&all, SMALL_MAX + 1).1, Ok(()));
+        assert!(with_body(SMALL_MAX - 1).large.is_none());
+        let mut taken: Vec<_> = (0..LARGE_MIN / 2).map(|_| with_body(SMALL_MAX)).collect();
+        assert!(taken.iter_mut().all(|buffer| buffer.next_max(&phase) == Ok(None)));
+        let mut confined = with_body(SMALL_MAX * 2);
+        assert_eq!(confined.next_max(&phase), Ok(Some(SMALL_MAX)));
+        // Nor does a body take more that comes with its head.
+        assert!(read_head(&all, SMALL_MAX).0.large.is_none());
+        assert_eq!(read_head(&all, SMALL_MAX + 1).2, Ok(()));
         // As soon as there is room, it is used.
         drop(taken.pop());
-        assert_eq!(confined.note(&phase, PIECE), Ok(()));
-        assert_eq!(confined.piece_max(), None);
+        assert_eq!(read(&mut confined, &phase, SMALL_MAX), Ok(()));
+        assert_eq!(confined.next_max(&phase), Ok(None));
     }
 }
