@@ -1,7 +1,7 @@
 //! The table `roles`.
 
 use serde::Serialize;
-use sqlx::{PgConnection, PgExecutor};
+use sqlx::{PgConnection, PgExecutor, PgPool};
 use tenure_api::dates::Timestamp;
 
 use crate::facts;
@@ -148,15 +148,20 @@ pub async fn update(db: impl PgExecutor<'_>, role: &NewRole) -> Result<Option<Ro
 ///
 /// # Errors
 /// If the database refuses.
-pub async fn delete(db: impl PgExecutor<'_>, role_id: &str) -> Result<bool, sqlx::Error> {
-    let done = sqlx::query!("DELETE FROM roles WHERE role_id = $1 -- delete_role", role_id).execute(db).await?;
+pub async fn delete(pool: &PgPool, role_id: &str) -> Result<bool, sqlx::Error> {
+    let mut transaction = pool.begin().await?;
+    // Before the role, which another change locks after it.
+    lock_all(&mut transaction).await?;
+    let done =
+        sqlx::query!("DELETE FROM roles WHERE role_id = $1 -- delete_role", role_id).execute(&mut *transaction).await?;
+    transaction.commit().await?;
     Ok(done.rows_affected() == 1)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::with_clients;
+    use crate::testing::{until_a_session_waits, with_clients};
     use tenure_domain::scopes::ANONYMOUS;
 
     fn role(role_id: &str, scopes: &[&str]) -> NewRole {
@@ -180,6 +185,24 @@ mod tests {
             assert!(delete(&pool, "a*").await.unwrap());
             assert!(!delete(&pool, "a*").await.unwrap());
             assert_eq!(find(&pool, "a*").await.unwrap(), None);
+        })
+        .await;
+    }
+
+    #[tokio::test]
+    async fn a_role_that_is_changed_and_deleted_at_once_is_no_deadlock() {
+        with_clients(|pool| async move {
+            create(&pool, &role("a", &[])).await.unwrap();
+            let mut other = pool.begin().await.unwrap();
+            lock_all(&mut other).await.unwrap();
+            let changing = async {
+                until_a_session_waits(&pool).await;
+                let changed = update(&mut *other, &role("a", &["x"])).await;
+                other.commit().await.unwrap();
+                changed
+            };
+            let (deleted, changed) = tokio::join!(delete(&pool, "a"), changing);
+            assert!(deleted.unwrap() && changed.unwrap().is_some());
         })
         .await;
     }
