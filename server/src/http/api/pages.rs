@@ -56,7 +56,12 @@ impl Page {
             return None;
         }
         rows.truncate(limit);
-        rows.last().map(|last| URL_SAFE_NO_PAD.encode(key(last)))
+        rows.last().map(|last| Self::token(key(last)))
+    }
+
+    /// The token for the page after the entry of this key.
+    pub fn token(key: &str) -> String {
+        URL_SAFE_NO_PAD.encode(key)
     }
 }
 

@@ -61,21 +61,29 @@ async fn answer(app: &App, role: &RoleInfo) -> Result<Response, ApiError> {
     ok(&shown(&resolver, role))
 }
 
-/// Works them out one after the other, so that others have turns in between. Together they may expand to so many bytes: many
-/// small roles may assume the same large one.
-async fn shown_all<'a>(resolver: &Resolver, roles: &'a [RoleInfo], max: usize) -> Result<Vec<Role<'a>>, ApiError> {
+/// Roles with what they expand to: of as many as fit into an answer, because many small ones may assume the same large one, and of
+/// one at least. Others have turns in between.
+async fn shown_first<'a>(resolver: &Resolver, roles: &'a [RoleInfo], max: usize) -> Vec<Role<'a>> {
     let (mut all, mut size) = (Vec::with_capacity(roles.len()), 0);
     for role in roles {
         let role = shown(resolver, role);
         size += role.expanded_scopes.iter().map(|scope| scope.len() + size_of::<String>()).sum::<usize>();
-        if size > max {
-            return Err(ApiError::arguments(format!(
-                "these roles expand to over {max} bytes, which is too much for one answer; list fewer at once, by listRoles2 \
-                 with a lower `limit`"
-            )));
+        if size > max && !all.is_empty() {
+            break;
         }
         all.push(role);
         tokio::task::yield_now().await;
+    }
+    all
+}
+
+/// The same for a list without pages.
+async fn shown_all<'a>(resolver: &Resolver, roles: &'a [RoleInfo], max: usize) -> Result<Vec<Role<'a>>, ApiError> {
+    let all = shown_first(resolver, roles, max).await;
+    if all.len() < roles.len() {
+        return Err(ApiError::arguments(format!(
+            "the roles expand to over {max} bytes, which is too much for one answer; use listRoles2, which has pages"
+        )));
     }
     Ok(all)
 }
@@ -133,6 +141,7 @@ mod tests {
         let all = rows.iter().chain([&large]);
         let resolver =
             Resolver::new(all.map(|row| RoleScopes { role_id: row.role_id.clone(), scopes: row.scopes.clone() }));
+        assert_eq!(shown_first(&resolver, &rows, 30_000).await.len(), 2);
         let listed = shown_all(&resolver, &rows[..2], 30_000).await.unwrap();
         assert!(listed.iter().all(|role| role.expanded_scopes.len() == 102), "{listed:?}");
         let refused = shown_all(&resolver, &rows, 30_000).await.unwrap_err();
