@@ -5,7 +5,7 @@
 mod clients;
 mod held;
 pub mod invariants;
-mod way;
+mod proxy;
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::connector::Connector;
 pub use clients::with_clients;
 pub use held::{Gate, number, until_a_session_waits};
 pub use invariants::{check_invariants, check_invariants_on};
-pub use way::Way;
+pub use proxy::Proxy;
 
 /// Names the cluster in which the tests make their databases: the URL of a superuser.
 pub const DATABASE_URL: &str = "TENURE_TEST_DATABASE_URL";

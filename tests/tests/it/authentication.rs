@@ -389,7 +389,7 @@ async fn http_basic_gives_one_answer_for_every_client_and_token_that_do_not_fit_
     assert!(unauthenticated(&ask("disabled", disabled.access_token.expose()).await).contains("disabled"));
     // By Hawk it is the same: the signature comes first.
     let guess = Credentials { access_token: AccessToken::new("wrong".to_owned()), ..disabled.clone() };
-    let unknown = Credentials { client_id: "nobody".to_owned(), ..guess.clone() };
+    let unknown = Credentials { client_id: "unknown".to_owned(), ..guess.clone() };
     let wrong = "the mac does not match";
     for (who, word) in [(&disabled, "disabled"), (&guess, wrong), (&unknown, wrong)] {
         let message = unauthenticated(&get_signed(&rig, who, COUNTS_PATH, |signature| signature).await);

@@ -66,7 +66,7 @@ mod tests {
     use sqlx::Connection as _;
     use tenure_domain::lifecycle::Report;
     use tenure_store::connector::Connector;
-    use tenure_store::testing::{TestDatabase, Way, until_a_session_waits};
+    use tenure_store::testing::{Proxy, TestDatabase, until_a_session_waits};
 
     use super::*;
     use crate::testing::{QUEUE, Queue};
@@ -89,12 +89,12 @@ mod tests {
         let mut holder = database.connect().await;
         let mut lock = holder.begin().await.unwrap();
         sqlx::query("LOCK TABLE tasks IN ACCESS EXCLUSIVE MODE").execute(&mut *lock).await.unwrap();
-        let way = Way::start(database.options()).await;
-        let connector = Connector::new(way.options().clone());
+        let proxy = Proxy::start(database.options()).await;
+        let connector = Connector::new(proxy.options().clone());
         let stop = CancellationToken::new();
         let looking = tokio::spawn(look_with(connector.pool(), notifiers.clone(), stop.clone(), SHORT));
         until_a_session_waits(database.pool()).await;
-        way.fall_silent();
+        proxy.fall_silent();
         lock.rollback().await.unwrap();
         timeout(SHORT * 10, notified).await.expect("it is looked up again");
         stop.cancel();

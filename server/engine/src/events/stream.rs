@@ -123,7 +123,7 @@ mod tests {
 
     use sqlx::Connection as _;
     use tenure_store::connector::Connector;
-    use tenure_store::testing::{TestDatabase, Way, eventually, until_a_session_waits};
+    use tenure_store::testing::{Proxy, TestDatabase, eventually, until_a_session_waits};
     use tokio_util::sync::CancellationToken;
     use tokio_util::task::TaskTracker;
 
@@ -140,8 +140,8 @@ mod tests {
         let database = TestDatabase::create().await;
         let queue = Queue::start(database.options());
         queue.create_one(QUEUE).await;
-        let way = Way::start(database.options()).await;
-        let connector = Connector::new(way.options().clone());
+        let proxy = Proxy::start(database.options()).await;
+        let connector = Connector::new(proxy.options().clone());
         let (pool, sequencer) = (connector.pool(), Sequencer::default());
         // Its task has ended, so that streams read by themselves.
         let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
@@ -155,7 +155,7 @@ mod tests {
         sqlx::query("LOCK TABLE outbox_order IN ACCESS EXCLUSIVE MODE").execute(&mut *lock).await.unwrap();
         let silencing = async {
             until_a_session_waits(database.pool()).await;
-            way.fall_silent();
+            proxy.fall_silent();
             lock.rollback().await.unwrap();
         };
         let both = async { tokio::join!(stream.catch_up(), silencing) };

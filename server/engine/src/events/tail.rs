@@ -339,7 +339,7 @@ impl Listener {
 mod tests {
     use sqlx::Connection as _;
     use tenure_store::connector::Connector;
-    use tenure_store::testing::{TestDatabase, Way, eventually, until_a_session_waits};
+    use tenure_store::testing::{Proxy, TestDatabase, eventually, until_a_session_waits};
 
     use super::*;
 
@@ -417,8 +417,8 @@ mod tests {
     #[tokio::test]
     async fn a_look_whose_connection_falls_silent_is_given_up_and_the_next_one_reads() {
         let database = TestDatabase::create().await;
-        let way = Way::start(database.options()).await;
-        let connector = Connector::new(way.options().clone());
+        let proxy = Proxy::start(database.options()).await;
+        let connector = Connector::new(proxy.options().clone());
         let mut holder = database.connect().await;
         let mut lock = holder.begin().await.unwrap();
         sqlx::query("LOCK TABLE outbox_order IN ACCESS EXCLUSIVE MODE").execute(&mut *lock).await.unwrap();
@@ -427,7 +427,7 @@ mod tests {
         let tail = Tail::start_with(pool, sequencer, notifiers, &tasks, stop.clone(), SHORT);
         let listener = tail.listen().unwrap();
         until_a_session_waits(database.pool()).await;
-        way.fall_silent();
+        proxy.fall_silent();
         lock.rollback().await.unwrap();
         eventually("memory begins", async || tail.ring().is_some()).await;
         stop.cancel();

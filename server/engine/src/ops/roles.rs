@@ -1,5 +1,5 @@
-//! Changes of roles. They take turns, because whether a role closes a circle depends on all the others. What that costs is
-//! done before: a turn only looks whether roles have changed since, and if so does it again.
+//! Changes of roles. They are made one at a time, under a lock, because whether a role closes a circle depends on all the others.
+//! The checks, which may take long, are made before the lock, and under it only if roles have changed since.
 
 use sqlx::{Connection, PgConnection, PgPool};
 
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_checked_before_the_turn_is_checked_again_if_roles_have_changed_since() {
+    async fn what_was_checked_before_the_lock_is_checked_again_if_roles_have_changed_since() {
         with_clients(|pool| async move {
             create(&pool, &role("c", &[])).await.unwrap().unwrap();
             let mut other = pool.begin().await.unwrap();

@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_roles_is_done_apart_from_the_event_loop() {
+    fn what_expands_roles_is_done_apart_from_the_event_loop() {
         let endpoints = [
             create_role::endpoint(),
             update_role::endpoint(),

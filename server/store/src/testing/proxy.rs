@@ -1,4 +1,4 @@
-//! A way to the database that can fall silent.
+//! A proxy in front of the database that can stop answering.
 
 use std::sync::Arc;
 
@@ -8,14 +8,14 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
-/// A way to the database that can fall silent, as a network does that loses what it carries.
-pub struct Way {
+/// A proxy in front of the database that can stop answering, as a network does that loses packets.
+pub struct Proxy {
     options: PgConnectOptions,
     silence: Arc<Notify>,
     accepting: JoinHandle<()>,
 }
 
-impl Way {
+impl Proxy {
     /// Listens in front of the database that these options lead to.
     ///
     /// # Panics
@@ -25,22 +25,22 @@ impl Way {
         let port = listener.local_addr().expect("a bound socket has an address").port();
         let silence = Arc::new(Notify::new());
         let accepting = tokio::spawn(accept(listener, to.clone(), Arc::clone(&silence)));
-        Self { options: to.clone().port(port), silence, accepting }
+        Self { options: to.clone().host("127.0.0.1").port(port), silence, accepting }
     }
 
-    /// How to connect by it.
+    /// How to connect through it.
     #[must_use]
     pub fn options(&self) -> &PgConnectOptions {
         &self.options
     }
 
-    /// What is connected gets no answer any more, and no end either. What connects later is answered.
+    /// Connections that are open get no answer any more, and are not closed. Later ones are answered.
     pub fn fall_silent(&self) {
         self.silence.notify_waiters();
     }
 }
 
-impl Drop for Way {
+impl Drop for Proxy {
     fn drop(&mut self) {
         self.accepting.abort();
     }
