@@ -9,7 +9,7 @@ pub struct Schema {
     pub needed: i64,
 }
 
-/// What a program is to a schema.
+/// Whether a program can use a schema.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Age {
     /// It knows all of it.
@@ -21,7 +21,7 @@ pub enum Age {
 }
 
 impl Age {
-    /// What a program is to this schema that knows the migrations up to `known`.
+    /// Whether a program that knows the migrations up to `known` can use this schema.
     #[must_use]
     pub fn of(known: i64, schema: Schema) -> Self {
         if known < schema.needed {
