@@ -1,5 +1,6 @@
 //! The numbers of queues that the metrics show. Other metrics are kept for as long as the server runs; of queues there may be very many
-//! in that time, so that those are dropped of which nothing was found for a day.
+//! in that time, so that those are dropped of which nothing was found for a day. The recorder could drop what is idle, but not these gauges
+//! alone: also the others that seldom change, and those whose handle is kept, which would count on in vain.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;

@@ -32,13 +32,6 @@ async fn admit(server: &Queue) {
     while admission::pass(&server.engine).await.unwrap().done > 0 {}
 }
 
-async fn finish(ground: Ground, server: Queue) {
-    let Ground { database, conn } = ground;
-    drop(conn);
-    server.stop().await;
-    database.finish().await;
-}
-
 #[tokio::test]
 async fn runs_that_sessions_have_not_accepted_keep_their_tokens() {
     let rate = json!({"total": {"count": 60, "seconds": 60, "burst": 1}});
@@ -52,7 +45,7 @@ async fn runs_that_sessions_have_not_accepted_keep_their_tokens() {
         // As if a minute had passed.
         sqlx::query("UPDATE admission_queues SET tat = tat - 60").execute(&mut ground.conn).await.unwrap();
     }
-    finish(ground, server).await;
+    ground.finish([server]).await;
 }
 
 #[tokio::test]
@@ -71,7 +64,7 @@ async fn a_queue_at_its_rate_locks_no_run_that_waits() {
         admission::pass(&server.engine).await.unwrap();
     }
     assert_eq!(number(ground.database.pool(), locks).await, before);
-    finish(ground, server).await;
+    ground.finish([server]).await;
 }
 
 #[tokio::test]
@@ -94,7 +87,7 @@ async fn a_run_prefers_its_worker_from_the_end_of_its_delay_on() {
     sqlx::query("UPDATE admission_heads SET ready = true, at = NULL").execute(&mut ground.conn).await.unwrap();
     admit(&server).await;
     assert_eq!(ground.count("pending WHERE hold = 3").await, 1, "and goes to any after a minute");
-    finish(ground, server).await;
+    ground.finish([server]).await;
 }
 
 /// The look of a scheduler goes on until it is replaced: what it gives out meanwhile is given out again too.
@@ -120,7 +113,7 @@ async fn what_is_given_out_until_a_scheduler_is_replaced_is_given_out_again() {
     let until = "SELECT reassign_ord FROM admission_queues";
     assert!(number(ground.database.pool(), until).await >= given);
     drop(looking);
-    finish(ground, server).await;
+    ground.finish([server]).await;
 }
 
 async fn claim_and_end(server: &Queue) {
@@ -141,7 +134,7 @@ async fn a_faster_rate_starts_runs_after_one_of_its_own_intervals() {
     put(&server, json!({"rate": {"total": {"count": 10, "seconds": 1}}})).await;
     claim_and_end(&server).await;
     claim_and_end(&server).await;
-    finish(ground, server).await;
+    ground.finish([server]).await;
 }
 
 /// 59 starts take 0.6 s. If the pass looked every 200 ms alone, they would take 12 s: what a claim notifies comes before the next token.
@@ -159,7 +152,7 @@ async fn starts_at_100_a_second(rate: serde_json::Value) {
     }
     let took = since.elapsed();
     assert!(took < Duration::from_secs(6), "{took:?}");
-    finish(ground, server).await;
+    ground.finish([server]).await;
 }
 
 #[tokio::test]
@@ -182,7 +175,7 @@ async fn a_policy_that_cannot_be_read_is_replaced() {
     sqlx::query(broken).execute(&mut ground.conn).await.unwrap();
     put(&server, json!({"concurrency": {"total": 1}})).await;
     assert_eq!(ground.count("queue_policies WHERE policy LIKE '%concurrency%'").await, 1);
-    finish(ground, server).await;
+    ground.finish([server]).await;
 }
 
 #[tokio::test]
@@ -196,7 +189,7 @@ async fn the_pass_knows_when_the_rate_of_a_key_has_a_token() {
     admit(&server).await;
     let next_in = admission::pass(&server.engine).await.unwrap().next_in.unwrap();
     assert!((300..=600).contains(&next_in.as_secs()), "{next_in:?}");
-    finish(ground, server).await;
+    ground.finish([server]).await;
 }
 
 /// The rules of one key put all runs of a queue under a rate, and release them.
@@ -221,7 +214,7 @@ async fn claims_are_noted_only_while_a_policy_or_a_key_has_a_rate() {
     assert_eq!(rated(conn).await, (false, 0));
     let stage = "SELECT refile_stage FROM queue_policies";
     assert_ne!(sqlx::query_scalar::<_, i16>(stage).fetch_one(conn).await.unwrap(), 0, "runs that exist follow it");
-    finish(ground, server).await;
+    ground.finish([server]).await;
 }
 
 /// Whether the queue's claims are noted, and its traits.
@@ -251,7 +244,7 @@ async fn keys_keep_their_turns_when_a_policy_changes_that_is_fair_still() {
     assert_eq!(number(ground.database.pool(), turns).await, 2);
     put(&server, json!({"concurrency": {"total": 1}})).await;
     assert_eq!(number(ground.database.pool(), turns).await, 0, "places are no turns");
-    finish(ground, server).await;
+    ground.finish([server]).await;
 }
 
 /// Nothing else looks at them when it does: the one that is ready is not claimed.
@@ -275,6 +268,6 @@ async fn a_more_urgent_run_of_a_key_displaces_a_ready_one_when_the_rate_lets_it_
         sqlx::raw_sql(an_hour_later).execute(&mut ground.conn).await.unwrap();
         admit(&server).await;
         assert_eq!((ground.count(least).await, ground.count(most).await), (0, 1), "{of}");
-        finish(ground, server).await;
+        ground.finish([server]).await;
     }
 }

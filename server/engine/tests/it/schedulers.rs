@@ -62,6 +62,15 @@ impl Ground {
         server.engine.schedulers.leader(server.key(QUEUE).await).term.expect("it is the scheduler")
     }
 
+    /// Stops these servers, and drops the database.
+    pub(crate) async fn finish<const N: usize>(self, servers: [Queue; N]) {
+        drop(self.conn);
+        for server in servers {
+            server.stop().await;
+        }
+        self.database.finish().await;
+    }
+
     /// Moves the manual clock on.
     async fn advance(&mut self, seconds: u32) {
         let later = "UPDATE clock SET clock_offset = clock_offset + make_interval(secs => $1)";
@@ -131,11 +140,7 @@ async fn t11_a_scheduler_that_was_stopped_and_wakes_up_gives_out_nothing() {
     // Its first beat shows it.
     ground.beat(&first).await;
     assert_eq!(first.engine.schedulers.leader(first.key(QUEUE).await).term, None);
-    let Ground { database, conn } = ground;
-    drop(conn);
-    first.stop().await;
-    second.stop().await;
-    database.finish().await;
+    ground.finish([first, second]).await;
 }
 
 /// 2,100 runs are given out, which is more than a slice: the next scheduler takes a slice back and dies, and the one after it does the
@@ -181,12 +186,7 @@ async fn t8_a_scheduler_that_is_killed_between_two_slices_leaves_the_rest_to_the
     }
     assert_eq!(ground.count(&format!("pending WHERE hold = 3 AND ord > {last}")).await, RUNS, "and is given out again");
     assert_eq!(ground.count("session_inbox WHERE kind = 4").await, RUNS, "with one item each");
-    let Ground { database, conn } = ground;
-    drop(conn);
-    for server in [first, second, third] {
-        server.stop().await;
-    }
-    database.finish().await;
+    ground.finish([first, second, third]).await;
 }
 
 /// A server, and a session that has been given a run.
@@ -220,10 +220,7 @@ async fn an_item_of_an_inbox_is_withdrawn_when_a_changed_policy_takes_its_run_ba
     .await;
     assert_eq!(ground.count("pending WHERE hold = 2").await, 1);
     assert_eq!(ground.count("session_inbox WHERE kind = 4").await, 0, "the worker is not offered it any more");
-    let Ground { database, conn } = ground;
-    drop(conn);
-    server.stop().await;
-    database.finish().await;
+    ground.finish([server]).await;
 }
 
 /// One free slot, and before the run that may take it others that wait for a worker which is not there: two of the same key, and as many
@@ -293,10 +290,7 @@ async fn runs_that_wait_for_a_preferred_worker_hold_up_no_others() {
     .await
     .unwrap();
     assert_eq!(key, "other", "the first of those that prefer no worker");
-    let Ground { database, conn } = ground;
-    drop(conn);
-    server.stop().await;
-    database.finish().await;
+    ground.finish([server]).await;
 }
 
 /// A pause ends, which announces assigned runs again, while one of them is taken back, which does not see the item that is written
@@ -320,10 +314,7 @@ async fn a_run_that_is_given_again_is_one_item_although_another_was_written_whil
     assert_eq!(ground.count("pending WHERE hold = 3").await, 1);
     assert_eq!(ground.count("session_inbox WHERE kind = 4").await, 1);
     drop((ending, taking));
-    let Ground { database, conn } = ground;
-    drop(conn);
-    server.stop().await;
-    database.finish().await;
+    ground.finish([server]).await;
 }
 
 #[tokio::test]
@@ -353,10 +344,7 @@ async fn the_time_to_accept_follows_a_changed_policy_also_in_a_queue_that_is_pau
     assert_eq!(ground.count("pending WHERE hold = 3").await, 1);
     assert_eq!(until(&mut ground).await, None);
     assert_eq!(ground.count("session_inbox WHERE kind = 4").await, 1);
-    let Ground { database, conn } = ground;
-    drop(conn);
-    server.stop().await;
-    database.finish().await;
+    ground.finish([server]).await;
 }
 
 #[tokio::test]
@@ -372,10 +360,7 @@ async fn the_time_to_accept_begins_anew_after_a_quarantine_of_the_worker() {
     ground.advance(16).await;
     accept::pass(&server.engine).await.unwrap();
     assert_eq!(ground.count("pending WHERE hold = 3").await, 0, "its time is over now");
-    let Ground { database, conn } = ground;
-    drop(conn);
-    server.stop().await;
-    database.finish().await;
+    ground.finish([server]).await;
 }
 
 #[tokio::test]
@@ -392,10 +377,7 @@ async fn a_run_that_may_start_once_and_was_given_to_a_removed_worker_ends_by_the
         (ended.outcome(), ended.ended_by),
         (Outcome::Exception(ReasonResolved::WorkerShutdown), Some(EndedBy::WorkerRemoved))
     );
-    let Ground { database, conn } = ground;
-    drop(conn);
-    server.stop().await;
-    database.finish().await;
+    ground.finish([server]).await;
 }
 
 #[tokio::test]
@@ -411,10 +393,7 @@ async fn a_run_that_may_start_once_ends_unaccepted_unless_its_worker_was_quarant
         accept::pass(&server.engine).await.unwrap();
         assert_eq!(ground.count("pending WHERE hold = 2").await, waiting, "{quarantine:?}");
         assert_eq!(ground.count("pending WHERE hold = 3").await, 0, "{quarantine:?}");
-        let Ground { database, conn } = ground;
-        drop(conn);
-        server.stop().await;
-        database.finish().await;
+        ground.finish([server]).await;
     }
 }
 
@@ -426,10 +405,7 @@ async fn a_run_that_may_start_once_and_was_not_accepted_waits_again_when_its_ses
     sessions::end(&mut closing, &server.engine.notifiers, epoch, SessionEnd::Closed).await.unwrap();
     assert_eq!(ground.count("pending WHERE hold = 2").await, 1);
     drop(closing);
-    let Ground { database, conn } = ground;
-    drop(conn);
-    server.stop().await;
-    database.finish().await;
+    ground.finish([server]).await;
 }
 
 #[tokio::test]
@@ -448,8 +424,5 @@ async fn an_outage_of_ours_costs_no_time_to_accept() {
     ground.advance(31).await;
     accept::pass(&server.engine).await.unwrap();
     assert_eq!(ground.count("pending WHERE hold = 3").await, 0, "its time is over now");
-    let Ground { database, conn } = ground;
-    drop(conn);
-    server.stop().await;
-    database.finish().await;
+    ground.finish([server]).await;
 }

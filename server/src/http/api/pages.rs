@@ -65,6 +65,32 @@ impl Page {
     }
 }
 
+/// The entries for these rows, with what their scopes expand to: of as many as fit into an answer of so many bytes, because many small
+/// ones may assume the same large role, and of one at least. Other requests have turns in between.
+pub async fn fitting<'a, T, E>(
+    rows: &'a [T],
+    max: usize,
+    entry: impl Fn(&'a T) -> E,
+    expanded: impl Fn(&E) -> usize,
+) -> Vec<E> {
+    let (mut all, mut size) = (Vec::with_capacity(rows.len()), 0);
+    for row in rows {
+        let entry = entry(row);
+        size += expanded(&entry);
+        if size > max && !all.is_empty() {
+            break;
+        }
+        all.push(entry);
+        tokio::task::yield_now().await;
+    }
+    all
+}
+
+/// How many bytes scopes take in memory.
+pub fn size_of_scopes<S: AsRef<str>>(scopes: impl IntoIterator<Item = S>) -> usize {
+    scopes.into_iter().map(|scope| scope.as_ref().len() + size_of::<String>()).sum()
+}
+
 fn decode(token: &str) -> Result<String, ApiError> {
     let bytes = URL_SAFE_NO_PAD.decode(token).ok().and_then(|bytes| String::from_utf8(bytes).ok());
     // What a database cannot compare was never the key of an entry.

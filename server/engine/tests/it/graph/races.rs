@@ -2,6 +2,7 @@
 
 use serde_json::json;
 use sqlx::Connection;
+use tenure_api::ids::TaskId;
 use tenure_domain::lifecycle::Report;
 use tenure_engine::background::dependencies::DependencySink;
 use tenure_engine::background::groups::GroupSink;
@@ -9,8 +10,9 @@ use tenure_engine::background::{dependencies as dependency_pass, groups as group
 use tenure_engine::events::log_reader::{self, Read};
 use tenure_engine::events::sequencer::Sequencer;
 use tenure_engine::ops::change_task::{Change, change};
-use tenure_engine::testing::{QUEUE, new_task};
+use tenure_engine::testing::{QUEUE, Queue, new_task};
 use tenure_store::groups::{Slice, Witnesses};
+use tenure_store::testing::TestDatabase;
 use tenure_store::{dependency_work, events};
 
 use super::{claim_and_report, create_waiting, emitted, finish, run_groups, settle, start, state, waiting};
@@ -38,55 +40,45 @@ async fn a_task_created_while_the_report_of_its_dependency_commits_is_scheduled(
     finish(database, queue).await;
 }
 
-#[tokio::test]
-async fn a_task_whose_creation_commits_after_the_report_of_its_dependency_was_read_is_scheduled() {
-    let (database, queue) = start().await;
+/// A task that ends while the creation of one that waits for it is not committed, and the end is read by then; both tasks.
+async fn end_read_before_the_creation(database: &TestDatabase, queue: &Queue) -> (TaskId, TaskId) {
     // Some edge, so that the log is not skipped.
     let other = queue.create_one("proj/other").await;
-    create_waiting(&queue, &[other], &json!({})).await;
+    create_waiting(queue, &[other], &json!({})).await;
     let required = queue.create_one(QUEUE).await;
     let claim = queue.claim_one(QUEUE).await;
-    settle(&queue).await;
-    let gate = Gate::close(&database, "dependencies").await;
+    settle(queue).await;
+    let gate = Gate::close(database, "dependencies").await;
     let task = waiting(&[required], &json!({}));
     let reporting = async {
         until_a_session_waits(database.pool()).await;
         // The creation has seen the task unresolved, and its edge is not visible to the reader of the report.
         queue.report(required, claim.run, Report::Completed).await.unwrap();
-        settle(&queue).await;
+        settle(queue).await;
         assert_eq!(number(database.pool(), "SELECT count(*) FROM dependency_work").await, 0);
         gate.open().await;
     };
     let (created, ()) = tokio::join!(queue.create(&task), reporting);
     created.unwrap();
+    (required, task.id)
+}
+
+#[tokio::test]
+async fn a_task_whose_creation_commits_after_the_report_of_its_dependency_was_read_is_scheduled() {
+    let (database, queue) = start().await;
+    let (_, task) = end_read_before_the_creation(&database, &queue).await;
     settle(&queue).await;
-    assert_eq!(state(&queue, task.id).await, "pending");
+    assert_eq!(state(&queue, task).await, "pending");
     finish(database, queue).await;
 }
 
 #[tokio::test]
 async fn an_end_that_is_taken_back_before_the_creation_is_read_counts_for_a_task_that_waited_for_it() {
     let (database, queue) = start().await;
-    // Some edge, so that the log is not skipped.
-    let other = queue.create_one("proj/other").await;
-    create_waiting(&queue, &[other], &json!({})).await;
-    let required = queue.create_one(QUEUE).await;
-    let claim = queue.claim_one(QUEUE).await;
-    settle(&queue).await;
-    let gate = Gate::close(&database, "dependencies").await;
-    let task = waiting(&[required], &json!({}));
-    let reporting = async {
-        until_a_session_waits(database.pool()).await;
-        // The end is read before the edge is committed.
-        queue.report(required, claim.run, Report::Completed).await.unwrap();
-        settle(&queue).await;
-        gate.open().await;
-    };
-    let (created, ()) = tokio::join!(queue.create(&task), reporting);
-    created.unwrap();
+    let (required, task) = end_read_before_the_creation(&database, &queue).await;
     change(&queue.engine.pool, &queue.engine.notifiers, required, Change::Rerun).await.unwrap();
     settle(&queue).await;
-    assert_eq!(state(&queue, task.id).await, "pending");
+    assert_eq!(state(&queue, task).await, "pending");
     assert_eq!(number(database.pool(), "SELECT count(*) FROM dependency_work").await, 0);
     // One that is created after that waits for the next end.
     let late = create_waiting(&queue, &[required], &json!({})).await;

@@ -45,10 +45,7 @@ impl Held {
     }
 
     async fn finish(self) {
-        let Self { ground: Ground { database, conn }, server, .. } = self;
-        drop(conn);
-        server.stop().await;
-        database.finish().await;
+        self.ground.finish([self.server]).await;
     }
 }
 

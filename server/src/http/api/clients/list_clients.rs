@@ -9,7 +9,7 @@ use tenure_api::auth::Client;
 
 use super::{a_client, expanded, shown};
 use crate::http::api::ok;
-use crate::http::api::pages::{EXPANDED_MAX, PAGE_MAX, Page};
+use crate::http::api::pages::{EXPANDED_MAX, PAGE_MAX, Page, fitting, size_of_scopes};
 use crate::http::app::App;
 use crate::http::call::Call;
 use crate::http::docs::Sample;
@@ -68,19 +68,9 @@ async fn list_clients(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     ok(&Body { clients, continuation_token })
 }
 
-/// What the clients of a page may do: of as many as fit into an answer, and of one at least. Others have turns in between.
+/// What the clients of a page may do, of as many as fit into an answer.
 async fn expand(roles: &Resolver, clients: &[ClientInfo], max: usize) -> Vec<ScopeSet> {
-    let (mut all, mut size) = (Vec::with_capacity(clients.len()), 0);
-    for client in clients {
-        let scopes = expanded(roles, client);
-        size += scopes.iter().map(|scope| scope.len() + size_of::<String>()).sum::<usize>();
-        if size > max && !all.is_empty() {
-            break;
-        }
-        all.push(scopes);
-        tokio::task::yield_now().await;
-    }
-    all
+    fitting(clients, max, |client| expanded(roles, client), |scopes| size_of_scopes(scopes.iter())).await
 }
 
 #[cfg(test)]

@@ -7,9 +7,9 @@ use serde::Serialize;
 use serde_json::json;
 use tenure_api::auth::Role;
 
-use super::{LISTING, a_role, page, shown_first};
+use super::{LISTING, a_role, page, shown_page};
 use crate::http::api::ok;
-use crate::http::api::pages::{EXPANDED_MAX, Page};
+use crate::http::api::pages::EXPANDED_MAX;
 use crate::http::app::App;
 use crate::http::call::Call;
 use crate::http::docs::Sample;
@@ -41,11 +41,8 @@ async fn list_roles2(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
         #[serde(skip_serializing_if = "Option::is_none")]
         continuation_token: Option<String>,
     }
-    let (rows, mut continuation_token) = page(&app, &call).await?;
+    let (rows, token) = page(&app, &call).await?;
     let resolver = app.authenticator.roles().await?;
-    let roles = shown_first(&resolver, &rows, EXPANDED_MAX).await;
-    if roles.len() < rows.len() {
-        continuation_token = roles.last().map(|last| Page::token(last.role_id));
-    }
+    let (roles, continuation_token) = shown_page(&resolver, (&rows, token), EXPANDED_MAX).await;
     ok(&Body { roles, continuation_token })
 }

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use tenure_api::auth::{Role, RoleRequest};
 
 use super::ok;
-use super::pages::Page;
+use super::pages::{Page, fitting, size_of_scopes};
 use crate::http::app::App;
 use crate::http::call::Call;
 use crate::http::docs::Sample;
@@ -61,23 +61,24 @@ async fn answer(app: &App, role: &RoleInfo) -> Result<Response, ApiError> {
     ok(&shown(&resolver, role))
 }
 
-/// Roles with what they expand to: of as many as fit into an answer, because many small ones may assume the same large one, and of
-/// one at least. Others have turns in between.
+/// Roles with what they expand to, of as many as fit into an answer.
 async fn shown_first<'a>(resolver: &Resolver, roles: &'a [RoleInfo], max: usize) -> Vec<Role<'a>> {
-    let (mut all, mut size) = (Vec::with_capacity(roles.len()), 0);
-    for role in roles {
-        let role = shown(resolver, role);
-        size += role.expanded_scopes.iter().map(|scope| scope.len() + size_of::<String>()).sum::<usize>();
-        if size > max && !all.is_empty() {
-            break;
-        }
-        all.push(role);
-        tokio::task::yield_now().await;
-    }
-    all
+    fitting(roles, max, |role| shown(resolver, role), |role| size_of_scopes(&role.expanded_scopes)).await
 }
 
-/// The same for a list without pages.
+/// A page of them, and the token for the next one: that of these rows unless it ends before.
+async fn shown_page<'a>(
+    resolver: &Resolver,
+    (roles, token): (&'a [RoleInfo], Option<String>),
+    max: usize,
+) -> (Vec<Role<'a>>, Option<String>) {
+    let all = shown_first(resolver, roles, max).await;
+    let ends_before = all.len() < roles.len();
+    let token = if ends_before { all.last().map(|last| Page::token(last.role_id)) } else { token };
+    (all, token)
+}
+
+/// All of them, for a list without pages.
 async fn shown_all<'a>(resolver: &Resolver, roles: &'a [RoleInfo], max: usize) -> Result<Vec<Role<'a>>, ApiError> {
     let all = shown_first(resolver, roles, max).await;
     if all.len() < roles.len() {
@@ -141,7 +142,11 @@ mod tests {
         let all = rows.iter().chain([&large]);
         let resolver =
             Resolver::new(all.map(|row| RoleScopes { role_id: row.role_id.clone(), scopes: row.scopes.clone() }));
-        assert_eq!(shown_first(&resolver, &rows, 30_000).await.len(), 2);
+        let whole = Some("next".to_owned());
+        for (max, fit, next) in [(30_000, 2, Some(Page::token("b"))), (1 << 20, 3, whole.clone())] {
+            let (page, token) = shown_page(&resolver, (&rows, whole.clone()), max).await;
+            assert_eq!((page.len(), token), (fit, next), "{max}");
+        }
         let listed = shown_all(&resolver, &rows[..2], 30_000).await.unwrap();
         assert!(listed.iter().all(|role| role.expanded_scopes.len() == 102), "{listed:?}");
         let refused = shown_all(&resolver, &rows, 30_000).await.unwrap_err();
