@@ -14,12 +14,16 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// Closes the gate for commits that inserted into `table`.
+    /// Closes the gate for commits that inserted into `table`. They wait for as long as it takes: one that gave up would be repeated,
+    /// and see what has happened meanwhile.
     pub async fn close(database: &TestDatabase, table: &str) -> Self {
         let mut holder = database.connect().await;
         let sql = format!(
             "CREATE OR REPLACE FUNCTION gate() RETURNS trigger LANGUAGE plpgsql AS
-                 $$ BEGIN PERFORM pg_advisory_xact_lock_shared({GATE}); RETURN NULL; END $$;
+                 $$ BEGIN
+                    PERFORM set_config('lock_timeout', '0', true), pg_advisory_xact_lock_shared({GATE});
+                    RETURN NULL;
+                 END $$;
              CREATE CONSTRAINT TRIGGER gate AFTER INSERT ON {table} DEFERRABLE INITIALLY DEFERRED
                  FOR EACH ROW EXECUTE FUNCTION gate();
              SELECT pg_advisory_lock({GATE});"

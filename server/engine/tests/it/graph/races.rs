@@ -23,18 +23,21 @@ async fn a_task_created_while_the_report_of_its_dependency_commits_is_scheduled(
     let (database, queue) = start().await;
     let required = queue.create_one(QUEUE).await;
     let claim = queue.claim_one(QUEUE).await;
+    // Another server: the report holds a session of its own.
+    let other = Queue::start(database.options());
     let gate = Gate::close(&database, "runs").await;
     let creating = async {
         until_a_session_waits(database.pool()).await;
         // The report is written but not committed: the creation is read first, and finds nothing to do.
-        let task = create_waiting(&queue, &[required], &json!({})).await;
-        settle(&queue).await;
-        assert_eq!(state(&queue, task).await, "unscheduled");
+        let task = create_waiting(&other, &[required], &json!({})).await;
+        settle(&other).await;
+        assert_eq!(state(&other, task).await, "unscheduled");
         gate.open().await;
         task
     };
     let (reported, task) = tokio::join!(queue.report(required, claim.run, Report::Completed), creating);
     reported.unwrap();
+    other.stop().await;
     settle(&queue).await;
     assert_eq!(state(&queue, task).await, "pending");
     finish(database, queue).await;
@@ -43,11 +46,13 @@ async fn a_task_created_while_the_report_of_its_dependency_commits_is_scheduled(
 /// A task that ends while the creation of one that waits for it is not committed, and the end is read by then; both tasks.
 async fn end_read_before_the_creation(database: &TestDatabase, queue: &Queue) -> (TaskId, TaskId) {
     // Some edge, so that the log is not skipped.
-    let other = queue.create_one("proj/other").await;
-    create_waiting(queue, &[other], &json!({})).await;
+    let unrelated = queue.create_one("proj/other").await;
+    create_waiting(queue, &[unrelated], &json!({})).await;
     let required = queue.create_one(QUEUE).await;
     let claim = queue.claim_one(QUEUE).await;
     settle(queue).await;
+    // Another server: the creation holds a session of its own.
+    let other = Queue::start(database.options());
     let gate = Gate::close(database, "dependencies").await;
     let task = waiting(&[required], &json!({}));
     let reporting = async {
@@ -58,8 +63,9 @@ async fn end_read_before_the_creation(database: &TestDatabase, queue: &Queue) ->
         assert_eq!(number(database.pool(), "SELECT count(*) FROM dependency_work").await, 0);
         gate.open().await;
     };
-    let (created, ()) = tokio::join!(queue.create(&task), reporting);
+    let (created, ()) = tokio::join!(other.create(&task), reporting);
     created.unwrap();
+    other.stop().await;
     (required, task.id)
 }
 

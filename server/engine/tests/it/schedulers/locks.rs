@@ -3,6 +3,7 @@
 use tenure_engine::ops::claim_task::{ClaimTask, claim_task};
 use tenure_engine::ops::sessions::Attempt;
 use tenure_engine::testing::LEASE;
+use tenure_store::testing::number;
 use tenure_store::{policies, tasks};
 use uuid::Uuid;
 
@@ -114,6 +115,28 @@ async fn a_run_that_is_locked_keeps_its_own_queue_paused_and_no_other() {
     assert_eq!(pauses::pass(engine).await.unwrap().done, 1);
     locking.commit().await.unwrap();
     assert_eq!(pauses::pass(engine).await.unwrap().done, 1);
+    drop(conn);
+    held.finish().await;
+}
+
+#[tokio::test]
+async fn a_resumption_waits_for_a_run_that_is_locked_and_shows_it_again() {
+    let held = Held::new().await;
+    let (pool, parts) = (held.ground.database.pool(), held.server.engine.queue_parts());
+    let name = QUEUE.parse().unwrap();
+    let request = serde_json::from_value(json!({"reason": "repair"})).unwrap();
+    queue_policy::pause(parts, &name, &request, "ann").await.unwrap();
+    sqlx::raw_sql("DELETE FROM session_inbox").execute(pool).await.unwrap();
+    let mut conn = held.ground.database.connect().await;
+    let mut locking = conn.begin().await.unwrap();
+    let run = "SELECT FROM pending WHERE id = $1 FOR UPDATE";
+    sqlx::query(run).bind(held.assigned).execute(&mut *locking).await.unwrap();
+    let (resumed, ()) = tokio::join!(queue_policy::resume(parts, &name, "ann"), async {
+        until_a_session_waits(pool).await;
+        locking.commit().await.unwrap();
+    });
+    resumed.unwrap();
+    assert_eq!(number(pool, "SELECT count(*) FROM session_inbox WHERE kind = 4").await, 1);
     drop(conn);
     held.finish().await;
 }
