@@ -82,6 +82,7 @@ const READS_FOR_ONE: &str = "tenure_event_reads_total{who=\"one\"}";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_stream_of_two_servers_tells_the_log_without_gap_or_repeat() {
+    const TASKS: usize = 40;
     let rig = Rig::start().await;
     let other = rig.another("second").await;
     let (here, who) = (&rig.server, &rig.root);
@@ -91,28 +92,28 @@ async fn every_stream_of_two_servers_tells_the_log_without_gap_or_repeat() {
     let mut from_now = Stream::open(here, who, "").await.begun().await;
     let mut from_now_there = Stream::open(&other, who, "").await.begun().await;
     let (from_now, from_now_there) = (&mut from_now, &mut from_now_there);
-    // Four actors with 125 tasks each; meanwhile further readers come and begin at the beginning.
+    // Four actors with 40 tasks each; meanwhile further readers come and begin at the beginning or further on.
     let working = async {
         tokio::join!(
-            lives(here, &other, who, "stream/a", 125),
-            lives(&other, here, who, "stream/b", 125),
-            lives(here, here, who, "stream/c", 125),
-            lives(&other, &other, who, "stream/d", 125),
+            lives(here, &other, who, "stream/a", TASKS),
+            lives(&other, here, who, "stream/b", TASKS),
+            lives(here, here, who, "stream/c", TASKS),
+            lives(&other, &other, who, "stream/d", TASKS),
         );
     };
     let joining = async {
         let mut late = Vec::new();
         for n in 0..6_i64 {
-            eventually("the log grows", async || (newest(here, who).await > n * 250).then_some(())).await;
-            let query = if n % 2 == 0 { "?after=0".to_owned() } else { format!("?after={}", n * 100) };
+            eventually("the log grows", async || (newest(here, who).await > n * 80).then_some(())).await;
+            let query = if n % 2 == 0 { "?after=0".to_owned() } else { format!("?after={}", n * 30) };
             let server = if n < 3 { here } else { &other };
-            late.push((if n % 2 == 0 { 0 } else { n * 100 }, Stream::open(server, who, &query).await));
+            late.push((if n % 2 == 0 { 0 } else { n * 30 }, Stream::open(server, who, &query).await));
         }
         late
     };
     let ((), mut late) = tokio::join!(working, joining);
     let end = newest(here, who).await;
-    assert_eq!(end, 2 + 500 * 4 + 100 * 3);
+    assert_eq!(end, 2 + 160 * 4 + 32 * 3);
     let all = log(here, who, 0, "").await;
     let positions: Vec<i64> = all.iter().map(|event| event["position"].as_i64().unwrap()).collect();
     assert_eq!(positions, (1..=end).collect::<Vec<_>>());
@@ -255,11 +256,11 @@ fn memory(server: &Server) -> usize {
     line.trim().trim_end_matches(" kB").parse::<usize>().unwrap() * 1024
 }
 
-/// A task whose events are some 32 kB each.
+/// A task whose events are some 80 kB each.
 fn large(queue: &str) -> Value {
     let mut body = in_open_group(definition(queue));
     body["tags"] =
-        (0..8).map(|n| (format!("tag{n}"), json!("x".repeat(4000)))).collect::<serde_json::Map<_, _>>().into();
+        (0..20).map(|n| (format!("tag{n}"), json!("x".repeat(4000)))).collect::<serde_json::Map<_, _>>().into();
     body
 }
 
@@ -280,23 +281,23 @@ async fn readers_who_do_not_read_hold_nothing_up_and_miss_nothing() {
     let working = async {
         create(server, who, &in_open_group(definition("stream/stays"))).await;
         for _ in 0..3 {
-            for _ in 0..100 {
+            for _ in 0..40 {
                 create(server, who, &body).await;
             }
-            for _ in 0..4 {
-                for claim in claim(&mut client_of(server), who, "stream/large", 25).await {
+            for _ in 0..2 {
+                for claim in claim(&mut client_of(server), who, "stream/large", 20).await {
                     report(server, &claim, "completed", None).await;
                 }
             }
         }
         newest(server, who).await
     };
-    let (reading, end) = tokio::join!(quick.up_to(1_202), working);
-    assert_eq!((reading.len(), end), (1_202, 1_202));
+    let (reading, end) = tokio::join!(quick.up_to(482), working);
+    assert_eq!((reading.len(), end), (482, 482));
     let grown = memory(server).saturating_sub(before);
     println!("{READERS} readers who do not read: {} MB", grown >> 20);
     assert!(grown < GROWTH_MAX, "the server has grown by {} MB", grown >> 20);
-    let received = slow.iter_mut().map(|stream| async { stream.up_to(1_202).await });
+    let received = slow.iter_mut().map(|stream| async { stream.up_to(482).await });
     for received in futures_util::future::join_all(received).await {
         assert!(received == reading, "a slow reader gets the same as a quick one");
     }
@@ -308,11 +309,11 @@ async fn a_stream_whose_next_event_is_purged_reports_it_and_ends() {
     let (server, who) = (&rig.server, &rig.root);
     let mut early = Stream::open(server, who, "?after=0").await.begun().await;
     // More than sockets and memory hold.
-    for _ in 0..500 {
+    for _ in 0..200 {
         create(server, who, &large("stream/large")).await;
     }
     // A stream that begins has everything moved into the log.
-    drop(Stream::open(server, who, "?after=1000").await);
+    drop(Stream::open(server, who, "?after=400").await);
     let mut database = rig.database.connect("test").await;
     sqlx::query("UPDATE outbox SET at = at - interval '8 days' WHERE id < (SELECT max(id) FROM outbox)")
         .execute(&mut database)
@@ -320,11 +321,11 @@ async fn a_stream_whose_next_event_is_purged_reports_it_and_ends() {
         .unwrap();
     // They go slice by slice.
     let refused = eventually("the old events are purged", async || {
-        Stream::try_open(server, Some(who), "?after=997", None).await.err()
+        Stream::try_open(server, Some(who), "?after=397", None).await.err()
     })
     .await;
     let message = refused.refused(410, "ResourceExpired");
-    assert!(message.contains("after=998"), "{message}");
+    assert!(message.contains("after=398"), "{message}");
     let by_header = Stream::try_open(server, Some(who), "", Some("0")).await.err().expect("gone");
     by_header.refused(410, "ResourceExpired");
 
@@ -336,12 +337,12 @@ async fn a_stream_whose_next_event_is_purged_reports_it_and_ends() {
         }
         received += 1;
     };
-    assert!(received < 998, "the reader was to be behind");
-    assert_eq!((kind.as_str(), data), ("gone", json!({"after": 998})));
+    assert!(received < 398, "the reader was to be behind");
+    assert_eq!((kind.as_str(), data), ("gone", json!({"after": 398})));
     assert_eq!(early.last_id, received.to_string(), "coming back with the last id is refused, not silently moved on");
     assert!(matches!(early.next().await, Item::End));
-    let mut on = Stream::open(server, who, "?after=998").await;
-    assert_eq!(on.up_to(1_000).await.len(), 2);
+    let mut on = Stream::open(server, who, "?after=398").await;
+    assert_eq!(on.up_to(400).await.len(), 2);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -352,7 +353,7 @@ async fn a_server_with_open_streams_drains_at_once() {
     let (server, who) = (&rig.server, &rig.root);
     let _stuck = Stream::open(server, who, "").await.begun().await;
     let mut idle = Stream::open(server, who, "?exchange=task-failed").await.begun().await;
-    for _ in 0..500 {
+    for _ in 0..200 {
         create(server, who, &large("stream/large")).await;
     }
     let signalled = Instant::now();
@@ -388,7 +389,7 @@ async fn a_reader_who_is_stuck_is_shut_out_as_well() {
     let reader = rig.make_client("reader", &["tenure:list-events"]).await;
     let mut stuck = Stream::open(server, &reader, "").await.begun().await;
     // More than sockets hold.
-    for _ in 0..400 {
+    for _ in 0..160 {
         create(server, who, &large("stream/large")).await;
     }
     assert_eq!(metric(server, STREAMS).await, 1.0);
@@ -398,7 +399,7 @@ async fn a_reader_who_is_stuck_is_shut_out_as_well() {
     while let Item::Event { .. } = stuck.next().await {
         received += 1;
     }
-    assert!(received < 800, "the reader was to be stuck");
+    assert!(received < 320, "the reader was to be stuck");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,11 +1,15 @@
 //! The OpenAPI document against a real server: each operation is sent as in its example, by a client that has the
 //! described scopes and no more, and what comes back must be what the document promises.
 
+mod fits;
+
 use std::collections::BTreeSet;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
+
+pub use fits::fits;
 
 use crate::rig::{Raw, RawReply, Rig, Signature, new_task};
 use crate::sse::Stream;
@@ -349,43 +353,6 @@ fn with_another(document: &Value, parameter: &str, value: &str) -> Value {
     let example = document.pointer(parameter).expect("the document has the parameter")["example"].clone();
     let text = document.to_string().replace(example.as_str().expect("the parameter has an example"), value);
     serde_json::from_str(&text).expect("a document stays one")
-}
-
-/// The components, where an object has no field that is not described.
-fn strict(document: &Value) -> Value {
-    let mut components = document["components"].clone();
-    for schema in components["schemas"].as_object_mut().unwrap().values_mut() {
-        if schema["type"] == "object" && schema["properties"].is_object() {
-            schema["additionalProperties"] = false.into();
-        }
-    }
-    components
-}
-
-/// That a JSON answer is one of those that the operation may give.
-#[track_caller]
-pub fn fits(document: &Value, name: &str, operation: &Operation, reply: &RawReply) {
-    let promised = &operation.described["responses"][reply.status.to_string()];
-    assert!(promised.is_object(), "{name} answered {}, which is not described: {}", reply.status, reply.text());
-    for header in promised["headers"].as_object().into_iter().flat_map(serde_json::Map::keys) {
-        assert!(reply.header(&header.to_ascii_lowercase()).is_some(), "{name}: {} has no {header}", reply.status);
-    }
-    let Some(content) = promised["content"].as_object() else {
-        assert!(reply.body.is_empty(), "{name}: {}", reply.text());
-        return;
-    };
-    let media_type = reply.header("content-type").unwrap_or_default().split(';').next().unwrap();
-    let Some(described) = content.get(media_type).or_else(|| content.get("*/*")) else {
-        panic!("{name} answered {media_type}: {content:#?}")
-    };
-    if media_type == "application/json" {
-        let mut schema = described["schema"].clone();
-        schema["components"] = strict(document);
-        let schema = jsonschema::draft202012::options().should_validate_formats(true).build(&schema).unwrap();
-        let body = reply.json();
-        let errors: Vec<String> = schema.iter_errors(&body).map(|error| error.to_string()).collect();
-        assert!(errors.is_empty(), "{name}: {errors:?}\n{body:#}");
-    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

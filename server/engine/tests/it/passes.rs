@@ -115,11 +115,13 @@ async fn read_by_passes(conn: &mut PgConnection, queue: &Queue) -> BTreeMap<&'st
         // turns, and there are more of them where one is given back later than the next is taken: each has two turns.
         let mut least: Option<Reads> = None;
         let mut runs = 0;
+        let mut before = reads(conn, queue).await;
         while runs < 5 || runs < 2 * queue.engine.pool.size() + 1 {
             runs += 1;
-            let before = reads(conn, queue).await;
             pass.run(&queue.engine).await.unwrap();
-            let read = difference(&before, &reads(conn, queue).await);
+            let after = reads(conn, queue).await;
+            let read = difference(&before, &after);
+            before = after;
             if least.as_ref().is_none_or(|least| sum(&read) < sum(least)) {
                 least = Some(read);
             }

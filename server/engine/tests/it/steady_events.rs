@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::json;
+use sqlx::PgConnection;
 use tenure_api::ids::{RunId, SlugId, TaskId};
 use tenure_api::states::{ExceptionReason, Priority};
 use tenure_domain::artifact::{Artifact, Details};
@@ -39,6 +40,8 @@ const NUMBER_FIRST: &str = "
 /// A queue in which anything may happen, and what was read of its log so far.
 struct Walk {
     database: TestDatabase,
+    /// That reads the log.
+    reader: PgConnection,
     queue: Queue,
     held: Vec<Granted>,
     known: Vec<TaskId>,
@@ -51,7 +54,8 @@ impl Walk {
         let database = TestDatabase::create().await;
         sqlx::raw_sql(NUMBER_FIRST).execute(database.pool()).await.unwrap();
         let queue = Queue::start(database.options());
-        Self { database, queue, held: Vec::new(), known: Vec::new(), seen: BTreeMap::new(), bits: seed }
+        let reader = database.connect().await;
+        Self { database, reader, queue, held: Vec::new(), known: Vec::new(), seen: BTreeMap::new(), bits: seed }
     }
 
     fn random(&mut self, below: usize) -> usize {
@@ -81,11 +85,10 @@ impl Walk {
 
     /// Reads the whole log and compares what was read before.
     async fn read(&mut self, after: &str) {
-        let mut conn = self.database.connect().await;
-        sequence(&mut conn, Sequenced::default()).await.unwrap();
+        sequence(&mut self.reader, Sequenced::default()).await.unwrap();
         let mut position = 0;
         loop {
-            let Page::Events(events, end) = read(&mut conn, position, 100).await.unwrap() else {
+            let Page::Events(events, end) = read(&mut self.reader, position, 100).await.unwrap() else {
                 panic!("nothing is purged here");
             };
             if end == position {
@@ -223,6 +226,7 @@ impl Walk {
     async fn finish(self) {
         let unnumbered = "SELECT is_called FROM unnumbered";
         assert!(!sqlx::query_scalar::<_, bool>(unnumbered).fetch_one(self.database.pool()).await.unwrap());
+        drop(self.reader);
         self.queue.stop().await;
         self.database.finish().await;
     }

@@ -378,13 +378,22 @@ pub async fn check_invariants(pool: &PgPool) -> Vec<String> {
 /// # Panics
 /// If the database does not answer.
 pub async fn check_invariants_on(conn: &mut PgConnection) -> Vec<String> {
+    check_kinds_on(conn, &[""]).await
+}
+
+/// Only the invariants whose names begin so.
+///
+/// # Panics
+/// If the database does not answer.
+pub async fn check_kinds_on(conn: &mut PgConnection, kinds: &[&str]) -> Vec<String> {
     let mut violations = Vec::new();
     let whole: bool = sqlx::query_scalar("SELECT COALESCE(min(first), 1) = 1 FROM outbox_order")
         .fetch_one(&mut *conn)
         .await
         .expect("the log can be read");
     let more = if whole { WHOLE_LOG_CHECKS } else { &[] };
-    for (name, sql) in CHECKS.iter().chain(more) {
+    let all = CHECKS.iter().chain(more);
+    for (name, sql) in all.filter(|(name, _)| kinds.iter().any(|kind| name.starts_with(kind))) {
         let found: Vec<Option<String>> = sqlx::query_scalar(*sql)
             .fetch_all(&mut *conn)
             .await

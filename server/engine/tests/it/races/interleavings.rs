@@ -171,7 +171,15 @@ fn possible(middle: Life, requests: &[(Event, bool)]) -> Vec<Life> {
     vec![in_order(&forwards), in_order(&backwards)]
 }
 
-async fn race(database: &TestDatabase, queue: &Queue, is_claimed: bool, first: Event, others: &[Event]) {
+/// The session of the transactions that are held open is the test's: making one costs more than a race.
+async fn race(
+    database: &TestDatabase,
+    conn: &mut PgConnection,
+    queue: &Queue,
+    is_claimed: bool,
+    first: Event,
+    others: &[Event],
+) {
     let case = format!("{first:?}, then {others:?}, claimed before: {is_claimed}");
     let subject = &Subject::new(queue).await;
     let task = subject.task;
@@ -179,7 +187,6 @@ async fn race(database: &TestDatabase, queue: &Queue, is_claimed: bool, first: E
         subject.claim(queue).await;
     }
     let before = observe(queue, task).await;
-    let mut conn = database.connect_hot().await;
     let mut held = conn.begin().await.unwrap();
     by_hand(&mut held, subject, first).await;
     let mut requests = pin!(join_all(others.iter().map(|event| by_request(queue, subject, *event))));
@@ -222,13 +229,15 @@ async fn race(database: &TestDatabase, queue: &Queue, is_claimed: bool, first: E
 async fn m18_what_is_resolved_stays_resolved_whatever_comes_at_the_same_time() {
     let database = TestDatabase::create().await;
     let queue = Queue::start(database.options());
+    let mut conn = database.connect_hot().await;
     for is_claimed in [false, true] {
         for first in EVENTS {
             for second in EVENTS {
-                race(&database, &queue, is_claimed, first, &[second]).await;
+                race(&database, &mut conn, &queue, is_claimed, first, &[second]).await;
             }
         }
     }
+    drop(conn);
     queue.stop().await;
     database.finish().await;
 }
@@ -237,15 +246,17 @@ async fn m18_what_is_resolved_stays_resolved_whatever_comes_at_the_same_time() {
 async fn m18_what_is_resolved_stays_resolved_when_two_requests_meet_a_third() {
     let database = TestDatabase::create().await;
     let queue = Queue::start(database.options());
+    let mut conn = database.connect_hot().await;
     for is_claimed in [false, true] {
         for first in EVENTS {
             for (place, second) in EVENTS.into_iter().enumerate() {
                 for third in &EVENTS[place..] {
-                    race(&database, &queue, is_claimed, first, &[second, *third]).await;
+                    race(&database, &mut conn, &queue, is_claimed, first, &[second, *third]).await;
                 }
             }
         }
     }
+    drop(conn);
     queue.stop().await;
     database.finish().await;
 }
