@@ -132,7 +132,7 @@ mod tests {
 
     use super::OpError::{Conflict, Input, NotFound};
     use super::*;
-    use tenure_store::testing::{until_a_session_waits, with_clients};
+    use tenure_store::testing::{until_sessions_wait, with_clients};
 
     fn role(role_id: &str, scopes: &[&str]) -> NewRole {
         let scopes = scopes.iter().map(|&scope| scope.to_owned()).collect();
@@ -192,7 +192,7 @@ mod tests {
             let seen: [String; 0] = [];
             let both = async { tokio::join!(create(&pool, &one), update(&pool, &another, Some(&seen))) };
             let meanwhile = async {
-                while until_a_session_waits(&pool).await.len() < 2 {}
+                until_sessions_wait(&pool, 2).await;
                 roles::create(&mut *other, &role("b", &["assume:a"])).await.unwrap();
                 roles::update(&mut *other, &role("c", &["x"])).await.unwrap();
                 other.commit().await.unwrap();

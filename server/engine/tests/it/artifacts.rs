@@ -18,7 +18,7 @@ use tenure_store::due_marks::START;
 use tenure_store::testing::{TestDatabase, eventually};
 use tenure_store::{artifacts, events, objects};
 
-use crate::support::{Gate, number, until_a_session_waits};
+use crate::support::{Gate, number, until_a_session_waits, until_sessions_wait};
 
 async fn start() -> (TestDatabase, Queue) {
     let database = TestDatabase::create().await;
@@ -162,10 +162,7 @@ async fn an_artifact_that_comes_with_the_report_of_its_run_comes_before_it_or_no
         create(&queue, run_ref, artifact("late", Details::S3, expires)).await
     };
     let opening = async {
-        eventually("the report and the artifact wait", async || {
-            until_a_session_waits(database.pool()).await.len() == 2
-        })
-        .await;
+        until_sessions_wait(database.pool(), 2).await;
         gate.open().await;
     };
     let (reported, late, ()) = tokio::join!(reporting, creating, opening);
@@ -182,10 +179,7 @@ async fn an_artifact_that_comes_with_the_report_of_its_run_comes_before_it_or_no
         queue.report(run_ref.task, run_ref.run, Report::Completed).await
     };
     let opening = async {
-        eventually("the artifact and the report wait", async || {
-            until_a_session_waits(database.pool()).await.len() == 2
-        })
-        .await;
+        until_sessions_wait(database.pool(), 2).await;
         gate.open().await;
     };
     let (created, reported, ()) = tokio::join!(creating, reporting, opening);

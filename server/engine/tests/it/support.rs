@@ -9,7 +9,7 @@ use tenure_api::ids::TaskId;
 use tenure_domain::create::NewTask;
 use tenure_engine::testing::Queue;
 use tenure_store::testing::TestDatabase;
-pub use tenure_store::testing::{Gate, number, until_a_session_waits};
+pub use tenure_store::testing::{Gate, number, until_a_session_waits, until_sessions_wait};
 use tenure_store::transitions::create::{Member, create};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};

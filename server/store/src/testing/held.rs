@@ -40,7 +40,13 @@ impl Gate {
 
 /// Waits until a session of this database waits for a lock; the process ids of those that do.
 pub async fn until_a_session_waits(pool: &PgPool) -> Vec<i32> {
-    eventually("a session waits for a lock", async || !waiting(pool).await.is_empty()).await;
+    until_sessions_wait(pool, 1).await
+}
+
+/// Waits until so many sessions of this database wait for locks; the process ids of those that do.
+pub async fn until_sessions_wait(pool: &PgPool, sessions: usize) -> Vec<i32> {
+    let what = format!("{sessions} sessions wait for locks");
+    eventually(&what, async || waiting(pool).await.len() >= sessions).await;
     waiting(pool).await
 }
 

@@ -17,7 +17,7 @@ use tenure_engine::testing::{QUEUE, new_task};
 use tenure_store::testing::TestDatabase;
 
 use super::{advance, claim_and_report, create_waiting, emitted, finish, message, pending, start, state};
-use crate::support::{Gate, number, until_a_session_waits};
+use crate::support::{Gate, number, until_a_session_waits, until_sessions_wait};
 
 async fn apply(queue: &Queue, id: TaskId, wanted: Change) -> Result<Task, OpError> {
     change(&queue.engine.pool, &queue.engine.notifiers, id, wanted).await
@@ -133,9 +133,7 @@ async fn a_cancel_that_meets_a_committing_claim_ends_the_claim() {
     let cancelling = async {
         until_a_session_waits(database.pool()).await;
         let opened = async {
-            while until_a_session_waits(database.pool()).await.len() < 2 {
-                tokio::task::yield_now().await;
-            }
+            until_sessions_wait(database.pool(), 2).await;
             gate.open().await;
         };
         tokio::join!(apply(&queue, task, Change::Cancel), opened).0.unwrap()
@@ -228,9 +226,7 @@ async fn the_event_of_another_priority_that_meets_a_committing_claim_stays_as_it
     let prioritising = async {
         until_a_session_waits(database.pool()).await;
         let opened = async {
-            while until_a_session_waits(database.pool()).await.len() < 2 {
-                tokio::task::yield_now().await;
-            }
+            until_sessions_wait(database.pool(), 2).await;
             gate.open().await;
         };
         tokio::join!(prioritise(&queue, task, Priority::High), opened).0.unwrap()

@@ -25,7 +25,7 @@ use tenure_store::transitions::schedule::{self, When};
 use tenure_store::transitions::{renew, rerun};
 use tenure_store::{clock, holds as store, tasks};
 
-use crate::support::{Gate, hold, number, until_a_session_waits};
+use crate::support::{Gate, hold, number, until_a_session_waits, until_sessions_wait};
 
 /// A run whose delay is over, and that no pass has ended.
 async fn over() -> (TestDatabase, Queue, TaskId) {
@@ -43,21 +43,14 @@ async fn finish(database: TestDatabase, queue: Queue) {
     database.finish().await;
 }
 
-/// Waits until so many sessions wait for a lock.
-async fn until_waiting(database: &TestDatabase, sessions: usize) {
-    while until_a_session_waits(database.pool()).await.len() < sessions {
-        tokio::task::yield_now().await;
-    }
-}
-
 #[tokio::test]
 async fn a_cancel_that_meets_the_end_of_a_delay_waits_for_it_and_counts_the_run_as_it_is_then() {
     let (database, queue, task) = over().await;
     let gate = Gate::close(&database, "outbox_new").await;
     let cancel = async {
-        until_waiting(&database, 1).await;
+        until_a_session_waits(database.pool()).await;
         let opened = async {
-            until_waiting(&database, 2).await;
+            until_sessions_wait(database.pool(), 2).await;
             gate.open().await;
         };
         tokio::join!(change(&queue.engine.pool, &queue.engine.notifiers, task, Change::Cancel), opened).0.unwrap()
@@ -73,7 +66,7 @@ async fn the_pass_passes_over_a_run_that_is_being_cancelled_and_moving_the_clock
     let (database, queue, task) = over().await;
     let gate = Gate::close(&database, "runs").await;
     let passing = async {
-        until_waiting(&database, 1).await;
+        until_a_session_waits(database.pool()).await;
         let report = holds::pass(&queue.engine).await.unwrap();
         let opening = async {
             tokio::time::sleep(Duration::from_millis(100)).await;
@@ -94,11 +87,11 @@ async fn the_deadline_that_meets_the_end_of_a_delay_ends_the_task_afterwards() {
     let (database, queue, task) = over().await;
     let gate = Gate::close(&database, "outbox_new").await;
     let ending = async {
-        until_waiting(&database, 1).await;
+        until_a_session_waits(database.pool()).await;
         let mut conn = database.connect().await;
         clock::advance(&mut conn, 7_200.0).await.unwrap();
         let opened = async {
-            until_waiting(&database, 2).await;
+            until_sessions_wait(database.pool(), 2).await;
             gate.open().await;
         };
         tokio::join!(deadlines::pass(&queue.engine), opened).0.unwrap()
@@ -115,9 +108,9 @@ async fn a_priority_that_is_changed_while_a_delay_ends_is_that_of_a_ready_run() 
     let gate = Gate::close(&database, "outbox_new").await;
     let engine = &queue.engine;
     let changing = async {
-        until_waiting(&database, 1).await;
+        until_a_session_waits(database.pool()).await;
         let opened = async {
-            until_waiting(&database, 2).await;
+            until_sessions_wait(database.pool(), 2).await;
             gate.open().await;
         };
         let changed = change_priority::change_task(&engine.pool, &engine.notifiers, task, Priority::High);
@@ -134,7 +127,7 @@ async fn a_run_is_named_to_claim_task_as_delayed_until_the_end_of_the_delay_is_c
     let (database, queue, task) = over().await;
     let gate = Gate::close(&database, "outbox_new").await;
     let claiming = async {
-        until_waiting(&database, 1).await;
+        until_a_session_waits(database.pool()).await;
         let early = queue.claim_task(task, RunId::FIRST, "early").await;
         assert!(queue.claim_work(QUEUE, "early", 1, Duration::ZERO).await.unwrap().claims.is_empty());
         gate.open().await;
@@ -178,7 +171,7 @@ async fn no_low_water_mark_passes_the_new_place_of_a_run_before_it_is_committed(
     let gate = Gate::close(&database, "outbox_new").await;
     let key = queue.key(QUEUE).await;
     let marking = async {
-        until_waiting(&database, 1).await;
+        until_a_session_waits(database.pool()).await;
         for _ in 0..3 {
             sqlx::raw_sql("SELECT nextval('pending_ord')").execute(database.pool()).await.unwrap();
             low_water_marks::pass(&queue.engine).await.unwrap();

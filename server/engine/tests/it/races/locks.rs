@@ -16,7 +16,7 @@ use tenure_store::testing::TestDatabase;
 use tenure_store::transitions::end_open::end_open;
 use tenure_store::{clock, tasks};
 
-use crate::support::{Gate, number, until_a_session_waits};
+use crate::support::{Gate, number, until_a_session_waits, until_sessions_wait};
 
 /// What the server waits for a lock at most.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
@@ -76,9 +76,7 @@ async fn a_cancel_that_meets_a_committing_claim_waits_for_it_and_ends_the_claim(
     let cancelling = async {
         until_a_session_waits(database.pool()).await;
         let opened = async {
-            while until_a_session_waits(database.pool()).await.len() < 2 {
-                tokio::task::yield_now().await;
-            }
+            until_sessions_wait(database.pool(), 2).await;
             gate.open().await;
         };
         tokio::join!(cancel(&queue, task), opened).0
@@ -121,9 +119,7 @@ async fn the_deadline_pass_leaves_a_run_that_is_being_claimed_to_its_next_turn()
         until_a_session_waits(database.pool()).await;
         move_deadlines(&database).await;
         let opened = async {
-            while until_a_session_waits(database.pool()).await.len() < 2 {
-                tokio::task::yield_now().await;
-            }
+            until_sessions_wait(database.pool(), 2).await;
             gate.open().await;
         };
         tokio::join!(deadlines::pass(&queue.engine), opened).0.unwrap()

@@ -3,7 +3,7 @@
 use tenure_engine::ops::claim_task::{ClaimTask, claim_task};
 use tenure_engine::ops::sessions::Attempt;
 use tenure_engine::testing::LEASE;
-use tenure_store::testing::number;
+use tenure_store::testing::{number, until_sessions_wait};
 use tenure_store::{policies, tasks};
 use uuid::Uuid;
 
@@ -88,9 +88,7 @@ async fn a_queue_is_resumed_and_a_session_with_runs_of_it_is_closed_at_once() {
         held.close().await
     };
     let committing = async {
-        while until_a_session_waits(pool).await.len() < 2 {
-            tokio::task::yield_now().await;
-        }
+        until_sessions_wait(pool, 2).await;
         changing.commit().await.unwrap();
     };
     let (resumed, closed, ()) = tokio::join!(queue_policy::resume(parts, &name, "ann"), closing, committing);

@@ -16,7 +16,7 @@ use tenure_store::transitions::{end_open, renew as renew_claim};
 use tenure_store::worker_sessions::{self, Renewal, Shared};
 
 use super::*;
-use crate::support::{Gate, number, until_a_session_waits};
+use crate::support::{Gate, number, until_a_session_waits, until_sessions_wait};
 
 /// Runs of the session in these tests.
 const RUNS: usize = 3;
@@ -224,8 +224,7 @@ async fn what_comes_while_a_session_is_being_ended_changes_nothing_of_it() {
     let engine = &queue.engine;
     let cancel = change(&engine.pool, &engine.notifiers, third, Change::Cancel);
     let commit = async {
-        let all = async || until_a_session_waits(race.pool()).await.len() >= 4;
-        tenure_store::testing::eventually("all wait", all).await;
+        until_sessions_wait(race.pool(), 4).await;
         gate.open().await;
     };
     let (attempt, renewed, reclaimed, reported, cancelled, ()) = tokio::join!(
