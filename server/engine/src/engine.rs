@@ -217,7 +217,7 @@ impl Engine {
             sequencer: sequencer.clone(),
             delete_messages: Batcher::start(DeleteMessages { visibility }, &connector, &notifiers, &ticks, tasks),
             tail: Tail::start(pool.clone(), sequencer, notifiers.clone(), tasks, drain.clone()),
-            heartbeat: Heartbeat::start(&connector, &settings.candidate.member, tasks, stop),
+            heartbeat: Heartbeat::start(&connector, settings.candidate.member.id, tasks, stop),
             schedulers: Schedulers::new(settings.candidate.clone()),
             skew: ClockSkew::default(),
             replication: ReplicationWatch::default(),

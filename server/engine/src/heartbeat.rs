@@ -2,7 +2,8 @@
 //!
 //! Without credentials anyone may ask, as often as they like: all share one session, which writes only when it is asked, and
 //! at most every two seconds. The beats of [`election`](crate::background::election) write the same row, and do not answer for this: they
-//! may wait for locks.
+//! may wait for locks. They alone insert it again if it was purged: a heartbeat may be given up when the server stops, and committed
+//! after the server has left.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +14,8 @@ use tokio_util::task::TaskTracker;
 use crate::batch::{Failure, Session};
 use crate::ops::OpError;
 use tenure_store::connector::Connector;
-use tenure_store::servers::{self, Member};
+use tenure_store::servers;
+use uuid::Uuid;
 
 /// How long a write that was committed answers for.
 const GOOD_FOR: Duration = Duration::from_secs(2);
@@ -25,6 +27,8 @@ const ANSWER_MAX: Duration = Duration::from_secs(3);
 const WRITE_MAX: Duration = Duration::from_secs(8);
 /// How long one that is under way when the server stops is waited for.
 const LAST_WRITE_MAX: Duration = Duration::from_secs(1);
+/// Why nothing was written.
+const NO_ROW: &str = "this server's row was purged; its next beat inserts it";
 
 /// How the last write ended, and when.
 #[derive(Debug, Clone, Copy)]
@@ -53,12 +57,12 @@ pub struct Heartbeat {
 impl Heartbeat {
     /// Starts the task that writes. It ends when every asking side is dropped, or when it is stopped.
     #[must_use]
-    pub fn start(connector: &Connector, member: &Member, tasks: &TaskTracker, stop: &CancellationToken) -> Self {
+    pub fn start(connector: &Connector, server: Uuid, tasks: &TaskTracker, stop: &CancellationToken) -> Self {
         // One request is as good as many.
         let (asked, inbox) = mpsc::channel(1);
         let (publish, outcome) = watch::channel(None);
         let session = Session::new(connector.clone());
-        let writer = Writer { session, member: member.clone(), started: Instant::now(), outcome: publish };
+        let writer = Writer { session, server, outcome: publish };
         let until = stop.clone();
         tasks.spawn(async move {
             let cut = async {
@@ -91,17 +95,11 @@ impl Heartbeat {
         }
     }
 
-    /// Returns when nothing writes any more: when the server stops, after what is under way.
-    pub async fn ended(&self) {
-        let mut outcome = self.outcome.clone();
-        while outcome.changed().await.is_ok() {}
-    }
 }
 
 struct Writer {
     session: Session,
-    member: Member,
-    started: Instant,
+    server: Uuid,
     outcome: watch::Sender<Option<Outcome>>,
 }
 
@@ -115,7 +113,8 @@ impl Writer {
             }
             let written = tokio::time::timeout(WRITE_MAX, self.write()).await;
             let error = match written {
-                Ok(Ok(())) => None,
+                Ok(Ok(true)) => None,
+                Ok(Ok(false)) => Some(NO_ROW.to_owned()),
                 Ok(Err(failure)) => Some(failure.error().to_string()),
                 Err(_) => Some(format!("no answer within {} s", WRITE_MAX.as_secs())),
             };
@@ -131,11 +130,15 @@ impl Writer {
         self.session.close().await;
     }
 
-    async fn write(&mut self) -> Result<(), Failure> {
-        let (member, up) = (&self.member, self.started.elapsed());
-        let written = self.session.run(async |conn| servers::beat(conn, member, up).await.map(drop)).await;
-        let Err(Failure::Lost(_)) = written else { return written };
-        // A session of before an outage: to write twice is as good as once.
-        self.session.run(async |conn| servers::beat(conn, member, up).await.map(drop)).await
+    /// Whether anything was written: the server may have no row.
+    async fn write(&mut self) -> Result<bool, Failure> {
+        let server = self.server;
+        let written = self.session.run(async |conn| servers::beat(conn, server).await).await;
+        let written = match written {
+            // A session of before an outage: to write twice is as good as once.
+            Err(Failure::Lost(_)) => self.session.run(async |conn| servers::beat(conn, server).await).await,
+            written => written,
+        };
+        written.map(|any| any.is_some())
     }
 }

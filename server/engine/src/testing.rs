@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use chrono::TimeDelta;
 use serde_json::json;
-use sqlx::postgres::PgConnectOptions;
+use sqlx::postgres::{PgConnectOptions, PgPool};
 use tenure_api::bodies::CreateTaskRequest;
 use tenure_api::credentials::SigningKey;
 use tenure_api::ids::{RunId, TaskId, TaskQueueId};
@@ -32,7 +32,7 @@ use tenure_domain::message::QueueName;
 use tenure_domain::task::{Granted, Task};
 use tenure_store::connector::Connector;
 use tenure_store::hot::messages::Got;
-use tenure_store::servers::Member;
+use tenure_store::servers::{self, Joined, Member};
 
 /// The lease of claims, unless a test passes another one.
 pub const LEASE: Duration = Duration::from_secs(1200);
@@ -40,6 +40,8 @@ pub const LEASE: Duration = Duration::from_secs(1200);
 pub const RESERVATION: Duration = Duration::from_secs(2);
 /// How long a message is hidden.
 pub const VISIBILITY: Duration = Duration::from_secs(300);
+/// After so long without a beat a server is silent.
+const ACTIVATION: Duration = Duration::from_millis(3_500);
 /// The queue that the tests use.
 pub const QUEUE: &str = "proj/worker";
 
@@ -89,13 +91,23 @@ impl Queue {
             live_log_max: 1 << 30,
             candidate: Candidate {
                 member: Member { id: Uuid::new_v4(), name: "test".to_owned(), weight: 1 },
-                activation: Duration::from_millis(3_500),
+                activation: ACTIVATION,
             },
         };
         let connector = Connector::new(options.clone());
         let claim_connector = Connector::new(claim_options.clone());
         let database = Database { pool: connector.pool(), connector, claim_connector };
         Self { engine: Engine::start(database, settings, no_blobs(), &lifetime), lifetime }
+    }
+
+    /// Has it be one of the servers of this database, as a server is that serves: heartbeats write its row, and insert none.
+    ///
+    /// # Panics
+    /// If it cannot be.
+    pub async fn join(&self, pool: &PgPool) {
+        let mut conn = pool.acquire().await.expect("the database answers");
+        let joined = servers::join(&mut conn, self.engine.schedulers.member(), ACTIVATION).await;
+        assert!(matches!(joined, Ok(Joined::Yes)), "{joined:?}");
     }
 
     /// Has the passes run by themselves, on this database.

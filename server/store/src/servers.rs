@@ -40,22 +40,36 @@ pub struct Servers {
     pub now: DateTime<Utc>,
 }
 
-/// Writes the beat of a server that has been up for so long. Answered when it is committed: with synchronous replication,
-/// when the standby has it. Whether there are queues that assign their runs.
-pub async fn beat(conn: &mut PgConnection, member: &Member, up: Duration) -> Result<bool, sqlx::Error> {
+/// Writes the beat of a server. Answered when it is committed: with synchronous replication, when the standby has it. Whether there
+/// are queues that assign their runs; none if the server has no row: then nothing was written.
+///
+/// It inserts none: a beat that goes on in the database after its client has given it up would bring back a server that has left.
+pub async fn beat(conn: &mut PgConnection, server: Uuid) -> Result<Option<bool>, sqlx::Error> {
     sqlx::query_scalar!(
         r#"-- beat
-        INSERT INTO servers AS s (id, name, weight, started, beat)
-        SELECT $1, $2, $3, now.now - make_interval(secs => $4), now.now FROM (SELECT clock_timestamp() AS now) now
-        ON CONFLICT (id) DO UPDATE SET beat = EXCLUDED.beat, name = EXCLUDED.name, weight = EXCLUDED.weight
+        UPDATE servers SET beat = clock_timestamp() WHERE id = $1
         RETURNING EXISTS (SELECT FROM admission_queues WHERE assigns) AS "any!""#,
+        server
+    )
+    .fetch_optional(conn)
+    .await
+}
+
+/// Inserts the row of a server that has been up for so long, with a beat.
+pub async fn insert(conn: &mut PgConnection, member: &Member, up: Duration) -> Result<(), sqlx::Error> {
+    sqlx::query!(
+        "-- insert_server
+        INSERT INTO servers (id, name, weight, started, beat)
+        SELECT $1, $2, $3, now.now - make_interval(secs => $4), now.now FROM (SELECT clock_timestamp() AS now) now
+        ON CONFLICT (id) DO NOTHING",
         member.id,
         member.name,
         i32::from(member.weight),
         up.as_secs_f64()
     )
-    .fetch_one(conn)
-    .await
+    .execute(conn)
+    .await?;
+    Ok(())
 }
 
 /// What came of a server's attempt to be one of those of a database.
@@ -98,7 +112,7 @@ pub async fn join(conn: &mut PgConnection, member: &Member, activation: Duration
         }
         settings::put(&mut *transaction, settings::SCHEDULER_ACTIVATION, &wanted).await?;
     }
-    beat(&mut transaction, member, Duration::ZERO).await?;
+    insert(&mut transaction, member, Duration::ZERO).await?;
     transaction.commit().await?;
     Ok(Joined::Yes)
 }

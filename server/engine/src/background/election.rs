@@ -55,11 +55,7 @@ pub async fn run(engine: Arc<Engine>, connector: Connector, stop: CancellationTo
             Some(_) | None => {}
         }
     }
-    let leaving = async {
-        // What it writes after this server has left would show it as one that is live.
-        engine.heartbeat.ended().await;
-        session.run(async |conn| engine.schedulers.leave(conn, &engine.notifiers).await).await
-    };
+    let leaving = session.run(async |conn| engine.schedulers.leave(conn, &engine.notifiers).await);
     if !matches!(tokio::time::timeout(LEAVE_MAX, leaving).await, Ok(Ok(()))) {
         tracing::warn!("the queues whose scheduler this server was could not be handed over");
     }
@@ -71,7 +67,15 @@ pub async fn run(engine: Arc<Engine>, connector: Connector, stop: CancellationTo
 /// # Errors
 /// If the database does not answer.
 pub async fn beat(engine: &Engine, conn: &mut PgConnection, up: Duration) -> Result<(), sqlx::Error> {
-    let any = servers::beat(conn, engine.schedulers.member(), up).await?;
+    let member = engine.schedulers.member();
+    let any = match servers::beat(conn, member.id).await? {
+        Some(any) => any,
+        // It was purged while this server was silent for long.
+        None => {
+            servers::insert(conn, member, up).await?;
+            true
+        }
+    };
     if any || engine.schedulers.expects_any() {
         engine.schedulers.look(conn, &engine.notifiers, Look::AfterBeat).await?;
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use chrono::TimeDelta;
 use sqlx::Connection as _;
-use tenure_engine::background::servers;
+use tenure_engine::background::{election, servers};
 use tenure_engine::ops::OpError;
 use tenure_engine::testing::Queue;
 use tenure_store::clock;
@@ -29,6 +29,13 @@ async fn count_writes(database: &TestDatabase) {
     sqlx::raw_sql(statements).execute(database.pool()).await.unwrap();
 }
 
+/// One of the servers of the database, without passes.
+async fn joined(database: &TestDatabase) -> Queue {
+    let queue = Queue::start(database.options());
+    queue.join(database.pool()).await;
+    queue
+}
+
 async fn beat_at_once(queue: &Queue) -> usize {
     let mut asking = JoinSet::new();
     for _ in 0..ASKED_AT_ONCE {
@@ -41,9 +48,8 @@ async fn beat_at_once(queue: &Queue) -> usize {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn heartbeats_that_are_asked_at_once_share_one_write_and_one_session() {
     let database = TestDatabase::create().await;
+    let queue = joined(&database).await;
     count_writes(&database).await;
-    let queue = Queue::start(database.options());
-    assert_eq!(number(database.pool(), "SELECT count(*) FROM servers").await, 0, "not asked, not written");
     assert_eq!(beat_at_once(&queue).await, ASKED_AT_ONCE);
     assert_eq!(beat_at_once(&queue).await, ASKED_AT_ONCE);
     let sessions = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name ~ '^tenure/[0-9]+$'";
@@ -63,7 +69,7 @@ async fn heartbeats_that_are_asked_at_once_share_one_write_and_one_session() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn heartbeats_fail_while_their_write_cannot_be_committed_and_work_afterwards() {
     let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let queue = joined(&database).await;
     let mut conn = database.connect().await;
     let mut holder = conn.begin().await.unwrap();
     sqlx::query("LOCK TABLE servers IN ACCESS EXCLUSIVE MODE").execute(&mut *holder).await.unwrap();
@@ -78,7 +84,7 @@ async fn heartbeats_fail_while_their_write_cannot_be_committed_and_work_afterwar
 #[tokio::test]
 async fn a_session_that_was_ended_in_between_costs_no_heartbeat() {
     let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let queue = joined(&database).await;
     queue.engine.heartbeat.beat().await.unwrap();
     let end = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
         WHERE datname = current_database() AND application_name ~ '^tenure/[0-9]+$'";
@@ -92,8 +98,7 @@ async fn a_session_that_was_ended_in_between_costs_no_heartbeat() {
 #[tokio::test]
 async fn servers_are_purged_a_day_after_their_last_beat() {
     let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
-    queue.engine.heartbeat.beat().await.unwrap();
+    let queue = joined(&database).await;
     let mut conn = database.connect().await;
     // Beats are in real time.
     clock::advance(&mut conn, 25.0 * HOUR).await.unwrap();
@@ -142,14 +147,35 @@ async fn a_server_that_was_lost_before_the_clock_was_set_back_keeps_none_from_an
     database.finish().await;
 }
 
+#[tokio::test]
+async fn a_server_whose_row_was_purged_inserts_it_with_its_next_beat_and_by_no_heartbeat() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    assert!(matches!(queue.engine.heartbeat.beat().await, Err(OpError::Unavailable)), "nothing was written");
+    let servers = "SELECT count(*) FROM servers WHERE started < beat";
+    assert_eq!(number(database.pool(), servers).await, 0);
+    let mut conn = database.connect().await;
+    for _ in 0..2 {
+        election::beat(&queue.engine, &mut conn, Duration::from_secs(1)).await.unwrap();
+        assert_eq!(number(database.pool(), servers).await, 1);
+    }
+    eventually("its heartbeats work", async || queue.engine.heartbeat.beat().await.is_ok()).await;
+    drop(conn);
+    queue.stop().await;
+    database.finish().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_heartbeat_that_is_under_way_does_not_bring_back_a_server_that_leaves() {
+async fn a_heartbeat_that_goes_on_in_the_database_does_not_bring_back_a_server_that_has_left() {
     let database = TestDatabase::create().await;
     let (mut holder, pool) = (database.connect().await, database.pool());
+    // Held before it looks for its row: with a lock on that, the server could not leave.
     let hold = "CREATE FUNCTION hold() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-                IF current_setting('test.held', true) = 'yes' THEN PERFORM pg_advisory_xact_lock(7); END IF;
-                RETURN NEW; END $$;
-            CREATE TRIGGER hold BEFORE INSERT ON servers FOR EACH ROW EXECUTE FUNCTION hold();
+                IF current_setting('test.held', true) = 'yes' THEN
+                    PERFORM set_config('lock_timeout', '0', true), pg_advisory_xact_lock(7);
+                END IF;
+                RETURN NULL; END $$;
+            CREATE TRIGGER hold BEFORE INSERT OR UPDATE ON servers FOR EACH STATEMENT EXECUTE FUNCTION hold();
             SELECT pg_advisory_lock(7)";
     sqlx::raw_sql(hold).execute(&mut holder).await.unwrap();
     // Its heartbeats are held, and its beats are not.
@@ -160,16 +186,13 @@ async fn a_heartbeat_that_is_under_way_does_not_bring_back_a_server_that_leaves(
     let heartbeat = queue.engine.heartbeat.clone();
     let asked = tokio::spawn(async move { heartbeat.beat().await });
     until_a_session_waits(pool).await;
-    let release = async {
-        // A server that does not wait for its heartbeat has left by then.
-        let left = eventually("it has left", async || number(pool, servers).await == 0);
-        let _elapsed = tokio::time::timeout(Duration::from_millis(100), left).await;
-        sqlx::query("SELECT pg_advisory_unlock(7)").execute(&mut holder).await.unwrap();
-    };
-    tokio::join!(queue.stop(), release);
-    let _answer = asked.await.unwrap();
+    queue.stop().await;
+    assert_eq!(number(pool, servers).await, 0, "it has left");
+    assert!(asked.await.unwrap().is_err());
     let writing = "SELECT count(*) FROM pg_stat_activity
         WHERE datname = current_database() AND state = 'active' AND query LIKE '-- beat%'";
+    assert_eq!(number(pool, writing).await, 1, "its heartbeat goes on");
+    sqlx::query("SELECT pg_advisory_unlock(7)").execute(&mut holder).await.unwrap();
     eventually("nothing is written any more", async || number(pool, writing).await == 0).await;
     assert_eq!(number(pool, servers).await, 0);
     drop(holder);

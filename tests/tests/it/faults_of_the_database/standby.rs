@@ -249,6 +249,7 @@ async fn writes_that_are_given_up_leave_no_more_backends_than_the_pool_has_conne
     let pool = PgPool::connect_lazy_with(options.clone());
     tenure_store::schema::migrate(&pool).await.unwrap();
     let queue = Queue::start(&options);
+    queue.join(&pool).await;
     let mut admin = cluster.connect().await;
     let probe = stall(&cluster, &mut admin).await;
     // Long enough for a session to find out that its last commit waits still.
