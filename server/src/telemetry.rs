@@ -94,10 +94,6 @@ fn describe() {
     describe_histogram!("tenure_pass_seconds", "How long a background pass took");
     describe_counter!("tenure_admission_admitted_total", "Waiting runs that were made ready or given to a session");
     describe_histogram!("tenure_admission_seconds", "How long one look at the waiting runs of a queue took");
-    describe_gauge!(
-        "tenure_scheduler_term",
-        "The term of the scheduler of a task queue that assigns its tasks: it grows with each change; 0 of one that does not any more"
-    );
     describe_counter!(
         "tenure_messages_total",
         "Messages got, updated, returned because their run was not claimed in time, deleted before their run was claimed, and got for the tenth time"

@@ -3,7 +3,8 @@
 //! which queue. That it remembers wrongly does no harm: every transaction that gives out a run compares server and term.
 
 use std::collections::HashMap;
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use chrono::TimeDelta;
 use sqlx::{Connection, PgConnection};
@@ -15,11 +16,16 @@ use tenure_store::schedulers::{self, Scheduled};
 use tenure_store::servers::{self, Member};
 use uuid::Uuid;
 
+use crate::background::gauges::{Metric, QueueGauges};
 use crate::notifiers::{Effects, Notifiers};
 
 /// How often a server beats.
 pub const BEAT: Duration = Duration::from_secs(1);
-const TERM: &str = "tenure_scheduler_term";
+/// The metric of queues that assign their runs.
+const METRICS: [Metric; 1] = [(
+    "tenure_scheduler_term",
+    "The term of the scheduler of a task queue that assigns its tasks: it grows with each change; 0 of one that does not any more",
+)];
 
 /// What a server is in elections.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,8 +43,8 @@ struct Known {
     terms: HashMap<i32, i64>,
     /// Schedulers that are silent.
     silences: HashMap<i32, Silence>,
-    /// The names of queues whose terms are shown.
-    shown: HashMap<i32, String>,
+    /// Whether there are queues that assign their runs.
+    any: bool,
     /// Whether it was logged that no server may be a scheduler.
     none_may: bool,
 }
@@ -46,9 +52,6 @@ struct Known {
 impl Known {
     /// What was found by a later look takes its place: the queues in which this server has a new term.
     fn replace(&mut self, later: Self) -> Vec<i32> {
-        for (_, name) in self.shown.iter().filter(|(queue, _)| !later.shown.contains_key(queue)) {
-            metrics::gauge!(TERM, "taskQueueId" => name.clone()).set(0.0);
-        }
         let before = std::mem::replace(self, later);
         let gained = self.terms.iter().filter(|(queue, term)| before.terms.get(queue) != Some(*term));
         gained.map(|(queue, _)| *queue).collect()
@@ -60,6 +63,8 @@ impl Known {
 pub struct Schedulers {
     candidate: Candidate,
     known: Memory<Known>,
+    /// The terms that the metrics show.
+    pub terms: Arc<QueueGauges<{ METRICS.len() }>>,
 }
 
 /// What a look belongs to.
@@ -75,7 +80,7 @@ impl Schedulers {
     /// Those that a server knows when it starts: none.
     #[must_use]
     pub fn new(candidate: Candidate) -> Self {
-        Self { candidate, known: Memory::default() }
+        Self { candidate, known: Memory::default(), terms: Arc::new(QueueGauges::new(METRICS)) }
     }
 
     /// The row of this server.
@@ -99,7 +104,7 @@ impl Schedulers {
     /// Whether there were queues that assign their runs when this server looked last.
     #[must_use]
     pub fn expects_any(&self) -> bool {
-        self.known.read(|known| !known.shown.is_empty())
+        self.known.read(|known| known.any)
     }
 
     /// Forgets everything; the next look finds it again.
@@ -129,7 +134,8 @@ impl Schedulers {
         let candidates = candidates(&servers);
         let view = self.view(&candidates, &servers);
         let before = self.known.read(|known| known.silences.clone());
-        let mut known = Known::default();
+        let mut known = Known { any: !scheduled.is_empty(), ..Known::default() };
+        let mut terms = HashMap::new();
         for one in &scheduled {
             let (active, seen) = (one.active, before.get(&one.active.queue).copied());
             let silence = match look {
@@ -141,10 +147,10 @@ impl Schedulers {
             let judged = silence.filter(|_| look == Look::AfterBeat);
             let term = self.follow(conn, notifiers, one, step(active, &view, judged)).await?;
             known.terms.extend(term.map(|term| (active.queue, term)));
-            known.shown.insert(active.queue, one.name.clone());
-            metrics::gauge!(TERM, "taskQueueId" => one.name.clone()).set(term.unwrap_or(active.term) as f64);
+            terms.insert(one.name.clone(), [term.unwrap_or(active.term) as f64]);
         }
-        known.none_may = !scheduled.is_empty() && scheduled.iter().all(|one| view.elected(one.active.queue).is_none());
+        self.terms.replace(terms, Instant::now());
+        known.none_may = known.any && scheduled.iter().all(|one| view.elected(one.active.queue).is_none());
         if known.none_may && !self.known.read(|known| known.none_may) {
             tracing::warn!(
                 queues = scheduled.len(),

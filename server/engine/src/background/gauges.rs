@@ -28,6 +28,12 @@ struct Shown<const N: usize> {
     found: Instant,
 }
 
+impl<const N: usize> Shown<N> {
+    fn is_in_use(&self, now: Instant) -> bool {
+        now.saturating_duration_since(self.found) < SHOWN_AFTER
+    }
+}
+
 impl<const N: usize> QueueGauges<N> {
     /// These metrics, of no queue yet.
     #[must_use]
@@ -50,11 +56,21 @@ impl<const N: usize> QueueGauges<N> {
             if !is_found {
                 shown.numbers = [0.0; N];
             }
-            is_found || now.saturating_duration_since(shown.found) < SHOWN_AFTER
+            is_found || shown.is_in_use(now)
         });
         for (queue, numbers) in found {
             queues.insert(queue, Shown { numbers, found: now });
         }
+    }
+
+    /// Drops the queues of which nothing was found for a day; how many they were. [`QueueGauges::replace`] does it too: this is for
+    /// numbers that are not looked for all the time.
+    pub fn drop_idle(&self, now: Instant) -> usize {
+        let mut queues = self.lock();
+        let Some(queues) = queues.as_mut() else { return 0 };
+        let before = queues.len();
+        queues.retain(|_, shown| shown.is_in_use(now));
+        before - queues.len()
     }
 
     /// Adds them to a text in the format of Prometheus. Names of queues have no character that would have to be escaped.
@@ -107,5 +123,10 @@ mod tests {
         assert!(with_zeros.contains("runs{taskQueueId=\"a/b\"} 0\nruns{taskQueueId=\"a/c\"} 3\n"), "{with_zeros}");
         let without = later(SHOWN_AFTER);
         assert!(!without.contains("a/b") && without.contains("a/c"), "{without}");
+        // Nothing is looked for any more.
+        let last_found = begin + SHOWN_AFTER;
+        assert_eq!(gauges.drop_idle(last_found + SHOWN_AFTER - Duration::from_secs(1)), 0);
+        assert_eq!(gauges.drop_idle(last_found + SHOWN_AFTER), 1);
+        assert!(rendered(&gauges).is_empty());
     }
 }

@@ -2,7 +2,7 @@
 
 mod locks;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::json;
 use sqlx::{Connection, PgConnection};
@@ -141,6 +141,33 @@ async fn t11_a_scheduler_that_was_stopped_and_wakes_up_gives_out_nothing() {
     ground.beat(&first).await;
     assert_eq!(first.engine.schedulers.leader(first.key(QUEUE).await).term, None);
     ground.finish([first, second]).await;
+}
+
+#[tokio::test]
+async fn the_term_of_a_queue_that_assigns_its_runs_no_more_is_shown_as_0_for_a_day() {
+    let mut ground = Ground::new().await;
+    let server = ground.server();
+    ground.beat(&server).await;
+    let shown = || {
+        let mut text = String::new();
+        server.engine.schedulers.terms.render(&mut text);
+        text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')).map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert!(shown().is_empty());
+    let line = |term: i64| format!("tenure_scheduler_term{{taskQueueId=\"{QUEUE}\"}} {term}");
+    put(&server, json!({"dispatch": "assign"})).await;
+    ground.beat(&server).await;
+    let term = server.engine.schedulers.leader(server.key(QUEUE).await).term.expect("the only one is the scheduler");
+    assert_eq!(shown(), [line(term)]);
+    put(&server, json!({})).await;
+    ground.beat(&server).await;
+    assert_eq!(shown(), [line(0)]);
+    // No election is held any more, which would drop it.
+    assert!(!server.engine.schedulers.expects_any());
+    let day = Duration::from_secs(24 * 60 * 60);
+    assert_eq!(server.engine.schedulers.terms.drop_idle(Instant::now() + day), 1);
+    assert!(shown().is_empty());
+    ground.finish([server]).await;
 }
 
 /// 2,100 runs are given out, which is more than a slice: the next scheduler takes a slice back and dies, and the one after it does the
