@@ -3,7 +3,7 @@
 //! One handle owns the coalesced operations, the wait list of claimWork, the notifiers, the passes' memory and what is
 //! cached from the database. Handlers, passes and tests hold the same handle; nothing else assembles these parts.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use sqlx::PgPool;
@@ -134,8 +134,8 @@ pub struct Engine {
     pub count_gauges: CountGauges,
     /// How many workers they have.
     pub worker_gauges: WorkerGauges,
-    /// Queues whose runs cannot be refiled for now.
-    pub refiling_put_off: refile::PutOff,
+    /// What passes that refile runs leave to the next one.
+    pub refiling: Mutex<refile::Turns>,
     /// Requeues undelivered claims.
     pub requeue: Requeue,
     /// createTask.
@@ -227,7 +227,7 @@ impl Engine {
             remembered: Registry::default(),
             count_gauges: counters::gauges(),
             worker_gauges: workers::gauges(),
-            refiling_put_off: refile::PutOff::default(),
+            refiling: Mutex::default(),
             continuity: connector.continuity().clone(),
             watch: DatabaseWatch::new(&connector),
             pool,

@@ -9,11 +9,12 @@ use tenure_domain::policy::refile::{Place, SLICE, Stage};
 use super::session::avoid_scans;
 use super::transitions::restamp;
 
-/// The queues whose runs do not follow their policy yet, up to `limit`.
-pub async fn list(conn: &mut PgConnection, limit: i64) -> Result<Vec<i32>, sqlx::Error> {
+/// The queues after one whose runs do not follow their policy yet, by their keys, up to `limit`.
+pub async fn list(conn: &mut PgConnection, after: Option<i32>, limit: i64) -> Result<Vec<i32>, sqlx::Error> {
     sqlx::query_scalar!(
         "-- list_refiling
-        SELECT queue FROM queue_policies WHERE refile_stage <> 0 /* Stage::Done */ ORDER BY queue LIMIT $1",
+        SELECT queue FROM queue_policies WHERE refile_stage <> 0 /* Stage::Done */ AND queue > $1 ORDER BY queue LIMIT $2",
+        after.unwrap_or(i32::MIN),
         limit
     )
     .fetch_all(conn)

@@ -393,3 +393,33 @@ async fn a_pause_ends_at_its_date_and_not_before() {
     assert_eq!(seen[1], ("queue-resumed".to_owned(), json!({"version": 1, "taskQueueId": QUEUE})));
     rig.server.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_queue_whose_runs_cannot_follow_its_policy_is_logged_as_failing_once_and_as_recovered_when_they_can() {
+    let rig = Rig::start().await;
+    let mut conn = rig.database.connect("test").await;
+    // So slowly that it is put off, and passes without it succeed.
+    let fail = "CREATE FUNCTION fail_slowly() RETURNS trigger LANGUAGE plpgsql AS
+                $$ BEGIN PERFORM pg_sleep(0.25); RAISE 'not now'; END $$;
+                CREATE TRIGGER fail_slowly BEFORE UPDATE ON queue_policies FOR EACH ROW EXECUTE FUNCTION fail_slowly()";
+    sqlx::raw_sql(fail).execute(&mut conn).await.unwrap();
+    assert_eq!(put(&rig, &json!({"delay": 1})).await.status, 200);
+    let passes = async |metric: &str| {
+        let text = rig.send(&Raw::new("GET", "/metrics")).await.text();
+        let name = format!("{metric}{{pass=\"refile\"}} ");
+        text.lines().find_map(|line| line.strip_prefix(&name)?.parse::<f64>().ok()).unwrap_or_default()
+    };
+    let logged = |what: &str| {
+        let log = rig.server.log();
+        log.lines().filter(|line| line.contains(&format!("background pass {what}")) && line.contains("refile")).count()
+    };
+    eventually("it fails", async || (passes("tenure_pass_failures_total").await > 0.0).then_some(())).await;
+    let succeeded = passes("tenure_pass_seconds_count").await;
+    eventually("it is put off", async || (passes("tenure_pass_seconds_count").await > succeeded).then_some(())).await;
+    assert_eq!((logged("failed"), logged("recovered")), (1, 0));
+    sqlx::raw_sql("DROP FUNCTION fail_slowly CASCADE").execute(&mut conn).await.unwrap();
+    refiled(&rig).await;
+    eventually("it has recovered", async || (logged("recovered") == 1).then_some(())).await;
+    assert_eq!(logged("failed"), 1);
+    rig.server.stop().await;
+}

@@ -48,10 +48,10 @@ impl Driver {
             let result = tokio::time::timeout(PASS_MAX, self.pass.run(&self.engine)).await;
             let pause = match result.unwrap_or(Err(sqlx::Error::PoolTimedOut)) {
                 Ok(report) => {
-                    if failing {
+                    if failing && report.failing == 0 {
                         tracing::info!(pass = name, "background pass recovered");
+                        failing = false;
                     }
-                    failing = false;
                     self.publish(report, started);
                     let pause = self.pause_after(report);
                     match self.pass.pace {
@@ -144,7 +144,7 @@ impl Driver {
     }
 
     fn count(&self, report: PassReport) {
-        let PassReport { found, done, retried, exhausted, lost_race, next_in: _ } = report;
+        let PassReport { found, done, retried, exhausted, lost_race, next_in: _, failing: _ } = report;
         let numbers = [
             ("found", found),
             ("done", done),

@@ -68,6 +68,8 @@ pub struct PassReport {
     pub lost_race: usize,
     /// When more will be due, if the pass knows of something.
     pub next_in: Option<Duration>,
+    /// Parts of the pass that failed when they were tried last, and were not tried this time: it has not recovered.
+    pub failing: usize,
 }
 
 impl PassReport {
@@ -79,6 +81,7 @@ impl PassReport {
         self.exhausted += part.exhausted;
         self.lost_race += part.lost_race;
         self.next_in = [self.next_in, part.next_in].into_iter().flatten().min();
+        self.failing += part.failing;
     }
 }
 

@@ -3,7 +3,7 @@
 //!
 //! It changes what is stamped on runs, and no date: a delay that began stays as long as it was, and so does the time of a claim.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -19,43 +19,74 @@ const FAILS_SLOWLY: Duration = Duration::from_millis(200);
 /// It is tried again after so many times the time that it took.
 const PUT_OFF: u32 = 8;
 
-/// The queues whose steps have failed slowly, and until when none is tried again.
-pub type PutOff = Mutex<HashMap<i32, Instant>>;
-
-fn lock(put_off: &PutOff) -> MutexGuard<'_, HashMap<i32, Instant>> {
-    put_off.lock().unwrap_or_else(PoisonError::into_inner)
+/// What a pass leaves to the next one.
+#[derive(Debug, Default)]
+pub struct Turns {
+    /// The last queue that had its turn: the next slice comes after it. None where that is the first one.
+    after: Option<i32>,
+    /// The queues whose last step failed, and until when none is tried again.
+    failing: BTreeMap<i32, Instant>,
 }
 
-/// Goes on with each queue in turn, until all wait or are done, or the pass has taken its time. A queue that fails is left to the next
-/// pass, or a later one if it fails slowly, and holds up no other; the pass fails with the first such error at its end.
+impl Turns {
+    /// Takes in the next slice, which ends at this queue or at the last one: the queues in it that are not put off. What failed in its
+    /// range and is not there any more, another server has dealt with.
+    fn begin(&mut self, slice: &[i32], end: Option<i32>, now: Instant) -> Vec<i32> {
+        let Self { after, failing } = self;
+        failing.retain(|queue, _| {
+            let is_in_range = after.is_none_or(|after| *queue > after) && end.is_none_or(|end| *queue <= end);
+            !is_in_range || slice.contains(queue)
+        });
+        slice.iter().copied().filter(|queue| failing.get(queue).is_none_or(|until| *until <= now)).collect()
+    }
+
+    /// The step of a queue that began then has failed.
+    fn fail(&mut self, queue: i32, began: Instant) {
+        let now = Instant::now();
+        let took = now.saturating_duration_since(began);
+        self.failing.insert(queue, if took < FAILS_SLOWLY { now } else { now + took * PUT_OFF });
+    }
+}
+
+fn lock(turns: &Mutex<Turns>) -> MutexGuard<'_, Turns> {
+    turns.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Goes on with each queue of a slice in turn, until all wait or are done, or the pass has taken its time; the next pass goes on after
+/// the last one that had its turn. A queue that fails is left to a later pass, and holds up no other; the pass fails with the first such
+/// error at its end.
 pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     let started = Instant::now();
+    let turns = &engine.refiling;
     let mut conn = engine.pool.acquire().await?;
     let mut report = PassReport::default();
     let mut failed = None;
-    let mut queues = refile::list(&mut conn, SLICE).await?;
-    {
-        let mut put_off = lock(&engine.refiling_put_off);
-        put_off.retain(|_, until| *until > started);
-        queues.retain(|queue| !put_off.contains_key(queue));
-    }
-    while !queues.is_empty() && started.elapsed() < PASS_MAX {
+    let after = lock(turns).after;
+    let slice = refile::list(&mut conn, after, SLICE).await?;
+    let end = if slice.len() as i64 == SLICE { slice.last().copied() } else { None };
+    let mut queues = lock(turns).begin(&slice, end, started);
+    let mut had_all_turns = false;
+    'rounds: loop {
         let mut moving = Vec::new();
         for queue in queues {
+            if started.elapsed() >= PASS_MAX {
+                break 'rounds;
+            }
+            if !had_all_turns {
+                lock(turns).after = Some(queue);
+            }
             let began = Instant::now();
             let taken = match take_step(&mut conn, queue).await {
                 Ok(Some(taken)) => taken,
                 Ok(None) => continue,
                 Err(error) if is_about_the_queue(&error) => {
-                    let took = began.elapsed();
-                    if took >= FAILS_SLOWLY {
-                        lock(&engine.refiling_put_off).insert(queue, Instant::now() + took * PUT_OFF);
-                    }
+                    lock(turns).fail(queue, began);
                     failed.get_or_insert(error);
                     continue;
                 }
                 Err(error) => return Err(error),
             };
+            lock(turns).failing.remove(&queue);
             report.found += taken.runs;
             if taken.last {
                 let queue = engine.queues.get_name(&engine.pool, queue).await?;
@@ -66,8 +97,16 @@ pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
                 moving.push(queue);
             }
         }
+        if !had_all_turns {
+            had_all_turns = true;
+            lock(turns).after = end;
+        }
+        if moving.is_empty() {
+            break;
+        }
         queues = moving;
     }
+    report.failing = lock(turns).failing.len();
     failed.map_or(Ok(report), Err)
 }
 

@@ -340,6 +340,29 @@ async fn a_queue_that_cannot_be_refiled_delays_no_other() {
 }
 
 #[tokio::test]
+async fn queues_that_cannot_be_refiled_delay_no_other_although_they_are_more_than_a_slice() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    queue.create_one(QUEUE).await;
+    put(&queue, &json!({"delivery": "at-most-once"})).await;
+    // They come first, and have a stage that is none.
+    let spoil = "INSERT INTO queue_policies (queue, version, policy, updated, client_id, refile_stage)
+                 SELECT -n, 1, '{}', now(), 'ann', 99 FROM generate_series(1, 250) n";
+    sqlx::raw_sql(spoil).execute(database.pool()).await.unwrap();
+    eventually("the other queue follows its policy", async || {
+        if let Ok(report) = refile::pass(&queue.engine).await {
+            assert!(report.failing > 0, "a pass that comes to none of them has not recovered");
+        }
+        refiling(&queue).await == 0
+    })
+    .await;
+    sqlx::raw_sql("DELETE FROM queue_policies WHERE queue < 0").execute(database.pool()).await.unwrap();
+    eventually("none of them fails any more", async || pass(&queue).await.failing == 0).await;
+    queue.stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
 async fn a_queue_whose_refiling_fails_slowly_is_tried_again_later_and_takes_no_time_of_others_until_then() {
     let database = TestDatabase::create().await;
     let queue = Queue::start(database.options());
@@ -351,9 +374,10 @@ async fn a_queue_whose_refiling_fails_slowly_is_tried_again_later_and_takes_no_t
     sqlx::raw_sql(fail).execute(database.pool()).await.unwrap();
     assert!(refile::pass(&queue.engine).await.is_err());
     // It would fail again.
-    assert_eq!(pass(&queue).await, PassReport::default());
+    assert_eq!(pass(&queue).await, PassReport { failing: 1, ..PassReport::default() });
     sqlx::raw_sql("DROP FUNCTION fail_slowly CASCADE").execute(database.pool()).await.unwrap();
     assert_eq!(follow(&queue).await, 1);
+    assert_eq!(pass(&queue).await.failing, 0);
     queue.stop().await;
     database.finish().await;
 }
