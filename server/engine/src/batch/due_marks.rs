@@ -13,7 +13,7 @@ use super::watch::DatabaseWatch;
 use tenure_store::due_marks::{self, DueMarks, Reached};
 use tenure_store::low_water_marks::Writer;
 use tenure_store::memory::Memory;
-use tenure_store::transitions::purge::Cursor;
+use tenure_store::transitions::purge::{Cursor, GroupCursor};
 
 /// How long marks are kept.
 const KEPT: Duration = Duration::from_secs(3600);
@@ -21,8 +21,10 @@ const KEPT: Duration = Duration::from_secs(3600);
 /// The marks. A clone shares them.
 #[derive(Clone, Default)]
 pub struct DueMarkMemory {
-    /// Where the expiry pass goes on, if it has not come to the end of what has expired.
+    /// Where the expiry pass goes on, if it has not come to the end of the tasks that have expired.
     pub expired: Memory<Option<Cursor>>,
+    /// The same for groups.
+    pub expired_groups: Memory<Option<GroupCursor>>,
     state: Memory<State>,
 }
 
@@ -77,5 +79,6 @@ impl DueMarkMemory {
     pub fn drop_all(&self) {
         self.state.drop_all();
         self.expired.drop_all();
+        self.expired_groups.drop_all();
     }
 }

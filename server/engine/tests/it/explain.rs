@@ -311,7 +311,7 @@ async fn run_cold(conn: &mut PgConnection, statement: &str, open: &[Uuid], waiti
         "purge_tasks" => {
             sqlx::query("UPDATE log_readers SET position = 100000000").execute(&mut *conn).await.unwrap();
             assert_eq!(purge::purge_tasks(conn, Sequenced::default(), START, None).await.unwrap().purged, 120);
-            purge::purge_groups(conn, START).await.unwrap();
+            purge::purge_groups(conn, START, None).await.unwrap();
         }
         "sequence_events" => drop(events::sequence(conn, Sequenced::default()).await.unwrap()),
         "read_events" => drop(events::read(conn, 10_000, 100).await.unwrap()),

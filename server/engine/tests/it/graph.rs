@@ -96,11 +96,11 @@ async fn emitted(database: &TestDatabase, exchange: &str) -> Vec<Value> {
     log(database).await.into_iter().filter(|(name, _)| name == exchange).map(|(_, event)| event).collect()
 }
 
-/// The definitions that a transaction has read so far.
-async fn definitions_read(conn: &mut PgConnection) -> i64 {
+/// The rows of a table that a transaction has read so far.
+async fn rows_read(conn: &mut PgConnection, table: &str) -> i64 {
     let read = "SELECT COALESCE(seq_tup_read, 0) + COALESCE(idx_tup_fetch, 0) FROM pg_stat_xact_user_tables
-                WHERE relname = 'task_definitions'";
-    sqlx::query_scalar(read).fetch_one(conn).await.unwrap()
+                WHERE relname = $1";
+    sqlx::query_scalar(read).bind(table).fetch_one(conn).await.unwrap()
 }
 
 /// Moves the clock of a database.

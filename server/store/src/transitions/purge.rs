@@ -13,29 +13,37 @@ use crate::events::Sequenced;
 const TASKS_MAX: i64 = 200;
 /// Edges that one transaction purges.
 const EDGES_MAX: i64 = 2_000;
-/// Groups that one transaction purges.
+/// Groups that one transaction looks at.
 const GROUPS_MAX: i64 = 200;
 /// Nothing is purged while the groups pass has to read so many rows of the log: they are looked through for each slice.
 const UNREAD_MAX: i64 = 5_000;
 /// A place in a table before all others.
 const NO_PLACE: &str = "(0,0)";
 
-/// A place among what has expired, in the order in which it is looked at.
+/// A place among the tasks that have expired, in the order in which they are looked at.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cursor {
     expires: DateTime<Utc>,
     place: Place,
 }
 
+/// A place among the groups that have expired: behind so many of those that have this date, which is a full hour and may be that of many.
+/// Not behind a place in the table, as for tasks: the order of the index is another one once groups were sealed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GroupCursor {
+    expires: DateTime<Utc>,
+    passed: i64,
+}
+
 /// What became of a slice of what has expired.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Slice {
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Slice<C> {
     /// What has expired, and may be purged.
     pub found: usize,
     /// Rows that were purged; the others are locked by other transactions.
     pub purged: usize,
     /// After which place more may have expired.
-    pub next: Option<Cursor>,
+    pub next: Option<C>,
 }
 
 /// Purges a slice of the tasks that have expired. A task that has many edges loses those first. It waits for no lock on tasks and
@@ -49,12 +57,12 @@ pub async fn purge_tasks(
     sequenced: Sequenced,
     from: DateTime<Utc>,
     after: Option<&Cursor>,
-) -> Result<Slice, sqlx::Error> {
+) -> Result<Slice<Cursor>, sqlx::Error> {
     let mut transaction = conn.begin().await?;
     follow_indexes(&mut transaction).await?;
     let Expired { ids, seqs, places, next } = list_expired(&mut transaction, from, after).await?;
     if ids.is_empty() {
-        return Ok(Slice { next, ..Slice::default() });
+        return Ok(Slice { found: 0, purged: 0, next });
     }
     let locked = sqlx::query!(
         "-- lock_expired
@@ -69,7 +77,7 @@ pub async fn purge_tasks(
     let bare = locked.into_iter().filter(|row| !retained.contains(&row.seq));
     let (ids, seqs): (Vec<Uuid>, Vec<i64>) = bare.map(|row| (row.id, row.seq)).unzip();
     if ids.is_empty() {
-        return Ok(Slice { found, next, ..Slice::default() });
+        return Ok(Slice { found, purged: 0, next });
     }
     let edges = purge_edges(&mut transaction, &ids, &seqs).await?;
     let (ids, seqs) = list_without_edges(&mut transaction, &ids, &seqs).await?;
@@ -266,35 +274,82 @@ async fn purge(transaction: &mut PgConnection, ids: &[Uuid], seqs: &[i64]) -> Re
 }
 
 /// Purges a slice of the groups that have expired and are empty. createTask adds no task to an expired group without
-/// holding its row. None is left that expired before `from`.
-pub async fn purge_groups(conn: &mut PgConnection, from: DateTime<Utc>) -> Result<Slice, sqlx::Error> {
+/// holding its row. None is left that expired before `from`. The slice comes after a place, so that groups whose tasks are retained,
+/// however many, do not hold up others.
+pub async fn purge_groups(
+    conn: &mut PgConnection,
+    from: DateTime<Utc>,
+    after: Option<&GroupCursor>,
+) -> Result<Slice<GroupCursor>, sqlx::Error> {
+    let after = after.filter(|after| after.expires >= from);
     let mut transaction = conn.begin().await?;
-    let locked = sqlx::query_scalar!(
-        "-- lock_expired_groups
-        WITH db_now AS MATERIALIZED (SELECT now FROM db_now)
-        SELECT g.id FROM task_groups g
-        WHERE g.expires >= $2 AND g.expires <= (SELECT now FROM db_now)
-          AND NOT EXISTS (SELECT FROM tasks t WHERE t.id = g.id AND t.task_group = g.id)
-          AND NOT EXISTS (SELECT FROM tasks t WHERE t.task_group = g.id AND t.id <> t.task_group)
-        ORDER BY g.expires LIMIT $1 FOR UPDATE OF g SKIP LOCKED",
+    follow_indexes(&mut transaction).await?;
+    let listed = list_expired_groups(&mut transaction, from, after).await?;
+    let empty: Vec<Uuid> = listed.iter().filter(|group| group.is_empty).map(|group| group.id).collect();
+    let (mut found, mut gone) = (0, Vec::new());
+    if !empty.is_empty() {
+        let locked = sqlx::query_scalar!(
+            "-- lock_expired_groups\nSELECT id FROM task_groups WHERE id = ANY($1) FOR UPDATE SKIP LOCKED",
+            &empty
+        )
+        .fetch_all(&mut *transaction)
+        .await?;
+        found = locked.len();
+        // A new look: a create that held the row has committed its task, and has raised the expiry.
+        gone = sqlx::query_scalar!(
+            "-- purge_groups
+            WITH db_now AS MATERIALIZED (SELECT now FROM db_now)
+            DELETE FROM task_groups g
+            WHERE g.id = ANY($1) AND g.expires <= (SELECT now FROM db_now)
+              AND NOT EXISTS (SELECT FROM tasks t WHERE t.id = g.id AND t.task_group = g.id)
+              AND NOT EXISTS (SELECT FROM tasks t WHERE t.task_group = g.id AND t.id <> t.task_group)
+            RETURNING g.expires",
+            &locked
+        )
+        .fetch_all(&mut *transaction)
+        .await?;
+        transaction.commit().await?;
+    }
+    let last = listed.last().filter(|_| listed.len() as i64 == GROUPS_MAX).map(|group| group.expires);
+    let next = last.map(|expires| {
+        let before = after.filter(|after| after.expires == expires).map_or(0, |after| after.passed);
+        let looked_at = listed.iter().filter(|group| group.expires == expires).count() as i64;
+        let purged = gone.iter().filter(|gone| **gone == expires).count() as i64;
+        GroupCursor { expires, passed: before + looked_at - purged }
+    });
+    Ok(Slice { found, purged: gone.len(), next })
+}
+
+/// A group that has expired.
+struct ExpiredGroup {
+    id: Uuid,
+    expires: DateTime<Utc>,
+    is_empty: bool,
+}
+
+async fn list_expired_groups(
+    transaction: &mut PgConnection,
+    from: DateTime<Utc>,
+    after: Option<&GroupCursor>,
+) -> Result<Vec<ExpiredGroup>, sqlx::Error> {
+    let (expires, passed) = after.map_or((from, 0), |after| (after.expires, after.passed));
+    sqlx::query_as!(
+        ExpiredGroup,
+        r#"-- list_expired_groups
+        WITH looked_at AS MATERIALIZED (
+            SELECT g.id, g.expires FROM task_groups g
+            WHERE g.expires >= $2 AND g.expires <= (SELECT now FROM db_now)
+            ORDER BY g.expires LIMIT $1 OFFSET $3 /* passed */
+        )
+        SELECT l.id AS "id!", l.expires AS "expires!",
+               -- A subquery for each row, so that the planner never reads all tasks.
+               (SELECT true FROM tasks t WHERE t.id = l.id AND t.task_group = l.id LIMIT 1) IS NULL
+               AND (SELECT true FROM tasks t WHERE t.task_group = l.id AND t.id <> t.task_group LIMIT 1) IS NULL AS "is_empty!"
+        FROM looked_at l ORDER BY l.expires"#,
         GROUPS_MAX,
-        from
+        expires,
+        passed
     )
-    .fetch_all(&mut *transaction)
-    .await?;
-    // A new look: a create that held the row has committed its task, and has raised the expiry.
-    let gone = sqlx::query!(
-        "-- purge_groups
-        WITH db_now AS MATERIALIZED (SELECT now FROM db_now)
-        DELETE FROM task_groups g
-        WHERE g.id = ANY($1) AND g.expires <= (SELECT now FROM db_now)
-          AND NOT EXISTS (SELECT FROM tasks t WHERE t.id = g.id AND t.task_group = g.id)
-          AND NOT EXISTS (SELECT FROM tasks t WHERE t.task_group = g.id AND t.id <> t.task_group)",
-        &locked
-    )
-    .execute(&mut *transaction)
-    .await?
-    .rows_affected();
-    transaction.commit().await?;
-    Ok(Slice { found: locked.len(), purged: usize::try_from(gone).unwrap_or(usize::MAX), next: None })
+    .fetch_all(transaction)
+    .await
 }

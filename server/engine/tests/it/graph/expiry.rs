@@ -12,9 +12,7 @@ use tenure_store::events::{self, Sequenced};
 use tenure_store::testing::TestDatabase;
 use tenure_store::transitions::purge;
 
-use super::{
-    advance, claim_and_report, create_waiting, definitions_read, emitted, end, finish, run_groups, start, state,
-};
+use super::{advance, claim_and_report, create_waiting, emitted, end, finish, rows_read, run_groups, start, state};
 use crate::support::{Gate, create_on, number, until_a_session_waits};
 
 const LEFT: &str = "SELECT (SELECT count(*) FROM tasks) + (SELECT count(*) FROM task_definitions)
@@ -193,10 +191,10 @@ async fn tasks_that_are_retained_are_passed_over_slice_by_slice_and_hold_up_no_o
     }
     let mut conn = database.connect().await;
     let mut transaction = conn.begin().await.unwrap();
-    let before = definitions_read(&mut transaction).await;
+    let before = rows_read(&mut transaction, "task_definitions").await;
     let slice = purge::purge_tasks(&mut transaction, Sequenced::default(), START, None).await.unwrap();
     assert_eq!((slice.found, slice.purged, slice.next.is_some()), (0, 0, true));
-    let read = definitions_read(&mut transaction).await - before;
+    let read = rows_read(&mut transaction, "task_definitions").await - before;
     assert!(read <= 250, "{read} definitions are read of 450");
     transaction.rollback().await.unwrap();
     // On a slow machine a pass may end before it has come to the last slice.
@@ -210,6 +208,42 @@ async fn tasks_that_are_retained_are_passed_over_slice_by_slice_and_hold_up_no_o
     sqlx::query("DELETE FROM artifacts").execute(database.pool()).await.unwrap();
     while expiry::pass(&queue.engine).await.unwrap().done > 0 {}
     assert_eq!(number(database.pool(), LEFT).await, 0);
+    drop(conn);
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn groups_whose_tasks_are_retained_are_passed_over_slice_by_slice_and_hold_up_no_other() {
+    let (database, queue) = start().await;
+    expired(&database, &queue, 250).await;
+    for sql in [
+        "INSERT INTO artifacts (seq, run, name, storage_type, content_type, expires, removable, present)
+         SELECT seq, 0, 'a', 1, 't', now() + interval '1 day', now() + interval '1 day', true FROM tasks",
+        // One that is empty, behind the others of the same date.
+        "INSERT INTO task_groups (id, scheduler, expires) SELECT gen_random_uuid(), '-', min(expires) FROM task_groups",
+    ] {
+        sqlx::query(sql).execute(database.pool()).await.unwrap();
+    }
+    let mut conn = database.connect().await;
+    let mut transaction = conn.begin().await.unwrap();
+    let before = rows_read(&mut transaction, "tasks").await;
+    let slice = purge::purge_groups(&mut transaction, START, None).await.unwrap();
+    assert_eq!((slice.found, slice.purged, slice.next.is_some()), (0, 0, true));
+    let read = rows_read(&mut transaction, "tasks").await - before;
+    assert!(read <= 200, "{read} tasks are read of 250");
+    let slice = purge::purge_groups(&mut transaction, START, slice.next.as_ref()).await.unwrap();
+    assert_eq!((slice.found, slice.purged, slice.next), (1, 1, None));
+    transaction.rollback().await.unwrap();
+    // On a slow machine a pass may end before it has come to the last slice.
+    for _ in 0..3 {
+        expiry::pass(&queue.engine).await.unwrap();
+    }
+    let groups = "SELECT count(*) FROM task_groups";
+    assert_eq!(number(database.pool(), groups).await, 250);
+    // They are looked at again.
+    sqlx::query("DELETE FROM artifacts").execute(database.pool()).await.unwrap();
+    while expiry::pass(&queue.engine).await.unwrap().done > 0 {}
+    assert_eq!(number(database.pool(), groups).await, 0);
     drop(conn);
     finish(database, queue).await;
 }
@@ -260,7 +294,7 @@ async fn nothing_is_purged_while_much_of_the_log_is_unread() {
                   SELECT 1000 + n, 1, -n FROM generate_series(1, 5000) n";
     sqlx::query(unread).execute(&mut *transaction).await.unwrap();
     let slice = purge::purge_tasks(&mut transaction, Sequenced::default(), START, None).await.unwrap();
-    assert_eq!(slice, purge::Slice::default());
+    assert_eq!((slice.found, slice.purged, slice.next), (0, 0, None));
     transaction.rollback().await.unwrap();
     let slice = purge::purge_tasks(&mut conn, Sequenced::default(), START, None).await.unwrap();
     assert_eq!((slice.found, slice.purged), (1, 1));
@@ -302,7 +336,7 @@ async fn a_task_that_is_added_while_its_expired_group_is_being_purged_creates_th
     let mut conn = database.connect().await;
     let mut open = conn.begin().await.unwrap();
     purge::purge_tasks(&mut open, Sequenced::default(), START, None).await.unwrap();
-    assert_eq!(purge::purge_groups(&mut open, START).await.unwrap().purged, 1);
+    assert_eq!(purge::purge_groups(&mut open, START, None).await.unwrap().purged, 1);
     let second = new_task(QUEUE, &json!({"taskGroupId": first.id}));
     let committing = async {
         until_a_session_waits(database.pool()).await;

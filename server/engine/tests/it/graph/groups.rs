@@ -16,7 +16,7 @@ use tenure_store::events::{Sequenced, sequence};
 use tenure_store::groups::{Slice, Witnesses, publish_resolved};
 use tenure_store::log_readers::{self, Next};
 
-use super::{claim_and_report, create_waiting, definitions_read, emitted, end, finish, run_groups, start, state};
+use super::{claim_and_report, create_waiting, emitted, end, finish, rows_read, run_groups, start, state};
 use crate::support::number;
 
 /// A group named after its first task, with so many tasks.
@@ -187,12 +187,12 @@ async fn a_group_event_is_emitted_when_the_last_task_is_resolved_and_again_after
 /// Reads one row of the log for groups; what came of it, and how many definitions were read.
 async fn read_one_row(conn: &mut PgConnection) -> (Slice, i64) {
     let mut transaction = conn.begin().await.unwrap();
-    let before = definitions_read(&mut transaction).await;
+    let before = rows_read(&mut transaction, "task_definitions").await;
     let next = log_readers::lock_next(&mut transaction, "groups", 1).await.unwrap();
     let Next::Part(part) = next else { panic!("not a part: {next:?}") };
     let witnesses = &mut Witnesses::default();
     let slice = publish_resolved(&mut transaction, part, Sequenced::default(), witnesses).await.unwrap();
-    let read = definitions_read(&mut transaction).await - before;
+    let read = rows_read(&mut transaction, "task_definitions").await - before;
     log_readers::advance(&mut transaction, "groups", part.through).await.unwrap();
     transaction.commit().await.unwrap();
     (slice, read)
