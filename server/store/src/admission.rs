@@ -25,6 +25,7 @@ pub use keys::{
     Announced, Look, forget_idle_keys, list_unseen_keys, load_heads, load_keys, look, name_keys, take_claims, take_work,
 };
 pub use reassign::{GivenOut, Reassigning, end_reassigning, list_given_out, lock_reassigning, lock_still_assigned};
+pub(crate) use sessions::lock_runs_of;
 pub use sessions::{
     AssignedRun, TakenBack, announce_after_quarantine, assign, list_assigned, load_sessions, lock_given,
     lock_not_accepted, restart_assigned, take_back,

@@ -115,6 +115,10 @@ pub(crate) async fn begin(queue: &Queue, worker: &str, capacity: i64) {
     sessions::start(queue.engine.session_parts(), &start.unwrap(), "client").await.unwrap();
 }
 
+/// No server has run for a minute.
+const AWAY: &str = "UPDATE session_clock SET at = clock_timestamp() - interval '1 minute';
+                    UPDATE clock SET clock_offset = clock_offset + interval '1 minute'";
+
 async fn admit(queue: &Queue) -> usize {
     admission::pass(&queue.engine).await.unwrap().done
 }
@@ -440,10 +444,7 @@ async fn an_outage_of_ours_costs_no_time_to_accept() {
     let (mut ground, server) = with_an_assigned_run().await;
     put(&server, json!({"dispatch": "assign", "acceptTime": 30})).await;
     sessions_pass::pass(&server.engine).await.unwrap();
-    // No server has run for a minute.
-    let away = "UPDATE session_clock SET at = clock_timestamp() - interval '1 minute';
-                UPDATE clock SET clock_offset = clock_offset + interval '1 minute'";
-    sqlx::raw_sql(away).execute(&mut ground.conn).await.unwrap();
+    sqlx::raw_sql(AWAY).execute(&mut ground.conn).await.unwrap();
     accept::pass(&server.engine).await.unwrap();
     sessions_pass::pass(&server.engine).await.unwrap();
     accept::pass(&server.engine).await.unwrap();

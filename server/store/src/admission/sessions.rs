@@ -163,19 +163,27 @@ pub async fn lock_given(transaction: &mut PgConnection, queue: i32) -> Result<()
     )
     .fetch_all(&mut *transaction)
     .await?;
+    lock_runs_of(transaction, &tasks).await?;
+    Ok(())
+}
+
+/// Locks the runs of these tasks, which are locked, that are given to sessions, by seq, waiting.
+pub(crate) async fn lock_runs_of(
+    transaction: &mut PgConnection,
+    tasks: &[uuid::Uuid],
+) -> Result<Vec<i64>, sqlx::Error> {
     if tasks.is_empty() {
-        return Ok(());
+        return Ok(Vec::new());
     }
-    sqlx::query!(
+    sqlx::query_scalar!(
         "-- lock_given_runs
-        SELECT FROM tasks t JOIN pending p ON p.seq = t.seq
+        SELECT p.seq FROM tasks t JOIN pending p ON p.seq = t.seq
         WHERE t.id = ANY($1) AND p.hold IS NOT DISTINCT FROM 3 /* Hold::Assigned */
         ORDER BY p.seq FOR UPDATE OF p",
-        &tasks
+        tasks
     )
-    .execute(transaction)
-    .await?;
-    Ok(())
+    .fetch_all(transaction)
+    .await
 }
 
 /// Runs that were given to sessions could not be accepted while their queue was paused, or have another accept time now: their time begins
@@ -214,7 +222,8 @@ struct GivenRun {
 }
 
 /// Puts runs that are given to sessions into their inboxes anew; the session of each. An item that is there still may have been read, and
-/// is acknowledged only with the next renewal: so it is replaced by one with a later id.
+/// is acknowledged only with the next renewal: so it is replaced by one with a later id. One that is locked is being acknowledged by a
+/// renewal, or given its id, and is left: a renewal waits for locked items with others in hand, so that to wait for it could be a deadlock.
 async fn announce_again(transaction: &mut PgConnection, runs: &[GivenRun]) -> Result<Vec<i64>, sqlx::Error> {
     let sessions: Vec<i64> = runs.iter().map(|run| run.epoch).collect();
     if runs.is_empty() {
@@ -227,10 +236,12 @@ async fn announce_again(transaction: &mut PgConnection, runs: &[GivenRun]) -> Re
         WITH given AS MATERIALIZED (
             SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::smallint[]) WITH ORDINALITY AS g(epoch, seq, run, n)
         ),
-        replaced AS (
-            DELETE FROM session_inbox i USING given g
-            WHERE i.epoch = g.epoch AND i.seq = g.seq AND i.run = g.run AND i.kind = 4 /* Item::Assigned */
-        )
+        items AS MATERIALIZED (
+            SELECT i.epoch, i.entry FROM given g JOIN session_inbox i
+                ON i.epoch = g.epoch AND i.seq = g.seq AND i.run = g.run AND i.kind = 4 /* Item::Assigned */
+            FOR UPDATE OF i SKIP LOCKED
+        ),
+        replaced AS (DELETE FROM session_inbox i USING items x WHERE i.epoch = x.epoch AND i.entry = x.entry)
         INSERT INTO session_inbox (epoch, kind, at, seq, run)
         SELECT epoch, 4 /* Item::Assigned */, db_now.now, seq, run FROM (SELECT * FROM given ORDER BY n) g, db_now",
         &sessions,
@@ -264,11 +275,14 @@ pub async fn take_back(
             SELECT p.seq, p.session FROM pending p WHERE p.seq = ANY($1) AND p.hold IS NOT DISTINCT FROM 3 /* Hold::Assigned */
             ORDER BY p.seq FOR UPDATE
         ),
-        -- The session may be given the run again, which is another item then.
-        withdrawn AS (
-            DELETE FROM session_inbox i USING locked l
-            WHERE i.epoch = l.session AND i.seq = l.seq AND i.kind = 4 /* Item::Assigned */
-        )
+        -- The session may be given the run again, which is another item then. What is locked is left, as by announce_again: it is not
+        -- shown any more, and is replaced by the other one.
+        items AS MATERIALIZED (
+            SELECT i.epoch, i.entry FROM locked l JOIN session_inbox i
+                ON i.epoch = l.session AND i.seq = l.seq AND i.kind = 4 /* Item::Assigned */
+            FOR UPDATE OF i SKIP LOCKED
+        ),
+        withdrawn AS (DELETE FROM session_inbox i USING items x WHERE i.epoch = x.epoch AND i.entry = x.entry)
         UPDATE pending p SET hold = 2 /* Hold::Waiting */, held_until = NULL, ord = COALESCE(p.waited, p.ord), waited = NULL,
             session = CASE WHEN $2 THEN p.session END
         FROM locked l WHERE p.seq = l.seq

@@ -157,12 +157,14 @@ pub async fn rekey(transaction: &mut PgConnection, queue: i32, seqs: &[i64]) -> 
               AND NOT EXISTS (SELECT FROM admission_heads h
                               WHERE h.key_id = p.key_id AND h.priority = p.priority AND h.from_ord <= p.ord)
         ),
-        -- The session may be given the run again, which is another item then.
-        withdrawn AS (
-            DELETE FROM session_inbox i USING placed l
-            WHERE l.hold IS NOT DISTINCT FROM 3 /* Hold::Assigned */ AND i.epoch = l.session AND i.seq = l.seq
-              AND i.kind = 4 /* Item::Assigned */
+        -- The session may be given the run again, which is another item then. As in take_back_runs.
+        items AS MATERIALIZED (
+            SELECT i.epoch, i.entry FROM placed l JOIN session_inbox i
+                ON i.epoch = l.session AND i.seq = l.seq AND i.kind = 4 /* Item::Assigned */
+            WHERE l.hold IS NOT DISTINCT FROM 3 /* Hold::Assigned */
+            FOR UPDATE OF i SKIP LOCKED
         ),
+        withdrawn AS (DELETE FROM session_inbox i USING items x WHERE i.epoch = x.epoch AND i.entry = x.entry),
         counted AS (
             INSERT INTO outbox_new (at, events, kinds, seqs, runs, retries_left, queues, pending, claimed, waiting)
             SELECT db_now.now, 0 /* count */, '{}', '{}', '{}', '{}', ARRAY[$1], ARRAY[0 /* count */], ARRAY[0 /* count */],

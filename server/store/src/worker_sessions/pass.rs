@@ -6,6 +6,7 @@ use tenure_api::states::SessionEnd;
 use tenure_domain::session::{CLOCK_EVERY, ENDED_KEPT, OUTAGE, STRAYS_EXPECTED, STRAYS_LOOKED_FOR};
 
 use super::read_end;
+use crate::admission::lock_runs_of;
 #[cfg(feature = "test-util")]
 use crate::breakage::{Breakage, is_on};
 
@@ -179,8 +180,9 @@ async fn set_clock(conn: &mut PgConnection) -> Result<u64, sqlx::Error> {
     Ok(extended)
 }
 
-/// Extends all live sessions, and the times to accept of their runs, as if they were renewed and given now, but those that were started or renewed within the time of an outage: they
-/// had a server. The first one after none had been looked at for long is such a one.
+/// Extends all live sessions, and the times to accept of their runs, as if they were renewed and given now, but those that were started or
+/// renewed within the time of an outage: they had a server. The first one after none had been looked at for long is such a one. The
+/// sessions come first, then the tasks of those runs, waiting, and the runs, as for whatever else has several of them.
 async fn extend(transaction: &mut PgConnection) -> Result<u64, sqlx::Error> {
     let extended = sqlx::query!(
         "-- extend_sessions
@@ -191,18 +193,41 @@ async fn extend(transaction: &mut PgConnection) -> Result<u64, sqlx::Error> {
     )
     .execute(&mut *transaction)
     .await?;
-    // Runs could not be accepted meanwhile either.
+    extend_accept_times(transaction).await?;
+    Ok(extended.rows_affected())
+}
+
+/// Runs could not be accepted meanwhile either.
+async fn extend_accept_times(transaction: &mut PgConnection) -> Result<(), sqlx::Error> {
+    let tasks = sqlx::query_scalar!(
+        "-- lock_extended_tasks
+        SELECT t.id FROM tasks t
+        WHERE t.id = ANY(ARRAY(
+            SELECT p.id FROM worker_sessions s JOIN task_queues q ON q.id = s.queue
+            JOIN pending p ON p.session = s.epoch AND p.hold = 3 /* Hold::Assigned */
+            WHERE s.ended IS NULL AND q.accept_time IS NOT NULL
+              AND p.held_until < (SELECT now FROM db_now) + make_interval(secs => q.accept_time - $1::float8 /* OUTAGE */)))
+        ORDER BY t.id FOR UPDATE",
+        OUTAGE.as_seconds_f64()
+    )
+    .fetch_all(&mut *transaction)
+    .await?;
+    let runs = lock_runs_of(transaction, &tasks).await?;
+    if runs.is_empty() {
+        return Ok(());
+    }
     sqlx::query!(
         "-- extend_accept_times
         UPDATE pending p SET held_until = LEAST(p.deadline, db_now.now + make_interval(secs => q.accept_time))
-        FROM worker_sessions s, task_queues q, db_now
-        WHERE s.ended IS NULL AND q.id = s.queue AND q.accept_time IS NOT NULL AND p.session = s.epoch AND p.hold = 3 /* Hold::Assigned */
-          AND p.held_until < db_now.now + make_interval(secs => q.accept_time - $1::float8 /* OUTAGE */)",
+        FROM task_queues q, db_now
+        WHERE p.seq = ANY($1) AND q.id = p.queue AND q.accept_time IS NOT NULL
+          AND p.held_until < db_now.now + make_interval(secs => q.accept_time - $2::float8 /* OUTAGE */)",
+        &runs,
         OUTAGE.as_seconds_f64()
     )
     .execute(transaction)
     .await?;
-    Ok(extended.rows_affected())
+    Ok(())
 }
 
 /// Deletes sessions that ended a day ago, and what is left in their inboxes. By arrays, because a join of a limited list may be

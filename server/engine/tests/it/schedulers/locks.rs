@@ -138,3 +138,69 @@ async fn a_resumption_waits_for_a_run_that_is_locked_and_shows_it_again() {
     drop(conn);
     held.finish().await;
 }
+
+/// A renewal deletes the items that it acknowledges, of many sessions.
+#[tokio::test]
+async fn runs_are_announced_again_and_taken_back_without_waiting_for_a_renewal_that_has_their_items() {
+    let (mut ground, server) = with_an_assigned_run().await;
+    let seqs: Vec<i64> =
+        sqlx::query_scalar("SELECT seq FROM pending WHERE hold = 3").fetch_all(&mut ground.conn).await.unwrap();
+    let (mut renewing, mut conn) = (ground.database.connect().await, ground.database.connect().await);
+    let mut renewal = renewing.begin().await.unwrap();
+    sqlx::query("DELETE FROM session_inbox").execute(&mut *renewal).await.unwrap();
+    let mut transaction = conn.begin().await.unwrap();
+    sqlx::query("SET LOCAL lock_timeout = '1s'").execute(&mut *transaction).await.unwrap();
+    let again = store_admission::restart_assigned(&mut transaction, server.key(QUEUE).await).await;
+    assert_eq!(again.unwrap().len(), 1);
+    let back = store_admission::take_back(&mut transaction, &seqs, false).await;
+    assert_eq!(back.unwrap().runs, 1);
+    transaction.commit().await.unwrap();
+    renewal.commit().await.unwrap();
+    assert_eq!(ground.count("session_inbox").await, 0);
+    drop((renewing, conn));
+    ground.finish([server]).await;
+}
+
+#[tokio::test]
+async fn a_changed_policy_takes_a_run_back_without_waiting_for_a_renewal_that_has_its_item() {
+    let (mut ground, server) = with_an_assigned_run().await;
+    let mut renewing = ground.database.connect().await;
+    let mut renewal = renewing.begin().await.unwrap();
+    sqlx::query("DELETE FROM session_inbox").execute(&mut *renewal).await.unwrap();
+    put(&server, json!({"concurrency": {"total": 5}})).await;
+    eventually("its runs follow the policy", async || {
+        refile::pass(&server.engine).await.unwrap();
+        ground.count("queue_policies WHERE refile_stage <> 0").await == 0
+    })
+    .await;
+    assert_eq!(ground.count("pending WHERE hold = 2").await, 1);
+    renewal.commit().await.unwrap();
+    assert_eq!(ground.count("session_inbox").await, 0);
+    drop(renewing);
+    ground.finish([server]).await;
+}
+
+/// As the end of their session has them, which takes the runs after the tasks.
+#[tokio::test]
+async fn an_outage_extends_the_times_of_runs_with_their_tasks_so_that_what_has_the_tasks_waits_for_none_of_them() {
+    let (mut ground, server) = with_an_assigned_run_by(json!({"dispatch": "assign", "acceptTime": 30})).await;
+    server.create_one(QUEUE).await;
+    while admit(&server).await > 0 {}
+    sessions_pass::pass(&server.engine).await.unwrap();
+    sqlx::raw_sql(AWAY).execute(&mut ground.conn).await.unwrap();
+    let mut conn = ground.database.connect().await;
+    let mut ending = conn.begin().await.unwrap();
+    let first = "SELECT FROM tasks WHERE id = (SELECT min(id::text)::uuid FROM tasks) FOR UPDATE";
+    sqlx::query(first).execute(&mut *ending).await.unwrap();
+    let (extended, ()) = tokio::join!(sessions_pass::pass(&server.engine), async {
+        until_a_session_waits(ground.database.pool()).await;
+        let runs = "SELECT FROM pending WHERE hold = 3 FOR UPDATE NOWAIT";
+        assert_eq!(sqlx::query(runs).execute(&mut *ending).await.unwrap().rows_affected(), 2);
+        ending.commit().await.unwrap();
+    });
+    extended.unwrap();
+    accept::pass(&server.engine).await.unwrap();
+    assert_eq!(ground.count("pending WHERE hold = 3").await, 2, "their time has begun anew");
+    drop(conn);
+    ground.finish([server]).await;
+}
