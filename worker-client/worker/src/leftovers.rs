@@ -4,9 +4,12 @@
 //! killed leaves its records; the next one that works in the same directory ends those processes and removes what was
 //! theirs before its first claim. Processes are distinguished by number, start time and start of the machine, so that none
 //! that merely got the number later is touched. Records of workers that run are left alone: a directory may be shared.
+//!
+//! That a worker runs is seen by a lock that it holds, and not by its number, which has no meaning in another pid
+//! namespace: workers in several containers of a machine may share a directory too.
 
 use std::ffi::OsString;
-use std::fs::DirBuilder;
+use std::fs::{DirBuilder, File, TryLockError};
 use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
@@ -21,6 +24,10 @@ use super::work_directory;
 
 /// Holds the records, below the work directory.
 const RECORDS: &str = ".tenure-worker";
+/// The extension of the file beside a record that its worker has locked.
+const LOCK: &str = "lock";
+/// That of a record which is being written.
+const UNFINISHED: &str = "unfinished";
 /// How long what was killed may take to be gone.
 const GONE_WITHIN: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(10);
@@ -29,6 +36,8 @@ const LOOK: Duration = Duration::from_millis(10);
 pub(super) struct Record {
     path: PathBuf,
     entry: Mutex<Entry>,
+    /// The lock; the system frees it when this process ends, however it does.
+    _held: Option<File>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -40,6 +49,12 @@ struct Entry {
     /// Guards and commands.
     processes: Vec<Identity>,
     cgroup: Option<OsString>,
+    /// Whether the worker holds the lock beside this record: not where the file system has none.
+    #[serde(default)]
+    locked: bool,
+    /// Where the numbers of the processes mean something. Records of earlier releases do not say it.
+    #[serde(default)]
+    pid_namespace: Option<String>,
 }
 
 impl Record {
@@ -47,16 +62,22 @@ impl Record {
     pub(super) fn create(work_dir: &Path, name: &str, dir: &Path) -> io::Result<Self> {
         let records = work_dir.join(RECORDS);
         DirBuilder::new().recursive(true).mode(0o700).create(&records)?;
+        let path = records.join(name);
         let me = i32::try_from(std::process::id()).map_err(io::Error::other)?;
+        let held = hold(&path.with_extension(LOCK))?;
         let cgroup = cgroup::make(name);
         let entry = Entry {
             worker: Identity::of(me),
             dir: dir.into(),
             processes: Vec::new(),
             cgroup: cgroup.map(OsString::from),
+            locked: held.is_some(),
+            pid_namespace: pid_namespace(),
         };
-        let record = Self { path: records.join(name), entry: Mutex::new(entry) };
-        record.write(&record.lock())?;
+        let record = Self { path, entry: Mutex::new(entry), _held: held };
+        record.write(&record.lock()).inspect_err(|_| {
+            let _gone = std::fs::remove_file(record.path.with_extension(LOCK));
+        })?;
         Ok(record)
     }
 
@@ -82,12 +103,14 @@ impl Record {
 
     /// Removes the record.
     pub(super) fn remove(&self) -> io::Result<()> {
-        std::fs::remove_file(&self.path)
+        std::fs::remove_file(&self.path)?;
+        // Second: a record whose lock is not held is that of a worker that was killed.
+        std::fs::remove_file(self.path.with_extension(LOCK))
     }
 
     /// In one step, so that no half of a record is ever read.
     fn write(&self, entry: &Entry) -> io::Result<()> {
-        let unfinished = self.path.with_extension("unfinished");
+        let unfinished = self.path.with_extension(UNFINISHED);
         std::fs::write(&unfinished, serde_json::to_vec(entry)?)?;
         std::fs::rename(&unfinished, &self.path)
     }
@@ -98,11 +121,27 @@ impl Record {
 }
 
 impl Entry {
+    /// Whether its worker runs. The lock is taken if it is free.
+    fn worker_runs(&self, lock: Option<&File>) -> bool {
+        if self.locked {
+            // Without the file the worker has just removed the record.
+            return lock.is_none_or(|lock| lock.try_lock().is_err());
+        }
+        self.worker.as_ref().is_none_or(Identity::runs)
+    }
+
+    /// Its processes, if their numbers mean them here. Those of another pid namespace are ended by their guards, or with
+    /// its first process.
+    fn processes_here(&self) -> &[Identity] {
+        let is_here = self.pid_namespace.is_none() || self.pid_namespace == pid_namespace();
+        if is_here { &self.processes } else { &[] }
+    }
+
     /// Kills what runs of it; answers whether all is gone.
     fn end(&self) -> bool {
         let deadline = Instant::now() + GONE_WITHIN;
         let mut gone = true;
-        for process in &self.processes {
+        for process in self.processes_here() {
             while process.runs() {
                 if Instant::now() >= deadline {
                     gone = false;
@@ -116,6 +155,27 @@ impl Entry {
     }
 }
 
+/// Locks this file; none where the file system has no locks.
+fn hold(path: &Path) -> io::Result<Option<File>> {
+    let file = File::create(path)?;
+    match file.try_lock() {
+        Ok(()) => Ok(Some(file)),
+        Err(TryLockError::WouldBlock) => {
+            Err(io::Error::other(format!("{} is locked by another process", path.display())))
+        }
+        Err(TryLockError::Error(error)) => {
+            tracing::debug!(%error, "the file system of the work directory has no locks");
+            Ok(None)
+        }
+    }
+}
+
+/// The pid namespace of this process; none where the system has none.
+fn pid_namespace() -> Option<String> {
+    let link = std::fs::read_link("/proc/self/ns/pid").ok()?;
+    link.to_str().map(str::to_owned)
+}
+
 /// Ends and removes what workers left that are gone; directories stay if they are to be kept.
 pub(super) fn clear(work_dir: &Path, keep: bool) -> io::Result<()> {
     let entries = match std::fs::read_dir(work_dir.join(RECORDS)) {
@@ -123,15 +183,22 @@ pub(super) fn clear(work_dir: &Path, keep: bool) -> io::Result<()> {
         entries => entries?,
     };
     for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
+        let record = path.with_extension("");
+        if record != path && record.exists() {
+            // It goes with its record.
+            continue;
+        }
         // A file that is no record is none of ours, or was being written when its worker was killed.
         let Some(entry) = std::fs::read(&path).ok().and_then(|text| serde_json::from_slice::<Entry>(&text).ok()) else {
             continue;
         };
-        let Some(worker) = &entry.worker else { continue };
-        if worker.runs() {
+        let lock_path = path.with_extension(LOCK);
+        // Kept until the record is gone, so that no other worker is at it too.
+        let lock = File::options().write(true).open(&lock_path).ok();
+        if entry.worker_runs(lock.as_ref()) {
             continue;
         }
-        let running = entry.processes.iter().filter(|process| process.runs()).count();
+        let running = entry.processes_here().iter().filter(|process| process.runs()).count();
         let dir = Path::new(&entry.dir);
         tracing::warn!(directory = %dir.display(), processes = running, "clearing up after a worker that was killed");
         if !entry.end() {
@@ -143,6 +210,77 @@ pub(super) fn clear(work_dir: &Path, keep: bool) -> io::Result<()> {
         }
         // Another worker may have been quicker.
         let _gone = std::fs::remove_file(&path);
+        let _gone = std::fs::remove_file(path.with_extension(UNFINISHED));
+        let _gone = std::fs::remove_file(&lock_path);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+    use tempfile::TempDir;
+
+    const RUN: &str = "9HrBC1jMQ3KlZw4CssPUeQ-0";
+
+    /// A directory with that of a run in it, and the run's record.
+    fn run() -> (TempDir, PathBuf, Record) {
+        let work = TempDir::new().unwrap();
+        let dir = work.path().join(RUN);
+        std::fs::create_dir(&dir).unwrap();
+        let record = Record::create(work.path(), RUN, &dir).unwrap();
+        (work, dir, record)
+    }
+
+    /// Makes the record of a run that of a process which is not seen from here.
+    fn hide_worker(record: &Record) {
+        let mut entry = record.lock();
+        entry.worker = Some(Identity { pid: 1, start: u64::MAX, boot: "unseen".to_owned() });
+        record.write(&entry).unwrap();
+    }
+
+    fn records(work: &Path) -> usize {
+        std::fs::read_dir(work.join(RECORDS)).unwrap().count()
+    }
+
+    #[test]
+    fn a_run_is_not_cleared_while_its_worker_runs_even_unseen() {
+        let (work, dir, record) = run();
+        hide_worker(&record);
+        clear(work.path(), false).unwrap();
+        assert!(dir.exists(), "its worker runs in another pid namespace");
+        // Its worker is killed.
+        drop(record);
+        clear(work.path(), false).unwrap();
+        assert!(!dir.exists());
+        assert_eq!(records(work.path()), 0);
+    }
+
+    #[test]
+    fn a_record_goes_with_its_lock() {
+        let (work, _dir, record) = run();
+        record.remove().unwrap();
+        assert_eq!(records(work.path()), 0);
+    }
+
+    #[test]
+    fn what_only_has_the_number_of_a_process_in_another_pid_namespace_is_not_ended() {
+        let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+        let pid = i32::try_from(child.id()).unwrap();
+        for (namespace, ends) in [(Some("pid:[1]".to_owned()), false), (pid_namespace(), true)] {
+            let (work, dir, record) = run();
+            record.add(pid).unwrap();
+            hide_worker(&record);
+            let mut entry = record.lock();
+            entry.pid_namespace = namespace;
+            record.write(&entry).unwrap();
+            drop(entry);
+            drop(record);
+            clear(work.path(), false).unwrap();
+            assert!(!dir.exists());
+            assert_eq!(child.try_wait().unwrap().is_some(), ends);
+        }
+        child.wait().unwrap();
+    }
 }
