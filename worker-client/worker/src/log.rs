@@ -1,7 +1,8 @@
 //! A task's log: what its commands and the worker write while it runs, and how it becomes an artifact.
 //!
 //! It is capped while it is written: its beginning goes into a file, and when that is full the latest end is kept in
-//! memory. The file is read through the handle that it was made with, whatever the task has done to its name.
+//! memory. The file is read through the handle that it was made with, whatever the task has done to its name. A file that
+//! cannot be written, as on a full disk, counts as full from then on.
 
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
@@ -37,13 +38,15 @@ struct Written {
     left_out: u64,
     /// How much is kept of all.
     most: u64,
+    /// Why the file takes no more, if a write has failed.
+    failed: Option<String>,
 }
 
 impl Log {
     /// Begins the log of the task with this directory. Of more than `most` bytes the middle will be left out.
     pub(super) fn create(dir: &Path, most: u64) -> io::Result<Self> {
         let file = OpenOptions::new().create_new(true).read(true).write(true).open(dir.join(LOG_FILE))?;
-        let written = Written { file, beginning: 0, end: VecDeque::new(), left_out: 0, most };
+        let written = Written { file, beginning: 0, end: VecDeque::new(), left_out: 0, most, failed: None };
         Ok(Self(Arc::new(Mutex::new(written))))
     }
 
@@ -60,7 +63,7 @@ impl Log {
         self.write(format!("{LOG_PREFIX} {line}\n").as_bytes())
     }
 
-    /// Adds what a command has printed.
+    /// Adds what a command has printed. Fails once at most: afterwards only the end of the log is kept.
     pub(super) fn write(&self, bytes: &[u8]) -> io::Result<()> {
         self.lock().write(bytes)
     }
@@ -68,6 +71,12 @@ impl Log {
     /// Completes the file with what is kept of the end, for those who read it later. Nothing is written afterwards.
     pub(super) fn finish(&self) -> io::Result<()> {
         self.lock().finish()
+    }
+
+    /// How many bytes are missing because they could not be written, if some are.
+    pub(super) fn missing(&self) -> Option<u64> {
+        let log = self.lock();
+        (log.failed.is_some() && log.left_out > 0).then_some(log.left_out)
     }
 
     /// The log as it is now, compressed into an unnamed file in `folder`. If something was left out, a line in its place
@@ -129,26 +138,32 @@ impl Written {
     }
 
     fn write(&mut self, bytes_: &[u8]) -> io::Result<()> {
-        let room = self.most - self.end_max() - self.beginning;
+        let room = if self.failed.is_none() { self.most - self.end_max() - self.beginning } else { 0 };
         let (first, rest) = bytes_.split_at(bytes_.len().min(usize::try_from(room).unwrap_or(usize::MAX)));
         // At its place: the file is in the task's directory, and the task may have shortened it.
-        self.file.write_all_at(first, self.beginning)?;
-        self.beginning += bytes(first.len());
-        if rest.is_empty() {
-            return Ok(());
+        if let Err(error) = self.file.write_all_at(first, self.beginning) {
+            self.failed = Some(error.to_string());
+            self.keep(bytes_);
+            return Err(error);
         }
+        self.beginning += bytes(first.len());
+        self.keep(rest);
+        Ok(())
+    }
+
+    /// Adds to the end, of which the latest part is kept.
+    fn keep(&mut self, rest: &[u8]) {
         let complete = self.left_out == 0;
         self.end.extend(rest);
         let over = self.end.len().saturating_sub(usize::try_from(self.end_max()).unwrap_or(usize::MAX));
         self.end.drain(..over);
         self.left_out += bytes(over);
-        if complete && self.left_out > 0 {
-            // For those who read it now. This line goes when the log is complete.
+        if complete && self.left_out > 0 && self.failed.is_none() {
+            // For those who read it now. This line goes when the log is complete, and nothing is lost without it.
             let (most, kept) = (self.most, self.end_max());
             let line = format!("\n{LOG_PREFIX} of more than {most} bytes only the last {kept} will be kept, here\n");
-            self.file.write_all_at(line.as_bytes(), self.beginning)?;
+            let _unannounced = self.file.write_all_at(line.as_bytes(), self.beginning);
         }
-        Ok(())
     }
 
     /// How much of the end is kept of a log that is too long.
@@ -158,14 +173,15 @@ impl Written {
 
     /// The line in place of what was left out.
     fn line(&self) -> String {
-        let (left_out, most) = (self.left_out, self.most);
-        let length = self.length();
+        let (left_out, length, most) = (self.left_out, self.length(), self.most);
         if left_out == 0 {
             return String::new();
         }
-        format!(
-            "\n{LOG_PREFIX} {left_out} bytes are left out here: the log has {length}, and {most} is the most that is kept\n"
-        )
+        let why = match &self.failed {
+            Some(error) => format!("the log has {length}, and could not be written: {error}"),
+            None => format!("the log has {length}, and {most} is the most that is kept"),
+        };
+        format!("\n{LOG_PREFIX} {left_out} bytes are left out here: {why}\n")
     }
 
     fn finish(&mut self) -> io::Result<()> {
@@ -258,6 +274,28 @@ mod tests {
         shorten(0);
         log.finish().unwrap();
         assert_eq!(on_disk(&dir).len(), 14);
+    }
+
+    #[test]
+    fn of_a_log_that_cannot_be_written_the_latest_end_is_kept_and_it_fails_once() {
+        use live_log::Log as _;
+        let dir = TempDir::new().unwrap();
+        let log = Log::create(dir.path(), MOST).unwrap();
+        log.write(b"begun\n").unwrap();
+        // This one takes nothing more, as on a full disk.
+        log.lock().file = File::open(dir.path().join(LOG_FILE)).unwrap();
+        let lines: Vec<String> = (0..100).map(|line| format!("line {line}\n")).collect();
+        let errors = lines.iter().filter(|line| log.write(line.as_bytes()).is_err()).count();
+        assert_eq!(errors, 1);
+        let printed = lines.concat();
+        let missing = printed.len() - 500;
+        assert_eq!(log.missing(), Some(bytes(missing)));
+        assert_eq!(log.length(), bytes("begun\n".len() + printed.len()));
+        assert_eq!(log.read(0, 100).unwrap(), Chunk { offset: 0, bytes: b"begun\n".to_vec() });
+        let end = Chunk { offset: bytes("begun\n".len() + missing), bytes: printed.as_bytes()[missing..].to_vec() };
+        assert_eq!(log.read(6, 1000).unwrap(), end);
+        let line = log.lock().line();
+        assert!(line.contains(&format!("{missing} bytes are left out here: ")) && line.contains("written: "), "{line}");
     }
 
     #[test]

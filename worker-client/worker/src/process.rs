@@ -220,8 +220,8 @@ async fn copy(mut from: pipe::Receiver, log: Log) {
                 let (log, chunk) = (log.clone(), buffer[..read].to_vec());
                 let written = blocking(move || log.write(&chunk)).await;
                 if let Err(error) = written {
-                    // The task goes on; its reader sees that something is missing.
-                    tracing::warn!(%error, "the task's log could not be written");
+                    // The task goes on; a line in the log will say that something is missing.
+                    tracing::warn!(%error, "the task's log could not be written; from here on only its end is kept");
                 }
             }
         }

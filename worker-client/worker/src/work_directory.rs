@@ -131,6 +131,12 @@ impl WorkDirectory {
     /// Ends what may still run here; then removes the directory, or completes its log if it is to be kept.
     pub(super) fn close(&self, keep: bool) -> io::Result<()> {
         self.record.end();
+        if let Some(bytes) = self.log.missing() {
+            tracing::warn!(
+                directory = %self.dir.display(), bytes,
+                "a part of a task's log is missing: it could not be written"
+            );
+        }
         if keep { self.log.finish() } else { remove(&self.dir) }?;
         // Last: a directory without a record would never be removed.
         self.record.remove()
