@@ -11,6 +11,9 @@ use tenure_api::live_log::{BACKING_LOG, LIVE_LOG, LOG_CONTENT_TYPE};
 pub const OFFSET_MAX: u64 = 1 << 50;
 /// How often it is looked whether the run of a log has ended, and whether what has failed works again.
 pub const LOOK_EVERY: TimeDelta = TimeDelta::seconds(60);
+/// How long a log whose worker has uploaded the whole is kept after the end of its run, for those who follow it: what is stored is
+/// sent within half a second.
+pub const FOLLOWERS_READ_WITHIN: TimeDelta = TimeDelta::seconds(10);
 /// How long a worker may take to upload the whole log after its run has ended.
 pub const WORKER_UPLOADS_WITHIN: TimeDelta = TimeDelta::minutes(2);
 /// How long a log is kept after the end of its run if it can become no artifact.
@@ -78,12 +81,39 @@ impl Cursor {
         self.next = self.next.max(start + bytes.len() as u64);
         ((missing > 0).then(|| missing_line(missing)), &bytes[known..])
     }
+
+    /// The line at the end of a stream that has no more chunks, if something of the log is missing there.
+    #[must_use]
+    pub fn end(self, end: End) -> Option<String> {
+        match end {
+            End::Unwritten => None,
+            End::At(next) => next.checked_sub(self.next).filter(|missing| *missing > 0).map(missing_line),
+            End::Deleted => Some(deleted_line()),
+        }
+    }
+}
+
+/// What is known of the end of a log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// There was no log.
+    Unwritten,
+    /// The offset behind its last byte.
+    At(u64),
+    /// The log was deleted while it was read.
+    Deleted,
 }
 
 /// The line in place of so many bytes. A reader that goes on after its stream was cut adds them to those that it has read.
 #[must_use]
 pub fn missing_line(bytes: u64) -> String {
     format!("\n[tenure] {bytes} bytes of the log are missing here\n")
+}
+
+/// The line at the end of a stream whose log was deleted before it had all of it.
+#[must_use]
+pub fn deleted_line() -> String {
+    format!("\n[tenure] the end of the log is missing here: it was deleted; if there is a whole log, it is {BACKING_LOG}\n")
 }
 
 /// The line at the end of a log that the server has made an artifact of.
@@ -111,6 +141,7 @@ pub enum Fate {
 pub fn fate(ended: Option<DateTime<Utc>>, uploaded: bool, now: DateTime<Utc>) -> Fate {
     match ended {
         None => Fate::Stay(now + LOOK_EVERY),
+        Some(ended) if uploaded && now < ended + FOLLOWERS_READ_WITHIN => Fate::Stay(ended + FOLLOWERS_READ_WITHIN),
         Some(_) if uploaded => Fate::Purge,
         Some(ended) if now < ended + WORKER_UPLOADS_WITHIN => Fate::Stay(ended + WORKER_UPLOADS_WITHIN),
         Some(ended) if now < ended + KEPT_AFTER_END => Fate::Fold,
@@ -183,11 +214,27 @@ mod tests {
     }
 
     #[test]
+    fn a_stream_that_ends_before_its_log_does_says_so() {
+        let cursor = Cursor { next: 10 };
+        let cases = [
+            (End::Unwritten, None),
+            (End::At(9), None),
+            (End::At(10), None),
+            (End::At(13), Some(missing_line(3))),
+            (End::Deleted, Some(deleted_line())),
+        ];
+        for (end, line) in cases {
+            assert_eq!(cursor.end(end), line, "{end:?}");
+        }
+    }
+
+    #[test]
     fn a_log_stays_while_it_is_written_and_becomes_an_artifact_if_its_worker_makes_none() {
         let cases = [
             (None, false, at(5), Fate::Stay(at(65))),
             (None, true, at(5), Fate::Stay(at(65))),
-            (Some(at(0)), true, at(1), Fate::Purge),
+            (Some(at(0)), true, at(1), Fate::Stay(at(10))),
+            (Some(at(0)), true, at(10), Fate::Purge),
             (Some(at(0)), false, at(0), Fate::Stay(at(120))),
             (Some(at(0)), false, at(119), Fate::Stay(at(120))),
             (Some(at(0)), false, at(120), Fate::Fold),

@@ -187,13 +187,24 @@ pub async fn read(conn: &mut PgConnection, readers: &[Position], limit: i64) -> 
     Ok(rows.into_iter().map(|row| piece((row.n, row.start, row.bytes))).collect())
 }
 
-/// Which of these runs workers hold, in their order.
-pub async fn are_held(conn: &mut PgConnection, readers: &[Position]) -> Result<Vec<bool>, sqlx::Error> {
+/// What is known of the run of a reader, and of its log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct State {
+    /// Whether a worker holds the run.
+    pub held: bool,
+    /// The offset behind the last byte of the log, if it is there.
+    pub next: Option<i64>,
+}
+
+/// What is known of the runs and the logs of these readers, in their order.
+pub async fn states(conn: &mut PgConnection, readers: &[Position]) -> Result<Vec<State>, sqlx::Error> {
     let seqs: Vec<i64> = readers.iter().map(|reader| reader.seq).collect();
     let runs: Vec<i16> = readers.iter().map(|reader| reader.run).collect();
-    sqlx::query_scalar!(
-        r#"-- are_held
-        SELECT COALESCE((SELECT c.run FROM claims c WHERE c.seq = i.seq) = i.run, false) AS "held!"
+    sqlx::query_as!(
+        State,
+        r#"-- live_log_states
+        SELECT COALESCE((SELECT c.run FROM claims c WHERE c.seq = i.seq) = i.run, false) AS "held!",
+               (SELECT l.next FROM live_logs l WHERE l.seq = i.seq AND l.run = i.run) AS "next?"
         FROM unnest($1::bigint[], $2::smallint[]) WITH ORDINALITY AS i(seq, run, n) ORDER BY i.n"#,
         &seqs,
         &runs

@@ -121,7 +121,7 @@ impl LiveLogs {
         let run = of.run.number().cast_signed();
         let position = Position { seq: found.seq, run, next: i64::try_from(next).unwrap_or(i64::MAX) };
         let (task, cursor, follow) = (of.task.uuid(), Cursor { next }, reading.follow);
-        let stream = Stream { task, position, cursor, follow, frames, due: true };
+        let stream = Stream { task, position, cursor, has_log: found.next.is_some(), follow, frames, due: true };
         opened.send(stream).map_err(|_| OpError::Unavailable)?;
         Ok(LiveStream { pieces, room })
     }

@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use tenure_domain::live_log::Cursor;
+use tenure_domain::live_log::{Cursor, End};
 use tenure_store::live_logs::{self, Position};
 
 /// Pieces of a stream that wait for its reader: 256 KiB.
@@ -33,10 +33,23 @@ pub(super) struct Stream {
     pub(super) task: Uuid,
     pub(super) position: Position,
     pub(super) cursor: Cursor,
+    /// Its log has been there.
+    pub(super) has_log: bool,
     pub(super) follow: bool,
     pub(super) frames: mpsc::Sender<Bytes>,
     /// There may be something that it has not had.
     pub(super) due: bool,
+}
+
+impl Stream {
+    /// The end of its log, which ends there now or is gone.
+    fn end(&self, next: Option<i64>) -> End {
+        match next {
+            Some(next) => End::At(next.unsigned_abs()),
+            None if self.has_log => End::Deleted,
+            None => End::Unwritten,
+        }
+    }
 }
 
 /// The runs of whose logs this server has stored something since the last look.
@@ -161,7 +174,7 @@ impl Reader {
         let positions: Vec<Position> = part.iter().map(|n| self.streams[*n].position).collect();
         let mut conn = self.pool.acquire().await?;
         // First: what is stored while a run is held is read by what comes after.
-        let held = live_logs::are_held(&mut conn, &positions).await?;
+        let states = live_logs::states(&mut conn, &positions).await?;
         let pieces = live_logs::read(&mut conn, &positions, PIECES as i64).await?;
         drop(conn);
         let mut counts = vec![0; part.len()];
@@ -177,10 +190,15 @@ impl Reader {
             stream.position.next = i64::try_from(stream.cursor.next).unwrap_or(i64::MAX);
         }
         let mut ended = Vec::new();
-        for (n, (held, count)) in held.into_iter().zip(&counts).enumerate() {
+        for (n, (state, count)) in states.into_iter().zip(&counts).enumerate() {
             let stream = &mut self.streams[part[n]];
             stream.due = *count > 0;
-            if *count < PIECES && !(stream.follow && held) {
+            let end = stream.end(state.next);
+            stream.has_log |= state.next.is_some() || *count > 0;
+            if *count < PIECES && !(stream.follow && state.held) {
+                if let Some(line) = stream.cursor.end(end) {
+                    drop(stream.frames.try_send(Bytes::from(line)));
+                }
                 ended.push(part[n]);
             }
         }
@@ -206,7 +224,7 @@ mod tests {
         let (frames, pieces) = mpsc::channel(PIECES_WAITING);
         let position = Position { seq: 1, run: 0, next: 0 };
         let cursor = Cursor { next: 0 };
-        (Stream { task: run(task).0, position, cursor, follow: true, frames, due: false }, pieces)
+        (Stream { task: run(task).0, position, cursor, has_log: false, follow: true, frames, due: false }, pieces)
     }
 
     #[tokio::test]

@@ -8,7 +8,7 @@ use tenure_engine::ops::OpError;
 use tenure_engine::ops::create_artifact::RunRef;
 use tenure_engine::rooms::Caller;
 use tenure_engine::testing::{QUEUE, Queue};
-use tenure_store::live_logs::{Chunk, append};
+use tenure_store::live_logs::{Chunk, append, purge};
 use tenure_store::testing::{TestDatabase, eventually, number};
 
 /// How often it is looked, over a second, whether there is room.
@@ -41,6 +41,46 @@ async fn a_reader_that_takes_nothing_counts_also_when_the_whole_log_waits_for_it
     drop(first);
     logs.open(of, reading).await.unwrap();
     drop((open, logs));
+    queue.stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
+async fn a_reader_whose_log_is_deleted_before_it_has_all_of_it_sees_a_line_that_says_so() {
+    // More than waits for a reader that takes nothing.
+    const CHUNKS: i64 = 20;
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    let task = queue.create_one(QUEUE).await;
+    let of = RunRef { task, run: queue.claim_one(QUEUE).await.run };
+    let run = of.run.number().cast_signed();
+    let mut conn = database.connect().await;
+    for offset in 0..CHUNKS {
+        let chunk = Chunk { task: task.uuid(), run, offset, bytes: b"x".to_vec() };
+        append(&mut conn, &[chunk], 1_000).await.unwrap();
+    }
+    let logs = queue.engine.live_logs.clone();
+    let reading = Reading { from: live_log::From::Offset(0), follow: false, caller: Caller::Authenticated };
+    let mut whole = logs.open(of, reading).await.unwrap();
+    let mut seen = Vec::new();
+    while let Some(piece) = whole.pieces.recv().await {
+        seen.extend_from_slice(&piece);
+    }
+    assert_eq!(seen, [b'x'; 20], "nothing is missing");
+    let mut behind = logs.open(of, reading).await.unwrap();
+    eventually("the first chunks wait for it", async || !behind.pieces.is_empty()).await;
+    purge(&mut conn, number(database.pool(), "SELECT seq FROM live_logs").await, run).await.unwrap();
+    let mut seen = Vec::new();
+    while let Some(piece) = behind.pieces.recv().await {
+        seen.extend_from_slice(&piece);
+    }
+    let seen = String::from_utf8(seen).unwrap();
+    let kept = seen.strip_suffix(&live_log::deleted_line()).unwrap_or_else(|| panic!("{seen:?}"));
+    assert!((1..20).contains(&kept.len()), "{seen:?}");
+    // One that begins afterwards learns it from the answer.
+    let refused = logs.open(of, reading).await;
+    assert!(matches!(refused, Err(OpError::NotFound(_))), "{refused:?}");
+    drop((whole, behind, logs, conn));
     queue.stop().await;
     database.finish().await;
 }
