@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use super::guard::cgroup;
 use super::guard::tree::Identity;
-use super::work_directory;
+use super::removal;
 
 /// Holds the records, below the work directory.
 const RECORDS: &str = ".tenure-worker";
@@ -123,11 +123,13 @@ impl Record {
 impl Entry {
     /// Whether its worker runs. The lock is taken if it is free.
     fn worker_runs(&self, lock: Option<&File>) -> bool {
+        // Where processes are not seen, what such a worker left is not known either.
+        let Some(worker) = &self.worker else { return true };
         if self.locked {
             // Without the file the worker has just removed the record.
             return lock.is_none_or(|lock| lock.try_lock().is_err());
         }
-        self.worker.as_ref().is_none_or(Identity::runs)
+        worker.runs()
     }
 
     /// Its processes, if their numbers mean them here. Those of another pid namespace are ended by their guards, or with
@@ -205,7 +207,7 @@ pub(super) fn clear(work_dir: &Path, keep: bool) -> io::Result<()> {
             tracing::error!(directory = %dir.display(), "processes of a worker that was killed cannot be ended");
             continue;
         }
-        if !keep && let Err(error) = work_directory::remove(dir) {
+        if !keep && let Err(error) = removal::remove(dir) {
             tracing::warn!(directory = %dir.display(), %error, "a directory of a worker that was killed stays");
         }
         // Another worker may have been quicker.

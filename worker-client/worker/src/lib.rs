@@ -28,6 +28,7 @@ mod outputs;
 mod payload;
 mod poll;
 mod process;
+mod removal;
 mod source;
 mod status;
 mod task;

@@ -12,12 +12,13 @@ use super::Settings;
 use super::guard::Spec;
 use super::leftovers::Record;
 use super::log::Log;
+use super::removal::remove;
 use super::user::TaskUser;
 
 /// The worker's own variables begin like this; they hold its secrets, so tasks do not get them.
 const WORKER_VARIABLES: [&str; 2] = ["TASKCLUSTER_", "TENURE_"];
 /// Closed to other users.
-const DIRECTORY_MODE: u32 = 0o700;
+pub(super) const DIRECTORY_MODE: u32 = 0o700;
 
 /// The directory of one run of a task.
 pub(super) struct WorkDirectory {
@@ -141,32 +142,4 @@ impl WorkDirectory {
         // Last: a directory without a record would never be removed.
         self.record.remove()
     }
-}
-
-/// Removes a directory with all that is in it, also what its owner may not write to.
-pub(super) fn remove(dir: &Path) -> io::Result<()> {
-    match std::fs::remove_dir_all(dir) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-            open_all(dir)?;
-            std::fs::remove_dir_all(dir)
-        }
-        done => done,
-    }
-}
-
-/// Makes directories writable for their owner, which some tools leave read-only. Nothing of the task runs any more.
-fn open_all(dir: &Path) -> io::Result<()> {
-    let mut to_do = vec![dir.to_owned()];
-    while let Some(dir) = to_do.pop() {
-        std::fs::set_permissions(&dir, Permissions::from_mode(DIRECTORY_MODE))?;
-        for entry in std::fs::read_dir(&dir)? {
-            let entry = entry?;
-            // Symlinks are not followed.
-            if entry.file_type()?.is_dir() {
-                to_do.push(entry.path());
-            }
-        }
-    }
-    Ok(())
 }

@@ -1,0 +1,139 @@
+//! Removing the directory of a task, whatever the task has made of it. Directories that it has put into each other can be
+//! deeper than a path is long, and deeper than a stack and the descriptors of a process allow. So none is gone down into:
+//! what is below a directory at the top is moved there before it is emptied.
+
+use std::ffi::OsString;
+use std::fs::{File, OpenOptions, Permissions};
+use std::io;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+
+use nix::libc::{O_DIRECTORY, O_NOFOLLOW};
+use uuid::Uuid;
+
+use super::work_directory::DIRECTORY_MODE;
+
+/// Removes a directory with all that is in it, also what its owner may not write to. Symlinks are not followed.
+pub(super) fn remove(dir: &Path) -> io::Result<()> {
+    match std::fs::symlink_metadata(dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        // The task has put something in its place.
+        Ok(found) if !found.is_dir() => return std::fs::remove_file(dir),
+        _ => {}
+    }
+    let top = Dir::open(dir.to_owned())?;
+    let mut full = top.clear()?;
+    while let Some(name) = full.pop() {
+        let path = top.path.join(name);
+        let below = Dir::open(path.clone())?;
+        for name in below.clear()? {
+            let from = below.path.join(name);
+            // Only what may be written to can be moved.
+            drop(Dir::open(from.clone())?);
+            let name = OsString::from(Uuid::new_v4().to_string());
+            std::fs::rename(from, top.path.join(&name))?;
+            full.push(name);
+        }
+        drop(below);
+        std::fs::remove_dir(path)?;
+    }
+    drop(top);
+    std::fs::remove_dir(dir)
+}
+
+/// A directory that is open. On Linux what is done at its path is done there, even if a process of the task puts a symlink
+/// in its place.
+struct Dir {
+    path: PathBuf,
+    _file: File,
+}
+
+impl Dir {
+    /// Opens a directory, and makes it writable for its owner, which some tools leave read-only.
+    fn open(path: PathBuf) -> io::Result<Self> {
+        let open = || OpenOptions::new().read(true).custom_flags(O_DIRECTORY | O_NOFOLLOW).open(&path);
+        let mode = Permissions::from_mode(DIRECTORY_MODE);
+        let file = match open() {
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                std::fs::set_permissions(&path, mode.clone())?;
+                open()?
+            }
+            file => file?,
+        };
+        // It may be another user's, and empty all the same.
+        let _refused = file.set_permissions(mode);
+        let path = if cfg!(target_os = "linux") {
+            PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
+        } else {
+            path
+        };
+        Ok(Self { path, _file: file })
+    }
+
+    /// Removes what is in it, apart from directories that are not empty, whose names it returns.
+    fn clear(&self) -> io::Result<Vec<OsString>> {
+        let mut full = Vec::new();
+        for entry in std::fs::read_dir(&self.path)? {
+            let entry = entry?;
+            if !entry.file_type()?.is_dir() {
+                std::fs::remove_file(entry.path())?;
+            } else if std::fs::remove_dir(entry.path()).is_err() {
+                full.push(entry.file_name());
+            }
+        }
+        Ok(full)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::{create_dir, create_dir_all, rename, set_permissions, write};
+    use std::os::unix::fs::symlink;
+    use tempfile::TempDir;
+
+    /// Far more than there may be open files, or frames of a stack.
+    const DEPTH: usize = 10_000;
+
+    #[test]
+    fn a_directory_is_removed_however_deep_it_is() {
+        let outer = TempDir::new().unwrap();
+        let dir = outer.path().join("task");
+        let (deep, around) = (dir.join("deep"), dir.join("around"));
+        create_dir_all(&deep).unwrap();
+        write(deep.join("file"), "").unwrap();
+        // From the bottom up: no path leads so far down.
+        for _ in 0..DEPTH {
+            create_dir(&around).unwrap();
+            rename(&deep, around.join("deep")).unwrap();
+            rename(&around, &deep).unwrap();
+        }
+        remove(&dir).unwrap();
+        assert!(!dir.exists());
+        // It is not there any more.
+        remove(&dir).unwrap();
+    }
+
+    #[test]
+    fn what_may_not_be_written_to_is_removed_and_what_symlinks_lead_to_stays() {
+        let outer = TempDir::new().unwrap();
+        let (dir, other) = (outer.path().join("task"), outer.path().join("other"));
+        let (closed, hidden) = (dir.join("a/closed"), dir.join("a/closed/hidden"));
+        create_dir_all(&hidden).unwrap();
+        create_dir_all(&other).unwrap();
+        for file in [other.join("file"), hidden.join("file"), closed.join("file")] {
+            write(file, "").unwrap();
+        }
+        symlink(&other, dir.join("way")).unwrap();
+        symlink(&other, hidden.join("way")).unwrap();
+        set_permissions(&hidden, Permissions::from_mode(0o000)).unwrap();
+        set_permissions(&closed, Permissions::from_mode(0o500)).unwrap();
+        remove(&dir).unwrap();
+        assert!(!dir.exists());
+        symlink(&other, &dir).unwrap();
+        remove(&dir).unwrap();
+        assert!(dir.symlink_metadata().is_err());
+        assert!(other.join("file").exists());
+    }
+}
