@@ -88,15 +88,18 @@ async fn directory(job: &Job, output: &Arc<Output>) -> Vec<Item> {
     if listing.files.is_empty() {
         job.directory.note(&format!("artifact {}: there is no file in {:?}", output.name, output.path));
     }
-    let item = |path: PathBuf| {
+    let (mut items, mut first_nameless) = (Vec::new(), None);
+    for path in listing.files {
         let name = path.to_str().map(|path| format!("{}/{path}", output.name)).filter(|name| is_name(name));
         match name {
-            Some(name) => Item::of(output, name, Ok(output.path.join(path))),
-            // Its name cannot be shown, so the directory's is used.
-            None => Item::of(output, output.name.clone(), Err(nameless(&path))),
+            Some(name) => items.push(Item::of(output, name, Ok(output.path.join(path)))),
+            None if first_nameless.is_none() => first_nameless = Some(nameless(&path)),
+            None => job.directory.note(&format!("artifact {}: {}", output.name, nameless(&path).message)),
         }
-    };
-    listing.files.into_iter().map(item).collect()
+    }
+    // Its name cannot be shown, so the directory's is used, which only one artifact can have.
+    items.extend(first_nameless.map(|unusable| Item::of(output, output.name.clone(), Err(unusable))));
+    items
 }
 
 fn nameless(path: &Path) -> Unusable {

@@ -194,6 +194,20 @@ async fn what_is_not_there_becomes_an_error_and_fails_the_task() {
 }
 
 #[tokio::test]
+async fn files_whose_names_no_artifact_can_have_keep_no_other_from_being_uploaded() {
+    let script = "mkdir dir; echo 1 > dir/ä; echo 2 > dir/ö; echo fine > dir/fine";
+    let running = ended(Queue::start().await, &payload(script, &json!([directory("dir", "dir")])), "failed").await;
+    let created = running.queue.artifact(TASK, "dir").created;
+    assert_eq!((&created["storageType"], &created["reason"]), (&json!("error"), &json!("invalid-resource-on-worker")));
+    assert_eq!(running.queue.artifact(TASK, "dir/fine").content(), b"fine\n");
+    let log = running.log();
+    for name in ["ä", "ö"] {
+        assert!(log.contains(&format!("artifact dir: \"{name}\" has a name that no artifact can have")), "{log}");
+    }
+    running.stop().await;
+}
+
+#[tokio::test]
 async fn what_may_be_missing_may_be_missing() {
     let optional = |mut artifact: Value| {
         artifact["optional"] = json!(true);
