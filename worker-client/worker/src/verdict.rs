@@ -2,6 +2,8 @@
 //!
 //! The first thing that goes wrong decides: a task whose command failed stays failed, whatever becomes of its artifacts.
 
+use std::io::ErrorKind;
+
 use serde_json::{Value, json};
 
 use super::health::no_space;
@@ -115,6 +117,8 @@ fn input_reason(error: &Error) -> ExceptionReason {
         Error::Refused { status: 400 | 403 | 404 | 410 | 424, .. } | Error::Store { status: 404 | 410 } => {
             ExceptionReason::MalformedPayload
         }
+        // No file can have a path that is so long.
+        Error::File { source, .. } if source.kind() == ErrorKind::InvalidFilename => ExceptionReason::MalformedPayload,
         Error::Store { .. } => ExceptionReason::ResourceUnavailable,
         error if error.is_transient() => ExceptionReason::ResourceUnavailable,
         _ => ExceptionReason::InternalError,
@@ -206,6 +210,7 @@ mod tests {
             (Error::Stalled(Duration::from_secs(1)), ResourceUnavailable, ResourceUnavailable),
             (Error::Damaged("d".into()), ResourceUnavailable, ResourceUnavailable),
             (Error::of_file("f")(std::io::ErrorKind::Other.into()), InternalError, InternalError),
+            (Error::of_file("f")(std::io::ErrorKind::InvalidFilename.into()), MalformedPayload, InternalError),
             (Error::SignedUrl("u"), InternalError, InternalError),
         ] {
             assert_eq!((input_reason(&error), upload_reason(&error)), (of_input, of_upload), "{error:?}");

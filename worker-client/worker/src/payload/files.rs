@@ -83,8 +83,8 @@ fn input(fields: &Map<String, Value>, at: &str) -> Result<Input, Malformed> {
     let (_, artifact) = name(fields, at, "artifact")?;
     let (field, path) = required(fields, at, "path")?;
     let path = relative(&field, &path)?;
-    if path.as_os_str().is_empty() || path == Path::new(LOG_FILE) {
-        return Err(malformed(field, format!("must name a file other than {LOG_FILE}, the log")));
+    if path.as_os_str().is_empty() || path.starts_with(LOG_FILE) {
+        return Err(malformed(field, format!("must name a file, and not {LOG_FILE}, the log, or below it")));
     }
     let sha256 = optional(fields, at, "sha256")?;
     if let Some((field, digits)) = &sha256
@@ -308,6 +308,7 @@ mod tests {
             (with("path", json!("/p")), "payload.inputs[0].path must"),
             (with("path", json!("p\u{0}")), "payload.inputs[0].path must not contain NUL"),
             (with("path", json!("live.log")), "payload.inputs[0].path must"),
+            (with("path", json!("live.log/p")), "payload.inputs[0].path must"),
             (with("sha256", json!("ab")), "payload.inputs[0].sha256 must"),
             (with("sha256", json!("x".repeat(64))), "payload.inputs[0].sha256 must"),
             (with("unpack", json!(true)), "payload.inputs[0].unpack is not known"),
