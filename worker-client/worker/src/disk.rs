@@ -1,7 +1,7 @@
 //! What the commands of a task left in its directory: finding it, and opening it so that what is read is really there.
 //!
-//! A file is opened first and looked at afterwards, through the open handle: whatever the task still changes then can
-//! no longer lead the worker out of its directory.
+//! A file is found first and looked at afterwards, through the handle: whatever the task still changes then can no longer
+//! lead the worker out of its directory. It is opened last: opening a device or a pipe may have effects.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -14,6 +14,12 @@ use nix::libc::{ELOOP, ENXIO, O_NOCTTY, O_NONBLOCK};
 use super::log::LOG_FILE;
 use tenure_client::UnusableBecause;
 
+/// Finds a file without opening it.
+#[cfg(target_os = "linux")]
+const FIND: i32 = nix::libc::O_PATH;
+/// Elsewhere no `/proc` says where it is, so that none becomes an artifact.
+#[cfg(not(target_os = "linux"))]
+const FIND: i32 = O_NONBLOCK | O_NOCTTY;
 /// How many files of one directory become artifacts.
 const FILES_MAX: usize = 10_000;
 
@@ -87,14 +93,14 @@ pub(super) fn list(dir: &Path, path: &Path) -> Result<Listing, Unusable> {
 }
 
 fn open(dir: &Path, path: &Path) -> Result<(File, std::fs::Metadata), Unusable> {
-    let mut how = OpenOptions::new();
-    // Otherwise a pipe would be waited for, and a terminal could become ours.
-    how.read(true).custom_flags(O_NONBLOCK | O_NOCTTY);
-    let file = how.open(dir.join(path)).map_err(|error| of_error(path, &error))?;
-    let really = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()));
-    if !really.map_err(|error| of_error(path, &error))?.starts_with(dir) {
+    let open = |at: &Path, flags| OpenOptions::new().read(true).custom_flags(flags).open(at);
+    let found = open(&dir.join(path), FIND).map_err(|error| of_error(path, &error))?;
+    let place = PathBuf::from(format!("/proc/self/fd/{}", found.as_raw_fd()));
+    if !std::fs::read_link(&place).map_err(|error| of_error(path, &error))?.starts_with(dir) {
         return Err(unusable(UnusableBecause::Invalid, path, "leads out of the task's directory"));
     }
+    // Otherwise a pipe would be waited for, and a terminal could become ours.
+    let file = open(&place, O_NONBLOCK | O_NOCTTY).map_err(|error| of_error(path, &error))?;
     let metadata = file.metadata().map_err(|error| of_error(path, &error))?;
     Ok((file, metadata))
 }
@@ -170,6 +176,35 @@ mod tests {
         ] {
             assert_eq!(refused(&dir, path), because, "{path}");
         }
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn what_is_not_in_the_directory_is_not_even_opened() {
+        let Task { dir, _outer } = task();
+        let pipe = dir.join("../pipe");
+        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        symlink(&pipe, dir.join("way")).unwrap();
+        let (said, heard) = std::sync::mpsc::channel();
+        let writer = std::thread::spawn({
+            let pipe = pipe.clone();
+            move || {
+                said.send(nix::unistd::gettid()).unwrap();
+                let opened = OpenOptions::new().write(true).open(pipe);
+                drop(said.send(nix::unistd::gettid()));
+                drop(opened);
+            }
+        });
+        let thread = heard.recv().unwrap();
+        // It sleeps until the pipe is opened by a reader.
+        let sleeps = || std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap().contains(") S ");
+        while !sleeps() {
+            std::thread::yield_now();
+        }
+        assert_eq!(refused(&dir, "way"), UnusableBecause::Invalid);
+        assert!(heard.recv_timeout(std::time::Duration::from_millis(100)).is_err(), "it was opened");
+        let _reader = OpenOptions::new().read(true).open(pipe).unwrap();
+        writer.join().unwrap();
     }
 
     #[test]
