@@ -13,6 +13,7 @@ use tenure_api::ids::{RunId, TaskId};
 use tenure_api::live_log::BACKING_LOG;
 use tenure_api::states::RunState;
 use tenure_client::Error;
+use tenure_domain::live_log::deleted_line;
 
 use super::LogArgs;
 use crate::cli::http::{CommandError, Server};
@@ -131,11 +132,11 @@ async fn print_stream(
     *failures = 0;
     while let Some(bytes) = log.read().await? {
         printed.offset = log.next_offset();
-        printed.length += bytes.len() as u64;
-        printed.digest.update(&bytes);
+        printed.add(&bytes);
         print_piece(server, &bytes)
             .map_err(|source| Error::File { what: "the log cannot be written".to_owned(), source })?;
     }
+    printed.end_stream();
     Ok(())
 }
 
@@ -146,10 +147,29 @@ struct Printed {
     offset: u64,
     /// Bytes; fewer than the offset where parts of the live log are missing.
     length: u64,
+    /// Of all but the tail.
     digest: Sha256,
+    /// The last bytes, up to the length of a line that may turn out to be none of the log's.
+    tail: Vec<u8>,
 }
 
 impl Printed {
+    fn add(&mut self, bytes: &[u8]) {
+        self.length += bytes.len() as u64;
+        self.tail.extend_from_slice(bytes);
+        let before = self.tail.len().saturating_sub(deleted_line().len());
+        self.digest.update(&self.tail[..before]);
+        self.tail.drain(..before);
+    }
+
+    /// The stream has ended. Its last line may say that its log was deleted: then the stored one goes on before that line.
+    fn end_stream(&mut self) {
+        if self.tail == deleted_line().as_bytes() {
+            self.length -= self.tail.len() as u64;
+            self.tail.clear();
+        }
+    }
+
     /// Whether a file begins with it, whose next byte is read next then. The log that is stored may have been shortened, or be whole
     /// where parts of the live log are missing.
     fn begins(&self, file: &mut File) -> std::io::Result<bool> {
@@ -164,7 +184,9 @@ impl Printed {
                 }
             }
         }
-        Ok(digest.finalize() == self.digest.clone().finalize())
+        let mut printed = self.digest.clone();
+        printed.update(&self.tail);
+        Ok(digest.finalize() == printed.finalize())
     }
 }
 
@@ -239,6 +261,37 @@ pub(super) async fn follow_task(server: &Server, task: TaskId) -> Result<(), Com
             }
             None if resolved || printed.is_none() => return Ok(()),
             None => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is left of a stored log behind what a stream has printed; none if it does not begin so.
+    fn rest(stored: &str, stream: &str, piece: usize) -> Option<String> {
+        let file = Temporary::new();
+        std::fs::write(&file.0, stored).unwrap();
+        let mut printed = Printed::default();
+        stream.as_bytes().chunks(piece).for_each(|bytes| printed.add(bytes));
+        printed.end_stream();
+        let (mut from, mut rest) = (File::open(&file.0).unwrap(), String::new());
+        printed.begins(&mut from).unwrap().then(|| from.read_to_string(&mut rest).unwrap())?;
+        Some(rest)
+    }
+
+    #[test]
+    fn a_stored_log_goes_on_where_a_stream_ended_also_if_its_log_was_deleted() {
+        let stored = "one\ntwo\nthree\n".repeat(100);
+        let (begun, expected) = stored.split_at(stored.len() / 2);
+        for piece in [1, 7, 1_000, stored.len()] {
+            for stream in [begun.to_owned(), format!("{begun}{}", deleted_line())] {
+                assert_eq!(rest(&stored, &stream, piece).as_deref(), Some(expected), "in pieces of {piece}");
+            }
+            assert_eq!(rest(&stored, &stored, piece).as_deref(), Some(""), "in pieces of {piece}");
+            assert_eq!(rest(&stored, "two\n", piece), None);
+            assert_eq!(rest(begun, &stored, piece), None);
         }
     }
 }
