@@ -14,6 +14,8 @@ const FOLLOWED_MAX: Duration = Duration::from_secs(3_600);
 const MISSING: (&[u8], &[u8]) = (b"[tenure] ", b" bytes of the log are missing here");
 /// A longer line is not the server's.
 const LINE_MAX: usize = 80;
+/// A line with a larger number is not the server's either, but one that the task has printed.
+const MISSING_MAX: u64 = 1 << 50;
 
 /// The log of a run as it comes.
 pub struct LogStream {
@@ -104,7 +106,7 @@ impl Place {
             }
             if let Some(missing) = missing(&self.line) {
                 // The line has a line feed before it and one behind it.
-                self.next = (self.next + missing).saturating_sub(self.line.len() as u64 + 2);
+                self.next = self.next.saturating_add(missing).saturating_sub(self.line.len() as u64 + 2);
             }
             self.line.clear();
         }
@@ -114,7 +116,7 @@ impl Place {
 /// How many bytes such a line stands for.
 fn missing(line: &[u8]) -> Option<u64> {
     let number = line.strip_prefix(MISSING.0)?.strip_suffix(MISSING.1)?;
-    std::str::from_utf8(number).ok()?.parse().ok()
+    std::str::from_utf8(number).ok()?.parse().ok().filter(|missing| *missing <= MISSING_MAX)
 }
 
 #[cfg(test)]
@@ -130,6 +132,10 @@ mod tests {
             stream.chunks(piece).for_each(|bytes| place.pass(bytes));
             assert_eq!(place.next, expected, "in pieces of {piece}");
         }
+        let printed = b"\n[tenure] 18446744073709551615 bytes of the log are missing here\n";
+        let mut place = Place { next: 5, line: Vec::new() };
+        place.pass(printed);
+        assert_eq!(place.next, 5 + printed.len() as u64, "the task has printed it");
         let mut place = Place { next: 5, line: Vec::new() };
         place.pass(&[b'x'; 1_000]);
         assert_eq!((place.next, place.line.len()), (1_005, LINE_MAX + 1));
