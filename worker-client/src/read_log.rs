@@ -96,7 +96,7 @@ impl LogStream {
 impl Place {
     /// Goes behind these bytes of a stream. A line in place of missing bytes counts for those.
     fn pass(&mut self, bytes: &[u8]) {
-        self.next += bytes.len() as u64;
+        self.next = self.next.saturating_add(bytes.len() as u64);
         for &byte in bytes {
             if byte != b'\n' {
                 if self.line.len() <= LINE_MAX {

@@ -75,9 +75,12 @@ impl Record {
             pid_namespace: pid_namespace(),
         };
         let record = Self { path, entry: Mutex::new(entry), _held: held };
-        record.write(&record.lock()).inspect_err(|_| {
+        let written = record.write(&record.lock());
+        if let Err(error) = written {
+            record.end();
             let _gone = std::fs::remove_file(record.path.with_extension(LOCK));
-        })?;
+            return Err(error);
+        }
         Ok(record)
     }
 
@@ -108,11 +111,13 @@ impl Record {
         std::fs::remove_file(self.path.with_extension(LOCK))
     }
 
-    /// In one step, so that no half of a record is ever read.
+    /// In one step, so that no half of a record is ever read, and none stays for which there was no space.
     fn write(&self, entry: &Entry) -> io::Result<()> {
         let unfinished = self.path.with_extension(UNFINISHED);
-        std::fs::write(&unfinished, serde_json::to_vec(entry)?)?;
-        std::fs::rename(&unfinished, &self.path)
+        let written = std::fs::write(&unfinished, serde_json::to_vec(entry)?);
+        written.and_then(|()| std::fs::rename(&unfinished, &self.path)).inspect_err(|_| {
+            let _gone = std::fs::remove_file(&unfinished);
+        })
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Entry> {
@@ -262,8 +267,20 @@ mod tests {
     #[test]
     fn a_record_goes_with_its_lock() {
         let (work, _dir, record) = run();
+        record.end();
         record.remove().unwrap();
         assert_eq!(records(work.path()), 0);
+    }
+
+    #[test]
+    fn a_record_that_cannot_be_written_leaves_nothing() {
+        let (work, dir, record) = run();
+        record.end();
+        record.remove().unwrap();
+        // In the place of the record, so that it cannot take its name.
+        std::fs::create_dir_all(record.path.join("in the way")).unwrap();
+        assert!(Record::create(work.path(), RUN, &dir).is_err());
+        assert_eq!(records(work.path()), 1);
     }
 
     #[test]
