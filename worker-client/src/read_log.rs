@@ -116,7 +116,7 @@ impl Place {
 /// How many bytes such a line stands for.
 fn missing(line: &[u8]) -> Option<u64> {
     let number = line.strip_prefix(MISSING.0)?.strip_suffix(MISSING.1)?;
-    std::str::from_utf8(number).ok()?.parse().ok().filter(|missing| *missing <= MISSING_MAX)
+    std::str::from_utf8(number).ok()?.parse::<u64>().ok().filter(|missing| *missing <= MISSING_MAX)
 }
 
 #[cfg(test)]

@@ -113,7 +113,7 @@ pub fn missing_line(bytes: u64) -> String {
 /// The line at the end of a stream whose log was deleted before it had all of it.
 #[must_use]
 pub fn deleted_line() -> String {
-    format!("\n[tenure] the end of the log is missing here: it was deleted; if there is a whole log, it is {BACKING_LOG}\n")
+    format!("\n[tenure] the log was deleted, and its end is missing here; a whole log would be {BACKING_LOG}\n")
 }
 
 /// The line at the end of a log that the server has made an artifact of.
