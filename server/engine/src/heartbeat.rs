@@ -94,7 +94,6 @@ impl Heartbeat {
             Ok(Err(_)) | Err(_) => Err(OpError::Unavailable),
         }
     }
-
 }
 
 struct Writer {

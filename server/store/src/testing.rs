@@ -14,9 +14,8 @@ use sqlx::{AssertSqlSafe, ConnectOptions, Connection, PgConnection};
 
 use crate::connector::Connector;
 pub use clients::with_clients;
-pub use held::{Gate, number, until_a_session_waits};
-pub use invariants::{check_invariants, check_invariants_on, check_kinds_on};
 pub use held::{Gate, number, until_a_session_waits, until_sessions_wait};
+pub use invariants::{check_invariants, check_invariants_on, check_kinds_on};
 pub use proxy::Proxy;
 
 /// Names the cluster in which the tests make their databases: the URL of a superuser.

@@ -63,11 +63,8 @@ impl Dir {
         };
         // It may be another user's, and empty all the same.
         let _refused = file.set_permissions(mode);
-        let path = if cfg!(target_os = "linux") {
-            PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
-        } else {
-            path
-        };
+        let path =
+            if cfg!(target_os = "linux") { PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd())) } else { path };
         Ok(Self { path, _file: file })
     }
 
