@@ -367,10 +367,8 @@ impl Authenticator {
             Issuer::Client(id) => id.to_owned(),
         };
         let (account, roles) = futures_util::future::join(self.find_account(&client_id), self.roles()).await;
-        let account = account?;
-        // An unknown client gets the answer of a wrong token, as slowly: by HTTP Basic here, by Hawk below.
-        claim.check_token(account.as_deref())?;
-        let account = account.unwrap_or_else(|| Arc::clone(&self.decoy));
+        // An unknown client gets the answer of a wrong token, as slowly.
+        let account = account?.unwrap_or_else(|| Arc::clone(&self.decoy));
         // That a client is disabled is found in here, behind its proof.
         let principal = claim.check(&account, &roles?, request, now)?;
         self.note_use(&account);

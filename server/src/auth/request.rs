@@ -305,16 +305,14 @@ impl<'a> Claim<'a> {
         Ok((proof, certificate, authorized_scopes))
     }
 
-    /// Whether the token of HTTP Basic is the account's; a signature is checked with the request. Without an account the
-    /// token is compared with a decoy, so that a client that does not exist is refused as slowly as a wrong token is.
-    pub(super) fn check_token(&self, account: Option<&Account>) -> Result<(), AuthFailure> {
+    /// Whether the token of HTTP Basic is the account's; a signature is checked with the request.
+    pub(super) fn check_token(&self, account: &Account) -> Result<(), AuthFailure> {
         let Self::Basic { token, .. } = self else { return Ok(()) };
-        let decoy = AccessToken::from_random([0; 32]);
-        let fits = *token == *account.map_or(&decoy, |account| &account.token);
-        match account {
-            None => Err(AuthFailure::BasicClient),
-            Some(_) if !fits => Err(AuthFailure::BasicToken),
-            Some(_) => Ok(()),
+        let fits = *token == account.token;
+        match (account.is_decoy(), fits) {
+            (true, _) => Err(AuthFailure::BasicClient),
+            (false, false) => Err(AuthFailure::BasicToken),
+            (false, true) => Ok(()),
         }
     }
 
@@ -328,7 +326,7 @@ impl<'a> Claim<'a> {
         request: &RequestParts<'_>,
         now: Now,
     ) -> Result<Principal, AuthFailure> {
-        self.check_token(Some(account))?;
+        self.check_token(account)?;
         match self {
             Self::Basic { client_id, token: _ } => {
                 account.check_usable()?;

@@ -6,6 +6,7 @@ use tenure_api::credentials::AccessToken;
 use tenure_domain::roles::Resolver;
 use tenure_store::clients::ClientAccount;
 
+use super::decoy::decoy;
 use super::request::{Claim, Issuer};
 use super::{Account, AuthFailure, Now, Principal, RequestParts, anonymous, task_credentials, worker_credentials};
 
@@ -36,7 +37,7 @@ impl Tester {
         match claim.issuer()? {
             Issuer::Client(Self::CLIENT_ID) => claim.check(&self.0, &roles, request, now),
             Issuer::Client(other) => {
-                claim.check_token(None)?;
+                claim.check_token(&decoy())?;
                 Err(AuthFailure::UnknownClient(other.to_owned()))
             }
             Issuer::Tasks => Err(AuthFailure::UnknownClient(task_credentials::ISSUER.to_owned())),

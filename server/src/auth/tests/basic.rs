@@ -19,18 +19,20 @@ fn basic_takes_the_client_id_and_the_access_token() {
 #[test]
 fn basic_answers_the_same_for_a_missing_client_and_a_wrong_token() {
     let header = |token: &str| format!("Basic {}", STANDARD.encode(format!("ci:{token}")));
-    let checked = |header: &str, account: Option<&Account>| read(header).check_token(account);
+    let checked = |header: &str, account: &Account| read(header).check_token(account);
     // Not even the token that a missing client is compared with is right.
-    let decoy = AccessToken::from_random([0; 32]);
-    for token in ["wrong", "", decoy.expose()] {
-        assert_eq!(checked(&header(token), None), Err(AuthFailure::BasicClient));
+    let decoy = decoy();
+    for token in ["wrong", "", decoy.token.expose()] {
+        assert_eq!(checked(&header(token), &decoy), Err(AuthFailure::BasicClient));
+        let refused = check(&decoy, &request(&header(token)), NOW).unwrap_err();
+        assert_eq!(refused, AuthFailure::BasicClient);
         for account in
             [account(&[]), Account { disabled: true, ..account(&[]) }, Account { expired: true, ..account(&[]) }]
         {
-            assert_eq!(checked(&header(token), Some(&account)), Err(AuthFailure::BasicToken));
+            assert_eq!(checked(&header(token), &account), Err(AuthFailure::BasicToken));
         }
     }
     assert_eq!(AuthFailure::BasicClient.to_string(), AuthFailure::BasicToken.to_string());
-    assert_eq!(checked(&header("the-token"), Some(&account(&[]))), Ok(()));
-    assert_eq!(checked(&sign(&permanent()), None), Ok(()), "a signature is checked with the request");
+    assert_eq!(checked(&header("the-token"), &account(&[])), Ok(()));
+    assert_eq!(checked(&sign(&permanent()), &decoy), Ok(()), "a signature is checked with the request");
 }
