@@ -32,7 +32,10 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
         .takes::<FinishArtifactRequest>(&json!({"uploadId": sample.task}))
         .answers_empty(204, "It can be read", &[])
         .refuses(ResourceNotFound, "there is no such task, run or artifact")
-        .refuses(InputError, "it is no object, the `uploadId` is another, or the object service has no such object")
+        .refuses(
+            InputError,
+            "it is no object, the `uploadId` is another, or the object service has no such object or its object has expired",
+        )
 }
 
 async fn finish_artifact(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
