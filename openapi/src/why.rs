@@ -132,11 +132,12 @@ pub enum Reason {
     AssignQueue,
     /// Its queue is paused.
     Paused {
-        /// By whom.
-        by: String,
+        /// By whom; only with the scope that shows the queue.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        by: Option<String>,
         /// Since when.
         since: Timestamp,
-        /// Why, in the words of who did it.
+        /// Why, in the words of who did it; likewise.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         reason: Option<String>,
         /// Until when, unless it is resumed earlier.

@@ -181,7 +181,7 @@ pub struct Workers {
     pub more: bool,
 }
 
-/// Whether a caller sees the names of other tasks and of workers.
+/// Whether a caller sees the names of other tasks and of workers, and who paused the queue and why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Names {
     /// It has the scope that shows the queue.
@@ -194,9 +194,9 @@ pub enum Names {
 #[must_use]
 pub fn why(facts: &Facts, names: Names) -> WhyAnswer {
     let paused = facts.paused.as_ref().map(|paused| Reason::Paused {
-        by: paused.by.clone(),
+        by: (names == Names::Shown).then(|| paused.by.clone()),
         since: paused.since.into(),
-        reason: paused.reason.clone(),
+        reason: paused.reason.clone().filter(|_| names == Names::Shown),
         until: paused.until.map(Timestamp::new),
     });
     let answer = |state, run_id, reasons| WhyAnswer {
@@ -361,8 +361,9 @@ pub fn sentence(reason: &Reason) -> String {
         | Reason::AssignQueue => held_words::sentence(reason),
         Reason::Paused { by, since, reason, until } => {
             let reason = reason.as_ref().map_or_else(String::new, |reason| format!(" ({reason})"));
+            let by = by.as_ref().map_or_else(String::new, |by| format!(" by {by}"));
             let until = until.map_or_else(|| "until it is resumed".to_owned(), |until| format!("until {until}"));
-            format!("Its queue was paused by {by} at {since}{reason}, {until}.")
+            format!("Its queue was paused{by} at {since}{reason}, {until}.")
         }
         Reason::Reserved { until } => {
             format!("A worker has received its message and may claim it until {until}; then any worker may.")

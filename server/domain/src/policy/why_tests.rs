@@ -298,6 +298,21 @@ fn an_unscheduled_task_waits_for_others_and_says_if_it_does_so_for_ever() {
 }
 
 #[test]
+fn who_paused_a_queue_and_why_is_for_those_that_see_it() {
+    let waits = || Place::Unscheduled { unsatisfied: 1, awaited: Vec::new(), requires: Requires::AllCompleted };
+    for (names, by, reason) in [(Names::Shown, Some("ann"), Some("disk")), (Names::Hidden, None, None)] {
+        let answer = why(&facts(waits(), Some(paused())), names);
+        let expected = Reason::Paused {
+            by: by.map(str::to_owned),
+            since: at(NOW - 5).into(),
+            reason: reason.map(str::to_owned),
+            until: Some(at(NOW + 60).into()),
+        };
+        assert_eq!(answer.reasons[1], expected);
+    }
+}
+
+#[test]
 fn a_run_that_is_held_or_has_ended_has_one_reason() {
     for pause in [None, Some(paused())] {
         for complete_by in [None, Some(at(NOW + 3))] {
@@ -364,8 +379,12 @@ fn the_words_say_what_is_there() {
             "It is delayed until 1970-01-01T00:01:00.000Z, because several workers in a row were lost with it.",
         ),
         (
-            Reason::Paused { by: "ann".into(), since: time(0), reason: Some("disk".into()), until: None },
+            Reason::Paused { by: Some("ann".into()), since: time(0), reason: Some("disk".into()), until: None },
             "Its queue was paused by ann at 1970-01-01T00:00:00.000Z (disk), until it is resumed.",
+        ),
+        (
+            Reason::Paused { by: None, since: time(0), reason: None, until: Some(time(60)) },
+            "Its queue was paused at 1970-01-01T00:00:00.000Z, until 1970-01-01T00:01:00.000Z.",
         ),
         (
             Reason::NoWorker { last_asked: Some(time(0)), quarantined: 2 },

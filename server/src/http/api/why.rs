@@ -36,8 +36,8 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
         .about(
             "Everything that keeps the task where it is, each with a `code`; what must change first stands first. It is read at \
              one time, and changes nothing. Runs that are claimed before it are counted up to 10,000; who asks for work is known \
-             to within ten seconds. The names of other tasks and of workers are there with the scope \
-             `tenure:get-queue:<taskQueueId>`.",
+             to within ten seconds. The names of other tasks and of workers, and who paused the queue and why, are there with the \
+             scope `tenure:get-queue:<taskQueueId>`.",
         )
         .answers::<WhyAnswer>(
             "Why",
@@ -58,7 +58,7 @@ async fn why_task(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     ok(&why(&known.facts, names_for(&call.principal()?.scopes, &known.queue)))
 }
 
-/// Whether a caller with these scopes sees names of other tasks and of workers.
+/// Whether a caller with these scopes sees names of other tasks and of workers, and who paused the queue.
 pub fn names_for(held: &ScopeSet, queue: &TaskQueueId) -> Names {
     if held.allows(&format!("tenure:get-queue:{queue}")) { Names::Shown } else { Names::Hidden }
 }

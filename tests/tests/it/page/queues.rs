@@ -53,7 +53,9 @@ async fn a_queue_is_paused_and_resumed_by_who_may_and_by_a_form_of_this_page() {
     shows(&page, &["Paused ", "resumes"]);
     hides(&page, &["Paused by", "<q>"]);
     shows(&get(&rig, "/", Some(&root)).await, &[">paused</span>"]);
-    shows(&get(&rig, &format!("/task/{task}"), None).await, &["Its queue was paused by root"]);
+    let path = format!("/task/{task}");
+    shows(&get(&rig, &path, Some(&looker)).await, &["Its queue was paused by root"]);
+    shows(&get(&rig, &path, None).await, &["Its queue was paused at "]);
     let path = format!("{TENURE_API}/queues/page%2Fqueue");
     let shown = rig.call("GET", &path, None).await.body;
     assert_eq!((&shown["pause"]["reason"], &shown["pause"]["by"]), (&json!(HOSTILE), &json!("root")));
