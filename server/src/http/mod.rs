@@ -16,7 +16,6 @@ pub mod endpoint;
 pub mod error;
 pub mod files;
 mod headers;
-pub mod heavy;
 pub mod page;
 pub mod poll;
 mod read_buffers;
