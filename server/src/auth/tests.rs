@@ -413,9 +413,7 @@ fn task_credentials_outlive_a_change_of_keys_while_the_old_key_is_listed() {
     let new = STANDARD.encode([9; 32]);
     let rotated = tasks(&format!("{new},{KEYS}"));
     let header = sign(&task(&tasks(KEYS), &[]));
-    let verified = |issuer: &TaskCredentials| {
-        read(&header).check_task(issuer, &request(&header), NOW).map(|_| ())
-    };
+    let verified = |issuer: &TaskCredentials| read(&header).check_task(issuer, &request(&header), NOW).map(|_| ());
     assert_eq!(verified(&rotated), Ok(()));
     assert_eq!(verified(&tasks(&new)), Err(CertificateError::Signature.into()));
     let header = sign(&task(&rotated, &[]));

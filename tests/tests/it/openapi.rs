@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 pub use fits::fits;
 
-use crate::rig::{Raw, RawReply, Rig, Signature, new_task};
+use crate::rig::{Raw, Rig, Signature, new_task};
 use crate::sse::Stream;
 
 /// Each in its turn: later ones build on what earlier ones made. `new task` puts another task into the examples.
