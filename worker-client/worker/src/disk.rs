@@ -191,7 +191,7 @@ mod tests {
             move || {
                 said.send(nix::unistd::gettid()).unwrap();
                 let opened = OpenOptions::new().write(true).open(pipe);
-                drop(said.send(nix::unistd::gettid()));
+                said.send(nix::unistd::gettid()).unwrap();
                 drop(opened);
             }
         });
