@@ -145,17 +145,22 @@ pub async fn round(world: &mut World) -> u64 {
     let killed = steps.iter().any(|step| matches!(step, Step::Kill(..)));
     let taken = join_all(steps.iter().zip(&servers).map(|(step, server)| take(world, step, *server))).await;
     let mut all = 0;
-    for (step, taken) in steps.iter().zip(taken) {
+    let mut met = Vec::new();
+    for ((step, taken), server) in steps.iter().zip(taken).zip(servers) {
+        let kind = (std::mem::discriminant(step), server);
         let (what, done) = match taken {
             Ok(taken) => taken,
             // What was killed under it answers nothing else.
             Err(OpError::Unavailable | OpError::Internal(_)) if killed => continue,
+            // Steps of a kind may share a statement of their server, and with it the session that was killed.
+            Err(OpError::Unavailable | OpError::Internal(_)) if met.contains(&kind) => continue,
             // One that was killed when its work was done is met later, by whatever takes it from the pool.
             Err(OpError::Unavailable | OpError::Internal(_)) if world.dead_sessions > 0 => {
                 world.dead_sessions -= 1;
+                met.push(kind);
                 continue;
             }
-            Err(error) => panic!("a step failed: {error:?}"),
+            Err(error) => panic!("a step failed: {kind:?}: {error:?}"),
         };
         world.count(what, done);
         if matches!(step, Step::Kill(..)) {
