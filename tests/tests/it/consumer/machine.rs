@@ -339,7 +339,8 @@ async fn m17_errors_and_panics_put_a_task_at_fault_and_the_eighth_fails_it() {
         let errors = stored["errors"].as_array().unwrap();
         let expected =
             if run == 2 { "the handler panicked: on purpose".to_owned() } else { format!("no disk in run {run}") };
-        assert_eq!((errors.len(), &errors[run]["error"]), (run + 1, &json!(expected)));
+        let status = office.rig.status(task).await;
+        assert_eq!((errors.len(), &errors[run]["error"]), (run + 1, &json!(expected)), "{status:#}");
         assert_eq!(date(&stored["state"]["until"]) - date(&errors[run]["at"]), TimeDelta::minutes(10));
         office.command(task, json!({"command": "run"})).await;
     }
