@@ -7,40 +7,34 @@
 //!
 //! A replayed request is not detected, as with every Taskcluster service; operations are idempotent instead.
 
-mod account;
 mod cache;
 mod decoy;
 mod own_issuer;
-mod proven;
 mod request;
 mod session;
 mod task_credentials;
 mod tester;
 mod worker_credentials;
 
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use sqlx::PgPool;
-use tenure_api::credentials::CertificateError;
+use tenure_api::credentials::{AccessToken, CertificateError, SigningKey};
 use tenure_api::hawk::bewit::BewitError;
 use tenure_api::hawk::{ExtError, HeaderError};
 
 use tenure_domain::registration::WorkerName;
-use tenure_domain::roles::{GIVEN_AT_ONCE, GIVEN_MAX, Resolver, TooLarge};
+use tenure_domain::roles::{Resolver, TooLarge};
 use tenure_domain::scopes::{Expression, ScopeSet};
 use tenure_engine::remembered::Facts;
-use tenure_store::clients::{self, ClientError};
+use tenure_store::clients::{self, ClientAccount, ClientError};
 use tenure_store::secrets::SecretKeys;
 use tenure_store::worker_manager;
 
-use crate::heavy::{Heavy, LARGE_MIN};
-
-use account::Account;
 use cache::{AGE_MAX, Cache};
 use decoy::decoy;
-use proven::Proven;
 use request::{Claim, Issuer};
 pub use request::{Clock, Now, RequestParts, SignedPayload, TIMESTAMP_SKEW_SECONDS};
 use session::Tickets;
@@ -208,6 +202,65 @@ impl Principal {
     }
 }
 
+/// Scopes with everything that roles give; shared by all requests of a client.
+type Expanded = Result<Arc<ScopeSet>, TooLarge>;
+
+/// A client that can prove itself, with everything about it worked out that does not depend on the request.
+struct Account {
+    client_id: String,
+    token: AccessToken,
+    key: SigningKey,
+    own_scopes: Vec<String>,
+    /// What it may do by the roles that were valid at the last request.
+    expanded: Mutex<Option<(Arc<Resolver>, Expanded)>>,
+    expires_ms: Option<i64>,
+    disabled: bool,
+    expired: bool,
+    /// Whether the next use is worth a note.
+    use_is_news: AtomicBool,
+}
+
+impl Account {
+    fn new(client_id: &str, client: ClientAccount) -> Self {
+        Self {
+            client_id: client_id.to_owned(),
+            key: client.access_token.key(),
+            token: client.access_token,
+            own_scopes: client.scopes,
+            expanded: Mutex::default(),
+            expires_ms: client.expires.map(|time| time.timestamp_millis()),
+            disabled: client.disabled,
+            expired: client.expired,
+            use_is_news: AtomicBool::new(client.use_is_news),
+        }
+    }
+
+    /// Whether the client may come in. Only a caller that has proven that it has the client's token, or credentials
+    /// that were made with it, may be told.
+    fn check_usable(&self) -> Result<(), AuthFailure> {
+        if self.disabled {
+            return Err(AuthFailure::Disabled(self.client_id.clone()));
+        }
+        if self.expired {
+            return Err(AuthFailure::Expired(self.client_id.clone()));
+        }
+        Ok(())
+    }
+
+    /// What the client may do by these roles, worked out once for them.
+    fn scopes(&self, roles: &Arc<Resolver>) -> Expanded {
+        let mut expanded = self.expanded.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((by, scopes)) = &*expanded
+            && Arc::ptr_eq(by, roles)
+        {
+            return scopes.clone();
+        }
+        let scopes = roles.expand(self.own_scopes.iter().cloned()).map(Arc::new);
+        *expanded = Some((Arc::clone(roles), scopes.clone()));
+        scopes
+    }
+}
+
 /// The scope that every client holds besides its own: a role can be made for it by name.
 #[must_use]
 pub fn role_of_client(client_id: &str) -> String {
@@ -227,8 +280,6 @@ pub struct Authenticator {
     workers: WorkerCredentials,
     registered: Cache<WorkerAccount, ClientError>,
     tickets: Tickets,
-    /// Where roles are followed that give much.
-    heavy: Heavy,
 }
 
 /// How long the report of a worker waits for roles that it hardly needs.
@@ -253,9 +304,9 @@ impl Caches {
 }
 
 impl Authenticator {
-    /// Looks clients up in this database, and makes the credentials of tasks with these keys. Does large work in these turns.
+    /// Looks clients up in this database, and makes the credentials of tasks with these keys.
     #[must_use]
-    pub fn new(pool: PgPool, facts: Facts, keys: SecretKeys, heavy: Heavy) -> Self {
+    pub fn new(pool: PgPool, facts: Facts, keys: SecretKeys) -> Self {
         Self {
             pool,
             tasks: TaskCredentials::new(&keys),
@@ -267,7 +318,6 @@ impl Authenticator {
             decoy: Arc::new(decoy()),
             looks: Cache::new(),
             facts,
-            heavy,
         }
     }
 
@@ -305,15 +355,14 @@ impl Authenticator {
         let client_id = match claim.issuer()? {
             Issuer::Tasks => {
                 let roles = if claim.assumes_roles() { self.roles().await? } else { self.roles_soon().await? };
-                return Ok(self.principal(claim.check_task(&self.tasks, request, now)?, &roles).await?);
+                return Ok(claim.check_task(&self.tasks, &roles, request, now)?);
             }
             Issuer::Workers => {
                 // First what needs no database, so that no caller can make the server look up invented names.
                 claim.check_issued(&self.workers)?;
                 let client_id = claim.id().to_owned();
                 let (worker, roles) = futures_util::future::join(self.worker(&client_id), self.roles()).await;
-                let (worker, roles) = (worker?, roles?);
-                return Ok(self.principal(claim.check_worker(&self.workers, &worker, request, now)?, &roles).await?);
+                return Ok(claim.check_worker(&self.workers, &*worker?, &*roles?, request, now)?);
             }
             Issuer::Client(id) => id.to_owned(),
         };
@@ -321,24 +370,9 @@ impl Authenticator {
         // An unknown client gets the answer of a wrong token, as slowly.
         let account = account?.unwrap_or_else(|| Arc::clone(&self.decoy));
         // That a client is disabled is found in here, behind its proof.
-        let roles = roles?;
-        let principal = self.principal(claim.check(&account, &roles, request, now)?, &roles).await?;
+        let principal = claim.check(&account, &roles?, request, now)?;
         self.note_use(&account);
         Ok(principal)
-    }
-
-    /// What the sender of a proven request may do. Roles that give much are followed apart from the event loop.
-    async fn principal(&self, proven: Proven, roles: &Arc<Resolver>) -> Result<Principal, AuthFailure> {
-        if !proven.assumes_roles() {
-            return proven.principal(roles, GIVEN_MAX);
-        }
-        match proven.clone().principal(roles, GIVEN_AT_ONCE) {
-            Err(AuthFailure::TooLarge(TooLarge)) => {}
-            known => return known,
-        }
-        let roles = Arc::clone(roles);
-        // In a box, so that it makes no request larger that does not need it.
-        Box::pin(self.heavy.run(LARGE_MIN, move || proven.principal(&roles, GIVEN_MAX))).await
     }
 
     /// The sender of a request without credentials.

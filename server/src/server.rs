@@ -279,11 +279,11 @@ fn assemble(
     let engine = Engine::start(engine, times, blobs, &lifetime);
     engine::run_passes(&engine, &database.connector, &lifetime);
     let (poll_keys, worker_digests) = (keys.signing_keys(Purpose::PollUrls), WorkerDigests::new(&keys));
-    let heavy = Heavy::new();
-    let heavy_of_anonymous = heavy.for_anonymous();
-    let authenticator = Authenticator::new(pool, engine.facts.clone(), keys, heavy.clone());
+    let authenticator = Authenticator::new(pool, engine.facts.clone(), keys);
     let caches = authenticator.caches();
     engine.remembered.add("clients", move || caches.drop_all());
+    let heavy = Heavy::new();
+    let heavy_of_anonymous = heavy.for_anonymous();
     Arc::new(AppState {
         engine,
         authenticator,

@@ -23,9 +23,7 @@ const SCOPE_OVERHEAD: usize = 32;
 /// What roles may give while one set is expanded, in bytes, with scopes counted too that it has already: every caller may
 /// ask what scopes amount to, and thousands of them may assume one role.
 pub const GIVEN_MAX: usize = 64 << 20;
-/// What roles may give while an event loop waits, in bytes.
-pub const GIVEN_AT_ONCE: usize = 64 << 10;
-/// What is left of [`EXPANSION_MAX`] and [`GIVEN_MAX`] for a client's own scopes, in bytes, when it assumes all roles.
+/// What is left of both for a client's own scopes, in bytes, when it assumes all roles.
 pub const OWN_SCOPES_ROOM: usize = 1 << 20;
 /// What a scope begins with that assumes a role.
 pub const ASSUME: &str = "assume:";
@@ -255,20 +253,8 @@ impl Resolver {
     /// # Errors
     /// If that is too much.
     pub fn expand(&self, scopes: impl IntoIterator<Item = String>) -> Result<ScopeSet, TooLarge> {
-        self.expand_within(scopes, GIVEN_MAX)
-    }
-
-    /// The same, if roles give no more bytes than this on the way there.
-    ///
-    /// # Errors
-    /// If they do, or it is too much anyway.
-    pub fn expand_within(
-        &self,
-        scopes: impl IntoIterator<Item = String>,
-        given_max: usize,
-    ) -> Result<ScopeSet, TooLarge> {
         let own: Vec<String> = scopes.into_iter().collect();
-        let own = if assume_any(&own) { self.follow(own, given_max)?.in_order } else { own };
+        let own = if assume_any(&own) { self.close(own)? } else { own };
         Ok(ScopeSet::with(own, &self.of_every_caller))
     }
 
@@ -282,28 +268,23 @@ impl Resolver {
 
     /// How much a client that assumes all roles may have besides, in bytes; none: it is kept out.
     fn room_of_all(&self) -> Option<usize> {
-        let found = self.follow([format!("{ASSUME}*")], GIVEN_MAX).ok()?;
+        let found = self.follow([format!("{ASSUME}*")]).ok()?;
         Some((EXPANSION_MAX - found.size).min(GIVEN_MAX - found.given))
     }
 
     fn close(&self, scopes: impl IntoIterator<Item = String>) -> Result<Vec<String>, TooLarge> {
-        self.follow(scopes, GIVEN_MAX).map(|found| found.in_order)
+        self.follow(scopes).map(|found| found.in_order)
     }
 
     /// Follows roles until they give nothing new; roles that assume each other end there too.
-    fn follow(&self, scopes: impl IntoIterator<Item = String>, given_max: usize) -> Result<Closure, TooLarge> {
-        let mut found = Closure { given_max, ..Closure::default() };
+    fn follow(&self, scopes: impl IntoIterator<Item = String>) -> Result<Closure, TooLarge> {
+        let mut found = Closure::default();
         for scope in scopes {
             found.add(scope)?;
         }
         let mut next = 0;
-        while let Some(scope) = found.in_order.get(next) {
+        while let Some(scope) = found.in_order.get(next).cloned() {
             next += 1;
-            // Most assume nothing.
-            if assumed(scope).is_none() {
-                continue;
-            }
-            let scope = scope.clone();
             if let Some(assumed) = assumed(&scope) {
                 self.each_scope(assumed, |scope| found.add(scope))?;
             }
@@ -423,13 +404,12 @@ struct Closure {
     size: usize,
     /// Bytes of the scopes that were given, known ones among them.
     given: usize,
-    given_max: usize,
 }
 
 impl Closure {
     fn add(&mut self, scope: String) -> Result<(), TooLarge> {
         self.given += scope.len() + SCOPE_OVERHEAD;
-        if self.given > self.given_max {
+        if self.given > GIVEN_MAX {
             return Err(TooLarge);
         }
         if self.known.contains(&scope) {

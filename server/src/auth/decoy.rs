@@ -4,7 +4,7 @@ use tenure_api::credentials::AccessToken;
 use tenure_store::clients::ClientAccount;
 use tenure_store::secrets::random;
 
-use super::account::Account;
+use super::Account;
 
 /// No client can have it.
 const ID: &str = "";

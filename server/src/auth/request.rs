@@ -9,17 +9,17 @@ use tenure_api::credentials::{AccessToken, Certificate, CertificateError, Signin
 use tenure_api::hawk::bewit::{Bewit, split_url};
 use tenure_api::hawk::{Ext, ExtError, Header, Target, media_type, payload_hash};
 
-use super::AuthFailure;
-use super::account::Account;
 use super::own_issuer::{OwnIssuer, is_named_as_issuer};
-use super::proven::{Held, OfClient, Proven};
 use super::task_credentials::{self, TaskCredentials};
 use super::worker_credentials::{self, WorkerAccount, WorkerCredentials};
+use super::{Account, AuthFailure, Principal};
 use tenure_domain::roles::{Resolver, assume_any};
-use tenure_domain::scopes::valid_pattern;
+use tenure_domain::scopes::{ScopeSet, valid_pattern};
 
 /// How far a signature's timestamp may be from the real time.
 pub const TIMESTAMP_SKEW_SECONDS: u64 = 15 * 60;
+/// What an issuer needs before it can give temporary credentials this id.
+const NAMING_SCOPE: &str = "auth:create-client:";
 /// The official Rust client signs the path without its query; it sends a query only to list, and these can do no more
 /// than choose among what its sender may list.
 const LIST_PARAMETERS: [&str; 4] = ["limit", "continuationToken", "quarantined", "prefix"];
@@ -181,7 +181,7 @@ pub(super) enum Claim<'a> {
 }
 
 /// Proof, certificate and `authorizedScopes` of a claim that was found to be true.
-type Checked<'a> = (Box<Proof<'a>>, Box<Certificate>, Option<Vec<String>>);
+type Proven<'a> = (Box<Proof<'a>>, Box<Certificate>, Option<Vec<String>>);
 
 impl<'a> Claim<'a> {
     /// Reads what there is, if there is anything.
@@ -254,12 +254,14 @@ impl<'a> Claim<'a> {
     pub(super) fn check_task(
         self,
         tasks: &TaskCredentials,
+        roles: &Resolver,
         request: &RequestParts<'_>,
         now: Now,
-    ) -> Result<Proven, AuthFailure> {
+    ) -> Result<Principal, AuthFailure> {
         let (proof, certificate, authorized_scopes) = self.check_own(tasks.issuer(), request, now)?;
         let expires_ms = Some(certificate.expiry_ms());
-        Ok(proven(&proof, Held::Issued(certificate.into_scopes()), expires_ms, authorized_scopes))
+        let scopes = Arc::new(roles.expand(certificate.into_scopes())?);
+        principal(&proof, scopes, expires_ms, authorized_scopes, roles)
     }
 
     /// Checks a claim of a worker that has registered. One that has lost its access may ask whether it should stop, so
@@ -268,16 +270,17 @@ impl<'a> Claim<'a> {
         self,
         workers: &WorkerCredentials,
         worker: &WorkerAccount,
+        roles: &Resolver,
         request: &RequestParts<'_>,
         now: Now,
-    ) -> Result<Proven, AuthFailure> {
+    ) -> Result<Principal, AuthFailure> {
         let (proof, certificate, authorized_scopes) = self.check_own(workers.issuer(), request, now)?;
         if !worker.has_got(&certificate) {
             return Err(AuthFailure::UnknownWorker(proof.id().to_owned()));
         }
         let expires_ms = Some(certificate.expiry_ms());
         let scopes = worker.scopes(certificate.into_scopes());
-        Ok(proven(&proof, Held::Issued(scopes), expires_ms, authorized_scopes))
+        principal(&proof, Arc::new(roles.expand(scopes)?), expires_ms, authorized_scopes, roles)
     }
 
     /// Whether the certificate is one that this server issued for a worker.
@@ -292,7 +295,7 @@ impl<'a> Claim<'a> {
 
     /// Checks a certificate of one of the server's own issuers, and what is signed with it. The server dated it, so only
     /// the server's clock counts.
-    fn check_own(self, issuer: &OwnIssuer, request: &RequestParts<'_>, now: Now) -> Result<Checked<'a>, AuthFailure> {
+    fn check_own(self, issuer: &OwnIssuer, request: &RequestParts<'_>, now: Now) -> Result<Proven<'a>, AuthFailure> {
         let Self::Hawk { proof, certificate: Some(certificate), authorized_scopes } = self else {
             return Err(CertificateError::Issuer.into());
         };
@@ -318,33 +321,32 @@ impl<'a> Claim<'a> {
     /// that were made with it.
     pub(super) fn check(
         self,
-        account: &Arc<Account>,
+        account: &Account,
         roles: &Arc<Resolver>,
         request: &RequestParts<'_>,
         now: Now,
-    ) -> Result<Proven, AuthFailure> {
+    ) -> Result<Principal, AuthFailure> {
         self.check_token(account)?;
         match self {
             Self::Basic { client_id, token: _ } => {
                 account.check_usable()?;
-                let held = Held::Client(OfClient::new(account, roles)?);
-                Ok(Proven { client_id, held, authorized_scopes: None, expires_ms: account.expires_ms })
+                let (scopes, expires_ms) = (account.scopes(roles)?, account.expires_ms);
+                Ok(Principal { client_id: Some(client_id), scopes, expires_ms })
             }
             Self::Hawk { proof, certificate: None, authorized_scopes } => {
                 check_signature(&proof, &account.key, request, now)?;
                 account.check_usable()?;
-                let held = Held::Client(OfClient::new(account, roles)?);
-                Ok(proven(&proof, held, account.expires_ms, authorized_scopes))
+                principal(&proof, account.scopes(roles)?, account.expires_ms, authorized_scopes, roles)
             }
             Self::Hawk { proof, certificate: Some(certificate), authorized_scopes } => {
                 certificate.check_time(now.real_ms).or_else(|_| certificate.check_time(now.server_ms))?;
                 let key = certificate.verify(proof.id(), &account.key)?.key();
                 check_signature(&proof, &key, request, now)?;
                 account.check_usable()?;
+                check_lent(&certificate, proof.id(), &*account.scopes(roles)?)?;
                 let expires_ms = earlier(account.expires_ms, Some(certificate.expiry_ms()));
-                let (by, is_named) = (OfClient::new(account, roles)?, certificate.is_named());
-                let held = Held::Lent { by, is_named, scopes: certificate.into_scopes() };
-                Ok(proven(&proof, held, expires_ms, authorized_scopes))
+                let scopes = Arc::new(roles.expand(certificate.into_scopes())?);
+                principal(&proof, scopes, expires_ms, authorized_scopes, roles)
             }
         }
     }
@@ -359,6 +361,19 @@ fn read_basic(encoded: &str) -> Option<Claim<'static>> {
     // Client ids can have colons, access tokens cannot.
     let (client_id, token) = text.rsplit_once(':')?;
     Some(Claim::Basic { client_id: client_id.to_owned(), token: AccessToken::new(token.to_owned()) })
+}
+
+/// An issuer lends only what it has, and only under a name that it may give.
+fn check_lent(certificate: &Certificate, client_id: &str, issuer_scopes: &ScopeSet) -> Result<(), AuthFailure> {
+    let naming = certificate.is_named().then(|| format!("{NAMING_SCOPE}{client_id}"));
+    let missing = naming.as_deref().filter(|scope| !issuer_scopes.allows(scope));
+    match missing.or_else(|| issuer_scopes.first_missing(certificate.scopes())) {
+        None => Ok(()),
+        Some(scope) => {
+            let issuer = certificate.issuer(client_id)?.to_owned();
+            Err(AuthFailure::IssuerScope { issuer, scope: scope.to_owned() })
+        }
+    }
 }
 
 /// Which way a clock is wrong.
@@ -454,7 +469,20 @@ fn describe(target: &Target<'_>) -> String {
     format!("{} {shown} for {}:{}", target.method, target.host, target.port)
 }
 
-fn proven(proof: &Proof<'_>, held: Held, expires_ms: Option<i64>, authorized_scopes: Option<Vec<String>>) -> Proven {
+fn principal(
+    proof: &Proof<'_>,
+    scopes: Arc<ScopeSet>,
+    expires_ms: Option<i64>,
+    authorized_scopes: Option<Vec<String>>,
+    roles: &Resolver,
+) -> Result<Principal, AuthFailure> {
+    let scopes = match authorized_scopes {
+        None => scopes,
+        Some(narrowed) => match scopes.first_missing(&narrowed) {
+            None => Arc::new(roles.expand(narrowed)?),
+            Some(scope) => return Err(AuthFailure::AuthorizedScopes(scope.to_owned())),
+        },
+    };
     let expires_ms = earlier(expires_ms, proof.expires_ms());
-    Proven { client_id: proof.id().to_owned(), held, authorized_scopes, expires_ms }
+    Ok(Principal { client_id: Some(proof.id().to_owned()), scopes, expires_ms })
 }

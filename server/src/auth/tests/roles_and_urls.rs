@@ -34,10 +34,10 @@ fn what_is_assumed_is_followed_for_clients_temporary_and_task_credentials_and_na
 fn a_client_is_expanded_once_for_the_same_roles_and_anew_for_others() {
     let (one, other) = (roles(&[("r", &["a"])]), roles(&[("r", &["b"])]));
     let account = account(&["assume:r"]);
-    let first = account.scopes(&one, GIVEN_MAX).unwrap();
-    assert!(Arc::ptr_eq(&first, &account.scopes(&one, GIVEN_MAX).unwrap()));
+    let first = account.scopes(&one).unwrap();
+    assert!(Arc::ptr_eq(&first, &account.scopes(&one).unwrap()));
     assert!(first.allows("a") && !first.allows("b"));
-    let second = account.scopes(&other, GIVEN_MAX).unwrap();
+    let second = account.scopes(&other).unwrap();
     assert!(second.allows("b") && !second.allows("a"));
 }
 
@@ -149,7 +149,7 @@ fn a_hash_is_left_to_the_service_that_has_the_body() {
 async fn roles_are_known_although_another_fact_cannot_be_read() {
     let keys = SecretKeys::parse(KEYS).unwrap();
     tenure_store::testing::with_clients(|pool| async move {
-        let authenticator = Authenticator::new(pool.clone(), Facts::new(pool.clone()), keys, Heavy::new());
+        let authenticator = Authenticator::new(pool.clone(), Facts::new(pool.clone()), keys);
         sqlx::raw_sql("ALTER TABLE workers RENAME TO away").execute(&pool).await.unwrap();
         let role = roles::NewRole { role_id: "r".to_owned(), scopes: strings(&["a"]), description: String::new() };
         roles::create(&pool, &role).await.unwrap();
@@ -171,8 +171,8 @@ async fn changes_by_this_server_take_effect_at_once_and_others_within_a_second()
             delete_on_expiration: false,
         };
         clients::create(&pool, &keys, &client, &permanent().access_token).await.unwrap();
-        let here = Authenticator::new(pool.clone(), Facts::new(pool.clone()), keys.clone(), Heavy::new());
-        let elsewhere = Authenticator::new(pool.clone(), Facts::new(pool.clone()), keys, Heavy::new());
+        let here = Authenticator::new(pool.clone(), Facts::new(pool.clone()), keys.clone());
+        let elsewhere = Authenticator::new(pool.clone(), Facts::new(pool.clone()), keys);
         let (header, lent) = (sign(&permanent()), sign(&temporary(Some("temp/one"), &["assume:r"])));
         let may_do = async |authenticator: &Authenticator, scope: &str| {
             let mut may_both = vec![];
@@ -219,7 +219,7 @@ proptest! {
     fn no_url_makes_it_panic(target in "/[ -~]{0,20}\\?(bewit=)?[ -~]{0,80}") {
         let request = reading(&target, "GET");
         if let Ok(Some(claim)) = Claim::read(&request) {
-            let _ = claim.check(&Arc::new(account(&["*"])), &roles(&[]), &request, NOW);
+            let _ = claim.check(&account(&["*"]), &roles(&[]), &request, NOW);
         }
     }
 }

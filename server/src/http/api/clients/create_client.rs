@@ -6,7 +6,7 @@ use axum::response::Response;
 use tenure_api::auth::{Client, ClientRequest};
 use tenure_api::errors::ErrorCode::RequestConflict;
 
-use super::{CHANGING, answer, client_id, may_change, new_client, with_token};
+use super::{CHANGING, answer, client_id, new_client, with_token};
 use crate::http::app::App;
 use crate::http::call::Call;
 use crate::http::docs::Sample;
@@ -21,11 +21,7 @@ use tenure_store::clients::{self, NewClient};
 
 /// `PUT /clients/:clientId`
 pub fn endpoint() -> Endpoint {
-    Endpoint::put("createClient", create_client).scopes(SCOPES).early_check(may_change).large_answer().described(
-        "auth",
-        "Create a client",
-        describe,
-    )
+    Endpoint::put("createClient", create_client).scopes(SCOPES).described("auth", "Create a client", describe)
 }
 
 const SCOPES: Template = AllOf(&[

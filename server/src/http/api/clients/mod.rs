@@ -20,7 +20,6 @@ use crate::http::app::App;
 use crate::http::call::Call;
 use crate::http::docs::Sample;
 use crate::http::error::ApiError;
-use crate::http::scopes::Values;
 use tenure_domain::roles::Resolver;
 use tenure_domain::scopes::ScopeSet;
 use tenure_engine::ops::clients as ops;
@@ -37,13 +36,6 @@ fn client_id(call: &Call) -> Result<&str, ApiError> {
     let id = call.text_param("clientId");
     ops::check_client_id(id).map_err(|error| ApiError::arguments(format!("the path parameter `clientId`: {error}")))?;
     Ok(id)
-}
-
-/// Checks before the body is read what a change of a client requires, whatever scopes it is to have.
-fn may_change(call: &Call) -> Result<(), ApiError> {
-    client_id(call)?;
-    call.no_query()?;
-    call.authorize(&Values::of_path().list("scopesThatAreNew", [""; 0]))
 }
 
 async fn answer(
@@ -108,24 +100,4 @@ fn with_token(sample: &Sample) -> Value {
     let mut client = a_client(sample);
     client["accessToken"] = "three-dozen-characters-only-the-client-knows".into();
     client
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_clients_expand_to_is_worked_out_apart_from_the_event_loop() {
-        for endpoint in [
-            client::endpoint(),
-            create_client::endpoint(),
-            list_clients::endpoint(),
-            reset_access_token::endpoint(),
-            switch_client::disable_client(),
-            switch_client::enable_client(),
-            update_client::endpoint(),
-        ] {
-            assert!(endpoint.has_large_answer, "{}", endpoint.name);
-        }
-    }
 }

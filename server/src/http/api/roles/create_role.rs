@@ -6,7 +6,7 @@ use axum::response::Response;
 use tenure_api::auth::{Role, RoleRequest};
 use tenure_api::errors::ErrorCode::{InputError, RequestConflict};
 
-use super::{CHANGING, CIRCLE, a_role, answer, may_change, new_role, read};
+use super::{CHANGING, CIRCLE, a_role, answer, new_role, read};
 use crate::http::app::App;
 use crate::http::call::Call;
 use crate::http::docs::Sample;
@@ -20,11 +20,7 @@ use tenure_engine::ops::roles as ops;
 
 /// `PUT /roles/:roleId`
 pub fn endpoint() -> Endpoint {
-    Endpoint::put("createRole", create_role).scopes(SCOPES).early_check(may_change).large_answer().described(
-        "auth",
-        "Create a role",
-        describe,
-    )
+    Endpoint::put("createRole", create_role).scopes(SCOPES).large_answer().described("auth", "Create a role", describe)
 }
 
 const SCOPES: Template = AllOf(&[

@@ -19,7 +19,6 @@ use crate::http::call::Call;
 use crate::http::docs::Sample;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
-use crate::http::scopes::Values;
 use tenure_domain::roles::{ASSUME, Resolver, valid_role_id};
 use tenure_engine::ops::roles as ops;
 use tenure_store::roles::{self, NewRole, RoleInfo};
@@ -46,13 +45,6 @@ fn role_id(call: &Call) -> Result<&str, ApiError> {
     }
     let rule = "must be up to 1000 characters of printable ASCII, and not end in two stars";
     Err(ApiError::arguments(format!("the path parameter `roleId`: {rule}")))
-}
-
-/// Checks before the body is read what a change of a role requires, whatever scopes it is to have.
-fn may_change(call: &Call) -> Result<(), ApiError> {
-    role_id(call)?;
-    call.no_query()?;
-    call.authorize(&Values::of_path().list("scopesThatAreNew", [""; 0]))
 }
 
 fn read(call: &Call) -> Result<NewRole, ApiError> {

@@ -6,7 +6,7 @@ use axum::response::Response;
 use tenure_api::auth::{Role, RoleRequest};
 use tenure_api::errors::ErrorCode::{InputError, RequestConflict, ResourceNotFound};
 
-use super::{CHANGING, CIRCLE, NO_ROLE, a_role, answer, may_change, new_role, read};
+use super::{CHANGING, CIRCLE, NO_ROLE, a_role, answer, new_role, read};
 use crate::http::app::App;
 use crate::http::call::Call;
 use crate::http::docs::Sample;
@@ -21,11 +21,7 @@ use tenure_store::roles;
 
 /// `POST /roles/:roleId`
 pub fn endpoint() -> Endpoint {
-    Endpoint::post("updateRole", update_role).scopes(SCOPES).early_check(may_change).large_answer().described(
-        "auth",
-        "Change a role",
-        describe,
-    )
+    Endpoint::post("updateRole", update_role).scopes(SCOPES).large_answer().described("auth", "Change a role", describe)
 }
 
 const SCOPES: Template = AllOf(&[
@@ -46,6 +42,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
 async fn update_role(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     let role = read(&call)?;
     let id = &role.role_id;
+    call.authorize(&Values::of_path().list("scopesThatAreNew", [""; 0]))?;
     let existing = roles::find(&app.engine.pool, id).await?.ok_or_else(|| ops::missing(id))?;
     call.authorize(&Values::of_path().list("scopesThatAreNew", added(Some(id), &role.scopes, &existing.scopes)))?;
     // What was authorized is what is added to the scopes that were seen.

@@ -8,8 +8,7 @@ use tenure_api::auth::{AuthenticateHawkRequest, Authentication};
 use tenure_api::errors::ErrorCode::InvalidRequestArguments;
 use tenure_api::hawk::Header;
 
-use super::listing;
-use crate::auth::{AuthError, Now, Principal, RequestParts};
+use crate::auth::{AuthError, RequestParts};
 use crate::http::api::clients::{NEVER_MS, timestamp};
 use crate::http::api::ok;
 use crate::http::app::App;
@@ -19,7 +18,6 @@ use crate::http::docs::operation::Operation;
 use crate::http::docs::parameters::UNKNOWN_ARGUMENT;
 use crate::http::endpoint::Endpoint;
 use crate::http::error::ApiError;
-use tenure_domain::scopes::ScopeSet;
 
 /// For how long a service may rely on the scopes of anonymous callers.
 const NO_AUTH_MS: i64 = 15 * 60 * 1000;
@@ -69,34 +67,22 @@ async fn authenticate_hawk(app: App, call: Arc<Call>) -> Result<Response, ApiErr
         Ok(header) => header,
         Err(error) => return ok(&Authentication::AuthFailed { message: error.to_string() }),
     };
-    let Principal { client_id, scopes, expires_ms } = match app.authenticator.authenticate(&request, now).await {
+    let principal = match app.authenticator.authenticate(&request, now).await {
         Ok(principal) => principal,
         Err(AuthError::Failure(failure)) => return ok(&Authentication::AuthFailed { message: failure.to_string() }),
         Err(error) => return Err(error.into()),
     };
-    let hash = header.and_then(|header| header.hash).map(str::to_owned);
-    let heavy = if client_id.is_some() { &app.heavy } else { &app.heavy_of_anonymous };
-    let write = move |scopes: &ScopeSet| authentication(scopes, client_id.as_deref(), expires_ms, hash.as_deref(), now);
-    listing(heavy, scopes, write).await
-}
-
-fn authentication(
-    scopes: &ScopeSet,
-    client_id: Option<&str>,
-    expires_ms: Option<i64>,
-    hash: Option<&str>,
-    now: Now,
-) -> Result<Response, ApiError> {
-    let scopes = scopes.iter().collect();
+    let scopes = principal.scopes.iter().collect();
     let until = |ms| timestamp(ms).or_else(|| timestamp(NEVER_MS));
     let missing = || ApiError::internal("there is no such time");
-    match client_id {
+    match &principal.client_id {
         None => {
             let expires = until(now.server_ms.saturating_add(NO_AUTH_MS)).ok_or_else(missing)?;
             ok(&Authentication::NoAuth { scheme: "none", scopes, expires })
         }
         Some(client_id) => {
-            let expires = until(expires_ms.unwrap_or(NEVER_MS)).ok_or_else(missing)?;
+            let expires = until(principal.expires_ms.unwrap_or(NEVER_MS)).ok_or_else(missing)?;
+            let hash = header.and_then(|header| header.hash);
             ok(&Authentication::AuthSuccess { scheme: "hawk", client_id, scopes, expires, hash })
         }
     }
