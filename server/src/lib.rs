@@ -6,7 +6,6 @@ pub mod auth;
 pub mod cli;
 pub mod config;
 pub mod descriptors;
-pub mod heavy;
 pub mod http;
 mod key_check;
 pub mod server;

@@ -15,12 +15,12 @@ use uuid::Uuid;
 use crate::auth::Authenticator;
 use crate::config::{ClockMode, Database, SECRET_KEY_SETTING, SchedulerSettings, Settings};
 use crate::descriptors;
-use crate::heavy::Heavy;
 use crate::http::app::{App, AppState};
 use crate::http::blobs::Downloads;
 use crate::http::budget::Budget;
 use crate::http::connection::Front;
 use crate::http::files::Files;
+use crate::http::heavy::Heavy;
 use crate::http::page::Pages;
 use crate::http::poll::PollUrls;
 use crate::http::request_metrics::RequestMetrics;
@@ -162,7 +162,6 @@ async fn serve(
         tasks: connections.clone(),
         drain: shutdown,
         heavy: app.heavy.clone(),
-        heavy_of_anonymous: app.heavy_of_anonymous.clone(),
         answers: Budget::new("answers", limits.answer_memory),
         write_timeout: limits.write_timeout,
         connections_max: descriptors::connections_max(limits.connections_max),
@@ -283,18 +282,16 @@ fn assemble(
     let caches = authenticator.caches();
     engine.remembered.add("clients", move || caches.drop_all());
     let heavy = Heavy::new();
-    let heavy_of_anonymous = heavy.for_anonymous();
     Arc::new(AppState {
         engine,
         authenticator,
         pages: Pages::new(root_url),
         poll_urls: PollUrls::new(poll_keys, root_url, settings.message_visibility),
         references: OnceLock::new(),
-        files: Files::new(tasks, &heavy_of_anonymous),
+        files: Files::new(tasks, &heavy),
         bodies: Budget::new("bodies", settings.limits.request_memory),
         downloads: Downloads::default(),
         heavy,
-        heavy_of_anonymous,
         worker_digests,
         tasks: tasks.clone(),
         root_url: root_url.to_owned(),

@@ -8,11 +8,11 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::auth::{Authenticator, Now};
-use crate::heavy::Heavy;
 use crate::http::blobs::Downloads;
 use crate::http::budget::Budget;
 use crate::http::docs::References;
 use crate::http::files::Files;
+use crate::http::heavy::Heavy;
 use crate::http::page::Pages;
 use crate::http::poll::PollUrls;
 use tenure_engine::clock;
@@ -44,8 +44,6 @@ pub struct AppState {
     pub downloads: Downloads,
     /// Does the work on large bodies.
     pub heavy: Heavy,
-    /// The same for callers without credentials.
-    pub heavy_of_anonymous: Heavy,
     /// How the secrets of workers are stored.
     pub worker_digests: WorkerDigests,
     /// Where clients find the server, without a slash at its end.

@@ -26,9 +26,9 @@ use super::budget::{Reservation, Share};
 use super::connection::Connection;
 use super::endpoint::{Access, Endpoint};
 use super::error::{ApiError, REPEATED_BODY_MAX};
+use super::heavy::LARGE_MIN;
 use super::scopes::{Template, Values};
 use crate::auth::{Now, Principal, RequestParts, SignedPayload};
-use crate::heavy::{Heavy, LARGE_MIN};
 use tenure_domain::json;
 use tenure_engine::ops::list_tasks::{Cursor, PAGE_MAX};
 
@@ -117,7 +117,7 @@ impl Call {
             return Ok(signed.check(&self.body)?);
         }
         let (signed, body) = (signed.into_owned(), self.body.clone());
-        Ok(self.heavy(app).run(body.len(), move || signed.check(&body)).await?)
+        Ok(app.heavy.run(body.len(), move || signed.check(&body)).await?)
     }
 
     /// The body of a request that is refused already, because the error repeats it; what is too large for that is
@@ -137,14 +137,6 @@ impl Call {
     pub fn share(&self) -> Share {
         let authenticated = self.principal.as_ref().is_some_and(|principal| principal.client_id.is_some());
         if authenticated { Share::Authenticated } else { Share::Anonymous }
-    }
-
-    /// The turns of its large work.
-    pub fn heavy<'a>(&self, app: &'a App) -> &'a Heavy {
-        match self.share() {
-            Share::Anonymous => &app.heavy_of_anonymous,
-            Share::Authenticated => &app.heavy,
-        }
     }
 
     /// Checks again that the caller has access, for a request that has waited: its client may be deleted by now.

@@ -15,7 +15,7 @@ use http::{HeaderValue, Response};
 use http_body::Body as _;
 use http_body_util::BodyExt as _;
 
-use crate::heavy::Heavy;
+use super::heavy::Heavy;
 
 /// A smaller body goes out as it is, in bytes: it fits into the first packets of a connection.
 pub const COMPRESSED_MIN: u64 = 16 << 10;

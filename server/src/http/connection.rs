@@ -22,15 +22,15 @@ use tokio_util::task::TaskTracker;
 use tower::ServiceExt;
 
 use super::answers;
-use super::budget::{Budget, Share};
+use super::budget::Budget;
 use super::compression::compress;
 use super::error;
 use super::headers;
+use super::heavy::Heavy;
 use super::read_buffers::{ReadBuffer, ReadBuffers};
 use super::request_metrics::RequestMetrics;
 pub use super::stream::Connection;
 use super::stream::Tracked;
-use crate::heavy::Heavy;
 
 /// How long a peer may take to send the head of a request, and how long an idle connection is held open. Longer than the
 /// keep-alive of the load balancers in front, as the contract demands.
@@ -59,8 +59,6 @@ pub struct Front {
     pub drain: CancellationToken,
     /// Where large answers are compressed.
     pub heavy: Heavy,
-    /// The same for callers without credentials.
-    pub heavy_of_anonymous: Heavy,
     /// The memory budget of answers that are being sent.
     pub answers: Arc<Budget>,
     /// How long a reader may read nothing of what is being written to it.
@@ -207,11 +205,7 @@ async fn answer(
         let response = front.router.clone().oneshot(request).await.unwrap_or_default();
         // It counts also while it waits to be compressed.
         let held = answers::hold(&front.answers, response);
-        let heavy = match answers::share_of(&held) {
-            Share::Anonymous => &front.heavy_of_anonymous,
-            Share::Authenticated => &front.heavy,
-        };
-        let (response, made) = compress(heavy, encodings.as_ref(), held).await;
+        let (response, made) = compress(&front.heavy, encodings.as_ref(), held).await;
         if made { answers::hold(&front.answers, response) } else { response }
     };
     let took = started.elapsed();

@@ -12,7 +12,7 @@ use tokio_util::task::TaskTracker;
 
 use super::compression::{COMPRESSED_MIN, Zipped, zip_well};
 use super::error::ApiError;
-use crate::heavy::{Heavy, LARGE_MIN};
+use super::heavy::{Heavy, LARGE_MIN};
 
 /// A document, plain and compressed.
 #[derive(Debug)]

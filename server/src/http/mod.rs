@@ -16,6 +16,7 @@ pub mod endpoint;
 pub mod error;
 pub mod files;
 mod headers;
+pub mod heavy;
 pub mod page;
 pub mod poll;
 mod read_buffers;

@@ -14,7 +14,7 @@ use super::app::App;
 use super::call::Call;
 use super::endpoint::Endpoint;
 use super::error::ApiError;
-use crate::heavy::LARGE_MIN;
+use super::heavy::LARGE_MIN;
 
 /// One line of the table.
 #[derive(Clone)]
@@ -113,7 +113,7 @@ async fn serve(endpoint: Arc<Endpoint>, app: App, request: Request) -> Response 
         Err(refused) => return refused,
     };
     let size = if endpoint.has_large_answer { LARGE_MIN } else { call.body.len() };
-    let answering = call.heavy(&app).answer(size, endpoint.handle(Arc::clone(&app), Arc::clone(&call)));
+    let answering = app.heavy.answer(size, endpoint.handle(Arc::clone(&app), Arc::clone(&call)));
     let answering = tokio::time::timeout(endpoint.answer_max(&app), answering);
     let mut response = match answering.await.unwrap_or_else(|_| Err(ApiError::no_answer(endpoint.name))) {
         Ok(response) => response,

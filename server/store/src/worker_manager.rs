@@ -176,38 +176,31 @@ pub async fn update(
     Ok(())
 }
 
-/// Notes that a worker got credentials until `until` and a new secret, in exchange for `used` if it is not its first one.
-/// Only if all that was checked is still as it was found; returns whether it is.
+/// Notes that a worker that is locked got credentials until `until` and a new secret, in exchange for `used` if it is not
+/// its first one.
 pub async fn note_credentials(
-    db: impl PgExecutor<'_>,
+    transaction: &mut PgConnection,
     name: &WorkerName,
-    found: &Registered,
     next_secret: &str,
     used: Option<(&str, DateTime<Utc>)>,
     until: DateTime<Utc>,
-) -> Result<bool, sqlx::Error> {
-    let noted = sqlx::query!(
+) -> Result<(), sqlx::Error> {
+    sqlx::query!(
         "-- note_worker_credentials
         UPDATE registered_workers
         SET next_secret = $4 /* next secret */, used_secret = $5 /* used secret */, used = $6 /* used */, credentials_until = GREATEST(credentials_until, $7 /* until */)
-        WHERE pool = $1 /* pool */ AND worker_group = $2 /* group */ AND worker_id = $3 /* id */ AND removed IS NULL
-          AND static_secret = $8 /* found static secret */ AND next_secret IS NOT DISTINCT FROM $9 /* found next secret */
-          AND created = $10 /* found created */ AND expires = $11 /* found expires */",
+        WHERE pool = $1 /* pool */ AND worker_group = $2 /* group */ AND worker_id = $3 /* id */",
         name.pool.as_str(),
         name.group.as_str(),
         name.id.as_str(),
         next_secret,
         used.map(|(secret, _)| secret),
         used.map(|(_, at)| at),
-        until,
-        found.static_secret,
-        found.next_secret.as_deref(),
-        found.created,
-        found.expires
+        until
     )
-    .execute(db)
+    .execute(transaction)
     .await?;
-    Ok(noted.rows_affected() > 0)
+    Ok(())
 }
 
 /// Marks a worker as removed, if it exists; returns whether it does. A repeat changes nothing.

@@ -164,10 +164,7 @@ pub async fn reregister(
     let_in(pool, digests, name, invalid, check).await
 }
 
-/// How often a worker is read, at most, while other requests change it or register it.
-const ATTEMPTS_MAX: usize = 10;
-
-/// Checks a worker, and issues credentials and a new secret. `check` answers the secret that is exchanged for them.
+/// Checks and locks a worker, and issues credentials and a new secret. `check` answers the secret that is exchanged for them.
 async fn let_in(
     pool: &PgPool,
     digests: &WorkerDigests,
@@ -176,24 +173,24 @@ async fn let_in(
     check: impl Fn(&Registered) -> Result<Option<(String, DateTime<Utc>)>, OpError>,
 ) -> Result<LetIn, OpError> {
     let mut conn = pool.acquire().await?;
-    for _ in 0..ATTEMPTS_MAX {
-        // Anyone may ask: who has no secret takes no lock, and waits for none.
-        let found = worker_manager::find(&mut *conn, name).await?.ok_or_else(&unknown)?;
-        let used = check(&found)?;
-        match found.standing() {
-            Standing::Running => {}
-            Standing::Removed => return Err(OpError::Input(format!("the worker {name} was removed"))),
-            Standing::Expired => return Err(OpError::Input(format!("the worker {name} has expired"))),
-        }
-        let (from, until) = (found.now, credentials_end(found.now, found.expires));
-        let secret = WorkerSecret::from_random(random());
-        let next = digests.digest(&name.to_string(), &secret);
-        let used = used.as_ref().map(|(digest, at)| (digest.as_str(), *at));
-        if worker_manager::note_credentials(&mut *conn, name, &found, &next, used, until).await? {
-            return Ok(LetIn { config: found.config, secret, from, until });
-        }
+    // Anyone may ask: who has no secret takes no lock, and waits for none.
+    check(&worker_manager::find(&mut *conn, name).await?.ok_or_else(&unknown)?)?;
+    let mut transaction = conn.begin().await?;
+    worker_manager::lock(&mut transaction, name).await?;
+    let found = worker_manager::find(&mut *transaction, name).await?.ok_or_else(unknown)?;
+    let used = check(&found)?;
+    match found.standing() {
+        Standing::Running => {}
+        Standing::Removed => return Err(OpError::Input(format!("the worker {name} was removed"))),
+        Standing::Expired => return Err(OpError::Input(format!("the worker {name} has expired"))),
     }
-    Err(OpError::Unavailable)
+    let (from, until) = (found.now, credentials_end(found.now, found.expires));
+    let secret = WorkerSecret::from_random(random());
+    let next = digests.digest(&name.to_string(), &secret);
+    let used = used.as_ref().map(|(digest, at)| (digest.as_str(), *at));
+    worker_manager::note_credentials(&mut transaction, name, &next, used, until).await?;
+    transaction.commit().await?;
+    Ok(LetIn { config: found.config, secret, from, until })
 }
 
 /// The error for a worker that was not created.

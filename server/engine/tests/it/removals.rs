@@ -338,40 +338,6 @@ async fn who_has_no_secret_of_a_worker_waits_for_no_lock() {
     database.finish().await;
 }
 
-/// What was checked of a worker is not locked meanwhile.
-#[tokio::test]
-async fn a_worker_that_was_changed_or_removed_since_it_was_read_is_read_again() {
-    let database = TestDatabase::create().await;
-    let digests = WorkerDigests::new(&SecretKeys::parse(&SecretKeys::generate_setting()).unwrap());
-    let secret = || WorkerSecret::from_random([1; 33]);
-    let expires = tenure_engine::clock::real_now() + Duration::from_secs(3600);
-    let registered = async |name: &str, change: &'static str| {
-        let worker = named(name);
-        let create = registrations::Create { secret: secret(), capacity: 1, config: "[]".to_owned(), expires };
-        registrations::create(database.pool(), &digests, &worker, &create).await.unwrap();
-        let mut other = database.pool().begin().await.unwrap();
-        sqlx::query(change).bind(name).execute(&mut *other).await.unwrap();
-        let presented = secret();
-        let registering = registrations::register(database.pool(), &digests, &worker, STATIC, &presented);
-        let meanwhile = async {
-            until_a_session_waits(database.pool()).await;
-            other.commit().await.unwrap();
-        };
-        tokio::join!(registering, meanwhile).0
-    };
-    let change = "UPDATE registered_workers SET config = '{}', next_secret = 'other' WHERE worker_id = $1";
-    assert_eq!(registered("changed", change).await.unwrap().config, "{}");
-    for (name, change) in [
-        ("removed", "UPDATE registered_workers SET removed = tenure_now() WHERE worker_id = $1"),
-        ("other", "UPDATE registered_workers SET static_secret = 'other' WHERE worker_id = $1"),
-        ("expired", "UPDATE registered_workers SET expires = tenure_now() WHERE worker_id = $1"),
-    ] {
-        let refused = registered(name, change).await.unwrap_err();
-        assert!(matches!(refused, OpError::Input(_)), "{name}: {refused}");
-    }
-    database.finish().await;
-}
-
 #[tokio::test]
 async fn the_same_secret_by_another_key_is_no_other_secret() {
     let database = TestDatabase::create().await;

@@ -42,7 +42,7 @@ pub(in crate::http::page) async fn tail(app: &App, visit: &Visit, of: RunRef) ->
     if visit.may(scopes_to_read(BACKING_LOG)) {
         let blob = BlobName::artifact(of.task, of.run, BACKING_LOG);
         if let Some(stored) = app.engine.blobs.current(&app.engine.pool, &blob).await? {
-            let lines = match read_stored(app, visit, &stored).await {
+            let lines = match read_stored(app, &stored).await {
                 Ok(lines) => lines,
                 Err(error) => {
                     tracing::debug!(error = %error, task.id = %of.task, "the end of a log could not be read");
@@ -70,7 +70,7 @@ pub(in crate::http::page) async fn tail(app: &App, visit: &Visit, of: RunRef) ->
 }
 
 /// The last lines of a log that is stored as a whole.
-async fn read_stored(app: &App, visit: &Visit, stored: &Generation) -> Result<Option<String>, BlobError> {
+async fn read_stored(app: &App, stored: &Generation) -> Result<Option<String>, BlobError> {
     let size = stored.blob.size.unsigned_abs();
     let packed = match stored.blob.content_encoding.as_deref() {
         None | Some("" | "identity") => false,
@@ -88,8 +88,7 @@ async fn read_stored(app: &App, visit: &Visit, stored: &Generation) -> Result<Op
     }
     let unpacked_max = usize::try_from(UNPACKED_MAX).unwrap_or(usize::MAX);
     // What unpacking takes is not known before.
-    let heavy = if visit.session.is_some() { &app.heavy } else { &app.heavy_of_anonymous };
-    Ok(heavy.run(unpacked_max, move || unpack(&bytes)).await)
+    Ok(app.heavy.run(unpacked_max, move || unpack(&bytes)).await)
 }
 
 /// The last lines of a compressed log, unless it is too large or broken.

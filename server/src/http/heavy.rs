@@ -23,37 +23,16 @@ thread_local! {
 #[derive(Clone)]
 pub struct Heavy {
     turns: Arc<Semaphore>,
-    /// What must be passed before, one at a time, if that is so.
-    gate: Option<Arc<Semaphore>>,
 }
 
-/// A turn, until it is dropped.
-struct Turn {
-    _turn: Option<OwnedSemaphorePermit>,
-    _gate: Option<OwnedSemaphorePermit>,
-}
-
-type Waiting = Pin<Box<dyn Future<Output = Turn> + Send>>;
+type Waiting = Pin<Box<dyn Future<Output = Option<OwnedSemaphorePermit>> + Send>>;
 
 impl Heavy {
     /// As many turns as this machine's processors allow.
     #[must_use]
     pub fn new() -> Self {
         let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        Self::with_turns((processors / PROCESSORS_PER_PIECE).max(1))
-    }
-
-    /// So many turns.
-    #[must_use]
-    pub fn with_turns(turns: usize) -> Self {
-        Self { turns: Arc::new(Semaphore::new(turns)), gate: None }
-    }
-
-    /// The same turns for callers without credentials: together they have one of them, or wait for one, so that the others wait
-    /// for one piece of their work at most.
-    #[must_use]
-    pub fn for_anonymous(&self) -> Self {
-        Self { turns: Arc::clone(&self.turns), gate: Some(Arc::new(Semaphore::new(1))) }
+        Self { turns: Arc::new(Semaphore::new((processors / PROCESSORS_PER_PIECE).max(1))) }
     }
 
     /// Does work on so many bytes: at once, or apart and in its turn. A caller that stops waiting does not end it. A part of an
@@ -92,16 +71,10 @@ impl Heavy {
         .await
     }
 
-    fn turn(&self) -> impl Future<Output = Turn> + Send + 'static {
-        let (turns, gate) = (Arc::clone(&self.turns), self.gate.clone());
-        // Neither is ever closed.
-        async move {
-            let gate = match gate {
-                Some(gate) => gate.acquire_owned().await.ok(),
-                None => None,
-            };
-            Turn { _turn: turns.acquire_owned().await.ok(), _gate: gate }
-        }
+    fn turn(&self) -> impl Future<Output = Option<OwnedSemaphorePermit>> + Send + 'static {
+        let turns = Arc::clone(&self.turns);
+        // It is never closed.
+        async move { turns.acquire_owned().await.ok() }
     }
 }
 
@@ -183,7 +156,7 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn large_work_within_an_operation_on_a_large_body_does_not_wait_for_another_turn() {
-        let heavy = Heavy::with_turns(1);
+        let heavy = Heavy { turns: Arc::new(Semaphore::new(1)) };
         let one = || async {
             let operation = async {
                 tokio::task::yield_now().await;
@@ -198,27 +171,9 @@ mod tests {
         assert!(ticks_during(heavy.run(LARGE_MIN, hold)).await > 0, "apart again");
     }
 
-    #[tokio::test]
-    async fn however_many_callers_have_no_credentials_the_others_wait_for_one_of_them_at_most() {
-        let heavy = Heavy::with_turns(1);
-        let anonymous = heavy.for_anonymous();
-        let order = Arc::new(std::sync::Mutex::new(Vec::new()));
-        let work = |caller: &'static str| {
-            let order = Arc::clone(&order);
-            move || order.lock().unwrap().push(caller)
-        };
-        let turn = heavy.turn().await;
-        let callers = [(&anonymous, "none"), (&anonymous, "none"), (&anonymous, "none"), (&heavy, "one")];
-        let pieces = callers.map(|(heavy, caller)| heavy.run(LARGE_MIN, work(caller)));
-        let all = futures_util::future::join_all(pieces);
-        // They are all waiting when the turn is free.
-        futures_util::future::join(all, async move { drop(turn) }).await;
-        assert_eq!(*order.lock().unwrap(), ["none", "one", "none", "none"]);
-    }
-
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn large_work_is_done_a_few_at_once() {
-        let heavy = Heavy::with_turns(1);
+        let heavy = Heavy { turns: Arc::new(Semaphore::new(1)) };
         let running = Arc::new(std::sync::atomic::AtomicUsize::new(0));
         let work = |running: Arc<std::sync::atomic::AtomicUsize>| {
             move || {
