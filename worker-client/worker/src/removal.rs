@@ -2,6 +2,7 @@
 //! deeper than a path is long, and deeper than a stack and the descriptors of a process allow. So none is gone down into:
 //! what is below a directory at the top is moved there before it is emptied.
 
+use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions, Permissions};
 use std::io;
@@ -23,23 +24,40 @@ pub(super) fn remove(dir: &Path) -> io::Result<()> {
         _ => {}
     }
     let top = Dir::open(dir.to_owned())?;
-    let mut full = top.clear()?;
-    while let Some(name) = full.pop() {
-        let path = top.path.join(name);
-        let below = Dir::open(path.clone())?;
-        for name in below.clear()? {
-            let from = below.path.join(name);
-            // Only what may be written to can be moved.
-            drop(Dir::open(from.clone())?);
-            let name = OsString::from(Uuid::new_v4().to_string());
-            std::fs::rename(from, top.path.join(&name))?;
-            full.push(name);
+    let mut full = VecDeque::from(top.clear()?);
+    // Those in turn of which something could not be moved.
+    let mut put_off = 0;
+    while let Some(name) = full.pop_back() {
+        let path = top.path.join(&name);
+        match move_up(&path, &top, &mut full) {
+            Ok(()) => {
+                std::fs::remove_dir(path)?;
+                put_off = 0;
+            }
+            // On a full disk there may be no space for one more name, until others have been removed.
+            Err(error) if error.kind() == io::ErrorKind::StorageFull && put_off < full.len() => {
+                put_off += 1;
+                full.push_front(name);
+            }
+            Err(error) => return Err(error),
         }
-        drop(below);
-        std::fs::remove_dir(path)?;
     }
     drop(top);
     std::fs::remove_dir(dir)
+}
+
+/// Empties a directory: what is in it and is a directory that is not empty goes to the top.
+fn move_up(path: &Path, top: &Dir, full: &mut VecDeque<OsString>) -> io::Result<()> {
+    let below = Dir::open(path.to_owned())?;
+    for name in below.clear()? {
+        let from = below.path.join(name);
+        // Only what may be written to can be moved.
+        drop(Dir::open(from.clone())?);
+        let name = OsString::from(Uuid::new_v4().to_string());
+        std::fs::rename(from, top.path.join(&name))?;
+        full.push_back(name);
+    }
+    Ok(())
 }
 
 /// A directory that is open. On Linux what is done at its path is done there, even if a process of the task puts a symlink
