@@ -110,10 +110,10 @@ pub fn missing_line(bytes: u64) -> String {
     format!("\n[tenure] {bytes} bytes of the log are missing here\n")
 }
 
-/// The line at the end of a stream whose log was deleted before it had all of it.
+/// The line at the end of a stream whose log was deleted, perhaps before it had all of it: where the log ended is not known any more.
 #[must_use]
 pub fn deleted_line() -> String {
-    format!("\n[tenure] the log was deleted, and its end is missing here; a whole log would be {BACKING_LOG}\n")
+    format!("\n[tenure] the log was deleted, and its end may be missing here; a whole log would be {BACKING_LOG}\n")
 }
 
 /// The line at the end of a log that the server has made an artifact of.

@@ -72,11 +72,14 @@ pub async fn assign(
             FROM placed, db_now WHERE p.seq = placed.seq AND p.hold = 2 /* Hold::Waiting */ AND p.queue = $4
             RETURNING p.seq, p.run, placed.session, placed.n
         ),
-        -- One of before, that was written while the run was taken back: what took it back could not see it.
-        replaced AS (
-            DELETE FROM session_inbox i USING assigned a
-            WHERE i.epoch = a.session AND i.seq = a.seq AND i.run = a.run AND i.kind = 4 /* Item::Assigned */
+        -- One of before, that was written or locked while the run was taken back: what took it back left it. What is locked
+        -- still is left again, as by announce_again: the worker has it already, or sees the run twice.
+        items AS MATERIALIZED (
+            SELECT i.epoch, i.entry FROM assigned a JOIN session_inbox i
+                ON i.epoch = a.session AND i.seq = a.seq AND i.run = a.run AND i.kind = 4 /* Item::Assigned */
+            FOR UPDATE OF i SKIP LOCKED
         ),
+        replaced AS (DELETE FROM session_inbox i USING items x WHERE i.epoch = x.epoch AND i.entry = x.entry),
         announced AS (
             INSERT INTO session_inbox (epoch, kind, at, seq, run)
             SELECT session, 4 /* Item::Assigned */, db_now.now, seq, run FROM (SELECT * FROM assigned ORDER BY n) a, db_now

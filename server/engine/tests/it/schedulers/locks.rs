@@ -141,7 +141,7 @@ async fn a_resumption_waits_for_a_run_that_is_locked_and_shows_it_again() {
 
 /// A renewal deletes the items that it acknowledges, of many sessions.
 #[tokio::test]
-async fn runs_are_announced_again_and_taken_back_without_waiting_for_a_renewal_that_has_their_items() {
+async fn runs_are_announced_again_taken_back_and_given_again_without_waiting_for_a_renewal_that_has_their_items() {
     let (mut ground, server) = with_an_assigned_run().await;
     let seqs: Vec<i64> =
         sqlx::query_scalar("SELECT seq FROM pending WHERE hold = 3").fetch_all(&mut ground.conn).await.unwrap();
@@ -155,8 +155,10 @@ async fn runs_are_announced_again_and_taken_back_without_waiting_for_a_renewal_t
     let back = store_admission::take_back(&mut transaction, &seqs, false).await;
     assert_eq!(back.unwrap().runs, 1);
     transaction.commit().await.unwrap();
+    while admit(&server).await > 0 {}
+    assert_eq!(ground.count("pending WHERE hold = 3").await, 1, "it is given again");
     renewal.commit().await.unwrap();
-    assert_eq!(ground.count("session_inbox").await, 0);
+    assert_eq!(ground.count("session_inbox WHERE kind = 4").await, 1);
     drop((renewing, conn));
     ground.finish([server]).await;
 }

@@ -50,7 +50,7 @@ fn describe(operation: Operation, _: &Sample) -> Operation {
              is long, its worker left them out or the database crashed, there is a line `[tenure] <bytes> bytes of the log are missing \
              here` between two line feeds. A reader whose stream was cut goes on at the `offset` that it has reached, for which it \
              counts the bytes that such a line speaks of instead of those of the line. A reader that is so slow that the log is \
-             deleted before it has all of it gets a line at the end that says so.",
+             deleted meanwhile gets a line at the end that says that something may be missing.",
         )
         .query(
             "offset",
