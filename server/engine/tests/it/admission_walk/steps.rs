@@ -466,17 +466,18 @@ pub async fn work_off(world: &mut World) {
     resume_all(world).await;
     for of in 0..world.queues.len() {
         let queue = &world.servers[of % 2];
-        claim(queue, world.queues[of].name.as_str(), 32, true).await.unwrap();
+        despite_kills(world, || claim(queue, world.queues[of].name.as_str(), 32, true)).await.unwrap();
     }
     let mut runs = Runs::read(world).await;
     while !runs.assigned.is_empty() {
         let accepts = Step::Accept(accepts(world, &mut runs));
-        take(world, &accepts, 0).await.unwrap();
+        despite_kills(world, || take(world, &accepts, 0)).await.unwrap();
     }
     let claimed = Runs::read(world).await.claimed;
     let reports: Vec<RunReport> =
         claimed.iter().map(|run| RunReport::plain(run.task, run.run, Report::Completed)).collect();
-    take(world, &Step::End(reports), 1).await.unwrap();
+    let end = Step::End(reports);
+    despite_kills(world, || take(world, &end, 1)).await.unwrap();
 }
 
 /// Begins the session of a worker that has room for all runs.
