@@ -251,8 +251,9 @@ pub struct ServeArgs {
     #[arg(long, env = "TENURE_ARTIFACT_SIZE_MAX", default_value = "10GiB", value_name = "BYTES", value_parser = parse_size)]
     pub artifact_size_max: u64,
 
-    /// How many sessions commit what requests write, each with what waits for it (1 to 8). Default: one for each four
-    /// cores, at most 8. Too few, and cores of a large machine idle; too many, and each commit has less in it.
+    /// How many sessions commit what requests write, each with what waits for it (1 to 8): half of them new tasks, the others
+    /// what workers ask for. Default: one for each four cores, at least 2. Too few, and cores of a large machine idle; too many,
+    /// and each commit has less in it.
     #[arg(long, env = "TENURE_HOT_SESSIONS", value_name = "COUNT")]
     pub hot_sessions: Option<u64>,
 

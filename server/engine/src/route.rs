@@ -1,7 +1,9 @@
 //! Which of a server's tick loops a request goes through.
 //!
-//! A server runs as many loops as it has hot sessions. What must not overlap goes through the same one: all that changes
-//! one task, and all that claims from one queue.
+//! A server runs as many loops as it has hot sessions: some for the requests of workers, and the others for the creation of tasks. What
+//! must not overlap goes through the same one: all that changes one task once it is there, and all that claims from one queue.
+
+use std::ops::Range;
 
 use uuid::Uuid;
 
@@ -14,8 +16,10 @@ impl HotSessions {
     pub const MIN: Self = Self(1);
     /// More would share too little.
     pub const MAX: Self = Self(8);
-    /// Cores for which one loop is enough.
+    /// Cores for which one loop more is of use.
     const CORES_EACH: usize = 4;
+    /// While one is committed, the other's requests are read and its answers sent, also on one or two cores.
+    const USEFUL_MIN: usize = 2;
 
     /// So many, if a server may run so many.
     #[must_use]
@@ -26,7 +30,7 @@ impl HotSessions {
     /// As many as are of use on a machine.
     #[must_use]
     pub fn for_cores(cores: usize) -> Self {
-        let count = cores.div_ceil(Self::CORES_EACH).clamp(Self::MIN.count(), Self::MAX.count());
+        let count = cores.div_ceil(Self::CORES_EACH).clamp(Self::USEFUL_MIN, Self::MAX.count());
         Self(u8::try_from(count).unwrap_or(Self::MAX.0))
     }
 
@@ -35,9 +39,21 @@ impl HotSessions {
     pub const fn count(self) -> usize {
         self.0 as usize
     }
+
+    /// The loops for the requests of workers.
+    #[must_use]
+    pub const fn of_workers(self) -> Range<usize> {
+        0..self.count() - self.count() / 2
+    }
+
+    /// The loops for the creation of tasks: the others, or the only one.
+    #[must_use]
+    pub const fn of_creates(self) -> Range<usize> {
+        if self.count() == 1 { 0..1 } else { self.of_workers().end..self.count() }
+    }
 }
 
-/// What decides which loop a request goes through.
+/// What decides which loop of its kind a request goes through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Route(u64);
 
@@ -73,12 +89,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_machine_runs_one_loop_for_each_four_of_its_cores() {
-        for (cores, count) in [(0, 1), (1, 1), (3, 1), (4, 1), (5, 2), (8, 2), (9, 3), (29, 8), (32, 8), (500, 8)] {
+    fn a_machine_runs_one_loop_for_each_four_of_its_cores_and_at_least_two() {
+        for (cores, count) in [(0, 2), (1, 2), (4, 2), (5, 2), (8, 2), (9, 3), (29, 8), (32, 8), (500, 8)] {
             assert_eq!(HotSessions::for_cores(cores).count(), count, "{cores} cores");
         }
         let allowed: Vec<u64> = (0..300).filter(|&count| HotSessions::new(count).is_some()).collect();
         assert_eq!(allowed, [1, 2, 3, 4, 5, 6, 7, 8]);
+    }
+
+    #[test]
+    fn half_of_the_loops_create_and_one_alone_does_everything() {
+        let of =
+            |count| HotSessions::new(count).map(|sessions| (sessions.of_workers(), sessions.of_creates())).unwrap();
+        assert_eq!([of(1), of(2), of(3), of(8)], [(0..1, 0..1), (0..1, 1..2), (0..2, 2..3), (0..4, 4..8)]);
     }
 
     #[test]

@@ -62,7 +62,8 @@ impl Queue {
     /// Starts them with separate connection options for the wait list, and another claim timeout.
     #[must_use]
     pub fn start_apart(options: &PgConnectOptions, claim_options: &PgConnectOptions, claim_timeout: Duration) -> Self {
-        Self::start_as(options, claim_options, claim_timeout, HotSessions::MIN)
+        // As on a small machine.
+        Self::start_as(options, claim_options, claim_timeout, HotSessions::for_cores(1))
     }
 
     /// Starts them with so many tick loops.

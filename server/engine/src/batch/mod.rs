@@ -210,7 +210,7 @@ impl<O: Operation> Batcher<O> {
     ) -> Self {
         let operation = Arc::new(operation);
         let blocking_path = BlockingPath::start(&operation, connector, notifiers, tasks);
-        let loops = if O::KIND.is_some() { ticks.loops() } else { &ticks.loops()[..1] };
+        let loops = O::KIND.map_or(ticks.first(), |kind| ticks.loops(kind));
         let waiting = Waiting::default();
         let start = |tick_loop: &TickLoop| {
             let (jobs, inbox) = mpsc::channel(O::WAITING_MAX.div_ceil(loops.len()));

@@ -5,8 +5,9 @@
 //! for all of them, and a claim sees what its own tick has created. A statement that is alone commits by itself. There is
 //! no timer: a tick is what was waiting when the last one ended, and what the requests bring that are in work by then.
 //!
-//! A server may run several loops of ticks at a time. Each has seats, a permit and a session of its own, and nothing in common
-//! with the others; [`Route`](crate::route::Route) has what must not overlap go through the same one.
+//! A server may run several loops of ticks at a time, some of them for creates alone. Each has seats, a permit and a
+//! session of its own, and nothing in common with the others; [`Route`](crate::route::Route) has what must not overlap go through
+//! the same one.
 //!
 //! What a tick does not do is left to the operations: they judge the rows, and run a batch by themselves when a statement
 //! has failed and all of them were undone with it. The [`Permit`] keeps such a batch and a tick apart.
@@ -71,6 +72,7 @@ impl Permit {
 
 /// Where operations get their seats. The ticks end when this and all seats are dropped.
 pub struct Ticks {
+    sessions: HotSessions,
     loops: Vec<TickLoop>,
 }
 
@@ -126,7 +128,7 @@ impl Ticks {
     /// Starts the tasks that run the ticks, each on a session of its own.
     #[must_use]
     pub fn start(connector: &Connector, sessions: HotSessions, tasks: &TaskTracker) -> Self {
-        Self { loops: (0..sessions.count()).map(|_| TickLoop::start(connector, tasks)).collect() }
+        Self { sessions, loops: (0..sessions.count()).map(|_| TickLoop::start(connector, tasks)).collect() }
     }
 
     /// Has everything wait that writes, until what this returns is dropped.
@@ -135,9 +137,26 @@ impl Ticks {
         futures_util::future::join_all(self.loops.iter().map(|one| one.permit.take())).await
     }
 
-    /// All loops.
-    pub(super) fn loops(&self) -> &[TickLoop] {
-        &self.loops
+    /// The loops that a kind goes through.
+    pub(super) fn loops(&self, kind: Kind) -> &[TickLoop] {
+        &self.loops[match kind {
+            Kind::Create => self.sessions.of_creates(),
+            Kind::End | Kind::Renew | Kind::Claim | Kind::GetMessages | Kind::DeleteMessages => {
+                self.sessions.of_workers()
+            }
+        }]
+    }
+
+    /// The seats of what claims in one of its loops.
+    pub(super) fn claim_seats(&self, place: usize) -> ClaimSeats {
+        let creates = self.loops(Kind::Create).get(place).filter(|_| self.sessions.count() > 1);
+        let creates = creates.map(|tick_loop| tick_loop.seat(Kind::Claim));
+        ClaimSeats { own: self.loops(Kind::Claim)[place].seat(Kind::Claim), creates }
+    }
+
+    /// The one for what is never a part of a tick.
+    pub(super) fn first(&self) -> &[TickLoop] {
+        &self.loops[..1]
     }
 }
 
@@ -217,6 +236,39 @@ impl Seat {
     pub(super) fn close(&mut self) -> Option<Turn> {
         drop(self.shared.seats()[self.kind as usize].take());
         self.invitation.take()?.try_recv().ok()
+    }
+}
+
+/// Where claims wait for ticks: in their own loop, and while nothing can be claimed in one that creates tasks, so that a run is claimed
+/// by the tick that creates it. If all have the same loop it is one seat.
+pub(super) struct ClaimSeats {
+    own: Seat,
+    creates: Option<Seat>,
+}
+
+impl ClaimSeats {
+    fn creates(&mut self) -> &mut Seat {
+        self.creates.as_mut().unwrap_or(&mut self.own)
+    }
+
+    /// As [`Seat::enter`], in their own loop.
+    pub(super) async fn enter(&mut self) -> Option<Turn> {
+        self.own.enter().await
+    }
+
+    /// As [`Seat::open_for_creates`].
+    pub(super) fn open_for_creates(&mut self) {
+        self.creates().open_for_creates();
+    }
+
+    /// As [`Seat::invited`], by a tick that creates.
+    pub(super) async fn invited(&mut self) -> Option<Turn> {
+        self.creates().invited().await
+    }
+
+    /// As [`Seat::close`], of what was opened for creates.
+    pub(super) fn close(&mut self) -> Option<Turn> {
+        self.creates().close()
     }
 }
 

@@ -1,6 +1,6 @@
 //! The wait list of claimWork requests: per queue, first come first served.
 //!
-//! One task owns the wait list; with several loops of ticks, each loop has one, with the queues that go through it. A queue is
+//! One task owns the wait list; with several loops of ticks that claim, each has one, with the queues that go through it. A queue is
 //! tried when a request for it arrives, when it is notified, and every second in case a notification was lost; each try is
 //! for all waiters of the queue, and claims are delivered to the first of them.
 //! The requests of a quarantined worker are suspended until their wait timeout or the quarantine ends.
@@ -21,7 +21,7 @@ use super::claim_batch::{ClaimBatch, QueueClaims, WaitingRequest};
 use super::delivery::{Delivery, Requeue};
 use super::low_water_marks::LowWaterMarks;
 use super::order::Order;
-use super::tick::{Arrivals, Kind, Seat, TickLoop, Ticks, Turn};
+use super::tick::{Arrivals, ClaimSeats, Kind, TickLoop, Ticks, Turn};
 use crate::notifiers::{Notifiers, SendAway, fallbacks_are_on};
 use crate::ops::OpError;
 use crate::route::Route;
@@ -131,13 +131,13 @@ impl WaitList {
     /// Starts the wait list. When it is stopped, all waiters are answered empty; it ends when its sending side is dropped.
     #[must_use]
     pub fn start(parts: &WaitListParts<'_>, tasks: &TaskTracker, stop: &CancellationToken) -> Self {
-        let loops = parts.ticks.loops();
+        let loops = parts.ticks.loops(Kind::Claim);
         let waiting = Waiting::default();
         let start = |(place, tick_loop): (usize, &TickLoop)| {
             let (waiters, inbox) = mpsc::channel(WAITING_MAX.div_ceil(loops.len()));
             let worker = WaitListWorker {
                 place,
-                seat: tick_loop.seat(Kind::Claim),
+                seats: parts.ticks.claim_seats(place),
                 workers: parts.workers.clone(),
                 suspended: Vec::new(),
                 admitted: Instant::now(),
@@ -203,9 +203,9 @@ fn claimed(claim: &Granted) -> Recent {
 }
 
 struct WaitListWorker {
-    /// Which loop it is of.
+    /// Which one of the loops that claim it is of.
     place: usize,
-    seat: Seat,
+    seats: ClaimSeats,
     workers: Workers,
     /// Requests of quarantined workers; as a rule none.
     suspended: Vec<Waiter>,
@@ -237,10 +237,10 @@ impl WaitListWorker {
             if self.ready.is_empty() {
                 if !self.waiters.is_empty() && !self.batch.is_apart() {
                     // So that a run is claimed by the tick that creates it.
-                    self.seat.open_for_creates();
+                    self.seats.open_for_creates();
                 }
                 tokio::select! {
-                    invited = self.seat.invited() => turn = invited,
+                    invited = self.seats.invited() => turn = invited,
                     arrived = self.inbox.recv() => match arrived {
                         Some(waiter) => self.enter(waiter),
                         None => break,
@@ -250,11 +250,11 @@ impl WaitListWorker {
                     () = tokio::time::sleep_until(self.next_timeout.into()), if self.has_waiters() => {}
                     () = self.stop.cancelled(), if self.has_waiters() => {}
                 }
-                turn = turn.or_else(|| self.seat.close());
+                turn = turn.or_else(|| self.seats.close());
             }
             self.enter_all();
             if turn.is_none() && !self.ready.is_empty() && !self.batch.is_apart() {
-                turn = self.seat.enter().await;
+                turn = self.seats.enter().await;
                 self.enter_all();
             }
             if let Some(turn) = &turn {

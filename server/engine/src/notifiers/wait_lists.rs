@@ -54,7 +54,7 @@ impl Default for WaitLists {
 
 impl WaitLists {
     pub(super) fn new(sessions: HotSessions) -> Self {
-        Self((0..sessions.count()).map(|_| WaitListNotifier::default()).collect())
+        Self(sessions.of_workers().map(|_| WaitListNotifier::default()).collect())
     }
 
     pub(super) fn get(&self, place: usize) -> &WaitListNotifier {
@@ -98,9 +98,9 @@ mod tests {
 
     #[test]
     fn each_task_is_notified_of_its_own_queues_and_of_lost_keys() {
+        let all = WaitLists::new(HotSessions::new(6).unwrap());
         let count = 3;
-        let all = WaitLists::new(HotSessions::new(count).unwrap());
-        let place = |queue| Route::of_queue(queue).among(usize::try_from(count).unwrap());
+        let place = |queue| Route::of_queue(queue).among(count);
         all.notify(1..100);
         for queue in 1..100 {
             let (done, _) = oneshot::channel();
@@ -108,7 +108,7 @@ mod tests {
             all.send_away(SendAway { worker, done });
         }
         all.drop_keys();
-        for task in 0..usize::try_from(count).unwrap() {
+        for task in 0..count {
             let own: HashSet<i32> = (1..100).filter(|&queue| place(queue) == task).collect();
             assert!(!own.is_empty() && all.get(task).take_stale_keys());
             assert_eq!(all.get(task).take_claimable(), own);

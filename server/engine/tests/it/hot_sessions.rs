@@ -17,6 +17,7 @@ use tenure_store::testing::TestDatabase;
 
 use crate::support::number;
 
+/// Loops of workers, and as many for creates.
 const LOOPS: usize = 3;
 /// How long requests wait.
 const LONG: Duration = Duration::from_secs(30);
@@ -27,7 +28,7 @@ const WORKERS: usize = 4;
 const TASKS_EACH: usize = 5;
 
 fn start(database: &TestDatabase) -> Queue {
-    Queue::start_with_loops(database.options(), u64::try_from(LOOPS).unwrap())
+    Queue::start_with_loops(database.options(), u64::try_from(2 * LOOPS).unwrap())
 }
 
 /// Names of queues of which each loop has two; the server remembers their keys.
@@ -93,9 +94,12 @@ async fn what_changes_one_task_or_claims_from_one_queue_goes_through_one_loop() 
     let overlapping = "SELECT count(*) FROM seen a JOIN seen b ON a.task = b.task AND a.tick <> b.tick AND a.at < b.at
                        WHERE a.what <> 'claim' AND b.what <> 'claim' AND b.began < a.noted";
     assert_eq!(number(pool, overlapping).await, 0, "changes of a task that overlap");
-    let scattered = "SELECT count(*) FROM (SELECT FROM seen WHERE in_tick AND what <> 'claim' GROUP BY task
-                                           HAVING count(DISTINCT pid) > 1) s";
+    let scattered = "SELECT count(*) FROM (SELECT FROM seen WHERE in_tick AND what IN ('renew', 'end')
+                                           GROUP BY task HAVING count(DISTINCT pid) > 1) s";
     assert_eq!(number(pool, scattered).await, 0, "tasks that several loops have changed");
+    let mixed = "SELECT count(*) FROM (SELECT FROM seen WHERE in_tick GROUP BY pid
+                                       HAVING bool_or(what = 'create') AND bool_or(what IN ('renew', 'end'))) s";
+    assert_eq!(number(pool, mixed).await, 0, "sessions that create and do what workers ask for");
     let shared = "SELECT count(*) FROM seen a JOIN seen b ON a.task = b.task AND a.tick = b.tick AND a.what < b.what
                   WHERE a.what <> 'claim' AND b.what <> 'claim'";
     assert_eq!(number(pool, shared).await, 0, "tasks that one tick has changed twice");
