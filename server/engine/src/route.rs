@@ -1,7 +1,8 @@
 //! Which of a server's tick loops a request goes through.
 //!
 //! A server runs as many loops as it has hot sessions: some for the requests of workers, and the others for the creation of tasks. What
-//! must not overlap goes through the same one: all that changes one task once it is there, and all that claims from one queue.
+//! must not overlap goes through the same one: all that changes one task once it is there, and all that claims from one queue, except
+//! that its only task of the wait list may claim by a tick that creates.
 
 use std::ops::Range;
 

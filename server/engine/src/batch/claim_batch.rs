@@ -191,6 +191,7 @@ impl ClaimBatch {
         workers: &[Worker<'_>],
     ) -> Result<Guarded, Failure> {
         let batch = super::wait_list::new_batch();
+        let is_for_creates = turn.is_for_creates();
         match turn.run(claim::statement(wants, workers, self.lease, batch)).await {
             Ok(rows) => match claim::decode(&rows) {
                 Ok(rows) => Ok(self.guard(rows)),
@@ -199,6 +200,8 @@ impl ClaimBatch {
                     Err(Failure::new(error))
                 }
             },
+            // The session for creates cannot be used, and nothing was run. What waits is tried every second, by its own session.
+            Err(NotDone::Unknown(Failure::NotRun(_), _)) if is_for_creates => Ok(self.guard(Vec::new())),
             Err(NotDone::Unknown(failure, backend)) => {
                 if !matches!(failure, Failure::NotRun(_)) {
                     self.recover(batch, backend);

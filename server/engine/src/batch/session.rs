@@ -29,6 +29,11 @@ pub trait Link: Sized + Send {
     /// Whether a backend waits for a synchronous standby.
     fn awaits_standby(&mut self, backend: Backend) -> impl Future<Output = Result<bool, sqlx::Error>> + Send;
 
+    /// Whether it is known to be closed.
+    fn is_closed(&self) -> bool {
+        false
+    }
+
     /// Closes the connection.
     fn close(self) -> impl Future<Output = ()> + Send;
 }
@@ -58,6 +63,10 @@ impl Link for Pipeline {
 
     async fn awaits_standby(&mut self, backend: Backend) -> Result<bool, sqlx::Error> {
         Self::awaits_standby(self, backend).await
+    }
+
+    fn is_closed(&self) -> bool {
+        Self::is_closed(self)
     }
 
     async fn close(self) {}
@@ -121,6 +130,12 @@ impl<L: Link> Session<L> {
         self.backend
     }
 
+    /// Whether it has a connection.
+    #[must_use]
+    pub fn is_connected(&self) -> bool {
+        self.conn.is_some()
+    }
+
     /// How many connections it has made so far.
     #[must_use]
     pub fn connections(&self) -> u64 {
@@ -132,8 +147,9 @@ impl<L: Link> Session<L> {
         &mut self,
         statements: impl AsyncFnOnce(&mut L) -> Result<T, sqlx::Error>,
     ) -> Result<T, Failure> {
-        // One that leads to a host which was replaced is not used.
-        let mut conn = match self.conn.take().filter(|_| self.switches == self.connector.switches()) {
+        // One that leads to a host which was replaced is not used, nor one that was closed while it was idle.
+        let usable = |conn: &L| self.switches == self.connector.switches() && !conn.is_closed();
+        let mut conn = match self.conn.take().filter(usable) {
             Some(conn) => conn,
             None => self.connect().await.map_err(Failure::NotRun)?,
         };

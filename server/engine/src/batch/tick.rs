@@ -5,9 +5,8 @@
 //! for all of them, and a claim sees what its own tick has created. A statement that is alone commits by itself. There is
 //! no timer: a tick is what was waiting when the last one ended, and what the requests bring that are in work by then.
 //!
-//! A server may run several loops of ticks at a time, some of them for creates alone. Each has seats, a permit and a
-//! session of its own, and nothing in common with the others; [`Route`](crate::route::Route) has what must not overlap go through
-//! the same one.
+//! A server may run several loops of ticks at a time, some of them for creates and for claims of what they create. Each has seats, a
+//! permit and a session of its own; [`Route`](crate::route::Route) has what must not overlap go through the same one.
 //!
 //! What a tick does not do is left to the operations: they judge the rows, and run a batch by themselves when a statement
 //! has failed and all of them were undone with it. The [`Permit`] keeps such a batch and a tick apart.
@@ -34,6 +33,10 @@ pub(super) const APART: Duration = Duration::from_secs(1);
 
 /// With so many members a tick does not wait for more: while it is committed, this server would have nothing to do.
 const MEMBERS_ENOUGH: u64 = 64;
+/// After so long without a tick it is seen whether the session can still be used: what is between may have forgotten it.
+const IDLE_MAX: Duration = Duration::from_secs(30);
+/// How long that may take; then the next tick connects anew.
+const PING_MAX: Duration = Duration::from_secs(3);
 /// How often everything that is ready runs, and what has arrived is read, before a tick with fewer members begins.
 const ROUNDS_MAX: usize = 3;
 
@@ -240,7 +243,7 @@ impl Seat {
 }
 
 /// Where claims wait for ticks: in their own loop, and while nothing can be claimed in one that creates tasks, so that a run is claimed
-/// by the tick that creates it. If all have the same loop it is one seat.
+/// by the tick that creates it. That is the same seat if there is only one loop, or none for creates that belongs to theirs.
 pub(super) struct ClaimSeats {
     own: Seat,
     creates: Option<Seat>,
@@ -282,6 +285,7 @@ struct Common {
 /// An operation's part of a tick, which waits for it: it is used or dropped at once.
 pub(super) struct Turn {
     common: Arc<Mutex<Common>>,
+    entry: Entry,
     hand_over: oneshot::Sender<Part>,
 }
 
@@ -310,6 +314,11 @@ pub(super) enum NotDone {
 impl Turn {
     fn common(&self) -> MutexGuard<'_, Common> {
         self.common.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether it came only because tasks are created: what waits has been tried before, and will be again.
+    pub(super) fn is_for_creates(&self) -> bool {
+        self.entry == Entry::IfTasksAreCreated
     }
 
     /// Whether no other member of this tick names this task; from now on one does.
@@ -353,7 +362,15 @@ struct Ticker {
 impl Ticker {
     async fn work(mut self) {
         let mut taken = 0;
-        while self.woken.recv().await.is_some() {
+        loop {
+            match tokio::time::timeout(IDLE_MAX, self.woken.recv()).await {
+                Ok(Some(())) => {}
+                Ok(None) => break,
+                Err(_) => {
+                    self.ping().await;
+                    continue;
+                }
+            }
             self.wait_for_members(taken).await;
             taken = self.shared.arrivals.so_far();
             let permit = self.permit.clone();
@@ -365,6 +382,15 @@ impl Ticker {
             drop(held);
         }
         self.session.close().await;
+    }
+
+    /// Lets go of a session that does not answer any more.
+    async fn ping(&mut self) {
+        if self.session.is_connected() {
+            // Dropped half-way it leaves no connection.
+            let ping = self.session.run(async |pipeline: &mut Pipeline| pipeline.ping().await);
+            let _ = tokio::time::timeout(PING_MAX, ping).await;
+        }
     }
 
     /// Lets the operations that the last tick has answered enter again, and the callers that it has answered send their next
@@ -384,7 +410,7 @@ impl Ticker {
         let mut parts = Vec::new();
         for kind in Kind::ALL {
             let (hand_over, part) = oneshot::channel();
-            let turn = Turn { common: Arc::clone(&common), hand_over };
+            let turn = Turn { common: Arc::clone(&common), entry: Entry::HasMembers, hand_over };
             if self.invite(kind, turn)
                 // It answers at once; one that has changed its mind drops its turn.
                 && let Ok(part) = part.await
@@ -396,13 +422,16 @@ impl Ticker {
     }
 
     /// Whether there was something to invite.
-    fn invite(&self, kind: Kind, turn: Turn) -> bool {
+    fn invite(&self, kind: Kind, mut turn: Turn) -> bool {
         let creates = !turn.common().claimable.is_empty();
         let mut seats = self.shared.seats();
         let seat = &mut seats[kind as usize];
         match seat.take_if(|waiting| creates || waiting.entry == Entry::HasMembers) {
             // Sent while the seats are locked: one that closes its seat finds the turn or is not invited.
-            Some(waiting) => waiting.invite.send(turn).is_ok(),
+            Some(waiting) => {
+                turn.entry = waiting.entry;
+                waiting.invite.send(turn).is_ok()
+            }
             None => false,
         }
     }

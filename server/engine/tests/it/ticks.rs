@@ -248,6 +248,36 @@ async fn a_waiting_worker_claims_a_task_in_the_transaction_that_creates_it() {
     database.finish().await;
 }
 
+/// Ends the idle sessions of the ticks, then creates a task; whether that was done.
+async fn creates_after_its_sessions_were_ended(queue: &Queue, database: &TestDatabase) -> bool {
+    let end = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+               WHERE datname = current_database() AND application_name LIKE 'tenure/% hot'";
+    assert!(number(database.pool(), end).await > 0, "there is a session to end");
+    // Until there is none to end any more.
+    eventually("they are gone", async || number(database.pool(), end).await == 0).await;
+    // The server reads that it was closed.
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let done = queue.create(&new_task(QUEUE, &json!({}))).await.is_ok();
+    if !done {
+        queue.create_one(QUEUE).await;
+    }
+    done
+}
+
+#[tokio::test]
+async fn a_session_that_was_closed_while_it_was_idle_is_not_used_again() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    queue.create_one(QUEUE).await;
+    let mut done = false;
+    for _ in 0..CREATES_MAX {
+        done = creates_after_its_sessions_were_ended(&queue, &database).await || done;
+    }
+    assert!(done, "each create has met the session that was closed");
+    queue.stop().await;
+    database.finish().await;
+}
+
 /// How often a task is created that the waiting worker may claim with it: it may be about to wait only.
 const CREATES_MAX: usize = 10;
 /// Ten times what a statement that waits for a lock may cost the others of its tick.

@@ -67,6 +67,17 @@ impl Pipeline {
         Ok(Self { client, prepared: HashMap::new(), driver })
     }
 
+    /// Whether the connection is known to be closed.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.client.is_closed()
+    }
+
+    /// Has the database answer, to find out whether it can still be reached.
+    pub async fn ping(&mut self) -> Result<(), sqlx::Error> {
+        self.client.batch_execute("").await.map_err(into_sqlx)
+    }
+
     /// Runs statements in this order in one transaction, and answers with the rows of each.
     pub async fn run(&mut self, statements: &[Statement]) -> Result<Vec<Rows>, Undone> {
         for (place, statement) in statements.iter().enumerate() {
