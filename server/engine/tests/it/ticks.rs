@@ -278,7 +278,38 @@ async fn a_session_that_was_closed_while_it_was_idle_is_not_used_again() {
     database.finish().await;
 }
 
-/// How often a task is created that the waiting worker may claim with it: it may be about to wait only.
+#[tokio::test]
+async fn a_worker_goes_on_waiting_when_creates_have_no_session() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    queue.key(QUEUE).await;
+    let admit = async |admitted: bool| {
+        let sql = "UPDATE pg_database SET datallowconn = $1 WHERE datname = current_database()";
+        sqlx::query(sql).bind(admitted).execute(database.pool()).await.unwrap();
+    };
+    let claim = queue.claim_work(QUEUE, "worker", 1, LONG);
+    let create = async {
+        let tried = "SELECT count(*) FROM pg_stat_activity WHERE state = 'idle' AND query LIKE '-- claim_work%'";
+        eventually("the worker waits", async || number(database.pool(), tried).await == 1).await;
+        admit(false).await;
+        for _ in 0..CREATES_MAX {
+            let refused = queue.create(&new_task(QUEUE, &json!({}))).await;
+            assert!(matches!(refused, Err(OpError::Unavailable)), "{refused:?}");
+        }
+        admit(true).await;
+        let task = new_task(QUEUE, &json!({}));
+        eventually("tasks are created again", async || queue.create(&task).await.is_ok()).await;
+        task.id
+    };
+    let (claim, task) = tokio::join!(claim, create);
+    let claim = claim.expect("it has waited for the task");
+    claim.delivery.delivered();
+    assert_eq!(claim.claims[0].task.id, task);
+    queue.stop().await;
+    database.finish().await;
+}
+
+/// How often a task is created where chance may be in the way: the worker may be about to wait only, the end of a session not read yet.
 const CREATES_MAX: usize = 10;
 /// Ten times what a statement that waits for a lock may cost the others of its tick.
 const LET_GO: Duration = Duration::from_secs(1);

@@ -75,7 +75,7 @@ impl Pipeline {
 
     /// Has the database answer, to find out whether it can still be reached.
     pub async fn ping(&mut self) -> Result<(), sqlx::Error> {
-        self.client.batch_execute("").await.map_err(into_sqlx)
+        self.client.check_connection().await.map_err(into_sqlx)
     }
 
     /// Runs statements in this order in one transaction, and answers with the rows of each.
