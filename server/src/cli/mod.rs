@@ -16,6 +16,7 @@ pub mod verify;
 mod when;
 
 use std::ffi::OsString;
+use std::num::NonZero;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -36,9 +37,6 @@ use tenure_store::settings;
 use database::Opened;
 use print::{announce, complain, finish};
 
-/// One thread for requests for so many cores: PostgreSQL needs the others, and fewer threads make larger batches. On two
-/// cores one thread served a fifth more than two with 64 connections and more, and slightly less with few.
-const CORES_PER_WORKER: usize = 2;
 /// How long the end of the process waits for threads that are in a call of the system: one that reads from a file server
 /// that is away, or looks up a name, may never come back, and nothing needs what it would bring.
 const THREADS_END_MAX: Duration = Duration::from_millis(500);
@@ -57,7 +55,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     if let Err(error) = telemetry::start_logs() {
         return wrong(error);
     }
-    let workers = std::thread::available_parallelism().map_or(1, |cores| (cores.get() / CORES_PER_WORKER).max(1));
+    let workers = workers_for(std::thread::available_parallelism().map_or(1, NonZero::get));
     let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(workers).enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return failed(&error),
@@ -65,6 +63,12 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let code = runtime.block_on(run(cli.command));
     runtime.shutdown_timeout(THREADS_END_MAX);
     code
+}
+
+/// How many threads run requests: half as many as there are cores, since PostgreSQL needs the others and fewer threads make larger
+/// batches; but two where there are two, since with one both sessions of PostgreSQL often wait for it (ARCHITECTURE.md, Decisions).
+fn workers_for(cores: usize) -> usize {
+    (cores / 2).max(2).min(cores)
 }
 
 async fn run(command: Command) -> ExitCode {
@@ -241,4 +245,14 @@ async fn find_root_url(opened: &Opened, given: Option<String>) -> String {
     // It is only printed; if the database fails now, the command itself fails with that error.
     let stored = settings::find(&opened.pool, settings::ROOT_URL).await.unwrap_or_default();
     stored.unwrap_or_else(|| DEFAULT_ROOT_URL.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::workers_for;
+
+    #[test]
+    fn half_of_the_cores_run_requests_but_two_where_there_are_two() {
+        assert_eq!([1, 2, 3, 4, 6, 8, 64].map(workers_for), [1, 2, 2, 2, 3, 4, 32]);
+    }
 }

@@ -87,7 +87,9 @@ pub(super) async fn print_run(server: &Server, task: TaskId, run: RunId, follow:
         }
         if state != RunState::Pending {
             match print_stream(server, task, run, &mut printed, follow && !ended, &mut failures).await {
-                Ok(()) => failures = 0,
+                // It was deleted after the look: the run has ended, and its worker may have stored the log before.
+                Ok(true) if print_artifact(server, task, run, &printed).await? => return Ok(true),
+                Ok(_) => failures = 0,
                 Err(error) if error.status() == Some(404) => failures = 0,
                 Err(Error::File { source, .. }) if source.kind() == ErrorKind::BrokenPipe => return Ok(true),
                 Err(error) if !passes(&error) || failures == FAILURES_MAX => return Err(server.error(&error)),
@@ -118,7 +120,7 @@ fn passes(error: &Error) -> bool {
     }
 }
 
-/// Prints a live log from the offset on, which moves along. What was refused before does not count once it is answered: a stream that is
+/// Prints a live log from the offset on, which moves along; whether the log was deleted meanwhile. What was refused before does not count once it is answered: a stream that is
 /// cut because the task is silent is opened again.
 async fn print_stream(
     server: &Server,
@@ -127,7 +129,7 @@ async fn print_stream(
     printed: &mut Printed,
     follow: bool,
     failures: &mut u32,
-) -> Result<(), Error> {
+) -> Result<bool, Error> {
     let mut log = server.client.read_live_log(task, run, printed.offset, follow).await?;
     *failures = 0;
     while let Some(bytes) = log.read().await? {
@@ -136,8 +138,7 @@ async fn print_stream(
         print_piece(server, &bytes)
             .map_err(|source| Error::File { what: "the log cannot be written".to_owned(), source })?;
     }
-    printed.end_stream();
-    Ok(())
+    Ok(printed.end_stream())
 }
 
 /// What was printed of a log.
@@ -162,12 +163,15 @@ impl Printed {
         self.tail.drain(..before);
     }
 
-    /// The stream has ended. Its last line may say that its log was deleted: then the stored one goes on before that line.
-    fn end_stream(&mut self) {
-        if self.tail == deleted_line().as_bytes() {
+    /// The stream has ended. Its last line may say that its log was deleted: then the stored one goes on before that line. Whether it
+    /// does.
+    fn end_stream(&mut self) -> bool {
+        let deleted = self.tail == deleted_line().as_bytes();
+        if deleted {
             self.length -= self.tail.len() as u64;
             self.tail.clear();
         }
+        deleted
     }
 
     /// Whether a file begins with it, whose next byte is read next then. The log that is stored may have been shortened, or be whole
@@ -275,7 +279,7 @@ mod tests {
         std::fs::write(&file.0, stored).unwrap();
         let mut printed = Printed::default();
         stream.as_bytes().chunks(piece).for_each(|bytes| printed.add(bytes));
-        printed.end_stream();
+        assert_eq!(printed.end_stream(), stream.ends_with(&deleted_line()));
         let (mut from, mut rest) = (File::open(&file.0).unwrap(), String::new());
         printed.begins(&mut from).unwrap().then(|| from.read_to_string(&mut rest).unwrap())?;
         Some(rest)

@@ -3,6 +3,8 @@
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::json;
 use tenure_tests::http::QUEUE_API;
 use tenure_tests::server::{Launch, Server, create_root_client, fresh_secret_key};
@@ -19,6 +21,8 @@ use crate::rig::{
 const REFUSED_WITHIN: Duration = Duration::from_secs(10);
 /// The longest that any request waits for a database that does not answer (ARCHITECTURE.md: 60 s), and a busy machine.
 const GIVEN_UP_WITHIN: Duration = Duration::from_secs(75);
+/// When the server has seen that a session does not answer: it looks after 30 s without a statement, and waits 3 s. And a busy machine.
+const IDLE_SESSION_SEEN_WITHIN: Duration = Duration::from_secs(40);
 const HEARTBEAT_WITHIN: Duration = Duration::from_secs(8);
 
 async fn ping(server: &Server) -> u16 {
@@ -160,6 +164,30 @@ async fn a_postmaster_that_stands_still_leaves_what_is_connected_working() {
     assert_unavailable(&reply);
     assert!(asked.elapsed() < REFUSED_WITHIN, "{:?}", asked.elapsed());
     cluster.thaw();
+    finish_all(&server, &root, kept).await;
+    assert_invariants(&url).await;
+    assert!(server.stop().await.success());
+}
+
+/// As when a firewall has forgotten its connection: no packet says so.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hot_session_that_stopped_answering_while_it_was_idle_costs_no_request_anything() {
+    let cluster = Cluster::start(&[]).await;
+    let (key, folder) = (fresh_secret_key(), new_folder());
+    let url = cluster.url("postgres");
+    let server = Launch::on_database(&url, &key).start(folder.path(), "server").await;
+    let root = create_root_client(&url, &key).credentials;
+    let mut kept = vec![create_until_it_works(&server, &root).await];
+    let hot = "SELECT pid FROM pg_stat_activity WHERE application_name LIKE 'tenure/% hot'";
+    let pids: Vec<i32> = sqlx::query_scalar(hot).fetch_all(&mut cluster.connect().await).await.unwrap();
+    assert!(!pids.is_empty(), "createTask has its session");
+    pids.iter().for_each(|&pid| kill(Pid::from_raw(pid), Signal::SIGSTOP).unwrap());
+    tokio::time::sleep(IDLE_SESSION_SEEN_WITHIN).await;
+    let (task, asked) = (new_task(), Instant::now());
+    assert_eq!(create(&server, &root, task).await.status, 200);
+    assert!(asked.elapsed() < REFUSED_WITHIN, "{:?}", asked.elapsed());
+    kept.push(task);
+    pids.iter().for_each(|&pid| kill(Pid::from_raw(pid), Signal::SIGCONT).unwrap());
     finish_all(&server, &root, kept).await;
     assert_invariants(&url).await;
     assert!(server.stop().await.success());
