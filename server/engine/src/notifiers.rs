@@ -230,6 +230,10 @@ impl Notifiers {
     pub fn set_idle(&self, notifications: u64) {
         if self.notifications() == notifications {
             self.shared.active.store(false, Ordering::SeqCst);
+            // One that came between the two found it active, and left it so.
+            if self.notifications() != notifications {
+                self.stay_active();
+            }
         }
     }
 

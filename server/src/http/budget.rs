@@ -70,6 +70,9 @@ impl Reservation {
     /// If they do not fit; what was taken before stays taken.
     pub fn grow_to(&mut self, bytes: usize) -> Result<(), Full> {
         let more = bytes.saturating_sub(self.bytes);
+        if more == 0 {
+            return Ok(());
+        }
         let fits = |(taken, max): (&AtomicUsize, usize)| {
             let add = |taken: usize| taken.checked_add(more).filter(|sum| *sum <= max);
             taken.fetch_update(Ordering::AcqRel, Ordering::Acquire, add).is_ok()
@@ -100,7 +103,10 @@ impl Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        self.budget.give_back(self.share, self.bytes);
+        // All requests share the counters: those with a small body leave them alone.
+        if self.bytes > 0 {
+            self.budget.give_back(self.share, self.bytes);
+        }
     }
 }
 

@@ -1,8 +1,7 @@
 //! One request: read, authenticated, and taken apart as the operations need it.
 
-use axum::RequestExt;
 use axum::body::Body;
-use axum::extract::{RawPathParams, Request};
+use axum::extract::{FromRequestParts as _, RawPathParams, Request};
 use axum::response::Response;
 use bytes::Bytes;
 use chrono::{DateTime, Utc};
@@ -62,9 +61,9 @@ pub type Check = fn(&Call) -> Result<(), ApiError>;
 impl Call {
     /// Reads a request and authenticates its sender. A caller without access is refused before its body is read. The
     /// error is the answer.
-    pub async fn read(app: &App, endpoint: Arc<Endpoint>, mut request: Request) -> Result<Self, Response> {
-        let params = request.extract_parts::<RawPathParams>().await;
-        let (parts, body) = request.into_parts();
+    pub async fn read(app: &App, endpoint: Arc<Endpoint>, request: Request) -> Result<Self, Response> {
+        let (mut parts, body) = request.into_parts();
+        let params = RawPathParams::from_request_parts(&mut parts, &()).await;
         let mut call = Self {
             endpoint,
             params: None,

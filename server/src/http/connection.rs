@@ -19,7 +19,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tower::ServiceExt;
+use tower::{Service as _, ServiceExt as _};
 
 use super::answers;
 use super::budget::Budget;
@@ -201,8 +201,8 @@ async fn answer(
         preflight(request.uri(), front.router.clone()).await
     } else {
         request.extensions_mut().insert(connection);
-        // A router's error type is uninhabited: it always answers.
-        let response = front.router.clone().oneshot(request).await.unwrap_or_default();
+        // A router is always ready, and its error type is uninhabited: it always answers.
+        let response = front.router.clone().call(request).await.unwrap_or_default();
         // It counts also while it waits to be compressed.
         let held = answers::hold(&front.answers, response);
         let (response, made) = compress(&front.heavy, encodings.as_ref(), held).await;

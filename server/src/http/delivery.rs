@@ -4,8 +4,9 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use axum::body::Body;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use bytes::Bytes;
+use http::HeaderValue;
 use http::header::CONTENT_TYPE;
 use http_body::{Frame, SizeHint};
 
@@ -22,10 +23,11 @@ struct Carrier {
 
 /// An answer that carries claims.
 #[must_use]
-pub fn carry(json: String, delivery: Delivery, connection: Option<Connection>) -> Response {
+pub fn carry(json: Vec<u8>, delivery: Delivery, connection: Option<Connection>) -> Response {
     let size = json.len();
     let body = Carrier { content: Some(Bytes::from(json)), delivery: Some(delivery), connection };
-    let mut response = ([(CONTENT_TYPE, "application/json")], Body::new(body)).into_response();
+    let mut response = Response::new(Body::new(body));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     // Compressed, it would be flushed while the compressor still has the rest; and it must not be refused. Neither can
     // happen to a small one.
     if size as u64 >= COMPRESSED_MIN.min(COUNTED_MIN) {

@@ -254,10 +254,8 @@ impl Connector {
     }
 
     fn note_incarnation(&self, incarnation: Incarnation) {
-        if self.shared.continuity.connected(incarnation) {
-            // Whatever is connected to the old one is not used any more, even if it lives.
-            self.retire(&mut self.state());
-        }
+        // Whatever is connected to the old one is not used any more, even if it lives.
+        self.shared.continuity.connected(incarnation, || self.retire(&mut self.state()));
     }
 
     /// An attempt, and another one when it was cut off, as by a proxy that has just changed what it leads to.

@@ -62,6 +62,8 @@ type Listener = Arc<dyn Fn() + Send + Sync>;
 #[derive(Clone, Default)]
 pub struct Continuity {
     state: Arc<Mutex<State>>,
+    /// Held until all that was cached is dropped: no other connection to the new incarnation is used before.
+    dropping: Arc<Mutex<()>>,
 }
 
 #[derive(Default)]
@@ -78,11 +80,14 @@ impl Continuity {
         self.state().listeners.push(Arc::new(listener));
     }
 
-    /// A connection was made to this incarnation, and nothing was asked on it yet. Answers whether it is another one.
-    pub fn connected(&self, incarnation: Incarnation) -> bool {
+    /// A connection was made to this incarnation, and nothing was asked on it yet. If it is another one, connections to the one before
+    /// are retired, and then everything is dropped that was cached from it. Answers whether it is. Listeners must not call it.
+    pub fn connected(&self, incarnation: Incarnation, retire: impl FnOnce()) -> bool {
+        let _dropping = self.dropping.lock().unwrap_or_else(PoisonError::into_inner);
         let before = self.state().incarnation.replace(incarnation);
         let differs = before.is_some_and(|before| before != incarnation);
         if differs {
+            retire();
             self.broken(Break::OtherIncarnation);
         }
         differs
@@ -126,6 +131,9 @@ impl fmt::Debug for Continuity {
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::mpsc;
+    use std::thread;
+    use std::time::Duration;
 
     use super::*;
 
@@ -137,13 +145,43 @@ mod tests {
             count.fetch_add(1, Ordering::SeqCst);
         });
         let first = Incarnation { timeline: 1, started: 10 };
-        assert!(!continuity.connected(first));
-        assert!(!continuity.connected(first));
+        let connected = |incarnation| continuity.connected(incarnation, || ());
+        assert!(!connected(first));
+        assert!(!connected(first));
         assert_eq!(dropped.load(Ordering::SeqCst), 0);
-        assert!(continuity.connected(Incarnation { timeline: 2, ..first }));
-        assert!(continuity.connected(Incarnation { timeline: 2, started: 20 }));
+        assert!(connected(Incarnation { timeline: 2, ..first }));
+        assert!(connected(Incarnation { timeline: 2, started: 20 }));
         assert_eq!(dropped.load(Ordering::SeqCst), 2);
         continuity.broken(Break::PositionWentBack);
         assert_eq!((dropped.load(Ordering::SeqCst), continuity.breaks()), (3, 3));
+    }
+
+    #[test]
+    fn no_connection_to_another_incarnation_is_used_before_everything_is_dropped() {
+        let continuity = Continuity::default();
+        let (drop_it, may_drop) = mpsc::channel::<()>();
+        let (dropping, is_dropping) = mpsc::channel();
+        let may_drop = Mutex::new(may_drop);
+        continuity.on_break(move || {
+            dropping.send(()).unwrap();
+            may_drop.lock().unwrap().recv().unwrap();
+        });
+        let [first, second] = [10, 20].map(|started| Incarnation { timeline: 1, started });
+        assert!(!continuity.connected(first, || ()));
+        let finds = thread::spawn({
+            let continuity = continuity.clone();
+            move || continuity.connected(second, || ())
+        });
+        is_dropping.recv().unwrap();
+        let (used, is_used) = mpsc::channel();
+        let other = thread::spawn({
+            let continuity = continuity.clone();
+            move || used.send(continuity.connected(second, || ())).unwrap()
+        });
+        assert_eq!(is_used.recv_timeout(Duration::from_millis(100)), Err(mpsc::RecvTimeoutError::Timeout));
+        drop_it.send(()).unwrap();
+        assert!(finds.join().unwrap());
+        assert!(!is_used.recv().unwrap());
+        other.join().unwrap();
     }
 }

@@ -189,6 +189,18 @@ impl Client {
     pub fn hang_up(&mut self) {
         self.connection = None;
     }
+
+    /// Closes the connection, and waits until the server has noticed and closed its side.
+    ///
+    /// # Errors
+    ///
+    /// If it was broken off.
+    pub async fn hang_up_and_wait(&mut self) -> std::io::Result<()> {
+        match self.connection.take() {
+            Some(connection) => connection.close().await,
+            None => Ok(()),
+        }
+    }
 }
 
 /// A task queue's id as one path segment, the way the API's clients send it.

@@ -117,6 +117,17 @@ impl Connection {
         Ok(self.stream.write_all(request).await?)
     }
 
+    /// Says that nothing more comes, and waits until the server has closed its side.
+    ///
+    /// # Errors
+    ///
+    /// If the connection is broken off.
+    pub async fn close(mut self) -> io::Result<()> {
+        self.stream.shutdown().await?;
+        while self.stream.read(&mut [0; 1024]).await? > 0 {}
+        Ok(())
+    }
+
     /// Waits for the reply to the request that was sent.
     ///
     /// # Errors

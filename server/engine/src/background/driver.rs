@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tokio::sync::futures::Notified;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -46,6 +47,8 @@ impl Driver {
         while !self.stop.is_cancelled() {
             let started = Instant::now();
             let result = tokio::time::timeout(PASS_MAX, self.pass.run(&self.engine)).await;
+            // Before the pause is chosen: what becomes active meanwhile ends it.
+            let (active, begun) = (self.engine.notifiers.passes(), self.engine.sessions.activity.begun());
             let pause = match result.unwrap_or(Err(sqlx::Error::PoolTimedOut)) {
                 Ok(report) => {
                     if failing && report.failing == 0 {
@@ -69,7 +72,7 @@ impl Driver {
                     AFTER_FAILURE
                 }
             };
-            self.wait(pause).await;
+            self.wait(pause, active, begun).await;
         }
     }
 
@@ -93,13 +96,13 @@ impl Driver {
         }
     }
 
-    async fn wait(&self, pause: Duration) {
+    async fn wait(&self, pause: Duration, active: Notified<'_>, begun: Notified<'_>) {
         let notified = async {
             match self.pass.pace {
-                Pace::Due => self.engine.notifiers.passes().await,
+                Pace::Due => active.await,
                 Pace::Sessions => tokio::select! {
-                    () = self.engine.notifiers.passes() => {}
-                    () = self.engine.sessions.activity.begun() => {}
+                    () = active => {}
+                    () = begun => {}
                 },
                 Pace::Dependencies(least) => {
                     tokio::time::sleep(least).await;

@@ -13,6 +13,7 @@ use uuid::Uuid;
 
 use super::delivery::{Delivery, Requeue, UndeliveredClaim};
 use super::failure::Failure;
+use super::figures::Figures;
 use super::low_water_marks::LowWaterMarks;
 use super::session::Session;
 use super::tick::{APART, NotDone, Permit, Turn};
@@ -98,6 +99,7 @@ pub(super) struct ClaimBatch {
     permit: Permit,
     /// Until then its statements are not parts of ticks.
     apart_until: Option<Instant>,
+    figures: Option<Figures>,
     tracker: TaskTracker,
 }
 
@@ -123,6 +125,7 @@ impl ClaimBatch {
             lease: parts.lease,
             permit,
             apart_until: None,
+            figures: None,
             tracker,
         }
     }
@@ -143,7 +146,7 @@ impl ClaimBatch {
         requests: &[WaitingRequest<'_>],
         turn: Option<Turn>,
     ) -> Result<HashMap<i32, QueueClaims>, OpError> {
-        metrics::histogram!("tenure_batch_members", "operation" => "claim").record(requests.len() as f64);
+        self.figures().members.record(requests.len() as f64);
         let started = Instant::now();
         let (wants, workers) = self.wants(requests);
         let claimed = match turn {
@@ -154,8 +157,12 @@ impl ClaimBatch {
             Ok(claimed) => Ok(self.describe(claimed, &workers).await),
             Err(failure) => Err(failure.report("claim")),
         };
-        metrics::histogram!("tenure_batch_seconds", "operation" => "claim").record(started.elapsed());
+        self.figures().seconds.record(started.elapsed());
         result
+    }
+
+    fn figures(&mut self) -> &Figures {
+        self.figures.get_or_insert_with(|| Figures::of("claim"))
     }
 
     fn wants<'a>(&self, requests: &[WaitingRequest<'a>]) -> (Vec<Want<'a>>, Vec<Worker<'a>>) {

@@ -14,6 +14,7 @@ mod claim_batch;
 pub mod delivery;
 pub mod due_marks;
 pub mod failure;
+mod figures;
 pub mod low_water_marks;
 pub mod message_queue;
 mod order;
@@ -42,6 +43,7 @@ use crate::notifiers::{Effects, Notifiers};
 use crate::ops::OpError;
 use crate::route::Route;
 use blocking_path::BlockingPath;
+use figures::Figures;
 use tenure_store::connector::Connector;
 use tenure_store::failure::is_lost_connection;
 use tenure_store::hot::statement::{Rows, Statement};
@@ -268,6 +270,7 @@ struct Worker<O: Operation> {
 impl<O: Operation> Worker<O> {
     async fn work(mut self) {
         let permit = self.permit.clone();
+        let mut figures = None;
         while self.has_members().await {
             let turn = self.enter().await;
             // A read commits nothing, and need not wait for what does.
@@ -278,18 +281,19 @@ impl<O: Operation> Worker<O> {
                 // All of them name tasks that this tick has already.
                 continue;
             }
-            metrics::histogram!("tenure_batch_members", "operation" => O::NAME).record(batch.len() as f64);
+            let (figures, waits) = figures.get_or_insert_with(|| {
+                (Figures::of(O::NAME), metrics::histogram!("tenure_batch_wait_seconds", "operation" => O::NAME))
+            });
+            figures.members.record(batch.len() as f64);
             self.waiting.count(self.inbox.len() + self.held_over.len(), O::NAME);
-            for job in &batch {
-                metrics::histogram!("tenure_batch_wait_seconds", "operation" => O::NAME).record(job.since.elapsed());
-            }
             let started = Instant::now();
+            batch.iter().for_each(|job| waits.record(started.duration_since(job.since)));
             match turn {
                 Some(turn) => self.run_in_tick(turn, batch, &permit).await,
                 None => self.run(batch).await,
             }
             drop(held);
-            metrics::histogram!("tenure_batch_seconds", "operation" => O::NAME).record(started.elapsed());
+            figures.seconds.record(started.elapsed());
         }
     }
 

@@ -5,20 +5,17 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::WAITING_BYTES_MAX;
 
-/// Members of an operation that wait, in all loops.
+/// Members of an operation that wait in a loop, when it counted last. The gauge has those of all loops.
 #[derive(Clone, Default)]
-pub(super) struct Waiting {
-    all: Arc<AtomicUsize>,
-    /// Those of this loop, when it counted last.
-    own: usize,
-}
+pub(super) struct Waiting(usize);
 
 impl Waiting {
     /// So many wait in this loop.
     pub(super) fn count(&mut self, own: usize, operation: &'static str) {
-        let more = own.wrapping_sub(std::mem::replace(&mut self.own, own));
-        let all = self.all.fetch_add(more, Ordering::Relaxed).wrapping_add(more);
-        metrics::gauge!("tenure_batch_waiting", "operation" => operation).set(all as f64);
+        let before = std::mem::replace(&mut self.0, own);
+        if own != before {
+            metrics::gauge!("tenure_batch_waiting", "operation" => operation).increment(own as f64 - before as f64);
+        }
     }
 }
 

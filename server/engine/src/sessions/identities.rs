@@ -42,13 +42,15 @@ impl Identities {
     /// Whose it is, if that is remembered.
     #[must_use]
     pub fn find(&self, id: SessionId) -> Option<Identity> {
+        // Before it is read, as for what the database answers.
+        let since = self.epoch();
         let (found, is_old) = self.seen.read(|seen| {
             let newer = seen.newer.get(&id).cloned();
             let is_old = newer.is_none();
             (newer.or_else(|| seen.older.get(&id).cloned()), is_old)
         });
         if let (Some(identity), true) = (&found, is_old) {
-            self.note(self.epoch(), identity.clone());
+            self.note(since, identity.clone());
         }
         found
     }

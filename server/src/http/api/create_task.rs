@@ -95,7 +95,7 @@ async fn create_task(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     call.authorize(&values(&task))?;
     #[cfg(feature = "test-util")]
     if tenure_store::breakage::strikes(tenure_store::breakage::Breakage::LoseCreate) {
-        return Ok(super::raw("{\"status\":{}}".to_owned()));
+        return Ok(super::raw("{\"status\":{}}"));
     }
     let created = app.engine.create_task(Arc::new(task)).await?;
     ok(&StatusBody { status: &created.status() })

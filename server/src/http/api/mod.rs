@@ -47,7 +47,9 @@ pub mod work;
 pub mod worker_manager;
 pub mod workers;
 
+use axum::body::Body;
 use axum::response::{IntoResponse, Response};
+use http::HeaderValue;
 use http::header::CONTENT_TYPE;
 use serde::Serialize;
 use tenure_api::bodies::{Claim, Status};
@@ -62,7 +64,7 @@ use tenure_domain::task::Granted;
 
 /// A 200 with this body.
 fn ok(body: &impl Serialize) -> Result<Response, ApiError> {
-    Ok(raw(to_json(body)?))
+    Ok(raw(to_bytes(body)?))
 }
 
 /// A 204.
@@ -72,15 +74,17 @@ fn nothing() -> Response {
 
 /// A 303 to this URL, with a body that has it too.
 fn see_other(url: &str, body: &impl Serialize) -> Result<Response, ApiError> {
-    let mut response = raw(to_json(body)?);
+    let mut response = raw(to_bytes(body)?);
     *response.status_mut() = http::StatusCode::SEE_OTHER;
     let location = http::HeaderValue::from_str(url).map_err(|error| ApiError::internal(&error.to_string()))?;
     response.headers_mut().insert(http::header::LOCATION, location);
     Ok(response)
 }
 
-fn raw(json: String) -> Response {
-    ([(CONTENT_TYPE, "application/json")], json).into_response()
+fn raw(json: impl Into<Body>) -> Response {
+    let mut response = Response::new(json.into());
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
 }
 
 /// Room for most answers: a status with a few runs has less.
@@ -88,19 +92,19 @@ const SMALL_ANSWER: usize = 1 << 10;
 /// Room for a claim apart from its definition: status, certificate, and some scopes.
 const CLAIM_ROOM: usize = 3 << 9;
 
-fn to_json(body: &impl Serialize) -> Result<String, ApiError> {
+fn to_bytes(body: &impl Serialize) -> Result<Vec<u8>, ApiError> {
     let mut json = Vec::with_capacity(SMALL_ANSWER);
     write_json(&mut json, body)?;
-    into_text(json)
+    Ok(json)
+}
+
+fn to_json(body: &impl Serialize) -> Result<String, ApiError> {
+    String::from_utf8(to_bytes(body)?).map_err(|error| ApiError::internal(&error.to_string()))
 }
 
 /// Adds a body to an answer, into the room that was made for it: a text that grows is copied again and again.
 fn write_json(json: &mut Vec<u8>, body: &impl Serialize) -> Result<(), ApiError> {
     serde_json::to_writer(json, body).map_err(|error| ApiError::internal(&error.to_string()))
-}
-
-fn into_text(json: Vec<u8>) -> Result<String, ApiError> {
-    String::from_utf8(json).map_err(|error| ApiError::internal(&error.to_string()))
 }
 
 /// The answer of whatever changes or reads a status.
@@ -111,10 +115,10 @@ pub(super) struct StatusBody<'a> {
 }
 
 /// A claim as JSON, with new credentials.
-fn claim_json(app: &App, granted: &Granted) -> Result<String, ApiError> {
+fn claim_json(app: &App, granted: &Granted) -> Result<Vec<u8>, ApiError> {
     let mut json = Vec::with_capacity(room_for(granted));
     write_claim(&mut json, app, granted)?;
-    into_text(json)
+    Ok(json)
 }
 
 fn room_for(granted: &Granted) -> usize {
@@ -126,12 +130,12 @@ fn room_for_all(claims: &[Granted]) -> usize {
 }
 
 /// Claims as JSON, in as much room as they need.
-fn claims_json(app: &App, claims: &[Granted]) -> Result<String, ApiError> {
+fn claims_json(app: &App, claims: &[Granted]) -> Result<Vec<u8>, ApiError> {
     let mut json = Vec::with_capacity(room_for_all(claims));
     json.push(b'{');
     write_claims(&mut json, app, claims)?;
     json.push(b'}');
-    into_text(json)
+    Ok(json)
 }
 
 /// Adds the field that claims are in.

@@ -14,7 +14,7 @@ use utoipa::ToSchema;
 
 use super::claim_work::{REAUTHORIZE_AFTER, SCOPES, session_of_claim};
 use super::sessions::of_a_claim;
-use super::{SMALL_ANSWER, into_text, room_for_all, write_claims, write_json};
+use super::{SMALL_ANSWER, room_for_all, write_claims, write_json};
 use crate::http::app::App;
 use crate::http::call::Call;
 use crate::http::delivery::carry;
@@ -166,7 +166,7 @@ fn to_json(
     named: &[(TaskId, RunId)],
     verdicts: impl Iterator<Item = Result<Task, ApiError>>,
     claims: &[Granted],
-) -> Result<String, ApiError> {
+) -> Result<Vec<u8>, ApiError> {
     let mut json = Vec::with_capacity(size + SMALL_ANSWER);
     json.extend_from_slice(b"{\"results\":[");
     for (index, (&(task_id, run_id), verdict)) in named.iter().zip(verdicts).enumerate() {
@@ -182,5 +182,5 @@ fn to_json(
     json.extend_from_slice(b"],");
     write_claims(&mut json, app, claims)?;
     json.push(b'}');
-    into_text(json)
+    Ok(json)
 }

@@ -43,6 +43,13 @@ impl Statement {
         Self { text, bytes: BytesMut::new(), params: Vec::new() }
     }
 
+    /// The same with room for parameters of so many bytes: else it is copied again and again as it grows.
+    #[must_use]
+    pub fn with_room(mut self, bytes: usize) -> Self {
+        self.bytes.reserve(bytes);
+        self
+    }
+
     /// The same with one more parameter.
     #[must_use]
     pub fn with<T: Param>(mut self, value: &T) -> Self {

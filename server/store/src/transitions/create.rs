@@ -132,7 +132,9 @@ pub fn statement(members: &[Member<'_>]) -> Statement {
     static ANY: LazyLock<String> = LazyLock::new(|| text(query_any(&Columns::default())));
     let columns = Columns::new(members);
     let alone = are_alone(members);
+    let room = members.iter().map(|member| member.task.bytes()).sum();
     let statement = Statement::new(if alone { &ALONE } else { &ANY })
+        .with_room(room)
         .with(&columns.ids)
         .with(&columns.queues)
         .with(&columns.priorities)

@@ -50,7 +50,7 @@ async fn a_role_that_was_lost_and_made_again_with_the_same_generation_is_read_ag
 
 /// As if another database had answered the connection before.
 fn note_another_database(connector: &Connector) {
-    connector.continuity().connected(Incarnation { timeline: 99, started: 0 });
+    connector.continuity().connected(Incarnation { timeline: 99, started: 0 }, || ());
 }
 
 #[tokio::test]

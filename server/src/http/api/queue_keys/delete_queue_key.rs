@@ -43,5 +43,5 @@ async fn delete_queue_key(app: App, call: Arc<Call>) -> Result<Response, ApiErro
     let queue = call.task_queue_id()?;
     call.no_query()?;
     ops::delete(app.engine.queue_parts(), &queue, &key(&call)?).await?;
-    Ok(raw("{}".to_owned()))
+    Ok(raw("{}"))
 }

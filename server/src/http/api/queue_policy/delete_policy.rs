@@ -44,5 +44,5 @@ async fn delete_queue_policy(app: App, call: Arc<Call>) -> Result<Response, ApiE
     let queue = call.task_queue_id()?;
     call.no_query()?;
     ops::delete(app.engine.queue_parts(), &queue, if_match(&call)?, client_id(&call)?).await?;
-    Ok(raw("{}".to_owned()))
+    Ok(raw("{}"))
 }

@@ -52,5 +52,5 @@ async fn remove_worker(app: App, call: Arc<Call>) -> Result<Response, ApiError> 
         return Err(ops::missing(&name).into());
     }
     remove(&app, &name).await?;
-    Ok(raw("{}".to_owned()))
+    Ok(raw("{}"))
 }

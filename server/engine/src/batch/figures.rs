@@ -1,0 +1,21 @@
+//! What the batches of an operation are measured by. The handles are kept: finding one by its name and labels costs more than recording.
+
+use metrics::{Histogram, histogram};
+
+/// The histograms of an operation.
+pub(super) struct Figures {
+    /// Members of a batch.
+    pub(super) members: Histogram,
+    /// Seconds that a batch takes.
+    pub(super) seconds: Histogram,
+}
+
+impl Figures {
+    /// To be made with the first batch: a histogram that is made is shown, also without a value.
+    pub(super) fn of(operation: &'static str) -> Self {
+        Self {
+            members: histogram!("tenure_batch_members", "operation" => operation),
+            seconds: histogram!("tenure_batch_seconds", "operation" => operation),
+        }
+    }
+}
