@@ -475,7 +475,7 @@ impl Authenticator {
 
     /// Once in some hours, and without keeping the request waiting.
     fn note_use(&self, account: &Account) {
-        // Read first: nearly always it is none, and a write would take the line away from the other threads.
+        // Read first: nearly always there is no news, and a write would take the cache line from the other threads.
         if !account.use_is_news.load(Ordering::Relaxed) || !account.use_is_news.swap(false, Ordering::Relaxed) {
             return;
         }

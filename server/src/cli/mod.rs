@@ -66,7 +66,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
 }
 
 /// How many threads run requests: half as many as there are cores, since PostgreSQL needs the others and fewer threads make larger
-/// batches; but two where there are two, since with one both sessions of PostgreSQL often wait for it (ARCHITECTURE.md, Decisions).
+/// batches; but at least two where there are two cores, since with one both sessions of PostgreSQL often wait for it (ARCHITECTURE.md, Decisions).
 fn workers_for(cores: usize) -> usize {
     (cores / 2).max(2).min(cores)
 }

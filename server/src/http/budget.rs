@@ -103,7 +103,7 @@ impl Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        // All requests share the counters: those with a small body leave them alone.
+        // All requests share the counters: those that took nothing leave them alone.
         if self.bytes > 0 {
             self.budget.give_back(self.share, self.bytes);
         }

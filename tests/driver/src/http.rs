@@ -194,7 +194,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// If it was broken off.
+    /// If the connection fails, or the server keeps it for a minute.
     pub async fn hang_up_and_wait(&mut self) -> std::io::Result<()> {
         match self.connection.take() {
             Some(connection) => connection.close().await,

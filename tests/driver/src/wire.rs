@@ -5,6 +5,7 @@
 //! an exchange and close the socket at that very place. It is not a general client: no TLS, no redirects, no trailers.
 
 use std::io;
+use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -13,6 +14,8 @@ use tokio::net::TcpStream;
 pub const JSON: &str = "application/json";
 /// A reply may not be longer: a server that goes wild must not take the machine with it.
 const REPLY_MAX: usize = 64 << 20;
+/// How long a server may take to close its side.
+const CLOSED_WITHIN: Duration = Duration::from_secs(60);
 /// How much is read from the socket at once.
 const READ_STEP: usize = 16 << 10;
 
@@ -121,11 +124,14 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// If the connection is broken off.
+    /// If the connection fails, or the other side keeps it for a minute.
     pub async fn close(mut self) -> io::Result<()> {
         self.stream.shutdown().await?;
-        while self.stream.read(&mut [0; 1024]).await? > 0 {}
-        Ok(())
+        tokio::time::timeout(CLOSED_WITHIN, async {
+            while self.stream.read(&mut [0; 1024]).await? > 0 {}
+            Ok(())
+        })
+        .await?
     }
 
     /// Waits for the reply to the request that was sent.

@@ -56,11 +56,8 @@ impl Driver {
                         failing = false;
                     }
                     self.publish(report, started);
-                    let pause = self.pause_after(report);
-                    match self.pass.pace {
-                        Pace::Admission(least) => sooner(pause, report.next_in, least),
-                        _ => pause,
-                    }
+                    let any_session = self.engine.sessions.activity.any();
+                    pause_after(self.pass.pace, report, self.engine.notifiers.is_active(), any_session)
                 }
                 Err(error) => {
                     // Logged once, not at every retry while the database is unavailable, nor once for each pass.
@@ -73,26 +70,6 @@ impl Driver {
                 }
             };
             self.wait(pause, active, begun).await;
-        }
-    }
-
-    fn pause_after(&self, report: PassReport) -> Duration {
-        match self.pass.pace {
-            Pace::Due | Pace::Sessions if report.done > 0 => Duration::ZERO,
-            Pace::Dependencies(least) | Pace::Groups(least) | Pace::Admission(least)
-                if report.done + report.lost_race > 0 =>
-            {
-                least
-            }
-            Pace::InSlices(_) if report.done as i64 >= SLICE => Duration::ZERO,
-            Pace::Every(interval) | Pace::InSlices(interval) | Pace::Facts(interval) => interval,
-            Pace::Due | Pace::Dependencies(_) | Pace::Groups(_) | Pace::Admission(_)
-                if self.engine.notifiers.is_active() =>
-            {
-                ACTIVE
-            }
-            Pace::Sessions if self.engine.sessions.activity.any() => ACTIVE,
-            Pace::Due | Pace::Sessions | Pace::Dependencies(_) | Pace::Groups(_) | Pace::Admission(_) => IDLE,
         }
     }
 
@@ -161,6 +138,24 @@ impl Driver {
     }
 }
 
+/// How long a pass pauses after this report, while something may be unresolved or nothing is, with or without worker sessions.
+fn pause_after(pace: Pace, report: PassReport, is_active: bool, any_session: bool) -> Duration {
+    let usual = if is_active { ACTIVE } else { IDLE };
+    match pace {
+        Pace::Due | Pace::Sessions if report.done > 0 => Duration::ZERO,
+        Pace::InSlices(_) if report.done as i64 >= SLICE => Duration::ZERO,
+        Pace::Every(interval) | Pace::InSlices(interval) | Pace::Facts(interval) => interval,
+        Pace::Dependencies(least) | Pace::Groups(least) if report.done + report.lost_race > 0 => least,
+        Pace::Admission(least) => {
+            let pause = if report.done + report.lost_race > 0 { least } else { usual };
+            sooner(pause, report.next_in, least)
+        }
+        Pace::Sessions if any_session => ACTIVE,
+        Pace::Sessions => IDLE,
+        Pace::Due | Pace::Dependencies(_) | Pace::Groups(_) => usual,
+    }
+}
+
 /// The pause, or less if more will be due sooner; but for a rate whose tokens come faster than a pass is worth to be run.
 fn sooner(pause: Duration, next_in: Option<Duration>, least: Duration) -> Duration {
     next_in.map_or(pause, |next_in| next_in.max(least).min(pause))
@@ -182,5 +177,16 @@ mod tests {
         ] {
             assert_eq!(sooner(pause, next_in, least), expected, "{pause:?} {next_in:?}");
         }
+    }
+
+    #[test]
+    fn admission_is_run_again_when_the_next_run_may_start() {
+        let [least, ms] = [5, 1].map(Duration::from_millis);
+        let pause = |report, is_active| pause_after(Pace::Admission(least), report, is_active, false);
+        let nothing = PassReport::default();
+        let next_in = PassReport { next_in: Some(40 * ms), ..nothing };
+        assert_eq!([true, false].map(|is_active| pause(nothing, is_active)), [ACTIVE, IDLE]);
+        assert_eq!([true, false].map(|is_active| pause(next_in, is_active)), [40 * ms; 2]);
+        assert_eq!(pause(PassReport { done: 1, ..next_in }, true), least);
     }
 }

@@ -11,7 +11,7 @@ pub(super) struct Figures {
 }
 
 impl Figures {
-    /// To be made with the first batch: a histogram that is made is shown, also without a value.
+    /// To be made with the first batch: a histogram is shown once it is made, even without a value.
     pub(super) fn of(operation: &'static str) -> Self {
         Self {
             members: histogram!("tenure_batch_members", "operation" => operation),

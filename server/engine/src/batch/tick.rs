@@ -37,7 +37,7 @@ const MEMBERS_ENOUGH: u64 = 64;
 const IDLE_MAX: Duration = Duration::from_secs(30);
 /// How long that may take; then the next tick connects anew.
 const PING_MAX: Duration = Duration::from_secs(3);
-/// How often everything that is ready runs, and what has arrived is read, before a tick with fewer members begins.
+/// How often everything that is ready on this thread runs, and mostly what has arrived is read, before a tick with fewer members begins.
 const ROUNDS_MAX: usize = 8;
 
 /// The kinds of statements that share ticks. A tick runs them in this order, which is the lock order: only a create ever

@@ -252,9 +252,6 @@ impl WaitListWorker {
                 }
                 turn = turn.or_else(|| self.seats.close());
             }
-            // Read first: a request that is in the inbox by then is among those that are answered.
-            let changed = self.notifiers.wait_list(self.place);
-            let (gone, are_keys_stale) = (changed.take_gone(), changed.take_stale_keys());
             self.enter_all();
             if turn.is_none() && !self.ready.is_empty() && !self.batch.is_apart() {
                 turn = self.seats.enter().await;
@@ -264,10 +261,8 @@ impl WaitListWorker {
                 let queues = turn.claimable().into_iter().filter(|queue| self.waiters.contains_key(queue));
                 self.ready.extend(queues.collect::<Vec<_>>());
             }
-            self.answer_gone(gone);
-            if are_keys_stale {
-                self.answer_stale();
-            }
+            self.answer_gone();
+            self.answer_stale();
             self.admit();
             if self.stop.is_cancelled() {
                 self.answer_timed_out();
@@ -349,8 +344,8 @@ impl WaitListWorker {
     }
 
     /// Answers those whose worker was removed, with no claims.
-    fn answer_gone(&mut self, gone: Vec<SendAway>) {
-        for SendAway { worker, done } in gone {
+    fn answer_gone(&mut self) {
+        for SendAway { worker, done } in self.notifiers.wait_list(self.place).take_gone() {
             let mut gone: Vec<Waiter> = self.suspended.extract_if(.., |waiter| waiter.is_of(&worker)).collect();
             if let Some(queue_waiters) = self.waiters.get_mut(&worker.queue) {
                 let (leaving, rest): (VecDeque<Waiter>, _) =
@@ -368,8 +363,11 @@ impl WaitListWorker {
         self.waiters.retain(|_, queue_waiters| !queue_waiters.is_empty());
     }
 
-    /// The database may have lost the keys of queues: answers all requests so that they look theirs up again.
+    /// If the database may have lost the keys of queues, answers all requests so that they look theirs up again.
     fn answer_stale(&mut self) {
+        if !self.notifiers.wait_list(self.place).take_stale_keys() {
+            return;
+        }
         let waiting = self.waiters.drain().flat_map(|(_, queue_waiters)| queue_waiters);
         for waiter in waiting.chain(self.suspended.drain(..)) {
             drop(waiter.reply.send(Err(OpError::StaleQueue)));

@@ -19,18 +19,18 @@ use super::link;
 use super::statement::{Rows, Statement};
 use crate::session::Backend;
 
-/// Where a text is in memory: its address and length.
-type Place = (usize, usize);
+/// Address and length of a text.
+type TextAddress = (usize, usize);
 
-fn place_of(text: &'static str) -> Place {
+fn address_of(text: &'static str) -> Place {
     (text.as_ptr().addr(), text.len())
 }
 
 /// Such a session.
 pub struct Pipeline {
     client: Client,
-    /// By the place of their text in memory: the texts are long, and hashing one costs more than finding it.
-    prepared: HashMap<Place, Prepared>,
+    /// By the address of their text: the texts are long, and would be hashed whole for each statement.
+    prepared: HashMap<TextAddress, Prepared>,
     /// Reads and writes; it ends with this.
     driver: JoinHandle<()>,
 }
@@ -114,15 +114,15 @@ impl Pipeline {
     }
 
     async fn query(&self, statement: &Statement) -> Result<Rows, tokio_postgres::Error> {
-        let prepared = &self.prepared[&place_of(statement.text())];
+        let prepared = &self.prepared[&address_of(statement.text())];
         let rows = self.client.query_raw(prepared, statement.encoded()).await?;
         Ok(Rows(rows.try_collect().await?))
     }
 
     async fn prepare(&mut self, text: &'static str) -> Result<(), tokio_postgres::Error> {
-        if !self.prepared.contains_key(&place_of(text)) {
+        if !self.prepared.contains_key(&address_of(text)) {
             let prepared = self.client.prepare(text).await?;
-            self.prepared.insert(place_of(text), prepared);
+            self.prepared.insert(address_of(text), prepared);
         }
         Ok(())
     }
@@ -134,7 +134,7 @@ impl Pipeline {
     #[cfg(feature = "test-util")]
     pub async fn describe(&mut self, statement: &Statement) -> Result<&Prepared, sqlx::Error> {
         self.prepare(statement.text()).await.map_err(into_sqlx)?;
-        Ok(&self.prepared[&place_of(statement.text())])
+        Ok(&self.prepared[&address_of(statement.text())])
     }
 
     /// The settings of these names, whether the database takes no writes, and when it was started.

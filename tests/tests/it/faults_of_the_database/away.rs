@@ -21,7 +21,7 @@ use crate::rig::{
 const REFUSED_WITHIN: Duration = Duration::from_secs(10);
 /// The longest that any request waits for a database that does not answer (ARCHITECTURE.md: 60 s), and a busy machine.
 const GIVEN_UP_WITHIN: Duration = Duration::from_secs(75);
-/// When the server has seen that a session does not answer: it looks after 30 s without a statement, and waits 3 s. And a busy machine.
+/// How long until the server has seen that a session does not answer: it looks after 30 s without a statement, and waits 3 s. And a busy machine.
 const IDLE_SESSION_SEEN_WITHIN: Duration = Duration::from_secs(40);
 const HEARTBEAT_WITHIN: Duration = Duration::from_secs(8);
 
@@ -171,7 +171,7 @@ async fn a_postmaster_that_stands_still_leaves_what_is_connected_working() {
 
 /// As when a firewall has forgotten its connection: no packet says so.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_hot_session_that_stopped_answering_while_it_was_idle_costs_no_request_anything() {
+async fn a_hot_session_that_stopped_answering_while_it_was_idle_is_let_go() {
     let cluster = Cluster::start(&[]).await;
     let (key, folder) = (fresh_secret_key(), new_folder());
     let url = cluster.url("postgres");

@@ -65,8 +65,8 @@ async fn a_task_that_could_not_be_purged_with_those_beside_it_is_purged_later() 
     let queue = Queue::start(database.options());
     let mut conn = database.connect().await;
     // It expires with its deadline: in the row of both, the date is the clock of the pass that dealt with the deadline.
-    let deadline = json!({"expires": Timestamp::new(real_now() + TimeDelta::hours(1)),
-                          "deadline": Timestamp::new(real_now() + TimeDelta::hours(1))});
+    let date = Timestamp::new(real_now() + TimeDelta::hours(1));
+    let deadline = json!({"expires": date, "deadline": date});
     for _ in 0..2 {
         queue.create(&new_task(QUEUE, &deadline)).await.unwrap();
     }
