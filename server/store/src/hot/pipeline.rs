@@ -22,7 +22,7 @@ use crate::session::Backend;
 /// Address and length of a text.
 type TextAddress = (usize, usize);
 
-fn address_of(text: &'static str) -> Place {
+fn address_of(text: &'static str) -> TextAddress {
     (text.as_ptr().addr(), text.len())
 }
 
