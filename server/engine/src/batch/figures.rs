@@ -18,4 +18,9 @@ impl Figures {
             seconds: histogram!("tenure_batch_seconds", "operation" => operation),
         }
     }
+
+    /// The same, and the seconds that a member waits for its batch.
+    pub(super) fn with_waits(operation: &'static str) -> (Self, Histogram) {
+        (Self::of(operation), histogram!("tenure_batch_wait_seconds", "operation" => operation))
+    }
 }

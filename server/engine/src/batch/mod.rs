@@ -281,9 +281,7 @@ impl<O: Operation> Worker<O> {
                 // All of them name tasks that this tick has already.
                 continue;
             }
-            let (figures, waits) = figures.get_or_insert_with(|| {
-                (Figures::of(O::NAME), metrics::histogram!("tenure_batch_wait_seconds", "operation" => O::NAME))
-            });
+            let (figures, waits) = figures.get_or_insert_with(|| Figures::with_waits(O::NAME));
             figures.members.record(batch.len() as f64);
             self.waiting.count(self.inbox.len() + self.held_over.len(), O::NAME);
             let started = Instant::now();
