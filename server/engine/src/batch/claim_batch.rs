@@ -197,7 +197,7 @@ impl ClaimBatch {
         wants: &[Want<'_>],
         workers: &[Worker<'_>],
     ) -> Result<Guarded, Failure> {
-        let batch = super::wait_list::new_batch();
+        let batch = Uuid::new_v4();
         let is_for_creates = turn.is_for_creates();
         match turn.run(claim::statement(wants, workers, self.lease, batch)).await {
             Ok(rows) => match claim::decode(&rows) {
@@ -237,7 +237,7 @@ impl ClaimBatch {
 
     /// Runs the statement by itself.
     async fn claim(&mut self, wants: &[Want<'_>], workers: &[Worker<'_>]) -> Result<Guarded, Failure> {
-        let batch = super::wait_list::new_batch();
+        let batch = Uuid::new_v4();
         let lease = self.lease;
         let result = self.session.run(async |conn| claim::claim(conn, wants, workers, lease, batch).await).await;
         if let Err(Failure::Lost(_) | Failure::Fault(_)) = &result {

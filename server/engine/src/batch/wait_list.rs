@@ -14,7 +14,6 @@ use tokio::sync::oneshot::error::RecvError;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use uuid::Uuid;
 
 use super::Waiting;
 use super::claim_batch::{ClaimBatch, QueueClaims, WaitingRequest};
@@ -178,9 +177,7 @@ impl WaitList {
         self.workers.claimed(worker, Sight::ClaimWork, answer.claims.iter().map(claimed));
         Ok(answer)
     }
-}
 
-impl WaitList {
     /// The answer, unless the session ends first: then the wait list finds that its caller has gone, and what it may have claimed just
     /// then is requeued.
     async fn while_live(&self, epoch: i64, answer: Reply) -> Result<Result<Answer, OpError>, RecvError> {
@@ -345,7 +342,12 @@ impl WaitListWorker {
 
     /// Answers those whose worker was removed, with no claims.
     fn answer_gone(&mut self) {
-        for SendAway { worker, done } in self.notifiers.wait_list(self.place).take_gone() {
+        let leaving = self.notifiers.wait_list(self.place).take_gone();
+        if !leaving.is_empty() {
+            // Requests that were sent before.
+            self.enter_all();
+        }
+        for SendAway { worker, done } in leaving {
             let mut gone: Vec<Waiter> = self.suspended.extract_if(.., |waiter| waiter.is_of(&worker)).collect();
             if let Some(queue_waiters) = self.waiters.get_mut(&worker.queue) {
                 let (leaving, rest): (VecDeque<Waiter>, _) =
@@ -368,6 +370,7 @@ impl WaitListWorker {
         if !self.notifiers.wait_list(self.place).take_stale_keys() {
             return;
         }
+        self.enter_all();
         let waiting = self.waiters.drain().flat_map(|(_, queue_waiters)| queue_waiters);
         for waiter in waiting.chain(self.suspended.drain(..)) {
             drop(waiter.reply.send(Err(OpError::StaleQueue)));
@@ -491,9 +494,4 @@ impl WaitListWorker {
         }
         self.ready.remove(&queue);
     }
-}
-
-/// The batch that a statement is known by when its answer is lost.
-pub(super) fn new_batch() -> Uuid {
-    Uuid::new_v4()
 }
