@@ -319,14 +319,10 @@ impl Call {
 
     /// The queue of a path that ends like another one: in `/task-queues/acme/counts`, which is no count because `acme`
     /// is no queue, it is the one whose worker type is called `counts`.
-    pub fn queue_ending_in(&self, word: &str) -> Option<Result<TaskQueueId, ApiError>> {
+    pub fn queue_ending_in(&self, word: &str) -> Option<String> {
         let mut params = self.params();
         let (Some((name, provisioner)), None) = (params.next(), params.next()) else { return None };
-        if name != "taskQueueId" || provisioner.contains('/') {
-            return None;
-        }
-        let wrong = |error: InvalidId| ApiError::arguments(format!("the task queue in the path: {error}"));
-        Some(format!("{provisioner}/{word}").parse().map_err(wrong))
+        (name == "taskQueueId" && !provisioner.contains('/')).then(|| format!("{provisioner}/{word}"))
     }
 
     /// The parameter `provisionerId`.

@@ -2,7 +2,7 @@
 
 use axum::response::{IntoResponse, Response};
 use http::header::{RETRY_AFTER, WWW_AUTHENTICATE};
-use http::{HeaderValue, Method, StatusCode, Uri};
+use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
 use serde::Serialize;
 use serde_json::value::RawValue;
 use tenure_api::dates::Timestamp;
@@ -257,8 +257,8 @@ const SHOWN_PATH_MAX: usize = 200;
 const NO_OPERATION: &str = "none";
 
 /// The answer to a method that the route table does not have at this path. The router adds `Allow`.
-pub async fn no_such_method(uri: Uri, method: Method) -> Response {
-    if let Some(refused) = super::poll::refuse_unknown_path(&uri) {
+pub async fn no_such_method(uri: Uri, method: Method, headers: HeaderMap) -> Response {
+    if let Some(refused) = super::poll::refuse_unknown_path(&uri, &headers) {
         return refused;
     }
     let path = shown(&uri);
@@ -267,8 +267,8 @@ pub async fn no_such_method(uri: Uri, method: Method) -> Response {
 }
 
 /// The answer to a path that is not in the route table.
-pub async fn no_such_route(uri: Uri) -> Response {
-    if let Some(refused) = super::poll::refuse_unknown_path(&uri) {
+pub async fn no_such_route(uri: Uri, headers: HeaderMap) -> Response {
+    if let Some(refused) = super::poll::refuse_unknown_path(&uri, &headers) {
         return refused;
     }
     let message = format!("there is no path {:?}; /openapi.json has those that there are", shown(&uri));

@@ -7,6 +7,7 @@ use http::StatusCode;
 use http::header::CONTENT_TYPE;
 use serde::Serialize;
 use serde_json::json;
+use tenure_api::errors::ErrorCode;
 use utoipa::ToSchema;
 
 use super::ok;
@@ -16,6 +17,8 @@ use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
 use crate::http::endpoint::Endpoint;
 use crate::http::error::ApiError;
+
+const NO_PARAMETERS: &str = "there is a query parameter";
 
 /// The process answers.
 #[derive(Serialize, ToSchema)]
@@ -42,7 +45,9 @@ struct Version {
 /// `GET /ping`: the process answers.
 pub fn ping() -> Endpoint {
     Endpoint::get("ping", answer_ping).described("service", "Whether the process answers", |operation, _| {
-        operation.answers::<Alive>("It does", &json!({"alive": true, "uptime": 12.5}))
+        operation
+            .answers::<Alive>("It does", &json!({"alive": true, "uptime": 12.5}))
+            .refuses(ErrorCode::InvalidRequestArguments, NO_PARAMETERS)
     })
 }
 
@@ -60,16 +65,16 @@ pub fn heartbeat() -> Endpoint {
 
 fn describe_heartbeat(operation: Operation, _: &Sample) -> Operation {
     let empty = json!({"type": "object", "maxProperties": 0});
-    operation.answers_with(200, "It does", "application/json", &empty, &json!({}))
+    operation
+        .answers_with(200, "It does", "application/json", &empty, &json!({}))
+        .refuses(ErrorCode::InvalidRequestArguments, NO_PARAMETERS)
 }
 
 /// `GET /__version__`
 pub fn version() -> Endpoint {
     Endpoint::get("version", answer_version).described("service", "Which version this is", |operation, _| {
-        operation.answers::<Version>(
-            "The version",
-            &json!({"version": "0.1.0", "commit": "unknown", "source": "tenure", "build": "unknown"}),
-        )
+        let example = json!({"version": "0.1.0", "commit": "unknown", "source": "tenure", "build": "unknown"});
+        operation.answers::<Version>("The version", &example).refuses(ErrorCode::InvalidRequestArguments, NO_PARAMETERS)
     })
 }
 
@@ -103,20 +108,24 @@ pub fn robots() -> Endpoint {
     )
 }
 
-async fn answer_ping(app: App, _: Arc<Call>) -> Result<Response, ApiError> {
+async fn answer_ping(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+    call.no_query()?;
     ok(&Alive { alive: true, uptime: app.started.elapsed().as_secs_f64() })
 }
 
-async fn answer_lbheartbeat(_: App, _: Arc<Call>) -> Result<Response, ApiError> {
+async fn answer_lbheartbeat(_: App, call: Arc<Call>) -> Result<Response, ApiError> {
+    call.no_query()?;
     ok(&json!({}))
 }
 
-async fn answer_heartbeat(app: App, _: Arc<Call>) -> Result<Response, ApiError> {
+async fn answer_heartbeat(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+    call.no_query()?;
     app.engine.heartbeat.beat().await?;
     ok(&json!({}))
 }
 
-async fn answer_version(_: App, _: Arc<Call>) -> Result<Response, ApiError> {
+async fn answer_version(_: App, call: Arc<Call>) -> Result<Response, ApiError> {
+    call.no_query()?;
     ok(&Version {
         version: env!("CARGO_PKG_VERSION"),
         commit: env!("TENURE_COMMIT"),

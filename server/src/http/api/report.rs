@@ -162,6 +162,7 @@ async fn exception(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     call.authorize_by_path()?;
     let body: ReportExceptionRequest = call.json()?;
     let start = rules::retry_after(body.reason, body.retry_after)?;
+    call.no_query()?;
     if body.reason == ExceptionReason::WorkerShutdown {
         let status = app.engine.status.submit(call.task_id()?).await?;
         stop_waiting(&app.engine.pool, &app.engine.queues, &app.engine.notifiers, &status, call.run_id()?).await?;

@@ -253,7 +253,7 @@ where
         let handler = handler.clone();
         Box::pin(async move {
             // A signed URL of the poll API whose path was cut off by a mistake leads here.
-            if let Some(refused) = super::poll::refuse_unknown_path(request.uri()) {
+            if let Some(refused) = super::poll::refuse_unknown_path(request.uri(), request.headers()) {
                 return refused;
             }
             let visit = match Visit::read(&app, request).await {

@@ -3,7 +3,7 @@
 use axum::response::{IntoResponse, Response};
 use chrono::SecondsFormat;
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
-use http::{HeaderName, HeaderValue, StatusCode, Uri};
+use http::{HeaderName, HeaderValue, StatusCode};
 use tenure_api::sas::SasError;
 use uuid::Uuid;
 
@@ -173,16 +173,4 @@ fn internal(cause: &dyn std::error::Error) -> PollError {
     let incident = Uuid::new_v4();
     tracing::error!(incident.id = %incident, cause = %cause, "unexpected error");
     PollError::new(Code::InternalError, format!("internal error; incidentId {incident}"))
-}
-
-/// The answer to a signed URL whose path leads nowhere: it was changed like any other part of it. The signature may have
-/// become a part of the path.
-pub fn refuse_unknown_path(uri: &Uri) -> Option<Response> {
-    let signed = uri.path().starts_with(super::PATH) || uri.path_and_query()?.as_str().contains("sig=");
-    signed.then(unreadable_path)
-}
-
-/// The answer to a path that no signed URL has.
-pub(super) fn unreadable_path() -> Response {
-    PollError::authentication("the signature does not match".to_owned()).response(Uuid::new_v4())
 }

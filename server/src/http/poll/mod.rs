@@ -16,7 +16,7 @@ use axum::extract::{Path, Request, State};
 use axum::response::{IntoResponse, Response};
 use chrono::{DateTime, Utc};
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, SERVER};
-use http::{HeaderName, HeaderValue, Method, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri};
 use tenure_api::errors::ErrorCode;
 use tenure_api::ids::TaskQueueId;
 use tenure_api::sas::Permission;
@@ -24,8 +24,6 @@ use uuid::Uuid;
 
 pub use self::description::{delete_message, get_message_queue, get_messages, update_message};
 pub(super) use self::description::{error_schema, message_schema};
-use self::error::unreadable_path;
-pub use error::refuse_unknown_path;
 pub use urls::{PATH, PollUrls};
 
 pub(super) use self::error::Code;
@@ -61,7 +59,7 @@ type Names<T> = Result<Path<T>, PathRejection>;
 pub async fn queue(State(app): State<App>, path: Names<String>, request: Request) -> Response {
     match path {
         Ok(Path(queue)) => answer(app, &queue, None, request, PollResource::Queue).await,
-        Err(_) => unreadable_path(),
+        Err(_) => unreadable_path(request.headers()),
     }
 }
 
@@ -69,7 +67,7 @@ pub async fn queue(State(app): State<App>, path: Names<String>, request: Request
 pub async fn messages(State(app): State<App>, path: Names<String>, request: Request) -> Response {
     match path {
         Ok(Path(queue)) => answer(app, &queue, None, request, PollResource::Messages).await,
-        Err(_) => unreadable_path(),
+        Err(_) => unreadable_path(request.headers()),
     }
 }
 
@@ -77,7 +75,7 @@ pub async fn messages(State(app): State<App>, path: Names<String>, request: Requ
 pub async fn message(State(app): State<App>, path: Names<(String, String)>, request: Request) -> Response {
     match path {
         Ok(Path((queue, id))) => answer(app, &queue, Some(id), request, PollResource::Message).await,
-        Err(_) => unreadable_path(),
+        Err(_) => unreadable_path(request.headers()),
     }
 }
 
@@ -127,24 +125,55 @@ impl Operation {
 }
 
 async fn answer(app: App, queue: &str, id: Option<String>, request: Request, resource: PollResource) -> Response {
-    let request_id = Uuid::new_v4();
-    let version = request.headers().get(&VERSION).cloned();
-    let client_request_id =
-        request.headers().get(&CLIENT_REQUEST_ID).filter(|id| id.len() <= CLIENT_REQUEST_ID_MAX).cloned();
+    let common = CommonHeaders::of(request.headers());
     let serving = tokio::time::timeout(ANSWER_MAX, serve(&app, queue, id, request, resource)).await;
-    let mut response = match serving.unwrap_or_else(|_| Err(PollError::no_answer())) {
-        Ok(response) => response,
-        Err(error) => error.response(request_id),
-    };
-    let headers = response.headers_mut();
-    headers.insert(REQUEST_ID, HeaderValue::from_str(&request_id.to_string()).unwrap_or(HeaderValue::from_static("-")));
-    headers.insert(VERSION, version.unwrap_or(HeaderValue::from_static(tenure_api::sas::VERSION)));
-    headers.insert(SERVER, HeaderValue::from_static(concat!("Tenure/", env!("CARGO_PKG_VERSION"))));
-    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-    if let Some(id) = client_request_id {
-        headers.insert(CLIENT_REQUEST_ID, id);
+    common.answer(serving.unwrap_or_else(|_| Err(PollError::no_answer())))
+}
+
+/// The answer to a signed URL whose path leads nowhere: it was changed like any other part of it. The signature may have
+/// become a part of the path.
+pub fn refuse_unknown_path(uri: &Uri, headers: &HeaderMap) -> Option<Response> {
+    let signed = uri.path().starts_with(PATH) || uri.path_and_query()?.as_str().contains("sig=");
+    signed.then(|| unreadable_path(headers))
+}
+
+/// The answer to a path that no signed URL has.
+fn unreadable_path(headers: &HeaderMap) -> Response {
+    let error = PollError::authentication("the signature does not match".to_owned());
+    CommonHeaders::of(headers).answer(Err(error))
+}
+
+/// What the headers that every answer has say of one request.
+struct CommonHeaders {
+    request_id: Uuid,
+    version: Option<HeaderValue>,
+    client_request_id: Option<HeaderValue>,
+}
+
+impl CommonHeaders {
+    /// For the answer to a request with these headers.
+    fn of(request: &HeaderMap) -> Self {
+        Self {
+            request_id: Uuid::new_v4(),
+            version: request.get(&VERSION).cloned(),
+            client_request_id: request.get(&CLIENT_REQUEST_ID).filter(|id| id.len() <= CLIENT_REQUEST_ID_MAX).cloned(),
+        }
     }
-    response
+
+    /// The answer with these headers.
+    fn answer(self, result: Result<Response, PollError>) -> Response {
+        let mut response = result.unwrap_or_else(|error| error.response(self.request_id));
+        let headers = response.headers_mut();
+        let request_id = self.request_id.to_string();
+        headers.insert(REQUEST_ID, HeaderValue::from_str(&request_id).unwrap_or(HeaderValue::from_static("-")));
+        headers.insert(VERSION, self.version.unwrap_or(HeaderValue::from_static(tenure_api::sas::VERSION)));
+        headers.insert(SERVER, HeaderValue::from_static(concat!("Tenure/", env!("CARGO_PKG_VERSION"))));
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+        if let Some(id) = self.client_request_id {
+            headers.insert(CLIENT_REQUEST_ID, id);
+        }
+        response
+    }
 }
 
 async fn serve(

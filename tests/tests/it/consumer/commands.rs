@@ -11,7 +11,7 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use super::way::Way;
-use super::{Note, Notes, Office, Pen, Running, TTL};
+use super::{LONG_TTL, Note, Notes, Office, Pen, Running};
 use crate::fleet::without_notifications;
 use crate::rig::{Raw, TIMEOUT, call, client_of, eventually};
 
@@ -38,7 +38,7 @@ async fn m7_stops_may_be_repeated_and_a_shutdown_waits_for_a_handler_that_ignore
     let (pen, mut notes) = Notes::new();
     let leave = Arc::new(Semaphore::new(0));
     let waiting = Arc::clone(&leave);
-    let builder = office.consumer("stubborn").capacity(2).session(TTL);
+    let builder = office.consumer("stubborn").capacity(2).session(LONG_TTL);
     let worker =
         Running::start(builder.handler(move |job: Job, stop: Stop| held(pen.clone(), Arc::clone(&waiting), job, stop)));
     let task = office.create(&json!({})).await;
@@ -82,7 +82,7 @@ async fn m13_commands_are_carried_out_also_while_frozen_and_die_with_the_session
     let leave = Arc::new(Semaphore::new(0));
     let start = |pen: Pen| {
         let waiting = Arc::clone(&leave);
-        let builder = office.consumer("commanded").capacity(3).session(TTL);
+        let builder = office.consumer("commanded").capacity(3).session(LONG_TTL);
         Running::start(builder.handler(move |job: Job, stop: Stop| held(pen.clone(), Arc::clone(&waiting), job, stop)))
     };
     let worker = start(pen.clone());

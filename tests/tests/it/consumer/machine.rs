@@ -11,7 +11,7 @@ use tenure_tests::clock::unix_millis;
 use tenure_tests::http::TENURE_API;
 use tokio::time::Instant;
 
-use super::{Note, Notes, Office, Pen, Running, TTL};
+use super::{LONG_TTL, Note, Notes, Office, Pen, Running};
 use crate::rig::{LOOK_EVERY, TIMEOUT, eventually};
 
 /// The shortest lease that a policy may have.
@@ -92,7 +92,7 @@ async fn m17_a_sleeping_task_comes_back_after_its_time_on_another_worker_with_it
     let stored = office.is(task, "sleeping").await;
     assert_eq!(stored["checkpoint"], json!({"by": "first"}), "what the handler stored is beside the state");
     first.shut_down().await;
-    let second = Running::start(office.consumer("second").session(TTL).handler(machine("second")));
+    let second = Running::start(office.consumer("second").session(LONG_TTL).handler(machine("second")));
     let status = office.becomes(task, "completed").await;
     assert_eq!(office.result(task).await, json!({"found": {"by": "first"}, "by": "second"}));
     let runs = &status["runs"];
@@ -108,7 +108,7 @@ async fn m17_commands_stop_a_working_task_pause_it_have_it_go_on_and_kill_it() {
     let office = Office::open().await;
     let (pen, mut notes) = Notes::new();
     let machine = Machine::new(move |job: Job, stop: Stop| until_stopped(pen.clone(), job, stop));
-    let worker = Running::start(office.consumer("steered").session(TTL).handler(machine));
+    let worker = Running::start(office.consumer("steered").session(LONG_TTL).handler(machine));
     let task = office.create(&json!({})).await;
     notes.next(task, Note::Began).await;
 
@@ -159,7 +159,7 @@ async fn m17_a_machine_that_is_to_stay_sleeps_and_is_paused_within_the_run() {
     let office = Office::open().await;
     let (pen, mut notes) = Notes::new();
     let machine = Machine::new(move |job: Job, stop: Stop| until_stopped(pen.clone(), job, stop)).within_the_run();
-    let worker = Running::start(office.consumer("stays").session(TTL).handler(machine));
+    let worker = Running::start(office.consumer("stays").session(LONG_TTL).handler(machine));
     let task = office.create(&json!({})).await;
     notes.next(task, Note::Began).await;
     // Long enough to be seen asleep on a busy machine.
@@ -331,7 +331,7 @@ async fn m17_errors_and_panics_put_a_task_at_fault_and_the_eighth_fails_it() {
         }
         Outcome::failed(format_args!("no disk in run {}", job.run_id()))
     });
-    let worker = Running::start(office.consumer("faulty").session(TTL).handler(machine));
+    let worker = Running::start(office.consumer("faulty").session(LONG_TTL).handler(machine));
     let task = office.create(&json!({})).await;
     for run in 0..7 {
         office.waits(task, run + 1).await;

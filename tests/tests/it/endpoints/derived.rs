@@ -32,11 +32,36 @@ fn callers(operation: &Operation, entry: &Entry) -> Vec<Row> {
         let usual = Row { case: "without credentials".to_owned(), ..entry.usual.clone() };
         return vec![wrong, usual.by(Who::Anonymous)];
     }
-    vec![
+    let mut rows = vec![
         wrong,
         refused(InsufficientScopes, "a client without the scopes").by(Who::WithoutScopes),
         refused(InsufficientScopes, "no credentials at all").by(Who::Anonymous),
-    ]
+    ];
+    // A caller without them does not learn what else is wrong.
+    if needs_only_the_path(operation) {
+        let case = "a client without the scopes, with an unknown query parameter";
+        rows.push(refused(InsufficientScopes, case).by(Who::WithoutScopes).query("unheard=1"));
+    }
+    rows
+}
+
+/// Whether its scopes have no placeholders but the parameters of its path.
+fn needs_only_the_path(operation: &Operation) -> bool {
+    fn is_of(path: &[String], expression: &Value) -> bool {
+        match expression {
+            Value::String(scope) => scope.split('<').skip(1).all(|rest| {
+                let name = rest.split('>').next().unwrap_or_default();
+                let has = |wanted: &str| path.iter().any(|parameter| parameter == wanted);
+                has(name) || (name == "taskQueueId" && has("workerType"))
+            }),
+            Value::Object(parts) => {
+                let parts = parts.get("AllOf").or(parts.get("AnyOf")).and_then(Value::as_array);
+                parts.is_some_and(|parts| parts.iter().all(|part| is_of(path, part)))
+            }
+            _ => false,
+        }
+    }
+    is_of(&operation.parameters("path"), &operation.described["x-taskcluster-scopes"])
 }
 
 /// Whether only who asks for nothing at all needs no scopes: the document says so of lists of which each entry needs some.

@@ -113,7 +113,7 @@ fn assert_error(reply: &RawReply, status: u16, code: &str) {
         "{text}"
     );
     assert!(text.starts_with("<?xml version=\"1.0\" encoding=\"utf-8\"?><Error>"), "{text}");
-    assert!(reply.header("x-ms-request-id").is_some() || reply.header("x-for-request-id").is_some());
+    assert!(["x-ms-request-id", "x-ms-version"].iter().all(|name| reply.header(name).is_some()), "{text}");
 }
 
 async fn create(rig: &Rig, priority: &str) -> SlugId {

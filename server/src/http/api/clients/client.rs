@@ -30,8 +30,8 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
 }
 
 async fn client(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
-    let id = client_id(&call)?;
     call.authorize_by_path()?;
+    let id = client_id(&call)?;
     call.no_query()?;
     answer(&app, id, clients::find(&app.engine.pool, id).await?, None).await
 }

@@ -27,8 +27,8 @@ fn describe(operation: Operation, _: &Sample) -> Operation {
 }
 
 async fn delete_client(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
-    let id = client_id(&call)?;
     call.authorize_by_path()?;
+    let id = client_id(&call)?;
     call.no_query()?;
     clients::delete(&app.engine.pool, id).await?;
     app.authenticator.client_changed(id);

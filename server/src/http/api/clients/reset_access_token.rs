@@ -36,8 +36,8 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
 }
 
 async fn reset_access_token(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
-    let id = client_id(&call)?;
     call.authorize_by_path()?;
+    let id = client_id(&call)?;
     call.no_query()?;
     let token = new_access_token();
     clients::reset_token(&app.engine.pool, app.authenticator.keys(), id, &token).await?;

@@ -39,8 +39,8 @@ fn described(operation: Operation, client: &Value) -> Operation {
 }
 
 async fn set_disabled(app: App, call: Arc<Call>, disabled: bool) -> Result<Response, ApiError> {
-    let id = client_id(&call)?;
     call.authorize_by_path()?;
+    let id = client_id(&call)?;
     call.no_query()?;
     let client = clients::set_disabled(&app.engine.pool, id, disabled).await?;
     app.authenticator.client_changed(id);

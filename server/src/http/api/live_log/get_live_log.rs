@@ -67,8 +67,8 @@ fn describe(operation: Operation, _: &Sample) -> Operation {
 }
 
 async fn get_live_log(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
-    let of = RunRef { task: call.task_id()?, run: call.run_id()? };
     call.authorize_by_path()?;
+    let of = RunRef { task: call.task_id()?, run: call.run_id()? };
     let reading = reading(&call)?;
     let LiveStream { pieces, room } = app.engine.live_logs.open(of, reading).await?;
     let (frames, sent) = mpsc::channel(1);

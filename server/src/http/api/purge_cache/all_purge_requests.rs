@@ -50,9 +50,9 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
 }
 
 async fn all_purge_requests(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+    call.authorize_by_path()?;
     let page = Page::read(&call.query(&["continuationToken", "limit"])?)?;
     let after = page.after.as_deref().map(split).transpose()?.unwrap_or_default();
-    call.authorize_by_path()?;
     let limit = page.limit.unwrap_or(PAGE_MAX);
     let mut conn = app.engine.pool.acquire().await?;
     let rows = store::list_all(&mut conn, after, Page::rows(limit)).await?;

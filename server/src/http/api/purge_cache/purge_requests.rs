@@ -55,10 +55,10 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
 }
 
 async fn purge_requests(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+    call.authorize_by_path()?;
     let pool = worker_pool(&call)?;
     let query = call.query(&["since"])?;
     let since = query.first().map(|(_, value)| read_date(value)).transpose()?;
-    call.authorize_by_path()?;
     let mut conn = app.engine.pool.acquire().await?;
     let rows = store::list_of_pool(&mut conn, pool.as_str(), since.map(Timestamp::time)).await?;
     ok(&PoolBody { requests: rows.into_iter().map(Entry::from).collect() })

@@ -36,9 +36,9 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
 }
 
 async fn get_provisioner(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+    call.authorize_by_path()?;
     let provisioner = call.provisioner_id()?;
     call.no_query()?;
-    call.authorize_by_path()?;
     write_down(&app.engine.pool, &app.engine.workers).await?;
     let mut conn = app.engine.pool.acquire().await?;
     let found = queue_views::find_provisioner(&mut conn, provisioner.as_str()).await?;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::response::Response;
 use futures_util::future::BoxFuture;
 use tenure_api::errors::ErrorCode::ResourceNotFound;
-use tenure_api::ids::TaskQueueId;
+use tenure_api::ids::{InvalidId, TaskQueueId};
 
 use super::{NO_QUEUE, QueueBody, a_queue, find};
 use crate::http::api::ok;
@@ -34,8 +34,8 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
 }
 
 async fn get_task_queue(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
-    let queue = call.task_queue_id()?;
-    show(app, call, queue).await
+    call.authorize_by_path()?;
+    show(&app, &call, call.task_queue_id()?).await
 }
 
 /// Another operation on a queue, below whose path there may also be a queue in two segments: `/task-queues/acme/counts`
@@ -49,13 +49,16 @@ where
     F: Future<Output = Result<Response, ApiError>> + Send + 'static,
 {
     move |app, call| match call.queue_ending_in(word) {
-        Some(queue) => Box::pin(async move { show(app, call, queue?).await }),
+        Some(name) => Box::pin(async move {
+            call.authorize_with(&SCOPES, &Values::of_path().text("taskQueueId", name.as_str()))?;
+            let wrong = |error: InvalidId| ApiError::arguments(format!("the task queue in the path: {error}"));
+            show(&app, &call, name.parse().map_err(wrong)?).await
+        }),
         None => Box::pin(handler(app, call)),
     }
 }
 
-async fn show(app: App, call: Arc<Call>, queue: TaskQueueId) -> Result<Response, ApiError> {
+async fn show(app: &App, call: &Call, queue: TaskQueueId) -> Result<Response, ApiError> {
     call.no_query()?;
-    call.authorize_with(&SCOPES, &Values::of_path().text("taskQueueId", queue.as_str()))?;
-    ok(&QueueBody::try_from(find(&app, &queue).await?)?)
+    ok(&QueueBody::try_from(find(app, &queue).await?)?)
 }

@@ -34,8 +34,8 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
 }
 
 async fn get_worker_type(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+    call.authorize_by_path()?;
     let queue = call.task_queue_id()?;
     call.no_query()?;
-    call.authorize_by_path()?;
     ok(&TypeBody { actions: Some([]), ..find(&app, &queue).await?.try_into()? })
 }

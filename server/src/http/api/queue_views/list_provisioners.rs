@@ -54,8 +54,8 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
 }
 
 async fn list_provisioners(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
-    let page = read_page(&call)?;
     call.authorize_by_path()?;
+    let page = read_page(&call)?;
     write_down(&app.engine.pool, &app.engine.workers).await?;
     let limit = page.limit.unwrap_or(PAGE_MAX);
     let after = page.after.as_deref().unwrap_or_default();

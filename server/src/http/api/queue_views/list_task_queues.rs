@@ -54,8 +54,8 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
 }
 
 async fn list_task_queues(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
-    let page = read_page(&call)?;
     call.authorize_by_path()?;
+    let page = read_page(&call)?;
     let after = page.after.as_deref().unwrap_or_default();
     let (rows, continuation_token) = list(&app, &page, after, None).await?;
     let task_queues = rows.into_iter().map(QueueBody::try_from).collect::<Result<_, _>>()?;

@@ -49,9 +49,9 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
 }
 
 async fn list_worker_types(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+    call.authorize_by_path()?;
     let provisioner = call.provisioner_id()?;
     let page = read_page(&call)?;
-    call.authorize_by_path()?;
     // In the order of bytes, what begins with `x/` lies between `x/` and `x0`.
     let (first, before) = (format!("{provisioner}/"), format!("{provisioner}0"));
     let after = page.after.as_deref().unwrap_or_default().max(&first);

@@ -27,8 +27,8 @@ fn describe(operation: Operation, _: &Sample) -> Operation {
 }
 
 async fn delete_role(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
-    let id = role_id(&call)?;
     call.authorize_by_path()?;
+    let id = role_id(&call)?;
     call.no_query()?;
     roles::delete(&app.engine.pool, id).await?;
     app.authenticator.roles_changed();

@@ -29,8 +29,8 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
 }
 
 async fn role(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
-    let id = role_id(&call)?;
     call.authorize_by_path()?;
+    let id = role_id(&call)?;
     call.no_query()?;
     let role = roles::find(&app.engine.pool, id).await?.ok_or_else(|| ops::missing(id))?;
     answer(&app, &role).await

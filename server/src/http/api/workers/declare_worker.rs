@@ -52,7 +52,7 @@ async fn declare_worker(app: App, call: Arc<Call>) -> Result<Response, ApiError>
 
 /// What declareWorker requires.
 fn may_declare(call: &Call) -> Result<(), ApiError> {
-    name(call)?;
+    call.authorize_by_path()?;
     call.no_query()?;
-    call.authorize_by_path()
+    name(call).map(drop)
 }

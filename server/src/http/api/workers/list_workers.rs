@@ -89,6 +89,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
 }
 
 async fn list_workers(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+    call.authorize_by_path()?;
     let queue = call.task_queue_id()?;
     let query = call.query(&["continuationToken", "limit", "quarantined"])?;
     let page = Page::read(&query)?;
@@ -99,7 +100,6 @@ async fn list_workers(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
         Some("false") => Some(false),
         Some(_) => return Err(ApiError::arguments("the query parameter `quarantined` must be `true` or `false`")),
     };
-    call.authorize_by_path()?;
     let Some(key) = app.engine.queues.find_key(&app.engine.pool, &queue).await? else {
         return ok(&ListBody { workers: Vec::new(), continuation_token: None });
     };

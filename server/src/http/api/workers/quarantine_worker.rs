@@ -75,7 +75,7 @@ async fn quarantine_worker(app: App, call: Arc<Call>) -> Result<Response, ApiErr
 
 /// What quarantineWorker requires.
 fn may_quarantine(call: &Call) -> Result<(), ApiError> {
-    name(call)?;
+    call.authorize_by_path()?;
     call.no_query()?;
-    call.authorize_by_path()
+    name(call).map(drop)
 }
