@@ -1,10 +1,10 @@
 //! What makes a createTask body acceptable, the defaults that complete it, and when it counts as a repeat.
 
-use std::collections::HashSet;
+mod schema;
 
 use chrono::{DateTime, Datelike, Months, TimeDelta, Utc};
 use serde_json::Value;
-use tenure_api::bodies::{CreateTaskRequest, Metadata, TaskDefinition};
+use tenure_api::bodies::{CreateTaskRequest, TaskDefinition};
 use tenure_api::dates::Timestamp;
 use tenure_api::ids::{ProjectId, SchedulerId, TaskGroupId, TaskId, TaskQueueId};
 use tenure_api::states::{Priority, Requires};
@@ -113,10 +113,31 @@ pub struct NewTask {
     pub deadline_limit: DeadlineLimit,
 }
 
+/// A task as it was requested. What its scopes are is known before its dates are judged, so that a caller without them does not
+/// learn what is wrong with these.
+#[derive(Debug)]
+pub struct Requested {
+    task: NewTask,
+    broken: Option<Unacceptable>,
+}
+
+impl Requested {
+    /// The task that the caller must have the scopes for.
+    #[must_use]
+    pub fn task(&self) -> &NewTask {
+        &self.task
+    }
+
+    /// The task, if its dates and scopes are acceptable.
+    pub fn accept(self) -> Result<NewTask, Unacceptable> {
+        self.broken.map_or(Ok(self.task), Err)
+    }
+}
+
 impl NewTask {
     /// Checks a body and fills in the defaults.
-    pub fn from_request(id: TaskId, request: &CreateTaskRequest<'_>) -> Result<Self, Unacceptable> {
-        Self::checked(id, request, options::IN_EXTRA, DeadlineLimit::CreateTask)
+    pub fn from_request(id: TaskId, request: &CreateTaskRequest<'_>) -> Result<Requested, Unacceptable> {
+        Self::requested(id, request, options::IN_EXTRA, DeadlineLimit::CreateTask)
     }
 
     /// The same for a task of a submission, of which the server has made a body, and whose options were given there.
@@ -125,33 +146,24 @@ impl NewTask {
         request: &CreateTaskRequest<'_>,
         options_place: &'static str,
     ) -> Result<Self, Unacceptable> {
-        Self::checked(id, request, options_place, DeadlineLimit::Submission)
+        Self::requested(id, request, options_place, DeadlineLimit::Submission)?.accept()
     }
 
-    fn checked(
+    fn requested(
         id: TaskId,
         request: &CreateTaskRequest<'_>,
         options_place: &'static str,
         deadline_limit: DeadlineLimit,
-    ) -> Result<Self, Unacceptable> {
-        check_schema(request).map_err(Unacceptable::Schema)?;
+    ) -> Result<Requested, Unacceptable> {
+        schema::check(request).map_err(Unacceptable::Schema)?;
         let queue = queue(request)?;
         let deadline = request.deadline.time();
-        if request.created > request.deadline {
-            return Err(Unacceptable::Rule("`created` must not be after `deadline`".into()));
-        }
         let expires = match request.expires {
             Some(expires) => expires.time(),
             None => deadline.checked_add_months(EXPIRES_DEFAULT).ok_or_else(|| {
                 Unacceptable::Rule("`deadline` is too far in the future to derive `expires` from it".into())
             })?,
         };
-        if expires < deadline {
-            return Err(Unacceptable::Rule("`expires` must not be before `deadline`".into()));
-        }
-        if let Some(scope) = request.scopes.iter().find(|scope| scope.ends_with("**")) {
-            return Err(Unacceptable::Rule(format!("`scopes` must not contain a scope that ends in `**`: {scope:?}")));
-        }
         let default = (SchedulerId::default_value(), ProjectId::default_value());
         let mut task = Self {
             id,
@@ -178,7 +190,20 @@ impl NewTask {
             deadline_limit,
         };
         task.definition = definition(&task, request)?;
-        Ok(task)
+        let broken = task.broken_rule().map(Unacceptable::Rule);
+        Ok(Requested { task, broken })
+    }
+
+    /// The first rule that its dates or scopes break.
+    fn broken_rule(&self) -> Option<String> {
+        if self.created > self.deadline {
+            return Some("`created` must not be after `deadline`".into());
+        }
+        if self.expires < self.deadline {
+            return Some("`expires` must not be before `deadline`".into());
+        }
+        let scope = self.scopes.iter().find(|scope| scope.ends_with("**"))?;
+        Some(format!("`scopes` must not contain a scope that ends in `**`: {scope:?}"))
     }
 
     /// How many bytes the task weighs in a batch.
@@ -241,73 +266,6 @@ fn queue(request: &CreateTaskRequest<'_>) -> Result<TaskQueueId, Unacceptable> {
         (None, None) => {
             Err(Unacceptable::Rule("name the queue: `taskQueueId`, or `provisionerId` and `workerType`".into()))
         }
-    }
-}
-
-fn check_schema(request: &CreateTaskRequest<'_>) -> Result<(), String> {
-    if request.dependencies.len() > DEPENDENCIES_MAX {
-        return Err(format!("`dependencies` has {} items; at most {DEPENDENCIES_MAX}", request.dependencies.len()));
-    }
-    unique("dependencies", &request.dependencies)?;
-    if request.routes.len() > ROUTES_MAX {
-        return Err(format!("`routes` has {} items; at most {ROUTES_MAX}", request.routes.len()));
-    }
-    unique("routes", &request.routes)?;
-    for (n, route) in request.routes.iter().enumerate() {
-        let field = format!("routes[{n}]");
-        length(&field, route, 1, ROUTE_CHARS_MAX)?;
-        storable(&field, route)?;
-    }
-    if request.retries.is_some_and(|retries| retries > RETRIES_MAX) {
-        return Err(format!("`retries` must be from 0 to {RETRIES_MAX}"));
-    }
-    super::scopes::check_of_task(&request.scopes)?;
-    for (field, value) in [("payload", Some(request.payload)), ("extra", request.extra)] {
-        if value.is_some_and(|value| !value.get().trim_start().starts_with('{')) {
-            return Err(format!("`{field}` must be an object"));
-        }
-    }
-    check_metadata(&request.metadata)?;
-    for (name, value) in &request.tags {
-        length(&format!("tags[{name:?}]"), value, 0, TAG_CHARS_MAX)?;
-    }
-    Ok(())
-}
-
-fn check_metadata(metadata: &Metadata) -> Result<(), String> {
-    length("metadata.name", &metadata.name, 0, METADATA_SHORT_MAX)?;
-    length("metadata.description", &metadata.description, 0, METADATA_DESCRIPTION_MAX)?;
-    length("metadata.owner", &metadata.owner, 0, METADATA_SHORT_MAX)?;
-    length("metadata.source", &metadata.source, 0, METADATA_SOURCE_MAX)?;
-    let schemes = ["http://", "https://", "ssh://", "git@"];
-    if !schemes.iter().any(|scheme| metadata.source.starts_with(scheme)) {
-        return Err("`metadata.source` must match ^(https?://|ssh://|git@)".into());
-    }
-    Ok(())
-}
-
-fn length(field: &str, text: &str, least: usize, most: usize) -> Result<(), String> {
-    // A text has at most as many characters as bytes, so that short ones need no count.
-    let short_enough = text.len() <= most || text.chars().count() <= most;
-    if text.len() < least || !short_enough {
-        return Err(format!("`{field}` must have from {least} to {most} characters"));
-    }
-    Ok(())
-}
-
-/// A text column cannot hold the character U+0000.
-fn storable(field: &str, text: &str) -> Result<(), String> {
-    if text.contains('\0') {
-        return Err(format!("`{field}` must not contain the character U+0000"));
-    }
-    Ok(())
-}
-
-fn unique<T: Eq + std::hash::Hash + std::fmt::Display>(field: &str, items: &[T]) -> Result<(), String> {
-    let mut seen = HashSet::with_capacity(items.len());
-    match items.iter().find(|item| !seen.insert(*item)) {
-        Some(twice) => Err(format!("`{field}` contains {twice} twice")),
-        None => Ok(()),
     }
 }
 

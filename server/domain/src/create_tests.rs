@@ -16,7 +16,7 @@ fn body() -> Value {
 fn read(body: &Value) -> Result<NewTask, String> {
     let text = body.to_string();
     let request: CreateTaskRequest<'_> = serde_json::from_str(&text).map_err(|e| e.to_string())?;
-    NewTask::from_request(ID.parse().unwrap(), &request).map_err(|refusal| match refusal {
+    NewTask::from_request(ID.parse().unwrap(), &request).and_then(Requested::accept).map_err(|refusal| match refusal {
         Unacceptable::Schema(message) | Unacceptable::Rule(message) => message,
         Unacceptable::Unserializable(error) => error.to_string(),
     })
@@ -163,7 +163,7 @@ fn payload_and_extra_are_kept_byte_for_byte() {
     let raw = r#"{"nul":"\u0000","n":1.10,"big":123456789012345678901234567890,"sp" : [ 1 ]}"#;
     let text = body().to_string().replace(r#""payload":{}"#, &format!(r#""payload":{raw},"extra":{raw}"#));
     let request: CreateTaskRequest<'_> = serde_json::from_str(&text).unwrap();
-    let task = NewTask::from_request(ID.parse().unwrap(), &request).unwrap();
+    let task = NewTask::from_request(ID.parse().unwrap(), &request).unwrap().accept().unwrap();
     assert_eq!(task.definition.matches(raw).count(), 2);
 }
 

@@ -158,6 +158,7 @@ struct GroupDetails {
     scheduler: String,
     expires: DateTime<Utc>,
     sealed: Option<DateTime<Utc>>,
+    quiescent: Option<bool>,
     new: Option<i16>,
     affected: Option<i64>,
 }
@@ -257,6 +258,9 @@ pub struct GroupPayload {
     /// Since when no tasks can be added.
     #[serde(skip_serializing_if = "Option::is_none")]
     sealed: Option<Timestamp>,
+    /// Of a group that is resolved: whether none of its tasks has an open run, which a rerun one has.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    quiescent: Option<bool>,
     /// The priority that its tasks have now.
     #[serde(skip_serializing_if = "Option::is_none")]
     new_priority: Option<Priority>,
@@ -305,6 +309,7 @@ pub fn render(transition: &Transition, subject: Option<&Subject>, position: i64)
                     scheduler: task.scheduler.clone(),
                     expires: group_expires(task.expires),
                     sealed: None,
+                    quiescent: Some(true),
                     new: None,
                     affected: None,
                 });
@@ -336,6 +341,7 @@ fn group_event(transition: &Transition, group: GroupDetails, exchange: Exchange,
             scheduler_id: group.scheduler,
             expires: described.then(|| group.expires.into()),
             sealed: group.sealed.filter(|_| described).map(Timestamp::new),
+            quiescent: group.quiescent,
             new_priority: group.new.and_then(Priority::from_code),
             tasks_affected: group.affected,
         }),

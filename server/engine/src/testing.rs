@@ -26,7 +26,7 @@ use crate::ops::reclaim::ClaimRenewal;
 use crate::ops::report::RunReport;
 use crate::route::HotSessions;
 use crate::schedulers::Candidate;
-use tenure_domain::create::NewTask;
+use tenure_domain::create::{NewTask, Requested};
 use tenure_domain::lifecycle::Report;
 use tenure_domain::message::QueueName;
 use tenure_domain::task::{Granted, Task};
@@ -269,7 +269,7 @@ pub fn new_task_with_id(id: TaskId, queue: &str, fields: &serde_json::Value) -> 
     }
     let body = body.to_string();
     let request: CreateTaskRequest<'_> = serde_json::from_str(&body).expect("a body of createTask");
-    NewTask::from_request(id, &request).expect("an acceptable task")
+    NewTask::from_request(id, &request).and_then(Requested::accept).expect("an acceptable task")
 }
 
 /// A store of bytes whose folder is made when it is used, which these tests do not.

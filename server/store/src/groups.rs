@@ -278,9 +278,16 @@ async fn emit(
             INSERT INTO outbox_new (at, events, kinds, seqs, runs, retries_left, details)
             SELECT min(db_now.now), count(*), array_agg(10 /* Kind::GroupResolved */::smallint), array_agg(resolved.seq),
                    array_agg(0 /* run */::smallint), array_agg(0 /* count */::smallint),
-                   array_agg(json_build_object('id', g.id, 'scheduler', g.scheduler, 'expires', g.expires,
-                                               'sealed', g.sealed)::text)
-            FROM resolved JOIN task_groups g ON g.id = resolved.id, db_now HAVING count(*) > 0
+                   array_agg(json_build_object('id', g.id, 'scheduler', g.scheduler, 'expires', g.expires, 'sealed', g.sealed,
+                                               'quiescent', rerun.id IS NULL)::text)
+            FROM resolved JOIN task_groups g ON g.id = resolved.id
+                 -- A task that was resolved before and is open again.
+                 LEFT JOIN LATERAL (SELECT COALESCE(
+                     (SELECT t.id FROM tasks t WHERE t.id = g.id AND t.task_group = g.id AND t.state < 2 /* State: open */),
+                     (SELECT t.id FROM tasks t WHERE t.task_group = g.id AND t.id <> t.task_group AND t.state < 2 /* State: open */
+                      ORDER BY t.id LIMIT 1)) AS id) rerun ON true,
+                 db_now
+            HAVING count(*) > 0
         )
         SELECT c.id AS "id!", c.open, EXISTS (SELECT FROM resolved WHERE resolved.id = c.id) AS "emitted!" FROM checked c"#,
         &resolved.groups,

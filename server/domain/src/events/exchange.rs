@@ -81,7 +81,9 @@ impl Exchange {
             Self::TaskFailed => "A run failed.",
             Self::TaskException => "A run ended for a reason outside the task; it may be tried again.",
             Self::TaskPriorityChanged => "A task's priority was changed.",
-            Self::TaskGroupResolved => "Every task of a group is resolved; again whenever this becomes true anew.",
+            Self::TaskGroupResolved => {
+                "Every task of a group was resolved; again after each further resolution. `quiescent` says whether all are now."
+            }
             Self::TaskGroupSealed => "A group was sealed: no task can be added to it.",
             Self::TaskGroupPriorityChanged => "The priority of a group's tasks was changed.",
             Self::ArtifactCreated => "An artifact can be read; not sent for those of type `s3`.",
@@ -103,9 +105,10 @@ impl Exchange {
             Self::TaskException => (&["version", "status", "runId", "task"], &["workerGroup", "workerId"]),
             Self::ArtifactCreated => (&["version", "status", "runId", "workerGroup", "workerId", "artifact"], &[]),
             Self::TaskPriorityChanged => (&["version", "status", "oldPriority", "newPriority"], &[]),
-            Self::TaskGroupResolved | Self::TaskGroupSealed => {
-                (&["version", "taskGroupId", "schedulerId", "expires"], &["sealed"])
+            Self::TaskGroupResolved => {
+                (&["version", "taskGroupId", "schedulerId", "expires"], &["sealed", "quiescent"])
             }
+            Self::TaskGroupSealed => (&["version", "taskGroupId", "schedulerId", "expires"], &["sealed"]),
             Self::TaskGroupPriorityChanged => {
                 (&["version", "taskGroupId", "schedulerId", "newPriority", "tasksAffected"], &[])
             }

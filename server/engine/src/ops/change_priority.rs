@@ -49,15 +49,17 @@ pub async fn change_group(
     loop {
         let mut transaction = conn.begin().await?;
         let locked = groups::lock_open(&mut transaction, group.uuid(), after, SLICE).await?;
-        let Some(&last) = locked.last() else { break };
         let changed = reprioritise::reprioritise(&mut transaction, &locked, priority.code()).await?;
-        notifiers.commit(transaction, Effects::claimable(changed.iter().map(|(_, queue)| *queue))).await?;
+        let effects = Effects::claimable(changed.iter().map(|(_, queue)| *queue));
         affected.extend(changed.into_iter().map(|(id, _)| id));
+        let next = locked.last().filter(|_| i64::try_from(locked.len()) == Ok(SLICE));
+        if next.is_none() && !affected.is_empty() {
+            // With the last of the changes, so that a break between the two does not lose the event.
+            let count = i64::try_from(affected.len()).unwrap_or(i64::MAX);
+            reprioritise::publish_group(&mut transaction, group.uuid(), priority.code(), count).await?;
+        }
+        notifiers.commit(transaction, effects).await?;
+        let Some(&last) = next else { return Ok(affected) };
         after = last;
     }
-    if !affected.is_empty() {
-        let count = i64::try_from(affected.len()).unwrap_or(i64::MAX);
-        reprioritise::publish_group(&mut conn, group.uuid(), priority.code(), count).await?;
-    }
-    Ok(affected)
 }

@@ -91,8 +91,9 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
 async fn create_task(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     let id = call.task_id()?;
     call.no_query()?;
-    let task = NewTask::from_request(id, &call.json::<CreateTaskRequest<'_>>()?)?;
-    call.authorize(&values(&task))?;
+    let requested = NewTask::from_request(id, &call.json::<CreateTaskRequest<'_>>()?)?;
+    call.authorize(&values(requested.task()))?;
+    let task = requested.accept()?;
     #[cfg(feature = "test-util")]
     if tenure_store::breakage::strikes(tenure_store::breakage::Breakage::LoseCreate) {
         return Ok(super::raw("{\"status\":{}}"));

@@ -32,7 +32,7 @@ fn new_task() -> NewTask {
         "metadata": {"name": "n", "description": "d", "owner": "o@example.com", "source": "https://example.com/"}
     }"#;
     let request: CreateTaskRequest<'_> = serde_json::from_str(body).unwrap();
-    NewTask::from_request(TaskId::from_random([7; 16]), &request).unwrap()
+    NewTask::from_request(TaskId::from_random([7; 16]), &request).unwrap().accept().unwrap()
 }
 
 #[tokio::test]

@@ -165,6 +165,7 @@ async fn a_group_event_is_emitted_when_the_last_task_is_resolved_and_again_after
     assert_eq!(event["payload"]["taskGroupId"], json!(id));
     assert_eq!(event["payload"]["schedulerId"], "-");
     assert!(event["payload"].get("sealed").is_none());
+    assert_eq!(event["payload"]["quiescent"], true);
     // A rerun does not open the group again; its event is emitted nevertheless.
     change(&queue.engine.pool, &queue.engine.notifiers, tasks[0], Change::Rerun).await.unwrap();
     run_groups(&queue).await;
@@ -172,15 +173,25 @@ async fn a_group_event_is_emitted_when_the_last_task_is_resolved_and_again_after
     claim_and_report(&queue, Report::Completed).await;
     run_groups(&queue).await;
     assert_eq!(emitted(&database, "task-group-resolved").await.len(), 2);
+    // Of two that run again the first that ends leaves the other one open.
+    for task in [tasks[0], tasks[1]] {
+        change(&queue.engine.pool, &queue.engine.notifiers, task, Change::Rerun).await.unwrap();
+    }
+    for quiescent in [false, true] {
+        claim_and_report(&queue, Report::Completed).await;
+        run_groups(&queue).await;
+        let events = emitted(&database, "task-group-resolved").await;
+        assert_eq!(events.last().unwrap()["payload"]["quiescent"], quiescent);
+    }
     // A task that is added opens it.
     add(&queue, id).await;
     let rerun = change(&queue.engine.pool, &queue.engine.notifiers, tasks[1], Change::Rerun).await.unwrap();
     change(&queue.engine.pool, &queue.engine.notifiers, rerun.id, Change::Cancel).await.unwrap();
     run_groups(&queue).await;
-    assert_eq!(emitted(&database, "task-group-resolved").await.len(), 2);
+    assert_eq!(emitted(&database, "task-group-resolved").await.len(), 4);
     claim_and_report(&queue, Report::Completed).await;
     run_groups(&queue).await;
-    assert_eq!(emitted(&database, "task-group-resolved").await.len(), 3);
+    assert_eq!(emitted(&database, "task-group-resolved").await.len(), 5);
     finish(database, queue).await;
 }
 

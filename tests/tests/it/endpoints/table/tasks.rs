@@ -1,9 +1,11 @@
 //! Tasks: creating, reading, and changing them.
 
 use serde_json::{Value, json};
-use tenure_api::errors::ErrorCode::{InputError, InputValidationError, RequestConflict, ResourceNotFound};
+use tenure_api::errors::ErrorCode::{
+    InputError, InputValidationError, InsufficientScopes, RequestConflict, ResourceNotFound,
+};
 
-use crate::endpoints::row::{Entry, State, a_task, a_task_with, operation, refused, succeeds};
+use crate::endpoints::row::{Entry, State, Who, a_task, a_task_with, operation, refused, succeeds};
 
 pub fn entries() -> Vec<Entry> {
     [vec![not_creating(creating())], reading(), in_batches(), changing()].concat()
@@ -81,6 +83,11 @@ fn not_creating(entry: Entry) -> Entry {
         .row(refused(InputError, "created an hour ago").body(with(json!({"created": "<past>"}))))
         .row(refused(InputError, "expires before the deadline").body(with(json!({"expires": "<soon>"}))))
         .row(refused(InputError, "a scope that ends in `**`").body(with(json!({"scopes": ["a**"]}))))
+        .row(
+            refused(InsufficientScopes, "dates that contradict each other, from a client without the scopes")
+                .by(Who::WithoutScopes)
+                .body(with(json!({"expires": "<soon>"}))),
+        )
         .row(refused(InputError, "a dependency that does not exist").body(with(json!({"dependencies": ["<missing>"]}))))
         .row(
             refused(InputError, "a dependency that expires before the deadline")
