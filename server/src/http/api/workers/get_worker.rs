@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::response::Response;
 use tenure_api::errors::ErrorCode::ResourceNotFound;
 
-use super::{WorkerBody, a_worker, name};
+use super::{WorkerBody, a_worker, check_name, name};
 use crate::http::api::ok;
 use crate::http::app::App;
 use crate::http::call::Call;
@@ -30,9 +30,10 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
 }
 
 async fn get_worker(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
-    let name = name(&call)?;
+    check_name(&call)?;
     call.no_query()?;
     call.authorize_by_path()?;
+    let name = name(&call)?;
     let worker = ops::get(&app.engine.pool, &app.engine.workers, &app.engine.queues, &name).await?;
     ok(&WorkerBody::from(worker))
 }

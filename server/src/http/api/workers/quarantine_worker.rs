@@ -7,7 +7,7 @@ use serde_json::json;
 use tenure_api::errors::ErrorCode::{self, ResourceNotFound};
 use tenure_api::workers::QuarantineWorkerRequest;
 
-use super::{DAY_MINUTES, WorkerBody, a_worker, name};
+use super::{DAY_MINUTES, WorkerBody, a_worker, check_name, name};
 use crate::http::api::ok;
 use crate::http::app::App;
 use crate::http::call::Call;
@@ -60,12 +60,12 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
 
 async fn quarantine_worker(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     may_quarantine(&call)?;
-    let name = name(&call)?;
     let QuarantineWorkerRequest { quarantine_until, quarantine_info } = call.json()?;
     let info = quarantine_info.as_deref();
     if let Some(wrong) = check_info(info) {
         return Err(ApiError::new(ErrorCode::InputValidationError, format!("the body: {wrong}")));
     }
+    let name = name(&call)?;
     let client_id = call.principal()?.client_id.as_deref().unwrap_or(ANONYMOUS);
     let change = Quarantine { until: quarantine_until.time(), info, client_id };
     let engine = &app.engine;
@@ -75,7 +75,7 @@ async fn quarantine_worker(app: App, call: Arc<Call>) -> Result<Response, ApiErr
 
 /// What quarantineWorker requires.
 fn may_quarantine(call: &Call) -> Result<(), ApiError> {
-    name(call)?;
+    check_name(call)?;
     call.no_query()?;
     call.authorize_by_path()
 }
