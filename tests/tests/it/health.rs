@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::json;
 use tenure_engine::background::PASSES;
 
-use crate::rig::{Raw, Rig, definition, eventually, new_task};
+use crate::rig::{Raw, Rig, call, credentials_of, definition, eventually, new_task, run_of};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_health_checks_answer_without_credentials_at_both_places() {
@@ -100,6 +100,41 @@ async fn every_registered_pass_has_its_counters_from_the_start() {
     eventually("every pass has run once", async || {
         let text = rig.send(&Raw::new("GET", "/metrics")).await.text();
         (passes_of(&text, "tenure_pass_seconds_count") == registered).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_metrics_count_the_tasks_of_a_queue_that_were_resolved() {
+    let rig = Rig::start_with(|launch| launch.flag("--clock", "manual")).await;
+    let queue = "health/ends";
+    for _ in 0..4 {
+        assert_eq!(rig.create(new_task(), &definition(queue)).await.status, 200);
+    }
+    let claims = rig.claim(queue, 4).await;
+    for (claim, report) in claims.iter().zip(["completed", "completed", "failed"]) {
+        let path = format!("{}/{report}", run_of(claim));
+        assert_eq!(call(&mut rig.client(), &credentials_of(claim), "POST", &path, None).await.status, 200);
+    }
+    let cancelled = new_task();
+    assert_eq!(rig.create(cancelled, &definition(queue)).await.status, 200);
+    assert_eq!(rig.call("POST", &format!("/task/{cancelled}/cancel"), None).await.status, 200);
+    // The last claim expires, which is no resolution; then its task has its deadline.
+    for minutes in [21, 60] {
+        let body = json!({"seconds": minutes * 60});
+        assert_eq!(rig.call("POST", "/api/tenure/v1/clock/advance", Some(&body)).await.status, 200);
+    }
+    let labels = format!(r#"taskQueueId="{queue}",provisionerId="health",workerType="ends""#);
+    let expected = [
+        format!("queue_completed_tasks{{{labels}}} 2"),
+        format!("queue_failed_tasks{{{labels}}} 1"),
+        format!(r#"queue_exception_tasks{{{labels},reasonResolved="deadline-exceeded"}} 1"#),
+        format!(r#"queue_exception_tasks{{{labels},reasonResolved="canceled"}} 1"#),
+    ];
+    eventually("the counters follow", async || {
+        let text = rig.send(&Raw::new("GET", "/metrics")).await.text();
+        let has = |line: &String| text.lines().any(|one| one == line);
+        (expected.iter().all(has) && !text.contains(r#"reasonResolved="claim-expired""#)).then_some(())
     })
     .await;
 }
