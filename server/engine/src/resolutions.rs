@@ -11,7 +11,14 @@ use std::time::Instant;
 use tenure_api::ids::TaskQueueId;
 use tenure_api::states::ReasonResolved;
 
-use crate::background::gauges::SHOWN_AFTER;
+use crate::background::gauges::{Metric, SHOWN_AFTER};
+
+/// What is published of each queue. The last one has a label for the reason.
+pub const METRICS: [Metric; 3] = [
+    ("queue_completed_tasks", "Tasks of a task queue that were completed"),
+    ("queue_failed_tasks", "Tasks of a task queue that failed"),
+    ("queue_exception_tasks", "Tasks of a task queue that ended as exceptions"),
+];
 
 /// How many tasks were resolved for each reason.
 type Counts = BTreeMap<ReasonResolved, u64>;
@@ -79,10 +86,8 @@ impl Resolutions {
         if counted.shown.is_empty() {
             return;
         }
-        for (name, about, reason) in [
-            ("queue_completed_tasks", "Tasks of a task queue that were completed", ReasonResolved::Completed),
-            ("queue_failed_tasks", "Tasks of a task queue that failed", ReasonResolved::Failed),
-        ] {
+        let [completed, failed, (exceptions, about_exceptions)] = METRICS;
+        for ((name, about), reason) in [(completed, ReasonResolved::Completed), (failed, ReasonResolved::Failed)] {
             let _ = writeln!(text, "# HELP {name} {about}\n# TYPE {name} counter");
             for (queue, shown) in &counted.shown {
                 let count = shown.counts.get(&reason).copied().unwrap_or_default();
@@ -90,12 +95,11 @@ impl Resolutions {
             }
             text.push('\n');
         }
-        let name = "queue_exception_tasks";
-        let _ = writeln!(text, "# HELP {name} Tasks of a task queue that ended as exceptions\n# TYPE {name} counter");
+        let _ = writeln!(text, "# HELP {exceptions} {about_exceptions}\n# TYPE {exceptions} counter");
         for (queue, shown) in &counted.shown {
             for (reason, count) in &shown.counts {
                 if !matches!(reason, ReasonResolved::Completed | ReasonResolved::Failed) {
-                    let _ = writeln!(text, "{name}{{{},reasonResolved=\"{reason}\"}} {count}", labels(queue));
+                    let _ = writeln!(text, "{exceptions}{{{},reasonResolved=\"{reason}\"}} {count}", labels(queue));
                 }
             }
         }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::json;
 use tenure_engine::background::PASSES;
 
-use crate::rig::{Raw, Rig, call, credentials_of, definition, eventually, new_task, run_of};
+use crate::rig::{Raw, Rig, call, credentials_of, definition, eventually, minutes_from_now, new_task, run_of};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_health_checks_answer_without_credentials_at_both_places() {
@@ -111,6 +111,9 @@ async fn the_metrics_count_the_tasks_of_a_queue_that_were_resolved() {
     for _ in 0..4 {
         assert_eq!(rig.create(new_task(), &definition(queue)).await.status, 200);
     }
+    let mut left = definition("health/left");
+    left["deadline"] = json!(minutes_from_now(24 * 60));
+    assert_eq!(rig.create(new_task(), &left).await.status, 200);
     let claims = rig.claim(queue, 4).await;
     for (claim, report) in claims.iter().zip(["completed", "completed", "failed"]) {
         let path = format!("{}/{report}", run_of(claim));
@@ -130,6 +133,7 @@ async fn the_metrics_count_the_tasks_of_a_queue_that_were_resolved() {
         format!("queue_failed_tasks{{{labels}}} 1"),
         format!(r#"queue_exception_tasks{{{labels},reasonResolved="deadline-exceeded"}} 1"#),
         format!(r#"queue_exception_tasks{{{labels},reasonResolved="canceled"}} 1"#),
+        r#"queue_pending_tasks{taskQueueId="health/left"} 1"#.to_owned(),
     ];
     eventually("the counters follow", async || {
         let text = rig.send(&Raw::new("GET", "/metrics")).await.text();
@@ -137,4 +141,26 @@ async fn the_metrics_count_the_tasks_of_a_queue_that_were_resolved() {
         (expected.iter().all(has) && !text.contains(r#"reasonResolved="claim-expired""#)).then_some(())
     })
     .await;
+    every_metric_of_the_reference_is_published(&rig).await;
+}
+
+/// With its description, its type and its labels, except those of workers, which are counted every half minute.
+async fn every_metric_of_the_reference_is_published(rig: &Rig) {
+    let text = rig.send(&Raw::new("GET", "/metrics")).await.text();
+    let reference = rig.send(&Raw::new("GET", "/references/queue/v1/metrics.json")).await.json();
+    let metrics = reference["metrics"].as_array().unwrap();
+    assert_eq!(metrics.len(), 11, "{reference}");
+    for metric in metrics {
+        let of = |field: &str| metric[field].as_str().unwrap();
+        let name = of("name");
+        if name.contains("_workers") {
+            continue;
+        }
+        let head = format!("# HELP {name} {}\n# TYPE {name} {}\n", of("description"), of("type"));
+        assert!(text.contains(&head), "{head} is missing:\n{text}");
+        let sample = text.lines().find(|line| line.starts_with(name)).unwrap();
+        for label in metric["labelNames"].as_array().unwrap() {
+            assert!(sample.contains(&format!("{}=\"", label.as_str().unwrap())), "{label}: {sample}");
+        }
+    }
 }

@@ -22,8 +22,8 @@ const NEAR: Duration = Duration::from_secs(10);
 /// Queues whose names one pass looks up.
 const NAMED_MAX: usize = 200;
 
-/// What is published of each queue, in the order of [`numbers`].
-const METRICS: [Metric; 10] = [
+/// What is published of each queue, in the order of `numbers`.
+pub const METRICS: [Metric; 10] = [
     ("queue_pending_tasks", "Pending runs of a task queue"),
     ("queue_claimed_tasks", "Running claims of a task queue"),
     ("tenure_queue_delayed_tasks", "Pending runs of a task queue that no worker can claim yet"),
