@@ -214,6 +214,10 @@ text_id!(
     WorkerType, "workerType", WORKER_TYPE_PATTERN, is_worker_type, "linux"
 );
 text_id!(
+    /// The second half of a task queue's id where it is only looked for: Taskcluster takes more in paths than queues can be called.
+    WorkerTypeInPath, "workerType", NAME_PATTERN, is_name, "linux"
+);
+text_id!(
     /// A task queue: `<provisionerId>/<workerType>`.
     TaskQueueId, "taskQueueId", QUEUE_PATTERN, is_queue, "acme/linux"
 );

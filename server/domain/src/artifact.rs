@@ -21,6 +21,9 @@ pub const AFTER_EXCEPTION: TimeDelta = TimeDelta::minutes(25);
 pub const PUT_URL_LIFE: TimeDelta = TimeDelta::minutes(45);
 /// How long after it was given out a URL for uploads may still have an upload on its way.
 pub const UPLOAD_MAX: TimeDelta = TimeDelta::hours(2);
+/// How long after its end an artifact or an object is still known, so that reads are refused with that it has expired. It is about what
+/// Taskcluster has.
+pub const EXPIRED_KEPT: TimeDelta = TimeDelta::minutes(30);
 /// How long before an object is to be removed its artifact can still be finished. The pass that removes it deletes its bytes without a
 /// lock, so its look must not fall into the transaction that finishes the artifact: none takes as long as this.
 pub const FINISHED_BEFORE_REMOVAL: TimeDelta = TimeDelta::minutes(1);
@@ -354,13 +357,27 @@ pub fn is_present_at_creation(storage_type: StorageType) -> bool {
     }
 }
 
-/// When an artifact may be removed that is stored now: not before now, for passes do not look below the times they have passed.
+/// When an artifact may be removed that is stored now: a while after its end, but its task, which waits for it, is not retained for that.
+/// And not before now, for passes do not look below the times they have passed.
 #[must_use]
-pub fn removable(storage_type: StorageType, expires: DateTime<Utc>, now: DateTime<Utc>) -> DateTime<Utc> {
+pub fn removable(
+    storage_type: StorageType,
+    expires: DateTime<Utc>,
+    task_expires: DateTime<Utc>,
+    now: DateTime<Utc>,
+) -> DateTime<Utc> {
+    let known_until = (expires + EXPIRED_KEPT).min(task_expires.max(expires));
     match storage_type {
-        StorageType::S3 => expires.max(now + UPLOAD_MAX),
-        StorageType::Object | StorageType::Reference | StorageType::Link | StorageType::Error => expires.max(now),
+        StorageType::S3 => known_until.max(now + UPLOAD_MAX),
+        StorageType::Object | StorageType::Reference | StorageType::Link | StorageType::Error => known_until.max(now),
     }
+}
+
+/// Until when an object is known at least: a while after its end, but no longer than the artifact that it is to be, if it is to be one.
+#[must_use]
+pub fn object_known_until(expires: DateTime<Utc>, artifact: Option<&Stored>) -> DateTime<Utc> {
+    let known_until = expires + EXPIRED_KEPT;
+    artifact.map_or(known_until, |artifact| known_until.min(artifact.removable.max(expires)))
 }
 
 /// What the object service knows of the object that an artifact shall be.

@@ -292,18 +292,40 @@ fn links_are_followed_but_not_in_circles_and_not_for_ever() {
 }
 
 #[test]
-fn bytes_stay_while_an_upload_may_be_on_its_way() {
-    let soon = now() + TimeDelta::minutes(1);
-    assert_eq!(removable(StorageType::S3, soon, now()), now() + UPLOAD_MAX);
-    let late = now() + TimeDelta::days(1);
-    assert_eq!(removable(StorageType::S3, late, now()), late);
-    for other in [StorageType::Object, StorageType::Reference, StorageType::Link, StorageType::Error] {
-        assert_eq!(removable(other, soon, now()), soon);
-        assert_eq!(
-            removable(other, now() - TimeDelta::minutes(1), now()),
-            now(),
-            "a pass may have looked for that time"
-        );
+fn an_artifact_is_known_for_a_while_after_its_end_but_its_task_is_not_retained_for_that() {
+    let after = |minutes| now() + TimeDelta::minutes(minutes);
+    let (upload, day) = (UPLOAD_MAX.num_minutes(), 24 * 60);
+    // The ends of artifact and task, and when it is removable without stored bytes and with them.
+    let table = [
+        (1, day, 31, upload),
+        (100, day, 130, 130),
+        (100, 120, 120, upload),
+        (100, 100, 100, upload),
+        (day, 2 * day, day + 30, day + 30),
+        (day, day, day, day),
+        // Of before now, which passes may have looked for.
+        (-10, day, 20, upload),
+        (-15, -15, 0, upload),
+        // Not before its own end, whatever its task has.
+        (50, 40, 50, upload),
+    ];
+    for (expires, task, without_bytes, with_bytes) in table {
+        let removable = |storage_type| removable(storage_type, after(expires), after(task), now());
+        for other in [StorageType::Object, StorageType::Reference, StorageType::Link, StorageType::Error] {
+            assert_eq!(removable(other), after(without_bytes), "{other:?} {expires} {task}");
+        }
+        assert_eq!(removable(StorageType::S3), after(with_bytes), "{expires} {task}");
     }
     assert!(UPLOAD_MAX > PUT_URL_LIFE);
+}
+
+#[test]
+fn an_object_is_known_after_its_end_but_not_longer_than_its_artifact() {
+    let soon = now() + TimeDelta::minutes(1);
+    assert_eq!(object_known_until(soon, None), soon + EXPIRED_KEPT);
+    let of = |removable| Stored { removable, ..stored(Details::Object { upload: upload(2) }) };
+    let (before, at) = (soon + TimeDelta::minutes(29), soon + EXPIRED_KEPT);
+    for (removable, known_until) in [(before, before), (at, at), (at + TimeDelta::days(1), at), (now(), soon)] {
+        assert_eq!(object_known_until(soon, Some(&of(removable))), known_until);
+    }
 }

@@ -149,7 +149,7 @@ pub fn fate(ended: Option<DateTime<Utc>>, uploaded: bool, now: DateTime<Utc>) ->
     }
 }
 
-/// The artifacts that a log becomes: the whole log, and under the name that people look for a link to it. Of what has these names
+/// The artifacts that a log becomes, which end with their task: the whole log, and under the name that people look for a link to it. Of what has these names
 /// already, only what the rules of artifacts let them replace is replaced.
 #[must_use]
 pub fn artifacts(
@@ -170,7 +170,7 @@ pub fn artifacts(
     let stored = wanted.into_iter().filter_map(|(old, new)| {
         let artifact = artifact::combine(old, new, now).ok()?.artifact;
         let storage_type = artifact.details.storage_type();
-        let removable = artifact::removable(storage_type, artifact.expires, now);
+        let removable = artifact::removable(storage_type, artifact.expires, expires, now);
         Some(Stored { artifact, present: true, removable })
     });
     stored.collect()

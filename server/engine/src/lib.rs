@@ -12,6 +12,7 @@ pub mod live_logs;
 pub mod notifiers;
 pub mod ops;
 pub mod remembered;
+pub mod resolutions;
 pub mod rooms;
 pub mod route;
 pub mod schedulers;

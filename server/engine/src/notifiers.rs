@@ -12,6 +12,7 @@ use sqlx::{Postgres, Transaction};
 use tokio::sync::{Notify, futures::Notified, oneshot};
 use uuid::Uuid;
 
+use crate::resolutions::Resolutions;
 use crate::route::HotSessions;
 use tenure_store::in_use::InUse;
 use tenure_store::worker_removals::Gone;
@@ -83,6 +84,8 @@ struct Shared {
     facts: Notify,
     /// Tasks whose resolution a caller waits for.
     watched: Watched,
+    /// The tasks that this server has resolved.
+    resolutions: Resolutions,
     /// Whether anything may be unresolved: then the passes run often.
     active: AtomicBool,
     /// Number of notifications so far.
@@ -143,7 +146,9 @@ impl Notifiers {
 
     /// Notifies everything that waits for what a transaction of this server did, which has committed.
     pub fn apply(&self, effects: Effects) {
-        let Effects { claimable, resolved, resolved_unnamed, dependents, inboxes, admission, taken_away } = effects;
+        let Effects { claimable, resolved, resolutions, resolved_unnamed, dependents, inboxes, admission, taken_away } =
+            effects;
+        self.shared.resolutions.count(&resolutions);
         self.notify_admission(claimable.iter().chain(&admission));
         self.notify(claimable);
         if !inboxes.is_empty() {
@@ -274,6 +279,12 @@ impl Notifiers {
     #[must_use]
     pub fn watched(&self) -> &Watched {
         &self.shared.watched
+    }
+
+    /// The tasks that this server has resolved, for the metrics.
+    #[must_use]
+    pub fn resolutions(&self) -> &Resolutions {
+        &self.shared.resolutions
     }
 
     /// Sets whether there are dependencies, as the pass has found. Those that another server creates are found by the next

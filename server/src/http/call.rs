@@ -16,7 +16,7 @@ use tenure_api::errors::ErrorCode;
 use tenure_api::hawk::bewit::split_url;
 use tenure_api::ids::{
     ArtifactName, InvalidId, ObjectName, ProvisionerId, RunId, SessionId, TaskGroupId, TaskId, TaskQueueId,
-    WorkerGroup, WorkerId,
+    WorkerGroup, WorkerId, WorkerType, WorkerTypeInPath,
 };
 
 use super::app::App;
@@ -328,6 +328,18 @@ impl Call {
     /// The parameter `provisionerId`.
     pub fn provisioner_id(&self) -> Result<ProvisionerId, ApiError> {
         self.param("provisionerId")
+    }
+
+    /// The parameter `workerType`, of a queue that is to be made.
+    pub fn worker_type(&self) -> Result<WorkerType, ApiError> {
+        self.param("workerType")
+    }
+
+    /// The queue whose halves the path has as two parameters. None if no queue can be called so: there is nothing of it.
+    pub fn queue_of_halves(&self) -> Result<Option<TaskQueueId>, ApiError> {
+        self.provisioner_id()?;
+        self.param::<WorkerTypeInPath>("workerType")?;
+        Ok(self.task_queue_text().parse().ok())
     }
 
     /// The parameter `workerGroup`.

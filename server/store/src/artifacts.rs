@@ -295,16 +295,18 @@ pub async fn lock_object(transaction: &mut PgConnection, name: &str) -> Result<O
     .transpose()
 }
 
-/// Retains an object exactly as long as its artifact.
+/// Retains an object exactly as long as its artifact, and its row at least as long as that of the artifact.
 pub async fn retain_object(
     transaction: &mut PgConnection,
     name: &str,
     expires: DateTime<Utc>,
+    removable: DateTime<Utc>,
 ) -> Result<(), sqlx::Error> {
     sqlx::query!(
-        "-- retain_object\nUPDATE objects SET expires = $2, removable = GREATEST(removable, $2) WHERE name = $1",
+        "-- retain_object\nUPDATE objects SET expires = $2, removable = GREATEST(removable, $3) WHERE name = $1",
         name,
-        expires
+        expires,
+        removable
     )
     .execute(transaction)
     .await?;

@@ -18,6 +18,8 @@ pub struct Slice {
     pub dealt_with: usize,
     /// Tasks that ended by it; the others were resolved before.
     pub ended: usize,
+    /// The queue of each of them: `task_queues.id`.
+    pub queues: Vec<i32>,
     /// Those of which workers held runs.
     pub held: Vec<Uuid>,
     /// The sessions that held runs of them.
@@ -30,7 +32,14 @@ pub async fn end_overdue(conn: &mut PgConnection, from: DateTime<Utc>, limit: i6
     avoid_scans(&mut transaction).await?;
     let due = list_overdue(&mut transaction, from, limit).await?;
     if due.places.is_empty() {
-        return Ok(Slice { found: 0, dealt_with: 0, ended: 0, held: Vec::new(), sessions: Vec::new() });
+        return Ok(Slice {
+            found: 0,
+            dealt_with: 0,
+            ended: 0,
+            queues: Vec::new(),
+            held: Vec::new(),
+            sessions: Vec::new(),
+        });
     }
     // Tasks before their runs, as every writer does; one that another transaction has locked is left to the next pass.
     let locked: Vec<Uuid> = sqlx::query_scalar!(
@@ -47,8 +56,8 @@ pub async fn end_overdue(conn: &mut PgConnection, from: DateTime<Utc>, limit: i6
         due::refile_deadlines(&mut transaction, &due.places, &locked).await?
     };
     transaction.commit().await?;
-    let end_open::Ended { tasks, held, sessions } = ended;
-    Ok(Slice { found: due.ids.len(), dealt_with, ended: tasks.len(), held, sessions })
+    let end_open::Ended { tasks, queues, held, sessions } = ended;
+    Ok(Slice { found: due.ids.len(), dealt_with, ended: tasks.len(), queues, held, sessions })
 }
 
 /// Tasks that are past their deadline, and the places of their rows in `due`, which are locked.

@@ -36,6 +36,8 @@ pub struct NewObject<'a> {
     pub upload: Uuid,
     /// Until when it is retained.
     pub expires: DateTime<Utc>,
+    /// Until when its row is kept at least, which is not before it expires.
+    pub known_until: DateTime<Utc>,
     /// As declared by its uploader.
     pub sha256: Option<&'a str>,
     /// As declared by its uploader.
@@ -50,7 +52,7 @@ pub async fn begin(conn: &mut PgConnection, object: NewObject<'_>, seconds: f64)
         "-- begin_upload
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now)
         INSERT INTO objects AS o (name, project, upload, expires, removable, sha256, sha512)
-        SELECT $1 /* name */, $2 /* project */, $3 /* upload */, $4 /* expires */, GREATEST($4::timestamptz, db_now.now + make_interval(secs => $7 /* seconds */)), $5 /* sha256 */, $6 /* sha512 */ FROM db_now
+        SELECT $1 /* name */, $2 /* project */, $3 /* upload */, $4 /* expires */, GREATEST($8::timestamptz /* known until */, db_now.now + make_interval(secs => $7 /* seconds */)), $5 /* sha256 */, $6 /* sha512 */ FROM db_now
         ON CONFLICT (name) DO UPDATE
             SET expires = EXCLUDED.expires, removable = EXCLUDED.removable,
                 sha256 = EXCLUDED.sha256, sha512 = EXCLUDED.sha512
@@ -63,7 +65,8 @@ pub async fn begin(conn: &mut PgConnection, object: NewObject<'_>, seconds: f64)
         object.expires,
         object.sha256,
         object.sha512,
-        seconds
+        seconds,
+        object.known_until
     )
     .execute(conn)
     .await?;

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::json;
 use tenure_engine::background::PASSES;
 
-use crate::rig::{Raw, Rig, definition, eventually, new_task};
+use crate::rig::{Raw, Rig, call, credentials_of, definition, eventually, minutes_from_now, new_task, run_of};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_health_checks_answer_without_credentials_at_both_places() {
@@ -102,4 +102,65 @@ async fn every_registered_pass_has_its_counters_from_the_start() {
         (passes_of(&text, "tenure_pass_seconds_count") == registered).then_some(())
     })
     .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_metrics_count_the_tasks_of_a_queue_that_were_resolved() {
+    let rig = Rig::start_with(|launch| launch.flag("--clock", "manual")).await;
+    let queue = "health/ends";
+    for _ in 0..4 {
+        assert_eq!(rig.create(new_task(), &definition(queue)).await.status, 200);
+    }
+    let mut left = definition("health/left");
+    left["deadline"] = json!(minutes_from_now(24 * 60));
+    assert_eq!(rig.create(new_task(), &left).await.status, 200);
+    let claims = rig.claim(queue, 4).await;
+    for (claim, report) in claims.iter().zip(["completed", "completed", "failed"]) {
+        let path = format!("{}/{report}", run_of(claim));
+        assert_eq!(call(&mut rig.client(), &credentials_of(claim), "POST", &path, None).await.status, 200);
+    }
+    let cancelled = new_task();
+    assert_eq!(rig.create(cancelled, &definition(queue)).await.status, 200);
+    assert_eq!(rig.call("POST", &format!("/task/{cancelled}/cancel"), None).await.status, 200);
+    // The last claim expires, which is no resolution; then its task has its deadline.
+    for minutes in [21, 60] {
+        let body = json!({"seconds": minutes * 60});
+        assert_eq!(rig.call("POST", "/api/tenure/v1/clock/advance", Some(&body)).await.status, 200);
+    }
+    let labels = format!(r#"taskQueueId="{queue}",provisionerId="health",workerType="ends""#);
+    let expected = [
+        format!("queue_completed_tasks{{{labels}}} 2"),
+        format!("queue_failed_tasks{{{labels}}} 1"),
+        format!(r#"queue_exception_tasks{{{labels},reasonResolved="deadline-exceeded"}} 1"#),
+        format!(r#"queue_exception_tasks{{{labels},reasonResolved="canceled"}} 1"#),
+        r#"queue_pending_tasks{taskQueueId="health/left"} 1"#.to_owned(),
+    ];
+    eventually("the counters follow", async || {
+        let text = rig.send(&Raw::new("GET", "/metrics")).await.text();
+        let has = |line: &String| text.lines().any(|one| one == line);
+        (expected.iter().all(has) && !text.contains(r#"reasonResolved="claim-expired""#)).then_some(())
+    })
+    .await;
+    every_metric_of_the_reference_is_published(&rig).await;
+}
+
+/// With its description, its type and its labels, except those of workers, which are counted every half minute.
+async fn every_metric_of_the_reference_is_published(rig: &Rig) {
+    let text = rig.send(&Raw::new("GET", "/metrics")).await.text();
+    let reference = rig.send(&Raw::new("GET", "/references/queue/v1/metrics.json")).await.json();
+    let metrics = reference["metrics"].as_array().unwrap();
+    assert_eq!(metrics.len(), 11, "{reference}");
+    for metric in metrics {
+        let of = |field: &str| metric[field].as_str().unwrap();
+        let name = of("name");
+        if name.contains("_workers") {
+            continue;
+        }
+        let head = format!("# HELP {name} {}\n# TYPE {name} {}\n", of("description"), of("type"));
+        assert!(text.contains(&head), "{head} is missing:\n{text}");
+        let sample = text.lines().find(|line| line.starts_with(name)).unwrap();
+        for label in metric["labelNames"].as_array().unwrap() {
+            assert!(sample.contains(&format!("{}=\"", label.as_str().unwrap())), "{label}: {sample}");
+        }
+    }
 }

@@ -231,3 +231,41 @@ async fn the_object_service_names_what_is_wrong() {
     let gone = rig.call("GET", &format!("{OBJECT_API}/download/a/b"), None).await;
     Worker::refused(&gone, 404, "ResourceNotFound", "no object");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_has_expired_is_known_to_have_for_half_an_hour_whatever_its_type() {
+    let worker = Worker::start().await;
+    let mut object = Value::Null;
+    // The URL for the upload of the object is good for less long.
+    let expires = minutes_from_now(180);
+    for (name, mut body) in [
+        ("public/reference", json!({"storageType": "reference", "contentType": "text/plain", "url": "https://a/"})),
+        ("public/link", json!({"storageType": "link", "artifact": "public/reference"})),
+        ("public/error", json!({"storageType": "error", "reason": "file-missing-on-worker", "message": "no file"})),
+        ("public/object", json!({"storageType": "object", "contentType": "text/plain"})),
+    ] {
+        body["expires"] = json!(expires);
+        object = worker.created(name, &body).await;
+    }
+    let url = put_url_of(&worker, &object, 1).await;
+    assert_eq!(put(&worker.rig, &url, "text/plain", b"x").await.status, 200);
+    end_object(&worker, &object, b"x").await;
+    let finish = json!({"uploadId": object["uploadId"]});
+    let path = format!("{}/artifacts/{}", worker.run, segment("public/object"));
+    assert_eq!(worker.call("PUT", &path, Some(&finish)).await.status, 204);
+    let download = format!("{OBJECT_API}/download/{}", segment(object["name"].as_str().unwrap()));
+    let all_refused = async |status: u16, code: &str| {
+        for name in ["reference", "link", "error", "object"] {
+            for operation in ["artifacts", "artifact-content"] {
+                worker.anonymous(&format!("{}/{operation}/public/{name}", worker.run)).await.refused(status, code);
+            }
+        }
+        Worker::refused(&worker.rig.call("GET", &download, None).await, status, code, "object");
+    };
+    worker.advance(181 * 60).await;
+    all_refused(410, "ResourceExpired").await;
+    worker.advance(28 * 60).await;
+    all_refused(410, "ResourceExpired").await;
+    worker.advance(2 * 60).await;
+    all_refused(404, "ResourceNotFound").await;
+}

@@ -100,6 +100,38 @@ fn set<const N: usize>(names: [&'static str; N]) -> BTreeSet<&'static str> {
     names.into_iter().collect()
 }
 
+/// Taskcluster takes more in these paths than a queue can be called.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_a_worker_type_that_no_queue_can_have_there_is_nothing_and_nothing_is_declared() {
+    let rig = rig().await;
+    let (until, expires) = (json!({"quarantineUntil": minutes_from_now(60)}), json!({"expires": minutes_from_now(60)}));
+    for worker_type in ["Linux_1", "1", "-", "x-"] {
+        let types = types(&format!("acme/{worker_type}"));
+        assert_eq!(get(&rig, &format!("{types}/workers")).await, json!({"workers": []}));
+        let worker = format!("{types}/workers/rack/w1");
+        for (method, path, body) in [("GET", &types, None), ("GET", &worker, None), ("PUT", &worker, Some(&until))] {
+            refused(&rig, method, path, body, 404, "ResourceNotFound").await;
+        }
+        let declared = format!("{types}/rack/w1");
+        let message = refused(&rig, "PUT", &declared, Some(&expires), 400, "InvalidRequestArguments").await;
+        assert!(message.contains("`workerType`") && message.contains("^[a-z]("), "{message}");
+    }
+    for (queue, named) in [("a.b/linux", "`provisionerId`"), ("acme/a%2Fb", "`workerType`")] {
+        let types = types(queue);
+        for (method, below, body) in [
+            ("GET", "", None),
+            ("GET", "/workers", None),
+            ("GET", "/workers/rack/w1", None),
+            ("PUT", "/workers/rack/w1", Some(&until)),
+            ("PUT", "/rack/w1", Some(&expires)),
+        ] {
+            let path = format!("{types}{below}");
+            let message = refused(&rig, method, &path, body, 400, "InvalidRequestArguments").await;
+            assert!(message.contains(named), "{method} {path}: {message}");
+        }
+    }
+}
+
 /// All runs of one claimWork have the same time, and ids say nothing about the order.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_claims_of_one_batch_stand_in_the_order_of_claiming_and_the_newest_twenty_are_kept() {

@@ -27,9 +27,9 @@ pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     let mut effects = Effects::default();
     if !end.is_empty() {
         let ids: Vec<_> = end.iter().map(|run| run.id).collect();
-        let by = Some(EndedBy::NotAccepted);
-        let ended = end_open::end_open_by(&mut transaction, &ids, ReasonResolved::ClaimExpired, by).await?;
-        effects.resolved = ended.tasks;
+        let (reason, by) = (ReasonResolved::ClaimExpired, Some(EndedBy::NotAccepted));
+        let ended = end_open::end_open_by(&mut transaction, &ids, reason, by).await?;
+        effects.tasks_ended(ended, reason);
     }
     let seqs: Vec<_> = back.iter().map(|run| run.seq).collect();
     let taken = admission::take_back(&mut transaction, &seqs, true).await?;

@@ -19,8 +19,11 @@ const OLD_TRANSACTION: Duration = Duration::from_secs(60);
 /// A deadline or the end of a delay within this time keeps the passes active.
 const NEAR: Duration = Duration::from_secs(10);
 
-/// What is published of each queue, in the order of [`numbers`].
-const METRICS: [Metric; 10] = [
+/// Queues whose names one pass looks up.
+const NAMED_MAX: usize = 200;
+
+/// What is published of each queue, in the order of `numbers`.
+pub const METRICS: [Metric; 10] = [
     ("queue_pending_tasks", "Pending runs of a task queue"),
     ("queue_claimed_tasks", "Running claims of a task queue"),
     ("tenure_queue_delayed_tasks", "Pending runs of a task queue that no worker can claim yet"),
@@ -52,6 +55,7 @@ pub fn gauges() -> CountGauges {
 /// there may be very many. After that they cost the scan that passes over them.
 pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     let notified = engine.notifiers.notifications();
+    name_resolutions(engine).await?;
     let mut conn = engine.pool.acquire().await?;
     let marks = engine.due_marks.get();
     let mut open = 0;
@@ -87,6 +91,21 @@ pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
         );
     }
     Ok(PassReport::default())
+}
+
+/// Has the tasks that this server has resolved shown under the names of their queues. Most of these are remembered.
+async fn name_resolutions(engine: &Engine) -> Result<(), sqlx::Error> {
+    let resolutions = engine.notifiers.resolutions();
+    for queue in resolutions.list_unnamed(NAMED_MAX) {
+        let name = match engine.queues.get_name(&engine.pool, queue).await {
+            Ok(name) => Some(name),
+            // A failover has lost the queue, with its tasks.
+            Err(sqlx::Error::RowNotFound) => None,
+            Err(error) => return Err(error),
+        };
+        resolutions.show(queue, name, Instant::now());
+    }
+    Ok(())
 }
 
 /// The numbers of a queue, in the order of [`METRICS`].

@@ -4,6 +4,7 @@
 use super::{PassReport, SLICE};
 use crate::engine::Engine;
 use crate::notifiers::Effects;
+use tenure_api::states::ReasonResolved;
 use tenure_store::deadlines;
 
 /// Ends a slice of the tasks whose deadline has passed.
@@ -11,9 +12,14 @@ pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     let mut conn = engine.pool.acquire().await?;
     let slice = deadlines::end_overdue(&mut conn, engine.due_marks.get().deadlines, SLICE).await?;
     if slice.ended > 0 {
-        let effects =
-            Effects { resolved_unnamed: true, inboxes: slice.sessions, taken_away: slice.held, ..Effects::default() };
-        engine.notifiers.apply(effects);
+        let resolutions = slice.queues.iter().map(|&queue| (queue, ReasonResolved::DeadlineExceeded)).collect();
+        engine.notifiers.apply(Effects {
+            resolved_unnamed: true,
+            resolutions,
+            inboxes: slice.sessions,
+            taken_away: slice.held,
+            ..Effects::default()
+        });
     }
     Ok(PassReport {
         found: slice.found,

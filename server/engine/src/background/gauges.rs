@@ -7,8 +7,8 @@ use std::fmt::Write as _;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A queue is shown for so long with zeros when nothing of it is found any more.
-const SHOWN_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
+/// A queue is shown for so long when nothing of it is found any more.
+pub(crate) const SHOWN_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// A metric: its name, and what it says.
 pub type Metric = (&'static str, &'static str);

@@ -18,6 +18,7 @@ pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
         + messages.drop_outdated()
         // No election goes on where no queue assigns its runs any more.
         + schedulers.terms.drop_idle(Instant::now())
+        + notifiers.resolutions().drop_idle(Instant::now())
         + polled;
     Ok(PassReport { found: done, done, ..PassReport::default() })
 }

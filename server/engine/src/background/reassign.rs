@@ -88,7 +88,7 @@ async fn end_at_once(
     }
     let resolved = end::end(transaction, &members).await?;
     for row in &resolved {
-        effects.run_taken_away(row.id, row.queue, row.next_reason.is_some());
+        effects.run_taken_away(row);
         effects.inboxes.extend(row.session);
     }
     Ok(resolved.len())

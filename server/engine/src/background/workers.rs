@@ -10,7 +10,7 @@ use tenure_store::workers::WorkerCounts;
 use tenure_store::{queue_views, workers};
 
 /// The metrics of a queue's workers.
-const METRICS: [Metric; 4] = [
+pub const METRICS: [Metric; 4] = [
     ("queue_workers_total", "Workers of a task queue that were seen within a day, or are quarantined"),
     ("queue_quarantined_workers", "Workers that are quarantined"),
     ("queue_running_workers", "Workers that hold a claim"),

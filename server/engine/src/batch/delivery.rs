@@ -203,9 +203,11 @@ impl Requeuer {
             .session
             .run(async |conn| {
                 let resolved = end::end(conn, &members).await?;
-                let taken_away = resolved.iter().map(|row| row.id).collect();
-                let claimable = Effects::claimable(resolved.iter().map(|row| row.queue));
-                notifiers.apply(Effects { taken_away, ..claimable });
+                let mut effects = Effects::default();
+                for row in &resolved {
+                    effects.run_taken_away(row);
+                }
+                notifiers.apply(effects);
                 endings::count(Ending::Undelivered, resolved.len());
                 let ids: Vec<Uuid> = members.iter().map(|member| member.id).collect();
                 claims::list_returnable(conn, &ids).await

@@ -1,5 +1,8 @@
 //! What follows from a commit.
 
+use tenure_api::states::ReasonResolved;
+use tenure_store::transitions::end::Resolved;
+use tenure_store::transitions::end_open::Ended;
 use uuid::Uuid;
 
 /// What a transaction changed that others wait for. An operation collects it while it runs; it is applied once, after
@@ -12,6 +15,8 @@ pub struct Effects {
     pub claimable: Vec<i32>,
     /// Tasks that were resolved.
     pub resolved: Vec<Uuid>,
+    /// The queue of each task that was resolved, and for what reason; for the metrics.
+    pub resolutions: Vec<(i32, ReasonResolved)>,
     /// Whether tasks were resolved that are not named.
     pub resolved_unnamed: bool,
     /// Whether a task was created that waits for others.
@@ -30,24 +35,29 @@ impl Effects {
         Self { claimable: queues.into_iter().collect(), ..Self::default() }
     }
 
-    /// These tasks were resolved.
-    pub fn resolved(tasks: impl IntoIterator<Item = Uuid>) -> Self {
-        Self { resolved: tasks.into_iter().collect(), ..Self::default() }
-    }
-
-    /// A run ended: its task was resolved, or the next run is pending in this queue.
-    pub fn run_ended(&mut self, task: Uuid, queue: i32, retried: bool) {
-        self.admission.push(queue);
-        if retried {
-            self.claimable.push(queue);
+    /// A run ended: its task was resolved, or the next run is pending in its queue.
+    pub fn run_ended(&mut self, run: &Resolved) {
+        self.admission.push(run.queue);
+        if run.next_reason.is_some() {
+            self.claimable.push(run.queue);
         } else {
-            self.resolved.push(task);
+            self.resolved.push(run.id);
+            self.resolutions.extend(run.reason().map(|reason| (run.queue, reason)));
         }
     }
 
     /// The same of a run that was ended otherwise than by its worker.
-    pub fn run_taken_away(&mut self, task: Uuid, queue: i32, retried: bool) {
-        self.run_ended(task, queue, retried);
-        self.taken_away.push(task);
+    pub fn run_taken_away(&mut self, run: &Resolved) {
+        self.run_ended(run);
+        self.taken_away.push(run.id);
+    }
+
+    /// Tasks were resolved without a report, for this reason.
+    pub fn tasks_ended(&mut self, ended: Ended, reason: ReasonResolved) {
+        let Ended { tasks, queues, held, sessions } = ended;
+        self.resolved.extend(tasks);
+        self.resolutions.extend(queues.into_iter().map(|queue| (queue, reason)));
+        self.taken_away.extend(held);
+        self.inboxes.extend(sessions);
     }
 }

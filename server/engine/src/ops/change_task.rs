@@ -131,9 +131,9 @@ async fn carry_out(
         }
         Change::Cancel => {
             let ended = end_open::end_open(transaction, &[id], ReasonResolved::Canceled).await?;
-            let end_open::Ended { tasks, held, sessions } = ended;
-            let effects = || Effects { inboxes: sessions, taken_away: held, ..Effects::resolved([id]) };
-            (!tasks.is_empty()).then(effects)
+            let mut effects = Effects::default();
+            effects.tasks_ended(ended, ReasonResolved::Canceled);
+            (!effects.resolved.is_empty()).then_some(effects)
         }
     })
 }

@@ -66,7 +66,7 @@ pub async fn create(
     let storage_type = artifact.details.storage_type();
     let is_emitted = decision.changed && artifact::is_emitted_at_creation(storage_type);
     let event = is_emitted.then(|| event(&task, &artifact)).transpose()?;
-    let removable = artifact::removable(storage_type, artifact.expires, now);
+    let removable = artifact::removable(storage_type, artifact.expires, task.expires, now);
     let present = artifact::is_present_at_creation(storage_type);
     let stored = Stored { artifact, present, removable };
     artifacts::put(&mut transaction, task.seq, run_ref.run, &stored, event.as_ref()).await?;
@@ -98,9 +98,9 @@ pub async fn finish(
     let object = artifacts::lock_object(&mut transaction, &object_name).await?;
     let changed =
         artifact::finish(stored.as_ref(), upload, object, now).map_err(|refusal| refused(refusal, run_ref, name))?;
-    let Some(Stored { artifact, .. }) = stored.filter(|_| changed) else { return Ok(()) };
+    let Some(Stored { artifact, removable, .. }) = stored.filter(|_| changed) else { return Ok(()) };
     artifacts::finish(&mut transaction, task.seq, run_ref.run, name, &event(&task, &artifact)?).await?;
-    artifacts::retain_object(&mut transaction, &object_name, artifact.expires).await?;
+    artifacts::retain_object(&mut transaction, &object_name, artifact.expires, removable).await?;
     notifiers.commit(transaction, Effects::default()).await?;
     Ok(())
 }

@@ -8,7 +8,7 @@ use tenure_api::objects::ObjectHashes;
 
 use super::OpError;
 use crate::blobs::{BlobError, BlobName, Blobs, StoredBlob};
-use tenure_domain::artifact::{UPLOAD_MAX, artifact_of_object};
+use tenure_domain::artifact::{Stored, UPLOAD_MAX, artifact_of_object, object_known_until};
 use tenure_store::artifacts::{find_chain, lock_object};
 use tenure_store::objects::{self, NewObject, Object};
 
@@ -34,12 +34,15 @@ pub async fn begin(
     hashes: &ObjectHashes,
 ) -> Result<Object, OpError> {
     let mut conn = pool.acquire().await?;
-    let expires = retained(&mut conn, upload.name, expires).await?;
+    let artifact = find_artifact(&mut conn, upload.name).await?;
+    // Otherwise the credentials of an artifact could leave bytes that outlive it and its task, and to which nothing refers then.
+    let expires = artifact.as_ref().map_or(expires, |stored| expires.min(stored.artifact.expires));
     let object = NewObject {
         name: upload.name,
         project: upload.project,
         upload: upload.id.uuid(),
         expires,
+        known_until: object_known_until(expires, artifact.as_ref()),
         sha256: hashes.sha256.as_ref().map(Sha256Hex::as_str),
         sha512: hashes.sha512.as_ref().map(Sha512Hex::as_str),
     };
@@ -54,18 +57,17 @@ pub async fn begin(
     }
 }
 
-/// Until when an object is retained. Otherwise the credentials of an artifact could leave bytes that outlive it and its
-/// task, and to which nothing refers then.
-async fn retained(conn: &mut PgConnection, name: &str, wanted: DateTime<Utc>) -> Result<DateTime<Utc>, OpError> {
-    let Some((task, run, artifact)) = artifact_of_object(name) else { return Ok(wanted) };
+/// The artifact that an object of this name is to be; none if it is an object by itself.
+async fn find_artifact(conn: &mut PgConnection, name: &str) -> Result<Option<Stored>, OpError> {
+    let Some((task, run, artifact)) = artifact_of_object(name) else { return Ok(None) };
     let chain = find_chain(conn, task, Some(run), artifact, NO_LINKS).await?;
     let found = chain.and_then(|chain| chain.artifacts.into_iter().next());
-    let found = found.ok_or_else(|| {
+    let missing = || {
         OpError::Input(format!(
             "the object {name:?} is that of an artifact which task {task} does not have: call createArtifact first"
         ))
-    })?;
-    Ok(wanted.min(found.artifact.expires))
+    };
+    found.map(Some).ok_or_else(missing)
 }
 
 /// Stores the bytes that came with an upload.

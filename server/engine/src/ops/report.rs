@@ -159,7 +159,7 @@ fn holders<'a>(members: &[&'a RunReport]) -> Vec<Option<&'a Holder>> {
 
 fn note(resolved: &[Resolved], effects: &mut Effects) {
     for row in resolved {
-        effects.run_ended(row.id, row.queue, row.next_reason.is_some());
+        effects.run_ended(row);
     }
 }
 

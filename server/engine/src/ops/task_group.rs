@@ -54,19 +54,17 @@ pub async fn cancel(pool: &PgPool, notifiers: &Notifiers, id: TaskGroupId) -> Re
         let mut transaction = conn.begin().await?;
         let mut left = groups::lock_open(&mut transaction, id.uuid(), after, SLICE).await?;
         let Some(&last) = left.last() else { break };
-        let (before, mut inboxes, mut taken_away) = (tasks.len(), Vec::new(), Vec::new());
+        let mut effects = Effects::default();
         // A run that is claimed at this moment is found among the claims by the next look.
         for _ in 0..TRIES_MAX {
             let ended = end_open::end_open(&mut transaction, &left, ReasonResolved::Canceled).await?;
             left.retain(|task| !ended.tasks.contains(task));
-            tasks.extend(ended.tasks);
-            inboxes.extend(ended.sessions);
-            taken_away.extend(ended.held);
+            effects.tasks_ended(ended, ReasonResolved::Canceled);
             if left.is_empty() {
                 break;
             }
         }
-        let effects = Effects { inboxes, taken_away, ..Effects::resolved(tasks[before..].iter().copied()) };
+        tasks.extend(&effects.resolved);
         notifiers.commit(transaction, effects).await?;
         after = last;
     }

@@ -6,7 +6,7 @@ use sqlx::AssertSqlSafe;
 use tenure_api::ids::{RunId, SlugId, TaskId};
 use tenure_api::objects::ObjectHashes;
 use tenure_api::states::{ArtifactErrorReason, ExceptionReason};
-use tenure_domain::artifact::{Artifact, Details, LINKS_MAX, Stored, UPLOAD_MAX, object_name};
+use tenure_domain::artifact::{Artifact, Details, EXPIRED_KEPT, LINKS_MAX, Stored, UPLOAD_MAX, object_name};
 use tenure_domain::lifecycle::Report;
 use tenure_engine::background::{artifacts as artifact_pass, expiry};
 use tenure_engine::ops::OpError;
@@ -266,6 +266,7 @@ async fn an_object_is_there_once_its_own_upload_is_finished() {
         project: "none",
         upload: upload(1).uuid(),
         expires: expires - TimeDelta::hours(1),
+        known_until: expires - TimeDelta::hours(1),
         sha256: None,
         sha512: None,
     };
@@ -277,7 +278,9 @@ async fn an_object_is_there_once_its_own_upload_is_finished() {
     two.unwrap();
     assert!(stored(&queue, run_ref, "o").await.unwrap().present);
     let object = objects::find(&mut conn, &name).await.unwrap().unwrap();
-    assert_eq!(object.expires, requested.expires, "the object is retained as long as the artifact");
+    let known_until = stored(&queue, run_ref, "o").await.unwrap().removable;
+    assert_eq!((object.expires, object.removable), (requested.expires, known_until), "as of the artifact");
+    assert_eq!(known_until, requested.expires + EXPIRED_KEPT);
     let emitted = emitted(&database, run_ref.task).await;
     assert_eq!(emitted.iter().filter(|(exchange, ..)| exchange == "artifact-created").count(), 1, "{emitted:?}");
     let refused = create(&queue, run_ref, again).await;
@@ -297,7 +300,8 @@ async fn an_artifact_is_not_finished_while_its_object_may_be_being_removed() {
     let name = object_name(run_ref.task, run_ref.run, "o");
     let mut conn = database.connect().await;
     let (id, sha256, sha512) = (upload(1).uuid(), None, None);
-    let object = objects::NewObject { name: &name, project: "none", upload: id, expires: at, sha256, sha512 };
+    let object =
+        objects::NewObject { name: &name, project: "none", upload: id, expires: at, known_until: at, sha256, sha512 };
     // To be removed within seconds, long before the artifact.
     assert!(objects::begin(&mut conn, object, 30.0).await.unwrap());
     objects::finish(&mut conn, &name, id, None, None).await.unwrap();
@@ -324,8 +328,10 @@ async fn the_object_of_an_artifact_is_retained_no_longer_than_the_artifact_whate
     let requested = artifact("o", Details::Object { upload: upload(1) }, at + TimeDelta::hours(3));
     create(&queue, run_ref, requested.clone()).await.unwrap();
     let object = begin(&name).await.unwrap();
-    assert_eq!((object.expires, object.removable), (requested.expires, requested.expires));
-    assert_eq!(begin("of no artifact").await.unwrap().expires, late);
+    let artifact = stored(&queue, run_ref, "o").await.unwrap();
+    assert_eq!((object.expires, object.removable), (requested.expires, artifact.removable));
+    let alone = begin("of no artifact").await.unwrap();
+    assert_eq!((alone.expires, alone.removable), (late, late + EXPIRED_KEPT));
     finish(database, queue).await;
 }
 
@@ -336,7 +342,8 @@ async fn an_upload_takes_a_name_that_no_other_upload_has() {
     let begin = async |n: u8, project: &str| {
         let expires = at + TimeDelta::hours(1);
         let (sha256, sha512) = (None, None);
-        let object = objects::NewObject { name: "o", project, upload: upload(n).uuid(), expires, sha256, sha512 };
+        let (upload, known_until) = (upload(n).uuid(), expires);
+        let object = objects::NewObject { name: "o", project, upload, expires, known_until, sha256, sha512 };
         objects::begin(&mut database.connect().await, object, 60.0).await.unwrap()
     };
     let (one, two) = tokio::join!(begin(1, "p"), begin(2, "p"));
@@ -351,7 +358,7 @@ async fn an_upload_takes_a_name_that_no_other_upload_has() {
 }
 
 #[tokio::test]
-async fn an_object_whose_upload_begins_again_with_an_earlier_end_is_removed_then() {
+async fn an_object_whose_upload_begins_again_with_an_earlier_end_is_removed_half_an_hour_after_that() {
     let (database, queue) = start().await;
     let at = now(&database).await;
     let begin = async |expires: DateTime<Utc>| {
@@ -359,7 +366,7 @@ async fn an_object_whose_upload_begins_again_with_an_earlier_end_is_removed_then
         object_ops::begin(&queue.engine.pool, of, expires, &ObjectHashes::default()).await.unwrap().removable
     };
     let (late, early) = (at + TimeDelta::days(365_000), at + TimeDelta::days(1));
-    assert_eq!([begin(late).await, begin(early).await], [late, early]);
+    assert_eq!([begin(late).await, begin(early).await], [late + EXPIRED_KEPT, early + EXPIRED_KEPT]);
     // Its bytes may be on their way by the last URL.
     assert!(begin(at).await >= at + UPLOAD_MAX);
     finish(database, queue).await;
@@ -432,6 +439,8 @@ async fn bytes_are_retained_while_an_upload_may_be_in_progress_and_then_the_name
     let bytes = artifact("bytes", Details::S3, soon);
     create(&queue, run_ref, bytes.clone()).await.unwrap();
     create(&queue, run_ref, artifact("elsewhere", reference("https://a/"), soon)).await.unwrap();
+    advance(&database, "30 minutes").await;
+    assert_eq!(artifact_pass::pass(&queue.engine).await.unwrap().found, 0, "both are known to have expired");
     advance(&database, "2 minutes").await;
     assert_eq!(artifact_pass::pass(&queue.engine).await.unwrap().done, 1);
     assert!(stored(&queue, run_ref, "bytes").await.is_some() && stored(&queue, run_ref, "elsewhere").await.is_none());
@@ -460,7 +469,7 @@ async fn removal_skips_rows_that_are_locked() {
     let run_ref = running(&queue).await;
     let soon = now(&database).await + TimeDelta::minutes(1);
     create(&queue, run_ref, artifact("x", error(), soon)).await.unwrap();
-    advance(&database, "2 minutes").await;
+    advance(&database, "32 minutes").await;
     let mut holder = database.connect().await;
     sqlx::raw_sql(AssertSqlSafe("BEGIN; SELECT FROM artifacts FOR UPDATE".to_owned()))
         .execute(&mut holder)

@@ -137,6 +137,7 @@ async fn answer_version(_: App, call: Arc<Call>) -> Result<Response, ApiError> {
 async fn answer_metrics(app: App, _: Arc<Call>) -> Result<Response, ApiError> {
     let mut text = app.metrics.render();
     app.engine.count_gauges.render(&mut text);
+    app.engine.notifiers.resolutions().render(&mut text);
     app.engine.worker_gauges.render(&mut text);
     app.engine.schedulers.terms.render(&mut text);
     Ok((StatusCode::OK, [(CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response())

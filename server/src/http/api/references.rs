@@ -25,12 +25,12 @@ pub fn manifest() -> Endpoint {
 
 /// `GET /references/:service/v1/:reference`
 pub fn reference() -> Endpoint {
-    let summary = "The operations or the exchanges of a service";
+    let summary = "The operations, the exchanges or the metrics of a service";
     Endpoint::get("reference", answer_reference).described("service", summary, |operation, _| {
         described(
             operation,
             "In Taskcluster's form, from which its client libraries are made: `api.json`, and for the queue \
-             `exchanges.json`.",
+             `exchanges.json` and `metrics.json`, which has the metrics that Taskcluster has too.",
             &json!({"serviceName": "queue", "apiVersion": "v1"}),
         )
     })

@@ -114,7 +114,10 @@ fn one(name: &str, sample: &Sample) -> Value {
             ("The key; a slash in it is written `%2F`", key, json!("acme"))
         }
         "service" => ("The service", text, json!("queue")),
-        "reference" => ("Which of its references", json!({"enum": ["api.json", "exchanges.json"]}), json!("api.json")),
+        "reference" => {
+            let names = json!({"enum": ["api.json", "exchanges.json", "metrics.json"]});
+            ("Which of its references", names, json!("api.json"))
+        }
         "schema" => ("The file of the schema", text, json!("create-task-request.json")),
         "common" => ("The file of the schema", text, json!("manifest-v3.json")),
         "name" => ("The name; its slashes may be written `%2F` or as they are", of::<ArtifactName>(), json!(ARTIFACT)),

@@ -1,10 +1,11 @@
 //! References and schemas in Taskcluster's forms, for programs that make clients from them: the manifest, each service's
-//! operations, the exchanges, and the schemas of their bodies. They are made from what the OpenAPI document is made
-//! from, so that neither can say what the other does not.
+//! operations, the queue's exchanges and metrics, and the schemas of their bodies. All but the metrics are made from what the
+//! OpenAPI document is made from, so that neither can say what the other does not.
 //!
 //! Schemas are JSON Schema, draft 7. URLs in them are absolute, below the root URL.
 
 mod exchanges;
+mod metrics;
 mod schemas;
 #[cfg(test)]
 mod tests;
@@ -72,6 +73,7 @@ fn all(root: &str, routes: &[Route]) -> BTreeMap<String, Value> {
         add("api", "api-reference-v0", api(service, routes, &operations, &mut schemas));
         if service.name == "queue" {
             add("exchanges", "exchanges-reference-v0", exchanges::reference(&mut schemas));
+            add("metrics", "metrics-reference-v0", metrics::reference());
         }
         files.extend(schemas.into_files());
     }

@@ -11,6 +11,7 @@ use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::Map;
 use sqlx::{PgConnection, Postgres};
 use tenure_api::ids::TaskQueueId;
+use tenure_api::states::ReasonResolved;
 use uuid::Uuid;
 
 use self::members::Columns;
@@ -91,6 +92,12 @@ impl Resolved {
     #[must_use]
     pub fn member(&self) -> usize {
         hot::member(self.n)
+    }
+
+    /// Why the run ended.
+    #[must_use]
+    pub fn reason(&self) -> Option<ReasonResolved> {
+        ReasonResolved::from_code(self.reason_resolved)
     }
 
     /// The task afterwards, with what the statement does not answer with. `history` was read after the run was added to it,

@@ -9,6 +9,8 @@ use uuid::Uuid;
 pub struct Ended {
     /// The tasks.
     pub tasks: Vec<Uuid>,
+    /// The queue of each of them: `task_queues.id`.
+    pub queues: Vec<i32>,
     /// Those of them whose runs workers held.
     pub held: Vec<Uuid>,
     /// The epochs of the sessions that held runs of them, and have an item each in their inboxes.
@@ -110,7 +112,7 @@ pub async fn end_open_by(
                    min(counts.waiting)
             FROM ended JOIN open ON open.seq = ended.seq, db_now, counts HAVING count(*) > 0
         )
-        SELECT open.id, released.session, released.seq IS NOT NULL AS "held!" FROM ended JOIN open ON open.seq = ended.seq
+        SELECT open.id, open.queue AS "queue!", released.session, released.seq IS NOT NULL AS "held!" FROM ended JOIN open ON open.seq = ended.seq
         LEFT JOIN released ON released.seq = ended.seq"#,
         locked,
         reason.code(),
@@ -120,5 +122,6 @@ pub async fn end_open_by(
     .await?;
     let sessions = rows.iter().filter_map(|row| row.session).collect();
     let held = rows.iter().filter(|row| row.held).map(|row| row.id).collect();
-    Ok(Ended { tasks: rows.into_iter().map(|row| row.id).collect(), held, sessions })
+    let (tasks, queues) = rows.into_iter().map(|row| (row.id, row.queue)).unzip();
+    Ok(Ended { tasks, queues, held, sessions })
 }

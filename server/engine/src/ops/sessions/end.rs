@@ -164,7 +164,7 @@ async fn give_back(transaction: &mut PgConnection, epoch: i64, by: SessionEnd) -
         return Ok(None);
     }
     for row in &resolved {
-        effects.run_taken_away(row.id, row.queue, row.next_reason.is_some());
+        effects.run_taken_away(row);
     }
     let runs = resolved.len() + assigned;
     let held = worker_sessions::close(transaction, epoch, count(runs)).await?;
@@ -190,7 +190,7 @@ async fn give_back_assigned(
         let ended_by = if removed { EndedBy::WorkerRemoved } else { EndedBy::SessionEnded };
         let (reason, by) = (ReasonResolved::WorkerShutdown, Some(ended_by));
         let ended = end_open::end_open_by(transaction, &ids, reason, by).await?;
-        effects.resolved.extend(ended.tasks);
+        effects.tasks_ended(ended, reason);
     }
     if !back.is_empty() {
         let seqs: Vec<_> = back.iter().map(|run| run.seq).collect();

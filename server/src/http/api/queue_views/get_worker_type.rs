@@ -6,7 +6,7 @@ use axum::response::Response;
 use serde_json::json;
 use tenure_api::errors::ErrorCode::ResourceNotFound;
 
-use super::{NO_QUEUE, TypeBody, a_type, find, joined};
+use super::{NO_QUEUE, TypeBody, a_type, find, joined, unseen};
 use crate::http::api::ok;
 use crate::http::app::App;
 use crate::http::call::Call;
@@ -35,7 +35,8 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
 
 async fn get_worker_type(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     call.authorize_by_path()?;
-    let queue = call.task_queue_id()?;
+    let queue = call.queue_of_halves()?;
     call.no_query()?;
+    let queue = queue.ok_or_else(|| unseen(&call.task_queue_text()))?;
     ok(&TypeBody { actions: Some([]), ..find(&app, &queue).await?.try_into()? })
 }

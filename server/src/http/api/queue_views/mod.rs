@@ -158,9 +158,11 @@ async fn list(
 async fn find(app: &App, queue: &TaskQueueId) -> Result<ViewRow, ApiError> {
     write_down(&app.engine.pool, &app.engine.workers).await?;
     let found = queue_views::find(&mut *app.engine.pool.acquire().await?, queue.as_str()).await?;
-    let missing =
-        || OpError::NotFound(format!("no worker of the queue {queue} was seen lately; it is listed from then on"));
-    Ok(found.ok_or_else(missing)?)
+    Ok(found.ok_or_else(|| unseen(queue.as_str()))?)
+}
+
+fn unseen(queue: &str) -> OpError {
+    OpError::NotFound(format!("no worker of the queue {queue} was seen lately; it is listed from then on"))
 }
 
 /// A queue of the examples.

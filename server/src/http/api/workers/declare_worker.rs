@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use axum::response::Response;
 use serde_json::json;
+use tenure_api::ids::TaskQueueId;
 use tenure_api::workers::DeclareWorkerRequest;
 
-use super::{DAY_MINUTES, WorkerBody, a_worker, name};
+use super::{DAY_MINUTES, WorkerBody, a_worker};
 use crate::http::api::ok;
 use crate::http::app::App;
 use crate::http::call::Call;
@@ -15,7 +16,7 @@ use crate::http::docs::operation::Operation;
 use crate::http::endpoint::Endpoint;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
-use tenure_engine::ops::workers as ops;
+use tenure_engine::ops::workers::{self as ops, Name};
 
 /// `PUT /provisioners/:provisionerId/worker-types/:workerType/:workerGroup/:workerId`. Not to be confused with the path
 /// of quarantineWorker, which has one segment more, even if the worker's group is called `workers`.
@@ -44,15 +45,22 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
 
 async fn declare_worker(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     may_declare(&call)?;
-    let name = name(&call)?;
+    let name = declared(&call)?;
     let DeclareWorkerRequest { expires } = call.json()?;
     let worker = ops::declare(&app.engine.pool, &app.engine.workers, &app.engine.queues, &name, expires.time()).await?;
     ok(&WorkerBody::from(worker))
+}
+
+/// The worker that the path names, in a queue that tasks can have: it is made if there is none.
+fn declared(call: &Call) -> Result<Name, ApiError> {
+    let queue = TaskQueueId::new(&call.provisioner_id()?, &call.worker_type()?);
+    let (group, id) = (call.worker_group()?, call.worker_id()?);
+    Ok(Name { queue, group: group.to_string(), id: id.to_string() })
 }
 
 /// What declareWorker requires.
 fn may_declare(call: &Call) -> Result<(), ApiError> {
     call.authorize_by_path()?;
     call.no_query()?;
-    name(call).map(drop)
+    declared(call).map(drop)
 }

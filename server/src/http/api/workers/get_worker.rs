@@ -31,8 +31,8 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
 
 async fn get_worker(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     call.authorize_by_path()?;
-    let name = name(&call)?;
     call.no_query()?;
+    let name = name(&call)?;
     let worker = ops::get(&app.engine.pool, &app.engine.workers, &app.engine.queues, &name).await?;
     ok(&WorkerBody::from(worker))
 }

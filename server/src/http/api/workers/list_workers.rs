@@ -90,7 +90,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
 
 async fn list_workers(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     call.authorize_by_path()?;
-    let queue = call.task_queue_id()?;
+    let queue = call.queue_of_halves()?;
     let query = call.query(&["continuationToken", "limit", "quarantined"])?;
     let page = Page::read(&query)?;
     let after = page.after.as_deref().map(split).transpose()?.unwrap_or_default();
@@ -100,7 +100,11 @@ async fn list_workers(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
         Some("false") => Some(false),
         Some(_) => return Err(ApiError::arguments("the query parameter `quarantined` must be `true` or `false`")),
     };
-    let Some(key) = app.engine.queues.find_key(&app.engine.pool, &queue).await? else {
+    let key = match &queue {
+        Some(queue) => app.engine.queues.find_key(&app.engine.pool, queue).await?,
+        None => None,
+    };
+    let Some(key) = key else {
         return ok(&ListBody { workers: Vec::new(), continuation_token: None });
     };
     let limit = page.limit.unwrap_or(PAGE_MAX);

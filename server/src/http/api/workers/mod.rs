@@ -8,6 +8,7 @@ pub mod quarantine_worker;
 use serde::Serialize;
 use serde_json::{Value, json};
 use tenure_api::dates::Timestamp;
+use tenure_api::errors::ErrorCode;
 use tenure_api::ids::{RunId, TaskId, TaskQueueId};
 use utoipa::ToSchema;
 
@@ -110,9 +111,17 @@ impl From<KnownWorker> for WorkerBody {
     }
 }
 
+/// The worker that the path names, if there can be one in its queue. To be asked when the caller's scopes were checked.
 fn name(call: &Call) -> Result<Name, ApiError> {
-    let (queue, group, id) = (call.task_queue_id()?, call.worker_group()?, call.worker_id()?);
-    Ok(Name { queue, group: group.to_string(), id: id.to_string() })
+    let (queue, group, id) = (call.queue_of_halves()?, call.worker_group()?, call.worker_id()?);
+    let missing = || {
+        let queue = call.task_queue_text();
+        ApiError::new(
+            ErrorCode::ResourceNotFound,
+            format!("no queue can be called {queue}, so that there is no such worker"),
+        )
+    };
+    Ok(Name { queue: queue.ok_or_else(missing)?, group: group.to_string(), id: id.to_string() })
 }
 
 /// The worker of the examples.

@@ -60,12 +60,12 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
 
 async fn quarantine_worker(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     may_quarantine(&call)?;
-    let name = name(&call)?;
     let QuarantineWorkerRequest { quarantine_until, quarantine_info } = call.json()?;
     let info = quarantine_info.as_deref();
     if let Some(wrong) = check_info(info) {
         return Err(ApiError::new(ErrorCode::InputValidationError, format!("the body: {wrong}")));
     }
+    let name = name(&call)?;
     let client_id = call.principal()?.client_id.as_deref().unwrap_or(ANONYMOUS);
     let change = Quarantine { until: quarantine_until.time(), info, client_id };
     let engine = &app.engine;

@@ -9,11 +9,12 @@ use super::with_head;
 const COMPONENT: &str = "#/components/schemas/";
 
 /// The schemas that references point at, whose texts are beside this file.
-const COMMON: [(&str, &str); 4] = [
+const COMMON: [(&str, &str); 5] = [
     ("metaschema", include_str!("../common/metaschema.json")),
     ("manifest-v3", include_str!("../common/manifest-v3.json")),
     ("api-reference-v0", include_str!("../common/api-reference-v0.json")),
     ("exchanges-reference-v0", include_str!("../common/exchanges-reference-v0.json")),
+    ("metrics-reference-v0", include_str!("../common/metrics-reference-v0.json")),
 ];
 /// What every schema fits in the end.
 const DRAFT: &str = "http://json-schema.org/draft-07/schema#";

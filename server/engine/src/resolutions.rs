@@ -1,0 +1,172 @@
+//! Counts the tasks that this server has resolved, by queue, for the metrics. A run that is tried again resolves no task.
+//!
+//! What follows from a commit has the keys of queues; the names are looked up afterwards, by the pass that publishes what queues
+//! have, so that counting waits for nothing. Queues of which nothing was counted for a day are dropped.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt::Write as _;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use tenure_api::ids::TaskQueueId;
+use tenure_api::states::ReasonResolved;
+
+use crate::background::gauges::{Metric, SHOWN_AFTER};
+
+/// What is published of each queue. The last one has a label for the reason.
+pub const METRICS: [Metric; 3] = [
+    ("queue_completed_tasks", "Tasks of a task queue that were completed"),
+    ("queue_failed_tasks", "Tasks of a task queue that failed"),
+    ("queue_exception_tasks", "Tasks of a task queue that ended as exceptions"),
+];
+
+/// How many tasks were resolved for each reason.
+type Counts = BTreeMap<ReasonResolved, u64>;
+
+/// The counts.
+#[derive(Debug, Default)]
+pub struct Resolutions {
+    counted: Mutex<Counted>,
+}
+
+#[derive(Debug, Default)]
+struct Counted {
+    /// Since the name was looked up last, by `task_queues.id`.
+    unnamed: HashMap<i32, Counts>,
+    shown: BTreeMap<TaskQueueId, Shown>,
+}
+
+#[derive(Debug)]
+struct Shown {
+    counts: Counts,
+    /// When something was added last.
+    added: Instant,
+}
+
+impl Resolutions {
+    /// Tasks of these queues were resolved so, by a statement that has committed or may have.
+    pub fn count(&self, resolved: &[(i32, ReasonResolved)]) {
+        if resolved.is_empty() {
+            return;
+        }
+        let mut counted = self.lock();
+        for &(queue, reason) in resolved {
+            *counted.unnamed.entry(queue).or_default().entry(reason).or_default() += 1;
+        }
+    }
+
+    /// Queues of which something was counted since their names were looked up, up to so many.
+    #[must_use]
+    pub fn list_unnamed(&self, limit: usize) -> Vec<i32> {
+        self.lock().unnamed.keys().take(limit).copied().collect()
+    }
+
+    /// Shows what was counted of a queue under its name; what has none any more is dropped.
+    pub fn show(&self, queue: i32, name: Option<TaskQueueId>, now: Instant) {
+        let mut counted = self.lock();
+        let (Some(counts), Some(name)) = (counted.unnamed.remove(&queue), name) else { return };
+        let shown = counted.shown.entry(name).or_insert_with(|| Shown { counts: Counts::new(), added: now });
+        shown.added = now;
+        for (reason, count) in counts {
+            *shown.counts.entry(reason).or_default() += count;
+        }
+    }
+
+    /// Drops the queues of which nothing was counted for a day; how many they were.
+    pub fn drop_idle(&self, now: Instant) -> usize {
+        let mut counted = self.lock();
+        let before = counted.shown.len();
+        counted.shown.retain(|_, shown| now.saturating_duration_since(shown.added) < SHOWN_AFTER);
+        before - counted.shown.len()
+    }
+
+    /// Adds them to a text in the format of Prometheus. Names of queues have no character that would have to be escaped.
+    pub fn render(&self, text: &mut String) {
+        let counted = self.lock();
+        if counted.shown.is_empty() {
+            return;
+        }
+        let [completed, failed, (exceptions, about_exceptions)] = METRICS;
+        for ((name, about), reason) in [(completed, ReasonResolved::Completed), (failed, ReasonResolved::Failed)] {
+            let _ = writeln!(text, "# HELP {name} {about}\n# TYPE {name} counter");
+            for (queue, shown) in &counted.shown {
+                let count = shown.counts.get(&reason).copied().unwrap_or_default();
+                let _ = writeln!(text, "{name}{{{}}} {count}", labels(queue));
+            }
+            text.push('\n');
+        }
+        let _ = writeln!(text, "# HELP {exceptions} {about_exceptions}\n# TYPE {exceptions} counter");
+        for (queue, shown) in &counted.shown {
+            for (reason, count) in &shown.counts {
+                if !matches!(reason, ReasonResolved::Completed | ReasonResolved::Failed) {
+                    let _ = writeln!(text, "{exceptions}{{{},reasonResolved=\"{reason}\"}} {count}", labels(queue));
+                }
+            }
+        }
+        text.push('\n');
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Counted> {
+        self.counted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn labels(queue: &TaskQueueId) -> String {
+    let (provisioner, worker_type) = (queue.provisioner_id(), queue.worker_type());
+    format!("taskQueueId=\"{queue}\",provisionerId=\"{provisioner}\",workerType=\"{worker_type}\"")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn rendered(resolutions: &Resolutions) -> String {
+        let mut text = String::new();
+        resolutions.render(&mut text);
+        text
+    }
+
+    #[test]
+    fn what_is_counted_is_shown_under_the_name_of_its_queue_and_dropped_after_a_day() {
+        let resolutions = Resolutions::default();
+        let begin = Instant::now();
+        let name = |text: &str| text.parse::<TaskQueueId>().ok();
+        resolutions.count(&[
+            (1, ReasonResolved::Completed),
+            (1, ReasonResolved::Canceled),
+            (2, ReasonResolved::Failed),
+        ]);
+        resolutions.count(&[(1, ReasonResolved::Completed), (3, ReasonResolved::Failed)]);
+        assert_eq!(rendered(&resolutions), "");
+        assert_eq!((resolutions.list_unnamed(2).len(), resolutions.list_unnamed(10).len()), (2, 3));
+        for (queue, name) in [(1, name("a/b")), (2, name("a/c")), (3, None)] {
+            resolutions.show(queue, name, begin);
+        }
+        assert!(resolutions.list_unnamed(10).is_empty());
+        let (b, c) = (
+            r#"taskQueueId="a/b",provisionerId="a",workerType="b""#,
+            r#"taskQueueId="a/c",provisionerId="a",workerType="c""#,
+        );
+        let expected = format!(
+            "# HELP queue_completed_tasks Tasks of a task queue that were completed\n# TYPE queue_completed_tasks counter\n\
+             queue_completed_tasks{{{b}}} 2\nqueue_completed_tasks{{{c}}} 0\n\n\
+             # HELP queue_failed_tasks Tasks of a task queue that failed\n# TYPE queue_failed_tasks counter\n\
+             queue_failed_tasks{{{b}}} 0\nqueue_failed_tasks{{{c}}} 1\n\n\
+             # HELP queue_exception_tasks Tasks of a task queue that ended as exceptions\n# TYPE queue_exception_tasks counter\n\
+             queue_exception_tasks{{{b},reasonResolved=\"canceled\"}} 1\n\n"
+        );
+        assert_eq!(rendered(&resolutions), expected);
+        // What comes later is added, also under another key of the same name.
+        let later = begin + Duration::from_secs(60);
+        resolutions.count(&[(4, ReasonResolved::Completed)]);
+        resolutions.show(4, name("a/b"), later);
+        assert!(rendered(&resolutions).contains(&format!("queue_completed_tasks{{{b}}} 3\n")));
+        assert_eq!(resolutions.drop_idle(begin + SHOWN_AFTER), 1);
+        let text = rendered(&resolutions);
+        assert!(text.contains(b) && !text.contains(c), "{text}");
+        assert_eq!(resolutions.drop_idle(later + SHOWN_AFTER), 1);
+        assert_eq!(rendered(&resolutions), "");
+    }
+}

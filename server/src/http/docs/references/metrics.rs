@@ -1,0 +1,27 @@
+//! The reference of the metrics that Taskcluster's queue has too. Those that only Tenure has are in docs/operating.md.
+
+use serde_json::{Map, Value, json};
+
+use tenure_engine::background::{counters, workers};
+use tenure_engine::resolutions;
+
+/// What the names of those begin with that are of queues.
+const OF_QUEUES: &str = "queue_";
+/// The labels of resolved tasks.
+const RESOLVED: [&str; 4] = ["taskQueueId", "provisionerId", "workerType", "reasonResolved"];
+
+/// The reference. A test compares it with what is published.
+pub(super) fn reference() -> Map<String, Value> {
+    let gauges = counters::METRICS.iter().chain(&workers::METRICS).filter(|(name, _)| name.starts_with(OF_QUEUES));
+    let mut metrics: Vec<Value> = gauges.map(|&(name, about)| one(name, "gauge", about, &RESOLVED[..1])).collect();
+    let [completed, failed, exceptions] = resolutions::METRICS;
+    metrics.extend([completed, failed].map(|(name, about)| one(name, "counter", about, &RESOLVED[..3])));
+    metrics.push(one(exceptions.0, "counter", exceptions.1, &RESOLVED));
+    metrics.push(one("http_request_duration_seconds", "histogram", "How long requests took", &[]));
+    metrics.push(one("http_requests_total", "counter", "Requests answered, by class of status", &["status"]));
+    Map::from_iter([("serviceName".to_owned(), "queue".into()), ("metrics".to_owned(), metrics.into())])
+}
+
+fn one(name: &str, kind: &str, about: &str, labels: &[&str]) -> Value {
+    json!({"name": name, "type": kind, "description": about, "labelNames": labels})
+}
