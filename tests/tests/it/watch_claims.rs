@@ -78,8 +78,11 @@ async fn ended(rig: &Rig, server: &Server, runs: Vec<Value>) -> (Vec<Value>, Ins
 
 /// Waits until so many requests wait at the server.
 async fn until_watching(server: &Server, requests: usize) {
-    let line = format!("tenure_claim_watchers {requests}");
-    eventually("they watch", async || {
+    until_metrics_say(server, &format!("tenure_claim_watchers {requests}")).await;
+}
+
+async fn until_metrics_say(server: &Server, line: &str) {
+    eventually(line, async || {
         let metrics = Raw::new("GET", "/metrics").send(server.root_url()).await;
         metrics.text().lines().any(|found| found == line).then_some(())
     })
@@ -387,6 +390,8 @@ async fn more_requests_than_may_wait_are_refused_by_name_and_those_that_hang_up_
         client.start(&rig.root, "POST", WATCH, Some(body.as_bytes())).await.unwrap();
     }
     until_watching(&rig.server, 8).await;
+    // Each as often as it is watched, as it counts for the limit.
+    until_metrics_say(&rig.server, "tenure_watched_runs 8").await;
     let refused = watch(&rig, &rig.server, &[named(&claim)], 0).await;
     assert_eq!((refused.status, refused.code()), (503, "ServiceUnavailable"));
     assert!(refused.body["message"].as_str().unwrap().contains("too many watchClaims requests"), "{}", refused.body);
