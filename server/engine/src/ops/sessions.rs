@@ -59,7 +59,7 @@ pub struct Started {
 /// What a reader of an inbox gets.
 #[derive(Debug, Clone)]
 pub struct Read {
-    /// The renewal that it began with, or an earlier one and until when the session is live now.
+    /// The renewal that it began with, or an earlier one and what has changed since.
     pub renewed: Renewed,
     /// The items; none if none came in time.
     pub items: Vec<InboxItem>,
@@ -244,8 +244,11 @@ pub async fn inbox(
     };
     parts.sessions.activity.seen();
     let found = parts.sessions.inboxes.read(identity.epoch, after, wait, certainty).await?;
-    // Another renewal may have been answered since, by this server or another one: what is said never goes back.
-    renewed.until = found.live_until.map_or(renewed.until, |until| until.max(renewed.until));
+    if let Some(live) = found.live {
+        // Another renewal may have been answered since, by this server or another one: what is said never goes back.
+        renewed.until = live.until.max(renewed.until);
+        renewed.policy_version = live.policy_version;
+    }
     Ok(Read { renewed, items: found.items })
 }
 

@@ -282,7 +282,9 @@ async fn a_renewal_changes_only_what_it_says_and_nothing_of_a_session_that_has_e
     assert_eq!((at <= renewed[0].now, by, returned), (true, SessionEnd::Takeover, 0));
     assert_eq!(store::list_ended(&mut ground.conn, &[session, gone, gone + 1_000]).await.unwrap().len(), 2);
     let live = store::list_live(&mut ground.conn, &[session, gone, gone + 1_000]).await.unwrap();
-    assert_eq!(live, [(session, renewed[0].until)]);
+    assert_eq!(live, [store::StillLive { epoch: session, until: renewed[0].until, policy_version: 0 }]);
+    sqlx::raw_sql("UPDATE task_queues SET policy_version = 7").execute(&mut ground.conn).await.unwrap();
+    assert_eq!(store::list_live(&mut ground.conn, &[session]).await.unwrap()[0].policy_version, 7);
     ground.finish().await;
 }
 
