@@ -6,7 +6,7 @@ use tenure_api::ids::TaskId;
 use tenure_api::sessions::{InboxEvent, InboxItem};
 use tenure_api::states::{Delivery, EndedBy, ReasonResolved, RunState, SessionEnd, WorkerCommand};
 use tenure_domain::policy::ending::Ending;
-use tenure_domain::session::{COMMANDS_MAX, STRAYS_LOOKED_FOR, Start, Stated};
+use tenure_domain::session::{COMMANDS_MAX, INBOX_SHOWN_MAX, STRAYS_LOOKED_FOR, Start, Stated};
 use tenure_engine::testing::{LEASE, QUEUE, Queue};
 use tenure_store::testing::{TestDatabase, check_invariants_on};
 use tenure_store::transitions::end::{self, Member};
@@ -466,4 +466,24 @@ async fn the_invariant_finds_a_session_whose_end_leaves_its_runs() {
     let output = broken.args(["--exact", test]).env("TENURE_BREAK", "leak-session").output().await.unwrap();
     let said = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
     assert!(said.contains("Sessions: no run is held by a session that ended") && said.contains("1 failed"), "{said}");
+}
+
+#[tokio::test]
+async fn runs_that_were_accepted_and_commands_that_were_carried_out_hide_no_item() {
+    let mut ground = Ground::new().await;
+    let session = ground.begin("w").await;
+    sqlx::query(
+        "INSERT INTO session_inbox (epoch, id, kind, at, seq, run)
+         SELECT $1, nextval('session_inbox_id'), kind, now(), n, 0 FROM generate_series(1, $2) n, unnest(ARRAY[4, 5]) kind",
+    )
+    .bind(session)
+    .bind(INBOX_SHOWN_MAX)
+    .execute(&mut ground.conn)
+    .await
+    .unwrap();
+    let sent = store::command(&mut ground.conn, session, WorkerCommand::Freeze, None).await.unwrap();
+    let items = read(&mut ground.conn, session, 0).await;
+    assert_eq!(items.iter().map(|item| Sent::Item(item.id)).collect::<Vec<_>>(), [sent]);
+    renew(&mut ground.conn, session, i64::MAX).await.unwrap();
+    ground.finish().await;
 }
