@@ -1,19 +1,21 @@
 //! The bodies of the call by which a worker without a session learns that runs of its own have ended.
+//!
+//! Ranges are not checked here: a number that is out of its range is read, so that the rule that refuses it can name both.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::dates::Timestamp;
 use crate::ids::{RunId, TaskId};
+use crate::policy::seconds;
 use crate::states::{EndedBy, ReasonResolved, RunState};
 use crate::structure::objects;
-use crate::whole::whole;
 use crate::work::run_id;
 
 /// How many runs one request may watch.
 pub const WATCHED_MAX: usize = 1_000;
 /// How many seconds one request may wait for the first that ends.
-pub const WATCH_WAIT_MAX: u16 = 30;
+pub const WATCH_WAIT_MAX: i64 = 30;
 
 /// The runs that a worker holds.
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq, ToSchema)]
@@ -24,12 +26,12 @@ pub struct WatchClaimsRequest {
     #[schema(min_items = 1, max_items = 1_000)]
     pub runs: Vec<WatchedRun>,
     /// How many seconds to wait for the first that ends.
-    #[serde(default = "wait_default", deserialize_with = "whole")]
-    #[schema(maximum = 30, default = 30)]
-    pub wait: u16,
+    #[serde(default = "wait_default", deserialize_with = "seconds")]
+    #[schema(minimum = 0, maximum = 30, default = 30)]
+    pub wait: i64,
 }
 
-fn wait_default() -> u16 {
+fn wait_default() -> i64 {
     WATCH_WAIT_MAX
 }
 
@@ -87,7 +89,9 @@ mod tests {
     fn a_wait_may_be_absent() {
         let request = read(&format!(r#"{{"runs": [{RUN}]}}"#)).unwrap();
         assert_eq!((request.runs.len(), request.wait), (1, WATCH_WAIT_MAX));
-        assert_eq!(read(&format!(r#"{{"runs": [{RUN}], "wait": 2.0}}"#)).unwrap().wait, 2);
+        for (wait, read_as) in [("2.0", 2), ("-1", -1), ("70000", 70_000)] {
+            assert_eq!(read(&format!(r#"{{"runs": [{RUN}], "wait": {wait}}}"#)).unwrap().wait, read_as);
+        }
     }
 
     #[test]
@@ -100,7 +104,7 @@ mod tests {
             (RUN.replace('}', r#", "x": 1}"#).replace('{', r#"{"runs": [{"#) + "]}", "unknown field `x`"),
             (format!(r#"{{"runs": [{}]}}"#, RUN.replace('0', "1001")), "from 0 to 1000"),
             (format!(r#"{{"runs": [{RUN}], "wait": null}}"#), "a whole number"),
-            (format!(r#"{{"runs": [{RUN}], "wait": -1}}"#), "a whole number"),
+            (format!(r#"{{"runs": [{RUN}], "wait": 0.5}}"#), "a whole number"),
             (format!(r#"{{"runs": [{RUN}], "since": 1}}"#), "unknown field `since`"),
         ] {
             let refused = read(&body).unwrap_err();

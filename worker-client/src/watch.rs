@@ -84,12 +84,12 @@ impl Client {
     }
 
     async fn watch_some(&self, runs: Vec<WatchedRun>, wait: Duration) -> Result<Vec<EndedClaim>, Error> {
-        let wait = u16::try_from(wait.as_secs()).unwrap_or(WATCH_WAIT_MAX).min(WATCH_WAIT_MAX);
+        let wait = i64::try_from(wait.as_secs()).unwrap_or(WATCH_WAIT_MAX).min(WATCH_WAIT_MAX);
         let call = Call {
             method: Method::POST,
             path: "/claims/watch".to_owned(),
             body: Some(serde_json::to_vec(&WatchClaimsRequest { runs, wait }).expect("texts and numbers")),
-            timeout: TIMEOUT + Duration::from_secs(wait.into()),
+            timeout: TIMEOUT + Duration::from_secs(wait.unsigned_abs()),
             own: Own { api: Some(TENURE_API), ..Own::default() },
         };
         let answer: WatchAnswer = self.call(&call).await?.value;

@@ -25,16 +25,16 @@ pub struct Watch {
 /// There is nothing to watch, or too much, or the wait is too long.
 pub fn watch(request: &WatchClaimsRequest) -> Result<Watch, Unacceptable> {
     if !(1..=WATCHED_MAX).contains(&request.runs.len()) {
-        return Err(Unacceptable::Schema(format!("`runs` must have from 1 to {WATCHED_MAX} entries")));
+        return Err(Unacceptable::Rule(format!("`runs` must have from 1 to {WATCHED_MAX} entries")));
     }
-    if request.wait > WATCH_WAIT_MAX {
-        return Err(Unacceptable::Schema(format!("`wait` must be from 0 to {WATCH_WAIT_MAX}")));
+    if !(0..=WATCH_WAIT_MAX).contains(&request.wait) {
+        return Err(Unacceptable::Rule(format!("`wait` must be from 0 to {WATCH_WAIT_MAX}")));
     }
     let mut named = HashSet::new();
     let runs = request.runs.iter().filter(|run| named.insert(**run));
     Ok(Watch {
         runs: runs.map(|&WatchedRun { task_id, run_id }| (task_id, run_id)).collect(),
-        wait: Duration::from_secs(request.wait.into()),
+        wait: Duration::from_secs(request.wait.unsigned_abs()),
     })
 }
 
@@ -79,7 +79,7 @@ impl Fate {
 mod tests {
     use super::*;
 
-    fn request(runs: usize, wait: u16) -> WatchClaimsRequest {
+    fn request(runs: usize, wait: i64) -> WatchClaimsRequest {
         let run_id = RunId::new(0).unwrap();
         let id = |n: usize| TaskId::from_random((n as u128).to_be_bytes());
         WatchClaimsRequest { runs: (0..runs).map(|n| WatchedRun { task_id: id(n), run_id }).collect(), wait }
@@ -89,10 +89,13 @@ mod tests {
     fn a_thousand_runs_are_watched_for_half_a_minute_and_no_more() {
         let most = watch(&request(WATCHED_MAX, 30)).unwrap();
         assert_eq!((most.runs.len(), most.wait), (WATCHED_MAX, Duration::from_secs(30)));
-        for (request, field) in
-            [(request(0, 0), "`runs`"), (request(WATCHED_MAX + 1, 0), "`runs`"), (request(1, 31), "`wait`")]
-        {
-            let Err(Unacceptable::Schema(message)) = watch(&request) else { panic!("{field} was taken") };
+        for (request, field) in [
+            (request(0, 0), "`runs`"),
+            (request(WATCHED_MAX + 1, 0), "`runs`"),
+            (request(1, 31), "`wait`"),
+            (request(1, -1), "`wait`"),
+        ] {
+            let Err(Unacceptable::Rule(message)) = watch(&request) else { panic!("{field} was taken") };
             assert!(message.starts_with(field), "{message}");
         }
     }

@@ -96,6 +96,26 @@ pub async fn list_claims(
     Ok(rows.into_iter().map(|row| (row.id, row.run)).collect())
 }
 
+/// Live sessions of workers that are gone and are to be looked at by `due`: those that began before the removal, and later ones too if
+/// the worker is gone for good.
+pub async fn list_sessions(conn: &mut PgConnection, due: DateTime<Utc>, limit: i64) -> Result<Vec<i64>, sqlx::Error> {
+    sqlx::query_scalar!(
+        "-- list_sessions_of_removed
+        SELECT s.epoch
+        FROM worker_removals r
+        CROSS JOIN LATERAL (
+            SELECT s.epoch, s.started FROM worker_sessions s
+            WHERE s.queue = r.queue AND s.worker_group = r.worker_group AND s.worker_id = r.worker_id AND s.ended IS NULL LIMIT 1
+        ) s
+        WHERE (r.for_good OR s.started <= r.removed) AND r.next_look <= $1
+        ORDER BY s.epoch LIMIT $2",
+        due,
+        limit
+    )
+    .fetch_all(conn)
+    .await
+}
+
 /// A look at everything that was due found nothing left: sets when to look again, and purges what need not be looked at
 /// any more.
 pub async fn settle(conn: &mut PgConnection, due: DateTime<Utc>) -> Result<(), sqlx::Error> {

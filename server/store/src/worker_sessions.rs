@@ -19,8 +19,8 @@ pub use self::end::{Held, Shared, close, end, lock, lock_held, lock_tasks, share
 pub(crate) use self::inbox::lock_ids;
 pub use self::inbox::{Sent, command, read_inboxes};
 pub use self::pass::{
-    Expiring, Glance, any_recent, count_live, glance, list_ended, list_expiring, list_live, list_strays, purge,
-    tick_clock,
+    Expiring, Glance, StillLive, any_recent, count_live, glance, list_ended, list_expiring, list_live, list_strays,
+    purge, tick_clock,
 };
 use crate::decode::{Row, Undecodable};
 use crate::queues::parse_name;

@@ -353,7 +353,7 @@ async fn switched_off_or_full_nothing_is_kept_and_nothing_fails() {
     let answer = off.append_at(&off.rig.server, 7, b"x").await;
     assert_eq!((answer.status, answer.body), (200, json!({"next": 7, "kept": false})));
     assert_eq!(off.read_log("").await.status, 404);
-    off.report("completed", None).await;
+    refuses_what_no_worker_holds(&off).await;
     off.rig.server.stop().await;
 
     let full = Worker::of(Rig::start_with(|launch| launch.flag("--live-log-max", "100KiB")).await).await;
@@ -371,7 +371,22 @@ async fn switched_off_or_full_nothing_is_kept_and_nothing_fails() {
     })
     .await;
     assert_eq!(answer.body["next"].as_u64().unwrap(), 2 * CHUNK_MAX as u64, "two fit, and the third does not");
+    refuses_what_no_worker_holds(&full).await;
     full.rig.server.stop().await;
+}
+
+/// Whether there is room for a log or not.
+async fn refuses_what_no_worker_holds(worker: &Worker) {
+    let put = async |path: &str| {
+        let answer = worker.rig.client().call(&worker.rig.root, "PUT", path, Some(b"x")).await.unwrap();
+        (answer.status, answer.code().to_owned())
+    };
+    let path = format!("{}?offset=0", path(worker));
+    let unknown = format!("{TENURE_API}/tasks/{}/runs/0/live-log?offset=0", new_task());
+    assert_eq!(put(&unknown).await, (404, "ResourceNotFound".to_owned()));
+    assert_eq!(put(&path.replace("runs/0", "runs/1")).await, (409, "RequestConflict".to_owned()), "it never began");
+    worker.report("completed", None).await;
+    assert_eq!(put(&path).await, (409, "RequestConflict".to_owned()), "it has ended");
 }
 
 /// How many ticks there were at a server, of the transactions that claims and reports wait for.

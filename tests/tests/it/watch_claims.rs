@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use tenure_api::watch::WATCHED_MAX;
 use tenure_tests::http::{Answer, Client, TENURE_API};
 use tenure_tests::server::{Launch, Server};
 
@@ -77,8 +78,11 @@ async fn ended(rig: &Rig, server: &Server, runs: Vec<Value>) -> (Vec<Value>, Ins
 
 /// Waits until so many requests wait at the server.
 async fn until_watching(server: &Server, requests: usize) {
-    let line = format!("tenure_claim_watchers {requests}");
-    eventually("they watch", async || {
+    until_metrics_say(server, &format!("tenure_claim_watchers {requests}")).await;
+}
+
+async fn until_metrics_say(server: &Server, line: &str) {
+    eventually(line, async || {
         let metrics = Raw::new("GET", "/metrics").send(server.root_url()).await;
         metrics.text().lines().any(|found| found == line).then_some(())
     })
@@ -386,6 +390,8 @@ async fn more_requests_than_may_wait_are_refused_by_name_and_those_that_hang_up_
         client.start(&rig.root, "POST", WATCH, Some(body.as_bytes())).await.unwrap();
     }
     until_watching(&rig.server, 8).await;
+    // Each as often as it is watched, as it counts for the limit.
+    until_metrics_say(&rig.server, "tenure_watched_runs 8").await;
     let refused = watch(&rig, &rig.server, &[named(&claim)], 0).await;
     assert_eq!((refused.status, refused.code()), (503, "ServiceUnavailable"));
     assert!(refused.body["message"].as_str().unwrap().contains("too many watchClaims requests"), "{}", refused.body);
@@ -403,7 +409,6 @@ async fn a_wrong_body_is_refused_with_the_name_of_the_field() {
     let run = json!({"taskId": task, "runId": 0});
     for (body, field) in [
         (json!({}), "`runs`"),
-        (json!({"runs": []}), "`runs`"),
         (json!({"runs": {}}), "`runs`"),
         (json!({"runs": null}), "`runs`"),
         (json!({"runs": "all"}), "`runs`"),
@@ -418,8 +423,6 @@ async fn a_wrong_body_is_refused_with_the_name_of_the_field() {
         (json!({"runs": [{"taskId": task, "runId": 1001}]}), "`runs[0].runId`"),
         (json!({"runs": [{"taskId": task, "runId": 0.5}]}), "`runs[0].runId`"),
         (json!({"runs": [{"taskId": task, "runId": 0, "state": "x"}]}), "unknown field `state`"),
-        (json!({"runs": [run], "wait": 31}), "`wait`"),
-        (json!({"runs": [run], "wait": -1}), "`wait`"),
         (json!({"runs": [run], "wait": "5"}), "`wait`"),
         (json!({"runs": [run], "wait": null}), "`wait`"),
         (json!({"runs": [run], "wait": 0.5}), "`wait`"),
@@ -428,6 +431,18 @@ async fn a_wrong_body_is_refused_with_the_name_of_the_field() {
         let answer = rig.call("POST", WATCH, Some(&body)).await;
         assert_eq!((answer.status, answer.code()), (400, "InputValidationError"), "{body}: {}", answer.body);
         assert!(answer.body["message"].as_str().unwrap().contains(field), "{body}: {}", answer.body);
+    }
+    let many = vec![run.clone(); WATCHED_MAX + 1];
+    for (body, field) in [
+        (json!({"runs": []}), "`runs`"),
+        (json!({"runs": many}), "`runs`"),
+        (json!({"runs": [run], "wait": 31}), "`wait`"),
+        (json!({"runs": [run], "wait": 70_000}), "`wait`"),
+        (json!({"runs": [run], "wait": -1}), "`wait`"),
+    ] {
+        let answer = rig.call("POST", WATCH, Some(&body)).await;
+        assert_eq!((answer.status, answer.code()), (400, "InputError"), "{field}: {}", answer.body);
+        assert!(answer.body["message"].as_str().unwrap().contains(field), "{}", answer.body);
     }
     let query = rig.call("POST", &format!("{WATCH}?wait=1"), Some(&json!({"runs": [run]}))).await;
     assert_eq!((query.status, query.code()), (400, "InvalidRequestArguments"));

@@ -1,4 +1,4 @@
-//! Claims of removed workers that the removal itself did not end: they appeared while it was looking, another transaction
+//! Sessions and claims of removed workers that the removal itself did not end: they appeared while it was looking, another transaction
 //! held them, or its server died half-way. Their runs end as worker-shutdown and the next ones are pending while retries
 //! are left.
 //!
@@ -8,9 +8,14 @@
 
 use std::time::Duration;
 
+use chrono::{DateTime, Utc};
+use sqlx::PgConnection;
+use tenure_api::states::SessionEnd;
+
 use super::{PassReport, SLICE};
 use crate::engine::Engine;
 use crate::notifiers::Notifiers;
+use crate::ops::sessions::{Attempt, end_whole};
 use crate::ops::worker_removed;
 use crate::remembered::Facts;
 use tenure_store::{clock, worker_removals};
@@ -29,7 +34,7 @@ pub fn follow(facts: &Facts, notifiers: &Notifiers) {
 /// A look that took longer confirms nothing.
 const CONFIRMED_WITHIN: Duration = Duration::from_secs(5);
 
-/// Ends a slice of the claims of workers that are gone.
+/// Ends a slice of the sessions, and of the claims, of workers that are gone.
 pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     // While anything may be claimed, more often than the facts are refreshed otherwise.
     if let Err(error) = engine.facts.look().await
@@ -43,18 +48,38 @@ pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     }
     let mut conn = engine.pool.acquire().await?;
     let due = clock::get_now(&mut conn).await?;
+    let mut report = end_sessions(engine, &mut conn, due).await?;
     let found = worker_removals::list_claims(&mut conn, None, due, SLICE).await?;
-    if found.is_empty() {
-        worker_removals::settle(&mut conn, due).await?;
-        return Ok(PassReport::default());
+    if !found.is_empty() {
+        let ended = worker_removed::end(&mut conn, &engine.notifiers, &found).await?;
+        report.join(PassReport {
+            found: found.len(),
+            done: ended.runs,
+            retried: ended.retried,
+            exhausted: ended.runs - ended.retried,
+            lost_race: found.len() - ended.runs,
+            ..PassReport::default()
+        });
     }
-    let ended = worker_removed::end(&mut conn, &engine.notifiers, &found).await?;
-    Ok(PassReport {
-        found: found.len(),
-        done: ended.runs,
-        retried: ended.retried,
-        exhausted: ended.runs - ended.retried,
-        lost_race: found.len() - ended.runs,
-        ..PassReport::default()
-    })
+    if report.found == 0 {
+        worker_removals::settle(&mut conn, due).await?;
+    }
+    Ok(report)
+}
+
+/// With all that they hold, before their claims are looked for one by one.
+async fn end_sessions(engine: &Engine, conn: &mut PgConnection, due: DateTime<Utc>) -> Result<PassReport, sqlx::Error> {
+    let mut report = PassReport::default();
+    for epoch in worker_removals::list_sessions(conn, due, SLICE).await? {
+        report.found += 1;
+        match end_whole(conn, &engine.notifiers, epoch, SessionEnd::WorkerRemoved).await? {
+            Attempt::Ended(left) => {
+                report.done += 1;
+                report.retried += left.retried;
+                report.exhausted += left.runs - left.retried;
+            }
+            Attempt::NotLive | Attempt::Held => report.lost_race += 1,
+        }
+    }
+    Ok(report)
 }

@@ -77,13 +77,7 @@ impl Operation for AppendLog {
         let known = if left.is_empty() { HashMap::default() } else { tasks::load(conn, &left).await? };
         let verdict = |(n, (of, chunk)): (usize, &&Self::Member)| match stored.get(&n) {
             Some(appended) => Verdict::Done(*appended),
-            None if known.contains_key(&chunk.task) => {
-                let RunRef { task, run } = of;
-                Verdict::Refused(OpError::Conflict(format!(
-                    "run {run} of task {task} is not claimed; only its worker writes its log"
-                )))
-            }
-            None => Verdict::Refused(OpError::NotFound(format!("task {} does not exist", of.task))),
+            None => Verdict::Refused(why_not(*of, known.contains_key(&chunk.task))),
         };
         Ok(members.iter().enumerate().map(verdict).collect())
     }
@@ -91,6 +85,15 @@ impl Operation for AppendLog {
     async fn wait(&self, _: &mut PgConnection, _: &Self::Member) -> Result<(), sqlx::Error> {
         // Its statement waits for the log's row by itself.
         Ok(())
+    }
+}
+
+/// Why nothing is added to the log of a run that no worker holds.
+pub(crate) fn why_not(RunRef { task, run }: RunRef, task_exists: bool) -> OpError {
+    if task_exists {
+        OpError::Conflict(format!("run {run} of task {task} is not claimed; only its worker writes its log"))
+    } else {
+        OpError::NotFound(format!("task {task} does not exist"))
     }
 }
 

@@ -59,7 +59,7 @@ pub struct Started {
 /// What a reader of an inbox gets.
 #[derive(Debug, Clone)]
 pub struct Read {
-    /// The renewal that it began with, or an earlier one and until when the session is live now.
+    /// The renewal that it began with, or an earlier one and what has changed since.
     pub renewed: Renewed,
     /// The items; none if none came in time.
     pub items: Vec<InboxItem>,
@@ -213,7 +213,7 @@ pub async fn renew(parts: Parts<'_>, identity: &Identity, stated: Stated) -> Res
 }
 
 /// Renews a session, deletes the items of its inbox up to `after`, and waits for others; `now` is the server's time. One that was just
-/// renewed, and that waits, is not renewed again: its worker is at work and asks again soon.
+/// renewed, and that waits, is not renewed again unless it acknowledges something: its worker is at work and asks again soon.
 ///
 /// # Errors
 /// `SessionEnded`, also while it waits, or `NotFound` if that was more than a day ago.
@@ -225,24 +225,30 @@ pub async fn inbox(
     now: DateTime<Utc>,
 ) -> Result<Read, OpError> {
     let wait = wait.min(identity.wait_max());
-    let since = parts.sessions.renewals.epoch();
+    let renewals = &parts.sessions.renewals;
+    let since = renewals.epoch();
+    let acknowledges = !renewals.is_acknowledged(identity.epoch, after);
     let ttl = TimeDelta::seconds(identity.ttl);
-    let fresh = parts.sessions.renewals.find_fresh(identity.epoch, ttl, now).filter(|_| !wait.is_zero());
+    let fresh = renewals.find_fresh(identity.epoch, ttl, now).filter(|_| !wait.is_zero() && !acknowledges);
     let certainty = if fresh.is_some() { Certainty::MayHaveEnded } else { Certainty::Live };
     let mut renewed = match fresh {
         Some(renewed) => renewed,
         None => {
             let renewal = Renewal { epoch: identity.epoch, stated: Stated::default(), after };
-            let renewed = parts.renew.submit(Renewing::within(renewal, wait)).await;
-            let renewed = unless_gone(parts, Some(identity.id), renewed).await?;
-            parts.sessions.renewals.note(since, renewed.clone());
+            let renewing =
+                if acknowledges { Renewing::acknowledging(renewal) } else { Renewing::within(renewal, wait) };
+            let renewed = unless_gone(parts, Some(identity.id), parts.renew.submit(renewing).await).await?;
+            renewals.note(since, renewed.clone(), after);
             renewed
         }
     };
     parts.sessions.activity.seen();
     let found = parts.sessions.inboxes.read(identity.epoch, after, wait, certainty).await?;
-    // Another renewal may have been answered since, by this server or another one: what is said never goes back.
-    renewed.until = found.live_until.map_or(renewed.until, |until| until.max(renewed.until));
+    if let Some(live) = found.live {
+        // Another renewal may have been answered since, by this server or another one: what is said never goes back.
+        renewed.until = live.until.max(renewed.until);
+        renewed.policy_version = live.policy_version;
+    }
     Ok(Read { renewed, items: found.items })
 }
 

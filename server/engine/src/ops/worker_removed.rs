@@ -3,7 +3,7 @@
 //! Its claims end as exception/worker-shutdown, as if it had reported so itself: by the same statement, with a retry while
 //! some are left, each with its event, and in slices. A claim is ended once; a report that comes later finds its run ended
 //! and changes nothing. The removal is stored first, in a transaction that commits before any claim is looked up, so that
-//! the pass `background/removals.rs` ends the remaining claims if this server dies.
+//! the pass `background/removals.rs` ends the session and the remaining claims if this server dies.
 
 use std::time::{Duration, Instant};
 
@@ -79,7 +79,7 @@ pub async fn remove(
 }
 
 /// Ends the live session of the worker, if it has one, with all that it holds. If it cannot be ended now, its claims are ended one by
-/// one, and it expires.
+/// one, and the pass ends it.
 async fn end_session(conn: &mut PgConnection, notifiers: &Notifiers, gone: &Gone) -> Result<usize, sqlx::Error> {
     let Gone { queue, worker_group, worker_id } = gone;
     let Some(epoch) = worker_sessions::find_live(conn, *queue, worker_group, worker_id).await? else { return Ok(0) };

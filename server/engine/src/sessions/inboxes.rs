@@ -6,7 +6,6 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use chrono::{DateTime, Utc};
 use sqlx::PgPool;
 use tenure_api::sessions::InboxItem;
 use tenure_api::states::SessionEnd;
@@ -18,7 +17,7 @@ use super::endings::Endings;
 use super::waiters::{Answer, Waiter, Waiters};
 use crate::notifiers::{Notifiers, fallbacks_are_on};
 use crate::ops::OpError;
-use tenure_store::worker_sessions;
+use tenure_store::worker_sessions::{self, StillLive};
 
 /// Requests that may wait at one server.
 pub const WAITERS_MAX: usize = 10_000;
@@ -36,7 +35,7 @@ const LOOK_MAX: Duration = Duration::from_secs(10);
 pub enum Certainty {
     /// It was just renewed.
     Live,
-    /// That was not looked up, nor until when it is live now: the first look at its inbox does it.
+    /// That was not looked up, nor what it is like now: the first look at its inbox does it.
     MayHaveEnded,
 }
 
@@ -99,7 +98,7 @@ impl Inboxes {
         let place = Arc::clone(&self.places).try_acquire_owned().map_err(|_| OpError::Overloaded("inbox"))?;
         let (reply, answer) = oneshot::channel();
         let until = Instant::now() + wait;
-        let waiter = Waiter { epoch, after, until, reply, certainty, live_until: None, looked: false, _place: place };
+        let waiter = Waiter { epoch, after, until, reply, certainty, live: None, looked: false, _place: place };
         self.queue.send(waiter).map_err(|_| OpError::Unavailable)?;
         answer.await.unwrap_or(Err(OpError::Unavailable))
     }
@@ -127,7 +126,7 @@ struct Plan {
     readers: Vec<(i64, i64)>,
     /// Sessions that may have ended.
     sessions: Vec<i64>,
-    /// Those of them whose requests are to say until when they are live.
+    /// Those of them whose requests are to say what they are like now.
     uncertain: Vec<i64>,
 }
 
@@ -223,7 +222,7 @@ impl Reader {
 struct Read {
     items: Vec<(i64, InboxItem)>,
     ended: Vec<(i64, SessionEnd)>,
-    live: Vec<(i64, DateTime<Utc>)>,
+    live: Vec<StillLive>,
 }
 
 async fn read(pool: &PgPool, plan: &Plan) -> Result<Read, sqlx::Error> {

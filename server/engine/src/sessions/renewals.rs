@@ -1,5 +1,6 @@
 //! When sessions were renewed last by this server. A worker that has just dealt with items asks its inbox again at once; a renewal
-//! of moments ago is as good as another one, and does not keep it waiting for one that gathers others.
+//! of moments ago is as good as another one, and does not keep it waiting for one that gathers others, unless it acknowledges items: a
+//! renewal deletes them.
 
 use std::collections::HashMap;
 
@@ -17,7 +18,14 @@ const FRESH_MAX: TimeDelta = TimeDelta::seconds(5);
 /// The latest renewals. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub struct Renewals {
-    latest: Memory<HashMap<i64, Renewed>>,
+    latest: Memory<HashMap<i64, Latest>>,
+}
+
+#[derive(Debug)]
+struct Latest {
+    renewed: Renewed,
+    /// It deleted the items up to this one.
+    acknowledged: i64,
 }
 
 impl Renewals {
@@ -27,17 +35,23 @@ impl Renewals {
         self.latest.epoch()
     }
 
-    /// Remembers a renewal.
-    pub fn note(&self, since: Epoch, renewed: Renewed) {
+    /// Remembers a renewal that deleted the items up to this one.
+    pub fn note(&self, since: Epoch, renewed: Renewed, acknowledged: i64) {
         self.latest.note(since, |latest| {
             if latest.len() >= REMEMBERED_MAX {
-                latest.retain(|_, other| renewed.now.signed_duration_since(other.now) < FRESH_MAX);
+                latest.retain(|_, other| renewed.now.signed_duration_since(other.renewed.now) < FRESH_MAX);
             }
             // Of too many that are all fresh none is needed: the next request renews.
             if latest.len() < REMEMBERED_MAX {
-                latest.insert(renewed.epoch, renewed);
+                latest.insert(renewed.epoch, Latest { renewed, acknowledged });
             }
         });
+    }
+
+    /// Whether the items of a session up to this one are known to be deleted. Ids grow: none of them comes later.
+    #[must_use]
+    pub fn is_acknowledged(&self, epoch: i64, after: i64) -> bool {
+        after == 0 || self.latest.read(|latest| latest.get(&epoch).is_some_and(|known| known.acknowledged == after))
     }
 
     /// The latest renewal of a session that goes on for `ttl` after each, if it is as good as a new one. `now` is the server's time, which
@@ -46,7 +60,7 @@ impl Renewals {
     pub fn find_fresh(&self, epoch: i64, ttl: TimeDelta, now: DateTime<Utc>) -> Option<Renewed> {
         let fresh = (ttl / FRESH_SHARE).min(FRESH_MAX);
         self.latest.read(|latest| {
-            let renewed = latest.get(&epoch)?;
+            let Latest { renewed, .. } = latest.get(&epoch)?;
             (now.signed_duration_since(renewed.until) < fresh - ttl).then(|| renewed.clone())
         })
     }
@@ -75,7 +89,7 @@ mod tests {
         for (ttl, after, expected) in
             [(120, 4_999, true), (120, 5_000, false), (3_600, 5_000, false), (24, 1_999, true), (24, 2_000, false)]
         {
-            renewals.note(renewals.epoch(), renewed(1, ttl, began()));
+            renewals.note(renewals.epoch(), renewed(1, ttl, began()), 0);
             let now = began() + TimeDelta::milliseconds(after);
             let found = renewals.find_fresh(1, TimeDelta::seconds(ttl), now);
             assert_eq!(found.is_some(), expected, "{ttl} {after}");
@@ -87,16 +101,30 @@ mod tests {
     }
 
     #[test]
+    fn items_are_acknowledged_if_the_latest_renewal_deleted_them() {
+        let renewals = Renewals::default();
+        assert!(renewals.is_acknowledged(1, 0) && !renewals.is_acknowledged(1, 7));
+        renewals.note(renewals.epoch(), renewed(1, 120, began()), 7);
+        assert!(renewals.is_acknowledged(1, 0) && renewals.is_acknowledged(1, 7));
+        assert!(!renewals.is_acknowledged(1, 8) && !renewals.is_acknowledged(2, 7));
+        // Up to the end of all ids: what came since is not deleted.
+        renewals.note(renewals.epoch(), renewed(1, 120, began()), i64::MAX);
+        assert!(!renewals.is_acknowledged(1, 8));
+        renewals.drop_all();
+        assert!(!renewals.is_acknowledged(1, i64::MAX));
+    }
+
+    #[test]
     fn as_many_are_remembered_as_are_fresh_and_no_more_than_the_limit() {
         let renewals = Renewals::default();
         for epoch in 0..=REMEMBERED_MAX as i64 {
-            renewals.note(renewals.epoch(), renewed(epoch, 120, began()));
+            renewals.note(renewals.epoch(), renewed(epoch, 120, began()), 0);
         }
         let ttl = TimeDelta::seconds(120);
         assert!(renewals.find_fresh(0, ttl, began()).is_some());
         assert!(renewals.find_fresh(REMEMBERED_MAX as i64, ttl, began()).is_none());
         let later = began() + FRESH_MAX;
-        renewals.note(renewals.epoch(), renewed(7, 120, later));
+        renewals.note(renewals.epoch(), renewed(7, 120, later), 0);
         assert!(renewals.find_fresh(7, ttl, later).is_some());
         assert_eq!(renewals.latest.read(HashMap::len), 1);
     }

@@ -3,21 +3,21 @@
 use std::collections::{HashMap, HashSet};
 use std::time::Instant;
 
-use chrono::{DateTime, Utc};
 use tenure_api::sessions::InboxItem;
 use tenure_api::states::SessionEnd;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use super::inboxes::Certainty;
 use crate::ops::OpError;
+use tenure_store::worker_sessions::StillLive;
 
 /// What an inbox has.
 #[derive(Debug, Default)]
 pub struct Found {
     /// The items; none if none came in time.
     pub items: Vec<InboxItem>,
-    /// Until when the session is live, if that was looked up.
-    pub live_until: Option<DateTime<Utc>>,
+    /// The session as it is now, if that was looked up.
+    pub live: Option<StillLive>,
 }
 
 /// What a request is answered with.
@@ -32,8 +32,8 @@ pub(super) struct Waiter {
     pub(super) reply: oneshot::Sender<Answer>,
     /// What was known of its session when it came.
     pub(super) certainty: Certainty,
-    /// Until when its session is live, if that was looked up since.
-    pub(super) live_until: Option<DateTime<Utc>>,
+    /// Its session, if that was looked up since.
+    pub(super) live: Option<StillLive>,
     /// Whether its inbox was read since it came.
     pub(super) looked: bool,
     /// One of those that may wait.
@@ -43,8 +43,8 @@ pub(super) struct Waiter {
 impl Waiter {
     /// With these items.
     fn found(&self, items: Vec<InboxItem>) -> Answer {
-        let is_known = self.certainty == Certainty::Live || self.live_until.is_some();
-        if is_known { Ok(Found { items, live_until: self.live_until }) } else { Err(OpError::Unavailable) }
+        let is_known = self.certainty == Certainty::Live || self.live.is_some();
+        if is_known { Ok(Found { items, live: self.live }) } else { Err(OpError::Unavailable) }
     }
 }
 
@@ -103,14 +103,14 @@ impl Waiters {
         self.uncertain.iter().copied().collect()
     }
 
-    /// These sessions were looked up, and these of them are live until then.
-    pub(super) fn note_live(&mut self, looked_up: &[i64], live: Vec<(i64, DateTime<Utc>)>) {
+    /// These sessions were looked up, and these of them are live.
+    pub(super) fn note_live(&mut self, looked_up: &[i64], live: Vec<StillLive>) {
         for epoch in looked_up {
             self.uncertain.remove(epoch);
         }
-        for (epoch, until) in live {
-            for waiter in self.waiting.get_mut(&epoch).into_iter().flatten() {
-                waiter.live_until = Some(until);
+        for session in live {
+            for waiter in self.waiting.get_mut(&session.epoch).into_iter().flatten() {
+                waiter.live = Some(session);
             }
         }
     }

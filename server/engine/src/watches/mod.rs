@@ -127,7 +127,7 @@ impl Reader {
             }
             self.waiters.answer_timed_out(Instant::now());
             metrics::gauge!("tenure_claim_watchers").set(self.waiters.count() as f64);
-            metrics::gauge!("tenure_watched_claims").set(self.waiters.tasks() as f64);
+            metrics::gauge!("tenure_watched_runs").set(self.waiters.runs() as f64);
         }
     }
 

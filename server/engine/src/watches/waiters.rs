@@ -76,9 +76,9 @@ impl Waiters {
         self.requests.len()
     }
 
-    /// How many tasks they watch.
-    pub(super) fn tasks(&self) -> usize {
-        self.tasks.len()
+    /// How many runs they watch, each as often as it is watched.
+    pub(super) fn runs(&self) -> usize {
+        self.requests.values().map(|request| request.runs.len()).sum()
     }
 
     /// When a wait may end.
@@ -242,11 +242,12 @@ mod tests {
         let all = waiters.all();
         assert_eq!((all.unsure.len(), all.held.iter().map(|held| held.seq).max()), (0, Some(2)));
         let _second = enter(&mut waiters, &[(2, 1)], 30);
+        assert_eq!((waiters.runs(), waiters.tasks.len()), (3, 2));
         let all = waiters.all();
         assert_eq!((all.unsure, all.held.len()), (HashSet::from([(task(2).uuid(), 1)]), 2));
         waiters.see(&[canceled(2)]);
         assert_eq!(first.try_recv().unwrap().unwrap().len(), 1);
-        assert_eq!((waiters.count(), waiters.tasks()), (1, 1), "another run of the task is still watched");
+        assert_eq!((waiters.count(), waiters.tasks.len()), (1, 1), "another run of the task is still watched");
     }
 
     #[test]
@@ -274,7 +275,7 @@ mod tests {
         waiters.answer_timed_out(Instant::now());
         assert_eq!(looked.try_recv().unwrap().unwrap(), []);
         assert!(matches!(unseen.try_recv().unwrap(), Err(OpError::Unavailable)));
-        assert_eq!((waiters.count(), waiters.tasks()), (0, 0));
+        assert_eq!((waiters.count(), waiters.tasks.len()), (0, 0));
     }
 
     #[test]
@@ -283,6 +284,6 @@ mod tests {
         drop(enter(&mut waiters, &[(1, 0)], 30));
         let _waiting = enter(&mut waiters, &[(2, 0)], 30);
         waiters.drop_closed();
-        assert_eq!((waiters.count(), waiters.tasks()), (1, 1));
+        assert_eq!((waiters.count(), waiters.tasks.len()), (1, 1));
     }
 }

@@ -14,7 +14,7 @@ use tenure_domain::election::BEATS_BEFORE_TAKEOVER;
 use tenure_domain::lifecycle::Outcome;
 use tenure_domain::policy::document::{Match, Policy};
 use tenure_domain::registration::WorkerName;
-use tenure_domain::session::Start;
+use tenure_domain::session::{Start, Stated};
 use tenure_engine::background::{accept, admission, election, pauses, quarantines, refile, sessions as sessions_pass};
 use tenure_engine::ops::queue_policy::{self, Put};
 use tenure_engine::ops::sessions;
@@ -22,6 +22,7 @@ use tenure_engine::ops::worker_removed::remove;
 use tenure_engine::testing::{QUEUE, Queue, new_task};
 use tenure_store::admission as store_admission;
 use tenure_store::testing::{TestDatabase, eventually};
+use tenure_store::worker_sessions::{Renewal, renew};
 
 use crate::support::{create_on, until_a_session_waits};
 
@@ -452,5 +453,32 @@ async fn an_outage_of_ours_costs_no_time_to_accept() {
     ground.advance(31).await;
     accept::pass(&server.engine).await.unwrap();
     assert_eq!(ground.count("pending WHERE hold = 3").await, 0, "its time is over now");
+    ground.finish([server]).await;
+}
+
+/// As when all servers start: the time of the session is not over, and its worker may be gone.
+#[tokio::test]
+async fn after_an_outage_of_ours_a_session_is_given_nothing_before_it_was_renewed() {
+    let (mut ground, server) = with_an_assigned_run().await;
+    let epoch: i64 = sqlx::query_scalar("SELECT epoch FROM worker_sessions").fetch_one(&mut ground.conn).await.unwrap();
+    sessions_pass::pass(&server.engine).await.unwrap();
+    sqlx::raw_sql(AWAY).execute(&mut ground.conn).await.unwrap();
+    server.create_one(QUEUE).await;
+    for what in ["before sessions are looked at again", "when they were extended"] {
+        for _ in 0..3 {
+            admit(&server).await;
+        }
+        assert_eq!(ground.count("pending WHERE hold = 3").await, 1, "{what}");
+        sessions_pass::pass(&server.engine).await.unwrap();
+        assert_eq!(ground.count("worker_sessions WHERE extended").await, 1);
+    }
+    eventually("it is given the other run when it was renewed", async || {
+        let renewal = Renewal { epoch, stated: Stated::default(), after: 0 };
+        assert_eq!(renew(&mut ground.conn, &[renewal]).await.unwrap().len(), 1);
+        admit(&server).await;
+        sessions_pass::pass(&server.engine).await.unwrap();
+        ground.count("pending WHERE hold = 3").await == 2
+    })
+    .await;
     ground.finish([server]).await;
 }

@@ -6,7 +6,7 @@ use tenure_api::ids::TaskId;
 use tenure_api::sessions::{InboxEvent, InboxItem};
 use tenure_api::states::{Delivery, EndedBy, ReasonResolved, RunState, SessionEnd, WorkerCommand};
 use tenure_domain::policy::ending::Ending;
-use tenure_domain::session::{COMMANDS_MAX, STRAYS_LOOKED_FOR, Start, Stated};
+use tenure_domain::session::{COMMANDS_MAX, INBOX_SHOWN_MAX, STRAYS_LOOKED_FOR, Start, Stated};
 use tenure_engine::testing::{LEASE, QUEUE, Queue};
 use tenure_store::testing::{TestDatabase, check_invariants_on};
 use tenure_store::transitions::end::{self, Member};
@@ -282,7 +282,9 @@ async fn a_renewal_changes_only_what_it_says_and_nothing_of_a_session_that_has_e
     assert_eq!((at <= renewed[0].now, by, returned), (true, SessionEnd::Takeover, 0));
     assert_eq!(store::list_ended(&mut ground.conn, &[session, gone, gone + 1_000]).await.unwrap().len(), 2);
     let live = store::list_live(&mut ground.conn, &[session, gone, gone + 1_000]).await.unwrap();
-    assert_eq!(live, [(session, renewed[0].until)]);
+    assert_eq!(live, [store::StillLive { epoch: session, until: renewed[0].until, policy_version: 0 }]);
+    sqlx::raw_sql("UPDATE task_queues SET policy_version = 7").execute(&mut ground.conn).await.unwrap();
+    assert_eq!(store::list_live(&mut ground.conn, &[session]).await.unwrap()[0].policy_version, 7);
     ground.finish().await;
 }
 
@@ -464,4 +466,24 @@ async fn the_invariant_finds_a_session_whose_end_leaves_its_runs() {
     let output = broken.args(["--exact", test]).env("TENURE_BREAK", "leak-session").output().await.unwrap();
     let said = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
     assert!(said.contains("Sessions: no run is held by a session that ended") && said.contains("1 failed"), "{said}");
+}
+
+#[tokio::test]
+async fn runs_that_were_accepted_and_commands_that_were_carried_out_hide_no_item() {
+    let mut ground = Ground::new().await;
+    let session = ground.begin("w").await;
+    sqlx::query(
+        "INSERT INTO session_inbox (epoch, id, kind, at, seq, run)
+         SELECT $1, nextval('session_inbox_id'), kind, now(), n, 0 FROM generate_series(1, $2) n, unnest(ARRAY[4, 5]) kind",
+    )
+    .bind(session)
+    .bind(INBOX_SHOWN_MAX)
+    .execute(&mut ground.conn)
+    .await
+    .unwrap();
+    let sent = store::command(&mut ground.conn, session, WorkerCommand::Freeze, None).await.unwrap();
+    let items = read(&mut ground.conn, session, 0).await;
+    assert_eq!(items.iter().map(|item| Sent::Item(item.id)).collect::<Vec<_>>(), [sent]);
+    renew(&mut ground.conn, session, i64::MAX).await.unwrap();
+    ground.finish().await;
 }

@@ -7,6 +7,7 @@ use axum::response::Response;
 use chrono::DateTime;
 use serde_json::json;
 use tenure_api::dates::Timestamp;
+use tenure_api::errors::ErrorCode::InputError;
 use tenure_api::watch::{WATCH_WAIT_MAX, WatchClaimsRequest, WatchedClaims};
 
 use super::ok;
@@ -22,7 +23,7 @@ use crate::http::scopes::Values;
 use tenure_domain::watch::watch;
 use tenure_engine::rooms::Caller;
 
-const WAIT_MAX: Duration = Duration::from_secs(WATCH_WAIT_MAX as u64);
+const WAIT_MAX: Duration = Duration::from_secs(WATCH_WAIT_MAX.unsigned_abs());
 
 /// `POST /api/tenure/v1/claims/watch`
 pub fn endpoint() -> Endpoint {
@@ -52,6 +53,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
                 "serverTime": sample.after(0),
             }),
         )
+        .refuses(InputError, "`wait` or the number of runs is out of its range")
 }
 
 async fn watch_claims(app: App, call: Arc<Call>) -> Result<Response, ApiError> {

@@ -13,14 +13,18 @@ use crate::decode::Row;
 use crate::transitions::end_hold::{Ready, emit};
 
 /// The live sessions of a queue, locked against their end; one that is being ended is left out. A session that is frozen, extended
-/// by an outage or of a quarantined worker is free for nothing.
+/// by an outage or of a quarantined worker is free for nothing, and after an outage none is until the pass `sessions` has extended them:
+/// their workers may have died meanwhile.
 pub async fn load_sessions(transaction: &mut PgConnection, queue: i32) -> Result<Vec<Session>, sqlx::Error> {
     let rows = sqlx::query!(
         r#"-- load_sessions
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
+        outage AS MATERIALIZED (
+            SELECT EXISTS (SELECT FROM session_clock WHERE at < clock_timestamp() - make_interval(secs => $2 /* OUTAGE */)) AS lasts
+        ),
         live AS MATERIALIZED (
             SELECT s.epoch, s.weight, s.capacity, s.started, s.worker_group, s.worker_id,
-                   s.frozen OR s.extended OR s.until <= (SELECT now FROM db_now) AS out
+                   s.frozen OR s.extended OR s.until <= (SELECT now FROM db_now) OR (SELECT lasts FROM outage) AS out
             FROM worker_sessions s WHERE s.queue = $1 AND s.ended IS NULL
             ORDER BY s.epoch FOR KEY SHARE OF s SKIP LOCKED
         )
@@ -30,7 +34,8 @@ pub async fn load_sessions(transaction: &mut PgConnection, queue: i32) -> Result
                + (SELECT count(*) FROM pending p WHERE p.session = l.epoch AND p.hold = 3 /* Hold::Assigned */) AS "held!"
         FROM live l LEFT JOIN session_turns t ON t.epoch = l.epoch
         LEFT JOIN workers w ON w.queue = $1 AND w.worker_group = l.worker_group AND w.worker_id = l.worker_id"#,
-        queue
+        queue,
+        OUTAGE.as_seconds_f64()
     )
     .fetch_all(transaction)
     .await?;

@@ -73,7 +73,6 @@ struct ItemRow {
     state: Option<i16>,
     reason: Option<i16>,
     ended_by: Option<i16>,
-    assigned: bool,
     priority: Option<i16>,
     accept_by: Option<DateTime<Utc>>,
     task_command_id: Option<i64>,
@@ -100,8 +99,6 @@ impl ItemRow {
                     ended_by: columns.ended_by(self.ended_by)?,
                 }
             }
-            // One that was accepted, or was taken back, is none any more.
-            Item::Assigned if !self.assigned => return Ok(None),
             Item::Assigned => {
                 let (Some(id), Some(run), Some(priority)) = (self.task, self.run, self.priority) else {
                     return Ok(None);
@@ -114,7 +111,6 @@ impl ItemRow {
                 }
             }
             Item::TaskCommand => {
-                // One that was carried out, or has become too old, is none any more.
                 let (Some(id), Some(run), Some(command_id), Some(code)) =
                     (self.task, self.run, self.task_command_id, self.task_command)
                 else {
@@ -164,26 +160,33 @@ async fn read(conn: &mut PgConnection, readers: &[(i64, i64)]) -> Result<Vec<Ite
         r#"-- read_inboxes
         SELECT r.epoch AS "epoch!", i.id AS "id?", i.kind AS "kind!", i.run AS "run?", i.command AS "command?",
                COALESCE(i.task, d.id) AS task, x.state AS "state?", x.reason_resolved AS "reason?", x.ended_by AS "ended_by?",
-               p.seq IS NOT NULL AS "assigned!", p.priority AS "priority?", p.held_until AS accept_by,
-               k.id AS "task_command_id?", k.command AS "task_command?", k.wanted_until
+               i.priority AS "priority?", i.accept_by AS "accept_by?",
+               i.task_command_id AS "task_command_id?", i.task_command AS "task_command?", i.wanted_until AS "wanted_until?"
         FROM unnest($1::bigint[] /* epochs */, $2::bigint[] /* after */) AS r(epoch, after)
         CROSS JOIN LATERAL (
-            SELECT i.id, i.kind, i.seq, i.run, i.command, i.task FROM session_inbox i
+            SELECT i.id, i.kind, i.seq, i.run, i.command, i.task, p.priority, p.held_until AS accept_by,
+                   k.id AS task_command_id, k.command AS task_command, k.wanted_until
+            FROM session_inbox i
+            LEFT JOIN LATERAL (
+                SELECT p.seq, p.priority, p.held_until FROM pending p
+                WHERE i.kind = 4 /* Item::Assigned */ AND p.seq = i.seq AND p.run = i.run AND p.session = i.epoch
+                  AND p.hold IS NOT DISTINCT FROM 3 /* Hold::Assigned */ LIMIT 1
+            ) p ON true
+            LEFT JOIN LATERAL (
+                SELECT k.id, k.command, k.wanted_until FROM task_commands k
+                WHERE i.kind = 5 /* Item::TaskCommand */ AND k.seq = i.seq LIMIT 1
+            ) k ON true
             WHERE i.epoch = r.epoch AND (i.id > r.after OR i.id IS NULL)
+              -- A run that was accepted or taken back, and a command that was carried out or is too old, is no item any more. Left out
+              -- here, so that many of them hide no other.
+              AND (i.kind <> 4 /* Item::Assigned */ OR p.seq IS NOT NULL)
+              AND (i.kind <> 5 /* Item::TaskCommand */ OR k.id IS NOT NULL)
             ORDER BY i.id LIMIT $3 /* INBOX_SHOWN_MAX */
         ) i
         LEFT JOIN LATERAL (SELECT d.id FROM task_definitions d WHERE d.seq = i.seq LIMIT 1) d ON true
         LEFT JOIN LATERAL (
             SELECT x.state, x.reason_resolved, x.ended_by FROM runs x WHERE x.seq = i.seq AND x.run = i.run LIMIT 1
         ) x ON true
-        LEFT JOIN LATERAL (
-            SELECT p.seq, p.priority, p.held_until FROM pending p
-            WHERE p.seq = i.seq AND p.run = i.run AND p.session = r.epoch AND p.hold IS NOT DISTINCT FROM 3 /* Hold::Assigned */ LIMIT 1
-        ) p ON true
-        LEFT JOIN LATERAL (
-            SELECT k.id, k.command, k.wanted_until FROM task_commands k
-            WHERE k.seq = i.seq AND i.kind = 5 /* Item::TaskCommand */ LIMIT 1
-        ) k ON true
         ORDER BY r.epoch, i.id"#,
         &epochs,
         &afters,

@@ -25,18 +25,32 @@ pub async fn list_ended(conn: &mut PgConnection, epochs: &[i64]) -> Result<Vec<(
     rows.into_iter().map(|row| Ok((row.epoch, read_end(row.end_reason)?))).collect()
 }
 
-/// Until when those of these sessions are live that have not ended.
-pub async fn list_live(conn: &mut PgConnection, epochs: &[i64]) -> Result<Vec<(i64, DateTime<Utc>)>, sqlx::Error> {
-    let rows = sqlx::query!(
+/// A session that has not ended, and what may have changed since it was renewed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StillLive {
+    /// The session.
+    pub epoch: i64,
+    /// Until when it is live.
+    pub until: DateTime<Utc>,
+    /// The version of the queue's policy.
+    pub policy_version: i64,
+}
+
+/// Those of these sessions that have not ended.
+pub async fn list_live(conn: &mut PgConnection, epochs: &[i64]) -> Result<Vec<StillLive>, sqlx::Error> {
+    sqlx::query_as!(
+        StillLive,
         r#"-- list_live_sessions
-        SELECT s.epoch, s.until FROM unnest($1::bigint[]) AS i(epoch)
+        SELECT s.epoch, s.until,
+               -- The queue may be lost after a failover.
+               COALESCE((SELECT q.policy_version FROM task_queues q WHERE q.id = s.queue), 0 /* version */) AS "policy_version!"
+        FROM unnest($1::bigint[]) AS i(epoch)
         CROSS JOIN LATERAL (
-            SELECT s.epoch, s.until FROM worker_sessions s WHERE s.epoch = i.epoch AND s.ended IS NULL LIMIT 1) s"#,
+            SELECT s.epoch, s.until, s.queue FROM worker_sessions s WHERE s.epoch = i.epoch AND s.ended IS NULL LIMIT 1) s"#,
         epochs
     )
     .fetch_all(conn)
-    .await?;
-    Ok(rows.into_iter().map(|row| (row.epoch, row.until)).collect())
+    .await
 }
 
 /// What the pass reads each time: as little as there is.

@@ -167,14 +167,18 @@ async fn commands_and_ends_of_runs_that_come_from_another_server_are_found_here(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_inbox_that_does_not_renew_says_what_another_server_renewed() {
+async fn an_inbox_that_does_not_renew_says_what_another_server_renewed_and_the_version_of_the_policy() {
     let rig = Rig::start().await;
     let second = rig.another("second").await;
     let session = start(&rig, "w1", json!({})).await;
     let session = id(&session);
     // From here on, this server renews for an inbox only what was not renewed lately.
     let first = inbox(&rig, session, "wait=0").await;
-    for another in [false, true] {
+    assert_eq!(first.body["policyVersion"], 0, "{}", first.body);
+    for (another, version) in [(false, 1), (true, 2)] {
+        let policy = format!("{TENURE_API}/queues/sessions%2Flinux/policy");
+        let changed = rig.call("PUT", &policy, Some(&json!({"delay": version}))).await;
+        assert_eq!((changed.status, &changed.body["version"]), (200, &json!(version)), "{}", changed.body);
         tokio::time::sleep(RENEWED_AFTER).await;
         let renewed = match another {
             true => call(&mut client_of(&second), &rig.root, "POST", &path(session, "/renew"), Some(&json!({}))).await,
@@ -184,6 +188,7 @@ async fn an_inbox_that_does_not_renew_says_what_another_server_renewed() {
         assert_eq!((renewed.status, read.status), (200, 200), "{} {}", renewed.body, read.body);
         assert!(date(&renewed.body["expires"]) >= date(&first.body["expires"]) + RENEWED_AFTER);
         assert!(date(&read.body["expires"]) >= date(&renewed.body["expires"]), "another server: {another}");
+        assert_eq!(read.body["policyVersion"], version, "another server: {another}");
     }
     second.stop().await;
     rig.server.stop().await;

@@ -21,6 +21,8 @@ const SMALL: usize = 64;
 const GATHER: Duration = Duration::from_millis(250);
 /// The same of a worker that does not wait for items either.
 const GATHER_LEAST: Duration = Duration::from_millis(50);
+/// The same of one that has dealt with items: others may be there.
+const GATHER_ACKNOWLEDGED: Duration = Duration::from_millis(20);
 
 /// A renewal that waits for others.
 #[derive(Debug, Clone, Copy)]
@@ -40,6 +42,12 @@ impl Renewing {
     #[must_use]
     pub fn within(renewal: Renewal, wait: Duration) -> Self {
         Self { renewal, gather: wait.clamp(GATHER_LEAST, GATHER) }
+    }
+
+    /// Its worker has dealt with items.
+    #[must_use]
+    pub fn acknowledging(renewal: Renewal) -> Self {
+        Self { renewal, gather: GATHER_ACKNOWLEDGED }
     }
 }
 

@@ -7,6 +7,7 @@ use tenure_engine::testing::Queue;
 use tenure_store::testing::TestDatabase;
 use tenure_store::transitions::claim;
 use tenure_store::watched_claims::{self, Held, Seen};
+use tenure_store::worker_removals::{self, Gone};
 use tenure_store::worker_sessions::{self as store, Renewal, Sent, Shared};
 
 use super::{LEASE, fill, plan};
@@ -64,7 +65,7 @@ async fn live(conn: &mut PgConnection) -> Vec<i64> {
         .unwrap()
 }
 
-const STATEMENTS: [&str; 20] = [
+const STATEMENTS: [&str; 21] = [
     "lock_live",
     "identify",
     "find",
@@ -85,16 +86,15 @@ const STATEMENTS: [&str; 20] = [
     "count_live",
     "look_up_claims",
     "list_let_go",
+    "list_sessions_of_removed",
 ];
 
 async fn run(conn: &mut PgConnection, statement: &str, queue: i32, epochs: &[i64]) {
     let (one, name) = (epochs[7], "fill/q1".parse().unwrap());
     match statement {
         "lock_live" => {
-            let before = store::lock_live(conn, (queue, &name), "g", "w3").await.unwrap().unwrap();
-            assert!(before.live.is_some());
-            let epoch = before.live.map(|live| live.epoch);
-            assert_eq!(store::find_live(conn, queue, "g", "w3").await.unwrap(), epoch);
+            let live = store::lock_live(conn, (queue, &name), "g", "w3").await.unwrap().unwrap().live.unwrap();
+            assert_eq!(store::find_live(conn, queue, "g", "w3").await.unwrap(), Some(live.epoch));
         }
         "identify" => {
             let id: uuid::Uuid = sqlx::query_scalar("SELECT id FROM worker_sessions WHERE epoch = $1")
@@ -155,8 +155,17 @@ async fn run(conn: &mut PgConnection, statement: &str, queue: i32, epochs: &[i64
             let held = held(conn, &epochs[..200]).await;
             assert!(watched_claims::list_let_go(conn, &held).await.unwrap().is_empty());
         }
+        "list_sessions_of_removed" => list_of_removed(conn, queue).await,
         other => unreachable!("{other}"),
     }
+}
+
+/// The session of a worker that was removed.
+async fn list_of_removed(conn: &mut PgConnection, queue: i32) {
+    let gone = Gone { queue, worker_group: "g".to_owned(), worker_id: "w3".to_owned() };
+    worker_removals::note(conn, &gone, true).await.unwrap();
+    let due = store::glance(conn).await.unwrap().now + chrono::TimeDelta::hours(1);
+    assert_eq!(worker_removals::list_sessions(conn, due, 200).await.unwrap().len(), 1);
 }
 
 #[tokio::test]

@@ -15,6 +15,8 @@ use tenure_store::testing::eventually;
 
 /// How soon a worker knows that its run was ended; asserted at ten times that.
 const KNOWN_WITHIN: Duration = Duration::from_secs(1);
+/// A wait that ends soon.
+const SHORT: Duration = Duration::from_millis(30);
 
 async fn read(queue: &Queue, session: &Identity, after: i64, wait: Duration) -> Vec<InboxItem> {
     sessions::inbox(queue.engine.session_parts(), session, after, wait, db_now(&queue.engine.pool).await)
@@ -282,9 +284,37 @@ async fn a_worker_that_asks_again_at_once_is_not_renewed_again_and_hears_when_it
     ask(0, db_now(pool).await + TimeDelta::seconds(6)).await.unwrap();
     assert!(until().await > renewed);
     // Ended by another server, whose notification does not come.
+    assert_eq!(now(&ground.queue, &session, first.items[0].id).await, []);
     run_sql(pool, "UPDATE worker_sessions SET ended = now(), end_reason = 3").await;
     let asked = ask(first.items[0].id, db_now(pool).await).await;
     assert_eq!(end_of(asked), Some(SessionEnd::Takeover));
     run_sql(pool, "UPDATE worker_sessions SET ended = NULL, end_reason = NULL").await;
+    ground.finish().await;
+}
+
+#[tokio::test]
+async fn a_request_that_waits_just_after_a_renewal_acknowledges_too_and_once() {
+    let ground = Ground::new().await;
+    let (queue, pool) = (&ground.queue, ground.database.pool());
+    let start = Start { ttl: 3600, ..start_of("one") };
+    let session = try_begin(queue, &start).await.unwrap().identity;
+    let until = async || -> DateTime<Utc> {
+        sqlx::query_scalar("SELECT until FROM worker_sessions WHERE ended IS NULL").fetch_one(pool).await.unwrap()
+    };
+    // By one time of the server, so that the session counts as just renewed however long this takes.
+    let asked = db_now(pool).await;
+    let ask = async |after, wait| {
+        sessions::inbox(queue.engine.session_parts(), &session, after, wait, asked).await.unwrap().items
+    };
+    let freeze = CommandRequest { command: WorkerCommand::Freeze, task_id: None };
+    let sent = sessions::command(queue.engine.session_parts(), &session, &freeze).await.unwrap();
+    assert_eq!(ask(0, Duration::ZERO).await[0].id, sent);
+    let renewed = until().await;
+    assert_eq!(ask(sent, SHORT).await, []);
+    let acknowledged = until().await;
+    assert!(acknowledged > renewed);
+    assert_eq!(ask(sent, SHORT).await, []);
+    assert_eq!(until().await, acknowledged, "there was nothing new to acknowledge");
+    assert_eq!(now(queue, &session, 0).await, [], "it is gone, and counts no more for the limit of commands");
     ground.finish().await;
 }

@@ -1,8 +1,11 @@
 //! How sessions begin, go on, and end.
 
 use super::*;
+use sqlx::Connection;
 use tenure_domain::registration::WorkerName;
+use tenure_engine::background::removals;
 use tenure_engine::ops::worker_removed::remove;
+use tenure_store::worker_removals::{self, Gone};
 use tenure_store::worker_sessions::Stored;
 
 use crate::support::number;
@@ -171,6 +174,33 @@ async fn a_worker_that_is_removed_has_no_session_any_more() {
     for task in of_session.into_iter().chain([alone]) {
         assert_eq!(tried_again(&queue.status(task).await), Some((SHUT_DOWN, Some(EndedBy::WorkerRemoved))));
     }
+    ground.finish().await;
+}
+
+#[tokio::test]
+async fn a_session_whose_worker_was_removed_by_a_server_that_died_half_way_is_ended_by_the_pass() {
+    let mut ground = Ground::new().await;
+    let before = begin(&ground.queue, "before").await;
+    let task = create(&ground.queue, 1, &json!({})).await[0];
+    claim(&ground.queue, &before, 1).await;
+    // What a removal has committed before it looks for sessions and claims.
+    let queue = ground.queue.key(QUEUE).await;
+    for (worker, for_good) in [("before", false), ("back", false), ("for-good", true)] {
+        let gone = Gone { queue, worker_group: "group".to_owned(), worker_id: worker.to_owned() };
+        let mut transaction = ground.conn.begin().await.unwrap();
+        worker_removals::note(&mut transaction, &gone, for_good).await.unwrap();
+        transaction.commit().await.unwrap();
+    }
+    let (back, for_good) = (begin(&ground.queue, "back").await, begin(&ground.queue, "for-good").await);
+    ground.advance(2).await;
+    let report = removals::pass(&ground.queue.engine).await.unwrap();
+    assert_eq!((report.found, report.done, report.retried), (2, 2, 1));
+    for session in [before, for_good] {
+        assert_eq!(ground.ended(&session).await, Some(SessionEnd::WorkerRemoved));
+    }
+    assert_eq!(ground.ended(&back).await, None, "it came back");
+    assert_eq!(tried_again(&ground.queue.status(task).await), Some((SHUT_DOWN, Some(EndedBy::WorkerRemoved))));
+    assert_eq!(removals::pass(&ground.queue.engine).await.unwrap().found, 0);
     ground.finish().await;
 }
 

@@ -196,19 +196,23 @@ fn watching() -> Entry {
         )
         .row(succeeds("a task that does not exist").gives("/ended/0/taskId", "<taskId>"));
     let many: Vec<Value> = (0..1_001).map(|_| run(json!({}))).collect();
-    let wrong = [
+    let of_rules = [
         ("no runs", json!({"runs": []})),
         ("1,001 runs", json!({"runs": many})),
+        ("31 seconds", with(usual(), json!({"wait": 31}))),
+        ("a wait below 0", with(usual(), json!({"wait": -1}))),
+    ];
+    let of_schema = [
         ("runs that are no list", json!({"runs": {}})),
         ("a run that is no object", of(json!(["<taskId>", 0]))),
         ("a task that cannot be one", of(run(json!({"taskId": "short"})))),
         ("the number of a run as text", of(run(json!({"runId": "0"})))),
         ("run 1,001", of(run(json!({"runId": 1_001})))),
         ("an unknown field of a run", of(run(json!({"state": "running"})))),
-        ("31 seconds", with(usual(), json!({"wait": 31}))),
         ("half a second", with(usual(), json!({"wait": 0.5}))),
         ("a null", with(usual(), json!({"wait": Value::Null}))),
     ];
-    let rows = wrong.map(|(case, body)| refused(InputValidationError, case).body(body));
-    rows.into_iter().fold(entry, Entry::row)
+    let rows = of_schema.map(|(case, body)| refused(InputValidationError, case).body(body));
+    let rules = of_rules.map(|(case, body)| refused(InputError, case).body(body));
+    rows.into_iter().chain(rules).fold(entry, Entry::row)
 }
