@@ -157,6 +157,9 @@ pub enum Reason {
         last_asked: Option<Timestamp>,
         /// How many asked in the last minute and are quarantined.
         quarantined: u32,
+        /// How many others asked, and have said since by their sessions that they take no more tasks.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        frozen: u32,
     },
     /// Other runs are claimed first.
     Behind {
@@ -166,9 +169,12 @@ pub enum Reason {
     /// A worker holds its run.
     #[serde(rename_all = "camelCase")]
     Running {
-        /// Who.
-        #[serde(flatten)]
-        worker: WorkerName,
+        /// The worker's group; only with the scope that shows the queue.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        worker_group: Option<String>,
+        /// The worker within it; likewise.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        worker_id: Option<String>,
         /// Since when.
         since: Timestamp,
         /// Until when, unless it renews its claim.
@@ -179,6 +185,9 @@ pub enum Reason {
         /// The session that the claim belongs to, and ends with at the latest; only with the scope that shows the queue.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         session_id: Option<SessionId>,
+        /// Its log, if its worker sends it while the run goes on.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        live_log: Option<LiveLogSoFar>,
     },
     /// It has ended.
     #[serde(rename_all = "camelCase")]
@@ -195,6 +204,13 @@ pub enum Reason {
         /// How many runs more could have ended without using up a retry.
         free_runs_left: u16,
     },
+}
+
+/// The log of a run while it is written: getLiveLog reads it.
+#[derive(Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq, ToSchema)]
+pub struct LiveLogSoFar {
+    /// How long it is now. Of a long log the end is kept.
+    pub bytes: u64,
 }
 
 /// A run that has a slot of a limit.
@@ -235,6 +251,10 @@ fn is_false(value: &bool) -> bool {
     !value
 }
 
+fn is_zero(value: &u32) -> bool {
+    *value == 0
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -245,7 +265,6 @@ mod tests {
     #[test]
     fn a_reason_has_its_code_beside_its_fields() {
         let time: Timestamp = serde_json::from_value(json!("2026-01-31T12:00:00Z")).unwrap();
-        let worker = WorkerName { worker_group: "g".into(), worker_id: "w".into() };
         let date = "2026-01-31T12:00:00.000Z";
         for (reason, written) in [
             (
@@ -258,25 +277,28 @@ mod tests {
             ),
             (
                 Reason::Running {
-                    worker: worker.clone(),
+                    worker_group: None,
+                    worker_id: None,
                     since: time,
                     taken_until: time,
                     complete_by: Some(time),
                     session_id: None,
+                    live_log: None,
                 },
-                json!({"code": "running", "workerGroup": "g", "workerId": "w", "since": date, "takenUntil": date,
-                    "completeBy": date}),
+                json!({"code": "running", "since": date, "takenUntil": date, "completeBy": date}),
             ),
             (
                 Reason::Running {
-                    worker,
+                    worker_group: Some("g".into()),
+                    worker_id: Some("w".into()),
                     since: time,
                     taken_until: time,
                     complete_by: None,
                     session_id: Some(SESSION.parse().unwrap()),
+                    live_log: Some(LiveLogSoFar { bytes: 12 }),
                 },
                 json!({"code": "running", "workerGroup": "g", "workerId": "w", "since": date, "takenUntil": date,
-                    "sessionId": SESSION}),
+                    "sessionId": SESSION, "liveLog": {"bytes": 12}}),
             ),
             (Reason::AssignQueue, json!({"code": "assign-queue"})),
             (Reason::NoScheduler { candidates: 0 }, json!({"code": "no-scheduler", "candidates": 0})),
@@ -285,7 +307,14 @@ mod tests {
                 json!({"code": "no-session", "because": "all-extended", "sessions": 2}),
             ),
             (Reason::NotAccepted { worker: None, session_id: None }, json!({"code": "not-accepted"})),
-            (Reason::NoWorker { last_asked: None, quarantined: 2 }, json!({"code": "no-worker", "quarantined": 2})),
+            (
+                Reason::NoWorker { last_asked: None, quarantined: 2, frozen: 0 },
+                json!({"code": "no-worker", "quarantined": 2}),
+            ),
+            (
+                Reason::NoWorker { last_asked: None, quarantined: 0, frozen: 1 },
+                json!({"code": "no-worker", "quarantined": 0, "frozen": 1}),
+            ),
         ] {
             assert_eq!(serde_json::to_value(&reason).unwrap(), written);
             assert_eq!(serde_json::from_value::<Reason>(written).unwrap(), reason);

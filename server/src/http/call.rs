@@ -438,7 +438,7 @@ impl Call {
 
     /// The body as this type; its default without a body.
     pub fn json_or_default<T: DeserializeOwned + Default>(&self) -> Result<T, ApiError> {
-        if is_json(&self.head.headers) && !self.body.is_empty() { self.json() } else { Ok(T::default()) }
+        if self.body.is_empty() { Ok(T::default()) } else { self.json() }
     }
 }
 

@@ -5,7 +5,7 @@ use chrono::{DateTime, Utc};
 use sqlx::{PgConnection, PgPool, Postgres, Transaction};
 use tenure_api::ids::{SessionId, TaskId, TaskQueueId};
 use tenure_api::states::{EndedBy, Priority, Requires, RunState, TaskState};
-use tenure_api::why::{AwaitedTask, WorkerName};
+use tenure_api::why::{AwaitedTask, LiveLogSoFar, WorkerName};
 use uuid::Uuid;
 
 use super::admission;
@@ -71,6 +71,7 @@ struct TaskRow {
     worker_group: Option<String>,
     worker_id: Option<String>,
     session: Option<Uuid>,
+    log_bytes: Option<i64>,
     given: Option<DateTime<Utc>>,
     given_group: Option<String>,
     given_id: Option<String>,
@@ -102,10 +103,15 @@ pub async fn find(
         Some(run) => {
             let run = columns.run(run)?;
             match running(&row) {
-                Some((worker, since, taken_until)) => {
-                    let session = row.session.map(SessionId::new);
-                    Place::Running { run, worker, since, taken_until, complete_by: row.complete_by, session }
-                }
+                Some((worker, since, taken_until)) => Place::Running {
+                    run,
+                    worker,
+                    since,
+                    taken_until,
+                    complete_by: row.complete_by,
+                    session: row.session.map(SessionId::new),
+                    live_log: log_so_far(row.log_bytes),
+                },
                 None => {
                     let marks = marks(row.queue);
                     let workers = find_workers(conn, row.queue, row.now).await?;
@@ -133,7 +139,7 @@ async fn find_row(conn: &mut PgConnection, id: Uuid) -> Result<Option<TaskRow>, 
                t.free_runs, q.paused, q.paused_until, q.paused_by, q.pause_reason,
                p.ord AS "ord?", p.hold, p.held_until, COALESCE(p.traits, c.traits) AS traits, p.reserved_until,
                c.started AS "started?", c.taken_until AS "taken_until?", c.complete_by, c.worker_group AS "worker_group?",
-               c.worker_id AS "worker_id?", s.id AS "session?", p.given, g.worker_group AS "given_group?",
+               c.worker_id AS "worker_id?", s.id AS "session?", l.next AS "log_bytes?", p.given, g.worker_group AS "given_group?",
                g.worker_id AS "given_id?", g.id AS "given_session?", r.state AS "run_state?", r.reason_resolved AS "reason_resolved?", r.ended_by,
                db_now.now AS "now!"
         FROM tasks t
@@ -141,6 +147,7 @@ async fn find_row(conn: &mut PgConnection, id: Uuid) -> Result<Option<TaskRow>, 
         LEFT JOIN pending p ON t.state = 1 /* State::Unresolved */ AND p.seq = t.seq
         LEFT JOIN claims c ON t.state = 1 /* State::Unresolved */ AND c.seq = t.seq
         LEFT JOIN worker_sessions s ON s.epoch = c.session
+        LEFT JOIN live_logs l ON l.seq = c.seq AND l.run = c.run
         LEFT JOIN worker_sessions g ON p.hold = 3 /* Hold::Assigned */ AND g.epoch = p.session
         LEFT JOIN runs r ON t.state > 1 /* State: resolved */ AND r.seq = t.seq AND r.run = t.run
         CROSS JOIN db_now
@@ -154,6 +161,10 @@ async fn find_row(conn: &mut PgConnection, id: Uuid) -> Result<Option<TaskRow>, 
 fn running(row: &TaskRow) -> Option<(WorkerName, DateTime<Utc>, DateTime<Utc>)> {
     let worker = WorkerName { worker_group: row.worker_group.clone()?, worker_id: row.worker_id.clone()? };
     Some((worker, row.started?, row.taken_until?))
+}
+
+fn log_so_far(bytes: Option<i64>) -> Option<LiveLogSoFar> {
+    bytes.and_then(|bytes| u64::try_from(bytes).ok()).map(|bytes| LiveLogSoFar { bytes })
 }
 
 /// What holds a pending run.
@@ -313,12 +324,20 @@ async fn find_workers(conn: &mut PgConnection, queue: i32, now: DateTime<Utc>) -
             FROM workers w WHERE w.queue = $1
             ORDER BY w.worker_group, w.worker_id LIMIT $4
         ),
-        asked AS MATERIALIZED (SELECT * FROM known WHERE last_seen >= $3 /* since */),
+        asked AS MATERIALIZED (
+            SELECT k.worker_group, k.worker_id, k.quarantined, s.epoch IS NOT NULL AND NOT k.quarantined AS frozen
+            FROM known k
+            LEFT JOIN worker_sessions s ON s.queue = $1 AND s.worker_group = k.worker_group AND s.worker_id = k.worker_id
+                AND s.ended IS NULL AND s.frozen AND s.until > $2 /* now */
+            WHERE k.last_seen >= $3 /* since */
+        ),
         asking AS MATERIALIZED (
-            SELECT worker_group, worker_id FROM asked WHERE NOT quarantined ORDER BY worker_group, worker_id LIMIT $5
+            SELECT worker_group, worker_id FROM asked WHERE NOT quarantined AND NOT frozen
+            ORDER BY worker_group, worker_id LIMIT $5
         )
         SELECT ARRAY(SELECT worker_group FROM asking) AS "groups!", ARRAY(SELECT worker_id FROM asking) AS "ids!",
-               (SELECT count(*) FROM asked WHERE quarantined) AS "quarantined!", (SELECT count(*) FROM known) AS "known!""#,
+               (SELECT count(*) FROM asked WHERE quarantined) AS "quarantined!", (SELECT count(*) FROM asked WHERE frozen) AS "frozen!",
+               (SELECT count(*) FROM known) AS "known!""#,
         queue,
         now,
         since,
@@ -332,6 +351,7 @@ async fn find_workers(conn: &mut PgConnection, queue: i32, now: DateTime<Utc>) -
         last_asked,
         asking: names.map(|(worker_group, worker_id)| WorkerName { worker_group, worker_id }).collect(),
         quarantined: u32::try_from(found.quarantined).unwrap_or(u32::MAX),
+        frozen: u32::try_from(found.frozen).unwrap_or(u32::MAX),
         more: found.known == WORKERS_READ,
     })
 }

@@ -208,6 +208,13 @@ async fn what_a_policy_may_not_say_is_refused_by_name_and_changes_nothing() {
         let answer = rig.call("POST", &path("pause"), Some(&body)).await;
         assert_eq!((answer.status, answer.code()), (400, code), "{body}: {}", answer.body);
     }
+    let target = path("pause");
+    let signature = Signature { who: &rig.root, method: "POST", target: &target, ..Signature::of(&rig.server) };
+    let form = Raw::new("POST", &target).authorization(&signature.header()).json(Some(b"{\"reason\": \"disk\"}"));
+    for raw in [form.clone().header("Content-Type", "application/x-www-form-urlencoded"), form.without("Content-Type")]
+    {
+        rig.send(&raw).await.refused(400, shape);
+    }
     rig.server.stop().await;
 }
 

@@ -4,7 +4,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use tenure_api::dates::Timestamp;
 use tenure_api::ids::{RunId, SessionId, TaskId};
 use tenure_api::states::{DelayedBy, EndedBy, NoSession, Requires, TaskState};
-use tenure_api::why::{AwaitedTask, Reason, SlotHolder, WhyAnswer, WorkerName};
+use tenure_api::why::{AwaitedTask, LiveLogSoFar, Reason, SlotHolder, WhyAnswer, WorkerName};
 
 mod held_words;
 
@@ -76,6 +76,8 @@ pub enum Place {
         complete_by: Option<DateTime<Utc>>,
         /// The session that the claim belongs to.
         session: Option<SessionId>,
+        /// Its log while it is written, if it has one.
+        live_log: Option<LiveLogSoFar>,
     },
     /// It has ended.
     Resolved {
@@ -177,8 +179,19 @@ pub struct Workers {
     pub asking: Vec<WorkerName>,
     /// How many asked within that time and are quarantined.
     pub quarantined: u32,
+    /// How many others asked within that time and are frozen, as they have said by their sessions.
+    pub frozen: u32,
     /// Whether more workers are known than were looked at: then one of them asked who is not among these.
     pub more: bool,
+}
+
+impl Workers {
+    /// That none may have work, if that is certain.
+    fn none(&self) -> Option<Reason> {
+        let Self { last_asked, ref asking, quarantined, frozen, more } = *self;
+        let last_asked = last_asked.map(Timestamp::new);
+        (asking.is_empty() && !more).then_some(Reason::NoWorker { last_asked, quarantined, frozen })
+    }
 }
 
 /// Whether a caller sees the names of other tasks and of workers, and who paused the queue and why.
@@ -224,11 +237,7 @@ pub fn why(facts: &Facts, names: Names) -> WhyAnswer {
             };
             let reserved_until = reserved_until.filter(|until| ready && *until > facts.now);
             let reserved = reserved_until.map(|until| Reason::Reserved { until: until.into() });
-            let is_unasked = workers.asking.is_empty() && !workers.more && !by_sessions;
-            let no_worker = is_unasked.then(|| Reason::NoWorker {
-                last_asked: workers.last_asked.map(Timestamp::new),
-                quarantined: workers.quarantined,
-            });
+            let no_worker = workers.none().filter(|_| !by_sessions);
             let behind = (ready && *before > 0).then_some(Reason::Behind { runs: *before });
             let reasons = [hold, paused].into_iter().flatten().chain(sessions);
             let reasons = reasons.chain([reserved, no_worker, behind].into_iter().flatten()).collect();
@@ -240,13 +249,16 @@ pub fn why(facts: &Facts, names: Names) -> WhyAnswer {
                 ..answer(TaskState::Pending, Some(*run), reasons)
             }
         }
-        Place::Running { run, worker, since, taken_until, complete_by, session } => {
+        Place::Running { run, worker, since, taken_until, complete_by, session, live_log } => {
+            let worker = (names == Names::Shown).then_some(worker);
             let running = Reason::Running {
-                worker: worker.clone(),
+                worker_group: worker.map(|worker| worker.worker_group.clone()),
+                worker_id: worker.map(|worker| worker.worker_id.clone()),
                 since: (*since).into(),
                 taken_until: (*taken_until).into(),
                 complete_by: complete_by.map(Timestamp::new),
                 session_id: session.filter(|_| names == Names::Shown),
+                live_log: *live_log,
             };
             answer(TaskState::Running, Some(*run), vec![running])
         }
@@ -368,25 +380,20 @@ pub fn sentence(reason: &Reason) -> String {
         Reason::Reserved { until } => {
             format!("A worker has received its message and may claim it until {until}; then any worker may.")
         }
-        Reason::NoWorker { last_asked, quarantined } => {
-            let asked = match (last_asked, quarantined) {
-                (_, 1..) => format!("; {} asked and may have no work", count(*quarantined, "quarantined worker")),
-                (Some(last), 0) => format!("; the last one did at {last}"),
-                (None, 0) => String::new(),
-            };
-            format!("No worker that may have it has asked for work in the last minute{asked}.")
-        }
+        Reason::NoWorker { last_asked, quarantined, frozen } => no_worker(*last_asked, *quarantined, *frozen),
         Reason::Behind { runs } if *runs >= BEFORE_COUNTED_MAX => {
             format!("At least {BEFORE_COUNTED_MAX} other runs of its queue are claimed first.")
         }
         Reason::Behind { runs: 1 } => "1 other run of its queue is claimed first.".to_owned(),
         Reason::Behind { runs } => format!("{runs} other runs of its queue are claimed first."),
-        Reason::Running { worker, since, taken_until, complete_by, session_id } => {
+        Reason::Running { worker_group, worker_id, since, taken_until, complete_by, session_id, live_log } => {
+            let worker = worker_group.as_ref().zip(worker_id.as_ref());
+            let worker = worker.map_or_else(|| "A worker".to_owned(), |(group, id)| format!("Worker {group}/{id}"));
             let latest = complete_by.map_or_else(String::new, |time| format!(", and at the latest at {time}"));
             let session = session_id.map_or_else(String::new, |id| format!(" It ends with the session {id}."));
+            let log = live_log.map_or_else(String::new, |log| format!(" Its log has {} bytes so far.", log.bytes));
             format!(
-                "Worker {}/{} has held it since {since}; the claim ends at {taken_until} unless it is renewed{latest}.{session}",
-                worker.worker_group, worker.worker_id
+                "{worker} has held it since {since}; the claim ends at {taken_until} unless it is renewed{latest}.{session}{log}"
             )
         }
         Reason::Resolved { outcome, reason_resolved, ended_by, losses, free_runs_left: _ } => {
@@ -399,6 +406,17 @@ pub fn sentence(reason: &Reason) -> String {
             format!("It has ended as {outcome} ({reason_resolved}{by}).{lost}")
         }
     }
+}
+
+fn no_worker(last_asked: Option<Timestamp>, quarantined: u32, frozen: u32) -> String {
+    let others = [(quarantined, "quarantined worker"), (frozen, "frozen worker")];
+    let others: Vec<String> = others.iter().filter(|(n, _)| *n > 0).map(|(n, what)| count(*n, what)).collect();
+    let asked = match last_asked {
+        _ if !others.is_empty() => format!("; {} did", others.join(" and ")),
+        Some(last) => format!("; the last one did at {last}"),
+        None => String::new(),
+    };
+    format!("No worker that may have it has asked for work in the last minute{asked}.")
 }
 
 fn awaited(task: &AwaitedTask) -> String {

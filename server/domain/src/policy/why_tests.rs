@@ -75,7 +75,8 @@ fn every_reason_of_a_pending_run_is_named_exactly_if_it_is_there() {
                 for before in [0, 1, BEFORE_COUNTED_MAX] {
                     for asking in [vec![], vec![worker(); 12]] {
                         for (last_asked, quarantined) in [(None, 0), (Some(at(NOW - 90)), 0), (Some(at(NOW)), 3)] {
-                            let workers = Workers { last_asked, asking: asking.clone(), quarantined, more: false };
+                            let asked = asking.clone();
+                            let workers = Workers { last_asked, asking: asked, quarantined, ..Workers::default() };
                             let place = Place::Pending {
                                 run: RunId::FIRST,
                                 held: delayed.map_or(Held::Ready, Held::Delayed),
@@ -114,7 +115,7 @@ fn every_reason_of_a_pending_run_is_named_exactly_if_it_is_there() {
 }
 
 fn pending(held: Held, asking: Vec<WorkerName>) -> Place {
-    let workers = Workers { last_asked: None, asking, quarantined: 0, more: false };
+    let workers = Workers { asking, ..Workers::default() };
     Place::Pending { run: RunId::FIRST, held, reserved_until: Some(at(NOW + 1)), before: 3, workers }
 }
 
@@ -325,12 +326,20 @@ fn a_run_that_is_held_or_has_ended_has_one_reason() {
                         taken_until: at(NOW + 1),
                         complete_by,
                         session,
+                        live_log: Some(LiveLogSoFar { bytes: 7 }),
                     };
                     let answer = why(&facts(place, pause.clone()), names);
                     assert_eq!(codes(&answer), ["running"], "a pause takes nothing away");
                     assert_eq!((answer.state, answer.ready), (TaskState::Running, false));
-                    let Reason::Running { session_id, .. } = answer.reasons[0] else { panic!("{answer:?}") };
-                    assert_eq!(session_id, session.filter(|_| names == Names::Shown));
+                    let Reason::Running { worker_group, worker_id, session_id, live_log, .. } = &answer.reasons[0]
+                    else {
+                        panic!("{answer:?}");
+                    };
+                    let is_shown = names == Names::Shown;
+                    let named = worker_group.as_deref().zip(worker_id.as_deref());
+                    assert_eq!(named, is_shown.then_some(("g", "w")));
+                    assert_eq!(*session_id, session.filter(|_| is_shown));
+                    assert_eq!(*live_log, Some(LiveLogSoFar { bytes: 7 }));
                 }
             }
         }
@@ -387,12 +396,16 @@ fn the_words_say_what_is_there() {
             "Its queue was paused at 1970-01-01T00:00:00.000Z, until 1970-01-01T00:01:00.000Z.",
         ),
         (
-            Reason::NoWorker { last_asked: Some(time(0)), quarantined: 2 },
-            "No worker that may have it has asked for work in the last minute; 2 quarantined workers asked and may have no \
-             work.",
+            Reason::NoWorker { last_asked: Some(time(0)), quarantined: 2, frozen: 0 },
+            "No worker that may have it has asked for work in the last minute; 2 quarantined workers did.",
         ),
         (
-            Reason::NoWorker { last_asked: Some(time(0)), quarantined: 0 },
+            Reason::NoWorker { last_asked: Some(time(0)), quarantined: 2, frozen: 1 },
+            "No worker that may have it has asked for work in the last minute; 2 quarantined workers and 1 frozen worker \
+             did.",
+        ),
+        (
+            Reason::NoWorker { last_asked: Some(time(0)), quarantined: 0, frozen: 0 },
             "No worker that may have it has asked for work in the last minute; the last one did at \
              1970-01-01T00:00:00.000Z.",
         ),
@@ -400,22 +413,26 @@ fn the_words_say_what_is_there() {
         (Reason::Behind { runs: 10_000 }, "At least 10000 other runs of its queue are claimed first."),
         (
             Reason::Running {
-                worker: worker(),
+                worker_group: None,
+                worker_id: None,
                 since: time(0),
                 taken_until: time(60),
                 complete_by: Some(time(90)),
                 session_id: None,
+                live_log: Some(LiveLogSoFar { bytes: 12 }),
             },
-            "Worker g/w has held it since 1970-01-01T00:00:00.000Z; the claim ends at 1970-01-01T00:01:00.000Z unless it is \
-             renewed, and at the latest at 1970-01-01T00:01:30.000Z.",
+            "A worker has held it since 1970-01-01T00:00:00.000Z; the claim ends at 1970-01-01T00:01:00.000Z unless it is \
+             renewed, and at the latest at 1970-01-01T00:01:30.000Z. Its log has 12 bytes so far.",
         ),
         (
             Reason::Running {
-                worker: worker(),
+                worker_group: Some("g".into()),
+                worker_id: Some("w".into()),
                 since: time(0),
                 taken_until: time(60),
                 complete_by: None,
                 session_id: Some(session()),
+                live_log: None,
             },
             "Worker g/w has held it since 1970-01-01T00:00:00.000Z; the claim ends at 1970-01-01T00:01:00.000Z unless it is \
              renewed. It ends with the session b4cf1f7d-1b1c-4a8b-9d3f-5f0f4d6f2a10.",
@@ -433,7 +450,7 @@ fn the_words_say_what_is_there() {
     ] {
         assert_eq!(super::sentence(&reason), sentence);
     }
-    let workers = Workers { last_asked: Some(at(NOW)), asking: vec![worker()], quarantined: 0, more: false };
+    let workers = Workers { last_asked: Some(at(NOW)), asking: vec![worker()], ..Workers::default() };
     let place = Place::Pending { run: RunId::FIRST, held: Held::Ready, reserved_until: None, before: 0, workers };
     let answer = why(&facts(place, None), Names::Hidden);
     assert_eq!(words(&answer), ["Nothing keeps it: the next worker that asks for work gets it."]);

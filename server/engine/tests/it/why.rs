@@ -14,7 +14,6 @@ use tenure_engine::background::counters as counters_pass;
 use tenure_engine::ops::OpError;
 use tenure_engine::ops::queue_policy;
 use tenure_engine::ops::why::find;
-use tenure_engine::ops::workers::write_down;
 use tenure_engine::testing::{QUEUE, Queue, new_task};
 use tenure_store::events::Sequenced;
 use tenure_store::low_water_marks::Marks;
@@ -128,7 +127,6 @@ async fn a_pending_run_counts_who_is_before_it_and_knows_who_asks() {
     // A worker that asks elsewhere says nothing; one that asked here does.
     let claimed = queue.claim_one(QUEUE).await;
     assert_eq!(claimed.task.id, urgent);
-    write_down(&queue.engine.pool, &queue.engine.workers).await.unwrap();
     let answer = ask(&queue, first).await;
     assert_eq!((answer.reasons.as_slice(), answer.ready), (&[][..], true));
     assert_eq!(
@@ -191,6 +189,10 @@ async fn a_claimed_run_names_its_worker_and_an_ended_one_what_ended_it() {
     sql(&queue, "UPDATE claims SET complete_by = '2030-01-01T00:00:00Z'").await;
     assert_eq!(reasons(&queue, task).await.1[0]["completeBy"], "2030-01-01T00:00:00.000Z");
     sql(&queue, "UPDATE claims SET complete_by = NULL").await;
+    assert!(reasons(&queue, task).await.1[0]["liveLog"].is_null(), "its worker sends none");
+    sql(&queue, "INSERT INTO live_logs SELECT seq, run, 12, 1, 12, now() FROM claims").await;
+    assert_eq!(reasons(&queue, task).await.1[0]["liveLog"], json!({"bytes": 12}));
+    sql(&queue, "DELETE FROM live_logs").await;
     let report = Report::Exception(ExceptionReason::ResourceUnavailable);
     queue.report(task, claim.run, report).await.unwrap();
     sql(&queue, "UPDATE runs SET ended_by = 7; UPDATE tasks SET losses = 2, free_runs = 50").await;

@@ -100,7 +100,8 @@ pub fn release_task() -> Endpoint {
                      of a task 200 runs may end so. The credentials of a claim are good for this call, which may be repeated: a run \
                      that was released is answered alike.",
                 )
-                .takes::<ReleaseRequest>(&json!({"delay": 60}))
+                .may_take_json::<ReleaseRequest>(&json!({"delay": 60}))
+                .checks_body()
                 .answers::<StatusBody<'_>>("The status after it", &json!({"status": released}))
                 .refuses(ResourceNotFound, "the task or the run does not exist")
                 .refuses(InputError, "`delay` is out of its range, or stands beside `notBefore`")
@@ -129,7 +130,7 @@ fn described(operation: Operation, sample: &Sample, state: &str) -> Operation {
 
 async fn completed(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     // The operation had no input, so that a body that is neither the legacy one nor has a result is ignored.
-    let legacy: Legacy = call.json_or_default().unwrap_or_default();
+    let legacy: Legacy = call.json().unwrap_or_default();
     returned(app, call, if legacy.success { Report::Completed } else { Report::Failed }).await
 }
 

@@ -207,6 +207,12 @@ impl Operation {
     pub fn takes<T: ToSchema>(mut self, example: &Value) -> Self {
         let content = json!({"application/json": {"schema": self.refer::<T>(), "example": example}});
         self.request = Some(json!({"required": true, "content": content}));
+        self.checks_body()
+    }
+
+    /// A body is refused if it is not what the operation takes.
+    #[must_use]
+    pub fn checks_body(self) -> Self {
         self.refuses(ErrorCode::MalformedPayload, "the body is not JSON, or is not sent as `application/json`")
             .refuses(ErrorCode::InputValidationError, "the body does not fit its schema; the message names the field")
     }

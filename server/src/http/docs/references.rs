@@ -13,6 +13,7 @@ mod tests;
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
+use tenure_api::errors::ErrorCode;
 
 use self::schemas::Schemas;
 use super::operation::Operation;
@@ -131,8 +132,9 @@ fn entry(route: &Route, below: &str, operation: &Operation, schemas: &mut Schema
     if let Access::Scopes(template) = operation.access {
         entry["scopes"] = template.to_json();
     }
-    // A client that is made from a reference always sends what is input: a body that may be left out is none.
-    let request = operation.request.as_ref().filter(|request| request["required"] == true);
+    // A client that is made from a reference always sends what is input: a body that is ignored if it does not fit is none.
+    let is_checked = operation.refusals.iter().any(|refusal| refusal.code == ErrorCode::MalformedPayload.as_str());
+    let request = operation.request.as_ref().filter(|_| is_checked);
     if let Some(schema) = request.and_then(body_schema) {
         entry["input"] = schemas.add(schema, &format!("{}Request", operation.name)).into();
     }

@@ -1,6 +1,7 @@
 //! Releases: a worker gives up a run that has not failed.
 
 use super::*;
+use crate::rig::{Raw, Signature};
 
 async fn spend(rig: &Rig, sql: &str) {
     sqlx::query(AssertSqlSafe(sql.to_owned())).execute(&mut rig.database.connect("test").await).await.unwrap();
@@ -72,6 +73,13 @@ async fn what_a_release_may_not_say_is_refused_and_the_run_stays() {
     ] {
         let refused = of_run(&rig, &claim, "release", Some(&body)).await;
         assert_eq!(refused.status, 400, "{body}: {}", refused.body);
+    }
+    let path = format!("{TENURE_API}{}/release", run_of(&claim).replacen("/task/", "/tasks/", 1));
+    let signature = Signature { who: &rig.root, method: "POST", target: &path, ..Signature::of(&rig.server) };
+    let form = Raw::new("POST", &path).authorization(&signature.header()).json(Some(b"{\"delay\": 3600}"));
+    for raw in [form.clone().header("Content-Type", "application/x-www-form-urlencoded"), form.without("Content-Type")]
+    {
+        rig.send(&raw).await.refused(400, "MalformedPayload");
     }
     assert_eq!(rig.status(task).await["state"], "running");
     rig.server.stop().await;

@@ -93,8 +93,8 @@ fn bodies(operation: &Operation) -> Vec<Row> {
     if operation.refuses("InputTooLarge") {
         rows.push(Row { body: Body::TooLarge, ..refused(InputTooLarge, "a body over 10 MB") });
     }
-    // One that may be left out was none before, so that what it cannot be is ignored.
-    if operation.described["requestBody"]["required"] == true && !operation.body().is_null() {
+    // reportCompleted and reportFailed had no body before, so that what it cannot be is ignored.
+    if operation.refuses("MalformedPayload") && !operation.body().is_null() {
         rows.extend([
             refused(MalformedPayload, "half of a body").bytes(JSON, b"{"),
             refused(MalformedPayload, "a body that is neither object nor array").bytes(JSON, b" \"text\""),

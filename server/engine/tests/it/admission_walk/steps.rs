@@ -314,9 +314,8 @@ fn take<'a>(world: &'a World, step: &'a Step, server: usize) -> BoxFuture<'a, Ta
             let lease = queue.engine.settings.claim_timeout;
             let mut accepted = 0;
             for claim in claims {
-                let claimed = claim_task::claim_task(queue.engine.why_parts(), &queue.engine.workers, lease, claim)
-                    .await
-                    .map_err(OpError::from)?;
+                let claimed =
+                    claim_task::claim_task(queue.engine.why_parts(), lease, claim).await.map_err(OpError::from)?;
                 accepted += done(claimed)?;
             }
             Ok(("accepted", accepted))

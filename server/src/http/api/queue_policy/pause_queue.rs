@@ -29,7 +29,8 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
              with 409. Tasks can be created, and workers renew and report what they have. From the answer on this holds at \
              every server. A queue that is paused takes the new reason and end; since when it is paused does not change.",
         )
-        .takes::<PauseRequest>(&json!({"reason": "the build disks are full", "until": sample.after(60)}))
+        .may_take_json::<PauseRequest>(&json!({"reason": "the build disks are full", "until": sample.after(60)}))
+        .checks_body()
         .answers::<PauseBody<'_>>("The queue is paused", &example_pause(sample))
         .refuses(InputError, "`reason` is too long, or `until` is in the past")
 }

@@ -29,7 +29,8 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
             "For `ttl` seconds from now, whether its time is over or not, as long as it was not ended. What the body leaves out \
              stays as it is. A worker that reads its inbox needs this only to say what has changed.",
         )
-        .takes::<RenewSessionRequest>(&json!({"weight": 5, "frozen": false}))
+        .may_take_json::<RenewSessionRequest>(&json!({"weight": 5, "frozen": false}))
+        .checks_body()
         .answers::<SessionRenewed>(
             "The session is renewed",
             &json!({"expires": sample.after(1), "serverTime": sample.after(0)}),
@@ -41,8 +42,7 @@ async fn renew_session(app: App, call: Arc<Call>) -> Result<Response, ApiError> 
     let identity = of_worker(&app, &call).await?;
     call.no_query()?;
     // What has not changed needs no body.
-    let request = if call.body.is_empty() { RenewSessionRequest::default() } else { call.json()? };
-    let stated = Stated::from_request(&request)?;
+    let stated = Stated::from_request(&call.json_or_default::<RenewSessionRequest>()?)?;
     let renewed = sessions::renew(app.engine.session_parts(), &identity, stated).await?;
     ok(&SessionRenewed { expires: renewed.until.into(), server_time: renewed.now.into() })
 }

@@ -148,6 +148,25 @@ fn the_examples_of_the_document_fit_the_schemas_of_the_references() {
 }
 
 #[test]
+fn a_body_that_may_be_left_out_is_input_if_it_is_checked() {
+    let files = files();
+    let operations = all_operations(routes().list(), &Sample::fixed());
+    for (service, name, is_input) in [
+        ("tenure", "pauseQueue", true),
+        ("tenure", "releaseTask", true),
+        ("tenure", "renewSession", true),
+        ("queue", "reportCompleted", false),
+        ("queue", "reportFailed", false),
+    ] {
+        let operation = operations.iter().find(|operation| operation.name == name).unwrap();
+        assert!(operation.request.as_ref().unwrap()["required"].is_null(), "{name}");
+        let entries = files[&format!("/references/{service}/v1/api.json")]["entries"].as_array().unwrap();
+        let entry = entries.iter().find(|entry| entry["name"] == name).unwrap();
+        assert_eq!(entry["input"].is_string(), is_input, "{name}");
+    }
+}
+
+#[test]
 fn a_body_that_breaks_the_rules_does_not_fit_either() {
     let files = files();
     let schema = validator(&files, &files["/schemas/queue/v1/create-task-request.json"]);

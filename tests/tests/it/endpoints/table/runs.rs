@@ -156,6 +156,12 @@ fn reporting() -> Vec<Entry> {
                     .body(json!({"success": false}))
                     .gives("/status/state", "failed"),
             )
+            .row(
+                succeeds("a body of another media type, which is ignored")
+                    .on(State::Claimed)
+                    .bytes("text/plain", b"success")
+                    .gives("/status/state", "completed"),
+            )
             .row(succeeds("a result").on(State::Claimed).body(returning.clone()).gives("/status/state", "completed"))
             .row(refused(InputError, "a result that is too large").on(State::Claimed).body(too_large.clone()))
             .row(
