@@ -238,21 +238,16 @@ pub fn tenancy(task: &Task, run: RunId) -> Option<&Tenancy> {
     task.ended.iter().find(|ended| ended.run.run == run).and_then(|ended| ended.tenancy.as_ref())
 }
 
-/// What is looked at before the caller's scopes are.
-pub fn check_first(task: &Task, run: RunId, expires: DateTime<Utc>, now: DateTime<Utc>) -> Result<(), Refusal> {
+/// Whether a run accepts an artifact now.
+pub fn admit(task: &Task, run: RunId, expires: DateTime<Utc>, now: DateTime<Utc>) -> Result<(), Refusal> {
     if expires < now - EXPIRED_DRIFT {
         return Err(Refusal::Past);
     }
     match place(task, run) {
-        RunPhase::Missing => Err(Refusal::NoSuchRun),
-        RunPhase::NeverClaimed => Err(Refusal::NeverClaimed),
-        RunPhase::Running | RunPhase::Exception(_) | RunPhase::Over => Ok(()),
+        RunPhase::Missing => return Err(Refusal::NoSuchRun),
+        RunPhase::NeverClaimed => return Err(Refusal::NeverClaimed),
+        RunPhase::Running | RunPhase::Exception(_) | RunPhase::Over => {}
     }
-}
-
-/// Whether a run accepts an artifact now.
-pub fn admit(task: &Task, run: RunId, expires: DateTime<Utc>, now: DateTime<Utc>) -> Result<(), Refusal> {
-    check_first(task, run, expires, now)?;
     if expires > task.expires {
         return Err(Refusal::OutlivesTask);
     }

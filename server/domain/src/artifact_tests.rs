@@ -229,9 +229,9 @@ fn a_run_takes_artifacts_while_it_is_claimed_and_for_a_while_after_an_exception(
         for at in [now(), almost, now() + AFTER_EXCEPTION] {
             assert_eq!(admit_bytes(&task, run, at), admit(&task, run, expires, at), "{:?} {run}", task.last);
         }
-        // What is checked before the scopes reveals nothing about the end of the run.
         let known = !matches!(first, Err(Refusal::NoSuchRun | Refusal::NeverClaimed));
-        assert_eq!(check_first(&task, run, expires, now()).is_ok(), known);
+        let outlives = if known { Err(Refusal::OutlivesTask) } else { first };
+        assert_eq!(admit(&task, run, task.expires + TimeDelta::hours(1), now()), outlives, "{:?} {run}", task.last);
         assert_eq!(super::tenancy(&task, run).is_some(), known);
     }
 }

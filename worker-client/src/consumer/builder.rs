@@ -181,7 +181,7 @@ impl ConsumerBuilder {
         Self { heartbeat: part_of_lease, ..self }
     }
 
-    /// Sets what a panic of the handler becomes: by default the task has failed.
+    /// Sets what a panic of the handler becomes: by default the run ends as internal-error.
     ///
     /// ```
     /// # use tenure_client::consumer::{ConsumerBuilder, OnPanic};

@@ -112,10 +112,10 @@ impl<T: Serialize, E: Display> From<Result<T, E>> for Outcome {
 /// What a panic of a handler becomes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnPanic {
-    /// The task has failed: most panics come again.
-    #[default]
+    /// The task has failed, with the panic's text in its result.
     Fail,
-    /// The run ends as internal-error: the worker is at fault, not the task.
+    /// The run ends as internal-error: the worker is at fault, not the task. It is not tried again: most panics come again.
+    #[default]
     Exception,
     /// The task is tried again while retries are left.
     Retry,

@@ -357,20 +357,44 @@ impl Match {
         }
     }
 
-    /// Why the policy of this version, or none, may not be changed, if it may not.
+    /// What is to be done so that the queue has the wanted policy, or none, instead of the current one, or none.
     #[must_use]
-    pub fn refusal(self, current: Option<i64>) -> Option<String> {
+    pub fn change(self, current: Option<Current<'_>>, wanted: Option<&str>) -> Change {
+        if current.map(|current| current.text) == wanted {
+            return Change::Nothing;
+        }
         match (self, current) {
-            (Self::Anything, _) | (Self::Some, Some(_)) => None,
-            (Self::Version(wanted), Some(current)) if wanted == current => None,
-            (Self::Version(wanted), Some(current)) => Some(format!(
-                "the policy has version {current}, not {wanted} as in the header `If-Match`: read it again"
+            (Self::Anything, _) | (Self::Some, Some(_)) => Change::Allowed,
+            (Self::Version(named), Some(current)) if named == current.version => Change::Allowed,
+            (Self::Version(named), Some(Current { version, .. })) => Change::Refused(format!(
+                "the policy has version {version}, not {named} as in the header `If-Match`: read it again"
             )),
             (Self::Some | Self::Version(_), None) => {
-                Some("the queue has no policy, but the header `If-Match` wants one".to_owned())
+                Change::Refused("the queue has no policy, but the header `If-Match` wants one".to_owned())
             }
         }
     }
+}
+
+/// The policy that a queue has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Current<'a> {
+    /// Grows with each change.
+    pub version: i64,
+    /// As [`Policy::text`].
+    pub text: &'a str,
+}
+
+/// What is to be done about a change of a policy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Change {
+    /// It is as it is to be, perhaps by the same request before, whose answer was lost: as RFC 9110 (13.1.1) allows, such a repeat
+    /// succeeds, whichever version it names.
+    Nothing,
+    /// The change is to be made.
+    Allowed,
+    /// It may not be made, for this reason.
+    Refused(String),
 }
 
 #[cfg(test)]

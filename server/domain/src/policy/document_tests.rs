@@ -174,15 +174,30 @@ fn a_policy_is_changed_only_from_the_version_that_was_named() {
     for header in ["", "7", "\"\"", "\"-7\"", "\"+7\"", "\"7", "W/\"7\"", "\"99999999999999999999\"", "\"7\", \"8\""] {
         assert!(Match::from_header(Some(header)).is_err(), "{header}");
     }
-    for (wanted, current, refused) in [
-        (Match::Anything, None, false),
-        (Match::Anything, Some(7), false),
-        (Match::Some, None, true),
-        (Match::Some, Some(7), false),
-        (Match::Version(7), None, true),
-        (Match::Version(7), Some(7), false),
-        (Match::Version(7), Some(8), true),
+    for (named, current, allowed) in [
+        (Match::Anything, None, true),
+        (Match::Anything, Some(7), true),
+        (Match::Some, None, false),
+        (Match::Some, Some(7), true),
+        (Match::Version(7), None, false),
+        (Match::Version(7), Some(7), true),
+        (Match::Version(7), Some(8), false),
     ] {
-        assert_eq!(wanted.refusal(current).is_some(), refused, "{wanted:?} {current:?}");
+        let current = current.map(|version| Current { version, text: "{}" });
+        let change = named.change(current, Some("{\"delay\":1}"));
+        assert_eq!(change == Change::Allowed, allowed, "{named:?} {current:?}");
+        assert_ne!(change, Change::Nothing, "{named:?} {current:?}");
+        if current.is_some() {
+            assert_eq!(named.change(current, None) == Change::Allowed, allowed, "a removal: {named:?} {current:?}");
+        }
+    }
+}
+
+#[test]
+fn a_change_that_is_made_already_succeeds_whichever_version_it_names() {
+    for named in [Match::Anything, Match::Some, Match::Version(7), Match::Version(8)] {
+        let current = Some(Current { version: 8, text: "{\"delay\":1}" });
+        assert_eq!(named.change(current, Some("{\"delay\":1}")), Change::Nothing, "{named:?}");
+        assert_eq!(named.change(None, None), Change::Nothing, "{named:?}");
     }
 }

@@ -35,15 +35,6 @@ pub struct Created {
     pub now: DateTime<Utc>,
 }
 
-/// What is checked before the caller's scopes. It is checked again under the lock.
-pub async fn check_first(pool: &PgPool, run_ref: RunRef, expires: DateTime<Utc>) -> Result<(), OpError> {
-    let mut conn = pool.acquire().await?;
-    let loaded = tasks::load(&mut conn, &[run_ref.task.uuid()]).await?.remove(&run_ref.task.uuid());
-    let loaded = loaded.ok_or_else(|| OpError::Input(format!("task {} does not exist", run_ref.task)))?;
-    artifact::check_first(&loaded.task, run_ref.run, expires, loaded.now)
-        .map_err(|refusal| refused(refusal, run_ref, ""))
-}
-
 /// Creates an artifact, or answers a repeat.
 pub async fn create(
     pool: &PgPool,

@@ -8,7 +8,7 @@ use super::OpError;
 use crate::notifiers::{Effects, Notifiers};
 use tenure_domain::create::Unacceptable;
 use tenure_domain::events::note::Note;
-use tenure_domain::policy::document::{Match, Policy};
+use tenure_domain::policy::document::{self, Change, Match, Policy};
 use tenure_domain::policy::pause::{self, Outcome, Paused};
 use tenure_domain::policy::refile::{self, Stage};
 use tenure_store::counters::{self, Counts};
@@ -97,11 +97,10 @@ pub async fn put(parts: Parts<'_>, queue: &TaskQueueId, put: Put<'_>) -> Result<
         return Err(OpError::Unavailable);
     }
     let current = policies::find(&mut transaction, key).await?;
-    if let Some(refusal) = replaces.refusal(current.as_ref().map(|current| current.version)) {
-        return Err(OpError::Conflict(refusal));
-    }
-    if let Some(current) = current.filter(|current| current.policy == policy.text()) {
-        return with_refiling(parts, &mut transaction, queue, current).await;
+    match (replaces.change(current.as_ref().map(as_rule), Some(policy.text())), current) {
+        (Change::Refused(refusal), _) => return Err(OpError::Conflict(refusal)),
+        (Change::Nothing, Some(current)) => return with_refiling(parts, &mut transaction, queue, current).await,
+        (Change::Nothing, None) | (Change::Allowed, _) => {}
     }
     let limited = policy.admission().is_some();
     let (stored, inboxes) = policies::put(&mut transaction, key, &policy, client_id).await?;
@@ -116,18 +115,25 @@ pub async fn put(parts: Parts<'_>, queue: &TaskQueueId, put: Put<'_>) -> Result<
     with_refiling(parts, &mut conn, queue, stored).await
 }
 
+fn as_rule(stored: &StoredPolicy) -> document::Current<'_> {
+    document::Current { version: stored.version, text: &stored.policy }
+}
+
 /// Removes the policy of a queue, if it has one.
 ///
 /// # Errors
 /// If the policy is another one than the caller wants to remove.
 pub async fn delete(parts: Parts<'_>, queue: &TaskQueueId, wanted: Match, client_id: &str) -> Result<(), OpError> {
-    let check = |current| wanted.refusal(current).map_or(Ok(()), |refusal| Err(OpError::Conflict(refusal)));
-    let Some(key) = parts.queues.find_key(parts.pool, queue).await? else { return check(None) };
+    let Some(key) = parts.queues.find_key(parts.pool, queue).await? else { return Ok(()) };
     let mut conn = parts.pool.acquire().await?;
     let mut transaction = conn.begin().await?;
     policies::lock_queue(&mut transaction, key).await?;
     let current = policies::find(&mut transaction, key).await?;
-    check(current.map(|current| current.version))?;
+    match wanted.change(current.as_ref().map(as_rule), None) {
+        Change::Refused(refusal) => return Err(OpError::Conflict(refusal)),
+        Change::Nothing => return Ok(()),
+        Change::Allowed => {}
+    }
     let Some(version) = policies::delete(&mut transaction, key, client_id).await? else { return Ok(()) };
     let note = Note::queue_policy_changed(queue.clone(), client_id.to_owned(), version, None);
     policies::emit(&mut transaction, &note).await?;

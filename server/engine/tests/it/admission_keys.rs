@@ -6,6 +6,7 @@ use tenure_api::ids::TaskQueueId;
 use tenure_api::policy::QueuePolicy;
 use tenure_domain::policy::document::{Match, Policy};
 use tenure_engine::background::{admission, refile};
+use tenure_engine::ops::queue_keys;
 use tenure_engine::ops::queue_policy::{self, Put};
 use tenure_engine::testing::{QUEUE, Queue, new_task};
 use tenure_store::admission::{self as store, Leader, Look};
@@ -112,5 +113,20 @@ async fn a_key_is_forgotten_some_time_after_its_last_run_and_one_in_use_is_not_t
     create(&queue, "waiting").await;
     admission::pass(&queue.engine).await.unwrap();
     assert_eq!(number(pool, SEEN).await, 1);
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn a_key_whose_only_run_was_claimed_before_the_policy_came_is_listed() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    create(&queue, "acme").await;
+    queue.claim_one(QUEUE).await;
+    put_policy(&queue, &json!({"concurrency": {"perKey": 1}})).await;
+    admission::pass(&queue.engine).await.unwrap();
+    let name: TaskQueueId = QUEUE.parse().unwrap();
+    let listed = queue_keys::list(queue.engine.queue_parts(), &name, None, 100).await.unwrap().keys;
+    let expected = json!([{"key": "acme", "used": 1, "limit": 1, "waiting": 0}]);
+    assert_eq!(serde_json::to_value(listed).unwrap(), expected);
     finish(database, queue).await;
 }

@@ -17,7 +17,7 @@ pub struct Announced {
     pub key: i64,
     /// Its priority and its place.
     pub waits: Option<(i16, i64)>,
-    /// `tasks.seq` of such a run, which says what the key is.
+    /// `tasks.seq` of a run of the key, which says what the key is.
     pub seq: Option<i64>,
 }
 

@@ -139,13 +139,14 @@ pub async fn rekey(transaction: &mut PgConnection, queue: i32, seqs: &[i64]) -> 
             UPDATE claims c SET key_id = l.key_id FROM claims_locked l WHERE c.seq = l.seq RETURNING c.seq
         ),
         -- What was admitted has left a slot of its old key, which other runs may have still. What is claimed has taken one of its new key,
-        -- of which a run may have become ready before.
+        -- of which a run may have become ready before; if no other run of that key waits, it alone says what the key is.
         freed AS (
-            INSERT INTO admission_work (queue, key_id)
-            SELECT DISTINCT $1::int, key_id FROM (
-                SELECT old_key AS key_id FROM placed WHERE hold IS NULL OR hold IS NOT DISTINCT FROM 3 /* Hold::Assigned */
-                UNION ALL SELECT old_key FROM claims_locked
-                UNION ALL SELECT key_id FROM claims_locked) f
+            INSERT INTO admission_work (queue, key_id, seq)
+            SELECT DISTINCT $1::int, key_id, seq FROM (
+                SELECT old_key AS key_id, NULL::bigint AS seq FROM placed
+                WHERE hold IS NULL OR hold IS NOT DISTINCT FROM 3 /* Hold::Assigned */
+                UNION ALL SELECT old_key, NULL FROM claims_locked
+                UNION ALL SELECT key_id, seq FROM claims_locked) f
             WHERE key_id IS NOT NULL
         ),
         -- Of a key that the policy before did not know nothing was looked at, and its announcement is gone. It may begin with a later run

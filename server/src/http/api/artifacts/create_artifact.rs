@@ -80,7 +80,6 @@ async fn create_artifact(app: App, call: Arc<Call>) -> Result<Response, ApiError
     }
     let artifact = Artifact::from_request(name.as_str(), body, SlugId::from_random(random()));
     let artifact = artifact.map_err(ApiError::body)?;
-    ops::check_first(&app.engine.pool, run_ref, artifact.expires).await?;
     authorize(&call, run_ref)?;
     let created = ops::create(&app.engine.pool, &app.engine.notifiers, run_ref, artifact).await?;
     let artifact = &created.artifact;

@@ -98,7 +98,8 @@ fn example(sample: &Sample) -> Value {
 fn with_if_match(operation: Operation) -> Operation {
     operation.header(
         "If-Match",
-        "Changes the policy only if it has this version, in quotes. Without it the last change wins.",
+        "Changes the policy only if it has this version, in quotes. Without it the last change wins. A change that is made already \
+         succeeds whichever version it names.",
         &json!({"type": "string", "example": "\"1\""}),
     )
 }
