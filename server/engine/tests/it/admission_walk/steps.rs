@@ -300,7 +300,6 @@ fn stated(world: &mut World) -> Stated {
 /// What it was, and how much of it was done; what a rule refuses is not done.
 pub type Taken = Result<(&'static str, u64), OpError>;
 
-#[expect(clippy::too_many_lines, reason = "one step, one clause")]
 fn take<'a>(world: &'a World, step: &'a Step, server: usize) -> BoxFuture<'a, Taken> {
     let queue = &world.servers[server];
     let pool = &queue.engine.pool;
