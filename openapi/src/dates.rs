@@ -94,7 +94,8 @@ impl<'de> Deserialize<'de> for Timestamp {
                 let shown: String = text.chars().take(80).collect();
                 format!("{shown:?} is not an RFC 3339 date-time such as 2026-01-31T12:00:00.000Z")
             })?;
-            let time = time.with_timezone(&Utc);
+            // A leap second is the first of the next minute, as it is in the database.
+            let time = DateTime::from_timestamp_millis(time.timestamp_millis()).unwrap_or_default();
             if !YEARS.contains(&time.year()) {
                 return Err("the year must be from 1 to 9999".to_owned());
             }
@@ -114,7 +115,8 @@ mod tests {
             ("2026-01-31T12:00:00.123456+02:00", "2026-01-31T10:00:00.123Z"),
             ("0001-12-09T23:59:58.987Z", "0001-12-09T23:59:58.987Z"),
             ("9999-10-20T01:02:03.004Z", "9999-10-20T01:02:03.004Z"),
-            ("2026-06-30T23:59:60.5Z", "2026-06-30T23:59:59.500Z"),
+            ("2026-06-30T23:59:60.5Z", "2026-07-01T00:00:00.500Z"),
+            ("1969-12-31T23:59:59.9999Z", "1969-12-31T23:59:59.999Z"),
         ] {
             let time: Timestamp = serde_json::from_value(text.into()).unwrap();
             assert_eq!(time.to_string(), out);
@@ -123,7 +125,8 @@ mod tests {
 
     #[test]
     fn what_is_not_a_date_is_refused() {
-        for text in ["", "2026-01-31", "2026-13-01T00:00:00Z", "yesterday", "2026-01-31 12:00"] {
+        for text in ["9999-12-31T23:59:60Z", "", "2026-01-31", "2026-13-01T00:00:00Z", "yesterday", "2026-01-31 12:00"]
+        {
             assert!(serde_json::from_value::<Timestamp>(text.into()).is_err(), "{text}");
         }
     }

@@ -104,11 +104,16 @@ impl<'a> Header<'a> {
     }
 
     /// The attribute `hash` of a header that [`Header::parse`] has accepted before. No value of such a header has a quote in it,
-    /// so that a name with one behind it is the name of an attribute.
+    /// so that names and values take turns between its quotes.
     #[must_use]
     pub fn find_hash(accepted: &str) -> Option<&str> {
-        let (_, value) = accepted.split_once("hash=\"")?;
-        value.split_once('"').map(|(hash, _)| hash)
+        let mut parts = accepted.split('"');
+        while let (Some(name), Some(value)) = (parts.next(), parts.next()) {
+            if name.strip_suffix("hash=").is_some_and(|before| before.ends_with([' ', '\t', ','])) {
+                return Some(value);
+            }
+        }
+        None
     }
 
     /// Whether the holder of this key signed this header for this request.

@@ -1,16 +1,20 @@
 //! What JSON a body may be, beyond what the parser of its type checks: no key twice in one object, not nested too
-//! deeply. Both are accepted in silence by the parts of a body that are kept as text.
+//! deeply, no key that our parser takes for its own. All are accepted in silence by the parts of a body that are kept as text.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
 use std::fmt;
 
-use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 /// How deeply arrays and objects may be nested in a body.
 pub const DEPTH_MAX: u16 = 100;
+
+/// An object with such a key is a number or any text to `serde_json` with the features that we use, so that a text which is kept would
+/// mean something else wherever it is parsed.
+const RESERVED: &str = "$serde_json::private::";
 
 /// Something of ours that cannot be written as JSON. Storing what is left of it would lose the rest.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -47,25 +51,37 @@ pub fn compact(text: &str) -> String {
 /// Checks a JSON text; the error is the parser's, with line and column.
 pub fn check(text: &[u8]) -> Result<(), serde_json::Error> {
     let mut parser = serde_json::Deserializer::from_slice(text);
-    Strict { depth: 0 }.deserialize(&mut parser)?;
+    Strict { text, depth: 0 }.deserialize(&mut parser)?;
     parser.end()
 }
 
 #[derive(Clone, Copy)]
-struct Strict {
+struct Strict<'t> {
+    text: &'t [u8],
     depth: u16,
 }
 
-impl Strict {
-    fn deeper<E: serde::de::Error>(self) -> Result<Self, E> {
+impl Strict<'_> {
+    /// Whether a key stands in the text. If it does not, it is how the parser gives the digits of a number.
+    fn has(&self, key: &str) -> bool {
+        self.text.as_ptr_range().contains(&key.as_ptr())
+    }
+
+    /// For what is in an array or object that is here.
+    fn inner(self) -> Self {
+        Self { depth: self.depth + 1, ..self }
+    }
+
+    /// Whether an array or object may be here.
+    fn check_depth<E: serde::de::Error>(self) -> Result<(), E> {
         if self.depth == DEPTH_MAX {
             return Err(E::custom(format_args!("the body is nested more than {DEPTH_MAX} levels deep")));
         }
-        Ok(Self { depth: self.depth + 1 })
+        Ok(())
     }
 }
 
-impl<'de> DeserializeSeed<'de> for Strict {
+impl<'de> DeserializeSeed<'de> for Strict<'_> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
@@ -73,7 +89,7 @@ impl<'de> DeserializeSeed<'de> for Strict {
     }
 }
 
-impl<'de> Visitor<'de> for Strict {
+impl<'de> Visitor<'de> for Strict<'_> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -105,22 +121,28 @@ impl<'de> Visitor<'de> for Strict {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
-        let inner = self.deeper()?;
-        while items.next_element_seed(inner)?.is_some() {}
+        self.check_depth()?;
+        while items.next_element_seed(self.inner())?.is_some() {}
         Ok(())
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<(), A::Error> {
-        let inner = self.deeper()?;
         let mut seen = Keys::default();
         while let Some(Key(key)) = entries.next_key()? {
+            if key.starts_with(RESERVED) {
+                if matches!(key, Cow::Borrowed(key) if !self.has(key)) {
+                    return entries.next_value::<IgnoredAny>().map(drop);
+                }
+                return Err(serde::de::Error::custom(format_args!("the key {key:?} is reserved; choose another name")));
+            }
+            self.check_depth()?;
             if seen.contains(&key) {
                 return Err(serde::de::Error::custom(format_args!("the key {key:?} occurs twice in one object")));
             }
             seen.add(key);
-            entries.next_value_seed(inner)?;
+            entries.next_value_seed(self.inner())?;
         }
-        Ok(())
+        self.check_depth()
     }
 }
 
@@ -191,6 +213,19 @@ mod tests {
     }
 
     #[test]
+    fn no_object_can_be_taken_for_a_number_or_a_text() {
+        for key in
+            ["$serde_json::private::Number", "$serde_json::private::RawValue", "\\u0024serde_json::private::Number"]
+        {
+            for text in [format!(r#"{{"a":[{{"{key}":"1"}}]}}"#), format!(r#"{{"b":1,"{key}":"{{"}}"#)] {
+                let error = check(text.as_bytes()).unwrap_err().to_string();
+                assert!(error.contains("private::") && error.contains("is reserved"), "{text}: {error}");
+            }
+        }
+        check(br#"{"a":"$serde_json::private::Number","$serde_json":[0,-1.5e-3,18446744073709551616]}"#).unwrap();
+    }
+
+    #[test]
     fn a_key_is_found_again_wherever_it_stood_and_however_it_was_written() {
         let many: String = (0..FEW_KEYS * 2).map(|number| format!("\"k{number}\":{number},")).collect();
         check(format!("{{{many}\"other\":1}}").as_bytes()).unwrap();
@@ -206,6 +241,9 @@ mod tests {
         let nested = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
         check(nested(usize::from(DEPTH_MAX)).as_bytes()).unwrap();
         assert!(check(nested(usize::from(DEPTH_MAX) + 1).as_bytes()).is_err());
+        let around = |inner: &str| format!("{}{inner}{}", "[".repeat(100), "]".repeat(100));
+        check(around("1.5").as_bytes()).unwrap();
+        assert!(check(around("{}").as_bytes()).is_err() && check(around("{\"a\":1}").as_bytes()).is_err());
         assert!(check(nested(1_000_000).as_bytes()).is_err());
     }
 

@@ -299,7 +299,9 @@ pub async fn run(server: &Server, command: TaskCommand) -> Result<ExitCode, Comm
         TaskCommand::Why { task } => {
             let answer = server.client.why(task).await.map_err(refused)?;
             let why = serde_json::from_value(answer.clone()).map_err(|error| server.strange(&error))?;
-            server.print(&answer, |_| words(&why).join("\n"))?;
+            // What others wrote is in it, such as why a queue was paused.
+            let sentences = words(&why).into_iter().map(|sentence| sentence.replace(char::is_control, "\u{fffd}"));
+            server.print(&answer, |_| sentences.collect::<Vec<_>>().join("\n"))?;
         }
         TaskCommand::Release(ReleaseArgs { task, run, delay, not_before }) => {
             let release = ReleaseRequest { delay, not_before };

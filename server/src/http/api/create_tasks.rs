@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::response::Response;
 use serde::de::IgnoredAny;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::json;
 use sha2::{Digest, Sha256};
 use tenure_api::bodies::Status;
@@ -126,11 +126,16 @@ async fn create_tasks(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
 
 /// The body: a list of tasks, or one task by itself, which has no field `tasks`.
 async fn read(app: &App, call: &Call, key: Option<&Key>) -> Result<Graph, ApiError> {
+    // Also if it is null, which is no task's.
     #[derive(Deserialize)]
     struct Shape {
-        tasks: Option<IgnoredAny>,
+        #[serde(default, deserialize_with = "is_there")]
+        tasks: bool,
     }
-    let several = call.json::<Shape>()?.tasks.is_some();
+    fn is_there<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
+        IgnoredAny::deserialize(deserializer).map(|_| true)
+    }
+    let several = call.json::<Shape>()?.tasks;
     let now = submission_time(&mut *app.engine.pool.acquire().await?, key).await?;
     let client_id = call.principal()?.client_id.as_deref().unwrap_or("anonymous");
     let origin = Origin { now, client_id, root_url: &app.root_url };

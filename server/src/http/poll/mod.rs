@@ -209,6 +209,9 @@ async fn serve(
             let read = body::read(&app.bodies, Share::Authenticated, BODY_MAX, &parts.headers, body).await;
             let body = read.map_err(|error| match error.code() {
                 ErrorCode::ServiceUnavailable => PollError::new(Code::ServerBusy, "too many bodies; try again"),
+                ErrorCode::MalformedPayload => {
+                    PollError::new(Code::InvalidXmlDocument, "the body did not arrive whole")
+                }
                 _ => {
                     PollError::new(Code::RequestBodyTooLarge, format!("the body is over the limit of {BODY_MAX} bytes"))
                 }

@@ -36,8 +36,13 @@ fn document(write: impl FnOnce(&mut Writer<Vec<u8>>) -> io::Result<()>) -> io::R
 }
 
 fn element(writer: &mut Writer<Vec<u8>>, name: &str, value: &str) -> io::Result<()> {
-    writer.create_element(name).write_text_content(BytesText::new(value))?;
+    writer.create_element(name).write_text_content(BytesText::new(&value.replace(is_not_xml, "\u{fffd}")))?;
     Ok(())
+}
+
+/// Whether no document may have this character, not even escaped: XML 1.0, production 2.
+fn is_not_xml(character: char) -> bool {
+    !matches!(character, '\t' | '\n' | '\r' | ' '..='\u{d7ff}' | '\u{e000}'..='\u{fffd}' | '\u{10000}'..)
 }
 
 fn list<T>(messages: &[T], write: impl Fn(&mut Writer<Vec<u8>>, &T) -> io::Result<()>) -> io::Result<String> {
@@ -127,10 +132,10 @@ mod tests {
     #[test]
     fn an_empty_list_and_an_error_have_azures_form() {
         assert_eq!(got(&[]).unwrap(), r#"<?xml version="1.0" encoding="utf-8"?><QueueMessagesList />"#);
-        let details = [("QueryParameterName", "<x>".to_owned())];
+        let details = [("QueryParameterName", "<x>\u{1}\u{ffff}\t\u{1f600}".to_owned())];
         assert_eq!(
             error("SomeCode", "a & b", &details).unwrap(),
-            r#"<?xml version="1.0" encoding="utf-8"?><Error><Code>SomeCode</Code><Message>a &amp; b</Message><QueryParameterName>&lt;x&gt;</QueryParameterName></Error>"#
+            r#"<?xml version="1.0" encoding="utf-8"?><Error><Code>SomeCode</Code><Message>a &amp; b</Message><QueryParameterName>&lt;x&gt;��	😀</QueryParameterName></Error>"#
         );
     }
 

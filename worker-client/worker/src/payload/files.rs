@@ -160,10 +160,13 @@ pub(super) fn fit(inputs: &[Input], outputs: &[Output], task: &Task) -> Result<(
 
 fn content_type(fields: &Map<String, Value>, at: &str) -> Result<Option<String>, Malformed> {
     let Some((field, value)) = optional(fields, at, "contentType")? else { return Ok(None) };
-    if (1..=CONTENT_TYPE_MAX).contains(&value.len()) && is_printable(&value) {
+    if (1..=CONTENT_TYPE_MAX).contains(&value.len()) && is_printable(&value) && value.trim() == value {
         return Ok(Some(value));
     }
-    Err(malformed(field, format!("must have 1 to {CONTENT_TYPE_MAX} printable ASCII characters")))
+    Err(malformed(
+        field,
+        format!("must have 1 to {CONTENT_TYPE_MAX} printable ASCII characters, and no space at an end"),
+    ))
 }
 
 fn gzip(fields: &Map<String, Value>, at: &str) -> Result<bool, Malformed> {
@@ -372,6 +375,7 @@ mod tests {
             (with("contentType", json!("")), "payload.artifacts[0].contentType must"),
             (with("contentType", json!("a".repeat(256))), "payload.artifacts[0].contentType must"),
             (with("contentType", json!("a\nb")), "payload.artifacts[0].contentType must"),
+            (with("contentType", json!(" text/plain")), "payload.artifacts[0].contentType must"),
             (with("contentEncoding", json!("br")), "payload.artifacts[0].contentEncoding must"),
             (with("expires", json!("soon")), "payload.artifacts[0].expires must"),
             (with("optional", json!(1)), "payload.artifacts[0].optional must"),

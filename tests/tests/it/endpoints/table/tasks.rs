@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use tenure_api::errors::ErrorCode::{
-    InputError, InputValidationError, InsufficientScopes, RequestConflict, ResourceNotFound,
+    InputError, InputValidationError, InsufficientScopes, MalformedPayload, RequestConflict, ResourceNotFound,
 };
 
 use crate::endpoints::row::{Entry, State, Who, a_task, a_task_with, operation, refused, succeeds};
@@ -73,6 +73,10 @@ fn not_creating(entry: Entry) -> Entry {
         .row(
             refused(InputError, "a delay beyond the deadline")
                 .body(with(json!({"extra": {"tenure": {"delay": 864_000}}}))),
+        )
+        .row(
+            refused(MalformedPayload, "a payload that the worker would take for something else")
+                .body(with(json!({"payload": {"env": {"$serde_json::private::Number": "abc"}}}))),
         )
         .row(refused(InputError, "no queue").body(nowhere))
         .row(
