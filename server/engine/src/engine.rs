@@ -279,7 +279,8 @@ impl Engine {
     /// What answers why a task is where it is.
     #[must_use]
     pub fn why_parts(&self) -> why::Parts<'_> {
-        why::Parts { pool: &self.pool, marks: &self.low_water_marks, sequenced: self.sequencer.reached() }
+        let Self { pool, low_water_marks: marks, workers, sequencer, .. } = self;
+        why::Parts { pool, marks, workers, sequenced: sequencer.reached() }
     }
 
     /// What servers and schedulers are handled with.

@@ -197,14 +197,9 @@ impl Queue {
     pub async fn claim_task(&self, task: TaskId, run: RunId, worker: &str) -> Result<Granted, OpError> {
         let (worker_group, worker_id) = ("group".to_owned(), worker.to_owned());
         let request = ClaimTask { task, run, worker_group, worker_id, session: None };
-        claim_task::claim_task(
-            self.engine.why_parts(),
-            &self.engine.workers,
-            self.engine.settings.claim_timeout,
-            &request,
-        )
-        .await
-        .expect("the database answers")
+        claim_task::claim_task(self.engine.why_parts(), self.engine.settings.claim_timeout, &request)
+            .await
+            .expect("the database answers")
     }
 
     /// A report.

@@ -9,7 +9,6 @@ use tenure_api::why::Reason;
 
 use super::why::{self, Parts};
 use super::{OpError, refused};
-use crate::workers::Workers;
 use tenure_domain::create::shown_definition;
 use tenure_domain::lifecycle::{Event, apply};
 use tenure_domain::policy::why::{self as policy, Names};
@@ -38,11 +37,10 @@ pub struct ClaimTask {
 /// not; no other worker ever does (invariant I1).
 pub async fn claim_task(
     parts: Parts<'_>,
-    workers: &Workers,
     lease: Duration,
     request: &ClaimTask,
 ) -> Result<Result<Granted, OpError>, sqlx::Error> {
-    let Parts { pool, .. } = parts;
+    let Parts { pool, workers, .. } = parts;
     let (id, run) = (request.task.uuid(), request.run);
     let mut conn = pool.acquire().await?;
     let mut transaction = conn.begin().await?;
@@ -112,7 +110,7 @@ pub async fn claim_task(
 
 /// The refusal of a run that is held, with the first reason of why; a caller need not see the names in it.
 async fn refuse_held(parts: Parts<'_>, request: &ClaimTask) -> OpError {
-    let known = match why::find(parts, request.task).await {
+    let known = match why::read(parts, request.task).await {
         Ok(known) => known,
         Err(error) => return error,
     };

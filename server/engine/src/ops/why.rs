@@ -4,7 +4,9 @@ use sqlx::PgPool;
 use tenure_api::ids::TaskId;
 
 use super::OpError;
+use super::workers::write_down;
 use crate::batch::low_water_marks::LowWaterMarks;
+use crate::workers::Workers;
 use tenure_store::events::Sequenced;
 use tenure_store::why::{self as store, Known};
 
@@ -15,16 +17,24 @@ pub struct Parts<'a> {
     pub pool: &'a PgPool,
     /// Where ready runs begin.
     pub marks: &'a LowWaterMarks,
+    /// What this server has seen of workers.
+    pub workers: &'a Workers,
     /// From where on the changes of counts are to be read.
     pub sequenced: Sequenced,
 }
 
-/// What keeps a task where it is, all of it at the same time.
+/// What keeps a task where it is, all of it at the same time, with the workers that have just asked at this server.
 ///
 /// # Errors
 /// If there is no such task.
 pub async fn find(parts: Parts<'_>, id: TaskId) -> Result<Known, OpError> {
-    let Parts { pool, marks, sequenced } = parts;
+    write_down(parts.pool, parts.workers).await?;
+    read(parts, id).await
+}
+
+/// The same with the workers that have been written down.
+pub(super) async fn read(parts: Parts<'_>, id: TaskId) -> Result<Known, OpError> {
+    let Parts { pool, marks, workers: _, sequenced } = parts;
     let mut snapshot = store::begin(pool).await?;
     let known = store::find(&mut snapshot, id, sequenced, |queue| marks.get(queue)).await?;
     snapshot.commit().await?;

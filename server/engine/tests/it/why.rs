@@ -14,7 +14,6 @@ use tenure_engine::background::counters as counters_pass;
 use tenure_engine::ops::OpError;
 use tenure_engine::ops::queue_policy;
 use tenure_engine::ops::why::find;
-use tenure_engine::ops::workers::write_down;
 use tenure_engine::testing::{QUEUE, Queue, new_task};
 use tenure_store::events::Sequenced;
 use tenure_store::low_water_marks::Marks;
@@ -128,7 +127,6 @@ async fn a_pending_run_counts_who_is_before_it_and_knows_who_asks() {
     // A worker that asks elsewhere says nothing; one that asked here does.
     let claimed = queue.claim_one(QUEUE).await;
     assert_eq!(claimed.task.id, urgent);
-    write_down(&queue.engine.pool, &queue.engine.workers).await.unwrap();
     let answer = ask(&queue, first).await;
     assert_eq!((answer.reasons.as_slice(), answer.ready), (&[][..], true));
     assert_eq!(

@@ -78,8 +78,7 @@ async fn claim_task(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
         session,
     };
     // The worker can ask for the very same claim again, so that a lost answer needs no guard.
-    let granted =
-        claim(app.engine.why_parts(), &app.engine.workers, app.engine.settings.claim_timeout, &request).await?;
+    let granted = claim(app.engine.why_parts(), app.engine.settings.claim_timeout, &request).await?;
     let granted = sessions::unless_gone(app.engine.session_parts(), body.session_id, granted).await?;
     Ok(raw(claim_json(&app, &granted)?))
 }

@@ -300,7 +300,6 @@ fn stated(world: &mut World) -> Stated {
 /// What it was, and how much of it was done; what a rule refuses is not done.
 pub type Taken = Result<(&'static str, u64), OpError>;
 
-#[expect(clippy::too_many_lines, reason = "one step, one clause")]
 fn take<'a>(world: &'a World, step: &'a Step, server: usize) -> BoxFuture<'a, Taken> {
     let queue = &world.servers[server];
     let pool = &queue.engine.pool;
@@ -314,9 +313,8 @@ fn take<'a>(world: &'a World, step: &'a Step, server: usize) -> BoxFuture<'a, Ta
             let lease = queue.engine.settings.claim_timeout;
             let mut accepted = 0;
             for claim in claims {
-                let claimed = claim_task::claim_task(queue.engine.why_parts(), &queue.engine.workers, lease, claim)
-                    .await
-                    .map_err(OpError::from)?;
+                let claimed =
+                    claim_task::claim_task(queue.engine.why_parts(), lease, claim).await.map_err(OpError::from)?;
                 accepted += done(claimed)?;
             }
             Ok(("accepted", accepted))

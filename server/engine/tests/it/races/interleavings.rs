@@ -71,7 +71,7 @@ impl Subject {
         let (worker_group, worker_id) = ("group".to_owned(), self.session.worker_id.to_string());
         let session = Some(self.session.epoch);
         let request = ClaimTask { task: self.task, run: RUN, worker_group, worker_id, session };
-        claim_task(queue.engine.why_parts(), &queue.engine.workers, LEASE, &request).await.unwrap().unwrap();
+        claim_task(queue.engine.why_parts(), LEASE, &request).await.unwrap().unwrap();
     }
 }
 

@@ -33,7 +33,7 @@ impl Held {
         let task = TaskId::from_uuid(accepted).unwrap();
         let request = ClaimTask { task, run: RunId::FIRST, worker_group, worker_id, session: Some(epoch) };
         let engine = &server.engine;
-        let claimed = claim_task(engine.why_parts(), &engine.workers, LEASE, &request).await.unwrap().unwrap();
+        let claimed = claim_task(engine.why_parts(), LEASE, &request).await.unwrap().unwrap();
         assert_eq!(claimed.task.id, task);
         Self { ground, server, epoch, accepted, assigned }
     }

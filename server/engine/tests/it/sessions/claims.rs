@@ -17,8 +17,7 @@ async fn claim_task_of(queue: &Queue, session: &Identity, task: TaskId) -> Resul
         session: Some(session.epoch),
     };
     let engine = &queue.engine;
-    let claimed =
-        claim_task(engine.why_parts(), &engine.workers, engine.settings.claim_timeout, &request).await.unwrap();
+    let claimed = claim_task(engine.why_parts(), engine.settings.claim_timeout, &request).await.unwrap();
     claimed.map(|granted| granted.run)
 }
 

@@ -95,7 +95,7 @@ impl Race {
         let engine = &self.ground.queue.engine;
         let (worker_group, worker_id) = ("group".to_owned(), "one".to_owned());
         let request = ClaimTask { task, run: FIRST, worker_group, worker_id, session: Some(self.session.epoch) };
-        let claimed = claim_task(engine.why_parts(), &engine.workers, LEASE, &request).await.unwrap();
+        let claimed = claim_task(engine.why_parts(), LEASE, &request).await.unwrap();
         claimed.map(drop)
     }
 }
