@@ -179,6 +179,9 @@ pub enum Reason {
         /// The session that the claim belongs to, and ends with at the latest; only with the scope that shows the queue.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         session_id: Option<SessionId>,
+        /// Its log, if its worker sends it while the run goes on.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        live_log: Option<LiveLogSoFar>,
     },
     /// It has ended.
     #[serde(rename_all = "camelCase")]
@@ -195,6 +198,13 @@ pub enum Reason {
         /// How many runs more could have ended without using up a retry.
         free_runs_left: u16,
     },
+}
+
+/// The log of a run while it is written: getLiveLog reads it.
+#[derive(Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq, ToSchema)]
+pub struct LiveLogSoFar {
+    /// How long it is now. Of a long log the end is kept.
+    pub bytes: u64,
 }
 
 /// A run that has a slot of a limit.
@@ -263,6 +273,7 @@ mod tests {
                     taken_until: time,
                     complete_by: Some(time),
                     session_id: None,
+                    live_log: None,
                 },
                 json!({"code": "running", "workerGroup": "g", "workerId": "w", "since": date, "takenUntil": date,
                     "completeBy": date}),
@@ -274,9 +285,10 @@ mod tests {
                     taken_until: time,
                     complete_by: None,
                     session_id: Some(SESSION.parse().unwrap()),
+                    live_log: Some(LiveLogSoFar { bytes: 12 }),
                 },
                 json!({"code": "running", "workerGroup": "g", "workerId": "w", "since": date, "takenUntil": date,
-                    "sessionId": SESSION}),
+                    "sessionId": SESSION, "liveLog": {"bytes": 12}}),
             ),
             (Reason::AssignQueue, json!({"code": "assign-queue"})),
             (Reason::NoScheduler { candidates: 0 }, json!({"code": "no-scheduler", "candidates": 0})),

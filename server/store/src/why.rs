@@ -5,7 +5,7 @@ use chrono::{DateTime, Utc};
 use sqlx::{PgConnection, PgPool, Postgres, Transaction};
 use tenure_api::ids::{SessionId, TaskId, TaskQueueId};
 use tenure_api::states::{EndedBy, Priority, Requires, RunState, TaskState};
-use tenure_api::why::{AwaitedTask, WorkerName};
+use tenure_api::why::{AwaitedTask, LiveLogSoFar, WorkerName};
 use uuid::Uuid;
 
 use super::admission;
@@ -71,6 +71,7 @@ struct TaskRow {
     worker_group: Option<String>,
     worker_id: Option<String>,
     session: Option<Uuid>,
+    log_bytes: Option<i64>,
     given: Option<DateTime<Utc>>,
     given_group: Option<String>,
     given_id: Option<String>,
@@ -102,10 +103,15 @@ pub async fn find(
         Some(run) => {
             let run = columns.run(run)?;
             match running(&row) {
-                Some((worker, since, taken_until)) => {
-                    let session = row.session.map(SessionId::new);
-                    Place::Running { run, worker, since, taken_until, complete_by: row.complete_by, session }
-                }
+                Some((worker, since, taken_until)) => Place::Running {
+                    run,
+                    worker,
+                    since,
+                    taken_until,
+                    complete_by: row.complete_by,
+                    session: row.session.map(SessionId::new),
+                    live_log: log_so_far(row.log_bytes),
+                },
                 None => {
                     let marks = marks(row.queue);
                     let workers = find_workers(conn, row.queue, row.now).await?;
@@ -133,7 +139,7 @@ async fn find_row(conn: &mut PgConnection, id: Uuid) -> Result<Option<TaskRow>, 
                t.free_runs, q.paused, q.paused_until, q.paused_by, q.pause_reason,
                p.ord AS "ord?", p.hold, p.held_until, COALESCE(p.traits, c.traits) AS traits, p.reserved_until,
                c.started AS "started?", c.taken_until AS "taken_until?", c.complete_by, c.worker_group AS "worker_group?",
-               c.worker_id AS "worker_id?", s.id AS "session?", p.given, g.worker_group AS "given_group?",
+               c.worker_id AS "worker_id?", s.id AS "session?", l.next AS "log_bytes?", p.given, g.worker_group AS "given_group?",
                g.worker_id AS "given_id?", g.id AS "given_session?", r.state AS "run_state?", r.reason_resolved AS "reason_resolved?", r.ended_by,
                db_now.now AS "now!"
         FROM tasks t
@@ -141,6 +147,7 @@ async fn find_row(conn: &mut PgConnection, id: Uuid) -> Result<Option<TaskRow>, 
         LEFT JOIN pending p ON t.state = 1 /* State::Unresolved */ AND p.seq = t.seq
         LEFT JOIN claims c ON t.state = 1 /* State::Unresolved */ AND c.seq = t.seq
         LEFT JOIN worker_sessions s ON s.epoch = c.session
+        LEFT JOIN live_logs l ON l.seq = c.seq AND l.run = c.run
         LEFT JOIN worker_sessions g ON p.hold = 3 /* Hold::Assigned */ AND g.epoch = p.session
         LEFT JOIN runs r ON t.state > 1 /* State: resolved */ AND r.seq = t.seq AND r.run = t.run
         CROSS JOIN db_now
@@ -154,6 +161,10 @@ async fn find_row(conn: &mut PgConnection, id: Uuid) -> Result<Option<TaskRow>, 
 fn running(row: &TaskRow) -> Option<(WorkerName, DateTime<Utc>, DateTime<Utc>)> {
     let worker = WorkerName { worker_group: row.worker_group.clone()?, worker_id: row.worker_id.clone()? };
     Some((worker, row.started?, row.taken_until?))
+}
+
+fn log_so_far(bytes: Option<i64>) -> Option<LiveLogSoFar> {
+    bytes.and_then(|bytes| u64::try_from(bytes).ok()).map(|bytes| LiveLogSoFar { bytes })
 }
 
 /// What holds a pending run.

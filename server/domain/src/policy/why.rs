@@ -4,7 +4,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use tenure_api::dates::Timestamp;
 use tenure_api::ids::{RunId, SessionId, TaskId};
 use tenure_api::states::{DelayedBy, EndedBy, NoSession, Requires, TaskState};
-use tenure_api::why::{AwaitedTask, Reason, SlotHolder, WhyAnswer, WorkerName};
+use tenure_api::why::{AwaitedTask, LiveLogSoFar, Reason, SlotHolder, WhyAnswer, WorkerName};
 
 mod held_words;
 
@@ -76,6 +76,8 @@ pub enum Place {
         complete_by: Option<DateTime<Utc>>,
         /// The session that the claim belongs to.
         session: Option<SessionId>,
+        /// Its log while it is written, if it has one.
+        live_log: Option<LiveLogSoFar>,
     },
     /// It has ended.
     Resolved {
@@ -240,13 +242,14 @@ pub fn why(facts: &Facts, names: Names) -> WhyAnswer {
                 ..answer(TaskState::Pending, Some(*run), reasons)
             }
         }
-        Place::Running { run, worker, since, taken_until, complete_by, session } => {
+        Place::Running { run, worker, since, taken_until, complete_by, session, live_log } => {
             let running = Reason::Running {
                 worker: worker.clone(),
                 since: (*since).into(),
                 taken_until: (*taken_until).into(),
                 complete_by: complete_by.map(Timestamp::new),
                 session_id: session.filter(|_| names == Names::Shown),
+                live_log: *live_log,
             };
             answer(TaskState::Running, Some(*run), vec![running])
         }
@@ -381,11 +384,12 @@ pub fn sentence(reason: &Reason) -> String {
         }
         Reason::Behind { runs: 1 } => "1 other run of its queue is claimed first.".to_owned(),
         Reason::Behind { runs } => format!("{runs} other runs of its queue are claimed first."),
-        Reason::Running { worker, since, taken_until, complete_by, session_id } => {
+        Reason::Running { worker, since, taken_until, complete_by, session_id, live_log } => {
             let latest = complete_by.map_or_else(String::new, |time| format!(", and at the latest at {time}"));
             let session = session_id.map_or_else(String::new, |id| format!(" It ends with the session {id}."));
+            let log = live_log.map_or_else(String::new, |log| format!(" Its log has {} bytes so far.", log.bytes));
             format!(
-                "Worker {}/{} has held it since {since}; the claim ends at {taken_until} unless it is renewed{latest}.{session}",
+                "Worker {}/{} has held it since {since}; the claim ends at {taken_until} unless it is renewed{latest}.{session}{log}",
                 worker.worker_group, worker.worker_id
             )
         }

@@ -325,12 +325,14 @@ fn a_run_that_is_held_or_has_ended_has_one_reason() {
                         taken_until: at(NOW + 1),
                         complete_by,
                         session,
+                        live_log: Some(LiveLogSoFar { bytes: 7 }),
                     };
                     let answer = why(&facts(place, pause.clone()), names);
                     assert_eq!(codes(&answer), ["running"], "a pause takes nothing away");
                     assert_eq!((answer.state, answer.ready), (TaskState::Running, false));
-                    let Reason::Running { session_id, .. } = answer.reasons[0] else { panic!("{answer:?}") };
+                    let Reason::Running { session_id, live_log, .. } = answer.reasons[0] else { panic!("{answer:?}") };
                     assert_eq!(session_id, session.filter(|_| names == Names::Shown));
+                    assert_eq!(live_log, Some(LiveLogSoFar { bytes: 7 }));
                 }
             }
         }
@@ -405,9 +407,10 @@ fn the_words_say_what_is_there() {
                 taken_until: time(60),
                 complete_by: Some(time(90)),
                 session_id: None,
+                live_log: Some(LiveLogSoFar { bytes: 12 }),
             },
             "Worker g/w has held it since 1970-01-01T00:00:00.000Z; the claim ends at 1970-01-01T00:01:00.000Z unless it is \
-             renewed, and at the latest at 1970-01-01T00:01:30.000Z.",
+             renewed, and at the latest at 1970-01-01T00:01:30.000Z. Its log has 12 bytes so far.",
         ),
         (
             Reason::Running {
@@ -416,6 +419,7 @@ fn the_words_say_what_is_there() {
                 taken_until: time(60),
                 complete_by: None,
                 session_id: Some(session()),
+                live_log: None,
             },
             "Worker g/w has held it since 1970-01-01T00:00:00.000Z; the claim ends at 1970-01-01T00:01:00.000Z unless it is \
              renewed. It ends with the session b4cf1f7d-1b1c-4a8b-9d3f-5f0f4d6f2a10.",

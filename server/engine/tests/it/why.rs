@@ -189,6 +189,10 @@ async fn a_claimed_run_names_its_worker_and_an_ended_one_what_ended_it() {
     sql(&queue, "UPDATE claims SET complete_by = '2030-01-01T00:00:00Z'").await;
     assert_eq!(reasons(&queue, task).await.1[0]["completeBy"], "2030-01-01T00:00:00.000Z");
     sql(&queue, "UPDATE claims SET complete_by = NULL").await;
+    assert!(reasons(&queue, task).await.1[0]["liveLog"].is_null(), "its worker sends none");
+    sql(&queue, "INSERT INTO live_logs SELECT seq, run, 12, 1, 12, now() FROM claims").await;
+    assert_eq!(reasons(&queue, task).await.1[0]["liveLog"], json!({"bytes": 12}));
+    sql(&queue, "DELETE FROM live_logs").await;
     let report = Report::Exception(ExceptionReason::ResourceUnavailable);
     queue.report(task, claim.run, report).await.unwrap();
     sql(&queue, "UPDATE runs SET ended_by = 7; UPDATE tasks SET losses = 2, free_runs = 50").await;
