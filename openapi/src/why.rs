@@ -157,6 +157,9 @@ pub enum Reason {
         last_asked: Option<Timestamp>,
         /// How many asked in the last minute and are quarantined.
         quarantined: u32,
+        /// How many others asked, and have said since by their sessions that they take no more tasks.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        frozen: u32,
     },
     /// Other runs are claimed first.
     Behind {
@@ -245,6 +248,10 @@ fn is_false(value: &bool) -> bool {
     !value
 }
 
+fn is_zero(value: &u32) -> bool {
+    *value == 0
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -297,7 +304,14 @@ mod tests {
                 json!({"code": "no-session", "because": "all-extended", "sessions": 2}),
             ),
             (Reason::NotAccepted { worker: None, session_id: None }, json!({"code": "not-accepted"})),
-            (Reason::NoWorker { last_asked: None, quarantined: 2 }, json!({"code": "no-worker", "quarantined": 2})),
+            (
+                Reason::NoWorker { last_asked: None, quarantined: 2, frozen: 0 },
+                json!({"code": "no-worker", "quarantined": 2}),
+            ),
+            (
+                Reason::NoWorker { last_asked: None, quarantined: 0, frozen: 1 },
+                json!({"code": "no-worker", "quarantined": 0, "frozen": 1}),
+            ),
         ] {
             assert_eq!(serde_json::to_value(&reason).unwrap(), written);
             assert_eq!(serde_json::from_value::<Reason>(written).unwrap(), reason);

@@ -324,12 +324,20 @@ async fn find_workers(conn: &mut PgConnection, queue: i32, now: DateTime<Utc>) -
             FROM workers w WHERE w.queue = $1
             ORDER BY w.worker_group, w.worker_id LIMIT $4
         ),
-        asked AS MATERIALIZED (SELECT * FROM known WHERE last_seen >= $3 /* since */),
+        asked AS MATERIALIZED (
+            SELECT k.worker_group, k.worker_id, k.quarantined, s.epoch IS NOT NULL AND NOT k.quarantined AS frozen
+            FROM known k
+            LEFT JOIN worker_sessions s ON s.queue = $1 AND s.worker_group = k.worker_group AND s.worker_id = k.worker_id
+                AND s.ended IS NULL AND s.frozen AND s.until > $2 /* now */
+            WHERE k.last_seen >= $3 /* since */
+        ),
         asking AS MATERIALIZED (
-            SELECT worker_group, worker_id FROM asked WHERE NOT quarantined ORDER BY worker_group, worker_id LIMIT $5
+            SELECT worker_group, worker_id FROM asked WHERE NOT quarantined AND NOT frozen
+            ORDER BY worker_group, worker_id LIMIT $5
         )
         SELECT ARRAY(SELECT worker_group FROM asking) AS "groups!", ARRAY(SELECT worker_id FROM asking) AS "ids!",
-               (SELECT count(*) FROM asked WHERE quarantined) AS "quarantined!", (SELECT count(*) FROM known) AS "known!""#,
+               (SELECT count(*) FROM asked WHERE quarantined) AS "quarantined!", (SELECT count(*) FROM asked WHERE frozen) AS "frozen!",
+               (SELECT count(*) FROM known) AS "known!""#,
         queue,
         now,
         since,
@@ -343,6 +351,7 @@ async fn find_workers(conn: &mut PgConnection, queue: i32, now: DateTime<Utc>) -
         last_asked,
         asking: names.map(|(worker_group, worker_id)| WorkerName { worker_group, worker_id }).collect(),
         quarantined: u32::try_from(found.quarantined).unwrap_or(u32::MAX),
+        frozen: u32::try_from(found.frozen).unwrap_or(u32::MAX),
         more: found.known == WORKERS_READ,
     })
 }

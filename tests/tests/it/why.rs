@@ -89,6 +89,35 @@ async fn a_worker_that_has_just_asked_is_known_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_frozen_worker_is_none_that_may_have_a_task() {
+    let rig = Rig::start_with(|launch| launch.flag("--claim-work-wait", "0s")).await;
+    let session = json!({"taskQueueId": QUEUE, "workerGroup": "group", "workerId": "worker"});
+    let session = rig.call("POST", &format!("{TENURE_API}/sessions"), Some(&session)).await;
+    assert_eq!(session.status, 201, "{}", session.body);
+    let renewal = format!("{TENURE_API}/sessions/{}/renew", session.body["sessionId"].as_str().unwrap());
+    let freeze = async |frozen: bool| {
+        assert_eq!(rig.call("POST", &renewal, Some(&json!({"frozen": frozen}))).await.status, 200);
+    };
+    assert!(rig.claim(QUEUE, 1).await.is_empty());
+    let task = new_task();
+    rig.create(task, &definition(QUEUE)).await;
+    freeze(true).await;
+    let answer = why(&rig, task).await.body;
+    let reason = &answer["reasons"][0];
+    assert_eq!(
+        (&reason["code"], &reason["quarantined"], &reason["frozen"]),
+        (&json!("no-worker"), &json!(0), &json!(1))
+    );
+    assert!(reason["lastAsked"].is_string());
+    assert_eq!(answer["claimableBy"], json!([]));
+    freeze(false).await;
+    let answer = why(&rig, task).await;
+    assert!(codes(&answer).is_empty(), "{}", answer.body);
+    assert_eq!(answer.body["claimableBy"], json!([{"workerGroup": "group", "workerId": "worker"}]));
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_answer_is_open_as_a_status_is_but_names_of_others_need_a_scope() {
     let rig = Rig::start().await;
     let (task, waits) = (new_task(), new_task());

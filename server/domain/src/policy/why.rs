@@ -179,6 +179,8 @@ pub struct Workers {
     pub asking: Vec<WorkerName>,
     /// How many asked within that time and are quarantined.
     pub quarantined: u32,
+    /// How many others asked within that time and are frozen, as they have said by their sessions.
+    pub frozen: u32,
     /// Whether more workers are known than were looked at: then one of them asked who is not among these.
     pub more: bool,
 }
@@ -230,6 +232,7 @@ pub fn why(facts: &Facts, names: Names) -> WhyAnswer {
             let no_worker = is_unasked.then(|| Reason::NoWorker {
                 last_asked: workers.last_asked.map(Timestamp::new),
                 quarantined: workers.quarantined,
+                frozen: workers.frozen,
             });
             let behind = (ready && *before > 0).then_some(Reason::Behind { runs: *before });
             let reasons = [hold, paused].into_iter().flatten().chain(sessions);
@@ -371,14 +374,7 @@ pub fn sentence(reason: &Reason) -> String {
         Reason::Reserved { until } => {
             format!("A worker has received its message and may claim it until {until}; then any worker may.")
         }
-        Reason::NoWorker { last_asked, quarantined } => {
-            let asked = match (last_asked, quarantined) {
-                (_, 1..) => format!("; {} asked and may have no work", count(*quarantined, "quarantined worker")),
-                (Some(last), 0) => format!("; the last one did at {last}"),
-                (None, 0) => String::new(),
-            };
-            format!("No worker that may have it has asked for work in the last minute{asked}.")
-        }
+        Reason::NoWorker { last_asked, quarantined, frozen } => no_worker(*last_asked, *quarantined, *frozen),
         Reason::Behind { runs } if *runs >= BEFORE_COUNTED_MAX => {
             format!("At least {BEFORE_COUNTED_MAX} other runs of its queue are claimed first.")
         }
@@ -403,6 +399,17 @@ pub fn sentence(reason: &Reason) -> String {
             format!("It has ended as {outcome} ({reason_resolved}{by}).{lost}")
         }
     }
+}
+
+fn no_worker(last_asked: Option<Timestamp>, quarantined: u32, frozen: u32) -> String {
+    let others = [(quarantined, "quarantined worker"), (frozen, "frozen worker")];
+    let others: Vec<String> = others.iter().filter(|(n, _)| *n > 0).map(|(n, what)| count(*n, what)).collect();
+    let asked = match last_asked {
+        _ if !others.is_empty() => format!("; {} did", others.join(" and ")),
+        Some(last) => format!("; the last one did at {last}"),
+        None => String::new(),
+    };
+    format!("No worker that may have it has asked for work in the last minute{asked}.")
 }
 
 fn awaited(task: &AwaitedTask) -> String {

@@ -75,7 +75,8 @@ fn every_reason_of_a_pending_run_is_named_exactly_if_it_is_there() {
                 for before in [0, 1, BEFORE_COUNTED_MAX] {
                     for asking in [vec![], vec![worker(); 12]] {
                         for (last_asked, quarantined) in [(None, 0), (Some(at(NOW - 90)), 0), (Some(at(NOW)), 3)] {
-                            let workers = Workers { last_asked, asking: asking.clone(), quarantined, more: false };
+                            let asked = asking.clone();
+                            let workers = Workers { last_asked, asking: asked, quarantined, ..Workers::default() };
                             let place = Place::Pending {
                                 run: RunId::FIRST,
                                 held: delayed.map_or(Held::Ready, Held::Delayed),
@@ -114,7 +115,7 @@ fn every_reason_of_a_pending_run_is_named_exactly_if_it_is_there() {
 }
 
 fn pending(held: Held, asking: Vec<WorkerName>) -> Place {
-    let workers = Workers { last_asked: None, asking, quarantined: 0, more: false };
+    let workers = Workers { asking, ..Workers::default() };
     Place::Pending { run: RunId::FIRST, held, reserved_until: Some(at(NOW + 1)), before: 3, workers }
 }
 
@@ -389,12 +390,16 @@ fn the_words_say_what_is_there() {
             "Its queue was paused at 1970-01-01T00:00:00.000Z, until 1970-01-01T00:01:00.000Z.",
         ),
         (
-            Reason::NoWorker { last_asked: Some(time(0)), quarantined: 2 },
-            "No worker that may have it has asked for work in the last minute; 2 quarantined workers asked and may have no \
-             work.",
+            Reason::NoWorker { last_asked: Some(time(0)), quarantined: 2, frozen: 0 },
+            "No worker that may have it has asked for work in the last minute; 2 quarantined workers did.",
         ),
         (
-            Reason::NoWorker { last_asked: Some(time(0)), quarantined: 0 },
+            Reason::NoWorker { last_asked: Some(time(0)), quarantined: 2, frozen: 1 },
+            "No worker that may have it has asked for work in the last minute; 2 quarantined workers and 1 frozen worker \
+             did.",
+        ),
+        (
+            Reason::NoWorker { last_asked: Some(time(0)), quarantined: 0, frozen: 0 },
             "No worker that may have it has asked for work in the last minute; the last one did at \
              1970-01-01T00:00:00.000Z.",
         ),
@@ -437,7 +442,7 @@ fn the_words_say_what_is_there() {
     ] {
         assert_eq!(super::sentence(&reason), sentence);
     }
-    let workers = Workers { last_asked: Some(at(NOW)), asking: vec![worker()], quarantined: 0, more: false };
+    let workers = Workers { last_asked: Some(at(NOW)), asking: vec![worker()], ..Workers::default() };
     let place = Place::Pending { run: RunId::FIRST, held: Held::Ready, reserved_until: None, before: 0, workers };
     let answer = why(&facts(place, None), Names::Hidden);
     assert_eq!(words(&answer), ["Nothing keeps it: the next worker that asks for work gets it."]);
