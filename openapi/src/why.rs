@@ -169,9 +169,12 @@ pub enum Reason {
     /// A worker holds its run.
     #[serde(rename_all = "camelCase")]
     Running {
-        /// Who.
-        #[serde(flatten)]
-        worker: WorkerName,
+        /// The worker's group; only with the scope that shows the queue.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        worker_group: Option<String>,
+        /// The worker within it; likewise.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        worker_id: Option<String>,
         /// Since when.
         since: Timestamp,
         /// Until when, unless it renews its claim.
@@ -262,7 +265,6 @@ mod tests {
     #[test]
     fn a_reason_has_its_code_beside_its_fields() {
         let time: Timestamp = serde_json::from_value(json!("2026-01-31T12:00:00Z")).unwrap();
-        let worker = WorkerName { worker_group: "g".into(), worker_id: "w".into() };
         let date = "2026-01-31T12:00:00.000Z";
         for (reason, written) in [
             (
@@ -275,19 +277,20 @@ mod tests {
             ),
             (
                 Reason::Running {
-                    worker: worker.clone(),
+                    worker_group: None,
+                    worker_id: None,
                     since: time,
                     taken_until: time,
                     complete_by: Some(time),
                     session_id: None,
                     live_log: None,
                 },
-                json!({"code": "running", "workerGroup": "g", "workerId": "w", "since": date, "takenUntil": date,
-                    "completeBy": date}),
+                json!({"code": "running", "since": date, "takenUntil": date, "completeBy": date}),
             ),
             (
                 Reason::Running {
-                    worker,
+                    worker_group: Some("g".into()),
+                    worker_id: Some("w".into()),
                     since: time,
                     taken_until: time,
                     complete_by: None,

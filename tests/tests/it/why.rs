@@ -129,12 +129,20 @@ async fn an_answer_is_open_as_a_status_is_but_names_of_others_need_a_scope() {
     let anonymous = async |task| rig.send(&Raw::new("GET", &path(task))).await.json();
     assert_eq!(anonymous(waits).await["reasons"], json!([{"code": "dependencies", "unsatisfied": 1}]));
     assert!(anonymous(task).await.get("claimableBy").is_none());
+    let mut clients = Vec::new();
     for (scope, named) in [("tenure:get-queue:other/linux", false), ("tenure:get-queue:why/linux", true)] {
         let who = rig.make_client(&format!("client-{named}"), &["queue:status:*", scope]).await;
         let answer = call(&mut rig.client(), &who, "GET", &path(waits), None).await;
         assert_eq!(answer.body["reasons"][0].get("tasks").is_some(), named, "{}", answer.body);
         let answer = call(&mut rig.client(), &who, "GET", &path(task), None).await;
         assert_eq!(answer.body.get("claimableBy").is_some(), named, "{}", answer.body);
+        clients.push((who, named));
+    }
+    assert_eq!(rig.claim(QUEUE, 1).await.len(), 1);
+    for (who, named) in &clients {
+        let answer = call(&mut rig.client(), who, "GET", &path(task), None).await.body;
+        let reason = &answer["reasons"][0];
+        assert_eq!((&reason["code"], reason.get("workerId").is_some()), (&json!("running"), *named), "{reason}");
     }
     let closed = rig.make_client("closed", &[]).await;
     rig.call("POST", "/api/auth/v1/roles/anonymous", Some(&json!({"scopes": [], "description": ""}))).await;

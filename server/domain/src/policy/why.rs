@@ -185,6 +185,15 @@ pub struct Workers {
     pub more: bool,
 }
 
+impl Workers {
+    /// That none may have work, if that is certain.
+    fn none(&self) -> Option<Reason> {
+        let Self { last_asked, ref asking, quarantined, frozen, more } = *self;
+        let last_asked = last_asked.map(Timestamp::new);
+        (asking.is_empty() && !more).then_some(Reason::NoWorker { last_asked, quarantined, frozen })
+    }
+}
+
 /// Whether a caller sees the names of other tasks and of workers, and who paused the queue and why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Names {
@@ -228,12 +237,7 @@ pub fn why(facts: &Facts, names: Names) -> WhyAnswer {
             };
             let reserved_until = reserved_until.filter(|until| ready && *until > facts.now);
             let reserved = reserved_until.map(|until| Reason::Reserved { until: until.into() });
-            let is_unasked = workers.asking.is_empty() && !workers.more && !by_sessions;
-            let no_worker = is_unasked.then(|| Reason::NoWorker {
-                last_asked: workers.last_asked.map(Timestamp::new),
-                quarantined: workers.quarantined,
-                frozen: workers.frozen,
-            });
+            let no_worker = workers.none().filter(|_| !by_sessions);
             let behind = (ready && *before > 0).then_some(Reason::Behind { runs: *before });
             let reasons = [hold, paused].into_iter().flatten().chain(sessions);
             let reasons = reasons.chain([reserved, no_worker, behind].into_iter().flatten()).collect();
@@ -246,8 +250,10 @@ pub fn why(facts: &Facts, names: Names) -> WhyAnswer {
             }
         }
         Place::Running { run, worker, since, taken_until, complete_by, session, live_log } => {
+            let worker = (names == Names::Shown).then_some(worker);
             let running = Reason::Running {
-                worker: worker.clone(),
+                worker_group: worker.map(|worker| worker.worker_group.clone()),
+                worker_id: worker.map(|worker| worker.worker_id.clone()),
                 since: (*since).into(),
                 taken_until: (*taken_until).into(),
                 complete_by: complete_by.map(Timestamp::new),
@@ -380,13 +386,14 @@ pub fn sentence(reason: &Reason) -> String {
         }
         Reason::Behind { runs: 1 } => "1 other run of its queue is claimed first.".to_owned(),
         Reason::Behind { runs } => format!("{runs} other runs of its queue are claimed first."),
-        Reason::Running { worker, since, taken_until, complete_by, session_id, live_log } => {
+        Reason::Running { worker_group, worker_id, since, taken_until, complete_by, session_id, live_log } => {
+            let worker = worker_group.as_ref().zip(worker_id.as_ref());
+            let worker = worker.map_or_else(|| "A worker".to_owned(), |(group, id)| format!("Worker {group}/{id}"));
             let latest = complete_by.map_or_else(String::new, |time| format!(", and at the latest at {time}"));
             let session = session_id.map_or_else(String::new, |id| format!(" It ends with the session {id}."));
             let log = live_log.map_or_else(String::new, |log| format!(" Its log has {} bytes so far.", log.bytes));
             format!(
-                "Worker {}/{} has held it since {since}; the claim ends at {taken_until} unless it is renewed{latest}.{session}{log}",
-                worker.worker_group, worker.worker_id
+                "{worker} has held it since {since}; the claim ends at {taken_until} unless it is renewed{latest}.{session}{log}"
             )
         }
         Reason::Resolved { outcome, reason_resolved, ended_by, losses, free_runs_left: _ } => {

@@ -331,9 +331,15 @@ fn a_run_that_is_held_or_has_ended_has_one_reason() {
                     let answer = why(&facts(place, pause.clone()), names);
                     assert_eq!(codes(&answer), ["running"], "a pause takes nothing away");
                     assert_eq!((answer.state, answer.ready), (TaskState::Running, false));
-                    let Reason::Running { session_id, live_log, .. } = answer.reasons[0] else { panic!("{answer:?}") };
-                    assert_eq!(session_id, session.filter(|_| names == Names::Shown));
-                    assert_eq!(live_log, Some(LiveLogSoFar { bytes: 7 }));
+                    let Reason::Running { worker_group, worker_id, session_id, live_log, .. } = &answer.reasons[0]
+                    else {
+                        panic!("{answer:?}");
+                    };
+                    let is_shown = names == Names::Shown;
+                    let named = worker_group.as_deref().zip(worker_id.as_deref());
+                    assert_eq!(named, is_shown.then_some(("g", "w")));
+                    assert_eq!(*session_id, session.filter(|_| is_shown));
+                    assert_eq!(*live_log, Some(LiveLogSoFar { bytes: 7 }));
                 }
             }
         }
@@ -407,19 +413,21 @@ fn the_words_say_what_is_there() {
         (Reason::Behind { runs: 10_000 }, "At least 10000 other runs of its queue are claimed first."),
         (
             Reason::Running {
-                worker: worker(),
+                worker_group: None,
+                worker_id: None,
                 since: time(0),
                 taken_until: time(60),
                 complete_by: Some(time(90)),
                 session_id: None,
                 live_log: Some(LiveLogSoFar { bytes: 12 }),
             },
-            "Worker g/w has held it since 1970-01-01T00:00:00.000Z; the claim ends at 1970-01-01T00:01:00.000Z unless it is \
+            "A worker has held it since 1970-01-01T00:00:00.000Z; the claim ends at 1970-01-01T00:01:00.000Z unless it is \
              renewed, and at the latest at 1970-01-01T00:01:30.000Z. Its log has 12 bytes so far.",
         ),
         (
             Reason::Running {
-                worker: worker(),
+                worker_group: Some("g".into()),
+                worker_id: Some("w".into()),
                 since: time(0),
                 taken_until: time(60),
                 complete_by: None,

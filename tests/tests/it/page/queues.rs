@@ -86,7 +86,8 @@ async fn policies_ends_and_results_are_shown_to_who_may_read_them() {
     let path = format!("/task/{task}");
     shows(&get(&rig, &path, None).await, &["No worker that may have it has asked for work in the last minute."]);
     let claims = rig.claim(QUEUE, 1).await;
-    shows(&get(&rig, &path, None).await, &["Worker group/worker has held it since"]);
+    shows(&get(&rig, &path, Some(&root)).await, &["Worker group/worker has held it since"]);
+    shows(&get(&rig, &path, None).await, &["A worker has held it since"]);
     report(&rig, &claims[0], "exception", Some(&json!({"reason": "worker-shutdown"}))).await;
     sql(&rig, "UPDATE runs SET ended_by = 7; INSERT INTO results SELECT seq, 0, '{\"answer\": \"<b>\"}' FROM runs")
         .await;
