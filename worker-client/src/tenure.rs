@@ -81,18 +81,19 @@ impl Client {
         self.send_call(Method::GET, "/queues".to_owned(), None, TIMEOUT, own).await
     }
 
-    /// Reads the counts of a queue.
+    /// Reads the counts of a queue by what holds its runs, and its pause.
     ///
     /// # Errors
     /// The caller lacks the scope, or the server could not be reached.
     ///
     /// ```no_run
     /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
-    /// println!("{}", client.get_queue(&"proj/linux".parse()?).await?["pendingTasks"]);
+    /// println!("{}", client.get_queue(&"proj/linux".parse()?).await?["runnable"]);
     /// # Ok(()) }
     /// ```
     pub async fn get_queue(&self, queue: &TaskQueueId) -> Result<Value, Error> {
-        self.get(format!("/task-queues/{}/counts", parameter(queue))).await
+        let own = Own { api: Some(TENURE_API), ..Own::default() };
+        self.send_call(Method::GET, format!("/queues/{}", parameter(queue)), None, TIMEOUT, own).await
     }
 
     /// Reads the status of a task and its definition, under `status` and `task`.

@@ -21,7 +21,7 @@ use keys::KeyCommand;
 pub enum QueueCommand {
     /// List all queues with their counts
     List,
-    /// Show the counts of one queue
+    /// Show the counts of one queue by what holds its tasks, and its pause
     Show {
         /// The queue, `<provisionerId>/<workerType>`
         #[arg(allow_hyphen_values = true)]
@@ -108,7 +108,7 @@ pub async fn run(server: &Server, command: QueueCommand) -> Result<ExitCode, Com
         }
         QueueCommand::Show { queue } => {
             let answer = client.get_queue(&queue).await.map_err(refused)?;
-            server.print(&answer, |answer| counts(std::slice::from_ref(answer)))?;
+            server.print(&answer, shown)?;
         }
         QueueCommand::Policy(PolicyCommand::Show { queue }) => {
             server.print(&client.get_queue_policy(&queue).await.map_err(refused)?, policy)?;
@@ -138,9 +138,19 @@ pub async fn run(server: &Server, command: QueueCommand) -> Result<ExitCode, Com
 }
 
 fn counts(queues: &[Value]) -> String {
-    let row =
-        |queue: &Value| [field(queue, "/pendingTasks"), field(queue, "/claimedTasks"), field(queue, "/taskQueueId")];
-    table(["PENDING", "CLAIMED", "QUEUE"], queues.iter().map(row))
+    let fields = ["/pendingTasks", "/claimedTasks", "/delayedTasks", "/runnableTasks", "/paused", "/taskQueueId"];
+    let head = ["PENDING", "CLAIMED", "DELAYED", "RUNNABLE", "PAUSED", "QUEUE"];
+    table(head, queues.iter().map(|queue| fields.map(|at| field(queue, at))))
+}
+
+fn shown(queue: &Value) -> String {
+    let counts = ["pending", "ready", "waiting", "assigned", "delayed", "claimed", "runnable"];
+    let mut rows = vec![("queue", field(queue, "/taskQueueId"))];
+    rows.extend(counts.map(|name| (name, field(queue, &format!("/{name}")))));
+    rows.push(("policy version", field(queue, "/policyVersion")));
+    let pause = &queue["pause"];
+    rows.push(("paused", if pause.is_null() { "no".to_owned() } else { paused_by(pause, "/by") }));
+    rows.into_iter().map(|(name, value)| format!("{name:15}  {value}\n")).collect()
 }
 
 fn policy(answer: &Value) -> String {
@@ -157,14 +167,14 @@ fn paused(answer: &Value) -> String {
     if answer["paused"] != Value::Bool(true) {
         return format!("Queue {queue} is not paused.");
     }
-    let reason = answer["reason"].as_str().map_or_else(String::new, |reason| format!(" ({reason})"));
-    let until =
-        answer["until"].as_str().map_or_else(|| "until it is resumed".to_owned(), |until| format!("until {until}"));
-    format!(
-        "Queue {queue} was paused by {} at {}{reason}, {until}.",
-        field(answer, "/clientId"),
-        field(answer, "/since")
-    )
+    format!("Queue {queue} was paused {}.", paused_by(answer, "/clientId"))
+}
+
+/// By whom a queue was paused, when, why, and until when; the first stands at this place.
+fn paused_by(pause: &Value, by: &str) -> String {
+    let reason = if pause["reason"].is_null() { String::new() } else { format!(" ({})", field(pause, "/reason")) };
+    let until = if pause["until"].is_null() { "it is resumed".to_owned() } else { field(pause, "/until") };
+    format!("by {} at {}{reason}, until {until}", field(pause, by), field(pause, "/since"))
 }
 
 fn replaced(answer: &Value) -> String {
@@ -238,5 +248,24 @@ mod tests {
         pause["reason"] = "disk".into();
         pause["until"] = "U".into();
         assert_eq!(paused(&pause), "Queue p/w was paused by root at S (disk), until U.");
+    }
+
+    #[test]
+    fn counts_of_queues_are_shown_for_people() {
+        let mut queue = json!({"taskQueueId": "p/w", "pending": 5, "ready": 2, "waiting": 2, "assigned": 1, "delayed": 4,
+            "claimed": 3, "runnable": 6});
+        let text = shown(&queue);
+        let lines: Vec<&str> = text.lines().collect();
+        let expected = ["queue            p/w", "pending          5", "ready            2", "waiting          2"];
+        assert_eq!(lines[..4], expected);
+        assert_eq!(lines[4..7], ["assigned         1", "delayed          4", "claimed          3"]);
+        assert_eq!(lines[7..], ["runnable         6", "policy version   -", "paused           no"]);
+        queue["pause"] = json!({"since": "S", "by": "root", "reason": "disk"});
+        assert!(shown(&queue).ends_with("paused           by root at S (disk), until it is resumed\n"));
+        let listed = json!({"taskQueueId": "p/w", "pendingTasks": 5, "claimedTasks": 3, "delayedTasks": 4, "runnableTasks": 0,
+            "paused": "S"});
+        let expected =
+            "PENDING  CLAIMED  DELAYED  RUNNABLE  PAUSED  QUEUE\n5        3        4        0         S       p/w\n";
+        assert_eq!(counts(&[listed]), expected);
     }
 }

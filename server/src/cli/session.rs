@@ -79,6 +79,7 @@ fn sessions(workers: &[Value]) -> String {
         [
             format!("{}/{}", field(worker, "/workerGroup"), field(worker, "/workerId")),
             field(worker, "/running"),
+            field(worker, "/assigned"),
             field(worker, "/capacity"),
             field(worker, "/weight"),
             if worker["frozen"] == Value::Bool(true) { "yes" } else { "no" }.to_owned(),
@@ -87,7 +88,7 @@ fn sessions(workers: &[Value]) -> String {
             field(worker, "/sessionId"),
         ]
     };
-    let head = ["WORKER", "RUNNING", "CAPACITY", "WEIGHT", "FROZEN", "STARTED", "EXPIRES", "SESSION"];
+    let head = ["WORKER", "RUNNING", "ASSIGNED", "CAPACITY", "WEIGHT", "FROZEN", "STARTED", "EXPIRES", "SESSION"];
     table(head, workers.iter().map(row))
 }
 
@@ -140,11 +141,14 @@ mod tests {
     #[test]
     fn sessions_are_shown_for_people() {
         let text =
-            sessions(&[json!({"workerGroup": "g", "workerId": "w1", "running": 12, "assigned": 0, "capacity": 8,
+            sessions(&[json!({"workerGroup": "g", "workerId": "w1", "running": 12, "assigned": 3, "capacity": 8,
             "weight": 1, "frozen": true, "started": "S", "expires": "E", "sessionId": SESSION})]);
         let lines: Vec<&str> = text.lines().collect();
-        assert_eq!(lines[0], "WORKER  RUNNING  CAPACITY  WEIGHT  FROZEN  STARTED  EXPIRES  SESSION");
-        assert_eq!(lines[1], format!("g/w1    12       8         1       yes     S        E        {SESSION}"));
+        assert_eq!(lines[0], "WORKER  RUNNING  ASSIGNED  CAPACITY  WEIGHT  FROZEN  STARTED  EXPIRES  SESSION");
+        assert_eq!(
+            lines[1],
+            format!("g/w1    12       3         8         1       yes     S        E        {SESSION}")
+        );
         let session: SessionId = SESSION.parse().unwrap();
         for (returned, words) in [(0, "it held nothing."), (1, "1 run has left it."), (2, "2 runs have left it.")] {
             assert_eq!(ended(session, returned), format!("Session {SESSION} has ended; {words}"));

@@ -35,6 +35,7 @@ pub enum TaskCommand {
     /// Create a task that runs a command, print its log while it goes on, and end with the exit code of the command
     Run(Box<RunArgs>),
     /// Print the log of a task
+    #[command(visible_alias = "log")]
     Logs(LogArgs),
     /// Wait until tasks are resolved, or certain not to run; fails unless all of them were completed
     Wait {

@@ -6,11 +6,14 @@ mod outcomes;
 use std::process::{Child, Command, Output, Stdio};
 
 use serde_json::{Value, json};
+use tenure_tests::http::TENURE_API;
 use tenure_tests::server::binary;
 
 use crate::rig::{Rig, finish, new_task, refusal, stderr, stdout, tenure};
 
 const QUEUE: &str = "command/line";
+/// What stands above the list of queues.
+const QUEUES: &str = "PENDING  CLAIMED  DELAYED  RUNNABLE  PAUSED  QUEUE\n";
 
 struct Worker(Child);
 
@@ -206,10 +209,15 @@ async fn tasks_groups_and_queues_are_shown_and_changed() {
         (&task.clone().into(), &"shown".into())
     );
     assert!(!text.contains("checkpoint"), "{text}");
-    let counts = "PENDING  CLAIMED  QUEUE\n1        0        command/line\n";
+    let counts = format!("{QUEUES}1        0        0        1         -       command/line\n");
     assert_eq!(done(&rig, &["queue", "list"]).await, counts);
-    assert_eq!(done(&rig, &["queue", "show", QUEUE]).await, counts);
-    assert_eq!(answer(&rig, &["queue", "show", QUEUE]).await["pendingTasks"], 1);
+    let text = done(&rig, &["queue", "show", QUEUE]).await;
+    for line in ["queue            command/line", "ready            1", "runnable         1", "paused           no"] {
+        assert!(text.lines().any(|one| one == line), "{line}:\n{text}");
+    }
+    let shown = answer(&rig, &["queue", "show", QUEUE]).await;
+    assert_eq!(shown, rig.call("GET", &format!("{TENURE_API}/queues/{QUEUE}"), None).await.body);
+    assert_eq!((&shown["pending"], &shown["delayed"]), (&json!(1), &json!(0)));
     assert_eq!(answer(&rig, &["queue", "list"]).await["queues"][0]["taskQueueId"], QUEUE);
     let cancelled = done(&rig, &["task", "cancel", &task]).await;
     assert!(cancelled.contains(&format!("{task}  exception  1     canceled")), "{cancelled}");
@@ -275,12 +283,7 @@ async fn the_data_directory_has_the_server_and_the_client() {
     let credentials = serde_json::json!({"rootUrl": root_url, "clientId": id, "accessToken": token});
     std::fs::write(data.join("root-credentials.json"), credentials.to_string()).unwrap();
     let output = tenure(&["queue", "list", "--data-dir", data.to_str().unwrap()], &[]).await;
-    assert_eq!(
-        (output.status.code(), stdout(&output)),
-        (Some(0), "PENDING  CLAIMED  QUEUE\n".to_owned()),
-        "{}",
-        stderr(&output)
-    );
+    assert_eq!((output.status.code(), stdout(&output)), (Some(0), QUEUES.to_owned()), "{}", stderr(&output));
 }
 
 /// Ids that others may have made: with a dash in front, and such that look like options.

@@ -19,7 +19,7 @@ async fn start(rig: &Rig, worker: &str) -> String {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sessions_are_listed_with_what_they_hold_and_ended() {
     let rig = Rig::start_with(|launch| launch.flag("--claim-work-wait", "0s")).await;
-    let head = "WORKER  RUNNING  CAPACITY  WEIGHT  FROZEN  STARTED  EXPIRES  SESSION\n";
+    let head = "WORKER  RUNNING  ASSIGNED  CAPACITY  WEIGHT  FROZEN  STARTED  EXPIRES  SESSION\n";
     assert_eq!(done(&rig, &["session", "list", QUEUE]).await, head);
     let (session, other) = (start(&rig, "w1").await, start(&rig, "w2").await);
     let tasks = [new_task(), new_task()];
@@ -32,7 +32,7 @@ async fn sessions_are_listed_with_what_they_hold_and_ended() {
     let text = done(&rig, &["session", "list", QUEUE]).await;
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!(lines.len(), 3, "{text}");
-    assert!(lines[1].starts_with("group/w1  2        4         1       no      20"), "{text}");
+    assert!(lines[1].starts_with("group/w1  2        0         4         1       no      20"), "{text}");
     assert!(lines[1].ends_with(&session) && lines[2].ends_with(&other), "{text}");
     let listed = answer(&rig, &["session", "list", QUEUE]).await;
     let direct = rig.call("GET", &format!("{TENURE_API}/queues/{QUEUE}/workers"), None).await;

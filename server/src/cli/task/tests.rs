@@ -104,7 +104,7 @@ fn a_run_is_released_now_or_with_a_delay() {
 #[test]
 fn an_option_of_one_letter_stands_before_or_behind_an_id_that_begins_with_a_dash() {
     let id = "-hrBC1jMQ3KlZw4CssPUeQ";
-    for words in [&["logs", "-f", id][..], &["logs", id, "-f"], &["logs", id, "--follow"]] {
+    for words in [&["logs", "-f", id][..], &["logs", id, "-f"], &["logs", id, "--follow"], &["log", id, "--follow"]] {
         let Ok(TaskCommand::Logs(args)) = parse(words) else { panic!("{words:?}") };
         assert!(args.follow && args.task.to_string() == id);
     }
