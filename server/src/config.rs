@@ -13,6 +13,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::cli::client::ClientArgs;
+use crate::cli::events::EventsArgs;
 use crate::cli::group::GroupCommand;
 use crate::cli::http::ServerArgs;
 use crate::cli::queue::QueueCommand;
@@ -143,6 +144,8 @@ pub enum Command {
         #[command(subcommand)]
         session: SessionCommand,
     },
+    /// Print events as they happen, each as one line of JSON, until it is interrupted.
+    Events(EventsArgs),
     /// List the servers of the database, and the queues whose tasks they give out.
     Server {
         /// Which server to call.

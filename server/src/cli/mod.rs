@@ -2,6 +2,7 @@
 
 pub mod client;
 mod database;
+pub mod events;
 pub mod group;
 pub mod http;
 mod input;
@@ -91,6 +92,9 @@ async fn run(command: Command) -> ExitCode {
         }
         Command::Session { server, session } => {
             http::call("session", server, async |server| session::run(server, session).await).await
+        }
+        Command::Events(args) => {
+            http::call("events", args.server.clone(), async |server| events::run(server, &args).await).await
         }
         Command::Server { server, command } => {
             http::call("server", server, async |server| servers::run(server, command).await).await

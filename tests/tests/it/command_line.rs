@@ -1,5 +1,6 @@
 //! `tenure task`, `tenure group` and `tenure queue` as people run them, with a real server and a real worker.
 
+mod events;
 mod logs;
 mod outcomes;
 

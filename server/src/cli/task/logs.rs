@@ -16,7 +16,7 @@ use tenure_client::Error;
 use tenure_domain::live_log::deleted_line;
 
 use super::LogArgs;
-use crate::cli::http::{CommandError, Server};
+use crate::cli::http::{CommandError, Server, passes};
 use crate::cli::print::{complain, print_bytes, print_bytes_aside};
 
 /// How long one request waits for a run to start.
@@ -110,14 +110,6 @@ pub(super) async fn print_run(server: &Server, task: TaskId, run: RunId, follow:
 
 fn no_run(task: TaskId, run: RunId) -> CommandError {
     CommandError::Refused(format!("there is no run {run} of task {task}"))
-}
-
-/// Whether a request may succeed later.
-fn passes(error: &Error) -> bool {
-    match error.status() {
-        Some(status) => status >= 500 || status == 429,
-        None => matches!(error, Error::Network(_)),
-    }
 }
 
 /// Prints a live log from the offset on, which moves along. Returns whether the log was deleted meanwhile. What was refused before does

@@ -1,0 +1,96 @@
+//! `tenure events`: what happens, as it happens.
+
+use std::io::ErrorKind;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+use tenure_client::Error;
+
+use super::http::{CommandError, Server, ServerArgs, passes};
+use super::print::print_bytes;
+
+/// The time before a stream that has ended is opened again.
+const OPEN_AGAIN_AFTER: Duration = Duration::from_secs(1);
+/// How often in a row a stream may be refused for a reason that passes.
+const FAILURES_MAX: u32 = 60;
+
+/// Which events to print.
+#[derive(Debug, Args)]
+pub struct EventsArgs {
+    /// Which server to call.
+    #[command(flatten)]
+    pub server: ServerArgs,
+    /// Only events of this exchange, such as task-completed or task-ready; it may be given several times
+    #[arg(long = "exchange", value_name = "NAME")]
+    pub exchanges: Vec<String>,
+    /// Begin after this position of the log [default: from now on]
+    #[arg(long, value_name = "POSITION")]
+    pub after: Option<u64>,
+}
+
+/// Prints events until it is interrupted, or nothing reads them any more.
+///
+/// # Errors
+/// If the server refuses, or does not come back.
+pub async fn run(server: &Server, args: &EventsArgs) -> Result<ExitCode, CommandError> {
+    // A wrong address is said at once; a server that has answered may be away for a while.
+    let (mut after, mut failures) = (args.after, FAILURES_MAX);
+    loop {
+        match follow(server, &args.exchanges, &mut after, &mut failures).await {
+            Ok(()) => {}
+            Err(Error::File { source, .. }) if source.kind() == ErrorKind::BrokenPipe => return Ok(ExitCode::SUCCESS),
+            Err(error) if !passes(&error) || failures == FAILURES_MAX => return Err(server.error(&error)),
+            Err(_) => failures += 1,
+        }
+        tokio::time::sleep(OPEN_AGAIN_AFTER).await;
+    }
+}
+
+/// Prints a stream of events to its end. The position moves along; what was refused before does not count once a stream is open.
+async fn follow(
+    server: &Server,
+    exchanges: &[String],
+    after: &mut Option<u64>,
+    failures: &mut u32,
+) -> Result<(), Error> {
+    let mut events = server.client.follow_events(*after, exchanges).await?;
+    *failures = 0;
+    loop {
+        let read = events.read().await;
+        if let Ok(Some(event)) = &read {
+            print_bytes(format!("{event}\n").as_bytes())
+                .map_err(|source| Error::File { what: "an event cannot be written".to_owned(), source })?;
+        }
+        *after = events.position();
+        if read?.is_none() {
+            return Ok(());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+    use clap::error::ErrorKind;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Tenure {
+        #[command(flatten)]
+        events: EventsArgs,
+    }
+
+    #[test]
+    fn exchanges_may_be_several_and_a_position_is_a_number() {
+        let words = ["events", "--exchange", "task-ready", "--after", "5", "--exchange", "task-completed"];
+        let EventsArgs { exchanges, after, .. } = Tenure::try_parse_from(words).unwrap().events;
+        assert_eq!((exchanges, after), (vec!["task-ready".to_owned(), "task-completed".to_owned()], Some(5)));
+        for words in [["events", "--after", "-1"], ["events", "--after", "latest"]] {
+            assert!(Tenure::try_parse_from(words).is_err(), "{words:?}");
+        }
+        let wrong = Tenure::try_parse_from(["events", "task-ready"]).map_err(|error| error.kind()).err();
+        assert_eq!(wrong, Some(ErrorKind::UnknownArgument));
+    }
+}

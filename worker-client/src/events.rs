@@ -1,0 +1,156 @@
+//! Following what happens: the stream of events.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use reqwest::{Method, Response};
+use serde_json::Value;
+
+use crate::client::{Call, Own, TENURE_API, parameter};
+use crate::{Client, Error};
+
+/// A stream is opened anew after so long, where it has arrived.
+const FOLLOWED_MAX: Duration = Duration::from_secs(3_600);
+/// A stream that is silent for so long is broken: the server sends something every 15 seconds.
+const SILENT_MAX: Duration = Duration::from_secs(60);
+/// What the last frame of a stream is called whose next event is no longer retained.
+const GONE: &[u8] = b"gone";
+
+/// Events as they happen, in the order of the log.
+pub struct EventStream {
+    response: Response,
+    frames: Frames,
+    position: Option<u64>,
+}
+
+/// Reads Server-Sent Events, as far as the server uses them: the data of an event is one line.
+#[derive(Default)]
+struct Frames {
+    /// The beginning of the line that is being read.
+    line: Vec<u8>,
+    /// What the lines since the last empty one say.
+    id: Option<u64>,
+    is_gone: bool,
+    data: Option<Vec<u8>>,
+    /// What has come and was not read yet: how far the log has been looked at, and the event there if it passes the filter.
+    come: VecDeque<(Option<u64>, Option<Vec<u8>>)>,
+}
+
+impl Client {
+    /// Opens a stream of the events after a position, or of those from now on; of these exchanges, or of all. It has no end of its
+    /// own: when it is cut, another one goes on at [`EventStream::position`].
+    ///
+    /// # Errors
+    /// The caller lacks the scope, the next event is no longer retained (410), or the server could not be reached.
+    ///
+    /// ```no_run
+    /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// let mut events = client.follow_events(None, &["task-completed".to_owned()]).await?;
+    /// while let Some(event) = events.read().await? {
+    ///     println!("{}", event["payload"]["status"]["taskId"]);
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub async fn follow_events(&self, after: Option<u64>, exchanges: &[String]) -> Result<EventStream, Error> {
+        let mut query = after.map_or_else(|| "after=latest".to_owned(), |after| format!("after={after}"));
+        if !exchanges.is_empty() {
+            query.push_str(&format!("&exchange={}", parameter(&exchanges.join(","))));
+        }
+        let call = Call {
+            method: Method::GET,
+            path: "/events/stream".to_owned(),
+            body: None,
+            timeout: FOLLOWED_MAX,
+            own: Own { api: Some(TENURE_API), query: Some(query), ..Own::default() },
+        };
+        let response = self.open(&call).await?;
+        Ok(EventStream { response, frames: Frames::default(), position: after })
+    }
+}
+
+impl EventStream {
+    /// Waits for the next event; none if the stream has ended, or has been silent for so long that it must be broken.
+    ///
+    /// # Errors
+    /// The stream was cut.
+    ///
+    /// ```no_run
+    /// # async fn example(mut events: tenure_client::EventStream) -> Result<(), tenure_client::Error> {
+    /// let event = events.read().await?;
+    /// # let _ = event;
+    /// # Ok(()) }
+    /// ```
+    pub async fn read(&mut self) -> Result<Option<Value>, Error> {
+        loop {
+            while let Some((position, data)) = self.frames.come.pop_front() {
+                self.position = position.or(self.position);
+                if let Some(data) = data {
+                    return serde_json::from_slice(&data).map(Some).map_err(Error::BadAnswer);
+                }
+            }
+            let Ok(chunk) = tokio::time::timeout(SILENT_MAX, self.response.chunk()).await else { return Ok(None) };
+            let Some(bytes) = chunk.map_err(|error| Error::Network(error.without_url()))? else { return Ok(None) };
+            self.frames.pass(&bytes);
+        }
+    }
+
+    /// Up to where the log has been looked at: a stream that is opened after this position goes on with the next event. None if
+    /// that is not known yet.
+    ///
+    /// ```no_run
+    /// # fn example(events: &tenure_client::EventStream) {
+    /// let position = events.position();
+    /// # let _ = position;
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn position(&self) -> Option<u64> {
+        self.position
+    }
+}
+
+impl Frames {
+    fn pass(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            if byte == b'\n' {
+                let line = std::mem::take(&mut self.line);
+                self.take(&line);
+            } else {
+                self.line.push(byte);
+            }
+        }
+    }
+
+    fn take(&mut self, line: &[u8]) {
+        if line.is_empty() {
+            let (id, data, is_gone) = (self.id.take(), self.data.take(), std::mem::take(&mut self.is_gone));
+            // A reader that opens another stream is refused with the position to go on from.
+            self.come.push_back((id, data.filter(|_| !is_gone)));
+        } else if let Some(id) = line.strip_prefix(b"id: ") {
+            self.id = std::str::from_utf8(id).ok().and_then(|id| id.parse().ok());
+        } else if let Some(data) = line.strip_prefix(b"data: ") {
+            self.data = Some(data.to_vec());
+        } else if let Some(name) = line.strip_prefix(b"event: ") {
+            self.is_gone = name == GONE;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_are_read_however_the_stream_is_cut() {
+        let stream =
+            b"retry: 1000\nid: 24\n\nid: 26\nevent: task-pending\ndata: {\"position\":26}\n\n: keep-alive\nid: 30\n\n\
+            event: gone\ndata: {\"after\":998}\n\nid: 31\nda";
+        let event = b"{\"position\":26}".to_vec();
+        let expected = [(Some(24), None), (Some(26), Some(event)), (Some(30), None), (None, None)];
+        for piece in [1, 3, 7, stream.len()] {
+            let mut frames = Frames::default();
+            stream.chunks(piece).for_each(|bytes| frames.pass(bytes));
+            assert_eq!(frames.come, expected, "in pieces of {piece}");
+        }
+    }
+}
