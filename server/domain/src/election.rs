@@ -95,8 +95,18 @@ impl View<'_> {
     /// The server that is to be active: the live one of the greatest weight.
     #[must_use]
     pub fn elected(&self, queue: i32) -> Option<Uuid> {
-        let candidates = self.servers.iter().filter(|server| server.weight > 0 && self.is_live(server));
-        candidates.max_by_key(|server| (server.weight, rendezvous(queue, server.id), server.id)).map(|server| server.id)
+        let greatest = |server: &&Server| (server.weight, rendezvous(queue, server.id), server.id);
+        self.candidates().max_by_key(greatest).map(|server| server.id)
+    }
+
+    /// Whether any live server may be active.
+    #[must_use]
+    pub fn any_may(&self) -> bool {
+        self.candidates().next().is_some()
+    }
+
+    fn candidates(&self) -> impl Iterator<Item = &Server> {
+        self.servers.iter().filter(|server| server.weight > 0 && self.is_live(server))
     }
 
     fn is_live(&self, server: &Server) -> bool {

@@ -31,6 +31,21 @@ fn silence(active: Active, view: &View<'_>, beats: u32) -> Option<Silence> {
     (0..=beats).fold(None, |before, _| Silence::after_beat(before, active, view))
 }
 
+#[test]
+fn a_live_server_with_a_weight_may_be_active() {
+    const LOST: i64 = ACTIVATION_MS + 1;
+    for (given, any_may) in [
+        (&[][..], false),
+        (&[(0, 0)], false),
+        (&[(0, 0), (1, LOST)], false),
+        (&[(0, 0), (1, 0)], true),
+        (&[(2, 0)], true),
+    ] {
+        let servers = servers(given);
+        assert_eq!(view(0, &servers).any_may(), any_may, "{given:?}");
+    }
+}
+
 /// All cases: who is elected, who is active, whether the active one lives, and what was seen of its silence.
 #[test]
 fn every_server_knows_what_it_has_to_do() {

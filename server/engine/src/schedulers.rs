@@ -47,6 +47,8 @@ struct Known {
     any: bool,
     /// Whether it was logged that no server may be a scheduler.
     none_may: bool,
+    /// Whether there was a look.
+    looked: bool,
 }
 
 impl Known {
@@ -101,10 +103,16 @@ impl Schedulers {
         Leader { server: self.candidate.member.id, term: self.known.read(|known| known.terms.get(&queue).copied()) }
     }
 
-    /// Whether there were queues that assign their runs when this server looked last.
+    /// Whether there were queues that assign their runs when this server looked last. One that may never be a scheduler looks once
+    /// without them, to warn if no other may.
     #[must_use]
     pub fn expects_any(&self) -> bool {
-        self.known.read(|known| known.any)
+        self.known.read(|known| known.any || (self.never() && !known.looked))
+    }
+
+    /// Whether this server is never a scheduler.
+    fn never(&self) -> bool {
+        self.candidate.member.weight == 0
     }
 
     /// Forgets everything; the next look finds it again.
@@ -134,7 +142,7 @@ impl Schedulers {
         let candidates = candidates(&servers);
         let view = self.view(&candidates, &servers);
         let before = self.known.read(|known| known.silences.clone());
-        let mut known = Known { any: !scheduled.is_empty(), ..Known::default() };
+        let mut known = Known { any: !scheduled.is_empty(), looked: true, ..Known::default() };
         let mut terms = HashMap::new();
         for one in &scheduled {
             let (active, seen) = (one.active, before.get(&one.active.queue).copied());
@@ -150,8 +158,9 @@ impl Schedulers {
             terms.insert(one.name.clone(), [term.unwrap_or(active.term) as f64]);
         }
         self.terms.replace(terms, Instant::now());
-        known.none_may = known.any && scheduled.iter().all(|one| view.elected(one.active.queue).is_none());
-        if known.none_may && !self.known.read(|known| known.none_may) {
+        known.none_may = (known.any || self.never()) && !view.any_may();
+        let is_news = self.known.read(|before| !before.none_may || (known.any && !before.any));
+        if known.none_may && is_news {
             tracing::warn!(
                 queues = scheduled.len(),
                 "no server has a --scheduler-weight above 0: the runs of queues that assign them wait"
