@@ -1,5 +1,6 @@
 //! Beats, and the elections that follow them. A beat is one row that is written; only if there are queues that assign their runs, more is
-//! looked at. They have a session of their own, so that nothing else that a server does can make it look silent.
+//! looked at, and once by a server of weight 0. They have a session of their own, so that nothing else that a server does can make it
+//! look silent.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
