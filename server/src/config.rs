@@ -33,6 +33,7 @@ mod database_url;
 mod duration;
 mod limits;
 mod listen;
+mod root_url;
 mod scheduler;
 mod usage;
 
@@ -476,21 +477,9 @@ impl ServeArgs {
             }
             return Ok(None);
         };
-        let wrong = |fix: &str| Err(SettingError::new(NAME, url, fix));
-        if !url.starts_with("http://") && !url.starts_with("https://") {
-            return wrong("start it with http:// or https://");
-        }
-        if url.ends_with('/') {
-            return wrong("leave out the slash at the end");
-        }
-        if url.contains(['?', '#']) {
-            return wrong("leave out everything from the ? or # on");
-        }
-        match url.parse::<http::Uri>().ok().and_then(|uri| uri.authority().cloned()) {
-            Some(authority) if !authority.host().is_empty() && !authority.as_str().contains('@') => {
-                Ok(Some(url.to_owned()))
-            }
-            _ => wrong("write a URL without a user, such as https://tenure.example.com"),
+        match root_url::fix(url) {
+            None => Ok(Some(url.to_owned())),
+            Some(fix) => Err(SettingError::new(NAME, url, fix)),
         }
     }
 }

@@ -64,7 +64,9 @@ fn a_root_url_that_would_spoil_generated_urls_is_refused() {
         ("http://tenure.example.com?x=1", "?"),
         ("http://tenure.example.com#x", "#"),
         ("http://user@tenure.example.com", "without a user"),
-        ("http://", "slash"),
+        ("http://", "with a host"),
+        ("http://127.0.0.1:99999", "port"),
+        ("http://tenure.example.com:0", "port"),
         ("http:// x", "without a user"),
     ] {
         refused(&["--root-url", url], &["--root-url", url, fix]);
