@@ -43,7 +43,7 @@ pub async fn list_live(conn: &mut PgConnection, epochs: &[i64]) -> Result<Vec<St
         r#"-- list_live_sessions
         SELECT s.epoch, s.until,
                -- The queue may be lost after a failover.
-               COALESCE((SELECT q.policy_version FROM task_queues q WHERE q.id = s.queue), 0 /* version */) AS "policy_version!"
+               COALESCE((SELECT q.policy_version FROM task_queues q WHERE q.id = s.queue), 0 /* count */) AS "policy_version!"
         FROM unnest($1::bigint[]) AS i(epoch)
         CROSS JOIN LATERAL (
             SELECT s.epoch, s.until, s.queue FROM worker_sessions s WHERE s.epoch = i.epoch AND s.ended IS NULL LIMIT 1) s"#,
