@@ -50,8 +50,8 @@ pub enum Error {
         /// The HTTP status.
         status: u16,
     },
-    /// An artifact's bytes stopped on their way.
-    #[error("nothing of the artifact was sent or received for {} s", .0.as_secs())]
+    /// The bytes of an artifact or of a stream stopped on their way.
+    #[error("nothing was sent or received for {} s", .0.as_secs())]
     Stalled(Duration),
     /// The bytes that came are not the artifact's.
     #[error("the artifact did not arrive whole: {0}")]

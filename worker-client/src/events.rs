@@ -37,8 +37,8 @@ struct Frames {
 }
 
 impl Client {
-    /// Opens a stream of the events after a position, or of those from now on; of these exchanges, or of all. It has no end of its
-    /// own: when it is cut, another one goes on at [`EventStream::position`].
+    /// Opens a stream of the events after a position, or of those from now on; of these exchanges, or of all. It is cut
+    /// after an hour at the latest; another one goes on at [`EventStream::position`].
     ///
     /// # Errors
     /// The caller lacks the scope, the next event is no longer retained (410), or the server could not be reached.
@@ -63,7 +63,10 @@ impl Client {
             timeout: FOLLOWED_MAX,
             own: Own { api: Some(TENURE_API), query: Some(query), ..Own::default() },
         };
-        let response = self.open(&call).await?;
+        let Ok(opened) = tokio::time::timeout(SILENT_MAX, self.open(&call)).await else {
+            return Err(Error::Stalled(SILENT_MAX));
+        };
+        let response = opened?;
         Ok(EventStream { response, frames: Frames::default(), position: after })
     }
 }

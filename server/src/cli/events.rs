@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
+use serde_json::Value;
 use tenure_client::Error;
 
 use super::http::{CommandError, Server, ServerArgs, passes};
@@ -59,7 +60,7 @@ async fn follow(
     loop {
         let read = events.read().await;
         if let Ok(Some(event)) = &read {
-            print_bytes(format!("{event}\n").as_bytes())
+            print_bytes(line(event).as_bytes())
                 .map_err(|source| Error::File { what: "an event cannot be written".to_owned(), source })?;
         }
         *after = events.position();
@@ -67,6 +68,20 @@ async fn follow(
             return Ok(());
         }
     }
+}
+
+/// An event on one line. What a terminal would obey is escaped: such characters are in strings only.
+fn line(event: &Value) -> String {
+    let mut line = String::new();
+    for character in event.to_string().chars() {
+        if character.is_control() {
+            line.push_str(&format!("\\u{:04x}", u32::from(character)));
+        } else {
+            line.push(character);
+        }
+    }
+    line.push('\n');
+    line
 }
 
 #[cfg(test)]
@@ -80,6 +95,14 @@ mod tests {
     struct Tenure {
         #[command(flatten)]
         events: EventsArgs,
+    }
+
+    #[test]
+    fn an_event_is_one_line_that_changes_nothing_on_a_terminal() {
+        let event = serde_json::json!({"tags": {"a": "\u{1b}[31m\n\u{9b}31m\u{7f}é"}});
+        let line = line(&event);
+        assert_eq!(line, "{\"tags\":{\"a\":\"\\u001b[31m\\n\\u009b31m\\u007fé\"}}\n");
+        assert_eq!(serde_json::from_str::<Value>(&line).unwrap(), event);
     }
 
     #[test]

@@ -237,7 +237,7 @@ fn end(name: &str, result: Result<ExitCode, CommandError>) -> ExitCode {
 pub fn passes(error: &Error) -> bool {
     match error.status() {
         Some(status) => status >= 500 || status == 429,
-        None => matches!(error, Error::Network(_)),
+        None => error.is_transient(),
     }
 }
 

@@ -10,9 +10,10 @@ pub(super) fn fix(url: &str) -> Option<&'static str> {
     if authority.is_none_or(|authority| authority.host().is_empty() || authority.as_str().contains('@')) {
         return Some("write a URL with a host and without a user, such as https://tenure.example.com");
     }
-    // What is no port would count as none.
-    if authority.and_then(http::uri::Authority::port).is_some_and(|port| !matches!(port.as_str().parse(), Ok(1_u16..)))
-    {
+    // A number that is no port would count as none.
+    let port = authority.and_then(|authority| authority.as_str().strip_prefix(authority.host())?.strip_prefix(':'));
+    let is_port = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit()) && matches!(port.parse(), Ok(1_u16..));
+    if port.is_some_and(|port| !is_port(port)) {
         return Some("write a port from 1 to 65535");
     }
     if url.ends_with('/') {

@@ -67,6 +67,8 @@ fn a_root_url_that_would_spoil_generated_urls_is_refused() {
         ("http://", "with a host"),
         ("http://127.0.0.1:99999", "port"),
         ("http://tenure.example.com:0", "port"),
+        ("http://tenure.example.com:", "port"),
+        ("http://[::1]:70000", "port"),
         ("http:// x", "without a user"),
     ] {
         refused(&["--root-url", url], &["--root-url", url, fix]);

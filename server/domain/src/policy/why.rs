@@ -185,6 +185,14 @@ pub struct Workers {
     pub more: bool,
 }
 
+impl Facts {
+    /// Whether no worker is known that has asked for the run, so that one which has just asked makes a difference.
+    #[must_use]
+    pub fn lacks_workers(&self) -> bool {
+        matches!(&self.place, Place::Pending { workers, .. } if workers.none().is_some())
+    }
+}
+
 impl Workers {
     /// That none may have work, if that is certain.
     fn none(&self) -> Option<Reason> {

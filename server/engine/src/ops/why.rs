@@ -23,11 +23,16 @@ pub struct Parts<'a> {
     pub sequenced: Sequenced,
 }
 
-/// What keeps a task where it is, all of it at the same time, with the workers that have just asked at this server.
+/// What keeps a task where it is, all of it at the same time. Of a run for which no worker has asked it is read again once those are
+/// written down that have just asked at this server.
 ///
 /// # Errors
 /// If there is no such task.
 pub async fn find(parts: Parts<'_>, id: TaskId) -> Result<Known, OpError> {
+    let known = read(parts, id).await?;
+    if !known.facts.lacks_workers() {
+        return Ok(known);
+    }
     write_down(parts.pool, parts.workers).await?;
     read(parts, id).await
 }

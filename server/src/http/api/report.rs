@@ -130,7 +130,7 @@ fn described(operation: Operation, sample: &Sample, state: &str) -> Operation {
 
 async fn completed(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     // The operation had no input, so that a body that is neither the legacy one nor has a result is ignored.
-    let legacy: Legacy = call.json().unwrap_or_default();
+    let legacy: Legacy = call.json_or_default().unwrap_or_default();
     returned(app, call, if legacy.success { Report::Completed } else { Report::Failed }).await
 }
 

@@ -35,7 +35,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
     operation
         .about(
             "Everything that keeps the task where it is, each with a `code`; what must change first stands first. It is read at \
-             one time, and changes nothing. Runs that are claimed before it are counted up to 10,000; a worker that asks for work \
+             one time, and changes nothing of the task. Runs that are claimed before it are counted up to 10,000; a worker that asks for work \
              at another server is known within ten seconds. The names of other tasks and of workers, and who paused the queue and why, are there with the \
              scope `tenure:get-queue:<taskQueueId>`.",
         )

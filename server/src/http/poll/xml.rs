@@ -1,5 +1,6 @@
 //! The bodies of the poll API.
 
+use std::borrow::Cow;
 use std::io;
 
 use base64::Engine as _;
@@ -36,7 +37,12 @@ fn document(write: impl FnOnce(&mut Writer<Vec<u8>>) -> io::Result<()>) -> io::R
 }
 
 fn element(writer: &mut Writer<Vec<u8>>, name: &str, value: &str) -> io::Result<()> {
-    writer.create_element(name).write_text_content(BytesText::new(&value.replace(is_not_xml, "\u{fffd}")))?;
+    let value = if value.contains(is_not_xml) {
+        Cow::Owned(value.replace(is_not_xml, "\u{fffd}"))
+    } else {
+        Cow::Borrowed(value)
+    };
+    writer.create_element(name).write_text_content(BytesText::new(&value))?;
     Ok(())
 }
 

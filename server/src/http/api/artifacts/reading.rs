@@ -52,9 +52,9 @@ pub(in crate::http) fn scopes_to_read(name: &str) -> Expression {
 /// Follows links from a name on. The caller needs a scope for each name, and learns nothing about names that they may not
 /// read.
 pub(super) async fn find(app: &App, call: &Call, run: Option<RunId>) -> Result<FoundArtifact, ApiError> {
+    authorize(call, call.text_param("name"))?;
     let (task, name) = (call.task_id()?, call.artifact_name()?);
     call.no_query()?;
-    authorize(call, name.as_str())?;
     let missing = |name: &str| ApiError::new(ErrorCode::ResourceNotFound, format!("there is no artifact {name:?}"));
     let links_max = i32::try_from(LINKS_MAX).unwrap_or(i32::MAX);
     let mut conn = app.engine.pool.acquire().await?;

@@ -12,9 +12,9 @@ pub(super) const SCOPES: Template = Scope("queue:create-artifact:<taskId>/<runId
 /// Checks what each of them requires before its body is read.
 pub(super) fn early_check(call: &Call) -> Result<(), ApiError> {
     let run_ref = RunRef { task: call.task_id()?, run: call.run_id()? };
+    authorize(call, run_ref)?;
     call.artifact_name()?;
-    call.no_query()?;
-    authorize(call, run_ref)
+    call.no_query()
 }
 
 /// Lets the caller through if they may write artifacts of the run.

@@ -25,7 +25,6 @@ fn describe(operation: Operation, _: &Sample) -> Operation {
 }
 
 async fn download(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
-    call.no_query()?;
     let found = read(&app, &call).await?;
     let (url, _) = get_url(&app, call.object_name()?.as_str(), &found);
     see_other(&url, &ObjectRedirect { url: &url })

@@ -46,8 +46,9 @@ fn authorize_upload(call: &Call, upload: Upload<'_>) -> Result<(), ApiError> {
 }
 
 async fn read(app: &App, call: &Call) -> Result<Readable, ApiError> {
-    let name = call.object_name()?;
     call.authorize_by_path()?;
+    call.no_query()?;
+    let name = call.object_name()?;
     Ok(ops::read(&app.engine.pool, &app.engine.blobs, name.as_str()).await?)
 }
 

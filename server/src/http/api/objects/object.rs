@@ -31,7 +31,6 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
 }
 
 async fn object(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
-    call.no_query()?;
     let found = read(&app, &call).await?;
     let Readable { object, stored } = &found;
     let expires = Timestamp::new(object.expires);

@@ -65,7 +65,7 @@ async fn start_download(app: App, call: Arc<Call>) -> Result<Response, ApiError>
 
 /// What reading an object requires.
 fn may_download(call: &Call) -> Result<(), ApiError> {
+    call.authorize_by_path()?;
     call.object_name()?;
-    call.no_query()?;
-    call.authorize_by_path()
+    call.no_query()
 }

@@ -43,12 +43,12 @@ async fn remove(app: &App, name: &WorkerName) -> Result<Removed, ApiError> {
 
 /// The worker of the path, for a caller who has the scopes of the endpoint.
 fn named(call: &Call) -> Result<WorkerName, ApiError> {
+    call.authorize_by_path()?;
     let pool = worker_pool(call)?;
     let group = call.text_param("workerGroup").parse().map_err(|error| wrong("workerGroup", &error))?;
     let id = call.text_param("workerId").parse().map_err(|error| wrong("workerId", &error))?;
     let name = WorkerName { pool, group, id };
     call.no_query()?;
-    call.authorize_by_path()?;
     Ok(name)
 }
 
