@@ -101,7 +101,7 @@ impl View<'_> {
 
     /// Whether any live server may be active.
     #[must_use]
-    pub fn any_may(&self) -> bool {
+    pub fn has_candidate(&self) -> bool {
         self.candidates().next().is_some()
     }
 

@@ -34,7 +34,7 @@ fn silence(active: Active, view: &View<'_>, beats: u32) -> Option<Silence> {
 #[test]
 fn a_live_server_with_a_weight_may_be_active() {
     const LOST: i64 = ACTIVATION_MS + 1;
-    for (given, any_may) in [
+    for (given, has_candidate) in [
         (&[][..], false),
         (&[(0, 0)], false),
         (&[(0, 0), (1, LOST)], false),
@@ -42,7 +42,7 @@ fn a_live_server_with_a_weight_may_be_active() {
         (&[(2, 0)], true),
     ] {
         let servers = servers(given);
-        assert_eq!(view(0, &servers).any_may(), any_may, "{given:?}");
+        assert_eq!(view(0, &servers).has_candidate(), has_candidate, "{given:?}");
     }
 }
 

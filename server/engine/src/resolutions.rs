@@ -26,14 +26,9 @@ type Counts = BTreeMap<ReasonResolved, u64>;
 /// The counts.
 #[derive(Debug, Default)]
 pub struct Resolutions {
-    counted: Mutex<Counted>,
-}
-
-#[derive(Debug, Default)]
-struct Counted {
-    /// Since the name was looked up last, by `task_queues.id`.
-    unnamed: HashMap<i32, Counts>,
-    shown: BTreeMap<TaskQueueId, Shown>,
+    /// Since the name was looked up last, by `task_queues.id`. Apart from what is shown, which is locked while it is written out.
+    unnamed: Mutex<HashMap<i32, Counts>>,
+    shown: Mutex<BTreeMap<TaskQueueId, Shown>>,
 }
 
 #[derive(Debug)]
@@ -49,23 +44,24 @@ impl Resolutions {
         if resolved.is_empty() {
             return;
         }
-        let mut counted = self.lock();
+        let mut unnamed = lock(&self.unnamed);
         for &(queue, reason) in resolved {
-            *counted.unnamed.entry(queue).or_default().entry(reason).or_default() += 1;
+            *unnamed.entry(queue).or_default().entry(reason).or_default() += 1;
         }
     }
 
     /// Queues of which something was counted since their names were looked up, up to so many.
     #[must_use]
     pub fn list_unnamed(&self, limit: usize) -> Vec<i32> {
-        self.lock().unnamed.keys().take(limit).copied().collect()
+        lock(&self.unnamed).keys().take(limit).copied().collect()
     }
 
     /// Shows what was counted of a queue under its name; what has none any more is dropped.
     pub fn show(&self, queue: i32, name: Option<TaskQueueId>, now: Instant) {
-        let mut counted = self.lock();
-        let (Some(counts), Some(name)) = (counted.unnamed.remove(&queue), name) else { return };
-        let shown = counted.shown.entry(name).or_insert_with(|| Shown { counts: Counts::new(), added: now });
+        let counts = lock(&self.unnamed).remove(&queue);
+        let (Some(counts), Some(name)) = (counts, name) else { return };
+        let mut all = lock(&self.shown);
+        let shown = all.entry(name).or_insert_with(|| Shown { counts: Counts::new(), added: now });
         shown.added = now;
         for (reason, count) in counts {
             *shown.counts.entry(reason).or_default() += count;
@@ -74,29 +70,29 @@ impl Resolutions {
 
     /// Drops the queues of which nothing was counted for a day; how many they were.
     pub fn drop_idle(&self, now: Instant) -> usize {
-        let mut counted = self.lock();
-        let before = counted.shown.len();
-        counted.shown.retain(|_, shown| now.saturating_duration_since(shown.added) < SHOWN_AFTER);
-        before - counted.shown.len()
+        let mut all = lock(&self.shown);
+        let before = all.len();
+        all.retain(|_, shown| now.saturating_duration_since(shown.added) < SHOWN_AFTER);
+        before - all.len()
     }
 
     /// Adds them to a text in the format of Prometheus. Names of queues have no character that would have to be escaped.
     pub fn render(&self, text: &mut String) {
-        let counted = self.lock();
-        if counted.shown.is_empty() {
+        let all = lock(&self.shown);
+        if all.is_empty() {
             return;
         }
         let [completed, failed, (exceptions, about_exceptions)] = METRICS;
         for ((name, about), reason) in [(completed, ReasonResolved::Completed), (failed, ReasonResolved::Failed)] {
             let _ = writeln!(text, "# HELP {name} {about}\n# TYPE {name} counter");
-            for (queue, shown) in &counted.shown {
+            for (queue, shown) in &*all {
                 let count = shown.counts.get(&reason).copied().unwrap_or_default();
                 let _ = writeln!(text, "{name}{{{}}} {count}", labels(queue));
             }
             text.push('\n');
         }
         let _ = writeln!(text, "# HELP {exceptions} {about_exceptions}\n# TYPE {exceptions} counter");
-        for (queue, shown) in &counted.shown {
+        for (queue, shown) in &*all {
             for (reason, count) in &shown.counts {
                 if !matches!(reason, ReasonResolved::Completed | ReasonResolved::Failed) {
                     let _ = writeln!(text, "{exceptions}{{{},reasonResolved=\"{reason}\"}} {count}", labels(queue));
@@ -105,10 +101,10 @@ impl Resolutions {
         }
         text.push('\n');
     }
+}
 
-    fn lock(&self) -> MutexGuard<'_, Counted> {
-        self.counted.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn labels(queue: &TaskQueueId) -> String {

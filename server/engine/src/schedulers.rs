@@ -46,7 +46,7 @@ struct Known {
     /// Whether there are queues that assign their runs.
     any: bool,
     /// Whether it was logged that no server may be a scheduler.
-    none_may: bool,
+    no_candidate: bool,
     /// Whether there was a look.
     looked: bool,
 }
@@ -107,11 +107,11 @@ impl Schedulers {
     /// without them, to warn if no other may.
     #[must_use]
     pub fn expects_any(&self) -> bool {
-        self.known.read(|known| known.any || (self.never() && !known.looked))
+        self.known.read(|known| known.any || (self.is_never_scheduler() && !known.looked))
     }
 
     /// Whether this server is never a scheduler.
-    fn never(&self) -> bool {
+    fn is_never_scheduler(&self) -> bool {
         self.candidate.member.weight == 0
     }
 
@@ -158,9 +158,9 @@ impl Schedulers {
             terms.insert(one.name.clone(), [term.unwrap_or(active.term) as f64]);
         }
         self.terms.replace(terms, Instant::now());
-        known.none_may = (known.any || self.never()) && !view.any_may();
-        let is_news = self.known.read(|before| !before.none_may || (known.any && !before.any));
-        if known.none_may && is_news {
+        known.no_candidate = (known.any || self.is_never_scheduler()) && !view.has_candidate();
+        let is_news = self.known.read(|before| !before.no_candidate || (known.any && !before.any));
+        if known.no_candidate && is_news {
             tracing::warn!(
                 queues = scheduled.len(),
                 "no server has a --scheduler-weight above 0: the runs of queues that assign them wait"

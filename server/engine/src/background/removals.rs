@@ -6,7 +6,7 @@
 //! waits in the name of a removed worker. Until then, a run may still be claimed in that name. If the worker was
 //! registered, that claim is ended too; otherwise it counts as the claim of a worker that came back.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
@@ -33,6 +33,9 @@ pub fn follow(facts: &Facts, notifiers: &Notifiers) {
 
 /// A look that took longer confirms nothing.
 const CONFIRMED_WITHIN: Duration = Duration::from_secs(5);
+
+/// After so long no more sessions are ended in one pass: each may wait for locks, and the claims must have their turn.
+const SESSIONS_MAX: Duration = Duration::from_secs(10);
 
 /// Ends a slice of the sessions, and of the claims, of workers that are gone.
 pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
@@ -69,9 +72,12 @@ pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
 
 /// With all that they hold, before their claims are looked for one by one.
 async fn end_sessions(engine: &Engine, conn: &mut PgConnection, due: DateTime<Utc>) -> Result<PassReport, sqlx::Error> {
-    let mut report = PassReport::default();
+    let (mut report, began) = (PassReport::default(), Instant::now());
     for epoch in worker_removals::list_sessions(conn, due, SLICE).await? {
         report.found += 1;
+        if began.elapsed() > SESSIONS_MAX {
+            continue;
+        }
         match end_whole(conn, &engine.notifiers, epoch, SessionEnd::WorkerRemoved).await? {
             Attempt::Ended(left) => {
                 report.done += 1;

@@ -181,12 +181,11 @@ impl<L: Link> Session<L> {
     }
 
     async fn connect(&mut self) -> Result<L, sqlx::Error> {
-        // Before the connection: one that is made while another host is chosen counts as one to the old host.
-        self.switches = self.connector.switches();
         let connected = tokio::time::timeout(CONNECT_MAX, L::connect(&self.connector, self.locks)).await;
         let (conn, backend) = connected.unwrap_or(Err(sqlx::Error::PoolTimedOut))?;
         self.backend = Some(backend);
         self.connections += 1;
+        self.switches = self.connector.switches();
         Ok(conn)
     }
 

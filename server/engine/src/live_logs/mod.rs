@@ -15,11 +15,11 @@ use crate::batch::Batcher;
 use crate::engine::Lifetime;
 use crate::ops::OpError;
 use crate::ops::create_artifact::RunRef;
-use crate::ops::live_log::{AppendLog, why_not};
+use crate::ops::live_log::AppendLog;
 use crate::rooms::{Caller, Room, Rooms};
 use reader::{PIECES_WAITING, Reader, Stored, Stream};
 use tenure_domain::live_log::{Cursor, From};
-use tenure_store::live_logs::{self, Appended, Chunk, Found, Position};
+use tenure_store::live_logs::{self, Appended, Chunk, Position};
 
 /// How often what all logs take is added up: that reads a row for each of them, also those of rows that are gone and that an old snapshot
 /// keeps. What this server stores and deletes meanwhile is counted at once.
@@ -91,17 +91,16 @@ impl LiveLogs {
     /// # Errors
     /// There is no such task, the run is not claimed, too many chunks wait, or the database does not answer.
     pub async fn append(&self, of: RunRef, offset: u64, bytes: Vec<u8>) -> Result<LiveLogAppended, OpError> {
-        let Shared { append, pool, max, total, stored, .. } = &*self.0;
-        let at = i64::try_from(offset).unwrap_or(i64::MAX);
-        if total.load(Ordering::Relaxed) >= *max {
-            return match live_logs::find(&mut *pool.acquire().await?, of.task, of.run).await? {
-                Some(Found { held: true, .. }) => Ok(LiveLogAppended { next: offset, kept: false }),
-                found => Err(why_not(of, found.is_some())),
-            };
-        }
+        let Shared { append, max, total, stored, .. } = &*self.0;
+        let full = total.load(Ordering::Relaxed) >= *max;
         let (task, run) = (of.task.uuid(), of.run.number().cast_signed());
-        let chunk = Chunk { task, run, offset: at, bytes };
+        // Of an empty chunk nothing is stored, and whether the run is claimed is looked up all the same.
+        let bytes = if full { Vec::new() } else { bytes };
+        let chunk = Chunk { task, run, offset: i64::try_from(offset).unwrap_or(i64::MAX), bytes };
         let Appended { next, kept } = append.submit((of, chunk)).await?;
+        if full {
+            return Ok(LiveLogAppended { next: offset, kept: false });
+        }
         total.fetch_add(kept, Ordering::Relaxed);
         stored.note(task, run);
         Ok(LiveLogAppended { next: next.unsigned_abs(), kept: true })

@@ -48,11 +48,13 @@ pub async fn change_group(
     let (mut after, mut affected) = (Uuid::nil(), Vec::new());
     loop {
         let mut transaction = conn.begin().await?;
-        let locked = groups::lock_open(&mut transaction, group.uuid(), after, SLICE).await?;
+        let mut locked = groups::lock_open(&mut transaction, group.uuid(), after, SLICE + 1).await?;
+        let more = i64::try_from(locked.len()).is_ok_and(|tasks| tasks > SLICE);
+        locked.truncate(usize::try_from(SLICE).unwrap_or(usize::MAX));
         let changed = reprioritise::reprioritise(&mut transaction, &locked, priority.code()).await?;
         let effects = Effects::claimable(changed.iter().map(|(_, queue)| *queue));
         affected.extend(changed.into_iter().map(|(id, _)| id));
-        let next = locked.last().filter(|_| i64::try_from(locked.len()) == Ok(SLICE));
+        let next = locked.last().filter(|_| more);
         if next.is_none() && !affected.is_empty() {
             // With the last of the changes, so that a break between the two does not lose the event.
             let count = i64::try_from(affected.len()).unwrap_or(i64::MAX);

@@ -89,7 +89,7 @@ impl Operation for AppendLog {
 }
 
 /// Why nothing is added to the log of a run that no worker holds.
-pub(crate) fn why_not(RunRef { task, run }: RunRef, task_exists: bool) -> OpError {
+fn why_not(RunRef { task, run }: RunRef, task_exists: bool) -> OpError {
     if task_exists {
         OpError::Conflict(format!("run {run} of task {task} is not claimed; only its worker writes its log"))
     } else {

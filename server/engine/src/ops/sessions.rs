@@ -235,8 +235,12 @@ pub async fn inbox(
         Some(renewed) => renewed,
         None => {
             let renewal = Renewal { epoch: identity.epoch, stated: Stated::default(), after };
-            let renewing =
-                if acknowledges { Renewing::acknowledging(renewal) } else { Renewing::within(renewal, wait) };
+            // Of a session of which nothing is remembered it is not known whether something is acknowledged: that is no reason to hurry.
+            let renewing = if acknowledges && renewals.has(identity.epoch) {
+                Renewing::acknowledging(renewal)
+            } else {
+                Renewing::within(renewal, wait)
+            };
             let renewed = unless_gone(parts, Some(identity.id), parts.renew.submit(renewing).await).await?;
             renewals.note(since, renewed.clone(), after);
             renewed

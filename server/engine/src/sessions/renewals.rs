@@ -54,6 +54,12 @@ impl Renewals {
         after == 0 || self.latest.read(|latest| latest.get(&epoch).is_some_and(|known| known.acknowledged == after))
     }
 
+    /// Whether a renewal of this session is remembered.
+    #[must_use]
+    pub fn has(&self, epoch: i64) -> bool {
+        self.latest.read(|latest| latest.contains_key(&epoch))
+    }
+
     /// The latest renewal of a session that goes on for `ttl` after each, if it is as good as a new one. `now` is the server's time, which
     /// a manual clock moves.
     #[must_use]
@@ -103,10 +109,10 @@ mod tests {
     #[test]
     fn items_are_acknowledged_if_the_latest_renewal_deleted_them() {
         let renewals = Renewals::default();
-        assert!(renewals.is_acknowledged(1, 0) && !renewals.is_acknowledged(1, 7));
+        assert!(renewals.is_acknowledged(1, 0) && !renewals.is_acknowledged(1, 7) && !renewals.has(1));
         renewals.note(renewals.epoch(), renewed(1, 120, began()), 7);
         assert!(renewals.is_acknowledged(1, 0) && renewals.is_acknowledged(1, 7));
-        assert!(!renewals.is_acknowledged(1, 8) && !renewals.is_acknowledged(2, 7));
+        assert!(!renewals.is_acknowledged(1, 8) && !renewals.is_acknowledged(2, 7) && renewals.has(1));
         // Up to the end of all ids: what came since is not deleted.
         renewals.note(renewals.epoch(), renewed(1, 120, began()), i64::MAX);
         assert!(!renewals.is_acknowledged(1, 8));

@@ -469,12 +469,12 @@ async fn the_invariant_finds_a_session_whose_end_leaves_its_runs() {
 }
 
 #[tokio::test]
-async fn runs_that_were_accepted_and_commands_that_were_carried_out_hide_no_item() {
+async fn runs_that_were_purged_or_accepted_and_commands_that_were_carried_out_hide_no_item() {
     let mut ground = Ground::new().await;
     let session = ground.begin("w").await;
     sqlx::query(
         "INSERT INTO session_inbox (epoch, id, kind, at, seq, run)
-         SELECT $1, nextval('session_inbox_id'), kind, now(), n, 0 FROM generate_series(1, $2) n, unnest(ARRAY[4, 5]) kind",
+         SELECT $1, nextval('session_inbox_id'), kind, now(), n, 0 FROM generate_series(1, $2) n, unnest(ARRAY[1, 4, 5]) kind",
     )
     .bind(session)
     .bind(INBOX_SHOWN_MAX)

@@ -165,7 +165,7 @@ async fn read(conn: &mut PgConnection, readers: &[(i64, i64)]) -> Result<Vec<Ite
         FROM unnest($1::bigint[] /* epochs */, $2::bigint[] /* after */) AS r(epoch, after)
         CROSS JOIN LATERAL (
             SELECT i.id, i.kind, i.seq, i.run, i.command, i.task, p.priority, p.held_until AS accept_by,
-                   k.id AS task_command_id, k.command AS task_command, k.wanted_until
+                   k.id AS task_command_id, k.command AS task_command, k.wanted_until, x.state, x.reason_resolved, x.ended_by
             FROM session_inbox i
             LEFT JOIN LATERAL (
                 SELECT p.seq, p.priority, p.held_until FROM pending p
@@ -176,17 +176,19 @@ async fn read(conn: &mut PgConnection, readers: &[(i64, i64)]) -> Result<Vec<Ite
                 SELECT k.id, k.command, k.wanted_until FROM task_commands k
                 WHERE i.kind = 5 /* Item::TaskCommand */ AND k.seq = i.seq LIMIT 1
             ) k ON true
+            LEFT JOIN LATERAL (
+                SELECT x.state, x.reason_resolved, x.ended_by FROM runs x
+                WHERE i.kind = 1 /* Item::RunEnded */ AND x.seq = i.seq AND x.run = i.run LIMIT 1
+            ) x ON true
             WHERE i.epoch = r.epoch AND (i.id > r.after OR i.id IS NULL)
-              -- A run that was accepted or taken back, and a command that was carried out or is too old, is no item any more. Left out
-              -- here, so that many of them hide no other.
+              -- A run that was purged, one that was accepted or taken back, and a command that was carried out or is too old, is no item
+              -- any more. Left out here, so that many of them hide no other.
+              AND (i.kind <> 1 /* Item::RunEnded */ OR x.state IS NOT NULL)
               AND (i.kind <> 4 /* Item::Assigned */ OR p.seq IS NOT NULL)
               AND (i.kind <> 5 /* Item::TaskCommand */ OR k.id IS NOT NULL)
             ORDER BY i.id LIMIT $3 /* INBOX_SHOWN_MAX */
         ) i
         LEFT JOIN LATERAL (SELECT d.id FROM task_definitions d WHERE d.seq = i.seq LIMIT 1) d ON true
-        LEFT JOIN LATERAL (
-            SELECT x.state, x.reason_resolved, x.ended_by FROM runs x WHERE x.seq = i.seq AND x.run = i.run LIMIT 1
-        ) x ON true
         ORDER BY r.epoch, i.id"#,
         &epochs,
         &afters,
