@@ -365,7 +365,7 @@ async fn a_thousand_runs_are_watched_by_one_request_and_no_more() {
     soon(began, answered);
     let too_many: Vec<Value> = runs.iter().cloned().chain([json!({"taskId": new_task(), "runId": 0})]).collect();
     let refused = watch(&rig, &rig.server, &too_many, 0).await;
-    assert_eq!((refused.status, refused.code()), (400, "InputValidationError"));
+    assert_eq!((refused.status, refused.code()), (400, "InputError"));
     assert!(refused.body["message"].as_str().unwrap().contains("`runs` must have from 1 to 1000"), "{}", refused.body);
     rig.server.stop().await;
 }
