@@ -159,7 +159,7 @@ async fn read(conn: &mut PgConnection, readers: &[(i64, i64)]) -> Result<Vec<Ite
         ItemRow,
         r#"-- read_inboxes
         SELECT r.epoch AS "epoch!", i.id AS "id?", i.kind AS "kind!", i.run AS "run?", i.command AS "command?",
-               COALESCE(i.task, d.id) AS task, x.state AS "state?", x.reason_resolved AS "reason?", x.ended_by AS "ended_by?",
+               COALESCE(i.task, d.id) AS task, i.state AS "state?", i.reason_resolved AS "reason?", i.ended_by AS "ended_by?",
                i.priority AS "priority?", i.accept_by AS "accept_by?",
                i.task_command_id AS "task_command_id?", i.task_command AS "task_command?", i.wanted_until AS "wanted_until?"
         FROM unnest($1::bigint[] /* epochs */, $2::bigint[] /* after */) AS r(epoch, after)
