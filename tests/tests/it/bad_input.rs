@@ -3,8 +3,9 @@
 mod paths;
 
 use serde_json::{Value, json};
+use tenure_tests::http::QUEUE_API;
 
-use crate::rig::{Rig, claim_path, definition, minutes_from_now, new_task, run_of, worker};
+use crate::rig::{Rig, TIMEOUT, claim_path, definition, minutes_from_now, new_task, run_of, worker};
 
 const QUEUE: &str = "bad/input";
 const SCHEMA: &str = "InputValidationError";
@@ -412,5 +413,24 @@ async fn an_error_names_the_call_that_failed_and_repeats_it() {
     assert_eq!(reply.header("content-type"), Some("application/json"));
     assert_eq!(reply.header("cache-control"), Some("no-store no-cache must-revalidate"));
     assert!(reply.header("x-for-request-id").is_some() && reply.header("x-for-trace-id").is_some());
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refused_report_of_a_shutdown_answers_no_request_that_waits() {
+    let rig = Rig::start_with(|launch| launch.flag("--claim-work-wait", "20s")).await;
+    let (first, second) = (new_task(), new_task());
+    assert_eq!(rig.create(first, &definition(QUEUE)).await.status, 200);
+    let claim = rig.claim(QUEUE, 1).await.remove(0);
+    let mut waiting = rig.client();
+    let path = format!("{QUEUE_API}{}", claim_path(QUEUE));
+    waiting.start(&rig.root, "POST", &path, Some(worker(1).to_string().as_bytes())).await.unwrap();
+    let report = format!("{}/exception?x=1", run_of(&claim));
+    let refused = rig.call("POST", &report, Some(&json!({"reason": "worker-shutdown"}))).await;
+    assert_eq!((refused.status, refused.code()), (400, ARGUMENTS), "{}", refused.body);
+    assert_eq!(rig.create(second, &definition(QUEUE)).await.status, 200);
+    let reply = tokio::time::timeout(TIMEOUT, waiting.finish()).await.unwrap().unwrap();
+    let body: Value = serde_json::from_slice(&reply.body).unwrap();
+    assert_eq!(body["tasks"][0]["status"]["taskId"], second.to_string(), "{body}");
     rig.server.stop().await;
 }
