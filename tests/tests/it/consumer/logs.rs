@@ -56,7 +56,7 @@ async fn what_a_handler_logs_can_be_read_while_it_works_and_is_an_artifact_when_
     let waiting = Arc::clone(&leave);
     let handler = move |job: Job, _stop: Stop| write(Arc::clone(&waiting), job);
     let worker = Running::start(office.consumer("writer").handler(handler));
-    for (ends, state) in [("well", "completed"), ("in a panic", "failed")] {
+    for (ends, state) in [("well", "completed"), ("in a panic", "exception")] {
         let task = office.create(&json!({"ends": ends})).await;
         let live = format!("{TENURE_API}/tasks/{task}/runs/0/live-log");
         let text = eventually("the first line is there", async || read(&office, &live).await).await;
