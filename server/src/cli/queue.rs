@@ -107,7 +107,14 @@ pub async fn run(server: &Server, command: QueueCommand) -> Result<ExitCode, Com
             server.print(&answer, |answer| counts(entries(answer, "queues")))?;
         }
         QueueCommand::Show { queue } => {
-            let answer = client.get_queue(&queue).await.map_err(refused)?;
+            let mut answer = client.get_queue(&queue).await.map_err(refused)?;
+            // Also under the names of Taskcluster's counts, for programs that have read those here.
+            for (name, in_taskcluster) in [("pending", "pendingTasks"), ("claimed", "claimedTasks")] {
+                let number = answer[name].clone();
+                if let Some(fields) = answer.as_object_mut() {
+                    fields.insert(in_taskcluster.to_owned(), number);
+                }
+            }
             server.print(&answer, shown)?;
         }
         QueueCommand::Policy(PolicyCommand::Show { queue }) => {

@@ -217,7 +217,9 @@ async fn tasks_groups_and_queues_are_shown_and_changed() {
         assert!(text.lines().any(|one| one == line), "{line}:\n{text}");
     }
     let shown = answer(&rig, &["queue", "show", QUEUE]).await;
-    assert_eq!(shown, rig.call("GET", &format!("{TENURE_API}/queues/{QUEUE}"), None).await.body);
+    let mut expected = rig.call("GET", &format!("{TENURE_API}/queues/{QUEUE}"), None).await.body;
+    (expected["pendingTasks"], expected["claimedTasks"]) = (json!(1), json!(0));
+    assert_eq!(shown, expected);
     assert_eq!((&shown["pending"], &shown["delayed"]), (&json!(1), &json!(0)));
     assert_eq!(answer(&rig, &["queue", "list"]).await["queues"][0]["taskQueueId"], QUEUE);
     let cancelled = done(&rig, &["task", "cancel", &task]).await;
