@@ -8,7 +8,7 @@ use clap::Args;
 use serde_json::Value;
 use tenure_client::Error;
 
-use super::http::{CommandError, Server, ServerArgs, passes};
+use super::http::{CommandError, Server, ServerArgs};
 use super::print::print_bytes;
 
 /// The time before a stream that has ended is opened again.
@@ -41,7 +41,7 @@ pub async fn run(server: &Server, args: &EventsArgs) -> Result<ExitCode, Command
         match follow(server, &args.exchanges, &mut after, &mut failures).await {
             Ok(()) => {}
             Err(Error::File { source, .. }) if source.kind() == ErrorKind::BrokenPipe => return Ok(ExitCode::SUCCESS),
-            Err(error) if !passes(&error) || failures == FAILURES_MAX => return Err(server.error(&error)),
+            Err(error) if !error.is_transient() || failures == FAILURES_MAX => return Err(server.error(&error)),
             Err(_) => failures += 1,
         }
         tokio::time::sleep(OPEN_AGAIN_AFTER).await;

@@ -232,15 +232,6 @@ fn end(name: &str, result: Result<ExitCode, CommandError>) -> ExitCode {
     })
 }
 
-/// Whether a request may succeed later.
-#[must_use]
-pub fn passes(error: &Error) -> bool {
-    match error.status() {
-        Some(status) => status >= 500 || status == 429,
-        None => error.is_transient(),
-    }
-}
-
 /// A field of an answer as text; a dash where there is none.
 #[must_use]
 pub fn field(value: &Value, pointer: &str) -> String {

@@ -16,7 +16,7 @@ use tenure_client::Error;
 use tenure_domain::live_log::deleted_line;
 
 use super::LogArgs;
-use crate::cli::http::{CommandError, Server, passes};
+use crate::cli::http::{CommandError, Server};
 use crate::cli::print::{complain, print_bytes, print_bytes_aside};
 
 /// How long one request waits for a run to start.
@@ -92,7 +92,7 @@ pub(super) async fn print_run(server: &Server, task: TaskId, run: RunId, follow:
                 Ok(_) => failures = 0,
                 Err(error) if error.status() == Some(404) => failures = 0,
                 Err(Error::File { source, .. }) if source.kind() == ErrorKind::BrokenPipe => return Ok(true),
-                Err(error) if !passes(&error) || failures == FAILURES_MAX => return Err(server.error(&error)),
+                Err(error) if !error.is_transient() || failures == FAILURES_MAX => return Err(server.error(&error)),
                 Err(_) => failures += 1,
             }
         }

@@ -36,7 +36,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
         .about(
             "Everything that keeps the task where it is, each with a `code`; what must change first stands first. It is read at \
              one time, and changes nothing of the task. Runs that are claimed before it are counted up to 10,000; a worker that asks for work \
-             at another server is known within ten seconds. The names of other tasks and of workers, and who paused the queue and why, are there with the \
+             is known within ten seconds, and at once if it asked this server and no other does. The names of other tasks and of workers, and who paused the queue and why, are there with the \
              scope `tenure:get-queue:<taskQueueId>`.",
         )
         .answers::<WhyAnswer>(
