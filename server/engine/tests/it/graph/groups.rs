@@ -153,6 +153,29 @@ async fn the_priority_of_a_group_changes_for_what_was_never_resolved() {
 }
 
 #[tokio::test]
+async fn the_priority_of_a_group_does_not_change_without_the_event() {
+    let (database, queue) = start().await;
+    // As many as are changed in one transaction.
+    let (id, tasks) = group(&queue, 200).await;
+    let refuse =
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'refused'; END $$";
+    let trigger = "CREATE TRIGGER refuse BEFORE INSERT ON outbox_new FOR EACH ROW WHEN (NEW.kinds[1] = 12)
+                   EXECUTE FUNCTION refuse()";
+    for statement in [refuse, trigger] {
+        sqlx::query(statement).execute(database.pool()).await.unwrap();
+    }
+    change_group(&queue.engine.pool, &queue.engine.notifiers, id, Priority::High).await.unwrap_err();
+    for task in [tasks[0], tasks[199]] {
+        assert_eq!(queue.status(task).await.priority, Priority::Lowest);
+    }
+    sqlx::query("DROP TRIGGER refuse ON outbox_new").execute(database.pool()).await.unwrap();
+    let affected = change_group(&queue.engine.pool, &queue.engine.notifiers, id, Priority::High).await.unwrap();
+    assert_eq!(affected.len(), 200);
+    assert_eq!(emitted(&database, "task-group-priority-changed").await.len(), 1);
+    finish(database, queue).await;
+}
+
+#[tokio::test]
 async fn a_group_event_is_emitted_when_the_last_task_is_resolved_and_again_after_a_rerun() {
     let (database, queue) = start().await;
     let (id, tasks) = group(&queue, 3).await;
