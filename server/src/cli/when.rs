@@ -6,6 +6,9 @@ use tenure_api::dates::Timestamp;
 
 use crate::config::parse_duration;
 
+/// The longest time ahead: the server allows less of everything, and with more the sum would be no date.
+const AHEAD_MAX: TimeDelta = TimeDelta::days(36_500);
+
 /// A time ahead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum When {
@@ -31,10 +34,11 @@ pub(super) fn parse_when(text: &str) -> Result<When, String> {
     if let Ok(time) = parse_date(text) {
         return Ok(When::At(time));
     }
-    let duration = parse_duration(text).ok().and_then(|duration| TimeDelta::from_std(duration).ok());
-    duration
-        .map(When::In)
-        .ok_or_else(|| "write a duration such as 2h, or a time such as 2027-01-31T12:00:00Z".to_owned())
+    let Ok(duration) = parse_duration(text) else {
+        return Err("write a duration such as 2h, or a time such as 2027-01-31T12:00:00Z".to_owned());
+    };
+    let ahead = TimeDelta::from_std(duration).ok().filter(|ahead| *ahead <= AHEAD_MAX);
+    ahead.map(When::In).ok_or_else(|| format!("that is too long: write {}d or less", AHEAD_MAX.num_days()))
 }
 
 /// Reads a date.
@@ -64,7 +68,8 @@ mod tests {
         let later = parse_when("2h").unwrap();
         assert_eq!(later, When::In(TimeDelta::hours(2)));
         assert_eq!(later.time(noon), parse_date("2027-01-31T14:00:00Z").unwrap());
-        for wrong in ["", "soon", "2", "-2h", "2027-01-31"] {
+        assert!(parse_when("36500d").unwrap().time(noon) > noon);
+        for wrong in ["", "soon", "2", "-2h", "2027-01-31", "36501d", "99999999999d", "99999999999999d"] {
             assert!(parse_when(wrong).is_err() && parse_date(wrong).is_err(), "{wrong}");
         }
     }
