@@ -225,22 +225,34 @@ pub fn shelter_ids(args: Vec<OsString>) -> Vec<OsString> {
     let end = args.iter().position(|word| word == "--").unwrap_or(args.len());
     let mut before: Vec<OsString> = args;
     let behind = before.split_off(end);
-    let mut words = before.iter().map(text);
-    let of_several =
-        words.any(|word| word == "task") && words.any(|word| matches!(word.as_str(), "wait" | "cancel" | "rerun"));
-    if !of_several {
+    if !matches!(verb(&before).as_deref(), Some("wait" | "cancel" | "rerun")) {
         return [repeat_after(before), behind].concat();
     }
     // The value of an option stays where it is, even if it looks like an id.
-    let is_option = |word: &str| word.starts_with("--") && word != "--json" && !word.contains('=') && !is_id(word);
     let (mut ids, mut others, mut is_value) = (Vec::new(), Vec::new(), false);
     for word in before {
         let text = text(&word);
         let is_id = is_id(&text) && !is_value;
-        is_value = is_option(&text) && !is_value;
+        is_value = takes_value(&text) && !is_value;
         if is_id { ids.push(word) } else { others.push(word) }
     }
     [others, vec!["--".into()], ids, behind.into_iter().skip(1).collect()].concat()
+}
+
+/// The command below `tenure task` of a command line: the first word there that is neither an option nor the value of one.
+pub(crate) fn verb(args: &[OsString]) -> Option<String> {
+    let mut is_value = false;
+    let words = args.iter().map(|word| word.to_string_lossy().into_owned());
+    words.skip_while(|word| word != "task").skip(1).find(|word| {
+        let found = !is_value && !word.starts_with('-');
+        is_value = takes_value(word) && !is_value;
+        found
+    })
+}
+
+/// Whether the next word is the value of this one, before a command or behind one of several tasks.
+fn takes_value(word: &str) -> bool {
+    word.starts_with("--") && word != "--json" && !word.contains('=') && !is_id(word)
 }
 
 fn is_id(word: &str) -> bool {

@@ -109,3 +109,25 @@ fn an_option_of_one_letter_stands_before_or_behind_an_id_that_begins_with_a_dash
         assert!(args.follow && args.task.to_string() == id);
     }
 }
+
+#[test]
+fn the_value_of_an_option_is_no_command() {
+    let sheltered = |line: &str| {
+        let words = shelter_ids(line.split(' ').map(OsString::from).collect());
+        words.iter().map(|word| word.to_str().unwrap().to_owned()).collect::<Vec<_>>().join(" ")
+    };
+    for (line, expected) in [
+        (
+            format!("tenure task create -q p/w --name wait --after {ID} {ID} -- make"),
+            format!("tenure task create -q p/w --name wait --after {ID} --after {ID} -- make"),
+        ),
+        (
+            format!("tenure task --root-url cancel wait {ID} --json"),
+            format!("tenure task --root-url cancel wait --json -- {ID}"),
+        ),
+        (format!("tenure task --json rerun {ID}"), format!("tenure task --json rerun -- {ID}")),
+        (format!("tenure task --root-url wait show {ID}"), format!("tenure task --root-url wait show {ID}")),
+    ] {
+        assert_eq!(sheltered(&line), expected);
+    }
+}
