@@ -7,6 +7,7 @@ use std::fmt::Display;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use crate::cli::print::{complain, print};
+use crate::cli::task;
 
 /// A setting that cannot be used: its name, its value and what to do about it.
 #[derive(thiserror::Error, Clone, PartialEq, Eq, Debug)]
@@ -124,14 +125,14 @@ impl From<SettingError> for Usage {
     }
 }
 
-/// What to write instead, if these are the arguments of `tenure task create` and the command to run has no two dashes
-/// before it.
+/// What to write instead, if these are the arguments of `tenure task create` or `tenure task run` and the command to run
+/// has no two dashes before it.
 fn command_without_dashes(args: &[OsString]) -> Option<String> {
-    let mut words = args.iter().map(|word| word.to_string_lossy());
-    let creates = words.by_ref().any(|word| word == "task") && words.by_ref().any(|word| word == "create");
-    (creates && words.all(|word| word != "--")).then(|| {
-        "write two dashes before the command to run, as in: tenure task create --queue acme/linux -- echo hello"
-            .to_owned()
+    let verb = task::verb(args).filter(|verb| matches!(verb.as_str(), "create" | "run"))?;
+    (!args.iter().any(|word| word == "--")).then(|| {
+        format!(
+            "write two dashes before the command to run, as in: tenure task {verb} --queue acme/linux -- echo hello"
+        )
     })
 }
 
