@@ -119,6 +119,14 @@ fn other_mistakes_on_the_command_line_are_one_line_too() {
     for args in [&["sing"][..], &[], &["client"]] {
         assert!(matches!(read(args), Err(Usage::Wrong(line)) if !line.contains('\n')), "{args:?}");
     }
+    for (args, command) in [
+        (&["queue", "policy"][..], "tenure queue policy"),
+        (&["client", "--data-dir", "/d"], "tenure client"),
+        (&[], "tenure"),
+    ] {
+        let expected = Usage::Wrong(format!("no command given: see {command} --help"));
+        assert_eq!(read(args).map(drop).err(), Some(expected), "{args:?}");
+    }
     assert!(matches!(read(&["serve", "--help"]), Err(Usage::Answer(_))));
 }
 

@@ -66,7 +66,7 @@ impl Usage {
         match error.kind() {
             ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Self::Answer(error.to_string()),
             ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand => {
-                wrong("no command given: see tenure --help".to_owned())
+                wrong(format!("no command given: see {} --help", command_of(&error.to_string())))
             }
             ErrorKind::ValueValidation => {
                 let value = context(ContextKind::InvalidValue).unwrap_or_default();
@@ -142,6 +142,12 @@ fn one_value(value: &ContextValue) -> String {
         ContextValue::Strings(values) => values.join(", "),
         other => other.to_string(),
     }
+}
+
+/// The command that a message of clap's is about, such as `tenure queue policy`, from its line about the usage.
+fn command_of(text: &str) -> String {
+    let usage = text.lines().find_map(|line| line.strip_prefix("Usage: ")).unwrap_or("tenure");
+    usage.split_whitespace().take_while(|word| !word.starts_with(['[', '<'])).collect::<Vec<_>>().join(" ")
 }
 
 /// The part of a message before clap's usage and hints.
