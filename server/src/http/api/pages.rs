@@ -96,7 +96,7 @@ fn decode(token: &str) -> Result<String, ApiError> {
     // What a database cannot compare was never the key of an entry.
     let text = bytes.filter(|text| !text.contains('\0'));
     text.ok_or_else(|| {
-        ApiError::new(ErrorCode::InputError, "the query parameter `continuationToken` is not one of ours")
+        ApiError::new(ErrorCode::InputError, "the query parameter `continuationToken` must be one that an answer had")
     })
 }
 

@@ -65,6 +65,6 @@ async fn all_purge_requests(app: App, call: Arc<Call>) -> Result<Response, ApiEr
 /// The place in the list that a token names. The id of a worker pool has no colon.
 fn split(place: &str) -> Result<(&str, &str), ApiError> {
     place.split_once(':').ok_or_else(|| {
-        ApiError::new(ErrorCode::InputError, "the query parameter `continuationToken` is not one of ours")
+        ApiError::new(ErrorCode::InputError, "the query parameter `continuationToken` must be one that an answer had")
     })
 }

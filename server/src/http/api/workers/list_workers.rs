@@ -133,6 +133,6 @@ fn entry(row: WorkerRow) -> Result<Entry, ApiError> {
 /// The place in a list that a token names. Neither part of it has a slash.
 fn split(place: &str) -> Result<(&str, &str), ApiError> {
     place.split_once('/').ok_or_else(|| {
-        ApiError::new(ErrorCode::InputError, "the query parameter `continuationToken` is not one of ours")
+        ApiError::new(ErrorCode::InputError, "the query parameter `continuationToken` must be one that an answer had")
     })
 }
