@@ -369,7 +369,10 @@ impl Call {
                 return Err(ApiError::arguments("the query string is not UTF-8"));
             };
             if !names.contains(&name.as_str()) {
-                return Err(ApiError::arguments(format!("the query parameter `{name}` is not known here")));
+                let known = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+                return Err(ApiError::arguments(format!(
+                    "the query parameter `{name}` is not known here; those that are: {known}"
+                )));
             }
             if found.iter().any(|(earlier, _)| *earlier == name) {
                 return Err(ApiError::arguments(format!("the query parameter `{name}` is given twice")));
