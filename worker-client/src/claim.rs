@@ -368,7 +368,8 @@ impl Claim {
         self.report("exception", Some(json!({ "reason": reason }))).await
     }
 
-    /// The claim, given up because its lease is over.
+    /// The claim, given up because its lease is over. Nothing is sent.
+    #[must_use]
     pub fn lease_expired(&self) -> Lost {
         Lost { task_id: self.task_id, run_id: self.run_id, because: LostBecause::LeaseExpired }
     }

@@ -325,6 +325,12 @@ impl Client {
         self.session
     }
 
+    /// When failed requests of this client are sent again.
+    ///
+    /// ```
+    /// # fn example(client: &tenure_client::Client) -> bool { *client.retry_policy() == tenure_client::RetryPolicy::never() }
+    /// ```
+    #[must_use]
     pub fn retry_policy(&self) -> &RetryPolicy {
         &self.retry
     }

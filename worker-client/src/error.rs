@@ -146,6 +146,15 @@ impl Error {
     }
 
     /// How long the server asked to wait before the next try.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tenure_client::Error;
+    /// let retry_after = Some(Duration::from_secs(1));
+    /// let busy = Error::Refused { status: 503, code: String::new(), message: String::new(), retry_after };
+    /// assert_eq!(busy.retry_after(), retry_after);
+    /// ```
+    #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         if let Self::Refused { retry_after, .. } = self { *retry_after } else { None }
     }
@@ -158,6 +167,13 @@ impl Error {
 }
 
 /// The error and its causes in one line, for the log.
+///
+/// ```
+/// # use tenure_client::Error;
+/// let lost = Error::RunLost("cancelled".to_owned());
+/// assert_eq!(tenure_client::error::chain(&lost), "the run is lost: cancelled");
+/// ```
+#[must_use]
 pub fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

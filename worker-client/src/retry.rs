@@ -75,7 +75,15 @@ impl RetryPolicy {
     }
 
     /// The pause after try number `tried` (from 1) failed with `error`, or none if that was the last try.
-    /// `jitter` is a random number from 0 to 1.
+    /// `jitter` is a random number from 0 to 1, such as [`jitter()`] makes.
+    ///
+    /// ```
+    /// # use tenure_client::{Error, RetryPolicy};
+    /// let busy = Error::Refused { status: 503, code: String::new(), message: String::new(), retry_after: None };
+    /// assert!(RetryPolicy::default().pause_after(1, &busy, 0.5).is_some());
+    /// assert!(RetryPolicy::never().pause_after(1, &busy, 0.5).is_none());
+    /// ```
+    #[must_use]
     pub fn pause_after(&self, tried: u32, error: &Error, jitter: f64) -> Option<Duration> {
         if tried > self.retries || !error.is_transient() {
             return None;
@@ -83,13 +91,31 @@ impl RetryPolicy {
         Some(self.pause_of(tried, error, jitter))
     }
 
-    /// The pause after failure number `failures` in a row, and as long as the server asked for.
+    /// The pause after failure number `failures` in a row (from 1), at least as long as the server asked for, and never over the
+    /// longest one. Without regard to the number of retries.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tenure_client::{Error, RetryPolicy};
+    /// let retry_after = Some(Duration::from_secs(3));
+    /// let busy = Error::Refused { status: 503, code: String::new(), message: String::new(), retry_after };
+    /// assert_eq!(RetryPolicy::default().pause_of(1, &busy, 0.5), Duration::from_secs(3));
+    /// ```
+    #[must_use]
     pub fn pause_of(&self, failures: u32, error: &Error, jitter: f64) -> Duration {
         let requested = error.retry_after().unwrap_or_default().min(self.longest_pause);
         self.backoff(failures, jitter).max(requested)
     }
 
-    /// The pause after failure number `failures` in a row, without regard to the number of retries.
+    /// The pause after failure number `failures` in a row (from 1), without regard to the number of retries: it doubles up to the
+    /// longest one, and is half as long with a jitter of 0.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tenure_client::RetryPolicy;
+    /// assert_eq!(RetryPolicy::default().backoff(2, 1.0), Duration::from_millis(200));
+    /// ```
+    #[must_use]
     pub fn backoff(&self, failures: u32, jitter: f64) -> Duration {
         let doublings = failures.saturating_sub(1).min(16);
         let pause = self.first_pause.saturating_mul(1 << doublings).min(self.longest_pause);
@@ -99,6 +125,11 @@ impl RetryPolicy {
 }
 
 /// A random number from 0 to 1, good enough to spread retries.
+///
+/// ```
+/// assert!((0.0..=1.0).contains(&tenure_client::retry::jitter()));
+/// ```
+#[must_use]
 pub fn jitter() -> f64 {
     let bits = uuid::Uuid::new_v4().as_u128() & u128::from(u32::MAX);
     f64::from(u32::try_from(bits).unwrap_or_default()) / f64::from(u32::MAX)
