@@ -57,12 +57,12 @@ pub enum BuildError {
     #[error(transparent)]
     Name(#[from] InvalidId),
     /// [`ConsumerBuilder::name`] was not called.
-    #[error("a consumer needs a name")]
+    #[error("a consumer needs a name: call ConsumerBuilder::name")]
     NoName,
     /// [`ConsumerBuilder::handler`] was not called.
-    #[error("a consumer needs a handler")]
+    #[error("a consumer needs a handler: call ConsumerBuilder::handler")]
     NoHandler,
-    /// The text says which.
+    /// A setting is out of its range, or does not go with another one: the text says which, and what it may be.
     #[error("{0}")]
     OutOfRange(&'static str),
 }
@@ -141,7 +141,8 @@ impl ConsumerBuilder {
         Self { session: Some(SessionSettings { ttl, takes_over: true }), ..self }
     }
 
-    /// Sets how long a call for work waits for some to come: 20 s by default, which is also the longest.
+    /// Sets how long a call for work waits for some to come: 20 s by default, which is also the longest. Only whole seconds count: with less
+    /// than one, calls that find nothing follow each other every half second.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -168,8 +169,8 @@ impl ConsumerBuilder {
         Self { grace: Some(grace), ..self }
     }
 
-    /// Sets after which part of its lease a claim is renewed: ¾ by default. It is renewed earlier where that leaves no time to
-    /// repeat the renewal before the grace.
+    /// Sets after which part of its lease a claim is renewed, more than 0 and less than 1: ¾ by default. It is renewed earlier where that
+    /// leaves no time to repeat the renewal before the grace.
     ///
     /// ```
     /// # use tenure_client::consumer::ConsumerBuilder;
@@ -207,8 +208,8 @@ impl ConsumerBuilder {
         Self { balancer: Some(Arc::new(balancer)), ..self }
     }
 
-    /// Sets how often the consumer balances without a command: every quarter of an hour by default. Each time is up to 10 s later, for
-    /// workers that began together not to balance together.
+    /// Sets how often the consumer balances without a command, which may be any time but zero: every quarter of an hour by default. Each
+    /// time is up to 10 s later, for workers that began together not to balance together.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -288,7 +289,8 @@ impl ConsumerBuilder {
     /// Makes the consumer; nothing is sent yet.
     ///
     /// # Errors
-    /// The name or the handler is missing, or a setting is out of its range.
+    /// The name or the handler is missing, the name is not one, a setting is out of its range, or there is a session or a balancer beside a
+    /// source.
     ///
     /// ```
     /// # use tenure_client::Client;
@@ -320,25 +322,25 @@ impl ConsumerBuilder {
         let handler = self.handler.ok_or(BuildError::NoHandler)?;
         // With a source there is no session, which could not have more.
         if capacity == 0 || capacity > CAPACITY_MAX && source.is_none() {
-            return Err(BuildError::OutOfRange("the capacity is from 1 to 1000"));
+            return Err(BuildError::OutOfRange("capacity must be from 1 to 1000"));
         }
         if session.is_some_and(|session| !(TTL_MIN..=TTL_MAX).contains(&session.ttl)) {
-            return Err(BuildError::OutOfRange("the time to live of a session is from 15 s to an hour"));
+            return Err(BuildError::OutOfRange("the ttl of session must be from 15 s to 3600 s"));
         }
         if !(heartbeat > 0.0 && heartbeat < 1.0) {
-            return Err(BuildError::OutOfRange("the heartbeat is a part of the lease: more than 0 and less than 1"));
+            return Err(BuildError::OutOfRange("heartbeat must be more than 0 and less than 1: a part of the lease"));
         }
         let grace_most = session.map_or(GRACE, |session| GRACE.min(session.ttl / GRACE_SHARE));
         let grace = self.grace.unwrap_or(grace_most);
         if balance_every.is_zero() {
-            return Err(BuildError::OutOfRange("a consumer cannot balance all the time"));
+            return Err(BuildError::OutOfRange("balance_every must be more than zero"));
         }
         if commands_every < COMMANDS_EVERY_MIN {
-            return Err(BuildError::OutOfRange("a consumer asks for commands every second at the most"));
+            return Err(BuildError::OutOfRange("commands_every must be a second or more"));
         }
         if source.is_some() && (session.is_some() || balancer.is_some()) {
             return Err(BuildError::OutOfRange(
-                "a consumer with a source of its own has neither a session nor a balancer",
+                "a consumer with a source has neither a session nor a balancer: leave them out, or the source",
             ));
         }
         let settings = Settings {
