@@ -92,7 +92,7 @@ struct Run {
     /// The worker's name, unique within its group.
     #[arg(long, env = "TENURE_WORKER_ID", allow_hyphen_values = true)]
     worker_id: WorkerId,
-    /// How many tasks run at the same time.
+    /// How many tasks run at the same time, 1 or more.
     #[arg(long, env = "TENURE_CAPACITY", default_value = "1")]
     capacity: NonZeroUsize,
     /// Where the directories of tasks are made.
@@ -101,13 +101,15 @@ struct Run {
     /// Keep the directories of tasks, with their logs, after the report.
     #[arg(long, env = "TENURE_KEEP")]
     keep: bool,
-    /// How much is kept of a task's log: of a longer one the middle is left out while it is written.
+    /// How much is kept of a task's log, in bytes or with a unit such as 64MiB (1KiB or more): of a longer one the middle is left out while
+    /// it is written.
     #[arg(long, env = "TENURE_LOG_MAX", default_value = "64MiB", value_parser = log_max)]
     log_max: u64,
     /// Send no log while its task runs: it can be read when the task has ended.
     #[arg(long, env = "TENURE_NO_LIVE_LOG")]
     no_live_log: bool,
-    /// Claim nothing while there is less space than this where the directories of tasks are.
+    /// Claim nothing while there is less space than this where the directories of tasks are, in bytes or with a unit such as 1GiB; 0 is
+    /// always enough.
     #[arg(long, env = "TENURE_DISK_FREE_MIN", default_value = "1GiB", value_parser = size)]
     disk_free_min: u64,
     /// Run commands as this user. Needs root.
@@ -119,7 +121,7 @@ struct Run {
     /// Answer GET /debug on this port of 127.0.0.1 with what the worker is doing, as JSON; 0 is any port that is free [default: none]
     #[arg(long, env = "TENURE_DEBUG_PORT")]
     debug_port: Option<u16>,
-    /// With --plane poll: log messages that were received more often than this.
+    /// With --plane poll: log messages that were received more often than this, 1 or more.
     ///
     /// Each time it was neither claimed nor deleted. If too low, the death of a worker is enough for the warning.
     #[arg(long, env = "TENURE_DEQUEUE_ALARM", default_value_t = DEQUEUE_ALARM, value_parser = clap::value_parser!(u32).range(1..))]
@@ -280,7 +282,7 @@ fn size(text: &str) -> Result<u64, String> {
 
 fn log_max(text: &str) -> Result<u64, String> {
     let bytes = size(text)?;
-    if bytes < LOG_MAX_LEAST { Err(format!("give a log at least {LOG_MAX_LEAST} bytes")) } else { Ok(bytes) }
+    if bytes < LOG_MAX_LEAST { Err(format!("write {LOG_MAX_LEAST} bytes or more, such as 64MiB")) } else { Ok(bytes) }
 }
 
 #[cfg(test)]

@@ -55,8 +55,7 @@ pub fn access_token(run: &Run) -> Result<AccessToken, String> {
     };
     match token.trim() {
         "" => {
-            Err("the access token is empty; write it into what --access-token-file or --access-token-fd names"
-                .to_owned())
+            Err(format!("the access token is empty; give --access-token-file, --access-token-fd or {VARIABLE} with it"))
         }
         token => Ok(AccessToken::new(token.to_owned())),
     }
