@@ -64,8 +64,9 @@ impl Client {
     /// # Ok(()) }
     /// ```
     pub async fn list_queue_keys(&self, queue: &TaskQueueId, continuation: Option<&str>) -> Result<Value, Error> {
-        let query = continuation.map_or_else(String::new, |token| format!("?continuationToken={}", parameter(&token)));
-        self.own(Method::GET, of_queue(queue, &format!("keys{query}")), None).await
+        let query = continuation.map(|token| format!("continuationToken={}", parameter(&token)));
+        let own = Own { api: Some(TENURE_API), query, ..Own::default() };
+        self.send_call(Method::GET, of_queue(queue, "keys"), None, TIMEOUT, own).await
     }
 
     /// Reads what holds for one key of a queue instead of its policy.

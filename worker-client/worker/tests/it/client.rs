@@ -49,6 +49,20 @@ async fn parameters_are_encoded_whole_and_every_call_is_signed() {
 }
 
 #[tokio::test]
+async fn a_later_page_of_keys_is_asked_for_in_the_query() {
+    let queue = Queue::start().await;
+    let client = client(&queue, RetryPolicy::never());
+    queue.on("/keys", |_| ok(json!({"keys": []})));
+    for continuation in [None, Some("a/b+c=")] {
+        client.list_queue_keys(&"p/w".parse().unwrap(), continuation).await.unwrap();
+    }
+    let asked = queue.requests("/keys");
+    assert!(asked.iter().all(|request| request.call == "GET /api/tenure/v1/queues/p%2Fw/keys"), "{asked:?}");
+    let queries: Vec<&str> = asked.iter().map(|request| request.query.as_str()).collect();
+    assert_eq!(queries, ["", "continuationToken=a%2Fb%2Bc%3D"]);
+}
+
+#[tokio::test]
 async fn a_passing_refusal_is_overcome_and_a_lasting_one_is_not_repeated() {
     for (status, calls) in [(408, 3), (429, 3), (500, 3), (502, 3), (503, 3)] {
         let queue = Queue::start().await;
