@@ -24,7 +24,8 @@ const REPEAT_SHARE: u32 = 8;
 /// When a claim is renewed, and when it is given up.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Terms {
-    /// After this part of a lease it is renewed, or earlier if that leaves no time to repeat the renewal.
+    /// After this part of a lease it is renewed, or earlier if that leaves no time to repeat the renewal. From 0 to 1; whatever else it is
+    /// counts as ¾.
     pub heartbeat: f64,
     /// So long before the end of the lease it is given up if no renewal was answered: at most a third of the lease.
     pub grace: Duration,
@@ -106,6 +107,7 @@ impl Times {
     fn of(lease: Lease, Terms { heartbeat, grace }: Terms) -> Self {
         let length = lease.length();
         let stop_after = length - grace.min(length / GRACE_SHARE);
+        let heartbeat = if (0.0..=1.0).contains(&heartbeat) { heartbeat } else { HEARTBEAT };
         let renew_after = length.mul_f64(heartbeat).min(stop_after.saturating_sub(length / REPEAT_SHARE));
         let begins = lease.ends() - length;
         Self { renew_at: begins + renew_after, stop_at: begins + stop_after }
@@ -134,6 +136,9 @@ mod tests {
         let ms = Duration::from_millis;
         assert_eq!(of(1200, 0.75, 30), (ms(900_000), ms(1_170_000)));
         assert_eq!(of(1200, 0.5, 30), (ms(600_000), ms(1_170_000)));
+        for no_part in [-0.5, 1.5, f64::NAN, f64::INFINITY] {
+            assert_eq!(of(1200, no_part, 30), of(1200, 0.75, 30), "{no_part}");
+        }
         // 30 s less than the lease would be no time for a repeat.
         assert_eq!(of(80, 0.9, 20), (ms(50_000), ms(60_000)));
         assert_eq!(of(12, 0.75, 1), (ms(9_000), ms(11_000)));
