@@ -128,8 +128,11 @@ pub enum End {
     At(Timestamp),
 }
 
-fn parse_end(text: &str) -> Result<End, serde::de::value::Error> {
-    if text == "never" { Ok(End::Never) } else { parse_time(text).map(End::At) }
+fn parse_end(text: &str) -> Result<End, String> {
+    if text == "never" {
+        return Ok(End::Never);
+    }
+    parse_time(text).map(End::At).map_err(|error| format!("{error}; or write never"))
 }
 
 fn parse_client_id(text: &str) -> Result<String, String> {

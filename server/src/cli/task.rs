@@ -99,7 +99,7 @@ pub struct CreateArgs {
     /// How urgent it is: highest, very-high, high, medium, low, very-low or lowest [default: lowest]
     #[arg(long, value_parser = parse_priority, conflicts_with = "file")]
     pub priority: Option<Priority>,
-    /// How often it is tried again when its worker is lost [default: 5]
+    /// How often it is tried again when its worker is lost, 0 to 49 [default: 5]
     #[arg(long, conflicts_with = "file")]
     pub retries: Option<u16>,
     /// Its deadline: in so long, such as 2h, or a time such as 2027-01-31T12:00:00Z [default: in a day]
@@ -128,7 +128,7 @@ pub struct RunArgs {
     /// How urgent it is: highest, very-high, high, medium, low, very-low or lowest [default: lowest]
     #[arg(long, value_parser = parse_priority)]
     pub priority: Option<Priority>,
-    /// How often it is tried again when its worker is lost [default: 5]
+    /// How often it is tried again when its worker is lost, 0 to 49 [default: 5]
     #[arg(long)]
     pub retries: Option<u16>,
     /// Its deadline: in so long, such as 2h, or a time such as 2027-01-31T12:00:00Z [default: in a day]
@@ -199,7 +199,7 @@ pub struct ReleaseArgs {
     pub task: TaskId,
     /// The number of the run
     pub run: RunId,
-    /// How long the next run waits: seconds, or a duration such as 2h [default: not at all]
+    /// How long the next run waits: seconds, or a duration such as 2h, up to 366d [default: not at all]
     #[arg(long, value_name = "TIME", value_parser = parse_seconds, conflicts_with = "not_before")]
     pub delay: Option<i64>,
     /// Until when the next run waits, such as 2027-01-31T12:00:00Z

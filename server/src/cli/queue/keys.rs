@@ -37,16 +37,16 @@ pub struct KeyArgs {
 pub struct SetArgs {
     #[command(flatten)]
     of: KeyArgs,
-    /// How many of its runs may be given out at a time [default: as the policy says]
+    /// How many of its runs may be given out at a time, 1 to 1000 [default: as the policy says]
     #[arg(long, value_name = "RUNS")]
     concurrency: Option<i64>,
-    /// How many may start in a time, such as 100/1h [default: as the policy says]
+    /// How many may start in a time of at most a day, such as 100/1h [default: as the policy says]
     #[arg(long, value_name = "COUNT/TIME", value_parser = parse_rate)]
     rate: Option<(i64, i64)>,
-    /// How many of these may start at once [default: 1]
+    /// How many of these may start at once, 1 to all of them [default: 1]
     #[arg(long, value_name = "COUNT", requires = "rate")]
     burst: Option<i64>,
-    /// Its share beside other keys, where these take turns [default: 1]
+    /// Its share beside other keys, where these take turns, 0.001 to 1000 [default: 1]
     #[arg(long)]
     weight: Option<f64>,
 }
