@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use reqwest::Method;
-use serde_json::Value;
+use serde_json::{Map, Value};
 use tenure_api::ids::{TaskGroupId, TaskId, TaskQueueId};
 
 use crate::client::{Call, Own, TENURE_API, TIMEOUT, parameter};
@@ -31,7 +31,8 @@ pub enum GroupChange {
 
 impl Client {
     /// Creates one task, or several under `tasks`, of which the server makes what is absent: all or nothing. The key
-    /// distinguishes a repeat from another call, so that sending it again cannot create anything twice.
+    /// distinguishes a repeat from another call, so that sending it again cannot create anything twice. It has from 1 to 255 printable
+    /// ASCII characters.
     ///
     /// # Errors
     /// The server refused one of the tasks, or could not be reached.
@@ -49,7 +50,7 @@ impl Client {
         self.send_call(Method::POST, "/tasks".to_owned(), body, TIMEOUT, own).await
     }
 
-    /// Waits until a task is resolved, at most this many seconds, and reads how it is.
+    /// Waits until a task is resolved, at most this many seconds (60 at the most), and reads how it is.
     ///
     /// # Errors
     /// There is no such task, or the server could not be reached.
@@ -107,9 +108,9 @@ impl Client {
     /// # Ok(()) }
     /// ```
     pub async fn get_task(&self, id: TaskId) -> Result<Value, Error> {
-        let mut answer = self.get(format!("/task/{}/status", parameter(&id))).await?;
-        answer["task"] = self.get(format!("/task/{}", parameter(&id))).await?;
-        Ok(answer)
+        let mut answer = object(self.get(format!("/task/{}/status", parameter(&id))).await?)?;
+        answer.insert("task".to_owned(), self.get(format!("/task/{}", parameter(&id))).await?);
+        Ok(Value::Object(answer))
     }
 
     /// Cancels or reruns a task.
@@ -180,15 +181,15 @@ impl Client {
         let (mut tasks, mut query) = (Vec::new(), None);
         loop {
             let own = Own { query, ..Own::default() };
-            let mut page: Value = self.send_call(Method::GET, path.clone(), None, TIMEOUT, own).await?;
+            let mut page = object(self.send_call(Method::GET, path.clone(), None, TIMEOUT, own).await?)?;
             if let Some(Value::Array(entries)) = page.get_mut("tasks").map(Value::take) {
                 tasks.extend(entries);
             }
-            match page.as_object_mut().and_then(|page| page.remove("continuationToken")) {
+            match page.remove("continuationToken") {
                 Some(Value::String(token)) => query = Some(format!("continuationToken={}", parameter(&token))),
                 _ => {
-                    page["tasks"] = Value::Array(tasks);
-                    return Ok(page);
+                    page.insert("tasks".to_owned(), Value::Array(tasks));
+                    return Ok(Value::Object(page));
                 }
             }
         }
@@ -234,4 +235,9 @@ impl Client {
     ) -> Result<Value, Error> {
         Ok(self.call(&Call { method, path, body, timeout, own }).await?.value)
     }
+}
+
+/// An answer that something is to be put into. What answers may be no Tenure.
+fn object(answer: Value) -> Result<Map<String, Value>, Error> {
+    serde_json::from_value(answer).map_err(Error::BadAnswer)
 }

@@ -63,6 +63,20 @@ async fn a_later_page_of_keys_is_asked_for_in_the_query() {
 }
 
 #[tokio::test]
+async fn an_answer_that_is_no_object_is_an_error() {
+    let queue = Queue::start().await;
+    let client = client(&queue, RetryPolicy::never());
+    for strange in [json!([]), json!("ok"), json!(1), json!(null)] {
+        queue.once("/list", ok(strange.clone()));
+        queue.once("/status", ok(strange.clone()));
+        let listed = client.list_group(TASK_IDS[0].parse().unwrap()).await;
+        assert!(matches!(listed, Err(Error::BadAnswer(_))), "{strange}: {listed:?}");
+        let found = client.get_task(TASK_IDS[0].parse().unwrap()).await;
+        assert!(matches!(found, Err(Error::BadAnswer(_))), "{strange}: {found:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_passing_refusal_is_overcome_and_a_lasting_one_is_not_repeated() {
     for (status, calls) in [(408, 3), (429, 3), (500, 3), (502, 3), (503, 3)] {
         let queue = Queue::start().await;
