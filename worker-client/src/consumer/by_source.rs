@@ -59,7 +59,7 @@ async fn claim_all(
         let takes_results = source.takes_results() && !is_frozen;
         let ended = reports.take(if takes_results { RESULTS_MAX } else { 0 });
         // Whose result is on its way makes room.
-        let free = (shared.settings.capacity + ended.len()).saturating_sub(jobs.len());
+        let free = shared.settings.capacity.saturating_add(ended.len()).saturating_sub(jobs.len());
         if free == 0 || is_frozen {
             drop(ended);
             tokio::select! {

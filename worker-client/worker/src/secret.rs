@@ -57,14 +57,20 @@ pub fn access_token(run: &Run) -> Result<AccessToken, String> {
         "" => {
             Err(format!("the access token is empty; give --access-token-file, --access-token-fd or {VARIABLE} with it"))
         }
+        // Cut off, it would be another one.
+        _ if token.len() > TOKEN_BYTES_MAX => Err(too_long()),
         token => Ok(AccessToken::new(token.to_owned())),
     }
 }
 
 fn read(file: &PathBuf) -> std::io::Result<String> {
     let mut text = String::new();
-    File::open(file)?.take(TOKEN_BYTES_MAX as u64).read_to_string(&mut text)?;
+    File::open(file)?.take(TOKEN_BYTES_MAX as u64 + 1).read_to_string(&mut text)?;
     Ok(text)
+}
+
+fn too_long() -> String {
+    format!("the access token has more than {TOKEN_BYTES_MAX} bytes; give the one of the client")
 }
 
 /// The program to start again.
@@ -84,9 +90,7 @@ fn start_anew(run: &Run, mut arguments: Vec<OsString>) -> String {
         if run.access_token_file.is_none() && run.access_token_fd.is_none() {
             let token = run.access_token.as_deref().unwrap_or_default();
             if token.len() > TOKEN_BYTES_MAX {
-                return Err(format!(
-                    "the access token has more than {TOKEN_BYTES_MAX} bytes; give the one of the client"
-                ));
+                return Err(too_long());
             }
             let (reader, mut writer) = std::io::pipe().map_err(explain("the access token cannot be kept in a pipe"))?;
             writer.write_all(token.as_bytes()).map_err(explain("the access token cannot be kept in a pipe"))?;

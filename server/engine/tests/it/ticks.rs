@@ -162,7 +162,7 @@ fn value(value: i32) -> Number {
 async fn what_waits_of_several_operations_is_one_transaction() {
     let rig = Rig::start().await;
     // A statement that is alone is no transaction block: the last that its session ran is the statement itself.
-    let last = "SELECT count(*) FROM pg_stat_activity WHERE state = 'idle' AND query LIKE 'INSERT INTO notes%'";
+    let last = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle' AND query LIKE 'INSERT INTO notes%'";
     eventually("the lone statement has ended", async || number(rig.database.pool(), last).await == 1).await;
     let (one, other) = rig.submit_both(value(10), value(20)).await;
     one.unwrap();
@@ -220,7 +220,7 @@ async fn is_claimed_by_its_create(queue: &Queue, database: &TestDatabase) -> boo
     let claim = queue.claim_work(QUEUE, "worker", 1, LONG);
     let create = async {
         // It has tried once, and waits, or is about to.
-        let tried = "SELECT count(*) FROM pg_stat_activity WHERE state = 'idle' AND query LIKE '-- claim_work%'";
+        let tried = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle' AND query LIKE '-- claim_work%'";
         eventually("the worker waits", async || number(database.pool(), tried).await == 1).await;
         queue.create_one(QUEUE).await
     };
@@ -289,7 +289,7 @@ async fn a_worker_goes_on_waiting_when_creates_have_no_session() {
     };
     let claim = queue.claim_work(QUEUE, "worker", 1, LONG);
     let create = async {
-        let tried = "SELECT count(*) FROM pg_stat_activity WHERE state = 'idle' AND query LIKE '-- claim_work%'";
+        let tried = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle' AND query LIKE '-- claim_work%'";
         eventually("the worker waits", async || number(database.pool(), tried).await == 1).await;
         admit(false).await;
         for _ in 0..CREATES_MAX {

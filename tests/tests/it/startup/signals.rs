@@ -79,7 +79,7 @@ async fn waiting_command(data_dir: &Path) -> (Child, PgConnection) {
     }
     let child = command.kill_on_drop(true).spawn().unwrap();
     eventually("the command waits", async || {
-        let waiting = "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%_sqlx_migrations%'";
+        let waiting = "SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%_sqlx_migrations%'";
         sqlx::query(waiting).fetch_optional(&mut looker).await.unwrap().map(|_| ())
     })
     .await;

@@ -101,11 +101,14 @@ async fn a_token_that_cannot_be_had_is_one_line_and_exit_code_2() {
     let dir = TempDir::new().unwrap();
     let empty = dir.path().join("empty");
     std::fs::write(&empty, "\n").unwrap();
+    let long = dir.path().join("long");
+    std::fs::write(&long, "x".repeat(4097)).unwrap();
     let missing = dir.path().join("missing");
     for (arguments, expected) in [
         (vec![], "--access-token-file"),
         (vec!["--access-token-file".into(), missing.into_os_string()], "--access-token-file"),
         (vec!["--access-token-file".into(), empty.into_os_string()], "empty"),
+        (vec!["--access-token-file".into(), long.into_os_string()], "more than 4096 bytes"),
         (vec!["--access-token-fd".into(), "99".into()], "--access-token-fd 99"),
     ] {
         let mut program = bare_program("http://127.0.0.1:1", dir.path());
