@@ -86,9 +86,17 @@ impl Progress {
         };
         let checkpoint = serde_json::to_value(checkpoint).map_err(Error::NotJson)?;
         let mut stored = machine.lock().await;
-        stored.checkpoint = Some(checkpoint);
+        let before = stored.checkpoint.replace(checkpoint);
         // Locked until it is stored: what is stored last is what was said last.
-        self.client.put_checkpoint(self.task_id, self.run_id, &stored.to_value()).await
+        let answer = self.client.put_checkpoint(self.task_id, self.run_id, &stored.to_value()).await;
+        if let Err(error) = &answer
+            && !error.is_transient()
+            && !error.is_unclear()
+        {
+            // What is refused, because it is too large for example, would be so again together with the machine's next state.
+            stored.checkpoint = before;
+        }
+        answer
     }
 
     pub(super) async fn last_checkpoint<T: DeserializeOwned>(&self) -> Result<Option<T>, Error> {

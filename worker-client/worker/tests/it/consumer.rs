@@ -175,6 +175,28 @@ async fn what_a_machine_stores_at_last_is_not_overtaken_by_what_is_being_stored_
     running.stop().await;
 }
 
+#[tokio::test]
+async fn a_checkpoint_that_is_refused_does_not_keep_the_state_of_a_machine_from_being_stored() {
+    let queue = queue_with(&claim(TASK_IDS[0], LEASE, &json!({}))).await;
+    queue.on("/command", |_| refuse(404));
+    queue.on("/checkpoint", |request| match request.body["checkpoint"]["checkpoint"].as_str() {
+        _ if !request.call.ends_with(STORE) => refuse(404),
+        Some("too large") => refuse(400),
+        _ => ok(json!({"updated": NOW})),
+    });
+    let failing = Machine::new(|job: Job, _stop: Stop| async move {
+        job.checkpoint(&"small").await.unwrap();
+        Outcome::of(job.checkpoint(&"too large").await)
+    });
+    let running = Running::start(consumer(&queue).handler::<Value, _>(failing));
+    let stored = queue.wait_for(STORE, 3).await.remove(2).body["checkpoint"].take();
+    assert_eq!(
+        (stored["machine"]["state"]["name"].as_str(), stored["checkpoint"].as_str()),
+        (Some("fault"), Some("small"))
+    );
+    running.stop().await;
+}
+
 /// The task is cancelled, which is known after a second.
 fn cancel_soon(queue: &Queue) {
     let ended = json!([{"taskId": TASK_IDS[0], "runId": 0, "state": "exception", "reasonResolved": "canceled"}]);
