@@ -205,7 +205,9 @@ impl Received {
     }
 }
 
-/// Whether an error is the queue's last word on a claim, so that the message is of no more use.
+/// Whether an error is the queue's last word on a claim, so that the message is of no more use. A proxy may answer so for a queue that is
+/// away.
 fn settles(error: &Error) -> bool {
-    error.status().is_some_and(|status| matches!(status, 400..=499) && !matches!(status, 401 | 403 | 408 | 429))
+    !error.is_unclear()
+        && error.status().is_some_and(|status| matches!(status, 400..=499) && !matches!(status, 401 | 403 | 408 | 429))
 }

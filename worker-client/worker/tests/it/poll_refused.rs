@@ -62,6 +62,10 @@ async fn a_message_is_deleted_after_a_claim_or_a_lasting_refusal_and_never_other
     for status in [401, 403, 408, 429, 500, 502, 503, 504] {
         case(&status.to_string(), Some(refuse(status)), false);
     }
+    let page = || Some(b"<html>not here</html>".to_vec());
+    for status in [404, 410] {
+        case(&format!("{status} of a proxy"), Some(Reply { bytes: page(), ..refuse(status) }), false);
+    }
     case("cut", Some(Reply { cut: true, ..Reply::default() }), false);
     case("200 that is no claim", Some(ok(Value::Null)), false);
     case("redirect", Some(refuse(303)), false);
