@@ -132,13 +132,14 @@ impl Progress {
         let mut commanded = self.commanded.clone();
         loop {
             commanded.mark_unchanged();
-            match self.command().await {
+            let ask_again_after = match self.command().await {
                 Ok(Some(command)) if command.id > after => return command,
-                Ok(_) => {}
+                Ok(_) => self.ask_every,
                 Err(error) => {
                     tracing::warn!(error = chain(&error), "commands for the task could not be read; trying again");
+                    after_failure(&error, self.ask_every)
                 }
-            }
+            };
             let heard = async {
                 if commanded.changed().await.is_err() {
                     std::future::pending::<()>().await;
@@ -146,10 +147,15 @@ impl Progress {
             };
             tokio::select! {
                 () = heard => {}
-                () = tokio::time::sleep(self.ask_every) => {}
+                () = tokio::time::sleep(ask_again_after) => {}
             }
         }
     }
+}
+
+/// When commands are asked for again that could not be read. The session says of each once only that it is there.
+fn after_failure(error: &Error, ask_every: Duration) -> Duration {
+    if error.is_transient() || error.is_unclear() { ask_every.min(ASK_EVERY) } else { ask_every }
 }
 
 #[cfg(test)]
@@ -164,6 +170,23 @@ mod tests {
             [json!(5), json!({"machine": 5}), json!({"machine": {"state": {"name": "paused"}}, "mine": 1}), json!(null)]
         {
             assert_eq!(Stored::read(checkpoint.clone()), own(checkpoint));
+        }
+    }
+
+    #[test]
+    fn commands_that_could_not_be_read_are_asked_for_again_soon_even_in_a_session() {
+        let refused = |status, code: &str| {
+            let (code, message) = (code.to_owned(), String::new());
+            Error::Refused { status, code, message, retry_after: None }
+        };
+        let second = Duration::from_secs(1);
+        for (status, code, every, expected) in [
+            (503, "ServiceUnavailable", ASK_EVERY_IN_SESSION, ASK_EVERY),
+            (404, "", ASK_EVERY_IN_SESSION, ASK_EVERY),
+            (503, "ServiceUnavailable", second, second),
+            (403, "InsufficientScopes", ASK_EVERY_IN_SESSION, ASK_EVERY_IN_SESSION),
+        ] {
+            assert_eq!(after_failure(&refused(status, code), every), expected, "{status} {code}");
         }
     }
 
