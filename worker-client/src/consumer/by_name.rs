@@ -22,6 +22,8 @@ use crate::{Claim, Error, RetryPolicy, retry};
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 /// After a claim, for others to have the next; after a refusal, because many runs of a list may be held.
 const PAUSE: Duration = Duration::from_millis(10);
+/// So long after the pause that follows a failure a run whose claim got no answer is claimed again: others may be claimed before it.
+const OTHERS_FIRST: Duration = Duration::from_millis(50);
 /// When the balancer is asked again about a run that is assigned to this worker, if it did not say when.
 const ASK_AGAIN_AFTER: Duration = Duration::from_secs(5);
 /// Between two warnings that this worker may not claim by name.
@@ -146,13 +148,16 @@ pub(super) async fn claim_given(
     }
     lately.failures += 1;
     let failures = lately.failures;
-    shared.given.put_back(Given { offer, reason: Reason::Unanswered }, Instant::now());
-    let Some(error) = error else {
+    let pause = if let Some(error) = error {
+        tracing::warn!(failures, error = chain(&error), "a run could not be claimed; trying again");
+        shared.settings.client.retry_policy().pause_of(failures, &error, retry::jitter())
+    } else {
         tracing::warn!(failures, "no answer to a claim in time; trying again");
-        return PAUSE;
+        PAUSE
     };
-    tracing::warn!(failures, error = chain(&error), "a run could not be claimed; trying again");
-    shared.settings.client.retry_policy().pause_of(failures, &error, retry::jitter())
+    // After the next claim if there is one, so that a run whose claim never gets an answer does not keep others from being claimed.
+    shared.given.put_back(Given { offer, reason: Reason::Unanswered }, Instant::now() + pause + OTHERS_FIRST);
+    pause
 }
 
 /// What it means that a claim was not granted.
@@ -232,7 +237,20 @@ impl Queue {
 
 #[cfg(test)]
 mod tests {
+    use super::super::shared::tests::shared;
     use super::*;
+
+    #[tokio::test]
+    async fn a_run_whose_claim_gets_no_answer_is_claimed_again_but_lets_another_one_go_first() {
+        // Its server cannot be reached.
+        let shared = shared();
+        let offer = Offer { task_id: "9HrBC1jMQ3KlZw4CssPUeQ".parse().unwrap(), run_id: "0".parse().unwrap() };
+        let (mut jobs, mut lately) = (JoinSet::new(), Lately::default());
+        let pause = claim_given(&shared, &mut jobs, Membership::Alone, offer, &mut lately).await;
+        assert_eq!(shared.take_given(), None, "the next claim is another run's");
+        tokio::time::sleep(pause + OTHERS_FIRST + PAUSE).await;
+        assert_eq!(shared.take_given(), Some(Given { offer, reason: Reason::Unanswered }));
+    }
 
     #[test]
     fn a_refusal_is_final_only_if_the_server_says_so() {
