@@ -40,7 +40,9 @@ use tokio::sync::Semaphore;
 
 use self::logins::Logins;
 use self::visit::Visit;
+use super::answers;
 use super::app::App;
+use super::budget::Share;
 use tenure_domain::scopes::Expression;
 use tenure_engine::ops::OpError;
 use tenure_store::failure::classify;
@@ -260,20 +262,29 @@ where
                 Ok(visit) => Arc::new(visit),
                 Err(response) => return response,
             };
+            let logged_in = visit.session.is_some();
             let turn = async {
-                let readers = app.pages.readers(visit.session.is_some());
+                let readers = app.pages.readers(logged_in);
                 if reads == Reads::Nothing { Ok(None) } else { readers.acquire().await.map(Some) }
             };
             let made = match tokio::time::timeout(READER_TIMEOUT, turn).await {
                 Ok(Ok(_reader)) => handler(Arc::clone(&app), Arc::clone(&visit)).await,
                 Ok(Err(_)) | Err(_) => Err(PageError::Unavailable),
             };
-            match made {
+            let page = match made {
                 Ok(page) => answer(StatusCode::OK, &layout::frame(&visit, &page)),
                 Err(error) => answer(error.status(), &layout::frame(&visit, &error.page(&visit))),
-            }
+            };
+            counted(page, logged_in)
         })
     }
+}
+
+/// A page whose bytes count for callers with credentials, if the visitor is logged in: strangers who do not read what they are sent
+/// must not take the room for it.
+fn counted(mut page: Response, logged_in: bool) -> Response {
+    answers::note_share(&mut page, if logged_in { Share::Authenticated } else { Share::Anonymous });
+    page
 }
 
 /// A page as an answer, with the headers that all pages have.
@@ -300,6 +311,7 @@ fn secured(mut response: Response) -> Response {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::http::budget::Budget;
 
     #[test]
     fn a_root_url_gives_the_origin_and_the_path_before_links() {
@@ -319,5 +331,14 @@ mod tests {
         let strangers: Vec<_> = std::iter::from_fn(|| pages.readers(false).try_acquire().ok()).collect();
         let visitors: Vec<_> = std::iter::from_fn(|| pages.readers(true).try_acquire().ok()).collect();
         assert_eq!((strangers.len(), visitors.len()), (ANONYMOUS_READERS_MAX, READERS_MAX));
+    }
+
+    #[test]
+    fn a_large_page_for_who_is_logged_in_does_not_take_the_room_of_strangers() {
+        let room = Budget::new("answers", 200 << 10);
+        // More than strangers may have together.
+        let text = "x".repeat(100 << 10);
+        let sent = |logged_in| answers::hold(&room, counted(answer(StatusCode::OK, &html! { (text) }), logged_in));
+        assert_eq!([false, true].map(|logged_in| sent(logged_in).status().as_u16()), [503, 200]);
     }
 }
