@@ -9,6 +9,9 @@ pub(super) use tenure_domain::verdict::span;
 
 /// Characters of a long id that are shown.
 const ID_SHOWN: usize = 8;
+/// How deeply JSON is indented at most: with an indentation for each of the many levels that it may have, a small text would be a
+/// page of megabytes.
+const INDENTED_MAX: usize = 16;
 /// How much of a definition is shown, in bytes; the API has the rest.
 pub(super) const DEFINITION_SHOWN: usize = 256 << 10;
 
@@ -67,14 +70,14 @@ pub(super) fn web_url(url: &str) -> Option<&str> {
     (web && !url.chars().any(|character| character.is_control() || character.is_whitespace())).then_some(url)
 }
 
-/// JSON with a line for each member. Every token stays as it was written: numbers keep their digits, keys their order.
+/// JSON with a line for each member, indented by its depth up to [`INDENTED_MAX`]. Every token stays as it was written: numbers keep their digits, keys their order.
 pub(super) fn pretty(json: &str) -> String {
     let mut out = String::with_capacity(json.len() * 2);
     let mut depth = 0_usize;
     let mut tokens = json.chars().peekable();
     let line = |out: &mut String, depth: usize| {
         out.push('\n');
-        out.extend(std::iter::repeat_n("  ", depth));
+        out.extend(std::iter::repeat_n("  ", depth.min(INDENTED_MAX)));
     };
     while let Some(token) = tokens.next() {
         match token {
@@ -169,6 +172,14 @@ mod tests {
         let expected = "{\n  \"b\": [\n    1.50,\n    -0,\n    {}\n  ],\n  \"a\": {\n    \"s\": \"x\\\"{,:\\\\\"\n  },\n  \"e\": [],\n  \"n\": null\n}";
         assert_eq!(pretty(json), expected);
         assert_eq!(pretty(&pretty(json)), expected);
+    }
+
+    #[test]
+    fn deeply_nested_json_is_laid_out_in_not_much_more_room() {
+        let json = format!("{}{}1{}", "[".repeat(99), "1,".repeat(10_000), "]".repeat(99));
+        let laid_out = pretty(&json);
+        assert!(laid_out.len() < json.len() * (INDENTED_MAX + 3), "{} of {}", laid_out.len(), json.len());
+        assert_eq!(laid_out.split_whitespace().collect::<String>(), json);
     }
 
     #[test]
