@@ -80,7 +80,7 @@ pub(super) async fn print_run(server: &Server, task: TaskId, run: RunId, follow:
         let (status, _) = look(server, task, seconds).await?;
         let found = status.runs.iter().find(|known| known.run_id == run);
         let state = found.map(|run| run.state).ok_or_else(|| no_run(task, run))?;
-        let ended = !matches!(state, RunState::Pending | RunState::Running);
+        let ended = has_ended(state);
         // The whole log is better than its last part.
         if ended && print_artifact(server, task, run, &printed).await? {
             return Ok(true);
@@ -96,7 +96,7 @@ pub(super) async fn print_run(server: &Server, task: TaskId, run: RunId, follow:
                 Err(_) => failures += 1,
             }
         }
-        if ended && failures == 0 || !follow {
+        if is_over(state, follow, failures) {
             return Ok(printed.offset > 0);
         }
         if state == RunState::Pending {
@@ -105,6 +105,18 @@ pub(super) async fn print_run(server: &Server, task: TaskId, run: RunId, follow:
             seconds = 0;
             tokio::time::sleep(OPEN_AGAIN_AFTER).await;
         }
+    }
+}
+
+/// Whether all has been printed that was to be. After a failure it has not: a stream that was cut is read on.
+fn is_over(state: RunState, follow: bool, failures: u32) -> bool {
+    failures == 0 && (has_ended(state) || !follow)
+}
+
+fn has_ended(state: RunState) -> bool {
+    match state {
+        RunState::Pending | RunState::Running => false,
+        RunState::Completed | RunState::Failed | RunState::Exception => true,
     }
 }
 
@@ -275,6 +287,19 @@ mod tests {
         let (mut from, mut rest) = (File::open(&file.0).unwrap(), String::new());
         printed.begins(&mut from).unwrap().then(|| from.read_to_string(&mut rest).unwrap())?;
         Some(rest)
+    }
+
+    #[test]
+    fn a_log_that_was_cut_is_not_taken_for_the_whole() {
+        for (state, follow, over) in [
+            (RunState::Running, false, true),
+            (RunState::Running, true, false),
+            (RunState::Failed, false, true),
+            (RunState::Failed, true, true),
+        ] {
+            assert_eq!(is_over(state, follow, 0), over, "{state} {follow}");
+            assert!(!is_over(state, follow, 1), "{state} {follow}");
+        }
     }
 
     #[test]
