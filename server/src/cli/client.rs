@@ -8,7 +8,7 @@ use sqlx::PgPool;
 use tenure_api::credentials::{AccessToken, valid_scope};
 use tenure_api::dates::Timestamp;
 
-use super::print::{complain, finish, pretty, table};
+use super::print::{complain, finish, plain, pretty, table};
 use tenure_domain::roles::SCOPE_CHARS_MAX;
 use tenure_engine::ops::clients::{check, check_client_id};
 use tenure_store::clients::{self, ClientChange, ClientInfo, NewClient};
@@ -285,7 +285,7 @@ fn details(client: &ClientInfo) -> String {
     let rows = [
         ("client", client.client_id.clone()),
         ("state", state(client).to_owned()),
-        ("description", client.description.clone()),
+        ("description", plain(&client.description)),
         ("scopes", client.scopes.join("\n               ")),
         ("expires", expiry(client)),
         ("created", client.created.to_string()),

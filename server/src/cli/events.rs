@@ -9,7 +9,7 @@ use serde_json::Value;
 use tenure_client::Error;
 
 use super::http::{CommandError, Server, ServerArgs};
-use super::print::print_bytes;
+use super::print::{escaped, print_bytes};
 
 /// The time before a stream that has ended is opened again.
 const OPEN_AGAIN_AFTER: Duration = Duration::from_secs(1);
@@ -72,16 +72,7 @@ async fn follow(
 
 /// An event on one line. What a terminal would obey is escaped: such characters are in strings only.
 fn line(event: &Value) -> String {
-    let mut line = String::new();
-    for character in event.to_string().chars() {
-        if character.is_control() {
-            line.push_str(&format!("\\u{:04x}", u32::from(character)));
-        } else {
-            line.push(character);
-        }
-    }
-    line.push('\n');
-    line
+    escaped(&event.to_string()) + "\n"
 }
 
 #[cfg(test)]

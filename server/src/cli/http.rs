@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use tenure_client::{AccessToken, Client, Credentials, Error, RetryPolicy};
 
-use super::print::{complain, pretty, print};
+use super::print::{complain, plain, pretty, print};
 
 /// Where a server with embedded PostgreSQL writes the credentials of its first client.
 const ROOT_CREDENTIALS: &str = "root-credentials.json";
@@ -236,10 +236,9 @@ fn end(name: &str, result: Result<ExitCode, CommandError>) -> ExitCode {
 #[must_use]
 pub fn field(value: &Value, pointer: &str) -> String {
     match value.pointer(pointer) {
-        // What others wrote changes nothing on a terminal, and makes no line of its own.
-        Some(Value::String(text)) => text.replace(char::is_control, "\u{fffd}"),
+        Some(Value::String(text)) => plain(text),
         None | Some(Value::Null) => "-".to_owned(),
-        Some(other) => other.to_string(),
+        Some(other) => plain(&other.to_string()),
     }
 }
 
@@ -251,6 +250,8 @@ pub fn entries<'a>(value: &'a Value, name: &str) -> &'a [Value] {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn args(root_url: Option<&str>, client_id: Option<&str>, token: Option<&str>, dir: &std::path::Path) -> ServerArgs {
@@ -274,6 +275,16 @@ mod tests {
         let (root_url, credentials) = account(args(Some("http://x"), Some("me"), Some("s"), dir.path())).unwrap();
         assert_eq!((root_url.as_str(), credentials.unwrap().client_id.as_str()), ("http://x", "me"));
         assert!(account(args(Some("http://x"), None, None, dir.path())).unwrap().1.is_none());
+    }
+
+    #[test]
+    fn what_others_wrote_changes_nothing_on_a_terminal() {
+        let answer = json!({"text": "a\u{1b}[2J\n\u{9b}2J", "object": {"key": "\u{9b}2J\u{7f}é"}});
+        assert_eq!(field(&answer, "/text"), "a\u{fffd}[2J\u{fffd}\u{fffd}2J");
+        assert_eq!(field(&answer, "/object"), "{\"key\":\"\u{fffd}2J\u{fffd}é\"}");
+        let printed = pretty(&answer);
+        assert!(!printed.contains(|character: char| character.is_control() && character != '\n'), "{printed:?}");
+        assert_eq!(serde_json::from_str::<Value>(&printed).unwrap(), answer);
     }
 
     #[test]

@@ -47,9 +47,27 @@ pub(crate) fn complain(line: &str) {
     drop(writeln!(io::stderr(), "{line}"));
 }
 
-/// JSON over several lines.
+/// JSON over several lines, as [`escaped`] has it.
 pub(super) fn pretty(value: &impl serde::Serialize) -> String {
-    serde_json::to_string_pretty(value).expect("what is printed is text, dates and lists")
+    escaped(&serde_json::to_string_pretty(value).expect("what is printed is text, dates and lists"))
+}
+
+/// JSON that changes nothing on a terminal: control characters are escaped. They are in strings only, but for the ends of lines.
+pub(super) fn escaped(json: &str) -> String {
+    let mut escaped = String::with_capacity(json.len());
+    for character in json.chars() {
+        if character.is_control() && character != '\n' {
+            escaped.push_str(&format!("\\u{:04x}", u32::from(character)));
+        } else {
+            escaped.push(character);
+        }
+    }
+    escaped
+}
+
+/// What others wrote, so that it changes nothing on a terminal and makes no line of its own.
+pub(super) fn plain(text: &str) -> String {
+    text.replace(char::is_control, "\u{fffd}")
 }
 
 /// Columns as wide as what is in them; the last one as it is.

@@ -7,7 +7,7 @@ use serde_json::json;
 use sqlx::PgPool;
 
 use super::client::parse_scope;
-use super::print::{complain, finish, pretty, table};
+use super::print::{complain, finish, plain, pretty, table};
 use tenure_domain::roles::valid_role_id;
 use tenure_engine::ops::{OpError, roles as ops};
 use tenure_store::roles::{self, NewRole, RoleInfo};
@@ -163,7 +163,7 @@ fn list(all: &[RoleInfo]) -> String {
 fn details(role: &RoleInfo) -> String {
     let rows = [
         ("role", role.role_id.clone()),
-        ("description", role.description.clone()),
+        ("description", plain(&role.description)),
         ("scopes", role.scopes.join("\n               ")),
         ("created", role.created.to_string()),
         ("last modified", role.last_modified.to_string()),

@@ -91,6 +91,18 @@ async fn clients_are_listed_as_a_table_or_as_json_without_their_tokens() {
 }
 
 #[tokio::test]
+async fn a_description_changes_nothing_on_a_terminal() {
+    with_clients(|pool| async move {
+        tenure(&pool, &["create", "ci", "--description", "d\u{1b}[2J\n\u{9b}e"]).await.unwrap();
+        let show = tenure(&pool, &["show", "ci"]).await.unwrap();
+        assert!(show.contains("description    d\u{fffd}[2J\u{fffd}\u{fffd}e\n"), "{show:?}");
+        let json = tenure(&pool, &["show", "ci", "--json"]).await.unwrap();
+        assert!(json.contains(r#""d\u001b[2J\n\u009be""#), "{json:?}");
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_client_is_changed_disabled_and_enabled() {
     with_clients(|pool| async move {
         tenure(&pool, &["create", "ci", "--scope", "a", "--expires", "2027-01-31T12:00:00Z"]).await.unwrap();

@@ -58,6 +58,15 @@ async fn a_role_is_made_shown_changed_and_deleted() {
 }
 
 #[tokio::test]
+async fn a_description_changes_nothing_on_a_terminal() {
+    with_clients(|pool| async move {
+        let made = tenure(&pool, &["create", "a", "--description", "d\u{1b}[2J\n\u{9b}e"]).await.unwrap();
+        assert!(made.contains("description    d\u{fffd}[2J\u{fffd}\u{fffd}e\n"), "{made:?}");
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn what_cannot_be_is_refused() {
     with_clients(|pool| async move {
         for command in ["show", "update", "delete"] {

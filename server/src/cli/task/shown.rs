@@ -6,7 +6,7 @@ use tenure_api::ids::TaskId;
 use tenure_domain::verdict::{Report, verdict};
 
 use crate::cli::http::{CommandError, Server, entries, field};
-use crate::cli::print::table;
+use crate::cli::print::{plain, table};
 
 /// What is shown of a checkpoint, which may have 64 KiB.
 const CHECKPOINT_CHARS: usize = 400;
@@ -57,7 +57,7 @@ pub async fn read(server: &Server, task: TaskId) -> Result<Value, CommandError> 
 
 /// The beginning of the checkpoint, and since when it is that.
 fn checkpoint(answer: &Value) -> Option<String> {
-    let text = answer.pointer("/checkpoint/checkpoint")?.to_string();
+    let text = plain(&answer.pointer("/checkpoint/checkpoint")?.to_string());
     let mut shown: String = text.chars().take(CHECKPOINT_CHARS).collect();
     if shown.len() < text.len() {
         shown.push('…');
