@@ -10,10 +10,16 @@ use tenure_engine::ops::queue_keys::Page;
 /// Keys in the table.
 pub(super) const KEYS_MAX: u16 = 50;
 
-/// The section of the keys that have runs or rules of their own; none for a queue without them.
+/// The section of the keys that have runs or rules of their own; none for a queue without them. A key is remembered for some time
+/// after its last run, so that none of the first ones may have any.
 pub(super) fn keys_section(page: &Page) -> Markup {
     if page.keys.is_empty() {
-        return html! {};
+        if page.next.is_none() {
+            return html! {};
+        }
+        let none = html! { p { "None of the first " (KEYS_MAX) " has runs or rules of its own now; "
+        code { "tenure queue keys" } " lists those behind them." } };
+        return section("Keys", &html! { "by name" }, &layout::empty(&none));
     }
     let cells = |row: &QueueKey| {
         let QueueKey { key, used, limit, waiting, concurrency, rate, weight } = row;
@@ -39,4 +45,16 @@ pub(super) fn keys_section(page: &Page) -> Markup {
     let rows: Vec<_> = page.keys.iter().map(cells).collect();
     let note = html! { "by name" @if page.next.is_some() { "; the first " (KEYS_MAX) } };
     section("Keys", &note, &table(&rows))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_behind_those_that_have_nothing_now_are_not_passed_over_in_silence() {
+        let shown = |next: Option<&str>| keys_section(&Page { keys: Vec::new(), next: next.map(str::to_owned) }).0;
+        assert_eq!(shown(None), "");
+        assert!(shown(Some("k")).contains("None of the first 50"), "{}", shown(Some("k")));
+    }
 }
