@@ -16,6 +16,7 @@ use futures_util::{StreamExt as _, stream};
 use http::header::{CONTENT_TYPE, HeaderName};
 use http::{HeaderMap, HeaderValue, StatusCode};
 use maud::{PreEscaped, html};
+use tenure_api::bodies::Run;
 use tenure_api::ids::{RunId, TaskId};
 use tenure_api::live_log::{BACKING_LOG, LIVE_LOG};
 use tokio::sync::mpsc;
@@ -108,12 +109,8 @@ async fn open(app: &App, visit: &Visit) -> Result<Opened, PageError> {
         visit.param("taskId").parse().map_err(|_| PageError::NotFound("This is not the id of a task.".to_owned()))?;
     visit.authorize(scopes_to_read(LIVE_LOG))?;
     let status = app.engine.status.submit(task).await?.status();
-    let wanted = visit.query("run").and_then(|run| run.parse::<u16>().ok()).and_then(RunId::new);
-    let run = match wanted {
-        Some(wanted) => status.runs.iter().find(|run| run.run_id == wanted),
-        None => status.runs.last(),
-    };
-    let run = run.ok_or_else(|| PageError::NotFound("There is no such run yet, and no log of it.".to_owned()))?;
+    let run = find_run(&status.runs, visit.query("run"))
+        .ok_or_else(|| PageError::NotFound("There is no such run yet, and no log of it.".to_owned()))?;
     let of = RunRef { task, run: run.run_id };
     if run.resolved.is_some()
         && let Some(url) = find_whole(app, visit, of).await?
@@ -123,6 +120,14 @@ async fn open(app: &App, visit: &Visit) -> Result<Opened, PageError> {
     let caller = if visit.session.is_some() { Caller::Authenticated } else { Caller::Anonymous };
     let reading = Reading { from: From::Offset(0), follow: true, caller };
     Ok(Opened::Pieces(of, app.engine.live_logs.open(of, reading).await?))
+}
+
+/// The run that a visitor wants, or else the last one. What is no number of a run is none, and not the last one.
+fn find_run<'a>(runs: &'a [Run], wanted: Option<&str>) -> Option<&'a Run> {
+    match wanted {
+        Some(wanted) => wanted.parse().ok().and_then(|wanted: RunId| runs.iter().find(|run| run.run_id == wanted)),
+        None => runs.last(),
+    }
 }
 
 /// Passes the pieces on until there are no more, or the visitor may not read them any more.
@@ -204,7 +209,20 @@ fn page(visit: &Visit, of: RunRef, pieces: mpsc::Receiver<Bytes>, room: Room) ->
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+
+    #[test]
+    fn the_log_is_that_of_the_run_that_is_named_or_of_none() {
+        let scheduled = "2027-01-31T12:00:00Z";
+        let runs = [0, 1]
+            .map(|id| json!({"runId": id, "state": "pending", "reasonCreated": "scheduled", "scheduled": scheduled}));
+        let runs: Vec<Run> = serde_json::from_value(json!(runs)).unwrap();
+        let found = |wanted| find_run(&runs, wanted).map(|run| run.run_id.number());
+        assert_eq!([None, Some("0"), Some("1")].map(found), [Some(1), Some(0), Some(1)]);
+        assert_eq!(["2", "1001", "70000", "-1", "x", ""].map(|wanted| found(Some(wanted))), [None; 6]);
+    }
 
     #[test]
     fn text_is_the_same_however_the_log_is_cut() {
