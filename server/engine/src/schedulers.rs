@@ -11,6 +11,7 @@ use sqlx::{Connection, PgConnection};
 use tenure_api::states::SchedulerEnd;
 use tenure_domain::election::{Active, Server, Silence, Step, View, step};
 use tenure_store::admission::Leader;
+use tenure_store::failure::{Class, classify};
 use tenure_store::memory::Memory;
 use tenure_store::schedulers::{self, Scheduled};
 use tenure_store::servers::{self, Member};
@@ -153,7 +154,14 @@ impl Schedulers {
             known.silences.extend(silence.map(|silence| (active.queue, silence)));
             // Of others nothing is known between two beats that the last one has not said.
             let judged = silence.filter(|_| look == Look::AfterBeat);
-            let term = self.follow(conn, notifiers, one, step(active, &view, judged)).await?;
+            let term = match self.follow(conn, notifiers, one, step(active, &view, judged)).await {
+                // Another transaction has its row for long. The next look tries again, and the other queues do not wait for that.
+                Err(error) if classify(&error) == Class::Contention => {
+                    tracing::warn!(queue.id = one.name.as_str(), error = %error, "the scheduler of a queue could not be changed yet: its row is locked");
+                    active.server.filter(|server| *server == view.me).map(|_| active.term)
+                }
+                followed => followed?,
+            };
             known.terms.extend(term.map(|term| (active.queue, term)));
             terms.insert(one.name.clone(), [term.unwrap_or(active.term) as f64]);
         }

@@ -96,10 +96,14 @@ impl Ground {
 }
 
 pub(crate) async fn put(queue: &Queue, policy: serde_json::Value) {
+    put_to(queue, QUEUE, policy).await;
+}
+
+async fn put_to(queue: &Queue, name: &str, policy: serde_json::Value) {
     let sent: QueuePolicy = serde_json::from_value(policy).unwrap();
     let policy = Policy::from_request(&sent).unwrap();
     let put = Put { policy, sent, replaces: Match::from_header(None).unwrap(), client_id: "ann" };
-    queue_policy::put(queue.engine.queue_parts(), &QUEUE.parse().unwrap(), put).await.unwrap();
+    queue_policy::put(queue.engine.queue_parts(), &name.parse().unwrap(), put).await.unwrap();
 }
 
 pub(crate) async fn begin(queue: &Queue, worker: &str, capacity: i64) {

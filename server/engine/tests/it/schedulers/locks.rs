@@ -206,3 +206,29 @@ async fn an_outage_extends_the_times_of_runs_with_their_tasks_so_that_what_has_t
     drop(conn);
     ground.finish([server]).await;
 }
+
+#[tokio::test]
+async fn a_queue_whose_row_is_locked_for_long_leaves_no_other_one_without_a_scheduler() {
+    let mut ground = Ground::new().await;
+    let server = ground.server();
+    ground.beat(&server).await;
+    // After the other one in the order of names.
+    let name = format!("{QUEUE}2");
+    for queue in [QUEUE, name.as_str()] {
+        put_to(&server, queue, json!({"dispatch": "assign"})).await;
+    }
+    let (first, second) = (server.key(QUEUE).await, server.key(&name).await);
+    let term = |queue| server.engine.schedulers.leader(queue).term;
+    let mut conn = ground.database.connect().await;
+    let mut holder = conn.begin().await.unwrap();
+    let lock = "SELECT FROM admission_queues WHERE queue = $1 FOR UPDATE";
+    sqlx::query(lock).bind(first).execute(&mut *holder).await.unwrap();
+    sqlx::query("SET lock_timeout = '100ms'").execute(&mut ground.conn).await.unwrap();
+    ground.beat(&server).await;
+    assert_eq!((term(first), term(second).is_some()), (None, true));
+    holder.rollback().await.unwrap();
+    ground.beat(&server).await;
+    assert!(term(first).is_some() && term(second).is_some());
+    drop(conn);
+    ground.finish([server]).await;
+}
