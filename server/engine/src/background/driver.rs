@@ -1,8 +1,10 @@
 //! Runs each pass again and again: when it is notified, and at a fallback in case a notification is lost.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures_util::FutureExt as _;
 use tokio::sync::futures::Notified;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -46,10 +48,10 @@ impl Driver {
         let mut failing = false;
         while !self.stop.is_cancelled() {
             let started = Instant::now();
-            let result = tokio::time::timeout(PASS_MAX, self.pass.run(&self.engine)).await;
+            let result = run_once(self.pass.run(&self.engine)).await;
             // Before the pause is chosen: what becomes active meanwhile ends it.
             let (active, begun) = (self.engine.notifiers.passes(), self.engine.sessions.activity.begun());
-            let pause = match result.unwrap_or(Err(sqlx::Error::PoolTimedOut)) {
+            let pause = match result {
                 Ok(report) => {
                     if failing && report.failing == 0 {
                         tracing::info!(pass = name, "background pass recovered");
@@ -138,6 +140,16 @@ impl Driver {
     }
 }
 
+/// Runs a pass. One that panics has failed, and is retried as any other: it would never run again at this server, which would look
+/// healthy.
+async fn run_once(running: impl Future<Output = Result<PassReport, sqlx::Error>>) -> Result<PassReport, sqlx::Error> {
+    match tokio::time::timeout(PASS_MAX, AssertUnwindSafe(running).catch_unwind()).await {
+        Ok(Ok(result)) => result,
+        Ok(Err(_)) => Err(sqlx::Error::Protocol("the pass panicked".to_owned())),
+        Err(_) => Err(sqlx::Error::PoolTimedOut),
+    }
+}
+
 /// How long a pass pauses after this report, while something may be unresolved or nothing is, with or without worker sessions.
 fn pause_after(pace: Pace, report: PassReport, is_active: bool, any_session: bool) -> Duration {
     let usual = if is_active { ACTIVE } else { IDLE };
@@ -164,6 +176,17 @@ fn sooner(pause: Duration, next_in: Option<Duration>, least: Duration) -> Durati
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    async fn panics() -> Result<PassReport, sqlx::Error> {
+        panic!("on purpose")
+    }
+
+    #[tokio::test]
+    async fn a_pass_that_panics_has_failed_and_can_be_run_again() {
+        assert!(matches!(run_once(panics()).await, Err(sqlx::Error::Protocol(_))));
+        let report = PassReport { done: 1, ..PassReport::default() };
+        assert_eq!(run_once(async { Ok(report) }).await.unwrap(), report);
+    }
 
     #[test]
     fn a_pass_is_run_when_more_is_due_and_not_more_often_than_its_pace_says() {
