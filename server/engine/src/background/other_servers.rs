@@ -100,7 +100,8 @@ async fn receive(pool: &PgPool, notifiers: &Notifiers, me: Uuid, silence: Durati
     let mut listener = PgListener::connect_with(pool).await?;
     // A new pool is made instead: this one stays with its host.
     listener.eager_reconnect(false);
-    listener.listen_all([notifications::CHANNEL, facts::CHANNEL]).await?;
+    let listening = tokio::time::timeout(silence, listener.listen_all([notifications::CHANNEL, facts::CHANNEL])).await;
+    listening.unwrap_or(Err(sqlx::Error::PoolTimedOut))?;
     // Notifications that were sent before this are made up for by the fallbacks.
     loop {
         let received = tokio::time::timeout(silence, listener.try_recv()).await;
