@@ -18,6 +18,7 @@ use crate::notifiers::Notifiers;
 use crate::ops::sessions::{Attempt, end_whole};
 use crate::ops::worker_removed;
 use crate::remembered::Facts;
+use tenure_store::failure::{Class, classify};
 use tenure_store::{clock, worker_removals};
 
 /// Notifies the wait list of this server of new removals, whenever they are read.
@@ -51,7 +52,7 @@ pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     }
     let mut conn = engine.pool.acquire().await?;
     let due = clock::get_now(&mut conn).await?;
-    let mut report = end_sessions(engine, &mut conn, due).await?;
+    let (mut report, failed) = end_sessions(engine, &mut conn, due).await?;
     let found = worker_removals::list_claims(&mut conn, None, due, SLICE).await?;
     if !found.is_empty() {
         let ended = worker_removed::end(&mut conn, &engine.notifiers, &found).await?;
@@ -67,25 +68,32 @@ pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     if report.found == 0 {
         worker_removals::settle(&mut conn, due).await?;
     }
-    Ok(report)
+    failed.map_or(Ok(report), Err)
 }
 
-/// With all that they hold, before their claims are looked for one by one.
-async fn end_sessions(engine: &Engine, conn: &mut PgConnection, due: DateTime<Utc>) -> Result<PassReport, sqlx::Error> {
-    let (mut report, began) = (PassReport::default(), Instant::now());
+/// With all that they hold, before their claims are looked for one by one. If one cannot be ended, the others and the claims do not wait
+/// for it: the error comes with the report.
+async fn end_sessions(
+    engine: &Engine,
+    conn: &mut PgConnection,
+    due: DateTime<Utc>,
+) -> Result<(PassReport, Option<sqlx::Error>), sqlx::Error> {
+    let (mut report, mut failed, began) = (PassReport::default(), None, Instant::now());
     for epoch in worker_removals::list_sessions(conn, due, SLICE).await? {
         report.found += 1;
         if began.elapsed() > SESSIONS_MAX {
             continue;
         }
-        match end_whole(conn, &engine.notifiers, epoch, SessionEnd::WorkerRemoved).await? {
-            Attempt::Ended(left) => {
+        match end_whole(conn, &engine.notifiers, epoch, SessionEnd::WorkerRemoved).await {
+            Ok(Attempt::Ended(left)) => {
                 report.done += 1;
                 report.retried += left.retried;
                 report.exhausted += left.runs - left.retried;
             }
-            Attempt::NotLive | Attempt::Held => report.lost_race += 1,
+            Ok(Attempt::NotLive | Attempt::Held) => report.lost_race += 1,
+            Err(error) if classify(&error) == Class::Unavailable => return Err(error),
+            Err(error) => failed = Some(error),
         }
     }
-    Ok(report)
+    Ok((report, failed))
 }

@@ -205,6 +205,35 @@ async fn a_session_whose_worker_was_removed_by_a_server_that_died_half_way_is_en
 }
 
 #[tokio::test]
+async fn a_session_of_a_removed_worker_that_cannot_be_ended_holds_up_no_other_and_no_claim() {
+    let mut ground = Ground::new().await;
+    let (refused, other) = (begin(&ground.queue, "refused").await, begin(&ground.queue, "other").await);
+    let task = create(&ground.queue, 1, &json!({})).await[0];
+    claim(&ground.queue, &refused, 1).await;
+    let refuse =
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE EXCEPTION ''refused''; END';
+        CREATE TRIGGER refuse BEFORE UPDATE ON worker_sessions FOR EACH ROW WHEN (OLD.worker_id = 'refused')
+            EXECUTE FUNCTION refuse()";
+    sqlx::raw_sql(refuse).execute(&mut ground.conn).await.unwrap();
+    let queue = ground.queue.key(QUEUE).await;
+    for worker in ["refused", "other"] {
+        let gone = Gone { queue, worker_group: "group".to_owned(), worker_id: worker.to_owned() };
+        let mut transaction = ground.conn.begin().await.unwrap();
+        worker_removals::note(&mut transaction, &gone, false).await.unwrap();
+        transaction.commit().await.unwrap();
+    }
+    ground.advance(2).await;
+    removals::pass(&ground.queue.engine).await.unwrap_err();
+    assert_eq!(ground.ended(&other).await, Some(SessionEnd::WorkerRemoved));
+    assert_eq!(ground.ended(&refused).await, None);
+    assert!(tried_again(&ground.queue.status(task).await).is_some(), "its claim has ended");
+    sqlx::raw_sql("DROP FUNCTION refuse() CASCADE").execute(&mut ground.conn).await.unwrap();
+    assert_eq!(removals::pass(&ground.queue.engine).await.unwrap().done, 1);
+    assert_eq!(ground.ended(&refused).await, Some(SessionEnd::WorkerRemoved));
+    ground.finish().await;
+}
+
+#[tokio::test]
 async fn a_session_that_never_was_is_not_found_and_one_of_another_worker_is_refused() {
     let ground = Ground::new().await;
     let engine = &ground.queue.engine;
