@@ -157,7 +157,8 @@ impl Schedulers {
             let term = match self.follow(conn, notifiers, one, step(active, &view, judged)).await {
                 // Another transaction has its row for long. The next look tries again, and the other queues do not wait for that.
                 Err(error) if classify(&error) == Class::Contention => {
-                    tracing::warn!(queue.id = one.name.as_str(), error = %error, "the scheduler of a queue could not be changed yet: its row is locked");
+                    let name = one.name.as_str();
+                    tracing::warn!(queue.id = name, error = %error, "a queue is locked: its scheduler is not changed yet");
                     active.server.filter(|server| *server == view.me).map(|_| active.term)
                 }
                 followed => followed?,
