@@ -24,6 +24,7 @@ use crate::batch::wait_list::{Answer, WaitList, WaitListParts};
 use crate::batch::watch::DatabaseWatch;
 use crate::blobs::Blobs;
 use crate::clock::ClockSkew;
+use crate::essential;
 use crate::events::sequencer::Sequencer;
 use crate::events::tail::Tail;
 use crate::heartbeat::Heartbeat;
@@ -345,8 +346,8 @@ pub fn run_passes(engine: &Arc<Engine>, connector: &Connector, lifetime: &Lifeti
     let Lifetime { tasks, stop, .. } = lifetime;
     let (pool, notifiers, me) = (&engine.pool, &engine.notifiers, engine.schedulers.member().id);
     driver::start(engine, tasks, stop);
-    tasks.spawn(election::run(Arc::clone(engine), connector.clone(), stop.clone()));
-    tasks.spawn(watched::look(pool.clone(), notifiers.clone(), stop.clone()));
-    tasks.spawn(other_servers::listen(connector.clone(), notifiers.clone(), me, stop.clone()));
-    tasks.spawn(other_servers::notify(pool.clone(), notifiers.clone(), me, stop.clone()));
+    essential::spawn(tasks, election::run(Arc::clone(engine), connector.clone(), stop.clone()));
+    essential::spawn(tasks, watched::look(pool.clone(), notifiers.clone(), stop.clone()));
+    essential::spawn(tasks, other_servers::listen(connector.clone(), notifiers.clone(), me, stop.clone()));
+    essential::spawn(tasks, other_servers::notify(pool.clone(), notifiers.clone(), me, stop.clone()));
 }

@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::batch::{Failure, Session};
+use crate::essential;
 use crate::ops::OpError;
 use tenure_store::connector::Connector;
 use tenure_store::servers;
@@ -64,7 +65,7 @@ impl Heartbeat {
         let session = Session::new(connector.clone());
         let writer = Writer { session, server, outcome: publish };
         let until = stop.clone();
-        tasks.spawn(async move {
+        essential::spawn(tasks, async move {
             let cut = async {
                 until.cancelled().await;
                 tokio::time::sleep(LAST_WRITE_MAX).await;

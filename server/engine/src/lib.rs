@@ -6,6 +6,7 @@ pub mod blobs;
 pub mod clock;
 pub mod endings;
 pub mod engine;
+pub mod essential;
 pub mod events;
 pub mod heartbeat;
 pub mod live_logs;

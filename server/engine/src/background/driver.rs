@@ -11,6 +11,7 @@ use tokio_util::task::TaskTracker;
 
 use super::{PASSES, Pace, Pass, PassReport, SLICE};
 use crate::engine::Engine;
+use crate::essential;
 use tenure_store::outage;
 
 /// How often passes look while anything is unresolved.
@@ -28,7 +29,7 @@ const AFTER_FAILURE: Duration = Duration::from_secs(1);
 pub fn start(engine: &Arc<Engine>, tasks: &TaskTracker, stop: &CancellationToken) {
     for pass in PASSES {
         let driver = Driver { pass, engine: Arc::clone(engine), stop: stop.clone() };
-        tasks.spawn(driver.run());
+        essential::spawn(tasks, driver.run());
     }
 }
 

@@ -9,6 +9,7 @@ use tokio_util::task::TaskTracker;
 
 use super::failure::Failure;
 use super::{Job, Operation, Session, Verdict};
+use crate::essential;
 use crate::notifiers::{Effects, Notifiers};
 use crate::ops::OpError;
 use tenure_store::connector::Connector;
@@ -37,7 +38,7 @@ impl<O: Operation> BlockingPath<O> {
         let inbox = Arc::new(Mutex::new(inbox));
         for _ in 0..SESSIONS {
             let session = Session::new(connector.clone());
-            tasks.spawn(work(Arc::clone(operation), Arc::clone(&inbox), session, notifiers.clone()));
+            essential::spawn(tasks, work(Arc::clone(operation), Arc::clone(&inbox), session, notifiers.clone()));
         }
         Self { queue }
     }

@@ -13,6 +13,7 @@ use uuid::Uuid;
 
 use super::{BATCH_MEMBERS_MAX, Failure, Session};
 use crate::endings;
+use crate::essential;
 use crate::notifiers::{Effects, Notifiers};
 use tenure_domain::policy::ending::Ending;
 use tenure_store::claims;
@@ -80,7 +81,7 @@ impl Requeue {
     pub fn start(connector: &Connector, notifiers: Notifiers, tasks: &TaskTracker, stop: CancellationToken) -> Self {
         // Unbounded: what is in it was claimed, and claims are bounded by the requests that wait for them.
         let (queue, inbox) = mpsc::unbounded_channel();
-        tasks.spawn(work(Session::brief(connector.clone()), inbox, notifiers, stop));
+        essential::spawn(tasks, work(Session::brief(connector.clone()), inbox, notifiers, stop));
         Self { queue }
     }
 

@@ -39,6 +39,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
+use crate::essential;
 use crate::notifiers::{Effects, Notifiers};
 use crate::ops::OpError;
 use crate::route::Route;
@@ -228,7 +229,7 @@ impl<O: Operation> Batcher<O> {
                 seat: O::KIND.map(|kind| tick_loop.seat(kind)),
                 apart_until: None,
             };
-            tasks.spawn(worker.work());
+            essential::spawn(tasks, worker.work());
             Queue { jobs, arrivals: tick_loop.arrivals() }
         };
         Self { queues: loops.iter().map(start).collect(), waiting_bytes: Arc::default() }

@@ -22,6 +22,7 @@ use uuid::Uuid;
 
 use super::failure::Failure;
 use super::session::Session;
+use crate::essential;
 use crate::route::HotSessions;
 use tenure_store::connector::Connector;
 use tenure_store::hot::pipeline::Pipeline;
@@ -175,7 +176,7 @@ impl TickLoop {
             permit: permit.clone(),
             session: Session::pipeline(connector.clone()),
         };
-        tasks.spawn(ticker.work());
+        essential::spawn(tasks, ticker.work());
         Self { shared, wake, permit }
     }
 

@@ -21,6 +21,7 @@ use super::delivery::{Delivery, Requeue};
 use super::low_water_marks::LowWaterMarks;
 use super::order::Order;
 use super::tick::{Arrivals, ClaimSeats, Kind, TickLoop, Ticks, Turn};
+use crate::essential;
 use crate::notifiers::{Notifiers, SendAway, fallbacks_are_on};
 use crate::ops::OpError;
 use crate::route::Route;
@@ -152,7 +153,7 @@ impl WaitList {
                 next_timeout: Instant::now(),
                 stop: stop.clone(),
             };
-            tasks.spawn(worker.work());
+            essential::spawn(tasks, worker.work());
             Queue { waiters, arrivals: tick_loop.arrivals() }
         };
         let queues = loops.iter().enumerate().map(start).collect();

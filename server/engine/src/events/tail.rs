@@ -17,6 +17,7 @@ use tokio_util::task::TaskTracker;
 
 use super::render::RenderedEvent;
 use super::sequencer::Sequencer;
+use crate::essential;
 use crate::notifiers::Notifiers;
 use tenure_store::events::{self, Stretch};
 use tenure_store::outage;
@@ -179,7 +180,7 @@ impl Tail {
             catching_up: Semaphore::new(CATCHING_UP_MAX),
         };
         let tail = Self { shared: Arc::new(shared) };
-        tasks.spawn(tail.clone().run());
+        essential::spawn(tasks, tail.clone().run());
         tail
     }
 

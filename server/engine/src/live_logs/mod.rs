@@ -13,6 +13,7 @@ use tokio::sync::mpsc;
 
 use crate::batch::Batcher;
 use crate::engine::Lifetime;
+use crate::essential;
 use crate::ops::OpError;
 use crate::ops::create_artifact::RunRef;
 use crate::ops::live_log::AppendLog;
@@ -71,7 +72,7 @@ impl LiveLogs {
         let (opened, arriving) = mpsc::unbounded_channel();
         let stored = Arc::new(Stored::default());
         let reader = Reader::new(pool.clone(), arriving, Arc::clone(&stored), lifetime.drain.clone());
-        lifetime.tasks.spawn(reader.work());
+        essential::spawn(&lifetime.tasks, reader.work());
         let max = i64::try_from(max).unwrap_or(i64::MAX);
         let rooms = Rooms::new(STREAMS_MAX, STREAMS_MAX);
         Self(Arc::new(Shared {

@@ -15,6 +15,7 @@ use tokio_util::task::TaskTracker;
 
 use super::endings::Endings;
 use super::waiters::{Answer, Waiter, Waiters};
+use crate::essential;
 use crate::notifiers::{Notifiers, fallbacks_are_on};
 use crate::ops::OpError;
 use tenure_store::worker_sessions::{self, StillLive};
@@ -79,7 +80,7 @@ impl Inboxes {
             all_looked: now,
             all_ended: now,
         };
-        tasks.spawn(reader.work());
+        essential::spawn(tasks, reader.work());
         let places_max = waiters_max();
         Self { queue, places: Arc::new(Semaphore::new(places_max)), places_max }
     }

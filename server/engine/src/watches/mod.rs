@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
+use crate::essential;
 use crate::notifiers::{Notifiers, fallbacks_are_on};
 use crate::ops::OpError;
 use crate::rooms::{Caller, Rooms};
@@ -50,7 +51,7 @@ impl Watches {
         let now = Instant::now();
         let waiters = Waiters::default();
         let reader = Reader { pool, notifiers, stop, arriving, waiters, looked: now, all_looked: now, many: false };
-        tasks.spawn(reader.work());
+        essential::spawn(tasks, reader.work());
         Self { queue, rooms: Rooms::new(watches_max(), WATCHED_RUNS_MAX) }
     }
 
