@@ -1,6 +1,6 @@
 //! The requests that wait until a run ends, by themselves and by the tasks that they watch.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::Instant;
 
 use tenure_api::watch::EndedClaim;
@@ -30,8 +30,9 @@ pub(super) struct Request {
 struct Task {
     /// Its key, once a run of it was seen to be held.
     seq: Option<i64>,
-    /// Its runs, and the requests that watch them.
-    watching: Vec<(i16, u64)>,
+    /// The requests that watch it, each with a run of it. Any number of them may name any number of runs, so that one is found
+    /// without a look at the others.
+    watching: BTreeSet<(u64, i16)>,
 }
 
 /// What is to be looked at.
@@ -61,7 +62,7 @@ impl Waiters {
         self.key += 1;
         self.next = Some(self.next.map_or(request.until, |next| next.min(request.until)));
         for &(task, run) in &request.runs {
-            self.tasks.entry(task).or_default().watching.push((run, self.key));
+            self.tasks.entry(task).or_default().watching.insert((self.key, run));
         }
         self.new.insert(self.key);
         self.requests.insert(self.key, request);
@@ -98,7 +99,7 @@ impl Waiters {
     pub(super) fn all(&self) -> Plan {
         let mut plan = Plan::default();
         for (task, Task { seq, watching }) in &self.tasks {
-            for &(run, key) in watching {
+            for &(key, run) in watching {
                 match seq {
                     Some(seq) if !self.new.contains(&key) => plan.held.push(Held { task: *task, seq: *seq, run }),
                     _ => {
@@ -115,7 +116,7 @@ impl Waiters {
         let new =
             self.new.iter().filter_map(|key| self.requests.get(key)).flat_map(|request| request.runs.iter().copied());
         let named = tasks.iter().filter_map(|id| Some((*id, self.tasks.get(id)?)));
-        let named = named.flat_map(|(id, task)| task.watching.iter().map(move |(run, _)| (id, *run)));
+        let named = named.flat_map(|(id, task)| task.watching.iter().map(move |(_, run)| (id, *run)));
         Plan { unsure: new.chain(named).collect(), held: Vec::new() }
     }
 
@@ -136,11 +137,16 @@ impl Waiters {
     }
 
     fn answer(&mut self, ended: &[EndedClaim]) {
-        let mut answers: HashMap<u64, Vec<EndedClaim>> = HashMap::new();
+        let mut by_task: HashMap<Uuid, HashMap<i16, EndedClaim>> = HashMap::new();
         for claim in ended {
-            let watching = self.tasks.get(&claim.task_id.uuid()).into_iter().flat_map(|task| &task.watching);
-            for (_, key) in watching.filter(|(run, _)| *run == number(claim.run_id)) {
-                answers.entry(*key).or_default().push(*claim);
+            by_task.entry(claim.task_id.uuid()).or_default().insert(number(claim.run_id), *claim);
+        }
+        let mut answers: HashMap<u64, Vec<EndedClaim>> = HashMap::new();
+        for (task, ended) in by_task {
+            for (key, run) in self.tasks.get(&task).into_iter().flat_map(|task| &task.watching) {
+                if let Some(claim) = ended.get(run) {
+                    answers.entry(*key).or_default().push(*claim);
+                }
             }
         }
         for (key, ended) in answers {
@@ -183,9 +189,9 @@ impl Waiters {
     fn remove(&mut self, key: u64) -> Option<Request> {
         let request = self.requests.remove(&key)?;
         self.new.remove(&key);
-        for (task, _) in &request.runs {
+        for (task, run) in &request.runs {
             if let Some(Task { watching, .. }) = self.tasks.get_mut(task) {
-                watching.retain(|(_, other)| *other != key);
+                watching.remove(&(key, *run));
                 if watching.is_empty() {
                     self.tasks.remove(task);
                 }
@@ -205,6 +211,7 @@ mod tests {
 
     use super::*;
     use crate::rooms::{Caller, Rooms};
+    use crate::watches::WATCHED_RUNS_MAX;
 
     fn task(n: u8) -> TaskId {
         TaskId::from_random([n; 16])
@@ -263,6 +270,24 @@ mod tests {
         waiters.answer_all();
         assert_eq!(other.try_recv().unwrap().unwrap(), []);
         assert!(waiters.is_empty());
+    }
+
+    #[test]
+    fn requests_for_many_runs_of_one_task_are_answered_in_a_time_that_grows_with_their_number_alone() {
+        let runs: Vec<(u8, i16)> = (0..1_000).map(|run| (1, run)).collect();
+        let mut waiters = Waiters::default();
+        let watching = (0..WATCHED_RUNS_MAX / runs.len()).map(|_| enter(&mut waiters, &runs, 30));
+        let mut watching: Vec<_> = watching.collect();
+        let missing = |run| Seen::Ended(Fate::Missing.of_claim(task(1), RunId::new(run).unwrap()));
+        let seen: Vec<Seen> = (0..1_000).map(missing).collect();
+        let began = Instant::now();
+        waiters.see(&seen);
+        // Milliseconds, unless each run of each request is looked for among those of all.
+        assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+        for answer in &mut watching {
+            assert_eq!(answer.try_recv().unwrap().unwrap().len(), runs.len());
+        }
+        assert_eq!((waiters.count(), waiters.tasks.len()), (0, 0));
     }
 
     #[test]
