@@ -160,7 +160,8 @@ pub async fn read(pool: &PgPool, blobs: &Blobs, name: &str) -> Result<Readable, 
         return Err(OpError::Expired(format!("the object {name:?} has expired")));
     }
     let blob = BlobName::object(name);
-    let stored = blobs.find(pool, std::slice::from_ref(&blob)).await?.remove(&blob).ok_or_else(missing)?;
+    // By the same connection: readers that each hold one and wait for another would wait for each other.
+    let stored = blobs.find(&mut *conn, std::slice::from_ref(&blob)).await?.remove(&blob).ok_or_else(missing)?;
     Ok(Readable { object, stored })
 }
 

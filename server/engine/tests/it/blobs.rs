@@ -3,13 +3,16 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use chrono::{DateTime, TimeDelta, Utc};
 use futures_util::{Stream, StreamExt as _, stream};
 use tempfile::TempDir;
 use tenure_api::credentials::SigningKey;
-use tenure_api::ids::{RunId, TaskId};
+use tenure_api::ids::{RunId, SlugId, TaskId};
+use tenure_api::objects::ObjectHashes;
 use tenure_domain::lifecycle::Report;
 use tenure_engine::blobs::settings::{ArtifactSettings, ArtifactsPlace};
 use tenure_engine::blobs::{BlobError, BlobName, Blobs, NewBytes, Part, Sealed, UploadLimits};
+use tenure_engine::ops::objects::{self, Upload};
 use tenure_engine::testing::{QUEUE, Queue};
 use tenure_store::due_marks::START;
 use tenure_store::testing::TestDatabase;
@@ -307,6 +310,23 @@ async fn bytes_that_cannot_be_removed_keep_their_row_and_are_tried_again() {
     test.advance(2).await;
     assert_eq!(test.sweep().await, (1, 1));
     assert_eq!(test.rows().await, 0);
+    test.database.finish().await;
+}
+
+#[tokio::test]
+async fn an_object_is_read_by_one_connection() {
+    let test = BlobTest::new().await;
+    let (pool, hashes) = (test.database.pool(), ObjectHashes::default());
+    let now: DateTime<Utc> = sqlx::query_scalar("SELECT now FROM db_now").fetch_one(pool).await.unwrap();
+    let upload = Upload { name: "o", project: "none", id: SlugId::from_random([1; 16]) };
+    objects::begin(pool, upload, now + TimeDelta::hours(1), &hashes).await.unwrap();
+    objects::store(pool, &test.blobs, "o", "text/plain", Bytes::from("bytes")).await.unwrap();
+    objects::finish(pool, &test.blobs, upload, &hashes).await.unwrap();
+    let one = test.database.connector().small_pool("test");
+    // It would wait for the connection that it has itself.
+    let read = tokio::time::timeout(SOON, objects::read(&one, &test.blobs, "o")).await.expect("it waits for nothing");
+    assert_eq!(read.unwrap().stored.size, 5);
+    one.close().await;
     test.database.finish().await;
 }
 
