@@ -33,7 +33,7 @@ pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     }
     let seqs: Vec<_> = back.iter().map(|run| run.seq).collect();
     let taken = admission::take_back(&mut transaction, &seqs, true).await?;
-    effects.admission = taken.queues;
+    effects.admission.extend(taken.queues);
     let exhausted = effects.resolved.len();
     engine.notifiers.commit(transaction, effects).await?;
     endings::count(Ending::NotAccepted, exhausted + taken.runs);

@@ -16,6 +16,7 @@ pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
         engine.notifiers.apply(Effects {
             resolved_unnamed: true,
             resolutions,
+            admission: slice.queues,
             inboxes: slice.sessions,
             taken_away: slice.held,
             ..Effects::default()

@@ -55,6 +55,7 @@ impl Effects {
     /// Tasks were resolved without a report, for this reason.
     pub fn tasks_ended(&mut self, ended: Ended, reason: ReasonResolved) {
         let Ended { tasks, queues, held, sessions } = ended;
+        self.admission.extend(&queues);
         self.resolved.extend(tasks);
         self.resolutions.extend(queues.into_iter().map(|queue| (queue, reason)));
         self.taken_away.extend(held);

@@ -1,15 +1,19 @@
 //! Admission on a real database: what its passes leave behind, and what they must not take away from each other.
 
+use futures_util::FutureExt as _;
 use serde_json::{Value, json};
 use sqlx::Connection;
+use tenure_api::dates::Timestamp;
 use tenure_api::ids::TaskQueueId;
 use tenure_api::policy::QueuePolicy;
 use tenure_domain::policy::document::{Match, Policy};
-use tenure_engine::background::{admission, refile};
+use tenure_engine::background::{admission, deadlines, refile};
+use tenure_engine::ops::change_task::{self, Change};
 use tenure_engine::ops::queue_keys;
 use tenure_engine::ops::queue_policy::{self, Put};
 use tenure_engine::testing::{QUEUE, Queue, new_task};
 use tenure_store::admission::{self as store, Leader, Look};
+use tenure_store::clock;
 use tenure_store::testing::TestDatabase;
 
 use crate::support::{number, until_a_session_waits};
@@ -128,5 +132,36 @@ async fn a_key_whose_only_run_was_claimed_before_the_policy_came_is_listed() {
     let listed = queue_keys::list(queue.engine.queue_parts(), &name, None, 100).await.unwrap().keys;
     let expected = json!([{"key": "acme", "used": 1, "limit": 1, "waiting": 0}]);
     assert_eq!(serde_json::to_value(listed).unwrap(), expected);
+    finish(database, queue).await;
+}
+
+/// Has all start that may, and forgets what has woken the pass until then.
+async fn admit(queue: &Queue) {
+    while admission::pass(&queue.engine).await.unwrap().done > 0 {}
+    while is_woken(queue) {}
+}
+
+/// Whether the pass would be woken now, if one ran by itself. That takes the notification.
+fn is_woken(queue: &Queue) -> bool {
+    queue.engine.notifiers.admission().now_or_never().is_some()
+}
+
+#[tokio::test]
+async fn the_pass_is_woken_by_a_cancelled_run_and_by_one_whose_deadline_has_passed() {
+    let (database, queue) = start(&json!({"concurrency": {"perKey": 1}})).await;
+    let key = json!({"tenure": {"key": "a"}});
+    let soon = Timestamp::new(tenure_engine::clock::real_now() + chrono::TimeDelta::seconds(60));
+    let first = new_task(QUEUE, &json!({"extra": key}));
+    queue.create(&first).await.unwrap();
+    queue.create(&new_task(QUEUE, &json!({"deadline": soon, "extra": key}))).await.unwrap();
+    admit(&queue).await;
+    change_task::change(&queue.engine.pool, &queue.engine.notifiers, first.id, Change::Cancel).await.unwrap();
+    assert!(is_woken(&queue), "by the first run");
+    admit(&queue).await;
+    let mut conn = database.connect().await;
+    clock::advance(&mut conn, 120.0).await.unwrap();
+    assert_eq!(deadlines::pass(&queue.engine).await.unwrap().exhausted, 1);
+    assert!(is_woken(&queue), "by the second run");
+    drop(conn);
     finish(database, queue).await;
 }
