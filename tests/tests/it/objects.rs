@@ -212,6 +212,10 @@ async fn the_object_service_names_what_is_wrong() {
     let stored = send("PUT", "/upload/a/b", &upload(inline(&STANDARD.encode("hello")))).await;
     assert_eq!(stored.status, 200, "{}", stored.body);
     assert_eq!(send("POST", "/finish-upload/a/b", &end).await.status, 200);
+    // A repeat that declares what the first one did not is compared with the bytes as well.
+    let mut declared = end.clone();
+    declared["hashes"] = json!({"sha256": "0".repeat(64)});
+    Worker::refused(&send("POST", "/finish-upload/a/b", &declared).await, 400, "InputError", "hashes.sha256");
     let simple = send("PUT", "/start-download/a/b", &start).await;
     assert_eq!(simple.body["method"], "simple");
     assert_eq!(get(rig, simple.body["url"].as_str().unwrap()).await.body, b"hello");

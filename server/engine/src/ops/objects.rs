@@ -105,8 +105,9 @@ pub async fn finish(pool: &PgPool, blobs: &Blobs, upload: Upload<'_>, hashes: &O
     }
     let (sha256, sha512) =
         (hashes.sha256.as_ref().map(Sha256Hex::as_str), hashes.sha512.as_ref().map(Sha512Hex::as_str));
-    if object.finished && sha256.is_none_or(|declared| object.sha256.as_deref().is_none_or(|stored| stored == declared))
-    {
+    // What was not compared before is compared now, also with the bytes of an upload that is finished.
+    let is_known = |declared: Option<&str>, stored: Option<&str>| declared.is_none() || declared == stored;
+    if object.finished && is_known(sha256, object.sha256.as_deref()) && is_known(sha512, object.sha512.as_deref()) {
         return Ok(());
     }
     let name = BlobName::object(upload.name);
