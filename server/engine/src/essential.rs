@@ -18,37 +18,28 @@ pub fn spawn(tasks: &TaskTracker, task: impl Future<Output = ()> + Send + 'stati
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::process::ExitStatusExt as _;
     use std::process::Command;
 
     use super::*;
 
-    /// Runs one test of this program that is ignored otherwise, and says whether its process ended by a signal.
-    fn is_aborted(test: &str) -> bool {
-        use std::os::unix::process::ExitStatusExt as _;
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        let ended = command.args(["--exact", "--ignored", test]).output().unwrap();
-        ended.status.signal().is_some()
-    }
-
-    #[test]
-    fn a_panic_ends_the_process_and_an_end_does_not() {
-        assert!(is_aborted("essential::tests::panics"));
-        assert!(!is_aborted("essential::tests::ends"));
-    }
+    /// Says to this test, in a process of its own, what the task does.
+    const DOES: &str = "TENURE_TEST_ESSENTIAL";
 
     #[tokio::test]
-    #[ignore = "ends its process; another test runs it"]
-    async fn panics() {
-        spawn(&TaskTracker::new(), async { panic!("on purpose") });
-        std::future::pending::<()>().await;
-    }
-
-    #[tokio::test]
-    #[ignore = "another test runs it"]
-    async fn ends() {
-        let tasks = TaskTracker::new();
-        spawn(&tasks, async {});
-        tasks.close();
-        tasks.wait().await;
+    async fn a_panic_ends_the_process_and_an_end_does_not() {
+        if let Ok(does) = std::env::var(DOES) {
+            let tasks = TaskTracker::new();
+            spawn(&tasks, async move { assert_ne!(does, "panics") });
+            tasks.close();
+            return tasks.wait().await;
+        }
+        for (does, ends_by_signal) in [("panics", true), ("ends", false)] {
+            let mut again = Command::new(std::env::current_exe().unwrap());
+            again.args(["--exact", "essential::tests::a_panic_ends_the_process_and_an_end_does_not"]).env(DOES, does);
+            let ended = again.output().unwrap();
+            assert_eq!(ended.status.signal().is_some(), ends_by_signal, "{does}: {ended:?}");
+            assert_eq!(ended.status.success(), !ends_by_signal, "{does}: {ended:?}");
+        }
     }
 }
