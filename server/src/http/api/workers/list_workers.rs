@@ -6,12 +6,11 @@ use axum::response::Response;
 use serde::Serialize;
 use serde_json::{Value, json};
 use tenure_api::dates::Timestamp;
-use tenure_api::errors::ErrorCode;
 use utoipa::ToSchema;
 
 use super::RunBody;
 use crate::http::api::ok;
-use crate::http::api::pages::{PAGE_MAX, Page};
+use crate::http::api::pages::{PAGE_MAX, Page, unknown_token};
 use crate::http::app::App;
 use crate::http::call::Call;
 use crate::http::docs::Sample;
@@ -132,7 +131,5 @@ fn entry(row: WorkerRow) -> Result<Entry, ApiError> {
 
 /// The place in a list that a token names. Neither part of it has a slash.
 fn split(place: &str) -> Result<(&str, &str), ApiError> {
-    place.split_once('/').ok_or_else(|| {
-        ApiError::new(ErrorCode::InputError, "the query parameter `continuationToken` must be one that an answer had")
-    })
+    place.split_once('/').ok_or_else(unknown_token)
 }
