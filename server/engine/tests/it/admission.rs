@@ -301,15 +301,30 @@ async fn a_lowered_limit_has_the_least_urgent_and_newest_ready_runs_wait_again()
     }
 }
 
+/// What a poller has reserved stays when a limit is lowered, and then waits again, in whatever way the poller lets go of it.
 #[tokio::test]
-async fn a_lowered_limit_concerns_what_a_poller_had_once_too() {
-    for of in ["total", "perKey"] {
+async fn a_lowered_limit_concerns_what_a_poller_had_reserved_when_it_lets_go() {
+    let lets_go = [
+        ("its reservation ends", "UPDATE clock SET clock_offset = clock_offset + interval '2 minutes'"),
+        ("it shows the messages", "UPDATE pending SET reserved_until = NULL, hidden_until = NULL"),
+        (
+            "it deletes the messages",
+            "UPDATE pending SET reserved_until = NULL, message = message + 1, receipt = NULL, dequeued = 0",
+        ),
+    ];
+    for (of, (what, sql)) in ["total", "perKey"].into_iter().flat_map(|of| lets_go.map(|how| (of, how))) {
         let (mut ground, tasks) = with_three_claimed_and_four_ready(&json!({"concurrency": {of: 9}})).await;
-        // Their messages were got, and nothing hides them any more.
-        sqlx::raw_sql("UPDATE pending SET receipt = 7, dequeued = 1").execute(&mut ground.conn).await.unwrap();
+        let reserved =
+            "UPDATE pending SET receipt = 7, dequeued = 1, reserved_until = tenure_now() + interval '1 minute',
+                            hidden_until = tenure_now() + interval '10 minutes'";
+        sqlx::raw_sql(reserved).execute(&mut ground.conn).await.unwrap();
         put(&ground.queue, &json!({"concurrency": {of: 5}})).await.unwrap();
         ground.admit().await;
-        assert_eq!(are_ready(&mut ground, &tasks).await, [true, false, true, false], "{of}");
+        assert_eq!(are_ready(&mut ground, &tasks).await, [true; 4], "{of}: reserved");
+        sqlx::raw_sql(sql).execute(&mut ground.conn).await.unwrap();
+        ground.run_pass("messages").await;
+        ground.admit().await;
+        assert_eq!(are_ready(&mut ground, &tasks).await, [true, false, true, false], "{of}: {what}");
         ground.finish().await;
     }
 }

@@ -1,5 +1,5 @@
 //! Ready runs that wait again: because a more urgent one does, and the limit of their queue or key is reached, or because that limit was
-//! lowered. Runs that a worker has claimed, or whose message a poller holds, stay as they are.
+//! lowered. Runs that a worker has claimed, or that are reserved for a poller, stay as they are.
 
 use sqlx::PgConnection;
 use tenure_domain::admission::PRIORITIES;
@@ -60,10 +60,15 @@ pub async fn displace_in_queue(
         WITH chosen AS MATERIALIZED (
             SELECT w.seq FROM unnest('{0,1,2,3,4,5,6}' /* Priority: all */::smallint[], $2::bigint[] /* runs */) AS m(priority, runs)
             CROSS JOIN LATERAL (
-                SELECT p.seq FROM pending p
-                WHERE p.queue = $1 AND p.priority = m.priority AND (p.hidden_until IS NOT NULL) = false AND p.reserved_until IS NULL
-                  AND p.key_id IS NOT NULL
-                ORDER BY p.ord DESC LIMIT m.runs FOR UPDATE SKIP LOCKED
+                -- What is visible first: of a message that is still hidden the poller may be about to claim the run.
+                SELECT p.seq FROM unnest('{f,t}'::boolean[]) AS h(hidden)
+                CROSS JOIN LATERAL (
+                    SELECT p.seq FROM pending p
+                    WHERE p.queue = $1 AND p.priority = m.priority AND (p.hidden_until IS NOT NULL) = h.hidden AND p.reserved_until IS NULL
+                      AND p.key_id IS NOT NULL
+                    ORDER BY p.ord DESC LIMIT m.runs FOR UPDATE SKIP LOCKED
+                ) p
+                LIMIT m.runs
             ) w
         )
         UPDATE pending p SET hold = 2 /* Hold::Waiting */, reserved_until = '3000-01-01 00:00Z', hidden_until = '3000-01-01 00:00Z',
@@ -115,14 +120,14 @@ pub async fn displace_in_keys(
               AND EXISTS (
                 SELECT FROM pending p
                 WHERE p.key_id = u.key_id AND p.hold IS DISTINCT FROM 1 /* Hold::Delay */ AND p.hold IS DISTINCT FROM 2 /* Hold::Waiting */
-                  AND p.hold IS NULL AND p.reserved_until IS NULL AND p.hidden_until IS NULL AND p.priority > u.priority AND p.queue = $1)
+                  AND p.hold IS NULL AND p.reserved_until IS NULL AND p.priority > u.priority AND p.queue = $1)
         ),
         chosen AS MATERIALIZED (
             SELECT w.seq FROM held_up u
             CROSS JOIN LATERAL (
                 SELECT p.seq FROM pending p
                 WHERE p.key_id = u.key_id AND p.hold IS DISTINCT FROM 1 /* Hold::Delay */ AND p.hold IS DISTINCT FROM 2 /* Hold::Waiting */
-                  AND p.hold IS NULL AND p.reserved_until IS NULL AND p.hidden_until IS NULL AND p.priority > u.priority AND p.queue = $1
+                  AND p.hold IS NULL AND p.reserved_until IS NULL AND p.priority > u.priority AND p.queue = $1
                 ORDER BY p.priority DESC, p.ord DESC LIMIT 1 FOR UPDATE SKIP LOCKED
             ) w
             WHERE COALESCE(u.opens <= (SELECT now FROM db_now), true)
@@ -175,7 +180,7 @@ pub async fn withdraw_in_keys(
             CROSS JOIN LATERAL (
                 SELECT p.seq FROM pending p
                 WHERE p.key_id = b.id AND p.hold IS DISTINCT FROM 1 /* Hold::Delay */ AND p.hold IS DISTINCT FROM 2 /* Hold::Waiting */
-                  AND p.hold IS NULL AND p.reserved_until IS NULL AND p.hidden_until IS NULL AND p.queue = $1
+                  AND p.hold IS NULL AND p.reserved_until IS NULL AND p.queue = $1
                 ORDER BY p.priority DESC, p.ord DESC LIMIT b.runs FOR UPDATE SKIP LOCKED
             ) w
         )
