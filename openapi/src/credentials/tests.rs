@@ -90,6 +90,8 @@ fn a_certificate_is_in_force_from_start_to_expiry_give_or_take_five_minutes() {
     assert_eq!(certificate.check_time(START - CERTIFICATE_SKEW_MS - 1), Err(CertificateError::NotYet));
     assert_eq!(certificate.check_time(EXPIRY + CERTIFICATE_SKEW_MS), Ok(()));
     assert_eq!(certificate.check_time(EXPIRY + CERTIFICATE_SKEW_MS + 1), Err(CertificateError::Expired));
+    assert_eq!(certificate.check_end(START - CERTIFICATE_SKEW_MS - 1), Ok(()));
+    assert_eq!(certificate.check_end(EXPIRY + CERTIFICATE_SKEW_MS + 1), Err(CertificateError::Expired));
     assert_eq!(certificate.expiry_ms(), EXPIRY);
 }
 

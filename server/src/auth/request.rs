@@ -294,12 +294,13 @@ impl<'a> Claim<'a> {
     }
 
     /// Checks a certificate of one of the server's own issuers, and what is signed with it. The server dated it, so only
-    /// the server's clock counts.
+    /// the server's clock counts, and no certificate was issued before its start. If the database's clock is set back, a
+    /// claim holds until its end by that clock, and so do its credentials.
     fn check_own(self, issuer: &OwnIssuer, request: &RequestParts<'_>, now: Now) -> Result<Proven<'a>, AuthFailure> {
         let Self::Hawk { proof, certificate: Some(certificate), authorized_scopes } = self else {
             return Err(CertificateError::Issuer.into());
         };
-        certificate.check_time(now.server_ms)?;
+        certificate.check_end(now.server_ms)?;
         let key = issuer.verify(&certificate, proof.id())?.key();
         check_signature(&proof, &key, request, now)?;
         Ok((proof, certificate, authorized_scopes))
