@@ -130,12 +130,15 @@ pub enum Shown {
     Neither,
 }
 
-/// Whether a secret can be exchanged for new credentials and a new secret.
+/// Whether a secret can be exchanged for new credentials and a new secret. A time that is still to come is that of a
+/// clock which was set back since: the worker may not have got its answer all the same.
 #[must_use]
 pub fn may_exchange(shown: Shown, now: DateTime<Utc>) -> bool {
     match shown {
         Shown::Next => true,
-        Shown::Used(at) => at.is_some_and(|at| (now - at).to_std().is_ok_and(|since| since < EXCHANGE_REPEATABLE)),
+        Shown::Used(at) => {
+            at.is_some_and(|at| (now - at).abs().to_std().is_ok_and(|apart| apart < EXCHANGE_REPEATABLE))
+        }
         Shown::Neither => false,
     }
 }
@@ -201,6 +204,9 @@ mod tests {
         assert!(may_exchange(Shown::Next, at(0)));
         assert!(may_exchange(Shown::Used(Some(at(0))), at(299)));
         assert!(!may_exchange(Shown::Used(Some(at(0))), at(300)));
+        // The clock was set back since the secret was used.
+        assert!(may_exchange(Shown::Used(Some(at(299))), at(0)));
+        assert!(!may_exchange(Shown::Used(Some(at(300))), at(0)));
         assert!(!may_exchange(Shown::Used(None), at(0)));
         assert!(!may_exchange(Shown::Neither, at(0)));
     }
