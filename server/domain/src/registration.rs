@@ -112,6 +112,13 @@ impl Standing {
     }
 }
 
+/// When credentials begin that are given out now. Those from before the worker was created are refused, as another worker
+/// of its name may have got them; its own are not among them if the clock was set back since it was created.
+#[must_use]
+pub fn credentials_start(now: DateTime<Utc>, worker_created: DateTime<Utc>) -> DateTime<Utc> {
+    now.max(worker_created)
+}
+
 /// When credentials end that are given out now: they do not outlive the worker.
 #[must_use]
 pub fn credentials_end(now: DateTime<Utc>, worker_expires: DateTime<Utc>) -> DateTime<Utc> {

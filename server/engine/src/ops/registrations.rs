@@ -5,7 +5,7 @@ use sqlx::{Connection, PgPool};
 use tenure_api::worker_manager::{STATIC, WorkerSecret};
 
 use super::OpError;
-use tenure_domain::registration::{Shown, Standing, WorkerName, credentials_end, may_exchange};
+use tenure_domain::registration::{Shown, Standing, WorkerName, credentials_end, credentials_start, may_exchange};
 use tenure_store::clock;
 use tenure_store::secrets::{WorkerDigests, random};
 use tenure_store::worker_manager::{self, NewWorker, Registered, WorkerChange};
@@ -184,7 +184,7 @@ async fn let_in(
         Standing::Removed => return Err(OpError::Input(format!("the worker {name} was removed"))),
         Standing::Expired => return Err(OpError::Input(format!("the worker {name} has expired"))),
     }
-    let (from, until) = (found.now, credentials_end(found.now, found.expires));
+    let (from, until) = (credentials_start(found.now, found.created), credentials_end(found.now, found.expires));
     let secret = WorkerSecret::from_random(random());
     let next = digests.digest(&name.to_string(), &secret);
     let used = used.as_ref().map(|(digest, at)| (digest.as_str(), *at));

@@ -339,6 +339,21 @@ async fn who_has_no_secret_of_a_worker_waits_for_no_lock() {
 }
 
 #[tokio::test]
+async fn a_worker_that_was_created_before_the_clock_was_set_back_gets_credentials_that_count_as_its_own() {
+    let database = TestDatabase::create().await;
+    let digests = WorkerDigests::new(&SecretKeys::parse(&SecretKeys::generate_setting()).unwrap());
+    let (worker, secret) = (named("early"), WorkerSecret::from_random([1; 33]));
+    let expires = tenure_engine::clock::real_now() + Duration::from_secs(3600);
+    let create = registrations::Create { secret, capacity: 1, config: "{}".to_owned(), expires };
+    let created = registrations::create(database.pool(), &digests, &worker, &create).await.unwrap().created;
+    let set_back = "UPDATE clock SET clock_offset = interval '-1 h'";
+    sqlx::query(set_back).execute(database.pool()).await.unwrap();
+    let let_in = registrations::register(database.pool(), &digests, &worker, STATIC, &create.secret).await.unwrap();
+    assert_eq!(let_in.from, created, "credentials from before are those of another worker of its name");
+    database.finish().await;
+}
+
+#[tokio::test]
 async fn the_same_secret_by_another_key_is_no_other_secret() {
     let database = TestDatabase::create().await;
     let (old, worker) = (SecretKeys::generate_setting(), named("stays"));
