@@ -76,7 +76,11 @@ pub async fn create(
         Standing::Removed => Err(OpError::Conflict(format!(
             "the worker {name} was removed, and its id is not free before it expires; use another id"
         ))),
-        Standing::Running | Standing::Expired => Ok(found),
+        // It would not be let in, whatever `expires` this request has.
+        Standing::Expired => Err(OpError::Conflict(format!(
+            "the worker {name} has expired; update it with a later `expires`, or use another id"
+        ))),
+        Standing::Running => Ok(found),
     }
 }
 

@@ -353,6 +353,26 @@ async fn a_worker_that_was_created_before_the_clock_was_set_back_gets_credential
     database.finish().await;
 }
 
+/// Its row stays for a while, until its last credentials have ended and the pass has come.
+#[tokio::test]
+async fn a_worker_that_has_expired_is_not_said_to_be_created_again() {
+    let database = TestDatabase::create().await;
+    let digests = WorkerDigests::new(&SecretKeys::parse(&SecretKeys::generate_setting()).unwrap());
+    let worker = named("expired");
+    let create = async |hours: u64| {
+        let expires = tenure_engine::clock::real_now() + Duration::from_secs(hours * 3600);
+        let secret = WorkerSecret::from_random([1; 33]);
+        let create = registrations::Create { secret, capacity: 1, config: "{}".to_owned(), expires };
+        registrations::create(database.pool(), &digests, &worker, &create).await
+    };
+    create(1).await.unwrap();
+    let later = "UPDATE clock SET clock_offset = interval '2 h'";
+    sqlx::query(later).execute(database.pool()).await.unwrap();
+    let refused = create(9).await.unwrap_err();
+    assert!(matches!(&refused, OpError::Conflict(why) if why.contains("`expires`")), "{refused}");
+    database.finish().await;
+}
+
 #[tokio::test]
 async fn the_same_secret_by_another_key_is_no_other_secret() {
     let database = TestDatabase::create().await;

@@ -46,7 +46,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
         .takes::<NewWorkerRequest>(&new_worker(sample))
         .answers::<Worker<'_>>("The worker", &a_worker(sample, "running"))
         .refuses(InputError, "`expires` is past")
-        .refuses(RequestConflict, "there is or was a worker of this name, with another secret or removed")
+        .refuses(RequestConflict, "there is or was a worker of this name, with another secret, removed or expired")
 }
 
 async fn create_worker(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
