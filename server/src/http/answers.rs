@@ -32,6 +32,12 @@ pub fn note_share(response: &mut Response<Body>, share: Share) {
     }
 }
 
+/// Whom a large answer is for.
+pub(super) fn share_of(response: &Response<Body>) -> Share {
+    let authenticated = response.extensions().get::<ForAuthenticated>().is_some();
+    if authenticated { Share::Authenticated } else { Share::Anonymous }
+}
+
 /// Counts an answer, or puts a 503 in its place if there is no room. Claims are counted, but never refused: their runs
 /// would be lost for a while. Streams buffer little, and documents that are the same for all are in memory once.
 pub fn hold(budget: &Arc<Budget>, response: Response<Body>) -> Response<Body> {
@@ -40,8 +46,7 @@ pub fn hold(budget: &Arc<Budget>, response: Response<Body>) -> Response<Body> {
         return response;
     }
     let size = usize::try_from(size).unwrap_or(usize::MAX);
-    let authenticated = response.extensions().get::<ForAuthenticated>().is_some();
-    let mut reservation = budget.begin(if authenticated { Share::Authenticated } else { Share::Anonymous });
+    let mut reservation = budget.begin(share_of(&response));
     if response.extensions().get::<AsItIs>().is_some() {
         reservation.force_to(size);
     } else if reservation.grow_to(size).is_err() {

@@ -15,6 +15,7 @@ use http::{HeaderValue, Response};
 use http_body::Body as _;
 use http_body_util::BodyExt as _;
 
+use super::budget::Share;
 use super::heavy::Heavy;
 
 /// A smaller body goes out as it is, in bytes: it fits into the first packets of a connection.
@@ -34,6 +35,7 @@ pub struct Zipped(pub Option<Bytes>);
 /// Compresses the answer if its reader accepts that and it is worth it; whether it has other bytes then, made for it.
 pub async fn compress(
     heavy: &Heavy,
+    share: Share,
     accepted: Option<&HeaderValue>,
     mut response: Response<Body>,
 ) -> (Response<Body>, bool) {
@@ -48,7 +50,7 @@ pub async fn compress(
             // It is in memory already, in one piece.
             let plain = std::mem::take(response.body_mut()).collect().await.unwrap_or_default().to_bytes();
             let size = plain.len();
-            Bytes::from(heavy.run(size, move || zip(&plain, Compression::fast())).await)
+            Bytes::from(heavy.run_for(share, size, move || zip(&plain, Compression::fast())).await)
         }
     };
     *response.body_mut() = Body::from(zipped);

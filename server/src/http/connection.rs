@@ -205,7 +205,8 @@ async fn answer(
         let response = front.router.clone().call(request).await.unwrap_or_default();
         // It counts also while it waits to be compressed.
         let held = answers::hold(&front.answers, response);
-        let (response, made) = compress(&front.heavy, encodings.as_ref(), held).await;
+        let share = answers::share_of(&held);
+        let (response, made) = compress(&front.heavy, share, encodings.as_ref(), held).await;
         if made { answers::hold(&front.answers, response) } else { response }
     };
     let took = started.elapsed();

@@ -9,10 +9,15 @@ use std::sync::Arc;
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use super::budget::Share;
+
 /// From this size on, in bytes, the work on a text is done apart: a smaller one takes a millisecond or less.
 pub const LARGE_MIN: usize = 256 << 10;
 /// One piece of large work at once for so many processors, and one at least.
 const PROCESSORS_PER_PIECE: usize = 2;
+/// Callers without credentials wait for, or have, one turn in so many, and one at least. They queue for it among themselves:
+/// turns are given in the order of asking, and whoever has credentials must not come behind a flood.
+const ANONYMOUS_PART: usize = 4;
 
 thread_local! {
     /// Whether what runs in this thread has a turn.
@@ -23,25 +28,43 @@ thread_local! {
 #[derive(Clone)]
 pub struct Heavy {
     turns: Arc<Semaphore>,
+    for_anonymous: Arc<Semaphore>,
 }
 
-type Waiting = Pin<Box<dyn Future<Output = Option<OwnedSemaphorePermit>> + Send>>;
+/// A turn, and for a caller without credentials its place among those.
+type Turn = (Option<OwnedSemaphorePermit>, Option<OwnedSemaphorePermit>);
+type Waiting = Pin<Box<dyn Future<Output = Turn> + Send>>;
 
 impl Heavy {
     /// As many turns as this machine's processors allow.
     #[must_use]
     pub fn new() -> Self {
         let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        Self { turns: Arc::new(Semaphore::new((processors / PROCESSORS_PER_PIECE).max(1))) }
+        Self::with_turns((processors / PROCESSORS_PER_PIECE).max(1))
+    }
+
+    fn with_turns(turns: usize) -> Self {
+        let for_anonymous = (turns / ANONYMOUS_PART).max(1);
+        Self { turns: Arc::new(Semaphore::new(turns)), for_anonymous: Arc::new(Semaphore::new(for_anonymous)) }
+    }
+
+    /// Does work of the server, or for a caller with credentials, as [`Heavy::run_for`] does.
+    pub async fn run<T: Send + 'static>(&self, size: usize, work: impl FnOnce() -> T + Send + 'static) -> T {
+        self.run_for(Share::Authenticated, size, work).await
     }
 
     /// Does work on so many bytes: at once, or apart and in its turn. A caller that stops waiting does not end it. A part of an
     /// operation that [`Heavy::answer`] runs is done in the turn of that: two of them would wait for each other.
-    pub async fn run<T: Send + 'static>(&self, size: usize, work: impl FnOnce() -> T + Send + 'static) -> T {
+    pub async fn run_for<T: Send + 'static>(
+        &self,
+        share: Share,
+        size: usize,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> T {
         if size < LARGE_MIN || HAS_TURN.get() {
             return work();
         }
-        let turn = self.turn().await;
+        let turn = self.turn(share).await;
         let working = tokio::task::spawn_blocking(move || {
             let _turn = turn;
             work()
@@ -52,14 +75,14 @@ impl Heavy {
 
     /// Answers a request whose body, or answer, may have so many bytes. With a large one everything that the operation does
     /// between two waits is done apart, and in its turn.
-    pub async fn answer<F: Future>(&self, size: usize, operation: F) -> F::Output {
+    pub async fn answer<F: Future>(&self, share: Share, size: usize, operation: F) -> F::Output {
         if size < LARGE_MIN || Handle::current().runtime_flavor() != RuntimeFlavor::MultiThread {
             return operation.await;
         }
         let mut operation = pin!(operation);
         let mut waiting: Option<Waiting> = None;
         poll_fn(move |cx| {
-            let turn = waiting.get_or_insert_with(|| Box::pin(self.turn()));
+            let turn = waiting.get_or_insert_with(|| Box::pin(self.turn(share)));
             let _turn = std::task::ready!(turn.as_mut().poll(cx));
             waiting = None;
             // The loop's other tasks go on in another thread meanwhile.
@@ -71,10 +94,17 @@ impl Heavy {
         .await
     }
 
-    fn turn(&self) -> impl Future<Output = Option<OwnedSemaphorePermit>> + Send + 'static {
+    fn turn(&self, share: Share) -> impl Future<Output = Turn> + Send + 'static {
         let turns = Arc::clone(&self.turns);
-        // It is never closed.
-        async move { turns.acquire_owned().await.ok() }
+        let places = (share == Share::Anonymous).then(|| Arc::clone(&self.for_anonymous));
+        async move {
+            // Neither is ever closed. Whoever has a turn waits for no place, so that this is no deadlock.
+            let place = match places {
+                Some(places) => places.acquire_owned().await.ok(),
+                None => None,
+            };
+            (turns.acquire_owned().await.ok(), place)
+        }
     }
 }
 
@@ -148,7 +178,7 @@ mod tests {
                 std::thread::sleep(Duration::from_millis(200));
                 std::time::Instant::now()
             };
-            heavy.answer(LARGE_MIN, operation).await
+            heavy.answer(Share::Authenticated, LARGE_MIN, operation).await
         });
         let (other, working) = (other.await.unwrap(), working.await.unwrap());
         assert!(other < working, "the other task waited for the large one");
@@ -156,7 +186,7 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn large_work_within_an_operation_on_a_large_body_does_not_wait_for_another_turn() {
-        let heavy = Heavy { turns: Arc::new(Semaphore::new(1)) };
+        let heavy = Heavy::with_turns(1);
         let one = || async {
             let operation = async {
                 tokio::task::yield_now().await;
@@ -164,7 +194,7 @@ mod tests {
                 tokio::task::yield_now().await;
                 heavy.run(LARGE_MIN, hold).await
             };
-            heavy.answer(LARGE_MIN, operation).await
+            heavy.answer(Share::Authenticated, LARGE_MIN, operation).await
         };
         let both = futures_util::future::join(one(), one());
         assert!(tokio::time::timeout(Duration::from_secs(10), both).await.is_ok(), "they wait for each other");
@@ -172,8 +202,29 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_flood_without_credentials_does_not_hold_up_who_has_them() {
+        let heavy = Heavy::with_turns(1);
+        let done = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+        let flood: Vec<_> = (0..10)
+            .map(|_| {
+                let (heavy, done) = (heavy.clone(), Arc::clone(&done));
+                tokio::spawn(async move {
+                    heavy.answer(Share::Anonymous, LARGE_MIN, async { hold() }).await;
+                    done.fetch_add(1, std::sync::atomic::Ordering::SeqCst)
+                })
+            })
+            .collect();
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        let before = done.load(std::sync::atomic::Ordering::SeqCst);
+        heavy.run(LARGE_MIN, hold).await;
+        let passed = done.load(std::sync::atomic::Ordering::SeqCst) - before;
+        assert!(passed <= 3, "it waited for {passed} of them");
+        assert!(futures_util::future::join_all(flood).await.into_iter().all(|one| one.is_ok()));
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn large_work_is_done_a_few_at_once() {
-        let heavy = Heavy { turns: Arc::new(Semaphore::new(1)) };
+        let heavy = Heavy::with_turns(1);
         let running = Arc::new(std::sync::atomic::AtomicUsize::new(0));
         let work = |running: Arc<std::sync::atomic::AtomicUsize>| {
             move || {

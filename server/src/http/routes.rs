@@ -113,7 +113,8 @@ async fn serve(endpoint: Arc<Endpoint>, app: App, request: Request) -> Response 
         Err(refused) => return refused,
     };
     let size = if endpoint.has_large_answer { LARGE_MIN } else { call.body.len() };
-    let answering = app.heavy.answer(size, endpoint.handle(Arc::clone(&app), Arc::clone(&call)));
+    let operation = endpoint.handle(Arc::clone(&app), Arc::clone(&call));
+    let answering = app.heavy.answer(call.share(), size, operation);
     let answering = tokio::time::timeout(endpoint.answer_max(&app), answering);
     let mut response = match answering.await.unwrap_or_else(|_| Err(ApiError::no_answer(endpoint.name))) {
         Ok(response) => response,
