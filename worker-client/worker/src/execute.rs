@@ -6,6 +6,7 @@ use std::process::ExitStatus;
 
 use tokio::time::Instant;
 
+use super::health::no_space;
 use super::job::Job;
 use super::payload::Payload;
 use super::process::{NotStarted, Process};
@@ -21,13 +22,15 @@ pub(super) enum Execution {
     Stopped,
     /// The worker could not run them, for this reason.
     WorkerFault(String),
+    /// The worker had no space to begin the first of them, for this reason.
+    NoSpace(String),
 }
 
 /// Runs the commands; nothing that they started is left when it returns.
 pub(super) async fn execute(job: &Job, payload: &Payload) -> Execution {
     let Job { directory, guards, stop, settings, .. } = job;
     let deadline = Instant::now() + payload.max_run_time;
-    for argv in &payload.commands {
+    for (place, argv) in payload.commands.iter().enumerate() {
         if stop.is_cancelled() {
             return Execution::Stopped;
         }
@@ -37,9 +40,7 @@ pub(super) async fn execute(job: &Job, payload: &Payload) -> Execution {
             match Process::start(&settings.program, &spec, directory.log(), guards, directory.record()).await {
                 Ok(process) => process,
                 Err(NotStarted::Command(error)) => return not_started(&argv[0], &error),
-                Err(NotStarted::Worker(error)) => {
-                    return Execution::WorkerFault(format!("no guard can be started: {error}"));
-                }
+                Err(NotStarted::Worker(error)) => return unguarded(&error, place == 0),
             };
         // Only this: what comes after the end of a command must not make another one of it.
         let report = tokio::select! {
@@ -93,5 +94,31 @@ fn not_started(program: &str, error: &io::Error) -> Execution {
         | io::ErrorKind::ArgumentListTooLong => Execution::Failed(problem, None),
         _ if error.raw_os_error() == Some(nix::libc::ENOEXEC) => Execution::Failed(problem, None),
         _ => Execution::WorkerFault(problem),
+    }
+}
+
+/// The processes of a command are written down before it runs, which a full disk prevents. Up to the very beginning of the
+/// first command the task has done nothing yet: another worker may have the space.
+fn unguarded(error: &io::Error, is_first: bool) -> Execution {
+    let problem = format!("no guard can be started: {error}");
+    if is_first && no_space(error) { Execution::NoSpace(problem) } else { Execution::WorkerFault(problem) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_disk_before_the_first_command_is_no_fault_that_ends_the_task() {
+        for (kind, is_first, is_for_another) in [
+            (io::ErrorKind::StorageFull, true, true),
+            (io::ErrorKind::QuotaExceeded, true, true),
+            (io::ErrorKind::StorageFull, false, false),
+            (io::ErrorKind::PermissionDenied, true, false),
+        ] {
+            let execution = unguarded(&kind.into(), is_first);
+            assert_eq!(matches!(execution, Execution::NoSpace(_)), is_for_another, "{execution:?}");
+            assert_eq!(matches!(execution, Execution::WorkerFault(_)), !is_for_another, "{execution:?}");
+        }
     }
 }

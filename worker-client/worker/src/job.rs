@@ -86,6 +86,7 @@ impl Job {
             Execution::Succeeded => Ok(()),
             Execution::Failed(why, exit_code) => Err(Problem::failed(why).with_exit_code(exit_code)),
             Execution::WorkerFault(why) => Err(Problem::exception(ExceptionReason::InternalError, why)),
+            Execution::NoSpace(why) => Err(Problem::no_space(why)),
             Execution::Stopped => return None,
         };
         let uploaded = self.unless_stopped(outputs::upload(self, &payload.outputs)).await?;

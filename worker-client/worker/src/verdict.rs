@@ -88,13 +88,17 @@ impl Problem {
         Self { outcome: Outcome::Exception(reason), why: why.into(), exit_code: None }
     }
 
+    /// There was no room to begin.
+    pub(super) fn no_space(why: impl Into<String>) -> Self {
+        Self { outcome: Outcome::NoSpace, why: why.into(), exit_code: None }
+    }
+
     /// An input that could not be fetched.
     pub(super) fn of_input(what: &str, error: &Error) -> Self {
         if let Error::File { source, .. } = error
             && no_space(source)
         {
-            let why = format!("{what}: {}", chain(error));
-            return Self { outcome: Outcome::NoSpace, why, exit_code: None };
+            return Self::no_space(format!("{what}: {}", chain(error)));
         }
         Self::exception(input_reason(error), format!("{what}: {}", chain(error)))
     }
