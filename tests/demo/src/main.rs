@@ -24,7 +24,7 @@ use futures_util::{StreamExt, TryStreamExt};
 use nix::fcntl::{Flock, FlockArg};
 use tenure_api::ids::TaskQueueId;
 use tenure_client::{Client, Credentials};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use processes::{Server, Workers};
 
@@ -111,19 +111,21 @@ async fn demonstrate(cli: &Cli) -> Result<ExitCode> {
         Some(dir) => dir.clone(),
         None => std::env::current_exe()?.parent().map(Path::to_path_buf).unwrap_or_default(),
     };
+    // First of all: otherwise a signal that comes while the server starts would end this process and leave the server there.
+    let mut signals = StopSignals::listen()?;
     let (scratch, _lock) = fresh_scratch(&cli.scratch_dir)?;
     println!("Starting tenure serve with its own PostgreSQL in {} …", cli.data_dir.display());
     let server = Server::start(&bin_dir, &cli.data_dir, &cli.listen, &scratch).await?;
     let mut workers = Workers::new(&bin_dir, &scratch, server.root_url(), server.credentials().clone());
-    let mut ended = tokio::select! {
+    let ended = tokio::select! {
         outcome = work(cli, &server, &mut workers, &scratch) => outcome.map(Some),
-        signal = stop_signal() => signal.map(|()| None),
+        () = signals.next() => Ok(None),
     };
     if let Ok(Some(_)) = ended
         && !cli.once
     {
         print_where_to_look(&server, &scratch);
-        ended = stop_signal().await.and(ended);
+        signals.next().await;
     }
     println!("Stopping the workers and the server …");
     workers.stop().await;
@@ -206,12 +208,22 @@ fn fresh_scratch(dir: &Path) -> Result<(PathBuf, Flock<File>)> {
     Ok((dir, lock))
 }
 
-async fn stop_signal() -> Result<()> {
-    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
+/// The signals that end the demonstration; one that has come before it is waited for counts.
+struct StopSignals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl StopSignals {
+    fn listen() -> Result<Self> {
+        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
     }
-    println!();
-    Ok(())
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+        println!();
+    }
 }
