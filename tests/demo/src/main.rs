@@ -111,7 +111,7 @@ async fn demonstrate(cli: &Cli) -> Result<ExitCode> {
         Some(dir) => dir.clone(),
         None => std::env::current_exe()?.parent().map(Path::to_path_buf).unwrap_or_default(),
     };
-    // First of all: otherwise a signal that comes while the server starts would end this process and leave the server there.
+    // First of all: otherwise a signal that comes while the server starts ends this process and leaves the server.
     let mut signals = StopSignals::listen()?;
     let (scratch, _lock) = fresh_scratch(&cli.scratch_dir)?;
     println!("Starting tenure serve with its own PostgreSQL in {} …", cli.data_dir.display());
