@@ -234,13 +234,14 @@ async fn watch<F: Future<Output = Result<(), BenchError>> + 'static>(
 ) -> Result<(Duration, Used), BenchError> {
     let window = Duration::from_secs(settings.seconds);
     let start = Instant::now() + Duration::from_secs(settings.warmup);
-    run.open_window(start, start + window);
     let mut lanes = JoinSet::new();
     for lane in ready {
         lanes.spawn_local(lane);
     }
     sleep_until(start).await;
     let began = observer.begin().await?;
+    // Only now: under load the readings take a while, and what the lanes do meanwhile is in none of them.
+    run.open_window(window);
     let mut failure = tokio::select! {
         failure = run.wait_for_the_end(&mut lanes) => failure,
         Err(failure) = observer.look_at_sessions(window) => Some(failure),

@@ -136,14 +136,16 @@ impl Run {
         self.made.borrow_mut()
     }
 
-    pub(crate) fn open_window(&self, start: Instant, end: Instant) {
-        self.start.set(Some(start));
-        self.end.set(Some(end));
+    /// From now on, for so long, what lanes do counts. Where nothing was left before, nothing does.
+    pub(crate) fn open_window(&self, length: Duration) {
+        let (now, dry) = (Instant::now(), self.end.get());
+        self.start.set(Some(dry.unwrap_or(now)));
+        self.end.set(Some(dry.unwrap_or(now + length)));
     }
 
-    /// Whether lanes are to go on.
+    /// Whether lanes are to go on. Before the window they warm up.
     pub(crate) fn is_open(&self) -> bool {
-        self.end.get().is_some_and(|end| Instant::now() < end)
+        self.end.get().is_none_or(|end| Instant::now() < end)
     }
 
     /// Waits until time is up, the tasks are used up or a lane has failed.
@@ -187,5 +189,41 @@ pub(crate) fn failure_of(finished: Result<Result<(), BenchError>, JoinError>) ->
         Ok(Ok(())) => None,
         Ok(Err(error)) => Some(error),
         Err(error) => Some(BenchError::Generator(error.to_string())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+    use crate::azure::Azure;
+
+    const WINDOW: Duration = Duration::from_secs(600);
+
+    fn run() -> Run {
+        let azure = Azure::new("http://h", "account", "c2VjcmV0").unwrap();
+        Run::new(Service::Azure(azure), &Settings::parse_from(["tenure-bench", "get1"]), 1, 1)
+    }
+
+    #[test]
+    fn what_lanes_do_before_the_window_opens_does_not_count() {
+        let run = run();
+        let before = Instant::now();
+        assert!(run.is_open() && !run.counts(before, before));
+        std::thread::sleep(Duration::from_millis(1));
+        run.open_window(WINDOW);
+        let now = Instant::now();
+        assert!(run.is_open() && run.counts(now, now) && !run.counts(before, now));
+        assert!(run.close_window() < WINDOW && !run.is_open());
+    }
+
+    #[test]
+    fn a_run_that_is_dry_before_its_window_has_none() {
+        let run = run();
+        run.note_dry();
+        run.open_window(WINDOW);
+        assert!(!run.is_open());
+        assert_eq!(run.close_window(), Duration::ZERO);
     }
 }
