@@ -77,6 +77,13 @@ struct PollUrls {
     queues: Vec<SignedUrls>,
 }
 
+impl Claim {
+    /// Whether it is one of this task.
+    pub(crate) fn is_of(&self, task: SlugId) -> bool {
+        self.status.task_id == task
+    }
+}
+
 /// A createTask request.
 #[derive(Debug)]
 pub(crate) struct Creation {
@@ -472,6 +479,8 @@ mod tests {
         let claims = read_claims(answer).unwrap();
         assert_eq!(claims.len(), 1);
         assert_eq!(claims[0].run_id, 3);
+        assert!(claims[0].is_of("f47ac10bTcKlZw4CssPUeQ".parse().unwrap()));
+        assert!(!claims[0].is_of("9HrBC1jMQ3KlZw4CssPUeQ".parse().unwrap()));
         assert_eq!(claims[0].credentials.certificate.as_deref(), Some(r#"{"version":1}"#));
         assert!(read_claims(b"{}").is_err());
     }

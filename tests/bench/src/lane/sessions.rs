@@ -18,6 +18,13 @@ pub(crate) struct Assigned {
     run: u16,
 }
 
+impl Assigned {
+    /// Whether it is one of this task.
+    pub(crate) fn is_of(&self, task: TaskId) -> bool {
+        self.task == task
+    }
+}
+
 impl Lane {
     /// Starts a session of the lane's worker, of this many seconds; its path.
     pub(crate) async fn start_session(&mut self, ttl: u64) -> Result<String, BenchError> {

@@ -49,10 +49,18 @@ impl Mode for Assign {
             (lane.create(CREATE).await, began)
         };
         let ((created, began), (read, ended)) = tokio::join!(create, inbox);
-        created?;
-        let (last, assigned) = read?;
+        let task = created?;
+        let (last, mut assigned) = read?;
         self.read = last;
-        lane.record(ASSIGNED, began, ended);
+        if assigned.iter().any(|run| run.is_of(task)) {
+            lane.record(ASSIGNED, began, ended);
+        } else {
+            // What a failed turn has left was there at once. It is only cleared away, and this turn's task with it:
+            // otherwise each turn from now on would find the task of the one before.
+            let more = Lane::read_assigned(&mut self.worker, &self.credentials, &self.session, self.read).await?;
+            self.read = more.0;
+            assigned.extend(more.1);
+        }
         for run in &assigned {
             let claim = lane.accept(ACCEPT, &self.session, run).await?;
             lane.complete(REPORT, &claim).await?;

@@ -19,6 +19,9 @@ const HEAD_START: Duration = Duration::from_millis(10);
 /// How many milliseconds more it may be, by chance: lanes that one tick has answered would else create together.
 const SPREAD_MS: u64 = 40;
 
+/// How many tasks are cleared away at once: the most that a claimWork may ask for.
+const LEFT: u8 = 32;
+
 /// The waiting worker's connection.
 pub(crate) struct Pickup {
     worker: Client,
@@ -43,9 +46,17 @@ impl Mode for Pickup {
             (reply, Instant::now())
         };
         let (created, (reply, ended)) = tokio::join!(lane.create(CREATE), picked_up);
-        created?;
-        let claims = read_claims(&reply?.body)?;
-        lane.record(PICKUP, began, ended);
+        let task = created?;
+        let mut claims = read_claims(&reply?.body)?;
+        if claims.iter().any(|claim| claim.is_of(task)) {
+            lane.record(PICKUP, began, ended);
+        } else {
+            // What a failed turn has left was there at once. It is only cleared away, and this turn's task with it:
+            // otherwise each turn from now on would find the task of the one before.
+            let (path, body) = lane.claim_request(LEFT);
+            let reply = self.worker.exchange(&self.credentials, "POST", &path, Some(body.as_bytes())).await?;
+            claims.extend(read_claims(&reply.body)?);
+        }
         for claim in &claims {
             lane.complete(REPORT, claim).await?;
         }
