@@ -181,6 +181,9 @@ def trial(folder, faults, rounds):
         print(f"\n{total} tasks were acknowledged; {bad} were lost, stranded or completed twice")
         return 1 if bad else 0
     finally:
+        # A second signal, as of an impatient Ctrl-C, would leave what was not ended yet: each is in a session of its own.
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
         cluster.stop()
 
 
