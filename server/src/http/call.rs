@@ -201,10 +201,13 @@ impl Call {
         self.authorize(&Values::of_path())
     }
 
-    /// When a signed request arrived, by the server's clock; 1970 for others.
+    /// When a signed request arrived, by the server's clock; of others it is not noted.
     #[must_use]
-    pub fn arrived(&self) -> DateTime<Utc> {
-        DateTime::from_timestamp_millis(self.arrived.server_ms).unwrap_or_default()
+    pub fn arrived(&self) -> Option<DateTime<Utc>> {
+        if self.arrived.server_ms == NO_TIME.server_ms {
+            return None;
+        }
+        DateTime::from_timestamp_millis(self.arrived.server_ms)
     }
 
     /// Checks that the caller has the scopes of another endpoint, for a path that may be either's.

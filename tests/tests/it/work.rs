@@ -7,7 +7,7 @@ use tenure_api::credentials::Credentials;
 use tenure_api::ids::SlugId;
 use tenure_tests::http::{Answer, TENURE_API};
 
-use crate::rig::{Rig, call, client_of, credentials_of, definition, eventually, new_task, run_of};
+use crate::rig::{Raw, Rig, call, client_of, credentials_of, definition, eventually, new_task, run_of};
 
 const QUEUE: &str = "work/shop";
 /// More than one answer has room for.
@@ -220,4 +220,31 @@ async fn a_large_body_may_have_a_large_answer_and_a_result_that_is_too_large_con
     assert_eq!(ids(&round), [next.to_string()]);
     let retried = json!({"results": [result(serde_json::from_value(results[4]["taskId"].clone()).unwrap(), "failed")]});
     assert_eq!(verdicts(&work(&rig, retried).await), ["failed"], "it was left as it was");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_run_that_is_released_until_a_date_in_the_past_comes_with_no_claim_whoever_asks() {
+    let rig = Rig::start().await;
+    let role = json!({"scopes": ["queue:claim-work:*", "queue:worker-id:*"], "description": ""});
+    assert_eq!(rig.call("POST", "/api/auth/v1/roles/anonymous", Some(&role)).await.status, 200);
+    let (task, _) = claimed(&rig).await;
+    let mut released = result(task, "released");
+    released["notBefore"] = "2000-01-01T00:00:00Z".into();
+    let asked = |claim: u16| body(json!({"results": [released], "claim": claim, "wait": 0}));
+    let unsigned = async |claim: u16| {
+        let sent = asked(claim).to_string().into_bytes();
+        rig.send(&Raw::new("POST", &path()).json(Some(&sent))).await
+    };
+    // Its server may have remembered for a while what the role gave before.
+    let refused = eventually("every caller may ask", async || {
+        let reply = unsigned(1).await;
+        (reply.status != 403).then_some(reply)
+    })
+    .await;
+    assert!(refused.refused(400, "InputError").contains("`claim` must be 0"), "{}", refused.text());
+    let signed = rig.call("POST", &path(), Some(&asked(1))).await;
+    assert_eq!((signed.status, signed.code()), (400, "InputError"), "{}", signed.body);
+    assert_eq!(rig.status(task).await["state"], "running", "nothing was reported");
+    assert_eq!(verdicts(&unsigned(0).await.json()), ["pending"]);
+    rig.server.stop().await;
 }
