@@ -4,7 +4,7 @@ use serde_json::json;
 use sqlx::Connection;
 use tenure_api::ids::TaskId;
 use tenure_domain::lifecycle::Report;
-use tenure_engine::background::{expiry, run_all_due};
+use tenure_engine::background::{deadlines, expiry, run_all_due};
 use tenure_engine::ops::OpError;
 use tenure_engine::testing::{QUEUE, Queue, new_task};
 use tenure_store::due_marks::START;
@@ -51,6 +51,27 @@ async fn an_expired_task_is_purged_with_everything_that_belongs_to_it() {
     advance(&database, "2 hours").await;
     run_all_due(&queue.engine).await.unwrap();
     assert_eq!(number(database.pool(), "SELECT count(*) FROM task_groups").await, 0);
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn tasks_of_one_row_that_have_different_deadlines_end_each_at_its_own() {
+    let (database, queue) = start().await;
+    let tasks = [30, 10, 20].map(|minutes| new_task(QUEUE, &json!({"deadline": in_minutes(minutes)})));
+    let mut conn = database.connect_hot().await;
+    create_on(&mut conn, &queue, &tasks).await;
+    drop(conn);
+    let rows = "SELECT count(*) FROM due WHERE deadline IS NOT NULL";
+    assert_eq!(number(database.pool(), rows).await, 1, "they were created together");
+    let pass = async || (deadlines::pass(&queue.engine).await.unwrap().exhausted, number(database.pool(), rows).await);
+    assert_eq!(pass().await, (0, 1), "none is due");
+    // What is left is filed anew, at the next of its deadlines.
+    for (ended, left) in [(1, 1), (2, 1), (0, 0)] {
+        advance(&database, "10 minutes 1 second").await;
+        assert_eq!(pass().await, (1, left), "{}", tasks[ended].id);
+        assert_eq!(state(&queue, tasks[ended].id).await, "exception");
+        assert_eq!(pass().await, (0, left), "the others are not due yet");
+    }
     finish(database, queue).await;
 }
 
