@@ -5,9 +5,13 @@ use std::time::{Duration, Instant};
 use chrono::TimeDelta;
 use tenure_api::ids::{RunId, TaskId};
 use tenure_domain::lifecycle::Report;
+use tenure_domain::policy::ending::Ending;
 use tenure_domain::task::Last;
+use tenure_domain::work::Reported;
 use tenure_engine::background::workers as pass;
 use tenure_engine::ops::OpError;
+use tenure_engine::ops::claim_work::Request;
+use tenure_engine::ops::work::Worked;
 use tenure_engine::testing::QUEUE;
 use tenure_engine::testing::Queue;
 
@@ -76,6 +80,31 @@ async fn a_claim_made_while_its_worker_is_quarantined_is_requeued() {
     let claim = queue.claim_one(QUEUE).await;
     assert_eq!((claim.task.id, claim.run.number(), claim.task.retries_left), (task, 1, 5));
     assert!(get(&queue, "bad").await.unwrap().recent.is_empty(), "it never had the task");
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn a_quarantined_worker_reports_what_it_has_in_a_request_that_gives_it_nothing_new() {
+    let (database, queue) = start().await;
+    let held = queue.create_one(QUEUE).await;
+    queue.claim_work(QUEUE, "bad", 1, LONG).await.unwrap().delivery.delivered();
+    quarantine(&queue, "bad", 1).await.unwrap();
+    let next = queue.create_one(QUEUE).await;
+    let ending = Ending::Reported(Report::Completed);
+    let results = [Reported { task: held, run: RunId::FIRST, ending, result: None, start: None }];
+    let asking = Request {
+        queue: QUEUE.parse().unwrap(),
+        group: "group".to_owned(),
+        id: "bad".to_owned(),
+        session: None,
+        tasks: 1,
+        wait_timeout: SHORT,
+    };
+    let Worked { results: verdicts, answer } = queue.engine.work(&results, &asking).await.unwrap();
+    assert!(verdicts[0].as_ref().unwrap().is_resolved(), "{verdicts:?}");
+    assert!(answer.claims.is_empty());
+    assert!(matches!(queue.status(next).await.last, Last::Pending(_)));
+    drop(answer);
     finish(database, queue).await;
 }
 
