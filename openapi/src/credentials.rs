@@ -262,7 +262,7 @@ impl Certificate {
     }
 
     /// Checks that the certificate is not over at a time in milliseconds since 1970, give or take the skew. That is
-    /// enough for whoever has issued it: it began then, and a clock that shows an earlier time now was set back.
+    /// enough for its issuer: it began then, and a clock that shows an earlier time now was set back.
     ///
     /// # Errors
     /// If it is over.

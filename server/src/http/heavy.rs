@@ -16,7 +16,7 @@ pub const LARGE_MIN: usize = 256 << 10;
 /// One piece of large work at once for so many processors, and one at least.
 const PROCESSORS_PER_PIECE: usize = 2;
 /// Callers without credentials wait for, or have, one turn in so many, and one at least. They queue for it among themselves:
-/// turns are given in the order of asking, and whoever has credentials must not come behind a flood.
+/// turns are given in the order of asking, and callers with credentials must not come behind a flood.
 const ANONYMOUS_PART: usize = 4;
 
 thread_local! {
@@ -98,7 +98,7 @@ impl Heavy {
         let turns = Arc::clone(&self.turns);
         let places = (share == Share::Anonymous).then(|| Arc::clone(&self.for_anonymous));
         async move {
-            // Neither is ever closed. Whoever has a turn waits for no place, so that this is no deadlock.
+            // Neither is ever closed. A caller with a turn waits for no place, so that this is no deadlock.
             let place = match places {
                 Some(places) => places.acquire_owned().await.ok(),
                 None => None,

@@ -223,7 +223,7 @@ async fn a_large_body_may_have_a_large_answer_and_a_result_that_is_too_large_con
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_run_that_is_released_until_a_date_in_the_past_comes_with_no_claim_whoever_asks() {
+async fn a_run_that_is_released_until_a_date_in_the_past_comes_with_no_claim_signed_or_not() {
     let rig = Rig::start().await;
     let role = json!({"scopes": ["queue:claim-work:*", "queue:worker-id:*"], "description": ""});
     assert_eq!(rig.call("POST", "/api/auth/v1/roles/anonymous", Some(&role)).await.status, 200);

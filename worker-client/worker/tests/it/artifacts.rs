@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tenure_worker::{Limits, Plane};
 
-use crate::queue::{Queue, Reply, TASK_IDS, claim, ok, refuse, renewed};
+use crate::queue::{Queue, RENEWED_AFTER_SIX_SECONDS, Reply, TASK_IDS, claim, ok, refuse, renewed};
 use crate::store::URL_SECRET;
 use crate::worker::{LEASE, Running, shell};
 
@@ -273,9 +273,9 @@ async fn an_upload_is_repeated_with_the_credentials_of_the_renewed_claim() {
     let queue = Queue::start().await;
     queue.on("reclaim", |_| renewed(60_000, "task-1"));
     // It takes until after the renewal, and then the URL has ended.
-    queue.once("a/bytes", Reply { after: Duration::from_secs(3), ..refuse(403) });
+    queue.once("a/bytes", Reply { after: Duration::from_secs(7), ..refuse(403) });
     let payload = payload("echo a > a", &json!([file("a", "a")]));
-    let running = Running::with_task(queue, Duration::from_secs(2), &payload).await;
+    let running = Running::with_task(queue, RENEWED_AFTER_SIX_SECONDS, &payload).await;
     let report = running.queue.wait_for("completed", 1).await;
     let signed: Vec<_> = running.queue.requests("artifacts/a").into_iter().map(|request| request.signed_by).collect();
     assert_eq!((signed, report[0].signed_by.as_str()), (vec!["task-0".to_owned(), "task-1".to_owned()], "task-1"));

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tenure_worker::Plane;
 
-use crate::queue::{Queue, Reply, TASK_IDS, claim, ok, refuse, renewed, until};
+use crate::queue::{Queue, RENEWED_AFTER_SIX_SECONDS, Reply, TASK_IDS, claim, ok, refuse, renewed, until};
 use crate::store::Stored;
 use crate::worker::{LEASE, Running};
 
@@ -115,10 +115,9 @@ async fn the_claim_is_renewed_during_a_download_that_then_signs_with_the_new_cre
     queue.has_artifact(MAKER, "a", hello());
     queue.on("reclaim", |_| renewed(60_000, "task-1"));
     // The first try hangs until the claim was renewed, and ends without an answer.
-    let slow = Reply { after: Duration::from_secs(3), cut: true, ..ok(Value::Null) };
+    let slow = Reply { after: Duration::from_secs(7), cut: true, ..ok(Value::Null) };
     queue.once("artifacts/a", slow);
-    let lease = Duration::from_secs(2);
-    let running = Running::with_task(queue, lease, &payload(&json!([input("a", "in/a")]))).await;
+    let running = Running::with_task(queue, RENEWED_AFTER_SIX_SECONDS, &payload(&json!([input("a", "in/a")]))).await;
     let report = running.queue.wait_for("completed", 1).await;
     let signed: Vec<_> = running.queue.requests("artifacts/a").into_iter().map(|request| request.signed_by).collect();
     assert_eq!((signed, report[0].signed_by.as_str()), (vec!["task-0".to_owned(), "task-1".to_owned()], "task-1"));

@@ -21,6 +21,8 @@ pub const TOKEN: &str = "secret-of-the-worker";
 pub const TASK_IDS: [&str; 3] = ["9HrBC1jMQ3KlZw4CssPUeQ", "AAAAAAAAQACAAAAAAAAAAA", "AAAAAAAAQACAAAAAAAAAAQ"];
 /// How long a test waits for something that must happen.
 pub const SOON: Duration = Duration::from_secs(20);
+/// A lease that is renewed after three quarters of it. What is left then is longer than a busy machine stands still.
+pub const RENEWED_AFTER_SIX_SECONDS: Duration = Duration::from_secs(8);
 
 /// A request as the queue saw it.
 #[derive(Debug, Clone)]
