@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use sqlx::AssertSqlSafe;
 use tenure_api::credentials::Credentials;
 use tenure_api::ids::SlugId;
+use tenure_tests::clock::{unix_millis, wire_date};
 use tenure_tests::http::{Answer, TENURE_API};
 
 use crate::rig::{Rig, call, claim_path, credentials_of, definition, eventually, new_task, run_of};
@@ -265,5 +266,24 @@ async fn t7_a_run_that_may_not_be_started_twice_is_waited_for_whatever_complete_
     }
     assert_eq!(rig.status(task).await["runs"].as_array().unwrap().len(), 1);
     assert_eq!(of_run(&rig, &claim, "completed", None).await.status, 200);
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_deadline_takes_effect_although_no_request_is_about_its_task() {
+    let rig = start(json!({})).await;
+    let (task, mut overdue) = (new_task(), definition(QUEUE));
+    let deadline = unix_millis() + 2_000;
+    overdue["deadline"] = wire_date(deadline).into();
+    assert_eq!(rig.create(task, &overdue).await.status, 200);
+    // By the events: a request about a task past its deadline might end it.
+    let seen = eventually("the task ends", async || {
+        let ends = resolutions(&rig, task).await;
+        (!ends.is_empty()).then(|| (ends, unix_millis()))
+    })
+    .await;
+    assert_eq!(seen.0, ["task-exception"]);
+    assert!((deadline..=deadline + LATE.num_milliseconds()).contains(&seen.1), "{} ms late", seen.1 - deadline);
+    assert_eq!(rig.status(task).await["runs"][0]["reasonResolved"], "deadline-exceeded");
     rig.server.stop().await;
 }
