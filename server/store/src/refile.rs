@@ -123,7 +123,7 @@ pub async fn stamp_slice(transaction: &mut PgConnection, queue: i32, place: Plac
         Stage::Done | Stage::Older => Vec::new(),
         Stage::Ready => list_ready(transaction, queue, after, limit).await?,
         Stage::Delayed => list_delayed(transaction, queue, after, limit).await?,
-        Stage::Claims => list_claims(transaction, queue, after, limit).await?,
+        Stage::ClaimsFirst | Stage::Claims => list_claims(transaction, queue, after, limit).await?,
         Stage::Check => {
             let differing = restamp::list_differing(transaction, queue, limit).await?;
             differing.into_iter().map(|seq| Run { seq, at: seq }).collect()

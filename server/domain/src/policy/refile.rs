@@ -3,7 +3,8 @@
 //! 1. The policy is committed, in rows that each statement reads that makes a run. From then on no statement that begins makes one
 //!    under the old policy.
 //! 2. Statements that began before are waited for, by the transactions that are older than the commit ([`Stage::Older`]).
-//! 3. What exists is stamped anew in slices: ready runs, delayed ones, claims. A run moves between these while they are read,
+//! 3. What exists is stamped anew in slices: claims, so that they have slots of their keys before a ready run of these waits for one;
+//!    then ready runs, delayed ones, and the claims that were made meanwhile. A run moves between these while they are read,
 //!    so that one may be missed; therefore the last stage reads all three *in one statement*, in whose snapshot every run is
 //!    exactly once, and is repeated until it finds nothing ([`Stage::Check`]).
 //!
@@ -19,11 +20,13 @@ pub enum Stage {
     Done,
     /// Transactions that are older than the change are waited for.
     Older,
+    /// Claims, by the age of their tasks.
+    ClaimsFirst,
     /// Ready runs, by their place in the queue.
     Ready,
     /// Delayed runs, by their place in the queue.
     Delayed,
-    /// Claims, by the age of their tasks.
+    /// Claims that were made while the others were read, and those before once more, by the age of their tasks.
     Claims,
     /// All of them in one statement.
     Check,
@@ -31,7 +34,8 @@ pub enum Stage {
 
 impl Stage {
     /// Each of them, in their order.
-    pub const ALL: [Self; 6] = [Self::Done, Self::Older, Self::Ready, Self::Delayed, Self::Claims, Self::Check];
+    pub const ALL: [Self; 7] =
+        [Self::Done, Self::Older, Self::ClaimsFirst, Self::Ready, Self::Delayed, Self::Claims, Self::Check];
 
     /// The number that the database stores.
     #[must_use]
@@ -43,6 +47,7 @@ impl Stage {
             Self::Delayed => 3,
             Self::Claims => 4,
             Self::Check => 5,
+            Self::ClaimsFirst => 6,
         }
     }
 
@@ -54,7 +59,8 @@ impl Stage {
 
     fn following(self) -> Self {
         match self {
-            Self::Older => Self::Ready,
+            Self::Older => Self::ClaimsFirst,
+            Self::ClaimsFirst => Self::Ready,
             Self::Ready => Self::Delayed,
             Self::Delayed => Self::Claims,
             Self::Claims => Self::Check,
@@ -108,11 +114,13 @@ pub fn step(place: Place, found: Found) -> Place {
         (Stage::Done, _) => Place::DONE,
         (Stage::Older, Found::Older { open: false }) => next(Stage::Older.following()),
         (Stage::Older, Found::Older { open: true } | Found::Slice { .. }) => place,
-        (Stage::Ready | Stage::Delayed | Stage::Claims | Stage::Check, Found::Older { .. }) => place,
+        (Stage::ClaimsFirst | Stage::Ready | Stage::Delayed | Stage::Claims | Stage::Check, Found::Older { .. }) => {
+            place
+        }
         (Stage::Check, Found::Slice { runs: 0, .. }) => Place::DONE,
         // What it found was stamped; it looks from the beginning again.
         (Stage::Check, Found::Slice { .. }) => next(Stage::Check),
-        (stage @ (Stage::Ready | Stage::Delayed | Stage::Claims), Found::Slice { runs, last }) => {
+        (stage @ (Stage::ClaimsFirst | Stage::Ready | Stage::Delayed | Stage::Claims), Found::Slice { runs, last }) => {
             if runs >= SLICE && last.is_some() {
                 return Place { stage, cursor: last };
             }
@@ -127,7 +135,7 @@ pub fn runs_left(stage: Stage, pending: i64, delayed: i64, claimed: i64) -> i64 
     let (pending, delayed, claimed) = (pending.max(0), delayed.max(0), claimed.max(0));
     let left = match stage {
         Stage::Done => return 0,
-        Stage::Older | Stage::Ready => pending.saturating_add(delayed).saturating_add(claimed),
+        Stage::Older | Stage::ClaimsFirst | Stage::Ready => pending.saturating_add(delayed).saturating_add(claimed),
         Stage::Delayed => delayed.saturating_add(claimed),
         Stage::Claims => claimed,
         Stage::Check => 1,
@@ -145,10 +153,10 @@ mod tests {
 
     #[test]
     fn every_stage_has_a_number() {
-        for (code, stage) in (0..).zip(Stage::ALL) {
+        for (code, stage) in [0, 1, 6, 2, 3, 4, 5].into_iter().zip(Stage::ALL) {
             assert_eq!((stage.code(), Stage::from_code(code)), (code, Some(stage)));
         }
-        assert_eq!((Stage::from_code(-1), Stage::from_code(6)), (None, None));
+        assert_eq!((Stage::from_code(-1), Stage::from_code(7)), (None, None));
     }
 
     /// Every stage with everything that a step can find.
@@ -170,7 +178,8 @@ mod tests {
         let done = at(Done);
         for (stage, expected) in [
             (Done, [done; 6]),
-            (Older, [same(Older), at(Ready), same(Older), same(Older), same(Older), same(Older)]),
+            (Older, [same(Older), at(ClaimsFirst), same(Older), same(Older), same(Older), same(Older)]),
+            (ClaimsFirst, [same(ClaimsFirst), same(ClaimsFirst), at(Ready), at(Ready), full(ClaimsFirst), at(Ready)]),
             (Ready, [same(Ready), same(Ready), at(Delayed), at(Delayed), full(Ready), at(Delayed)]),
             (Delayed, [same(Delayed), same(Delayed), at(Claims), at(Claims), full(Delayed), at(Claims)]),
             (Claims, [same(Claims), same(Claims), at(Check), at(Check), full(Claims), at(Check)]),
@@ -199,6 +208,7 @@ mod tests {
                     is_ready = true;
                     Found::Slice { runs: 0, last: None }
                 }
+                ClaimsFirst => Found::Slice { runs: 0, last: None },
                 Claims => Found::Slice { runs: usize::from(!is_ready), last: None },
                 Check => {
                     let runs = usize::from(!is_new);
@@ -210,7 +220,7 @@ mod tests {
             at = step(at, found);
         }
         assert!(is_new);
-        assert_eq!(stages, [Older, Ready, Delayed, Claims, Check, Check]);
+        assert_eq!(stages, [Older, ClaimsFirst, Ready, Delayed, Claims, Check, Check]);
     }
 
     #[test]
@@ -222,6 +232,6 @@ mod tests {
             assert!(left[1..].iter().all(|left| *left > 0), "{counts:?}: {left:?}");
             assert!(left[1..].is_sorted_by(|earlier, later| earlier >= later), "{counts:?}: {left:?}");
         }
-        assert_eq!(Stage::ALL.map(|stage| runs_left(stage, 5, 3, 2)), [0, 10, 10, 5, 2, 1]);
+        assert_eq!(Stage::ALL.map(|stage| runs_left(stage, 5, 3, 2)), [0, 10, 10, 10, 5, 2, 1]);
     }
 }

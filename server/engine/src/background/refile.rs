@@ -139,7 +139,7 @@ async fn take_step(conn: &mut PgConnection, queue: i32) -> Result<Option<Step>, 
         (Stage::Older, Some(since)) => {
             (Found::Older { open: refile::is_any_open(&mut transaction, since).await? }, 0, 0)
         }
-        (Stage::Done | Stage::Ready | Stage::Delayed | Stage::Claims | Stage::Check, _) => {
+        (Stage::Done | Stage::ClaimsFirst | Stage::Ready | Stage::Delayed | Stage::Claims | Stage::Check, _) => {
             let Slice { runs, last, stamped } = refile::stamp_slice(&mut transaction, queue, now.place).await?;
             (Found::Slice { runs, last }, runs, stamped)
         }
