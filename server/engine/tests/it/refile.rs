@@ -12,6 +12,7 @@ use tenure_domain::lifecycle::Report;
 use tenure_domain::policy::document::{Match, Policy};
 use tenure_domain::policy::hold::Start;
 use tenure_domain::policy::options::Options;
+use tenure_domain::policy::refile::{Found, Place, Stage, step};
 use tenure_domain::policy::terms::Terms;
 use tenure_engine::background::{PassReport, refile};
 use tenure_engine::ops::queue_policy::{self, Put};
@@ -201,6 +202,31 @@ async fn a_transaction_that_began_before_the_change_is_waited_for_also_if_it_has
     assert_eq!(traits(&mut conn).await, BTreeMap::from([(Some(1), 1)]));
     later.rollback().await.unwrap();
     drop((conn, other));
+    queue.stop().await;
+    database.finish().await;
+}
+
+/// The limit of a key would let as many start beside them otherwise.
+#[tokio::test]
+async fn what_is_claimed_has_its_key_before_a_ready_run_waits_for_a_slot() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    queue.create_one(QUEUE).await;
+    queue.create_one(QUEUE).await;
+    queue.claim_one(QUEUE).await;
+    put(&queue, &json!({"concurrency": {"perKey": 1}, "keyBy": "projectId"})).await;
+    let (key, mut conn) = (queue.key(QUEUE).await, database.connect().await);
+    let mut transaction = conn.begin().await.unwrap();
+    let mut at = step(Place::after_a_change(), Found::Older { open: false });
+    while at.stage != Stage::Ready {
+        let slice = tenure_store::refile::stamp_slice(&mut transaction, key, at).await.unwrap();
+        at = step(at, Found::Slice { runs: slice.runs, last: slice.last });
+    }
+    transaction.commit().await.unwrap();
+    let keyed = "SELECT (SELECT count(key_id) FROM claims) * 10 + (SELECT count(key_id) FROM pending)";
+    assert_eq!(number(database.pool(), keyed).await, 10, "the claim, and not the ready run");
+    follow(&queue).await;
+    assert_eq!(number(database.pool(), keyed).await, 11);
     queue.stop().await;
     database.finish().await;
 }
