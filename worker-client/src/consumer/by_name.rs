@@ -223,8 +223,13 @@ impl Queue {
 
     fn learn(&mut self, news: News) -> Result<(), Error> {
         match news {
-            News::Listed { offers, more } => {
-                self.offers.list(&offers);
+            News::Listed { offers, is_whole, more } => {
+                // What a page does not have may be on another one. Of too many it is dropped all the same, until that one comes.
+                if is_whole || self.offers.len() >= UNLISTED_MAX {
+                    self.offers.list(&offers);
+                } else {
+                    self.offers.add(offers);
+                }
                 self.partly_listed = more.then(Instant::now);
             }
             News::Came(_) if self.offers.len() >= UNLISTED_MAX => self.partly_listed = Some(Instant::now()),
@@ -250,6 +255,21 @@ mod tests {
         assert_eq!(shared.take_given(), None, "the next claim is another run's");
         tokio::time::sleep(pause + OTHERS_FIRST + PAUSE).await;
         assert_eq!(shared.take_given(), Some(Given { offer, reason: Reason::Unanswered }));
+    }
+
+    #[test]
+    fn what_is_hidden_or_waits_is_dropped_by_a_list_of_the_whole_queue_and_not_by_a_page_of_it() {
+        let (_sender, news) = mpsc::channel(1);
+        let list_again = Arc::new(Notify::new());
+        let mut queue = Queue { offers: Offers::default(), news, list_again, partly_listed: None };
+        let task_id = "9HrBC1jMQ3KlZw4CssPUeQ".parse().unwrap();
+        let offer = |run: &str| Offer { task_id, run_id: run.parse().unwrap() };
+        queue.offers.hide(offer("0"), Instant::now() + LIST_INTERVAL);
+        queue.offers.add([offer("1")]);
+        for (is_whole, left) in [(false, 3), (true, 1)] {
+            queue.learn(News::Listed { offers: vec![offer("2")], is_whole, more: !is_whole }).unwrap();
+            assert_eq!((queue.offers.len(), queue.partly_listed.is_some()), (left, !is_whole));
+        }
     }
 
     #[test]

@@ -33,8 +33,8 @@ const RESUMED: &str = "queue-resumed";
 /// What a consumer learns of its queue.
 #[derive(Debug)]
 pub(super) enum News {
-    /// What is pending: the beginning of it, if there is `more`.
-    Listed { offers: Vec<Offer>, more: bool },
+    /// What is pending: all of it, or a page of it, behind which there may be `more`.
+    Listed { offers: Vec<Offer>, is_whole: bool, more: bool },
     /// These have become claimable.
     Came(Vec<Offer>),
     /// These credentials are not good for it.
@@ -83,11 +83,11 @@ pub(super) async fn follow(client: &Client, queue: TaskQueueId, news: mpsc::Send
 }
 
 impl Watch {
-    /// Until the next list is due.
+    /// Until the next list is due, which is not before the last page of this one.
     async fn list_and_follow(&mut self, list_again: &Notify) -> Result<Over, Error> {
         let until = Instant::now() + LIST_EVERY;
         let mut after = self.latest().await?;
-        let listed = self.list().await?;
+        let (listed, mut next_page) = self.list(None).await?;
         self.answered = true;
         if self.news.send(listed).await.is_err() {
             return Ok(Over::Unheard);
@@ -95,8 +95,20 @@ impl Watch {
         loop {
             let over = tokio::select! {
                 over = self.read(&mut after) => over?,
-                () = list_again.notified() => Over::ListAgain,
-                () = tokio::time::sleep_until(until) => Over::ListAgain,
+                () = list_again.notified() => match next_page.take() {
+                    // From the beginning it would be the same page again, if none of its runs could be claimed. The events go on
+                    // where they were: what comes back to a page before is in them.
+                    Some(page) => {
+                        let (listed, next) = self.list(Some(page)).await?;
+                        next_page = next;
+                        if self.news.send(listed).await.is_err() {
+                            return Ok(Over::Unheard);
+                        }
+                        continue;
+                    }
+                    None => Over::ListAgain,
+                },
+                () = tokio::time::sleep_until(until), if next_page.is_none() => Over::ListAgain,
             };
             match over {
                 Over::Broken => tokio::time::sleep(REOPEN_AFTER).await,
@@ -115,17 +127,22 @@ impl Watch {
         Ok(self.client.call::<Page>(&call).await?.value.after)
     }
 
-    /// One page, which is a thousand: the rest is listed when these have been looked at.
-    async fn list(&self) -> Result<News, Error> {
+    /// One page, which is a thousand: the first one, or the one that begins here; and where the next one does. That is listed when these
+    /// have been looked at.
+    async fn list(&self, page: Option<String>) -> Result<(News, Option<String>), Error> {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
         struct Page {
             tasks: Vec<Run>,
             continuation_token: Option<String>,
         }
-        let call = get(None, format!("/task-queues/{}/pending", parameter(&self.queue)), None, TIMEOUT);
+        let query = page.as_ref().map(|page| format!("continuationToken={}", parameter(page)));
+        let call = get(None, format!("/task-queues/{}/pending", parameter(&self.queue)), query, TIMEOUT);
         let Page { tasks, continuation_token } = self.client.call::<Page>(&call).await?.value;
-        Ok(News::Listed { offers: tasks.into_iter().map(Offer::from).collect(), more: continuation_token.is_some() })
+        let next = continuation_token.filter(|token| !token.is_empty());
+        let offers = tasks.into_iter().map(Offer::from).collect();
+        let (is_whole, more) = (page.is_none() && next.is_none(), next.is_some());
+        Ok((News::Listed { offers, is_whole, more }, next))
     }
 
     /// Reads events after this position until the stream is over. It is an error if there was none.
@@ -148,17 +165,13 @@ impl Watch {
                 return Ok(Over::ListAgain);
             }
             while let Some(block) = blocks.next() {
-                if let Some(id) = block.id {
-                    *after = id;
-                }
-                let came = match block.offers(&self.queue) {
-                    Some(came) if came.is_empty() => continue,
-                    Some(came) => came,
-                    None => return Ok(Over::ListAgain),
-                };
-                if self.news.send(News::Came(came)).await.is_err() {
+                let id = block.id;
+                let Some(came) = block.offers(&self.queue) else { return Ok(Over::ListAgain) };
+                if !came.is_empty() && self.news.send(News::Came(came)).await.is_err() {
                     return Ok(Over::Unheard);
                 }
+                // Not before it is sent: this may be given up while it waits, and goes on from here then.
+                *after = id.unwrap_or(*after);
             }
         }
         tracing::debug!("the stream of events ended; it is opened again");

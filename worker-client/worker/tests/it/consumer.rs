@@ -7,6 +7,7 @@ use std::time::Duration;
 use chrono::TimeDelta;
 use serde_json::{Value, json};
 use tenure_api::dates::Timestamp;
+use tenure_client::consumer::balancer::Sleep;
 use tenure_client::consumer::statemachine::Machine;
 use tenure_client::consumer::{Consumer, ConsumerBuilder, ConsumerHandle, Handler, Job, Outcome, Stop};
 use tenure_client::{AccessToken, Client, Credentials, Error, RetryPolicy};
@@ -352,5 +353,30 @@ async fn a_takeover_that_did_not_come_about_is_not_one_of_what_has_begun_meanwhi
     let queue = queue_with_session(TimeDelta::seconds(-60), answers).await;
     let running = with_sessions(&queue);
     assert_eq!(takeovers(&queue, 5).await[..5], [false, false, true, false, false]);
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn what_is_pending_behind_a_page_of_runs_that_cannot_be_claimed_is_found() {
+    const BEHIND: &str = "continuationToken=behind";
+    let queue = Queue::start().await;
+    queue.on("/work", no_work);
+    queue.on("/events", |_| ok(json!({"after": 4})));
+    queue.on("/pending", |request| {
+        let run = |task: &str| json!([{"taskId": task, "runId": 0}]);
+        ok(if request.query == BEHIND {
+            json!({"tasks": run(TASK_IDS[1])})
+        } else {
+            json!({"tasks": run(TASK_IDS[0]), "continuationToken": "behind"})
+        })
+    });
+    // The first one is delayed.
+    queue.on("/claim", |request| {
+        if request.call.contains(TASK_IDS[0]) { refuse(409) } else { ok(claim(TASK_IDS[1], LEASE, &json!({}))) }
+    });
+    let running =
+        Running::start(consumer(&queue).balancer(Sleep::default()).handler(|_job: Job, _stop: Stop| async {}));
+    until("it is reported", || (!reported(&queue).is_empty()).then_some(())).await;
+    assert_eq!(reported(&queue)[0]["taskId"], TASK_IDS[1]);
     running.stop().await;
 }
