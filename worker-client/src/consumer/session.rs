@@ -62,7 +62,8 @@ pub(super) async fn run(shared: &Shared) -> Result<(), Error> {
         answered = true;
         let id = begun.id;
         tracing::info!(session.id = %id, "session started");
-        let left = Member { shared, client: &client, begun, read: 0, failures: 0, said_frozen: false }.attend().await;
+        let member = Member { shared, client: &client, begun, read: 0, failures: 0, said_frozen: Some(false) };
+        let left = member.attend().await;
         shared.membership.send_replace(Membership::Waiting);
         shared.given.forget();
         match left {
@@ -225,8 +226,8 @@ struct Member<'a> {
     read: i64,
     /// In a row.
     failures: u32,
-    /// Whether the server was last given to know that the worker is frozen.
-    said_frozen: bool,
+    /// Whether the server takes the worker for frozen; none if it may not know the latest.
+    said_frozen: Option<bool>,
 }
 
 impl Member<'_> {
@@ -237,13 +238,20 @@ impl Member<'_> {
         loop {
             let is_live = *membership.borrow() != Membership::Waiting;
             let is_frozen = *frozen.borrow_and_update();
+            if self.said_frozen != Some(is_frozen) {
+                // That is said until there is an answer: what has none may have been stored.
+                self.said_frozen = None;
+            }
             let asked = Instant::now();
             let answer = tokio::select! {
                 biased;
                 () = self.shared.closing.cancelled() => return Left::Closing,
                 answer = self.ask(is_frozen) => answer,
-                // What the inbox has is answered again.
-                Ok(()) = frozen.changed() => continue,
+                // What the inbox has is answered again. Asked again at once, it need not be a renewal, and that counts as one.
+                Ok(()) = frozen.changed() => {
+                    self.said_frozen = None;
+                    continue;
+                }
                 () = tokio::time::sleep_until(self.stop_at()), if is_live => {
                     self.give_up();
                     continue;
@@ -252,7 +260,7 @@ impl Member<'_> {
             match answer {
                 Ok((server_time, items)) => {
                     (self.begun.renewed, self.failures) = (asked, 0);
-                    self.said_frozen = is_frozen;
+                    self.said_frozen = Some(is_frozen);
                     if !is_live {
                         tracing::info!(session.id = %self.begun.id, "the session goes on");
                         membership.send_replace(Membership::Live(self.begun.id));
@@ -288,7 +296,7 @@ impl Member<'_> {
             wait = Duration::ZERO;
         }
         let asked = async {
-            if is_frozen == self.said_frozen {
+            if self.said_frozen == Some(is_frozen) {
                 let inbox = self.client.inbox(id, self.read, wait).await;
                 return inbox.map(|Inbox { server_time, items, .. }| (server_time, items));
             }

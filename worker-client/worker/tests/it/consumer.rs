@@ -328,6 +328,21 @@ async fn a_session_that_is_being_started_at_a_shutdown_is_ended() {
 }
 
 #[tokio::test]
+async fn that_a_worker_is_not_frozen_any_more_is_said_before_there_is_an_answer_that_it_was() {
+    let queue = queue_with_session(TimeDelta::zero(), vec![begun()]).await;
+    let renewed = json!({"expires": LATER, "serverTime": NOW});
+    queue.on("/renew", move |_| Reply { after: Duration::from_secs(1), ..ok(renewed.clone()) });
+    let running = with_sessions(&queue);
+    queue.wait_for("/inbox", 1).await;
+    running.handle.freeze();
+    queue.wait_for("/renew", 1).await;
+    running.handle.unfreeze();
+    let renewals = queue.wait_for("/renew", 2).await;
+    assert_eq!([0, 1].map(|at: usize| renewals[at].body["frozen"].clone()), [true, false]);
+    running.stop().await;
+}
+
+#[tokio::test]
 async fn a_session_that_another_process_has_is_not_taken_over() {
     let (before, after) = (TimeDelta::seconds(60), TimeDelta::seconds(-60));
     // The server says that it did nothing; or there was a session before the answer was lost, whether or not that was known; or it began
