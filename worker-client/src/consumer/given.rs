@@ -43,7 +43,7 @@ impl GivenRuns {
 
     /// A run that was taken is to be claimed again, not before this time.
     pub(super) fn put_back(&self, given: Given, not_before: Instant) {
-        self.waiting().add(given, not_before);
+        self.waiting().put_back(given, not_before);
     }
 
     /// The next one that may be claimed now.
@@ -88,6 +88,14 @@ impl Waiting {
                 self.0.push_back((given, not_before));
                 true
             }
+        }
+    }
+
+    /// Takes a run in again. One that was assigned anew while it was taken waits already, until its new limit.
+    fn put_back(&mut self, given: Given, not_before: Instant) {
+        let waits = self.0.iter().any(|(waiting, _)| waiting.offer == given.offer);
+        if given.reason == Reason::Unanswered || !waits {
+            self.add(given, not_before);
         }
     }
 
@@ -146,6 +154,19 @@ mod tests {
         assert_eq!((waiting.take(now), waiting.next_due()), (None, Some(now + second)));
         assert_eq!(waiting.take(now + second), Some(assigned(0, None)));
         assert_eq!((waiting.take(now + second), waiting.next_due()), (None, None));
+    }
+
+    #[test]
+    fn what_is_assigned_anew_while_it_is_taken_keeps_its_new_limit_when_it_is_put_back() {
+        let (now, second) = (Instant::now(), Duration::from_secs(1));
+        let mut waiting = Waiting::default();
+        let anew = assigned(0, Some(now + 3 * second));
+        waiting.add(anew, now);
+        waiting.put_back(assigned(0, Some(now + second)), now);
+        assert_eq!(waiting.take(now + 2 * second), Some(anew));
+        waiting.add(anew, now);
+        waiting.put_back(unanswered(0), now);
+        assert_eq!(waiting.take(now + 4 * second), Some(unanswered(0)), "it may be ours");
     }
 
     #[test]
