@@ -14,12 +14,13 @@ use crate::ops::live_log::make_artifacts;
 use tenure_domain::artifact::Details;
 use tenure_domain::live_log::{Cursor, Fate, LOOK_EVERY, fate, last_line};
 use tenure_store::artifacts;
+use tenure_store::failure::{Class, classify};
 use tenure_store::live_logs::{self, DueLog, DueTask, Position};
 
 /// Chunks that are read at once.
 const CHUNKS: i64 = 64;
 
-/// Looks at the logs that are due.
+/// Looks at the logs that are due. One that fails holds up no other: the first such error comes at the end.
 pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     let began = Instant::now();
     engine.live_logs.count().await?;
@@ -27,18 +28,28 @@ pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     let due = live_logs::list_due(&mut conn, engine.due_marks.get().live_logs, BACKING_LOG, SLICE).await?;
     drop(conn);
     let mut report = PassReport { found: due.len(), ..PassReport::default() };
+    let mut failed = None;
     for log in &due {
-        let fate = match &log.task {
-            None => Fate::Purge,
-            Some(task) => fate(task.ended, is_uploaded(engine, log, task).await?, log.now),
-        };
-        settle(engine, log, fate).await?;
-        report.done += 1;
+        match look_at(engine, log).await {
+            Ok(()) => report.done += 1,
+            Err(error) if classify(&error) == Class::Unavailable => return Err(error),
+            Err(error) => {
+                failed.get_or_insert(error);
+            }
+        }
         if began.elapsed() > PASS_MAX {
             break;
         }
     }
-    Ok(report)
+    failed.map_or(Ok(report), Err)
+}
+
+async fn look_at(engine: &Engine, log: &DueLog) -> Result<(), sqlx::Error> {
+    let fate = match &log.task {
+        None => Fate::Purge,
+        Some(task) => fate(task.ended, is_uploaded(engine, log, task).await?, log.now),
+    };
+    settle(engine, log, fate).await
 }
 
 /// Whether the whole log is there: a row of an artifact without bytes is one whose upload did not come.

@@ -50,8 +50,8 @@ pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     if ended.as_ref().is_err_and(|error| classify(error) == Class::Unavailable) {
         return ended.map(|()| report);
     }
-    give_back_strays(engine, &mut conn, &clock, STRAYS_LOOKED_FOR, &mut report).await?;
-    ended.map(|()| report)
+    let given_back = give_back_strays(engine, &mut conn, &clock, STRAYS_LOOKED_FOR, &mut report).await;
+    ended.and(given_back).map(|()| report)
 }
 
 async fn look_for_any(sessions: &Sessions, conn: &mut PgConnection) -> Result<bool, sqlx::Error> {
@@ -92,7 +92,7 @@ async fn end_expired(
     failed.map_or(Ok(()), Err)
 }
 
-/// Gives back what sessions hold that ended within this time.
+/// Gives back what sessions hold that ended within this time. One that fails holds up no other: the first such error comes at the end.
 async fn give_back_strays(
     engine: &Engine,
     conn: &mut PgConnection,
@@ -100,9 +100,19 @@ async fn give_back_strays(
     within: TimeDelta,
     report: &mut PassReport,
 ) -> Result<(), sqlx::Error> {
+    let mut failed = None;
     for (epoch, by) in worker_sessions::list_strays(conn, within).await? {
         clock.go_on(conn).await?;
-        let left = give_back_more(conn, &engine.notifiers, epoch, by).await?;
+        let left = match give_back_more(conn, &engine.notifiers, epoch, by).await {
+            Ok(left) => left,
+            Err(error) if classify(&error) == Class::Unavailable => return Err(error),
+            Err(error) => {
+                // However long ago the session ended, it is looked for again.
+                clock.outlook.expect(clock.since);
+                failed.get_or_insert(error);
+                continue;
+            }
+        };
         report.found += left.runs;
         report.done += left.runs;
         report.lost_race += usize::from(left.runs == 0);
@@ -112,7 +122,7 @@ async fn give_back_strays(
             clock.outlook.expect(clock.since);
         }
     }
-    Ok(())
+    failed.map_or(Ok(()), Err)
 }
 
 fn count(report: &mut PassReport, left: Left) {

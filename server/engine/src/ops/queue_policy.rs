@@ -203,21 +203,24 @@ pub async fn resume(parts: Parts<'_>, queue: &TaskQueueId, client_id: &str) -> R
 /// keeps its own queue paused, and no other.
 ///
 /// # Errors
-/// If the database does not answer.
+/// If the database does not answer; or the first error of a queue that could not be resumed, after the others were.
 pub async fn resume_over(parts: Parts<'_>, limit: i64) -> Result<usize, sqlx::Error> {
     let mut conn = parts.pool.acquire().await?;
-    let mut resumed = 0;
+    let (mut resumed, mut failed) = (0, None);
     for queue in policies::list_over(&mut conn, limit).await? {
         match resume_if_over(parts, &mut conn, queue).await {
             Ok(done) => resumed += usize::from(done),
             Err(error) if classify(&error) == Class::Contention => {}
-            Err(error) => return Err(error),
+            Err(error) if classify(&error) == Class::Unavailable => return Err(error),
+            Err(error) => {
+                failed.get_or_insert(error);
+            }
         }
     }
     if resumed > 0 {
         tracing::info!(queues = resumed, "queues were resumed, because the time of their pause was over");
     }
-    Ok(resumed)
+    failed.map_or(Ok(resumed), Err)
 }
 
 async fn resume_if_over(parts: Parts<'_>, conn: &mut PgConnection, queue: i32) -> Result<bool, sqlx::Error> {

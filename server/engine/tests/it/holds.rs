@@ -10,7 +10,7 @@ use tenure_api::states::{Priority, ReasonResolved};
 use tenure_domain::events::Payload;
 use tenure_domain::events::note::Note;
 use tenure_domain::task::Last;
-use tenure_engine::background::{deadlines, holds, low_water_marks, run_all_due};
+use tenure_engine::background::{deadlines, holds, low_water_marks, pauses, run_all_due};
 use tenure_engine::ops::change_task::{Change, change};
 use tenure_engine::ops::{OpError, change_priority, list_runs, queue_policy};
 use tenure_engine::testing::{QUEUE, Queue, new_task};
@@ -285,5 +285,28 @@ async fn a_queue_that_had_only_delayed_tasks_is_listed() {
     assert_eq!(number(ground.database.pool(), "SELECT delayed FROM counters").await, 1);
     let engine = &ground.queue.engine;
     change(&engine.pool, &engine.notifiers, task.id, Change::Cancel).await.unwrap();
+    ground.finish().await;
+}
+
+#[tokio::test]
+async fn a_queue_that_cannot_be_resumed_keeps_no_other_paused() {
+    const PAUSED: &str = "SELECT count(*) FROM task_queues WHERE paused IS NOT NULL";
+    let mut ground = Ground::new().await;
+    for name in ["proj/refused", "proj/other"] {
+        let (parts, request) = (ground.queue.engine.queue_parts(), PauseRequest::default());
+        queue_policy::pause(parts, &name.parse().unwrap(), &request, "ann").await.unwrap();
+    }
+    // The pass comes first to the one that fails.
+    let refuse = "UPDATE task_queues
+            SET paused_until = now() - CASE name WHEN 'proj/refused' THEN interval '2 s' ELSE interval '1 s' END
+            WHERE paused IS NOT NULL;
+        CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE EXCEPTION ''refused''; END';
+        CREATE TRIGGER refuse BEFORE UPDATE ON task_queues FOR EACH ROW WHEN (OLD.name = 'proj/refused')
+            EXECUTE FUNCTION refuse()";
+    sqlx::raw_sql(refuse).execute(&mut ground.conn).await.unwrap();
+    pauses::pass(&ground.queue.engine).await.unwrap_err();
+    assert_eq!(number(ground.database.pool(), PAUSED).await, 1, "the other one is resumed");
+    sqlx::raw_sql("DROP FUNCTION refuse() CASCADE").execute(&mut ground.conn).await.unwrap();
+    assert_eq!(pauses::pass(&ground.queue.engine).await.unwrap().done, 1);
     ground.finish().await;
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use tenure_domain::live_log;
+use tenure_engine::background;
 use tenure_engine::live_logs::{Reading, STREAMS_MAX};
 use tenure_engine::ops::OpError;
 use tenure_engine::ops::create_artifact::RunRef;
@@ -107,6 +108,36 @@ async fn what_a_log_takes_is_counted_while_it_grows_and_while_its_beginning_is_d
     }
     assert_eq!(kept, number(database.pool(), "SELECT kept FROM live_logs").await);
     assert!((KEPT_MAX..CHUNKS * CHUNK_BYTES / 2).contains(&kept), "{kept}");
+    drop(conn);
+    queue.stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
+async fn a_log_that_cannot_be_looked_at_holds_up_no_other() {
+    const DUE: &str = "SELECT count(*) FROM live_logs WHERE look_at <= now()";
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    let mut conn = database.connect().await;
+    for _ in 0..2 {
+        let task = queue.create_one(QUEUE).await.uuid();
+        let run = queue.claim_one(QUEUE).await.run.number().cast_signed();
+        append(&mut conn, &[Chunk { task, run, offset: 0, bytes: b"x".to_vec() }], 1_000).await.unwrap();
+    }
+    // The pass comes to the first one first, and cannot say when to look at it again.
+    let refuse = "UPDATE live_logs l SET look_at = now() - make_interval(secs => 2 - (
+                SELECT count(*) FROM live_logs earlier WHERE earlier.seq < l.seq));
+        CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+            IF OLD.seq = (SELECT min(seq) FROM live_logs) THEN RAISE EXCEPTION 'refused'; END IF;
+            RETURN NEW;
+        END $$;
+        CREATE TRIGGER refuse BEFORE UPDATE ON live_logs FOR EACH ROW EXECUTE FUNCTION refuse()";
+    sqlx::raw_sql(refuse).execute(&mut conn).await.unwrap();
+    assert_eq!(number(database.pool(), DUE).await, 2);
+    background::live_logs::pass(&queue.engine).await.unwrap_err();
+    assert_eq!(number(database.pool(), DUE).await, 1, "the other one was looked at");
+    sqlx::raw_sql("DROP FUNCTION refuse() CASCADE").execute(&mut conn).await.unwrap();
+    assert_eq!(background::live_logs::pass(&queue.engine).await.unwrap().done, 1);
     drop(conn);
     queue.stop().await;
     database.finish().await;

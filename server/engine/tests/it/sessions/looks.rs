@@ -196,3 +196,28 @@ async fn a_claim_that_is_committed_long_after_the_end_of_its_session_is_found_to
     assert_eq!(number(ground.database.pool(), "SELECT count(*) FROM claims").await, 0);
     ground.finish().await;
 }
+
+#[tokio::test]
+async fn a_session_whose_claim_cannot_be_given_back_holds_up_no_other() {
+    let mut ground = Ground::new().await;
+    for worker in ["refused", "other"] {
+        let session = begin(&ground.queue, worker).await;
+        create(&ground.queue, 1, &json!({})).await;
+        claim(&ground.queue, &session, 1).await;
+    }
+    // The claim of the first one stays: it is also the first that the pass comes to.
+    let refuse = "UPDATE worker_sessions SET ended = now() - interval '1 s', end_reason = 1;
+        CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+            IF OLD.session = (SELECT min(epoch) FROM worker_sessions) THEN RAISE EXCEPTION 'refused'; END IF;
+            RETURN OLD;
+        END $$;
+        CREATE TRIGGER refuse BEFORE DELETE ON claims FOR EACH ROW EXECUTE FUNCTION refuse()";
+    sqlx::raw_sql(refuse).execute(&mut ground.conn).await.unwrap();
+    passes::pass(&ground.queue.engine).await.unwrap_err();
+    let claims = "SELECT count(*) FROM claims";
+    assert_eq!(number(ground.database.pool(), claims).await, 1, "the run of the other is given back");
+    sqlx::raw_sql("DROP FUNCTION refuse() CASCADE").execute(&mut ground.conn).await.unwrap();
+    ground.pass().await;
+    assert_eq!(number(ground.database.pool(), claims).await, 0);
+    ground.finish().await;
+}
