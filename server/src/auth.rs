@@ -9,6 +9,7 @@
 
 mod cache;
 mod decoy;
+mod expansion;
 mod own_issuer;
 mod request;
 mod session;
@@ -16,8 +17,8 @@ mod task_credentials;
 mod tester;
 mod worker_credentials;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use sqlx::PgPool;
@@ -35,6 +36,7 @@ use tenure_store::worker_manager;
 
 use cache::{AGE_MAX, Cache};
 use decoy::decoy;
+use expansion::{Expanded, Expansion};
 use request::{Claim, Issuer};
 pub use request::{Clock, Now, RequestParts, SignedPayload, TIMESTAMP_SKEW_SECONDS};
 use session::Tickets;
@@ -202,17 +204,12 @@ impl Principal {
     }
 }
 
-/// Scopes with everything that roles give; shared by all requests of a client.
-type Expanded = Result<Arc<ScopeSet>, TooLarge>;
-
 /// A client that can prove itself, with everything about it worked out that does not depend on the request.
 struct Account {
     client_id: String,
     token: AccessToken,
     key: SigningKey,
-    own_scopes: Vec<String>,
-    /// What it may do by the roles that were valid at the last request.
-    expanded: Mutex<Option<(Arc<Resolver>, Expanded)>>,
+    expansion: Arc<Expansion>,
     expires_ms: Option<i64>,
     disabled: bool,
     expired: bool,
@@ -222,12 +219,16 @@ struct Account {
 
 impl Account {
     fn new(client_id: &str, client: ClientAccount) -> Self {
+        Self::read_again(client_id, client, None)
+    }
+
+    /// The account of a client that was read before, if it was.
+    fn read_again(client_id: &str, client: ClientAccount, before: Option<&Self>) -> Self {
         Self {
             client_id: client_id.to_owned(),
             key: client.access_token.key(),
             token: client.access_token,
-            own_scopes: client.scopes,
-            expanded: Mutex::default(),
+            expansion: Expansion::of(client.scopes, before.map(|before| &before.expansion)),
             expires_ms: client.expires.map(|time| time.timestamp_millis()),
             disabled: client.disabled,
             expired: client.expired,
@@ -247,17 +248,9 @@ impl Account {
         Ok(())
     }
 
-    /// What the client may do by these roles, worked out once for them.
+    /// What the client may do by these roles.
     fn scopes(&self, roles: &Arc<Resolver>) -> Expanded {
-        let mut expanded = self.expanded.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((by, scopes)) = &*expanded
-            && Arc::ptr_eq(by, roles)
-        {
-            return scopes.clone();
-        }
-        let scopes = roles.expand(self.own_scopes.iter().cloned()).map(Arc::new);
-        *expanded = Some((Arc::clone(roles), scopes.clone()));
-        scopes
+        self.expansion.by(roles)
     }
 }
 
@@ -391,7 +384,7 @@ impl Authenticator {
         if let Some(roles) = self.facts.roles.find_confirmed(AGE_MAX) {
             return Ok(roles);
         }
-        let look = |_| {
+        let look = |_, _| {
             let facts = self.facts.clone();
             async move { Ok(Some(facts.look().await.map(drop)?)) }
         };
@@ -439,14 +432,14 @@ impl Authenticator {
     }
 
     async fn find_account(&self, client_id: &str) -> Result<Option<Arc<Account>>, AuthError> {
-        let read = |id: String| {
+        let read = |id: String, before: Option<Arc<Account>>| {
             let (pool, keys) = (self.pool.clone(), Arc::clone(&self.keys));
             async move {
                 let found = tokio::time::timeout(LOOKUP_MAX, clients::find_account(&pool, &keys, &id)).await;
                 let found = found.unwrap_or(Err(ClientError::Database(sqlx::Error::PoolTimedOut)))?;
                 let Some(mut client) = found else { return Ok(None) };
                 client.scopes.push(role_of_client(&id));
-                Ok(Some(Account::new(&id, client)))
+                Ok(Some(Account::read_again(&id, client, before.as_deref())))
             }
         };
         // No client has such an id, and what is remembered of ids that were invented is to be small.
@@ -461,7 +454,7 @@ impl Authenticator {
         let Some(name) = WorkerName::of_client(client_id) else {
             return Err(AuthFailure::UnknownWorker(client_id.to_owned()).into());
         };
-        let read = |_| {
+        let read = |_, _| {
             let pool = self.pool.clone();
             async move {
                 let finding = tokio::time::timeout(LOOKUP_MAX, worker_manager::find_account(&pool, &name)).await;

@@ -39,8 +39,12 @@ impl<T: Send + Sync + 'static, E: Send + Sync + 'static> Cache<T, E> {
         Self { entries: Arc::default() }
     }
 
-    /// The value as it was at most a second ago; if it must be read, `read` gives the way to do so.
-    pub(super) async fn get<F>(&self, name: &str, read: impl FnOnce(String) -> F) -> Result<Option<Arc<T>>, Arc<E>>
+    /// The value as it was at most a second ago; if it must be read, `read` gives the way to do so, and may use the outdated one.
+    pub(super) async fn get<F>(
+        &self,
+        name: &str,
+        read: impl FnOnce(String, Option<Arc<T>>) -> F,
+    ) -> Result<Option<Arc<T>>, Arc<E>>
     where
         F: Future<Output = Result<Option<T>, E>> + Send + 'static,
     {
@@ -53,7 +57,7 @@ impl<T: Send + Sync + 'static, E: Send + Sync + 'static> Cache<T, E> {
         waiting.reading.clone().await
     }
 
-    fn reading<F>(&self, name: &str, read: impl FnOnce(String) -> F) -> Reading<T, E>
+    fn reading<F>(&self, name: &str, read: impl FnOnce(String, Option<Arc<T>>) -> F) -> Reading<T, E>
     where
         F: Future<Output = Result<Option<T>, E>> + Send + 'static,
     {
@@ -64,7 +68,9 @@ impl<T: Send + Sync + 'static, E: Send + Sync + 'static> Cache<T, E> {
         {
             return entry.reading.clone();
         }
-        let reading = read(name.to_owned()).map(|done| done.map(|value| value.map(Arc::new)).map_err(Arc::new));
+        let outdated = entries.get(name).and_then(|entry| entry.reading.peek()?.clone().ok()?);
+        let reading = read(name.to_owned(), outdated);
+        let reading = reading.map(|done| done.map(|value| value.map(Arc::new)).map_err(Arc::new));
         let reading = reading.boxed().shared();
         // Clients that exist are cached again at the cost of one reading each, as they do every second anyway.
         if entries.len() >= ENTRIES_MAX {
@@ -131,7 +137,7 @@ mod tests {
             answer: fn(usize) -> Result<Option<usize>, &'static str>,
         ) -> Result<Option<usize>, &'static str> {
             let reads = Arc::clone(&self.reads);
-            let read = |_| async move {
+            let read = |_, _| async move {
                 tokio::task::yield_now().await;
                 answer(reads.fetch_add(1, Ordering::SeqCst) + 1)
             };
@@ -193,6 +199,20 @@ mod tests {
         assert_eq!(source.get("other", FOUND).await, Ok(Some(3)));
         assert_eq!(begun_before.await, Ok(Some(4)));
         assert_eq!(source.get("other", FOUND).await, Ok(Some(3)));
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_reading_may_use_what_the_one_before_has_found() {
+        let cache: Cache<usize, &'static str> = Cache::new();
+        let get = async || {
+            let read = |_, before: Option<Arc<usize>>| async move { Ok(Some(before.map_or(1, |before| *before + 1))) };
+            cache.get("ci", read).await.unwrap().as_deref().copied()
+        };
+        assert_eq!((get().await, get().await), (Some(1), Some(1)));
+        cache.entries.lock().unwrap().get_mut("ci").unwrap().begun -= AGE_MAX;
+        assert_eq!(get().await, Some(2));
+        cache.invalidate("ci");
+        assert_eq!(get().await, Some(1));
     }
 
     #[tokio::test(flavor = "current_thread")]

@@ -29,15 +29,18 @@ fn account(scopes: &[&str]) -> Account {
 }
 
 fn account_with(token: &str, scopes: &[&str]) -> Account {
-    let client = ClientAccount {
+    Account::new("ci", client_with(token, scopes))
+}
+
+fn client_with(token: &str, scopes: &[&str]) -> ClientAccount {
+    ClientAccount {
         access_token: AccessToken::new(token.to_owned()),
         scopes: strings(scopes),
         disabled: false,
         expires: None,
         expired: false,
         use_is_news: false,
-    };
-    Account::new("ci", client)
+    }
 }
 
 fn strings(texts: &[&str]) -> Vec<String> {

@@ -42,6 +42,17 @@ fn a_client_is_expanded_once_for_the_same_roles_and_anew_for_others() {
 }
 
 #[test]
+fn a_client_that_is_read_again_is_expanded_again_only_if_its_scopes_have_changed() {
+    let roles = roles(&[("r", &["a"])]);
+    let before = account(&["assume:r"]);
+    let first = before.scopes(&roles).unwrap();
+    let again = |scopes: &[&str]| Account::read_again("ci", client_with("another", scopes), Some(&before));
+    assert!(Arc::ptr_eq(&first, &again(&["assume:r"]).scopes(&roles).unwrap()));
+    let changed = again(&["b"]).scopes(&roles).unwrap();
+    assert!(changed.allows("b") && !changed.allows("a"));
+}
+
+#[test]
 fn credentials_whose_roles_have_no_end_are_refused_with_the_reason() {
     let roles = roles(&[("a*", &["assume:a<..>b"])]);
     let refused = |account: Account| check_with(&roles, &account, &request(&sign(&permanent())), NOW).unwrap_err();
