@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use chrono::{DateTime, TimeDelta, Utc};
 use sqlx::{PgConnection, PgPool};
+use tenure_api::dates::Timestamp;
 use tenure_api::ids::{Sha256Hex, Sha512Hex, SlugId};
 use tenure_api::objects::ObjectHashes;
 
@@ -50,10 +51,22 @@ pub async fn begin(
     let found = objects::find(&mut conn, upload.name).await?;
     match found {
         Some(object) if begun => Ok(object),
-        Some(_) | None => Err(OpError::Conflict(format!(
-            "the object {:?} exists already, or is being uploaded under another `uploadId` or `projectId`",
-            upload.name
-        ))),
+        found => Err(OpError::Conflict(why_not(upload.name, found.as_ref()))),
+    }
+}
+
+/// Why no upload can begin under the name of this object, which may have been removed meanwhile.
+fn why_not(name: &str, found: Option<&Object>) -> String {
+    match found {
+        Some(object) if object.now < object.removable => {
+            format!("the object {name:?} exists already, or is being uploaded under another `uploadId` or `projectId`")
+        }
+        Some(object) => format!(
+            "what was uploaded as the object {name:?} has expired, by its `expires` of {}, and is being removed; send \
+             the request again in a few seconds, with a later `expires`",
+            Timestamp::new(object.expires)
+        ),
+        None => format!("the object {name:?} has just been removed; send the request again"),
     }
 }
 

@@ -373,6 +373,21 @@ async fn an_object_whose_upload_begins_again_with_an_earlier_end_is_removed_half
 }
 
 #[tokio::test]
+async fn an_upload_that_was_not_finished_in_time_is_refused_as_expired_until_it_is_removed() {
+    let (database, queue) = start().await;
+    let expires = now(&database).await;
+    let of = object_ops::Upload { name: "o", project: "none", id: upload(1) };
+    let begin = async || object_ops::begin(&queue.engine.pool, of, expires, &ObjectHashes::default()).await;
+    begin().await.unwrap();
+    advance(&database, "1 day").await;
+    let refused = begin().await;
+    assert!(matches!(&refused, Err(OpError::Conflict(why)) if why.contains("`expires`")), "{refused:?}");
+    artifact_pass::pass(&queue.engine).await.unwrap();
+    begin().await.unwrap();
+    finish(database, queue).await;
+}
+
+#[tokio::test]
 async fn links_are_read_in_one_statement_that_ends() {
     let (database, queue) = start().await;
     let run_ref = running(&queue).await;
