@@ -73,10 +73,19 @@ impl LogStream {
     /// # Ok(()) }
     /// ```
     pub async fn read(&mut self) -> Result<Option<Vec<u8>>, Error> {
-        let bytes = self.response.chunk().await.map_err(|error| Error::Network(error.without_url()))?;
-        let Some(bytes) = bytes else { return Ok(None) };
-        self.place.pass(&bytes);
-        Ok(Some(bytes.to_vec()))
+        loop {
+            let chunk = self.response.chunk().await.map_err(|error| Error::Network(error.without_url()))?;
+            let read = match &chunk {
+                Some(bytes) => self.place.pass(bytes),
+                None => self.place.end(),
+            };
+            if !read.is_empty() {
+                return Ok(Some(read));
+            }
+            if chunk.is_none() {
+                return Ok(None);
+            }
+        }
     }
 
     /// The offset in the whole log behind what was read: that of the next byte.
@@ -94,9 +103,13 @@ impl LogStream {
 }
 
 impl Place {
-    /// Goes behind these bytes of a stream. A line in place of missing bytes counts for those.
-    fn pass(&mut self, bytes: &[u8]) {
-        self.next = self.next.saturating_add(bytes.len() as u64);
+    /// Takes the next bytes of a stream: those that are read now, behind which it goes. A line in place of missing bytes counts for
+    /// those. What may be the beginning of such a line is kept back until it is known what it is: in a stream that is cut there, it was
+    /// not read, or the next stream would begin behind as many bytes of the log.
+    fn pass(&mut self, bytes: &[u8]) -> Vec<u8> {
+        let mut read = if self.keeps_back() { self.line.clone() } else { Vec::new() };
+        read.extend_from_slice(bytes);
+        let (mut missing_bytes, mut of_lines) = (0_u64, 0_u64);
         for &byte in bytes {
             if byte != b'\n' {
                 if self.line.len() <= LINE_MAX {
@@ -106,11 +119,37 @@ impl Place {
             }
             if let Some(missing) = missing(&self.line) {
                 // The line has a line feed before it and one behind it.
-                self.next = self.next.saturating_add(missing).saturating_sub(self.line.len() as u64 + 2);
+                missing_bytes = missing_bytes.saturating_add(missing);
+                of_lines += self.line.len() as u64 + 2;
             }
             self.line.clear();
         }
+        if self.keeps_back() {
+            read.truncate(read.len().saturating_sub(self.line.len()));
+        }
+        let passed = missing_bytes.saturating_add(read.len() as u64);
+        self.next = self.next.saturating_add(passed).saturating_sub(of_lines);
+        read
     }
+
+    /// Takes what was kept back at the end of a stream: the log ends so.
+    fn end(&mut self) -> Vec<u8> {
+        let read = if self.keeps_back() { std::mem::take(&mut self.line) } else { Vec::new() };
+        self.next = self.next.saturating_add(read.len() as u64);
+        read
+    }
+
+    /// Whether the line that is being read is kept back.
+    fn keeps_back(&self) -> bool {
+        self.line.len() <= LINE_MAX && may_become_missing(&self.line)
+    }
+}
+
+/// Whether something has come of a line, and it may be such a one.
+fn may_become_missing(line: &[u8]) -> bool {
+    let Some(rest) = line.strip_prefix(MISSING.0) else { return !line.is_empty() && MISSING.0.starts_with(line) };
+    let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    MISSING.1.starts_with(&rest[digits..])
 }
 
 /// How many bytes such a line stands for.
@@ -129,8 +168,8 @@ mod tests {
         let expected = 4 + 1_000 + 4 + 11;
         for piece in [1, 3, 7, stream.len()] {
             let mut place = Place::default();
-            stream.chunks(piece).for_each(|bytes| place.pass(bytes));
-            assert_eq!(place.next, expected, "in pieces of {piece}");
+            let read: Vec<u8> = stream.chunks(piece).flat_map(|bytes| place.pass(bytes)).collect();
+            assert_eq!((place.next, read.as_slice()), (expected, stream), "in pieces of {piece}");
         }
         let printed = b"\n[tenure] 18446744073709551615 bytes of the log are missing here\n";
         let mut place = Place { next: 5, line: Vec::new() };
@@ -139,5 +178,24 @@ mod tests {
         let mut place = Place { next: 5, line: Vec::new() };
         place.pass(&[b'x'; 1_000]);
         assert_eq!((place.next, place.line.len()), (1_005, LINE_MAX + 1));
+    }
+
+    #[test]
+    fn a_stream_that_is_cut_in_the_line_about_missing_bytes_goes_on_before_what_comes_behind_them() {
+        let (before, behind) = (b"one\n".as_slice(), b"two\n".as_slice());
+        let stream = [before, b"\n[tenure] 10 bytes of the log are missing here\n", behind].concat();
+        for cut in before.len()..=stream.len() - behind.len() {
+            let mut place = Place::default();
+            place.pass(&stream[..cut]);
+            assert!((4..=14).contains(&place.next), "cut behind {cut} bytes: {}", place.next);
+        }
+    }
+
+    #[test]
+    fn a_log_may_end_as_the_line_about_missing_bytes_begins() {
+        let mut place = Place::default();
+        assert_eq!(place.pass(b"one\n[tenure] 10 by"), b"one\n");
+        assert_eq!((place.next, place.end()), (4, b"[tenure] 10 by".to_vec()));
+        assert_eq!((place.next, place.end()), (18, Vec::new()));
     }
 }
