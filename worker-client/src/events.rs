@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use reqwest::{Method, Response};
+use serde::de::Error as _;
 use serde_json::Value;
 
 use crate::client::{Call, Own, TENURE_API, parameter};
@@ -13,6 +14,8 @@ use crate::{Client, Error};
 const FOLLOWED_MAX: Duration = Duration::from_secs(3_600);
 /// A stream that is silent for so long is broken: the server sends something every 15 seconds.
 const SILENT_MAX: Duration = Duration::from_secs(60);
+/// A longer line is no event of the server's: it would be kept until the memory is full.
+const LINE_MAX: usize = 16 << 20;
 /// What the last frame of a stream is called whose next event is no longer retained.
 const GONE: &[u8] = b"gone";
 
@@ -75,7 +78,7 @@ impl EventStream {
     /// Waits for the next event; none if the stream has ended, or has been silent for so long that it must be broken.
     ///
     /// # Errors
-    /// The stream was cut.
+    /// The stream was cut, or is none of events.
     ///
     /// ```no_run
     /// # async fn example(mut events: tenure_client::EventStream) -> Result<(), tenure_client::Error> {
@@ -93,7 +96,7 @@ impl EventStream {
             }
             let Ok(chunk) = tokio::time::timeout(SILENT_MAX, self.response.chunk()).await else { return Ok(None) };
             let Some(bytes) = chunk.map_err(|error| Error::Network(error.without_url()))? else { return Ok(None) };
-            self.frames.pass(&bytes);
+            self.frames.pass(&bytes)?;
         }
     }
 
@@ -113,15 +116,19 @@ impl EventStream {
 }
 
 impl Frames {
-    fn pass(&mut self, bytes: &[u8]) {
+    fn pass(&mut self, bytes: &[u8]) -> Result<(), Error> {
         for &byte in bytes {
             if byte == b'\n' {
                 let line = std::mem::take(&mut self.line);
                 self.take(&line);
-            } else {
+            } else if self.line.len() < LINE_MAX {
                 self.line.push(byte);
+            } else {
+                let too_long = format!("a line of the stream of events is longer than {LINE_MAX} bytes");
+                return Err(Error::BadAnswer(serde_json::Error::custom(too_long)));
             }
         }
+        Ok(())
     }
 
     fn take(&mut self, line: &[u8]) {
@@ -152,8 +159,17 @@ mod tests {
         let expected = [(Some(24), None), (Some(26), Some(event)), (Some(30), None), (None, None)];
         for piece in [1, 3, 7, stream.len()] {
             let mut frames = Frames::default();
-            stream.chunks(piece).for_each(|bytes| frames.pass(bytes));
+            stream.chunks(piece).try_for_each(|bytes| frames.pass(bytes)).unwrap();
             assert_eq!(frames.come, expected, "in pieces of {piece}");
         }
+    }
+
+    #[test]
+    fn a_line_without_an_end_is_refused_and_not_kept() {
+        let mut frames = Frames::default();
+        frames.pass(b"id: 24\n\ndata: ").unwrap();
+        let refused = (0..=LINE_MAX >> 20).try_for_each(|_| frames.pass(&[b'x'; 1 << 20]));
+        assert!(matches!(refused, Err(Error::BadAnswer(_))), "{refused:?}");
+        assert!(frames.line.len() <= LINE_MAX && frames.come.len() == 1);
     }
 }
