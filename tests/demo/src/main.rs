@@ -15,6 +15,7 @@ mod table;
 mod watch;
 
 use std::fs::File;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -127,11 +128,16 @@ async fn demonstrate(cli: &Cli) -> Result<ExitCode> {
         print_where_to_look(&server, &scratch);
         signals.next().await;
     }
-    println!("Stopping the workers and the server …");
+    say("Stopping the workers and the server …");
     workers.stop().await;
     server.stop().await;
-    println!("Stopped. The database stays in {} for the next run.", cli.data_dir.display());
+    say(&format!("Stopped. The database stays in {} for the next run.", cli.data_dir.display()));
     ended.map(|code| code.unwrap_or(ExitCode::from(INTERRUPTED)))
+}
+
+/// Prints a line, unless the terminal is gone: that must not keep the server from being stopped.
+fn say(line: &str) {
+    let _is_gone = writeln!(std::io::stdout(), "{line}");
 }
 
 async fn work(cli: &Cli, server: &Server, workers: &mut Workers, scratch: &Path) -> Result<ExitCode> {
@@ -212,18 +218,40 @@ fn fresh_scratch(dir: &Path) -> Result<(PathBuf, Flock<File>)> {
 struct StopSignals {
     terminate: Signal,
     interrupt: Signal,
+    /// The terminal is closed. None under nohup, where that is no reason to end.
+    hang_up: Option<Signal>,
 }
 
 impl StopSignals {
     fn listen() -> Result<Self> {
-        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            hang_up: if ignores_hang_up() { None } else { Some(signal(SignalKind::hangup())?) },
+        })
     }
 
     async fn next(&mut self) {
+        let Self { terminate, interrupt, hang_up } = self;
+        let hung_up = async {
+            match hang_up {
+                Some(hang_up) => hang_up.recv().await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+            _ = hung_up => {}
         }
-        println!();
+        say("");
     }
+}
+
+/// Whether the process was started to ignore SIGHUP. Only Linux shows it; elsewhere the answer is no.
+fn ignores_hang_up() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|digits| u64::from_str_radix(digits.trim(), 16).ok()).unwrap_or(0);
+    mask >> (nix::sys::signal::Signal::SIGHUP as i32 - 1) & 1 == 1
 }
