@@ -96,8 +96,12 @@ impl Summary {
         write_line(&mut text, &head);
         writeln!(text, "|{}", "---|".repeat(head.len())).expect("a String takes whatever is written");
         for figure in self.names() {
-            let values: Vec<Vec<f64>> = (0..self.columns.len()).map(|column| self.values(column, figure)).collect();
-            let medians = values.iter().map(|values| cell(median(values).map(significant)));
+            let values: Vec<Vec<Option<f64>>> =
+                (0..self.columns.len()).map(|column| self.values(column, figure)).collect();
+            let medians = values.iter().map(|values| {
+                let known: Vec<f64> = values.iter().copied().flatten().collect();
+                cell(median(&known).map(significant))
+            });
             let quotients = ratios.iter().map(|(over, under)| cell(median_ratio(&values[*over], &values[*under])));
             let line = [figure.to_owned()].into_iter().chain(medians).chain(quotients);
             write_line(&mut text, &line.collect::<Vec<_>>());
@@ -120,9 +124,10 @@ impl Summary {
         names
     }
 
-    fn values(&self, column: usize, figure: &str) -> Vec<f64> {
-        let figures = self.rounds[column].iter().flat_map(|round| &round.figures);
-        figures.filter(|(name, _)| name == figure).map(|(_, value)| *value).collect()
+    /// A figure of each round of a column; none where a round does not have it.
+    fn values(&self, column: usize, figure: &str) -> Vec<Option<f64>> {
+        let value = |round: &Round| round.figures.iter().find(|(name, _)| name == figure).map(|(_, value)| *value);
+        self.rounds[column].iter().map(value).collect()
     }
 
     fn write_sessions(&self, column: usize, text: &mut String) {
@@ -167,9 +172,10 @@ pub(super) fn median(values: &[f64]) -> Option<f64> {
     Some(if sorted.len() % 2 == 1 { upper } else { f64::midpoint(upper, sorted[sorted.len() / 2 - 1]) })
 }
 
-/// The median of the rounds' ratios, with the lowest and the highest of several.
-fn median_ratio(over: &[f64], under: &[f64]) -> Option<String> {
-    let ratios: Vec<f64> = over.iter().zip(under).filter(|(_, under)| **under != 0.0).map(|(o, u)| o / u).collect();
+/// The median of the rounds' ratios, with the lowest and the highest of several. A round that lacks one of the two values has none.
+fn median_ratio(over: &[Option<f64>], under: &[Option<f64>]) -> Option<String> {
+    let pairs = over.iter().zip(under).filter_map(|(over, under)| (*over).zip(*under));
+    let ratios: Vec<f64> = pairs.filter(|(_, under)| *under != 0.0).map(|(over, under)| over / under).collect();
     let (least, most) = (ratios.iter().copied().reduce(f64::min)?, ratios.iter().copied().reduce(f64::max)?);
     let middle = median(&ratios)?;
     Some(if ratios.len() == 1 { format!("{middle:.2}") } else { format!("{middle:.2} ({least:.2}–{most:.2})") })
@@ -212,10 +218,25 @@ mod tests {
     #[test]
     fn a_ratio_is_that_of_the_rounds_and_not_of_the_medians() {
         // The medians are 2 and 9.
-        assert_eq!(median_ratio(&[1.0, 2.0, 9.0], &[10.0, 1.0, 9.0]).as_deref(), Some("1.00 (0.10–2.00)"));
-        assert_eq!(median_ratio(&[1.0], &[2.0]).as_deref(), Some("0.50"));
-        assert_eq!(median_ratio(&[1.0], &[0.0]), None);
+        let ratio = median_ratio(&[1.0, 2.0, 9.0].map(Some), &[10.0, 1.0, 9.0].map(Some));
+        assert_eq!(ratio.as_deref(), Some("1.00 (0.10–2.00)"));
+        assert_eq!(median_ratio(&[Some(1.0)], &[Some(2.0)]).as_deref(), Some("0.50"));
+        assert_eq!(median_ratio(&[Some(1.0)], &[Some(0.0)]), None);
         assert_eq!(median_ratio(&[], &[]), None);
+    }
+
+    #[test]
+    fn a_round_without_a_figure_has_no_ratio_and_leaves_those_of_the_others_alone() {
+        let mut summary = Summary::new(vec!["floor".to_owned(), "tenure".to_owned()]);
+        for (floor, tenure) in [(Some(8.0), None), (Some(4.0), Some(2.0)), (None, Some(1.0)), (Some(2.0), Some(1.0))] {
+            for (column, value) in [floor, tenure].into_iter().enumerate() {
+                let mut round = round(1.0, &[]);
+                round.figures.extend(value.map(|value| ("claim p50 ms".to_owned(), value)));
+                summary.add(column, round);
+            }
+        }
+        let text = summary.render("title", &[(1, 0)]);
+        assert!(text.contains("| claim p50 ms | 4.00 | 1.00 | 0.50 (0.50–0.50) |"), "{text}");
     }
 
     #[test]
