@@ -16,11 +16,24 @@ folder=$(mktemp -d "${TMPDIR:-/tmp}/tenure-$name.XXXXXX")
 # As root the server runs PostgreSQL as another user, who must be able to enter.
 chmod 755 "$folder"
 processes=()
+# Whether a process ends within a minute.
+has_ended() { # PROCESS
+  local tries=0
+  while kill -0 "$1" 2>/dev/null; do
+    tries=$((tries + 1))
+    [ "$tries" -le 600 ] || return 1
+    sleep 0.1
+  done
+}
 # shellcheck disable=SC2317 # called by the trap
 clean_up() {
   local process
   for process in ${processes[@]+"${processes[@]}"}; do
     kill -TERM "$process" 2>/dev/null || true
+    if ! has_ended "$process"; then
+      echo "$name: process $process did not end within a minute and is killed" >&2
+      kill -KILL "$process" 2>/dev/null || true
+    fi
     wait "$process" 2>/dev/null || true
   done
   rm -rf "$folder"
@@ -73,6 +86,7 @@ serve() { # OPTION...
 # Stops the server as an operator does.
 stop() {
   kill -TERM "$server"
+  has_ended "$server" || { echo "$name: the server did not end within a minute" >&2; exit 1; }
   wait "$server"
 }
 
