@@ -17,6 +17,9 @@ use tenure_store::transitions::purge::{Cursor, GroupCursor};
 
 /// How long marks are kept.
 const KEPT: Duration = Duration::from_secs(3600);
+/// By how much the database's clock may lag behind what has passed here between two looks. Less than what marks stay behind the safe
+/// time.
+const LAG_MAX: Duration = Duration::from_secs(1);
 
 /// The marks. A clone shares them.
 #[derive(Clone, Default)]
@@ -33,17 +36,23 @@ struct State {
     marks: DueMarks,
     safe: SafePosition<Reached>,
     last: Reached,
+    /// When the answer with that was here.
+    seen: Option<Instant>,
     since: Option<Instant>,
 }
 
 impl State {
-    /// Takes in what was reached; the marks to move and how far, none if they were dropped.
-    fn take_in(&mut self, last: Reached, open: &[Writer]) -> Option<(DueMarks, Reached)> {
-        let went_back = last.now < self.last.now || last.work < self.last.work;
-        if went_back || self.since.is_some_and(|since| since.elapsed() > KEPT) {
+    /// Takes in what was reached, which was asked for at this time; the marks to move and how far, none if they were dropped.
+    fn take_in(&mut self, last: Reached, asked: Instant, open: &[Writer]) -> Option<(DueMarks, Reached)> {
+        // After a long pause a clock may have been set back and be ahead of the last look nevertheless.
+        let passed = self.seen.map_or(Duration::ZERO, |seen| asked.saturating_duration_since(seen));
+        let advanced = (last.now - self.last.now).to_std();
+        let went_back = advanced.is_ok_and(|advanced| advanced + LAG_MAX < passed) || last.now < self.last.now;
+        if went_back || last.work < self.last.work || self.since.is_some_and(|since| since.elapsed() > KEPT) {
             *self = Self::default();
         }
         self.last = last;
+        self.seen = Some(Instant::now());
         self.since.get_or_insert_with(Instant::now);
         let safe = self.safe.advance(last, open);
         (safe != Reached::default()).then_some((self.marks, safe))
@@ -64,10 +73,10 @@ impl DueMarkMemory {
     pub async fn advance(&self, watch: &DatabaseWatch) -> Result<(), Failure> {
         // First: if the database is another one, this drops what is known of the old one.
         let mut look = watch.look().await?;
-        let since = self.state.epoch();
+        let (since, asked) = (self.state.epoch(), Instant::now());
         let last = look.run(due_marks::get_reached).await?;
         let open = look.run(due_marks::list_transactions).await?;
-        let Some((old, safe)) = self.state.note(since, |state| state.take_in(last, &open)).flatten() else {
+        let Some((old, safe)) = self.state.note(since, |state| state.take_in(last, asked, &open)).flatten() else {
             return Ok(());
         };
         let marks = look.run(async |conn| due_marks::advance(conn, old, safe).await).await?;
@@ -80,5 +89,34 @@ impl DueMarkMemory {
         self.state.drop_all();
         self.expired.drop_all();
         self.expired_groups.drop_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use chrono::{DateTime, TimeDelta};
+
+    use super::*;
+
+    /// Marks that were moved by a look so many seconds ago; whether one now, whose clock is so many seconds further, keeps them.
+    fn keeps_marks(seconds_ago: u64, further: i64) -> bool {
+        let now = DateTime::from_timestamp(1_800_000_000, 0).unwrap();
+        let mut state = State::default();
+        state.take_in(Reached { now, work: 1 }, Instant::now(), &[]);
+        state.marks.claims = now;
+        let asked = Instant::now() + Duration::from_secs(seconds_ago);
+        let last = Reached { now: now + TimeDelta::seconds(further), work: 1 };
+        let (marks, _) = state.take_in(last, asked, &[]).unwrap();
+        marks.claims == now
+    }
+
+    #[test]
+    fn marks_are_dropped_when_the_clock_was_set_back_however_long_ago_the_last_look_was() {
+        for (seconds_ago, further) in [(0, 0), (1, 1), (30, 30), (30, 3600)] {
+            assert!(keeps_marks(seconds_ago, further), "{seconds_ago} {further}");
+        }
+        for (seconds_ago, further) in [(0, -1), (30, -1), (30, 2), (30, 28)] {
+            assert!(!keeps_marks(seconds_ago, further), "{seconds_ago} {further}");
+        }
     }
 }
