@@ -1,6 +1,8 @@
 //! One running PostgreSQL, our child or one that a killed server left behind, and the file in which it describes itself.
 
 use std::fs;
+use std::io::ErrorKind;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -159,12 +161,23 @@ pub(super) fn clear_reused_pid(pg_dir: &Path, socket_dir: &Path) {
 /// Whether this process is a postmaster of this cluster: its working directory is the cluster's, by whichever name, since
 /// a link may lead to it. Where the system does not tell (macOS), being alive must do.
 fn runs_in(pid: i32, pg_dir: &Path) -> bool {
-    if Path::new("/proc/self/cwd").exists() {
-        let identity = |path: &Path| fs::metadata(path).ok().map(|found| (found.dev(), found.ino()));
-        let working_dir = identity(Path::new(&format!("/proc/{pid}/cwd")));
-        return working_dir.is_some() && working_dir == identity(pg_dir);
+    if !Path::new("/proc/self/cwd").exists() {
+        return kill(Pid::from_raw(pid), None).is_ok();
     }
-    kill(Pid::from_raw(pid), None).is_ok()
+    let identity = |path: &Path| fs::metadata(path).map(|found| (found.dev(), found.ino()));
+    match identity(Path::new(&format!("/proc/{pid}/cwd"))) {
+        Ok(working_dir) => identity(pg_dir).is_ok_and(|cluster| cluster == working_dir),
+        // A root without CAP_SYS_PTRACE, as in most containers, does not learn it of another user's process. Every user learns the
+        // command.
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => was_started_in(pid, pg_dir),
+        Err(_) => false,
+    }
+}
+
+/// Whether the command of this process names the cluster, as that of each postmaster does that was started here.
+fn was_started_in(pid: i32, pg_dir: &Path) -> bool {
+    let command = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    command.split(|byte| *byte == 0).any(|argument| argument == pg_dir.as_os_str().as_bytes())
 }
 
 #[cfg(test)]
@@ -181,5 +194,22 @@ mod tests {
         for broken in ["", "x\n", "-71\n"] {
             assert_eq!(PidFile::parse(broken), None);
         }
+    }
+
+    #[test]
+    fn a_postmaster_is_known_by_its_command_too() {
+        if !Path::new("/proc/self/cmdline").exists() {
+            return;
+        }
+        let mut command = std::process::Command::new("/bin/sh");
+        // It waits for a line that never comes.
+        command.args(["-c", "read line", "-D", "/d/pg"]).stdin(std::process::Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let pid = i32::try_from(child.id()).unwrap();
+        let named = ["/d/pg", "/d", "/d/pg2"].map(|pg_dir| was_started_in(pid, Path::new(pg_dir)));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(named, [true, false, false]);
+        assert!(!was_started_in(pid, Path::new("/d/pg")), "it is gone");
     }
 }
