@@ -7,11 +7,16 @@ use std::time::Duration;
 
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{ConnectOptions as _, Connection as _, PgPool};
+use tokio::time::timeout;
+
+use crate::connector::no_answer;
 
 /// How long a start or a command waits for a PostgreSQL that is not there yet.
 pub(crate) const REACH_MAX: Duration = Duration::from_secs(5);
 /// Between two attempts.
 pub(crate) const REACH_PAUSE: Duration = Duration::from_millis(200);
+/// How long connecting may take for [`ping`]. A PostgreSQL that stands still takes connections, and never says a word.
+const PING_MAX: Duration = Duration::from_secs(10);
 /// The SQLSTATE of a PostgreSQL that starts or stops.
 const CANNOT_CONNECT_NOW: &str = "57P03";
 
@@ -73,7 +78,12 @@ pub async fn get_major_version(pool: &PgPool) -> Result<u32, sqlx::Error> {
 
 /// Connects once and hangs up: succeeds when the server takes work.
 pub async fn ping(options: &PgConnectOptions) -> Result<(), sqlx::Error> {
-    options.connect().await?.close().await
+    ping_within(PING_MAX, options).await
+}
+
+async fn ping_within(most: Duration, options: &PgConnectOptions) -> Result<(), sqlx::Error> {
+    let pinged = timeout(most, async { options.connect().await?.close().await }).await;
+    pinged.unwrap_or_else(|_| Err(no_answer(most)))
 }
 
 /// Has the server behind `admin` write out now what it would otherwise write out when it shuts down.
@@ -112,4 +122,22 @@ pub async fn ensure_database(admin: &PgConnectOptions, name: &'static str) -> Re
         sqlx::raw_sql(statement).execute(&mut connection).await?;
     }
     connection.close().await
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_postgresql_that_stands_still_is_not_waited_for_without_end() {
+        // The kernel takes the connection, and nobody reads from it.
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let options = PgConnectOptions::new_without_pgpass().host("127.0.0.1").port(port);
+        let pinged = timeout(Duration::from_secs(10), ping_within(Duration::from_millis(100), &options)).await;
+        let error = pinged.expect("it was waited for").unwrap_err();
+        assert!(matches!(&error, sqlx::Error::Io(error) if error.kind() == io::ErrorKind::TimedOut), "{error}");
+    }
 }

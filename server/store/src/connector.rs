@@ -486,7 +486,8 @@ fn checked(
         })
 }
 
-fn no_answer(within: Duration) -> sqlx::Error {
+/// The error of what has waited for so long.
+pub(crate) fn no_answer(within: Duration) -> sqlx::Error {
     let tenths = (within.as_secs_f64() * 10.0).round() / 10.0;
     io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {tenths} s")).into()
 }
