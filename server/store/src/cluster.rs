@@ -15,6 +15,8 @@ use crate::connector::no_answer;
 pub(crate) const REACH_MAX: Duration = Duration::from_secs(5);
 /// Between two attempts.
 pub(crate) const REACH_PAUSE: Duration = Duration::from_millis(200);
+/// How long the last attempt has at least. One that is cut short would report that, and not what the attempts before have found.
+pub(crate) const REACH_LEAST: Duration = Duration::from_secs(1);
 /// How long connecting may take for [`ping`]. A PostgreSQL that stands still takes connections, and never says a word.
 const PING_MAX: Duration = Duration::from_secs(10);
 /// The SQLSTATE of a PostgreSQL that starts or stops.
@@ -126,9 +128,42 @@ pub async fn ensure_database(admin: &PgConnectOptions, name: &'static str) -> Re
 
 #[cfg(test)]
 mod tests {
+    use sqlx::postgres::PgSslMode;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::TcpListener;
 
     use super::*;
+    use crate::connector::Connector;
+
+    /// How long each attempt takes that a PostgreSQL refuses which is being started: so long that the last one begins shortly before
+    /// the end.
+    const REFUSED_AFTER: Duration = Duration::from_millis(240);
+
+    /// A PostgreSQL that is being started, and never gets there.
+    async fn always_starting(listener: TcpListener) {
+        let fields = b"SFATAL\0VFATAL\0C57P03\0Mthe database system is starting up\0\0";
+        let length = u32::try_from(fields.len() + 4).unwrap().to_be_bytes();
+        let refusal = [&b"E"[..], &length[..], &fields[..]].concat();
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            // The startup message is small, and comes at once.
+            assert!(stream.read(&mut [0; 1024]).await.unwrap() > 0);
+            tokio::time::sleep(REFUSED_AFTER).await;
+            // Whoever has given it up is gone.
+            let _ = stream.write_all(&refusal).await;
+        }
+    }
+
+    #[tokio::test]
+    async fn a_start_in_vain_says_what_is_wrong_and_not_that_its_time_was_over() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let options = PgConnectOptions::new_without_pgpass().host("127.0.0.1").port(port).ssl_mode(PgSslMode::Disable);
+        let starting = tokio::spawn(always_starting(listener));
+        let error = Connector::new(options).reach().await.unwrap_err();
+        assert!(error.to_string().contains("is starting up"), "{error}");
+        starting.abort();
+    }
 
     #[tokio::test]
     async fn a_postgresql_that_stands_still_is_not_waited_for_without_end() {

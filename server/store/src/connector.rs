@@ -223,7 +223,7 @@ impl Connector {
         let within = if self.shared.hosts.len() == 1 { cluster::REACH_MAX } else { CONNECT_MAX };
         let deadline = Instant::now() + cluster::REACH_MAX;
         let (host, result) = loop {
-            let left = deadline.saturating_duration_since(Instant::now());
+            let left = deadline.saturating_duration_since(Instant::now()).max(cluster::REACH_LEAST);
             match self.try_hosts(Contact::First, within.min(left)).await {
                 Ok((host, conn)) => break (host, conn.close().await),
                 Err((_, error)) if cluster::may_start(&error) && Instant::now() + cluster::REACH_PAUSE < deadline => {
