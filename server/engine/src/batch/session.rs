@@ -17,14 +17,16 @@ const ATTEMPT_MAX: Duration = Duration::from_secs(40);
 const CONNECT_MAX: Duration = Duration::from_secs(3);
 /// Why nothing is run.
 const STALLED: &str = "the last commit waits for a synchronous standby still";
+/// The same.
+const REPLACED: &str = "it was replaced while a session was being made";
 
 /// A connection that a session may have.
 pub trait Link: Sized + Send {
-    /// Connects; the connection and its backend.
+    /// Connects; the connection, its backend, and [`Connector::switches`] of when it was checked.
     fn connect(
         connector: &Connector,
         locks: Locks,
-    ) -> impl Future<Output = Result<(Self, Backend), sqlx::Error>> + Send;
+    ) -> impl Future<Output = Result<(Self, Backend, u64), sqlx::Error>> + Send;
 
     /// Whether a backend waits for a synchronous standby.
     fn awaits_standby(&mut self, backend: Backend) -> impl Future<Output = Result<bool, sqlx::Error>> + Send;
@@ -39,10 +41,11 @@ pub trait Link: Sized + Send {
 }
 
 impl Link for PgConnection {
-    async fn connect(connector: &Connector, locks: Locks) -> Result<(Self, Backend), sqlx::Error> {
+    async fn connect(connector: &Connector, locks: Locks) -> Result<(Self, Backend, u64), sqlx::Error> {
         let mut conn = connector.connect_hot(locks).await?;
+        let switches = connector.switches();
         let backend = session::get_backend(&mut conn).await?;
-        Ok((conn, backend))
+        Ok((conn, backend, switches))
     }
 
     async fn awaits_standby(&mut self, backend: Backend) -> Result<bool, sqlx::Error> {
@@ -55,10 +58,11 @@ impl Link for PgConnection {
 }
 
 impl Link for Pipeline {
-    async fn connect(connector: &Connector, _: Locks) -> Result<(Self, Backend), sqlx::Error> {
+    async fn connect(connector: &Connector, _: Locks) -> Result<(Self, Backend, u64), sqlx::Error> {
         let mut pipeline = connector.connect_pipeline().await?;
+        let switches = connector.switches();
         let backend = pipeline.get_backend().await?;
-        Ok((pipeline, backend))
+        Ok((pipeline, backend, switches))
     }
 
     async fn awaits_standby(&mut self, backend: Backend) -> Result<bool, sqlx::Error> {
@@ -182,10 +186,14 @@ impl<L: Link> Session<L> {
 
     async fn connect(&mut self) -> Result<L, sqlx::Error> {
         let connected = tokio::time::timeout(CONNECT_MAX, L::connect(&self.connector, self.locks)).await;
-        let (conn, backend) = connected.unwrap_or(Err(sqlx::Error::PoolTimedOut))?;
+        let (conn, backend, switches) = connected.unwrap_or(Err(sqlx::Error::PoolTimedOut))?;
+        // It may lead to the one before, which lives.
+        if switches != self.connector.switches() {
+            return Err(outage::unreachable(REPLACED));
+        }
         self.backend = Some(backend);
         self.connections += 1;
-        self.switches = self.connector.switches();
+        self.switches = switches;
         Ok(conn)
     }
 
@@ -202,5 +210,43 @@ impl<L: Link> Session<L> {
         if let Some(conn) = self.conn {
             conn.close().await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tenure_store::continuity::Incarnation;
+    use tenure_store::testing::TestDatabase;
+
+    use super::*;
+
+    /// A connection that is made just before the database is replaced.
+    struct Overtaken;
+
+    impl Link for Overtaken {
+        async fn connect(connector: &Connector, locks: Locks) -> Result<(Self, Backend, u64), sqlx::Error> {
+            let (conn, backend, switches) = <PgConnection as Link>::connect(connector, locks).await?;
+            Link::close(conn).await;
+            connector.continuity().connected(Incarnation { timeline: 99, started: 0 }, || ());
+            Link::close(connector.connect_hot(locks).await?).await;
+            Ok((Self, backend, switches))
+        }
+
+        async fn awaits_standby(&mut self, _: Backend) -> Result<bool, sqlx::Error> {
+            Ok(false)
+        }
+
+        async fn close(self) {}
+    }
+
+    #[tokio::test]
+    async fn a_connection_to_a_database_that_is_replaced_meanwhile_is_not_used() {
+        let database = TestDatabase::create().await;
+        let mut session = Session::<Overtaken>::with(database.connector(), Locks::Waits);
+        let ran = session.run(async |_: &mut Overtaken| Ok(())).await;
+        assert!(matches!(ran, Err(Failure::NotRun(_))), "{ran:?}");
+        assert!(!session.is_connected());
+        session.close().await;
+        database.finish().await;
     }
 }
