@@ -146,6 +146,8 @@ fn fix_of_code(code: &str, message: &str, options: &PgConnectOptions) -> String 
         "25006" => fix_of_unfit(&Unfit::ReadOnly),
         // What PgBouncer answers to `options` and `extra_float_digits`, unless it is set to drop them.
         "08P01" if message.contains("startup parameter") => fix_of_pooler(),
+        // Of a migration and the servers that run meanwhile, in whichever order both take the tables.
+        "40P01" => "others used the tables meanwhile: start again".to_owned(),
         "55P03" | "57014" => "another session holds a lock on the tables for long: end it, and start again".to_owned(),
         _ => "its log may have more".to_owned(),
     }
@@ -199,6 +201,7 @@ mod tests {
             ("53300", "too many clients", "max_connections"),
             ("57P03", "the database system is starting up", "wait"),
             ("25006", "read-only transaction", "primary"),
+            ("40P01", "deadlock detected", "start again"),
             ("55P03", "lock timeout", "lock"),
             ("XX000", "?", "log"),
         ] {
