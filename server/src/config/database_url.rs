@@ -18,8 +18,18 @@ pub(super) fn parse(url: &str) -> Result<Hosts, SettingError> {
     let wrong = |fix: &str| SettingError::secret(SETTING, fix);
     let parts = Parts::of(url).ok_or_else(|| wrong(FORM))?;
     let urls = parts.urls().map_err(wrong)?;
-    let options: Result<Vec<PgConnectOptions>, _> = urls.iter().map(|url| url.parse()).collect();
+    let options: Result<Vec<PgConnectOptions>, _> = urls.iter().map(|url| url.parse().map(without_brackets)).collect();
     Hosts::new(options.map_err(|_| wrong(FORM))?).ok_or_else(|| wrong(FORM))
+}
+
+/// An address of IPv6 without the brackets that it has in a URL: sqlx would look it up as a name with them, and compare that with
+/// certificates.
+fn without_brackets(options: PgConnectOptions) -> PgConnectOptions {
+    let address = options.get_host().strip_prefix('[').and_then(|host| host.strip_suffix(']')).map(str::to_owned);
+    match address {
+        Some(address) => options.host(&address),
+        None => options,
+    }
 }
 
 /// A URL, taken apart as far as hosts need it.
@@ -121,7 +131,7 @@ mod tests {
             ("postgres://u:p@a:5433,b:5434/d", vec!["a:5433", "b:5434"]),
             ("postgres://u:p@a,b,c/d?target_session_attrs=read-write", vec!["a:5432", "b:5432", "c:5432"]),
             ("postgres://u:p@a,b/d?port=6000", vec!["a:6000", "b:6000"]),
-            ("postgres://u:p@[::1]:5433,[::2]/d", vec!["[::1]:5433", "[::2]:5432"]),
+            ("postgres://u:p@[::1]:5433,[::2]/d", vec!["::1:5433", "::2:5432"]),
             ("postgres://u:p@/d?host=a,b&port=5433,5434", vec!["a:5433", "b:5434"]),
             ("postgres://u:p@/d?host=a%2Cb&port=5433", vec!["a:5433", "b:5433"]),
             ("postgres:///d?host=/run/one,/run/two&user=u", vec!["/run/one:5432", "/run/two:5432"]),

@@ -26,6 +26,9 @@ pub struct OperatorHint {
 pub fn place(options: &PgConnectOptions) -> String {
     let server = match options.get_socket() {
         Some(socket) => format!("the socket in {}", socket.display()),
+        None if options.get_host().contains(':') => {
+            format!("[{}]:{}", options.get_host().trim_matches(['[', ']']), options.get_port())
+        }
         None => format!("{}:{}", options.get_host(), options.get_port()),
     };
     format!("{server} (database {}, user {})", database(options), options.get_username())
@@ -165,6 +168,9 @@ mod tests {
     fn a_database_is_named_without_its_password() {
         let given = options("postgres://me:hunter2@db.example.com:5433/tenure");
         assert_eq!(place(&given), "db.example.com:5433 (database tenure, user me)");
+        for address in ["::1", "[::1]"] {
+            assert_eq!(place(&given.clone().host(address)), "[::1]:5433 (database tenure, user me)");
+        }
         let io = |kind| OperatorHint::new(&sqlx::Error::Io(io::Error::from(kind)), &given).to_string();
         for (kind, fix) in
             [(io::ErrorKind::ConnectionRefused, "start PostgreSQL"), (io::ErrorKind::TimedOut, "firewalls")]
