@@ -149,7 +149,7 @@ mod tests {
             // The startup message is small, and comes at once.
             assert!(stream.read(&mut [0; 1024]).await.unwrap() > 0);
             tokio::time::sleep(REFUSED_AFTER).await;
-            // Whoever has given it up is gone.
+            // A caller that has given it up is gone.
             let _ = stream.write_all(&refusal).await;
         }
     }
@@ -167,7 +167,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_postgresql_that_stands_still_is_not_waited_for_without_end() {
-        // The kernel takes the connection, and nobody reads from it.
+        // The kernel takes the connection, and nothing reads from it.
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let options = PgConnectOptions::new_without_pgpass().host("127.0.0.1").port(port);
