@@ -133,6 +133,18 @@ async fn a_wait_ends_when_its_time_is_up() {
     assert!((Duration::from_secs(1)..Duration::from_secs(10)).contains(&started.elapsed()));
 }
 
+/// It takes as long as other answers may take altogether, and a look at the task comes after it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_longest_wait_is_answered_too_when_its_time_is_up() {
+    let rig = Rig::start().await;
+    let task = created(&rig).await;
+    let mut client = rig.client();
+    client.start(&rig.root, "GET", &path(task, LONG), None).await.unwrap();
+    let answered = tokio::time::timeout(Duration::from_secs(LONG) + TIMEOUT, client.finish()).await;
+    let reply = answered.expect("the server answers").unwrap();
+    assert_eq!(outcome(&Answer::from(reply)), (200, &json!(false), &json!("pending")));
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_wait_for_nothing_or_for_too_long_is_refused() {
     let rig = Rig::start().await;

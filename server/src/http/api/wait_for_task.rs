@@ -17,7 +17,7 @@ use crate::http::app::App;
 use crate::http::call::Call;
 use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
-use crate::http::endpoint::Endpoint;
+use crate::http::endpoint::{ANSWER_MAX, Endpoint};
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
 use tenure_engine::ops::wait::{WAIT_TIMEOUT_DEFAULT, WAIT_TIMEOUT_MAX, wait};
@@ -42,11 +42,10 @@ struct Body {
 
 /// `GET /api/tenure/v1/tasks/:taskId/wait?seconds=`
 pub fn endpoint() -> Endpoint {
-    Endpoint::get("waitForTask", wait_for_task).scopes(SCOPES).described(
-        "tenure",
-        "Wait until a task is resolved",
-        describe,
-    )
+    Endpoint::get("waitForTask", wait_for_task)
+        .scopes(SCOPES)
+        .answers_within(|_| ANSWER_MAX + WAIT_TIMEOUT_MAX)
+        .described("tenure", "Wait until a task is resolved", describe)
 }
 
 const SCOPES: Template = Scope("queue:status:<taskId>");
