@@ -129,6 +129,10 @@ async fn chunks_are_stored_once_wherever_they_begin_and_what_is_missing_is_a_lin
     let reply = worker.read_log("?follow=0").await;
     assert_eq!(reply.header("content-type"), Some("text/plain; charset=utf-8"));
     assert_eq!(reply.header("content-security-policy"), Some("default-src 'none'; sandbox"));
+    assert_eq!(reply.header("access-control-allow-origin"), None, "the request was not from a browser");
+    let from_browser = Raw::new("GET", &path(&worker)).header("Origin", "https://ui.example");
+    let reply = from_browser.send(worker.rig.server.root_url()).await;
+    assert_eq!((reply.status, reply.header("access-control-allow-origin")), (200, Some("*")));
     // The end is kept of a long log.
     let chunk = vec![b'x'; CHUNK_MAX];
     let mut next = 104;
