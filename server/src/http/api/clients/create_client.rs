@@ -21,7 +21,11 @@ use tenure_store::clients::{self, NewClient};
 
 /// `PUT /clients/:clientId`
 pub fn endpoint() -> Endpoint {
-    Endpoint::put("createClient", create_client).scopes(SCOPES).described("auth", "Create a client", describe)
+    Endpoint::put("createClient", create_client).scopes(SCOPES).large_answer().described(
+        "auth",
+        "Create a client",
+        describe,
+    )
 }
 
 const SCOPES: Template = AllOf(&[

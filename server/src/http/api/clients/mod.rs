@@ -101,3 +101,24 @@ fn with_token(sample: &Sample) -> Value {
     client["accessToken"] = "three-dozen-characters-only-the-client-knows".into();
     client
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_clients_may_do_is_found_apart_from_the_event_loop() {
+        let endpoints = [
+            client::endpoint(),
+            create_client::endpoint(),
+            list_clients::endpoint(),
+            reset_access_token::endpoint(),
+            switch_client::enable_client(),
+            switch_client::disable_client(),
+            update_client::endpoint(),
+        ];
+        for endpoint in endpoints {
+            assert!(endpoint.has_large_answer, "{}", endpoint.name);
+        }
+    }
+}

@@ -19,7 +19,7 @@ use tenure_store::secrets::new_access_token;
 
 /// `POST /clients/:clientId/reset`
 pub fn endpoint() -> Endpoint {
-    Endpoint::post("resetAccessToken", reset_access_token).scopes(SCOPES).described(
+    Endpoint::post("resetAccessToken", reset_access_token).scopes(SCOPES).large_answer().described(
         "auth",
         "Give a client a new token",
         describe,

@@ -20,6 +20,7 @@ use tenure_store::clients;
 pub fn enable_client() -> Endpoint {
     Endpoint::post("enableClient", |app, call| set_disabled(app, call, false))
         .scopes(Scope("auth:enable-client:<clientId>"))
+        .large_answer()
         .described("auth", "Let a client in again", |operation, sample| described(operation, &a_client(sample)))
 }
 
@@ -27,6 +28,7 @@ pub fn enable_client() -> Endpoint {
 pub fn disable_client() -> Endpoint {
     Endpoint::post("disableClient", |app, call| set_disabled(app, call, true))
         .scopes(Scope("auth:disable-client:<clientId>"))
+        .large_answer()
         .described("auth", "Refuse a client for now", |operation, sample| {
             let mut client = a_client(sample);
             client["disabled"] = true.into();

@@ -21,7 +21,7 @@ use tenure_store::clients::{self, ClientChange};
 
 /// `POST /clients/:clientId`
 pub fn endpoint() -> Endpoint {
-    Endpoint::post("updateClient", update_client).scopes(SCOPES).early_check(may_update).described(
+    Endpoint::post("updateClient", update_client).scopes(SCOPES).early_check(may_update).large_answer().described(
         "auth",
         "Change a client",
         describe,
