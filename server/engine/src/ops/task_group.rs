@@ -1,4 +1,9 @@
 //! Task groups as a whole: reading, sealing, cancelling. What touches many tasks works in slices, each a transaction.
+//!
+//! A creation reads whether the group is sealed and locks nothing of it: one that began before the seal may be committed after it.
+//! So sealing and cancelling wait for the transactions that are open then.
+
+use std::time::{Duration, Instant};
 
 use sqlx::{Connection, PgConnection, PgPool};
 use tenure_api::ids::TaskGroupId;
@@ -8,13 +13,17 @@ use uuid::Uuid;
 use super::OpError;
 use crate::notifiers::{Effects, Notifiers};
 use tenure_domain::task::Group;
-use tenure_store::groups;
 use tenure_store::transitions::end_open;
+use tenure_store::{clock, groups, refile};
 
 /// Tasks that one transaction locks.
 pub const SLICE: i64 = 200;
 /// How often a slice tries again when a run that it is to end is being claimed.
 const TRIES_MAX: usize = 5;
+/// How long transactions are waited for that may add a task to a group which is sealed.
+const OLDER_WAIT: Duration = Duration::from_secs(3);
+/// How often it is seen whether they have ended.
+const OLDER_LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// The result of cancelling a group.
 #[derive(Debug, PartialEq, Eq)]
@@ -35,7 +44,22 @@ pub async fn get(conn: &mut PgConnection, id: TaskGroupId) -> Result<Group, OpEr
 pub async fn seal(pool: &PgPool, id: TaskGroupId) -> Result<Group, OpError> {
     let mut conn = pool.acquire().await?;
     groups::seal(&mut conn, id.uuid()).await?;
-    get(&mut conn, id).await
+    let group = get(&mut conn, id).await?;
+    wait_for_older(&mut conn).await?;
+    Ok(group)
+}
+
+/// Waits for the transactions of all servers that are open now: what they create is visible afterwards, and later ones see the seal.
+async fn wait_for_older(conn: &mut PgConnection) -> Result<(), OpError> {
+    let since = clock::get_real_now(conn).await?;
+    let began = Instant::now();
+    while refile::is_any_open(conn, since).await? {
+        if began.elapsed() > OLDER_WAIT {
+            return Err(OpError::Unavailable);
+        }
+        tokio::time::sleep(OLDER_LOOK_EVERY).await;
+    }
+    Ok(())
 }
 
 /// A group that may be cancelled, because nothing can be added to it.
@@ -46,9 +70,11 @@ pub fn check_sealed(group: &Group) -> Result<(), OpError> {
     }
 }
 
-/// Cancels every task of a group that is not resolved and before its deadline.
+/// Cancels every task of a group, which is sealed, that is not resolved and before its deadline.
 pub async fn cancel(pool: &PgPool, notifiers: &Notifiers, id: TaskGroupId) -> Result<Cancelled, OpError> {
     let mut conn = pool.acquire().await?;
+    // Not all who seal a group wait for the answer. What is there is cancelled also if another task may come.
+    let waited = wait_for_older(&mut conn).await;
     let (mut after, mut tasks) = (Uuid::nil(), Vec::new());
     loop {
         let mut transaction = conn.begin().await?;
@@ -68,6 +94,7 @@ pub async fn cancel(pool: &PgPool, notifiers: &Notifiers, id: TaskGroupId) -> Re
         notifiers.commit(transaction, effects).await?;
         after = last;
     }
+    waited?;
     let size = groups::count_tasks(&mut conn, id.uuid()).await?;
     Ok(Cancelled { size, tasks })
 }

@@ -1,5 +1,7 @@
 //! Task groups: listing, sealing, cancelling, priorities, and the event of their end.
 
+use std::time::Duration;
+
 use serde_json::json;
 use sqlx::{Connection, PgConnection};
 use tenure_api::ids::TaskId;
@@ -15,9 +17,10 @@ use tenure_engine::testing::{QUEUE, new_task};
 use tenure_store::events::{Sequenced, sequence};
 use tenure_store::groups::{Slice, Witnesses, publish_resolved};
 use tenure_store::log_readers::{self, Next};
+use tenure_store::testing::eventually;
 
 use super::{claim_and_report, create_waiting, emitted, end, finish, rows_read, run_groups, start, state};
-use crate::support::number;
+use crate::support::{create_on, number};
 
 /// A group named after its first task, with so many tasks.
 async fn group(queue: &Queue, tasks: usize) -> (TaskId, Vec<TaskId>) {
@@ -99,6 +102,37 @@ async fn a_group_is_sealed_once_and_takes_no_more_tasks() {
     assert_eq!(event["payload"]["taskGroupId"], json!(id));
     assert!(event["payload"]["sealed"].is_string() && event["payload"]["expires"].is_string());
     assert_eq!(event["cc"], json!([]));
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn a_task_that_is_being_added_when_its_group_is_sealed_is_waited_for_and_cancelled() {
+    let (database, queue) = start().await;
+    let (id, tasks) = group(&queue, 2).await;
+    let late = new_task(QUEUE, &json!({"taskGroupId": id}));
+    let mut conn = database.connect_hot().await;
+    let mut adding = conn.begin().await.unwrap();
+    create_on(&mut adding, &queue, std::slice::from_ref(&late)).await;
+    let adding_it = async {
+        eventually("the group is sealed", async || {
+            number(database.pool(), "SELECT count(*) FROM task_groups WHERE sealed IS NOT NULL").await == 1
+        })
+        .await;
+        // Long enough for an answer that does not wait.
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        adding.commit().await.unwrap();
+    };
+    let sealing_and_cancelling = async {
+        check_sealed(&seal(&queue.engine.pool, id).await.unwrap()).unwrap();
+        cancel(&queue.engine.pool, &queue.engine.notifiers, id).await.unwrap()
+    };
+    let (cancelled, ()) = tokio::join!(sealing_and_cancelling, adding_it);
+    assert_eq!((cancelled.size, cancelled.tasks.len()), (3, 3));
+    for task in tasks.into_iter().chain([late.id]) {
+        assert_eq!(state(&queue, task).await, "exception");
+    }
+    run_groups(&queue).await;
+    drop(conn);
     finish(database, queue).await;
 }
 
