@@ -265,7 +265,8 @@ fn query_any<'a>(
         ),
         existing_groups AS MATERIALIZED (
             SELECT g.id, g.scheduler, g.sealed, g.expires < r.expires AS short, r.expires,
-                   g.expires <= (SELECT now FROM db_now) AS expired
+                   -- Or will have before this is committed. A group outlives its tasks by an hour: such a one is short, too.
+                   g.expires <= (SELECT now FROM db_now) + interval '10 minutes' AS expired
             FROM requested_groups r JOIN task_groups g ON g.id = r.id
         ),
         -- Groups of lone tasks that others are added to. The task is changed, so that its end sees it.

@@ -369,3 +369,27 @@ async fn a_task_that_is_added_while_its_expired_group_is_being_purged_creates_th
     drop(conn);
     finish(database, queue).await;
 }
+
+#[tokio::test]
+async fn a_task_is_not_added_to_a_group_that_expires_and_is_purged_before_it_is_committed() {
+    let (database, queue) = start().await;
+    let task = new_task(QUEUE, &json!({"taskGroupId": TaskId::from_random(tenure_store::secrets::random())}));
+    let mut conn = database.connect().await;
+    sqlx::query("INSERT INTO task_groups (id, scheduler, expires) VALUES ($1, '-', tenure_now() + interval '1 minute')")
+        .bind(task.group.uuid())
+        .execute(&mut conn)
+        .await
+        .unwrap();
+    // As the pass, which looks at the clock a little later than the creation.
+    let mut purging = conn.begin().await.unwrap();
+    sqlx::query("DELETE FROM task_groups").execute(&mut *purging).await.unwrap();
+    let committing = async {
+        until_a_session_waits(database.pool()).await;
+        purging.commit().await.unwrap();
+    };
+    let (created, ()) = tokio::join!(queue.create(&task), committing);
+    created.unwrap();
+    assert_eq!(number(database.pool(), "SELECT count(*) FROM task_groups").await, 1);
+    drop(conn);
+    finish(database, queue).await;
+}
