@@ -4,11 +4,14 @@ use sqlx::PgConnection;
 use tenure_api::states::ReasonCreated;
 use uuid::Uuid;
 
+use crate::due;
+
 /// Appends a run to a task whose last run has ended, or that has none, and gives it so many retries. The task's row is
 /// locked by this transaction. The run is not delayed. If unsatisfied edges wait for the end that is taken back, it is noted
-/// for the dependency pass. Answers the queue, or nothing if the task is neither resolved nor unscheduled.
+/// for the dependency pass. Should its deadline have been dealt with, the task has it again. Answers the queue, or nothing if the
+/// task is neither resolved nor unscheduled.
 pub async fn rerun(conn: &mut PgConnection, locked: Uuid, retries_left: i16) -> Result<Option<i32>, sqlx::Error> {
-    sqlx::query_scalar!(
+    let queue = sqlx::query_scalar!(
         "-- rerun_task
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
         ready AS MATERIALIZED (
@@ -53,6 +56,10 @@ pub async fn rerun(conn: &mut PgConnection, locked: Uuid, retries_left: i16) -> 
         retries_left,
         ReasonCreated::Rerun.code()
     )
-    .fetch_optional(conn)
-    .await
+    .fetch_optional(&mut *conn)
+    .await?;
+    if queue.is_some() {
+        due::refile_rerun(conn, locked).await?;
+    }
+    Ok(queue)
 }

@@ -6,6 +6,7 @@ use tenure_api::ids::TaskId;
 use tenure_domain::lifecycle::Report;
 use tenure_engine::background::{deadlines, expiry, run_all_due};
 use tenure_engine::ops::OpError;
+use tenure_engine::ops::change_task::{Change, change};
 use tenure_engine::testing::{QUEUE, Queue, new_task};
 use tenure_store::due_marks::START;
 use tenure_store::events::{self, Sequenced};
@@ -391,5 +392,32 @@ async fn a_task_is_not_added_to_a_group_that_expires_and_is_purged_before_it_is_
     created.unwrap();
     assert_eq!(number(database.pool(), "SELECT count(*) FROM task_groups").await, 1);
     drop(conn);
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn a_task_that_is_run_again_after_the_clock_was_set_back_ends_by_its_deadline() {
+    let (database, queue) = start().await;
+    let done = queue.create_one(QUEUE).await;
+    claim_and_report(&queue, Report::Completed).await;
+    let late = new_task(QUEUE, &json!({"deadline": in_minutes(240)}));
+    queue.create(&late).await.unwrap();
+    advance(&database, "5 hours").await;
+    run_all_due(&queue.engine).await.unwrap();
+    assert_eq!(state(&queue, late.id).await, "exception");
+    advance(&database, "-270 minutes").await;
+    for task in [done, late.id] {
+        change(&queue.engine.pool, &queue.engine.notifiers, task, Change::Rerun).await.unwrap();
+        assert_eq!(state(&queue, task).await, "pending");
+    }
+    advance(&database, "4 hours").await;
+    run_all_due(&queue.engine).await.unwrap();
+    for task in [done, late.id] {
+        assert_eq!(state(&queue, task).await, "exception");
+    }
+    // Each waits for its expiry in two rows by now.
+    advance(&database, "2 years").await;
+    run_all_due(&queue.engine).await.unwrap();
+    assert_eq!(number(database.pool(), LEFT).await, 0);
     finish(database, queue).await;
 }
