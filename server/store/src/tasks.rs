@@ -197,7 +197,12 @@ fn decode(row: TaskRow, mut ended: Vec<EndedRun>) -> Result<Loaded, Undecodable>
                 None => Last::Pending(open),
             }
         }
-        (Some(_), ..) => Last::Ended,
+        (Some(run), ..) => {
+            // Nor is one that a rerun has made since.
+            let last = columns.run(run)?;
+            ended.retain(|earlier| earlier.run.run <= last);
+            Last::Ended
+        }
     };
     let queue = row.queue.parse().map_err(|_| Undecodable::queue(row.id))?;
     Ok(Loaded {

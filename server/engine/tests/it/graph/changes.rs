@@ -7,14 +7,17 @@ use sqlx::Connection;
 use tenure_api::ids::TaskId;
 use tenure_api::states::{Priority, ReasonCreated, ReasonResolved};
 use tenure_domain::lifecycle::Report;
+use tenure_domain::policy::ending::Ending;
 use tenure_domain::task::{Last, Task};
 use tenure_engine::background::low_water_marks;
 use tenure_engine::ops::OpError;
 use tenure_engine::ops::change_priority::change_task;
 use tenure_engine::ops::change_task::{Change, change};
 use tenure_engine::testing::Queue;
-use tenure_engine::testing::{QUEUE, new_task};
+use tenure_engine::testing::{LEASE, QUEUE, new_task};
+use tenure_store::tasks;
 use tenure_store::testing::TestDatabase;
+use tenure_store::transitions::{claim_one, end, rerun};
 
 use super::{advance, claim_and_report, create_waiting, emitted, finish, message, pending, start, state};
 use crate::support::{Gate, number, until_a_session_waits, until_sessions_wait};
@@ -255,5 +258,32 @@ async fn a_change_waits_for_the_row_and_gives_up_after_the_lock_timeout() {
     foreign.rollback().await.unwrap();
     apply(&queue, task, Change::Cancel).await.unwrap();
     drop(conn);
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn a_run_that_a_rerun_makes_and_that_ends_while_a_task_is_read_is_not_part_of_it() {
+    let (database, queue) = start().await;
+    let task = queue.create_one(QUEUE).await;
+    claim_and_report(&queue, Report::Completed).await;
+    let (id, mut reader, mut conn) = (task.uuid(), database.connect().await, database.connect().await);
+    let mut changing = conn.begin().await.unwrap();
+    // The task is read before its runs.
+    sqlx::query("LOCK TABLE runs IN ACCESS EXCLUSIVE MODE").execute(&mut *changing).await.unwrap();
+    let changes = async {
+        until_a_session_waits(database.pool()).await;
+        assert!(rerun::rerun(&mut changing, id, 5).await.unwrap().is_some());
+        assert!(claim_one::claim_one(&mut changing, id, 1, "group", "worker", LEASE, None).await.unwrap());
+        let lost = end::Member::new(id, 1, Ending::WorkerRemoved);
+        assert_eq!(end::end(&mut changing, &[lost]).await.unwrap().len(), 1);
+        changing.commit().await.unwrap();
+    };
+    let ids = [id];
+    let (read, ()) = tokio::join!(tasks::load(&mut reader, &ids), changes);
+    let read = read.unwrap().remove(&id).unwrap().task;
+    assert!(matches!(read.last, Last::Ended));
+    assert_eq!(read.ended.len(), 1, "it was completed, and no run was lost then");
+    assert_eq!(state(&queue, task).await, "pending");
+    drop((reader, conn));
     finish(database, queue).await;
 }
