@@ -63,8 +63,8 @@ struct RunRow {
     worker_id: Option<String>,
 }
 
-/// Reads tasks; those that do not exist are missing from the answer. Two statements: the history is append-only, so
-/// that it fits the tasks although it is read later.
+/// Reads tasks; those that do not exist are missing from the answer. Two statements: the history is append-only until a task is purged,
+/// so that it fits the tasks although it is read later.
 pub async fn load(conn: &mut PgConnection, ids: &[Uuid]) -> Result<HashMap<Uuid, Loaded>, sqlx::Error> {
     let rows = sqlx::query_as!(
         TaskRow,
@@ -94,10 +94,14 @@ pub async fn load(conn: &mut PgConnection, ids: &[Uuid]) -> Result<HashMap<Uuid,
         .collect();
     let mut history = load_history(conn, &with_history).await?;
     rows.into_iter()
-        .map(|row| {
+        .filter_map(|row| {
             let ended = history.remove(&row.seq).unwrap_or_default();
+            // One that was resolved has runs, unless it was purged between the two.
+            if row.state > State::Unresolved.code() && ended.is_empty() {
+                return None;
+            }
             let id = row.id;
-            Ok((id, decode(row, ended)?))
+            Some(decode(row, ended).map(|loaded| (id, loaded)).map_err(sqlx::Error::from))
         })
         .collect()
 }

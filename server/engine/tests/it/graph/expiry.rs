@@ -10,6 +10,7 @@ use tenure_engine::ops::change_task::{Change, change};
 use tenure_engine::testing::{QUEUE, Queue, new_task};
 use tenure_store::due_marks::START;
 use tenure_store::events::{self, Sequenced};
+use tenure_store::tasks;
 use tenure_store::testing::TestDatabase;
 use tenure_store::transitions::purge;
 
@@ -419,5 +420,24 @@ async fn a_task_that_is_run_again_after_the_clock_was_set_back_ends_by_its_deadl
     advance(&database, "2 years").await;
     run_all_due(&queue.engine).await.unwrap();
     assert_eq!(number(database.pool(), LEFT).await, 0);
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn a_task_that_is_purged_while_it_is_read_is_not_there() {
+    let (database, queue) = start().await;
+    let ids: Vec<_> = expired(&database, &queue, 1).await.iter().map(|task| task.uuid()).collect();
+    let (mut reader, mut conn) = (database.connect().await, database.connect().await);
+    let mut purging = conn.begin().await.unwrap();
+    // The task is read before its runs.
+    sqlx::query("LOCK TABLE runs IN ACCESS EXCLUSIVE MODE").execute(&mut *purging).await.unwrap();
+    let purged = async {
+        until_a_session_waits(database.pool()).await;
+        assert_eq!(purge::purge_tasks(&mut purging, Sequenced::default(), START, None).await.unwrap().purged, 1);
+        purging.commit().await.unwrap();
+    };
+    let (read, ()) = tokio::join!(tasks::load(&mut reader, &ids), purged);
+    assert!(read.unwrap().is_empty(), "it has no state without its runs");
+    drop((reader, conn));
     finish(database, queue).await;
 }
