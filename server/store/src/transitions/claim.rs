@@ -125,11 +125,13 @@ impl Claimed {
     pub fn describe(
         self,
         queue: TaskQueueId,
-        ended: Vec<EndedRun>,
+        mut ended: Vec<EndedRun>,
         worker: Worker<'_>,
     ) -> Result<Granted, Undecodable> {
         let columns = Row { table: "pending", task: self.id };
         let open = columns.open_run(self.run, self.reason_created, self.scheduled)?;
+        // They were read after the claim, which may have ended since.
+        ended.retain(|earlier| earlier.run.run < open.run);
         let definition = self.definition.ok_or_else(|| columns.invalid("definition", 0))?;
         let tenancy = Tenancy {
             worker_group: worker.group.to_owned(),

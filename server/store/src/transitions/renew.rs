@@ -93,9 +93,11 @@ impl Renewed {
     }
 
     /// The claim for the response to its worker, with what the statement does not return.
-    pub fn describe(self, queue: TaskQueueId, ended: Vec<EndedRun>) -> Result<Granted, Undecodable> {
+    pub fn describe(self, queue: TaskQueueId, mut ended: Vec<EndedRun>) -> Result<Granted, Undecodable> {
         let columns = Row { table: "claims", task: self.id };
         let open = columns.open_run(self.run, self.reason_created, self.scheduled)?;
+        // They were read after the renewal, and the claim may have ended since.
+        ended.retain(|earlier| earlier.run.run < open.run);
         let tenancy = Tenancy {
             worker_group: self.worker_group,
             worker_id: self.worker_id,

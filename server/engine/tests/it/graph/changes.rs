@@ -17,7 +17,7 @@ use tenure_engine::testing::Queue;
 use tenure_engine::testing::{LEASE, QUEUE, new_task};
 use tenure_store::tasks;
 use tenure_store::testing::TestDatabase;
-use tenure_store::transitions::{claim_one, end, rerun};
+use tenure_store::transitions::{claim_one, end, renew, rerun};
 
 use super::{advance, claim_and_report, create_waiting, emitted, finish, message, pending, start, state};
 use crate::support::{Gate, number, until_a_session_waits, until_sessions_wait};
@@ -285,5 +285,22 @@ async fn a_run_that_a_rerun_makes_and_that_ends_while_a_task_is_read_is_not_part
     assert_eq!(read.ended.len(), 1, "it was completed, and no run was lost then");
     assert_eq!(state(&queue, task).await, "pending");
     drop((reader, conn));
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn a_claim_that_ends_before_its_earlier_runs_are_read_is_not_among_them() {
+    let (database, queue) = start().await;
+    let task = queue.create_one(QUEUE).await;
+    let claim = queue.claim_one(QUEUE).await;
+    let mut conn = database.connect().await;
+    let member = renew::Member { id: task.uuid(), run: 0 };
+    let renewed = renew::renew(&mut conn, &[member], LEASE).await.unwrap().pop().unwrap();
+    let ended = queue.report(task, claim.run, Report::Completed).await.unwrap().ended;
+    assert_eq!(ended.len(), 1);
+    let granted = renewed.describe(QUEUE.parse().unwrap(), ended).unwrap();
+    assert!(matches!(granted.task.last, Last::Running(..)));
+    assert!(granted.task.ended.is_empty());
+    drop(conn);
     finish(database, queue).await;
 }
