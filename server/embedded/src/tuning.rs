@@ -62,6 +62,9 @@ impl Machine {
             // Claimed rows die quickly; a minute between two looks makes claims four times slower.
             ("autovacuum_naptime", "5s"),
             ("max_connections", "100"),
+            // After the crash of a session PostgreSQL ends, and is started again as after every other end. PostgreSQL 18.6 stands still
+            // for ever if its own recovery fails then, as it does on a full disk: the end of its startup process goes unnoticed.
+            ("restart_after_crash", "off"),
             ("password_encryption", "scram-sha-256"),
             ("log_checkpoints", "off"),
             ("log_line_prefix", "'%m [%p] '"),
