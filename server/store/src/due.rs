@@ -1,20 +1,12 @@
 //! Rows of `due`: tasks that wait for a date, many per row. A task is in one row: until its deadline was dealt with in one that
-//! is due at the first deadline of its tasks, afterwards in one that is due when the first of them expires.
-//!
-//! One that is run again although its deadline was dealt with is in two: [`refile_rerun`].
+//! is due at the first deadline of its tasks, afterwards in one that is due when the first of them expires. One that was run again,
+//! because the clock was set back behind a deadline by which it had ended, is in both.
 //!
 //! A row is locked before it is changed, so that it stays where it is: its place is good until the transaction ends.
-
-use std::time::Duration;
 
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use super::session::avoid_scans;
-
-/// By how much a clock may be set back so that a task which was resolved before its deadline, and is run again, has it again.
-/// What is due within this time is read for it.
-const SET_BACK_MAX: Duration = Duration::from_secs(3600);
 /// Tasks in a row. A row is read as a whole when something is due for one of its tasks.
 pub(crate) const DUE_TASKS_MAX: i64 = 100;
 
@@ -89,33 +81,6 @@ pub(crate) async fn refile_expiries(transaction: &mut PgConnection, places: &[Pl
         kept AS (INSERT INTO due (expires, seqs) SELECT expires, seqs FROM changed WHERE seqs IS NOT NULL)
         DELETE FROM due x WHERE x.ctid = ANY(ARRAY(SELECT place FROM changed))",
         &texts(places) as &[&str]
-    )
-    .execute(transaction)
-    .await?;
-    Ok(())
-}
-
-/// Files the deadline of a task anew that is run again, if it was dealt with already: by a clock that was set back since, or the task
-/// could not be run again. Without it nothing would end the task any more. It stays in its row of expiries, too. The caller has locked
-/// the task. That it has no deadline is found by reading all up to its own, which are few if that is near; of others it is looked for
-/// only if their last run has ended by it.
-pub(crate) async fn refile_rerun(transaction: &mut PgConnection, locked: Uuid) -> Result<(), sqlx::Error> {
-    avoid_scans(transaction).await?;
-    sqlx::query!(
-        "-- refile_rerun
-        WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
-        rerun AS MATERIALIZED (
-            SELECT t.seq, d.deadline FROM tasks t JOIN task_definitions d ON d.seq = t.seq
-            WHERE t.id = $1
-              AND (d.deadline <= (SELECT now FROM db_now) + make_interval(secs => $2 /* SET_BACK_MAX */)
-                   OR EXISTS (SELECT FROM runs r WHERE r.seq = t.seq AND r.run = t.run - 1 /* run */
-                                AND r.reason_resolved = 2 /* ReasonResolved::DeadlineExceeded */))
-        )
-        INSERT INTO due (deadline, seqs)
-        SELECT r.deadline, ARRAY[r.seq] FROM rerun r
-        WHERE NOT EXISTS (SELECT FROM due x WHERE x.deadline <= r.deadline AND r.seq = ANY(x.seqs))",
-        locked,
-        SET_BACK_MAX.as_secs_f64()
     )
     .execute(transaction)
     .await?;

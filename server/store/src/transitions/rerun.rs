@@ -4,14 +4,11 @@ use sqlx::PgConnection;
 use tenure_api::states::ReasonCreated;
 use uuid::Uuid;
 
-use crate::due;
-
 /// Appends a run to a task whose last run has ended, or that has none, and gives it so many retries. The task's row is
 /// locked by this transaction. The run is not delayed. If unsatisfied edges wait for the end that is taken back, it is noted
-/// for the dependency pass. Should its deadline have been dealt with, the task has it again. Answers the queue, or nothing if the
-/// task is neither resolved nor unscheduled.
+/// for the dependency pass. Answers the queue, or nothing if the task is neither resolved nor unscheduled.
 pub async fn rerun(conn: &mut PgConnection, locked: Uuid, retries_left: i16) -> Result<Option<i32>, sqlx::Error> {
-    let queue = sqlx::query_scalar!(
+    sqlx::query_scalar!(
         "-- rerun_task
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
         ready AS MATERIALIZED (
@@ -36,6 +33,13 @@ pub async fn rerun(conn: &mut PgConnection, locked: Uuid, retries_left: i16) -> 
                 SELECT FROM dependencies e
                 WHERE e.required = r.seq AND NOT e.satisfied AND (r.state = 3 /* State::Completed */ OR e.any_end))
         ),
+        -- A deadline by which the task has ended was dealt with. Since it is to come, the clock was set back, and nothing else would end
+        -- the task by it again.
+        deadlines AS (
+            INSERT INTO due (deadline, seqs)
+            SELECT ready.deadline, ARRAY[ready.seq] FROM ready JOIN runs r ON r.seq = ready.seq AND r.run = ready.run - 1 /* run */
+            WHERE r.reason_resolved = 2 /* ReasonResolved::DeadlineExceeded */
+        ),
         runs_pending AS (
             INSERT INTO pending (seq, id, run, queue, priority, deadline, scheduled, reason_created, retries_left, traits, key_id,
                                  hold, reserved_until, hidden_until)
@@ -56,10 +60,6 @@ pub async fn rerun(conn: &mut PgConnection, locked: Uuid, retries_left: i16) -> 
         retries_left,
         ReasonCreated::Rerun.code()
     )
-    .fetch_optional(&mut *conn)
-    .await?;
-    if queue.is_some() {
-        due::refile_rerun(conn, locked).await?;
-    }
-    Ok(queue)
+    .fetch_optional(conn)
+    .await
 }
