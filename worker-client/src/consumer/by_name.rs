@@ -225,12 +225,13 @@ impl Queue {
         match news {
             News::Listed { offers, is_whole, more } => {
                 // What a page does not have may be on another one. Of too many it is dropped all the same, until that one comes.
-                if is_whole || self.offers.len() >= UNLISTED_MAX {
+                let is_too_much = !is_whole && self.offers.len() >= UNLISTED_MAX;
+                if is_whole || is_too_much {
                     self.offers.list(&offers);
                 } else {
                     self.offers.add(offers);
                 }
-                self.partly_listed = more.then(Instant::now);
+                self.partly_listed = (more || is_too_much).then(Instant::now);
             }
             News::Came(_) if self.offers.len() >= UNLISTED_MAX => self.partly_listed = Some(Instant::now()),
             News::Came(offers) => self.offers.add(offers),

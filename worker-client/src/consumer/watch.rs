@@ -1,5 +1,6 @@
 //! What a consumer with a balancer knows of its queue: it lists what is pending and follows the events from before the list on, so that
-//! nothing is missed in between. Every five minutes it lists again, whatever the events say; so it does when they cannot be followed.
+//! nothing is missed in between. Every five minutes it lists the next page, or begins again, whatever the events say; it begins again when
+//! they cannot be followed.
 
 use std::time::Duration;
 
@@ -83,9 +84,10 @@ pub(super) async fn follow(client: &Client, queue: TaskQueueId, news: mpsc::Send
 }
 
 impl Watch {
-    /// Until the next list is due, which is not before the last page of this one.
+    /// Until the next list is due, which is not before the last page of this one. The next page is due after as long, too: while more
+    /// comes than is looked at, it is not asked for.
     async fn list_and_follow(&mut self, list_again: &Notify) -> Result<Over, Error> {
-        let until = Instant::now() + LIST_EVERY;
+        let mut until = Instant::now() + LIST_EVERY;
         let mut after = self.latest().await?;
         let (listed, mut next_page) = self.list(None).await?;
         self.answered = true;
@@ -93,9 +95,15 @@ impl Watch {
             return Ok(Over::Unheard);
         }
         loop {
+            let is_due = async {
+                tokio::select! {
+                    () = list_again.notified() => {}
+                    () = tokio::time::sleep_until(until) => {}
+                }
+            };
             let over = tokio::select! {
                 over = self.read(&mut after) => over?,
-                () = list_again.notified() => match next_page.take() {
+                () = is_due => match next_page.take() {
                     // From the beginning it would be the same page again, if none of its runs could be claimed. The events go on
                     // where they were: what comes back to a page before is in them.
                     Some(page) => {
@@ -104,11 +112,11 @@ impl Watch {
                         if self.news.send(listed).await.is_err() {
                             return Ok(Over::Unheard);
                         }
+                        until = Instant::now() + LIST_EVERY;
                         continue;
                     }
                     None => Over::ListAgain,
                 },
-                () = tokio::time::sleep_until(until), if next_page.is_none() => Over::ListAgain,
             };
             match over {
                 Over::Broken => tokio::time::sleep(REOPEN_AFTER).await,

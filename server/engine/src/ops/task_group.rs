@@ -22,8 +22,9 @@ pub const SLICE: i64 = 200;
 const TRIES_MAX: usize = 5;
 /// How long transactions are waited for that may add a task to a group which is sealed.
 const OLDER_WAIT: Duration = Duration::from_secs(3);
-/// How often it is seen whether they have ended.
-const OLDER_LOOK_EVERY: Duration = Duration::from_millis(5);
+/// The pauses between looks whether they have ended: the first, which are doubled, and the longest.
+const OLDER_LOOK_FIRST: Duration = Duration::from_millis(5);
+const OLDER_LOOK_MAX: Duration = Duration::from_millis(100);
 
 /// The result of cancelling a group.
 #[derive(Debug, PartialEq, Eq)]
@@ -45,19 +46,22 @@ pub async fn seal(pool: &PgPool, id: TaskGroupId) -> Result<Group, OpError> {
     let mut conn = pool.acquire().await?;
     groups::seal(&mut conn, id.uuid()).await?;
     let group = get(&mut conn, id).await?;
-    wait_for_older(&mut conn).await?;
+    drop(conn);
+    wait_for_older(pool).await?;
     Ok(group)
 }
 
 /// Waits for the transactions of all servers that are open now: what they create is visible afterwards, and later ones see the seal.
-async fn wait_for_older(conn: &mut PgConnection) -> Result<(), OpError> {
-    let since = clock::get_real_now(conn).await?;
-    let began = Instant::now();
-    while refile::is_any_open(conn, since).await? {
+/// No connection is kept between two looks: callers may be many, and the wait long.
+async fn wait_for_older(pool: &PgPool) -> Result<(), OpError> {
+    let since = clock::get_real_now(&mut *pool.acquire().await?).await?;
+    let (began, mut pause) = (Instant::now(), OLDER_LOOK_FIRST);
+    while refile::is_any_open(&mut *pool.acquire().await?, since).await? {
         if began.elapsed() > OLDER_WAIT {
             return Err(OpError::Unavailable);
         }
-        tokio::time::sleep(OLDER_LOOK_EVERY).await;
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(OLDER_LOOK_MAX);
     }
     Ok(())
 }
@@ -72,9 +76,9 @@ pub fn check_sealed(group: &Group) -> Result<(), OpError> {
 
 /// Cancels every task of a group, which is sealed, that is not resolved and before its deadline.
 pub async fn cancel(pool: &PgPool, notifiers: &Notifiers, id: TaskGroupId) -> Result<Cancelled, OpError> {
+    // Not every caller that seals a group waits for the answer. What is there is cancelled also if another task may come.
+    let waited = wait_for_older(pool).await;
     let mut conn = pool.acquire().await?;
-    // Not all who seal a group wait for the answer. What is there is cancelled also if another task may come.
-    let waited = wait_for_older(&mut conn).await;
     let (mut after, mut tasks) = (Uuid::nil(), Vec::new());
     loop {
         let mut transaction = conn.begin().await?;
