@@ -206,6 +206,11 @@ mod tests {
         command.args(["-c", "read line", "-D", "/d/pg"]).stdin(std::process::Stdio::piped());
         let mut child = command.spawn().unwrap();
         let pid = i32::try_from(child.id()).unwrap();
+        // A process that has just been started has no arguments for an instant.
+        let deadline = std::time::Instant::now() + Duration::from_secs(10);
+        while !was_started_in(pid, Path::new("/d/pg")) && std::time::Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(1));
+        }
         let named = ["/d/pg", "/d", "/d/pg2"].map(|pg_dir| was_started_in(pid, Path::new(pg_dir)));
         child.kill().unwrap();
         child.wait().unwrap();
