@@ -1,7 +1,7 @@
 //! A way between a server and its database that a test can cut.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use sqlx::postgres::PgConnectOptions;
@@ -22,9 +22,15 @@ struct Way {
     open: AtomicBool,
     drops_options: AtomicBool,
     cut: Notify,
+    /// Each connection has a clone of what was here when it was made.
+    made: Mutex<Arc<()>>,
 }
 
 impl Way {
+    fn made(&self) -> Arc<()> {
+        Arc::clone(&self.made.lock().unwrap())
+    }
+
     fn end_all(&self) {
         self.open.store(false, Ordering::SeqCst);
         self.cut.notify_waiters();
@@ -41,7 +47,13 @@ impl Proxy {
         let authority = format!("{host}:{port}");
         assert!(url.contains(&authority), "the test cluster must be named as host:port");
         let (open, drops_options) = (AtomicBool::new(true), AtomicBool::new(false));
-        let way = Arc::new(Way { behind: authority.clone(), open, drops_options, cut: Notify::new() });
+        let way = Arc::new(Way {
+            behind: authority.clone(),
+            open,
+            drops_options,
+            cut: Notify::new(),
+            made: Mutex::default(),
+        });
         let accepting = tokio::spawn(accept(listener, Arc::clone(&way)));
         Self { url: url.replace(&authority, &here.to_string()), way, accepting }
     }
@@ -66,10 +78,14 @@ impl Proxy {
         }
     }
 
-    /// Ends all connections, and takes new ones at once.
-    pub fn interrupt(&self) {
-        self.way.end_all();
-        self.open();
+    /// Ends all connections, and refuses no new one meanwhile. When this returns all have ended that there were: one that was cut later
+    /// would be another outage.
+    pub async fn interrupt(&self) {
+        let before = std::mem::take(&mut *self.way.made.lock().unwrap());
+        self.way.cut.notify_waiters();
+        while Arc::strong_count(&before) > 1 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
     }
 
     /// Takes connections again after a cut.
@@ -98,10 +114,14 @@ async fn accept(listener: TcpListener, way: Arc<Way>) {
     while let Ok((mut here, _)) = listener.accept().await {
         let way = Arc::clone(&way);
         tokio::spawn(async move {
+            let made = way.made();
             let ended = way.cut.notified();
             tokio::pin!(ended);
-            // From here on a cut is not missed.
+            // From here on a cut is not missed; one of an instant before has ended this one already.
             ended.as_mut().enable();
+            if !Arc::ptr_eq(&made, &way.made()) {
+                return;
+            }
             if !way.open.load(Ordering::SeqCst) {
                 return;
             }

@@ -29,7 +29,7 @@ async fn a_read_does_not_notice_an_outage_that_is_over() {
     for path in [format!("/task/{task}/status"), format!("/task/{task}")] {
         for _ in 0..3 {
             assert_eq!(send(&server, &rig.root, "GET", &path, None).await.status, 200);
-            proxy.interrupt();
+            proxy.interrupt().await;
             // It has one connection again, but what is asked below has another one.
             eventually("it is over", async || (heartbeat(&server).await.status == 200).then_some(())).await;
             let reply = send(&server, &rig.root, "GET", &path, None).await;
