@@ -101,7 +101,13 @@ mod tests {
             assert!(large.contains(line), "{line} is not in {large}");
         }
         let small = Machine { memory_bytes: GB, free_disk_bytes: 4 * GB, has_lz4: false }.settings();
-        for line in ["shared_buffers = 128MB", "max_wal_size = 512MB", "wal_compression = on", "fsync = on"] {
+        for line in [
+            "shared_buffers = 128MB",
+            "max_wal_size = 512MB",
+            "wal_compression = on",
+            "fsync = on",
+            "restart_after_crash = off",
+        ] {
             assert!(small.contains(line), "{line} is not in {small}");
         }
     }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use serde_json::json;
 use sqlx::{Connection, PgConnection};
 use tenure_api::ids::TaskId;
@@ -132,6 +133,28 @@ async fn a_task_that_is_being_added_when_its_group_is_sealed_is_waited_for_and_c
         assert_eq!(state(&queue, task).await, "exception");
     }
     run_groups(&queue).await;
+    drop(conn);
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn groups_that_wait_to_be_sealed_keep_no_connection() {
+    // More than the pool has connections.
+    const SEALED: usize = 20;
+    let (database, queue) = start().await;
+    let (id, _) = group(&queue, 2).await;
+    let mut conn = database.connect_hot().await;
+    let older = conn.begin().await.unwrap();
+    let sealing = join_all((0..SEALED).map(|_| seal(&queue.engine.pool, id)));
+    let others = async {
+        // All of them wait by now.
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        let connection = tokio::time::timeout(Duration::from_secs(1), queue.engine.pool.acquire()).await;
+        older.rollback().await.unwrap();
+        connection.expect("there is a connection for others").unwrap();
+    };
+    let (sealed, ()) = tokio::join!(sealing, others);
+    assert_eq!(sealed.into_iter().filter(Result::is_ok).count(), SEALED);
     drop(conn);
     finish(database, queue).await;
 }
