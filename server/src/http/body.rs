@@ -18,6 +18,9 @@ use super::error::ApiError;
 pub const BODY_MAX: usize = 10 << 20;
 /// The largest body of a caller without credentials, where no operation needs more.
 pub const ANONYMOUS_BODY_MAX: usize = 64 << 10;
+/// The same where it has in it the head of a request to another service, which may be as long as that of one to this server,
+/// 128 KiB, and is longer as JSON.
+pub const OTHERS_HEAD_MAX: usize = 256 << 10;
 /// So much of each body is not counted: what workers send is smaller, and is never refused for what others send.
 const UNCOUNTED: usize = 4 << 10;
 /// A body must arrive within this time: the largest one at 0.7 Mbit/s.
@@ -40,8 +43,8 @@ pub struct BudgetedBody {
 #[must_use]
 pub fn limit(endpoint: &Endpoint, share: Share) -> usize {
     match share {
-        Share::Anonymous if !endpoint.takes_long_lists => ANONYMOUS_BODY_MAX,
-        Share::Anonymous | Share::Authenticated => BODY_MAX,
+        Share::Anonymous => endpoint.anonymous_body_max,
+        Share::Authenticated => BODY_MAX,
     }
 }
 

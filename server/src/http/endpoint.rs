@@ -9,6 +9,7 @@ use axum::response::Response;
 use axum::routing::MethodFilter;
 
 use super::app::App;
+use super::body::{ANONYMOUS_BODY_MAX, BODY_MAX, OTHERS_HEAD_MAX};
 use super::call::{Call, Check};
 use super::docs::Sample;
 use super::docs::operation::Operation;
@@ -95,8 +96,8 @@ pub struct Endpoint {
     pub(super) has_secret_body: bool,
     /// Whether its answers can be large.
     pub(super) has_large_answer: bool,
-    /// Whether a caller without credentials may send a body as large as any.
-    pub(super) takes_long_lists: bool,
+    /// How large the body of a caller without credentials may be, in bytes.
+    pub(super) anonymous_body_max: usize,
     answer_max: fn(&App) -> Duration,
     tag: &'static str,
     summary: &'static str,
@@ -156,7 +157,7 @@ impl Endpoint {
             early_check: None,
             has_secret_body: false,
             has_large_answer: false,
-            takes_long_lists: false,
+            anonymous_body_max: ANONYMOUS_BODY_MAX,
             answer_max: |_| ANSWER_MAX,
             tag: "",
             summary: "",
@@ -202,7 +203,13 @@ impl Endpoint {
     /// Its body is a long list, which may also come from callers without credentials.
     #[must_use]
     pub fn long_lists(self) -> Self {
-        Self { takes_long_lists: true, ..self }
+        Self { anonymous_body_max: BODY_MAX, ..self }
+    }
+
+    /// Its body has in it the head of a request to another service, which asks without credentials.
+    #[must_use]
+    pub fn others_head(self) -> Self {
+        Self { anonymous_body_max: OTHERS_HEAD_MAX, ..self }
     }
 
     /// How long an answer may take.

@@ -26,7 +26,7 @@ const MIB: usize = 1 << 20;
 /// The largest body.
 const BODY_MAX: usize = 10 * MIB;
 /// The path of an operation that reads bodies of callers without credentials.
-const OPEN: &str = "/api/auth/v1/authenticate-hawk";
+const OPEN: &str = "/api/auth/v1/test-authenticate";
 
 /// Renews a claim until the flood is over; an answer other than 200 is a claim that may be lost.
 async fn renew(rig: &Rig, what: &str, claim: &Value, over: &AtomicBool) {

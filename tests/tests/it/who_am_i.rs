@@ -70,6 +70,14 @@ async fn other_services_can_ask_who_sent_them_a_request() {
     let hash = body_hash(b"whatever");
     let success = asked(as_seen_elsewhere("post", "/x?y=1", Some(&sign(Some(hash.clone()))))).await;
     assert_eq!((&success["status"], &success["hash"]), (&json!("auth-success"), &json!(hash)));
+    // The header may be as long as that of a claim whose task has as many scopes as a task may have.
+    let scopes: Vec<String> = (10..30).map(|n| format!("{n}{}", "x".repeat(4_090))).collect();
+    let lent = lend(&rig.root, &scopes.iter().map(String::as_str).collect::<Vec<_>>());
+    let (host, port) = ("elsewhere.example".to_owned(), 443);
+    let long = Signature { who: &lent, target: "/x", host, port, ..Signature::of(&rig.server) }.header();
+    assert!(long.len() > 100_000, "{}", long.len());
+    let success = asked(as_seen_elsewhere("get", "/x", Some(&long))).await;
+    assert_eq!((&success["status"], &success["clientId"]), (&json!("auth-success"), &json!(rig.root.client_id)));
 
     let basic = format!("Basic {}", rig.root.access_token.expose());
     for (method, target, authorization) in [
