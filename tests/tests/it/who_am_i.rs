@@ -94,9 +94,12 @@ async fn other_services_can_ask_who_sent_them_a_request() {
     assert_eq!((&unsigned["status"], &unsigned["scheme"]), (&json!("no-auth"), &json!("none")));
     assert!(unsigned["scopes"].as_array().unwrap().contains(&json!("queue:status:*")));
     for (field, value) in [("port", json!(70_000)), ("host", json!(null)), ("other", json!(1))] {
-        let mut seen = as_seen_elsewhere("get", "/x", None);
+        let mut seen = as_seen_elsewhere("get", "/x", Some(&header));
         seen[field] = value;
-        root.refused(("POST", "/authenticate-hawk"), Some(seen), 400, "InputValidationError").await;
+        let refused = root.call("POST", "/authenticate-hawk", Some(seen)).await;
+        assert_eq!((refused.status, refused.code()), (400, "InputValidationError"), "{}", refused.body);
+        // Errors end up in logs, and who has the header can send the request again.
+        assert_eq!(refused.body["requestInfo"]["payload"], Value::Null);
     }
     rig.server.stop().await;
 }
