@@ -30,7 +30,7 @@ use tenure_domain::registration::WorkerName;
 use tenure_domain::roles::{Resolver, TooLarge};
 use tenure_domain::scopes::{Expression, ScopeSet};
 use tenure_engine::remembered::Facts;
-use tenure_store::clients::{self, ClientAccount, ClientError};
+use tenure_store::clients::{self, CLIENT_ID_MAX, ClientAccount, ClientError};
 use tenure_store::secrets::SecretKeys;
 use tenure_store::worker_manager;
 
@@ -116,6 +116,9 @@ pub enum AuthFailure {
         /// What they cannot lend.
         scope: String,
     },
+    /// Temporary credentials have an id of their own, which no client could have for its length.
+    #[error("the id of temporary credentials must have at most {CLIENT_ID_MAX} characters, as that of a client")]
+    LongName,
     /// `authorizedScopes` has more than the credentials have.
     #[error("ext.authorizedScopes has {0:?}, which the credentials do not")]
     AuthorizedScopes(String),

@@ -15,6 +15,7 @@ use super::worker_credentials::{self, WorkerAccount, WorkerCredentials};
 use super::{Account, AuthFailure, Principal};
 use tenure_domain::roles::{Resolver, assume_any};
 use tenure_domain::scopes::{ScopeSet, valid_pattern};
+use tenure_store::clients::CLIENT_ID_MAX;
 
 /// How far a signature's timestamp may be from the real time.
 pub const TIMESTAMP_SKEW_SECONDS: u64 = 15 * 60;
@@ -366,6 +367,10 @@ fn read_basic(encoded: &str) -> Option<Claim<'static>> {
 
 /// An issuer lends only what it has, and only under a name that it may give.
 fn check_lent(certificate: &Certificate, client_id: &str, issuer_scopes: &ScopeSet) -> Result<(), AuthFailure> {
+    // It is stored with what they do, and may be a part of a key.
+    if certificate.is_named() && client_id.len() > CLIENT_ID_MAX {
+        return Err(AuthFailure::LongName);
+    }
     let naming = certificate.is_named().then(|| format!("{NAMING_SCOPE}{client_id}"));
     let missing = naming.as_deref().filter(|scope| !issuer_scopes.allows(scope));
     match missing.or_else(|| issuer_scopes.first_missing(certificate.scopes())) {

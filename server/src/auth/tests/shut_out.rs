@@ -28,3 +28,13 @@ fn that_a_client_is_disabled_or_has_expired_is_said_only_to_a_caller_that_has_it
     let refused = check(&account(&["a"]), &request(&sign(&other_token(too_much))), NOW).unwrap_err();
     assert!(matches!(refused, AuthFailure::Mac(_)), "{refused}");
 }
+
+#[test]
+fn temporary_credentials_have_no_longer_id_of_their_own_than_a_client_may_have() {
+    let named = |length: usize| {
+        let credentials = temporary(Some(&"n".repeat(length)), &["a"]);
+        check(&account(&["*"]), &request(&sign(&credentials)), NOW).map(|principal| principal.client_id)
+    };
+    assert_eq!(named(CLIENT_ID_MAX), Ok(Some("n".repeat(CLIENT_ID_MAX))));
+    assert_eq!(named(CLIENT_ID_MAX + 1), Err(AuthFailure::LongName));
+}
