@@ -13,7 +13,9 @@ use tenure_api::credentials::Credentials;
 use tenure_api::ids::SlugId;
 use tenure_tests::http::TENURE_API;
 
-use crate::rig::{LOOK_EVERY, Raw, RawReply, Rig, call, credentials_of, definition, new_task, run_of, stderr};
+use crate::rig::{
+    LOOK_EVERY, Raw, RawReply, Rig, call, credentials_of, definition, eventually, new_task, run_of, stderr,
+};
 
 const QUEUE: &str = "page/queue";
 const POLICY: &str =
@@ -261,6 +263,11 @@ async fn wrong_logins_in_any_number_never_keep_out_who_has_the_right_token() {
     // A client that goes on guessing is refused.
     assert!(guesses.contains(&(401, false)) && guesses.contains(&(429, true)), "{guesses:?}");
     assert!(guesses.iter().all(|guess| [(401, false), (429, true)].contains(guess)), "{guesses:?}");
+    // Those beyond make no line each.
+    let few = guesses.iter().filter(|(status, _)| *status == 401).count();
+    let lines = || rig.server.log().matches("a login to the page was refused").count();
+    eventually("the first are logged", async || (lines() > 0).then_some(())).await;
+    assert!(lines() <= few, "{} lines for {few} of {} wrong logins", lines(), guesses.len());
     rig.server.stop().await;
 }
 

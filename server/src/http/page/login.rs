@@ -85,9 +85,12 @@ pub(super) async fn log_in(State(app): State<App>, request: Request) -> Response
             redirect(&app, safe_place(&next).unwrap_or("/"), &cookie(&app, &session.ticket, lifetime))
         }
         Err(AuthError::Failure(failure)) => {
-            // The name is what was typed, which may be a token in the wrong field: it stays out of the log.
-            tracing::info!(failed = failure_word(&failure), "a login to the page was refused");
             let too_many = app.pages.logins.count_wrong(peer, client);
+            // Of the others a metric counts how many they are: anyone can send them, and the log would grow with each.
+            if !too_many {
+                // The name is what was typed, which may be a token in the wrong field: it stays out of the log.
+                tracing::info!(failed = failure_word(&failure), "a login to the page was refused");
+            }
             tokio::time::sleep(FAILURE_DELAY).await;
             if too_many {
                 metrics::counter!("tenure_limits_reached_total", "limit" => "logins").increment(1);
