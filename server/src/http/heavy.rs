@@ -43,7 +43,7 @@ impl Heavy {
         Self::with_turns((processors / PROCESSORS_PER_PIECE).max(1))
     }
 
-    fn with_turns(turns: usize) -> Self {
+    pub(super) fn with_turns(turns: usize) -> Self {
         let for_anonymous = (turns / ANONYMOUS_PART).max(1);
         Self { turns: Arc::new(Semaphore::new(turns)), for_anonymous: Arc::new(Semaphore::new(for_anonymous)) }
     }

@@ -11,6 +11,7 @@ use super::{PageError, answer, layout};
 use crate::auth::{AuthError, Now, Principal, RequestParts, Session};
 use crate::http::access::REAUTHORIZE_EVERY;
 use crate::http::app::App;
+use crate::http::budget::Share;
 use tenure_domain::scopes::Expression;
 
 /// What is escaped in a segment of a path.
@@ -100,6 +101,11 @@ impl Visit {
     pub(super) fn authorize(&self, required: impl Into<Expression>) -> Result<(), PageError> {
         let required = required.into();
         self.principal.authorize(&required).map_err(|_| PageError::Denied(required))
+    }
+
+    /// Whose work it is to make the page.
+    pub(super) fn share(&self) -> Share {
+        if self.session.is_some() { Share::Authenticated } else { Share::Anonymous }
     }
 
     /// The visitor's client id.

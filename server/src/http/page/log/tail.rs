@@ -10,6 +10,8 @@ use tokio::io::AsyncReadExt as _;
 use super::plain;
 use crate::http::api::artifacts::scopes_to_read;
 use crate::http::app::App;
+use crate::http::budget::Share;
+use crate::http::heavy::Heavy;
 use crate::http::page::PageError;
 use crate::http::page::layout::section;
 use crate::http::page::visit::Visit;
@@ -42,7 +44,7 @@ pub(in crate::http::page) async fn tail(app: &App, visit: &Visit, of: RunRef) ->
     if visit.may(scopes_to_read(BACKING_LOG)) {
         let blob = BlobName::artifact(of.task, of.run, BACKING_LOG);
         if let Some(stored) = app.engine.blobs.current(&app.engine.pool, &blob).await? {
-            let lines = match read_stored(app, &stored).await {
+            let lines = match read_stored(app, visit.share(), &stored).await {
                 Ok(lines) => lines,
                 Err(error) => {
                     tracing::debug!(error = %error, task.id = %of.task, "the end of a log could not be read");
@@ -70,7 +72,7 @@ pub(in crate::http::page) async fn tail(app: &App, visit: &Visit, of: RunRef) ->
 }
 
 /// The last lines of a log that is stored as a whole.
-async fn read_stored(app: &App, stored: &Generation) -> Result<Option<String>, BlobError> {
+async fn read_stored(app: &App, share: Share, stored: &Generation) -> Result<Option<String>, BlobError> {
     let size = stored.blob.size.unsigned_abs();
     let packed = match stored.blob.content_encoding.as_deref() {
         None | Some("" | "identity") => false,
@@ -86,9 +88,14 @@ async fn read_stored(app: &App, stored: &Generation) -> Result<Option<String>, B
     if !packed {
         return Ok(Some(last_lines(&bytes, begin == 0)));
     }
+    Ok(unpack_apart(&app.heavy, share, bytes).await)
+}
+
+/// Unpacks a log in its turn: strangers, who may read logs too, keep only each other waiting.
+async fn unpack_apart(heavy: &Heavy, share: Share, packed: Vec<u8>) -> Option<String> {
     let unpacked_max = usize::try_from(UNPACKED_MAX).unwrap_or(usize::MAX);
     // What unpacking takes is not known before.
-    Ok(app.heavy.run(unpacked_max, move || unpack(&bytes)).await)
+    heavy.run_for(share, unpacked_max, move || unpack(&packed)).await
 }
 
 /// The last lines of a compressed log, unless it is too large or broken.
@@ -139,6 +146,9 @@ pub(in crate::http::page) fn log_section(visit: &Visit, tail: &Tail) -> Markup {
 #[cfg(test)]
 mod tests {
     use std::io::Write as _;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
 
     use flate2::Compression;
     use flate2::write::GzEncoder;
@@ -176,5 +186,26 @@ mod tests {
         let too_large = zip(&vec![b'x'; usize::try_from(UNPACKED_MAX).unwrap() + 1]);
         assert!((too_large.len() as u64) < PACKED_MAX);
         assert_eq!(unpack(&too_large), None);
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn logs_that_strangers_look_at_are_not_unpacked_before_the_work_of_who_has_credentials() {
+        let heavy = Heavy::with_turns(1);
+        let (packed, done) = (zip(numbered(100_000).as_bytes()), Arc::new(AtomicUsize::new(0)));
+        let strangers: Vec<_> = (0..10)
+            .map(|_| {
+                let (heavy, packed, done) = (heavy.clone(), packed.clone(), Arc::clone(&done));
+                tokio::spawn(async move {
+                    assert!(unpack_apart(&heavy, Share::Anonymous, packed).await.is_some());
+                    done.fetch_add(1, Ordering::SeqCst)
+                })
+            })
+            .collect();
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        let before = done.load(Ordering::SeqCst);
+        assert!(unpack_apart(&heavy, Share::Authenticated, packed).await.is_some());
+        let passed = done.load(Ordering::SeqCst) - before;
+        assert!(passed <= 3, "it waited for {passed} of them");
+        assert!(futures_util::future::join_all(strangers).await.into_iter().all(|one| one.is_ok()));
     }
 }
