@@ -3,7 +3,7 @@
 mod end;
 mod renew;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use chrono::{DateTime, TimeDelta, Utc};
 use sqlx::{Connection, PgPool};
@@ -226,10 +226,10 @@ pub async fn inbox(
 ) -> Result<Read, OpError> {
     let wait = wait.min(identity.wait_max());
     let renewals = &parts.sessions.renewals;
-    let since = renewals.epoch();
+    let (since, asked) = (renewals.epoch(), Instant::now());
     let acknowledges = !renewals.is_acknowledged(identity.epoch, after);
     let ttl = TimeDelta::seconds(identity.ttl);
-    let fresh = renewals.find_fresh(identity.epoch, ttl, now).filter(|_| !wait.is_zero() && !acknowledges);
+    let fresh = renewals.find_fresh(identity.epoch, ttl, (now, asked)).filter(|_| !wait.is_zero() && !acknowledges);
     let certainty = if fresh.is_some() { Certainty::MayHaveEnded } else { Certainty::Live };
     let mut renewed = match fresh {
         Some(renewed) => renewed,
@@ -242,7 +242,7 @@ pub async fn inbox(
                 Renewing::within(renewal, wait)
             };
             let renewed = unless_gone(parts, Some(identity.id), parts.renew.submit(renewing).await).await?;
-            renewals.note(since, renewed.clone(), after);
+            renewals.note(since, asked, renewed.clone(), after);
             renewed
         }
     };

@@ -3,6 +3,7 @@
 //! renewal deletes them.
 
 use std::collections::HashMap;
+use std::time::Instant;
 
 use chrono::{DateTime, TimeDelta, Utc};
 use tenure_store::memory::{Epoch, Memory};
@@ -24,6 +25,9 @@ pub struct Renewals {
 #[derive(Debug)]
 struct Latest {
     renewed: Renewed,
+    /// When it was asked for, by a clock that is never set. This machine's may be set back, or the database's ahead, and then a session
+    /// expires long before its renewal is old by the dates.
+    asked: Instant,
     /// It deleted the items up to this one.
     acknowledged: i64,
 }
@@ -35,15 +39,16 @@ impl Renewals {
         self.latest.epoch()
     }
 
-    /// Remembers a renewal that deleted the items up to this one.
-    pub fn note(&self, since: Epoch, renewed: Renewed, acknowledged: i64) {
+    /// Remembers a renewal that was asked for then, and that deleted the items up to this one.
+    pub fn note(&self, since: Epoch, asked: Instant, renewed: Renewed, acknowledged: i64) {
         self.latest.note(since, |latest| {
             if latest.len() >= REMEMBERED_MAX {
-                latest.retain(|_, other| renewed.now.signed_duration_since(other.renewed.now) < FRESH_MAX);
+                let fresh = FRESH_MAX.to_std().unwrap_or_default();
+                latest.retain(|_, other| asked.saturating_duration_since(other.asked) < fresh);
             }
             // Of too many that are all fresh none is needed: the next request renews.
             if latest.len() < REMEMBERED_MAX {
-                latest.insert(renewed.epoch, Latest { renewed, acknowledged });
+                latest.insert(renewed.epoch, Latest { renewed, asked, acknowledged });
             }
         });
     }
@@ -61,13 +66,14 @@ impl Renewals {
     }
 
     /// The latest renewal of a session that goes on for `ttl` after each, if it is as good as a new one. `now` is the server's time, which
-    /// a manual clock moves.
+    /// a manual clock moves, at this instant.
     #[must_use]
-    pub fn find_fresh(&self, epoch: i64, ttl: TimeDelta, now: DateTime<Utc>) -> Option<Renewed> {
+    pub fn find_fresh(&self, epoch: i64, ttl: TimeDelta, (now, at): (DateTime<Utc>, Instant)) -> Option<Renewed> {
         let fresh = (ttl / FRESH_SHARE).min(FRESH_MAX);
         self.latest.read(|latest| {
-            let Latest { renewed, .. } = latest.get(&epoch)?;
-            (now.signed_duration_since(renewed.until) < fresh - ttl).then(|| renewed.clone())
+            let Latest { renewed, asked, .. } = latest.get(&epoch)?;
+            let is_recent = at.saturating_duration_since(*asked) < fresh.to_std().unwrap_or_default();
+            (is_recent && now.signed_duration_since(renewed.until) < fresh - ttl).then(|| renewed.clone())
         })
     }
 
@@ -79,6 +85,8 @@ impl Renewals {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     fn renewed(epoch: i64, ttl: i64, now: DateTime<Utc>) -> Renewed {
@@ -91,30 +99,41 @@ mod tests {
 
     #[test]
     fn a_renewal_is_fresh_for_a_twelfth_of_its_time_and_five_seconds_at_most() {
-        let renewals = Renewals::default();
+        let (renewals, asked) = (Renewals::default(), Instant::now());
         for (ttl, after, expected) in
             [(120, 4_999, true), (120, 5_000, false), (3_600, 5_000, false), (24, 1_999, true), (24, 2_000, false)]
         {
-            renewals.note(renewals.epoch(), renewed(1, ttl, began()), 0);
+            renewals.note(renewals.epoch(), asked, renewed(1, ttl, began()), 0);
             let now = began() + TimeDelta::milliseconds(after);
-            let found = renewals.find_fresh(1, TimeDelta::seconds(ttl), now);
+            let found = renewals.find_fresh(1, TimeDelta::seconds(ttl), (now, asked));
             assert_eq!(found.is_some(), expected, "{ttl} {after}");
         }
         let ttl = TimeDelta::seconds(24);
-        assert!(renewals.find_fresh(2, ttl, began()).is_none());
+        assert!(renewals.find_fresh(2, ttl, (began(), asked)).is_none());
         renewals.drop_all();
-        assert!(renewals.find_fresh(1, ttl, began()).is_none());
+        assert!(renewals.find_fresh(1, ttl, (began(), asked)).is_none());
+    }
+
+    #[test]
+    fn a_renewal_is_fresh_for_no_longer_when_the_clock_was_set_back_since() {
+        let (renewals, ttl, asked) = (Renewals::default(), TimeDelta::seconds(24), Instant::now());
+        renewals.note(renewals.epoch(), asked, renewed(1, 24, began()), 0);
+        let set_back = began() - TimeDelta::hours(1);
+        for (after, expected) in [(1_999, true), (2_000, false), (30_000, false)] {
+            let found = renewals.find_fresh(1, ttl, (set_back, asked + Duration::from_millis(after)));
+            assert_eq!(found.is_some(), expected, "{after}");
+        }
     }
 
     #[test]
     fn items_are_acknowledged_if_the_latest_renewal_deleted_them() {
-        let renewals = Renewals::default();
+        let (renewals, asked) = (Renewals::default(), Instant::now());
         assert!(renewals.is_acknowledged(1, 0) && !renewals.is_acknowledged(1, 7) && !renewals.has(1));
-        renewals.note(renewals.epoch(), renewed(1, 120, began()), 7);
+        renewals.note(renewals.epoch(), asked, renewed(1, 120, began()), 7);
         assert!(renewals.is_acknowledged(1, 0) && renewals.is_acknowledged(1, 7));
         assert!(!renewals.is_acknowledged(1, 8) && !renewals.is_acknowledged(2, 7) && renewals.has(1));
         // Up to the end of all ids: what came since is not deleted.
-        renewals.note(renewals.epoch(), renewed(1, 120, began()), i64::MAX);
+        renewals.note(renewals.epoch(), asked, renewed(1, 120, began()), i64::MAX);
         assert!(!renewals.is_acknowledged(1, 8));
         renewals.drop_all();
         assert!(!renewals.is_acknowledged(1, i64::MAX));
@@ -122,16 +141,16 @@ mod tests {
 
     #[test]
     fn as_many_are_remembered_as_are_fresh_and_no_more_than_the_limit() {
-        let renewals = Renewals::default();
+        let (renewals, asked) = (Renewals::default(), Instant::now());
         for epoch in 0..=REMEMBERED_MAX as i64 {
-            renewals.note(renewals.epoch(), renewed(epoch, 120, began()), 0);
+            renewals.note(renewals.epoch(), asked, renewed(epoch, 120, began()), 0);
         }
         let ttl = TimeDelta::seconds(120);
-        assert!(renewals.find_fresh(0, ttl, began()).is_some());
-        assert!(renewals.find_fresh(REMEMBERED_MAX as i64, ttl, began()).is_none());
-        let later = began() + FRESH_MAX;
-        renewals.note(renewals.epoch(), renewed(7, 120, later), 0);
-        assert!(renewals.find_fresh(7, ttl, later).is_some());
+        assert!(renewals.find_fresh(0, ttl, (began(), asked)).is_some());
+        assert!(renewals.find_fresh(REMEMBERED_MAX as i64, ttl, (began(), asked)).is_none());
+        let (later, at) = (began() + FRESH_MAX, asked + FRESH_MAX.to_std().unwrap());
+        renewals.note(renewals.epoch(), at, renewed(7, 120, later), 0);
+        assert!(renewals.find_fresh(7, ttl, (later, at)).is_some());
         assert_eq!(renewals.latest.read(HashMap::len), 1);
     }
 }
