@@ -1,6 +1,6 @@
-//! Admission: what the pass reads and writes that lets waiting runs start. All but [`list_queues`] belongs to a transaction that has
-//! locked the queue with [`lock`]: it is the only one that admits runs of that queue, and every other statement only lowers what is
-//! admitted, or moves it.
+//! Admission: what the pass reads and writes that lets waiting runs start. All but [`list_queues`] and [`announce_put_off`] belongs
+//! to a transaction that has locked the queue with [`lock`]: it is the only one that admits runs of that queue, and every other
+//! statement only lowers what is admitted, or moves it.
 
 mod displace;
 pub mod key_rules;
@@ -22,7 +22,8 @@ use super::session;
 
 pub use displace::{count_heads, displace_in_keys, displace_in_queue, withdraw_in_keys};
 pub use keys::{
-    Announced, Look, forget_idle_keys, list_unseen_keys, load_heads, load_keys, look, name_keys, take_claims, take_work,
+    Announced, Look, announce_put_off, forget_idle_keys, list_unseen_keys, load_heads, load_keys, look, name_keys,
+    take_claims, take_work,
 };
 pub use reassign::{GivenOut, Reassigning, end_reassigning, list_given_out, lock_reassigning, lock_still_assigned};
 pub(crate) use sessions::lock_runs_of;

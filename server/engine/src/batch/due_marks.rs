@@ -4,12 +4,16 @@
 //! several servers because the safe time waits for the transactions of all of them. They are dropped with everything else that is
 //! cached when the database may have lost something, when its clock goes back, and every hour: whatever has come below
 //! a mark in a way that is not foreseen here (a statement typed by an operator) is found then.
+//!
+//! When the clock may have gone back, also while this server was not there to see it, the heads that admission has put off are looked at:
+//! their dates are of the clock of before.
 
 use std::time::{Duration, Instant};
 
 use super::failure::Failure;
 use super::safe_position::SafePosition;
 use super::watch::DatabaseWatch;
+use tenure_store::admission;
 use tenure_store::due_marks::{self, DueMarks, Reached};
 use tenure_store::low_water_marks::Writer;
 use tenure_store::memory::Memory;
@@ -39,6 +43,8 @@ struct State {
     /// When the answer with that was here.
     seen: Option<Instant>,
     since: Option<Instant>,
+    /// Whether the heads that were put off have been announced since the clock may have gone back.
+    put_off_announced: bool,
 }
 
 impl State {
@@ -49,7 +55,7 @@ impl State {
         let advanced = (last.now - self.last.now).to_std();
         let went_back = advanced.is_ok_and(|advanced| advanced + LAG_MAX < passed) || last.now < self.last.now;
         if went_back || last.work < self.last.work || self.since.is_some_and(|since| since.elapsed() > KEPT) {
-            *self = Self::default();
+            *self = Self { put_off_announced: self.put_off_announced && !went_back, ..Self::default() };
         }
         self.last = last;
         self.seen = Some(Instant::now());
@@ -76,11 +82,16 @@ impl DueMarkMemory {
         let (since, asked) = (self.state.epoch(), Instant::now());
         let last = look.run(due_marks::get_reached).await?;
         let open = look.run(due_marks::list_transactions).await?;
-        let Some((old, safe)) = self.state.note(since, |state| state.take_in(last, asked, &open)).flatten() else {
-            return Ok(());
-        };
-        let marks = look.run(async |conn| due_marks::advance(conn, old, safe).await).await?;
-        self.state.note(since, |state| state.marks = marks);
+        let taken_in = self.state.note(since, |state| (state.take_in(last, asked, &open), state.put_off_announced));
+        let Some((moving, put_off_announced)) = taken_in else { return Ok(()) };
+        if let Some((old, safe)) = moving {
+            let marks = look.run(async |conn| due_marks::advance(conn, old, safe).await).await?;
+            self.state.note(since, |state| state.marks = marks);
+        }
+        if !put_off_announced {
+            look.run(admission::announce_put_off).await?;
+            self.state.note(since, |state| state.put_off_announced = true);
+        }
         Ok(())
     }
 

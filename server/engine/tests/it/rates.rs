@@ -183,6 +183,34 @@ async fn a_key_is_looked_at_when_its_rate_has_a_token() {
     looks_follow_a_rate_of_two_a_second(json!({"perKey": {"count": 2, "seconds": 1}})).await;
 }
 
+/// The date until which its head is put off was of the clock of before.
+#[tokio::test]
+async fn a_key_is_looked_at_when_its_rate_has_a_token_also_if_the_clock_was_set_back_since() {
+    let mut ground = Ground::new().await;
+    let server = ground.server();
+    put(&server, json!({"rate": {"perKey": {"count": 1, "seconds": 60}}})).await;
+    let tasks: Vec<_> = (0..2).map(|_| new_task(QUEUE, &json!({"extra": {"tenure": {"key": "k"}}}))).collect();
+    create_on(&mut ground.conn, &server, &tasks).await;
+    admit(&server).await;
+    claim_and_end(&server).await;
+    admit(&server).await;
+    let put_off = "admission_heads, db_now WHERE at > now";
+    let for_long = "admission_heads, db_now WHERE at > now + interval '2 minutes'";
+    assert_eq!((ground.count(put_off).await, ground.count(for_long).await), (1, 0));
+    // A server announces them once when it starts.
+    server.engine.due_marks.advance(&server.engine.watch).await.unwrap();
+    admit(&server).await;
+    for (offset, late) in [("-1 h", 1), ("0 h", 0)] {
+        let set = "UPDATE clock SET clock_offset = $1::text::interval";
+        sqlx::query(set).bind(offset).execute(&mut ground.conn).await.unwrap();
+        assert_eq!(ground.count(for_long).await, late, "{offset}");
+        server.engine.due_marks.advance(&server.engine.watch).await.unwrap();
+        admit(&server).await;
+        assert_eq!(ground.count(for_long).await, 0, "{offset}");
+    }
+    ground.finish([server]).await;
+}
+
 #[tokio::test]
 async fn a_policy_that_cannot_be_read_is_replaced() {
     let mut ground = Ground::new().await;

@@ -50,6 +50,20 @@ pub async fn take_work(transaction: &mut PgConnection, queue: i32) -> Result<Vec
     Ok(announced.collect())
 }
 
+/// Has the keys looked at again of which a head is put off until a time that is to come. It is a date: when the clock is set back, nothing
+/// else need look at them for as long as that, although a rate puts off no start for longer than one of its intervals. Belongs to no
+/// transaction that has locked a queue: it only announces.
+pub async fn announce_put_off(conn: &mut PgConnection) -> Result<(), sqlx::Error> {
+    sqlx::query!(
+        "-- announce_put_off
+        INSERT INTO admission_work (queue, key_id)
+        SELECT DISTINCT h.queue, h.key_id FROM admission_heads h WHERE h.at > (SELECT now FROM db_now)"
+    )
+    .execute(conn)
+    .await?;
+    Ok(())
+}
+
 /// Takes the claims that were made since the last look at a queue with a rate: of which keys, and when, in seconds since 1970 and in that
 /// order.
 pub async fn take_claims(transaction: &mut PgConnection, queue: i32) -> Result<Vec<(i64, f64)>, sqlx::Error> {
