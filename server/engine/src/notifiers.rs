@@ -3,7 +3,7 @@
 //! Notifying is local and costs nothing. One task per server forwards notifications to the other servers, at most every
 //! few milliseconds and only while there are any: a NOTIFY in every transaction would serialise all commits.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -18,10 +18,12 @@ use tenure_store::in_use::InUse;
 use tenure_store::worker_removals::Gone;
 use wait_lists::WaitLists;
 
+mod admission;
 mod effects;
 mod wait_lists;
 mod watched;
 
+pub use admission::AdmittedBy;
 pub use effects::Effects;
 pub use wait_lists::WaitListNotifier;
 pub use watched::{WATCHERS_MAX, Watched, Watcher};
@@ -78,8 +80,8 @@ struct Shared {
     admission: Notify,
     /// Notified when a queue may need another scheduler.
     schedulers: Notify,
-    /// Queues whose runs need admission, as the pass has found.
-    limited: RwLock<HashSet<i32>>,
+    /// Queues whose runs need admission, and by whom, as the pass has found.
+    limited: RwLock<HashMap<i32, AdmittedBy>>,
     /// Notified when a fact that every server caches was changed.
     facts: Notify,
     /// Tasks whose resolution a caller waits for.
@@ -181,6 +183,7 @@ impl Notifiers {
     pub fn notify_from_other_server(&self, queues: impl IntoIterator<Item = i32> + Clone) {
         self.raise_generations(queues.clone());
         self.stay_active();
+        self.notify_scheduler(queues.clone());
         self.shared.wait_lists.notify(queues);
         self.shared.tail.notify_one();
     }
@@ -301,35 +304,6 @@ impl Notifiers {
     /// Waits until a task was resolved.
     pub fn groups(&self) -> Notified<'_> {
         self.shared.groups.notified()
-    }
-
-    /// Something may be admitted in these queues, if their runs need admission.
-    pub fn notify_admission<'a>(&self, queues: impl IntoIterator<Item = &'a i32>) {
-        let limited = self.shared.limited.read().unwrap_or_else(PoisonError::into_inner);
-        if !limited.is_empty() && queues.into_iter().any(|queue| limited.contains(queue)) && !are_lost() {
-            self.shared.admission.notify_one();
-        }
-    }
-
-    /// Waits until something may be admitted.
-    pub fn admission(&self) -> Notified<'_> {
-        self.shared.admission.notified()
-    }
-
-    /// Sets which queues need admission.
-    pub fn set_limited(&self, queues: impl IntoIterator<Item = i32>) {
-        let queues: HashSet<i32> = queues.into_iter().collect();
-        let mut limited = self.shared.limited.write().unwrap_or_else(PoisonError::into_inner);
-        if *limited != queues {
-            *limited = queues;
-        }
-    }
-
-    /// The runs of this queue need admission from now on.
-    pub fn expect_limited(&self, queue: i32) {
-        self.shared.limited.write().unwrap_or_else(PoisonError::into_inner).insert(queue);
-        self.stay_active();
-        self.shared.admission.notify_one();
     }
 
     /// A queue may need another scheduler, without waiting for the next beat.

@@ -18,7 +18,7 @@ use tenure_store::session::plan_as_hot;
 use super::reassign::reassign;
 use super::{PassReport, SLICE};
 use crate::engine::Engine;
-use crate::notifiers::Effects;
+use crate::notifiers::{AdmittedBy, Effects};
 
 /// A key is forgotten so long after it was looked at last.
 const IDLE_KEY: TimeDelta = TimeDelta::minutes(10);
@@ -33,7 +33,7 @@ pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
         let mut conn = engine.pool.acquire().await?;
         admission::list_queues(&mut conn).await?
     };
-    engine.notifiers.set_limited(queues.iter().map(|listed| listed.queue));
+    engine.notifiers.set_limited(queues.iter().map(|listed| (listed.queue, admitted_by(engine, listed))));
     let next_in =
         queues.iter().filter(|listed| is_ours(engine, listed)).filter_map(|listed| listed.next_in).reduce(f64::min);
     let due = queues.into_iter().filter(|listed| listed.due || listed.reassigning);
@@ -50,9 +50,18 @@ pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     Ok(all)
 }
 
-/// Whether this server may admit runs of a queue: it is not, if another one is its scheduler.
+/// Who admits the runs of a queue: if it assigns them, its scheduler.
+fn admitted_by(engine: &Engine, listed: &Listed) -> AdmittedBy {
+    match (listed.assigns, engine.schedulers.leader(listed.queue).term) {
+        (false, _) => AdmittedBy::Any,
+        (true, Some(_)) => AdmittedBy::This,
+        (true, None) => AdmittedBy::Other,
+    }
+}
+
+/// Whether this server may admit runs of a queue.
 fn is_ours(engine: &Engine, listed: &Listed) -> bool {
-    !listed.assigns || engine.schedulers.leader(listed.queue).term.is_some()
+    admitted_by(engine, listed) != AdmittedBy::Other
 }
 
 async fn look_at_queue(engine: &Engine, listed: Listed) -> Result<PassReport, sqlx::Error> {

@@ -90,7 +90,11 @@ impl Driver {
                 }
                 Pace::Admission(least) => {
                     tokio::time::sleep(least).await;
-                    self.engine.notifiers.admission().await;
+                    tokio::select! {
+                        () = self.engine.notifiers.admission() => {}
+                        // Nothing was unresolved, and is now: another server may have made it, and this one be its scheduler.
+                        () = active => {}
+                    }
                 }
                 Pace::Groups(least) => {
                     tokio::time::sleep(least).await;

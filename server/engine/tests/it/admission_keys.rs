@@ -1,5 +1,7 @@
 //! Admission on a real database: what its passes leave behind, and what they must not take away from each other.
 
+use std::time::Duration;
+
 use futures_util::FutureExt as _;
 use serde_json::{Value, json};
 use sqlx::Connection;
@@ -7,14 +9,14 @@ use tenure_api::dates::Timestamp;
 use tenure_api::ids::TaskQueueId;
 use tenure_api::policy::QueuePolicy;
 use tenure_domain::policy::document::{Match, Policy};
-use tenure_engine::background::{admission, deadlines, refile};
+use tenure_engine::background::{admission, deadlines, election, refile};
 use tenure_engine::ops::change_task::{self, Change};
 use tenure_engine::ops::queue_keys;
 use tenure_engine::ops::queue_policy::{self, Put};
 use tenure_engine::testing::{QUEUE, Queue, new_task};
 use tenure_store::admission::{self as store, Leader, Look};
 use tenure_store::clock;
-use tenure_store::testing::TestDatabase;
+use tenure_store::testing::{TestDatabase, eventually};
 
 use crate::support::{number, until_a_session_waits};
 
@@ -164,4 +166,25 @@ async fn the_pass_is_woken_by_a_cancelled_run_and_by_one_whose_deadline_has_pass
     assert!(is_woken(&queue), "by the second run");
     drop(conn);
     finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn the_pass_of_a_scheduler_is_woken_by_what_another_server_has_created() {
+    let (database, other) = start(&json!({"dispatch": "assign"})).await;
+    let scheduler = Queue::start(database.options());
+    let mut conn = database.connect().await;
+    election::beat(&scheduler.engine, &mut conn, Duration::ZERO).await.unwrap();
+    for server in [&scheduler, &other] {
+        admit(server).await;
+    }
+    let (key, notifiers) = (other.key(QUEUE).await, &other.engine.notifiers);
+    drop(notifiers.take_others());
+    other.create_one(QUEUE).await;
+    eventually("the other servers are notified", async || notifiers.take_others().contains(&key)).await;
+    assert!(!is_woken(&scheduler));
+    scheduler.engine.notifiers.notify_from_other_server([key]);
+    assert!(is_woken(&scheduler));
+    drop(conn);
+    scheduler.stop().await;
+    finish(database, other).await;
 }
