@@ -257,11 +257,6 @@ impl Notifiers {
         self.shared.notifications.load(Ordering::SeqCst)
     }
 
-    /// Something may be due at once, such as after the clock was moved.
-    pub fn notify_passes(&self) {
-        self.shared.passes.notify_waiters();
-    }
-
     /// A task was resolved.
     fn notify_resolved(&self) {
         self.stay_active();

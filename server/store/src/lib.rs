@@ -71,8 +71,6 @@ pub mod workers;
 
 /// Advisory locks of the database, each held by one actor at a time among all servers.
 pub mod advisory {
-    /// Applying migrations and setting up.
-    pub const SETUP: i64 = 0x7465_6e75_7265_0001;
     /// Giving positions to events.
     pub const SEQUENCER: i64 = 0x7465_6e75_7265_0002;
     /// Moving the manual clock.

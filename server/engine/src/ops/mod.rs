@@ -36,6 +36,7 @@ pub mod workers;
 use std::sync::Arc;
 
 use tenure_api::states::SessionEnd;
+use tenure_domain::create::Unacceptable;
 use tenure_domain::json::Unserializable;
 use tenure_domain::lifecycle::{RUNS_MAX, Refusal};
 
@@ -106,6 +107,15 @@ impl From<sqlx::Error> for OpError {
 impl From<Unserializable> for OpError {
     fn from(error: Unserializable) -> Self {
         Self::Internal(Arc::new(sqlx::Error::Encode(Box::new(error))))
+    }
+}
+
+impl From<Unacceptable> for OpError {
+    fn from(wrong: Unacceptable) -> Self {
+        match wrong {
+            Unacceptable::Schema(message) | Unacceptable::Rule(message) => Self::Input(message),
+            Unacceptable::Unserializable(error) => error.into(),
+        }
     }
 }
 

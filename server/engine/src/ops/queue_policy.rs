@@ -6,7 +6,6 @@ use tenure_api::policy::{PauseRequest, QueuePolicy};
 
 use super::OpError;
 use crate::notifiers::{Effects, Notifiers};
-use tenure_domain::create::Unacceptable;
 use tenure_domain::events::note::Note;
 use tenure_domain::policy::document::{self, Change, Match, Policy};
 use tenure_domain::policy::pause::{self, Outcome, Paused};
@@ -161,7 +160,7 @@ pub async fn pause(
     }
     let current = policies::find_pause(&mut transaction, key).await?;
     let now = clock::get_now(&mut transaction).await?;
-    let paused = match pause::pause(current.as_ref(), request, client_id, now).map_err(refused)? {
+    let paused = match pause::pause(current.as_ref(), request, client_id, now)? {
         Outcome::Repeat(paused) => return Ok(paused),
         Outcome::Paused(paused) => paused,
     };
@@ -170,13 +169,6 @@ pub async fn pause(
     parts.notifiers.commit(transaction, Effects::default()).await?;
     tracing::info!(queue.id = %queue, client.id = client_id, "a queue was paused");
     Ok(paused)
-}
-
-fn refused(wrong: Unacceptable) -> OpError {
-    match wrong {
-        Unacceptable::Schema(message) | Unacceptable::Rule(message) => OpError::Input(message),
-        Unacceptable::Unserializable(error) => error.into(),
-    }
 }
 
 /// Resumes a queue, if it is paused.

@@ -18,7 +18,6 @@ use super::OpError;
 use crate::batch::Batcher;
 use crate::notifiers::{Effects, Notifiers};
 use crate::sessions::{Certainty, Sessions};
-use tenure_domain::create::Unacceptable;
 use tenure_domain::events::note::Note;
 use tenure_domain::session::{
     COMMANDS_MAX, Identity, Start, StartRefused, Stated, WORKERS_SHOWN_MAX, check_command, may_start,
@@ -298,7 +297,7 @@ pub async fn list_workers(parts: Parts<'_>, queue: &TaskQueueId) -> Result<Vec<M
 /// # Errors
 /// `NotFound` if it has ended, `Conflict` if there are too many.
 pub async fn command(parts: Parts<'_>, identity: &Identity, request: &CommandRequest) -> Result<i64, OpError> {
-    check_command(request).map_err(unacceptable)?;
+    check_command(request)?;
     let mut conn = parts.pool.acquire().await?;
     let mut transaction = conn.begin().await?;
     match worker_sessions::command(&mut transaction, identity.epoch, request.command, request.task_id).await? {
@@ -312,12 +311,5 @@ pub async fn command(parts: Parts<'_>, identity: &Identity, request: &CommandReq
             "session {} has {COMMANDS_MAX} commands that its worker has not acknowledged",
             identity.id
         ))),
-    }
-}
-
-fn unacceptable(wrong: Unacceptable) -> OpError {
-    match wrong {
-        Unacceptable::Schema(message) | Unacceptable::Rule(message) => OpError::Input(message),
-        Unacceptable::Unserializable(error) => error.into(),
     }
 }
