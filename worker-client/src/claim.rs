@@ -26,7 +26,7 @@ const CLAIMS_MAX: usize = 32;
 /// A renewal or a report is given up after this share of what remains, so that there is time for another try.
 const TIMEOUT_SHARE: u32 = 3;
 const SHORTEST_TIMEOUT: Duration = Duration::from_millis(500);
-/// Why a run was made that someone has asked for after the task was resolved.
+/// `reasonCreated` of a run that was requested after the task was resolved.
 const RERUN: &str = "rerun";
 
 /// The name under which a worker claims.
@@ -247,7 +247,7 @@ impl Claim {
         self.lease.subscribe()
     }
 
-    /// Whether the task was resolved before this run, and someone wants it to run again.
+    /// Whether the task was resolved before this run, and was asked to run again.
     pub(crate) fn is_rerun(&self) -> bool {
         self.is_rerun
     }

@@ -1,4 +1,4 @@
-//! The tasks that a server cannot do without.
+//! Tasks that live as long as the server. If one panics, the process ends.
 
 use std::panic::AssertUnwindSafe;
 

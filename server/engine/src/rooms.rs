@@ -1,4 +1,4 @@
-//! How many requests about runs may wait at a server, and about how many runs together: each costs the database twice a second.
+//! Bounds on the requests about runs that may wait at a server, and on their runs: each run is looked up twice a second.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! The workers that this server saw and has not written down yet, and which workers are quarantined.
+//! The workers that this server has seen but not stored yet, and which workers are quarantined.
 //!
 //! In memory, so that neither a claim nor a renewal costs a statement for it. [`crate::ops::workers`] writes it to the
 //! database, every few seconds and before each read; a server that is killed loses what it saw since. Quarantines are

@@ -1,4 +1,4 @@
-//! What stands for a client that does not exist.
+//! The stand-in for a client that does not exist.
 
 use tenure_api::credentials::AccessToken;
 use tenure_store::clients::ClientAccount;

@@ -1,4 +1,4 @@
-//! What a client may do by roles, worked out once for its own scopes and these roles.
+//! A client's scopes expanded by roles, computed once for its own scopes and one state of the roles.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

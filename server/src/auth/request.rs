@@ -1,4 +1,4 @@
-//! What one request claims about its sender, and whether that is true. Pure: the client's account comes from outside.
+//! What a request claims about its sender, and whether that is true. Pure: the client's account is passed in.
 
 use std::borrow::Cow;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Whether the caller of a stream still has access, which goes on for as long as the stream.
+//! Whether the caller of a stream still has access; checked for as long as the stream lasts.
 
 use std::time::Duration;
 

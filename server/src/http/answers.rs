@@ -1,4 +1,4 @@
-//! The memory of answers that are on their way: counted from their creation until they are sent.
+//! The memory that answers take, counted from their creation until they are sent.
 
 use std::pin::Pin;
 use std::sync::Arc;

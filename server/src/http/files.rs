@@ -1,4 +1,4 @@
-//! Documents that are the same for every caller: made once, and compressed then, however many ask for them.
+//! Documents that are the same for every caller: made and compressed once.
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};

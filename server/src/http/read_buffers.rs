@@ -1,7 +1,7 @@
-//! How much memory the read buffers of all connections take together: few of them may be large at a time.
+//! Bounds the memory of the read buffers of all connections: only few of them may be large at a time.
 //!
 //! The buffer of a connection grows to the longest head while one does not come to its end, and with each read that fills it.
-//! It keeps its size until the connection ends. Who sends is not known by then, so this holds for all callers.
+//! It keeps its size until the connection ends. The caller is not known by then, so this holds for all callers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

@@ -1,4 +1,4 @@
-//! Whether the database is still the one that this server has read from.
+//! Whether the database is still the one that this server has read from, and has lost nothing since.
 //!
 //! A failover, a restore or a crash may take back what was read: positions of a sequence, keys, generations. Whatever finds
 //! out says so here, and everything that this server has cached from the database is dropped. Dropping too often costs a few

@@ -1,4 +1,4 @@
-//! Working off what dependencies wait for.
+//! Settles dependencies: marks the edges of tasks that have ended, and schedules the tasks that waited for them.
 //!
 //! The event log is the list of work: what it contains was committed before it got its position. So of an edge and the end
 //! of its required task, whichever is read later finds the other one committed, and no race can lose both. An end that a

@@ -1,4 +1,4 @@
-//! How commits are replicated, as an ordinary role can see it.
+//! How commits are replicated, as far as an ordinary role can see.
 //!
 //! Such a role sees of each walsender its process and its name, and neither its state nor whether it is synchronous; but
 //! the two settings that decide it are open to all.

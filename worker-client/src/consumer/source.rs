@@ -43,7 +43,7 @@ type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 /// use tenure_client::consumer::source::{Found, Source};
 /// use tenure_client::{Client, Error, RunId, TaskId, WorkerName};
 ///
-/// /// Works on what someone else has chosen.
+/// /// Works on runs that another program has chosen.
 /// struct Chosen { client: Client, me: WorkerName, runs: VecDeque<(TaskId, RunId)> }
 ///
 /// impl Source for Chosen {

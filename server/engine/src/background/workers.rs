@@ -1,4 +1,4 @@
-//! Workers: writes down which this server has seen, and purges those that no server has seen for long.
+//! Workers: stores which this server has seen, and purges those that no server has seen for long.
 
 use std::time::Instant;
 

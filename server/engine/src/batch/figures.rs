@@ -1,4 +1,4 @@
-//! What the batches of an operation are measured by. The handles are kept: finding one by its name and labels costs more than recording.
+//! The metrics of an operation's batches. Their handles are kept, because looking one up by name and labels costs more than recording.
 
 use metrics::{Histogram, histogram};
 

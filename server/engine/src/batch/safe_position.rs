@@ -1,4 +1,4 @@
-//! Up to where nothing is still on its way: what a transaction that has not ended may commit comes later.
+//! The safe position: nothing at or below it can still be committed by an open transaction.
 
 use tenure_store::low_water_marks::Writer;
 

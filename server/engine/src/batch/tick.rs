@@ -1,4 +1,4 @@
-//! One transaction a tick: what waits of every kind of hot statement is sent at once and committed together.
+//! One transaction a tick: what waits for any hot statement is sent at once and committed together.
 //!
 //! Each operation has a `Seat`. When it has members it enters, and the next tick invites it: in the order of [`Kind`] each
 //! hands over its statement, all of them are sent as one transaction, and each gets its rows after the commit. One flush is

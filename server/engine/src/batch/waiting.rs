@@ -1,4 +1,4 @@
-//! What waits of an operation: how many members, and how many bytes of them.
+//! How many members of an operation wait, and how many bytes they have.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

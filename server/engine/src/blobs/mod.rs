@@ -139,7 +139,7 @@ pub enum BlobError {
     #[error("the database did not answer; send the request again")]
     Database(#[from] sqlx::Error),
     /// The store of the bytes.
-    #[error("the artifact store does not work at the moment; send the request again later")]
+    #[error("the artifact store does not work now; send the request again later")]
     Store(#[source] object_store::Error),
     /// Too many uploads.
     #[error("too many uploads at the same time; send the request again later")]

@@ -1,4 +1,4 @@
-//! Moves events into the log, and remembers up to where that is done.
+//! Moves events into the log, and remembers how far it has come.
 
 use sqlx::PgConnection;
 

@@ -1,4 +1,4 @@
-//! What the tasks of the wait list are notified of, each for the queues that it has.
+//! What the tasks of the wait list are notified of, each about its own queues.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,4 +1,4 @@
-//! Requests to purge caches of workers.
+//! Requests that ask workers to purge caches.
 
 use sqlx::PgPool;
 use tenure_api::ids::TaskQueueId;

@@ -1,4 +1,4 @@
-//! Single keys of queues: what holds for one instead of its queue's policy, and how each stands.
+//! The keys of a queue: rules for one key instead of the queue's policy, and the use of each key.
 
 use sqlx::{Connection, PgConnection};
 use tenure_api::ids::TaskQueueId;

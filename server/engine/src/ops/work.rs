@@ -1,4 +1,4 @@
-//! What a worker has finished, and what it takes next, in one request: reports and a claim that go the ways of their own.
+//! Results and the next claims of a worker in one request. Each report and the claim go the same way as if they were sent alone.
 //!
 //! They are submitted together, so that one tick can commit both. No report waits for the claim.
 

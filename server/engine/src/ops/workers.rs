@@ -1,4 +1,4 @@
-//! Workers: writing down which were seen, reading them, declarations, quarantines.
+//! Workers: storing which were seen, reading them, declarations, quarantines.
 
 use std::time::Instant;
 

@@ -1,4 +1,4 @@
-//! Workers that were removed, for as long as the database has a row about it.
+//! Removed workers, for as long as the database has a row about them.
 
 use std::collections::HashMap;
 

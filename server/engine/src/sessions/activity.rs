@@ -1,4 +1,4 @@
-//! Whether there are sessions: then the pass that ends them looks often, and otherwise hardly at all.
+//! Whether there are sessions: only then does the pass that ends them look often.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

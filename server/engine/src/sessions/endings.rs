@@ -1,4 +1,4 @@
-//! Sessions whose end requests of this server wait for: those of claimWork, which get no run afterwards.
+//! Sessions that requests of this server depend on: a claimWork request gets no run after its session has ended.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

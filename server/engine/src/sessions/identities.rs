@@ -1,4 +1,4 @@
-//! Whose sessions are, which never changes: remembered, so that a request that names one costs no query for it.
+//! The worker and queue of each session. They never change, so they are remembered, and a request that names a session needs no query.
 
 use std::collections::HashMap;
 use std::mem;

@@ -1,4 +1,4 @@
-//! Clients that may not come in, and who is told so.
+//! Clients that are disabled or have expired, and which callers learn that.
 
 use super::*;
 

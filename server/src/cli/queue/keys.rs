@@ -1,4 +1,4 @@
-//! `tenure queue keys` and `tenure queue key`: what holds for single keys of a queue, and how keys stand.
+//! `tenure queue keys` and `tenure queue key`: the keys of a queue with their use, and rules for single keys.
 
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};

@@ -1,4 +1,4 @@
-//! Which of the tasks that are waited for can never run by themselves, and because of which other task.
+//! Which of the awaited tasks can never run by themselves, and because of which other task.
 //!
 //! The server says it of a task whose own dependency has failed. Here it is said of those behind it too: all of them wait for a
 //! task that will not be completed. Each task is asked for at most once per look, however many others wait for it.

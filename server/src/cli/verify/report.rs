@@ -1,4 +1,4 @@
-//! Prints what was seen, and what of it is not as published.
+//! Prints what was seen, and which of it differs from what is published.
 
 use chrono::TimeDelta;
 use serde_json::{Value, json};

@@ -1,4 +1,4 @@
-//! Where a cell is played: a queue with the cell's policy, with one task. What is made here is taken away again.
+//! Where a cell is played: a queue with the cell's policy and one task. What is created here is removed again.
 
 use std::cell::Cell as Shared;
 

@@ -1,4 +1,4 @@
-//! `/task/<taskId>/log`: the log of a run in a page that goes on while the run does. And the end of the log, for the task's own page.
+//! `/task/<taskId>/log`: a page that shows the log of a run and grows while the run goes on. Also the end of the log, for the task's own page.
 //!
 //! The page needs no script: its body is sent as the log comes, and the browser shows what has arrived. The log was made by a task,
 //! which is not trusted, so that each character of it is escaped.

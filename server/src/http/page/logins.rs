@@ -1,4 +1,4 @@
-//! Wrong logins: counted for each address and for each client, so that guessing is seen and slowed down.
+//! Wrong logins, counted for each address and each client, so that guessing is noticed and slowed down.
 //!
 //! The right token is accepted however many wrong ones came before it, from wherever: behind a proxy all visitors have
 //! one address, and anyone can send wrong tokens for any client. So a count never keeps a login from being checked; it

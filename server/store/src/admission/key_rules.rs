@@ -1,4 +1,4 @@
-//! What holds for single keys of a queue, and how keys stand.
+//! Rules for single keys of a queue, and the use of each key.
 
 use sqlx::PgConnection;
 use tenure_domain::admission::Rate;

@@ -1,4 +1,4 @@
-//! What was decided, written down.
+//! Stores what was decided.
 
 use sqlx::PgConnection;
 use tenure_domain::admission::{Decided, HeadState, PRIORITIES};

@@ -1,4 +1,4 @@
-//! An artifact that is a reference to a live log of this server leads to a URL which is good for a while, as that of stored bytes is.
+//! For an artifact that refers to a live log of this server: a signed URL that is valid for a while, like that of stored bytes.
 
 use chrono::{DateTime, Utc};
 use http::Uri;

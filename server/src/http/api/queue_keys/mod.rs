@@ -1,4 +1,4 @@
-//! Single keys of queues: what holds for one instead of the policy, and how keys stand.
+//! The keys of a queue: rules for one key instead of the policy, and the use of each key.
 
 pub mod delete_queue_key;
 pub mod get_queue_key;

@@ -1,4 +1,4 @@
-//! What is claimed, as the statements take it.
+//! The requests of a claim as columns.
 
 use crate::hot;
 
