@@ -76,6 +76,8 @@ impl Driver {
         }
     }
 
+    /// A pass that is notified ends its pause too when something becomes active: what another server has done notifies it of nothing, and
+    /// that server may not be the one that acts on it, or may be gone.
     async fn wait(&self, pause: Duration, active: Notified<'_>, begun: Notified<'_>) {
         let notified = async {
             match self.pass.pace {
@@ -86,19 +88,24 @@ impl Driver {
                 },
                 Pace::Dependencies(least) => {
                     tokio::time::sleep(least).await;
-                    self.engine.notifiers.dependencies().await;
+                    tokio::select! {
+                        () = active => {}
+                        () = self.engine.notifiers.dependencies() => {}
+                    }
                 }
                 Pace::Admission(least) => {
                     tokio::time::sleep(least).await;
                     tokio::select! {
-                        () = self.engine.notifiers.admission() => {}
-                        // Nothing was unresolved, and is now: another server may have made it, and this one be its scheduler.
                         () = active => {}
+                        () = self.engine.notifiers.admission() => {}
                     }
                 }
                 Pace::Groups(least) => {
                     tokio::time::sleep(least).await;
-                    self.engine.notifiers.groups().await;
+                    tokio::select! {
+                        () = active => {}
+                        () = self.engine.notifiers.groups() => {}
+                    }
                 }
                 Pace::Facts(_) => {
                     tokio::time::sleep(FACTS_PAUSE).await;
@@ -180,7 +187,10 @@ fn sooner(pause: Duration, next_in: Option<Duration>, least: Duration) -> Durati
 
 #[cfg(test)]
 mod tests {
+    use tenure_store::testing::TestDatabase;
+
     use super::*;
+    use crate::testing::Queue;
 
     async fn panics() -> Result<PassReport, sqlx::Error> {
         panic!("on purpose")
@@ -191,6 +201,24 @@ mod tests {
         assert!(matches!(run_once(panics()).await, Err(sqlx::Error::Protocol(_))));
         let report = PassReport { done: 1, ..PassReport::default() };
         assert_eq!(run_once(async { Ok(report) }).await.unwrap(), report);
+    }
+
+    /// The scheduler of a queue is not notified of what is created at another server, and had looked last while there was nothing.
+    #[tokio::test]
+    async fn the_long_pause_of_a_pass_that_is_notified_ends_when_something_is_unresolved() {
+        let database = TestDatabase::create().await;
+        let queue = Queue::start(database.options());
+        for name in ["claims", "admission", "dependencies", "groups"] {
+            let pass = PASSES.iter().find(|pass| pass.name == name).expect("the pass");
+            let driver = Driver { pass, engine: Arc::clone(&queue.engine), stop: CancellationToken::new() };
+            let notifiers = &driver.engine.notifiers;
+            let waiting = driver.wait(IDLE * 12, notifiers.passes(), driver.engine.sessions.activity.begun());
+            notifiers.set_idle(notifiers.notifications());
+            notifiers.stay_active();
+            assert!(tokio::time::timeout(IDLE, waiting).await.is_ok(), "{name}");
+        }
+        queue.stop().await;
+        database.finish().await;
     }
 
     #[test]
