@@ -7,7 +7,7 @@ use sqlx::PgConnection;
 use tenure_domain::policy::refile::{Place, SLICE, Stage};
 
 use super::session::avoid_scans;
-use super::transitions::restamp;
+use super::transitions::restamp::{self, Rekeyed};
 
 /// The queues after one whose runs do not follow their policy yet, by their keys, up to `limit`.
 pub async fn list(conn: &mut PgConnection, after: Option<i32>, limit: i64) -> Result<Vec<i32>, sqlx::Error> {
@@ -112,6 +112,8 @@ pub struct Slice {
     pub last: Option<i64>,
     /// How many of them were stamped.
     pub stamped: usize,
+    /// How many of them waited for admission, which they do not need any more, and may be claimed now.
+    pub ready: usize,
 }
 
 /// Stamps the next runs of the stage.
@@ -130,12 +132,13 @@ pub async fn stamp_slice(transaction: &mut PgConnection, queue: i32, place: Plac
         }
     };
     let seqs: Vec<i64> = runs.iter().map(|run| run.seq).collect();
-    let stamped = if seqs.is_empty() {
-        0
-    } else {
-        restamp::restamp(transaction, queue, &seqs).await? + restamp::rekey(transaction, queue, &seqs).await?
-    };
-    Ok(Slice { runs: runs.len(), last: runs.last().map(|run| run.at), stamped })
+    let (mut stamped, mut rekeyed) = (0, Rekeyed::default());
+    if !seqs.is_empty() {
+        stamped = restamp::restamp(transaction, queue, &seqs).await?;
+        rekeyed = restamp::rekey(transaction, queue, &seqs).await?;
+    }
+    let last = runs.last().map(|run| run.at);
+    Ok(Slice { runs: runs.len(), last, stamped: stamped + rekeyed.runs, ready: rekeyed.ready })
 }
 
 /// A run, and its place in its stage.

@@ -11,6 +11,7 @@ use sqlx::{Connection, PgConnection};
 
 use super::{PASS_MAX, PassReport, SLICE};
 use crate::engine::Engine;
+use crate::notifiers::{Effects, Notifiers};
 use tenure_domain::policy::refile::{Found, Place, Stage, step};
 use tenure_store::refile::{self, Slice};
 
@@ -77,7 +78,7 @@ pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
                 lock(turns).after = Some(queue);
             }
             let began = Instant::now();
-            let taken = match take_step(&mut conn, queue).await {
+            let taken = match take_step(&mut conn, &engine.notifiers, queue).await {
                 Ok(Some(taken)) => taken,
                 Ok(None) => continue,
                 Err(error) if is_about_the_queue(&error) => {
@@ -127,26 +128,30 @@ struct Step {
 }
 
 /// One step; none if another server has the queue, or it is done.
-async fn take_step(conn: &mut PgConnection, queue: i32) -> Result<Option<Step>, sqlx::Error> {
+async fn take_step(conn: &mut PgConnection, notifiers: &Notifiers, queue: i32) -> Result<Option<Step>, sqlx::Error> {
     let mut transaction = conn.begin().await?;
     let Some(now) = refile::lock(&mut transaction, queue).await? else { return Ok(None) };
-    let (found, runs, stamped) = match (now.place.stage, now.since) {
+    let (found, runs, stamped, ready) = match (now.place.stage, now.since) {
         (Stage::Older, None) => {
             refile::begin_to_wait(&mut transaction, queue).await?;
             transaction.commit().await?;
             return Ok(Some(Step { runs: 0, moved: true, last: false }));
         }
         (Stage::Older, Some(since)) => {
-            (Found::Older { open: refile::is_any_open(&mut transaction, since).await? }, 0, 0)
+            (Found::Older { open: refile::is_any_open(&mut transaction, since).await? }, 0, 0, 0)
         }
         (Stage::Done | Stage::ClaimsFirst | Stage::Ready | Stage::Delayed | Stage::Claims | Stage::Check, _) => {
-            let Slice { runs, last, stamped } = refile::stamp_slice(&mut transaction, queue, now.place).await?;
-            (Found::Slice { runs, last }, runs, stamped)
+            let Slice { runs, last, stamped, ready } = refile::stamp_slice(&mut transaction, queue, now.place).await?;
+            (Found::Slice { runs, last }, runs, stamped, ready)
         }
     };
     let next = step(now.place, found);
     refile::go_on(&mut transaction, queue, next).await?;
-    transaction.commit().await?;
+    if ready > 0 {
+        notifiers.commit(transaction, Effects::claimable([queue])).await?;
+    } else {
+        transaction.commit().await?;
+    }
     // What others have locked is looked for again, but not at once.
     let last = next == Place::DONE;
     let moved = !last && (next != now.place || stamped > 0);

@@ -316,6 +316,29 @@ async fn a_policy_that_was_removed_is_gone_when_no_run_follows_it_any_more() {
     database.finish().await;
 }
 
+/// Requests that wait, and polls that found nothing, would look again a second later.
+#[tokio::test]
+async fn what_waited_for_a_limit_that_was_removed_is_ready_and_its_queue_is_notified() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    put(&queue, &json!({"concurrency": {"total": 1}})).await;
+    follow(&queue).await;
+    for _ in 0..3 {
+        queue.create_one(QUEUE).await;
+    }
+    let ready = "SELECT count(*) FROM pending WHERE hold IS NULL";
+    assert_eq!(number(database.pool(), ready).await, 0);
+    let parts = queue.engine.queue_parts();
+    queue_policy::delete(parts, &name(), Match::from_header(None).unwrap(), "ann").await.unwrap();
+    let key = queue.key(QUEUE).await;
+    let notified = queue.engine.notifiers.generation(key);
+    follow(&queue).await;
+    assert_eq!(number(database.pool(), ready).await, 3);
+    assert_ne!(queue.engine.notifiers.generation(key), notified);
+    queue.stop().await;
+    database.finish().await;
+}
+
 #[tokio::test]
 async fn a_change_while_runs_are_refiled_begins_again_and_several_slices_are_one_pass() {
     let database = TestDatabase::create().await;

@@ -91,11 +91,20 @@ pub async fn list_differing(transaction: &mut PgConnection, queue: i32, limit: i
     .await
 }
 
+/// Runs that have another key now, or are held otherwise.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Rekeyed {
+    /// How many, claimed ones included.
+    pub runs: usize,
+    /// How many of them waited, or were assigned, and are ready now.
+    pub ready: usize,
+}
+
 /// Gives those of these runs another key that have not the one that the policy of their queue says. A ready run waits for admission
 /// from then on; one that waits, or is assigned, is ready where no admission is needed any more. Where runs are assigned from now on, or no
-/// longer are, those that are ready, or assigned, wait again too. What another transaction has locked is left out, as above. Answers how many were changed.
+/// longer are, those that are ready, or assigned, wait again too. What another transaction has locked is left out, as above.
 #[expect(clippy::too_many_lines, reason = "one statement, one clause a line")]
-pub async fn rekey(transaction: &mut PgConnection, queue: i32, seqs: &[i64]) -> Result<usize, sqlx::Error> {
+pub async fn rekey(transaction: &mut PgConnection, queue: i32, seqs: &[i64]) -> Result<Rekeyed, sqlx::Error> {
     let changed = sqlx::query!(
         r#"-- rekey_runs
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
@@ -191,5 +200,5 @@ pub async fn rekey(transaction: &mut PgConnection, queue: i32, seqs: &[i64]) -> 
         // The statement has counted them.
         note_ready(transaction, queue, &row.name, &ready, Counted::default()).await?;
     }
-    Ok(changed.len())
+    Ok(Rekeyed { runs: changed.len(), ready: ready.len() })
 }
