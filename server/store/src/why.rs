@@ -117,7 +117,7 @@ pub async fn find(
                     let workers = find_workers(conn, row.queue, row.now).await?;
                     Place::Pending {
                         run,
-                        held: find_held(conn, columns, &row, sequenced, marks, &workers).await?,
+                        held: find_held(conn, columns, &row, sequenced, &workers).await?,
                         reserved_until: row.reserved_until,
                         before: if row.hold.is_none() { count_before(conn, &row, marks).await? } else { 0 },
                         workers,
@@ -173,7 +173,6 @@ async fn find_held(
     columns: Row,
     row: &TaskRow,
     sequenced: Sequenced,
-    marks: Marks,
     workers: &Workers,
 ) -> Result<Held, sqlx::Error> {
     let Some(code) = row.hold else { return Ok(Held::Ready) };
@@ -190,8 +189,7 @@ async fn find_held(
             accept_by: row.held_until,
         }),
         Hold::Waiting => {
-            let marks = if marks.epoch == row.epoch { marks.marks } else { [0; PRIORITIES] };
-            let queue = admission::waiting::Queue { id: row.queue, sequenced, marks, now: row.now };
+            let queue = admission::waiting::Queue { id: row.queue, sequenced, now: row.now };
             let mut waiting = admission::waiting::find(conn, &queue, row.seq).await?;
             let asked = !workers.asking.is_empty() || workers.more;
             if let Some(sessions) = waiting.sessions.as_mut().filter(|_| asked) {

@@ -9,7 +9,9 @@ use tenure_domain::admission::Rate;
 use tenure_domain::lifecycle::Report;
 use tenure_domain::policy::keys::KeyRules;
 use tenure_domain::policy::terms::Traits;
+use tenure_domain::policy::why::{Held, Place};
 use tenure_engine::background::admission;
+use tenure_engine::ops::why::find;
 use tenure_engine::testing::{QUEUE, Queue, new_task};
 use tenure_store::admission::key_rules;
 use tenure_store::schedulers;
@@ -46,6 +48,24 @@ async fn runs_that_sessions_have_not_accepted_keep_their_tokens() {
         // As if a minute had passed.
         sqlx::query("UPDATE admission_queues SET tat = tat - 60").execute(&mut ground.conn).await.unwrap();
     }
+    ground.finish([server]).await;
+}
+
+/// None of them is ready, and nothing else says what the run waits for.
+#[tokio::test]
+async fn a_run_knows_its_next_start_while_one_that_its_session_has_not_accepted_keeps_the_token() {
+    let rate = json!({"total": {"count": 1, "seconds": 600}});
+    let (mut ground, server) = assigning(json!({"dispatch": "assign", "rate": rate})).await;
+    server.create_one(QUEUE).await;
+    admit(&server).await;
+    let last = server.create_one(QUEUE).await;
+    // As if an hour had passed.
+    sqlx::query("UPDATE admission_queues SET tat = tat - 3600").execute(&mut ground.conn).await.unwrap();
+    admit(&server).await;
+    assert_eq!(ground.count("pending WHERE hold = 3").await, 1);
+    let known = find(server.engine.why_parts(), last).await.unwrap();
+    let Place::Pending { held: Held::Waiting(waiting), .. } = known.facts.place else { panic!("it waits") };
+    assert!(waiting.next_start.is_some());
     ground.finish([server]).await;
 }
 

@@ -4,12 +4,12 @@
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 use tenure_api::why::{SlotHolder, WorkerName};
-use tenure_domain::admission::{Key, PRIORITIES, READY_RUNS, starts_at};
+use tenure_domain::admission::{Key, starts_at};
 use tenure_domain::policy::document::{Admission, Policy};
 use tenure_domain::policy::why::{BEFORE_COUNTED_MAX, HOLDERS_SHOWN_MAX, Sessions, Waiting};
 use uuid::Uuid;
 
-use super::{count_admitted, count_ready, load_keys};
+use super::{Admitted, count_admitted, load_keys};
 use crate::decode::{Row, Undecodable};
 use crate::events::Sequenced;
 use crate::settings;
@@ -27,8 +27,6 @@ pub struct Queue {
     pub id: i32,
     /// From where on the changes of counts are to be read.
     pub sequenced: Sequenced,
-    /// Its low-water marks.
-    pub marks: [i64; PRIORITIES],
     /// The database's time.
     pub now: DateTime<Utc>,
 }
@@ -69,17 +67,19 @@ pub async fn find(conn: &mut PgConnection, queue: &Queue, seq: i64) -> Result<Wa
     let limit = slots_of_key(conn, queue.id, row.key.as_deref(), &admission).await?;
     let free = key.and_then(|key| key.free).or(limit);
     waiting.slots = limit.zip(free).map(|(limit, free)| (limit, limit.saturating_sub(free)));
-    if let Some(total) = admission.total {
-        let admitted = count_admitted(conn, queue.sequenced, queue.id).await?;
-        waiting.total = Some((total, u32::try_from(admitted.all()).unwrap_or_default()));
-    }
+    let admitted = if admission.total.is_some() || admission.rate_total.is_some() {
+        count_admitted(conn, queue.sequenced, queue.id).await?
+    } else {
+        Admitted::default()
+    };
+    waiting.total = admission.total.map(|total| (total, u32::try_from(admitted.all()).unwrap_or_default()));
     let is_full = |slots: Option<(u32, u32)>| slots.is_some_and(|(limit, used)| used >= limit);
     if is_full(waiting.slots) {
         waiting.holders = list_holders_of_key(conn, row.key_id).await?;
     } else if is_full(waiting.total) {
         waiting.holders = list_holders(conn, queue.id).await?;
     }
-    waiting.next_start = next_start(conn, queue, &row, key, &admission).await?;
+    waiting.next_start = next_start(queue, &row, key, &admission, admitted);
     if admission.assign {
         waiting.no_scheduler = without_scheduler(conn, queue.id).await?;
         waiting.sessions = Some(count_sessions(conn, queue.id).await?);
@@ -140,23 +140,20 @@ async fn slots_of_key(
     Ok(own.flatten().map(i32::unsigned_abs).or(admission.per_key))
 }
 
-/// When the rates of queue and key allow a start.
-async fn next_start(
-    conn: &mut PgConnection,
+/// When the rates of queue and key allow a start. What was admitted and is not claimed keeps its token, whether it is ready, assigned or
+/// reserved for a poller.
+fn next_start(
     queue: &Queue,
     row: &RunRow,
     key: Option<Key>,
     admission: &Admission,
-) -> Result<Option<DateTime<Utc>>, sqlx::Error> {
+    admitted: Admitted,
+) -> Option<DateTime<Utc>> {
     let now = queue.now.timestamp_micros() as f64 / 1e6;
     let of_key = key.and_then(|key| starts_at(key.rate, key.tat, key.unclaimed, now));
-    let mut of_queue = None;
-    if admission.rate_total.is_some() {
-        let ready: u32 = count_ready(conn, queue.id, &queue.marks, READY_RUNS).await?.iter().sum();
-        of_queue = starts_at(admission.rate_total, row.tat.unwrap_or_default(), ready, now);
-    }
-    let latest = of_key.into_iter().chain(of_queue).reduce(f64::max);
-    Ok(latest.and_then(|seconds| DateTime::from_timestamp_micros((seconds * 1e6) as i64)))
+    let of_queue = starts_at(admission.rate_total, row.tat.unwrap_or_default(), admitted.with_tokens(), now);
+    let latest = of_key.into_iter().chain(of_queue).reduce(f64::max)?;
+    DateTime::from_timestamp_micros((latest * 1e6) as i64)
 }
 
 /// How many runs of its key are before it.
