@@ -4,16 +4,17 @@ use std::time::Duration;
 
 use sqlx::{Connection, PgConnection};
 use tenure_api::ids::RunId;
+use tenure_api::policy::PauseRequest;
 use tenure_api::states::{ExceptionReason, Priority};
 use tenure_domain::lifecycle::Report;
 use tenure_domain::message::Refusal;
 use tenure_engine::background::low_water_marks;
 use tenure_engine::background::messages;
-use tenure_engine::ops::{OpError, change_priority};
+use tenure_engine::ops::{OpError, change_priority, queue_policy};
 use tenure_engine::testing::Queue;
 use tenure_engine::testing::{QUEUE, RESERVATION, VISIBILITY, new_task};
 use tenure_store::clock;
-use tenure_store::hot::messages::Got;
+use tenure_store::hot::messages::{self as hot, Got, Want};
 use tenure_store::testing::{TestDatabase, eventually};
 
 use crate::support::{create_on, number, until_a_session_waits};
@@ -183,6 +184,24 @@ async fn pollers_in_one_batch_get_different_messages_oldest_first() {
     let ids = |got: &[Got]| got.iter().map(|got| got.task).collect::<Vec<_>>();
     assert_eq!((ids(&one), ids(&three), none.len()), (tasks[..1].to_vec(), tasks[1..4].to_vec(), 0));
     assert_eq!(ids(&plane.queue.get_messages(QUEUE, 32).await), tasks[4..]);
+    plane.finish().await;
+}
+
+/// One statement asks for the messages of both.
+#[tokio::test]
+async fn a_queue_that_is_paused_leaves_the_messages_of_others_to_their_own_pollers() {
+    let mut plane = Plane::new().await;
+    plane.queue.create_one("proj/paused").await;
+    let task = plane.queue.create_one(QUEUE).await;
+    let (parts, paused) = (plane.queue.engine.queue_parts(), "proj/paused".parse().unwrap());
+    queue_policy::pause(parts, &paused, &PauseRequest::default(), "ann").await.unwrap();
+    let want =
+        |queue, poller| Want { queue, priority: Priority::Lowest.code(), epoch: -1, mark: 0, slots: vec![poller] };
+    let wants = [want(plane.queue.key("proj/paused").await, 1), want(plane.queue.key(QUEUE).await, 2)];
+    let visibilities = [VISIBILITY, 2 * VISIBILITY];
+    let found = hot::get(&mut plane.conn, &wants, &visibilities, &[7, 8], RESERVATION).await.unwrap();
+    let got: Vec<_> = found.got.iter().map(|got| (got.poller, got.task, got.receipt.0)).collect();
+    assert_eq!(got, [(2, task.uuid(), 8)]);
     plane.finish().await;
 }
 

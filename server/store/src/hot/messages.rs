@@ -168,11 +168,12 @@ fn query(
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
         requested AS MATERIALIZED (
             -- A column for what is constant: the planner would turn a constant into a condition that is not the index's.
-            SELECT w.*, false AS hidden, CASE WHEN q.cursor_epoch = w.epoch THEN w.mark ELSE 0 /* ord */ END AS after,
-                   sum(w.amount) OVER (ORDER BY w.n) - w.amount AS slots_before
-            FROM unnest($1::int[] /* queues */, $2::smallint[] /* priorities */, $3::bigint[] /* epochs */,
-                        $4::bigint[] /* marks */, $5::int[] /* amounts */)
-                WITH ORDINALITY AS w(queue, priority, epoch, mark, amount, n)
+            SELECT w.*, false AS hidden, CASE WHEN q.cursor_epoch = w.epoch THEN w.mark ELSE 0 /* ord */ END AS after
+            -- The slots are counted before a queue is left out: those of the others stay their own.
+            FROM (SELECT i.*, sum(i.amount) OVER (ORDER BY i.n) - i.amount AS slots_before
+                  FROM unnest($1::int[] /* queues */, $2::smallint[] /* priorities */, $3::bigint[] /* epochs */,
+                              $4::bigint[] /* marks */, $5::int[] /* amounts */)
+                      WITH ORDINALITY AS i(queue, priority, epoch, mark, amount, n)) w
             JOIN task_queues q ON q.id = w.queue AND q.paused IS NULL
         ),
         selected AS MATERIALIZED (
