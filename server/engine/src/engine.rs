@@ -280,8 +280,8 @@ impl Engine {
     /// What answers why a task is where it is.
     #[must_use]
     pub fn why_parts(&self) -> why::Parts<'_> {
-        let Self { pool, low_water_marks: marks, workers, sequencer, .. } = self;
-        why::Parts { pool, marks, workers, sequenced: sequencer.reached() }
+        let Self { pool, low_water_marks: marks, workers, sequencer, notifiers, .. } = self;
+        why::Parts { pool, marks, workers, sequenced: sequencer.reached(), notifiers }
     }
 
     /// What servers and schedulers are handled with.

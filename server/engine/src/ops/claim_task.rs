@@ -9,6 +9,7 @@ use tenure_api::why::Reason;
 
 use super::why::{self, Parts};
 use super::{OpError, refused};
+use crate::notifiers::Effects;
 use tenure_domain::create::shown_definition;
 use tenure_domain::lifecycle::{Event, apply};
 use tenure_domain::policy::why::{self as policy, Names};
@@ -40,7 +41,7 @@ pub async fn claim_task(
     lease: Duration,
     request: &ClaimTask,
 ) -> Result<Result<Granted, OpError>, sqlx::Error> {
-    let Parts { pool, workers, .. } = parts;
+    let Parts { pool, workers, notifiers, .. } = parts;
     let (id, run) = (request.task.uuid(), request.run);
     let mut conn = pool.acquire().await?;
     let mut transaction = conn.begin().await?;
@@ -53,10 +54,11 @@ pub async fn claim_task(
     let worker = tasks::lock_in_queue(&mut transaction, id).await?.map(|queue| request.worker(queue));
     let quarantined = worker.as_ref().is_some_and(|worker| workers.is_quarantined(worker));
     let number = run.number().cast_signed();
-    let (mut paused, mut held) = (None, false);
+    let (mut claimed_of, mut paused, mut held) = (None, None, false);
     if !quarantined {
         let (group, name) = (&request.worker_group, &request.worker_id);
         let claimed = claim_one::claim_one(&mut transaction, id, number, group, name, lease, request.session).await?;
+        claimed_of = worker.as_ref().filter(|_| claimed).map(|worker| worker.queue);
         if let (false, Some(worker)) = (claimed, &worker) {
             paused = policies::find_pause(&mut transaction, worker.queue).await?;
             held = holds::is_held(&mut transaction, id).await?;
@@ -64,7 +66,11 @@ pub async fn claim_task(
     }
     let loaded = tasks::load(&mut transaction, &[id]).await?.remove(&id);
     let details = claims::find_details(&mut transaction, id).await?;
-    transaction.commit().await?;
+    match claimed_of {
+        // It kept the token of a rate until now.
+        Some(queue) => notifiers.commit(transaction, Effects { admission: vec![queue], ..Effects::default() }).await?,
+        None => transaction.commit().await?,
+    }
     let holds = |loaded: &tasks::Loaded| match &loaded.task.last {
         Last::Running(open, tenancy) if open.run == run && same_worker(tenancy, request) => Some(tenancy.started),
         Last::Unscheduled | Last::Pending(_) | Last::Running(..) | Last::Ended => None,

@@ -6,6 +6,7 @@ use tenure_api::ids::TaskId;
 use super::OpError;
 use super::workers::write_down;
 use crate::batch::low_water_marks::LowWaterMarks;
+use crate::notifiers::Notifiers;
 use crate::workers::Workers;
 use tenure_store::events::Sequenced;
 use tenure_store::why::{self as store, Known};
@@ -21,6 +22,8 @@ pub struct Parts<'a> {
     pub workers: &'a Workers,
     /// From where on the changes of counts are to be read.
     pub sequenced: Sequenced,
+    /// Wake what waits for the claim of a run.
+    pub notifiers: &'a Notifiers,
 }
 
 /// What keeps a task where it is, all of it at the same time. Of a run for which no worker has asked it is read again once those are
@@ -39,7 +42,7 @@ pub async fn find(parts: Parts<'_>, id: TaskId) -> Result<Known, OpError> {
 
 /// The same with the workers that have been written down.
 pub(super) async fn read(parts: Parts<'_>, id: TaskId) -> Result<Known, OpError> {
-    let Parts { pool, marks, workers: _, sequenced } = parts;
+    let Parts { pool, marks, workers: _, sequenced, notifiers: _ } = parts;
     let mut snapshot = store::begin(pool).await?;
     let known = store::find(&mut snapshot, id, sequenced, |queue| marks.get(queue)).await?;
     snapshot.commit().await?;

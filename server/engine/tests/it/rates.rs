@@ -5,6 +5,7 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use serde_json::json;
 use sqlx::PgConnection;
+use tenure_api::ids::RunId;
 use tenure_domain::admission::Rate;
 use tenure_domain::lifecycle::Report;
 use tenure_domain::policy::keys::KeyRules;
@@ -228,6 +229,21 @@ async fn a_key_is_looked_at_when_its_rate_has_a_token_also_if_the_clock_was_set_
         admit(&server).await;
         assert_eq!(ground.count(for_long).await, 0, "{offset}");
     }
+    ground.finish([server]).await;
+}
+
+/// As pollers claim, and workers that were given their runs: the run kept its token until then.
+#[tokio::test]
+async fn a_queue_with_a_rate_is_looked_at_when_a_run_is_claimed_by_name() {
+    let ground = Ground::new().await;
+    let server = ground.server();
+    put(&server, json!({"rate": {"total": {"count": 1, "seconds": 3_600}}})).await;
+    let task = server.create_one(QUEUE).await;
+    admit(&server).await;
+    // What was announced before.
+    while server.engine.notifiers.admission().now_or_never().is_some() {}
+    server.claim_task(task, RunId::FIRST, "worker").await.unwrap();
+    assert!(server.engine.notifiers.admission().now_or_never().is_some());
     ground.finish([server]).await;
 }
 
