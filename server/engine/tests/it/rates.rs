@@ -218,8 +218,12 @@ async fn a_key_is_looked_at_when_its_rate_has_a_token_also_if_the_clock_was_set_
     let put_off = "admission_heads, db_now WHERE at > now";
     let for_long = "admission_heads, db_now WHERE at > now + interval '2 minutes'";
     assert_eq!((ground.count(put_off).await, ground.count(for_long).await), (1, 0));
-    // A server announces them once when it starts.
-    server.engine.due_marks.advance(&server.engine.watch).await.unwrap();
+    // A server announces them once when it starts, and another one not again.
+    let other = ground.server();
+    for starting in [&server, &other] {
+        starting.engine.due_marks.advance(&starting.engine.watch).await.unwrap();
+        assert_eq!(ground.count("admission_work").await, 1);
+    }
     admit(&server).await;
     for (offset, late) in [("-1 h", 1), ("0 h", 0)] {
         let set = "UPDATE clock SET clock_offset = $1::text::interval";
@@ -229,7 +233,7 @@ async fn a_key_is_looked_at_when_its_rate_has_a_token_also_if_the_clock_was_set_
         admit(&server).await;
         assert_eq!(ground.count(for_long).await, 0, "{offset}");
     }
-    ground.finish([server]).await;
+    ground.finish([server, other]).await;
 }
 
 /// As pollers claim, and workers that were given their runs: the run kept its token until then.

@@ -52,12 +52,14 @@ pub async fn take_work(transaction: &mut PgConnection, queue: i32) -> Result<Vec
 
 /// Has the keys looked at again of which a head is put off until a time that is to come. It is a date: when the clock is set back, nothing
 /// else need look at them for as long as that, although a rate puts off no start for longer than one of its intervals. Belongs to no
-/// transaction that has locked a queue: it only announces.
+/// transaction that has locked a queue: it only announces. What is announced already is left out: each server does this when it starts and
+/// after each break, and of a queue that is paused nothing is taken meanwhile.
 pub async fn announce_put_off(conn: &mut PgConnection) -> Result<(), sqlx::Error> {
     sqlx::query!(
         "-- announce_put_off
         INSERT INTO admission_work (queue, key_id)
-        SELECT DISTINCT h.queue, h.key_id FROM admission_heads h WHERE h.at > (SELECT now FROM db_now)"
+        SELECT h.queue, h.key_id FROM admission_heads h WHERE h.at > (SELECT now FROM db_now)
+        EXCEPT SELECT w.queue, w.key_id FROM admission_work w"
     )
     .execute(conn)
     .await?;
