@@ -9,16 +9,23 @@ use tenure_store::queues::{self, Remembered};
 /// Advances them as far as is safe. If the database was replaced, what cannot wait is read at once.
 pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     let breaks = engine.continuity.breaks();
-    let since = engine.sequencer.epoch();
-    let queues = engine.low_water_marks.advance(&engine.watch).await.map_err(Failure::into_error)?;
-    engine.sequencer.note_safe(since, engine.low_water_marks.safe_position());
-    engine.due_marks.advance(&engine.watch).await.map_err(Failure::into_error)?;
+    let advanced = advance(engine).await;
+    // Also if that failed: the next pass knows of no break.
     if engine.continuity.breaks() != breaks {
         engine.notifiers.notify_facts();
         // The clock may be that of another machine.
         clocks::pass(engine).await?;
     }
+    let queues = advanced.map_err(Failure::into_error)?;
     Ok(PassReport { found: queues, done: queues, ..PassReport::default() })
+}
+
+async fn advance(engine: &Engine) -> Result<usize, Failure> {
+    let since = engine.sequencer.epoch();
+    let queues = engine.low_water_marks.advance(&engine.watch).await?;
+    engine.sequencer.note_safe(since, engine.low_water_marks.safe_position());
+    engine.due_marks.advance(&engine.watch).await?;
+    Ok(queues)
 }
 
 /// Looks for claimable runs below a low-water mark, and drops the marks of their queues on every server; and for keys of queues
