@@ -221,7 +221,7 @@ pub async fn list_stale(conn: &mut PgConnection, queues: &[Remembered<'_>]) -> R
 }
 
 /// The keys of queues, in the order of their names; those that do not exist are made by this transaction. They are not
-/// remembered: whether they are kept is not known yet.
+/// remembered: whether they are kept is not known yet. A queue is missing if another one has the random key that was drawn for it.
 pub async fn get_or_create_keys(
     transaction: &mut PgConnection,
     names: &BTreeSet<&TaskQueueId>,

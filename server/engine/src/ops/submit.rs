@@ -93,7 +93,7 @@ impl From<sqlx::Error> for SubmitError {
     }
 }
 
-/// One transaction; none if another server changed something meanwhile and a new attempt is needed.
+/// One transaction; none if another server changed something meanwhile, or a new queue got no key, and a new attempt is needed.
 async fn attempt(
     pool: &PgPool,
     notifiers: &Notifiers,
@@ -114,6 +114,10 @@ async fn attempt(
     groups::lock(&mut transaction, graph.group.uuid()).await?;
     let names: BTreeSet<_> = graph.entries.iter().map(|entry| &entry.task.queue).collect();
     let queues = queues::get_or_create_keys(&mut transaction, &names).await?;
+    if queues.len() < names.len() {
+        // Another queue has the key that was drawn for a new one: once more, with another key.
+        return Ok(None);
+    }
     let mut plan = Plan::new(graph, list_required(&mut transaction, graph).await?);
     let members: Vec<Member<'_>> = plan
         .valid

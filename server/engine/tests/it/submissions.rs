@@ -1,0 +1,45 @@
+//! Submissions of several tasks: all of them, or none.
+
+use serde_json::json;
+use tenure_api::ids::TaskId;
+use tenure_domain::submit::{Graph, Origin};
+use tenure_engine::clock::real_now;
+use tenure_engine::ops::submit::submit;
+use tenure_engine::testing::Queue;
+use tenure_store::testing::TestDatabase;
+
+use crate::support::number;
+
+/// The first key that is drawn for the new queue is that of another one.
+const COLLIDE: &str = "
+    CREATE SEQUENCE draws;
+    CREATE FUNCTION collide() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+        IF nextval('draws') = 1 THEN
+            NEW.id := (SELECT id FROM task_queues WHERE name = 'proj/known');
+        END IF;
+        RETURN NEW;
+    END $$;
+    CREATE TRIGGER collide BEFORE INSERT ON task_queues FOR EACH ROW WHEN (NEW.name = 'proj/new')
+        EXECUTE FUNCTION collide()";
+
+#[tokio::test]
+async fn a_new_queue_whose_random_key_another_one_has_loses_no_task() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    queue.key("proj/known").await;
+    sqlx::raw_sql(COLLIDE).execute(database.pool()).await.unwrap();
+    let body = json!({"tasks": [{"taskQueueId": "proj/new"}, {"taskQueueId": "proj/known"}]}).to_string();
+    let origin = Origin { now: real_now(), client_id: "me", root_url: "https://tenure.example" };
+    let draw = || TaskId::from_random(tenure_store::secrets::random());
+    let graph = Graph::of_several(serde_json::from_str(&body).unwrap(), origin, draw).unwrap();
+    let submitted = submit(&queue.engine.pool, &queue.engine.notifiers, &graph, None).await.unwrap();
+    assert_eq!(submitted.tasks.len(), graph.entries.len());
+    for (entry, answered) in graph.entries.iter().zip(&submitted.tasks) {
+        let stored = queue.status(entry.task.id).await;
+        assert_eq!((answered.id, answered.seq), (stored.id, stored.seq));
+        assert_eq!(stored.queue, entry.task.queue);
+    }
+    assert_eq!(number(database.pool(), "SELECT last_value FROM draws").await, 2, "the first one was taken");
+    queue.stop().await;
+    database.finish().await;
+}
