@@ -1,0 +1,115 @@
+//! Members that a statement leaves out shift no other: each answer is that of the member that asked for it.
+
+use sqlx::Connection;
+use tenure_api::policy::PauseRequest;
+use tenure_api::states::{ExceptionReason, Priority};
+use tenure_domain::lifecycle::Report;
+use tenure_domain::message::{MessageId, Receipt};
+use tenure_domain::policy::ending::Ending;
+use tenure_engine::ops::queue_policy;
+use tenure_engine::testing::{LEASE, QUEUE, Queue, VISIBILITY};
+use tenure_store::hot::messages::{self as hot, Deletion};
+use tenure_store::testing::TestDatabase;
+use tenure_store::transitions::claim::{Want, Worker, claim};
+use tenure_store::transitions::{end, renew};
+use uuid::Uuid;
+
+fn sorted<T: Ord>(rows: impl Iterator<Item = T>) -> Vec<T> {
+    let mut rows: Vec<T> = rows.collect();
+    rows.sort();
+    rows
+}
+
+#[tokio::test]
+async fn runs_go_to_the_workers_of_their_own_queue_although_others_before_it_give_nothing() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    for of in ["proj/paused", "proj/lost"] {
+        queue.create_one(of).await;
+    }
+    let left = queue.create_one("proj/ended").await.uuid();
+    let [first, second] = [queue.create_one(QUEUE).await.uuid(), queue.create_one(QUEUE).await.uuid()];
+    let (parts, paused) = (queue.engine.queue_parts(), "proj/paused".parse().unwrap());
+    queue_policy::pause(parts, &paused, &PauseRequest::default(), "ann").await.unwrap();
+    let mut wants = Vec::new();
+    for (of, name, slots) in [
+        ("proj/paused", "proj/paused", vec![1, 1]),
+        // The name has another key by now.
+        ("proj/lost", "proj/renamed", vec![2]),
+        ("proj/ended", "proj/ended", vec![3, 3, 3]),
+        (QUEUE, QUEUE, vec![4, 5]),
+    ] {
+        wants.push(Want { queue: queue.key(of).await, name, epoch: -1, marks: [0; 7], slots });
+    }
+    // The session of the third one has ended.
+    let workers = ["a", "b", "c", "d", "e"].map(|id| Worker { group: "g", id, session: (id == "c").then_some(-1) });
+    let mut conn = database.connect_hot().await;
+    let claimed = claim(&mut conn, &wants, &workers, LEASE, Uuid::new_v4()).await.unwrap();
+    let got = sorted(claimed.iter().map(|row| (row.worker, row.id, row.made)));
+    assert_eq!(got, [(3, left, false), (4, first, true), (5, second, true)]);
+    let holders: Vec<String> =
+        sqlx::query_scalar("SELECT worker_id FROM claims ORDER BY ord").fetch_all(database.pool()).await.unwrap();
+    assert_eq!(holders, ["d", "e"]);
+    drop(conn);
+    queue.stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
+async fn what_is_renewed_or_ended_is_that_of_the_member_which_named_it() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    let mut held = Vec::new();
+    for _ in 0..3 {
+        queue.create_one(QUEUE).await;
+        let task = queue.claim_one(QUEUE).await.task;
+        held.push((task.id.uuid(), task.seq));
+    }
+    let pending = queue.create_one(QUEUE).await.uuid();
+    // In another order than they are stored in, and with others before, between and behind them.
+    let named = [Uuid::new_v4(), held[2].0, pending, held[0].0, held[1].0, Uuid::new_v4()];
+    let expected: [(usize, i64); 3] = [(1, held[2].1), (3, held[0].1), (4, held[1].1)];
+    let mut conn = database.connect_hot().await;
+    let members = named.map(|id| renew::Member { id, run: 0 });
+    let renewed = renew::renew(&mut conn, &members, LEASE).await.unwrap();
+    assert_eq!(sorted(renewed.iter().map(|row| (row.member(), row.seq))), expected);
+    for report in [Report::Exception(ExceptionReason::IntermittentTask), Report::Completed] {
+        let members = named.map(|id| end::Member::new(id, 0, Ending::Reported(report)));
+        let mut undone = conn.begin().await.unwrap();
+        let ended = end::end(&mut undone, &members).await.unwrap();
+        undone.rollback().await.unwrap();
+        assert_eq!(sorted(ended.iter().map(|row| (row.member(), row.seq))), expected, "{report:?}");
+    }
+    drop(conn);
+    queue.stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
+async fn a_message_is_deleted_for_the_member_that_named_it() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    for _ in 0..3 {
+        queue.create_one(QUEUE).await;
+    }
+    let (key, got) = (queue.key(QUEUE).await, queue.get_messages(QUEUE, 3).await);
+    let deletion = |message, receipt| Deletion { queue: key, priority: Priority::Lowest.code(), message, receipt };
+    let members = [
+        deletion(MessageId { seq: i64::MAX, run: 0, message: 0 }, got[0].receipt),
+        deletion(got[2].message, got[2].receipt),
+        deletion(got[1].message, Receipt(!got[1].receipt.0)),
+        deletion(got[0].message, got[0].receipt),
+    ];
+    let mut conn = database.connect_hot().await;
+    let outcomes = hot::delete(&mut conn, &members, VISIBILITY).await.unwrap();
+    let outcomes = sorted(outcomes.iter().map(|one| (one.member, one.deleted, one.known.is_some())));
+    assert_eq!(outcomes, [(0, false, false), (1, true, true), (2, false, true), (3, true, true)]);
+    let replaced: Vec<Uuid> = sqlx::query_scalar("SELECT id FROM pending WHERE message = 1 ORDER BY seq")
+        .fetch_all(database.pool())
+        .await
+        .unwrap();
+    assert_eq!(replaced, [got[0].task, got[2].task]);
+    drop(conn);
+    queue.stop().await;
+    database.finish().await;
+}
