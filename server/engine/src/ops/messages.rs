@@ -1,7 +1,7 @@
 //! The poll API: getting, deleting and hiding messages. What a message is, and who may change it, is in
 //! `domain::message`; its run is claimed by claimTask.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
@@ -55,7 +55,8 @@ pub struct GetRequest {
 pub struct Messages {
     /// The messages, oldest first.
     pub got: Vec<Got>,
-    /// Whether the queue was seen to be empty. If false without messages, another transaction holds their rows.
+    /// Whether the queue was seen to be empty. If false without messages, another transaction holds their rows, or may hold them: others
+    /// of the batch got some.
     pub empty: bool,
 }
 
@@ -114,13 +115,13 @@ impl Operation for GetMessages {
     ) -> Result<Vec<Verdict<Messages>>, sqlx::Error> {
         found.got.sort_by_key(|got| got.ord);
         let queues: Vec<(i32, i16)> = slots(members).into_keys().collect();
-        let locked: Vec<(i32, i16)> = found.locked.iter().map(|&want| queues[want]).collect();
+        let queue = |member: &&GetRequest| (member.queue.queue, member.queue.priority.code());
+        // Of a queue that gave something it was not looked at whether the rest of it is locked.
+        let gave = found.got.iter().filter_map(|got| members.get(usize::try_from(got.poller - 1).ok()?)).map(queue);
+        let unsure: HashSet<(i32, i16)> = found.locked.iter().map(|&want| queues[want]).chain(gave).collect();
         let mut answers: Vec<Messages> = members
             .iter()
-            .map(|member| {
-                let queue = (member.queue.queue, member.queue.priority.code());
-                Messages { got: Vec::new(), empty: !locked.contains(&queue) }
-            })
+            .map(|member| Messages { got: Vec::new(), empty: !unsure.contains(&queue(member)) })
             .collect();
         metrics::counter!("tenure_messages_total", "what" => "got").increment(found.got.len() as u64);
         for got in found.got {

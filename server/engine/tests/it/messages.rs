@@ -218,6 +218,21 @@ async fn a_locked_message_is_skipped_and_the_queue_is_not_cached_as_empty() {
     plane.finish().await;
 }
 
+/// One statement is for both: they have asked before it is run.
+#[tokio::test]
+async fn a_queue_of_which_one_poller_got_a_message_and_another_one_is_locked_is_not_cached_as_empty() {
+    let plane = Plane::new().await;
+    let tasks = [plane.queue.create_one(QUEUE).await.uuid(), plane.queue.create_one(QUEUE).await.uuid()];
+    let mut foreign = plane.database.connect().await;
+    let mut holder = foreign.begin().await.unwrap();
+    sqlx::query("SELECT FROM pending ORDER BY ord DESC LIMIT 1 FOR UPDATE").execute(&mut *holder).await.unwrap();
+    let (one, none) = tokio::join!(plane.get(), plane.get());
+    assert_eq!((one.map(|got| got.task), none.map(|got| got.task)), (Some(tasks[0]), None));
+    holder.rollback().await.unwrap();
+    assert_eq!(plane.get().await.map(|got| got.task), Some(tasks[1]), "at once, as if it had been seen");
+    plane.finish().await;
+}
+
 #[tokio::test]
 async fn messages_of_a_locked_queue_are_left_to_the_next_look() {
     let mut plane = Plane::new().await;
