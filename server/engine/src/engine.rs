@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::background::counters::CountGauges;
+use crate::background::failing::FailingQueues;
 use crate::background::replication::ReplicationWatch;
 use crate::background::workers::WorkerGauges;
 use crate::background::{counters, driver, election, groups, other_servers, refile, removals, watched, workers};
@@ -137,6 +138,8 @@ pub struct Engine {
     pub worker_gauges: WorkerGauges,
     /// What passes that refile runs leave to the next one.
     pub refiling: Mutex<refile::Turns>,
+    /// The queues that the pass of admission cannot read.
+    pub failing_admission: FailingQueues,
     /// Requeues undelivered claims.
     pub requeue: Requeue,
     /// createTask.
@@ -229,6 +232,7 @@ impl Engine {
             count_gauges: counters::gauges(),
             worker_gauges: workers::gauges(),
             refiling: Mutex::default(),
+            failing_admission: FailingQueues::default(),
             continuity: connector.continuity().clone(),
             watch: DatabaseWatch::new(&connector),
             pool,

@@ -27,27 +27,63 @@ const IDLE_KEY: TimeDelta = TimeDelta::minutes(10);
 /// pool has connections.
 const QUEUES_AT_ONCE: usize = 4;
 
-/// Admits what may start in each queue in which something was announced, or something waits for room.
+/// Admits what may start in each queue in which something was announced, or something waits for room. A queue that cannot be
+/// read, as one whose policy a newer release has stored, is left to a later pass, and changes nothing for the others.
 pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
-    let queues = {
+    let mut queues = {
         let mut conn = engine.pool.acquire().await?;
         admission::list_queues(&mut conn).await?
     };
     engine.notifiers.set_limited(queues.iter().map(|listed| (listed.queue, admitted_by(engine, listed))));
-    let next_in =
-        queues.iter().filter(|listed| is_ours(engine, listed)).filter_map(|listed| listed.next_in).reduce(f64::min);
-    let due = queues.into_iter().filter(|listed| listed.due || listed.reassigning);
-    let looks = stream::iter(due).map(|listed| look_at_queue(engine, listed)).buffer_unordered(QUEUES_AT_ONCE);
+    queues.retain(|listed| is_ours(engine, listed));
+    let next_in = queues.iter().filter_map(|listed| listed.next_in).reduce(f64::min);
+    let failing = &engine.failing_admission;
+    // They are listed in the order of their keys.
+    failing.keep(|queue| queues.binary_search_by_key(&queue, |listed| listed.queue).is_ok());
+    queues.retain(|listed| (listed.due || listed.reassigning) && !failing.is_put_off(listed.queue));
+    let looks = stream::iter(queues).map(|listed| try_queue(engine, listed)).buffer_unordered(QUEUES_AT_ONCE);
     // To the end, whatever fails: a look that is dropped has to be undone by the database.
-    let reports: Vec<Result<PassReport, sqlx::Error>> = looks.collect().await;
+    let looks: Vec<(i32, Result<PassReport, sqlx::Error>)> = looks.collect().await;
     let mut all = PassReport {
         next_in: next_in.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()),
         ..PassReport::default()
     };
-    for report in reports {
-        all.join(report?);
+    let mut failed = None;
+    for (queue, look) in looks {
+        match look {
+            Ok(report) => {
+                all.join(report);
+                // One that another transaction has was not looked at.
+                if report.lost_race == 0 && failing.recover(queue) {
+                    let name = name_of(engine, queue).await;
+                    tracing::info!(queue.id = %name, "runs of a queue are admitted again");
+                }
+            }
+            Err(error @ (sqlx::Error::Decode(_) | sqlx::Error::ColumnDecode { .. })) => {
+                put_off(engine, queue, &error).await;
+            }
+            Err(error) => {
+                failed.get_or_insert(error);
+            }
+        }
     }
-    Ok(all)
+    all.failing = failing.count();
+    failed.map_or(Ok(all), Err)
+}
+
+/// A queue cannot be read, and it may stay so for long: that is logged once.
+async fn put_off(engine: &Engine, queue: i32, error: &sqlx::Error) {
+    metrics::counter!("tenure_pass_failures_total", "pass" => "admission").increment(1);
+    if engine.failing_admission.fail(queue) {
+        let name = name_of(engine, queue).await;
+        tracing::error!(queue.id = %name, error = %error, "no run of a queue is admitted: it cannot be read; it is tried again");
+    }
+}
+
+/// What logs call a queue.
+async fn name_of(engine: &Engine, queue: i32) -> String {
+    let name = engine.queues.get_name(&engine.pool, queue).await;
+    name.map_or_else(|_| queue.to_string(), |name| name.to_string())
 }
 
 /// Who admits the runs of a queue: if it assigns them, its scheduler.
@@ -62,6 +98,10 @@ fn admitted_by(engine: &Engine, listed: &Listed) -> AdmittedBy {
 /// Whether this server may admit runs of a queue.
 fn is_ours(engine: &Engine, listed: &Listed) -> bool {
     admitted_by(engine, listed) != AdmittedBy::Other
+}
+
+async fn try_queue(engine: &Engine, listed: Listed) -> (i32, Result<PassReport, sqlx::Error>) {
+    (listed.queue, look_at_queue(engine, listed).await)
 }
 
 async fn look_at_queue(engine: &Engine, listed: Listed) -> Result<PassReport, sqlx::Error> {

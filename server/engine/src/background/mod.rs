@@ -16,6 +16,7 @@ pub mod election;
 pub mod events;
 pub mod expiry;
 pub mod facts;
+pub mod failing;
 pub mod gauges;
 pub mod groups;
 pub mod holds;
@@ -68,7 +69,7 @@ pub struct PassReport {
     pub lost_race: usize,
     /// When more will be due, if the pass knows of something.
     pub next_in: Option<Duration>,
-    /// Parts of the pass that failed when they were tried last, and were not tried this time: it has not recovered.
+    /// Parts of the pass that failed when they were tried last: it has not recovered.
     pub failing: usize,
 }
 

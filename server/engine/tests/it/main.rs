@@ -34,6 +34,7 @@ mod steady_events;
 mod submissions;
 mod support;
 mod ticks;
+mod unreadable;
 mod why;
 mod work;
 mod workers;

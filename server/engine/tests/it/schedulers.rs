@@ -99,7 +99,7 @@ pub(crate) async fn put(queue: &Queue, policy: serde_json::Value) {
     put_to(queue, QUEUE, policy).await;
 }
 
-async fn put_to(queue: &Queue, name: &str, policy: serde_json::Value) {
+pub(crate) async fn put_to(queue: &Queue, name: &str, policy: serde_json::Value) {
     let sent: QueuePolicy = serde_json::from_value(policy).unwrap();
     let policy = Policy::from_request(&sent).unwrap();
     let put = Put { policy, sent, replaces: Match::from_header(None).unwrap(), client_id: "ann" };

@@ -1,0 +1,45 @@
+//! A queue whose policy this release cannot read, as a newer one may have stored it, and the queues beside it.
+//! `scripts/with-pg cargo test -p tenure-engine --test it -- unreadable`.
+
+use serde_json::json;
+use tenure_engine::background::admission;
+use tenure_engine::testing::{QUEUE, Queue, new_task};
+use tenure_store::testing::eventually;
+
+use crate::schedulers::{Ground, put, put_to};
+use crate::support::create_on;
+
+const OTHER: &str = "proj/other";
+
+/// Two runs wait in a queue whose policy was readable, and two of one key in another one.
+async fn spoiled(ground: &mut Ground, server: &Queue, other: serde_json::Value) {
+    put(server, json!({"concurrency": {"total": 1}})).await;
+    put_to(server, OTHER, other).await;
+    let spoil = r#"UPDATE queue_policies SET policy = '{"fair": 7}' WHERE queue = $1"#;
+    sqlx::query(spoil).bind(server.key(QUEUE).await).execute(&mut ground.conn).await.unwrap();
+    for queue in [QUEUE, OTHER] {
+        let task = || new_task(queue, &json!({"extra": {"tenure": {"key": "k"}}}));
+        create_on(&mut ground.conn, server, &[task(), task()]).await;
+    }
+}
+
+#[tokio::test]
+async fn the_looks_at_other_queues_go_on_at_their_own_pace() {
+    let mut ground = Ground::new().await;
+    let server = ground.server();
+    spoiled(&mut ground, &server, json!({"rate": {"perKey": {"count": 1, "seconds": 600}}})).await;
+    let report = admission::pass(&server.engine).await.unwrap();
+    assert_eq!(report.failing, 1);
+    while admission::pass(&server.engine).await.unwrap().done > 0 {}
+    assert_eq!(ground.count("pending WHERE hold IS NULL").await, 1, "the other queue has started what it may");
+    let report = admission::pass(&server.engine).await.unwrap();
+    let next_in = report.next_in.expect("the pass knows when the other queue has its next token");
+    assert!((300..=600).contains(&next_in.as_secs()), "{next_in:?}");
+    put(&server, json!({"concurrency": {"total": 1}})).await;
+    eventually("the queue is looked at again", async || {
+        let report = admission::pass(&server.engine).await.unwrap();
+        report.failing == 0 && ground.count("pending WHERE hold IS NULL").await == 2
+    })
+    .await;
+    ground.finish([server]).await;
+}
