@@ -2,8 +2,9 @@
 //! `scripts/with-pg cargo test -p tenure-engine --test it -- unreadable`.
 
 use serde_json::json;
-use tenure_engine::background::admission;
+use tenure_engine::background::{admission, counters};
 use tenure_engine::testing::{QUEUE, Queue, new_task};
+use tenure_store::queue_counts::{self, Listing};
 use tenure_store::testing::eventually;
 
 use crate::schedulers::{Ground, put, put_to};
@@ -41,5 +42,22 @@ async fn the_looks_at_other_queues_go_on_at_their_own_pace() {
         report.failing == 0 && ground.count("pending WHERE hold IS NULL").await == 2
     })
     .await;
+    ground.finish([server]).await;
+}
+
+#[tokio::test]
+async fn it_is_counted_beside_the_others_as_one_that_starts_nothing() {
+    let mut ground = Ground::new().await;
+    let server = ground.server();
+    spoiled(&mut ground, &server, json!({"concurrency": {"total": 1}})).await;
+    let sequenced = server.engine.sequencer.reached();
+    let listed = queue_counts::list(&mut ground.conn, sequenced, Listing::Open).await.unwrap();
+    let numbers: Vec<_> =
+        listed.iter().map(|queue| (queue.name.as_str(), queue.counted.waiting, queue.admissible)).collect();
+    assert_eq!(numbers, [(OTHER, 2, 1), (QUEUE, 2, 0)]);
+    let shown = queue_counts::find(&mut ground.conn, sequenced, &QUEUE.parse().unwrap()).await.unwrap().unwrap();
+    assert_eq!((shown.counted.waiting, shown.admissible), (2, 0));
+    counters::pass(&server.engine).await.unwrap();
+    put(&server, json!({"concurrency": {"total": 1}})).await;
     ground.finish([server]).await;
 }
