@@ -15,6 +15,7 @@ use tenure_engine::background::admission;
 use tenure_engine::ops::why::find;
 use tenure_engine::testing::{QUEUE, Queue, new_task};
 use tenure_store::admission::key_rules;
+use tenure_store::queue_counts;
 use tenure_store::schedulers;
 use tenure_store::testing::{number, until_a_session_waits};
 
@@ -249,6 +250,32 @@ async fn a_queue_with_a_rate_is_looked_at_when_a_run_is_claimed_by_name() {
     server.claim_task(task, RunId::FIRST, "worker").await.unwrap();
     assert!(server.engine.notifiers.admission().now_or_never().is_some());
     ground.finish([server]).await;
+}
+
+/// A run keeps its token until it is claimed, and the next look takes that in.
+#[tokio::test]
+async fn no_run_counts_as_one_that_may_start_while_a_claim_has_the_token_that_no_look_has_taken_in() {
+    let mut ground = Ground::new().await;
+    let server = ground.server();
+    put(&server, json!({"rate": {"total": {"count": 1, "seconds": 3_600}}})).await;
+    let tasks: Vec<_> = (0..2).map(|_| new_task(QUEUE, &json!({}))).collect();
+    create_on(&mut ground.conn, &server, &tasks).await;
+    assert_eq!(admissible(&mut ground, &server).await, 1);
+    admit(&server).await;
+    assert_eq!(admissible(&mut ground, &server).await, 0, "the one that is ready has the token");
+    server.claim_one(QUEUE).await;
+    assert_eq!(ground.count("admission_claims").await, 1, "it was not taken in yet");
+    assert_eq!(admissible(&mut ground, &server).await, 0);
+    admit(&server).await;
+    assert_eq!(ground.count("admission_claims").await, 0);
+    assert_eq!(admissible(&mut ground, &server).await, 0);
+    ground.finish([server]).await;
+}
+
+/// How many of the waiting runs of the queue would start.
+async fn admissible(ground: &mut Ground, server: &Queue) -> i64 {
+    let (queue, sequenced) = (QUEUE.parse().unwrap(), server.engine.sequencer.reached());
+    queue_counts::find(&mut ground.conn, sequenced, &queue).await.unwrap().expect("the queue").admissible
 }
 
 #[tokio::test]
