@@ -15,6 +15,7 @@ use tenure_store::failure::{Class, classify};
 use tenure_store::memory::Memory;
 use tenure_store::schedulers::{self, Scheduled};
 use tenure_store::servers::{self, Member};
+use tenure_store::session::{self, Locks};
 use uuid::Uuid;
 
 use crate::background::gauges::{Metric, QueueGauges};
@@ -145,6 +146,7 @@ impl Schedulers {
         let before = self.known.read(|known| known.silences.clone());
         let mut known = Known { any: !scheduled.is_empty(), looked: true, ..Known::default() };
         let mut terms = HashMap::new();
+        let mut locks = Locks::Waits;
         for one in &scheduled {
             let (active, seen) = (one.active, before.get(&one.active.queue).copied());
             let silence = match look {
@@ -154,9 +156,11 @@ impl Schedulers {
             known.silences.extend(silence.map(|silence| (active.queue, silence)));
             // Of others nothing is known between two beats that the last one has not said.
             let judged = silence.filter(|_| look == Look::AfterBeat);
-            let term = match self.follow(conn, notifiers, one, step(active, &view, judged)).await {
-                // Another transaction has its row for long. The next look tries again, and the other queues do not wait for that.
+            let term = match self.follow(conn, notifiers, one, step(active, &view, judged), locks).await {
+                // Another transaction has its row for long. The next look tries again, and the other queues do not wait for that: where
+                // there are more of these, the time of a beat would be over before the last queue.
                 Err(error) if classify(&error) == Class::Contention => {
+                    locks = Locks::WaitsBriefly;
                     let name = one.name.as_str();
                     tracing::warn!(queue.id = name, error = %error, "a queue is locked: its scheduler is not changed yet");
                     active.server.filter(|server| *server == view.me).map(|_| active.term)
@@ -189,13 +193,15 @@ impl Schedulers {
         notifiers: &Notifiers,
         Scheduled { active, name, .. }: &Scheduled,
         step: Step,
+        locks: Locks,
     ) -> Result<Option<i64>, sqlx::Error> {
+        let seen = (*active, name.as_str());
         match step {
             Step::Keep => Ok(Some(active.term)),
             Step::Nothing => Ok(None),
-            Step::TakeOver => self.take(conn, notifiers, (*active, name), SchedulerEnd::Lost).await,
-            Step::TakeVacant => self.take(conn, notifiers, (*active, name), SchedulerEnd::Stopped).await,
-            Step::HandOver(to) => hand_over(conn, notifiers, (*active, name), to).await.map(|()| None),
+            Step::TakeOver => self.take(conn, notifiers, seen, SchedulerEnd::Lost, locks).await,
+            Step::TakeVacant => self.take(conn, notifiers, seen, SchedulerEnd::Stopped, locks).await,
+            Step::HandOver(to) => hand_over(conn, notifiers, seen, to, locks).await.map(|()| None),
         }
     }
 
@@ -205,8 +211,12 @@ impl Schedulers {
         notifiers: &Notifiers,
         (seen, name): (Active, &str),
         why: SchedulerEnd,
+        locks: Locks,
     ) -> Result<Option<i64>, sqlx::Error> {
         let mut transaction = conn.begin().await?;
+        if locks == Locks::WaitsBriefly {
+            session::hardly_wait(&mut transaction).await?;
+        }
         let me = self.candidate.member.id;
         let Some(term) = schedulers::change(&mut transaction, seen, Some(me), why).await? else { return Ok(None) };
         notifiers.commit(transaction, Effects::default()).await?;
@@ -253,8 +263,12 @@ async fn hand_over(
     notifiers: &Notifiers,
     (seen, name): (Active, &str),
     to: Uuid,
+    locks: Locks,
 ) -> Result<(), sqlx::Error> {
     let mut transaction = conn.begin().await?;
+    if locks == Locks::WaitsBriefly {
+        session::hardly_wait(&mut transaction).await?;
+    }
     let changed = schedulers::change(&mut transaction, seen, Some(to), SchedulerEnd::HandedOver).await?;
     notifiers.commit(transaction, Effects::default()).await?;
     if let Some(term) = changed {

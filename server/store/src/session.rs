@@ -141,6 +141,12 @@ pub async fn idle_briefly(transaction: &mut PgConnection) -> Result<(), sqlx::Er
     Ok(())
 }
 
+/// Has the rest of a transaction hardly wait for locks: the session has waited for another one already, and has more to do.
+pub async fn hardly_wait(transaction: &mut PgConnection) -> Result<(), sqlx::Error> {
+    sqlx::query!("-- hardly_wait\nSELECT set_config('lock_timeout', '20ms', true)").fetch_one(transaction).await?;
+    Ok(())
+}
+
 /// Has the rest of a transaction planned without scans of whole tables, for statements of which no statistics can show
 /// the planner that they need a small part of a large one.
 pub async fn avoid_scans(transaction: &mut PgConnection) -> Result<(), sqlx::Error> {
