@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use sqlx::{Connection, FromRow};
 use tenure_api::ids::{TaskId, TaskQueueId};
 use tenure_api::policy::QueuePolicy;
+use tenure_api::states::TaskCommand;
 use tenure_domain::create::NewTask;
 use tenure_domain::lifecycle::Report;
 use tenure_domain::policy::document::{Match, Policy};
@@ -17,10 +18,12 @@ use tenure_engine::background::{dependencies, run_all_due};
 use tenure_engine::ops::OpError;
 use tenure_engine::ops::change_task::{Change, change};
 use tenure_engine::ops::queue_policy::{self, Put};
+use tenure_engine::ops::task_command;
 use tenure_engine::testing::{QUEUE, Queue, new_task};
 use tenure_store::policies;
 use tenure_store::testing::TestDatabase;
 use tenure_store::transitions::schedule::{self, When};
+use uuid::Uuid;
 
 use crate::support::{Gate, number, until_a_session_waits};
 
@@ -429,6 +432,26 @@ async fn options_results_checkpoints_and_commands_are_purged_with_their_task() {
     ] {
         assert_eq!(number(database.pool(), left).await, 1, "{left}");
     }
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn a_task_that_has_ended_is_run_again_without_the_command_of_before_and_one_that_had_not_begun_with_it() {
+    let (database, queue) = start().await;
+    let (pool, notifiers) = (&queue.engine.pool, &queue.engine.notifiers);
+    let (required, ended) = (queue.create_one("proj/other").await, queue.create_one(QUEUE).await);
+    let waits = new_task("proj/waits", &json!({"dependencies": [required]}));
+    queue.create(&waits).await.unwrap();
+    for task in [ended, waits.id] {
+        task_command::put(pool, notifiers, task, (TaskCommand::Kill, None), "ann").await.unwrap();
+    }
+    apply(&queue, ended, Change::Cancel).await.unwrap();
+    for task in [ended, waits.id] {
+        apply(&queue, task, Change::Rerun).await.unwrap();
+    }
+    let commanded = "SELECT t.id FROM task_commands x JOIN tasks t ON t.seq = x.seq";
+    let commanded: Vec<Uuid> = sqlx::query_scalar(commanded).fetch_all(database.pool()).await.unwrap();
+    assert_eq!(commanded, [waits.id.uuid()]);
     finish(database, queue).await;
 }
 

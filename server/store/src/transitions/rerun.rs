@@ -5,8 +5,9 @@ use tenure_api::states::ReasonCreated;
 use uuid::Uuid;
 
 /// Appends a run to a task whose last run has ended, or that has none, and gives it so many retries. The task's row is
-/// locked by this transaction. The run is not delayed. If unsatisfied edges wait for the end that is taken back, it is noted
-/// for the dependency pass. Answers the queue, or nothing if the task is neither resolved nor unscheduled.
+/// locked by this transaction. The run is not delayed, and a command that was not carried out before the end is deleted. If
+/// unsatisfied edges wait for the end that is taken back, it is noted for the dependency pass. Answers the queue, or nothing
+/// if the task is neither resolved nor unscheduled.
 pub async fn rerun(conn: &mut PgConnection, locked: Uuid, retries_left: i16) -> Result<Option<i32>, sqlx::Error> {
     sqlx::query_scalar!(
         "-- rerun_task
@@ -39,6 +40,10 @@ pub async fn rerun(conn: &mut PgConnection, locked: Uuid, retries_left: i16) -> 
             INSERT INTO due (deadline, seqs)
             SELECT ready.deadline, ARRAY[ready.seq] FROM ready JOIN runs r ON r.seq = ready.seq AND r.run = ready.run - 1 /* run */
             WHERE r.reason_resolved = 2 /* ReasonResolved::DeadlineExceeded */
+        ),
+        -- A command for the worker of before is none for the next one. A resolved task takes none, so that this one is older.
+        commands AS (
+            DELETE FROM task_commands x USING ready r WHERE x.seq = r.seq AND r.state > 1 /* State: resolved */
         ),
         runs_pending AS (
             INSERT INTO pending (seq, id, run, queue, priority, deadline, scheduled, reason_created, retries_left, traits, key_id,
