@@ -197,10 +197,9 @@ impl Engine {
             endings: sessions.endings.clone(),
             ticks: &ticks,
         };
-        let lease = settings.claim_timeout;
+        let (polled, sequencer, lease) = (PolledQueues::default(), Sequencer::default(), settings.claim_timeout);
         let reclaim = Reclaim { queues: queues.clone(), pool: pool.clone(), lease, workers: workers.clone() };
         let report = ReportRun { queues: queues.clone(), pool: pool.clone() };
-        let (polled, sequencer) = (PolledQueues::default(), Sequencer::default());
         let (reservation, visibility) = (settings.poll_reservation, settings.message_visibility);
         let get_messages =
             GetMessages { low_water_marks: low_water_marks.clone(), reservation, polled: polled.clone() };
