@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::client::{Answer, Call, Own, TIMEOUT, parameter};
-use crate::wire::{ClaimAnswer, ClaimTaskBody, ClaimWorkAnswer, ClaimWorkBody, ReclaimAnswer, StatusAnswer};
+use crate::wire::{ClaimAnswer, ClaimTaskBody, ClaimWorkAnswer, ClaimWorkBody, ReclaimAnswer, Rerun, StatusAnswer};
 use crate::{Client, Error, ExceptionReason, Lease, Task, TaskStatus};
 
 /// How long one call for work may take: the server waits up to 20 s for a task to appear.
@@ -26,8 +26,6 @@ const CLAIMS_MAX: usize = 32;
 /// A renewal or a report is given up after this share of what remains, so that there is time for another try.
 const TIMEOUT_SHARE: u32 = 3;
 const SHORTEST_TIMEOUT: Duration = Duration::from_millis(500);
-/// `reasonCreated` of a run that was requested after the task was resolved.
-const RERUN: &str = "rerun";
 
 /// The name under which a worker claims.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,7 +45,7 @@ pub struct Claim {
     run_id: RunId,
     task: Task,
     lease: watch::Sender<Lease>,
-    is_rerun: bool,
+    rerun: Option<Rerun>,
 }
 
 /// A claim that is no longer ours. Another worker may be at the task already.
@@ -182,9 +180,8 @@ impl Client {
     }
 
     fn claimed(&self, answer: ClaimAnswer, lease: Lease) -> Claim {
-        let its = answer.status.runs.iter().find(|run| run.run_id == answer.run_id);
         Claim {
-            is_rerun: its.is_some_and(|run| run.reason_created == RERUN),
+            rerun: answer.last_rerun(),
             client: self.with_credentials(answer.credentials),
             task_id: answer.status.task_id,
             run_id: answer.run_id,
@@ -247,9 +244,9 @@ impl Claim {
         self.lease.subscribe()
     }
 
-    /// Whether the task was resolved before this run, and was asked to run again.
-    pub(crate) fn is_rerun(&self) -> bool {
-        self.is_rerun
+    /// When the task was last asked to run again after it had been resolved, if it was.
+    pub(crate) fn rerun(&self) -> Option<Rerun> {
+        self.rerun
     }
 
     /// Renews the lease and the task's credentials.

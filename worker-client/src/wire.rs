@@ -8,6 +8,9 @@ use tenure_api::dates::Timestamp;
 use tenure_api::ids::{RunId, SessionId, TaskGroupId, TaskId, TaskQueueId};
 use tenure_api::states::Priority;
 
+/// `reasonCreated` of a run that was requested after the task was resolved.
+const RERUN: &str = "rerun";
+
 /// The state of a task or of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -267,6 +270,21 @@ pub(crate) struct ClaimAnswer {
     pub taken_until: Timestamp,
     pub task: Task,
     pub credentials: Credentials,
+}
+
+/// That a task was asked to run again after it had been resolved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Rerun {
+    /// The run that was made for it. It may be over: then those after it are its tries.
+    pub run_id: RunId,
+}
+
+impl ClaimAnswer {
+    /// The last time that the task was asked to run again, up to the run that is claimed.
+    pub(crate) fn last_rerun(&self) -> Option<Rerun> {
+        let reruns = self.status.runs.iter().filter(|run| run.run_id <= self.run_id && run.reason_created == RERUN);
+        reruns.map(|run| run.run_id).max().map(|run_id| Rerun { run_id })
+    }
 }
 
 #[derive(Deserialize)]

@@ -18,6 +18,7 @@ use super::outcome::Outcome;
 use super::progress::Progress;
 use super::shared::{Control, Settings};
 use crate::watch::InWords;
+use crate::wire::Rerun;
 use crate::{Claim, Client, EndedClaim, Error, ExceptionReason, Lease, Lost, Task};
 
 /// Does the jobs of a queue. `P` is what their payloads are.
@@ -75,8 +76,8 @@ pub(super) struct Given {
     pub control: Arc<Control>,
     pub lease: watch::Receiver<Lease>,
     pub afterwards: Afterwards,
-    /// Whether the task was resolved before this run.
-    pub is_rerun: bool,
+    /// When the task was last asked to run again after it had been resolved, if it was.
+    pub rerun: Option<Rerun>,
 }
 
 impl Given {
@@ -86,9 +87,9 @@ impl Given {
         let client = claim.client().with_retry_policy(settings.client.retry_policy().clone());
         let (control, commanded) = (Arc::clone(control), control.commanded.subscribe());
         let progress = Progress::new(client.clone(), (task_id, run_id), commanded, settings.ask_for_commands_every());
-        let (task, is_rerun) = (claim.task().clone(), claim.is_rerun());
+        let (task, rerun) = (claim.task().clone(), claim.rerun());
         let (lease, afterwards) = (claim.watch_lease(), Afterwards::default());
-        Self { task_id, run_id, task, client, log: JobLog::default(), progress, control, lease, afterwards, is_rerun }
+        Self { task_id, run_id, task, client, log: JobLog::default(), progress, control, lease, afterwards, rerun }
     }
 }
 
@@ -246,8 +247,8 @@ impl<P> Job<P> {
         self.given.progress.last_checkpoint().await
     }
 
-    pub(super) fn is_rerun(&self) -> bool {
-        self.given.is_rerun
+    pub(super) fn rerun(&self) -> Option<Rerun> {
+        self.given.rerun
     }
 
     pub(super) fn progress(&self) -> &Progress {

@@ -108,10 +108,12 @@ impl Progress {
         checkpoint.map(serde_json::from_value).transpose().map_err(Error::BadAnswer)
     }
 
-    /// What a machine finds of the runs before.
-    pub(super) async fn read_stored(&self) -> Result<Stored, Error> {
-        let found = self.client.get_checkpoint::<Value>(self.task_id).await?;
-        Ok(found.map_or_else(Stored::default, |found| Stored::read(found.checkpoint)))
+    /// What a machine finds of the runs before, and which of them has stored it.
+    pub(super) async fn read_stored(&self) -> Result<(Stored, Option<RunId>), Error> {
+        let Some(found) = self.client.get_checkpoint::<Value>(self.task_id).await? else {
+            return Ok((Stored::default(), None));
+        };
+        Ok((Stored::read(found.checkpoint), Some(found.run_id)))
     }
 
     /// Stores a machine's record beside what its handler stored last, and says that this command was carried out.

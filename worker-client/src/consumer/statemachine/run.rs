@@ -79,20 +79,21 @@ impl<H> Machine<H> {
 
 impl<P: Clone + Send + Sync + 'static, H: Handler<P>> Handler<P> for Machine<H> {
     async fn run(&self, job: Job<P>, stop: Stop) -> Outcome {
-        let stored = match unless_lost(&stop, job.progress().read_stored()).await {
+        let (stored, stored_by) = match unless_lost(&stop, job.progress().read_stored()).await {
             Ok(stored) => stored,
             Err(trouble) => {
                 trouble.say("the state of the task could not be read");
                 return Outcome::Release { after: Some(AFTER_TROUBLE) };
             }
         };
-        // Of a task that had ended and is to run again only what the handler stored counts.
-        let is_new = stored.record.state.is_terminal() && job.is_rerun();
-        let record = if is_new { Record::default() } else { stored.record.clone() };
+        // Of a task that had ended and is to run again only what the handler stored counts, however many runs it takes until one of the
+        // new ones has stored a state.
+        let is_anew = job.rerun().is_some_and(|rerun| stored_by.is_some_and(|run| run < rerun.run_id));
+        let record = if is_anew { Record::default() } else { stored.record.clone() };
         let progress = job.progress().of_machine(stored);
         let job = job.with_progress(progress.clone());
         let (handler, releases) = (Arc::clone(&self.handler), self.releases);
-        let mut turn = Turn { handler, releases, job, stop, progress, record, seen: 0, unstored: None };
+        let mut turn = Turn { handler, releases, job, stop, progress, record, is_anew, seen: 0, unstored: None };
         match turn.run().await {
             Ok(outcome) => outcome,
             // Of a run that is lost nothing is reported.
@@ -142,6 +143,8 @@ struct Turn<P, H> {
     stop: Stop,
     progress: Progress,
     record: Record,
+    /// Whether the record is not the one that is stored, which is from before the task was resolved.
+    is_anew: bool,
     /// The id of the last command that was taken.
     seen: i64,
     /// The same, if it is not stored yet that it was.
@@ -151,7 +154,7 @@ struct Turn<P, H> {
 impl<P: Clone + Send + Sync + 'static, H: Handler<P>> Turn<P, H> {
     /// Until the run ends for the machine.
     async fn run(&mut self) -> Result<Outcome, Trouble> {
-        if self.job.is_rerun() {
+        if self.is_anew {
             self.store().await?;
         }
         // First of all: a command may be why the task has come back.

@@ -16,7 +16,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::queue::{Queue, RecordedRequest, Reply, SOON, TASK_IDS, TOKEN, claim, ok, refuse, until};
+use crate::queue::{Queue, RecordedRequest, Reply, SOON, TASK_IDS, TOKEN, claim, date, ok, refuse, until};
 use crate::worker::LEASE;
 
 const NOW: &str = "2001-01-01T00:00:01.000Z";
@@ -25,6 +25,8 @@ const SESSION: &str = "b4cf1f7d-1b1c-4a8b-9d3f-5f0f4d6f2a10";
 const TTL: Duration = Duration::from_secs(120);
 /// By which a machine stores its state; what it reads has no run in its path.
 const STORE: &str = "/runs/0/checkpoint";
+/// The same at the run of `claim_after_rerun`.
+const STORE_AFTER_RERUN: &str = "/runs/2/checkpoint";
 
 fn consumer(queue: &Queue) -> ConsumerBuilder {
     let access_token = AccessToken::new(TOKEN.into());
@@ -196,6 +198,48 @@ async fn a_checkpoint_that_is_refused_does_not_keep_the_state_of_a_machine_from_
         (Some("fault"), Some("small"))
     );
     running.stop().await;
+}
+
+/// The claim of run 2, a retry of the run that was asked for when the task had ended.
+fn claim_after_rerun() -> Value {
+    let mut claim = claim(TASK_IDS[0], LEASE, &json!({}));
+    let run = claim["status"]["runs"][0].take();
+    let runs = ["scheduled", "rerun", "retry"].into_iter().zip(0_u64..).map(|(reason, number)| {
+        let mut run = run.clone();
+        run["runId"] = json!(number);
+        run["reasonCreated"] = json!(reason);
+        run["scheduled"] = json!(date(1_000 * number));
+        run
+    });
+    claim["status"]["runs"] = runs.collect();
+    claim["runId"] = json!(2);
+    claim
+}
+
+#[tokio::test]
+async fn a_task_that_is_run_again_begins_anew_also_if_the_run_that_was_made_for_it_is_lost() {
+    // Unless that run has stored a state.
+    for (state, run, begins) in [("killed", 0, true), ("paused", 0, true), ("killed", 1, false)] {
+        let queue = queue_with(&claim_after_rerun()).await;
+        queue.on("/command", |_| refuse(404));
+        let found = json!({"machine": {"state": {"name": state}}, "checkpoint": "kept"});
+        let found = json!({"taskId": TASK_IDS[0], "runId": run, "checkpoint": found, "updated": NOW});
+        queue.on("/checkpoint", move |request| {
+            if request.call.ends_with(STORE_AFTER_RERUN) { ok(json!({"updated": NOW})) } else { ok(found.clone()) }
+        });
+        let (sender, mut said) = mpsc::unbounded_channel();
+        let running = Running::start(consumer(&queue).handler(machine(sender)));
+        if begins {
+            assert_eq!(next(&mut said).await, "begun", "{state}");
+            let stored = queue.requests(STORE_AFTER_RERUN).remove(0).body["checkpoint"].take();
+            assert_eq!(stored["machine"]["state"]["name"], "runnable");
+            assert_eq!(stored["checkpoint"], "kept");
+        } else {
+            until("it is reported", || (!reported(&queue).is_empty()).then_some(())).await;
+            assert_eq!((&reported(&queue)[0]["outcome"], said.try_recv().is_err()), (&json!("failed"), true));
+        }
+        running.stop().await;
+    }
 }
 
 /// The task is cancelled, which is known after a second.
