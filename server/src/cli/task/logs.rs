@@ -250,7 +250,8 @@ impl Drop for Temporary {
     }
 }
 
-/// Prints the logs of all runs of a task, one after the other, until it is resolved.
+/// Prints the logs of all runs of a task, one after the other, until it is resolved. What becomes of the task does not depend on whether
+/// they can be shown.
 ///
 /// # Errors
 /// If the server does not answer.
@@ -264,7 +265,10 @@ pub(super) async fn follow_task(server: &Server, task: TaskId) -> Result<(), Com
                 if printed.is_some() {
                     complain(&format!("run {run} follows"));
                 }
-                print_run(server, task, run, true).await?;
+                if let Err(error) = print_run(server, task, run, true).await {
+                    let why = error.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
+                    complain(&format!("the log of run {run} is not shown to its end: {why}"));
+                }
                 printed = Some(run);
             }
             None if resolved || printed.is_none() => return Ok(()),

@@ -10,7 +10,7 @@ use super::{QUEUE, account, created, done, run, start_worker};
 use crate::artifacts::put;
 use crate::rig::{
     Rig, call, client_of, credentials_of, definition, eventually, finish, minutes_from_now, new_task, refusal, run_of,
-    stderr, stdout,
+    stderr, stdout, tenure,
 };
 
 /// Claims what there is as soon as there is something.
@@ -152,6 +152,23 @@ async fn a_task_that_is_run_prints_its_log_and_ends_with_its_exit_code() {
     let output = run(&rig, &["task", "run", "--json", "-q", QUEUE, "--after", &task, "--", "true"]).await;
     let answer: Value = serde_json::from_str(&stdout(&output)).unwrap();
     assert_eq!((output.status.code(), &answer["status"]["state"]), (Some(1), &json!("unscheduled")), "{answer}");
+}
+
+/// The command's temporary directory, where a stored log is put first, is not there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_task_whose_log_cannot_be_shown_is_run_to_its_end_and_ends_with_its_exit_code() {
+    let rig = Rig::start().await;
+    let work = async {
+        let claim = claim(&rig).await;
+        store_log(&rig, &claim, "not shown\n").await;
+        report(&rig, &claim, "failed", Some(json!({"result": {"failure": "exit code 3", "exitCode": 3}}))).await;
+    };
+    let env = [account(&rig).as_slice(), &[("TMPDIR", "/nowhere")]].concat();
+    let (output, ()) = tokio::join!(tenure(&["task", "run", "-q", QUEUE, "--", "make"], &env), work);
+    let progress = stderr(&output);
+    assert_eq!((output.status.code(), stdout(&output).as_str()), (Some(3), ""), "{progress}");
+    assert!(progress.contains("the log of run 0 is not shown to its end: "), "{progress}");
+    assert!(progress.lines().last().unwrap().starts_with("Failed: exit code 3, after "), "{progress}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
