@@ -27,8 +27,9 @@ use crate::{
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 /// The same at a shutdown of a try to start it, and of the first try to end it: there is time for one more, which gets all that is left.
 const CLOSED_WITHIN: Duration = Duration::from_secs(3);
-/// The inbox is asked to wait this part of the time to live, and answers this part later at the most.
-const WAIT_SHARE: u32 = 3;
+/// The grace takes at most this part of the time to live.
+const GRACE_SHARE: u32 = 3;
+/// The inbox answers at most this part of the time to live later than it is asked to.
 const ANSWER_SHARE: u32 = 6;
 /// Between two tries to renew a session, or to start one.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
@@ -217,6 +218,17 @@ fn has_ended(error: &Error) -> bool {
     }
 }
 
+/// How long before a session of this time to live may be over all jobs are asked to stop.
+fn grace_of(ttl: Duration, grace: Duration) -> Duration {
+    grace.min(ttl / GRACE_SHARE)
+}
+
+/// How long its inbox is asked to wait. Until an answer comes, the time counts from when the request before it went out: two waits, an answer
+/// that takes its time, and a request after one that has none have to fit in before all jobs are asked to stop.
+fn wait_of(ttl: Duration, grace: Duration) -> Duration {
+    (ttl - grace_of(ttl, grace) - 2 * (ttl / ANSWER_SHARE)) / 2
+}
+
 /// A live session as its worker sees it.
 struct Member<'a> {
     shared: &'a Shared,
@@ -283,13 +295,13 @@ impl Member<'_> {
     /// When all jobs are asked to stop if nothing is answered by then.
     fn stop_at(&self) -> Instant {
         let Begun { renewed, ttl, .. } = self.begun;
-        renewed + ttl - self.shared.settings.grace.min(ttl / WAIT_SHARE)
+        renewed + ttl - grace_of(ttl, self.shared.settings.grace)
     }
 
     /// Renews the session once, after a pause if that failed last: the server's time, and items. No error if there was no answer in time.
     async fn ask(&self, is_frozen: bool) -> Result<(Timestamp, Vec<InboxItem>), Option<Error>> {
         let Begun { id, ttl, .. } = self.begun;
-        let (mut wait, answer_within) = (ttl / WAIT_SHARE, ttl / ANSWER_SHARE);
+        let (mut wait, answer_within) = (wait_of(ttl, self.shared.settings.grace), ttl / ANSWER_SHARE);
         if self.failures > 0 {
             let pause = self.client.retry_policy().backoff(self.failures, retry::jitter());
             tokio::time::sleep(pause.min(LONGEST_PAUSE)).await;
@@ -373,6 +385,20 @@ mod tests {
         assert_eq!(ours(&unanswered), [false; 4]);
         unanswered.add(Instant::now());
         assert_eq!(ours(&unanswered), [false, true, true, false]);
+    }
+
+    #[test]
+    fn a_request_to_the_inbox_may_get_no_answer_before_all_jobs_have_to_stop() {
+        let second = Duration::from_secs(1);
+        for ttl in [15, 20, 60, 90, 120, 3_600].map(Duration::from_secs) {
+            for grace in [Duration::ZERO, second, 30 * second, Duration::MAX] {
+                let (wait, answer) = (wait_of(ttl, grace), ttl / ANSWER_SHARE);
+                let asked_again = wait + (wait + answer);
+                assert!(asked_again + answer <= ttl - grace_of(ttl, grace), "{ttl:?} {grace:?}");
+                // No longer than a server waits.
+                assert!(wait >= ttl / 6 && wait.as_secs() <= (ttl / 3).as_secs(), "{ttl:?} {grace:?}: {wait:?}");
+            }
+        }
     }
 
     #[test]

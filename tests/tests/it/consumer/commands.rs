@@ -142,7 +142,7 @@ async fn a_cancelled_task_stops_its_handler_at_once_if_there_is_a_session() {
     let canceled = office.rig.call("POST", &format!("/task/{task}/cancel"), None).await;
     assert_eq!(canceled.status, 200, "{}", canceled.body);
     let stopped = notes.next(task, Note::Stopped(StopReason::Canceled)).await;
-    // Ten times what is promised. An inbox of such a session waits for 30 s, and no renewal of the lease comes into it.
+    // Ten times what is promised. An inbox of such a session waits for 25 s, and no renewal of the lease comes into it.
     assert!(stopped - asked < Duration::from_secs(10), "not by a notification: {:?}", stopped - asked);
     assert_eq!(worker.handle.status().tasks[0].state, JobState::Lost);
     leave.add_permits(1);
@@ -156,7 +156,7 @@ async fn a_cancelled_task_stops_its_handler_soon_also_where_no_notification_arri
     let office = Office::open_with(without_notifications).await;
     let launch = without_notifications(Launch::on_database(office.rig.database.url(), &office.rig.secret_key));
     let second = launch.start(office.rig.folder.path(), "second").await;
-    // The inbox of such a session waits for 40 s.
+    // The inbox of such a session waits for 25 s.
     let attended = office.consumer("attended").session(Duration::from_secs(120));
     for builder in [attended, office.consumer("alone")] {
         let (pen, mut notes) = Notes::new();

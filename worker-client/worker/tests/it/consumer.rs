@@ -332,6 +332,36 @@ async fn queue_with_session(age: TimeDelta, first: Vec<Reply>) -> Queue {
     queue
 }
 
+#[tokio::test]
+async fn jobs_go_on_while_there_is_nothing_in_the_inbox_of_a_short_session() {
+    const TTL: Duration = Duration::from_secs(15);
+    let queue = queue_with(&claim(TASK_IDS[0], LEASE, &json!({}))).await;
+    queue.on("/sessions", |_| {
+        let begun = json!({"sessionId": SESSION, "epoch": 8, "started": date(0), "expires": date(15_000), "serverTime": date(0), "policyVersion": 0});
+        Reply { status: 201, ..ok(begun) }
+    });
+    // A server gathers renewals before it waits.
+    queue.on("/inbox", |request| {
+        let wait = request.query.rsplit_once("wait=").unwrap().1.parse().unwrap();
+        let inbox = json!({"expires": date(15_000), "serverTime": date(0), "policyVersion": 0, "items": []});
+        Reply { after: Duration::from_secs(wait) + Duration::from_millis(250), ..ok(inbox) }
+    });
+    queue.on(SESSION, |_| ok(json!({"returned": 0})));
+    let (sender, mut said) = mpsc::unbounded_channel();
+    let running = Running::start(consumer(&queue).session(TTL).handler(move |_job: Job, stop: Stop| {
+        let sender = sender.clone();
+        async move {
+            stop.requested().await;
+            sender.send(format!("{:?}", stop.reason().unwrap())).unwrap();
+        }
+    }));
+    let asked = queue.wait_for("/inbox", 6).await;
+    assert!(asked[5].at - asked[0].at > TTL * 2 / 3, "longer than the jobs would go on without an answer");
+    assert!(said.try_recv().is_err(), "no job is asked to stop");
+    running.stop().await;
+    assert_eq!(next(&mut said).await, "Shutdown");
+}
+
 /// Which of so many tries to start a session are to take one over.
 async fn takeovers(queue: &Queue, tries: usize) -> Vec<bool> {
     let asked = queue.wait_for("/sessions", tries).await;
