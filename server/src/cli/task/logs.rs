@@ -208,6 +208,8 @@ async fn print_artifact(server: &Server, task: TaskId, run: RunId, printed: &Pri
         Err(error) => return Err(server.error(&error)),
     }
     let copied = File::open(&file.0).and_then(|mut from| {
+        // It needs no name any more: a command that is interrupted while it prints leaves nothing behind.
+        drop(file);
         if !printed.begins(&mut from)? {
             complain("the log that is stored is not the one that was printed up to here, which may have parts missing; from the beginning:");
             from.seek(SeekFrom::Start(0))?;

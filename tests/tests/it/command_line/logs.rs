@@ -1,16 +1,19 @@
 //! `tenure task logs` and `tenure task run`: what a command prints, while it runs and afterwards, and how it ends.
 
+use std::process::Stdio;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use tenure_tests::http::TENURE_API;
 use tenure_tests::server::{Launch, binary};
+use tokio::io::AsyncReadExt as _;
+use tokio::process::Command;
 
 use super::{QUEUE, account, created, done, run, start_worker};
 use crate::artifacts::put;
 use crate::rig::{
-    Rig, call, client_of, credentials_of, definition, eventually, finish, minutes_from_now, new_task, refusal, run_of,
-    stderr, stdout, tenure,
+    Rig, TIMEOUT, call, client_of, credentials_of, definition, eventually, finish, minutes_from_now, new_task, refusal,
+    run_of, stderr, stdout, tenure,
 };
 
 /// Claims what there is as soon as there is something.
@@ -111,6 +114,26 @@ async fn a_stored_log_that_does_not_begin_with_what_was_printed_is_printed_from_
     let (output, ()) = tokio::join!(run(&rig, &follow), work);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     assert!(stdout(&output).ends_with("[left out]\nthe end\n"), "{}", stdout(&output));
+}
+
+/// It is interrupted in the middle, where it can clear up nothing any more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stored_log_has_no_file_left_while_it_is_printed() {
+    let rig = Rig::start().await;
+    let task = created(&rig, &["--", "make"]).await;
+    let claim = claim(&rig).await;
+    // More than a pipe holds.
+    store_log(&rig, &claim, "a line\n".repeat(100_000).leak()).await;
+    report(&rig, &claim, "completed", None).await;
+    let temporary = rig.folder.path().join("temporary");
+    std::fs::create_dir(&temporary).unwrap();
+    let mut command = Command::new(binary());
+    command.args(["task", "logs", &task]).envs(account(&rig)).env("TMPDIR", &temporary);
+    let mut command = command.stdout(Stdio::piped()).kill_on_drop(true).spawn().unwrap();
+    let mut begun = [0; 6];
+    let read = command.stdout.as_mut().unwrap().read_exact(&mut begun);
+    tokio::time::timeout(TIMEOUT, read).await.unwrap().unwrap();
+    assert_eq!((&begun, std::fs::read_dir(&temporary).unwrap().count()), (b"a line", 0));
 }
 
 /// What others wrote neither moves the cursor nor makes a line.
