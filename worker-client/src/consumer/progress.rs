@@ -18,6 +18,8 @@ use crate::{Client, Error};
 pub(super) const ASK_EVERY: Duration = Duration::from_secs(20);
 /// The same with one: only in case something was missed.
 pub(super) const ASK_EVERY_IN_SESSION: Duration = Duration::from_secs(300);
+/// The status by which a checkpoint is refused that is too large, among others.
+const TOO_LARGE: u16 = 400;
 /// The field of a checkpoint in which a machine keeps its record, and the one with what the handler stored.
 const MACHINE: &str = "machine";
 const CHECKPOINT: &str = "checkpoint";
@@ -88,7 +90,7 @@ impl Progress {
         let mut stored = machine.lock().await;
         let before = stored.checkpoint.replace(checkpoint);
         // Locked until it is stored: what is stored last is what was said last.
-        let answer = self.client.put_checkpoint(self.task_id, self.run_id, &stored.to_value()).await;
+        let answer = self.put_fitting(&mut stored, None).await;
         if let Err(error) = &answer
             && !error.is_transient()
             && !error.is_unclear()
@@ -121,6 +123,27 @@ impl Progress {
         let own = Arc::default();
         let mut stored = self.machine.as_ref().unwrap_or(&own).lock().await;
         stored.record = record.clone();
+        self.put_fitting(&mut stored, command).await
+    }
+
+    /// Stores it, without what a machine's errors said if that is refused with it: there is no room for it beside what the handler has
+    /// stored, which may take all that a checkpoint has.
+    async fn put_fitting(&self, stored: &mut Stored, command: Option<i64>) -> Result<(), Error> {
+        let answer = self.put(stored, command).await;
+        let may_be_too_large = matches!(&answer, Err(error) if error.status() == Some(TOO_LARGE));
+        if !may_be_too_large || stored.record.errors.is_empty() {
+            return answer;
+        }
+        let whole = stored.record.clone();
+        stored.record.errors.iter_mut().for_each(|note| note.error.clear());
+        let answer = self.put(stored, command).await;
+        if answer.is_err() {
+            stored.record = whole;
+        }
+        answer
+    }
+
+    async fn put(&self, stored: &Stored, command: Option<i64>) -> Result<(), Error> {
         self.client.store_checkpoint(self.task_id, self.run_id, &stored.to_value(), command).await
     }
 

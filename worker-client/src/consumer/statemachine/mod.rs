@@ -1,8 +1,8 @@
 //! A state machine around a [`Handler`], for tasks that people steer while they are under way: they are put to sleep, paused, killed, and
 //! go on from where they were, perhaps on another worker.
 //!
-//! The state is kept in the task's checkpoint, together with what the handler stores by [`Job::checkpoint`]. A worker that claims the task
-//! reads it, and goes on from there:
+//! The state is kept in the task's checkpoint, together with what the handler stores by [`Job::checkpoint`], which may have 63 KiB beside
+//! it. A worker that claims the task reads it, and goes on from there:
 //!
 //! | state | what the machine does |
 //! |---|---|

@@ -161,7 +161,7 @@ pub struct Refused {
 pub struct ErrorNote {
     /// When it was.
     pub at: DateTime<Utc>,
-    /// The first 500 characters of it.
+    /// The first 500 characters of it. Empty if they did not fit into the checkpoint beside what the handler stored.
     pub error: String,
 }
 

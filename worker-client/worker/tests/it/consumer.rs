@@ -28,7 +28,7 @@ const STORE: &str = "/runs/0/checkpoint";
 /// The same at the run of `claim_after_rerun`.
 const STORE_AFTER_RERUN: &str = "/runs/2/checkpoint";
 
-fn consumer(queue: &Queue) -> ConsumerBuilder {
+pub fn consumer(queue: &Queue) -> ConsumerBuilder {
     let access_token = AccessToken::new(TOKEN.into());
     let credentials = Credentials { client_id: "worker".into(), access_token, certificate: None };
     let retry = RetryPolicy::default().first_pause(Duration::from_millis(10));
@@ -36,18 +36,18 @@ fn consumer(queue: &Queue) -> ConsumerBuilder {
     Consumer::builder(client.build().unwrap(), "p/w".parse().unwrap()).name("g", "w")
 }
 
-struct Running {
+pub struct Running {
     handle: ConsumerHandle,
     ends: JoinHandle<Result<(), Error>>,
 }
 
 impl Running {
-    fn start(builder: ConsumerBuilder) -> Self {
+    pub fn start(builder: ConsumerBuilder) -> Self {
         let consumer = builder.build().unwrap();
         Self { handle: consumer.handle(), ends: tokio::spawn(consumer.run()) }
     }
 
-    async fn stop(self) {
+    pub async fn stop(self) {
         self.handle.shutdown().await;
         self.ends.await.unwrap().unwrap();
     }
@@ -64,7 +64,7 @@ fn no_work(request: &RecordedRequest) -> Reply {
 }
 
 /// A queue that has this one claim.
-async fn queue_with(claim: &Value) -> Queue {
+pub async fn queue_with(claim: &Value) -> Queue {
     let queue = Queue::start().await;
     queue.on("/work", no_work);
     queue.once("/work", ok(json!({"results": [], "tasks": [claim]})));
@@ -77,7 +77,7 @@ fn page(status: u16) -> Reply {
 }
 
 /// The outcomes that were reported.
-fn reported(queue: &Queue) -> Vec<Value> {
+pub fn reported(queue: &Queue) -> Vec<Value> {
     let results = |request: RecordedRequest| request.body["results"].as_array().unwrap().clone();
     queue.requests("/work").into_iter().flat_map(results).collect()
 }

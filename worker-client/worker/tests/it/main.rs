@@ -9,6 +9,7 @@ mod consumer;
 mod inputs;
 mod left_alone;
 mod live_log;
+mod machine;
 mod mailbox;
 mod poll;
 mod poll_refused;
