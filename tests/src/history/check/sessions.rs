@@ -142,6 +142,8 @@ struct Life<'a> {
     shown: Option<&'a Shown>,
     /// It did not end before.
     lived_until: Stamp,
+    /// Whether a call ended it: the time of its end says nothing then, because the clock may have been set since.
+    is_ended_by_call: bool,
     /// It had ended then, and the server's clock showed no later time.
     ended_by: Option<(Stamp, i64)>,
 }
@@ -175,7 +177,14 @@ impl<'a> Life<'a> {
             _ => None,
         };
         let lived_until = proven.max(cause).unwrap_or_default();
-        Self { session, calls, shown, lived_until, ended_by: ended_by.into_iter().min() }
+        let is_ended_by_call = cause.is_some();
+        Self { session, calls, shown, lived_until, is_ended_by_call, ended_by: ended_by.into_iter().min() }
+    }
+
+    /// Whether it may have ended before this call was answered.
+    fn may_have_ended_by(&self, call: &Call<'_>) -> bool {
+        let Some((at, _)) = self.shown.and_then(|shown| shown.ended) else { return false };
+        call.span.end > self.lived_until && (self.is_ended_by_call || call.call.clock >= at)
     }
 
     /// Calls that began after it had ended, and are answered as if it were live.

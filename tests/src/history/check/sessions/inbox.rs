@@ -32,6 +32,8 @@ struct Read<'a> {
     span: Span,
     after: i64,
     items: &'a [(i64, Item)],
+    /// Whether the session may have ended after it was renewed for this and before its items were read: they go with it.
+    may_lack: bool,
 }
 
 #[derive(Debug, Default)]
@@ -53,7 +55,8 @@ impl<'a> Inbox<'a> {
                         inbox.acknowledged.push((call.span, *after, answer.done().is_some()));
                     }
                     if let Answer::Done(read) = answer {
-                        inbox.reads.push(Read { span: call.span, after: *after, items: &read.items });
+                        let may_lack = life.may_have_ended_by(call);
+                        inbox.reads.push(Read { span: call.span, after: *after, items: &read.items, may_lack });
                     }
                 }
                 Act::Command { answer: Answer::Done(id), .. } => inbox.commands.push((call.span, *id)),
@@ -82,7 +85,7 @@ impl<'a> Inbox<'a> {
         let mut broken = Vec::new();
         let shown = self.reads.iter().flat_map(|read| read.items.iter().map(|(id, _)| (read.span, *id)));
         let there: Vec<(Span, i64)> = shown.chain(self.commands.iter().copied()).collect();
-        for read in self.reads.iter().filter(|read| read.items.len() < SHOWN_MAX) {
+        for read in self.reads.iter().filter(|read| read.items.len() < SHOWN_MAX && !read.may_lack) {
             let begun = self.acknowledged.iter().filter(|(span, ..)| span.start < read.span.end);
             let done = begun.map(|(_, after, _)| *after).max().unwrap_or_default();
             let ids: HashSet<i64> = read.items.iter().map(|(id, _)| *id).collect();
@@ -153,7 +156,8 @@ fn unannounced(history: &History, ledger: &Ledger<'_>, life: &Life<'_>, inbox: &
         let cancels = ledger.changes(run.0).iter().filter(|(_, change, _)| *change == Change::Cancel);
         let cancelled = cancels.map(|(span, _, certain)| if *certain { span.end } else { Stamp::MAX }).max();
         let Some(cancelled) = cancelled else { continue };
-        let asked = inbox.reads.iter().filter(|read| read.span.start > cancelled).map(|read| read.span.end).min();
+        let asked = inbox.reads.iter().filter(|read| read.span.start > cancelled && !read.may_lack);
+        let asked = asked.map(|read| read.span.end).min();
         if let Some(asked) = asked
             && !inbox.runs(asked).any(|(named, ..)| named == run)
         {

@@ -411,6 +411,24 @@ fn an_item_that_is_lost_is_found() {
     assert!(story.broken().contains(&Rule::SessionInbox), "a command");
 }
 
+/// It is renewed first and read then, and what takes it over meanwhile deletes its items.
+#[test]
+fn an_inbox_that_is_read_while_its_session_ends_may_lack_its_items() {
+    for (overlaps, expected) in [(true, vec![]), (false, vec![Rule::SessionInbox])] {
+        let mut story = Story::new();
+        let mine = story.begins(1, false);
+        story.act(Act::Command { session: mine, answer: Answer::Done(5) });
+        story.reads(mine, 0, &[]);
+        let read = story.history.records.len() - 1;
+        story.begins(2, true);
+        story.shows(mine, 0, Some((story.time(), SessionEnd::Takeover)));
+        if overlaps {
+            story.history.records[read].end = story.now + 1;
+        }
+        assert_eq!(story.broken(), expected);
+    }
+}
+
 #[test]
 fn items_out_of_order_or_under_a_used_id_are_found() {
     let (mut story, mine, item) = cancelled();
