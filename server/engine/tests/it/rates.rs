@@ -262,6 +262,8 @@ async fn no_run_counts_as_one_that_may_start_while_a_claim_has_the_token_that_no
     create_on(&mut ground.conn, &server, &tasks).await;
     assert_eq!(admissible(&mut ground, &server).await, 1);
     admit(&server).await;
+    // As if an hour had passed: only what has the token says that there is none.
+    sqlx::query("UPDATE admission_queues SET tat = tat - 3600").execute(&mut ground.conn).await.unwrap();
     assert_eq!(admissible(&mut ground, &server).await, 0, "the one that is ready has the token");
     server.claim_one(QUEUE).await;
     assert_eq!(ground.count("admission_claims").await, 1, "it was not taken in yet");
