@@ -216,7 +216,7 @@ async fn queues_whose_rows_are_locked_for_long_leave_no_other_one_without_a_sche
     ground.beat(&server).await;
     // The last one in the order of names is not locked.
     let (mut locked, free) = (Vec::new(), format!("{QUEUE}9"));
-    for queue in [QUEUE.to_owned(), format!("{QUEUE}1"), format!("{QUEUE}2"), free.clone()] {
+    for queue in (1..9).map(|number| format!("{QUEUE}{number}")).chain([free.clone()]) {
         put_to(&server, &queue, json!({"dispatch": "assign"})).await;
         if queue != free {
             locked.push(server.key(&queue).await);
@@ -232,7 +232,8 @@ async fn queues_whose_rows_are_locked_for_long_leave_no_other_one_without_a_sche
     sqlx::query(sqlx::AssertSqlSafe(set)).execute(&mut ground.conn).await.unwrap();
     let began = Instant::now();
     ground.beat(&server).await;
-    assert!(began.elapsed() < LOCK_TIMEOUT * 2, "{:?}", began.elapsed());
+    // It waits for the first one only, and would wait for eight.
+    assert!(began.elapsed() < LOCK_TIMEOUT * 6, "{:?}", began.elapsed());
     assert!(locked.iter().all(|queue| term(*queue).is_none()) && term(free).is_some());
     holder.rollback().await.unwrap();
     ground.beat(&server).await;
