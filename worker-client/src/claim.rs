@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::client::{Answer, Call, Own, TIMEOUT, parameter};
-use crate::wire::{ClaimAnswer, ClaimTaskBody, ClaimWorkAnswer, ClaimWorkBody, ReclaimAnswer, Rerun, StatusAnswer};
+use crate::wire::{ClaimAnswer, ClaimTaskBody, ClaimWorkAnswer, ClaimWorkBody, ReclaimAnswer, StatusAnswer};
 use crate::{Client, Error, ExceptionReason, Lease, Task, TaskStatus};
 
 /// How long one call for work may take: the server waits up to 20 s for a task to appear.
@@ -45,7 +45,7 @@ pub struct Claim {
     run_id: RunId,
     task: Task,
     lease: watch::Sender<Lease>,
-    rerun: Option<Rerun>,
+    rerun: Option<RunId>,
 }
 
 /// A claim that is no longer ours. Another worker may be at the task already.
@@ -244,8 +244,8 @@ impl Claim {
         self.lease.subscribe()
     }
 
-    /// When the task was last asked to run again after it had been resolved, if it was.
-    pub(crate) fn rerun(&self) -> Option<Rerun> {
+    /// The run that was made when the task was last asked to run again after it had been resolved, if it was.
+    pub(crate) fn rerun(&self) -> Option<RunId> {
         self.rerun
     }
 

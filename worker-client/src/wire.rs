@@ -272,18 +272,12 @@ pub(crate) struct ClaimAnswer {
     pub credentials: Credentials,
 }
 
-/// That a task was asked to run again after it had been resolved.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Rerun {
-    /// The run that was made for it. It may be over: then those after it are its tries.
-    pub run_id: RunId,
-}
-
 impl ClaimAnswer {
-    /// The last time that the task was asked to run again, up to the run that is claimed.
-    pub(crate) fn last_rerun(&self) -> Option<Rerun> {
+    /// The run that was made when the task was last asked to run again after it had been resolved, up to the one that is claimed. It may be
+    /// over: then those after it are its tries.
+    pub(crate) fn last_rerun(&self) -> Option<RunId> {
         let reruns = self.status.runs.iter().filter(|run| run.run_id <= self.run_id && run.reason_created == RERUN);
-        reruns.map(|run| run.run_id).max().map(|run_id| Rerun { run_id })
+        reruns.map(|run| run.run_id).max()
     }
 }
 

@@ -18,7 +18,6 @@ use super::outcome::Outcome;
 use super::progress::Progress;
 use super::shared::{Control, Settings};
 use crate::watch::InWords;
-use crate::wire::Rerun;
 use crate::{Claim, Client, EndedClaim, Error, ExceptionReason, Lease, Lost, Task};
 
 /// Does the jobs of a queue. `P` is what their payloads are.
@@ -76,8 +75,8 @@ pub(super) struct Given {
     pub control: Arc<Control>,
     pub lease: watch::Receiver<Lease>,
     pub afterwards: Afterwards,
-    /// When the task was last asked to run again after it had been resolved, if it was.
-    pub rerun: Option<Rerun>,
+    /// The run that was made when the task was last asked to run again after it had been resolved, if it was.
+    pub rerun: Option<RunId>,
 }
 
 impl Given {
@@ -247,7 +246,7 @@ impl<P> Job<P> {
         self.given.progress.last_checkpoint().await
     }
 
-    pub(super) fn rerun(&self) -> Option<Rerun> {
+    pub(super) fn rerun(&self) -> Option<RunId> {
         self.given.rerun
     }
 

@@ -23,7 +23,7 @@ const FACTS_PAUSE: Duration = Duration::from_millis(20);
 /// A pass that takes longer is cancelled and retried: its connection is dead. Longer than the statement timeout.
 const PASS_MAX: Duration = Duration::from_secs(60);
 /// A pass that fails is retried after this.
-const AFTER_FAILURE: Duration = Duration::from_secs(1);
+pub(super) const AFTER_FAILURE: Duration = Duration::from_secs(1);
 
 /// Starts all passes; when they are stopped, each ends after its current run.
 pub fn start(engine: &Arc<Engine>, tasks: &TaskTracker, stop: &CancellationToken) {
@@ -86,27 +86,9 @@ impl Driver {
                     () = active => {}
                     () = begun => {}
                 },
-                Pace::Dependencies(least) => {
-                    tokio::time::sleep(least).await;
-                    tokio::select! {
-                        () = active => {}
-                        () = self.engine.notifiers.dependencies() => {}
-                    }
-                }
-                Pace::Admission(least) => {
-                    tokio::time::sleep(least).await;
-                    tokio::select! {
-                        () = active => {}
-                        () = self.engine.notifiers.admission() => {}
-                    }
-                }
-                Pace::Groups(least) => {
-                    tokio::time::sleep(least).await;
-                    tokio::select! {
-                        () = active => {}
-                        () = self.engine.notifiers.groups() => {}
-                    }
-                }
+                Pace::Dependencies(least) => until_either(least, active, self.engine.notifiers.dependencies()).await,
+                Pace::Admission(least) => until_either(least, active, self.engine.notifiers.admission()).await,
+                Pace::Groups(least) => until_either(least, active, self.engine.notifiers.groups()).await,
                 Pace::Facts(_) => {
                     tokio::time::sleep(FACTS_PAUSE).await;
                     self.engine.notifiers.facts().await;
@@ -177,6 +159,15 @@ fn pause_after(pace: Pace, report: PassReport, is_active: bool, any_session: boo
         Pace::Sessions if any_session => ACTIVE,
         Pace::Sessions => IDLE,
         Pace::Due | Pace::Dependencies(_) | Pace::Groups(_) => usual,
+    }
+}
+
+/// Waits for one of these, and for so long at the least.
+async fn until_either(least: Duration, active: Notified<'_>, notified: Notified<'_>) {
+    tokio::time::sleep(least).await;
+    tokio::select! {
+        () = active => {}
+        () = notified => {}
     }
 }
 

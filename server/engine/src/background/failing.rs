@@ -3,10 +3,9 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-/// A queue is tried again so long after it failed, as a pass is.
-const AFTER_FAILURE: Duration = Duration::from_secs(1);
+use super::driver::AFTER_FAILURE;
 
 /// The queues, and when each is tried again.
 #[derive(Debug, Default)]
@@ -27,7 +26,7 @@ impl FailingQueues {
         self.lock().get(&queue).is_some_and(|until| *until > Instant::now())
     }
 
-    /// A queue cannot be read; whether that is new.
+    /// A queue cannot be read, and is tried again when a pass that failed would be; whether that is new.
     pub(super) fn fail(&self, queue: i32) -> bool {
         self.lock().insert(queue, Instant::now() + AFTER_FAILURE).is_none()
     }

@@ -88,7 +88,7 @@ impl<P: Clone + Send + Sync + 'static, H: Handler<P>> Handler<P> for Machine<H> 
         };
         // Of a task that had ended and is to run again only what the handler stored counts, however many runs it takes until one of the
         // new ones has stored a state.
-        let is_anew = job.rerun().is_some_and(|rerun| stored_by.is_some_and(|run| run < rerun.run_id));
+        let is_anew = stored_by.zip(job.rerun()).is_some_and(|(stored_by, rerun)| stored_by < rerun);
         let record = if is_anew { Record::default() } else { stored.record.clone() };
         let progress = job.progress().of_machine(stored);
         let job = job.with_progress(progress.clone());
