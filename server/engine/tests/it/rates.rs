@@ -8,6 +8,7 @@ use sqlx::PgConnection;
 use tenure_api::ids::RunId;
 use tenure_domain::admission::Rate;
 use tenure_domain::lifecycle::Report;
+use tenure_domain::policy::ending::Ending;
 use tenure_domain::policy::keys::KeyRules;
 use tenure_domain::policy::terms::Traits;
 use tenure_domain::policy::why::{Held, Place};
@@ -18,6 +19,7 @@ use tenure_store::admission::key_rules;
 use tenure_store::queue_counts;
 use tenure_store::schedulers;
 use tenure_store::testing::{number, until_a_session_waits};
+use tenure_store::transitions::end::{self, Member};
 
 use crate::schedulers::{Ground, begin, put};
 use crate::support::create_on;
@@ -32,6 +34,10 @@ async fn assigning(policy: serde_json::Value) -> (Ground, Queue) {
     begin(&server, "here", 100).await;
     (ground, server)
 }
+
+/// For rates, as if an hour had passed.
+const AN_HOUR_LATER: &str = "UPDATE admission_queues SET tat = tat - 3600; UPDATE admission_keys SET tat = tat - 3600;
+                             UPDATE admission_heads SET at = at - interval '1 hour'";
 
 async fn admit(server: &Queue) {
     while admission::pass(&server.engine).await.unwrap().done > 0 {}
@@ -377,11 +383,53 @@ async fn a_more_urgent_run_of_a_key_displaces_a_ready_one_when_the_rate_lets_it_
             admit(&server).await;
         }
         assert_eq!((ground.count(least).await, ground.count(most).await), (1, 0), "{of}");
-        let an_hour_later = "UPDATE admission_queues SET tat = tat - 3600; UPDATE admission_keys SET tat = tat - 3600;
-                             UPDATE admission_heads SET at = at - interval '1 hour'";
-        sqlx::raw_sql(an_hour_later).execute(&mut ground.conn).await.unwrap();
+        sqlx::raw_sql(AN_HOUR_LATER).execute(&mut ground.conn).await.unwrap();
         admit(&server).await;
         assert_eq!((ground.count(least).await, ground.count(most).await), (0, 1), "{of}");
         ground.finish([server]).await;
     }
+}
+
+/// The place of its admission is behind all that came before that.
+#[tokio::test]
+async fn a_run_that_is_given_back_waits_again_where_it_waited_before() {
+    for ending in [Ending::Released, Ending::Undelivered] {
+        let mut ground = Ground::new().await;
+        let server = ground.server();
+        put(&server, json!({"rate": {"total": {"count": 1, "seconds": 3_600}}})).await;
+        let first = server.create_one(QUEUE).await;
+        server.create_one(QUEUE).await;
+        admit(&server).await;
+        let claimed = server.claim_one(QUEUE).await;
+        assert_eq!(claimed.task.id, first);
+        end::end(&mut ground.conn, &[Member::new(first.uuid(), 0, ending)]).await.unwrap();
+        admit(&server).await;
+        sqlx::raw_sql(AN_HOUR_LATER).execute(&mut ground.conn).await.unwrap();
+        admit(&server).await;
+        assert_eq!(server.claim_one(QUEUE).await.task.id, first, "{ending:?}");
+        ground.finish([server]).await;
+    }
+}
+
+/// It is ready again at once, and waits only when a more urgent run takes its slot.
+#[tokio::test]
+async fn a_run_that_was_given_back_and_is_displaced_waits_where_it_waited_before() {
+    let mut ground = Ground::new().await;
+    let server = ground.server();
+    put(&server, json!({"concurrency": {"total": 1}})).await;
+    let first = server.create_one(QUEUE).await;
+    server.create_one(QUEUE).await;
+    admit(&server).await;
+    let claimed = server.claim_one(QUEUE).await;
+    assert_eq!(claimed.task.id, first);
+    end::end(&mut ground.conn, &[Member::new(first.uuid(), 0, Ending::Released)]).await.unwrap();
+    let urgent = new_task(QUEUE, &json!({"priority": "high"}));
+    server.create(&urgent).await.unwrap();
+    admit(&server).await;
+    let claimed = server.claim_one(QUEUE).await;
+    assert_eq!(claimed.task.id, urgent.id);
+    server.report(urgent.id, claimed.run, Report::Completed).await.unwrap();
+    admit(&server).await;
+    assert_eq!(server.claim_one(QUEUE).await.task.id, first);
+    ground.finish([server]).await;
 }

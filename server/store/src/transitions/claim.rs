@@ -267,7 +267,7 @@ fn query_one<'a>(
             CROSS JOIN LATERAL unnest(requested.hidden) AS h(hidden)
             CROSS JOIN LATERAL (
                 SELECT p.seq, p.id, p.run, p.priority, p.ord, p.deadline, p.scheduled, p.reason_created, p.retries_left,
-                       p.traits, p.key_id
+                       p.traits, p.key_id, p.waited
                 FROM pending p
                 WHERE p.queue = $1 AND p.priority = m.priority AND p.reserved_until IS NULL
                   AND (p.hidden_until IS NOT NULL) = h.hidden
@@ -291,9 +291,9 @@ fn query_one<'a>(
         granted AS MATERIALIZED (SELECT * FROM fitting WHERE fits),
         deleted AS (DELETE FROM pending p USING granted g WHERE p.seq = g.seq),
         inserted AS (
-            INSERT INTO claims (seq, id, run, queue, ord, deadline, scheduled, reason_created, retries_left, traits, key_id, started,
-                                taken_until, complete_by, worker_group, worker_id, batch)
-            SELECT seq, id, run, $1, ord, deadline, scheduled, reason_created, retries_left, traits, key_id, r.now, r.taken_until,
+            INSERT INTO claims (seq, id, run, queue, ord, waited, deadline, scheduled, reason_created, retries_left, traits, key_id,
+                                started, taken_until, complete_by, worker_group, worker_id, batch)
+            SELECT seq, id, run, $1, ord, waited, deadline, scheduled, reason_created, retries_left, traits, key_id, r.now, r.taken_until,
                    CASE WHEN traits & 3 /* Traits::DELIVERY */ = 2 /* Delivery::AtMostOnce */ THEN NULL
                         WHEN traits & 8 /* Traits::OWN_COMPLETE_TIME */ <> 0 /* count */ THEN r.now + make_interval(secs => (
                             SELECT NULLIF(o.complete_time, 0 /* count */) FROM task_options o WHERE o.seq = g.seq))
@@ -369,7 +369,7 @@ fn query_many<'a>(
                 ) AS m(priority, hidden, mark)
                 CROSS JOIN LATERAL (
                     SELECT p.seq, p.id, p.run, p.queue, p.priority, p.ord, p.deadline, p.scheduled, p.reason_created,
-                           p.retries_left, p.traits, p.key_id
+                           p.retries_left, p.traits, p.key_id, p.waited
                     FROM pending p
                     WHERE p.queue = requested.queue AND p.priority = m.priority AND p.reserved_until IS NULL
                       AND (p.hidden_until IS NOT NULL) = m.hidden
@@ -406,9 +406,9 @@ fn query_many<'a>(
         granted AS MATERIALIZED (SELECT * FROM fitting WHERE fits),
         deleted AS (DELETE FROM pending p USING granted WHERE p.seq = granted.seq),
         inserted AS (
-            INSERT INTO claims (seq, id, run, queue, ord, deadline, scheduled, reason_created, retries_left, traits, key_id, started,
-                                taken_until, complete_by, worker_group, worker_id, batch, session)
-            SELECT seq, id, run, queue, ord, deadline, scheduled, reason_created, retries_left, traits, key_id, db_now.now,
+            INSERT INTO claims (seq, id, run, queue, ord, waited, deadline, scheduled, reason_created, retries_left, traits, key_id,
+                                started, taken_until, complete_by, worker_group, worker_id, batch, session)
+            SELECT seq, id, run, queue, ord, waited, deadline, scheduled, reason_created, retries_left, traits, key_id, db_now.now,
                    db_now.now + make_interval(secs => lease),
                    CASE WHEN traits & 3 /* Traits::DELIVERY */ = 2 /* Delivery::AtMostOnce */ THEN NULL
                         WHEN traits & 8 /* Traits::OWN_COMPLETE_TIME */ <> 0 /* count */ THEN db_now.now + make_interval(secs => (

@@ -27,9 +27,9 @@ pub async fn claim_one(
                       make_interval(secs => q.complete_time) AS complete_time
         ),
         inserted AS (
-            INSERT INTO claims (seq, id, run, queue, ord, deadline, scheduled, reason_created, retries_left, traits, key_id, started,
-                                taken_until, complete_by, worker_group, worker_id, batch, session)
-            SELECT seq, id, run, queue, ord, deadline, scheduled, reason_created, retries_left, traits, key_id, db_now.now,
+            INSERT INTO claims (seq, id, run, queue, ord, waited, deadline, scheduled, reason_created, retries_left, traits, key_id,
+                                started, taken_until, complete_by, worker_group, worker_id, batch, session)
+            SELECT seq, id, run, queue, ord, waited, deadline, scheduled, reason_created, retries_left, traits, key_id, db_now.now,
                    db_now.now + lease,
                    CASE WHEN traits & 3 /* Traits::DELIVERY */ = 2 /* Delivery::AtMostOnce */ THEN NULL
                         WHEN traits & 8 /* Traits::OWN_COMPLETE_TIME */ <> 0 /* count */ THEN db_now.now + make_interval(secs => (

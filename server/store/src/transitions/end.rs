@@ -275,7 +275,7 @@ fn query_any<'a>(
         locked AS MATERIALIZED (
             SELECT input.n, input.state, input.reason, input.result, input.retry, input.ended_by, input.loss, input.delay,
                    input.date, t.id, t.priority, t.retries_left, t.requeues, t.losses, t.free_runs, t.lone, c.seq, c.run,
-                   c.queue, c.ord, c.deadline, c.scheduled, c.reason_created, c.started, c.taken_until, c.traits, c.key_id,
+                   c.queue, c.ord, c.waited, c.deadline, c.scheduled, c.reason_created, c.started, c.taken_until, c.traits, c.key_id,
                    c.worker_group, c.worker_id, c.session,
                    -- Whether the next run waits for admission, if it is not delayed.
                    COALESCE(c.key_id IS NOT NULL AND c.traits & 16 /* Traits::WAITS_AGAIN */ <> 0 /* count */, false) AS again
@@ -362,12 +362,14 @@ fn query_any<'a>(
                 free_runs = t.free_runs + (o.free AND o.next_reason IS NOT NULL)::int::smallint, losses = o.losses_after
             FROM outcome o WHERE t.id = o.id
         ),
-        -- A run that was requeued, or released without a delay, keeps its place, which may lie below a low-water mark.
+        -- A run that was requeued, or released without a delay, keeps its place, which may lie below a low-water mark; one that waits
+        -- for admission again, the place at which it waited. That of its admission is behind all that came before that.
         runs_pending AS (
-            INSERT INTO pending (seq, id, run, queue, priority, ord, deadline, scheduled, reason_created, retries_left, traits,
-                                 key_id, hold, held_until, reserved_until, hidden_until)
-            SELECT seq, id, run + 1, queue, priority, CASE WHEN stays THEN ord ELSE nextval('pending_ord') END,
-                   deadline, db_now.now, next_reason, retries_after,
+            INSERT INTO pending (seq, id, run, queue, priority, ord, waited, deadline, scheduled, reason_created, retries_left,
+                                 traits, key_id, hold, held_until, reserved_until, hidden_until)
+            SELECT seq, id, run + 1, queue, priority,
+                   CASE WHEN NOT stays THEN nextval('pending_ord') WHEN again THEN COALESCE(waited, ord) ELSE ord END,
+                   CASE WHEN stays AND NOT again THEN waited END, deadline, db_now.now, next_reason, retries_after,
                    NULLIF(COALESCE(traits & ~224 /* Traits::DELAYED */, 0) | (CASE
                        WHEN held_until IS NULL THEN 0 /* DelayedBy::Delay */
                        WHEN release THEN 3 /* DelayedBy::Release */
