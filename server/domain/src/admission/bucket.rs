@@ -95,6 +95,11 @@ impl Bucket {
         Some(if self.is_open() { (saved + PRECISION).max(0.0) as u64 + 1 } else { 0 })
     }
 
+    /// Whether as many starts conform now as ever do at once.
+    pub(super) fn is_full(&self) -> bool {
+        self.paced.as_ref().is_none_or(|paced| -paced.ahead >= (paced.burst - 1.0) * paced.interval)
+    }
+
     /// Counts a start.
     pub(super) fn start(&mut self) {
         if let Some(paced) = &mut self.paced {

@@ -24,6 +24,12 @@ pub fn after_claims(rate: Option<Rate>, tat: f64, claimed: &[f64], unclaimed: u3
     bucket.changed()
 }
 
+/// Whether a rate has its whole burst again: then its time says nothing any more, and may be forgotten.
+#[must_use]
+pub fn has_whole_burst(rate: Option<Rate>, tat: f64, now: f64) -> bool {
+    Bucket::new(rate, tat, 0, now).is_full()
+}
+
 /// How many starts the limits of a whole queue allow now, were there workers enough; none if any number. `free` is its limit less
 /// its ready, assigned and claimed runs.
 #[must_use]
@@ -119,7 +125,39 @@ mod tests {
         assert_eq!(look_again_in(None, NOW + 5.0, 3, NOW), None);
     }
 
+    #[test]
+    fn a_burst_is_whole_again_an_interval_later_for_each_start_of_it_and_not_with_the_first_token() {
+        let rate = |burst| Some(Rate { count: 24, seconds: 86_400, burst });
+        for (burst, ahead, is_whole) in [
+            (1, 1.0, false),
+            (1, 0.0, true),
+            (2, 0.0, false),
+            (2, -3_599.0, false),
+            (2, -3_600.0, true),
+            (24, -600.0, false),
+            (24, -82_799.0, false),
+            (24, -82_800.0, true),
+        ] {
+            assert_eq!(has_whole_burst(rate(burst), NOW + ahead, NOW), is_whole, "{burst} {ahead}");
+            assert!(has_whole_burst(None, NOW + ahead, NOW) && has_whole_burst(rate(burst), 0.0, NOW));
+        }
+    }
+
     proptest! {
+        /// What is forgotten with the time of a rate is nothing exactly if the burst is whole.
+        #[test]
+        fn a_rate_whose_burst_is_whole_allows_what_a_new_one_does(
+            count in 1_u32..9, burst in 1_u32..9, seconds in 1_u32..90, behind in -100_i32..1_000
+        ) {
+            let rate = Some(Rate { count: count.max(burst), seconds, burst });
+            let tat = NOW - f64::from(behind);
+            if has_whole_burst(rate, tat, NOW) {
+                prop_assert_eq!(queue_allows(None, rate, tat, 0, NOW), queue_allows(None, rate, 0.0, 0, NOW));
+            } else {
+                prop_assert!(queue_allows(None, rate, tat, 0, NOW) <= queue_allows(None, rate, 0.0, 0, NOW));
+            }
+        }
+
         /// Workers are away and come back whenever they like, looks come whenever they like: in no window start more than `count` and
         /// `burst`, and at no time more than `burst`, as the workers see it.
         #[test]

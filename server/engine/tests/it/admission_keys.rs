@@ -123,6 +123,34 @@ async fn a_key_is_forgotten_some_time_after_its_last_run_and_one_in_use_is_not_t
 }
 
 #[tokio::test]
+async fn a_key_is_not_forgotten_while_it_is_short_of_the_burst_of_its_rate() {
+    let (database, queue) = start(&json!({"rate": {"perKey": {"count": 2, "seconds": 7_200, "burst": 2}}})).await;
+    for key in ["spent", "spent", "half"] {
+        create(&queue, key).await;
+    }
+    admit(&queue).await;
+    for _ in 0..3 {
+        let claim = queue.claim_one(QUEUE).await;
+        queue.report(claim.task.id, claim.run, tenure_domain::lifecycle::Report::Completed).await.unwrap();
+    }
+    admit(&queue).await;
+    let pool = &queue.engine.pool;
+    assert_eq!(number(pool, KEYS).await, 2);
+    // As if eighty minutes had passed: each key has one more token.
+    let later = "UPDATE admission_keys SET seen = seen - interval '80 minutes', tat = tat - 4800";
+    sqlx::raw_sql(later).execute(&mut *pool.acquire().await.unwrap()).await.unwrap();
+    assert_eq!(admission::purge(&queue.engine).await.unwrap().found, 1);
+    assert_eq!(number(pool, "SELECT count(*) FROM admission_keys WHERE key = 'spent'").await, 1);
+    assert_eq!(number(pool, SEEN).await, 1, "it counts as looked at");
+    for _ in 0..2 {
+        create(&queue, "spent").await;
+    }
+    admit(&queue).await;
+    assert_eq!(number(pool, "SELECT count(*) FROM pending WHERE hold IS NULL").await, 1);
+    finish(database, queue).await;
+}
+
+#[tokio::test]
 async fn a_key_whose_only_run_was_claimed_before_the_policy_came_is_listed() {
     let database = TestDatabase::create().await;
     let queue = Queue::start(database.options());

@@ -2,13 +2,15 @@
 
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
-use tenure_domain::admission::{Head, Key, PRIORITIES, Prefer, Run};
+use tenure_domain::admission::{Head, Key, PRIORITIES, Prefer, Run, has_whole_burst};
 use tenure_domain::policy::document::Admission;
 
 use super::KEYS_MAX;
 use super::key_rules::own_rate;
+use super::waiting::read_policy;
 #[cfg(feature = "test-util")]
 use crate::breakage::{Breakage, is_on, strikes};
+use crate::policies;
 
 /// A key that is to be looked at, and the first run that waits since, if one does.
 #[derive(Debug, Clone, Copy)]
@@ -391,7 +393,7 @@ pub async fn list_unseen_keys(
     Ok(rows.into_iter().map(|row| (row.queue, row.id)).collect())
 }
 
-/// Forgets those of these keys that have no run and whose rate has its burst again; the others count as looked at. Nothing if the
+/// Forgets those of these keys that have no run and whose rate had its burst again by then; the others count as looked at. Nothing if the
 /// queue is being looked at: a run of such a key may just have come, and be announced no more.
 pub async fn forget_idle_keys(
     transaction: &mut PgConnection,
@@ -408,6 +410,43 @@ pub async fn forget_idle_keys(
     if locked.is_none() {
         return Ok(0);
     }
+    // With its time a key that is short of its burst would lose what it has used of it, and start anew.
+    let short = list_short_of_burst(transaction, queue, keys, before).await?;
+    let (short, whole): (Vec<i64>, Vec<i64>) = keys.iter().copied().partition(|key| short.contains(key));
+    if !short.is_empty() {
+        // None was looked at before that, so that none of these is forgotten.
+        forget_keys(transaction, queue, &short, DateTime::UNIX_EPOCH).await?;
+    }
+    forget_keys(transaction, queue, &whole, before).await
+}
+
+/// Those of these keys whose rate had not its whole burst then; all of them if the policy of the queue cannot be read, as one that a
+/// newer release has stored.
+async fn list_short_of_burst(
+    transaction: &mut PgConnection,
+    queue: i32,
+    keys: &[i64],
+    then: DateTime<Utc>,
+) -> Result<Vec<i64>, sqlx::Error> {
+    let stored = policies::find(transaction, queue).await;
+    let admission = match stored.and_then(|stored| read_policy(stored.as_ref().map(|stored| stored.policy.as_str()))) {
+        Ok(Some(admission)) => admission,
+        Ok(None) => return Ok(Vec::new()),
+        Err(sqlx::Error::Decode(_)) => return Ok(keys.to_vec()),
+        Err(error) => return Err(error),
+    };
+    let then = then.timestamp_micros() as f64 / 1e6;
+    let keys = load_keys(transaction, queue, keys, &admission).await?;
+    Ok(keys.iter().filter(|key| !has_whole_burst(key.rate, key.tat, then)).map(|key| key.id).collect())
+}
+
+/// Forgets those of these keys that were not looked at since then and have no run; the others count as looked at. The queue is locked.
+async fn forget_keys(
+    transaction: &mut PgConnection,
+    queue: i32,
+    keys: &[i64],
+    before: DateTime<Utc>,
+) -> Result<u64, sqlx::Error> {
     // A statement of its own, so that it sees what the last look at the queue has left.
     let forgotten = sqlx::query_scalar!(
         r#"-- forget_keys
