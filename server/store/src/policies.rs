@@ -253,7 +253,8 @@ async fn restart_admission(
         WITH heads AS (
             UPDATE admission_heads SET vtime = 0 /* count */ WHERE queue = $1 AND $2 /* order */
         )
-        INSERT INTO admission_work (queue, key_id) SELECT DISTINCT $1::int, key_id FROM admission_heads WHERE queue = $1",
+        -- Not only those that have a head: of runs that were claimed when limits came, retries are ready that never waited.
+        INSERT INTO admission_work (queue, key_id) SELECT $1::int, id FROM admission_keys WHERE queue = $1",
         queue,
         order
     )

@@ -8,6 +8,8 @@ use sqlx::Connection;
 use tenure_api::dates::Timestamp;
 use tenure_api::ids::TaskQueueId;
 use tenure_api::policy::QueuePolicy;
+use tenure_api::states::ExceptionReason;
+use tenure_domain::lifecycle::Report;
 use tenure_domain::policy::document::{Match, Policy};
 use tenure_engine::background::{admission, deadlines, election, refile};
 use tenure_engine::ops::change_task::{self, Change};
@@ -62,7 +64,7 @@ async fn a_key_of_which_a_run_has_just_come_is_not_forgotten_by_a_pass_that_saw_
     create(&queue, "a").await;
     admission::pass(&queue.engine).await.unwrap();
     let claim = queue.claim_one(QUEUE).await;
-    queue.report(claim.task.id, claim.run, tenure_domain::lifecycle::Report::Completed).await.unwrap();
+    queue.report(claim.task.id, claim.run, Report::Completed).await.unwrap();
     admission::pass(&queue.engine).await.unwrap();
     grow_old(&queue).await;
 
@@ -105,7 +107,7 @@ async fn a_key_is_forgotten_some_time_after_its_last_run_and_one_in_use_is_not_t
     admission::pass(&queue.engine).await.unwrap();
     let pool = &queue.engine.pool;
     let idle = queue.claim_one(QUEUE).await;
-    queue.report(idle.task.id, idle.run, tenure_domain::lifecycle::Report::Completed).await.unwrap();
+    queue.report(idle.task.id, idle.run, Report::Completed).await.unwrap();
     queue.claim_one(QUEUE).await;
     admission::pass(&queue.engine).await.unwrap();
     assert_eq!(admission::purge(&queue.engine).await.unwrap().found, 0, "none is old enough");
@@ -131,7 +133,7 @@ async fn a_key_is_not_forgotten_while_it_is_short_of_the_burst_of_its_rate() {
     admit(&queue).await;
     for _ in 0..3 {
         let claim = queue.claim_one(QUEUE).await;
-        queue.report(claim.task.id, claim.run, tenure_domain::lifecycle::Report::Completed).await.unwrap();
+        queue.report(claim.task.id, claim.run, Report::Completed).await.unwrap();
     }
     admit(&queue).await;
     let pool = &queue.engine.pool;
@@ -163,6 +165,35 @@ async fn a_key_whose_only_run_was_claimed_before_the_policy_came_is_listed() {
     let expected = json!([{"key": "acme", "used": 1, "limit": 1, "waiting": 0}]);
     assert_eq!(serde_json::to_value(listed).unwrap(), expected);
     finish(database, queue).await;
+}
+
+/// They became ready without having waited, so that the key has no head.
+#[tokio::test]
+async fn a_lowered_limit_holds_for_retries_of_runs_that_were_claimed_before_there_was_one() {
+    for of in ["perKey", "total"] {
+        let database = TestDatabase::create().await;
+        let queue = Queue::start(database.options());
+        let mut policy = json!({"concurrency": {}});
+        for _ in 0..2 {
+            create(&queue, "acme").await;
+        }
+        let claims = [queue.claim_one(QUEUE).await, queue.claim_one(QUEUE).await];
+        policy["concurrency"][of] = json!(2);
+        put_policy(&queue, &policy).await;
+        admit(&queue).await;
+        for claim in claims {
+            let shutdown = Report::Exception(ExceptionReason::WorkerShutdown);
+            queue.report(claim.task.id, claim.run, shutdown).await.unwrap();
+        }
+        admit(&queue).await;
+        let (pool, ready) = (&queue.engine.pool, "SELECT count(*) FROM pending WHERE hold IS NULL");
+        assert_eq!(number(pool, ready).await, 2, "retries keep their slots: {of}");
+        policy["concurrency"][of] = json!(1);
+        put_policy(&queue, &policy).await;
+        admit(&queue).await;
+        assert_eq!(number(pool, ready).await, 1, "{of}");
+        finish(database, queue).await;
+    }
 }
 
 /// Has all start that may, and forgets what has woken the pass until then.
