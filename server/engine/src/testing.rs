@@ -63,7 +63,13 @@ impl Queue {
     #[must_use]
     pub fn start_apart(options: &PgConnectOptions, claim_options: &PgConnectOptions, claim_timeout: Duration) -> Self {
         // As on a small machine.
-        Self::start_as(options, claim_options, claim_timeout, HotSessions::for_cores(1))
+        Self::start_as(options, claim_options, claim_timeout, HotSessions::for_cores(1), no_blobs())
+    }
+
+    /// Starts them with this store of bytes.
+    #[must_use]
+    pub fn start_with_blobs(options: &PgConnectOptions, blobs: Blobs) -> Self {
+        Self::start_as(options, options, LEASE, HotSessions::for_cores(1), blobs)
     }
 
     /// Starts them with so many tick loops.
@@ -72,7 +78,8 @@ impl Queue {
     /// If a server may not have so many.
     #[must_use]
     pub fn start_with_loops(options: &PgConnectOptions, count: u64) -> Self {
-        Self::start_as(options, options, LEASE, HotSessions::new(count).expect("so many loops are allowed"))
+        let hot_sessions = HotSessions::new(count).expect("so many loops are allowed");
+        Self::start_as(options, options, LEASE, hot_sessions, no_blobs())
     }
 
     fn start_as(
@@ -80,6 +87,7 @@ impl Queue {
         claim_options: &PgConnectOptions,
         claim_timeout: Duration,
         hot_sessions: HotSessions,
+        blobs: Blobs,
     ) -> Self {
         let stop = CancellationToken::new();
         let lifetime = Lifetime { tasks: TaskTracker::new(), drain: stop.clone(), stop };
@@ -98,7 +106,7 @@ impl Queue {
         let connector = Connector::new(options.clone());
         let claim_connector = Connector::new(claim_options.clone());
         let database = Database { pool: connector.pool(), connector, claim_connector };
-        Self { engine: Engine::start(database, settings, no_blobs(), &lifetime), lifetime }
+        Self { engine: Engine::start(database, settings, blobs, &lifetime), lifetime }
     }
 
     /// Has it be one of the servers of this database, as a server is that serves: heartbeats write its row, and insert none.

@@ -7,7 +7,7 @@ use chrono::{DateTime, Utc};
 use tenure_api::live_log::{BACKING_LOG, LOG_CONTENT_TYPE};
 
 use super::{PASS_MAX, PassReport, SLICE};
-use crate::blobs::BlobName;
+use crate::blobs::{BlobError, BlobName, Sealed};
 use crate::engine::Engine;
 use crate::ops::create_artifact::RunRef;
 use crate::ops::live_log::make_artifacts;
@@ -88,9 +88,13 @@ async fn fold(engine: &Engine, log: &DueLog, task: DueTask, ended: DateTime<Utc>
     let of = RunRef { task: task.id, run: task.run };
     let name = BlobName::artifact(of.task, of.run, BACKING_LOG);
     let text = assemble(engine, log, ended).await?;
-    if let Err(error) = engine.blobs.put_by_server(&engine.pool, &name, LOG_CONTENT_TYPE, text).await {
-        tracing::warn!(error = %error, task.id = %of.task, run.id = %of.run, "a live log could not be stored yet");
-        return Ok(again);
+    match engine.blobs.put_by_server(&engine.pool, &name, LOG_CONTENT_TYPE, text).await {
+        // Its worker has uploaded it after all, or another server has stored what there was of it and deleted the chunks.
+        Ok(_) | Err(BlobError::Sealed(Sealed::Uploaded)) => {}
+        Err(error) => {
+            tracing::warn!(error = %error, task.id = %of.task, run.id = %of.run, "a live log could not be stored yet");
+            return Ok(again);
+        }
     }
     match make_artifacts(&engine.pool, &engine.notifiers, of).await {
         Ok(true) => Ok(Fate::Purge),

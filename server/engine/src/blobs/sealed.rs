@@ -16,6 +16,8 @@ pub enum Sealed {
     RunEnded,
     /// The upload of the object is finished.
     ObjectFinished,
+    /// There are bytes, and the server does not replace them by its own.
+    Uploaded,
 }
 
 impl fmt::Display for Sealed {
@@ -25,6 +27,7 @@ impl fmt::Display for Sealed {
                 "the run of this artifact has ended; artifacts are uploaded while it runs, or within 25 minutes after an exception"
             }
             Self::ObjectFinished => "the upload of this object is finished; use another name",
+            Self::Uploaded => "this artifact was uploaded meanwhile",
         })
     }
 }

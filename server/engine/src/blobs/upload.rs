@@ -10,7 +10,7 @@ use sqlx::PgPool;
 use uuid::Uuid;
 
 use super::writer::ObjectWriter;
-use super::{BlobError, BlobName, Blobs, RETAINED_AFTER_REPLACED, StoredBlob, sealed};
+use super::{BlobError, BlobName, Blobs, RETAINED_AFTER_REPLACED, Sealed, StoredBlob, sealed};
 use tenure_store::blobs::{self, NewBlob};
 
 /// How long an upload may pause. Longer than a worker's machine may be stalled.
@@ -86,10 +86,11 @@ impl Blobs {
         self.store(pool, new, body, Writer::Client).await
     }
 
-    /// Stores bytes that the server itself has, also when clients may change their name no more.
+    /// Stores bytes that the server itself has, also when clients may change their name no more. It replaces none: those of a client are
+    /// the better ones, and another server that stored its own may have removed meanwhile what they are made from.
     ///
     /// # Errors
-    /// The store or the database does not work.
+    /// The store or the database does not work, or the name has bytes.
     pub async fn put_by_server(
         &self,
         pool: &PgPool,
@@ -230,7 +231,12 @@ async fn make_current(
     let mut transaction = pool.begin().await?;
     match by {
         Writer::Client => sealed::lock_and_check(&mut transaction, name).await?,
-        Writer::Server => sealed::lock(&mut transaction, name).await?,
+        Writer::Server => {
+            sealed::lock(&mut transaction, name).await?;
+            if !blobs::find(&mut *transaction, &[name.as_str().to_owned()]).await?.is_empty() {
+                return Err(BlobError::Sealed(Sealed::Uploaded));
+            }
+        }
     }
     let stored = blobs::finish(&mut transaction, id, size, sha256, RETAINED_AFTER_REPLACED).await?;
     // Dropped, the transaction changes nothing.

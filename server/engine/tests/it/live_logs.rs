@@ -1,16 +1,27 @@
-//! Live logs on a real database: how many readers there may be, and what the logs take.
+//! Live logs on a real database: how many readers there may be, what the logs take, and the artifacts that they become.
 
 use std::time::Duration;
 
+use sqlx::Connection as _;
+use tempfile::TempDir;
+use tenure_api::credentials::SigningKey;
+use tenure_api::live_log::BACKING_LOG;
+use tenure_api::states::ExceptionReason;
+use tenure_domain::lifecycle::Report;
 use tenure_domain::live_log;
 use tenure_engine::background;
+use tenure_engine::blobs::settings::{ArtifactSettings, ArtifactsPlace};
+use tenure_engine::blobs::{BlobName, Blobs};
 use tenure_engine::live_logs::{Reading, STREAMS_MAX};
 use tenure_engine::ops::OpError;
 use tenure_engine::ops::create_artifact::RunRef;
 use tenure_engine::rooms::Caller;
 use tenure_engine::testing::{QUEUE, Queue};
+use tenure_store::blobs::{self, NewBlob};
 use tenure_store::live_logs::{Chunk, append, purge};
-use tenure_store::testing::{TestDatabase, eventually, number};
+use tenure_store::tasks;
+use tenure_store::testing::{TestDatabase, eventually, number, until_a_session_waits};
+use uuid::Uuid;
 
 /// How often it is looked, over a second, whether there is room.
 const LOOKS: usize = 20;
@@ -138,6 +149,55 @@ async fn a_log_that_cannot_be_looked_at_holds_up_no_other() {
     assert_eq!(number(database.pool(), DUE).await, 1, "the other one was looked at");
     sqlx::raw_sql("DROP FUNCTION refuse() CASCADE").execute(&mut conn).await.unwrap();
     assert_eq!(background::live_logs::pass(&queue.engine).await.unwrap().done, 1);
+    drop(conn);
+    queue.stop().await;
+    database.finish().await;
+}
+
+/// A server whose bytes are in this folder.
+fn start_with_bytes(database: &TestDatabase, folder: &TempDir) -> Queue {
+    let settings = ArtifactSettings { place: ArtifactsPlace::Folder(folder.path().join("a")), size_max: 1 << 20 };
+    let bytes = Blobs::new(vec![SigningKey::new(b"key")], "http://localhost", &settings);
+    Queue::start_with_blobs(database.options(), bytes)
+}
+
+/// A run with a log, which has ended as an exception so long ago that its worker will not upload the log.
+async fn left_behind(database: &TestDatabase, queue: &Queue) -> RunRef {
+    let task = queue.create_one(QUEUE).await;
+    let of = RunRef { task, run: queue.claim_one(QUEUE).await.run };
+    queue.engine.live_logs.append(of, 0, b"a line\n".to_vec()).await.unwrap();
+    queue.report(of.task, of.run, Report::Exception(ExceptionReason::WorkerShutdown)).await.unwrap();
+    let later = "UPDATE clock SET clock_offset = clock_offset + interval '125 seconds'";
+    sqlx::query(later).execute(database.pool()).await.unwrap();
+    of
+}
+
+/// The other one may be the worker, which may upload for 25 minutes after an exception, or another server, which then deletes the chunks:
+/// what this one would store in place of its bytes is less.
+#[tokio::test]
+async fn a_log_that_is_stored_by_another_one_while_the_pass_makes_an_artifact_of_it_stays_as_it_was_stored() {
+    const DIGEST: [u8; 32] = [7; 32];
+    let (database, folder) = (TestDatabase::create().await, tempfile::tempdir().unwrap());
+    let queue = start_with_bytes(&database, &folder);
+    let of = left_behind(&database, &queue).await;
+    let name = BlobName::artifact(of.task, of.run, BACKING_LOG);
+    let mut conn = database.connect().await;
+    let mut storing = conn.begin().await.unwrap();
+    tasks::lock(&mut storing, of.task.uuid()).await.unwrap();
+    let (passed, ()) = tokio::join!(background::live_logs::pass(&queue.engine), async {
+        until_a_session_waits(database.pool()).await;
+        let id = Uuid::new_v4();
+        let row = NewBlob { id, name: name.as_str(), content_type: "text/plain", content_encoding: None };
+        blobs::begin(database.pool(), row, Duration::from_secs(60)).await.unwrap();
+        blobs::finish(&mut storing, id, 5, &DIGEST, Duration::ZERO).await.unwrap().expect("it was not given up");
+        storing.commit().await.unwrap();
+    });
+    assert_eq!(passed.unwrap().done, 1);
+    let found = queue.engine.blobs.find(database.pool(), std::slice::from_ref(&name)).await.unwrap();
+    assert_eq!((found[&name].size, found[&name].sha256), (5, DIGEST));
+    assert_eq!(number(database.pool(), "SELECT count(*) FROM blobs").await, 1, "what the pass had begun is removed");
+    assert_eq!(number(database.pool(), "SELECT count(*) FROM artifacts WHERE storage_type = 1").await, 1);
+    assert_eq!(number(database.pool(), "SELECT count(*) FROM live_logs").await, 0);
     drop(conn);
     queue.stop().await;
     database.finish().await;
