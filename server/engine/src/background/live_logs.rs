@@ -99,7 +99,7 @@ async fn fold(engine: &Engine, log: &DueLog, task: DueTask, ended: DateTime<Utc>
     match make_artifacts(&engine.pool, &engine.notifiers, of).await {
         Ok(true) => Ok(Fate::Purge),
         Ok(false) => {
-            // The task went meanwhile, and its artifacts with it.
+            // Nothing would ever remove them: the task went meanwhile, or what has the name of the log is no artifact with bytes.
             drop(engine.blobs.delete(&engine.pool, &[name]).await);
             Ok(Fate::Purge)
         }

@@ -11,7 +11,7 @@ use super::OpError;
 use super::create_artifact::{RunRef, event};
 use crate::batch::{Operation, Verdict};
 use crate::notifiers::{Effects, Notifiers};
-use tenure_domain::artifact;
+use tenure_domain::artifact::{self, Details};
 use tenure_domain::live_log;
 use tenure_store::hot::statement::Rows;
 use tenure_store::live_logs::{self, Appended, Chunk};
@@ -97,7 +97,8 @@ fn why_not(RunRef { task, run }: RunRef, task_exists: bool) -> OpError {
     }
 }
 
-/// Makes the artifacts that a log becomes, whose bytes are stored. False if the task is gone.
+/// Makes the artifacts that a log becomes, whose bytes are stored. False if no artifact has these bytes: the task is gone, or there is
+/// another artifact in place of the log, such as an object whose upload was not finished.
 pub async fn make_artifacts(pool: &PgPool, notifiers: &Notifiers, of: RunRef) -> Result<bool, OpError> {
     let mut conn = pool.acquire().await?;
     let mut transaction = conn.begin().await?;
@@ -107,11 +108,15 @@ pub async fn make_artifacts(pool: &PgPool, notifiers: &Notifiers, of: RunRef) ->
     let (task, now) = (loaded.task, loaded.now);
     let backing = artifacts::find(&mut transaction, task.seq, of.run, BACKING_LOG).await?;
     let live = artifacts::find(&mut transaction, task.seq, of.run, LIVE_LOG).await?;
-    for stored in live_log::artifacts(backing.as_ref(), live.as_ref(), task.expires, now) {
+    let made = live_log::artifacts(backing.as_ref(), live.as_ref(), task.expires, now);
+    // The bytes of one that is being removed may have been looked for already.
+    let has_bytes = backing.is_some_and(|old| old.artifact.details == Details::S3 && old.removable > now)
+        || made.iter().any(|new| new.artifact.name == BACKING_LOG);
+    for stored in made {
         let is_emitted = artifact::is_emitted_at_creation(stored.artifact.details.storage_type());
         let event = is_emitted.then(|| event(&task, &stored.artifact)).transpose()?;
         artifacts::put(&mut transaction, task.seq, of.run, &stored, event.as_ref()).await?;
     }
     notifiers.commit(transaction, Effects::default()).await?;
-    Ok(true)
+    Ok(has_bytes)
 }

@@ -5,8 +5,10 @@ use std::time::Duration;
 use sqlx::Connection as _;
 use tempfile::TempDir;
 use tenure_api::credentials::SigningKey;
+use tenure_api::ids::SlugId;
 use tenure_api::live_log::BACKING_LOG;
 use tenure_api::states::ExceptionReason;
+use tenure_domain::artifact::{Artifact, Details};
 use tenure_domain::lifecycle::Report;
 use tenure_domain::live_log;
 use tenure_engine::background;
@@ -14,7 +16,7 @@ use tenure_engine::blobs::settings::{ArtifactSettings, ArtifactsPlace};
 use tenure_engine::blobs::{BlobName, Blobs};
 use tenure_engine::live_logs::{Reading, STREAMS_MAX};
 use tenure_engine::ops::OpError;
-use tenure_engine::ops::create_artifact::RunRef;
+use tenure_engine::ops::create_artifact::{self, RunRef};
 use tenure_engine::rooms::Caller;
 use tenure_engine::testing::{QUEUE, Queue};
 use tenure_store::blobs::{self, NewBlob};
@@ -199,6 +201,28 @@ async fn a_log_that_is_stored_by_another_one_while_the_pass_makes_an_artifact_of
     assert_eq!(number(database.pool(), "SELECT count(*) FROM artifacts WHERE storage_type = 1").await, 1);
     assert_eq!(number(database.pool(), "SELECT count(*) FROM live_logs").await, 0);
     drop(conn);
+    queue.stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
+async fn a_log_whose_name_an_unfinished_object_has_leaves_no_bytes_that_nothing_removes() {
+    let (database, folder) = (TestDatabase::create().await, tempfile::tempdir().unwrap());
+    let queue = start_with_bytes(&database, &folder);
+    let of = left_behind(&database, &queue).await;
+    let object = Artifact {
+        name: BACKING_LOG.to_owned(),
+        details: Details::Object { upload: SlugId::from_random([1; 16]) },
+        content_type: "text/plain".to_owned(),
+        content_length: None,
+        expires: queue.status(of.task).await.expires,
+    };
+    create_artifact::create(&queue.engine.pool, &queue.engine.notifiers, of, object).await.unwrap();
+    assert_eq!(background::live_logs::pass(&queue.engine).await.unwrap().done, 1);
+    assert_eq!(number(database.pool(), "SELECT count(*) FROM blobs").await, 0);
+    let unfinished = "SELECT count(*) FROM artifacts WHERE storage_type = 2 AND NOT present";
+    assert_eq!(number(database.pool(), unfinished).await, 1);
+    assert_eq!(number(database.pool(), "SELECT count(*) FROM live_logs").await, 0);
     queue.stop().await;
     database.finish().await;
 }
