@@ -150,7 +150,7 @@ pub fn fate(ended: Option<DateTime<Utc>>, uploaded: bool, now: DateTime<Utc>) ->
 }
 
 /// The artifacts that a log becomes, which end with their task: the whole log, and under the name that people look for a link to it. Of what has these names
-/// already, only what the rules of artifacts let them replace is replaced.
+/// already, only what the rules of artifacts let them replace is replaced. What is there already as it would be made, is not made again.
 #[must_use]
 pub fn artifacts(
     old_backing: Option<&Stored>,
@@ -168,7 +168,7 @@ pub fn artifacts(
     let link = Details::Link { artifact: BACKING_LOG.to_owned() };
     let wanted = [(old_backing, of(BACKING_LOG, Details::S3)), (old_live, of(LIVE_LOG, link))];
     let stored = wanted.into_iter().filter_map(|(old, new)| {
-        let artifact = artifact::combine(old, new, now).ok()?.artifact;
+        let artifact = artifact::combine(old, new, now).ok().filter(|decision| decision.changed)?.artifact;
         let storage_type = artifact.details.storage_type();
         let removable = artifact::removable(storage_type, artifact.expires, expires, now);
         Some(Stored { artifact, present: true, removable })
@@ -264,6 +264,8 @@ mod tests {
         let reference = live(Details::Reference { url: "https://example.com/".to_owned() });
         let made = artifacts(None, Some(&reference), at(900), at(0));
         assert_eq!(made[1].artifact.details, Details::Link { artifact: BACKING_LOG.to_owned() });
+        // Another server was faster: no event tells of the same link twice.
+        assert!(artifacts(Some(&made[0]), Some(&made[1]), at(900), at(0)).is_empty());
         // Bytes that a worker has uploaded under that name.
         assert_eq!(names(artifacts(None, Some(&live(Details::S3)), at(900), at(0))), [BACKING_LOG]);
     }
