@@ -281,14 +281,17 @@ fn is_gzip(encoding: &str) -> bool {
     encoding.eq_ignore_ascii_case("gzip") || encoding.eq_ignore_ascii_case("x-gzip")
 }
 
-/// Types in which a page that a task made could act for its reader: browsers are to save them.
+/// Types in which a page that a task made could act for its reader: browsers are to save them. Of a list of types, which no answer should
+/// have, browsers take the last one.
 fn runs_in_browsers(content_type: &str) -> bool {
-    let essence = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
-    essence.ends_with("+xml")
-        || matches!(
-            essence.as_str(),
-            "text/html" | "text/xml" | "application/xml" | "text/xsl" | "multipart/x-mixed-replace"
-        )
+    content_type.split(',').any(|one| {
+        let essence = one.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+        essence.ends_with("+xml")
+            || matches!(
+                essence.as_str(),
+                "text/html" | "text/xml" | "application/xml" | "text/xsl" | "multipart/x-mixed-replace"
+            )
+    })
 }
 
 #[cfg(test)]
@@ -318,6 +321,9 @@ mod tests {
     fn what_could_act_for_its_reader_is_saved_by_browsers() {
         for kept in ["text/html", "TEXT/HTML; charset=utf-8", "image/svg+xml", "application/xhtml+xml", "text/xml ;a=b"]
         {
+            assert!(runs_in_browsers(kept), "{kept}");
+        }
+        for kept in ["text/plain, text/html", "text/plain;a=b,Image/svg+xml;c", "text/html,text/plain"] {
             assert!(runs_in_browsers(kept), "{kept}");
         }
         for shown in ["text/plain", "image/png", "application/json", "", "text/html5", "a;text/html"] {
