@@ -24,9 +24,9 @@ pub const UPLOAD_MAX: TimeDelta = TimeDelta::hours(2);
 /// How long after its end an artifact or an object is still known, so that reads are refused with that it has expired. It is about what
 /// Taskcluster has.
 pub const EXPIRED_KEPT: TimeDelta = TimeDelta::minutes(30);
-/// How long before an object is to be removed its artifact can still be finished. The pass that removes it deletes its bytes without a
-/// lock, so its look must not fall into the transaction that finishes the artifact: none takes as long as this.
-pub const FINISHED_BEFORE_REMOVAL: TimeDelta = TimeDelta::minutes(1);
+/// How long before bytes are to be removed their artifact can still be put off or finished. The pass that removes it deletes its bytes
+/// without a lock, so its look must not fall into the transaction that changes the artifact: none takes as long as this.
+pub const UNCHANGED_BEFORE_REMOVAL: TimeDelta = TimeDelta::minutes(1);
 /// How long a URL for downloads is good.
 pub const GET_URL_LIFE: TimeDelta = TimeDelta::minutes(30);
 /// How long credentials for the upload of an object are good.
@@ -282,7 +282,7 @@ pub fn combine(old: Option<&Stored>, mut new: Artifact, now: DateTime<Utc>) -> R
     let old = &stored.artifact;
     let details_changed = replaces(stored, &mut new.details)?;
     // Bytes that are being removed must not be uploaded anew.
-    if old.details == Details::S3 && stored.removable <= now {
+    if old.details == Details::S3 && stored.removable <= now + UNCHANGED_BEFORE_REMOVAL {
         return Err(Refusal::BeingRemoved);
     }
     if new.details.storage_type() == StorageType::Link {
@@ -407,7 +407,7 @@ pub fn finish(
         return Ok(false);
     }
     match object.filter(|object| object.upload == upload && object.finished) {
-        Some(object) if object.removable <= now + FINISHED_BEFORE_REMOVAL => Err(Refusal::UploadExpired),
+        Some(object) if object.removable <= now + UNCHANGED_BEFORE_REMOVAL => Err(Refusal::UploadExpired),
         Some(_) => Ok(true),
         None => Err(Refusal::NotUploaded),
     }

@@ -194,6 +194,11 @@ fn bytes_that_are_being_removed_are_not_replaced_but_what_has_no_bytes_is() {
         assert_eq!(refused, details == Details::S3, "{details:?}: {decided:?}");
         assert!(refused || decided.is_ok());
     }
+    // The pass may look before what is decided now is stored.
+    for (later, refused) in [(TimeDelta::zero(), true), (TimeDelta::milliseconds(1), false)] {
+        let old = Stored { removable: now() + UNCHANGED_BEFORE_REMOVAL + later, ..stored(Details::S3) };
+        assert_eq!(combine(Some(&old), artifact(Details::S3), now()) == Err(Refusal::BeingRemoved), refused);
+    }
 }
 
 /// A task in each place that it can be in, the run that is asked about, and what is answered now and 25 minutes later.
@@ -250,7 +255,7 @@ fn an_artifact_expires_neither_long_ago_nor_after_its_task() {
 fn an_upload_is_finished_once_by_its_own_id_and_when_the_object_is() {
     let object = Details::Object { upload: upload(2) };
     let unfinished = Stored { present: false, ..stored(object.clone()) };
-    let kept = now() + FINISHED_BEFORE_REMOVAL + TimeDelta::milliseconds(1);
+    let kept = now() + UNCHANGED_BEFORE_REMOVAL + TimeDelta::milliseconds(1);
     let until = |n, finished, removable| Some(ObjectState { upload: upload(n), finished, removable });
     let known = |n, finished| until(n, finished, kept);
     let table = [
@@ -260,7 +265,7 @@ fn an_upload_is_finished_once_by_its_own_id_and_when_the_object_is() {
         (Some(unfinished.clone()), 2, None, Err(Refusal::NotUploaded)),
         (Some(unfinished.clone()), 2, known(2, false), Err(Refusal::NotUploaded)),
         (Some(unfinished.clone()), 2, known(3, true), Err(Refusal::NotUploaded)),
-        (Some(unfinished.clone()), 2, until(2, true, now() + FINISHED_BEFORE_REMOVAL), Err(Refusal::UploadExpired)),
+        (Some(unfinished.clone()), 2, until(2, true, now() + UNCHANGED_BEFORE_REMOVAL), Err(Refusal::UploadExpired)),
         (Some(unfinished), 2, known(2, true), Ok(true)),
         (Some(stored(object.clone())), 2, None, Ok(false)),
         (Some(stored(object)), 3, None, Err(Refusal::WrongUpload)),
