@@ -9,6 +9,7 @@ use tenure_api::states::{Delivery, SessionEnd, WorkerCommand};
 
 use crate::create::Unacceptable;
 use crate::policy::ending::{Ending, FREE_RUNS_MAX, TakenBack, taken_back};
+use crate::policy::seconds;
 
 /// The least and the greatest time to live, and the one that is meant if none is said, in seconds.
 const TTL: (i64, i64, i64) = (15, 3_600, 120);
@@ -93,7 +94,7 @@ impl Start {
     pub fn from_request(request: StartSessionRequest) -> Result<Self, Unacceptable> {
         let (least, most, default) = TTL;
         Ok(Self {
-            ttl: within("ttl", request.ttl.unwrap_or(default), least, most)?,
+            ttl: seconds("ttl", request.ttl.unwrap_or(default), least, most)?.num_seconds(),
             weight: small("weight", request.weight.unwrap_or(1), WEIGHT_MAX)?,
             capacity: small("capacity", request.capacity.unwrap_or(1), CAPACITY_MAX)?,
             takeover: request.takeover,

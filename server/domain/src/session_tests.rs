@@ -38,7 +38,7 @@ fn what_is_not_said_at_the_start_has_a_default() {
 fn every_number_of_a_start_has_its_range() {
     type Field = (&'static str, fn(&mut StartSessionRequest) -> &mut Option<i64>, i64, i64);
     let fields: [Field; 4] = [
-        ("`ttl` must be from 15 to 3600", |request| &mut request.ttl, 15, 3_600),
+        ("`ttl` must be from 15 to 3600 seconds", |request| &mut request.ttl, 15, 3_600),
         ("`weight` must be from 0 to 65535", |request| &mut request.weight, 0, 65_535),
         ("`capacity` must be from 0 to 1000", |request| &mut request.capacity, 0, 1_000),
         ("`policyVersion` must be from 0", |request| &mut request.policy_version, 0, i64::MAX),

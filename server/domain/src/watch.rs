@@ -8,6 +8,7 @@ use tenure_api::states::{EndedBy, ReasonResolved, RunState};
 use tenure_api::watch::{EndedClaim, WATCH_WAIT_MAX, WATCHED_MAX, WatchClaimsRequest, WatchedRun};
 
 use crate::create::Unacceptable;
+use crate::policy::seconds;
 use crate::task::{Last, Task};
 
 /// What a request watches, and for how long.
@@ -27,14 +28,12 @@ pub fn watch(request: &WatchClaimsRequest) -> Result<Watch, Unacceptable> {
     if !(1..=WATCHED_MAX).contains(&request.runs.len()) {
         return Err(Unacceptable::Rule(format!("`runs` must have from 1 to {WATCHED_MAX} entries")));
     }
-    if !(0..=WATCH_WAIT_MAX).contains(&request.wait) {
-        return Err(Unacceptable::Rule(format!("`wait` must be from 0 to {WATCH_WAIT_MAX}")));
-    }
+    let wait = seconds("wait", request.wait, 0, WATCH_WAIT_MAX)?;
     let mut named = HashSet::new();
     let runs = request.runs.iter().filter(|run| named.insert(**run));
     Ok(Watch {
         runs: runs.map(|&WatchedRun { task_id, run_id }| (task_id, run_id)).collect(),
-        wait: Duration::from_secs(request.wait.unsigned_abs()),
+        wait: Duration::from_secs(wait.num_seconds().unsigned_abs()),
     })
 }
 
@@ -92,8 +91,8 @@ mod tests {
         for (request, field) in [
             (request(0, 0), "`runs`"),
             (request(WATCHED_MAX + 1, 0), "`runs`"),
-            (request(1, 31), "`wait`"),
-            (request(1, -1), "`wait`"),
+            (request(1, 31), "`wait` must be from 0 to 30 seconds"),
+            (request(1, -1), "`wait` must be from 0 to 30 seconds"),
         ] {
             let Err(Unacceptable::Rule(message)) = watch(&request) else { panic!("{field} was taken") };
             assert!(message.starts_with(field), "{message}");

@@ -113,7 +113,7 @@ fn check_limits(request: &WorkRequest) -> Result<(), String> {
         return Err(format!("`claim` must be from 0 to {CLAIM_MAX}"));
     }
     if request.wait > WAIT_MAX {
-        return Err(format!("`wait` must be from 0 to {WAIT_MAX}"));
+        return Err(format!("`wait` must be from 0 to {WAIT_MAX} seconds"));
     }
     if request.results.len() > RESULTS_MAX {
         return Err(format!("`results` must have at most {RESULTS_MAX} entries"));

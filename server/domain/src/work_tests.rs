@@ -163,7 +163,7 @@ fn what_is_not_acceptable_is_refused_by_the_name_of_its_field() {
     let (fine, shutdown) = (result(0, "failed", None), result(1, "exception", Some("worker-shutdown")));
     for (fields, refusal) in [
         (json!({"claim": 101}), schema("`claim` must be from 0 to 100")),
-        (json!({"wait": 21}), schema("`wait` must be from 0 to 20")),
+        (json!({"wait": 21}), schema("`wait` must be from 0 to 20 seconds")),
         (json!({"results": too_many}), schema("`results` must have at most 100 entries")),
         (
             json!({"results": [fine, result(1, "exception", None)]}),

@@ -66,7 +66,7 @@ impl SchedulerArgs {
         }
         let name = self.server_name.clone().filter(|name| !name.is_empty());
         if let Some(name) = name.as_ref().filter(|name| !is_name(name)) {
-            let fix = format!("choose 1 to {NAME_MAX} characters, and none that is no part of a line");
+            let fix = format!("choose 1 to {NAME_MAX} characters, without line feeds and other control characters");
             return Err(SettingError::new("--server-name (TENURE_SERVER_NAME)", name.escape_debug(), fix));
         }
         Ok(SchedulerSettings {

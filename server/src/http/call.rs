@@ -394,7 +394,7 @@ impl Call {
                 // More than fits a page is as much as fits.
                 limit = if digits { value.parse().unwrap_or(PAGE_MAX).min(PAGE_MAX) } else { 0 };
                 if limit == 0 {
-                    return Err(ApiError::arguments("the query parameter `limit` must be a whole number from 1"));
+                    return Err(ApiError::arguments("the query parameter `limit` must be a whole number, 1 or more"));
                 }
             } else if value.is_empty() {
                 return Err(ApiError::arguments("the query parameter `continuationToken` must not be empty"));

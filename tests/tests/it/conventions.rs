@@ -147,6 +147,13 @@ async fn a_caller_without_scopes_learns_that_and_not_what_else_is_wrong() {
         let answer = call(&mut rig.client(), &nobody, method, &path, body.as_ref()).await;
         assert_eq!((answer.status, answer.code()), (403, "InsufficientScopes"), "{path}: {}", answer.body);
     }
+    // A caller that has them learns it, of every list in the same words.
+    for limited in ["/task-queues/common%2Fways/pending?limit=0", "/api/auth/v1/clients?limit=0"] {
+        let answer = rig.call("GET", limited, None).await;
+        assert_eq!((answer.status, answer.code()), (400, "InvalidRequestArguments"), "{limited}: {}", answer.body);
+        let message = answer.body["message"].as_str().unwrap();
+        assert!(message.contains("`limit` must be a whole number, 1 or more"), "{limited}: {message}");
+    }
     // Where the scopes are those of the task, no caller learns whether it could be changed if it were there.
     let answer = call(&mut rig.client(), &nobody, "POST", &format!("/task/{task}/cancel"), None).await;
     assert_eq!((answer.status, answer.code()), (404, "ResourceNotFound"), "{}", answer.body);

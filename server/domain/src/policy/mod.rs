@@ -49,7 +49,7 @@ fn number(field: &str, value: i64, least: u32, most: i64) -> Result<u32, Unaccep
 }
 
 /// A number of whole seconds within its range, both ends included.
-fn seconds(field: &str, value: i64, least: i64, most: i64) -> Result<TimeDelta, Unacceptable> {
+pub(crate) fn seconds(field: &str, value: i64, least: i64, most: i64) -> Result<TimeDelta, Unacceptable> {
     if (least..=most).contains(&value) {
         Ok(TimeDelta::seconds(value))
     } else {

@@ -177,7 +177,10 @@ pub async fn of_claim(
         return Ok(identity.epoch);
     }
     let Identity { queue, worker_group, worker_id, .. } = identity;
-    Err(OpError::Input(format!("session {id} is one of worker {worker_group}/{worker_id} of queue {queue}")))
+    Err(OpError::Input(format!(
+        "`sessionId` {id} is of worker {worker_group}/{worker_id} in queue {queue}: send a session of the worker and the \
+         queue that this request names"
+    )))
 }
 
 /// The same answer, but that a session which ended more than a day ago is not found, on servers that remember whose it was as on all

@@ -31,7 +31,8 @@ impl Page {
                     // More than fits a page is as much as fits.
                     let limit = if digits { value.parse().unwrap_or(PAGE_MAX).min(PAGE_MAX) } else { 0 };
                     if limit == 0 {
-                        return Err(ApiError::arguments(format!("the query parameter `{name}` must be 1 or more")));
+                        let wrong = format!("the query parameter `{name}` must be a whole number, 1 or more");
+                        return Err(ApiError::arguments(wrong));
                     }
                     page.limit = Some(limit);
                 }

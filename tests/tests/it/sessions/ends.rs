@@ -186,7 +186,7 @@ async fn a_body_that_is_no_start_of_a_session_is_refused_by_name() {
         (json!({"workerId": "x".repeat(39)}), schema, "workerId"),
         (json!({"taskQueueId": "linux"}), schema, "taskQueueId"),
         (json!({"unheard": 1}), schema, "unheard"),
-        (json!({"ttl": 14}), rule, "`ttl` must be from 15 to 3600"),
+        (json!({"ttl": 14}), rule, "`ttl` must be from 15 to 3600 seconds"),
         (json!({"ttl": 1e300}), rule, "`ttl`"),
         (json!({"weight": 65_536}), rule, "`weight` must be from 0 to 65535"),
         (json!({"capacity": 1_001}), rule, "`capacity` must be from 0 to 1000"),

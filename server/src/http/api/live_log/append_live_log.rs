@@ -67,7 +67,8 @@ async fn append_live_log(app: App, call: Arc<Call>) -> Result<Response, ApiError
     early_check(&call)?;
     let of = RunRef { task: call.task_id()?, run: call.run_id()? };
     let query = call.query(&["offset"])?;
-    let given = query.first().ok_or_else(|| ApiError::arguments("the query parameter `offset` is missing"))?;
+    let missing = || ApiError::arguments("the query parameter `offset` is missing; that of the first piece is 0");
+    let given = query.first().ok_or_else(missing)?;
     let offset = offset(&given.1).map_err(ApiError::arguments)?;
     if !fits(call.body.len()) {
         let message = format!("the body is over the limit of {LIVE_LOG_CHUNK_MAX} bytes; send it in pieces");

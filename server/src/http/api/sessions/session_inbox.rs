@@ -74,19 +74,19 @@ fn read_query(call: &Call) -> Result<(i64, Duration), ApiError> {
     let (mut after, mut wait) = (0, WAIT_MAX);
     for (name, value) in call.query(&["after", "wait"])? {
         if name == "after" {
-            after = whole(&name, &value, i64::MAX)?;
+            after = whole(&name, "whole number", &value, i64::MAX)?;
         } else {
             let most = i64::try_from(WAIT_MAX.as_secs()).unwrap_or(i64::MAX);
-            wait = Duration::from_secs(whole(&name, &value, most)?.unsigned_abs());
+            wait = Duration::from_secs(whole(&name, "whole number of seconds", &value, most)?.unsigned_abs());
         }
     }
     Ok((after, wait))
 }
 
-fn whole(name: &str, value: &str, most: i64) -> Result<i64, ApiError> {
+fn whole(name: &str, what: &str, value: &str, most: i64) -> Result<i64, ApiError> {
     let digits = !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit());
     let number = if digits { value.parse().ok() } else { None };
     number.filter(|number| *number <= most).ok_or_else(|| {
-        ApiError::arguments(format!("the query parameter `{name}` must be a whole number from 0 to {most}"))
+        ApiError::arguments(format!("the query parameter `{name}` must be a {what} from 0 to {most}"))
     })
 }
