@@ -90,7 +90,7 @@ pub enum Command {
         /// Which database to work on.
         #[command(flatten)]
         database: DatabaseArgs,
-        /// The server's secret key, with which access tokens are encrypted. Embedded mode has its own.
+        /// The server's secret key, with which access tokens are encrypted: for create and reset-token. Embedded mode has its own.
         #[arg(long, global = true, env = "TENURE_SECRET_KEY", hide_env_values = true, value_name = "KEYS")]
         secret_key: Option<String>,
         /// The URL that clients use; it is printed with new credentials. Default: that of the server that started last.

@@ -199,7 +199,9 @@ async fn administrate(
     command: client::ClientArgs,
 ) -> ExitCode {
     let checked = args.database().and_then(|database| {
-        let keys = read_secret_keys(secret_key.as_deref(), &database)?;
+        // A database whose key is lost can be read without one, and its clients deleted.
+        let none = !command.command.needs_key() && secret_key.as_deref().is_none_or(str::is_empty);
+        let keys = if none { None } else { read_secret_keys(secret_key.as_deref(), &database)? };
         Ok((database, keys))
     });
     let (database, given) = match checked {

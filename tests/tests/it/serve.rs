@@ -408,6 +408,14 @@ async fn clients_are_administered_from_the_command_line() {
         let line = refusal(&run(&args).await, 2);
         assert!(line.contains(named), "{line}");
     }
-    let keyless = tenure(&["client", "list"], &[("DATABASE_URL", database.url())]).await;
-    assert!(refusal(&keyless, 2).contains("--secret-key"));
+    let keyless = async |args: &[&str]| tenure(args, &[("DATABASE_URL", database.url())]).await;
+    assert!(run(&["client", "create", "ci/two"]).await.status.success());
+    for args in [&["client", "create", "x"], &["client", "reset-token", "ci/two"]] {
+        assert!(refusal(&keyless(args).await, 2).contains("--secret-key"), "{args:?}");
+    }
+    // When the key is lost, this is how a database gets a new one.
+    for args in [&["client", "list"][..], &["client", "delete", "ci/two"]] {
+        let output = keyless(args).await;
+        assert!(output.status.success(), "{args:?}: {}", stderr(&output));
+    }
 }
