@@ -67,7 +67,7 @@ pub enum TaskCommand {
         #[arg(allow_hyphen_values = true)]
         task: TaskId,
     },
-    /// Give a claimed run back: another one follows that uses up no retry
+    /// Release a claimed run: another one follows that uses up no retry
     Release(ReleaseArgs),
     /// Print what the worker of a task reported as its result
     Result {
@@ -191,7 +191,7 @@ impl ListArgs {
     }
 }
 
-/// Which run to give back.
+/// Which run to release.
 #[derive(Debug, Args)]
 pub struct ReleaseArgs {
     /// The id of the task
