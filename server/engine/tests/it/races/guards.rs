@@ -423,7 +423,7 @@ async fn neither_an_unexpired_claim_nor_a_lease_that_is_longer_already_is_touche
 }
 
 #[tokio::test]
-async fn a_run_past_its_deadline_is_neither_claimed_nor_renewed() {
+async fn a_run_past_its_deadline_is_neither_claimed_nor_renewed_but_a_report_of_it_counts_until_it_is_ended() {
     let database = TestDatabase::create().await;
     let queue = Queue::start(database.options());
     let mut conn = database.connect_hot().await;
@@ -440,6 +440,8 @@ async fn a_run_past_its_deadline_is_neither_claimed_nor_renewed() {
     let member = renew::Member { id: claimed.uuid(), run: 0 };
     assert!(renew::renew(&mut late, &[member], LEASE).await.unwrap().is_empty());
     assert!(claims::list_due(&mut late, START, 10).await.unwrap().is_empty(), "the deadline pass ends it");
+    let report = Member::new(claimed.uuid(), 0, Ending::Reported(Report::Completed));
+    assert_eq!(end::end(&mut late, &[report]).await.unwrap().len(), 1, "the deadline pass was not there yet");
     late.rollback().await.unwrap();
     drop(conn);
     queue.stop().await;
