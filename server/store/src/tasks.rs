@@ -63,8 +63,8 @@ struct RunRow {
     worker_id: Option<String>,
 }
 
-/// Reads tasks; those that do not exist are missing from the answer. Two statements: the history is append-only until a task is purged,
-/// so that it fits the tasks although it is read later.
+/// Reads tasks, which may be named more than once; those that do not exist are missing from the answer. Two statements: the history is
+/// append-only until a task is purged, so that it fits the tasks although it is read later.
 pub async fn load(conn: &mut PgConnection, ids: &[Uuid]) -> Result<HashMap<Uuid, Loaded>, sqlx::Error> {
     let rows = sqlx::query_as!(
         TaskRow,
@@ -87,13 +87,15 @@ pub async fn load(conn: &mut PgConnection, ids: &[Uuid]) -> Result<HashMap<Uuid,
     )
     .fetch_all(&mut *conn)
     .await?;
+    // Each once: a second row of a task would find its history taken.
+    let rows: HashMap<Uuid, TaskRow> = rows.into_iter().map(|row| (row.id, row)).collect();
     let with_history: Vec<i64> = rows
-        .iter()
+        .values()
         .filter(|row| row.state > State::Unresolved.code() || row.last_run > Some(0))
         .map(|row| row.seq)
         .collect();
     let mut history = load_history(conn, &with_history).await?;
-    rows.into_iter()
+    rows.into_values()
         .filter_map(|row| {
             let ended = history.remove(&row.seq).unwrap_or_default();
             // One that was resolved has runs, unless it was purged between the two.

@@ -17,6 +17,7 @@ use tenure_engine::testing::{QUEUE, new_task};
 use tenure_store::counters;
 use tenure_store::hot::messages::Got;
 use tenure_store::secrets;
+use tenure_store::tasks;
 use tenure_store::testing::{TestDatabase, eventually};
 
 use crate::support::hold;
@@ -332,6 +333,23 @@ async fn named_tasks_come_once_in_the_order_of_their_ids_and_page_by_page() {
         }
         assert_eq!((&statuses, &definitions), (&tasks, &tasks), "pages of {limit}");
     }
+    queue.stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
+async fn a_task_that_is_named_twice_is_read_once_with_its_earlier_runs() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    let task = queue.create_one(QUEUE).await;
+    let claim = queue.claim_one(QUEUE).await;
+    let shutdown = Report::Exception(ExceptionReason::WorkerShutdown);
+    queue.report(task, claim.run, shutdown).await.unwrap();
+    let mut conn = database.connect().await;
+    let read = tasks::load(&mut conn, &[task.uuid(), task.uuid()]).await.unwrap().remove(&task.uuid()).unwrap().task;
+    assert!(matches!(read.last, Last::Pending(_)));
+    assert_eq!(read.ended.len(), 1);
+    drop(conn);
     queue.stop().await;
     database.finish().await;
 }
