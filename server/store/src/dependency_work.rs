@@ -108,8 +108,11 @@ pub async fn settle(conn: &mut PgConnection, after: i64) -> Result<Slice, sqlx::
     slice.full = due.len() == EDGES_MAX;
     let mut locked = settle_edges(&mut transaction, due, &mut slice).await?;
     if slice.full && locked < ENOUGH {
-        let due = list_due(&mut transaction, after, EDGES_MAX..LOOKED_AT_MAX).await?;
-        slice.full = due.len() == LOOKED_AT_MAX - EDGES_MAX;
+        // What was marked is not in the list any more, and what follows it has moved up by at least as many places.
+        let places = EDGES_MAX - slice.settled..LOOKED_AT_MAX;
+        let most = places.len();
+        let due = list_due(&mut transaction, after, places).await?;
+        slice.full = due.len() == most;
         for edges in due.chunks(ENOUGH) {
             locked += settle_edges(&mut transaction, edges.to_vec(), &mut slice).await?;
             if locked >= ENOUGH {

@@ -6,10 +6,11 @@ use sqlx::Connection;
 use tenure_api::ids::TaskId;
 use tenure_domain::lifecycle::Report;
 use tenure_engine::background::dependencies::DependencySink;
-use tenure_engine::events::log_reader::Sink as _;
+use tenure_engine::events::log_reader::{self, Read, Sink as _};
+use tenure_engine::events::sequencer::Sequencer;
 use tenure_engine::testing::Queue;
 use tenure_engine::testing::{QUEUE, new_task};
-use tenure_store::dependency_work::EDGES_MAX;
+use tenure_store::dependency_work::{self, EDGES_MAX};
 
 use super::{claim_and_report, create_waiting, dependency_pass, end, finish, settle, start, state, waiting};
 use crate::support::number;
@@ -77,6 +78,28 @@ async fn a_slice_of_dependents_that_are_all_locked_delays_no_other() {
     settle(&queue).await;
     assert_eq!(number(database.pool(), "SELECT count(*) FROM pending").await, 1 + EDGES_MAX as i64);
     assert_eq!(number(database.pool(), "SELECT count(*) FROM dependency_work").await, 0);
+    drop(conn);
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn a_slice_goes_on_with_the_edges_that_follow_those_it_has_marked() {
+    let (database, queue) = start().await;
+    let count = EDGES_MAX + 100;
+    let required = create_many(&queue, (0..count).map(|_| new_task(QUEUE, &json!({}))).collect()).await;
+    let task = create_waiting(&queue, &required, &json!({"requires": "all-resolved"})).await;
+    // The creations are read before the ends, so that there is one row of work for each edge.
+    settle(&queue).await;
+    for part in required.chunks(200) {
+        end(&database, part).await;
+    }
+    let mut conn = database.connect().await;
+    let sequencer = Sequencer::default();
+    while let Read::Rows(..) = log_reader::read_next(&mut conn, &sequencer, &mut DependencySink).await.unwrap() {}
+    // All of them have one dependent, so that the slice looks at more than it begins with.
+    let slice = dependency_work::settle(&mut conn, 0).await.unwrap();
+    assert_eq!((slice.settled, slice.scheduled.len()), (count, 1));
+    assert_eq!(state(&queue, task).await, "pending");
     drop(conn);
     finish(database, queue).await;
 }
