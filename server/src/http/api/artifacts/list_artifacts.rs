@@ -23,7 +23,7 @@ use tenure_store::artifacts;
 
 /// `GET /task/:taskId/runs/:runId/artifacts`
 pub fn of_run() -> Endpoint {
-    Endpoint::get("listArtifacts", list_artifacts).scopes(OF_RUN).described(
+    Endpoint::get("listArtifacts", list_artifacts).scopes(OF_RUN).large_answer().described(
         "queue",
         "List the artifacts of a run",
         described,
@@ -32,7 +32,7 @@ pub fn of_run() -> Endpoint {
 
 /// `GET /task/:taskId/artifacts`
 pub fn of_last_run() -> Endpoint {
-    Endpoint::get("listLatestArtifacts", list_latest_artifacts).scopes(OF_TASK).described(
+    Endpoint::get("listLatestArtifacts", list_latest_artifacts).scopes(OF_TASK).large_answer().described(
         "queue",
         "List the artifacts of the last run",
         described,
@@ -68,4 +68,16 @@ async fn list(app: &App, call: &Call, run: Option<RunId>) -> Result<Response, Ap
     let bytes = bytes_of(app, task, run, &rows).await?;
     let entries = rows.iter().map(|row| entry(&row.artifact, bytes.get(&blob(task, run, &row.artifact)))).collect();
     ok(&ArtifactList { artifacts: entries, continuation_token })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_of_artifacts_are_made_apart_from_the_event_loop() {
+        for endpoint in [of_run(), of_last_run()] {
+            assert!(endpoint.has_large_answer, "{}", endpoint.name);
+        }
+    }
 }

@@ -33,7 +33,7 @@ struct AllBody {
 
 /// `GET /purge-cache/list`
 pub fn endpoint() -> Endpoint {
-    Endpoint::get("allPurgeRequests", all_purge_requests).scopes(SCOPES).described(
+    Endpoint::get("allPurgeRequests", all_purge_requests).scopes(SCOPES).large_answer().described(
         "purge-cache",
         "List the caches that are to be purged",
         describe,

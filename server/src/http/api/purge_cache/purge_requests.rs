@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tenure_api::dates::Timestamp;
 use utoipa::ToSchema;
 
-use super::{Entry, example};
+use super::{Entry, example, size_of};
 use crate::http::api::ok;
 use crate::http::api::worker_manager::worker_pool;
 use crate::http::app::App;
@@ -61,7 +61,11 @@ async fn purge_requests(app: App, call: Arc<Call>) -> Result<Response, ApiError>
     let since = query.first().map(|(_, value)| read_date(value)).transpose()?;
     let mut conn = app.engine.pool.acquire().await?;
     let rows = store::list_of_pool(&mut conn, pool.as_str(), since.map(Timestamp::time)).await?;
-    ok(&PoolBody { requests: rows.into_iter().map(Entry::from).collect() })
+    drop(conn);
+    let size = size_of(&rows);
+    let answer = move || ok(&PoolBody { requests: rows.into_iter().map(Entry::from).collect() });
+    // Most pools have few, for which their workers wait for no turn.
+    app.heavy.run_for(call.share(), size, answer).await
 }
 
 fn read_date(text: &str) -> Result<Timestamp, ApiError> {

@@ -34,3 +34,15 @@ fn task_ids(call: &Call) -> Result<Vec<TaskId>, ApiError> {
     call.authorize(&Values::of_path().list("taskIds", task_ids.iter().map(String::as_str)))?;
     Ok(task_ids.iter().filter_map(|id| id.parse().ok()).collect())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_of_many_tasks_are_made_apart_from_the_event_loop() {
+        for endpoint in [tasks::endpoint(), statuses::endpoint()] {
+            assert!(endpoint.has_large_answer, "{}", endpoint.name);
+        }
+    }
+}
