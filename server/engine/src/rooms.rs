@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Callers without credentials get one part in so many of both, so that they never take what workers need.
-const ANONYMOUS_PART: usize = 4;
+/// Callers without credentials get one part in so many of the room, so that they never take what workers need.
+pub(crate) const ANONYMOUS_PART: usize = 4;
 
 /// Who asks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -30,6 +30,7 @@ use super::scopes::{Template, Values};
 use crate::auth::{Now, Principal, RequestParts, SignedPayload};
 use tenure_domain::json;
 use tenure_engine::ops::list_tasks::{Cursor, PAGE_MAX};
+use tenure_engine::rooms::Caller;
 
 /// For requests that are not signed: nothing about them depends on the time.
 const NO_TIME: Now = Now { real_ms: 0, server_ms: 0 };
@@ -136,6 +137,14 @@ impl Call {
     pub fn share(&self) -> Share {
         let authenticated = self.principal.as_ref().is_some_and(|principal| principal.client_id.is_some());
         if authenticated { Share::Authenticated } else { Share::Anonymous }
+    }
+
+    /// The same, as the engine calls it.
+    pub fn caller(&self) -> Caller {
+        match self.share() {
+            Share::Anonymous => Caller::Anonymous,
+            Share::Authenticated => Caller::Authenticated,
+        }
     }
 
     /// Checks again that the caller has access, for a request that has waited: its client may be deleted by now.

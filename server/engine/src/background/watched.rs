@@ -69,6 +69,7 @@ mod tests {
     use tenure_store::testing::{Proxy, TestDatabase, until_a_session_waits};
 
     use super::*;
+    use crate::rooms::Caller;
     use crate::testing::{QUEUE, Queue};
 
     /// Long enough to connect and to look.
@@ -83,7 +84,7 @@ mod tests {
         queue.report(task, run, Report::Completed).await.unwrap();
         // Those of another server, which are notified of nothing.
         let notifiers = Notifiers::default();
-        let watcher = notifiers.watched().watch(task.uuid()).unwrap();
+        let watcher = notifiers.watched().watch(task.uuid(), Caller::Authenticated).unwrap();
         let mut notified = pin!(watcher.notified());
         notified.as_mut().enable();
         let mut holder = database.connect().await;

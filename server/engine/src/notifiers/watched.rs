@@ -8,8 +8,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::{Notify, futures::Notified};
 use uuid::Uuid;
 
+use crate::rooms::{ANONYMOUS_PART, Caller};
+
 /// Callers that may wait at one server.
 pub const WATCHERS_MAX: usize = 50_000;
+/// How many of them may be without credentials.
+const ANONYMOUS_MAX: usize = WATCHERS_MAX / ANONYMOUS_PART;
 
 /// The tasks that are watched at one server.
 #[derive(Clone, Default)]
@@ -21,6 +25,8 @@ pub struct Watched {
 struct Shared {
     tasks: Mutex<HashMap<Uuid, Arc<Notify>>>,
     watchers: AtomicUsize,
+    /// Those of the watchers that are without credentials; changed and compared only under the lock of the tasks.
+    anonymous: AtomicUsize,
     /// Notified when there is something to look up.
     look: Notify,
 }
@@ -28,6 +34,7 @@ struct Shared {
 /// Waits for a task until it is dropped.
 pub struct Watcher {
     id: Uuid,
+    caller: Caller,
     notify: Arc<Notify>,
     watched: Watched,
 }
@@ -44,6 +51,9 @@ impl Drop for Watcher {
         let shared = &self.watched.shared;
         let mut tasks = shared.tasks.lock().unwrap_or_else(PoisonError::into_inner);
         shared.watchers.fetch_sub(1, Ordering::Relaxed);
+        if self.caller == Caller::Anonymous {
+            shared.anonymous.fetch_sub(1, Ordering::Relaxed);
+        }
         // The map's and this one: clones are made and dropped only under the lock.
         if Arc::strong_count(&self.notify) == 2 {
             tasks.remove(&self.id);
@@ -54,12 +64,18 @@ impl Drop for Watcher {
 }
 
 impl Watched {
-    /// Watches a task; none if there are too many watchers.
+    /// Watches a task; none if there are too many watchers, or too many without credentials.
     #[must_use]
-    pub fn watch(&self, id: Uuid) -> Option<Watcher> {
+    pub fn watch(&self, id: Uuid, caller: Caller) -> Option<Watcher> {
         let mut tasks = self.shared.tasks.lock().unwrap_or_else(PoisonError::into_inner);
         if self.watchers() >= WATCHERS_MAX {
             return None;
+        }
+        if caller == Caller::Anonymous {
+            if self.shared.anonymous.load(Ordering::Relaxed) >= ANONYMOUS_MAX {
+                return None;
+            }
+            self.shared.anonymous.fetch_add(1, Ordering::Relaxed);
         }
         self.shared.watchers.fetch_add(1, Ordering::Relaxed);
         let first = tasks.is_empty();
@@ -68,7 +84,7 @@ impl Watched {
         if first {
             self.shared.look.notify_one();
         }
-        Some(Watcher { id, notify, watched: self.clone() })
+        Some(Watcher { id, caller, notify, watched: self.clone() })
     }
 
     /// These tasks were resolved, by a transaction that has committed or is about to.
@@ -107,11 +123,13 @@ impl Watched {
 mod tests {
     use super::*;
 
+    const SIGNED: Caller = Caller::Authenticated;
+
     #[tokio::test]
     async fn a_notification_reaches_all_watchers_of_the_task_and_no_other() {
         let watched = Watched::default();
         let (a, b) = (Uuid::from_u128(1), Uuid::from_u128(2));
-        let watchers = [watched.watch(a).unwrap(), watched.watch(a).unwrap(), watched.watch(b).unwrap()];
+        let watchers = [a, a, b].map(|id| watched.watch(id, SIGNED).unwrap());
         let mut notified: Vec<_> = watchers.iter().map(|watcher| Box::pin(watcher.notified())).collect();
         notified.iter_mut().for_each(|notified| assert!(!notified.as_mut().enable()));
         watched.notify([a, Uuid::from_u128(3)]);
@@ -125,7 +143,7 @@ mod tests {
     fn a_task_is_removed_with_the_last_of_its_watchers() {
         let watched = Watched::default();
         let id = Uuid::from_u128(1);
-        let (one, two) = (watched.watch(id).unwrap(), watched.watch(id).unwrap());
+        let (one, two) = (watched.watch(id, SIGNED).unwrap(), watched.watch(id, Caller::Anonymous).unwrap());
         drop(one);
         assert_eq!((watched.ids(), watched.watchers()), (vec![id], 1));
         drop(two);
@@ -135,9 +153,24 @@ mod tests {
     #[test]
     fn there_is_a_limit_of_watchers() {
         let watched = Watched::default();
-        let watchers: Vec<_> = (0..WATCHERS_MAX).map(|n| watched.watch(Uuid::from_u128(n as u128)).unwrap()).collect();
-        assert!(watched.watch(Uuid::from_u128(1)).is_none());
+        let watch = |n: usize, caller| watched.watch(Uuid::from_u128(n as u128), caller);
+        let watchers: Vec<_> = (0..WATCHERS_MAX).map(|n| watch(n, SIGNED).unwrap()).collect();
+        assert!(watch(1, SIGNED).is_none());
         drop(watchers);
-        assert!(watched.watch(Uuid::from_u128(1)).is_some());
+        assert!(watch(1, SIGNED).is_some());
+    }
+
+    #[test]
+    fn callers_without_credentials_get_a_quarter_and_leave_the_rest() {
+        let watched = Watched::default();
+        let watch = |n: usize, caller| watched.watch(Uuid::from_u128(n as u128), caller);
+        let strangers: Vec<_> = (0..WATCHERS_MAX / 4).map(|n| watch(n, Caller::Anonymous).unwrap()).collect();
+        assert!(watch(1, Caller::Anonymous).is_none());
+        // What was refused has taken nothing.
+        let others: Vec<_> = (strangers.len()..WATCHERS_MAX).map(|n| watch(n, SIGNED).unwrap()).collect();
+        assert!(watch(1, SIGNED).is_none());
+        drop(strangers);
+        assert!(watch(1, Caller::Anonymous).is_some());
+        drop(others);
     }
 }

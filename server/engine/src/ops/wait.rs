@@ -11,6 +11,7 @@ use super::OpError;
 use super::status::ReadStatus;
 use crate::batch::Batcher;
 use crate::notifiers::Notifiers;
+use crate::rooms::Caller;
 use tenure_domain::task::Task;
 
 /// How long a caller waits by default.
@@ -33,10 +34,11 @@ pub async fn wait(
     notifiers: &Notifiers,
     drain: &CancellationToken,
     id: TaskId,
+    caller: Caller,
     wait_timeout: Duration,
 ) -> Result<Waited, OpError> {
     let until = Instant::now() + wait_timeout;
-    let watcher = notifiers.watched().watch(id.uuid()).ok_or(OpError::Overloaded("wait"))?;
+    let watcher = notifiers.watched().watch(id.uuid(), caller).ok_or(OpError::Overloaded("wait"))?;
     loop {
         // Listening before reading: a task that is resolved in between notifies.
         let mut notified = pin!(watcher.notified());

@@ -74,7 +74,8 @@ async fn wait_for_task(app: App, call: Arc<Call>) -> Result<Response, ApiError> 
     call.authorize_by_path()?;
     let id = call.task_id()?;
     let wait_timeout = wait_timeout(&call)?;
-    let waited = wait(&app.engine.status, &app.engine.notifiers, &app.drain, id, wait_timeout).await?;
+    let (engine, caller) = (&app.engine, call.caller());
+    let waited = wait(&engine.status, &engine.notifiers, &app.drain, id, caller, wait_timeout).await?;
     let result = if waited.resolved { task_result::for_caller(&app, &call, &waited.task).await? } else { None };
     let ended_by = waited.task.ended.last().filter(|_| waited.resolved).and_then(|run| run.ended_by);
     ok(&Body { status: waited.task.status(), resolved: waited.resolved, ended_by, result })

@@ -12,7 +12,6 @@ use tenure_api::watch::{WATCH_WAIT_MAX, WatchClaimsRequest, WatchedClaims};
 
 use super::ok;
 use crate::http::app::App;
-use crate::http::budget::Share;
 use crate::http::call::Call;
 use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
@@ -21,7 +20,6 @@ use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, ForEach};
 use crate::http::scopes::Values;
 use tenure_domain::watch::watch;
-use tenure_engine::rooms::Caller;
 
 const WAIT_MAX: Duration = Duration::from_secs(WATCH_WAIT_MAX.unsigned_abs());
 
@@ -60,11 +58,7 @@ async fn watch_claims(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     call.no_query()?;
     let watch = watch(&call.json::<WatchClaimsRequest>()?)?;
     call.authorize(&Values::of_path().list("taskIds", watch.runs.iter().map(|(task, _)| task.to_string())))?;
-    let caller = match call.share() {
-        Share::Anonymous => Caller::Anonymous,
-        Share::Authenticated => Caller::Authenticated,
-    };
-    let ended = app.engine.watches.watch(watch, caller).await?;
+    let ended = app.engine.watches.watch(watch, call.caller()).await?;
     let now = DateTime::from_timestamp_millis(app.now().await?.server_ms).unwrap_or_default();
     ok(&WatchedClaims { ended, server_time: Timestamp::new(now) })
 }

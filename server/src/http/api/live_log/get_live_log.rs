@@ -16,7 +16,6 @@ use tokio::sync::mpsc;
 
 use crate::http::access::access_ended;
 use crate::http::app::App;
-use crate::http::budget::Share;
 use crate::http::call::Call;
 use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
@@ -26,7 +25,6 @@ use crate::http::scopes::Template::{self, Scope};
 use tenure_domain::live_log::{From, OFFSET_MAX};
 use tenure_engine::live_logs::{LiveStream, Reading};
 use tenure_engine::ops::create_artifact::RunRef;
-use tenure_engine::rooms::Caller;
 
 /// `GET /api/tenure/v1/tasks/:taskId/runs/:runId/live-log`
 pub fn endpoint() -> Endpoint {
@@ -122,9 +120,5 @@ fn reading(call: &Call) -> Result<Reading, ApiError> {
             _ => return Err(ApiError::arguments("the query parameter `follow` must be 0 or 1")),
         }
     }
-    let caller = match call.share() {
-        Share::Anonymous => Caller::Anonymous,
-        Share::Authenticated => Caller::Authenticated,
-    };
-    Ok(Reading { from, follow, caller })
+    Ok(Reading { from, follow, caller: call.caller() })
 }
