@@ -202,6 +202,11 @@ async fn a_queue_that_is_paused_leaves_the_messages_of_others_to_their_own_polle
     let found = hot::get(&mut plane.conn, &wants, &visibilities, &[7, 8], RESERVATION).await.unwrap();
     let got: Vec<_> = found.got.iter().map(|got| (got.poller, got.task, got.receipt.0)).collect();
     assert_eq!(got, [(2, task.uuid(), 8)]);
+    // Nor does who only looks see what nothing can get.
+    let (pool, key, lowest) = (plane.database.pool(), wants[0].queue, Priority::Lowest.code());
+    assert!(tenure_store::messages::peek(pool, key, lowest, 5).await.unwrap().is_empty());
+    queue_policy::resume(parts, &paused, "ann").await.unwrap();
+    assert_eq!(tenure_store::messages::peek(pool, key, lowest, 5).await.unwrap().len(), 1);
     plane.finish().await;
 }
 
