@@ -56,13 +56,21 @@ impl Notifiers {
         self.shared.admission.notified()
     }
 
-    /// Sets which queues need admission, and by whom.
+    /// Sets which queues need admission, and by whom. The other servers are notified of those that one of them admits, as far as this one
+    /// has not known that: what happened in them until now has notified none.
     pub fn set_limited(&self, queues: impl IntoIterator<Item = (i32, AdmittedBy)>) {
         let queues: HashMap<i32, AdmittedBy> = queues.into_iter().collect();
         let mut limited = self.shared.limited.write().unwrap_or_else(PoisonError::into_inner);
-        if *limited != queues {
-            *limited = queues;
+        if *limited == queues {
+            return;
         }
+        let is_news = |queue: &i32| limited.get(queue) != Some(&AdmittedBy::Other);
+        let of_others = queues.iter().filter(|(queue, by)| **by == AdmittedBy::Other && is_news(*queue));
+        let news: Vec<i32> = of_others.map(|(queue, _)| *queue).collect();
+        *limited = queues;
+        // After the change: what happens from now on notifies them itself.
+        drop(limited);
+        self.shared.others.notify(news);
     }
 
     /// The runs of this queue need admission from now on.
@@ -99,5 +107,24 @@ mod tests {
         scheduler.apply(effects());
         assert!(scheduler.admission().now_or_never().is_some());
         assert!(scheduler.take_others().is_empty());
+    }
+
+    #[test]
+    fn a_scheduler_is_notified_of_what_happened_before_it_was_known() {
+        let here = Notifiers::default();
+        let created = || {
+            here.apply(Effects { admission: vec![1], ..Effects::default() });
+            here.take_others()
+        };
+        assert!(created().is_empty(), "the queue is not known to need admission");
+        here.set_limited([(1, AdmittedBy::Other)]);
+        assert_eq!(here.take_others(), HashSet::from([1]));
+        here.set_limited([(1, AdmittedBy::Other), (2, AdmittedBy::Any)]);
+        assert!(here.take_others().is_empty(), "it was known");
+        // This server was the scheduler, and has handed over.
+        here.set_limited([(1, AdmittedBy::This)]);
+        assert!(created().is_empty());
+        here.set_limited([(1, AdmittedBy::Other)]);
+        assert_eq!(here.take_others(), HashSet::from([1]));
     }
 }
