@@ -18,6 +18,9 @@ const LOOK_AFTER: Duration = Duration::from_secs(1);
 /// that began before the removal: none takes as long.
 const LOOK_AGAIN_AFTER_SECONDS: [i32; 3] = [4, 15, 60];
 
+/// No look is put off for so long.
+const PUT_OFF_MAX: Duration = Duration::from_secs(120);
+
 /// When a removal is certainly purged: after all those looks, and a while.
 pub const SETTLED_AFTER: Duration = Duration::from_secs(180);
 
@@ -67,6 +70,19 @@ pub async fn list(conn: &mut PgConnection) -> Result<HashMap<Gone, DateTime<Utc>
     Ok(noted.collect())
 }
 
+/// Has removals looked at by `due` whose next look is further away than it is ever put off: the clock was set back since.
+pub async fn bring_forward(conn: &mut PgConnection, due: DateTime<Utc>) -> Result<(), sqlx::Error> {
+    sqlx::query!(
+        "-- bring_removals_forward
+        UPDATE worker_removals SET next_look = $1 WHERE next_look > $1::timestamptz + make_interval(secs => $2)",
+        due,
+        PUT_OFF_MAX.as_secs_f64()
+    )
+    .execute(conn)
+    .await?;
+    Ok(())
+}
+
 /// Claims of workers that are gone: of one of them, or of all that are to be looked at by `due`. A task past its deadline
 /// is left to the deadline pass.
 pub async fn list_claims(
@@ -80,7 +96,9 @@ pub async fn list_claims(
         SELECT c.id, c.run
         FROM worker_removals r
         JOIN claims c ON c.queue = r.queue AND c.worker_group = r.worker_group AND c.worker_id = r.worker_id
-        WHERE (r.for_good OR c.started <= r.removed)
+        -- If the removal is to come, the clock was set back since: then what has begun by now may have begun after it.
+        WHERE (r.for_good OR (c.started <= r.removed
+                   AND (r.removed <= (SELECT now FROM db_now) OR c.started > (SELECT now FROM db_now))))
           AND c.deadline > (SELECT now FROM db_now)
           AND CASE WHEN $1::int IS NULL THEN r.next_look <= $4
                    ELSE r.queue = $1 AND r.worker_group = $2 AND r.worker_id = $3 END
@@ -107,7 +125,9 @@ pub async fn list_sessions(conn: &mut PgConnection, due: DateTime<Utc>, limit: i
             SELECT s.epoch, s.started FROM worker_sessions s
             WHERE s.queue = r.queue AND s.worker_group = r.worker_group AND s.worker_id = r.worker_id AND s.ended IS NULL LIMIT 1
         ) s
-        WHERE (r.for_good OR s.started <= r.removed) AND r.next_look <= $1
+        WHERE (r.for_good OR (s.started <= r.removed
+                   AND (r.removed <= (SELECT now FROM db_now) OR s.started > (SELECT now FROM db_now))))
+          AND r.next_look <= $1
         ORDER BY s.epoch LIMIT $2",
         due,
         limit

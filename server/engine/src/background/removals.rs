@@ -52,6 +52,7 @@ pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     }
     let mut conn = engine.pool.acquire().await?;
     let due = clock::get_now(&mut conn).await?;
+    worker_removals::bring_forward(&mut conn, due).await?;
     let (mut report, failed) = end_sessions(engine, &mut conn, due).await?;
     let found = worker_removals::list_claims(&mut conn, None, due, SLICE).await?;
     if !found.is_empty() {

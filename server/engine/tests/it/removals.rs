@@ -441,6 +441,27 @@ async fn a_removal_that_died_half_way_is_finished_by_the_pass_of_any_server() {
 }
 
 #[tokio::test]
+async fn a_removal_before_the_clock_was_set_back_is_looked_at_and_ends_no_claim_of_a_worker_that_came_back() {
+    for (for_good, ended) in [(true, 1), (false, 0)] {
+        let database = TestDatabase::create().await;
+        let queue = Queue::start(database.options());
+        queue.create_one(QUEUE).await;
+        let noted = "INSERT INTO worker_removals (queue, worker_group, worker_id, removed, for_good, next_look)
+                     SELECT $1, 'group', 'back', later.now, $2, later.now
+                     FROM (SELECT tenure_now() + interval '1 hour' AS now) later";
+        let key = queue.key(QUEUE).await;
+        sqlx::query(noted).bind(key).bind(for_good).execute(database.pool()).await.unwrap();
+        claim_all(&queue, "back", 1).await;
+        let report = removals::pass(&queue.engine).await.unwrap();
+        assert_eq!((report.found, report.retried), (ended, ended), "for good: {for_good}");
+        let next_look = "SELECT count(*) FROM worker_removals WHERE next_look < tenure_now() + interval '1 minute'";
+        assert_eq!(number(database.pool(), next_look).await, 1);
+        queue.stop().await;
+        database.finish().await;
+    }
+}
+
+#[tokio::test]
 async fn a_removal_that_is_noted_while_others_are_purged_deadlocks_with_nothing() {
     let database = TestDatabase::create().await;
     let queue = Queue::start(database.options());
