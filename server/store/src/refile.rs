@@ -2,12 +2,18 @@
 //!
 //! Everything but [`list`] belongs to a transaction that has locked the policy, so that it does not change meanwhile.
 
+use std::time::Duration;
+
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 use tenure_domain::policy::refile::{Place, SLICE, Stage};
 
 use super::session::avoid_scans;
 use super::transitions::restamp::{self, Rekeyed};
+
+/// By so much at least the clock was set back, if the wait is to have begun so far from now: more than twice as long as any transaction
+/// goes on.
+const SET_BACK_LEAST: Duration = Duration::from_secs(360);
 
 /// The queues after one whose runs do not follow their policy yet, by their keys, up to `limit`.
 pub async fn list(conn: &mut PgConnection, after: Option<i32>, limit: i64) -> Result<Vec<i32>, sqlx::Error> {
@@ -66,14 +72,31 @@ pub async fn begin_to_wait(transaction: &mut PgConnection, queue: i32) -> Result
     Ok(())
 }
 
+/// Begins anew if that is still to come, by minutes: the clock was set back, and until it has caught up every transaction would count as
+/// older. Those that are older began so late, by the clock as it was, that they end before it shows that time again: [`is_any_open`]
+/// knows them by that. Answers whether it has begun anew.
+pub async fn begin_again(transaction: &mut PgConnection, queue: i32) -> Result<bool, sqlx::Error> {
+    let begun = sqlx::query!(
+        "-- begin_refiling_again
+        UPDATE queue_policies SET refile_since = clock_timestamp()
+        WHERE queue = $1 AND refile_since > clock_timestamp() + make_interval(secs => $2)",
+        queue,
+        SET_BACK_LEAST.as_secs_f64()
+    )
+    .execute(transaction)
+    .await?;
+    Ok(begun.rows_affected() > 0)
+}
+
 /// Whether a transaction of any server is open that began by then, also one that has written nothing yet: its snapshot may be
-/// older than the change.
+/// older than the change. One that began in the future did so before the clock was set back.
 pub async fn is_any_open(transaction: &mut PgConnection, since: DateTime<Utc>) -> Result<bool, sqlx::Error> {
     sqlx::query_scalar!(
         r#"-- older_transactions
         SELECT EXISTS (
             SELECT FROM pg_stat_activity
-            WHERE datname = current_database() AND xact_start <= $1 AND pid <> pg_backend_pid()
+            WHERE datname = current_database() AND pid <> pg_backend_pid()
+              AND (xact_start <= $1 OR xact_start > clock_timestamp())
               AND usename = current_user AND application_name LIKE 'tenure%'
         ) AS "open!""#,
         since

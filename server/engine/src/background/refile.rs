@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use chrono::{DateTime, Utc};
 use sqlx::{Connection, PgConnection};
 
 use super::{PASS_MAX, PassReport, SLICE};
@@ -132,12 +133,11 @@ async fn take_step(conn: &mut PgConnection, notifiers: &Notifiers, queue: i32) -
     let mut transaction = conn.begin().await?;
     let Some(now) = refile::lock(&mut transaction, queue).await? else { return Ok(None) };
     let (found, runs, stamped, ready) = match (now.place.stage, now.since) {
-        (Stage::Older, None) => {
-            refile::begin_to_wait(&mut transaction, queue).await?;
-            transaction.commit().await?;
-            return Ok(Some(Step { runs: 0, moved: true, last: false }));
-        }
-        (Stage::Older, Some(since)) => {
+        (Stage::Older, since) => {
+            let Some(since) = waited_since(&mut transaction, queue, since).await? else {
+                transaction.commit().await?;
+                return Ok(Some(Step { runs: 0, moved: true, last: false }));
+            };
             (Found::Older { open: refile::is_any_open(&mut transaction, since).await? }, 0, 0, 0)
         }
         (Stage::Done | Stage::ClaimsFirst | Stage::Ready | Stage::Delayed | Stage::Claims | Stage::Check, _) => {
@@ -156,4 +156,18 @@ async fn take_step(conn: &mut PgConnection, notifiers: &Notifiers, queue: i32) -
     let last = next == Place::DONE;
     let moved = !last && (next != now.place || stamped > 0);
     Ok(Some(Step { runs, moved, last }))
+}
+
+/// Since when older transactions are waited for; none if that begins with this step, for the first time or anew.
+async fn waited_since(
+    transaction: &mut PgConnection,
+    queue: i32,
+    since: Option<DateTime<Utc>>,
+) -> Result<Option<DateTime<Utc>>, sqlx::Error> {
+    if since.is_none() {
+        refile::begin_to_wait(transaction, queue).await?;
+        return Ok(None);
+    }
+    let begun_again = refile::begin_again(transaction, queue).await?;
+    Ok(since.filter(|_| !begun_again))
 }

@@ -208,6 +208,31 @@ async fn a_transaction_that_began_before_the_change_is_waited_for_also_if_it_has
 
 /// The limit of a key would let as many start beside them otherwise.
 #[tokio::test]
+async fn a_wait_that_began_before_the_clock_was_set_back_begins_anew() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    queue.create_one(QUEUE).await;
+    put(&queue, &json!({"delivery": "at-most-once"})).await;
+    let set_back = "UPDATE queue_policies SET refile_since = clock_timestamp() + interval '1 hour'";
+    sqlx::raw_sql(set_back).execute(database.pool()).await.unwrap();
+    let mut other = database.connect_hot().await;
+    let mut open = other.begin().await.unwrap();
+    sqlx::query("SELECT FROM task_queues").execute(&mut *open).await.unwrap();
+    assert_eq!(pass(&queue).await.done, 0, "it waits for what is open");
+    let waiting = "SELECT count(*) FROM queue_policies WHERE refile_stage = 1 AND refile_since <= clock_timestamp()";
+    assert_eq!(number(database.pool(), waiting).await, 1);
+    open.commit().await.unwrap();
+    // One that begins from now on is not waited for.
+    let mut later = other.begin().await.unwrap();
+    sqlx::query("SELECT FROM task_queues").execute(&mut *later).await.unwrap();
+    assert_eq!(follow(&queue).await, 1);
+    later.rollback().await.unwrap();
+    drop(other);
+    queue.stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
 async fn what_is_claimed_has_its_key_before_a_ready_run_waits_for_a_slot() {
     let database = TestDatabase::create().await;
     let queue = Queue::start(database.options());
