@@ -33,6 +33,9 @@ use crate::{Claim, Client, Error, RetryPolicy, RunResult, Worked, WorkerName};
 
 /// The least time between two calls for work that find none, in case the server does not wait for work to appear.
 const CLAIM_INTERVAL: Duration = Duration::from_millis(500);
+/// A server that does not know the call that takes results is asked again after this: it may have been a proxy whose server was away, or a
+/// server that is replaced by a newer one.
+const ASK_AGAIN_AFTER: Duration = Duration::from_secs(300);
 
 type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
@@ -154,7 +157,8 @@ pub struct ClaimWork {
     name: WorkerName,
     /// Whether one was ever answered.
     answered: bool,
-    takes_results: bool,
+    /// Until when results do not go with calls for work, because the server did not know the call that takes them.
+    unknown_until: Option<Instant>,
 }
 
 impl ClaimWork {
@@ -169,7 +173,7 @@ impl ClaimWork {
     /// ```
     #[must_use]
     pub fn new(client: Client, queue: TaskQueueId, name: WorkerName) -> Self {
-        Self { client, queue, name, answered: false, takes_results: true }
+        Self { client, queue, name, answered: false, unknown_until: None }
     }
 }
 
@@ -181,7 +185,7 @@ impl Source for ClaimWork {
     }
 
     fn takes_results(&self) -> bool {
-        self.takes_results
+        self.unknown_until.is_none_or(|until| until <= Instant::now())
     }
 
     async fn exchange(&mut self, results: &[RunResult], room: usize) -> Result<Worked, Error> {
@@ -189,8 +193,10 @@ impl Source for ClaimWork {
         let client = self.client.with_retry_policy(RetryPolicy::never());
         match client.work(&self.queue, &self.name, results, room, Duration::ZERO).await {
             Err(Error::Refused { status: 404 | 405, .. }) => {
-                tracing::info!("the queue takes no results with a call for work: each is reported by itself");
-                self.takes_results = false;
+                if self.unknown_until.is_none() {
+                    tracing::info!("the queue takes no results with a call for work: each is reported by itself");
+                }
+                self.unknown_until = Some(Instant::now() + ASK_AGAIN_AFTER);
                 Ok(Worked { results: Vec::new(), claims: Vec::new() })
             }
             answer => answer,
@@ -246,5 +252,44 @@ impl<S: Source> AnySource for S {
 
     fn close(&mut self) -> Boxed<'_, ()> {
         Box::pin(Source::close(self))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    /// Answers each request as a proxy does whose server is away.
+    async fn answer_as_proxy(listener: TcpListener) {
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut request = Vec::new();
+            // Its body is one object, without others in it.
+            while !request.ends_with(b"}") && stream.read_buf(&mut request).await.is_ok_and(|read| read > 0) {}
+            let answer = "HTTP/1.1 404 Not Found\r\nconnection: close\r\ncontent-length: 7\r\n\r\n<html/>";
+            stream.write_all(answer.as_bytes()).await.unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn a_server_that_does_not_know_the_call_is_asked_again_after_a_while() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let client = Client::builder().root_url(&format!("http://{}", listener.local_addr().unwrap())).build().unwrap();
+        let serving = tokio::spawn(answer_as_proxy(listener));
+        let name = WorkerName { group: "group".parse().unwrap(), id: "worker".parse().unwrap() };
+        let mut source = ClaimWork::new(client, "p/q".parse().unwrap(), name);
+        assert!(Source::takes_results(&source));
+        let worked = Source::exchange(&mut source, &[], 1).await.unwrap();
+        assert_eq!((worked.results.len(), worked.claims.len()), (0, 0));
+        assert!(!Source::takes_results(&source));
+        let until = source.unknown_until.unwrap();
+        assert!(until <= Instant::now() + ASK_AGAIN_AFTER);
+        // The time is over.
+        source.unknown_until = until.checked_sub(ASK_AGAIN_AFTER);
+        assert!(Source::takes_results(&source));
+        serving.abort();
     }
 }

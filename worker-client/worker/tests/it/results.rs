@@ -165,7 +165,7 @@ async fn a_result_that_is_refused_is_lost_and_one_that_had_no_luck_is_reported_b
 }
 
 #[tokio::test]
-async fn a_server_that_does_not_know_the_call_is_asked_once() {
+async fn a_server_that_does_not_know_the_call_is_not_asked_again_soon() {
     let queue = Queue::start().await;
     queue.hand_out(&[task(0, "true")]);
     queue.hand_out(&[task(1, "true")]);
