@@ -84,6 +84,11 @@ impl Record {
         Ok(record)
     }
 
+    /// Whether there is one of a run with this name, whoever made it.
+    pub(super) fn exists(work_dir: &Path, name: &str) -> bool {
+        work_dir.join(RECORDS).join(name).exists()
+    }
+
     /// Writes down a process of the run.
     pub(super) fn add(&self, pid: i32) -> io::Result<()> {
         let mut entry = self.lock();

@@ -30,13 +30,19 @@ pub(super) struct WorkDirectory {
 }
 
 impl WorkDirectory {
-    /// Makes the directory; one that exists already is not ours. What was made is removed again if the rest
-    /// cannot be.
+    /// Makes the directory. One that was kept of the same run is put aside: with the poll API a run may come again after its worker was
+    /// killed. What else is there already is not ours. What was made is removed again if the rest cannot be.
     pub(super) fn create(settings: &Settings, task_id: TaskId, run_id: RunId) -> io::Result<Self> {
         let work_dir = std::path::absolute(&settings.work_dir)?;
         let name = format!("{task_id}-{run_id}");
         let dir = work_dir.join(&name);
-        std::fs::create_dir(&dir)?;
+        match std::fs::create_dir(&dir) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && is_kept(&work_dir, &name, &dir) => {
+                put_aside(&dir)?;
+                std::fs::create_dir(&dir)?;
+            }
+            made => made?,
+        }
         Self::furnish(settings, &work_dir, &name, &dir, (task_id, run_id)).inspect_err(|_| {
             if let Err(error) = remove(&dir) {
                 tracing::warn!(directory = %dir.display(), %error, "a task's directory could not be removed");
@@ -142,4 +148,25 @@ impl WorkDirectory {
         // Last: a directory without a record would never be removed.
         self.record.remove()
     }
+}
+
+/// Whether this is a directory that no worker is at.
+fn is_kept(work_dir: &Path, name: &str, dir: &Path) -> bool {
+    std::fs::symlink_metadata(dir).is_ok_and(|found| found.is_dir()) && !Record::exists(work_dir, name)
+}
+
+/// Puts the first number that is free behind the name of a directory that was kept.
+fn put_aside(dir: &Path) -> io::Result<()> {
+    let numbered = |number: u32| {
+        let mut path = dir.as_os_str().to_owned();
+        path.push(format!(".{number}"));
+        PathBuf::from(path)
+    };
+    let aside = (1..).map(numbered).find(|path| std::fs::symlink_metadata(path).is_err());
+    let aside = aside.ok_or(io::ErrorKind::AlreadyExists)?;
+    tracing::warn!(
+        directory = %dir.display(), now = %aside.display(),
+        "a directory that was kept of the same run is put aside"
+    );
+    std::fs::rename(dir, aside)
 }

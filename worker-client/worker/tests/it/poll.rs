@@ -222,3 +222,20 @@ async fn a_shutdown_without_work_is_quick_and_claims_nothing_more() {
     tokio::time::sleep(ROUND).await;
     assert_eq!((mailbox.polls().len(), mailbox.queue.requests("claim").len()), (polls, 0));
 }
+
+#[tokio::test]
+async fn the_directory_that_was_kept_of_a_run_is_put_aside_when_the_run_comes_again() {
+    let mailbox = Mailbox::open(shell("echo x >> file")).await;
+    let running = start(&mailbox, 1);
+    // Between the two comes another one, which is claimed when the worker is done with the first.
+    for (ended, task) in [0, 1, 0].into_iter().enumerate() {
+        mailbox.post(QUEUES[0], [message(task)]);
+        mailbox.queue.wait_for("completed", ended + 1).await;
+    }
+    let aside = running.dir.path().join(format!("work/{}-0.1", TASK_IDS[0]));
+    for directory in [running.directory(), aside] {
+        assert_eq!(std::fs::read_to_string(directory.join("file")).unwrap(), "x\n", "{}", directory.display());
+    }
+    assert_eq!(mailbox.queue.reports().len(), 3);
+    running.stop().await;
+}
