@@ -1,5 +1,6 @@
 //! Downloads: asking the queue where an artifact is, and streaming it into a file.
 
+use std::fs::File;
 use std::io;
 use std::path::Path;
 
@@ -29,6 +30,15 @@ pub struct Downloaded {
     pub sha256: String,
 }
 
+/// Where it goes.
+#[derive(Clone, Copy)]
+enum Destination<'a> {
+    /// Beside this file.
+    Beside(&'a Path),
+    /// Into one without a name in this folder.
+    In(&'a Path),
+}
+
 #[derive(Deserialize)]
 struct Location {
     url: String,
@@ -56,6 +66,44 @@ impl Client {
         name: &str,
         to: &Path,
     ) -> Result<Downloaded, Error> {
+        let arrived = self.get_artifact(task_id, run_id, name, Destination::Beside(to)).await?;
+        let downloaded = Downloaded { bytes: arrived.bytes, sha256: hex(&arrived.sha256) };
+        let destination = to.to_owned();
+        blocking(move || arrived.move_to(&destination)).await.map_err(not_written(to))?;
+        Ok(downloaded)
+    }
+
+    /// The same into a file without a name in this folder, which is read from its beginning: nothing is left of it when it is closed, or
+    /// when this process is killed.
+    ///
+    /// # Errors
+    /// As of [`download`](Self::download).
+    ///
+    /// ```no_run
+    /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// let task_id = "9HrBC1jMQ3KlZw4CssPUeQ".parse()?;
+    /// let log = client.download_unnamed(task_id, None, "public/logs/live_backing.log", "/var/tmp".as_ref()).await?;
+    /// println!("{}", std::io::read_to_string(log)?);
+    /// # Ok(()) }
+    /// ```
+    pub async fn download_unnamed(
+        &self,
+        task_id: TaskId,
+        run_id: Option<RunId>,
+        name: &str,
+        folder: &Path,
+    ) -> Result<File, Error> {
+        let arrived = self.get_artifact(task_id, run_id, name, Destination::In(folder)).await?;
+        arrived.into_file().map_err(not_written(folder))
+    }
+
+    async fn get_artifact(
+        &self,
+        task_id: TaskId,
+        run_id: Option<RunId>,
+        name: &str,
+        to: Destination<'_>,
+    ) -> Result<Arrived, Error> {
         let call = Call {
             method: Method::GET,
             path: format!("{}/{}", artifacts_of(task_id, run_id), parameter(&name)),
@@ -68,7 +116,7 @@ impl Client {
             // Asked for each time, because a signed URL ends. This call has its own retries.
             let location: Location = self.call(&call).await?.value;
             let error = match self.fetch(&location, to).await {
-                Ok(downloaded) => return Ok(downloaded),
+                Ok(arrived) => return Ok(arrived),
                 Err(error) => error,
             };
             tried += 1;
@@ -80,7 +128,7 @@ impl Client {
         }
     }
 
-    async fn fetch(&self, location: &Location, to: &Path) -> Result<Downloaded, Error> {
+    async fn fetch(&self, location: &Location, to: Destination<'_>) -> Result<Arrived, Error> {
         // Asking for it ourselves lets the store send what it keeps; without, it would have to decompress.
         let request = self.store().get(self.absolute(&location.url)?).header(ACCEPT_ENCODING, gzip::ENCODING);
         let response = unless_stalled(request.send()).await?;
@@ -88,27 +136,28 @@ impl Client {
         if !status.is_success() {
             return Err(Error::Store { status: status.as_u16() });
         }
-        let arrived = receive(response, to).await?;
-        let downloaded = Downloaded { bytes: arrived.bytes, sha256: hex(&arrived.sha256) };
-        let destination = to.to_owned();
-        blocking(move || arrived.move_to(&destination)).await.map_err(not_written(to))?;
-        Ok(downloaded)
+        receive(response, to).await
     }
 }
 
-async fn receive(mut response: Response, to: &Path) -> Result<Arrived, Error> {
+async fn receive(mut response: Response, to: Destination<'_>) -> Result<Arrived, Error> {
     let gzip = match header(response.headers(), CONTENT_ENCODING.as_str()) {
         None | Some("" | "identity") => false,
         Some(gzip::ENCODING | "x-gzip") => true,
         Some(other) => return Err(Error::Damaged(format!("its encoding, {other:?}, is not known"))),
     };
-    let (path, promised) = (to.to_owned(), promised_digest(response.headers()));
-    let mut sink = blocking(move || Sink::create(&path, gzip, promised)).await.map_err(not_written(to))?;
+    let (Destination::Beside(path) | Destination::In(path)) = to;
+    let (place, promised) = (path.to_owned(), promised_digest(response.headers()));
+    let mut sink = match to {
+        Destination::Beside(_) => blocking(move || Sink::create(&place, gzip, promised)).await,
+        Destination::In(_) => blocking(move || Sink::create_unnamed(&place, gzip, promised)).await,
+    }
+    .map_err(not_written(path))?;
     // A connection that ends before the announced length is an error of the HTTP library's.
     while let Some(chunk) = unless_stalled(response.chunk()).await? {
-        sink = blocking(move || sink.add(&chunk)).await.map_err(not_taken(to))?;
+        sink = blocking(move || sink.add(&chunk)).await.map_err(not_taken(path))?;
     }
-    blocking(move || sink.finish()).await.map_err(not_taken(to))
+    blocking(move || sink.finish()).await.map_err(not_taken(path))
 }
 
 async fn unless_stalled<T>(step: impl Future<Output = reqwest::Result<T>>) -> Result<T, Error> {

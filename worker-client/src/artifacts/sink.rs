@@ -1,7 +1,7 @@
-//! Where a download goes: a file beside its destination, which takes its place when all has come.
+//! Where a download goes: a file beside its destination, which takes its place when all has come, or one without a name.
 
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::{self, Seek as _, Write};
 use std::path::{Path, PathBuf};
 
 use flate2::write::MultiGzDecoder;
@@ -27,13 +27,14 @@ struct Counted {
     digest: Sha256,
 }
 
-/// The file's path until it has its name.
+/// The file's path until it has its name; none if it is to have none.
 struct Part(Option<PathBuf>);
 
 /// What came.
 pub(super) struct Arrived {
     pub bytes: u64,
     pub sha256: [u8; 32],
+    file: File,
     part: Part,
 }
 
@@ -44,10 +45,19 @@ impl Sink {
         name.push(format!(".{}.part", uuid::Uuid::new_v4().simple()));
         let path = to.with_file_name(name);
         let file = File::create_new(&path)?;
+        Ok(Self::of(file, Part(Some(path)), gzip, promised))
+    }
+
+    /// A new file in `folder` that has no name: the system removes it when it is closed, also if this process is killed.
+    pub(super) fn create_unnamed(folder: &Path, gzip: bool, promised: Option<Vec<u8>>) -> io::Result<Self> {
+        Ok(Self::of(tempfile::tempfile_in(folder)?, Part(None), gzip, promised))
+    }
+
+    fn of(file: File, part: Part, gzip: bool, promised: Option<Vec<u8>>) -> Self {
         let counted = Counted { file, bytes: 0, digest: Sha256::new() };
         let way = if gzip { Way::Gzip(Box::new(MultiGzDecoder::new(counted))) } else { Way::AsItComes(counted) };
         let promised = promised.map(|digest| (Sha256::new(), digest));
-        Ok(Self { way, part: Part(Some(path)), promised })
+        Self { way, part, promised }
     }
 
     /// Adds what has come.
@@ -67,11 +77,11 @@ impl Sink {
         if self.promised.is_some_and(|(digest, promised)| digest.finalize()[..] != promised[..]) {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "its digest is not the one that was promised"));
         }
-        let Counted { bytes, digest, .. } = match self.way {
+        let Counted { file, bytes, digest } = match self.way {
             Way::AsItComes(file) => file,
             Way::Gzip(decoder) => decoder.finish()?,
         };
-        Ok(Arrived { bytes, sha256: digest.finalize().into(), part: self.part })
+        Ok(Arrived { bytes, sha256: digest.finalize().into(), file, part: self.part })
     }
 }
 
@@ -83,6 +93,13 @@ impl Arrived {
         }
         self.part.0 = None;
         Ok(())
+    }
+
+    /// The file, to be read from its beginning.
+    pub(super) fn into_file(self) -> io::Result<File> {
+        let mut file = self.file;
+        file.rewind()?;
+        Ok(file)
     }
 }
 
@@ -146,6 +163,16 @@ mod tests {
             assert_eq!(std::fs::read(&to).unwrap(), b"hello");
             assert_eq!(files(dir.path()), 1);
         }
+    }
+
+    #[test]
+    fn what_has_no_name_leaves_nothing_behind_at_any_time() {
+        let dir = tempfile::TempDir::new().unwrap();
+        let sink = Sink::create_unnamed(dir.path(), true, None).unwrap();
+        let sink = sink.add(&packed(b"hello")).unwrap();
+        assert_eq!(files(dir.path()), 0);
+        let text = io::read_to_string(sink.finish().unwrap().into_file().unwrap()).unwrap();
+        assert_eq!((text.as_str(), files(dir.path())), ("hello", 0));
     }
 
     #[test]

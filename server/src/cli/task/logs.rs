@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::io::{ErrorKind, Read as _, Seek as _, SeekFrom};
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -201,28 +200,14 @@ impl Printed {
 /// Prints the log that was uploaded at the end, behind what was printed already; all of it, if it does not begin so. False if there is
 /// none.
 async fn print_artifact(server: &Server, task: TaskId, run: RunId, printed: &Printed) -> Result<bool, CommandError> {
-    let file = Temporary::new();
-    match server.client.download(task, Some(run), BACKING_LOG, &file.0).await {
-        Ok(_) => {}
+    // Without a name, so that a command that is interrupted leaves nothing behind.
+    let folder = std::env::temp_dir();
+    let mut stored = match server.client.download_unnamed(task, Some(run), BACKING_LOG, &folder).await {
+        Ok(stored) => stored,
         Err(error) if matches!(error.status(), Some(404 | 410 | 424)) => return Ok(false),
         Err(error) => return Err(server.error(&error)),
-    }
-    let copied = File::open(&file.0).and_then(|mut from| {
-        // It needs no name any more: a command that is interrupted while it prints leaves nothing behind.
-        drop(file);
-        if !printed.begins(&mut from)? {
-            complain("the log that is stored is not the one that was printed up to here, which may have parts missing; from the beginning:");
-            from.seek(SeekFrom::Start(0))?;
-        }
-        let mut piece = vec![0; PIECE];
-        loop {
-            match from.read(&mut piece)? {
-                0 => return Ok(()),
-                length => print_piece(server, &piece[..length])?,
-            }
-        }
-    });
-    match copied {
+    };
+    match print_rest(server, &mut stored, printed) {
         // The reader has all that it needs.
         Err(error) if error.kind() != ErrorKind::BrokenPipe => {
             Err(CommandError::Refused(format!("the log cannot be written: {error}")))
@@ -231,25 +216,23 @@ async fn print_artifact(server: &Server, task: TaskId, run: RunId, printed: &Pri
     }
 }
 
+fn print_rest(server: &Server, stored: &mut File, printed: &Printed) -> std::io::Result<()> {
+    if !printed.begins(stored)? {
+        complain("the log that is stored is not the one that was printed up to here, which may have parts missing; from the beginning:");
+        stored.seek(SeekFrom::Start(0))?;
+    }
+    let mut piece = vec![0; PIECE];
+    loop {
+        match stored.read(&mut piece)? {
+            0 => return Ok(()),
+            length => print_piece(server, &piece[..length])?,
+        }
+    }
+}
+
 /// Prints a part of a log. It goes aside where the answer of the server is what is printed.
 fn print_piece(server: &Server, bytes: &[u8]) -> std::io::Result<()> {
     if server.json { print_bytes_aside(bytes) } else { print_bytes(bytes) }
-}
-
-/// A file that is removed in the end.
-struct Temporary(PathBuf);
-
-impl Temporary {
-    fn new() -> Self {
-        Self(std::env::temp_dir().join(format!("tenure-log-{}", uuid::Uuid::new_v4())))
-    }
-}
-
-impl Drop for Temporary {
-    fn drop(&mut self) {
-        // It may not have come into being.
-        drop(std::fs::remove_file(&self.0));
-    }
 }
 
 /// Prints the logs of all runs of a task, one after the other, until it is resolved. What becomes of the task does not depend on whether
@@ -281,16 +264,19 @@ pub(super) async fn follow_task(server: &Server, task: TaskId) -> Result<(), Com
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write as _;
+
     use super::*;
 
     /// What is left of a stored log behind what a stream has printed; none if it does not begin so.
     fn rest(stored: &str, stream: &str, piece: usize) -> Option<String> {
-        let file = Temporary::new();
-        std::fs::write(&file.0, stored).unwrap();
+        let mut from = tempfile::tempfile().unwrap();
+        from.write_all(stored.as_bytes()).unwrap();
+        from.rewind().unwrap();
         let mut printed = Printed::default();
         stream.as_bytes().chunks(piece).for_each(|bytes| printed.add(bytes));
         assert_eq!(printed.end_stream(), stream.ends_with(&deleted_line()));
-        let (mut from, mut rest) = (File::open(&file.0).unwrap(), String::new());
+        let mut rest = String::new();
         printed.begins(&mut from).unwrap().then(|| from.read_to_string(&mut rest).unwrap())?;
         Some(rest)
     }

@@ -6,7 +6,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tenure_tests::http::TENURE_API;
 use tenure_tests::server::{Launch, binary};
-use tokio::io::AsyncReadExt as _;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpListener;
 use tokio::process::Command;
 
 use super::{QUEUE, account, created, done, run, start_worker};
@@ -114,6 +115,37 @@ async fn a_stored_log_that_does_not_begin_with_what_was_printed_is_printed_from_
     let (output, ()) = tokio::join!(run(&rig, &follow), work);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     assert!(stdout(&output).ends_with("[left out]\nthe end\n"), "{}", stdout(&output));
+}
+
+/// The store has sent a part of it and stands still, and the command may be interrupted.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stored_log_has_no_file_while_it_is_downloaded() {
+    let rig = Rig::start().await;
+    let task = created(&rig, &["--", "make"]).await;
+    let claim = claim(&rig).await;
+    let store = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/log", store.local_addr().unwrap());
+    let path = format!("{}/artifacts/public/logs/live_backing.log", run_of(&claim));
+    let expires = minutes_from_now(60);
+    let body = json!({"storageType": "reference", "contentType": "text/plain", "expires": expires, "url": url});
+    let answer = call(&mut rig.client(), &credentials_of(&claim), "POST", &path, Some(&body)).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    report(&rig, &claim, "completed", None).await;
+    let temporary = rig.folder.path().join("temporary");
+    std::fs::create_dir(&temporary).unwrap();
+    let temporary = temporary.canonicalize().unwrap();
+    let mut command = Command::new(binary());
+    command.args(["task", "logs", &task]).envs(account(&rig)).env("TMPDIR", &temporary);
+    let command = command.stdout(Stdio::null()).kill_on_drop(true).spawn().unwrap();
+    let (mut stream, _) = tokio::time::timeout(TIMEOUT, store.accept()).await.unwrap().unwrap();
+    stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 1000\r\n\r\na line\n").await.unwrap();
+    let open = format!("/proc/{}/fd", command.id().unwrap());
+    eventually("it has a file to write to", async || {
+        let mut files = std::fs::read_dir(&open).unwrap().filter_map(|file| std::fs::read_link(file.ok()?.path()).ok());
+        files.any(|file| file.starts_with(&temporary)).then_some(())
+    })
+    .await;
+    assert_eq!(std::fs::read_dir(&temporary).unwrap().count(), 0);
 }
 
 /// It is interrupted in the middle, where it can clear up nothing any more.
