@@ -194,28 +194,28 @@ impl Account {
     pub fn print(&self) {
         let states: Vec<_> = self.states.iter().map(|(state, count)| vec![state.clone(), count.to_string()]).collect();
         table::print("Tasks by state, from the API", &["state", "tasks"], &states);
-        println!("  the queue: {} pending, {} claimed", self.counts.pending_tasks, self.counts.claimed_tasks);
+        say!("  the queue: {} pending, {} claimed", self.counts.pending_tasks, self.counts.claimed_tasks);
         let share = |((worker, plane), runs): (&(String, &str), &usize)| {
             vec![worker.clone(), (*plane).to_owned(), runs.to_string()]
         };
         let shares: Vec<_> = self.shares.iter().map(share).collect();
         table::print("Runs by worker", &["worker", "plane", "runs"], &shares);
-        println!("\nWorkers killed: {}; they held {} runs.", self.kills, self.held);
+        say!("\nWorkers killed: {}; they held {} runs.", self.kills, self.held);
         let shown = &self.retried[..self.retried.len().min(ROWS_MAX)];
         let more =
             if shown.len() < self.retried.len() { format!(", {} of them shown", shown.len()) } else { String::new() };
         let title = format!("Tasks that took more than one run: {}{more}", self.retried.len());
         table::print(&title, &["task", "runs"], shown);
         self.print_kinds();
-        println!("\nChecksums recomputed outside the tasks: {} files, all compared.", self.checked);
+        say!("\nChecksums recomputed outside the tasks: {} files, all compared.", self.checked);
         for problem in self.problems.iter().take(PROBLEMS_MAX) {
-            println!("PROBLEM: {problem}");
+            say!("PROBLEM: {problem}");
         }
         let verdict = match self.problems.len() {
             0 => "everything is accounted for".to_owned(),
             count => format!("{count} problems"),
         };
-        println!("{} tasks in {:.1} s: {verdict}.", self.tasks, self.took.as_secs_f64());
+        say!("{} tasks in {:.1} s: {verdict}.", self.tasks, self.took.as_secs_f64());
     }
 
     fn print_kinds(&self) {

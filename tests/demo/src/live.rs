@@ -1,6 +1,5 @@
 //! Two tasks to look at before the many: one whose log is followed while it runs, and one that is cancelled while it runs.
 
-use std::io::Write as _;
 use std::path::Path;
 use std::time::Duration;
 
@@ -46,7 +45,7 @@ async fn within(task: &Planned, shown: impl Future<Output = Result<()>>) -> Resu
 
 /// The log of a task is read while the task runs, and the whole of it afterwards.
 async fn follow(client: &Client, queue: &TaskQueueId, task: &Planned, scratch: &Path) -> Result<()> {
-    println!("\nThe log of task {}, while it runs:", task.id);
+    say!("\nThe log of task {}, while it runs:", task.id);
     let mut log = begin(client, queue, task).await?;
     log.read_until("second 1").await?;
     if client.status(task.id).await?.state != State::Running {
@@ -60,13 +59,13 @@ async fn follow(client: &Client, queue: &TaskQueueId, task: &Planned, scratch: &
             format!("what was followed is not the log: {:?} is not the beginning of {whole:?}", log.text).into()
         );
     }
-    println!("It has ended; the whole log, {} bytes, is the artifact {BACKING_LOG}.", whole.len());
+    say!("It has ended; the whole log, {} bytes, is the artifact {BACKING_LOG}.", whole.len());
     Ok(())
 }
 
 /// A task is cancelled: its process ends at once, and what it has printed is kept.
 async fn cancel(client: &Client, queue: &TaskQueueId, task: &Planned, scratch: &Path) -> Result<()> {
-    println!("\nTask {}, which is cancelled while it runs:", task.id);
+    say!("\nTask {}, which is cancelled while it runs:", task.id);
     let mut log = begin(client, queue, task).await?;
     log.read_until(AT_WORK.1).await?;
     let number = log.text.split(AT_WORK.1).next().and_then(|before| before.rsplit(AT_WORK.0).next());
@@ -82,13 +81,13 @@ async fn cancel(client: &Client, queue: &TaskQueueId, task: &Planned, scratch: &
         }
         sleep(POLL).await;
     }
-    println!("Cancelled: process {process} was gone {:.2} s later.", asked.elapsed().as_secs_f64());
+    say!("Cancelled: process {process} was gone {:.2} s later.", asked.elapsed().as_secs_f64());
     ends_as(client, task).await?;
     let whole = whole_log(client, task.id, scratch).await?;
     if !whole.starts_with(&log.text) || !whole.contains(ASKED) {
         return Err(format!("the log does not say how it ended: {whole:?}").into());
     }
-    println!("Its log was kept: it ends with {:?}.\n", whole.lines().last().unwrap_or_default());
+    say!("Its log was kept: it ends with {:?}.\n", whole.lines().last().unwrap_or_default());
     Ok(())
 }
 
@@ -172,9 +171,8 @@ impl Followed {
         self.text.push_str(&String::from_utf8(bytes)?);
         let whole = self.text.rfind('\n').map_or(0, |end| end + 1);
         if whole > self.shown {
-            self.text[self.shown..whole].lines().for_each(|line| println!("  | {line}"));
+            self.text[self.shown..whole].lines().for_each(|line| say!("  | {line}"));
             self.shown = whole;
-            std::io::stdout().flush()?;
         }
         Ok(true)
     }

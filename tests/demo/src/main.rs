@@ -7,6 +7,14 @@
 //! the state of each task by the API, each result against a checksum computed here, each retry against its cause.
 //! Only processes started here are ended, by their number.
 
+/// Prints a line. `println!` panics when the terminal or the reader of a pipe has gone, and the server and the workers would be killed;
+/// without a reader the line is not needed.
+macro_rules! say {
+    ($($line:tt)*) => {
+        drop(std::io::Write::write_fmt(&mut std::io::stdout(), format_args!("{}\n", format_args!($($line)*))))
+    };
+}
+
 mod account;
 mod live;
 mod plan;
@@ -15,7 +23,6 @@ mod table;
 mod watch;
 
 use std::fs::File;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -115,7 +122,7 @@ async fn demonstrate(cli: &Cli) -> Result<ExitCode> {
     // First of all: otherwise a signal that comes while the server starts ends this process and leaves the server.
     let mut signals = StopSignals::listen()?;
     let (scratch, _lock) = fresh_scratch(&cli.scratch_dir)?;
-    println!("Starting tenure serve with its own PostgreSQL in {} …", cli.data_dir.display());
+    say!("Starting tenure serve with its own PostgreSQL in {} …", cli.data_dir.display());
     let server = Server::start(&bin_dir, &cli.data_dir, &cli.listen, &scratch).await?;
     let mut workers = Workers::new(&bin_dir, &scratch, server.root_url(), server.credentials().clone());
     let ended = tokio::select! {
@@ -128,28 +135,23 @@ async fn demonstrate(cli: &Cli) -> Result<ExitCode> {
         print_where_to_look(&server, &scratch);
         signals.next().await;
     }
-    say("Stopping the workers and the server …");
+    say!("Stopping the workers and the server …");
     workers.stop().await;
     server.stop().await;
-    say(&format!("Stopped. The database stays in {} for the next run.", cli.data_dir.display()));
+    say!("Stopped. The database stays in {} for the next run.", cli.data_dir.display());
     ended.map(|code| code.unwrap_or(ExitCode::from(INTERRUPTED)))
-}
-
-/// Prints a line, unless the terminal is gone: that must not keep the server from being stopped.
-fn say(line: &str) {
-    let _is_gone = writeln!(std::io::stdout(), "{line}");
 }
 
 async fn work(cli: &Cli, server: &Server, workers: &mut Workers, scratch: &Path) -> Result<ExitCode> {
     let queue: TaskQueueId = QUEUE.parse()?;
     let client = client(server.root_url(), server.credentials())?;
-    println!("The server is ready at {}.", server.root_url());
+    say!("The server is ready at {}.", server.root_url());
     (1..=cli.workers).try_for_each(|number| workers.start(&format!("worker-{number}"), cli.plane.of_worker(number)))?;
-    println!("Started {} workers: {}.", cli.workers, workers.describe());
+    say!("Started {} workers: {}.", cli.workers, workers.describe());
     live::show(&client, &queue, scratch).await?;
     let tasks = plan::plan(&cli.tree, cli.max, scratch)?;
     let group = tasks.first().ok_or("there are no files to work on")?.id;
-    println!("Handing in {} tasks …", tasks.len());
+    say!("Handing in {} tasks …", tasks.len());
     futures_util::stream::iter(&tasks)
         .map(|task| {
             let definition = task.definition(&queue, group, &client);
@@ -173,17 +175,17 @@ async fn work(cli: &Cli, server: &Server, workers: &mut Workers, scratch: &Path)
 fn print_where_to_look(server: &Server, scratch: &Path) {
     let root_url = server.root_url();
     let file = server.credentials_file().display();
-    println!("\nThe server and the workers stay up until Ctrl-C. In another terminal, in this directory:");
-    println!("  TOKEN=$(sed -n 's/.*\"accessToken\": *\"\\([^\"]*\\)\".*/\\1/p' {file})");
-    println!("  curl -u root:$TOKEN {root_url}/api/queue/v1/task-queues/{QUEUE}/counts");
-    println!("  curl -u root:$TOKEN '{root_url}/api/tenure/v1/events?limit=10'");
-    println!("  curl {root_url}/metrics");
-    println!("Where things are:");
-    println!("  root URL      {root_url}");
-    println!("  credentials   {file} (client root, all scopes)");
-    println!("  queue         {QUEUE}");
-    println!("  logs, results {}", scratch.display());
-    println!("README.md goes on from here: create tasks of your own, claim and report them.");
+    say!("\nThe server and the workers stay up until Ctrl-C. In another terminal, in this directory:");
+    say!("  TOKEN=$(sed -n 's/.*\"accessToken\": *\"\\([^\"]*\\)\".*/\\1/p' {file})");
+    say!("  curl -u root:$TOKEN {root_url}/api/queue/v1/task-queues/{QUEUE}/counts");
+    say!("  curl -u root:$TOKEN '{root_url}/api/tenure/v1/events?limit=10'");
+    say!("  curl {root_url}/metrics");
+    say!("Where things are:");
+    say!("  root URL      {root_url}");
+    say!("  credentials   {file} (client root, all scopes)");
+    say!("  queue         {QUEUE}");
+    say!("  logs, results {}", scratch.display());
+    say!("README.md goes on from here: create tasks of your own, claim and report them.");
 }
 
 fn client(root_url: &str, credentials: &Credentials) -> Result<Client> {

@@ -97,7 +97,7 @@ async fn ready_line(child: &mut Child) -> Result<Option<String>> {
             tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
             return Ok(Some(root_url.trim().to_owned()));
         }
-        println!("  {line}");
+        say!("  {line}");
     }
     Ok(None)
 }
@@ -179,7 +179,7 @@ impl Workers {
         for name in self.running.keys() {
             let log = std::fs::read_to_string(self.log(name)).unwrap_or_default();
             let warnings = log.lines().filter(|line| line.contains(" WARN ") || line.contains("ERROR "));
-            warnings.take(LOG_TAIL).for_each(|line| println!("{name}: {line}"));
+            warnings.take(LOG_TAIL).for_each(|line| say!("{name}: {line}"));
         }
     }
 

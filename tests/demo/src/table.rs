@@ -7,7 +7,7 @@ pub fn print(title: &str, head: &[&str], rows: &[Vec<String>]) {
         cells.chain([head[column].chars().count()]).max().unwrap_or_default()
     };
     let widths: Vec<usize> = (0..head.len()).map(width).collect();
-    println!("\n{title}");
+    say!("\n{title}");
     print_row(head, &widths);
     for row in rows {
         print_row(row, &widths);
@@ -20,5 +20,5 @@ fn print_row(cells: &[impl AsRef<str>], widths: &[usize]) {
         if column == 0 { format!("{text:<width$}") } else { format!("{text:>width$}") }
     };
     let line: Vec<String> = cells.iter().zip(widths).enumerate().map(cell).collect();
-    println!("  {}", line.join("  ").trim_end());
+    say!("  {}", line.join("  ").trim_end());
 }

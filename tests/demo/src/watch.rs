@@ -154,22 +154,22 @@ impl Progress {
             self.tasks,
         );
         if self.terminal {
-            print!("\r\x1b[K{line}");
+            let mut out = std::io::stdout();
             // A line of progress that cannot be shown is no reason to stop.
-            let _shown = std::io::stdout().flush();
+            let _shown = write!(out, "\r\x1b[K{line}").and_then(|()| out.flush());
         } else if self.printed.is_none_or(|last| elapsed >= last + PLAIN_PROGRESS) {
             self.printed = Some(elapsed);
-            println!("{line}");
+            say!("{line}");
         }
     }
 
     fn say(&self, line: &str) {
-        println!("{}{line}", if self.terminal { "\r\x1b[K" } else { "" });
+        say!("{}{line}", if self.terminal { "\r\x1b[K" } else { "" });
     }
 
     fn end(&self) {
         if self.terminal {
-            println!();
+            say!("");
         }
     }
 }
