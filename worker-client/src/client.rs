@@ -244,7 +244,8 @@ impl Client {
         &self.shared.root_url
     }
 
-    /// The time by the server's clock as estimated from its answers, for `created` and `deadline` of a task.
+    /// The time by the server's clock as estimated from its answers, for `created` and `deadline` of a task. Before the first answer it is
+    /// that of this machine, which may be wrong: [`server_time`](Self::server_time) asks.
     ///
     /// ```
     /// # fn example(client: &tenure_client::Client) {

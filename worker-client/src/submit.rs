@@ -1,6 +1,8 @@
 //! The calls of submitters and provisioners.
 
 use reqwest::Method;
+use serde_json::Value;
+use tenure_api::dates::Timestamp;
 use tenure_api::ids::{TaskId, TaskQueueId};
 
 use crate::client::{Call, Own, TIMEOUT, parameter};
@@ -60,6 +62,22 @@ impl Client {
     /// ```
     pub async fn task(&self, id: TaskId) -> Result<Task, Error> {
         Ok(self.call(&get(format!("/task/{}", parameter(&id)))).await?.value)
+    }
+
+    /// Asks the server for its time. Until it has answered something, [`now`](Self::now) is that of this machine, which may be wrong.
+    ///
+    /// # Errors
+    /// The server could not be reached.
+    ///
+    /// ```no_run
+    /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// let deadline = client.server_time().await?.time() + chrono::TimeDelta::minutes(10);
+    /// # let _ = deadline;
+    /// # Ok(()) }
+    /// ```
+    pub async fn server_time(&self) -> Result<Timestamp, Error> {
+        self.call::<Value>(&get("/ping".to_owned())).await?;
+        Ok(self.now())
     }
 
     /// Reads how many tasks of a queue wait and how many are claimed.

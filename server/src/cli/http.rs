@@ -7,9 +7,11 @@ use std::time::Duration;
 use clap::Args;
 use serde::Deserialize;
 use serde_json::Value;
+use tenure_api::dates::Timestamp;
 use tenure_client::{AccessToken, Client, Credentials, Error, RetryPolicy};
 
 use super::print::{complain, plain, pretty, print};
+use super::when::When;
 
 /// Where a server with embedded PostgreSQL writes the credentials of its first client.
 const ROOT_CREDENTIALS: &str = "root-credentials.json";
@@ -150,6 +152,18 @@ impl Server {
         Self { client: self.client.with_retry_policy(patient_retries()), json: self.json }
     }
 
+    /// When that is. What is so long from now counts from the server's time, which it is asked for: this machine's clock may be wrong.
+    ///
+    /// # Errors
+    /// If it does not answer.
+    pub async fn time(&self, when: Option<When>) -> Result<Option<Timestamp>, CommandError> {
+        let now = match when {
+            Some(When::In(_)) => self.client.server_time().await.map_err(|error| self.error(&error))?,
+            Some(When::At(_)) | None => self.client.now(),
+        };
+        Ok(when.map(|when| when.time(now)))
+    }
+
     /// Prints an answer: as it is, or as a text for people.
     ///
     /// # Errors
@@ -250,7 +264,10 @@ pub fn entries<'a>(value: &'a Value, name: &str) -> &'a [Value] {
 
 #[cfg(test)]
 mod tests {
+    use chrono::TimeDelta;
     use serde_json::json;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
 
     use super::*;
 
@@ -285,6 +302,29 @@ mod tests {
         let printed = pretty(&answer);
         assert!(!printed.contains(|character: char| character.is_control() && character != '\n'), "{printed:?}");
         assert_eq!(serde_json::from_str::<Value>(&printed).unwrap(), answer);
+    }
+
+    #[tokio::test]
+    async fn what_is_so_long_from_now_counts_from_the_time_of_the_server() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let client = Client::builder().root_url(&format!("http://{}", listener.local_addr().unwrap())).build().unwrap();
+        let server = Server { client, json: false };
+        let here = server.client.now();
+        assert_eq!(server.time(None).await.unwrap(), None);
+        assert_eq!(server.time(Some(When::At(here))).await.unwrap(), Some(here));
+        let there = here.time() + TimeDelta::minutes(20);
+        let date = there.format("%a, %d %b %Y %H:%M:%S GMT");
+        let answer = format!("HTTP/1.1 200 OK\r\ndate: {date}\r\ncontent-length: 2\r\n\r\n{{}}");
+        let serving = tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut request = Vec::new();
+            while !request.ends_with(b"\r\n\r\n") && stream.read_buf(&mut request).await.is_ok_and(|read| read > 0) {}
+            stream.write_all(answer.as_bytes()).await.unwrap();
+        });
+        let hour = TimeDelta::hours(1);
+        let time = server.time(Some(When::In(hour))).await.unwrap().unwrap().time();
+        assert!((time - hour - there).num_seconds().abs() < 60, "{time} {there}");
+        serving.await.unwrap();
     }
 
     #[test]

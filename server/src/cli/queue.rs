@@ -131,7 +131,7 @@ pub async fn run(server: &Server, command: QueueCommand) -> Result<ExitCode, Com
         QueueCommand::Keys { queue } => keys::list(server, &queue).await?,
         QueueCommand::Key(command) => keys::run(server, command).await?,
         QueueCommand::Pause(PauseArgs { queue, reason, until }) => {
-            let pause = PauseRequest { reason, until: until.map(|until| until.time(client.now())) };
+            let pause = PauseRequest { reason, until: server.time(until).await? };
             server.print(&client.pause_queue(&queue, &pause).await.map_err(refused)?, paused)?;
         }
         QueueCommand::Resume { queue } => {

@@ -36,7 +36,7 @@ pub(super) async fn command(server: &Server, args: &CommandArgs) -> Result<ExitC
     let refused = |error| server.error(&error);
     let of_task = match command {
         Some(command) => {
-            let until = until.map(|until| until.time(tenure_engine::clock::real_now().into()));
+            let until = server.time(until).await?;
             server.client.command_task(task, &TaskCommandRequest { command, until }).await.map_err(refused)?
         }
         None => match server.client.get_task_command(task).await.map_err(refused)? {

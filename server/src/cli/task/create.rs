@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use serde_json::{Value, json};
+use tenure_api::dates::Timestamp;
 use tenure_api::ids::TaskId;
 
 use super::outlook::Outlook;
@@ -18,7 +19,7 @@ use crate::cli::print::table;
 pub(super) async fn create(server: &Server, args: CreateArgs) -> Result<ExitCode, CommandError> {
     let body = match &args.file {
         Some(file) => input::read_json("--file", file)?,
-        None => definition(server, &args),
+        None => definition(&args, server.time(args.deadline).await?),
     };
     // A repeat after a lost answer must not create anything twice.
     let key = uuid::Uuid::new_v4().to_string();
@@ -55,8 +56,8 @@ pub(super) async fn create(server: &Server, args: CreateArgs) -> Result<ExitCode
     Ok(code)
 }
 
-/// The task that the arguments describe, for a worker that runs commands.
-pub(super) fn definition(server: &Server, args: &CreateArgs) -> Value {
+/// The task that the arguments describe, with this deadline, for a worker that runs commands.
+pub(super) fn definition(args: &CreateArgs, deadline: Option<Timestamp>) -> Value {
     let mut body = json!({ "taskQueueId": args.queue, "payload": { "command": [args.command] } });
     if let Some(name) = &args.name {
         body["metadata"] = json!({ "name": name });
@@ -67,8 +68,8 @@ pub(super) fn definition(server: &Server, args: &CreateArgs) -> Value {
     if let Some(retries) = args.retries {
         body["retries"] = json!(retries);
     }
-    if let Some(deadline) = args.deadline {
-        body["deadline"] = json!(deadline.time(server.client.now()));
+    if let Some(deadline) = deadline {
+        body["deadline"] = json!(deadline);
     }
     if !args.after.is_empty() {
         body["dependencies"] = json!(args.after);

@@ -24,7 +24,8 @@ pub(super) async fn run(server: &Server, args: &CreateArgs) -> Result<ExitCode, 
     let refused = |error: tenure_client::Error| server.error(&error);
     // A repeat after a lost answer must not create anything twice.
     let key = uuid::Uuid::new_v4().to_string();
-    let answer = server.client.create_tasks(&definition(server, args), &key).await.map_err(refused)?;
+    let task = definition(args, server.time(args.deadline).await?);
+    let answer = server.client.create_tasks(&task, &key).await.map_err(refused)?;
     let server = &server.patient();
     let refused = |error: tenure_client::Error| server.error(&error);
     let id = field(&answer, "/tasks/0/taskId");

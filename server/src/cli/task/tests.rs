@@ -22,8 +22,7 @@ fn created(words: &[&str]) -> Value {
     let Ok(TaskCommand::Create(args)) = parse(&[&["create", "-q", "p/w"], words].concat()) else {
         panic!("{words:?} is a task")
     };
-    let client = tenure_client::Client::builder().root_url("http://127.0.0.1:1").build().unwrap();
-    definition(&Server { client, json: false }, &args)
+    definition(&args, args.deadline.map(|deadline| deadline.time(tenure_engine::clock::real_now().into())))
 }
 
 #[test]
