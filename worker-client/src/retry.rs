@@ -1,7 +1,7 @@
 //! When a request that failed is sent again. One policy object serves every call of a client.
 //!
 //! Requests are repeated on network errors, 408, 429 and 5xx (all calls of the queue are safe to repeat) and never
-//! on another 4xx: the same request would be refused again.
+//! on another 4xx: the same request would be refused again. Unless the policy says so: a proxy may have answered.
 
 use std::time::Duration;
 
@@ -13,6 +13,8 @@ pub struct RetryPolicy {
     retries: u32,
     first_pause: Duration,
     longest_pause: Duration,
+    /// Whether what is unclear is repeated too.
+    unclear_too: bool,
 }
 
 /// Retries after the first try.
@@ -22,7 +24,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 impl Default for RetryPolicy {
     fn default() -> Self {
-        Self { retries: RETRIES, first_pause: FIRST_PAUSE, longest_pause: LONGEST_PAUSE }
+        Self { retries: RETRIES, first_pause: FIRST_PAUSE, longest_pause: LONGEST_PAUSE, unclear_too: false }
     }
 }
 
@@ -74,6 +76,20 @@ impl RetryPolicy {
         Self { longest_pause, ..self }
     }
 
+    /// The policy by which a request is repeated, too, whose answer [may be a proxy's](Error::is_unclear): for a server that is known to
+    /// take such requests.
+    ///
+    /// ```
+    /// # use tenure_client::{Error, RetryPolicy};
+    /// let page = Error::Refused { status: 404, code: String::new(), message: String::new(), retry_after: None };
+    /// assert!(RetryPolicy::default().pause_after(1, &page, 0.5).is_none());
+    /// assert!(RetryPolicy::default().unclear_too().pause_after(1, &page, 0.5).is_some());
+    /// ```
+    #[must_use]
+    pub fn unclear_too(self) -> Self {
+        Self { unclear_too: true, ..self }
+    }
+
     /// The pause after try number `tried` (from 1) failed with `error`, or none if that was the last try.
     /// `jitter` is a random number from 0 to 1, such as [`jitter()`] makes.
     ///
@@ -85,7 +101,8 @@ impl RetryPolicy {
     /// ```
     #[must_use]
     pub fn pause_after(&self, tried: u32, error: &Error, jitter: f64) -> Option<Duration> {
-        if tried > self.retries || !error.is_transient() {
+        let may_pass = error.is_transient() || self.unclear_too && error.is_unclear();
+        if tried > self.retries || !may_pass {
             return None;
         }
         Some(self.pause_of(tried, error, jitter))

@@ -49,7 +49,8 @@ impl Tasks {
             task_id,
             run_id,
             task: job.task().clone(),
-            client: job.client().with_retry_policy(self.settings.transfers.clone()),
+            // This queue gives claims, so that a page that says it does not know a call is a proxy's.
+            client: job.client().with_retry_policy(self.settings.transfers.clone().unclear_too()),
             directory,
             settings: Arc::clone(&self.settings),
             guards: self.guards.clone(),

@@ -269,6 +269,17 @@ async fn an_upload_that_fails_for_good_has_its_reason() {
 }
 
 #[tokio::test]
+async fn an_upload_is_repeated_when_a_proxy_answers_for_a_queue_that_is_away() {
+    let queue = Queue::start().await;
+    for status in [404, 403, 200] {
+        queue.once("artifacts/a", Reply { bytes: Some(b"<html>not here</html>".to_vec()), ..refuse(status) });
+    }
+    let running = ended(queue, &payload("echo a > a", &json!([file("a", "a")])), "completed").await;
+    assert_eq!(running.queue.artifact(TASK, "a").content(), b"a\n");
+    running.stop().await;
+}
+
+#[tokio::test]
 async fn an_upload_is_repeated_with_the_credentials_of_the_renewed_claim() {
     let queue = Queue::start().await;
     queue.on("reclaim", |_| renewed(60_000, "task-1"));
