@@ -18,7 +18,8 @@ use crate::{Client, Error, RetryPolicy};
 
 /// Between two pieces. With their size that is the most that a run sends.
 const EVERY: Duration = Duration::from_secs(1);
-/// When a server that keeps no live logs now is asked again; also the longest pause that it can ask for.
+/// When a server that keeps no live logs now is asked again, or one that a proxy may have answered for; also the longest pause that it can
+/// ask for.
 const ASK_AGAIN_AFTER: Duration = Duration::from_secs(60);
 /// How long the last piece normally may hold up what comes after it: a report.
 pub const LAST_PIECE_WITHIN: Duration = Duration::from_secs(1);
@@ -176,6 +177,10 @@ impl Sender {
                 tracing::debug!(error = chain(&error), "a piece of the live log was not sent; trying again");
                 error.retry_after().unwrap_or_default().clamp(EVERY, ASK_AGAIN_AFTER)
             }
+            Err(Unsent::Failed(error)) if error.is_unclear() => {
+                tracing::debug!(error = chain(&error), "a piece of the live log got an unclear answer; trying again");
+                ASK_AGAIN_AFTER
+            }
             Err(Unsent::Failed(error)) => {
                 tracing::debug!(error = chain(&error), "there is no live log of this run");
                 progress.phase = Phase::GivenUp;
@@ -208,7 +213,7 @@ impl Sender {
             Ok(()) => true,
             Err(error) => {
                 tracing::debug!(error = chain(&error), "the live log is not an artifact yet");
-                !error.is_transient()
+                !error.is_transient() && !error.is_unclear()
             }
         }
     }
@@ -243,6 +248,9 @@ fn next_chunk(log: &dyn Log, position: u64, length: u64) -> io::Result<Chunk> {
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+
     use super::*;
 
     struct Text(Vec<u8>);
@@ -261,6 +269,26 @@ mod tests {
     fn next(text: &[u8], position: u64) -> Chunk {
         let log = Text(text.to_vec());
         next_chunk(&log, position, log.length()).unwrap()
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_may_be_a_proxys_does_not_end_it() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let client = Client::builder().root_url(&format!("http://{}", listener.local_addr().unwrap())).build().unwrap();
+        let serving = tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut request = Vec::new();
+            while !request.ends_with(b"a line\n") && stream.read_buf(&mut request).await.is_ok_and(|read| read > 0) {}
+            let answer = "HTTP/1.1 404 Not Found\r\nconnection: close\r\ncontent-length: 7\r\n\r\n<html/>";
+            stream.write_all(answer.as_bytes()).await.unwrap();
+        });
+        let (task_id, run_id) = ("9HrBC1jMQ3KlZw4CssPUeQ".parse().unwrap(), "0".parse().unwrap());
+        let log = Arc::new(Text(b"a line\n".to_vec()));
+        let sender = Sender::new(&client, task_id, run_id, client.now(), log);
+        let mut progress = sender.progress.lock().await;
+        assert_eq!(sender.send(&mut progress).await, ASK_AGAIN_AFTER);
+        assert_eq!((progress.position, progress.phase), (0, Phase::Beginning));
+        serving.await.unwrap();
     }
 
     #[test]
