@@ -41,11 +41,16 @@ pub async fn run(server: &Server, args: &EventsArgs) -> Result<ExitCode, Command
         match follow(server, &args.exchanges, &mut after, &mut failures).await {
             Ok(()) => {}
             Err(Error::File { source, .. }) if source.kind() == ErrorKind::BrokenPipe => return Ok(ExitCode::SUCCESS),
-            Err(error) if !error.is_transient() || failures == FAILURES_MAX => return Err(server.error(&error)),
+            Err(error) if !may_pass(&error) || failures == FAILURES_MAX => return Err(server.error(&error)),
             Err(_) => failures += 1,
         }
         tokio::time::sleep(OPEN_AGAIN_AFTER).await;
     }
+}
+
+/// Whether another stream may be opened later. For a server that is away a proxy may answer.
+fn may_pass(error: &Error) -> bool {
+    error.is_transient() || error.status().is_some() && error.is_unclear()
 }
 
 /// Prints a stream of events to its end. The position moves along; what was refused before does not count once a stream is open.
@@ -86,6 +91,16 @@ mod tests {
     struct Tenure {
         #[command(flatten)]
         events: EventsArgs,
+    }
+
+    #[test]
+    fn a_proxy_that_answers_for_the_server_ends_nothing() {
+        let refused = |status, code: &str| {
+            let (code, message) = (code.to_owned(), String::new());
+            Error::Refused { status, code, message, retry_after: None }
+        };
+        assert!(may_pass(&refused(503, "ServiceUnavailable")) && may_pass(&refused(404, "")));
+        assert!(!may_pass(&refused(403, "InsufficientScopes")) && !may_pass(&refused(400, "InputError")));
     }
 
     #[test]

@@ -176,7 +176,8 @@ impl Server {
 }
 
 fn patient_retries() -> RetryPolicy {
-    RetryPolicy::default().retries(RETRIES_PATIENT).longest_pause(PAUSE_PATIENT)
+    // A proxy may answer for it meanwhile.
+    RetryPolicy::default().retries(RETRIES_PATIENT).longest_pause(PAUSE_PATIENT).unclear_too()
 }
 
 /// The server and the credentials that were given, or those in the data directory if nothing was.
@@ -331,6 +332,8 @@ mod tests {
     fn a_server_may_be_away_for_a_minute_and_a_half_however_the_pauses_fall() {
         let least: Duration = (1..=RETRIES_PATIENT).map(|failures| patient_retries().backoff(failures, 0.0)).sum();
         assert!(least >= Duration::from_secs(90), "{least:?}");
+        let page = Error::Refused { status: 404, code: String::new(), message: String::new(), retry_after: None };
+        assert!(patient_retries().pause_after(1, &page, 0.0).is_some(), "a proxy answers for it");
     }
 
     #[test]
