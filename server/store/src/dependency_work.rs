@@ -2,8 +2,8 @@
 //!
 //! The event log is the list of work: what it contains was committed before it got its position. So of an edge and the end
 //! of its required task, whichever is read later finds the other one committed, and no race can lose both. An end that a
-//! rerun has taken back by then was noted by the rerun. What a part of the log has goes into `dependency_work`, from where it
-//! is settled in slices that pass over locked tasks.
+//! rerun has taken back by then was noted by the rerun, for the tasks that waited for it. What a part of the log has goes
+//! into `dependency_work`, from where it is settled in slices that pass over locked tasks.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -46,7 +46,17 @@ pub async fn skip_log(conn: &mut PgConnection) -> Result<bool, sqlx::Error> {
 }
 
 /// Notes as work what some unsatisfied edge waits for in a part of the log.
+///
+/// An end counts for the tasks that waited for it. What a rerun has taken back, it has noted itself; what it takes back after this
+/// does not count for tasks that are created then, whose keys are higher. So the last key is read before the states of tasks: a
+/// task that is not covered, because it got its key in between, is read of later.
 pub async fn note(transaction: &mut PgConnection, part: Part) -> Result<(), sqlx::Error> {
+    let last = sqlx::query_scalar!(
+        r#"-- last_task
+        SELECT COALESCE(last_value, 0) AS "last!" FROM task_seq"#
+    )
+    .fetch_one(&mut *transaction)
+    .await?;
     sqlx::query!(
         "-- note_dependency_work
         WITH part AS MATERIALIZED (
@@ -57,8 +67,8 @@ pub async fn note(transaction: &mut PgConnection, part: Part) -> Result<(), sqlx
             SELECT DISTINCT e.seq, e.kind FROM part, unnest(part.kinds, part.seqs) AS e(kind, seq)
             WHERE e.kind IN (3, 4, 5, 7) /* Kind: settles */
         )
-        INSERT INTO dependency_work (seq, kind)
-        SELECT h.seq, h.kind FROM happened h
+        INSERT INTO dependency_work (seq, kind, dependents_to)
+        SELECT h.seq, h.kind, CASE WHEN h.kind <> 7 /* Kind::Defined */ THEN $3::bigint /* last */ END FROM happened h
         WHERE CASE WHEN h.kind = 7 /* Kind::Defined */ THEN EXISTS (
                 -- A task was created while one that it waits for ended.
                 SELECT FROM task_definitions n
@@ -70,10 +80,15 @@ pub async fn note(transaction: &mut PgConnection, part: Part) -> Result<(), sqlx
             ELSE EXISTS (
                 SELECT FROM dependencies e
                 WHERE e.required = h.seq AND NOT e.satisfied AND (h.kind = 3 /* Kind::Completed */ OR e.any_end))
+                -- Otherwise a rerun has taken it back.
+                AND (SELECT t.state = 3 /* State::Completed */
+                            OR (h.kind IN (4, 5) /* Kind: resolved badly */ AND t.state > 1 /* State: resolved */)
+                     FROM task_definitions d JOIN tasks t ON t.id = d.id WHERE d.seq = h.seq)
             END
         ORDER BY h.seq",
         part.after,
-        part.rows
+        part.rows,
+        last
     )
     .execute(transaction)
     .await?;
@@ -183,7 +198,7 @@ async fn list_due(
     let rows = sqlx::query!(
         r#"-- list_due_dependencies
         SELECT e.required AS "required!", e.dependent AS "dependent!"
-        FROM (SELECT id, seq, kind FROM dependency_work WHERE id > $2 ORDER BY id) w
+        FROM (SELECT id, seq, kind, dependents_to FROM dependency_work WHERE id > $2 ORDER BY id) w
         CROSS JOIN LATERAL (
             SELECT e.required, e.dependent FROM dependencies e
             WHERE w.kind = 3 /* Kind::Completed */ AND e.required = w.seq AND NOT e.satisfied
@@ -199,8 +214,8 @@ async fn list_due(
                 AND (t.state = 3 /* State::Completed */ OR (e.any_end AND t.state > 1 /* State: resolved */))
             WHERE w.kind = 7 /* Kind::Defined */ AND n.seq = w.seq
         ) e
-        -- A subquery for each row, so that the planner never reads all tasks.
-        WHERE (SELECT true FROM tasks t WHERE t.id = e.dependent)
+        -- A subquery for each row, so that the planner never reads all tasks. Without a limit the comparison is null.
+        WHERE (SELECT (t.seq <= w.dependents_to) IS NOT FALSE FROM tasks t WHERE t.id = e.dependent)
         LIMIT $1 OFFSET $3"#,
         places.len() as i64,
         after,
@@ -244,7 +259,7 @@ async fn purge_done(transaction: &mut PgConnection, after: i64) -> Result<(), sq
             ELSE NOT EXISTS (
                 SELECT FROM dependencies e
                 WHERE e.required = w.seq AND NOT e.satisfied AND (w.kind = 3 /* Kind::Completed */ OR e.any_end)
-                  AND (SELECT true FROM tasks x WHERE x.id = e.dependent))
+                  AND (SELECT (x.seq <= w.dependents_to) IS NOT FALSE FROM tasks x WHERE x.id = e.dependent))
             END",
         after
     )

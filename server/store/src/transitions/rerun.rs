@@ -26,10 +26,11 @@ pub async fn rerun(conn: &mut PgConnection, locked: Uuid, retries_left: i16) -> 
             FROM ready WHERE t.id = ready.id
         ),
         -- The end counts for whatever waits for it by now. The pass may have read its event before such a task was committed, and
-        -- finds it taken back when it reads of the task. The states are the kinds of the events.
+        -- finds it taken back when it reads of the task. What is created after this has a higher key, and waits for the next end.
+        -- The states are the kinds of the events.
         noted AS (
-            INSERT INTO dependency_work (seq, kind)
-            SELECT r.seq, r.state FROM ready r
+            INSERT INTO dependency_work (seq, kind, dependents_to)
+            SELECT r.seq, r.state, (SELECT last_value FROM task_seq) FROM ready r
             WHERE r.state > 1 /* State: resolved */ AND EXISTS (
                 SELECT FROM dependencies e
                 WHERE e.required = r.seq AND NOT e.satisfied AND (r.state = 3 /* State::Completed */ OR e.any_end))

@@ -94,6 +94,40 @@ async fn an_end_that_is_taken_back_before_the_creation_is_read_counts_for_a_task
 }
 
 #[tokio::test]
+async fn a_task_that_is_created_after_a_rerun_waits_for_the_next_end_however_late_the_one_before_is_settled() {
+    let (database, queue) = start().await;
+    // Some edge, so that the log is not skipped.
+    let unrelated = queue.create_one("proj/other").await;
+    create_waiting(&queue, &[unrelated], &json!({})).await;
+    let mut conn = database.connect().await;
+    // Nobody waits for the end that is taken back; or the rerun notes it for the task that does; or its event was read as well.
+    for (is_awaited, is_read) in [(false, false), (true, false), (true, true)] {
+        let required = queue.create_one(QUEUE).await;
+        let early = waiting(&[required], &json!({}));
+        if is_awaited {
+            queue.create(&early).await.unwrap();
+        }
+        claim_and_report(&queue, Report::Completed).await;
+        if is_read {
+            log_reader::read_next(&mut conn, &Sequencer::default(), &mut DependencySink).await.unwrap();
+        }
+        change(&queue.engine.pool, &queue.engine.notifiers, required, Change::Rerun).await.unwrap();
+        let late = create_waiting(&queue, &[required], &json!({})).await;
+        settle(&queue).await;
+        assert_eq!(state(&queue, late).await, "unscheduled", "{is_awaited} {is_read}");
+        if is_awaited {
+            assert_eq!(state(&queue, early.id).await, "pending", "{is_read}");
+        }
+        assert_eq!(number(database.pool(), "SELECT count(*) FROM dependency_work").await, 0);
+        claim_and_report(&queue, Report::Completed).await;
+        settle(&queue).await;
+        assert_eq!(state(&queue, late).await, "pending", "{is_awaited} {is_read}");
+    }
+    drop(conn);
+    finish(database, queue).await;
+}
+
+#[tokio::test]
 async fn the_last_two_edges_satisfied_by_two_transactions_at_once_schedule_the_task_once() {
     let (database, queue) = start().await;
     queue.create_one(QUEUE).await;
