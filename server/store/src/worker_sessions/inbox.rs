@@ -18,6 +18,9 @@ use crate::codes::Item;
 use crate::decode::{Row, Undecodable};
 use crate::task_commands::read_command;
 
+/// Ids that one read passes by. Anything may be sent as an id that was acknowledged.
+const IDS_PASSED_MAX: i64 = 1_000;
+
 /// What came of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sent {
@@ -142,6 +145,10 @@ pub async fn read_inboxes(
     conn: &mut PgConnection,
     readers: &[(i64, i64)],
 ) -> Result<Vec<(i64, InboxItem)>, sqlx::Error> {
+    let acknowledged = readers.iter().map(|(_, after)| *after).max().unwrap_or_default();
+    if acknowledged > 0 {
+        pass_ids(conn, acknowledged).await?;
+    }
     let mut rows = read(conn, readers).await?;
     let mut unread: Vec<i64> = rows.iter().filter(|row| row.id.is_none()).map(|row| row.epoch).collect();
     unread.dedup();
@@ -196,6 +203,21 @@ async fn read(conn: &mut PgConnection, readers: &[(i64, i64)]) -> Result<Vec<Ite
     )
     .fetch_all(conn)
     .await
+}
+
+/// Has no item get this id or a lower one any more. A failover may take ids back together with their items, of which workers know: what
+/// was given one of them again would count as acknowledged, and be deleted before anyone has seen it.
+async fn pass_ids(conn: &mut PgConnection, acknowledged: i64) -> Result<(), sqlx::Error> {
+    sqlx::query_scalar!(
+        r#"-- pass_ids
+        SELECT max(nextval('session_inbox_id')) AS "last?" FROM session_inbox_id s
+        CROSS JOIN LATERAL generate_series(s.last_value + 1, LEAST($1::bigint, s.last_value + $2::bigint /* IDS_PASSED_MAX */)) n"#,
+        acknowledged,
+        IDS_PASSED_MAX
+    )
+    .fetch_one(conn)
+    .await?;
+    Ok(())
 }
 
 /// Gives ids to the items of these sessions that have none, in the order in which they were inserted.

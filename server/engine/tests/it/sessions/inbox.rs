@@ -80,6 +80,26 @@ async fn an_item_is_answered_until_it_is_acknowledged_and_not_afterwards() {
 }
 
 #[tokio::test]
+async fn items_come_also_after_a_failover_that_has_lost_others_whose_ids_the_worker_acknowledges() {
+    let ground = Ground::new().await;
+    let (queue, pool) = (&ground.queue, ground.database.pool());
+    let session = begin(queue, "one").await;
+    let tasks = create(queue, 2, &json!({})).await;
+    claim(queue, &session, 2).await;
+    run_sql(pool, "SELECT setval('session_inbox_id', 100)").await;
+    cancel(queue, tasks[0]).await;
+    let lost = now(queue, &session, 0).await;
+    assert_eq!(lost.len(), 1);
+    // What a promoted standby has that did not receive it.
+    run_sql(pool, "DELETE FROM session_inbox; SELECT setval('session_inbox_id', 50)").await;
+    cancel(queue, tasks[1]).await;
+    let next = now(queue, &session, lost[0].id).await;
+    assert_eq!(events(&next), [ended(tasks[1], ReasonResolved::Canceled, None)]);
+    assert!(next[0].id > lost[0].id);
+    ground.finish().await;
+}
+
+#[tokio::test]
 async fn a_session_knows_of_each_run_that_its_worker_did_not_end_itself_and_of_no_other() {
     let ground = Ground::new().await;
     let (queue, pool) = (&ground.queue, ground.database.pool());
