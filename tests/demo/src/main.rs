@@ -246,7 +246,7 @@ impl StopSignals {
             _ = interrupt.recv() => {}
             _ = hung_up => {}
         }
-        say("");
+        say!("");
     }
 }
 

@@ -218,7 +218,9 @@ async fn print_artifact(server: &Server, task: TaskId, run: RunId, printed: &Pri
 
 fn print_rest(server: &Server, stored: &mut File, printed: &Printed) -> std::io::Result<()> {
     if !printed.begins(stored)? {
-        complain("the log that is stored is not the one that was printed up to here, which may have parts missing; from the beginning:");
+        complain(
+            "the log that is stored is not the one that was printed up to here, which may have parts missing; from the beginning:",
+        );
         stored.seek(SeekFrom::Start(0))?;
     }
     let mut piece = vec![0; PIECE];

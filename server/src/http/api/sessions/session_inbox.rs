@@ -86,7 +86,7 @@ fn read_query(call: &Call) -> Result<(i64, Duration), ApiError> {
 fn whole(name: &str, what: &str, value: &str, most: i64) -> Result<i64, ApiError> {
     let digits = !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit());
     let number = if digits { value.parse().ok() } else { None };
-    number.filter(|number| *number <= most).ok_or_else(|| {
-        ApiError::arguments(format!("the query parameter `{name}` must be a {what} from 0 to {most}"))
-    })
+    number
+        .filter(|number| *number <= most)
+        .ok_or_else(|| ApiError::arguments(format!("the query parameter `{name}` must be a {what} from 0 to {most}")))
 }
