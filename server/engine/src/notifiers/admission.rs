@@ -65,7 +65,7 @@ impl Notifiers {
             return;
         }
         let is_news = |queue: &i32| limited.get(queue) != Some(&AdmittedBy::Other);
-        let of_others = queues.iter().filter(|(queue, by)| **by == AdmittedBy::Other && is_news(*queue));
+        let of_others = queues.iter().filter(|(queue, by)| **by == AdmittedBy::Other && is_news(queue));
         let news: Vec<i32> = of_others.map(|(queue, _)| *queue).collect();
         *limited = queues;
         // After the change: what happens from now on notifies them itself.
