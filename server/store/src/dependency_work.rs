@@ -123,8 +123,8 @@ pub async fn settle(conn: &mut PgConnection, after: i64) -> Result<Slice, sqlx::
     slice.full = due.len() == EDGES_MAX;
     let mut locked = settle_edges(&mut transaction, due, &mut slice).await?;
     if slice.full && locked < ENOUGH {
-        // What was marked is not in the list any more, and what follows it has moved up by at least as many places.
-        let places = EDGES_MAX - slice.settled..LOOKED_AT_MAX;
+        // What was marked is not in the list any more, as often as it was there. Of what is left each edge has one place at least.
+        let places = slice.found - slice.settled..LOOKED_AT_MAX;
         let most = places.len();
         let due = list_due(&mut transaction, after, places).await?;
         slice.full = due.len() == most;

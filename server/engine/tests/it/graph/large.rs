@@ -105,6 +105,28 @@ async fn a_slice_goes_on_with_the_edges_that_follow_those_it_has_marked() {
 }
 
 #[tokio::test]
+async fn a_slice_passes_over_no_edge_where_several_rows_of_work_are_about_each() {
+    let (database, queue) = start().await;
+    let count = EDGES_MAX + 100;
+    let required = create_many(&queue, (0..count).map(|_| new_task(QUEUE, &json!({}))).collect()).await;
+    let task = create_waiting(&queue, &required, &json!({"requires": "all-resolved"})).await;
+    settle(&queue).await;
+    for part in required.chunks(200) {
+        end(&database, part).await;
+    }
+    let mut conn = database.connect().await;
+    // The log is not read yet.
+    let twice = "INSERT INTO dependency_work (seq, kind)
+                 SELECT e.required, 5 FROM dependencies e, generate_series(1, 2) ORDER BY e.required";
+    sqlx::query(twice).execute(&mut conn).await.unwrap();
+    let slice = dependency_work::settle(&mut conn, 0).await.unwrap();
+    assert_eq!((slice.settled, slice.scheduled.len()), (count, 1));
+    assert_eq!(state(&queue, task).await, "pending");
+    drop(conn);
+    finish(database, queue).await;
+}
+
+#[tokio::test]
 async fn five_thousand_dependencies_are_waited_for_and_settled_in_bounded_transactions() {
     let (database, queue) = start().await;
     let required = create_many(&queue, (0..MANY).map(|_| new_task(QUEUE, &json!({}))).collect()).await;
