@@ -4,6 +4,8 @@
 //! inserts an item without an id, and the first reader gives it one, which is higher than any that was given before. Ids of a session
 //! are given under an advisory lock, by statements that begin after it was got: whatever has a lower one has been committed.
 
+use std::collections::HashSet;
+
 use chrono::{DateTime, Utc};
 use sqlx::{Connection, PgConnection};
 use tenure_api::dates::Timestamp;
@@ -146,11 +148,13 @@ pub async fn read_inboxes(
     readers: &[(i64, i64)],
 ) -> Result<Vec<(i64, InboxItem)>, sqlx::Error> {
     let acknowledged = readers.iter().map(|(_, after)| *after).max().unwrap_or_default();
-    if acknowledged > 0 {
-        pass_ids(conn, acknowledged).await?;
-    }
+    let passed = if acknowledged > 0 { pass_ids(conn, acknowledged).await? } else { None };
+    // Items of these would get ids that are acknowledged already. They get theirs at a later look, which has passed by more.
+    let is_ahead = |after: i64| passed.is_some_and(|passed| after > passed);
+    let ahead: HashSet<i64> = readers.iter().filter(|(_, after)| is_ahead(*after)).map(|(epoch, _)| *epoch).collect();
     let mut rows = read(conn, readers).await?;
-    let mut unread: Vec<i64> = rows.iter().filter(|row| row.id.is_none()).map(|row| row.epoch).collect();
+    let unread = rows.iter().filter(|row| row.id.is_none() && !ahead.contains(&row.epoch));
+    let mut unread: Vec<i64> = unread.map(|row| row.epoch).collect();
     unread.dedup();
     if !unread.is_empty() {
         give_ids(conn, &unread).await?;
@@ -206,8 +210,9 @@ async fn read(conn: &mut PgConnection, readers: &[(i64, i64)]) -> Result<Vec<Ite
 }
 
 /// Has no item get this id or a lower one any more. A failover may take ids back together with their items, of which workers know: what
-/// was given one of them again would count as acknowledged, and be deleted before anyone has seen it.
-async fn pass_ids(conn: &mut PgConnection, acknowledged: i64) -> Result<(), sqlx::Error> {
+/// was given one of them again would count as acknowledged, and be deleted before anyone has seen it. Answers the last id that it has passed
+/// by, which may be a lower one yet; none if there was none to pass by.
+async fn pass_ids(conn: &mut PgConnection, acknowledged: i64) -> Result<Option<i64>, sqlx::Error> {
     sqlx::query_scalar!(
         r#"-- pass_ids
         SELECT max(nextval('session_inbox_id')) AS "last?" FROM session_inbox_id s
@@ -216,8 +221,7 @@ async fn pass_ids(conn: &mut PgConnection, acknowledged: i64) -> Result<(), sqlx
         IDS_PASSED_MAX
     )
     .fetch_one(conn)
-    .await?;
-    Ok(())
+    .await
 }
 
 /// Gives ids to the items of these sessions that have none, in the order in which they were inserted.

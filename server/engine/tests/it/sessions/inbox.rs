@@ -100,6 +100,22 @@ async fn items_come_also_after_a_failover_that_has_lost_others_whose_ids_the_wor
 }
 
 #[tokio::test]
+async fn items_come_also_after_a_failover_that_has_lost_more_ids_than_one_look_passes_by() {
+    let ground = Ground::new().await;
+    let (queue, pool) = (&ground.queue, ground.database.pool());
+    let session = begin(queue, "one").await;
+    let tasks = create(queue, 1, &json!({})).await;
+    claim(queue, &session, 1).await;
+    let (kept, acknowledged) = (50_i64, 3_000);
+    sqlx::query("SELECT setval('session_inbox_id', $1)").bind(kept).execute(pool).await.unwrap();
+    cancel(queue, tasks[0]).await;
+    let next = read(queue, &session, acknowledged, Duration::from_secs(20)).await;
+    assert_eq!(events(&next), [ended(tasks[0], ReasonResolved::Canceled, None)]);
+    assert!(next[0].id > acknowledged);
+    ground.finish().await;
+}
+
+#[tokio::test]
 async fn a_session_knows_of_each_run_that_its_worker_did_not_end_itself_and_of_no_other() {
     let ground = Ground::new().await;
     let (queue, pool) = (&ground.queue, ground.database.pool());
