@@ -180,6 +180,12 @@ fn patient_retries() -> RetryPolicy {
     RetryPolicy::default().retries(RETRIES_PATIENT).longest_pause(PAUSE_PATIENT).unclear_too()
 }
 
+/// Whether a stream that was refused so may be opened later. For a server that is away a proxy may answer.
+#[must_use]
+pub fn may_pass(error: &Error) -> bool {
+    error.is_transient() || error.status().is_some() && error.is_unclear()
+}
+
 /// The server and the credentials that were given, or those in the data directory if nothing was.
 fn account(args: ServerArgs) -> Result<(String, Option<Credentials>), CommandError> {
     // An empty variable is how scripts say "none".
@@ -334,6 +340,16 @@ mod tests {
         assert!(least >= Duration::from_secs(90), "{least:?}");
         let page = Error::Refused { status: 404, code: String::new(), message: String::new(), retry_after: None };
         assert!(patient_retries().pause_after(1, &page, 0.0).is_some(), "a proxy answers for it");
+    }
+
+    #[test]
+    fn a_proxy_that_answers_for_the_server_ends_nothing() {
+        let refused = |status, code: &str| {
+            let (code, message) = (code.to_owned(), String::new());
+            Error::Refused { status, code, message, retry_after: None }
+        };
+        assert!(may_pass(&refused(503, "ServiceUnavailable")) && may_pass(&refused(404, "")));
+        assert!(!may_pass(&refused(403, "InsufficientScopes")) && !may_pass(&refused(400, "InputError")));
     }
 
     #[test]

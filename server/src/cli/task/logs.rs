@@ -15,7 +15,7 @@ use tenure_client::Error;
 use tenure_domain::live_log::deleted_line;
 
 use super::LogArgs;
-use crate::cli::http::{CommandError, Server};
+use crate::cli::http::{CommandError, Server, may_pass};
 use crate::cli::print::{complain, print_bytes, print_bytes_aside};
 
 /// How long one request waits for a run to start.
@@ -89,9 +89,9 @@ pub(super) async fn print_run(server: &Server, task: TaskId, run: RunId, follow:
                 // It was deleted after the look: the run has ended, and its worker may have stored the log before.
                 Ok(true) if print_artifact(server, task, run, &printed).await.unwrap_or(false) => return Ok(true),
                 Ok(_) => failures = 0,
-                Err(error) if error.status() == Some(404) => failures = 0,
+                Err(error) if is_missing(&error) => failures = 0,
                 Err(Error::File { source, .. }) if source.kind() == ErrorKind::BrokenPipe => return Ok(true),
-                Err(error) if !error.is_transient() || failures == FAILURES_MAX => return Err(server.error(&error)),
+                Err(error) if !may_pass(&error) || failures == FAILURES_MAX => return Err(server.error(&error)),
                 Err(_) => failures += 1,
             }
         }
@@ -105,6 +105,11 @@ pub(super) async fn print_run(server: &Server, task: TaskId, run: RunId, follow:
             tokio::time::sleep(OPEN_AGAIN_AFTER).await;
         }
     }
+}
+
+/// Whether there is no live log. A proxy that says so for a server that is away does not know.
+fn is_missing(error: &Error) -> bool {
+    error.status() == Some(404) && !error.is_unclear()
 }
 
 /// Whether all has been printed that was to be. After a failure it has not: a stream that was cut is read on.
@@ -293,6 +298,18 @@ mod tests {
         ] {
             assert_eq!(is_over(state, follow, 0), over, "{state} {follow}");
             assert!(!is_over(state, follow, 1), "{state} {follow}");
+        }
+    }
+
+    #[test]
+    fn a_proxy_that_answers_for_the_server_does_not_end_a_log() {
+        let refused = |status, code: &str| {
+            let (code, message) = (code.to_owned(), String::new());
+            Error::Refused { status, code, message, retry_after: None }
+        };
+        assert!(is_missing(&refused(404, "ResourceNotFound")));
+        for page in [refused(404, ""), refused(403, "")] {
+            assert!(!is_missing(&page) && may_pass(&page), "{page}");
         }
     }
 
