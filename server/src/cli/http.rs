@@ -8,6 +8,7 @@ use clap::Args;
 use serde::Deserialize;
 use serde_json::Value;
 use tenure_api::dates::Timestamp;
+use tenure_client::error::chain;
 use tenure_client::{AccessToken, Client, Credentials, Error, RetryPolicy};
 
 use super::print::{complain, plain, pretty, print};
@@ -95,13 +96,13 @@ impl CommandError {
             Error::Refused { status, code, message, .. } => format!("{message} ({status} {code})"),
             Error::SessionExists(message) | Error::SessionEnded(message) => message.clone(),
             Error::BadAnswer(_) | Error::BadMessages(_) | Error::SignedUrl(_) => not_tenure(root_url),
-            // Of artifacts' bytes and of jobs, which no command here has.
+            // Of the bytes of a log, of files, and of jobs, which no command here has. A full disk is named in the cause.
             Error::Store { .. }
             | Error::Stalled(_)
             | Error::Damaged(_)
             | Error::File { .. }
             | Error::NotJson(_)
-            | Error::RunLost(_) => error.to_string(),
+            | Error::RunLost(_) => chain(error),
             Error::RootUrl(problem) => return Self::Usage(format!("--root-url (TASKCLUSTER_ROOT_URL) {problem}")),
             Error::NotInEnvironment(_) => return Self::Usage(error.to_string()),
         })
@@ -340,6 +341,13 @@ mod tests {
         assert!(least >= Duration::from_secs(90), "{least:?}");
         let page = Error::Refused { status: 404, code: String::new(), message: String::new(), retry_after: None };
         assert!(patient_retries().pause_after(1, &page, 0.0).is_some(), "a proxy answers for it");
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_written_is_named_with_the_reason() {
+        let error = Error::of_file("/tmp cannot be written")(std::io::Error::other("the disk is full"));
+        let said = CommandError::new(&error, "http://x").to_string();
+        assert_eq!(said, "/tmp cannot be written: the disk is full");
     }
 
     #[test]
