@@ -1,16 +1,16 @@
 //! Coalescing: requests that arrive together share a statement, and statements that are due together a transaction.
 //!
-//! A [`Batcher`] is a bounded queue and one task, for each loop of ticks. The task takes everything that is waiting, runs it as
-//! one batch, and answers each caller. There is no timer, but for what is in no hurry: a batch is whatever arrived while the last
-//! one was in flight, so that a lone request does not wait. Members whose rows are locked, and members that are large, go
-//! to the blocking path, one per transaction.
+//! A [`Batcher`] is a bounded queue and one task, for each loop of ticks. The task takes everything that is waiting, runs it as one batch,
+//! and answers each caller. There is no timer, but for what is in no hurry: a batch is whatever arrived while the last one was in flight.
+//! Members whose rows are locked, and members that are large, go to the blocking path, one per transaction.
 //!
-//! Batches that write are parts of ticks: [`tick`]. One that cannot be, or whose statement has undone its tick, is run by
-//! itself on a session of its operation, which also reads what diagnosing a tick's rows needs. A [`tick::Permit`] has one of
-//! all these of a loop at a time: while one is committed, the members of the others gather, and commits are fewer.
+//! Batches that write are parts of ticks: [`tick`]. One that cannot be, or whose statement has undone its tick, is run by itself on a
+//! session of its operation, which also reads what diagnosing a tick's rows needs. A [`tick::Permit`] has one of all these of a loop at
+//! a time: while one is committed, the members of the others gather, and commits are fewer.
 
 mod blocking_path;
 mod claim_batch;
+mod company;
 pub mod delivery;
 pub mod due_marks;
 pub mod failure;

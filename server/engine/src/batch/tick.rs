@@ -20,6 +20,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
+use super::company::Company;
 use super::failure::Failure;
 use super::session::Session;
 use crate::essential;
@@ -39,6 +40,7 @@ const IDLE_MAX: Duration = Duration::from_secs(30);
 /// How long that may take; then the next tick connects anew.
 const PING_MAX: Duration = Duration::from_secs(3);
 /// How often everything that is ready on this thread runs, and mostly what has arrived is read, before a tick with fewer members begins.
+/// In each of these rounds the runtime may wake another thread in vain.
 const ROUNDS_MAX: usize = 8;
 
 /// The kinds of statements that share ticks. A tick runs them in this order, which is the lock order: only a create ever
@@ -362,7 +364,7 @@ struct Ticker {
 
 impl Ticker {
     async fn work(mut self) {
-        let mut taken = 0;
+        let mut company = Company::default();
         loop {
             match tokio::time::timeout(IDLE_MAX, self.woken.recv()).await {
                 Ok(Some(())) => {}
@@ -372,14 +374,15 @@ impl Ticker {
                     continue;
                 }
             }
-            self.wait_for_members(taken).await;
-            taken = self.shared.arrivals.so_far();
+            self.wait_for_members(&company).await;
+            company.begin(self.shared.arrivals.so_far());
             let permit = self.permit.clone();
             let held = permit.take().await;
             let parts = self.gather().await;
             if !parts.is_empty() {
                 self.tick(parts).await;
             }
+            company.end(self.shared.arrivals.so_far());
             drop(held);
         }
         self.session.close().await;
@@ -395,11 +398,15 @@ impl Ticker {
     }
 
     /// Lets the operations that the last tick has answered enter again, and the callers that it has answered send their next
-    /// requests, unless many members are there.
-    async fn wait_for_members(&self, taken: u64) {
+    /// requests, unless many members are there, or there is one caller.
+    async fn wait_for_members(&self, company: &Company) {
+        let arrivals = &self.shared.arrivals;
+        if company.is_alone(arrivals.so_far()) {
+            return;
+        }
         for _ in 0..ROUNDS_MAX {
             tokio::task::yield_now().await;
-            if self.shared.arrivals.so_far() - taken >= MEMBERS_ENOUGH {
+            if company.waiting(arrivals.so_far()) >= MEMBERS_ENOUGH {
                 return;
             }
         }
