@@ -231,6 +231,7 @@ impl WaitListWorker {
         retry.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             self.ready.retain(|queue| self.waiters.contains_key(queue));
+            self.notifiers.wait_list(self.place).set_has_requests(!self.waiters.is_empty());
             let mut turn = None;
             if self.ready.is_empty() {
                 if !self.waiters.is_empty() && !self.batch.is_apart() {
@@ -290,6 +291,7 @@ impl WaitListWorker {
             self.turns += 1;
             waiter.turn = self.turns;
         }
+        self.notifiers.wait_list(self.place).set_has_requests(true);
         self.next_timeout = self.next_timeout.min(waiter.until);
         self.ready.insert(waiter.worker().queue);
         let queue_waiters = self.waiters.entry(waiter.worker().queue).or_default();

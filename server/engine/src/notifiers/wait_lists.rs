@@ -16,9 +16,25 @@ pub struct WaitListNotifier {
     gone: Mutex<Vec<SendAway>>,
     /// Whether the keys of queues may have been lost since it last looked.
     stale_keys: AtomicBool,
+    /// Whether requests wait that are to be tried again.
+    has_requests: AtomicBool,
 }
 
 impl WaitListNotifier {
+    /// Whether it has requests: without any it is not notified of claimable runs. Said before the first request is tried, which finds
+    /// what it was not notified of until then.
+    pub fn set_has_requests(&self, has_requests: bool) {
+        if self.has_requests.load(Ordering::Relaxed) != has_requests {
+            self.has_requests.store(has_requests, Ordering::SeqCst);
+        }
+    }
+
+    fn notify(&self, queues: impl IntoIterator<Item = i32>) {
+        if self.has_requests.load(Ordering::SeqCst) {
+            self.claimable.notify(queues);
+        }
+    }
+
     /// Waits until it is notified.
     pub async fn notified(&self) {
         self.claimable.notify.notified().await;
@@ -69,8 +85,8 @@ impl WaitLists {
     /// Runs became claimable in these queues.
     pub(super) fn notify(&self, queues: impl IntoIterator<Item = i32>) {
         match &*self.0 {
-            [alone] => alone.claimable.notify(queues),
-            _ => queues.into_iter().for_each(|queue| self.of(queue).claimable.notify([queue])),
+            [alone] => alone.notify(queues),
+            _ => queues.into_iter().for_each(|queue| self.of(queue).notify([queue])),
         }
     }
 
@@ -101,6 +117,11 @@ mod tests {
         let all = WaitLists::new(HotSessions::new(6).unwrap());
         let count = 3;
         let place = |queue| Route::of_queue(queue).among(count);
+        all.notify(1..100);
+        for task in 0..count {
+            assert!(all.get(task).take_claimable().is_empty(), "it has no requests");
+            all.get(task).set_has_requests(true);
+        }
         all.notify(1..100);
         for queue in 1..100 {
             let (done, _) = oneshot::channel();
