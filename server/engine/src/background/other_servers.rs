@@ -177,6 +177,7 @@ mod tests {
         // A server notifies the others only while there are any, which it sees by their listeners.
         let (listening, own) = (start_listener(&here, me), start_listener(&there, other));
         let notifying = tokio::spawn(notify(database.pool().clone(), there.clone(), other, stop.clone()));
+        here.wait_list(0).set_has_requests(true);
         eventually("a notification is received", async || {
             there.notify([7]);
             here.wait_list(0).take_claimable().contains(&7)
