@@ -84,7 +84,7 @@ impl Record {
         Ok(record)
     }
 
-    /// Whether there is one of a run with this name, whoever made it.
+    /// Whether there is one of a run with this name, of this worker or another one.
     pub(super) fn exists(work_dir: &Path, name: &str) -> bool {
         work_dir.join(RECORDS).join(name).exists()
     }

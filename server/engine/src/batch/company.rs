@@ -18,7 +18,7 @@ impl Company {
         so_far - self.taken
     }
 
-    /// Whether nobody else is to be expected.
+    /// Whether no other caller is to be expected.
     pub(super) fn is_alone(&self, so_far: u64) -> bool {
         self.alone >= ALONE_LEAST && self.waiting(so_far) <= 1
     }
@@ -29,7 +29,7 @@ impl Company {
         self.taken = so_far;
     }
 
-    /// The tick has ended. Whoever came while it ran is another caller.
+    /// The tick has ended. A member that came while it ran is of another caller.
     pub(super) fn end(&mut self, so_far: u64) {
         if self.waiting(so_far) > 0 {
             self.alone = 0;
@@ -54,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn a_caller_is_alone_after_some_ticks_with_nobody_else() {
+    fn a_caller_is_alone_after_some_ticks_without_another_one() {
         assert!(!is_alone_after(ALONE_LEAST - 2, 1, 0));
         assert!(is_alone_after(ALONE_LEAST - 1, 1, 0));
         assert!(is_alone_after(10 * ALONE_LEAST, 1, 0));

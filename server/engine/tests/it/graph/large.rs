@@ -2,7 +2,7 @@
 
 use futures_util::future::join_all;
 use serde_json::json;
-use sqlx::Connection;
+use sqlx::{Connection, PgConnection};
 use tenure_api::ids::TaskId;
 use tenure_domain::lifecycle::Report;
 use tenure_engine::background::dependencies::DependencySink;
@@ -11,6 +11,7 @@ use tenure_engine::events::sequencer::Sequencer;
 use tenure_engine::testing::Queue;
 use tenure_engine::testing::{QUEUE, new_task};
 use tenure_store::dependency_work::{self, EDGES_MAX};
+use tenure_store::testing::TestDatabase;
 
 use super::{claim_and_report, create_waiting, dependency_pass, end, finish, settle, start, state, waiting};
 use crate::support::number;
@@ -82,24 +83,37 @@ async fn a_slice_of_dependents_that_are_all_locked_delays_no_other() {
     finish(database, queue).await;
 }
 
+/// How many edges a slice begins with, and a hundred more.
+const MORE_THAN_A_SLICE: usize = EDGES_MAX + 100;
+
+/// A task that waits for so many others, which have ended. So all edges have one dependent, and a slice looks at more than it begins with.
+/// The creations were read, the ends were not.
+async fn create_waiting_for_ended(database: &TestDatabase, queue: &Queue) -> TaskId {
+    let tasks = (0..MORE_THAN_A_SLICE).map(|_| new_task(QUEUE, &json!({}))).collect();
+    let required = create_many(queue, tasks).await;
+    let task = create_waiting(queue, &required, &json!({"requires": "all-resolved"})).await;
+    settle(queue).await;
+    for part in required.chunks(200) {
+        end(database, part).await;
+    }
+    task
+}
+
+/// A slice settles all edges, and schedules the task.
+async fn settle_in_one_slice(conn: &mut PgConnection, queue: &Queue, task: TaskId) {
+    let slice = dependency_work::settle(conn, 0).await.unwrap();
+    assert_eq!((slice.settled, slice.scheduled.len()), (MORE_THAN_A_SLICE, 1));
+    assert_eq!(state(queue, task).await, "pending");
+}
+
 #[tokio::test]
 async fn a_slice_goes_on_with_the_edges_that_follow_those_it_has_marked() {
     let (database, queue) = start().await;
-    let count = EDGES_MAX + 100;
-    let required = create_many(&queue, (0..count).map(|_| new_task(QUEUE, &json!({}))).collect()).await;
-    let task = create_waiting(&queue, &required, &json!({"requires": "all-resolved"})).await;
-    // The creations are read before the ends, so that there is one row of work for each edge.
-    settle(&queue).await;
-    for part in required.chunks(200) {
-        end(&database, part).await;
-    }
+    let task = create_waiting_for_ended(&database, &queue).await;
     let mut conn = database.connect().await;
     let sequencer = Sequencer::default();
     while let Read::Rows(..) = log_reader::read_next(&mut conn, &sequencer, &mut DependencySink).await.unwrap() {}
-    // All of them have one dependent, so that the slice looks at more than it begins with.
-    let slice = dependency_work::settle(&mut conn, 0).await.unwrap();
-    assert_eq!((slice.settled, slice.scheduled.len()), (count, 1));
-    assert_eq!(state(&queue, task).await, "pending");
+    settle_in_one_slice(&mut conn, &queue, task).await;
     drop(conn);
     finish(database, queue).await;
 }
@@ -107,21 +121,12 @@ async fn a_slice_goes_on_with_the_edges_that_follow_those_it_has_marked() {
 #[tokio::test]
 async fn a_slice_passes_over_no_edge_where_several_rows_of_work_are_about_each() {
     let (database, queue) = start().await;
-    let count = EDGES_MAX + 100;
-    let required = create_many(&queue, (0..count).map(|_| new_task(QUEUE, &json!({}))).collect()).await;
-    let task = create_waiting(&queue, &required, &json!({"requires": "all-resolved"})).await;
-    settle(&queue).await;
-    for part in required.chunks(200) {
-        end(&database, part).await;
-    }
+    let task = create_waiting_for_ended(&database, &queue).await;
     let mut conn = database.connect().await;
-    // The log is not read yet.
     let twice = "INSERT INTO dependency_work (seq, kind)
                  SELECT e.required, 5 FROM dependencies e, generate_series(1, 2) ORDER BY e.required";
     sqlx::query(twice).execute(&mut conn).await.unwrap();
-    let slice = dependency_work::settle(&mut conn, 0).await.unwrap();
-    assert_eq!((slice.settled, slice.scheduled.len()), (count, 1));
-    assert_eq!(state(&queue, task).await, "pending");
+    settle_in_one_slice(&mut conn, &queue, task).await;
     drop(conn);
     finish(database, queue).await;
 }

@@ -100,7 +100,7 @@ async fn a_task_that_is_created_after_a_rerun_waits_for_the_next_end_however_lat
     let unrelated = queue.create_one("proj/other").await;
     create_waiting(&queue, &[unrelated], &json!({})).await;
     let mut conn = database.connect().await;
-    // Nobody waits for the end that is taken back; or the rerun notes it for the task that does; or its event was read as well.
+    // No task waits for the end that is taken back; or the rerun notes it for the task that does; or its event was read as well.
     for (is_awaited, is_read) in [(false, false), (true, false), (true, true)] {
         let required = queue.create_one(QUEUE).await;
         let early = waiting(&[required], &json!({}));
