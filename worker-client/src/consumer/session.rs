@@ -244,12 +244,14 @@ struct Member<'a> {
 
 impl Member<'_> {
     async fn attend(mut self) -> Left {
-        let membership = &self.shared.membership;
+        let Shared { membership, shutdown, closing, .. } = self.shared;
         let mut frozen = self.shared.frozen.subscribe();
         membership.send_replace(Membership::Live(self.begun.id));
         loop {
             let is_live = *membership.borrow() != Membership::Waiting;
-            let is_frozen = *frozen.borrow_and_update();
+            // One that shuts down and waits for its jobs takes nothing either: what it was given would wait with them.
+            let shuts_down = shutdown.is_cancelled();
+            let is_frozen = *frozen.borrow_and_update() || shuts_down;
             if self.said_frozen != Some(is_frozen) {
                 // That is said until there is an answer: what has none may have been stored.
                 self.said_frozen = None;
@@ -257,10 +259,14 @@ impl Member<'_> {
             let asked = Instant::now();
             let answer = tokio::select! {
                 biased;
-                () = self.shared.closing.cancelled() => return Left::Closing,
+                () = closing.cancelled() => return Left::Closing,
                 answer = self.ask(is_frozen) => answer,
                 // What the inbox has is answered again. Asked again at once, it need not be a renewal, and that counts as one.
                 Ok(()) = frozen.changed() => {
+                    self.said_frozen = None;
+                    continue;
+                }
+                () = shutdown.cancelled(), if !shuts_down => {
                     self.said_frozen = None;
                     continue;
                 }

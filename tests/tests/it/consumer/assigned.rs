@@ -1,5 +1,6 @@
 //! Consumers of a queue that assigns its runs.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
@@ -7,6 +8,7 @@ use tenure_client::consumer::balancer::{Balancer, CanClaim, Cluster, Offer, Slee
 use tenure_client::consumer::{Consumer, Job, Stop};
 use tenure_client::{Client, TaskId};
 use tenure_tests::http::TENURE_API;
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use super::way::{Fault, Way};
@@ -117,5 +119,40 @@ async fn a_consumer_that_may_not_claim_by_name_goes_on_with_what_is_there_for_an
     office.becomes(task, "completed").await;
     assert_eq!(way.sent(CLAIM).len(), 1, "the same claim would be refused again");
     worker.shut_down().await;
+    office.rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_consumer_that_shuts_down_and_waits_for_a_job_is_given_nothing_more() {
+    let office = assigning().await;
+    let leave = Arc::new(Semaphore::new(0));
+    let start = |name: &str| {
+        let leave = Arc::clone(&leave);
+        let builder = office.consumer(name).capacity(2).session(LONG_TTL);
+        Running::start(builder.handler(move |_job: Job, _stop: Stop| {
+            let leave = Arc::clone(&leave);
+            async move { leave.acquire().await.unwrap().forget() }
+        }))
+    };
+    let leaving = start("leaving");
+    let first = office.create(&json!({})).await;
+    leaving.is_at(first, 0).await;
+    let path = format!("{TENURE_API}/sessions/{}", leaving.session().await);
+    let handle = leaving.handle.clone();
+    let shutdown = tokio::spawn(async move { handle.shutdown().await });
+    let shown = async || office.rig.call("GET", &path, None).await.body["frozen"].clone();
+    eventually("the server knows that it takes nothing", async || (shown().await == true).then_some(())).await;
+    // It has room for one more, and no other worker is there.
+    let second = office.create(&json!({})).await;
+    let staying = start("staying");
+    staying.is_at(second, 0).await;
+    assert!(!shutdown.is_finished(), "its job goes on");
+    leave.add_permits(2);
+    shutdown.await.unwrap();
+    leaving.shut_down().await;
+    for task in [first, second] {
+        office.completes_in_one_run(task).await;
+    }
+    staying.shut_down().await;
     office.rig.server.stop().await;
 }
