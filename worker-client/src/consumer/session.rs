@@ -43,6 +43,8 @@ struct Begun {
     /// When the last request that was answered went out.
     renewed: Instant,
     ttl: Duration,
+    /// Whether it began with the capacity of the worker, and not with none.
+    takes_runs: bool,
 }
 
 /// Why a session is not attended to any more.
@@ -63,7 +65,8 @@ pub(super) async fn run(shared: &Shared) -> Result<(), Error> {
         answered = true;
         let id = begun.id;
         tracing::info!(session.id = %id, "session started");
-        let member = Member { shared, client: &client, begun, read: 0, failures: 0, said_frozen: Some(false) };
+        let said_frozen = begun.takes_runs.then_some(false);
+        let member = Member { shared, client: &client, begun, read: 0, failures: 0, said_frozen };
         let left = member.attend().await;
         shared.membership.send_replace(Membership::Waiting);
         shared.given.forget();
@@ -111,12 +114,8 @@ async fn begin(
     SessionSettings { ttl, takes_over }: SessionSettings,
     answered: bool,
 ) -> Result<Option<Begun>, Error> {
-    let Settings { queue, name, capacity, .. } = &shared.settings;
-    let mut request = StartSessionRequest {
-        ttl: i64::try_from(ttl.as_secs()).ok(),
-        capacity: i64::try_from(*capacity).ok(),
-        ..name.session(queue)
-    };
+    let Settings { queue, name, .. } = &shared.settings;
+    let mut request = StartSessionRequest { ttl: i64::try_from(ttl.as_secs()).ok(), ..name.session(queue) };
     let mut unanswered = Unanswered::default();
     // Whether a session of ours is in the way, as the last answer says: a later one may be another process's.
     let mut is_ours = false;
@@ -126,6 +125,9 @@ async fn begin(
             return Ok(None);
         }
         request.takeover = takes_over || is_ours;
+        // Only a renewal can say that it is frozen, and until then it would be given runs.
+        let takes_runs = !shared.takes_none();
+        request.capacity = if takes_runs { capacity_of(&shared.settings) } else { Some(0) };
         let renewed = Instant::now();
         let mut starting = std::pin::pin!(tokio::time::timeout(ANSWER_WITHIN, client.start_session(&request)));
         let started = tokio::select! {
@@ -141,7 +143,7 @@ async fn begin(
         match started {
             Ok(Ok(started)) => {
                 let ttl = (started.expires.time() - started.server_time.time()).to_std().unwrap_or(ttl);
-                return Ok(Some(Begun { id: started.session_id, renewed, ttl }));
+                return Ok(Some(Begun { id: started.session_id, renewed, ttl, takes_runs }));
             }
             Ok(Err(error)) if !answered && refuses(&error) => return Err(error),
             Ok(Err(error)) => {
@@ -170,6 +172,11 @@ async fn begin(
             () = tokio::time::sleep(pause) => {}
         }
     }
+}
+
+/// How many runs its session may be given at a time.
+fn capacity_of(settings: &Settings) -> Option<i64> {
+    i64::try_from(settings.capacity).ok()
 }
 
 /// Whether a session may have begun although its start got this answer, or none. Words of the server's own mean what they say.
@@ -318,7 +325,9 @@ impl Member<'_> {
                 let inbox = self.client.inbox(id, self.read, wait).await;
                 return inbox.map(|Inbox { server_time, items, .. }| (server_time, items));
             }
-            let change = RenewSessionRequest { frozen: Some(is_frozen), ..RenewSessionRequest::default() };
+            // Its session may have begun without a capacity.
+            let capacity = capacity_of(&self.shared.settings);
+            let change = RenewSessionRequest { frozen: Some(is_frozen), capacity, ..RenewSessionRequest::default() };
             self.client.renew_session(id, &change).await.map(|renewed| (renewed.server_time, Vec::new()))
         };
         match tokio::time::timeout(wait + answer_within, asked).await {

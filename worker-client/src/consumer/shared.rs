@@ -256,9 +256,14 @@ impl Shared {
         !its.is_empty()
     }
 
+    /// Whether nothing more is taken now: it shuts down, or is frozen.
+    pub(super) fn takes_none(&self) -> bool {
+        self.shutdown.is_cancelled() || *self.frozen.borrow()
+    }
+
     /// Whether what was claimed on these terms may be started.
     pub(super) fn may_start(&self, claimed: Membership) -> bool {
-        !self.shutdown.is_cancelled() && !*self.frozen.borrow() && *self.membership.borrow() == claimed
+        !self.takes_none() && *self.membership.borrow() == claimed
     }
 
     pub(super) fn count_overrun(&self) {

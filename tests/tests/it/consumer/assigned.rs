@@ -156,3 +156,27 @@ async fn a_consumer_that_shuts_down_and_waits_for_a_job_is_given_nothing_more() 
     staying.shut_down().await;
     office.rig.server.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_frozen_consumer_that_begins_a_session_is_given_nothing_before_the_server_knows_it() {
+    let office = assigning().await;
+    let way = Way::to(office.rig.server.root_url()).await;
+    way.fault("/renew ", Fault::Unavailable);
+    let task = office.create(&json!({})).await;
+    let builder = office.consumer_by(way.url(), "frozen").session(LONG_TTL);
+    let consumer = builder.handler(|_job: Job, _stop: Stop| async {}).build().unwrap();
+    let handle = consumer.handle();
+    handle.freeze();
+    let frozen = Running { handle, ends: tokio::spawn(consumer.run()) };
+    eventually("it says that it is frozen", async || (!way.sent("/renew ").is_empty()).then_some(())).await;
+    // That has been free for longer than this one.
+    let worker = Running::start(office.consumer("worker").session(LONG_TTL).handler(|_job: Job, _stop: Stop| async {}));
+    office.completes_in_one_run(task).await;
+    worker.shut_down().await;
+    way.mend();
+    frozen.handle.unfreeze();
+    let task = office.create(&json!({})).await;
+    office.completes_in_one_run(task).await;
+    frozen.shut_down().await;
+    office.rig.server.stop().await;
+}
