@@ -83,26 +83,45 @@ impl Log {
     /// says so.
     pub(super) async fn pack(&self, folder: &Path, expires: Timestamp) -> Result<Upload, Error> {
         let (log, folder) = (self.clone(), folder.to_owned());
-        let packed = blocking(move || {
-            let mut log = log.lock();
-            let (line, beginning) = (log.line(), log.beginning);
-            let length = beginning + bytes(line.len()) + bytes(log.end.len());
-            log.end.make_contiguous();
-            let packed = gzip::compress(&folder, |to| {
-                gzip::copy(log.whole()?, 0..beginning, to)?;
-                to.write_all(line.as_bytes())?;
-                to.write_all(log.end.as_slices().0)
-            })?;
-            Ok((packed, length))
-        })
-        .await;
+        let packed = blocking(move || log.snapshot()?.pack(&folder)).await;
         let (packed, content_length) = packed.map_err(Error::of_file("the task's log cannot be compressed"))?;
         Ok(Upload::from_file(packed, LOG_CONTENT_TYPE, expires)?.compressed(content_length))
+    }
+
+    /// The log as it is now. What is written afterwards does not wait for what becomes of it: a task that is stopped meanwhile
+    /// gets a line, by a thread that has other tasks too.
+    fn snapshot(&self) -> io::Result<Snapshot> {
+        let mut log = self.lock();
+        let file = log.whole()?.try_clone()?;
+        Ok(Snapshot { file, beginning: log.beginning, line: log.line(), end: log.end.make_contiguous().to_vec() })
     }
 
     fn lock(&self) -> MutexGuard<'_, Written> {
         // What was written before a panic elsewhere is still the log.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A log as it was at one time.
+struct Snapshot {
+    file: File,
+    /// How much of the file belongs to it.
+    beginning: u64,
+    /// In place of what was left out.
+    line: String,
+    end: Vec<u8>,
+}
+
+impl Snapshot {
+    /// Compresses it into an unnamed file in `folder`; how long it is without that.
+    fn pack(&self, folder: &Path) -> io::Result<(File, u64)> {
+        let Self { file, beginning, line, end } = self;
+        let packed = gzip::compress(folder, |to| {
+            gzip::copy(file, 0..*beginning, to)?;
+            to.write_all(line.as_bytes())?;
+            to.write_all(end)
+        })?;
+        Ok((packed, beginning + bytes(line.len()) + bytes(end.len())))
     }
 }
 
@@ -255,6 +274,18 @@ mod tests {
         ] {
             assert_eq!(log.read(from, most).unwrap(), expected, "{from}");
         }
+    }
+
+    #[test]
+    fn what_is_written_while_a_log_is_packed_does_not_wait_for_that_and_is_not_in_it() {
+        let dir = TempDir::new().unwrap();
+        let log = Log::create(dir.path(), MOST).unwrap();
+        log.write(&[b'x'; 3 * 1000]).unwrap();
+        let snapshot = log.snapshot().unwrap();
+        let length = bytes(500 + snapshot.line.len() + 500);
+        log.write(&[b'y'; 300]).unwrap();
+        assert_eq!(snapshot.pack(dir.path()).unwrap().1, length);
+        assert!(snapshot.end.iter().all(|byte| *byte == b'x'));
     }
 
     #[test]
