@@ -19,8 +19,8 @@ use crate::client::{Answer, Call, Own, TIMEOUT, parameter};
 use crate::wire::{ClaimAnswer, ClaimTaskBody, ClaimWorkAnswer, ClaimWorkBody, ReclaimAnswer, StatusAnswer};
 use crate::{Client, Error, ExceptionReason, Lease, Task, TaskStatus};
 
-/// How long one call for work may take: the server waits up to 20 s for a task to appear.
-const CLAIM_TIMEOUT: Duration = Duration::from_secs(40);
+/// How long one call for work may take: a server waits 20 s for a task to appear, if nothing else was set.
+pub(crate) const CLAIM_TIMEOUT: Duration = Duration::from_secs(40);
 /// No call for work may ask for more.
 const CLAIMS_MAX: usize = 32;
 /// A renewal or a report is given up after this share of what remains, so that there is time for another try.
@@ -128,6 +128,17 @@ impl Client {
     /// # Ok(()) }
     /// ```
     pub async fn claim_work(&self, queue: &TaskQueueId, me: &WorkerName, most: usize) -> Result<Vec<Claim>, Error> {
+        self.claim_work_within(CLAIM_TIMEOUT, queue, me, most).await
+    }
+
+    /// The same, if each answer takes no longer than this.
+    pub(crate) async fn claim_work_within(
+        &self,
+        timeout: Duration,
+        queue: &TaskQueueId,
+        me: &WorkerName,
+        most: usize,
+    ) -> Result<Vec<Claim>, Error> {
         let tasks = most.clamp(1, CLAIMS_MAX);
         let (worker_group, worker_id) = (me.group.as_str(), me.id.as_str());
         let body = ClaimWorkBody { worker_group, worker_id, tasks, session_id: self.session() };
@@ -135,7 +146,7 @@ impl Client {
             method: Method::POST,
             path: format!("/claim-work/{}", parameter(queue)),
             body: Some(serde_json::to_vec(&body).expect("texts and a number")),
-            timeout: CLAIM_TIMEOUT,
+            timeout,
             own: Own::default(),
         };
         let Answer { value, date, received, .. } = self.call::<ClaimWorkAnswer>(&call).await?;

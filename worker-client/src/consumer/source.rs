@@ -29,6 +29,7 @@ use std::time::Duration;
 use tenure_api::ids::TaskQueueId;
 use tokio::time::Instant;
 
+use crate::claim::CLAIM_TIMEOUT;
 use crate::{Claim, Client, Error, RetryPolicy, RunResult, Worked, WorkerName};
 
 /// The least time between two calls for work that find none, in case the server does not wait for work to appear.
@@ -155,6 +156,8 @@ pub struct ClaimWork {
     client: Client,
     queue: TaskQueueId,
     name: WorkerName,
+    /// How long the answer to one may take.
+    answers_within: Duration,
     /// Whether one was ever answered.
     answered: bool,
     /// Until when results do not go with calls for work, because the server did not know the call that takes them.
@@ -173,15 +176,24 @@ impl ClaimWork {
     /// ```
     #[must_use]
     pub fn new(client: Client, queue: TaskQueueId, name: WorkerName) -> Self {
-        Self { client, queue, name, answered: false, unknown_until: None }
+        Self { client, queue, name, answers_within: CLAIM_TIMEOUT, answered: false, unknown_until: None }
     }
 }
 
 impl Source for ClaimWork {
     async fn find(&mut self, room: usize) -> Result<Vec<Found>, Error> {
-        let claims = self.client.claim_work(&self.queue, &self.name, room).await?;
-        self.answered = true;
-        Ok(claims.into_iter().map(Found::claimed).collect())
+        match self.client.claim_work_within(self.answers_within, &self.queue, &self.name, room).await {
+            Ok(claims) => {
+                self.answered = true;
+                Ok(claims.into_iter().map(Found::claimed).collect())
+            }
+            // A server may be set to wait for work for longer. A pause that grows would only delay what comes then.
+            Err(Error::Network(error)) if error.is_timeout() && !error.is_connect() => {
+                tracing::warn!("no answer to the call for work in time; trying again");
+                Ok(Vec::new())
+            }
+            Err(error) => Err(error),
+        }
     }
 
     fn takes_results(&self) -> bool {
@@ -291,5 +303,20 @@ mod tests {
         source.unknown_until = until.checked_sub(ASK_AGAIN_AFTER);
         assert!(Source::takes_results(&source));
         serving.abort();
+    }
+
+    #[tokio::test]
+    async fn a_server_that_waits_for_work_for_longer_than_its_answer_may_take_has_none() {
+        // It takes connections, and answers nothing.
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let client = Client::builder().root_url(&format!("http://{}", listener.local_addr().unwrap()));
+        let client = client.retry_policy(RetryPolicy::never()).build().unwrap();
+        let name = WorkerName { group: "group".parse().unwrap(), id: "worker".parse().unwrap() };
+        let mut source = ClaimWork::new(client, "p/q".parse().unwrap(), name);
+        source.answers_within = Duration::from_millis(100);
+        assert!(Source::find(&mut source, 1).await.unwrap().is_empty());
+        // One that is away is no such server.
+        drop(listener);
+        assert!(Source::find(&mut source, 1).await.is_err());
     }
 }
