@@ -12,7 +12,7 @@ use http::{HeaderValue, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::TokioIo;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -152,14 +152,14 @@ async fn serve_one(
 ) {
     let connection = Connection::new(peer);
     let io = TokioIo::new(Tracked::new(stream, connection.clone(), buffer, front.write_timeout));
-    let (cut, drain) = (connection.clone(), front.drain.clone());
+    let (cut, drain, timer) = (connection.clone(), front.drain.clone(), connection.timer().clone());
     let service = service_fn(move |request| {
         // Before `answer` runs, a part of the body may be read.
         connection.phase().begin_answer();
         answer(request, Arc::clone(&front), connection.clone())
     });
     let serving = http1::Builder::new()
-        .timer(TokioTimer::new())
+        .timer(timer)
         .header_read_timeout(HEAD_TIMEOUT)
         .max_buf_size(READ_AHEAD_MAX)
         .serve_connection(io, service);

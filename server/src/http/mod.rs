@@ -24,6 +24,7 @@ pub mod request_metrics;
 pub mod routes;
 pub mod scopes;
 mod stream;
+mod timer;
 
 use axum::Router;
 

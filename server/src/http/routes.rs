@@ -8,6 +8,7 @@ use axum::extract::{Request, State};
 use axum::handler::Handler;
 use axum::response::Response;
 use axum::routing::MethodRouter;
+use tokio::time::Instant;
 
 use super::answers;
 use super::app::App;
@@ -15,6 +16,7 @@ use super::call::Call;
 use super::endpoint::Endpoint;
 use super::error::ApiError;
 use super::heavy::LARGE_MIN;
+use super::timer::ConnectionTimer;
 
 /// One line of the table.
 #[derive(Clone)]
@@ -115,8 +117,17 @@ async fn serve(endpoint: Arc<Endpoint>, app: App, request: Request) -> Response 
     let size = if endpoint.has_large_answer { LARGE_MIN } else { call.body.len() };
     let operation = endpoint.handle(Arc::clone(&app), Arc::clone(&call));
     let answering = app.heavy.answer(call.share(), size, operation);
-    let answering = tokio::time::timeout(endpoint.answer_max(&app), answering);
-    let mut response = match answering.await.unwrap_or_else(|_| Err(ApiError::no_answer(endpoint.name))) {
+    let until = Instant::now() + endpoint.answer_max(&app);
+    let waiting = match &call.connection {
+        Some(connection) => connection.timer().wait_until(until),
+        None => ConnectionTimer::default().wait_until(until),
+    };
+    let answered = tokio::select! {
+        biased;
+        answered = answering => answered,
+        () = waiting => Err(ApiError::no_answer(endpoint.name)),
+    };
+    let mut response = match answered {
         Ok(response) => response,
         Err(error) => error.response(&call),
     };

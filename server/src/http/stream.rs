@@ -12,6 +12,7 @@ use tokio::time::{Sleep, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::read_buffers::{Phase, ReadBuffer};
+use super::timer::ConnectionTimer;
 use tenure_engine::batch::delivery::Delivery;
 
 /// A handle to a connection.
@@ -23,6 +24,7 @@ struct State {
     unflushed: Mutex<Vec<Delivery>>,
     cut: CancellationToken,
     phase: Phase,
+    timer: ConnectionTimer,
 }
 
 impl Connection {
@@ -30,7 +32,7 @@ impl Connection {
     #[must_use]
     pub fn new(peer: SocketAddr) -> Self {
         let (unflushed, cut, phase) = (Mutex::default(), CancellationToken::new(), Phase::default());
-        Self(Arc::new(State { peer, unflushed, cut, phase }))
+        Self(Arc::new(State { peer, unflushed, cut, phase, timer: ConnectionTimer::default() }))
     }
 
     /// The address of the other side: behind a proxy, the proxy's.
@@ -57,6 +59,11 @@ impl Connection {
     /// What is being read from it.
     pub(super) fn phase(&self) -> &Phase {
         &self.0.phase
+    }
+
+    /// For its waits that come one after the other.
+    pub(super) fn timer(&self) -> &ConnectionTimer {
+        &self.0.timer
     }
 
     fn take(&self) -> Vec<Delivery> {
