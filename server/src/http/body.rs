@@ -1,6 +1,8 @@
 //! The bodies of requests: read within a limit and within the budget of all of them, or discarded unread.
 
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use axum::body::{Body, BodyDataStream};
@@ -80,8 +82,15 @@ pub async fn read(
     }
     let mut reservation = budget.begin(share);
     let mut stream = body.into_data_stream();
-    let collecting = collect(&mut stream, limit, announced_length(headers), &mut reservation);
-    let broken = match tokio::time::timeout(ARRIVAL_MAX, collecting).await {
+    let collected = {
+        let mut collecting = pin!(collect(&mut stream, limit, announced_length(headers), &mut reservation));
+        // Most bodies are there with their heads, and need no timer.
+        match futures_util::poll!(collecting.as_mut()) {
+            Poll::Ready(collected) => Ok(collected),
+            Poll::Pending => tokio::time::timeout(ARRIVAL_MAX, collecting).await,
+        }
+    };
+    let broken = match collected {
         Ok(Ok(bytes)) => return Ok(BudgetedBody { bytes, reservation: Some(reservation) }),
         Ok(Err(broken)) => broken,
         Err(_) => Broken::Cut,
