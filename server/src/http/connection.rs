@@ -7,6 +7,9 @@ use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::Body;
+use futures_util::StreamExt as _;
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
 use http::header::{ALLOW, CONNECTION};
 use http::{HeaderValue, Request, Response, StatusCode};
 use hyper::body::Incoming;
@@ -143,6 +146,28 @@ async fn refuse(mut stream: TcpStream) -> std::io::Result<()> {
     Ok(())
 }
 
+/// What ends a connection.
+enum Stop {
+    /// The server drains: after the request that is open.
+    Drain,
+    /// At once.
+    Cut,
+}
+
+/// What may end a connection. A connection is polled several times for each request: these are polled only when they were woken, and
+/// not each time, which would take their locks, of which one is that of all connections.
+fn stops(drain: CancellationToken, connection: Connection) -> FuturesUnordered<BoxFuture<'static, Stop>> {
+    let drained: BoxFuture<'static, Stop> = Box::pin(async move {
+        drain.cancelled().await;
+        Stop::Drain
+    });
+    let cut: BoxFuture<'static, Stop> = Box::pin(async move {
+        connection.is_cut().await;
+        Stop::Cut
+    });
+    [drained, cut].into_iter().collect()
+}
+
 async fn serve_one(
     stream: TcpStream,
     peer: SocketAddr,
@@ -152,7 +177,8 @@ async fn serve_one(
 ) {
     let connection = Connection::new(peer);
     let io = TokioIo::new(Tracked::new(stream, connection.clone(), buffer, front.write_timeout));
-    let (cut, drain, timer) = (connection.clone(), front.drain.clone(), connection.timer().clone());
+    let timer = connection.timer().clone();
+    let mut stops = stops(front.drain.clone(), connection.clone());
     let service = service_fn(move |request| {
         // Before `answer` runs, a part of the body may be read.
         connection.phase().begin_answer();
@@ -164,18 +190,15 @@ async fn serve_one(
         .max_buf_size(READ_AHEAD_MAX)
         .serve_connection(io, service);
     tokio::pin!(serving);
-    let gracefully = async {
+    let result = loop {
         tokio::select! {
-            result = serving.as_mut() => result,
-            () = drain.cancelled() => {
-                serving.as_mut().graceful_shutdown();
-                serving.await
-            }
+            biased;
+            result = serving.as_mut() => break result,
+            Some(stop) = stops.next() => match stop {
+                Stop::Drain => serving.as_mut().graceful_shutdown(),
+                Stop::Cut => break Ok(()),
+            },
         }
-    };
-    let result = tokio::select! {
-        result = gracefully => result,
-        () = cut.is_cut() => Ok(()),
     };
     if let Err(error) = result {
         tracing::debug!(peer.address = %peer, error = %error, "a connection ended early");
