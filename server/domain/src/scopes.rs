@@ -90,7 +90,21 @@ impl ScopeSet {
     /// The set of these scopes and of another set.
     #[must_use]
     pub fn with(scopes: impl IntoIterator<Item = String>, others: &Self) -> Self {
-        Self::normalised(scopes.into_iter().map(Cow::Owned).chain(others.0.iter().cloned()).collect())
+        // Both are in order: of task credentials these are a few, and the others are not sorted again for each request.
+        let own = Self::new(scopes);
+        let mut merged: Vec<Cow<'static, str>> = Vec::with_capacity(own.0.len() + others.0.len());
+        let (mut own, mut others) = (own.0.into_iter().peekable(), others.0.iter().peekable());
+        loop {
+            let is_own = match (own.peek(), others.peek()) {
+                (Some(scope), Some(other)) => pattern_order(scope, other).is_le(),
+                (scope, _) => scope.is_some(),
+            };
+            let next = if is_own { own.next() } else { others.next().cloned() };
+            let Some(next) = next else { return Self(merged) };
+            if merged.last().is_none_or(|kept| !satisfies(kept, &next)) {
+                merged.push(next);
+            }
+        }
     }
 
     /// The set of what every caller may do. It is a part of every other set: those of its scopes that nearly every
@@ -341,6 +355,15 @@ mod tests {
             let set = ScopeSet::new(scopes.clone());
             prop_assert_eq!(set.allows(&required), expected);
             prop_assert_eq!(set.first_missing(&scopes), None);
+        }
+
+        #[test]
+        fn two_sets_together_are_the_set_of_all_their_scopes(
+            own in proptest::collection::vec("[ab:*]{0,4}", 0..8),
+            others in proptest::collection::vec("[ab:*]{0,4}", 0..8),
+        ) {
+            let all = ScopeSet::new(own.iter().chain(&others).cloned());
+            prop_assert_eq!(ScopeSet::with(own, &ScopeSet::new(others)), all);
         }
 
         #[test]
