@@ -24,6 +24,9 @@ pub const SEED_BYTES: usize = 33;
 /// The length of a seed, in characters.
 const SEED_LEN: usize = 44;
 const VERSION: i64 = 1;
+/// Room for a certificate as JSON apart from its scopes, in bytes, and for what stands around each of them.
+const CERTIFICATE_ROOM: usize = 320;
+const AROUND_SCOPE: usize = 3;
 
 /// The secret half of credentials; it is compared in constant time and never printed.
 #[derive(Clone, Serialize, Deserialize)]
@@ -358,7 +361,11 @@ pub fn issue(issuer_id: &str, issuer_key: &SigningKey, grant: Grant) -> Credenti
         signature: String::new(),
     };
     certificate.signature = certificate.sign(&client_id, issuer_key).as_str().to_owned();
-    let json = serde_json::to_string(&certificate).expect("a certificate is text and numbers");
+    // A text that grows is copied again and again, and each claim has a certificate.
+    let scopes: usize = certificate.scopes.iter().map(|scope| scope.len() + AROUND_SCOPE).sum();
+    let mut json = Vec::with_capacity(CERTIFICATE_ROOM + scopes);
+    serde_json::to_writer(&mut json, &certificate).expect("a certificate is text and numbers");
+    let json = String::from_utf8(json).expect("JSON is UTF-8");
     Credentials { client_id, access_token, certificate: Some(json) }
 }
 

@@ -44,6 +44,8 @@ const LISTED_MAX: usize = 100;
 const EXPIRES_DEFAULT: Months = Months::new(12);
 /// The last year that can be written with four digits.
 const LAST_YEAR: i32 = 9999;
+/// Room for most definitions, apart from `payload` and `extra`, in bytes.
+const DEFINITION_ROOM: usize = 1 << 10;
 /// How long a group outlives its tasks at least.
 const GROUP_OUTLIVES: TimeDelta = TimeDelta::hours(1);
 
@@ -225,7 +227,6 @@ pub(crate) fn group_expires(task_expires: DateTime<Utc>) -> DateTime<Utc> {
 }
 
 fn definition(task: &NewTask, request: &CreateTaskRequest<'_>) -> Result<String, Unserializable> {
-    let empty = serde_json::value::RawValue::from_string("{}".to_owned()).ok();
     let definition = TaskDefinition {
         provisioner_id: task.queue.provisioner_id(),
         worker_type: task.queue.worker_type(),
@@ -245,9 +246,9 @@ fn definition(task: &NewTask, request: &CreateTaskRequest<'_>) -> Result<String,
         payload: request.payload,
         metadata: &request.metadata,
         tags: &request.tags,
-        extra: request.extra.or(empty.as_deref()).unwrap_or(request.payload),
+        extra: request.extra.or_else(|| serde_json::from_str("{}").ok()).unwrap_or(request.payload),
     };
-    json::text(&definition)
+    json::text_with_room(DEFINITION_ROOM + request.payload.get().len() + definition.extra.get().len(), &definition)
 }
 
 fn queue(request: &CreateTaskRequest<'_>) -> Result<TaskQueueId, Unacceptable> {

@@ -26,6 +26,13 @@ pub fn text(value: &impl Serialize) -> Result<String, Unserializable> {
     serde_json::to_string(value).map_err(|error| Unserializable(error.to_string()))
 }
 
+/// The same with room for so many bytes, where they are many: a text that grows is copied again and again.
+pub fn text_with_room(room: usize, value: &impl Serialize) -> Result<String, Unserializable> {
+    let mut text = Vec::with_capacity(room);
+    serde_json::to_writer(&mut text, value).map_err(|error| Unserializable(error.to_string()))?;
+    String::from_utf8(text).map_err(|error| Unserializable(error.to_string()))
+}
+
 /// A text that is JSON, as it is.
 pub fn raw(text: String) -> Result<Box<RawValue>, Unserializable> {
     RawValue::from_string(text).map_err(|error| Unserializable(error.to_string()))
