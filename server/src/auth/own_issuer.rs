@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
 use tenure_api::credentials::{
-    AccessToken, Certificate, CertificateError, Credentials, Grant, SigningKey, issue, seed,
+    AccessToken, Certificate, CertificateError, Credentials, Grant, SEED_BYTES, SigningKey, issue, seed,
 };
+use uuid::Uuid;
 
-use tenure_store::secrets::{Purpose, SecretKeys, random};
+use tenure_store::secrets::{Purpose, SecretKeys};
 
 /// One of the server's issuers; clones share the keys.
 #[derive(Clone)]
@@ -37,7 +38,7 @@ impl OwnIssuer {
             scopes,
             start_ms: start.timestamp_millis(),
             expiry_ms: end.timestamp_millis(),
-            seed: seed(random()),
+            seed: seed(unique()),
         };
         issue(self.name, &self.keys[0], grant)
     }
@@ -46,6 +47,16 @@ impl OwnIssuer {
         let verified = self.keys.iter().find_map(|key| certificate.verify(client_id, key).ok());
         verified.ok_or(CertificateError::Signature)
     }
+}
+
+/// Bytes for a seed. It is in the certificate for all to see, and only has to be another one each time: the generator of ids is good
+/// enough for that, and needs no system call for each claim.
+fn unique() -> [u8; SEED_BYTES] {
+    let mut bytes = [0; SEED_BYTES];
+    for piece in bytes.chunks_mut(size_of::<Uuid>()) {
+        piece.copy_from_slice(&Uuid::new_v4().as_bytes()[..piece.len()]);
+    }
+    bytes
 }
 
 /// Whether a certificate claims to be made by the issuer of this name; [`OwnIssuer::verify`] checks whether that is true.
