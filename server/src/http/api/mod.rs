@@ -164,18 +164,23 @@ fn write_claim(json: &mut Vec<u8>, app: &App, granted: &Granted) -> Result<(), A
         taken_until: granted.tenancy.taken_until,
         task_scopes: &scopes,
     });
-    let task = match &granted.definition {
-        Some(text) => Some(serde_json::from_str(text).map_err(|_| invalid("definition"))?),
-        None => None,
-    };
     let claim = Claim {
         status: &status,
         run_id: granted.run,
         worker_group: &granted.tenancy.worker_group,
         worker_id: &granted.tenancy.worker_id,
         taken_until: Timestamp::new(granted.tenancy.taken_until),
-        task,
+        // Added below.
+        task: None,
         credentials,
     };
-    write_json(json, &claim)
+    write_json(json, &claim)?;
+    if let Some(definition) = &granted.definition {
+        // It was written as JSON when it was stored, and is not parsed again for each claim.
+        json.pop();
+        json.extend_from_slice(b",\"task\":");
+        json.extend_from_slice(definition.as_bytes());
+        json.push(b'}');
+    }
+    Ok(())
 }
