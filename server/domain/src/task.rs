@@ -157,24 +157,31 @@ impl Task {
     /// The status that the wire shows.
     #[must_use]
     pub fn status(&self) -> Status {
-        let mut runs: Vec<Run> = self.ended.iter().map(ended_run).collect();
-        let state = match &self.last {
+        self.clone().into_status()
+    }
+
+    /// The same of a task that is not needed any more: its texts are not copied.
+    #[must_use]
+    pub fn into_status(self) -> Status {
+        let last_ended = self.ended.last().map(|run| TaskState::from(run.state));
+        let mut runs: Vec<Run> = self.ended.into_iter().map(ended_run).collect();
+        let state = match self.last {
             Last::Unscheduled => TaskState::Unscheduled,
             Last::Pending(open) => {
-                runs.push(open_run(open, RunState::Pending));
+                runs.push(open_run(&open, RunState::Pending));
                 TaskState::Pending
             }
             Last::Running(open, tenancy) => {
-                runs.push(with_tenancy(open_run(open, RunState::Running), Some(tenancy)));
+                runs.push(with_tenancy(open_run(&open, RunState::Running), Some(tenancy)));
                 TaskState::Running
             }
-            Last::Ended => self.ended.last().map_or(TaskState::Unscheduled, |run| run.state.into()),
+            Last::Ended => last_ended.unwrap_or(TaskState::Unscheduled),
         };
         Status {
             task_id: self.id,
-            task_queue_id: self.queue.clone(),
-            scheduler_id: self.scheduler.clone(),
-            project_id: self.project.clone(),
+            task_queue_id: self.queue,
+            scheduler_id: self.scheduler,
+            project_id: self.project,
             task_group_id: self.group,
             priority: self.priority,
             deadline: self.deadline.into(),
@@ -201,21 +208,21 @@ fn open_run(open: &OpenRun, state: RunState) -> Run {
     }
 }
 
-fn with_tenancy(mut run: Run, tenancy: Option<&Tenancy>) -> Run {
+fn with_tenancy(mut run: Run, tenancy: Option<Tenancy>) -> Run {
     if let Some(held) = tenancy {
-        run.worker_group = Some(held.worker_group.clone());
-        run.worker_id = Some(held.worker_id.clone());
+        run.worker_group = Some(held.worker_group);
+        run.worker_id = Some(held.worker_id);
         run.taken_until = Some(held.taken_until.into());
         run.started = Some(held.started.into());
     }
     run
 }
 
-fn ended_run(ended: &EndedRun) -> Run {
+fn ended_run(ended: EndedRun) -> Run {
     let run = Run {
         reason_resolved: Some(ended.reason),
         resolved: Some(ended.resolved.into()),
         ..open_run(&ended.run, ended.state)
     };
-    with_tenancy(run, ended.tenancy.as_ref())
+    with_tenancy(run, ended.tenancy)
 }

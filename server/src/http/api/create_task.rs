@@ -99,7 +99,7 @@ async fn create_task(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
         return Ok(super::raw("{\"status\":{}}"));
     }
     let created = app.engine.create_task(Arc::new(task)).await?;
-    ok(&StatusBody { status: &created.status() })
+    ok(&StatusBody { status: &created.into_status() })
 }
 
 /// The values of the scopes for this task.

@@ -192,5 +192,5 @@ async fn submit(
     call.no_query()?;
     let member = complete(RunReport::plain(task, run, Report::Completed));
     let task = app.engine.report.submit(member).await?;
-    ok(&StatusBody { status: &task.status() })
+    ok(&StatusBody { status: &task.into_status() })
 }

@@ -180,7 +180,7 @@ fn to_json(
             json.push(b',');
         }
         let (status, error) = match verdict {
-            Ok(task) => (Some(task.status()), None),
+            Ok(task) => (Some(task.into_status()), None),
             Err(error) => (None, Some(ResultError { code: error.code(), message: error.into_message() })),
         };
         write_json(&mut json, &ResultBody { task_id, run_id, status: status.as_ref(), error })?;
