@@ -94,11 +94,11 @@ pub struct SignedPayload<'a> {
 }
 
 impl<'a> SignedPayload<'a> {
-    /// The hash of the header of a request that was authenticated; none if it was signed without its body.
+    /// The hash of the header `Authorization` of a request that was authenticated; none if it was signed without its body.
     #[must_use]
-    pub fn of(request: &RequestParts<'a>) -> Option<Self> {
-        let hash = Header::find_hash(request.authorization?)?.into();
-        Some(Self { hash, content_type: request.content_type.unwrap_or_default().into() })
+    pub fn of(authorization: Option<&'a str>, content_type: Option<&'a str>) -> Option<Self> {
+        let hash = Header::find_hash(authorization?)?.into();
+        Some(Self { hash, content_type: content_type.unwrap_or_default().into() })
     }
 
     /// The same apart from its request.

@@ -111,8 +111,8 @@ impl Call {
         if self.principal.is_none() {
             return Ok(());
         }
-        let request = self.request_parts();
-        let Some(signed) = SignedPayload::of(&request) else { return Ok(()) };
+        let (authorization, content_type) = (self.text_of(AUTHORIZATION), self.text_of(CONTENT_TYPE));
+        let Some(signed) = SignedPayload::of(authorization, content_type) else { return Ok(()) };
         if self.body.len() < LARGE_MIN {
             return Ok(signed.check(&self.body)?);
         }
@@ -166,19 +166,23 @@ impl Call {
         self.head.headers.get(name).map(|value| value.to_str().unwrap_or("?"))
     }
 
+    /// A header of the request that is text.
+    fn text_of(&self, name: HeaderName) -> Option<&str> {
+        self.head.headers.get(name).and_then(|value| value.to_str().ok())
+    }
+
     /// The parts of the request that authentication reads.
     pub fn request_parts(&self) -> RequestParts<'_> {
-        let header = |name: HeaderName| self.head.headers.get(name).and_then(|value| value.to_str().ok());
         let authority = || self.head.uri.authority().map(http::uri::Authority::as_str);
         RequestParts {
             method: self.head.method.as_str(),
             target: self.target(),
-            host: header(HOST).or_else(authority).unwrap_or_default(),
-            forwarded_port: header(FORWARDED_PORT),
-            forwarded_proto: header(FORWARDED_PROTO),
+            host: self.text_of(HOST).or_else(authority).unwrap_or_default(),
+            forwarded_port: self.text_of(FORWARDED_PORT),
+            forwarded_proto: self.text_of(FORWARDED_PROTO),
             // A header that is not text is no header that is used.
             authorization: self.head.headers.get(AUTHORIZATION).map(|value| value.to_str().unwrap_or("?")),
-            content_type: header(CONTENT_TYPE),
+            content_type: self.text_of(CONTENT_TYPE),
             body: &self.body,
             body_is_elsewhere: false,
         }
