@@ -216,6 +216,10 @@ fn assert_good(plans: &BTreeMap<&'static str, Vec<String>>, when: &str) {
     for (statement, plan) in plans {
         assert_eq!(faults(plan), Vec::<String>::new(), "{statement} {when}:\n{}", plan.join("\n"));
     }
+    for statement in ["create_task_alone", "resolve_run_for_good"] {
+        let stored = plans[statement].iter().any(|line| line.contains("Function Scan on i"));
+        assert!(!stored, "{statement} stores each column of its members before it reads them");
+    }
     for statement in ["claim_work", "get_messages"] {
         let plan = &plans[statement];
         let locking = plan.iter().skip_while(|line| !line.contains("LockRows"));

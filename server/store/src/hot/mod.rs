@@ -16,7 +16,7 @@ pub mod statement;
 #[cfg(test)]
 mod tests;
 
-/// The member of an ordinal of `WITH ORDINALITY`, from 0.
+/// The member of an ordinal of `WITH ORDINALITY`, or of a number that was sent with it, from 0.
 pub(super) fn member(ordinal: i64) -> usize {
     usize::try_from(ordinal - 1).expect("an ordinal starts at 1")
 }

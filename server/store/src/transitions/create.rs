@@ -153,7 +153,7 @@ pub fn statement(members: &[Member<'_>]) -> Statement {
         .with(&CREATED_DRIFT.as_seconds_f64());
     if alone {
         let statement = statement.with(&columns.queue_names).with(&columns.queue_places);
-        return statement.with(&columns.one_limit()).with(&DUE_TASKS_MAX);
+        return statement.with(&columns.one_limit()).with(&DUE_TASKS_MAX).with(&columns.numbers);
     }
     let options = &columns.options;
     statement

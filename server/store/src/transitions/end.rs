@@ -175,7 +175,7 @@ pub fn statement(members: &[Member<'_>], holders: &[Option<&Holder>]) -> Stateme
         .with(&columns.holder_groups)
         .with(&columns.holder_ids);
     if for_good {
-        return statement;
+        return statement.with(&columns.numbers);
     }
     statement
         .with(&columns.results)
@@ -204,9 +204,13 @@ fn query_for_good<'a>(
         locked AS MATERIALIZED (
             SELECT i.n, i.state, i.reason, t.id, t.priority, t.retries_left, t.lone, c.seq, c.run, c.queue, c.scheduled,
                    c.reason_created, c.started, c.taken_until, c.worker_group, c.worker_id
-            FROM unnest($1::uuid[] /* ids */, $2::smallint[] /* runs */, $3::smallint[] /* states */, $4::smallint[] /* reasons */,
-                        $5::text[] /* queues of holders */, $6::text[] /* their groups */, $7::text[] /* their ids */)
-                WITH ORDINALITY AS i(id, run, state, reason, holder_queue, holder_group, holder_id, n)
+            -- As in create_task_alone. What is missing at the end of an array is null here, too.
+            FROM (
+                SELECT unnest($1::uuid[] /* ids */) AS id, unnest($2::smallint[] /* runs */) AS run,
+                       unnest($3::smallint[] /* states */) AS state, unnest($4::smallint[] /* reasons */) AS reason,
+                       unnest($5::text[] /* queues of holders */) AS holder_queue, unnest($6::text[] /* their groups */) AS holder_group,
+                       unnest($7::text[] /* their ids */) AS holder_id, unnest($8::bigint[] /* numbers */) AS n
+            ) i
             JOIN tasks t ON t.id = i.id
             JOIN claims c ON c.seq = t.seq AND c.run = i.run
             WHERE t.state = 1 /* State::Unresolved */ AND t.run = i.run
@@ -251,6 +255,7 @@ fn query_for_good<'a>(
         &columns.holder_queues as &[Option<&str>],
         &columns.holder_groups as &[Option<&str>],
         &columns.holder_ids as &[Option<&str>],
+        &columns.numbers,
     )
 }
 

@@ -26,17 +26,21 @@ pub(super) fn query<'a>(
             LEFT JOIN task_queues q ON q.id = k.id AND q.name = k.name
         ),
         free AS MATERIALIZED (SELECT lock_free_groups($1, true) AS groups),
+        -- Functions in the list of a SELECT are read as they go; each of those in FROM has its rows stored first. What most clauses need
+        -- comes first, because what is before a column is looked at as well.
         valid AS MATERIALIZED (
-            SELECT i.*, known_queues.ids[i.queue_place] AS queue, known_queues.ruled[i.queue_place] AS ruled,
-                   CASE WHEN free.groups[i.n] AND NOT known_queues.ruled[i.queue_place] THEN nextval('task_seq') END AS seq
-            FROM db_now, known_queues, free, unnest(
-                $1::uuid[] /* ids */, $16::int[] /* queue places */, $3::smallint[] /* priorities */, $4::smallint[] /* retries */,
-                $5::text[] /* schedulers */, $6::text[] /* projects */, $7::timestamptz[] /* created */,
-                $8::timestamptz[] /* deadlines */, $9::timestamptz[] /* expires */, $10::text[] /* scopes */,
-                $11::text[] /* routes */, $12::text[] /* tags */, $13::text[] /* definitions */
-            ) WITH ORDINALITY AS i(
-                id, queue_place, priority, retries, scheduler, project, created, deadline, expires, scopes, routes, tags,
-                definition, n)
+            SELECT i.n, CASE WHEN free.groups[i.n] AND NOT known_queues.ruled[i.queue_place] THEN nextval('task_seq') END AS seq,
+                   known_queues.ids[i.queue_place] AS queue, known_queues.ruled[i.queue_place] AS ruled, i.id, i.priority, i.retries,
+                   i.deadline, i.expires, i.scheduler, i.project, i.scopes, i.routes, i.tags, i.definition
+            FROM db_now, known_queues, free, (
+                SELECT unnest($1::uuid[] /* ids */) AS id, unnest($16::int[] /* queue places */) AS queue_place,
+                       unnest($3::smallint[] /* priorities */) AS priority, unnest($4::smallint[] /* retries */) AS retries,
+                       unnest($5::text[] /* schedulers */) AS scheduler, unnest($6::text[] /* projects */) AS project,
+                       unnest($7::timestamptz[] /* created */) AS created, unnest($8::timestamptz[] /* deadlines */) AS deadline,
+                       unnest($9::timestamptz[] /* expires */) AS expires, unnest($10::text[] /* scopes */) AS scopes,
+                       unnest($11::text[] /* routes */) AS routes, unnest($12::text[] /* tags */) AS tags,
+                       unnest($13::text[] /* definitions */) AS definition, unnest($19::bigint[] /* numbers */) AS n
+            ) i
             WHERE known_queues.ids[i.queue_place] IS NOT NULL
               AND i.created BETWEEN db_now.now - make_interval(secs => $14 /* CREATED_DRIFT */)
                                 AND db_now.now + make_interval(secs => $14)
@@ -96,5 +100,6 @@ pub(super) fn query<'a>(
         &columns.queue_places,
         columns.one_limit(),
         DUE_TASKS_MAX,
+        &columns.numbers,
     )
 }

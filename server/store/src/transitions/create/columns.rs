@@ -15,6 +15,8 @@ use crate::hot;
 /// The members as columns.
 #[derive(Default)]
 pub(super) struct Columns<'a> {
+    /// Of each member its number, from 1.
+    pub(super) numbers: Vec<i64>,
     pub(super) ids: Vec<Uuid>,
     /// The queues of all members, each once, and for each member which of them it is, from 1.
     pub(super) queues: Vec<i32>,
@@ -89,7 +91,7 @@ impl<'a> Columns<'a> {
     }
 
     pub(super) fn new(members: &[Member<'a>]) -> Self {
-        let mut columns = Self::default();
+        let mut columns = Self { numbers: (1..).take(members.len()).collect(), ..Self::default() };
         let mut places: HashMap<(i32, &str), i32> = HashMap::new();
         for Member { task, queue, waits, ruled: _ } in members {
             let name = task.queue.as_str();

@@ -54,6 +54,8 @@ impl Member<'_> {
 /// is an empty array if none has it.
 #[derive(Default)]
 pub(super) struct Columns<'a> {
+    /// Of each member its number, from 1.
+    pub(super) numbers: Vec<i64>,
     pub(super) ids: Vec<Uuid>,
     pub(super) runs: Vec<i16>,
     pub(super) states: Vec<i16>,
@@ -77,6 +79,7 @@ impl<'a> Columns<'a> {
         #[cfg(feature = "test-util")]
         let results = crate::breakage::perhaps_without_one(results);
         Self {
+            numbers: (1..).take(members.len()).collect(),
             ids: members.iter().map(|member| member.id).collect(),
             runs: members.iter().map(|member| member.run).collect(),
             states: members.iter().map(|member| member.ending.outcome().state().code()).collect(),
