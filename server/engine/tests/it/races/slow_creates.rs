@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
-use sqlx::Connection;
+use sqlx::{Connection, PgConnection};
 use tenure_domain::create::NewTask;
 use tenure_engine::batch::BATCH_BYTES_MAX;
 use tenure_engine::ops::OpError;
@@ -13,6 +13,7 @@ use tenure_engine::testing::{QUEUE, new_task, new_task_with_id};
 use tenure_store::testing::TestDatabase;
 use tenure_store::transitions::create::{Names, look};
 use tokio::task::JoinSet;
+use uuid::Uuid;
 
 use crate::support::{Gate, Proxy, number, until_a_session_waits};
 
@@ -167,6 +168,39 @@ async fn nothing_is_looked_for_before_the_commit_that_makes_it_visible() {
     created.unwrap();
     assert!(!early, "the dependency pass was notified before the commit");
     tokio::time::timeout(Duration::from_secs(5), notified).await.expect("it is notified after the commit");
+    queue.stop().await;
+    database.finish().await;
+}
+
+async fn lock_free(conn: &mut PgConnection, ids: &[Uuid], own: bool) -> Vec<bool> {
+    sqlx::query_scalar("SELECT lock_free_groups($1, $2)").bind(ids).bind(own).fetch_one(conn).await.unwrap()
+}
+
+#[tokio::test]
+async fn groups_are_found_free_alike_alone_and_together() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    let (lone, other) = (new_task(QUEUE, &json!({})), new_task(QUEUE, &json!({})));
+    let member = new_task(QUEUE, &json!({"taskGroupId": other.id}));
+    queue.create(&lone).await.unwrap();
+    queue.create(&member).await.unwrap();
+    let (free, held) = (Uuid::new_v4(), Uuid::new_v4());
+    let (mut holder, mut conn) = (database.connect().await, database.connect_hot().await);
+    let mut holding = holder.begin().await.unwrap();
+    assert_eq!(lock_free(&mut holding, &[held], true).await, [true]);
+    let ids = [lone.id.uuid(), other.id.uuid(), member.id.uuid(), free, held];
+    for (own, expected) in [(true, [false, false, false, true, false]), (false, [false, false, true, true, false])] {
+        let mut transaction = conn.begin().await.unwrap();
+        assert_eq!(lock_free(&mut transaction, &ids, own).await, expected, "{own}");
+        for (id, expected) in ids.iter().zip(expected) {
+            assert_eq!(lock_free(&mut transaction, &[*id], own).await, [expected], "{own}, {id}");
+        }
+        assert_eq!(lock_free(&mut transaction, &[held, free, Uuid::new_v4()], own).await, [false, true, true]);
+        assert!(lock_free(&mut transaction, &[], own).await.is_empty());
+        transaction.rollback().await.unwrap();
+    }
+    holding.rollback().await.unwrap();
+    drop((holder, conn));
     queue.stop().await;
     database.finish().await;
 }
