@@ -52,6 +52,7 @@ const BREAKAGES: &[(&str, &str)] = &[
     ("UPDATE tasks SET lone = true", "I2: a lone task is alone"),
     ("DELETE FROM task_queues", "I2: no task without its definition"),
     ("UPDATE pending SET priority = 0", "I2: what pending and claims repeat"),
+    ("UPDATE pending SET bytes = 1", "I2: what pending and claims repeat"),
     ("UPDATE tasks SET retries_left = 1", "I2: what pending and claims repeat"),
     ("INSERT INTO pending SELECT 1000, id, run, queue, priority, ord, deadline, scheduled, reason_created, retries_left
       FROM pending LIMIT 1", "I2: no two pending runs"),

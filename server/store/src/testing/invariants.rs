@@ -88,11 +88,12 @@ pub const CHECKS: &[(&str, &str)] = &[
     (
         "I2: what pending and claims repeat of a task agrees with it",
         "SELECT o.what || ' of ' || o.id
-         FROM (SELECT 'pending' AS what, seq, id, queue, priority, retries_left, deadline FROM pending
-               UNION ALL SELECT 'claim', seq, id, queue, NULL, retries_left, deadline FROM claims) o
+         FROM (SELECT 'pending' AS what, seq, id, queue, priority, retries_left, deadline, bytes FROM pending
+               UNION ALL SELECT 'claim', seq, id, queue, NULL, retries_left, deadline, NULL FROM claims) o
          JOIN tasks t ON t.seq = o.seq JOIN task_definitions d ON d.seq = o.seq
          WHERE (o.id, o.queue, COALESCE(o.priority, t.priority), o.retries_left, o.deadline)
-               <> (t.id, t.queue, t.priority, t.retries_left, d.deadline)",
+               <> (t.id, t.queue, t.priority, t.retries_left, d.deadline)
+            OR o.bytes <> octet_length(d.definition)",
     ),
     (
         "I2: no two pending runs of a queue and priority share a place",

@@ -267,7 +267,7 @@ fn query_one<'a>(
             CROSS JOIN LATERAL unnest(requested.hidden) AS h(hidden)
             CROSS JOIN LATERAL (
                 SELECT p.seq, p.id, p.run, p.priority, p.ord, p.deadline, p.scheduled, p.reason_created, p.retries_left,
-                       p.traits, p.key_id, p.waited
+                       p.traits, p.key_id, p.waited, p.bytes AS size
                 FROM pending p
                 WHERE p.queue = $1 AND p.priority = m.priority AND p.reserved_until IS NULL
                   AND (p.hidden_until IS NOT NULL) = h.hidden
@@ -278,9 +278,12 @@ fn query_one<'a>(
             ) p
             LIMIT $5 /* amount */
         ),
+        -- Only runs that the ordinary create made say their size; of others the definition is looked at.
         sized AS MATERIALIZED (
-            SELECT s.*, row_number() OVER so_far AS place, sum(octet_length(d.definition)) OVER so_far AS bytes
-            FROM selected s JOIN task_definitions d ON d.seq = s.seq
+            SELECT s.*, row_number() OVER so_far AS place,
+                   sum(COALESCE(s.size, (SELECT octet_length(d.definition) FROM task_definitions d WHERE d.seq = s.seq)))
+                       OVER so_far AS bytes
+            FROM selected s
             WINDOW so_far AS (ORDER BY s.priority, s.ord ROWS UNBOUNDED PRECEDING)
         ),
         fitting AS MATERIALIZED (

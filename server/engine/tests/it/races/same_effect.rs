@@ -13,6 +13,8 @@ use tenure_store::testing::TestDatabase;
 use tenure_store::transitions::{claim, create, end};
 use uuid::Uuid;
 
+use crate::support::number;
+
 /// States that each statement is tried in.
 const ROUNDS: usize = 40;
 const QUEUES: [&str; 2] = ["same/one", "same/two"];
@@ -189,13 +191,17 @@ async fn tasks_are_stored_alike() {
 #[tokio::test]
 async fn runs_are_claimed_alike() {
     let mut world = world().await;
-    // Some are hidden by pollers, or reserved; some are past their deadline.
+    let unsized_runs = "SELECT count(*) FROM pending p JOIN task_definitions d ON d.seq = p.seq
+         WHERE p.run = 0 AND p.bytes IS DISTINCT FROM octet_length(d.definition)";
+    assert_eq!(number(world.database.pool(), unsized_runs).await, 0);
+    // Some are hidden by pollers, or reserved; some are past their deadline; some do not say their size.
     sqlx::raw_sql(
         "UPDATE task_queues SET polled = true WHERE name = 'same/one';
          UPDATE pending p SET hidden_until = now() + interval '1 h', receipt = 1, dequeued = 1,
              reserved_until = CASE WHEN ord % 3 = 0 THEN now() + interval '1 h' END
          FROM task_queues q WHERE q.id = p.queue AND q.polled AND ord % 2 = 0;
-         UPDATE pending SET deadline = now() - interval '1 s' WHERE ord % 5 = 0",
+         UPDATE pending SET deadline = now() - interval '1 s' WHERE ord % 5 = 0;
+         UPDATE pending SET bytes = NULL WHERE ord % 3 = 1",
     )
     .execute(world.database.pool())
     .await
