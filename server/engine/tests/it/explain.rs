@@ -52,13 +52,15 @@ const BIG: [&str; 13] = [
     "session_inbox",
 ];
 /// Statements that run in hot sessions.
-const HOT: [&str; 13] = [
+const HOT: [&str; 15] = [
+    "create_task_of_one",
     "create_task_alone",
     "create_task",
     "list_required",
     "claim_work_of_one",
     "claim_work",
     "reclaim_task",
+    "resolve_run_of_one",
     "resolve_run_for_good",
     "resolve_run",
     "load_tasks",
@@ -120,6 +122,8 @@ async fn run_hot(conn: &mut PgConnection, queue: &Queue, new: &NewTask, open: &[
     let key = queue.key("fill/q1").await;
     let mut transaction = conn.begin().await.unwrap();
     create_on(&mut transaction, queue, std::slice::from_ref(new)).await;
+    let two = [0, 1].map(|_| new_task(new.queue.as_str(), &json!({})));
+    create_on(&mut transaction, queue, &two).await;
     let in_group = new_task(new.queue.as_str(), &json!({"taskGroupId": new.id}));
     create_on(&mut transaction, queue, &[in_group]).await;
     let wanted = dependencies::Wanted { required: open, any_end: true };
@@ -133,7 +137,9 @@ async fn run_hot(conn: &mut PgConnection, queue: &Queue, new: &NewTask, open: &[
     renew::renew(&mut transaction, &members, LEASE).await.unwrap();
     claims::list_returnable(&mut transaction, open).await.unwrap();
     let completed = Ending::Reported(Report::Completed);
-    let ends: Vec<_> = open.iter().map(|&id| Member::new(id, 0, completed)).collect();
+    let unknown = Member::new(Uuid::new_v4(), 0, completed);
+    end::end(&mut transaction, &[unknown]).await.unwrap();
+    let ends: Vec<_> = open.iter().map(|&id| Member::new(id, 0, completed)).chain([unknown]).collect();
     let holder = Holder { queue: "fill/q1".parse().unwrap(), group: "g".into(), id: "w".into() };
     end::end_held(&mut transaction, &ends, &vec![Some(&holder); ends.len()]).await.unwrap();
     let expired: Vec<_> = open.iter().map(|&id| Member::new(id, 0, Ending::LeaseExpired)).collect();

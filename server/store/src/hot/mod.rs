@@ -21,6 +21,11 @@ pub(super) fn member(ordinal: i64) -> usize {
     usize::try_from(ordinal - 1).expect("an ordinal starts at 1")
 }
 
+/// The value that a column has for its only member; nothing of one that is empty.
+pub(super) fn only<T: Copy + Default>(column: &[T]) -> T {
+    column.first().copied().unwrap_or_default()
+}
+
 /// A count as PostgreSQL's integer.
 pub(super) fn int4(count: usize) -> i32 {
     i32::try_from(count).expect("a batch is limited to far fewer")

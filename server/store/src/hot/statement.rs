@@ -20,7 +20,7 @@ macro_rules! params {
 }
 
 params! {
-    i16 => INT2, i32 => INT4, i64 => INT8, f64 => FLOAT8, Uuid => UUID, &str => TEXT,
+    i16 => INT2, i32 => INT4, i64 => INT8, f64 => FLOAT8, Uuid => UUID, &str => TEXT, DateTime<Utc> => TIMESTAMPTZ,
     Vec<bool> => BOOL_ARRAY, Vec<i16> => INT2_ARRAY, Vec<Option<&str>> => TEXT_ARRAY, Vec<Option<i16>> => INT2_ARRAY, Vec<i32> => INT4_ARRAY,
     Vec<Option<i32>> => INT4_ARRAY,
     Vec<i64> => INT8_ARRAY, Vec<Option<i64>> => INT8_ARRAY, Vec<f64> => FLOAT8_ARRAY, Vec<Option<f64>> => FLOAT8_ARRAY, Vec<&str> => TEXT_ARRAY,

@@ -13,6 +13,7 @@ use super::statement::{FromRow, Statement};
 use crate::failure::{Class, classify, was_created_meanwhile};
 use crate::testing::TestDatabase;
 use crate::transitions::{claim, create, end, renew};
+use tenure_domain::lifecycle::Report;
 use tenure_domain::policy::ending::Ending;
 
 async fn check<T: FromRow>(pipeline: &mut Pipeline, name: &str, statement: &Statement) {
@@ -43,9 +44,14 @@ async fn parameters_and_columns_are_those_that_the_database_has() {
     let (plain, task) = (create::statement(&[]), new_task());
     let general = create::statement(&[create::Member { task: &task, queue: 1, waits: true, ruled: false }]);
     assert_ne!(plain.text(), general.text());
-    check::<create::StoredRow>(&mut pipeline, "create of one alone in its group", &plain).await;
+    let one = create::statement(&[create::Member { task: &task, queue: 1, waits: false, ruled: false }]);
+    assert!(![plain.text(), general.text()].contains(&one.text()));
+    check::<create::StoredRow>(&mut pipeline, "create of some alone in their groups", &plain).await;
+    check::<create::StoredRow>(&mut pipeline, "create of one alone in its group", &one).await;
     check::<create::StoredRow>(&mut pipeline, "create", &general).await;
     check::<end::Resolved>(&mut pipeline, "end for good", &end::statement(&[], &[])).await;
+    let reported = end::Member::new(Uuid::nil(), 0, Ending::Reported(Report::Completed));
+    check::<end::Resolved>(&mut pipeline, "end of one for good", &end::statement(&[reported], &[])).await;
     let expired = end::Member::new(Uuid::nil(), 0, Ending::LeaseExpired);
     check::<end::Resolved>(&mut pipeline, "end", &end::statement(&[expired], &[])).await;
     check::<renew::Renewed>(&mut pipeline, "renew", &renew::statement(&[], lease)).await;

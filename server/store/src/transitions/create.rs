@@ -3,6 +3,7 @@
 mod alone;
 mod columns;
 mod look;
+mod one;
 
 use std::sync::LazyLock;
 
@@ -108,7 +109,11 @@ pub async fn create(conn: &mut PgConnection, members: &[Member<'_>]) -> Result<V
     if !are_alone(members) {
         return create_any(conn, members).await;
     }
-    let rows = alone::query(&Columns::new(members)).fetch_all(&mut *conn).await?;
+    let columns = Columns::new(members);
+    let rows = match members {
+        [_] => one::query(&columns).fetch_all(&mut *conn).await?,
+        _ => alone::query(&columns).fetch_all(&mut *conn).await?,
+    };
     let grouped: Vec<usize> = rows.iter().filter(|row| row.seq.is_none()).map(|row| hot::member(row.n)).collect();
     let mut stored = outcome(rows).stored;
     if !grouped.is_empty() {
@@ -133,6 +138,9 @@ pub fn statement(members: &[Member<'_>]) -> Statement {
     let columns = Columns::new(members);
     let alone = are_alone(members);
     let room = members.iter().map(|member| member.task.bytes()).sum();
+    if alone && members.len() == 1 {
+        return one::statement(&columns, room);
+    }
     let statement = Statement::new(if alone { &ALONE } else { &ANY })
         .with_room(room)
         .with(&columns.ids)

@@ -3,6 +3,7 @@
 //! [`hold::of_next_run`](tenure_domain::policy::hold::of_next_run) when the next run is ready.
 
 mod members;
+mod one;
 
 use std::sync::LazyLock;
 
@@ -143,10 +144,13 @@ pub async fn end_held(
     members: &[Member<'_>],
     holders: &[Option<&Holder>],
 ) -> Result<Vec<Resolved>, sqlx::Error> {
-    if members.iter().all(Member::is_for_good) {
-        query_for_good(&Columns::new(members, holders)).fetch_all(conn).await
-    } else {
-        end_any(conn, members, holders).await
+    if !members.iter().all(Member::is_for_good) {
+        return end_any(conn, members, holders).await;
+    }
+    let columns = Columns::new(members, holders);
+    match members {
+        [_] => one::query(&columns).fetch_all(conn).await,
+        _ => query_for_good(&columns).fetch_all(conn).await,
     }
 }
 
@@ -166,6 +170,9 @@ pub fn statement(members: &[Member<'_>], holders: &[Option<&Holder>]) -> Stateme
     static ANY: LazyLock<String> = LazyLock::new(|| text(query_any(&Columns::default())));
     let columns = Columns::new(members, holders);
     let for_good = members.iter().all(Member::is_for_good);
+    if for_good && members.len() == 1 {
+        return one::statement(&columns);
+    }
     let statement = Statement::new(if for_good { &FOR_GOOD } else { &ANY })
         .with(&columns.ids)
         .with(&columns.runs)

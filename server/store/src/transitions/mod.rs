@@ -5,12 +5,12 @@
 //!
 //! | transition | from → to | file | statement | called by |
 //! |---|---|---|---|---|
-//! | create | – → pending, or unscheduled while a dependency is unsatisfied | [`create`] | `create_task`, `create_task_alone` (hot) | `ops::create_task`, `ops::submit` |
+//! | create | – → pending, or unscheduled while a dependency is unsatisfied | [`create`] | `create_task`, `create_task_alone`, `create_task_of_one` (hot) | `ops::create_task`, `ops::submit` |
 //! | claim | pending → running | [`claim`] | `claim_work`, `claim_work_of_one` (hot) | `batch::claim_batch`, for claimWork |
 //! | claim one | pending → running | [`claim_one`] | `claim_task` | `ops::claim_task` |
 //! | renew | running → running, with a later end of the claim | [`renew`] | `reclaim_task` (hot) | `ops::reclaim` |
 //! | limit | running → running, with a time at which the claim is over | [`limit`] | `set_complete_by` | `background::reassign` |
-//! | end | running → resolved, or → pending as the next run | [`end`](mod@end) | `resolve_run`, `resolve_run_for_good` (hot) | `ops::report`, `ops::worker_removed`, `ops::sessions`, `background::claims`, `batch::delivery` |
+//! | end | running → resolved, or → pending as the next run | [`end`](mod@end) | `resolve_run`, `resolve_run_for_good`, `resolve_run_of_one` (hot) | `ops::report`, `ops::worker_removed`, `ops::sessions`, `background::claims`, `batch::delivery` |
 //! | end open | unscheduled, pending, running → resolved, as an exception | [`end_open`] | `end_open` | `ops::change_task` and `ops::task_group` (cancel), `store::deadlines` |
 //! | schedule | unscheduled → pending | [`schedule`] | `schedule_tasks` | `ops::change_task`, `store::dependency_work` |
 //! | end hold | pending and held → pending and ready | [`end_hold`] | `end_holds`, `end_commanded_delay` | `background::holds`, `ops::task_command` |
