@@ -66,8 +66,8 @@ pub async fn list_statuses(
     Ok((found, ids.last().filter(|_| more).and_then(|id| TaskId::from_uuid(*id))))
 }
 
-/// The first of these tasks that exist, one more than fits the page, in the order of their ids, each once. As few ids are
-/// looked up as that takes.
+/// The first of these tasks that exist, one more than fits the page, in the order of their ids, each once. As many ids as the
+/// longest page has are looked up at once, however few fit this one: many may not exist, and each look waits for the database.
 async fn existing(conn: &mut PgConnection, requested: &[TaskId], cursor: Cursor) -> Result<Vec<Uuid>, OpError> {
     let after = cursor.after();
     let mut requested: Vec<Uuid> = requested.iter().map(|id| id.uuid()).filter(|id| *id > after).collect();
@@ -75,7 +75,7 @@ async fn existing(conn: &mut PgConnection, requested: &[TaskId], cursor: Cursor)
     requested.dedup();
     let full = usize::from(cursor.limit.min(PAGE_MAX)) + 1;
     let mut found = Vec::new();
-    for slice in requested.chunks(full) {
+    for slice in requested.chunks(usize::from(PAGE_MAX) + 1) {
         found.extend(tasks::list_existing(conn, slice).await?);
         if found.len() >= full {
             break;

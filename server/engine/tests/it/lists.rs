@@ -20,7 +20,7 @@ use tenure_store::secrets;
 use tenure_store::tasks;
 use tenure_store::testing::{TestDatabase, eventually};
 
-use crate::support::hold;
+use crate::support::{Proxy, hold};
 
 /// Steps of the random walk.
 const STEPS: usize = 250;
@@ -312,7 +312,7 @@ async fn named_tasks_come_once_in_the_order_of_their_ids_and_page_by_page() {
         tasks.push(queue.create_one(QUEUE).await);
     }
     // Among so many that do not exist that a page needs several looks.
-    let strangers = (0..40).map(|_| TaskId::from_random(secrets::random()));
+    let strangers = (0..2_500).map(|_| TaskId::from_random(secrets::random()));
     let requested: Vec<TaskId> = strangers.chain(tasks.iter().copied()).chain(tasks.iter().copied()).collect();
     tasks.sort_by_key(|id| id.uuid());
     let pool = &queue.engine.pool;
@@ -333,6 +333,30 @@ async fn named_tasks_come_once_in_the_order_of_their_ids_and_page_by_page() {
         }
         assert_eq!((&statuses, &definitions), (&tasks, &tasks), "pages of {limit}");
     }
+    queue.stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
+async fn a_short_page_of_many_names_that_no_task_has_takes_no_more_looks_than_a_long_one() {
+    const NAMES: usize = 4_000;
+    let database = TestDatabase::create().await;
+    let proxy = Proxy::start(&database).await;
+    let queue = Queue::start(proxy.options());
+    let task = queue.create_one(QUEUE).await;
+    let strangers = (0..NAMES).map(|_| TaskId::from_random(secrets::random()));
+    let requested: Vec<TaskId> = strangers.chain([task]).collect();
+    let pool = &queue.engine.pool;
+    for limit in [1, 1_000] {
+        let cursor = Cursor { after: None, limit };
+        let before = proxy.answers();
+        let (found, next) = list_tasks::list_statuses(pool, &requested, cursor).await.unwrap();
+        assert_eq!((found.iter().map(|task| task.id).collect::<Vec<_>>(), next), (vec![task], None), "pages of {limit}");
+        // Two by two it would be two thousand.
+        let answers = proxy.answers() - before;
+        assert!(answers < 200, "{answers} answers of the database for a page of {limit}");
+    }
+    drop(proxy);
     queue.stop().await;
     database.finish().await;
 }
