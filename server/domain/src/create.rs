@@ -3,7 +3,6 @@
 mod schema;
 
 use chrono::{DateTime, Datelike, Months, TimeDelta, Utc};
-use serde_json::Value;
 use tenure_api::bodies::{CreateTaskRequest, TaskDefinition};
 use tenure_api::dates::Timestamp;
 use tenure_api::ids::{ProjectId, SchedulerId, TaskGroupId, TaskId, TaskQueueId};
@@ -395,8 +394,8 @@ pub fn why_unmade(
 ) -> Unmade {
     if let Some((stored, priority)) = stored {
         // A caller who has read the task sends what it was shown.
-        let repeated = same_definition(stored, &task.definition)
-            || same_definition(&shown_definition(stored.to_owned(), priority), &task.definition);
+        let repeated = json::same(stored, &task.definition)
+            || json::same(&shown_definition(stored.to_owned(), priority), &task.definition);
         return if repeated {
             Unmade::Repeat
         } else {
@@ -418,16 +417,6 @@ pub fn why_unmade(
             dependency_refusal(task, awaited).map_or(Unmade::Unclear, Unmade::Input)
         }
     }
-}
-
-/// Whether two definitions are equal, except for whitespace and the order of their keys.
-#[must_use]
-pub fn same_definition(stored: &str, sent: &str) -> bool {
-    if stored == sent {
-        return true;
-    }
-    let parsed = |text| serde_json::from_str::<Value>(text).ok();
-    parsed(stored).is_some_and(|stored| parsed(sent).is_some_and(|sent| stored == sent))
 }
 
 /// A definition as it is shown: as it was created, but with the priority that the task has now. The stored one stays as it

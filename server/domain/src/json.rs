@@ -2,11 +2,12 @@
 //! deeply, no key that our parser takes for its own. All are accepted in silence by the parts of a body that are kept as text.
 
 use std::borrow::Cow;
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
+use serde_json::Number;
 use serde_json::value::RawValue;
 
 /// How deeply arrays and objects may be nested in a body.
@@ -53,6 +54,37 @@ pub fn compact(text: &str) -> String {
         escaped = in_string && character == '\\' && !escaped;
     }
     compact
+}
+
+/// Whether two JSON texts mean the same: spaces, the order of keys, and how characters are escaped do not matter; numbers must
+/// have the same digits. It reads no more than it takes to find a difference, and makes no tree of a text, which would take many
+/// times the memory of the text.
+#[must_use]
+pub fn same(one: &str, other: &str) -> bool {
+    let (one, other) = (one.trim(), other.trim());
+    if one == other {
+        return true;
+    }
+    match (one.bytes().next(), other.bytes().next()) {
+        (Some(b'{'), Some(b'{')) => both::<BTreeMap<String, &RawValue>>(one, other).is_some_and(|(one, other)| {
+            one.len() == other.len()
+                && one.iter().all(|(key, value)| other.get(key).is_some_and(|found| same(value.get(), found.get())))
+        }),
+        (Some(b'['), Some(b'[')) => both::<Vec<&RawValue>>(one, other).is_some_and(|(one, other)| {
+            one.len() == other.len() && one.iter().zip(&other).all(|(one, other)| same(one.get(), other.get()))
+        }),
+        (Some(b'"'), Some(b'"')) => both::<String>(one, other).is_some_and(|(one, other)| one == other),
+        (Some(b'-' | b'0'..=b'9'), Some(b'-' | b'0'..=b'9')) => {
+            both::<Number>(one, other).is_some_and(|(one, other)| one == other)
+        }
+        // Words, or two of different kinds.
+        _ => false,
+    }
+}
+
+/// Reads both texts.
+fn both<'t, T: Deserialize<'t>>(one: &'t str, other: &'t str) -> Option<(T, T)> {
+    Some((serde_json::from_str(one).ok()?, serde_json::from_str(other).ok()?))
 }
 
 /// Checks a JSON text; the error is the parser's, with line and column.
@@ -204,6 +236,8 @@ impl<'de> Keys<'de> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
     use super::*;
 
     #[test]
@@ -281,6 +315,50 @@ mod tests {
         let text = r#" { "k\\" : [ "x \\\" y" , { "b" : -0.0e-1 } ] } "#;
         let value = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
         assert_eq!(value(&compact(text)), value(text));
+    }
+
+    #[test]
+    fn texts_that_mean_the_same_are_the_same_however_they_are_written() {
+        for (one, other, is_same) in [
+            (r#"{"a":1,"b":[2.0,{"c":null,"d":""}]}"#, r#" {"b" : [2.0, {"d": "", "c" :null}] , "a" : 1} "#, true),
+            (r#"{"\u0061":"\u00e9\/"}"#, r#"{"a":"é/"}"#, true),
+            (r#"{"a":1}"#, r#"{"a":2}"#, false),
+            (r#"{"a":1}"#, r#"{"b":1}"#, false),
+            (r#"{"a":1}"#, r#"{"a":1,"b":1}"#, false),
+            (r#"{"a":[1,2]}"#, r#"{"a":[2,1]}"#, false),
+            (r#"{"a":[1]}"#, r#"{"a":[1,1]}"#, false),
+            (r#"{"a":[]}"#, r#"{"a":{}}"#, false),
+            (r#"{"a":"1"}"#, r#"{"a":1}"#, false),
+            (r#"{"a":" b"}"#, r#"{"a":"b"}"#, false),
+            ("[1e5,-0.50]", "[1E+5,-0.50]", true),
+            ("[1.0]", "[1]", false),
+            ("[-1]", "[1]", false),
+            ("true", " true ", true),
+            ("true", "false", false),
+            ("123456789012345678901234567890", "123456789012345678901234567891", false),
+            ("{", "{ ", true),
+            ("{", "{}", false),
+        ] {
+            assert_eq!((same(one, other), same(other, one)), (is_same, is_same), "{one} and {other}");
+        }
+    }
+
+    #[test]
+    fn a_difference_is_found_in_less_time_than_it_takes_to_make_values_of_one_text() {
+        let numbers = "1,".repeat(200_000);
+        let text = |created: u8| format!(r#"{{"created":{created},"payload":{{"numbers":[{numbers}1]}}}}"#);
+        let (stored, sent) = (text(1), text(2));
+        let shortest = |work: &dyn Fn()| {
+            let one = |_| {
+                let began = Instant::now();
+                work();
+                began.elapsed()
+            };
+            (0..5).map(one).min()
+        };
+        let reading = shortest(&|| drop(serde_json::from_str::<serde_json::Value>(&stored)));
+        let comparing = shortest(&|| assert!(!same(&stored, &sent)));
+        assert!(comparing < reading, "{comparing:?} to compare two, {reading:?} to read one");
     }
 
     #[test]

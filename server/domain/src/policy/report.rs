@@ -9,7 +9,7 @@ use tenure_api::states::ExceptionReason;
 use super::hold::Start;
 use super::options::start;
 use super::seconds;
-use crate::create::{Unacceptable, same_definition};
+use crate::create::Unacceptable;
 use crate::json;
 
 /// Bytes of a result, as compact JSON.
@@ -48,7 +48,7 @@ pub fn repeats_result(stored: Option<&str>, sent: Option<&TaskResult>) -> bool {
     match (stored, sent) {
         (_, None) => true,
         (None, Some(_)) => false,
-        (Some(stored), Some(sent)) => same_definition(stored, sent.text()),
+        (Some(stored), Some(sent)) => json::same(stored, sent.text()),
     }
 }
 
