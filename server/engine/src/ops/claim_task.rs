@@ -34,8 +34,8 @@ pub struct ClaimTask {
     pub session: Option<i64>,
 }
 
-/// Claims the run. The worker that holds it already gets the same claim again, with its lease unchanged, quarantined or
-/// not; no other worker ever does (invariant I1).
+/// Claims the run. The worker that holds it already gets the same claim again until the deadline, with its lease unchanged,
+/// quarantined or not; no other worker ever does (invariant I1).
 pub async fn claim_task(
     parts: Parts<'_>,
     lease: Duration,
@@ -83,6 +83,9 @@ pub async fn claim_task(
     let (Some(loaded), Some((scopes, definition))) = (loaded, details) else {
         return Ok(Err(OpError::NotFound(format!("task {} does not exist", request.task))));
     };
+    if loaded.task.deadline <= loaded.now {
+        return Ok(Err(OpError::Conflict(format!("the deadline of task {} has passed", request.task))));
+    }
     if let Last::Running(open, tenancy) = &loaded.task.last
         && open.run == run
         && same_worker(tenancy, request)
@@ -96,9 +99,6 @@ pub async fn claim_task(
             task: loaded.task,
         };
         return Ok(Ok(granted));
-    }
-    if loaded.task.deadline <= loaded.now {
-        return Ok(Err(OpError::Conflict(format!("the deadline of task {} has passed", request.task))));
     }
     Ok(Err(match apply(loaded.task.life(), Event::Claim(run)) {
         Err(refusal) => refused(refusal, request.task, run),

@@ -10,6 +10,7 @@ use tenure_domain::lifecycle::Report;
 use tenure_domain::message::Refusal;
 use tenure_engine::background::low_water_marks;
 use tenure_engine::background::messages;
+use tenure_engine::background::run_all_due;
 use tenure_engine::ops::{OpError, change_priority, queue_policy};
 use tenure_engine::testing::Queue;
 use tenure_engine::testing::{QUEUE, RESERVATION, VISIBILITY, new_task};
@@ -347,5 +348,19 @@ async fn a_run_that_changes_its_priority_has_a_new_message_in_the_queue_of_its_n
     assert_eq!(plane.queue.delete_message(QUEUE, &got).await, Err(Refusal::NoSuchMessage));
     assert!(plane.get().await.is_none(), "nothing is left in the queue of the old priority");
     assert_eq!(plane.claim_work().await, 1, "and claimWork does not wait for the poller");
+    plane.finish().await;
+}
+
+#[tokio::test]
+async fn a_claim_is_given_again_until_the_deadline_of_its_task_and_not_after_it() {
+    let mut plane = Plane::new().await;
+    let task = plane.queue.create_one(QUEUE).await;
+    plane.queue.claim_task(task, RunId::FIRST, "poller").await.unwrap();
+    plane.queue.claim_task(task, RunId::FIRST, "poller").await.unwrap();
+    // No pass has ended it yet.
+    clock::advance(&mut plane.conn, 2.0 * 3_600.0).await.unwrap();
+    let late = plane.queue.claim_task(task, RunId::FIRST, "poller").await;
+    assert!(matches!(&late, Err(OpError::Conflict(why)) if why.contains("deadline")), "{late:?}");
+    run_all_due(&plane.queue.engine).await.unwrap();
     plane.finish().await;
 }
