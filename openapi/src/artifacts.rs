@@ -1,6 +1,6 @@
 //! Bodies about artifacts. Field names and limits are those of the Taskcluster Queue API.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::openapi::RefOr;
 use utoipa::openapi::schema::Schema;
 use utoipa::{PartialSchema, ToSchema};
@@ -9,9 +9,9 @@ use crate::bodies::present;
 use crate::credentials::Credentials;
 use crate::dates::Timestamp;
 use crate::ids::{ArtifactName, ContentType, ProjectId, ReferenceUrl, SlugId};
-use crate::schema;
 use crate::states::{ArtifactErrorReason, StorageType};
 use crate::whole::present_whole;
+use crate::{schema, text};
 
 /// The length limit of an error's message, in characters.
 pub const MESSAGE_MAX: usize = 4096;
@@ -22,7 +22,7 @@ pub const CONTENT_LENGTH_MAX: u64 = (1 << 53) - 1;
 macro_rules! tag {
     ($(#[doc = $doc:literal])* $name:ident { $($variant:ident $word:literal),+ }) => {
         $(#[doc = $doc])*
-        #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+        #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
         pub enum $name { $(#[doc = concat!("`", $word, "`")] #[serde(rename = $word)] $variant),+ }
 
         impl PartialSchema for $name {
@@ -32,6 +32,15 @@ macro_rules! tag {
         }
 
         impl ToSchema for $name {}
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                text::word(deserializer, &[$($word),+], |found| match found {
+                    $($word => Some(Self::$variant),)+
+                    _ => None,
+                })
+            }
+        }
     };
 }
 

@@ -1,17 +1,17 @@
 //! The closed sets of words of the wire. Each word has its wire form and the small number that databases store.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::openapi::RefOr;
 use utoipa::openapi::schema::Schema;
 use utoipa::{PartialSchema, ToSchema};
 
-use crate::schema;
+use crate::{schema, text};
 
 /// An enum whose variants have a wire word and a stored code.
 macro_rules! words {
     ($(#[doc = $doc:literal])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $code:literal $word:literal),+ $(,)? }) => {
         $(#[doc = $doc])*
-        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize)]
         pub enum $name { $($(#[$vdoc])* #[serde(rename = $word)] $variant),+ }
 
         impl $name {
@@ -44,6 +44,15 @@ macro_rules! words {
         }
 
         impl ToSchema for $name {}
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                text::word(deserializer, &[$($word),+], |found| match found {
+                    $($word => Some(Self::$variant),)+
+                    _ => None,
+                })
+            }
+        }
 
         impl std::fmt::Display for $name {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -442,6 +451,21 @@ mod tests {
     fn an_exception_reason_keeps_its_code() {
         for &reason in ExceptionReason::ALL {
             assert_eq!(ReasonResolved::from(reason).code(), reason.code());
+        }
+    }
+
+    #[test]
+    fn a_word_is_read_from_a_text_and_from_nothing_else() {
+        let read = |text: &str| serde_json::from_str::<Priority>(text).map_err(|error| error.to_string());
+        assert_eq!(read(r#""very-high""#), Ok(Priority::VeryHigh));
+        for (text, message) in [
+            (r#""normal""#, "unknown variant `normal`, expected one of `highest`, `very-high`, `high`"),
+            (r#"{"high": null}"#, "expected a string"),
+            ("null", "expected a string"),
+            ("2", "expected a string"),
+        ] {
+            let refused = read(text).unwrap_err();
+            assert!(refused.contains(message), "{text}: {refused}");
         }
     }
 }

@@ -4,6 +4,7 @@ use std::fmt::{self, Display};
 use std::marker::PhantomData;
 use std::str::FromStr;
 
+use serde::de::value::Error as Reason;
 use serde::de::{Deserializer, Error, Visitor};
 
 struct Text<T, F>(F, PhantomData<T>);
@@ -37,4 +38,17 @@ pub(crate) fn read<'de, D: Deserializer<'de>, T, E: Display>(
 /// If it is something else, or no such text.
 pub(crate) fn parsed<'de, D: Deserializer<'de>, T: FromStr<Err: Display>>(deserializer: D) -> Result<T, D::Error> {
     read(deserializer, str::parse)
+}
+
+/// Reads one of these words. What serde derives for an enum also takes an object with a word as its only key and null as its value,
+/// which is in no schema.
+///
+/// # Errors
+/// If it is something else.
+pub(crate) fn word<'de, D: Deserializer<'de>, T>(
+    deserializer: D,
+    words: &'static [&'static str],
+    find: impl FnOnce(&str) -> Option<T>,
+) -> Result<T, D::Error> {
+    read(deserializer, |text| find(text).ok_or_else(|| Reason::unknown_variant(text, words)))
 }

@@ -10,6 +10,7 @@ use crate::ids::{RunId, SessionId, TaskId, TaskQueueId, WorkerGroup, WorkerId};
 use crate::policy::present_seconds;
 use crate::states::ExceptionReason;
 use crate::structure::objects;
+use crate::text;
 use crate::whole::whole;
 
 /// How many results one request may report.
@@ -90,7 +91,7 @@ impl RunResult {
 }
 
 /// The outcome of a run, as its worker reports it.
-#[derive(Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq, ToSchema)]
+#[derive(Serialize, Debug, Clone, Copy, PartialEq, Eq, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum RunOutcome {
     /// It succeeded: reportCompleted.
@@ -101,6 +102,18 @@ pub enum RunOutcome {
     Exception,
     /// The worker gives up the run, which has not failed: releaseTask.
     Released,
+}
+
+impl<'de> Deserialize<'de> for RunOutcome {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        text::word(deserializer, &["completed", "failed", "exception", "released"], |found| match found {
+            "completed" => Some(Self::Completed),
+            "failed" => Some(Self::Failed),
+            "exception" => Some(Self::Exception),
+            "released" => Some(Self::Released),
+            _ => None,
+        })
+    }
 }
 
 /// The number of a run that the wire allows.
@@ -161,7 +174,8 @@ mod tests {
             (r#""runId": "0", "outcome": "failed""#, "a whole number"),
             (r#""runId": 0, "outcome": "done""#, "unknown variant `done`"),
             (r#""runId": 0, "outcome": "exception", "reason": "claim-expired""#, "unknown variant `claim-expired`"),
-            (r#""runId": 0, "outcome": "failed", "reason": null"#, "expected value"),
+            (r#""runId": 0, "outcome": {"failed": null}"#, "expected a string"),
+            (r#""runId": 0, "outcome": "failed", "reason": null"#, "expected a string"),
             (r#""runId": 0, "outcome": "failed", "results": {}"#, "unknown field `results`"),
             (r#""runId": 0, "outcome": "released", "delay": null"#, "a whole number"),
             (r#""runId": 0"#, "missing field `outcome`"),

@@ -449,8 +449,7 @@ impl Call {
             }
             _ => return refused(ErrorCode::MalformedPayload, "the body must be a JSON object"),
         }
-        // What passed the check is JSON. The parser still calls some misfits errors of syntax, such as a number where it
-        // expects one of several words.
+        // What passed the check is JSON: whatever the parser calls its error, it is that the body does not fit.
         serde_json::from_slice(&self.body)
             .map_err(|error| ApiError::new(ErrorCode::InputValidationError, invalid::<T>(&self.body, &error)))
     }
