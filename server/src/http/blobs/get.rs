@@ -142,7 +142,7 @@ pub(super) async fn get(app: &App, name: &BlobName, parts: &Parts, way: Way) -> 
         Form::Decoded if parts.method == Method::HEAD => Ok(answer.0),
         Form::Decoded => decoded(app, &generation, size, parts, answer).await,
         Form::Stored => {
-            let selected = select_range(&parts.method, &parts.headers, size, &tag, &since);
+            let selected = select_range(&parts.method, &parts.headers, size, &tag);
             stored(app, &generation, size, selected, parts, answer).await
         }
     }

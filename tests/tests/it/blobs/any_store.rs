@@ -171,7 +171,9 @@ async fn a_range_is_a_part_of_the_bytes() {
         assert_eq!((answer.status().as_u16(), answer.bytes().await.unwrap().len()), (200, 300_000), "{ignored}");
     }
     let tag = format!("\"{}\"", hex(&bytes));
-    for (if_range, status) in [(tag.as_str(), 206), ("\"other\"", 200)] {
+    // Other bytes that got the name within the same second have the same date.
+    let date = header(&ask("bytes=0-1").await, "last-modified").to_owned();
+    for (if_range, status) in [(tag.as_str(), 206), (date.as_str(), 200), ("\"other\"", 200)] {
         let asked = stored.get(name).header("range", "bytes=0-1").header("if-range", if_range);
         assert_eq!(asked.send().await.unwrap().status().as_u16(), status, "{if_range}");
     }
