@@ -13,6 +13,7 @@ mod expansion;
 mod own_issuer;
 mod request;
 mod session;
+mod signed_as;
 mod task_credentials;
 mod tester;
 mod worker_credentials;

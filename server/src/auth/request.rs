@@ -10,6 +10,7 @@ use tenure_api::hawk::bewit::{Bewit, split_url};
 use tenure_api::hawk::{Ext, ExtError, Header, Target, media_type, payload_hash};
 
 use super::own_issuer::{OwnIssuer, is_named_as_issuer};
+use super::signed_as::{escaped_again, path_of_list};
 use super::task_credentials::{self, TaskCredentials};
 use super::worker_credentials::{self, WorkerAccount, WorkerCredentials};
 use super::{Account, AuthFailure, Principal};
@@ -21,9 +22,6 @@ use tenure_store::clients::CLIENT_ID_MAX;
 pub const TIMESTAMP_SKEW_SECONDS: u64 = 15 * 60;
 /// What an issuer needs before it can give temporary credentials this id.
 const NAMING_SCOPE: &str = "auth:create-client:";
-/// The official Rust client signs the path without its query; it sends a query only to list, and these can do no more
-/// than choose among what its sender may list.
-const LIST_PARAMETERS: [&str; 4] = ["limit", "continuationToken", "quarantined", "prefix"];
 
 /// The two clocks that matter, in milliseconds since 1970.
 #[derive(Clone, Copy, Debug)]
@@ -124,15 +122,6 @@ fn split_host(host: &str) -> (&str, Option<u16>) {
         Some((name, port)) if !port.ends_with(']') => (name, port.parse().ok()),
         Some(_) | None => (host, None),
     }
-}
-
-fn path_of_list(target: &str) -> Option<&str> {
-    let (path, query) = target.split_once('?')?;
-    let only_lists = query.split('&').all(|parameter| {
-        let name = parameter.split('=').next().unwrap_or_default();
-        LIST_PARAMETERS.contains(&name)
-    });
-    only_lists.then_some(path)
 }
 
 /// Whose token or key proves a claim.
@@ -447,22 +436,6 @@ fn check_url(
         return Err(AuthFailure::BewitOver);
     }
     Ok(())
-}
-
-/// The path as it was before an HTTP library unescaped what it thought needs no escaping, which some do to a URL after
-/// it was signed. None if there is nothing of that kind in it.
-fn escaped_again(resource: &str) -> Option<String> {
-    let (path, query) = resource.split_once('?').map_or((resource, None), |(path, query)| (path, Some(query)));
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~/%".contains(&byte);
-    if path.bytes().all(plain) {
-        return None;
-    }
-    let mut text = String::with_capacity(resource.len() * 2);
-    for byte in path.bytes() {
-        if plain(byte) { text.push(char::from(byte)) } else { text.push_str(&format!("%{byte:02X}")) }
-    }
-    query.into_iter().for_each(|query| text.extend(["?", query]));
-    Some(text)
 }
 
 /// What a proxy in between may have changed, so that its operator sees it.
