@@ -10,7 +10,7 @@ use tenure_api::hawk::bewit::{Bewit, split_url};
 use tenure_api::hawk::{Ext, ExtError, Header, Target, media_type, payload_hash};
 
 use super::own_issuer::{OwnIssuer, is_named_as_issuer};
-use super::signed_as::{escaped_again, path_of_list};
+use super::signed_as::{escaped_again, hosts, path_of_list};
 use super::task_credentials::{self, TaskCredentials};
 use super::worker_credentials::{self, WorkerAccount, WorkerCredentials};
 use super::{Account, AuthFailure, Principal};
@@ -72,8 +72,9 @@ impl<'a> RequestParts<'a> {
 
     fn is_signed_by(&self, header: &Header<'_>, key: &SigningKey) -> bool {
         let target = self.signed_target();
-        header.signed_by(key, &target)
-            || path_of_list(self.target).is_some_and(|path| header.signed_by(key, &Target { resource: path, ..target }))
+        let signed = |resource, host| header.signed_by(key, &Target { resource, host, ..target });
+        let mut resources = std::iter::once(self.target).chain(path_of_list(self.target));
+        resources.any(|resource| hosts(target.host).any(|host| signed(resource, host)))
     }
 
     /// Bodies that are not JSON are read by no operation, and clients hash them as if they were empty.
@@ -428,7 +429,7 @@ fn check_url(
     now: Now,
 ) -> Result<(), AuthFailure> {
     let target = Target { resource, ..request.signed_target() };
-    let signed = |resource: &str| bewit.signed_by(key, resource, target.host, target.port);
+    let signed = |resource: &str| hosts(target.host).any(|host| bewit.signed_by(key, resource, host, target.port));
     if !signed(resource) && !escaped_again(resource).is_some_and(|resource| signed(&resource)) {
         return Err(AuthFailure::Mac(describe(&target)));
     }

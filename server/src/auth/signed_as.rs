@@ -14,6 +14,12 @@ pub(super) fn path_of_list(target: &str) -> Option<&str> {
     only_lists.then_some(path)
 }
 
+/// The host, and without the brackets of an IPv6 address, as the official Python and Go clients sign it.
+pub(super) fn hosts(host: &str) -> impl Iterator<Item = &str> {
+    let bare = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+    std::iter::once(host).chain(bare)
+}
+
 /// The path as it was before an HTTP library unescaped what it thought needs no escaping, which some do to a URL after
 /// it was signed. None if there is nothing of that kind in it.
 pub(super) fn escaped_again(resource: &str) -> Option<String> {

@@ -130,6 +130,28 @@ fn a_signed_url_may_lose_the_escapes_that_its_path_does_not_need() {
 }
 
 #[test]
+fn the_brackets_of_an_ipv6_address_need_not_be_signed() {
+    for (host, same) in [("[::1]", true), ("::1", true), ("[::2]", false), ("::2", false), ("[::1", false)] {
+        let signed = SignRequest {
+            method: "POST",
+            resource: TARGET,
+            host,
+            port: 8080,
+            timestamp: NOW_S,
+            nonce: "n",
+            payload: Some(("application/json", BODY)),
+        };
+        let header = authorization_header(&permanent(), &signed);
+        let by_header = RequestParts { host: "[::1]:8080", ..request(&header) };
+        assert_eq!(check(&account(&["*"]), &by_header, NOW).is_ok(), same, "{host}");
+        let url = SignUrl { resource: READ, host, port: 8080, expires: NOW_S + 60 };
+        let target = format!("{READ}?bewit={}", bewit(&permanent(), &url));
+        let by_url = RequestParts { host: "[::1]:8080", ..reading(&target, "GET") };
+        assert_eq!(check(&account(&["*"]), &by_url, NOW).is_ok(), same, "{host}");
+    }
+}
+
+#[test]
 fn the_tester_is_the_only_client_of_its_tests() {
     let tester = Credentials {
         client_id: "tester".to_owned(),
