@@ -30,12 +30,12 @@ pub struct Chunk {
 
 /// Adds chunks to the logs of runs that workers hold, each of another run, and deletes what lies more than `kept_max` bytes before the
 /// end of a log. Of what is there already nothing is stored again. Answers with the number of each chunk whose run is held, and what
-/// became of it.
+/// became of it: none if it begins where another transaction has begun the log meanwhile. Added again, it finds what that has stored.
 pub async fn append(
     conn: &mut PgConnection,
     chunks: &[Chunk],
     kept_max: i64,
-) -> Result<Vec<(usize, Appended)>, sqlx::Error> {
+) -> Result<Vec<(usize, Option<Appended>)>, sqlx::Error> {
     let ids: Vec<Uuid> = chunks.iter().map(|chunk| chunk.task).collect();
     let runs: Vec<i16> = chunks.iter().map(|chunk| chunk.run).collect();
     let offsets: Vec<i64> = chunks.iter().map(|chunk| chunk.offset).collect();
@@ -65,7 +65,7 @@ pub async fn append(
             INSERT INTO live_log_chunks (seq, run, start, number, bytes)
             -- In order, here and below, so that two servers cannot deadlock.
             SELECT seq, run, start, number, bytes FROM fresh ORDER BY seq, run
-            ON CONFLICT DO NOTHING
+            ON CONFLICT DO NOTHING RETURNING seq, run, start, number, octet_length(bytes) AS size
         ),
         trimmed AS (
             DELETE FROM live_log_chunks x USING fresh f
@@ -77,16 +77,16 @@ pub async fn append(
         gone AS MATERIALIZED (SELECT seq, run, sum(size)::bigint AS size FROM trimmed GROUP BY seq, run),
         counted AS (
             INSERT INTO live_logs AS l (seq, run, next, chunks, kept, look_at)
-            SELECT f.seq, f.run, f.start + octet_length(f.bytes), f.number,
-                   octet_length(f.bytes) + $6 - COALESCE(g.size, 0 /* count */), db_now.now + make_interval(secs => $9)
-            FROM fresh f LEFT JOIN gone g ON g.seq = f.seq AND g.run = f.run, db_now ORDER BY f.seq, f.run
+            SELECT s.seq, s.run, s.start + s.size, s.number, s.size + $6 - COALESCE(g.size, 0 /* count */),
+                   db_now.now + make_interval(secs => $9)
+            FROM stored s LEFT JOIN gone g ON g.seq = s.seq AND g.run = s.run, db_now ORDER BY s.seq, s.run
             ON CONFLICT (seq, run) DO UPDATE SET next = GREATEST(l.next, EXCLUDED.next),
                 chunks = GREATEST(l.chunks, EXCLUDED.chunks), kept = l.kept + EXCLUDED.kept
         )
-        SELECT p.n AS "n!", p.start + octet_length(p.bytes) AS "next!",
-               CASE WHEN octet_length(p.bytes) > 0 /* count */ THEN octet_length(p.bytes) + $6 ELSE 0 /* count */ END
-                   - COALESCE(g.size, 0 /* count */) AS "kept!"
-        FROM placed p LEFT JOIN gone g ON g.seq = p.seq AND g.run = p.run"#,
+        SELECT p.n AS "n!",
+               CASE WHEN octet_length(p.bytes) = 0 /* count */ THEN p.start ELSE s.start + s.size END AS "next?",
+               COALESCE(s.size + $6, 0 /* count */) - COALESCE(g.size, 0 /* count */) AS "kept!"
+        FROM placed p LEFT JOIN stored s ON s.seq = p.seq AND s.run = p.run LEFT JOIN gone g ON g.seq = p.seq AND g.run = p.run"#,
         &ids,
         &runs,
         &offsets,
@@ -99,7 +99,7 @@ pub async fn append(
     )
     .fetch_all(conn)
     .await?;
-    Ok(rows.into_iter().map(|row| (crate::hot::member(row.n), Appended { next: row.next, kept: row.kept })).collect())
+    Ok(rows.into_iter().map(|row| (crate::hot::member(row.n), Appended::read(row.next, row.kept))).collect())
 }
 
 /// What became of a chunk.
@@ -109,6 +109,12 @@ pub struct Appended {
     pub next: i64,
     /// How much more its log takes now than before, with its rows: less than nothing if more was deleted than stored.
     pub kept: i64,
+}
+
+impl Appended {
+    fn read(next: Option<i64>, kept: i64) -> Option<Self> {
+        next.map(|next| Self { next, kept })
+    }
 }
 
 /// What is known of the log of a run.

@@ -71,12 +71,14 @@ impl Operation for AppendLog {
         let chunks: Vec<Chunk> = members.iter().map(|(_, chunk)| chunk.clone()).collect();
         let kept_max = i64::try_from(LIVE_LOG_KEPT_MAX).unwrap_or(i64::MAX);
         let stored = live_logs::append(conn, &chunks, kept_max).await?;
-        let stored: HashMap<usize, Appended> = stored.into_iter().collect();
+        let stored: HashMap<usize, Option<Appended>> = stored.into_iter().collect();
         let left: Vec<Uuid> =
             chunks.iter().enumerate().filter(|(n, _)| !stored.contains_key(n)).map(|(_, c)| c.task).collect();
         let known = if left.is_empty() { HashMap::default() } else { tasks::load(conn, &left).await? };
         let verdict = |(n, (of, chunk)): (usize, &&Self::Member)| match stored.get(&n) {
-            Some(appended) => Verdict::Done(*appended),
+            Some(Some(appended)) => Verdict::Done(*appended),
+            // The same worker's first chunk, which got no answer and which another server has stored only now.
+            Some(None) => Verdict::Locked,
             None => Verdict::Refused(why_not(*of, known.contains_key(&chunk.task))),
         };
         Ok(members.iter().enumerate().map(verdict).collect())

@@ -115,7 +115,7 @@ async fn what_a_log_takes_is_counted_while_it_grows_and_while_its_beginning_is_d
         let bytes = vec![b'x'; usize::try_from(CHUNK_BYTES).unwrap()];
         let chunk = Chunk { task, run, offset: n * CHUNK_BYTES, bytes };
         let appended = append(&mut conn, &[chunk], KEPT_MAX).await.unwrap();
-        let [(_, appended)] = appended.as_slice() else { panic!("{appended:?}") };
+        let [(_, Some(appended))] = appended.as_slice() else { panic!("{appended:?}") };
         assert_eq!(appended.next, (n + 1) * CHUNK_BYTES);
         kept += appended.kept;
     }

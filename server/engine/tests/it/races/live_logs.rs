@@ -1,11 +1,12 @@
-//! Chunks of several logs, stored by two servers at once.
+//! Chunks that two servers store at once.
 
 use sqlx::Connection;
 use tenure_domain::task::Granted;
+use tenure_engine::ops::create_artifact::RunRef;
 use tenure_engine::testing::{QUEUE, Queue};
 use tenure_store::live_logs::{Chunk, append};
 use tenure_store::session::plan_as_hot;
-use tenure_store::testing::TestDatabase;
+use tenure_store::testing::{TestDatabase, number};
 
 use crate::support::until_a_session_waits;
 
@@ -40,6 +41,31 @@ async fn first_chunks_that_come_in_different_orders_deadlock_with_nothing() {
     assert_eq!(stored.unwrap().len(), 2);
     two.commit().await.unwrap();
     drop((first, second));
+    queue.stop().await;
+    database.finish().await;
+}
+
+/// A worker whose first chunk got no answer sends it again, with what was written since.
+#[tokio::test]
+async fn a_first_chunk_whose_beginning_another_server_is_storing_is_stored_whole() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    queue.create_one(QUEUE).await;
+    let claim = queue.claim_one(QUEUE).await;
+    let mut other = database.connect().await;
+    let mut storing = other.begin().await.unwrap();
+    append(&mut storing, &[chunk(&claim)], KEPT).await.unwrap();
+    let of = RunRef { task: claim.task.id, run: claim.run };
+    let (appended, ()) = tokio::join!(queue.engine.live_logs.append(of, 0, b"text and more".to_vec()), async {
+        until_a_session_waits(database.pool()).await;
+        storing.commit().await.unwrap();
+    });
+    assert_eq!(appended.unwrap().next, 13);
+    let stored = "SELECT sum(octet_length(bytes))::bigint FROM live_log_chunks";
+    assert_eq!(number(database.pool(), stored).await, 13, "nothing is missing");
+    let uncounted = "SELECT (SELECT sum(octet_length(bytes) + 100) FROM live_log_chunks)::bigint - kept FROM live_logs";
+    assert_eq!(number(database.pool(), uncounted).await, 0);
+    drop(other);
     queue.stop().await;
     database.finish().await;
 }
