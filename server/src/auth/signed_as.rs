@@ -2,7 +2,7 @@
 
 /// The official Rust client signs the path without its query; it sends a query only to list, and these can do no more
 /// than choose among what its sender may list.
-const LIST_PARAMETERS: [&str; 4] = ["limit", "continuationToken", "quarantined", "prefix"];
+const LIST_PARAMETERS: [&str; 5] = ["limit", "continuationToken", "quarantined", "prefix", "since"];
 
 /// The path, if the query only lists.
 pub(super) fn path_of_list(target: &str) -> Option<&str> {

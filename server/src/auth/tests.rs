@@ -245,7 +245,7 @@ fn a_client_that_signs_the_path_alone_can_list_and_do_nothing_else() {
     };
     assert!(at("/api/list"));
     assert!(at("/api/list?limit=5&continuationToken=abc"));
-    assert!(at("/api/list?prefix=a%2F&quarantined=true"));
+    assert!(at("/api/list?prefix=a%2F&quarantined=true&since=2026-05-14"));
     assert!(!at("/api/list?limit=5&other=1"));
     assert!(!at("/api/list?"));
     assert!(!at("/api/lists?limit=5"));
