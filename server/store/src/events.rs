@@ -98,14 +98,6 @@ struct OutboxRow {
 
 /// Reads up to `limit` events that come after a position.
 pub async fn read(conn: &mut PgConnection, after: i64, limit: usize) -> Result<Page, sqlx::Error> {
-    let oldest = sqlx::query_scalar!("-- oldest_event\nSELECT first FROM outbox_order ORDER BY first LIMIT 1")
-        .fetch_optional(&mut *conn)
-        .await?;
-    if let Some(oldest) = oldest
-        && after < oldest - 1
-    {
-        return Ok(Page::Gone(oldest - 1));
-    }
     let rows = sqlx::query_as!(
         OutboxRow,
         r#"-- read_events
@@ -118,6 +110,12 @@ pub async fn read(conn: &mut PgConnection, after: i64, limit: usize) -> Result<P
     )
     .fetch_all(&mut *conn)
     .await?;
+    // The log has no gap: where the next event is not in it, it begins later.
+    if let Some(oldest) = rows.first().map(|row| row.first)
+        && after < oldest - 1
+    {
+        return Ok(Page::Gone(oldest - 1));
+    }
     let wanted = cut(rows, after, limit)?;
     let end = wanted.last().map_or(after, |(position, found)| {
         let last = position + found.events() - 1;
@@ -237,15 +235,16 @@ pub struct Ends {
     pub unsequenced: bool,
 }
 
-/// How far the log goes, by one read: what everything that waits for new events asks again and again.
-pub async fn get_ends(conn: &mut PgConnection, sequenced: Sequenced) -> Result<Ends, sqlx::Error> {
+/// How far the log goes, by one read: what everything that waits for new events asks again and again. It has no row before `begins`.
+pub async fn get_ends(conn: &mut PgConnection, sequenced: Sequenced, begins: i64) -> Result<Ends, sqlx::Error> {
     sqlx::query_as!(
         Ends,
         r#"-- event_ends
-        SELECT COALESCE((SELECT first FROM outbox_order ORDER BY first LIMIT 1), 1) - 1 AS "oldest!",
+        SELECT COALESCE((SELECT first FROM outbox_order WHERE first >= $2 ORDER BY first LIMIT 1), 1) - 1 AS "oldest!",
                COALESCE((SELECT first + events FROM outbox_order ORDER BY first DESC LIMIT 1), 1) - 1 AS "newest!",
                EXISTS (SELECT FROM unsequenced($1)) AS "unsequenced!""#,
-        sequenced.0
+        sequenced.0,
+        begins
     )
     .fetch_one(conn)
     .await
@@ -294,18 +293,33 @@ pub async fn read_on(conn: &mut PgConnection, after: i64, limit: usize) -> Resul
     })
 }
 
+/// What was purged of the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Purged {
+    /// How many rows.
+    pub rows: u64,
+    /// A position before which the log has no row.
+    pub begins: i64,
+}
+
 /// Purges events older than `retention`, except the newest, whose position the next one continues.
 ///
 /// Only the oldest rows are looked at, and only up to the first that is kept: the log has no gap, and where nothing is old a
-/// look costs the same however long the log is.
-pub async fn purge(conn: &mut PgConnection, retention: std::time::Duration, limit: i64) -> Result<u64, sqlx::Error> {
-    let purged = sqlx::query_scalar!(
+/// look costs the same however long the log is. It begins at a position before which there is no row: otherwise it would walk over
+/// all that was purged since the last vacuum, which comes when a fifth of the table is dead, or that an old snapshot keeps.
+pub async fn purge(
+    conn: &mut PgConnection,
+    begins: i64,
+    retention: std::time::Duration,
+    limit: i64,
+) -> Result<Purged, sqlx::Error> {
+    let row = sqlx::query!(
         r#"-- purge_events
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
         -- By position alone: with a condition on the age here, the whole log would be tested when nothing is old.
         oldest AS MATERIALIZED (
             SELECT o.first, o.outbox_id FROM outbox_order o
-            WHERE o.first < (SELECT max(first) FROM outbox_order)
+            WHERE o.first >= $3 AND o.first < (SELECT max(first) FROM outbox_order)
               -- What a pass has not processed yet is retained.
               AND o.first <= (SELECT min(position) FROM log_readers)
             ORDER BY o.first LIMIT $2
@@ -320,13 +334,16 @@ pub async fn purge(conn: &mut PgConnection, retention: std::time::Duration, limi
         ),
         places AS (DELETE FROM outbox_order WHERE first = ANY(ARRAY(SELECT first FROM tested WHERE old))),
         rows AS (DELETE FROM outbox WHERE id = ANY(ARRAY(SELECT outbox_id FROM tested WHERE old)))
-        SELECT count(*) FILTER (WHERE old) AS "n!" FROM tested"#,
+        SELECT count(*) FILTER (WHERE old) AS "n!", max(first) FILTER (WHERE old) AS "last?", min(first) AS "first?"
+        FROM tested"#,
         retention.as_secs_f64(),
-        limit
+        limit,
+        begins
     )
     .fetch_one(conn)
     .await?;
-    Ok(purged.cast_unsigned())
+    let begins = row.last.map(|last| last + 1).or(row.first).unwrap_or(begins);
+    Ok(Purged { rows: row.n.cast_unsigned(), begins })
 }
 
 #[cfg(test)]

@@ -15,7 +15,9 @@ pub async fn sequence(engine: &Engine) -> Result<PassReport, sqlx::Error> {
 /// Purges a slice of the events that are older than the retention.
 pub async fn purge(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     let mut conn = engine.pool.acquire().await?;
-    let gone = events::purge(&mut conn, engine.settings.event_retention, SLICE).await?;
-    let gone = usize::try_from(gone).unwrap_or(usize::MAX);
+    let (since, begins) = (engine.sequencer.epoch(), engine.sequencer.begins());
+    let purged = events::purge(&mut conn, begins, engine.settings.event_retention, SLICE).await?;
+    engine.sequencer.note_begins(since, purged.begins);
+    let gone = usize::try_from(purged.rows).unwrap_or(usize::MAX);
     Ok(PassReport { found: gone, done: gone, ..PassReport::default() })
 }

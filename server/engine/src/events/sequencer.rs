@@ -1,4 +1,4 @@
-//! Moves events into the log, and remembers how far it has come.
+//! Moves events into the log, and remembers how far it has come and where the log begins.
 
 use sqlx::PgConnection;
 
@@ -16,6 +16,8 @@ struct State {
     reached: Sequenced,
     /// What transactions may still add comes after this.
     safe: Sequenced,
+    /// The log has no row before this position.
+    begins: i64,
 }
 
 impl Sequencer {
@@ -39,7 +41,7 @@ impl Sequencer {
         Ok(moved)
     }
 
-    /// To be read before the position that [`Sequencer::note_safe`] takes in.
+    /// To be read before the position that [`Sequencer::note_safe`] or [`Sequencer::note_begins`] takes in.
     #[must_use]
     pub fn epoch(&self) -> Epoch {
         self.state.epoch()
@@ -48,6 +50,17 @@ impl Sequencer {
     /// Every transaction that has taken a position up to this has ended. Rows of the outbox are numbered like runs.
     pub fn note_safe(&self, since: Epoch, position: i64) {
         self.state.note(since, |state| state.safe = state.safe.max(Sequenced(position)));
+    }
+
+    /// A position before which the log has no row: what was purged is not walked over.
+    #[must_use]
+    pub fn begins(&self) -> i64 {
+        self.state.read(|state| state.begins)
+    }
+
+    /// Nothing is left of the log before this position.
+    pub fn note_begins(&self, since: Epoch, position: i64) {
+        self.state.note(since, |state| state.begins = state.begins.max(position));
     }
 
     /// Begins at the start again.

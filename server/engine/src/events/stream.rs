@@ -61,7 +61,7 @@ impl Stream {
         let ends = {
             let mut conn = pool.acquire().await?;
             sequencer.run(&mut conn).await?;
-            events::get_ends(&mut conn, sequencer.reached()).await?
+            events::get_ends(&mut conn, sequencer.reached(), sequencer.begins()).await?
         };
         let after = match start {
             Start::Latest => ends.newest,

@@ -263,10 +263,10 @@ impl Tail {
         metrics::counter!("tenure_event_reads_total", "who" => "all").increment(1);
         let mut conn = self.shared.pool.acquire().await?;
         let sequencer = &self.shared.sequencer;
-        let mut ends = events::get_ends(&mut conn, sequencer.reached()).await?;
+        let mut ends = events::get_ends(&mut conn, sequencer.reached(), sequencer.begins()).await?;
         if ends.unsequenced {
             sequencer.run(&mut conn).await?;
-            ends = events::get_ends(&mut conn, sequencer.reached()).await?;
+            ends = events::get_ends(&mut conn, sequencer.reached(), sequencer.begins()).await?;
         }
         let reached = self.ring().as_ref().map(|ring| ring.through);
         if reached.is_some_and(|reached| reached > ends.newest) {

@@ -2,6 +2,7 @@
 //! snapshot that keeps everything in the indexes that was ever there.
 
 mod fill;
+mod log;
 mod marks;
 
 use std::collections::BTreeMap;

@@ -1,0 +1,72 @@
+//! A log of which old events were purged, and that nothing has vacuumed: what is read of it.
+
+use std::time::Duration;
+
+use sqlx::PgConnection;
+use tenure_engine::background;
+use tenure_engine::testing::Queue;
+use tenure_store::events::{self, Sequenced, Stretch};
+use tenure_store::testing::TestDatabase;
+
+use super::{plan_once, reads, without_autovacuum};
+
+/// Rows that were purged, each of one event.
+const PURGED: i64 = 50_000;
+/// The position of the newest event.
+const NEWEST: i64 = 50_300;
+/// Blocks of the log that a look at it may read. The rows that were purged have more than 300, with those of the index.
+const BLOCKS_MAX: i64 = 100;
+/// What the server of these tests retains.
+const RETENTION: Duration = Duration::from_secs(3600);
+
+const LOG: &str = "
+    INSERT INTO outbox_new (at, events, kinds, seqs, runs, retries_left)
+        SELECT now(), 1, '{3}', ARRAY[n::bigint], '{0}', '{5}' FROM generate_series(1, 50300) n";
+const PURGE: &str = "
+    UPDATE log_readers SET position = 50300;
+    DELETE FROM outbox_order WHERE first <= 50000;
+    DELETE FROM outbox WHERE id NOT IN (SELECT outbox_id FROM outbox_order)";
+
+/// Blocks of the log that were read so far.
+async fn blocks(conn: &mut PgConnection, queue: &Queue) -> i64 {
+    reads(conn, queue).await.get("outbox_order").map_or(0, |(blocks, _)| *blocks)
+}
+
+#[tokio::test]
+async fn what_was_purged_of_the_log_is_not_walked_over_with_each_look() {
+    let database = TestDatabase::create().await;
+    let mut conn = database.connect().await;
+    without_autovacuum(&mut conn).await;
+    plan_once(&mut conn).await;
+    // From now on no dead row can be removed.
+    let mut old = database.connect().await;
+    sqlx::raw_sql("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT FROM tasks").execute(&mut old).await.unwrap();
+    sqlx::raw_sql(LOG).execute(&mut conn).await.unwrap();
+    events::sequence(&mut conn, Sequenced::default()).await.unwrap();
+    sqlx::raw_sql(PURGE).execute(&mut conn).await.unwrap();
+    let queue = Queue::start(database.options());
+    // The first look finds where the log begins.
+    background::events::purge(&queue.engine).await.unwrap();
+    let begins = queue.engine.sequencer.begins();
+    assert_eq!(begins, PURGED + 1);
+    let mut seen = vec![blocks(&mut conn, &queue).await];
+    background::events::purge(&queue.engine).await.unwrap();
+    seen.push(blocks(&mut conn, &queue).await);
+    let ends = events::get_ends(&mut conn, Sequenced::default(), begins).await.unwrap();
+    assert_eq!((ends.oldest, ends.newest), (PURGED, NEWEST));
+    seen.push(blocks(&mut conn, &queue).await);
+    let read = events::read_on(&mut conn, NEWEST - 10, 10).await.unwrap();
+    assert!(matches!(read, Stretch::Events(_, NEWEST)), "{read:?}");
+    seen.push(blocks(&mut conn, &queue).await);
+    let read: Vec<i64> = seen.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    assert!(read.iter().all(|blocks| *blocks <= BLOCKS_MAX), "the pass, the ends and a page have read {read:?} blocks");
+    // Who comes from before learns where the log begins, and what is old by now is purged from there on.
+    let gone = events::read_on(&mut conn, PURGED - 10, 10).await.unwrap();
+    assert!(matches!(gone, Stretch::Gone(PURGED)), "{gone:?}");
+    sqlx::raw_sql("UPDATE outbox SET at = at - interval '2 hours'").execute(&mut conn).await.unwrap();
+    let purged = events::purge(&mut conn, begins, RETENTION, 200).await.unwrap();
+    assert_eq!((purged.rows, purged.begins), (200, PURGED + 201));
+    drop((conn, old));
+    queue.stop().await;
+    database.finish().await;
+}
