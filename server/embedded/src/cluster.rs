@@ -260,7 +260,7 @@ impl Cluster {
         let mut probe = self.account.command(&self.binaries.postgres);
         probe.arg("-D").arg(&self.pg_dir).args(["-c", "wal_compression=lz4", "-C", "wal_compression"]);
         let has_lz4 = probe.output().await.is_ok_and(|output| output.status.success());
-        let settings = Machine::look(&self.data_dir, has_lz4).settings();
+        let settings = Machine::look(&self.pg_dir, has_lz4).settings();
         files::write_private(&self.pg_dir.join(SETTINGS), settings.as_bytes(), Some(&self.account))
     }
 

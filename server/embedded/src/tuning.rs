@@ -11,26 +11,28 @@ const GB: u64 = 1 << 30;
 /// What we assume where the machine does not report it.
 const MEMORY_UNKNOWN: u64 = 2 * GB;
 const DISK_UNKNOWN: u64 = 8 * GB;
+/// Where a cluster has its log of changes; a link leads to another disk.
+const WAL_DIR: &str = "pg_wal";
 
 /// What the settings depend on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Machine {
     /// Memory that this process may use.
     pub(super) memory_bytes: u64,
-    /// Free space where the cluster lives.
+    /// Free space where the log of changes is, which may be on a volume of its own.
     pub(super) free_disk_bytes: u64,
     /// Whether this PostgreSQL was built with lz4.
     pub(super) has_lz4: bool,
 }
 
 impl Machine {
-    /// Looks at the machine, or at the container's share of it.
-    pub(super) fn look(data_dir: &Path, has_lz4: bool) -> Self {
+    /// Looks at the machine, or at the container's share of it, and at the disk of this cluster.
+    pub(super) fn look(pg_dir: &Path, has_lz4: bool) -> Self {
         let limits = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"];
         let limit = limits.iter().filter_map(|path| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok()).min();
         let installed = fs::read_to_string("/proc/meminfo").ok().and_then(|text| parse_mem_total(&text));
         let memory_bytes = installed.unwrap_or(MEMORY_UNKNOWN).min(limit.unwrap_or(u64::MAX));
-        let free_disk_bytes = statvfs(data_dir)
+        let free_disk_bytes = statvfs(&pg_dir.join(WAL_DIR))
             .map(|disk| u128::from(disk.blocks_available()) * u128::from(disk.fragment_size()))
             .map_or(DISK_UNKNOWN, |bytes| u64::try_from(bytes).unwrap_or(u64::MAX));
         Self { memory_bytes, free_disk_bytes, has_lz4 }
@@ -110,6 +112,21 @@ mod tests {
         ] {
             assert!(small.contains(line), "{line} is not in {small}");
         }
+    }
+
+    #[test]
+    fn the_free_space_is_that_of_the_disk_to_which_the_log_of_changes_was_moved() {
+        let folder = tempfile::tempdir().unwrap();
+        // A file system without blocks.
+        let elsewhere = Path::new("/proc");
+        if !elsewhere.join("self").exists() {
+            return;
+        }
+        std::os::unix::fs::symlink(elsewhere, folder.path().join(WAL_DIR)).unwrap();
+        assert_eq!(Machine::look(folder.path(), false).free_disk_bytes, 0);
+        fs::remove_file(folder.path().join(WAL_DIR)).unwrap();
+        fs::create_dir(folder.path().join(WAL_DIR)).unwrap();
+        assert_ne!(Machine::look(folder.path(), false).free_disk_bytes, 0);
     }
 
     #[test]
