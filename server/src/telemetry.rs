@@ -20,6 +20,19 @@ const SECONDS: [f64; 14] =
 /// Upper bounds of the buckets of batch sizes.
 const MEMBERS: [f64; 9] = [1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 150.0, 200.0];
 
+/// The operations whose requests share statements, as their batchers are called.
+const OPERATIONS: [&str; 9] = [
+    "create",
+    "claim",
+    "reclaim",
+    "report",
+    "status",
+    "get_messages",
+    "delete_messages",
+    "renew_session",
+    "append_live_log",
+];
+
 /// Starts logging; later calls change nothing.
 ///
 /// # Errors
@@ -136,10 +149,13 @@ fn begin_at_zero() {
                 .absolute(0);
         }
     }
+    for who in ["all", "one"] {
+        metrics::counter!("tenure_event_reads_total", "who" => who).absolute(0);
+    }
     for direction in ["in", "out"] {
         metrics::counter!("tenure_artifact_bytes_total", "direction" => direction).absolute(0);
     }
-    for operation in ["create", "claim", "reclaim", "report", "status", "get_messages", "delete_messages"] {
+    for operation in OPERATIONS {
         metrics::counter!("tenure_batch_shed_total", "operation" => operation).absolute(0);
         metrics::gauge!("tenure_batch_waiting", "operation" => operation).set(0.0);
         metrics::counter!("tenure_blocking_path_total", "operation" => operation).absolute(0);
@@ -156,6 +172,23 @@ fn begin_at_zero() {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Prometheus sees no increment of a counter that begins with its first one.
+    #[test]
+    fn the_counters_of_every_operation_of_the_document_are_there_from_the_start() {
+        let document = include_str!("../../docs/operating.md");
+        let line = document.lines().find_map(|line| line.strip_prefix("Operations are ")).expect("the line");
+        let documented: Vec<&str> = line.split('`').skip(1).step_by(2).collect();
+        assert_eq!(documented, OPERATIONS);
+        let text = start_metrics().render();
+        for operation in documented {
+            for counter in ["batch_shed", "blocking_path", "blocking_path_timeouts"] {
+                let sample = format!("tenure_{counter}_total{{operation=\"{operation}\"}}");
+                assert!(text.lines().any(|line| line.starts_with(&sample)), "{sample} is not there");
+            }
+        }
+        assert!(text.contains("tenure_event_reads_total{who=\"one\"}"));
+    }
 
     #[test]
     fn an_empty_filter_counts_as_none_and_a_wrong_one_is_refused() {
