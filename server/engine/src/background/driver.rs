@@ -150,7 +150,8 @@ fn pause_after(pace: Pace, report: PassReport, is_active: bool, any_session: boo
     match pace {
         Pace::Due | Pace::Sessions if report.done > 0 => Duration::ZERO,
         Pace::InSlices(_) if report.done as i64 >= SLICE => Duration::ZERO,
-        Pace::Every(interval) | Pace::InSlices(interval) | Pace::Facts(interval) => interval,
+        Pace::InSlices(interval) => sooner(interval, report.next_in, Duration::ZERO),
+        Pace::Every(interval) | Pace::Facts(interval) => interval,
         Pace::Dependencies(least) | Pace::Groups(least) if report.done + report.lost_race > 0 => least,
         Pace::Admission(least) => {
             let pause = if report.done + report.lost_race > 0 { least } else { usual };
@@ -224,6 +225,16 @@ mod tests {
         ] {
             assert_eq!(sooner(pause, next_in, least), expected, "{pause:?} {next_in:?}");
         }
+    }
+
+    #[test]
+    fn a_pass_in_slices_is_run_again_at_once_while_it_leaves_something() {
+        let pause = |report| pause_after(Pace::InSlices(IDLE), report, true, false);
+        let cut_short = PassReport { found: 200, done: 20, next_in: Some(Duration::ZERO), ..PassReport::default() };
+        assert_eq!(pause(cut_short), Duration::ZERO);
+        let whole = PassReport { found: 200, done: 200, ..PassReport::default() };
+        assert_eq!(pause(whole), Duration::ZERO);
+        assert_eq!(pause(PassReport { found: 20, done: 20, ..PassReport::default() }), IDLE);
     }
 
     #[test]

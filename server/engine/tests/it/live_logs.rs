@@ -156,6 +156,30 @@ async fn a_log_that_cannot_be_looked_at_holds_up_no_other() {
     database.finish().await;
 }
 
+#[tokio::test]
+async fn what_a_look_at_many_logs_has_not_come_to_is_looked_at_at_once() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    let mut conn = database.connect().await;
+    for _ in 0..2 {
+        let task = queue.create_one(QUEUE).await.uuid();
+        let run = queue.claim_one(QUEUE).await.run.number().cast_signed();
+        append(&mut conn, &[Chunk { task, run, offset: 0, bytes: b"x".to_vec() }], 1_000).await.unwrap();
+    }
+    // The first one takes longer than a pass may.
+    let slow = "UPDATE live_logs SET look_at = now();
+        CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(1.1); RETURN NEW; END $$;
+        CREATE TRIGGER slow BEFORE UPDATE ON live_logs FOR EACH ROW EXECUTE FUNCTION slow()";
+    sqlx::raw_sql(slow).execute(&mut conn).await.unwrap();
+    let cut_short = background::live_logs::pass(&queue.engine).await.unwrap();
+    assert_eq!((cut_short.found, cut_short.done, cut_short.next_in), (2, 1, Some(Duration::ZERO)));
+    let rest = background::live_logs::pass(&queue.engine).await.unwrap();
+    assert_eq!((rest.found, rest.done, rest.next_in), (1, 1, None));
+    drop(conn);
+    queue.stop().await;
+    database.finish().await;
+}
+
 /// A server whose bytes are in this folder.
 fn start_with_bytes(database: &TestDatabase, folder: &TempDir) -> Queue {
     let settings = ArtifactSettings { place: ArtifactsPlace::Folder(folder.path().join("a")), size_max: 1 << 20 };
