@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use nix::sys::statvfs::statvfs;
 
@@ -26,10 +26,11 @@ pub(super) struct Machine {
 }
 
 impl Machine {
-    /// Looks at the machine, or at the container's share of it, and at the disk of this cluster.
+    /// Looks at the machine, or at the share of it that a container or a service has, and at the disk of this cluster.
     pub(super) fn look(pg_dir: &Path, has_lz4: bool) -> Self {
-        let limits = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"];
-        let limit = limits.iter().filter_map(|path| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok()).min();
+        let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+        let read = |file: PathBuf| fs::read_to_string(file).ok()?.trim().parse::<u64>().ok();
+        let limit = limit_files(&groups).into_iter().filter_map(read).min();
         let installed = fs::read_to_string("/proc/meminfo").ok().and_then(|text| parse_mem_total(&text));
         let memory_bytes = installed.unwrap_or(MEMORY_UNKNOWN).min(limit.unwrap_or(u64::MAX));
         let free_disk_bytes = statvfs(&pg_dir.join(WAL_DIR))
@@ -84,6 +85,17 @@ impl Machine {
     }
 }
 
+/// Where the limits of memory of a process are that is in these control groups: that of a container is at the root, which is all that
+/// it sees, and that of a service of systemd in one of the groups that it is in.
+fn limit_files(groups: &str) -> Vec<PathBuf> {
+    let root = Path::new("/sys/fs/cgroup");
+    let own = root.join(groups.lines().find_map(|line| line.strip_prefix("0::/")).unwrap_or_default());
+    let all = own.ancestors().take_while(|group| group.starts_with(root));
+    let mut files: Vec<PathBuf> = all.map(|group| group.join("memory.max")).collect();
+    files.push(root.join("memory/memory.limit_in_bytes"));
+    files
+}
+
 /// Reads the line `MemTotal:  24689764 kB`.
 fn parse_mem_total(text: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
@@ -127,6 +139,20 @@ mod tests {
         fs::remove_file(folder.path().join(WAL_DIR)).unwrap();
         fs::create_dir(folder.path().join(WAL_DIR)).unwrap();
         assert_ne!(Machine::look(folder.path(), false).free_disk_bytes, 0);
+    }
+
+    #[test]
+    fn the_memory_is_that_of_the_container_or_of_the_service() {
+        let files = |groups: &str| -> Vec<String> {
+            limit_files(groups).into_iter().map(|file| file.to_string_lossy().into_owned()).collect()
+        };
+        let of_container = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"];
+        for groups in ["0::/\n", "", "4:memory:/docker/1\n1:name=systemd:/docker/1\n"] {
+            assert_eq!(files(groups), of_container, "{groups}");
+        }
+        let of_service =
+            ["/sys/fs/cgroup/system.slice/tenure.service/memory.max", "/sys/fs/cgroup/system.slice/memory.max"];
+        assert_eq!(files("0::/system.slice/tenure.service\n"), [of_service, of_container].concat());
     }
 
     #[test]
