@@ -10,7 +10,7 @@ use sqlx::PgPool;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::background::counters::CountGauges;
+use crate::background::counters::{CountGauges, OldTransaction};
 use crate::background::failing::FailingQueues;
 use crate::background::replication::ReplicationWatch;
 use crate::background::workers::WorkerGauges;
@@ -136,6 +136,8 @@ pub struct Engine {
     pub count_gauges: CountGauges,
     /// How many workers they have.
     pub worker_gauges: WorkerGauges,
+    /// What was said about transactions that are open for long.
+    pub old_transaction: OldTransaction,
     /// What passes that refile runs leave to the next one.
     pub refiling: Mutex<refile::Turns>,
     /// The queues that the pass of admission cannot read.
@@ -201,9 +203,8 @@ impl Engine {
         let reclaim = Reclaim { queues: queues.clone(), pool: pool.clone(), lease, workers: workers.clone() };
         let report = ReportRun { queues: queues.clone(), pool: pool.clone() };
         let (reservation, visibility) = (settings.poll_reservation, settings.message_visibility);
-        let get_messages =
-            GetMessages { low_water_marks: low_water_marks.clone(), reservation, polled: polled.clone() };
-        let get_messages = Batcher::start(get_messages, &connector, &notifiers, &ticks, tasks);
+        let get = GetMessages { low_water_marks: low_water_marks.clone(), reservation, polled: polled.clone() };
+        let get_messages = Batcher::start(get, &connector, &notifiers, &ticks, tasks);
         let append = Batcher::start(AppendLog, &connector, &notifiers, &ticks, tasks);
         let engine = Self {
             create: Batcher::start(CreateTask { queues: queues.clone() }, &connector, &notifiers, &ticks, tasks),
@@ -230,6 +231,7 @@ impl Engine {
             remembered: Registry::default(),
             count_gauges: counters::gauges(),
             worker_gauges: workers::gauges(),
+            old_transaction: OldTransaction::default(),
             refiling: Mutex::default(),
             failing_admission: FailingQueues::default(),
             continuity: connector.continuity().clone(),

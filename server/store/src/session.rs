@@ -221,12 +221,14 @@ pub async fn awaits_standby(conn: &mut PgConnection, backend: Backend) -> Result
     .await
 }
 
-/// The age of the oldest transaction in this database.
+/// The age of the oldest transaction in this database that keeps dead rows. A vacuum keeps none, and may take long.
 pub async fn get_oldest_transaction(conn: &mut PgConnection) -> Result<Duration, sqlx::Error> {
     let seconds = sqlx::query_scalar!(
         r#"-- oldest_transaction
         SELECT COALESCE(extract(epoch FROM max(clock_timestamp() - xact_start)), 0)::float8 AS "seconds!"
-        FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"#
+        FROM pg_stat_activity a
+        WHERE a.datname = current_database() AND a.pid <> pg_backend_pid()
+          AND NOT EXISTS (SELECT FROM pg_stat_progress_vacuum v WHERE v.pid = a.pid)"#
     )
     .fetch_one(conn)
     .await?;
@@ -238,7 +240,8 @@ mod tests {
     use sqlx::pool::PoolConnection;
     use sqlx::{Connection, PgPool, Postgres};
 
-    use crate::testing::TestDatabase;
+    use super::{Duration, get_oldest_transaction};
+    use crate::testing::{TestDatabase, eventually};
 
     /// A connection to which a BEGIN was sent whose caller is gone.
     async fn left_at_begin(pool: &PgPool) -> PoolConnection<Postgres> {
@@ -270,6 +273,32 @@ mod tests {
         sqlx::query("INSERT INTO written VALUES ('after a failure')").execute(&pool).await.unwrap();
         assert_eq!(rows(&database).await, 2);
         pool.close().await;
+        database.finish().await;
+    }
+
+    #[tokio::test]
+    async fn a_vacuum_that_takes_long_is_no_old_transaction() {
+        const AGE: &str = "SELECT COALESCE(max(extract(epoch FROM clock_timestamp() - a.xact_start)), 0)::float8
+            FROM pg_stat_progress_vacuum v JOIN pg_stat_activity a USING (pid) WHERE a.datname = current_database()";
+        let database = TestDatabase::create().await;
+        let (mut conn, mut slow) = (database.connect().await, database.connect().await);
+        let large = "CREATE TABLE large AS SELECT repeat('x', 1000) AS text FROM generate_series(1, 2000)";
+        sqlx::raw_sql(large).execute(&mut conn).await.unwrap();
+        // It pauses after each page: for half a minute in all.
+        sqlx::raw_sql("SET vacuum_cost_delay = 100; SET vacuum_cost_limit = 1").execute(&mut slow).await.unwrap();
+        let (vacuumed, ()) = tokio::join!(sqlx::raw_sql("VACUUM large").execute(&mut slow), async {
+            eventually("the vacuum has taken a second", async || {
+                let age: f64 = sqlx::query_scalar(AGE).fetch_one(database.pool()).await.unwrap();
+                age > 1.0
+            })
+            .await;
+            let oldest = get_oldest_transaction(&mut conn).await.unwrap();
+            assert!(oldest < Duration::from_secs(1), "{oldest:?}");
+            let stop = "SELECT pg_cancel_backend(pid) FROM pg_stat_progress_vacuum WHERE datname = current_database()";
+            sqlx::raw_sql(stop).execute(&mut conn).await.unwrap();
+        });
+        vacuumed.unwrap_err();
+        drop((conn, slow));
         database.finish().await;
     }
 }

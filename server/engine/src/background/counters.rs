@@ -1,6 +1,7 @@
 //! Publishes the counts and the age of the oldest transaction.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use chrono::{DateTime, Utc};
@@ -41,6 +42,27 @@ pub const METRICS: [Metric; 10] = [
     ("tenure_messages_hidden", "Messages hidden by pollers: got, not claimed, not deleted"),
     ("tenure_messages_alarming", "Messages that were got ten times or more and whose run is still pending"),
 ];
+
+/// Whether a transaction had been open for too long when that was looked at last.
+#[derive(Debug, Default)]
+pub struct OldTransaction(AtomicBool);
+
+impl OldTransaction {
+    /// Warns of one, once for as long as there is one. Whether something was said.
+    fn say(&self, oldest: Duration) -> bool {
+        let is_old = oldest > OLD_TRANSACTION;
+        let was_old = self.0.swap(is_old, Ordering::Relaxed);
+        if is_old && !was_old {
+            tracing::warn!(
+                oldest.seconds = oldest.as_secs(),
+                "a transaction in this database has been open for over a minute; it keeps dead rows from being vacuumed"
+            );
+        } else if was_old && !is_old {
+            tracing::info!("no transaction in this database has been open for over a minute any more");
+        }
+        is_old != was_old
+    }
+}
 
 /// The counts of queues.
 pub type CountGauges = QueueGauges<{ METRICS.len() }>;
@@ -84,12 +106,7 @@ pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     }
     let oldest = session::get_oldest_transaction(&mut conn).await?;
     metrics::gauge!("tenure_oldest_transaction_seconds").set(oldest.as_secs_f64());
-    if oldest > OLD_TRANSACTION {
-        tracing::warn!(
-            oldest.seconds = oldest.as_secs(),
-            "a transaction in this database has been open for over a minute; it keeps dead rows from being vacuumed"
-        );
-    }
+    engine.old_transaction.say(oldest);
     Ok(PassReport::default())
 }
 
@@ -124,4 +141,16 @@ fn numbers(queue: &ListedQueue, hidden: Option<&HiddenCounts>) -> [f64; METRICS.
         hidden.map_or(0, |hidden| hidden.hidden) as f64,
         hidden.map_or(0, |hidden| hidden.alarming) as f64,
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_old_transaction_is_warned_of_once() {
+        let old_transaction = OldTransaction::default();
+        let said = [59, 61, 62, 3_600, 5, 5, 90].map(|seconds| old_transaction.say(Duration::from_secs(seconds)));
+        assert_eq!(said, [false, true, false, false, true, false, true]);
+    }
 }
