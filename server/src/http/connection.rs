@@ -1,8 +1,7 @@
 //! Connections: accepting them up to a limit, serving requests on them, and draining them.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use axum::Router;
@@ -51,6 +50,8 @@ const READ_AHEAD_MAX: usize = 128 << 10;
 pub const REFUSED_MAX: usize = 32;
 /// How long that answer may take.
 const REFUSING_MAX: Duration = Duration::from_secs(1);
+/// How often it is logged that connections are refused, or cannot be accepted.
+const NOTED_EVERY: Duration = Duration::from_secs(60);
 
 /// What serves connections.
 pub struct Front {
@@ -77,8 +78,24 @@ struct Places {
     served: Arc<Semaphore>,
     refused: Arc<Semaphore>,
     read_buffers: Arc<ReadBuffers>,
-    /// Whether it was logged that all are taken.
-    is_noted: AtomicBool,
+    /// That all are taken.
+    all_taken: Noted,
+}
+
+/// Something that callers can cause as often as they like, so that the log has a line of it once in a while.
+#[derive(Default)]
+struct Noted(Mutex<Option<Instant>>);
+
+impl Noted {
+    /// Whether it is logged now.
+    fn is_due(&self, now: Instant) -> bool {
+        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_due = last.is_none_or(|last| now.saturating_duration_since(last) >= NOTED_EVERY);
+        if is_due {
+            *last = Some(now);
+        }
+        is_due
+    }
 }
 
 /// Accepts connections and serves them until it drains; then each ends after its open request.
@@ -87,9 +104,9 @@ pub async fn serve(listener: TcpListener, front: Front) {
         served: Arc::new(Semaphore::new(front.connections_max)),
         refused: Arc::new(Semaphore::new(REFUSED_MAX)),
         read_buffers: ReadBuffers::new(front.connections_max),
-        is_noted: AtomicBool::new(false),
+        all_taken: Noted::default(),
     };
-    let front = Arc::new(front);
+    let (front, not_accepted) = (Arc::new(front), Noted::default());
     loop {
         let accepted = tokio::select! {
             () = front.drain.cancelled() => return,
@@ -98,7 +115,9 @@ pub async fn serve(listener: TcpListener, front: Front) {
         match accepted {
             Ok((stream, peer)) => admit(&front, &places, stream, peer),
             Err(error) => {
-                tracing::warn!(error = %error, "a connection could not be accepted");
+                if not_accepted.is_due(Instant::now()) {
+                    tracing::warn!(error = %error, "a connection could not be accepted");
+                }
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }
@@ -118,13 +137,12 @@ fn admit(front: &Arc<Front>, places: &Places, stream: TcpStream, peer: SocketAdd
     drop(stream.set_nodelay(true));
     drop(keep_alive(&stream));
     if let Ok(place) = Arc::clone(&places.served).try_acquire_owned() {
-        places.is_noted.store(false, Ordering::Relaxed);
         let buffer = ReadBuffer::new(&places.read_buffers);
         front.tasks.spawn(serve_one(stream, peer, Arc::clone(front), buffer, place));
         return;
     }
     metrics::counter!("tenure_limits_reached_total", "limit" => "connections").increment(1);
-    if !places.is_noted.swap(true, Ordering::Relaxed) {
+    if places.all_taken.is_due(Instant::now()) {
         let connections = front.connections_max;
         tracing::warn!(connections, "all connections are taken, others are refused; see --connections-max");
     }
@@ -274,4 +292,16 @@ fn log_access(method: &http::Method, path: &str, status: StatusCode, took: Durat
         },
         "request"
     );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_callers_can_cause_is_logged_once_a_minute() {
+        let (noted, begin) = (Noted::default(), Instant::now());
+        let at = |seconds| noted.is_due(begin + Duration::from_secs(seconds));
+        assert_eq!([0, 0, 1, 59, 60, 61, 119, 120].map(at), [true, false, false, false, true, false, false, true]);
+    }
 }
