@@ -13,6 +13,8 @@ use tenure_domain::message::{KnownMessage, MessageId, Receipt};
 
 /// How far messages are counted: counting is for people, and must not take long.
 pub const COUNT_MAX: i64 = 100_000;
+/// How often one slice looks past the messages of queues that are locked; more of these are hardly locked at a time.
+const LOOKS_MAX: usize = 8;
 
 /// A message that is looked at.
 #[derive(Debug, Clone)]
@@ -176,13 +178,35 @@ pub struct Due {
 /// keep their places, which may be below a low-water mark. Nothing is due before these marks.
 ///
 /// It waits for no lock: a change of priorities has a queue's row when it waits for messages, which this has. Messages of
-/// such a queue are left to the next look.
+/// such a queue are left to the next look. Where a look has found no others, it looks past them: however many they are, those of
+/// other queues do not wait for the lock.
 pub async fn show_due(conn: &mut PgConnection, marks: &DueMarks, limit: i64) -> Result<Due, sqlx::Error> {
+    let (mut due, mut passed) = (Due::default(), Vec::<i32>::new());
+    for _ in 0..LOOKS_MAX {
+        let locked = show_slice(conn, marks, limit, &passed, &mut due).await?;
+        if due.found > 0 || locked.is_empty() {
+            break;
+        }
+        passed.extend(locked);
+    }
+    Ok(due)
+}
+
+/// The same by one look, which passes over the messages of some queues. Answers of which queues others have locked the rows.
+async fn show_slice(
+    conn: &mut PgConnection,
+    marks: &DueMarks,
+    limit: i64,
+    passed: &[i32],
+    due: &mut Due,
+) -> Result<Vec<i32>, sqlx::Error> {
     let rows = sqlx::query!(
         r#"-- show_due_messages
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
         visible AS MATERIALIZED (
             SELECT p.seq, p.queue FROM pending p WHERE p.hidden_until >= $2 /* hidden */ AND p.hidden_until <= (SELECT now FROM db_now)
+              -- In a form of which the planner does not believe that it leaves few rows: to sort those it would read all that is due.
+              AND NULLIF(p.queue = ANY($4 /* passed */), true) IS NOT NULL
             ORDER BY p.hidden_until LIMIT $1 FOR UPDATE SKIP LOCKED
         ),
         released AS MATERIALIZED (
@@ -190,6 +214,7 @@ pub async fn show_due(conn: &mut PgConnection, marks: &DueMarks, limit: i64) -> 
             WHERE p.reserved_until >= $3 /* reserved */ AND p.reserved_until <= (SELECT now FROM db_now)
               -- Not by the index on hidden_until, in which all runs are that are held.
               AND (p.hidden_until > (SELECT now FROM db_now)) IS TRUE
+              AND NULLIF(p.queue = ANY($4), true) IS NOT NULL
             ORDER BY p.reserved_until LIMIT $1 FOR UPDATE SKIP LOCKED
         ),
         due AS MATERIALIZED (SELECT seq, queue FROM visible UNION ALL SELECT seq, queue FROM released),
@@ -207,23 +232,29 @@ pub async fn show_due(conn: &mut PgConnection, marks: &DueMarks, limit: i64) -> 
             UPDATE task_queues q SET cursor_epoch = cursor_epoch + 1
             WHERE q.id IN (SELECT queue FROM shown)
         )
-        SELECT queue AS "queue!", visible AS "visible!" FROM shown"#,
+        SELECT queue AS "queue!", visible AS "visible?" FROM shown
+        -- The queues whose messages are left.
+        UNION ALL
+        SELECT DISTINCT d.queue, NULL::boolean FROM due d WHERE (d.queue IN (SELECT l.id FROM locked_queues l)) IS NOT TRUE"#,
         limit,
         marks.hidden,
-        marks.reserved
+        marks.reserved,
+        passed
     )
     .fetch_all(conn)
     .await?;
-    let mut due = Due { found: rows.len(), ..Due::default() };
+    let mut locked = Vec::new();
     for row in rows {
-        due.queues.insert(row.queue);
-        if row.visible {
-            due.visible += 1;
+        if let Some(visible) = row.visible {
+            due.found += 1;
+            due.visible += usize::from(visible);
+            due.released += usize::from(!visible);
+            due.queues.insert(row.queue);
         } else {
-            due.released += 1;
+            locked.push(row.queue);
         }
     }
-    Ok(due)
+    Ok(locked)
 }
 
 /// Whether a message is due, even if its row is locked, such as by a pass that has not committed.

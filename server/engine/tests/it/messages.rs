@@ -9,8 +9,7 @@ use tenure_api::states::{ExceptionReason, Priority};
 use tenure_domain::lifecycle::Report;
 use tenure_domain::message::Refusal;
 use tenure_engine::background::low_water_marks;
-use tenure_engine::background::messages;
-use tenure_engine::background::run_all_due;
+use tenure_engine::background::{SLICE, messages, run_all_due};
 use tenure_engine::ops::{OpError, change_priority, queue_policy};
 use tenure_engine::testing::Queue;
 use tenure_engine::testing::{QUEUE, RESERVATION, VISIBILITY, new_task};
@@ -253,6 +252,28 @@ async fn messages_of_a_locked_queue_are_left_to_the_next_look() {
     holder.rollback().await.unwrap();
     assert_eq!(messages::pass(&plane.queue.engine).await.unwrap().done, 1);
     assert!(plane.get().await.is_some());
+    plane.finish().await;
+}
+
+#[tokio::test]
+async fn messages_of_a_locked_queue_hold_up_those_of_no_other_however_many_they_are() {
+    let mut plane = Plane::new().await;
+    let many: Vec<_> = (0..=SLICE).map(|_| new_task("proj/locked", &serde_json::json!({}))).collect();
+    create_on(&mut plane.conn, &plane.queue, &many).await;
+    let got = plane.queue.get_messages("proj/locked", u16::try_from(many.len()).unwrap()).await;
+    assert_eq!(got.len(), many.len());
+    // Hidden later, so that it is due after those, of which a look has no end.
+    plane.queue.create_one(QUEUE).await;
+    plane.get().await.unwrap();
+    clock::advance(&mut plane.conn, (VISIBILITY + A_LITTLE).as_secs_f64()).await.unwrap();
+    let mut foreign = plane.database.connect().await;
+    let mut holder = foreign.begin().await.unwrap();
+    let lock = "SELECT FROM task_queues WHERE name = 'proj/locked' FOR NO KEY UPDATE";
+    sqlx::query(lock).execute(&mut *holder).await.unwrap();
+    assert_eq!(messages::pass(&plane.queue.engine).await.unwrap().done, 1, "it waits for the lock of another queue");
+    assert!(plane.get().await.is_some());
+    holder.rollback().await.unwrap();
+    assert_eq!(messages::pass(&plane.queue.engine).await.unwrap().done as i64, SLICE);
     plane.finish().await;
 }
 
