@@ -103,6 +103,32 @@ async fn an_undelivered_claim_whose_task_stays_locked_delays_no_other() {
     database.finish().await;
 }
 
+#[tokio::test]
+async fn an_undelivered_claim_of_a_queue_whose_row_stays_locked_delays_none_of_another_queue() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    let (locked, other) = (queue.create_one("proj/locked").await, queue.create_one(QUEUE).await);
+    let claim = async |of| queue.claim_work(of, "worker", 1, LONG).await.unwrap().delivery;
+    let mut lost = claim("proj/locked").await;
+    lost.join(claim(QUEUE).await);
+    let mut conn = database.connect().await;
+    let mut holder = conn.begin().await.unwrap();
+    // As a change of priorities has it.
+    let lock = "SELECT FROM task_queues WHERE name = 'proj/locked' FOR NO KEY UPDATE";
+    sqlx::query(lock).execute(&mut *holder).await.unwrap();
+    // Both at once, as those of a batch whose answer was lost.
+    drop(lost);
+    let is_pending =
+        async |task| matches!(queue.status(task).await.last, Last::Pending(open) if open.run.number() == 1);
+    eventually("the claim of the other queue is requeued", async || is_pending(other).await).await;
+    assert!(!is_pending(locked).await, "it was not locked");
+    holder.rollback().await.unwrap();
+    eventually("the claim is requeued when its queue is free", async || is_pending(locked).await).await;
+    drop(conn);
+    queue.stop().await;
+    database.finish().await;
+}
+
 /// So many tasks whose second run is pending.
 async fn retried(queue: &Queue, count: usize) {
     for _ in 0..count {
