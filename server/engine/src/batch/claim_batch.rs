@@ -21,7 +21,7 @@ use super::wait_list::{ClaimWork, WaitListParts};
 use crate::ops::OpError;
 use tenure_api::states::SessionEnd;
 use tenure_domain::task::{EndedRun, Granted};
-use tenure_domain::worker::WorkerKey;
+use tenure_domain::worker::{Recent, WorkerKey};
 use tenure_store::queues::Queues;
 use tenure_store::session::{self, Backend, LostBackend};
 use tenure_store::transitions::claim::{self, Claimed, Want, Worker};
@@ -108,9 +108,9 @@ fn position(row: &Claimed) -> usize {
     usize::try_from(row.worker).unwrap_or_default()
 }
 
-/// What a guard needs to requeue a claim.
-pub(super) fn undelivered(claim: &Granted) -> UndeliveredClaim {
-    UndeliveredClaim { id: claim.task.id.uuid(), run: claim.run.number().cast_signed() }
+/// What is noted of a claim as the worker's recent one.
+pub(super) fn recent_claim(claim: &Granted) -> Recent {
+    Recent { task: claim.task.id.uuid(), run: claim.run.number().cast_signed(), claimed: claim.tenancy.started }
 }
 
 impl ClaimBatch {

@@ -7,16 +7,17 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sqlx::postgres::PgPool;
 use tokio::sync::oneshot::error::RecvError;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::Waiting;
-use super::claim_batch::{ClaimBatch, QueueClaims, WaitingRequest};
+use super::claim_batch::{ClaimBatch, QueueClaims, WaitingRequest, recent_claim};
 use super::delivery::{Delivery, Requeue};
 use super::low_water_marks::LowWaterMarks;
 use super::order::Order;
@@ -29,7 +30,7 @@ use crate::sessions::Endings;
 use crate::workers::Workers;
 use tenure_api::ids::TaskQueueId;
 use tenure_domain::task::Granted;
-use tenure_domain::worker::{Recent, Sight, WorkerKey};
+use tenure_domain::worker::{Sight, WorkerKey};
 use tenure_store::connector::Connector;
 use tenure_store::queues::Queues;
 use tenure_store::worker_removals::Gone;
@@ -99,6 +100,8 @@ struct Queue {
 pub struct WaitList {
     /// One for each task.
     queues: Vec<Queue>,
+    /// The tasks take requests out of their inboxes at once: these bound how many wait.
+    places: Arc<Semaphore>,
     workers: Workers,
     endings: Endings,
 }
@@ -157,11 +160,13 @@ impl WaitList {
             Queue { waiters, arrivals: tick_loop.arrivals() }
         };
         let queues = loops.iter().enumerate().map(start).collect();
-        Self { queues, workers: parts.workers.clone(), endings: parts.endings.clone() }
+        let places = Arc::new(Semaphore::new(WAITING_MAX));
+        Self { queues, places, workers: parts.workers.clone(), endings: parts.endings.clone() }
     }
 
     /// Adds a request to the wait list and waits for its answer. A request for a session waits no longer than that.
     pub async fn claim(&self, request: ClaimWork) -> Result<Answer, OpError> {
+        let _place = self.places.try_acquire().map_err(|_| OpError::Overloaded("claimWork"))?;
         let (reply, answer) = oneshot::channel();
         let until = Instant::now() + request.wait_timeout;
         let (worker, session) = (request.worker.clone(), request.session);
@@ -175,7 +180,7 @@ impl WaitList {
             Some(epoch) => self.while_live(epoch, answer).await,
         };
         let answer = answer.unwrap_or(Err(OpError::Unavailable))?;
-        self.workers.claimed(worker, Sight::ClaimWork, answer.claims.iter().map(claimed));
+        self.workers.claimed(worker, Sight::ClaimWork, answer.claims.iter().map(recent_claim));
         Ok(answer)
     }
 
@@ -193,12 +198,6 @@ impl WaitList {
 
 /// Where the answer to a request comes.
 type Reply = oneshot::Receiver<Result<Answer, OpError>>;
-
-/// What is noted of a claim as the worker's recent one.
-fn claimed(claim: &Granted) -> Recent {
-    let super::delivery::UndeliveredClaim { id, run } = super::claim_batch::undelivered(claim);
-    Recent { task: id, run, claimed: claim.tenancy.started }
-}
 
 struct WaitListWorker {
     /// Which one of the loops that claim it is of.

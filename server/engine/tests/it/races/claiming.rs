@@ -6,7 +6,9 @@ use tenure_api::ids::{RunId, TaskId};
 use tenure_api::states::{ExceptionReason, ReasonCreated, ReasonResolved};
 use tenure_domain::lifecycle::Report;
 use tenure_domain::task::{Last, Task};
-use tenure_engine::batch::wait_list::Answer;
+use tenure_domain::worker::WorkerKey;
+use tenure_engine::batch::wait_list::{Answer, ClaimWork, WAITING_MAX};
+use tenure_engine::ops::OpError;
 use tenure_engine::ops::report::stop_waiting;
 use tenure_engine::testing::Queue;
 use tenure_engine::testing::{LEASE, QUEUE, new_task};
@@ -104,6 +106,35 @@ async fn those_who_wait_are_served_first_come_first_served_with(loops: u64) {
     for answer in [first, second, third] {
         answer.delivery.delivered();
     }
+    queue.stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
+async fn so_many_requests_wait_and_no_more() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    let key = queue.key(QUEUE).await;
+    let claim = || {
+        let worker = WorkerKey { queue: key, group: "group".to_owned(), id: "worker".to_owned() };
+        let (name, wait_timeout) = (QUEUE.parse().unwrap(), 60 * LONG);
+        queue.engine.wait_list.claim(ClaimWork { worker, queue: name, session: None, tasks: 1, wait_timeout })
+    };
+    let mut waiting = Vec::new();
+    while waiting.len() < WAITING_MAX {
+        for _ in 0..WAITING_MAX / 10 {
+            let mut one = Box::pin(claim());
+            assert!(futures_util::poll!(one.as_mut()).is_pending());
+            waiting.push(one);
+        }
+        // On, out of the inbox, to where they wait.
+        tokio::time::sleep(LONG / 100).await;
+    }
+    let refused = tokio::time::timeout(LONG, claim()).await.expect("a refusal waits for nothing");
+    assert!(matches!(refused, Err(OpError::Overloaded("claimWork"))), "{refused:?}");
+    drop(waiting);
+    let task = queue.create_one(QUEUE).await;
+    assert_eq!(ids(&claim().await.unwrap()), [task], "there is room again");
     queue.stop().await;
     database.finish().await;
 }
