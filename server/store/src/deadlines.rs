@@ -6,6 +6,7 @@ use tenure_api::states::ReasonResolved;
 use uuid::Uuid;
 
 use super::due::{self, Place};
+use super::failure::{Class, classify};
 use super::session::avoid_scans;
 use super::transitions::end_open;
 
@@ -26,8 +27,30 @@ pub struct Slice {
     pub sessions: Vec<i64>,
 }
 
-/// Ends up to `limit` tasks that are past their deadline and not resolved; no deadline is left before `from`.
+/// What becomes of tasks whose runs other transactions have locked, and not the tasks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum LockedRuns {
+    /// They are waited for.
+    Waited,
+    /// They stay where they are.
+    Left,
+}
+
+/// Ends up to `limit` tasks that are past their deadline and not resolved; no deadline is left before `from`. A run that stays locked keeps
+/// its own task from that, and no other.
 pub async fn end_overdue(conn: &mut PgConnection, from: DateTime<Utc>, limit: i64) -> Result<Slice, sqlx::Error> {
+    match end_slice(conn, from, limit, LockedRuns::Waited).await {
+        Err(error) if classify(&error) == Class::Contention => end_slice(conn, from, limit, LockedRuns::Left).await,
+        ended => ended,
+    }
+}
+
+async fn end_slice(
+    conn: &mut PgConnection,
+    from: DateTime<Utc>,
+    limit: i64,
+    runs: LockedRuns,
+) -> Result<Slice, sqlx::Error> {
     let mut transaction = conn.begin().await?;
     avoid_scans(&mut transaction).await?;
     let due = list_overdue(&mut transaction, from, limit).await?;
@@ -42,12 +65,15 @@ pub async fn end_overdue(conn: &mut PgConnection, from: DateTime<Utc>, limit: i6
         });
     }
     // Tasks before their runs, as every writer does; one that another transaction has locked is left to the next pass.
-    let locked: Vec<Uuid> = sqlx::query_scalar!(
+    let mut locked: Vec<Uuid> = sqlx::query_scalar!(
         "-- lock_overdue\nSELECT id FROM tasks WHERE id = ANY($1) ORDER BY id FOR UPDATE SKIP LOCKED",
         &due.ids
     )
     .fetch_all(&mut *transaction)
     .await?;
+    if runs == LockedRuns::Left {
+        locked = lock_free_runs(&mut transaction, &locked).await?;
+    }
     let ended = end_open::end_open(&mut transaction, &locked, ReasonResolved::DeadlineExceeded).await?;
     // What others have locked stays where it is.
     let dealt_with = if locked.is_empty() && !due.ids.is_empty() {
@@ -58,6 +84,25 @@ pub async fn end_overdue(conn: &mut PgConnection, from: DateTime<Utc>, limit: i6
     transaction.commit().await?;
     let end_open::Ended { tasks, queues, held, sessions } = ended;
     Ok(Slice { found: due.ids.len(), dealt_with, ended: tasks.len(), queues, held, sessions })
+}
+
+/// Those of these tasks, which are locked, whose open runs no other transaction has locked, or that have none. The runs are locked then.
+async fn lock_free_runs(transaction: &mut PgConnection, tasks: &[Uuid]) -> Result<Vec<Uuid>, sqlx::Error> {
+    sqlx::query_scalar!(
+        "-- lock_free_runs
+        WITH waiting AS MATERIALIZED (
+            SELECT p.seq FROM tasks t JOIN pending p ON p.seq = t.seq WHERE t.id = ANY($1) FOR UPDATE OF p SKIP LOCKED
+        ),
+        held AS MATERIALIZED (
+            SELECT c.seq FROM tasks t JOIN claims c ON c.seq = t.seq WHERE t.id = ANY($1) FOR UPDATE OF c SKIP LOCKED
+        )
+        SELECT t.id FROM tasks t
+        WHERE t.id = ANY($1)
+          AND (t.state <> 1 /* State::Unresolved */ OR t.seq IN (SELECT seq FROM waiting) OR t.seq IN (SELECT seq FROM held))",
+        tasks
+    )
+    .fetch_all(transaction)
+    .await
 }
 
 /// Tasks that are past their deadline, and the places of their rows in `due`, which are locked.

@@ -136,6 +136,30 @@ async fn the_deadline_pass_leaves_a_run_that_is_being_claimed_to_its_next_turn()
 }
 
 #[tokio::test]
+async fn a_run_that_stays_locked_keeps_its_own_task_from_its_deadline_and_no_other() {
+    let (database, queue, held) = claimed().await;
+    let (waiting, free) = (queue.create_one(QUEUE).await, queue.create_one(QUEUE).await);
+    let mut conn = database.connect().await;
+    let mut holder = conn.begin().await.unwrap();
+    // Without their tasks, as a pass of a server that has stopped half-way has runs.
+    sqlx::query("SELECT FROM claims FOR UPDATE").execute(&mut *holder).await.unwrap();
+    let lock = sqlx::query("SELECT FROM pending WHERE id = $1 FOR UPDATE").bind(waiting.uuid());
+    lock.execute(&mut *holder).await.unwrap();
+    move_deadlines(&database).await;
+    let first = deadlines::pass(&queue.engine).await.unwrap();
+    assert_eq!((first.found, first.done), (3, 1));
+    assert!(matches!(queue.status(free).await.last, Last::Ended));
+    assert!(matches!(queue.status(held.task.id).await.last, Last::Running(..)));
+    assert!(matches!(queue.status(waiting).await.last, Last::Pending(_)));
+    holder.rollback().await.unwrap();
+    let second = deadlines::pass(&queue.engine).await.unwrap();
+    assert_eq!((second.found, second.done), (2, 2));
+    drop(conn);
+    queue.stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
 async fn a_report_waits_in_the_blocking_path_for_a_locked_task_and_others_pass_it() {
     let (database, queue, locked) = claimed().await;
     let mut conn = database.connect().await;
