@@ -29,8 +29,9 @@ impl Operation for ReadStatus {
         SMALL
     }
 
-    fn task(member: &TaskId) -> Option<Uuid> {
-        Some(member.uuid())
+    /// Readers of one task share a batch: thousands of callers may wait for its end, and ask at the same time.
+    fn task(_: &TaskId) -> Option<Uuid> {
+        None
     }
 
     fn decode(&self, _: &[&TaskId], _: &Rows, _: &mut Effects) -> Result<(), sqlx::Error> {
@@ -52,18 +53,64 @@ impl Operation for ReadStatus {
         members: &[&TaskId],
         _: &mut Effects,
     ) -> Result<Vec<Verdict<Task>>, sqlx::Error> {
-        let ids: Vec<Uuid> = members.iter().map(|id| id.uuid()).collect();
+        let mut ids: Vec<Uuid> = members.iter().map(|id| id.uuid()).collect();
+        ids.sort_unstable();
+        ids.dedup();
         let mut loaded = tasks::load(conn, &ids).await?;
-        Ok(members
-            .iter()
-            .map(|id| match loaded.remove(&id.uuid()) {
-                Some(loaded) => Verdict::Done(loaded.task),
-                None => Verdict::Refused(OpError::NotFound(format!("task {id} does not exist"))),
-            })
-            .collect())
+        // Mostly each member names another task, and none is copied.
+        let is_shared = ids.len() < members.len();
+        let mut find = |id: Uuid| {
+            if is_shared {
+                loaded.get(&id).map(|loaded| loaded.task.clone())
+            } else {
+                loaded.remove(&id).map(|loaded| loaded.task)
+            }
+        };
+        let verdict = |id: &&TaskId| match find(id.uuid()) {
+            Some(task) => Verdict::Done(task),
+            None => Verdict::Refused(OpError::NotFound(format!("task {id} does not exist"))),
+        };
+        Ok(members.iter().map(verdict).collect())
     }
 
     async fn wait(&self, _: &mut PgConnection, _: &TaskId) -> Result<(), sqlx::Error> {
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tenure_domain::lifecycle::Report;
+    use tenure_store::testing::TestDatabase;
+
+    use super::*;
+    use crate::testing::{QUEUE, Queue, new_task};
+
+    #[tokio::test]
+    async fn readers_of_one_task_share_a_batch_and_each_gets_all_of_it() {
+        let database = TestDatabase::create().await;
+        let queue = Queue::start(database.options());
+        let one = queue.create_one(QUEUE).await;
+        let run = queue.claim_one(QUEUE).await.run;
+        queue.report(one, run, Report::Completed).await.unwrap();
+        let other = queue.create_one(QUEUE).await;
+        let missing = new_task(QUEUE, &serde_json::json!({})).id;
+        assert_eq!(ReadStatus::task(&one), None, "each would have a batch of its own");
+        let mut conn = database.connect_hot().await;
+        let (whole, open) = (Some((one, 1)), Some((other, 0)));
+        for (members, expected) in [
+            (vec![&one, &other, &one, &missing, &one], vec![whole, open, whole, None, whole]),
+            (vec![&other, &missing, &one], vec![open, None, whole]),
+        ] {
+            let verdicts = ReadStatus.run(&mut conn, &members, &mut Effects::default()).await.unwrap();
+            let found = verdicts.iter().map(|verdict| match verdict {
+                Verdict::Done(task) => Some((task.id, task.ended.len())),
+                Verdict::Refused(_) | Verdict::Locked | Verdict::Again => None,
+            });
+            assert_eq!(found.collect::<Vec<_>>(), expected);
+        }
+        drop(conn);
+        queue.stop().await;
+        database.finish().await;
     }
 }
