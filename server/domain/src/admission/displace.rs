@@ -4,21 +4,31 @@
 //! The same for the limit of a key needs no rule: the least urgent ready run of the key gives its slot to the most urgent
 //! one that waits, one at each look.
 
-use super::PRIORITIES;
+use super::{PRIORITIES, Queue, queue_allows};
 
 /// How many ready runs wait again after one look at a queue at most; what is left follows in the next one.
 pub const DISPLACED_MAX: u32 = 100;
 
-/// How many ready runs of each priority wait again. `ready` has how many there are, `waiting` how many heads of each priority
-/// may start a run but for the limit of the queue, of which `total_free` is left. The least urgent ones go first, and each only for
-/// a run of a higher priority.
+/// How many ready runs of each priority wait again. `waiting` has how many heads of each priority may start a run but for the limit of
+/// the queue. The least urgent ones go first, each only for a run of a higher priority, and no more of them than the rate of the queue
+/// lets start in their place: the slots of the others would be empty until it lets more start.
 #[must_use]
-pub fn displaced(ready: &[u32; PRIORITIES], waiting: &[u32; PRIORITIES], total_free: Option<u64>) -> [u32; PRIORITIES] {
-    let mut taken = [0; PRIORITIES];
-    if total_free != Some(0) {
-        return taken;
+pub fn displaced(queue: &Queue, waiting: &[u32; PRIORITIES]) -> [u32; PRIORITIES] {
+    if queue.total_free != Some(0) {
+        return [0; PRIORITIES];
     }
-    let mut left = DISPLACED_MAX;
+    let wanted = make_way(&queue.ready, waiting, DISPLACED_MAX);
+    // What waits again keeps no token.
+    let unclaimed = queue.unclaimed.saturating_sub(wanted.iter().sum());
+    let starts = queue_allows(None, queue.rate, queue.tat, unclaimed, queue.now).unwrap_or(u64::MAX);
+    let most = u32::try_from(starts).map_or(DISPLACED_MAX, |starts| starts.min(DISPLACED_MAX));
+    make_way(&queue.ready, waiting, most)
+}
+
+/// The same whatever the rate, for up to `most` runs.
+fn make_way(ready: &[u32; PRIORITIES], waiting: &[u32; PRIORITIES], most: u32) -> [u32; PRIORITIES] {
+    let mut taken = [0; PRIORITIES];
+    let mut left = most;
     let mut lowest = PRIORITIES - 1;
     for (urgent, &heads) in waiting.iter().enumerate() {
         let mut wanted = heads.min(left);
@@ -53,6 +63,25 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::admission::Rate;
+
+    const NOW: f64 = 1_800_000_000.0;
+
+    /// A queue whose limit is reached by ready runs.
+    fn full(ready: [u32; PRIORITIES]) -> Queue {
+        Queue {
+            now: NOW,
+            fair: false,
+            total_free: Some(0),
+            ready,
+            rate: None,
+            tat: 0.0,
+            unclaimed: ready.iter().sum(),
+            least: [0.0; PRIORITIES],
+            sessions: None,
+            more_heads: false,
+        }
+    }
 
     #[test]
     fn the_least_urgent_ready_runs_make_room_for_more_urgent_ones_and_for_no_others() {
@@ -68,7 +97,20 @@ mod tests {
             ([0, 0, 0, 0, 0, 0, 3], [1, 0, 0, 0, 0, 0, 0], None, [0; 7]),
             ([0, 0, 0, 0, 0, 0, 400], [300, 0, 0, 0, 0, 0, 0], Some(0), [0, 0, 0, 0, 0, 0, DISPLACED_MAX]),
         ] {
-            assert_eq!(displaced(&ready, &waiting, free), expected, "{ready:?} {waiting:?} {free:?}");
+            let queue = Queue { total_free: free, ..full(ready) };
+            assert_eq!(displaced(&queue, &waiting), expected, "{ready:?} {waiting:?} {free:?}");
+        }
+    }
+
+    #[test]
+    fn no_more_wait_again_than_the_rate_lets_start_in_their_place() {
+        let rate = Some(Rate { count: 5, seconds: 3_600, burst: 5 });
+        for (ahead, expected) in [(1.0, 0), (0.0, 1), (-720.0, 2), (-9_000.0, 4)] {
+            let queue = Queue { rate, tat: NOW + ahead, ..full([0, 0, 0, 0, 0, 0, 4]) };
+            let waiting = [4, 0, 0, 0, 0, 0, 0];
+            assert_eq!(displaced(&queue, &waiting), [0, 0, 0, 0, 0, 0, expected], "{ahead}");
+            let unlimited = Queue { rate: None, ..queue };
+            assert_eq!(displaced(&unlimited, &waiting), [0, 0, 0, 0, 0, 0, 4]);
         }
     }
 
@@ -104,7 +146,7 @@ mod tests {
         fn no_more_wait_again_than_are_ready_or_more_urgent_ones_want(
             ready in prop::array::uniform7(0_u32..60), waiting in prop::array::uniform7(0_u32..60)
         ) {
-            let taken = displaced(&ready, &waiting, Some(0));
+            let taken = displaced(&full(ready), &waiting);
             prop_assert!(taken.iter().sum::<u32>() <= DISPLACED_MAX);
             for priority in 0..PRIORITIES {
                 prop_assert!(taken[priority] <= ready[priority]);

@@ -281,7 +281,7 @@ async fn displace_in_queue(
     }
     let rated = look.admission.rate_per_key.is_some();
     let heads = admission::count_heads(transaction, look.queue, &look.least, rated, DISPLACED_MAX).await?;
-    let wanted = displaced(&queue.ready, &heads, queue.total_free);
+    let wanted = displaced(&queue, &heads);
     if wanted.iter().all(|runs| *runs == 0) {
         return Ok(queue);
     }
