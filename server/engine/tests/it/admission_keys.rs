@@ -112,7 +112,7 @@ async fn a_key_is_forgotten_some_time_after_its_last_run_and_one_in_use_is_not_t
     admission::pass(&queue.engine).await.unwrap();
     assert_eq!(admission::purge(&queue.engine).await.unwrap().found, 0, "none is old enough");
     grow_old(&queue).await;
-    assert_eq!(admission::purge(&queue.engine).await.unwrap().found, 1);
+    assert_eq!(admission::purge(&queue.engine).await.unwrap().found, 3);
     assert_eq!((number(pool, KEYS).await, number(pool, SEEN).await), (2, 2), "the others count as looked at");
     assert_eq!(number(pool, "SELECT count(*) FROM admission_heads").await, 2);
 
@@ -121,6 +121,26 @@ async fn a_key_is_forgotten_some_time_after_its_last_run_and_one_in_use_is_not_t
     create(&queue, "waiting").await;
     admission::pass(&queue.engine).await.unwrap();
     assert_eq!(number(pool, SEEN).await, 1);
+    finish(database, queue).await;
+}
+
+/// The driver runs a pass again at once only after a whole slice: two hundred keys every five seconds are fewer than may come.
+#[tokio::test]
+async fn slices_of_idle_keys_follow_each_other_at_once_also_where_some_are_in_use() {
+    let (database, queue) = start(&json!({"concurrency": {"perKey": 1}})).await;
+    create(&queue, "waiting").await;
+    admission::pass(&queue.engine).await.unwrap();
+    let pool = &queue.engine.pool;
+    let idle = "INSERT INTO admission_keys (id, queue, key, seen)
+                SELECT admission_key_id(a.queue, n::text), a.queue, n::text, now()
+                FROM admission_queues a, generate_series(1, 299) AS n";
+    sqlx::raw_sql(idle).execute(&mut *pool.acquire().await.unwrap()).await.unwrap();
+    grow_old(&queue).await;
+    // The one in use was seen first.
+    for (done, left) in [(200, 101), (100, 1), (0, 1)] {
+        assert_eq!(admission::purge(&queue.engine).await.unwrap().done, done);
+        assert_eq!(number(pool, KEYS).await, left);
+    }
     finish(database, queue).await;
 }
 
@@ -141,8 +161,9 @@ async fn a_key_is_not_forgotten_while_it_is_short_of_the_burst_of_its_rate() {
     // As if eighty minutes had passed: each key has one more token.
     let later = "UPDATE admission_keys SET seen = seen - interval '80 minutes', tat = tat - 4800";
     sqlx::raw_sql(later).execute(&mut *pool.acquire().await.unwrap()).await.unwrap();
-    assert_eq!(admission::purge(&queue.engine).await.unwrap().found, 1);
+    assert_eq!(admission::purge(&queue.engine).await.unwrap().found, 2);
     assert_eq!(number(pool, "SELECT count(*) FROM admission_keys WHERE key = 'spent'").await, 1);
+    assert_eq!(number(pool, KEYS).await, 1);
     assert_eq!(number(pool, SEEN).await, 1, "it counts as looked at");
     for _ in 0..2 {
         create(&queue, "spent").await;

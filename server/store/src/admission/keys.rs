@@ -393,14 +393,15 @@ pub async fn list_unseen_keys(
     Ok(rows.into_iter().map(|row| (row.queue, row.id)).collect())
 }
 
-/// Forgets those of these keys that have no run and whose rate had its burst again by then; the others count as looked at. Nothing if the
-/// queue is being looked at: a run of such a key may just have come, and be announced no more.
+/// Forgets those of these keys that have no run and whose rate had its burst again by then; the others count as looked at. Answers how
+/// many were forgotten. None, and nothing is done, if the queue is being looked at: a run of such a key may just have come, and be
+/// announced no more.
 pub async fn forget_idle_keys(
     transaction: &mut PgConnection,
     queue: i32,
     keys: &[i64],
     before: DateTime<Utc>,
-) -> Result<u64, sqlx::Error> {
+) -> Result<Option<u64>, sqlx::Error> {
     let locked = sqlx::query!(
         "-- lock_admission_of_keys\nSELECT FROM admission_queues WHERE queue = $1 FOR UPDATE SKIP LOCKED",
         queue
@@ -408,7 +409,7 @@ pub async fn forget_idle_keys(
     .fetch_optional(&mut *transaction)
     .await?;
     if locked.is_none() {
-        return Ok(0);
+        return Ok(None);
     }
     // With its time a key that is short of its burst would lose what it has used of it, and start anew.
     let short = list_short_of_burst(transaction, queue, keys, before).await?;
@@ -417,7 +418,7 @@ pub async fn forget_idle_keys(
         // None was looked at before that, so that none of these is forgotten.
         forget_keys(transaction, queue, &short, DateTime::UNIX_EPOCH).await?;
     }
-    forget_keys(transaction, queue, &whole, before).await
+    forget_keys(transaction, queue, &whole, before).await.map(Some)
 }
 
 /// Those of these keys whose rate had not its whole burst then; all of them if the policy of the queue cannot be read, as one that a

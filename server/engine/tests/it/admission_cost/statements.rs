@@ -189,7 +189,7 @@ impl Given {
             "forget_idle_keys" => {
                 let now = sqlx::query_scalar("SELECT now()").fetch_one(&mut *conn).await.unwrap();
                 // They all have runs.
-                assert_eq!(admission::forget_idle_keys(conn, self.pulled, &self.keys(), now).await.unwrap(), 0);
+                assert_eq!(admission::forget_idle_keys(conn, self.pulled, &self.keys(), now).await.unwrap(), Some(0));
             }
             "forget_admission" => {
                 // As while its runs are being refiled: then it is tried again and again.
