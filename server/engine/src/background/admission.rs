@@ -13,6 +13,7 @@ use tenure_domain::admission::{
 };
 use tenure_domain::policy::document::{Admission, Policy};
 use tenure_store::admission::{self, Admitted, Announced, Leader, Listed, Locked, Look};
+use tenure_store::failure::{Class, classify};
 use tenure_store::session::plan_as_hot;
 
 use super::reassign::reassign;
@@ -130,7 +131,12 @@ pub async fn purge(engine: &Engine) -> Result<PassReport, sqlx::Error> {
         let keys: Vec<i64> = of_queue.iter().map(|(_, key)| *key).collect();
         let mut transaction = conn.begin().await?;
         plan_as_hot(&mut transaction).await?;
-        let forgotten = admission::forget_idle_keys(&mut transaction, queue, &keys, before).await?;
+        let forgotten = match admission::forget_idle_keys(&mut transaction, queue, &keys, before).await {
+            Ok(forgotten) => forgotten,
+            // Another transaction has the queue for long. The keys of others do not wait for it.
+            Err(error) if classify(&error) == Class::Contention => continue,
+            Err(error) => return Err(error),
+        };
         transaction.commit().await?;
         if forgotten.is_some() {
             report.found += keys.len();

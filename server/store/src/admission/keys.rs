@@ -394,8 +394,8 @@ pub async fn list_unseen_keys(
 }
 
 /// Forgets those of these keys that have no run and whose rate had its burst again by then; the others count as looked at. Answers how
-/// many were forgotten. None, and nothing is done, if the queue is being looked at: a run of such a key may just have come, and be
-/// announced no more.
+/// many were forgotten; none if the queue has no admission any more. It waits for what looks at the queue, because in a busy one there is
+/// nearly always a look: what that has left, also a run of such a key that is announced no more, is seen by the statements after the lock.
 pub async fn forget_idle_keys(
     transaction: &mut PgConnection,
     queue: i32,
@@ -403,7 +403,7 @@ pub async fn forget_idle_keys(
     before: DateTime<Utc>,
 ) -> Result<Option<u64>, sqlx::Error> {
     let locked = sqlx::query!(
-        "-- lock_admission_of_keys\nSELECT FROM admission_queues WHERE queue = $1 FOR UPDATE SKIP LOCKED",
+        "-- lock_admission_of_keys\nSELECT FROM admission_queues WHERE queue = $1 FOR UPDATE",
         queue
     )
     .fetch_optional(&mut *transaction)
