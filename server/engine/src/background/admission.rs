@@ -263,9 +263,10 @@ async fn displace_in_keys(
     if assign {
         return Ok(look.least);
     }
-    let opens_at = starts_at(rate_total, locked.tat, 0, seconds(locked));
+    let (tat, now) = (locked.tat, seconds(locked));
+    let (opens_at, starts) = (starts_at(rate_total, tat, 0, now), queue_allows(None, rate_total, tat, 0, now));
     let (keys, rated) = (keys_of(announced), rate_per_key.is_some());
-    let freed = admission::displace_in_keys(transaction, look.queue, &keys, rated, opens_at).await?;
+    let freed = admission::displace_in_keys(transaction, look.queue, &keys, rated, opens_at, starts).await?;
     if freed.is_empty() {
         return Ok(look.least);
     }

@@ -393,20 +393,26 @@ async fn a_more_urgent_run_of_a_key_displaces_a_ready_one_when_the_rate_lets_it_
 /// The slots of the others would be empty until the rate lets more start.
 #[tokio::test]
 async fn no_more_ready_runs_make_way_for_urgent_ones_than_the_rate_of_the_queue_lets_start() {
-    let mut ground = Ground::new().await;
-    let server = ground.server();
-    let rate = json!({"total": {"count": 5, "seconds": 3_600, "burst": 5}});
-    put(&server, json!({"concurrency": {"total": 4}, "rate": rate})).await;
-    for priority in ["lowest", "highest"] {
-        for key in ["a", "b", "c", "d"] {
-            let task = new_task(QUEUE, &json!({"priority": priority, "extra": {"tenure": {"key": key}}}));
-            server.create(&task).await.unwrap();
+    let (ready, most) = ("pending WHERE hold IS NULL", "pending WHERE hold IS NULL AND priority = 0");
+    for limit in [json!({"total": 4}), json!({"perKey": 1})] {
+        let mut ground = Ground::new().await;
+        let server = ground.server();
+        let rate = json!({"total": {"count": 5, "seconds": 3_600, "burst": 5}});
+        put(&server, json!({"concurrency": limit, "rate": rate})).await;
+        for priority in ["lowest", "highest"] {
+            for key in ["a", "b", "c", "d"] {
+                let task = new_task(QUEUE, &json!({"priority": priority, "extra": {"tenure": {"key": key}}}));
+                server.create(&task).await.unwrap();
+            }
+            admit(&server).await;
+            assert_eq!(ground.count(ready).await, 4, "{limit} {priority}");
         }
+        assert_eq!(ground.count(most).await, 1, "{limit}");
+        sqlx::raw_sql(AN_HOUR_LATER).execute(&mut ground.conn).await.unwrap();
         admit(&server).await;
-        assert_eq!(ground.count("pending WHERE hold IS NULL").await, 4, "{priority}");
+        assert_eq!((ground.count(ready).await, ground.count(most).await), (4, 4), "{limit}");
+        ground.finish([server]).await;
     }
-    assert_eq!(ground.count("pending WHERE hold IS NULL AND priority = 0").await, 1);
-    ground.finish([server]).await;
 }
 
 /// The place of its admission is behind all that came before that.

@@ -1,12 +1,17 @@
 //! Ready runs that wait again: because a more urgent one does, and the limit of their queue or key is reached, or because that limit was
 //! lowered. Runs that a worker has claimed, or that are reserved for a poller, stay as they are.
 
+use std::time::Duration;
+
 use sqlx::PgConnection;
 use tenure_domain::admission::PRIORITIES;
 use tenure_domain::policy::counts::{Open, change};
 use tenure_domain::policy::hold::Hold;
 
 use crate::transitions::end_hold::{Ready, emit};
+
+/// A key of which a run would make way, if it were not locked or the rate of the queue let more start, is looked at again after this.
+const AGAIN: Duration = Duration::from_millis(200);
 
 /// How many heads of each priority may start a run but for the limit of the queue, each counted up to `limit`. Keys that are at their
 /// rate may not; `rated` says whether keys have one by the policy.
@@ -92,13 +97,15 @@ pub async fn displace_in_queue(
 
 /// Of each of these keys whose limit is reached has the least urgent ready run wait again if a more urgent one waits. Answers the keys of
 /// which one does. Where a rate lets none start before `opens_at`, which is of the queue, or before the time of the key, the more urgent
-/// one is looked at again then: the less urgent one may not be claimed for long, and nothing else would announce the key.
+/// one is looked at again then: the less urgent one may not be claimed for long, and nothing else would announce the key. The rate of the
+/// queue lets `starts` runs start now, if it has one: no more make way, and the others are looked at again soon.
 pub async fn displace_in_keys(
     transaction: &mut PgConnection,
     queue: i32,
     keys: &[i64],
     rated: bool,
     opens_at: Option<f64>,
+    starts: Option<u64>,
 ) -> Result<Vec<i64>, sqlx::Error> {
     let displaced = sqlx::query_scalar!(
         r#"-- displace_in_keys
@@ -114,23 +121,27 @@ pub async fn displace_in_keys(
                             AND p.hold = 2 /* Hold::Waiting */ AND p.ord >= h.from_ord)
             GROUP BY h.key_id, k.tat, x.rate_count
         ),
-        put_off AS (
-            UPDATE admission_heads h SET at = u.opens FROM held_up u
-            WHERE u.opens > (SELECT now FROM db_now) AND h.key_id = u.key_id AND h.priority = u.priority
-              AND EXISTS (
-                SELECT FROM pending p
-                WHERE p.key_id = u.key_id AND p.hold IS DISTINCT FROM 1 /* Hold::Delay */ AND p.hold IS DISTINCT FROM 2 /* Hold::Waiting */
-                  AND p.hold IS NULL AND p.reserved_until IS NULL AND p.priority > u.priority AND p.queue = $1)
-        ),
+        -- The most urgent ones first. Slots that others made free would be empty until the rate lets more start.
         chosen AS MATERIALIZED (
-            SELECT w.seq FROM held_up u
+            SELECT w.seq, w.key_id FROM (SELECT * FROM held_up ORDER BY priority, key_id) u
             CROSS JOIN LATERAL (
-                SELECT p.seq FROM pending p
+                SELECT p.seq, p.key_id FROM pending p
                 WHERE p.key_id = u.key_id AND p.hold IS DISTINCT FROM 1 /* Hold::Delay */ AND p.hold IS DISTINCT FROM 2 /* Hold::Waiting */
                   AND p.hold IS NULL AND p.reserved_until IS NULL AND p.priority > u.priority AND p.queue = $1
                 ORDER BY p.priority DESC, p.ord DESC LIMIT 1 FOR UPDATE SKIP LOCKED
             ) w
             WHERE COALESCE(u.opens <= (SELECT now FROM db_now), true)
+            LIMIT $5 /* starts */
+        ),
+        put_off AS (
+            UPDATE admission_heads h
+            SET at = CASE WHEN u.opens > db_now.now THEN u.opens ELSE db_now.now + make_interval(secs => $6 /* AGAIN */) END
+            FROM held_up u, db_now
+            WHERE NOT EXISTS (SELECT FROM chosen c WHERE c.key_id = u.key_id) AND h.key_id = u.key_id AND h.priority = u.priority
+              AND EXISTS (
+                SELECT FROM pending p
+                WHERE p.key_id = u.key_id AND p.hold IS DISTINCT FROM 1 /* Hold::Delay */ AND p.hold IS DISTINCT FROM 2 /* Hold::Waiting */
+                  AND p.hold IS NULL AND p.reserved_until IS NULL AND p.priority > u.priority AND p.queue = $1)
         )
         UPDATE pending p SET hold = 2 /* Hold::Waiting */, reserved_until = '3000-01-01 00:00Z', hidden_until = '3000-01-01 00:00Z',
             ord = COALESCE(p.waited, p.ord), waited = NULL, message = p.message + 1, receipt = NULL, dequeued = 0 /* count */
@@ -139,7 +150,9 @@ pub async fn displace_in_keys(
         queue,
         keys,
         rated,
-        opens_at
+        opens_at,
+        starts.map_or(i64::MAX, |starts| i64::try_from(starts).unwrap_or(i64::MAX)),
+        AGAIN.as_secs_f64()
     )
     .fetch_all(&mut *transaction)
     .await?;

@@ -178,7 +178,7 @@ impl Given {
                 assert_eq!(displaced.iter().sum::<u32>(), 40);
             }
             "displace_in_keys" => {
-                drop(admission::displace_in_keys(conn, self.pulled, &self.keys(), true, None).await.unwrap());
+                drop(admission::displace_in_keys(conn, self.pulled, &self.keys(), true, None, None).await.unwrap());
             }
             "withdraw_in_keys" => admission::withdraw_in_keys(conn, self.pulled, &self.keys(), Some(1)).await.unwrap(),
             "admit_runs" => {
