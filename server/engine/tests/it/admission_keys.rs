@@ -123,6 +123,22 @@ async fn the_keys_of_a_queue_that_is_being_looked_at_are_forgotten_after_the_loo
 }
 
 #[tokio::test]
+async fn a_server_that_is_stopped_while_it_forgets_keys_has_their_queue_for_a_second_at_most() {
+    let (database, queue) = start(&json!({"concurrency": {"perKey": 1}})).await;
+    let mut conn = database.connect().await;
+    let mut forgetting = conn.begin().await.unwrap();
+    let now = clock::get_now(&mut forgetting).await.unwrap();
+    let forgotten = store::forget_idle_keys(&mut forgetting, queue.key(QUEUE).await, &[], now).await.unwrap();
+    assert_eq!(forgotten, Some(0));
+    let limit = "SHOW idle_in_transaction_session_timeout";
+    let limit: String = sqlx::query_scalar(limit).fetch_one(&mut *forgetting).await.unwrap();
+    assert_eq!(limit, "1s");
+    forgetting.rollback().await.unwrap();
+    drop(conn);
+    finish(database, queue).await;
+}
+
+#[tokio::test]
 async fn a_key_is_forgotten_some_time_after_its_last_run_and_one_in_use_is_not_tried_again_and_again() {
     let (database, queue) = start(&json!({"concurrency": {"perKey": 1}})).await;
     for key in ["idle", "claimed", "waiting", "waiting"] {

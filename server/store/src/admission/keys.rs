@@ -11,6 +11,7 @@ use super::waiting::read_policy;
 #[cfg(feature = "test-util")]
 use crate::breakage::{Breakage, is_on, strikes};
 use crate::policies;
+use crate::session::idle_briefly;
 
 /// A key that is to be looked at, and the first run that waits since, if one does.
 #[derive(Debug, Clone, Copy)]
@@ -402,6 +403,8 @@ pub async fn forget_idle_keys(
     keys: &[i64],
     before: DateTime<Utc>,
 ) -> Result<Option<u64>, sqlx::Error> {
+    // Nothing is admitted meanwhile.
+    idle_briefly(transaction).await?;
     let locked = sqlx::query!(
         "-- lock_admission_of_keys\nSELECT FROM admission_queues WHERE queue = $1 FOR UPDATE",
         queue

@@ -18,7 +18,7 @@ use tenure_store::admission::{self, AssignedRun};
 use tenure_store::failure::{Class, classify};
 use tenure_store::transitions::end::{self, Member};
 use tenure_store::transitions::end_open;
-use tenure_store::{policies, worker_sessions};
+use tenure_store::{policies, session, worker_sessions};
 
 /// What left a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -129,6 +129,8 @@ pub async fn give_back_more(
     by: SessionEnd,
 ) -> Result<Left, sqlx::Error> {
     let mut transaction = conn.begin().await?;
+    // As the transaction that ends a session.
+    session::idle_briefly(&mut transaction).await?;
     match give_back(&mut transaction, epoch, by).await {
         Ok(Some(Slice { left, endings, effects, .. })) => {
             notifiers.commit(transaction, effects).await?;

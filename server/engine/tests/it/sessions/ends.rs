@@ -3,12 +3,14 @@
 use std::time::Instant;
 
 use super::*;
+use sqlx::Connection;
 use tenure_engine::background::driver;
+use tenure_store::tasks;
 use tenure_store::testing::eventually;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::support::{create_on, number};
+use crate::support::{create_on, number, until_a_session_waits};
 
 /// The passes of a server, as they run by themselves.
 struct Passes {
@@ -223,4 +225,31 @@ fn returned(note: Note) -> Option<i64> {
         Note::SessionEnded(ended) => Some(ended.returned),
         _ => None,
     }
+}
+
+/// As the transaction that ends the session.
+#[tokio::test]
+async fn a_server_that_is_stopped_while_it_gives_back_what_a_session_has_left_has_the_tasks_for_a_second_at_most() {
+    let ground = Ground::new().await;
+    let session = begin(&ground.queue, "one").await;
+    let task = create(&ground.queue, 1, &json!({})).await[0].uuid();
+    claim(&ground.queue, &session, 1).await;
+    let pool = ground.database.pool();
+    sqlx::query("UPDATE worker_sessions SET ended = now(), end_reason = 1").execute(pool).await.unwrap();
+    let (mut conn, mut stopped) = (ground.database.connect().await, ground.database.connect().await);
+    let mut locking = conn.begin().await.unwrap();
+    tasks::lock(&mut locking, task).await.unwrap();
+    let notifiers = &ground.queue.engine.notifiers;
+    let mut giving = Box::pin(sessions::give_back_more(&mut stopped, notifiers, session.epoch, SessionEnd::Expired));
+    tokio::select! {
+        given = &mut giving => panic!("the task is locked: {given:?}"),
+        _ = until_a_session_waits(pool) => {}
+    }
+    locking.commit().await.unwrap();
+    // It has the task now, and does not go on.
+    let locked = tokio::time::timeout(Duration::from_secs(5), tasks::lock(&mut conn, task)).await;
+    locked.expect("its transaction is undone").unwrap();
+    drop((giving, conn));
+    ground.pass().await;
+    ground.finish().await;
 }
