@@ -31,7 +31,7 @@ pub(super) struct Inbox {
     shutdown: CancellationToken,
     /// The runs that this worker is at: claiming one again would be granted, and it would run twice.
     in_hand: Mutex<HashSet<(TaskId, RunId)>>,
-    /// Claims in a row that got no verdict.
+    /// Polls in a row since the last claim that was granted of which a claim was not.
     failures: AtomicU32,
     /// The queue has taken this worker for one that may claim.
     has_claimed: AtomicBool,
@@ -45,6 +45,8 @@ pub(super) struct Received {
     /// Where it is to be deleted.
     queue: MessageQueue,
     inbox: Arc<Inbox>,
+    /// Whether a claim of the same poll has counted as a failure: a group that was cancelled just then is one, not many.
+    counted: Arc<AtomicBool>,
 }
 
 /// Keeps a run in hand.
@@ -66,7 +68,7 @@ impl Inbox {
         }
     }
 
-    /// How long to wait before the next poll because of claims that got no verdict.
+    /// How long to wait before the next poll because of claims that were not granted.
     pub(super) fn pause(&self) -> Duration {
         match self.failures.load(Ordering::Relaxed) {
             0 => Duration::ZERO,
@@ -98,8 +100,9 @@ impl Drop for Hold {
 }
 
 impl Received {
-    pub(super) fn new(message: Message, queue: MessageQueue, inbox: &Arc<Inbox>) -> Self {
-        Self { message, queue, inbox: Arc::clone(inbox) }
+    /// What comes by one poll shares `counted`.
+    pub(super) fn new(message: Message, queue: MessageQueue, inbox: &Arc<Inbox>, counted: &Arc<AtomicBool>) -> Self {
+        Self { message, queue, inbox: Arc::clone(inbox), counted: Arc::clone(counted) }
     }
 
     /// Claims the run that the message names, and deletes the message if it is done with.
@@ -133,20 +136,28 @@ impl Received {
             }
             Err(error) if settles(&error) => {
                 tracing::info!(task.id = %task_id, run.id = %run_id, error = chain(&error), "the run is not claimable");
-                self.inbox.failures.store(0, Ordering::Relaxed);
                 self.inbox.has_claimed.store(true, Ordering::Relaxed);
+                // Perhaps this worker gets none, as one that is quarantined: others have to get the next ones.
+                self.count_failure();
                 self.delete();
                 Ok(None)
             }
             Err(error) if refuses(&error) && !self.inbox.has_claimed.load(Ordering::Relaxed) => Err(error),
             Err(error) => {
-                self.inbox.failures.fetch_add(1, Ordering::Relaxed);
+                self.count_failure();
                 tracing::warn!(
                     task.id = %task_id, run.id = %run_id, message.id = self.message.id(), error = chain(&error),
                     "the run could not be claimed; its message is left and comes back"
                 );
                 Ok(None)
             }
+        }
+    }
+
+    /// The claim was not granted.
+    fn count_failure(&self) {
+        if !self.counted.swap(true, Ordering::Relaxed) {
+            self.inbox.failures.fetch_add(1, Ordering::Relaxed);
         }
     }
 

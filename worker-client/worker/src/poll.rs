@@ -5,6 +5,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -73,7 +74,7 @@ impl Poller {
 
     /// Gets at most `room` messages, all from one queue: from the highest that has any.
     async fn search(&mut self, room: usize) -> Result<Vec<Received>, Error> {
-        // Without the pause, claims that all fail would hide one message after the other.
+        // Without the pause, claims that are never granted would hide or delete one message after the other.
         tokio::time::sleep(self.inbox.pause()).await;
         loop {
             let urls = self.urls().await?;
@@ -116,7 +117,8 @@ impl Poller {
     fn receive(&mut self, queue: &MessageQueue, messages: Vec<Message>, room: usize) -> Vec<Received> {
         messages.iter().for_each(|message| self.alarm(message));
         // What a server sends beyond what was asked for comes back when its visibility timeout is over.
-        let received = |message| Received::new(message, queue.clone(), &self.inbox);
+        let counted = Arc::new(AtomicBool::new(false));
+        let received = |message| Received::new(message, queue.clone(), &self.inbox, &counted);
         messages.into_iter().take(room).map(received).collect()
     }
 

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tenure_worker::Plane;
 use tokio::task::JoinSet;
 
 use crate::mailbox::{Mailbox, QUEUES, list, message};
-use crate::queue::{Reply, TASK_IDS, ok, refuse, until};
-use crate::worker::{Running, shell};
+use crate::queue::{Reply, TASK_IDS, claim, ok, refuse, until};
+use crate::worker::{LEASE, Running, shell};
 
 /// Longer than all tries to delete a message, with the pauses of these tests.
 const SETTLED: Duration = Duration::from_secs(3);
@@ -90,14 +90,38 @@ async fn a_claim_that_fails_in_passing_is_tried_again_before_the_message_is_dele
 }
 
 #[tokio::test]
-async fn claims_that_all_fail_do_not_hide_one_message_after_the_other() {
-    let (mailbox, running) = accepted_once().await;
-    mailbox.queue.on("claim", |_| refuse(403));
-    mailbox.queue.on(QUEUES[0], |_| list([message(0)]));
-    tokio::time::sleep(SETTLED).await;
-    let claims = mailbox.queue.requests("claim").len();
-    assert!((3..20).contains(&claims), "{claims}");
-    assert_eq!(mailbox.deletions().len(), 1);
+async fn claims_that_are_never_granted_do_not_hide_or_delete_one_message_after_the_other() {
+    // As for a worker that lacks a scope, and for one that is quarantined.
+    for (status, deletes) in [(403, false), (409, true)] {
+        let (mailbox, running) = accepted_once().await;
+        mailbox.queue.on("claim", move |_| refuse(status));
+        mailbox.queue.on(QUEUES[0], |_| list([message(0)]));
+        tokio::time::sleep(SETTLED).await;
+        let claims = mailbox.queue.requests("claim").len();
+        assert!((3..20).contains(&claims), "{status}: {claims}");
+        assert_eq!(mailbox.deletions().len() > 1, deletes, "{status}");
+        running.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn claims_of_one_poll_that_are_not_granted_make_a_pause_as_short_as_one_does() {
+    let mailbox = Mailbox::open(shell("true")).await;
+    mailbox.queue.on("claim", |request| {
+        if request.call.contains(TASK_IDS[1]) { ok(claim(TASK_IDS[1], LEASE, &shell("true"))) } else { refuse(409) }
+    });
+    let refused = |run: u32| {
+        let hint = json!({"taskId": TASK_IDS[0], "runId": run});
+        message(0).id(&format!("m-0-{run}")).text(&STANDARD.encode(hint.to_string()))
+    };
+    mailbox.post(QUEUES[0], (0..32).map(refused));
+    mailbox.post(QUEUES[0], [message(1)]);
+    let running = start(&mailbox, 32);
+    let completed = mailbox.queue.wait_for("completed", 1).await[0].at;
+    let claims = mailbox.queue.requests("claim");
+    assert_eq!(claims.len(), 33);
+    // After 32 failures it would be 15 s at least.
+    assert!(completed.duration_since(claims[0].at) < Duration::from_secs(10));
     running.stop().await;
 }
 
