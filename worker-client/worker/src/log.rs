@@ -224,6 +224,15 @@ fn bytes(length: usize) -> u64 {
 }
 
 #[cfg(test)]
+impl Log {
+    /// From now on its file takes nothing more, as on a full disk.
+    pub(super) fn fill_up(&self, dir: &Path) -> io::Result<()> {
+        self.lock().file = File::open(dir.join(LOG_FILE))?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
     use tempfile::TempDir;
@@ -313,8 +322,7 @@ mod tests {
         let dir = TempDir::new().unwrap();
         let log = Log::create(dir.path(), MOST).unwrap();
         log.write(b"begun\n").unwrap();
-        // This one takes nothing more, as on a full disk.
-        log.lock().file = File::open(dir.path().join(LOG_FILE)).unwrap();
+        log.fill_up(dir.path()).unwrap();
         let lines: Vec<String> = (0..100).map(|line| format!("line {line}\n")).collect();
         let errors = lines.iter().filter(|line| log.write(line.as_bytes()).is_err()).count();
         assert_eq!(errors, 1);

@@ -144,9 +144,11 @@ impl WorkDirectory {
                 "a part of a task's log is missing: it could not be written"
             );
         }
-        if keep { self.log.finish() } else { remove(&self.dir) }?;
-        // Last: a directory without a record would never be removed.
-        self.record.remove()
+        let settled = if keep { self.log.finish() } else { remove(&self.dir) };
+        // Last: a directory without a record would never be removed. One that is kept needs none, even if its log could not be completed:
+        // with a record it could not be put aside when the run comes again.
+        let removed = if keep || settled.is_ok() { self.record.remove() } else { Ok(()) };
+        settled.and(removed)
     }
 }
 
@@ -169,4 +171,28 @@ fn put_aside(dir: &Path) -> io::Result<()> {
         "a directory that was kept of the same run is put aside"
     );
     std::fs::rename(dir, aside)
+}
+
+#[cfg(test)]
+mod tests {
+    use tempfile::TempDir;
+
+    use super::*;
+
+    #[test]
+    fn a_directory_that_is_kept_without_the_end_of_its_log_can_be_put_aside() {
+        let (work, name) = (TempDir::new().unwrap(), "9HrBC1jMQ3KlZw4CssPUeQ-0");
+        let dir = work.path().join(name);
+        std::fs::create_dir(&dir).unwrap();
+        let log = Log::create(&dir, 1000).unwrap();
+        log.fill_up(&dir).unwrap();
+        let record = Record::create(work.path(), name, &dir).unwrap();
+        let env = std::array::from_fn(|_| ("", OsString::new()));
+        let directory = WorkDirectory { dir: dir.clone(), log, record, env, user: None };
+        assert!(!is_kept(work.path(), name, &dir), "a worker is at it");
+        assert!(directory.close(true).is_err());
+        assert!(is_kept(work.path(), name, &dir));
+        put_aside(&dir).unwrap();
+        assert!(work.path().join(format!("{name}.1")).exists());
+    }
 }
