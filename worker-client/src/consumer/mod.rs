@@ -59,6 +59,7 @@ mod keep;
 mod log;
 mod offers;
 mod outcome;
+mod places;
 mod progress;
 mod report;
 mod session;
@@ -181,6 +182,7 @@ impl Consumer {
             () = report::run(&shared.settings, waiting) => unreachable!("`shared` has a sender of reports"),
             () = balance::run(&shared) => unreachable!("it has no end"),
             () = ended::run(&shared) => unreachable!("it has no end"),
+            () = places::run(&shared) => unreachable!("it has no end"),
             () = status::serve(&shared, debug) => unreachable!("it has no end"),
         };
         drop(ends);

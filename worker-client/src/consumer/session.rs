@@ -43,8 +43,23 @@ struct Begun {
     /// When the last request that was answered went out.
     renewed: Instant,
     ttl: Duration,
-    /// Whether it began with the capacity of the worker, and not with none.
-    takes_runs: bool,
+    /// What the server knows of the worker; none if its session began without places only because it is frozen.
+    said: Option<Said>,
+}
+
+/// What a worker says of itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Said {
+    frozen: bool,
+    /// How many runs its session may be given at a time.
+    capacity: Option<i64>,
+}
+
+impl Said {
+    /// What is true now. One that shuts down and waits for its jobs takes nothing either: what it was given would wait with them.
+    fn now(shared: &Shared) -> Self {
+        Self { frozen: shared.takes_none(), capacity: i64::try_from(*shared.places.borrow()).ok() }
+    }
 }
 
 /// Why a session is not attended to any more.
@@ -65,8 +80,8 @@ pub(super) async fn run(shared: &Shared) -> Result<(), Error> {
         answered = true;
         let id = begun.id;
         tracing::info!(session.id = %id, "session started");
-        let said_frozen = begun.takes_runs.then_some(false);
-        let member = Member { shared, client: &client, begun, read: 0, failures: 0, said_frozen };
+        let said = begun.said;
+        let member = Member { shared, client: &client, begun, read: 0, failures: 0, said };
         let left = member.attend().await;
         shared.membership.send_replace(Membership::Waiting);
         shared.given.forget();
@@ -126,8 +141,9 @@ async fn begin(
         }
         request.takeover = takes_over || is_ours;
         // Only a renewal can say that it is frozen, and until then it would be given runs.
-        let takes_runs = !shared.takes_none();
-        request.capacity = if takes_runs { capacity_of(&shared.settings) } else { Some(0) };
+        shared.count_places();
+        let now = Said::now(shared);
+        request.capacity = if now.frozen { Some(0) } else { now.capacity };
         let renewed = Instant::now();
         let mut starting = std::pin::pin!(tokio::time::timeout(ANSWER_WITHIN, client.start_session(&request)));
         let started = tokio::select! {
@@ -143,7 +159,7 @@ async fn begin(
         match started {
             Ok(Ok(started)) => {
                 let ttl = (started.expires.time() - started.server_time.time()).to_std().unwrap_or(ttl);
-                return Ok(Some(Begun { id: started.session_id, renewed, ttl, takes_runs }));
+                return Ok(Some(Begun { id: started.session_id, renewed, ttl, said: (!now.frozen).then_some(now) }));
             }
             Ok(Err(error)) if !answered && refuses(&error) => return Err(error),
             Ok(Err(error)) => {
@@ -172,11 +188,6 @@ async fn begin(
             () = tokio::time::sleep(pause) => {}
         }
     }
-}
-
-/// How many runs its session may be given at a time.
-fn capacity_of(settings: &Settings) -> Option<i64> {
-    i64::try_from(settings.capacity).ok()
 }
 
 /// Whether a session may have begun although its start got this answer, or none. Words of the server's own mean what they say.
@@ -245,36 +256,42 @@ struct Member<'a> {
     read: i64,
     /// In a row.
     failures: u32,
-    /// Whether the server takes the worker for frozen; none if it may not know the latest.
-    said_frozen: Option<bool>,
+    /// What the server knows of the worker; none if it may not know the latest.
+    said: Option<Said>,
 }
 
 impl Member<'_> {
     async fn attend(mut self) -> Left {
         let Shared { membership, shutdown, closing, .. } = self.shared;
-        let mut frozen = self.shared.frozen.subscribe();
+        let (mut frozen, mut places) = (self.shared.frozen.subscribe(), self.shared.places.subscribe());
         membership.send_replace(Membership::Live(self.begun.id));
         loop {
             let is_live = *membership.borrow() != Membership::Waiting;
-            // One that shuts down and waits for its jobs takes nothing either: what it was given would wait with them.
             let shuts_down = shutdown.is_cancelled();
-            let is_frozen = *frozen.borrow_and_update() || shuts_down;
-            if self.said_frozen != Some(is_frozen) {
+            frozen.mark_unchanged();
+            places.mark_unchanged();
+            let now = Said::now(self.shared);
+            if self.said != Some(now) {
                 // That is said until there is an answer: what has none may have been stored.
-                self.said_frozen = None;
+                self.said = None;
             }
             let asked = Instant::now();
             let answer = tokio::select! {
                 biased;
                 () = closing.cancelled() => return Left::Closing,
-                answer = self.ask(is_frozen) => answer,
+                answer = self.ask(now) => answer,
                 // What the inbox has is answered again. Asked again at once, it need not be a renewal, and that counts as one.
                 Ok(()) = frozen.changed() => {
-                    self.said_frozen = None;
+                    self.said = None;
                     continue;
                 }
                 () = shutdown.cancelled(), if !shuts_down => {
-                    self.said_frozen = None;
+                    self.said = None;
+                    continue;
+                }
+                // What is being said gets its answer first: many jobs may end one after the other.
+                Ok(()) = places.changed(), if self.said.is_some() => {
+                    self.said = None;
                     continue;
                 }
                 () = tokio::time::sleep_until(self.stop_at()), if is_live => {
@@ -285,7 +302,7 @@ impl Member<'_> {
             match answer {
                 Ok((server_time, items)) => {
                     (self.begun.renewed, self.failures) = (asked, 0);
-                    self.said_frozen = Some(is_frozen);
+                    self.said = Some(now);
                     if !is_live {
                         tracing::info!(session.id = %self.begun.id, "the session goes on");
                         membership.send_replace(Membership::Live(self.begun.id));
@@ -312,7 +329,7 @@ impl Member<'_> {
     }
 
     /// Renews the session once, after a pause if that failed last: the server's time, and items. No error if there was no answer in time.
-    async fn ask(&self, is_frozen: bool) -> Result<(Timestamp, Vec<InboxItem>), Option<Error>> {
+    async fn ask(&self, now: Said) -> Result<(Timestamp, Vec<InboxItem>), Option<Error>> {
         let Begun { id, ttl, .. } = self.begun;
         let (mut wait, answer_within) = (wait_of(ttl, self.shared.settings.grace), ttl / ANSWER_SHARE);
         if self.failures > 0 {
@@ -321,13 +338,13 @@ impl Member<'_> {
             wait = Duration::ZERO;
         }
         let asked = async {
-            if self.said_frozen == Some(is_frozen) {
+            if self.said == Some(now) {
                 let inbox = self.client.inbox(id, self.read, wait).await;
                 return inbox.map(|Inbox { server_time, items, .. }| (server_time, items));
             }
             // Its session may have begun without a capacity.
-            let capacity = capacity_of(&self.shared.settings);
-            let change = RenewSessionRequest { frozen: Some(is_frozen), capacity, ..RenewSessionRequest::default() };
+            let Said { frozen, capacity } = now;
+            let change = RenewSessionRequest { frozen: Some(frozen), capacity, ..RenewSessionRequest::default() };
             self.client.renew_session(id, &change).await.map(|renewed| (renewed.server_time, Vec::new()))
         };
         match tokio::time::timeout(wait + answer_within, asked).await {

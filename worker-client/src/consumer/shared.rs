@@ -105,6 +105,10 @@ pub(super) struct Shared {
     pub balance: Notify,
     /// Runs that are claimed by their names: they are assigned to the session, or may be ours.
     pub given: GivenRuns,
+    /// How many runs its session may be given at a time, as they were counted last.
+    pub places: watch::Sender<usize>,
+    /// They are to be counted: a run is gone whose job goes on, or such a job has ended.
+    pub places_changed: Arc<Notify>,
     /// How many runs each worker of the queue had when the consumer balanced last.
     workers: Mutex<Option<Vec<usize>>>,
     jobs: Mutex<HashMap<(TaskId, RunId), Arc<Control>>>,
@@ -131,12 +135,14 @@ pub(super) struct Control {
     /// When another worker may start the run, if it cannot be renewed.
     pub ends: OnceLock<Instant>,
     how_lost: Arc<OnceLock<HowLost>>,
+    places_changed: Arc<Notify>,
     client: Client,
 }
 
 impl Shared {
     pub(super) fn new(settings: Settings, handler: Arc<dyn Run>, reports: Reports) -> Self {
         let membership = if settings.session.is_some() { Membership::Waiting } else { Membership::Alone };
+        let places = watch::Sender::new(settings.capacity);
         Self {
             settings,
             watch: Watch::default(),
@@ -151,6 +157,8 @@ impl Shared {
             claims_overrun: AtomicU64::new(0),
             balance: Notify::new(),
             given: GivenRuns::default(),
+            places,
+            places_changed: Arc::default(),
             workers: Mutex::new(None),
             jobs: Mutex::new(HashMap::new()),
             ended_early: Mutex::default(),
@@ -219,6 +227,7 @@ impl Shared {
             hold: watch::Sender::new(Hold::Ours),
             ends: OnceLock::new(),
             how_lost: Arc::default(),
+            places_changed: Arc::clone(&self.places_changed),
             client: self.settings.client.clone(),
         });
         self.jobs().insert((claim.task_id(), claim.run_id()), Arc::clone(&control));
@@ -243,6 +252,13 @@ impl Shared {
     /// Those under way, in no order.
     pub(super) fn under_way(&self) -> Vec<Arc<Control>> {
         self.jobs().values().cloned().collect()
+    }
+
+    /// Counts the places for runs: that of a job whose run is gone is taken until the job has ended, and for the server it is free.
+    pub(super) fn count_places(&self) {
+        let gone = self.jobs().values().filter(|job| job.hold() == Hold::Gone).count();
+        let places = self.settings.capacity.saturating_sub(gone);
+        self.places.send_if_modified(|counted| std::mem::replace(counted, places) != places);
     }
 
     pub(super) fn find(&self, task_id: TaskId, run_id: RunId) -> Option<Arc<Control>> {
@@ -279,7 +295,10 @@ pub(super) struct Listed {
 
 impl Drop for Listed {
     fn drop(&mut self) {
-        self.shared.jobs().remove(&self.run);
+        let job = self.shared.jobs().remove(&self.run);
+        if job.is_some_and(|job| job.hold() == Hold::Gone) {
+            self.shared.places_changed.notify_one();
+        }
     }
 }
 
@@ -347,7 +366,9 @@ impl Control {
 
     /// The run is not ours any more.
     pub(super) fn lose(&self, reason: StopReason) {
-        self.hold.send_if_modified(|hold| std::mem::replace(hold, Hold::Gone) != Hold::Gone);
+        if self.hold.send_if_modified(|hold| std::mem::replace(hold, Hold::Gone) != Hold::Gone) {
+            self.places_changed.notify_one();
+        }
         self.ask_to_stop(reason);
     }
 
@@ -383,6 +404,7 @@ pub(super) mod tests {
             hold: watch::Sender::new(Hold::Ours),
             ends: OnceLock::new(),
             how_lost: Arc::default(),
+            places_changed: Arc::default(),
             client,
         }
     }

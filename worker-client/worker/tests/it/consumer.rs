@@ -47,6 +47,10 @@ impl Running {
         Self { handle: consumer.handle(), ends: tokio::spawn(consumer.run()) }
     }
 
+    pub fn jobs(&self) -> usize {
+        self.handle.status().tasks.len()
+    }
+
     pub async fn stop(self) {
         self.handle.shutdown().await;
         self.ends.await.unwrap().unwrap();

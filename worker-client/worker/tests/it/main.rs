@@ -11,6 +11,7 @@ mod left_alone;
 mod live_log;
 mod machine;
 mod mailbox;
+mod places;
 mod poll;
 mod poll_refused;
 mod processes;
