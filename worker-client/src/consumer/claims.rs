@@ -133,6 +133,8 @@ pub(super) async fn may_claim(shared: &Shared, jobs: &mut JoinSet<()>) -> Option
 }
 
 /// Asks once; none at a shutdown, if a run was given to the session, or if the session has been followed by another, with which its claims went.
+/// It is not given up at a freeze: claims that are on their way would be held until their leases end. The server answers it when the
+/// session says that the consumer is frozen; without a session its claims are given back.
 async fn call_for_work(shared: &Shared, terms: Membership, room: usize) -> Option<Result<Worked, Error>> {
     let Settings { client, queue, name, wait, .. } = &shared.settings;
     let client = on_terms(client, terms).with_retry_policy(RetryPolicy::never());

@@ -15,6 +15,8 @@ use tenure_api::states::SessionEnd;
 pub use self::end::{Attempt, Left, end, end_whole, give_back_more};
 pub use self::renew::{RenewSession, Renewing};
 use super::OpError;
+use super::report::send_away;
+use super::worker_removed::WAIT_LIST_TIMEOUT;
 use crate::batch::Batcher;
 use crate::notifiers::{Effects, Notifiers};
 use crate::sessions::{Certainty, Sessions};
@@ -24,6 +26,7 @@ use tenure_domain::session::{
 };
 use tenure_store::policies;
 use tenure_store::queues::Queues;
+use tenure_store::worker_removals::Gone;
 use tenure_store::worker_sessions::{self, Before, Begun, Member, Renewal, Renewed, Sent, Stored};
 
 /// How often a start is tried that meets another one of the same worker, or a queue whose key was lost.
@@ -207,11 +210,26 @@ pub async fn unless_gone<T>(parts: Parts<'_>, id: Option<SessionId>, answer: Res
 /// # Errors
 /// `SessionEnded`, or `NotFound` if that was more than a day ago.
 pub async fn renew(parts: Parts<'_>, identity: &Identity, stated: Stated) -> Result<Renewed, OpError> {
+    if stated.frozen == Some(true) {
+        let answered = tokio::time::timeout(WAIT_LIST_TIMEOUT, Box::pin(answer_waiting(parts, identity))).await;
+        if let Err(error) = answered.unwrap_or(Err(OpError::Unavailable)) {
+            tracing::debug!(error = %error, "what waits for work in the name of a frozen worker was not answered");
+        }
+    }
     let renewal = Renewal { epoch: identity.epoch, stated, after: 0 };
     let renewed = parts.renew.submit(Renewing::in_no_hurry(renewal)).await;
     let renewed = unless_gone(parts, Some(identity.id), renewed).await?;
     parts.sessions.activity.seen();
     Ok(renewed)
+}
+
+/// What waits for work in the name of a worker that takes none any more is answered without any, here and at the other servers. If that
+/// fails, it may get some until its wait is over.
+async fn answer_waiting(parts: Parts<'_>, identity: &Identity) -> Result<(), OpError> {
+    let Parts { pool, queues, notifiers, .. } = parts;
+    let Some(queue) = queues.find_key(pool, &identity.queue).await? else { return Ok(()) };
+    let (worker_group, worker_id) = (identity.worker_group.to_string(), identity.worker_id.to_string());
+    send_away(pool, notifiers, Gone { queue, worker_group, worker_id }).await
 }
 
 /// Renews a session, deletes the items of its inbox up to `after`, and waits for others; `now` is the server's time. One that was just

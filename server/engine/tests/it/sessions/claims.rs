@@ -59,6 +59,23 @@ async fn a_claim_that_waits_is_refused_when_its_session_ends_here_or_elsewhere_a
     ground.finish().await;
 }
 
+#[tokio::test]
+async fn a_claim_that_waits_is_answered_without_runs_when_its_worker_says_that_it_is_frozen() {
+    let ground = Ground::new().await;
+    let queue = &ground.queue;
+    let session = begin(queue, "one").await;
+    let claim = claim_of(&session, 1, LONG);
+    let freeze = async {
+        eventually("it waits", async || queue.engine.sessions.endings.any()).await;
+        let said = Stated { weight: None, capacity: None, frozen: Some(true) };
+        sessions::renew(queue.engine.session_parts(), &session, said).await.unwrap();
+    };
+    let both = async { tokio::join!(queue.engine.claim_work(&claim), freeze) };
+    let (answer, ()) = tokio::time::timeout(LONG / 4, both).await.expect("it waits no longer");
+    assert!(answer.unwrap().claims.is_empty());
+    ground.finish().await;
+}
+
 /// The statement itself looks whether a session is live: nothing is claimed for one that has ended, and what it would have got is the
 /// others' at once.
 #[tokio::test]
