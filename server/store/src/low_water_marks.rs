@@ -71,15 +71,15 @@ pub struct Marks {
 
 /// Low-water marks as columns.
 #[derive(Default)]
-struct Columns {
-    queues: Vec<i32>,
-    priorities: Vec<i16>,
-    epochs: Vec<i64>,
-    marks: Vec<i64>,
+pub(super) struct Columns {
+    pub(super) queues: Vec<i32>,
+    pub(super) priorities: Vec<i16>,
+    pub(super) epochs: Vec<i64>,
+    pub(super) marks: Vec<i64>,
 }
 
 impl Columns {
-    fn new(all: &HashMap<i32, Marks>) -> Self {
+    pub(super) fn new(all: &HashMap<i32, Marks>) -> Self {
         let mut columns = Self::default();
         for (&queue, current) in all {
             for (priority, &mark) in (0_i16..).zip(&current.marks) {

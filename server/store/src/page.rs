@@ -1,20 +1,29 @@
 //! What the operator's page shows. Nothing here reads a big table further than a fixed number of rows from the end of an
 //! index, however long the queues are: a reader of the page must not slow the queue down.
+//!
+//! Behind an old snapshot that end may be millions of rows that are gone. What reads pending runs and claims begins at the low-water
+//! marks, and is given up after a second: the rest of the page, with the age of the oldest transaction, is needed most then.
 
 mod edges;
 mod groups;
+mod oldest;
 mod workers;
 
+use std::collections::HashMap;
+
 use chrono::{DateTime, Utc};
-use sqlx::{PgConnection, PgPool, Postgres, Transaction};
+use sqlx::{Connection, PgConnection, PgPool, Postgres, Transaction};
 use tenure_api::ids::{RunId, TaskId};
 use tenure_api::states::{Priority, ReasonCreated, ReasonResolved, RunState};
 
 pub use self::edges::{EdgeRow, list_edges};
 pub use self::groups::{GroupRow, MemberRow, MemberState, find_group, list_members};
+pub use self::oldest::list_oldest;
 pub use self::workers::{WORKERS_READ, WorkerRow, list_known, list_of_name};
 use super::decode::Row;
 use super::events::Sequenced;
+use super::failure::is_cancelled;
+use super::low_water_marks::Marks;
 
 /// Queues that the page lists, the fullest first.
 pub const QUEUES_MAX: i64 = 200;
@@ -28,6 +37,8 @@ pub const OUTBOX_READ: i64 = 1_000;
 pub const ENDED_READ: i64 = 500;
 /// Longer definitions are not read for a task's name, in bytes.
 const NAMED_DEFINITION_MAX: i32 = 16 << 10;
+/// How long a part of a page is waited for that the page can do without.
+const PART_TIMEOUT: &str = "1s";
 
 /// A transaction for the statements below. It plans from indexes and nested loops alone, as hot sessions do, and gives up
 /// before a request for the page waits.
@@ -50,6 +61,26 @@ pub async fn set_plans(conn: &mut PgConnection) -> Result<(), sqlx::Error> {
     Ok(())
 }
 
+/// Begins a part that the page can do without, which only reads, in the transaction of [`begin`].
+async fn begin_part(conn: &mut PgConnection) -> Result<Transaction<'_, Postgres>, sqlx::Error> {
+    let mut part = conn.begin().await?;
+    sqlx::query!("-- page_part\nSELECT set_config('statement_timeout', $1, true)", PART_TIMEOUT)
+        .fetch_one(&mut *part)
+        .await?;
+    Ok(part)
+}
+
+/// Ends a part, and with it its timeout: what it has read, None if that took too long.
+async fn end_part<T>(part: Transaction<'_, Postgres>, read: Result<T, sqlx::Error>) -> Result<Option<T>, sqlx::Error> {
+    let found = match read {
+        Ok(found) => Some(found),
+        Err(error) if is_cancelled(&error) => None,
+        Err(error) => return Err(error),
+    };
+    part.rollback().await?;
+    Ok(found)
+}
+
 /// A queue at a glance.
 #[derive(Debug)]
 pub struct QueueRow {
@@ -67,8 +98,6 @@ pub struct QueueRow {
     pub waiting: i64,
     /// Since when it is paused, if it is.
     pub paused: Option<DateTime<Utc>>,
-    /// When the pending run that has waited longest was scheduled.
-    pub oldest: Option<DateTime<Utc>>,
 }
 
 /// The fullest queues and the newest, or one queue.
@@ -77,7 +106,6 @@ pub async fn list_queues(
     sequenced: Sequenced,
     only: Option<i32>,
 ) -> Result<Vec<QueueRow>, sqlx::Error> {
-    // The oldest run of a priority is the first of its index, among those whose message is visible and among the others.
     sqlx::query_as!(
         QueueRow,
         r#"-- page_queues
@@ -94,18 +122,7 @@ pub async fn list_queues(
             GROUP BY x.queue ORDER BY sum(x.pending + x.claimed) DESC, x.queue DESC LIMIT $1
         )
         SELECT q.id AS key, q.name, s.pending AS "pending!", s.claimed AS "claimed!", COALESCE(s.delayed, 0) AS "delayed!",
-               COALESCE(s.waiting, 0) AS "waiting!", q.paused,
-               CASE WHEN s.pending > 0 THEN (
-                   SELECT min(first.scheduled)
-                   FROM generate_series(0, 6) /* Priority: all */ AS p(priority)
-                   CROSS JOIN (VALUES (true), (false)) AS h(hidden)
-                   CROSS JOIN LATERAL (
-                       SELECT w.scheduled FROM pending w
-                       WHERE w.queue = s.queue AND w.priority = p.priority::smallint
-                         AND (w.hidden_until IS NOT NULL) = h.hidden AND w.reserved_until IS NULL
-                       ORDER BY w.ord LIMIT 1
-                   ) first
-               ) END AS oldest
+               COALESCE(s.waiting, 0) AS "waiting!", q.paused
         FROM summed s JOIN task_queues q ON q.id = s.queue
         ORDER BY s.pending + s.claimed DESC, q.name"#,
         QUEUES_MAX,
@@ -116,18 +133,26 @@ pub async fn list_queues(
     .await
 }
 
-/// How many messages pollers hide, by the keys of their queues; counts at most [`HIDDEN_READ`] of them.
-pub async fn list_hidden(conn: &mut PgConnection) -> Result<Vec<(i32, i64)>, sqlx::Error> {
+/// How many messages pollers hide, by the keys of their queues; counts at most [`HIDDEN_READ`] of them, from the mark on. None if that
+/// takes too long.
+pub async fn list_hidden(
+    conn: &mut PgConnection,
+    from: DateTime<Utc>,
+) -> Result<Option<HashMap<i32, i64>>, sqlx::Error> {
+    let mut part = begin_part(conn).await?;
     let rows = sqlx::query!(
         r#"-- page_hidden
         SELECT h.queue, count(*) AS "hidden!"
-        FROM (SELECT queue FROM pending WHERE hidden_until < '2999-01-01' ORDER BY hidden_until LIMIT $1) h
+        FROM (SELECT queue FROM pending WHERE hidden_until >= $2 /* mark */ AND hidden_until < '2999-01-01'
+              ORDER BY hidden_until LIMIT $1) h
         GROUP BY h.queue"#,
-        HIDDEN_READ
+        HIDDEN_READ,
+        from
     )
-    .fetch_all(conn)
-    .await?;
-    Ok(rows.into_iter().map(|row| (row.queue, row.hidden)).collect())
+    .fetch_all(&mut *part)
+    .await;
+    let rows = end_part(part, rows).await?;
+    Ok(rows.map(|rows| rows.into_iter().map(|row| (row.queue, row.hidden)).collect()))
 }
 
 /// Which claims or runs to show.
@@ -160,17 +185,20 @@ pub struct ClaimRow {
     pub definition: Option<String>,
 }
 
-/// Claims, those that end first before the others; out of the [`CLAIMS_READ`] that end first.
+/// Claims, those that end first before the others; out of the [`CLAIMS_READ`] that end first, from the mark on. None if that takes
+/// too long.
 pub async fn list_claims(
     conn: &mut PgConnection,
+    from: DateTime<Utc>,
     filter: Filter<'_>,
     limit: i64,
-) -> Result<Vec<ClaimRow>, sqlx::Error> {
+) -> Result<Option<Vec<ClaimRow>>, sqlx::Error> {
+    let mut part = begin_part(conn).await?;
     let rows = sqlx::query!(
         r#"-- page_claims
         WITH first AS MATERIALIZED (
             SELECT seq, id, run, queue, worker_group, worker_id, started, taken_until
-            FROM claims ORDER BY taken_until LIMIT $1
+            FROM claims WHERE taken_until >= $7 /* mark */ ORDER BY taken_until LIMIT $1
         ),
         selected AS MATERIALIZED (
             SELECT f.* FROM first f
@@ -187,10 +215,12 @@ pub async fn list_claims(
         filter.worker.map(|(group, _)| group),
         filter.worker.map(|(_, id)| id),
         limit,
-        NAMED_DEFINITION_MAX
+        NAMED_DEFINITION_MAX,
+        from
     )
-    .fetch_all(conn)
-    .await?;
+    .fetch_all(&mut *part)
+    .await;
+    let Some(rows) = end_part(part, rows).await? else { return Ok(None) };
     rows.into_iter()
         .map(|row| {
             let columns = Row { table: "claims", task: row.id };
@@ -205,7 +235,8 @@ pub async fn list_claims(
                 definition: row.definition,
             })
         })
-        .collect()
+        .collect::<Result<Vec<_>, sqlx::Error>>()
+        .map(Some)
 }
 
 /// A worker that holds claims in a queue.
@@ -223,13 +254,19 @@ pub struct HolderRow {
     pub last_claimed: DateTime<Utc>,
 }
 
-/// The workers with claims, out of the [`CLAIMS_READ`] that were made or renewed last.
-pub async fn list_holders(conn: &mut PgConnection, only: Option<i32>) -> Result<Vec<HolderRow>, sqlx::Error> {
-    sqlx::query_as!(
+/// The workers with claims, out of the [`CLAIMS_READ`] that were made or renewed last, down to the mark. None if that takes too long.
+pub async fn list_holders(
+    conn: &mut PgConnection,
+    from: DateTime<Utc>,
+    only: Option<i32>,
+) -> Result<Option<Vec<HolderRow>>, sqlx::Error> {
+    let mut part = begin_part(conn).await?;
+    let rows = sqlx::query_as!(
         HolderRow,
         r#"-- page_holders
         WITH newest AS MATERIALIZED (
-            SELECT queue, worker_group, worker_id, started FROM claims ORDER BY taken_until DESC LIMIT $1
+            SELECT queue, worker_group, worker_id, started FROM claims
+            WHERE taken_until >= $3 /* mark */ ORDER BY taken_until DESC LIMIT $1
         ),
         holders AS MATERIALIZED (
             SELECT queue, worker_group, worker_id, count(*) AS running, max(started) AS last_claimed FROM newest
@@ -240,10 +277,12 @@ pub async fn list_holders(conn: &mut PgConnection, only: Option<i32>) -> Result<
         FROM holders h JOIN task_queues q ON q.id = h.queue
         ORDER BY h.last_claimed DESC"#,
         CLAIMS_READ,
-        only
+        only,
+        from
     )
-    .fetch_all(conn)
-    .await
+    .fetch_all(&mut *part)
+    .await;
+    end_part(part, rows).await
 }
 
 /// A run that has ended.
@@ -373,19 +412,27 @@ pub struct WaitingRow {
     pub definition: Option<String>,
 }
 
-/// The pending runs of a queue that are next.
-pub async fn list_waiting(conn: &mut PgConnection, queue: i32, limit: i64) -> Result<Vec<WaitingRow>, sqlx::Error> {
+/// The pending runs of a queue that are next, from its low-water marks on. None if that takes too long.
+pub async fn list_waiting(
+    conn: &mut PgConnection,
+    queue: i32,
+    marks: Marks,
+    limit: i64,
+) -> Result<Option<Vec<WaitingRow>>, sqlx::Error> {
+    let mut part = begin_part(conn).await?;
     let rows = sqlx::query!(
         r#"-- page_waiting
         WITH first AS MATERIALIZED (
-            SELECT w.* FROM generate_series(0, 6) /* Priority: all */ AS p(priority)
+            SELECT w.* FROM task_queues q CROSS JOIN generate_series(0, 6) /* Priority: all */ AS p(priority)
             CROSS JOIN (VALUES (true), (false)) AS h(hidden)
             CROSS JOIN LATERAL (
                 SELECT w.* FROM pending w
                 WHERE w.queue = $1 AND w.priority = p.priority::smallint
                   AND (w.hidden_until IS NOT NULL) = h.hidden AND w.reserved_until IS NULL
+                  AND w.ord > CASE WHEN q.cursor_epoch = $4 THEN ($5::bigint[] /* marks */)[p.priority + 1] ELSE 0 /* ord */ END
                 ORDER BY w.ord LIMIT $2
             ) w
+            WHERE q.id = $1
             ORDER BY w.priority, w.ord LIMIT $2
         )
         SELECT f.id AS "id!", f.run AS "run!", f.priority AS "priority!", f.scheduled AS "scheduled!",
@@ -395,10 +442,13 @@ pub async fn list_waiting(conn: &mut PgConnection, queue: i32, limit: i64) -> Re
         ORDER BY f.priority, f.ord"#,
         queue,
         limit,
-        NAMED_DEFINITION_MAX
+        NAMED_DEFINITION_MAX,
+        marks.epoch,
+        &marks.marks[..]
     )
-    .fetch_all(conn)
-    .await?;
+    .fetch_all(&mut *part)
+    .await;
+    let Some(rows) = end_part(part, rows).await? else { return Ok(None) };
     rows.into_iter()
         .map(|row| {
             let columns = Row { table: "pending", task: row.id };
@@ -412,5 +462,6 @@ pub async fn list_waiting(conn: &mut PgConnection, queue: i32, limit: i64) -> Re
                 definition: row.definition,
             })
         })
-        .collect()
+        .collect::<Result<Vec<_>, sqlx::Error>>()
+        .map(Some)
 }

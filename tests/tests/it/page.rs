@@ -5,6 +5,7 @@ mod closed;
 mod logs;
 mod outcomes;
 mod queues;
+mod unread;
 
 use std::time::{Duration, Instant};
 

@@ -65,6 +65,12 @@ impl LowWaterMarks {
         UNKNOWN
     }
 
+    /// Where a reader that claims nothing may start: low-water marks are not maintained for it.
+    #[must_use]
+    pub fn peek(&self, queue: i32) -> Marks {
+        self.state.read(|state| state.marks.peek(&queue).copied()).unwrap_or(UNKNOWN)
+    }
+
     /// Advances the low-water marks as far as is safe; answers for how many queues.
     pub async fn advance(&self, watch: &DatabaseWatch) -> Result<usize, Failure> {
         // First: if the database is another one, this drops what is known of the old one.
@@ -149,6 +155,8 @@ mod tests {
         let moved: HashMap<i32, Marks> = old.into_keys().map(|queue| (queue, marks(3))).collect();
         all.state.note(all.state.epoch(), |state| state.take_in(moved));
         assert_eq!(all.state.read(State::all).into_keys().collect::<Vec<_>>(), [1]);
+        assert_eq!((all.peek(1).epoch, all.peek(2).epoch), (3, UNKNOWN.epoch));
+        assert_eq!(all.state.read(State::all).len(), 1, "a look maintains none");
         assert_eq!((all.get(1).epoch, all.get(2).epoch), (3, UNKNOWN.epoch));
     }
 }

@@ -95,6 +95,19 @@ pub(super) fn empty(body: &Markup) -> Markup {
     html! { div.note { (body) } }
 }
 
+/// A section of what was not read in time.
+pub(super) fn unread() -> Markup {
+    empty(&html! {
+        p { "This could not be read in time." }
+        p { "While a transaction is open for long, PostgreSQL keeps the rows of all that has ended since, and to read this is to walk over them." }
+    })
+}
+
+/// A number or a time that was not read in time.
+pub(super) fn unread_value() -> Markup {
+    html! { span.dim title="This could not be read in time." { "–" } }
+}
+
 /// The cells of a row, each with the heading of its column. A heading that begins with `>` is one of numbers.
 pub(super) type Cells = Vec<(&'static str, Markup)>;
 

@@ -28,29 +28,38 @@ pub(super) async fn overview(app: App, visit: Arc<Visit>) -> Result<Page, PageEr
     let now = clock::get_now(&mut conn).await?;
     let mut queues = page::list_queues(&mut conn, sequenced, None).await?;
     queues.retain(|queue| visit.may(listing_scope(&queue.name)));
-    let hidden: HashMap<i32, i64> = page::list_hidden(&mut conn).await?.into_iter().collect();
+    let (marks, low_water_marks) = (app.engine.due_marks.get(), &app.engine.low_water_marks);
+    let with_pending = queues.iter().filter(|queue| queue.pending > 0);
+    let starts: HashMap<_, _> = with_pending.map(|queue| (queue.key, low_water_marks.peek(queue.key))).collect();
+    let oldest_pending = page::list_oldest(&mut conn, &starts).await?;
+    let hidden = page::list_hidden(&mut conn, marks.hidden).await?;
     let allowed: Vec<i32> =
         queues.iter().filter(|queue| visit.may(claims_scope(&queue.name))).map(|queue| queue.key).collect();
     let all_claims = visit.may("queue:claimed-list:*");
     let filter = Filter { queues: (!all_claims).then_some(&allowed), worker: None };
-    let claims = page::list_claims(&mut conn, filter, ROWS_MAX).await?;
+    let claims = page::list_claims(&mut conn, marks.claims, filter, ROWS_MAX).await?;
     let failures = rows::failures(&mut conn, sequenced, &visit, Filter::default()).await?;
     let ended = page::list_ended(&mut conn, sequenced, Ends::All, Filter::default(), page::ENDED_READ).await?;
-    let mut work = rows::work(&page::list_holders(&mut conn, None).await?, &ended);
-    work.retain(|work| visit.may(workers_scope(work.queue())));
+    let holders = page::list_holders(&mut conn, marks.claims, None).await?;
+    let mut work = holders.map(|holders| rows::work(&holders, &ended));
+    if let Some(work) = &mut work {
+        work.retain(|work| visit.may(workers_scope(work.queue())));
+    }
     conn.commit().await?;
-    let sees_rows = !(queues.is_empty() && claims.is_empty() && failures.is_empty() && work.is_empty());
+    let sees_rows = !(queues.is_empty() && failures.is_empty())
+        || claims.as_ref().is_some_and(|claims| !claims.is_empty())
+        || work.as_ref().is_some_and(|work| !work.is_empty());
     if visit.session.is_none() && !sees_rows && !visit.may(any_queue()) {
         return Err(PageError::Denied(any_queue()));
     }
     let mut conn = app.engine.pool.acquire().await?;
     let oldest = session::get_oldest_transaction(&mut conn).await?;
     let body = html! {
-        (figures(&visit, &queues, oldest, now))
-        (queues_section(&visit, &queues, &hidden, now))
-        (claims_section(&visit, &claims, all_claims || !allowed.is_empty(), now))
+        (figures(&visit, &queues, oldest_pending.as_ref(), oldest, now))
+        (queues_section(&visit, &queues, oldest_pending.as_ref(), hidden.as_ref(), now))
+        (claims_section(&visit, claims.as_deref(), all_claims || !allowed.is_empty(), now))
         (rows::failures_section(&visit, &failures, now, About::default()))
-        (rows::workers_section(&visit, &work, now, About::default()))
+        (rows::workers_section(&visit, work.as_deref(), now, About::default()))
     };
     Ok(Page { title: "Overview".to_owned(), refresh: Some(REFRESH), body })
 }
@@ -75,13 +84,24 @@ pub(super) fn may_see_claimed(visit: &Visit, queue: &str) -> bool {
     visit.may(format!("queue:claimed-count:{queue}"))
 }
 
-fn figures(visit: &Visit, queues: &[QueueRow], oldest: Duration, now: DateTime<Utc>) -> Markup {
+fn figures(
+    visit: &Visit,
+    queues: &[QueueRow],
+    oldest_pending: Option<&HashMap<i32, DateTime<Utc>>>,
+    oldest: Duration,
+    now: DateTime<Utc>,
+) -> Markup {
     let pending: i64 =
         queues.iter().filter(|queue| may_see_pending(visit, &queue.name)).map(|queue| queue.pending).sum();
     let seen = queues.iter().filter(|queue| may_see_claimed(visit, &queue.name));
     let claimed: Option<i64> = seen.map(|queue| queue.claimed).fold(None, |sum, more| Some(sum.unwrap_or(0) + more));
-    let waiting =
-        queues.iter().filter(|queue| may_see_pending(visit, &queue.name)).filter_map(|queue| queue.oldest).min();
+    let waits = |oldest_pending: &HashMap<i32, DateTime<Utc>>| {
+        let seen = queues.iter().filter(|queue| may_see_pending(visit, &queue.name));
+        match seen.filter_map(|queue| oldest_pending.get(&queue.key).copied()).min() {
+            Some(time) => layout::span(time, now),
+            None => html! { span.zero { "0 s" } },
+        }
+    };
     let unseen = html! { span.dim title="needs queue:claimed-count" { "–" } };
     html! {
         h1.sr { "Overview" }
@@ -92,7 +112,7 @@ fn figures(visit: &Visit, queues: &[QueueRow], oldest: Duration, now: DateTime<U
                 None if queues.is_empty() => (layout::number(0)),
                 None => (unseen),
             } } }
-            div { dt { "Longest wait" } dd { @match waiting { Some(time) => (layout::span(time, now)), None => { span.zero { "0 s" } } } } }
+            div { dt { "Longest wait" } dd { (oldest_pending.map_or_else(layout::unread_value, waits)) } }
             div { dt title="The oldest open transaction in the database, by any program" { "Oldest transaction" }
                 dd.bad[oldest >= OLD_TRANSACTION] { (text::age(oldest)) } }
         }
@@ -103,7 +123,13 @@ fn figures(visit: &Visit, queues: &[QueueRow], oldest: Duration, now: DateTime<U
     }
 }
 
-fn queues_section(visit: &Visit, queues: &[QueueRow], hidden: &HashMap<i32, i64>, now: DateTime<Utc>) -> Markup {
+fn queues_section(
+    visit: &Visit,
+    queues: &[QueueRow],
+    oldest_pending: Option<&HashMap<i32, DateTime<Utc>>>,
+    hidden: Option<&HashMap<i32, i64>>,
+    now: DateTime<Utc>,
+) -> Markup {
     if queues.is_empty() {
         let note = html! {
             p { "There is no queue yet. The first task that names one creates it:" }
@@ -116,6 +142,11 @@ fn queues_section(visit: &Visit, queues: &[QueueRow], hidden: &HashMap<i32, i64>
     let cells = |queue: &QueueRow| {
         let pending = may_see_pending(visit, &queue.name);
         let seen = |may: bool, number: i64| if may { layout::number(number) } else { unseen.clone() };
+        let hidden = hidden.map(|hidden| seen(pending, hidden.get(&queue.key).copied().unwrap_or(0)));
+        let oldest = |oldest_pending: &HashMap<i32, DateTime<Utc>>| {
+            let oldest = oldest_pending.get(&queue.key).filter(|_| pending);
+            oldest.map_or_else(layout::none, |&time| layout::span(time, now))
+        };
         vec![
             (
                 "Queue",
@@ -124,11 +155,8 @@ fn queues_section(visit: &Visit, queues: &[QueueRow], hidden: &HashMap<i32, i64>
             (">Pending", seen(pending, queue.pending)),
             (">Delayed", seen(pending, queue.delayed)),
             (">Claimed", seen(may_see_claimed(visit, &queue.name), queue.claimed)),
-            (">Hidden", seen(pending, hidden.get(&queue.key).copied().unwrap_or(0))),
-            (
-                ">Oldest pending",
-                queue.oldest.filter(|_| pending).map_or_else(layout::none, |time| layout::span(time, now)),
-            ),
+            (">Hidden", hidden.unwrap_or_else(layout::unread_value)),
+            (">Oldest pending", oldest_pending.map_or_else(layout::unread_value, oldest)),
         ]
     };
     let rows: Vec<_> = queues.iter().map(cells).collect();
@@ -137,12 +165,13 @@ fn queues_section(visit: &Visit, queues: &[QueueRow], hidden: &HashMap<i32, i64>
     section("Queues", &note, &table(&rows))
 }
 
-fn claims_section(visit: &Visit, claims: &[ClaimRow], allowed: bool, now: DateTime<Utc>) -> Markup {
+fn claims_section(visit: &Visit, claims: Option<&[ClaimRow]>, allowed: bool, now: DateTime<Utc>) -> Markup {
     let title = "Running claims";
     if !allowed {
         let body = html! { div.note { (layout::denied(visit, &Expression::from("queue:claimed-list:<queue>"))) } };
         return section(title, &html! {}, &body);
     }
+    let Some(claims) = claims else { return section(title, &html! {}, &layout::unread()) };
     if claims.is_empty() {
         let note = html! { p { "No worker holds a task." } p { "If tasks are pending, check that a worker polls their queue: workers call claimWork with the queue's full name." } };
         return section(title, &html! {}, &layout::empty(&note));

@@ -1,9 +1,11 @@
 //! `/queue/<provisionerId>/<workerType>`: one queue.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
 use maud::{Markup, html};
+use sqlx::PgConnection;
 use tenure_api::ids::TaskQueueId;
 
 use super::keys::{KEYS_MAX, keys_section};
@@ -20,12 +22,33 @@ use tenure_domain::policy::document::Policy;
 use tenure_domain::policy::limit_words::words;
 use tenure_domain::scopes::Expression;
 use tenure_engine::ops::{queue_keys, workers};
-use tenure_store::page::{self, Ends, Filter, QueueRow, WaitingRow};
+use tenure_store::page::{self, ClaimRow, Ends, Filter, HolderRow, QueueRow, WaitingRow};
 use tenure_store::policies::StoredPolicy;
 use tenure_store::queue_counts::{self, ShownQueue};
 use tenure_store::{clock, policies, schedulers, servers, worker_sessions};
 
 const ABOUT: About = About { queue: true, worker: false };
+
+/// What a page is shown without where it was not read in time.
+struct Parts {
+    oldest: Option<HashMap<i32, DateTime<Utc>>>,
+    hidden: Option<HashMap<i32, i64>>,
+    waiting: Option<Vec<WaitingRow>>,
+    claims: Option<Vec<ClaimRow>>,
+    holders: Option<Vec<HolderRow>>,
+}
+
+/// Reads the parts of this queue, from the low-water marks on.
+async fn read_parts(app: &App, conn: &mut PgConnection, key: i32, filter: Filter<'_>) -> Result<Parts, sqlx::Error> {
+    let (due, marks) = (app.engine.due_marks.get(), app.engine.low_water_marks.peek(key));
+    Ok(Parts {
+        oldest: page::list_oldest(conn, &HashMap::from([(key, marks)])).await?,
+        hidden: page::list_hidden(conn, due.hidden).await?,
+        waiting: page::list_waiting(conn, key, marks, ROWS_MAX).await?,
+        claims: page::list_claims(conn, due.claims, filter, ROWS_MAX).await?,
+        holders: page::list_holders(conn, due.claims, Some(key)).await?,
+    })
+}
 
 /// `GET /queue/:provisionerId/:workerType`
 pub(super) async fn queue(app: App, visit: Arc<Visit>) -> Result<Page, PageError> {
@@ -44,8 +67,6 @@ pub(super) async fn queue(app: App, visit: Arc<Visit>) -> Result<Page, PageError
     let mut conn = page::begin(&app.engine.pool).await?;
     let now = clock::get_now(&mut conn).await?;
     let row = page::list_queues(&mut conn, sequenced, Some(key)).await?.pop().ok_or_else(missing)?;
-    let hidden =
-        page::list_hidden(&mut conn).await?.into_iter().find(|(of, _)| *of == key).map_or(0, |(_, count)| count);
     let shown = queue_counts::find(&mut conn, sequenced, &name).await?.ok_or_else(missing)?;
     let may_see = visit.may(reading_scope(&name));
     let policy = if may_see { policies::find(&mut conn, key).await? } else { None };
@@ -60,27 +81,20 @@ pub(super) async fn queue(app: App, visit: Arc<Visit>) -> Result<Page, PageError
     let mut scheduled = if may_see { schedulers::list(&mut conn).await? } else { Vec::new() };
     scheduled.retain(|one| one.active.queue == key);
     let servers = servers::list(&mut conn).await?;
-    let waiting = page::list_waiting(&mut conn, key, ROWS_MAX).await?;
-    let claims = page::list_claims(&mut conn, filter, ROWS_MAX).await?;
+    let parts = read_parts(&app, &mut conn, key, filter).await?;
     let failures = rows::failures(&mut conn, sequenced, &visit, filter).await?;
     let ended = page::list_ended(&mut conn, sequenced, Ends::All, filter, page::ENDED_READ).await?;
-    let work = rows::work(&page::list_holders(&mut conn, Some(key)).await?, &ended);
-    let work = rows::with_presence(work, &page::list_known(&mut conn, key).await?, now);
+    let known = page::list_known(&mut conn, key).await?;
+    let work = parts.holders.as_ref().map(|held| rows::with_presence(rows::work(held, &ended), &known, now));
     conn.commit().await?;
-    let (claims_scope, workers_scope) = (claims_scope(&row.name), workers_scope(&row.name));
+    let workers_scope = workers_scope(&row.name);
     let body = html! {
         h1 { span.kind { "Queue" } (row.name) }
         (pause::shown(&visit, &name, shown.paused.as_ref(), now))
-        (figures(&visit, &row, &shown, hidden, now))
+        (figures(&visit, &row, &shown, &parts, now))
         div.columns {
-            (waiting_section(&visit, &row.name, &waiting, now))
-            @if !visit.may(claims_scope.clone()) {
-                (section("Running claims", &html! {}, &html! { div.note { (layout::denied(&visit, &claims_scope)) } }))
-            } @else if claims.is_empty() {
-                (section("Running claims", &html! {}, &layout::empty(&html! { p { "No worker holds a task of this queue." } })))
-            } @else {
-                (section("Running claims", &html! { "those that end first" }, &rows::claims(&visit, &claims, now, ABOUT)))
-            }
+            (waiting_section(&visit, &row.name, parts.waiting.as_deref(), now))
+            (claims_section(&visit, &row.name, parts.claims.as_deref(), now))
         }
         (policy_section(&visit, &name, policy.as_ref(), now))
         (keys_section(&keys))
@@ -88,7 +102,7 @@ pub(super) async fn queue(app: App, visit: Arc<Visit>) -> Result<Page, PageError
         (schedulers_section(&visit, scheduled.first(), &servers, &app.engine.schedulers, now))
         (rows::failures_section(&visit, &failures, now, ABOUT))
         @if visit.may(workers_scope.clone()) {
-            (rows::workers_section(&visit, &work, now, ABOUT))
+            (rows::workers_section(&visit, work.as_deref(), now, ABOUT))
         } @else {
             (section("Workers", &html! {}, &html! { div.note { (layout::denied(&visit, &workers_scope)) } }))
         }
@@ -96,7 +110,12 @@ pub(super) async fn queue(app: App, visit: Arc<Visit>) -> Result<Page, PageError
     Ok(Page { title: format!("Queue {name}"), refresh: Some(REFRESH), body })
 }
 
-fn figures(visit: &Visit, row: &QueueRow, now_shown: &ShownQueue, hidden: i64, now: DateTime<Utc>) -> Markup {
+fn figures(visit: &Visit, row: &QueueRow, now_shown: &ShownQueue, parts: &Parts, now: DateTime<Utc>) -> Markup {
+    let hidden = |hidden: &HashMap<i32, i64>| layout::number(hidden.get(&row.key).copied().unwrap_or(0));
+    let longest_wait = |oldest: &HashMap<i32, DateTime<Utc>>| match oldest.get(&row.key) {
+        Some(&time) => layout::span(time, now),
+        None => html! { span.zero { "–" } },
+    };
     let unseen = html! { span.dim title="You may not see this." { "–" } };
     let pending = may_see_pending(visit, &row.name);
     let counts = shown(now_shown.counted, now_shown.assigned, now_shown.admissible, now_shown.paused.is_some());
@@ -112,17 +131,31 @@ fn figures(visit: &Visit, row: &QueueRow, now_shown: &ShownQueue, hidden: i64, n
         div { dt title="Would start now if there were workers enough" { "Runnable" } dd { @if pending { (layout::number(counts.runnable)) } @else { (unseen) } } }
         div { dt { "Claimed" } dd { @if may_see_claimed(visit, &row.name) { (layout::number(row.claimed)) } @else { (unseen) } } }
         div { dt title="Messages that pollers have got and not deleted yet" { "Hidden messages" }
-            dd { @if pending { (layout::number(hidden)) } @else { (unseen) } } }
-        div { dt { "Longest wait" } dd { @match row.oldest { Some(time) if pending => (layout::span(time, now)), _ => { span.zero { "–" } } } } }
+            dd { @if pending { (parts.hidden.as_ref().map_or_else(layout::unread_value, hidden)) } @else { (unseen) } } }
+        div { dt { "Longest wait" }
+            dd { @if pending { (parts.oldest.as_ref().map_or_else(layout::unread_value, longest_wait)) } @else { span.zero { "–" } } } }
     } }
 }
 
-fn waiting_section(visit: &Visit, name: &str, waiting: &[WaitingRow], now: DateTime<Utc>) -> Markup {
+fn claims_section(visit: &Visit, name: &str, claims: Option<&[ClaimRow]>, now: DateTime<Utc>) -> Markup {
+    let (title, required) = ("Running claims", claims_scope(name));
+    if !visit.may(required.clone()) {
+        return section(title, &html! {}, &html! { div.note { (layout::denied(visit, &required)) } });
+    }
+    let Some(claims) = claims else { return section(title, &html! {}, &layout::unread()) };
+    if claims.is_empty() {
+        return section(title, &html! {}, &layout::empty(&html! { p { "No worker holds a task of this queue." } }));
+    }
+    section(title, &html! { "those that end first" }, &rows::claims(visit, claims, now, ABOUT))
+}
+
+fn waiting_section(visit: &Visit, name: &str, waiting: Option<&[WaitingRow]>, now: DateTime<Utc>) -> Markup {
     let title = "Next to be claimed";
     let required = Expression::from(format!("queue:pending-list:{name}"));
     if !visit.may(required.clone()) {
         return section(title, &html! {}, &html! { div.note { (layout::denied(visit, &required)) } });
     }
+    let Some(waiting) = waiting else { return section(title, &html! {}, &layout::unread()) };
     if waiting.is_empty() {
         return section(title, &html! {}, &layout::empty(&html! { p { "Nothing waits for a worker." } }));
     }

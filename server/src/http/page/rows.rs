@@ -203,8 +203,9 @@ pub(super) fn work(holders: &[HolderRow], ended: &[EndedRow]) -> Vec<Work> {
     all
 }
 
-/// The section of workers; `all` are those that the visitor may see.
-pub(super) fn workers_section(visit: &Visit, all: &[Work], now: DateTime<Utc>, about: About) -> Markup {
+/// The section of workers; `all` are those that the visitor may see, None if they were not read in time.
+pub(super) fn workers_section(visit: &Visit, all: Option<&[Work]>, now: DateTime<Utc>, about: About) -> Markup {
+    let Some(all) = all else { return section("Workers", &html! {}, &layout::unread()) };
     if all.is_empty() {
         let note = html! {
             p { "No worker holds a task or has ended one lately." }

@@ -34,9 +34,11 @@ pub(super) async fn worker(app: App, visit: Arc<Visit>) -> Result<Page, PageErro
     let mut conn = page::begin(&app.engine.pool).await?;
     let now = clock::get_now(&mut conn).await?;
     let mut known = page::list_of_name(&mut conn, group.as_str(), id.as_str()).await?;
-    let mut claims = page::list_claims(&mut conn, filter, ROWS_MAX).await?;
+    let claims = page::list_claims(&mut conn, app.engine.due_marks.get().claims, filter, ROWS_MAX).await?;
     let mut ended = page::list_ended(&mut conn, sequenced, Ends::All, filter, ROWS_MAX).await?;
     conn.commit().await?;
+    let in_time = claims.is_some();
+    let mut claims = claims.unwrap_or_default();
     // A worker is listed by queue; each row needs the scope for its own.
     let may = |queue: &str| visit.may(format!("queue:get-worker:{queue}/{group}/{id}"));
     let found = known.len() + claims.len() + ended.len();
@@ -56,11 +58,13 @@ pub(super) async fn worker(app: App, visit: Arc<Visit>) -> Result<Page, PageErro
     }
     let body = html! {
         h1 { span.kind { "Worker" } (group) "/" (id) }
-        @if !known.is_empty() { (contact(&visit, &known, &claims, now)) }
+        @if !known.is_empty() { (contact(&visit, &known, in_time.then_some(claims.as_slice()), now)) }
         @if seen == 0 {
             (section("Contact", &html! {}, &layout::empty(&html! {
                 p { "No worker of this name has been in contact within the last day." }
             })))
+        } @else if !in_time {
+            (section("Holds", &html! {}, &layout::unread()))
         } @else if claims.is_empty() {
             (section("Holds", &html! {}, &layout::empty(&html! { p { "It holds no task now." } })))
         } @else {
@@ -73,16 +77,18 @@ pub(super) async fn worker(app: App, visit: Arc<Visit>) -> Result<Page, PageErro
     Ok(Page { title: format!("Worker {group}/{id}"), refresh: Some(REFRESH), body })
 }
 
-/// How the worker is, for each of its queues.
-fn contact(visit: &Visit, known: &[WorkerRow], claims: &[ClaimRow], now: DateTime<Utc>) -> Markup {
+/// How the worker is, for each of its queues. Without its claims it is not known whether it works.
+fn contact(visit: &Visit, known: &[WorkerRow], claims: Option<&[ClaimRow]>, now: DateTime<Utc>) -> Markup {
     let cells = |row: &WorkerRow| {
-        let held = claims.iter().filter(|claim| claim.queue == row.queue_name).count();
+        let held = claims.into_iter().flatten().filter(|claim| claim.queue == row.queue_name).count();
         let presence = rows::presence(row, i64::try_from(held).unwrap_or(i64::MAX), now);
+        let is_known = claims.is_some() || matches!(presence, Presence::Quarantined | Presence::Removed);
+        let state = if is_known { layout::state(presence.as_str()) } else { layout::unread_value() };
         let quarantine = row.quarantine_until.filter(|_| presence == Presence::Quarantined);
         let time = |time: Option<DateTime<Utc>>| time.map_or_else(layout::none, |time| layout::time(time, now));
         vec![
             ("Queue", layout::queue(visit, &row.queue_name)),
-            ("State", layout::state(presence.as_str())),
+            ("State", state),
             (">Last contact", layout::time(row.contact(), now)),
             (">First seen", layout::time(row.first_seen, now)),
             (">Quarantined until", time(quarantine)),

@@ -82,7 +82,7 @@ async fn the_login_form_waits_for_no_page_of_others() {
         .collect();
     eventually("both pages wait for the table", async || {
         let waiting = "SELECT count(*) FROM pg_stat_activity
-                       WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '-- page_claims%'";
+                       WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '-- page_%'";
         let waiting: i64 = sqlx::query_scalar(waiting).fetch_one(&mut looker).await.unwrap();
         (waiting == 2).then_some(())
     })

@@ -1,5 +1,7 @@
 //! The low-water marks of times: how far they go, and what they must not pass.
 
+use std::collections::HashMap;
+
 use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::json;
 use sqlx::PgConnection;
@@ -9,6 +11,8 @@ use tenure_domain::worker::WorkerKey;
 use tenure_engine::background::{PASSES, claims, expiry, low_water_marks, registrations, workers};
 use tenure_engine::clock::real_now;
 use tenure_engine::testing::{QUEUE, Queue, new_task};
+use tenure_store::low_water_marks::Marks;
+use tenure_store::page::{self, Filter};
 use tenure_store::testing::TestDatabase;
 use tenure_store::worker_manager::{self, NewWorker, WorkerChange};
 use tenure_store::{claims as store, clock, due_marks::START};
@@ -116,6 +120,38 @@ async fn no_mark_of_times_passes_what_an_open_transaction_may_still_commit() {
     let report = claims::pass(&queue.engine).await.unwrap();
     assert_eq!((report.found, report.done), (1, 1));
     drop((conn, other));
+    queue.stop().await;
+    database.finish().await;
+}
+
+/// Behind an old snapshot, millions of rows that are gone may be in the indexes before the marks.
+#[tokio::test]
+async fn the_operators_page_is_read_from_the_marks_on() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    let mut conn = database.connect().await;
+    queue.create_one(QUEUE).await;
+    queue.claim_one(QUEUE).await;
+    queue.create_one(QUEUE).await;
+    let key = queue.key(QUEUE).await;
+    let until: DateTime<Utc> = sqlx::query_scalar("SELECT taken_until FROM claims").fetch_one(&mut conn).await.unwrap();
+    let mut reader = page::begin(&queue.engine.pool).await.unwrap();
+    for (from, found) in [(START, 1), (until, 1), (until + TimeDelta::milliseconds(1), 0)] {
+        let claims = page::list_claims(&mut reader, from, Filter::default(), 10).await.unwrap().unwrap();
+        let holders = page::list_holders(&mut reader, from, None).await.unwrap().unwrap();
+        assert_eq!((claims.len(), holders.len()), (found, found), "{from}");
+    }
+    let place = "SELECT p.ord, q.cursor_epoch FROM pending p JOIN task_queues q ON q.id = p.queue";
+    let (ord, epoch): (i64, i64) = sqlx::query_as(place).fetch_one(&mut conn).await.unwrap();
+    // Those of another epoch do not count.
+    for (epoch, mark, found) in [(epoch, ord - 1, 1), (epoch, ord, 0), (epoch + 1, ord, 1)] {
+        let marks = Marks { epoch, marks: [mark; 7] };
+        let waiting = page::list_waiting(&mut reader, key, marks, 10).await.unwrap().unwrap();
+        let oldest = page::list_oldest(&mut reader, &HashMap::from([(key, marks)])).await.unwrap().unwrap();
+        assert_eq!((waiting.len(), oldest.len()), (found, found), "{marks:?}");
+    }
+    reader.commit().await.unwrap();
+    drop(conn);
     queue.stop().await;
     database.finish().await;
 }

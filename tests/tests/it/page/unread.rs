@@ -1,0 +1,34 @@
+//! What pages show where a part of them cannot be read in time, as behind an old snapshot, which keeps what has ended in the indexes.
+
+use super::{QUEUE, create, get, hides, log_in, shows};
+use crate::rig::Rig;
+
+const UNREAD: &str = "could not be read in time";
+const OF_QUEUE: &str = "/queue/page/queue";
+const WORKER: &str = "/worker/group/worker";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_cannot_be_read_in_time_is_left_out_and_the_rest_is_shown() {
+    let rig = Rig::start().await;
+    create(&rig, |_| {}).await;
+    assert_eq!(rig.claim(QUEUE, 1).await.len(), 1);
+    create(&rig, |_| {}).await;
+    let looker = log_in(&rig, &rig.make_client("looker", &["queue:*"]).await).await;
+    for path in ["/", OF_QUEUE, WORKER] {
+        hides(&get(&rig, path, Some(&looker)).await, &[UNREAD]);
+    }
+    let mut holder = rig.database.connect("holder").await;
+    // A lock takes as long as a million rows that are gone.
+    sqlx::raw_sql("BEGIN; LOCK TABLE claims").execute(&mut holder).await.unwrap();
+    for (path, rest) in [("/", "Oldest transaction"), (OF_QUEUE, "Next to be claimed"), (WORKER, "Last contact")] {
+        shows(&get(&rig, path, Some(&looker)).await, &[UNREAD, rest]);
+    }
+    sqlx::raw_sql("ROLLBACK; BEGIN; LOCK TABLE pending").execute(&mut holder).await.unwrap();
+    shows(&get(&rig, "/", Some(&looker)).await, &[UNREAD, "those that end first"]);
+    sqlx::raw_sql("ROLLBACK").execute(&mut holder).await.unwrap();
+    for path in ["/", OF_QUEUE, WORKER] {
+        hides(&get(&rig, path, Some(&looker)).await, &[UNREAD]);
+    }
+    drop(holder);
+    rig.server.stop().await;
+}
