@@ -34,7 +34,7 @@ const SETTINGS: &str = "tenure.conf";
 const VERSION: &str = "PG_VERSION";
 /// A cluster that is being made; only a whole one gets its real name.
 const UNFINISHED: &str = "pg.unfinished-";
-/// PostgreSQL logs little; a log this long is renamed at the next start.
+/// PostgreSQL logs little; a log this long is moved aside.
 const LOG_BYTES_MAX: u64 = 16 << 20;
 /// Sessions of a PostgreSQL that was killed notice soon; until then a new one refuses to start.
 const LEFTOVER_TIMEOUT: Duration = Duration::from_secs(30);
@@ -278,6 +278,15 @@ impl Cluster {
         open().map_err(io_error("open", &path))
     }
 
+    /// Moves the log of the PostgreSQL that runs aside if it has become long.
+    pub(super) async fn shorten_log(&self) -> io::Result<()> {
+        let path = self.data_dir.join(LOG);
+        if !fs::metadata(&path).is_ok_and(|log| log.len() > LOG_BYTES_MAX) {
+            return Ok(());
+        }
+        tokio::task::spawn_blocking(move || shorten(&path)).await.map_err(io::Error::other)?
+    }
+
     async fn wait_until_ready(&self, postmaster: &mut Postmaster) -> Result<Wait, EmbeddedError> {
         let mut deadline = Instant::now() + ANSWER_TIMEOUT;
         let mut mention = Instant::now() + MENTION_EVERY;
@@ -317,6 +326,19 @@ impl Cluster {
         let wrap = |source| EmbeddedError::Database { pg_dir: self.pg_dir.clone(), source };
         cluster::ensure_database(&self.connect_options(ADMIN_DATABASE), DATABASE).await.map_err(wrap)
     }
+}
+
+/// Moves the end of a long log aside. PostgreSQL has the log open, also one that was adopted, and appends to it: so it is copied, and
+/// made empty. What is logged in between is lost.
+fn shorten(path: &Path) -> io::Result<()> {
+    let mut log = OpenOptions::new().read(true).write(true).open(path)?;
+    let length = log.seek(SeekFrom::End(0))?;
+    log.seek(SeekFrom::Start(length.saturating_sub(LOG_BYTES_MAX)))?;
+    let old = path.with_extension(OLD_LOG);
+    let mut old = OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(old)?;
+    let mut end = log.take(LOG_BYTES_MAX);
+    io::copy(&mut end, &mut old)?;
+    end.into_inner().set_len(0)
 }
 
 /// How to connect over a socket in this directory.

@@ -14,7 +14,7 @@
 //!            secret-key   of the installation               files.rs
 //!            pg/          the cluster                       cluster.rs
 //!            run/         the socket                        socket.rs
-//!            postgres.log log of PostgreSQL                 postmaster.rs
+//!            postgres.log log of PostgreSQL                 cluster.rs
 //! ```
 
 use std::path::Path;
@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use sqlx::postgres::PgConnectOptions;
 use tokio::sync::Mutex;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use tenure_store::secrets::SecretKeys;
@@ -56,6 +56,9 @@ const RESTART_PAUSE: Duration = Duration::from_millis(100);
 const RESTART_PAUSE_MAX: Duration = Duration::from_secs(10);
 /// One that ran this long before it died is tried again at once.
 const RAN_WELL: Duration = Duration::from_secs(60);
+/// How often the length of PostgreSQL's log is looked at, and how long after the log could not be moved aside.
+const LOG_LOOK_EVERY: Duration = Duration::from_secs(1);
+const LOG_LOOK_AGAIN: Duration = Duration::from_secs(60);
 
 /// The running private PostgreSQL. Dropping it without [`Embedded::stop`] asks PostgreSQL to stop and does not wait.
 pub struct Embedded {
@@ -122,7 +125,7 @@ impl Embedded {
                 tokio::select! {
                     biased;
                     () = self.stopping.cancelled() => return,
-                    how = postmaster.exited() => {
+                    how = self.watch(postmaster) => {
                         tracing::error!(postgres.pid = postmaster.pid(), how, "PostgreSQL died, starting it again");
                     }
                 }
@@ -144,6 +147,23 @@ impl Embedded {
                 () = self.stopping.cancelled() => return,
                 () = sleep(pause) => pause = (pause * 2).min(RESTART_PAUSE_MAX),
             }
+        }
+    }
+
+    /// Returns when this PostgreSQL has ended, and how. Its log is kept short meanwhile: clients that go wrong may fill it for months.
+    async fn watch(&self, postmaster: &mut Postmaster) -> String {
+        let mut pause = LOG_LOOK_EVERY;
+        loop {
+            if let Ok(how) = timeout(pause, postmaster.exited()).await {
+                return how;
+            }
+            pause = match self.cluster.shorten_log().await {
+                Ok(()) => LOG_LOOK_EVERY,
+                Err(error) => {
+                    tracing::warn!(%error, "PostgreSQL's log has become long and cannot be moved aside");
+                    LOG_LOOK_AGAIN
+                }
+            };
         }
     }
 

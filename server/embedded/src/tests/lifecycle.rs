@@ -111,6 +111,31 @@ async fn a_postgresql_that_is_killed_is_started_again_whether_made_or_adopted() 
     assert!(PidFile::find(&folder.pg_dir()).is_none());
 }
 
+#[tokio::test]
+async fn the_log_is_kept_short_while_postgresql_runs_whether_made_or_adopted() {
+    let folder = TestFolder::new();
+    let server = Server::ready(&folder).await;
+    fill_log_and_wait_until_it_is_short(&folder).await;
+    server.kill().await;
+
+    let adopter = Server::ready(&folder).await;
+    fill_log_and_wait_until_it_is_short(&folder).await;
+    adopter.stop().await;
+}
+
+async fn fill_log_and_wait_until_it_is_short(folder: &TestFolder) {
+    const MB: u64 = 1 << 20;
+    let log = folder.data_dir().join("postgres.log");
+    let mut long = fs::OpenOptions::new().append(true).open(&log).unwrap();
+    std::io::copy(&mut std::io::Read::take(std::io::repeat(b'x'), 17 * MB), &mut long).unwrap();
+    until("the log is moved aside", async || fs::metadata(&log).unwrap().len() < MB).await;
+    assert_eq!(fs::metadata(folder.data_dir().join("postgres.log.old")).unwrap().len(), 16 * MB);
+    // What PostgreSQL has to say is in it still.
+    let mut connection = connect(&options_of(folder).await).await;
+    assert!(sqlx::raw_sql("SELECT nonsense").execute(&mut connection).await.is_err());
+    until("PostgreSQL logs on", async || fs::read_to_string(&log).unwrap().contains("nonsense")).await;
+}
+
 async fn kill_postgres_and_wait_for_the_next(folder: &TestFolder) {
     let options = options_of(folder).await;
     let old = folder.postgres_pid();
