@@ -39,7 +39,7 @@ use cache::{AGE_MAX, Cache};
 use decoy::decoy;
 use expansion::{Expanded, Expansion};
 use request::{Claim, Issuer};
-pub use request::{Clock, Now, RequestParts, SignedPayload, TIMESTAMP_SKEW_SECONDS};
+pub use request::{Clock, Now, RequestParts, SignedPayload, TIMESTAMP_SKEW_SECONDS, first_forwarded};
 use session::Tickets;
 pub use session::{SESSION_LIFETIME, Session};
 pub use task_credentials::{ClaimedRun, TaskCredentials};

@@ -58,8 +58,8 @@ pub struct RequestParts<'a> {
 impl<'a> RequestParts<'a> {
     pub(super) fn signed_target(&self) -> Target<'a> {
         let (host, own_port) = split_host(self.host);
-        let forwarded = self.forwarded_port.and_then(|port| port.trim().parse().ok());
-        let secure = self.forwarded_proto.is_some_and(|proto| proto.trim().eq_ignore_ascii_case("https"));
+        let forwarded = self.forwarded_port.and_then(|ports| first_forwarded(ports).parse().ok());
+        let secure = self.forwarded_proto.is_some_and(|protos| first_forwarded(protos).eq_ignore_ascii_case("https"));
         let port = forwarded.or(secure.then_some(443)).or(own_port).unwrap_or(80);
         Target { method: self.method, resource: self.target, host, port }
     }
@@ -115,6 +115,13 @@ impl<'a> SignedPayload<'a> {
         let parts = RequestParts { content_type: Some(&self.content_type), body, ..RequestParts::default() };
         if parts.has_hash(&self.hash) { Ok(()) } else { Err(AuthFailure::PayloadHash) }
     }
+}
+
+/// What the first proxy says in a header `X-Forwarded-…`, which is the one that the client has connected to: those behind it may
+/// have added what they saw.
+#[must_use]
+pub fn first_forwarded(values: &str) -> &str {
+    values.split(',').next().unwrap_or_default().trim()
 }
 
 /// The host, with the brackets of an IPv6 address, and the port if there is one.

@@ -10,6 +10,7 @@ use super::*;
 use tenure_domain::roles::RoleScopes;
 
 mod basic;
+mod forwarded;
 mod roles_and_urls;
 mod shut_out;
 
@@ -219,22 +220,6 @@ fn a_wrong_token_or_a_changed_request_is_refused_with_what_was_seen() {
     let long = "/é".repeat(5000);
     let failure = check(&account(&["*"]), &RequestParts { target: &long, ..parts }, NOW).unwrap_err();
     assert!(failure.to_string().len() < 1000);
-}
-
-#[test]
-fn a_proxy_forwards_the_port_that_the_client_connected_to() {
-    let header = sign(&permanent());
-    let parts = RequestParts { host: "queue.example", ..request(&header) };
-    let forwarded = RequestParts { forwarded_port: Some("8080"), forwarded_proto: Some("https"), ..parts };
-    assert!(check(&account(&["*"]), &forwarded, NOW).is_ok());
-    let port = |parts: RequestParts<'_>| parts.signed_target().port;
-    assert_eq!(port(parts), 80);
-    assert_eq!(port(RequestParts { forwarded_proto: Some("HTTPS"), ..parts }), 443);
-    assert_eq!(port(RequestParts { forwarded_proto: Some("http"), ..parts }), 80);
-    let v6 = RequestParts { host: "[::1]:8080", ..parts }.signed_target();
-    assert_eq!((v6.host, v6.port), ("[::1]", 8080));
-    let v6 = RequestParts { host: "[::1]", ..parts }.signed_target();
-    assert_eq!((v6.host, v6.port), ("[::1]", 80));
 }
 
 #[test]

@@ -33,6 +33,7 @@ use super::app::App;
 use super::body;
 use super::budget::Share;
 use super::endpoint::ANSWER_MAX;
+use crate::auth::first_forwarded;
 use tenure_domain::message::{MessageId, QueueName};
 use tenure_engine::ops::messages::{self, DeleteRequest, GetRequest};
 
@@ -186,7 +187,9 @@ async fn serve(
     let (parts, body) = request.into_parts();
     let query = PollQuery::read(parts.uri.query().unwrap_or_default())?;
     let grant = app.poll_urls.verify(queue, &query, app.now().await?)?;
-    if grant.is_https_only() && parts.headers.get("x-forwarded-proto").is_some_and(|scheme| scheme == "http") {
+    let forwarded = parts.headers.get("x-forwarded-proto").and_then(|value| value.to_str().ok());
+    let is_plain = forwarded.is_some_and(|protos| first_forwarded(protos).eq_ignore_ascii_case("http"));
+    if grant.is_https_only() && is_plain {
         return Err(PollError::new(Code::AuthorizationProtocolMismatch, "this URL is for https only"));
     }
     let (operation, permission) = Operation::find(resource, &parts.method, &query)?;
