@@ -204,6 +204,21 @@ pub async fn mark_polled(conn: &mut PgConnection, queues: &[i32]) -> Result<(), 
     Ok(())
 }
 
+/// Waits for the rows of the queues of these tasks and locks them: for what keeps the place of a run, or gives it one that may lie below a
+/// low-water mark.
+pub async fn lock_of_tasks(conn: &mut PgConnection, tasks: &[Uuid]) -> Result<(), sqlx::Error> {
+    // In the order of their keys, so that two of these cannot wait for each other.
+    sqlx::query!(
+        "-- lock_queues_of_tasks
+        SELECT FROM task_queues q WHERE q.id IN (SELECT t.queue FROM tasks t WHERE t.id = ANY($1))
+        ORDER BY q.id FOR NO KEY UPDATE",
+        tasks
+    )
+    .execute(conn)
+    .await?;
+    Ok(())
+}
+
 /// Which of these queues have another key by now, or none: indexes into the list.
 pub async fn list_stale(conn: &mut PgConnection, queues: &[Remembered<'_>]) -> Result<Vec<usize>, sqlx::Error> {
     let keys: Vec<i32> = queues.iter().map(|queue| queue.key).collect();

@@ -4,7 +4,6 @@
 //! connection, the claim is requeued: the run ends as worker-shutdown and the next one is pending, at its old position
 //! and without using up a retry. The claims of a response that is lost further on expire as usual.
 
-use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
@@ -16,11 +15,10 @@ use super::{BATCH_MEMBERS_MAX, Failure, Session};
 use crate::endings;
 use crate::essential;
 use crate::notifiers::{Effects, Notifiers};
-use tenure_api::ids::TaskQueueId;
 use tenure_domain::policy::ending::Ending;
+use tenure_store::claims;
 use tenure_store::connector::Connector;
 use tenure_store::transitions::end::{self, Member};
-use tenure_store::{claims, tasks};
 
 /// A claim whose delivery is not confirmed yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -153,8 +151,8 @@ struct Requeuer {
 }
 
 impl Requeuer {
-    /// Requeues claims. One that the statement skips is locked, has ended already, or was requeued too often: it is tried
-    /// again for as long as the claim exists and may be requeued.
+    /// Requeues claims. One that the statement skips is locked, or its queue is, has ended already, or was requeued too often: it is
+    /// tried again for as long as the claim exists and may be requeued.
     async fn attempt(&mut self, mut claims: Vec<Undelivered>) {
         let mut left = Vec::new();
         while !claims.is_empty() {
@@ -164,8 +162,6 @@ impl Requeuer {
                 match failure {
                     // Without the database the rest would wait for a connection in vain.
                     Failure::NotRun(_) => part.append(&mut claims),
-                    // To keep a place takes the row of the queue, which others have locked for one of them.
-                    Failure::Again(_) if part.len() > 1 => part = self.attempt_by_queue(part).await,
                     // It is about one of them, and the others may be requeued without it.
                     Failure::BadData(_) | Failure::Fault(_) if part.len() > 1 => part = self.attempt_each(part).await,
                     _ => {}
@@ -184,37 +180,6 @@ impl Requeuer {
             self.again_at = now + RETRY_AFTER;
         }
         self.left.append(&mut left);
-    }
-
-    /// Those of each queue by themselves, if they are of several: a queue whose row stays locked, as by a change of priorities, holds
-    /// up no other. Those that are left.
-    async fn attempt_by_queue(&mut self, claims: Vec<Undelivered>) -> Vec<Undelivered> {
-        let ids: Vec<Uuid> = claims.iter().map(|one| one.claim.id).collect();
-        let loaded = match self.session.run(async |conn| tasks::load(conn, &ids).await).await {
-            Ok(loaded) => loaded,
-            Err(failure) => {
-                drop(failure.report("requeue"));
-                return claims;
-            }
-        };
-        let mut queues: HashMap<Option<TaskQueueId>, Vec<Undelivered>> = HashMap::new();
-        for one in claims {
-            let queue = loaded.get(&one.claim.id).map(|loaded| loaded.task.queue.clone());
-            queues.entry(queue).or_default().push(one);
-        }
-        if queues.len() == 1 {
-            return queues.into_values().flatten().collect();
-        }
-        let mut left = Vec::new();
-        for mut part in queues.into_values() {
-            // That they were tried together does not count.
-            part.iter_mut().for_each(|one| one.tries -= 1);
-            if let Err(failure) = self.attempt_part(&mut part).await {
-                drop(failure.report("requeue"));
-            }
-            left.append(&mut part);
-        }
-        left
     }
 
     /// Each by itself. Those that are left.

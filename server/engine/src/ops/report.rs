@@ -21,7 +21,7 @@ use tenure_domain::task::{Last, Task, Tenancy};
 use tenure_domain::work::Holder;
 use tenure_store::hot::statement::{Rows, Statement};
 use tenure_store::notifications::notify_leaving;
-use tenure_store::queues::Queues;
+use tenure_store::queues::{self, Queues};
 use tenure_store::transitions::end::{self, Member, Resolved};
 use tenure_store::worker_removals::Gone;
 use tenure_store::{claims, results, tasks};
@@ -129,8 +129,11 @@ impl Operation for ReportRun {
     }
 
     async fn wait(&self, conn: &mut PgConnection, member: &RunReport) -> Result<(), sqlx::Error> {
-        tasks::lock(conn, member.task.uuid()).await?;
-        claims::lock(conn, member.task.uuid()).await
+        let id = member.task.uuid();
+        tasks::lock(conn, id).await?;
+        claims::lock(conn, id).await?;
+        // The next run keeps its place: where another transaction has locked the queue, the statement leaves the run out.
+        if member.ending == Ending::Released { queues::lock_of_tasks(conn, &[id]).await } else { Ok(()) }
     }
 }
 

@@ -315,12 +315,15 @@ fn query_any<'a>(
                          ended_by IS NOT DISTINCT FROM 3 /* EndedBy::Released */
                              OR (loss AND free_runs < 200 /* FREE_RUNS_MAX */
                                  AND COALESCE(traits & 3 /* Traits::DELIVERY */ = 1 /* Delivery::AtLeastOnce */, false)) AS free,
-                         CASE WHEN loss THEN losses + 1 ELSE 0 /* count */ END::smallint AS losses_after
+                         CASE WHEN loss THEN losses + 1 ELSE 0 /* count */ END::smallint AS losses_after,
+                         COALESCE(date, (SELECT now FROM db_now) + make_interval(secs => delay)) AS stated
                   FROM locked) l
         ),
-        -- How long the next run waits if its worker does not say so: for most without a look at any table.
+        -- Whether the next run keeps its place, and how long it waits if its worker does not say so: for most without a look at any table.
         waiting AS MATERIALIZED (
-            SELECT d.*, COALESCE(date, (SELECT now FROM db_now) + make_interval(secs => delay)) AS stated,
+            SELECT d.*,
+                   (requeue OR release AND (stated IS NULL OR LEAST(stated, deadline) <= (SELECT now FROM db_now)))
+                       AND next_reason IS NOT NULL AS stays,
                    CASE WHEN next_reason IS NOT NULL AND NOT requeue AND NOT release AND delay IS NULL
                              AND traits & 4 /* Traits::RETRY_DELAY */ <> 0 /* count */ THEN (
                             SELECT CASE WHEN o.retry_first IS NULL THEN retry_wait(p.retry_first, p.retry_factor, p.retry_most, n.n)
@@ -340,16 +343,24 @@ fn query_any<'a>(
                         THEN LEAST(power(2 /* count */, LEAST(losses_after - 4, 12 /* count */)), 3600 /* BACKOFF_MOST */) ELSE 0 /* count */ END AS backoff
             FROM decided d
         ),
+        -- A run that was requeued, or released without a delay, keeps its place, which may lie below a low-water mark; one that waits
+        -- for admission again, the place at which it waited. That of its admission is behind all that came before that. To keep a place
+        -- takes the row of the queue; members of a queue whose row another transaction has locked are left out.
+        locked_queues AS MATERIALIZED (
+            SELECT q.id FROM task_queues q WHERE q.id IN (SELECT queue FROM waiting WHERE stays) FOR NO KEY UPDATE SKIP LOCKED
+        ),
+        raised_epochs AS (
+            UPDATE task_queues q SET cursor_epoch = cursor_epoch + 1 FROM locked_queues l WHERE q.id = l.id
+        ),
         outcome AS MATERIALIZED (
             SELECT w.*,
                    CASE WHEN next_reason IS NULL OR requeue OR free THEN retries_left ELSE retries_left - 1 END::smallint
                        AS retries_after,
                    lone AND next_reason IS NULL AS ends_group,
-                   CASE WHEN next_reason IS NOT NULL AND starts > (SELECT now FROM db_now) THEN starts END AS held_until,
-                   (requeue OR release AND starts <= (SELECT now FROM db_now)) AND next_reason IS NOT NULL AS stays
+                   CASE WHEN next_reason IS NOT NULL AND starts > (SELECT now FROM db_now) THEN starts END AS held_until
             FROM (SELECT waiting.*, LEAST(deadline, COALESCE(stated, (SELECT now FROM db_now)
                                                           + make_interval(secs => GREATEST(backoff, retry_wait)))) AS starts
-                  FROM waiting) w
+                  FROM waiting WHERE NOT stays OR queue IN (SELECT l.id FROM locked_queues l)) w
         ),
         released AS (DELETE FROM claims c USING outcome o WHERE c.seq = o.seq),
         history AS (
@@ -374,8 +385,6 @@ fn query_any<'a>(
                 free_runs = t.free_runs + (o.free AND o.next_reason IS NOT NULL)::int::smallint, losses = o.losses_after
             FROM outcome o WHERE t.id = o.id
         ),
-        -- A run that was requeued, or released without a delay, keeps its place, which may lie below a low-water mark; one that waits
-        -- for admission again, the place at which it waited. That of its admission is behind all that came before that.
         runs_pending AS (
             INSERT INTO pending (seq, id, run, queue, priority, ord, waited, deadline, scheduled, reason_created, retries_left,
                                  traits, key_id, hold, held_until, reserved_until, hidden_until)
@@ -392,13 +401,6 @@ fn query_any<'a>(
                    held_until, CASE WHEN held_until IS NOT NULL OR again THEN timestamptz '3000-01-01 00:00Z' END,
                    CASE WHEN held_until IS NOT NULL OR again THEN timestamptz '3000-01-01 00:00Z' END
             FROM outcome, db_now WHERE next_reason IS NOT NULL
-        ),
-        -- Queues are locked in the order of their keys, as by changes of priorities, so that two of these cannot wait for each other.
-        locked_queues AS MATERIALIZED (
-            SELECT q.id FROM task_queues q WHERE q.id IN (SELECT queue FROM outcome WHERE stays) ORDER BY q.id FOR NO KEY UPDATE
-        ),
-        raised_epochs AS (
-            UPDATE task_queues q SET cursor_epoch = cursor_epoch + 1 FROM locked_queues l WHERE q.id = l.id
         ),
         counts AS MATERIALIZED (
             SELECT array_agg(queue) AS queues, array_agg(retried - held) AS pending, array_agg(-n) AS claimed,

@@ -3,6 +3,8 @@
 use sqlx::PgConnection;
 use uuid::Uuid;
 
+use crate::queues;
+
 /// Gives another priority to those of these tasks that were never resolved, are before their deadline and have another
 /// one; their rows are locked by this transaction. Answers the tasks that were changed, and the queue of each.
 pub async fn reprioritise(
@@ -10,15 +12,7 @@ pub async fn reprioritise(
     locked: &[Uuid],
     priority: i16,
 ) -> Result<Vec<(Uuid, i32)>, sqlx::Error> {
-    // Queues are locked in the order of their keys, so that two changes cannot wait for each other.
-    sqlx::query!(
-        "-- lock_queues_of_tasks
-        SELECT FROM task_queues q WHERE q.id IN (SELECT t.queue FROM tasks t WHERE t.id = ANY($1))
-        ORDER BY q.id FOR NO KEY UPDATE",
-        locked
-    )
-    .execute(&mut *transaction)
-    .await?;
+    queues::lock_of_tasks(transaction, locked).await?;
     // A run that is being claimed is waited for: the next statement finds its claim, and the event says until when it is taken.
     sqlx::query!(
         "-- lock_pending_of_tasks

@@ -1,9 +1,9 @@
 //! The end of a session: one transaction gives back everything that it holds, up to a slice, or nothing.
 //!
-//! The session's row is locked first, then the tasks of its runs, then their claims; each of these waits, so that no run is left out
-//! because it is being renewed or reported. A transaction that cannot have all of them is undone, and tried again later. What a session
-//! has more than a slice is given back afterwards, slice by slice, by the caller or by the pass: as is a claim in its name that is
-//! committed after its end.
+//! The session's row is locked first, then the tasks of its runs, then their claims, then the queues of those that keep their places; each
+//! of these waits, so that no run is left out because it is being renewed or reported. A transaction that cannot have all of them is
+//! undone, and tried again later. What a session has more than a slice is given back afterwards, slice by slice, by the caller or by the
+//! pass: as is a claim in its name that is committed after its end.
 
 use sqlx::{Connection, PgConnection};
 use tenure_api::states::{EndedBy, ReasonResolved, SessionEnd};
@@ -18,7 +18,7 @@ use tenure_store::admission::{self, AssignedRun};
 use tenure_store::failure::{Class, classify};
 use tenure_store::transitions::end::{self, Member};
 use tenure_store::transitions::end_open;
-use tenure_store::{policies, session, worker_sessions};
+use tenure_store::{policies, queues, session, worker_sessions};
 
 /// What left a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -161,6 +161,11 @@ async fn give_back(transaction: &mut PgConnection, epoch: i64, by: SessionEnd) -
     let endings: Vec<Ending> = held.iter().map(|held| run_ends(by, held.delivery, held.free_runs)).collect();
     let members: Vec<Member<'_>> =
         held.iter().zip(&endings).map(|(held, &ending)| Member::new(held.id, held.run, ending)).collect();
+    let released: Vec<Uuid> =
+        members.iter().filter(|member| member.ending == Ending::Released).map(|member| member.id).collect();
+    if !released.is_empty() {
+        queues::lock_of_tasks(transaction, &released).await?;
+    }
     let resolved = if members.is_empty() { Vec::new() } else { end::end(transaction, &members).await? };
     if resolved.len() < held.len() {
         return Ok(None);

@@ -6,13 +6,16 @@ use sqlx::{Connection, PgConnection};
 use tenure_api::ids::TaskId;
 use tenure_api::states::ReasonResolved;
 use tenure_domain::lifecycle::Report;
+use tenure_domain::policy::ending::Ending;
 use tenure_domain::task::{Granted, Last, Task};
 use tenure_engine::background::{deadlines, run_all_due};
 use tenure_engine::ops::OpError;
 use tenure_engine::ops::change_task::{Change, change};
+use tenure_engine::ops::report::RunReport;
 use tenure_engine::testing::QUEUE;
 use tenure_engine::testing::Queue;
 use tenure_store::testing::TestDatabase;
+use tenure_store::transitions::end::{self, Member, Resolved};
 use tenure_store::transitions::end_open::end_open;
 use tenure_store::{clock, tasks};
 
@@ -176,6 +179,35 @@ async fn a_report_waits_in_the_blocking_path_for_a_locked_task_and_others_pass_i
     let (answer, ()) = tokio::join!(queue.report(locked.task.id, locked.run, Report::Failed), others);
     assert_eq!(answer.unwrap().ended.len(), 1);
     drop(conn);
+    queue.stop().await;
+    database.finish().await;
+}
+
+/// To keep its place takes the row of its queue.
+#[tokio::test]
+async fn a_batch_leaves_out_the_release_of_a_run_whose_queue_is_locked_which_waits_in_the_blocking_path() {
+    let (database, queue, held) = claimed().await;
+    queue.create_one("proj/free").await;
+    let free = queue.claim_one("proj/free").await;
+    let (mut conn, mut hot) = (database.connect().await, database.connect_hot().await);
+    let mut foreign = conn.begin().await.unwrap();
+    // As a change of priorities has it.
+    let lock = sqlx::query("SELECT FROM task_queues WHERE name = $1 FOR NO KEY UPDATE").bind(QUEUE);
+    lock.execute(&mut *foreign).await.unwrap();
+    let members = [&held, &free].map(|claim| Member::new(claim.task.id.uuid(), 0, Ending::Released));
+    let mut undone = hot.begin().await.unwrap();
+    let ended = end::end(&mut undone, &members).await.unwrap();
+    undone.rollback().await.unwrap();
+    assert_eq!(ended.iter().map(Resolved::member).collect::<Vec<_>>(), [1]);
+    let release = RunReport { ending: Ending::Released, ..RunReport::plain(held.task.id, held.run, Report::Completed) };
+    let unlocked = async {
+        until_a_session_waits(database.pool()).await;
+        foreign.rollback().await.unwrap();
+    };
+    let (answer, ()) = tokio::join!(queue.engine.report.submit(release), unlocked);
+    assert_eq!(answer.unwrap().ended.len(), 1);
+    assert_eq!(queue.claim_one(QUEUE).await.run.number(), 1);
+    drop((conn, hot));
     queue.stop().await;
     database.finish().await;
 }

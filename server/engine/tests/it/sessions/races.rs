@@ -131,6 +131,18 @@ async fn an_end_waits_for_a_report_and_gives_back_what_was_not_reported() {
 }
 
 #[tokio::test]
+async fn a_close_waits_for_the_queue_in_which_its_runs_keep_their_places() {
+    let race = Race::new().await;
+    let mut conn = race.ground.database.connect().await;
+    let mut held = conn.begin().await.unwrap();
+    sqlx::query("SELECT FROM task_queues FOR NO KEY UPDATE").execute(&mut *held).await.unwrap();
+    let attempt = race.end_by(SessionEnd::Closed, held).await;
+    assert_eq!(attempt, Attempt::Ended(Left { runs: RUNS, retried: RUNS, more: false }));
+    drop(conn);
+    race.ground.finish().await;
+}
+
+#[tokio::test]
 async fn an_end_waits_for_a_cancel_and_gives_back_what_was_not_cancelled() {
     for commit in [true, false] {
         let race = Race::new().await;
