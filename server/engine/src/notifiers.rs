@@ -26,7 +26,7 @@ mod watched;
 pub use admission::AdmittedBy;
 pub use effects::Effects;
 pub use wait_lists::WaitListNotifier;
-pub use watched::{WATCHERS_MAX, Watched, Watcher};
+pub use watched::{READERS_MAX, WATCHERS_MAX, Watched, Watcher};
 
 /// Whether what makes up for lost notifications is on, which it is in every release. A test switches it off, to show that
 /// the notifications themselves arrive.

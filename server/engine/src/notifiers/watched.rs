@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tokio::sync::{Notify, futures::Notified};
+use tokio::sync::{Notify, Semaphore, SemaphorePermit, futures::Notified};
 use uuid::Uuid;
 
 use crate::rooms::{ANONYMOUS_PART, Caller};
@@ -14,6 +14,8 @@ use crate::rooms::{ANONYMOUS_PART, Caller};
 pub const WATCHERS_MAX: usize = 50_000;
 /// How many of them may be without credentials.
 const ANONYMOUS_MAX: usize = WATCHERS_MAX / ANONYMOUS_PART;
+/// Callers that read their task at the same time: all may watch the same one, and are notified together.
+pub const READERS_MAX: usize = 4_000;
 
 /// The tasks that are watched at one server.
 #[derive(Clone, Default)]
@@ -21,7 +23,6 @@ pub struct Watched {
     shared: Arc<Shared>,
 }
 
-#[derive(Default)]
 struct Shared {
     tasks: Mutex<HashMap<Uuid, Arc<Notify>>>,
     watchers: AtomicUsize,
@@ -29,6 +30,20 @@ struct Shared {
     anonymous: AtomicUsize,
     /// Notified when there is something to look up.
     look: Notify,
+    /// The turns of those that read their task.
+    readers: Semaphore,
+}
+
+impl Default for Shared {
+    fn default() -> Self {
+        Self {
+            tasks: Mutex::default(),
+            watchers: AtomicUsize::default(),
+            anonymous: AtomicUsize::default(),
+            look: Notify::default(),
+            readers: Semaphore::new(READERS_MAX),
+        }
+    }
 }
 
 /// Waits for a task until it is dropped.
@@ -43,6 +58,11 @@ impl Watcher {
     /// Waits until the task is reported as resolved.
     pub fn notified(&self) -> Notified<'_> {
         self.notify.notified()
+    }
+
+    /// Waits for its turn to read the task, which lasts until the permit is dropped. There is always one: the semaphore is never closed.
+    pub async fn turn(&self) -> Option<SemaphorePermit<'_>> {
+        self.watched.shared.readers.acquire().await.ok()
     }
 }
 
