@@ -37,7 +37,7 @@ use tenure_store::worker_manager;
 
 use cache::{AGE_MAX, Cache};
 use decoy::decoy;
-use expansion::{Expanded, Expansion};
+use expansion::{Expanded, Expansion, Roles};
 use request::{Claim, Issuer};
 pub use request::{Clock, Now, RequestParts, SignedPayload, TIMESTAMP_SKEW_SECONDS, first_forwarded};
 use session::Tickets;
@@ -253,7 +253,7 @@ impl Account {
     }
 
     /// What the client may do by these roles.
-    fn scopes(&self, roles: &Arc<Resolver>) -> Expanded {
+    fn scopes(&self, roles: Roles<'_>) -> Expanded {
         self.expansion.by(roles)
     }
 }
@@ -343,23 +343,30 @@ impl Authenticator {
         &self.keys
     }
 
-    /// Who sent this request.
+    /// Who sent this request, if roles give no more than so many bytes to them. Only a caller that has proven who it is learns that
+    /// they give more.
     ///
     /// # Errors
-    /// If the sender's credentials are not valid, or the database does not answer.
-    pub async fn authenticate(&self, request: &RequestParts<'_>, now: Now) -> Result<Principal, AuthError> {
+    /// If the sender's credentials are not valid, roles give more, or the database does not answer.
+    pub async fn authenticate_within(
+        &self,
+        request: &RequestParts<'_>,
+        now: Now,
+        given_max: usize,
+    ) -> Result<Principal, AuthError> {
         let Some(claim) = Claim::read(request)? else { return self.anonymous().await };
         let client_id = match claim.issuer()? {
             Issuer::Tasks => {
                 let roles = if claim.assumes_roles() { self.roles().await? } else { self.roles_soon().await? };
-                return Ok(claim.check_task(&self.tasks, &roles, request, now)?);
+                return Ok(claim.check_task(&self.tasks, Roles::within(&roles, given_max), request, now)?);
             }
             Issuer::Workers => {
                 // First what needs no database, so that no caller can make the server look up invented names.
                 claim.check_issued(&self.workers)?;
                 let client_id = claim.id().to_owned();
                 let (worker, roles) = futures_util::future::join(self.worker(&client_id), self.roles()).await;
-                return Ok(claim.check_worker(&self.workers, &*worker?, &*roles?, request, now)?);
+                let (worker, roles) = (worker?, roles?);
+                return Ok(claim.check_worker(&self.workers, &worker, Roles::within(&roles, given_max), request, now)?);
             }
             Issuer::Client(id) => id.to_owned(),
         };
@@ -367,7 +374,7 @@ impl Authenticator {
         // An unknown client gets the answer of a wrong token, as slowly.
         let account = account?.unwrap_or_else(|| Arc::clone(&self.decoy));
         // That a client is disabled is found in here, behind its proof.
-        let principal = claim.check(&account, &roles?, request, now)?;
+        let principal = claim.check(&account, Roles::within(&roles?, given_max), request, now)?;
         self.note_use(&account);
         Ok(principal)
     }

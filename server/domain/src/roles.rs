@@ -253,8 +253,20 @@ impl Resolver {
     /// # Errors
     /// If that is too much.
     pub fn expand(&self, scopes: impl IntoIterator<Item = String>) -> Result<ScopeSet, TooLarge> {
+        self.expand_within(scopes, GIVEN_MAX)
+    }
+
+    /// The same where roles give no more than so many bytes on the way, so that no more has to be worked out.
+    ///
+    /// # Errors
+    /// If they give more, or that is too much.
+    pub fn expand_within(
+        &self,
+        scopes: impl IntoIterator<Item = String>,
+        given_max: usize,
+    ) -> Result<ScopeSet, TooLarge> {
         let own: Vec<String> = scopes.into_iter().collect();
-        let own = if assume_any(&own) { self.close(own)? } else { own };
+        let own = if assume_any(&own) { self.follow(own, given_max)?.in_order } else { own };
         Ok(ScopeSet::with(own, &self.of_every_caller))
     }
 
@@ -268,17 +280,17 @@ impl Resolver {
 
     /// How much a client that assumes all roles may have besides, in bytes; none: it is kept out.
     fn room_of_all(&self) -> Option<usize> {
-        let found = self.follow([format!("{ASSUME}*")]).ok()?;
+        let found = self.follow([format!("{ASSUME}*")], GIVEN_MAX).ok()?;
         Some((EXPANSION_MAX - found.size).min(GIVEN_MAX - found.given))
     }
 
     fn close(&self, scopes: impl IntoIterator<Item = String>) -> Result<Vec<String>, TooLarge> {
-        self.follow(scopes).map(|found| found.in_order)
+        self.follow(scopes, GIVEN_MAX).map(|found| found.in_order)
     }
 
-    /// Follows roles until they give nothing new; roles that assume each other end there too.
-    fn follow(&self, scopes: impl IntoIterator<Item = String>) -> Result<Closure, TooLarge> {
-        let mut found = Closure::default();
+    /// Follows roles until they give nothing new, and at most so many bytes; roles that assume each other end there too.
+    fn follow(&self, scopes: impl IntoIterator<Item = String>, given_max: usize) -> Result<Closure, TooLarge> {
+        let mut found = Closure { given_max, ..Closure::default() };
         for scope in scopes {
             found.add(scope)?;
         }
@@ -404,12 +416,13 @@ struct Closure {
     size: usize,
     /// Bytes of the scopes that were given, known ones among them.
     given: usize,
+    given_max: usize,
 }
 
 impl Closure {
     fn add(&mut self, scope: String) -> Result<(), TooLarge> {
         self.given += scope.len() + SCOPE_OVERHEAD;
-        if self.given > GIVEN_MAX {
+        if self.given > self.given_max {
             return Err(TooLarge);
         }
         if self.known.contains(&scope) {

@@ -116,6 +116,17 @@ fn an_expansion_without_end_is_cut_off_by_its_limit() {
 }
 
 #[test]
+fn roles_are_followed_for_as_long_as_they_give_no_more_than_is_asked_for() {
+    let roles = resolver(&[("a", &["x", "assume:b"]), ("b", &["x", "y"])]);
+    let own = || strings(&["assume:a"]);
+    // What is given twice counts twice.
+    let given: usize = ["assume:a", "x", "assume:b", "x", "y"].map(|scope| scope.len() + SCOPE_OVERHEAD).iter().sum();
+    assert_eq!(roles.expand_within(own(), given), roles.expand(own()));
+    assert_eq!(roles.expand_within(own(), given - 1), Err(TooLarge));
+    assert!(roles.expand_within(strings(&["x"]), 0).is_ok(), "without a role there is nothing to follow");
+}
+
+#[test]
 fn every_caller_has_what_the_role_anonymous_gives_and_nothing_else() {
     let plain = Resolver::default().expand(strings(&["queue:create-task:x"])).unwrap();
     assert_eq!(plain, ScopeSet::new(strings(&["queue:create-task:x", ASSUME_ANONYMOUS])));

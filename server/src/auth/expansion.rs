@@ -1,12 +1,36 @@
-//! A client's scopes expanded by roles, computed once for its own scopes and one state of the roles.
+//! A client's scopes expanded by roles, computed once for its own scopes and one state of the roles; and how far roles are followed
+//! while a request is checked.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tenure_domain::roles::{Resolver, TooLarge};
+use super::{AuthError, Authenticator, Now, Principal, RequestParts};
+use tenure_domain::roles::{GIVEN_MAX, Resolver, TooLarge};
 use tenure_domain::scopes::ScopeSet;
 
 /// Scopes with everything that roles give; shared by all requests of a client.
 pub(super) type Expanded = Result<Arc<ScopeSet>, TooLarge>;
+
+/// Roles, and how many bytes they may give to a set of scopes.
+#[derive(Clone, Copy)]
+pub(super) struct Roles<'a> {
+    resolver: &'a Arc<Resolver>,
+    given_max: usize,
+}
+
+impl<'a> Roles<'a> {
+    pub(super) fn within(resolver: &'a Arc<Resolver>, given_max: usize) -> Self {
+        Self { resolver, given_max }
+    }
+
+    /// As much as roles may give at all.
+    pub(super) fn whole(resolver: &'a Arc<Resolver>) -> Self {
+        Self::within(resolver, GIVEN_MAX)
+    }
+
+    pub(super) fn expand(self, scopes: impl IntoIterator<Item = String>) -> Result<ScopeSet, TooLarge> {
+        self.resolver.expand_within(scopes, self.given_max)
+    }
+}
 
 /// The scopes of a client, and what they came to by the roles that were valid at the last request.
 pub(super) struct Expansion {
@@ -25,15 +49,19 @@ impl Expansion {
     }
 
     /// What the client may do by these roles.
-    pub(super) fn by(&self, roles: &Arc<Resolver>) -> Expanded {
+    pub(super) fn by(&self, roles: Roles<'_>) -> Expanded {
         if let Some((by, scopes)) = &*self.last()
-            && Arc::ptr_eq(by, roles)
+            && Arc::ptr_eq(by, roles.resolver)
         {
             return scopes.clone();
         }
         // Without the lock, for which other requests of the client would wait: it may take long. Those that come meanwhile find the same.
         let scopes = roles.expand(self.own.iter().cloned()).map(Arc::new);
-        let before = self.last().replace((Arc::clone(roles), scopes.clone()));
+        // That it was too much for now is not how it ends.
+        if scopes.is_err() && roles.given_max < GIVEN_MAX {
+            return scopes;
+        }
+        let before = self.last().replace((Arc::clone(roles.resolver), scopes.clone()));
         // This may take long too.
         drop(before);
         scopes
@@ -41,5 +69,15 @@ impl Expansion {
 
     fn last(&self) -> MutexGuard<'_, Option<(Arc<Resolver>, Expanded)>> {
         self.last.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Authenticator {
+    /// Who sent this request, whatever roles give to them.
+    ///
+    /// # Errors
+    /// If the sender's credentials are not valid, or the database does not answer.
+    pub async fn authenticate(&self, request: &RequestParts<'_>, now: Now) -> Result<Principal, AuthError> {
+        self.authenticate_within(request, now, GIVEN_MAX).await
     }
 }

@@ -9,12 +9,13 @@ use tenure_api::credentials::{AccessToken, Certificate, CertificateError, Signin
 use tenure_api::hawk::bewit::{Bewit, split_url};
 use tenure_api::hawk::{Ext, ExtError, Header, Target, media_type, payload_hash};
 
+use super::expansion::Roles;
 use super::own_issuer::{OwnIssuer, is_named_as_issuer};
 use super::signed_as::{escaped_again, hosts, path_of_list};
 use super::task_credentials::{self, TaskCredentials};
 use super::worker_credentials::{self, WorkerAccount, WorkerCredentials};
 use super::{Account, AuthFailure, Principal};
-use tenure_domain::roles::{Resolver, assume_any};
+use tenure_domain::roles::assume_any;
 use tenure_domain::scopes::{ScopeSet, valid_pattern};
 use tenure_store::clients::CLIENT_ID_MAX;
 
@@ -252,7 +253,7 @@ impl<'a> Claim<'a> {
     pub(super) fn check_task(
         self,
         tasks: &TaskCredentials,
-        roles: &Resolver,
+        roles: Roles<'_>,
         request: &RequestParts<'_>,
         now: Now,
     ) -> Result<Principal, AuthFailure> {
@@ -268,7 +269,7 @@ impl<'a> Claim<'a> {
         self,
         workers: &WorkerCredentials,
         worker: &WorkerAccount,
-        roles: &Resolver,
+        roles: Roles<'_>,
         request: &RequestParts<'_>,
         now: Now,
     ) -> Result<Principal, AuthFailure> {
@@ -321,7 +322,7 @@ impl<'a> Claim<'a> {
     pub(super) fn check(
         self,
         account: &Account,
-        roles: &Arc<Resolver>,
+        roles: Roles<'_>,
         request: &RequestParts<'_>,
         now: Now,
     ) -> Result<Principal, AuthFailure> {
@@ -461,7 +462,7 @@ fn principal(
     scopes: Arc<ScopeSet>,
     expires_ms: Option<i64>,
     authorized_scopes: Option<Vec<String>>,
-    roles: &Resolver,
+    roles: Roles<'_>,
 ) -> Result<Principal, AuthFailure> {
     let scopes = match authorized_scopes {
         None => scopes,

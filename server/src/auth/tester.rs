@@ -7,6 +7,7 @@ use tenure_domain::roles::Resolver;
 use tenure_store::clients::ClientAccount;
 
 use super::decoy::decoy;
+use super::expansion::Roles;
 use super::request::{Claim, Issuer};
 use super::{Account, AuthFailure, Now, Principal, RequestParts, anonymous, task_credentials, worker_credentials};
 
@@ -35,7 +36,7 @@ impl Tester {
         let roles = Arc::new(Resolver::default());
         let Some(claim) = Claim::read(request)? else { return Ok(anonymous(&roles)) };
         match claim.issuer()? {
-            Issuer::Client(Self::CLIENT_ID) => claim.check(&self.0, &roles, request, now),
+            Issuer::Client(Self::CLIENT_ID) => claim.check(&self.0, Roles::whole(&roles), request, now),
             Issuer::Client(other) => {
                 claim.check_token(&decoy())?;
                 Err(AuthFailure::UnknownClient(other.to_owned()))

@@ -7,12 +7,12 @@ use metrics_exporter_prometheus::PrometheusHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::auth::{Authenticator, Now};
+use crate::auth::{AuthError, AuthFailure, Authenticator, Now, Principal, RequestParts};
 use crate::http::blobs::Downloads;
-use crate::http::budget::Budget;
+use crate::http::budget::{Budget, Share};
 use crate::http::docs::References;
 use crate::http::files::Files;
-use crate::http::heavy::Heavy;
+use crate::http::heavy::{Heavy, LARGE_MIN};
 use crate::http::page::Pages;
 use crate::http::poll::PollUrls;
 use tenure_engine::clock;
@@ -61,6 +61,15 @@ pub struct AppState {
 }
 
 impl AppState {
+    /// Who sent this request. Where roles give much to them, what that comes to is worked out apart, and in its turn.
+    pub async fn authenticate(&self, request: &RequestParts<'_>, now: Now) -> Result<Principal, AuthError> {
+        let found = self.authenticator.authenticate_within(request, now, LARGE_MIN).await;
+        let Err(AuthError::Failure(AuthFailure::TooLarge(_))) = found else { return found };
+        // In a box, so that it makes no request larger that does not need it.
+        let whole = Box::pin(self.authenticator.authenticate(request, now));
+        self.heavy.answer(Share::Authenticated, LARGE_MIN, whole).await
+    }
+
     /// The two clocks. The database is queried only where they can differ.
     pub async fn now(&self) -> Result<Now, sqlx::Error> {
         let real_ms = clock::real_now().timestamp_millis();

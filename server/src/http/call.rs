@@ -97,7 +97,7 @@ impl Call {
         if self.endpoint.is_authenticated() {
             let request = self.request_without_body();
             let now = if request.is_signed() { app.now().await? } else { NO_TIME };
-            self.principal = Some(app.authenticator.authenticate(&request, now).await?);
+            self.principal = Some(app.authenticate(&request, now).await?);
             self.arrived = now;
         }
         self.endpoint.early_check.map_or(Ok(()), |check| check(self))
@@ -150,7 +150,7 @@ impl Call {
     /// Checks again that the caller has access, for a request that has waited: its client may be deleted by now.
     pub async fn authorize_again(&self, app: &App, values: &Values<'_>) -> Result<(), ApiError> {
         // In a box: claimWork alone calls this, and seldom.
-        let principal = Box::pin(app.authenticator.authenticate(&self.request_without_body(), self.arrived)).await?;
+        let principal = Box::pin(app.authenticate(&self.request_without_body(), self.arrived)).await?;
         self.check_scopes(&principal, &self.scopes()?, values)
     }
 

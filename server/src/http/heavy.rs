@@ -74,7 +74,7 @@ impl Heavy {
     }
 
     /// Answers a request whose body, or answer, may have so many bytes. With a large one everything that the operation does
-    /// between two waits is done apart, and in its turn.
+    /// between two waits is done apart, and in its turn; within an operation that has turns already, in those.
     pub async fn answer<F: Future>(&self, share: Share, size: usize, operation: F) -> F::Output {
         if size < LARGE_MIN || Handle::current().runtime_flavor() != RuntimeFlavor::MultiThread {
             return operation.await;
@@ -82,6 +82,9 @@ impl Heavy {
         let mut operation = pin!(operation);
         let mut waiting: Option<Waiting> = None;
         poll_fn(move |cx| {
+            if HAS_TURN.get() {
+                return operation.as_mut().poll(cx);
+            }
             let turn = waiting.get_or_insert_with(|| Box::pin(self.turn(share)));
             let _turn = std::task::ready!(turn.as_mut().poll(cx));
             waiting = None;
@@ -196,7 +199,11 @@ mod tests {
             };
             heavy.answer(Share::Authenticated, LARGE_MIN, operation).await
         };
-        let both = futures_util::future::join(one(), one());
+        let nested = async || {
+            let waiting = heavy.answer(Share::Authenticated, LARGE_MIN, tokio::task::yield_now());
+            heavy.answer(Share::Authenticated, LARGE_MIN, waiting).await;
+        };
+        let both = futures_util::future::join3(one(), nested(), one());
         assert!(tokio::time::timeout(Duration::from_secs(10), both).await.is_ok(), "they wait for each other");
         assert!(ticks_during(heavy.run(LARGE_MIN, hold)).await > 0, "apart again");
     }

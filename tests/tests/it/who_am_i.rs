@@ -33,6 +33,20 @@ async fn scopes_are_expanded_for_any_caller() {
     rig.server.stop().await;
 }
 
+/// More than is worked out between other requests.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_caller_to_whom_roles_give_much_has_all_of_it() {
+    let rig = Rig::start().await;
+    let scopes: Vec<String> = (0..1_500).map(|n| format!("{n}:{}", "x".repeat(200))).collect();
+    let role = a_role(&scopes.iter().map(String::as_str).collect::<Vec<_>>());
+    by(&rig, &rig.root).put("/roles/large", role).await;
+    for who in [rig.make_client("member", &["assume:large"]).await, lend(&rig.root, &["assume:large"])] {
+        let current = by(&rig, &who).scopes().await;
+        assert!(scopes.iter().all(|scope| current.contains(scope)), "{} scopes", current.len());
+    }
+    rig.server.stop().await;
+}
+
 /// What another service would ask about a request that it got.
 fn as_seen_elsewhere(method: &str, target: &str, authorization: Option<&str>) -> Value {
     let mut seen = json!({"method": method, "resource": target, "host": "elsewhere.example", "port": 443});

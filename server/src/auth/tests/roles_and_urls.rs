@@ -34,10 +34,10 @@ fn what_is_assumed_is_followed_for_clients_temporary_and_task_credentials_and_na
 fn a_client_is_expanded_once_for_the_same_roles_and_anew_for_others() {
     let (one, other) = (roles(&[("r", &["a"])]), roles(&[("r", &["b"])]));
     let account = account(&["assume:r"]);
-    let first = account.scopes(&one).unwrap();
-    assert!(Arc::ptr_eq(&first, &account.scopes(&one).unwrap()));
+    let first = account.scopes(Roles::whole(&one)).unwrap();
+    assert!(Arc::ptr_eq(&first, &account.scopes(Roles::whole(&one)).unwrap()));
     assert!(first.allows("a") && !first.allows("b"));
-    let second = account.scopes(&other).unwrap();
+    let second = account.scopes(Roles::whole(&other)).unwrap();
     assert!(second.allows("b") && !second.allows("a"));
 }
 
@@ -45,10 +45,10 @@ fn a_client_is_expanded_once_for_the_same_roles_and_anew_for_others() {
 fn a_client_that_is_read_again_is_expanded_again_only_if_its_scopes_have_changed() {
     let roles = roles(&[("r", &["a"])]);
     let before = account(&["assume:r"]);
-    let first = before.scopes(&roles).unwrap();
+    let first = before.scopes(Roles::whole(&roles)).unwrap();
     let again = |scopes: &[&str]| Account::read_again("ci", client_with("another", scopes), Some(&before));
-    assert!(Arc::ptr_eq(&first, &again(&["assume:r"]).scopes(&roles).unwrap()));
-    let changed = again(&["b"]).scopes(&roles).unwrap();
+    assert!(Arc::ptr_eq(&first, &again(&["assume:r"]).scopes(Roles::whole(&roles)).unwrap()));
+    let changed = again(&["b"]).scopes(Roles::whole(&roles)).unwrap();
     assert!(changed.allows("b") && !changed.allows("a"));
 }
 
@@ -58,6 +58,27 @@ fn credentials_whose_roles_have_no_end_are_refused_with_the_reason() {
     let refused = |account: Account| check_with(&roles, &account, &request(&sign(&permanent())), NOW).unwrap_err();
     assert_eq!(refused(account(&["assume:a"])), TooLarge.into());
     assert!(check_with(&roles, &account(&["assume:b"]), &request(&sign(&permanent())), NOW).is_ok());
+}
+
+#[test]
+fn roles_that_give_too_much_for_now_are_not_followed_and_that_is_not_remembered() {
+    let (roles, account) = (roles(&[("r", &["a"]), ("s", &["a"])]), account(&["assume:r", "assume:s"]));
+    let little = Roles::within(&roles, 50);
+    let checked = |header: &str, roles| read(header).check(&account, roles, &request(header), NOW);
+    let header = sign(&permanent());
+    assert_eq!(checked(&header, little).unwrap_err(), TooLarge.into());
+    assert!(may(&checked(&header, Roles::whole(&roles)).unwrap(), "a"));
+    assert!(may(&checked(&header, little).unwrap(), "a"), "what is known of the client is used");
+    // What the request names is followed anew.
+    let narrowed = sign_with_ext(&permanent(), r#""authorizedScopes":["assume:r"]"#);
+    for header in [sign(&temporary(None, &["assume:s"])), narrowed] {
+        assert_eq!(checked(&header, little).unwrap_err(), TooLarge.into());
+        assert!(may(&checked(&header, Roles::whole(&roles)).unwrap(), "a"));
+    }
+    let header = sign(&task(&tasks(KEYS), &["assume:r"]));
+    let of_task = |roles| read(&header).check_task(&tasks(KEYS), roles, &request(&header), NOW);
+    assert_eq!(of_task(little).unwrap_err(), TooLarge.into());
+    assert!(may(&of_task(Roles::whole(&roles)).unwrap(), "a"));
 }
 
 const READ: &str = "/api/queue/v1/task/x/status";
@@ -252,7 +273,7 @@ proptest! {
     fn no_url_makes_it_panic(target in "/[ -~]{0,20}\\?(bewit=)?[ -~]{0,80}") {
         let request = reading(&target, "GET");
         if let Ok(Some(claim)) = Claim::read(&request) {
-            let _ = claim.check(&account(&["*"]), &roles(&[]), &request, NOW);
+            let _ = claim.check(&account(&["*"]), Roles::whole(&roles(&[])), &request, NOW);
         }
     }
 }

@@ -67,7 +67,7 @@ async fn authenticate_hawk(app: App, call: Arc<Call>) -> Result<Response, ApiErr
         Ok(header) => header,
         Err(error) => return ok(&Authentication::AuthFailed { message: error.to_string() }),
     };
-    let principal = match app.authenticator.authenticate(&request, now).await {
+    let principal = match app.authenticate(&request, now).await {
         Ok(principal) => principal,
         Err(AuthError::Failure(failure)) => return ok(&Authentication::AuthFailed { message: failure.to_string() }),
         Err(error) => return Err(error.into()),
