@@ -351,8 +351,14 @@ impl Lane {
         Ok(())
     }
 
-    /// Reports these claims as completed and claims up to `limit` tasks, in one request.
-    pub(crate) async fn work(&mut self, step: usize, done: &[Claim], limit: usize) -> Result<Vec<Claim>, BenchError> {
+    /// Reports these claims as completed and claims up to `limit` tasks, in one request. How many reports were taken,
+    /// and the claims.
+    pub(crate) async fn work(
+        &mut self,
+        step: usize,
+        done: &[Claim],
+        limit: usize,
+    ) -> Result<(u64, Vec<Claim>), BenchError> {
         let (queue, worker) = (&self.queue, &self.worker);
         let result = |claim: &Claim| {
             format!(r#"{{"taskId":"{}","runId":{},"outcome":"completed"}}"#, claim.status.task_id, claim.run_id)
@@ -365,10 +371,14 @@ impl Lane {
         let path = format!("{TENURE_API}/work");
         let answer = self.call(Some(step), "work", None, "POST", &path, Some(body.as_bytes())).await?;
         let Worked { results, tasks } = parse("work", &answer)?;
-        for error in results.into_iter().filter_map(|result| result.error) {
-            self.note_failed(format!("a result was answered with {}", error["code"]));
+        let mut taken = 0;
+        for result in results {
+            match result.error {
+                None => taken += 1,
+                Some(error) => self.note_failed(format!("a result was answered with {}", error["code"])),
+            }
         }
-        Ok(tasks)
+        Ok((taken, tasks))
     }
 
     /// Path and body of the claim of up to `limit` tasks.

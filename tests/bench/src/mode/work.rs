@@ -34,9 +34,40 @@ impl<const LIMIT: usize> Mode for Work<LIMIT> {
             }
         }
         // After a failure they are reported once more, which is harmless.
-        let claims = lane.work(1, &self.held, LIMIT).await?;
-        let done = std::mem::replace(&mut self.held, claims).len();
+        let (taken, claims) = lane.work(1, &self.held, LIMIT).await?;
+        self.held = claims;
         self.ahead = self.ahead.saturating_sub(self.held.len());
-        Ok(done as u64)
+        Ok(taken)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::Router;
+    use axum::body::Bytes;
+    use axum::http::Uri;
+    use clap::Parser as _;
+    use tokio::net::TcpListener;
+
+    use crate::{BenchError, Settings, run};
+
+    /// Gives out a run each time, and takes no report of it.
+    async fn refuse_results(uri: Uri, _: Bytes) -> String {
+        let worked = r#"{"results":[{"error":{"code":"RequestConflict"}}],"tasks":[{"runId":0,
+            "status":{"taskId":"f47ac10bTcKlZw4CssPUeQ"},"credentials":{"clientId":"c","accessToken":"t"}}]}"#;
+        let answer = if uri.path().ends_with("/work") { worked } else { "{}" };
+        answer.to_owned()
+    }
+
+    #[tokio::test]
+    async fn a_result_that_is_refused_is_no_work() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        tokio::spawn(async move { axum::serve(listener, Router::new().fallback(refuse_results)).await });
+        let account = ["--root-url", &url, "--client-id", "c", "--access-token", "t"];
+        let numbers = ["--connections", "2", "--seconds", "1", "--warmup", "0"];
+        let settings = Settings::parse_from([&["tenure-bench", "work1"][..], &account, &numbers].concat());
+        let Err(BenchError::Hopeless(what)) = run(&settings).await else { panic!("nothing was done") };
+        assert_eq!(what, "a result was answered with \"RequestConflict\"");
     }
 }
