@@ -75,7 +75,7 @@ class Load:
         self.caller = lambda: Caller(host, port, token)
         self.lock = threading.Lock()
         self.acknowledged = {}  # task id -> when its creation was acknowledged
-        self.completed = {}  # task id -> the runs whose report was acknowledged
+        self.completed = {}  # task id -> the run of each report that was acknowledged
         self.successes = []  # (what, when the request began, when it was answered)
         self.answers = []  # (when, what, status, retry, text) of all that were no success
         self.stopping = threading.Event()
@@ -135,7 +135,7 @@ class Load:
             status, answer = caller.call("POST", f"{API}/task/{task}/runs/{run}/completed", {})
             if status == 200:
                 with self.lock:
-                    self.completed.setdefault(task, set()).add(run)
+                    self.completed.setdefault(task, []).append(run)
                 return self._success("report", began)
             self._other("report", status, answer)
             # Refused: the lease was lost, or the run has been resolved since.
@@ -170,6 +170,11 @@ class Load:
         """The tasks whose creation was acknowledged then."""
         with self.lock:
             return {task for task, when in self.acknowledged.items() if since <= when < until}
+
+    def twice(self, tasks):
+        """How many of them had two reports acknowledged: if of one run, the first was lost after that."""
+        with self.lock:
+            return sum(len(self.completed.get(task, ())) > 1 for task in tasks)
 
     def incomplete(self, tasks):
         with self.lock:

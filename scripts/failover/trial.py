@@ -121,7 +121,7 @@ def one(cluster, load, name):
         "claim": load.longest_pause("claim", fault),
         "acknowledged": len(tasks),
         "completed": sum(state == "completed" for state in states.values()),
-        "twice": sum(len(load.completed.get(task, ())) > 1 for task in tasks),
+        "twice": load.twice(tasks),
         "lost": sum(state is None for state in states.values()),
         "left": sum(state not in (None, "completed") for state in states.values()),
         "primary": f"{leader} → {cluster.leader()}",
