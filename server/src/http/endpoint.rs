@@ -238,7 +238,8 @@ impl Endpoint {
     /// Its description, with examples made of the sample.
     #[must_use]
     pub fn describe(&self, sample: &Sample) -> Operation {
-        (self.describe)(Operation::new(self.name, self.tag, self.summary, self.access), sample)
+        let bare = Operation::new(self.name, self.tag, self.summary, self.access, self.anonymous_body_max);
+        (self.describe)(bare, sample)
     }
 
     /// How long an answer of this server may take.

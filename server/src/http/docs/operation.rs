@@ -9,6 +9,7 @@ use utoipa::openapi::schema::Schema;
 
 use super::scopes;
 use crate::http::blobs;
+use crate::http::body::BODY_MAX;
 use crate::http::endpoint::Access;
 use crate::http::poll::Code;
 use crate::http::scopes::Template;
@@ -73,10 +74,28 @@ fn heading(tag: &str) -> &'static str {
     }
 }
 
+/// When a body is too large. An operation that is open authenticates no caller before it reads the body.
+fn when_too_large(access: Access, anonymous_body_max: usize) -> String {
+    let anonymous_kib = anonymous_body_max >> 10;
+    if anonymous_body_max == BODY_MAX {
+        "the body is over 10 MB".to_owned()
+    } else if access == Access::Open {
+        format!("the body is over {anonymous_kib} KiB")
+    } else {
+        format!("the body is over 10 MB, or over {anonymous_kib} KiB without credentials")
+    }
+}
+
 impl Operation {
     /// The description of an operation before anything is added that only this one has: what every operation with this
-    /// access refuses.
-    pub(in crate::http) fn new(name: &'static str, tag: &'static str, summary: &'static str, access: Access) -> Self {
+    /// access refuses. `anonymous_body_max` is how large the body of a caller without credentials may be, in bytes.
+    pub(in crate::http) fn new(
+        name: &'static str,
+        tag: &'static str,
+        summary: &'static str,
+        access: Access,
+        anonymous_body_max: usize,
+    ) -> Self {
         let bare = Self {
             name,
             tag,
@@ -93,15 +112,16 @@ impl Operation {
             names: Vec::new(),
         };
         match access {
-            Access::Open => bare.of_an_api(),
-            Access::Scopes(scopes) => bare.of_an_api().with_scopes(&scopes),
+            Access::Open => bare.of_an_api(anonymous_body_max),
+            Access::Scopes(scopes) => bare.of_an_api(anonymous_body_max).with_scopes(&scopes),
             Access::SignedUrl => bare.of_the_message_plane(),
             Access::ArtifactUrl | Access::PlainArtifactUrl => bare.of_stored_bytes(),
         }
     }
 
-    fn of_an_api(self) -> Self {
-        self.refuses(ErrorCode::InputTooLarge, "the body is over 10 MB")
+    fn of_an_api(self, anonymous_body_max: usize) -> Self {
+        let too_large = when_too_large(self.access, anonymous_body_max);
+        self.refuses(ErrorCode::InputTooLarge, &too_large)
             .refuses(
                 ErrorCode::InternalServerError,
                 "a fault of the server; its log has the incident that the message names",

@@ -86,6 +86,20 @@ fn every_path_of_the_table_is_in_the_document() {
 }
 
 #[test]
+fn how_large_a_body_may_be_is_said_as_the_operation_and_its_callers_have_it() {
+    let document = fixed();
+    for (name, when) in [
+        ("createTask", "the body is over 10 MB, or over 64 KiB without credentials"),
+        ("statuses", "the body is over 10 MB"),
+        ("registerWorker", "the body is over 64 KiB"),
+        ("authenticateHawk", "the body is over 256 KiB"),
+    ] {
+        let operation = described(&document).into_iter().find(|(_, _, one)| one["operationId"] == name).unwrap().2;
+        assert_eq!(operation["responses"]["413"]["description"], format!("* `InputTooLarge`: {when}"), "{name}");
+    }
+}
+
+#[test]
 fn the_committed_document_is_what_the_code_gives() {
     let committed = include_str!("../../../../openapi/openapi.json");
     let generated = format!("{:#}\n", fixed());
