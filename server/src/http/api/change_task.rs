@@ -67,8 +67,9 @@ pub fn cancel_task() -> Endpoint {
             let mut cancelled = sample.status("exception");
             cancelled["runs"][0]["reasonResolved"] = "canceled".into();
             described(operation, &cancelled).about(
-                "Its run ends as `exception` with the reason `canceled`; a worker that has it finds out at its next \
-                 reclaimTask or report. A task that is resolved is answered as it is.",
+                "Its run ends as `exception` with the reason `canceled`; a worker that has it finds out within a \
+                 second by watchClaims or the inbox of its session, and otherwise at its next reclaimTask or report. A \
+                 task that is resolved is answered as it is.",
             )
         },
     )

@@ -39,7 +39,10 @@ const SCOPES: Template = AnyOf(&[
 fn describe(operation: Operation, sample: &Sample) -> Operation {
     of_a_claim(operation)
         .deprecated()
-        .about("For workers that found the run on the poll API. The worker that holds the claim gets it again.")
+        .about(
+            "For workers that found the run on the poll API, or in the inbox of their session. The worker that holds \
+             the claim gets it again.",
+        )
         .takes::<ClaimTaskRequest>(&json!({"workerGroup": "rack-1", "workerId": "worker-1"}))
         .names(&[
             ("taskId", "$response.body#/status/taskId"),
@@ -53,7 +56,8 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
         .refuses(ResourceNotFound, "the task, the run or the session does not exist")
         .refuses(
             RequestConflict,
-            "another worker has claimed the run, it has ended, the task's deadline has passed, or the worker is quarantined",
+            "another worker has claimed the run, it has ended, it cannot be claimed yet or is assigned to another \
+             worker, its queue is paused, the task's deadline has passed, or the worker is quarantined",
         )
 }
 

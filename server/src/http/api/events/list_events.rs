@@ -45,7 +45,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
     reading(operation, &format!("{AFTER} Without it, from the beginning"), &json!(0))
         .about(
             "Oldest first. The `after` of an answer is what to ask for next, also if there are no events in it: a \
-             filter may have matched none. Events are retained for seven days.",
+             filter may have matched none. Events are retained for seven days, unless the operator has it otherwise.",
         )
         .query("limit", "How many events at most", &limits, &json!(10))
         .answers::<Body>("The events", &json!({"events": [an_event(sample)], "after": 2}))

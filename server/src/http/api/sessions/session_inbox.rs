@@ -37,9 +37,9 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
         .about(
             "The session is renewed when the request arrives, unless it waits, acknowledges nothing new and was renewed within the last twelfth of \
              its `ttl`, 5 seconds at most: `expires` says until when it goes on. The answer comes with the first items, or when the wait is over: \
-             runs that ended without a report of the worker, which should stop working on them, and commands of operators. Items \
-             up to `after` are deleted; all others are answered again, so that an answer that is lost loses nothing. The wait \
-             is a third of the session's `ttl` at most, so that a worker that asks again at once never expires.",
+             runs that are assigned to it, runs that ended without a report of the worker, which should stop working on them, and \
+             commands for the worker and for its tasks. Items up to `after` are deleted; all others are answered again, so that an \
+             answer that is lost loses nothing. The wait is a third of the session's `ttl` at most, so that a worker that asks again at once never expires.",
         )
         .query("after", "The greatest `id` that the worker has dealt with", &after, &Value::Null)
         .query("wait", "How many seconds to wait if there is nothing", &wait, &json!(1))
