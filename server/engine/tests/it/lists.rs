@@ -351,7 +351,8 @@ async fn a_short_page_of_many_names_that_no_task_has_takes_no_more_looks_than_a_
         let cursor = Cursor { after: None, limit };
         let before = proxy.answers();
         let (found, next) = list_tasks::list_statuses(pool, &requested, cursor).await.unwrap();
-        assert_eq!((found.iter().map(|task| task.id).collect::<Vec<_>>(), next), (vec![task], None), "pages of {limit}");
+        let found: Vec<TaskId> = found.iter().map(|task| task.id).collect();
+        assert_eq!((found, next), (vec![task], None), "pages of {limit}");
         // Two by two it would be two thousand.
         let answers = proxy.answers() - before;
         assert!(answers < 200, "{answers} answers of the database for a page of {limit}");
