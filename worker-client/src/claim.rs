@@ -131,7 +131,7 @@ impl Client {
         self.claim_work_within(CLAIM_TIMEOUT, queue, me, most).await
     }
 
-    /// The same, if each answer takes no longer than this.
+    /// The same. A call that has no answer within `timeout` is an error.
     pub(crate) async fn claim_work_within(
         &self,
         timeout: Duration,

@@ -26,7 +26,7 @@ pub fn text(value: &impl Serialize) -> Result<String, Unserializable> {
     serde_json::to_string(value).map_err(|error| Unserializable(error.to_string()))
 }
 
-/// The same with room for so many bytes, where they are many: a text that grows is copied again and again.
+/// The same, with room for so many bytes from the start: a text that grows is copied each time that its room doubles.
 pub fn text_with_room(room: usize, value: &impl Serialize) -> Result<String, Unserializable> {
     let mut text = Vec::with_capacity(room);
     serde_json::to_writer(&mut text, value).map_err(|error| Unserializable(error.to_string()))?;

@@ -11,7 +11,7 @@ const GB: u64 = 1 << 30;
 /// What we assume where the machine does not report it.
 const MEMORY_UNKNOWN: u64 = 2 * GB;
 const DISK_UNKNOWN: u64 = 8 * GB;
-/// Where a cluster has its log of changes; a link leads to another disk.
+/// Where a cluster has its WAL: a folder, or a link to one on another disk.
 const WAL_DIR: &str = "pg_wal";
 
 /// What the settings depend on.
@@ -19,7 +19,7 @@ const WAL_DIR: &str = "pg_wal";
 pub(super) struct Machine {
     /// Memory that this process may use.
     pub(super) memory_bytes: u64,
-    /// Free space where the log of changes is, which may be on a volume of its own.
+    /// Free space where the WAL is, which may be on a volume of its own.
     pub(super) free_disk_bytes: u64,
     /// Whether this PostgreSQL was built with lz4.
     pub(super) has_lz4: bool,
@@ -43,7 +43,7 @@ impl Machine {
     pub(super) fn settings(self) -> String {
         let shared_buffers = (self.memory_bytes / 8).clamp(32 * MB, 2 * GB);
         let maintenance = (self.memory_bytes / 64).clamp(16 * MB, 512 * MB);
-        // The log of changes may grow to this between checkpoints: large means fewer full-page images, but never most of
+        // The WAL may grow to this between checkpoints: large means fewer full-page images, but never most of
         // what is left of a small disk.
         let max_wal = (self.free_disk_bytes / 8).clamp(256 * MB, 8 * GB);
         let sized = [
@@ -85,8 +85,8 @@ impl Machine {
     }
 }
 
-/// Where the limits of memory of a process are that is in these control groups: that of a container is at the root, which is all that
-/// it sees, and that of a service of systemd in one of the groups that it is in.
+/// The files with the limits of memory of a process that is in these control groups. A container sees its own limit at the root; a
+/// service of systemd has its limit in one of the groups on the way from its own to the root.
 fn limit_files(groups: &str) -> Vec<PathBuf> {
     let root = Path::new("/sys/fs/cgroup");
     let own = root.join(groups.lines().find_map(|line| line.strip_prefix("0::/")).unwrap_or_default());
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn the_free_space_is_that_of_the_disk_to_which_the_log_of_changes_was_moved() {
+    fn the_free_space_is_that_of_the_disk_to_which_the_wal_was_moved() {
         let folder = tempfile::tempdir().unwrap();
         // A file system without blocks.
         let elsewhere = Path::new("/proc");

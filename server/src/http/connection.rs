@@ -82,7 +82,7 @@ struct Places {
     all_taken: Noted,
 }
 
-/// Something that callers can cause as often as they like, so that the log has a line of it once in a while.
+/// Something that callers can cause as often as they like: the log has a line of it once a minute at most.
 #[derive(Default)]
 struct Noted(Mutex<Option<Instant>>);
 
@@ -172,8 +172,8 @@ enum Stop {
     Cut,
 }
 
-/// What may end a connection. A connection is polled several times for each request: these are polled only when they were woken, and
-/// not each time, which would take their locks, of which one is that of all connections.
+/// What may end a connection, besides itself. A connection is polled several times for each request, and each look at a token takes a
+/// lock, for the drain one that all connections share: so these are polled only when they were woken.
 fn stops(drain: CancellationToken, connection: Connection) -> FuturesUnordered<BoxFuture<'static, Stop>> {
     let drained: BoxFuture<'static, Stop> = Box::pin(async move {
         drain.cancelled().await;

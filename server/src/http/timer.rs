@@ -1,6 +1,6 @@
-//! The timer of a connection. Its waits come one after the other, for the head of a request and for its answer, and hardly one of them
-//! comes to its end. Each timer of the runtime is entered into a list that all threads share, and taken out of it again, under one
-//! lock. So a connection keeps one for all of its waits, which is set anew only where it fires too early or would fire too late.
+//! The timer of a connection. Its waits come one after the other, for the head of a request and for its answer, and nearly all of them
+//! end before their time. All threads share the runtime's list of timers, and adding or removing one takes a lock. So a connection
+//! keeps one timer for all of its waits, which is set anew only when it has fired too early or would fire too late.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// It is set for no longer, so that it need not be set anew for a wait that ends before the last one would have: hardly any is shorter.
+/// It is never set for longer than this, which is as long as the shortest of the usual waits: so it fires before the end of whatever
+/// waits next, and need not be set anew when that begins.
 const SET_MAX: Duration = Duration::from_secs(60);
 
 /// The timer, while nothing waits for it. A clone is the same one.

@@ -156,7 +156,7 @@ pub struct ClaimWork {
     client: Client,
     queue: TaskQueueId,
     name: WorkerName,
-    /// How long the answer to one may take.
+    /// How long a call for work may take.
     answers_within: Duration,
     /// Whether one was ever answered.
     answered: bool,

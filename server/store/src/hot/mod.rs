@@ -21,7 +21,7 @@ pub(super) fn member(ordinal: i64) -> usize {
     usize::try_from(ordinal - 1).expect("an ordinal starts at 1")
 }
 
-/// The value that a column has for its only member; nothing of one that is empty.
+/// The value of a column that has one member; the default of an empty one.
 pub(super) fn only<T: Copy + Default>(column: &[T]) -> T {
     column.first().copied().unwrap_or_default()
 }

@@ -1,4 +1,5 @@
-//! The statement for one task that is alone in its group: what there is of batches in [`super::alone`] costs more than the rows.
+//! The statement for one task that is alone in its group. [`super::alone`] would do the same; for one task, its lists, sorts and
+//! aggregates cost more than the rows that it writes.
 
 use std::sync::LazyLock;
 

@@ -1,4 +1,5 @@
-//! The statement for one report after which no run follows: what there is of batches in the other costs more than the rows.
+//! The statement for one report after which no run follows. `resolve_run_for_good` would do the same; for one report, its lists and
+//! aggregates cost more than the rows that it writes.
 
 use std::sync::LazyLock;
 
