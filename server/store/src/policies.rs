@@ -11,6 +11,7 @@ use tenure_domain::policy::refile::Stage;
 use tenure_domain::policy::terms::Terms;
 
 use super::refile::read_stage;
+use super::session::idle_briefly;
 use super::{admission, schedulers};
 
 /// A policy as it is stored.
@@ -228,6 +229,8 @@ async fn restart_admission(
     policy: &Policy,
     order: bool,
 ) -> Result<(), sqlx::Error> {
+    // Nothing is admitted meanwhile, and no other server can be the scheduler.
+    idle_briefly(transaction).await?;
     let admission = policy.admission();
     if admission.is_some() {
         sqlx::query!(

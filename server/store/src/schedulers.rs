@@ -9,6 +9,7 @@ use tenure_domain::election::Active;
 use tenure_domain::events::note::Note;
 use uuid::Uuid;
 
+use super::session::idle_briefly;
 use super::{policies, queues};
 
 /// A queue that assigns its runs.
@@ -39,8 +40,10 @@ pub async fn list(conn: &mut PgConnection) -> Result<Vec<Scheduled>, sqlx::Error
     Ok(scheduled.collect())
 }
 
-/// The row of a queue, locked, if it assigns its runs.
+/// The row of a queue, locked, if it assigns its runs. A server that is stopped then loses the lock within a second: it keeps the queue
+/// from admission, and from another scheduler.
 pub async fn lock(transaction: &mut PgConnection, queue: i32) -> Result<Option<Scheduled>, sqlx::Error> {
+    idle_briefly(transaction).await?;
     let row = sqlx::query!(
         "-- lock_scheduler
         SELECT a.server, a.term, a.since, q.name FROM admission_queues a JOIN task_queues q ON q.id = a.queue

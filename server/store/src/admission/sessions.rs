@@ -10,6 +10,7 @@ use tenure_domain::policy::hold::Hold;
 use tenure_domain::session::OUTAGE;
 
 use crate::decode::Row;
+use crate::session::idle_briefly;
 use crate::transitions::end_hold::{Ready, emit};
 
 /// The live sessions of a queue, locked against their end; one that is being ended is left out. A session that is frozen, extended
@@ -158,8 +159,10 @@ pub async fn announce_after_quarantine(transaction: &mut PgConnection, limit: i6
 }
 
 /// Locks the runs that are given to sessions of a queue, waiting: their tasks by id, then themselves by seq. This comes before the
-/// queue is locked, if [`restart_assigned`] is to be called: a session that is closed locks its queue after its runs.
+/// queue is locked, if [`restart_assigned`] is to be called: a session that is closed locks its queue after its runs. A server that is
+/// stopped then loses them within a second, as where they are taken back.
 pub async fn lock_given(transaction: &mut PgConnection, queue: i32) -> Result<(), sqlx::Error> {
+    idle_briefly(transaction).await?;
     let tasks = sqlx::query_scalar!(
         "-- lock_given_tasks
         SELECT t.id FROM tasks t

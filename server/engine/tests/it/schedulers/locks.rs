@@ -1,10 +1,11 @@
 //! What locks the runs of a session that are assigned to it, beside what locks them in another order or for another reason.
 
+use tenure_api::states::SchedulerEnd;
 use tenure_engine::ops::claim_task::{ClaimTask, claim_task};
 use tenure_engine::ops::sessions::Attempt;
 use tenure_engine::testing::LEASE;
 use tenure_store::testing::{number, until_sessions_wait};
-use tenure_store::{policies, tasks};
+use tenure_store::{policies, schedulers, tasks};
 use uuid::Uuid;
 
 use super::*;
@@ -238,6 +239,38 @@ async fn queues_whose_rows_are_locked_for_long_leave_no_other_one_without_a_sche
     holder.rollback().await.unwrap();
     ground.beat(&server).await;
     assert!(locked.iter().all(|queue| term(*queue).is_some()) && term(free).is_some());
+    drop(conn);
+    ground.finish([server]).await;
+}
+
+/// How long its server may leave a transaction alone.
+async fn idle_limit(conn: &mut PgConnection) -> String {
+    sqlx::query_scalar("SHOW idle_in_transaction_session_timeout").fetch_one(conn).await.unwrap()
+}
+
+/// It keeps the queue from admission and from another scheduler, and its runs that were given out from their reports.
+#[tokio::test]
+async fn a_server_that_is_stopped_while_it_changes_a_scheduler_or_a_policy_has_the_queue_for_a_second_at_most() {
+    let (ground, server) = with_an_assigned_run().await;
+    let queue = server.key(QUEUE).await;
+    let mut conn = ground.database.connect().await;
+    let mut changing = conn.begin().await.unwrap();
+    let seen = schedulers::lock(&mut changing, queue).await.unwrap().expect("it has one").active;
+    assert_eq!(idle_limit(&mut changing).await, "1s");
+    changing.rollback().await.unwrap();
+    let mut changing = conn.begin().await.unwrap();
+    assert!(schedulers::change(&mut changing, seen, None, SchedulerEnd::Stopped).await.unwrap().is_some());
+    assert_eq!(idle_limit(&mut changing).await, "1s");
+    changing.rollback().await.unwrap();
+    let mut resuming = conn.begin().await.unwrap();
+    store_admission::lock_given(&mut resuming, queue).await.unwrap();
+    assert_eq!(idle_limit(&mut resuming).await, "1s");
+    resuming.rollback().await.unwrap();
+    let mut putting = conn.begin().await.unwrap();
+    assert!(policies::lock_queue(&mut putting, queue).await.unwrap());
+    policies::put(&mut putting, queue, &Policy::none(), "ann").await.unwrap();
+    assert_eq!(idle_limit(&mut putting).await, "1s");
+    putting.rollback().await.unwrap();
     drop(conn);
     ground.finish([server]).await;
 }
