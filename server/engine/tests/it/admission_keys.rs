@@ -11,10 +11,12 @@ use tenure_api::policy::QueuePolicy;
 use tenure_api::states::ExceptionReason;
 use tenure_domain::lifecycle::Report;
 use tenure_domain::policy::document::{Match, Policy};
+use tenure_domain::policy::why::{Held, Place};
 use tenure_engine::background::{admission, deadlines, election, refile};
 use tenure_engine::ops::change_task::{self, Change};
 use tenure_engine::ops::queue_keys;
 use tenure_engine::ops::queue_policy::{self, Put};
+use tenure_engine::ops::why::find;
 use tenure_engine::testing::{QUEUE, Queue, new_task};
 use tenure_store::admission::{self as store, Leader, Look};
 use tenure_store::clock;
@@ -225,6 +227,27 @@ async fn a_key_whose_only_run_was_claimed_before_the_policy_came_is_listed() {
     let listed = queue_keys::list(queue.engine.queue_parts(), &name, None, 100).await.unwrap().keys;
     let expected = json!([{"key": "acme", "used": 1, "limit": 1, "waiting": 0}]);
     assert_eq!(serde_json::to_value(listed).unwrap(), expected);
+    finish(database, queue).await;
+}
+
+/// As many as the list of keys says.
+#[tokio::test]
+async fn a_run_that_waits_for_a_lowered_limit_knows_how_many_have_its_slots_still() {
+    let (database, queue) = start(&json!({"concurrency": {"perKey": 3}})).await;
+    for _ in 0..3 {
+        create(&queue, "acme").await;
+    }
+    admit(&queue).await;
+    for _ in 0..3 {
+        queue.claim_one(QUEUE).await;
+    }
+    put_policy(&queue, &json!({"concurrency": {"perKey": 1}})).await;
+    let last = new_task(QUEUE, &json!({"extra": {"tenure": {"key": "acme"}}}));
+    queue.create(&last).await.unwrap();
+    admit(&queue).await;
+    let known = find(queue.engine.why_parts(), last.id).await.unwrap();
+    let Place::Pending { held: Held::Waiting(waiting), .. } = known.facts.place else { panic!("it waits") };
+    assert_eq!(waiting.slots, Some((1, 3)));
     finish(database, queue).await;
 }
 

@@ -66,7 +66,11 @@ pub async fn find(conn: &mut PgConnection, queue: &Queue, seq: i64) -> Result<Wa
     let key = load_keys(conn, queue.id, &[row.key_id], &admission).await?.pop();
     let limit = slots_of_key(conn, queue.id, row.key.as_deref(), &admission).await?;
     let free = key.and_then(|key| key.free).or(limit);
-    waiting.slots = limit.zip(free).map(|(limit, free)| (limit, limit.saturating_sub(free)));
+    waiting.slots = match limit.zip(free) {
+        // More than there are now, if the limit was lowered.
+        Some((limit, 0)) => Some((limit, count_used(conn, row.key_id).await?)),
+        slots => slots.map(|(limit, free)| (limit, limit.saturating_sub(free))),
+    };
     let admitted = if admission.total.is_some() || admission.rate_total.is_some() {
         count_admitted(conn, queue.sequenced, queue.id).await?
     } else {
@@ -138,6 +142,22 @@ async fn slots_of_key(
     .fetch_optional(conn)
     .await?;
     Ok(own.flatten().map(i32::unsigned_abs).or(admission.per_key))
+}
+
+/// How many runs of a key are ready, assigned or claimed.
+async fn count_used(conn: &mut PgConnection, key: i64) -> Result<u32, sqlx::Error> {
+    let used = sqlx::query_scalar!(
+        r#"-- why_used_of_key
+        SELECT (SELECT count(*) FROM (
+                    SELECT FROM pending p WHERE p.key_id = $1 AND p.hold IS DISTINCT FROM 1 /* Hold::Delay */
+                        AND p.hold IS DISTINCT FROM 2 /* Hold::Waiting */ LIMIT $2::bigint) x)
+               + (SELECT count(*) FROM (SELECT FROM claims c WHERE c.key_id = $1 LIMIT $2) x) AS "used!""#,
+        key,
+        i64::from(BEFORE_COUNTED_MAX)
+    )
+    .fetch_one(conn)
+    .await?;
+    Ok(u32::try_from(used).unwrap_or(BEFORE_COUNTED_MAX))
 }
 
 /// When the rates of queue and key allow a start. What was admitted and is not claimed keeps its token, whether it is ready, assigned or
