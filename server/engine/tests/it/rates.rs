@@ -458,3 +458,26 @@ async fn a_run_that_was_given_back_and_is_displaced_waits_where_it_waited_before
     assert_eq!(server.claim_one(QUEUE).await.task.id, first);
     ground.finish([server]).await;
 }
+
+/// It can start one of the two: the other slot would go to the run that has made way, which would have spent its token.
+#[tokio::test]
+async fn for_a_key_with_one_free_slot_one_ready_run_makes_way_although_runs_of_two_priorities_wait() {
+    let mut ground = Ground::new().await;
+    let server = ground.server();
+    put(&server, json!({"concurrency": {"total": 3, "perKey": 1}})).await;
+    let waiting = [("lowest", "a"), ("lowest", "b"), ("lowest", "c"), ("high", "k"), ("medium", "k")];
+    let fields = |(priority, key): (&str, &str)| json!({"priority": priority, "extra": {"tenure": {"key": key}}});
+    let tasks = waiting.map(|of| new_task(QUEUE, &fields(of)));
+    let (ready, urgent) = ("pending WHERE hold IS NULL", "pending WHERE hold IS NULL AND priority < 6");
+    create_on(&mut ground.conn, &server, &tasks[..3]).await;
+    admit(&server).await;
+    assert_eq!(ground.count(ready).await, 3);
+    // What waits again is a new message.
+    let messages = "SELECT sum(message)::bigint FROM pending WHERE priority = 6";
+    let before = number(ground.database.pool(), messages).await;
+    create_on(&mut ground.conn, &server, &tasks[3..]).await;
+    admit(&server).await;
+    assert_eq!((ground.count(ready).await, ground.count(urgent).await), (3, 1));
+    assert_eq!(number(ground.database.pool(), messages).await, before + 1);
+    ground.finish([server]).await;
+}

@@ -14,7 +14,8 @@ use crate::transitions::end_hold::{Ready, emit};
 const AGAIN: Duration = Duration::from_millis(200);
 
 /// How many heads of each priority may start a run but for the limit of the queue, each counted up to `limit`. Keys that are at their
-/// rate may not; `rated` says whether keys have one by the policy.
+/// rate may not; `rated` says whether keys have one by the policy. A key counts once, where its most urgent run waits: it may have one
+/// free slot, or one token, for all its heads. Runs without a key share nothing but the queue.
 pub async fn count_heads(
     transaction: &mut PgConnection,
     queue: i32,
@@ -25,18 +26,22 @@ pub async fn count_heads(
     let rows = sqlx::query!(
         r#"-- count_ready_heads
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now)
-        SELECT m.priority AS "priority!", count(h.key_id) AS "heads!"
-        FROM unnest('{0,1,2,3,4,5,6}' /* Priority: all */::smallint[], $2::float8[] /* least */) AS m(priority, least)
-        CROSS JOIN LATERAL (
-            SELECT h.key_id FROM (
-                SELECT h.key_id FROM admission_heads h
-                WHERE h.queue = $1 AND h.priority = m.priority AND h.ready AND h.vtime >= m.least
-                ORDER BY h.vtime, h.key_id LIMIT $3
+        SELECT h.priority AS "priority!", count(*) AS "heads!"
+        FROM (
+            SELECT DISTINCT ON (h.key_id, CASE WHEN h.key = '' THEN m.priority END) m.priority
+            FROM unnest('{0,1,2,3,4,5,6}' /* Priority: all */::smallint[], $2::float8[] /* least */) AS m(priority, least)
+            CROSS JOIN LATERAL (
+                SELECT h.key_id, k.key FROM (
+                    SELECT h.key_id FROM admission_heads h
+                    WHERE h.queue = $1 AND h.priority = m.priority AND h.ready AND h.vtime >= m.least
+                    ORDER BY h.vtime, h.key_id LIMIT $3
+                ) h
+                JOIN admission_keys k ON k.id = h.key_id LEFT JOIN queue_keys x ON x.queue = $1 AND x.key = k.key
+                WHERE to_timestamp(k.tat) <= (SELECT now FROM db_now) OR k.key = '' OR NOT ($4 /* rated */ OR x.rate_count IS NOT NULL)
             ) h
-            JOIN admission_keys k ON k.id = h.key_id LEFT JOIN queue_keys x ON x.queue = $1 AND x.key = k.key
-            WHERE to_timestamp(k.tat) <= (SELECT now FROM db_now) OR k.key = '' OR NOT ($4 /* rated */ OR x.rate_count IS NOT NULL)
+            ORDER BY h.key_id, CASE WHEN h.key = '' THEN m.priority END, m.priority
         ) h
-        GROUP BY m.priority"#,
+        GROUP BY h.priority"#,
         queue,
         least,
         i64::from(limit),
