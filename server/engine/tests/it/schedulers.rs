@@ -1,5 +1,6 @@
 //! Schedulers of queues that assign their runs, and what they leave behind. `scripts/with-pg cargo test -p tenure-engine --test it -- schedulers`.
 
+mod keys;
 mod locks;
 
 use std::time::{Duration, Instant};

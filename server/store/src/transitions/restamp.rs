@@ -102,7 +102,8 @@ pub struct Rekeyed {
 
 /// Gives those of these runs another key that have not the one that the policy of their queue says. A ready run waits for admission
 /// from then on; one that waits, or is assigned, is ready where no admission is needed any more. Where runs are assigned from now on, or no
-/// longer are, those that are ready, or assigned, wait again too. What another transaction has locked is left out, as above.
+/// longer are, those that are ready, or assigned, wait again too; where they are still, what is assigned stays with its session. What
+/// another transaction has locked is left out, as above.
 #[expect(clippy::too_many_lines, reason = "one statement, one clause a line")]
 pub async fn rekey(transaction: &mut PgConnection, queue: i32, seqs: &[i64]) -> Result<Rekeyed, sqlx::Error> {
     let changed = sqlx::query!(
@@ -116,6 +117,8 @@ pub async fn rekey(transaction: &mut PgConnection, queue: i32, seqs: &[i64]) -> 
         pending_locked AS MATERIALIZED (
             SELECT p.seq, w.key_id, p.key_id AS old_key, p.hold, p.session, p.ord,
                    CASE WHEN p.hold = 1 /* Hold::Delay */ THEN 1 /* Hold::Delay */
+                        -- Its worker knows of it, and may be about to accept it.
+                        WHEN p.hold = 3 /* Hold::Assigned */ AND d.assigns AND w.key_id IS NOT NULL THEN 3 /* Hold::Assigned */
                         WHEN w.key_id IS NOT NULL THEN 2 /* Hold::Waiting */ END::smallint AS after
             FROM wanted w JOIN pending p ON p.seq = w.seq
             CROSS JOIN (SELECT COALESCE((SELECT assigns FROM admission_queues WHERE queue = $1), false) AS assigns) d
@@ -134,8 +137,11 @@ pub async fn rekey(transaction: &mut PgConnection, queue: i32, seqs: &[i64]) -> 
             SELECT l.*, CASE WHEN after IS NULL THEN nextval('pending_ord') END AS place FROM (SELECT * FROM pending_locked ORDER BY ord) l
         ),
         moved AS (
-            UPDATE pending p SET key_id = l.key_id, hold = l.after, session = NULL, ord = COALESCE(l.place, p.waited, p.ord), waited = NULL,
-                held_until = CASE WHEN l.after = 1 /* Hold::Delay */ THEN p.held_until END,
+            UPDATE pending p SET key_id = l.key_id, hold = l.after,
+                session = CASE WHEN l.after = 3 /* Hold::Assigned */ THEN p.session END,
+                ord = CASE WHEN l.after = 3 /* Hold::Assigned */ THEN p.ord ELSE COALESCE(l.place, p.waited, p.ord) END,
+                waited = CASE WHEN l.after = 3 /* Hold::Assigned */ THEN p.waited END,
+                held_until = CASE WHEN l.after = 1 /* Hold::Delay */ OR l.after = 3 /* Hold::Assigned */ THEN p.held_until END,
                 reserved_until = CASE WHEN l.after IS NOT NULL THEN timestamptz '3000-01-01 00:00Z' END,
                 hidden_until = CASE WHEN l.after IS NOT NULL THEN timestamptz '3000-01-01 00:00Z' END,
                 message = CASE WHEN p.hold IS NULL THEN p.message + 1 ELSE p.message END,
@@ -147,13 +153,14 @@ pub async fn rekey(transaction: &mut PgConnection, queue: i32, seqs: &[i64]) -> 
         claims_moved AS (
             UPDATE claims c SET key_id = l.key_id FROM claims_locked l WHERE c.seq = l.seq RETURNING c.seq
         ),
-        -- What was admitted has left a slot of its old key, which other runs may have still. What is claimed has taken one of its new key,
-        -- of which a run may have become ready before; if no other run of that key waits, it alone says what the key is.
+        -- What was admitted has left a slot of its old key, which other runs may have still. What is claimed, or stays assigned, has taken
+        -- one of its new key, of which a run may have become ready before; if no other run of that key waits, it alone says what the key is.
         freed AS (
             INSERT INTO admission_work (queue, key_id, seq)
             SELECT DISTINCT $1::int, key_id, seq FROM (
                 SELECT old_key AS key_id, NULL::bigint AS seq FROM placed
                 WHERE hold IS NULL OR hold IS NOT DISTINCT FROM 3 /* Hold::Assigned */
+                UNION ALL SELECT key_id, seq FROM placed WHERE after = 3 /* Hold::Assigned */
                 UNION ALL SELECT old_key, NULL FROM claims_locked
                 UNION ALL SELECT key_id, seq FROM claims_locked) f
             WHERE key_id IS NOT NULL
@@ -171,7 +178,7 @@ pub async fn rekey(transaction: &mut PgConnection, queue: i32, seqs: &[i64]) -> 
         items AS MATERIALIZED (
             SELECT i.epoch, i.entry FROM placed l JOIN session_inbox i
                 ON i.epoch = l.session AND i.seq = l.seq AND i.kind = 4 /* Item::Assigned */
-            WHERE l.hold IS NOT DISTINCT FROM 3 /* Hold::Assigned */
+            WHERE l.hold IS NOT DISTINCT FROM 3 /* Hold::Assigned */ AND l.after IS DISTINCT FROM 3 /* Hold::Assigned */
             FOR UPDATE OF i SKIP LOCKED
         ),
         withdrawn AS (DELETE FROM session_inbox i USING items x WHERE i.epoch = x.epoch AND i.entry = x.entry),
