@@ -22,8 +22,8 @@ use super::session;
 
 pub use displace::{count_heads, displace_in_keys, displace_in_queue, withdraw_in_keys};
 pub use keys::{
-    Announced, Look, announce_put_off, forget_idle_keys, list_unseen_keys, load_heads, load_keys, look, name_keys,
-    take_claims, take_work,
+    Announced, Look, Tokens, announce_put_off, forget_idle_keys, list_unseen_keys, load_heads, load_keys, look,
+    name_keys, take_tokens, take_work,
 };
 pub use reassign::{GivenOut, Reassigning, end_reassigning, list_given_out, lock_reassigning, lock_still_assigned};
 pub(crate) use sessions::lock_runs_of;

@@ -71,6 +71,16 @@ impl Bucket {
         }
     }
 
+    /// Counts runs that had a token and were never claimed, as if they had not started: the rate is about claims. There is never more
+    /// than the whole burst.
+    pub(super) fn give_back(&mut self, runs: usize) {
+        let Some(paced) = &mut self.paced else { return };
+        let whole = (1.0 - paced.burst) * paced.interval;
+        let ahead = (paced.ahead - runs as f64 * paced.interval).max(whole);
+        self.changed |= ahead < paced.ahead;
+        paced.ahead = paced.ahead.min(ahead);
+    }
+
     /// Whether a start conforms now.
     pub(super) fn is_open(&self) -> bool {
         self.opens_at().is_none()

@@ -36,7 +36,7 @@ mod sessions;
 
 pub use decide::decide;
 pub use displace::{DISPLACED_MAX, displaced, withdrawn};
-pub use outlook::{after_claims, has_whole_burst, key_allows, look_again_in, queue_allows, starts_at};
+pub use outlook::{after_claims, after_tokens, has_whole_burst, key_allows, look_again_in, queue_allows, starts_at};
 
 #[cfg(test)]
 mod fairness_tests;

@@ -19,7 +19,22 @@ pub fn look_again_in(rate: Option<Rate>, tat: f64, unclaimed: u32, now: f64) -> 
 /// left; none if that is not later than before.
 #[must_use]
 pub fn after_claims(rate: Option<Rate>, tat: f64, claimed: &[f64], unclaimed: u32, now: f64) -> Option<f64> {
+    after_tokens(rate, tat, 0, claimed, unclaimed, now)
+}
+
+/// The same where `given_back` other runs had a token since and were not claimed either, but taken back: then it may be earlier than
+/// before. What was claimed counts after them, so that it puts off the next start whatever was given back.
+#[must_use]
+pub fn after_tokens(
+    rate: Option<Rate>,
+    tat: f64,
+    given_back: usize,
+    claimed: &[f64],
+    unclaimed: u32,
+    now: f64,
+) -> Option<f64> {
     let mut bucket = Bucket::new(rate, tat, 0, now);
+    bucket.give_back(given_back);
     bucket.claim(claimed, unclaimed);
     bucket.changed()
 }
@@ -115,6 +130,19 @@ mod tests {
     }
 
     #[test]
+    fn a_run_that_is_taken_back_unclaimed_gives_its_token_back() {
+        let rate = |burst| Some(Rate { count: 2, seconds: 600, burst });
+        assert_eq!(after_tokens(rate(1), NOW + 300.0, 1, &[], 0, NOW), Some(NOW));
+        assert_eq!(queue_allows(None, rate(1), NOW, 0, NOW), Some(1));
+        let after_another = after_tokens(rate(1), NOW + 300.0, 1, &[NOW - 1.0], 0, NOW);
+        assert_eq!(after_another, Some(NOW + 299.0), "another one was claimed");
+        assert_eq!(after_tokens(rate(2), NOW, 1, &[], 0, NOW), Some(NOW - 300.0), "the whole burst");
+        assert_eq!(after_tokens(rate(2), NOW, 7, &[], 0, NOW), Some(NOW - 300.0), "and no more");
+        assert_eq!(after_tokens(rate(2), NOW - 900.0, 1, &[], 0, NOW), None);
+        assert_eq!(after_tokens(None, NOW + 300.0, 1, &[], 0, NOW), None);
+    }
+
+    #[test]
     fn a_rate_is_looked_at_again_when_its_next_start_conforms_or_less_often_while_runs_keep_their_tokens() {
         let rate = Some(Rate { count: 100, seconds: 1, burst: 1 });
         let ahead = look_again_in(rate, NOW + 0.01, 0, NOW).unwrap();
@@ -158,26 +186,31 @@ mod tests {
             }
         }
 
-        /// Workers are away and come back whenever they like, looks come whenever they like: in no window start more than `count` and
-        /// `burst`, and at no time more than `burst`, as the workers see it.
+        /// Workers are away and come back whenever they like, runs are taken back unclaimed, looks come whenever they like: in no window
+        /// start more than `count` and `burst`, and at no time more than `burst`, as the workers see it.
         #[test]
         fn no_window_has_more_claims_than_the_rate_and_its_burst(
             count in 1_u32..6, burst in 1_u32..6, seconds in 1_u32..40,
-            steps in prop::collection::vec((0.0_f64..20.0, 0_u32..4, any::<bool>()), 1..120)
+            steps in prop::collection::vec((0.0_f64..20.0, 0_u32..4, 0_u32..3, any::<bool>()), 1..120)
         ) {
             let rate = Rate { count: count.max(burst), seconds, burst };
             let (mut now, mut tat, mut ready) = (NOW, 0.0, 0_u32);
             let (mut unseen, mut claims): (Vec<f64>, Vec<f64>) = (Vec::new(), Vec::new());
-            for (pause, claimed, looks) in steps {
+            let mut given_back = 0;
+            for (pause, claimed, taken_back, looks) in steps {
                 now += pause;
                 let claimed = claimed.min(ready);
                 ready -= claimed;
                 unseen.extend((0..claimed).map(|_| now));
                 claims.extend((0..claimed).map(|_| now));
+                let taken_back = taken_back.min(ready);
+                ready -= taken_back;
+                given_back += taken_back as usize;
                 if looks {
                     now += 0.1;
-                    tat = after_claims(Some(rate), tat, &unseen, ready, now).unwrap_or(tat);
+                    tat = after_tokens(Some(rate), tat, given_back, &unseen, ready, now).unwrap_or(tat);
                     unseen.clear();
+                    given_back = 0;
                     let mut bucket = Bucket::new(Some(rate), tat, ready, now);
                     while bucket.is_open() {
                         bucket.start();

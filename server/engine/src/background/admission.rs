@@ -8,11 +8,11 @@ use chrono::TimeDelta;
 use futures_util::{StreamExt, stream};
 use sqlx::{Connection, PgConnection};
 use tenure_domain::admission::{
-    DISPLACED_MAX, Decided, Head, HeadState, PRIORITIES, Queue, READY_RUNS, after_claims, decide, displaced,
-    look_again_in, queue_allows, starts_at, withdrawn,
+    DISPLACED_MAX, Decided, Head, HeadState, PRIORITIES, Queue, READY_RUNS, after_claims, after_tokens, decide,
+    displaced, look_again_in, queue_allows, starts_at, withdrawn,
 };
 use tenure_domain::policy::document::{Admission, Policy};
-use tenure_store::admission::{self, Admitted, Announced, Leader, Listed, Locked, Look};
+use tenure_store::admission::{self, Admitted, Announced, Leader, Listed, Locked, Look, Tokens};
 use tenure_store::failure::{Class, classify};
 use tenure_store::session::plan_as_hot;
 
@@ -192,46 +192,49 @@ async fn admit(
     Ok(PassReport { found: done, done, next_in, ..PassReport::default() })
 }
 
-/// What claims since the last look have changed.
+/// What claims since the last look have changed, and tokens that were given back.
 struct Settled {
     /// The time of the queue.
     tat: f64,
-    /// Keys with a rate of which runs were claimed: when their next start conforms is known only now.
+    /// Keys with a rate of which runs were claimed, or taken back: when their next start conforms is known only now.
     rated_keys: Vec<i64>,
 }
 
 /// Runs that were claimed since the last look had kept their tokens until then: the next starts of the queue and of their keys conform
-/// to the rates only after them. And a time of the queue that is further away than its rate ever puts it, because the rate was slower
-/// or the clock another, is written down as the rate has it: else it would be an interval away at each look.
+/// to the rates only after them. Those that were taken back unclaimed give theirs back. And a time of the queue that is further away than
+/// its rate ever puts it, because the rate was slower or the clock another, is written down as the rate has it: else it would be an
+/// interval away at each look.
 async fn settle_claims(
     engine: &Engine,
     transaction: &mut PgConnection,
     locked: &Locked,
     look: &Look<'_>,
 ) -> Result<Settled, sqlx::Error> {
-    let claims = admission::take_claims(transaction, look.queue).await?;
+    let Tokens { claims, given_back } = admission::take_tokens(transaction, look.queue).await?;
     let now = seconds(locked);
-    if claims.is_empty() {
+    if claims.is_empty() && given_back.is_empty() {
         let Some(tat) = after_claims(look.admission.rate_total, locked.tat, &[], 0, now) else {
             return Ok(Settled { tat: locked.tat, rated_keys: Vec::new() });
         };
         admission::store_times(transaction, look.queue, tat, &[]).await?;
         return Ok(Settled { tat, rated_keys: Vec::new() });
     }
-    let mut ids: Vec<i64> = claims.iter().map(|(key, _)| *key).collect();
+    let mut ids: Vec<i64> = claims.iter().map(|(key, _)| *key).chain(given_back.iter().copied()).collect();
     ids.sort_unstable();
     ids.dedup();
     let keys = admission::load_keys(transaction, look.queue, &ids, look.admission).await?;
     let of_keys = keys.iter().filter_map(|key| {
         let times: Vec<f64> = claims.iter().filter(|(of, _)| *of == key.id).map(|(_, at)| *at).collect();
-        after_claims(key.rate, key.tat, &times, key.unclaimed, now).map(|tat| (key.id, tat))
+        let back = given_back.iter().filter(|of| **of == key.id).count();
+        after_tokens(key.rate, key.tat, back, &times, key.unclaimed, now).map(|tat| (key.id, tat))
     });
     let of_keys: Vec<(i64, f64)> = of_keys.collect();
     let mut tat = locked.tat;
     if look.admission.rate_total.is_some() {
         let admitted = admission::count_admitted(transaction, engine.sequencer.reached(), look.queue).await?;
         let times: Vec<f64> = claims.iter().map(|(_, at)| *at).collect();
-        tat = after_claims(look.admission.rate_total, tat, &times, admitted.with_tokens(), now).unwrap_or(tat);
+        let (rate, back, unclaimed) = (look.admission.rate_total, given_back.len(), admitted.with_tokens());
+        tat = after_tokens(rate, tat, back, &times, unclaimed, now).unwrap_or(tat);
     }
     admission::store_times(transaction, look.queue, tat, &of_keys).await?;
     let rated_keys = keys.iter().filter(|key| key.rate.is_some()).map(|key| key.id).collect();

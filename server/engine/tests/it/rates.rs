@@ -1,5 +1,7 @@
 //! Rates and preferences where time passes, and what a look leaves alone. `scripts/with-pg cargo test -p tenure-engine --test it -- rates`.
 
+mod tokens;
+
 use std::time::Duration;
 
 use futures_util::FutureExt as _;

@@ -69,9 +69,17 @@ pub async fn announce_put_off(conn: &mut PgConnection) -> Result<(), sqlx::Error
     Ok(())
 }
 
-/// Takes the claims that were made since the last look at a queue with a rate: of which keys, and when, in seconds since 1970 and in that
-/// order.
-pub async fn take_claims(transaction: &mut PgConnection, queue: i32) -> Result<Vec<(i64, f64)>, sqlx::Error> {
+/// What became of tokens of a queue with a rate since the last look at it.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Tokens {
+    /// The claims: of which keys, and when, in seconds since 1970 and in that order.
+    pub claims: Vec<(i64, f64)>,
+    /// The keys of runs that were taken back before they were claimed; each as often as there are.
+    pub given_back: Vec<i64>,
+}
+
+/// Takes what became of tokens since the last look at a queue with a rate.
+pub async fn take_tokens(transaction: &mut PgConnection, queue: i32) -> Result<Tokens, sqlx::Error> {
     let rows = sqlx::query!(
         r#"-- take_rated_claims
         WITH taken AS (DELETE FROM admission_claims WHERE queue = $1 RETURNING key_id, at)
@@ -80,7 +88,10 @@ pub async fn take_claims(transaction: &mut PgConnection, queue: i32) -> Result<V
     )
     .fetch_all(transaction)
     .await?;
-    Ok(rows.into_iter().map(|row| (row.key_id, row.at)).collect())
+    // What was never claimed has no date.
+    let (claims, given_back): (Vec<_>, Vec<_>) =
+        rows.into_iter().map(|row| (row.key_id, row.at)).partition(|(_, at)| at.is_finite());
+    Ok(Tokens { claims, given_back: given_back.into_iter().map(|(key, _)| key).collect() })
 }
 
 /// What was announced, without what the breakages lose of it.

@@ -274,7 +274,7 @@ pub struct TakenBack {
 }
 
 /// Has assigned runs wait again, whose tasks this transaction has locked: those that no worker has accepted. They keep their places, and
-/// `keep_session` says which session did not accept them.
+/// `keep_session` says which session did not accept them. Where there is a rate, the next look takes their tokens back.
 pub async fn take_back(
     transaction: &mut PgConnection,
     seqs: &[i64],
@@ -294,10 +294,19 @@ pub async fn take_back(
             FOR UPDATE OF i SKIP LOCKED
         ),
         withdrawn AS (DELETE FROM session_inbox i USING items x WHERE i.epoch = x.epoch AND i.entry = x.entry)
-        UPDATE pending p SET hold = 2 /* Hold::Waiting */, held_until = NULL, ord = COALESCE(p.waited, p.ord), waited = NULL,
-            session = CASE WHEN $2 THEN p.session END
-        FROM locked l WHERE p.seq = l.seq
-        RETURNING p.queue"#,
+        taken AS (
+            UPDATE pending p SET hold = 2 /* Hold::Waiting */, held_until = NULL, ord = COALESCE(p.waited, p.ord), waited = NULL,
+                session = CASE WHEN $2 THEN p.session END
+            FROM locked l WHERE p.seq = l.seq
+            RETURNING p.queue, p.key_id
+        ),
+        -- A token that no claim was made with has no date.
+        given_back AS (
+            INSERT INTO admission_claims (queue, key_id, at)
+            SELECT t.queue, t.key_id, timestamptz '-infinity' FROM taken t JOIN task_queues q ON q.id = t.queue
+            WHERE q.rated AND t.key_id IS NOT NULL
+        )
+        SELECT queue FROM taken"#,
         seqs,
         keep_session
     )

@@ -7,7 +7,7 @@ use tenure_domain::election::Active;
 use tenure_domain::policy::counts::Counted;
 use tenure_domain::policy::document::{Admission, Policy};
 use tenure_domain::policy::keys::KeyRules;
-use tenure_store::admission::{self, Announced, Leader, Look, Reassigning, key_rules, runnable};
+use tenure_store::admission::{self, Announced, Leader, Look, Reassigning, Tokens, key_rules, runnable};
 use tenure_store::due_marks::START;
 use tenure_store::events::Sequenced;
 use tenure_store::transitions::limit;
@@ -162,7 +162,9 @@ impl Given {
             "count_admitted" => {
                 admission::count_admitted(conn, Sequenced::default(), self.pulled).await.unwrap();
             }
-            "take_rated_claims" => assert_eq!(admission::take_claims(conn, self.pulled).await.unwrap().len(), 0),
+            "take_rated_claims" => {
+                assert_eq!(admission::take_tokens(conn, self.pulled).await.unwrap(), Tokens::default());
+            }
             "store_tat" => admission::store_times(conn, self.pulled, 1.0, &[]).await.unwrap(),
             "count_ready" => {
                 let ready = admission::count_ready(conn, self.pulled, &[0; PRIORITIES], 1_000).await.unwrap();

@@ -1,0 +1,47 @@
+//! Tokens of runs that no worker has claimed in the end.
+
+use tenure_api::states::SessionEnd;
+use tenure_engine::background::accept;
+use tenure_engine::ops::sessions;
+
+use super::*;
+
+/// The session that was given the run, if one was.
+async fn given_to(ground: &mut Ground) -> Option<i64> {
+    let given = "SELECT session FROM pending WHERE hold = 3";
+    sqlx::query_scalar(given).fetch_optional(&mut ground.conn).await.unwrap()
+}
+
+/// The one that has it does not answer, and the next one is free. No window has more claims for that.
+#[tokio::test]
+async fn a_run_that_is_taken_back_goes_to_another_worker_at_once_although_the_rate_lets_one_start_an_hour() {
+    for of in ["total", "perKey"] {
+        for closes in [false, true] {
+            let mut policy = json!({"dispatch": "assign", "acceptTime": 30, "rate": {}});
+            policy["rate"][of] = json!({"count": 1, "seconds": 3_600});
+            let (mut ground, server) = assigning(policy).await;
+            begin(&server, "other", 100).await;
+            server.create(&new_task(QUEUE, &json!({"extra": {"tenure": {"key": "k"}}}))).await.unwrap();
+            admit(&server).await;
+            let first = given_to(&mut ground).await.expect("a worker has it");
+            if closes {
+                let mut closing = server.engine.pool.acquire().await.unwrap();
+                sessions::end(&mut closing, &server.engine.notifiers, first, SessionEnd::Closed).await.unwrap();
+            } else {
+                let later = "UPDATE clock SET clock_offset = clock_offset + interval '31 seconds'";
+                sqlx::query(later).execute(&mut ground.conn).await.unwrap();
+                assert_eq!(accept::pass(&server.engine).await.unwrap().done, 1);
+            }
+            assert_eq!(ground.count("pending WHERE hold = 2").await, 1);
+            admit(&server).await;
+            let second = given_to(&mut ground).await.expect("another worker has it");
+            assert_ne!(second, first, "{of} {closes}");
+            assert_eq!(ground.count("admission_claims").await, 0);
+            // With the one that has it the hour has its start.
+            server.create(&new_task(QUEUE, &json!({"extra": {"tenure": {"key": "k"}}}))).await.unwrap();
+            admit(&server).await;
+            assert_eq!(ground.count("pending WHERE hold = 2").await, 1);
+            ground.finish([server]).await;
+        }
+    }
+}
