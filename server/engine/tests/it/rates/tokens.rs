@@ -2,6 +2,7 @@
 
 use tenure_api::states::SessionEnd;
 use tenure_engine::background::accept;
+use tenure_engine::ops::change_task::{self, Change};
 use tenure_engine::ops::sessions;
 
 use super::*;
@@ -44,4 +45,25 @@ async fn a_run_that_is_taken_back_goes_to_another_worker_at_once_although_the_ra
             ground.finish([server]).await;
         }
     }
+}
+
+/// It was ready, and no worker has claimed it.
+#[tokio::test]
+async fn a_task_that_ends_before_its_run_is_claimed_leaves_the_token_to_the_next_one_and_not_after_that() {
+    let mut ground = Ground::new().await;
+    let server = ground.server();
+    put(&server, json!({"rate": {"total": {"count": 1, "seconds": 3_600}}})).await;
+    let (first, second) = (server.create_one(QUEUE).await, server.create_one(QUEUE).await);
+    server.create_one(QUEUE).await;
+    admit(&server).await;
+    let (engine, ready) = (&server.engine, "pending WHERE hold IS NULL");
+    assert_eq!((ground.count(ready).await, ground.count("pending").await), (1, 3));
+    change_task::change(&engine.pool, &engine.notifiers, first, Change::Cancel).await.unwrap();
+    admit(&server).await;
+    assert_eq!((ground.count(ready).await, ground.count("pending").await), (1, 2));
+    assert_eq!(server.claim_one(QUEUE).await.task.id, second);
+    change_task::change(&engine.pool, &engine.notifiers, second, Change::Cancel).await.unwrap();
+    admit(&server).await;
+    assert_eq!((ground.count(ready).await, ground.count("pending").await), (0, 1));
+    ground.finish([server]).await;
 }
