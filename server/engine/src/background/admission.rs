@@ -5,7 +5,6 @@
 use std::time::{Duration, Instant};
 
 use chrono::TimeDelta;
-use futures_util::{StreamExt, stream};
 use sqlx::{Connection, PgConnection};
 use tenure_domain::admission::{
     DISPLACED_MAX, Decided, Head, HeadState, PRIORITIES, Queue, READY_RUNS, after_claims, after_tokens, decide,
@@ -16,6 +15,7 @@ use tenure_store::admission::{self, Admitted, Announced, Leader, Listed, Locked,
 use tenure_store::failure::{Class, classify};
 use tenure_store::session::plan_as_hot;
 
+use super::admission_looks::look_at_all;
 use super::reassign::reassign;
 use super::{PassReport, SLICE};
 use crate::engine::Engine;
@@ -24,27 +24,12 @@ use crate::notifiers::{AdmittedBy, Effects};
 /// A key is forgotten so long after it was looked at last.
 const IDLE_KEY: TimeDelta = TimeDelta::minutes(10);
 
-/// So many queues are looked at at the same time: one that takes long holds up no other, and their commits share flushes. Fewer than the
-/// pool has connections.
-const QUEUES_AT_ONCE: usize = 4;
-
 /// Admits what may start in each queue in which something was announced, or something waits for room. A queue that cannot be
 /// read, as one whose policy a newer release has stored, is left to a later pass, and changes nothing for the others.
 pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
-    let mut queues = {
-        let mut conn = engine.pool.acquire().await?;
-        admission::list_queues(&mut conn).await?
-    };
-    engine.notifiers.set_limited(queues.iter().map(|listed| (listed.queue, admitted_by(engine, listed))));
-    queues.retain(|listed| is_ours(engine, listed));
-    let next_in = queues.iter().filter_map(|listed| listed.next_in).reduce(f64::min);
+    let (queues, next_in) = list_due(engine).await?;
+    let looks = look_at_all(engine, queues).await;
     let failing = &engine.failing_admission;
-    // They are listed in the order of their keys.
-    failing.keep(|queue| queues.binary_search_by_key(&queue, |listed| listed.queue).is_ok());
-    queues.retain(|listed| (listed.due || listed.reassigning) && !failing.is_put_off(listed.queue));
-    let looks = stream::iter(queues).map(|listed| try_queue(engine, listed)).buffer_unordered(QUEUES_AT_ONCE);
-    // To the end, whatever fails: a look that is dropped has to be undone by the database.
-    let looks: Vec<(i32, Result<PassReport, sqlx::Error>)> = looks.collect().await;
     let mut all = PassReport {
         next_in: next_in.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()),
         ..PassReport::default()
@@ -70,6 +55,22 @@ pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     }
     all.failing = failing.count();
     failed.map_or(Ok(all), Err)
+}
+
+/// The queues that this server is to look at now, and in how many seconds the next head is due that was put off.
+pub(super) async fn list_due(engine: &Engine) -> Result<(Vec<Listed>, Option<f64>), sqlx::Error> {
+    let mut queues = {
+        let mut conn = engine.pool.acquire().await?;
+        admission::list_queues(&mut conn).await?
+    };
+    engine.notifiers.set_limited(queues.iter().map(|listed| (listed.queue, admitted_by(engine, listed))));
+    queues.retain(|listed| is_ours(engine, listed));
+    let next_in = queues.iter().filter_map(|listed| listed.next_in).reduce(f64::min);
+    let failing = &engine.failing_admission;
+    // They are listed in the order of their keys.
+    failing.keep(|queue| queues.binary_search_by_key(&queue, |listed| listed.queue).is_ok());
+    queues.retain(|listed| (listed.due || listed.reassigning) && !failing.is_put_off(listed.queue));
+    Ok((queues, next_in))
 }
 
 /// A queue cannot be read, and it may stay so for long: that is logged once.
@@ -101,11 +102,8 @@ fn is_ours(engine: &Engine, listed: &Listed) -> bool {
     admitted_by(engine, listed) != AdmittedBy::Other
 }
 
-async fn try_queue(engine: &Engine, listed: Listed) -> (i32, Result<PassReport, sqlx::Error>) {
-    (listed.queue, look_at_queue(engine, listed).await)
-}
-
-async fn look_at_queue(engine: &Engine, listed: Listed) -> Result<PassReport, sqlx::Error> {
+/// One look at a queue, after a slice of what is to be taken back there.
+pub(super) async fn look_at_queue(engine: &Engine, listed: Listed) -> Result<PassReport, sqlx::Error> {
     let leader = engine.schedulers.leader(listed.queue);
     let mut report = PassReport::default();
     if !is_ours(engine, &listed) {

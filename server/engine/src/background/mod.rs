@@ -4,6 +4,7 @@
 
 pub mod accept;
 pub mod admission;
+mod admission_looks;
 pub mod artifacts;
 pub mod blobs;
 pub mod claims;

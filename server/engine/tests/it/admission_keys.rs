@@ -22,6 +22,7 @@ use tenure_store::admission::{self as store, Leader, Look};
 use tenure_store::clock;
 use tenure_store::testing::{TestDatabase, eventually};
 
+use crate::schedulers::put_to;
 use crate::support::{number, until_a_session_waits};
 
 async fn start(policy: &Value) -> (TestDatabase, Queue) {
@@ -330,4 +331,33 @@ async fn the_pass_of_a_scheduler_is_woken_by_what_another_server_has_created() {
     drop(conn);
     scheduler.stop().await;
     finish(database, other).await;
+}
+
+/// As one that takes back what a lost scheduler has given out, slice by slice.
+#[tokio::test]
+async fn while_the_look_at_a_queue_lasts_the_others_are_looked_at_again_and_again() {
+    const OTHER: &str = "other/queue";
+    const READY: &str = "SELECT count(*) FROM pending WHERE hold IS NULL";
+    let (database, queue) = start(&json!({"concurrency": {"perKey": 1}})).await;
+    put_to(&queue, OTHER, json!({"concurrency": {"total": 9}})).await;
+    // Its key is being named by a transaction that does not end.
+    create(&queue, "held").await;
+    let mut conn = database.connect().await;
+    let mut naming = conn.begin().await.unwrap();
+    let name = "INSERT INTO admission_keys (id, queue, key, seen)
+                SELECT admission_key_id(id, 'held'), id, 'held', now() FROM task_queues WHERE name = $1";
+    sqlx::query(name).bind(QUEUE).execute(&mut *naming).await.unwrap();
+    let meanwhile = async {
+        for ready in 1..=2 {
+            queue.create_one(OTHER).await;
+            eventually("the other queue is looked at", async || number(database.pool(), READY).await == ready).await;
+        }
+        naming.rollback().await.unwrap();
+    };
+    let (passed, ()) = tokio::join!(admission::pass(&queue.engine), meanwhile);
+    passed.unwrap();
+    assert_eq!(number(database.pool(), READY).await, 3);
+    admit(&queue).await;
+    drop(conn);
+    finish(database, queue).await;
 }
