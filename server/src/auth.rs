@@ -363,10 +363,10 @@ impl Authenticator {
             Issuer::Workers => {
                 // First what needs no database, so that no caller can make the server look up invented names.
                 claim.check_issued(&self.workers)?;
-                let client_id = claim.id().to_owned();
-                let (worker, roles) = futures_util::future::join(self.worker(&client_id), self.roles()).await;
+                let (worker, roles) = futures_util::future::join(self.worker(claim.id()), self.roles()).await;
                 let (worker, roles) = (worker?, roles?);
-                return Ok(claim.check_worker(&self.workers, &worker, Roles::within(&roles, given_max), request, now)?);
+                let given = Roles::within(&roles, given_max);
+                return Ok(claim.check_worker(&self.workers, &worker, given, request, now)?);
             }
             Issuer::Client(id) => id.to_owned(),
         };

@@ -269,7 +269,6 @@ async fn the_plans_of_hot_statements_are_right_on_empty_tables_and_stay_when_the
     database.finish().await;
 }
 
-#[expect(clippy::too_many_lines, reason = "one arm for each statement")]
 async fn run_cold(conn: &mut PgConnection, statement: &str, open: &[Uuid], waiting: &[Uuid]) {
     match statement {
         "list_due_claims" => drop(claims::list_due(conn, START, 200).await.unwrap()),

@@ -416,12 +416,10 @@ pub async fn forget_idle_keys(
 ) -> Result<Option<u64>, sqlx::Error> {
     // Nothing is admitted meanwhile.
     idle_briefly(transaction).await?;
-    let locked = sqlx::query!(
-        "-- lock_admission_of_keys\nSELECT FROM admission_queues WHERE queue = $1 FOR UPDATE",
-        queue
-    )
-    .fetch_optional(&mut *transaction)
-    .await?;
+    let locked =
+        sqlx::query!("-- lock_admission_of_keys\nSELECT FROM admission_queues WHERE queue = $1 FOR UPDATE", queue)
+            .fetch_optional(&mut *transaction)
+            .await?;
     if locked.is_none() {
         return Ok(None);
     }

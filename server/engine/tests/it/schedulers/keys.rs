@@ -6,9 +6,7 @@ use super::*;
 #[tokio::test]
 async fn a_run_that_is_given_to_a_session_stays_with_it_when_the_policy_says_another_key() {
     const GIVEN: &str = "SELECT (session, ord, waited, held_until, message)::text FROM pending WHERE hold = 3";
-    let policy = |key_by: &str| {
-        json!({"dispatch": "assign", "acceptTime": 3_600, "concurrency": {"perKey": 1}, "keyBy": key_by})
-    };
+    let policy = |key_by: &str| json!({"dispatch": "assign", "acceptTime": 3_600, "concurrency": {"perKey": 1}, "keyBy": key_by});
     let (mut ground, server) = with_an_assigned_run_by(policy("key")).await;
     let before: String = sqlx::query_scalar(GIVEN).fetch_one(&mut ground.conn).await.unwrap();
     put(&server, policy("projectId")).await;
