@@ -293,7 +293,7 @@ pub async fn take_back(
                 ON i.epoch = l.session AND i.seq = l.seq AND i.kind = 4 /* Item::Assigned */
             FOR UPDATE OF i SKIP LOCKED
         ),
-        withdrawn AS (DELETE FROM session_inbox i USING items x WHERE i.epoch = x.epoch AND i.entry = x.entry)
+        withdrawn AS (DELETE FROM session_inbox i USING items x WHERE i.epoch = x.epoch AND i.entry = x.entry),
         taken AS (
             UPDATE pending p SET hold = 2 /* Hold::Waiting */, held_until = NULL, ord = COALESCE(p.waited, p.ord), waited = NULL,
                 session = CASE WHEN $2 THEN p.session END
