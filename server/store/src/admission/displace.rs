@@ -138,15 +138,18 @@ pub async fn displace_in_keys(
             WHERE COALESCE(u.opens <= (SELECT now FROM db_now), true)
             LIMIT $5 /* starts */
         ),
+        kept AS MATERIALIZED (SELECT * FROM held_up u WHERE NOT EXISTS (SELECT FROM chosen c WHERE c.key_id = u.key_id)),
         put_off AS (
             UPDATE admission_heads h
             SET at = CASE WHEN u.opens > db_now.now THEN u.opens ELSE db_now.now + make_interval(secs => $6 /* AGAIN */) END
-            FROM held_up u, db_now
-            WHERE NOT EXISTS (SELECT FROM chosen c WHERE c.key_id = u.key_id) AND h.key_id = u.key_id AND h.priority = u.priority
-              AND EXISTS (
-                SELECT FROM pending p
+            FROM kept u, db_now
+            WHERE h.key_id = u.key_id AND h.priority = u.priority
+              -- One look for each of these keys: EXISTS could be joined to all of pending.
+              AND (
+                SELECT true FROM pending p
                 WHERE p.key_id = u.key_id AND p.hold IS DISTINCT FROM 1 /* Hold::Delay */ AND p.hold IS DISTINCT FROM 2 /* Hold::Waiting */
-                  AND p.hold IS NULL AND p.reserved_until IS NULL AND p.priority > u.priority AND p.queue = $1)
+                  AND p.hold IS NULL AND p.reserved_until IS NULL AND p.priority > u.priority AND p.queue = $1
+                LIMIT 1 /* count */)
         )
         UPDATE pending p SET hold = 2 /* Hold::Waiting */, reserved_until = '3000-01-01 00:00Z', hidden_until = '3000-01-01 00:00Z',
             ord = COALESCE(p.waited, p.ord), waited = NULL, message = p.message + 1, receipt = NULL, dequeued = 0 /* count */
