@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tokio::sync::{Notify, Semaphore, SemaphorePermit, futures::Notified};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, futures::Notified};
 use uuid::Uuid;
 
 use crate::rooms::{ANONYMOUS_PART, Caller};
@@ -14,7 +14,7 @@ use crate::rooms::{ANONYMOUS_PART, Caller};
 pub const WATCHERS_MAX: usize = 50_000;
 /// How many of them may be without credentials.
 const ANONYMOUS_MAX: usize = WATCHERS_MAX / ANONYMOUS_PART;
-/// Callers that read their task at the same time: all may watch the same one, and are notified together.
+/// Callers that read their task, or what it returned, at the same time: all may watch the same one, and are notified together.
 pub const READERS_MAX: usize = 4_000;
 
 /// The tasks that are watched at one server.
@@ -31,7 +31,7 @@ struct Shared {
     /// Notified when there is something to look up.
     look: Notify,
     /// The turns of those that read their task.
-    readers: Semaphore,
+    readers: Arc<Semaphore>,
 }
 
 impl Default for Shared {
@@ -41,7 +41,7 @@ impl Default for Shared {
             watchers: AtomicUsize::default(),
             anonymous: AtomicUsize::default(),
             look: Notify::default(),
-            readers: Semaphore::new(READERS_MAX),
+            readers: Arc::new(Semaphore::new(READERS_MAX)),
         }
     }
 }
@@ -61,8 +61,8 @@ impl Watcher {
     }
 
     /// Waits for its turn to read the task, which lasts until the permit is dropped. There is always one: the semaphore is never closed.
-    pub async fn turn(&self) -> Option<SemaphorePermit<'_>> {
-        self.watched.shared.readers.acquire().await.ok()
+    pub async fn turn(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.watched.shared.readers).acquire_owned().await.ok()
     }
 }
 

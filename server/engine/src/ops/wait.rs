@@ -4,6 +4,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use tenure_api::ids::TaskId;
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -29,6 +30,9 @@ pub struct Waited {
     pub task: Task,
     /// Whether it is resolved; if not, the time was up or the server drains.
     pub resolved: bool,
+    /// The caller's turn to read the task, which lasts until this is dropped. It may still read what the task returned, and
+    /// all callers that wait for one task at once would wait too long for a connection.
+    _turn: Option<OwnedSemaphorePermit>,
 }
 
 /// Waits until a task is resolved, the time is up, or the server drains.
@@ -49,11 +53,11 @@ pub async fn wait(
         let last_look = drain.is_cancelled() || Instant::now() >= until;
         let turn = watcher.turn().await;
         let task = status.submit(id).await?;
-        drop(turn);
         let resolved = task.is_resolved();
         if resolved || last_look {
-            return Ok(Waited { task, resolved });
+            return Ok(Waited { task, resolved, _turn: turn });
         }
+        drop(turn);
         tokio::select! {
             () = notified => {}
             () = drain.cancelled() => {}
@@ -64,6 +68,7 @@ pub async fn wait(
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt as _;
     use futures_util::future::join_all;
     use tenure_domain::lifecycle::Report;
     use tenure_store::testing::{TestDatabase, eventually};
@@ -71,24 +76,55 @@ mod tests {
     use super::*;
     use crate::testing::{QUEUE, Queue};
 
+    async fn after_wait(queue: &Queue, task: TaskId) -> Waited {
+        let (engine, drain) = (&queue.engine, CancellationToken::new());
+        let waited = wait(&engine.status, &engine.notifiers, &drain, task, Caller::Authenticated, WAIT_TIMEOUT_MAX);
+        waited.await.unwrap()
+    }
+
+    /// The turn of the caller is over then.
+    async fn is_resolved_after_wait(queue: &Queue, task: TaskId) -> bool {
+        after_wait(queue, task).await.resolved
+    }
+
     #[tokio::test]
     async fn more_callers_wait_for_one_task_than_may_ask_for_a_status_and_all_are_answered() {
         let database = TestDatabase::create().await;
         let queue = Queue::start(database.options());
         let task = queue.create_one(QUEUE).await;
         let run = queue.claim_one(QUEUE).await.run;
-        let (engine, drain) = (&queue.engine, CancellationToken::new());
+        let watched = queue.engine.notifiers.watched();
         let count = ReadStatus::WAITING_MAX + 1_000;
-        let one = || wait(&engine.status, &engine.notifiers, &drain, task, Caller::Authenticated, WAIT_TIMEOUT_MAX);
         // All of them ask before anything else is done.
-        let all = join_all((0..count).map(|_| tokio::task::unconstrained(one())));
+        let all = join_all((0..count).map(|_| tokio::task::unconstrained(is_resolved_after_wait(&queue, task))));
         let reported = async {
-            eventually("all of them wait", async || engine.notifiers.watched().watchers() == count).await;
+            eventually("all of them wait", async || watched.watchers() == count).await;
             queue.report(task, run, Report::Completed).await.unwrap();
         };
         let (answers, ()) = tokio::join!(all, reported);
-        assert!(answers.iter().all(|answer| answer.as_ref().is_ok_and(|waited| waited.resolved)));
-        assert_eq!(engine.notifiers.watched().watchers(), 0);
+        assert!(answers.iter().all(|resolved| *resolved));
+        assert_eq!(watched.watchers(), 0);
+        queue.stop().await;
+        database.finish().await;
+    }
+
+    #[tokio::test]
+    async fn a_caller_has_its_turn_until_it_has_read_what_the_task_returned() {
+        let database = TestDatabase::create().await;
+        let queue = Queue::start(database.options());
+        let task = queue.create_one(QUEUE).await;
+        let run = queue.claim_one(QUEUE).await.run;
+        queue.report(task, run, Report::Completed).await.unwrap();
+        let other = queue.engine.notifiers.watched().watch(task.uuid(), Caller::Authenticated).unwrap();
+        let turn = || tokio::task::unconstrained(other.turn()).now_or_never().flatten();
+        let others: Vec<_> = (1..READERS_MAX).map_while(|_| turn()).collect();
+        assert_eq!(others.len(), READERS_MAX - 1);
+        let waited = after_wait(&queue, task).await;
+        assert!(waited.resolved);
+        assert!(turn().is_none(), "it may read what the task returned");
+        drop(waited);
+        assert!(turn().is_some());
+        drop((others, other));
         queue.stop().await;
         database.finish().await;
     }

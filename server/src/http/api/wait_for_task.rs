@@ -76,6 +76,7 @@ async fn wait_for_task(app: App, call: Arc<Call>) -> Result<Response, ApiError> 
     let wait_timeout = wait_timeout(&call)?;
     let (engine, caller) = (&app.engine, call.caller());
     let waited = wait(&engine.status, &engine.notifiers, &app.drain, id, caller, wait_timeout).await?;
+    // In the turn that is a part of `waited`.
     let result = if waited.resolved { task_result::for_caller(&app, &call, &waited.task).await? } else { None };
     let ended_by = waited.task.ended.last().filter(|_| waited.resolved).and_then(|run| run.ended_by);
     ok(&Body { status: waited.task.status(), resolved: waited.resolved, ended_by, result })
