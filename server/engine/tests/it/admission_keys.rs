@@ -20,7 +20,7 @@ use tenure_engine::ops::why::find;
 use tenure_engine::testing::{QUEUE, Queue, new_task};
 use tenure_store::admission::{self as store, Leader, Look};
 use tenure_store::clock;
-use tenure_store::testing::{TestDatabase, eventually};
+use tenure_store::testing::{Gate, TestDatabase, eventually};
 
 use crate::schedulers::put_to;
 use crate::support::{number, until_a_session_waits};
@@ -340,24 +340,23 @@ async fn while_the_look_at_a_queue_lasts_the_others_are_looked_at_again_and_agai
     const READY: &str = "SELECT count(*) FROM pending WHERE hold IS NULL";
     let (database, queue) = start(&json!({"concurrency": {"perKey": 1}})).await;
     put_to(&queue, OTHER, json!({"concurrency": {"total": 9}})).await;
-    // Its key is being named by a transaction that does not end.
+    // The key of this one has its row before the gate is closed.
+    queue.create_one(OTHER).await;
+    admit(&queue).await;
+    assert_eq!(number(database.pool(), READY).await, 1);
+    // A look that names a key is not committed, however long the rest takes.
     create(&queue, "held").await;
-    let mut conn = database.connect().await;
-    let mut naming = conn.begin().await.unwrap();
-    let name = "INSERT INTO admission_keys (id, queue, key, seen)
-                SELECT admission_key_id(id, 'held'), id, 'held', now() FROM task_queues WHERE name = $1";
-    sqlx::query(name).bind(QUEUE).execute(&mut *naming).await.unwrap();
+    let gate = Gate::close(&database, "admission_keys").await;
     let meanwhile = async {
-        for ready in 1..=2 {
+        for ready in 2..=3 {
             queue.create_one(OTHER).await;
             eventually("the other queue is looked at", async || number(database.pool(), READY).await == ready).await;
         }
-        naming.rollback().await.unwrap();
+        gate.open().await;
     };
     let (passed, ()) = tokio::join!(admission::pass(&queue.engine), meanwhile);
     passed.unwrap();
-    assert_eq!(number(database.pool(), READY).await, 3);
+    assert_eq!(number(database.pool(), READY).await, 4);
     admit(&queue).await;
-    drop(conn);
     finish(database, queue).await;
 }
