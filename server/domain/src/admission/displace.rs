@@ -18,10 +18,13 @@ pub fn displaced(queue: &Queue, waiting: &[u32; PRIORITIES]) -> [u32; PRIORITIES
         return [0; PRIORITIES];
     }
     let wanted = make_way(&queue.ready, waiting, DISPLACED_MAX);
-    // What waits again keeps no token.
-    let unclaimed = queue.unclaimed.saturating_sub(wanted.iter().sum());
-    let starts = queue_allows(None, queue.rate, queue.tat, unclaimed, queue.now).unwrap_or(u64::MAX);
-    let most = u32::try_from(starts).map_or(DISPLACED_MAX, |starts| starts.min(DISPLACED_MAX));
+    // What waits again keeps no token. While more runs have one than the burst, as some from before the rate, none starts.
+    let starts = |runs: u32| {
+        let unclaimed = queue.unclaimed.saturating_sub(runs);
+        queue_allows(None, queue.rate, queue.tat, unclaimed, queue.now).unwrap_or(u64::MAX)
+    };
+    let all: u32 = wanted.iter().sum();
+    let most = (0..=all).rev().find(|runs| starts(*runs) >= u64::from(*runs)).unwrap_or_default();
     make_way(&queue.ready, waiting, most)
 }
 
@@ -111,6 +114,11 @@ mod tests {
             assert_eq!(displaced(&queue, &waiting), [0, 0, 0, 0, 0, 0, expected], "{ahead}");
             let unlimited = Queue { rate: None, ..queue };
             assert_eq!(displaced(&unlimited, &waiting), [0, 0, 0, 0, 0, 0, 4]);
+        }
+        // They have all tokens of the burst, or more of them are ready, from before the rate.
+        for (ready, expected) in [(5, 5), (6, 0), (10, 0)] {
+            let queue = Queue { rate, tat: NOW - 9_000.0, ..full([0, 0, 0, 0, 0, 0, ready]) };
+            assert_eq!(displaced(&queue, &[10, 0, 0, 0, 0, 0, 0]), [0, 0, 0, 0, 0, 0, expected], "{ready}");
         }
     }
 

@@ -286,7 +286,8 @@ async fn displace_in_queue(
     if look.admission.assign || queue.total_free != Some(0) || less_urgent.iter().all(|ready| *ready == 0) {
         return Ok(queue);
     }
-    if queue_allows(None, queue.rate, queue.tat, queue.unclaimed, queue.now) == Some(0) {
+    // As if none of the ready runs kept its token: those that make way do not.
+    if queue_allows(None, queue.rate, queue.tat, 0, queue.now) == Some(0) {
         return Ok(queue);
     }
     let rated = look.admission.rate_per_key.is_some();

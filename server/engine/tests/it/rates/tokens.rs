@@ -67,3 +67,21 @@ async fn a_task_that_ends_before_its_run_is_claimed_leaves_the_token_to_the_next
     assert_eq!((ground.count(ready).await, ground.count("pending").await), (0, 1));
     ground.finish([server]).await;
 }
+
+/// The ready one has the only token, which it spends when it makes way.
+#[tokio::test]
+async fn a_more_urgent_run_takes_the_slot_of_a_full_queue_when_the_rate_lets_it_start_and_not_before() {
+    let (least, most) = ("pending WHERE hold IS NULL AND priority = 6", "pending WHERE hold IS NULL AND priority < 6");
+    let mut ground = Ground::new().await;
+    let server = ground.server();
+    put(&server, json!({"concurrency": {"total": 1}, "rate": {"total": {"count": 1, "seconds": 3_600}}})).await;
+    for priority in ["lowest", "high"] {
+        server.create(&new_task(QUEUE, &json!({"priority": priority}))).await.unwrap();
+        admit(&server).await;
+    }
+    assert_eq!((ground.count(least).await, ground.count(most).await), (1, 0));
+    sqlx::raw_sql(AN_HOUR_LATER).execute(&mut ground.conn).await.unwrap();
+    admit(&server).await;
+    assert_eq!((ground.count(least).await, ground.count(most).await), (0, 1));
+    ground.finish([server]).await;
+}
