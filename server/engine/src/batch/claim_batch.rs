@@ -108,6 +108,12 @@ fn position(row: &Claimed) -> usize {
     usize::try_from(row.worker).unwrap_or_default()
 }
 
+/// The answer to a claim for which there is no room to wait.
+pub(super) fn shed() -> OpError {
+    metrics::counter!("tenure_batch_shed_total", "operation" => "claim").increment(1);
+    OpError::Overloaded("claimWork")
+}
+
 /// What is noted of a claim as the worker's recent one.
 pub(super) fn recent_claim(claim: &Granted) -> Recent {
     Recent { task: claim.task.id.uuid(), run: claim.run.number().cast_signed(), claimed: claim.tenancy.started }

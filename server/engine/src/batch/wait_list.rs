@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::Waiting;
-use super::claim_batch::{ClaimBatch, QueueClaims, WaitingRequest, recent_claim};
+use super::claim_batch::{ClaimBatch, QueueClaims, WaitingRequest, recent_claim, shed};
 use super::delivery::{Delivery, Requeue};
 use super::low_water_marks::LowWaterMarks;
 use super::order::Order;
@@ -166,14 +166,14 @@ impl WaitList {
 
     /// Adds a request to the wait list and waits for its answer. A request for a session waits no longer than that.
     pub async fn claim(&self, request: ClaimWork) -> Result<Answer, OpError> {
-        let _place = self.places.try_acquire().map_err(|_| OpError::Overloaded("claimWork"))?;
+        let _place = self.places.try_acquire().map_err(|_| shed())?;
         let (reply, answer) = oneshot::channel();
         let until = Instant::now() + request.wait_timeout;
         let (worker, session) = (request.worker.clone(), request.session);
         self.workers.saw(worker.clone(), Sight::ClaimWork);
         let queue = &self.queues[Route::of_queue(worker.queue).among(self.queues.len())];
         let waiter = Waiter { request, turn: 0, reply, until };
-        queue.waiters.try_send(waiter).map_err(|_| OpError::Overloaded("claimWork"))?;
+        queue.waiters.try_send(waiter).map_err(|_| shed())?;
         queue.arrivals.count();
         let answer = match session {
             None => answer.await,
