@@ -61,8 +61,8 @@ async fn grow_old(queue: &Queue) {
 const KEYS: &str = "SELECT count(*) FROM admission_keys";
 const SEEN: &str = "SELECT count(*) FROM admission_keys WHERE seen > now() - interval '1 minute'";
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_key_of_which_a_run_has_just_come_is_not_forgotten_by_a_pass_that_saw_none() {
+/// A queue with a key of which no run is left, which was not looked at for long.
+async fn with_an_idle_key() -> (TestDatabase, Queue) {
     let (database, queue) = start(&json!({"concurrency": {"perKey": 1}})).await;
     create(&queue, "a").await;
     admission::pass(&queue.engine).await.unwrap();
@@ -70,6 +70,12 @@ async fn a_key_of_which_a_run_has_just_come_is_not_forgotten_by_a_pass_that_saw_
     queue.report(claim.task.id, claim.run, Report::Completed).await.unwrap();
     admission::pass(&queue.engine).await.unwrap();
     grow_old(&queue).await;
+    (database, queue)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_of_which_a_run_has_just_come_is_not_forgotten_by_a_pass_that_saw_none() {
+    let (database, queue) = with_an_idle_key().await;
 
     // A look at the queue: it has locked what it will write.
     let key = queue.key(QUEUE).await;
@@ -105,13 +111,7 @@ async fn a_key_of_which_a_run_has_just_come_is_not_forgotten_by_a_pass_that_saw_
 /// In a busy queue there is nearly always a look.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_keys_of_a_queue_that_is_being_looked_at_are_forgotten_after_the_look() {
-    let (database, queue) = start(&json!({"concurrency": {"perKey": 1}})).await;
-    create(&queue, "a").await;
-    admission::pass(&queue.engine).await.unwrap();
-    let claim = queue.claim_one(QUEUE).await;
-    queue.report(claim.task.id, claim.run, Report::Completed).await.unwrap();
-    admission::pass(&queue.engine).await.unwrap();
-    grow_old(&queue).await;
+    let (database, queue) = with_an_idle_key().await;
     let mut conn = database.connect().await;
     let mut looking = conn.begin().await.unwrap();
     sqlx::raw_sql("SELECT FROM admission_queues FOR UPDATE").execute(&mut *looking).await.unwrap();

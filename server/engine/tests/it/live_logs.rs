@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sqlx::Connection as _;
+use sqlx::{Connection as _, PgConnection};
 use tempfile::TempDir;
 use tenure_api::credentials::SigningKey;
 use tenure_api::ids::SlugId;
@@ -126,17 +126,22 @@ async fn what_a_log_takes_is_counted_while_it_grows_and_while_its_beginning_is_d
     database.finish().await;
 }
 
+/// The first chunks of the logs of two runs.
+async fn write_two(queue: &Queue, conn: &mut PgConnection) {
+    for _ in 0..2 {
+        let task = queue.create_one(QUEUE).await.uuid();
+        let run = queue.claim_one(QUEUE).await.run.number().cast_signed();
+        append(conn, &[Chunk { task, run, offset: 0, bytes: b"x".to_vec() }], 1_000).await.unwrap();
+    }
+}
+
 #[tokio::test]
 async fn a_log_that_cannot_be_looked_at_holds_up_no_other() {
     const DUE: &str = "SELECT count(*) FROM live_logs WHERE look_at <= now()";
     let database = TestDatabase::create().await;
     let queue = Queue::start(database.options());
     let mut conn = database.connect().await;
-    for _ in 0..2 {
-        let task = queue.create_one(QUEUE).await.uuid();
-        let run = queue.claim_one(QUEUE).await.run.number().cast_signed();
-        append(&mut conn, &[Chunk { task, run, offset: 0, bytes: b"x".to_vec() }], 1_000).await.unwrap();
-    }
+    write_two(&queue, &mut conn).await;
     // The pass comes to the first one first, and cannot say when to look at it again.
     let refuse = "UPDATE live_logs l SET look_at = now() - make_interval(secs => 2 - (
                 SELECT count(*) FROM live_logs earlier WHERE earlier.seq < l.seq));
@@ -161,11 +166,7 @@ async fn what_a_look_at_many_logs_has_not_come_to_is_looked_at_at_once() {
     let database = TestDatabase::create().await;
     let queue = Queue::start(database.options());
     let mut conn = database.connect().await;
-    for _ in 0..2 {
-        let task = queue.create_one(QUEUE).await.uuid();
-        let run = queue.claim_one(QUEUE).await.run.number().cast_signed();
-        append(&mut conn, &[Chunk { task, run, offset: 0, bytes: b"x".to_vec() }], 1_000).await.unwrap();
-    }
+    write_two(&queue, &mut conn).await;
     // The first one takes longer than a pass may.
     let slow = "UPDATE live_logs SET look_at = now();
         CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(1.1); RETURN NEW; END $$;

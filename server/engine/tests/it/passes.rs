@@ -176,16 +176,21 @@ fn faults(small: &Reads, full: &Reads, big: &[String]) -> Vec<String> {
     faults
 }
 
-#[tokio::test]
-async fn a_pass_that_has_nothing_to_do_reads_as_little_of_full_tables_as_of_small_ones() {
-    let size: i32 = std::env::var(SIZE).map_or(SIZE_DEFAULT, |size| size.parse().unwrap());
+/// A database, a session that plans each statement once, and one that keeps an old snapshot: no dead row can be removed.
+async fn behind_an_old_snapshot() -> (TestDatabase, PgConnection, PgConnection) {
     let database = TestDatabase::create().await;
     let mut conn = database.connect().await;
     without_autovacuum(&mut conn).await;
     plan_once(&mut conn).await;
-    // From now on no dead row can be removed.
     let mut old = database.connect().await;
     sqlx::raw_sql("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT FROM tasks").execute(&mut old).await.unwrap();
+    (database, conn, old)
+}
+
+#[tokio::test]
+async fn a_pass_that_has_nothing_to_do_reads_as_little_of_full_tables_as_of_small_ones() {
+    let size: i32 = std::env::var(SIZE).map_or(SIZE_DEFAULT, |size| size.parse().unwrap());
+    let (database, mut conn, old) = behind_an_old_snapshot().await;
     let queue = Queue::start(database.options());
     let small = SMALL.min(size / 2);
     fill(&mut conn, 1, small).await;

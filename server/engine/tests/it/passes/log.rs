@@ -6,9 +6,8 @@ use sqlx::PgConnection;
 use tenure_engine::background;
 use tenure_engine::testing::Queue;
 use tenure_store::events::{self, Sequenced, Stretch};
-use tenure_store::testing::TestDatabase;
 
-use super::{plan_once, reads, without_autovacuum};
+use super::{behind_an_old_snapshot, reads};
 
 /// Rows that were purged, each of one event.
 const PURGED: i64 = 50_000;
@@ -34,13 +33,7 @@ async fn blocks(conn: &mut PgConnection, queue: &Queue) -> i64 {
 
 #[tokio::test]
 async fn what_was_purged_of_the_log_is_not_walked_over_with_each_look() {
-    let database = TestDatabase::create().await;
-    let mut conn = database.connect().await;
-    without_autovacuum(&mut conn).await;
-    plan_once(&mut conn).await;
-    // From now on no dead row can be removed.
-    let mut old = database.connect().await;
-    sqlx::raw_sql("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT FROM tasks").execute(&mut old).await.unwrap();
+    let (database, mut conn, old) = behind_an_old_snapshot().await;
     sqlx::raw_sql(LOG).execute(&mut conn).await.unwrap();
     events::sequence(&mut conn, Sequenced::default()).await.unwrap();
     sqlx::raw_sql(PURGE).execute(&mut conn).await.unwrap();
