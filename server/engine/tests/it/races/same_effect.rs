@@ -125,6 +125,11 @@ impl World {
     }
 }
 
+/// How many members a round has, up to so many. Every third one has one: there is a statement for that.
+fn members_of(round: usize, most: usize) -> usize {
+    if round.is_multiple_of(3) { 1 } else { 1 + below(most) }
+}
+
 #[tokio::test]
 async fn tasks_are_stored_alike() {
     let mut world = world().await;
@@ -145,9 +150,9 @@ async fn tasks_are_stored_alike() {
         .execute(world.database.pool())
         .await
         .unwrap();
-    for _ in 0..ROUNDS {
+    for round in 0..ROUNDS {
         let mut new: Vec<(NewTask, i32)> = Vec::new();
-        for _ in 0..=below(6) {
+        for _ in 0..members_of(round, 7) {
             let queue = below(2);
             let fields = json!({"extra": {"size": "x".repeat(below(3_000))}, "retries": below(5)});
             let id = match below(5) {
@@ -246,10 +251,10 @@ async fn runs_are_claimed_alike() {
 #[tokio::test]
 async fn runs_are_ended_alike() {
     let mut world = world().await;
-    for _ in 0..ROUNDS {
+    for round in 0..ROUNDS {
         let mut members: Vec<end::Member> = Vec::new();
         let mut holders = Vec::new();
-        for _ in 0..=below(10) {
+        for _ in 0..members_of(round, 11) {
             let id = world.tasks[below(world.tasks.len())].uuid();
             let report = [
                 Report::Completed,
