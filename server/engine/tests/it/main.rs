@@ -31,6 +31,7 @@ mod schedulers;
 mod session_store;
 mod sessions;
 mod steady_events;
+mod storage;
 mod submissions;
 mod support;
 mod ticks;

@@ -1,0 +1,64 @@
+//! What PostgreSQL is told about tables that are written all the time.
+
+use std::collections::BTreeSet;
+
+use serde_json::json;
+use tenure_domain::lifecycle::Report;
+use tenure_engine::testing::{QUEUE, Queue, new_task};
+use tenure_store::events::{Sequenced, sequence};
+use tenure_store::testing::TestDatabase;
+
+use crate::support::create_on;
+
+/// More than two pages.
+const TASKS: u16 = 150;
+
+/// The page of each task, in the order of creation.
+async fn pages(database: &TestDatabase) -> Vec<i64> {
+    sqlx::query_scalar("SELECT (ctid::text::point)[0]::bigint FROM tasks ORDER BY seq")
+        .fetch_all(database.pool())
+        .await
+        .unwrap()
+}
+
+#[tokio::test]
+async fn a_task_that_ends_stays_in_its_page_behind_an_old_snapshot() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    let mut old = database.connect().await;
+    sqlx::raw_sql("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT FROM tasks").execute(&mut old).await.unwrap();
+    let tasks: Vec<_> = (0..TASKS).map(|_| new_task(QUEUE, &json!({}))).collect();
+    create_on(&mut database.connect().await, &queue, &tasks).await;
+    let created = pages(&database).await;
+    assert!(created.iter().collect::<BTreeSet<_>>().len() > 2, "{created:?}");
+    for _ in &tasks {
+        let claim = queue.claim_one(QUEUE).await;
+        queue.report(claim.task.id, claim.run, Report::Completed).await.unwrap();
+    }
+    assert_eq!(pages(&database).await, created);
+    drop(old);
+    queue.stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
+async fn statistics_leave_out_events_and_texts_of_definitions() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    let tasks: Vec<_> = (0..TASKS).map(|_| new_task(QUEUE, &json!({}))).collect();
+    create_on(&mut database.connect().await, &queue, &tasks).await;
+    // Rows of the log, and one that is not moved there yet.
+    sequence(&mut database.connect().await, Sequenced::default()).await.unwrap();
+    queue.claim_one(QUEUE).await;
+    sqlx::raw_sql("ANALYZE outbox, outbox_new, due, task_definitions").execute(database.pool()).await.unwrap();
+    let sql = "SELECT s.tablename::text, s.attname::text, t.typname::text
+        FROM pg_stats s JOIN pg_attribute a ON a.attrelid = s.tablename::regclass AND a.attname = s.attname
+        JOIN pg_type t ON t.oid = a.atttypid WHERE s.schemaname = current_schema()";
+    let known: Vec<(String, String, String)> = sqlx::query_as(sql).fetch_all(database.pool()).await.unwrap();
+    assert!(known.iter().any(|(_, column, _)| column == "at"), "{known:?}");
+    assert!(known.iter().any(|(_, column, _)| column == "seq"), "{known:?}");
+    let costly: Vec<_> = known.iter().filter(|(_, _, kind)| kind.starts_with('_') || kind == "text").collect();
+    assert!(costly.is_empty(), "{costly:?}");
+    queue.stop().await;
+    database.finish().await;
+}
