@@ -1,5 +1,5 @@
--- On a busy server autovacuum analyzes these tables every few seconds. What the arrays and texts hold is in no condition of any
--- statement, and statistics of arrays took more processor time than all others together.
+-- On a busy server autovacuum analyzes these tables every few seconds. No plan depends on what the arrays and texts hold, and
+-- statistics of arrays took more processor time than all others together.
 SET LOCAL lock_timeout = '5s';
 
 ALTER TABLE outbox
