@@ -4,7 +4,7 @@
 //! The same for the limit of a key needs no rule: the least urgent ready run of the key gives its slot to the most urgent
 //! one that waits, one at each look.
 
-use super::{PRIORITIES, Queue, queue_allows};
+use super::{PRIORITIES, Queue, Rate, queue_allows};
 
 /// How many ready runs wait again after one look at a queue at most; what is left follows in the next one.
 pub const DISPLACED_MAX: u32 = 100;
@@ -28,7 +28,17 @@ pub fn displaced(queue: &Queue, waiting: &[u32; PRIORITIES]) -> [u32; PRIORITIES
     make_way(&queue.ready, waiting, most)
 }
 
-/// The same whatever the rate, for up to `most` runs.
+/// How many ready runs may make way for more urgent ones of their keys: as many as the rate of the queue lets start in their place, and
+/// none while more runs have a token than the burst, as some from before the rate. None if it may be any number.
+#[must_use]
+pub fn replaceable(rate: Option<Rate>, tat: f64, unclaimed: u32, now: f64) -> Option<u64> {
+    let most = queue_allows(None, rate, tat, 0, now)?;
+    // What waits again keeps no token.
+    let left = unclaimed.saturating_sub(u32::try_from(most).unwrap_or(u32::MAX));
+    Some(if queue_allows(None, rate, tat, left, now) >= Some(most) { most } else { 0 })
+}
+
+/// What makes way in a queue whatever its rate, for up to `most` runs.
 fn make_way(ready: &[u32; PRIORITIES], waiting: &[u32; PRIORITIES], most: u32) -> [u32; PRIORITIES] {
     let mut taken = [0; PRIORITIES];
     let mut left = most;
@@ -66,7 +76,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::admission::Rate;
 
     const NOW: f64 = 1_800_000_000.0;
 
@@ -120,6 +129,16 @@ mod tests {
             let queue = Queue { rate, tat: NOW - 9_000.0, ..full([0, 0, 0, 0, 0, 0, ready]) };
             assert_eq!(displaced(&queue, &[10, 0, 0, 0, 0, 0, 0]), [0, 0, 0, 0, 0, 0, expected], "{ready}");
         }
+    }
+
+    #[test]
+    fn in_keys_as_many_make_way_as_the_rate_lets_start_and_none_while_more_have_tokens_than_the_burst() {
+        let rate = Some(Rate { count: 5, seconds: 3_600, burst: 5 });
+        let cases = [(1.0, 4, 0), (0.0, 4, 1), (-720.0, 5, 2), (-9_000.0, 5, 5), (-9_000.0, 6, 0), (0.0, 10, 0)];
+        for (ahead, unclaimed, expected) in cases {
+            assert_eq!(replaceable(rate, NOW + ahead, unclaimed, NOW), Some(expected), "{ahead} {unclaimed}");
+        }
+        assert_eq!(replaceable(None, NOW, 10, NOW), None);
     }
 
     #[test]

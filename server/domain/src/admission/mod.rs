@@ -35,7 +35,7 @@ mod outlook;
 mod sessions;
 
 pub use decide::decide;
-pub use displace::{DISPLACED_MAX, displaced, withdrawn};
+pub use displace::{DISPLACED_MAX, displaced, replaceable, withdrawn};
 pub use outlook::{after_claims, after_tokens, has_whole_burst, key_allows, look_again_in, queue_allows, starts_at};
 
 #[cfg(test)]

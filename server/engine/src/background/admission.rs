@@ -8,7 +8,7 @@ use chrono::TimeDelta;
 use sqlx::{Connection, PgConnection};
 use tenure_domain::admission::{
     DISPLACED_MAX, Decided, Head, HeadState, PRIORITIES, Queue, READY_RUNS, after_claims, after_tokens, decide,
-    displaced, look_again_in, queue_allows, starts_at, withdrawn,
+    displaced, look_again_in, queue_allows, replaceable, starts_at, withdrawn,
 };
 use tenure_domain::policy::document::{Admission, Policy};
 use tenure_store::admission::{self, Admitted, Announced, Leader, Listed, Locked, Look, Tokens};
@@ -174,7 +174,7 @@ async fn admit(
             admission::withdraw_in_keys(&mut transaction, queue, &keys_of(&announced), limits.per_key).await?;
         }
         look.least = admission::look(&mut transaction, &look, &announced).await?;
-        look.least = displace_in_keys(&mut transaction, &locked, &look, &announced).await?;
+        look.least = displace_in_keys(engine, &mut transaction, &locked, &look, &announced).await?;
     }
     let started = start(engine, &mut transaction, &locked, &look).await?;
     let mut effects = Effects { inboxes: started.sessions, ..Effects::default() };
@@ -255,6 +255,7 @@ fn keys_of(announced: &[Announced]) -> Vec<i64> {
 /// Ready runs give their slots of a key to more urgent ones that wait, when the rates let these start. Runs that are assigned stay.
 /// Answers the least virtual times.
 async fn displace_in_keys(
+    engine: &Engine,
     transaction: &mut PgConnection,
     locked: &Locked,
     look: &Look<'_>,
@@ -265,7 +266,13 @@ async fn displace_in_keys(
         return Ok(look.least);
     }
     let (tat, now) = (locked.tat, seconds(locked));
-    let (opens_at, starts) = (starts_at(rate_total, tat, 0, now), queue_allows(None, rate_total, tat, 0, now));
+    let opens_at = starts_at(rate_total, tat, 0, now);
+    let starts = if rate_total.is_some() {
+        let admitted = admission::count_admitted(transaction, engine.sequencer.reached(), look.queue).await?;
+        replaceable(rate_total, tat, admitted.with_tokens(), now)
+    } else {
+        None
+    };
     let (keys, rated) = (keys_of(announced), rate_per_key.is_some());
     let freed = admission::displace_in_keys(transaction, look.queue, &keys, rated, opens_at, starts).await?;
     if freed.is_empty() {

@@ -85,3 +85,31 @@ async fn a_more_urgent_run_takes_the_slot_of_a_full_queue_when_the_rate_lets_it_
     assert_eq!((ground.count(least).await, ground.count(most).await), (0, 1));
     ground.finish([server]).await;
 }
+
+/// They were ready before there was a rate, and keep their tokens: nothing could start in the place of one.
+#[tokio::test]
+async fn no_ready_run_makes_way_for_an_urgent_one_of_its_key_while_more_have_tokens_than_the_burst() {
+    let (ready, most) = ("pending WHERE hold IS NULL", "pending WHERE hold IS NULL AND priority < 6");
+    let fields = |priority: &str, key: &str| json!({"priority": priority, "extra": {"tenure": {"key": key}}});
+    let mut ground = Ground::new().await;
+    let server = ground.server();
+    put(&server, json!({"concurrency": {"perKey": 1}})).await;
+    for key in ["a", "b", "c"] {
+        server.create(&new_task(QUEUE, &fields("lowest", key))).await.unwrap();
+        admit(&server).await;
+    }
+    let rate = json!({"total": {"count": 1, "seconds": 3_600}});
+    put(&server, json!({"concurrency": {"perKey": 1}, "rate": rate})).await;
+    server.create(&new_task(QUEUE, &fields("high", "c"))).await.unwrap();
+    admit(&server).await;
+    assert_eq!((ground.count(ready).await, ground.count(most).await), (3, 0));
+    for _ in 0..2 {
+        server.claim_one(QUEUE).await;
+    }
+    admit(&server).await;
+    assert_eq!((ground.count(ready).await, ground.count(most).await), (1, 0));
+    sqlx::raw_sql(AN_HOUR_LATER).execute(&mut ground.conn).await.unwrap();
+    admit(&server).await;
+    assert_eq!((ground.count(ready).await, ground.count(most).await), (1, 1));
+    ground.finish([server]).await;
+}
