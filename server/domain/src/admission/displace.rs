@@ -1,8 +1,8 @@
 //! What has to wait again: a ready run that no worker has claimed, for the sake of a more urgent one that may not start because
 //! the limit of the queue is reached, or because the limit was lowered.
 //!
-//! The same for the limit of a key needs no rule: the least urgent ready run of the key gives its slot to the most urgent
-//! one that waits, one at each look.
+//! For the limit of a key only how many may needs a rule: the least urgent ready run of the key gives its slot to the most
+//! urgent one that waits, one at each look.
 
 use super::{PRIORITIES, Queue, Rate, queue_allows};
 

@@ -13,6 +13,7 @@ use tenure_engine::testing::Queue;
 use tenure_store::session;
 use tenure_store::testing::TestDatabase;
 
+use crate::support::hold_snapshot;
 use fill::{QUEUES, fill, update_again_and_again};
 
 /// How many tasks are resolved, and how many are pending, in the full tables.
@@ -182,8 +183,7 @@ async fn behind_an_old_snapshot() -> (TestDatabase, PgConnection, PgConnection) 
     let mut conn = database.connect().await;
     without_autovacuum(&mut conn).await;
     plan_once(&mut conn).await;
-    let mut old = database.connect().await;
-    sqlx::raw_sql("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT FROM tasks").execute(&mut old).await.unwrap();
+    let old = hold_snapshot(&database).await;
     (database, conn, old)
 }
 

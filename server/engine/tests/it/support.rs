@@ -24,6 +24,13 @@ pub async fn create_on(conn: &mut PgConnection, queue: &Queue, tasks: &[NewTask]
     assert_eq!(create(conn, &members).await.unwrap().len(), tasks.len());
 }
 
+/// A session that keeps a snapshot of now: until it is dropped no row that dies can be removed.
+pub async fn hold_snapshot(database: &TestDatabase) -> PgConnection {
+    let mut conn = database.connect().await;
+    sqlx::raw_sql("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT FROM tasks").execute(&mut conn).await.unwrap();
+    conn
+}
+
 /// What a proxy is to do to its connections, and what went through them.
 #[derive(Clone, Default)]
 struct Faults {

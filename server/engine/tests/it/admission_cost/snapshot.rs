@@ -16,6 +16,7 @@ use uuid::Uuid;
 use super::fill::PULLED;
 use super::put;
 use crate::passes::{Reads, difference, plan_once, reads, without_autovacuum};
+use crate::support::hold_snapshot;
 
 /// Runs that come and go in one round, of so many keys.
 const RUNS: usize = 100;
@@ -80,11 +81,10 @@ async fn claims_from_a_queue_with_limits_read_no_more_behind_an_old_snapshot() {
     let mut conn = database.connect().await;
     without_autovacuum(&mut conn).await;
     plan_once(&mut conn).await;
-    let (mut conn, mut old) = (database.connect().await, database.connect().await);
     let server = Queue::start(database.options());
     put(&server, PULLED, &json!({"fair": true, "concurrency": {"perKey": 10}})).await;
     sqlx::query("UPDATE queue_policies SET refile_stage = 0").execute(&mut conn).await.unwrap();
-    sqlx::raw_sql("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT FROM tasks").execute(&mut old).await.unwrap();
+    let old = hold_snapshot(&database).await;
     let queue = server.key(PULLED).await;
     let mut rounds = Vec::new();
     for number in 0..ROUNDS {

@@ -4,7 +4,7 @@ use super::*;
 use tenure_domain::session::TTL_LEAST;
 
 use crate::passes::{Reads, difference, plan_once, reads, without_autovacuum};
-use crate::support::number;
+use crate::support::{hold_snapshot, number};
 
 /// Sessions of workers that renew long before their time is over.
 const LIVE: i32 = 2_000;
@@ -59,9 +59,7 @@ async fn live_sessions_are_not_read_while_none_can_have_expired_however_many_the
     .execute(&mut conn)
     .await
     .unwrap();
-    // From now on no dead row can be removed.
-    let mut old = database.connect().await;
-    sqlx::raw_sql("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT FROM tasks").execute(&mut old).await.unwrap();
+    let old = hold_snapshot(&database).await;
     for _ in 0..RENEWED {
         sqlx::query("UPDATE worker_sessions SET until = until + interval '1 s'").execute(&mut conn).await.unwrap();
     }
