@@ -274,6 +274,11 @@ pub struct ServeArgs {
     #[arg(long, env = "TENURE_SECRET_KEY", hide_env_values = true, value_name = "KEYS")]
     pub secret_key: Option<String>,
 
+    /// What `GET /metrics` wants as `Authorization: Bearer`: visible ASCII characters. Without it everybody may read
+    /// metrics, which name every queue.
+    #[arg(long, env = "TENURE_METRICS_TOKEN", hide_env_values = true, value_name = "TOKEN")]
+    pub metrics_token: Option<String>,
+
     /// Where the time comes from. `manual` is for tests: the database's time plus an offset that a request can advance.
     #[arg(long, env = "TENURE_CLOCK", default_value = "database", value_name = "CLOCK")]
     pub clock: ClockMode,
@@ -337,6 +342,8 @@ pub struct Settings {
     pub scheduler: SchedulerSettings,
     /// None in embedded mode when none was given: the data directory holds it.
     pub secret_keys: Option<SecretKeys>,
+    /// What readers of metrics have to show; none: nothing.
+    pub metrics_token: Option<String>,
     /// Where the time comes from.
     pub clock: ClockMode,
 }
@@ -410,8 +417,19 @@ impl ServeArgs {
             limits: self.limits.limits()?,
             scheduler: self.scheduler.settings()?,
             secret_keys,
+            metrics_token: self.checked_metrics_token()?,
             clock: self.clock,
         })
+    }
+
+    /// An empty one counts as none, as a variable is that a template left empty.
+    fn checked_metrics_token(&self) -> Result<Option<String>, SettingError> {
+        let Some(token) = self.metrics_token.clone().filter(|token| !token.is_empty()) else { return Ok(None) };
+        if !token.bytes().all(|byte| byte.is_ascii_graphic()) {
+            let fix = "it has a character that a header cannot have; use visible ASCII characters without spaces";
+            return Err(SettingError::secret("--metrics-token (TENURE_METRICS_TOKEN)", fix.to_owned()));
+        }
+        Ok(Some(token))
     }
 
     fn check_durations(&self) -> Result<(), SettingError> {

@@ -8,5 +8,6 @@ pub mod config;
 pub mod descriptors;
 pub mod http;
 mod key_check;
+pub mod log_limiter;
 pub mod server;
 pub mod telemetry;

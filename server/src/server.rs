@@ -15,6 +15,7 @@ use uuid::Uuid;
 use crate::auth::Authenticator;
 use crate::config::{ClockMode, Database, SECRET_KEY_SETTING, SchedulerSettings, Settings};
 use crate::descriptors;
+use crate::http::api::metrics::Metrics;
 use crate::http::app::{App, AppState};
 use crate::http::blobs::Downloads;
 use crate::http::budget::Budget;
@@ -23,9 +24,11 @@ use crate::http::files::Files;
 use crate::http::heavy::Heavy;
 use crate::http::page::Pages;
 use crate::http::poll::PollUrls;
+use crate::http::read_slots::ReadSlots;
 use crate::http::request_metrics::RequestMetrics;
 use crate::http::{self, connection};
 use crate::key_check::{self, KeyError};
+use crate::log_limiter;
 use crate::telemetry;
 use tenure_embedded::{self as embedded, Embedded, RootCredentials};
 use tenure_engine::background::{clocks, replication};
@@ -38,6 +41,7 @@ use tenure_store::clients::{self, NewClient};
 use tenure_store::connector::Connector;
 use tenure_store::secrets::{Purpose, SecretKeys, WorkerDigests, new_access_token};
 use tenure_store::servers::{self, Joined, Member};
+use tenure_store::session::Pools;
 use tenure_store::settings as facts;
 use tenure_store::{clock, cluster, schema};
 
@@ -59,7 +63,7 @@ pub use error::StartError;
 /// A database that is ready, and what has to be stopped with it.
 struct Ready {
     connector: Connector,
-    pool: PgPool,
+    pools: Pools,
     embedded: Option<Arc<Embedded>>,
 }
 
@@ -89,7 +93,7 @@ pub async fn run(
         }
     };
     let result = result.map_err(|error| error.of(database.connector.options()));
-    if tokio::time::timeout(CLOSE_MAX, database.pool.close()).await.is_err() {
+    if tokio::time::timeout(CLOSE_MAX, database.pools.close()).await.is_err() {
         tracing::warn!("some database connections did not close in time");
     }
     if let Some(embedded) = database.embedded {
@@ -116,21 +120,21 @@ async fn open(database: &Database) -> Result<Ready, StartError> {
             (Connector::new(embedded.connect_options()), Some(embedded))
         }
     };
-    Ok(Ready { pool: connector.pool(), connector, embedded })
+    Ok(Ready { pools: connector.pools(), connector, embedded })
 }
 
 /// Checks an external database, and brings the schema up to date.
 async fn prepare(database: &Ready) -> Result<(), StartError> {
     if database.embedded.is_none() {
-        let major = cluster::get_major_version(&database.pool).await?;
+        let major = cluster::get_major_version(&database.pools.requests).await?;
         if major < cluster::OLDEST_MAJOR {
             return Err(StartError::TooOld(major));
         }
-        for warning in cluster::find_warnings(&database.pool).await? {
+        for warning in cluster::find_warnings(&database.pools.requests).await? {
             tracing::warn!(setting = warning.setting, value = warning.value, "{}", warning.advice);
         }
     }
-    schema::migrate(&database.pool).await?;
+    schema::migrate(&database.pools.requests).await?;
     Ok(())
 }
 
@@ -144,16 +148,16 @@ async fn serve(
 ) -> Result<(), StartError> {
     let keys = fitting_keys(settings, database).await?;
     if database.embedded.is_some() {
-        make_root(&database.pool, &keys, &settings.data_dir, root_url).await?;
+        make_root(&database.pools.requests, &keys, &settings.data_dir, root_url).await?;
     }
-    warn_of_moved_clock(settings, &database.pool).await?;
+    warn_of_moved_clock(settings, &database.pools.requests).await?;
     let mode = if database.embedded.is_some() { "embedded" } else { "external" };
     let place = &settings.artifacts.place;
     tracing::info!(database = mode, artifacts = %place, root_url, version = env!("CARGO_PKG_VERSION"), "starting");
     if let (None, ArtifactsPlace::Folder(_)) = (&database.embedded, place) {
         tracing::info!(artifacts = %place, "artifacts are files: all servers of this database must share their folder");
     }
-    let candidate = join(settings, &database.pool, bound(&listener)?).await?;
+    let candidate = join(settings, &database.pools.requests, bound(&listener)?).await?;
     let (tasks, connections, stop) = (TaskTracker::new(), TaskTracker::new(), CancellationToken::new());
     let app = assemble(settings, database, keys, (root_url, candidate), &tasks, &stop, &shutdown);
     let limits = settings.limits;
@@ -175,7 +179,7 @@ async fn serve(
     app.engine.facts.look().await?;
     workers::note_held(&app.engine.pool).await?;
     let seen = app.engine.workers.clone();
-    facts::put(&database.pool, facts::ROOT_URL, root_url).await?;
+    facts::put(&database.pools.requests, facts::ROOT_URL, root_url).await?;
     drop(app);
     ready(root_url);
     connection::serve(listener, front).await;
@@ -191,7 +195,7 @@ async fn serve(
     tasks.close();
     let (ended, written) = tokio::join!(
         tokio::time::timeout(DRAIN_TASKS, tasks.wait()),
-        tokio::time::timeout(DRAIN_TASKS, workers::write_down(&database.pool, &seen)),
+        tokio::time::timeout(DRAIN_TASKS, workers::write_down(&database.pools.requests, &seen)),
     );
     if ended.is_err() {
         tracing::warn!(tasks = tasks.len(), "some background work did not end in time");
@@ -239,14 +243,14 @@ async fn fitting_keys(settings: &Settings, database: &Ready) -> Result<SecretKey
         (None, Some(embedded)) => match embedded.find_secret_keys()? {
             Some(keys) => (keys, file()),
             // A new key would lock out every client there is.
-            None if key_check::needs_key(&database.pool).await? => {
+            None if key_check::needs_key(&database.pools.requests).await? => {
                 return Err(KeyError::Lost { source_name: file() }.into());
             }
             None => (embedded.secret_keys()?, file()),
         },
         (None, None) => unreachable!("settings without keys are refused with an external database"),
     };
-    key_check::verify(&database.pool, &keys, &source).await?;
+    key_check::verify(&database.pools.requests, &keys, &source).await?;
     Ok(keys)
 }
 
@@ -262,6 +266,7 @@ fn assemble(
     // Before anything counts.
     let metrics = telemetry::start_metrics();
     tasks.spawn(keep_up(metrics.clone(), stop.clone()));
+    tasks.spawn(report_repeats(stop.clone()));
     let lifetime = Lifetime { tasks: tasks.clone(), stop: stop.clone(), drain: shutdown.clone() };
     let times = EngineSettings {
         claim_timeout: settings.claim_timeout,
@@ -273,12 +278,13 @@ fn assemble(
         candidate,
     };
     let blobs = open_blobs(settings, &keys, root_url, tasks, stop);
-    let (connector, pool) = (database.connector.clone(), database.pool.clone());
-    let engine = engine::Database { claim_connector: connector.clone(), connector, pool: pool.clone() };
+    let (connector, pools) = (database.connector.clone(), database.pools.clone());
+    let lookups = pools.lookups.clone();
+    let engine = engine::Database { claim_connector: connector.clone(), connector, pools };
     let engine = Engine::start(engine, times, blobs, &lifetime);
     engine::run_passes(&engine, &database.connector, &lifetime);
     let (poll_keys, worker_digests) = (keys.signing_keys(Purpose::PollUrls), WorkerDigests::new(&keys));
-    let authenticator = Authenticator::new(pool, engine.facts.clone(), keys);
+    let authenticator = Authenticator::new(lookups, engine.facts.clone(), keys);
     let caches = authenticator.caches();
     engine.remembered.add("clients", move || caches.drop_all());
     let heavy = Heavy::new();
@@ -291,6 +297,7 @@ fn assemble(
         files: Files::new(tasks, &heavy),
         bodies: Budget::new("bodies", settings.limits.request_memory),
         downloads: Downloads::default(),
+        read_slots: ReadSlots::new(),
         heavy,
         worker_digests,
         tasks: tasks.clone(),
@@ -299,7 +306,7 @@ fn assemble(
         manual_clock: settings.clock == ClockMode::Manual,
         claim_work_wait: settings.claim_work_wait,
         started: Instant::now(),
-        metrics,
+        metrics: Metrics::new(metrics, settings.metrics_token.clone()),
     })
 }
 
@@ -315,6 +322,13 @@ fn open_blobs(
     let (probed, until) = (blobs.clone(), stop.clone());
     tasks.spawn(async move { until.run_until_cancelled(probed.probe()).await });
     blobs
+}
+
+/// Writes counts of repeated log lines while the server runs.
+async fn report_repeats(stop: CancellationToken) {
+    while tokio::time::timeout(log_limiter::EVERY, stop.cancelled()).await.is_err() {
+        telemetry::log_limiter().report();
+    }
 }
 
 async fn keep_up(metrics: PrometheusHandle, stop: CancellationToken) {

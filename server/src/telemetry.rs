@@ -9,8 +9,11 @@ use std::sync::OnceLock;
 
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::config::SettingError;
+use crate::log_limiter::LogLimiter;
 
 /// What is logged unless `TENURE_LOG` is set: requests only with a filter for them.
 const DEFAULT_FILTER: &str = "info,access=warn,sqlx=warn";
@@ -33,6 +36,12 @@ const OPERATIONS: [&str; 9] = [
     "append_live_log",
 ];
 
+/// The limiter of repeated lines, shared by all servers of a process.
+pub fn log_limiter() -> &'static LogLimiter {
+    static LIMITER: OnceLock<LogLimiter> = OnceLock::new();
+    LIMITER.get_or_init(LogLimiter::default)
+}
+
 /// Starts logging; later calls change nothing.
 ///
 /// # Errors
@@ -42,7 +51,12 @@ pub fn start_logs() -> Result<(), SettingError> {
     let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     // Otherwise it reports on standard error that standard error cannot be written, and panics because of that.
     let logs = logs.log_internal_errors(false);
-    let started = if std::io::stderr().is_terminal() { logs.try_init() } else { logs.json().try_init() };
+    let limiter = log_limiter().clone();
+    let started = if std::io::stderr().is_terminal() {
+        logs.finish().with(limiter).try_init()
+    } else {
+        logs.json().finish().with(limiter).try_init()
+    };
     // A process that runs several servers, as tests do, logs once.
     drop(started);
     Ok(())
@@ -161,7 +175,7 @@ fn begin_at_zero() {
         metrics::counter!("tenure_blocking_path_total", "operation" => operation).absolute(0);
         metrics::counter!("tenure_blocking_path_timeouts_total", "operation" => operation).absolute(0);
     }
-    for limit in ["bodies", "answers", "heads", "writes", "connections", "logins"] {
+    for limit in ["bodies", "answers", "heads", "writes", "connections", "logins", "reads"] {
         metrics::counter!("tenure_limits_reached_total", "limit" => limit).absolute(0);
     }
     for status in ["2xx", "4xx", "5xx"] {

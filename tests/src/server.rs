@@ -126,6 +126,8 @@ impl Launch {
             .args(["serve", "--listen", self.listen.as_deref().unwrap_or("127.0.0.1:0"), "--data-dir"])
             .arg(data_dir)
             .args(&self.args)
+            // Tests look at metrics right after what they have done.
+            .env("TENURE_METRICS_LIFE_MS", "0")
             .envs(self.env.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null());
         if let Some(user) = self.user {

@@ -56,6 +56,7 @@ use tenure_domain::work::Reported;
 use tenure_store::connector::Connector;
 use tenure_store::continuity::Continuity;
 use tenure_store::queues::Queues;
+use tenure_store::session::Pools;
 
 /// How the engine reaches its database.
 pub struct Database {
@@ -64,7 +65,7 @@ pub struct Database {
     /// For the sessions that run ticks and claim. A test may give them another way, which it can cut.
     pub claim_connector: Connector,
     /// For everything else.
-    pub pool: PgPool,
+    pub pools: Pools,
 }
 
 /// What the engine is configured with.
@@ -98,8 +99,10 @@ pub struct Lifetime {
 
 /// One server's engine. Its batchers end when the last reference is dropped.
 pub struct Engine {
-    /// Cold statements.
+    /// Cold statements of requests.
     pub pool: PgPool,
+    /// Passes, and what waiting requests read in batches.
+    pub background_pool: PgPool,
     /// As configured.
     pub settings: EngineSettings,
     /// Whether the database is still the one that this server has read from.
@@ -178,12 +181,11 @@ impl Engine {
     /// Starts the operations. No pass runs before [`run_passes`].
     #[must_use]
     pub fn start(database: Database, settings: EngineSettings, blobs: Blobs, lifetime: &Lifetime) -> Arc<Self> {
-        let Database { connector, claim_connector, pool } = database;
+        let Database { connector, claim_connector, pools: Pools { requests, background: pool, lookups } } = database;
         let Lifetime { tasks, stop, drain } = lifetime;
-        let (queues, low_water_marks, facts) = (Queues::default(), LowWaterMarks::default(), Facts::new(pool.clone()));
-        let notifiers = Notifiers::new(settings.hot_sessions);
+        let (queues, low_water_marks, facts) = (Queues::default(), LowWaterMarks::default(), Facts::new(lookups));
+        let (notifiers, workers) = (Notifiers::new(settings.hot_sessions), Workers::new(facts.quarantines()));
         let ticks = Ticks::start(&claim_connector, settings.hot_sessions, tasks);
-        let workers = Workers::new(facts.quarantines());
         removals::follow(&facts, &notifiers);
         let requeue = Requeue::start(&connector, notifiers.clone(), tasks, stop.clone());
         let sessions = Sessions::start(&pool, &notifiers, tasks, drain);
@@ -200,10 +202,11 @@ impl Engine {
             ticks: &ticks,
         };
         let (polled, sequencer, lease) = (PolledQueues::default(), Sequencer::default(), settings.claim_timeout);
+        let delete = DeleteMessages { visibility: settings.message_visibility };
         let reclaim = Reclaim { queues: queues.clone(), pool: pool.clone(), lease, workers: workers.clone() };
         let report = ReportRun { queues: queues.clone(), pool: pool.clone() };
-        let (reservation, visibility) = (settings.poll_reservation, settings.message_visibility);
-        let get = GetMessages { low_water_marks: low_water_marks.clone(), reservation, polled: polled.clone() };
+        let (marks, reservation) = (low_water_marks.clone(), settings.poll_reservation);
+        let get = GetMessages { low_water_marks: marks, reservation, polled: polled.clone() };
         let get_messages = Batcher::start(get, &connector, &notifiers, &ticks, tasks);
         let append = Batcher::start(AppendLog, &connector, &notifiers, &ticks, tasks);
         let engine = Self {
@@ -219,7 +222,7 @@ impl Engine {
             messages: MessageQueue::new(get_messages, notifiers.clone()),
             polled,
             sequencer: sequencer.clone(),
-            delete_messages: Batcher::start(DeleteMessages { visibility }, &connector, &notifiers, &ticks, tasks),
+            delete_messages: Batcher::start(delete, &connector, &notifiers, &ticks, tasks),
             tail: Tail::start(pool.clone(), sequencer, notifiers.clone(), tasks, drain.clone()),
             heartbeat: Heartbeat::start(&connector, settings.candidate.member.id, tasks, stop),
             schedulers: Schedulers::new(settings.candidate.clone()),
@@ -236,7 +239,8 @@ impl Engine {
             failing_admission: FailingQueues::default(),
             continuity: connector.continuity().clone(),
             watch: DatabaseWatch::new(&connector),
-            pool,
+            pool: requests,
+            background_pool: pool,
             settings,
             queues,
             notifiers,
@@ -246,7 +250,6 @@ impl Engine {
             requeue,
         };
         engine.register();
-        engine.remembered.follow(&engine.continuity);
         Arc::new(engine)
     }
 
@@ -337,6 +340,7 @@ impl Engine {
         remembered.add("keys of waiting requests", on(notifiers, Notifiers::send_away_for_keys));
         // Whether any task waits for another one: the pass finds out again.
         remembered.add("dependents", on(notifiers, |notifiers| notifiers.expect_dependents(true)));
+        remembered.follow(&self.continuity);
     }
 }
 
@@ -349,7 +353,7 @@ fn on<T: Clone, F: Fn(&T)>(memory: &T, drop: F) -> impl Fn() + use<T, F> {
 /// Starts the passes, and the tasks that exchange notifications with the other servers of the database.
 pub fn run_passes(engine: &Arc<Engine>, connector: &Connector, lifetime: &Lifetime) {
     let Lifetime { tasks, stop, .. } = lifetime;
-    let (pool, notifiers, me) = (&engine.pool, &engine.notifiers, engine.schedulers.member().id);
+    let (pool, notifiers, me) = (&engine.background_pool, &engine.notifiers, engine.schedulers.member().id);
     driver::start(engine, tasks, stop);
     essential::spawn(tasks, election::run(Arc::clone(engine), connector.clone(), stop.clone()));
     essential::spawn(tasks, watched::look(pool.clone(), notifiers.clone(), stop.clone()));

@@ -105,7 +105,7 @@ impl Queue {
         };
         let connector = Connector::new(options.clone());
         let claim_connector = Connector::new(claim_options.clone());
-        let database = Database { pool: connector.pool(), connector, claim_connector };
+        let database = Database { pools: connector.pools(), connector, claim_connector };
         Self { engine: Engine::start(database, settings, blobs, &lifetime), lifetime }
     }
 

@@ -3,11 +3,11 @@
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use metrics_exporter_prometheus::PrometheusHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::auth::{AuthError, AuthFailure, Authenticator, Now, Principal, RequestParts};
+use crate::http::api::metrics::Metrics;
 use crate::http::blobs::Downloads;
 use crate::http::budget::{Budget, Share};
 use crate::http::docs::References;
@@ -15,6 +15,7 @@ use crate::http::files::Files;
 use crate::http::heavy::{Heavy, LARGE_MIN};
 use crate::http::page::Pages;
 use crate::http::poll::PollUrls;
+use crate::http::read_slots::ReadSlots;
 use tenure_engine::clock;
 use tenure_engine::engine::Engine;
 use tenure_store::secrets::WorkerDigests;
@@ -42,6 +43,8 @@ pub struct AppState {
     pub bodies: Arc<Budget>,
     /// The downloads of artifacts that are open.
     pub downloads: Downloads,
+    /// Limits the requests that use the connection pool at once.
+    pub read_slots: ReadSlots,
     /// Does the work on large bodies.
     pub heavy: Heavy,
     /// How the secrets of workers are stored.
@@ -57,7 +60,7 @@ pub struct AppState {
     /// When the server started.
     pub started: Instant,
     /// What `/metrics` prints.
-    pub metrics: PrometheusHandle,
+    pub metrics: Metrics,
 }
 
 impl AppState {
@@ -79,7 +82,7 @@ impl AppState {
         }
         // In a box, so that it makes no request larger that does not need it.
         let asking = Box::pin(async {
-            let mut conn = self.engine.pool.acquire().await?;
+            let mut conn = self.engine.background_pool.acquire().await?;
             tenure_store::clock::get_now(&mut conn).await
         });
         Ok(Now { real_ms, server_ms: asking.await?.timestamp_millis() })

@@ -11,7 +11,9 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use std::str::FromStr;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 use tenure_api::errors::ErrorCode;
 use tenure_api::hawk::bewit::split_url;
 use tenure_api::ids::{
@@ -31,7 +33,10 @@ use crate::auth::{Now, Principal, RequestParts, SignedPayload};
 use tenure_domain::json;
 use tenure_engine::ops::list_tasks::{Cursor, PAGE_MAX};
 use tenure_engine::rooms::Caller;
+use tokio::time::Instant;
 
+/// A request that waited this long is authenticated again before it is answered.
+const REAUTHORIZE_AFTER: Duration = Duration::from_millis(100);
 /// For requests that are not signed: nothing about them depends on the time.
 const NO_TIME: Now = Now { real_ms: 0, server_ms: 0 };
 
@@ -52,6 +57,9 @@ pub struct Call {
     head: Parts,
     arrived: Now,
     principal: Option<Principal>,
+    /// The caller after the request has waited; see [`Call::wait_for`].
+    principal_after_wait: OnceLock<Principal>,
+    waited: AtomicBool,
     /// The body's part of the budget, for as long as the call is worked on.
     reservation: Option<Reservation>,
 }
@@ -73,6 +81,8 @@ impl Call {
             head: parts,
             arrived: NO_TIME,
             principal: None,
+            principal_after_wait: OnceLock::new(),
+            waited: AtomicBool::new(false),
             reservation: None,
         };
         let admitted = match params {
@@ -147,11 +157,40 @@ impl Call {
         }
     }
 
-    /// Checks again that the caller has access, for a request that has waited: its client may be deleted by now.
-    pub async fn authorize_again(&self, app: &App, values: &Values<'_>) -> Result<(), ApiError> {
-        // In a box: claimWork alone calls this, and seldom.
+    /// Awaits `answer`, which may take long, and then checks again that the caller has access: by now its client may be
+    /// disabled, deleted or have other scopes. An answer that is refused is dropped, and with it its claims are requeued.
+    /// From then on the call's principal is the present one.
+    ///
+    /// # Errors
+    /// If `answer` fails, or the caller has lost its access.
+    pub async fn wait_for<T, E: Into<ApiError>>(
+        &self,
+        app: &App,
+        values: &Values<'_>,
+        answer: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, ApiError> {
+        let began = Instant::now();
+        let answer = answer.await.map_err(Into::into)?;
+        self.waited.store(true, Ordering::Relaxed);
+        if began.elapsed() >= REAUTHORIZE_AFTER {
+            let principal = self.authorize_again(app, values).await?;
+            // A call waits once.
+            drop(self.principal_after_wait.set(principal));
+        }
+        Ok(answer)
+    }
+
+    /// True if the request has waited and its caller was checked again where that took long.
+    pub(super) fn has_waited(&self) -> bool {
+        self.waited.load(Ordering::Relaxed)
+    }
+
+    /// Checks that the caller, as it is now, has access.
+    pub async fn authorize_again(&self, app: &App, values: &Values<'_>) -> Result<Principal, ApiError> {
+        // In a box, so that it makes no request larger that does not wait.
         let principal = Box::pin(app.authenticate(&self.request_without_body(), self.arrived)).await?;
-        self.check_scopes(&principal, &self.scopes()?, values)
+        self.check_scopes(&principal, &self.scopes()?, values)?;
+        Ok(principal)
     }
 
     /// When the caller's credentials end, in milliseconds since 1970.
@@ -200,7 +239,10 @@ impl Call {
 
     /// Who sent the request.
     pub fn principal(&self) -> Result<&Principal, ApiError> {
-        self.principal.as_ref().ok_or_else(|| ApiError::internal("a request was not authenticated"))
+        self.principal_after_wait
+            .get()
+            .or(self.principal.as_ref())
+            .ok_or_else(|| ApiError::internal("a request was not authenticated"))
     }
 
     /// Checks that the caller has the scopes of the endpoint, with these values in the places of the placeholders

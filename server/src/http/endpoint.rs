@@ -10,6 +10,7 @@ use axum::routing::MethodFilter;
 
 use super::app::App;
 use super::body::{ANONYMOUS_BODY_MAX, BODY_MAX, OTHERS_HEAD_MAX};
+use super::budget::Share;
 use super::call::{Call, Check};
 use super::docs::Sample;
 use super::docs::operation::Operation;
@@ -72,6 +73,17 @@ pub enum Access {
     PlainArtifactUrl,
 }
 
+/// How an operation uses the connection pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PoolUse {
+    /// Not at all: its statements share a batch, or it is answered from memory or by a session of its own.
+    None,
+    /// It reads. Takes a read slot.
+    Read,
+    /// It writes. Takes a read slot only for callers without credentials, who are mostly refused after a read.
+    Write,
+}
+
 /// An operation's answer on its way.
 type Answering = Pin<Box<dyn Future<Output = Result<Response, ApiError>> + Send>>;
 
@@ -90,6 +102,8 @@ pub struct Endpoint {
     pub method: Method,
     /// Who may call it.
     pub access: Access,
+    /// How it uses the connection pool.
+    pub(super) pool_use: PoolUse,
     /// What can be refused before the body is read.
     pub(super) early_check: Option<Check>,
     /// Whether its body has secrets, which an error must not repeat: errors end up in logs.
@@ -99,6 +113,7 @@ pub struct Endpoint {
     /// How large the body of a caller without credentials may be, in bytes.
     pub(super) anonymous_body_max: usize,
     answer_max: fn(&App) -> Duration,
+    pub(super) waits: bool,
     tag: &'static str,
     summary: &'static str,
     describe: Describe,
@@ -154,11 +169,13 @@ impl Endpoint {
             name,
             method,
             access,
+            pool_use: if method == Method::Get { PoolUse::Read } else { PoolUse::Write },
             early_check: None,
             has_secret_body: false,
             has_large_answer: false,
             anonymous_body_max: ANONYMOUS_BODY_MAX,
             answer_max: |_| ANSWER_MAX,
+            waits: false,
             tag: "",
             summary: "",
             describe: Box::new(|operation, _| operation),
@@ -188,6 +205,28 @@ impl Endpoint {
         Self { early_check: Some(check), ..self }
     }
 
+    /// Needs no connection of the pool. Without this a GET takes a read slot.
+    #[must_use]
+    pub fn no_pool(self) -> Self {
+        Self { pool_use: PoolUse::None, ..self }
+    }
+
+    /// Only reads, though its method is not GET.
+    #[must_use]
+    pub fn reads(self) -> Self {
+        Self { pool_use: PoolUse::Read, ..self }
+    }
+
+    /// True if a request of this share needs a read slot.
+    #[must_use]
+    pub(super) fn takes_read_slot(&self, share: Share) -> bool {
+        match self.pool_use {
+            PoolUse::None => false,
+            PoolUse::Read => true,
+            PoolUse::Write => share == Share::Anonymous,
+        }
+    }
+
     /// Its body has secrets.
     #[must_use]
     pub fn secret_body(self) -> Self {
@@ -212,10 +251,17 @@ impl Endpoint {
         Self { anonymous_body_max: OTHERS_HEAD_MAX, ..self }
     }
 
-    /// How long an answer may take.
+    /// How long its answer may take.
     #[must_use]
     pub fn answers_within(self, answer_max: fn(&App) -> Duration) -> Self {
         Self { answer_max, ..self }
+    }
+
+    /// Waits for something, for up to this long with its answer. The handler does so in [`Call::wait_for`], which
+    /// checks the caller again.
+    #[must_use]
+    pub fn waits(self, answer_max: fn(&App) -> Duration) -> Self {
+        Self { answer_max, waits: true, ..self }
     }
 
     /// Its description in the document: its tag, a summary, and the rest.

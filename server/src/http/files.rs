@@ -70,8 +70,10 @@ impl Life {
     fn has_ended(self, made: &Made) -> bool {
         match self {
             Self::Forever => false,
-            // A clock that was set back ends it too.
-            Self::Milliseconds { life, now } => !(made.at_ms..made.at_ms.saturating_add(life)).contains(&now),
+            // A clock that was set back ends it too, but not one that was read just before another caller's.
+            Self::Milliseconds { life, now } => {
+                !(made.at_ms.saturating_sub(life)..made.at_ms.saturating_add(life)).contains(&now)
+            }
         }
     }
 

@@ -20,6 +20,7 @@ pub mod heavy;
 pub mod page;
 pub mod poll;
 mod read_buffers;
+pub mod read_slots;
 pub mod request_metrics;
 pub mod routes;
 pub mod scopes;
@@ -60,8 +61,8 @@ use api::worker_manager::{
 use api::workers::{declare_worker, get_worker, list_workers, quarantine_worker};
 use api::{
     change_task, change_task_group_priority, change_task_priority, claim_task, claim_work, create_task, create_tasks,
-    documentation, health, list_dependent_tasks, list_queues, poll_task_urls, reclaim_task, references, report, status,
-    task, task_result, wait_for_task, watch_claims, why, work,
+    documentation, health, list_dependent_tasks, list_queues, metrics, poll_task_urls, reclaim_task, references,
+    report, status, task, task_result, wait_for_task, watch_claims, why, work,
 };
 use app::App;
 use routes::Routes;
@@ -83,7 +84,7 @@ fn routes() -> Routes {
         .route("/__lbheartbeat__", [health::lbheartbeat()])
         .route("/__version__", [health::version()])
         .route("/ping", [health::ping()])
-        .route("/metrics", [health::metrics()])
+        .route("/metrics", [metrics::endpoint()])
         .route("/robots.txt", [health::robots()])
         .route("/openapi.json", [documentation::openapi()])
         .route("/docs", [documentation::docs()])

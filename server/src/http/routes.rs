@@ -114,9 +114,13 @@ async fn serve(endpoint: Arc<Endpoint>, app: App, request: Request) -> Response 
         Ok(call) => Arc::new(call),
         Err(refused) => return refused,
     };
+    let share = call.share();
     let size = if endpoint.has_large_answer { LARGE_MIN } else { call.body.len() };
-    let operation = endpoint.handle(Arc::clone(&app), Arc::clone(&call));
-    let answering = app.heavy.answer(call.share(), size, operation);
+    let answering = async {
+        let _slot = if endpoint.takes_read_slot(share) { Some(app.read_slots.take(share).await?) } else { None };
+        let operation = endpoint.handle(Arc::clone(&app), Arc::clone(&call));
+        app.heavy.answer(share, size, operation).await
+    };
     let until = Instant::now() + endpoint.answer_max(&app);
     let waiting = match &call.connection {
         Some(connection) => connection.timer().wait_until(until),
@@ -128,9 +132,16 @@ async fn serve(endpoint: Arc<Endpoint>, app: App, request: Request) -> Response 
         () = waiting => Err(ApiError::no_answer(endpoint.name)),
     };
     let mut response = match answered {
-        Ok(response) => response,
+        Ok(response) => {
+            debug_assert!(
+                call.has_waited() || !endpoint.waits,
+                "{} answers after a wait without a check",
+                endpoint.name
+            );
+            response
+        }
         Err(error) => error.response(&call),
     };
-    answers::note_share(&mut response, call.share());
+    answers::note_share(&mut response, share);
     response
 }

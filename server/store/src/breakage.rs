@@ -90,6 +90,14 @@ pub fn fallbacks_are_on() -> bool {
     *ON.get_or_init(|| std::env::var("TENURE_FALLBACKS").as_deref() != Ok("off"))
 }
 
+/// How long rendered metrics are sent, in milliseconds: with `TENURE_METRICS_LIFE_MS` so short that a test sees what it
+/// has just done.
+#[must_use]
+pub fn metrics_life_ms(otherwise: i64) -> i64 {
+    let given = std::env::var("TENURE_METRICS_LIFE_MS").ok().and_then(|given| given.parse().ok());
+    given.unwrap_or(otherwise)
+}
+
 /// How many requests may wait for inboxes: with `TENURE_INBOX_WAITERS` so few that a test can have them all.
 #[must_use]
 pub fn inbox_waiters_max(otherwise: usize) -> usize {

@@ -18,7 +18,7 @@ use crate::continuity::{Continuity, Incarnation};
 use crate::failure::is_lost_connection;
 use crate::hosts::Hosts;
 use crate::hot::pipeline::Pipeline;
-use crate::session::{self, Kind, Locks};
+use crate::session::{self, Kind, Locks, Pools};
 use crate::session_check::{self, Unfit};
 use crate::{cluster, operator_hints, outage};
 
@@ -139,12 +139,22 @@ impl Connector {
         self.state().outage.is_some()
     }
 
-    /// The pool for cold statements. Connects when it is first used.
+    /// A pool for cold statements. Connects when it is first used.
     #[must_use]
     pub fn pool(&self) -> PgPool {
+        self.pool_with(session::pool_options())
+    }
+
+    /// The pools of a server. They connect when they are first used.
+    #[must_use]
+    pub fn pools(&self) -> Pools {
+        Pools::make(|options| self.pool_with(options))
+    }
+
+    fn pool_with(&self, options: PgPoolOptions) -> PgPool {
         // The connector holds its pools, to point them at another host; therefore they must not hold it.
         let connector = Arc::downgrade(&self.shared);
-        let pool = checked(session::pool_options(), move || connector.upgrade().map(|shared| Self { shared }));
+        let pool = checked(options, move || connector.upgrade().map(|shared| Self { shared }));
         let mut state = self.state();
         let pool = pool.connect_lazy_with(self.pool_options(&state, Kind::Cold));
         state.pools.retain(|pool| !pool.is_closed());

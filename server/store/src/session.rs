@@ -4,12 +4,16 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
-use sqlx::{ConnectOptions, PgConnection};
+use sqlx::{ConnectOptions, PgConnection, PgPool};
 
 use super::schema;
 
-/// Connections of the pool.
-const POOL_MAX: u32 = 10;
+/// Connections of the pool for requests.
+pub const POOL_MAX: u32 = 10;
+/// Connections of the pool for passes and for requests that are read in batches.
+const BACKGROUND_MAX: u32 = 8;
+/// Connections of the pool that looks up clients and roles, which every request needs.
+const LOOKUPS_MAX: u32 = 2;
 /// How long a cold statement waits for a connection of the pool.
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a connection that was used may take to respond that it is in order; after that it is closed. Without it, each
@@ -96,6 +100,33 @@ impl Kind {
 /// rely on the beginning. By the number a release whose tables have to be written otherwise can keep out what an older one writes.
 pub(crate) fn application(role: &str) -> String {
     format!("tenure/{} {role}", schema::version()).trim_end().to_owned()
+}
+
+/// The pools of one server. What one of them is used for never waits for the users of another one.
+#[derive(Debug, Clone)]
+pub struct Pools {
+    /// Cold statements of requests.
+    pub requests: PgPool,
+    /// Passes, and what waiting requests read in batches.
+    pub background: PgPool,
+    /// Clients, workers and roles.
+    pub lookups: PgPool,
+}
+
+impl Pools {
+    /// Makes each pool with up to this many connections.
+    pub(crate) fn make(pool: impl Fn(PgPoolOptions) -> PgPool) -> Self {
+        Self {
+            requests: pool(pool_options()),
+            background: pool(of_at_most(BACKGROUND_MAX)),
+            lookups: pool(of_at_most(LOOKUPS_MAX)),
+        }
+    }
+
+    /// Closes all connections.
+    pub async fn close(&self) {
+        tokio::join!(self.requests.close(), self.background.close(), self.lookups.close());
+    }
 }
 
 /// The options of a pool for cold statements.

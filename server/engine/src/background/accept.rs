@@ -16,7 +16,7 @@ use tenure_store::transitions::end_open;
 
 /// Takes back a slice of them.
 pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
-    let mut conn = engine.pool.acquire().await?;
+    let mut conn = engine.background_pool.acquire().await?;
     let mut transaction = conn.begin().await?;
     let due = admission::lock_not_accepted(&mut transaction, engine.due_marks.get().holds, SLICE).await?;
     if due.is_empty() {

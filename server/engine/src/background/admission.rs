@@ -60,7 +60,7 @@ pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
 /// The queues that this server is to look at now, and in how many seconds the next head is due that was put off.
 pub(super) async fn list_due(engine: &Engine) -> Result<(Vec<Listed>, Option<f64>), sqlx::Error> {
     let mut queues = {
-        let mut conn = engine.pool.acquire().await?;
+        let mut conn = engine.background_pool.acquire().await?;
         admission::list_queues(&mut conn).await?
     };
     engine.notifiers.set_limited(queues.iter().map(|listed| (listed.queue, admitted_by(engine, listed))));
@@ -84,7 +84,7 @@ async fn put_off(engine: &Engine, queue: i32, error: &sqlx::Error) {
 
 /// What logs call a queue.
 async fn name_of(engine: &Engine, queue: i32) -> String {
-    let name = engine.queues.get_name(&engine.pool, queue).await;
+    let name = engine.queues.get_name(&engine.background_pool, queue).await;
     name.map_or_else(|_| queue.to_string(), |name| name.to_string())
 }
 
@@ -109,7 +109,7 @@ pub(super) async fn look_at_queue(engine: &Engine, listed: Listed) -> Result<Pas
     if !is_ours(engine, &listed) {
         return Ok(report);
     }
-    let mut conn = engine.pool.acquire().await?;
+    let mut conn = engine.background_pool.acquire().await?;
     if listed.reassigning {
         report.join(reassign(engine, &mut conn, listed.queue, leader).await?);
     }
@@ -120,7 +120,7 @@ pub(super) async fn look_at_queue(engine: &Engine, listed: Listed) -> Result<Pas
 /// Forgets keys without runs, each queue in a transaction of its own. Those that have one, or are short of their burst, count as looked at
 /// then, and so as done too: where there is a slice of keys, the next one follows at once, whatever is among them.
 pub async fn purge(engine: &Engine) -> Result<PassReport, sqlx::Error> {
-    let mut conn = engine.pool.acquire().await?;
+    let mut conn = engine.background_pool.acquire().await?;
     let before = tenure_store::clock::get_now(&mut conn).await? - IDLE_KEY;
     let unseen = admission::list_unseen_keys(&mut conn, before, SLICE).await?;
     let mut report = PassReport::default();

@@ -12,7 +12,7 @@ use tenure_store::{artifacts, objects};
 
 /// Deletes a slice of artifacts and a slice of objects.
 pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
-    let (pool, marks) = (&engine.pool, engine.due_marks.get());
+    let (pool, marks) = (&engine.background_pool, engine.due_marks.get());
     let due = artifacts::list_removable(&mut *pool.acquire().await?, marks.artifacts, SLICE).await?;
     let with_bytes = due.iter().filter(|one| one.has_bytes);
     let names: BTreeSet<BlobName> = with_bytes.map(|one| BlobName::artifact(one.task, one.run, &one.name)).collect();
@@ -34,7 +34,7 @@ async fn remove_bytes(engine: &Engine, names: BTreeSet<BlobName>) -> Result<(), 
         return Ok(());
     }
     let names: Vec<BlobName> = names.into_iter().collect();
-    engine.blobs.delete(&engine.pool, &names).await.map_err(|error| match error {
+    engine.blobs.delete(&engine.background_pool, &names).await.map_err(|error| match error {
         BlobError::Database(error) => error,
         other => sqlx::Error::Io(std::io::Error::other(other)),
     })

@@ -6,6 +6,6 @@ use crate::engine::Engine;
 
 /// Deletes a slice of them: first the bytes, then the rows.
 pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
-    let (found, done) = engine.blobs.sweep(&engine.pool, engine.due_marks.get().blobs, SLICE).await?;
+    let (found, done) = engine.blobs.sweep(&engine.background_pool, engine.due_marks.get().blobs, SLICE).await?;
     Ok(PassReport { found, done, ..PassReport::default() })
 }

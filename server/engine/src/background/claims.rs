@@ -14,7 +14,7 @@ use tenure_store::transitions::end::{self, Member};
 
 /// Ends a slice of the claims that have expired.
 pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
-    let mut conn = engine.pool.acquire().await?;
+    let mut conn = engine.background_pool.acquire().await?;
     let due = claims::list_due(&mut conn, engine.due_marks.get().claims, SLICE).await?;
     if due.is_empty() {
         return Ok(PassReport::default());

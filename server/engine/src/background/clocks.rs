@@ -20,7 +20,7 @@ const MEASURED_WITHIN: Duration = Duration::from_secs(1);
 
 /// Measures the difference, publishes it, and warns of a large one.
 pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
-    let mut conn = engine.pool.acquire().await?;
+    let mut conn = engine.background_pool.acquire().await?;
     let (started, sent) = (Instant::now(), clock::real_now());
     let there = database::get_real_now(&mut conn).await?;
     let took = started.elapsed();

@@ -78,7 +78,7 @@ pub fn gauges() -> CountGauges {
 pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     let notified = engine.notifiers.notifications();
     name_resolutions(engine).await?;
-    let mut conn = engine.pool.acquire().await?;
+    let mut conn = engine.background_pool.acquire().await?;
     let marks = engine.due_marks.get();
     let mut open = 0;
     let hidden: HashMap<String, HiddenCounts> = messages::count_hidden(&mut conn, marks.hidden)
@@ -114,7 +114,7 @@ pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
 async fn name_resolutions(engine: &Engine) -> Result<(), sqlx::Error> {
     let resolutions = engine.notifiers.resolutions();
     for queue in resolutions.list_unnamed(NAMED_MAX) {
-        let name = match engine.queues.get_name(&engine.pool, queue).await {
+        let name = match engine.queues.get_name(&engine.background_pool, queue).await {
             Ok(name) => Some(name),
             // A failover has lost the queue, with its tasks.
             Err(sqlx::Error::RowNotFound) => None,

@@ -9,7 +9,7 @@ use tenure_store::deadlines;
 
 /// Ends a slice of the tasks whose deadline has passed.
 pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
-    let mut conn = engine.pool.acquire().await?;
+    let mut conn = engine.background_pool.acquire().await?;
     let slice = deadlines::end_overdue(&mut conn, engine.due_marks.get().deadlines, SLICE).await?;
     if slice.ended > 0 {
         let resolutions = slice.queues.iter().map(|&queue| (queue, ReasonResolved::DeadlineExceeded)).collect();

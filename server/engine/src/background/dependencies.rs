@@ -32,7 +32,7 @@ impl Sink for DependencySink {
 /// Reads the log to what was its end when the pass began, or a little further, and settles the work of it, slice by slice.
 /// Neither takes longer than a pass may.
 pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
-    let mut conn = engine.pool.acquire().await?;
+    let mut conn = engine.background_pool.acquire().await?;
     let none = dependency_work::skip_log(&mut conn).await?;
     engine.notifiers.expect_dependents(!none);
     if none {

@@ -7,14 +7,14 @@ use tenure_store::events;
 /// Moves everything new into the log, and adds its changes to the counts. Readers of the log do the same; this pass keeps the
 /// backlog short.
 pub async fn sequence(engine: &Engine) -> Result<PassReport, sqlx::Error> {
-    let mut conn = engine.pool.acquire().await?;
+    let mut conn = engine.background_pool.acquire().await?;
     let moved = usize::try_from(engine.sequencer.run(&mut conn).await?).unwrap_or(usize::MAX);
     Ok(PassReport { found: moved, done: moved, ..PassReport::default() })
 }
 
 /// Purges a slice of the events that are older than the retention.
 pub async fn purge(engine: &Engine) -> Result<PassReport, sqlx::Error> {
-    let mut conn = engine.pool.acquire().await?;
+    let mut conn = engine.background_pool.acquire().await?;
     let (since, begins) = (engine.sequencer.epoch(), engine.sequencer.begins());
     let purged = events::purge(&mut conn, begins, engine.settings.event_retention, SLICE).await?;
     engine.sequencer.note_begins(since, purged.begins);

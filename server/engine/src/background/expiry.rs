@@ -14,7 +14,7 @@ use tenure_store::transitions::purge::{self, Slice};
 
 /// Purges a slice of tasks and a slice of groups.
 pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
-    let mut conn = engine.pool.acquire().await?;
+    let mut conn = engine.background_pool.acquire().await?;
     let marks = engine.due_marks.get();
     let tasks = purge_tasks(engine, &mut conn, marks.tasks).await?;
     let groups = purge_groups(engine, &mut conn, marks.groups).await?;

@@ -41,7 +41,7 @@ impl Sink for GroupSink<'_> {
 
 /// Reads on in the log.
 pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
-    let mut conn = engine.pool.acquire().await?;
+    let mut conn = engine.background_pool.acquire().await?;
     let since = engine.witnesses.epoch();
     // Taken out: if the pass fails, or another one runs meanwhile, only the cache is lost.
     let mut witnesses = engine.witnesses.note(since, std::mem::take).unwrap_or_default();

@@ -11,7 +11,7 @@ use tenure_store::transitions::end_hold;
 
 /// Ends a slice of the delays that are over.
 pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
-    let mut conn = engine.pool.acquire().await?;
+    let mut conn = engine.background_pool.acquire().await?;
     let mut transaction = conn.begin().await?;
     let ready = end_hold::end_holds(&mut transaction, engine.due_marks.get().holds, SLICE).await?;
     if ready.is_empty() {

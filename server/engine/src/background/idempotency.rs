@@ -7,7 +7,7 @@ use tenure_store::idempotency;
 
 /// Purges a slice of old keys.
 pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
-    let mut conn = engine.pool.acquire().await?;
+    let mut conn = engine.background_pool.acquire().await?;
     let gone = idempotency::purge(&mut conn, engine.due_marks.get().idempotency_keys, KEY_KEPT, SLICE).await?;
     let done = usize::try_from(gone).unwrap_or(usize::MAX);
     Ok(PassReport { found: done, done, ..PassReport::default() })

@@ -24,7 +24,7 @@ const CHUNKS: i64 = 64;
 pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     let began = Instant::now();
     engine.live_logs.count().await?;
-    let mut conn = engine.pool.acquire().await?;
+    let mut conn = engine.background_pool.acquire().await?;
     let due = live_logs::list_due(&mut conn, engine.due_marks.get().live_logs, BACKING_LOG, SLICE).await?;
     drop(conn);
     let mut report = PassReport { found: due.len(), ..PassReport::default() };
@@ -59,7 +59,7 @@ async fn is_uploaded(engine: &Engine, log: &DueLog, task: &DueTask) -> Result<bo
     if !task.uploaded {
         return Ok(false);
     }
-    let mut conn = engine.pool.acquire().await?;
+    let mut conn = engine.background_pool.acquire().await?;
     let found = artifacts::find(&mut conn, log.seq, task.run, BACKING_LOG).await?;
     let name = BlobName::artifact(task.id, task.run, BACKING_LOG);
     Ok(match found.map(|stored| (stored.present, stored.artifact.details)) {
@@ -77,7 +77,7 @@ async fn settle(engine: &Engine, log: &DueLog, fate: Fate) -> Result<(), sqlx::E
             _ => Fate::Purge,
         };
     }
-    let mut conn = engine.pool.acquire().await?;
+    let mut conn = engine.background_pool.acquire().await?;
     match fate {
         Fate::Stay(until) => live_logs::put_off(&mut conn, log.seq, log.run, until).await,
         Fate::Fold | Fate::Purge => live_logs::purge(&mut conn, log.seq, log.run).await,
@@ -90,7 +90,7 @@ async fn fold(engine: &Engine, log: &DueLog, task: DueTask, ended: DateTime<Utc>
     let of = RunRef { task: task.id, run: task.run };
     let name = BlobName::artifact(of.task, of.run, BACKING_LOG);
     let text = assemble(engine, log, ended).await?;
-    match engine.blobs.put_by_server(&engine.pool, &name, LOG_CONTENT_TYPE, text).await {
+    match engine.blobs.put_by_server(&engine.background_pool, &name, LOG_CONTENT_TYPE, text).await {
         // Its worker has uploaded it after all, or another server has stored what there was of it and deleted the chunks.
         Ok(_) | Err(BlobError::Sealed(Sealed::Uploaded)) => {}
         Err(error) => {
@@ -98,11 +98,11 @@ async fn fold(engine: &Engine, log: &DueLog, task: DueTask, ended: DateTime<Utc>
             return Ok(again);
         }
     }
-    match make_artifacts(&engine.pool, &engine.notifiers, of).await {
+    match make_artifacts(&engine.background_pool, &engine.notifiers, of).await {
         Ok(true) => Ok(Fate::Purge),
         Ok(false) => {
             // Nothing would ever remove them: the task went meanwhile, or what has the name of the log is no artifact with bytes.
-            drop(engine.blobs.delete(&engine.pool, &[name]).await);
+            drop(engine.blobs.delete(&engine.background_pool, &[name]).await);
             Ok(Fate::Purge)
         }
         Err(error) => {
@@ -115,7 +115,7 @@ async fn fold(engine: &Engine, log: &DueLog, task: DueTask, ended: DateTime<Utc>
 /// The text of the artifact.
 async fn assemble(engine: &Engine, log: &DueLog, ended: DateTime<Utc>) -> Result<Bytes, sqlx::Error> {
     let (mut text, mut cursor) = (Vec::new(), Cursor { next: 0 });
-    let mut conn = engine.pool.acquire().await?;
+    let mut conn = engine.background_pool.acquire().await?;
     loop {
         let next = i64::try_from(cursor.next).unwrap_or(i64::MAX);
         let position = Position { seq: log.seq, run: log.run, next };

@@ -55,7 +55,7 @@ async fn drop_stale_keys(engine: &Engine) -> Result<(), sqlx::Error> {
         return Ok(());
     }
     let remembered: Vec<Remembered<'_>> = all.iter().map(|(key, name)| Remembered { key: *key, name }).collect();
-    let stale = queues::list_stale(&mut *engine.pool.acquire().await?, &remembered).await?;
+    let stale = queues::list_stale(&mut *engine.background_pool.acquire().await?, &remembered).await?;
     if stale.is_empty() {
         return Ok(());
     }

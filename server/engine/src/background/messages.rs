@@ -8,7 +8,7 @@ use tenure_store::messages;
 
 /// Makes a slice of what is due visible or claimable.
 pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
-    let mut conn = engine.pool.acquire().await?;
+    let mut conn = engine.background_pool.acquire().await?;
     let due = messages::show_due(&mut conn, &engine.due_marks.get(), SLICE).await?;
     metrics::counter!("tenure_messages_total", "what" => "returned").increment(due.visible as u64);
     if !due.queues.is_empty() {

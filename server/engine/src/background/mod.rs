@@ -120,7 +120,7 @@ pub async fn run_all_due(engine: &Engine) -> Result<(), sqlx::Error> {
 
 /// Whether something is due that the passes skipped.
 async fn is_anything_held(engine: &Engine) -> Result<bool, sqlx::Error> {
-    let mut conn = engine.pool.acquire().await?;
+    let mut conn = engine.background_pool.acquire().await?;
     Ok(deadlines_store::is_due(&mut conn).await?
         || holds_store::is_due(&mut conn).await?
         || messages_store::is_due(&mut conn).await?)

@@ -6,7 +6,7 @@ use tenure_store::purge_cache;
 
 /// Purges a slice of old requests.
 pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
-    let mut conn = engine.pool.acquire().await?;
+    let mut conn = engine.background_pool.acquire().await?;
     let gone = purge_cache::purge(&mut conn, engine.due_marks.get().purge_requests, SLICE).await?;
     let done = usize::try_from(gone).unwrap_or(usize::MAX);
     Ok(PassReport { found: done, done, ..PassReport::default() })

@@ -14,7 +14,7 @@ pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     if !engine.sessions.activity.any() {
         return Ok(PassReport::default());
     }
-    let mut conn = engine.pool.acquire().await?;
+    let mut conn = engine.background_pool.acquire().await?;
     let mut transaction = conn.begin().await?;
     plan_as_hot(&mut transaction).await?;
     let inboxes = admission::announce_after_quarantine(&mut transaction, SLICE).await?;

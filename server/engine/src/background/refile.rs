@@ -59,7 +59,7 @@ fn lock(turns: &Mutex<Turns>) -> MutexGuard<'_, Turns> {
 /// error at its end.
 pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     let turns = &engine.refiling;
-    let mut conn = engine.pool.acquire().await?;
+    let mut conn = engine.background_pool.acquire().await?;
     let mut report = PassReport::default();
     let mut failed = None;
     let after = lock(turns).after;
@@ -92,7 +92,7 @@ pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
             lock(turns).failing.remove(&queue);
             report.found += taken.runs;
             if taken.last {
-                let queue = engine.queues.get_name(&engine.pool, queue).await?;
+                let queue = engine.queues.get_name(&engine.background_pool, queue).await?;
                 tracing::info!(queue.id = %queue, "the runs of a queue follow its changed policy");
             }
             if taken.moved {

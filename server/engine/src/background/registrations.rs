@@ -6,7 +6,7 @@ use tenure_store::worker_manager;
 
 /// Purges a slice of them.
 pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
-    let mut conn = engine.pool.acquire().await?;
+    let mut conn = engine.background_pool.acquire().await?;
     let gone = worker_manager::purge(&mut conn, engine.due_marks.get().registered_workers, SLICE).await?;
     let done = usize::try_from(gone).unwrap_or(usize::MAX);
     Ok(PassReport { found: done, done, ..PassReport::default() })

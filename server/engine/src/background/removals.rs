@@ -50,7 +50,7 @@ pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     if engine.facts.removals.get().is_empty() {
         return Ok(PassReport::default());
     }
-    let mut conn = engine.pool.acquire().await?;
+    let mut conn = engine.background_pool.acquire().await?;
     let due = clock::get_now(&mut conn).await?;
     worker_removals::bring_forward(&mut conn, due).await?;
     let (mut report, failed) = end_sessions(engine, &mut conn, due).await?;

@@ -39,7 +39,7 @@ impl ReplicationWatch {
 
 /// Looks at the settings and the standbys.
 pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
-    let mut conn = engine.pool.acquire().await?;
+    let mut conn = engine.background_pool.acquire().await?;
     let now = replication::get(&mut conn).await?;
     let changed = engine.replication.say(&now);
     metrics::gauge!("tenure_replication_standbys").set(now.standbys.len() as f64);

@@ -26,7 +26,7 @@ use tenure_store::worker_sessions::{self, Expiring, Glance};
 pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     let sessions = &engine.sessions;
     let (since, at) = (sessions.outlook.epoch(), Instant::now());
-    let mut conn = engine.pool.acquire().await?;
+    let mut conn = engine.background_pool.acquire().await?;
     if !sessions.activity.any() && !look_for_any(sessions, &mut conn).await? {
         return Ok(PassReport::default());
     }
@@ -160,7 +160,7 @@ impl Clock<'_> {
 
 /// Purges a slice of the sessions that ended a day ago, and counts those that are live, for the metric.
 pub async fn purge(engine: &Engine) -> Result<PassReport, sqlx::Error> {
-    let mut conn = engine.pool.acquire().await?;
+    let mut conn = engine.background_pool.acquire().await?;
     let purged = worker_sessions::purge(&mut conn, SLICE).await?;
     let live = if engine.sessions.activity.any() { worker_sessions::count_live(&mut conn).await? } else { 0 };
     metrics::gauge!("tenure_sessions").set(live as f64);

@@ -10,7 +10,7 @@ use tenure_store::claims;
 
 /// Ends a slice of them.
 pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
-    let mut conn = engine.pool.acquire().await?;
+    let mut conn = engine.background_pool.acquire().await?;
     let due = claims::list_slow(&mut conn, engine.due_marks.get().slow, SLICE).await?;
     if due.is_empty() {
         return Ok(PassReport::default());

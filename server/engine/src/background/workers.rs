@@ -28,13 +28,13 @@ pub fn gauges() -> WorkerGauges {
 
 /// Writes down which workers this server has seen.
 pub async fn write_down(engine: &Engine) -> Result<PassReport, sqlx::Error> {
-    let done = ops::write_down(&engine.pool, &engine.workers).await?;
+    let done = ops::write_down(&engine.background_pool, &engine.workers).await?;
     Ok(PassReport { found: done, done, ..PassReport::default() })
 }
 
 /// Counts workers by their state.
 pub async fn count(engine: &Engine) -> Result<PassReport, sqlx::Error> {
-    let counts = workers::count(&mut *engine.pool.acquire().await?, &engine.due_marks.get()).await?;
+    let counts = workers::count(&mut *engine.background_pool.acquire().await?, &engine.due_marks.get()).await?;
     let found = counts.len();
     let numbers = counts.into_iter().map(|WorkerCounts { queue, total, quarantined, running }| {
         (queue, [total, quarantined, running, total - quarantined - running].map(|number| number as f64))
@@ -45,7 +45,7 @@ pub async fn count(engine: &Engine) -> Result<PassReport, sqlx::Error> {
 
 /// Purges a slice of the workers and of the queues that are not shown any more.
 pub async fn purge(engine: &Engine) -> Result<PassReport, sqlx::Error> {
-    let mut conn = engine.pool.acquire().await?;
+    let mut conn = engine.background_pool.acquire().await?;
     let workers = workers::purge(&mut conn, engine.due_marks.get().workers, SLICE).await?;
     let queues = queue_views::purge(&mut conn, SLICE).await?;
     let count = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);

@@ -1,7 +1,6 @@
 //! claimWork.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use axum::response::Response;
 use serde_json::json;
@@ -24,14 +23,12 @@ use tenure_engine::batch::wait_list::Answer;
 use tenure_engine::ops::claim_work::Request;
 use tenure_engine::ops::sessions;
 
-/// A client that was deleted while it waited this long or longer gets nothing.
-pub(super) const REAUTHORIZE_AFTER: Duration = Duration::from_millis(100);
-
 /// `POST /claim-work/:taskQueueId`
 pub fn endpoint() -> Endpoint {
     Endpoint::post("claimWork", claim_work)
+        .no_pool()
         .scopes(SCOPES)
-        .answers_within(|app| ANSWER_MAX + app.claim_work_wait)
+        .waits(|app| ANSWER_MAX + app.claim_work_wait)
         .described("queue", "Claim up to 32 tasks of a queue", describe)
 }
 
@@ -96,13 +93,12 @@ async fn claim_work(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
         tasks: body.tasks,
         wait_timeout: app.claim_work_wait,
     };
-    let started = Instant::now();
-    let answer = app.engine.claim_work(&request).await;
-    let answer = sessions::unless_gone(app.engine.session_parts(), body.session_id, answer).await?;
+    let claiming = async {
+        let answer = app.engine.claim_work(&request).await;
+        sessions::unless_gone(app.engine.session_parts(), body.session_id, answer).await
+    };
     // An error from here on drops the answer, and with it requeues the claims.
-    if !answer.claims.is_empty() && started.elapsed() >= REAUTHORIZE_AFTER {
-        call.authorize_again(&app, &asking).await?;
-    }
+    let answer = call.wait_for(&app, &asking, claiming).await?;
     let size = answer.claims.iter().filter_map(|granted| granted.definition.as_ref()).map(String::len).sum();
     let (heavy, connection) = (app.heavy.clone(), call.connection.clone());
     let Answer { claims, delivery } = answer;

@@ -22,7 +22,7 @@ use tenure_domain::policy::options::Needs;
 
 /// `PUT /task/:taskId`
 pub fn endpoint() -> Endpoint {
-    Endpoint::put("createTask", create_task).scopes(SCOPES).described("queue", "Create a task", describe)
+    Endpoint::put("createTask", create_task).no_pool().scopes(SCOPES).described("queue", "Create a task", describe)
 }
 
 /// What creating a task needs: what the task itself may do, its routes, project, scheduler, and its priority or a higher

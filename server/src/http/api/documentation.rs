@@ -45,7 +45,7 @@ static SETTINGS: LazyLock<Arc<Config<'static>>> = LazyLock::new(|| {
 
 /// `GET /openapi.json`: with examples that work today.
 pub fn openapi() -> Endpoint {
-    Endpoint::get("openapi", answer_document).described("service", "This document", |operation, _| {
+    Endpoint::get("openapi", answer_document).no_pool().described("service", "This document", |operation, _| {
         operation
             .about("With today's dates in the examples, so that they can be sent.")
             .refuses(ErrorCode::InvalidRequestArguments, UNKNOWN_ARGUMENT)
@@ -62,14 +62,14 @@ pub fn openapi() -> Endpoint {
 /// `GET /docs`: the interface's files are found relative to `/docs/`.
 pub fn docs() -> Endpoint {
     let summary = "The way to the user interface of this document";
-    Endpoint::get("docs", redirect).described("service", summary, |operation, _| {
+    Endpoint::get("docs", redirect).no_pool().described("service", summary, |operation, _| {
         operation.answers_empty(308, "Moved to `docs/`", &[("Location", "`docs/`, relative to this path")])
     })
 }
 
 /// `GET /docs/:file`
 pub fn docs_file() -> Endpoint {
-    Endpoint::get("docsFile", answer_file).described(
+    Endpoint::get("docsFile", answer_file).no_pool().described(
         "service",
         "The user interface of this document",
         |operation, _| {

@@ -44,7 +44,7 @@ struct Version {
 
 /// `GET /ping`: the process answers.
 pub fn ping() -> Endpoint {
-    Endpoint::get("ping", answer_ping).described("service", "Whether the process answers", |operation, _| {
+    Endpoint::get("ping", answer_ping).no_pool().described("service", "Whether the process answers", |operation, _| {
         operation
             .answers::<Alive>("It does", &json!({"alive": true, "uptime": 12.5}))
             .refuses(ErrorCode::InvalidRequestArguments, NO_PARAMETERS)
@@ -54,13 +54,13 @@ pub fn ping() -> Endpoint {
 /// `GET /__lbheartbeat__`: the process answers.
 pub fn lbheartbeat() -> Endpoint {
     let summary = "Whether the process answers, for load balancers";
-    Endpoint::get("lbheartbeat", answer_lbheartbeat).described("service", summary, describe_heartbeat)
+    Endpoint::get("lbheartbeat", answer_lbheartbeat).no_pool().described("service", summary, describe_heartbeat)
 }
 
 /// `GET /__heartbeat__`: the database commits what is written, too.
 pub fn heartbeat() -> Endpoint {
     let summary = "Whether the database commits writes too";
-    Endpoint::get("heartbeat", answer_heartbeat).described("service", summary, describe_heartbeat)
+    Endpoint::get("heartbeat", answer_heartbeat).no_pool().described("service", summary, describe_heartbeat)
 }
 
 fn describe_heartbeat(operation: Operation, _: &Sample) -> Operation {
@@ -72,28 +72,15 @@ fn describe_heartbeat(operation: Operation, _: &Sample) -> Operation {
 
 /// `GET /__version__`
 pub fn version() -> Endpoint {
-    Endpoint::get("version", answer_version).described("service", "Which version this is", |operation, _| {
+    Endpoint::get("version", answer_version).no_pool().described("service", "Which version this is", |operation, _| {
         let example = json!({"version": "0.1.0", "commit": "unknown", "source": "tenure", "build": "unknown"});
         operation.answers::<Version>("The version", &example).refuses(ErrorCode::InvalidRequestArguments, NO_PARAMETERS)
     })
 }
 
-/// `GET /metrics`, in the text format of Prometheus.
-pub fn metrics() -> Endpoint {
-    Endpoint::get("metrics", answer_metrics).described("service", "Measurements", |operation, _| {
-        operation.answers_with(
-            200,
-            "In the text format of Prometheus",
-            "text/plain",
-            &json!({"type": "string"}),
-            &json!("queue_pending_tasks{taskQueueId=\"acme/linux\"} 1\n"),
-        )
-    })
-}
-
 /// `GET /robots.txt`
 pub fn robots() -> Endpoint {
-    Endpoint::get("robots", answer_robots).described(
+    Endpoint::get("robots", answer_robots).no_pool().described(
         "service",
         "What search engines may read: nothing",
         |operation, _| {
@@ -132,15 +119,6 @@ async fn answer_version(_: App, call: Arc<Call>) -> Result<Response, ApiError> {
         source: "tenure",
         build: option_env!("TENURE_BUILD").unwrap_or("unknown"),
     })
-}
-
-async fn answer_metrics(app: App, _: Arc<Call>) -> Result<Response, ApiError> {
-    let mut text = app.metrics.render();
-    app.engine.count_gauges.render(&mut text);
-    app.engine.notifiers.resolutions().render(&mut text);
-    app.engine.worker_gauges.render(&mut text);
-    app.engine.schedulers.terms.render(&mut text);
-    Ok((StatusCode::OK, [(CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response())
 }
 
 async fn answer_robots(_: App, _: Arc<Call>) -> Result<Response, ApiError> {

@@ -20,6 +20,7 @@ pub mod list_dependent_tasks;
 pub mod list_queues;
 mod listed_task;
 pub mod live_log;
+pub mod metrics;
 pub mod objects;
 pub mod pages;
 pub mod poll_task_urls;

@@ -18,7 +18,7 @@ use tenure_engine::ops::reclaim::ClaimRenewal;
 
 /// `POST /task/:taskId/runs/:runId/reclaim`
 pub fn endpoint() -> Endpoint {
-    Endpoint::post("reclaimTask", reclaim_task).scopes(SCOPES).early_check(Call::authorize_by_path).described(
+    Endpoint::post("reclaimTask", reclaim_task).no_pool().scopes(SCOPES).early_check(Call::authorize_by_path).described(
         "queue",
         "Renew a claim",
         describe,

@@ -17,16 +17,20 @@ use crate::http::files::{File, Life};
 
 /// `GET /references/manifest.json`
 pub fn manifest() -> Endpoint {
-    Endpoint::get("manifest", answer_manifest).described("service", "Where the references are", |operation, _| {
-        let example = json!({"references": ["https://tenure.example.com/references/queue/v1/api.json"]});
-        described(operation, "In Taskcluster's form.", &example)
-    })
+    Endpoint::get("manifest", answer_manifest).no_pool().described(
+        "service",
+        "Where the references are",
+        |operation, _| {
+            let example = json!({"references": ["https://tenure.example.com/references/queue/v1/api.json"]});
+            described(operation, "In Taskcluster's form.", &example)
+        },
+    )
 }
 
 /// `GET /references/:service/v1/:reference`
 pub fn reference() -> Endpoint {
     let summary = "The operations, the exchanges or the metrics of a service";
-    Endpoint::get("reference", answer_reference).described("service", summary, |operation, _| {
+    Endpoint::get("reference", answer_reference).no_pool().described("service", summary, |operation, _| {
         described(
             operation,
             "In Taskcluster's form, from which its client libraries are made: `api.json`, and for the queue \
@@ -39,13 +43,13 @@ pub fn reference() -> Endpoint {
 /// `GET /schemas/:service/v1/:schema`
 pub fn schema() -> Endpoint {
     let summary = "The schema of a body or a message";
-    Endpoint::get("schema", answer_schema).described("service", summary, describe_schema)
+    Endpoint::get("schema", answer_schema).no_pool().described("service", summary, describe_schema)
 }
 
 /// `GET /schemas/common/:common`
 pub fn common_schema() -> Endpoint {
     let summary = "The schema of references";
-    Endpoint::get("commonSchema", answer_common_schema).described("service", summary, describe_schema)
+    Endpoint::get("commonSchema", answer_common_schema).no_pool().described("service", summary, describe_schema)
 }
 
 fn describe_schema(operation: Operation, _: &Sample) -> Operation {

@@ -51,16 +51,18 @@ const RESULTS: &str = "A worker may return a `result`, which getTaskResult and w
 
 /// `POST /task/:taskId/runs/:runId/completed`
 pub fn report_completed() -> Endpoint {
-    Endpoint::post("reportCompleted", completed).scopes(SCOPES).early_check(Call::authorize_by_path).described(
-        "queue",
-        "Report that a run succeeded",
-        |operation, sample| with_result(described(operation, sample, "completed")),
-    )
+    Endpoint::post("reportCompleted", completed)
+        .no_pool()
+        .scopes(SCOPES)
+        .early_check(Call::authorize_by_path)
+        .described("queue", "Report that a run succeeded", |operation, sample| {
+            with_result(described(operation, sample, "completed"))
+        })
 }
 
 /// `POST /task/:taskId/runs/:runId/failed`
 pub fn report_failed() -> Endpoint {
-    Endpoint::post("reportFailed", failed).scopes(SCOPES).early_check(Call::authorize_by_path).described(
+    Endpoint::post("reportFailed", failed).no_pool().scopes(SCOPES).early_check(Call::authorize_by_path).described(
         "queue",
         "Report that a run failed",
         |operation, sample| with_result(described(operation, sample, "failed")),
@@ -69,7 +71,7 @@ pub fn report_failed() -> Endpoint {
 
 /// `POST /task/:taskId/runs/:runId/exception`
 pub fn report_exception() -> Endpoint {
-    Endpoint::post("reportException", exception).scopes(SCOPES).early_check(Call::authorize_by_path).described(
+    Endpoint::post("reportException", exception).no_pool().scopes(SCOPES).early_check(Call::authorize_by_path).described(
         "queue",
         "Report that a run could not be done",
         |operation, sample| {
@@ -86,7 +88,7 @@ pub fn report_exception() -> Endpoint {
 
 /// `POST /tasks/:taskId/runs/:runId/release`
 pub fn release_task() -> Endpoint {
-    Endpoint::post("releaseTask", release).scopes(RELEASING).early_check(Call::authorize_by_path).described(
+    Endpoint::post("releaseTask", release).no_pool().scopes(RELEASING).early_check(Call::authorize_by_path).described(
         "tenure",
         "Release a run that has not failed",
         |operation, sample| {

@@ -18,7 +18,7 @@ use crate::http::scopes::Values;
 
 /// `GET /task/:taskId/status`
 pub fn endpoint() -> Endpoint {
-    Endpoint::get("status", status).scopes(SCOPES).described("queue", "Read a task's status", describe)
+    Endpoint::get("status", status).no_pool().scopes(SCOPES).described("queue", "Read a task's status", describe)
 }
 
 const SCOPES: Template = Scope("queue:status:<taskId>");

@@ -87,6 +87,8 @@ pub(super) async fn for_caller(app: &App, call: &Call, task: &Task) -> Result<Op
     if !call.is_allowed(&SCOPES, &values(task))? {
         return Ok(None);
     }
+    // Its caller has waited for the task already, and however many have, they read one after the other.
+    let _slot = app.read_slots.queue(call.share()).await;
     let found = results::find(&mut *app.engine.pool.acquire().await?, task.id.uuid(), None).await?;
     found.map(|returned| text(&returned).map(ToOwned::to_owned)).transpose()
 }

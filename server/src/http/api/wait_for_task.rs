@@ -20,6 +20,7 @@ use crate::http::docs::operation::Operation;
 use crate::http::endpoint::{ANSWER_MAX, Endpoint};
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
+use crate::http::scopes::Values;
 use tenure_engine::ops::wait::{WAIT_TIMEOUT_DEFAULT, WAIT_TIMEOUT_MAX, wait};
 
 /// A task after the wait.
@@ -43,8 +44,9 @@ struct Body {
 /// `GET /api/tenure/v1/tasks/:taskId/wait?seconds=`
 pub fn endpoint() -> Endpoint {
     Endpoint::get("waitForTask", wait_for_task)
+        .no_pool()
         .scopes(SCOPES)
-        .answers_within(|_| ANSWER_MAX + WAIT_TIMEOUT_MAX)
+        .waits(|_| ANSWER_MAX + WAIT_TIMEOUT_MAX)
         .described("tenure", "Wait until a task is resolved", describe)
 }
 
@@ -75,7 +77,8 @@ async fn wait_for_task(app: App, call: Arc<Call>) -> Result<Response, ApiError> 
     let id = call.task_id()?;
     let wait_timeout = wait_timeout(&call)?;
     let (engine, caller) = (&app.engine, call.caller());
-    let waited = wait(&engine.status, &engine.notifiers, &app.drain, id, caller, wait_timeout).await?;
+    let waiting = wait(&engine.status, &engine.notifiers, &app.drain, id, caller, wait_timeout);
+    let waited = call.wait_for(&app, &Values::of_path(), waiting).await?;
     // In the turn that is a part of `waited`.
     let result = if waited.resolved { task_result::for_caller(&app, &call, &waited.task).await? } else { None };
     let ended_by = waited.task.ended.last().filter(|_| waited.resolved).and_then(|run| run.ended_by);

@@ -25,7 +25,7 @@ const WAIT_MAX: Duration = Duration::from_secs(WATCH_WAIT_MAX.unsigned_abs());
 
 /// `POST /api/tenure/v1/claims/watch`
 pub fn endpoint() -> Endpoint {
-    Endpoint::post("watchClaims", watch_claims).scopes(SCOPES).answers_within(|_| ANSWER_MAX + WAIT_MAX).described(
+    Endpoint::post("watchClaims", watch_claims).no_pool().scopes(SCOPES).waits(|_| ANSWER_MAX + WAIT_MAX).described(
         "tenure",
         "Wait until a run ends that a worker holds",
         describe,
@@ -57,8 +57,9 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
 async fn watch_claims(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     call.no_query()?;
     let watch = watch(&call.json::<WatchClaimsRequest>()?)?;
-    call.authorize(&Values::of_path().list("taskIds", watch.runs.iter().map(|(task, _)| task.to_string())))?;
-    let ended = app.engine.watches.watch(watch, call.caller()).await?;
+    let runs = Values::of_path().list("taskIds", watch.runs.iter().map(|(task, _)| task.to_string()));
+    call.authorize(&runs)?;
+    let ended = call.wait_for(&app, &runs, app.engine.watches.watch(watch, call.caller())).await?;
     let now = DateTime::from_timestamp_millis(app.now().await?.server_ms).unwrap_or_default();
     ok(&WatchedClaims { ended, server_time: Timestamp::new(now) })
 }

@@ -1,7 +1,7 @@
 //! work: reports what a worker has finished, and claims what it takes next.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use axum::response::Response;
 use chrono::DateTime;
@@ -13,7 +13,7 @@ use tenure_api::ids::{RunId, TaskId};
 use tenure_api::work::{WAIT_MAX, WorkRequest};
 use utoipa::ToSchema;
 
-use super::claim_work::{REAUTHORIZE_AFTER, SCOPES, session_of_claim};
+use super::claim_work::{SCOPES, session_of_claim};
 use super::sessions::of_a_claim;
 use super::{SMALL_ANSWER, room_for_all, write_claims, write_json};
 use crate::http::app::App;
@@ -61,7 +61,7 @@ struct ResultError {
 
 /// `POST /api/tenure/v1/work`
 pub fn endpoint() -> Endpoint {
-    Endpoint::post("work", handle).scopes(SCOPES).answers_within(|app| ANSWER_MAX + wait_of(app, WAIT_MAX)).described(
+    Endpoint::post("work", handle).no_pool().scopes(SCOPES).waits(|app| ANSWER_MAX + wait_of(app, WAIT_MAX)).described(
         "tenure",
         "Report what a worker has finished, and claim what it takes next",
         describe,
@@ -144,16 +144,14 @@ async fn handle(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
         tasks: body.claim,
         wait_timeout: wait_of(&app, body.wait),
     };
-    let started = Instant::now();
     let acceptable: Vec<Reported> = results.iter().flatten().cloned().collect();
-    let worked = app.engine.work(&acceptable, &claim).await;
-    let worked = sessions::unless_gone(app.engine.session_parts(), body.session_id, worked).await?;
-    let Worked { results: verdicts, answer } = worked;
-    let Answer { claims, delivery } = answer;
+    let working = async {
+        let worked = app.engine.work(&acceptable, &claim).await;
+        sessions::unless_gone(app.engine.session_parts(), body.session_id, worked).await
+    };
     // An error from here on drops the delivery, and with it requeues the claims.
-    if !claims.is_empty() && started.elapsed() >= REAUTHORIZE_AFTER {
-        call.authorize_again(&app, &asking).await?;
-    }
+    let Worked { results: verdicts, answer } = call.wait_for(&app, &asking, working).await?;
+    let Answer { claims, delivery } = answer;
     let size = room_for_all(&claims) + results.len() * SMALL_ANSWER;
     let mut verdicts = verdicts.into_iter();
     // There is a verdict for each that was acceptable.

@@ -9,6 +9,7 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use crate::auth::{AuthError, InsufficientScopes};
+use crate::http::read_slots::NoSlot;
 use tenure_engine::blobs::BlobError;
 use tenure_store::failure::classify;
 use tenure_store::outage;
@@ -153,6 +154,12 @@ impl From<AuthError> for Refused {
         if !error.is_known_outage() {
             tracing::warn!(error = %error, cause, "the scopes of anonymous callers could not be looked up");
         }
+        Self::new(Code::Unavailable, error.to_string())
+    }
+}
+
+impl From<NoSlot> for Refused {
+    fn from(error: NoSlot) -> Self {
         Self::new(Code::Unavailable, error.to_string())
     }
 }

@@ -116,7 +116,10 @@ enum Form {
 
 /// Sends the bytes of a name.
 pub(super) async fn get(app: &App, name: &BlobName, parts: &Parts, way: Way) -> Result<Response, Refused> {
-    let generation = app.engine.blobs.current(&app.engine.pool, name).await?.ok_or_else(Refused::nothing_stored)?;
+    let generation = {
+        let _slot = app.read_slots.take(way.share()).await?;
+        app.engine.blobs.current(&app.engine.pool, name).await?.ok_or_else(Refused::nothing_stored)?
+    };
     let blob = &generation.blob;
     let size = u64::try_from(blob.size).unwrap_or_default();
     let gzip = blob.content_encoding.as_deref().is_some_and(is_gzip);

@@ -26,6 +26,7 @@ pub use self::get::{Downloads, download_artifact};
 pub use self::put::upload_artifact;
 use super::app::App;
 use super::body::pass_over;
+use super::budget::Share;
 use super::docs::operation::Operation;
 use tenure_engine::blobs::{BlobName, StoredBlob};
 use tenure_engine::ops::objects::hex;
@@ -48,6 +49,14 @@ enum Way {
 }
 
 impl Way {
+    /// Whose part of the read slots a request uses. A signed URL was issued to a caller that may read the bytes.
+    fn share(self) -> Share {
+        match self {
+            Self::Signed => Share::Authenticated,
+            Self::Plain => Share::Anonymous,
+        }
+    }
+
     /// For whom the answer is, and that a stored one is good only as long as its tag is: whether it may be read is
     /// checked with each request.
     fn caching(self) -> HeaderValue {

@@ -5,6 +5,7 @@ use tenure_api::ids::ArtifactName;
 use super::error::Refused;
 use crate::http::api::artifacts::scopes_to_read;
 use crate::http::app::App;
+use crate::http::budget::Share;
 use tenure_domain::artifact::{self, Artifact, Details, Met};
 use tenure_engine::blobs::{BlobName, Part};
 use tenure_store::artifacts;
@@ -24,9 +25,11 @@ pub(super) async fn open(app: &App, name: &BlobName) -> Result<BlobName, Refused
         .await?
         .authorize(&scopes_to_read(artifact_name))
         .map_err(Refused::not_for_anonymous)?;
-    let mut conn = app.engine.pool.acquire().await?;
-    let chain = artifacts::find_chain(&mut conn, task, Some(run), artifact_name, NO_LINKS).await?;
-    drop(conn);
+    let chain = {
+        let _slot = app.read_slots.take(Share::Anonymous).await?;
+        let mut conn = app.engine.pool.acquire().await?;
+        artifacts::find_chain(&mut conn, task, Some(run), artifact_name, NO_LINKS).await?
+    };
     let chain = chain.ok_or_else(Refused::nothing_stored)?;
     match artifact::meet(&[artifact_name], chain.artifacts.first(), chain.now) {
         Met::Expired => Err(Refused::expired()),

@@ -108,6 +108,7 @@ async fn open(app: &App, visit: &Visit) -> Result<Opened, PageError> {
     let task: TaskId =
         visit.param("taskId").parse().map_err(|_| PageError::NotFound("This is not the id of a task.".to_owned()))?;
     visit.authorize(scopes_to_read(LIVE_LOG))?;
+    let _slot = app.read_slots.take(visit.share()).await?;
     let status = app.engine.status.submit(task).await?.status();
     let run = find_run(&status.runs, visit.query("run"))
         .ok_or_else(|| PageError::NotFound("There is no such run yet, and no log of it.".to_owned()))?;

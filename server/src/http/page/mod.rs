@@ -36,24 +36,18 @@ use http::header::{
 };
 use http::{HeaderValue, StatusCode};
 use maud::{Markup, html};
-use tokio::sync::Semaphore;
 
 use self::logins::Logins;
 use self::visit::Visit;
 use super::answers;
 use super::app::App;
 use super::budget::Share;
+use super::read_slots::NoSlot;
 use tenure_domain::scopes::Expression;
 use tenure_engine::ops::OpError;
 use tenure_store::failure::classify;
 use tenure_store::outage;
 
-/// Pages that read the database at once for visitors who are logged in; the others wait, so that visitors never take all connections.
-const READERS_MAX: usize = 3;
-/// The same for visitors who are not, apart from these: strangers must not keep the operator waiting.
-const ANONYMOUS_READERS_MAX: usize = 2;
-/// How long a page waits for its turn.
-const READER_TIMEOUT: Duration = Duration::from_secs(5);
 /// The largest form, in bytes.
 const FORM_MAX: usize = 16 << 10;
 /// Nothing but our own style sheet and icon is loaded, forms go to us alone, and no site may frame the page.
@@ -74,8 +68,6 @@ pub struct Pages {
     base: String,
     /// The root URL, for the commands that empty sections show.
     root_url: String,
-    readers: Semaphore,
-    anonymous_readers: Semaphore,
     logins: Logins,
 }
 
@@ -89,8 +81,6 @@ impl Pages {
             origin: root_url[..path].to_ascii_lowercase(),
             base: root_url[path..].trim_end_matches('/').to_owned(),
             root_url: root_url.to_owned(),
-            readers: Semaphore::new(READERS_MAX),
-            anonymous_readers: Semaphore::new(ANONYMOUS_READERS_MAX),
             logins: Logins::new(),
         }
     }
@@ -98,11 +88,6 @@ impl Pages {
     /// Whether browsers reach us by TLS.
     fn secure(&self) -> bool {
         self.origin.starts_with("https://")
-    }
-
-    /// The turns of such a visitor's pages.
-    fn readers(&self, logged_in: bool) -> &Semaphore {
-        if logged_in { &self.readers } else { &self.anonymous_readers }
     }
 }
 
@@ -170,6 +155,12 @@ impl From<sqlx::Error> for PageError {
     }
 }
 
+impl From<NoSlot> for PageError {
+    fn from(_: NoSlot) -> Self {
+        Self::Unavailable
+    }
+}
+
 impl From<OpError> for PageError {
     fn from(error: OpError) -> Self {
         match error {
@@ -225,7 +216,7 @@ impl PageError {
     }
 }
 
-/// What a page reads of the database, which has so many turns only.
+/// What a page reads, which decides if it takes a read slot.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Reads {
     Database,
@@ -263,14 +254,14 @@ where
                 Err(response) => return response,
             };
             let logged_in = visit.session.is_some();
-            let turn = async {
-                let readers = app.pages.readers(logged_in);
-                if reads == Reads::Nothing { Ok(None) } else { readers.acquire().await.map(Some) }
+            let made = async {
+                let _slot = match reads {
+                    Reads::Database => Some(app.read_slots.take(visit.share()).await?),
+                    Reads::Nothing => None,
+                };
+                handler(Arc::clone(&app), Arc::clone(&visit)).await
             };
-            let made = match tokio::time::timeout(READER_TIMEOUT, turn).await {
-                Ok(Ok(_reader)) => handler(Arc::clone(&app), Arc::clone(&visit)).await,
-                Ok(Err(_)) | Err(_) => Err(PageError::Unavailable),
-            };
+            let made = made.await;
             let page = match made {
                 Ok(page) => answer(StatusCode::OK, &layout::frame(&visit, &page)),
                 Err(error) => answer(error.status(), &layout::frame(&visit, &error.page(&visit))),
@@ -323,14 +314,6 @@ mod tests {
             let pages = Pages::new(url);
             assert_eq!((pages.origin.as_str(), pages.base.as_str(), pages.secure()), (origin, base, secure));
         }
-    }
-
-    #[test]
-    fn strangers_take_no_turn_of_who_is_logged_in() {
-        let pages = Pages::new("http://127.0.0.1:8080");
-        let strangers: Vec<_> = std::iter::from_fn(|| pages.readers(false).try_acquire().ok()).collect();
-        let visitors: Vec<_> = std::iter::from_fn(|| pages.readers(true).try_acquire().ok()).collect();
-        assert_eq!((strangers.len(), visitors.len()), (ANONYMOUS_READERS_MAX, READERS_MAX));
     }
 
     #[test]

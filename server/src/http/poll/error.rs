@@ -8,6 +8,7 @@ use tenure_api::sas::SasError;
 use uuid::Uuid;
 
 use super::xml;
+use crate::http::read_slots::NoSlot;
 use tenure_domain::message::Refusal;
 use tenure_engine::clock;
 use tenure_engine::ops::OpError;
@@ -160,6 +161,12 @@ impl From<sqlx::Error> for PollError {
         }
         outage::warn_unless_known(&error, "a statement failed, the client may try again");
         Self::new(Code::ServerBusy, "the database did not answer; send the request again")
+    }
+}
+
+impl From<NoSlot> for PollError {
+    fn from(error: NoSlot) -> Self {
+        Self::new(Code::ServerBusy, error.to_string())
     }
 }
 

@@ -238,6 +238,7 @@ async fn get(app: &App, queue: QueueName, name: TaskQueueId, query: &PollQuery) 
 async fn peek(app: &App, queue: QueueName, query: &PollQuery) -> Result<Response, PollError> {
     let (key, priority) = (queue.queue, queue.priority.code());
     let limit = i64::from(query.count()?);
+    let _slot = app.read_slots.take(Share::Authenticated).await?;
     let peeked = tenure_store::messages::peek(&app.engine.pool, key, priority, limit).await?;
     Ok(xml_answer(xml::peeked(&peeked)?))
 }
@@ -282,6 +283,7 @@ async fn metadata(app: &App, queue: QueueName, query: &PollQuery) -> Result<Resp
         let text = "a queue has nothing but its metadata: append comp=metadata";
         return Err(PollError::new(Code::InvalidQueryParameterValue, text));
     }
+    let _slot = app.read_slots.take(Share::Authenticated).await?;
     let mut conn = app.engine.pool.acquire().await?;
     let count = tenure_store::messages::count(&mut conn, queue.queue, queue.priority.code()).await?;
     Ok((StatusCode::OK, [(MESSAGES_COUNT, count.to_string())]).into_response())

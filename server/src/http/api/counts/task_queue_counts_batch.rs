@@ -42,7 +42,7 @@ struct BatchBody<'a> {
 
 /// `POST /task-queues/counts`
 pub fn endpoint() -> Endpoint {
-    Endpoint::post("taskQueueCountsBatch", task_queue_counts_batch).scopes(SCOPES).long_lists().described(
+    Endpoint::post("taskQueueCountsBatch", task_queue_counts_batch).reads().scopes(SCOPES).long_lists().described(
         "queue",
         "Count the tasks of up to 1000 queues",
         describe,

@@ -19,7 +19,7 @@ use crate::http::error::ApiError;
 
 /// `PUT /start-download/:name`
 pub fn endpoint() -> Endpoint {
-    Endpoint::put("startDownload", start_download).scopes(READING).early_check(may_download).described(
+    Endpoint::put("startDownload", start_download).reads().scopes(READING).early_check(may_download).described(
         "object",
         "Find out how to download an object",
         describe,

@@ -25,7 +25,7 @@ const NO_AUTH_MS: i64 = 15 * 60 * 1000;
 /// `POST /authenticate-hawk`: another service asks who sent it a request. The body of that request stays there, and so
 /// does the check of its hash.
 pub fn endpoint() -> Endpoint {
-    Endpoint::post("authenticateHawk", authenticate_hawk).secret_body().others_head().described(
+    Endpoint::post("authenticateHawk", authenticate_hawk).no_pool().secret_body().others_head().described(
         "auth",
         "Find out who sent a request to another service",
         describe,

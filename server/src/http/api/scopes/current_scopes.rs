@@ -17,7 +17,11 @@ use crate::http::scopes::Template::{self, Scope};
 
 /// `GET /scopes/current`
 pub fn endpoint() -> Endpoint {
-    Endpoint::get("currentScopes", current_scopes).scopes(SCOPES).described("auth", "What the caller may do", describe)
+    Endpoint::get("currentScopes", current_scopes).no_pool().scopes(SCOPES).described(
+        "auth",
+        "What the caller may do",
+        describe,
+    )
 }
 
 const SCOPES: Template = Scope("auth:current-scopes");

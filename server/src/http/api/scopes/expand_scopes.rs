@@ -20,6 +20,7 @@ use tenure_domain::roles::check_scopes;
 /// `POST /scopes/expand`
 pub fn endpoint() -> Endpoint {
     Endpoint::post("expandScopes", expand_scopes)
+        .no_pool()
         .scopes(SCOPES)
         .early_check(Call::authorize_by_path)
         .large_answer()

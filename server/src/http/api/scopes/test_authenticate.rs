@@ -26,7 +26,7 @@ const TESTER_REQUIRED: &str = "test:authenticate-get";
 
 /// `POST /test-authenticate`. Its only client is `tester` with the token `no-secret`.
 pub fn with_body() -> Endpoint {
-    Endpoint::post("testAuthenticate", test_authenticate).described(
+    Endpoint::post("testAuthenticate", test_authenticate).no_pool().described(
         "auth",
         "Try out a client's signatures",
         |operation, _| {
@@ -43,7 +43,7 @@ pub fn with_body() -> Endpoint {
 
 /// `GET /test-authenticate-get/`: the same for requests without a body, and for signed URLs.
 pub fn without_body() -> Endpoint {
-    Endpoint::get("testAuthenticateGet", test_authenticate_get).described(
+    Endpoint::get("testAuthenticateGet", test_authenticate_get).no_pool().described(
         "auth",
         "Try out a client's signatures on requests without a body",
         |operation, _| {

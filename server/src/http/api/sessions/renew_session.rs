@@ -20,7 +20,7 @@ use tenure_engine::ops::sessions;
 
 /// `POST /api/tenure/v1/sessions/:sessionId/renew`
 pub fn endpoint() -> Endpoint {
-    Endpoint::post("renewSession", renew_session).scopes(OWN).described("tenure", "Renew a session", describe)
+    Endpoint::post("renewSession", renew_session).no_pool().scopes(OWN).described("tenure", "Renew a session", describe)
 }
 
 fn describe(operation: Operation, sample: &Sample) -> Operation {

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tenure_api::dates::Timestamp;
 use tenure_api::sessions::Inbox;
 
-use super::{OWN, of_a_live_session, of_worker};
+use super::{OWN, of_a_live_session, of_worker, values};
 use crate::http::api::ok;
 use crate::http::app::App;
 use crate::http::call::Call;
@@ -22,7 +22,7 @@ use tenure_engine::ops::sessions;
 
 /// `GET /api/tenure/v1/sessions/:sessionId/inbox?after=&wait=`
 pub fn endpoint() -> Endpoint {
-    Endpoint::get("sessionInbox", session_inbox).scopes(OWN).answers_within(|_| ANSWER_MAX + WAIT_MAX).described(
+    Endpoint::get("sessionInbox", session_inbox).no_pool().scopes(OWN).waits(|_| ANSWER_MAX + WAIT_MAX).described(
         "tenure",
         "Renew a session, and wait for what it is to know",
         describe,
@@ -57,8 +57,8 @@ async fn session_inbox(app: App, call: Arc<Call>) -> Result<Response, ApiError> 
     let identity = of_worker(&app, &call).await?;
     let (after, wait) = read_query(&call)?;
     let asked = DateTime::from_timestamp_millis(app.now().await?.server_ms).unwrap_or_default();
-    let sessions::Read { renewed, items } =
-        sessions::inbox(app.engine.session_parts(), &identity, after, wait, asked).await?;
+    let reading = sessions::inbox(app.engine.session_parts(), &identity, after, wait, asked);
+    let sessions::Read { renewed, items } = call.wait_for(&app, &values(&identity), reading).await?;
     // A worker counts what is left of its session from here, and the renewal was before the wait.
     let now = DateTime::from_timestamp_millis(app.now().await?.server_ms).unwrap_or(renewed.now).max(renewed.now);
     ok(&Inbox {

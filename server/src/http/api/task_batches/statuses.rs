@@ -45,7 +45,7 @@ struct StatusesBody {
 
 /// `POST /tasks/status`
 pub fn endpoint() -> Endpoint {
-    Endpoint::post("statuses", statuses).scopes(SCOPES).large_answer().long_lists().described(
+    Endpoint::post("statuses", statuses).reads().scopes(SCOPES).large_answer().long_lists().described(
         "queue",
         "Read the statuses of several tasks",
         describe,

@@ -47,7 +47,7 @@ struct TasksBody {
 
 /// `POST /tasks`
 pub fn endpoint() -> Endpoint {
-    Endpoint::post("tasks", tasks).scopes(SCOPES).large_answer().long_lists().described(
+    Endpoint::post("tasks", tasks).reads().scopes(SCOPES).large_answer().long_lists().described(
         "queue",
         "Read the definitions of several tasks",
         describe,

@@ -1,0 +1,112 @@
+//! Limits how many requests use the connection pool at once, so that reads never take every connection.
+//!
+//! A request waits for a slot for up to a second, and is then refused with 503. Callers without credentials share a
+//! quarter of the slots and queue for them among themselves: semaphores serve in order, and callers with credentials
+//! must not stand behind a flood.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
+
+use super::budget::Share;
+use super::error::ApiError;
+use tenure_store::session::POOL_MAX;
+
+/// Connections that reads leave to writes, which take no slot.
+const KEPT_FOR_WRITES: usize = 2;
+/// Slots in all.
+const SLOTS: usize = POOL_MAX as usize - KEPT_FOR_WRITES;
+/// Callers without credentials get one slot in this many.
+const ANONYMOUS_PART: usize = 4;
+/// How long a request waits for a slot.
+const WAIT_MAX: Duration = Duration::from_secs(1);
+
+/// The slots of one server. A clone shares them.
+#[derive(Clone)]
+pub struct ReadSlots {
+    all: Arc<Semaphore>,
+    anonymous: Arc<Semaphore>,
+}
+
+/// A slot, free again when this is dropped.
+#[derive(Debug)]
+pub struct ReadSlot {
+    _slot: Option<OwnedSemaphorePermit>,
+    _anonymous: Option<OwnedSemaphorePermit>,
+}
+
+/// No slot came free in time.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("too many requests read the database; send the request again")]
+pub struct NoSlot;
+
+impl From<NoSlot> for ApiError {
+    fn from(error: NoSlot) -> Self {
+        Self::unavailable(error.to_string())
+    }
+}
+
+impl ReadSlots {
+    /// All slots, free.
+    #[must_use]
+    pub fn new() -> Self {
+        Self { all: Arc::new(Semaphore::new(SLOTS)), anonymous: Arc::new(Semaphore::new(SLOTS / ANONYMOUS_PART)) }
+    }
+
+    /// Takes a slot, and waits for it for up to a second.
+    ///
+    /// # Errors
+    /// If none came free; that is counted.
+    pub async fn take(&self, share: Share) -> Result<ReadSlot, NoSlot> {
+        timeout(WAIT_MAX, self.queue(share)).await.map_err(|_| {
+            metrics::counter!("tenure_limits_reached_total", "limit" => "reads").increment(1);
+            NoSlot
+        })
+    }
+
+    /// Takes a slot, however long it takes. For requests that have waited for something else already and are bounded
+    /// in number.
+    pub async fn queue(&self, share: Share) -> ReadSlot {
+        // The semaphores are never closed. A request with an anonymous slot waits only for requests that have both, so
+        // this cannot deadlock.
+        let anonymous = match share {
+            Share::Anonymous => Arc::clone(&self.anonymous).acquire_owned().await.ok(),
+            Share::Authenticated => None,
+        };
+        ReadSlot { _slot: Arc::clone(&self.all).acquire_owned().await.ok(), _anonymous: anonymous }
+    }
+}
+
+impl Default for ReadSlots {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::iter::from_fn;
+
+    use futures_util::FutureExt as _;
+
+    use super::*;
+
+    fn take_all(slots: &ReadSlots, share: Share) -> Vec<ReadSlot> {
+        from_fn(|| slots.queue(share).now_or_never()).collect()
+    }
+
+    #[tokio::test]
+    async fn anonymous_reads_get_a_quarter_and_are_refused_after_a_second() {
+        let slots = ReadSlots::new();
+        let taken = take_all(&slots, Share::Anonymous);
+        assert_eq!(taken.len(), SLOTS / ANONYMOUS_PART);
+        let begun = std::time::Instant::now();
+        assert_eq!(slots.take(Share::Anonymous).await.unwrap_err(), NoSlot);
+        assert!(begun.elapsed() >= WAIT_MAX);
+        assert_eq!(take_all(&slots, Share::Authenticated).len(), SLOTS - taken.len());
+        drop(taken);
+        assert!(slots.take(Share::Anonymous).now_or_never().is_some());
+    }
+}
