@@ -64,9 +64,14 @@ free_port() {
   "$python" -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'
 }
 
-# Starts a server; its output goes to "out" and "err". Sets $server, its process, and $address, where it listens.
+# Starts a server on a free port; sets $address, where it listens.
 serve() { # OPTION...
   address=127.0.0.1:$(free_port)
+  serve_again "$@"
+}
+
+# Starts a server at $address; its output goes to "out" and "err". Sets $server, its process.
+serve_again() { # OPTION...
   : >out
   "$bin/tenure" serve --listen "$address" "$@" >out 2>err &
   server=$!
