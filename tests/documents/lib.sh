@@ -95,6 +95,12 @@ stop() {
   wait "$server"
 }
 
+# Ends the server by a signal, whatever its exit code.
+end_server() { # SIGNAL
+  kill "-$1" "$server"
+  { has_ended "$server" && wait "$server"; } 2>/dev/null || true
+}
+
 # The access token of root in the data directory.
 token_of() { # DATA-DIRECTORY
   "$python" -c 'import json, sys; print(json.load(open(sys.argv[1] + "/root-credentials.json"))["accessToken"])' "$1"
