@@ -109,7 +109,13 @@ fn fix_of_io(kind: io::ErrorKind) -> String {
 
 fn fix_of_unfit(unfit: &Unfit) -> String {
     match unfit {
-        Unfit::ReadOnly => format!("name the primary in {SETTING}"),
+        Unfit::ReadOnly => format!(
+            "name the primary in {SETTING}; if it is the primary, find out why it is read-only, then ALTER DATABASE or \
+             ALTER ROLE ... RESET default_transaction_read_only"
+        ),
+        Unfit::HiddenTables { schema } => {
+            format!("ALTER DATABASE or ALTER ROLE ... RESET search_path, or name {schema} in it")
+        }
         Unfit::Setting { .. } => format!(
             "a pooler, such as PgBouncer with ignore_startup_parameters = options, drops the settings of its clients: {}",
             fix_of_pooler()

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use chrono::{DateTime, Utc};
 use sqlx::error::DatabaseError;
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{Connection as _, PgConnection, Row as _};
@@ -44,9 +45,16 @@ pub enum Unfit {
     /// Two transactions of one connection ran in different backends, or one backend served two connections.
     #[error("the sessions of one connection change between transactions, as in PgBouncer's transaction mode")]
     TransactionPooling,
-    /// A standby, or a database that is set to read-only.
-    #[error("it is a standby or read-only")]
+    /// A standby, or a database that is set to read-only. Managed services do that when the disk is nearly full, so the
+    /// setting is obeyed.
+    #[error("it is a standby, or default_transaction_read_only is on")]
     ReadOnly,
+    /// Tenure's tables are in a schema that `search_path` does not name. A server would make new, empty tables.
+    #[error("Tenure's tables are in the schema {schema}, which search_path does not name")]
+    HiddenTables {
+        /// Where they are.
+        schema: String,
+    },
 }
 
 impl Unfit {
@@ -70,25 +78,30 @@ impl From<Unfit> for sqlx::Error {
 /// statement on it.
 pub(crate) async fn check(conn: &mut PgConnection, kind: Kind) -> Result<Incarnation, sqlx::Error> {
     let names: Vec<String> = names(kind).map(str::to_owned).collect();
-    let found = sqlx::query!(
+    let state = sqlx::query_as!(
+        SessionState,
         r#"-- check_session
         SELECT ARRAY(SELECT current_setting(s.name) FROM unnest($1::text[]) WITH ORDINALITY AS s(name, position)
                      ORDER BY s.position) AS "settings!",
             pg_is_in_recovery() OR current_setting('transaction_read_only')::boolean AS "read_only!",
+            (SELECT min(relnamespace::regnamespace::text) FROM pg_class
+             WHERE relname = 'fact_generations' AND to_regclass('fact_generations') IS NULL) AS hidden_in,
             pg_postmaster_start_time() AS "started!""#,
         &names
     )
     .fetch_one(&mut *conn)
     .await?;
-    judge(kind, found.settings, found.read_only)?;
-    Incarnation::new(find_wal_file(conn).await?.as_deref(), found.started)
+    let started = state.started;
+    judge(kind, state)?;
+    Incarnation::new(find_wal_file(conn).await?.as_deref(), started)
 }
 
 /// The same for a session of the other driver.
 pub(crate) async fn check_pipeline(pipeline: &mut Pipeline, kind: Kind) -> Result<Incarnation, sqlx::Error> {
     let names: Vec<&str> = names(kind).collect();
-    let (settings, read_only, started) = pipeline.look(&names).await?;
-    judge(kind, settings, read_only)?;
+    let state = pipeline.get_state(&names).await?;
+    let started = state.started;
+    judge(kind, state)?;
     let file = match pipeline.wal_file().await {
         Ok(file) => Some(file),
         Err(error) if is_not_offered(&error) => None,
@@ -97,14 +110,26 @@ pub(crate) async fn check_pipeline(pipeline: &mut Pipeline, kind: Kind) -> Resul
     Incarnation::new(file.as_deref(), started)
 }
 
+/// What the check reads of a session.
+pub(crate) struct SessionState {
+    /// Values in the order of the names that were asked for.
+    pub(crate) settings: Vec<String>,
+    pub(crate) read_only: bool,
+    /// Schema of Tenure's tables, if `search_path` does not lead to them.
+    pub(crate) hidden_in: Option<String>,
+    /// Start of the postmaster.
+    pub(crate) started: DateTime<Utc>,
+}
+
 /// The settings that are looked at.
 fn names(kind: Kind) -> impl Iterator<Item = &'static str> {
     kind.settings().into_iter().chain(REQUIRED).map(|(name, _)| name)
 }
 
-/// Whether a session has the settings of its kind, in the order of [`names`], and takes writes.
-fn judge(kind: Kind, settings: Vec<String>, read_only: bool) -> Result<(), Unfit> {
-    let mut settings = settings.into_iter();
+/// Refuses a session without the settings of its kind, which are in the order of [`names`], or that takes no writes, or that
+/// does not see the tables.
+fn judge(kind: Kind, state: SessionState) -> Result<(), Unfit> {
+    let mut settings = state.settings.into_iter();
     for ((name, asked), found) in kind.settings().into_iter().zip(settings.by_ref()) {
         if found != asked {
             return Err(Unfit::Setting { name, asked, found });
@@ -115,7 +140,10 @@ fn judge(kind: Kind, settings: Vec<String>, read_only: bool) -> Result<(), Unfit
             return Err(Unfit::Required { name, needed, found });
         }
     }
-    if read_only { Err(Unfit::ReadOnly) } else { Ok(()) }
+    if state.read_only {
+        return Err(Unfit::ReadOnly);
+    }
+    state.hidden_in.map_or(Ok(()), |schema| Err(Unfit::HiddenTables { schema }))
 }
 
 /// The name of the file of the write-ahead log that is being written; none where a service does not say, as Amazon Aurora
@@ -193,24 +221,47 @@ mod tests {
     use crate::session::Locks;
     use crate::testing::TestDatabase;
 
+    /// A value of each setting of ours, or several, that a database may have as its default.
+    const DEFAULTS: [(&str, &str); 15] = [
+        ("statement_timeout", "1s"),
+        ("idle_in_transaction_session_timeout", "1s"),
+        ("lock_timeout", "1s"),
+        ("jit", "on"),
+        ("plan_cache_mode", "auto"),
+        ("TimeZone", "CET"),
+        ("default_transaction_isolation", "repeatable read"),
+        ("default_transaction_isolation", "serializable"),
+        ("default_transaction_deferrable", "on"),
+        ("exit_on_error", "on"),
+        ("idle_session_timeout", "1min"),
+        ("enable_seqscan", "on"),
+        ("enable_bitmapscan", "on"),
+        ("enable_hashjoin", "on"),
+        ("enable_mergejoin", "on"),
+    ];
+    const KINDS: [Kind; 3] = [Kind::Cold, Kind::Hot(Locks::Waits), Kind::Hot(Locks::WaitsBriefly)];
+
+    /// Changes a default of a database, for sessions that begin later.
+    async fn alter(database: &TestDatabase, change: &str) {
+        let sql = format!(
+            "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I {}', current_database()); END $$",
+            change.replace('\'', "\'\'")
+        );
+        // The pool's sessions have the defaults of before, and may write whatever the new ones say.
+        sqlx::raw_sql(sqlx::AssertSqlSafe(sql)).execute(database.pool()).await.unwrap();
+    }
+
     #[tokio::test]
-    async fn a_connection_is_used_only_with_the_settings_it_was_made_with() {
+    async fn session_with_changed_setting_is_refused() {
         let database = TestDatabase::create().await;
-        for kind in [Kind::Cold, Kind::Hot(Locks::Waits), Kind::Hot(Locks::WaitsBriefly)] {
+        for kind in KINDS {
             for (setting, asked) in kind.settings() {
+                let (_, other) =
+                    DEFAULTS.into_iter().find(|(name, _)| *name == setting).expect("every setting is listed");
                 let mut conn = PgConnection::connect_with(&kind.options(database.options())).await.unwrap();
                 assert!(check(&mut conn, kind).await.is_ok());
-                let other = if asked == "off" {
-                    "on"
-                } else if asked == "UTC" {
-                    "CET"
-                } else {
-                    continue;
-                };
-                sqlx::raw_sql(sqlx::AssertSqlSafe(format!("SET {setting} = '{other}'")))
-                    .execute(&mut conn)
-                    .await
-                    .unwrap();
+                let change = format!("SET {setting} = '{other}'");
+                sqlx::raw_sql(sqlx::AssertSqlSafe(change)).execute(&mut conn).await.unwrap();
                 let error = check(&mut conn, kind).await.unwrap_err();
                 let expected = Unfit::Setting { name: setting, asked, found: other.to_owned() };
                 assert_eq!(Unfit::of(&error), Some(&expected), "{error}");
@@ -218,33 +269,76 @@ mod tests {
         }
         let mut plain = database.connect().await;
         let error = check(&mut plain, Kind::Cold).await.unwrap_err();
-        assert!(matches!(Unfit::of(&error), Some(Unfit::Setting { name: "statement_timeout", .. })), "{error}");
+        assert!(matches!(Unfit::of(&error), Some(Unfit::Setting { .. })), "{error}");
         database.finish().await;
     }
 
+    /// Also those that a later setting of ours would forget: [`DEFAULTS`] must have each.
     #[tokio::test]
-    async fn a_database_that_does_not_show_its_open_transactions_is_refused() {
+    async fn defaults_of_database_change_no_session() {
         let database = TestDatabase::create().await;
-        let silent = |kind: Kind| kind.options(database.options()).options([("track_activities", "off")]);
-        let expected = Unfit::Required { name: "track_activities", needed: "on", found: "off".to_owned() };
-        let mut conn = PgConnection::connect_with(&silent(Kind::Cold)).await.unwrap();
-        let error = check(&mut conn, Kind::Cold).await.unwrap_err();
-        assert_eq!(Unfit::of(&error), Some(&expected), "{error}");
-        let hot = Kind::Hot(Locks::WaitsBriefly);
-        let mut pipeline = Pipeline::connect(&silent(hot)).await.unwrap();
-        let error = check_pipeline(&mut pipeline, hot).await.unwrap_err();
-        assert_eq!(Unfit::of(&error), Some(&expected), "{error}");
-        drop((conn, pipeline));
+        for (name, value) in DEFAULTS {
+            alter(&database, &format!("SET {name} = '{value}'")).await;
+            let connector = database.connector();
+            let is_hot = name.starts_with("enable_");
+            let pool = connector.pool();
+            let mut sessions = vec![("watch", connector.connect_hot(Locks::Waits).await.unwrap())];
+            if !is_hot {
+                sessions.push(("pool", pool.acquire().await.unwrap().detach()));
+            }
+            let show = format!("SELECT current_setting('{name}')");
+            for (role, session) in &mut sessions {
+                let found: String =
+                    sqlx::query_scalar(sqlx::AssertSqlSafe(show.as_str())).fetch_one(session).await.unwrap();
+                assert_ne!(found, value, "{name} of {role}");
+            }
+            let state = connector.connect_pipeline().await.unwrap().get_state(&[name]).await.unwrap();
+            assert_ne!(state.settings, [value], "{name} of ticks");
+            alter(&database, &format!("RESET {name}")).await;
+        }
         database.finish().await;
     }
 
+    /// Defaults that no session may override, because they are a decision of the operator's, or only an administrator may.
     #[tokio::test]
-    async fn a_database_that_takes_no_writes_is_refused() {
+    async fn defaults_that_forbid_use_refuse_every_session() {
         let database = TestDatabase::create().await;
-        let options = Kind::Cold.options(database.options()).options([("default_transaction_read_only", "on")]);
-        let mut conn = PgConnection::connect_with(&options).await.unwrap();
-        let error = check(&mut conn, Kind::Cold).await.unwrap_err();
-        assert_eq!(Unfit::of(&error), Some(&Unfit::ReadOnly), "{error}");
+        let silent = |name, needed, found: &str| Unfit::Required { name, needed, found: found.to_owned() };
+        let hidden = Unfit::HiddenTables { schema: "public".to_owned() };
+        sqlx::raw_sql("CREATE SCHEMA elsewhere").execute(database.pool()).await.unwrap();
+        for (name, value, expected) in [
+            ("default_transaction_read_only", "on", Unfit::ReadOnly),
+            ("track_activities", "off", silent("track_activities", "on", "off")),
+            ("session_replication_role", "replica", silent("session_replication_role", "origin", "replica")),
+            ("search_path", "elsewhere", hidden.clone()),
+            ("search_path", "nowhere", hidden),
+        ] {
+            alter(&database, &format!("SET {name} = '{value}'")).await;
+            for kind in KINDS {
+                let options = kind.options(database.options());
+                let mut conn = PgConnection::connect_with(&options).await.unwrap();
+                let error = check(&mut conn, kind).await.unwrap_err();
+                assert_eq!(Unfit::of(&error), Some(&expected), "{name} of {kind:?}: {error}");
+                let mut pipeline = Pipeline::connect(&options).await.unwrap();
+                let error = check_pipeline(&mut pipeline, kind).await.unwrap_err();
+                assert_eq!(Unfit::of(&error), Some(&expected), "{name} of a pipeline: {error}");
+            }
+            let error = database.connector().reach().await.unwrap_err();
+            assert_eq!(Unfit::of(&error), Some(&expected), "{name} at the start: {error}");
+            alter(&database, &format!("RESET {name}")).await;
+        }
+        database.connector().reach().await.unwrap();
+        database.finish().await;
+    }
+
+    /// An installation in a schema of its own.
+    #[tokio::test]
+    async fn search_path_may_lead_to_another_schema() {
+        let database = TestDatabase::create().await;
+        let own = "CREATE SCHEMA own; ALTER TABLE fact_generations SET SCHEMA own";
+        sqlx::raw_sql(own).execute(database.pool()).await.unwrap();
+        alter(&database, "SET search_path = own, public").await;
+        database.connector().reach().await.unwrap();
         database.finish().await;
     }
 

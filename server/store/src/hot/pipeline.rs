@@ -6,7 +6,6 @@
 use std::collections::HashMap;
 use std::io;
 
-use chrono::{DateTime, Utc};
 use futures_util::future::join_all;
 use futures_util::{TryStreamExt, join};
 use sqlx::error::{DatabaseError, ErrorKind};
@@ -18,6 +17,7 @@ use tokio_postgres::{Client, Config, NoTls, Statement as Prepared};
 use super::link;
 use super::statement::{Rows, Statement};
 use crate::session::Backend;
+use crate::session_check::SessionState;
 
 /// Address and length of a text.
 type TextAddress = (usize, usize);
@@ -137,8 +137,8 @@ impl Pipeline {
         Ok(&self.prepared[&address_of(statement.text())])
     }
 
-    /// The settings of these names, whether the database takes no writes, and when it was started.
-    pub(crate) async fn look(&mut self, names: &[&str]) -> Result<(Vec<String>, bool, DateTime<Utc>), sqlx::Error> {
+    /// Reads what the check of a new session needs.
+    pub(crate) async fn get_state(&mut self, names: &[&str]) -> Result<SessionState, sqlx::Error> {
         let row = self
             .client
             .query_one(
@@ -146,13 +146,20 @@ impl Pipeline {
                 SELECT ARRAY(SELECT current_setting(s.name) FROM unnest($1::text[]) WITH ORDINALITY AS s(name, position)
                              ORDER BY s.position),
                     pg_is_in_recovery() OR current_setting('transaction_read_only')::boolean,
+                    (SELECT min(relnamespace::regnamespace::text) FROM pg_class
+                     WHERE relname = 'fact_generations' AND to_regclass('fact_generations') IS NULL),
                     pg_postmaster_start_time()",
                 &[&names],
             )
             .await
             .map_err(into_sqlx)?;
         let decode = |error| sqlx::Error::Decode(Box::new(error));
-        Ok((row.try_get(0).map_err(decode)?, row.try_get(1).map_err(decode)?, row.try_get(2).map_err(decode)?))
+        Ok(SessionState {
+            settings: row.try_get(0).map_err(decode)?,
+            read_only: row.try_get(1).map_err(decode)?,
+            hidden_in: row.try_get(2).map_err(decode)?,
+            started: row.try_get(3).map_err(decode)?,
+        })
     }
 
     /// The name of the file of the write-ahead log that is being written.
