@@ -1,6 +1,7 @@
 //! How far runs follow a changed policy: the columns of `queue_policies` for that, and the runs of a slice.
 //!
-//! Everything but [`list`] belongs to a transaction that has locked the policy, so that it does not change meanwhile.
+//! Everything but [`list`] and [`find_oldest_open`] belongs to a transaction that has locked the policies, so that they do not change
+//! meanwhile.
 
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 use tenure_domain::policy::refile::{Place, SLICE, Stage};
 
-use super::session::avoid_scans;
+use super::session::{avoid_scans, plan_as_hot};
 use super::transitions::restamp::{self, Rekeyed};
 
 /// By so much at least the clock was set back, if the wait is to have begun so far from now: more than twice as long as any transaction
@@ -30,28 +31,30 @@ pub async fn list(conn: &mut PgConnection, after: Option<i32>, limit: i64) -> Re
 /// How far a queue is.
 #[derive(Debug, Clone, Copy)]
 pub struct Refiling {
+    pub queue: i32,
     /// Where it goes on.
     pub place: Place,
     /// Since when transactions are waited for that began before; none until that has begun.
     pub since: Option<DateTime<Utc>>,
 }
 
-/// Locks the policy of a queue and answers how far its runs follow it; none if they all do, or if another transaction has it.
-pub async fn lock(transaction: &mut PgConnection, queue: i32) -> Result<Option<Refiling>, sqlx::Error> {
-    let row = sqlx::query!(
+/// Locks the policies of these queues and returns how far their runs follow them. Leaves out queues whose runs all do, and those
+/// that another transaction has locked.
+pub async fn lock(transaction: &mut PgConnection, queues: &[i32]) -> Result<Vec<Refiling>, sqlx::Error> {
+    let rows = sqlx::query!(
         "-- lock_refiling
-        SELECT refile_stage, refile_since, refile_cursor FROM queue_policies
-        WHERE queue = $1 AND refile_stage <> 0 /* Stage::Done */
-        FOR UPDATE SKIP LOCKED",
-        queue
+        SELECT queue, refile_stage, refile_since, refile_cursor FROM queue_policies
+        WHERE queue = ANY($1) AND refile_stage <> 0 /* Stage::Done */
+        ORDER BY queue FOR UPDATE SKIP LOCKED",
+        queues
     )
-    .fetch_optional(transaction)
+    .fetch_all(transaction)
     .await?;
-    let refiling = row.map(|row| {
-        let stage = read_stage(row.refile_stage)?;
-        Ok::<_, sqlx::Error>(Refiling { place: Place { stage, cursor: row.refile_cursor }, since: row.refile_since })
+    let read = rows.into_iter().map(|row| {
+        let place = Place { stage: read_stage(row.refile_stage)?, cursor: row.refile_cursor };
+        Ok(Refiling { queue: row.queue, place, since: row.refile_since })
     });
-    refiling.transpose()
+    read.collect()
 }
 
 /// A stage as it is stored.
@@ -62,64 +65,86 @@ pub(super) fn read_stage(code: i16) -> Result<Stage, sqlx::Error> {
 
 /// Begins to wait for the transactions that are open now. By the real clock, as their beginning is; and after the commit of the
 /// change, so that none begins between the two.
-pub async fn begin_to_wait(transaction: &mut PgConnection, queue: i32) -> Result<(), sqlx::Error> {
-    sqlx::query!(
-        "-- begin_refiling\nUPDATE queue_policies SET refile_since = clock_timestamp() WHERE queue = $1",
-        queue
-    )
-    .execute(transaction)
-    .await?;
-    Ok(())
-}
-
-/// Begins anew if that is still to come, by minutes: the clock was set back, and until it has caught up every transaction would count as
-/// older. Those that are older began so late, by the clock as it was, that they end before it shows that time again: [`is_any_open`]
-/// knows them by that. Answers whether it has begun anew.
-pub async fn begin_again(transaction: &mut PgConnection, queue: i32) -> Result<bool, sqlx::Error> {
-    let begun = sqlx::query!(
-        "-- begin_refiling_again
+///
+/// Leaves out queues that have begun, but not those that would begin minutes from now: the clock was set back, and until it has
+/// caught up every transaction would count as older. Those that are older began so late, by the clock as it was, that they end
+/// before it shows that time again: [`find_oldest_open`] knows them by that.
+///
+/// Returns the queues that have begun, each with its time.
+pub async fn begin_to_wait(
+    transaction: &mut PgConnection,
+    queues: &[i32],
+) -> Result<Vec<(i32, DateTime<Utc>)>, sqlx::Error> {
+    let rows = sqlx::query!(
+        r#"-- begin_refiling
         UPDATE queue_policies SET refile_since = clock_timestamp()
-        WHERE queue = $1 AND refile_since > clock_timestamp() + make_interval(secs => $2)",
-        queue,
+        WHERE queue = ANY($1)
+          AND (refile_since IS NULL OR refile_since > clock_timestamp() + make_interval(secs => $2))
+        RETURNING queue, refile_since AS "since!""#,
+        queues,
         SET_BACK_LEAST.as_secs_f64()
     )
-    .execute(transaction)
+    .fetch_all(transaction)
     .await?;
-    Ok(begun.rows_affected() > 0)
+    Ok(rows.into_iter().map(|row| (row.queue, row.since)).collect())
 }
 
-/// Whether a transaction of any server is open that began by then, also one that has written nothing yet: its snapshot may be
-/// older than the change. One that began in the future did so before the clock was set back.
-pub async fn is_any_open(transaction: &mut PgConnection, since: DateTime<Utc>) -> Result<bool, sqlx::Error> {
+/// When the oldest open transaction of any server began, if one is open; also one that has written nothing yet, because its snapshot
+/// may be older than the change. One that began in the future did so before the clock was set back, and counts as the oldest.
+pub async fn find_oldest_open(conn: &mut PgConnection) -> Result<Option<DateTime<Utc>>, sqlx::Error> {
     sqlx::query_scalar!(
-        r#"-- older_transactions
-        SELECT EXISTS (
-            SELECT FROM pg_stat_activity
-            WHERE datname = current_database() AND pid <> pg_backend_pid()
-              AND (xact_start <= $1 OR xact_start > clock_timestamp())
-              AND usename = current_user AND application_name LIKE 'tenure%'
-        ) AS "open!""#,
-        since
+        "-- older_transactions
+        SELECT min(CASE WHEN xact_start > clock_timestamp() THEN 'epoch' ELSE xact_start END) FROM pg_stat_activity
+        WHERE datname = current_database() AND pid <> pg_backend_pid()
+          AND usename = current_user AND application_name LIKE 'tenure%'"
     )
-    .fetch_one(transaction)
+    .fetch_one(conn)
     .await
 }
 
-/// Stores where a queue goes on. At the end a policy that was removed is gone.
-pub async fn go_on(transaction: &mut PgConnection, queue: i32, place: Place) -> Result<(), sqlx::Error> {
-    if place == Place::DONE {
-        sqlx::query!("-- forget_policy\nDELETE FROM queue_policies WHERE queue = $1 AND policy IS NULL", queue)
+/// Filters these queues to those without runs. One statement, in whose snapshot each run is in one place. All claims are read, once
+/// for all queues, because they have no index by queue.
+pub async fn list_without_runs(transaction: &mut PgConnection, queues: &[i32]) -> Result<Vec<i32>, sqlx::Error> {
+    plan_as_hot(transaction).await?;
+    sqlx::query_scalar!(
+        r#"-- queues_without_runs
+        WITH busy AS MATERIALIZED (
+            SELECT queue FROM claims WHERE taken_until > '-infinity' AND queue = ANY($1)
+            UNION
+            SELECT queue FROM pending WHERE reserved_until < '2999-01-01' AND queue = ANY($1)
+        )
+        -- The first run by an index, whatever the planner knows of how many there are.
+        SELECT q.queue AS "queue!" FROM unnest($1::int[]) AS q(queue)
+        WHERE (SELECT seq FROM pending WHERE queue = q.queue AND reserved_until IS NULL
+               ORDER BY priority, (hidden_until IS NOT NULL), ord LIMIT 1) IS NULL
+          AND (SELECT seq FROM pending WHERE queue = q.queue AND hold IS NOT NULL ORDER BY ord LIMIT 1) IS NULL
+          AND NOT EXISTS (SELECT FROM busy b WHERE b.queue = q.queue)"#,
+        queues
+    )
+    .fetch_all(transaction)
+    .await
+}
+
+/// Stores where queues go on. At the end a policy that was removed is gone.
+pub async fn go_on(transaction: &mut PgConnection, places: &[(i32, Place)]) -> Result<(), sqlx::Error> {
+    let done: Vec<i32> = places.iter().filter(|(_, place)| *place == Place::DONE).map(|(queue, _)| *queue).collect();
+    if !done.is_empty() {
+        sqlx::query!("-- forget_policies\nDELETE FROM queue_policies WHERE queue = ANY($1) AND policy IS NULL", &done)
             .execute(&mut *transaction)
             .await?;
     }
+    let queues: Vec<i32> = places.iter().map(|(queue, _)| *queue).collect();
+    let stages: Vec<i16> = places.iter().map(|(_, place)| place.stage.code()).collect();
+    let cursors: Vec<Option<i64>> = places.iter().map(|(_, place)| place.cursor).collect();
     sqlx::query!(
         "-- go_on_refiling
-        UPDATE queue_policies SET refile_stage = $2::smallint /* stage */, refile_cursor = $3 /* cursor */,
-            refile_since = CASE WHEN $2 = 1 /* Stage::Older */ THEN refile_since END
-        WHERE queue = $1",
-        queue,
-        place.stage.code(),
-        place.cursor
+        UPDATE queue_policies p SET refile_stage = n.stage, refile_cursor = n.cursor,
+            refile_since = CASE WHEN n.stage = 1 /* Stage::Older */ THEN p.refile_since END
+        FROM unnest($1::int[], $2::smallint[], $3::bigint[]) AS n(queue, stage, cursor)
+        WHERE p.queue = n.queue",
+        &queues,
+        &stages,
+        &cursors as &[Option<i64>]
     )
     .execute(transaction)
     .await?;

@@ -104,6 +104,8 @@ pub enum Found {
         /// The key of the last of them.
         last: Option<i64>,
     },
+    /// One statement found no run of the queue, in any place: as [`Stage::Check`] would, without the stages before it.
+    NoRuns,
 }
 
 /// Where it goes on after that. A step that did not find what its stage looks for is done again.
@@ -113,11 +115,12 @@ pub fn step(place: Place, found: Found) -> Place {
     match (place.stage, found) {
         (Stage::Done, _) => Place::DONE,
         (Stage::Older, Found::Older { open: false }) => next(Stage::Older.following()),
-        (Stage::Older, Found::Older { open: true } | Found::Slice { .. }) => place,
+        (Stage::Older, Found::Older { open: true } | Found::Slice { .. } | Found::NoRuns) => place,
         (Stage::ClaimsFirst | Stage::Ready | Stage::Delayed | Stage::Claims | Stage::Check, Found::Older { .. }) => {
             place
         }
-        (Stage::Check, Found::Slice { runs: 0, .. }) => Place::DONE,
+        (Stage::ClaimsFirst | Stage::Ready | Stage::Delayed | Stage::Claims | Stage::Check, Found::NoRuns)
+        | (Stage::Check, Found::Slice { runs: 0, .. }) => Place::DONE,
         // What it found was stamped; it looks from the beginning again.
         (Stage::Check, Found::Slice { .. }) => next(Stage::Check),
         (stage @ (Stage::ClaimsFirst | Stage::Ready | Stage::Delayed | Stage::Claims), Found::Slice { runs, last }) => {
@@ -171,19 +174,23 @@ mod tests {
             slice(1, Some(7)),
             slice(SLICE, Some(9)),
             slice(SLICE, None),
+            Found::NoRuns,
         ];
         let at = |stage| place(stage, None);
         let same = |stage| place(stage, Some(5));
         let full = |stage| place(stage, Some(9));
         let done = at(Done);
         for (stage, expected) in [
-            (Done, [done; 6]),
-            (Older, [same(Older), at(ClaimsFirst), same(Older), same(Older), same(Older), same(Older)]),
-            (ClaimsFirst, [same(ClaimsFirst), same(ClaimsFirst), at(Ready), at(Ready), full(ClaimsFirst), at(Ready)]),
-            (Ready, [same(Ready), same(Ready), at(Delayed), at(Delayed), full(Ready), at(Delayed)]),
-            (Delayed, [same(Delayed), same(Delayed), at(Claims), at(Claims), full(Delayed), at(Claims)]),
-            (Claims, [same(Claims), same(Claims), at(Check), at(Check), full(Claims), at(Check)]),
-            (Check, [same(Check), same(Check), done, at(Check), at(Check), at(Check)]),
+            (Done, [done; 7]),
+            (Older, [same(Older), at(ClaimsFirst), same(Older), same(Older), same(Older), same(Older), same(Older)]),
+            (
+                ClaimsFirst,
+                [same(ClaimsFirst), same(ClaimsFirst), at(Ready), at(Ready), full(ClaimsFirst), at(Ready), done],
+            ),
+            (Ready, [same(Ready), same(Ready), at(Delayed), at(Delayed), full(Ready), at(Delayed), done]),
+            (Delayed, [same(Delayed), same(Delayed), at(Claims), at(Claims), full(Delayed), at(Claims), done]),
+            (Claims, [same(Claims), same(Claims), at(Check), at(Check), full(Claims), at(Check), done]),
+            (Check, [same(Check), same(Check), done, at(Check), at(Check), at(Check), done]),
         ] {
             for (found, expected) in found.into_iter().zip(expected) {
                 assert_eq!(step(same(stage), found), expected, "{stage:?} {found:?}");

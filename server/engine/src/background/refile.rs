@@ -1,20 +1,22 @@
-//! Has the runs that exist follow a policy that was changed. Each step is a transaction of its own, and leaves in the policy's row
-//! where the next one goes on, at whatever server: [`tenure_domain::policy::refile`] says what the steps are and why none is missed.
+//! Has the runs that exist follow a policy that was changed. Each transaction leaves in the policies' rows where the next one goes on,
+//! at whatever server: [`tenure_domain::policy::refile`] says what the steps are and why none is missed.
+//!
+//! One transaction begins and ends the waiting for all queues of a slice, and finishes those without runs. Runs are stamped one queue
+//! at a time, a slice of them in a transaction, so that few runs are locked and no queue holds up the others.
 //!
 //! It changes what is stamped on runs, and no date: a delay that began stays as long as it was, and so does the time of a claim.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use chrono::{DateTime, Utc};
 use sqlx::{Connection, PgConnection};
 
 use super::{PASS_MAX, PassReport, SLICE};
 use crate::engine::Engine;
 use crate::notifiers::{Effects, Notifiers};
-use tenure_domain::policy::refile::{Found, Place, Stage, step};
-use tenure_store::refile::{self, Slice};
+use tenure_domain::policy::refile::{Found, Place, SLICE as RUNS_MAX, Stage, step};
+use tenure_store::refile;
 
 /// A step that fails after this time is not tried again at once: it would take the time of all other queues.
 const FAILS_SLOWLY: Duration = Duration::from_millis(200);
@@ -42,6 +44,11 @@ impl Turns {
         slice.iter().copied().filter(|queue| failing.get(queue).is_none_or(|until| *until <= now)).collect()
     }
 
+    /// Filters these queues to those whose last step did not fail: one that fails would undo what a transaction did for all.
+    fn without_failing(&self, queues: &[i32]) -> Vec<i32> {
+        queues.iter().copied().filter(|queue| !self.failing.contains_key(queue)).collect()
+    }
+
     /// The step of a queue that began then has failed.
     fn fail(&mut self, queue: i32, began: Instant) {
         let now = Instant::now();
@@ -54,9 +61,9 @@ fn lock(turns: &Mutex<Turns>) -> MutexGuard<'_, Turns> {
     turns.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Goes on with each queue of a slice in turn, until all wait or are done, or the pass has taken its time; the next pass goes on after
-/// the last one that had its turn. A queue that fails is left to a later pass, and holds up no other; the pass fails with the first such
-/// error at its end.
+/// Goes on with the queues of a slice: first all of them at once, then each in turn that has runs, until all wait or are done, or the
+/// pass has taken its time; the next pass goes on after the last one that had its turn. A queue that fails is left to a later pass, and
+/// holds up no other; the pass fails with the first such error at its end.
 pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     let turns = &engine.refiling;
     let mut conn = engine.background_pool.acquire().await?;
@@ -68,6 +75,19 @@ pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     let started = Instant::now();
     let end = if slice.len() as i64 == SLICE { slice.last().copied() } else { None };
     let mut queues = lock(turns).begin(&slice, end, started);
+    let sound = lock(turns).without_failing(&queues);
+    let any_moved = match take_common_steps(&mut conn, &sound).await {
+        Ok(common) => {
+            queues.retain(|queue| !common.settled.contains(queue));
+            common.any_moved
+        }
+        // Which one of them is found below.
+        Err(error) if is_about_the_queue(&error) => false,
+        Err(error) => return Err(error),
+    };
+    if any_moved && end.is_some() {
+        report.next_in = Some(Duration::ZERO);
+    }
     let mut had_all_turns = false;
     'rounds: loop {
         let mut moving = Vec::new();
@@ -79,7 +99,7 @@ pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
                 lock(turns).after = Some(queue);
             }
             let began = Instant::now();
-            let taken = match take_step(&mut conn, &engine.notifiers, queue).await {
+            let taken = match take_steps(&mut conn, &engine.notifiers, queue).await {
                 Ok(Some(taken)) => taken,
                 Ok(None) => continue,
                 Err(error) if is_about_the_queue(&error) => {
@@ -118,56 +138,107 @@ fn is_about_the_queue(error: &sqlx::Error) -> bool {
     matches!(error, sqlx::Error::Database(_) | sqlx::Error::Decode(_) | sqlx::Error::ColumnDecode { .. })
 }
 
-/// What a step did.
-struct Step {
-    /// Runs that it looked at.
+/// What [`take_common_steps`] did.
+struct CommonSteps {
+    /// Queues with nothing left to do now: they still wait, are done, or another server has them.
+    settled: HashSet<i32>,
+    any_moved: bool,
+}
+
+/// The steps that need no look at single runs, for all these queues in one transaction.
+async fn take_common_steps(conn: &mut PgConnection, queues: &[i32]) -> Result<CommonSteps, sqlx::Error> {
+    let mut settled: HashSet<i32> = queues.iter().copied().collect();
+    let mut transaction = conn.begin().await?;
+    let (begun, mut moves) = lock_and_wait(&mut transaction, queues).await?;
+    let waited: Vec<i32> = moves.iter().filter(|it| it.to.stage != Stage::Older).map(|it| it.queue).collect();
+    let without_runs = match waited.as_slice() {
+        [] => Vec::new(),
+        waited => refile::list_without_runs(&mut transaction, waited).await?,
+    };
+    for it in moves.iter_mut().filter(|it| without_runs.contains(&it.queue)) {
+        it.to = step(it.to, Found::NoRuns);
+    }
+    let moved = store(&mut transaction, &moves).await?;
+    transaction.commit().await?;
+    for it in moves.iter().filter(|it| !matches!(it.to.stage, Stage::Older | Stage::Done)) {
+        settled.remove(&it.queue);
+    }
+    if !without_runs.is_empty() {
+        tracing::info!(queues = without_runs.len(), "queues without runs follow their changed policies");
+    }
+    Ok(CommonSteps { settled, any_moved: begun || moved })
+}
+
+/// Where a queue is, and where it goes on.
+struct Move {
+    queue: i32,
+    from: Place,
+    to: Place,
+}
+
+/// Locks the policies of these queues, begins the wait for older transactions, and ends it where none is open any more. Returns whether
+/// it began for one of them. Leaves out queues that another server has, or that are done.
+async fn lock_and_wait(transaction: &mut PgConnection, queues: &[i32]) -> Result<(bool, Vec<Move>), sqlx::Error> {
+    let locked = refile::lock(transaction, queues).await?;
+    let waiting: Vec<i32> = locked.iter().filter(|now| now.place.stage == Stage::Older).map(|now| now.queue).collect();
+    let (mut begun, mut oldest) = (HashMap::new(), None);
+    if !waiting.is_empty() {
+        begun.extend(refile::begin_to_wait(transaction, &waiting).await?);
+        oldest = refile::find_oldest_open(transaction).await?;
+    }
+    let moves = locked.into_iter().map(|now| {
+        let since = begun.get(&now.queue).copied().or(now.since);
+        let to = match since.filter(|_| now.place.stage == Stage::Older) {
+            Some(since) => step(now.place, Found::Older { open: oldest.is_some_and(|oldest| oldest <= since) }),
+            None => now.place,
+        };
+        Move { queue: now.queue, from: now.place, to }
+    });
+    Ok((!begun.is_empty(), moves.collect()))
+}
+
+/// Stores where these queues go on; whether one of them moved.
+async fn store(transaction: &mut PgConnection, moves: &[Move]) -> Result<bool, sqlx::Error> {
+    let moved: Vec<(i32, Place)> = moves.iter().filter(|it| it.to != it.from).map(|it| (it.queue, it.to)).collect();
+    if !moved.is_empty() {
+        refile::go_on(transaction, &moved).await?;
+    }
+    Ok(!moved.is_empty())
+}
+
+/// What the steps of one queue did.
+struct Steps {
+    /// Runs that they looked at.
     runs: usize,
     /// Whether there is another one to take at once.
     moved: bool,
-    /// Whether it was the last one.
+    /// Whether the queue is done.
     last: bool,
 }
 
-/// One step; none if another server has the queue, or it is done.
-async fn take_step(conn: &mut PgConnection, notifiers: &Notifiers, queue: i32) -> Result<Option<Step>, sqlx::Error> {
+/// Takes steps with one queue, in one transaction, until some of its runs were stamped: [`Stage::Check`], which may take long, locks no
+/// run meanwhile. None if another server has the queue, or it is done.
+async fn take_steps(conn: &mut PgConnection, notifiers: &Notifiers, queue: i32) -> Result<Option<Steps>, sqlx::Error> {
     let mut transaction = conn.begin().await?;
-    let Some(now) = refile::lock(&mut transaction, queue).await? else { return Ok(None) };
-    let (found, runs, stamped, ready) = match (now.place.stage, now.since) {
-        (Stage::Older, since) => {
-            let Some(since) = waited_since(&mut transaction, queue, since).await? else {
-                transaction.commit().await?;
-                return Ok(Some(Step { runs: 0, moved: true, last: false }));
-            };
-            (Found::Older { open: refile::is_any_open(&mut transaction, since).await? }, 0, 0, 0)
+    let (_, mut moves) = lock_and_wait(&mut transaction, &[queue]).await?;
+    let Some(now) = moves.first_mut() else { return Ok(None) };
+    let (mut runs, mut stamped, mut ready) = (0, 0, 0);
+    while !matches!(now.to.stage, Stage::Older | Stage::Done) && stamped == 0 && runs < RUNS_MAX {
+        let at = now.to;
+        let slice = refile::stamp_slice(&mut transaction, queue, at).await?;
+        now.to = step(at, Found::Slice { runs: slice.runs, last: slice.last });
+        (runs, stamped, ready) = (runs + slice.runs, slice.stamped, slice.ready);
+        // What others have locked is looked for again, but not at once.
+        if now.to == at {
+            break;
         }
-        (Stage::Done | Stage::ClaimsFirst | Stage::Ready | Stage::Delayed | Stage::Claims | Stage::Check, _) => {
-            let Slice { runs, last, stamped, ready } = refile::stamp_slice(&mut transaction, queue, now.place).await?;
-            (Found::Slice { runs, last }, runs, stamped, ready)
-        }
-    };
-    let next = step(now.place, found);
-    refile::go_on(&mut transaction, queue, next).await?;
+    }
+    let (moved, last) = (now.to != now.from || stamped > 0, now.to == Place::DONE);
+    store(&mut transaction, &moves).await?;
     if ready > 0 {
         notifiers.commit(transaction, Effects::claimable([queue])).await?;
     } else {
         transaction.commit().await?;
     }
-    // What others have locked is looked for again, but not at once.
-    let last = next == Place::DONE;
-    let moved = !last && (next != now.place || stamped > 0);
-    Ok(Some(Step { runs, moved, last }))
-}
-
-/// Since when older transactions are waited for; none if that begins with this step, for the first time or anew.
-async fn waited_since(
-    transaction: &mut PgConnection,
-    queue: i32,
-    since: Option<DateTime<Utc>>,
-) -> Result<Option<DateTime<Utc>>, sqlx::Error> {
-    if since.is_none() {
-        refile::begin_to_wait(transaction, queue).await?;
-        return Ok(None);
-    }
-    let begun_again = refile::begin_again(transaction, queue).await?;
-    Ok(since.filter(|_| !begun_again))
+    Ok(Some(Steps { runs, moved: moved && !last, last }))
 }

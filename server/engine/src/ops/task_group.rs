@@ -56,7 +56,7 @@ pub async fn seal(pool: &PgPool, id: TaskGroupId) -> Result<Group, OpError> {
 async fn wait_for_older(pool: &PgPool) -> Result<(), OpError> {
     let since = clock::get_real_now(&mut *pool.acquire().await?).await?;
     let (began, mut pause) = (Instant::now(), OLDER_LOOK_FIRST);
-    while refile::is_any_open(&mut *pool.acquire().await?, since).await? {
+    while refile::find_oldest_open(&mut *pool.acquire().await?).await?.is_some_and(|oldest| oldest <= since) {
         if began.elapsed() > OLDER_WAIT {
             return Err(OpError::Unavailable);
         }

@@ -386,6 +386,118 @@ async fn a_change_while_runs_are_refiled_begins_again_and_several_slices_are_one
     database.finish().await;
 }
 
+/// Queues of a test that changes many policies: several slices of a pass.
+const MANY: i64 = 1_000;
+
+/// Makes that many queues without runs whose policies were just changed, and one in five removed.
+async fn change_many(database: &TestDatabase) {
+    let sql =
+        "WITH made AS (INSERT INTO task_queues (name) SELECT 'many/q' || n FROM generate_series(1, $1) n RETURNING id)
+               INSERT INTO queue_policies (queue, version, policy, updated, client_id, refile_stage)
+               SELECT id, 1, CASE WHEN id % 5 <> 0 THEN '{}' END, now(), 'ann', 1 FROM made";
+    sqlx::query(sql).bind(MANY).execute(database.pool()).await.unwrap();
+}
+
+/// Each transaction costs a flush: with one or more for each queue, thousands of changes take minutes.
+#[tokio::test]
+async fn queues_without_runs_share_transactions() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    change_many(&database).await;
+    let began = std::time::Instant::now();
+    assert_eq!(pass(&queue).await.next_in, Some(std::time::Duration::ZERO), "no pause while a slice is full");
+    follow(&queue).await;
+    println!("{MANY} queues without runs were refiled in {:?}", began.elapsed());
+    // Which transactions finished them is on their rows.
+    let transactions = number(database.pool(), "SELECT count(DISTINCT xmin::text) FROM queue_policies").await;
+    assert!((1..=MANY / 100).contains(&transactions), "{transactions} transactions for {MANY} queues");
+    let left = number(database.pool(), "SELECT count(*) FROM queue_policies").await;
+    assert_eq!(left, MANY * 4 / 5, "a policy that was removed is gone");
+    queue.stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
+async fn locked_queue_is_skipped_among_many() {
+    const LEFT: &str = "SELECT count(*) FROM queue_policies WHERE refile_stage <> 0";
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    change_many(&database).await;
+    let mut other = database.connect().await;
+    let mut holder = other.begin().await.unwrap();
+    let one = "SELECT FROM queue_policies WHERE queue = (SELECT min(queue) + 7 FROM queue_policies) FOR UPDATE";
+    sqlx::query(one).execute(&mut *holder).await.unwrap();
+    eventually("all others follow their policies", async || {
+        assert_eq!(pass(&queue).await.failing, 0, "no lock is waited for");
+        number(database.pool(), LEFT).await == 1
+    })
+    .await;
+    holder.rollback().await.unwrap();
+    follow(&queue).await;
+    queue.stop().await;
+    database.finish().await;
+}
+
+/// A queue with more runs than a pass can deal with, before all others by its key.
+#[tokio::test]
+async fn queue_with_many_runs_delays_no_other() {
+    const RUNS: i64 = 2_000;
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    let mut conn = database.connect().await;
+    for _ in 0..RUNS / 200 {
+        let tasks: Vec<_> = (0..200).map(|_| tenure_engine::testing::new_task(QUEUE, &json!({}))).collect();
+        crate::support::create_on(&mut conn, &queue, &tasks).await;
+    }
+    put(&queue, &json!({"delivery": "at-most-once"})).await;
+    change_many(&database).await;
+    let slow = "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS
+                $$ BEGIN PERFORM pg_sleep(0.15); RETURN NULL; END $$;
+                CREATE TRIGGER slow AFTER UPDATE ON pending FOR EACH STATEMENT EXECUTE FUNCTION slow()";
+    sqlx::raw_sql(slow).execute(database.pool()).await.unwrap();
+    let left = "SELECT count(*) FROM queue_policies WHERE refile_stage <> 0";
+    eventually("all others follow their policies", async || {
+        pass(&queue).await;
+        number(database.pool(), left).await <= 1
+    })
+    .await;
+    assert_eq!(refiling(&queue).await, RUNS, "they did not wait for this queue");
+    sqlx::raw_sql("DROP FUNCTION slow CASCADE").execute(database.pool()).await.unwrap();
+    follow(&queue).await;
+    assert_eq!(traits(&mut conn).await, BTreeMap::from([(Some(2), RUNS)]));
+    drop(conn);
+    queue.stop().await;
+    database.finish().await;
+}
+
+#[tokio::test]
+async fn queue_with_run_in_any_place_is_not_without_runs() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    let mut conn = database.connect().await;
+    let mut keys = Vec::new();
+    for (n, (place, by)) in PLACES.iter().enumerate() {
+        let name = format!("proj/place-{n}");
+        let task = queue.create_one(&name).await;
+        match (*place, by) {
+            ("claimed", _) => drop(queue.claim_one(&name).await),
+            ("got by a poller", _) => assert_eq!(queue.get_messages(&name, 1).await.len(), 1),
+            (_, Some(_)) => hold(&mut conn, task, 60.0).await,
+            (_, None) => {}
+        }
+        keys.push(queue.key(&name).await);
+    }
+    let empty = queue.key("proj/empty").await;
+    keys.push(empty);
+    let mut transaction = conn.begin().await.unwrap();
+    let found = tenure_store::refile::list_without_runs(&mut transaction, &keys).await.unwrap();
+    assert_eq!(found, [empty]);
+    transaction.rollback().await.unwrap();
+    drop(conn);
+    queue.stop().await;
+    database.finish().await;
+}
+
 #[tokio::test]
 async fn a_queue_that_cannot_be_refiled_delays_no_other() {
     const LEFT: &str = "SELECT count(*) FROM queue_policies WHERE refile_stage NOT IN (0, 99)";

@@ -27,7 +27,7 @@ const PAGES_MORE: i64 = 40;
 const OF_NEW_TASKS: &str = "read_events";
 
 /// Statements about what is held, and those that look for what pollers hold.
-pub(super) const STATEMENTS: [&str; 9] = [
+pub(super) const STATEMENTS: [&str; 10] = [
     "end_holds",
     "is_hold_due",
     "hold_is_near",
@@ -36,6 +36,7 @@ pub(super) const STATEMENTS: [&str; 9] = [
     "count_messages",
     "list_of_delayed",
     "refile_slices",
+    "refile_without_runs",
     "claim_beside_delayed",
 ];
 
@@ -113,6 +114,9 @@ pub(super) async fn run(conn: &mut PgConnection, statement: &str) {
             }
             let slice = refile::stamp_slice(conn, full, Place { stage: Stage::Delayed, cursor: None }).await.unwrap();
             assert_eq!(slice.runs, 200);
+        }
+        "refile_without_runs" => {
+            assert!(!refile::list_without_runs(conn, &[full, other]).await.unwrap().contains(&full));
         }
         // Of another queue and of this one: what is claimed has to be found beside the runs that are delayed.
         "claim_beside_delayed" => {
