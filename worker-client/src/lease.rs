@@ -73,7 +73,7 @@ impl Lease {
     /// ```
     #[must_use]
     pub fn renew_at(&self) -> Instant {
-        self.since + self.ends.saturating_duration_since(self.since) * 3 / 4
+        self.ends - self.length() / 4
     }
 }
 

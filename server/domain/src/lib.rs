@@ -5,6 +5,7 @@ pub mod admission;
 pub mod artifact;
 pub mod checkpoint;
 pub mod create;
+pub mod duty_cycle;
 pub mod election;
 pub mod event_filter;
 pub mod events;

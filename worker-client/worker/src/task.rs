@@ -119,7 +119,7 @@ async fn perform(job: &Job, of: &consumer::Job, stop: &Stop, shutdown: &Cancella
     if matches!(how, HowLost::Unanswered) {
         // Nothing of it may run when the lease is over. Of a short lease less is left than is usual.
         let left = of.lease().ends().saturating_duration_since(tokio::time::Instant::now());
-        job.stop_grace.get_or_init(|| job.settings.stop_grace.min(left * 3 / 4));
+        job.stop_grace.get_or_init(|| job.settings.stop_grace.min(left - left / 4));
     }
     job.stop.cancel();
     working.await;

@@ -20,16 +20,26 @@ use tenure_store::refile;
 
 /// A step that fails after this time is not tried again at once: it would take the time of all other queues.
 const FAILS_SLOWLY: Duration = Duration::from_millis(200);
-/// It is tried again after so many times the time that it took.
-const PUT_OFF: u32 = 8;
+/// The pause after the first such failure of a queue. It doubles with each further one.
+const PAUSE_FIRST: Duration = Duration::from_secs(1);
+const PAUSE_MAX: Duration = Duration::from_secs(60);
 
 /// What a pass leaves to the next one.
 #[derive(Debug, Default)]
 pub struct Turns {
     /// The last queue that had its turn: the next slice comes after it. None where that is the first one.
     after: Option<i32>,
-    /// The queues whose last step failed, and until when none is tried again.
-    failing: BTreeMap<i32, Instant>,
+    /// The queues whose last step failed.
+    failing: BTreeMap<i32, Failing>,
+}
+
+/// A queue whose last step failed.
+#[derive(Debug)]
+struct Failing {
+    /// When the next step is tried.
+    until: Instant,
+    /// The pause after the next slow failure.
+    pause: Duration,
 }
 
 impl Turns {
@@ -41,7 +51,7 @@ impl Turns {
             let is_in_range = after.is_none_or(|after| *queue > after) && end.is_none_or(|end| *queue <= end);
             !is_in_range || slice.contains(queue)
         });
-        slice.iter().copied().filter(|queue| failing.get(queue).is_none_or(|until| *until <= now)).collect()
+        slice.iter().copied().filter(|queue| failing.get(queue).is_none_or(|it| it.until <= now)).collect()
     }
 
     /// Filters these queues to those whose last step did not fail: one that fails would undo what a transaction did for all.
@@ -52,8 +62,12 @@ impl Turns {
     /// The step of a queue that began then has failed.
     fn fail(&mut self, queue: i32, began: Instant) {
         let now = Instant::now();
-        let took = now.saturating_duration_since(began);
-        self.failing.insert(queue, if took < FAILS_SLOWLY { now } else { now + took * PUT_OFF });
+        let failing = self.failing.entry(queue).or_insert(Failing { until: now, pause: PAUSE_FIRST });
+        failing.until = now;
+        if now.saturating_duration_since(began) >= FAILS_SLOWLY {
+            failing.until += failing.pause;
+            failing.pause = (failing.pause * 2).min(PAUSE_MAX);
+        }
     }
 }
 

@@ -5,11 +5,12 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::failure::Failure;
 use super::safe_position::SafePosition;
 use super::watch::DatabaseWatch;
+use tenure_domain::duty_cycle::DutyCycle;
 use tenure_store::events::Sequenced;
 use tenure_store::failure::is_cancelled;
 use tenure_store::in_use::InUse;
@@ -17,8 +18,9 @@ use tenure_store::low_water_marks::{self, Marks, Stranded};
 use tenure_store::memory::Memory;
 use tenure_store::transitions::claim::PRIORITIES;
 
-/// Looking for hidden runs takes at most one part in this many of the time: behind an old snapshot it walks over dead rows.
-const REPAIR_SHARE: u32 = 100;
+/// The time between two looks for hidden runs. Behind an old snapshot a look walks over dead rows, and is cancelled after two seconds:
+/// with a shorter limit it would keep the database busy.
+const REPAIR_CYCLE: DutyCycle = DutyCycle::new(100, Duration::ZERO, Duration::from_secs(60));
 
 /// The low-water marks of the queues that this server claims from.
 #[derive(Clone, Default)]
@@ -102,7 +104,12 @@ impl LowWaterMarks {
         let all = self.state.read(State::all);
         let mut look = watch.look().await?;
         let found = look.run(async |conn| low_water_marks::find_stranded(conn, &all, sequenced).await).await;
-        *self.repair_after() = Some(started + started.elapsed() * REPAIR_SHARE);
+        // A look that was cancelled has kept the database busy, unlike one that failed.
+        let took = match &found {
+            Err(failure) if !is_cancelled(failure.error()) => None,
+            Ok(_) | Err(_) => Some(started.elapsed()),
+        };
+        *self.repair_after() = Some(Instant::now() + REPAIR_CYCLE.pause_after(took));
         let stranded = match found {
             // Too many dead rows: another time.
             Err(failure) if is_cancelled(failure.error()) => return Ok(Stranded::default()),
@@ -137,6 +144,12 @@ mod tests {
 
     fn marks(epoch: i64) -> Marks {
         Marks { epoch, marks: [7; PRIORITIES] }
+    }
+
+    /// Behind an old snapshot a look takes its whole timeout.
+    #[test]
+    fn looks_that_take_long_are_rare_but_go_on() {
+        assert_eq!(REPAIR_CYCLE.pause_after(Some(Duration::from_secs(2))), Duration::from_secs(60));
     }
 
     #[test]

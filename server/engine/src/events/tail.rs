@@ -19,6 +19,7 @@ use super::render::RenderedEvent;
 use super::sequencer::Sequencer;
 use crate::essential;
 use crate::notifiers::Notifiers;
+use tenure_domain::duty_cycle::DutyCycle;
 use tenure_store::events::{self, Stretch};
 use tenure_store::outage;
 
@@ -29,8 +30,8 @@ pub const LISTENERS_MAX: usize = 500;
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// The least time between two reads, however many notifications arrive.
 const LOOK_PAUSE: Duration = Duration::from_millis(20);
-/// Reading takes at most one part in this many of the time, should the database be slow.
-const LOOK_SHARE: u32 = 4;
+/// The time between two reads without a notification, should the database be slow.
+const LOOK_CYCLE: DutyCycle = DutyCycle::new(4, LOOK_EVERY, Duration::from_secs(1));
 /// How long a look may take: the database may have gone silent. What was read until then is kept.
 const LOOK_MAX: Duration = Duration::from_secs(10);
 /// How soon a failed read is retried.
@@ -225,10 +226,10 @@ impl Tail {
             }
             let started = Instant::now();
             let look = timeout(self.shared.look_max, self.read_on()).await;
-            let (least, most) = match look.unwrap_or(Err(sqlx::Error::PoolTimedOut)) {
+            let (least, pause) = match look.unwrap_or(Err(sqlx::Error::PoolTimedOut)) {
                 Ok(()) => {
                     failing = false;
-                    ((started.elapsed() * LOOK_SHARE).max(LOOK_PAUSE), LOOK_EVERY)
+                    (LOOK_PAUSE, LOOK_CYCLE.pause_after(Some(started.elapsed())))
                 }
                 Err(error) => {
                     // Logged once, not at every retry while the database is unavailable.
@@ -239,7 +240,7 @@ impl Tail {
                     (AFTER_FAILURE, AFTER_FAILURE)
                 }
             };
-            self.wait(least, most.saturating_sub(least)).await;
+            self.wait(least, pause.saturating_sub(least)).await;
         }
     }
 
@@ -413,6 +414,20 @@ mod tests {
         assert_eq!(tail.listeners(), 1);
         drop(listener);
         assert_eq!(tail.listeners(), 0);
+    }
+
+    /// However long the look before took.
+    #[tokio::test]
+    async fn pause_after_stall_is_short_and_notification_ends_it() {
+        let pool = sqlx::postgres::PgPoolOptions::new().connect_lazy("postgres://nowhere.invalid").unwrap();
+        let (notifiers, stop) = (Notifiers::default(), CancellationToken::new());
+        let tail = Tail::start(pool, Sequencer::default(), notifiers.clone(), &TaskTracker::new(), stop);
+        let pause = LOOK_CYCLE.pause_after(Some(Duration::from_secs(60)));
+        assert_eq!(pause, Duration::from_secs(1));
+        let began = Instant::now();
+        notifiers.notify([1]);
+        tail.wait(LOOK_PAUSE, pause).await;
+        assert!((LOOK_PAUSE..pause / 2).contains(&began.elapsed()), "{:?}", began.elapsed());
     }
 
     #[tokio::test]

@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tenure_api::ids::{TaskGroupId, TaskId};
+use tenure_client::RetryPolicy;
+use tenure_domain::duty_cycle::DutyCycle;
 
 use super::states;
 use crate::cli::http::{CommandError, Server, entries, field};
@@ -13,10 +15,8 @@ use crate::cli::print::complain;
 use crate::cli::task::outlook::Outlook;
 use crate::cli::task::progress::announce;
 
-/// The time between two looks.
-const LOOK_EVERY: Duration = Duration::from_secs(3);
-/// A look may take so large a part of the time: a group of many tasks is read whole.
-const SHARE: u32 = 10;
+/// The time between two looks. A group of many tasks is read whole, which may take long.
+const LOOK_CYCLE: DutyCycle = DutyCycle::new(10, Duration::from_secs(3), Duration::from_secs(10));
 /// Tasks that are named of those that cannot run.
 const NAMED_MAX: usize = 20;
 
@@ -24,12 +24,20 @@ const NAMED_MAX: usize = 20;
 pub(super) async fn watch(server: &Server, group: TaskGroupId) -> Result<(ExitCode, Value), CommandError> {
     announce(server, group);
     let patient = server.patient();
-    let (mut client, outlook) = (&server.client, Outlook::new(&patient));
+    let outlook = Outlook::new(&patient);
+    let once = server.client.with_retry_policy(RetryPolicy::never());
+    // A wrong address is reported at once. Later the server may be away for a while.
+    let mut first = Some(server.client.list_group(group).await.map_err(|error| server.error(&error))?);
     let mut line = Line { shown: String::new(), rewrites: std::io::stderr().is_terminal() };
     loop {
         let began = Instant::now();
-        let answer = client.list_group(group).await.map_err(|error| server.error(&error))?;
-        client = &patient.client;
+        let (answer, took) = match first.take() {
+            Some(answer) => (answer, None),
+            None => match once.list_group(group).await {
+                Ok(answer) => (answer, Some(began.elapsed())),
+                Err(_) => (patient.client.list_group(group).await.map_err(|error| server.error(&error))?, None),
+            },
+        };
         let tasks = entries(&answer, "tasks");
         line.show(summary(tasks));
         if let Some(never) = ended(&outlook, tasks).await? {
@@ -42,7 +50,7 @@ pub(super) async fn watch(server: &Server, group: TaskGroupId) -> Result<(ExitCo
             let completed = tasks.iter().all(|task| field(task, "/status/state") == "completed");
             return Ok((if completed { ExitCode::SUCCESS } else { ExitCode::FAILURE }, answer));
         }
-        tokio::time::sleep(LOOK_EVERY.max(began.elapsed() * SHARE)).await;
+        tokio::time::sleep(LOOK_CYCLE.pause_after(took)).await;
     }
 }
 

@@ -1,7 +1,8 @@
 //! What the commands say of outcomes: a wait that ends when the outcome is certain, a group that is watched, a task with its
 //! verdict, filters.
 
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use tenure_tests::server::binary;
@@ -99,6 +100,35 @@ async fn a_watched_group_ends_with_its_tasks() {
     assert!(stdout(&output).contains("  completed    1"), "{}", stdout(&output));
     let json = answer(&rig, &["group", "show", &task, "--watch"]).await;
     assert_eq!(json["taskGroupId"], task);
+}
+
+/// While its server is away a command waits; that says nothing of how long a look at the group takes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn watched_group_is_looked_at_soon_after_outage() {
+    const LIST: &str = "/list ";
+    const AWAY: Duration = Duration::from_secs(5);
+    let rig = Rig::start().await;
+    let task = created(&rig, &["--", "true"]).await;
+    let way = Way::to(rig.server.root_url()).await;
+    let mut command = Command::new(binary());
+    command.args(["group", "show", "--watch", &task]).envs(account(&rig)).env("TASKCLUSTER_ROOT_URL", way.url());
+    let mut command = tokio::process::Command::from(command);
+    let mut watching = command.stderr(Stdio::null()).kill_on_drop(true).spawn().unwrap();
+    eventually("it has looked", async || (!way.sent(LIST).is_empty()).then_some(())).await;
+    way.fault(LIST, Fault::Unavailable);
+    eventually("it asks again", async || (way.sent(LIST).len() > 3).then_some(())).await;
+    tokio::time::sleep(AWAY).await;
+    way.mend();
+    let looks = way.sent(LIST).len();
+    eventually("it is answered", async || (way.sent(LIST).len() > looks).then_some(())).await;
+    let claims = rig.claim(QUEUE, 1).await;
+    let path = format!("{}/completed", run_of(&claims[0]));
+    let report = call(&mut rig.client(), &credentials_of(&claims[0]), "POST", &path, None).await;
+    assert_eq!(report.status, 200, "{}", report.body);
+    // Promised are three seconds.
+    let ended = tokio::time::timeout(Duration::from_secs(30), watching.wait()).await;
+    assert!(ended.expect("it looks again soon").unwrap().success());
+    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

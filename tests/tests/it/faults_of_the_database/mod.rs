@@ -14,6 +14,7 @@ mod positions;
 mod schedulers;
 mod sessions;
 mod standby;
+mod streams;
 mod tls;
 
 use std::io::Write as _;

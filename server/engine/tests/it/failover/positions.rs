@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tenure_engine::background::low_water_marks as marks_pass;
 use tenure_engine::testing::{QUEUE, Queue};
-use tenure_store::testing::TestDatabase;
+use tenure_store::testing::{TestDatabase, until_a_session_waits};
 
 /// Creates tasks and works them off, with the low-water marks moved behind them.
 async fn work_off(queue: &Queue, tasks: usize) {
@@ -60,6 +60,29 @@ async fn a_run_below_the_mark_is_claimed_on_every_server_once_one_of_them_has_lo
     assert_eq!(claim(&there).await, 1);
     here.stop().await;
     there.stop().await;
+    database.finish().await;
+}
+
+/// The time of a look that failed says nothing of what one costs.
+#[tokio::test]
+async fn failed_look_for_hidden_runs_is_repeated_at_once() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    work_off(&queue, 5).await;
+    queue.create_one(QUEUE).await;
+    sqlx::query("UPDATE pending SET ord = 1").execute(database.pool()).await.unwrap();
+    let mut other = database.connect().await;
+    sqlx::raw_sql("BEGIN; ALTER TABLE pending RENAME TO gone").execute(&mut other).await.unwrap();
+    let (failed, ()) = tokio::join!(marks_pass::repair(&queue.engine), async {
+        until_a_session_waits(database.pool()).await;
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        sqlx::raw_sql("COMMIT").execute(&mut other).await.unwrap();
+    });
+    assert!(failed.is_err(), "the table has another name");
+    sqlx::raw_sql("ALTER TABLE gone RENAME TO pending").execute(&mut other).await.unwrap();
+    assert_eq!(marks_pass::repair(&queue.engine).await.unwrap().done, 1);
+    drop(other);
+    queue.stop().await;
     database.finish().await;
 }
 

@@ -1,0 +1,60 @@
+//! Pauses between repetitions of work, so that it takes at most a share of the time. Nothing else may make a pause from the time
+//! that something took: `scripts/layers` finds it. Whoever waits ends the pause when a notification comes, where there is one.
+
+use std::time::Duration;
+
+/// Makes a pause some times as long as the work before it, within limits.
+#[derive(Debug, Clone, Copy)]
+pub struct DutyCycle {
+    times: u32,
+    least: Duration,
+    most: Duration,
+}
+
+impl DutyCycle {
+    /// `most` is the longest delay after a stall, of whatever made the work slow.
+    #[must_use]
+    pub const fn new(times: u32, least: Duration, most: Duration) -> Self {
+        Self { times, least, most }
+    }
+
+    /// The pause after work that took so long. None for work that failed or was retried: its time was spent waiting, and says nothing
+    /// of the load.
+    #[must_use]
+    pub fn pause_after(&self, took: Option<Duration>) -> Duration {
+        took.map_or(self.least, |took| took.saturating_mul(self.times)).max(self.least).min(self.most)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn pause_grows_with_work_within_limits() {
+        let cycle = DutyCycle::new(4, MS * 100, MS * 1_000);
+        for (took, pause) in [
+            (Duration::ZERO, 100),
+            (MS * 10, 100),
+            (MS * 100, 400),
+            (MS * 250, 1_000),
+            (MS * 8_000, 1_000),
+            (Duration::MAX, 1_000),
+        ] {
+            assert_eq!(cycle.pause_after(Some(took)), MS * pause, "{took:?}");
+        }
+    }
+
+    #[test]
+    fn failed_work_does_not_count() {
+        assert_eq!(DutyCycle::new(4, MS * 100, MS * 1_000).pause_after(None), MS * 100);
+    }
+
+    #[test]
+    fn pause_never_exceeds_most() {
+        let cycle = DutyCycle::new(10, MS * 20, MS * 10);
+        assert_eq!([None, Some(MS * 3_000)].map(|took| cycle.pause_after(took)), [MS * 10; 2]);
+    }
+}
