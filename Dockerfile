@@ -41,5 +41,6 @@ HEALTHCHECK --interval=10s --timeout=5s --start-period=15m \
   CMD ["curl", "--fail", "--silent", "--output", "/dev/null", "http://127.0.0.1:8080/__lbheartbeat__"]
 # A stop takes 18 seconds at most: give the container longer than that (docker stop --time 30).
 STOPSIGNAL SIGTERM
+# Without an init: as PID 1 the server is its own.
 ENTRYPOINT ["tenure"]
 CMD ["serve"]

@@ -54,6 +54,7 @@ pub struct Launch {
     user: Option<u32>,
     open_files: Option<(u32, u32)>,
     terminal: bool,
+    pid_one: bool,
 }
 
 impl Launch {
@@ -105,6 +106,13 @@ impl Launch {
         self
     }
 
+    /// Runs the server as PID 1 of a namespace of its own, which ends with the process that this starts.
+    #[must_use]
+    pub fn as_pid_one(mut self) -> Self {
+        self.pid_one = true;
+        self
+    }
+
     /// The command that starts the server, with `data_dir` as its data directory.
     #[must_use]
     pub fn command(&self, data_dir: &Path) -> Command {
@@ -114,6 +122,11 @@ impl Launch {
                 let limits = format!("ulimit -S -n {soft} && ulimit -H -n {hard} && exec \"$0\" \"$@\"");
                 shell.arg("-c").arg(limits).arg(binary());
                 shell
+            }
+            None if self.pid_one => {
+                let mut unshare = Command::new("unshare");
+                unshare.args(["--pid", "--fork", "--mount-proc", "--kill-child"]).arg(binary());
+                unshare
             }
             None if self.terminal => {
                 let mut env = Command::new("env");

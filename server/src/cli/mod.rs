@@ -5,6 +5,7 @@ mod database;
 pub mod events;
 pub mod group;
 pub mod http;
+mod init;
 mod input;
 pub(crate) mod print;
 pub mod queue;
@@ -49,10 +50,18 @@ const DEFAULT_ROOT_URL: &str = "http://127.0.0.1:8080";
 pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     // Whatever is stored may be private: files of artifacts are 0600, their folders 0700.
     umask(Mode::S_IRWXG | Mode::S_IRWXO);
-    let cli = match Cli::read(args) {
+    let args: Vec<OsString> = args.into_iter().collect();
+    let cli = match Cli::read(args.iter().cloned()) {
         Ok(cli) => cli,
         Err(usage) => return usage.report().into(),
     };
+    // Other commands end soon, and may read from a terminal, which only its own process group can.
+    if init::is_needed() && matches!(cli.command, Command::Serve(_)) {
+        return init::run(args.get(1..).unwrap_or_default()).unwrap_or_else(|error| failed(&error));
+    }
+    if let Err(error) = init::unblock_signals() {
+        return failed(&error);
+    }
     if let Err(error) = telemetry::start_logs() {
         return wrong(error);
     }

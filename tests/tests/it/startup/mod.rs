@@ -4,5 +4,6 @@ mod closed;
 mod databases;
 mod keys;
 mod nothing_there;
+mod pid_one;
 mod poolers;
 mod signals;

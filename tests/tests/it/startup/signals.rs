@@ -18,7 +18,7 @@ use super::closed::{ended, signal};
 use crate::rig::{DataFolder, Raw, embedded, eventually, postmaster_of};
 
 /// A request that never ends, so that a drain waits for it.
-async fn half_a_request(server: &Server, target: &Target) -> TcpStream {
+pub(super) async fn half_a_request(server: &Server, target: &Target) -> TcpStream {
     let mut half = TcpStream::connect((target.host.as_str(), target.port)).await.unwrap();
     let head = format!("POST {QUEUE_API}/claim-work/a%2Fb HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\r\n");
     half.write_all(head.as_bytes()).await.unwrap();
