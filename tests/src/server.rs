@@ -106,7 +106,7 @@ impl Launch {
         self
     }
 
-    /// Runs the server as PID 1 of a namespace of its own, which ends with the process that this starts.
+    /// Runs the server as PID 1 of a new namespace, below `unshare`, with which the namespace ends.
     #[must_use]
     pub fn as_pid_one(mut self) -> Self {
         self.pid_one = true;

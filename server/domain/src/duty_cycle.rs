@@ -1,5 +1,7 @@
-//! Pauses between repetitions of work, so that it takes at most a share of the time. Nothing else may make a pause from the time
-//! that something took: `scripts/layers` finds it. Whoever waits ends the pause when a notification comes, where there is one.
+//! Pauses between repetitions of work, so that the work takes at most a share of the time.
+//!
+//! No other code may compute a pause from a measured time; `scripts/layers` checks that. Where there
+//! is a notification, the caller ends the pause when it comes.
 
 use std::time::Duration;
 
@@ -12,14 +14,14 @@ pub struct DutyCycle {
 }
 
 impl DutyCycle {
-    /// `most` is the longest delay after a stall, of whatever made the work slow.
+    /// Creates a cycle. `most` bounds the delay after a stall.
     #[must_use]
     pub const fn new(times: u32, least: Duration, most: Duration) -> Self {
         Self { times, least, most }
     }
 
-    /// The pause after work that took so long. None for work that failed or was retried: its time was spent waiting, and says nothing
-    /// of the load.
+    /// Returns the pause after work of this duration. Pass `None` for work that failed or was
+    /// retried: its time was spent waiting.
     #[must_use]
     pub fn pause_after(&self, took: Option<Duration>) -> Duration {
         took.map_or(self.least, |took| took.saturating_mul(self.times)).max(self.least).min(self.most)

@@ -1,10 +1,9 @@
-//! The server as PID 1 of a container: a small process that starts the server proper as its child, passes signals on to it, and
-//! ends with its exit code.
+//! An init for containers: as PID 1, `tenure serve` starts the server as its child, passes signals on
+//! to it, reaps orphans, and ends with the server's exit code.
 //!
-//! The kernel makes PID 1 the parent of every process that loses its own, and only a parent can remove a process that has ended: an
-//! embedded PostgreSQL that is killed leaves one for each session. The server proper waits for the programs that it started, by
-//! their ids. If it also waited for any child there is, it would take their exit statuses from itself; a process that has only one
-//! child cannot.
+//! The kernel makes PID 1 the parent of all orphans, and only a parent can reap a zombie. An embedded
+//! PostgreSQL that is killed leaves one for each session. The server itself must not reap any child
+//! there is: it would take the exit statuses of programs that it waits for.
 
 use std::ffi::OsString;
 use std::io;
@@ -16,10 +15,10 @@ use nix::sys::signal::{SigSet, Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, getpid};
 
-/// Signals that are for the server.
+/// Signals for the server.
 const PASSED_ON: [Signal; 6] =
     [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT, Signal::SIGUSR1, Signal::SIGUSR2];
-/// What shells add to the number of a signal that ended a process.
+/// Added to the number of the signal that ended the server, as shells do.
 const SIGNALLED: i32 = 128;
 
 /// True if this process is the first of a PID namespace.
@@ -27,21 +26,22 @@ pub(super) fn is_needed() -> bool {
     getpid() == Pid::from_raw(1)
 }
 
-/// The signals that [`run`] waits for, and blocks so that none is lost before it waits.
+/// Signals that [`run`] waits for. It blocks them first, so that none is lost.
 fn awaited() -> SigSet {
     PASSED_ON.into_iter().chain([Signal::SIGCHLD]).collect()
 }
 
-/// Lets the signals through again that PID 1 has blocked: a child inherits that.
+/// Unblocks the signals that PID 1 has blocked, which its child inherits.
 pub(super) fn unblock_signals() -> io::Result<()> {
     awaited().thread_unblock().map_err(io::Error::from)
 }
 
-/// Runs this program again with these arguments, without its name, until that ends. Call it before other threads are started.
+/// Runs this program with these arguments as a child, to its end. Call it before any thread starts.
 pub(super) fn run(args: &[OsString]) -> io::Result<ExitCode> {
     let signals = awaited();
     signals.thread_block()?;
-    // In a process group of its own: a terminal sends Ctrl-C to all of a group, and a second one would cut the drain short.
+    // A terminal sends Ctrl-C to the whole process group. With the one that is passed on, the server
+    // would get two, and the second one cuts the drain short.
     let child = Command::new(std::env::current_exe()?).args(args).process_group(0).spawn()?;
     let server = Pid::from_raw(i32::try_from(child.id()).map_err(io::Error::other)?);
     loop {
@@ -52,7 +52,7 @@ pub(super) fn run(args: &[OsString]) -> io::Result<ExitCode> {
                 }
             }
             signal => match kill(server, signal) {
-                // It has just ended, and a SIGCHLD says so.
+                // The server has just ended; SIGCHLD follows.
                 Ok(()) | Err(Errno::ESRCH) => {}
                 Err(error) => return Err(error.into()),
             },
@@ -60,7 +60,7 @@ pub(super) fn run(args: &[OsString]) -> io::Result<ExitCode> {
     }
 }
 
-/// Removes all children that have ended. Returns the exit code once the server is one of them.
+/// Reaps all children that have ended. Returns the exit code if the server is one of them.
 fn reap(server: Pid) -> io::Result<Option<ExitCode>> {
     let mut ended = None;
     loop {

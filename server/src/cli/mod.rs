@@ -55,7 +55,8 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Ok(cli) => cli,
         Err(usage) => return usage.report().into(),
     };
-    // Other commands end soon, and may read from a terminal, which only its own process group can.
+    // Other commands end soon. They may read from a terminal, which a child in a process group of its
+    // own cannot.
     if init::is_needed() && matches!(cli.command, Command::Serve(_)) {
         return init::run(args.get(1..).unwrap_or_default()).unwrap_or_else(|error| failed(&error));
     }

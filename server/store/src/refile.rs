@@ -1,7 +1,7 @@
 //! How far runs follow a changed policy: the columns of `queue_policies` for that, and the runs of a slice.
 //!
-//! Everything but [`list`] and [`find_oldest_open`] belongs to a transaction that has locked the policies, so that they do not change
-//! meanwhile.
+//! Except [`list`] and [`find_oldest_open`], call these functions in a transaction that has locked
+//! the policies.
 
 use std::time::Duration;
 
@@ -38,8 +38,8 @@ pub struct Refiling {
     pub since: Option<DateTime<Utc>>,
 }
 
-/// Locks the policies of these queues and returns how far their runs follow them. Leaves out queues whose runs all do, and those
-/// that another transaction has locked.
+/// Locks the policies of these queues and returns how far their refiling is. Skips queues that are
+/// done, and those locked by another transaction.
 pub async fn lock(transaction: &mut PgConnection, queues: &[i32]) -> Result<Vec<Refiling>, sqlx::Error> {
     let rows = sqlx::query!(
         "-- lock_refiling
@@ -63,14 +63,14 @@ pub(super) fn read_stage(code: i16) -> Result<Stage, sqlx::Error> {
     Stage::from_code(code).ok_or_else(unknown)
 }
 
-/// Begins to wait for the transactions that are open now. By the real clock, as their beginning is; and after the commit of the
-/// change, so that none begins between the two.
+/// Begins to wait for the transactions that are open now. The time is that of the real clock, as
+/// `xact_start` is, and later than the commit of the change, so that no transaction begins between.
 ///
-/// Leaves out queues that have begun, but not those that would begin minutes from now: the clock was set back, and until it has
-/// caught up every transaction would count as older. Those that are older began so late, by the clock as it was, that they end
-/// before it shows that time again: [`find_oldest_open`] knows them by that.
+/// Skips queues that have begun. A time that is minutes ahead begins again: the clock was set back,
+/// and until it catches up every transaction would count as older. The truly older ones have an
+/// `xact_start` in the future, by which [`find_oldest_open`] knows them.
 ///
-/// Returns the queues that have begun, each with its time.
+/// Returns each queue that began, with its time.
 pub async fn begin_to_wait(
     transaction: &mut PgConnection,
     queues: &[i32],
@@ -89,8 +89,9 @@ pub async fn begin_to_wait(
     Ok(rows.into_iter().map(|row| (row.queue, row.since)).collect())
 }
 
-/// When the oldest open transaction of any server began, if one is open; also one that has written nothing yet, because its snapshot
-/// may be older than the change. One that began in the future did so before the clock was set back, and counts as the oldest.
+/// Returns the start of the oldest open transaction of any server, if one is open. Transactions that
+/// have written nothing count, because their snapshot may be older than the change. A start in the
+/// future is from before the clock was set back, and counts as the oldest.
 pub async fn find_oldest_open(conn: &mut PgConnection) -> Result<Option<DateTime<Utc>>, sqlx::Error> {
     sqlx::query_scalar!(
         "-- older_transactions
@@ -102,8 +103,8 @@ pub async fn find_oldest_open(conn: &mut PgConnection) -> Result<Option<DateTime
     .await
 }
 
-/// Filters these queues to those without runs. One statement, in whose snapshot each run is in one place. All claims are read, once
-/// for all queues, because they have no index by queue.
+/// Filters these queues to those without runs. It is one statement, in whose snapshot each run is in
+/// one place. It reads all claims once, because they have no index by queue.
 pub async fn list_without_runs(transaction: &mut PgConnection, queues: &[i32]) -> Result<Vec<i32>, sqlx::Error> {
     plan_as_hot(transaction).await?;
     sqlx::query_scalar!(
@@ -113,7 +114,7 @@ pub async fn list_without_runs(transaction: &mut PgConnection, queues: &[i32]) -
             UNION
             SELECT queue FROM pending WHERE reserved_until < '2999-01-01' AND queue = ANY($1)
         )
-        -- The first run by an index, whatever the planner knows of how many there are.
+        -- ORDER BY and LIMIT, so that the index is used also with old statistics.
         SELECT q.queue AS "queue!" FROM unnest($1::int[]) AS q(queue)
         WHERE (SELECT seq FROM pending WHERE queue = q.queue AND reserved_until IS NULL
                ORDER BY priority, (hidden_until IS NOT NULL), ord LIMIT 1) IS NULL
@@ -125,7 +126,7 @@ pub async fn list_without_runs(transaction: &mut PgConnection, queues: &[i32]) -
     .await
 }
 
-/// Stores where queues go on. At the end a policy that was removed is gone.
+/// Stores the next places of queues. Deletes removed policies whose queues are done.
 pub async fn go_on(transaction: &mut PgConnection, places: &[(i32, Place)]) -> Result<(), sqlx::Error> {
     let done: Vec<i32> = places.iter().filter(|(_, place)| *place == Place::DONE).map(|(queue, _)| *queue).collect();
     if !done.is_empty() {

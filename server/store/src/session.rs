@@ -34,14 +34,14 @@ const LOCK_TIMEOUT_BRIEF: &str = "100ms";
 /// What sessions that run ticks are for.
 pub(crate) const TICKS: &str = "hot";
 
-/// Settings of all our sessions. They outrank those of `ALTER DATABASE`, `ALTER ROLE` and `ALTER SYSTEM`.
+/// Settings of all our sessions. They outrank `ALTER DATABASE`, `ALTER ROLE` and `ALTER SYSTEM`.
 const SETTINGS: [Setting; 10] = [
-    // Statements re-read rows that they had to lock; at a higher level they fail instead, each time.
+    // Statements re-read a row after they have waited for its lock. At a higher level they fail.
     ("default_transaction_isolation", "read committed"),
     ("default_transaction_deferrable", "off"),
     // A refused statement must not cost the session.
     ("exit_on_error", "off"),
-    // Sessions that listen, and those of a quiet server, are idle for long.
+    // Sessions that listen are idle for long.
     ("idle_session_timeout", "0"),
     ("statement_timeout", STATEMENT_TIMEOUT),
     ("idle_in_transaction_session_timeout", IDLE_IN_TRANSACTION_TIMEOUT),
@@ -56,9 +56,9 @@ const SETTINGS: [Setting; 10] = [
 const HOT_SETTINGS: [Setting; 4] =
     [("enable_seqscan", "off"), ("enable_bitmapscan", "off"), ("enable_hashjoin", "off"), ("enable_mergejoin", "off")];
 
-/// Settings that only an administrator may change, and what they have to be.
+/// Settings that only an administrator may change, with their required values.
 pub(crate) const REQUIRED: [Setting; 2] = [
-    // The safe position relies on what `pg_stat_activity` has of open transactions; without this it has nothing.
+    // The safe position needs the open transactions in `pg_stat_activity`.
     ("track_activities", "on"),
     // With `replica`, triggers do not fire: servers would not learn of changes.
     ("session_replication_role", "origin"),

@@ -45,14 +45,14 @@ pub enum Unfit {
     /// Two transactions of one connection ran in different backends, or one backend served two connections.
     #[error("the sessions of one connection change between transactions, as in PgBouncer's transaction mode")]
     TransactionPooling,
-    /// A standby, or a database that is set to read-only. Managed services do that when the disk is nearly full, so the
-    /// setting is obeyed.
+    /// A standby, or a database that is set to read-only. Managed services do that when the disk is
+    /// nearly full, so sessions do not override it.
     #[error("it is a standby, or default_transaction_read_only is on")]
     ReadOnly,
-    /// Tenure's tables are in a schema that `search_path` does not name. A server would make new, empty tables.
+    /// `search_path` does not name the schema of Tenure's tables. A server would create empty tables.
     #[error("Tenure's tables are in the schema {schema}, which search_path does not name")]
     HiddenTables {
-        /// Where they are.
+        /// Schema of the tables.
         schema: String,
     },
 }
@@ -110,7 +110,7 @@ pub(crate) async fn check_pipeline(pipeline: &mut Pipeline, kind: Kind) -> Resul
     Incarnation::new(file.as_deref(), started)
 }
 
-/// What the check reads of a session.
+/// Settings and state of a session, for [`judge`].
 pub(crate) struct SessionState {
     /// Values in the order of the names that were asked for.
     pub(crate) settings: Vec<String>,
@@ -126,8 +126,8 @@ fn names(kind: Kind) -> impl Iterator<Item = &'static str> {
     kind.settings().into_iter().chain(REQUIRED).map(|(name, _)| name)
 }
 
-/// Refuses a session without the settings of its kind, which are in the order of [`names`], or that takes no writes, or that
-/// does not see the tables.
+/// Refuses a session that has other settings than its kind, takes no writes, or does not see the
+/// tables.
 fn judge(kind: Kind, state: SessionState) -> Result<(), Unfit> {
     let mut settings = state.settings.into_iter();
     for ((name, asked), found) in kind.settings().into_iter().zip(settings.by_ref()) {
@@ -221,7 +221,7 @@ mod tests {
     use crate::session::Locks;
     use crate::testing::TestDatabase;
 
-    /// A value of each setting of ours, or several, that a database may have as its default.
+    /// Other values for each setting, as defaults of a database.
     const DEFAULTS: [(&str, &str); 15] = [
         ("statement_timeout", "1s"),
         ("idle_in_transaction_session_timeout", "1s"),
@@ -247,7 +247,7 @@ mod tests {
             "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I {}', current_database()); END $$",
             change.replace('\'', "\'\'")
         );
-        // The pool's sessions have the defaults of before, and may write whatever the new ones say.
+        // The session of the pool is older than the changes, and so may write.
         sqlx::raw_sql(sqlx::AssertSqlSafe(sql)).execute(database.pool()).await.unwrap();
     }
 
@@ -273,7 +273,7 @@ mod tests {
         database.finish().await;
     }
 
-    /// Also those that a later setting of ours would forget: [`DEFAULTS`] must have each.
+    /// [`DEFAULTS`] has each setting; `session_with_changed_setting_is_refused` checks that.
     #[tokio::test]
     async fn defaults_of_database_change_no_session() {
         let database = TestDatabase::create().await;
@@ -299,7 +299,7 @@ mod tests {
         database.finish().await;
     }
 
-    /// Defaults that no session may override, because they are a decision of the operator's, or only an administrator may.
+    /// Defaults that sessions do not override: an operator decides on them, or only an administrator may.
     #[tokio::test]
     async fn defaults_that_forbid_use_refuse_every_session() {
         let database = TestDatabase::create().await;

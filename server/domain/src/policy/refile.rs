@@ -104,7 +104,7 @@ pub enum Found {
         /// The key of the last of them.
         last: Option<i64>,
     },
-    /// One statement found no run of the queue, in any place: as [`Stage::Check`] would, without the stages before it.
+    /// One statement found no run of the queue, as [`Stage::Check`] would.
     NoRuns,
 }
 

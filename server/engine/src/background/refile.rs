@@ -1,8 +1,10 @@
-//! Has the runs that exist follow a policy that was changed. Each transaction leaves in the policies' rows where the next one goes on,
-//! at whatever server: [`tenure_domain::policy::refile`] says what the steps are and why none is missed.
+//! Applies a changed policy to the existing runs of its queue. Each transaction stores in the rows of
+//! the policies where the next one goes on, at any server. [`tenure_domain::policy::refile`] has the
+//! steps, and why no run is missed.
 //!
-//! One transaction begins and ends the waiting for all queues of a slice, and finishes those without runs. Runs are stamped one queue
-//! at a time, a slice of them in a transaction, so that few runs are locked and no queue holds up the others.
+//! One transaction waits for older transactions on behalf of a slice of queues, and finishes the
+//! queues without runs. Runs are stamped one queue at a time, a slice of runs in a transaction: few
+//! runs are locked, and no queue holds up the others.
 //!
 //! It changes what is stamped on runs, and no date: a delay that began stays as long as it was, and so does the time of a claim.
 
@@ -54,7 +56,8 @@ impl Turns {
         slice.iter().copied().filter(|queue| failing.get(queue).is_none_or(|it| it.until <= now)).collect()
     }
 
-    /// Filters these queues to those whose last step did not fail: one that fails would undo what a transaction did for all.
+    /// Filters these queues to those whose last step did not fail: a failure undoes a common
+    /// transaction for all of its queues.
     fn without_failing(&self, queues: &[i32]) -> Vec<i32> {
         queues.iter().copied().filter(|queue| !self.failing.contains_key(queue)).collect()
     }
@@ -75,9 +78,10 @@ fn lock(turns: &Mutex<Turns>) -> MutexGuard<'_, Turns> {
     turns.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Goes on with the queues of a slice: first all of them at once, then each in turn that has runs, until all wait or are done, or the
-/// pass has taken its time; the next pass goes on after the last one that had its turn. A queue that fails is left to a later pass, and
-/// holds up no other; the pass fails with the first such error at its end.
+/// Refiles a slice of queues: first all of them at once, then those with runs in turn, until all wait
+/// or are done, or [`PASS_MAX`] has passed. The next pass continues after the last queue that had its
+/// turn. A queue that fails is left to a later pass and holds up no other; the pass fails with the
+/// first such error at its end.
 pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     let turns = &engine.refiling;
     let mut conn = engine.background_pool.acquire().await?;
@@ -95,7 +99,7 @@ pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
             queues.retain(|queue| !common.settled.contains(queue));
             common.any_moved
         }
-        // Which one of them is found below.
+        // The loop below finds the queue that fails.
         Err(error) if is_about_the_queue(&error) => false,
         Err(error) => return Err(error),
     };
@@ -152,14 +156,14 @@ fn is_about_the_queue(error: &sqlx::Error) -> bool {
     matches!(error, sqlx::Error::Database(_) | sqlx::Error::Decode(_) | sqlx::Error::ColumnDecode { .. })
 }
 
-/// What [`take_common_steps`] did.
+/// Result of [`take_common_steps`].
 struct CommonSteps {
-    /// Queues with nothing left to do now: they still wait, are done, or another server has them.
+    /// Queues without a next step in this pass: they wait, are done, or are locked by another server.
     settled: HashSet<i32>,
     any_moved: bool,
 }
 
-/// The steps that need no look at single runs, for all these queues in one transaction.
+/// Takes the steps that read no single runs, for all these queues in one transaction.
 async fn take_common_steps(conn: &mut PgConnection, queues: &[i32]) -> Result<CommonSteps, sqlx::Error> {
     let mut settled: HashSet<i32> = queues.iter().copied().collect();
     let mut transaction = conn.begin().await?;
@@ -183,15 +187,15 @@ async fn take_common_steps(conn: &mut PgConnection, queues: &[i32]) -> Result<Co
     Ok(CommonSteps { settled, any_moved: begun || moved })
 }
 
-/// Where a queue is, and where it goes on.
+/// A queue's place before and after a step.
 struct Move {
     queue: i32,
     from: Place,
     to: Place,
 }
 
-/// Locks the policies of these queues, begins the wait for older transactions, and ends it where none is open any more. Returns whether
-/// it began for one of them. Leaves out queues that another server has, or that are done.
+/// Locks the policies of these queues, begins the wait for older transactions, and ends it for queues
+/// with no older transaction open. Returns true if a wait began. Skips queues that are done or locked.
 async fn lock_and_wait(transaction: &mut PgConnection, queues: &[i32]) -> Result<(bool, Vec<Move>), sqlx::Error> {
     let locked = refile::lock(transaction, queues).await?;
     let waiting: Vec<i32> = locked.iter().filter(|now| now.place.stage == Stage::Older).map(|now| now.queue).collect();
@@ -211,7 +215,7 @@ async fn lock_and_wait(transaction: &mut PgConnection, queues: &[i32]) -> Result
     Ok((!begun.is_empty(), moves.collect()))
 }
 
-/// Stores where these queues go on; whether one of them moved.
+/// Stores the new places. Returns true if one differs.
 async fn store(transaction: &mut PgConnection, moves: &[Move]) -> Result<bool, sqlx::Error> {
     let moved: Vec<(i32, Place)> = moves.iter().filter(|it| it.to != it.from).map(|it| (it.queue, it.to)).collect();
     if !moved.is_empty() {
@@ -220,18 +224,18 @@ async fn store(transaction: &mut PgConnection, moves: &[Move]) -> Result<bool, s
     Ok(!moved.is_empty())
 }
 
-/// What the steps of one queue did.
+/// Result of [`take_steps`].
 struct Steps {
-    /// Runs that they looked at.
+    /// Number of runs read.
     runs: usize,
-    /// Whether there is another one to take at once.
+    /// True if the next step can be taken at once.
     moved: bool,
-    /// Whether the queue is done.
+    /// True if the queue is done.
     last: bool,
 }
 
-/// Takes steps with one queue, in one transaction, until some of its runs were stamped: [`Stage::Check`], which may take long, locks no
-/// run meanwhile. None if another server has the queue, or it is done.
+/// Takes steps with one queue, in one transaction, until it has stamped runs. So no run is locked
+/// during [`Stage::Check`], which may take long. Returns none if the queue is done or locked.
 async fn take_steps(conn: &mut PgConnection, notifiers: &Notifiers, queue: i32) -> Result<Option<Steps>, sqlx::Error> {
     let mut transaction = conn.begin().await?;
     let (_, mut moves) = lock_and_wait(&mut transaction, &[queue]).await?;
@@ -242,7 +246,7 @@ async fn take_steps(conn: &mut PgConnection, notifiers: &Notifiers, queue: i32) 
         let slice = refile::stamp_slice(&mut transaction, queue, at).await?;
         now.to = step(at, Found::Slice { runs: slice.runs, last: slice.last });
         (runs, stamped, ready) = (runs + slice.runs, slice.stamped, slice.ready);
-        // What others have locked is looked for again, but not at once.
+        // Only locked runs are left, for a later pass.
         if now.to == at {
             break;
         }

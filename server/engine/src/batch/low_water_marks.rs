@@ -18,8 +18,8 @@ use tenure_store::low_water_marks::{self, Marks, Stranded};
 use tenure_store::memory::Memory;
 use tenure_store::transitions::claim::PRIORITIES;
 
-/// The time between two looks for hidden runs. Behind an old snapshot a look walks over dead rows, and is cancelled after two seconds:
-/// with a shorter limit it would keep the database busy.
+/// Pauses between searches for hidden runs. Behind an old snapshot a search walks over dead rows and
+/// is cancelled after two seconds: with a shorter limit it would keep the database busy.
 const REPAIR_CYCLE: DutyCycle = DutyCycle::new(100, Duration::ZERO, Duration::from_secs(60));
 
 /// The low-water marks of the queues that this server claims from.
@@ -104,7 +104,7 @@ impl LowWaterMarks {
         let all = self.state.read(State::all);
         let mut look = watch.look().await?;
         let found = look.run(async |conn| low_water_marks::find_stranded(conn, &all, sequenced).await).await;
-        // A look that was cancelled has kept the database busy, unlike one that failed.
+        // A cancelled search has kept the database busy, unlike one that failed.
         let took = match &found {
             Err(failure) if !is_cancelled(failure.error()) => None,
             Ok(_) | Err(_) => Some(started.elapsed()),

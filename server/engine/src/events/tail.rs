@@ -30,7 +30,7 @@ pub const LISTENERS_MAX: usize = 500;
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// The least time between two reads, however many notifications arrive.
 const LOOK_PAUSE: Duration = Duration::from_millis(20);
-/// The time between two reads without a notification, should the database be slow.
+/// Pauses between two reads without a notification.
 const LOOK_CYCLE: DutyCycle = DutyCycle::new(4, LOOK_EVERY, Duration::from_secs(1));
 /// How long a look may take: the database may have gone silent. What was read until then is kept.
 const LOOK_MAX: Duration = Duration::from_secs(10);

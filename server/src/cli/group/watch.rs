@@ -15,7 +15,7 @@ use crate::cli::print::complain;
 use crate::cli::task::outlook::Outlook;
 use crate::cli::task::progress::announce;
 
-/// The time between two looks. A group of many tasks is read whole, which may take long.
+/// Pauses between two reads of the group. Reading many tasks may take long.
 const LOOK_CYCLE: DutyCycle = DutyCycle::new(10, Duration::from_secs(3), Duration::from_secs(10));
 /// Tasks that are named of those that cannot run.
 const NAMED_MAX: usize = 20;

@@ -137,7 +137,7 @@ impl Pipeline {
         Ok(&self.prepared[&address_of(statement.text())])
     }
 
-    /// Reads what the check of a new session needs.
+    /// Reads the state of a new session for its check.
     pub(crate) async fn get_state(&mut self, names: &[&str]) -> Result<SessionState, sqlx::Error> {
         let row = self
             .client

@@ -102,7 +102,7 @@ async fn a_watched_group_ends_with_its_tasks() {
     assert_eq!(json["taskGroupId"], task);
 }
 
-/// While its server is away a command waits; that says nothing of how long a look at the group takes.
+/// The time of an outage does not lengthen the pauses after it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn watched_group_is_looked_at_soon_after_outage() {
     const LIST: &str = "/list ";

@@ -51,7 +51,7 @@ async fn stream_goes_on_soon_after_stall_of_server() {
     create_until_it_works(&rig.server, &rig.root).await;
     stream.event().await;
     let pid = Pid::from_raw(i32::try_from(rig.server.pid()).unwrap());
-    // It is stopped while it reads the log: its answer is there as soon as the lock is gone.
+    // The server is stopped while it reads the log, which the lock holds up.
     let (mut holder, mut other) = (rig.database.connect("test").await, rig.database.connect("test").await);
     sqlx::raw_sql("BEGIN; LOCK TABLE outbox_order IN ACCESS EXCLUSIVE MODE").execute(&mut holder).await.unwrap();
     let waiting = "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database()

@@ -14,7 +14,7 @@ use tokio::net::TcpStream;
 use super::signals::half_a_request;
 use crate::rig::{Raw, Rig, call, claim_path, client_of, embedded, eventually, new_folder, worker};
 
-/// Whether a PID namespace can be made here; says so if not.
+/// True if a PID namespace can be made here. Otherwise prints that the test is skipped.
 fn can_unshare(test: &str) -> bool {
     let mut unshare = Command::new("unshare");
     let made = unshare.args(["--pid", "--fork", "--mount-proc", "--kill-child", "true"]).stderr(Stdio::null()).status();
@@ -104,7 +104,7 @@ async fn pid_one_reaps_orphans_of_crashed_postgresql() {
         let sessions = children(postmaster);
         kill(postmaster, Signal::SIGKILL).unwrap();
         for session in sessions {
-            // It may have ended by itself.
+            // The session may have ended by itself.
             let _ = kill(session.pid, Signal::SIGKILL);
         }
         let next = used_postmaster(first).await;
@@ -147,12 +147,12 @@ async fn pid_one_ends_with_exit_code_of_server() {
     }
     let rig = Rig::start().await;
     let launch = || Launch::on_database(rig.database.url(), &rig.secret_key);
-    // It is refused.
+    // A refused start.
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let folder = new_folder();
     let refused = launch().listen(taken.local_addr().unwrap().to_string()).as_pid_one().command(folder.path()).output();
     assert_eq!(refused.unwrap().status.code(), Some(2));
-    // It is told twice to stop, the second time at once.
+    // A second SIGTERM.
     let (_folder, mut server, first) = start(launch()).await;
     let target = Target::parse(server.root_url()).unwrap();
     let _half = half_a_request(&server, &target).await;
@@ -164,7 +164,7 @@ async fn pid_one_ends_with_exit_code_of_server() {
     assert!(!server.has_ended());
     kill(first, Signal::SIGTERM).unwrap();
     assert_eq!(server.ended().await.code(), Some(130));
-    // It is killed.
+    // SIGKILL.
     let (_folder, mut server, first) = start(launch()).await;
     let [inner] = &children(first)[..] else { panic!("PID 1 has one child, the server") };
     kill(inner.pid, Signal::SIGKILL).unwrap();

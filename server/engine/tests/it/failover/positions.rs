@@ -63,7 +63,7 @@ async fn a_run_below_the_mark_is_claimed_on_every_server_once_one_of_them_has_lo
     database.finish().await;
 }
 
-/// The time of a look that failed says nothing of what one costs.
+/// The time of a failed search does not lengthen the pause after it.
 #[tokio::test]
 async fn failed_look_for_hidden_runs_is_repeated_at_once() {
     let database = TestDatabase::create().await;
