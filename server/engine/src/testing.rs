@@ -33,6 +33,7 @@ use tenure_domain::task::{Granted, Task};
 use tenure_store::connector::Connector;
 use tenure_store::hot::messages::Got;
 use tenure_store::servers::{self, Joined, Member};
+use tenure_store::session::Pools;
 
 /// The lease of claims, unless a test passes another one.
 pub const LEASE: Duration = Duration::from_secs(1200);
@@ -49,6 +50,8 @@ pub const QUEUE: &str = "proj/worker";
 pub struct Queue {
     /// Under test.
     pub engine: Arc<Engine>,
+    /// Its connections.
+    pub pools: Pools,
     lifetime: Lifetime,
 }
 
@@ -106,7 +109,8 @@ impl Queue {
         let connector = Connector::new(options.clone());
         let claim_connector = Connector::new(claim_options.clone());
         let database = Database { pools: connector.pools(), connector, claim_connector };
-        Self { engine: Engine::start(database, settings, blobs, &lifetime), lifetime }
+        let pools = database.pools.clone();
+        Self { engine: Engine::start(database, settings, blobs, &lifetime), pools, lifetime }
     }
 
     /// Has it be one of the servers of this database, as a server is that serves: heartbeats write its row, and insert none.
@@ -233,13 +237,12 @@ impl Queue {
     /// # Panics
     /// If something does not end.
     pub async fn stop(self) {
-        let Self { engine, lifetime: Lifetime { tasks, stop, .. } } = self;
-        let pool = engine.pool.clone();
+        let Self { engine, pools, lifetime: Lifetime { tasks, stop, .. } } = self;
         drop(engine);
         stop.cancel();
         tasks.close();
         tokio::time::timeout(Duration::from_secs(20), tasks.wait()).await.expect("everything ends when it is stopped");
-        pool.close().await;
+        pools.close().await;
     }
 }
 

@@ -7,10 +7,11 @@ mod marks;
 
 use std::collections::BTreeMap;
 
-use sqlx::{AssertSqlSafe, PgConnection};
+use sqlx::pool::PoolConnection;
+use sqlx::{AssertSqlSafe, PgConnection, Postgres};
 use tenure_engine::background::PASSES;
 use tenure_engine::testing::Queue;
-use tenure_store::session;
+use tenure_store::session::{self, Pools};
 use tenure_store::testing::TestDatabase;
 
 use crate::support::hold_snapshot;
@@ -48,12 +49,7 @@ pub async fn reads(conn: &mut PgConnection, queue: &Queue) -> Reads {
 
 /// Has every session of the engine publish what it has read.
 async fn publish(queue: &Queue) {
-    let pool = &queue.engine.pool;
-    let mut all = Vec::new();
-    // One that is only just given back counts too.
-    while all.len() < pool.size() as usize {
-        all.push(pool.acquire().await.unwrap());
-    }
+    let mut all = connections(queue).await.into_iter().flatten().collect::<Vec<_>>();
     for conn in &mut all {
         sqlx::raw_sql(FLUSH).execute(&mut **conn).await.unwrap();
     }
@@ -86,17 +82,26 @@ pub fn difference(before: &Reads, after: &Reads) -> Reads {
     read
 }
 
-/// Closes all sessions of the pool but one. They take turns, and the first time that a statement runs on one, it is planned there, which
+/// Closes all sessions of each pool but one. They take turns, and the first time that a statement runs on one, it is planned there, which
 /// reads the ends of indexes.
 async fn close_others(queue: &Queue) {
-    let pool = &queue.engine.pool;
-    let mut all = Vec::new();
-    while all.len() < pool.size() as usize {
-        all.push(pool.acquire().await.unwrap());
+    for mut all in connections(queue).await {
+        for conn in all.drain(1.min(all.len())..) {
+            conn.close().await.unwrap();
+        }
     }
-    for conn in all.drain(1..) {
-        conn.close().await.unwrap();
+}
+
+/// All connections of each pool. One that is only just given back counts too.
+async fn connections(queue: &Queue) -> [Vec<PoolConnection<Postgres>>; 3] {
+    let Pools { requests, background, lookups } = &queue.pools;
+    let mut all = [const { Vec::new() }; 3];
+    for (pool, all) in [requests, background, lookups].into_iter().zip(&mut all) {
+        while all.len() < pool.size() as usize {
+            all.push(pool.acquire().await.unwrap());
+        }
     }
+    all
 }
 
 /// What each pass reads when nothing is due, on a server that has run for a while.
@@ -118,7 +123,7 @@ async fn read_by_passes(conn: &mut PgConnection, queue: &Queue) -> BTreeMap<&'st
         let mut least: Option<Reads> = None;
         let mut runs = 0;
         let mut before = reads(conn, queue).await;
-        while runs < 5 || runs < 2 * queue.engine.pool.size() + 1 {
+        while runs < 5 || runs < 2 * queue.engine.background_pool.size() + 1 {
             runs += 1;
             pass.run(&queue.engine).await.unwrap();
             let after = reads(conn, queue).await;
