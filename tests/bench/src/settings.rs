@@ -217,4 +217,15 @@ mod tests {
         run.expect_tasks(given.depth());
         assert_eq!(run.share(), 33);
     }
+
+    /// The script prints its comment without compiling this program, so it repeats the modes.
+    #[test]
+    fn script_lists_every_mode() {
+        let script = include_str!("../../../scripts/bench");
+        for mode in ModeName::value_variants() {
+            let value = mode.to_possible_value().unwrap();
+            let line = format!("#   {:<15} {}\n", value.get_name(), value.get_help().unwrap());
+            assert!(script.contains(&line), "scripts/bench lacks the line {line:?}");
+        }
+    }
 }
