@@ -1,6 +1,7 @@
 //! Who runs PostgreSQL: the server's own user, or another one when the server is root, because PostgreSQL refuses root.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
@@ -29,7 +30,7 @@ impl Account {
     pub(super) fn choose(pg_dir: &Path) -> Result<Self, EmbeddedError> {
         let owner = match fs::metadata(pg_dir) {
             Ok(metadata) => Some(metadata),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => None,
             Err(error) => return Err(io_error("look at", pg_dir)(error)),
         };
         let us = geteuid();
@@ -43,14 +44,16 @@ impl Account {
             let uid = Uid::from_raw(owner.uid());
             return Ok(Self { name: name_of(uid), uid: owner.uid(), gid: owner.gid(), other: true });
         }
-        if let Some(user) = find_user(POSTGRES) {
-            return Ok(user);
+        find_user(POSTGRES).or_else(|| find_user(NOBODY)).ok_or(EmbeddedError::NoAccount)
+    }
+
+    /// Warns if the account is one that other programs use.
+    pub(super) fn warn_if_shared(&self) {
+        if self.other && self.name == NOBODY {
+            tracing::warn!(
+                "there is no user postgres, so PostgreSQL runs as nobody: other programs of that user can read the data"
+            );
         }
-        let nobody = find_user(NOBODY).ok_or(EmbeddedError::NoAccount)?;
-        tracing::warn!(
-            "there is no user postgres, so PostgreSQL runs as nobody: other programs of that user can read the data"
-        );
-        Ok(nobody)
     }
 
     /// The numeric user.

@@ -71,7 +71,7 @@ pub async fn open(settings: &EmbeddedSettings, if_absent: IfAbsent) -> Result<Ac
             Err(error @ EmbeddedError::InUse { .. }) => error,
             Err(error) => return Err(error),
         };
-        let running = PidFile::find_running(&cluster::pg_dir(&data_dir)).filter(|file| file.ready);
+        let running = PidFile::find_running(&files::pg_dir(&data_dir)).filter(|file| file.ready);
         if let Some(socket_dir) = running.and_then(|file| file.socket_dir) {
             let options = cluster::connect_options(&socket_dir, &files::get_password(&data_dir)?, DATABASE);
             if tenure_store::cluster::ping(&options).await.is_ok() {

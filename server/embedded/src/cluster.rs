@@ -24,7 +24,6 @@ const OWNER: &str = "tenure";
 /// The database that every cluster has.
 const ADMIN_DATABASE: &str = "postgres";
 /// In the data directory.
-const PG_DIR: &str = "pg";
 const LOG: &str = "postgres.log";
 /// The extension of the log that was renamed.
 const OLD_LOG: &str = "log.old";
@@ -62,14 +61,9 @@ enum Wait {
     Exited,
 }
 
-/// Where the cluster of this data directory is.
-pub(super) fn pg_dir(data_dir: &Path) -> PathBuf {
-    data_dir.join(PG_DIR)
-}
-
 /// Whether a cluster was made in this data directory.
 pub(super) fn exists(data_dir: &Path) -> bool {
-    pg_dir(data_dir).join(VERSION).exists()
+    files::pg_dir(data_dir).join(VERSION).exists()
 }
 
 /// Refuses a data directory without a cluster that once ran one: the volume may not be mounted. Nothing but PostgreSQL, which runs
@@ -79,7 +73,7 @@ pub(super) fn check_not_lost(data_dir: &Path) -> Result<(), EmbeddedError> {
     let has_run =
         [log.with_extension(OLD_LOG), log].iter().any(|path| fs::metadata(path).is_ok_and(|log| log.len() > 0));
     if has_run && files::find_password(data_dir)?.is_some() {
-        return Err(EmbeddedError::Lost { pg_dir: pg_dir(data_dir), password: files::password_path(data_dir) });
+        return Err(EmbeddedError::Lost { pg_dir: files::pg_dir(data_dir), password: files::password_path(data_dir) });
     }
     Ok(())
 }
@@ -87,8 +81,9 @@ pub(super) fn check_not_lost(data_dir: &Path) -> Result<(), EmbeddedError> {
 impl Cluster {
     /// Checks what is there and makes the cluster if there has been none. The caller holds the lock.
     pub(super) async fn prepare(data_dir: &Path, pg_bin: Option<&Path>) -> Result<Self, EmbeddedError> {
-        let pg_dir = pg_dir(data_dir);
+        let pg_dir = files::pg_dir(data_dir);
         let account = Account::choose(&pg_dir)?;
+        account.warn_if_shared();
         files::let_pass(data_dir, &account)?;
         account.check_can_enter(data_dir)?;
         let made_by = find_version(&pg_dir)?;
@@ -136,7 +131,7 @@ impl Cluster {
         files::make_private_dir(&unfinished, &self.account).map_err(io_error("make", &unfinished))?;
         let password_file = unfinished.join("password");
         files::write_private(&password_file, self.password.as_bytes(), Some(&self.account))?;
-        let new = unfinished.join(PG_DIR);
+        let new = files::pg_dir(&unfinished);
         let made = self.initdb(&new, &password_file).await.and_then(|()| self.configure(&new));
         if made.is_err() {
             self.remove_unfinished();

@@ -13,6 +13,7 @@ use super::error::{EmbeddedError, io_error};
 use tenure_api::credentials::AccessToken;
 use tenure_store::secrets::SecretKeys;
 
+const PG_DIR: &str = "pg";
 const LOCK: &str = "lock";
 const PASSWORD: &str = "pg-password";
 const SECRET_KEY: &str = "secret-key";
@@ -28,20 +29,44 @@ const PASS_OF_GROUP: u32 = 0o010;
 const WAY_OF_ROOT: u32 = 0o711;
 /// What the data directory holds of ours. Names that begin with a dot are looked over.
 const OUR_NAMES: [&str; 9] =
-    [LOCK, PASSWORD, SECRET_KEY, ROOT_CREDENTIALS, "pg", "run", "artifacts", "postgres.log", "postgres.log.old"];
+    [LOCK, PASSWORD, SECRET_KEY, ROOT_CREDENTIALS, PG_DIR, "run", "artifacts", "postgres.log", "postgres.log.old"];
 /// What the name of a cluster begins with that is being made.
 const UNFINISHED_CLUSTER: &str = "pg.unfinished-";
 /// What a new file system has in it.
 const LOST_AND_FOUND: &str = "lost+found";
 
+/// The cluster of a data directory.
+pub(super) fn pg_dir(data_dir: &Path) -> PathBuf {
+    data_dir.join(PG_DIR)
+}
+
 /// Makes the data directory unless it is there, closes it to other users, and gives its absolute path without symbolic links.
 pub(super) fn make_data_dir(path: &Path) -> Result<PathBuf, EmbeddedError> {
+    check_way(path)?;
     make_dir(path, PRIVATE_DIR).map_err(io_error("make the data directory", path))?;
     let path = fs::canonicalize(path).map_err(io_error("use the data directory", path))?;
     if let Err(error) = close(&path) {
         tracing::warn!(error = %error, "the data directory {} cannot be closed to other users", path.display());
     }
     Ok(path)
+}
+
+/// Checks that root's PostgreSQL can get to the data directory, before anything is made.
+fn check_way(path: &Path) -> Result<(), EmbeddedError> {
+    if !nix::unistd::geteuid().is_root() {
+        return Ok(());
+    }
+    let account = Account::choose(&pg_dir(path))?;
+    let absolute = std::path::absolute(path).map_err(io_error("use the data directory", path))?;
+    let existing = absolute.ancestors().find_map(|ancestor| Some((ancestor, fs::canonicalize(ancestor).ok()?)));
+    match existing {
+        // `let_pass` may still open the data directory itself.
+        Some((found, canonical)) if found == absolute => {
+            account.check_can_enter(canonical.parent().unwrap_or(&canonical))
+        }
+        Some((_, canonical)) => account.check_can_enter(&canonical),
+        None => Ok(()),
+    }
 }
 
 /// Makes a directory and those on the way to it, unless they exist. The umask is ignored.

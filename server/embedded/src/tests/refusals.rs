@@ -135,6 +135,29 @@ async fn root_gets_the_name_of_the_directory_that_the_database_user_cannot_enter
 }
 
 #[tokio::test]
+async fn closed_parent_refuses_root_before_any_change() {
+    if !geteuid().is_root() {
+        return;
+    }
+    let folder = TestFolder::new();
+    let closed = folder.base.path().join("closed");
+    fs::create_dir(&closed).unwrap();
+    fs::set_permissions(&closed, fs::Permissions::from_mode(0o700)).unwrap();
+    let link = folder.base.path().join("link");
+    std::os::unix::fs::symlink(&closed, &link).unwrap();
+    for data_dir in [closed.join("data"), closed.join("deep/data"), link.join("data"), closed.join("deep/../data")] {
+        let settings = EmbeddedSettings { data_dir, ..folder.settings() };
+        for error in [Embedded::start(&settings).await.err(), open(&settings, IfAbsent::Make).await.err()] {
+            let line = one_line(&error.unwrap());
+            let fix = format!("chmod o+x {}", closed.display());
+            assert!(line.contains("user postgres") && line.contains(&fix), "{line}");
+        }
+        let left: Vec<_> = fs::read_dir(&closed).unwrap().map(|entry| entry.unwrap().path()).collect();
+        assert!(left.is_empty(), "{} left {left:?}", settings.data_dir.display());
+    }
+}
+
+#[tokio::test]
 async fn an_ordinary_user_runs_its_own_cluster_and_cannot_use_that_of_another() {
     if !geteuid().is_root() {
         return;
