@@ -7,8 +7,8 @@ use std::fmt;
 use std::time::Duration;
 
 use reqwest::Method;
+use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::{Value, json};
 use tenure_api::dates::Timestamp;
 use tenure_api::ids::{RunId, TaskId, TaskQueueId, WorkerGroup, WorkerId};
 use tenure_api::work::{RunOutcome, RunResult};
@@ -26,6 +26,17 @@ const CLAIMS_MAX: usize = 32;
 /// A renewal or a report is given up after this share of what remains, so that there is time for another try.
 const TIMEOUT_SHARE: u32 = 3;
 const SHORTEST_TIMEOUT: Duration = Duration::from_millis(500);
+const NO_BODY: Option<&()> = None;
+
+#[derive(Serialize)]
+struct ReportedResult<'a, T> {
+    result: &'a T,
+}
+
+#[derive(Serialize)]
+struct ReportedException {
+    reason: ExceptionReason,
+}
 
 /// The name under which a worker claims.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -285,7 +296,7 @@ impl Claim {
     }
 
     async fn reclaim_by(&mut self, client: &Client) -> Result<Renewal, Error> {
-        match self.post::<ReclaimAnswer>(client, "reclaim", None).await {
+        match self.post::<ReclaimAnswer>(client, "reclaim", NO_BODY).await {
             Ok(answer) => {
                 self.lease.send_modify(|lease| *lease = lease.renewed(answer.value.taken_until, answer.sent));
                 self.client.renew_credentials(answer.value.credentials);
@@ -315,7 +326,7 @@ impl Claim {
     /// # Ok(()) }
     /// ```
     pub async fn complete(self) -> Result<Reported, NotReported> {
-        self.report("completed", None).await
+        self.report("completed", NO_BODY).await
     }
 
     /// Reports that the task succeeded, with what it returns: any JSON of up to 64 KiB, which only Tenure keeps. A repeat must have
@@ -329,8 +340,8 @@ impl Claim {
     /// claim.complete_with(&serde_json::json!({"rows": 12})).await?;
     /// # Ok(()) }
     /// ```
-    pub async fn complete_with(self, result: &Value) -> Result<Reported, NotReported> {
-        self.report("completed", Some(json!({ "result": result }))).await
+    pub async fn complete_with(self, result: &impl Serialize) -> Result<Reported, NotReported> {
+        self.report("completed", Some(&ReportedResult { result })).await
     }
 
     /// Reports that the task ran and failed.
@@ -344,7 +355,7 @@ impl Claim {
     /// # Ok(()) }
     /// ```
     pub async fn fail(self) -> Result<Reported, NotReported> {
-        self.report("failed", None).await
+        self.report("failed", NO_BODY).await
     }
 
     /// Reports that the task ran and failed, with what it returns: see [`complete_with`](Self::complete_with).
@@ -357,8 +368,8 @@ impl Claim {
     /// claim.fail_with(&serde_json::json!({"missing": "rows.csv"})).await?;
     /// # Ok(()) }
     /// ```
-    pub async fn fail_with(self, result: &Value) -> Result<Reported, NotReported> {
-        self.report("failed", Some(json!({ "result": result }))).await
+    pub async fn fail_with(self, result: &impl Serialize) -> Result<Reported, NotReported> {
+        self.report("failed", Some(&ReportedResult { result })).await
     }
 
     /// Reports that the run ended without a verdict on the task.
@@ -373,7 +384,7 @@ impl Claim {
     /// # Ok(()) }
     /// ```
     pub async fn exception(self, reason: ExceptionReason) -> Result<Reported, NotReported> {
-        self.report("exception", Some(json!({ "reason": reason }))).await
+        self.report("exception", Some(&ReportedException { reason })).await
     }
 
     /// The claim, given up because its lease is over. Nothing is sent.
@@ -435,8 +446,8 @@ impl Claim {
         }
     }
 
-    async fn report(self, outcome: &str, body: Option<Value>) -> Result<Reported, NotReported> {
-        let answer = self.post::<StatusAnswer>(&self.client, outcome, body.as_ref()).await;
+    async fn report(self, outcome: &str, body: Option<&impl Serialize>) -> Result<Reported, NotReported> {
+        let answer = self.post::<StatusAnswer>(&self.client, outcome, body).await;
         self.settle(answer.map(|answer| answer.value.status))
     }
 
@@ -444,13 +455,13 @@ impl Claim {
         &self,
         client: &Client,
         action: &str,
-        body: Option<&Value>,
+        body: Option<&impl Serialize>,
     ) -> Result<Answer<T>, Error> {
         let left = self.lease().ends().saturating_duration_since(Instant::now());
         let call = Call {
             method: Method::POST,
             path: format!("/task/{}/runs/{}/{action}", parameter(&self.task_id), parameter(&self.run_id)),
-            body: body.map(|body| body.to_string().into_bytes()),
+            body: body.map(serde_json::to_vec).transpose().map_err(Error::NotJson)?,
             timeout: (left / TIMEOUT_SHARE).clamp(SHORTEST_TIMEOUT, TIMEOUT),
             own: Own::default(),
         };

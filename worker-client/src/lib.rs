@@ -45,6 +45,7 @@ pub use messages::{Message, MessageQueue, PollUrls, Undecodable};
 pub use read_log::LogStream;
 pub use reqwest::Method;
 pub use retry::RetryPolicy;
+pub use serde_json::value::RawValue;
 pub use sessions::{Inbox, InboxItem};
 pub use tenure::{GroupChange, TaskChange};
 pub use tenure_api::checkpoints::{CommandOfTask, TaskCommandRequest};

@@ -1,6 +1,7 @@
 //! The calls of submitters and provisioners.
 
 use reqwest::Method;
+use serde::Serialize;
 use serde_json::Value;
 use tenure_api::dates::Timestamp;
 use tenure_api::ids::{TaskId, TaskQueueId};
@@ -13,7 +14,7 @@ impl Client {
     /// Creates a task under an id that the caller drew; repeating the same call is harmless.
     ///
     /// # Errors
-    /// The server refused the definition, or could not be reached.
+    /// The payload is not JSON, the server refused the definition, or could not be reached.
     ///
     /// ```no_run
     /// # use tenure_client::{Client, NewTask};
@@ -22,8 +23,8 @@ impl Client {
     /// println!("{:?}", status.state);
     /// # Ok(()) }
     /// ```
-    pub async fn create_task(&self, id: TaskId, task: &NewTask) -> Result<TaskStatus, Error> {
-        let body = serde_json::to_vec(task).expect("every key in a definition is a text");
+    pub async fn create_task(&self, id: TaskId, task: &NewTask<impl Serialize>) -> Result<TaskStatus, Error> {
+        let body = serde_json::to_vec(task).map_err(Error::NotJson)?;
         let call = Call {
             method: Method::PUT,
             path: format!("/task/{}", parameter(&id)),

@@ -5,6 +5,7 @@
 use std::time::Duration;
 
 use reqwest::Method;
+use serde::Serialize;
 use serde_json::{Map, Value};
 use tenure_api::ids::{TaskGroupId, TaskId, TaskQueueId};
 
@@ -44,9 +45,9 @@ impl Client {
     /// println!("{}", created["tasks"][0]["taskId"]);
     /// # Ok(()) }
     /// ```
-    pub async fn create_tasks(&self, tasks: &Value, idempotency_key: &str) -> Result<Value, Error> {
+    pub async fn create_tasks(&self, tasks: &impl Serialize, idempotency_key: &str) -> Result<Value, Error> {
         let own = Own { api: Some(TENURE_API), idempotency_key: Some(idempotency_key.to_owned()), ..Own::default() };
-        let body = Some(tasks.to_string().into_bytes());
+        let body = Some(serde_json::to_vec(tasks).map_err(Error::NotJson)?);
         self.send_call(Method::POST, "/tasks".to_owned(), body, TIMEOUT, own).await
     }
 

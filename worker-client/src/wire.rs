@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use serde_json::value::RawValue;
 use tenure_api::credentials::Credentials;
 use tenure_api::dates::Timestamp;
 use tenure_api::ids::{RunId, SessionId, TaskGroupId, TaskId, TaskQueueId};
@@ -86,15 +88,15 @@ pub struct Metadata {
 /// The definition of a task to create; what is `None` or empty is left to the server's defaults.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct NewTask {
+pub struct NewTask<P = Value> {
     /// The queue that the task waits in.
     pub task_queue_id: TaskQueueId,
     /// When the submitter made it; [`crate::Client::now`] is right.
     pub created: Timestamp,
     /// When it is given up if nothing has resolved it.
     pub deadline: Timestamp,
-    /// What the worker is to do, in the worker's own format.
-    pub payload: serde_json::Value,
+    /// What the worker is to do, in the worker's own format. A [`RawValue`] is sent digit by digit.
+    pub payload: P,
     /// What people want to know about it.
     pub metadata: Metadata,
     /// The group that the task belongs to; by default its own.
@@ -120,7 +122,7 @@ pub struct NewTask {
     pub tags: BTreeMap<String, String>,
 }
 
-impl NewTask {
+impl<P> NewTask<P> {
     /// A task with everything else left to the server's defaults.
     ///
     /// ```
@@ -144,7 +146,7 @@ impl NewTask {
         task_queue_id: TaskQueueId,
         created: Timestamp,
         deadline: Timestamp,
-        payload: serde_json::Value,
+        payload: P,
         metadata: Metadata,
     ) -> Self {
         Self {
@@ -179,8 +181,8 @@ pub struct Task {
     /// Tasks that had to be done first.
     #[serde(default)]
     pub dependencies: Vec<TaskId>,
-    /// What the worker is to do.
-    pub payload: serde_json::Value,
+    /// What the worker is to do, as the server has it: every digit of a number is there.
+    pub payload: Box<RawValue>,
     /// What people want to know about it.
     pub metadata: Metadata,
 }

@@ -57,7 +57,8 @@ where
     }
 }
 
-/// A claimed run of a task, with its payload read.
+/// A claimed run of a task, with its payload read. A [`Value`] has numbers as serde_json has them, rounded where they are too long for an
+/// `f64`; for every digit take a `Box<`[`RawValue`](crate::RawValue)`>`, or a type that has one.
 pub struct Job<P = Value> {
     payload: P,
     given: Given,
@@ -438,8 +439,7 @@ impl<P, H> Typed<P, H> {
 impl<P: DeserializeOwned + Send + 'static, H: Handler<P>> Run for Typed<P, H> {
     fn run(self: Arc<Self>, given: Given, stop: Stop) -> Pin<Box<dyn Future<Output = Outcome> + Send>> {
         Box::pin(async move {
-            // From its text, where every digit of a number is: read from the value, some numbers would be other texts.
-            match serde_json::from_str(&given.task.payload.to_string()) {
+            match serde_json::from_str(given.task.payload.get()) {
                 Ok(payload) => self.handler.run(Job { payload, given }, stop).await,
                 Err(error) => {
                     tracing::warn!(%error, "the payload is not one of this handler's");

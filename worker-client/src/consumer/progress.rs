@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::value::{RawValue, to_raw_value};
 use tenure_api::checkpoints::CommandOfTask;
 use tenure_api::ids::{RunId, TaskId};
 use tokio::sync::{Mutex, watch};
@@ -20,9 +20,6 @@ pub(super) const ASK_EVERY: Duration = Duration::from_secs(20);
 pub(super) const ASK_EVERY_IN_SESSION: Duration = Duration::from_secs(300);
 /// The status by which a checkpoint is refused that is too large, among others.
 const TOO_LARGE: u16 = 400;
-/// The field of a checkpoint in which a machine keeps its record, and the one with what the handler stored.
-const MACHINE: &str = "machine";
-const CHECKPOINT: &str = "checkpoint";
 
 /// The checkpoint of a job and its commands. Clones are of the same job.
 #[derive(Clone)]
@@ -38,31 +35,23 @@ pub(super) struct Progress {
 }
 
 /// The checkpoint of a task that has a machine.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct Stored {
     #[serde(rename = "machine")]
     pub record: Record,
     /// What the handler stored.
-    #[serde(default)]
-    pub checkpoint: Option<Value>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkpoint: Option<Box<RawValue>>,
 }
 
 impl Stored {
     /// A checkpoint that is not a machine's was stored by a handler that had none.
-    pub(super) fn read(checkpoint: Value) -> Self {
-        let is_machines = checkpoint.as_object().is_some_and(|fields| {
-            fields.contains_key(MACHINE) && fields.keys().all(|field| field == MACHINE || field == CHECKPOINT)
-        });
-        match serde_json::from_value(checkpoint.clone()) {
-            Ok(stored) if is_machines => stored,
+    pub(super) fn read(checkpoint: Box<RawValue>) -> Self {
+        match serde_json::from_str(checkpoint.get()) {
+            // What serde derives also reads an array of the fields.
+            Ok(stored) if checkpoint.get().starts_with('{') => stored,
             _ => Self { record: Record::default(), checkpoint: Some(checkpoint) },
-        }
-    }
-
-    fn to_value(&self) -> Value {
-        match &self.checkpoint {
-            Some(checkpoint) => json!({MACHINE: self.record, CHECKPOINT: checkpoint}),
-            None => json!({MACHINE: self.record}),
         }
     }
 }
@@ -86,7 +75,7 @@ impl Progress {
         let Some(machine) = &self.machine else {
             return self.client.put_checkpoint(self.task_id, self.run_id, checkpoint).await;
         };
-        let checkpoint = serde_json::to_value(checkpoint).map_err(Error::NotJson)?;
+        let checkpoint = to_raw_value(checkpoint).map_err(Error::NotJson)?;
         let mut stored = machine.lock().await;
         let before = stored.checkpoint.replace(checkpoint);
         // Locked until it is stored: what is stored last is what was said last.
@@ -107,12 +96,12 @@ impl Progress {
             return Ok(found.map(|found| found.checkpoint));
         };
         let checkpoint = machine.lock().await.checkpoint.clone();
-        checkpoint.map(serde_json::from_value).transpose().map_err(Error::BadAnswer)
+        checkpoint.map(|raw| serde_json::from_str(raw.get())).transpose().map_err(Error::BadAnswer)
     }
 
     /// What a machine finds of the runs before, and which of them has stored it.
     pub(super) async fn read_stored(&self) -> Result<(Stored, Option<RunId>), Error> {
-        let Some(found) = self.client.get_checkpoint::<Value>(self.task_id).await? else {
+        let Some(found) = self.client.get_checkpoint::<Box<RawValue>>(self.task_id).await? else {
             return Ok((Stored::default(), None));
         };
         Ok((Stored::read(found.checkpoint), Some(found.run_id)))
@@ -144,7 +133,7 @@ impl Progress {
     }
 
     async fn put(&self, stored: &Stored, command: Option<i64>) -> Result<(), Error> {
-        self.client.store_checkpoint(self.task_id, self.run_id, &stored.to_value(), command).await
+        self.client.store_checkpoint(self.task_id, self.run_id, stored, command).await
     }
 
     /// The command that waits, if there is one.
@@ -190,11 +179,17 @@ mod tests {
 
     #[test]
     fn a_checkpoint_without_a_machine_is_the_handlers() {
-        let own = |checkpoint: Value| Stored { record: Record::default(), checkpoint: Some(checkpoint) };
-        for checkpoint in
-            [json!(5), json!({"machine": 5}), json!({"machine": {"state": {"name": "paused"}}, "mine": 1}), json!(null)]
-        {
-            assert_eq!(Stored::read(checkpoint.clone()), own(checkpoint));
+        let paused = r#"{"state": {"name": "paused"}}"#;
+        for checkpoint in [
+            "5",
+            "null",
+            r#"{"machine": 5}"#,
+            &format!(r#"{{"machine": {paused}, "mine": 1}}"#),
+            &format!(r#"[{paused}, 1]"#),
+            "[1e400, 1.50]",
+        ] {
+            let read = Stored::read(RawValue::from_string(checkpoint.to_owned()).unwrap());
+            assert_eq!((read.record, read.checkpoint.unwrap().get()), (Record::default(), checkpoint));
         }
     }
 
@@ -219,11 +214,12 @@ mod tests {
     fn what_a_machine_stores_is_read_as_it_was() {
         let paused = Record::default().take(Message::Pause, chrono::DateTime::UNIX_EPOCH);
         assert_eq!(paused.state, State::Paused);
-        for checkpoint in [None, Some(json!({"done": 3})), Some(json!(null))] {
-            let stored = Stored { record: paused.clone(), checkpoint: checkpoint.clone() };
-            let read = Stored::read(stored.to_value());
-            assert_eq!(read.record, paused);
-            assert_eq!(read.checkpoint.unwrap_or_default(), checkpoint.unwrap_or_default());
+        for (checkpoint, expected) in
+            [(None, None), (Some(r#"{"done": 1.50e400}"#), Some(r#"{"done": 1.50e400}"#)), (Some("null"), None)]
+        {
+            let checkpoint = checkpoint.map(|text| RawValue::from_string(text.to_owned()).unwrap());
+            let read = Stored::read(to_raw_value(&Stored { record: paused.clone(), checkpoint }).unwrap());
+            assert_eq!((read.record, read.checkpoint.as_deref().map(RawValue::get)), (paused.clone(), expected));
         }
     }
 }

@@ -54,7 +54,9 @@ fn malformed(field: impl Into<String>, problem: impl Into<String>) -> Malformed 
 impl Payload {
     /// Reads a task's payload.
     pub(super) fn of(task: &Task) -> Result<Self, Malformed> {
-        let payload = Self::parse(&task.payload)?;
+        let payload = serde_json::from_str(task.payload.get())
+            .map_err(|error| malformed("payload", format!("cannot be read: {error}")))?;
+        let payload = Self::parse(&payload)?;
         files::fit(&payload.inputs, &payload.outputs, task)?;
         Ok(payload)
     }

@@ -1,0 +1,33 @@
+//! The payloads of a user's tasks, in the shapes that serde reads by way of a buffer.
+
+use serde::Deserialize;
+
+/// A payload whose type is a field of it.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(tag = "t", rename_all = "lowercase")]
+pub enum Shape {
+    Circle { radius: f64 },
+    Square { side: f64 },
+}
+
+/// A payload with another one in it.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub struct Named {
+    pub name: String,
+    #[serde(flatten)]
+    pub size: Size,
+}
+
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub struct Size {
+    pub width: f64,
+    pub height: f32,
+}
+
+/// A payload that is whatever fits.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(untagged)]
+pub enum Either {
+    Number(f64),
+    Numbers(Vec<f64>),
+}
