@@ -31,6 +31,19 @@ pub(crate) fn number(description: &str, max: u16) -> RefOr<Schema> {
     of_type(Type::Integer, description, 0.into()).minimum(Some(0)).maximum(Some(max)).into()
 }
 
+/// Adds a field that is always there to each object of a choice of objects.
+pub(crate) fn with_field(choice: RefOr<Schema>, description: &str, name: &str, field: &RefOr<Schema>) -> RefOr<Schema> {
+    let RefOr::T(Schema::OneOf(mut choice)) = choice else { return choice };
+    choice.description = Some(description.to_owned());
+    for item in &mut choice.items {
+        if let RefOr::T(Schema::Object(object)) = item {
+            object.properties.insert(name.to_owned(), field.clone());
+            object.required.push(name.to_owned());
+        }
+    }
+    RefOr::T(Schema::OneOf(choice))
+}
+
 /// A type of the document alone. The fields that are shown as one are plain strings, which do not show what the rules
 /// want of them.
 macro_rules! described_text {

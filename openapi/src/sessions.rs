@@ -3,12 +3,15 @@
 //! Ranges are not checked here: a number that is out of its range is read, so that the rule that refuses it can name both.
 
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
+use utoipa::openapi::RefOr;
+use utoipa::openapi::schema::{KnownFormat, Object, Schema, SchemaFormat, Type};
+use utoipa::{PartialSchema, ToSchema};
 
 use crate::bodies::present;
 use crate::dates::Timestamp;
 use crate::ids::{RunId, SessionId, TaskId, TaskQueueId, WorkerGroup, WorkerId};
 use crate::policy::present_seconds;
+use crate::schema;
 use crate::states::{EndedBy, Priority, ReasonResolved, RunState, SessionEnd, TaskCommand, WorkerCommand};
 
 /// What a worker says of itself when it begins.
@@ -102,13 +105,30 @@ pub struct Inbox {
 }
 
 /// One thing that a session is to know.
-#[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq, ToSchema)]
+#[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
 pub struct InboxItem {
     /// Grows within the session.
     pub id: i64,
     /// What it is.
     #[serde(flatten)]
     pub what: InboxEvent,
+}
+
+impl PartialSchema for InboxItem {
+    /// The kinds of event, each with an id. Code generators drop an `allOf` of the id and a choice.
+    fn schema() -> RefOr<Schema> {
+        let id = Object::builder()
+            .schema_type(Type::Integer)
+            .format(Some(SchemaFormat::KnownFormat(KnownFormat::Int64)))
+            .description(Some("Grows within the session."));
+        schema::with_field(InboxEvent::schema(), "One thing that a session is to know.", "id", &id.into())
+    }
+}
+
+impl ToSchema for InboxItem {
+    fn schemas(schemas: &mut Vec<(String, RefOr<Schema>)>) {
+        InboxEvent::schemas(schemas);
+    }
 }
 
 /// What an item of an inbox says.

@@ -69,7 +69,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
         "name": "build",
         "taskQueueId": QUEUE,
         "priority": "medium",
-        "payload": {"command": ["make"]},
+        "payload": {"command": [["make"]]},
     });
     let mut test = build.clone();
     test["name"] = "test".into();

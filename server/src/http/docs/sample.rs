@@ -42,7 +42,7 @@ impl Sample {
             "priority": "medium",
             "created": self.after(0),
             "deadline": self.after(60),
-            "payload": {"command": ["echo", "hello"]},
+            "payload": {"command": [["echo", "hello"]]},
             "metadata": {
                 "name": "hello",
                 "description": "Says hello.",

@@ -151,6 +151,37 @@ fn resolve<'a>(document: &'a Value, reference: &Value) -> &'a Value {
     document.pointer(reference["$ref"].as_str().unwrap().trim_start_matches('#')).unwrap()
 }
 
+/// True if a schema takes objects and says so, as code generators need it of each part of an `allOf`.
+fn is_object(document: &Value, schema: &Value) -> bool {
+    if schema.get("$ref").is_some() {
+        return is_object(document, resolve(document, schema));
+    }
+    match schema.get("allOf") {
+        Some(parts) => parts.as_array().unwrap().iter().all(|part| is_object(document, part)),
+        None => schema["type"] == "object",
+    }
+}
+
+#[test]
+fn every_part_of_an_all_of_is_an_object() {
+    fn check(document: &Value, value: &Value, path: &str) -> usize {
+        match value {
+            Value::Object(fields) => {
+                let parts = fields.get("allOf").and_then(Value::as_array);
+                for part in parts.into_iter().flatten() {
+                    assert!(is_object(document, part), "{path}: code generators drop a schema with this part: {part}");
+                }
+                let inner = fields.iter().map(|(name, field)| check(document, field, &format!("{path}/{name}")));
+                parts.map_or(0, Vec::len) + inner.sum::<usize>()
+            }
+            Value::Array(parts) => parts.iter().map(|part| check(document, part, path)).sum(),
+            _ => 0,
+        }
+    }
+    let document = fixed();
+    assert!(check(&document, &document, "#") > 100);
+}
+
 /// The schema of a part of the document, with the components that it refers to.
 fn schema_in(document: &Value, schema: &Value) -> jsonschema::Validator {
     let mut schema = schema.clone();

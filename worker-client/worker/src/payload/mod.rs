@@ -151,6 +151,28 @@ mod tests {
         assert_eq!((short.env.len(), short.max_run_time), (0, Duration::from_secs(3600)));
     }
 
+    /// The payloads of all task definitions below a value, each with the path to it.
+    fn payloads(value: &Value, path: &str) -> Vec<(String, Value)> {
+        let inner: Vec<(String, &Value)> = match value {
+            Value::Object(fields) => fields.iter().map(|(name, field)| (format!("{path}/{name}"), field)).collect(),
+            Value::Array(parts) => parts.iter().map(|part| (path.to_owned(), part)).collect(),
+            _ => Vec::new(),
+        };
+        let own = value.get("payload").filter(|_| value.get("taskQueueId").is_some_and(Value::is_string));
+        let own = own.map(|payload| (path.to_owned(), payload.clone()));
+        own.into_iter().chain(inner.iter().flat_map(|(path, field)| payloads(field, path))).collect()
+    }
+
+    #[test]
+    fn every_example_of_the_api_is_accepted() {
+        let document: Value = serde_json::from_str(include_str!("../../../../openapi/openapi.json")).unwrap();
+        let found = payloads(&document, "#");
+        assert!(found.len() > 10, "{} examples", found.len());
+        for (path, payload) in found {
+            assert!(Payload::parse(&payload).is_ok(), "{path}: {payload}: {}", Payload::parse(&payload).unwrap_err());
+        }
+    }
+
     #[test]
     fn what_is_wrong_is_named() {
         for (payload, field) in [
