@@ -12,7 +12,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_perc
 use subtle::ConstantTimeEq as _;
 
 use crate::credentials::SigningKey;
-use crate::sas::Query;
+use crate::query::Query;
 
 /// Where stored bytes are below the root URL.
 pub const PATH: &str = "/artifacts/";

@@ -15,6 +15,7 @@ pub mod live_log;
 pub mod objects;
 pub mod policy;
 pub mod purge_cache;
+pub mod query;
 pub mod queue_keys;
 pub mod states;
 pub mod submit;

@@ -11,10 +11,11 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use chrono::{DateTime, NaiveDateTime, Utc};
 use hmac::Mac as _;
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use subtle::ConstantTimeEq as _;
 
 use crate::credentials::SigningKey;
+use crate::query::Query;
 
 /// The version of the layout that is issued.
 pub const VERSION: &str = "2015-04-05";
@@ -208,68 +209,6 @@ pub fn verify(
         return Err(SasError::Expired);
     }
     Ok(Grant { letters: fields.sp.to_owned(), start, expiry, https_only: fields.spr == "https" })
-}
-
-/// The most parameters that a query string may have: more than there are names. It is read before the signature is checked, and
-/// each name is compared with those before it.
-const PARAMETERS_MAX: usize = 32;
-
-/// Why a query string cannot be read.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum QueryError {
-    /// A name or a value is not UTF-8 after decoding.
-    #[error("the query string is not UTF-8")]
-    Encoding,
-    /// A name occurs twice.
-    #[error("the parameter {0} is given twice")]
-    Twice(String),
-    /// It has too many parameters.
-    #[error("the query string has more than {PARAMETERS_MAX} parameters")]
-    TooMany,
-}
-
-/// A query string, decoded once: `%` sequences, and `+` as a space.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Query(Vec<(String, String)>);
-
-impl Query {
-    /// Reads a query string, without its `?`.
-    ///
-    /// # Errors
-    /// It is not UTF-8, names a parameter twice, or has too many.
-    pub fn parse(text: &str) -> Result<Self, QueryError> {
-        let decode = |text: &str| {
-            let spaced = text.replace('+', " ");
-            percent_decode_str(&spaced)
-                .decode_utf8()
-                .map(std::borrow::Cow::into_owned)
-                .map_err(|_| QueryError::Encoding)
-        };
-        let mut pairs: Vec<(String, String)> = Vec::new();
-        for pair in text.split('&').filter(|pair| !pair.is_empty()) {
-            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-            let (name, value) = (decode(name)?, decode(value)?);
-            if pairs.iter().any(|(earlier, _)| *earlier == name) {
-                return Err(QueryError::Twice(name));
-            }
-            if pairs.len() == PARAMETERS_MAX {
-                return Err(QueryError::TooMany);
-            }
-            pairs.push((name, value));
-        }
-        Ok(Self(pairs))
-    }
-
-    /// The value of a parameter.
-    #[must_use]
-    pub fn get(&self, name: &str) -> Option<&str> {
-        self.0.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
-    }
-
-    /// The names, in their order.
-    pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.0.iter().map(|(name, _)| name.as_str())
-    }
 }
 
 #[cfg(test)]

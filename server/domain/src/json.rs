@@ -8,6 +8,7 @@ use std::fmt;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
+use serde_path_to_error::{Deserializer as PathDeserializer, Path, Segment, Track};
 
 /// How deeply arrays and objects may be nested in a body.
 pub const DEPTH_MAX: u16 = 100;
@@ -184,11 +185,55 @@ impl<'de> Visitor<'de> for Canonical<'_> {
     }
 }
 
-/// Checks a JSON text; the error is the parser's, with line and column.
-pub fn check(text: &[u8]) -> Result<(), serde_json::Error> {
+/// Why a text is not acceptable, and in which field.
+#[derive(Debug, thiserror::Error)]
+pub struct NotAcceptable {
+    /// Empty outside of any field.
+    path: String,
+    #[source]
+    error: serde_json::Error,
+}
+
+impl fmt::Display for NotAcceptable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.path.is_empty() {
+            write!(f, "`{}`: ", self.path)?;
+        }
+        let (said, line, column) = (self.error.to_string(), self.error.line(), self.error.column());
+        // The parser's words for what people send by mistake say nothing of texts.
+        match said.split(" at line ").next() {
+            Some("lone leading surrogate in hex escape" | "unexpected end of hex escape") => {
+                write!(f, "half of a surrogate pair at line {line} column {column}: ")?;
+                f.write_str(r"send both halves, as in \ud83d\ude00, or the character in UTF-8")
+            }
+            Some("invalid unicode code point") => {
+                write!(f, "a text that is not UTF-8 at line {line} column {column}: send the body in UTF-8")
+            }
+            _ => f.write_str(&said),
+        }
+    }
+}
+
+/// Checks a JSON text.
+pub fn check(text: &[u8]) -> Result<(), NotAcceptable> {
     let mut parser = serde_json::Deserializer::from_slice(text);
-    Strict { text, depth: 0 }.deserialize(&mut parser)?;
-    parser.end()
+    let strict = Strict { text, depth: 0 };
+    strict.deserialize(&mut parser).and_then(|()| parser.end()).map_err(|error| {
+        // Again, with the path, which costs a copy of each key.
+        let (mut track, mut parser) = (Track::new(), serde_json::Deserializer::from_slice(text));
+        let again = strict.deserialize(PathDeserializer::new(&mut parser, &mut track));
+        NotAcceptable { path: again.err().map_or_else(String::new, |_| named(&track.path())), error }
+    })
+}
+
+/// The field that a path leads to; the object around it where the key cannot be read.
+fn named(path: &Path) -> String {
+    let text = path.to_string();
+    match path.iter().next_back() {
+        None => String::new(),
+        Some(Segment::Unknown) => text.trim_end_matches('?').trim_end_matches('.').to_owned(),
+        Some(_) => text,
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -340,6 +385,27 @@ mod tests {
         for text in [r#"{}"#, r#"{"a":[1,-2,3.5e400,null,true,{"b":"\u0000"}],"c":12345678901234567890123}"#] {
             check(text.as_bytes()).unwrap();
         }
+    }
+
+    #[test]
+    fn refusal_names_the_field() {
+        for (text, refusal) in [
+            (r#"{"a": {"b": ["", "\ud800"]}}"#, r"`a.b[1]`: half of a surrogate pair at line 1 column"),
+            (r#"{"a": "\udc00x"}"#, "`a`: half of a surrogate pair"),
+            (r#"{"a": "\ud800\u0041"}"#, "`a`: half of a surrogate pair"),
+            (r#"{"a": {"\ud800": 1}}"#, "`a`: half of a surrogate pair"),
+            (r#"{"a": [{"k": 1, "k": 2}]}"#, r#"`a[0]`: the key "k" occurs twice"#),
+            (r#"{"a": 1, "b": 01}"#, "`b`: "),
+            (r#"{"a": 1,"#, "EOF while parsing"),
+            ("", "EOF while parsing"),
+            ("{} {}", "trailing characters"),
+        ] {
+            let error = check(text.as_bytes()).unwrap_err().to_string();
+            assert!(error.contains(refusal), "{text}: {error}");
+        }
+        let error = check(b"{\"a\": [\"\xff\"]}").unwrap_err().to_string();
+        assert!(error.starts_with("`a[0]`: a text that is not UTF-8 at line 1 column"), "{error}");
+        assert!(error.ends_with("send the body in UTF-8"), "{error}");
     }
 
     #[test]

@@ -20,6 +20,7 @@ use tenure_api::ids::{
     ArtifactName, InvalidId, ObjectName, ProvisionerId, RunId, SessionId, TaskGroupId, TaskId, TaskQueueId,
     WorkerGroup, WorkerId, WorkerType, WorkerTypeInPath,
 };
+use tenure_api::query::Query;
 
 use super::app::App;
 use super::body;
@@ -371,7 +372,9 @@ impl Call {
 
     /// The queue that the path names.
     pub fn task_queue_id(&self) -> Result<TaskQueueId, ApiError> {
-        let invalid = |error: InvalidId| ApiError::arguments(format!("the path parameter `taskQueueId`: {error}"));
+        let has_halves = self.params().any(|(name, _)| name == "workerType");
+        let named = if has_halves { "parameters `provisionerId` and `workerType`" } else { "parameter `taskQueueId`" };
+        let invalid = |error: InvalidId| ApiError::arguments(format!("the path {named}: {error}"));
         self.task_queue_text().parse().map_err(invalid)
     }
 
@@ -412,32 +415,17 @@ impl Call {
 
     /// The parameters of the query string, of which only these are accepted. A bewit is not among them.
     pub fn query(&self, names: &[&str]) -> Result<Vec<(String, String)>, ApiError> {
-        let decode = |text: &str| {
-            percent_encoding::percent_decode_str(&text.replace('+', " "))
-                .decode_utf8()
-                .map(std::borrow::Cow::into_owned)
-        };
-        let mut found: Vec<(String, String)> = Vec::new();
         let unsigned = split_url(self.target());
         let target = unsigned.as_ref().map_or_else(|| self.target(), |url| url.resource.as_ref());
         let query = target.split_once('?').map_or("", |(_, query)| query);
-        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
-            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-            let (Ok(name), Ok(value)) = (decode(name), decode(value)) else {
-                return Err(ApiError::arguments("the query string is not UTF-8"));
-            };
-            if !names.contains(&name.as_str()) {
-                let known = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
-                return Err(ApiError::arguments(format!(
-                    "the query parameter `{name}` is not known here; those that are: {known}"
-                )));
-            }
-            if found.iter().any(|(earlier, _)| *earlier == name) {
-                return Err(ApiError::arguments(format!("the query parameter `{name}` is given twice")));
-            }
-            found.push((name, value));
+        let query = Query::parse(query).map_err(|error| ApiError::arguments(error.to_string()))?;
+        if let Some(name) = query.names().find(|name| !names.contains(name)) {
+            let known = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+            return Err(ApiError::arguments(format!(
+                "the query parameter `{name}` is not known here; those that are: {known}"
+            )));
         }
-        Ok(found)
+        Ok(query.into_pairs())
     }
 
     /// How much of a list the query string requests, and the token of the position to continue from.
@@ -463,9 +451,8 @@ impl Call {
     /// The page of a list of tasks that the query string requests.
     pub fn page(&self) -> Result<Cursor, ApiError> {
         let (limit, token) = self.page_and_token()?;
-        let invalid =
-            |_| ApiError::new(ErrorCode::InputError, "Invalid continuation token: send one that an answer had");
-        Ok(Cursor { after: token.map(|token| token.parse().map_err(invalid)).transpose()?, limit })
+        let after = token.map(|token| token.parse().map_err(|_| ApiError::unknown_token())).transpose()?;
+        Ok(Cursor { after, limit })
     }
 
     /// Refuses any query string.
@@ -481,7 +468,9 @@ impl Call {
                 "the body must be JSON and be sent with Content-Type: application/json",
             ));
         }
-        json::check(&self.body).map_err(|error| malformed(&error))?;
+        json::check(&self.body).map_err(|error| {
+            ApiError::new(ErrorCode::MalformedPayload, format!("the body is not acceptable JSON: {error}"))
+        })?;
         let refused = |code, message| Err(ApiError::new(code, message));
         match self.body.iter().find(|byte| !byte.is_ascii_whitespace()) {
             Some(b'{') => {}
@@ -500,10 +489,6 @@ impl Call {
     pub fn json_or_default<T: DeserializeOwned + Default>(&self) -> Result<T, ApiError> {
         if self.body.is_empty() { Ok(T::default()) } else { self.json() }
     }
-}
-
-fn malformed(error: &serde_json::Error) -> ApiError {
-    ApiError::new(ErrorCode::MalformedPayload, format!("the body is not acceptable JSON: {error}"))
 }
 
 /// Names the field that is wrong: serde's message and the path to it.

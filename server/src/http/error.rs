@@ -49,6 +49,12 @@ impl ApiError {
         Self::new(ErrorCode::InvalidRequestArguments, message)
     }
 
+    /// The query parameter `continuationToken` has a token that no list has given.
+    pub fn unknown_token() -> Self {
+        let message = "the query parameter `continuationToken` is none that an answer had: send that of the page before, unchanged, or none for the first page";
+        Self::new(ErrorCode::InputError, message)
+    }
+
     /// The body is JSON of the right form, but breaks a rule.
     pub fn body(message: impl std::fmt::Display) -> Self {
         Self::new(ErrorCode::InputValidationError, format!("the body: {message}"))

@@ -209,6 +209,12 @@ async fn a_body_that_is_not_acceptable_json_is_malformed() {
         let path = format!("/task/{task}");
         let reply = rig.send(&rig.signed(&rig.root, "PUT", &path, Some(&body))).await;
         let message = reply.refused(400, SHAPE);
+        let field = match what {
+            "not UTF-8" | "half of a surrogate pair" => "`payload.command[0]`",
+            "a key twice in the payload" => "`payload.command.a[0]`",
+            _ => "",
+        };
+        assert!(message.contains(field), "{what}: {message}");
         if what.contains("twice") {
             assert!(
                 message.contains("twice") && (message.contains("retries") || message.contains("\"k\"")),

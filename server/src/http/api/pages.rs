@@ -2,7 +2,6 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use tenure_api::errors::ErrorCode;
 
 use crate::http::error::ApiError;
 
@@ -92,16 +91,11 @@ pub fn size_of_scopes<S: AsRef<str>>(scopes: impl IntoIterator<Item = S>) -> usi
     scopes.into_iter().map(|scope| scope.as_ref().len() + size_of::<String>()).sum()
 }
 
-/// What is answered to a token that none of our lists has given.
-pub fn unknown_token() -> ApiError {
-    ApiError::new(ErrorCode::InputError, "the query parameter `continuationToken` must be one that an answer had")
-}
-
 fn decode(token: &str) -> Result<String, ApiError> {
     let bytes = URL_SAFE_NO_PAD.decode(token).ok().and_then(|bytes| String::from_utf8(bytes).ok());
     // What a database cannot compare was never the key of an entry.
     let text = bytes.filter(|text| !text.contains('\0'));
-    text.ok_or_else(unknown_token)
+    text.ok_or_else(ApiError::unknown_token)
 }
 
 #[cfg(test)]

@@ -3,7 +3,8 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use tenure_api::sas::{NAMES, Query};
+use tenure_api::query::Query;
+use tenure_api::sas::NAMES;
 
 use super::error::{Code, PollError};
 

@@ -10,6 +10,8 @@ use super::row::{Body, Entry, Row, Who, refused, succeeds};
 use crate::openapi::Operation;
 
 const JSON: &str = "application/json";
+/// A body with a text that no Unicode text is, in the field `unheard`.
+pub const HALF_A_PAIR: &[u8] = br#"{"unheard":"\ud800"}"#;
 
 /// Every case of an operation. First those that change nothing, then those that do.
 pub fn rows(operation: &Operation, entry: &Entry) -> Vec<Row> {
@@ -97,6 +99,7 @@ fn bodies(operation: &Operation) -> Vec<Row> {
     if operation.refuses("MalformedPayload") && !operation.body().is_null() {
         rows.extend([
             refused(MalformedPayload, "half of a body").bytes(JSON, b"{"),
+            refused(MalformedPayload, "half of a surrogate pair").bytes(JSON, HALF_A_PAIR),
             refused(MalformedPayload, "a body that is neither object nor array").bytes(JSON, b" \"text\""),
             refused(MalformedPayload, "a body of another media type").bytes("text/plain", b"{}"),
             refused(InputValidationError, "an unknown field").body(json!({"unheard": 1})),
@@ -112,7 +115,7 @@ fn queries(operation: &Operation) -> Vec<Row> {
     let mut rows = Vec::new();
     if has("limit") {
         rows.extend(
-            ["limit=0", "limit=-1", "limit=x", "limit=", "limit=1&limit=2"]
+            ["limit=0", "limit=-1", "limit=x", "limit=", "limit=1&limit=2", "limit=%FF"]
                 .map(|query| refused(InvalidRequestArguments, format!("`{query}`")).query(query)),
         );
     }

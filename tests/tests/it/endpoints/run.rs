@@ -4,7 +4,7 @@ use serde_json::Value;
 use tenure_api::errors::ErrorCode;
 
 use super::Tested;
-use super::derived::is_open;
+use super::derived::{HALF_A_PAIR, is_open};
 use super::row::{Body, Outcome, Row};
 use super::state::{Bench, Facts, fill, fill_text, target};
 use crate::openapi::{Operation, fits};
@@ -70,7 +70,9 @@ fn check(document: &Value, tested: &Tested, row: &Row, facts: &Facts, reply: &Ra
         }
     }
     match &row.outcome {
-        Outcome::Refusal(code) => refused(&tested.operation, *code, reply),
+        Outcome::Refusal(code) => {
+            refused(&tested.operation, *code, reply).and_then(|()| names_fault(row, *code, reply))
+        }
         Outcome::Success(_) if !success => Err(format!("{} {}", reply.status, reply.text())),
         Outcome::Success(_) if row.method == Some("HEAD") => {
             if reply.body.is_empty() {
@@ -117,4 +119,22 @@ fn refused(operation: &Operation, code: ErrorCode, reply: &RawReply) -> Result<(
         }
     }
     Ok(())
+}
+
+/// Checks that the message names the parameter or field at fault, for rows in which only one can be.
+fn names_fault(row: &Row, code: ErrorCode, reply: &RawReply) -> Result<(), String> {
+    let names: Vec<&str> = match (code, &row.body) {
+        (ErrorCode::InputError | ErrorCode::InvalidRequestArguments, _) if !row.query.is_empty() => {
+            row.query.split('&').map(|pair| pair.split_once('=').map_or(pair, |(name, _)| name)).collect()
+        }
+        (ErrorCode::InvalidRequestArguments, _) => row.parameter.iter().map(|(name, _)| name.as_str()).collect(),
+        (ErrorCode::MalformedPayload, Body::Bytes(_, body)) if *body == HALF_A_PAIR => vec!["unheard"],
+        _ => Vec::new(),
+    };
+    let body = reply.json();
+    let message = body["message"].as_str().unwrap_or_default().split("\n\n---\n").next().unwrap_or_default();
+    if names.is_empty() || names.iter().any(|name| message.contains(&format!("`{name}`"))) {
+        return Ok(());
+    }
+    Err(format!("the message names none of {names:?}: {message}"))
 }

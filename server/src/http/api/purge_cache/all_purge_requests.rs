@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 
 use super::{Entry, example};
 use crate::http::api::ok;
-use crate::http::api::pages::{PAGE_MAX, Page, unknown_token};
+use crate::http::api::pages::{PAGE_MAX, Page};
 use crate::http::app::App;
 use crate::http::call::Call;
 use crate::http::docs::Sample;
@@ -63,5 +63,5 @@ async fn all_purge_requests(app: App, call: Arc<Call>) -> Result<Response, ApiEr
 
 /// The place in the list that a token names. The id of a worker pool has no colon.
 fn split(place: &str) -> Result<(&str, &str), ApiError> {
-    place.split_once(':').ok_or_else(unknown_token)
+    place.split_once(':').ok_or_else(ApiError::unknown_token)
 }

@@ -51,7 +51,7 @@ where
     move |app, call| match call.queue_ending_in(word) {
         Some(name) => Box::pin(async move {
             call.authorize_with(&SCOPES, &Values::of_path().text("taskQueueId", name.as_str()))?;
-            let wrong = |error: InvalidId| ApiError::arguments(format!("the task queue in the path: {error}"));
+            let wrong = |error: InvalidId| ApiError::arguments(format!("the path parameter `taskQueueId`: {error}"));
             show(&app, &call, name.parse().map_err(wrong)?).await
         }),
         None => Box::pin(handler(app, call)),

@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 
 use super::RunBody;
 use crate::http::api::ok;
-use crate::http::api::pages::{PAGE_MAX, Page, unknown_token};
+use crate::http::api::pages::{PAGE_MAX, Page};
 use crate::http::app::App;
 use crate::http::call::Call;
 use crate::http::docs::Sample;
@@ -131,5 +131,5 @@ fn entry(row: WorkerRow) -> Result<Entry, ApiError> {
 
 /// The place in a list that a token names. Neither part of it has a slash.
 fn split(place: &str) -> Result<(&str, &str), ApiError> {
-    place.split_once('/').ok_or_else(unknown_token)
+    place.split_once('/').ok_or_else(ApiError::unknown_token)
 }
