@@ -12,6 +12,7 @@ use tenure_client::error::chain;
 use tenure_client::{AccessToken, Client, Credentials, Error, RetryPolicy};
 
 use super::print::{complain, plain, pretty, print};
+use super::signals;
 use super::when::When;
 
 /// Where a server with embedded PostgreSQL writes the credentials of its first client.
@@ -73,9 +74,17 @@ pub enum CommandError {
     /// The server refused, or did not answer.
     #[error("{0}")]
     Refused(String),
+    /// A signal stopped it, after which it ends with this code.
+    #[error("{0}")]
+    Interrupted(String, ExitCode),
 }
 
 impl CommandError {
+    /// The process cannot wait for signals.
+    pub(super) fn no_signals(error: &std::io::Error) -> Self {
+        Self::Refused(format!("signals cannot be waited for: {error}"))
+    }
+
     /// What an error of the client library means to people, in one line.
     #[must_use]
     pub fn new(error: &Error, root_url: &str) -> Self {
@@ -227,8 +236,20 @@ fn root_account(data_dir: &std::path::Path) -> Result<(String, Option<Credential
     Ok((account.root_url, Some(account.credentials)))
 }
 
-/// Runs a command that calls a server, to its end.
+/// Runs a command that calls a server, until a signal ends the process.
 pub async fn call(
+    name: &str,
+    server: ServerArgs,
+    run: impl AsyncFnOnce(&Server) -> Result<ExitCode, CommandError>,
+) -> ExitCode {
+    match signals::exit_at_once() {
+        Ok(()) => call_to_its_end(name, server, run).await,
+        Err(error) => end(name, Err(CommandError::no_signals(&error))),
+    }
+}
+
+/// Runs a command that calls a server and takes care of signals itself.
+pub async fn call_to_its_end(
     name: &str,
     server: ServerArgs,
     run: impl AsyncFnOnce(&Server) -> Result<ExitCode, CommandError>,
@@ -250,6 +271,7 @@ fn end(name: &str, result: Result<ExitCode, CommandError>) -> ExitCode {
         match error {
             CommandError::Usage(_) => ExitCode::from(USAGE),
             CommandError::Refused(_) => ExitCode::FAILURE,
+            CommandError::Interrupted(_, code) => code,
         }
     })
 }

@@ -110,7 +110,7 @@ async fn run(command: Command) -> ExitCode {
             http::call("server", server, async |server| servers::run(server, command).await).await
         }
         Command::Verify { server, verify } => {
-            http::call("verify", server, async |server| verify::run(server, verify).await).await
+            http::call_to_its_end("verify", server, async |server| verify::run(server, verify).await).await
         }
     }
 }
@@ -147,12 +147,12 @@ async fn serve(args: ServeArgs) -> ExitCode {
     };
     let ready = |root_url: &str| announce(&format!("tenure ready: {root_url}"));
     let scheduler = settings.scheduler.clone();
-    let running = server::run(listener, settings, asked.stop, ready);
+    let running = server::run(listener, settings, asked.stop.clone(), ready);
     match asked.stop_at_once.run_until_cancelled(running).await {
         Some(Ok(())) => ExitCode::SUCCESS,
         Some(Err(StartError::OtherActivation(agreed))) => wrong(scheduler.other_activation(agreed)),
         Some(Err(error)) => failed(&error),
-        None => signals::interrupted(),
+        None => asked.exit_code(),
     }
 }
 
@@ -184,13 +184,13 @@ async fn on_database(
             Some(Ok(opened)) => opened,
             Some(Err(error)) => return error.report(),
             // A PostgreSQL that was being started for it is dropped, and so asked to stop.
-            None => return signals::interrupted(),
+            None => return asked.exit_code(),
         };
         let code = asked.stop.run_until_cancelled(command(&opened)).await;
         opened.close().await;
-        code.unwrap_or_else(signals::interrupted)
+        code.unwrap_or_else(|| asked.exit_code())
     };
-    asked.stop_at_once.run_until_cancelled(running).await.unwrap_or_else(signals::interrupted)
+    asked.stop_at_once.run_until_cancelled(running).await.unwrap_or_else(|| asked.exit_code())
 }
 
 /// Roles are no secrets, so no key is needed.

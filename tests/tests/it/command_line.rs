@@ -1,6 +1,7 @@
 //! `tenure task`, `tenure group` and `tenure queue` as people run them, with a real server and a real worker.
 
 mod events;
+mod interrupted;
 mod logs;
 mod outcomes;
 

@@ -172,14 +172,16 @@ async fn tasks_that_are_given_to_no_worker_are_found() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn it_cleans_up_when_it_is_interrupted_and_leaves_everything_if_it_is_to() {
     let rig = Rig::start().await;
-    for (keep, signal) in [(false, Signal::SIGINT), (false, Signal::SIGTERM), (true, Signal::SIGINT)] {
+    for (keep, signal, code) in
+        [(false, Signal::SIGINT, 130), (false, Signal::SIGTERM, 143), (true, Signal::SIGINT, 130)]
+    {
         let cells = ["--cell", "slow/at-least/0", "exit/at-most/n"];
         let verifying =
             start(&rig, if keep { &["--cell", "slow/at-least/0", "exit/at-most/n", "--keep"] } else { &cells });
         let queues = until_played(&rig, 3).await;
         kill(Pid::from_raw(verifying.id().unwrap().try_into().unwrap()), signal).unwrap();
         let output = end(verifying).await;
-        assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+        assert_eq!(output.status.code(), Some(code), "{}", stderr(&output));
         assert!(stderr(&output).contains("tenure verify: interrupted"), "{}", stderr(&output));
         assert_eq!(stdout(&output), "");
         let expected = if keep { 200 } else { 404 };

@@ -68,18 +68,19 @@ fn parse_cell(name: &str) -> Result<Cell, String> {
 /// If the server refuses, or does not answer; nothing is known then.
 pub async fn run(server: &Server, command: VerifyCommand) -> Result<ExitCode, CommandError> {
     let VerifyCommand::Delivery(DeliveryArgs { cells, keep }) = command;
-    let asked =
-        signals::listen().map_err(|error| CommandError::Refused(format!("signals cannot be waited for: {error}")))?;
+    let asked = signals::listen().map_err(|error| CommandError::no_signals(&error))?;
     let played = Part::all().filter(|part| cells.is_empty() || cells.contains(&part.cell));
     let stages: Vec<Stage> = played.map(Stage::new).collect();
     let calls = Calls::new(server);
     let seen = tokio::select! {
         seen = play_all(&calls, &stages) => seen,
-        () = asked.stop.cancelled() => Err(CommandError::Refused("interrupted: nothing is known".to_owned())),
+        () = asked.stop.cancelled() => {
+            Err(CommandError::Interrupted("interrupted: nothing is known".to_owned(), asked.exit_code()))
+        },
     };
     let cleaning = clean_up(&calls, &stages);
     let cleaned = if keep { Some(Ok(())) } else { asked.stop_at_once.run_until_cancelled(cleaning).await };
-    let Some(cleaned) = cleaned else { return Ok(signals::interrupted()) };
+    let Some(cleaned) = cleaned else { return Ok(asked.exit_code()) };
     let (seen, cleaned) = match (seen, cleaned) {
         (Err(error), Err(left)) => return Err(with(error, &left)),
         (seen, cleaned) => (seen?, cleaned),
@@ -126,6 +127,7 @@ fn with(error: CommandError, left: &CommandError) -> CommandError {
     match error {
         CommandError::Usage(message) => CommandError::Usage(message + &more),
         CommandError::Refused(message) => CommandError::Refused(message + &more),
+        CommandError::Interrupted(message, code) => CommandError::Interrupted(message + &more, code),
     }
 }
 

@@ -42,7 +42,7 @@ async fn a_second_signal_stops_a_server_at_once_and_leaves_no_postgresql_running
     assert!(!server.has_ended());
     let signalled = Instant::now();
     server.terminate().unwrap();
-    assert_eq!(server.ended().await.code(), Some(130));
+    assert_eq!(server.ended().await.code(), Some(143));
     // Less than what a drain waits for requests, which is six seconds.
     assert!(signalled.elapsed() < Duration::from_secs(4), "{:?}", signalled.elapsed());
     eventually("PostgreSQL ends", async || postmaster_of(&data_folder.data_dir()).is_none().then_some(())).await;
@@ -95,7 +95,7 @@ async fn a_command_that_is_interrupted_stops_the_postgresql_that_it_runs_and_no_
     server.kill().unwrap();
     let (mut command, _holder) = waiting_command(&data_dir).await;
     signal(&command, Signal::SIGTERM);
-    assert_eq!(ended(&mut command).await, Some(130));
+    assert_eq!(ended(&mut command).await, Some(143));
     eventually("PostgreSQL ends", async || postmaster_of(&data_dir).is_none().then_some(())).await;
 
     let (server, _) = data_folder.start(&embedded()).await;
