@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use reqwest::{Method, Response};
 use tenure_api::ids::{RunId, TaskId};
+use tenure_api::live_log::SERVER_MARK;
 
 use crate::client::{Call, Own, TENURE_API, TIMEOUT, parameter};
 use crate::{Client, Error};
@@ -11,7 +12,7 @@ use crate::{Client, Error};
 /// A stream that follows a log is opened anew after so long, where it has arrived.
 const FOLLOWED_MAX: Duration = Duration::from_secs(3_600);
 /// What stands before and behind the number in the line that the server sends in place of bytes that are missing.
-const MISSING: (&[u8], &[u8]) = (b"[tenure] ", b" bytes of the log are missing here");
+const MISSING: (&[u8], &[u8]) = (SERVER_MARK.as_bytes(), b" bytes of the log are missing here");
 /// A longer line is not the server's.
 const LINE_MAX: usize = 80;
 /// A line with a larger number is not the server's either, but one that the task has printed.

@@ -5,7 +5,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use tenure_api::live_log::LIVE_LOG_CHUNK_MAX;
 
 use crate::artifact::{self, Artifact, Details, Stored};
-use tenure_api::live_log::{BACKING_LOG, LIVE_LOG, LOG_CONTENT_TYPE};
+use tenure_api::live_log::{BACKING_LOG, LIVE_LOG, LOG_CONTENT_TYPE, SERVER_MARK};
 
 /// The largest offset: far more than any log has, and small enough that nothing overflows.
 pub const OFFSET_MAX: u64 = 1 << 50;
@@ -107,20 +107,20 @@ pub enum End {
 /// The line in place of so many bytes. A reader that goes on after its stream was cut adds them to those that it has read.
 #[must_use]
 pub fn missing_line(bytes: u64) -> String {
-    format!("\n[tenure] {bytes} bytes of the log are missing here\n")
+    format!("\n{SERVER_MARK}{bytes} bytes of the log are missing here\n")
 }
 
 /// The line at the end of a stream whose log was deleted, perhaps before it had all of it: where the log ended is not known any more.
 #[must_use]
 pub fn deleted_line() -> String {
-    format!("\n[tenure] the log was deleted, and its end may be missing here; a whole log would be {BACKING_LOG}\n")
+    format!("\n{SERVER_MARK}the log was deleted, and its end may be missing here; a whole log would be {BACKING_LOG}\n")
 }
 
 /// The line at the end of a log that the server has made an artifact of.
 #[must_use]
 pub fn last_line(ended: DateTime<Utc>) -> String {
     format!(
-        "\n[tenure] the worker did not upload this log: this is what it had sent until its run ended at {}\n",
+        "\n{SERVER_MARK}the worker did not upload this log: this is what it had sent until its run ended at {}\n",
         ended.format("%Y-%m-%dT%H:%M:%SZ")
     )
 }

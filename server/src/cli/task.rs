@@ -7,6 +7,7 @@ pub(super) mod outlook;
 pub(super) mod progress;
 mod run;
 mod shown;
+mod sink;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -32,7 +33,7 @@ use super::when::{When, parse_date, parse_seconds, parse_when};
 pub enum TaskCommand {
     /// Create a task that runs a command, or tasks from a file
     Create(Box<CreateArgs>),
-    /// Create a task that runs a command, print its log while it goes on, and end with the exit code of the command
+    /// Create a task that runs a command, print the command's output while it goes on, and end with its exit code
     Run(Box<RunArgs>),
     /// Print the log of a task
     #[command(visible_alias = "log")]

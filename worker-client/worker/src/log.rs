@@ -12,6 +12,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tenure_api::dates::Timestamp;
+use tenure_api::live_log::WORKER_MARK;
 
 use tenure_client::artifacts::{blocking, gzip};
 use tenure_client::live_log::{self, Chunk, LOG_CONTENT_TYPE};
@@ -21,9 +22,6 @@ use tenure_client::{Error, Upload};
 pub(super) const LOG_FILE: &str = "live.log";
 /// Of a log that is too long so much of the end is kept: it shows how the task ended.
 const END_BYTES: u64 = 64 * 1024;
-/// Set the worker's lines apart from the commands' own.
-const LOG_PREFIX: &str = "[tenure-worker]";
-
 /// The log of one run.
 #[derive(Clone)]
 pub(super) struct Log(Arc<Mutex<Written>>);
@@ -36,6 +34,8 @@ struct Written {
     /// What came after that, as far as it is kept.
     end: VecDeque<u8>,
     left_out: u64,
+    /// Whether the last line has not ended.
+    within_line: bool,
     /// How much is kept of all.
     most: u64,
     /// Why the file takes no more, if a write has failed.
@@ -46,7 +46,8 @@ impl Log {
     /// Begins the log of the task with this directory. Of more than `most` bytes the middle will be left out.
     pub(super) fn create(dir: &Path, most: u64) -> io::Result<Self> {
         let file = OpenOptions::new().create_new(true).read(true).write(true).open(dir.join(LOG_FILE))?;
-        let written = Written { file, beginning: 0, end: VecDeque::new(), left_out: 0, most, failed: None };
+        let written =
+            Written { file, beginning: 0, end: VecDeque::new(), left_out: 0, within_line: false, most, failed: None };
         Ok(Self(Arc::new(Mutex::new(written))))
     }
 
@@ -60,7 +61,9 @@ impl Log {
     /// Adds a line of the worker's, unless there is no room for it.
     pub(super) fn try_note(&self, line: &str) -> io::Result<()> {
         // In one piece, because commands write at the same time.
-        self.write(format!("{LOG_PREFIX} {line}\n").as_bytes())
+        let mut log = self.lock();
+        let begin = if log.within_line { "\n" } else { "" };
+        log.write(format!("{begin}{WORKER_MARK}{line}\n").as_bytes())
     }
 
     /// Adds what a command has printed. Fails once at most: afterwards only the end of the log is kept.
@@ -157,6 +160,7 @@ impl Written {
     }
 
     fn write(&mut self, bytes_: &[u8]) -> io::Result<()> {
+        self.within_line = bytes_.last().map_or(self.within_line, |&last| last != b'\n');
         let room = if self.failed.is_none() { self.most - self.end_max() - self.beginning } else { 0 };
         let (first, rest) = bytes_.split_at(bytes_.len().min(usize::try_from(room).unwrap_or(usize::MAX)));
         // At its place: the file is in the task's directory, and the task may have shortened it.
@@ -180,7 +184,7 @@ impl Written {
         if complete && self.left_out > 0 && self.failed.is_none() {
             // For those who read it now. This line goes when the log is complete, and nothing is lost without it.
             let (most, kept) = (self.most, self.end_max());
-            let line = format!("\n{LOG_PREFIX} of more than {most} bytes only the last {kept} will be kept, here\n");
+            let line = format!("\n{WORKER_MARK}of more than {most} bytes only the last {kept} will be kept, here\n");
             let _unannounced = self.file.write_all_at(line.as_bytes(), self.beginning);
         }
     }
@@ -200,7 +204,7 @@ impl Written {
             Some(error) => format!("the log has {length}, and could not be written: {error}"),
             None => format!("the log has {length}, and {most} is the most that is kept"),
         };
-        format!("\n{LOG_PREFIX} {left_out} bytes are left out here: {why}\n")
+        format!("\n{WORKER_MARK}{left_out} bytes are left out here: {why}\n")
     }
 
     fn finish(&mut self) -> io::Result<()> {
@@ -253,6 +257,22 @@ mod tests {
             log.finish().unwrap();
             assert_eq!(on_disk(&dir).as_bytes(), whole, "{pieces}");
         }
+    }
+
+    #[test]
+    fn note_begins_a_line_of_its_own() {
+        let dir = TempDir::new().unwrap();
+        let log = Log::create(dir.path(), MOST).unwrap();
+        for piece in [b"42".as_slice(), b"", b"x\n"] {
+            log.note("begins");
+            log.write(piece).unwrap();
+        }
+        log.note("ends");
+        log.finish().unwrap();
+        let lines = ["begins", "42", "begins", "begins", "x", "ends"];
+        let marked =
+            lines.map(|line| if line.len() > 2 { format!("{WORKER_MARK}{line}\n") } else { format!("{line}\n") });
+        assert_eq!(on_disk(&dir), marked.concat());
     }
 
     #[test]

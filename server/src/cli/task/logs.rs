@@ -15,8 +15,9 @@ use tenure_client::Error;
 use tenure_domain::live_log::deleted_line;
 
 use super::LogArgs;
+use super::sink::{LineSorter, Sink};
 use crate::cli::http::{CommandError, Server, may_pass};
-use crate::cli::print::{complain, print_bytes, print_bytes_aside};
+use crate::cli::print::complain;
 
 /// How long one request waits for a run to start.
 const LOOK_SECONDS: u32 = 3;
@@ -42,7 +43,7 @@ pub(super) async fn logs(server: &Server, args: &LogArgs) -> Result<ExitCode, Co
         Some(run) => run,
         None => last_run(server, args).await?,
     };
-    if print_run(server, args.task, run, args.follow).await? {
+    if print_run(server, args.task, run, args.follow, &mut Sink::Whole).await? {
         return Ok(ExitCode::SUCCESS);
     }
     Err(CommandError::Refused(format!("run {run} of task {} has no log", args.task)))
@@ -73,7 +74,13 @@ pub(super) async fn look(server: &Server, task: TaskId, seconds: u32) -> Result<
 ///
 /// # Errors
 /// If there is no such run, or the server does not answer.
-pub(super) async fn print_run(server: &Server, task: TaskId, run: RunId, follow: bool) -> Result<bool, CommandError> {
+pub(super) async fn print_run(
+    server: &Server,
+    task: TaskId,
+    run: RunId,
+    follow: bool,
+    sink: &mut Sink,
+) -> Result<bool, CommandError> {
     let (mut printed, mut failures, mut seconds) = (Printed::default(), 0, 0);
     loop {
         let (status, _) = look(server, task, seconds).await?;
@@ -81,13 +88,16 @@ pub(super) async fn print_run(server: &Server, task: TaskId, run: RunId, follow:
         let state = found.map(|run| run.state).ok_or_else(|| no_run(task, run))?;
         let ended = has_ended(state);
         // The whole log is better than its last part.
-        if ended && print_artifact(server, task, run, &printed).await? {
+        if ended && print_artifact(server, task, run, &printed, sink).await? {
             return Ok(true);
         }
         if state != RunState::Pending {
-            match print_stream(server, task, run, &mut printed, follow && !ended, &mut failures).await {
+            let shown = (&mut printed, &mut *sink);
+            match print_stream(server, task, run, shown, follow && !ended, &mut failures).await {
                 // It was deleted after the look: the run has ended, and its worker may have stored the log before.
-                Ok(true) if print_artifact(server, task, run, &printed).await.unwrap_or(false) => return Ok(true),
+                Ok(true) if print_artifact(server, task, run, &printed, sink).await.unwrap_or(false) => {
+                    return Ok(true);
+                }
                 Ok(_) => failures = 0,
                 Err(error) if is_missing(&error) => failures = 0,
                 Err(Error::File { source, .. }) if source.kind() == ErrorKind::BrokenPipe => return Ok(true),
@@ -134,7 +144,7 @@ async fn print_stream(
     server: &Server,
     task: TaskId,
     run: RunId,
-    printed: &mut Printed,
+    (printed, sink): (&mut Printed, &mut Sink),
     follow: bool,
     failures: &mut u32,
 ) -> Result<bool, Error> {
@@ -143,8 +153,7 @@ async fn print_stream(
     while let Some(bytes) = log.read().await? {
         printed.offset = log.next_offset();
         printed.add(&bytes);
-        print_piece(server, &bytes)
-            .map_err(|source| Error::File { what: "the log cannot be written".to_owned(), source })?;
+        sink.write(&bytes).map_err(|source| Error::File { what: "the log cannot be written".to_owned(), source })?;
     }
     Ok(printed.end_stream())
 }
@@ -204,7 +213,13 @@ impl Printed {
 
 /// Prints the log that was uploaded at the end, behind what was printed already; all of it, if it does not begin so. False if there is
 /// none.
-async fn print_artifact(server: &Server, task: TaskId, run: RunId, printed: &Printed) -> Result<bool, CommandError> {
+async fn print_artifact(
+    server: &Server,
+    task: TaskId,
+    run: RunId,
+    printed: &Printed,
+    sink: &mut Sink,
+) -> Result<bool, CommandError> {
     // Without a name, so that a command that is interrupted leaves nothing behind.
     let folder = std::env::temp_dir();
     let mut stored = match server.client.download_unnamed(task, Some(run), BACKING_LOG, &folder).await {
@@ -212,7 +227,7 @@ async fn print_artifact(server: &Server, task: TaskId, run: RunId, printed: &Pri
         Err(error) if matches!(error.status(), Some(404 | 410 | 424)) => return Ok(false),
         Err(error) => return Err(server.error(&error)),
     };
-    match print_rest(server, &mut stored, printed) {
+    match print_rest(&mut stored, printed, sink) {
         // The reader has all that it needs.
         Err(error) if error.kind() != ErrorKind::BrokenPipe => {
             Err(CommandError::Refused(format!("the log cannot be written: {error}")))
@@ -221,8 +236,9 @@ async fn print_artifact(server: &Server, task: TaskId, run: RunId, printed: &Pri
     }
 }
 
-fn print_rest(server: &Server, stored: &mut File, printed: &Printed) -> std::io::Result<()> {
+fn print_rest(stored: &mut File, printed: &Printed, sink: &mut Sink) -> std::io::Result<()> {
     if !printed.begins(stored)? {
+        sink.end()?;
         complain(
             "the log that is stored is not the one that was printed up to here, which may have parts missing; from the beginning:",
         );
@@ -232,18 +248,13 @@ fn print_rest(server: &Server, stored: &mut File, printed: &Printed) -> std::io:
     loop {
         match stored.read(&mut piece)? {
             0 => return Ok(()),
-            length => print_piece(server, &piece[..length])?,
+            length => sink.write(&piece[..length])?,
         }
     }
 }
 
-/// Prints a part of a log. It goes aside where the answer of the server is what is printed.
-fn print_piece(server: &Server, bytes: &[u8]) -> std::io::Result<()> {
-    if server.json { print_bytes_aside(bytes) } else { print_bytes(bytes) }
-}
-
-/// Prints the logs of all runs of a task, one after the other, until it is resolved. What becomes of the task does not depend on whether
-/// they can be shown.
+/// Prints the logs of all runs of a task, one after the other, until it is resolved: the output of the command, and aside the lines of its
+/// worker. What becomes of the task does not depend on whether they can be shown.
 ///
 /// # Errors
 /// If the server does not answer.
@@ -257,7 +268,11 @@ pub(super) async fn follow_task(server: &Server, task: TaskId) -> Result<(), Com
                 if printed.is_some() {
                     complain(&format!("run {run} follows"));
                 }
-                if let Err(error) = print_run(server, task, run, true).await {
+                let mut sink = if server.json { Sink::Aside } else { Sink::Sorted(LineSorter::default()) };
+                let shown = print_run(server, task, run, true, &mut sink).await;
+                // If its reader has gone, it needs no more.
+                drop(sink.end());
+                if let Err(error) = shown {
                     let why = error.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
                     complain(&format!("the log of run {run} is not shown to its end: {why}"));
                 }

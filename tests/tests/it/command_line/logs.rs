@@ -251,12 +251,40 @@ async fn as_json_a_task_that_is_run_prints_how_it_ended_and_its_log_aside() {
     assert!(aside.lines().any(|line| line == "a line of the log"), "{aside}");
 }
 
+/// For `x=$(tenure task run …)`: what the worker and the server say of the run goes to standard error.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_command_is_run_by_a_real_worker() {
+async fn run_prints_the_output_of_its_command_alone() {
     let rig = Rig::start().await;
     let _worker = start_worker(&rig);
-    let output = run(&rig, &["task", "run", "-q", QUEUE, "--", "sh", "-c", "echo printed here"]).await;
-    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-    assert!(stdout(&output).lines().any(|line| line == "printed here"), "{}", stdout(&output));
-    assert!(stderr(&output).lines().last().unwrap().starts_with("Completed after "), "{}", stderr(&output));
+    for (script, expected) in [
+        ("echo 42", "42\n"),
+        ("printf 42", "42\n"),
+        // Long enough for the live log.
+        ("echo begun; sleep 3; echo done", "begun\ndone\n"),
+        ("echo '[tenure'; echo ' [tenure-worker] x'", "[tenure\n [tenure-worker] x\n"),
+        ("true", ""),
+    ] {
+        let output = run(&rig, &["task", "run", "-q", QUEUE, "--", "sh", "-c", script]).await;
+        let aside = stderr(&output);
+        assert_eq!((output.status.code(), &*stdout(&output)), (Some(0), expected), "{script}: {aside}");
+        assert!(aside.lines().any(|line| line == "[tenure-worker] exit code 0"), "{aside}");
+        assert!(aside.lines().last().unwrap().starts_with("Completed after "), "{aside}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn run_prints_lines_of_the_server_aside() {
+    let rig = Rig::start().await;
+    let work = async {
+        let claim = claim(&rig).await;
+        let next = append(&rig, &claim, 0, "one\n[tenure-wor").await;
+        append(&rig, &claim, next + 100, "two\n[tenure-worker] exit").await;
+        report(&rig, &claim, "completed", None).await;
+    };
+    let (output, ()) = tokio::join!(run(&rig, &["task", "run", "-q", QUEUE, "--", "make"]), work);
+    let aside = stderr(&output);
+    assert_eq!(stdout(&output), "one\n[tenure-wor\ntwo\n", "{aside}");
+    for line in ["[tenure] 100 bytes of the log are missing here", "[tenure-worker] exit"] {
+        assert!(aside.lines().any(|printed| printed == line), "{aside}");
+    }
 }
