@@ -27,7 +27,7 @@ pub fn connections_max(requested: Option<usize>) -> usize {
     if requested.is_some_and(|requested| requested > allowed) {
         tracing::warn!(
             connections = allowed,
-            value = limit,
+            open_files = limit,
             "fewer connections than --connections-max are served: raise the limit of open files (ulimit -n, LimitNOFILE)"
         );
     }

@@ -121,7 +121,7 @@ impl Cluster {
     async fn make(&self) -> Result<(), EmbeddedError> {
         tracing::info!(
             user = self.account.name(),
-            version = self.binaries.major,
+            postgres.version = self.binaries.major,
             "making a PostgreSQL cluster in {}",
             self.pg_dir.display()
         );
@@ -214,7 +214,11 @@ impl Cluster {
             let (mut log, log_start) = self.open_log()?;
             let postmaster = slot.insert(Postmaster::of_child(self.launch(&log)?, &self.pg_dir));
             if self.wait_until_ready(postmaster).await? == Wait::Ready {
-                tracing::info!(postgres.pid = postmaster.pid(), version = self.binaries.major, "PostgreSQL runs");
+                tracing::info!(
+                    postgres.pid = postmaster.pid(),
+                    postgres.version = self.binaries.major,
+                    "PostgreSQL runs"
+                );
                 return Ok(self.socket_dir.clone());
             }
             let how = postmaster.exited().await;

@@ -280,13 +280,15 @@ async fn preflight(uri: &http::Uri, router: Router) -> Response<Body> {
 }
 
 fn log_access(method: &http::Method, path: &str, status: StatusCode, took: Duration, peer: SocketAddr, trace_id: &str) {
+    // A u128 would be text in JSON.
+    let took_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
     tracing::info!(
         target: "access",
         {
             http.method = %method,
             http.path = path,
             http.status = status.as_u16(),
-            took_us = took.as_micros(),
+            took_us,
             peer.address = %peer,
             trace.id = trace_id,
         },

@@ -33,6 +33,7 @@ mod health;
 mod history;
 mod hung_up;
 mod live_log;
+mod logs;
 mod objects;
 mod openapi;
 mod page;

@@ -55,7 +55,7 @@ pub(super) async fn run(shared: &Arc<Shared>, source: Option<BySource>) -> Resul
 pub(super) fn stop_all(shared: &Shared, worked: &Result<(), Error>, jobs: usize) {
     shared.shutdown.cancel();
     if worked.is_ok() {
-        tracing::info!(worker.id = %shared.settings.name.id, tasks = jobs, "worker stops");
+        tracing::info!(worker.group = %shared.settings.name.group, worker.id = %shared.settings.name.id, tasks = jobs, "worker stops");
     }
     ask_all_to_stop(shared);
 }
@@ -172,7 +172,7 @@ pub(super) fn start(shared: &Arc<Shared>, jobs: &mut JoinSet<()>, terms: Members
 
 /// In what the lines of a job stand.
 pub(super) fn span_of(claim: &Claim) -> Span {
-    tracing::info_span!("task", task.id = %claim.task_id(), run.id = %claim.run_id())
+    tracing::info_span!("task", task.id = %claim.task_id(), run.id = claim.run_id().number())
 }
 
 /// Does what was claimed on these terms, or gives it back if it may not be started any more.

@@ -389,7 +389,7 @@ impl Member<'_> {
             }
             // What it is, the job reads for itself: this may be the first or the second time that it hears of it.
             Some(InboxEvent::TaskCommand { task_id, run_id, command, .. }) => {
-                tracing::info!(%command, task.id = %task_id, run.id = %run_id, "command for a task received");
+                tracing::info!(%command, task.id = %task_id, run.id = run_id.number(), "command for a task received");
                 if let Some(job) = self.shared.find(task_id, run_id) {
                     job.commanded.send_modify(|times| *times += 1);
                 }

@@ -343,7 +343,7 @@ impl Control {
         });
         if changed {
             self.stopped.get_or_init(|| self.client.now());
-            tracing::info!(task.id = %self.task_id, run.id = %self.run_id, ?reason, "a job is asked to stop");
+            tracing::info!(task.id = %self.task_id, run.id = self.run_id.number(), ?reason, "a job is asked to stop");
         }
     }
 

@@ -195,7 +195,7 @@ impl Worker {
         }
         let worked = consumer.run_until(shutdown.cancelled()).await;
         if worked.is_ok() {
-            tracing::info!(worker.id = %name.id, "worker stopped");
+            tracing::info!(worker.group = %name.group, worker.id = %name.id, "worker stopped");
         }
         worked
     }

@@ -123,7 +123,7 @@ impl Received {
             }
         };
         let Some(hold) = Hold::take(run, &self.inbox) else {
-            tracing::warn!(task.id = %task_id, run.id = %run_id, "a message came for a run that is in hand; it is left");
+            tracing::warn!(task.id = %task_id, run.id = run_id.number(), "a message came for a run that is in hand; it is left");
             return Ok(None);
         };
         let Some(answer) = self.ask(run).await else { return Ok(None) };
@@ -135,7 +135,7 @@ impl Received {
                 Ok(Some((claim, hold)))
             }
             Err(error) if settles(&error) => {
-                tracing::info!(task.id = %task_id, run.id = %run_id, error = chain(&error), "the run is not claimable");
+                tracing::info!(task.id = %task_id, run.id = run_id.number(), error = chain(&error), "the run is not claimable");
                 self.inbox.has_claimed.store(true, Ordering::Relaxed);
                 // Perhaps this worker gets none, as one that is quarantined: others have to get the next ones.
                 self.count_failure();
@@ -146,7 +146,7 @@ impl Received {
             Err(error) => {
                 self.count_failure();
                 tracing::warn!(
-                    task.id = %task_id, run.id = %run_id, message.id = self.message.id(), error = chain(&error),
+                    task.id = %task_id, run.id = run_id.number(), message.id = self.message.id(), error = chain(&error),
                     "the run could not be claimed; its message is left and comes back"
                 );
                 Ok(None)
@@ -174,7 +174,7 @@ impl Received {
             answer = settings.client.claim_task(task_id, run_id, &settings.name) => Some(answer),
             () = last_call(shutdown) => {
                 tracing::warn!(
-                    task.id = %task_id, run.id = %run_id,
+                    task.id = %task_id, run.id = run_id.number(),
                     "no answer to a claim before the shutdown; if it was granted, it ends with its lease"
                 );
                 None

@@ -135,7 +135,7 @@ impl Poller {
         tracing::warn!(
             message.id = message.id(),
             task.id = run.map(|(task, _)| tracing::field::display(task)),
-            run.id = run.map(|(_, run)| tracing::field::display(run)),
+            run.id = run.map(|(_, run)| run.number()),
             dequeue_count = message.dequeue_count(),
             dequeue_alarm = self.settings.dequeue_alarm,
             "a message was received more often than the alarm allows: find out why it is not claimed or not deleted"

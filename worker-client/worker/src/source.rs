@@ -130,7 +130,7 @@ impl Calls {
 }
 
 fn say_started(Settings { queue, name, capacity, plane, .. }: &Settings) {
-    tracing::info!(queue.id = %queue, worker.id = %name.id, capacity, ?plane, "worker started");
+    tracing::info!(queue.id = %queue, worker.group = %name.group, worker.id = %name.id, capacity, ?plane, "worker started");
 }
 
 /// Whether an error is about the credentials, and not about the request.

@@ -94,7 +94,7 @@ async fn fold(engine: &Engine, log: &DueLog, task: DueTask, ended: DateTime<Utc>
         // Its worker has uploaded it after all, or another server has stored what there was of it and deleted the chunks.
         Ok(_) | Err(BlobError::Sealed(Sealed::Uploaded)) => {}
         Err(error) => {
-            tracing::warn!(error = %error, task.id = %of.task, run.id = %of.run, "a live log could not be stored yet");
+            tracing::warn!(error = %error, task.id = %of.task, run.id = of.run.number(), "a live log could not be stored yet");
             return Ok(again);
         }
     }
@@ -106,7 +106,7 @@ async fn fold(engine: &Engine, log: &DueLog, task: DueTask, ended: DateTime<Utc>
             Ok(Fate::Purge)
         }
         Err(error) => {
-            tracing::warn!(error = %error, task.id = %of.task, run.id = %of.run, "a live log could not become an artifact yet");
+            tracing::warn!(error = %error, task.id = %of.task, run.id = of.run.number(), "a live log could not become an artifact yet");
             Ok(again)
         }
     }

@@ -110,7 +110,7 @@ pub async fn put(parts: Parts<'_>, queue: &TaskQueueId, put: Put<'_>) -> Result<
         parts.notifiers.expect_limited(key);
         parts.notifiers.notify_schedulers();
     }
-    tracing::info!(queue.id = %queue, version = stored.version, client.id = client_id, "the policy of a queue was changed");
+    tracing::info!(queue.id = %queue, policy.version = stored.version, client.id = client_id, "the policy of a queue was changed");
     with_refiling(parts, &mut conn, queue, stored).await
 }
 
@@ -137,7 +137,7 @@ pub async fn delete(parts: Parts<'_>, queue: &TaskQueueId, wanted: Match, client
     let note = Note::queue_policy_changed(queue.clone(), client_id.to_owned(), version, None);
     policies::emit(&mut transaction, &note).await?;
     parts.notifiers.commit(transaction, Effects::default()).await?;
-    tracing::info!(queue.id = %queue, version, client.id = client_id, "the policy of a queue was removed");
+    tracing::info!(queue.id = %queue, policy.version = version, client.id = client_id, "the policy of a queue was removed");
     Ok(())
 }
 

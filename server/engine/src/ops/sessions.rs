@@ -77,7 +77,8 @@ pub async fn start(parts: Parts<'_>, start: &Start, client_id: &str) -> Result<S
         if let Some(started) = try_start(parts, start, queue, client_id).await? {
             tracing::info!(
                 session.id = %started.identity.id,
-                worker.id = %format_args!("{}/{}", start.worker_group, start.worker_id),
+                worker.group = %start.worker_group,
+                worker.id = %start.worker_id,
                 queue.id = %start.queue,
                 client.id = client_id,
                 "a worker has begun a session"

@@ -74,7 +74,7 @@ pub async fn remove(
         notifiers.stay_active();
         ended = end_session(&mut conn, notifiers, gone).await? + end_all(&mut conn, notifiers, gone).await?;
     }
-    tracing::info!(worker.id = %name, registered = known, claims = ended, "a worker was removed");
+    tracing::info!(worker.group = %name.group, worker.id = %name.id, registered = known, claims = ended, "a worker was removed");
     Ok(Removed { known, ended })
 }
 

@@ -89,7 +89,8 @@ async fn end_now(
     count_endings(&endings);
     tracing::info!(
         session.id = %identity.id,
-        worker.id = %format_args!("{}/{}", identity.worker_group, identity.worker_id),
+        worker.group = %identity.worker_group,
+        worker.id = %identity.worker_id,
         queue.id = %identity.queue,
         by = %by,
         runs = left.runs,
