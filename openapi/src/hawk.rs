@@ -247,8 +247,7 @@ fn update_number(mac: &mut hmac::Hmac<Sha256>, number: u16) {
 }
 
 /// The media type of a `Content-Type` value: what comes before the first `;`.
-#[must_use]
-pub fn media_type(content_type: &str) -> &str {
+fn media_type(content_type: &str) -> &str {
     content_type.split(';').next().unwrap_or_default().trim()
 }
 

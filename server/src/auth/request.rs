@@ -7,7 +7,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use tenure_api::credentials::{AccessToken, Certificate, CertificateError, SigningKey};
 use tenure_api::hawk::bewit::{Bewit, split_url};
-use tenure_api::hawk::{Ext, ExtError, Header, Target, media_type, payload_hash};
+use tenure_api::hawk::{Ext, ExtError, Header, Target, payload_hash};
 
 use super::expansion::Roles;
 use super::own_issuer::{OwnIssuer, is_named_as_issuer};
@@ -78,12 +78,8 @@ impl<'a> RequestParts<'a> {
         resources.any(|resource| hosts(target.host).any(|host| signed(resource, host)))
     }
 
-    /// Bodies that are not JSON are read by no operation, and clients hash them as if they were empty.
     fn has_hash(&self, hash: &str) -> bool {
-        let content_type = self.content_type.unwrap_or_default();
-        payload_hash(content_type, self.body).matches(hash)
-            || (!media_type(content_type).eq_ignore_ascii_case("application/json")
-                && payload_hash(content_type, b"").matches(hash))
+        payload_hash(self.content_type.unwrap_or_default(), self.body).matches(hash)
     }
 }
 

@@ -2,6 +2,7 @@
 //! described scopes and no more, and what comes back must be what the document promises.
 
 mod fits;
+mod signed_bodies;
 
 use std::collections::BTreeSet;
 
