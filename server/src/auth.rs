@@ -173,12 +173,10 @@ pub struct InsufficientScopes {
 }
 
 impl InsufficientScopes {
-    /// What is required, where more is than is missing.
+    /// The required scopes, unless all of them are missing. Not that these are all: a handler that learns more of what a
+    /// request is about, such as where a link leads, may require more.
     fn rest(&self) -> String {
-        if self.missing == self.required {
-            return "; nothing else is required".to_owned();
-        }
-        format!("; required {}", self.required)
+        if self.missing == self.required { String::new() } else { format!("; required {}", self.required) }
     }
 }
 

@@ -333,8 +333,16 @@ async fn private_names_need_a_scope_for_each_name_along_the_links() {
         worker.created(name, &link(to)).await;
     }
     worker.created("public/gone", &link("public/nothing")).await;
-    let refused = worker.anonymous(&worker.latest("public/a")).await;
-    assert!(refused.refused(403, "InsufficientScopes").contains("queue:get-artifact:private/c"));
+    for path in ["artifacts", "artifact-content"] {
+        for of in [worker.run.clone(), format!("/task/{}", worker.task)] {
+            let refused = worker.anonymous(&format!("{of}/{path}/public/a")).await;
+            let message = refused.refused(403, "InsufficientScopes");
+            assert!(message.contains("missing queue:get-artifact:private/c; required all of ["), "{message}");
+            for name in ["public/a", "public/b", "private/c"] {
+                assert!(message.contains(&format!("queue:get-artifact:{name}")), "{message}");
+            }
+        }
+    }
     // Without the scope no caller learns what is there.
     worker.anonymous(&worker.latest("private/c")).await.refused(403, "InsufficientScopes");
     worker.created("private/c", &reference("https://c/", 60)).await;

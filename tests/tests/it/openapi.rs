@@ -284,6 +284,8 @@ impl Operation {
         let list = match expression["in"].as_str().unwrap() {
             "prioritiesFromHighestToThatOfTheTask" => json!([body["priority"]]),
             "scopesThatAreNew" => body["scopes"].clone(),
+            // The name of an artifact that is no link.
+            "names" => json!([self.value("name")]),
             name => body[name].clone(),
         };
         let placeholder = format!("<{}>", expression["for"].as_str().unwrap());

@@ -24,7 +24,7 @@ pub(super) fn in_words(expression: &Value) -> String {
 }
 
 /// Lists that are never empty.
-const NEVER_EMPTY: [&str; 1] = ["prioritiesFromHighestToThatOfTheTask"];
+const NEVER_EMPTY: [&str; 2] = ["names", "prioritiesFromHighestToThatOfTheTask"];
 
 /// Whether a caller without credentials has what is needed as long as no operator has changed the role `anonymous`, or
 /// nothing may be needed: a list may be empty.

@@ -56,6 +56,8 @@ fn needs_only_the_path(operation: &Operation) -> bool {
                 let has = |wanted: &str| path.iter().any(|parameter| parameter == wanted);
                 has(name) || (name == "taskQueueId" && has("workerType"))
             }),
+            // The first of the names is in the path.
+            Value::Object(parts) if parts.get("in") == Some(&json!("names")) => is_of(path, &parts["each"]),
             Value::Object(parts) => {
                 let parts = parts.get("AllOf").or(parts.get("AnyOf")).and_then(Value::as_array);
                 parts.is_some_and(|parts| parts.iter().all(|part| is_of(path, part)))

@@ -114,7 +114,7 @@ fn refused(operation: &Operation, code: ErrorCode, reply: &RawReply) -> Result<(
         && operation.described["x-taskcluster-scopes"].is_object()
     {
         let message = body["message"].as_str().unwrap_or_default();
-        if !message.contains("missing") || !message.contains("required") {
+        if !message.contains("missing") || message.contains("nothing else") {
             return Err(format!("the message does not say what is missing: {message}"));
         }
     }

@@ -10,7 +10,7 @@ use crate::http::app::App;
 use crate::http::call::Call;
 use crate::http::docs::operation::Operation;
 use crate::http::error::ApiError;
-use crate::http::scopes::Template::{self, Scope};
+use crate::http::scopes::Template::{self, ForEach};
 use crate::http::scopes::Values;
 use tenure_domain::artifact::{self, Artifact, GET_URL_LIFE, LINKS_MAX, Met};
 use tenure_domain::scopes::Expression;
@@ -25,8 +25,8 @@ pub(super) struct FoundArtifact {
     pub(super) now: DateTime<Utc>,
 }
 
-/// For each name that is met.
-pub(super) const SCOPES: Template = Scope("queue:get-artifact:<name>");
+/// Of the artifact and of those that its links lead through.
+pub(super) const SCOPES: Template = ForEach { item: "name", list: "names", scopes: &["queue:get-artifact:<name>"] };
 /// The sentence of a description about the last run.
 pub(super) const LATEST: &str = "Of the task's last run, whether or not that has the artifact. ";
 const MISSING: &str = "there is no such artifact, or it is an object whose upload is not finished";
@@ -45,14 +45,14 @@ pub(super) fn described(operation: Operation, about: &str) -> Operation {
 
 /// What reading an artifact of this name needs.
 pub(in crate::http) fn scopes_to_read(name: &str) -> Expression {
-    let scopes = SCOPES.fill(&Values::of_path().text("name", name), &Values::of_path());
-    scopes.expect("the template has no other placeholder")
+    let scopes = SCOPES.fill(&Values::of_path().list("names", [name]), &Values::of_path());
+    scopes.expect("the template has no other list")
 }
 
 /// Follows links from a name on. The caller needs a scope for each name, and learns nothing about names that they may not
 /// read.
 pub(super) async fn find(app: &App, call: &Call, run: Option<RunId>) -> Result<FoundArtifact, ApiError> {
-    authorize(call, call.text_param("name"))?;
+    authorize(call, &[call.text_param("name")])?;
     let (task, name) = (call.task_id()?, call.artifact_name()?);
     call.no_query()?;
     let missing = |name: &str| ApiError::new(ErrorCode::ResourceNotFound, format!("there is no artifact {name:?}"));
@@ -70,8 +70,8 @@ pub(super) async fn find(app: &App, call: &Call, run: Option<RunId>) -> Result<F
                 return Err(ApiError::new(ErrorCode::ResourceExpired, format!("the artifact {last:?} has expired")));
             }
             Met::Link(target) => {
-                authorize(call, target)?;
                 names.push(target);
+                authorize(call, &names)?;
             }
             Met::Circle => return Err(invalid_link(&name, "back to a name that was met before")),
             Met::TooManyLinks => return Err(invalid_link(&name, &format!("through more than {LINKS_MAX} links"))),
@@ -82,8 +82,8 @@ pub(super) async fn find(app: &App, call: &Call, run: Option<RunId>) -> Result<F
     }
 }
 
-fn authorize(call: &Call, name: &str) -> Result<(), ApiError> {
-    call.authorize(&Values::of_path().text("name", name))
+fn authorize(call: &Call, names: &[&str]) -> Result<(), ApiError> {
+    call.authorize(&Values::of_path().list("names", names.iter().copied()))
 }
 
 fn invalid_link(name: &ArtifactName, where_to: &str) -> ApiError {

@@ -198,3 +198,17 @@ fn every_exchange_of_the_log_is_in_the_reference() {
     let missing: Vec<&&str> = EXCHANGES.iter().filter(|name| !exchanges.contains(**name)).collect();
     assert!(missing.is_empty(), "{missing:?}");
 }
+
+/// In Taskcluster's reference the scopes of these depend on where links lead, too.
+#[test]
+fn scopes_of_reading_an_artifact_are_for_each_name() {
+    let reference = &files()["/references/queue/v1/api.json"];
+    for name in ["artifact", "getArtifact", "getLatestArtifact", "latestArtifact"] {
+        let entry = reference["entries"].as_array().unwrap().iter().find(|entry| entry["name"] == name).unwrap();
+        assert_eq!(
+            entry["scopes"],
+            json!({"for": "name", "in": "names", "each": "queue:get-artifact:<name>"}),
+            "{name}"
+        );
+    }
+}
