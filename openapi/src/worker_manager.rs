@@ -167,6 +167,8 @@ pub struct Worker<'a> {
     pub expires: Timestamp,
     /// When anything about it was last changed.
     pub last_modified: Timestamp,
+    /// When it was created, as in Taskcluster: the static provider has nothing to check.
+    pub last_checked: Timestamp,
     /// Where it is in its life.
     pub state: WorkerState,
     /// How many tasks it runs at once.

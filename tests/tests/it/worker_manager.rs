@@ -104,6 +104,7 @@ async fn a_worker_registers_claims_and_is_removed_and_its_task_is_tried_again_at
     assert_eq!((again, &body["code"]), (400, &json!("InputError")), "{body}");
     let shown = rig.call("GET", &format!("{API}/workers/{NAME}"), None).await;
     assert_eq!(shown.body["state"], "stopped");
+    assert!(shown.body["created"].is_string() && shown.body["lastChecked"] == shown.body["created"], "{}", shown.body);
     assert_eq!(create(&rig, &new_worker('a')).await.code(), "RequestConflict");
     // A repeat is fine.
     assert_eq!(rig.call("DELETE", &format!("{API}/workers/{NAME}"), None).await.status, 200);

@@ -99,6 +99,7 @@ fn shown(name: &WorkerName, worker: &Registered) -> Result<Response, ApiError> {
         created: Timestamp::new(worker.created),
         expires: Timestamp::new(worker.expires),
         last_modified: Timestamp::new(worker.last_modified),
+        last_checked: Timestamp::new(worker.created),
         state: if worker.removed.is_some() { WorkerState::Stopped } else { WorkerState::Running },
         capacity: worker.capacity.try_into().unwrap_or(CAPACITY_MAX),
     })
@@ -123,6 +124,7 @@ fn a_worker(sample: &Sample, state: &str) -> Value {
         "created": sample.after(0),
         "expires": sample.after(30 * DAY_MINUTES),
         "lastModified": sample.after(0),
+        "lastChecked": sample.after(0),
         "state": state,
         "capacity": 1,
     })

@@ -212,3 +212,36 @@ fn scopes_of_reading_an_artifact_are_for_each_name() {
         );
     }
 }
+
+/// What Taskcluster's schemas require of the answers of its Worker Manager.
+#[test]
+fn worker_answers_have_the_fields_that_taskcluster_requires() {
+    let files = files();
+    let worker = [
+        "workerPoolId",
+        "workerGroup",
+        "workerId",
+        "providerId",
+        "created",
+        "expires",
+        "state",
+        "capacity",
+        "lastChecked",
+        "lastModified",
+    ];
+    let entries = files["/references/worker-manager/v1/api.json"]["entries"].as_array().unwrap();
+    for (name, needed) in [
+        ("worker", &worker[..]),
+        ("createWorker", &worker),
+        ("updateWorker", &worker),
+        ("registerWorker", &["expires", "credentials", "workerConfig", "secret"]),
+        ("reregisterWorker", &["expires", "credentials", "secret"]),
+        ("shouldWorkerTerminate", &["terminate", "reason"]),
+    ] {
+        let entry = entries.iter().find(|entry| entry["name"] == name).unwrap();
+        let path = format!("/schemas/worker-manager/{}", entry["output"].as_str().unwrap().trim_end_matches('#'));
+        let required = files[&path]["required"].as_array().unwrap();
+        let missing: Vec<_> = needed.iter().filter(|field| !required.iter().any(|name| name == **field)).collect();
+        assert!(missing.is_empty(), "{name} lacks {missing:?}");
+    }
+}
