@@ -132,25 +132,36 @@ impl Exchange {
         }
     }
 
-    /// The words of its primary routing key, in order, and whether each is always there; one that is not is `_`. The first
-    /// is always `primary`, the last is kept for later.
+    /// The words of its primary routing key, in order, and whether each is always there, as Taskcluster's reference has
+    /// them; one that is not is `_`. The first is always `primary`, the last is kept for later.
     #[must_use]
     pub fn routing_key(self) -> &'static [(&'static str, bool)] {
-        if self.is_about_group() { &GROUP_KEY } else { &TASK_KEY }
+        match self {
+            Self::TaskGroupResolved | Self::TaskGroupSealed | Self::TaskGroupPriorityChanged => &GROUP_KEY,
+            Self::TaskDefined | Self::TaskFailed | Self::TaskException | Self::TaskPriorityChanged => &TASK_KEY,
+            Self::TaskPending => &RUN_KEY,
+            Self::TaskRunning | Self::TaskCompleted | Self::ArtifactCreated => &WORKER_KEY,
+        }
     }
 }
 
-const TASK_KEY: [(&str, bool); 10] = [
-    ("routingKeyKind", true),
-    ("taskId", true),
-    ("runId", false),
-    ("workerGroup", false),
-    ("workerId", false),
-    ("provisionerId", true),
-    ("workerType", true),
-    ("schedulerId", true),
-    ("taskGroupId", true),
-    ("reserved", false),
-];
 const GROUP_KEY: [(&str, bool); 4] =
     [("routingKeyKind", true), ("taskGroupId", true), ("schedulerId", true), ("reserved", false)];
+const TASK_KEY: [(&str, bool); 10] = task_key(false, false);
+const RUN_KEY: [(&str, bool); 10] = task_key(true, false);
+const WORKER_KEY: [(&str, bool); 10] = task_key(true, true);
+
+const fn task_key(has_run: bool, has_worker: bool) -> [(&'static str, bool); 10] {
+    [
+        ("routingKeyKind", true),
+        ("taskId", true),
+        ("runId", has_run),
+        ("workerGroup", has_worker),
+        ("workerId", has_worker),
+        ("provisionerId", true),
+        ("workerType", true),
+        ("schedulerId", true),
+        ("taskGroupId", true),
+        ("reserved", false),
+    ]
+}

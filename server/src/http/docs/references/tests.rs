@@ -245,3 +245,41 @@ fn worker_answers_have_the_fields_that_taskcluster_requires() {
         assert!(missing.is_empty(), "{name} lacks {missing:?}");
     }
 }
+
+/// The words of routing keys that Taskcluster's reference has as always there, apart from those that are in all, and what
+/// its schemas require of messages.
+#[test]
+fn exchanges_require_what_taskclusters_do() {
+    let (run, worker) = (&["runId"][..], &["runId", "workerGroup", "workerId"][..]);
+    let files = files();
+    let entries = files["/references/queue/v1/exchanges.json"]["entries"].as_array().unwrap();
+    for (name, in_key, in_message) in [
+        ("taskDefined", &[][..], &[][..]),
+        ("taskPending", run, run),
+        ("taskRunning", worker, &["runId", "workerGroup", "workerId", "takenUntil"]),
+        ("artifactCreated", worker, &["runId", "workerGroup", "workerId", "artifact"]),
+        ("taskCompleted", worker, worker),
+        ("taskFailed", &[], worker),
+        ("taskException", &[], &[]),
+        ("taskPriorityChanged", &[], &["oldPriority", "newPriority"]),
+        ("taskGroupResolved", &[], &["expires"]),
+        ("taskGroupSealed", &[], &["expires"]),
+        ("taskGroupPriorityChanged", &[], &["newPriority", "tasksAffected"]),
+    ] {
+        let entry = entries.iter().find(|entry| entry["name"] == name).unwrap();
+        let words = entry["routingKey"].as_array().unwrap().iter().filter(|word| word["required"] == true);
+        let words: BTreeSet<&str> = words.map(|word| word["name"].as_str().unwrap()).collect();
+        let (of_all, about): (&[&str], &[&str]) = if name.starts_with("taskGroup") {
+            (&["routingKeyKind", "taskGroupId", "schedulerId"], &["version", "taskGroupId", "schedulerId"])
+        } else {
+            let of_task = &["routingKeyKind", "taskId", "provisionerId", "workerType", "schedulerId", "taskGroupId"];
+            (of_task, &["version", "status"])
+        };
+        assert_eq!(words, of_all.iter().chain(in_key).copied().collect(), "the routing key of {name}");
+        let path = format!("/schemas/queue/{}", entry["schema"].as_str().unwrap().trim_end_matches('#'));
+        let required = files[&path]["required"].as_array().unwrap();
+        let mut needed = about.iter().chain(in_message);
+        assert!(needed.all(|field| required.iter().any(|name| name == field)), "the message of {name}: {required:?}");
+    }
+    assert_eq!(entries.len(), 11);
+}
