@@ -4,11 +4,12 @@ use serde_json::json;
 use sqlx::{AssertSqlSafe, Connection};
 use tenure_api::ids::TaskId;
 use tenure_api::policy::PauseRequest;
-use tenure_api::states::ExceptionReason;
+use tenure_api::states::{ExceptionReason, TaskCommand};
 use tenure_domain::lifecycle::Report;
 use tenure_engine::background::groups;
 use tenure_engine::ops::change_task::{Change, change};
 use tenure_engine::ops::queue_policy;
+use tenure_engine::ops::task_command;
 use tenure_engine::testing::Queue;
 use tenure_engine::testing::{QUEUE, new_task, new_task_with_id};
 use tenure_store::secrets::random;
@@ -18,7 +19,7 @@ use crate::support::hold;
 
 /// What is broken, and the check that must name it. The database holds a pending task and one that waits for it, one that
 /// is claimed in its second run for a session, one that was completed and whose group event was emitted, one that was scheduled by
-/// hand, and one that is delayed; and a session that has ended, with two items.
+/// hand, and one that is delayed; a session that has ended, with two items; and an item about a command for the claimed task.
 const BREAKAGES: &[(&str, &str)] = &[
     ("DELETE FROM runs WHERE state = 5", "I1: a task's resolved runs are numbered"),
     ("UPDATE runs SET run = 1 WHERE state = 3", "I1: a task's resolved runs are numbered"),
@@ -156,6 +157,17 @@ const BREAKAGES: &[(&str, &str)] = &[
         "UPDATE session_inbox i SET seq = c.seq, run = c.run FROM claims c WHERE i.kind = 1",
         "Sessions: an item of an inbox",
     ),
+    ("UPDATE session_inbox SET run = NULL WHERE kind = 5", "Sessions: an item of an inbox"),
+    ("UPDATE session_inbox SET kind = 6 WHERE kind = 5", "Sessions: an item of an inbox"),
+    ("UPDATE session_inbox SET run = run + 1 WHERE kind = 5", "Sessions: an item of an inbox"),
+    (
+        "UPDATE session_inbox i SET seq = p.seq, run = p.run FROM pending p WHERE i.kind = 5",
+        "Sessions: an item of an inbox",
+    ),
+    (
+        "INSERT INTO session_inbox (epoch, kind, at, seq, run) SELECT epoch, kind, at, seq, run FROM session_inbox WHERE kind = 5",
+        "Sessions: an inbox has one item",
+    ),
     ("DELETE FROM outbox_new WHERE kinds[1] = 1", "I5: a task's creation is emitted once"),
     ("UPDATE outbox_new SET kinds = '{3}' WHERE kinds = '{8}'", "I5: each run that was made by a schedule or a rerun"),
     ("UPDATE outbox SET kinds = '{8}' WHERE kinds = '{3}'", "I5: each run that was made by a schedule or a rerun"),
@@ -189,7 +201,7 @@ async fn with_some_tasks() -> TestDatabase {
     let again = queue.claim_one(QUEUE).await;
     let retry = Report::Exception(ExceptionReason::WorkerShutdown);
     queue.report(again.task.id, again.run, retry).await.unwrap();
-    queue.claim_one(QUEUE).await;
+    let commanded = queue.claim_one(QUEUE).await.task.id;
     let required = queue.create_one(QUEUE).await;
     // One that waits; one that depends on itself and is scheduled by request.
     let waits = new_task("proj/waits", &json!({"dependencies": [required], "taskGroupId": required}));
@@ -223,6 +235,8 @@ async fn with_some_tasks() -> TestDatabase {
         FROM s, LATERAL (SELECT 1 AS kind, seq, run, NULL::smallint AS command FROM runs WHERE state = 3
                          UNION ALL SELECT 2, NULL, NULL, 1::smallint) i";
     sqlx::raw_sql(sessions).execute(database.pool()).await.unwrap();
+    let (pool, notifiers) = (&queue.engine.pool, &queue.engine.notifiers);
+    task_command::put(pool, notifiers, commanded, (TaskCommand::Pause, None), "ann").await.unwrap();
     queue.stop().await;
     database
 }

@@ -2,6 +2,7 @@
 
 mod claims;
 mod clock;
+mod commands;
 mod ends;
 mod inbox;
 mod life;

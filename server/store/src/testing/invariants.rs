@@ -165,12 +165,18 @@ pub const CHECKS: &[(&str, &str)] = &[
          HAVING count(*) FILTER (WHERE ended IS NULL) > 1 OR count(*) FILTER (WHERE (ended IS NULL) <> (end_reason IS NULL)) > 0",
     ),
     (
-        "Sessions: an item of an inbox has its session, and is a command, a run that was given to it, or about one that has ended",
+        "Sessions: an item of an inbox has its session, and is a command, a run that was given to it, or about a run that was claimed; \
+         where it says that the run ended, it has",
         "SELECT 'epoch ' || i.epoch || ' entry ' || i.entry
-         FROM session_inbox i LEFT JOIN tasks t ON i.kind = 1 AND t.seq = i.seq
+         FROM session_inbox i LEFT JOIN tasks t ON i.kind IN (1, 5) AND t.seq = i.seq
          WHERE NOT EXISTS (SELECT FROM worker_sessions s WHERE s.epoch = i.epoch)
-            OR (i.kind = 2) <> (i.command IS NOT NULL) OR (i.kind IN (1, 4)) <> (i.seq IS NOT NULL AND i.run IS NOT NULL)
-            OR t.state = 0 OR t.run < i.run OR (t.state = 1 AND t.run = i.run)",
+            OR (i.kind = 2) <> (i.command IS NOT NULL) OR (i.kind IN (1, 4, 5)) <> (i.seq IS NOT NULL AND i.run IS NOT NULL)
+            OR t.state = 0 OR t.run < i.run OR (i.kind = 1 AND t.state = 1 AND t.run = i.run)
+            OR (i.kind = 5 AND EXISTS (SELECT FROM pending p WHERE p.seq = i.seq AND p.run = i.run))",
+    ),
+    (
+        "Sessions: an inbox has one item about the command for a task",
+        "SELECT 'epoch ' || epoch || ' seq ' || seq FROM session_inbox WHERE kind = 5 GROUP BY epoch, seq HAVING count(*) > 1",
     ),
     (
         "I2: no task waits for nothing",
