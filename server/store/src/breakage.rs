@@ -36,6 +36,8 @@ pub enum Breakage {
     DelayedOffByOne,
     /// A session ends and keeps its claims.
     LeakSession,
+    /// A command for a task is stored, and no session is told.
+    LoseTaskCommand,
     /// The ends of runs of some keys free no slot.
     LeakSlot,
     /// Now and then a key has one slot more than its limit.
@@ -69,6 +71,7 @@ fn chosen() -> Option<Breakage> {
         Ok("leak-pause") => Some(Breakage::LeakPause),
         Ok("delayed-off-by-one") => Some(Breakage::DelayedOffByOne),
         Ok("leak-session") => Some(Breakage::LeakSession),
+        Ok("lose-task-command") => Some(Breakage::LoseTaskCommand),
         Ok("leak-slot") => Some(Breakage::LeakSlot),
         Ok("double-admit") => Some(Breakage::DoubleAdmit),
         Ok("lose-work") => Some(Breakage::LoseWork),

@@ -85,6 +85,10 @@ pub async fn deliver(transaction: &mut PgConnection, task: Uuid) -> Result<Optio
     .fetch_optional(&mut *transaction)
     .await?;
     let Some(held) = held else { return Ok(None) };
+    #[cfg(feature = "test-util")]
+    if crate::breakage::is_on(crate::breakage::Breakage::LoseTaskCommand) {
+        return Ok(None);
+    }
     lock_ids(transaction, &[held.epoch]).await?;
     sqlx::query!(
         "-- replace_task_command

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+use tenure_api::checkpoints::CommandOfTask;
 use tenure_api::ids::SessionId;
 use tenure_api::sessions::{CommandSent, Inbox, SessionRenewed, SessionReturned, SessionStarted};
 
@@ -79,7 +80,8 @@ impl Member {
             45..55 => self.report_one(&mut mine).await,
             55..63 => self.renew(&mine).await,
             63..78 => self.read_inbox(&mut mine).await,
-            78..82 => self.command(&mine).await,
+            78..80 => self.command(&mine).await,
+            80..82 => self.command_task(&mut mine).await,
             82..86 => self.leave(&mut mine).await,
             // Silence.
             86..90 => false,
@@ -263,6 +265,19 @@ impl Member {
         let answer = read(answer, |sent: CommandSent| sent.id);
         self.write(start, mine.queue, Act::Command { session: mine.id, answer });
         true
+    }
+
+    /// Commands a task that it has in hand, or has just claimed, and reads its inbox. Whether the session goes on.
+    async fn command_task(&mut self, mine: &mut Membership) -> bool {
+        if !mine.holds_some() && !self.claim(mine, 1).await {
+            return false;
+        }
+        let Some(run) = mine.claims.last().map(|held| held.run) else { return true };
+        let body = json!({"command": "checkpoint"});
+        let (start, answer) = self.call("PUT", format!("{TENURE_API}/tasks/{}/command", run.0), Some(&body)).await;
+        let answer = read(answer, |sent: CommandOfTask| sent.id);
+        self.write(start, mine.queue, Act::TaskCommand { session: mine.id, run, answer });
+        self.read_inbox(mine).await
     }
 
     /// Ends the session with what it holds, and perhaps asks again, or reports a run that is gone now.

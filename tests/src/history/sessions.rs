@@ -61,6 +61,15 @@ pub enum Act {
         /// The item's id.
         answer: Answer<i64>,
     },
+    /// A command for a task of which the session has claimed a run.
+    TaskCommand {
+        /// The session.
+        session: SessionId,
+        /// The run.
+        run: RunKey,
+        /// The command's id.
+        answer: Answer<i64>,
+    },
     /// `DELETE`.
     Close {
         /// The session.
@@ -97,6 +106,8 @@ pub enum Item {
     RunEnded(RunKey, String, String),
     /// A command.
     Command,
+    /// A command for the task of this run.
+    TaskCommand(RunKey),
 }
 
 /// What the server says of a session.
@@ -123,6 +134,7 @@ impl Act {
             | Self::Inbox { session, .. }
             | Self::Claim { session, .. }
             | Self::Command { session, .. }
+            | Self::TaskCommand { session, .. }
             | Self::Close { session, .. } => Some(*session),
         }
     }
@@ -138,7 +150,10 @@ impl Act {
         }
         match self {
             Self::Start { answer, .. } => status(answer),
-            Self::Renew { answer, .. } | Self::Command { answer, .. } | Self::Close { answer, .. } => status(answer),
+            Self::Renew { answer, .. }
+            | Self::Command { answer, .. }
+            | Self::TaskCommand { answer, .. }
+            | Self::Close { answer, .. } => status(answer),
             Self::Inbox { answer, .. } => status(answer),
             Self::Claim { answer, .. } => status(answer),
         }
@@ -151,7 +166,7 @@ impl Act {
             Self::Start { answer, .. } => answer.done().map(|begun| begun.expires),
             Self::Renew { answer, .. } => answer.done().copied(),
             Self::Inbox { answer, .. } => answer.done().map(|items| items.expires),
-            Self::Claim { .. } | Self::Command { .. } | Self::Close { .. } => None,
+            Self::Claim { .. } | Self::Command { .. } | Self::TaskCommand { .. } | Self::Close { .. } => None,
         }
     }
 
@@ -160,9 +175,10 @@ impl Act {
     pub(super) fn doubt(&mut self) {
         match self {
             Self::Start { answer, .. } => *answer = Answer::Unknown,
-            Self::Renew { answer, .. } | Self::Command { answer, .. } | Self::Close { answer, .. } => {
-                *answer = Answer::Unknown;
-            }
+            Self::Renew { answer, .. }
+            | Self::Command { answer, .. }
+            | Self::TaskCommand { answer, .. }
+            | Self::Close { answer, .. } => *answer = Answer::Unknown,
             Self::Inbox { answer, .. } => *answer = Answer::Unknown,
             Self::Claim { answer, .. } => *answer = Answer::Unknown,
         }
@@ -175,8 +191,9 @@ impl From<Inbox> for Items {
             InboxEvent::RunEnded { task_id, run_id, state, reason_resolved, .. } => {
                 Item::RunEnded((task_id, run_id.number()), state.to_string(), reason_resolved.to_string())
             }
+            InboxEvent::TaskCommand { task_id, run_id, .. } => Item::TaskCommand((task_id, run_id.number())),
             // No queue of the history assigns runs.
-            InboxEvent::Command { .. } | InboxEvent::Assigned { .. } | InboxEvent::TaskCommand { .. } => Item::Command,
+            InboxEvent::Command { .. } | InboxEvent::Assigned { .. } => Item::Command,
         };
         let items = inbox.items.into_iter().map(|answered| (answered.id, item(answered.what))).collect();
         Self { expires: inbox.expires.time().timestamp_millis(), items }

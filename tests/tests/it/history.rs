@@ -97,6 +97,11 @@ async fn the_checker_catches_a_session_that_ends_and_keeps_its_runs() {
     assert_caught("leak-session", Rule::SessionLeak).await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_checker_catches_a_lost_task_command() {
+    assert_caught("lose-task-command", Rule::SessionInbox).await;
+}
+
 /// Some breakages show only when two operations meet, as a change of a priority and a second look at the same event: rarely
 /// not once in a history. Not in several of them is a fault of the checker.
 async fn assert_caught(breakage: &'static str, rule: Rule) {

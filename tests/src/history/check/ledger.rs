@@ -64,6 +64,8 @@ pub(super) struct Ledger<'a> {
     pub(super) asked_in_vain: HashSet<RunKey>,
     /// What was asked for about each task and not refused: when, what, and whether it was done for certain.
     pub(super) changes: HashMap<SlugId, Vec<(Span, Change, bool)>>,
+    /// Tasks for which a command may have been stored: one ends the delay after a release.
+    pub(super) commanded: HashSet<SlugId>,
     /// Workers that have begun sessions.
     pub(super) members: HashSet<String>,
     /// Times in which rows may have been locked by a claim that then came to nothing: foreign locks, killed
@@ -123,8 +125,14 @@ impl<'a> Ledger<'a> {
             }
             Event::Session(call) => {
                 self.members.insert(worker_id(call.worker));
-                if let Act::Claim { answer: Answer::Unknown, .. } = call.act {
-                    self.fruitless.entry(call.queue).or_default().push(span);
+                match &call.act {
+                    Act::Claim { answer: Answer::Unknown, .. } => {
+                        self.fruitless.entry(call.queue).or_default().push(span);
+                    }
+                    Act::TaskCommand { run, answer, .. } if answer.may_be_done() => {
+                        self.commanded.insert(run.0);
+                    }
+                    _ => {}
                 }
             }
             Event::ClaimWork { .. } | Event::ClaimTask { .. } | Event::Reclaim { .. } => {}

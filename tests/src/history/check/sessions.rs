@@ -69,7 +69,7 @@ impl Call<'_> {
             Act::Inbox { answer, .. } => answer.done().is_some(),
             // An empty queue is answered as empty, whatever the session is.
             Act::Claim { answer, .. } => answer.done().is_some_and(|runs| !runs.is_empty()),
-            Act::Close { .. } => false,
+            Act::TaskCommand { .. } | Act::Close { .. } => false,
         }
     }
 
@@ -85,9 +85,10 @@ impl Call<'_> {
     fn done_by(&self) -> Stamp {
         let known = match &self.call.act {
             Act::Start { answer, .. } => *answer != Answer::Unknown,
-            Act::Renew { answer, .. } | Act::Command { answer, .. } | Act::Close { answer, .. } => {
-                *answer != Answer::Unknown
-            }
+            Act::Renew { answer, .. }
+            | Act::Command { answer, .. }
+            | Act::TaskCommand { answer, .. }
+            | Act::Close { answer, .. } => *answer != Answer::Unknown,
             Act::Inbox { answer, .. } => *answer != Answer::Unknown,
             Act::Claim { answer, .. } => *answer != Answer::Unknown,
         };

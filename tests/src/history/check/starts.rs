@@ -68,7 +68,7 @@ fn check_next(spec: &TaskSpec, before: &Run, next: &Run, ledger: &Ledger<'_>, fi
     }
     let released = ledger.queues.releases.get(&(spec.task, before.run_id)).filter(|all| !all.is_empty());
     if let Some(released) = released {
-        if released.iter().all(|release| !release.certain) {
+        if released.iter().all(|release| !release.certain) || ledger.commanded.contains(&spec.task) {
             return;
         }
         // Which one of them it was is unknown.

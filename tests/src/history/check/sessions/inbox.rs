@@ -1,5 +1,5 @@
 //! What the inbox of a session answers: items whose ids grow, each again until it is acknowledged and never after that, about runs that
-//! something else than their worker has ended.
+//! something else than their worker has ended, and about commands for tasks whose runs the session holds.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -13,6 +13,8 @@ const SHOWN_MAX: usize = 1_000;
 /// What ends a run and is not its worker.
 const BY_OTHERS: [&str; 3] = ["canceled", "deadline-exceeded", "claim-expired"];
 const CANCELED: &str = "canceled";
+/// What only a report ends a run as.
+const BY_REPORT: [&str; 2] = ["completed", "failed"];
 
 pub(super) fn check(history: &History, ledger: &Ledger<'_>, life: &Life<'_>, findings: &mut Findings) {
     let inbox = Inbox::of(life);
@@ -21,6 +23,7 @@ pub(super) fn check(history: &History, ledger: &Ledger<'_>, life: &Life<'_>, fin
     broken.extend(inbox.changed());
     broken.extend(wrong_runs(history, life, &inbox));
     broken.extend(unannounced(history, ledger, life, &inbox));
+    broken.extend(unheard(history, ledger, life, &inbox));
     for what in broken {
         findings.add(Rule::SessionInbox, format!("the inbox of session {} {what}", life.session));
     }
@@ -83,7 +86,12 @@ impl<'a> Inbox<'a> {
     /// Items that were there, do not come again, and cannot have been acknowledged.
     fn left_out(&self) -> Vec<String> {
         let mut broken = Vec::new();
-        let shown = self.reads.iter().flat_map(|read| read.items.iter().map(|(id, _)| (read.span, *id)));
+        // A command for a task goes when it is carried out, or replaced by another one.
+        let lasts = |item: &Item| !matches!(item, Item::TaskCommand(_));
+        let shown = self
+            .reads
+            .iter()
+            .flat_map(|read| read.items.iter().filter(move |(_, item)| lasts(item)).map(|(id, _)| (read.span, *id)));
         let there: Vec<(Span, i64)> = shown.chain(self.commands.iter().copied()).collect();
         for read in self.reads.iter().filter(|read| read.items.len() < SHOWN_MAX && !read.may_lack) {
             let begun = self.acknowledged.iter().filter(|(span, ..)| span.start < read.span.end);
@@ -120,7 +128,14 @@ impl<'a> Inbox<'a> {
         let reads = self.reads.iter().filter(move |read| read.span.end <= until);
         reads.flat_map(|read| read.items).filter_map(|(_, item)| match item {
             Item::RunEnded(run, state, reason) => Some((*run, state.as_str(), reason.as_str())),
-            Item::Command => None,
+            Item::Command | Item::TaskCommand(_) => None,
+        })
+    }
+
+    fn commanded(&self) -> impl Iterator<Item = RunKey> {
+        self.reads.iter().flat_map(|read| read.items).filter_map(|(_, item)| match item {
+            Item::TaskCommand(run) => Some(*run),
+            Item::Command | Item::RunEnded(..) => None,
         })
     }
 }
@@ -130,6 +145,9 @@ fn wrong_runs(history: &History, life: &Life<'_>, inbox: &Inbox<'_>) -> Vec<Stri
     let claimed: HashSet<RunKey> = life.claims().flat_map(|(_, runs)| runs.iter().copied()).collect();
     let unknown = life.has_doubtful_claims();
     let mut broken = Vec::new();
+    for run in inbox.commanded().filter(|run| !unknown && !claimed.contains(run)) {
+        broken.push(format!("has a command for {run:?}, which it did not claim"));
+    }
     for (run, state, reason) in inbox.runs(Stamp::MAX) {
         if !unknown && !claimed.contains(&run) {
             broken.push(format!("has {run:?}, which it did not claim"));
@@ -165,4 +183,31 @@ fn unannounced(history: &History, ledger: &Ledger<'_>, life: &Life<'_>, inbox: &
         }
     }
     broken
+}
+
+/// Commands for tasks that the session held all the time, of which the next read says nothing. Calls for a session come one after the
+/// other, so that no earlier read can have acknowledged the item.
+fn unheard(history: &History, ledger: &Ledger<'_>, life: &Life<'_>, inbox: &Inbox<'_>) -> Vec<String> {
+    let mut broken = Vec::new();
+    for call in &life.calls {
+        let Act::TaskCommand { run, answer: Answer::Done(_), .. } = &call.call.act else { continue };
+        let read = inbox.reads.iter().filter(|read| read.span.start > call.span.end && !read.may_lack);
+        let Some(read) = read.min_by_key(|read| read.span.start) else { continue };
+        let is_named = read.items.iter().any(|(_, item)| *item == Item::TaskCommand(*run));
+        if !is_named && is_held_during(*run, call.span, history, ledger, life) {
+            broken.push(format!("did not name the command for {run:?} of {:?} in {:?}", call.span, read.span));
+        }
+    }
+    broken
+}
+
+/// Whether the session certainly held the run in this time, and the task was not rerun: its worker claimed it before, and reported it
+/// after.
+fn is_held_during(run: RunKey, span: Span, history: &History, ledger: &Ledger<'_>, life: &Life<'_>) -> bool {
+    let claimed = life.claims().any(|(claim, runs)| claim.end < span.start && runs.contains(&run));
+    let ended = history.drained.tasks.get(&run.0).and_then(|status| status.runs.get(usize::from(run.1)));
+    let by_report =
+        ended.and_then(|ended| ended.reason_resolved.as_deref()).is_some_and(|reason| BY_REPORT.contains(&reason));
+    let mut reports = ledger.reports.get(&run).into_iter().flatten().filter(|report| report.answer.may_be_done());
+    claimed && by_report && ledger.reruns(run.0) == 0 && reports.all(|report| report.span.start > span.end)
 }

@@ -1,5 +1,7 @@
 //! Histories of workers with sessions.
 
+mod commands;
+
 use super::*;
 use crate::history::sessions::{Act, Begun, Item, Items, SessionCall, Shown};
 use tenure_api::dates::Timestamp;
