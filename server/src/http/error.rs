@@ -10,6 +10,7 @@ use tenure_api::errors::ErrorCode;
 use utoipa::ToSchema;
 
 use super::call::Call;
+use super::headers::POLICY;
 use super::scopes::Unfilled;
 use crate::auth::{AuthError, AuthFailure, InsufficientScopes};
 use tenure_domain::create::Unacceptable;
@@ -298,6 +299,7 @@ pub fn too_many_connections() -> String {
     let json = serde_json::to_string(&body).expect("an error is made of texts");
     format!(
         "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\
+         content-security-policy: {POLICY}\r\nx-content-type-options: nosniff\r\n\
          retry-after: {RETRY_SECONDS}\r\nconnection: close\r\n\r\n{json}",
         json.len()
     )

@@ -46,7 +46,10 @@ pub fn trace_of<B>(request: &Request<B>) -> Trace {
     Trace { trace_id, request_id }
 }
 
-/// Adds what every answer has; the part for browsers only for browsers.
+/// The policy of answers that have none of their own: were one shown as a page, it could load and run nothing.
+pub const POLICY: &str = "default-src 'none'";
+
+/// Adds what every answer has; CORS only for browsers.
 #[must_use]
 pub fn complete(mut response: Response<Body>, trace: Trace, for_browser: bool) -> Response<Body> {
     let headers = response.headers_mut();
@@ -55,8 +58,11 @@ pub fn complete(mut response: Response<Body>, trace: Trace, for_browser: bool) -
     headers.insert(TRACE_OUT, trace.trace_id);
     headers.insert(REQUEST_OUT, trace.request_id);
     // A page has a policy of its own, and is for no other site.
-    if for_browser && !headers.contains_key(CONTENT_SECURITY_POLICY) {
-        headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static("default-src 'none'"));
+    let has_policy = headers.contains_key(CONTENT_SECURITY_POLICY);
+    if !has_policy {
+        headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));
+    }
+    if for_browser && !has_policy {
         headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, HeaderValue::from_static("*"));
         headers.insert(ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static("900"));
         headers.insert(ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static(METHODS));

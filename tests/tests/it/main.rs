@@ -49,6 +49,7 @@ mod reading;
 mod revoked_while_waiting;
 mod rig;
 mod sealed_artifacts;
+mod security_headers;
 mod serve;
 mod session_commands;
 mod session_faults;

@@ -317,7 +317,7 @@ impl Operation {
         if query.is_empty() { target } else { format!("{target}?{}", query.join("&")) }
     }
 
-    fn request(&self) -> Raw {
+    pub fn request(&self) -> Raw {
         let body = self.body();
         let text = &self.described["requestBody"]["content"]["text/plain"]["example"];
         let bytes = match text.as_str() {
@@ -328,7 +328,7 @@ impl Operation {
     }
 }
 
-fn basic(id: &str, token: &str) -> String {
+pub fn basic(id: &str, token: &str) -> String {
     format!("Basic {}", STANDARD.encode(format!("{id}:{token}")))
 }
 
