@@ -162,7 +162,7 @@ async fn pid_one_ends_with_exit_code_of_server() {
     .await;
     assert!(!server.has_ended());
     kill(first, Signal::SIGTERM).unwrap();
-    assert_eq!(server.ended().await.code(), Some(130));
+    assert_eq!(server.ended().await.code(), Some(143));
     // SIGKILL.
     let (_folder, mut server, first) = start(launch()).await;
     let [inner] = &children(first)[..] else { panic!("PID 1 has one child, the server") };
