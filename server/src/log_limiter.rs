@@ -154,13 +154,13 @@ mod tests {
     fn repeated_warnings_are_written_once_and_counted() {
         let lines = logged(|limiter| {
             for n in 0..500 {
-                tracing::warn!(number = n, "refused");
+                tracing::warn!(tasks = n, "refused");
             }
             limiter.report_at(Instant::now() + EVERY);
         });
         assert_eq!(
             lines,
-            ["WARN refused number=0", "WARN log lines like this one were left out lines=499 repeated=\"refused\""]
+            ["WARN refused tasks=0", "WARN log lines like this one were left out lines=499 repeated=\"refused\""]
         );
     }
 
@@ -184,7 +184,7 @@ mod tests {
     fn kinds_at_rest_are_forgotten_and_their_number_is_bounded() {
         logged(|limiter| {
             for n in 0..2 * KINDS_MAX {
-                tracing::warn!(name = n.to_string().as_str(), "invented");
+                tracing::warn!(error = n.to_string().as_str(), "invented");
             }
             assert_eq!(limiter.kinds().len(), KINDS_MAX + 1);
             limiter.report_at(Instant::now() + EVERY);
