@@ -13,9 +13,9 @@ pub const LIVE_LOG: &str = "public/logs/live.log";
 pub const BACKING_LOG: &str = "public/logs/live_backing.log";
 /// The media type of logs.
 pub const LOG_CONTENT_TYPE: &str = "text/plain; charset=utf-8";
-/// What lines of the worker begin with, among those that the commands of a task print.
+/// Starts each line of the worker in a log. The other lines are output of the task.
 pub const WORKER_MARK: &str = "[tenure-worker] ";
-/// What lines of the server begin with, which stand for what is missing.
+/// Starts each line of the server in a log. Such a line stands for a missing part.
 pub const SERVER_MARK: &str = "[tenure] ";
 
 /// What became of a chunk.

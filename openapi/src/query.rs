@@ -4,8 +4,8 @@ use std::borrow::Cow;
 
 use percent_encoding::percent_decode_str;
 
-/// The most parameters that a query string may have: more than any operation knows. A query string is read before a signature is
-/// checked, and each name is compared with those before it.
+/// The most parameters that a query string may have: more than any operation knows. A query string is read before a
+/// signature is checked, and each name is compared with the names before it.
 const PARAMETERS_MAX: usize = 32;
 
 /// Why a query string cannot be read.
@@ -17,7 +17,7 @@ pub enum QueryError {
     /// A name occurs twice.
     #[error("the query parameter `{0}` is given twice")]
     Twice(String),
-    /// It has too many parameters.
+    /// The query string has too many parameters.
     #[error("the query string has more than {PARAMETERS_MAX} parameters")]
     TooMany,
 }

@@ -173,8 +173,8 @@ pub struct InsufficientScopes {
 }
 
 impl InsufficientScopes {
-    /// The required scopes, unless all of them are missing. Not that these are all: a handler that learns more of what a
-    /// request is about, such as where a link leads, may require more.
+    /// The required scopes, unless all of them are missing. A handler may require more scopes later, for example when it
+    /// follows a link.
     fn rest(&self) -> String {
         if self.missing == self.required { String::new() } else { format!("; required {}", self.required) }
     }

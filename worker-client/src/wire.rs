@@ -95,7 +95,7 @@ pub struct NewTask<P = Value> {
     pub created: Timestamp,
     /// When it is given up if nothing has resolved it.
     pub deadline: Timestamp,
-    /// What the worker is to do, in the worker's own format. A [`RawValue`] is sent digit by digit.
+    /// The work, in the worker's own format. A [`RawValue`] is sent digit by digit.
     pub payload: P,
     /// What people want to know about it.
     pub metadata: Metadata,
@@ -181,7 +181,7 @@ pub struct Task {
     /// Tasks that had to be done first.
     #[serde(default)]
     pub dependencies: Vec<TaskId>,
-    /// What the worker is to do, as the server has it: every digit of a number is there.
+    /// The work, as the server has it: every digit of a number is there.
     pub payload: Box<RawValue>,
     /// What people want to know about it.
     pub metadata: Metadata,

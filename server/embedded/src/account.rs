@@ -47,7 +47,7 @@ impl Account {
         find_user(POSTGRES).or_else(|| find_user(NOBODY)).ok_or(EmbeddedError::NoAccount)
     }
 
-    /// Warns if the account is one that other programs use.
+    /// Warns if other programs use the account.
     pub(super) fn warn_if_shared(&self) {
         if self.other && self.name == NOBODY {
             tracing::warn!(

@@ -10,7 +10,7 @@ use nix::sys::signal::Signal;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-/// What the number of a signal is added to, for the exit code of a process that it stopped before it was done; as shells do.
+/// The exit code of a process that a signal stopped is this plus the number of the signal, as in shells.
 const STOPPED_BY: i32 = 128;
 /// How long what is running may take to be dropped after the second signal, before the process ends without that.
 const DROP_MAX: Duration = Duration::from_secs(1);
@@ -35,8 +35,8 @@ impl Asked {
     }
 }
 
-/// From now on the first SIGTERM or SIGINT ends the process at once, by exiting: for commands that have nothing to clear up. A caller
-/// sees no exit code of a process that a signal has killed.
+/// Exits the process at the first SIGTERM or SIGINT, for commands that have nothing to clean up. A process that a signal
+/// kills has no exit code.
 pub(super) fn exit_at_once() -> io::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     // A command in the background of a script is to outlive the Ctrl-C of its terminal.

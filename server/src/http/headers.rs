@@ -46,7 +46,7 @@ pub fn trace_of<B>(request: &Request<B>) -> Trace {
     Trace { trace_id, request_id }
 }
 
-/// The policy of answers that have none of their own: were one shown as a page, it could load and run nothing.
+/// The policy of answers without their own. A browser that shows one as a page loads and runs nothing.
 pub const POLICY: &str = "default-src 'none'";
 
 /// Adds what every answer has; CORS only for browsers.

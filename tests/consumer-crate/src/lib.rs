@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-/// A payload whose type is a field of it.
+/// A payload with a field for its type.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(tag = "t", rename_all = "lowercase")]
 pub enum Shape {
@@ -24,7 +24,7 @@ pub struct Size {
     pub height: f32,
 }
 
-/// A payload that is whatever fits.
+/// A payload without a field for its type: the first variant that fits is taken.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(untagged)]
 pub enum Either {

@@ -22,7 +22,7 @@ fn untagged_enum_reads_floats() {
     assert_eq!(serde_json::from_str::<Either>("[1.5, 2]").unwrap(), Either::Numbers(vec![1.5, 2.0]));
 }
 
-/// Each of these is what serde_json does without its features `arbitrary_precision`, `preserve_order` and `unbounded_depth`.
+/// serde_json behaves so without its features `arbitrary_precision`, `preserve_order` and `unbounded_depth`.
 #[test]
 fn client_leaves_serde_json_as_it_is() {
     let value = |text: &str| serde_json::from_str::<Value>(text).unwrap();

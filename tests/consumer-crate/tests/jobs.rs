@@ -1,4 +1,4 @@
-//! What a handler gets of payloads, from a server that is made up here.
+//! Payloads that a handler gets. The server is part of the test.
 
 use consumer_crate::Shape;
 use serde::de::DeserializeOwned;

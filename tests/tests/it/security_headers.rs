@@ -1,4 +1,4 @@
-//! Answers of every kind forbid browsers to run what is in them.
+//! Answers of every kind forbid browsers to run their content.
 
 use serde_json::json;
 use tenure_server::http::docs::{Sample, document};

@@ -34,7 +34,7 @@ struct Written {
     /// What came after that, as far as it is kept.
     end: VecDeque<u8>,
     left_out: u64,
-    /// Whether the last line has not ended.
+    /// True if the last line has not ended.
     within_line: bool,
     /// How much is kept of all.
     most: u64,

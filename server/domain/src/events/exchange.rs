@@ -132,8 +132,8 @@ impl Exchange {
         }
     }
 
-    /// The words of its primary routing key, in order, and whether each is always there, as Taskcluster's reference has
-    /// them; one that is not is `_`. The first is always `primary`, the last is kept for later.
+    /// The words of its primary routing key, in order. True for words that are always there, as in Taskcluster's
+    /// reference; a missing word is `_`. The first is always `primary`, the last is kept for later.
     #[must_use]
     pub fn routing_key(self) -> &'static [(&'static str, bool)] {
         match self {

@@ -253,8 +253,8 @@ fn print_rest(stored: &mut File, printed: &Printed, sink: &mut Sink) -> std::io:
     }
 }
 
-/// Prints the logs of all runs of a task, one after the other, until it is resolved: the output of the command, and aside the lines of its
-/// worker. What becomes of the task does not depend on whether they can be shown.
+/// Prints the logs of all runs of a task, one after the other, until the task is resolved: the output of the command to
+/// standard output, the lines of its worker to standard error. A log that cannot be shown is no error.
 ///
 /// # Errors
 /// If the server does not answer.

@@ -25,7 +25,7 @@ impl Sink {
         }
     }
 
-    /// Prints what is held back, at the end of a log or before it is printed again from its beginning.
+    /// Prints the bytes that are held back. Call it at the end of a log, and before a log is printed again.
     pub(super) fn end(&mut self) -> io::Result<()> {
         match self {
             Self::Whole | Self::Aside => Ok(()),
@@ -48,7 +48,7 @@ pub(super) struct Part {
     bytes: Vec<u8>,
 }
 
-/// Tells lines that begin with a mark from the others. The beginning of a line is held back while it may be a mark.
+/// Separates lines that begin with a mark from the others. The start of a line is held back while it may be a mark.
 #[derive(Default)]
 pub(super) struct LineSorter {
     line: Line,
@@ -89,7 +89,7 @@ impl LineSorter {
         parts
     }
 
-    /// What was held back, and the end of a marked line that has none: other lines follow it.
+    /// Returns the bytes that were held back. A marked line without an end gets one: other lines follow it.
     fn end(self) -> Vec<Part> {
         match self.line {
             Line::Begins => vec![Part { marked: false, bytes: self.held }],
@@ -110,7 +110,7 @@ fn add_to(parts: &mut Vec<Part>, marked: bool, bytes: &[u8]) {
 mod tests {
     use super::*;
 
-    /// What goes to standard output and to standard error of a log that comes in pieces of this length.
+    /// Returns the standard output and the standard error for a log that comes in pieces of this length.
     fn sorted(log: &str, piece: usize) -> (String, String) {
         let (mut sorter, mut out, mut aside) = (LineSorter::default(), Vec::new(), Vec::new());
         let mut parts: Vec<Part> = log.as_bytes().chunks(piece).flat_map(|piece| sorter.add(piece)).collect();

@@ -1,5 +1,5 @@
-//! Commands that a signal stops. A caller sees a process that a signal killed as none that has exited, and a shell's `$?` is the same
-//! for both.
+//! Commands that a signal stops. They exit with 128 and the number of the signal. A process that a signal kills has no
+//! exit code; only a shell's `$?` is the same for both.
 
 use std::process::Stdio;
 
@@ -29,14 +29,15 @@ async fn stopped_command_exits_with_the_code_of_its_signal() {
             let mut child = command.kill_on_drop(true).spawn().unwrap();
             let mut out = BufReader::new(child.stdout.take().unwrap()).lines();
             let mut err = BufReader::new(child.stderr.take().unwrap()).lines();
-            // It has begun once it has printed something.
+            // The command has begun once it has printed something.
             let begun = async {
                 tokio::select! { line = out.next_line() => line, line = err.next_line() => line }
             };
             let line = tokio::time::timeout(TIMEOUT, begun).await.unwrap().unwrap();
             assert!(line.is_some(), "{args:?}");
             kill(Pid::from_raw(i32::try_from(child.id().unwrap()).unwrap()), signal).unwrap();
-            let status = tokio::time::timeout(TIMEOUT, child.wait()).await.unwrap().unwrap();
+            let ended = tokio::time::timeout(TIMEOUT, child.wait()).await;
+            let status = ended.unwrap_or_else(|_| panic!("{args:?} goes on after {signal}")).unwrap();
             assert_eq!(status.code(), Some(code), "{args:?} after {signal}: {status}");
         }
     }

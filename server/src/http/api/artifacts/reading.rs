@@ -25,7 +25,7 @@ pub(super) struct FoundArtifact {
     pub(super) now: DateTime<Utc>,
 }
 
-/// Of the artifact and of those that its links lead through.
+/// A scope for the artifact, and for each artifact on the way of its links.
 pub(super) const SCOPES: Template = ForEach { item: "name", list: "names", scopes: &["queue:get-artifact:<name>"] };
 /// The sentence of a description about the last run.
 pub(super) const LATEST: &str = "Of the task's last run, whether or not that has the artifact. ";
