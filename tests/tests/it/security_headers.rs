@@ -50,6 +50,19 @@ async fn head_of(rig: &Rig, target: &str, authorization: Option<&str>) -> RawRep
     RawReply::parse(head.as_bytes())
 }
 
+/// A connection on which a request was answered, which therefore holds a place. `None` if it was refused: a connection
+/// that ended a moment ago may still hold its place.
+async fn connect_served(rig: &Rig) -> Option<TcpStream> {
+    let address = rig.server.root_url().strip_prefix("http://").unwrap();
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let request = format!("GET /api/queue/v1/ping HTTP/1.1\r\nHost: {address}\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut status_line = [0; 12];
+    let received =
+        tokio::time::timeout(TIMEOUT, stream.read_exact(&mut status_line)).await.expect("the server answers");
+    (received.is_ok() && status_line == *b"HTTP/1.1 200").then_some(stream)
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn answer_of_every_operation_has_a_content_security_policy() {
     let rig = Rig::start().await;
@@ -154,14 +167,13 @@ async fn refusals_of_connections_have_a_content_security_policy_or_no_body() {
         let reply = send_bytes(&rig, bytes).await;
         assert_eq!((reply.status, reply.text().as_str()), (status, ""));
     }
-    let address = rig.server.root_url().strip_prefix("http://").unwrap().to_owned();
-    let mut taken = Vec::new();
-    for _ in 0..CONNECTIONS {
-        taken.push(TcpStream::connect(&address).await.unwrap());
+    let mut served = Vec::new();
+    while served.len() < CONNECTIONS {
+        served.extend(connect_served(&rig).await);
     }
     let refused = send_bytes(&rig, b"").await;
     refused.refused(503, "ServiceUnavailable");
     is_closed("too many connections", &refused);
-    drop(taken);
+    drop(served);
     rig.server.stop().await;
 }
