@@ -65,7 +65,7 @@ pub struct QueuePolicy {
     /// What the key of a task is. Default `key`.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub key_by: Option<KeyBy>,
-    /// How many runs may be given out at a time: ready, assigned or claimed. Default: any number.
+    /// How many runs may be assigned or claimed at a time. Default: any number.
     #[serde(default, deserialize_with = "present_object", skip_serializing_if = "Option::is_none")]
     pub concurrency: Option<Concurrency>,
     /// How many runs may start in a time. Default: any number.
@@ -84,7 +84,7 @@ pub struct QueuePolicy {
     pub dead_letters: Option<Value>,
 }
 
-/// How many runs of a queue may be ready, assigned or claimed at a time.
+/// How many runs of a queue may be assigned or claimed at a time.
 #[derive(Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Concurrency {
@@ -279,11 +279,12 @@ pub struct QueueNow {
     pub claimed: i64,
     /// Pending runs that no worker can claim before a certain time.
     pub delayed: i64,
-    /// Pending runs that wait for admission: a limit of the queue or of their key allows no more, or no worker is free.
+    /// Pending runs of a queue with limits that are neither delayed nor assigned, whether or not the limits let them start now.
     pub waiting: i64,
     /// Pending runs that were given to sessions of workers, which have not accepted them yet.
     pub assigned: i64,
-    /// Pending runs that nothing holds back but a pause of the queue.
+    /// Pending runs of a queue without limits that nothing holds back but a pause. 0 in a queue with limits, unless these were
+    /// set just now.
     pub ready: i64,
     /// Runs that would start now if there were workers enough; 0 while the queue is paused.
     pub runnable: i64,
@@ -319,11 +320,12 @@ pub struct QueueCounts {
     pub claimed: i64,
     /// Pending runs that no worker can claim before a certain time.
     pub delayed: i64,
-    /// Pending runs that wait for admission: a limit of the queue or of their key allows no more, or no worker is free.
+    /// Pending runs of a queue with limits that are neither delayed nor assigned, whether or not the limits let them start now.
     pub waiting: i64,
     /// Pending runs that were given to sessions of workers, which have not accepted them yet.
     pub assigned: i64,
-    /// Pending runs that nothing holds back but a pause of the queue.
+    /// Pending runs of a queue without limits that nothing holds back but a pause. 0 in a queue with limits, unless these were
+    /// set just now.
     pub ready: i64,
     /// Runs that would start now if there were workers enough; 0 while the queue is paused.
     pub runnable: i64,

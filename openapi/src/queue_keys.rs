@@ -11,7 +11,7 @@ use crate::structure::present_object;
 #[derive(Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Default, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct KeyRules {
-    /// How many of its runs may be ready, assigned or claimed at a time. Default: `concurrency.perKey` of the policy.
+    /// How many of its runs may be assigned or claimed at a time. Default: `concurrency.perKey` of the policy.
     #[serde(default, deserialize_with = "present_seconds", skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 1_000)]
     pub concurrency: Option<i64>,
@@ -30,12 +30,12 @@ pub struct KeyRules {
 pub struct QueueKey {
     /// The key; empty for all runs without one.
     pub key: String,
-    /// How many of its runs are ready, assigned or claimed: pending ones and claimed ones are each counted up to 10,000.
+    /// How many of its runs are assigned or claimed; each of both is counted up to 10,000.
     pub used: u32,
     /// How many may be; absent if that is not limited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
-    /// How many of its runs wait for admission, counted up to 10,000.
+    /// How many of its runs wait until a worker asks and the limits allow a start, counted up to 10,000.
     pub waiting: u32,
     /// Its own `concurrency`, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -18,7 +18,8 @@ pub struct WhyAnswer {
     /// Its last run, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_id: Option<RunId>,
-    /// Whether its last run is pending and nothing holds it back but a pause of its queue.
+    /// True if its last run is pending and nothing holds it back but a pause of its queue. In a queue with limits: if a claim
+    /// made now would get this run, but for a pause.
     pub ready: bool,
     /// Everything that keeps it where it is; empty if a worker that asks now gets it.
     pub reasons: Vec<Reason>,
@@ -52,13 +53,13 @@ pub enum Reason {
         /// Why.
         by: DelayedBy,
     },
-    /// Its run waits until a limit of its queue or of its key allows it to start, or a worker is free for it.
+    /// Its run waits: a limit of its queue or of its key allows no start, other runs start before it, or no session is free.
     #[serde(rename_all = "camelCase")]
     Waiting {
         /// Its key, if it has one; only with the scope that shows the queue, as all names here.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         key: Option<String>,
-        /// How many runs of its key may be ready, assigned or claimed; absent if that is not limited.
+        /// How many runs of its key may be assigned or claimed; absent if that is not limited.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         limit: Option<u32>,
         /// How many are; absent as `limit`.

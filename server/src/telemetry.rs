@@ -119,8 +119,8 @@ fn describe() {
     describe_counter!("tenure_endings_total", "Claims that ended otherwise than by their worker's report");
     describe_counter!("tenure_pass_total", "What the background passes found and did");
     describe_histogram!("tenure_pass_seconds", "How long a background pass took");
-    describe_counter!("tenure_admission_admitted_total", "Waiting runs that were made ready or given to a session");
-    describe_histogram!("tenure_admission_seconds", "How long one look at the waiting runs of a queue took");
+    describe_counter!("tenure_admission_admitted_total", "Waiting runs that were given to a session");
+    describe_histogram!("tenure_admission_seconds", "How long it took to decide which waiting runs of a queue start");
     describe_counter!(
         "tenure_messages_total",
         "Messages got, updated, returned because their run was not claimed in time, deleted before their run was claimed, and got for the tenth time"

@@ -143,7 +143,7 @@ async function showEmpty(tools, size) {
 }
 
 // Pauses the queue by its button and form, and resumes it again.
-async function pauseAndResume({ page, look, text, visit }) {
+async function pauseAndResume({ page, look, text, visit }, made) {
   const [provisioner, workerType] = QUEUE.split("/");
   await visit(`/queue/${provisioner}/${workerType}`, "queue");
   await page.getByRole("link", { name: "Pause…" }).click();
@@ -154,8 +154,7 @@ async function pauseAndResume({ page, look, text, visit }) {
   await page.getByText("Paused by root").waitFor();
   await look("queue-paused");
   assert.ok((await text()).includes(HOSTILE), "the reason is shown as text");
-  await page.locator('a[href*="/task/"]').first().click();
-  await look("task-paused");
+  await visit(`/task/${made.retried}`, "task-paused");
   assert.match(await text(), /Its queue was paused by root/);
   await page.getByRole("link", { name: QUEUE, exact: true }).first().click();
   await page.getByRole("button", { name: "Resume" }).click();
@@ -194,7 +193,7 @@ async function showFull(tools, size, made) {
   await visit(`/group/${made.group}`, "group");
   await visit(`/queue/${ASSIGNED}`, "queue-assigned");
   assert.match(await text(), /Schedulers[^]*active/i);
-  await pauseAndResume({ page, look, text, visit });
+  await pauseAndResume({ page, look, text, visit }, made);
   await visit(`/task/${made.hostile}`, "task-hostile");
   assert.ok((await text()).includes(HOSTILE), "what was said is shown as text");
   assert.ok((await text()).includes(`Failed: ${HOSTILE}, after `), "so is what the worker said");

@@ -208,7 +208,7 @@ def complete(case, name):
 
 
 def let_queue_run():
-    """Ends a pause, and a policy by which tasks wait: what is made for a request could not be claimed."""
+    """Ends a pause, and a policy by which tasks wait: what is made for a request could not be claimed, and not be polled."""
     global is_queue_changed
     if is_queue_changed:
         path = "/api/tenure/v1/queues/" + quoted(QUEUE["taskQueueId"])
@@ -461,6 +461,7 @@ class Credentials:
         return {"query": signed, "path": {"artifact": urllib.parse.unquote(parts.path.split(STORED, 1)[1])}}
 
     def signed_url(self, case):
+        let_queue_run()
         urls = call("GET", "/api/queue/v1/poll-task-url/acme/linux").json()["queues"]
         poll = urllib.parse.urlsplit(urls[-1]["signedPollUrl"])
         signed = {name: values[0] for name, values in urllib.parse.parse_qs(poll.query).items() if name in SIGNATURE}

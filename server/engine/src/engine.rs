@@ -185,6 +185,7 @@ impl Engine {
         let Lifetime { tasks, stop, drain } = lifetime;
         let (queues, low_water_marks, facts) = (Queues::default(), LowWaterMarks::default(), Facts::new(lookups));
         let (notifiers, workers) = (Notifiers::new(settings.hot_sessions), Workers::new(facts.quarantines()));
+        let (sequencer, polled, lease) = (Sequencer::default(), PolledQueues::default(), settings.claim_timeout);
         let ticks = Ticks::start(&claim_connector, settings.hot_sessions, tasks);
         removals::follow(&facts, &notifiers);
         let requeue = Requeue::start(&connector, notifiers.clone(), tasks, stop.clone());
@@ -196,12 +197,12 @@ impl Engine {
             low_water_marks: low_water_marks.clone(),
             notifiers: notifiers.clone(),
             requeue: requeue.clone(),
-            lease: settings.claim_timeout,
+            lease,
             workers: workers.clone(),
             endings: sessions.endings.clone(),
             ticks: &ticks,
+            sequenced: sequencer.reader(),
         };
-        let (polled, sequencer, lease) = (PolledQueues::default(), Sequencer::default(), settings.claim_timeout);
         let delete = DeleteMessages { visibility: settings.message_visibility };
         let reclaim = Reclaim { queues: queues.clone(), pool: pool.clone(), lease, workers: workers.clone() };
         let report = ReportRun { queues: queues.clone(), pool: pool.clone() };
@@ -249,8 +250,15 @@ impl Engine {
             blobs,
             requeue,
         };
-        engine.register();
-        Arc::new(engine)
+        Arc::new(engine.registered())
+    }
+
+    /// True if runs of a queue wait until a claim is decided, or are given to sessions.
+    ///
+    /// # Errors
+    /// If the database does not answer.
+    pub async fn is_limited(&self, queue: i32) -> Result<bool, sqlx::Error> {
+        tenure_store::policies::is_limited(&mut *self.pool.acquire().await?, queue).await
     }
 
     /// createTask, in the queue that the task names.
@@ -307,7 +315,7 @@ impl Engine {
     }
 
     /// Registers everything that the engine caches from the database. No entry holds the sender of a batcher.
-    fn register(&self) {
+    fn registered(self) -> Self {
         let Self {
             remembered,
             queues,
@@ -322,7 +330,7 @@ impl Engine {
             sessions,
             schedulers,
             ..
-        } = self;
+        } = &self;
         let empty = self.messages.memory();
         remembered.add("queue keys", on(queues, Queues::drop_all));
         remembered.add("low-water marks", on(low_water_marks, LowWaterMarks::drop_all));
@@ -341,6 +349,7 @@ impl Engine {
         // Whether any task waits for another one: the pass finds out again.
         remembered.add("dependents", on(notifiers, |notifiers| notifiers.expect_dependents(true)));
         remembered.follow(&self.continuity);
+        self
     }
 }
 

@@ -4,6 +4,7 @@ pub mod background;
 pub mod batch;
 pub mod blobs;
 pub mod clock;
+mod decision;
 pub mod endings;
 pub mod engine;
 pub mod essential;

@@ -56,6 +56,8 @@ pub struct Notifiers {
 struct Shared {
     /// What the wait list has to look at.
     wait_lists: WaitLists,
+    /// Notifications for the wait list of limited queues.
+    limited_list: WaitListNotifier,
     /// Queues notified here since they were last forwarded to the other servers.
     others: Signal<i32>,
     /// Sessions with a new item in their inbox, and sessions that have ended.
@@ -82,6 +84,8 @@ struct Shared {
     schedulers: Notify,
     /// Queues whose runs need admission, and by whom, as the pass has found.
     limited: RwLock<HashMap<i32, AdmittedBy>>,
+    /// Number of changes to `limited` by this server itself.
+    limited_changes: AtomicU64,
     /// Notified when a fact that every server caches was changed.
     facts: Notify,
     /// Tasks whose resolution a caller waits for.
@@ -183,7 +187,7 @@ impl Notifiers {
     pub fn notify_from_other_server(&self, queues: impl IntoIterator<Item = i32> + Clone) {
         self.raise_generations(queues.clone());
         self.stay_active();
-        self.notify_scheduler(queues.clone());
+        self.notify_limited(queues.clone());
         self.shared.wait_lists.notify(queues);
         self.shared.tail.notify_one();
     }
@@ -337,17 +341,28 @@ impl Notifiers {
         self.shared.wait_lists.get(place)
     }
 
-    /// A worker is gone. The receiver completes when the wait list of this server has answered the requests that wait in its
-    /// name; without a wait list it is closed.
-    pub fn send_away(&self, worker: Gone) -> oneshot::Receiver<()> {
-        let (done, answered) = oneshot::channel();
+    /// Returns the notifications for the wait list of limited queues.
+    #[must_use]
+    pub fn limited_list(&self) -> &WaitListNotifier {
+        &self.shared.limited_list
+    }
+
+    /// Ends the waiting requests of a worker that is gone. Completes when the wait lists of this server
+    /// have answered them; at once without wait lists.
+    pub fn send_away(&self, worker: Gone) -> impl Future<Output = ()> + Send + use<> {
+        let ((done, answered), (done_too, answered_too)) = (oneshot::channel(), oneshot::channel());
+        self.shared.limited_list.send_away(SendAway { worker: worker.clone(), done: done_too });
         self.shared.wait_lists.send_away(SendAway { worker, done });
-        answered
+        async {
+            let _ = answered.await;
+            let _ = answered_too.await;
+        }
     }
 
     /// The database may have lost the keys of queues that requests wait with.
     pub fn send_away_for_keys(&self) {
         self.shared.wait_lists.drop_keys();
+        self.shared.limited_list.drop_keys();
     }
 
     /// Waits until an inbox has a new item, or a session has ended.

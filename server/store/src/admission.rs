@@ -1,10 +1,10 @@
-//! Admission: what the pass reads and writes that lets waiting runs start. All but [`list_queues`] and [`announce_put_off`] belongs
-//! to a transaction that has locked the queue with [`lock`]: it is the only one that admits runs of that queue, and every other
-//! statement only lowers what is admitted, or moves it.
+//! Admission: the statements that let waiting runs start. All but [`list_queues`],
+//! [`list_startable`] and [`announce_put_off`] belong to a transaction that has locked the queue
+//! with [`lock`]. No other transaction starts runs of that queue.
 
-mod displace;
 pub mod key_rules;
 mod keys;
+mod load;
 mod reassign;
 pub mod runnable;
 mod sessions;
@@ -14,24 +14,21 @@ pub mod waiting;
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 use tenure_domain::admission::PRIORITIES;
-use tenure_domain::policy::document::Policy;
+use tenure_domain::policy::document::{Admission, Policy};
 use uuid::Uuid;
 
 use super::events::Sequenced;
 use super::session;
 
-pub use displace::{count_heads, displace_in_keys, displace_in_queue, withdraw_in_keys};
-pub use keys::{
-    Announced, Look, Tokens, announce_put_off, forget_idle_keys, list_unseen_keys, load_heads, load_keys, look,
-    name_keys, take_tokens, take_work,
-};
+pub use keys::{Announced, Look, announce_put_off, forget_idle_keys, list_unseen_keys, look, name_keys, take_work};
+pub use load::{Heads, find_waiting, load_heads, load_keys};
 pub use reassign::{GivenOut, Reassigning, end_reassigning, list_given_out, lock_reassigning, lock_still_assigned};
 pub(crate) use sessions::lock_runs_of;
 pub use sessions::{
     AssignedRun, TakenBack, announce_after_quarantine, assign, list_assigned, load_sessions, lock_given,
-    lock_not_accepted, restart_assigned, take_back,
+    lock_not_accepted, lock_waiting, restart_assigned, take_back,
 };
-pub use start::{admit, store, store_times};
+pub use start::{OutOfTurn, store, store_out_of_turn};
 
 /// Keys that one look takes up.
 pub const KEYS_MAX: i64 = 500;
@@ -41,7 +38,9 @@ pub const KEYS_MAX: i64 = 500;
 pub struct Listed {
     /// `task_queues.id`.
     pub queue: i32,
-    /// Whether there may be something to admit.
+    /// True if it still has limits.
+    pub limited: bool,
+    /// True if there may be something to do.
     pub due: bool,
     /// Whether its runs are given to sessions, so that only its scheduler admits them.
     pub assigns: bool,
@@ -51,18 +50,19 @@ pub struct Listed {
     pub next_in: Option<f64>,
 }
 
-/// All queues that have admission.
+/// Lists all queues with admission. A queue is due if it has an announcement, or a head whose time
+/// has come. In an assign queue a ready head makes it due too: a session may have become free.
 pub async fn list_queues(conn: &mut PgConnection) -> Result<Vec<Listed>, sqlx::Error> {
     sqlx::query_as!(
         Listed,
         r#"-- list_admission_queues
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now)
-        SELECT a.queue, a.assigns, a.reassign_ord IS NOT NULL AS "reassigning!", q.paused IS NULL AND (
-                   EXISTS (SELECT FROM admission_work w WHERE w.queue = a.queue)
-                   OR EXISTS (SELECT FROM admission_heads h WHERE h.queue = a.queue AND h.ready)
+        SELECT a.queue, a.assigns, q.key_by IS NOT NULL AS "limited!", a.reassign_ord IS NOT NULL AS "reassigning!",
+               EXISTS (SELECT FROM admission_work w WHERE w.queue = a.queue)
                    OR EXISTS (SELECT FROM admission_heads h WHERE h.queue = a.queue AND h.at <= (SELECT now FROM db_now))
-                   OR EXISTS (SELECT FROM admission_claims c WHERE c.queue = a.queue)
-                   OR q.key_by IS NULL) AS "due!",
+                   OR q.key_by IS NULL
+                   OR a.assigns AND q.paused IS NULL
+                      AND EXISTS (SELECT FROM admission_heads h WHERE h.queue = a.queue AND h.ready) AS "due!",
                (SELECT extract(epoch FROM min(h.at) - (SELECT now FROM db_now))::float8 FROM admission_heads h
                 WHERE h.queue = a.queue AND h.at > (SELECT now FROM db_now)) AS next_in
         FROM admission_queues a JOIN task_queues q ON q.id = a.queue
@@ -72,20 +72,70 @@ pub async fn list_queues(conn: &mut PgConnection) -> Result<Vec<Listed>, sqlx::E
     .await
 }
 
+/// Filters `queues` to the pull queues in which a run may start for a request. Such a queue has an
+/// announcement, a head whose time has come, or a ready head and limits that allow a start.
+pub async fn list_startable(
+    conn: &mut PgConnection,
+    sequenced: Sequenced,
+    queues: &[i32],
+) -> Result<Vec<i32>, sqlx::Error> {
+    sqlx::query_scalar!(
+        r#"-- list_startable
+        WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
+        changed AS MATERIALIZED (
+            SELECT d.queue, sum(d.pending + d.claimed - COALESCE(d.waiting, 0)) AS used
+            FROM unsequenced($2) n, unnest(n.queues, n.pending, n.claimed, n.waiting) AS d(queue, pending, claimed, waiting)
+            GROUP BY d.queue
+        )
+        SELECT a.queue FROM unnest($1::int[]) AS i(queue)
+        JOIN admission_queues a ON a.queue = i.queue AND NOT a.assigns
+        JOIN task_queues q ON q.id = a.queue AND q.paused IS NULL AND q.key_by IS NOT NULL
+        LEFT JOIN queue_policies p ON p.queue = a.queue
+        -- Scalar subqueries are never hashed, which would read all rows of all queues.
+        -- Ordered, so that each goes by its index.
+        WHERE (SELECT true FROM admission_work w WHERE w.queue = i.queue ORDER BY w.id LIMIT 1)
+           OR (SELECT true FROM admission_heads h WHERE h.queue = i.queue AND h.at <= (SELECT now FROM db_now) ORDER BY h.at LIMIT 1)
+           OR (SELECT true FROM admission_heads h WHERE h.queue = i.queue AND h.ready ORDER BY h.priority, h.vtime, h.key_id LIMIT 1)
+              AND (p.policy::jsonb #>> '{rate,total}' IS NULL OR to_timestamp(a.tat) <= (SELECT now FROM db_now))
+              AND COALESCE((p.policy::jsonb #>> '{concurrency,total}')::bigint
+                           > COALESCE((SELECT c.used FROM changed c WHERE c.queue = i.queue), 0 /* count */)
+                             + COALESCE((SELECT b.pending + b.claimed - b.waiting FROM counters b WHERE b.queue = i.queue), 0 /* count */),
+                           true)"#,
+        queues,
+        sequenced.0
+    )
+    .fetch_all(conn)
+    .await
+}
+
+/// Returns the seconds until the first head of a queue with a set time is due, if there is one.
+pub async fn find_next_look(transaction: &mut PgConnection, queue: i32) -> Result<Option<f64>, sqlx::Error> {
+    sqlx::query_scalar!(
+        "-- find_next_look
+        SELECT extract(epoch FROM min(at) - (SELECT now FROM db_now))::float8 FROM admission_heads
+        WHERE queue = $1 AND at IS NOT NULL",
+        queue
+    )
+    .fetch_one(transaction)
+    .await
+}
+
 /// A queue that this transaction has locked.
 #[derive(Debug)]
 pub struct Locked {
+    /// `task_queues.id`.
+    pub queue: i32,
     /// Its name.
     pub name: String,
-    /// Its policy, if its runs need admission.
-    pub policy: Option<Policy>,
+    /// Its limits, if its runs need admission.
+    pub limits: Option<Admission>,
+    /// True if it is paused.
+    pub paused: bool,
     /// When its rate has its next token, in seconds since 1970.
     pub tat: f64,
     /// For each priority the least virtual time of a head that may start.
     pub least: [f64; PRIORITIES],
-    /// The epoch that the low-water marks of its claims must have.
-    pub epoch: i64,
-    /// When that was read.
+    /// When these values were read.
     pub now: DateTime<Utc>,
 }
 
@@ -98,36 +148,85 @@ pub struct Leader {
     pub term: Option<i64>,
 }
 
-/// Locks a queue for admission; none if another transaction has it, it is paused, or has no admission any more; and if it assigns its
-/// runs, unless this is the term of its scheduler: one that was stopped meanwhile, and replaced, finds no row.
+/// The behaviour of a transaction if another one has locked the queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum IfLocked {
+    /// Wait for the lock.
+    Wait,
+    /// Leave the queue to the other transaction.
+    Skip,
+}
+
+/// Locks a queue for admission. Returns none if its runs need no admission, or if another
+/// transaction has it. An assign queue is locked only in the term of its scheduler: a replaced
+/// scheduler finds no row.
 ///
-/// A server that is stopped in the middle of the transaction would keep everybody from the queue: it loses the lock within a second.
-pub async fn lock(transaction: &mut PgConnection, queue: i32, leader: Leader) -> Result<Option<Locked>, sqlx::Error> {
+/// The database undoes the transaction when its server is silent for a second.
+pub async fn lock(
+    transaction: &mut PgConnection,
+    queue: i32,
+    leader: Leader,
+    if_locked: IfLocked,
+) -> Result<Option<Locked>, sqlx::Error> {
     session::idle_briefly(transaction).await?;
     #[cfg(feature = "test-util")]
     let leader = perhaps_renewed(transaction, queue, leader).await?;
-    // In a statement of its own: what is read is newer than the lock, so that no policy counts that was changed before it.
-    let locked = sqlx::query!(
-        "-- lock_admission
-        SELECT FROM admission_queues
-        WHERE queue = $1 AND (NOT assigns OR (server = $2 /* server */ AND term = $3 /* term */)) FOR UPDATE SKIP LOCKED",
-        queue,
-        leader.server,
-        leader.term
+    // In its own statement: later statements then have snapshots newer than the lock.
+    let locked = if if_locked == IfLocked::Wait {
+        sqlx::query_scalar!(
+            "-- lock_admission
+            SELECT queue FROM admission_queues
+            WHERE queue = $1 AND (NOT assigns OR (server = $2 /* server */ AND term = $3 /* term */)) FOR UPDATE",
+            queue,
+            leader.server,
+            leader.term
+        )
+        .fetch_optional(&mut *transaction)
+        .await?
+    } else {
+        sqlx::query_scalar!(
+            "-- lock_admission_or_skip
+            SELECT queue FROM admission_queues
+            WHERE queue = $1 AND (NOT assigns OR (server = $2 /* server */ AND term = $3 /* term */))
+            FOR UPDATE SKIP LOCKED",
+            queue,
+            leader.server,
+            leader.term
+        )
+        .fetch_optional(&mut *transaction)
+        .await?
+    };
+    match locked {
+        Some(_) => read_locked(transaction, queue).await,
+        None => Ok(None),
+    }
+}
+
+/// Locks a queue of any kind, in any term, for the start of a chosen run. Waits for the lock.
+pub async fn lock_for_start(transaction: &mut PgConnection, queue: i32) -> Result<Option<Locked>, sqlx::Error> {
+    session::idle_briefly(transaction).await?;
+    let locked = sqlx::query_scalar!(
+        "-- lock_admission_for_start\nSELECT queue FROM admission_queues WHERE queue = $1 FOR UPDATE",
+        queue
     )
     .fetch_optional(&mut *transaction)
     .await?;
-    if locked.is_none() {
-        return Ok(None);
+    match locked {
+        Some(_) => read_locked(transaction, queue).await,
+        None => Ok(None),
     }
+}
+
+/// A queue that this transaction has locked.
+async fn read_locked(transaction: &mut PgConnection, queue: i32) -> Result<Option<Locked>, sqlx::Error> {
     let row = sqlx::query!(
         r#"-- read_admission
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now)
-        SELECT q.name, q.cursor_epoch, q.key_by, p.policy AS "policy?", a.tat, a.least, a.assigns,
+        SELECT q.name, q.key_by, q.paused IS NOT NULL AS "paused!", p.policy AS "policy?", a.tat, a.least, a.assigns,
                db_now.now AS "now!"
         FROM admission_queues a JOIN task_queues q ON q.id = a.queue LEFT JOIN queue_policies p ON p.queue = a.queue
         CROSS JOIN db_now
-        WHERE a.queue = $1 AND q.paused IS NULL"#,
+        WHERE a.queue = $1"#,
         queue
     )
     .fetch_optional(transaction)
@@ -139,14 +238,15 @@ pub async fn lock(transaction: &mut PgConnection, queue: i32, leader: Leader) ->
             Some(Policy::from_stored(&text).map_err(|error| sqlx::Error::Decode(format!("{error:?}").into()))?)
         }
     };
-    if policy.as_ref().and_then(Policy::admission).is_some_and(|admission| admission.assign != row.assigns) {
+    let limits = policy.as_ref().and_then(Policy::admission);
+    if limits.as_ref().is_some_and(|limits| limits.assign != row.assigns) {
         // The policy was changed while the statement waited for nothing: it has read the old one.
         return Ok(None);
     }
     let least = row.least.try_into().map_err(|least: Vec<f64>| {
         sqlx::Error::Decode(format!("admission_queues.least of {queue} has {} numbers", least.len()).into())
     })?;
-    Ok(Some(Locked { name: row.name, policy, tat: row.tat, least, epoch: row.cursor_epoch, now: row.now }))
+    Ok(Some(Locked { queue, name: row.name, limits, paused: row.paused, tat: row.tat, least, now: row.now }))
 }
 
 /// The leader, or with that breakage the scheduler of now, if this server was it once.
@@ -159,88 +259,47 @@ async fn perhaps_renewed(transaction: &mut PgConnection, queue: i32, leader: Lea
     Ok(active.and_then(|active| Some(Leader { server: active.server?, term: Some(active.term) })).unwrap_or(leader))
 }
 
-/// The runs of a queue that were admitted.
+/// The runs of a queue that have slots.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Admitted {
-    /// How many are ready or assigned.
+pub struct Used {
+    /// How many are assigned; in a queue that is being refiled, how many are ready too.
     pub unclaimed: i64,
     /// How many are claimed.
     pub claimed: i64,
-    /// How many of these, or of those that have ended since, were claimed since the last look, if the queue has a rate.
-    pub just_claimed: i64,
 }
 
-impl Admitted {
-    /// What the limit of the queue is about.
+impl Used {
+    /// Returns the number of runs that count against the limit of the queue.
     #[must_use]
     pub fn all(&self) -> i64 {
         self.unclaimed + self.claimed
     }
 
-    /// How many have a token, as far as is stored.
+    /// Returns the number of runs that hold a token of the rate.
     #[must_use]
-    pub fn with_tokens(&self) -> u32 {
-        u32::try_from((self.unclaimed + self.just_claimed).max(0)).unwrap_or(u32::MAX)
+    pub fn holding(&self) -> u32 {
+        u32::try_from(self.unclaimed.max(0)).unwrap_or(u32::MAX)
     }
 }
 
-/// How many runs of a queue were admitted, in one snapshot.
-pub async fn count_admitted(
-    transaction: &mut PgConnection,
-    sequenced: Sequenced,
-    queue: i32,
-) -> Result<Admitted, sqlx::Error> {
+/// Counts the runs of a queue that have slots, in one snapshot.
+pub async fn count_used(transaction: &mut PgConnection, sequenced: Sequenced, queue: i32) -> Result<Used, sqlx::Error> {
     sqlx::query_as!(
-        Admitted,
-        r#"-- count_admitted
+        Used,
+        r#"-- count_used
         WITH changed AS MATERIALIZED (
             SELECT sum(d.pending) AS pending, sum(d.claimed) AS claimed, sum(d.waiting) AS waiting
             FROM unsequenced($2) n, unnest(n.queues, n.pending, n.claimed, n.waiting) AS d(queue, pending, claimed, waiting)
             WHERE d.queue = $1
         )
         SELECT (COALESCE(b.pending, 0) - COALESCE(b.waiting, 0) + COALESCE(c.pending, 0) - COALESCE(c.waiting, 0))::bigint AS "unclaimed!",
-               (COALESCE(b.claimed, 0) + COALESCE(c.claimed, 0))::bigint AS "claimed!",
-               (SELECT count(*) FROM admission_claims x WHERE x.queue = $1) AS "just_claimed!"
+               (COALESCE(b.claimed, 0) + COALESCE(c.claimed, 0))::bigint AS "claimed!"
         FROM changed c LEFT JOIN counters b ON b.queue = $1"#,
         queue,
         sequenced.0
     )
     .fetch_one(transaction)
     .await
-}
-
-/// How many runs of each priority are ready and may be claimed, counted up to `limit`. None lies below the marks.
-pub async fn count_ready(
-    transaction: &mut PgConnection,
-    queue: i32,
-    marks: &[i64; PRIORITIES],
-    limit: u32,
-) -> Result<[u32; PRIORITIES], sqlx::Error> {
-    let rows = sqlx::query!(
-        r#"-- count_ready
-        SELECT m.priority AS "priority!", count(w.ord) AS "ready!"
-        FROM unnest('{0,1,2,3,4,5,6}' /* Priority: all */::smallint[], $2::bigint[] /* marks */) AS m(priority, mark)
-        CROSS JOIN (VALUES (true), (false)) AS h(hidden)
-        LEFT JOIN LATERAL (
-            SELECT w.ord FROM pending w
-            WHERE w.queue = $1 AND w.priority = m.priority AND (w.hidden_until IS NOT NULL) = h.hidden
-              AND w.reserved_until IS NULL AND w.ord > m.mark
-            ORDER BY w.ord LIMIT $3
-        ) w ON true
-        GROUP BY m.priority"#,
-        queue,
-        marks,
-        i64::from(limit)
-    )
-    .fetch_all(transaction)
-    .await?;
-    let mut ready = [0; PRIORITIES];
-    for row in rows {
-        if let Some(place) = usize::try_from(row.priority).ok().and_then(|place| ready.get_mut(place)) {
-            *place = u32::try_from(row.ready).unwrap_or(limit).min(limit);
-        }
-    }
-    Ok(ready)
 }
 
 /// Whether the runs of a queue that has no admission any more were all made ready; then nothing is left of it.
@@ -257,7 +316,6 @@ pub async fn forget_queue(transaction: &mut PgConnection, queue: i32) -> Result<
         ),
         work AS (DELETE FROM admission_work w WHERE w.queue = $1 AND EXISTS (SELECT FROM over)),
         heads AS (DELETE FROM admission_heads h WHERE h.queue = $1 AND EXISTS (SELECT FROM over)),
-        claimed AS (DELETE FROM admission_claims c WHERE c.queue = $1 AND EXISTS (SELECT FROM over)),
         keys AS (DELETE FROM admission_keys k WHERE k.queue = $1 AND EXISTS (SELECT FROM over)),
         forgotten AS (DELETE FROM admission_queues a WHERE a.queue = $1 AND EXISTS (SELECT FROM over) RETURNING queue, term),
         termed AS (UPDATE task_queues q SET last_term = f.term FROM forgotten f WHERE q.id = f.queue AND q.last_term <> f.term)

@@ -31,7 +31,8 @@ pub struct Peeked {
     pub dequeued: i32,
 }
 
-/// The oldest visible messages of a queue, unchanged; none while it is paused, when nothing could get them.
+/// Returns the oldest visible messages of a queue, unchanged. None while it is paused or limited: a
+/// get would then find none either.
 pub async fn peek(pool: &PgPool, queue: i32, priority: i16, limit: i64) -> Result<Vec<Peeked>, sqlx::Error> {
     let rows = sqlx::query!(
         "-- peek_messages
@@ -39,7 +40,7 @@ pub async fn peek(pool: &PgPool, queue: i32, priority: i16, limit: i64) -> Resul
         SELECT p.seq, p.run, p.message, p.id, p.scheduled, p.deadline, p.dequeued FROM pending p
         WHERE p.queue = $1 AND p.priority = $2 AND p.reserved_until IS NULL AND (p.hidden_until IS NOT NULL) = $4
           AND p.deadline > (SELECT now FROM db_now)
-          AND (SELECT q.paused IS NULL FROM task_queues q WHERE q.id = $1)
+          AND (SELECT q.paused IS NULL AND q.key_by IS NULL FROM task_queues q WHERE q.id = $1)
         ORDER BY p.ord LIMIT $3",
         queue,
         priority,

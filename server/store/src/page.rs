@@ -433,7 +433,14 @@ pub async fn list_waiting(
                 ORDER BY w.ord LIMIT $2
             ) w
             WHERE q.id = $1
-            ORDER BY w.priority, w.ord LIMIT $2
+            UNION ALL
+            SELECT w.* FROM generate_series(0, 6) /* Priority: all */ AS p(priority)
+            CROSS JOIN LATERAL (
+                SELECT w.* FROM pending w
+                WHERE w.queue = $1 AND w.priority = p.priority::smallint AND w.hold = 2 /* Hold::Waiting */
+                ORDER BY w.ord LIMIT $2
+            ) w
+            ORDER BY priority, ord LIMIT $2
         )
         SELECT f.id AS "id!", f.run AS "run!", f.priority AS "priority!", f.scheduled AS "scheduled!",
                f.deadline AS "deadline!", f.hidden_until,

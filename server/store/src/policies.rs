@@ -159,7 +159,6 @@ async fn set(transaction: &mut PgConnection, queue: i32, policy: &Policy) -> Res
     .await?;
     let is_fair = admission.as_ref().is_some_and(|admission| admission.fair);
     restart_admission(transaction, queue, policy, was_fair != Some(is_fair)).await?;
-    set_rated(transaction, queue, policy).await?;
     let assigns = admission.is_some_and(|admission| admission.assign);
     let sessions = if assigns && row.accept_time_changed {
         admission::restart_assigned(transaction, queue).await?
@@ -167,49 +166,6 @@ async fn set(transaction: &mut PgConnection, queue: i32, policy: &Policy) -> Res
         Vec::new()
     };
     Ok(Change { version: row.policy_version, sessions })
-}
-
-/// Runs of a key with a rate of its own need a token each, as in a queue with a rate: after a change of the rules of a key. If that
-/// changes something for others, all runs of the queue are refiled. The queue is locked.
-pub(crate) async fn follow_key_rates(transaction: &mut PgConnection, queue: i32) -> Result<(), sqlx::Error> {
-    let policy = find(transaction, queue).await?.and_then(|stored| Policy::from_stored(&stored.policy).ok());
-    let Some(policy) = policy.filter(|policy| policy.admission().is_some()) else { return Ok(()) };
-    if set_rated(transaction, queue, &policy).await? {
-        sqlx::query!(
-            "-- begin_refiling
-            UPDATE queue_policies SET refile_stage = 1 /* Stage::Older */, refile_since = NULL, refile_cursor = NULL
-            WHERE queue = $1",
-            queue
-        )
-        .execute(transaction)
-        .await?;
-    }
-    Ok(())
-}
-
-/// Says in the row of a queue whether its runs may have tokens, by its policy or by the rules of a key; whether that is new.
-async fn set_rated(transaction: &mut PgConnection, queue: i32, policy: &Policy) -> Result<bool, sqlx::Error> {
-    let admission = policy.admission();
-    let changed = sqlx::query!(
-        "-- set_rated
-        WITH wanted AS (
-            SELECT $3 /* by the policy */ OR of_keys AS rated,
-                   NULLIF(COALESCE($2::smallint /* Traits::code */, 0)
-                          | CASE WHEN of_keys THEN 16 /* Traits::WAITS_AGAIN */ ELSE 0 /* count */ END, 0 /* count */)::smallint AS traits
-            FROM (SELECT $4 /* admission */ AND EXISTS (
-                      SELECT FROM queue_keys WHERE queue = $1 AND rate_count IS NOT NULL
-                  ) AS of_keys) x
-        )
-        UPDATE task_queues q SET rated = w.rated, traits = w.traits FROM wanted w
-        WHERE q.id = $1 AND (q.rated <> w.rated OR q.traits IS DISTINCT FROM w.traits)",
-        queue,
-        Terms::of(policy, &Options::default()).traits(None).code(),
-        admission.as_ref().is_some_and(|admission| admission.rate_total.is_some() || admission.rate_per_key.is_some()),
-        admission.is_some()
-    )
-    .execute(transaction)
-    .await?;
-    Ok(changed.rows_affected() > 0)
 }
 
 /// Whether keys take turns in a queue by its policy of now; none without a policy.
@@ -264,6 +220,18 @@ async fn restart_admission(
     .execute(transaction)
     .await?;
     Ok(())
+}
+
+/// True if runs of a queue wait until a claim is decided, or are given to sessions.
+pub async fn is_limited(conn: &mut PgConnection, queue: i32) -> Result<bool, sqlx::Error> {
+    let limited = sqlx::query_scalar!(
+        r#"-- is_limited
+        SELECT key_by IS NOT NULL AS "limited!" FROM task_queues WHERE id = $1"#,
+        queue
+    )
+    .fetch_optional(conn)
+    .await?;
+    Ok(limited.unwrap_or(false))
 }
 
 /// The pause of a queue, if it is paused.

@@ -2,21 +2,24 @@
 //! the seed's behaviours.
 
 mod assign;
+mod fairness;
 mod keys;
 mod outlook;
 mod restart;
 mod schedulers;
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tenure_api::ids::SlugId;
-use tenure_tests::http::TENURE_API;
+use tenure_tests::http::{TENURE_API, queue_segment};
 
-use crate::rig::{Rig, call, credentials_of, definition, eventually, new_task, run_of};
+use crate::rig::{Raw, Rig, call, claim, client_of, credentials_of, definition, eventually, new_task, run_of};
 
 const QUEUE: &str = "limits/linux";
+/// Ten times the time within which a server that was not notified looks for a free slot.
+const FREED_SEEN_WITHIN: Duration = Duration::from_secs(10);
 
 /// With a clock that the test moves: a move is answered after everything that fell due has happened. Between two moves it goes on as
 /// any clock, so that what a test tells apart has to be minutes apart.
@@ -31,7 +34,11 @@ async fn advance(rig: &Rig, seconds: f64) {
 
 /// Sets the policy, and waits until all runs follow it.
 async fn put_policy(rig: &Rig, policy: &Value) {
-    let path = format!("{TENURE_API}/queues/limits%2Flinux/policy");
+    put_policy_of(rig, QUEUE, policy).await;
+}
+
+async fn put_policy_of(rig: &Rig, queue: &str, policy: &Value) {
+    let path = format!("{TENURE_API}/queues/{}/policy", queue_segment(queue));
     let answer = rig.call("PUT", &path, Some(policy)).await;
     assert_eq!(answer.status, 200, "{}", answer.body);
     eventually("all runs follow the policy", async || {
@@ -59,13 +66,21 @@ async fn create_with(rig: &Rig, change: impl FnOnce(&mut Value)) -> SlugId {
     task
 }
 
-/// How many runs of the queue are in each place.
+async fn create_urgent(rig: &Rig, key: &str) -> SlugId {
+    create_with(rig, |task| {
+        task["priority"] = json!("high");
+        task["extra"] = json!({"tenure": {"key": key}});
+    })
+    .await
+}
+
+/// How many runs of the queue wait, are ready and are claimed.
 async fn counts(rig: &Rig) -> (i64, i64, i64) {
     let body = rig.call("GET", &format!("{TENURE_API}/queues/limits%2Flinux"), None).await.body;
     (body["waiting"].as_i64().unwrap(), body["ready"].as_i64().unwrap(), body["claimed"].as_i64().unwrap())
 }
 
-/// Claims until nothing is given for a second: admission follows what ends within milliseconds.
+/// Claims until nothing was given for a second.
 async fn claim_all(rig: &Rig) -> Vec<Value> {
     let mut claims = Vec::new();
     for _ in 0..10 {
@@ -111,7 +126,7 @@ async fn no_more_runs_of_a_key_start_than_its_limit_and_those_without_a_key_are_
     let first = claim_all(&rig).await;
     assert_eq!(by_key(&first), keys([("", 3), ("a", 2), ("b", 1)]));
     assert_eq!(counts(&rig).await, (3, 0, 6));
-    // Each end lets one more start, and a retry keeps the place of its run.
+    // Each end lets one more start, and a retry waits behind the others.
     let of_a: Vec<&Value> = first.iter().filter(|claim| claim["task"]["extra"]["tenure"]["key"] == "a").collect();
     report(&rig, of_a[0]).await;
     assert_eq!(by_key(&claim_all(&rig).await), keys([("a", 1)]));
@@ -120,15 +135,20 @@ async fn no_more_runs_of_a_key_start_than_its_limit_and_those_without_a_key_are_
         call(&mut rig.client(), &credentials_of(of_a[1]), "POST", &path, Some(&json!({"reason": "intermittent-task"})))
             .await;
     assert_eq!(retried.status, 200, "{}", retried.body);
-    let again = claim_all(&rig).await;
-    assert_eq!(by_key(&again), keys([("a", 1)]));
-    assert_eq!(again[0]["runId"], 1, "the retry");
-    // One that is cancelled makes room too.
+    let next = claim_all(&rig).await;
+    assert_eq!(by_key(&next), keys([("a", 1)]));
+    assert_eq!(next[0]["runId"], 0, "not the retry");
+    // A canceled run frees its slot too.
     let canceled =
-        rig.call("POST", &format!("/task/{}/cancel", again[0]["status"]["taskId"].as_str().unwrap()), None).await;
+        rig.call("POST", &format!("/task/{}/cancel", next[0]["status"]["taskId"].as_str().unwrap()), None).await;
     assert_eq!(canceled.status, 200, "{}", canceled.body);
-    assert_eq!(by_key(&claim_all(&rig).await), keys([("a", 1)]));
+    let last = claim_all(&rig).await;
+    assert_eq!(by_key(&last), keys([("a", 1)]));
     assert_eq!(counts(&rig).await, (1, 0, 6));
+    report(&rig, &last[0]).await;
+    let again = claim_all(&rig).await;
+    assert_eq!((again.len(), &again[0]["status"]["taskId"]), (1, &of_a[1]["status"]["taskId"]));
+    assert_eq!(again[0]["runId"], 1, "the retry");
     rig.server.stop().await;
 }
 
@@ -188,7 +208,7 @@ async fn a_rate_is_never_exceeded_not_even_by_workers_that_come_back() {
         started.push(rig.claim(QUEUE, 10).await.len());
     }
     assert_eq!(started, [1; 6]);
-    // No worker asks for twenty minutes: no more than the burst is waiting then.
+    // No worker asks for twenty minutes: no more than the burst starts then.
     advance(&rig, 1200.0).await;
     assert_eq!(rig.claim(QUEUE, 10).await.len(), 2);
     advance(&rig, 0.0).await;
@@ -196,7 +216,6 @@ async fn a_rate_is_never_exceeded_not_even_by_workers_that_come_back() {
     rig.server.stop().await;
 }
 
-/// Nothing waits while they are away, so that no look counts what they left.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_rate_is_not_exceeded_after_a_time_in_which_nothing_waited() {
     let limit = json!({"count": 2, "seconds": 600, "burst": 2});
@@ -261,82 +280,44 @@ async fn in_a_fair_queue_keys_take_turns_in_whatever_order_they_came() {
             create(&rig, Some(key)).await;
         }
     }
-    let mut started: BTreeMap<String, usize> = BTreeMap::new();
     for _ in 0..4 {
-        advance(&rig, 0.0).await;
         let claims = rig.claim(QUEUE, 10).await;
-        assert_eq!(claims.len(), 4);
-        for (key, count) in by_key(&claims) {
-            *started.entry(key).or_default() += count;
-        }
+        assert_eq!(by_key(&claims), keys([("a", 2), ("b", 2)]));
         for claim in &claims {
             report(&rig, claim).await;
         }
     }
-    let (a, b) = (started["a"], started["b"]);
-    // The first four were admitted as they came.
-    assert!(a.abs_diff(b) <= 4, "{a} and {b}");
     rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_ready_run_keeps_its_place_when_the_more_urgent_one_is_at_its_rate() {
+async fn urgent_run_at_its_rate_lets_others_start() {
+    let rig = start_by_hand().await;
     let rate = json!({"count": 1, "seconds": 3_600});
-    let urgent = |task: &mut Value| {
-        task["priority"] = json!("high");
-        task["extra"] = json!({"tenure": {"key": "a"}});
-    };
-    // The limit of the queue, and that of the key.
-    for (limits, key) in [(json!({"total": 1}), "b"), (json!({"perKey": 1}), "a")] {
-        let rig = start_by_hand().await;
-        put_policy(&rig, &json!({"concurrency": limits, "rate": {"perKey": rate}})).await;
-        if key == "b" {
-            // It has the token of its key.
-            create_with(&rig, urgent).await;
-            advance(&rig, 0.0).await;
-            report(&rig, &rig.claim(QUEUE, 1).await[0]).await;
-        }
-        create(&rig, Some(key)).await;
-        advance(&rig, 0.0).await;
-        assert_eq!(counts(&rig).await, (0, 1, 0), "{limits}");
-        create_with(&rig, urgent).await;
-        advance(&rig, 0.0).await;
-        assert_eq!(counts(&rig).await, (1, 1, 0), "{limits}");
-        rig.server.stop().await;
-    }
+    put_policy(&rig, &json!({"concurrency": {"total": 1}, "rate": {"perKey": rate}})).await;
+    create_urgent(&rig, "a").await;
+    report(&rig, &rig.claim(QUEUE, 1).await[0]).await;
+    create(&rig, Some("b")).await;
+    create_urgent(&rig, "a").await;
+    assert_eq!(by_key(&rig.claim(QUEUE, 10).await), keys([("b", 1)]));
+    assert_eq!(counts(&rig).await, (1, 0, 1));
+    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_ready_run_waits_again_when_a_more_urgent_one_comes_and_the_limit_is_reached() {
+async fn urgent_runs_start_before_earlier_ones() {
     let rig = start_by_hand().await;
-    let urgent = |key: &'static str| {
-        create_with(&rig, move |task| {
-            task["priority"] = json!("high");
-            task["extra"] = json!({"tenure": {"key": key}});
-        })
-    };
     for (limits, least_of) in [(json!({"total": 2}), ["a", "b", "c"]), (json!({"perKey": 2}), ["a", "a", "a"])] {
         put_policy(&rig, &json!({"concurrency": limits})).await;
         let mut created = Vec::new();
         for key in least_of {
             created.push(json!(create(&rig, Some(key)).await));
         }
-        advance(&rig, 0.0).await;
-        assert_eq!(counts(&rig).await, (1, 2, 0), "{limits}");
-        let mut expected = vec![json!(urgent(least_of[2]).await), json!(urgent(least_of[2]).await)];
-        eventually("the urgent runs are ready", async || {
-            advance(&rig, 0.0).await;
-            let mut conn = rig.database.connect("test").await;
-            let ready: Vec<i16> =
-                sqlx::query_scalar("SELECT priority FROM pending WHERE hold IS NULL ORDER BY priority")
-                    .fetch_all(&mut conn)
-                    .await
-                    .unwrap();
-            (ready == [2, 2]).then_some(())
-        })
-        .await;
-        assert_eq!(counts(&rig).await, (3, 2, 0), "{limits}");
-        // After the urgent ones the others follow as they came: they have their old places.
+        let mut expected = Vec::new();
+        for _ in 0..2 {
+            expected.push(json!(create_urgent(&rig, least_of[2]).await));
+        }
+        assert_eq!(counts(&rig).await, (5, 0, 0), "{limits}");
         expected.append(&mut created);
         for turn in expected.chunks(2) {
             let claims = rig.claim(QUEUE, 10).await;
@@ -345,9 +326,65 @@ async fn a_ready_run_waits_again_when_a_more_urgent_one_comes_and_the_limit_is_r
             for claim in &claims {
                 report(&rig, claim).await;
             }
-            advance(&rig, 0.0).await;
         }
         assert_eq!(counts(&rig).await, (0, 0, 0), "{limits}");
     }
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slot_freed_at_one_server_starts_run_at_another() {
+    let rig = Rig::start().await;
+    put_policy(&rig, &json!({"concurrency": {"total": 1}})).await;
+    let other = rig.another("other").await;
+    for _ in 0..2 {
+        create(&rig, None).await;
+    }
+    let held = rig.claim(QUEUE, 1).await;
+    assert_eq!(held.len(), 1);
+    let waiting = async {
+        let claims = claim(&mut client_of(&other), &rig.root, QUEUE, 1).await;
+        (claims.len(), Instant::now())
+    };
+    let freeing = async {
+        eventually("the request waits", async || {
+            let text = Raw::new("GET", "/metrics").send(other.root_url()).await.text();
+            let waiting = text.lines().find_map(|line| line.strip_prefix("tenure_batch_waiting{operation=\"claim\"} "));
+            waiting.is_some_and(|requests| requests != "0").then_some(())
+        })
+        .await;
+        report(&rig, &held[0]).await;
+        Instant::now()
+    };
+    let ((claims, claimed), freed) = tokio::join!(waiting, freeing);
+    assert_eq!(claims, 1);
+    let took = claimed.saturating_duration_since(freed);
+    assert!(took < FREED_SEEN_WITHIN, "{took:?}");
+    assert!(other.stop().await.success());
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn limited_queue_is_not_polled() {
+    let rig = Rig::start().await;
+    let path = format!("/poll-task-url/{QUEUE}");
+    let urls = rig.call("GET", &path, None).await.body;
+    let lowest = urls["queues"][6]["signedPollUrl"].as_str().unwrap();
+    for policy in [
+        json!({"rate": {"total": {"count": 1, "seconds": 60}}}),
+        json!({"dispatch": "assign"}),
+        json!({"fair": true}),
+        json!({"concurrency": {"perKey": 1}}),
+    ] {
+        put_policy(&rig, &policy).await;
+        let refused = rig.call("GET", &path, None).await;
+        assert_eq!((refused.status, refused.code()), (409, "RequestConflict"), "{policy}: {}", refused.body);
+    }
+    create(&rig, None).await;
+    let polled = rig.send(&Raw::new("GET", lowest.strip_prefix(rig.server.root_url()).unwrap())).await;
+    assert_eq!((polled.status, polled.text().contains("<QueueMessage>")), (200, false), "{}", polled.text());
+    assert_eq!(rig.claim(QUEUE, 1).await.len(), 1);
+    put_policy(&rig, &json!({})).await;
+    assert_eq!(rig.call("GET", &path, None).await.status, 200);
     rig.server.stop().await;
 }

@@ -4,8 +4,10 @@ use std::cmp::{Ordering, Reverse};
 use std::collections::{BinaryHeap, HashMap};
 
 use super::bucket::Bucket;
-use super::sessions::{Choice, Sessions};
-use super::{Decided, Head, HeadAfter, HeadState, Key, PREFERRED_AGAIN, PRIORITIES, Queue, READY_RUNS, Run, Start};
+use super::takers::{Choice, Takers};
+use super::{
+    Decided, Demand, Head, HeadAfter, HeadState, Key, LOCKED_AGAIN, PREFERRED_AGAIN, PRIORITIES, Queue, Start, Taker,
+};
 
 /// Which of the waiting runs start now, and what that changes.
 #[must_use]
@@ -18,7 +20,7 @@ pub fn decide(queue: &Queue, keys: &[Key], heads: &[Head]) -> Decided {
     let mut turns = first_turns(queue, &heads);
     let (mut starts, mut unread) = (Vec::new(), false);
     while let Some(Reverse(turn)) = turns.pop() {
-        if !room.is_left(turn.priority) {
+        if !room.is_left() {
             break;
         }
         let Some(index) = turn.head else {
@@ -28,21 +30,28 @@ pub fn decide(queue: &Queue, keys: &[Key], heads: &[Head]) -> Decided {
         let head = &mut heads[index];
         let Some(key) = head.key.map(|key| &mut keys[key]).filter(|key| key.is_open()) else { continue };
         // Another run of this head would be the next one, and was not read.
-        let Some(run) = head.given.runs.get(head.next) else { break };
-        let session = match room.choose(run) {
-            Choice::Nothing => break,
+        let Some(run) = head.given.runs.get(head.next) else {
+            unread = true;
+            break;
+        };
+        let choice = if run.open { room.takers.choose(run) } else { Choice::Waits(queue.now + LOCKED_AGAIN) };
+        let taker = match choice {
+            Choice::Nobody => {
+                // More bytes than one decision gives out: the next one goes on.
+                unread = matches!(queue.demand, Demand::Requests(_));
+                break;
+            }
             Choice::Waits(until) => {
                 head.pass_over(until);
                 turns.extend(head.has_turn().then(|| Reverse(head.turn(index))));
                 continue;
             }
-            Choice::Any => None,
-            Choice::Session(epoch) => Some(epoch),
+            Choice::Taken(taker) => taker,
         };
-        room.start(&turn, session);
-        key.start();
+        room.start(&turn, taker, run.bytes);
+        key.start(taker);
         let Head { key: id, priority, .. } = *head.given;
-        starts.push(Start { seq: run.seq, run: run.run, key: id, priority, session });
+        starts.push(Start { seq: run.seq, run: run.run, key: id, priority, taker });
         head.start(turn.vtime + 1.0 / key.weight);
         turns.extend(head.has_turn().then(|| Reverse(head.turn(index))));
     }
@@ -104,12 +113,11 @@ impl PartialEq for Turn {
 
 impl Eq for Turn {}
 
-/// What the whole queue has room for.
+/// Starts still allowed by the limits of the queue and the demand.
 struct Room {
     total_free: Option<u64>,
-    ready: [u32; PRIORITIES],
     bucket: Bucket,
-    sessions: Option<Sessions>,
+    takers: Takers,
     least: [f64; PRIORITIES],
 }
 
@@ -117,42 +125,34 @@ impl Room {
     fn new(queue: &Queue) -> Self {
         Self {
             total_free: queue.total_free,
-            ready: queue.ready,
             bucket: Bucket::new(queue.rate, queue.tat, queue.unclaimed, queue.now),
-            sessions: queue.sessions.as_deref().map(|sessions| Sessions::new(sessions, queue.now)),
+            takers: Takers::new(&queue.demand, queue.now),
             least: queue.least,
         }
     }
 
-    /// Whether a run of the priority may start. If not, none of a lower one may either.
-    fn is_left(&self, priority: usize) -> bool {
-        let is_placed = match &self.sessions {
-            Some(sessions) => sessions.is_any_free(),
-            None => {
-                let ready = self.ready.iter().take(priority + 1);
-                ready.fold(0_u32, |sum, ready| sum.saturating_add(*ready)) < READY_RUNS
-            }
-        };
-        is_placed && self.total_free != Some(0) && self.bucket.is_open()
+    /// True if another run may start.
+    fn is_left(&self) -> bool {
+        self.takers.are_left() && self.total_free != Some(0) && self.bucket.is_open()
     }
 
-    fn choose(&self, run: &Run) -> Choice {
-        self.sessions.as_ref().map_or(Choice::Any, |sessions| sessions.choose(run))
-    }
-
-    /// Counts a start, and answers the session that the run is assigned to.
-    fn start(&mut self, turn: &Turn, session: Option<i64>) {
+    fn start(&mut self, turn: &Turn, taker: Taker, bytes: u64) {
         self.total_free = self.total_free.map(|free| free.saturating_sub(1));
-        self.bucket.start();
+        spend(&mut self.bucket, taker);
         self.least[turn.priority] = self.least[turn.priority].max(turn.vtime);
-        match (&mut self.sessions, session) {
-            (Some(sessions), Some(epoch)) => sessions.assign(epoch),
-            (Some(_) | None, _) => self.ready[turn.priority] = self.ready[turn.priority].saturating_add(1),
-        }
+        self.takers.start(taker, bytes);
     }
 }
 
-/// What a key has room for.
+/// A claim spends a token; an assigned run holds one.
+fn spend(bucket: &mut Bucket, taker: Taker) {
+    match taker {
+        Taker::Request(_) => bucket.start(),
+        Taker::Session(_) => bucket.hold(),
+    }
+}
+
+/// Starts still allowed by the limits of a key.
 struct KeyNow {
     id: i64,
     free: Option<u32>,
@@ -170,9 +170,9 @@ impl KeyNow {
         self.free != Some(0) && self.bucket.is_open()
     }
 
-    fn start(&mut self) {
+    fn start(&mut self, taker: Taker) {
         self.free = self.free.map(|free| free.saturating_sub(1));
-        self.bucket.start();
+        spend(&mut self.bucket, taker);
     }
 }
 
@@ -237,9 +237,11 @@ impl<'a> HeadNow<'a> {
     fn after(&self, queue: &Queue, key: Option<&KeyNow>, least: f64) -> HeadAfter {
         let state = self.state(queue, key);
         let first = self.passed_over.map_or(self.next, |(first, _)| first);
-        // Never below the least, also of a head that had no turn: heads are looked for from there on.
-        let vtime = self.given.runs.get(first).filter(|_| !self.fair).map_or(self.vtime, |run| place(run.ord));
-        HeadAfter { key: self.given.key, priority: self.given.priority, vtime: vtime.max(least), state }
+        let next = self.given.runs.get(first).map(|run| run.ord);
+        // Never below the least, also of a head that had no turn: heads are read from there on.
+        let vtime = next.filter(|_| !self.fair).map_or(self.vtime, place).max(least);
+        let from_ord = next.or_else(|| self.given.runs.last().map(|run| run.ord + 1));
+        HeadAfter { key: self.given.key, priority: self.given.priority, vtime, from_ord, state }
     }
 
     fn state(&self, queue: &Queue, key: Option<&KeyNow>) -> HeadState {

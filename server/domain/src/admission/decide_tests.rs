@@ -1,4 +1,4 @@
-use super::super::{Prefer, Rate, Session};
+use super::super::{ANSWER_BYTES_MAX, DECISION_BYTES_MAX, Demand, Prefer, Rate, Run, Session};
 use super::*;
 
 const NOW: f64 = 1_800_000_000.0;
@@ -8,18 +8,17 @@ fn queue() -> Queue {
         now: NOW,
         fair: false,
         total_free: None,
-        ready: [0; PRIORITIES],
+        demand: Demand::Requests(vec![1_000]),
         rate: None,
         tat: 0.0,
         unclaimed: 0,
         least: [0.0; PRIORITIES],
-        sessions: None,
         more_heads: false,
     }
 }
 
 fn assign(sessions: &[Session]) -> Queue {
-    Queue { sessions: Some(sessions.to_vec()), ..queue() }
+    Queue { demand: Demand::Sessions(sessions.to_vec()), ..queue() }
 }
 
 fn session(epoch: i64, weight: u32, free: u32, held: u32) -> Session {
@@ -31,7 +30,7 @@ fn key(id: i64) -> Key {
 }
 
 fn run(ord: i64) -> Run {
-    Run { seq: ord, run: 0, ord, avoid: None, prefer: None }
+    Run { seq: ord, run: 0, ord, bytes: 100, open: true, avoid: None, prefer: None }
 }
 
 fn head(key: i64, priority: usize, ords: &[i64]) -> Head {
@@ -47,8 +46,15 @@ fn started(decided: &Decided) -> Vec<i64> {
     decided.starts.iter().map(|start| start.seq).collect()
 }
 
+fn session_of(start: &Start) -> Option<i64> {
+    match start.taker {
+        Taker::Session(epoch) => Some(epoch),
+        Taker::Request(_) => None,
+    }
+}
+
 fn given_to(decided: &Decided) -> Vec<(i64, Option<i64>)> {
-    decided.starts.iter().map(|start| (start.seq, start.session)).collect()
+    decided.starts.iter().map(|start| (start.seq, session_of(start))).collect()
 }
 
 fn states(decided: &Decided) -> Vec<HeadState> {
@@ -60,7 +66,6 @@ fn without_limits_all_start_by_priority_and_then_in_the_order_in_which_they_came
     let heads = [head(1, 6, &[1, 4]), head(2, 6, &[2, 3]), head(1, 0, &[9]), head(3, 2, &[5])];
     let decided = decide(&queue(), &[key(1), key(2), key(3)], &heads);
     assert_eq!(started(&decided), [9, 5, 1, 2, 3, 4]);
-    assert!(decided.starts.iter().all(|start| start.session.is_none()));
     assert_eq!(states(&decided), [HeadState::Empty; 4]);
     assert_eq!(decided.least, [9.0, 0.0, 5.0, 0.0, 0.0, 0.0, 4.0]);
     assert_eq!((decided.keys, decided.tat), (vec![], 0.0), "without a rate no time changes");
@@ -84,19 +89,57 @@ fn a_total_and_the_slots_of_a_key_are_limits() {
     assert_eq!((started(&decided), states(&decided)), (vec![], vec![HeadState::Ready]));
 }
 
+fn requests(places: &[u32]) -> Queue {
+    Queue { demand: Demand::Requests(places.to_vec()), ..queue() }
+}
+
+fn of_requests(decided: &Decided) -> Vec<(i64, usize)> {
+    let of = |start: &Start| match start.taker {
+        Taker::Request(index) => (start.seq, index),
+        Taker::Session(_) => panic!("nothing is assigned"),
+    };
+    decided.starts.iter().map(of).collect()
+}
+
 #[test]
-fn ready_runs_of_a_lower_priority_do_not_take_the_room_of_higher_ones() {
-    let heads = [head(1, 0, &[10, 11]), head(1, 3, &[1, 2]), head(1, 6, &[3])];
-    for (ready, expected) in [
-        ([0, 0, 0, 0, 0, 0, READY_RUNS], vec![10, 11, 1, 2]),
-        ([0, 0, 0, READY_RUNS - 3, 0, 0, READY_RUNS], vec![10, 11, 1]),
-        ([0, 0, 0, READY_RUNS, 0, 0, 0], vec![10, 11]),
-        ([READY_RUNS - 1, 0, 0, 0, 0, 0, 0], vec![10]),
-        ([READY_RUNS; PRIORITIES], vec![]),
-        ([u32::MAX; PRIORITIES], vec![]),
-    ] {
-        assert_eq!(started(&decide(&Queue { ready, ..queue() }, &[key(1)], &heads)), expected, "{ready:?}");
+fn requests_are_served_in_their_order_and_nothing_starts_without_one() {
+    let heads = [head(1, 6, &[1, 2, 3, 4, 5])];
+    let decided = decide(&requests(&[1, 0, 2]), &[key(1)], &heads);
+    assert_eq!(of_requests(&decided), [(1, 0), (2, 2), (3, 2)]);
+    assert_eq!((states(&decided), decided.heads[0].from_ord), (vec![HeadState::Ready], Some(4)));
+    for none in [&[][..], &[0, 0]] {
+        let decided = decide(&requests(none), &[key(1)], &heads);
+        assert_eq!((started(&decided), decided.heads[0].from_ord), (vec![], Some(1)));
     }
+}
+
+#[test]
+fn answers_end_before_the_first_run_that_does_not_fit() {
+    let sized = |sizes: &[u64]| {
+        let runs = (1..).zip(sizes).map(|(ord, bytes)| Run { bytes: *bytes, ..run(ord) }).collect();
+        [Head { runs, ..head(1, 6, &[1]) }]
+    };
+    let half = ANSWER_BYTES_MAX / 2 + 1;
+    let decided = decide(&requests(&[9, 9]), &[key(1)], &sized(&[half, half, 10]));
+    assert_eq!(of_requests(&decided), [(1, 0), (2, 1), (3, 1)], "no later run goes before it");
+    // The first run is given out at any size.
+    let decided = decide(&requests(&[9, 1]), &[key(1)], &sized(&[2 * ANSWER_BYTES_MAX, 1, 1]));
+    assert_eq!(of_requests(&decided), [(1, 0), (2, 1)]);
+    let all = decide(&requests(&[1; 99]), &[key(1)], &sized(&[ANSWER_BYTES_MAX; 99]));
+    assert_eq!(all.starts.len() as u64, DECISION_BYTES_MAX / ANSWER_BYTES_MAX);
+}
+
+#[test]
+fn run_that_is_locked_is_passed_over_and_its_head_begins_there() {
+    let locked = |ords: &[i64]| Head {
+        runs: ords.iter().map(|ord| Run { open: *ord != 2, ..run(*ord) }).collect(),
+        ..head(1, 6, ords)
+    };
+    let decided = decide(&queue(), &[key(1)], &[locked(&[1, 2, 3])]);
+    assert_eq!((started(&decided), decided.heads[0].from_ord), (vec![1, 3], Some(2)));
+    assert_eq!(states(&decided), [HeadState::At(NOW + LOCKED_AGAIN)], "it has no other run");
+    let decided = decide(&queue(), &[key(1), key(2)], &[locked(&[2]), head(2, 6, &[5])]);
+    assert_eq!(started(&decided), [5], "other keys do not wait for it");
 }
 
 /// T12.
@@ -110,7 +153,7 @@ fn a_run_goes_to_the_free_session_of_the_greatest_weight() {
     let longest = Session { idle_since: NOW - 500.0, ..session(7, 1, 3, 1) };
     let tied = [session(5, 1, 9, 2), session(6, 1, 9, 1), longest];
     let decided = decide(&assign(&tied), &[key(1)], &[head(1, 6, &[1, 2, 3, 4, 5, 6])]);
-    let to: Vec<i64> = decided.starts.iter().filter_map(|start| start.session).collect();
+    let to: Vec<i64> = decided.starts.iter().filter_map(session_of).collect();
     assert_eq!(to, [7, 6, 5, 6, 7, 5], "each one in turn, and first the one that was idle for longest");
     assert!(decide(&assign(&[]), &[key(1)], &[head(1, 6, &[1])]).starts.is_empty());
 }
@@ -195,11 +238,14 @@ fn a_rate_is_a_burst_and_then_one_after_another() {
     assert!(again(NOW + 5.9, 0).starts.is_empty());
     assert_eq!(again(NOW + 6.0, 0).starts.len(), 1);
     assert_eq!(again(NOW + 12.0, 0).starts.len(), 2);
-    // Ready runs keep their tokens, however long no worker claims them; also when they are more than there are tokens.
+    let later = again(NOW + 500.0, 0);
+    assert_eq!((later.starts.len(), later.keys), (3, vec![(1, NOW + 506.0)]));
+    // Assigned runs hold their tokens until a session accepts them, also if they exceed the burst.
     for (unclaimed, starts) in [(0, 3), (1, 2), (2, 1), (3, 0), (4, 0)] {
-        let later = again(NOW + 500.0, unclaimed);
-        assert_eq!(later.starts.len(), starts);
-        assert_eq!(later.keys, [(1, NOW + 506.0)]);
+        let limited = Key { tat: NOW + 6.0, unclaimed, ..limited };
+        let assigning = Queue { now: NOW + 500.0, ..assign(&[session(1, 1, 9, 0)]) };
+        let later = decide(&assigning, &[limited], &[head(1, 6, &ords)]);
+        assert_eq!((later.starts.len(), later.keys), (starts, vec![]), "the acceptance spends it");
     }
     // The queue's rate leaves heads ready, and answers when it is over.
     let whole = decide(&Queue { rate, ..queue() }, &[key(1)], &[head(1, 6, &ords)]);

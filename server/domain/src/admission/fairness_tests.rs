@@ -15,15 +15,15 @@ const WEIGHTS: [f64; 5] = [0.25, 0.5, 1.0, 2.0, 3.0];
 enum Step {
     /// So many runs of a key come.
     Come { key: usize, priority: usize, runs: usize },
-    /// A look, with room for so many.
-    Look { room: u64 },
+    /// A decision for this many requests.
+    Look { room: usize },
 }
 
 fn a_step() -> impl Strategy<Value = Step> {
     let priority = prop::sample::select(vec![0, 4]);
     prop_oneof![
         (0..WEIGHTS.len(), priority, 1_usize..12).prop_map(|(key, priority, runs)| Step::Come { key, priority, runs }),
-        (1_u64..9).prop_map(|room| Step::Look { room }),
+        (1_usize..9).prop_map(|room| Step::Look { room }),
     ]
 }
 
@@ -47,12 +47,12 @@ impl Rows {
     }
 
     /// Looks, and answers the starts in their order, each with its priority and key.
-    fn look(&mut self, room: u64) -> Vec<(usize, usize)> {
+    fn look(&mut self, room: usize) -> Vec<(usize, usize)> {
         let mut heads = Vec::new();
         for (&(priority, key), &(vtime, waiting)) in self.heads.iter().filter(|(_, (_, waiting))| *waiting > 0) {
             let runs = (0..waiting.min(RUNS_READ)).map(|_| {
                 self.next_ord += 1;
-                Run { seq: self.next_ord, run: 0, ord: self.next_ord, avoid: None, prefer: None }
+                Run { seq: self.next_ord, run: 0, ord: self.next_ord, bytes: 1, open: true, avoid: None, prefer: None }
             });
             let runs: Vec<Run> = runs.collect();
             heads.push(Head { key: key as i64, priority, vtime, more: waiting > runs.len(), runs });
@@ -67,13 +67,12 @@ impl Rows {
         let queue = Queue {
             now: NOW,
             fair: true,
-            total_free: Some(room),
-            ready: [0; PRIORITIES],
+            total_free: None,
+            demand: Demand::Requests(vec![1; room]),
             rate: None,
             tat: 0.0,
             unclaimed: 0,
             least: self.least,
-            sessions: None,
             more_heads: false,
         };
         let decided = decide(&queue, &keys, &heads);

@@ -1,42 +1,37 @@
-//! Admission: which waiting runs of a queue start now, and to which session each of them is assigned.
+//! Admission: which waiting runs of a limited queue start now, and who takes them.
 //!
-//! [`decide`] is the whole rule. It sees what was read in one transaction and says what that transaction is to write. It knows
-//! no clock: `now` is given.
+//! [`decide`] is the whole rule. Its input is the rows that a transaction has read; it returns the
+//! rows to write. It has no clock: `now` is an argument.
 //!
-//! 1. **Priority** is strict, over all keys: nothing of a priority starts while a run of a higher one could.
-//! 2. **Within a priority** the head with the least virtual time goes first, ties by the id of the key. Without `fair` the
-//!    virtual time is the place of the head's first run: first come, first served. With `fair` it grows by 1 / weight at each
-//!    start, so that keys take turns (start-time fair queueing). A head that comes back starts where the others are.
-//! 3. **Limits**: the queue's total, slots of a key, rates of both, and in a pull queue the room for ready runs. What is given
-//!    counts what was admitted before, and a decision never exceeds it.
-//! 4. **Assignment**: to the free session of the greatest weight; ties: that which holds the fewest runs, then that which has been
-//!    without one for longest. A session that did not accept the run gets it again only if no other is free. A run that prefers
-//!    a worker waits for it until its time is over.
+//! 1. **Priority** is strict, over all keys: no run starts while a more urgent one could.
+//! 2. **Within a priority** the head with the least virtual time is next, ties by the id of the key.
+//!    Without `fair` the virtual time is the place of the head's first run: first come, first served.
+//!    With `fair` it grows by 1 / weight at each start, so that keys take turns (start-time fair
+//!    queueing, Goyal et al. 1996). A head that returns begins at the virtual time of the others.
+//! 3. **Limits**: the queue's total, the slots of a key, and the rates of both (GCRA).
+//! 4. **Demand**: a run starts only if somebody takes it. In a pull queue the takers are the waiting
+//!    requests of workers, in their order; in an assign queue the sessions with free capacity.
+//! 5. **Assignment**: to the free session with the greatest weight. Ties go to the fewest held runs,
+//!    then to the longest time without a run. A session that did not accept the run gets it again
+//!    only if no other is free. A run that prefers a worker waits for it until its time is over.
 //!
-//! **What was not given may matter.** A head of which only the first runs were read says so (`more`), and so does the queue if
-//! there may be more ready heads (`more_heads`). When a run that was not read would be the next one, the decision ends there: it
-//! neither takes a turn from another key nor lets a lower priority pass. The next look reads further.
+//! **Rows that were not read may matter.** A head has `more` if only its first runs were read. The
+//! queue has `more_heads` if there may be further ready heads. When an unread run would be next, the
+//! decision ends: it neither takes a turn from another key nor lets a lower priority pass.
 //!
-//! **A run that waits for its preferred worker** is passed over: the runs behind it in its head start. If nothing in the head
-//! can start but for that, the head is looked at again after [`PREFERRED_AGAIN`] or when the first such time is over, whichever
-//! is first, and takes no other head's place meanwhile. Runs that were not read wait behind the ones that were, so that a head
-//! whose first runs all wait is stopped until the first of these may go to any session.
+//! **A run that cannot start now** is passed over: it waits for its preferred worker, another
+//! transaction has locked it, or its deadline has passed. The runs behind it in its head start. If
+//! the head has no other run, it is retried at [`HeadState::At`].
 //!
-//! Limits of the whole queue leave heads [`HeadState::Ready`]: the queue is looked at again when a slot or a session is free, a
-//! ready run was claimed, or [`Decided::tat`] has come.
-//!
-//! A ready run of a lower priority waits again when its key or the queue is full: [`displaced`]. So do ready runs beyond a limit that
-//! was lowered: [`withdrawn`].
+//! Limits of the whole queue leave heads [`HeadState::Ready`].
 
 mod bucket;
 mod decide;
-mod displace;
 mod outlook;
-mod sessions;
+mod takers;
 
 pub use decide::decide;
-pub use displace::{DISPLACED_MAX, displaced, replaceable, withdrawn};
-pub use outlook::{after_claims, after_tokens, has_whole_burst, key_allows, look_again_in, queue_allows, starts_at};
+pub use outlook::{has_whole_burst, key_allows, look_again_in, queue_allows, stamp, starts_at};
 
 #[cfg(test)]
 mod fairness_tests;
@@ -46,11 +41,14 @@ mod model_tests;
 /// How many priorities there are. Everything per priority is indexed by [`Priority::code`](tenure_api::states::Priority::code):
 /// 0 is the highest, 6 the lowest.
 pub const PRIORITIES: usize = 7;
-/// How many ready runs a pull queue has at most that no worker has claimed. A run becomes ready only while fewer runs of its own or
-/// of a higher priority are, so that less urgent ones do not take the room of urgent ones.
-pub const READY_RUNS: u32 = 400;
-/// After so many seconds a head is looked at again of which each run waits for a preferred worker, because that may be free then.
+/// Seconds until the retry of a head whose runs all wait for preferred workers: these may be free.
 pub const PREFERRED_AGAIN: f64 = 1.0;
+/// Seconds until the retry of a head whose runs are all locked or past their deadlines.
+pub const LOCKED_AGAIN: f64 = 0.2;
+/// Maximum bytes of definitions per request. Does not apply to its first run.
+pub const ANSWER_BYTES_MAX: u64 = 16 << 20;
+/// Maximum bytes of definitions per decision.
+pub const DECISION_BYTES_MAX: u64 = 4 * ANSWER_BYTES_MAX;
 
 /// How many starts there may be: `count` in `seconds`, `burst` of them at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,24 +68,32 @@ pub struct Queue {
     pub now: f64,
     /// Whether keys take turns.
     pub fair: bool,
-    /// The queue's limit less its ready, assigned and claimed runs; none without a limit.
+    /// The queue's limit less its assigned and claimed runs; none without a limit.
     pub total_free: Option<u64>,
-    /// Ready runs that no worker has claimed, of each priority, each counted up to [`READY_RUNS`]; zeros in an assign queue.
-    pub ready: [u32; PRIORITIES],
+    /// Who takes runs.
+    pub demand: Demand,
     /// The queue's rate.
     pub rate: Option<Rate>,
     /// When its next start conforms to the rate (theoretical arrival time), in seconds since 1970.
     pub tat: f64,
-    /// Ready and assigned runs of the queue, which no worker has claimed: each keeps its token.
+    /// Assigned runs of the queue: each holds a token of the rate until it is accepted. 0 in a pull queue.
     pub unclaimed: u32,
-    /// Below no ready head of the priority has its virtual time. It never falls while `fair` stays as it is; when that is taken
-    /// back, it has to be set to 0, because places are no virtual times of `fair`.
+    /// Lower bound of the virtual times of the ready heads, for each priority. It never falls while
+    /// `fair` stays the same. When `fair` changes, it has to be set to 0, because places cannot be
+    /// compared with virtual times.
     pub least: [f64; PRIORITIES],
-    /// In an assign queue the sessions that are live, free or not; none in a pull queue.
-    pub sessions: Option<Vec<Session>>,
     /// Whether there may be ready heads that are not given. Those that are given must be the first by priority, virtual time
     /// and id of the key.
     pub more_heads: bool,
+}
+
+/// Who takes runs.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Demand {
+    /// Waiting requests of workers, in the order of service: the number of runs that each takes.
+    Requests(Vec<u32>),
+    /// The live sessions of an assign queue, free or not.
+    Sessions(Vec<Session>),
 }
 
 /// A session of a worker.
@@ -110,13 +116,13 @@ pub struct Session {
 pub struct Key {
     /// Its id.
     pub id: i64,
-    /// Its limit less its ready, assigned and claimed runs; none without a limit.
+    /// Its limit less its assigned and claimed runs; none without a limit.
     pub free: Option<u32>,
     /// Its rate.
     pub rate: Option<Rate>,
     /// When its next start conforms to the rate, in seconds since 1970.
     pub tat: f64,
-    /// Its ready and assigned runs, which no worker has claimed: each keeps its token.
+    /// Its assigned runs: each holds a token of the rate until it is accepted. 0 in a pull queue.
     pub unclaimed: u32,
     /// Its share of turns under `fair`; above 0.
     pub weight: f64,
@@ -133,7 +139,7 @@ pub struct Head {
     pub vtime: f64,
     /// The first runs that wait, by `ord`.
     pub runs: Vec<Run>,
-    /// Whether more may be waiting behind these, or others before them that could not be locked.
+    /// True if more may be waiting behind these.
     pub more: bool,
 }
 
@@ -146,6 +152,10 @@ pub struct Run {
     pub run: i16,
     /// Its place in the queue.
     pub ord: i64,
+    /// Bytes of its definition.
+    pub bytes: u64,
+    /// False if it cannot start now: it is locked, or its deadline has passed.
+    pub open: bool,
     /// The session that did not accept it.
     pub avoid: Option<i64>,
     /// The worker that is to have it, for a time. Without effect in a pull queue.
@@ -161,7 +171,16 @@ pub struct Prefer {
     pub until: f64,
 }
 
-/// A run that starts: it becomes ready, or is assigned.
+/// Who takes a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Taker {
+    /// A request, by its index.
+    Request(usize),
+    /// A session, by its epoch.
+    Session(i64),
+}
+
+/// A run that starts: it is claimed, or assigned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Start {
     /// Its task.
@@ -172,8 +191,8 @@ pub struct Start {
     pub key: i64,
     /// Its priority.
     pub priority: usize,
-    /// The session that it is assigned to; none in a pull queue.
-    pub session: Option<i64>,
+    /// Who takes it.
+    pub taker: Taker,
 }
 
 /// A head after the decision.
@@ -185,6 +204,8 @@ pub struct HeadAfter {
     pub priority: usize,
     /// Its virtual time.
     pub vtime: f64,
+    /// The place of its first run that did not start; none if none of its runs were read.
+    pub from_ord: Option<i64>,
     /// When it is looked at again.
     pub state: HeadState,
 }
@@ -215,6 +236,6 @@ pub struct Decided {
     pub tat: f64,
     /// The least virtual time of each priority.
     pub least: [f64; PRIORITIES],
-    /// Whether there is room left, and it is the turn of a head that was not given.
+    /// True if more runs could start, but the next head or run in turn was not given.
     pub unread: bool,
 }

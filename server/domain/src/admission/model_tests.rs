@@ -11,12 +11,12 @@ fn allowed(rate: Option<Rate>, tat: f64, unclaimed: u32) -> u32 {
     let Some(Rate { count, seconds, burst }) = rate else { return u32::MAX };
     let interval = f64::from(seconds) / f64::from(count);
     let saved = ((NOW - tat) / interval).min(f64::from(burst) - 1.0);
-    let saved = if unclaimed > 0 { saved.min(f64::from(burst) - 1.0 - f64::from(unclaimed)) } else { saved };
+    let saved = if unclaimed > 0 { saved - f64::from(unclaimed) } else { saved };
     if saved < -1e-9 { 0 } else { (saved + 1e-9) as u32 + 1 }
 }
 
-/// The session for a run; an error if it waits for a worker.
-fn session_for(sessions: &mut [Session], run: &Run) -> Result<Option<i64>, ()> {
+/// The taker of a run; an error if it waits for a worker.
+fn session_for(sessions: &mut [Session], run: &Run) -> Result<Taker, ()> {
     let prefer =
         run.prefer.filter(|prefer| prefer.until > NOW && !(prefer.epoch.is_some() && prefer.epoch == run.avoid));
     let mut free: Vec<&mut Session> = sessions.iter_mut().filter(|session| session.free > 0).collect();
@@ -30,12 +30,12 @@ fn session_for(sessions: &mut [Session], run: &Run) -> Result<Option<i64>, ()> {
     let order = |session: &Session| (Reverse(session.weight), session.held, session.idle_since as i64, session.epoch);
     let chosen = free.into_iter().min_by_key(|session| order(session)).ok_or(())?;
     *chosen = Session { free: chosen.free - 1, held: chosen.held + 1, idle_since: NOW, ..*chosen };
-    Ok(Some(chosen.epoch))
+    Ok(Taker::Session(chosen.epoch))
 }
 
 /// The starts, one after another: the first of all runs by priority, virtual time and key that may start.
-fn model(queue: &Queue, keys: &[Key], heads: &[Head]) -> Vec<(i64, Option<i64>)> {
-    let (mut ready, mut sessions, mut starts) = (queue.ready, queue.sessions.clone(), Vec::new());
+fn model(queue: &Queue, keys: &[Key], heads: &[Head]) -> Vec<(i64, Taker)> {
+    let (mut demand, mut starts) = (queue.demand.clone(), Vec::new());
     let mut key_left: Vec<u32> =
         keys.iter().map(|key| key.free.unwrap_or(u32::MAX).min(allowed(key.rate, key.tat, key.unclaimed))).collect();
     let mut left = queue.total_free.unwrap_or(u64::MAX).min(allowed(queue.rate, queue.tat, queue.unclaimed).into());
@@ -51,9 +51,11 @@ fn model(queue: &Queue, keys: &[Key], heads: &[Head]) -> Vec<(i64, Option<i64>)>
         let Some((head, has_started)) = heads.iter_mut().filter(turn).min_by_key(|(head, _)| order(head)) else {
             break;
         };
-        let is_full = ready[..=head.priority].iter().sum::<u32>() >= READY_RUNS;
-        let no_session = sessions.as_ref().is_some_and(|sessions| sessions.iter().all(|session| session.free == 0));
-        if left == 0 || no_session || (sessions.is_none() && is_full) {
+        let nobody = match &demand {
+            Demand::Requests(places) => places.iter().all(|places| *places == 0),
+            Demand::Sessions(sessions) => sessions.iter().all(|session| session.free == 0),
+        };
+        if left == 0 || nobody {
             break;
         }
         let index = keys.iter().position(|key| key.id == head.key).unwrap();
@@ -65,14 +67,18 @@ fn model(queue: &Queue, keys: &[Key], heads: &[Head]) -> Vec<(i64, Option<i64>)>
             break;
         }
         let run = head.runs.remove(0);
-        let session = match &mut sessions {
-            Some(sessions) => session_for(sessions, &run),
-            None => Ok(None),
+        let taker = match &mut demand {
+            _ if !run.open => Err(()),
+            Demand::Sessions(sessions) => session_for(sessions, &run),
+            Demand::Requests(places) => {
+                let index = places.iter().position(|places| *places > 0).unwrap();
+                places[index] -= 1;
+                Ok(Taker::Request(index))
+            }
         };
-        if let Ok(session) = session {
-            starts.push((run.seq, session));
+        if let Ok(taker) = taker {
+            starts.push((run.seq, taker));
             (left, *has_started, key_left[index]) = (left - 1, true, key_left[index].saturating_sub(1));
-            ready[head.priority] += u32::from(session.is_none());
             head.vtime += if queue.fair { 1.0 / keys[index].weight } else { 0.0 };
         }
         if let Some(next) = head.runs.first().filter(|_| !queue.fair) {
@@ -91,8 +97,8 @@ fn rate() -> impl Strategy<Value = Option<Rate>> {
 
 fn a_queue() -> impl Strategy<Value = Queue> {
     let session = (0_u32..3, 0_u32..3, 0_u32..3, 0_u32..3);
-    let sessions = prop_oneof![
-        1 => Just(None),
+    let demand = prop_oneof![
+        1 => prop::collection::vec(0_u32..5, 0..6).prop_map(Demand::Requests),
         2 => prop::collection::vec(session, 0..6).prop_map(|sessions| {
             let session = |(epoch, (weight, free, held, idle))| Session {
                 epoch,
@@ -101,17 +107,16 @@ fn a_queue() -> impl Strategy<Value = Queue> {
                 held,
                 idle_since: NOW - f64::from(idle) * 10.0,
             };
-            Some((0..).zip(sessions).map(session).collect())
+            Demand::Sessions((0..).zip(sessions).map(session).collect())
         }),
     ];
-    let room = (prop::option::of(0_u64..12), prop::sample::select(vec![0, READY_RUNS - 3, READY_RUNS]), 0_usize..7);
-    (any::<bool>(), room, rate(), -9_i32..9, 0_u32..4, sessions).prop_map(
-        |(fair, (total_free, full, of), rate, tat, unclaimed, sessions)| {
-            let mut ready = [0; PRIORITIES];
-            ready[of] = if sessions.is_none() { full } else { 0 };
+    (any::<bool>(), prop::option::of(0_u64..12), rate(), -9_i32..9, 0_u32..4, demand).prop_map(
+        |(fair, total_free, rate, tat, unclaimed, demand)| {
+            // Only an assign queue has runs that hold tokens.
+            let unclaimed = if matches!(demand, Demand::Sessions(_)) { unclaimed } else { 0 };
             let tat = NOW + f64::from(tat);
             let least = [3.0; PRIORITIES];
-            Queue { now: NOW, fair, total_free, ready, rate, tat, unclaimed, least, sessions, more_heads: false }
+            Queue { now: NOW, fair, total_free, demand, rate, tat, unclaimed, least, more_heads: false }
         },
     )
 }
@@ -134,20 +139,22 @@ fn keys() -> impl Strategy<Value = Vec<Key>> {
 fn heads() -> impl Strategy<Value = Vec<Head>> {
     let prefer =
         prop::option::weighted(0.3, (prop::option::of(0_i64..7), prop::sample::select(vec![-5.0, 5.0, 500.0])));
-    let run = (prop::option::weighted(0.3, 0_i64..6), prefer);
+    let run = (prop::option::weighted(0.3, 0_i64..6), prefer, prop::bool::weighted(0.85));
     let head = (prop::collection::vec(run, 0..6), 0_u32..8, any::<bool>());
     let all: Vec<(i64, usize)> = (0..4).flat_map(|key| [0, 3, 6].map(|priority| (key, priority))).collect();
     let chosen = prop::sample::subsequence(all, 0..8);
     (chosen, prop::collection::vec(head, 8), any::<u32>()).prop_map(|(chosen, heads, seed)| {
-        type Sent = (Option<i64>, Option<(Option<i64>, f64)>);
+        type Sent = (Option<i64>, Option<(Option<i64>, f64)>, bool);
         type SentHead = (Vec<Sent>, u32, bool);
         let head = |(n, ((key, priority), (runs, vtime, more))): (usize, (_, SentHead))| {
             // Places of different heads mixed, and none twice.
             let ord = |run: usize| i64::try_from((run * 8 + (n + seed as usize) % 8) * 2 + 1).unwrap();
-            let run = |(place, (avoid, prefer)): (usize, Sent)| Run {
+            let run = |(place, (avoid, prefer, open)): (usize, Sent)| Run {
                 seq: ord(place),
                 run: 0,
                 ord: ord(place),
+                bytes: 1,
+                open,
                 avoid,
                 prefer: prefer.map(|(epoch, until)| Prefer { epoch, until: NOW + until }),
             };
@@ -165,7 +172,7 @@ proptest! {
     #[test]
     fn it_starts_what_the_model_starts(queue in a_queue(), keys in keys(), heads in heads()) {
         let decided = decide(&queue, &keys, &heads);
-        let starts: Vec<_> = decided.starts.iter().map(|start| (start.seq, start.session)).collect();
+        let starts: Vec<_> = decided.starts.iter().map(|start| (start.seq, start.taker)).collect();
         prop_assert_eq!(starts, model(&queue, &keys, &heads));
         prop_assert_eq!(decided.heads.len(), heads.len());
         for (head, after) in heads.iter().zip(&decided.heads) {

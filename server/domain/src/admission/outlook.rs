@@ -15,27 +15,12 @@ pub fn look_again_in(rate: Option<Rate>, tat: f64, unclaimed: u32, now: f64) -> 
     Bucket::new(rate, tat, unclaimed, now).look_again_at().map(|at| at - now)
 }
 
-/// When the next start conforms to a rate after runs that had a token were claimed at these times, in their order, and `unclaimed` are
-/// left; none if that is not later than before.
+/// Returns the time to store after a start now, conforming or not; none without a rate. For a run
+/// that held a token.
 #[must_use]
-pub fn after_claims(rate: Option<Rate>, tat: f64, claimed: &[f64], unclaimed: u32, now: f64) -> Option<f64> {
-    after_tokens(rate, tat, 0, claimed, unclaimed, now)
-}
-
-/// The same where `given_back` other runs had a token since and were not claimed either, but taken back: then it may be earlier than
-/// before. What was claimed counts after them, so that it puts off the next start whatever was given back.
-#[must_use]
-pub fn after_tokens(
-    rate: Option<Rate>,
-    tat: f64,
-    given_back: usize,
-    claimed: &[f64],
-    unclaimed: u32,
-    now: f64,
-) -> Option<f64> {
+pub fn stamp(rate: Option<Rate>, tat: f64, now: f64) -> Option<f64> {
     let mut bucket = Bucket::new(rate, tat, 0, now);
-    bucket.give_back(given_back);
-    bucket.claim(claimed, unclaimed);
+    bucket.start();
     bucket.changed()
 }
 
@@ -45,8 +30,8 @@ pub fn has_whole_burst(rate: Option<Rate>, tat: f64, now: f64) -> bool {
     Bucket::new(rate, tat, 0, now).is_full()
 }
 
-/// How many starts the limits of a whole queue allow now, were there workers enough; none if any number. `free` is its limit less
-/// its ready, assigned and claimed runs.
+/// Returns the number of starts that the limits of a whole queue allow now, given enough demand;
+/// none if unlimited. `free` is its limit less its assigned and claimed runs.
 #[must_use]
 pub fn queue_allows(free: Option<u64>, rate: Option<Rate>, tat: f64, unclaimed: u32, now: f64) -> Option<u64> {
     least(free, Bucket::new(rate, tat, unclaimed, now).open_starts())
@@ -67,7 +52,7 @@ fn least(one: Option<u64>, other: Option<u64>) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Head, PRIORITIES, Queue, Run, decide};
+    use super::super::{Demand, Head, PRIORITIES, Queue, Run, decide};
     use super::*;
     use proptest::prelude::*;
 
@@ -85,18 +70,17 @@ mod tests {
         let rate = Some(Rate { count: 1, seconds: 10, burst: 1 });
         let a_day_ahead = NOW + 86_400.0;
         assert_eq!(starts_at(rate, a_day_ahead, 0, NOW), Some(NOW + 10.0));
-        let run = Run { seq: 1, run: 0, ord: 1, avoid: None, prefer: None };
+        let run = Run { seq: 1, run: 0, ord: 1, bytes: 1, open: true, avoid: None, prefer: None };
         let head = Head { key: 1, priority: 3, vtime: 1.0, runs: vec![run], more: false };
         let queue = Queue {
             now: NOW,
             fair: false,
             total_free: None,
-            ready: [0; PRIORITIES],
+            demand: Demand::Requests(vec![10]),
             rate,
             tat: a_day_ahead,
             unclaimed: 0,
             least: [0.0; PRIORITIES],
-            sessions: None,
             more_heads: false,
         };
         let key = Key { id: 1, free: None, rate: None, tat: 0.0, unclaimed: 0, weight: 1.0 };
@@ -107,39 +91,19 @@ mod tests {
     }
 
     #[test]
-    fn runs_that_were_claimed_since_the_last_look_had_kept_their_tokens_until_then() {
+    fn acceptance_spends_the_token_that_a_run_held() {
         let rate = Some(Rate { count: 2, seconds: 600, burst: 2 });
         let long_ago = NOW - 3_600.0;
-        // Two at once a second ago: none starts until a token has come since.
-        assert_eq!(after_claims(rate, long_ago, &[NOW - 1.0, NOW - 1.0], 0, NOW), Some(NOW + 299.0));
-        // One of them: the other token is there.
-        let after_one = after_claims(rate, long_ago, &[NOW - 1.0], 0, NOW).unwrap();
-        assert_eq!(queue_allows(None, rate, after_one, 0, NOW), Some(1));
-        assert_eq!(
-            after_claims(rate, long_ago, &[NOW - 1.0], 1, NOW),
-            Some(NOW + 299.0),
-            "and another keeps its token"
-        );
-        assert_eq!(after_claims(rate, NOW + 200.0, &[NOW - 400.0], 0, NOW), None, "what is stored is later");
-        assert_eq!(after_claims(None, long_ago, &[NOW], 0, NOW), None);
-        // Runs that were ready before there was a rate.
-        assert_eq!(after_claims(rate, long_ago, &[NOW; 400], 0, NOW), Some(NOW + 300.0));
-        // Of a slower rate, or by another clock.
-        assert_eq!(after_claims(rate, NOW + 86_400.0, &[], 0, NOW), Some(NOW + 300.0));
-        assert_eq!(after_claims(rate, NOW + 300.0, &[], 0, NOW), None);
-    }
-
-    #[test]
-    fn a_run_that_is_taken_back_unclaimed_gives_its_token_back() {
-        let rate = |burst| Some(Rate { count: 2, seconds: 600, burst });
-        assert_eq!(after_tokens(rate(1), NOW + 300.0, 1, &[], 0, NOW), Some(NOW));
-        assert_eq!(queue_allows(None, rate(1), NOW, 0, NOW), Some(1));
-        let after_another = after_tokens(rate(1), NOW + 300.0, 1, &[NOW - 1.0], 0, NOW);
-        assert_eq!(after_another, Some(NOW + 299.0), "another one was claimed");
-        assert_eq!(after_tokens(rate(2), NOW, 1, &[], 0, NOW), Some(NOW - 300.0), "the whole burst");
-        assert_eq!(after_tokens(rate(2), NOW, 7, &[], 0, NOW), Some(NOW - 300.0), "and no more");
-        assert_eq!(after_tokens(rate(2), NOW - 900.0, 1, &[], 0, NOW), None);
-        assert_eq!(after_tokens(None, NOW + 300.0, 1, &[], 0, NOW), None);
+        let after = |tat, starts| (0..starts).fold(tat, |tat, _| stamp(rate, tat, NOW).unwrap());
+        assert_eq!(after(long_ago, 1), NOW, "one token is left");
+        assert_eq!(after(long_ago, 2), NOW + 300.0);
+        assert_eq!(after(NOW + 300.0, 1), NOW + 600.0, "also if it does not conform");
+        assert_eq!(after(NOW + 86_400.0, 1), NOW + 600.0, "the time of a slower rate counts as one interval");
+        assert_eq!(stamp(None, long_ago, NOW), None);
+        for (held, allowed) in [(0, 2), (1, 1), (2, 0), (400, 0)] {
+            assert_eq!(queue_allows(None, rate, long_ago, held, NOW), Some(allowed));
+            assert_eq!(queue_allows(None, rate, NOW, held, NOW), Some(u64::from(held == 0)));
+        }
     }
 
     #[test]
@@ -186,43 +150,36 @@ mod tests {
             }
         }
 
-        /// Workers are away and come back whenever they like, runs are taken back unclaimed, looks come whenever they like: in no window
-        /// start more than `count` and `burst`, and at no time more than `burst`, as the workers see it.
+        /// Sessions accept runs at any time, and runs are taken back. No window has more acceptances
+        /// than `count` and `burst`, and at most `burst` runs are assigned.
         #[test]
-        fn no_window_has_more_claims_than_the_rate_and_its_burst(
+        fn no_window_has_more_acceptances_than_the_rate_and_its_burst(
             count in 1_u32..6, burst in 1_u32..6, seconds in 1_u32..40,
             steps in prop::collection::vec((0.0_f64..20.0, 0_u32..4, 0_u32..3, any::<bool>()), 1..120)
         ) {
             let rate = Rate { count: count.max(burst), seconds, burst };
-            let (mut now, mut tat, mut ready) = (NOW, 0.0, 0_u32);
-            let (mut unseen, mut claims): (Vec<f64>, Vec<f64>) = (Vec::new(), Vec::new());
-            let mut given_back = 0;
-            for (pause, claimed, taken_back, looks) in steps {
+            let (mut now, mut tat, mut assigned) = (NOW, 0.0, 0_u32);
+            let mut accepted: Vec<f64> = Vec::new();
+            for (pause, accepts, taken_back, looks) in steps {
                 now += pause;
-                let claimed = claimed.min(ready);
-                ready -= claimed;
-                unseen.extend((0..claimed).map(|_| now));
-                claims.extend((0..claimed).map(|_| now));
-                let taken_back = taken_back.min(ready);
-                ready -= taken_back;
-                given_back += taken_back as usize;
+                for _ in 0..accepts.min(assigned) {
+                    assigned -= 1;
+                    tat = stamp(Some(rate), tat, now).unwrap_or(tat);
+                    accepted.push(now);
+                }
+                assigned -= taken_back.min(assigned);
                 if looks {
-                    now += 0.1;
-                    tat = after_tokens(Some(rate), tat, given_back, &unseen, ready, now).unwrap_or(tat);
-                    unseen.clear();
-                    given_back = 0;
-                    let mut bucket = Bucket::new(Some(rate), tat, ready, now);
+                    let mut bucket = Bucket::new(Some(rate), tat, assigned, now);
                     while bucket.is_open() {
-                        bucket.start();
-                        ready += 1;
+                        bucket.hold();
+                        assigned += 1;
                     }
-                    tat = bucket.tat();
-                    prop_assert!(ready <= burst, "{ready} ready runs");
+                    prop_assert!(assigned <= burst, "{assigned} assigned runs");
                 }
             }
             let window = f64::from(seconds) - 1e-3;
-            for (first, from) in claims.iter().enumerate() {
-                let within = claims[first..].iter().take_while(|at| **at < from + window).count();
+            for (first, from) in accepted.iter().enumerate() {
+                let within = accepted[first..].iter().take_while(|at| **at < from + window).count();
                 prop_assert!(within <= (rate.count + burst) as usize, "{within} in {seconds} s");
             }
         }
@@ -230,21 +187,21 @@ mod tests {
         #[test]
         fn it_allows_as_many_as_are_then_started(
             free in prop::option::of(0_u64..9), of_key in prop::option::of(0_u32..9), count in 1_u32..9, burst in 1_u32..9,
-            seconds in 1_u32..90, behind in -100_i32..100, unclaimed in 0_u32..4, rated in any::<bool>(), waiting in 0_usize..12
+            seconds in 1_u32..90, behind in -100_i32..100, rated in any::<bool>(), waiting in 0_usize..12, places in 0_u32..12
         ) {
             let rate = rated.then_some(Rate { count: count.max(burst), seconds, burst });
             let tat = NOW - f64::from(behind);
             let key = Key { id: 1, free: of_key, rate: None, tat: 0.0, unclaimed: 0, weight: 1.0 };
             let runs = (1..=waiting).map(|n| i64::try_from(n).unwrap());
-            let runs: Vec<Run> = runs.map(|n| Run { seq: n, run: 0, ord: n, avoid: None, prefer: None }).collect();
+            let runs: Vec<Run> = runs.map(|n| Run { seq: n, run: 0, ord: n, bytes: 1, open: true, avoid: None, prefer: None }).collect();
             let head = Head { key: 1, priority: 3, vtime: 1.0, runs, more: false };
             let queue = Queue {
-                now: NOW, fair: false, total_free: free, ready: [0; PRIORITIES], rate, tat, unclaimed,
-                least: [0.0; PRIORITIES], sessions: None, more_heads: false,
+                now: NOW, fair: false, total_free: free, demand: Demand::Requests(vec![places]), rate, tat, unclaimed: 0,
+                least: [0.0; PRIORITIES], more_heads: false,
             };
             let started = decide(&queue, &[key], &[head]).starts.len() as u64;
-            let allowed = least(queue_allows(free, rate, tat, unclaimed, NOW), key_allows(&key, NOW));
-            prop_assert_eq!(started, allowed.unwrap_or(u64::MAX).min(waiting as u64));
+            let allowed = least(queue_allows(free, rate, tat, 0, NOW), key_allows(&key, NOW));
+            prop_assert_eq!(started, allowed.unwrap_or(u64::MAX).min(waiting as u64).min(places.into()));
         }
     }
 }

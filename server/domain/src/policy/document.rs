@@ -216,11 +216,11 @@ impl Policy {
         })
     }
 
-    /// Whether the next run of a task waits for admission again, and does not keep the slot of the one before: it goes to
-    /// another worker, or is another start.
+    /// True if the next run of a task waits for admission. Only servers of the previous release read
+    /// it from a run. In later releases each run with a key waits.
     #[must_use]
     pub fn waits_again(&self) -> bool {
-        self.dispatch == Dispatch::Assign || self.rate.is_any()
+        self.admission().is_some()
     }
 
     /// Reads a policy that was stored.

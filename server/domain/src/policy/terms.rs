@@ -183,7 +183,8 @@ mod tests {
         for (policy, expected) in [
             (json!({"dispatch": "assign"}), true),
             (json!({"rate": {"perKey": {"count": 1, "seconds": 1}}}), true),
-            (json!({"concurrency": {"total": 1, "perKey": 1}, "fair": true}), false),
+            (json!({"concurrency": {"total": 1, "perKey": 1}, "fair": true}), true),
+            (json!({"onSchedulerLoss": "reassign"}), false),
         ] {
             let terms = Terms::of(&checked(&policy).unwrap(), &Options::default());
             assert_eq!((terms.waits_again, terms.traits(None).waits_again), (expected, expected), "{policy}");

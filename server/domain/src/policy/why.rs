@@ -105,6 +105,17 @@ pub enum Held {
     Assigned(Assigned),
 }
 
+impl Held {
+    /// True if a worker that asks now gets this run or a run before it.
+    fn may_start(&self) -> bool {
+        match self {
+            Self::Ready => true,
+            Self::Waiting(waiting) => waiting.may_start(),
+            Self::Delayed(_) | Self::Assigned(_) => false,
+        }
+    }
+}
+
 /// What a run waits for that waits for admission.
 #[derive(Debug, Clone, Default)]
 pub struct Waiting {
@@ -132,6 +143,16 @@ pub struct Waiting {
     pub sessions: Option<Sessions>,
     /// The session that did not accept it.
     pub not_accepted: Option<(WorkerName, SessionId)>,
+}
+
+impl Waiting {
+    /// True if it is the next run to start, and its limits allow that now.
+    fn may_start(&self) -> bool {
+        let is_full = [self.slots, self.total].iter().flatten().any(|(limit, used)| used >= limit);
+        let is_first = self.before == 0 && self.keys_before == 0;
+        let is_pulled = self.sessions.is_none() && self.no_scheduler.is_none() && self.preferred.is_none();
+        is_pulled && !self.refiling && !is_full && self.next_start.is_none() && is_first
+    }
 }
 
 /// The live sessions of a queue, as far as a run that waits for one is concerned.
@@ -235,7 +256,7 @@ pub fn why(facts: &Facts, names: Names) -> WhyAnswer {
             answer(TaskState::Unscheduled, None, [Some(waits), paused].into_iter().flatten().collect())
         }
         Place::Pending { run, held, reserved_until, before, workers } => {
-            let ready = matches!(held, Held::Ready);
+            let ready = held.may_start();
             let is_paused = paused.is_some();
             let (hold, sessions) = holding(held, is_paused, names);
             let by_sessions = match held {
@@ -243,7 +264,7 @@ pub fn why(facts: &Facts, names: Names) -> WhyAnswer {
                 Held::Waiting(waiting) => waiting.sessions.is_some(),
                 Held::Assigned(_) => true,
             };
-            let reserved_until = reserved_until.filter(|until| ready && *until > facts.now);
+            let reserved_until = reserved_until.filter(|until| matches!(held, Held::Ready) && *until > facts.now);
             let reserved = reserved_until.map(|until| Reason::Reserved { until: until.into() });
             let no_worker = workers.none().filter(|_| !by_sessions);
             let behind = (ready && *before > 0).then_some(Reason::Behind { runs: *before });
@@ -295,6 +316,7 @@ fn holding(held: &Held, is_paused: bool, names: Names) -> (Option<Reason>, Vec<R
             let accept_by = accept_by.filter(|_| !is_paused).map(Timestamp::new);
             (Some(Reason::Assigned { worker, session_id, since: since.map(Timestamp::new), accept_by }), Vec::new())
         }
+        Held::Waiting(waiting) if waiting.may_start() => (None, Vec::new()),
         Held::Waiting(waiting) => {
             let Waiting { slots, total, next_start, ref preferred, before, keys_before, refiling, .. } = **waiting;
             let is_full = [slots, total].iter().flatten().any(|(limit, used)| used >= limit);

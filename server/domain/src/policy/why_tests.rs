@@ -137,7 +137,7 @@ fn a_run_that_waits_says_for_what_and_whether_a_session_could_have_it() {
                         let sessions = sessions.map(|sessions| Sessions { asked_without, ..sessions });
                         let not_accepted = not_accepted.clone();
                         let is_refused = not_accepted.is_some();
-                        let waiting = Waiting { sessions, not_accepted, no_scheduler, ..Waiting::default() };
+                        let waiting = Waiting { sessions, not_accepted, no_scheduler, before: 1, ..Waiting::default() };
                         let place = pending(Held::Waiting(Box::new(waiting)), asking.clone());
                         let answer = why(&facts(place, pause.clone()), Names::Hidden);
                         let expected: Vec<&str> = [
@@ -238,7 +238,13 @@ fn what_a_run_waits_for_is_said_in_words() {
         sentence_of(preferred),
         "It waits for worker g/w until 1970-01-01T00:01:00.000Z; then any worker may have it."
     );
-    assert_eq!(sentence_of(Waiting::default()), "It waits for admission, which looks at it at its turn.");
+    assert_eq!(
+        sentence_of(Waiting {
+            sessions: Some(Sessions { is_free: true, ..Sessions::default() }),
+            ..Waiting::default()
+        }),
+        "It waits for admission, which looks at it at its turn."
+    );
     for (reason, sentence) in [
         (
             Reason::Assigned { worker: None, session_id: None, since: None, accept_by: Some(at(60).into()) },

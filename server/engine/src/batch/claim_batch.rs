@@ -3,38 +3,21 @@
 //! Claiming and describing are apart: the statement is run again only if it did nothing, and a claim that was made is in a
 //! guard before anything else can fail.
 
-use std::collections::{HashMap, HashSet, VecDeque};
-use std::time::{Duration, Instant};
+use std::collections::HashMap;
+use std::time::Instant;
 
-use sqlx::PgConnection;
-use sqlx::postgres::PgPool;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
-use super::delivery::{Delivery, Requeue, UndeliveredClaim};
+use super::claimer::{Claimer, Guarded, QueueClaims};
 use super::failure::Failure;
 use super::figures::Figures;
 use super::low_water_marks::LowWaterMarks;
-use super::session::Session;
 use super::tick::{APART, NotDone, Permit, Turn};
 use super::wait_list::{ClaimWork, WaitListParts};
 use crate::ops::OpError;
-use tenure_api::states::SessionEnd;
-use tenure_domain::task::{EndedRun, Granted};
-use tenure_domain::worker::{Recent, WorkerKey};
-use tenure_store::queues::Queues;
-use tenure_store::session::{self, Backend, LostBackend};
-use tenure_store::transitions::claim::{self, Claimed, Want, Worker};
-use tenure_store::{claims, tasks, worker_sessions};
-
-/// How often recovery looks again while the database is unavailable or the lost session is alive.
-const RECOVERY_EVERY: Duration = Duration::from_millis(200);
-/// How often it does while the lost session waits for a synchronous standby.
-const STANDBY_EVERY: Duration = Duration::from_secs(1);
-/// How long one look may take.
-const RECOVERY_TRY_MAX: Duration = Duration::from_secs(10);
-/// After that the claims of a lost batch are left to expire.
-const RECOVERY_MAX: Duration = Duration::from_secs(600);
+use tenure_domain::worker::WorkerKey;
+use tenure_store::transitions::claim::{self, Want, Worker};
 
 /// A request in a batch.
 pub(super) struct WaitingRequest<'a> {
@@ -42,102 +25,25 @@ pub(super) struct WaitingRequest<'a> {
     pub(super) request: &'a ClaimWork,
 }
 
-/// Claims that were made, before anything else is known of them.
-struct Guarded {
-    /// In the order of delivery.
-    made: Vec<Claimed>,
-    /// Of these claims, in the same order.
-    guard: Delivery,
-    /// Queues with runs that were left because the answers were full, or because the session of their worker has ended.
-    left: Vec<i32>,
-    /// Requests whose session has ended: the queue, and the position in the batch.
-    gone: HashSet<(i32, usize)>,
-}
-
-/// What was claimed from a queue.
-pub(super) struct QueueClaims {
-    /// In the order of delivery, each with the position of its request in the batch, from 1.
-    claims: VecDeque<(usize, Granted)>,
-    /// Of these claims, in the same order: dropped, it requeues those that are left.
-    guard: Delivery,
-    /// Positions of requests that failed, and why: a claim could not be described, or their session has ended.
-    failed: HashMap<usize, OpError>,
-    /// Whether runs were left that the next statement claims.
-    pub(super) more: bool,
-}
-
-impl QueueClaims {
-    fn none(requeue: &Requeue) -> Self {
-        Self { claims: VecDeque::new(), guard: requeue.guard(Vec::new()), failed: HashMap::new(), more: false }
-    }
-
-    /// The claims of the request at this position. An error if there were some and all of them had to be requeued, or if its
-    /// session has ended.
-    pub(super) fn take(&mut self, position: usize) -> Result<(Vec<Granted>, Delivery), OpError> {
-        let mut claims = Vec::new();
-        while let Some((_, granted)) = self.claims.pop_front_if(|(of, _)| *of == position) {
-            claims.push(granted);
-        }
-        if claims.is_empty()
-            && let Some(error) = self.failed.remove(&position)
-        {
-            return Err(error);
-        }
-        let delivery = self.guard.split_first(claims.len());
-        Ok((claims, delivery))
-    }
-}
-
-/// Runs claim statements on a session of its own.
+/// Runs claim statements.
 pub(super) struct ClaimBatch {
-    session: Session,
-    pool: PgPool,
-    queues: Queues,
+    claimer: Claimer,
     low_water_marks: LowWaterMarks,
-    requeue: Requeue,
-    lease: Duration,
     permit: Permit,
     /// Until then its statements are not parts of ticks.
     apart_until: Option<Instant>,
     figures: Option<Figures>,
-    tracker: TaskTracker,
-}
-
-/// The position of a run's request in the batch, from 1.
-fn position(row: &Claimed) -> usize {
-    usize::try_from(row.worker).unwrap_or_default()
-}
-
-/// The answer to a claim for which there is no room to wait.
-pub(super) fn shed() -> OpError {
-    metrics::counter!("tenure_batch_shed_total", "operation" => "claim").increment(1);
-    OpError::Overloaded("claimWork")
-}
-
-/// What is noted of a claim as the worker's recent one.
-pub(super) fn recent_claim(claim: &Granted) -> Recent {
-    Recent { task: claim.task.id.uuid(), run: claim.run.number().cast_signed(), claimed: claim.tenancy.started }
 }
 
 impl ClaimBatch {
     /// That of one loop.
     pub(super) fn new(parts: &WaitListParts<'_>, permit: Permit, tracker: TaskTracker) -> Self {
-        Self {
-            session: Session::new(parts.connector.clone()),
-            pool: parts.pool.clone(),
-            queues: parts.queues.clone(),
-            low_water_marks: parts.low_water_marks.clone(),
-            requeue: parts.requeue.clone(),
-            lease: parts.lease,
-            permit,
-            apart_until: None,
-            figures: None,
-            tracker,
-        }
+        let (low_water_marks, claimer) = (parts.low_water_marks.clone(), Claimer::new(parts, tracker));
+        Self { claimer, low_water_marks, permit, apart_until: None, figures: None }
     }
 
     pub(super) async fn close(self) {
-        self.session.close().await;
+        self.claimer.session.close().await;
     }
 
     /// Whether its statements are not parts of ticks now, because one has undone a tick.
@@ -160,7 +66,7 @@ impl ClaimBatch {
             None => self.claim_alone(&wants, &workers).await,
         };
         let result = match claimed {
-            Ok(claimed) => Ok(self.describe(claimed, &workers).await),
+            Ok(claimed) => Ok(self.claimer.describe(claimed, &workers).await),
             Err(failure) => Err(failure.report("claim")),
         };
         self.figures().seconds.record(started.elapsed());
@@ -205,19 +111,19 @@ impl ClaimBatch {
     ) -> Result<Guarded, Failure> {
         let batch = Uuid::new_v4();
         let is_for_creates = turn.is_for_creates();
-        match turn.run(claim::statement(wants, workers, self.lease, batch)).await {
+        match turn.run(claim::statement(wants, workers, self.claimer.lease, batch)).await {
             Ok(rows) => match claim::decode(&rows) {
-                Ok(rows) => Ok(self.guard(rows)),
+                Ok(rows) => Ok(self.claimer.guard(rows)),
                 Err(error) => {
-                    self.recover(batch, None);
+                    self.claimer.recover(batch, None);
                     Err(Failure::new(error))
                 }
             },
             // The session for creates cannot be used, and nothing was run. What waits is tried every second, by its own session.
-            Err(NotDone::Unknown(Failure::NotRun(_), _)) if is_for_creates => Ok(self.guard(Vec::new())),
+            Err(NotDone::Unknown(Failure::NotRun(_), _)) if is_for_creates => Ok(self.claimer.guard(Vec::new())),
             Err(NotDone::Unknown(failure, backend)) => {
                 if !matches!(failure, Failure::NotRun(_)) {
-                    self.recover(batch, backend);
+                    self.claimer.recover(batch, backend);
                 }
                 Err(failure)
             }
@@ -244,180 +150,12 @@ impl ClaimBatch {
     /// Runs the statement by itself.
     async fn claim(&mut self, wants: &[Want<'_>], workers: &[Worker<'_>]) -> Result<Guarded, Failure> {
         let batch = Uuid::new_v4();
-        let lease = self.lease;
-        let result = self.session.run(async |conn| claim::claim(conn, wants, workers, lease, batch).await).await;
+        let lease = self.claimer.lease;
+        let result =
+            self.claimer.session.run(async |conn| claim::claim(conn, wants, workers, lease, batch).await).await;
         if let Err(Failure::Lost(_) | Failure::Fault(_)) = &result {
-            self.recover(batch, self.session.backend());
+            self.claimer.recover(batch, self.claimer.session.backend());
         }
-        Ok(self.guard(result?))
+        Ok(self.claimer.guard(result?))
     }
-
-    /// Puts what was claimed into a guard: from here on the statement is never run again for it.
-    fn guard(&self, rows: Vec<Claimed>) -> Guarded {
-        let (mut made, rows): (Vec<Claimed>, Vec<Claimed>) = rows.into_iter().partition(|row| row.made);
-        made.sort_by_key(|row| (row.queue, row.priority, row.ord));
-        let guard = self.requeue.guard(made.iter().map(|row| UndeliveredClaim { id: row.id, run: row.run }).collect());
-        let gone = rows.iter().filter(|row| row.session_ended).map(|row| (row.queue, position(row))).collect();
-        Guarded { made, guard, left: rows.into_iter().map(|row| row.queue).collect(), gone }
-    }
-
-    /// Describes claims as their workers get them. A claim that cannot be described is requeued, and its worker is asked to
-    /// try again; the others are delivered.
-    async fn describe(&mut self, claimed: Guarded, workers: &[Worker<'_>]) -> HashMap<i32, QueueClaims> {
-        let Guarded { mut made, mut guard, left, gone } = claimed;
-        if let Err(failure) = self.add_definitions(&mut made).await {
-            // The claims without one are requeued.
-            drop(failure.report("describe_claims"));
-        }
-        let history = self.history(&made).await;
-        let mut found: HashMap<i32, QueueClaims> = HashMap::new();
-        for queue in left {
-            found.entry(queue).or_insert_with(|| QueueClaims::none(&self.requeue)).more = true;
-        }
-        let ended = self.ended(&gone, workers).await;
-        for ((queue, position), by) in gone.into_iter().zip(ended) {
-            if let Some(found) = found.get_mut(&queue) {
-                found.failed.insert(position, OpError::SessionEnded(by));
-            }
-        }
-        let mut history = history.unwrap_or_else(|failure| {
-            // Reported once; the claims of first runs need no history.
-            drop(failure.report("describe_claims"));
-            None
-        });
-        for row in made {
-            let own = guard.split_first(1);
-            let (queue, position) = (row.queue, position(&row));
-            let found = found.entry(queue).or_insert_with(|| QueueClaims::none(&self.requeue));
-            match self.describe_one(row, &mut history, workers).await {
-                Ok(granted) => {
-                    found.claims.push_back((position, granted));
-                    found.guard.join(own);
-                }
-                Err(error) => {
-                    if let Some(error) = error {
-                        tracing::error!(error = %error, "a claim could not be described and is requeued");
-                    }
-                    found.failed.insert(position, OpError::Unavailable);
-                }
-            }
-        }
-        found
-    }
-
-    /// What ended the sessions of these requests, in their order.
-    async fn ended(&mut self, gone: &HashSet<(i32, usize)>, workers: &[Worker<'_>]) -> Vec<SessionEnd> {
-        if gone.is_empty() {
-            return Vec::new();
-        }
-        let session = |&(_, position): &(i32, usize)| workers.get(position.checked_sub(1)?)?.session;
-        let epochs: Vec<i64> = gone.iter().map(|request| session(request).unwrap_or_default()).collect();
-        let read = async |conn: &mut PgConnection| worker_sessions::list_ended(conn, &epochs).await;
-        let ended = self.session.run(read).await.unwrap_or_else(|failure| {
-            drop(failure.report("describe_claims"));
-            Vec::new()
-        });
-        let ended: HashMap<i64, SessionEnd> = ended.into_iter().collect();
-        // They have ended in any case, and most end so.
-        epochs.iter().map(|epoch| ended.get(epoch).copied().unwrap_or(SessionEnd::Expired)).collect()
-    }
-
-    /// Reads the definitions for which the statement's answer had no room.
-    async fn add_definitions(&mut self, made: &mut [Claimed]) -> Result<(), Failure> {
-        loop {
-            let left: Vec<Uuid> = made.iter().filter(|row| row.lacks_definition()).map(|row| row.id).collect();
-            if left.is_empty() {
-                return Ok(());
-            }
-            let read =
-                async |conn: &mut PgConnection| tasks::list_definitions(conn, &left, claim::ANSWER_BYTES_MAX).await;
-            let found = self.session.run(read).await?;
-            if found.is_empty() {
-                return Ok(());
-            }
-            let mut found: HashMap<Uuid, String> = found.into_iter().collect();
-            for row in made.iter_mut().filter(|row| row.lacks_definition()) {
-                if let Some(definition) = found.remove(&row.id) {
-                    row.add_definition(definition);
-                }
-            }
-        }
-    }
-
-    /// The runs that ended before these claims, by task; none if nothing of it is needed.
-    async fn history(&mut self, made: &[Claimed]) -> Result<Option<HashMap<i64, Vec<EndedRun>>>, Failure> {
-        let retried: Vec<i64> = made.iter().filter(|row| row.run > 0).map(|row| row.seq).collect();
-        if retried.is_empty() {
-            return Ok(None);
-        }
-        let mut history = self.session.run(async |conn| tasks::load_history(conn, &retried).await).await;
-        if let Err(Failure::Again(_) | Failure::Lost(_)) = history {
-            // A read may be repeated whatever happened to it.
-            history = self.session.run(async |conn| tasks::load_history(conn, &retried).await).await;
-        }
-        history.map(Some)
-    }
-
-    /// An error without a text was reported already.
-    async fn describe_one(
-        &self,
-        row: Claimed,
-        history: &mut Option<HashMap<i64, Vec<EndedRun>>>,
-        workers: &[Worker<'_>],
-    ) -> Result<Granted, Option<sqlx::Error>> {
-        let ended = match history {
-            _ if row.run == 0 => Vec::new(),
-            Some(history) => history.remove(&row.seq).unwrap_or_default(),
-            None => return Err(None),
-        };
-        let name = self.queues.get_name(&self.pool, row.queue).await?;
-        let worker = usize::try_from(row.worker - 1).ok().and_then(|position| workers.get(position));
-        let worker = worker.ok_or(sqlx::Error::RowNotFound)?;
-        Ok(row.describe(name, ended, *worker).map_err(sqlx::Error::from)?)
-    }
-
-    /// The statement may have committed although its answer was lost: what it claimed is requeued, once the lost
-    /// session cannot commit any more.
-    fn recover(&self, batch: Uuid, backend: Option<Backend>) {
-        let (pool, requeue) = (self.pool.clone(), self.requeue.clone());
-        self.tracker.spawn(async move {
-            let until = Instant::now() + RECOVERY_MAX;
-            while Instant::now() < until {
-                // A database that went silent must not keep this try forever.
-                match tokio::time::timeout(RECOVERY_TRY_MAX, find_lost(&pool, batch, backend)).await {
-                    Ok(Ok(Found::Claims(lost))) => {
-                        tracing::warn!(batch = %batch, claims = lost.len(), "recovered a batch whose answer was lost");
-                        requeue.take(lost);
-                        return;
-                    }
-                    Ok(Ok(Found::AwaitsStandby)) => tokio::time::sleep(STANDBY_EVERY).await,
-                    Ok(Ok(Found::MayCommit) | Err(_)) | Err(_) => tokio::time::sleep(RECOVERY_EVERY).await,
-                }
-            }
-            tracing::error!(batch = %batch, "gave up recovering a batch whose answer was lost; its claims will expire");
-        });
-    }
-}
-
-/// What was found of a lost batch.
-enum Found {
-    /// Its claims, and there will be no others.
-    Claims(Vec<UndeliveredClaim>),
-    /// Its session may still commit.
-    MayCommit,
-    /// Its session has committed, and no other one sees it before a synchronous standby has it.
-    AwaitsStandby,
-}
-
-async fn find_lost(pool: &PgPool, batch: Uuid, backend: Option<Backend>) -> Result<Found, sqlx::Error> {
-    let mut conn = pool.acquire().await?;
-    if let Some(backend) = backend {
-        match session::end_backend(&mut conn, backend).await? {
-            LostBackend::Gone => {}
-            LostBackend::Busy => return Ok(Found::MayCommit),
-            LostBackend::AwaitsStandby => return Ok(Found::AwaitsStandby),
-        }
-    }
-    let lost = claims::list_batch(&mut conn, batch).await?;
-    Ok(Found::Claims(lost.into_iter().map(|(id, run)| UndeliveredClaim { id, run }).collect()))
 }

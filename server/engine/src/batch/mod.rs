@@ -10,11 +10,13 @@
 
 mod blocking_path;
 mod claim_batch;
+mod claimer;
 mod company;
 pub mod delivery;
 pub mod due_marks;
 pub mod failure;
 mod figures;
+mod limited;
 pub mod low_water_marks;
 pub mod message_queue;
 mod order;

@@ -17,8 +17,10 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::Waiting;
-use super::claim_batch::{ClaimBatch, QueueClaims, WaitingRequest, recent_claim, shed};
+use super::claim_batch::{ClaimBatch, WaitingRequest};
+use super::claimer::{QueueClaims, recent_claim, shed};
 use super::delivery::{Delivery, Requeue};
+use super::limited::LimitedList;
 use super::low_water_marks::LowWaterMarks;
 use super::order::Order;
 use super::tick::{Arrivals, ClaimSeats, Kind, TickLoop, Ticks, Turn};
@@ -32,7 +34,9 @@ use tenure_api::ids::TaskQueueId;
 use tenure_domain::task::Granted;
 use tenure_domain::worker::{Sight, WorkerKey};
 use tenure_store::connector::Connector;
+use tenure_store::events::Sequenced;
 use tenure_store::queues::Queues;
+use tenure_store::transitions::claim::Worker;
 use tenure_store::worker_removals::Gone;
 
 /// Requests that may wait.
@@ -73,17 +77,22 @@ pub struct Answer {
 pub(super) struct Waiter {
     pub(super) request: ClaimWork,
     /// Earlier requests have a smaller one; 0 before it is in the wait list.
-    turn: u64,
-    reply: oneshot::Sender<Result<Answer, OpError>>,
-    until: Instant,
+    pub(super) turn: u64,
+    pub(super) reply: oneshot::Sender<Result<Answer, OpError>>,
+    pub(super) until: Instant,
 }
 
 impl Waiter {
-    fn worker(&self) -> &WorkerKey {
+    pub(super) fn claims_as(&self) -> Worker<'_> {
+        let ClaimWork { worker: WorkerKey { group, id, .. }, session, .. } = &self.request;
+        Worker { group, id, session: *session }
+    }
+
+    pub(super) fn worker(&self) -> &WorkerKey {
         &self.request.worker
     }
 
-    fn is_of(&self, gone: &Gone) -> bool {
+    pub(super) fn is_of(&self, gone: &Gone) -> bool {
         let WorkerKey { queue, group, id } = self.worker();
         *queue == gone.queue && *group == gone.worker_group && *id == gone.worker_id
     }
@@ -100,11 +109,17 @@ struct Queue {
 pub struct WaitList {
     /// One for each task.
     queues: Vec<Queue>,
+    /// Requests in limited queues.
+    limited: mpsc::Sender<Waiter>,
+    notifiers: Notifiers,
     /// The tasks take requests out of their inboxes at once: these bound how many wait.
     places: Arc<Semaphore>,
     workers: Workers,
     endings: Endings,
 }
+
+/// Reads up to where events are in the log.
+pub type ReadSequenced = Arc<dyn Fn() -> Sequenced + Send + Sync>;
 
 /// What the wait list needs.
 pub struct WaitListParts<'a> {
@@ -128,6 +143,8 @@ pub struct WaitListParts<'a> {
     pub endings: Endings,
     /// Claims are parts of ticks.
     pub ticks: &'a Ticks,
+    /// Up to where events are in the log.
+    pub sequenced: ReadSequenced,
 }
 
 impl WaitList {
@@ -160,8 +177,16 @@ impl WaitList {
             Queue { waiters, arrivals: tick_loop.arrivals() }
         };
         let queues = loops.iter().enumerate().map(start).collect();
-        let places = Arc::new(Semaphore::new(WAITING_MAX));
-        Self { queues, places, workers: parts.workers.clone(), endings: parts.endings.clone() }
+        let (limited, inbox) = mpsc::channel(WAITING_MAX);
+        essential::spawn(tasks, LimitedList::new(parts, inbox, waiting, tasks, stop).work());
+        Self {
+            queues,
+            limited,
+            notifiers: parts.notifiers.clone(),
+            places: Arc::new(Semaphore::new(WAITING_MAX)),
+            workers: parts.workers.clone(),
+            endings: parts.endings.clone(),
+        }
     }
 
     /// Adds a request to the wait list and waits for its answer. A request for a session waits no longer than that.
@@ -171,10 +196,14 @@ impl WaitList {
         let until = Instant::now() + request.wait_timeout;
         let (worker, session) = (request.worker.clone(), request.session);
         self.workers.saw(worker.clone(), Sight::ClaimWork);
-        let queue = &self.queues[Route::of_queue(worker.queue).among(self.queues.len())];
         let waiter = Waiter { request, turn: 0, reply, until };
-        queue.waiters.try_send(waiter).map_err(|_| shed())?;
-        queue.arrivals.count();
+        if self.notifiers.is_limited(worker.queue) {
+            self.limited.try_send(waiter).map_err(|_| shed())?;
+        } else {
+            let queue = &self.queues[Route::of_queue(worker.queue).among(self.queues.len())];
+            queue.waiters.try_send(waiter).map_err(|_| shed())?;
+            queue.arrivals.count();
+        }
         let answer = match session {
             None => answer.await,
             Some(epoch) => self.while_live(epoch, answer).await,
@@ -386,6 +415,11 @@ impl WaitListWorker {
         let mut room = RUNS_MAX;
         for &queue in &self.ready {
             let Some(queue_waiters) = self.waiters.get_mut(&queue) else { continue };
+            if self.notifiers.is_limited(queue) {
+                // Its requests wait in another list.
+                queue_waiters.drain(..).for_each(|waiter| drop(waiter.reply.send(Err(OpError::StaleQueue))));
+                continue;
+            }
             // Nothing must be claimed for a client that has disconnected.
             queue_waiters.retain(|waiter| !waiter.reply.is_closed());
             if self.workers.any_quarantined(queue) {
@@ -442,8 +476,6 @@ impl WaitListWorker {
             self.order.serve(queue, false);
             return;
         };
-        // What was claimed leaves room for what waits for admission.
-        self.notifiers.notify_admission(&[queue]);
         let (mut waiting, asked): (VecDeque<Waiter>, _) = (VecDeque::new(), positions.len());
         for position in positions {
             let Some(waiter) = queue_waiters.pop_front() else { break };

@@ -1,5 +1,7 @@
 //! Moves events into the log, and remembers how far it has come and where the log begins.
 
+use std::sync::Arc;
+
 use sqlx::PgConnection;
 
 use tenure_store::events::{self, Sequenced};
@@ -25,6 +27,13 @@ impl Sequencer {
     #[must_use]
     pub fn reached(&self) -> Sequenced {
         self.state.read(|state| state.reached)
+    }
+
+    /// [`Sequencer::reached`], for callers that know nothing else of events.
+    #[must_use]
+    pub fn reader(&self) -> Arc<dyn Fn() -> Sequenced + Send + Sync> {
+        let sequencer = self.clone();
+        Arc::new(move || sequencer.reached())
     }
 
     /// Moves what is new into the log; waits for another server that does so. Afterwards everything that was committed before

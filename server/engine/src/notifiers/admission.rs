@@ -1,54 +1,88 @@
-//! Notifications that something may be admitted: for the pass of this server, and for the one that is the scheduler of a queue.
+//! Notifications that a run may be admitted: for the pass of this server, and for the server that is
+//! the scheduler of a queue.
 
 use std::collections::HashMap;
 use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
 
 use tokio::sync::futures::Notified;
 
 use super::{Notifiers, are_lost};
 
-/// Which server admits the runs of a queue.
+/// Which server starts the runs of a limited queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AdmittedBy {
-    /// Any of them.
+    /// Every server, when its workers ask.
     Any,
-    /// This one, which is the scheduler of the queue.
+    /// This server, as the scheduler of the queue.
     This,
-    /// Another one, which is its scheduler; none before it has one.
+    /// Another server, as the scheduler of the queue; none before it has a scheduler.
     Other,
+    /// The queue no longer has limits. Its waiting runs are being made ready.
+    Ended,
 }
 
 impl Notifiers {
-    /// Something may be admitted in these queues, if their runs need admission. If another server does that, it is notified too.
+    /// Something may start in these queues, if they are limited. The other servers are notified too.
     pub fn notify_admission<'a>(&self, queues: impl IntoIterator<Item = &'a i32>) {
         let limited = self.shared.limited.read().unwrap_or_else(PoisonError::into_inner);
         if limited.is_empty() || are_lost() {
             return;
         }
-        let (mut any, mut of_others) = (false, Vec::new());
+        let (mut wakes_pass, mut here, mut elsewhere) = (false, Vec::new(), Vec::new());
         for queue in queues {
             let Some(by) = limited.get(queue) else { continue };
-            any = true;
-            if *by == AdmittedBy::Other {
-                of_others.push(*queue);
+            here.push(*queue);
+            // Only the pass takes in the announcements of an ended queue, at any time.
+            // Also if another server is the scheduler: the pass finds out if it still is.
+            wakes_pass |= matches!(by, AdmittedBy::This | AdmittedBy::Other | AdmittedBy::Ended);
+            if matches!(by, AdmittedBy::Any | AdmittedBy::Other) {
+                elsewhere.push(*queue);
             }
         }
-        // Also if that is another server: the pass finds out whether it still is.
-        if any {
+        if wakes_pass {
             self.shared.admission.notify_one();
         }
-        if !of_others.is_empty() {
-            self.shared.others.notify(of_others);
+        if !here.is_empty() {
+            self.shared.limited_list.notify(here);
+        }
+        if !elsewhere.is_empty() {
+            self.shared.others.notify(elsewhere);
         }
     }
 
-    /// Another server has notified of these queues: something may be admitted in those of which this one is the scheduler.
-    pub(super) fn notify_scheduler(&self, queues: impl IntoIterator<Item = i32>) {
+    /// Another server has notified of these queues.
+    pub(super) fn notify_limited(&self, queues: impl IntoIterator<Item = i32>) {
         let limited = self.shared.limited.read().unwrap_or_else(PoisonError::into_inner);
-        let is_mine = |queue: i32| limited.get(&queue) == Some(&AdmittedBy::This);
-        if !limited.is_empty() && queues.into_iter().any(is_mine) && !are_lost() {
+        if limited.is_empty() || are_lost() {
+            return;
+        }
+        let (mut wakes_pass, mut here) = (false, Vec::new());
+        for queue in queues {
+            let Some(by) = limited.get(&queue) else { continue };
+            here.push(queue);
+            wakes_pass |= *by == AdmittedBy::This;
+        }
+        if wakes_pass {
             self.shared.admission.notify_one();
         }
+        if !here.is_empty() {
+            self.shared.limited_list.notify(here);
+        }
+    }
+
+    /// True if a queue is limited, as far as this server knows.
+    #[must_use]
+    pub fn is_limited(&self, queue: i32) -> bool {
+        let limited = self.shared.limited.read().unwrap_or_else(PoisonError::into_inner);
+        limited.get(&queue).is_some_and(|by| *by != AdmittedBy::Ended)
+    }
+
+    /// Records that a queue is no longer limited, as a decision has found.
+    pub fn set_unlimited(&self, queue: i32) {
+        let mut limited = self.shared.limited.write().unwrap_or_else(PoisonError::into_inner);
+        self.shared.limited_changes.fetch_add(1, Ordering::SeqCst);
+        limited.insert(queue, AdmittedBy::Ended);
     }
 
     /// Waits until something may be admitted.
@@ -56,28 +90,50 @@ impl Notifiers {
         self.shared.admission.notified()
     }
 
-    /// Sets which queues need admission, and by whom. The other servers are notified of those that one of them admits, as far as this one
-    /// has not known that: what happened in them until now has notified none.
-    pub fn set_limited(&self, queues: impl IntoIterator<Item = (i32, AdmittedBy)>) {
+    /// Sets which queues need admission, and by whom. Notifies the other servers of queues that one
+    /// of them admits, if this server did not know that: earlier events there have notified none.
+    pub fn set_limited(&self, queues: impl IntoIterator<Item = (i32, AdmittedBy)>, changes: u64) {
         let queues: HashMap<i32, AdmittedBy> = queues.into_iter().collect();
         let mut limited = self.shared.limited.write().unwrap_or_else(PoisonError::into_inner);
-        if *limited == queues {
+        // A list from before a change of this server does not undo it; the next one has it.
+        if *limited == queues || self.limited_changes() != changes {
             return;
         }
         let is_news = |queue: &i32| limited.get(queue) != Some(&AdmittedBy::Other);
         let of_others = queues.iter().filter(|(queue, by)| **by == AdmittedBy::Other && is_news(queue));
         let news: Vec<i32> = of_others.map(|(queue, _)| *queue).collect();
+        let is_limited = |by: Option<&AdmittedBy>| by.is_some_and(|by| *by != AdmittedBy::Ended);
+        // Their requests wait in another list from now on.
+        let moved = queues.keys().chain(limited.keys()).copied();
+        let moved = moved.filter(|queue| is_limited(limited.get(queue)) != is_limited(queues.get(queue)));
+        let moved: Vec<i32> = moved.collect();
         *limited = queues;
         // After the change: what happens from now on notifies them itself.
         drop(limited);
         self.shared.others.notify(news);
+        self.shared.wait_lists.notify(moved.iter().copied());
+        self.shared.limited_list.notify(moved);
+    }
+
+    /// How often this server has said itself that a queue is limited, or is not: to be read before a list is.
+    #[must_use]
+    pub fn limited_changes(&self) -> u64 {
+        self.shared.limited_changes.load(Ordering::SeqCst)
     }
 
     /// The runs of this queue need admission from now on.
     pub fn expect_limited(&self, queue: i32) {
         let mut limited = self.shared.limited.write().unwrap_or_else(PoisonError::into_inner);
-        limited.entry(queue).or_insert(AdmittedBy::Any);
+        self.shared.limited_changes.fetch_add(1, Ordering::SeqCst);
+        let by = limited.entry(queue).or_insert(AdmittedBy::Any);
+        if *by == AdmittedBy::Ended {
+            *by = AdmittedBy::Any;
+        }
         drop(limited);
+        self.shared.wait_lists.notify([queue]);
+        self.shared.limited_list.notify([queue]);
+        // The other servers look which queues are limited.
+        self.shared.others.notify([queue]);
         self.stay_active();
         self.shared.admission.notify_one();
     }
@@ -95,18 +151,18 @@ mod tests {
     #[test]
     fn a_scheduler_is_notified_by_other_servers_and_notifies_none_of_them() {
         let (here, scheduler) = (Notifiers::default(), Notifiers::default());
-        here.set_limited([(1, AdmittedBy::Any), (2, AdmittedBy::Other)]);
-        scheduler.set_limited([(1, AdmittedBy::Any), (2, AdmittedBy::This)]);
+        here.set_limited([(1, AdmittedBy::Any), (2, AdmittedBy::Other)], 0);
+        scheduler.set_limited([(1, AdmittedBy::Any), (2, AdmittedBy::This)], 0);
         let effects = || Effects { admission: vec![1, 2, 3], ..Effects::default() };
         here.apply(effects());
-        assert_eq!(here.take_others(), HashSet::from([2]));
+        assert_eq!(here.take_others(), HashSet::from([1, 2]), "requests may wait there for runs of the first one");
         for (queue, is_woken) in [(1, false), (2, true), (3, false)] {
             scheduler.notify_from_other_server([queue]);
             assert_eq!(scheduler.admission().now_or_never().is_some(), is_woken, "{queue}");
         }
         scheduler.apply(effects());
         assert!(scheduler.admission().now_or_never().is_some());
-        assert!(scheduler.take_others().is_empty());
+        assert_eq!(scheduler.take_others(), HashSet::from([1]));
     }
 
     #[test]
@@ -117,14 +173,14 @@ mod tests {
             here.take_others()
         };
         assert!(created().is_empty(), "the queue is not known to need admission");
-        here.set_limited([(1, AdmittedBy::Other)]);
+        here.set_limited([(1, AdmittedBy::Other)], 0);
         assert_eq!(here.take_others(), HashSet::from([1]));
-        here.set_limited([(1, AdmittedBy::Other), (2, AdmittedBy::Any)]);
+        here.set_limited([(1, AdmittedBy::Other), (2, AdmittedBy::Any)], 0);
         assert!(here.take_others().is_empty(), "it was known");
         // This server was the scheduler, and has handed over.
-        here.set_limited([(1, AdmittedBy::This)]);
+        here.set_limited([(1, AdmittedBy::This)], 0);
         assert!(created().is_empty());
-        here.set_limited([(1, AdmittedBy::Other)]);
+        here.set_limited([(1, AdmittedBy::Other)], 0);
         assert_eq!(here.take_others(), HashSet::from([1]));
     }
 }

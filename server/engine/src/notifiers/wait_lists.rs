@@ -29,10 +29,22 @@ impl WaitListNotifier {
         }
     }
 
-    fn notify(&self, queues: impl IntoIterator<Item = i32>) {
+    pub(super) fn notify(&self, queues: impl IntoIterator<Item = i32>) {
         if self.has_requests.load(Ordering::SeqCst) {
             self.claimable.notify(queues);
         }
+    }
+
+    /// A worker is gone.
+    pub(super) fn send_away(&self, leaving: SendAway) {
+        self.gone.lock().unwrap_or_else(PoisonError::into_inner).push(leaving);
+        self.claimable.notify.notify_one();
+    }
+
+    /// The keys of queues may have been lost.
+    pub(super) fn drop_keys(&self) {
+        self.stale_keys.store(true, Ordering::SeqCst);
+        self.claimable.notify.notify_one();
     }
 
     /// Waits until it is notified.
@@ -92,17 +104,12 @@ impl WaitLists {
 
     /// A worker is gone, whose requests wait in the queue that it names.
     pub(super) fn send_away(&self, leaving: SendAway) {
-        let task = self.of(leaving.worker.queue);
-        task.gone.lock().unwrap_or_else(PoisonError::into_inner).push(leaving);
-        task.claimable.notify.notify_one();
+        self.of(leaving.worker.queue).send_away(leaving);
     }
 
     /// The keys of queues may have been lost.
     pub(super) fn drop_keys(&self) {
-        for task in &self.0 {
-            task.stale_keys.store(true, Ordering::SeqCst);
-            task.claimable.notify.notify_one();
-        }
+        self.0.iter().for_each(WaitListNotifier::drop_keys);
     }
 }
 

@@ -9,12 +9,14 @@ use tenure_api::why::Reason;
 
 use super::why::{self, Parts};
 use super::{OpError, refused};
+use crate::decision::{self, Named};
 use crate::notifiers::Effects;
 use tenure_domain::create::shown_definition;
 use tenure_domain::lifecycle::{Event, apply};
 use tenure_domain::policy::why::{self as policy, Names};
 use tenure_domain::task::{Granted, Last, Tenancy};
 use tenure_domain::worker::{Recent, Sight, WorkerKey};
+use tenure_store::transitions::claim::Worker;
 use tenure_store::transitions::claim_one;
 use tenure_store::worker_sessions::{self, Shared};
 use tenure_store::{claims, holds, policies, tasks};
@@ -55,11 +57,10 @@ pub async fn claim_task(
     let quarantined = worker.as_ref().is_some_and(|worker| workers.is_quarantined(worker));
     let number = run.number().cast_signed();
     let (mut claimed_of, mut paused, mut held) = (None, None, false);
-    if !quarantined {
-        let (group, name) = (&request.worker_group, &request.worker_id);
-        let claimed = claim_one::claim_one(&mut transaction, id, number, group, name, lease, request.session).await?;
-        claimed_of = worker.as_ref().filter(|_| claimed).map(|worker| worker.queue);
-        if let (false, Some(worker)) = (claimed, &worker) {
+    if let (false, Some(worker)) = (quarantined, &worker) {
+        if try_claim(&mut transaction, parts, lease, request, worker.queue).await? {
+            claimed_of = Some(worker.queue);
+        } else {
             paused = policies::find_pause(&mut transaction, worker.queue).await?;
             held = holds::is_held(&mut transaction, id).await?;
         }
@@ -67,7 +68,7 @@ pub async fn claim_task(
     let loaded = tasks::load(&mut transaction, &[id]).await?.remove(&id);
     let details = claims::find_details(&mut transaction, id).await?;
     match claimed_of {
-        // It kept the token of a rate until now.
+        // In an assign queue the scheduler learns that a token is spent.
         Some(queue) => notifiers.commit(transaction, Effects { admission: vec![queue], ..Effects::default() }).await?,
         None => transaction.commit().await?,
     }
@@ -114,6 +115,30 @@ pub async fn claim_task(
     }))
 }
 
+/// Claims the run if it is ready, assigned to the session, or allowed by the limits of its queue. Returns true if it did.
+async fn try_claim(
+    transaction: &mut PgConnection,
+    parts: Parts<'_>,
+    lease: Duration,
+    request: &ClaimTask,
+    queue: i32,
+) -> Result<bool, sqlx::Error> {
+    let ClaimTask { worker_group: group, worker_id: name, session, .. } = request;
+    let (task, run) = (request.task.uuid(), request.run.number().cast_signed());
+    match claim_one::claim_one(transaction, task, run, group, name, lease, *session).await? {
+        Some(claim_one::Claimed { key: None }) => Ok(true),
+        Some(claim_one::Claimed { key: Some(key) }) => {
+            decision::spend_held(transaction, queue, key).await?;
+            Ok(true)
+        }
+        None => {
+            let worker = Worker { group, id: name, session: *session };
+            let named = Named { queue, task, run, worker, lease, sequenced: parts.sequenced };
+            decision::claim_named(transaction, &named).await
+        }
+    }
+}
+
 /// The refusal of a run that is held, with the first reason of why; a caller need not see the names in it.
 async fn refuse_held(parts: Parts<'_>, request: &ClaimTask) -> OpError {
     let known = match why::read(parts, request.task).await {
@@ -122,10 +147,12 @@ async fn refuse_held(parts: Parts<'_>, request: &ClaimTask) -> OpError {
     };
     // The run may have become ready, or have ended, since then.
     let answer = policy::why(&known.facts, Names::Hidden);
-    let is_held = matches!(answer.state, TaskState::Pending) && !answer.ready;
     // The worker that it is assigned to asks why it may not accept it: what else there is, such as a pause.
     let other = answer.reasons.iter().find(|reason| !matches!(reason, Reason::Assigned { .. }));
-    let Some(reason) = other.or(answer.reasons.first()).filter(|_| is_held) else { return OpError::Unavailable };
+    let reason = other.or(answer.reasons.first());
+    let is_held = !answer.ready || matches!(reason, Some(Reason::Paused { .. }));
+    let is_pending = matches!(answer.state, TaskState::Pending);
+    let Some(reason) = reason.filter(|_| is_pending && is_held) else { return OpError::Unavailable };
     let (task, run) = (request.task, request.run);
     OpError::Conflict(format!("run {run} of task {task} cannot be claimed yet. {}", policy::sentence(reason)))
 }

@@ -10,8 +10,9 @@ use tenure_api::ids::TaskQueueId;
 use tenure_domain::worker::WorkerKey;
 use tenure_store::queues::Queues;
 
-/// How often the key of a queue is looked up for one request.
-const LOOKUPS_MAX: u32 = 3;
+/// Maximum number of times a request is sent to a wait list. It is sent to the other list if its queue
+/// became limited or unlimited.
+const LOOKUPS_MAX: u32 = 10;
 
 /// Who claims, and how much.
 #[derive(Debug, Clone)]

@@ -1,6 +1,6 @@
 //! Admission where it meets other transactions: what is locked, moved, gone or changed while a look at a queue is on its way.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use sqlx::{Connection, PgConnection};
@@ -9,12 +9,14 @@ use tenure_api::policy::QueuePolicy;
 use tenure_api::states::{ExceptionReason, Priority};
 use tenure_domain::lifecycle::Report;
 use tenure_domain::policy::document::{Match, Policy};
+use tenure_domain::policy::keys::KeyRules;
 use tenure_engine::background::{PASSES, admission};
 use tenure_engine::ops::OpError;
 use tenure_engine::ops::change_priority;
 use tenure_engine::ops::change_task::{self, Change};
 use tenure_engine::ops::queue_policy::{self, Current, Put};
 use tenure_engine::testing::{QUEUE, Queue, new_task};
+use tenure_store::admission::key_rules;
 use tenure_store::clock;
 use tenure_store::testing::{TestDatabase, eventually};
 
@@ -48,8 +50,16 @@ impl Ground {
         task.id
     }
 
+    /// Takes in announcements, as the pass does while no worker asks.
     async fn admit(&self) {
         while admission::pass(&self.queue.engine).await.unwrap().done > 0 {}
+    }
+
+    /// Claims up to `runs` runs for a worker, without waiting.
+    async fn claim(&self, runs: u16) -> Vec<TaskId> {
+        let answer = self.queue.claim_work(QUEUE, "worker", runs, Duration::ZERO).await.unwrap();
+        answer.delivery.delivered();
+        answer.claims.iter().map(|claim| claim.task.id).collect()
     }
 
     async fn run_pass(&self, name: &str) {
@@ -65,15 +75,9 @@ impl Ground {
         .await;
     }
 
-    /// Whether the run of a task was admitted.
-    async fn is_ready(&mut self, task: TaskId) -> bool {
-        let sql = "SELECT hold IS NULL FROM pending WHERE id = $1";
-        sqlx::query_scalar(sql).bind(task.uuid()).fetch_one(&mut self.conn).await.unwrap()
-    }
-
-    async fn complete_one(&self) {
-        let claimed = self.queue.claim_one(QUEUE).await;
-        self.queue.report(claimed.task.id, claimed.run, Report::Completed).await.unwrap();
+    /// Completes the first run of a task.
+    async fn complete(&self, task: TaskId) {
+        self.queue.report(task, RunId::FIRST, Report::Completed).await.unwrap();
     }
 
     async fn finish(self) {
@@ -82,6 +86,10 @@ impl Ground {
         self.database.finish().await;
     }
 }
+
+const LOCK_RUN: &str = "SELECT FROM pending WHERE id = $1 FOR UPDATE";
+/// Keys that are looked at again at a certain time.
+const PUT_OFF: &str = "SELECT count(*) FROM admission_heads WHERE at IS NOT NULL";
 
 fn name() -> TaskQueueId {
     QUEUE.parse().unwrap()
@@ -98,44 +106,125 @@ async fn put_of(queue: &Queue, name: &TaskQueueId, policy: &Value) -> Result<Cur
     queue_policy::put(queue.engine.queue_parts(), name, put).await
 }
 
+async fn remove(queue: &Queue) {
+    let any = Match::from_header(None).unwrap();
+    queue_policy::delete(queue.engine.queue_parts(), &name(), any, "ann").await.unwrap();
+}
+
 #[tokio::test]
 async fn a_key_whose_run_was_locked_when_it_was_its_turn_has_its_turn_later() {
-    let mut ground = Ground::new(&json!({"fair": true, "concurrency": {"total": 3}})).await;
+    let ground = Ground::new(&json!({"fair": true, "concurrency": {"total": 3}})).await;
     let first = ground.create("p", "a").await;
+    let mut others = Vec::new();
     for _ in 0..6 {
-        ground.create("p", "b").await;
+        others.push(ground.create("p", "b").await);
     }
     let mut other = ground.database.connect().await;
     let mut holder = other.begin().await.unwrap();
-    let lock = "SELECT FROM pending WHERE id = $1 FOR UPDATE";
-    sqlx::query(lock).bind(first.uuid()).execute(&mut *holder).await.unwrap();
-    ground.admit().await;
-    assert!(!ground.is_ready(first).await, "it was passed over, and the other key has had its turns");
+    sqlx::query(LOCK_RUN).bind(first.uuid()).execute(&mut *holder).await.unwrap();
+    assert_eq!(ground.claim(3).await, others[..3], "it was passed over, and the other key has had its turns");
     holder.rollback().await.unwrap();
-    ground.complete_one().await;
-    ground.admit().await;
-    assert!(ground.is_ready(first).await);
+    eventually("the key is looked at again", async || {
+        ground.admit().await;
+        number(ground.database.pool(), PUT_OFF).await == 0
+    })
+    .await;
+    ground.complete(others[0]).await;
+    assert_eq!(ground.claim(1).await, [first]);
     drop(other);
     ground.finish().await;
 }
 
 #[tokio::test]
+async fn locked_run_is_claimed_soon_after_its_lock_ends() {
+    let ground = Ground::new(&json!({"concurrency": {"total": 5}})).await;
+    let locked = ground.create("p", "a").await;
+    let mut other = ground.database.connect().await;
+    let mut holder = other.begin().await.unwrap();
+    sqlx::query(LOCK_RUN).bind(locked.uuid()).execute(&mut *holder).await.unwrap();
+    let pool = ground.database.pool();
+    let ask = async || (ground.queue.claim_one(QUEUE).await.task.id, Instant::now());
+    let meanwhile = async {
+        eventually("the run is passed over", async || number(pool, PUT_OFF).await == 1).await;
+        let behind = ground.create("p", "a").await;
+        eventually("the run behind it is claimed", async || number(pool, "SELECT count(*) FROM claims").await == 1)
+            .await;
+        holder.rollback().await.unwrap();
+        (behind, Instant::now())
+    };
+    let (one, another, (behind, unlocked)) = tokio::join!(ask(), ask(), meanwhile);
+    let (first, last) = if one.1 < another.1 { (one, another) } else { (another, one) };
+    assert_eq!((first.0, last.0), (behind, locked));
+    let waited = last.1.saturating_duration_since(unlocked);
+    assert!(waited < Duration::from_secs(1), "{waited:?}");
+    drop(other);
+    ground.finish().await;
+}
+
+#[tokio::test]
+async fn key_with_one_run_has_one_of_the_first_two_turns() {
+    let ground = Ground::new(&json!({"fair": true})).await;
+    for _ in 0..30 {
+        ground.create("p", "big").await;
+    }
+    let small = ground.create("p", "small").await;
+    let first_two = [ground.queue.claim_one(QUEUE).await.task.id, ground.queue.claim_one(QUEUE).await.task.id];
+    assert!(first_two.contains(&small), "the second one at the latest");
+    ground.finish().await;
+}
+
+#[tokio::test]
+async fn named_run_is_claimed_out_of_turn_if_limits_allow() {
+    let ground = Ground::new(&json!({"concurrency": {"perKey": 1}})).await;
+    let (first, named) = (ground.create("p", "a").await, ground.create("p", "a").await);
+    let claimed = ground.queue.claim_task(named, RunId::FIRST, "worker").await.unwrap();
+    assert_eq!(claimed.task.id, named, "although another run of its key is before it");
+    let refused = ground.queue.claim_task(first, RunId::FIRST, "worker").await.unwrap_err();
+    assert!(matches!(&refused, OpError::Conflict(why) if why.contains("slot of its key")), "{refused}");
+    ground.complete(named).await;
+    ground.queue.claim_task(first, RunId::FIRST, "worker").await.unwrap();
+    ground.finish().await;
+}
+
+#[tokio::test]
+async fn request_that_waits_while_its_queue_becomes_limited_is_served() {
+    let ground = Ground::new(&json!({})).await;
+    let change = async {
+        put(&ground.queue, &json!({"concurrency": {"total": 1}})).await.unwrap();
+        ground.create("p", "a").await
+    };
+    let (claimed, task) = tokio::join!(ground.queue.claim_one(QUEUE), change);
+    assert_eq!(claimed.task.id, task);
+    ground.finish().await;
+}
+
+#[tokio::test]
+async fn request_that_waits_while_limits_are_removed_is_served() {
+    let ground = Ground::new(&json!({"concurrency": {"total": 1}})).await;
+    let (first, second) = (ground.create("p", "a").await, ground.create("p", "a").await);
+    assert_eq!(ground.claim(2).await, [first]);
+    let change = async {
+        remove(&ground.queue).await;
+        ground.follow().await;
+    };
+    let (claimed, ()) = tokio::join!(ground.queue.claim_one(QUEUE), change);
+    assert_eq!(claimed.task.id, second);
+    ground.finish().await;
+}
+
+#[tokio::test]
 async fn a_run_that_leaves_its_key_leaves_its_slot_to_the_runs_that_stay() {
-    let mut ground = Ground::new(&json!({"keyBy": "projectId", "concurrency": {"perKey": 1}})).await;
+    let ground = Ground::new(&json!({"keyBy": "projectId", "concurrency": {"perKey": 1}})).await;
     // The key of the second one is the same by both policies.
     let first = ground.create("x", "a").await;
-    ground.admit().await;
-    assert_eq!(ground.queue.claim_one(QUEUE).await.task.id, first);
+    assert_eq!(ground.claim(1).await, [first]);
     let second = ground.create("x", "x").await;
-    ground.admit().await;
-    assert!(!ground.is_ready(second).await);
+    assert_eq!(ground.claim(1).await, []);
     put(&ground.queue, &json!({"concurrency": {"perKey": 1}})).await.unwrap();
-    ground.admit().await;
-    assert!(!ground.is_ready(second).await, "the first one has its key still");
+    assert_eq!(ground.claim(1).await, [], "the first one has its key still");
     ground.follow().await;
-    ground.admit().await;
-    assert!(ground.is_ready(second).await);
-    ground.queue.report(first, RunId::FIRST, Report::Completed).await.unwrap();
+    assert_eq!(ground.claim(1).await, [second]);
+    ground.complete(first).await;
     ground.finish().await;
 }
 
@@ -160,17 +249,15 @@ async fn a_key_is_known_although_the_first_of_its_runs_is_gone() {
         number(ground.database.pool(), "SELECT count(*) FROM tasks").await == 1
     })
     .await;
-    ground.admit().await;
-    assert!(ground.is_ready(stays).await);
+    assert_eq!(ground.claim(1).await, [stays]);
     ground.finish().await;
 }
 
 #[tokio::test]
 async fn a_policy_that_comes_back_while_its_admission_is_forgotten_has_it_again() {
-    let mut ground = Ground::new(&json!({"concurrency": {"perKey": 1}})).await;
+    let ground = Ground::new(&json!({"concurrency": {"perKey": 1}})).await;
     let before = ground.create("p", "a").await;
     ground.admit().await;
-    assert!(ground.is_ready(before).await);
     // A pass, which has locked the queue, reads and writes its heads, and forgets it in the end.
     let mut other = ground.database.connect().await;
     let mut pass = other.begin().await.unwrap();
@@ -187,36 +274,24 @@ async fn a_policy_that_comes_back_while_its_admission_is_forgotten_has_it_again(
     changed.unwrap();
     ground.follow().await;
     let after = ground.create("p", "a").await;
-    ground.admit().await;
-    assert!(ground.is_ready(after).await);
+    assert_eq!(ground.claim(2).await, [before, after]);
     drop(other);
     ground.finish().await;
 }
 
-/// Whether a pass would be woken now that waits for something to admit. The first one to ask takes the notification.
-async fn is_woken(ground: &Ground) -> bool {
-    tokio::time::timeout(Duration::from_secs(10), ground.queue.engine.notifiers.admission()).await.is_ok()
-}
-
-/// No pass runs by itself here, so that nothing makes up for a lost notification.
+/// No pass runs by itself here.
 #[tokio::test]
-async fn the_pass_is_woken_by_a_run_that_waits_by_one_that_ends_and_by_a_changed_policy() {
+async fn waiting_request_is_served_by_a_new_run_a_free_slot_or_a_higher_limit() {
     let ground = Ground::new(&json!({"concurrency": {"perKey": 1}})).await;
-    assert!(is_woken(&ground).await, "by the policy");
-    ground.admit().await;
-    let first = ground.create("p", "a").await;
-    assert!(is_woken(&ground).await, "by the first run");
-    ground.admit().await;
-    let claimed = ground.queue.claim_one(QUEUE).await;
-    let second = ground.create("p", "a").await;
-    ground.admit().await;
-    // What has happened so far has woken it once more.
-    drop(tokio::time::timeout(Duration::from_millis(100), ground.queue.engine.notifiers.admission()).await);
-    assert_eq!(claimed.task.id, first);
-    ground.queue.report(first, claimed.run, Report::Completed).await.unwrap();
-    assert!(is_woken(&ground).await, "by the end of the first run");
-    ground.admit().await;
-    assert_eq!(ground.queue.claim_one(QUEUE).await.task.id, second);
+    let (claimed, first) = tokio::join!(ground.queue.claim_one(QUEUE), ground.create("p", "a"));
+    assert_eq!(claimed.task.id, first, "a new run");
+    let (second, third) = (ground.create("p", "a").await, ground.create("p", "a").await);
+    let (claimed, ()) = tokio::join!(ground.queue.claim_one(QUEUE), ground.complete(first));
+    assert_eq!(claimed.task.id, second, "a free slot");
+    let policy = json!({"concurrency": {"perKey": 2}});
+    let (claimed, changed) = tokio::join!(ground.queue.claim_one(QUEUE), put(&ground.queue, &policy));
+    assert_eq!(claimed.task.id, third, "a higher limit");
+    changed.unwrap();
     ground.finish().await;
 }
 
@@ -243,111 +318,58 @@ async fn a_change_of_a_policy_that_waited_for_another_one_is_compared_with_that_
     ground.finish().await;
 }
 
-/// Three runs are claimed, and four more are ready: of the priorities lowest, lowest, high and lowest.
-async fn with_three_claimed_and_four_ready(policy: &Value) -> (Ground, [TaskId; 4]) {
+/// Three runs are claimed, and four more wait: of the priorities lowest, lowest, high and lowest.
+async fn with_three_claimed_and_four_waiting(policy: &Value) -> (Ground, Vec<TaskId>, [TaskId; 4]) {
     let ground = Ground::new(policy).await;
     for _ in 0..3 {
         ground.create("p", "a").await;
     }
-    ground.admit().await;
-    for _ in 0..3 {
-        ground.queue.claim_one(QUEUE).await;
-    }
-    let mut ready = Vec::new();
+    let claimed = ground.claim(3).await;
+    assert_eq!(claimed.len(), 3);
+    let mut waiting = Vec::new();
     for priority in ["lowest", "lowest", "high", "lowest"] {
         let fields = json!({"priority": priority, "extra": {"tenure": {"key": "a"}}});
-        ready.push(ground.create_with(&fields).await);
-        ground.admit().await;
+        waiting.push(ground.create_with(&fields).await);
     }
-    (ground, ready.try_into().unwrap())
-}
-
-async fn are_ready(ground: &mut Ground, tasks: &[TaskId; 4]) -> [bool; 4] {
-    let mut ready = [false; 4];
-    for (ready, task) in ready.iter_mut().zip(tasks) {
-        *ready = ground.is_ready(*task).await;
-    }
-    ready
+    (ground, claimed, waiting.try_into().unwrap())
 }
 
 #[tokio::test]
-async fn a_lowered_limit_has_the_least_urgent_and_newest_ready_runs_wait_again() {
-    for (before, after, none) in [
-        (
-            json!({"concurrency": {"total": 9}}),
-            json!({"concurrency": {"total": 5}}),
-            json!({"concurrency": {"total": 2}}),
-        ),
-        (
-            json!({"concurrency": {"perKey": 9}}),
-            json!({"concurrency": {"perKey": 5}}),
-            json!({"concurrency": {"perKey": 2}}),
-        ),
-    ] {
-        let (mut ground, tasks) = with_three_claimed_and_four_ready(&before).await;
-        assert_eq!(are_ready(&mut ground, &tasks).await, [true; 4]);
-        put(&ground.queue, &after).await.unwrap();
-        ground.admit().await;
-        assert_eq!(are_ready(&mut ground, &tasks).await, [true, false, true, false], "{after}");
+async fn lowered_limit_starts_nothing_until_enough_runs_have_ended() {
+    for of in ["total", "perKey"] {
+        let before = json!({"concurrency": {of: 9}});
+        let (ground, claimed, [first, second, urgent, last]) = with_three_claimed_and_four_waiting(&before).await;
+        put(&ground.queue, &json!({"concurrency": {of: 2}})).await.unwrap();
+        assert_eq!(ground.claim(9).await, [], "{of}");
         // What is claimed goes on, although it is more than the limit.
-        put(&ground.queue, &none).await.unwrap();
-        ground.admit().await;
-        assert_eq!(are_ready(&mut ground, &tasks).await, [false; 4], "{none}");
         assert_eq!(number(ground.database.pool(), "SELECT count(*) FROM claims").await, 3);
+        ground.complete(claimed[0]).await;
+        assert_eq!(ground.claim(9).await, [], "{of}: as many as the limit are left");
+        ground.complete(claimed[1]).await;
+        assert_eq!(ground.claim(9).await, [urgent], "{of}");
         put(&ground.queue, &before).await.unwrap();
-        ground.admit().await;
-        assert_eq!(are_ready(&mut ground, &tasks).await, [true; 4], "the limit is as it was");
-        ground.finish().await;
-    }
-}
-
-/// What a poller has reserved stays when a limit is lowered, and then waits again, in whatever way the poller lets go of it.
-#[tokio::test]
-async fn a_lowered_limit_concerns_what_a_poller_had_reserved_when_it_lets_go() {
-    let lets_go = [
-        ("its reservation ends", "UPDATE clock SET clock_offset = clock_offset + interval '2 minutes'"),
-        ("it shows the messages", "UPDATE pending SET reserved_until = NULL, hidden_until = NULL"),
-        (
-            "it deletes the messages",
-            "UPDATE pending SET reserved_until = NULL, message = message + 1, receipt = NULL, dequeued = 0",
-        ),
-    ];
-    for (of, (what, sql)) in ["total", "perKey"].into_iter().flat_map(|of| lets_go.map(|how| (of, how))) {
-        let (mut ground, tasks) = with_three_claimed_and_four_ready(&json!({"concurrency": {of: 9}})).await;
-        let reserved =
-            "UPDATE pending SET receipt = 7, dequeued = 1, reserved_until = tenure_now() + interval '1 minute',
-                            hidden_until = tenure_now() + interval '10 minutes'";
-        sqlx::raw_sql(reserved).execute(&mut ground.conn).await.unwrap();
-        put(&ground.queue, &json!({"concurrency": {of: 5}})).await.unwrap();
-        ground.admit().await;
-        assert_eq!(are_ready(&mut ground, &tasks).await, [true; 4], "{of}: reserved");
-        sqlx::raw_sql(sql).execute(&mut ground.conn).await.unwrap();
-        ground.run_pass("messages").await;
-        ground.admit().await;
-        assert_eq!(are_ready(&mut ground, &tasks).await, [true, false, true, false], "{of}: {what}");
+        assert_eq!(ground.claim(9).await, [first, second, last], "{of}: the limit is as it was");
         ground.finish().await;
     }
 }
 
 #[tokio::test]
-async fn the_most_urgent_run_of_a_key_starts_although_a_less_urgent_one_became_ready_before() {
-    let mut ground = Ground::new(&json!({"concurrency": {"perKey": 1}})).await;
+async fn retry_waits_behind_the_more_urgent_runs_of_its_key() {
+    let ground = Ground::new(&json!({"concurrency": {"perKey": 1}})).await;
     let least = ground.create("p", "k").await;
-    ground.admit().await;
-    assert_eq!(ground.queue.claim_one(QUEUE).await.task.id, least);
+    assert_eq!(ground.claim(1).await, [least]);
     let of = |priority: &str| json!({"priority": priority, "extra": {"tenure": {"key": "k"}}});
-    let (high, medium) = (ground.create_with(&of("high")).await, ground.create_with(&of("medium")).await);
-    ground.admit().await;
-    assert!(!ground.is_ready(high).await);
-    // It is tried again, and keeps its slot until something more urgent has a use for it.
+    let (lowered, medium) = (ground.create_with(&of("high")).await, ground.create_with(&of("medium")).await);
+    assert_eq!(ground.claim(1).await, []);
     let again = Report::Exception(ExceptionReason::IntermittentTask);
     ground.queue.report(least, RunId::FIRST, again).await.unwrap();
-    ground.admit().await;
-    assert_eq!((ground.is_ready(high).await, ground.is_ready(least).await), (true, false));
     let (pool, notifiers) = (&ground.queue.engine.pool, &ground.queue.engine.notifiers);
-    change_priority::change_task(pool, notifiers, high, Priority::VeryLow).await.unwrap();
-    ground.admit().await;
-    assert_eq!((ground.is_ready(high).await, ground.is_ready(medium).await), (false, true));
+    change_priority::change_task(pool, notifiers, lowered, Priority::VeryLow).await.unwrap();
+    for expected in [medium, lowered] {
+        assert_eq!(ground.claim(3).await, [expected]);
+        ground.complete(expected).await;
+    }
+    assert_eq!(ground.claim(3).await, [least]);
     ground.finish().await;
 }
 
@@ -359,9 +381,7 @@ async fn runs_that_need_no_admission_any_more_are_ready_and_a_note_says_so() {
         tasks.push(ground.create("p", "k").await);
     }
     ground.admit().await;
-    queue_policy::delete(ground.queue.engine.queue_parts(), &name(), Match::from_header(None).unwrap(), "ann")
-        .await
-        .unwrap();
+    remove(&ground.queue).await;
     ground.follow().await;
     assert_eq!(number(ground.database.pool(), "SELECT count(*) FROM pending WHERE hold IS NULL").await, 4);
     let sql = "SELECT details::text FROM transitions WHERE kinds = '{14}'";
@@ -402,64 +422,56 @@ async fn a_failure_after_which_the_task_was_rerun_makes_no_later_retry_wait_long
 }
 
 #[tokio::test]
-async fn a_lowered_limit_of_one_key_has_its_ready_runs_wait_again_and_no_others() {
-    let (mut ground, tasks) = with_three_claimed_and_four_ready(&json!({"concurrency": {"perKey": 9}})).await;
+async fn lowered_limit_of_one_key_concerns_no_other() {
+    let before = json!({"concurrency": {"perKey": 9}});
+    let (mut ground, _, [_, _, urgent, _]) = with_three_claimed_and_four_waiting(&before).await;
     let other = ground.create("p", "b").await;
-    ground.admit().await;
-    let key: tenure_domain::policy::keys::KeyRules =
-        tenure_domain::policy::keys::KeyRules { concurrency: Some(4), rate: None, weight: None };
+    let rules = KeyRules { concurrency: Some(4), rate: None, weight: None };
     let queue = ground.queue.key(QUEUE).await;
-    tenure_store::admission::key_rules::put_rules(&mut ground.conn, queue, "a", &key).await.unwrap();
-    ground.admit().await;
-    assert_eq!(are_ready(&mut ground, &tasks).await, [false, false, true, false]);
-    assert!(ground.is_ready(other).await);
+    key_rules::put_rules(&mut ground.conn, queue, "a", &rules).await.unwrap();
+    assert_eq!(ground.claim(9).await, [urgent, other]);
     ground.finish().await;
 }
 
 #[tokio::test]
-async fn a_run_that_became_ready_before_claims_had_their_new_key_waits_again() {
-    let mut ground = Ground::new(&json!({"concurrency": {"perKey": 1}})).await;
-    ground.create("p", "a").await;
-    ground.admit().await;
-    ground.queue.claim_one(QUEUE).await;
-    let ready = ground.create("p", "b").await;
-    ground.admit().await;
-    assert!(ground.is_ready(ready).await);
+async fn claim_that_was_locked_has_a_slot_of_its_new_key_in_the_end() {
+    let ground = Ground::new(&json!({"concurrency": {"perKey": 1}})).await;
+    let claimed = ground.create("p", "a").await;
+    assert_eq!(ground.claim(1).await, [claimed]);
+    let waiting = ground.create("p", "b").await;
     // While another transaction has the claim, it keeps its old key.
     let mut other = ground.database.connect().await;
     let mut held = other.begin().await.unwrap();
     sqlx::query("SELECT FROM claims FOR UPDATE").execute(&mut *held).await.unwrap();
     put(&ground.queue, &json!({"concurrency": {"perKey": 1}, "keyBy": "projectId"})).await.unwrap();
-    eventually("the run follows the policy and is ready again", async || {
+    eventually("the other run follows the policy", async || {
         ground.run_pass("refile").await;
-        ground.admit().await;
-        let moved = "SELECT count(*) FROM pending p JOIN task_queues q ON q.id = p.queue
-                     WHERE p.hold IS NULL AND p.key_id = admission_key_id(q.id, 'p')";
+        let moved = "SELECT count(*) FROM pending WHERE key_id = admission_key_id(queue, 'p')";
         number(ground.database.pool(), moved).await == 1
     })
     .await;
     held.rollback().await.unwrap();
     ground.follow().await;
-    ground.admit().await;
-    assert!(!ground.is_ready(ready).await, "the claim has the only slot of the project");
+    assert_eq!(ground.claim(1).await, [], "the claim has the only slot of the project");
+    ground.complete(claimed).await;
+    assert_eq!(ground.claim(1).await, [waiting]);
+    drop(other);
     ground.finish().await;
 }
 
 #[tokio::test]
 async fn a_run_that_was_announced_under_another_policy_is_found_behind_a_later_one_of_its_key() {
-    let mut ground = Ground::new(&json!({"concurrency": {"perKey": 1}})).await;
+    let ground = Ground::new(&json!({"concurrency": {"perKey": 1}})).await;
     let first = ground.create("p", "a").await;
     put(&ground.queue, &json!({"concurrency": {"perKey": 1}, "keyBy": "projectId"})).await.unwrap();
     // The look takes the announcement of a key that this policy does not know.
     ground.admit().await;
     put(&ground.queue, &json!({"concurrency": {"perKey": 1}})).await.unwrap();
     let later = ground.create("p", "a").await;
-    ground.admit().await;
-    assert!(ground.is_ready(later).await && !ground.is_ready(first).await, "the key begins with the later run");
+    assert_eq!(ground.claim(2).await, [later], "the key begins with the later run");
     ground.follow().await;
-    ground.complete_one().await;
-    ground.admit().await;
-    assert!(ground.is_ready(first).await);
+    ground.complete(later).await;
+    assert_eq!(ground.claim(2).await, [first]);
     ground.finish().await;
 }
 
@@ -481,19 +493,20 @@ async fn a_queue_that_has_to_wait_holds_up_no_other() {
         let task = new_task(queue, &json!({"extra": {"tenure": {"key": "a"}}}));
         ground.queue.create(&task).await.unwrap();
     }
-    let ready =
-        "SELECT count(*) FROM pending p JOIN task_queues q ON q.id = p.queue WHERE p.hold IS NULL AND q.name = $1";
-    let is_ready = async |queue: &str| -> bool {
-        sqlx::query_scalar::<_, i64>(ready).bind(queue).fetch_one(ground.database.pool()).await.unwrap() == 1
+    let heads = "SELECT count(*) FROM admission_heads h JOIN task_queues q ON q.id = h.queue
+                 WHERE h.ready AND q.name = $1";
+    let is_looked_at = async |queue: &str| -> bool {
+        sqlx::query_scalar::<_, i64>(heads).bind(queue).fetch_one(ground.database.pool()).await.unwrap() == 1
     };
     let meanwhile = async {
-        eventually("the other queue is looked at", async || is_ready(free).await).await;
-        assert!(!is_ready(held).await);
+        eventually("the other queue is looked at", async || is_looked_at(free).await).await;
+        ground.queue.claim_one(free).await;
+        assert!(!is_looked_at(held).await);
         holder.rollback().await.unwrap();
     };
     let (passed, ()) = tokio::join!(admission::pass(&ground.queue.engine), meanwhile);
     passed.unwrap();
-    assert!(is_ready(held).await);
+    assert!(is_looked_at(held).await);
     drop(waits);
     ground.admit().await;
     ground.finish().await;

@@ -1,7 +1,9 @@
 //! What admission costs: it does not grow with the keys and the waiting runs of a queue.
 
 mod claims;
+mod decisions;
 mod fill;
+mod idle;
 mod snapshot;
 mod statements;
 
@@ -11,16 +13,14 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use sqlx::{Connection, PgConnection};
 use tenure_api::policy::QueuePolicy;
-use tenure_domain::admission::READY_RUNS;
 use tenure_domain::policy::document::{Match, Policy};
-use tenure_engine::background::admission;
 use tenure_engine::ops::queue_policy::{self, Put};
 use tenure_engine::testing::Queue;
 use tenure_store::admission::runnable;
 use tenure_store::testing::TestDatabase;
 
 use fill::{ASSIGNED, PLAIN, PULLED};
-use statements::{Given, OF_PASS, OTHERS};
+use statements::{Given, HOT, OTHERS};
 
 /// How many keys each queue has; it has twice as many waiting runs.
 const KEYS: &str = "TENURE_ADMISSION_KEYS";
@@ -63,14 +63,14 @@ async fn measure(database: &TestDatabase, policy: &Policy, what: &str) -> BTreeM
     let mut conn = pool.acquire().await.unwrap();
     let given = Given::read(&mut conn, policy).await;
     let mut measured = BTreeMap::new();
-    for statement in OF_PASS.into_iter().chain(OTHERS) {
+    for statement in HOT.into_iter().chain(OTHERS) {
         let (mut took, mut least) = (Duration::MAX, i64::MAX);
         for _ in 0..TIMES {
             let before = blocks(&mut conn).await;
             let mut transaction = conn.begin().await.unwrap();
             let started = Instant::now();
-            if OF_PASS.contains(&statement) {
-                given.run_of_pass(&mut transaction, statement).await;
+            if HOT.contains(&statement) {
+                given.run_hot(&mut transaction, statement).await;
             } else {
                 given.run_other(&mut transaction, statement).await;
             }
@@ -104,23 +104,15 @@ fn grown(before: &BTreeMap<&'static str, i64>, after: &BTreeMap<&'static str, i6
     after.iter().filter(is_more).map(told).collect()
 }
 
-/// How long passes take that admit so many runs each; the middle one of several.
-async fn time_passes(conn: &mut PgConnection, queue: &Queue, runs: u32) -> Duration {
-    let ready = async |conn: &mut PgConnection| -> i64 {
-        let ready = "SELECT count(*) FROM pending WHERE hold IS NULL";
-        sqlx::query_scalar(ready).fetch_one(conn).await.unwrap()
-    };
+/// Returns the median time of a decision that claims `runs` runs.
+async fn time_decisions(conn: &mut PgConnection, queue: i32, runs: u32) -> Duration {
     let mut all = Vec::new();
     for _ in 0..9 {
-        // Workers have claimed some of what the passes before have admitted.
-        let gone =
-            "DELETE FROM pending WHERE seq IN (SELECT seq FROM pending WHERE hold IS NULL ORDER BY ord LIMIT $1)";
-        let most = ready(conn).await - i64::from(READY_RUNS - runs);
-        sqlx::query(gone).bind(most.max(0)).execute(&mut *conn).await.unwrap();
+        let mut transaction = conn.begin().await.unwrap();
         let started = Instant::now();
-        admission::pass(&queue.engine).await.unwrap();
+        decisions::claim_runs(&mut transaction, queue, PULLED, runs).await;
         all.push(started.elapsed());
-        assert_eq!(ready(conn).await, i64::from(READY_RUNS), "one pass fills what may be ready");
+        transaction.rollback().await.unwrap();
     }
     all.sort_unstable();
     all[all.len() / 2]
@@ -144,12 +136,14 @@ async fn what_admission_reads_does_not_grow_with_the_keys_and_waiting_runs_of_a_
     sqlx::raw_sql("ANALYZE").execute(&mut filler).await.unwrap();
     let with = measure(&database, &policy, "many keys with statistics").await;
     wrong.extend(grown(&few, &with, "with statistics"));
-    for runs in [READY_RUNS, 200] {
-        println!("a pass that admits {runs} runs takes {:?}", time_passes(&mut filler, &queue, runs).await);
+    sqlx::raw_sql("TRUNCATE admission_work").execute(&mut filler).await.unwrap();
+    let (mut hot, pulled) = (database.connect_hot().await, queue.key(PULLED).await);
+    for runs in [1, 32, 400] {
+        println!("a decision that claims {runs} runs takes {:?}", time_decisions(&mut hot, pulled, runs).await);
     }
     assert!(wrong.is_empty(), "reads too much: {wrong:#?}");
     fill::empty(&mut filler).await;
-    drop(filler);
+    drop((filler, hot));
     queue.stop().await;
     database.finish().await;
 }

@@ -18,7 +18,7 @@ use tenure_engine::ops::queue_keys;
 use tenure_engine::ops::queue_policy::{self, Put};
 use tenure_engine::ops::why::find;
 use tenure_engine::testing::{QUEUE, Queue, new_task};
-use tenure_store::admission::{self as store, Leader, Look};
+use tenure_store::admission::{self as store, IfLocked, Leader, Look};
 use tenure_store::clock;
 use tenure_store::testing::{Gate, TestDatabase, eventually};
 
@@ -81,8 +81,8 @@ async fn a_key_of_which_a_run_has_just_come_is_not_forgotten_by_a_pass_that_saw_
     let key = queue.key(QUEUE).await;
     let mut conn = queue.engine.pool.acquire().await.unwrap();
     let mut looking = conn.begin().await.unwrap();
-    let locked =
-        store::lock(&mut looking, key, Leader { server: uuid::Uuid::nil(), term: None }).await.unwrap().unwrap();
+    let leader = Leader { server: uuid::Uuid::nil(), term: None };
+    let locked = store::lock(&mut looking, key, leader, IfLocked::Wait).await.unwrap().unwrap();
     sqlx::raw_sql("SELECT FROM admission_heads FOR UPDATE").execute(&mut *looking).await.unwrap();
     let engine = queue.engine.clone();
     let forgetting = tokio::spawn(async move { admission::purge(&engine).await.unwrap() });
@@ -92,11 +92,11 @@ async fn a_key_of_which_a_run_has_just_come_is_not_forgotten_by_a_pass_that_saw_
     }
     // The run comes after the other pass has read that there is none, and before this one looks.
     create(&queue, "a").await;
-    let limits = locked.policy.as_ref().and_then(Policy::admission).unwrap();
+    let limits = locked.limits.unwrap();
     let announced = store::take_work(&mut looking, key).await.unwrap();
     assert_eq!(announced.len(), 1);
     store::name_keys(&mut looking, key, &announced).await.unwrap();
-    let look = Look { queue: key, admission: &limits, least: locked.least, keeps_times: false };
+    let look = Look { queue: key, admission: &limits, least: locked.least };
     store::look(&mut looking, &look, &announced).await.unwrap();
     looking.commit().await.unwrap();
     forgetting.await.unwrap();
@@ -211,8 +211,7 @@ async fn a_key_is_not_forgotten_while_it_is_short_of_the_burst_of_its_rate() {
     for _ in 0..2 {
         create(&queue, "spent").await;
     }
-    admit(&queue).await;
-    assert_eq!(number(pool, "SELECT count(*) FROM pending WHERE hold IS NULL").await, 1);
+    assert_eq!(claim(&queue, 2).await, 1);
     finish(database, queue).await;
 }
 
@@ -252,36 +251,33 @@ async fn a_run_that_waits_for_a_lowered_limit_knows_how_many_have_its_slots_stil
     finish(database, queue).await;
 }
 
-/// They became ready without having waited, so that the key has no head.
 #[tokio::test]
-async fn a_lowered_limit_holds_for_retries_of_runs_that_were_claimed_before_there_was_one() {
+async fn limit_holds_for_retries_of_runs_that_were_claimed_before_it() {
     for of in ["perKey", "total"] {
         let database = TestDatabase::create().await;
         let queue = Queue::start(database.options());
-        let mut policy = json!({"concurrency": {}});
         for _ in 0..2 {
             create(&queue, "acme").await;
         }
         let claims = [queue.claim_one(QUEUE).await, queue.claim_one(QUEUE).await];
-        policy["concurrency"][of] = json!(2);
-        put_policy(&queue, &policy).await;
-        admit(&queue).await;
+        put_policy(&queue, &json!({"concurrency": {of: 1}})).await;
         for claim in claims {
             let shutdown = Report::Exception(ExceptionReason::WorkerShutdown);
             queue.report(claim.task.id, claim.run, shutdown).await.unwrap();
         }
-        admit(&queue).await;
-        let (pool, ready) = (&queue.engine.pool, "SELECT count(*) FROM pending WHERE hold IS NULL");
-        assert_eq!(number(pool, ready).await, 2, "retries keep their slots: {of}");
-        policy["concurrency"][of] = json!(1);
-        put_policy(&queue, &policy).await;
-        admit(&queue).await;
-        assert_eq!(number(pool, ready).await, 1, "{of}");
+        assert_eq!(claim(&queue, 2).await, 1, "{of}");
         finish(database, queue).await;
     }
 }
 
-/// Has all start that may, and forgets what has woken the pass until then.
+/// Claims up to `runs` runs for a worker, without waiting. Returns their number.
+async fn claim(queue: &Queue, runs: u16) -> usize {
+    let answer = queue.claim_work(QUEUE, "worker", runs, Duration::ZERO).await.unwrap();
+    answer.delivery.delivered();
+    answer.claims.len()
+}
+
+/// Takes in announcements, and clears earlier notifications of the pass.
 async fn admit(queue: &Queue) {
     while admission::pass(&queue.engine).await.unwrap().done > 0 {}
     while is_woken(queue) {}
@@ -293,21 +289,26 @@ fn is_woken(queue: &Queue) -> bool {
 }
 
 #[tokio::test]
-async fn the_pass_is_woken_by_a_cancelled_run_and_by_one_whose_deadline_has_passed() {
+async fn waiting_request_is_served_after_a_cancelled_and_an_overdue_claim() {
     let (database, queue) = start(&json!({"concurrency": {"perKey": 1}})).await;
     let key = json!({"tenure": {"key": "a"}});
     let soon = Timestamp::new(tenure_engine::clock::real_now() + chrono::TimeDelta::seconds(60));
     let first = new_task(QUEUE, &json!({"extra": key}));
-    queue.create(&first).await.unwrap();
-    queue.create(&new_task(QUEUE, &json!({"deadline": soon, "extra": key}))).await.unwrap();
-    admit(&queue).await;
-    change_task::change(&queue.engine.pool, &queue.engine.notifiers, first.id, Change::Cancel).await.unwrap();
-    assert!(is_woken(&queue), "by the first run");
-    admit(&queue).await;
+    let second = new_task(QUEUE, &json!({"deadline": soon, "extra": key}));
+    let third = new_task(QUEUE, &json!({"extra": key}));
+    for task in [&first, &second, &third] {
+        queue.create(task).await.unwrap();
+    }
+    assert_eq!(claim(&queue, 3).await, 1);
+    let cancel = change_task::change(&queue.engine.pool, &queue.engine.notifiers, first.id, Change::Cancel);
+    let (claimed, cancelled) = tokio::join!(queue.claim_one(QUEUE), cancel);
+    cancelled.unwrap();
+    assert_eq!(claimed.task.id, second.id);
     let mut conn = database.connect().await;
     clock::advance(&mut conn, 120.0).await.unwrap();
-    assert_eq!(deadlines::pass(&queue.engine).await.unwrap().exhausted, 1);
-    assert!(is_woken(&queue), "by the second run");
+    let (claimed, passed) = tokio::join!(queue.claim_one(QUEUE), deadlines::pass(&queue.engine));
+    assert_eq!(passed.unwrap().exhausted, 1);
+    assert_eq!(claimed.task.id, third.id);
     drop(conn);
     finish(database, queue).await;
 }
@@ -337,26 +338,27 @@ async fn the_pass_of_a_scheduler_is_woken_by_what_another_server_has_created() {
 #[tokio::test]
 async fn while_the_look_at_a_queue_lasts_the_others_are_looked_at_again_and_again() {
     const OTHER: &str = "other/queue";
-    const READY: &str = "SELECT count(*) FROM pending WHERE hold IS NULL";
+    const ANNOUNCED: &str = "SELECT count(*) FROM admission_work w JOIN task_queues q ON q.id = w.queue
+                             WHERE q.name = 'other/queue'";
     let (database, queue) = start(&json!({"concurrency": {"perKey": 1}})).await;
     put_to(&queue, OTHER, json!({"concurrency": {"total": 9}})).await;
     // The key of this one has its row before the gate is closed.
     queue.create_one(OTHER).await;
     admit(&queue).await;
-    assert_eq!(number(database.pool(), READY).await, 1);
+    assert_eq!(number(database.pool(), ANNOUNCED).await, 0);
     // A look that names a key is not committed, however long the rest takes.
     create(&queue, "held").await;
     let gate = Gate::close(&database, "admission_keys").await;
     let meanwhile = async {
-        for ready in 2..=3 {
+        for _ in 0..2 {
             queue.create_one(OTHER).await;
-            eventually("the other queue is looked at", async || number(database.pool(), READY).await == ready).await;
+            eventually("the other queue is looked at", async || number(database.pool(), ANNOUNCED).await == 0).await;
         }
         gate.open().await;
     };
     let (passed, ()) = tokio::join!(admission::pass(&queue.engine), meanwhile);
     passed.unwrap();
-    assert_eq!(number(database.pool(), READY).await, 4);
-    admit(&queue).await;
+    assert_eq!(number(database.pool(), "SELECT count(*) FROM admission_work").await, 0);
+    queue.claim_one(QUEUE).await;
     finish(database, queue).await;
 }

@@ -8,8 +8,7 @@ use tenure_api::policy::PauseRequest;
 use tenure_api::states::{ExceptionReason, Priority};
 use tenure_domain::lifecycle::Report;
 use tenure_domain::message::Refusal;
-use tenure_engine::background::low_water_marks;
-use tenure_engine::background::{SLICE, messages, run_all_due};
+use tenure_engine::background::{SLICE, low_water_marks, messages, refile, run_all_due};
 use tenure_engine::ops::{OpError, change_priority, queue_policy};
 use tenure_engine::testing::Queue;
 use tenure_engine::testing::{QUEUE, RESERVATION, VISIBILITY, new_task};
@@ -17,6 +16,7 @@ use tenure_store::clock;
 use tenure_store::hot::messages::{self as hot, Got, Want};
 use tenure_store::testing::{TestDatabase, eventually};
 
+use crate::schedulers::put;
 use crate::support::{create_on, number, until_a_session_waits};
 
 /// A little past a point in time.
@@ -207,6 +207,24 @@ async fn a_queue_that_is_paused_leaves_the_messages_of_others_to_their_own_polle
     assert!(tenure_store::messages::peek(pool, key, lowest, 5).await.unwrap().is_empty());
     queue_policy::resume(parts, &paused, "ann").await.unwrap();
     assert_eq!(tenure_store::messages::peek(pool, key, lowest, 5).await.unwrap().len(), 1);
+    plane.finish().await;
+}
+
+#[tokio::test]
+async fn limited_queue_shows_no_messages() {
+    let plane = Plane::new().await;
+    plane.queue.create_one(QUEUE).await;
+    put(&plane.queue, serde_json::json!({"concurrency": {"total": 5}})).await;
+    plane.queue.create_one(QUEUE).await;
+    assert!(plane.get().await.is_none(), "neither of a run from before the policy nor of one that waits");
+    let (pool, key, lowest) = (plane.database.pool(), plane.queue.key(QUEUE).await, Priority::Lowest.code());
+    assert!(tenure_store::messages::peek(pool, key, lowest, 5).await.unwrap().is_empty());
+    assert_eq!(plane.claim_work().await, 1, "the one that waits");
+    eventually("the other one follows the policy, and is claimed", async || {
+        refile::pass(&plane.queue.engine).await.unwrap();
+        plane.claim_work().await == 1
+    })
+    .await;
     plane.finish().await;
 }
 

@@ -1,20 +1,21 @@
-//! Rates and preferences where time passes, and what a look leaves alone. `scripts/with-pg cargo test -p tenure-engine --test it -- rates`.
+//! Rates and preferences where time passes, and rows that a decision does not change.
+//! `scripts/with-pg cargo test -p tenure-engine --test it -- rates`.
 
 mod tokens;
 
 use std::time::Duration;
 
-use futures_util::FutureExt as _;
+use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::json;
-use sqlx::PgConnection;
 use tenure_api::ids::RunId;
 use tenure_domain::admission::Rate;
+use tenure_domain::create::NewTask;
 use tenure_domain::lifecycle::Report;
 use tenure_domain::policy::ending::Ending;
 use tenure_domain::policy::keys::KeyRules;
-use tenure_domain::policy::terms::Traits;
 use tenure_domain::policy::why::{Held, Place};
 use tenure_engine::background::admission;
+use tenure_engine::ops::OpError;
 use tenure_engine::ops::why::find;
 use tenure_engine::testing::{QUEUE, Queue, new_task};
 use tenure_store::admission::key_rules;
@@ -45,6 +46,22 @@ async fn admit(server: &Queue) {
     while admission::pass(&server.engine).await.unwrap().done > 0 {}
 }
 
+/// True if a worker that asks now gets nothing.
+async fn nothing_starts(server: &Queue) -> bool {
+    server.claim_work(QUEUE, "worker", 1, Duration::ZERO).await.unwrap().claims.is_empty()
+}
+
+fn keyed() -> NewTask {
+    new_task(QUEUE, &json!({"extra": {"tenure": {"key": "k"}}}))
+}
+
+/// A policy with a rate of one start an hour, of the queue or of each key.
+fn one_an_hour(of: &str) -> serde_json::Value {
+    let mut policy = json!({"rate": {}});
+    policy["rate"][of] = json!({"count": 1, "seconds": 3_600});
+    policy
+}
+
 #[tokio::test]
 async fn runs_that_sessions_have_not_accepted_keep_their_tokens() {
     let rate = json!({"total": {"count": 60, "seconds": 60, "burst": 1}});
@@ -61,7 +78,6 @@ async fn runs_that_sessions_have_not_accepted_keep_their_tokens() {
     ground.finish([server]).await;
 }
 
-/// None of them is ready, and nothing else says what the run waits for.
 #[tokio::test]
 async fn a_run_knows_its_next_start_while_one_that_its_session_has_not_accepted_keeps_the_token() {
     let rate = json!({"total": {"count": 1, "seconds": 600}});
@@ -83,16 +99,15 @@ async fn a_run_knows_its_next_start_while_one_that_its_session_has_not_accepted_
 async fn a_queue_at_its_rate_locks_no_run_that_waits() {
     let mut ground = Ground::new().await;
     let server = ground.server();
-    put(&server, json!({"rate": {"total": {"count": 1, "seconds": 3_600}}})).await;
+    put(&server, one_an_hour("total")).await;
     let tasks: Vec<_> = (0..50).map(|_| new_task(QUEUE, &json!({}))).collect();
     create_on(&mut ground.conn, &server, &tasks).await;
-    admit(&server).await;
-    let waiting = "SELECT count(*) FROM pending WHERE hold = 2";
-    assert_eq!(number(ground.database.pool(), waiting).await, 49);
+    server.claim_one(QUEUE).await;
+    assert_eq!(ground.count("pending WHERE hold = 2").await, 49);
     let locks = "SELECT COALESCE(sum(xmax::text::bigint), 0)::bigint FROM pending WHERE hold = 2";
     let before = number(ground.database.pool(), locks).await;
     for _ in 0..5 {
-        admission::pass(&server.engine).await.unwrap();
+        assert!(nothing_starts(&server).await);
     }
     assert_eq!(number(ground.database.pool(), locks).await, before);
     ground.finish([server]).await;
@@ -152,13 +167,13 @@ async fn claim_and_end(server: &Queue) {
     server.report(claimed.task.id, claimed.run, Report::Completed).await.unwrap();
 }
 
-/// The look that finds the time of the slower rate writes down that of the new one: else it would be an interval away at each look.
+/// A decision that finds a time of the slower rate stores a time of the new rate. Else the next start
+/// would be an interval away at each decision.
 #[tokio::test]
 async fn a_faster_rate_starts_runs_after_one_of_its_own_intervals() {
     let mut ground = Ground::new().await;
     let server = ground.server();
     put(&server, json!({"rate": {"total": {"count": 1, "seconds": 86_400}}})).await;
-    server.run_passes(ground.database.options());
     let tasks: Vec<_> = (0..3).map(|_| new_task(QUEUE, &json!({}))).collect();
     create_on(&mut ground.conn, &server, &tasks).await;
     claim_and_end(&server).await;
@@ -168,49 +183,74 @@ async fn a_faster_rate_starts_runs_after_one_of_its_own_intervals() {
     ground.finish([server]).await;
 }
 
-/// Each claim has the pass look, and a look that lets nothing start says when it would: the driver looks again then (a test of it has
-/// that), not at its next usual time.
-async fn looks_follow_a_rate_of_two_a_second(rate: serde_json::Value) {
+async fn claim_two_a_second(of: &str, passes_run: bool) {
     let mut ground = Ground::new().await;
     let server = ground.server();
-    put(&server, json!({"rate": rate})).await;
-    let tasks: Vec<_> = (0..4).map(|_| new_task(QUEUE, &json!({"extra": {"tenure": {"key": "k"}}}))).collect();
-    create_on(&mut ground.conn, &server, &tasks).await;
-    admit(&server).await;
-    for _ in 1..tasks.len() {
-        // What was announced before.
-        while server.engine.notifiers.admission().now_or_never().is_some() {}
-        server.claim_one(QUEUE).await;
-        let noticed = tokio::time::timeout(Duration::from_secs(10), server.engine.notifiers.admission()).await;
-        noticed.expect("a claim has its queue looked at");
-        let starts = async {
-            loop {
-                let report = admission::pass(&server.engine).await.unwrap();
-                if ground.count("pending WHERE hold IS NULL").await > 0 {
-                    break;
-                }
-                // One that has changed something is followed by the next one at once.
-                if report.done == 0 {
-                    let next_in = report.next_in.expect("the look knows of the next token");
-                    assert!(next_in <= Duration::from_millis(500), "{next_in:?}");
-                    tokio::time::sleep(next_in).await;
-                }
-            }
-        };
-        tokio::time::timeout(Duration::from_secs(30), starts).await.expect("the next run may start");
+    let mut policy = json!({"rate": {}});
+    policy["rate"][of] = json!({"count": 2, "seconds": 1});
+    put(&server, policy).await;
+    if passes_run {
+        server.run_passes(ground.database.options());
+    }
+    create_on(&mut ground.conn, &server, &[(); 4].map(|()| keyed())).await;
+    let mut last: Option<DateTime<Utc>> = None;
+    for _ in 0..4 {
+        let started = server.claim_one(QUEUE).await.tenancy.started;
+        // Dates have microseconds.
+        assert!(last.is_none_or(|last| started - last >= TimeDelta::milliseconds(499)), "{of} {last:?} {started}");
+        last = Some(started);
     }
     ground.finish([server]).await;
 }
 
 #[tokio::test]
-async fn a_queue_is_looked_at_when_its_rate_has_a_token() {
-    looks_follow_a_rate_of_two_a_second(json!({"total": {"count": 2, "seconds": 1}})).await;
+async fn waiting_request_gets_the_next_token_of_its_queue() {
+    claim_two_a_second("total", false).await;
 }
 
-/// Its head was put off while the run before kept the token: the claim has it looked at again.
 #[tokio::test]
-async fn a_key_is_looked_at_when_its_rate_has_a_token() {
-    looks_follow_a_rate_of_two_a_second(json!({"perKey": {"count": 2, "seconds": 1}})).await;
+async fn waiting_request_gets_the_next_token_of_a_key() {
+    claim_two_a_second("perKey", false).await;
+}
+
+/// The pass may be the first to find that the date of the key has come.
+#[tokio::test]
+async fn waiting_request_gets_the_next_token_of_a_key_beside_the_pass() {
+    claim_two_a_second("perKey", true).await;
+}
+
+/// One of the workers disconnects each time. Its claims count too, although they are undelivered.
+#[tokio::test]
+async fn no_window_has_more_claims_than_count_and_burst() {
+    const BURST: usize = 4;
+    let mut ground = Ground::new().await;
+    let server = ground.server();
+    put(&server, json!({"rate": {"total": {"count": 10, "seconds": 2, "burst": BURST}}})).await;
+    let tasks: Vec<_> = (0..40).map(|_| new_task(QUEUE, &json!({}))).collect();
+    create_on(&mut ground.conn, &server, &tasks).await;
+    let claims = async |worker: &str, most: u16| {
+        let mut started = Vec::new();
+        while started.len() < 8 {
+            let answer = server.claim_work(QUEUE, worker, most, Duration::from_secs(10)).await.unwrap();
+            assert!(!answer.claims.is_empty());
+            if worker != "gone" {
+                answer.delivery.delivered();
+            }
+            started.extend(answer.claims.iter().map(|claim| claim.tenancy.started));
+        }
+        started
+    };
+    let (one, two, gone) = tokio::join!(claims("one", 1), claims("two", 2), claims("gone", 1));
+    let mut started = [one, two, gone].concat();
+    started.sort_unstable();
+    for (first, from) in started.iter().enumerate() {
+        let until = *from + TimeDelta::milliseconds(1_999);
+        let within = started[first..].iter().take_while(|at| **at < until).count();
+        assert!(within <= 10 + BURST, "{within} claims in two seconds: {started:?}");
+        let at_once = started[first..].iter().take_while(|at| *at == from).count();
+        assert!(at_once <= BURST, "{at_once} claims at once: {started:?}");
+    }
+    ground.finish([server]).await;
 }
 
 /// The date until which its head is put off was of the clock of before.
@@ -219,11 +259,9 @@ async fn a_key_is_looked_at_when_its_rate_has_a_token_also_if_the_clock_was_set_
     let mut ground = Ground::new().await;
     let server = ground.server();
     put(&server, json!({"rate": {"perKey": {"count": 1, "seconds": 60}}})).await;
-    let tasks: Vec<_> = (0..2).map(|_| new_task(QUEUE, &json!({"extra": {"tenure": {"key": "k"}}}))).collect();
-    create_on(&mut ground.conn, &server, &tasks).await;
-    admit(&server).await;
+    create_on(&mut ground.conn, &server, &[keyed(), keyed()]).await;
     claim_and_end(&server).await;
-    admit(&server).await;
+    assert!(nothing_starts(&server).await);
     let put_off = "admission_heads, db_now WHERE at > now";
     let for_long = "admission_heads, db_now WHERE at > now + interval '2 minutes'";
     assert_eq!((ground.count(put_off).await, ground.count(for_long).await), (1, 0));
@@ -233,52 +271,63 @@ async fn a_key_is_looked_at_when_its_rate_has_a_token_also_if_the_clock_was_set_
         starting.engine.due_marks.advance(&starting.engine.watch).await.unwrap();
         assert_eq!(ground.count("admission_work").await, 1);
     }
-    admit(&server).await;
-    for (offset, late) in [("-1 h", 1), ("0 h", 0)] {
-        let set = "UPDATE clock SET clock_offset = $1::text::interval";
-        sqlx::query(set).bind(offset).execute(&mut ground.conn).await.unwrap();
-        assert_eq!(ground.count(for_long).await, late, "{offset}");
-        server.engine.due_marks.advance(&server.engine.watch).await.unwrap();
-        admit(&server).await;
-        assert_eq!(ground.count(for_long).await, 0, "{offset}");
-    }
+    assert!(nothing_starts(&server).await);
+    let set = "UPDATE clock SET clock_offset = $1::text::interval";
+    sqlx::query(set).bind("-1 h").execute(&mut ground.conn).await.unwrap();
+    assert_eq!(ground.count(for_long).await, 1);
+    server.engine.due_marks.advance(&server.engine.watch).await.unwrap();
+    assert!(nothing_starts(&server).await);
+    assert_eq!((ground.count(put_off).await, ground.count(for_long).await), (1, 0));
+    sqlx::query(set).bind("0 h").execute(&mut ground.conn).await.unwrap();
+    server.claim_one(QUEUE).await;
     ground.finish([server, other]).await;
 }
 
-/// As pollers claim, and workers that were given their runs: the run kept its token until then.
 #[tokio::test]
-async fn a_queue_with_a_rate_is_looked_at_when_a_run_is_claimed_by_name() {
-    let ground = Ground::new().await;
-    let server = ground.server();
-    put(&server, json!({"rate": {"total": {"count": 1, "seconds": 3_600}}})).await;
-    let task = server.create_one(QUEUE).await;
-    admit(&server).await;
-    // What was announced before.
-    while server.engine.notifiers.admission().now_or_never().is_some() {}
-    server.claim_task(task, RunId::FIRST, "worker").await.unwrap();
-    assert!(server.engine.notifiers.admission().now_or_never().is_some());
-    ground.finish([server]).await;
+async fn claim_by_name_spends_a_token_and_is_refused_without_one() {
+    for of in ["total", "perKey"] {
+        let mut ground = Ground::new().await;
+        let server = ground.server();
+        put(&server, one_an_hour(of)).await;
+        let (first, second) = (keyed(), keyed());
+        create_on(&mut ground.conn, &server, &[first.clone(), second.clone()]).await;
+        server.claim_task(first.id, RunId::FIRST, "worker").await.unwrap();
+        let refused = server.claim_task(second.id, RunId::FIRST, "worker").await;
+        assert!(matches!(refused, Err(OpError::Conflict(_))), "{of} {refused:?}");
+        assert!(nothing_starts(&server).await, "{of}");
+        sqlx::raw_sql(AN_HOUR_LATER).execute(&mut ground.conn).await.unwrap();
+        server.claim_task(second.id, RunId::FIRST, "worker").await.unwrap();
+        ground.finish([server]).await;
+    }
 }
 
-/// A run keeps its token until it is claimed, and the next look takes that in.
 #[tokio::test]
-async fn no_run_counts_as_one_that_may_start_while_a_claim_has_the_token_that_no_look_has_taken_in() {
+async fn runs_without_a_token_do_not_count_as_admissible() {
     let mut ground = Ground::new().await;
     let server = ground.server();
-    put(&server, json!({"rate": {"total": {"count": 1, "seconds": 3_600}}})).await;
+    put(&server, one_an_hour("total")).await;
     let tasks: Vec<_> = (0..2).map(|_| new_task(QUEUE, &json!({}))).collect();
     create_on(&mut ground.conn, &server, &tasks).await;
     assert_eq!(admissible(&mut ground, &server).await, 1);
-    admit(&server).await;
-    // As if an hour had passed: only what has the token says that there is none.
-    sqlx::query("UPDATE admission_queues SET tat = tat - 3600").execute(&mut ground.conn).await.unwrap();
-    assert_eq!(admissible(&mut ground, &server).await, 0, "the one that is ready has the token");
     server.claim_one(QUEUE).await;
-    assert_eq!(ground.count("admission_claims").await, 1, "it was not taken in yet");
     assert_eq!(admissible(&mut ground, &server).await, 0);
-    admit(&server).await;
-    assert_eq!(ground.count("admission_claims").await, 0);
+    sqlx::raw_sql(AN_HOUR_LATER).execute(&mut ground.conn).await.unwrap();
+    assert_eq!(admissible(&mut ground, &server).await, 1);
+    ground.finish([server]).await;
+}
+
+/// Its head is put off until then, and nobody takes that in without a demand.
+#[tokio::test]
+async fn run_of_a_key_counts_as_admissible_from_its_next_token_on() {
+    let mut ground = Ground::new().await;
+    let server = ground.server();
+    put(&server, one_an_hour("perKey")).await;
+    create_on(&mut ground.conn, &server, &[keyed(), keyed()]).await;
+    server.claim_one(QUEUE).await;
     assert_eq!(admissible(&mut ground, &server).await, 0);
+    sqlx::raw_sql(AN_HOUR_LATER).execute(&mut ground.conn).await.unwrap();
+    assert_eq!(ground.count("admission_heads WHERE ready").await, 0);
+    assert_eq!(admissible(&mut ground, &server).await, 1);
     ground.finish([server]).await;
 }
 
@@ -305,43 +354,31 @@ async fn the_pass_knows_when_the_rate_of_a_key_has_a_token() {
     let mut ground = Ground::new().await;
     let server = ground.server();
     put(&server, json!({"rate": {"perKey": {"count": 1, "seconds": 600}}})).await;
-    let keyed = || new_task(QUEUE, &json!({"extra": {"tenure": {"key": "k"}}}));
-    let tasks = [keyed(), keyed()];
-    create_on(&mut ground.conn, &server, &tasks).await;
-    admit(&server).await;
+    create_on(&mut ground.conn, &server, &[keyed(), keyed()]).await;
+    server.claim_one(QUEUE).await;
     let next_in = admission::pass(&server.engine).await.unwrap().next_in.unwrap();
     assert!((300..=600).contains(&next_in.as_secs()), "{next_in:?}");
     ground.finish([server]).await;
 }
 
-/// The rules of one key put all runs of a queue under a rate, and release them.
 #[tokio::test]
-async fn claims_are_noted_only_while_a_policy_or_a_key_has_a_rate() {
+async fn queue_has_rates_if_its_policy_or_a_key_has_one() {
     let mut ground = Ground::new().await;
     let server = ground.server();
     put(&server, json!({"concurrency": {"perKey": 5}})).await;
     let queue = server.key(QUEUE).await;
     let conn = &mut ground.conn;
-    let rate = Some(Rate { count: 5, seconds: 60, burst: 1 });
     let rules = |rate, concurrency| KeyRules { concurrency, rate, weight: None };
-    assert_eq!(rated(conn).await, (false, 0));
-    key_rules::put_rules(conn, queue, "a", &rules(rate, None)).await.unwrap();
-    assert_eq!(rated(conn).await, (true, Traits::WAITS_AGAIN));
-    key_rules::put_rules(conn, queue, "b", &rules(rate, None)).await.unwrap();
+    let rate = Some(Rate { count: 5, seconds: 60, burst: 1 });
     key_rules::put_rules(conn, queue, "a", &rules(None, Some(3))).await.unwrap();
-    assert_eq!(rated(conn).await, (true, Traits::WAITS_AGAIN), "the other key has one");
-    let refiled = "UPDATE queue_policies SET refile_stage = 0";
-    sqlx::query(refiled).execute(&mut *conn).await.unwrap();
+    assert!(!key_rules::has_rates(conn, queue).await.unwrap());
+    key_rules::put_rules(conn, queue, "b", &rules(rate, None)).await.unwrap();
+    assert!(key_rules::has_rates(conn, queue).await.unwrap());
     assert!(key_rules::delete_rules(conn, queue, "b").await.unwrap());
-    assert_eq!(rated(conn).await, (false, 0));
-    let stage = "SELECT refile_stage FROM queue_policies";
-    assert_ne!(sqlx::query_scalar::<_, i16>(stage).fetch_one(conn).await.unwrap(), 0, "runs that exist follow it");
+    assert!(!key_rules::has_rates(conn, queue).await.unwrap());
+    put(&server, one_an_hour("perKey")).await;
+    assert!(key_rules::has_rates(conn, queue).await.unwrap());
     ground.finish([server]).await;
-}
-
-/// Whether the queue's claims are noted, and its traits.
-async fn rated(conn: &mut PgConnection) -> (bool, i16) {
-    sqlx::query_as("SELECT rated, COALESCE(traits, 0::smallint) FROM task_queues").fetch_one(conn).await.unwrap()
 }
 
 /// Another limit does not have the turns of keys begin anew.
@@ -356,9 +393,7 @@ async fn keys_keep_their_turns_when_a_policy_changes_that_is_fair_still() {
         create_on(&mut ground.conn, &server, &tasks).await;
     }
     for _ in 0..4 {
-        admit(&server).await;
-        let claimed = server.claim_one(QUEUE).await;
-        server.report(claimed.task.id, claimed.run, Report::Completed).await.unwrap();
+        claim_and_end(&server).await;
     }
     let turns = "SELECT count(*) FROM admission_heads WHERE vtime > 1";
     assert_eq!(number(ground.database.pool(), turns).await, 2);
@@ -369,117 +404,42 @@ async fn keys_keep_their_turns_when_a_policy_changes_that_is_fair_still() {
     ground.finish([server]).await;
 }
 
-/// Nothing else looks at them when it does: the one that is ready is not claimed.
 #[tokio::test]
-async fn a_more_urgent_run_of_a_key_displaces_a_ready_one_when_the_rate_lets_it_start_and_not_before() {
-    let (least, most) = ("pending WHERE hold IS NULL AND priority = 6", "pending WHERE hold IS NULL AND priority < 6");
+async fn most_urgent_waiting_run_gets_the_next_token() {
     for of in ["total", "perKey"] {
         let mut ground = Ground::new().await;
         let server = ground.server();
-        let mut policy = json!({"concurrency": {"perKey": 1}, "rate": {}});
-        policy["rate"][of] = json!({"count": 1, "seconds": 3_600});
-        put(&server, policy).await;
-        for priority in ["lowest", "high"] {
-            let task = new_task(QUEUE, &json!({"priority": priority, "extra": {"tenure": {"key": "k"}}}));
-            server.create(&task).await.unwrap();
-            admit(&server).await;
+        put(&server, one_an_hour(of)).await;
+        let fields = |priority: &str| json!({"priority": priority, "extra": {"tenure": {"key": "k"}}});
+        let [lowest, high, highest] = ["lowest", "high", "highest"].map(|priority| new_task(QUEUE, &fields(priority)));
+        for task in [&lowest, &high] {
+            server.create(task).await.unwrap();
         }
-        assert_eq!((ground.count(least).await, ground.count(most).await), (1, 0), "{of}");
-        sqlx::raw_sql(AN_HOUR_LATER).execute(&mut ground.conn).await.unwrap();
-        admit(&server).await;
-        assert_eq!((ground.count(least).await, ground.count(most).await), (0, 1), "{of}");
+        assert_eq!(server.claim_one(QUEUE).await.task.id, high.id, "{of}");
+        server.create(&highest).await.unwrap();
+        for next in [&highest, &lowest] {
+            assert!(nothing_starts(&server).await, "{of}");
+            sqlx::raw_sql(AN_HOUR_LATER).execute(&mut ground.conn).await.unwrap();
+            assert_eq!(server.claim_one(QUEUE).await.task.id, next.id, "{of}");
+        }
         ground.finish([server]).await;
     }
 }
 
-/// The slots of the others would be empty until the rate lets more start.
-#[tokio::test]
-async fn no_more_ready_runs_make_way_for_urgent_ones_than_the_rate_of_the_queue_lets_start() {
-    let (ready, most) = ("pending WHERE hold IS NULL", "pending WHERE hold IS NULL AND priority = 0");
-    for limit in [json!({"total": 4}), json!({"perKey": 1})] {
-        let mut ground = Ground::new().await;
-        let server = ground.server();
-        let rate = json!({"total": {"count": 5, "seconds": 3_600, "burst": 5}});
-        put(&server, json!({"concurrency": limit, "rate": rate})).await;
-        for priority in ["lowest", "highest"] {
-            for key in ["a", "b", "c", "d"] {
-                let task = new_task(QUEUE, &json!({"priority": priority, "extra": {"tenure": {"key": key}}}));
-                server.create(&task).await.unwrap();
-            }
-            admit(&server).await;
-            assert_eq!(ground.count(ready).await, 4, "{limit} {priority}");
-        }
-        assert_eq!(ground.count(most).await, 1, "{limit}");
-        sqlx::raw_sql(AN_HOUR_LATER).execute(&mut ground.conn).await.unwrap();
-        admit(&server).await;
-        assert_eq!((ground.count(ready).await, ground.count(most).await), (4, 4), "{limit}");
-        ground.finish([server]).await;
-    }
-}
-
-/// The place of its admission is behind all that came before that.
+/// Its token stays spent.
 #[tokio::test]
 async fn a_run_that_is_given_back_waits_again_where_it_waited_before() {
     for ending in [Ending::Released, Ending::Undelivered] {
         let mut ground = Ground::new().await;
         let server = ground.server();
-        put(&server, json!({"rate": {"total": {"count": 1, "seconds": 3_600}}})).await;
+        put(&server, one_an_hour("total")).await;
         let first = server.create_one(QUEUE).await;
         server.create_one(QUEUE).await;
-        admit(&server).await;
-        let claimed = server.claim_one(QUEUE).await;
-        assert_eq!(claimed.task.id, first);
+        assert_eq!(server.claim_one(QUEUE).await.task.id, first);
         end::end(&mut ground.conn, &[Member::new(first.uuid(), 0, ending)]).await.unwrap();
-        admit(&server).await;
+        assert!(nothing_starts(&server).await, "{ending:?}");
         sqlx::raw_sql(AN_HOUR_LATER).execute(&mut ground.conn).await.unwrap();
-        admit(&server).await;
         assert_eq!(server.claim_one(QUEUE).await.task.id, first, "{ending:?}");
         ground.finish([server]).await;
     }
-}
-
-/// It is ready again at once, and waits only when a more urgent run takes its slot.
-#[tokio::test]
-async fn a_run_that_was_given_back_and_is_displaced_waits_where_it_waited_before() {
-    let mut ground = Ground::new().await;
-    let server = ground.server();
-    put(&server, json!({"concurrency": {"total": 1}})).await;
-    let first = server.create_one(QUEUE).await;
-    server.create_one(QUEUE).await;
-    admit(&server).await;
-    let claimed = server.claim_one(QUEUE).await;
-    assert_eq!(claimed.task.id, first);
-    end::end(&mut ground.conn, &[Member::new(first.uuid(), 0, Ending::Released)]).await.unwrap();
-    let urgent = new_task(QUEUE, &json!({"priority": "high"}));
-    server.create(&urgent).await.unwrap();
-    admit(&server).await;
-    let claimed = server.claim_one(QUEUE).await;
-    assert_eq!(claimed.task.id, urgent.id);
-    server.report(urgent.id, claimed.run, Report::Completed).await.unwrap();
-    admit(&server).await;
-    assert_eq!(server.claim_one(QUEUE).await.task.id, first);
-    ground.finish([server]).await;
-}
-
-/// It can start one of the two: the other slot would go to the run that has made way, which would have spent its token.
-#[tokio::test]
-async fn for_a_key_with_one_free_slot_one_ready_run_makes_way_although_runs_of_two_priorities_wait() {
-    let mut ground = Ground::new().await;
-    let server = ground.server();
-    put(&server, json!({"concurrency": {"total": 3, "perKey": 1}})).await;
-    let waiting = [("lowest", "a"), ("lowest", "b"), ("lowest", "c"), ("high", "k"), ("medium", "k")];
-    let fields = |(priority, key): (&str, &str)| json!({"priority": priority, "extra": {"tenure": {"key": key}}});
-    let tasks = waiting.map(|of| new_task(QUEUE, &fields(of)));
-    let (ready, urgent) = ("pending WHERE hold IS NULL", "pending WHERE hold IS NULL AND priority < 6");
-    create_on(&mut ground.conn, &server, &tasks[..3]).await;
-    admit(&server).await;
-    assert_eq!(ground.count(ready).await, 3);
-    // What waits again is a new message.
-    let messages = "SELECT sum(message)::bigint FROM pending WHERE priority = 6";
-    let before = number(ground.database.pool(), messages).await;
-    create_on(&mut ground.conn, &server, &tasks[3..]).await;
-    admit(&server).await;
-    assert_eq!((ground.count(ready).await, ground.count(urgent).await), (3, 1));
-    assert_eq!(number(ground.database.pool(), messages).await, before + 1);
-    ground.finish([server]).await;
 }

@@ -11,6 +11,7 @@ use tenure_api::why::WhyAnswer;
 use tenure_domain::lifecycle::Report;
 use tenure_domain::policy::why::{BEFORE_COUNTED_MAX, Names, why, words};
 use tenure_engine::background::counters as counters_pass;
+use tenure_engine::background::refile;
 use tenure_engine::ops::OpError;
 use tenure_engine::ops::queue_policy;
 use tenure_engine::ops::why::find;
@@ -18,8 +19,11 @@ use tenure_engine::testing::{QUEUE, Queue, new_task};
 use tenure_store::events::Sequenced;
 use tenure_store::low_water_marks::Marks;
 use tenure_store::queue_counts::{self, Listing};
-use tenure_store::testing::TestDatabase;
+use tenure_store::testing::{TestDatabase, eventually};
 use tenure_store::why as store;
+
+use crate::schedulers::put;
+use crate::support::number;
 
 async fn start() -> (TestDatabase, Queue) {
     let database = TestDatabase::create().await;
@@ -142,6 +146,32 @@ async fn a_pending_run_counts_who_is_before_it_and_knows_who_asks() {
     let (codes, all) = reasons(&queue, first).await;
     assert_eq!((codes.as_slice(), &all[0]["quarantined"]), (&["no-worker".to_owned()][..], &json!(0)));
     assert!(all[0]["lastAsked"].is_string());
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn waiting_run_that_the_next_worker_gets_is_ready() {
+    let (database, queue) = start().await;
+    put(&queue, json!({"concurrency": {"perKey": 1}})).await;
+    eventually("the policy is in force", async || {
+        refile::pass(&queue.engine).await.unwrap();
+        number(&queue.engine.pool, "SELECT count(*) FROM queue_policies WHERE refile_stage <> 0").await == 0
+    })
+    .await;
+    let of_key = json!({"extra": {"tenure": {"key": "k"}}});
+    let (first, second) = (create(&queue, &of_key).await, create(&queue, &of_key).await);
+    assert_eq!(reasons(&queue, first).await.0, ["no-worker"]);
+    assert!(ask(&queue, first).await.ready);
+    let (codes, all) = reasons(&queue, second).await;
+    assert_eq!((codes, &all[0]["position"]), (vec!["waiting".to_owned(), "no-worker".to_owned()], &json!(2)));
+    assert!(!ask(&queue, second).await.ready);
+    let claim = queue.claim_one(QUEUE).await;
+    assert_eq!(claim.task.id, first);
+    let (codes, all) = reasons(&queue, second).await;
+    assert_eq!(codes, ["waiting"], "a worker has asked");
+    assert_eq!((&all[0]["limit"], &all[0]["used"], &all[0]["position"]), (&json!(1), &json!(1), &json!(1)));
+    queue.report(first, claim.run, Report::Completed).await.unwrap();
+    assert!(ask(&queue, second).await.ready);
     finish(database, queue).await;
 }
 

@@ -41,7 +41,8 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
         .deprecated()
         .about(
             "For workers that found the run on the poll API, or in the inbox of their session. The worker that holds \
-             the claim gets it again.",
+             the claim gets it again. In a queue with limits, a run that waits is claimed if the limits allow a start now, \
+             also before older runs; otherwise the answer is 409 and says why.",
         )
         .takes::<ClaimTaskRequest>(&json!({"workerGroup": "rack-1", "workerId": "worker-1"}))
         .names(&[

@@ -7,6 +7,8 @@ use chrono::DateTime;
 use serde::Serialize;
 use serde_json::json;
 use tenure_api::dates::Timestamp;
+use tenure_api::errors::ErrorCode::RequestConflict;
+use tenure_engine::ops::OpError;
 use utoipa::ToSchema;
 
 use super::ok;
@@ -63,8 +65,12 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
         "expires": sample.after(30),
     });
     operation
-        .about("Seven pairs, one for each priority, highest first. They are good for half an hour.")
+        .about(
+            "Seven pairs, one for each priority, highest first. They are good for half an hour. A queue whose policy has limits, `fair` \
+             or `dispatch: assign` has none: 409. URLs from before find no task.",
+        )
         .answers::<Body>("The URLs", &urls)
+        .refuses(RequestConflict, "the queue has limits")
 }
 
 async fn poll_task_urls(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
@@ -72,6 +78,11 @@ async fn poll_task_urls(app: App, call: Arc<Call>) -> Result<Response, ApiError>
     let queue = call.task_queue_id()?;
     call.no_query()?;
     let key = app.engine.queues.get_or_create_key(&app.engine.pool, &queue).await?;
+    if app.engine.is_limited(key).await? {
+        return Err(ApiError::from(OpError::Conflict(format!(
+            "the queue {queue} has limits, so that its tasks are not polled: its workers call claimWork"
+        ))));
+    }
     let now = DateTime::from_timestamp_millis(app.now().await?.server_ms).unwrap_or_default();
     let (urls, expires) = app.poll_urls.sign(key, now);
     let queues =

@@ -4,7 +4,7 @@ use sqlx::PgConnection;
 use tenure_domain::admission::Rate;
 use tenure_domain::policy::keys::KeyRules;
 
-use crate::policies::follow_key_rates;
+use super::waiting::read_policy;
 
 /// Runs of a key that are counted, of each kind.
 const COUNTED_MAX: i64 = 10_000;
@@ -52,8 +52,21 @@ pub async fn put_rules(
     )
     .execute(&mut *transaction)
     .await?;
-    follow_key_rates(transaction, queue).await?;
     announce_key(transaction, queue, key).await
+}
+
+/// True if the policy of a queue has rates, or the rules of one of its keys have.
+pub async fn has_rates(conn: &mut PgConnection, queue: i32) -> Result<bool, sqlx::Error> {
+    let row = sqlx::query!(
+        r#"-- has_rates
+        SELECT p.policy AS "policy?", EXISTS (SELECT FROM queue_keys k WHERE k.queue = $1 AND k.rate_count IS NOT NULL) AS "of_keys!"
+        FROM (SELECT) x LEFT JOIN queue_policies p ON p.queue = $1"#,
+        queue
+    )
+    .fetch_one(conn)
+    .await?;
+    let limits = read_policy(row.policy.as_deref())?;
+    Ok(row.of_keys || limits.is_some_and(|limits| limits.rate_total.is_some() || limits.rate_per_key.is_some()))
 }
 
 /// Deletes the rules of a key; whether it had some.
@@ -64,7 +77,6 @@ pub async fn delete_rules(transaction: &mut PgConnection, queue: i32, key: &str)
     if deleted.rows_affected() == 0 {
         return Ok(false);
     }
-    follow_key_rates(transaction, queue).await?;
     announce_key(transaction, queue, key).await?;
     Ok(true)
 }

@@ -2,11 +2,11 @@
 
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
-use tenure_domain::admission::{Head, Key, PRIORITIES, Prefer, Run, has_whole_burst};
+use tenure_domain::admission::{PRIORITIES, has_whole_burst};
 use tenure_domain::policy::document::Admission;
 
 use super::KEYS_MAX;
-use super::key_rules::own_rate;
+use super::load::load_keys;
 use super::waiting::read_policy;
 #[cfg(feature = "test-util")]
 use crate::breakage::{Breakage, is_on, strikes};
@@ -69,31 +69,6 @@ pub async fn announce_put_off(conn: &mut PgConnection) -> Result<(), sqlx::Error
     Ok(())
 }
 
-/// What became of tokens of a queue with a rate since the last look at it.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Tokens {
-    /// The claims: of which keys, and when, in seconds since 1970 and in that order.
-    pub claims: Vec<(i64, f64)>,
-    /// The keys of runs that were taken back before they were claimed; each as often as there are.
-    pub given_back: Vec<i64>,
-}
-
-/// Takes what became of tokens since the last look at a queue with a rate.
-pub async fn take_tokens(transaction: &mut PgConnection, queue: i32) -> Result<Tokens, sqlx::Error> {
-    let rows = sqlx::query!(
-        r#"-- take_rated_claims
-        WITH taken AS (DELETE FROM admission_claims WHERE queue = $1 RETURNING key_id, at)
-        SELECT key_id, extract(epoch FROM at)::float8 AS "at!" FROM taken ORDER BY at"#,
-        queue
-    )
-    .fetch_all(transaction)
-    .await?;
-    // What was never claimed has no date.
-    let (claims, given_back): (Vec<_>, Vec<_>) =
-        rows.into_iter().map(|row| (row.key_id, row.at)).partition(|(_, at)| at.is_finite());
-    Ok(Tokens { claims, given_back: given_back.into_iter().map(|(key, _)| key).collect() })
-}
-
 /// What was announced, without what the breakages lose of it.
 #[cfg(feature = "test-util")]
 fn perhaps_lost(mut announced: Vec<Announced>) -> Vec<Announced> {
@@ -104,12 +79,6 @@ fn perhaps_lost(mut announced: Vec<Announced>) -> Vec<Announced> {
         announced.clear();
     }
     announced
-}
-
-/// The slots of a key that are free, or one more if that breakage strikes.
-#[cfg(feature = "test-util")]
-fn perhaps_one_more(free: u32) -> u32 {
-    free + u32::from(strikes(Breakage::DoubleAdmit))
 }
 
 /// Gives rows to keys that have none. What a key is, is read from the first run of it that was announced and whose task is not gone.
@@ -148,8 +117,6 @@ pub struct Look<'a> {
     pub admission: &'a Admission,
     /// The least virtual time of each priority.
     pub least: [f64; PRIORITIES],
-    /// Whether heads that are to be looked at again at a later time wait on for it: nothing has come to them.
-    pub keeps_times: bool,
 }
 
 /// Looks at keys: where the waiting runs of each priority begin, and whether one more may start. Which run is first is read without
@@ -223,9 +190,8 @@ pub async fn look(
             ORDER BY f.key_id, f.priority
             ON CONFLICT (key_id, priority) DO UPDATE
                 SET vtime = EXCLUDED.vtime, from_ord = EXCLUDED.from_ord, at = NULL, ready = EXCLUDED.ready
-                WHERE ((h.vtime, h.from_ord, h.ready) IS DISTINCT FROM (EXCLUDED.vtime, EXCLUDED.from_ord, EXCLUDED.ready)
-                       OR h.at IS NOT NULL)
-                  AND NOT ($9 /* keeps times */ AND EXCLUDED.ready AND COALESCE(h.at > (SELECT now FROM db_now), false))
+                WHERE (h.vtime, h.from_ord, h.ready) IS DISTINCT FROM (EXCLUDED.vtime, EXCLUDED.from_ord, EXCLUDED.ready)
+                   OR h.at IS NOT NULL
         )
         SELECT f.priority AS "priority!", min(f.first)::float8 AS "place!" FROM firsts f JOIN used u ON u.id = f.key_id
         WHERE NOT $7 AND u.free AND f.first < ($8::float8[])[f.priority + 1]
@@ -237,8 +203,7 @@ pub async fn look(
         &priorities,
         &places,
         look.admission.fair,
-        &look.least as &[f64; PRIORITIES],
-        look.keeps_times
+        &look.least as &[f64; PRIORITIES]
     )
     .fetch_all(&mut *transaction)
     .await?;
@@ -265,126 +230,6 @@ async fn lower_least(transaction: &mut PgConnection, queue: i32, least: &[f64; P
     .execute(transaction)
     .await?;
     Ok(())
-}
-
-/// The first heads that may start a run, and of each its first runs, which are locked then. There are as many runs as fit into
-/// `room`, which is given for each priority, at most.
-pub async fn load_heads(
-    transaction: &mut PgConnection,
-    queue: i32,
-    least: &[f64; PRIORITIES],
-    room: &[i64; PRIORITIES],
-    slots: i64,
-    assign: bool,
-) -> Result<Vec<Head>, sqlx::Error> {
-    let rows = sqlx::query!(
-        r#"-- load_heads
-        WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
-        heads AS MATERIALIZED (
-            SELECT h.* FROM unnest('{0,1,2,3,4,5,6}' /* Priority: all */::smallint[], $2::float8[] /* least */,
-                                   $3::bigint[] /* room */) AS m(priority, least, room)
-            CROSS JOIN LATERAL (
-                SELECT h.key_id, h.priority, h.vtime, h.from_ord FROM admission_heads h
-                WHERE h.queue = $1 AND h.priority = m.priority AND h.ready AND h.vtime >= m.least
-                ORDER BY h.vtime, h.key_id LIMIT m.room
-            ) h
-            LIMIT $4 /* runs */
-        ),
-        each AS MATERIALIZED (SELECT GREATEST(16 /* count */, $4 / GREATEST(count(*), 1 /* count */)) AS runs FROM heads)
-        SELECT h.key_id AS "key!", h.priority AS "priority!", h.vtime AS "vtime!", each.runs AS "limit!",
-               r.seq AS "seq?", r.run AS "run?", r.ord AS "ord?", r.session,
-               -- The worker that a task wants, if there is a choice.
-               (SELECT s.epoch FROM worker_sessions s
-                WHERE s.queue = $1 AND s.worker_group = o.worker_group AND s.worker_id = o.worker_id AND s.ended IS NULL) AS preferred,
-               extract(epoch FROM GREATEST(r.scheduled, r.waits_since))::float8 + o.worker_wait AS prefers_until
-        FROM heads h CROSS JOIN each
-        LEFT JOIN LATERAL (
-            SELECT p.seq, p.run, p.ord, p.session, p.scheduled, p.waits_since FROM pending p
-            WHERE p.key_id = h.key_id AND p.priority = h.priority AND p.hold = 2 /* Hold::Waiting */ AND p.ord >= h.from_ord
-              AND p.deadline > (SELECT now FROM db_now)
-            ORDER BY p.ord LIMIT each.runs FOR UPDATE SKIP LOCKED
-        ) r ON true
-        LEFT JOIN task_options o ON $5 /* assign */ AND o.seq = r.seq AND o.worker_group IS NOT NULL
-        ORDER BY h.priority, h.vtime, h.key_id, r.ord"#,
-        queue,
-        least,
-        room,
-        slots,
-        assign
-    )
-    .fetch_all(transaction)
-    .await?;
-    let mut heads: Vec<Head> = Vec::new();
-    for row in rows {
-        let priority = usize::try_from(row.priority).unwrap_or(PRIORITIES - 1);
-        if heads.last().is_none_or(|head| head.key != row.key || head.priority != priority) {
-            heads.push(Head { key: row.key, priority, vtime: row.vtime, runs: Vec::new(), more: false });
-        }
-        let Some(head) = heads.last_mut() else { continue };
-        if let (Some(seq), Some(run), Some(ord)) = (row.seq, row.run, row.ord) {
-            let prefer = row.prefers_until.map(|until| Prefer { epoch: row.preferred, until });
-            head.runs.push(Run { seq, run, ord, avoid: row.session, prefer });
-            head.more = i64::try_from(head.runs.len()).is_ok_and(|runs| runs >= row.limit);
-        }
-    }
-    Ok(heads)
-}
-
-/// What the limits of these keys leave.
-pub async fn load_keys(
-    transaction: &mut PgConnection,
-    queue: i32,
-    keys: &[i64],
-    admission: &Admission,
-) -> Result<Vec<Key>, sqlx::Error> {
-    let rows = sqlx::query!(
-        r#"-- load_keys
-        WITH limits AS MATERIALIZED (
-            SELECT k.id, k.key, k.tat, x.rate_count, x.rate_seconds, x.rate_burst, x.weight,
-                   CASE WHEN k.key <> '' THEN COALESCE(x.concurrency, $3 /* slots of a key */) END AS slots
-            FROM admission_keys k LEFT JOIN queue_keys x ON x.queue = k.queue AND x.key = k.key
-            WHERE k.id = ANY($2 /* keys */) AND k.queue = $1
-        )
-        SELECT l.id, l.key, l.tat, l.rate_count AS "rate_count?", l.rate_seconds AS "rate_seconds?", l.rate_burst AS "rate_burst?",
-               l.weight AS "weight?", l.slots, a.n AS "unclaimed!", c.n AS "claimed!",
-               -- Claimed since the last look: in the snapshot in which they are unclaimed no more.
-               (SELECT count(*) FROM admission_claims x WHERE ($4 OR l.rate_count IS NOT NULL) AND x.queue = $1 AND x.key_id = l.id)
-                   AS "just_claimed!"
-        FROM limits l
-        CROSS JOIN LATERAL (
-            SELECT count(*) AS n FROM (
-                SELECT FROM pending p WHERE p.key_id = l.id AND p.hold IS DISTINCT FROM 1 /* Hold::Delay */
-                    AND p.hold IS DISTINCT FROM 2 /* Hold::Waiting */
-                LIMIT CASE WHEN $4 /* rate */ OR l.rate_count IS NOT NULL THEN 1000 /* count */ ELSE COALESCE(l.slots, 0 /* count */) END) x
-        ) a
-        CROSS JOIN LATERAL (
-            SELECT count(*) AS n FROM (SELECT FROM claims c WHERE c.key_id = l.id LIMIT COALESCE(l.slots, 0 /* count */)) x
-        ) c"#,
-        queue,
-        keys,
-        admission.per_key.map(u32::cast_signed),
-        admission.rate_per_key.is_some()
-    )
-    .fetch_all(transaction)
-    .await?;
-    let keys = rows.into_iter().map(|row| {
-        let count = |n: i64| u32::try_from(n).unwrap_or(u32::MAX);
-        let own = own_rate(row.rate_count, row.rate_seconds, row.rate_burst);
-        let free = row
-            .slots
-            .map(|slots| slots.unsigned_abs().saturating_sub(count(row.unclaimed)).saturating_sub(count(row.claimed)));
-        #[cfg(feature = "test-util")]
-        let free = free.map(perhaps_one_more);
-        Key {
-            id: row.id,
-            free,
-            rate: if row.key.is_empty() { None } else { own.or(admission.rate_per_key) },
-            tat: row.tat,
-            unclaimed: count(row.unclaimed + row.just_claimed),
-            weight: row.weight.unwrap_or(1.0),
-        }
-    });
-    Ok(keys.collect())
 }
 
 /// Keys that were not looked at since then, and their queues; by queue, up to `limit` keys.

@@ -45,12 +45,8 @@ pub async fn count(conn: &mut PgConnection, queue: i32, counted: Counted) -> Res
     let now = now.timestamp_micros() as f64 / 1e6;
     let unclaimed = pending - waiting;
     let free = admission.total.map(|total| u64::try_from(i64::from(total) - unclaimed - claimed).unwrap_or(0));
-    let (tat, just_claimed) = match admission.rate_total {
-        Some(_) => find_tokens(&mut snapshot, queue).await?.unwrap_or((tat, 0)),
-        None => (tat, 0),
-    };
-    let with_tokens = u32::try_from(unclaimed.max(0) + just_claimed).unwrap_or(u32::MAX);
-    let allowed = queue_allows(free, admission.rate_total, tat, with_tokens, now);
+    let holding = if admission.assign { u32::try_from(unclaimed.max(0)).unwrap_or(u32::MAX) } else { 0 };
+    let allowed = queue_allows(free, admission.rate_total, tat, holding, now);
     let allowed = allowed.map_or(waiting, |allowed| waiting.min(i64::try_from(allowed).unwrap_or(i64::MAX)));
     if allowed == 0 || !(has_rules || admission.per_key.is_some() || admission.rate_per_key.is_some()) {
         return Ok(allowed);
@@ -84,20 +80,6 @@ async fn find_limits(conn: &mut PgConnection, queue: i32) -> Result<Option<Limit
     Ok(Some(Limited { policy: row.policy, has_rules: row.has_rules, tat: row.tat, least, now: row.now }))
 }
 
-/// When the rate of a queue has its next token, and how many runs have kept theirs although they were claimed, which the next look takes
-/// in. In one snapshot, as the look moves them from one to the other; and read only where there is a rate.
-async fn find_tokens(conn: &mut PgConnection, queue: i32) -> Result<Option<(f64, i64)>, sqlx::Error> {
-    let row = sqlx::query!(
-        r#"-- find_tokens
-        SELECT a.tat, (SELECT count(*) FROM admission_claims c WHERE c.queue = a.queue) AS "just_claimed!"
-        FROM admission_queues a WHERE a.queue = $1"#,
-        queue
-    )
-    .fetch_optional(conn)
-    .await?;
-    Ok(row.map(|row| (row.tat, row.just_claimed)))
-}
-
 /// Keys that may start a run, by their turns: at least as many as `runs` if there are, for each starts one.
 async fn list_ready_keys(
     conn: &mut PgConnection,
@@ -116,6 +98,10 @@ async fn list_ready_keys(
                 WHERE h.queue = $1 AND h.priority = m.priority AND h.ready AND h.vtime >= m.least
                 ORDER BY h.vtime, h.key_id LIMIT $3
             ) h
+            -- Nobody looks at these without a demand.
+            UNION ALL
+            (SELECT h.key_id FROM admission_heads h
+             WHERE h.queue = $1 AND h.at <= (SELECT now FROM db_now) ORDER BY h.at LIMIT $3)
             LIMIT $3
         ) x"#,
         queue,

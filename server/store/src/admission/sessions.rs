@@ -3,7 +3,7 @@
 use chrono::{DateTime, TimeDelta, Utc};
 use sqlx::PgConnection;
 use tenure_api::states::Delivery;
-use tenure_domain::admission::{Session, Start};
+use tenure_domain::admission::{Session, Start, Taker};
 use tenure_domain::policy::counts::{Open, change};
 use tenure_domain::policy::ending::Acceptance;
 use tenure_domain::policy::hold::Hold;
@@ -51,16 +51,36 @@ pub async fn load_sessions(transaction: &mut PgConnection, queue: i32) -> Result
     Ok(sessions.collect())
 }
 
-/// Gives runs to sessions that this transaction has locked. Each has an item in the inbox of its session, and is to be accepted within
-/// `accept_time`, if there is one. Answers how many they are, and the sessions.
+/// Locks the runs of `starts` that still wait. Skips runs that another transaction has locked.
+pub async fn lock_waiting(transaction: &mut PgConnection, starts: &[Start]) -> Result<Vec<i64>, sqlx::Error> {
+    let (seqs, runs): (Vec<i64>, Vec<i16>) = starts.iter().map(|start| (start.seq, start.run)).unzip();
+    sqlx::query_scalar!(
+        r#"-- lock_waiting
+        SELECT p.seq FROM unnest($1::bigint[], $2::smallint[]) AS i(seq, run)
+        JOIN pending p ON p.seq = i.seq AND p.run = i.run AND p.hold = 2 /* Hold::Waiting */
+        FOR UPDATE OF p SKIP LOCKED"#,
+        &seqs,
+        &runs
+    )
+    .fetch_all(transaction)
+    .await
+}
+
+/// Gives runs to sessions; this transaction has locked both. Each run gets an item in the inbox of its
+/// session, and has to be accepted within `accept_time`, if there is one. Returns the number of runs,
+/// and the sessions.
 pub async fn assign(
     transaction: &mut PgConnection,
     queue: i32,
     starts: &[Start],
     accept_time: Option<TimeDelta>,
 ) -> Result<(usize, Vec<i64>), sqlx::Error> {
-    let (seqs, sessions): (Vec<i64>, Vec<i64>) =
-        starts.iter().filter_map(|start| start.session.map(|session| (start.seq, session))).unzip();
+    let (mut seqs, mut sessions) = (Vec::new(), Vec::new());
+    for start in starts {
+        let Taker::Session(session) = start.taker else { continue };
+        seqs.push(start.seq);
+        sessions.push(session);
+    }
     if seqs.is_empty() {
         return Ok((0, Vec::new()));
     }
@@ -274,7 +294,7 @@ pub struct TakenBack {
 }
 
 /// Has assigned runs wait again, whose tasks this transaction has locked: those that no worker has accepted. They keep their places, and
-/// `keep_session` says which session did not accept them. Where there is a rate, the next look takes their tokens back.
+/// `keep_session` says which session did not accept them.
 pub async fn take_back(
     transaction: &mut PgConnection,
     seqs: &[i64],
@@ -298,13 +318,7 @@ pub async fn take_back(
             UPDATE pending p SET hold = 2 /* Hold::Waiting */, held_until = NULL, ord = COALESCE(p.waited, p.ord), waited = NULL,
                 session = CASE WHEN $2 THEN p.session END
             FROM locked l WHERE p.seq = l.seq
-            RETURNING p.queue, p.key_id
-        ),
-        -- A token that no claim was made with has no date.
-        given_back AS (
-            INSERT INTO admission_claims (queue, key_id, at)
-            SELECT t.queue, t.key_id, timestamptz '-infinity' FROM taken t JOIN task_queues q ON q.id = t.queue
-            WHERE q.rated AND t.key_id IS NOT NULL
+            RETURNING p.queue
         )
         SELECT queue FROM taken"#,
         seqs,

@@ -9,7 +9,7 @@ use tenure_domain::policy::document::{Admission, Policy};
 use tenure_domain::policy::why::{BEFORE_COUNTED_MAX, HOLDERS_SHOWN_MAX, Sessions, Waiting};
 use uuid::Uuid;
 
-use super::{Admitted, count_admitted, load_keys};
+use super::{Used, count_used, load_keys};
 use crate::decode::{Row, Undecodable};
 use crate::events::Sequenced;
 use crate::settings;
@@ -68,22 +68,22 @@ pub async fn find(conn: &mut PgConnection, queue: &Queue, seq: i64) -> Result<Wa
     let free = key.and_then(|key| key.free).or(limit);
     waiting.slots = match limit.zip(free) {
         // More than there are now, if the limit was lowered.
-        Some((limit, 0)) => Some((limit, count_used(conn, row.key_id).await?)),
+        Some((limit, 0)) => Some((limit, count_used_of_key(conn, row.key_id).await?)),
         slots => slots.map(|(limit, free)| (limit, limit.saturating_sub(free))),
     };
-    let admitted = if admission.total.is_some() || admission.rate_total.is_some() {
-        count_admitted(conn, queue.sequenced, queue.id).await?
+    let used = if admission.total.is_some() || admission.rate_total.is_some() {
+        count_used(conn, queue.sequenced, queue.id).await?
     } else {
-        Admitted::default()
+        Used::default()
     };
-    waiting.total = admission.total.map(|total| (total, u32::try_from(admitted.all()).unwrap_or_default()));
+    waiting.total = admission.total.map(|total| (total, u32::try_from(used.all()).unwrap_or_default()));
     let is_full = |slots: Option<(u32, u32)>| slots.is_some_and(|(limit, used)| used >= limit);
     if is_full(waiting.slots) {
         waiting.holders = list_holders_of_key(conn, row.key_id).await?;
     } else if is_full(waiting.total) {
         waiting.holders = list_holders(conn, queue.id).await?;
     }
-    waiting.next_start = next_start(queue, &row, key, &admission, admitted);
+    waiting.next_start = next_start(queue, &row, key, &admission, used);
     if admission.assign {
         waiting.no_scheduler = without_scheduler(conn, queue.id).await?;
         waiting.sessions = Some(count_sessions(conn, queue.id).await?);
@@ -145,7 +145,7 @@ async fn slots_of_key(
 }
 
 /// How many runs of a key are ready, assigned or claimed.
-async fn count_used(conn: &mut PgConnection, key: i64) -> Result<u32, sqlx::Error> {
+async fn count_used_of_key(conn: &mut PgConnection, key: i64) -> Result<u32, sqlx::Error> {
     let used = sqlx::query_scalar!(
         r#"-- why_used_of_key
         SELECT (SELECT count(*) FROM (
@@ -160,18 +160,22 @@ async fn count_used(conn: &mut PgConnection, key: i64) -> Result<u32, sqlx::Erro
     Ok(u32::try_from(used).unwrap_or(BEFORE_COUNTED_MAX))
 }
 
-/// When the rates of queue and key allow a start. What was admitted and is not claimed keeps its token, whether it is ready, assigned or
-/// reserved for a poller.
+/// When the rates of queue and key allow a start. An assigned run holds a token.
 fn next_start(
     queue: &Queue,
     row: &RunRow,
     key: Option<Key>,
     admission: &Admission,
-    admitted: Admitted,
+    used: Used,
 ) -> Option<DateTime<Utc>> {
     let now = queue.now.timestamp_micros() as f64 / 1e6;
     let of_key = key.and_then(|key| starts_at(key.rate, key.tat, key.unclaimed, now));
-    let of_queue = starts_at(admission.rate_total, row.tat.unwrap_or_default(), admitted.with_tokens(), now);
+    let of_queue = starts_at(
+        admission.rate_total,
+        row.tat.unwrap_or_default(),
+        if admission.assign { used.holding() } else { 0 },
+        now,
+    );
     let latest = of_key.into_iter().chain(of_queue).reduce(f64::max)?;
     DateTime::from_timestamp_micros((latest * 1e6) as i64)
 }

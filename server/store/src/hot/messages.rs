@@ -174,7 +174,7 @@ fn query(
                   FROM unnest($1::int[] /* queues */, $2::smallint[] /* priorities */, $3::bigint[] /* epochs */,
                               $4::bigint[] /* marks */, $5::int[] /* amounts */)
                       WITH ORDINALITY AS i(queue, priority, epoch, mark, amount, n)) w
-            JOIN task_queues q ON q.id = w.queue AND q.paused IS NULL
+            JOIN task_queues q ON q.id = w.queue AND q.paused IS NULL AND q.key_by IS NULL
         ),
         selected AS MATERIALIZED (
             SELECT requested.n, requested.slots_before, p.seq, p.ord

@@ -19,7 +19,8 @@ pub async fn list_oldest(
     // The oldest run of a priority is the first of its index, among those whose message is visible and among the others.
     let rows = sqlx::query!(
         r#"-- page_oldest
-        SELECT i.queue AS "queue!", min(first.scheduled) AS "oldest!"
+        SELECT queue AS "queue!", min(scheduled) AS "oldest!" FROM (
+        SELECT i.queue, first.scheduled
         FROM unnest($1::int[], $2::smallint[], $3::bigint[], $4::bigint[]) AS i(queue, priority, epoch, mark)
         JOIN task_queues q ON q.id = i.queue
         CROSS JOIN (VALUES (true), (false)) AS h(hidden)
@@ -30,7 +31,14 @@ pub async fn list_oldest(
               AND p.ord > CASE WHEN q.cursor_epoch = i.epoch THEN i.mark ELSE 0 /* ord */ END
             ORDER BY p.ord LIMIT 1
         ) first
-        GROUP BY i.queue"#,
+        UNION ALL
+        SELECT i.queue, first.scheduled FROM unnest($1::int[], $2::smallint[]) AS i(queue, priority)
+        CROSS JOIN LATERAL (
+            SELECT p.scheduled FROM pending p
+            WHERE p.queue = i.queue AND p.priority = i.priority AND p.hold = 2 /* Hold::Waiting */
+            ORDER BY p.ord LIMIT 1
+        ) first) x
+        GROUP BY queue"#,
         &queues,
         &priorities,
         &epochs,

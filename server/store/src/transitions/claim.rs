@@ -1,6 +1,7 @@
 //! Claiming the next runs of queues.
 
 mod columns;
+mod decided;
 
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -14,6 +15,7 @@ use tenure_api::states::Priority;
 use uuid::Uuid;
 
 use self::columns::Columns;
+pub use self::decided::{Chosen, claim_decided};
 use crate::decode::{Row, Undecodable, task_columns};
 use crate::hot::statement::{Rows, Statement, from_row, text};
 use tenure_domain::create::shown_definition;
@@ -258,7 +260,7 @@ fn query_one<'a>(
                    CASE WHEN q.polled THEN '{t,f}' ELSE '{f}' END::boolean[] AS hidden, db_now.now,
                    db_now.now + make_interval(secs => COALESCE(q.claim_timeout, $9 /* lease */)) AS taken_until,
                    db_now.now + make_interval(secs => q.complete_time) AS complete_by
-            FROM task_queues q, db_now WHERE q.id = $1 /* queue */ AND q.name = $2 /* name */ AND q.paused IS NULL
+            FROM task_queues q, db_now WHERE q.id = $1 /* queue */ AND q.name = $2 /* name */ AND q.paused IS NULL AND q.key_by IS NULL
         ),
         -- As in claim_of_many.
         selected AS MATERIALIZED (
@@ -361,7 +363,8 @@ fn query_many<'a>(
         -- the limit are never locked.
         selected AS MATERIALIZED (
             SELECT requested.slots_before, COALESCE(q.claim_timeout, $14 /* lease */) AS lease, q.complete_time, p.*
-            FROM requested JOIN task_queues q ON q.id = requested.queue AND q.name = requested.name AND q.paused IS NULL
+            FROM requested JOIN task_queues q ON q.id = requested.queue AND q.name = requested.name
+                 AND q.paused IS NULL AND q.key_by IS NULL
             CROSS JOIN LATERAL (
                 SELECT p.* FROM unnest(
                     ARRAY[0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6] /* Priority: all */::smallint[],

@@ -4,8 +4,15 @@
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-/// Claims one named run, if it is pending, ready or assigned to this session, before its deadline, and in a queue that is not paused. The task's row is
-/// locked by the caller.
+/// A claim of one named run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Claimed {
+    /// The key, if the run was assigned; none if it was ready.
+    pub key: Option<i64>,
+}
+
+/// Claims one named run before its deadline, if its queue is not paused. The run has to be ready in a
+/// queue without limits, or assigned to this session. The caller has locked the task's row.
 pub async fn claim_one(
     conn: &mut PgConnection,
     id: Uuid,
@@ -14,13 +21,14 @@ pub async fn claim_one(
     worker_id: &str,
     lease: std::time::Duration,
     session: Option<i64>,
-) -> Result<bool, sqlx::Error> {
-    let claimed = sqlx::query_scalar!(
+) -> Result<Option<Claimed>, sqlx::Error> {
+    let key = sqlx::query_scalar!(
         r#"-- claim_task
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
         deleted AS (
             DELETE FROM pending p USING tasks t, task_queues q, db_now
-            WHERE t.id = $1 AND p.seq = t.seq AND p.run = $2 AND (p.hold IS NULL OR p.hold IS NOT DISTINCT FROM 3 /* Hold::Assigned */ AND p.session = $6)
+            WHERE t.id = $1 AND p.seq = t.seq AND p.run = $2 AND (p.hold IS NULL AND q.key_by IS NULL
+                   OR p.hold IS NOT DISTINCT FROM 3 /* Hold::Assigned */ AND p.session = $6)
               AND p.deadline > db_now.now
               AND q.id = t.queue AND q.paused IS NULL
             RETURNING p.*, make_interval(secs => COALESCE(q.claim_timeout, $5)) AS lease,
@@ -46,7 +54,7 @@ pub async fn claim_one(
                    ARRAY[1 /* count */]
             FROM deleted, db_now
         )
-        SELECT count(*) > 0 AS "claimed!" FROM deleted"#,
+        SELECT key_id FROM deleted"#,
         id,
         run,
         worker_group,
@@ -54,7 +62,7 @@ pub async fn claim_one(
         lease.as_secs_f64(),
         session
     )
-    .fetch_one(conn)
+    .fetch_optional(conn)
     .await?;
-    Ok(claimed)
+    Ok(key.map(|key| Claimed { key }))
 }

@@ -290,7 +290,7 @@ fn query_any<'a>(
                    c.queue, c.ord, c.waited, c.deadline, c.scheduled, c.reason_created, c.started, c.taken_until, c.traits, c.key_id,
                    c.worker_group, c.worker_id, c.session,
                    -- Whether the next run waits for admission, if it is not delayed.
-                   COALESCE(c.key_id IS NOT NULL AND c.traits & 16 /* Traits::WAITS_AGAIN */ <> 0 /* count */, false) AS again
+                   c.key_id IS NOT NULL AS again
             FROM input
             JOIN tasks t ON t.id = input.id
             JOIN claims c ON c.seq = t.seq AND c.run = input.run

@@ -127,7 +127,7 @@ async fn note(transaction: &mut PgConnection, rows: Vec<Ended>) -> Result<BTreeM
         let one = change(Some(Open::Pending { hold: Some(Hold::Delay) }), Some(Open::Pending { hold: after }));
         #[cfg(feature = "test-util")]
         let one = perhaps_miscount(one);
-        // Admission emits the note when they are ready.
+        // A run that waits is not ready before it is claimed.
         let note = if waits { None } else { Some(Note::task_ready(queues::parse_name(&name)?, runs)) };
         ready.push(queue, count, one, note.as_ref())?;
     }

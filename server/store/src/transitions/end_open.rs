@@ -58,12 +58,6 @@ pub async fn end_open_by(
             SELECT queue, key_id FROM unqueued
             WHERE key_id IS NOT NULL AND (hold IS NULL OR hold IS NOT DISTINCT FROM 3 /* Hold::Assigned */)
         ),
-        -- And no claim was made with its token, if it had one: as in take_back_runs.
-        given_back AS (
-            INSERT INTO admission_claims (queue, key_id, at)
-            SELECT u.queue, u.key_id, timestamptz '-infinity' FROM unqueued u JOIN task_queues q ON q.id = u.queue
-            WHERE q.rated AND u.key_id IS NOT NULL AND (u.hold IS NULL OR u.hold IS NOT DISTINCT FROM 3 /* Hold::Assigned */)
-        ),
         announced AS (
             INSERT INTO session_inbox (epoch, kind, at, seq, run)
             SELECT session, 1 /* Item::RunEnded */, db_now.now, seq, run FROM released, db_now WHERE session IS NOT NULL

@@ -62,23 +62,23 @@ pub async fn list_differing(transaction: &mut PgConnection, queue: i32, limit: i
             SELECT COALESCE((SELECT assigns FROM admission_queues WHERE queue = $1), false) AS assigns
         )
         SELECT r.seq AS "seq!"
-        FROM (SELECT seq, COALESCE(traits, 0) AS traits, key_id, (SELECT assigns FROM dispatch) AS misplaced
+        FROM (SELECT seq, COALESCE(traits, 0) AS traits, key_id, true AS is_ready, false AS misplaced
               FROM pending WHERE queue = $1 AND reserved_until IS NULL
               UNION ALL
-              SELECT seq, COALESCE(traits, 0), key_id, (SELECT assigns FROM dispatch)
+              SELECT seq, COALESCE(traits, 0), key_id, true, false
               FROM pending WHERE queue = $1 AND reserved_until < '2999-01-01'
               UNION ALL
-              SELECT seq, COALESCE(traits, 0), key_id, hold = 3 /* Hold::Assigned */ AND NOT (SELECT assigns FROM dispatch)
+              SELECT seq, COALESCE(traits, 0), key_id, false, hold = 3 /* Hold::Assigned */ AND NOT (SELECT assigns FROM dispatch)
               FROM pending WHERE queue = $1 AND hold IS NOT NULL
               UNION ALL
               -- By an index, and so past the room that claims took which have ended since.
-              SELECT seq, COALESCE(traits, 0), key_id, false FROM claims WHERE taken_until > '-infinity' AND queue = $1) r
+              SELECT seq, COALESCE(traits, 0), key_id, false, false FROM claims WHERE taken_until > '-infinity' AND queue = $1) r
         CROSS JOIN task_queues q LEFT JOIN task_options o ON o.seq = r.seq
         WHERE q.id = $1
           AND (r.traits <> (
                   COALESCE(run_traits(q.traits, o.delivery, o.complete_time, o.retry_first, o.retry_most), 0)
                   | (r.traits & 224 /* Traits::DELAYED */))
-               OR r.misplaced
+               OR r.misplaced OR (r.is_ready AND q.key_by IS NOT NULL)
                OR (q.key_by IS NULL) <> (r.key_id IS NULL)
                OR (q.key_by IS NOT NULL AND r.key_id <> (
                        SELECT admission_key_id(q.id, run_key(q.key_by, o.key, d.project, d.scheduler, d.task_group))
@@ -123,7 +123,7 @@ pub async fn rekey(transaction: &mut PgConnection, queue: i32, seqs: &[i64]) -> 
             FROM wanted w JOIN pending p ON p.seq = w.seq
             CROSS JOIN (SELECT COALESCE((SELECT assigns FROM admission_queues WHERE queue = $1), false) AS assigns) d
             WHERE p.queue = $1
-              AND (p.key_id IS DISTINCT FROM w.key_id OR (p.hold IS NULL AND d.assigns)
+              AND (p.key_id IS DISTINCT FROM w.key_id OR (p.hold IS NULL AND w.key_id IS NOT NULL)
                    OR (p.hold IS NOT DISTINCT FROM 3 /* Hold::Assigned */ AND NOT d.assigns))
             FOR UPDATE OF p SKIP LOCKED
         ),

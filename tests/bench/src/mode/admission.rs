@@ -1,5 +1,5 @@
-//! The life of a task in a queue with limits: each waits until the admission pass lets it start. What is measured is how many runs
-//! are admitted a second, and what waiting for that costs a claim.
+//! The life of a task in a queue with limits: a claim decides which waiting run it gets. Measures the
+//! decided and claimed runs per second, and the cost of the decision for a claim.
 
 use super::{Lifecycle, Mode};
 use crate::BenchError;

@@ -256,14 +256,14 @@ async fn what_could_not_be_accepted_is_in_the_inbox_again_when_a_pause_or_a_quar
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_queue_that_begins_or_ceases_to_assign_takes_the_runs_with_it_that_are_ready_or_assigned() {
+async fn a_queue_that_begins_or_ceases_to_assign_takes_the_runs_with_it_that_wait_or_are_assigned() {
     let rig = start_by_hand().await;
     put_policy(&rig, &json!({"concurrency": {"total": 10}})).await;
     let task = json!(create(&rig, None).await);
     advance(&rig, 0.0).await;
-    assert_eq!(counts(&rig).await, (0, 1, 0));
+    assert_eq!(counts(&rig).await, (1, 0, 0));
     let mine = session(&rig, "w1", json!({})).await;
-    // The ready run is no worker's to take any more: it is given to one.
+    // Workers can no longer claim the run: it is given to a session.
     put_policy(&rig, &json!({"concurrency": {"total": 10}, "dispatch": "assign"})).await;
     eventually("it is assigned", async || (assigned(&rig, &mine).await == std::slice::from_ref(&task)).then_some(()))
         .await;
@@ -271,7 +271,7 @@ async fn a_queue_that_begins_or_ceases_to_assign_takes_the_runs_with_it_that_are
     // And back: what was given and not accepted is any worker's.
     put_policy(&rig, &json!({"concurrency": {"total": 10}})).await;
     assert!(assigned(&rig, &mine).await.is_empty());
-    let claims = eventually("it is ready", async || {
+    let claims = eventually("it is claimed", async || {
         advance(&rig, 0.0).await;
         Some(rig.claim(QUEUE, 10).await).filter(|claims| !claims.is_empty())
     })

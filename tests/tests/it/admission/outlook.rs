@@ -30,7 +30,7 @@ async fn a_run_of_a_full_key_names_the_limit_those_that_have_it_and_its_place() 
     advance(&rig, 0.0).await;
     let claims = rig.claim(QUEUE, 10).await;
     assert_eq!(claims.len(), 1);
-    create(&rig, Some("acme")).await;
+    let next = create(&rig, Some("acme")).await;
     let last = create(&rig, Some("acme")).await;
     advance(&rig, 0.0).await;
     let (codes, answer) = why(&rig, last).await;
@@ -51,11 +51,18 @@ async fn a_run_of_a_full_key_names_the_limit_those_that_have_it_and_its_place() 
     let path = format!("{TENURE_API}/tasks/{last}/why");
     let hidden = call(&mut rig.client(), &reader, "GET", &path, None).await.body;
     assert_eq!(hidden["reasons"][0], json!({"code": "waiting", "limit": 1, "used": 1, "position": 2, "keysBefore": 0}));
-    // A ready one is as before.
     report(&rig, &claims[0]).await;
     advance(&rig, 0.0).await;
+    let (codes, answer) = why(&rig, next).await;
+    assert_eq!((&answer["ready"], &answer["state"]), (&json!(true), &json!("pending")), "{answer}");
+    assert!(!codes.contains(&"waiting".to_owned()), "{answer}");
     let (codes, answer) = why(&rig, last).await;
-    assert_eq!((codes[0].as_str(), &answer["reasons"][0]["position"]), ("waiting", &json!(1)));
+    assert_eq!((codes[0].as_str(), &answer["reasons"][0]["position"]), ("waiting", &json!(2)));
+    // By name it is claimed out of turn.
+    let body = json!({"workerGroup": "group", "workerId": "by-name"});
+    let claimed = rig.call("POST", &format!("/task/{last}/runs/0/claim"), Some(&body)).await;
+    assert_eq!(claimed.status, 200, "{}", claimed.body);
+    assert!(claim_by_name(&rig, next).await.contains("It waits for a slot of its key, which has 1."));
     rig.server.stop().await;
 }
 
@@ -174,7 +181,7 @@ async fn what_is_runnable_is_what_workers_then_get() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn more_than_is_made_ready_ahead_counts_as_runnable_and_nothing_while_the_queue_is_paused() {
+async fn waiting_runs_within_limits_are_runnable_unless_paused() {
     let rig = start_by_hand().await;
     put_policy(&rig, &json!({"concurrency": {"perKey": 2}})).await;
     for number in 0..450 {
@@ -183,7 +190,7 @@ async fn more_than_is_made_ready_ahead_counts_as_runnable_and_nothing_while_the_
     create(&rig, Some("key-0")).await;
     advance(&rig, 0.0).await;
     let now = queue_now(&rig).await;
-    assert_eq!((&now["ready"], &now["waiting"], &now["runnable"]), (&json!(400), &json!(51), &json!(450)));
+    assert_eq!((&now["ready"], &now["waiting"], &now["runnable"]), (&json!(0), &json!(451), &json!(450)));
     let queue = format!("{TENURE_API}/queues/limits%2Flinux");
     assert_eq!(rig.call("POST", &format!("{queue}/pause"), Some(&json!({}))).await.status, 200);
     assert_eq!(queue_now(&rig).await["runnable"], 0);

@@ -107,15 +107,16 @@ async fn keys_and_limits_are_shown_to_who_may_see_the_queue_and_a_task_says_what
     let queue = format!("{TENURE_API}/queues/page%2Fqueue");
     let policy = json!({"concurrency": {"perKey": 1}, "fair": true});
     assert_eq!(rig.call("PUT", &format!("{queue}/policy"), Some(&policy)).await.status, 200);
+    crate::rig::eventually("all runs follow the policy", async || {
+        let policy = rig.call("GET", &format!("{queue}/policy"), None).await.body;
+        (policy["refiling"] == 0).then_some(())
+    })
+    .await;
     let rules = json!({"concurrency": 2, "weight": 2.5, "rate": {"count": 7, "seconds": 60}});
     assert_eq!(rig.call("PUT", &format!("{queue}/keys/%3Cb%3E"), Some(&rules)).await.status, 200);
     let of_acme = |task: &mut Value| task["extra"] = json!({"tenure": {"key": "acme"}});
     create(&rig, of_acme).await;
-    crate::rig::eventually("it is ready", async || {
-        let now = rig.call("GET", &queue, None).await.body;
-        (now["ready"] == 1).then_some(())
-    })
-    .await;
+    assert_eq!(rig.claim(QUEUE, 1).await.len(), 1);
     let waiting = create(&rig, of_acme).await;
     let (page, root) = ("/queue/page/queue", log_in(&rig, &rig.root).await);
     let shown = get(&rig, page, Some(&root)).await;

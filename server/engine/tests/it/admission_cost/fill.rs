@@ -2,7 +2,7 @@
 
 use sqlx::{AssertSqlSafe, PgConnection};
 
-/// Its runs are claimed.
+/// Its runs are claimed by decisions.
 pub const PULLED: &str = "cost/pulled";
 /// Its runs are given to sessions.
 pub const ASSIGNED: &str = "cost/assigned";
@@ -18,7 +18,8 @@ const AUTOVACUUM_OFF: &str = "DO $$ DECLARE name text; BEGIN
         END LOOP;
     END $$";
 
-/// What the queues have whatever their size: ready runs of those whose runs are claimed, sessions and assigned runs of the other one.
+/// Rows that do not depend on the size: ready runs of [`PLAIN`], sessions and assigned runs of
+/// [`ASSIGNED`].
 const BEGIN: &str = "
     UPDATE queue_policies SET refile_stage = 0;
     INSERT INTO worker_sessions (id, queue, worker_group, worker_id, client_id, ttl, until, started, weight, capacity)
@@ -27,7 +28,7 @@ const BEGIN: &str = "
     CREATE TEMP TABLE started AS
         SELECT gen_random_uuid() AS id, nextval('task_seq') AS seq, n, q.id AS queue, q.name = 'cost/assigned' AS given,
                CASE WHEN q.name <> 'cost/plain' THEN admission_key_id(q.id, 'k' || (1000 + n)) END AS key_id
-        FROM generate_series(1, 4 * $SESSIONS) n, task_queues q WHERE q.name LIKE 'cost/%';
+        FROM generate_series(1, 4 * $SESSIONS) n, task_queues q WHERE q.name IN ('cost/plain', 'cost/assigned');
     INSERT INTO task_definitions
         SELECT seq, id, '-', 'none', id, now() + interval '1 day', now() + interval '1 day', '[]', '[]', '{}', '{}' FROM started;
     INSERT INTO tasks (id, seq, queue, task_group, state, priority, retries_left, run, lone)
@@ -37,7 +38,8 @@ const BEGIN: &str = "
         SELECT t.seq, t.id, 0, t.queue, 1 + (t.n % 6)::smallint, now() + interval '1 day', now(), 0, 5,
                t.key_id, CASE WHEN given THEN 3 END, s.epoch,
                CASE WHEN given THEN now() + CASE WHEN n % 2 = 0 THEN interval '1 h' ELSE - interval '1 s' END END,
-               CASE WHEN given THEN '3000-01-01'::timestamptz END, CASE WHEN given THEN '3000-01-01'::timestamptz END, n
+               CASE WHEN given THEN '3000-01-01'::timestamptz END, CASE WHEN given THEN '3000-01-01'::timestamptz END,
+               CASE WHEN given THEN n END
         FROM started t LEFT JOIN worker_sessions s ON given AND s.worker_id = 's' || (1 + t.n % $SESSIONS);
     INSERT INTO session_inbox (epoch, kind, at, seq, run) SELECT session, 4, now(), seq, 0 FROM pending WHERE hold = 3;
     UPDATE admission_queues a SET server = '5f8b1f4e-7a53-4c5e-8a39-2f2f6f0f4f10', term = 1,

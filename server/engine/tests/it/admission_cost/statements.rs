@@ -1,49 +1,52 @@
-//! Every statement of admission, with what the passes and operations give to it.
+//! Every statement of admission, with what decisions, passes and operations give to it.
 
-use chrono::TimeDelta;
+use chrono::{DateTime, TimeDelta, Utc};
 use sqlx::PgConnection;
-use tenure_domain::admission::{Decided, HeadAfter, HeadState, PRIORITIES, Start};
+use tenure_domain::admission::{Decided, HeadAfter, HeadState, PRIORITIES, Start, Taker};
 use tenure_domain::election::Active;
 use tenure_domain::policy::counts::Counted;
 use tenure_domain::policy::document::{Admission, Policy};
 use tenure_domain::policy::keys::KeyRules;
-use tenure_store::admission::{self, Announced, Leader, Look, Reassigning, Tokens, key_rules, runnable};
+use tenure_engine::testing::LEASE;
+use tenure_store::admission::{
+    self, Announced, Heads, IfLocked, Leader, Look, OutOfTurn, Reassigning, key_rules, runnable,
+};
 use tenure_store::due_marks::START;
 use tenure_store::events::Sequenced;
+use tenure_store::transitions::claim::{self, Chosen, Worker};
 use tenure_store::transitions::limit;
 use tenure_store::{schedulers, session, worker_sessions};
 use uuid::Uuid;
 
-use super::fill::{ASSIGNED, PULLED, SESSIONS};
+use super::fill::{ASSIGNED, PULLED};
 
-/// Those of the pass, which are planned as hot ones are.
-pub const OF_PASS: [&str; 21] = [
+/// Statements of decisions and of the pass, which are planned as hot ones are.
+pub const HOT: [&str; 16] = [
     "lock_admission",
+    "lock_admission_or_skip",
     "take_admission_work",
-    "take_rated_claims",
-    "store_tat",
     "name_admission_keys",
     "look_at_keys",
+    "count_used",
     "load_heads",
     "load_heads to assign",
     "load_keys",
     "load_sessions",
-    "count_admitted",
-    "count_ready",
-    "count_ready_heads",
-    "displace_in_queue",
-    "displace_in_keys",
-    "withdraw_in_keys",
-    "admit_runs",
+    "claim_decided",
+    "store_decision",
+    "lock_waiting",
     "assign_runs",
-    "store_admission",
     "forget_idle_keys",
     "forget_admission",
 ];
 
-/// Those of other passes and of operations.
-pub const OTHERS: [&str; 15] = [
+/// Statements of other passes, of wait lists and of operations.
+pub const OTHERS: [&str; 19] = [
     "list_admission_queues",
+    "list_startable",
+    "find_waiting",
+    "claim_named",
+    "has_rates",
     "list_not_accepted",
     "take_back_runs",
     "lock_session_tasks",
@@ -70,6 +73,7 @@ pub struct Given {
     limits: Admission,
     announced: Vec<Announced>,
     waiting: Vec<i64>,
+    named: (i64, Uuid),
     waiting_assigned: Vec<i64>,
     given_out: Vec<(i64, Uuid)>,
     sessions: Vec<i64>,
@@ -93,6 +97,7 @@ impl Given {
             let sql = "SELECT seq FROM pending WHERE queue = $1 AND hold = 2 ORDER BY key_id LIMIT 200";
             sqlx::query_scalar(sql).bind(queue).fetch_all(conn).await.unwrap()
         };
+        let named = "SELECT key_id, id FROM pending WHERE queue = $1 AND hold = 2 ORDER BY key_id, ord LIMIT 1";
         let given_out = "SELECT seq, id FROM pending WHERE hold = 3 ORDER BY seq";
         Self {
             pulled,
@@ -100,6 +105,7 @@ impl Given {
             limits: policy.admission().unwrap(),
             announced,
             waiting: waiting(conn, pulled).await,
+            named: sqlx::query_as(named).bind(pulled).fetch_one(&mut *conn).await.unwrap(),
             waiting_assigned: waiting(conn, assigned).await,
             given_out: sqlx::query_as(given_out).fetch_all(&mut *conn).await.unwrap(),
             sessions: sqlx::query_scalar("SELECT epoch FROM worker_sessions").fetch_all(conn).await.unwrap(),
@@ -111,7 +117,7 @@ impl Given {
     }
 
     fn look(&self) -> Look<'_> {
-        Look { queue: self.pulled, admission: &self.limits, least: [0.0; PRIORITIES], keeps_times: false }
+        Look { queue: self.pulled, admission: &self.limits, least: [0.0; PRIORITIES] }
     }
 
     fn decided(&self) -> Decided {
@@ -119,6 +125,7 @@ impl Given {
             key: one.key,
             priority: 4,
             vtime: place as f64,
+            from_ord: one.waits.map(|(_, ord)| ord + 1),
             state: if place % 2 == 0 { HeadState::Ready } else { HeadState::At(4e9) },
         };
         Decided {
@@ -131,25 +138,25 @@ impl Given {
         }
     }
 
-    /// Runs one of [`OF_PASS`].
-    pub async fn run_of_pass(&self, conn: &mut PgConnection, statement: &str) {
+    /// Runs one of [`HOT`].
+    pub async fn run_hot(&self, conn: &mut PgConnection, statement: &str) {
         session::plan_as_hot(conn).await.unwrap();
-        let (least, room) = ([0.0; PRIORITIES], [200; PRIORITIES]);
         match statement {
-            "lock_admission" => {
-                let leader = Leader { server: SERVER, term: Some(1) };
-                for queue in [self.pulled, self.assigned] {
-                    assert!(admission::lock(conn, queue, leader).await.unwrap().is_some());
-                }
-            }
+            "lock_admission" => self.lock(conn, IfLocked::Wait).await,
+            "lock_admission_or_skip" => self.lock(conn, IfLocked::Skip).await,
             "take_admission_work" => assert_eq!(admission::take_work(conn, self.pulled).await.unwrap().len(), 500),
             "name_admission_keys" => admission::name_keys(conn, self.pulled, &self.announced).await.unwrap(),
-            "look_at_keys" => drop(admission::look(conn, &self.look(), &self.announced).await.unwrap()),
+            "look_at_keys" => {
+                admission::look(conn, &self.look(), &self.announced).await.unwrap();
+            }
+            "count_used" => {
+                admission::count_used(conn, Sequenced::default(), self.pulled).await.unwrap();
+            }
             "load_heads" | "load_heads to assign" => {
                 let assign = statement.ends_with("assign");
                 let queue = if assign { self.assigned } else { self.pulled };
-                let heads = admission::load_heads(conn, queue, &least, &room, 200, assign).await.unwrap();
-                assert_eq!(heads.len(), 200);
+                let heads = Heads { queue, least: &[0.0; PRIORITIES], width: 200, assign, locked: &[] };
+                assert_eq!(admission::load_heads(conn, heads).await.unwrap().len(), 200);
             }
             "load_keys" => {
                 let keys = admission::load_keys(conn, self.pulled, &self.keys(), &self.limits).await.unwrap();
@@ -159,35 +166,16 @@ impl Given {
                 let sessions = admission::load_sessions(conn, self.assigned).await.unwrap();
                 assert!(sessions.iter().all(|session| session.held == 4));
             }
-            "count_admitted" => {
-                admission::count_admitted(conn, Sequenced::default(), self.pulled).await.unwrap();
+            "claim_decided" => self.claim(conn, &self.waiting).await,
+            "store_decision" => admission::store(conn, self.pulled, &self.decided()).await.unwrap(),
+            "lock_waiting" => {
+                assert_eq!(admission::lock_waiting(conn, &self.assignments()).await.unwrap().len(), 200);
             }
-            "take_rated_claims" => {
-                assert_eq!(admission::take_tokens(conn, self.pulled).await.unwrap(), Tokens::default());
+            "assign_runs" => {
+                let within = Some(TimeDelta::seconds(60));
+                let assigned = admission::assign(conn, self.assigned, &self.assignments(), within).await.unwrap();
+                assert_eq!(assigned.0, 200);
             }
-            "store_tat" => admission::store_times(conn, self.pulled, 1.0, &[]).await.unwrap(),
-            "count_ready" => {
-                let ready = admission::count_ready(conn, self.pulled, &[0; PRIORITIES], 1_000).await.unwrap();
-                assert_eq!(ready.iter().sum::<u32>(), 4 * SESSIONS.unsigned_abs());
-            }
-            "count_ready_heads" => {
-                let heads = admission::count_heads(conn, self.pulled, &least, true, 200).await.unwrap();
-                assert_eq!(heads[4], 200);
-            }
-            "displace_in_queue" => {
-                let displaced =
-                    admission::displace_in_queue(conn, self.pulled, &[0, 0, 0, 0, 0, 20, 20]).await.unwrap();
-                assert_eq!(displaced.iter().sum::<u32>(), 40);
-            }
-            "displace_in_keys" => {
-                drop(admission::displace_in_keys(conn, self.pulled, &self.keys(), true, None, None).await.unwrap());
-            }
-            "withdraw_in_keys" => admission::withdraw_in_keys(conn, self.pulled, &self.keys(), Some(1)).await.unwrap(),
-            "admit_runs" => {
-                assert_eq!(admission::admit(conn, self.pulled, PULLED, &self.waiting).await.unwrap(), 200);
-            }
-            "assign_runs" => self.assign_runs(conn).await,
-            "store_admission" => admission::store(conn, self.pulled, &self.decided(), true).await.unwrap(),
             "forget_idle_keys" => {
                 let now = sqlx::query_scalar("SELECT now()").fetch_one(&mut *conn).await.unwrap();
                 // They all have runs.
@@ -203,26 +191,72 @@ impl Given {
         }
     }
 
-    async fn assign_runs(&self, conn: &mut PgConnection) {
-        let to = |(place, &seq): (usize, &i64)| Start {
-            seq,
-            run: 0,
-            key: 0,
-            priority: 4,
-            session: Some(self.sessions[place % self.sessions.len()]),
+    async fn lock(&self, conn: &mut PgConnection, if_locked: IfLocked) {
+        let leader = Leader { server: SERVER, term: Some(1) };
+        for queue in [self.pulled, self.assigned] {
+            assert!(admission::lock(conn, queue, leader, if_locked).await.unwrap().is_some());
+        }
+    }
+
+    async fn claim(&self, conn: &mut PgConnection, seqs: &[i64]) {
+        let now: DateTime<Utc> = sqlx::query_scalar("SELECT now()").fetch_one(&mut *conn).await.unwrap();
+        let starts: Vec<Start> = seqs.iter().map(|&seq| start(seq, Taker::Request(0))).collect();
+        let chosen = Chosen {
+            queue: self.pulled,
+            name: PULLED,
+            now,
+            starts: &starts,
+            workers: &[Worker { group: "g", id: "w", session: None }],
+            lease: LEASE,
+            batch: Uuid::new_v4(),
         };
-        let starts: Vec<Start> = self.waiting_assigned.iter().enumerate().map(to).collect();
-        let within = Some(TimeDelta::seconds(60));
-        assert_eq!(admission::assign(conn, self.assigned, &starts, within).await.unwrap().0, 200);
+        let claimed = claim::claim_decided(conn, &chosen).await.unwrap();
+        assert_eq!(claimed.iter().filter(|row| row.made).count(), seqs.len());
+    }
+
+    /// What claimTask runs for a waiting run, in a session for cold statements.
+    async fn claim_named(&self, conn: &mut PgConnection) {
+        let (key, task) = self.named;
+        let locked = admission::lock_for_start(conn, self.pulled).await.unwrap().unwrap();
+        let limits = locked.limits.unwrap();
+        let announced = admission::take_work(conn, self.pulled).await.unwrap();
+        admission::name_keys(conn, self.pulled, &announced).await.unwrap();
+        admission::look(conn, &self.look(), &announced).await.unwrap();
+        let head = admission::find_waiting(conn, self.pulled, task, 0).await.unwrap().unwrap();
+        assert_eq!(head.key, key);
+        assert_eq!(admission::load_keys(conn, self.pulled, &[key], &limits).await.unwrap().len(), 1);
+        self.claim(conn, &[head.runs[0].seq]).await;
+        let turn = Some((4, 0.5));
+        let start = OutOfTurn { queue: self.pulled, tat: Some(1.0), key, key_tat: Some(1.0), turn };
+        admission::store_out_of_turn(conn, start).await.unwrap();
+    }
+
+    /// Runs of the assign queue, given to its sessions in turn.
+    fn assignments(&self) -> Vec<Start> {
+        let pairs = self.waiting_assigned.iter().zip(self.sessions.iter().cycle());
+        pairs.map(|(&seq, &session)| start(seq, Taker::Session(session))).collect()
     }
 
     /// Runs one of [`OTHERS`].
+    #[expect(clippy::too_many_lines, reason = "one arm for each statement")]
     pub async fn run_other(&self, conn: &mut PgConnection, statement: &str) {
         let (seqs, tasks): (Vec<i64>, Vec<Uuid>) = self.given_out.iter().copied().unzip();
         match statement {
             "list_admission_queues" => {
                 assert!(admission::list_queues(conn).await.unwrap().iter().all(|listed| listed.due));
             }
+            "list_startable" => {
+                let both = [self.pulled, self.assigned];
+                let startable = admission::list_startable(conn, Sequenced::default(), &both).await.unwrap();
+                assert_eq!(startable, [self.pulled], "requests start nothing in the other one");
+            }
+            "find_waiting" => {
+                let (key, task) = self.named;
+                let head = admission::find_waiting(conn, self.pulled, task, 0).await.unwrap();
+                assert!(head.is_some_and(|head| head.key == key));
+            }
+            "claim_named" => self.claim_named(conn).await,
+            "has_rates" => assert!(!key_rules::has_rates(conn, self.pulled).await.unwrap()),
             "list_not_accepted" => {
                 assert_eq!(admission::lock_not_accepted(conn, START, 200).await.unwrap().len(), seqs.len() / 2);
             }
@@ -285,4 +319,9 @@ impl Given {
             other => unreachable!("{other}"),
         }
     }
+}
+
+/// A start of a run of [`fill::keys`](super::fill::keys).
+fn start(seq: i64, taker: Taker) -> Start {
+    Start { seq, run: 0, key: 0, priority: 4, taker }
 }

@@ -6,28 +6,37 @@ use sqlx::{Connection, PgConnection};
 
 use super::world::{Limits, RATE, RATE_OF_KEY, RATE_TOTAL, Watched, World};
 
-/// What is admitted in each queue, of each key, and what each session has and may have. `place` is the code of a hold, 0 of a ready
-/// run, 4 of a claim.
-const ADMITTED: &str = "
+/// Used slots of each queue and key, and by each session. `place` is the code of a hold, 0 for a
+/// ready run, 4 for a claim. A ready run has no slot: see [`READY`].
+const USED: &str = "
     WITH runs AS MATERIALIZED (
         SELECT queue, key_id, session, COALESCE(hold, 0) AS place FROM pending
         UNION ALL SELECT queue, key_id, session, 4 FROM claims
     ),
-    admitted AS MATERIALIZED (SELECT queue, key_id, count(*) AS n FROM runs WHERE place IN (0, 3, 4) GROUP BY queue, key_id)
+    used AS MATERIALIZED (SELECT queue, key_id, count(*) AS n FROM runs WHERE place IN (3, 4) GROUP BY queue, key_id)
     SELECT 'queue', q.id, COALESCE(p.refile_stage, 0)::bigint,
-           COALESCE((SELECT sum(n) FROM admitted a WHERE a.queue = q.id), 0)::bigint,
+           COALESCE((SELECT sum(n) FROM used u WHERE u.queue = q.id), 0)::bigint,
            (SELECT count(*) FROM runs r WHERE r.queue = q.id AND place = 2)
     FROM task_queues q LEFT JOIN queue_policies p ON p.queue = q.id
-    UNION ALL SELECT 'key', queue, key_id, n, 0 FROM admitted WHERE key_id <> admission_key_id(queue, '')
+    UNION ALL SELECT 'key', queue, key_id, n, 0 FROM used WHERE key_id <> admission_key_id(queue, '')
     UNION ALL SELECT 'session', s.queue, s.epoch,
                      (SELECT count(*) FROM runs r WHERE r.session = s.epoch AND r.place IN (3, 4)), s.capacity
               FROM worker_sessions s WHERE s.ended IS NULL";
 
-/// Waiting runs that no look will find: whatever may let one start is announced by the transaction that does it.
+/// Ready runs of limited queues that follow their policy.
+const READY: &str = "
+    SELECT 'run ' || w.seq || ' of queue ' || w.queue || ' is ready, although its queue is limited'
+    FROM pending w JOIN task_queues q ON q.id = w.queue
+    WHERE w.hold IS NULL AND q.key_by IS NOT NULL
+      AND NOT EXISTS (SELECT FROM queue_policies x WHERE x.queue = w.queue AND x.refile_stage <> 0)
+    LIMIT 5";
+
+/// Waiting runs that no decision will find. Every transaction that may let a run start has to
+/// announce it.
 const LOST: &str = "
     SELECT 'run ' || w.seq || ' of queue ' || w.queue || ' key ' || w.key_id || ' priority ' || w.priority || ' at ' || w.ord
            || ' waits and nothing will find it: ' || COALESCE('head ' || h::text, 'it has no head') || ', least '
-           || COALESCE(a.least::text, 'none, because its queue is not admitted') || ', used ' || used.n || ' of '
+           || COALESCE(a.least::text, 'none, because its queue has no row') || ', used ' || used.n || ' of '
            || COALESCE(l.per_key::text, 'any number')
     FROM pending w JOIN unnest($1::int[], $2::bigint[]) AS l(queue, per_key) ON l.queue = w.queue
     LEFT JOIN admission_queues a ON a.queue = w.queue
@@ -51,7 +60,8 @@ const LOST: &str = "
                         AND (l.per_key IS NULL OR w.key_id = admission_key_id(w.queue, '') OR used.n < l.per_key)))))
     LIMIT 5";
 
-/// Waiting runs that could start, now that the passes find nothing more to do. A queue with a rate has other reasons to wait.
+/// Waiting runs that could start, although workers have asked for them. In assign queues: although
+/// the passes have nothing more to do. `$1` are queues without a rate, which is another reason to wait.
 const STUCK: &str = "
     WITH runs AS MATERIALIZED (
         SELECT queue, key_id, session, COALESCE(hold, 0) AS place FROM pending
@@ -59,14 +69,14 @@ const STUCK: &str = "
     )
     SELECT 'run ' || w.seq || ' of queue ' || w.queue || ' key ' || w.key_id || ' priority ' || w.priority
            || ' waits, but ' || of_key.n || ' of ' || COALESCE(l.per_key::text, 'any number') || ' of its key and '
-           || of_queue.n || ' of ' || COALESCE(l.total::text, 'any number') || ' of its queue are admitted'
+           || of_queue.n || ' of ' || COALESCE(l.total::text, 'any number') || ' of its queue are assigned or claimed'
     FROM pending w
     JOIN unnest($1::int[], $2::bigint[], $3::bigint[], $4::bool[]) AS l(queue, per_key, total, assign) ON l.queue = w.queue
     JOIN task_queues q ON q.id = w.queue LEFT JOIN task_options o ON o.seq = w.seq
-    CROSS JOIN LATERAL (SELECT count(*) AS n FROM runs r WHERE r.key_id = w.key_id AND place IN (0, 3, 4)) of_key
-    CROSS JOIN LATERAL (SELECT count(*) AS n FROM runs r WHERE r.queue = w.queue AND place IN (0, 3, 4)) of_queue
+    CROSS JOIN LATERAL (SELECT count(*) AS n FROM runs r WHERE r.key_id = w.key_id AND place IN (3, 4)) of_key
+    CROSS JOIN LATERAL (SELECT count(*) AS n FROM runs r WHERE r.queue = w.queue AND place IN (3, 4)) of_queue
     WHERE w.hold = 2 AND w.deadline > (SELECT now FROM db_now) AND q.paused IS NULL
-      -- A claim may be requeued after the last pass: that it was locked is found half a second later.
+      -- A claim may have been requeued just now.
       AND NOT EXISTS (SELECT FROM admission_work x WHERE x.queue = w.queue)
       AND (l.per_key IS NULL OR w.key_id = admission_key_id(w.queue, '') OR of_key.n < l.per_key)
       AND (l.total IS NULL OR of_queue.n < l.total)
@@ -79,34 +89,16 @@ const STUCK: &str = "
                              AND s.capacity > (SELECT count(*) FROM runs r WHERE r.session = s.epoch AND place IN (3, 4)))))
     LIMIT 5";
 
-/// Ready runs beyond a limit, now that the passes find nothing more to do. What a worker has, or holds the message of, goes on.
-const BEYOND: &str = "
-    WITH runs AS MATERIALIZED (
-        SELECT queue, key_id, COALESCE(hold, 0) AS place FROM pending
-        UNION ALL SELECT queue, key_id, 4 FROM claims
-    )
-    SELECT 'run ' || w.seq || ' of queue ' || w.queue || ' key ' || w.key_id || ' is ready, but ' || of_key.n || ' of '
-           || COALESCE(l.per_key::text, 'any number') || ' of its key and ' || of_queue.n || ' of '
-           || COALESCE(l.total::text, 'any number') || ' of its queue are admitted'
-    FROM pending w JOIN unnest($1::int[], $2::bigint[], $3::bigint[]) AS l(queue, per_key, total) ON l.queue = w.queue
-    JOIN task_queues q ON q.id = w.queue
-    CROSS JOIN LATERAL (SELECT count(*) AS n FROM runs r WHERE r.key_id = w.key_id AND place IN (0, 3, 4)) of_key
-    CROSS JOIN LATERAL (SELECT count(*) AS n FROM runs r WHERE r.queue = w.queue AND place IN (0, 3, 4)) of_queue
-    WHERE w.hold IS NULL AND w.reserved_until IS NULL AND w.receipt IS NULL AND q.paused IS NULL
-      AND NOT EXISTS (SELECT FROM admission_work x WHERE x.queue = w.queue)
-      AND ((w.key_id <> admission_key_id(w.queue, '') AND of_key.n > l.per_key) OR of_queue.n > l.total)
-    LIMIT 5";
-
 /// Items of inboxes that name the same run twice.
 const NAMED_TWICE: &str = "
     SELECT 'the inbox of session ' || epoch || ' has run ' || run || ' of ' || seq || ' ' || count(*) || ' times'
     FROM session_inbox WHERE kind = 4 GROUP BY epoch, seq, run HAVING count(*) > 1 LIMIT 5";
 
-/// The most claims in any such time of the queue; of one key if `$3`.
+/// The most claims of the queue `$1` in any `$2` seconds, both ends included; of one key if `$3`.
 const STARTS: &str = "
     SELECT COALESCE(max(n), 0) FROM (
         SELECT count(*) OVER (PARTITION BY key ORDER BY started
-                              RANGE BETWEEN CURRENT ROW AND make_interval(secs => $2 - 0.000001) FOLLOWING) AS n
+                              RANGE BETWEEN CURRENT ROW AND make_interval(secs => $2) FOLLOWING) AS n
         FROM (SELECT CASE WHEN $3 THEN o.key END AS key, s.started
               FROM (SELECT seq, started FROM runs WHERE started IS NOT NULL UNION ALL SELECT seq, started FROM claims) s
               JOIN tasks t ON t.seq = s.seq LEFT JOIN task_options o ON o.seq = s.seq
@@ -118,8 +110,10 @@ pub async fn look(world: &mut World) -> Vec<String> {
     let mut snapshot = conn.begin().await.unwrap();
     let sql = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY";
     sqlx::query(sql).execute(&mut *snapshot).await.unwrap();
-    let rows: Vec<Row> = sqlx::query_as(ADMITTED).fetch_all(&mut *snapshot).await.unwrap();
+    let rows: Vec<Row> = sqlx::query_as(USED).fetch_all(&mut *snapshot).await.unwrap();
     let mut wrong = find_lost(&mut snapshot, &world.queues).await;
+    let ready: Vec<String> = sqlx::query_scalar(READY).fetch_all(&mut *snapshot).await.unwrap();
+    wrong.extend(ready);
     snapshot.rollback().await.unwrap();
     drop(conn);
     world.waiting = rows.iter().filter(|row| row.0 == "queue").map(|row| row.4).sum();
@@ -163,7 +157,7 @@ fn compare(queue: &mut Watched, rows: &[Row], wrong: &mut Vec<String>) {
     let (most_total, most_of_key) = (most(|limits| limits.total), most(|limits| limits.per_key));
     if total > most_total.max(queue.total_over.unwrap_or_default()) && !queue.begins {
         wrong.push(format!(
-            "queue {} has {total} runs admitted, at most {most_total} since the last look, when it had {:?}",
+            "queue {} has {total} assigned or claimed runs, at most {most_total} since the last look, when it had {:?}",
             queue.id, queue.total_over
         ));
     }
@@ -173,7 +167,7 @@ fn compare(queue: &mut Watched, rows: &[Row], wrong: &mut Vec<String>) {
         let before = queue.keys_over.get(key).copied().unwrap_or_default();
         if *n > most_of_key.max(before) && !queue.keys_move {
             wrong.push(format!(
-                "key {key} of queue {} has {n} runs admitted, at most {most_of_key} since the last look, when it had {before}",
+                "key {key} of queue {} has {n} assigned or claimed runs, at most {most_of_key} since the last look, when it had {before}",
                 queue.id
             ));
         }
@@ -190,37 +184,40 @@ fn compare(queue: &mut Watched, rows: &[Row], wrong: &mut Vec<String>) {
 
 /// What is wrong although the passes have nothing more to do.
 pub async fn settled(world: &World) -> Vec<String> {
-    let limits: Vec<(i32, Limits)> = world.queues.iter().map(|queue| (queue.id, queue.limits())).collect();
-    let limited: Vec<(i32, Limits)> = limits.into_iter().filter(|(_, limits)| limits.any && !limits.rate).collect();
-    let pool = world.database.pool();
-    let mut wrong: Vec<String> = sqlx::query_scalar(STUCK)
-        .bind(limited.iter().map(|(id, _)| *id).collect::<Vec<_>>())
-        .bind(limited.iter().map(|(_, limits)| limits.per_key).collect::<Vec<_>>())
-        .bind(limited.iter().map(|(_, limits)| limits.total).collect::<Vec<_>>())
-        .bind(limited.iter().map(|(_, limits)| limits.assign).collect::<Vec<_>>())
-        .fetch_all(pool)
-        .await
-        .unwrap();
-    let pulled: Vec<(i32, Limits)> =
-        world.queues.iter().map(|queue| (queue.id, queue.limits())).filter(|(_, limits)| !limits.assign).collect();
-    let beyond: Vec<String> = sqlx::query_scalar(BEYOND)
-        .bind(pulled.iter().map(|(id, _)| *id).collect::<Vec<_>>())
-        .bind(pulled.iter().map(|(_, limits)| limits.per_key).collect::<Vec<_>>())
-        .bind(pulled.iter().map(|(_, limits)| limits.total).collect::<Vec<_>>())
-        .fetch_all(pool)
-        .await
-        .unwrap();
-    wrong.extend(beyond);
-    let twice: Vec<String> = sqlx::query_scalar(NAMED_TWICE).fetch_all(pool).await.unwrap();
+    let mut wrong = stuck(world, |limits| limits.assign).await;
+    let twice: Vec<String> = sqlx::query_scalar(NAMED_TWICE).fetch_all(world.database.pool()).await.unwrap();
     wrong.extend(twice);
+    wrong
+}
+
+/// Runs of pull queues that wait although they may start and workers have asked for them.
+pub async fn stuck_in_pull_queues(world: &World) -> Vec<String> {
+    stuck(world, |limits| !limits.assign).await
+}
+
+async fn stuck(world: &World, which: fn(&Limits) -> bool) -> Vec<String> {
+    let limits = world.queues.iter().map(|queue| (queue.id, queue.limits()));
+    let limits: Vec<(i32, Limits)> = limits.filter(|(_, limits)| limits.any && !limits.rate && which(limits)).collect();
+    sqlx::query_scalar(STUCK)
+        .bind(limits.iter().map(|(id, _)| *id).collect::<Vec<_>>())
+        .bind(limits.iter().map(|(_, limits)| limits.per_key).collect::<Vec<_>>())
+        .bind(limits.iter().map(|(_, limits)| limits.total).collect::<Vec<_>>())
+        .bind(limits.iter().map(|(_, limits)| limits.assign).collect::<Vec<_>>())
+        .fetch_all(world.database.pool())
+        .await
+        .unwrap()
+}
+
+/// Times with more claims than the rates allow, and bursts that are too large.
+pub async fn rates(world: &World) -> Vec<String> {
+    let mut wrong = Vec::new();
     for (of_key, (count, seconds, burst)) in [(false, RATE_TOTAL), (true, RATE_OF_KEY)] {
-        let query = sqlx::query_scalar(STARTS).bind(world.queues[RATE].id).bind(seconds as f64).bind(of_key);
-        let starts: i64 = query.fetch_one(pool).await.unwrap();
-        if starts > count + burst {
-            wrong.push(format!(
-                "{starts} runs were started in {seconds} s, of a key: {of_key}; at most {}",
-                count + burst
-            ));
+        for (window, most) in [(seconds as f64 - 0.000_001, count + burst), (0.0, burst)] {
+            let query = sqlx::query_scalar(STARTS).bind(world.queues[RATE].id).bind(window).bind(of_key);
+            let claims: i64 = query.fetch_one(world.database.pool()).await.unwrap();
+            if claims > most {
+                wrong.push(format!("{claims} claims were made in {window} s, of a key: {of_key}; at most {most}"));
+            }
         }
     }
     wrong

@@ -30,7 +30,7 @@ use super::world::{ASSIGN, World, parsed};
 const AT_ONCE: u64 = 12;
 /// How often a statement that is to be killed is looked for.
 const KILLS_TRIED: u64 = 10;
-/// What a killed session of the database was doing.
+/// The work of a killed database session. Decisions and passes share some statements.
 #[derive(Clone, Copy)]
 enum Victim {
     Pass,
@@ -41,22 +41,43 @@ impl Victim {
     fn statements(self) -> &'static str {
         match self {
             Self::Pass => {
-                "take_admission_work|take_rated_claims|name_admission_keys|look_at_keys|load_heads|load_keys|load_sessions|count_admitted|count_ready\
-                 |admit_runs|assign_runs|store_admission|store_buckets|store_heads|lock_admission"
+                "take_admission_work|name_admission_keys|look_at_keys|load_heads|load_keys|load_sessions|count_used\
+                 |lock_waiting|assign_runs|store_decision|lock_admission_or_skip|read_admission"
             }
-            Self::Claim => "claim_work|claim_work_of_one|claim_task",
+            Self::Claim => {
+                "claim_work|claim_work_of_one|claim_task|lock_admission|claim_decided|find_waiting\
+                 |lock_admission_for_start|store_out_of_turn"
+            }
         }
     }
 }
 
+/// What becomes of the answers to requests.
+#[derive(Clone, Copy)]
+enum Answers {
+    Delivered,
+    /// Not delivered: their claims are requeued.
+    Lost,
+    /// The workers hang up after this many microseconds.
+    HungUp(u64),
+}
+
+/// claimWork requests that a server gets at the same time.
+struct Requests {
+    queue: usize,
+    /// How many runs each of them asks for.
+    runs: Vec<u16>,
+    wait: Duration,
+    answers: Answers,
+}
+
 enum Step {
     Create(Vec<NewTask>),
-    Claim {
-        queue: usize,
-        runs: u16,
-        delivered: bool,
-    },
+    Claim(Requests),
+    /// claimTask of assigned runs, each by the worker of its session.
     Accept(Vec<ClaimTask>),
+    /// claimTask of runs that are ready or wait.
+    ClaimByName(Vec<ClaimTask>),
     End(Vec<RunReport>),
     Renew(Vec<(TaskId, RunId)>),
     Change(TaskId, Change),
@@ -95,7 +116,10 @@ struct Run {
 struct Runs {
     claimed: Vec<Run>,
     assigned: Vec<Run>,
+    /// Pending, assigned or not.
     waiting: Vec<Run>,
+    /// Ready or waiting.
+    unassigned: Vec<Run>,
     ended: Vec<TaskId>,
 }
 
@@ -118,6 +142,7 @@ impl Runs {
             claimed: some(|row| row.4),
             assigned: some(|row| row.2 == Some(3)),
             waiting: some(|row| !row.4),
+            unassigned: some(|row| !row.4 && row.2.is_none_or(|hold| hold == 2)),
             ended: ended.into_iter().map(|id| TaskId::from_uuid(id).unwrap()).collect(),
         }
     }
@@ -201,7 +226,7 @@ fn pick(world: &mut World, runs: &mut Runs, others: &[Step]) -> Option<Step> {
     });
     Some(match world.random.below(100) {
         0..16 => Step::Create(world.tasks()),
-        16..30 => Step::Claim { queue, runs: 1 + world.random.below(10) as u16, delivered: world.random.chance(90) },
+        16..30 => Step::Claim(requests(world, queue)),
         30..38 => Step::Accept(accepts(world, runs)),
         38..54 => Step::End(ends(world, runs)),
         54..57 => Step::Renew(
@@ -227,8 +252,22 @@ fn pick(world: &mut World, runs: &mut Runs, others: &[Step]) -> Option<Step> {
         79..82 => Step::Abandon(world.random.below(4_000)),
         82 => Step::Kill(if world.random.chance(60) { Victim::Pass } else { Victim::Claim }, world.random.below(3_000)),
         83..88 => Step::Refile,
+        88..92 => Step::ClaimByName(by_name(world, runs)),
         _ => Step::Admit,
     })
+}
+
+fn requests(world: &mut World, queue: usize) -> Requests {
+    let random = &mut world.random;
+    let count = if random.chance(50) { 1 } else { 2 + random.below(4) };
+    let runs = (0..count).map(|_| 1 + random.below(10) as u16).collect();
+    let wait = if random.chance(65) { 0 } else { 5 + random.below(60) };
+    let answers = match random.below(100) {
+        0..12 => Answers::Lost,
+        12..20 => Answers::HungUp(random.below(5_000)),
+        _ => Answers::Delivered,
+    };
+    Requests { queue, runs, wait: Duration::from_millis(wait), answers }
 }
 
 /// A run that is pending or claimed.
@@ -250,6 +289,18 @@ fn accepts(world: &mut World, runs: &mut Runs) -> Vec<ClaimTask> {
         })
     };
     some.into_iter().filter_map(accept).collect()
+}
+
+fn by_name(world: &mut World, runs: &mut Runs) -> Vec<ClaimTask> {
+    let some = (0..6).filter_map(|_| world.random.take(&mut runs.unassigned));
+    let claim = |Run { task, run, .. }| ClaimTask {
+        task,
+        run,
+        worker_group: "group".to_owned(),
+        worker_id: "w".to_owned(),
+        session: None,
+    };
+    some.map(claim).collect()
 }
 
 fn ends(world: &mut World, runs: &mut Runs) -> Vec<RunReport> {
@@ -306,20 +357,9 @@ fn take<'a>(world: &'a World, step: &'a Step, server: usize) -> BoxFuture<'a, Ta
     let notifiers = &queue.engine.notifiers;
     match step {
         Step::Create(tasks) => all("created", tasks, |task| queue.create(task).boxed()).boxed(),
-        Step::Claim { queue: of, runs, delivered } => {
-            claim(queue, world.queues[*of].name.as_str(), *runs, *delivered).boxed()
-        }
-        Step::Accept(claims) => async move {
-            let lease = queue.engine.settings.claim_timeout;
-            let mut accepted = 0;
-            for claim in claims {
-                let claimed =
-                    claim_task::claim_task(queue.engine.why_parts(), lease, claim).await.map_err(OpError::from)?;
-                accepted += done(claimed)?;
-            }
-            Ok(("accepted", accepted))
-        }
-        .boxed(),
+        Step::Claim(requests) => claim_all(queue, world.queues[requests.queue].name.as_str(), requests).boxed(),
+        Step::Accept(claims) => claim_by_name(queue, "accepted", claims).boxed(),
+        Step::ClaimByName(claims) => claim_by_name(queue, "claimed by name", claims).boxed(),
         Step::End(reports) => {
             all("ended", reports, |report| queue.engine.report.submit(report.clone()).boxed()).boxed()
         }
@@ -400,17 +440,50 @@ async fn all<'a, M, T>(
     Ok((what, sum))
 }
 
-async fn claim(queue: &Queue, name: &str, runs: u16, delivered: bool) -> Taken {
-    let answer = queue.claim_work(name, "w", runs, Duration::ZERO).await?;
-    let claimed = answer.claims.len() as u64;
-    if delivered {
-        answer.delivery.delivered();
-        return Ok(("claimed", claimed));
+/// Sends these requests at the same time.
+async fn claim_all(queue: &Queue, name: &str, requests: &Requests) -> Taken {
+    let Requests { runs, wait, answers, .. } = requests;
+    let mut claimed = 0;
+    for answer in join_all(runs.iter().map(|most| claim(queue, name, *most, *wait, *answers))).await {
+        claimed += answer?;
     }
-    Ok(("undelivered", claimed))
+    let what = match answers {
+        Answers::Delivered if wait.is_zero() => "claimed",
+        Answers::Delivered => "claimed by long polls",
+        Answers::Lost => "undelivered",
+        Answers::HungUp(_) => "hung up",
+    };
+    Ok((what, claimed))
 }
 
-async fn put(queue: &Queue, name: &tenure_api::ids::TaskQueueId, policy: &serde_json::Value) -> Taken {
+/// Claims up to `runs` runs. Returns how many it got; 1 if the worker has hung up.
+async fn claim(queue: &Queue, name: &str, runs: u16, wait: Duration, answers: Answers) -> Result<u64, OpError> {
+    let answer = queue.claim_work(name, "w", runs, wait);
+    if let Answers::HungUp(micros) = answers {
+        if let Ok(answer) = tokio::time::timeout(Duration::from_micros(micros), answer).await {
+            drop(answer?);
+        }
+        return Ok(1);
+    }
+    let answer = answer.await?;
+    let claimed = answer.claims.len() as u64;
+    if matches!(answers, Answers::Delivered) {
+        answer.delivery.delivered();
+    }
+    Ok(claimed)
+}
+
+async fn claim_by_name(queue: &Queue, what: &'static str, claims: &[ClaimTask]) -> Taken {
+    let lease = queue.engine.settings.claim_timeout;
+    let mut claimed = 0;
+    for claim in claims {
+        let answer = claim_task::claim_task(queue.engine.why_parts(), lease, claim).await.map_err(OpError::from)?;
+        claimed += done(answer)?;
+    }
+    Ok((what, claimed))
+}
+
+pub async fn put(queue: &Queue, name: &tenure_api::ids::TaskQueueId, policy: &serde_json::Value) -> Taken {
     let parts = queue.engine.queue_parts();
     let replaces = Match::from_header(None).unwrap();
     if policy.is_null() {
@@ -459,12 +532,27 @@ pub async fn resume_all(world: &World) {
     }
 }
 
+/// Has two workers ask each limited pull queue for work, one at each server, until it gives out nothing more.
+pub async fn demand(world: &World, wait: Duration) {
+    let limited = world.queues.iter().filter(|watched| watched.limits().any && !watched.limits().assign);
+    let workers = limited.flat_map(|watched| world.servers.iter().map(move |server| (server, watched.name.as_str())));
+    join_all(workers.map(|(server, name)| claim_until_empty(world, server, name, wait))).await;
+}
+
+async fn claim_until_empty(world: &World, server: &Queue, name: &str, wait: Duration) {
+    while despite_kills(world, || claim(server, name, 32, wait, Answers::Delivered)).await.unwrap() > 0 {}
+}
+
 /// Claims, accepts and completes whatever there is, once.
 pub async fn work_off(world: &mut World) {
     resume_all(world).await;
-    for of in 0..world.queues.len() {
-        let queue = &world.servers[of % 2];
-        despite_kills(world, || claim(queue, world.queues[of].name.as_str(), 32, true)).await.unwrap();
+    let shared: &World = world;
+    let claims = shared.queues.iter().enumerate().map(|(of, watched)| {
+        let (server, name) = (&shared.servers[of % 2], watched.name.as_str());
+        despite_kills(shared, move || claim(server, name, 32, Duration::ZERO, Answers::Delivered))
+    });
+    for claimed in join_all(claims).await {
+        claimed.unwrap();
     }
     let mut runs = Runs::read(world).await;
     while !runs.assigned.is_empty() {

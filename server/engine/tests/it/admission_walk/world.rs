@@ -111,7 +111,7 @@ impl Random {
 /// The limits that hold in a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Limits {
-    /// Whether its runs need admission at all.
+    /// True if the queue is limited.
     pub any: bool,
     pub total: Option<i64>,
     pub per_key: Option<i64>,
@@ -131,7 +131,7 @@ impl Limits {
     }
 }
 
-/// A queue, and what is known of how many of its runs may have been admitted.
+/// A queue, and how many of its runs may be assigned or claimed.
 pub struct Watched {
     pub id: i32,
     pub name: TaskQueueId,
@@ -141,9 +141,10 @@ pub struct Watched {
     pub since: Vec<Limits>,
     /// Since a change that gives runs other keys, until all runs follow it: of each key there may be more than its limit.
     pub keys_move: bool,
-    /// The same of the whole queue, if its runs needed no admission before.
+    /// The same of the whole queue, if it was not limited before.
     pub begins: bool,
-    /// How many runs were admitted beyond the limit at the last look. They may stay; more may not come.
+    /// The number of assigned and claimed runs at the last check, if over the limit. They may stay,
+    /// but no more may start.
     pub total_over: Option<i64>,
     pub keys_over: HashMap<i64, i64>,
 }

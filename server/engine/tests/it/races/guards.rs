@@ -432,7 +432,8 @@ async fn a_run_past_its_deadline_is_neither_claimed_nor_renewed_but_a_report_of_
     let pending = queue.create_one(QUEUE).await;
     let mut late = conn.begin().await.unwrap();
     sqlx::query("UPDATE clock SET clock_offset = interval '2 h'").execute(&mut *late).await.unwrap();
-    assert!(!claim_one::claim_one(&mut late, pending.uuid(), 0, "g", "w", LEASE, None).await.unwrap());
+    let named = claim_one::claim_one(&mut late, pending.uuid(), 0, "g", "w", LEASE, None).await.unwrap();
+    assert_eq!(named, None);
     let want = claim::Want { queue: queue.key(QUEUE).await, name: QUEUE, epoch: -1, marks: [0; 7], slots: vec![1] };
     let worker = claim::Worker { group: "g", id: "w", session: None };
     let found = claim::claim(&mut late, &[want], &[worker], LEASE, uuid::Uuid::new_v4()).await.unwrap();

@@ -30,7 +30,7 @@ pub fn endpoint() -> Endpoint {
 fn describe(operation: Operation, _: &Sample) -> Operation {
     paged_up_to(operation, ops::KEYS_PAGE_MAX.into())
         .about(
-            "All that have runs which are waiting, ready, assigned or claimed, and all that have rules of their own, by key. Runs are \
+            "All that have runs which are waiting, assigned or claimed, and all that have rules of their own, by key. Runs are \
              counted up to 10,000. A page may have fewer keys than its limit, or none, and still a token: then there are more. A \
              token that is none begins at the start. A queue that does not exist yet has no keys.",
         )
