@@ -131,6 +131,8 @@ pub enum Reason {
     },
     /// Workers without a session ask for work, which its queue gives to sessions only.
     AssignQueue,
+    /// Its queue was polled for messages, and has limits: polls find nothing in it.
+    PollLimited,
     /// Its queue is paused.
     Paused {
         /// By whom; only with the scope that shows the queue.
@@ -302,6 +304,7 @@ mod tests {
                     "sessionId": SESSION, "liveLog": {"bytes": 12}}),
             ),
             (Reason::AssignQueue, json!({"code": "assign-queue"})),
+            (Reason::PollLimited, json!({"code": "poll-limited"})),
             (Reason::NoScheduler { candidates: 0 }, json!({"code": "no-scheduler", "candidates": 0})),
             (
                 Reason::NoSession { because: NoSession::AllExtended, sessions: 2 },

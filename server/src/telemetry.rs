@@ -119,8 +119,7 @@ fn describe() {
     describe_counter!("tenure_endings_total", "Claims that ended otherwise than by their worker's report");
     describe_counter!("tenure_pass_total", "What the background passes found and did");
     describe_histogram!("tenure_pass_seconds", "How long a background pass took");
-    describe_counter!("tenure_admission_admitted_total", "Waiting runs that were given to a session");
-    describe_histogram!("tenure_admission_seconds", "How long it took to decide which waiting runs of a queue start");
+    describe_admission();
     describe_counter!(
         "tenure_messages_total",
         "Messages got, updated, returned because their run was not claimed in time, deleted before their run was claimed, and got for the tenth time"
@@ -145,10 +144,24 @@ fn describe() {
     begin_at_zero();
 }
 
+/// Describes the metrics of decisions, which start the runs of limited queues.
+fn describe_admission() {
+    use metrics::{describe_counter, describe_gauge, describe_histogram};
+    describe_histogram!("tenure_admission_seconds", "How long it took to decide which waiting runs of a queue start");
+    describe_histogram!("tenure_admission_lock_seconds", "How long a decision took to lock its queue");
+    describe_counter!("tenure_admission_started_total", "Waiting runs that were claimed, or given to a session");
+    describe_counter!("tenure_admission_blocked_total", "Decisions that started fewer runs than workers asked for");
+    describe_counter!("tenure_admission_rounds_total", "Transactions of decisions that only took in announcements");
+    describe_gauge!(
+        "tenure_admission_announcements",
+        "Announcements of runs and free slots that no decision has taken in, up to 1,000 of each queue"
+    );
+}
+
 /// So that the first increment of a counter is seen as one. Those of the passes begin with their driver.
 fn begin_at_zero() {
     metrics::counter!("tenure_claims_undelivered_total").absolute(0);
-    metrics::counter!("tenure_admission_admitted_total").absolute(0);
+    tenure_engine::admission_metrics::begin_at_zero();
     tenure_engine::endings::begin_at_zero();
     metrics::gauge!("tenure_waiting_for_tasks").set(0.0);
     for what in ["got", "updated", "returned", "deleted_unclaimed", "alarming"] {

@@ -48,6 +48,7 @@ pub fn binary() -> PathBuf {
 /// How to start a server.
 #[derive(Debug, Clone, Default)]
 pub struct Launch {
+    program: Option<PathBuf>,
     args: Vec<OsString>,
     env: Vec<(OsString, OsString)>,
     listen: Option<String>,
@@ -62,6 +63,13 @@ impl Launch {
     #[must_use]
     pub fn on_database(database_url: &str, secret_key: &str) -> Self {
         Self::default().flag("--database-url", database_url).flag("--secret-key", secret_key)
+    }
+
+    /// Runs another program than [`binary`], for example one of an earlier release.
+    #[must_use]
+    pub fn program(mut self, path: &Path) -> Self {
+        self.program = Some(path.to_owned());
+        self
     }
 
     /// Adds a flag and its value.
@@ -116,24 +124,25 @@ impl Launch {
     /// The command that starts the server, with `data_dir` as its data directory.
     #[must_use]
     pub fn command(&self, data_dir: &Path) -> Command {
+        let program = self.program.clone().unwrap_or_else(binary);
         let mut command = match self.open_files {
             Some((soft, hard)) => {
                 let mut shell = Command::new("sh");
                 let limits = format!("ulimit -S -n {soft} && ulimit -H -n {hard} && exec \"$0\" \"$@\"");
-                shell.arg("-c").arg(limits).arg(binary());
+                shell.arg("-c").arg(limits).arg(program);
                 shell
             }
             None if self.pid_one => {
                 let mut unshare = Command::new("unshare");
-                unshare.args(["--pid", "--fork", "--mount-proc", "--kill-child"]).arg(binary());
+                unshare.args(["--pid", "--fork", "--mount-proc", "--kill-child"]).arg(program);
                 unshare
             }
             None if self.terminal => {
                 let mut env = Command::new("env");
-                env.arg("--default-signal=HUP").arg(binary());
+                env.arg("--default-signal=HUP").arg(program);
                 env
             }
-            None => Command::new(binary()),
+            None => Command::new(program),
         };
         command
             .args(["serve", "--listen", self.listen.as_deref().unwrap_or("127.0.0.1:0"), "--data-dir"])

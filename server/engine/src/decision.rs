@@ -2,16 +2,21 @@
 //! has locked the queue. The rule is [`tenure_domain::admission::decide`]; its input is read from
 //! rows.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sqlx::{Connection, PgConnection};
-use tenure_domain::admission::{Decided, Demand, HeadState, Queue, decide, look_again_in, stamp};
+use tenure_domain::admission::{Decided, Demand, HeadState, Key, Queue, decide, look_again_in, stamp};
 use tenure_domain::policy::document::Admission;
-use tenure_store::admission::{self, Heads, IfLocked, Leader, Locked, Look, OutOfTurn, Used};
+use tenure_store::admission::{
+    self, Counted, FoundHeads, Heads, IfLocked, Leader, Learned, Locked, Look, Reading, Take,
+};
 use tenure_store::events::Sequenced;
 use tenure_store::session::plan_as_hot;
 use tenure_store::transitions::claim::{self, Chosen, Claimed, Worker};
 use uuid::Uuid;
+
+use crate::admission_marks::AdmissionMarks;
+use crate::admission_metrics::{Blocked, count_blocked, count_decision, count_round, record_lock};
 
 /// Maximum number of heads that a decision reads.
 const WIDTH_MAX: i64 = 400;
@@ -23,46 +28,79 @@ pub(crate) const LOCKED_AGAIN: Duration = Duration::from_millis(200);
 /// Backoff of a queue whose policy cannot be read.
 const UNREADABLE_AGAIN: Duration = Duration::from_secs(1);
 
-/// Takes in announcements and returns their number. If it is [`admission::KEYS_MAX`] or more, there
-/// may be more.
+/// What the transactions of admission go by, and what they find.
+#[derive(Debug)]
+pub(crate) struct Reads<'a> {
+    /// Up to where events are in the log.
+    pub(crate) sequenced: Sequenced,
+    /// Where to begin to read.
+    pub(crate) marks: &'a AdmissionMarks,
+    /// Holds once the transaction is committed.
+    pub(crate) learned: Learned,
+}
+
+impl<'a> Reads<'a> {
+    pub(crate) fn new(sequenced: Sequenced, marks: &'a AdmissionMarks) -> Self {
+        Self { sequenced, marks, learned: Learned::default() }
+    }
+
+    /// Reads a queue with its announcements.
+    pub(crate) fn with_announcements(&self, queue: i32) -> Reading {
+        Reading { sequenced: self.sequenced, take: Take::From(self.marks.of_queue(queue)) }
+    }
+
+    fn without_announcements(&self) -> Reading {
+        Reading { sequenced: self.sequenced, take: Take::Nothing }
+    }
+}
+
+/// Takes in the announcements that were taken with the queue, and returns their number. If it is
+/// [`admission::KEYS_MAX`] or more, there may be more.
 pub(crate) async fn take_in(
     transaction: &mut PgConnection,
     locked: &mut Locked,
     limits: &Admission,
+    reads: &mut Reads<'_>,
 ) -> Result<usize, sqlx::Error> {
-    let announced = admission::take_work(transaction, locked.queue).await?;
+    let announced = std::mem::take(&mut locked.announced);
     if !announced.is_empty() {
         admission::name_keys(transaction, locked.queue, &announced).await?;
-        let look = Look { queue: locked.queue, admission: limits, least: locked.least };
-        locked.least = admission::look(transaction, &look, &announced).await?;
+        let marks = reads.marks.of_keys(&announced.iter().map(|one| one.key).collect::<Vec<_>>());
+        let look = Look { queue: locked.queue, admission: limits, least: locked.least, marks: &marks };
+        let least = admission::look(transaction, &look, &announced).await?;
+        admission::store_state(transaction, locked, locked.tat, least).await?;
     }
+    reads.learned.queues.push((locked.queue, locked.mark));
     Ok(announced.len())
 }
 
-/// Reads the state of a queue for a decision.
-pub(crate) async fn read_queue(
-    transaction: &mut PgConnection,
-    sequenced: Sequenced,
-    locked: &Locked,
-    limits: &Admission,
-    demand: Demand,
-) -> Result<Queue, sqlx::Error> {
-    let used = if limits.total.is_some() || (limits.assign && limits.rate_total.is_some()) {
-        admission::count_used(transaction, sequenced, locked.queue).await?
-    } else {
-        Used::default()
-    };
-    Ok(Queue {
+/// The state of a queue for a decision.
+pub(crate) fn queue_of(locked: &Locked, limits: &Admission, demand: Demand) -> Queue {
+    Queue {
         now: locked.now.timestamp_micros() as f64 / 1e6,
         fair: limits.fair,
-        total_free: limits.total.map(|total| u64::try_from(i64::from(total) - used.all()).unwrap_or(0)),
+        total_free: limits.total.map(|total| u64::try_from(i64::from(total) - locked.used.all()).unwrap_or(0)),
         demand,
         rate: limits.rate_total,
         tat: locked.tat,
-        unclaimed: if limits.assign { used.holding() } else { 0 },
+        unclaimed: if limits.assign { locked.used.holding() } else { 0 },
         least: locked.least,
         more_heads: false,
-    })
+    }
+}
+
+/// Reads these keys, and learns where their claims begin.
+async fn read_keys(
+    transaction: &mut PgConnection,
+    queue: i32,
+    ids: &[i64],
+    limits: &Admission,
+    reads: &mut Reads<'_>,
+) -> Result<Vec<Key>, sqlx::Error> {
+    let marks = reads.marks.of_keys(ids);
+    let Counted { keys, marks } = admission::load_keys(transaction, queue, ids, &marks, limits).await?;
+    reads.learned.keys.extend(marks);
+    Ok(keys)
 }
 
 /// Decides by up to `width` heads. Nothing is written.
@@ -71,15 +109,16 @@ pub(crate) async fn decide_by(
     queue: &mut Queue,
     limits: &Admission,
     heads: Heads<'_>,
-) -> Result<Decided, sqlx::Error> {
+    reads: &mut Reads<'_>,
+) -> Result<(Decided, FoundHeads), sqlx::Error> {
     let found = admission::load_heads(transaction, heads).await?;
-    queue.more_heads = i64::try_from(found.len()).is_ok_and(|found| found >= heads.width);
-    let mut ids: Vec<i64> = found.iter().map(|head| head.key).collect();
+    queue.more_heads = i64::try_from(found.heads.len()).is_ok_and(|found| found >= heads.width);
+    let mut ids: Vec<i64> = found.heads.iter().map(|head| head.key).collect();
     ids.sort_unstable();
     ids.dedup();
     let keys =
-        if ids.is_empty() { Vec::new() } else { admission::load_keys(transaction, heads.queue, &ids, limits).await? };
-    Ok(decide(queue, &keys, &found))
+        if ids.is_empty() { Vec::new() } else { read_keys(transaction, heads.queue, &ids, limits, reads).await? };
+    Ok((decide(queue, &keys, &found.heads), found))
 }
 
 /// The next width, if there may be a run that starts beyond this one.
@@ -107,8 +146,17 @@ pub(crate) struct Requests<'a> {
     pub(crate) lease: Duration,
     /// Of the claims.
     pub(crate) batch: Uuid,
-    /// Up to where events are in the log.
-    pub(crate) sequenced: Sequenced,
+}
+
+impl<'a> Requests<'a> {
+    /// How many runs they ask for.
+    fn demand(&self) -> u64 {
+        self.places.iter().map(|places| u64::from(*places)).sum()
+    }
+
+    fn chosen(&self, decided: &'a Decided, found: &'a FoundHeads) -> Chosen<'a> {
+        Chosen { name: self.name, decided, found, workers: self.workers, lease: self.lease, batch: self.batch }
+    }
 }
 
 /// The result of [`claim()`].
@@ -135,15 +183,26 @@ pub(crate) struct Claims {
 const ROUNDS_MAX: usize = 20;
 
 /// Claims the runs that may start for these requests, in one transaction.
-pub(crate) async fn claim(conn: &mut PgConnection, mut requests: Requests<'_>) -> Result<Outcome, sqlx::Error> {
+pub(crate) async fn claim(
+    conn: &mut PgConnection,
+    mut requests: Requests<'_>,
+    sequenced: Sequenced,
+    marks: &AdmissionMarks,
+) -> Result<Outcome, sqlx::Error> {
     for _ in 0..ROUNDS_MAX {
+        let (since, mut reads) = (marks.epoch(), Reads::new(sequenced, marks));
         let mut transaction = conn.begin().await?;
-        match claim_round(&mut transaction, &mut requests).await {
+        match claim_round(&mut transaction, &mut requests, &mut reads).await {
             Ok(Round::Decided(outcome)) => {
                 transaction.commit().await?;
+                marks.learn(since, reads.learned);
                 return Ok(outcome);
             }
-            Ok(Round::Announced) => transaction.commit().await?,
+            Ok(Round::Announced) => {
+                transaction.commit().await?;
+                marks.learn(since, reads.learned);
+                count_round();
+            }
             // Not when the session is used next: others may wait for the row.
             Ok(Round::Left(outcome)) => {
                 transaction.rollback().await?;
@@ -169,9 +228,16 @@ enum Round {
 }
 
 /// Takes in what was announced, and claims if that was all of it.
-async fn claim_round(transaction: &mut PgConnection, requests: &mut Requests<'_>) -> Result<Round, sqlx::Error> {
+async fn claim_round(
+    transaction: &mut PgConnection,
+    requests: &mut Requests<'_>,
+    reads: &mut Reads<'_>,
+) -> Result<Round, sqlx::Error> {
     let leader = Leader { server: Uuid::nil(), term: None };
-    let mut locked = match admission::lock(transaction, requests.queue, leader, IfLocked::Wait).await {
+    let (began, reading) = (Instant::now(), reads.with_announcements(requests.queue));
+    let locked = admission::lock(transaction, requests.queue, leader, IfLocked::Wait, reading).await;
+    record_lock(began.elapsed());
+    let mut locked = match locked {
         Ok(Some(locked)) => locked,
         // Runs of an assign queue are given out by its scheduler alone.
         Ok(None) => return Ok(Round::Left(Outcome::Claimed(Claims::default()))),
@@ -183,70 +249,74 @@ async fn claim_round(transaction: &mut PgConnection, requests: &mut Requests<'_>
         Err(error) => return Err(error),
     };
     let Some(limits) = locked.limits.take() else { return Ok(Round::Left(Outcome::NotLimited)) };
-    let announced = take_in(transaction, &mut locked, &limits).await?;
+    let announced = take_in(transaction, &mut locked, &limits, reads).await?;
     if i64::try_from(announced).is_ok_and(|announced| announced >= admission::KEYS_MAX) {
         return Ok(Round::Announced);
     }
-    let claims =
-        if locked.paused { Claims::default() } else { claim_in(transaction, &locked, &limits, requests).await? };
+    let claims = if locked.paused {
+        count_blocked(Blocked::Paused);
+        Claims::default()
+    } else {
+        claim_in(transaction, &mut locked, &limits, requests, reads).await?
+    };
     Ok(Round::Decided(Outcome::Claimed(claims)))
 }
 
 /// Makes these claims in a transaction that has locked the queue.
 async fn claim_in(
     transaction: &mut PgConnection,
-    locked: &Locked,
+    locked: &mut Locked,
     limits: &Admission,
     requests: &mut Requests<'_>,
+    reads: &mut Reads<'_>,
 ) -> Result<Claims, sqlx::Error> {
-    let demand = Demand::Requests(requests.places.clone());
-    let mut queue = read_queue(transaction, requests.sequenced, locked, limits, demand).await?;
-    let mut width = first_width(requests.places.iter().map(|places| u64::from(*places)).sum());
+    let mut queue = queue_of(locked, limits, Demand::Requests(requests.places.clone()));
+    let mut width = first_width(requests.demand());
     let (mut without, mut ended, mut attempts): (Vec<i64>, Vec<Claimed>, usize) = (Vec::new(), Vec::new(), 0);
     loop {
         let least = queue.least;
         let heads = Heads { queue: locked.queue, least: &least, width, assign: false, locked: &without };
-        let decided = decide_by(transaction, &mut queue, limits, heads).await?;
+        let (decided, found) = decide_by(transaction, &mut queue, limits, heads, reads).await?;
         if decided.starts.is_empty() {
-            admission::store(transaction, locked.queue, &decided).await?;
+            admission::store(transaction, locked, &decided, &found).await?;
             queue.least = decided.least;
             if let (true, Some(next)) = (decided.unread, wider(width)) {
                 width = next;
                 continue;
             }
+            count_decision(decided.stop, 0, requests.demand());
             let next_in = next_in(transaction, locked.queue, &queue, &decided).await?;
             // Heads behind those that were read may start, once these are put off.
             let more = decided.unread && decided.heads.iter().any(|head| head.state != HeadState::Ready);
             return Ok(Claims { rows: ended, more, next_in });
         }
-        let chosen = Chosen {
-            queue: locked.queue,
-            name: requests.name,
-            now: locked.now,
-            starts: &decided.starts,
-            workers: requests.workers,
-            lease: requests.lease,
-            batch: requests.batch,
-        };
-        let rows = claim::claim_decided(transaction, &chosen).await?;
+        let chosen = requests.chosen(&decided, &found);
+        let rows = claim::claim_decided(transaction, locked, &chosen).await?;
         if rows.len() == decided.starts.len() && rows.iter().all(|row| row.made) {
-            admission::store(transaction, locked.queue, &decided).await?;
-            let is_all = rows.len() as u64 == requests.places.iter().map(|places| u64::from(*places)).sum::<u64>();
+            let demand = requests.demand();
+            count_decision(decided.stop, rows.len(), demand);
+            let is_all = rows.len() as u64 == demand;
             let next_in = if is_all { None } else { next_in(transaction, locked.queue, &queue, &decided).await? };
             ended.extend(rows);
             return Ok(Claims { rows: ended, more: decided.unread, next_in });
         }
         attempts += 1;
-        let found: Vec<i64> = rows.iter().map(|row| row.seq).collect();
-        let lost: Vec<i64> = decided.starts.iter().map(|start| start.seq).filter(|seq| !found.contains(seq)).collect();
-        let is_new = !lost.is_empty();
-        without.extend(lost);
+        let is_new = add_missing(&mut without, &decided, &rows);
         let gone = leave_out(requests, &mut queue, rows, &mut ended);
         if attempts > LOCKED_MAX || !(is_new || gone) {
             // Locked again and again, or the queue was paused or renamed just now.
+            count_blocked(Blocked::Locked);
             return Ok(Claims { rows: ended, more: false, next_in: Some(LOCKED_AGAIN) });
         }
     }
+}
+
+/// Adds the runs that others have locked. Returns true if there are any.
+fn add_missing(without: &mut Vec<i64>, decided: &Decided, rows: &[Claimed]) -> bool {
+    let before = without.len();
+    let is_found = |seq: i64| rows.iter().any(|row| row.seq == seq);
+    without.extend(decided.starts.iter().map(|start| start.seq).filter(|seq| !is_found(*seq)));
+    without.len() > before
 }
 
 /// Removes the requests whose session has ended. Returns true if there were any.
@@ -289,73 +359,82 @@ pub(crate) struct Named<'a> {
     pub(crate) worker: Worker<'a>,
     /// How long the claim lasts.
     pub(crate) lease: Duration,
-    /// Up to where events are in the log.
-    pub(crate) sequenced: Sequenced,
 }
 
 /// Claims a waiting run of a pull queue out of turn, if its limits allow it now. Returns true if it
-/// did. The claim counts as a turn of its key.
-pub(crate) async fn claim_named(transaction: &mut PgConnection, named: &Named<'_>) -> Result<bool, sqlx::Error> {
+/// did. The claim counts as a turn of its key. Unless it did, the transaction must not be committed.
+pub(crate) async fn claim_named(
+    transaction: &mut PgConnection,
+    named: &Named<'_>,
+    reads: &mut Reads<'_>,
+) -> Result<bool, sqlx::Error> {
     if admission::find_waiting(transaction, named.queue, named.task, named.run).await?.is_none() {
         return Ok(false);
     }
     plan_as_hot(transaction).await?;
-    let Some(mut locked) = admission::lock_for_start(transaction, named.queue).await? else { return Ok(false) };
+    let reading = reads.with_announcements(named.queue);
+    let Some(mut locked) = admission::lock_for_start(transaction, named.queue, reading).await? else {
+        return Ok(false);
+    };
     let Some(limits) = locked.limits.take().filter(|limits| !limits.assign && !locked.paused) else { return Ok(false) };
-    take_in(transaction, &mut locked, &limits).await?;
+    take_in(transaction, &mut locked, &limits, reads).await?;
     let Some(mut head) = admission::find_waiting(transaction, named.queue, named.task, named.run).await? else {
         return Ok(false);
     };
     // Out of turn: nothing is before it.
     head.vtime = locked.least[head.priority];
-    let keys = admission::load_keys(transaction, named.queue, &[head.key], &limits).await?;
-    let demand = Demand::Requests(vec![1]);
-    let queue = read_queue(transaction, named.sequenced, &locked, &limits, demand).await?;
-    let decided = decide(&queue, &keys, std::slice::from_ref(&head));
+    let keys = read_keys(transaction, named.queue, &[head.key], &limits, reads).await?;
+    let queue = queue_of(&locked, &limits, Demand::Requests(vec![1]));
+    let mut decided = decide(&queue, &keys, std::slice::from_ref(&head));
     if decided.starts.is_empty() {
+        count_decision(decided.stop, 0, 1);
         return Ok(false);
     }
+    // Its head stays where it is, but for the turn.
+    decided.heads.clear();
+    decided.least = locked.least;
+    let name = locked.name.clone();
     let chosen = Chosen {
-        queue: named.queue,
-        name: &locked.name,
-        now: locked.now,
-        starts: &decided.starts,
+        name: &name,
+        decided: &decided,
+        found: &FoundHeads::default(),
         workers: &[named.worker],
         lease: named.lease,
         batch: Uuid::new_v4(),
     };
-    let rows = claim::claim_decided(transaction, &chosen).await?;
+    let rows = claim::claim_decided(transaction, &mut locked, &chosen).await?;
     if !rows.iter().any(|row| row.made) {
         return Ok(false);
     }
-    let weight = keys.first().map_or(1.0, |key| key.weight);
-    let start = OutOfTurn {
-        queue: named.queue,
-        tat: limits.rate_total.map(|_| decided.tat),
-        key: head.key,
-        key_tat: decided.keys.first().map(|(_, tat)| *tat),
-        turn: limits.fair.then(|| (i16::try_from(head.priority).unwrap_or(i16::MAX), 1.0 / weight)),
-    };
-    admission::store_out_of_turn(transaction, start).await?;
+    if limits.fair {
+        let weight = keys.first().map_or(1.0, |key| key.weight);
+        admission::take_turn(transaction, head.key, head.priority, 1.0 / weight).await?;
+    }
     Ok(true)
 }
 
 /// Spends the token that an assigned run has held, which is claimed now.
-pub(crate) async fn spend_held(transaction: &mut PgConnection, queue: i32, key: i64) -> Result<(), sqlx::Error> {
+pub(crate) async fn spend_held(
+    transaction: &mut PgConnection,
+    queue: i32,
+    key: i64,
+    reads: &mut Reads<'_>,
+) -> Result<(), sqlx::Error> {
     if !admission::key_rules::has_rates(transaction, queue).await? {
         return Ok(());
     }
     plan_as_hot(transaction).await?;
-    let Some(locked) = admission::lock_for_start(transaction, queue).await? else { return Ok(()) };
-    let Some(limits) = &locked.limits else { return Ok(()) };
+    let reading = reads.without_announcements();
+    let Some(mut locked) = admission::lock_for_start(transaction, queue, reading).await? else { return Ok(()) };
+    let Some(limits) = locked.limits.take() else { return Ok(()) };
     let now = locked.now.timestamp_micros() as f64 / 1e6;
-    let keys = admission::load_keys(transaction, queue, &[key], limits).await?;
-    let start = OutOfTurn {
-        queue,
-        tat: stamp(limits.rate_total, locked.tat, now),
-        key,
-        key_tat: keys.first().and_then(|key| stamp(key.rate, key.tat, now)),
-        turn: None,
+    let keys = read_keys(transaction, queue, &[key], &limits, reads).await?;
+    let of_key = keys.first().and_then(|key| stamp(key.rate, key.tat, now));
+    let decided = Decided {
+        keys: of_key.map(|tat| (key, tat)).into_iter().collect(),
+        tat: stamp(limits.rate_total, locked.tat, now).unwrap_or(locked.tat),
+        least: locked.least,
+        ..Decided::default()
     };
-    admission::store_out_of_turn(transaction, start).await
+    admission::store(transaction, &mut locked, &decided, &FoundHeads::default()).await
 }

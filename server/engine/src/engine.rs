@@ -17,6 +17,7 @@ use crate::background::workers::WorkerGauges;
 use crate::background::{counters, driver, election, groups, other_servers, refile, removals, watched, workers};
 use crate::batch::Batcher;
 use crate::batch::delivery::Requeue;
+use crate::admission_marks::AdmissionMarks;
 use crate::batch::due_marks::DueMarkMemory;
 use crate::batch::low_water_marks::LowWaterMarks;
 use crate::batch::message_queue::MessageQueue;
@@ -117,6 +118,8 @@ pub struct Engine {
     pub low_water_marks: LowWaterMarks,
     /// Where passes that look for what is due start scanning.
     pub due_marks: DueMarkMemory,
+    /// The marks of admission.
+    pub admission_marks: AdmissionMarks,
     /// The workers that this server sees, and those that are quarantined.
     pub workers: Workers,
     /// Stores artifacts' bytes.
@@ -185,6 +188,7 @@ impl Engine {
         let Lifetime { tasks, stop, drain } = lifetime;
         let (queues, low_water_marks, facts) = (Queues::default(), LowWaterMarks::default(), Facts::new(lookups));
         let (notifiers, workers) = (Notifiers::new(settings.hot_sessions), Workers::new(facts.quarantines()));
+        let admission_marks = AdmissionMarks::default();
         let (sequencer, polled, lease) = (Sequencer::default(), PolledQueues::default(), settings.claim_timeout);
         let ticks = Ticks::start(&claim_connector, settings.hot_sessions, tasks);
         removals::follow(&facts, &notifiers);
@@ -202,6 +206,7 @@ impl Engine {
             endings: sessions.endings.clone(),
             ticks: &ticks,
             sequenced: sequencer.reader(),
+            admission_marks: admission_marks.clone(),
         };
         let delete = DeleteMessages { visibility: settings.message_visibility };
         let reclaim = Reclaim { queues: queues.clone(), pool: pool.clone(), lease, workers: workers.clone() };
@@ -232,6 +237,7 @@ impl Engine {
             witnesses: groups::GroupMemory::default(),
             facts,
             due_marks: DueMarkMemory::default(),
+            admission_marks,
             remembered: Registry::default(),
             count_gauges: counters::gauges(),
             worker_gauges: workers::gauges(),
@@ -321,6 +327,7 @@ impl Engine {
             queues,
             low_water_marks,
             due_marks,
+            admission_marks,
             facts,
             witnesses,
             tail,
@@ -335,6 +342,7 @@ impl Engine {
         remembered.add("queue keys", on(queues, Queues::drop_all));
         remembered.add("low-water marks", on(low_water_marks, LowWaterMarks::drop_all));
         remembered.add("low-water marks of times", on(due_marks, DueMarkMemory::drop_all));
+        remembered.add("marks of admission", on(admission_marks, AdmissionMarks::drop_all));
         remembered.add("empty message queues", move || empty.drop_all());
         remembered.add("sequenced events", on(sequencer, Sequencer::drop_all));
         remembered.add("identities of sessions", on(&sessions.identities, Identities::drop_all));

@@ -1,5 +1,7 @@
 //! What creates, claims, resolves and watches tasks, without HTTP and without callers' rights. ARCHITECTURE.md has the map.
 
+mod admission_marks;
+pub mod admission_metrics;
 pub mod background;
 pub mod batch;
 pub mod blobs;

@@ -200,7 +200,7 @@ async fn restart_admission(
         .await?;
     }
     if order {
-        sqlx::query!("-- reset_admission\nUPDATE admission_queues SET least = DEFAULT WHERE queue = $1", queue)
+        sqlx::query!("-- reset_admission\nUPDATE admission_state SET least = DEFAULT WHERE queue = $1", queue)
             .execute(&mut *transaction)
             .await?;
     }

@@ -10,6 +10,9 @@ use super::events::Sequenced;
 use tenure_domain::policy::counts::Counted;
 use tenure_domain::policy::pause::Paused;
 
+/// Maximum number of announcements that are counted of a queue.
+pub const ANNOUNCED_MAX: i64 = 1_000;
+
 /// A queue at a glance.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ShownQueue {
@@ -100,6 +103,8 @@ pub struct ListedQueue {
     pub paused: Option<DateTime<Utc>>,
     /// Since when runs are stamped by its changed policy, if they are.
     pub refiling: Option<DateTime<Utc>>,
+    /// Announcements of a limited queue that no decision has taken in, up to [`ANNOUNCED_MAX`].
+    pub announced: i64,
     /// When that was read.
     pub now: DateTime<Utc>,
 }
@@ -114,6 +119,7 @@ struct Row {
     assigned: i64,
     paused: Option<DateTime<Utc>>,
     refiling: Option<DateTime<Utc>>,
+    announced: i64,
     now: DateTime<Utc>,
 }
 
@@ -150,23 +156,28 @@ pub async fn list(
         SELECT q.id, q.name, COALESCE(s.pending, 0) AS "pending!", COALESCE(s.claimed, 0) AS "claimed!",
                COALESCE(s.delayed, 0) AS "delayed!", COALESCE(s.waiting, 0) AS "waiting!",
                (SELECT count(*) FROM worker_sessions w JOIN pending p ON p.session = w.epoch AND p.hold = 3 /* Hold::Assigned */
-                WHERE w.queue = q.id AND w.ended IS NULL) AS "assigned!", q.paused, p.updated AS "refiling?", db_now.now AS "now!"
+                WHERE w.queue = q.id AND w.ended IS NULL) AS "assigned!", q.paused, p.updated AS "refiling?",
+               -- Ordered, so that it goes by the index.
+               CASE WHEN q.key_by IS NULL THEN 0 /* count */ ELSE (SELECT count(*) FROM (
+                   SELECT FROM admission_work w WHERE w.queue = q.id ORDER BY w.xid, w.id LIMIT $3) w) END AS "announced!",
+               db_now.now AS "now!"
         FROM task_queues q LEFT JOIN summed s ON s.queue = q.id
         LEFT JOIN queue_policies p ON p.queue = q.id AND p.refile_stage <> 0 /* Stage::Done */
         CROSS JOIN db_now
         WHERE s.queue IS NOT NULL OR q.paused IS NOT NULL OR p.queue IS NOT NULL
         ORDER BY q.name COLLATE "C""#,
         sequenced.0,
-        listing == Listing::All
+        listing == Listing::All,
+        ANNOUNCED_MAX
     )
     .fetch_all(&mut *conn)
     .await?;
     let mut listed = Vec::with_capacity(rows.len());
     for row in rows {
-        let Row { pending, claimed, delayed, waiting, assigned, paused, refiling, now, .. } = row;
+        let Row { pending, claimed, delayed, waiting, assigned, paused, refiling, announced, now, .. } = row;
         let counted = Counted { pending, claimed, delayed, waiting };
         let admissible = if paused.is_some() { 0 } else { runnable::count(conn, row.id, counted).await? };
-        listed.push(ListedQueue { name: row.name, counted, assigned, admissible, paused, refiling, now });
+        listed.push(ListedQueue { name: row.name, counted, assigned, admissible, paused, refiling, announced, now });
     }
     Ok(listed)
 }

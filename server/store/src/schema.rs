@@ -1,9 +1,12 @@
 //! The schema, which is embedded in the binary.
 
+use std::time::Duration;
+
 use sqlx::migrate::{Migrate as _, MigrateError, Migrator};
 use sqlx::{Connection as _, PgConnection, PgPool};
 use tenure_domain::release::{Age, Schema};
 
+use super::failure::{Class, classify};
 use super::settings;
 
 /// Every migration, oldest first. A later release may have added some that this one does not know.
@@ -32,9 +35,27 @@ pub async fn exists(pool: &PgPool) -> Result<bool, sqlx::Error> {
     .await
 }
 
+/// How often a migration is tried that waits for too long, or is in a deadlock with the transactions of other servers.
+const TRIES: u32 = 10;
+/// How long those may go on between two tries.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
 /// Brings the database to this release's schema, or refuses one that this release is too old for. Servers that start at once take
 /// turns.
 pub async fn migrate(pool: &PgPool) -> Result<(), MigrateError> {
+    for _ in 1..TRIES {
+        match try_to_migrate(pool).await {
+            Err(MigrateError::ExecuteMigration(error, migration)) if classify(&error) == Class::Contention => {
+                tracing::warn!(migration.version = migration, error = %error, "a migration has given way to other transactions; it is tried again");
+                tokio::time::sleep(RETRY_AFTER).await;
+            }
+            migrated => return migrated,
+        }
+    }
+    try_to_migrate(pool).await
+}
+
+async fn try_to_migrate(pool: &PgPool) -> Result<(), MigrateError> {
     // A connection of its own, which waits for its turn as long as that takes. How long each migration waits for tables it says itself.
     let mut conn = pool.acquire().await?.detach();
     sqlx::raw_sql("SET lock_timeout = 0; SET statement_timeout = 0").execute(&mut conn).await?;
@@ -72,8 +93,6 @@ async fn check_age(conn: &mut PgConnection) -> Result<(), MigrateError> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
     use crate::testing::TestDatabase;
 
@@ -107,6 +126,27 @@ mod tests {
         need(known + 1).await;
         let refused = migrate(pool).await.unwrap_err();
         assert!(matches!(refused, MigrateError::VersionTooOld(own, needed) if (own, needed) == (known, known + 1)));
+        database.finish().await;
+    }
+    /// The last migration before one that locks `claims`.
+    const BEFORE_LOCKED: i64 = 24;
+
+    #[tokio::test]
+    async fn a_migration_that_waits_for_too_long_for_a_lock_is_tried_again() {
+        let database = TestDatabase::create().await;
+        let (mut other, pool) = (database.connect().await, database.pool());
+        sqlx::raw_sql("DROP SCHEMA public CASCADE; CREATE SCHEMA public").execute(pool).await.unwrap();
+        let all = sqlx::migrate!("../../migrations");
+        let before = all.iter().filter(|migration| migration.version <= BEFORE_LOCKED).cloned().collect();
+        Migrator { migrations: before, ..all }.run(pool).await.unwrap();
+        sqlx::raw_sql("BEGIN; LOCK TABLE claims IN ROW EXCLUSIVE MODE").execute(&mut other).await.unwrap();
+        let release = async {
+            tokio::time::sleep(Duration::from_secs(6)).await;
+            sqlx::raw_sql("COMMIT").execute(&mut other).await.unwrap();
+        };
+        let (migrated, ()) = tokio::join!(migrate(pool), release);
+        migrated.unwrap();
+        drop(other);
         database.finish().await;
     }
 }

@@ -60,6 +60,7 @@ struct TaskRow {
     paused_until: Option<DateTime<Utc>>,
     paused_by: Option<String>,
     pause_reason: Option<String>,
+    polled: bool,
     ord: Option<i64>,
     hold: Option<i16>,
     held_until: Option<DateTime<Utc>>,
@@ -136,7 +137,7 @@ async fn find_row(conn: &mut PgConnection, id: Uuid) -> Result<Option<TaskRow>, 
         r#"-- why_task
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now)
         SELECT t.seq, t.queue, q.name, q.cursor_epoch AS epoch, t.priority, t.state, t.run, t.retries_left, t.requeues, t.losses,
-               t.free_runs, q.paused, q.paused_until, q.paused_by, q.pause_reason,
+               t.free_runs, q.paused, q.paused_until, q.paused_by, q.pause_reason, q.polled,
                p.ord AS "ord?", p.hold, p.held_until, COALESCE(p.traits, c.traits) AS traits, p.reserved_until,
                c.started AS "started?", c.taken_until AS "taken_until?", c.complete_by, c.worker_group AS "worker_group?",
                c.worker_id AS "worker_id?", s.id AS "session?", l.next AS "log_bytes?", p.given, g.worker_group AS "given_group?",
@@ -191,6 +192,7 @@ async fn find_held(
         Hold::Waiting => {
             let queue = admission::waiting::Queue { id: row.queue, sequenced, now: row.now };
             let mut waiting = admission::waiting::find(conn, &queue, row.seq).await?;
+            waiting.polled = row.polled;
             let asked = !workers.asking.is_empty() || workers.more;
             if let Some(sessions) = waiting.sessions.as_mut().filter(|_| asked) {
                 sessions.asked_without =

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::json;
 use tenure_engine::background::PASSES;
+use tenure_tests::http::TENURE_API;
 
 use crate::rig::{Raw, Rig, call, credentials_of, definition, eventually, minutes_from_now, new_task, run_of};
 
@@ -72,6 +73,33 @@ async fn the_metrics_count_from_zero_and_follow_the_queue() {
         .then_some(())
     })
     .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn metrics_count_starts_of_limited_queue_and_what_blocks() {
+    let rig = Rig::start_with(|launch| launch.flag("--claim-work-wait", "0s")).await;
+    let queue = "health/limited";
+    let path = format!("{TENURE_API}/queues/health%2Flimited/policy");
+    let answer = rig.call("PUT", &path, Some(&json!({"concurrency": {"total": 1}}))).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    for _ in 0..2 {
+        assert_eq!(rig.create(new_task(), &definition(queue)).await.status, 200);
+    }
+    eventually("one run starts", async || (rig.claim(queue, 2).await.len() == 1).then_some(())).await;
+    eventually("the metrics follow", async || {
+        let text = rig.send(&Raw::new("GET", "/metrics")).await.text();
+        [
+            r#"tenure_admission_started_total{dispatch="pull"} 1"#,
+            r#"tenure_admission_started_total{dispatch="assign"} 0"#,
+            r#"tenure_admission_blocked_total{reason="total"} 1"#,
+            "tenure_admission_announcements 0",
+        ]
+        .iter()
+        .all(|line| text.contains(line))
+        .then_some(())
+    })
+    .await;
+    rig.server.stop().await;
 }
 
 /// The values of the label `pass` in the lines of one metric.

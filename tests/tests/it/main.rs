@@ -61,6 +61,7 @@ mod submit;
 mod task_commands;
 mod task_options;
 mod under_load;
+mod upgrade;
 mod upstream;
 mod verify_delivery;
 mod waiting;

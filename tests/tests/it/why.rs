@@ -75,6 +75,27 @@ async fn a_task_says_at_each_step_why_it_does_not_run_and_then_how_it_ended() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn limited_queue_that_was_polled_says_that_polls_find_nothing() {
+    let rig = Rig::start().await;
+    let urls = rig.call("GET", &format!("/poll-task-url/{QUEUE}"), None).await.body;
+    let lowest = urls["queues"][6]["signedPollUrl"].as_str().unwrap();
+    assert_eq!(rig.send(&Raw::new("GET", lowest.strip_prefix(rig.server.root_url()).unwrap())).await.status, 200);
+    let policy = json!({"concurrency": {"total": 1}});
+    let answer = rig.call("PUT", &format!("{TENURE_API}/queues/why%2Flinux/policy"), Some(&policy)).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    let (first, second) = (new_task(), new_task());
+    rig.create(first, &definition(QUEUE)).await;
+    eventually("the run may start", async || {
+        (codes(&why(&rig, first).await) == ["no-worker", "poll-limited"]).then_some(())
+    })
+    .await;
+    assert_eq!(rig.claim(QUEUE, 1).await.len(), 1);
+    rig.create(second, &definition(QUEUE)).await;
+    assert_eq!(codes(&why(&rig, second).await), ["waiting"], "a worker has asked for work");
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_worker_that_has_just_asked_is_known_at_once() {
     let rig = Rig::start_with(|launch| launch.flag("--claim-work-wait", "0s")).await;
     assert!(rig.claim(QUEUE, 1).await.is_empty());

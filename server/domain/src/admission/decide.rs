@@ -6,7 +6,8 @@ use std::collections::{BinaryHeap, HashMap};
 use super::bucket::Bucket;
 use super::takers::{Choice, Takers};
 use super::{
-    Decided, Demand, Head, HeadAfter, HeadState, Key, LOCKED_AGAIN, PREFERRED_AGAIN, PRIORITIES, Queue, Start, Taker,
+    Decided, Demand, Head, HeadAfter, HeadState, Key, LOCKED_AGAIN, PREFERRED_AGAIN, PRIORITIES, Queue, Start, Stop,
+    Taker,
 };
 
 /// Which of the waiting runs start now, and what that changes.
@@ -18,30 +19,28 @@ pub fn decide(queue: &Queue, keys: &[Key], heads: &[Head]) -> Decided {
         heads.iter().map(|head| HeadNow::new(queue, head, by_id.get(&head.key).copied())).collect();
     let mut room = Room::new(queue);
     let mut turns = first_turns(queue, &heads);
-    let (mut starts, mut unread) = (Vec::new(), false);
-    while let Some(Reverse(turn)) = turns.pop() {
-        if !room.is_left() {
-            break;
-        }
-        let Some(index) = turn.head else {
-            unread = true;
-            break;
+    let (mut starts, mut passed_over) = (Vec::new(), false);
+    let stop = loop {
+        let Some(Reverse(turn)) = turns.pop() else {
+            break if passed_over { Stop::PassedOver } else { Stop::Keys };
         };
+        if let Some(stop) = room.stop() {
+            break stop;
+        }
+        let Some(index) = turn.head else { break Stop::Unread };
         let head = &mut heads[index];
         let Some(key) = head.key.map(|key| &mut keys[key]).filter(|key| key.is_open()) else { continue };
         // Another run of this head would be the next one, and was not read.
-        let Some(run) = head.given.runs.get(head.next) else {
-            unread = true;
-            break;
-        };
+        let Some(run) = head.given.runs.get(head.next) else { break Stop::Unread };
         let choice = if run.open { room.takers.choose(run) } else { Choice::Waits(queue.now + LOCKED_AGAIN) };
         let taker = match choice {
             Choice::Nobody => {
                 // More bytes than one decision gives out: the next one goes on.
-                unread = matches!(queue.demand, Demand::Requests(_));
-                break;
+                let is_cut = matches!(queue.demand, Demand::Requests(_));
+                break if is_cut { Stop::Unread } else { Stop::Demand };
             }
             Choice::Waits(until) => {
+                passed_over = true;
                 head.pass_over(until);
                 turns.extend(head.has_turn().then(|| Reverse(head.turn(index))));
                 continue;
@@ -54,7 +53,7 @@ pub fn decide(queue: &Queue, keys: &[Key], heads: &[Head]) -> Decided {
         starts.push(Start { seq: run.seq, run: run.run, key: id, priority, taker });
         head.start(turn.vtime + 1.0 / key.weight);
         turns.extend(head.has_turn().then(|| Reverse(head.turn(index))));
-    }
+    };
     let after = |head: &HeadNow<'_>| head.after(queue, head.key.map(|key| &keys[key]), room.least[head.priority]);
     Decided {
         heads: heads.iter().map(after).collect(),
@@ -62,7 +61,8 @@ pub fn decide(queue: &Queue, keys: &[Key], heads: &[Head]) -> Decided {
         tat: room.bucket.tat(),
         least: room.least,
         starts,
-        unread,
+        unread: stop == Stop::Unread,
+        stop,
     }
 }
 
@@ -131,9 +131,17 @@ impl Room {
         }
     }
 
-    /// True if another run may start.
-    fn is_left(&self) -> bool {
-        self.takers.are_left() && self.total_free != Some(0) && self.bucket.is_open()
+    /// Returns what forbids another start; none if one is allowed.
+    fn stop(&self) -> Option<Stop> {
+        if !self.takers.are_left() {
+            Some(Stop::Demand)
+        } else if self.total_free == Some(0) {
+            Some(Stop::Total)
+        } else if !self.bucket.is_open() {
+            Some(Stop::Rate)
+        } else {
+            None
+        }
     }
 
     fn start(&mut self, turn: &Turn, taker: Taker, bytes: u64) {

@@ -224,6 +224,24 @@ fn what_was_not_read_is_not_overtaken() {
 }
 
 #[test]
+fn decision_names_what_stopped_it() {
+    let stop = |queue: &Queue, key: &Key, head: Head| decide(queue, std::slice::from_ref(key), &[head]).stop;
+    let two = head(1, 5, &[1, 2]);
+    let one_taken = Queue { demand: Demand::Requests(vec![1]), ..queue() };
+    assert_eq!(stop(&one_taken, &key(1), two.clone()), Stop::Demand);
+    let total = Queue { total_free: Some(1), ..queue() };
+    assert_eq!(stop(&total, &key(1), two.clone()), Stop::Total);
+    assert_eq!(stop(&total, &key(1), head(1, 5, &[1])), Stop::Keys, "no further run waits");
+    let rate = Some(Rate { count: 1, seconds: 60, burst: 1 });
+    assert_eq!(stop(&Queue { rate, ..queue() }, &key(1), two.clone()), Stop::Rate);
+    assert_eq!(stop(&queue(), &Key { free: Some(1), ..key(1) }, two.clone()), Stop::Keys);
+    assert_eq!(stop(&queue(), &Key { rate, ..key(1) }, two.clone()), Stop::Keys);
+    let locked = Head { runs: vec![Run { open: false, ..run(1) }], ..two.clone() };
+    assert_eq!(stop(&queue(), &key(1), locked), Stop::PassedOver);
+    assert_eq!(stop(&queue(), &key(1), Head { more: true, ..two }), Stop::Unread);
+}
+
+#[test]
 fn a_rate_is_a_burst_and_then_one_after_another() {
     let rate = Some(Rate { count: 10, seconds: 60, burst: 3 });
     let ords: Vec<i64> = (1..20).collect();

@@ -224,7 +224,7 @@ pub enum HeadState {
 }
 
 /// What is to be written.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Decided {
     /// The runs that start, in their order.
     pub starts: Vec<Start>,
@@ -238,4 +238,24 @@ pub struct Decided {
     pub least: [f64; PRIORITIES],
     /// True if more runs could start, but the next head or run in turn was not given.
     pub unread: bool,
+    /// Why it started no further run.
+    pub stop: Stop,
+}
+
+/// Why a decision started no further run.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Stop {
+    /// The takers have as many runs as they take, or as many bytes as their answers may have.
+    #[default]
+    Demand,
+    /// The queue is at its limit.
+    Total,
+    /// The rate of the queue allows no start now.
+    Rate,
+    /// No key has a run that may start: none waits, or each key is at its limit or its rate.
+    Keys,
+    /// The remaining runs are locked, have passed their deadlines, or wait for their preferred worker.
+    PassedOver,
+    /// The next head or run in turn was not given, or the decision has its maximum of bytes.
+    Unread,
 }

@@ -143,6 +143,8 @@ pub struct Waiting {
     pub sessions: Option<Sessions>,
     /// The session that did not accept it.
     pub not_accepted: Option<(WorkerName, SessionId)>,
+    /// True if the messages of its queue were ever requested.
+    pub polled: bool,
 }
 
 impl Waiting {
@@ -267,9 +269,12 @@ pub fn why(facts: &Facts, names: Names) -> WhyAnswer {
             let reserved_until = reserved_until.filter(|until| matches!(held, Held::Ready) && *until > facts.now);
             let reserved = reserved_until.map(|until| Reason::Reserved { until: until.into() });
             let no_worker = workers.none().filter(|_| !by_sessions);
+            let no_session = sessions.iter().any(|reason| matches!(reason, Reason::NoSession { .. }));
+            let is_polled = matches!(held, Held::Waiting(waiting) if waiting.polled);
+            let poll_limited = (is_polled && (no_worker.is_some() || no_session)).then_some(Reason::PollLimited);
             let behind = (ready && *before > 0).then_some(Reason::Behind { runs: *before });
             let reasons = [hold, paused].into_iter().flatten().chain(sessions);
-            let reasons = reasons.chain([reserved, no_worker, behind].into_iter().flatten()).collect();
+            let reasons = reasons.chain([reserved, no_worker, poll_limited, behind].into_iter().flatten()).collect();
             WhyAnswer {
                 ready,
                 position: ready.then_some(before.saturating_add(1)),
@@ -400,7 +405,8 @@ pub fn sentence(reason: &Reason) -> String {
         | Reason::NoScheduler { .. }
         | Reason::NoSession { .. }
         | Reason::NotAccepted { .. }
-        | Reason::AssignQueue => held_words::sentence(reason),
+        | Reason::AssignQueue
+        | Reason::PollLimited => held_words::sentence(reason),
         Reason::Paused { by, since, reason, until } => {
             let reason = reason.as_ref().map_or_else(String::new, |reason| format!(" ({reason})"));
             let by = by.as_ref().map_or_else(String::new, |by| format!(" by {by}"));

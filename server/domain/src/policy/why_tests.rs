@@ -45,6 +45,7 @@ fn code(reason: &Reason) -> &'static str {
         Reason::NoSession { .. } => "no-session",
         Reason::NotAccepted { .. } => "not-accepted",
         Reason::AssignQueue => "assign-queue",
+        Reason::PollLimited => "poll-limited",
         Reason::Paused { .. } => "paused",
         Reason::Reserved { .. } => "reserved",
         Reason::NoWorker { .. } => "no-worker",
@@ -170,6 +171,24 @@ fn a_run_that_waits_says_for_what_and_whether_a_session_could_have_it() {
 }
 
 #[test]
+fn polled_queue_with_limits_is_named_while_no_worker_asks() {
+    let free = Sessions { live: 1, is_free: true, ..Sessions::default() };
+    for (sessions, asking, is_named) in [
+        (None, vec![], true),
+        (None, vec![worker()], false),
+        (Some(Sessions::default()), vec![worker()], true),
+        (Some(free), vec![], false),
+    ] {
+        for polled in [false, true] {
+            let waiting = Waiting { polled, sessions, ..Waiting::default() };
+            let place = pending(Held::Waiting(Box::new(waiting)), asking.clone());
+            let answer = why(&facts(place, None), Names::Hidden);
+            assert_eq!(codes(&answer).contains(&"poll-limited"), polled && is_named, "{answer:?}");
+        }
+    }
+}
+
+#[test]
 fn names_of_others_are_shown_with_the_scope_only() {
     let holder = SlotHolder { task_id: other(), run_id: RunId::FIRST, worker: Some(worker()) };
     for names in [Names::Shown, Names::Hidden] {
@@ -266,6 +285,11 @@ fn what_a_run_waits_for_is_said_in_words() {
         (
             Reason::NoSession { because: NoSession::NoneLive, sessions: 0 },
             "Its queue gives runs to sessions of workers, and no worker has one.",
+        ),
+        (
+            Reason::PollLimited,
+            "Its queue was polled for messages. It has limits, and polls find nothing: workers get its runs by \
+             claimWork, or by their sessions if it assigns them.",
         ),
     ] {
         assert_eq!(super::sentence(&reason), sentence);

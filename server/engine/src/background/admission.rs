@@ -15,7 +15,8 @@ use tenure_store::session::plan_as_hot;
 use super::admission_looks::look_at_all;
 use super::reassign::reassign;
 use super::{PassReport, SLICE};
-use crate::decision;
+use crate::admission_metrics::{Blocked, Dispatch, count_blocked, count_started};
+use crate::decision::{self, Reads};
 use crate::engine::Engine;
 use crate::notifiers::{AdmittedBy, Effects};
 
@@ -61,7 +62,7 @@ pub(super) async fn list_due(engine: &Engine) -> Result<(Vec<Listed>, Option<f64
     let changes = engine.notifiers.limited_changes();
     let mut queues = {
         let mut conn = engine.background_pool.acquire().await?;
-        admission::list_queues(&mut conn).await?
+        admission::list_queues(&mut conn, engine.sequencer.reached(), &engine.admission_marks.of_all_queues()).await?
     };
     engine.notifiers.set_limited(queues.iter().map(|listed| (listed.queue, admitted_by(engine, listed))), changes);
     queues.retain(|listed| is_ours(engine, listed));
@@ -154,9 +155,12 @@ async fn admit(
     leader: Leader,
 ) -> Result<PassReport, sqlx::Error> {
     let began = Instant::now();
+    let (marks, since) = (&engine.admission_marks, engine.admission_marks.epoch());
+    let mut reads = Reads::new(engine.sequencer.reached(), marks);
     let mut transaction = conn.begin().await?;
     plan_as_hot(&mut transaction).await?;
-    let Some(mut locked) = admission::lock(&mut transaction, queue, leader, IfLocked::Skip).await? else {
+    let reading = reads.with_announcements(queue);
+    let Some(mut locked) = admission::lock(&mut transaction, queue, leader, IfLocked::Skip, reading).await? else {
         // Another transaction has the queue, and has not committed its decision.
         return Ok(PassReport { lost_race: 1, ..PassReport::default() });
     };
@@ -165,16 +169,21 @@ async fn admit(
         transaction.commit().await?;
         return Ok(PassReport::default());
     };
-    let announced = decision::take_in(&mut transaction, &mut locked, &limits).await?;
+    let announced = decision::take_in(&mut transaction, &mut locked, &limits, &mut reads).await?;
     if !limits.assign || locked.paused {
         transaction.commit().await?;
+        marks.learn(since, reads.learned);
         return Ok(PassReport { found: announced, done: announced, ..PassReport::default() });
     }
-    let started = assign(engine, &mut transaction, &locked, &limits).await?;
+    let started = assign(&mut transaction, &mut locked, &limits, &mut reads).await?;
     let effects = Effects { inboxes: started.sessions, ..Effects::default() };
     engine.notifiers.commit(transaction, effects).await?;
+    marks.learn(since, reads.learned);
     metrics::histogram!("tenure_admission_seconds").record(began.elapsed());
-    metrics::counter!("tenure_admission_admitted_total").increment(started.runs as u64);
+    count_started(Dispatch::Assign, started.runs);
+    if let Some(blocked) = started.blocked {
+        count_blocked(blocked);
+    }
     // Heads behind those in `HeadState::At` may start.
     let done = announced + started.runs + started.put_off;
     let next_in = started.next_in.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
@@ -191,28 +200,32 @@ struct Started {
     put_off: usize,
     /// Seconds until the rate of the queue is checked again, if it let nothing start.
     next_in: Option<f64>,
+    /// Why fewer runs started than sessions are free for, if so.
+    blocked: Option<Blocked>,
 }
 
 /// Gives runs of an assign queue to its sessions. If the loaded heads start nothing and capacity is
 /// left, loads more heads.
 async fn assign(
-    engine: &Engine,
     transaction: &mut PgConnection,
-    locked: &Locked,
+    locked: &mut Locked,
     limits: &Admission,
+    reads: &mut Reads<'_>,
 ) -> Result<Started, sqlx::Error> {
     let sessions = admission::load_sessions(transaction, locked.queue).await?;
     let free: u64 = sessions.iter().map(|session| u64::from(session.free)).sum();
     let demand = Demand::Sessions(sessions);
-    let mut queue = decision::read_queue(transaction, engine.sequencer.reached(), locked, limits, demand).await?;
+    let mut queue = decision::queue_of(locked, limits, demand);
     let allowed = queue_allows(queue.total_free, queue.rate, queue.tat, queue.unclaimed, queue.now);
     let room = free.min(allowed.unwrap_or(u64::MAX));
     let (mut put_off, mut without) = (0, Vec::new());
+    let because = if queue.total_free == Some(0) { Blocked::Total } else { Blocked::Rate };
+    let mut blocked = (free > 0 && room == 0).then_some(because);
     let mut next = (room > 0).then(|| decision::first_width(room));
     while let Some(width) = next {
         let least = queue.least;
         let heads = Heads { queue: locked.queue, least: &least, width, assign: true, locked: &without };
-        let decided = decision::decide_by(transaction, &mut queue, limits, heads).await?;
+        let (decided, found) = decision::decide_by(transaction, &mut queue, limits, heads, reads).await?;
         let locked_runs = admission::lock_waiting(transaction, &decided.starts).await?;
         if locked_runs.len() < decided.starts.len() {
             // Decide again without the runs that other transactions have locked. The set grows each time.
@@ -223,13 +236,15 @@ async fn assign(
         put_off += decided.heads.iter().filter(|head| matches!(head.state, HeadState::At(_))).count();
         let (runs, sessions) =
             admission::assign(transaction, locked.queue, &decided.starts, limits.accept_time).await?;
-        admission::store(transaction, locked.queue, &decided).await?;
+        admission::store(transaction, locked, &decided, &found).await?;
         if runs > 0 || !decided.unread {
-            return Ok(Started { runs, sessions, put_off, next_in: None });
+            let blocked = ((runs as u64) < free).then(|| Blocked::from(decided.stop));
+            return Ok(Started { runs, sessions, put_off, next_in: None, blocked });
         }
+        blocked = Some(Blocked::More);
         queue.least = decided.least;
         next = decision::wider(width);
     }
     let next_in = look_again_in(queue.rate, queue.tat, queue.unclaimed, queue.now);
-    Ok(Started { put_off, next_in, ..Started::default() })
+    Ok(Started { put_off, next_in, blocked, ..Started::default() })
 }

@@ -87,13 +87,15 @@ pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
         .map(|hidden| (hidden.queue.clone(), hidden))
         .collect();
     let listing = if engine.count_gauges.is_new() { Listing::All } else { Listing::Open };
-    let mut found = HashMap::new();
+    let (mut found, mut announced) = (HashMap::new(), 0);
     for queue in queue_counts::list(&mut conn, engine.sequencer.reached(), listing).await? {
         open += queue.counted.pending + queue.counted.claimed;
+        announced += queue.announced;
         let numbers = numbers(&queue, hidden.get(&queue.name));
         found.insert(queue.name, numbers);
     }
     engine.count_gauges.replace(found, Instant::now());
+    metrics::gauge!("tenure_admission_announcements").set(announced as f64);
     // A task that waits for others is neither pending nor claimed, but has a deadline; one that is delayed until tomorrow does not
     // matter today.
     if open == 0

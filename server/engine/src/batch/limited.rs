@@ -25,6 +25,8 @@ use super::claimer::{Claimer, QueueClaims};
 use super::delivery::Requeue;
 use super::failure::Failure;
 use super::wait_list::{Answer, RUNS_MAX, ReadSequenced, WaitListParts, Waiter};
+use crate::admission_marks::AdmissionMarks;
+use crate::admission_metrics::{Dispatch, count_started};
 use crate::decision::{self, Claims, Outcome, Requests};
 use crate::notifiers::{Notifiers, SendAway, fallbacks_are_on};
 use crate::ops::OpError;
@@ -95,6 +97,7 @@ pub(super) struct LimitedList {
     next_timeout: Instant,
     pool: PgPool,
     sequenced: ReadSequenced,
+    marks: AdmissionMarks,
     notifiers: Notifiers,
     workers: Workers,
     requeue: Requeue,
@@ -122,6 +125,7 @@ impl LimitedList {
             next_timeout: Instant::now(),
             pool: parts.pool.clone(),
             sequenced: parts.sequenced.clone(),
+            marks: parts.admission_marks.clone(),
             notifiers: parts.notifiers.clone(),
             workers: parts.workers.clone(),
             requeue: parts.requeue.clone(),
@@ -224,11 +228,11 @@ impl LimitedList {
             return;
         }
         self.looking = true;
-        let (pool, sequenced) = (self.pool.clone(), (self.sequenced)());
+        let (pool, sequenced, marks) = (self.pool.clone(), (self.sequenced)(), self.marks.of_all_queues());
         self.running.push(Box::pin(async move {
             let listed = async {
                 let mut conn = pool.acquire().await?;
-                admission::list_startable(&mut conn, sequenced, &queues).await
+                admission::list_startable(&mut conn, sequenced, &queues, &marks).await
             };
             Done::Listed(listed.await)
         }));
@@ -290,8 +294,8 @@ impl LimitedList {
             (queue.ready, queue.deciding, queue.next) = (false, true, None);
             self.decisions += 1;
             queue.tried = self.decisions;
-            let sequenced = self.sequenced.clone();
-            self.running.push(Box::pin(decide(key, claimer, waiters, sequenced)));
+            let (sequenced, marks) = (self.sequenced.clone(), self.marks.clone());
+            self.running.push(Box::pin(decide(key, claimer, waiters, sequenced, marks)));
         }
     }
 
@@ -463,14 +467,21 @@ impl Queue {
 }
 
 /// Makes one decision for these requests.
-async fn decide(queue: i32, mut claimer: Claimer, waiters: Vec<Waiter>, sequenced: ReadSequenced) -> Done {
+async fn decide(
+    queue: i32,
+    mut claimer: Claimer,
+    waiters: Vec<Waiter>,
+    sequenced: ReadSequenced,
+    marks: AdmissionMarks,
+) -> Done {
     let workers: Vec<Worker<'_>> = waiters.iter().map(Waiter::claims_as).collect();
     let name = waiters.first().map(|waiter| waiter.request.queue.as_str()).unwrap_or_default();
-    let found = decide_once(queue, &mut claimer, name, &waiters, &workers, sequenced()).await;
+    let found = decide_once(queue, &mut claimer, name, &waiters, &workers, (sequenced(), &marks)).await;
     let found = match found {
         Ok(Outcome::NotLimited) => Ok(Found::NotLimited),
         Ok(Outcome::Claimed(Claims { rows, more, next_in })) => {
-            let (made, left) = rows.into_iter().partition(|row| row.made);
+            let (made, left): (Vec<_>, Vec<_>) = rows.into_iter().partition(|row| row.made);
+            count_started(Dispatch::Pull, made.len());
             let guarded = claimer.guard_in_order(made, left);
             let claims = claimer.describe(guarded, &workers).await.remove(&queue);
             Ok(Found::Claims { claims, more, next_in })
@@ -492,7 +503,7 @@ async fn decide_once(
     name: &str,
     waiters: &[Waiter],
     workers: &[Worker<'_>],
-    sequenced: Sequenced,
+    (sequenced, marks): (Sequenced, &AdmissionMarks),
 ) -> Result<Outcome, Failure> {
     let (batch, started) = (Uuid::new_v4(), Instant::now());
     let requests = Requests {
@@ -502,9 +513,8 @@ async fn decide_once(
         workers,
         lease: claimer.lease,
         batch,
-        sequenced,
     };
-    let result = claimer.session.run(async |conn| decision::claim(conn, requests).await).await;
+    let result = claimer.session.run(async |conn| decision::claim(conn, requests, sequenced, marks).await).await;
     if let Err(Failure::Lost(_) | Failure::Fault(_)) = &result {
         claimer.recover(batch, claimer.session.backend());
     }

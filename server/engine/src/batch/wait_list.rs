@@ -25,6 +25,7 @@ use super::low_water_marks::LowWaterMarks;
 use super::order::Order;
 use super::tick::{Arrivals, ClaimSeats, Kind, TickLoop, Ticks, Turn};
 use crate::essential;
+use crate::admission_marks::AdmissionMarks;
 use crate::notifiers::{Notifiers, SendAway, fallbacks_are_on};
 use crate::ops::OpError;
 use crate::route::Route;
@@ -145,6 +146,8 @@ pub struct WaitListParts<'a> {
     pub ticks: &'a Ticks,
     /// Up to where events are in the log.
     pub sequenced: ReadSequenced,
+    /// The marks of admission.
+    pub admission_marks: AdmissionMarks,
 }
 
 impl WaitList {

@@ -9,7 +9,8 @@ use tenure_api::why::Reason;
 
 use super::why::{self, Parts};
 use super::{OpError, refused};
-use crate::decision::{self, Named};
+use crate::admission_marks::AdmissionMarks;
+use crate::decision::{self, Named, Reads};
 use crate::notifiers::Effects;
 use tenure_domain::create::shown_definition;
 use tenure_domain::lifecycle::{Event, apply};
@@ -70,7 +71,8 @@ pub async fn claim_task(
     match claimed_of {
         // In an assign queue the scheduler learns that a token is spent.
         Some(queue) => notifiers.commit(transaction, Effects { admission: vec![queue], ..Effects::default() }).await?,
-        None => transaction.commit().await?,
+        // Nothing was changed, but announcements may have been taken.
+        None => transaction.rollback().await?,
     }
     let holds = |loaded: &tasks::Loaded| match &loaded.task.last {
         Last::Running(open, tenancy) if open.run == run && same_worker(tenancy, request) => Some(tenancy.started),
@@ -125,16 +127,19 @@ async fn try_claim(
 ) -> Result<bool, sqlx::Error> {
     let ClaimTask { worker_group: group, worker_id: name, session, .. } = request;
     let (task, run) = (request.task.uuid(), request.run.number().cast_signed());
+    // A claim of a chosen run is rare: it goes without marks.
+    let unmarked = AdmissionMarks::default();
+    let mut reads = Reads::new(parts.sequenced, &unmarked);
     match claim_one::claim_one(transaction, task, run, group, name, lease, *session).await? {
         Some(claim_one::Claimed { key: None }) => Ok(true),
         Some(claim_one::Claimed { key: Some(key) }) => {
-            decision::spend_held(transaction, queue, key).await?;
+            decision::spend_held(transaction, queue, key, &mut reads).await?;
             Ok(true)
         }
         None => {
             let worker = Worker { group, id: name, session: *session };
-            let named = Named { queue, task, run, worker, lease, sequenced: parts.sequenced };
-            decision::claim_named(transaction, &named).await
+            let named = Named { queue, task, run, worker, lease };
+            decision::claim_named(transaction, &named, &mut reads).await
         }
     }
 }

@@ -16,7 +16,7 @@ use tenure_api::policy::QueuePolicy;
 use tenure_domain::policy::document::{Match, Policy};
 use tenure_engine::ops::queue_policy::{self, Put};
 use tenure_engine::testing::Queue;
-use tenure_store::admission::runnable;
+use tenure_store::admission::{Marks, runnable};
 use tenure_store::testing::TestDatabase;
 
 use fill::{ASSIGNED, PLAIN, PULLED};
@@ -110,7 +110,7 @@ async fn time_decisions(conn: &mut PgConnection, queue: i32, runs: u32) -> Durat
     for _ in 0..9 {
         let mut transaction = conn.begin().await.unwrap();
         let started = Instant::now();
-        decisions::claim_runs(&mut transaction, queue, PULLED, runs).await;
+        decisions::claim_runs(&mut transaction, &mut Marks::default(), queue, PULLED, runs).await;
         all.push(started.elapsed());
         transaction.rollback().await.unwrap();
     }

@@ -18,8 +18,9 @@ use tenure_engine::ops::queue_keys;
 use tenure_engine::ops::queue_policy::{self, Put};
 use tenure_engine::ops::why::find;
 use tenure_engine::testing::{QUEUE, Queue, new_task};
-use tenure_store::admission::{self as store, IfLocked, Leader, Look};
+use tenure_store::admission::{self as store, Look, Mark, Marks, Reading, Take};
 use tenure_store::clock;
+use tenure_store::events::Sequenced;
 use tenure_store::testing::{Gate, TestDatabase, eventually};
 
 use crate::schedulers::put_to;
@@ -81,8 +82,8 @@ async fn a_key_of_which_a_run_has_just_come_is_not_forgotten_by_a_pass_that_saw_
     let key = queue.key(QUEUE).await;
     let mut conn = queue.engine.pool.acquire().await.unwrap();
     let mut looking = conn.begin().await.unwrap();
-    let leader = Leader { server: uuid::Uuid::nil(), term: None };
-    let locked = store::lock(&mut looking, key, leader, IfLocked::Wait).await.unwrap().unwrap();
+    let nothing = Reading { sequenced: Sequenced::default(), take: Take::Nothing };
+    let locked = store::lock_for_start(&mut looking, key, nothing).await.unwrap().unwrap();
     sqlx::raw_sql("SELECT FROM admission_heads FOR UPDATE").execute(&mut *looking).await.unwrap();
     let engine = queue.engine.clone();
     let forgetting = tokio::spawn(async move { admission::purge(&engine).await.unwrap() });
@@ -93,10 +94,11 @@ async fn a_key_of_which_a_run_has_just_come_is_not_forgotten_by_a_pass_that_saw_
     // The run comes after the other pass has read that there is none, and before this one looks.
     create(&queue, "a").await;
     let limits = locked.limits.unwrap();
-    let announced = store::take_work(&mut looking, key).await.unwrap();
+    let announcements = Reading { take: Take::From(Mark::default()), ..nothing };
+    let announced = store::lock_for_start(&mut looking, key, announcements).await.unwrap().unwrap().announced;
     assert_eq!(announced.len(), 1);
     store::name_keys(&mut looking, key, &announced).await.unwrap();
-    let look = Look { queue: key, admission: &limits, least: locked.least };
+    let look = Look { queue: key, admission: &limits, least: locked.least, marks: &Marks::default() };
     store::look(&mut looking, &look, &announced).await.unwrap();
     looking.commit().await.unwrap();
     forgetting.await.unwrap();

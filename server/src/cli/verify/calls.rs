@@ -181,6 +181,7 @@ impl<'a> Calls<'a> {
             | Reason::NoSession { .. }
             | Reason::NotAccepted { .. }
             | Reason::AssignQueue
+            | Reason::PollLimited
             | Reason::Paused { .. }
             | Reason::Reserved { .. }
             | Reason::NoWorker { .. }

@@ -5,7 +5,7 @@ use sqlx::PgConnection;
 use tenure_domain::admission::{PRIORITIES, has_whole_burst};
 use tenure_domain::policy::document::Admission;
 
-use super::KEYS_MAX;
+use super::marks::Marks;
 use super::load::load_keys;
 use super::waiting::read_policy;
 #[cfg(feature = "test-util")]
@@ -20,37 +20,8 @@ pub struct Announced {
     pub key: i64,
     /// Its priority and its place.
     pub waits: Option<(i16, i64)>,
-    /// `tasks.seq` of a run of the key, which says what the key is.
+    /// `tasks.seq` of a run that says what the key is, if the key has no row yet.
     pub seq: Option<i64>,
-}
-
-/// Takes the keys that were announced, and those whose time has come. A key is named as often as it was announced: of the runs that
-/// say what it is, some may be gone by now.
-pub async fn take_work(transaction: &mut PgConnection, queue: i32) -> Result<Vec<Announced>, sqlx::Error> {
-    let rows = sqlx::query!(
-        r#"-- take_admission_work
-        WITH next AS MATERIALIZED (
-            SELECT id FROM admission_work WHERE queue = $1 ORDER BY id LIMIT $2 FOR UPDATE SKIP LOCKED
-        ),
-        taken AS (
-            DELETE FROM admission_work w USING next WHERE w.queue = $1 AND w.id = next.id
-            RETURNING w.key_id, w.priority, w.ord, w.seq
-        ),
-        due AS MATERIALIZED (
-            SELECT key_id FROM admission_heads WHERE queue = $1 AND at <= (SELECT now FROM db_now) ORDER BY at LIMIT $2
-        )
-        SELECT key_id AS "key!", priority, ord, seq FROM taken
-        UNION ALL SELECT DISTINCT key_id, NULL::smallint, NULL::bigint, NULL::bigint FROM due"#,
-        queue,
-        KEYS_MAX
-    )
-    .fetch_all(transaction)
-    .await?;
-    let announced =
-        rows.into_iter().map(|row| Announced { key: row.key, waits: row.priority.zip(row.ord), seq: row.seq });
-    #[cfg(feature = "test-util")]
-    let announced = perhaps_lost(announced.collect()).into_iter();
-    Ok(announced.collect())
 }
 
 /// Has the keys looked at again of which a head is put off until a time that is to come. It is a date: when the clock is set back, nothing
@@ -71,7 +42,7 @@ pub async fn announce_put_off(conn: &mut PgConnection) -> Result<(), sqlx::Error
 
 /// What was announced, without what the breakages lose of it.
 #[cfg(feature = "test-util")]
-fn perhaps_lost(mut announced: Vec<Announced>) -> Vec<Announced> {
+pub(super) fn perhaps_lost(mut announced: Vec<Announced>) -> Vec<Announced> {
     if is_on(Breakage::LeakSlot) {
         announced.retain(|one| one.waits.is_some() || one.key % 2 != 0);
     }
@@ -117,6 +88,8 @@ pub struct Look<'a> {
     pub admission: &'a Admission,
     /// The least virtual time of each priority.
     pub least: [f64; PRIORITIES],
+    /// Where to begin to read.
+    pub marks: &'a Marks,
 }
 
 /// Looks at keys: where the waiting runs of each priority begin, and whether one more may start. Which run is first is read without
@@ -128,7 +101,10 @@ pub async fn look(
     look: &Look<'_>,
     announced: &[Announced],
 ) -> Result<[f64; PRIORITIES], sqlx::Error> {
-    let keys: Vec<i64> = announced.iter().map(|one| one.key).collect();
+    let mut keys: Vec<i64> = announced.iter().map(|one| one.key).collect();
+    keys.sort_unstable();
+    keys.dedup();
+    let floors = look.marks.of_keys(&keys);
     let waits = announced.iter().filter_map(|one| one.waits.map(|(priority, ord)| (one.key, priority, ord)));
     let (mut waiting, mut priorities, mut places) = (Vec::new(), Vec::new(), Vec::new());
     for (key, priority, ord) in waits {
@@ -140,9 +116,10 @@ pub async fn look(
         r#"-- look_at_keys
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
         looked AS MATERIALIZED (
-            SELECT k.id, CASE WHEN k.key <> '' THEN COALESCE(x.concurrency, $3 /* slots of a key */) END AS slots
-            FROM admission_keys k LEFT JOIN queue_keys x ON x.queue = k.queue AND x.key = k.key
-            WHERE k.id = ANY($2 /* keys */) AND k.queue = $1
+            SELECT k.id, i.floor, CASE WHEN k.key <> '' THEN COALESCE(x.concurrency, $3 /* slots of a key */) END AS slots
+            FROM unnest($2::bigint[], $9::bigint[]) AS i(id, floor)
+            JOIN admission_keys k ON k.id = i.id AND k.queue = $1
+            LEFT JOIN queue_keys x ON x.queue = k.queue AND x.key = k.key
         ),
         -- A key in use need not be tried for whether it may be forgotten; it is written seldom.
         seen AS (
@@ -151,7 +128,7 @@ pub async fn look(
         ),
         -- In one snapshot: a claim moves from one to the other.
         used AS MATERIALIZED (
-            SELECT l.id, l.slots IS NULL OR a.n + c.n < l.slots AS free
+            SELECT l.id, l.slots IS NULL OR a.n + c.n + o.n < l.slots AS free
             FROM looked l
             CROSS JOIN LATERAL (
                 SELECT count(*) AS n FROM (
@@ -160,16 +137,30 @@ pub async fn look(
             ) a
             CROSS JOIN LATERAL (
                 SELECT count(*) AS n FROM (
-                    SELECT FROM claims c WHERE c.key_id = l.id LIMIT COALESCE(l.slots, 0 /* count */)) x
+                    SELECT FROM claims c WHERE c.key_id = l.id AND c.admitted >= l.floor
+                    LIMIT COALESCE(l.slots, 0 /* count */)) x
             ) c
+            CROSS JOIN LATERAL (
+                SELECT count(*) AS n FROM (
+                    SELECT FROM claims c WHERE c.key_id = l.id AND c.admitted IS NULL
+                    LIMIT COALESCE(l.slots, 0 /* count */)) x
+            ) o
+        ),
+        announced AS MATERIALIZED (
+            SELECT key_id, priority, min(ord) AS ord
+            FROM unnest($4::bigint[], $5::smallint[], $6::bigint[]) AS a(key_id, priority, ord) GROUP BY key_id, priority
         ),
         heads AS MATERIALIZED (
-            SELECT key_id, priority, min(from_ord) AS from_ord, max(vtime) AS vtime
-            FROM (SELECT key_id, priority, from_ord, vtime FROM admission_heads WHERE key_id = ANY($2)
-                  UNION ALL
-                  SELECT key_id, priority, ord, NULL
-                  FROM unnest($4::bigint[], $5::smallint[], $6::bigint[]) AS a(key_id, priority, ord)) x
-            GROUP BY key_id, priority
+            SELECT i.id AS key_id, m.priority, LEAST(h.from_ord, a.ord) AS from_ord, h.vtime, h.place,
+                   h.ready AS was_ready, h.at AS was_at, h.from_ord AS was_from
+            FROM unnest($2::bigint[]) AS i(id) CROSS JOIN unnest('{0,1,2,3,4,5,6}' /* Priority: all */::smallint[]) AS m(priority)
+            LEFT JOIN announced a ON a.key_id = i.id AND a.priority = m.priority
+            -- The newest version comes first.
+            LEFT JOIN LATERAL (
+                SELECT x.ctid AS place, x.from_ord, x.vtime, x.ready, x.at FROM admission_heads x
+                WHERE x.key_id = i.id AND x.priority = m.priority ORDER BY x.vtime DESC LIMIT 1
+            ) h ON true
+            WHERE h.place IS NOT NULL OR a.ord IS NOT NULL
         ),
         firsts AS MATERIALIZED (
             SELECT h.*, (SELECT p.ord FROM pending p
@@ -178,23 +169,26 @@ pub async fn look(
                          ORDER BY p.ord LIMIT 1) AS first
             FROM heads h
         ),
-        written AS (
-            INSERT INTO admission_heads AS h (key_id, priority, queue, vtime, from_ord, ready)
-            SELECT f.key_id, f.priority, $1,
+        looked_at AS MATERIALIZED (
+            SELECT f.*, f.first IS NOT NULL AND u.free AS ready, COALESCE(f.first, f.from_ord) AS place_now,
                    -- In a fair queue a head that comes back has saved up nothing; nor has one whose runs were locked when it was its
                    -- turn. In others it has its place.
                    CASE WHEN $7 /* fair */ THEN GREATEST(f.vtime, ($8::float8[] /* least */)[f.priority + 1])
-                        ELSE COALESCE(f.first, f.from_ord) END,
-                   COALESCE(f.first, f.from_ord), f.first IS NOT NULL AND u.free
+                        ELSE COALESCE(f.first, f.from_ord) END AS vtime_now
             FROM firsts f JOIN used u ON u.id = f.key_id
-            ORDER BY f.key_id, f.priority
-            ON CONFLICT (key_id, priority) DO UPDATE
-                SET vtime = EXCLUDED.vtime, from_ord = EXCLUDED.from_ord, at = NULL, ready = EXCLUDED.ready
-                WHERE (h.vtime, h.from_ord, h.ready) IS DISTINCT FROM (EXCLUDED.vtime, EXCLUDED.from_ord, EXCLUDED.ready)
-                   OR h.at IS NOT NULL
+        ),
+        inserted AS (
+            INSERT INTO admission_heads (key_id, priority, queue, vtime, from_ord, ready)
+            SELECT key_id, priority, $1, vtime_now, place_now, ready FROM looked_at WHERE place IS NULL
+        ),
+        updated AS (
+            UPDATE admission_heads h SET vtime = l.vtime_now, from_ord = l.place_now, at = NULL, ready = l.ready
+            FROM looked_at l
+            WHERE h.ctid = l.place
+              AND ((l.vtime, l.was_from, l.was_ready) IS DISTINCT FROM (l.vtime_now, l.place_now, l.ready) OR l.was_at IS NOT NULL)
         )
-        SELECT f.priority AS "priority!", min(f.first)::float8 AS "place!" FROM firsts f JOIN used u ON u.id = f.key_id
-        WHERE NOT $7 AND u.free AND f.first < ($8::float8[])[f.priority + 1]
+        SELECT f.priority AS "priority!", min(f.first)::float8 AS "place!" FROM looked_at f
+        WHERE NOT $7 AND f.ready AND f.first < ($8::float8[])[f.priority + 1]
         GROUP BY f.priority"#,
         look.queue,
         &keys,
@@ -203,7 +197,8 @@ pub async fn look(
         &priorities,
         &places,
         look.admission.fair,
-        &look.least as &[f64; PRIORITIES]
+        &look.least as &[f64; PRIORITIES],
+        &floors
     )
     .fetch_all(&mut *transaction)
     .await?;
@@ -213,23 +208,7 @@ pub async fn look(
             *of_priority = row.place;
         }
     }
-    if !rows.is_empty() {
-        lower_least(transaction, look.queue, &least).await?;
-    }
     Ok(least)
-}
-
-/// Heads are looked for from there on.
-async fn lower_least(transaction: &mut PgConnection, queue: i32, least: &[f64; PRIORITIES]) -> Result<(), sqlx::Error> {
-    sqlx::query!(
-        "-- lower_least
-        UPDATE admission_queues SET least = $2 WHERE queue = $1",
-        queue,
-        least as &[f64; PRIORITIES]
-    )
-    .execute(transaction)
-    .await?;
-    Ok(())
 }
 
 /// Keys that were not looked at since then, and their queues; by queue, up to `limit` keys.
@@ -294,7 +273,7 @@ async fn list_short_of_burst(
         Err(error) => return Err(error),
     };
     let then = then.timestamp_micros() as f64 / 1e6;
-    let keys = load_keys(transaction, queue, keys, &admission).await?;
+    let keys = load_keys(transaction, queue, keys, &Marks::default(), &admission).await?.keys;
     Ok(keys.iter().filter(|key| !has_whole_burst(key.rate, key.tat, then)).map(|key| key.id).collect())
 }
 

@@ -6,6 +6,7 @@ use tenure_domain::policy::document::Admission;
 use uuid::Uuid;
 
 use super::key_rules::own_rate;
+use super::marks::Marks;
 #[cfg(feature = "test-util")]
 use crate::breakage::{Breakage, strikes};
 
@@ -24,22 +25,31 @@ pub struct Heads<'a> {
     pub locked: &'a [i64],
 }
 
+/// Heads, in the order of their turns.
+#[derive(Debug, Default)]
+pub struct FoundHeads {
+    /// Each with its first runs.
+    pub heads: Vec<Head>,
+    /// The row of each head: its `ctid`, which no other transaction changes while the queue is locked.
+    pub rows: Vec<String>,
+}
+
 /// Returns the first heads that may start a run, each with its first runs. Locks nothing.
-pub async fn load_heads(transaction: &mut PgConnection, which: Heads<'_>) -> Result<Vec<Head>, sqlx::Error> {
+pub async fn load_heads(transaction: &mut PgConnection, which: Heads<'_>) -> Result<FoundHeads, sqlx::Error> {
     let rows = sqlx::query!(
         r#"-- load_heads
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
         heads AS MATERIALIZED (
             SELECT h.* FROM unnest('{0,1,2,3,4,5,6}' /* Priority: all */::smallint[], $2::float8[] /* least */) AS m(priority, least)
             CROSS JOIN LATERAL (
-                SELECT h.key_id, h.priority, h.vtime, h.from_ord FROM admission_heads h
+                SELECT h.key_id, h.priority, h.vtime, h.from_ord, h.ctid AS place FROM admission_heads h
                 WHERE h.queue = $1 AND h.priority = m.priority AND h.ready AND h.vtime >= m.least
                 ORDER BY h.vtime, h.key_id LIMIT $3 /* heads */
             ) h
             LIMIT $3
         ),
         each AS MATERIALIZED (SELECT GREATEST(4 /* count */, 2 * $3 / GREATEST(count(*), 1 /* count */)) AS runs FROM heads)
-        SELECT h.key_id AS "key!", h.priority AS "priority!", h.vtime AS "vtime!", each.runs AS "limit!",
+        SELECT h.key_id AS "key!", h.priority AS "priority!", h.vtime AS "vtime!", h.place::text AS "row!", each.runs AS "limit!",
                r.seq AS "seq?", r.run AS "run?", r.ord AS "ord?", r.session,
                -- A run whose deadline has passed keeps its place: the clock may be set back before it is ended.
                r.deadline > (SELECT now FROM db_now) AS alive,
@@ -63,11 +73,12 @@ pub async fn load_heads(transaction: &mut PgConnection, which: Heads<'_>) -> Res
     )
     .fetch_all(transaction)
     .await?;
-    let mut heads: Vec<Head> = Vec::new();
+    let FoundHeads { mut heads, rows: mut places } = FoundHeads::default();
     for row in rows {
         let priority = usize::try_from(row.priority).unwrap_or(PRIORITIES - 1);
         if heads.last().is_none_or(|head| head.key != row.key || head.priority != priority) {
             heads.push(Head { key: row.key, priority, vtime: row.vtime, runs: Vec::new(), more: false });
+            places.push(row.row);
         }
         let Some(head) = heads.last_mut() else { continue };
         if let (Some(seq), Some(run), Some(ord)) = (row.seq, row.run, row.ord) {
@@ -78,7 +89,7 @@ pub async fn load_heads(transaction: &mut PgConnection, which: Heads<'_>) -> Res
             head.more = i64::try_from(head.runs.len()).is_ok_and(|runs| runs >= row.limit);
         }
     }
-    Ok(heads)
+    Ok(FoundHeads { heads, rows: places })
 }
 
 /// Returns a waiting run of a pull queue as the head of its key. None if the run does not wait there,
@@ -114,23 +125,37 @@ pub async fn find_waiting(
     }))
 }
 
+/// Keys, and what was learned of the marks of their claims.
+#[derive(Debug, Default)]
+pub struct Counted {
+    /// The keys.
+    pub keys: Vec<Key>,
+    /// As [`super::Learned::keys`]; right while the queue is locked.
+    pub marks: Vec<(i64, i64)>,
+}
+
 /// Reads the free slots and tokens of these keys.
 pub async fn load_keys(
     transaction: &mut PgConnection,
     queue: i32,
     keys: &[i64],
+    marks: &Marks,
     admission: &Admission,
-) -> Result<Vec<Key>, sqlx::Error> {
+) -> Result<Counted, sqlx::Error> {
+    let floors = marks.of_keys(keys);
     let rows = sqlx::query!(
         r#"-- load_keys
         WITH limits AS MATERIALIZED (
-            SELECT k.id, k.key, k.tat, x.rate_count, x.rate_seconds, x.rate_burst, x.weight,
+            SELECT k.id, i.floor, k.key, k.tat, x.rate_count, x.rate_seconds, x.rate_burst, x.weight,
                    CASE WHEN k.key <> '' THEN COALESCE(x.concurrency, $3 /* slots of a key */) END AS slots
-            FROM admission_keys k LEFT JOIN queue_keys x ON x.queue = k.queue AND x.key = k.key
-            WHERE k.id = ANY($2 /* keys */) AND k.queue = $1
+            FROM unnest($2::bigint[], $5::bigint[]) AS i(id, floor)
+            JOIN admission_keys k ON k.id = i.id AND k.queue = $1
+            LEFT JOIN queue_keys x ON x.queue = k.queue AND x.key = k.key
         )
         SELECT l.id, l.key, l.tat, l.rate_count AS "rate_count?", l.rate_seconds AS "rate_seconds?", l.rate_burst AS "rate_burst?",
-               l.weight AS "weight?", l.slots, a.n AS "unclaimed!", c.n AS "claimed!"
+               l.weight AS "weight?", l.slots, a.n AS "unclaimed!", c.n + o.n AS "claimed!",
+               -- Claims of the queue are made under its lock, so that later ones have higher numbers than the last one now.
+               COALESCE(c.first, (SELECT CASE WHEN is_called THEN last_value + 1 ELSE 0 /* number */ END FROM claims_admitted)) AS "first!"
         FROM limits l
         CROSS JOIN LATERAL (
             SELECT count(*) AS n FROM (
@@ -139,16 +164,24 @@ pub async fn load_keys(
                 LIMIT CASE WHEN $4 /* rate */ OR l.rate_count IS NOT NULL THEN 1000 /* count */ ELSE COALESCE(l.slots, 0 /* count */) END) x
         ) a
         CROSS JOIN LATERAL (
-            SELECT count(*) AS n FROM (SELECT FROM claims c WHERE c.key_id = l.id LIMIT COALESCE(l.slots, 0 /* count */)) x
-        ) c"#,
+            SELECT count(*) AS n, min(x.admitted) AS first FROM (
+                SELECT c.admitted FROM claims c WHERE c.key_id = l.id AND c.admitted >= l.floor
+                ORDER BY c.admitted LIMIT COALESCE(l.slots, 0 /* count */)) x
+        ) c
+        CROSS JOIN LATERAL (
+            SELECT count(*) AS n FROM (
+                SELECT FROM claims c WHERE c.key_id = l.id AND c.admitted IS NULL LIMIT COALESCE(l.slots, 0 /* count */)) x
+        ) o"#,
         queue,
         keys,
         admission.per_key.map(u32::cast_signed),
-        admission.assign && admission.rate_per_key.is_some()
+        admission.assign && admission.rate_per_key.is_some(),
+        &floors
     )
     .fetch_all(transaction)
     .await?;
-    let keys = rows.into_iter().map(|row| {
+    let mut counted = Counted::default();
+    for row in rows {
         let count = |n: i64| u32::try_from(n).unwrap_or(u32::MAX);
         let own = own_rate(row.rate_count, row.rate_seconds, row.rate_burst);
         let free = row
@@ -156,16 +189,19 @@ pub async fn load_keys(
             .map(|slots| slots.unsigned_abs().saturating_sub(count(row.unclaimed)).saturating_sub(count(row.claimed)));
         #[cfg(feature = "test-util")]
         let free = free.map(perhaps_one_more);
-        Key {
+        if row.slots.is_some_and(|slots| slots > 0) {
+            counted.marks.push((row.id, row.first));
+        }
+        counted.keys.push(Key {
             id: row.id,
             free,
             rate: if row.key.is_empty() { None } else { own.or(admission.rate_per_key) },
             tat: row.tat,
             unclaimed: if admission.assign { count(row.unclaimed) } else { 0 },
             weight: row.weight.unwrap_or(1.0),
-        }
-    });
-    Ok(keys.collect())
+        });
+    }
+    Ok(counted)
 }
 
 /// The slots of a key that are free, or one more if that breakage strikes.

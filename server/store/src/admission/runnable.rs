@@ -7,6 +7,7 @@ use tenure_domain::admission::{PRIORITIES, key_allows, queue_allows};
 use tenure_domain::policy::counts::Counted;
 
 use super::load_keys;
+use super::marks::Marks;
 use super::waiting::read_policy;
 use crate::page;
 
@@ -52,7 +53,7 @@ pub async fn count(conn: &mut PgConnection, queue: i32, counted: Counted) -> Res
         return Ok(allowed);
     }
     let ready = list_ready_keys(&mut snapshot, queue, &least, allowed).await?;
-    let keys = load_keys(&mut snapshot, queue, &ready, &admission).await?;
+    let keys = load_keys(&mut snapshot, queue, &ready, &Marks::default(), &admission).await?.keys;
     let most = allowed.min(RUNS_COUNTED_MAX);
     let of_keys: Vec<(i64, i64)> = keys
         .iter()
@@ -67,16 +68,19 @@ pub async fn count(conn: &mut PgConnection, queue: i32, counted: Counted) -> Res
 async fn find_limits(conn: &mut PgConnection, queue: i32) -> Result<Option<Limited>, sqlx::Error> {
     let row = sqlx::query!(
         r#"-- find_limits
-        SELECT p.policy AS "policy?", a.tat, a.least, db_now.now AS "now!",
+        SELECT p.policy AS "policy?", COALESCE(s.tat, 0) AS "tat!", s.least AS "least?", db_now.now AS "now!",
                EXISTS (SELECT FROM queue_keys k WHERE k.queue = a.queue) AS "has_rules!"
         FROM admission_queues a LEFT JOIN queue_policies p ON p.queue = a.queue CROSS JOIN db_now
+        LEFT JOIN LATERAL (
+            SELECT s.tat, s.least FROM admission_state s WHERE s.queue = a.queue ORDER BY s.version DESC LIMIT 1
+        ) s ON true
         WHERE a.queue = $1"#,
         queue
     )
     .fetch_optional(conn)
     .await?;
     let Some(row) = row else { return Ok(None) };
-    let least = row.least.try_into().unwrap_or([0.0; PRIORITIES]);
+    let least = row.least.and_then(|least| least.try_into().ok()).unwrap_or([0.0; PRIORITIES]);
     Ok(Some(Limited { policy: row.policy, has_rules: row.has_rules, tat: row.tat, least, now: row.now }))
 }
 

@@ -3,82 +3,150 @@
 use sqlx::PgConnection;
 use tenure_domain::admission::{Decided, HeadState, PRIORITIES};
 
-/// Stores the times of a queue and of its keys, and the heads that were given.
-pub async fn store(transaction: &mut PgConnection, queue: i32, decided: &Decided) -> Result<(), sqlx::Error> {
-    let (keys_changed, tats): (Vec<i64>, Vec<f64>) = decided.keys.iter().copied().unzip();
-    let (mut keys, mut priorities, mut vtimes) = (Vec::new(), Vec::new(), Vec::new());
-    let (mut places, mut ready, mut times) = (Vec::new(), Vec::new(), Vec::new());
-    for head in &decided.heads {
-        keys.push(head.key);
-        priorities.push(i16::try_from(head.priority).unwrap_or(i16::MAX));
-        vtimes.push(head.vtime);
-        places.push(head.from_ord);
-        ready.push(head.state == HeadState::Ready);
-        times.push(match head.state {
-            HeadState::At(time) => Some(time),
-            HeadState::Ready | HeadState::Full | HeadState::Empty => None,
-        });
+use super::Locked;
+use super::load::FoundHeads;
+
+/// What a decision changes, column by column.
+#[derive(Debug, Default)]
+pub(crate) struct Stored {
+    /// The version of the state of the queue that is replaced; none if the state stays.
+    pub version: Option<i64>,
+    /// When the next start of the queue conforms to its rate.
+    pub tat: f64,
+    /// The least virtual time of each priority.
+    pub least: [f64; PRIORITIES],
+    /// Keys whose times change.
+    pub keys: Vec<i64>,
+    /// Their times.
+    pub tats: Vec<f64>,
+    /// Rows of heads.
+    pub rows: Vec<String>,
+    /// Their virtual times.
+    pub vtimes: Vec<f64>,
+    /// Where their runs begin; none where that stays.
+    pub places: Vec<Option<i64>>,
+    /// Whether they are ready.
+    pub ready: Vec<bool>,
+    /// When they are looked at again.
+    pub times: Vec<Option<f64>>,
+}
+
+impl Stored {
+    /// Returns the changes of a decision by these heads.
+    pub(crate) fn new(locked: &Locked, decided: &Decided, found: &FoundHeads) -> Self {
+        let is_changed = (decided.tat, decided.least) != (locked.tat, locked.least);
+        let (keys, tats) = decided.keys.iter().copied().unzip();
+        let mut stored = Self {
+            version: is_changed.then_some(locked.version),
+            tat: decided.tat,
+            least: decided.least,
+            keys,
+            tats,
+            ..Self::default()
+        };
+        // Every head that was given is decided on, in that order.
+        for (head, row) in decided.heads.iter().zip(&found.rows) {
+            stored.rows.push(row.clone());
+            stored.vtimes.push(head.vtime);
+            stored.places.push(head.from_ord);
+            stored.ready.push(head.state == HeadState::Ready);
+            stored.times.push(match head.state {
+                HeadState::At(time) => Some(time),
+                HeadState::Ready | HeadState::Full | HeadState::Empty => None,
+            });
+        }
+        stored
     }
+
+    /// Notes that the changes were stored.
+    pub(crate) fn note(&self, locked: &mut Locked) {
+        if let Some(version) = self.version {
+            locked.version = version + 1;
+            (locked.tat, locked.least) = (self.tat, self.least);
+        }
+    }
+}
+
+/// Stores the times of a queue and of its keys, and the heads that were given.
+pub async fn store(
+    transaction: &mut PgConnection,
+    locked: &mut Locked,
+    decided: &Decided,
+    found: &FoundHeads,
+) -> Result<(), sqlx::Error> {
+    let stored = Stored::new(locked, decided, found);
     sqlx::query!(
         "-- store_decision
-        WITH of_queue AS (
-            UPDATE admission_queues SET tat = $2, least = $3
-            WHERE queue = $1 AND (tat, least) IS DISTINCT FROM ($2::float8, $3::float8[])
+        WITH replaced AS (DELETE FROM admission_state WHERE queue = $1 AND version = $2),
+        of_queue AS (
+            INSERT INTO admission_state (queue, version, tat, least)
+            SELECT $1, $2::bigint + 1, $3, $4 WHERE $2 IS NOT NULL
         ),
         of_keys AS (
-            UPDATE admission_keys k SET tat = i.tat FROM unnest($4::bigint[], $5::float8[]) AS i(id, tat) WHERE k.id = i.id
+            UPDATE admission_keys k SET tat = i.tat FROM unnest($5::bigint[], $6::float8[]) AS i(id, tat) WHERE k.id = i.id
         )
         UPDATE admission_heads h SET vtime = i.vtime, from_ord = COALESCE(i.place, h.from_ord), ready = i.ready, at = to_timestamp(i.at)
-        FROM unnest($6::bigint[], $7::smallint[], $8::float8[], $9::bigint[], $10::boolean[], $11::float8[])
-             AS i(key_id, priority, vtime, place, ready, at)
-        WHERE h.key_id = i.key_id AND h.priority = i.priority
+        FROM unnest($7::text[], $8::float8[], $9::bigint[], $10::boolean[], $11::float8[]) AS i(row, vtime, place, ready, at)
+        WHERE h.ctid = i.row::tid
           AND (h.vtime, h.from_ord, h.ready, h.at)
               IS DISTINCT FROM (i.vtime, COALESCE(i.place, h.from_ord), i.ready, to_timestamp(i.at))",
-        queue,
-        decided.tat,
-        &decided.least as &[f64; PRIORITIES],
-        &keys_changed,
-        &tats,
-        &keys,
-        &priorities,
-        &vtimes,
-        &places as &[Option<i64>],
-        &ready,
-        &times as &[Option<f64>]
+        locked.queue,
+        stored.version,
+        stored.tat,
+        &stored.least as &[f64; PRIORITIES],
+        &stored.keys,
+        &stored.tats,
+        &stored.rows,
+        &stored.vtimes,
+        &stored.places as &[Option<i64>],
+        &stored.ready,
+        &stored.times as &[Option<f64>]
     )
     .execute(transaction)
     .await?;
+    stored.note(locked);
     Ok(())
 }
 
-/// A start out of turn.
-#[derive(Debug, Clone, Copy)]
-pub struct OutOfTurn {
-    /// `task_queues.id`.
-    pub queue: i32,
-    /// When the next start of the queue conforms to its rate, if that changed.
-    pub tat: Option<f64>,
-    /// The key.
-    pub key: i64,
-    /// When the next start of the key conforms to its rate, if that changed.
-    pub key_tat: Option<f64>,
-    /// The priority, and how much the virtual time of the head grows.
-    pub turn: Option<(i16, f64)>,
+/// Stores the state of a queue if it is another one now.
+pub async fn store_state(
+    transaction: &mut PgConnection,
+    locked: &mut Locked,
+    tat: f64,
+    least: [f64; PRIORITIES],
+) -> Result<(), sqlx::Error> {
+    if (tat, least) == (locked.tat, locked.least) {
+        return Ok(());
+    }
+    sqlx::query!(
+        "-- store_state
+        WITH replaced AS (DELETE FROM admission_state WHERE queue = $1 AND version = $2)
+        INSERT INTO admission_state (queue, version, tat, least) VALUES ($1, $2::bigint + 1, $3, $4)",
+        locked.queue,
+        locked.version,
+        tat,
+        &least as &[f64; PRIORITIES]
+    )
+    .execute(transaction)
+    .await?;
+    (locked.version, locked.tat, locked.least) = (locked.version + 1, tat, least);
+    Ok(())
 }
 
-/// Charges a start out of turn to its key and its queue.
-pub async fn store_out_of_turn(transaction: &mut PgConnection, start: OutOfTurn) -> Result<(), sqlx::Error> {
+/// Charges a turn to a head, for a start out of turn.
+pub async fn take_turn(
+    transaction: &mut PgConnection,
+    key: i64,
+    priority: usize,
+    growth: f64,
+) -> Result<(), sqlx::Error> {
     sqlx::query!(
-        "-- store_out_of_turn
-        WITH of_key AS (UPDATE admission_keys SET tat = $4 WHERE id = $3 AND $4::float8 IS NOT NULL),
-        of_head AS (UPDATE admission_heads SET vtime = vtime + $6::float8 WHERE key_id = $3 AND priority = $5::smallint)
-        UPDATE admission_queues SET tat = $2 WHERE queue = $1 AND $2::float8 IS NOT NULL",
-        start.queue,
-        start.tat,
-        start.key,
-        start.key_tat,
-        start.turn.map(|(priority, _)| priority),
-        start.turn.map(|(_, growth)| growth)
+        "-- take_turn
+        UPDATE admission_heads SET vtime = vtime + $3
+        WHERE ctid = (SELECT ctid FROM admission_heads WHERE key_id = $1 AND priority = $2 ORDER BY vtime DESC LIMIT 1)",
+        key,
+        i16::try_from(priority).unwrap_or(i16::MAX),
+        growth
     )
     .execute(transaction)
     .await?;

@@ -9,6 +9,7 @@ use tenure_domain::policy::document::{Admission, Policy};
 use tenure_domain::policy::why::{BEFORE_COUNTED_MAX, HOLDERS_SHOWN_MAX, Sessions, Waiting};
 use uuid::Uuid;
 
+use super::marks::Marks;
 use super::{Used, count_used, load_keys};
 use crate::decode::{Row, Undecodable};
 use crate::events::Sequenced;
@@ -63,7 +64,7 @@ pub async fn find(conn: &mut PgConnection, queue: &Queue, seq: i64) -> Result<Wa
     let Some(admission) = read_policy(row.policy.as_deref()).map_err(unreadable)? else { return Ok(waiting) };
     waiting.before = count_before_in_key(conn, &row).await?;
     waiting.keys_before = count_keys_before(conn, queue.id, &row, admission.fair).await?;
-    let key = load_keys(conn, queue.id, &[row.key_id], &admission).await?.pop();
+    let key = load_keys(conn, queue.id, &[row.key_id], &Marks::default(), &admission).await?.keys.pop();
     let limit = slots_of_key(conn, queue.id, row.key.as_deref(), &admission).await?;
     let free = key.and_then(|key| key.free).or(limit);
     waiting.slots = match limit.zip(free) {
@@ -110,7 +111,9 @@ async fn find_run(conn: &mut PgConnection, seq: i64) -> Result<Option<RunRow>, s
         LEFT JOIN task_options o ON o.seq = p.seq
         LEFT JOIN admission_keys k ON k.id = p.key_id
         LEFT JOIN admission_heads h ON h.key_id = p.key_id AND h.priority = p.priority
-        LEFT JOIN admission_queues a ON a.queue = p.queue
+        LEFT JOIN LATERAL (
+            SELECT s.tat, s.least FROM admission_state s WHERE s.queue = p.queue ORDER BY s.version DESC LIMIT 1
+        ) a ON true
         LEFT JOIN queue_policies y ON y.queue = p.queue
         LEFT JOIN worker_sessions s ON s.epoch = p.session
         WHERE p.seq = $1 AND p.key_id IS NOT NULL"#,
@@ -252,7 +255,7 @@ async fn list_holders_of_key(conn: &mut PgConnection, key: i64) -> Result<Vec<Sl
     let rows = sqlx::query_as!(
         HolderRow,
         r#"-- why_holders_of_key
-        (SELECT c.id AS "id!", c.run AS "run!", c.worker_group, c.worker_id FROM claims c WHERE c.key_id = $1 ORDER BY c.ord LIMIT $2)
+        (SELECT c.id AS "id!", c.run AS "run!", c.worker_group, c.worker_id FROM claims c WHERE c.key_id = $1 ORDER BY c.admitted LIMIT $2)
         UNION ALL
         (SELECT p.id, p.run, NULL, NULL FROM pending p
          WHERE p.key_id = $1 AND p.hold IS DISTINCT FROM 1 /* Hold::Delay */ AND p.hold IS DISTINCT FROM 2 /* Hold::Waiting */
@@ -274,7 +277,7 @@ async fn list_holders(conn: &mut PgConnection, queue: i32) -> Result<Vec<SlotHol
         SELECT r.id AS "id!", r.run AS "run!", r.worker_group, r.worker_id
         FROM (SELECT id FROM admission_keys WHERE queue = $1 ORDER BY key LIMIT $3) k
         CROSS JOIN LATERAL (
-            (SELECT c.id, c.run, c.worker_group, c.worker_id FROM claims c WHERE c.key_id = k.id ORDER BY c.ord LIMIT $2)
+            (SELECT c.id, c.run, c.worker_group, c.worker_id FROM claims c WHERE c.key_id = k.id ORDER BY c.admitted LIMIT $2)
             UNION ALL
             (SELECT p.id, p.run, NULL, NULL FROM pending p
              WHERE p.key_id = k.id AND p.hold IS DISTINCT FROM 1 /* Hold::Delay */ AND p.hold IS DISTINCT FROM 2 /* Hold::Waiting */

@@ -31,6 +31,8 @@ pub enum State {
     Client,
     /// A role without scopes.
     Role,
+    /// A queue with limits.
+    Limited,
     /// A claimed run with artifacts: the references `<name>` and `public/log`, the links `link`, `public/link` and `circle`,
     /// `error`, `expired`, and `object`, of which nothing is uploaded yet.
     Artifacts,

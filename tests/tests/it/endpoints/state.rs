@@ -18,6 +18,7 @@ const PLAIN: AsciiSet = NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').
 pub const QUEUE_API: &str = "/api/queue/v1";
 const AUTH_API: &str = "/api/auth/v1";
 const WORKERS_API: &str = "/api/worker-manager/v1";
+const QUEUES: &str = "/api/tenure/v1/queues";
 const SESSIONS: &str = "/api/tenure/v1/sessions";
 const HOUR_MS: i64 = 3_600_000;
 const MINUTE_MS: i64 = 60_000;
@@ -164,6 +165,10 @@ impl Bench {
             State::Client => {
                 let body = json!({"description": "", "expires": facts["expires"]});
                 self.must("PUT", &target(&format!("{AUTH_API}/clients/{{clientId}}"), &facts), Some(&body)).await;
+            }
+            State::Limited => {
+                let policy = json!({"concurrency": {"total": 1}});
+                self.must("PUT", &target(&format!("{QUEUES}/{{taskQueueId}}/policy"), &facts), Some(&policy)).await;
             }
             State::Artifacts | State::Uploaded | State::Finished | State::Stored => {
                 self.create(&facts, a_task()).await;

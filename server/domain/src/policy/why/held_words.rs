@@ -42,6 +42,11 @@ pub(super) fn sentence(reason: &Reason) -> String {
             "Workers without a session ask for work, which gets them nothing: its queue gives runs to sessions only."
                 .to_owned()
         }
+        Reason::PollLimited => {
+            "Its queue was polled for messages. It has limits, and polls find nothing: workers get its runs by \
+             claimWork, or by their sessions if it assigns them."
+                .to_owned()
+        }
         Reason::Dependencies { .. }
         | Reason::Delay { .. }
         | Reason::Paused { .. }

@@ -8,6 +8,7 @@ use sqlx::{Connection, PgConnection};
 use tenure_domain::lifecycle::Report;
 use tenure_domain::policy::ending::Ending;
 use tenure_engine::testing::{LEASE, Queue, new_task};
+use tenure_store::admission::Marks;
 use tenure_store::testing::TestDatabase;
 use tenure_store::transitions::claim::{self, Want, Worker};
 use tenure_store::transitions::end::{self, Member};
@@ -104,7 +105,7 @@ async fn decision_among_many_keys_reads_few_blocks_a_run() {
     })
     .await;
     let (with, read) = least(&mut hot, async |conn| {
-        decisions::claim_runs(conn, pulled, PULLED, u32::try_from(RUNS).unwrap()).await;
+        decisions::claim_runs(conn, &mut Marks::default(), pulled, PULLED, u32::try_from(RUNS).unwrap()).await;
     })
     .await;
     let (of_none, read_of_none) = least(&mut hot, async |conn| {

@@ -3,30 +3,45 @@
 use sqlx::PgConnection;
 use tenure_domain::admission::{Demand, Queue, decide};
 use tenure_engine::testing::LEASE;
-use tenure_store::admission::{self, Heads, IfLocked, Leader, Look};
+use tenure_store::admission::{self, Counted, Heads, IfLocked, Leader, Learned, Look, Marks, Reading, Take};
+use tenure_store::events::Sequenced;
 use tenure_store::transitions::claim::{self, Chosen, Claimed, Worker};
 use uuid::Uuid;
 
+/// Reads a queue with its announcements.
+pub fn reading(marks: &Marks, queue: i32) -> Reading {
+    Reading { sequenced: Sequenced::default(), take: Take::From(marks.of_queue(queue)) }
+}
+
 /// Claims `runs` runs of a queue without a total and a rate, in a transaction with the planner
-/// settings of hot sessions.
-pub async fn claim_runs(transaction: &mut PgConnection, queue: i32, name: &str, runs: u32) -> Vec<Claimed> {
+/// settings of hot sessions, and takes in what it learns.
+pub async fn claim_runs(
+    transaction: &mut PgConnection,
+    marks: &mut Marks,
+    queue: i32,
+    name: &str,
+    runs: u32,
+) -> Vec<Claimed> {
     let leader = Leader { server: Uuid::nil(), term: None };
-    let mut locked =
-        admission::lock(transaction, queue, leader, IfLocked::Wait).await.unwrap().expect("the queue is limited");
+    let locked = admission::lock(transaction, queue, leader, IfLocked::Wait, reading(marks, queue)).await.unwrap();
+    let mut locked = locked.expect("the queue is limited");
     let limits = locked.limits.take().unwrap();
-    let announced = admission::take_work(transaction, queue).await.unwrap();
+    let announced = std::mem::take(&mut locked.announced);
     if !announced.is_empty() {
         admission::name_keys(transaction, queue, &announced).await.unwrap();
-        let look = Look { queue, admission: &limits, least: locked.least };
-        locked.least = admission::look(transaction, &look, &announced).await.unwrap();
+        let look = Look { queue, admission: &limits, least: locked.least, marks };
+        let least = admission::look(transaction, &look, &announced).await.unwrap();
+        let tat = locked.tat;
+        admission::store_state(transaction, &mut locked, tat, least).await.unwrap();
     }
     let width = i64::from(runs);
     let heads = Heads { queue, least: &locked.least, width, assign: false, locked: &[] };
-    let heads = admission::load_heads(transaction, heads).await.unwrap();
-    let mut ids: Vec<i64> = heads.iter().map(|head| head.key).collect();
+    let found = admission::load_heads(transaction, heads).await.unwrap();
+    let mut ids: Vec<i64> = found.heads.iter().map(|head| head.key).collect();
     ids.sort_unstable();
     ids.dedup();
-    let keys = admission::load_keys(transaction, queue, &ids, &limits).await.unwrap();
+    let Counted { keys, marks: of_keys } =
+        admission::load_keys(transaction, queue, &ids, marks, &limits).await.unwrap();
     let now = Queue {
         now: locked.now.timestamp_micros() as f64 / 1e6,
         fair: limits.fair,
@@ -36,21 +51,20 @@ pub async fn claim_runs(transaction: &mut PgConnection, queue: i32, name: &str, 
         tat: locked.tat,
         unclaimed: 0,
         least: locked.least,
-        more_heads: i64::try_from(heads.len()).unwrap() >= width,
+        more_heads: i64::try_from(found.heads.len()).unwrap() >= width,
     };
-    let decided = decide(&now, &keys, &heads);
+    let decided = decide(&now, &keys, &found.heads);
     let chosen = Chosen {
-        queue,
         name,
-        now: locked.now,
-        starts: &decided.starts,
+        decided: &decided,
+        found: &found,
         workers: &[Worker { group: "g", id: "w", session: None }],
         lease: LEASE,
         batch: Uuid::new_v4(),
     };
-    let claimed = claim::claim_decided(transaction, &chosen).await.unwrap();
+    let claimed = claim::claim_decided(transaction, &mut locked, &chosen).await.unwrap();
     assert!(claimed.iter().all(|row| row.made));
     assert_eq!(claimed.len(), usize::try_from(runs).unwrap());
-    admission::store(transaction, queue, &decided).await.unwrap();
+    marks.learn(Learned { queues: vec![(queue, locked.mark)], keys: of_keys });
     claimed
 }

@@ -23,14 +23,12 @@ const QUEUES: usize = 6;
 /// Number of these queues with a waiting request: the first ones.
 const ASKED: usize = 3;
 /// Statements of decisions, and of the pass where something was announced.
-const DECISIONS: [&str; 11] = [
+const DECISIONS: [&str; 9] = [
     "lock_admission",
     "lock_admission_or_skip",
     "read_admission",
-    "take_admission_work",
     "name_admission_keys",
     "look_at_keys",
-    "count_used",
     "load_heads",
     "load_keys",
     "claim_decided",

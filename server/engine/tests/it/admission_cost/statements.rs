@@ -1,15 +1,16 @@
 //! Every statement of admission, with what decisions, passes and operations give to it.
 
-use chrono::{DateTime, TimeDelta, Utc};
+use chrono::TimeDelta;
 use sqlx::PgConnection;
-use tenure_domain::admission::{Decided, HeadAfter, HeadState, PRIORITIES, Start, Taker};
+use tenure_domain::admission::{Decided, HeadAfter, HeadState, PRIORITIES, Start, Stop, Taker};
 use tenure_domain::election::Active;
 use tenure_domain::policy::counts::Counted;
 use tenure_domain::policy::document::{Admission, Policy};
 use tenure_domain::policy::keys::KeyRules;
 use tenure_engine::testing::LEASE;
 use tenure_store::admission::{
-    self, Announced, Heads, IfLocked, Leader, Look, OutOfTurn, Reassigning, key_rules, runnable,
+    self, Announced, FoundHeads, Heads, IfLocked, Leader, Locked, Look, Marks, Reading, Reassigning, Take, key_rules,
+    runnable,
 };
 use tenure_store::due_marks::START;
 use tenure_store::events::Sequenced;
@@ -18,13 +19,13 @@ use tenure_store::transitions::limit;
 use tenure_store::{schedulers, session, worker_sessions};
 use uuid::Uuid;
 
+use super::decisions::reading;
 use super::fill::{ASSIGNED, PULLED};
 
 /// Statements of decisions and of the pass, which are planned as hot ones are.
-pub const HOT: [&str; 16] = [
+pub const HOT: [&str; 15] = [
     "lock_admission",
     "lock_admission_or_skip",
-    "take_admission_work",
     "name_admission_keys",
     "look_at_keys",
     "count_used",
@@ -77,6 +78,7 @@ pub struct Given {
     waiting_assigned: Vec<i64>,
     given_out: Vec<(i64, Uuid)>,
     sessions: Vec<i64>,
+    marks: Marks,
 }
 
 impl Given {
@@ -109,6 +111,7 @@ impl Given {
             waiting_assigned: waiting(conn, assigned).await,
             given_out: sqlx::query_as(given_out).fetch_all(&mut *conn).await.unwrap(),
             sessions: sqlx::query_scalar("SELECT epoch FROM worker_sessions").fetch_all(conn).await.unwrap(),
+            marks: Marks::default(),
         }
     }
 
@@ -117,7 +120,7 @@ impl Given {
     }
 
     fn look(&self) -> Look<'_> {
-        Look { queue: self.pulled, admission: &self.limits, least: [0.0; PRIORITIES] }
+        Look { queue: self.pulled, admission: &self.limits, least: [0.0; PRIORITIES], marks: &self.marks }
     }
 
     fn decided(&self) -> Decided {
@@ -135,6 +138,7 @@ impl Given {
             tat: 1.0,
             least: [1.0; PRIORITIES],
             unread: false,
+            stop: Stop::Keys,
         }
     }
 
@@ -144,7 +148,6 @@ impl Given {
         match statement {
             "lock_admission" => self.lock(conn, IfLocked::Wait).await,
             "lock_admission_or_skip" => self.lock(conn, IfLocked::Skip).await,
-            "take_admission_work" => assert_eq!(admission::take_work(conn, self.pulled).await.unwrap().len(), 500),
             "name_admission_keys" => admission::name_keys(conn, self.pulled, &self.announced).await.unwrap(),
             "look_at_keys" => {
                 admission::look(conn, &self.look(), &self.announced).await.unwrap();
@@ -156,18 +159,25 @@ impl Given {
                 let assign = statement.ends_with("assign");
                 let queue = if assign { self.assigned } else { self.pulled };
                 let heads = Heads { queue, least: &[0.0; PRIORITIES], width: 200, assign, locked: &[] };
-                assert_eq!(admission::load_heads(conn, heads).await.unwrap().len(), 200);
+                assert_eq!(admission::load_heads(conn, heads).await.unwrap().heads.len(), 200);
             }
             "load_keys" => {
-                let keys = admission::load_keys(conn, self.pulled, &self.keys(), &self.limits).await.unwrap();
-                assert_eq!(keys.len(), 500);
+                let counted = admission::load_keys(conn, self.pulled, &self.keys(), &self.marks, &self.limits).await.unwrap();
+                assert_eq!(counted.keys.len(), 500);
             }
             "load_sessions" => {
                 let sessions = admission::load_sessions(conn, self.assigned).await.unwrap();
                 assert!(sessions.iter().all(|session| session.held == 4));
             }
-            "claim_decided" => self.claim(conn, &self.waiting).await,
-            "store_decision" => admission::store(conn, self.pulled, &self.decided()).await.unwrap(),
+            "claim_decided" => {
+                let mut locked = self.locked(conn).await;
+                self.claim(conn, &mut locked, &self.waiting).await;
+            }
+            "store_decision" => {
+                let mut locked = self.locked(conn).await;
+                let found = self.found(conn).await;
+                admission::store(conn, &mut locked, &self.decided(), &found).await.unwrap();
+            }
             "lock_waiting" => {
                 assert_eq!(admission::lock_waiting(conn, &self.assignments()).await.unwrap().len(), 200);
             }
@@ -194,41 +204,52 @@ impl Given {
     async fn lock(&self, conn: &mut PgConnection, if_locked: IfLocked) {
         let leader = Leader { server: SERVER, term: Some(1) };
         for queue in [self.pulled, self.assigned] {
-            assert!(admission::lock(conn, queue, leader, if_locked).await.unwrap().is_some());
+            let locked = admission::lock(conn, queue, leader, if_locked, reading(&self.marks, queue)).await.unwrap();
+            assert_eq!(locked.unwrap().announced.len(), if queue == self.pulled { 500 } else { 0 });
         }
     }
 
-    async fn claim(&self, conn: &mut PgConnection, seqs: &[i64]) {
-        let now: DateTime<Utc> = sqlx::query_scalar("SELECT now()").fetch_one(&mut *conn).await.unwrap();
-        let starts: Vec<Start> = seqs.iter().map(|&seq| start(seq, Taker::Request(0))).collect();
+    async fn locked(&self, conn: &mut PgConnection) -> Locked {
+        let reading = Reading { sequenced: Sequenced::default(), take: Take::Nothing };
+        admission::lock_for_start(conn, self.pulled, reading).await.unwrap().unwrap()
+    }
+
+    /// The heads of [`Self::decided`].
+    async fn found(&self, conn: &mut PgConnection) -> FoundHeads {
+        let rows = "SELECT h.ctid::text FROM unnest($1::bigint[]) WITH ORDINALITY AS i(id, n)
+                    JOIN admission_heads h ON h.key_id = i.id AND h.priority = 4 ORDER BY i.n";
+        let rows = sqlx::query_scalar(rows).bind(self.keys()).fetch_all(conn).await.unwrap();
+        FoundHeads { rows, ..FoundHeads::default() }
+    }
+
+    async fn claim(&self, conn: &mut PgConnection, locked: &mut Locked, seqs: &[i64]) {
+        let starts = seqs.iter().map(|&seq| start(seq, Taker::Request(0))).collect();
         let chosen = Chosen {
-            queue: self.pulled,
             name: PULLED,
-            now,
-            starts: &starts,
+            decided: &Decided { starts, least: locked.least, tat: 1.0, ..Decided::default() },
+            found: &FoundHeads::default(),
             workers: &[Worker { group: "g", id: "w", session: None }],
             lease: LEASE,
             batch: Uuid::new_v4(),
         };
-        let claimed = claim::claim_decided(conn, &chosen).await.unwrap();
+        let claimed = claim::claim_decided(conn, locked, &chosen).await.unwrap();
         assert_eq!(claimed.iter().filter(|row| row.made).count(), seqs.len());
     }
 
     /// What claimTask runs for a waiting run, in a session for cold statements.
     async fn claim_named(&self, conn: &mut PgConnection) {
         let (key, task) = self.named;
-        let locked = admission::lock_for_start(conn, self.pulled).await.unwrap().unwrap();
-        let limits = locked.limits.unwrap();
-        let announced = admission::take_work(conn, self.pulled).await.unwrap();
-        admission::name_keys(conn, self.pulled, &announced).await.unwrap();
-        admission::look(conn, &self.look(), &announced).await.unwrap();
+        let reading = reading(&self.marks, self.pulled);
+        let mut locked = admission::lock_for_start(conn, self.pulled, reading).await.unwrap().unwrap();
+        let limits = locked.limits.take().unwrap();
+        admission::name_keys(conn, self.pulled, &locked.announced).await.unwrap();
+        admission::look(conn, &self.look(), &locked.announced).await.unwrap();
         let head = admission::find_waiting(conn, self.pulled, task, 0).await.unwrap().unwrap();
         assert_eq!(head.key, key);
-        assert_eq!(admission::load_keys(conn, self.pulled, &[key], &limits).await.unwrap().len(), 1);
-        self.claim(conn, &[head.runs[0].seq]).await;
-        let turn = Some((4, 0.5));
-        let start = OutOfTurn { queue: self.pulled, tat: Some(1.0), key, key_tat: Some(1.0), turn };
-        admission::store_out_of_turn(conn, start).await.unwrap();
+        let counted = admission::load_keys(conn, self.pulled, &[key], &self.marks, &limits).await.unwrap();
+        assert_eq!(counted.keys.len(), 1);
+        self.claim(conn, &mut locked, &[head.runs[0].seq]).await;
+        admission::take_turn(conn, key, 4, 0.5).await.unwrap();
     }
 
     /// Runs of the assign queue, given to its sessions in turn.
@@ -243,11 +264,11 @@ impl Given {
         let (seqs, tasks): (Vec<i64>, Vec<Uuid>) = self.given_out.iter().copied().unzip();
         match statement {
             "list_admission_queues" => {
-                assert!(admission::list_queues(conn).await.unwrap().iter().all(|listed| listed.due));
+                assert!(admission::list_queues(conn, Sequenced::default(), &self.marks).await.unwrap().iter().all(|listed| listed.due));
             }
             "list_startable" => {
                 let both = [self.pulled, self.assigned];
-                let startable = admission::list_startable(conn, Sequenced::default(), &both).await.unwrap();
+                let startable = admission::list_startable(conn, Sequenced::default(), &both, &self.marks).await.unwrap();
                 assert_eq!(startable, [self.pulled], "requests start nothing in the other one");
             }
             "find_waiting" => {

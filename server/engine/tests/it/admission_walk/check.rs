@@ -36,10 +36,11 @@ const READY: &str = "
 const LOST: &str = "
     SELECT 'run ' || w.seq || ' of queue ' || w.queue || ' key ' || w.key_id || ' priority ' || w.priority || ' at ' || w.ord
            || ' waits and nothing will find it: ' || COALESCE('head ' || h::text, 'it has no head') || ', least '
-           || COALESCE(a.least::text, 'none, because its queue has no row') || ', used ' || used.n || ' of '
+           || COALESCE(s.least::text, 'none') || ', used ' || used.n || ' of '
            || COALESCE(l.per_key::text, 'any number')
     FROM pending w JOIN unnest($1::int[], $2::bigint[]) AS l(queue, per_key) ON l.queue = w.queue
     LEFT JOIN admission_queues a ON a.queue = w.queue
+    LEFT JOIN LATERAL (SELECT least FROM admission_state s WHERE s.queue = w.queue ORDER BY s.version DESC LIMIT 1) s ON true
     LEFT JOIN admission_heads h ON h.key_id = w.key_id AND h.priority = w.priority
     CROSS JOIN LATERAL (
         SELECT (SELECT count(*) FROM pending p WHERE p.key_id = w.key_id AND p.hold IS DISTINCT FROM 1 AND p.hold IS DISTINCT FROM 2)
@@ -55,7 +56,7 @@ const LOST: &str = "
            OR NOT EXISTS (SELECT FROM queue_policies x WHERE x.queue = w.queue AND x.refile_stage <> 0))
       AND (a.queue IS NULL
            OR (NOT EXISTS (SELECT FROM admission_work x WHERE x.key_id = w.key_id)
-               AND (w.ord < h.from_ord OR (h.ready AND h.vtime < a.least[w.priority + 1])
+               AND (w.ord < h.from_ord OR (h.ready AND h.vtime < s.least[w.priority + 1])
                     OR (COALESCE(NOT h.ready AND h.at IS NULL, true)
                         AND (l.per_key IS NULL OR w.key_id = admission_key_id(w.queue, '') OR used.n < l.per_key)))))
     LIMIT 5";

@@ -41,12 +41,12 @@ impl Victim {
     fn statements(self) -> &'static str {
         match self {
             Self::Pass => {
-                "take_admission_work|name_admission_keys|look_at_keys|load_heads|load_keys|load_sessions|count_used\
+                "name_admission_keys|look_at_keys|load_heads|load_keys|load_sessions|count_used\
                  |lock_waiting|assign_runs|store_decision|lock_admission_or_skip|read_admission"
             }
             Self::Claim => {
                 "claim_work|claim_work_of_one|claim_task|lock_admission|claim_decided|find_waiting\
-                 |lock_admission_for_start|store_out_of_turn"
+                 |lock_admission_for_start|take_turn"
             }
         }
     }

@@ -8,7 +8,8 @@ use tenure_domain::lifecycle::Report;
 use tenure_domain::policy::document::{Match, Policy};
 use tenure_engine::ops::queue_policy::{self, Put};
 use tenure_engine::testing::{QUEUE, Queue};
-use tenure_store::admission::{self, IfLocked, Leader};
+use tenure_store::admission::{self, IfLocked, Leader, Reading, Take};
+use tenure_store::events::Sequenced;
 use tenure_store::testing::TestDatabase;
 use tokio::task::JoinHandle;
 use uuid::Uuid;
@@ -126,7 +127,8 @@ async fn what_a_pass_admits_follows_the_policy_that_there_is_when_it_has_the_loc
     let pass = tokio::spawn(async move {
         let mut transaction = pool.begin().await.unwrap();
         let leader = Leader { server: Uuid::nil(), term: None };
-        let locked = admission::lock(&mut transaction, key, leader, IfLocked::Skip).await.unwrap();
+        let reading = Reading { sequenced: Sequenced::default(), take: Take::Nothing };
+        let locked = admission::lock(&mut transaction, key, leader, IfLocked::Skip, reading).await.unwrap();
         locked.and_then(|locked| locked.limits).unwrap().per_key
     });
     let change = r#"UPDATE queue_policies SET policy = replace(policy, '"perKey":2', '"perKey":1') WHERE policy LIKE '%"perKey":2%'"#;

@@ -2,24 +2,22 @@
 
 use std::time::Duration;
 
-use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
-use tenure_domain::admission::{Start, Taker};
+use tenure_domain::admission::{Decided, PRIORITIES, Taker};
 use uuid::Uuid;
 
 use super::{Claimed, TICK_BYTES_MAX, Worker};
+use crate::admission::{FoundHeads, Locked, Stored};
 
 /// The result of a decision.
 #[derive(Debug, Clone, Copy)]
 pub struct Chosen<'a> {
-    /// `task_queues.id`.
-    pub queue: i32,
     /// The name that the queue has to have.
     pub name: &'a str,
-    /// The time of the decision: the start of the claims.
-    pub now: DateTime<Utc>,
-    /// The runs, in the order of their claims. Their takers are requests.
-    pub starts: &'a [Start],
+    /// The decision. The takers of its starts are requests.
+    pub decided: &'a Decided,
+    /// The heads that it went by.
+    pub found: &'a FoundHeads,
     /// The workers of the requests.
     pub workers: &'a [Worker<'a>],
     /// How long the claims last, unless the policy says it.
@@ -30,11 +28,16 @@ pub struct Chosen<'a> {
 
 /// Claims all of these runs, or none. Returns the runs that it has locked; `made` is true if they
 /// are claimed. A missing run is locked by another transaction, or no longer waits. `session_ended`
-/// is true if the session of the run's worker has ended.
+/// is true if the session of the run's worker has ended. If it claims, it also stores the decision.
 #[expect(clippy::too_many_lines, reason = "one statement, one clause a line")]
-pub async fn claim_decided(conn: &mut PgConnection, chosen: &Chosen<'_>) -> Result<Vec<Claimed>, sqlx::Error> {
+pub async fn claim_decided(
+    conn: &mut PgConnection,
+    locked: &mut Locked,
+    chosen: &Chosen<'_>,
+) -> Result<Vec<Claimed>, sqlx::Error> {
+    let stored = Stored::new(locked, chosen.decided, chosen.found);
     let (mut seqs, mut runs, mut takers) = (Vec::new(), Vec::new(), Vec::new());
-    for start in chosen.starts {
+    for start in &chosen.decided.starts {
         let Taker::Request(request) = start.taker else { continue };
         seqs.push(start.seq);
         runs.push(start.run);
@@ -43,7 +46,7 @@ pub async fn claim_decided(conn: &mut PgConnection, chosen: &Chosen<'_>) -> Resu
     let groups: Vec<&str> = chosen.workers.iter().map(|worker| worker.group).collect();
     let ids: Vec<&str> = chosen.workers.iter().map(|worker| worker.id).collect();
     let sessions: Vec<Option<i64>> = chosen.workers.iter().map(|worker| worker.session).collect();
-    sqlx::query_as!(
+    let rows = sqlx::query_as!(
         Claimed,
         r#"-- claim_decided
         WITH chosen AS MATERIALIZED (
@@ -69,7 +72,7 @@ pub async fn claim_decided(conn: &mut PgConnection, chosen: &Chosen<'_>) -> Resu
         deleted AS (DELETE FROM pending p USING granted g WHERE p.seq = g.seq),
         inserted AS (
             INSERT INTO claims (seq, id, run, queue, ord, deadline, scheduled, reason_created, retries_left, traits, key_id,
-                                started, taken_until, complete_by, worker_group, worker_id, batch, session)
+                                started, taken_until, complete_by, worker_group, worker_id, batch, session, admitted)
             -- Servers of the release before read from the bit that the next run waits.
             SELECT seq, id, run, $7, ord, deadline, scheduled, reason_created, retries_left,
                    COALESCE(traits, 0 /* count */) | 16 /* Traits::WAITS_AGAIN */, key_id, $10::timestamptz /* now */,
@@ -78,7 +81,7 @@ pub async fn claim_decided(conn: &mut PgConnection, chosen: &Chosen<'_>) -> Resu
                         WHEN traits & 8 /* Traits::OWN_COMPLETE_TIME */ <> 0 /* count */ THEN $10::timestamptz + make_interval(secs => (
                             SELECT NULLIF(o.complete_time, 0 /* count */) FROM task_options o WHERE o.seq = g.seq))
                         ELSE $10::timestamptz + make_interval(secs => q.complete_time) END,
-                   ($4::text[] /* worker groups */)[worker], ($5::text[] /* worker ids */)[worker], $11 /* batch */, session
+                   ($4::text[] /* worker groups */)[worker], ($5::text[] /* worker ids */)[worker], $11 /* batch */, session, nextval('claims_admitted')
             FROM granted g, queue q
         ),
         emitted AS (
@@ -88,6 +91,21 @@ pub async fn claim_decided(conn: &mut PgConnection, chosen: &Chosen<'_>) -> Resu
                    array_agg(seq ORDER BY n), array_agg(run ORDER BY n), array_agg(retries_left ORDER BY n),
                    array_agg(priority ORDER BY n), ARRAY[$7], ARRAY[-count(*)::int], ARRAY[count(*)::int], ARRAY[-count(*)::int]
             FROM granted, queue q HAVING count(*) > 0
+        ),
+        replaced AS (DELETE FROM admission_state WHERE queue = $7 AND version = $13 AND EXISTS (SELECT FROM queue)),
+        of_queue AS (
+            INSERT INTO admission_state (queue, version, tat, least)
+            SELECT $7, $13::bigint + 1, $14, $15 FROM queue WHERE $13 IS NOT NULL
+        ),
+        of_keys AS (
+            UPDATE admission_keys k SET tat = i.tat FROM queue, unnest($16::bigint[], $17::float8[]) AS i(id, tat) WHERE k.id = i.id
+        ),
+        of_heads AS (
+            UPDATE admission_heads h SET vtime = i.vtime, from_ord = COALESCE(i.place, h.from_ord), ready = i.ready, at = to_timestamp(i.at)
+            FROM queue, unnest($18::text[], $19::float8[], $20::bigint[], $21::boolean[], $22::float8[]) AS i(row, vtime, place, ready, at)
+            WHERE h.ctid = i.row::tid
+              AND (h.vtime, h.from_ord, h.ready, h.at)
+                  IS DISTINCT FROM (i.vtime, COALESCE(i.place, h.from_ord), i.ready, to_timestamp(i.at))
         ),
         shown AS (
             SELECT l.*, EXISTS (SELECT FROM queue) AS made,
@@ -109,13 +127,27 @@ pub async fn claim_decided(conn: &mut PgConnection, chosen: &Chosen<'_>) -> Resu
         &groups as &[&str],
         &ids as &[&str],
         &sessions as &[Option<i64>],
-        chosen.queue,
+        locked.queue,
         chosen.name,
         chosen.lease.as_secs_f64(),
-        chosen.now,
+        locked.now,
         chosen.batch,
-        TICK_BYTES_MAX as _
+        TICK_BYTES_MAX as _,
+        stored.version,
+        stored.tat,
+        &stored.least as &[f64; PRIORITIES],
+        &stored.keys,
+        &stored.tats,
+        &stored.rows,
+        &stored.vtimes,
+        &stored.places as &[Option<i64>],
+        &stored.ready,
+        &stored.times as &[Option<f64>]
     )
     .fetch_all(conn)
-    .await
+    .await?;
+    if rows.len() == seqs.len() && rows.iter().all(|row| row.made) {
+        stored.note(locked);
+    }
+    Ok(rows)
 }

@@ -1,7 +1,7 @@
 //! Queues: counts, lists, signed URLs.
 
 use serde_json::{Value, json};
-use tenure_api::errors::ErrorCode::InputValidationError;
+use tenure_api::errors::ErrorCode::{InputValidationError, RequestConflict};
 
 use crate::endpoints::row::{Entry, State, operation, refused, succeeds};
 
@@ -49,6 +49,8 @@ pub fn entries() -> Vec<Entry> {
             .gives("/tasks/0/task/taskQueueId", "<taskQueueId>")
             .gives("/tasks/1", Value::Null)
             .row(succeeds("nothing is claimed").on(State::Pending).gives("/tasks", json!([]))),
-        operation("pollTaskUrls", State::Nothing).gives("/queues/7", Value::Null),
+        operation("pollTaskUrls", State::Nothing)
+            .gives("/queues/7", Value::Null)
+            .row(refused(RequestConflict, "polls find nothing in a queue with limits").on(State::Limited)),
     ]
 }

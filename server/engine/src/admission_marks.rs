@@ -1,0 +1,44 @@
+//! The marks of admission that this server remembers.
+
+use tenure_store::admission::{Learned, Mark, Marks};
+use tenure_store::memory::{Epoch, Memory};
+
+/// The marks. A clone shares them.
+#[derive(Debug, Clone, Default)]
+pub struct AdmissionMarks(Memory<Marks>);
+
+impl AdmissionMarks {
+    /// To be read before the transaction begins from which [`Self::learn`] takes in.
+    #[must_use]
+    pub(crate) fn epoch(&self) -> Epoch {
+        self.0.epoch()
+    }
+
+    /// Returns the mark of a queue.
+    #[must_use]
+    pub(crate) fn of_queue(&self, queue: i32) -> Mark {
+        self.0.read(|marks| marks.of_queue(queue))
+    }
+
+    /// Returns the marks of all queues.
+    #[must_use]
+    pub(crate) fn of_all_queues(&self) -> Marks {
+        self.0.read(Marks::queues_only)
+    }
+
+    /// Returns the marks of these keys.
+    #[must_use]
+    pub(crate) fn of_keys(&self, keys: &[i64]) -> Marks {
+        self.0.read(|marks| marks.only(keys))
+    }
+
+    /// Takes in what a committed transaction has learned, unless the marks were dropped since.
+    pub(crate) fn learn(&self, since: Epoch, learned: Learned) {
+        self.0.note(since, |marks| marks.learn(learned));
+    }
+
+    /// Drops all marks: reads begin at the start again.
+    pub fn drop_all(&self) {
+        self.0.drop_all();
+    }
+}

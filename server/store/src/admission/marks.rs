@@ -1,0 +1,121 @@
+//! Where to begin to read rows that come and go with each run, so that those which are gone and which an old
+//! snapshot keeps are not read again. A mark is only a hint: without it more is read.
+
+use std::collections::HashMap;
+
+/// The most keys and queues that are remembered.
+const REMEMBERED_MAX: usize = 200_000;
+
+/// A position in the announcements of a queue: `(xid, id)`. Nothing at or before it is left or comes later.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Mark {
+    /// `admission_work.xid`.
+    pub xid: i64,
+    /// `admission_work.id`.
+    pub id: i64,
+}
+
+impl Mark {
+    /// Returns the mark after announcements up to `last` were taken by a snapshot in which `oldest` is the first open transaction.
+    /// `more` is true if there may be more behind `last`.
+    #[must_use]
+    pub fn after(self, last: Self, more: bool, oldest: i64) -> Self {
+        // Transactions before the oldest open one have ended: what they announced was visible. Ids begin at 1.
+        let visible = Self { xid: oldest, id: 0 };
+        let reached = if more { last.min(visible) } else { visible };
+        reached.max(self)
+    }
+}
+
+/// What a transaction has learned of the marks. It holds once the transaction is committed.
+#[derive(Debug, Default)]
+pub struct Learned {
+    /// Marks of queues.
+    pub queues: Vec<(i32, Mark)>,
+    /// Of keys, the first value of `claims.admitted` that is left or may come.
+    pub keys: Vec<(i64, i64)>,
+}
+
+/// All marks that a server remembers.
+#[derive(Debug, Default)]
+pub struct Marks {
+    queues: HashMap<i32, Mark>,
+    keys: HashMap<i64, i64>,
+}
+
+impl Marks {
+    /// Returns the mark of a queue.
+    #[must_use]
+    pub fn of_queue(&self, queue: i32) -> Mark {
+        self.queues.get(&queue).copied().unwrap_or_default()
+    }
+
+    /// Returns the marks of these keys alone.
+    #[must_use]
+    pub fn only(&self, keys: &[i64]) -> Self {
+        let known = keys.iter().filter_map(|key| Some((*key, *self.keys.get(key)?)));
+        Self { queues: HashMap::new(), keys: known.collect() }
+    }
+
+    /// Returns the marks of queues alone.
+    #[must_use]
+    pub fn queues_only(&self) -> Self {
+        Self { queues: self.queues.clone(), keys: HashMap::new() }
+    }
+
+    /// Returns the queues with a mark, and `admission_work.xid` of each.
+    #[must_use]
+    pub fn of_queues(&self) -> (Vec<i32>, Vec<i64>) {
+        self.queues.iter().map(|(queue, mark)| (*queue, mark.xid)).unzip()
+    }
+
+    /// Returns the least `claims.admitted` to read of each of these keys.
+    #[must_use]
+    pub fn of_keys(&self, keys: &[i64]) -> Vec<i64> {
+        keys.iter().map(|key| self.keys.get(key).copied().unwrap_or_default()).collect()
+    }
+
+    /// Takes in what a committed transaction has learned.
+    pub fn learn(&mut self, learned: Learned) {
+        if self.queues.len() + self.keys.len() > REMEMBERED_MAX {
+            *self = Self::default();
+        }
+        for (queue, mark) in learned.queues {
+            let known = self.queues.entry(queue).or_default();
+            *known = mark.max(*known);
+        }
+        for (key, admitted) in learned.keys {
+            let known = self.keys.entry(key).or_default();
+            *known = admitted.max(*known);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mark(xid: i64, id: i64) -> Mark {
+        Mark { xid, id }
+    }
+
+    #[test]
+    fn a_mark_stays_before_what_open_transactions_may_announce() {
+        let begin = Mark::default();
+        assert_eq!(begin.after(mark(7, 30), false, 9), mark(9, 0));
+        assert_eq!(begin.after(mark(12, 30), false, 9), mark(9, 0));
+        assert_eq!(begin.after(mark(7, 30), true, 9), mark(7, 30));
+        assert_eq!(begin.after(mark(12, 30), true, 9), mark(9, 0));
+    }
+
+    #[test]
+    fn a_mark_never_goes_back() {
+        assert_eq!(mark(9, 0).after(Mark::default(), false, 8), mark(9, 0));
+        let mut marks = Marks::default();
+        for (queue, admitted) in [(mark(9, 0), 5), (mark(8, 4), 3)] {
+            marks.learn(Learned { queues: vec![(1, queue)], keys: vec![(2, admitted)] });
+        }
+        assert_eq!(marks.of_queue(1), mark(9, 0));
+        assert_eq!(marks.of_keys(&[2, 3]), [5, 0]);
+    }
+}
