@@ -26,6 +26,12 @@ impl AdmissionMarks {
         self.0.read(Marks::queues_only)
     }
 
+    /// Returns all marks.
+    #[must_use]
+    pub fn all(&self) -> Marks {
+        self.0.read(Marks::clone)
+    }
+
     /// Returns the marks of these keys.
     #[must_use]
     pub(crate) fn of_keys(&self, keys: &[i64]) -> Marks {

@@ -10,6 +10,7 @@ use sqlx::PgPool;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::admission_marks::AdmissionMarks;
 use crate::background::counters::{CountGauges, OldTransaction};
 use crate::background::failing::FailingQueues;
 use crate::background::replication::ReplicationWatch;
@@ -17,7 +18,6 @@ use crate::background::workers::WorkerGauges;
 use crate::background::{counters, driver, election, groups, other_servers, refile, removals, watched, workers};
 use crate::batch::Batcher;
 use crate::batch::delivery::Requeue;
-use crate::admission_marks::AdmissionMarks;
 use crate::batch::due_marks::DueMarkMemory;
 use crate::batch::low_water_marks::LowWaterMarks;
 use crate::batch::message_queue::MessageQueue;

@@ -1,6 +1,6 @@
 //! What creates, claims, resolves and watches tasks, without HTTP and without callers' rights. ARCHITECTURE.md has the map.
 
-mod admission_marks;
+pub mod admission_marks;
 pub mod admission_metrics;
 pub mod background;
 pub mod batch;

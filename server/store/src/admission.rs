@@ -311,8 +311,11 @@ async fn read_locked(
               AND EXISTS (SELECT FROM locked WHERE key_by IS NOT NULL)
             ORDER BY w.xid, w.id LIMIT $5
         ),
+        last AS MATERIALIZED (SELECT n.xid, n.id FROM next n ORDER BY n.xid DESC, n.id DESC LIMIT 1),
         taken AS (
-            DELETE FROM admission_work w USING next WHERE w.queue = $1 AND w.xid = next.xid AND w.id = next.id
+            -- The same rows, by their index whatever the statistics say.
+            DELETE FROM admission_work w
+            WHERE w.queue = $1 AND (w.xid, w.id) > ($3, $4) AND (w.xid, w.id) <= ((SELECT l.xid FROM last l), (SELECT l.id FROM last l))
             RETURNING w.xid, w.id, w.key_id, w.priority, w.ord, w.seq
         ),
         due AS MATERIALIZED (

@@ -5,7 +5,7 @@ use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 use tenure_api::ids::TaskQueueId;
 
-use super::admission::runnable;
+use super::admission::{Marks, runnable};
 use super::events::Sequenced;
 use tenure_domain::policy::counts::Counted;
 use tenure_domain::policy::pause::Paused;
@@ -36,7 +36,7 @@ pub async fn find(
 ) -> Result<Option<ShownQueue>, sqlx::Error> {
     let Some((id, mut shown)) = find_row(conn, sequenced, queue).await? else { return Ok(None) };
     if shown.paused.is_none() {
-        shown.admissible = runnable::count(conn, id, shown.counted).await?;
+        shown.admissible = runnable::count(conn, id, shown.counted, &Marks::default()).await?;
     }
     Ok(Some(shown))
 }
@@ -137,7 +137,9 @@ pub async fn list(
     conn: &mut PgConnection,
     sequenced: Sequenced,
     listing: Listing,
+    marks: &Marks,
 ) -> Result<Vec<ListedQueue>, sqlx::Error> {
+    let (marked, xids) = marks.of_queues();
     let rows = sqlx::query_as!(
         Row,
         r#"-- list_queue_counts
@@ -159,16 +161,19 @@ pub async fn list(
                 WHERE w.queue = q.id AND w.ended IS NULL) AS "assigned!", q.paused, p.updated AS "refiling?",
                -- Ordered, so that it goes by the index.
                CASE WHEN q.key_by IS NULL THEN 0 /* count */ ELSE (SELECT count(*) FROM (
-                   SELECT FROM admission_work w WHERE w.queue = q.id ORDER BY w.xid, w.id LIMIT $3) w) END AS "announced!",
+                   SELECT FROM admission_work w WHERE w.queue = q.id AND w.xid >= COALESCE(m.xid, 0 /* xid */) ORDER BY w.xid, w.id LIMIT $3) w) END AS "announced!",
                db_now.now AS "now!"
         FROM task_queues q LEFT JOIN summed s ON s.queue = q.id
+        LEFT JOIN unnest($4::int[], $5::bigint[]) AS m(queue, xid) ON m.queue = q.id
         LEFT JOIN queue_policies p ON p.queue = q.id AND p.refile_stage <> 0 /* Stage::Done */
         CROSS JOIN db_now
         WHERE s.queue IS NOT NULL OR q.paused IS NOT NULL OR p.queue IS NOT NULL
         ORDER BY q.name COLLATE "C""#,
         sequenced.0,
         listing == Listing::All,
-        ANNOUNCED_MAX
+        ANNOUNCED_MAX,
+        &marked,
+        &xids
     )
     .fetch_all(&mut *conn)
     .await?;
@@ -176,7 +181,7 @@ pub async fn list(
     for row in rows {
         let Row { pending, claimed, delayed, waiting, assigned, paused, refiling, announced, now, .. } = row;
         let counted = Counted { pending, claimed, delayed, waiting };
-        let admissible = if paused.is_some() { 0 } else { runnable::count(conn, row.id, counted).await? };
+        let admissible = if paused.is_some() { 0 } else { runnable::count(conn, row.id, counted, marks).await? };
         listed.push(ListedQueue { name: row.name, counted, assigned, admissible, paused, refiling, announced, now });
     }
     Ok(listed)

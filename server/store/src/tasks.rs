@@ -80,8 +80,13 @@ pub async fn load(conn: &mut PgConnection, ids: &[Uuid]) -> Result<HashMap<Uuid,
         JOIN tasks t ON t.id = i.id
         JOIN task_queues q ON q.id = t.queue
         JOIN task_definitions d ON d.seq = t.seq
-        LEFT JOIN pending p ON t.state = 1 /* State::Unresolved */ AND p.seq = t.seq
-        LEFT JOIN claims c ON t.state = 1 /* State::Unresolved */ AND c.seq = t.seq
+        LEFT JOIN LATERAL (
+            SELECT x.reason_created, x.scheduled FROM pending x WHERE t.state = 1 /* State::Unresolved */ AND x.seq = t.seq LIMIT 1
+        ) p ON true
+        LEFT JOIN LATERAL (
+            SELECT x.reason_created, x.scheduled, x.started, x.taken_until, x.worker_group, x.worker_id
+            FROM claims x WHERE t.state = 1 /* State::Unresolved */ AND x.seq = t.seq LIMIT 1
+        ) c ON true
         CROSS JOIN db_now"#,
         ids
     )

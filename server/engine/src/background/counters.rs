@@ -88,7 +88,9 @@ pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
         .collect();
     let listing = if engine.count_gauges.is_new() { Listing::All } else { Listing::Open };
     let (mut found, mut announced) = (HashMap::new(), 0);
-    for queue in queue_counts::list(&mut conn, engine.sequencer.reached(), listing).await? {
+    for queue in
+        queue_counts::list(&mut conn, engine.sequencer.reached(), listing, &engine.admission_marks.all()).await?
+    {
         open += queue.counted.pending + queue.counted.claimed;
         announced += queue.announced;
         let numbers = numbers(&queue, hidden.get(&queue.name));

@@ -221,9 +221,9 @@ fn faults(plan: &[String]) -> Vec<String> {
 }
 
 fn assert_good(plans: &BTreeMap<&'static str, Vec<String>>, when: &str) {
-    for (statement, plan) in plans {
-        assert_eq!(faults(plan), Vec::<String>::new(), "{statement} {when}:\n{}", plan.join("\n"));
-    }
+    let faulty = plans.iter().filter(|(_, plan)| !faults(plan).is_empty());
+    let faulty: BTreeMap<_, _> = faulty.map(|(statement, plan)| (statement, faults(plan))).collect();
+    assert!(faulty.is_empty(), "{when}: {faulty:#?}");
     for statement in ["create_task_alone", "resolve_run_for_good"] {
         let stored = plans[statement].iter().any(|line| line.contains("Function Scan on i"));
         assert!(!stored, "{statement} stores each column of its members before it reads them");
@@ -242,6 +242,30 @@ fn assert_good(plans: &BTreeMap<&'static str, Vec<String>>, when: &str) {
             plan.join("\n")
         );
     }
+}
+
+/// Tables that autovacuum analyzes while nothing waits and nothing runs, behind an old snapshot: their pages are full of dead rows.
+#[tokio::test]
+async fn the_plans_of_hot_statements_are_right_on_tables_that_were_analyzed_while_they_were_empty() {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    let mut filler = database.connect().await;
+    fill(&mut filler).await;
+    sqlx::raw_sql("DELETE FROM claims; DELETE FROM pending; DELETE FROM outbox_new; ANALYZE")
+        .execute(&mut filler)
+        .await
+        .unwrap();
+    let mut hot = database.connect_hot().await;
+    run_hot(&mut hot, &queue, &new_task(QUEUE, &json!({})), &[Uuid::new_v4()]).await;
+    assert_good(&plans(&mut hot).await, "on tables analyzed while they were empty");
+    drop(hot);
+    queue.stop().await;
+    sqlx::raw_sql("TRUNCATE tasks, task_definitions, task_groups, due, dependencies, runs, counters")
+        .execute(&mut filler)
+        .await
+        .unwrap();
+    drop(filler);
+    database.finish().await;
 }
 
 #[tokio::test]

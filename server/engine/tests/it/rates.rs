@@ -39,7 +39,7 @@ async fn assigning(policy: serde_json::Value) -> (Ground, Queue) {
 }
 
 /// For rates, as if an hour had passed.
-const AN_HOUR_LATER: &str = "UPDATE admission_queues SET tat = tat - 3600; UPDATE admission_keys SET tat = tat - 3600;
+const AN_HOUR_LATER: &str = "UPDATE admission_state SET tat = tat - 3600; UPDATE admission_keys SET tat = tat - 3600;
                              UPDATE admission_heads SET at = at - interval '1 hour'";
 
 async fn admit(server: &Queue) {
@@ -73,7 +73,7 @@ async fn runs_that_sessions_have_not_accepted_keep_their_tokens() {
         admit(&server).await;
         assert_eq!(ground.count("pending WHERE hold = 3").await, 1);
         // As if a minute had passed.
-        sqlx::query("UPDATE admission_queues SET tat = tat - 60").execute(&mut ground.conn).await.unwrap();
+        sqlx::query("UPDATE admission_state SET tat = tat - 60").execute(&mut ground.conn).await.unwrap();
     }
     ground.finish([server]).await;
 }
@@ -86,7 +86,7 @@ async fn a_run_knows_its_next_start_while_one_that_its_session_has_not_accepted_
     admit(&server).await;
     let last = server.create_one(QUEUE).await;
     // As if an hour had passed.
-    sqlx::query("UPDATE admission_queues SET tat = tat - 3600").execute(&mut ground.conn).await.unwrap();
+    sqlx::query("UPDATE admission_state SET tat = tat - 3600").execute(&mut ground.conn).await.unwrap();
     admit(&server).await;
     assert_eq!(ground.count("pending WHERE hold = 3").await, 1);
     let known = find(server.engine.why_parts(), last).await.unwrap();

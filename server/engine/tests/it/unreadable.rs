@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde_json::json;
 use tenure_engine::background::{admission, counters};
 use tenure_engine::testing::{QUEUE, Queue, new_task};
+use tenure_store::admission as stored_admission;
 use tenure_store::queue_counts::{self, Listing};
 use tenure_store::testing::eventually;
 
@@ -58,7 +59,9 @@ async fn it_is_counted_beside_the_others_as_one_that_starts_nothing() {
     let server = ground.server();
     spoiled(&mut ground, &server, json!({"concurrency": {"total": 1}})).await;
     let sequenced = server.engine.sequencer.reached();
-    let listed = queue_counts::list(&mut ground.conn, sequenced, Listing::Open).await.unwrap();
+    let listed = queue_counts::list(&mut ground.conn, sequenced, Listing::Open, &stored_admission::Marks::default())
+        .await
+        .unwrap();
     let numbers: Vec<_> =
         listed.iter().map(|queue| (queue.name.as_str(), queue.counted.waiting, queue.admissible)).collect();
     assert_eq!(numbers, [(OTHER, 2, 1), (QUEUE, 2, 0)]);

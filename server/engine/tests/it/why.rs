@@ -16,6 +16,7 @@ use tenure_engine::ops::OpError;
 use tenure_engine::ops::queue_policy;
 use tenure_engine::ops::why::find;
 use tenure_engine::testing::{QUEUE, Queue, new_task};
+use tenure_store::admission;
 use tenure_store::events::Sequenced;
 use tenure_store::low_water_marks::Marks;
 use tenure_store::queue_counts::{self, Listing};
@@ -361,7 +362,10 @@ async fn a_queue_shows_its_runs_by_what_holds_them() {
     assert_eq!(shown.paused.as_ref(), Some(&paused));
     let elsewhere: TaskQueueId = "proj/paused".parse().unwrap();
     queue_policy::pause(queue.engine.queue_parts(), &elsewhere, &request, "ann").await.unwrap();
-    let listed = queue_counts::list(&mut conn, queue.engine.sequencer.reached(), Listing::Open).await.unwrap();
+    let listed =
+        queue_counts::list(&mut conn, queue.engine.sequencer.reached(), Listing::Open, &admission::Marks::default())
+            .await
+            .unwrap();
     let listed: Vec<_> = listed.iter().map(|queue| (queue.name.as_str(), queue.counted, queue.paused)).collect();
     assert_eq!(listed[0].0, "proj/paused");
     assert_eq!(listed[1], (QUEUE, shown.counted, Some(paused.since)));
@@ -391,7 +395,11 @@ async fn the_metrics_show_a_queue_without_runs_with_zeros_and_do_not_read_it_aga
     queue.engine.sequencer.run(&mut conn).await.unwrap();
     let sequenced = queue.engine.sequencer.reached();
     for (listing, expected) in [(Listing::All, 1), (Listing::Open, 0)] {
-        assert_eq!(queue_counts::list(&mut conn, sequenced, listing).await.unwrap().len(), expected, "{listing:?}");
+        assert_eq!(
+            queue_counts::list(&mut conn, sequenced, listing, &admission::Marks::default()).await.unwrap().len(),
+            expected,
+            "{listing:?}"
+        );
     }
     drop(conn);
     assert_eq!(shown(&queue).await, expected(0));

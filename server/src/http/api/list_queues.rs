@@ -72,7 +72,10 @@ async fn list_queues(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     call.authorize_by_path()?;
     call.no_query()?;
     let sequenced = app.engine.sequencer.reached();
-    let listed = queue_counts::list(&mut *app.engine.pool.acquire().await?, sequenced, Listing::All).await?;
+    let marks = app.engine.admission_marks.all();
+    let mut conn = app.engine.pool.acquire().await?;
+    let listed = queue_counts::list(&mut conn, sequenced, Listing::All, &marks).await?;
+    drop(conn);
     let queue = |queue: ListedQueue| {
         let counts = shown(queue.counted, queue.assigned, queue.admissible, queue.paused.is_some());
         QueueBody {

@@ -5,8 +5,8 @@ use sqlx::PgConnection;
 use tenure_domain::admission::{PRIORITIES, has_whole_burst};
 use tenure_domain::policy::document::Admission;
 
-use super::marks::Marks;
 use super::load::load_keys;
+use super::marks::Marks;
 use super::waiting::read_policy;
 #[cfg(feature = "test-util")]
 use crate::breakage::{Breakage, is_on, strikes};

@@ -37,7 +37,7 @@ pub struct Learned {
 }
 
 /// All marks that a server remembers.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Marks {
     queues: HashMap<i32, Mark>,
     keys: HashMap<i64, i64>,

@@ -26,7 +26,7 @@ struct Limited {
 }
 
 /// How many of the waiting runs of a queue would start, if it has so many of each kind; none where the policy cannot be read.
-pub async fn count(conn: &mut PgConnection, queue: i32, counted: Counted) -> Result<i64, sqlx::Error> {
+pub async fn count(conn: &mut PgConnection, queue: i32, counted: Counted, marks: &Marks) -> Result<i64, sqlx::Error> {
     let Counted { pending, claimed, delayed: _, waiting } = counted;
     if waiting <= 0 {
         return Ok(0);
@@ -53,7 +53,7 @@ pub async fn count(conn: &mut PgConnection, queue: i32, counted: Counted) -> Res
         return Ok(allowed);
     }
     let ready = list_ready_keys(&mut snapshot, queue, &least, allowed).await?;
-    let keys = load_keys(&mut snapshot, queue, &ready, &Marks::default(), &admission).await?.keys;
+    let keys = load_keys(&mut snapshot, queue, &ready, marks, &admission).await?.keys;
     let most = allowed.min(RUNS_COUNTED_MAX);
     let of_keys: Vec<(i64, i64)> = keys
         .iter()

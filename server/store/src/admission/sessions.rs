@@ -57,7 +57,7 @@ pub async fn lock_waiting(transaction: &mut PgConnection, starts: &[Start]) -> R
     sqlx::query_scalar!(
         r#"-- lock_waiting
         SELECT p.seq FROM unnest($1::bigint[], $2::smallint[]) AS i(seq, run)
-        JOIN pending p ON p.seq = i.seq AND p.run = i.run AND p.hold = 2 /* Hold::Waiting */
+        JOIN pending p ON p.seq BETWEEN i.seq AND i.seq AND p.run = i.run AND p.hold IS NOT DISTINCT FROM 2 /* Hold::Waiting */
         FOR UPDATE OF p SKIP LOCKED"#,
         &seqs,
         &runs
@@ -95,7 +95,7 @@ pub async fn assign(
             UPDATE pending p SET hold = 3 /* Hold::Assigned */, session = placed.session, waited = p.ord, ord = placed.ord,
                 given = db_now.now, held_until = CASE WHEN $3::float8 /* accept time */ IS NOT NULL
                     THEN LEAST(p.deadline, db_now.now + make_interval(secs => $3)) END
-            FROM placed, db_now WHERE p.seq = placed.seq AND p.hold = 2 /* Hold::Waiting */ AND p.queue = $4
+            FROM placed, db_now WHERE p.seq BETWEEN placed.seq AND placed.seq AND p.hold IS NOT DISTINCT FROM 2 /* Hold::Waiting */ AND p.queue = $4
             RETURNING p.seq, p.run, placed.session, placed.n
         ),
         -- One of before, that was written or locked while the run was taken back: what took it back left it. What is locked

@@ -198,7 +198,7 @@ fn query(
                     + make_interval(secs => ($7::float8[] /* visibilities */)[($6::int[] /* slots */)[a.slot]]),
                 reserved_until = db_now.now
                     + make_interval(secs => LEAST($9 /* reservation */, ($7::float8[])[($6::int[])[a.slot]]))
-            FROM assigned a, db_now WHERE p.seq = a.seq
+            FROM assigned a, db_now WHERE p.seq BETWEEN a.seq AND a.seq
             RETURNING a.n, ($6::int[])[a.slot] AS poller, p.seq, p.run, p.message, p.id, p.ord, p.scheduled, p.deadline,
                       p.receipt, p.hidden_until, p.dequeued
         )
@@ -214,7 +214,7 @@ fn query(
               AND (p.hidden_until IS NOT NULL) = r.hidden AND p.ord > r.after
               AND p.deadline > (SELECT now FROM db_now)
         )
-        FROM requested r WHERE (r.n IN (SELECT n FROM hidden)) IS NOT TRUE"#,
+        FROM requested r WHERE NOT r.n = ANY (ARRAY(SELECT h.n FROM hidden h))"#,
         &columns.queues,
         &columns.priorities,
         &columns.epochs,
@@ -382,13 +382,13 @@ fn delete_query(
         existing AS MATERIALIZED (
             SELECT i.n, p.seq, p.receipt
             FROM input i LEFT JOIN pending p
-              ON p.seq = i.seq AND p.run = i.run AND p.message = i.message AND p.queue = i.queue AND p.priority = i.priority
+              ON p.seq BETWEEN i.seq AND i.seq AND p.run = i.run AND p.message = i.message AND p.queue = i.queue AND p.priority = i.priority
                  AND p.deadline > (SELECT now FROM db_now)
         ),
         -- The lock comes before the new place is taken: see the safe position in low_water_marks.rs.
         locked AS MATERIALIZED (
             SELECT i.n, p.seq
-            FROM input i JOIN pending p ON p.seq = i.seq
+            FROM input i JOIN pending p ON p.seq BETWEEN i.seq AND i.seq
             WHERE p.run = i.run AND p.message = i.message AND p.queue = i.queue AND p.priority = i.priority
               AND p.receipt = i.receipt AND p.deadline > (SELECT now FROM db_now)
             FOR UPDATE OF p SKIP LOCKED
@@ -396,7 +396,7 @@ fn delete_query(
         replaced AS (
             UPDATE pending p SET message = p.message + 1, dequeued = 0 /* count */, receipt = NULL, reserved_until = NULL,
                 hidden_until = db_now.now + make_interval(secs => $7 /* visibility */), ord = nextval('pending_ord')
-            FROM locked, db_now WHERE p.seq = locked.seq
+            FROM locked, db_now WHERE p.seq BETWEEN locked.seq AND locked.seq
         )
         SELECT e.n AS "n!", e.n IN (SELECT n FROM locked) AS "deleted!", e.seq IS NOT NULL AS "exists!", e.receipt FROM existing e"#,
         &columns.seqs,

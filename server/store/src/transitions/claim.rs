@@ -294,7 +294,7 @@ fn query_one<'a>(
             FROM sized s
         ),
         granted AS MATERIALIZED (SELECT * FROM fitting WHERE fits),
-        deleted AS (DELETE FROM pending p USING granted g WHERE p.seq = g.seq),
+        deleted AS (DELETE FROM pending p WHERE p.seq = ANY (ARRAY(SELECT g.seq FROM granted g))),
         inserted AS (
             INSERT INTO claims (seq, id, run, queue, ord, waited, deadline, scheduled, reason_created, retries_left, traits, key_id,
                                 started, taken_until, complete_by, worker_group, worker_id, batch)
@@ -410,7 +410,7 @@ fn query_many<'a>(
             FROM sized s
         ),
         granted AS MATERIALIZED (SELECT * FROM fitting WHERE fits),
-        deleted AS (DELETE FROM pending p USING granted WHERE p.seq = granted.seq),
+        deleted AS (DELETE FROM pending p WHERE p.seq = ANY (ARRAY(SELECT g.seq FROM granted g))),
         inserted AS (
             INSERT INTO claims (seq, id, run, queue, ord, waited, deadline, scheduled, reason_created, retries_left, traits, key_id,
                                 started, taken_until, complete_by, worker_group, worker_id, batch, session)

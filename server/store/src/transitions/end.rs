@@ -219,14 +219,14 @@ fn query_for_good<'a>(
                        unnest($7::text[] /* their ids */) AS holder_id, unnest($8::bigint[] /* numbers */) AS n
             ) i
             JOIN tasks t ON t.id = i.id
-            JOIN claims c ON c.seq = t.seq AND c.run = i.run
+            JOIN claims c ON c.seq BETWEEN t.seq AND t.seq AND c.run = i.run
             WHERE t.state = 1 /* State::Unresolved */ AND t.run = i.run
               AND (i.holder_queue IS NULL
                    OR (c.worker_group = i.holder_group AND c.worker_id = i.holder_id
                        AND (SELECT q.name FROM task_queues q WHERE q.id = c.queue) = i.holder_queue))
             FOR UPDATE OF t, c SKIP LOCKED
         ),
-        released AS (DELETE FROM claims c USING locked l WHERE c.seq = l.seq),
+        released AS (DELETE FROM claims c WHERE c.seq = ANY (ARRAY(SELECT l.seq FROM locked l))),
         history AS (
             INSERT INTO runs (seq, run, state, reason_created, reason_resolved, scheduled, started, resolved,
                               taken_until, worker_group, worker_id)
@@ -293,7 +293,7 @@ fn query_any<'a>(
                    c.key_id IS NOT NULL AS again
             FROM input
             JOIN tasks t ON t.id = input.id
-            JOIN claims c ON c.seq = t.seq AND c.run = input.run
+            JOIN claims c ON c.seq BETWEEN t.seq AND t.seq AND c.run = input.run
             WHERE t.state = 1 /* State::Unresolved */ AND t.run = input.run
               AND (input.ended_by IS DISTINCT FROM 1 /* EndedBy::Lease */ OR c.taken_until <= (SELECT now FROM db_now))
               AND (input.ended_by IS DISTINCT FROM 7 /* EndedBy::CompleteTime */ OR c.complete_by <= (SELECT now FROM db_now))
@@ -362,7 +362,7 @@ fn query_any<'a>(
                                                           + make_interval(secs => GREATEST(backoff, retry_wait)))) AS starts
                   FROM waiting WHERE NOT stays OR queue IN (SELECT l.id FROM locked_queues l)) w
         ),
-        released AS (DELETE FROM claims c USING outcome o WHERE c.seq = o.seq),
+        released AS (DELETE FROM claims c WHERE c.seq = ANY (ARRAY(SELECT o.seq FROM outcome o))),
         history AS (
             INSERT INTO runs (seq, run, state, reason_created, reason_resolved, scheduled, started, resolved,
                               taken_until, worker_group, worker_id, ended_by)

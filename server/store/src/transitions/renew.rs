@@ -163,14 +163,14 @@ fn query(
         locked AS MATERIALIZED (
             SELECT input.n, t.priority, c.seq FROM input
             JOIN tasks t ON t.id = input.id
-            JOIN claims c ON c.seq = t.seq AND c.run = input.run
+            JOIN claims c ON c.seq BETWEEN t.seq AND t.seq AND c.run = input.run
             WHERE c.deadline > (SELECT now FROM db_now)
             FOR UPDATE OF c SKIP LOCKED
         ),
         renewed AS (
             UPDATE claims c SET taken_until = GREATEST(c.taken_until, db_now.now + make_interval(secs => COALESCE(
                 (SELECT q.claim_timeout FROM task_queues q WHERE q.id = c.queue), $3 /* lease */)))
-            FROM locked, db_now WHERE c.seq = locked.seq
+            FROM locked, db_now WHERE c.seq BETWEEN locked.seq AND locked.seq
             RETURNING c.*, locked.n, locked.priority
         )
         SELECT r.n AS "n!", r.seq, r.id, r.run, r.queue, r.priority, r.scheduled, r.reason_created, r.retries_left,

@@ -60,7 +60,9 @@ pub async fn claim_decided(
         locked AS MATERIALIZED (
             SELECT c.worker, c.n, c.session, c.session_ended, p.seq, p.id, p.run, p.priority, p.ord, p.deadline, p.scheduled,
                    p.reason_created, p.retries_left, p.traits, p.key_id, p.bytes AS size
-            FROM chosen c JOIN pending p ON p.seq = c.seq AND p.run = c.run AND p.hold = 2 /* Hold::Waiting */ AND p.queue = $7
+            -- Neither condition fits an index of waiting runs: each run is found by its key.
+            FROM chosen c JOIN pending p ON p.seq BETWEEN c.seq AND c.seq AND p.run = c.run
+                AND p.hold IS NOT DISTINCT FROM 2 /* Hold::Waiting */ AND p.queue = $7
             FOR UPDATE OF p SKIP LOCKED
         ),
         queue AS MATERIALIZED (
@@ -69,7 +71,7 @@ pub async fn claim_decided(
               AND (SELECT count(*) FROM locked) = cardinality($1) AND NOT EXISTS (SELECT FROM chosen WHERE session_ended)
         ),
         granted AS MATERIALIZED (SELECT l.* FROM locked l CROSS JOIN queue),
-        deleted AS (DELETE FROM pending p USING granted g WHERE p.seq = g.seq),
+        deleted AS (DELETE FROM pending p WHERE p.seq = ANY (ARRAY(SELECT g.seq FROM granted g))),
         inserted AS (
             INSERT INTO claims (seq, id, run, queue, ord, deadline, scheduled, reason_created, retries_left, traits, key_id,
                                 started, taken_until, complete_by, worker_group, worker_id, batch, session, admitted)

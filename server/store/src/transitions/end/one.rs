@@ -39,14 +39,14 @@ pub(super) fn query<'a>(
         locked AS MATERIALIZED (
             SELECT t.id, t.priority, t.retries_left, t.lone, c.seq, c.run, c.queue, c.scheduled, c.reason_created, c.started,
                    c.taken_until, c.worker_group, c.worker_id
-            FROM tasks t JOIN claims c ON c.seq = t.seq AND c.run = t.run
+            FROM tasks t JOIN claims c ON c.seq BETWEEN t.seq AND t.seq AND c.run = t.run
             WHERE t.id = $1::uuid AND t.state = 1 /* State::Unresolved */ AND t.run = $2::smallint
               AND ($5::text /* queue of the holder, empty without one */ = ''
                    OR (c.worker_group = $6::text /* its group */ AND c.worker_id = $7::text /* its id */
                        AND (SELECT q.name FROM task_queues q WHERE q.id = c.queue) = $5::text))
             FOR UPDATE OF t, c SKIP LOCKED
         ),
-        released AS (DELETE FROM claims c USING locked l WHERE c.seq = l.seq),
+        released AS (DELETE FROM claims c WHERE c.seq = ANY (ARRAY(SELECT l.seq FROM locked l))),
         history AS (
             INSERT INTO runs (seq, run, state, reason_created, reason_resolved, scheduled, started, resolved,
                               taken_until, worker_group, worker_id)
