@@ -24,6 +24,12 @@ COMMENT ON COLUMN admission_queues.least IS 'Unused: servers of the release befo
 -- Virtual times grow: the newest version of a head is the first in descending order. The lock of the queue keeps heads unique.
 ALTER TABLE admission_heads DROP CONSTRAINT admission_heads_pkey, ADD PRIMARY KEY (key_id, priority, vtime);
 
+-- Which heads a key has, so that they are found without a search.
+ALTER TABLE admission_keys ADD COLUMN priorities smallint NOT NULL DEFAULT 0;
+COMMENT ON COLUMN admission_keys.priorities IS 'A bit for each code of Priority of which the key has a head.';
+UPDATE admission_keys k SET priorities = h.bits
+FROM (SELECT key_id, bit_or(1 << priority)::smallint AS bits FROM admission_heads GROUP BY key_id) h WHERE h.key_id = k.id;
+
 -- Every transaction below the oldest that is open when announcements are taken in has ended: none of its announcements comes later.
 ALTER TABLE admission_work ADD COLUMN xid bigint NOT NULL DEFAULT pg_current_xact_id()::text::bigint;
 ALTER TABLE admission_work DROP CONSTRAINT admission_work_pkey, ADD PRIMARY KEY (queue, xid, id);

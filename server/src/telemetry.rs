@@ -161,7 +161,7 @@ fn describe_admission() {
 /// So that the first increment of a counter is seen as one. Those of the passes begin with their driver.
 fn begin_at_zero() {
     metrics::counter!("tenure_claims_undelivered_total").absolute(0);
-    tenure_engine::admission_metrics::begin_at_zero();
+    tenure_engine::decision::metrics::begin_at_zero();
     tenure_engine::endings::begin_at_zero();
     metrics::gauge!("tenure_waiting_for_tasks").set(0.0);
     for what in ["got", "updated", "returned", "deleted_unclaimed", "alarming"] {

@@ -2,6 +2,9 @@
 //! has locked the queue. The rule is [`tenure_domain::admission::decide`]; its input is read from
 //! rows.
 
+pub mod marks;
+pub mod metrics;
+
 use std::time::{Duration, Instant};
 
 use sqlx::{Connection, PgConnection};
@@ -15,8 +18,8 @@ use tenure_store::session::plan_as_hot;
 use tenure_store::transitions::claim::{self, Chosen, Claimed, Worker};
 use uuid::Uuid;
 
-use crate::admission_marks::AdmissionMarks;
-use crate::admission_metrics::{Blocked, count_blocked, count_decision, count_round, record_lock};
+use marks::AdmissionMarks;
+use metrics::{Blocked, count_blocked, count_decision, count_round, record_lock};
 
 /// Maximum number of heads that a decision reads.
 const WIDTH_MAX: i64 = 400;
@@ -28,7 +31,7 @@ pub(crate) const LOCKED_AGAIN: Duration = Duration::from_millis(200);
 /// Backoff of a queue whose policy cannot be read.
 const UNREADABLE_AGAIN: Duration = Duration::from_secs(1);
 
-/// What the transactions of admission go by, and what they find.
+/// The input of a transaction of admission that is not in the database, and the marks that it has learned.
 #[derive(Debug)]
 pub(crate) struct Reads<'a> {
     /// Up to where events are in the log.
@@ -219,15 +222,15 @@ pub(crate) async fn claim(
 
 /// The result of one transaction.
 enum Round {
-    /// It is to be committed.
+    /// A result to commit.
     Decided(Outcome),
     /// It has taken in as many announcements as it may. A more urgent run may be among the rest.
     Announced,
-    /// It has changed nothing.
+    /// Nothing was changed.
     Left(Outcome),
 }
 
-/// Takes in what was announced, and claims if that was all of it.
+/// Takes in announcements, and claims if no more are left.
 async fn claim_round(
     transaction: &mut PgConnection,
     requests: &mut Requests<'_>,
@@ -346,6 +349,18 @@ async fn next_in(
     Ok(first.and_then(|seconds| Duration::try_from_secs_f64(seconds.max(0.0)).ok()))
 }
 
+/// Locks a queue. Returns none if it has no limits, or if a newer release has stored its policy.
+async fn lock_for_start(
+    transaction: &mut PgConnection,
+    queue: i32,
+    reading: Reading,
+) -> Result<Option<Locked>, sqlx::Error> {
+    match admission::lock_for_start(transaction, queue, reading).await {
+        Err(sqlx::Error::Decode(_)) => Ok(None),
+        locked => locked,
+    }
+}
+
 /// A run that its worker names.
 #[derive(Debug)]
 pub(crate) struct Named<'a> {
@@ -373,9 +388,7 @@ pub(crate) async fn claim_named(
     }
     plan_as_hot(transaction).await?;
     let reading = reads.with_announcements(named.queue);
-    let Some(mut locked) = admission::lock_for_start(transaction, named.queue, reading).await? else {
-        return Ok(false);
-    };
+    let Some(mut locked) = lock_for_start(transaction, named.queue, reading).await? else { return Ok(false) };
     let Some(limits) = locked.limits.take().filter(|limits| !limits.assign && !locked.paused) else { return Ok(false) };
     take_in(transaction, &mut locked, &limits, reads).await?;
     let Some(mut head) = admission::find_waiting(transaction, named.queue, named.task, named.run).await? else {
@@ -425,7 +438,7 @@ pub(crate) async fn spend_held(
     }
     plan_as_hot(transaction).await?;
     let reading = reads.without_announcements();
-    let Some(mut locked) = admission::lock_for_start(transaction, queue, reading).await? else { return Ok(()) };
+    let Some(mut locked) = lock_for_start(transaction, queue, reading).await? else { return Ok(()) };
     let Some(limits) = locked.limits.take() else { return Ok(()) };
     let now = locked.now.timestamp_micros() as f64 / 1e6;
     let keys = read_keys(transaction, queue, &[key], &limits, reads).await?;

@@ -10,7 +10,6 @@ use sqlx::PgPool;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::admission_marks::AdmissionMarks;
 use crate::background::counters::{CountGauges, OldTransaction};
 use crate::background::failing::FailingQueues;
 use crate::background::replication::ReplicationWatch;
@@ -26,6 +25,7 @@ use crate::batch::wait_list::{Answer, WaitList, WaitListParts};
 use crate::batch::watch::DatabaseWatch;
 use crate::blobs::Blobs;
 use crate::clock::ClockSkew;
+use crate::decision::marks::AdmissionMarks;
 use crate::essential;
 use crate::events::sequencer::Sequencer;
 use crate::events::tail::Tail;
@@ -188,7 +188,6 @@ impl Engine {
         let Lifetime { tasks, stop, drain } = lifetime;
         let (queues, low_water_marks, facts) = (Queues::default(), LowWaterMarks::default(), Facts::new(lookups));
         let (notifiers, workers) = (Notifiers::new(settings.hot_sessions), Workers::new(facts.quarantines()));
-        let admission_marks = AdmissionMarks::default();
         let (sequencer, polled, lease) = (Sequencer::default(), PolledQueues::default(), settings.claim_timeout);
         let ticks = Ticks::start(&claim_connector, settings.hot_sessions, tasks);
         removals::follow(&facts, &notifiers);
@@ -206,14 +205,12 @@ impl Engine {
             endings: sessions.endings.clone(),
             ticks: &ticks,
             sequenced: sequencer.reader(),
-            admission_marks: admission_marks.clone(),
+            admission_marks: AdmissionMarks::default(),
         };
-        let delete = DeleteMessages { visibility: settings.message_visibility };
         let reclaim = Reclaim { queues: queues.clone(), pool: pool.clone(), lease, workers: workers.clone() };
         let report = ReportRun { queues: queues.clone(), pool: pool.clone() };
-        let (marks, reservation) = (low_water_marks.clone(), settings.poll_reservation);
-        let get = GetMessages { low_water_marks: marks, reservation, polled: polled.clone() };
-        let get_messages = Batcher::start(get, &connector, &notifiers, &ticks, tasks);
+        let delete = DeleteMessages { visibility: settings.message_visibility };
+        let get = GetMessages::new(&low_water_marks, settings.poll_reservation, &polled);
         let append = Batcher::start(AppendLog, &connector, &notifiers, &ticks, tasks);
         let engine = Self {
             create: Batcher::start(CreateTask { queues: queues.clone() }, &connector, &notifiers, &ticks, tasks),
@@ -225,7 +222,7 @@ impl Engine {
             live_logs: LiveLogs::start(append, &pool, settings.live_log_max, lifetime),
             watches: Watches::start(pool.clone(), notifiers.clone(), tasks, drain.clone()),
             wait_list: WaitList::start(&parts, tasks, drain),
-            messages: MessageQueue::new(get_messages, notifiers.clone()),
+            messages: MessageQueue::new(Batcher::start(get, &connector, &notifiers, &ticks, tasks), notifiers.clone()),
             polled,
             sequencer: sequencer.clone(),
             delete_messages: Batcher::start(delete, &connector, &notifiers, &ticks, tasks),
@@ -237,7 +234,7 @@ impl Engine {
             witnesses: groups::GroupMemory::default(),
             facts,
             due_marks: DueMarkMemory::default(),
-            admission_marks,
+            admission_marks: parts.admission_marks,
             remembered: Registry::default(),
             count_gauges: counters::gauges(),
             worker_gauges: workers::gauges(),

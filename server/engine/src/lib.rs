@@ -1,12 +1,10 @@
 //! What creates, claims, resolves and watches tasks, without HTTP and without callers' rights. ARCHITECTURE.md has the map.
 
-pub mod admission_marks;
-pub mod admission_metrics;
 pub mod background;
 pub mod batch;
 pub mod blobs;
 pub mod clock;
-mod decision;
+pub mod decision;
 pub mod endings;
 pub mod engine;
 pub mod essential;

@@ -53,7 +53,8 @@ pub struct Listed {
 }
 
 /// Lists all queues with admission. A queue is due if it has an announcement, or a head whose time
-/// has come. In an assign queue a ready head makes it due too, if the queue is below its total and a session is free.
+/// has come. In an assign queue a ready head makes it due too, if the queue is below its total and a
+/// session is free.
 pub async fn list_queues(
     conn: &mut PgConnection,
     sequenced: Sequenced,
@@ -71,7 +72,7 @@ pub async fn list_queues(
         )
         SELECT a.queue, a.assigns, q.key_by IS NOT NULL AS "limited!", a.reassign_ord IS NOT NULL AS "reassigning!",
                -- Scalar subqueries are never hashed, which would read all rows of all queues.
-               (SELECT true FROM admission_work w WHERE w.queue = a.queue AND w.xid >= COALESCE(m.xid, 0 /* xid */)
+               (SELECT true FROM admission_work w WHERE w.queue = a.queue AND w.xid >= COALESCE(m.xid, 0 /* id */)
                 ORDER BY w.xid, w.id LIMIT 1) IS NOT NULL
                    OR EXISTS (SELECT FROM admission_heads h WHERE h.queue = a.queue AND h.at <= (SELECT now FROM db_now))
                    OR q.key_by IS NULL
@@ -208,7 +209,7 @@ pub enum IfLocked {
     Skip,
 }
 
-/// What is read of a queue that was locked.
+/// Options for reading a locked queue.
 #[derive(Debug, Clone, Copy)]
 pub struct Reading {
     /// Up to where events are in the log.
@@ -307,7 +308,7 @@ async fn read_locked(
         ),
         next AS MATERIALIZED (
             SELECT w.xid, w.id FROM admission_work w
-            WHERE w.queue = $1 AND (w.xid, w.id) > ($3::bigint /* xid */, $4::bigint /* id */)
+            WHERE w.queue = $1 AND (w.xid, w.id) > ($3::bigint /* id */, $4::bigint /* id */)
               AND EXISTS (SELECT FROM locked WHERE key_by IS NOT NULL)
             ORDER BY w.xid, w.id LIMIT $5
         ),

@@ -161,7 +161,7 @@ pub async fn list(
                 WHERE w.queue = q.id AND w.ended IS NULL) AS "assigned!", q.paused, p.updated AS "refiling?",
                -- Ordered, so that it goes by the index.
                CASE WHEN q.key_by IS NULL THEN 0 /* count */ ELSE (SELECT count(*) FROM (
-                   SELECT FROM admission_work w WHERE w.queue = q.id AND w.xid >= COALESCE(m.xid, 0 /* xid */) ORDER BY w.xid, w.id LIMIT $3) w) END AS "announced!",
+                   SELECT FROM admission_work w WHERE w.queue = q.id AND w.xid >= COALESCE(m.xid, 0 /* id */) ORDER BY w.xid, w.id LIMIT $3) w) END AS "announced!",
                db_now.now AS "now!"
         FROM task_queues q LEFT JOIN summed s ON s.queue = q.id
         LEFT JOIN unnest($4::int[], $5::bigint[]) AS m(queue, xid) ON m.queue = q.id

@@ -35,9 +35,9 @@ pub async fn exists(pool: &PgPool) -> Result<bool, sqlx::Error> {
     .await
 }
 
-/// How often a migration is tried that waits for too long, or is in a deadlock with the transactions of other servers.
+/// Attempts of a migration that waits too long for a lock, or has a deadlock with other transactions.
 const TRIES: u32 = 10;
-/// How long those may go on between two tries.
+/// Pause between two attempts.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// Brings the database to this release's schema, or refuses one that this release is too old for. Servers that start at once take
@@ -128,7 +128,7 @@ mod tests {
         assert!(matches!(refused, MigrateError::VersionTooOld(own, needed) if (own, needed) == (known, known + 1)));
         database.finish().await;
     }
-    /// The last migration before one that locks `claims`.
+    /// The number of the last migration before `claims` is locked.
     const BEFORE_LOCKED: i64 = 24;
 
     #[tokio::test]

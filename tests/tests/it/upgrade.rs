@@ -61,7 +61,7 @@ const SNAPSHOT: &str = "WITH ready AS (
     SELECT COALESCE(sum(of_keys.runs), 0)::bigint, COALESCE(max(of_keys.runs), 0), (SELECT runs FROM ready) FROM of_keys";
 const SNAPSHOT_EVERY: Duration = Duration::from_millis(5);
 
-/// The database, and what its servers are started with.
+/// The database, and the settings of its servers.
 struct Site {
     old_program: PathBuf,
     launch: Launch,
@@ -156,7 +156,7 @@ impl At<'_> {
         .await;
     }
 
-    /// Creates so many tasks of each key.
+    /// Creates this number of tasks of each key.
     async fn create(self, queue: &str, tasks: usize) {
         for key in KEYS.iter().flat_map(|key| std::iter::repeat_n(key, tasks)) {
             let (task, mut body) = (new_task(), definition(queue));
@@ -250,7 +250,7 @@ impl At<'_> {
     }
 }
 
-/// What the old server has given to workers when the new one starts.
+/// The claims and assignments of the old server when the new one starts.
 struct Given {
     /// Claims by queue.
     claims: BTreeMap<&'static str, Vec<Value>>,

@@ -15,7 +15,7 @@ use tenure_store::session::plan_as_hot;
 use super::admission_looks::look_at_all;
 use super::reassign::reassign;
 use super::{PassReport, SLICE};
-use crate::admission_metrics::{Blocked, Dispatch, count_blocked, count_started};
+use crate::decision::metrics::{Blocked, Dispatch, count_blocked, count_started};
 use crate::decision::{self, Reads};
 use crate::engine::Engine;
 use crate::notifiers::{AdmittedBy, Effects};

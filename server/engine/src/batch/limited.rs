@@ -25,8 +25,8 @@ use super::claimer::{Claimer, QueueClaims};
 use super::delivery::Requeue;
 use super::failure::Failure;
 use super::wait_list::{Answer, RUNS_MAX, ReadSequenced, WaitListParts, Waiter};
-use crate::admission_marks::AdmissionMarks;
-use crate::admission_metrics::{Dispatch, count_started};
+use crate::decision::marks::AdmissionMarks;
+use crate::decision::metrics::{Dispatch, count_started};
 use crate::decision::{self, Claims, Outcome, Requests};
 use crate::notifiers::{Notifiers, SendAway, fallbacks_are_on};
 use crate::ops::OpError;
@@ -74,6 +74,8 @@ struct Queue {
     next: Option<Instant>,
     /// True if nothing could start in the last decision.
     blocked: bool,
+    /// Number of changes to the list of limited queues when the decision was begun.
+    changes: u64,
     /// Number of the decision that was begun last.
     tried: u64,
     /// Workers that are sent away when the decision is over.
@@ -292,6 +294,7 @@ impl LimitedList {
             let Some(claimer) = self.idle.pop() else { return };
             let waiters = queue.take_first();
             (queue.ready, queue.deciding, queue.next) = (false, true, None);
+            queue.changes = self.notifiers.limited_changes();
             self.decisions += 1;
             queue.tried = self.decisions;
             let (sequenced, marks) = (self.sequenced.clone(), self.marks.clone());
@@ -312,7 +315,7 @@ impl LimitedList {
             Ok(Found::Claims { claims, more, next_in }) => (claims, more, next_in),
             Ok(Found::NotLimited) => {
                 queue.waiters.extend(waiters);
-                self.notifiers.set_unlimited(key);
+                self.notifiers.set_unlimited(key, queue.changes);
                 self.hand_over(key);
                 return;
             }

@@ -24,7 +24,7 @@ use super::limited::LimitedList;
 use super::low_water_marks::LowWaterMarks;
 use super::order::Order;
 use super::tick::{Arrivals, ClaimSeats, Kind, TickLoop, Ticks, Turn};
-use crate::admission_marks::AdmissionMarks;
+use crate::decision::marks::AdmissionMarks;
 use crate::essential;
 use crate::notifiers::{Notifiers, SendAway, fallbacks_are_on};
 use crate::ops::OpError;

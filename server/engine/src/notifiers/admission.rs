@@ -78,9 +78,13 @@ impl Notifiers {
         limited.get(&queue).is_some_and(|by| *by != AdmittedBy::Ended)
     }
 
-    /// Records that a queue is no longer limited, as a decision has found.
-    pub fn set_unlimited(&self, queue: i32) {
+    /// Records that a queue is no longer limited, as a decision has found that began after `changes`
+    /// changes. A later change wins.
+    pub fn set_unlimited(&self, queue: i32, changes: u64) {
         let mut limited = self.shared.limited.write().unwrap_or_else(PoisonError::into_inner);
+        if self.limited_changes() != changes {
+            return;
+        }
         self.shared.limited_changes.fetch_add(1, Ordering::SeqCst);
         limited.insert(queue, AdmittedBy::Ended);
     }
@@ -182,5 +186,17 @@ mod tests {
         assert!(created().is_empty());
         here.set_limited([(1, AdmittedBy::Other)], 0);
         assert_eq!(here.take_others(), HashSet::from([1]));
+    }
+
+    #[test]
+    fn limits_that_come_while_a_decision_finds_none_are_kept() {
+        let here = Notifiers::default();
+        here.set_limited([(1, AdmittedBy::Any)], 0);
+        let began = here.limited_changes();
+        here.expect_limited(1);
+        here.set_unlimited(1, began);
+        assert!(here.is_limited(1));
+        here.set_unlimited(1, here.limited_changes());
+        assert!(!here.is_limited(1));
     }
 }

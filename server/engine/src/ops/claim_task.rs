@@ -9,7 +9,7 @@ use tenure_api::why::Reason;
 
 use super::why::{self, Parts};
 use super::{OpError, refused};
-use crate::admission_marks::AdmissionMarks;
+use crate::decision::marks::AdmissionMarks;
 use crate::decision::{self, Named, Reads};
 use crate::notifiers::Effects;
 use tenure_domain::create::shown_definition;
@@ -117,7 +117,8 @@ pub async fn claim_task(
     }))
 }
 
-/// Claims the run if it is ready, assigned to the session, or allowed by the limits of its queue. Returns true if it did.
+/// Claims the run if it is ready, assigned to the session, or allowed by the limits of its queue.
+/// Returns true if it did.
 async fn try_claim(
     transaction: &mut PgConnection,
     parts: Parts<'_>,

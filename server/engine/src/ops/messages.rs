@@ -34,6 +34,14 @@ pub struct GetMessages {
     pub polled: PolledQueues,
 }
 
+impl GetMessages {
+    /// Shares the marks and the queues.
+    #[must_use]
+    pub fn new(low_water_marks: &LowWaterMarks, reservation: Duration, polled: &PolledQueues) -> Self {
+        Self { low_water_marks: low_water_marks.clone(), reservation, polled: polled.clone() }
+    }
+}
+
 /// Queues of which it is stored that their messages were requested: claimWork looks for hidden ones only there.
 pub type PolledQueues = Memory<InUse<i32, ()>>;
 

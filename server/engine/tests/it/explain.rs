@@ -244,7 +244,8 @@ fn assert_good(plans: &BTreeMap<&'static str, Vec<String>>, when: &str) {
     }
 }
 
-/// Tables that autovacuum analyzes while nothing waits and nothing runs, behind an old snapshot: their pages are full of dead rows.
+/// Autovacuum may analyze tables while nothing waits and nothing runs, although their pages are full
+/// of dead rows.
 #[tokio::test]
 async fn the_plans_of_hot_statements_are_right_on_tables_that_were_analyzed_while_they_were_empty() {
     let database = TestDatabase::create().await;

@@ -1,5 +1,7 @@
 //! The keys of a queue: which are to be looked at, and what a look finds.
 
+use std::collections::HashMap;
+
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 use tenure_domain::admission::{PRIORITIES, has_whole_burst};
@@ -20,7 +22,7 @@ pub struct Announced {
     pub key: i64,
     /// Its priority and its place.
     pub waits: Option<(i16, i64)>,
-    /// `tasks.seq` of a run that says what the key is, if the key has no row yet.
+    /// `tasks.seq` of a run of the key, if the key has no row yet: its name is read from there.
     pub seq: Option<i64>,
 }
 
@@ -59,11 +61,16 @@ pub async fn name_keys(transaction: &mut PgConnection, queue: i32, announced: &[
     if keys.is_empty() {
         return Ok(());
     }
+    let mut bits: HashMap<i64, i16> = HashMap::new();
+    for (key, priority) in announced.iter().filter_map(|one| one.waits.map(|(priority, _)| (one.key, priority))) {
+        *bits.entry(key).or_default() |= 1 << priority;
+    }
+    let bits: Vec<i16> = keys.iter().map(|key| bits.get(key).copied().unwrap_or_default()).collect();
     sqlx::query!(
         "-- name_admission_keys
-        INSERT INTO admission_keys (id, queue, key, seen)
-        SELECT DISTINCT ON (i.id) i.id, $1, k.key, db_now.now
-        FROM unnest($2::bigint[], $3::bigint[]) AS i(id, seq)
+        INSERT INTO admission_keys (id, queue, key, seen, priorities)
+        SELECT DISTINCT ON (i.id) i.id, $1, k.key, db_now.now, i.bits
+        FROM unnest($2::bigint[], $3::bigint[], $4::smallint[]) AS i(id, seq, bits)
         JOIN task_queues q ON q.id = $1 JOIN task_definitions d ON d.seq = i.seq LEFT JOIN task_options o ON o.seq = i.seq
         CROSS JOIN LATERAL run_key(q.key_by, o.key, d.project, d.scheduler, d.task_group) AS k(key)
         CROSS JOIN db_now
@@ -72,7 +79,8 @@ pub async fn name_keys(transaction: &mut PgConnection, queue: i32, announced: &[
         ON CONFLICT DO NOTHING",
         queue,
         &keys,
-        &seqs
+        &seqs,
+        &bits
     )
     .execute(transaction)
     .await?;
@@ -116,66 +124,70 @@ pub async fn look(
         r#"-- look_at_keys
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
         looked AS MATERIALIZED (
-            SELECT k.id, i.floor, CASE WHEN k.key <> '' THEN COALESCE(x.concurrency, $3 /* slots of a key */) END AS slots
+            SELECT k.id, i.floor, k.priorities, k.seen,
+                   CASE WHEN k.key <> '' THEN COALESCE(x.concurrency, $3 /* slots of a key */) END AS slots
             FROM unnest($2::bigint[], $9::bigint[]) AS i(id, floor)
             JOIN admission_keys k ON k.id = i.id AND k.queue = $1
             LEFT JOIN queue_keys x ON x.queue = k.queue AND x.key = k.key
-        ),
-        -- A key in use need not be tried for whether it may be forgotten; it is written seldom.
-        seen AS (
-            UPDATE admission_keys k SET seen = db_now.now FROM looked l, db_now
-            WHERE k.id = l.id AND k.seen < db_now.now - interval '5 minutes'
-        ),
-        -- In one snapshot: a claim moves from one to the other.
-        used AS MATERIALIZED (
-            SELECT l.id, l.slots IS NULL OR a.n + c.n + o.n < l.slots AS free
-            FROM looked l
-            CROSS JOIN LATERAL (
-                SELECT count(*) AS n FROM (
-                    SELECT FROM pending p WHERE p.key_id = l.id AND p.hold IS DISTINCT FROM 1 /* Hold::Delay */
-                        AND p.hold IS DISTINCT FROM 2 /* Hold::Waiting */ LIMIT COALESCE(l.slots, 0 /* count */)) x
-            ) a
-            CROSS JOIN LATERAL (
-                SELECT count(*) AS n FROM (
-                    SELECT FROM claims c WHERE c.key_id = l.id AND c.admitted >= l.floor
-                    LIMIT COALESCE(l.slots, 0 /* count */)) x
-            ) c
-            CROSS JOIN LATERAL (
-                SELECT count(*) AS n FROM (
-                    SELECT FROM claims c WHERE c.key_id = l.id AND c.admitted IS NULL
-                    LIMIT COALESCE(l.slots, 0 /* count */)) x
-            ) o
         ),
         announced AS MATERIALIZED (
             SELECT key_id, priority, min(ord) AS ord
             FROM unnest($4::bigint[], $5::smallint[], $6::bigint[]) AS a(key_id, priority, ord) GROUP BY key_id, priority
         ),
-        heads AS MATERIALIZED (
-            SELECT i.id AS key_id, m.priority, LEAST(h.from_ord, a.ord) AS from_ord, h.vtime, h.place,
-                   h.ready AS was_ready, h.at AS was_at, h.from_ord AS was_from
-            FROM unnest($2::bigint[]) AS i(id) CROSS JOIN unnest('{0,1,2,3,4,5,6}' /* Priority: all */::smallint[]) AS m(priority)
-            LEFT JOIN announced a ON a.key_id = i.id AND a.priority = m.priority
+        -- Heads that the keys have or get.
+        wanted AS MATERIALIZED (
+            SELECT l.id, l.floor, l.slots, m.priority, a.ord, (l.priorities >> m.priority) & 1 /* count */ = 0 /* count */ AS is_new
+            FROM looked l CROSS JOIN unnest('{0,1,2,3,4,5,6}' /* Priority: all */::smallint[]) AS m(priority)
+            LEFT JOIN announced a ON a.key_id = l.id AND a.priority = m.priority
+            WHERE (l.priorities >> m.priority) & 1 /* count */ = 1 /* count */ OR a.ord IS NOT NULL
+        ),
+        firsts AS MATERIALIZED (
+            SELECT w.id AS key_id, w.priority, w.is_new, w.floor, w.slots, h.place, h.vtime, h.ready AS was_ready, h.at AS was_at,
+                   h.from_ord AS was_from, LEAST(h.from_ord, w.ord) AS from_ord,
+                   (SELECT p.ord FROM pending p
+                    WHERE p.key_id = w.id AND p.priority = w.priority AND p.hold = 2 /* Hold::Waiting */
+                      AND p.ord >= LEAST(h.from_ord, w.ord)
+                    ORDER BY p.ord LIMIT 1) AS first
+            FROM wanted w
             -- The newest version comes first.
             LEFT JOIN LATERAL (
                 SELECT x.ctid AS place, x.from_ord, x.vtime, x.ready, x.at FROM admission_heads x
-                WHERE x.key_id = i.id AND x.priority = m.priority ORDER BY x.vtime DESC LIMIT 1
+                WHERE x.key_id = w.id AND x.priority = w.priority ORDER BY x.vtime DESC LIMIT 1
             ) h ON true
-            WHERE h.place IS NOT NULL OR a.ord IS NOT NULL
+            WHERE h.place IS NOT NULL OR w.ord IS NOT NULL
         ),
-        firsts AS MATERIALIZED (
-            SELECT h.*, (SELECT p.ord FROM pending p
-                         WHERE p.key_id = h.key_id AND p.priority = h.priority AND p.hold = 2 /* Hold::Waiting */
-                           AND p.ord >= h.from_ord
-                         ORDER BY p.ord LIMIT 1) AS first
-            FROM heads h
+        -- The claims of a key are counted in one snapshot with its assigned runs: a run moves from one to the other.
+        opened AS MATERIALIZED (
+            SELECT f.*, CASE
+                WHEN f.first IS NULL THEN false
+                WHEN f.slots IS NULL THEN true
+                ELSE f.slots > (SELECT count(*) FROM (
+                        SELECT FROM pending p WHERE p.key_id = f.key_id AND p.hold IS DISTINCT FROM 1 /* Hold::Delay */
+                            AND p.hold IS DISTINCT FROM 2 /* Hold::Waiting */ LIMIT f.slots) x)
+                    + (SELECT count(*) FROM (
+                        SELECT FROM claims c WHERE c.key_id = f.key_id AND c.admitted >= f.floor LIMIT f.slots) x)
+                    + (SELECT count(*) FROM (
+                        SELECT FROM claims c WHERE c.key_id = f.key_id AND c.admitted IS NULL LIMIT f.slots) x)
+            END AS ready
+            FROM firsts f
         ),
         looked_at AS MATERIALIZED (
-            SELECT f.*, f.first IS NOT NULL AND u.free AS ready, COALESCE(f.first, f.from_ord) AS place_now,
+            SELECT o.*, COALESCE(o.first, o.from_ord) AS place_now,
                    -- In a fair queue a head that comes back has saved up nothing; nor has one whose runs were locked when it was its
                    -- turn. In others it has its place.
-                   CASE WHEN $7 /* fair */ THEN GREATEST(f.vtime, ($8::float8[] /* least */)[f.priority + 1])
-                        ELSE COALESCE(f.first, f.from_ord) END AS vtime_now
-            FROM firsts f JOIN used u ON u.id = f.key_id
+                   CASE WHEN NOT $7 /* fair */ THEN COALESCE(o.first, o.from_ord)
+                        WHEN o.ready OR o.vtime IS NULL THEN GREATEST(o.vtime, ($8::float8[] /* least */)[o.priority + 1])
+                        ELSE o.vtime END AS vtime_now
+            FROM opened o
+        ),
+        new_heads AS MATERIALIZED (
+            SELECT key_id, bit_or(1 /* count */ << priority)::smallint AS bits FROM looked_at WHERE is_new GROUP BY key_id
+        ),
+        -- A key in use need not be tried for whether it may be forgotten; that is written seldom.
+        seen AS (
+            UPDATE admission_keys k SET seen = db_now.now, priorities = k.priorities | COALESCE(n.bits, 0 /* count */)
+            FROM looked l LEFT JOIN new_heads n ON n.key_id = l.id CROSS JOIN db_now
+            WHERE k.id = l.id AND (l.seen < db_now.now - interval '5 minutes' OR n.key_id IS NOT NULL)
         ),
         inserted AS (
             INSERT INTO admission_heads (key_id, priority, queue, vtime, from_ord, ready)

@@ -125,7 +125,7 @@ pub async fn find_waiting(
     }))
 }
 
-/// Keys, and what was learned of the marks of their claims.
+/// Keys, and the marks of their claims.
 #[derive(Debug, Default)]
 pub struct Counted {
     /// The keys.
@@ -155,7 +155,7 @@ pub async fn load_keys(
         SELECT l.id, l.key, l.tat, l.rate_count AS "rate_count?", l.rate_seconds AS "rate_seconds?", l.rate_burst AS "rate_burst?",
                l.weight AS "weight?", l.slots, a.n AS "unclaimed!", c.n + o.n AS "claimed!",
                -- Claims of the queue are made under its lock, so that later ones have higher numbers than the last one now.
-               COALESCE(c.first, (SELECT CASE WHEN is_called THEN last_value + 1 ELSE 0 /* number */ END FROM claims_admitted)) AS "first!"
+               COALESCE(c.first, (SELECT CASE WHEN is_called THEN last_value + 1 ELSE 0 /* count */ END FROM claims_admitted)) AS "first!"
         FROM limits l
         CROSS JOIN LATERAL (
             SELECT count(*) AS n FROM (

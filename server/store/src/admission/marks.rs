@@ -16,18 +16,20 @@ pub struct Mark {
 }
 
 impl Mark {
-    /// Returns the mark after announcements up to `last` were taken by a snapshot in which `oldest` is the first open transaction.
+    /// Returns the mark after announcements up to `last` were taken. `oldest` is the first transaction
+    /// that was open in that snapshot.
     /// `more` is true if there may be more behind `last`.
     #[must_use]
     pub fn after(self, last: Self, more: bool, oldest: i64) -> Self {
-        // Transactions before the oldest open one have ended: what they announced was visible. Ids begin at 1.
+        // Transactions before the oldest open one have ended, and their announcements were visible. Ids
+        // begin at 1.
         let visible = Self { xid: oldest, id: 0 };
         let reached = if more { last.min(visible) } else { visible };
         reached.max(self)
     }
 }
 
-/// What a transaction has learned of the marks. It holds once the transaction is committed.
+/// Marks that a transaction has found. They hold once the transaction is committed.
 #[derive(Debug, Default)]
 pub struct Learned {
     /// Marks of queues.
@@ -75,7 +77,7 @@ impl Marks {
         keys.iter().map(|key| self.keys.get(key).copied().unwrap_or_default()).collect()
     }
 
-    /// Takes in what a committed transaction has learned.
+    /// Adds the marks of a committed transaction.
     pub fn learn(&mut self, learned: Learned) {
         if self.queues.len() + self.keys.len() > REMEMBERED_MAX {
             *self = Self::default();

@@ -6,7 +6,7 @@ use tenure_domain::admission::{Decided, HeadState, PRIORITIES};
 use super::Locked;
 use super::load::FoundHeads;
 
-/// What a decision changes, column by column.
+/// The changes of a decision, column by column.
 #[derive(Debug, Default)]
 pub(crate) struct Stored {
     /// The version of the state of the queue that is replaced; none if the state stays.
@@ -25,9 +25,9 @@ pub(crate) struct Stored {
     pub vtimes: Vec<f64>,
     /// Where their runs begin; none where that stays.
     pub places: Vec<Option<i64>>,
-    /// Whether they are ready.
+    /// True for those that are ready.
     pub ready: Vec<bool>,
-    /// When they are looked at again.
+    /// The dates of the next looks at them.
     pub times: Vec<Option<f64>>,
 }
 

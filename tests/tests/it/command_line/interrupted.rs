@@ -12,6 +12,16 @@ use tokio::process::Command;
 use super::{QUEUE, account, created};
 use crate::rig::{Rig, TIMEOUT};
 
+/// The program, which does not ignore SIGINT even if these tests were started in the background of a script.
+fn interruptible() -> Command {
+    if cfg!(target_os = "linux") {
+        let mut command = Command::new("env");
+        command.arg("--default-signal=INT").arg(binary());
+        return command;
+    }
+    Command::new(binary())
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn stopped_command_exits_with_the_code_of_its_signal() {
     let rig = Rig::start().await;
@@ -24,7 +34,7 @@ async fn stopped_command_exits_with_the_code_of_its_signal() {
             &["group", "show", "--watch", &task],
             &["events", "--after", "0"],
         ] {
-            let mut command = Command::new(binary());
+            let mut command = interruptible();
             command.args(args).envs(account(&rig)).stdout(Stdio::piped()).stderr(Stdio::piped());
             let mut child = command.kill_on_drop(true).spawn().unwrap();
             let mut out = BufReader::new(child.stdout.take().unwrap()).lines();

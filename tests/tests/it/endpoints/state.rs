@@ -166,10 +166,7 @@ impl Bench {
                 let body = json!({"description": "", "expires": facts["expires"]});
                 self.must("PUT", &target(&format!("{AUTH_API}/clients/{{clientId}}"), &facts), Some(&body)).await;
             }
-            State::Limited => {
-                let policy = json!({"concurrency": {"total": 1}});
-                self.must("PUT", &target(&format!("{QUEUES}/{{taskQueueId}}/policy"), &facts), Some(&policy)).await;
-            }
+            State::Limited => self.limit(&facts).await,
             State::Artifacts | State::Uploaded | State::Finished | State::Stored => {
                 self.create(&facts, a_task()).await;
                 self.claim(&facts).await;
@@ -202,6 +199,11 @@ impl Bench {
     async fn claim(&self, facts: &Facts) {
         let worker = json!({"workerGroup": "group", "workerId": "worker"});
         self.must("POST", &run(facts, "claim"), Some(&worker)).await;
+    }
+
+    async fn limit(&self, facts: &Facts) {
+        let policy = json!({"concurrency": {"total": 1}});
+        self.must("PUT", &target(&format!("{QUEUES}/{{taskQueueId}}/policy"), facts), Some(&policy)).await;
     }
 
     /// A session that outlives all moves of the clock.

@@ -14,7 +14,7 @@ pub fn reading(marks: &Marks, queue: i32) -> Reading {
 }
 
 /// Claims `runs` runs of a queue without a total and a rate, in a transaction with the planner
-/// settings of hot sessions, and takes in what it learns.
+/// settings of hot sessions. Adds the learned marks.
 pub async fn claim_runs(
     transaction: &mut PgConnection,
     marks: &mut Marks,

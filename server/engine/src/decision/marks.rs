@@ -38,7 +38,7 @@ impl AdmissionMarks {
         self.0.read(|marks| marks.only(keys))
     }
 
-    /// Takes in what a committed transaction has learned, unless the marks were dropped since.
+    /// Adds the marks that a committed transaction has learned, unless all marks were dropped since.
     pub(crate) fn learn(&self, since: Epoch, learned: Learned) {
         self.0.note(since, |marks| marks.learn(learned));
     }
