@@ -1,6 +1,12 @@
 -- What a decision reads of a limited queue does not grow with the rows that an old snapshot keeps: each kind of row is found by its
 -- newest version, or from a mark on that a server remembers.
+--
+-- The pass of a server of the release before fails from now on: nothing looks at announcements through it.
 SET LOCAL lock_timeout = '5s';
+
+-- Decisions lock their queue first, and report claims before their announcements.
+LOCK TABLE admission_queues IN EXCLUSIVE MODE;
+LOCK TABLE claims, admission_work, admission_keys, admission_heads IN ACCESS EXCLUSIVE MODE;
 
 CREATE TABLE admission_state (
     queue   integer NOT NULL,
@@ -37,7 +43,7 @@ COMMENT ON COLUMN admission_work.xid IS 'The transaction.';
 
 CREATE SEQUENCE claims_admitted;
 ALTER TABLE claims ADD COLUMN admitted bigint;
-COMMENT ON COLUMN claims.admitted IS 'Grows with each claim that a decision has made, while it holds the lock of the queue; null of other claims.';
+COMMENT ON COLUMN claims.admitted IS 'Grows with each claim that a decision has made, while it holds the lock of the queue; null of other claims, and of those that were given another key.';
 DROP INDEX claims_key;
 CREATE INDEX claims_key ON claims (key_id, admitted) WHERE key_id IS NOT NULL;
 

@@ -199,14 +199,15 @@ async fn restart_admission(
         .execute(&mut *transaction)
         .await?;
     }
+    let assigns = admission.is_some_and(|admission| admission.assign);
+    let reassigns = policy.on_scheduler_loss == OnSchedulerLoss::Reassign;
+    schedulers::follow_policy(transaction, queue, assigns, reassigns).await?;
+    // The row of the queue is locked by now, also where no limits are left.
     if order {
         sqlx::query!("-- reset_admission\nUPDATE admission_state SET least = DEFAULT WHERE queue = $1", queue)
             .execute(&mut *transaction)
             .await?;
     }
-    let assigns = admission.is_some_and(|admission| admission.assign);
-    let reassigns = policy.on_scheduler_loss == OnSchedulerLoss::Reassign;
-    schedulers::follow_policy(transaction, queue, assigns, reassigns).await?;
     sqlx::query!(
         "-- announce_all_keys
         WITH heads AS (

@@ -434,6 +434,23 @@ async fn lowered_limit_of_one_key_concerns_no_other() {
 }
 
 #[tokio::test]
+async fn claim_that_gets_another_key_is_counted_there_although_it_is_older_than_the_mark_of_that_key() {
+    let ground = Ground::new(&json!({"concurrency": {"perKey": 1}})).await;
+    let first = ground.create("x", "a").await;
+    assert_eq!(ground.claim(1).await, [first]);
+    let other = ground.create("p", "x").await;
+    assert_eq!(ground.claim(1).await, [other]);
+    ground.complete(other).await;
+    put(&ground.queue, &json!({"concurrency": {"perKey": 1}, "keyBy": "projectId"})).await.unwrap();
+    ground.follow().await;
+    let waiting = ground.create("x", "b").await;
+    assert_eq!(ground.claim(1).await, [], "the first claim has the only slot of the project");
+    ground.complete(first).await;
+    assert_eq!(ground.claim(1).await, [waiting]);
+    ground.finish().await;
+}
+
+#[tokio::test]
 async fn claim_that_was_locked_has_a_slot_of_its_new_key_in_the_end() {
     let ground = Ground::new(&json!({"concurrency": {"perKey": 1}})).await;
     let claimed = ground.create("p", "a").await;

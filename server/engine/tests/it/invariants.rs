@@ -77,6 +77,11 @@ const BREAKAGES: &[(&str, &str)] = &[
          INSERT INTO admission_heads SELECT key_id, priority, queue, 0, ord + 1, true FROM pending WHERE hold = 2",
         "Admission: no waiting run of a head",
     ),
+    (
+        "INSERT INTO admission_keys (id, queue, key, seen) SELECT 1, queue, 'a', now() FROM pending LIMIT 1;
+         INSERT INTO admission_heads SELECT 1, 0, queue, 0, 0, false FROM pending LIMIT 1",
+        "Admission: a head exists once",
+    ),
     ("UPDATE pending SET hold = 3, key_id = 1 WHERE hold IS NOT NULL", "Admission: no run waits"),
     ("UPDATE pending SET hold = 3 WHERE hold IS NOT NULL", "Sessions: no run is assigned"),
     (

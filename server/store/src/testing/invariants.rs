@@ -134,6 +134,11 @@ pub const CHECKS: &[(&str, &str)] = &[
          WHERE w.hold = 2 AND w.ord < h.from_ord AND NOT EXISTS (SELECT FROM admission_work x WHERE x.key_id = w.key_id)",
     ),
     (
+        "Admission: a head exists once, and its key knows of it",
+        "SELECT h.key_id || ' priority ' || h.priority FROM admission_heads h JOIN admission_keys k ON k.id = h.key_id
+         GROUP BY h.key_id, h.priority, k.priorities HAVING count(*) > 1 OR (k.priorities >> h.priority) & 1 = 0",
+    ),
+    (
         "Admission: no run waits or is assigned where none is needed and no changed policy is followed",
         "SELECT p.id || ' hold ' || p.hold FROM pending p JOIN task_queues q ON q.id = p.queue
          WHERE p.hold IN (2, 3) AND q.key_by IS NULL

@@ -151,7 +151,8 @@ pub async fn rekey(transaction: &mut PgConnection, queue: i32, seqs: &[i64]) -> 
             RETURNING p.id, p.run, p.priority, p.ord, l.hold IS NOT NULL AND l.after IS NULL AS is_ready
         ),
         claims_moved AS (
-            UPDATE claims c SET key_id = l.key_id FROM claims_locked l WHERE c.seq = l.seq RETURNING c.seq
+            -- Its number is of another key: without one it is counted whatever the mark of the key is.
+            UPDATE claims c SET key_id = l.key_id, admitted = NULL FROM claims_locked l WHERE c.seq = l.seq RETURNING c.seq
         ),
         -- What was admitted has left a slot of its old key, which other runs may have still. What is claimed, or stays assigned, has taken
         -- one of its new key, of which a run may have become ready before; if no other run of that key waits, it alone says what the key is.
