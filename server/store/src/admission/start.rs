@@ -25,7 +25,7 @@ pub(crate) struct Stored {
     pub vtimes: Vec<f64>,
     /// Where their runs begin; none where that stays.
     pub places: Vec<Option<i64>>,
-    /// True for those that are ready.
+    /// The new values of `ready`.
     pub ready: Vec<bool>,
     /// The dates of the next looks at them.
     pub times: Vec<Option<f64>>,
