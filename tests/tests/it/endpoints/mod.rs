@@ -1,10 +1,9 @@
 //! Every operation of the API, each success and each refusal: one table, which is executed against a real server, which
-//! must have whatever the document of the API lists, and from which docs/endpoints.md is made.
+//! must have whatever the document of the API lists.
 
 mod alone;
 mod contract;
 mod derived;
-mod page;
 mod row;
 mod run;
 mod state;
@@ -12,7 +11,6 @@ mod stored;
 mod table;
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
 
 use futures_util::StreamExt as _;
 use serde_json::Value;
@@ -28,8 +26,6 @@ const COVERED: [&str; 4] = ["queue", "auth", "object", "worker-manager"];
 const NOBODYS: [&str; 4] = ["InternalServerError", "ServiceUnavailable", "InternalError", "Unavailable"];
 /// Operations that are tested at once.
 const LANES: usize = 4;
-/// Set to anything, it makes the comparison of docs/endpoints.md write it instead; scripts/endpoints does.
-const WRITE: &str = "TENURE_WRITE_ENDPOINTS";
 
 /// An operation, its entry, and all of its cases.
 pub struct Tested {
@@ -46,10 +42,6 @@ fn tested(document: &Value) -> Vec<Tested> {
         Tested { operation, entry, rows }
     };
     table::entries().into_iter().map(with_rows).collect()
-}
-
-fn repository() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -108,16 +100,4 @@ fn every_test_that_the_table_names_exists() {
     for (_, code, test) in table::entries().into_iter().flat_map(|entry| entry.elsewhere) {
         assert!(source.contains(&format!("async fn {test}()")), "{code}: there is no test {test}");
     }
-}
-
-#[test]
-fn the_page_is_what_the_table_gives() {
-    let document = document(&Sample::fixed());
-    let (file, generated) = (repository().join("docs/endpoints.md"), page::markdown(&document, &tested(&document)));
-    if std::env::var_os(WRITE).is_some() {
-        std::fs::write(&file, generated).unwrap();
-        return;
-    }
-    let committed = std::fs::read_to_string(&file).unwrap_or_default();
-    assert!(committed == generated, "docs/endpoints.md is not what the table gives: run scripts/endpoints");
 }
