@@ -387,12 +387,6 @@ impl Claim {
         self.report("exception", Some(&ReportedException { reason })).await
     }
 
-    /// The claim, given up because its lease is over. Nothing is sent.
-    #[must_use]
-    pub fn lease_expired(&self) -> Lost {
-        Lost { task_id: self.task_id, run_id: self.run_id, because: LostBecause::LeaseExpired }
-    }
-
     /// The same claim, whose reports are sent once, whatever the client's policy is.
     pub(crate) fn sent_once(self) -> Self {
         Self { client: self.client.once(), ..self }

@@ -2,7 +2,6 @@
 //! must have whatever the document of the API lists.
 
 mod alone;
-mod contract;
 mod derived;
 mod row;
 mod run;
