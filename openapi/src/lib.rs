@@ -19,7 +19,6 @@ pub mod query;
 pub mod queue_keys;
 pub mod states;
 pub mod submit;
-pub mod watch;
 pub mod why;
 pub mod work;
 pub mod worker_manager;

@@ -355,7 +355,7 @@ impl Visitor<'_> for Seconds {
 }
 
 /// Reads a whole number, of any size: one that is too large for the type is out of every range anyway.
-pub(crate) fn seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i64, D::Error> {
+fn seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i64, D::Error> {
     // As for any number, because serde_json shows one of any kind as a map when it is to keep all digits.
     deserializer.deserialize_f64(Seconds)
 }

@@ -117,7 +117,7 @@ impl<'de> Deserialize<'de> for RunOutcome {
 }
 
 /// The number of a run that the wire allows.
-pub(crate) fn run_id<'de, D: Deserializer<'de>>(deserializer: D) -> Result<RunId, D::Error> {
+fn run_id<'de, D: Deserializer<'de>>(deserializer: D) -> Result<RunId, D::Error> {
     let too_high = || serde::de::Error::custom(format!("the number of a run is from 0 to {}", RunId::MAX));
     RunId::new(whole(deserializer)?).ok_or_else(too_high)
 }

@@ -134,12 +134,9 @@ def protect(case, name):
 
 
 def shorten(case, name):
-    """waitForTask waits up to a minute, an inbox and watched claims half of one: where they would, a second does; a live log is not followed. What is over its limit stays
+    """waitForTask waits up to a minute, an inbox half of one: where they would, a second does; a live log is not followed. What is over its limit stays
     what it is. And the clock mostly moves so little that tasks are still there afterwards."""
     query = case.query or {}
-    if name == "watchClaims" and not is_negative(case, ParameterLocation.BODY) and isinstance(case.body, dict):
-        # Most of what is made up is not held, and answered at once.
-        case.body = {**case.body, "wait": min(case.body.get("wait", 1), 1)}
     if name == "getLiveLog" and str(query.get("follow")) == "1":
         # The run that is made for it does not end.
         query["follow"] = type(query["follow"])(0)
@@ -288,15 +285,6 @@ def situate_artifact(case, name, task):
         path["name"], _ = new_stored_artifact(task)
 
 
-def situate_watch(case, name):
-    """Runs that are held, and mostly not waited for."""
-    if name != "watchClaims" or is_negative(case, ParameterLocation.BODY):
-        return
-    task = new_task()
-    claim(task)
-    case.body = {"runs": [{"taskId": task, "runId": 0}], "wait": int(next(turns) % 8 == 1)}
-
-
 def situate_position(case, name):
     """The newest event: those before it may have expired, when the clock has moved far."""
     if name == "listEvents" and not is_negative(case, ParameterLocation.QUERY):
@@ -327,7 +315,6 @@ def situate(case, name):
     if phase == "fuzzing" and next(turns) % 2:
         return
     situate_secret(case, name)
-    situate_watch(case, name)
     situate_position(case, name)
     path = case.path_parameters or {}
     if "taskId" in path or "taskGroupId" in path:

@@ -25,6 +25,5 @@ pub mod submit;
 pub mod task;
 pub mod topic;
 pub mod verdict;
-pub mod watch;
 pub mod work;
 pub mod worker;

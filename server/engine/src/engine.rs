@@ -49,7 +49,6 @@ use crate::remembered::registry::Registry;
 use crate::route::HotSessions;
 use crate::schedulers::{Candidate, Schedulers};
 use crate::sessions::{Identities, Outlook, Renewals, Sessions};
-use crate::watches::Watches;
 use crate::workers::Workers;
 use tenure_domain::create::NewTask;
 use tenure_domain::task::Task;
@@ -162,8 +161,6 @@ pub struct Engine {
     pub renew_session: Batcher<RenewSession>,
     /// What is remembered of them, and the requests that wait for them.
     pub sessions: Sessions,
-    /// Requests that wait until a run ends that their worker holds.
-    pub watches: Watches,
     /// Logs of runs while they are written.
     pub live_logs: LiveLogs,
     /// claimWork.
@@ -220,7 +217,6 @@ impl Engine {
             renew_session: Batcher::start(RenewSession, &connector, &notifiers, &ticks, tasks),
             sessions,
             live_logs: LiveLogs::start(append, &pool, settings.live_log_max, lifetime),
-            watches: Watches::start(pool.clone(), notifiers.clone(), tasks, drain.clone()),
             wait_list: WaitList::start(&parts, tasks, drain),
             messages: MessageQueue::new(Batcher::start(get, &connector, &notifiers, &ticks, tasks), notifiers.clone()),
             polled,

@@ -21,5 +21,4 @@ pub mod schedulers;
 pub mod sessions;
 #[cfg(feature = "test-util")]
 pub mod testing;
-pub mod watches;
 pub mod workers;

@@ -62,7 +62,7 @@ use api::workers::{declare_worker, get_worker, list_workers, quarantine_worker};
 use api::{
     change_task, change_task_group_priority, change_task_priority, claim_task, claim_work, create_task, create_tasks,
     documentation, health, list_dependent_tasks, list_queues, metrics, poll_task_urls, reclaim_task, references,
-    report, status, task, task_result, wait_for_task, watch_claims, why, work,
+    report, status, task, task_result, wait_for_task, why, work,
 };
 use app::App;
 use routes::Routes;
@@ -251,7 +251,6 @@ fn own_api() -> Routes {
         .route("/tasks/{taskId}/runs/{runId}/live-log", [append_live_log::endpoint(), get_live_log::endpoint()])
         .route("/tasks/{taskId}/why", [why::endpoint()])
         .route("/work", [work::endpoint()])
-        .route("/claims/watch", [watch_claims::endpoint()])
         .route("/sessions", [start_session::endpoint()])
         .route("/sessions/{sessionId}", [get_session::endpoint(), end_session::endpoint()])
         .route("/sessions/{sessionId}/inbox", [session_inbox::endpoint()])

@@ -108,13 +108,6 @@ pub fn inbox_waiters_max(otherwise: usize) -> usize {
     given.unwrap_or(otherwise)
 }
 
-/// How many requests may wait that watch runs, for the same reason: with `TENURE_WATCHES_MAX`.
-#[must_use]
-pub fn watches_max(otherwise: usize) -> usize {
-    let given = std::env::var("TENURE_WATCHES_MAX").ok().and_then(|given| given.parse().ok());
-    given.unwrap_or(otherwise)
-}
-
 /// Whether this breakage strikes now.
 #[must_use]
 pub fn strikes(breakage: Breakage) -> bool {

@@ -62,7 +62,6 @@ pub mod tasks;
 #[cfg(feature = "test-util")]
 pub mod testing;
 pub mod transitions;
-pub mod watched_claims;
 pub mod why;
 pub mod worker_manager;
 pub mod worker_removals;

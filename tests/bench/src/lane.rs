@@ -9,7 +9,6 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tenure_api::credentials::Credentials;
 use tenure_api::ids::SlugId;
-use tenure_api::watch::WatchedClaims;
 use tokio::time::{Instant, sleep};
 
 use super::BenchError;
@@ -414,19 +413,6 @@ impl Lane {
     pub(crate) async fn put_policy(&mut self, policy: &str) -> Result<(), BenchError> {
         let path = format!("{TENURE_API}/queues/{}/policy", queue_segment(&self.queue));
         self.call(None, "putQueuePolicy", None, "PUT", &path, Some(policy.as_bytes())).await?;
-        Ok(())
-    }
-
-    /// Waits for so many seconds until one of these runs ends.
-    pub(crate) async fn watch(&mut self, step: usize, claims: &[Claim], wait: u64) -> Result<(), BenchError> {
-        let run = |claim: &Claim| format!(r#"{{"taskId":"{}","runId":{}}}"#, claim.status.task_id, claim.run_id);
-        let runs: Vec<String> = claims.iter().map(run).collect();
-        let body = format!(r#"{{"runs":[{}],"wait":{wait}}}"#, runs.join(","));
-        let path = format!("{TENURE_API}/claims/watch");
-        let answer = self.call(Some(step), "watchClaims", None, "POST", &path, Some(body.as_bytes())).await?;
-        if !parse::<WatchedClaims>("watchClaims", &answer)?.ended.is_empty() {
-            self.note_failed("a run has ended that was held".to_owned());
-        }
         Ok(())
     }
 

@@ -172,7 +172,6 @@ pub(crate) async fn measure_mode(settings: &Settings) -> Result<Measured, BenchE
         ModeName::IdlePollers => measure::<mode::IdlePollers>(settings).await,
         ModeName::Sessions => measure::<mode::Sessions<false>>(settings).await,
         ModeName::Inboxes => measure::<mode::Sessions<true>>(settings).await,
-        ModeName::Watches => measure::<mode::Watches>(settings).await,
         ModeName::Admission => measure::<mode::Admission>(settings).await,
         ModeName::Assign => measure::<mode::Assign>(settings).await,
     }

@@ -20,8 +20,6 @@ const CONNECTIONS: usize = 64;
 const POLLERS: usize = 500;
 /// And how many workers have a session and nothing to do.
 const MEMBERS: usize = 5_000;
-/// And how many workers watch their runs.
-const WATCHERS: usize = 1_000;
 
 /// Measures a task queue.
 #[derive(Debug, Parser)]
@@ -35,7 +33,7 @@ pub struct Settings {
     #[arg(value_enum)]
     pub mode: ModeName,
     /// How many connections call at the same time, each one request after the other; 64, or 500 idle pollers, or 5,000
-    /// sessions, or 1,000 watches.
+    /// sessions.
     #[arg(long)]
     pub connections: Option<usize>,
     /// How long to measure.
@@ -141,8 +139,6 @@ pub enum ModeName {
     Sessions,
     /// Wait in the inbox of such a session, 30 seconds at a time, on each connection.
     Inboxes,
-    /// Hold eight runs and wait until one of them ends, 30 seconds at a time, on each connection.
-    Watches,
     /// The life of tasks in a queue with limits for 1,000 keys.
     Admission,
     /// Create a task and wait until a worker has it in its inbox; accept it, report it.
@@ -155,7 +151,6 @@ impl Settings {
         let default = match self.mode {
             ModeName::IdlePollers => POLLERS,
             ModeName::Sessions | ModeName::Inboxes => MEMBERS,
-            ModeName::Watches => WATCHERS,
             _ => CONNECTIONS,
         };
         self.connections.unwrap_or(default).max(1)
@@ -209,7 +204,6 @@ mod tests {
         assert_eq!((settings(&["create"]).connections(), settings(&["create"]).depth()), (CONNECTIONS, 0));
         assert_eq!((settings(&["idle-pollers"]).connections(), settings(&["get32"]).depth()), (POLLERS, DEEP));
         assert_eq!((settings(&["sessions"]).connections(), settings(&["inboxes"]).connections()), (MEMBERS, MEMBERS));
-        assert_eq!(settings(&["watches"]).connections(), WATCHERS);
         let given = settings(&["get1", "--connections", "3", "--prefill", "100"]);
         assert_eq!((given.connections(), given.depth()), (3, 100));
         let azure = Azure::new("http://h", "account", "c2VjcmV0").unwrap();

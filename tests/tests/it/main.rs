@@ -65,7 +65,6 @@ mod upgrade;
 mod upstream;
 mod verify_delivery;
 mod waiting;
-mod watch_claims;
 mod who_am_i;
 mod why;
 mod work;

@@ -77,7 +77,6 @@ const WALK: &[&str] = &[
     "new task",
     "createTask",
     "claimTask",
-    "watchClaims",
     "work",
     "new task",
     "createTask",

@@ -38,10 +38,6 @@ async fn waits(rig: &Rig, who: &Credentials) -> Vec<Wait> {
     let started = send(rig, who, "POST", &format!("{OWN_API}/sessions"), Some(&session)).await;
     assert!([200, 201].contains(&started.status), "{}", started.text());
     let session = format!("{OWN_API}/sessions/{}", started.json()["sessionId"].as_str().unwrap());
-    assert_eq!(rig.create(new_task(), &definition("revoked/watched")).await.status, 200);
-    let claim = rig.claim("revoked/watched", 1).await.remove(0);
-    let task = claim["status"]["taskId"].as_str().unwrap();
-    let runs = json!([{"taskId": task, "runId": 0}]);
     vec![
         Wait {
             name: "claimWork",
@@ -72,13 +68,6 @@ async fn waits(rig: &Rig, who: &Credentials) -> Vec<Wait> {
             target: format!("{session}/inbox?wait=20"),
             body: None,
             end: ("POST", format!("{session}/commands"), Some(json!({"command": "freeze"}))),
-        },
-        Wait {
-            name: "watchClaims",
-            method: "POST",
-            target: format!("{OWN_API}/claims/watch"),
-            body: Some(json!({"runs": runs, "wait": 20})),
-            end: ("POST", root(&format!("/task/{task}/cancel")), None),
         },
     ]
 }

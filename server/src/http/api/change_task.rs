@@ -68,8 +68,8 @@ pub fn cancel_task() -> Endpoint {
             cancelled["runs"][0]["reasonResolved"] = "canceled".into();
             described(operation, &cancelled).about(
                 "Its run ends as `exception` with the reason `canceled`; a worker that has it finds out within a \
-                 second by watchClaims or the inbox of its session, and otherwise at its next reclaimTask or report. A \
-                 task that is resolved is answered as it is.",
+                 second by the inbox of its session, and otherwise at its next reclaimTask or report. A task that is \
+                 resolved is answered as it is.",
             )
         },
     )

@@ -42,7 +42,6 @@ pub mod task_batches;
 pub mod task_group;
 pub mod task_result;
 pub mod wait_for_task;
-pub mod watch_claims;
 pub mod why;
 pub mod work;
 pub mod worker_manager;

@@ -17,7 +17,6 @@ mod put_to_visible;
 mod reclaim;
 mod sessions;
 mod status;
-mod watches;
 mod work;
 
 pub(crate) use admission::Admission;
@@ -37,7 +36,6 @@ pub(crate) use put_to_visible::PutToVisible;
 pub(crate) use reclaim::Reclaim;
 pub(crate) use sessions::Sessions;
 pub(crate) use status::Status;
-pub(crate) use watches::Watches;
 pub(crate) use work::Work;
 
 use super::BenchError;

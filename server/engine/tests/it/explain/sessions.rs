@@ -6,7 +6,6 @@ use tenure_domain::session::{STRAYS_LOOKED_FOR, Stated, WORKERS_SHOWN_MAX};
 use tenure_engine::testing::Queue;
 use tenure_store::testing::TestDatabase;
 use tenure_store::transitions::claim;
-use tenure_store::watched_claims::{self, Held, Seen};
 use tenure_store::worker_removals::{self, Gone};
 use tenure_store::worker_sessions::{self as store, Renewal, Sent, Shared};
 
@@ -65,7 +64,7 @@ async fn live(conn: &mut PgConnection) -> Vec<i64> {
         .unwrap()
 }
 
-const STATEMENTS: [&str; 21] = [
+const STATEMENTS: [&str; 19] = [
     "lock_live",
     "identify",
     "find",
@@ -84,8 +83,6 @@ const STATEMENTS: [&str; 21] = [
     "purge",
     "share",
     "count_live",
-    "look_up_claims",
-    "list_let_go",
     "list_sessions_of_removed",
 ];
 
@@ -145,16 +142,6 @@ async fn run(conn: &mut PgConnection, statement: &str, queue: i32, epochs: &[i64
         "purge" => drop(store::purge(conn, 200).await.unwrap()),
         "share" => assert_eq!(store::share(conn, one).await.unwrap(), Shared::Live),
         "count_live" => assert_eq!(store::count_live(conn).await.unwrap(), LIVE),
-        "look_up_claims" => {
-            let held = held(conn, &epochs[..200]).await;
-            let watched: Vec<_> = held.iter().map(|held| (held.task, held.run)).collect();
-            let seen = watched_claims::look_up(conn, &watched).await.unwrap();
-            assert!(seen.len() == 200 && seen.iter().all(|seen| matches!(seen, Seen::Held { .. })));
-        }
-        "list_let_go" => {
-            let held = held(conn, &epochs[..200]).await;
-            assert!(watched_claims::list_let_go(conn, &held).await.unwrap().is_empty());
-        }
         "list_sessions_of_removed" => list_of_removed(conn, queue).await,
         other => unreachable!("{other}"),
     }
@@ -214,13 +201,6 @@ async fn statements_about_sessions_read_neither_those_that_ended_nor_the_claims_
     drop(filler);
     server.stop().await;
     database.finish().await;
-}
-
-/// The runs that these sessions hold.
-async fn held(conn: &mut PgConnection, epochs: &[i64]) -> Vec<Held> {
-    let sql = "SELECT id, seq, run FROM claims WHERE session = ANY($1)";
-    let rows: Vec<(uuid::Uuid, i64, i16)> = sqlx::query_as(sql).bind(epochs).fetch_all(conn).await.unwrap();
-    rows.into_iter().map(|(task, seq, run)| Held { task, seq, run }).collect()
 }
 
 /// One probe by the epoch, whatever the tables have.

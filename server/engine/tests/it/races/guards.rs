@@ -12,7 +12,6 @@ use tenure_domain::policy::life::{Event, Life, State, apply};
 use tenure_domain::policy::terms::{Terms, Traits};
 use tenure_domain::session::is_item;
 use tenure_domain::task::{Last, Task};
-use tenure_domain::watch::Fate;
 use tenure_engine::testing::Queue;
 use tenure_engine::testing::{LEASE, QUEUE, new_task};
 use tenure_store::due_marks::START;
@@ -20,7 +19,6 @@ use tenure_store::testing::{TestDatabase, check_kinds_on};
 use tenure_store::transitions::end::{self, Member};
 use tenure_store::transitions::schedule::{self, When};
 use tenure_store::transitions::{claim, claim_one, end_open, renew, rerun};
-use tenure_store::watched_claims::{self, Held, Seen};
 use tenure_store::{claims, deadlines, tasks};
 
 use crate::support::create_on;
@@ -373,36 +371,6 @@ async fn reports_do_in_sql_what_the_rules_say_in_every_state() {
 #[tokio::test]
 async fn everything_else_does_in_sql_what_the_rules_say_in_every_state() {
     check(|event| !matches!(event, Event::End(_, Ending::Reported(_), _))).await;
-}
-
-#[tokio::test]
-async fn what_a_worker_hears_of_a_run_is_what_the_rules_say_in_every_state() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
-    let mut conn = database.connect_hot().await;
-    for life in lives() {
-        let mut transaction = conn.begin().await.unwrap();
-        let task = new_task(QUEUE, &json!({}));
-        create_on(&mut transaction, &queue, std::slice::from_ref(&task)).await;
-        put(&mut transaction, task.id, life).await;
-        let (_, loaded) = observe(&mut transaction, task.id, life.delivery).await;
-        for run in [0, 1, 2, 3, RUN_LAST - 1, RUN_LAST].map(run) {
-            let watched = [(task.id.uuid(), run.number().cast_signed())];
-            let seen = watched_claims::look_up(&mut transaction, &watched).await.unwrap();
-            let expected = match Fate::of(&loaded.task, run) {
-                None => Seen::Held { task: task.id.uuid(), seq: loaded.task.seq },
-                Some(fate) => Seen::Ended(fate.of_claim(task.id, run)),
-            };
-            assert_eq!(seen, [expected], "run {run} of {life:?}");
-            let held = [Held { task: task.id.uuid(), seq: loaded.task.seq, run: watched[0].1 }];
-            let gone = watched_claims::list_let_go(&mut transaction, &held).await.unwrap();
-            assert_eq!(gone.is_empty(), matches!(expected, Seen::Held { .. }), "run {run} of {life:?}");
-        }
-        transaction.rollback().await.unwrap();
-    }
-    drop(conn);
-    queue.stop().await;
-    database.finish().await;
 }
 
 #[tokio::test]

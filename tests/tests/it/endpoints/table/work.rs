@@ -6,7 +6,7 @@ use tenure_api::errors::ErrorCode::{InputError, InputValidationError, ResourceNo
 use crate::endpoints::row::{Entry, Row, State, operation, refused, succeeds, with};
 
 pub fn entries() -> Vec<Entry> {
-    vec![not_working(working()), watching()]
+    vec![not_working(working())]
 }
 
 /// A request of the usual worker with these fields.
@@ -163,56 +163,4 @@ fn not_working(entry: Entry) -> Entry {
         succeeds("with its session").on(State::Session).body(session()).gives("/tasks/0/status/taskId", "<taskId>"),
     ];
     rows.into_iter().chain(rules).chain(of_sessions).fold(entry, Entry::row)
-}
-
-fn watching() -> Entry {
-    let of = |run: Value| json!({"runs": [run], "wait": 0});
-    let run = |fields: Value| with(json!({"taskId": "<taskId>", "runId": 0}), fields);
-    let usual = || of(run(json!({})));
-    let entry = operation("watchClaims", State::Claimed)
-        .takes(usual())
-        .gives("/ended", json!([]))
-        .row(
-            succeeds("a run that was cancelled")
-                .on(State::Cancelled)
-                .gives("/ended/0/taskId", "<taskId>")
-                .gives("/ended/0/runId", 0)
-                .gives("/ended/0/state", "exception")
-                .gives("/ended/0/reasonResolved", "canceled"),
-        )
-        .row(succeeds("a run that was reported").on(State::Completed).gives("/ended/0/reasonResolved", "completed"))
-        .row(
-            succeeds("a run that waits for a worker")
-                .on(State::Pending)
-                .gives("/ended/0/state", "pending")
-                .gives("/ended/0/reasonResolved", Value::Null),
-        )
-        .row(
-            succeeds("a run that does not exist")
-                .on(State::Claimed)
-                .body(of(run(json!({"runId": 1}))))
-                .gives("/ended/0/runId", 1)
-                .gives("/ended/0/state", Value::Null),
-        )
-        .row(succeeds("a task that does not exist").gives("/ended/0/taskId", "<taskId>"));
-    let many: Vec<Value> = (0..1_001).map(|_| run(json!({}))).collect();
-    let of_rules = [
-        ("no runs", json!({"runs": []})),
-        ("1,001 runs", json!({"runs": many})),
-        ("31 seconds", with(usual(), json!({"wait": 31}))),
-        ("a wait below 0", with(usual(), json!({"wait": -1}))),
-    ];
-    let of_schema = [
-        ("runs that are no list", json!({"runs": {}})),
-        ("a run that is no object", of(json!(["<taskId>", 0]))),
-        ("a task that cannot be one", of(run(json!({"taskId": "short"})))),
-        ("the number of a run as text", of(run(json!({"runId": "0"})))),
-        ("run 1,001", of(run(json!({"runId": 1_001})))),
-        ("an unknown field of a run", of(run(json!({"state": "running"})))),
-        ("half a second", with(usual(), json!({"wait": 0.5}))),
-        ("a null", with(usual(), json!({"wait": Value::Null}))),
-    ];
-    let rows = of_schema.map(|(case, body)| refused(InputValidationError, case).body(body));
-    let rules = of_rules.map(|(case, body)| refused(InputError, case).body(body));
-    rows.into_iter().chain(rules).fold(entry, Entry::row)
 }
