@@ -10,7 +10,6 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use sqlx::{Postgres, Transaction};
 use tokio::sync::{Notify, futures::Notified, oneshot};
-use uuid::Uuid;
 
 use crate::resolutions::Resolutions;
 use crate::route::HotSessions;
@@ -62,12 +61,6 @@ struct Shared {
     others: Signal<i32>,
     /// Sessions with a new item in their inbox, and sessions that have ended.
     inboxes: Signal<i64>,
-    /// Tasks whose runs were taken away from their workers.
-    taken_away: Signal<Uuid>,
-    /// Those of them that this server did, since they were last forwarded to the other servers.
-    taken_away_here: Signal<Uuid>,
-    /// Whether another server has taken away so many that it does not name them.
-    many_taken_away: AtomicBool,
     /// Notified when there may be new events.
     tail: Notify,
     /// Notified when a pass may have something to do.
@@ -152,17 +145,12 @@ impl Notifiers {
 
     /// Notifies everything that waits for what a transaction of this server did, which has committed.
     pub fn apply(&self, effects: Effects) {
-        let Effects { claimable, resolved, resolutions, resolved_unnamed, dependents, inboxes, admission, taken_away } =
-            effects;
+        let Effects { claimable, resolved, resolutions, resolved_unnamed, dependents, inboxes, admission } = effects;
         self.shared.resolutions.count(&resolutions);
         self.notify_admission(claimable.iter().chain(&admission));
         self.notify(claimable);
         if !inboxes.is_empty() {
             self.shared.inboxes.notify(inboxes);
-        }
-        if !taken_away.is_empty() {
-            self.shared.taken_away.notify(taken_away.iter().copied());
-            self.shared.taken_away_here.notify(taken_away);
         }
         if dependents {
             self.notify_dependencies();
@@ -376,43 +364,9 @@ impl Notifiers {
         self.shared.inboxes.take()
     }
 
-    /// Another server has taken runs of these tasks away from their workers.
-    pub fn taken_away_elsewhere(&self, tasks: impl IntoIterator<Item = Uuid>) {
-        self.shared.taken_away.notify(tasks);
-    }
-
-    /// Another server has taken away more runs than it names.
-    pub fn many_taken_away_elsewhere(&self) {
-        if !are_lost() {
-            self.shared.many_taken_away.store(true, Ordering::SeqCst);
-            self.shared.taken_away.notify.notify_one();
-        }
-    }
-
-    /// Waits until a run was taken away from its worker.
-    pub async fn taken_away(&self) {
-        self.shared.taken_away.notify.notified().await;
-    }
-
-    /// The tasks of runs that were taken away since the last call; none if they are not all known.
-    #[must_use]
-    pub fn take_taken_away(&self) -> Option<HashSet<Uuid>> {
-        let tasks = self.shared.taken_away.take();
-        (!self.shared.many_taken_away.swap(false, Ordering::SeqCst)).then_some(tasks)
-    }
-
     /// Waits until there is something to forward to the other servers.
     pub async fn others(&self) {
-        tokio::select! {
-            () = self.shared.others.notify.notified() => {}
-            () = self.shared.taken_away_here.notify.notified() => {}
-        }
-    }
-
-    /// The tasks of runs that were taken away here, to forward to the other servers.
-    #[must_use]
-    pub fn take_taken_away_here(&self) -> HashSet<Uuid> {
-        self.shared.taken_away_here.take()
+        self.shared.others.notify.notified().await;
     }
 
     /// The queues to forward to the other servers.

@@ -21,8 +21,6 @@ pub struct Slice {
     pub ended: usize,
     /// The queue of each of them: `task_queues.id`.
     pub queues: Vec<i32>,
-    /// Those of which workers held runs.
-    pub held: Vec<Uuid>,
     /// The sessions that held runs of them.
     pub sessions: Vec<i64>,
 }
@@ -55,14 +53,7 @@ async fn end_slice(
     avoid_scans(&mut transaction).await?;
     let due = list_overdue(&mut transaction, from, limit).await?;
     if due.places.is_empty() {
-        return Ok(Slice {
-            found: 0,
-            dealt_with: 0,
-            ended: 0,
-            queues: Vec::new(),
-            held: Vec::new(),
-            sessions: Vec::new(),
-        });
+        return Ok(Slice { found: 0, dealt_with: 0, ended: 0, queues: Vec::new(), sessions: Vec::new() });
     }
     // Tasks before their runs, as every writer does; one that another transaction has locked is left to the next pass.
     let mut locked: Vec<Uuid> = sqlx::query_scalar!(
@@ -82,8 +73,8 @@ async fn end_slice(
         due::refile_deadlines(&mut transaction, &due.places, &locked).await?
     };
     transaction.commit().await?;
-    let end_open::Ended { tasks, queues, held, sessions } = ended;
-    Ok(Slice { found: due.ids.len(), dealt_with, ended: tasks.len(), queues, held, sessions })
+    let end_open::Ended { tasks, queues, sessions } = ended;
+    Ok(Slice { found: due.ids.len(), dealt_with, ended: tasks.len(), queues, sessions })
 }
 
 /// Those of these tasks, which are locked, whose open runs no other transaction has locked, or that have none. The runs are locked then.

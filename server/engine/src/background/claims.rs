@@ -33,7 +33,7 @@ pub(super) async fn end_all(
     let resolved = end::end(conn, &members).await?;
     let mut effects = Effects::default();
     for row in &resolved {
-        effects.run_taken_away(row);
+        effects.run_ended(row);
         effects.inboxes.extend(row.session);
     }
     let report = PassReport {

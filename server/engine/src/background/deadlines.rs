@@ -18,7 +18,6 @@ pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
             resolutions,
             admission: slice.queues,
             inboxes: slice.sessions,
-            taken_away: slice.held,
             ..Effects::default()
         });
     }

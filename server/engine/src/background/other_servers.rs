@@ -12,7 +12,6 @@ use uuid::Uuid;
 
 use crate::notifiers::Notifiers;
 use tenure_store::connector::Connector;
-use tenure_store::notifications::TakenAway;
 use tenure_store::{facts, notifications, outage};
 
 /// The least time between two notifications of one server.
@@ -45,7 +44,6 @@ pub async fn notify(pool: PgPool, notifiers: Notifiers, me: Uuid, stop: Cancella
             sent = Instant::now();
         }
         let queues: Vec<i32> = notifiers.take_others().into_iter().collect();
-        let taken_away: Vec<Uuid> = notifiers.take_taken_away_here().into_iter().collect();
         if looked.elapsed() >= LOOK_EVERY {
             let looking = tokio::time::timeout(NOTIFY_MAX, notifications::other_listeners(&pool)).await;
             others = !matches!(looking, Ok(Ok(false)));
@@ -55,21 +53,13 @@ pub async fn notify(pool: PgPool, notifiers: Notifiers, me: Uuid, stop: Cancella
             for part in queues.chunks(QUEUES_MAX) {
                 send(&pool, me, part).await;
             }
-            if !taken_away.is_empty() {
-                note(notifications::notify_taken_away(&pool, me, &taken_away)).await;
-            }
         }
         tokio::time::sleep(NOTIFY_EVERY).await;
     }
 }
 
 async fn send(pool: &PgPool, me: Uuid, queues: &[i32]) {
-    note(notifications::notify(pool, me, queues)).await;
-}
-
-/// Sends something, for which nothing waits.
-async fn note(sending: impl Future<Output = Result<(), sqlx::Error>>) {
-    let sent = tokio::time::timeout(NOTIFY_MAX, sending).await;
+    let sent = tokio::time::timeout(NOTIFY_MAX, notifications::notify(pool, me, queues)).await;
     if let Err(error) = sent.unwrap_or(Err(sqlx::Error::PoolTimedOut)) {
         tracing::debug!(error = %error, "the other servers could not be notified");
     }
@@ -116,14 +106,6 @@ async fn receive(pool: &PgPool, notifiers: &Notifiers, me: Uuid, silence: Durati
             drop(notifiers.send_away(worker));
             continue;
         }
-        if let Some((from, what)) = notifications::read_taken_away(notification.payload()) {
-            match what {
-                _ if from == me => {}
-                TakenAway::Of(tasks) => notifiers.taken_away_elsewhere(tasks),
-                TakenAway::Many => notifiers.many_taken_away_elsewhere(),
-            }
-            continue;
-        }
         let (from, queues) = notifications::read(notification.payload());
         // A keepalive names no queues, and keeps no pass active.
         if from != Some(me) && !queues.is_empty() {
@@ -134,10 +116,7 @@ async fn receive(pool: &PgPool, notifiers: &Notifiers, me: Uuid, silence: Durati
 
 #[cfg(test)]
 mod tests {
-    use std::collections::HashSet;
-
     use super::*;
-    use crate::notifiers::Effects;
     use tenure_store::testing::{TestDatabase, eventually};
 
     #[tokio::test]
@@ -181,36 +160,6 @@ mod tests {
         eventually("a notification is received", async || {
             there.notify([7]);
             here.wait_list(0).take_claimable().contains(&7)
-        })
-        .await;
-        stop.cancel();
-        listening.await.unwrap();
-        own.await.unwrap();
-        notifying.await.unwrap();
-        database.finish().await;
-    }
-
-    #[tokio::test]
-    async fn one_server_receives_what_another_one_has_taken_away_or_that_it_was_much() {
-        let database = TestDatabase::create().await;
-        let (here, there, stop) = (Notifiers::default(), Notifiers::default(), CancellationToken::new());
-        let (me, other) = (Uuid::new_v4(), Uuid::new_v4());
-        let start_listener = |notifiers: &Notifiers, server| {
-            tokio::spawn(listen(database.connector(), notifiers.clone(), server, stop.clone()))
-        };
-        let (listening, own) = (start_listener(&here, me), start_listener(&there, other));
-        let notifying = tokio::spawn(notify(database.pool().clone(), there.clone(), other, stop.clone()));
-        let take_away = |tasks: &[Uuid]| there.apply(Effects { taken_away: tasks.to_vec(), ..Effects::default() });
-        let tasks: Vec<Uuid> = (0..301).map(|_| Uuid::new_v4()).collect();
-        let few: HashSet<Uuid> = tasks[1..].iter().copied().collect();
-        eventually("the tasks are named", async || {
-            take_away(&tasks[1..]);
-            here.take_taken_away() == Some(few.clone())
-        })
-        .await;
-        eventually("it is said that there are many", async || {
-            take_away(&tasks);
-            here.take_taken_away().is_none()
         })
         .await;
         stop.cancel();

@@ -88,7 +88,7 @@ async fn end_at_once(
     }
     let resolved = end::end(transaction, &members).await?;
     for row in &resolved {
-        effects.run_taken_away(row);
+        effects.run_ended(row);
         effects.inboxes.extend(row.session);
     }
     Ok(resolved.len())

@@ -206,7 +206,7 @@ impl Requeuer {
                 let resolved = end::end(conn, &members).await?;
                 let mut effects = Effects::default();
                 for row in &resolved {
-                    effects.run_taken_away(row);
+                    effects.run_ended(row);
                 }
                 notifiers.apply(effects);
                 endings::count(Ending::Undelivered, resolved.len());

@@ -25,8 +25,6 @@ pub struct Effects {
     pub inboxes: Vec<i64>,
     /// Queues in which a run waits for admission or was claimed, or one has ended. Those without admission are passed over.
     pub admission: Vec<i32>,
-    /// Tasks of which a run that a worker held was ended by something else than its report.
-    pub taken_away: Vec<Uuid>,
 }
 
 impl Effects {
@@ -46,19 +44,12 @@ impl Effects {
         }
     }
 
-    /// The same of a run that was ended otherwise than by its worker.
-    pub fn run_taken_away(&mut self, run: &Resolved) {
-        self.run_ended(run);
-        self.taken_away.push(run.id);
-    }
-
     /// Tasks were resolved without a report, for this reason.
     pub fn tasks_ended(&mut self, ended: Ended, reason: ReasonResolved) {
-        let Ended { tasks, queues, held, sessions } = ended;
+        let Ended { tasks, queues, sessions } = ended;
         self.admission.extend(&queues);
         self.resolved.extend(tasks);
         self.resolutions.extend(queues.into_iter().map(|queue| (queue, reason)));
-        self.taken_away.extend(held);
         self.inboxes.extend(sessions);
     }
 }

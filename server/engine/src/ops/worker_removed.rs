@@ -118,7 +118,7 @@ pub async fn end(conn: &mut PgConnection, notifiers: &Notifiers, claims: &[(Uuid
     let resolved = end::end(conn, &members).await?;
     let mut effects = Effects::default();
     for row in &resolved {
-        effects.run_taken_away(row);
+        effects.run_ended(row);
         effects.inboxes.extend(row.session);
     }
     let ended = Ended { runs: resolved.len(), retried: effects.claimable.len() };

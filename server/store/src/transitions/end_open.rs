@@ -11,8 +11,6 @@ pub struct Ended {
     pub tasks: Vec<Uuid>,
     /// The queue of each of them: `task_queues.id`.
     pub queues: Vec<i32>,
-    /// Those of them whose runs workers held.
-    pub held: Vec<Uuid>,
     /// The epochs of the sessions that held runs of them, and have an item each in their inboxes.
     pub sessions: Vec<i64>,
 }
@@ -121,7 +119,6 @@ pub async fn end_open_by(
     .fetch_all(transaction)
     .await?;
     let sessions = rows.iter().filter_map(|row| row.session).collect();
-    let held = rows.iter().filter(|row| row.held).map(|row| row.id).collect();
     let (tasks, queues) = rows.into_iter().map(|row| (row.id, row.queue)).unzip();
-    Ok(Ended { tasks, queues, held, sessions })
+    Ok(Ended { tasks, queues, sessions })
 }

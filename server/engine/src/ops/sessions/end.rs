@@ -172,7 +172,7 @@ async fn give_back(transaction: &mut PgConnection, epoch: i64, by: SessionEnd) -
         return Ok(None);
     }
     for row in &resolved {
-        effects.run_taken_away(row);
+        effects.run_ended(row);
     }
     let runs = resolved.len() + assigned;
     let held = worker_sessions::close(transaction, epoch, count(runs)).await?;
