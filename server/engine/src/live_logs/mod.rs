@@ -74,7 +74,7 @@ impl LiveLogs {
         let reader = Reader::new(pool.clone(), arriving, Arc::clone(&stored), lifetime.drain.clone());
         essential::spawn(&lifetime.tasks, reader.work());
         let max = i64::try_from(max).unwrap_or(i64::MAX);
-        let rooms = Rooms::new(STREAMS_MAX, STREAMS_MAX);
+        let rooms = Rooms::new(STREAMS_MAX);
         Self(Arc::new(Shared {
             append,
             pool: pool.clone(),
@@ -118,7 +118,7 @@ impl LiveLogs {
         if found.next.is_none() && !(found.held && reading.follow) {
             return Err(OpError::NotFound(format!("run {} of task {} has no live log", of.run, of.task)));
         }
-        let room = rooms.enter(1, reading.caller).ok_or(OpError::Overloaded("getLiveLog"))?;
+        let room = rooms.enter(reading.caller).ok_or(OpError::Overloaded("getLiveLog"))?;
         let next = reading.from.offset(found.next.unwrap_or_default().unsigned_abs());
         let (frames, pieces) = mpsc::channel(PIECES_WAITING);
         let run = of.run.number().cast_signed();
