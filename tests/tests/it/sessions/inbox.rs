@@ -7,9 +7,9 @@ use serde_json::{Value, json};
 use tenure_tests::http::TENURE_API;
 use tenure_tests::server::Launch;
 
-use super::{claim, command, create, date, end, id, inbox, items, path, refused, renew, report, start};
+use super::{QUEUE, advance, claim, command, create, date, end, id, inbox, items, path, refused, renew, report, start};
 use crate::fleet::{NOTIFIED_WITHIN, without_fallbacks, without_notifications};
-use crate::rig::{Raw, Rig, call, client_of, eventually, new_task, run_of};
+use crate::rig::{Raw, Rig, call, client_of, definition, eventually, minutes_from_now, new_task, run_of};
 
 /// Ten times the time between two looks for what other servers did.
 const SEEN_WITHIN: Duration = Duration::from_secs(5);
@@ -72,6 +72,38 @@ async fn a_reader_that_waits_is_notified_of_a_cancel_of_a_command_and_of_the_end
     let (answer, ended) = tokio::join!(inbox(&rig, session, &query), ending);
     refused(&answer, 410, "SessionEnded");
     assert!(ended.elapsed() < NOTIFIED_WITHIN, "{:?}", ended.elapsed());
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ends_of_runs_by_time_are_notified() {
+    let rig = Rig::start_with(|launch| without_fallbacks(launch).flag("--clock", "manual")).await;
+    let session = start(&rig, "w1", json!({"ttl": 3600})).await;
+    let (session, mut after) = (id(&session), 0);
+    for (policy, seconds, ended) in [
+        (json!({"claimTimeout": 10}), 11.0, json!(["claim-expired", "lease"])),
+        (json!({"completeTime": 10}), 11.0, json!(["claim-expired", "complete-time"])),
+        (json!({"claimTimeout": 1200}), 601.0, json!(["deadline-exceeded", null])),
+    ] {
+        let put = rig.call("PUT", &format!("{TENURE_API}/queues/sessions%2Flinux/policy"), Some(&policy)).await;
+        assert_eq!(put.status, 200, "{}", put.body);
+        let (task, mut fields) = (new_task(), definition(QUEUE));
+        fields["deadline"] = minutes_from_now(10).into();
+        // No next run is claimed instead of the next task.
+        fields["retries"] = json!(0);
+        assert_eq!(rig.create(task, &fields).await.status, 200);
+        assert_eq!(claim(&rig, "w1", Some(session), 1).await.len(), 1);
+        let pass_time = async {
+            until_waiting(&rig, 1).await;
+            advance(&rig, seconds).await;
+            Instant::now()
+        };
+        let (item, passed) = tokio::join!(one_item(&rig, session, after), pass_time);
+        assert!(passed.elapsed() < NOTIFIED_WITHIN, "{policy}: {:?}", passed.elapsed());
+        assert_eq!(item["taskId"], json!(task));
+        assert_eq!(json!([item["reasonResolved"], item["endedBy"]]), ended, "{policy}");
+        after = item["id"].as_i64().unwrap();
+    }
     rig.server.stop().await;
 }
 
