@@ -14,7 +14,7 @@ use crate::background::counters::{CountGauges, OldTransaction};
 use crate::background::failing::FailingQueues;
 use crate::background::replication::ReplicationWatch;
 use crate::background::workers::WorkerGauges;
-use crate::background::{counters, driver, election, groups, other_servers, refile, removals, watched, workers};
+use crate::background::{counters, driver, election, groups, other_servers, refile, removals, workers};
 use crate::batch::Batcher;
 use crate::batch::delivery::Requeue;
 use crate::batch::due_marks::DueMarkMemory;
@@ -49,6 +49,7 @@ use crate::remembered::registry::Registry;
 use crate::route::HotSessions;
 use crate::schedulers::{Candidate, Schedulers};
 use crate::sessions::{Identities, Outlook, Renewals, Sessions};
+use crate::task_ends::TaskEnds;
 use crate::workers::Workers;
 use tenure_domain::create::NewTask;
 use tenure_domain::task::Task;
@@ -161,6 +162,8 @@ pub struct Engine {
     pub renew_session: Batcher<RenewSession>,
     /// What is remembered of them, and the requests that wait for them.
     pub sessions: Sessions,
+    /// Requests that wait for the end of a task.
+    pub task_ends: TaskEnds,
     /// Logs of runs while they are written.
     pub live_logs: LiveLogs,
     /// claimWork.
@@ -217,6 +220,7 @@ impl Engine {
             renew_session: Batcher::start(RenewSession, &connector, &notifiers, &ticks, tasks),
             sessions,
             live_logs: LiveLogs::start(append, &pool, settings.live_log_max, lifetime),
+            task_ends: TaskEnds::start(pool.clone(), &notifiers, tasks, drain.clone()),
             wait_list: WaitList::start(&parts, tasks, drain),
             messages: MessageQueue::new(Batcher::start(get, &connector, &notifiers, &ticks, tasks), notifiers.clone()),
             polled,
@@ -366,7 +370,6 @@ pub fn run_passes(engine: &Arc<Engine>, connector: &Connector, lifetime: &Lifeti
     let (pool, notifiers, me) = (&engine.background_pool, &engine.notifiers, engine.schedulers.member().id);
     driver::start(engine, tasks, stop);
     essential::spawn(tasks, election::run(Arc::clone(engine), connector.clone(), stop.clone()));
-    essential::spawn(tasks, watched::look(pool.clone(), notifiers.clone(), stop.clone()));
     essential::spawn(tasks, other_servers::listen(connector.clone(), notifiers.clone(), me, stop.clone()));
     essential::spawn(tasks, other_servers::notify(pool.clone(), notifiers.clone(), me, stop.clone()));
 }

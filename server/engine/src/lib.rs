@@ -13,12 +13,14 @@ pub mod heartbeat;
 pub mod live_logs;
 pub mod notifiers;
 pub mod ops;
+mod parked;
 pub mod remembered;
 pub mod resolutions;
 pub mod rooms;
 pub mod route;
 pub mod schedulers;
 pub mod sessions;
+pub mod task_ends;
 #[cfg(feature = "test-util")]
 pub mod testing;
 pub mod workers;

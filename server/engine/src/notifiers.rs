@@ -10,7 +10,9 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use sqlx::{Postgres, Transaction};
 use tokio::sync::{Notify, futures::Notified, oneshot};
+use uuid::Uuid;
 
+use crate::parked::Signal;
 use crate::resolutions::Resolutions;
 use crate::route::HotSessions;
 use tenure_store::in_use::InUse;
@@ -20,12 +22,10 @@ use wait_lists::WaitLists;
 mod admission;
 mod effects;
 mod wait_lists;
-mod watched;
 
 pub use admission::AdmittedBy;
 pub use effects::Effects;
 pub use wait_lists::WaitListNotifier;
-pub use watched::{READERS_MAX, WATCHERS_MAX, Watched, Watcher};
 
 /// Whether what makes up for lost notifications is on, which it is in every release. A test switches it off, to show that
 /// the notifications themselves arrive.
@@ -38,7 +38,7 @@ pub fn fallbacks_are_on() -> bool {
 }
 
 /// Whether notifications are lost on purpose, which they never are in a release.
-fn are_lost() -> bool {
+pub(crate) fn are_lost() -> bool {
     #[cfg(feature = "test-util")]
     return tenure_store::breakage::is_on(tenure_store::breakage::Breakage::LoseNotifications);
     #[cfg(not(feature = "test-util"))]
@@ -60,7 +60,7 @@ struct Shared {
     /// Queues notified here since they were last forwarded to the other servers.
     others: Signal<i32>,
     /// Sessions with a new item in their inbox, and sessions that have ended.
-    inboxes: Signal<i64>,
+    inboxes: Arc<Signal<i64>>,
     /// Notified when there may be new events.
     tail: Notify,
     /// Notified when a pass may have something to do.
@@ -81,8 +81,8 @@ struct Shared {
     limited_changes: AtomicU64,
     /// Notified when a fact that every server caches was changed.
     facts: Notify,
-    /// Tasks whose resolution a caller waits for.
-    watched: Watched,
+    /// Tasks that were resolved, for requests that wait for that.
+    resolved: Arc<Signal<Uuid>>,
     /// The tasks that this server has resolved.
     resolutions: Resolutions,
     /// Whether anything may be unresolved: then the passes run often.
@@ -100,31 +100,6 @@ pub struct SendAway {
     pub worker: Gone,
     /// Completed when no request waits in its name any more.
     pub done: oneshot::Sender<()>,
-}
-
-/// A set of what was notified, such as queues, and the signal for the one task that takes them.
-#[derive(Default)]
-struct Signal<T> {
-    notified: Mutex<HashSet<T>>,
-    notify: Notify,
-}
-
-impl<T: Eq + Hash> Signal<T> {
-    fn notify(&self, what: impl IntoIterator<Item = T>) {
-        if are_lost() {
-            return;
-        }
-        let mut notified = self.notified.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = notified.len();
-        notified.extend(what);
-        if notified.len() > before {
-            self.notify.notify_one();
-        }
-    }
-
-    fn take(&self) -> HashSet<T> {
-        std::mem::take(&mut *self.notified.lock().unwrap_or_else(PoisonError::into_inner))
-    }
 }
 
 impl Notifiers {
@@ -156,10 +131,10 @@ impl Notifiers {
             self.notify_dependencies();
         }
         if resolved_unnamed {
-            self.watched().notify_unnamed();
+            self.shared.resolved.notify_all();
         }
         if resolved_unnamed || !resolved.is_empty() {
-            self.watched().notify(resolved);
+            self.shared.resolved.notify_if_waiting(resolved);
             self.notify_resolved();
         }
     }
@@ -265,10 +240,9 @@ impl Notifiers {
         self.shared.dependencies.notify_one();
     }
 
-    /// The tasks whose resolution callers of this server wait for.
-    #[must_use]
-    pub fn watched(&self) -> &Watched {
-        &self.shared.watched
+    /// Returns the signal of tasks that were resolved.
+    pub(crate) fn resolved(&self) -> Arc<Signal<Uuid>> {
+        Arc::clone(&self.shared.resolved)
     }
 
     /// The tasks that this server has resolved, for the metrics.
@@ -353,26 +327,20 @@ impl Notifiers {
         self.shared.limited_list.drop_keys();
     }
 
-    /// Waits until an inbox has a new item, or a session has ended.
-    pub async fn inboxes(&self) {
-        self.shared.inboxes.notify.notified().await;
-    }
-
-    /// The sessions with a new item, and those that have ended, since the last call.
-    #[must_use]
-    pub fn take_inboxes(&self) -> HashSet<i64> {
-        self.shared.inboxes.take()
+    /// Returns the signal of sessions with a new item, and sessions that have ended.
+    pub(crate) fn inboxes(&self) -> Arc<Signal<i64>> {
+        Arc::clone(&self.shared.inboxes)
     }
 
     /// Waits until there is something to forward to the other servers.
     pub async fn others(&self) {
-        self.shared.others.notify.notified().await;
+        self.shared.others.wait().await;
     }
 
     /// The queues to forward to the other servers.
     #[must_use]
     pub fn take_others(&self) -> HashSet<i32> {
-        self.shared.others.take()
+        self.shared.others.take().keys
     }
 }
 

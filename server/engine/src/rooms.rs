@@ -1,10 +1,10 @@
-//! Bounds on the requests that may wait at a server, or stream from it.
+//! Bounds on the requests that may wait at a server.
 
 use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// The room is divided by this for callers without credentials, so that they never take what workers need.
+/// Callers without credentials get one part in so many, so that they never take what workers need.
 pub(crate) const ANONYMOUS_PART: usize = 4;
 
 /// Who asks.
@@ -16,34 +16,40 @@ pub enum Caller {
     Authenticated,
 }
 
-/// A limit on requests, with a lower one for callers without credentials.
+/// The number of requests that may wait.
 #[derive(Debug, Clone)]
 pub(crate) struct Rooms {
+    max: usize,
     all: Arc<Semaphore>,
     anonymous: Arc<Semaphore>,
 }
 
-/// The room that a stream takes while it is read; free again when this is dropped.
+/// Counts a request until it is dropped.
 #[derive(Debug)]
 pub struct Room {
-    _of_all: OwnedSemaphorePermit,
-    _of_anonymous: Option<OwnedSemaphorePermit>,
+    _all: OwnedSemaphorePermit,
+    _anonymous: Option<OwnedSemaphorePermit>,
 }
 
 impl Rooms {
-    pub(crate) fn new(requests: usize) -> Self {
-        let anonymous = Arc::new(Semaphore::new(requests / ANONYMOUS_PART));
-        Self { all: Arc::new(Semaphore::new(requests)), anonymous }
+    pub(crate) fn new(max: usize) -> Self {
+        let semaphore = |permits| Arc::new(Semaphore::new(permits));
+        Self { max, all: semaphore(max), anonymous: semaphore(max / ANONYMOUS_PART) }
     }
 
-    /// Returns room for a request, if there is some.
+    /// Counts a request, if it may wait.
     pub(crate) fn enter(&self, caller: Caller) -> Option<Room> {
-        let of_all = Arc::clone(&self.all).try_acquire_owned().ok()?;
-        let of_anonymous = match caller {
+        let all = Arc::clone(&self.all).try_acquire_owned().ok()?;
+        let anonymous = match caller {
             Caller::Anonymous => Some(Arc::clone(&self.anonymous).try_acquire_owned().ok()?),
             Caller::Authenticated => None,
         };
-        Some(Room { _of_all: of_all, _of_anonymous: of_anonymous })
+        Some(Room { _all: all, _anonymous: anonymous })
+    }
+
+    /// Returns the number of requests that wait.
+    pub(crate) fn taken(&self) -> usize {
+        self.max - self.all.available_permits()
     }
 }
 
@@ -52,14 +58,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn callers_without_credentials_get_a_quarter() {
+    fn anonymous_callers_get_a_quarter() {
         let rooms = Rooms::new(8);
-        let taken = [Caller::Anonymous; 2].map(|caller| rooms.enter(caller).unwrap());
+        let anonymous = [(); 2].map(|()| rooms.enter(Caller::Anonymous).unwrap());
         assert!(rooms.enter(Caller::Anonymous).is_none());
-        // What was refused has taken nothing: all the rest is there for the others.
-        let others = [Caller::Authenticated; 6].map(|caller| rooms.enter(caller).unwrap());
+        // The refused request has taken nothing.
+        let others = [(); 6].map(|()| rooms.enter(Caller::Authenticated).unwrap());
         assert!(rooms.enter(Caller::Authenticated).is_none());
-        drop((taken, others));
+        assert_eq!(rooms.taken(), 8);
+        drop((anonymous, others));
         assert!(rooms.enter(Caller::Anonymous).is_some());
     }
 }

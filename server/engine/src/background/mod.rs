@@ -40,7 +40,6 @@ pub mod servers;
 pub mod sessions;
 pub mod slow;
 pub mod task_commands;
-pub mod watched;
 pub mod workers;
 
 use std::time::{Duration, Instant};

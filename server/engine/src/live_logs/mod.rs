@@ -13,12 +13,12 @@ use tokio::sync::mpsc;
 
 use crate::batch::Batcher;
 use crate::engine::Lifetime;
-use crate::essential;
 use crate::ops::OpError;
 use crate::ops::create_artifact::RunRef;
 use crate::ops::live_log::AppendLog;
+use crate::parked::{Parking, Signal, Timing};
 use crate::rooms::{Caller, Room, Rooms};
-use reader::{PIECES_WAITING, Reader, Stored, Stream};
+use reader::{PIECES_WAITING, Reader, RunKey, Stream};
 use tenure_domain::live_log::{Cursor, From};
 use tenure_store::live_logs::{self, Appended, Chunk, Position};
 
@@ -40,8 +40,9 @@ struct Shared {
     /// How many they take: as the pass found last, and what this server has stored and deleted since.
     total: AtomicI64,
     counted: Mutex<Option<Instant>>,
-    stored: Arc<Stored>,
-    opened: mpsc::UnboundedSender<Stream>,
+    /// Runs of whose logs this server has stored something.
+    stored: Arc<Signal<RunKey>>,
+    streams: Parking<Reader>,
     rooms: Rooms,
 }
 
@@ -68,11 +69,10 @@ pub struct LiveStream {
 impl LiveLogs {
     /// Starts the task that reads. It ends when the last handle is dropped; when it is stopped, all streams end.
     pub(crate) fn start(append: Batcher<AppendLog>, pool: &PgPool, max: u64, lifetime: &Lifetime) -> Self {
-        // Bounded by the room that there is.
-        let (opened, arriving) = mpsc::unbounded_channel();
-        let stored = Arc::new(Stored::default());
-        let reader = Reader::new(pool.clone(), arriving, Arc::clone(&stored), lifetime.drain.clone());
-        essential::spawn(&lifetime.tasks, reader.work());
+        let stored = Arc::new(Signal::default());
+        let Lifetime { tasks, drain, .. } = lifetime;
+        let reader = Reader::new(pool.clone());
+        let streams = Parking::start(reader, Arc::clone(&stored), Timing::default(), tasks, drain.clone());
         let max = i64::try_from(max).unwrap_or(i64::MAX);
         let rooms = Rooms::new(STREAMS_MAX);
         Self(Arc::new(Shared {
@@ -82,7 +82,7 @@ impl LiveLogs {
             total: AtomicI64::new(0),
             counted: Mutex::default(),
             stored,
-            opened,
+            streams,
             rooms,
         }))
     }
@@ -103,7 +103,7 @@ impl LiveLogs {
             return Ok(LiveLogAppended { next: offset, kept: false });
         }
         total.fetch_add(kept, Ordering::Relaxed);
-        stored.note(task, run);
+        stored.notify_if_waiting([(task, run)]);
         Ok(LiveLogAppended { next: next.unsigned_abs(), kept: true })
     }
 
@@ -112,7 +112,7 @@ impl LiveLogs {
     /// # Errors
     /// There is no such task, or no such log and nothing to wait for; or too many streams are open.
     pub async fn open(&self, of: RunRef, reading: Reading) -> Result<LiveStream, OpError> {
-        let Shared { pool, opened, rooms, .. } = &*self.0;
+        let Shared { pool, streams, rooms, .. } = &*self.0;
         let found = live_logs::find(&mut *pool.acquire().await?, of.task, of.run).await?;
         let found = found.ok_or_else(|| OpError::NotFound(format!("task {} does not exist", of.task)))?;
         if found.next.is_none() && !(found.held && reading.follow) {
@@ -123,9 +123,10 @@ impl LiveLogs {
         let (frames, pieces) = mpsc::channel(PIECES_WAITING);
         let run = of.run.number().cast_signed();
         let position = Position { seq: found.seq, run, next: i64::try_from(next).unwrap_or(i64::MAX) };
-        let (task, cursor, follow) = (of.task.uuid(), Cursor { next }, reading.follow);
-        let stream = Stream { task, position, cursor, has_log: found.next.is_some(), follow, frames, due: true };
-        opened.send(stream).map_err(|_| OpError::Unavailable)?;
+        let (cursor, follow) = (Cursor { next }, reading.follow);
+        let stream =
+            Stream { position, cursor, has_log: found.next.is_some(), follow, frames, due: true, ended: false };
+        streams.park((of.task.uuid(), run), None, stream);
         Ok(LiveStream { pieces, room })
     }
 

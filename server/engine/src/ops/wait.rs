@@ -1,6 +1,5 @@
 //! Waiting until a task is resolved.
 
-use std::pin::pin;
 use std::time::Duration;
 
 use tenure_api::ids::TaskId;
@@ -11,8 +10,8 @@ use tokio_util::sync::CancellationToken;
 use super::OpError;
 use super::status::ReadStatus;
 use crate::batch::{Batcher, Operation};
-use crate::notifiers::{Notifiers, READERS_MAX};
 use crate::rooms::Caller;
+use crate::task_ends::{READERS_MAX, TaskEnds};
 use tenure_domain::task::Task;
 
 /// How long a caller waits by default.
@@ -30,39 +29,33 @@ pub struct Waited {
     pub task: Task,
     /// Whether it is resolved; if not, the time was up or the server drains.
     pub resolved: bool,
-    /// The caller's turn to read the task, which lasts until this is dropped. It may still read what the task returned, and
-    /// all callers that wait for one task at once would wait too long for a connection.
-    _turn: Option<OwnedSemaphorePermit>,
+    /// Lasts until the caller has read the result of the task: all callers that wait for one task would otherwise wait too
+    /// long for a connection.
+    _permit: Option<OwnedSemaphorePermit>,
 }
 
 /// Waits until a task is resolved, the time is up, or the server drains.
 pub async fn wait(
     status: &Batcher<ReadStatus>,
-    notifiers: &Notifiers,
+    ends: &TaskEnds,
     drain: &CancellationToken,
     id: TaskId,
     caller: Caller,
     wait_timeout: Duration,
 ) -> Result<Waited, OpError> {
     let until = Instant::now() + wait_timeout;
-    let watcher = notifiers.watched().watch(id.uuid(), caller).ok_or(OpError::Overloaded("wait"))?;
     loop {
-        // Listening before reading: a task that is resolved in between notifies.
-        let mut notified = pin!(watcher.notified());
-        notified.as_mut().enable();
-        let last_look = drain.is_cancelled() || Instant::now() >= until;
-        let turn = watcher.turn().await;
+        // Before the read: the end of a task that is resolved in between is notified.
+        let watch = ends.watch(id.uuid(), caller, until)?;
+        let last_read = drain.is_cancelled() || Instant::now() >= until;
+        let permit = ends.permit().await;
         let task = status.submit(id).await?;
         let resolved = task.is_resolved();
-        if resolved || last_look {
-            return Ok(Waited { task, resolved, _turn: turn });
+        if resolved || last_read {
+            return Ok(Waited { task, resolved, _permit: permit });
         }
-        drop(turn);
-        tokio::select! {
-            () = notified => {}
-            () = drain.cancelled() => {}
-            () = tokio::time::sleep_until(until) => {}
-        }
+        drop(permit);
+        watch.resolved().await;
     }
 }
 
@@ -78,7 +71,7 @@ mod tests {
 
     async fn after_wait(queue: &Queue, task: TaskId) -> Waited {
         let (engine, drain) = (&queue.engine, CancellationToken::new());
-        let waited = wait(&engine.status, &engine.notifiers, &drain, task, Caller::Authenticated, WAIT_TIMEOUT_MAX);
+        let waited = wait(&engine.status, &engine.task_ends, &drain, task, Caller::Authenticated, WAIT_TIMEOUT_MAX);
         waited.await.unwrap()
     }
 
@@ -93,17 +86,17 @@ mod tests {
         let queue = Queue::start(database.options());
         let task = queue.create_one(QUEUE).await;
         let run = queue.claim_one(QUEUE).await.run;
-        let watched = queue.engine.notifiers.watched();
+        let ends = &queue.engine.task_ends;
         let count = ReadStatus::WAITING_MAX + 1_000;
         // All of them ask before anything else is done.
         let all = join_all((0..count).map(|_| tokio::task::unconstrained(is_resolved_after_wait(&queue, task))));
         let reported = async {
-            eventually("all of them wait", async || watched.watchers() == count).await;
+            eventually("all of them wait", async || ends.waiting() == count).await;
             queue.report(task, run, Report::Completed).await.unwrap();
         };
         let (answers, ()) = tokio::join!(all, reported);
         assert!(answers.iter().all(|resolved| *resolved));
-        assert_eq!(watched.watchers(), 0);
+        eventually("no request waits", async || ends.waiting() == 0).await;
         queue.stop().await;
         database.finish().await;
     }
@@ -115,8 +108,7 @@ mod tests {
         let task = queue.create_one(QUEUE).await;
         let run = queue.claim_one(QUEUE).await.run;
         queue.report(task, run, Report::Completed).await.unwrap();
-        let other = queue.engine.notifiers.watched().watch(task.uuid(), Caller::Authenticated).unwrap();
-        let turn = || tokio::task::unconstrained(other.turn()).now_or_never().flatten();
+        let turn = || tokio::task::unconstrained(queue.engine.task_ends.permit()).now_or_never().flatten();
         let others: Vec<_> = (1..READERS_MAX).map_while(|_| turn()).collect();
         assert_eq!(others.len(), READERS_MAX - 1);
         let waited = after_wait(&queue, task).await;
@@ -124,7 +116,7 @@ mod tests {
         assert!(turn().is_none(), "it may read what the task returned");
         drop(waited);
         assert!(turn().is_some());
-        drop((others, other));
+        drop(others);
         queue.stop().await;
         database.finish().await;
     }

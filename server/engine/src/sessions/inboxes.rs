@@ -1,51 +1,54 @@
-//! Inboxes: one task for all requests of this server that wait for an item of one. It reads at once what it is notified of, and
-//! everything twice a second, because other servers fill inboxes too. With it it finds the sessions that have ended: then what waits for
-//! their inbox or for claims in their name is answered.
+//! Requests that wait for an item in the inbox of a session. The same polls find sessions that have ended, for these requests and for
+//! claims in the name of a session.
 
-use std::collections::HashSet;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
 
 use sqlx::PgPool;
 use tenure_api::sessions::InboxItem;
 use tenure_api::states::SessionEnd;
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::oneshot;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::endings::Endings;
-use super::waiters::{Answer, Waiter, Waiters};
-use crate::essential;
-use crate::notifiers::{Notifiers, fallbacks_are_on};
+use crate::notifiers::Notifiers;
 use crate::ops::OpError;
+use crate::parked::{self, Due, GiveUp, Parked, Parking, Timing};
+use crate::rooms::{Caller, Rooms};
 use tenure_store::worker_sessions::{self, StillLive};
 
 /// Requests that may wait at one server.
 pub const WAITERS_MAX: usize = 10_000;
-/// How often all inboxes are read that are waited for, in case a notification was lost or the item is another server's.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// How often all sessions are looked up that are waited for, for the same reason.
+/// Interval of the polls for the ends of all sessions.
 const ENDED_EVERY: Duration = Duration::from_secs(1);
-/// The least time between two looks, however often one is requested.
-const LOOK_AT_MOST_EVERY: Duration = Duration::from_millis(20);
-/// How long a look may take: the database may have gone silent.
-const LOOK_MAX: Duration = Duration::from_secs(10);
 
-/// What is known of a session whose inbox is to be read.
+/// What is known of a session whose inbox is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Certainty {
     /// It was just renewed.
     Live,
-    /// That was not looked up, nor what it is like now: the first look at its inbox does it.
+    /// The first poll finds out if it is live, and reads its row.
     MayHaveEnded,
 }
 
-/// The sending side: what request handlers use.
-#[derive(Debug, Clone)]
+/// Items of an inbox.
+#[derive(Debug, Default)]
+pub struct Found {
+    /// Empty if none came in time.
+    pub items: Vec<InboxItem>,
+    /// The row of the session, if it was read.
+    pub live: Option<StillLive>,
+}
+
+type Answer = Result<Found, OpError>;
+
+/// The inboxes that requests of this server wait for. Clones share them.
+#[derive(Clone)]
 pub struct Inboxes {
-    queue: mpsc::UnboundedSender<Waiter>,
-    places: Arc<Semaphore>,
-    places_max: usize,
+    parking: Parking<Reader>,
+    rooms: Rooms,
 }
 
 /// [`WAITERS_MAX`], unless a test has fewer.
@@ -57,168 +60,89 @@ fn waiters_max() -> usize {
 }
 
 impl Inboxes {
-    /// Starts the task. It ends when the sending side is dropped; when it is stopped, all waiters are answered empty.
+    /// Starts the task that reads inboxes.
     #[must_use]
     pub fn start(
         pool: PgPool,
-        notifiers: Notifiers,
+        notifiers: &Notifiers,
         endings: Endings,
         tasks: &TaskTracker,
         stop: CancellationToken,
     ) -> Self {
-        // Bounded by the places.
-        let (queue, inbox) = mpsc::unbounded_channel();
-        let now = Instant::now();
-        let reader = Reader {
-            pool,
-            notifiers,
-            endings,
-            stop,
-            inbox,
-            waiters: Waiters::default(),
-            looked: now,
-            all_looked: now,
-            all_ended: now,
-        };
-        essential::spawn(tasks, reader.work());
-        let places_max = waiters_max();
-        Self { queue, places: Arc::new(Semaphore::new(places_max)), places_max }
+        let reader = Reader { pool, endings, ended_from: Instant::now() };
+        let parking = Parking::start(reader, notifiers.inboxes(), Timing::default(), tasks, stop);
+        Self { parking, rooms: Rooms::new(waiters_max()) }
     }
 
-    /// How many requests wait.
+    /// Returns the number of requests that wait.
     #[must_use]
     pub fn waiting(&self) -> usize {
-        self.places_max - self.places.available_permits()
+        self.rooms.taken()
     }
 
-    /// The items of an inbox after this one; none if none came in time.
+    /// Waits for items of an inbox after the item `after`. Returns none if none came in time.
     ///
     /// # Errors
     /// If the session has ended, too many requests wait, or the database does not answer.
     pub async fn read(&self, epoch: i64, after: i64, wait: Duration, certainty: Certainty) -> Answer {
-        let place = Arc::clone(&self.places).try_acquire_owned().map_err(|_| OpError::Overloaded("inbox"))?;
+        let _room = self.rooms.enter(Caller::Authenticated).ok_or(OpError::Overloaded("inbox"))?;
         let (reply, answer) = oneshot::channel();
-        let until = Instant::now() + wait;
-        let waiter = Waiter { epoch, after, until, reply, certainty, live: None, looked: false, _place: place };
-        self.queue.send(waiter).map_err(|_| OpError::Unavailable)?;
+        let waiter = Waiter { after, reply, certainty, live: None };
+        self.parking.park(epoch, Some(Instant::now() + wait), waiter);
         answer.await.unwrap_or(Err(OpError::Unavailable))
+    }
+}
+
+struct Waiter {
+    after: i64,
+    reply: oneshot::Sender<Answer>,
+    /// What was known of the session when the request arrived.
+    certainty: Certainty,
+    live: Option<StillLive>,
+}
+
+impl Waiter {
+    fn is_uncertain(&self) -> bool {
+        self.certainty == Certainty::MayHaveEnded && self.live.is_none()
+    }
+
+    fn send(self, items: Vec<InboxItem>) {
+        let answer = if self.is_uncertain() { Err(OpError::Unavailable) } else { Ok(Found { items, live: self.live }) };
+        drop(self.reply.send(answer));
+    }
+}
+
+impl parked::Waiter for Waiter {
+    fn is_closed(&self) -> bool {
+        self.reply.is_closed()
+    }
+
+    fn give_up(self, reason: GiveUp) {
+        match reason {
+            GiveUp::Deadline | GiveUp::Draining => self.send(Vec::new()),
+            GiveUp::Unpolled => drop(self.reply.send(Err(OpError::Unavailable))),
+        }
     }
 }
 
 struct Reader {
     pool: PgPool,
-    notifiers: Notifiers,
     endings: Endings,
-    stop: CancellationToken,
-    inbox: mpsc::UnboundedReceiver<Waiter>,
-    waiters: Waiters,
-    /// When something was looked at last.
-    looked: Instant,
-    /// When all inboxes were read last, or need not have been.
-    all_looked: Instant,
-    /// The same of the ends of all sessions.
-    all_ended: Instant,
+    /// Time from which all sessions are polled for their end.
+    ended_from: Instant,
 }
 
-/// What a look reads.
+/// What a poll reads.
 #[derive(Default)]
 struct Plan {
-    /// Inboxes, each after an item.
+    /// Inboxes, each with the highest item that one of its readers knows: that reader has acknowledged it for all.
     readers: Vec<(i64, i64)>,
     /// Sessions that may have ended.
     sessions: Vec<i64>,
-    /// Those of them whose requests are to say what they are like now.
+    /// Sessions whose rows requests need.
     uncertain: Vec<i64>,
 }
 
-impl Reader {
-    async fn work(mut self) {
-        loop {
-            let mut arrived = HashSet::new();
-            let look_at = self.all_looked + LOOK_EVERY;
-            let wake_at = self.waiters.next().map_or(look_at, |next| next.min(look_at));
-            tokio::select! {
-                waiter = self.inbox.recv() => match waiter {
-                    Some(waiter) => self.enter(waiter, &mut arrived),
-                    None => break,
-                },
-                () = self.notifiers.inboxes() => {}
-                () = tokio::time::sleep_until(wake_at.into()) => {}
-                () = self.stop.cancelled(), if !self.waiters.is_empty() => {}
-            }
-            // More arrives meanwhile, for the same statement.
-            tokio::time::sleep_until((self.looked + LOOK_AT_MOST_EVERY).into()).await;
-            while let Ok(waiter) = self.inbox.try_recv() {
-                self.enter(waiter, &mut arrived);
-            }
-            if self.stop.is_cancelled() {
-                self.waiters.answer_all();
-                // Nothing is read any more: what would wake it for that is put off, so that it only answers who still comes.
-                (self.looked, self.all_looked) = (Instant::now(), Instant::now());
-                drop(self.notifiers.take_inboxes());
-                continue;
-            }
-            let plan = self.plan(&arrived);
-            self.look(plan).await;
-            self.waiters.answer_timed_out(Instant::now());
-            metrics::gauge!("tenure_inbox_waiters").set(self.waiters.count() as f64);
-        }
-    }
-
-    fn enter(&mut self, waiter: Waiter, arrived: &mut HashSet<i64>) {
-        arrived.insert(waiter.epoch);
-        self.waiters.enter(waiter);
-    }
-
-    /// What is to be read now: that of requests that have just come, what was notified, and from time to time everything.
-    fn plan(&mut self, arrived: &HashSet<i64>) -> Plan {
-        let now = Instant::now();
-        let notified = self.notifiers.take_inboxes();
-        let mut plan = Plan { uncertain: self.waiters.uncertain(), ..Plan::default() };
-        if now >= self.all_looked + LOOK_EVERY {
-            self.all_looked = now;
-            self.waiters.drop_closed();
-            if fallbacks_are_on() {
-                plan.readers = self.waiters.readers(self.waiters.epochs());
-            }
-        }
-        if plan.readers.is_empty() {
-            plan.readers = self.waiters.readers(arrived.union(&notified).copied());
-        }
-        if now >= self.all_ended + ENDED_EVERY {
-            self.all_ended = now;
-            if fallbacks_are_on() {
-                let all: HashSet<i64> = self.waiters.epochs().chain(self.endings.epochs()).collect();
-                plan.sessions = all.into_iter().collect();
-            }
-        }
-        if plan.sessions.is_empty() {
-            let is_waited_for = |epoch: &i64| self.waiters.has(*epoch) || self.endings.is_watched(*epoch);
-            let named: HashSet<i64> = notified.iter().chain(&plan.uncertain).copied().collect();
-            plan.sessions = named.into_iter().filter(is_waited_for).collect();
-        }
-        plan
-    }
-
-    async fn look(&mut self, plan: Plan) {
-        if plan.readers.is_empty() && plan.sessions.is_empty() && plan.uncertain.is_empty() {
-            return;
-        }
-        self.looked = Instant::now();
-        let read = tokio::time::timeout(LOOK_MAX, read(&self.pool, &plan)).await;
-        match read.unwrap_or(Err(sqlx::Error::PoolTimedOut)) {
-            Ok(Read { items, ended, live }) => {
-                self.endings.note(&ended);
-                self.waiters.answer_ended(&ended);
-                self.waiters.note_live(&plan.uncertain, live);
-                self.waiters.answer(&plan.readers, items);
-            }
-            Err(error) => tracing::debug!(error = %error, "inboxes could not be read"),
-        }
-    }
-}
-
-/// What a look has read.
 #[derive(Default)]
 struct Read {
     items: Vec<(i64, InboxItem)>,
@@ -226,70 +150,71 @@ struct Read {
     live: Vec<StillLive>,
 }
 
-async fn read(pool: &PgPool, plan: &Plan) -> Result<Read, sqlx::Error> {
-    let mut conn = pool.acquire().await?;
-    let mut read = Read::default();
-    if !plan.readers.is_empty() {
-        read.items = worker_sessions::read_inboxes(&mut conn, &plan.readers).await?;
+impl parked::Source for Reader {
+    type Key = i64;
+    type Waiter = Waiter;
+    const GAUGE: &'static str = "tenure_inbox_waiters";
+
+    async fn poll(&mut self, parked: &mut Parked<Self>, due: &Due<i64>) -> Result<bool, sqlx::Error> {
+        let plan = self.plan(parked, due);
+        if plan.readers.is_empty() && plan.sessions.is_empty() {
+            return Ok(false);
+        }
+        let Read { items, ended, live } = self.read(&plan).await?;
+        self.endings.note(&ended);
+        for (epoch, by) in ended {
+            parked.take(epoch).for_each(|waiter| drop(waiter.reply.send(Err(OpError::SessionEnded(by)))));
+        }
+        for session in live {
+            parked.get_mut(session.epoch).for_each(|waiter| waiter.live = Some(session));
+        }
+        let mut found: HashMap<i64, Vec<InboxItem>> = HashMap::new();
+        for (epoch, item) in items {
+            found.entry(epoch).or_default().push(item);
+        }
+        for (epoch, items) in found {
+            parked.take(epoch).for_each(|waiter| waiter.send(items.clone()));
+        }
+        Ok(false)
     }
-    // Before those that have ended: one that ends in between is found there.
-    if !plan.uncertain.is_empty() {
-        read.live = worker_sessions::list_live(&mut conn, &plan.uncertain).await?;
-    }
-    if !plan.sessions.is_empty() {
-        read.ended = worker_sessions::list_ended(&mut conn, &plan.sessions).await?;
-    }
-    Ok(read)
 }
 
-#[cfg(test)]
-mod tests {
-    use std::future::{Future, poll_fn};
-    use std::pin::pin;
-    use std::task::Poll;
-
-    use super::*;
-
-    /// Far longer than the time after which all inboxes are read again.
-    const STOPPED_FOR: Duration = Duration::from_secs(1);
-
-    #[tokio::test]
-    async fn a_stopped_reader_answers_late_requests_and_rests_between_them() {
-        let (queue, inbox) = mpsc::unbounded_channel();
-        let pool = sqlx::postgres::PgPoolOptions::new().connect_lazy("postgres://nowhere.invalid").unwrap();
-        let (stop, now) = (CancellationToken::new(), Instant::now());
-        let reader = Reader {
-            pool,
-            notifiers: Notifiers::default(),
-            endings: Endings::default(),
-            stop: stop.clone(),
-            inbox,
-            waiters: Waiters::default(),
-            looked: now,
-            all_looked: now,
-            all_ended: now,
-        };
-        let places = Arc::new(Semaphore::new(1));
-        let inboxes = Inboxes { queue, places, places_max: 1 };
-        stop.cancel();
-        let mut work = pin!(reader.work());
-        let mut polls = 0;
-        let counted = poll_fn(|context| -> Poll<()> {
-            polls += 1;
-            work.as_mut().poll(context)
-        });
-        let served = async {
-            tokio::time::sleep(STOPPED_FOR).await;
-            let items = inboxes.read(1, 0, STOPPED_FOR * 100, Certainty::Live).await;
-            assert!(items.is_ok_and(|found| found.items.is_empty()), "a stopped reader answers with nothing");
-            let items = inboxes.read(1, 0, STOPPED_FOR * 100, Certainty::MayHaveEnded).await;
-            assert!(items.is_err(), "it does not say until when a session is live that it has not looked up");
-        };
-        tokio::select! {
-            () = counted => panic!("it ends with the sending side"),
-            () = served => {}
+impl Reader {
+    fn plan(&mut self, parked: &Parked<Self>, due: &Due<i64>) -> Plan {
+        let epochs: HashSet<i64> = if due.all { parked.keys().collect() } else { due.named().collect() };
+        let mut plan = Plan::default();
+        for &epoch in &epochs {
+            let Some(after) = parked.get(epoch).map(|waiter| waiter.after).max() else { continue };
+            plan.readers.push((epoch, after));
+            if parked.get(epoch).any(Waiter::is_uncertain) {
+                plan.uncertain.push(epoch);
+            }
         }
-        let most = STOPPED_FOR.as_millis() / LOOK_AT_MOST_EVERY.as_millis();
-        assert!(polls < most, "it was polled {polls} times in {STOPPED_FOR:?}");
+        let now = Instant::now();
+        let sessions: HashSet<i64> = if due.all && now >= self.ended_from {
+            self.ended_from = now + ENDED_EVERY;
+            epochs.into_iter().chain(self.endings.epochs()).collect()
+        } else {
+            let needed = |epoch: &i64| parked.get(*epoch).next().is_some() || self.endings.is_watched(*epoch);
+            due.notified.iter().chain(&plan.uncertain).copied().filter(needed).collect()
+        };
+        plan.sessions = sessions.into_iter().collect();
+        plan
+    }
+
+    async fn read(&self, plan: &Plan) -> Result<Read, sqlx::Error> {
+        let mut conn = self.pool.acquire().await?;
+        let mut read = Read::default();
+        if !plan.readers.is_empty() {
+            read.items = worker_sessions::read_inboxes(&mut conn, &plan.readers).await?;
+        }
+        // Before the ends: a session that ends in between is found there.
+        if !plan.uncertain.is_empty() {
+            read.live = worker_sessions::list_live(&mut conn, &plan.uncertain).await?;
+        }
+        if !plan.sessions.is_empty() {
+            read.ended = worker_sessions::list_ended(&mut conn, &plan.sessions).await?;
+        }
+        Ok(read)
     }
 }

@@ -7,7 +7,6 @@ mod identities;
 mod inboxes;
 mod outlook;
 mod renewals;
-mod waiters;
 
 use sqlx::PgPool;
 use tokio_util::sync::CancellationToken;
@@ -17,7 +16,7 @@ use crate::notifiers::Notifiers;
 pub use activity::Activity;
 pub use endings::{Endings, Watcher};
 pub use identities::Identities;
-pub use inboxes::{Certainty, Inboxes, WAITERS_MAX};
+pub use inboxes::{Certainty, Found, Inboxes, WAITERS_MAX};
 pub use outlook::Outlook;
 pub use renewals::Renewals;
 
@@ -43,7 +42,7 @@ impl Sessions {
     pub fn start(pool: &PgPool, notifiers: &Notifiers, tasks: &TaskTracker, stop: &CancellationToken) -> Self {
         let endings = Endings::default();
         Self {
-            inboxes: Inboxes::start(pool.clone(), notifiers.clone(), endings.clone(), tasks, stop.clone()),
+            inboxes: Inboxes::start(pool.clone(), notifiers, endings.clone(), tasks, stop.clone()),
             identities: Identities::default(),
             activity: Activity::default(),
             outlook: Outlook::default(),

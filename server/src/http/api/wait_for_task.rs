@@ -77,7 +77,7 @@ async fn wait_for_task(app: App, call: Arc<Call>) -> Result<Response, ApiError> 
     let id = call.task_id()?;
     let wait_timeout = wait_timeout(&call)?;
     let (engine, caller) = (&app.engine, call.caller());
-    let waiting = wait(&engine.status, &engine.notifiers, &app.drain, id, caller, wait_timeout);
+    let waiting = wait(&engine.status, &engine.task_ends, &app.drain, id, caller, wait_timeout);
     let waited = call.wait_for(&app, &Values::of_path(), waiting).await?;
     // In the turn that is a part of `waited`.
     let result = if waited.resolved { task_result::for_caller(&app, &call, &waited.task).await? } else { None };

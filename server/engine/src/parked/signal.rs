@@ -1,0 +1,100 @@
+//! Notifications of the task that owns parked requests.
+
+use std::collections::HashSet;
+use std::hash::Hash;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::Notify;
+
+use crate::notifiers::are_lost;
+
+/// Collects keys that were changed, for one task.
+pub(crate) struct Signal<K> {
+    notified: Mutex<Notified<K>>,
+    notify: Notify,
+    /// Number of requests that wait for a key.
+    waiting: Arc<AtomicUsize>,
+}
+
+/// The keys since the last [`Signal::take`].
+pub(crate) struct Notified<K> {
+    pub(crate) keys: HashSet<K>,
+    /// Keys that are not known were changed too.
+    pub(crate) all: bool,
+}
+
+impl<K> Default for Notified<K> {
+    fn default() -> Self {
+        Self { keys: HashSet::new(), all: false }
+    }
+}
+
+impl<K> Default for Signal<K> {
+    fn default() -> Self {
+        Self { notified: Mutex::default(), notify: Notify::new(), waiting: Arc::default() }
+    }
+}
+
+/// Counts a waiting request until it is dropped.
+pub(super) struct Waiting(Arc<AtomicUsize>);
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl<K: Eq + Hash> Signal<K> {
+    /// Notifies the task of these keys.
+    pub(crate) fn notify(&self, keys: impl IntoIterator<Item = K>) {
+        if are_lost() {
+            return;
+        }
+        let mut notified = self.lock();
+        let before = notified.keys.len();
+        notified.keys.extend(keys);
+        if notified.keys.len() > before {
+            self.notify.notify_one();
+        }
+    }
+
+    /// Notifies the task of these keys if any request waits. Otherwise this takes no lock.
+    pub(crate) fn notify_if_waiting(&self, keys: impl IntoIterator<Item = K>) {
+        if self.waiting() > 0 {
+            self.notify(keys);
+        }
+    }
+
+    /// Notifies the task of changes of keys that are not known.
+    pub(crate) fn notify_all(&self) {
+        if self.waiting() > 0 && !are_lost() {
+            self.lock().all = true;
+            self.notify.notify_one();
+        }
+    }
+
+    /// Returns the number of requests that wait.
+    pub(crate) fn waiting(&self) -> usize {
+        self.waiting.load(Ordering::SeqCst)
+    }
+
+    /// Waits for a notification.
+    pub(crate) async fn wait(&self) {
+        self.notify.notified().await;
+    }
+
+    /// Returns the keys since the last call.
+    pub(crate) fn take(&self) -> Notified<K> {
+        std::mem::take(&mut *self.lock())
+    }
+
+    pub(super) fn enter(&self) -> Waiting {
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        Waiting(Arc::clone(&self.waiting))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Notified<K>> {
+        self.notified.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

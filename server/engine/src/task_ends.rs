@@ -1,0 +1,164 @@
+//! Requests that wait for the end of a task.
+
+use std::sync::Arc;
+
+use sqlx::PgPool;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use uuid::Uuid;
+
+use crate::notifiers::Notifiers;
+use crate::ops::OpError;
+use crate::parked::{self, Due, GiveUp, Parked, Parking, Timing};
+use crate::rooms::{Caller, Room, Rooms};
+use tenure_store::tasks;
+
+/// Requests that may wait at one server.
+pub const WAITERS_MAX: usize = 50_000;
+/// Requests that read their task, or its result, at the same time: all may wait for the same task.
+pub const READERS_MAX: usize = 4_000;
+/// Tasks of one statement.
+const IDS_MAX: usize = 10_000;
+
+/// The tasks that requests of this server wait for.
+pub struct TaskEnds {
+    parking: Parking<Lookup>,
+    rooms: Rooms,
+    readers: Arc<Semaphore>,
+}
+
+impl TaskEnds {
+    /// Starts the task that looks for resolved tasks.
+    #[must_use]
+    pub fn start(pool: PgPool, notifiers: &Notifiers, tasks: &TaskTracker, stop: CancellationToken) -> Self {
+        Self::start_with(pool, notifiers, Timing::default(), tasks, stop)
+    }
+
+    fn start_with(
+        pool: PgPool,
+        notifiers: &Notifiers,
+        timing: Timing,
+        tasks: &TaskTracker,
+        stop: CancellationToken,
+    ) -> Self {
+        let parking = Parking::start(Lookup { pool }, notifiers.resolved(), timing, tasks, stop);
+        Self { parking, rooms: Rooms::new(WAITERS_MAX), readers: Arc::new(Semaphore::new(READERS_MAX)) }
+    }
+
+    /// Waits for a task from now on.
+    ///
+    /// # Errors
+    /// If too many requests wait, or too many without credentials.
+    pub fn watch(&self, id: Uuid, caller: Caller, deadline: Instant) -> Result<Watch, OpError> {
+        let room = self.rooms.enter(caller).ok_or(OpError::Overloaded("wait"))?;
+        let (reply, resolved) = oneshot::channel();
+        self.parking.park(id, Some(deadline), Waiter(reply));
+        Ok(Watch { resolved, _room: room })
+    }
+
+    /// Waits for a permit to read the task. It is always given: the semaphore is never closed.
+    pub async fn permit(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.readers).acquire_owned().await.ok()
+    }
+
+    /// Returns the number of requests that wait.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.rooms.taken()
+    }
+}
+
+/// A request that waits for a task.
+pub struct Watch {
+    resolved: oneshot::Receiver<()>,
+    _room: Room,
+}
+
+impl Watch {
+    /// Returns true when the task is resolved; false after the deadline and when the server drains.
+    pub async fn resolved(self) -> bool {
+        self.resolved.await.is_ok()
+    }
+}
+
+struct Waiter(oneshot::Sender<()>);
+
+impl parked::Waiter for Waiter {
+    fn is_closed(&self) -> bool {
+        self.0.is_closed()
+    }
+
+    fn give_up(self, _: GiveUp) {}
+}
+
+struct Lookup {
+    pool: PgPool,
+}
+
+impl parked::Source for Lookup {
+    type Key = Uuid;
+    type Waiter = Waiter;
+    const GAUGE: &'static str = "tenure_waiting_for_tasks";
+
+    fn answer_notified(&mut self, parked: &mut Parked<Self>, id: Uuid) -> bool {
+        parked.take(id).for_each(|waiter| drop(waiter.0.send(())));
+        true
+    }
+
+    /// A new request reads its task itself.
+    async fn poll(&mut self, parked: &mut Parked<Self>, due: &Due<Uuid>) -> Result<bool, sqlx::Error> {
+        let ids: Vec<Uuid> = if due.all { parked.keys().collect() } else { Vec::new() };
+        for part in ids.chunks(IDS_MAX) {
+            for id in tasks::list_resolved(&mut *self.pool.acquire().await?, part).await? {
+                self.answer_notified(parked, id);
+            }
+        }
+        Ok(false)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use sqlx::Connection as _;
+    use tenure_domain::lifecycle::Report;
+    use tenure_store::connector::Connector;
+    use tenure_store::testing::{Proxy, TestDatabase, until_a_session_waits};
+    use tokio::time::timeout;
+
+    use super::*;
+    use crate::testing::{QUEUE, Queue};
+
+    /// Long enough to connect and to poll.
+    const SHORT: Duration = Duration::from_secs(1);
+
+    #[tokio::test]
+    async fn silent_connection_is_given_up_and_next_poll_finds_task() {
+        let database = TestDatabase::create().await;
+        let queue = Queue::start(database.options());
+        let task = queue.create_one(QUEUE).await;
+        let run = queue.claim_one(QUEUE).await.run;
+        queue.report(task, run, Report::Completed).await.unwrap();
+        let mut holder = database.connect().await;
+        let mut lock = holder.begin().await.unwrap();
+        sqlx::query("LOCK TABLE tasks IN ACCESS EXCLUSIVE MODE").execute(&mut *lock).await.unwrap();
+        let proxy = Proxy::start(database.options()).await;
+        let pool = Connector::new(proxy.options().clone()).pool();
+        let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
+        let timing = Timing { timeout: SHORT, ..Timing::default() };
+        // Another server: it is notified of nothing.
+        let ends = TaskEnds::start_with(pool, &Notifiers::default(), timing, &tasks, stop.clone());
+        let watch = ends.watch(task.uuid(), Caller::Authenticated, Instant::now() + SHORT * 60).unwrap();
+        until_a_session_waits(database.pool()).await;
+        proxy.fall_silent();
+        lock.rollback().await.unwrap();
+        assert!(timeout(SHORT * 10, watch.resolved()).await.expect("it is polled again"));
+        stop.cancel();
+        drop((ends, holder));
+        queue.stop().await;
+        database.finish().await;
+    }
+}
