@@ -4,9 +4,8 @@
 //! few milliseconds and only while there are any: a NOTIFY in every transaction would serialise all commits.
 
 use std::collections::{HashMap, HashSet};
-use std::hash::Hash;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use sqlx::{Postgres, Transaction};
 use tokio::sync::{Notify, futures::Notified, oneshot};

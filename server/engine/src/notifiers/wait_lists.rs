@@ -38,24 +38,24 @@ impl WaitListNotifier {
     /// A worker is gone.
     pub(super) fn send_away(&self, leaving: SendAway) {
         self.gone.lock().unwrap_or_else(PoisonError::into_inner).push(leaving);
-        self.claimable.notify.notify_one();
+        self.claimable.wake();
     }
 
     /// The keys of queues may have been lost.
     pub(super) fn drop_keys(&self) {
         self.stale_keys.store(true, Ordering::SeqCst);
-        self.claimable.notify.notify_one();
+        self.claimable.wake();
     }
 
     /// Waits until it is notified.
     pub async fn notified(&self) {
-        self.claimable.notify.notified().await;
+        self.claimable.wait().await;
     }
 
     /// The queues that were notified since the last call.
     #[must_use]
     pub fn take_claimable(&self) -> HashSet<i32> {
-        self.claimable.take()
+        self.claimable.take().keys
     }
 
     /// Whether the keys of queues may have been lost since the last call.

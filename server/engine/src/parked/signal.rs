@@ -74,6 +74,11 @@ impl<K: Eq + Hash> Signal<K> {
         }
     }
 
+    /// Wakes the task without a key.
+    pub(crate) fn wake(&self) {
+        self.notify.notify_one();
+    }
+
     /// Returns the number of requests that wait.
     pub(crate) fn waiting(&self) -> usize {
         self.waiting.load(Ordering::SeqCst)
