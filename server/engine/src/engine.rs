@@ -14,7 +14,7 @@ use crate::background::counters::{CountGauges, OldTransaction};
 use crate::background::failing::FailingQueues;
 use crate::background::replication::ReplicationWatch;
 use crate::background::workers::WorkerGauges;
-use crate::background::{counters, driver, election, groups, other_servers, refile, removals, workers};
+use crate::background::{counters, driver, election, groups, other_servers, refile, workers};
 use crate::batch::Batcher;
 use crate::batch::delivery::Requeue;
 use crate::batch::due_marks::DueMarkMemory;
@@ -190,7 +190,7 @@ impl Engine {
         let (notifiers, workers) = (Notifiers::new(settings.hot_sessions), Workers::new(facts.quarantines()));
         let (sequencer, polled, lease) = (Sequencer::default(), PolledQueues::default(), settings.claim_timeout);
         let ticks = Ticks::start(&claim_connector, settings.hot_sessions, tasks);
-        removals::follow(&facts, &notifiers);
+        facts.removals.notify(notifiers.clone());
         let requeue = Requeue::start(&connector, notifiers.clone(), tasks, stop.clone());
         let sessions = Sessions::start(&pool, &notifiers, tasks, drain);
         let parts = WaitListParts {

@@ -11,7 +11,7 @@ use std::time::Instant;
 use tenure_api::ids::TaskQueueId;
 use tenure_api::states::ReasonResolved;
 
-use crate::background::gauges::{Metric, SHOWN_AFTER};
+use crate::gauges::{Metric, SHOWN_AFTER};
 
 /// What is published of each queue. The last one has a label for the reason.
 pub const METRICS: [Metric; 3] = [

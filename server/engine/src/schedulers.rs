@@ -18,7 +18,7 @@ use tenure_store::servers::{self, Member};
 use tenure_store::session::{self, Locks};
 use uuid::Uuid;
 
-use crate::background::gauges::{Metric, QueueGauges};
+use crate::gauges::{Metric, QueueGauges};
 use crate::notifiers::{Effects, Notifiers};
 
 /// How often a server beats.

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use chrono::{DateTime, Utc};
 
 use super::PassReport;
-use super::gauges::{Metric, QueueGauges};
 use crate::engine::Engine;
+use crate::gauges::{Metric, QueueGauges};
 use tenure_domain::policy::counts::shown;
 use tenure_store::messages::{self, HiddenCounts};
 use tenure_store::queue_counts::{self, ListedQueue, Listing};

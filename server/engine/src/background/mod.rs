@@ -18,7 +18,6 @@ pub mod events;
 pub mod expiry;
 pub mod facts;
 pub mod failing;
-pub mod gauges;
 pub mod groups;
 pub mod holds;
 pub mod idempotency;

@@ -14,23 +14,10 @@ use tenure_api::states::SessionEnd;
 
 use super::{PassReport, SLICE};
 use crate::engine::Engine;
-use crate::notifiers::Notifiers;
 use crate::ops::sessions::{Attempt, end_whole};
 use crate::ops::worker_removed;
-use crate::remembered::Facts;
 use tenure_store::failure::{Class, classify};
 use tenure_store::{clock, worker_removals};
-
-/// Notifies the wait list of this server of new removals, whenever they are read.
-pub fn follow(facts: &Facts, notifiers: &Notifiers) {
-    let notifiers = notifiers.clone();
-    facts.removals.on_change(move |before, now| {
-        for worker in now.news(before) {
-            // This does not wait for the wait list: what it still claims is found by the next look.
-            drop(notifiers.send_away(worker.clone()));
-        }
-    });
-}
 
 /// A look that took longer confirms nothing.
 const CONFIRMED_WITHIN: Duration = Duration::from_secs(5);

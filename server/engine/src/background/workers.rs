@@ -2,9 +2,9 @@
 
 use std::time::Instant;
 
-use super::gauges::{Metric, QueueGauges};
 use super::{PassReport, SLICE};
 use crate::engine::Engine;
+use crate::gauges::{Metric, QueueGauges};
 use crate::ops::workers as ops;
 use tenure_store::workers::WorkerCounts;
 use tenure_store::{queue_views, workers};

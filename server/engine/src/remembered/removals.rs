@@ -5,7 +5,8 @@ use std::collections::HashMap;
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
-use super::Fact;
+use super::{Fact, Remembered};
+use crate::notifiers::Notifiers;
 use tenure_store::worker_removals::{self, Gone};
 
 /// The fact.
@@ -27,6 +28,18 @@ impl Fact for Removals {
     }
 }
 
+impl Remembered<Removals> {
+    /// Notifies the wait list of this server of new removals, whenever they are read.
+    pub fn notify(&self, notifiers: Notifiers) {
+        self.on_change(move |before, now| {
+            for worker in now.news(before) {
+                // This does not wait for the wait list: the pass `removals` ends what it still claims.
+                drop(notifiers.send_away(worker.clone()));
+            }
+        });
+    }
+}
+
 impl Removed {
     /// Whether no worker is.
     #[must_use]
@@ -34,8 +47,8 @@ impl Removed {
         self.since.is_empty()
     }
 
-    /// Those that were not removed before, or were removed again.
-    pub fn news<'a>(&'a self, before: &'a Self) -> impl Iterator<Item = &'a Gone> {
+    /// Lists workers that were not removed before, or were removed again.
+    fn news<'a>(&'a self, before: &'a Self) -> impl Iterator<Item = &'a Gone> {
         self.since.iter().filter(|(worker, since)| before.since.get(worker) != Some(since)).map(|(worker, _)| worker)
     }
 }
