@@ -31,7 +31,8 @@ use crate::key_check::{self, KeyError};
 use crate::log_limiter;
 use crate::telemetry;
 use tenure_embedded::{self as embedded, Embedded, RootCredentials};
-use tenure_engine::background::{clocks, replication};
+use tenure_engine::background::registry::Passes;
+use tenure_engine::background::{clocks, driver, replication};
 use tenure_engine::blobs::Blobs;
 use tenure_engine::blobs::settings::ArtifactsPlace;
 use tenure_engine::engine::{self, Engine, EngineSettings, Lifetime};
@@ -282,7 +283,8 @@ fn assemble(
     let lookups = pools.lookups.clone();
     let engine = engine::Database { claim_connector: connector.clone(), connector, pools };
     let engine = Engine::start(engine, times, blobs, &lifetime);
-    engine::run_passes(&engine, &database.connector, &lifetime);
+    let passes = Passes::new(&engine);
+    driver::run_passes(&passes, &database.connector, &lifetime);
     let (poll_keys, worker_digests) = (keys.signing_keys(Purpose::PollUrls), WorkerDigests::new(&keys));
     let authenticator = Authenticator::new(lookups, engine.facts.clone(), keys);
     let caches = authenticator.caches();
@@ -290,6 +292,7 @@ fn assemble(
     let heavy = Heavy::new();
     Arc::new(AppState {
         engine,
+        passes,
         authenticator,
         pages: Pages::new(root_url),
         poll_urls: PollUrls::new(poll_keys, root_url, settings.message_visibility),

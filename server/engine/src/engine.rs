@@ -14,7 +14,7 @@ use crate::background::counters::{CountGauges, OldTransaction};
 use crate::background::failing::FailingQueues;
 use crate::background::replication::ReplicationWatch;
 use crate::background::workers::WorkerGauges;
-use crate::background::{counters, driver, election, groups, other_servers, refile, workers};
+use crate::background::{counters, groups, refile, workers};
 use crate::batch::Batcher;
 use crate::batch::delivery::Requeue;
 use crate::batch::due_marks::DueMarkMemory;
@@ -26,7 +26,6 @@ use crate::batch::watch::DatabaseWatch;
 use crate::blobs::Blobs;
 use crate::clock::ClockSkew;
 use crate::decision::marks::AdmissionMarks;
-use crate::essential;
 use crate::events::sequencer::Sequencer;
 use crate::events::tail::Tail;
 use crate::heartbeat::Heartbeat;
@@ -181,7 +180,7 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Starts the operations. No pass runs before [`run_passes`].
+    /// Starts the operations, and no pass.
     #[must_use]
     pub fn start(database: Database, settings: EngineSettings, blobs: Blobs, lifetime: &Lifetime) -> Arc<Self> {
         let Database { connector, claim_connector, pools: Pools { requests, background: pool, lookups } } = database;
@@ -362,14 +361,4 @@ impl Engine {
 fn on<T: Clone, F: Fn(&T)>(memory: &T, drop: F) -> impl Fn() + use<T, F> {
     let memory = memory.clone();
     move || drop(&memory)
-}
-
-/// Starts the passes, and the tasks that exchange notifications with the other servers of the database.
-pub fn run_passes(engine: &Arc<Engine>, connector: &Connector, lifetime: &Lifetime) {
-    let Lifetime { tasks, stop, .. } = lifetime;
-    let (pool, notifiers, me) = (&engine.background_pool, &engine.notifiers, engine.schedulers.member().id);
-    driver::start(engine, tasks, stop);
-    essential::spawn(tasks, election::run(Arc::clone(engine), connector.clone(), stop.clone()));
-    essential::spawn(tasks, other_servers::listen(connector.clone(), notifiers.clone(), me, stop.clone()));
-    essential::spawn(tasks, other_servers::notify(pool.clone(), notifiers.clone(), me, stop.clone()));
 }

@@ -14,10 +14,12 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
+use crate::background::registry::{PASSES, Passes};
+use crate::background::{PassReport, driver};
 use crate::batch::wait_list::Answer;
 use crate::blobs::Blobs;
 use crate::blobs::settings::{ArtifactSettings, ArtifactsPlace};
-use crate::engine::{Database, Engine, EngineSettings, Lifetime, run_passes};
+use crate::engine::{Database, Engine, EngineSettings, Lifetime};
 use crate::ops::OpError;
 use crate::ops::claim_task::{self, ClaimTask};
 use crate::ops::claim_work::Request;
@@ -50,6 +52,8 @@ pub const QUEUE: &str = "proj/worker";
 pub struct Queue {
     /// Under test.
     pub engine: Arc<Engine>,
+    /// Its passes, which run when a test runs them.
+    pub passes: Arc<Passes>,
     /// Its connections.
     pub pools: Pools,
     lifetime: Lifetime,
@@ -110,7 +114,8 @@ impl Queue {
         let claim_connector = Connector::new(claim_options.clone());
         let database = Database { pools: connector.pools(), connector, claim_connector };
         let pools = database.pools.clone();
-        Self { engine: Engine::start(database, settings, blobs, &lifetime), pools, lifetime }
+        let engine = Engine::start(database, settings, blobs, &lifetime);
+        Self { passes: Passes::new(&engine), engine, pools, lifetime }
     }
 
     /// Has it be one of the servers of this database, as a server is that serves: heartbeats write its row, and insert none.
@@ -125,7 +130,15 @@ impl Queue {
 
     /// Has the passes run by themselves, on this database.
     pub fn run_passes(&self, options: &PgConnectOptions) {
-        run_passes(&self.engine, &Connector::new(options.clone()), &self.lifetime);
+        driver::run_passes(&self.passes, &Connector::new(options.clone()), &self.lifetime);
+    }
+
+    /// Runs a pass once.
+    ///
+    /// # Panics
+    /// If no pass has this name.
+    pub async fn run_pass(&self, name: &str) -> Result<PassReport, sqlx::Error> {
+        PASSES.iter().find(|pass| pass.name == name).expect("a pass has this name").run(&self.passes).await
     }
 
     /// The key of a queue.
@@ -237,8 +250,8 @@ impl Queue {
     /// # Panics
     /// If something does not end.
     pub async fn stop(self) {
-        let Self { engine, pools, lifetime: Lifetime { tasks, stop, .. } } = self;
-        drop(engine);
+        let Self { engine, passes, pools, lifetime: Lifetime { tasks, stop, .. } } = self;
+        drop((engine, passes));
         stop.cancel();
         tasks.close();
         tokio::time::timeout(Duration::from_secs(20), tasks.wait()).await.expect("everything ends when it is stopped");

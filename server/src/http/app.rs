@@ -16,6 +16,7 @@ use crate::http::heavy::{Heavy, LARGE_MIN};
 use crate::http::page::Pages;
 use crate::http::poll::PollUrls;
 use crate::http::read_slots::ReadSlots;
+use tenure_engine::background::registry::Passes;
 use tenure_engine::clock;
 use tenure_engine::engine::Engine;
 use tenure_store::secrets::WorkerDigests;
@@ -27,6 +28,8 @@ pub type App = Arc<AppState>;
 pub struct AppState {
     /// Creates, claims and resolves tasks.
     pub engine: Arc<Engine>,
+    /// The passes of the engine, with their gauges.
+    pub passes: Arc<Passes>,
     /// Authenticates callers.
     pub authenticator: Authenticator,
     /// The poll API's URLs.

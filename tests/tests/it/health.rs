@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use serde_json::json;
-use tenure_engine::background::PASSES;
+use tenure_engine::background::registry::PASSES;
 use tenure_tests::http::TENURE_API;
 
 use crate::rig::{Raw, Rig, call, credentials_of, definition, eventually, minutes_from_now, new_task, run_of};

@@ -9,9 +9,11 @@ use tokio::sync::futures::Notified;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::{PASSES, Pace, Pass, PassReport, SLICE};
-use crate::engine::Engine;
+use super::registry::{PASSES, Pace, Pass, Passes};
+use super::{AFTER_FAILURE, PassReport, SLICE, election, other_servers, watched};
+use crate::engine::Lifetime;
 use crate::essential;
+use tenure_store::connector::Connector;
 use tenure_store::outage;
 
 /// How often passes look while anything is unresolved.
@@ -22,26 +24,36 @@ const IDLE: Duration = Duration::from_secs(5);
 const FACTS_PAUSE: Duration = Duration::from_millis(20);
 /// A pass that takes longer is cancelled and retried: its connection is dead. Longer than the statement timeout.
 const PASS_MAX: Duration = Duration::from_secs(60);
-/// A pass that fails is retried after this.
-pub(super) const AFTER_FAILURE: Duration = Duration::from_secs(1);
+
+/// Starts the passes, and the tasks that exchange notifications with the other servers of the database.
+pub fn run_passes(passes: &Arc<Passes>, connector: &Connector, lifetime: &Lifetime) {
+    let Lifetime { tasks, stop, .. } = lifetime;
+    let engine = &passes.engine;
+    let (pool, notifiers, me) = (&engine.background_pool, &engine.notifiers, engine.schedulers.member().id);
+    start(passes, tasks, stop);
+    essential::spawn(tasks, election::run(Arc::clone(engine), connector.clone(), stop.clone()));
+    essential::spawn(tasks, watched::look(pool.clone(), notifiers.clone(), stop.clone()));
+    essential::spawn(tasks, other_servers::listen(connector.clone(), notifiers.clone(), me, stop.clone()));
+    essential::spawn(tasks, other_servers::notify(pool.clone(), notifiers.clone(), me, stop.clone()));
+}
 
 /// Starts all passes; when they are stopped, each ends after its current run.
-pub fn start(engine: &Arc<Engine>, tasks: &TaskTracker, stop: &CancellationToken) {
+pub fn start(passes: &Arc<Passes>, tasks: &TaskTracker, stop: &CancellationToken) {
     for pass in PASSES {
-        let driver = Driver { pass, engine: Arc::clone(engine), stop: stop.clone() };
+        let driver = Driver { pass, passes: Arc::clone(passes), stop: stop.clone() };
         essential::spawn(tasks, driver.run());
     }
 }
 
 struct Driver {
     pass: &'static Pass,
-    engine: Arc<Engine>,
+    passes: Arc<Passes>,
     stop: CancellationToken,
 }
 
 impl Driver {
     async fn run(self) {
-        let name = self.pass.name;
+        let (name, engine) = (self.pass.name, &self.passes.engine);
         let failures = metrics::counter!("tenure_pass_failures_total", "pass" => name);
         // So that the first failure is seen as an increment.
         failures.absolute(0);
@@ -49,9 +61,9 @@ impl Driver {
         let mut failing = false;
         while !self.stop.is_cancelled() {
             let started = Instant::now();
-            let result = run_once(self.pass.run(&self.engine)).await;
+            let result = run_once(self.pass.run(&self.passes)).await;
             // Before the pause is chosen: what becomes active meanwhile ends it.
-            let (active, begun) = (self.engine.notifiers.passes(), self.engine.sessions.activity.begun());
+            let (active, begun) = (engine.notifiers.passes(), engine.sessions.activity.begun());
             let pause = match result {
                 Ok(report) => {
                     if failing && report.failing == 0 {
@@ -59,8 +71,8 @@ impl Driver {
                         failing = false;
                     }
                     self.publish(report, started);
-                    let any_session = self.engine.sessions.activity.any();
-                    pause_after(self.pass.pace, report, self.engine.notifiers.is_active(), any_session)
+                    let any_session = engine.sessions.activity.any();
+                    pause_after(self.pass.pace, report, engine.notifiers.is_active(), any_session)
                 }
                 Err(error) => {
                     // Logged once, not at every retry while the database is unavailable, nor once for each pass.
@@ -79,6 +91,7 @@ impl Driver {
     /// A pass that is notified ends its pause too when something becomes active: what another server has done notifies it of nothing, and
     /// that server may not be the one that acts on it, or may be gone.
     async fn wait(&self, pause: Duration, active: Notified<'_>, begun: Notified<'_>) {
+        let notifiers = &self.passes.engine.notifiers;
         let notified = async {
             match self.pass.pace {
                 Pace::Due => active.await,
@@ -86,12 +99,12 @@ impl Driver {
                     () = active => {}
                     () = begun => {}
                 },
-                Pace::Dependencies(least) => until_either(least, active, self.engine.notifiers.dependencies()).await,
-                Pace::Admission(least) => until_either(least, active, self.engine.notifiers.admission()).await,
-                Pace::Groups(least) => until_either(least, active, self.engine.notifiers.groups()).await,
+                Pace::Dependencies(least) => until_either(least, active, notifiers.dependencies()).await,
+                Pace::Admission(least) => until_either(least, active, notifiers.admission()).await,
+                Pace::Groups(least) => until_either(least, active, notifiers.groups()).await,
                 Pace::Facts(_) => {
                     tokio::time::sleep(FACTS_PAUSE).await;
-                    self.engine.notifiers.facts().await;
+                    notifiers.facts().await;
                 }
                 Pace::Every(_) | Pace::InSlices(_) => std::future::pending().await,
             }
@@ -202,9 +215,9 @@ mod tests {
         let queue = Queue::start(database.options());
         for name in ["claims", "admission", "dependencies", "groups"] {
             let pass = PASSES.iter().find(|pass| pass.name == name).expect("the pass");
-            let driver = Driver { pass, engine: Arc::clone(&queue.engine), stop: CancellationToken::new() };
-            let notifiers = &driver.engine.notifiers;
-            let waiting = driver.wait(IDLE * 12, notifiers.passes(), driver.engine.sessions.activity.begun());
+            let driver = Driver { pass, passes: Arc::clone(&queue.passes), stop: CancellationToken::new() };
+            let notifiers = &queue.engine.notifiers;
+            let waiting = driver.wait(IDLE * 12, notifiers.passes(), queue.engine.sessions.activity.begun());
             notifiers.set_idle(notifiers.notifications());
             notifiers.stay_active();
             assert!(tokio::time::timeout(IDLE, waiting).await.is_ok(), "{name}");

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use super::driver::AFTER_FAILURE;
+use super::AFTER_FAILURE;
 
 /// The queues, and when each is tried again.
 #[derive(Debug, Default)]

@@ -3,7 +3,8 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use super::{
     PassReport, accept, admission, artifacts, blobs, claims, clocks, counters, deadlines, dependencies, events, expiry,
@@ -11,6 +12,12 @@ use super::{
     quarantines, refile, registrations, removals, replication, servers, sessions, slow, task_commands, workers,
 };
 use crate::engine::Engine;
+use tenure_store::{deadlines as deadlines_store, holds as holds_store, messages as messages_store};
+
+/// How long [`Passes::run_all_due`] waits for rows that another transaction holds.
+const HELD_WAIT: Duration = Duration::from_secs(3);
+/// Its pause between two tries.
+const HELD_PAUSE: Duration = Duration::from_millis(5);
 
 /// When a pass runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,13 +60,61 @@ pub struct Pass {
     pub pace: Pace,
     /// Whether moving the manual clock waits for it.
     pub advance: Advance,
-    run: for<'a> fn(&'a Engine) -> Running<'a>,
+    run: for<'a> fn(&'a Passes) -> Running<'a>,
 }
 
 impl Pass {
     /// Runs it once.
-    pub async fn run(&self, engine: &Engine) -> Result<PassReport, sqlx::Error> {
-        (self.run)(engine).await
+    pub async fn run(&self, passes: &Passes) -> Result<PassReport, sqlx::Error> {
+        (self.run)(passes).await
+    }
+}
+
+/// The passes of one engine.
+pub struct Passes {
+    /// What they work on.
+    pub engine: Arc<Engine>,
+}
+
+impl Passes {
+    /// Makes the passes of an engine. None runs yet.
+    #[must_use]
+    pub fn new(engine: &Arc<Engine>) -> Arc<Self> {
+        Arc::new(Self { engine: Arc::clone(engine) })
+    }
+
+    /// Runs every pass that moving the clock waits for, until nothing is due. Rows that another transaction holds for
+    /// long are left.
+    pub async fn run_all_due(&self) -> Result<(), sqlx::Error> {
+        let mut progress = Instant::now();
+        loop {
+            let (mut found, mut done) = (false, false);
+            for pass in PASSES.iter().filter(|pass| pass.advance == Advance::Waits) {
+                let report = pass.run(self).await?;
+                found |= report.found + report.lost_race > 0;
+                done |= report.done > 0;
+            }
+            // The passes skip rows that another transaction holds, which may be a pass of this very server that is about
+            // to commit; and a pass that found another server at work has not seen whether that has finished.
+            if !found && !self.is_anything_held().await? {
+                return Ok(());
+            }
+            if done {
+                progress = Instant::now();
+            } else if progress.elapsed() > HELD_WAIT {
+                return Ok(());
+            } else {
+                tokio::time::sleep(HELD_PAUSE).await;
+            }
+        }
+    }
+
+    /// True if rows are due that the passes skipped.
+    async fn is_anything_held(&self) -> Result<bool, sqlx::Error> {
+        let mut conn = self.engine.background_pool.acquire().await?;
+        Ok(deadlines_store::is_due(&mut conn).await?
+            || holds_store::is_due(&mut conn).await?
+            || messages_store::is_due(&mut conn).await?)
     }
 }
 
@@ -96,7 +151,7 @@ const FACTS: Pace = Pace::Facts(Duration::from_millis(500));
 /// Lines of the table: name, pace, what the manual clock does, function.
 macro_rules! passes {
     ($($name:literal, $pace:expr, $advance:ident, $function:path;)+) => {
-        &[$(Pass { name: $name, pace: $pace, advance: Advance::$advance, run: |engine| Box::pin($function(engine)) }),+]
+        &[$(Pass { name: $name, pace: $pace, advance: Advance::$advance, run: |passes| Box::pin($function(&passes.engine)) }),+]
     };
 }
 

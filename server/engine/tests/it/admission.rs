@@ -10,7 +10,7 @@ use tenure_api::states::{ExceptionReason, Priority};
 use tenure_domain::lifecycle::Report;
 use tenure_domain::policy::document::{Match, Policy};
 use tenure_domain::policy::keys::KeyRules;
-use tenure_engine::background::{PASSES, admission};
+use tenure_engine::background::admission;
 use tenure_engine::ops::OpError;
 use tenure_engine::ops::change_priority;
 use tenure_engine::ops::change_task::{self, Change};
@@ -63,7 +63,7 @@ impl Ground {
     }
 
     async fn run_pass(&self, name: &str) {
-        PASSES.iter().find(|pass| pass.name == name).unwrap().run(&self.queue.engine).await.unwrap();
+        self.queue.run_pass(name).await.unwrap();
     }
 
     /// Has all runs follow the policy.

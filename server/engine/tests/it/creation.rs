@@ -14,7 +14,7 @@ use tenure_domain::policy::document::{Match, Policy};
 use tenure_domain::policy::hold;
 use tenure_domain::policy::terms::Terms;
 use tenure_domain::task::{Last, Task};
-use tenure_engine::background::{dependencies, run_all_due};
+use tenure_engine::background::dependencies;
 use tenure_engine::ops::OpError;
 use tenure_engine::ops::change_task::{Change, change};
 use tenure_engine::ops::queue_policy::{self, Put};
@@ -421,8 +421,8 @@ async fn options_results_checkpoints_and_commands_are_purged_with_their_task() {
     let command = "INSERT INTO task_commands SELECT seq, seq, 1, NULL, (SELECT now FROM db_now), 'c' FROM tasks";
     sqlx::query(command).execute(database.pool()).await.unwrap();
     sqlx::query("UPDATE clock SET clock_offset = interval '91 minutes'").execute(database.pool()).await.unwrap();
-    run_all_due(&queue.engine).await.unwrap();
-    run_all_due(&queue.engine).await.unwrap();
+    queue.passes.run_all_due().await.unwrap();
+    queue.passes.run_all_due().await.unwrap();
     for left in [
         "SELECT count(*) FROM tasks",
         "SELECT count(*) FROM task_options",

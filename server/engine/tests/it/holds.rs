@@ -10,7 +10,7 @@ use tenure_api::states::{Priority, ReasonResolved};
 use tenure_domain::events::Payload;
 use tenure_domain::events::note::Note;
 use tenure_domain::task::Last;
-use tenure_engine::background::{deadlines, holds, low_water_marks, pauses, run_all_due};
+use tenure_engine::background::{deadlines, holds, low_water_marks, pauses};
 use tenure_engine::ops::change_task::{Change, change};
 use tenure_engine::ops::{OpError, change_priority, list_runs, queue_policy};
 use tenure_engine::testing::{QUEUE, Queue, new_task};
@@ -223,7 +223,7 @@ async fn a_worker_that_waits_is_given_the_run_when_its_delay_ends() {
         tokio::time::sleep(Duration::from_millis(100)).await;
         clock::advance(&mut ground.conn, 60.0).await.unwrap();
         // What moving the clock waits for.
-        run_all_due(&ground.queue.engine).await.unwrap();
+        ground.queue.passes.run_all_due().await.unwrap();
     };
     let (answer, ()) = tokio::join!(waits, ends);
     let answer = answer.unwrap();

@@ -8,7 +8,7 @@ use tenure_api::policy::PauseRequest;
 use tenure_api::states::{ExceptionReason, Priority};
 use tenure_domain::lifecycle::Report;
 use tenure_domain::message::Refusal;
-use tenure_engine::background::{SLICE, low_water_marks, messages, refile, run_all_due};
+use tenure_engine::background::{SLICE, low_water_marks, messages, refile};
 use tenure_engine::ops::{OpError, change_priority, queue_policy};
 use tenure_engine::testing::Queue;
 use tenure_engine::testing::{QUEUE, RESERVATION, VISIBILITY, new_task};
@@ -163,7 +163,7 @@ async fn a_message_ends_with_its_task() {
     let got = plane.get().await.unwrap();
     clock::advance(&mut plane.conn, 3600.0).await.unwrap();
     assert_eq!(plane.queue.delete_message(QUEUE, &got).await, Err(Refusal::NoSuchMessage), "also before any pass");
-    tenure_engine::background::run_all_due(&plane.queue.engine).await.unwrap();
+    plane.queue.passes.run_all_due().await.unwrap();
     assert!(plane.get().await.is_none());
     assert_eq!(plane.pending().await, 0);
     plane.finish().await;
@@ -400,6 +400,6 @@ async fn a_claim_is_given_again_until_the_deadline_of_its_task_and_not_after_it(
     clock::advance(&mut plane.conn, 2.0 * 3_600.0).await.unwrap();
     let late = plane.queue.claim_task(task, RunId::FIRST, "poller").await;
     assert!(matches!(&late, Err(OpError::Conflict(why)) if why.contains("deadline")), "{late:?}");
-    run_all_due(&plane.queue.engine).await.unwrap();
+    plane.queue.passes.run_all_due().await.unwrap();
     plane.finish().await;
 }

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use sqlx::pool::PoolConnection;
 use sqlx::{AssertSqlSafe, PgConnection, Postgres};
-use tenure_engine::background::PASSES;
+use tenure_engine::background::registry::PASSES;
 use tenure_engine::testing::Queue;
 use tenure_store::session::{self, Pools};
 use tenure_store::testing::TestDatabase;
@@ -113,7 +113,7 @@ async fn read_by_passes(conn: &mut PgConnection, queue: &Queue) -> BTreeMap<&'st
     close_others(queue).await;
     for _ in 0..3 {
         for pass in PASSES {
-            pass.run(&queue.engine).await.unwrap();
+            pass.run(&queue.passes).await.unwrap();
         }
     }
     let mut all = BTreeMap::new();
@@ -125,7 +125,7 @@ async fn read_by_passes(conn: &mut PgConnection, queue: &Queue) -> BTreeMap<&'st
         let mut before = reads(conn, queue).await;
         while runs < 5 || runs < 2 * queue.engine.background_pool.size() + 1 {
             runs += 1;
-            pass.run(&queue.engine).await.unwrap();
+            pass.run(&queue.passes).await.unwrap();
             let after = reads(conn, queue).await;
             let read = difference(&before, &after);
             before = after;

@@ -122,8 +122,7 @@ async fn a_run_prefers_its_worker_from_the_end_of_its_delay_on() {
     // As if half an hour had passed.
     let later = "UPDATE pending SET scheduled = scheduled - interval '30 minutes', held_until = held_until - interval '30 minutes'";
     sqlx::query(later).execute(&mut ground.conn).await.unwrap();
-    let holds = tenure_engine::background::PASSES.iter().find(|pass| pass.name == "holds").unwrap();
-    holds.run(&server.engine).await.unwrap();
+    server.run_pass("holds").await.unwrap();
     admit(&server).await;
     assert_eq!(ground.count("pending WHERE hold = 2").await, 1, "it waits for its worker");
     sqlx::query("UPDATE pending SET waits_since = waits_since - interval '2 minutes'")

@@ -12,7 +12,6 @@ use tenure_api::states::{ExceptionReason, Priority};
 use tenure_domain::artifact::{Artifact, Details};
 use tenure_domain::lifecycle::Report;
 use tenure_domain::task::{Granted, Last};
-use tenure_engine::background::run_all_due;
 use tenure_engine::engine::Engine;
 use tenure_engine::ops::change_task::{self, Change};
 use tenure_engine::ops::create_artifact::{self, RunRef};
@@ -80,7 +79,7 @@ impl Walk {
             .execute(self.database.pool())
             .await
             .unwrap();
-        run_all_due(&self.queue.engine).await.unwrap();
+        self.queue.passes.run_all_due().await.unwrap();
     }
 
     /// Reads the whole log and compares what was read before.
@@ -242,7 +241,7 @@ async fn no_event_changes_while_it_can_be_read_whatever_happens_to_its_task() {
         let what = walk.step().await;
         walk.read(what).await;
         // What is due by itself is an operation too.
-        run_all_due(&walk.queue.engine).await.unwrap();
+        walk.queue.passes.run_all_due().await.unwrap();
         walk.read("a pass").await;
     }
     let exchanges = |name: &str| walk.seen.values().filter(|event| event.contains(name)).count();
@@ -298,7 +297,7 @@ async fn an_event_about_a_group_shows_the_group_as_it_was() {
     let first = walk.queue.create_one(QUEUE).await;
     let claim = walk.queue.claim_one(QUEUE).await;
     walk.queue.report(first, claim.run, Report::Completed).await.unwrap();
-    run_all_due(&walk.queue.engine).await.unwrap();
+    walk.queue.passes.run_all_due().await.unwrap();
     walk.read("its resolution").await;
     assert!(walk.seen.values().any(|event| event.contains("task-group-resolved")));
     let group: SlugId = first;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_api::states::SchedulerEnd;
-use tenure_engine::background::{PASSES, admission, election};
+use tenure_engine::background::{admission, election};
 use tenure_engine::ops::OpError;
 use tenure_store::schedulers;
 
@@ -46,9 +46,7 @@ pub async fn despite_kills<T, E, F: Future<Output = Result<T, E>>>(world: &World
 
 /// Runs a pass of one server.
 pub async fn run_pass(world: &World, name: &'static str, server: usize) -> Taken {
-    let pass = PASSES.iter().find(|pass| pass.name == name).expect("a pass");
-    let engine = &world.servers[server].engine;
-    let ran = despite_kills(world, || pass.run(engine)).await;
+    let ran = despite_kills(world, || world.servers[server].run_pass(name)).await;
     Ok((name, ran.map_err(failed)?.done as u64))
 }
 

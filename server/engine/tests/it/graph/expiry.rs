@@ -4,7 +4,7 @@ use serde_json::json;
 use sqlx::Connection;
 use tenure_api::ids::TaskId;
 use tenure_domain::lifecycle::Report;
-use tenure_engine::background::{deadlines, expiry, run_all_due};
+use tenure_engine::background::{deadlines, expiry};
 use tenure_engine::ops::OpError;
 use tenure_engine::ops::change_task::{Change, change};
 use tenure_engine::testing::{QUEUE, Queue, new_task};
@@ -40,18 +40,18 @@ async fn an_expired_task_is_purged_with_everything_that_belongs_to_it() {
     queue.claim_one("proj/running").await;
     claim_and_report(&queue, Report::Failed).await;
     advance(&database, "80 minutes").await;
-    run_all_due(&queue.engine).await.unwrap();
+    queue.passes.run_all_due().await.unwrap();
     assert_eq!(state(&queue, waits).await, "exception");
     // Each group has its event.
     assert_eq!(emitted(&database, "task-group-resolved").await.len(), 3);
     advance(&database, "11 minutes").await;
-    run_all_due(&queue.engine).await.unwrap();
+    queue.passes.run_all_due().await.unwrap();
     assert_eq!(number(database.pool(), LEFT).await, 0);
     assert!(matches!(queue.engine.status.submit(task.id).await, Err(OpError::NotFound(_))));
     // A group outlives its tasks by an hour, rounded up, also one that had a single task.
     assert_eq!(number(database.pool(), "SELECT count(*) FROM task_groups").await, 3);
     advance(&database, "2 hours").await;
-    run_all_due(&queue.engine).await.unwrap();
+    queue.passes.run_all_due().await.unwrap();
     assert_eq!(number(database.pool(), "SELECT count(*) FROM task_groups").await, 0);
     finish(database, queue).await;
 }
@@ -84,7 +84,7 @@ async fn one_leap_over_deadline_and_expiry_leaves_nothing_behind_and_emits_the_g
         queue.create_one(QUEUE).await;
     }
     advance(&database, "2 years").await;
-    run_all_due(&queue.engine).await.unwrap();
+    queue.passes.run_all_due().await.unwrap();
     assert_eq!(number(database.pool(), LEFT).await, 0);
     assert_eq!(number(database.pool(), "SELECT count(*) FROM task_groups").await, 0);
     let kinds = "SELECT count(*) FROM transitions x, unnest(x.kinds) AS e(kind) WHERE e.kind = 10";
@@ -403,17 +403,17 @@ async fn a_task_that_is_run_again_after_the_clock_was_set_back_ends_by_its_deadl
     let (database, queue) = start().await;
     let task = queue.create_one(QUEUE).await;
     advance(&database, "2 hours").await;
-    run_all_due(&queue.engine).await.unwrap();
+    queue.passes.run_all_due().await.unwrap();
     assert_eq!(state(&queue, task).await, "exception");
     advance(&database, "-90 minutes").await;
     change(&queue.engine.pool, &queue.engine.notifiers, task, Change::Rerun).await.unwrap();
     assert_eq!(state(&queue, task).await, "pending");
     advance(&database, "1 hour").await;
-    run_all_due(&queue.engine).await.unwrap();
+    queue.passes.run_all_due().await.unwrap();
     assert_eq!(state(&queue, task).await, "exception");
     // It waits for its expiry in two rows by now.
     advance(&database, "2 years").await;
-    run_all_due(&queue.engine).await.unwrap();
+    queue.passes.run_all_due().await.unwrap();
     assert_eq!(number(database.pool(), LEFT).await, 0);
     finish(database, queue).await;
 }

@@ -8,7 +8,8 @@ use sqlx::PgConnection;
 use tenure_api::dates::Timestamp;
 use tenure_domain::registration::WorkerName;
 use tenure_domain::worker::WorkerKey;
-use tenure_engine::background::{PASSES, claims, expiry, low_water_marks, registrations, workers};
+use tenure_engine::background::registry::PASSES;
+use tenure_engine::background::{claims, expiry, low_water_marks, registrations, workers};
 use tenure_engine::clock::real_now;
 use tenure_engine::testing::{QUEUE, Queue, new_task};
 use tenure_store::low_water_marks::Marks;
@@ -76,7 +77,7 @@ async fn a_task_that_could_not_be_purged_with_those_beside_it_is_purged_later() 
     }
     sqlx::raw_sql("UPDATE clock SET clock_offset = interval '61 minutes'").execute(&mut conn).await.unwrap();
     for pass in PASSES.iter().filter(|pass| pass.name != "expiry") {
-        pass.run(&queue.engine).await.unwrap();
+        pass.run(&queue.passes).await.unwrap();
     }
     move_clock(&mut conn).await;
     advance(&queue).await;
@@ -169,7 +170,7 @@ async fn a_clock_that_goes_back_drops_the_marks_of_times() {
     advance(&queue).await;
     assert!(queue.engine.due_marks.get().claims < mark);
     for pass in PASSES {
-        pass.run(&queue.engine).await.unwrap();
+        pass.run(&queue.passes).await.unwrap();
     }
     drop(conn);
     queue.stop().await;

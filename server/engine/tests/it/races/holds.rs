@@ -10,7 +10,7 @@ use tenure_domain::policy::ending::{Allowance, Ending};
 use tenure_domain::policy::hold::Hold;
 use tenure_domain::policy::life::{Event, Life, State, apply};
 use tenure_domain::task::Last;
-use tenure_engine::background::{deadlines, holds, low_water_marks, run_all_due};
+use tenure_engine::background::{deadlines, holds, low_water_marks};
 use tenure_engine::ops::change_task::{Change, change};
 use tenure_engine::ops::{OpError, change_priority};
 use tenure_engine::testing::{LEASE, QUEUE, Queue};
@@ -72,7 +72,7 @@ async fn the_pass_passes_over_a_run_that_is_being_cancelled_and_moving_the_clock
             tokio::time::sleep(Duration::from_millis(100)).await;
             gate.open().await;
         };
-        tokio::join!(run_all_due(&queue.engine), opening).0.unwrap();
+        tokio::join!(queue.passes.run_all_due(), opening).0.unwrap();
         report
     };
     let (cancelled, report) =

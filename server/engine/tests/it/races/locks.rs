@@ -8,7 +8,7 @@ use tenure_api::states::ReasonResolved;
 use tenure_domain::lifecycle::Report;
 use tenure_domain::policy::ending::Ending;
 use tenure_domain::task::{Granted, Last, Task};
-use tenure_engine::background::{deadlines, run_all_due};
+use tenure_engine::background::deadlines;
 use tenure_engine::ops::OpError;
 use tenure_engine::ops::change_task::{Change, change};
 use tenure_engine::ops::report::RunReport;
@@ -270,14 +270,14 @@ async fn running_all_that_is_due_leaves_what_a_foreign_transaction_holds_after_a
     // Past the claim and past both deadlines.
     clock::advance(&mut database.connect().await, 7_200.0).await.unwrap();
     let began = Instant::now();
-    run_all_due(&queue.engine).await.unwrap();
+    queue.passes.run_all_due().await.unwrap();
     let took = began.elapsed();
     assert!(took >= GIVEN_UP_AFTER, "it gave up after {took:?}");
     assert!(took < 10 * GIVEN_UP_AFTER, "it did not give up for {took:?}");
     assert!(matches!(queue.status(free).await.last, Last::Ended), "rows without a lock are processed");
     assert!(matches!(queue.status(held.task.id).await.last, Last::Running(..)), "what is held is left");
     holder.rollback().await.unwrap();
-    run_all_due(&queue.engine).await.unwrap();
+    queue.passes.run_all_due().await.unwrap();
     assert!(matches!(queue.status(held.task.id).await.last, Last::Ended));
     drop(conn);
     queue.stop().await;
@@ -297,7 +297,7 @@ async fn running_all_that_is_due_waits_for_a_pass_that_has_not_committed() {
             tokio::time::sleep(Duration::from_millis(300)).await;
             gate.open().await;
         };
-        tokio::join!(run_all_due(&queue.engine), opened).0.unwrap();
+        tokio::join!(queue.passes.run_all_due(), opened).0.unwrap();
         assert!(matches!(queue.status(held.task.id).await.last, Last::Ended), "answered before it was done");
     };
     let (report, ()) = tokio::join!(ending, running);

@@ -21,7 +21,7 @@ struct Passes {
 impl Passes {
     fn start(queue: &Queue) -> Self {
         let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
-        driver::start(&queue.engine, &tasks, &stop);
+        driver::start(&queue.passes, &tasks, &stop);
         Self { tasks, stop }
     }
 

@@ -18,7 +18,6 @@ use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
 use crate::http::endpoint::Endpoint;
 use crate::http::error::ApiError;
-use tenure_engine::background;
 use tenure_engine::ops::workers;
 use tenure_store::clock;
 
@@ -83,7 +82,7 @@ async fn advance_clock(app: App, call: Arc<Call>) -> Result<Response, ApiError> 
     }
     let now = clock::advance(&mut conn, seconds).await?;
     drop(conn);
-    background::run_all_due(&app.engine).await?;
+    app.passes.run_all_due().await?;
     app.engine.facts.look().await?;
     ok(&Now { now: now.into() })
 }
