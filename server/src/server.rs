@@ -32,7 +32,7 @@ use crate::log_limiter;
 use crate::telemetry;
 use tenure_embedded::{self as embedded, Embedded, RootCredentials};
 use tenure_engine::background::registry::Passes;
-use tenure_engine::background::{clocks, driver, replication};
+use tenure_engine::background::{clocks, driver};
 use tenure_engine::blobs::Blobs;
 use tenure_engine::blobs::settings::ArtifactsPlace;
 use tenure_engine::engine::{self, Engine, EngineSettings, Lifetime};
@@ -174,7 +174,7 @@ async fn serve(
     };
     // Before the first request, whose credentials are checked with it.
     clocks::pass(&app.engine).await?;
-    if let Err(error) = replication::pass(&app.engine).await {
+    if let Err(error) = app.passes.replication.run(&app.engine).await {
         tracing::warn!(error = %error, "whether replication is synchronous could not be looked up; tried again");
     }
     app.engine.facts.look().await?;

@@ -1,20 +1,15 @@
 //! The engine of one server: what claims, creates, resolves and watches tasks, without HTTP and without callers' rights.
 //!
-//! One handle owns the coalesced operations, the wait list of claimWork, the notifiers, the passes' memory and what is
-//! cached from the database. Handlers, passes and tests hold the same handle; nothing else assembles these parts.
+//! One handle owns the coalesced operations, the wait list of claimWork, the notifiers and what is cached from the
+//! database. Handlers, passes and tests hold the same handle; nothing else assembles these parts.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use sqlx::PgPool;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::background::counters::{CountGauges, OldTransaction};
-use crate::background::failing::FailingQueues;
-use crate::background::replication::ReplicationWatch;
-use crate::background::workers::WorkerGauges;
-use crate::background::{counters, groups, refile, workers};
 use crate::batch::Batcher;
 use crate::batch::delivery::Requeue;
 use crate::batch::due_marks::DueMarkMemory;
@@ -129,24 +124,10 @@ pub struct Engine {
     pub heartbeat: Heartbeat,
     /// In which term this server is the scheduler of which queue.
     pub schedulers: Schedulers,
-    /// What was said about replication.
-    pub replication: ReplicationWatch,
-    /// What the groups pass remembers.
-    pub witnesses: groups::GroupMemory,
     /// The small facts that every server caches.
     pub facts: Facts,
     /// Everything that is cached from the database, so that all of it can be dropped at once.
     pub remembered: Registry,
-    /// How many runs queues have, for the metrics.
-    pub count_gauges: CountGauges,
-    /// How many workers they have.
-    pub worker_gauges: WorkerGauges,
-    /// What was said about transactions that are open for long.
-    pub old_transaction: OldTransaction,
-    /// What passes that refile runs leave to the next one.
-    pub refiling: Mutex<refile::Turns>,
-    /// The queues that the pass of admission cannot read.
-    pub failing_admission: FailingQueues,
     /// Requeues undelivered claims.
     pub requeue: Requeue,
     /// createTask.
@@ -229,17 +210,10 @@ impl Engine {
             heartbeat: Heartbeat::start(&connector, settings.candidate.member.id, tasks, stop),
             schedulers: Schedulers::new(settings.candidate.clone()),
             skew: ClockSkew::default(),
-            replication: ReplicationWatch::default(),
-            witnesses: groups::GroupMemory::default(),
             facts,
             due_marks: DueMarkMemory::default(),
             admission_marks: parts.admission_marks,
             remembered: Registry::default(),
-            count_gauges: counters::gauges(),
-            worker_gauges: workers::gauges(),
-            old_transaction: OldTransaction::default(),
-            refiling: Mutex::default(),
-            failing_admission: FailingQueues::default(),
             continuity: connector.continuity().clone(),
             watch: DatabaseWatch::new(&connector),
             pool: requests,
@@ -325,7 +299,6 @@ impl Engine {
             due_marks,
             admission_marks,
             facts,
-            witnesses,
             tail,
             notifiers,
             polled,
@@ -347,7 +320,6 @@ impl Engine {
         remembered.add("terms of schedulers", on(schedulers, Schedulers::drop_all));
         remembered.add("polled queues", on(polled, PolledQueues::drop_all));
         remembered.add("facts", on(facts, Facts::drop_all));
-        remembered.add("unresolved tasks of groups", on(witnesses, groups::GroupMemory::drop_all));
         remembered.add("newest events", on(tail, Tail::drop_all));
         remembered.add("keys of waiting requests", on(notifiers, Notifiers::send_away_for_keys));
         // Whether any task waits for another one: the pass finds out again.

@@ -13,6 +13,7 @@ use tenure_store::failure::{Class, classify};
 use tenure_store::session::plan_as_hot;
 
 use super::admission_looks::look_at_all;
+use super::failing::FailingQueues;
 use super::reassign::reassign;
 use super::{PassReport, SLICE};
 use crate::decision::metrics::{Blocked, Dispatch, count_blocked, count_started};
@@ -23,63 +24,70 @@ use crate::notifiers::{AdmittedBy, Effects};
 /// A key is deleted this long after it was last examined.
 const IDLE_KEY: TimeDelta = TimeDelta::minutes(10);
 
-/// Admits startable runs in each queue with announcements, or with runs that wait for capacity. A
-/// queue that cannot be read is left to a later pass, for example if a newer release has stored its
-/// policy. It does not affect the others.
-pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
-    let (queues, next_in) = list_due(engine).await?;
-    let looks = look_at_all(engine, queues).await;
-    let failing = &engine.failing_admission;
-    let mut all = PassReport {
-        next_in: next_in.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()),
-        ..PassReport::default()
-    };
-    let mut failed = None;
-    for (queue, look) in looks {
-        match look {
-            Ok(report) => {
-                all.join(report);
-                // A queue that another transaction has locked was skipped.
-                if report.lost_race == 0 && failing.recover(queue) {
-                    let name = name_of(engine, queue).await;
-                    tracing::info!(queue.id = %name, "runs of a queue are admitted again");
+/// Takes in announcements, and gives out runs.
+#[derive(Debug, Default)]
+pub struct AdmissionPass {
+    failing: FailingQueues,
+}
+
+impl AdmissionPass {
+    /// Admits startable runs in each queue with announcements, or with runs that wait for capacity. A
+    /// queue that cannot be read is left to a later pass, for example if a newer release has stored its
+    /// policy. It does not affect the others.
+    pub async fn run(&self, engine: &Engine) -> Result<PassReport, sqlx::Error> {
+        let (queues, next_in) = self.list_due(engine).await?;
+        let looks = look_at_all(self, engine, queues).await;
+        let mut all = PassReport {
+            next_in: next_in.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()),
+            ..PassReport::default()
+        };
+        let mut failed = None;
+        for (queue, look) in looks {
+            match look {
+                Ok(report) => {
+                    all.join(report);
+                    // A queue that another transaction has locked was skipped.
+                    if report.lost_race == 0 && self.failing.recover(queue) {
+                        let name = name_of(engine, queue).await;
+                        tracing::info!(queue.id = %name, "runs of a queue are admitted again");
+                    }
+                }
+                Err(error @ (sqlx::Error::Decode(_) | sqlx::Error::ColumnDecode { .. })) => {
+                    self.put_off(engine, queue, &error).await;
+                }
+                Err(error) => {
+                    failed.get_or_insert(error);
                 }
             }
-            Err(error @ (sqlx::Error::Decode(_) | sqlx::Error::ColumnDecode { .. })) => {
-                put_off(engine, queue, &error).await;
-            }
-            Err(error) => {
-                failed.get_or_insert(error);
-            }
         }
+        all.failing = self.failing.count();
+        failed.map_or(Ok(all), Err)
     }
-    all.failing = failing.count();
-    failed.map_or(Ok(all), Err)
-}
 
-/// Lists the queues to examine now, and the seconds until the next head with a set time is due.
-pub(super) async fn list_due(engine: &Engine) -> Result<(Vec<Listed>, Option<f64>), sqlx::Error> {
-    let changes = engine.notifiers.limited_changes();
-    let mut queues = {
-        let mut conn = engine.background_pool.acquire().await?;
-        admission::list_queues(&mut conn, engine.sequencer.reached(), &engine.admission_marks.of_all_queues()).await?
-    };
-    engine.notifiers.set_limited(queues.iter().map(|listed| (listed.queue, admitted_by(engine, listed))), changes);
-    queues.retain(|listed| is_ours(engine, listed));
-    let next_in = queues.iter().filter_map(|listed| listed.next_in).reduce(f64::min);
-    let failing = &engine.failing_admission;
-    // They are listed in the order of their keys.
-    failing.keep(|queue| queues.binary_search_by_key(&queue, |listed| listed.queue).is_ok());
-    queues.retain(|listed| (listed.due || listed.reassigning) && !failing.is_put_off(listed.queue));
-    Ok((queues, next_in))
-}
+    /// Lists the queues to examine now, and the seconds until the next head with a set time is due.
+    pub(super) async fn list_due(&self, engine: &Engine) -> Result<(Vec<Listed>, Option<f64>), sqlx::Error> {
+        let changes = engine.notifiers.limited_changes();
+        let mut queues = {
+            let mut conn = engine.background_pool.acquire().await?;
+            admission::list_queues(&mut conn, engine.sequencer.reached(), &engine.admission_marks.of_all_queues())
+                .await?
+        };
+        engine.notifiers.set_limited(queues.iter().map(|listed| (listed.queue, admitted_by(engine, listed))), changes);
+        queues.retain(|listed| is_ours(engine, listed));
+        let next_in = queues.iter().filter_map(|listed| listed.next_in).reduce(f64::min);
+        // They are listed in the order of their keys.
+        self.failing.keep(|queue| queues.binary_search_by_key(&queue, |listed| listed.queue).is_ok());
+        queues.retain(|listed| (listed.due || listed.reassigning) && !self.failing.is_put_off(listed.queue));
+        Ok((queues, next_in))
+    }
 
-/// A queue cannot be read, and it may stay so for long: that is logged once.
-async fn put_off(engine: &Engine, queue: i32, error: &sqlx::Error) {
-    metrics::counter!("tenure_pass_failures_total", "pass" => "admission").increment(1);
-    if engine.failing_admission.fail(queue) {
-        let name = name_of(engine, queue).await;
-        tracing::error!(queue.id = %name, error = %error, "no run of a queue is admitted: it cannot be read; it is tried again");
+    /// A queue cannot be read, and it may stay so for long: that is logged once.
+    async fn put_off(&self, engine: &Engine, queue: i32, error: &sqlx::Error) {
+        metrics::counter!("tenure_pass_failures_total", "pass" => "admission").increment(1);
+        if self.failing.fail(queue) {
+            let name = name_of(engine, queue).await;
+            tracing::error!(queue.id = %name, error = %error, "no run of a queue is admitted: it cannot be read; it is tried again");
+        }
     }
 }
 

@@ -12,7 +12,7 @@ use futures_util::{FutureExt as _, StreamExt as _};
 use tenure_store::admission::Listed;
 
 use super::PassReport;
-use super::admission::{list_due, look_at_queue};
+use super::admission::{AdmissionPass, look_at_queue};
 use crate::engine::Engine;
 
 /// So many queues are looked at at the same time. Fewer than the pool has connections.
@@ -34,7 +34,7 @@ enum Step {
 }
 
 /// Looks at these queues, whatever fails, and at the others that have something to admit while a look lasts.
-pub(super) async fn look_at_all(engine: &Engine, mut queues: Vec<Listed>) -> Vec<Looked> {
+pub(super) async fn look_at_all(pass: &AdmissionPass, engine: &Engine, mut queues: Vec<Listed>) -> Vec<Looked> {
     let began = Instant::now();
     let mut first: HashSet<i32> = queues.iter().map(|listed| listed.queue).collect();
     let mut looks: HashMap<i32, Instant> = HashMap::new();
@@ -50,7 +50,7 @@ pub(super) async fn look_at_all(engine: &Engine, mut queues: Vec<Listed>) -> Vec
             return all;
         }
         if !is_listing && queues.is_empty() && !first.is_empty() && began.elapsed() < LISTED_FOR {
-            steps.push(list_later(engine).boxed());
+            steps.push(list_later(pass, engine).boxed());
             is_listing = true;
         }
         match steps.next().await {
@@ -77,7 +77,7 @@ async fn look(engine: &Engine, listed: Listed) -> Step {
     Step::Looked((listed.queue, look_at_queue(engine, listed).await))
 }
 
-async fn list_later(engine: &Engine) -> Step {
+async fn list_later(pass: &AdmissionPass, engine: &Engine) -> Step {
     tokio::time::sleep(LISTED_EVERY).await;
-    Step::Listed(list_due(engine).await.map(|(queues, _)| queues))
+    Step::Listed(pass.list_due(engine).await.map(|(queues, _)| queues))
 }

@@ -45,7 +45,7 @@ pub const METRICS: [Metric; 10] = [
 
 /// Whether a transaction had been open for too long when that was looked at last.
 #[derive(Debug, Default)]
-pub struct OldTransaction(AtomicBool);
+struct OldTransaction(AtomicBool);
 
 impl OldTransaction {
     /// Warns of one, once for as long as there is one. Whether something was said.
@@ -64,54 +64,62 @@ impl OldTransaction {
     }
 }
 
-/// The counts of queues.
-pub type CountGauges = QueueGauges<{ METRICS.len() }>;
-
-/// No counts yet.
-#[must_use]
-pub fn gauges() -> CountGauges {
-    QueueGauges::new(METRICS)
+/// Publishes the counts of queues.
+#[derive(Debug)]
+pub struct CountersPass {
+    /// The counts.
+    pub gauges: QueueGauges<{ METRICS.len() }>,
+    old_transaction: OldTransaction,
 }
 
-/// Publishes them, and finds out whether any task is unresolved. Queues without a run are listed once, by the first run of this pass:
-/// there may be very many. After that they cost the scan that passes over them.
-pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
-    let notified = engine.notifiers.notifications();
-    name_resolutions(engine).await?;
-    let mut conn = engine.background_pool.acquire().await?;
-    let marks = engine.due_marks.get();
-    let mut open = 0;
-    let hidden: HashMap<String, HiddenCounts> = messages::count_hidden(&mut conn, marks.hidden)
-        .await?
-        .into_iter()
-        .map(|hidden| (hidden.queue.clone(), hidden))
-        .collect();
-    let listing = if engine.count_gauges.is_new() { Listing::All } else { Listing::Open };
-    let (mut found, mut announced) = (HashMap::new(), 0);
-    for queue in
-        queue_counts::list(&mut conn, engine.sequencer.reached(), listing, &engine.admission_marks.all()).await?
-    {
-        open += queue.counted.pending + queue.counted.claimed;
-        announced += queue.announced;
-        let numbers = numbers(&queue, hidden.get(&queue.name));
-        found.insert(queue.name, numbers);
+impl Default for CountersPass {
+    fn default() -> Self {
+        Self { gauges: QueueGauges::new(METRICS), old_transaction: OldTransaction::default() }
     }
-    engine.count_gauges.replace(found, Instant::now());
-    metrics::gauge!("tenure_admission_announcements").set(announced as f64);
-    // A task that waits for others is neither pending nor claimed, but has a deadline; one that is delayed until tomorrow does not
-    // matter today.
-    if open == 0
-        && !deadlines::is_near(&mut conn, marks.deadlines, NEAR).await?
-        && !holds::is_near(&mut conn, marks.holds, NEAR).await?
-    {
-        engine.notifiers.set_idle(notified);
-    } else {
-        engine.notifiers.stay_active();
+}
+
+impl CountersPass {
+    /// Publishes the counts, and finds out whether any task is unresolved. Queues without a run are
+    /// listed once, by the first run of this pass: there may be very many. After that they cost the
+    /// scan that passes over them.
+    pub async fn run(&self, engine: &Engine) -> Result<PassReport, sqlx::Error> {
+        let notified = engine.notifiers.notifications();
+        name_resolutions(engine).await?;
+        let mut conn = engine.background_pool.acquire().await?;
+        let marks = engine.due_marks.get();
+        let mut open = 0;
+        let hidden: HashMap<String, HiddenCounts> = messages::count_hidden(&mut conn, marks.hidden)
+            .await?
+            .into_iter()
+            .map(|hidden| (hidden.queue.clone(), hidden))
+            .collect();
+        let listing = if self.gauges.is_new() { Listing::All } else { Listing::Open };
+        let (mut found, mut announced) = (HashMap::new(), 0);
+        for queue in
+            queue_counts::list(&mut conn, engine.sequencer.reached(), listing, &engine.admission_marks.all()).await?
+        {
+            open += queue.counted.pending + queue.counted.claimed;
+            announced += queue.announced;
+            let numbers = numbers(&queue, hidden.get(&queue.name));
+            found.insert(queue.name, numbers);
+        }
+        self.gauges.replace(found, Instant::now());
+        metrics::gauge!("tenure_admission_announcements").set(announced as f64);
+        // A task that waits for others is neither pending nor claimed, but has a deadline; one that
+        // is delayed until tomorrow does not matter today.
+        if open == 0
+            && !deadlines::is_near(&mut conn, marks.deadlines, NEAR).await?
+            && !holds::is_near(&mut conn, marks.holds, NEAR).await?
+        {
+            engine.notifiers.set_idle(notified);
+        } else {
+            engine.notifiers.stay_active();
+        }
+        let oldest = session::get_oldest_transaction(&mut conn).await?;
+        metrics::gauge!("tenure_oldest_transaction_seconds").set(oldest.as_secs_f64());
+        self.old_transaction.say(oldest);
+        Ok(PassReport::default())
     }
-    let oldest = session::get_oldest_transaction(&mut conn).await?;
-    metrics::gauge!("tenure_oldest_transaction_seconds").set(oldest.as_secs_f64());
-    engine.old_transaction.say(oldest);
-    Ok(PassReport::default())
 }
 
 /// Has the tasks that this server has resolved shown under the names of their queues. Most of these are remembered.

@@ -9,7 +9,7 @@ use super::AFTER_FAILURE;
 
 /// The queues, and when each is tried again.
 #[derive(Debug, Default)]
-pub struct FailingQueues(Mutex<BTreeMap<i32, Instant>>);
+pub(super) struct FailingQueues(Mutex<BTreeMap<i32, Instant>>);
 
 impl FailingQueues {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<i32, Instant>> {

@@ -17,9 +17,6 @@ const WITNESSES_MAX: usize = 100_000;
 /// Parts of the log that one run of the pass reads: while it lags, events and expired tasks are retained.
 const PARTS_MAX: usize = 50;
 
-/// What the pass caches from one run to the next.
-pub type GroupMemory = Memory<Witnesses>;
-
 /// Publishes the groups that a part of the log resolves.
 #[derive(Debug)]
 pub struct GroupSink<'a> {
@@ -39,32 +36,47 @@ impl Sink for GroupSink<'_> {
     }
 }
 
-/// Reads on in the log.
-pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
-    let mut conn = engine.background_pool.acquire().await?;
-    let since = engine.witnesses.epoch();
-    // Taken out: if the pass fails, or another one runs meanwhile, only the cache is lost.
-    let mut witnesses = engine.witnesses.note(since, std::mem::take).unwrap_or_default();
-    if witnesses.len() > WITNESSES_MAX {
-        witnesses.clear();
+/// Publishes the resolution of groups.
+pub struct GroupsPass {
+    witnesses: Memory<Witnesses>,
+}
+
+impl GroupsPass {
+    /// Registers its cache at the engine.
+    pub(super) fn new(engine: &Engine) -> Self {
+        let witnesses = Memory::<Witnesses>::default();
+        let cached = witnesses.clone();
+        engine.remembered.add("unresolved tasks of groups", move || cached.drop_all());
+        Self { witnesses }
     }
-    let mut report = PassReport::default();
-    for _ in 0..PARTS_MAX {
-        let sequenced = engine.sequencer.reached();
-        let mut sink = GroupSink { sequenced, witnesses: &mut witnesses };
-        match log_reader::read_next(&mut conn, &engine.sequencer, &mut sink).await? {
-            Read::Busy => report.lost_race += 1,
-            Read::End => {}
-            Read::Rows(rows, _) => {
-                report.found += rows;
-                report.done += rows;
-                if rows as i64 == GroupSink::ROWS_MAX {
-                    continue;
+
+    /// Reads on in the log.
+    pub async fn run(&self, engine: &Engine) -> Result<PassReport, sqlx::Error> {
+        let mut conn = engine.background_pool.acquire().await?;
+        let since = self.witnesses.epoch();
+        // Taken out: if the pass fails, or another one runs meanwhile, only the cache is lost.
+        let mut witnesses = self.witnesses.note(since, std::mem::take).unwrap_or_default();
+        if witnesses.len() > WITNESSES_MAX {
+            witnesses.clear();
+        }
+        let mut report = PassReport::default();
+        for _ in 0..PARTS_MAX {
+            let sequenced = engine.sequencer.reached();
+            let mut sink = GroupSink { sequenced, witnesses: &mut witnesses };
+            match log_reader::read_next(&mut conn, &engine.sequencer, &mut sink).await? {
+                Read::Busy => report.lost_race += 1,
+                Read::End => {}
+                Read::Rows(rows, _) => {
+                    report.found += rows;
+                    report.done += rows;
+                    if rows as i64 == GroupSink::ROWS_MAX {
+                        continue;
+                    }
                 }
             }
+            break;
         }
-        break;
+        self.witnesses.note(since, |cached| cached.extend(witnesses));
+        Ok(report)
     }
-    engine.witnesses.note(since, |cached| cached.extend(witnesses));
-    Ok(report)
 }

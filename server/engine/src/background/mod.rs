@@ -17,7 +17,7 @@ pub mod election;
 pub mod events;
 pub mod expiry;
 pub mod facts;
-pub mod failing;
+mod failing;
 pub mod groups;
 pub mod holds;
 pub mod idempotency;

@@ -26,9 +26,9 @@ const FAILS_SLOWLY: Duration = Duration::from_millis(200);
 const PAUSE_FIRST: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 
-/// What a pass leaves to the next one.
+/// What a run of the pass leaves to the next one.
 #[derive(Debug, Default)]
-pub struct Turns {
+struct Turns {
     /// The last queue that had its turn: the next slice comes after it. None where that is the first one.
     after: Option<i32>,
     /// The queues whose last step failed.
@@ -74,81 +74,88 @@ impl Turns {
     }
 }
 
-fn lock(turns: &Mutex<Turns>) -> MutexGuard<'_, Turns> {
-    turns.lock().unwrap_or_else(PoisonError::into_inner)
+/// Applies changed policies.
+#[derive(Debug, Default)]
+pub struct RefilePass {
+    turns: Mutex<Turns>,
 }
 
-/// Refiles a slice of queues: first all of them at once, then those with runs in turn, until all wait
-/// or are done, or [`PASS_MAX`] has passed. The next pass continues after the last queue that had its
-/// turn. A queue that fails is left to a later pass and holds up no other; the pass fails with the
-/// first such error at its end.
-pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
-    let turns = &engine.refiling;
-    let mut conn = engine.background_pool.acquire().await?;
-    let mut report = PassReport::default();
-    let mut failed = None;
-    let after = lock(turns).after;
-    let slice = refile::list(&mut conn, after, SLICE).await?;
-    // From here, so that each pass takes a step.
-    let started = Instant::now();
-    let end = if slice.len() as i64 == SLICE { slice.last().copied() } else { None };
-    let mut queues = lock(turns).begin(&slice, end, started);
-    let sound = lock(turns).without_failing(&queues);
-    let any_moved = match take_common_steps(&mut conn, &sound).await {
-        Ok(common) => {
-            queues.retain(|queue| !common.settled.contains(queue));
-            common.any_moved
-        }
-        // The loop below finds the queue that fails.
-        Err(error) if is_about_the_queue(&error) => false,
-        Err(error) => return Err(error),
-    };
-    if any_moved && end.is_some() {
-        report.next_in = Some(Duration::ZERO);
+impl RefilePass {
+    fn turns(&self) -> MutexGuard<'_, Turns> {
+        self.turns.lock().unwrap_or_else(PoisonError::into_inner)
     }
-    let mut had_all_turns = false;
-    'rounds: loop {
-        let mut moving = Vec::new();
-        for queue in queues {
-            if started.elapsed() >= PASS_MAX {
-                break 'rounds;
+
+    /// Refiles a slice of queues: first all of them at once, then those with runs in turn, until all wait
+    /// or are done, or [`PASS_MAX`] has passed. The next pass continues after the last queue that had its
+    /// turn. A queue that fails is left to a later pass and holds up no other; the pass fails with the
+    /// first such error at its end.
+    pub async fn run(&self, engine: &Engine) -> Result<PassReport, sqlx::Error> {
+        let mut conn = engine.background_pool.acquire().await?;
+        let mut report = PassReport::default();
+        let mut failed = None;
+        let after = self.turns().after;
+        let slice = refile::list(&mut conn, after, SLICE).await?;
+        // From here, so that each pass takes a step.
+        let started = Instant::now();
+        let end = if slice.len() as i64 == SLICE { slice.last().copied() } else { None };
+        let mut queues = self.turns().begin(&slice, end, started);
+        let sound = self.turns().without_failing(&queues);
+        let any_moved = match take_common_steps(&mut conn, &sound).await {
+            Ok(common) => {
+                queues.retain(|queue| !common.settled.contains(queue));
+                common.any_moved
+            }
+            // The loop below finds the queue that fails.
+            Err(error) if is_about_the_queue(&error) => false,
+            Err(error) => return Err(error),
+        };
+        if any_moved && end.is_some() {
+            report.next_in = Some(Duration::ZERO);
+        }
+        let mut had_all_turns = false;
+        'rounds: loop {
+            let mut moving = Vec::new();
+            for queue in queues {
+                if started.elapsed() >= PASS_MAX {
+                    break 'rounds;
+                }
+                if !had_all_turns {
+                    self.turns().after = Some(queue);
+                }
+                let began = Instant::now();
+                let taken = match take_steps(&mut conn, &engine.notifiers, queue).await {
+                    Ok(Some(taken)) => taken,
+                    Ok(None) => continue,
+                    Err(error) if is_about_the_queue(&error) => {
+                        self.turns().fail(queue, began);
+                        failed.get_or_insert(error);
+                        continue;
+                    }
+                    Err(error) => return Err(error),
+                };
+                self.turns().failing.remove(&queue);
+                report.found += taken.runs;
+                if taken.last {
+                    let queue = engine.queues.get_name(&engine.background_pool, queue).await?;
+                    tracing::info!(queue.id = %queue, "the runs of a queue follow its changed policy");
+                }
+                if taken.moved {
+                    report.done += taken.runs;
+                    moving.push(queue);
+                }
             }
             if !had_all_turns {
-                lock(turns).after = Some(queue);
+                had_all_turns = true;
+                self.turns().after = end;
             }
-            let began = Instant::now();
-            let taken = match take_steps(&mut conn, &engine.notifiers, queue).await {
-                Ok(Some(taken)) => taken,
-                Ok(None) => continue,
-                Err(error) if is_about_the_queue(&error) => {
-                    lock(turns).fail(queue, began);
-                    failed.get_or_insert(error);
-                    continue;
-                }
-                Err(error) => return Err(error),
-            };
-            lock(turns).failing.remove(&queue);
-            report.found += taken.runs;
-            if taken.last {
-                let queue = engine.queues.get_name(&engine.background_pool, queue).await?;
-                tracing::info!(queue.id = %queue, "the runs of a queue follow its changed policy");
+            if moving.is_empty() {
+                break;
             }
-            if taken.moved {
-                report.done += taken.runs;
-                moving.push(queue);
-            }
+            queues = moving;
         }
-        if !had_all_turns {
-            had_all_turns = true;
-            lock(turns).after = end;
-        }
-        if moving.is_empty() {
-            break;
-        }
-        queues = moving;
+        report.failing = self.turns().failing.len();
+        failed.map_or(Ok(report), Err)
     }
-    report.failing = lock(turns).failing.len();
-    failed.map_or(Ok(report), Err)
 }
 
 /// Whether the next queue may fare better: the database has answered, and it was this queue that could not be read or changed.

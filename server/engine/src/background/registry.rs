@@ -6,10 +6,16 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::admission::{self, AdmissionPass};
+use super::counters::CountersPass;
+use super::groups::GroupsPass;
+use super::refile::RefilePass;
+use super::replication::ReplicationPass;
+use super::workers::{self, WorkerCountsPass};
 use super::{
-    PassReport, accept, admission, artifacts, blobs, claims, clocks, counters, deadlines, dependencies, events, expiry,
-    facts, groups, holds, idempotency, idle_queues, live_logs, low_water_marks, messages, pauses, purge_cache,
-    quarantines, refile, registrations, removals, replication, servers, sessions, slow, task_commands, workers,
+    PassReport, accept, artifacts, blobs, claims, clocks, deadlines, dependencies, events, expiry, facts, holds,
+    idempotency, idle_queues, live_logs, low_water_marks, messages, pauses, purge_cache, quarantines, registrations,
+    removals, servers, sessions, slow, task_commands,
 };
 use crate::engine::Engine;
 use tenure_store::{deadlines as deadlines_store, holds as holds_store, messages as messages_store};
@@ -70,17 +76,34 @@ impl Pass {
     }
 }
 
-/// The passes of one engine.
+/// The passes of one engine. Those with state are fields.
 pub struct Passes {
     /// What they work on.
     pub engine: Arc<Engine>,
+    /// Has the gauges of runs.
+    pub counters: CountersPass,
+    /// Has the gauges of workers.
+    pub worker_counts: WorkerCountsPass,
+    /// Also run at the start.
+    pub replication: ReplicationPass,
+    admission: AdmissionPass,
+    groups: GroupsPass,
+    refile: RefilePass,
 }
 
 impl Passes {
     /// Makes the passes of an engine. None runs yet.
     #[must_use]
     pub fn new(engine: &Arc<Engine>) -> Arc<Self> {
-        Arc::new(Self { engine: Arc::clone(engine) })
+        Arc::new(Self {
+            engine: Arc::clone(engine),
+            counters: CountersPass::default(),
+            worker_counts: WorkerCountsPass::default(),
+            replication: ReplicationPass::default(),
+            admission: AdmissionPass::default(),
+            groups: GroupsPass::new(engine),
+            refile: RefilePass::default(),
+        })
     }
 
     /// Runs every pass that moving the clock waits for, until nothing is due. Rows that another transaction holds for
@@ -148,10 +171,15 @@ const IDLE_QUEUES: Pace = Pace::Every(Duration::from_secs(60));
 /// How often facts are refreshed: changes take effect within this time on servers that were not notified.
 const FACTS: Pace = Pace::Facts(Duration::from_millis(500));
 
-/// Lines of the table: name, pace, what the manual clock does, function.
+/// Lines of the table: name, pace, what the manual clock does, function, and its field of [`Passes`] if it has state.
 macro_rules! passes {
-    ($($name:literal, $pace:expr, $advance:ident, $function:path;)+) => {
-        &[$(Pass { name: $name, pace: $pace, advance: Advance::$advance, run: |passes| Box::pin($function(&passes.engine)) }),+]
+    ($($name:literal, $pace:expr, $advance:ident, $function:path $(, $state:ident)?;)+) => {
+        &[$(Pass {
+            name: $name,
+            pace: $pace,
+            advance: Advance::$advance,
+            run: |passes| Box::pin($function($(&passes.$state,)? &passes.engine)),
+        }),+]
     };
 }
 
@@ -166,9 +194,9 @@ pub static PASSES: &[Pass] = passes! {
     "accept", Pace::Due, Waits, accept::pass;
     "messages", Pace::Due, Waits, messages::pass;
     // After what ends claims and delays.
-    "admission", ADMISSION, Waits, admission::pass;
+    "admission", ADMISSION, Waits, AdmissionPass::run, admission;
     "dependencies", DEPENDENCIES, Waits, dependencies::pass;
-    "groups", GROUPS, Waits, groups::pass;
+    "groups", GROUPS, Waits, GroupsPass::run, groups;
     "live_logs", PURGING, Waits, live_logs::pass;
     // Tasks are retained until their artifacts are gone.
     "artifacts", PURGING, Waits, artifacts::pass;
@@ -185,17 +213,17 @@ pub static PASSES: &[Pass] = passes! {
     "idle_keys", PURGING, Waits, admission::purge;
     "ended_sessions", PURGING, Waits, sessions::purge;
     "servers", PURGING, Waits, servers::pass;
-    "refile", REFILING, GoesOn, refile::pass;
+    "refile", REFILING, GoesOn, RefilePass::run, refile;
     "purge_events", PURGING, GoesOn, events::purge;
-    "counters", HOUSEKEEPING, GoesOn, counters::pass;
+    "counters", HOUSEKEEPING, GoesOn, CountersPass::run, counters;
     "sequence", HOUSEKEEPING, GoesOn, events::sequence;
     "low_water_marks", HOUSEKEEPING, GoesOn, low_water_marks::pass;
     "stranded_runs", REPAIRING, GoesOn, low_water_marks::repair;
     "clock", COMPARING, GoesOn, clocks::pass;
-    "replication", WATCHING, GoesOn, replication::pass;
+    "replication", WATCHING, GoesOn, ReplicationPass::run, replication;
     "workers_seen", WRITING, GoesOn, workers::write_down;
     "facts", FACTS, GoesOn, facts::pass;
-    "worker_counts", COUNTING, GoesOn, workers::count;
+    "worker_counts", COUNTING, GoesOn, WorkerCountsPass::run, worker_counts;
     "idle_queues", IDLE_QUEUES, GoesOn, idle_queues::pass;
 };
 

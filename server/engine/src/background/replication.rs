@@ -9,13 +9,13 @@ use crate::engine::Engine;
 use tenure_store::cluster::Warning;
 use tenure_store::replication::{self, Replication};
 
-/// What the pass said last.
+/// Warns of replication that no commit waits for.
 #[derive(Debug, Default)]
-pub struct ReplicationWatch {
+pub struct ReplicationPass {
     warned: Mutex<Vec<Warning>>,
 }
 
-impl ReplicationWatch {
+impl ReplicationPass {
     /// Warns of what is new. Whether anything has changed.
     fn say(&self, now: &Replication) -> bool {
         let warnings = now.find_warnings();
@@ -35,15 +35,15 @@ impl ReplicationWatch {
         *warned = warnings;
         changed
     }
-}
 
-/// Looks at the settings and the standbys.
-pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
-    let mut conn = engine.background_pool.acquire().await?;
-    let now = replication::get(&mut conn).await?;
-    let changed = engine.replication.say(&now);
-    metrics::gauge!("tenure_replication_standbys").set(now.standbys.len() as f64);
-    let is_safe = now.find_warnings().is_empty();
-    metrics::gauge!("tenure_replication_synchronous").set(f64::from(u8::from(is_safe)));
-    Ok(PassReport { found: 1, done: usize::from(changed), ..PassReport::default() })
+    /// Looks at the settings and the standbys.
+    pub async fn run(&self, engine: &Engine) -> Result<PassReport, sqlx::Error> {
+        let mut conn = engine.background_pool.acquire().await?;
+        let now = replication::get(&mut conn).await?;
+        let changed = self.say(&now);
+        metrics::gauge!("tenure_replication_standbys").set(now.standbys.len() as f64);
+        let is_safe = now.find_warnings().is_empty();
+        metrics::gauge!("tenure_replication_synchronous").set(f64::from(u8::from(is_safe)));
+        Ok(PassReport { found: 1, done: usize::from(changed), ..PassReport::default() })
+    }
 }

@@ -17,30 +17,36 @@ pub const METRICS: [Metric; 4] = [
     ("queue_idle_workers", "Workers that hold no claim"),
 ];
 
-/// The counts of the workers of queues.
-pub type WorkerGauges = QueueGauges<{ METRICS.len() }>;
-
-/// No counts yet.
-#[must_use]
-pub fn gauges() -> WorkerGauges {
-    QueueGauges::new(METRICS)
-}
-
 /// Writes down which workers this server has seen.
 pub async fn write_down(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     let done = ops::write_down(&engine.background_pool, &engine.workers).await?;
     Ok(PassReport { found: done, done, ..PassReport::default() })
 }
 
-/// Counts workers by their state.
-pub async fn count(engine: &Engine) -> Result<PassReport, sqlx::Error> {
-    let counts = workers::count(&mut *engine.background_pool.acquire().await?, &engine.due_marks.get()).await?;
-    let found = counts.len();
-    let numbers = counts.into_iter().map(|WorkerCounts { queue, total, quarantined, running }| {
-        (queue, [total, quarantined, running, total - quarantined - running].map(|number| number as f64))
-    });
-    engine.worker_gauges.replace(numbers.collect(), Instant::now());
-    Ok(PassReport { found, done: found, ..PassReport::default() })
+/// Counts the workers of queues, for the metrics.
+#[derive(Debug)]
+pub struct WorkerCountsPass {
+    /// The counts.
+    pub gauges: QueueGauges<{ METRICS.len() }>,
+}
+
+impl Default for WorkerCountsPass {
+    fn default() -> Self {
+        Self { gauges: QueueGauges::new(METRICS) }
+    }
+}
+
+impl WorkerCountsPass {
+    /// Counts workers by their state.
+    pub async fn run(&self, engine: &Engine) -> Result<PassReport, sqlx::Error> {
+        let counts = workers::count(&mut *engine.background_pool.acquire().await?, &engine.due_marks.get()).await?;
+        let found = counts.len();
+        let numbers = counts.into_iter().map(|WorkerCounts { queue, total, quarantined, running }| {
+            (queue, [total, quarantined, running, total - quarantined - running].map(|number| number as f64))
+        });
+        self.gauges.replace(numbers.collect(), Instant::now());
+        Ok(PassReport { found, done: found, ..PassReport::default() })
+    }
 }
 
 /// Purges a slice of the workers and of the queues that are not shown any more.

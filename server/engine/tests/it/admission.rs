@@ -10,7 +10,6 @@ use tenure_api::states::{ExceptionReason, Priority};
 use tenure_domain::lifecycle::Report;
 use tenure_domain::policy::document::{Match, Policy};
 use tenure_domain::policy::keys::KeyRules;
-use tenure_engine::background::admission;
 use tenure_engine::ops::OpError;
 use tenure_engine::ops::change_priority;
 use tenure_engine::ops::change_task::{self, Change};
@@ -52,7 +51,7 @@ impl Ground {
 
     /// Takes in announcements, as the pass does while no worker asks.
     async fn admit(&self) {
-        while admission::pass(&self.queue.engine).await.unwrap().done > 0 {}
+        while self.queue.run_pass("admission").await.unwrap().done > 0 {}
     }
 
     /// Claims up to `runs` runs for a worker, without waiting.
@@ -521,7 +520,7 @@ async fn a_queue_that_has_to_wait_holds_up_no_other() {
         assert!(!is_looked_at(held).await);
         holder.rollback().await.unwrap();
     };
-    let (passed, ()) = tokio::join!(admission::pass(&ground.queue.engine), meanwhile);
+    let (passed, ()) = tokio::join!(ground.queue.run_pass("admission"), meanwhile);
     passed.unwrap();
     assert!(is_looked_at(held).await);
     drop(waits);

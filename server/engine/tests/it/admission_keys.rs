@@ -12,7 +12,7 @@ use tenure_api::states::ExceptionReason;
 use tenure_domain::lifecycle::Report;
 use tenure_domain::policy::document::{Match, Policy};
 use tenure_domain::policy::why::{Held, Place};
-use tenure_engine::background::{admission, deadlines, election, refile};
+use tenure_engine::background::{admission, deadlines, election};
 use tenure_engine::ops::change_task::{self, Change};
 use tenure_engine::ops::queue_keys;
 use tenure_engine::ops::queue_policy::{self, Put};
@@ -45,7 +45,7 @@ async fn put_policy(queue: &Queue, policy: &Value) {
     let put = Put { policy, sent, replaces: Match::from_header(None).unwrap(), client_id: "ann" };
     queue_policy::put(queue.engine.queue_parts(), &name, put).await.unwrap();
     while queue_policy::get(queue.engine.queue_parts(), &name).await.unwrap().refiling > 0 {
-        refile::pass(&queue.engine).await.unwrap();
+        queue.run_pass("refile").await.unwrap();
     }
 }
 
@@ -66,10 +66,10 @@ const SEEN: &str = "SELECT count(*) FROM admission_keys WHERE seen > now() - int
 async fn with_an_idle_key() -> (TestDatabase, Queue) {
     let (database, queue) = start(&json!({"concurrency": {"perKey": 1}})).await;
     create(&queue, "a").await;
-    admission::pass(&queue.engine).await.unwrap();
+    queue.run_pass("admission").await.unwrap();
     let claim = queue.claim_one(QUEUE).await;
     queue.report(claim.task.id, claim.run, Report::Completed).await.unwrap();
-    admission::pass(&queue.engine).await.unwrap();
+    queue.run_pass("admission").await.unwrap();
     grow_old(&queue).await;
     (database, queue)
 }
@@ -105,7 +105,7 @@ async fn a_key_of_which_a_run_has_just_come_is_not_forgotten_by_a_pass_that_saw_
     assert_eq!(number(&queue.engine.pool, KEYS).await, 1, "the key is not forgotten");
     drop(conn);
 
-    admission::pass(&queue.engine).await.unwrap();
+    queue.run_pass("admission").await.unwrap();
     queue.claim_one(QUEUE).await;
     finish(database, queue).await;
 }
@@ -149,12 +149,12 @@ async fn a_key_is_forgotten_some_time_after_its_last_run_and_one_in_use_is_not_t
     for key in ["idle", "claimed", "waiting", "waiting"] {
         create(&queue, key).await;
     }
-    admission::pass(&queue.engine).await.unwrap();
+    queue.run_pass("admission").await.unwrap();
     let pool = &queue.engine.pool;
     let idle = queue.claim_one(QUEUE).await;
     queue.report(idle.task.id, idle.run, Report::Completed).await.unwrap();
     queue.claim_one(QUEUE).await;
-    admission::pass(&queue.engine).await.unwrap();
+    queue.run_pass("admission").await.unwrap();
     assert_eq!(admission::purge(&queue.engine).await.unwrap().found, 0, "none is old enough");
     grow_old(&queue).await;
     assert_eq!(admission::purge(&queue.engine).await.unwrap().found, 3);
@@ -164,7 +164,7 @@ async fn a_key_is_forgotten_some_time_after_its_last_run_and_one_in_use_is_not_t
     // A look writes the time, but only of what was not looked at for some minutes.
     grow_old(&queue).await;
     create(&queue, "waiting").await;
-    admission::pass(&queue.engine).await.unwrap();
+    queue.run_pass("admission").await.unwrap();
     assert_eq!(number(pool, SEEN).await, 1);
     finish(database, queue).await;
 }
@@ -174,7 +174,7 @@ async fn a_key_is_forgotten_some_time_after_its_last_run_and_one_in_use_is_not_t
 async fn slices_of_idle_keys_follow_each_other_at_once_also_where_some_are_in_use() {
     let (database, queue) = start(&json!({"concurrency": {"perKey": 1}})).await;
     create(&queue, "waiting").await;
-    admission::pass(&queue.engine).await.unwrap();
+    queue.run_pass("admission").await.unwrap();
     let pool = &queue.engine.pool;
     let idle = "INSERT INTO admission_keys (id, queue, key, seen)
                 SELECT admission_key_id(a.queue, n::text), a.queue, n::text, now()
@@ -224,7 +224,7 @@ async fn a_key_whose_only_run_was_claimed_before_the_policy_came_is_listed() {
     create(&queue, "acme").await;
     queue.claim_one(QUEUE).await;
     put_policy(&queue, &json!({"concurrency": {"perKey": 1}})).await;
-    admission::pass(&queue.engine).await.unwrap();
+    queue.run_pass("admission").await.unwrap();
     let name: TaskQueueId = QUEUE.parse().unwrap();
     let listed = queue_keys::list(queue.engine.queue_parts(), &name, None, 100).await.unwrap().keys;
     let expected = json!([{"key": "acme", "used": 1, "limit": 1, "waiting": 0}]);
@@ -281,7 +281,7 @@ async fn claim(queue: &Queue, runs: u16) -> usize {
 
 /// Takes in announcements, and clears earlier notifications of the pass.
 async fn admit(queue: &Queue) {
-    while admission::pass(&queue.engine).await.unwrap().done > 0 {}
+    while queue.run_pass("admission").await.unwrap().done > 0 {}
     while is_woken(queue) {}
 }
 
@@ -358,7 +358,7 @@ async fn while_the_look_at_a_queue_lasts_the_others_are_looked_at_again_and_agai
         }
         gate.open().await;
     };
-    let (passed, ()) = tokio::join!(admission::pass(&queue.engine), meanwhile);
+    let (passed, ()) = tokio::join!(queue.run_pass("admission"), meanwhile);
     passed.unwrap();
     assert_eq!(number(database.pool(), "SELECT count(*) FROM admission_work").await, 0);
     queue.claim_one(QUEUE).await;

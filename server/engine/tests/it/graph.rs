@@ -15,7 +15,7 @@ use tenure_api::states::ReasonResolved;
 use tenure_domain::create::NewTask;
 use tenure_domain::lifecycle::Report;
 use tenure_domain::task::Last;
-use tenure_engine::background::{dependencies as dependency_pass, groups as group_pass};
+use tenure_engine::background::dependencies as dependency_pass;
 use tenure_engine::ops::OpError;
 use tenure_engine::testing::Queue;
 use tenure_engine::testing::{QUEUE, new_task};
@@ -57,7 +57,7 @@ async fn settle(queue: &Queue) {
 
 /// Runs the groups pass until it finds nothing to do.
 async fn run_groups(queue: &Queue) {
-    while group_pass::pass(&queue.engine).await.unwrap().done > 0 {}
+    while queue.run_pass("groups").await.unwrap().done > 0 {}
 }
 
 /// Claims the only pending task of the tests' queue and reports it.

@@ -6,7 +6,6 @@ use tenure_api::ids::TaskId;
 use tenure_api::policy::PauseRequest;
 use tenure_api::states::{ExceptionReason, TaskCommand};
 use tenure_domain::lifecycle::Report;
-use tenure_engine::background::groups;
 use tenure_engine::ops::change_task::{Change, change};
 use tenure_engine::ops::queue_policy;
 use tenure_engine::ops::task_command;
@@ -201,7 +200,7 @@ async fn with_some_tasks() -> TestDatabase {
     sqlx::raw_sql(row).execute(database.pool()).await.unwrap();
     let done = queue.claim_one(QUEUE).await;
     queue.report(done.task.id, done.run, Report::Completed).await.unwrap();
-    groups::pass(&queue.engine).await.unwrap();
+    queue.run_pass("groups").await.unwrap();
     queue.create_one(QUEUE).await;
     let again = queue.claim_one(QUEUE).await;
     let retry = Report::Exception(ExceptionReason::WorkerShutdown);

@@ -8,7 +8,7 @@ use tenure_api::policy::PauseRequest;
 use tenure_api::states::{ExceptionReason, Priority};
 use tenure_domain::lifecycle::Report;
 use tenure_domain::message::Refusal;
-use tenure_engine::background::{SLICE, low_water_marks, messages, refile};
+use tenure_engine::background::{SLICE, low_water_marks, messages};
 use tenure_engine::ops::{OpError, change_priority, queue_policy};
 use tenure_engine::testing::Queue;
 use tenure_engine::testing::{QUEUE, RESERVATION, VISIBILITY, new_task};
@@ -221,7 +221,7 @@ async fn limited_queue_shows_no_messages() {
     assert!(tenure_store::messages::peek(pool, key, lowest, 5).await.unwrap().is_empty());
     assert_eq!(plane.claim_work().await, 1, "the one that waits");
     eventually("the other one follows the policy, and is claimed", async || {
-        refile::pass(&plane.queue.engine).await.unwrap();
+        plane.queue.run_pass("refile").await.unwrap();
         plane.claim_work().await == 1
     })
     .await;

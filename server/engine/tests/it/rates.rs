@@ -14,7 +14,6 @@ use tenure_domain::lifecycle::Report;
 use tenure_domain::policy::ending::Ending;
 use tenure_domain::policy::keys::KeyRules;
 use tenure_domain::policy::why::{Held, Place};
-use tenure_engine::background::admission;
 use tenure_engine::ops::OpError;
 use tenure_engine::ops::why::find;
 use tenure_engine::testing::{QUEUE, Queue, new_task};
@@ -43,7 +42,7 @@ const AN_HOUR_LATER: &str = "UPDATE admission_state SET tat = tat - 3600; UPDATE
                              UPDATE admission_heads SET at = at - interval '1 hour'";
 
 async fn admit(server: &Queue) {
-    while admission::pass(&server.engine).await.unwrap().done > 0 {}
+    while server.run_pass("admission").await.unwrap().done > 0 {}
 }
 
 /// True if a worker that asks now gets nothing.
@@ -355,7 +354,7 @@ async fn the_pass_knows_when_the_rate_of_a_key_has_a_token() {
     put(&server, json!({"rate": {"perKey": {"count": 1, "seconds": 600}}})).await;
     create_on(&mut ground.conn, &server, &[keyed(), keyed()]).await;
     server.claim_one(QUEUE).await;
-    let next_in = admission::pass(&server.engine).await.unwrap().next_in.unwrap();
+    let next_in = server.run_pass("admission").await.unwrap().next_in.unwrap();
     assert!((300..=600).contains(&next_in.as_secs()), "{next_in:?}");
     ground.finish([server]).await;
 }

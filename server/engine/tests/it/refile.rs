@@ -14,7 +14,7 @@ use tenure_domain::policy::hold::Start;
 use tenure_domain::policy::options::Options;
 use tenure_domain::policy::refile::{Found, Place, Stage, step};
 use tenure_domain::policy::terms::Terms;
-use tenure_engine::background::{PassReport, refile};
+use tenure_engine::background::PassReport;
 use tenure_engine::ops::queue_policy::{self, Put};
 use tenure_engine::testing::{QUEUE, Queue};
 use tenure_store::schema;
@@ -47,7 +47,7 @@ async fn refiling(queue: &Queue) -> i64 {
 }
 
 async fn pass(queue: &Queue) -> PassReport {
-    refile::pass(&queue.engine).await.unwrap()
+    queue.run_pass("refile").await.unwrap()
 }
 
 /// Runs the pass until all runs follow the policy; how many runs it has dealt with.
@@ -513,7 +513,7 @@ async fn a_queue_that_cannot_be_refiled_delays_no_other() {
     sqlx::raw_sql(spoil).execute(database.pool()).await.unwrap();
     let mut failed = 0;
     eventually("the other queue follows its policy", async || {
-        failed += usize::from(refile::pass(&queue.engine).await.is_err());
+        failed += usize::from(queue.run_pass("refile").await.is_err());
         number(database.pool(), LEFT).await == 0
     })
     .await;
@@ -536,7 +536,7 @@ async fn queues_that_cannot_be_refiled_delay_no_other_although_they_are_more_tha
                  SELECT -n, 1, '{}', now(), 'ann', 99 FROM generate_series(1, 250) n";
     sqlx::raw_sql(spoil).execute(database.pool()).await.unwrap();
     eventually("the other queue follows its policy", async || {
-        if let Ok(report) = refile::pass(&queue.engine).await {
+        if let Ok(report) = queue.run_pass("refile").await {
             assert!(report.failing > 0, "a pass that comes to none of them has not recovered");
         }
         refiling(&queue).await == 0
@@ -558,7 +558,7 @@ async fn a_queue_whose_refiling_fails_slowly_is_tried_again_later_and_takes_no_t
                 $$ BEGIN PERFORM pg_sleep(0.25); RAISE 'not now'; END $$;
                 CREATE TRIGGER fail_slowly BEFORE UPDATE ON queue_policies FOR EACH ROW EXECUTE FUNCTION fail_slowly()";
     sqlx::raw_sql(fail).execute(database.pool()).await.unwrap();
-    assert!(refile::pass(&queue.engine).await.is_err());
+    assert!(queue.run_pass("refile").await.is_err());
     // It would fail again.
     assert_eq!(pass(&queue).await, PassReport { failing: 1, ..PassReport::default() });
     sqlx::raw_sql("DROP FUNCTION fail_slowly CASCADE").execute(database.pool()).await.unwrap();

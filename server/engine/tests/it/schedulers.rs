@@ -16,7 +16,7 @@ use tenure_domain::lifecycle::Outcome;
 use tenure_domain::policy::document::{Match, Policy};
 use tenure_domain::registration::WorkerName;
 use tenure_domain::session::{Start, Stated};
-use tenure_engine::background::{accept, admission, election, pauses, quarantines, refile, sessions as sessions_pass};
+use tenure_engine::background::{accept, election, pauses, quarantines, sessions as sessions_pass};
 use tenure_engine::ops::queue_policy::{self, Put};
 use tenure_engine::ops::sessions;
 use tenure_engine::ops::worker_removed::remove;
@@ -126,7 +126,7 @@ const AWAY: &str = "UPDATE session_clock SET at = clock_timestamp() - interval '
                     UPDATE clock SET clock_offset = clock_offset + interval '1 minute'";
 
 async fn admit(queue: &Queue) -> usize {
-    admission::pass(&queue.engine).await.unwrap().done
+    queue.run_pass("admission").await.unwrap().done
 }
 
 #[tokio::test]
@@ -251,7 +251,7 @@ async fn an_item_of_an_inbox_is_withdrawn_when_a_changed_policy_takes_its_run_ba
     let (mut ground, server) = with_an_assigned_run().await;
     put(&server, json!({"concurrency": {"total": 5}})).await;
     eventually("its runs follow the policy", async || {
-        refile::pass(&server.engine).await.unwrap();
+        server.run_pass("refile").await.unwrap();
         ground.count("queue_policies WHERE refile_stage <> 0").await == 0
     })
     .await;

@@ -4,7 +4,6 @@
 use std::time::Duration;
 
 use serde_json::json;
-use tenure_engine::background::{admission, counters};
 use tenure_engine::testing::{QUEUE, Queue, new_task};
 use tenure_store::admission as stored_admission;
 use tenure_store::queue_counts::{self, Listing};
@@ -39,15 +38,15 @@ async fn the_looks_at_other_queues_go_on_at_their_own_pace() {
     let mut ground = Ground::new().await;
     let server = ground.server();
     spoiled(&mut ground, &server, json!({"rate": {"perKey": {"count": 1, "seconds": 600}}})).await;
-    let report = admission::pass(&server.engine).await.unwrap();
+    let report = server.run_pass("admission").await.unwrap();
     assert_eq!(report.failing, 1);
     assert_eq!(claim(&server, QUEUE).await, 0);
     assert_eq!(claim(&server, OTHER).await, 1, "the other queue starts what it may");
-    let report = admission::pass(&server.engine).await.unwrap();
+    let report = server.run_pass("admission").await.unwrap();
     let next_in = report.next_in.expect("the pass knows when the other queue has its next token");
     assert!((300..=600).contains(&next_in.as_secs()), "{next_in:?}");
     put(&server, json!({"concurrency": {"total": 1}})).await;
-    let is_looked_at = async || admission::pass(&server.engine).await.unwrap().failing == 0;
+    let is_looked_at = async || server.run_pass("admission").await.unwrap().failing == 0;
     eventually("the queue is looked at again", is_looked_at).await;
     assert_eq!(claim(&server, QUEUE).await, 1);
     ground.finish([server]).await;
@@ -67,7 +66,7 @@ async fn it_is_counted_beside_the_others_as_one_that_starts_nothing() {
     assert_eq!(numbers, [(OTHER, 2, 1), (QUEUE, 2, 0)]);
     let shown = queue_counts::find(&mut ground.conn, sequenced, &QUEUE.parse().unwrap()).await.unwrap().unwrap();
     assert_eq!((shown.counted.waiting, shown.admissible), (2, 0));
-    counters::pass(&server.engine).await.unwrap();
+    server.run_pass("counters").await.unwrap();
     put(&server, json!({"concurrency": {"total": 1}})).await;
     ground.finish([server]).await;
 }

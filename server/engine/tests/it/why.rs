@@ -10,8 +10,6 @@ use tenure_api::states::{ExceptionReason, TaskState};
 use tenure_api::why::WhyAnswer;
 use tenure_domain::lifecycle::Report;
 use tenure_domain::policy::why::{BEFORE_COUNTED_MAX, Names, why, words};
-use tenure_engine::background::counters as counters_pass;
-use tenure_engine::background::refile;
 use tenure_engine::ops::OpError;
 use tenure_engine::ops::queue_policy;
 use tenure_engine::ops::why::find;
@@ -155,7 +153,7 @@ async fn waiting_run_that_the_next_worker_gets_is_ready() {
     let (database, queue) = start().await;
     put(&queue, json!({"concurrency": {"perKey": 1}})).await;
     eventually("the policy is in force", async || {
-        refile::pass(&queue.engine).await.unwrap();
+        queue.run_pass("refile").await.unwrap();
         number(&queue.engine.pool, "SELECT count(*) FROM queue_policies WHERE refile_stage <> 0").await == 0
     })
     .await;
@@ -370,7 +368,7 @@ async fn a_queue_shows_its_runs_by_what_holds_them() {
     assert_eq!(listed[0].0, "proj/paused");
     assert_eq!(listed[1], (QUEUE, shown.counted, Some(paused.since)));
     drop(conn);
-    counters_pass::pass(&queue.engine).await.unwrap();
+    queue.run_pass("counters").await.unwrap();
     sql(&queue, "DELETE FROM outbox_new WHERE delayed IS NOT NULL; UPDATE counters SET delayed = 0").await;
     finish(database, queue).await;
 }
@@ -379,9 +377,9 @@ async fn a_queue_shows_its_runs_by_what_holds_them() {
 async fn the_metrics_show_a_queue_without_runs_with_zeros_and_do_not_read_it_again() {
     let (database, queue) = start().await;
     let shown = async |queue: &Queue| {
-        counters_pass::pass(&queue.engine).await.unwrap();
+        queue.run_pass("counters").await.unwrap();
         let mut text = String::new();
-        queue.engine.count_gauges.render(&mut text);
+        queue.passes.counters.gauges.render(&mut text);
         text.lines().find(|line| line.starts_with("queue_pending_tasks{")).map(str::to_owned)
     };
     let expected = |runs: u32| Some(format!("queue_pending_tasks{{taskQueueId=\"{QUEUE}\"}} {runs}"));

@@ -407,14 +407,14 @@ async fn workers_are_counted_once_by_what_they_do_as_the_rules_say() {
     }
     let shown = || {
         let mut text = String::new();
-        queue.engine.worker_gauges.render(&mut text);
+        queue.passes.worker_counts.gauges.render(&mut text);
         text.lines().nth(2).unwrap_or_default().to_owned()
     };
     let expected = |workers: u32| format!("queue_workers_total{{taskQueueId=\"{QUEUE}\"}} {workers}");
-    assert_eq!(pass::count(&queue.engine).await.unwrap().found, 1);
+    assert_eq!(queue.run_pass("worker_counts").await.unwrap().found, 1);
     assert_eq!(shown(), expected(4));
     advance(&queue, 2.0 * DAY_SECONDS).await;
-    assert_eq!(pass::count(&queue.engine).await.unwrap().found, 0);
+    assert_eq!(queue.run_pass("worker_counts").await.unwrap().found, 0);
     assert_eq!(shown(), expected(0));
     finish(database, queue).await;
 }

@@ -15,7 +15,7 @@ use crate::http::call::Call;
 use crate::http::endpoint::Endpoint;
 use crate::http::error::ApiError;
 use crate::http::files::{File, Life};
-use tenure_engine::engine::Engine;
+use tenure_engine::background::registry::Passes;
 
 /// Metrics are rendered once in this many milliseconds at most: a database with many queues has megabytes of them.
 const LIFE_MS: i64 = 1_000;
@@ -43,11 +43,12 @@ impl Metrics {
         })
     }
 
-    fn render(&self, engine: &Engine) -> String {
+    fn render(&self, passes: &Passes) -> String {
+        let Passes { engine, counters, worker_counts, .. } = passes;
         let mut text = self.recorded.render();
-        engine.count_gauges.render(&mut text);
+        counters.gauges.render(&mut text);
         engine.notifiers.resolutions().render(&mut text);
-        engine.worker_gauges.render(&mut text);
+        worker_counts.gauges.render(&mut text);
         engine.schedulers.terms.render(&mut text);
         text
     }
@@ -84,7 +85,7 @@ async fn answer(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     }
     let now = i64::try_from(app.started.elapsed().as_millis()).unwrap_or(i64::MAX);
     let files = app.files.clone();
-    let make = move || Ok(Some(File::new(CONTENT_TYPE, app.metrics.render(&app.engine))));
+    let make = move || Ok(Some(File::new(CONTENT_TYPE, app.metrics.render(&app.passes))));
     match files.get("/metrics".to_owned(), Life::Milliseconds { life: life_ms(), now }, make).await? {
         Some(file) => Ok(file.response()),
         None => Err(ApiError::internal("metrics were not rendered")),

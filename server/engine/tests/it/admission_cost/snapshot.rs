@@ -5,7 +5,6 @@ use serde_json::json;
 use sqlx::{Connection, PgConnection};
 use tenure_domain::lifecycle::Report;
 use tenure_domain::policy::ending::Ending;
-use tenure_engine::background::admission;
 use tenure_engine::testing::{Queue, new_task};
 use tenure_store::admission::Marks;
 use tenure_store::session;
@@ -56,7 +55,7 @@ async fn claim_runs(conn: &mut PgConnection, marks: &mut Marks, queue: i32) -> V
 async fn round(conn: &mut PgConnection, marks: &mut Marks, server: &Queue, queue: i32) -> Round {
     create_runs(conn, queue).await;
     let before = reads(conn, server).await;
-    while admission::pass(&server.engine).await.unwrap().done > 0 {}
+    while server.run_pass("admission").await.unwrap().done > 0 {}
     let pass = difference(&before, &reads(conn, server).await);
     let before = reads(conn, server).await;
     let claimed = claim_runs(conn, marks, queue).await;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_api::states::SchedulerEnd;
-use tenure_engine::background::{admission, election};
+use tenure_engine::background::election;
 use tenure_engine::ops::OpError;
 use tenure_store::schedulers;
 
@@ -108,11 +108,10 @@ pub async fn depose(world: &mut World) -> Vec<String> {
     }) else {
         return Vec::new();
     };
-    let (deposed, next) = (&world.servers[deposed].engine, &world.servers[1 - deposed].engine);
-    let next = Some(next.schedulers.member().id);
+    let next = Some(world.servers[1 - deposed].engine.schedulers.member().id);
     schedulers::change(&mut conn, seen, next, SchedulerEnd::Lost).await.unwrap().expect("nothing else changes it");
     let before = given(world, queue).await;
-    if admission::pass(deposed).await.is_err() {
+    if world.servers[deposed].run_pass("admission").await.is_err() {
         assert!(world.dead_sessions > 0, "a pass failed");
         world.dead_sessions -= 1;
     }

@@ -14,7 +14,6 @@ use tenure_domain::policy::document::{Match, Policy};
 use tenure_domain::policy::ending::Ending;
 use tenure_domain::policy::hold::Start as Starts;
 use tenure_domain::session::{Start, Stated};
-use tenure_engine::background::admission;
 use tenure_engine::ops::change_task::{self, Change};
 use tenure_engine::ops::claim_task::{self, ClaimTask};
 use tenure_engine::ops::queue_policy::{self, Put};
@@ -398,12 +397,12 @@ fn take<'a>(world: &'a World, step: &'a Step, server: usize) -> BoxFuture<'a, Ta
         Step::Admit => async move {
             beat(world).await;
             let (one, other) =
-                tokio::join!(admission::pass(&world.servers[0].engine), admission::pass(&world.servers[1].engine));
+                tokio::join!(world.servers[0].run_pass("admission"), world.servers[1].run_pass("admission"));
             Ok(("admitted", (one.map_err(failed)?.done + other.map_err(failed)?.done) as u64))
         }
         .boxed(),
         Step::Abandon(micros) => async move {
-            let abandoned = tokio::time::timeout(Duration::from_micros(*micros), admission::pass(&queue.engine)).await;
+            let abandoned = tokio::time::timeout(Duration::from_micros(*micros), queue.run_pass("admission")).await;
             abandoned.unwrap_or_else(|_| Ok(Default::default())).map_err(failed)?;
             Ok(("abandoned", 1))
         }

@@ -10,7 +10,6 @@ use tenure_api::ids::{RunId, TaskId, TaskQueueId};
 use tenure_domain::create::NewTask;
 use tenure_domain::lifecycle::Report;
 use tenure_domain::policy::keys::KeyRules;
-use tenure_engine::background::{admission, refile};
 use tenure_engine::ops::{queue_keys, queue_policy};
 use tenure_engine::testing::{Queue, new_task};
 use tenure_store::testing::TestDatabase;
@@ -148,10 +147,10 @@ async fn begin(servers: &[Queue; 2]) {
         queue_keys::put(engine.queue_parts(), &name, &key_name(key), &rules).await.unwrap();
     }
     while queue_policy::get(engine.queue_parts(), &name).await.unwrap().refiling > 0 {
-        refile::pass(engine).await.unwrap();
+        servers[0].run_pass("refile").await.unwrap();
     }
     for server in servers {
-        admission::pass(&server.engine).await.unwrap();
+        server.run_pass("admission").await.unwrap();
     }
 }
 

@@ -4,9 +4,9 @@ use serde_json::json;
 use sqlx::Connection;
 use tenure_api::ids::TaskId;
 use tenure_domain::lifecycle::Report;
+use tenure_engine::background::dependencies as dependency_pass;
 use tenure_engine::background::dependencies::DependencySink;
 use tenure_engine::background::groups::GroupSink;
-use tenure_engine::background::{dependencies as dependency_pass, groups as group_pass};
 use tenure_engine::events::log_reader::{self, Read};
 use tenure_engine::events::sequencer::Sequencer;
 use tenure_engine::ops::change_task::{Change, change};
@@ -252,7 +252,7 @@ async fn the_group_event_is_emitted_once_when_the_last_two_tasks_are_resolved_at
         reading
     );
     assert!(one.is_ok() && two.is_ok());
-    let (first, second) = tokio::join!(group_pass::pass(&queue.engine), group_pass::pass(&queue.engine));
+    let (first, second) = tokio::join!(queue.run_pass("groups"), queue.run_pass("groups"));
     assert!(first.is_ok() && second.is_ok());
     run_groups(&queue).await;
     let events = emitted(&database, "task-group-resolved").await;

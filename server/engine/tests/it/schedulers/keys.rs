@@ -11,7 +11,7 @@ async fn a_run_that_is_given_to_a_session_stays_with_it_when_the_policy_says_ano
     let before: String = sqlx::query_scalar(GIVEN).fetch_one(&mut ground.conn).await.unwrap();
     put(&server, policy("projectId")).await;
     eventually("its runs follow the policy", async || {
-        refile::pass(&server.engine).await.unwrap();
+        server.run_pass("refile").await.unwrap();
         ground.count("queue_policies WHERE refile_stage <> 0").await == 0
     })
     .await;

@@ -172,7 +172,7 @@ async fn a_changed_policy_takes_a_run_back_without_waiting_for_a_renewal_that_ha
     sqlx::query("DELETE FROM session_inbox").execute(&mut *renewal).await.unwrap();
     put(&server, json!({"concurrency": {"total": 5}})).await;
     eventually("its runs follow the policy", async || {
-        refile::pass(&server.engine).await.unwrap();
+        server.run_pass("refile").await.unwrap();
         ground.count("queue_policies WHERE refile_stage <> 0").await == 0
     })
     .await;
