@@ -283,7 +283,7 @@ fn assemble(
     let lookups = pools.lookups.clone();
     let engine = engine::Database { claim_connector: connector.clone(), connector, pools };
     let engine = Engine::start(engine, times, blobs, &lifetime);
-    let passes = Passes::new(&engine);
+    let passes = Passes::new(&engine, &database.connector);
     driver::run_passes(&passes, &database.connector, &lifetime);
     let (poll_keys, worker_digests) = (keys.signing_keys(Purpose::PollUrls), WorkerDigests::new(&keys));
     let authenticator = Authenticator::new(lookups, engine.facts.clone(), keys);

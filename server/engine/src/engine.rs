@@ -17,7 +17,6 @@ use crate::batch::low_water_marks::LowWaterMarks;
 use crate::batch::message_queue::MessageQueue;
 use crate::batch::tick::Ticks;
 use crate::batch::wait_list::{Answer, WaitList, WaitListParts};
-use crate::batch::watch::DatabaseWatch;
 use crate::blobs::Blobs;
 use crate::clock::ClockSkew;
 use crate::decision::marks::AdmissionMarks;
@@ -102,8 +101,6 @@ pub struct Engine {
     pub settings: EngineSettings,
     /// Whether the database is still the one that this server has read from.
     pub continuity: Continuity,
-    /// Finds out whether it is.
-    pub watch: DatabaseWatch,
     /// Caches the keys of queues.
     pub queues: Queues,
     /// Wake whatever waits for the changes of a transaction.
@@ -215,7 +212,6 @@ impl Engine {
             admission_marks: parts.admission_marks,
             remembered: Registry::default(),
             continuity: connector.continuity().clone(),
-            watch: DatabaseWatch::new(&connector),
             pool: requests,
             background_pool: pool,
             settings,

@@ -112,10 +112,10 @@ impl Queue {
         };
         let connector = Connector::new(options.clone());
         let claim_connector = Connector::new(claim_options.clone());
-        let database = Database { pools: connector.pools(), connector, claim_connector };
+        let database = Database { pools: connector.pools(), connector: connector.clone(), claim_connector };
         let pools = database.pools.clone();
         let engine = Engine::start(database, settings, blobs, &lifetime);
-        Self { passes: Passes::new(&engine), engine, pools, lifetime }
+        Self { passes: Passes::new(&engine, &connector), engine, pools, lifetime }
     }
 
     /// Has it be one of the servers of this database, as a server is that serves: heartbeats write its row, and insert none.

@@ -10,49 +10,70 @@ use sqlx::PgConnection;
 
 use super::{PASS_MAX, PassReport, SLICE};
 use crate::engine::Engine;
+use tenure_store::memory::Memory;
 use tenure_store::transitions::purge::{self, Slice};
 
-/// Purges a slice of tasks and a slice of groups.
-pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
-    let mut conn = engine.background_pool.acquire().await?;
-    let marks = engine.due_marks.get();
-    let tasks = purge_tasks(engine, &mut conn, marks.tasks).await?;
-    let groups = purge_groups(engine, &mut conn, marks.groups).await?;
-    let (found, done) = (tasks.found + groups.found, tasks.purged + groups.purged);
-    Ok(PassReport { found, done, lost_race: found.saturating_sub(done), ..PassReport::default() })
+/// Purges expired tasks and groups.
+pub struct ExpiryPass {
+    /// Where the next run continues; none after the last expired task.
+    tasks: Memory<Option<purge::Cursor>>,
+    /// Where it continues with groups; none after the last expired group.
+    groups: Memory<Option<purge::GroupCursor>>,
 }
 
-async fn purge_tasks(
-    engine: &Engine,
-    conn: &mut PgConnection,
-    from: DateTime<Utc>,
-) -> Result<Slice<purge::Cursor>, sqlx::Error> {
-    let memory = &engine.due_marks.expired;
-    let since = memory.epoch();
-    let mut round = Round::new(memory.read(Option::clone));
-    while !round.is_over {
-        let sequenced = engine.sequencer.reached();
-        let slice = purge::purge_tasks(conn, sequenced, from, round.total.next.as_ref()).await?;
-        round.take_in(slice);
+impl ExpiryPass {
+    /// Registers its cursors at the engine.
+    pub(super) fn new(engine: &Engine) -> Self {
+        let pass = Self { tasks: Memory::default(), groups: Memory::default() };
+        let (tasks, groups) = (pass.tasks.clone(), pass.groups.clone());
+        engine.remembered.add("cursors of expiry", move || {
+            tasks.drop_all();
+            groups.drop_all();
+        });
+        pass
     }
-    memory.note(since, |next| next.clone_from(&round.total.next));
-    Ok(round.total)
-}
 
-async fn purge_groups(
-    engine: &Engine,
-    conn: &mut PgConnection,
-    from: DateTime<Utc>,
-) -> Result<Slice<purge::GroupCursor>, sqlx::Error> {
-    let memory = &engine.due_marks.expired_groups;
-    let since = memory.epoch();
-    let mut round = Round::new(memory.read(Option::clone));
-    while !round.is_over {
-        let slice = purge::purge_groups(conn, from, round.total.next.as_ref()).await?;
-        round.take_in(slice);
+    /// Purges a slice of tasks and a slice of groups.
+    pub async fn run(&self, engine: &Engine) -> Result<PassReport, sqlx::Error> {
+        let mut conn = engine.background_pool.acquire().await?;
+        let marks = engine.due_marks.get();
+        let tasks = self.purge_tasks(engine, &mut conn, marks.tasks).await?;
+        let groups = self.purge_groups(&mut conn, marks.groups).await?;
+        let (found, done) = (tasks.found + groups.found, tasks.purged + groups.purged);
+        Ok(PassReport { found, done, lost_race: found.saturating_sub(done), ..PassReport::default() })
     }
-    memory.note(since, |next| next.clone_from(&round.total.next));
-    Ok(round.total)
+
+    async fn purge_tasks(
+        &self,
+        engine: &Engine,
+        conn: &mut PgConnection,
+        from: DateTime<Utc>,
+    ) -> Result<Slice<purge::Cursor>, sqlx::Error> {
+        let since = self.tasks.epoch();
+        let mut round = Round::new(self.tasks.read(Option::clone));
+        while !round.is_over {
+            let sequenced = engine.sequencer.reached();
+            let slice = purge::purge_tasks(conn, sequenced, from, round.total.next.as_ref()).await?;
+            round.take_in(slice);
+        }
+        self.tasks.note(since, |next| next.clone_from(&round.total.next));
+        Ok(round.total)
+    }
+
+    async fn purge_groups(
+        &self,
+        conn: &mut PgConnection,
+        from: DateTime<Utc>,
+    ) -> Result<Slice<purge::GroupCursor>, sqlx::Error> {
+        let since = self.groups.epoch();
+        let mut round = Round::new(self.groups.read(Option::clone));
+        while !round.is_over {
+            let slice = purge::purge_groups(conn, from, round.total.next.as_ref()).await?;
+            round.take_in(slice);
+        }
+        self.groups.note(since, |next| next.clone_from(&round.total.next));
+        Ok(round.total)
+    }
 }
 
 /// Goes on where the last run stopped, until a slice is purged, everything was looked at, or the pass has taken long enough.

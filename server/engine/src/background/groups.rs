@@ -44,10 +44,10 @@ pub struct GroupsPass {
 impl GroupsPass {
     /// Registers its cache at the engine.
     pub(super) fn new(engine: &Engine) -> Self {
-        let witnesses = Memory::<Witnesses>::default();
-        let cached = witnesses.clone();
-        engine.remembered.add("unresolved tasks of groups", move || cached.drop_all());
-        Self { witnesses }
+        let pass = Self { witnesses: Memory::default() };
+        let witnesses = pass.witnesses.clone();
+        engine.remembered.add("unresolved tasks of groups", move || witnesses.drop_all());
+        pass
     }
 
     /// Reads on in the log.

@@ -8,16 +8,19 @@ use std::time::{Duration, Instant};
 
 use super::admission::{self, AdmissionPass};
 use super::counters::CountersPass;
+use super::expiry::ExpiryPass;
 use super::groups::GroupsPass;
+use super::low_water_marks::LowWaterMarksPass;
 use super::refile::RefilePass;
 use super::replication::ReplicationPass;
 use super::workers::{self, WorkerCountsPass};
 use super::{
-    PassReport, accept, artifacts, blobs, claims, clocks, deadlines, dependencies, events, expiry, facts, holds,
-    idempotency, idle_queues, live_logs, low_water_marks, messages, pauses, purge_cache, quarantines, registrations,
-    removals, servers, sessions, slow, task_commands,
+    PassReport, accept, artifacts, blobs, claims, clocks, deadlines, dependencies, events, facts, holds, idempotency,
+    idle_queues, live_logs, messages, pauses, purge_cache, quarantines, registrations, removals, servers, sessions,
+    slow, task_commands,
 };
 use crate::engine::Engine;
+use tenure_store::connector::Connector;
 use tenure_store::{deadlines as deadlines_store, holds as holds_store, messages as messages_store};
 
 /// How long [`Passes::run_all_due`] waits for rows that another transaction holds.
@@ -84,23 +87,28 @@ pub struct Passes {
     pub counters: CountersPass,
     /// Has the gauges of workers.
     pub worker_counts: WorkerCountsPass,
+    /// Has the session that watches the database.
+    pub low_water_marks: LowWaterMarksPass,
     /// Also run at the start.
     pub replication: ReplicationPass,
     admission: AdmissionPass,
+    expiry: ExpiryPass,
     groups: GroupsPass,
     refile: RefilePass,
 }
 
 impl Passes {
-    /// Makes the passes of an engine. None runs yet.
+    /// Makes the passes of an engine, whose database has this connector. None runs yet.
     #[must_use]
-    pub fn new(engine: &Arc<Engine>) -> Arc<Self> {
+    pub fn new(engine: &Arc<Engine>, connector: &Connector) -> Arc<Self> {
         Arc::new(Self {
             engine: Arc::clone(engine),
             counters: CountersPass::default(),
             worker_counts: WorkerCountsPass::default(),
+            low_water_marks: LowWaterMarksPass::new(connector),
             replication: ReplicationPass::default(),
             admission: AdmissionPass::default(),
+            expiry: ExpiryPass::new(engine),
             groups: GroupsPass::new(engine),
             refile: RefilePass::default(),
         })
@@ -200,7 +208,7 @@ pub static PASSES: &[Pass] = passes! {
     "live_logs", PURGING, Waits, live_logs::pass;
     // Tasks are retained until their artifacts are gone.
     "artifacts", PURGING, Waits, artifacts::pass;
-    "expiry", PURGING, Waits, expiry::pass;
+    "expiry", PURGING, Waits, ExpiryPass::run, expiry;
     "idempotency", PURGING, Waits, idempotency::pass;
     "task_commands", PURGING, Waits, task_commands::pass;
     "purge_cache", PURGING, Waits, purge_cache::pass;
@@ -217,8 +225,8 @@ pub static PASSES: &[Pass] = passes! {
     "purge_events", PURGING, GoesOn, events::purge;
     "counters", HOUSEKEEPING, GoesOn, CountersPass::run, counters;
     "sequence", HOUSEKEEPING, GoesOn, events::sequence;
-    "low_water_marks", HOUSEKEEPING, GoesOn, low_water_marks::pass;
-    "stranded_runs", REPAIRING, GoesOn, low_water_marks::repair;
+    "low_water_marks", HOUSEKEEPING, GoesOn, LowWaterMarksPass::run, low_water_marks;
+    "stranded_runs", REPAIRING, GoesOn, LowWaterMarksPass::repair, low_water_marks;
     "clock", COMPARING, GoesOn, clocks::pass;
     "replication", WATCHING, GoesOn, ReplicationPass::run, replication;
     "workers_seen", WRITING, GoesOn, workers::write_down;

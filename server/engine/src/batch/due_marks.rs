@@ -17,7 +17,6 @@ use tenure_store::admission;
 use tenure_store::due_marks::{self, DueMarks, Reached};
 use tenure_store::low_water_marks::Writer;
 use tenure_store::memory::Memory;
-use tenure_store::transitions::purge::{Cursor, GroupCursor};
 
 /// How long marks are kept.
 const KEPT: Duration = Duration::from_secs(3600);
@@ -28,10 +27,6 @@ const LAG_MAX: Duration = Duration::from_secs(1);
 /// The marks. A clone shares them.
 #[derive(Clone, Default)]
 pub struct DueMarkMemory {
-    /// Where the expiry pass goes on, if it has not come to the end of the tasks that have expired.
-    pub expired: Memory<Option<Cursor>>,
-    /// The same for groups.
-    pub expired_groups: Memory<Option<GroupCursor>>,
     state: Memory<State>,
 }
 
@@ -98,8 +93,6 @@ impl DueMarkMemory {
     /// Drops all marks: scans begin at the start again.
     pub fn drop_all(&self) {
         self.state.drop_all();
-        self.expired.drop_all();
-        self.expired_groups.drop_all();
     }
 }
 

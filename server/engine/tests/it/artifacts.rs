@@ -8,7 +8,7 @@ use tenure_api::objects::ObjectHashes;
 use tenure_api::states::{ArtifactErrorReason, ExceptionReason};
 use tenure_domain::artifact::{Artifact, Details, EXPIRED_KEPT, LINKS_MAX, Stored, UPLOAD_MAX, object_name};
 use tenure_domain::lifecycle::Report;
-use tenure_engine::background::{artifacts as artifact_pass, expiry};
+use tenure_engine::background::artifacts as artifact_pass;
 use tenure_engine::ops::OpError;
 use tenure_engine::ops::create_artifact::{self, Created, RunRef};
 use tenure_engine::ops::objects as object_ops;
@@ -436,12 +436,12 @@ async fn a_task_is_retained_until_its_artifacts_are_removed() {
     let mut conn = database.connect().await;
     events::sequence(&mut conn, events::Sequenced::default()).await.unwrap();
     sqlx::query("UPDATE log_readers SET position = 1000").execute(database.pool()).await.unwrap();
-    assert_eq!(expiry::pass(&queue.engine).await.unwrap().done, 0, "the task has artifacts");
+    assert_eq!(queue.run_pass("expiry").await.unwrap().done, 0, "the task has artifacts");
     // Two servers at once remove each of them once.
     let (one, two) = tokio::join!(artifact_pass::pass(&queue.engine), artifact_pass::pass(&queue.engine));
     let (one, two) = (one.unwrap(), two.unwrap());
     assert_eq!((one.done + two.done, artifacts_left().await), (3, 0), "{one:?} {two:?}");
-    assert_eq!(expiry::pass(&queue.engine).await.unwrap().done, 1);
+    assert_eq!(queue.run_pass("expiry").await.unwrap().done, 1);
     finish(database, queue).await;
 }
 

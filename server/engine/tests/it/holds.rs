@@ -10,7 +10,7 @@ use tenure_api::states::{Priority, ReasonResolved};
 use tenure_domain::events::Payload;
 use tenure_domain::events::note::Note;
 use tenure_domain::task::Last;
-use tenure_engine::background::{deadlines, holds, low_water_marks, pauses};
+use tenure_engine::background::{deadlines, holds, pauses};
 use tenure_engine::ops::change_task::{Change, change};
 use tenure_engine::ops::{OpError, change_priority, list_runs, queue_policy};
 use tenure_engine::testing::{QUEUE, Queue, new_task};
@@ -140,7 +140,7 @@ async fn a_delay_that_ended_puts_the_run_behind_those_that_waited_and_above_ever
     let before = number(ground.database.pool(), "SELECT max(ord) FROM pending").await;
     assert_eq!(ground.claim(1).await, [ready]);
     for _ in 0..3 {
-        low_water_marks::pass(&ground.queue.engine).await.unwrap();
+        ground.queue.run_pass("low_water_marks").await.unwrap();
     }
     let marks = ground.queue.engine.low_water_marks.get(key);
     assert!(marks.marks[6] >= before, "the marks go past the places of runs that are delayed: {}", marks.marks[6]);

@@ -8,7 +8,7 @@ use tenure_api::policy::PauseRequest;
 use tenure_api::states::{ExceptionReason, Priority};
 use tenure_domain::lifecycle::Report;
 use tenure_domain::message::Refusal;
-use tenure_engine::background::{SLICE, low_water_marks, messages};
+use tenure_engine::background::{SLICE, messages};
 use tenure_engine::ops::{OpError, change_priority, queue_policy};
 use tenure_engine::testing::Queue;
 use tenure_engine::testing::{QUEUE, RESERVATION, VISIBILITY, new_task};
@@ -350,7 +350,7 @@ async fn no_low_water_mark_hides_a_run_that_a_poller_holds() {
     assert_eq!(plane.claim_work().await, 0);
     // Nothing is claimable, so that the low-water marks move past the position of the run.
     for _ in 0..3 {
-        low_water_marks::pass(&plane.queue.engine).await.unwrap();
+        plane.queue.run_pass("low_water_marks").await.unwrap();
     }
     let mark = plane.queue.engine.low_water_marks.get(plane.queue.key(QUEUE).await).marks[6];
     assert!(mark >= got.ord, "the low-water marks move while the run is reserved: {mark}");

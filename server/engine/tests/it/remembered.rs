@@ -8,7 +8,7 @@ use sqlx::postgres::PgListener;
 use tenure_api::ids::RunId;
 use tenure_domain::lifecycle::Report;
 use tenure_domain::worker::WorkerKey;
-use tenure_engine::background::{idle_queues, low_water_marks as marks_pass, other_servers};
+use tenure_engine::background::{idle_queues, other_servers};
 use tenure_engine::notifiers::Notifiers;
 use tenure_engine::ops::workers::{self, Name};
 use tenure_engine::testing::QUEUE;
@@ -150,12 +150,12 @@ async fn of_queues_that_are_not_asked_for_any_more_nothing_is_remembered_and_the
         idle_queues::pass(engine).await.unwrap();
     }
     assert_eq!((polled(), engine.queues.list().len()), (1, 1));
-    assert_eq!(marks_pass::pass(engine).await.unwrap().done, 1);
+    assert_eq!(queue.run_pass("low_water_marks").await.unwrap().done, 1);
 
     // Its key, its generation, its marks, and that it is polled.
     assert!(idle_queues::pass(engine).await.unwrap().done >= 4);
     assert_eq!((polled(), engine.queues.list().len()), (0, 0));
-    assert_eq!(marks_pass::pass(engine).await.unwrap().done, 0);
+    assert_eq!(queue.run_pass("low_water_marks").await.unwrap().done, 0);
     // And everything works.
     assert!(queue.get_messages(QUEUE, 1).await.is_empty());
     let task = queue.create_one(QUEUE).await;
@@ -178,7 +178,7 @@ async fn everything_that_is_remembered_can_be_dropped_at_once() {
     let key = queue.key(QUEUE).await;
     assert!(queue.get_messages(QUEUE, 1).await.is_empty());
     assert_eq!(engine.low_water_marks.get(key).epoch, -1);
-    marks_pass::pass(engine).await.unwrap();
+    queue.run_pass("low_water_marks").await.unwrap();
     assert!(engine.low_water_marks.get(key).epoch >= 0);
     engine.facts.look().await.unwrap();
     // As after a failover that lost the queue, which another server made again.

@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 use sqlx::postgres::{PgConnectOptions, PgPool};
 use sqlx::{AssertSqlSafe, PgConnection};
-use tenure_engine::background::low_water_marks;
 use tenure_engine::ops::OpError;
 use tenure_engine::testing::{LEASE, QUEUE, Queue};
 use tenure_store::testing::number;
@@ -212,7 +211,7 @@ async fn low_water_marks_do_not_pass_a_position_that_no_standby_has() {
     queue.create_one(QUEUE).await;
     queue.claim_one(QUEUE).await;
     for _ in 0..2 {
-        low_water_marks::pass(&queue.engine).await.unwrap();
+        queue.run_pass("low_water_marks").await.unwrap();
     }
     let key = queue.key(QUEUE).await;
     let mark = queue.engine.low_water_marks.get(key).marks[0];
@@ -224,14 +223,14 @@ async fn low_water_marks_do_not_pass_a_position_that_no_standby_has() {
     let mut open = pool.begin().await.unwrap();
     let taken = "SELECT max(nextval('pending_ord')) FROM generate_series(1, 100)";
     sqlx::query(taken).execute(&mut *open).await.unwrap();
-    let waiting = tokio::time::timeout(RECOVERY_LOOKS, low_water_marks::pass(&queue.engine)).await;
+    let waiting = tokio::time::timeout(RECOVERY_LOOKS, queue.run_pass("low_water_marks")).await;
     assert!(waiting.is_err(), "{waiting:?}");
     assert_eq!(queue.engine.low_water_marks.get(key).marks[0], mark, "no standby has what the mark has passed");
 
     open.rollback().await.unwrap();
     set_standbys(&mut admin, "").await;
     eventually("the mark moves on", async || {
-        low_water_marks::pass(&queue.engine).await.ok()?;
+        queue.run_pass("low_water_marks").await.ok()?;
         queue.claim_work(QUEUE, "worker", 1, Duration::ZERO).await.ok()?;
         (queue.engine.low_water_marks.get(key).marks[0] >= mark + 100).then_some(())
     })

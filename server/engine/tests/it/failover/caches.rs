@@ -1,6 +1,5 @@
 //! What is cached is dropped when the database may have lost it.
 
-use tenure_engine::background::low_water_marks as marks_pass;
 use tenure_engine::batch::session::Session;
 use tenure_engine::testing::Queue;
 use tenure_store::connector::Connector;
@@ -23,7 +22,7 @@ fn gives(queue: &Queue, scope: &str) -> bool {
 async fn a_role_that_was_lost_and_made_again_with_the_same_generation_is_read_again() {
     let database = TestDatabase::create().await;
     let queue = Queue::start(database.options());
-    marks_pass::pass(&queue.engine).await.unwrap();
+    queue.run_pass("low_water_marks").await.unwrap();
     roles::create(database.pool(), &role("lost")).await.unwrap();
     queue.engine.facts.look().await.unwrap();
     assert!(gives(&queue, "lost"));
@@ -38,7 +37,7 @@ async fn a_role_that_was_lost_and_made_again_with_the_same_generation_is_read_ag
     assert!(gives(&queue, "lost"), "by its generation nothing has changed");
     eventually("the break is noticed", async || {
         // The first look finds the session lost, the next one connects again.
-        drop(marks_pass::pass(&queue.engine).await);
+        drop(queue.run_pass("low_water_marks").await);
         queue.engine.continuity.breaks() > 0
     })
     .await;

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
-use tenure_engine::background::low_water_marks as marks_pass;
 use tenure_engine::testing::{QUEUE, Queue, new_task};
 use tenure_store::continuity::Break;
 use tenure_store::testing::TestDatabase;
@@ -96,7 +95,7 @@ async fn a_server_that_only_claims_finds_out_that_its_key_was_lost() {
     lose_queue(&database).await;
     let task = there.create_one(QUEUE).await;
     assert!(here.claim_work(QUEUE, "worker", 1, Duration::ZERO).await.unwrap().claims.is_empty());
-    marks_pass::repair(&here.engine).await.unwrap();
+    here.run_pass("stranded_runs").await.unwrap();
     assert_eq!(here.claim_one(QUEUE).await.task.id, task);
     there.stop().await;
     finish(database, here).await;

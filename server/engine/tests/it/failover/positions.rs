@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use tenure_engine::background::low_water_marks as marks_pass;
 use tenure_engine::testing::{QUEUE, Queue};
 use tenure_store::testing::{TestDatabase, until_a_session_waits};
 
@@ -14,7 +13,7 @@ async fn work_off(queue: &Queue, tasks: usize) {
     }
     // Twice: the first time it may only note who is open.
     for _ in 0..2 {
-        marks_pass::pass(&queue.engine).await.unwrap();
+        queue.run_pass("low_water_marks").await.unwrap();
     }
 }
 
@@ -38,7 +37,7 @@ async fn a_run_below_a_position_that_was_taken_back_is_claimed() {
         queue.claim_work(QUEUE, "worker", 1, Duration::ZERO).await.unwrap().claims.is_empty(),
         "it is below the mark"
     );
-    marks_pass::pass(&queue.engine).await.unwrap();
+    queue.run_pass("low_water_marks").await.unwrap();
     queue.claim_one(QUEUE).await;
     assert_eq!(queue.engine.continuity.breaks(), 1);
     queue.stop().await;
@@ -56,7 +55,7 @@ async fn a_run_below_the_mark_is_claimed_on_every_server_once_one_of_them_has_lo
     sqlx::query("UPDATE pending SET ord = 1").execute(database.pool()).await.unwrap();
     let claim = async |queue: &Queue| queue.claim_work(QUEUE, "worker", 1, Duration::ZERO).await.unwrap().claims.len();
     assert_eq!((claim(&here).await, claim(&there).await), (0, 0));
-    assert_eq!(marks_pass::repair(&here.engine).await.unwrap().done, 1);
+    assert_eq!(here.run_pass("stranded_runs").await.unwrap().done, 1);
     assert_eq!(claim(&there).await, 1);
     here.stop().await;
     there.stop().await;
@@ -73,14 +72,14 @@ async fn failed_look_for_hidden_runs_is_repeated_at_once() {
     sqlx::query("UPDATE pending SET ord = 1").execute(database.pool()).await.unwrap();
     let mut other = database.connect().await;
     sqlx::raw_sql("BEGIN; ALTER TABLE pending RENAME TO gone").execute(&mut other).await.unwrap();
-    let (failed, ()) = tokio::join!(marks_pass::repair(&queue.engine), async {
+    let (failed, ()) = tokio::join!(queue.run_pass("stranded_runs"), async {
         until_a_session_waits(database.pool()).await;
         tokio::time::sleep(Duration::from_millis(500)).await;
         sqlx::raw_sql("COMMIT").execute(&mut other).await.unwrap();
     });
     assert!(failed.is_err(), "the table has another name");
     sqlx::raw_sql("ALTER TABLE gone RENAME TO pending").execute(&mut other).await.unwrap();
-    assert_eq!(marks_pass::repair(&queue.engine).await.unwrap().done, 1);
+    assert_eq!(queue.run_pass("stranded_runs").await.unwrap().done, 1);
     drop(other);
     queue.stop().await;
     database.finish().await;
@@ -92,7 +91,7 @@ async fn looking_for_hidden_runs_finds_none_where_all_is_well() {
     let queue = Queue::start(database.options());
     work_off(&queue, 5).await;
     queue.create_one(QUEUE).await;
-    assert_eq!(marks_pass::repair(&queue.engine).await.unwrap().done, 0);
+    assert_eq!(queue.run_pass("stranded_runs").await.unwrap().done, 0);
     queue.stop().await;
     database.finish().await;
 }

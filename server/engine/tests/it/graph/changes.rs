@@ -9,7 +9,6 @@ use tenure_api::states::{Priority, ReasonCreated, ReasonResolved};
 use tenure_domain::lifecycle::Report;
 use tenure_domain::policy::ending::Ending;
 use tenure_domain::task::{Last, Task};
-use tenure_engine::background::low_water_marks;
 use tenure_engine::ops::OpError;
 use tenure_engine::ops::change_priority::change_task;
 use tenure_engine::ops::change_task::{Change, change};
@@ -180,8 +179,8 @@ async fn another_priority_moves_a_pending_run_and_keeps_its_age() {
     }
     // The low-water marks of the server have passed the position of the oldest run in the other priority.
     assert_eq!(queue.claim_one(QUEUE).await.task.id, tasks[1]);
-    low_water_marks::pass(&queue.engine).await.unwrap();
-    low_water_marks::pass(&queue.engine).await.unwrap();
+    queue.run_pass("low_water_marks").await.unwrap();
+    queue.run_pass("low_water_marks").await.unwrap();
     let changed = prioritise(&queue, tasks[0], Priority::Medium).await.unwrap();
     assert_eq!(changed.priority, Priority::Medium);
     assert_eq!(queue.claim_one(QUEUE).await.task.id, tasks[0], "it is older");

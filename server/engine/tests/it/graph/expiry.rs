@@ -4,7 +4,7 @@ use serde_json::json;
 use sqlx::Connection;
 use tenure_api::ids::TaskId;
 use tenure_domain::lifecycle::Report;
-use tenure_engine::background::{deadlines, expiry};
+use tenure_engine::background::deadlines;
 use tenure_engine::ops::OpError;
 use tenure_engine::ops::change_task::{Change, change};
 use tenure_engine::testing::{QUEUE, Queue, new_task};
@@ -107,13 +107,13 @@ async fn what_has_not_expired_or_is_locked_stays() {
     let mut conn = database.connect().await;
     let mut foreign = conn.begin().await.unwrap();
     // A task is not purged before its end was processed.
-    assert_eq!(expiry::pass(&queue.engine).await.unwrap().done, 0);
+    assert_eq!(queue.run_pass("expiry").await.unwrap().done, 0);
     run_all_due_but_expiry(&queue).await;
     sqlx::query("SELECT FROM tasks FOR UPDATE").execute(&mut *foreign).await.unwrap();
-    let held = expiry::pass(&queue.engine).await.unwrap();
+    let held = queue.run_pass("expiry").await.unwrap();
     assert_eq!((held.found, held.done), (1, 0));
     foreign.rollback().await.unwrap();
-    assert_eq!(expiry::pass(&queue.engine).await.unwrap().done, 1);
+    assert_eq!(queue.run_pass("expiry").await.unwrap().done, 1);
     assert!(queue.engine.status.submit(short.id).await.is_err());
     assert_eq!(state(&queue, long).await, "exception");
     drop(conn);
@@ -123,7 +123,7 @@ async fn what_has_not_expired_or_is_locked_stays() {
 async fn run_all_due_but_expiry(queue: &tenure_engine::testing::Queue) {
     while tenure_engine::background::deadlines::pass(&queue.engine).await.unwrap().done > 0 {}
     // Resolved, but the log has not been read of it.
-    assert_eq!(expiry::pass(&queue.engine).await.unwrap().done, 0);
+    assert_eq!(queue.run_pass("expiry").await.unwrap().done, 0);
     super::settle(queue).await;
     super::run_groups(queue).await;
 }
@@ -145,7 +145,7 @@ async fn a_task_with_very_many_edges_is_purged_in_several_transactions() {
     super::run_groups(&queue).await;
     let left = "SELECT count(*) FROM dependencies";
     for expected in [3000, 1000, 0] {
-        assert!(expiry::pass(&queue.engine).await.unwrap().done > 0);
+        assert!(queue.run_pass("expiry").await.unwrap().done > 0);
         assert_eq!(number(database.pool(), left).await, expected);
     }
     assert_eq!(number(database.pool(), LEFT).await, 0);
@@ -166,11 +166,11 @@ async fn a_task_whose_edge_is_locked_is_left_and_delays_no_other() {
     let mut holder = conn.begin().await.unwrap();
     // As another server has it that purges one of its tasks.
     sqlx::query("SELECT FROM dependencies FOR UPDATE").execute(&mut *holder).await.unwrap();
-    assert_eq!(expiry::pass(&queue.engine).await.unwrap().done, 1);
+    assert_eq!(queue.run_pass("expiry").await.unwrap().done, 1);
     assert!(queue.engine.status.submit(other.id).await.is_err());
     assert_eq!(number(database.pool(), "SELECT count(*) FROM tasks").await, 2);
     holder.rollback().await.unwrap();
-    assert_eq!(expiry::pass(&queue.engine).await.unwrap().done, 2);
+    assert_eq!(queue.run_pass("expiry").await.unwrap().done, 2);
     assert_eq!(number(database.pool(), LEFT).await, 0);
     drop(conn);
     finish(database, queue).await;
@@ -222,14 +222,14 @@ async fn tasks_that_are_retained_are_passed_over_slice_by_slice_and_hold_up_no_o
     transaction.rollback().await.unwrap();
     // On a slow machine a pass may end before it has come to the last slice.
     for _ in 0..3 {
-        expiry::pass(&queue.engine).await.unwrap();
+        queue.run_pass("expiry").await.unwrap();
     }
     assert!(queue.engine.status.submit(free).await.is_err());
     assert_eq!(number(database.pool(), "SELECT count(*) FROM tasks").await, 449);
     assert_eq!(number(database.pool(), "SELECT count(*) FROM tasks WHERE xmax <> '0'").await, 0, "a look locks none");
     // They are looked at again.
     sqlx::query("DELETE FROM artifacts").execute(database.pool()).await.unwrap();
-    while expiry::pass(&queue.engine).await.unwrap().done > 0 {}
+    while queue.run_pass("expiry").await.unwrap().done > 0 {}
     assert_eq!(number(database.pool(), LEFT).await, 0);
     drop(conn);
     finish(database, queue).await;
@@ -259,13 +259,13 @@ async fn groups_whose_tasks_are_retained_are_passed_over_slice_by_slice_and_hold
     transaction.rollback().await.unwrap();
     // On a slow machine a pass may end before it has come to the last slice.
     for _ in 0..3 {
-        expiry::pass(&queue.engine).await.unwrap();
+        queue.run_pass("expiry").await.unwrap();
     }
     let groups = "SELECT count(*) FROM task_groups";
     assert_eq!(number(database.pool(), groups).await, 250);
     // They are looked at again.
     sqlx::query("DELETE FROM artifacts").execute(database.pool()).await.unwrap();
-    while expiry::pass(&queue.engine).await.unwrap().done > 0 {}
+    while queue.run_pass("expiry").await.unwrap().done > 0 {}
     assert_eq!(number(database.pool(), groups).await, 0);
     drop(conn);
     finish(database, queue).await;
@@ -338,12 +338,12 @@ async fn a_task_that_is_added_to_an_expired_group_retains_the_group() {
     let forgetting = async {
         until_a_session_waits(database.pool()).await;
         // The creation holds the group's row: the pass purges the task, and skips the group.
-        assert_eq!(expiry::pass(&queue.engine).await.unwrap().done, 1);
+        assert_eq!(queue.run_pass("expiry").await.unwrap().done, 1);
         gate.open().await;
     };
     let (created, ()) = tokio::join!(queue.create(&second), forgetting);
     created.unwrap();
-    assert_eq!(expiry::pass(&queue.engine).await.unwrap().done, 0);
+    assert_eq!(queue.run_pass("expiry").await.unwrap().done, 0);
     assert_eq!(number(database.pool(), "SELECT count(*) FROM task_groups WHERE expires > now()").await, 1);
     finish(database, queue).await;
 }

@@ -9,7 +9,7 @@ use tenure_api::dates::Timestamp;
 use tenure_domain::registration::WorkerName;
 use tenure_domain::worker::WorkerKey;
 use tenure_engine::background::registry::PASSES;
-use tenure_engine::background::{claims, expiry, low_water_marks, registrations, workers};
+use tenure_engine::background::{claims, registrations, workers};
 use tenure_engine::clock::real_now;
 use tenure_engine::testing::{QUEUE, Queue, new_task};
 use tenure_store::low_water_marks::Marks;
@@ -21,7 +21,7 @@ use tenure_store::{claims as store, clock, due_marks::START};
 /// Moves the marks as far as they go: the first run notes what is open, another one finds it gone.
 async fn advance(queue: &Queue) {
     for _ in 0..3 {
-        low_water_marks::pass(&queue.engine).await.unwrap();
+        queue.run_pass("low_water_marks").await.unwrap();
     }
 }
 
@@ -87,10 +87,10 @@ async fn a_task_that_could_not_be_purged_with_those_beside_it_is_purged_later() 
         .execute(&mut other)
         .await
         .unwrap();
-    assert_eq!(expiry::pass(&queue.engine).await.unwrap().done, 1);
+    assert_eq!(queue.run_pass("expiry").await.unwrap().done, 1);
     sqlx::raw_sql("ROLLBACK").execute(&mut other).await.unwrap();
     assert_eq!(queue.engine.due_marks.get().tasks, mark);
-    assert_eq!(expiry::pass(&queue.engine).await.unwrap().done, 1);
+    assert_eq!(queue.run_pass("expiry").await.unwrap().done, 1);
     drop((conn, other));
     queue.stop().await;
     database.finish().await;

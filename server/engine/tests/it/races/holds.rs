@@ -10,7 +10,7 @@ use tenure_domain::policy::ending::{Allowance, Ending};
 use tenure_domain::policy::hold::Hold;
 use tenure_domain::policy::life::{Event, Life, State, apply};
 use tenure_domain::task::Last;
-use tenure_engine::background::{deadlines, holds, low_water_marks};
+use tenure_engine::background::{deadlines, holds};
 use tenure_engine::ops::change_task::{Change, change};
 use tenure_engine::ops::{OpError, change_priority};
 use tenure_engine::testing::{LEASE, QUEUE, Queue};
@@ -174,7 +174,7 @@ async fn no_low_water_mark_passes_the_new_place_of_a_run_before_it_is_committed(
         until_a_session_waits(database.pool()).await;
         for _ in 0..3 {
             sqlx::raw_sql("SELECT nextval('pending_ord')").execute(database.pool()).await.unwrap();
-            low_water_marks::pass(&queue.engine).await.unwrap();
+            queue.run_pass("low_water_marks").await.unwrap();
         }
         let mark = queue.engine.low_water_marks.get(key).marks[6];
         gate.open().await;

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use serde_json::json;
 use sqlx::Connection;
-use tenure_engine::background::low_water_marks;
 use tenure_engine::testing::Queue;
 use tenure_engine::testing::{QUEUE, new_task};
 use tenure_store::testing::{TestDatabase, eventually};
@@ -14,7 +13,7 @@ use crate::support::{create_on, number};
 async fn advance(queue: &Queue) {
     // Twice: the first time it may only note who is open.
     for _ in 0..2 {
-        low_water_marks::pass(&queue.engine).await.unwrap();
+        queue.run_pass("low_water_marks").await.unwrap();
     }
 }
 
