@@ -1,10 +1,20 @@
 //! The pass `admission`: takes in the announcements of limited queues, and gives out the runs of
 //! assign queues. In a pull queue claims decide which runs start. There the pass only takes in
 //! announcements while no worker asks.
+//!
+//! It looks at some queues at the same time, so that their commits share flushes. A look that lasts,
+//! because it takes back runs of a lost scheduler or waits for a lock, holds up no other queue:
+//! meanwhile the others are listed again and looked at. The pass ends when the queues that it began
+//! with have been looked at: the database would have to undo a look that is dropped.
 
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use chrono::TimeDelta;
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt as _, StreamExt as _};
 use sqlx::{Connection, PgConnection};
 use tenure_domain::admission::{Demand, HeadState, look_again_in, queue_allows};
 use tenure_domain::policy::document::Admission;
@@ -12,10 +22,8 @@ use tenure_store::admission::{self, Heads, IfLocked, Leader, Listed, Locked};
 use tenure_store::failure::{Class, classify};
 use tenure_store::session::plan_as_hot;
 
-use super::admission_looks::look_at_all;
-use super::failing::FailingQueues;
 use super::reassign::reassign;
-use super::{PassReport, SLICE};
+use super::{AFTER_FAILURE, PassReport, SLICE};
 use crate::decision::metrics::{Blocked, Dispatch, count_blocked, count_started};
 use crate::decision::{self, Reads};
 use crate::engine::Engine;
@@ -23,20 +31,43 @@ use crate::notifiers::{AdmittedBy, Effects};
 
 /// A key is deleted this long after it was last examined.
 const IDLE_KEY: TimeDelta = TimeDelta::minutes(10);
+/// Queues that are looked at at the same time. Fewer than the pool has connections.
+const QUEUES_AT_ONCE: usize = 4;
+/// How often the queues are listed again while a look lasts.
+const LISTED_EVERY: Duration = Duration::from_millis(20);
+/// They are not listed again after this time: a pass that takes a minute is cancelled.
+const LISTED_FOR: Duration = Duration::from_secs(20);
+/// A queue whose look has lasted for longer is left to the next pass: the end of this one would wait
+/// for another such look.
+const LASTS_LONG: Duration = Duration::from_secs(1);
+
+/// A queue, and what a look at it has done.
+type Looked = (i32, Result<PassReport, sqlx::Error>);
+
+/// What [`AdmissionPass::look_at_all`] waits for.
+enum Step {
+    Looked(Looked),
+    Listed(Result<Vec<Listed>, sqlx::Error>),
+}
 
 /// Takes in announcements, and gives out runs.
 #[derive(Debug, Default)]
 pub struct AdmissionPass {
-    failing: FailingQueues,
+    /// Queues that cannot be read, and when each is tried again.
+    failing: Mutex<BTreeMap<i32, Instant>>,
 }
 
 impl AdmissionPass {
+    fn failing(&self) -> MutexGuard<'_, BTreeMap<i32, Instant>> {
+        self.failing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Admits startable runs in each queue with announcements, or with runs that wait for capacity. A
     /// queue that cannot be read is left to a later pass, for example if a newer release has stored its
     /// policy. It does not affect the others.
     pub async fn run(&self, engine: &Engine) -> Result<PassReport, sqlx::Error> {
         let (queues, next_in) = self.list_due(engine).await?;
-        let looks = look_at_all(self, engine, queues).await;
+        let looks = self.look_at_all(engine, queues).await;
         let mut all = PassReport {
             next_in: next_in.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()),
             ..PassReport::default()
@@ -47,7 +78,8 @@ impl AdmissionPass {
                 Ok(report) => {
                     all.join(report);
                     // A queue that another transaction has locked was skipped.
-                    if report.lost_race == 0 && self.failing.recover(queue) {
+                    let recovered = report.lost_race == 0 && self.failing().remove(&queue).is_some();
+                    if recovered {
                         let name = name_of(engine, queue).await;
                         tracing::info!(queue.id = %name, "runs of a queue are admitted again");
                     }
@@ -60,12 +92,12 @@ impl AdmissionPass {
                 }
             }
         }
-        all.failing = self.failing.count();
+        all.failing = self.failing().len();
         failed.map_or(Ok(all), Err)
     }
 
     /// Lists the queues to examine now, and the seconds until the next head with a set time is due.
-    pub(super) async fn list_due(&self, engine: &Engine) -> Result<(Vec<Listed>, Option<f64>), sqlx::Error> {
+    async fn list_due(&self, engine: &Engine) -> Result<(Vec<Listed>, Option<f64>), sqlx::Error> {
         let changes = engine.notifiers.limited_changes();
         let mut queues = {
             let mut conn = engine.background_pool.acquire().await?;
@@ -75,16 +107,64 @@ impl AdmissionPass {
         engine.notifiers.set_limited(queues.iter().map(|listed| (listed.queue, admitted_by(engine, listed))), changes);
         queues.retain(|listed| is_ours(engine, listed));
         let next_in = queues.iter().filter_map(|listed| listed.next_in).reduce(f64::min);
+        let (mut failing, now) = (self.failing(), Instant::now());
         // They are listed in the order of their keys.
-        self.failing.keep(|queue| queues.binary_search_by_key(&queue, |listed| listed.queue).is_ok());
-        queues.retain(|listed| (listed.due || listed.reassigning) && !self.failing.is_put_off(listed.queue));
+        failing.retain(|queue, _| queues.binary_search_by_key(queue, |listed| listed.queue).is_ok());
+        let is_put_off = |queue: i32| failing.get(&queue).is_some_and(|until| *until > now);
+        queues.retain(|listed| (listed.due || listed.reassigning) && !is_put_off(listed.queue));
         Ok((queues, next_in))
+    }
+
+    /// Looks at these queues, whatever fails, and at others that become due while a look lasts.
+    async fn look_at_all(&self, engine: &Engine, mut queues: Vec<Listed>) -> Vec<Looked> {
+        let began = Instant::now();
+        let mut first: HashSet<i32> = queues.iter().map(|listed| listed.queue).collect();
+        let mut looks: HashMap<i32, Instant> = HashMap::new();
+        let mut steps: FuturesUnordered<BoxFuture<'_, Step>> = FuturesUnordered::new();
+        let (mut left, mut all, mut is_listing) = (HashSet::new(), Vec::new(), false);
+        loop {
+            let places = QUEUES_AT_ONCE.saturating_sub(looks.len()).min(queues.len());
+            for listed in queues.drain(..places) {
+                looks.insert(listed.queue, Instant::now());
+                steps.push(look(engine, listed).boxed());
+            }
+            if looks.is_empty() {
+                return all;
+            }
+            if !is_listing && queues.is_empty() && !first.is_empty() && began.elapsed() < LISTED_FOR {
+                steps.push(self.list_later(engine).boxed());
+                is_listing = true;
+            }
+            match steps.next().await {
+                Some(Step::Looked((queue, looked))) => {
+                    first.remove(&queue);
+                    let lasted = looks.remove(&queue).is_some_and(|begun| begun.elapsed() > LASTS_LONG);
+                    if lasted || looked.is_err() {
+                        left.insert(queue);
+                    }
+                    all.push((queue, looked));
+                }
+                Some(Step::Listed(Ok(listed))) => {
+                    is_listing = false;
+                    queues = listed;
+                    queues.retain(|one| !looks.contains_key(&one.queue) && !left.contains(&one.queue));
+                }
+                // They are not listed again: the next pass says what is wrong.
+                Some(Step::Listed(Err(_))) | None => {}
+            }
+        }
+    }
+
+    async fn list_later(&self, engine: &Engine) -> Step {
+        tokio::time::sleep(LISTED_EVERY).await;
+        Step::Listed(self.list_due(engine).await.map(|(queues, _)| queues))
     }
 
     /// A queue cannot be read, and it may stay so for long: that is logged once.
     async fn put_off(&self, engine: &Engine, queue: i32, error: &sqlx::Error) {
         metrics::counter!("tenure_pass_failures_total", "pass" => "admission").increment(1);
-        if self.failing.fail(queue) {
+        let is_new = self.failing().insert(queue, Instant::now() + AFTER_FAILURE).is_none();
+        if is_new {
             let name = name_of(engine, queue).await;
             tracing::error!(queue.id = %name, error = %error, "no run of a queue is admitted: it cannot be read; it is tried again");
         }
@@ -112,8 +192,12 @@ fn is_ours(engine: &Engine, listed: &Listed) -> bool {
     admitted_by(engine, listed) != AdmittedBy::Other
 }
 
+async fn look(engine: &Engine, listed: Listed) -> Step {
+    Step::Looked((listed.queue, look_at_queue(engine, listed).await))
+}
+
 /// Admits runs of one queue, after a slice of its pending take-backs.
-pub(super) async fn look_at_queue(engine: &Engine, listed: Listed) -> Result<PassReport, sqlx::Error> {
+async fn look_at_queue(engine: &Engine, listed: Listed) -> Result<PassReport, sqlx::Error> {
     let leader = engine.schedulers.leader(listed.queue);
     let mut report = PassReport::default();
     if !is_ours(engine, &listed) {

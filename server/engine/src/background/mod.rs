@@ -4,7 +4,6 @@
 
 pub mod accept;
 pub mod admission;
-mod admission_looks;
 pub mod artifacts;
 pub mod blobs;
 pub mod claims;
@@ -17,7 +16,6 @@ pub mod election;
 pub mod events;
 pub mod expiry;
 pub mod facts;
-mod failing;
 pub mod groups;
 pub mod holds;
 pub mod idempotency;
