@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::registry::{PASSES, Pace, Pass, Passes};
-use super::{AFTER_FAILURE, PassReport, SLICE, election, other_servers, watched};
+use super::{AFTER_FAILURE, PassReport, SLICE, election, other_servers};
 use crate::engine::Lifetime;
 use crate::essential;
 use tenure_store::connector::Connector;
@@ -32,7 +32,6 @@ pub fn run_passes(passes: &Arc<Passes>, connector: &Connector, lifetime: &Lifeti
     let (pool, notifiers, me) = (&engine.background_pool, &engine.notifiers, engine.schedulers.member().id);
     start(passes, tasks, stop);
     essential::spawn(tasks, election::run(Arc::clone(engine), connector.clone(), stop.clone()));
-    essential::spawn(tasks, watched::look(pool.clone(), notifiers.clone(), stop.clone()));
     essential::spawn(tasks, other_servers::listen(connector.clone(), notifiers.clone(), me, stop.clone()));
     essential::spawn(tasks, other_servers::notify(pool.clone(), notifiers.clone(), me, stop.clone()));
 }
