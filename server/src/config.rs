@@ -1,27 +1,15 @@
-//! Every setting once: its name, type, default, unit, and what goes wrong if it is too small.
+//! Settings of `tenure serve`, each once: its name, type, default, unit, and what goes wrong if it is too small.
 //!
 //! clap reads flags and environment into plain arguments; [`ServeArgs::settings`] and [`DatabaseArgs::database`] turn
 //! them into checked, typed values. Nothing here touches the disk or the network, except that a host name in --listen
-//! is looked up. Whatever is wrong becomes one line that names the setting, the value (never a secret's) and the fix:
-//! [`Usage`].
+//! is looked up. A wrong setting becomes a [`SettingError`]: one line with the setting, the value (never a secret's) and the fix.
 
-use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, ValueEnum};
 
-use crate::cli::client::ClientArgs;
-use crate::cli::events::EventsArgs;
-use crate::cli::group::GroupCommand;
-use crate::cli::http::ServerArgs;
-use crate::cli::queue::QueueCommand;
-use crate::cli::role::RoleArgs;
-use crate::cli::servers::ServersCommand;
-use crate::cli::session::SessionCommand;
-use crate::cli::task::{TaskCommand, shelter_ids};
-use crate::cli::verify::VerifyCommand;
 use tenure_embedded::EmbeddedSettings;
 use tenure_engine::blobs::settings::ArtifactSettings;
 use tenure_engine::route::HotSessions;
@@ -31,18 +19,18 @@ use tenure_store::secrets::SecretKeys;
 mod artifacts;
 mod database_url;
 mod duration;
+mod error;
 mod limits;
 mod listen;
 mod root_url;
 mod scheduler;
-mod usage;
 
 pub use artifacts::parse_size;
 pub use duration::parse_duration;
+pub use error::SettingError;
 pub use limits::{LimitArgs, Limits};
 use listen::parse_listen;
 pub use scheduler::{SchedulerArgs, SchedulerSettings};
-pub use usage::{SettingError, Usage};
 
 /// In seconds.
 const MINUTE: u64 = 60;
@@ -66,106 +54,6 @@ const EVENT_RETENTION_MIN: Duration = Duration::from_secs(1);
 const EVENT_RETENTION_MAX: Duration = Duration::from_secs(366 * DAY);
 /// Object stores take 10,000 parts of 5 MiB, which is the size that uploads are cut into.
 const ARTIFACT_SIZE_MAX: u64 = 48 << 30;
-
-/// A task queue as an HTTP service on PostgreSQL.
-#[derive(Parser, Debug)]
-#[command(name = "tenure", version, arg_required_else_help = true)]
-pub struct Cli {
-    /// What to do.
-    #[command(subcommand)]
-    pub command: Command,
-}
-
-/// The subcommands of `tenure`.
-#[derive(Subcommand, Debug)]
-pub enum Command {
-    /// Run the server.
-    Serve(ServeArgs),
-    /// Bring the database to this release's schema, and exit.
-    Migrate(DatabaseArgs),
-    /// Print the OpenAPI document of the API. A server has it at /openapi.json, and its user interface at /docs.
-    Openapi,
-    /// Create, list, show, update and delete API clients.
-    Client {
-        /// Which database to work on.
-        #[command(flatten)]
-        database: DatabaseArgs,
-        /// The server's secret key, with which access tokens are encrypted: for create and reset-token. Embedded mode has its own.
-        #[arg(long, global = true, env = "TENURE_SECRET_KEY", hide_env_values = true, value_name = "KEYS")]
-        secret_key: Option<String>,
-        /// The URL that clients use; it is printed with new credentials. Default: that of the server that started last.
-        #[arg(long, global = true, env = "TENURE_ROOT_URL", value_name = "URL")]
-        root_url: Option<String>,
-        /// What to do with them.
-        #[command(flatten)]
-        client: ClientArgs,
-    },
-    /// Create, list, show, update and delete roles.
-    Role {
-        /// Which database to work on.
-        #[command(flatten)]
-        database: DatabaseArgs,
-        /// What to do with them.
-        #[command(flatten)]
-        role: RoleArgs,
-    },
-    /// Create and run tasks, wait for them, show, explain, list, cancel, rerun and release them, and print their logs.
-    Task {
-        /// Which server to call.
-        #[command(flatten)]
-        server: ServerArgs,
-        /// What to do.
-        #[command(subcommand)]
-        task: TaskCommand,
-    },
-    /// Show, seal and cancel groups of tasks.
-    Group {
-        /// Which server to call.
-        #[command(flatten)]
-        server: ServerArgs,
-        /// What to do.
-        #[command(subcommand)]
-        group: GroupCommand,
-    },
-    /// Show how many tasks wait and run; set policies, pause and resume.
-    Queue {
-        /// Which server to call.
-        #[command(flatten)]
-        server: ServerArgs,
-        /// What to do.
-        #[command(subcommand)]
-        queue: QueueCommand,
-    },
-    /// List the sessions of workers, end them, and put commands into their inboxes.
-    Session {
-        /// Which server to call.
-        #[command(flatten)]
-        server: ServerArgs,
-        /// What to do.
-        #[command(subcommand)]
-        session: SessionCommand,
-    },
-    /// Print events as they happen, each as one line of JSON, until it is interrupted.
-    Events(EventsArgs),
-    /// List the servers of the database, and the queues whose tasks they give out.
-    Server {
-        /// Which server to call.
-        #[command(flatten)]
-        server: ServerArgs,
-        /// What to do.
-        #[command(subcommand)]
-        command: ServersCommand,
-    },
-    /// Verify that a server does what is published of it.
-    Verify {
-        /// Which server to call.
-        #[command(flatten)]
-        server: ServerArgs,
-        /// What to verify.
-        #[command(subcommand)]
-        verify: VerifyCommand,
-    },
-}
 
 /// Which database to use: `--database-url`, or a data directory.
 #[derive(Args, Clone)]
@@ -356,14 +244,6 @@ impl Settings {
     }
 }
 
-impl Cli {
-    /// Reads the command line (with the program's name first) and the environment.
-    pub fn read(args: impl IntoIterator<Item = OsString>) -> Result<Self, Usage> {
-        let args = shelter_ids(args.into_iter().collect());
-        Self::try_parse_from(&args).map_err(|error| Usage::from_clap(&error, &args))
-    }
-}
-
 impl DatabaseArgs {
     /// Which database these arguments mean.
     pub fn database(&self) -> Result<Database, SettingError> {
@@ -501,6 +381,3 @@ impl ServeArgs {
         }
     }
 }
-
-#[cfg(test)]
-mod tests;

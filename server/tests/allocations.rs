@@ -17,7 +17,7 @@ use tenure_api::hawk::{SignRequest, authorization_header};
 use tenure_api::ids::TaskId;
 use tenure_engine::clock::real_now;
 use tenure_engine::testing::QUEUE;
-use tenure_server::config::{Cli, Command};
+use tenure_server::cli::{Cli, Command};
 use tenure_server::server;
 use tenure_store::clients::{self, NewClient};
 use tenure_store::secrets::{SecretKeys, new_access_token, random};

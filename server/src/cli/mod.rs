@@ -1,19 +1,21 @@
 //! The commands of `tenure`: what they print, and how they end.
 
 pub mod client;
+mod command;
 mod database;
 pub mod events;
 pub mod group;
 pub mod http;
 mod init;
 mod input;
-pub(crate) mod print;
+mod print;
 pub mod queue;
 pub mod role;
 pub mod servers;
 pub mod session;
 mod signals;
 pub mod task;
+mod usage;
 pub mod verify;
 mod when;
 
@@ -25,9 +27,7 @@ use std::time::Duration;
 use nix::sys::stat::{Mode, umask};
 use tokio::net::TcpListener;
 
-use crate::config::{
-    Cli, Command, Database, DatabaseArgs, SECRET_KEY_SETTING, ServeArgs, SettingError, Usage, read_secret_keys,
-};
+use crate::config::{Database, DatabaseArgs, SECRET_KEY_SETTING, ServeArgs, SettingError, read_secret_keys};
 use crate::http::docs::{Sample, document};
 use crate::key_check;
 use crate::server::{self, StartError};
@@ -36,8 +36,10 @@ use tenure_embedded::{self as embedded, IfAbsent};
 use tenure_store::secrets::SecretKeys;
 use tenure_store::settings;
 
+pub use command::{Cli, Command};
 use database::Opened;
 use print::{announce, complain, finish};
+pub use usage::Usage;
 
 /// How long the end of the process waits for threads that are in a call of the system: one that reads from a file server
 /// that is away, or looks up a name, may never come back, and nothing needs what it would bring.

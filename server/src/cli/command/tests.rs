@@ -1,7 +1,15 @@
-//! Wrong settings are refused in one line that names the fix.
+//! Wrong arguments and settings are refused in one line that names the fix.
+
+use std::path::PathBuf;
+use std::time::Duration;
 
 use super::*;
+use crate::config::{ClockMode, Database, Settings};
+use tenure_engine::route::HotSessions;
 
+/// In seconds.
+const MINUTE: u64 = 60;
+const DAY: u64 = 24 * 60 * MINUTE;
 const KEY: &str = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
 const OTHER_KEY: &str = "//////////////////////////////////////////8=";
 const URL: &str = "postgres://me:hunter2@db.example.com/tenure";
@@ -172,7 +180,7 @@ fn commands(of: &clap::Command) -> Vec<String> {
 
 #[test]
 fn the_page_about_the_command_line_has_every_command() {
-    let page = include_str!("../../../docs/command-line.md");
+    let page = include_str!("../../../../docs/command-line.md");
     let rows: Vec<Vec<&str>> = page
         .lines()
         .filter_map(|line| line.strip_prefix("| `tenure ")?.split('`').next())
