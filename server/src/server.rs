@@ -13,7 +13,7 @@ use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
 use crate::auth::Authenticator;
-use crate::config::{ClockMode, Database, SECRET_KEY_SETTING, SchedulerSettings, Settings};
+use crate::config::{ClockMode, Database, SECRET_KEY_SETTING, Settings};
 use crate::descriptors;
 use crate::http::api::metrics::Metrics;
 use crate::http::app::{App, AppState};
@@ -41,7 +41,7 @@ use tenure_engine::schedulers::Candidate;
 use tenure_store::clients::{self, NewClient};
 use tenure_store::connector::Connector;
 use tenure_store::secrets::{Purpose, SecretKeys, WorkerDigests, new_access_token};
-use tenure_store::servers::{self, Joined, Member};
+use tenure_store::servers::{self, Member};
 use tenure_store::session::Pools;
 use tenure_store::settings as facts;
 use tenure_store::{clock, cluster, schema};
@@ -217,14 +217,12 @@ fn start_checkpoint(database: &Ready, tasks: &TaskTracker, stop: &CancellationTo
     }
 }
 
-/// Has this server be one of those of its database, which agree on when a scheduler is replaced.
+/// Inserts this server's row, with its first beat.
 async fn join(settings: &Settings, pool: &PgPool, bound: SocketAddr) -> Result<Candidate, StartError> {
-    let SchedulerSettings { weight, activation, .. } = settings.scheduler;
-    let member = Member { id: Uuid::new_v4(), name: settings.scheduler.name(bound), weight };
-    match servers::join(&mut *pool.acquire().await?, &member, activation).await? {
-        Joined::Yes => Ok(Candidate { member, activation }),
-        Joined::OtherActivation(agreed) => Err(StartError::OtherActivation(agreed)),
-    }
+    let scheduler = &settings.scheduler;
+    let member = Member { id: Uuid::new_v4(), name: scheduler.name(bound), weight: scheduler.weight };
+    servers::join(&mut *pool.acquire().await?, &member).await?;
+    Ok(Candidate { member })
 }
 
 /// A database whose clock was moved by tests stays in their future.

@@ -7,7 +7,7 @@
 //! The active server is the live one of the greatest weight; equal weights share the queues by rendezvous hashing, so that a
 //! server that comes or goes moves only its own. Weight 0 is never active.
 //!
-//! A server lives while its last beat is no further from now than the activation time, before it or after it. An active one whose beat
+//! A server lives while its last beat is no further from now than [`ACTIVATION`], before it or after it. An active one whose beat
 //! is further away is silent, but so are all when the database does not answer, and until their next beats when its clock was set. So a
 //! candidate judges it only by beats of its own: three, after it first saw the silence, and not one of the other meanwhile
 //! ([`Silence`]).
@@ -18,6 +18,8 @@ use chrono::{DateTime, TimeDelta, Utc};
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
+/// After so long without a beat a server is silent. Longer than one beat may take (3 s), so that a slow server is not replaced.
+pub const ACTIVATION: TimeDelta = TimeDelta::milliseconds(3_500);
 /// How many beats of its own a candidate waits for after it first saw that the active server is silent.
 pub const BEATS_BEFORE_TAKEOVER: u32 = 3;
 
@@ -52,8 +54,6 @@ pub struct View<'a> {
     pub servers: &'a [Server],
     /// The database's time.
     pub now: DateTime<Utc>,
-    /// After so long without a beat a server is silent.
-    pub activation: TimeDelta,
 }
 
 /// The silence of the active server of a queue, as another server saw it.
@@ -110,7 +110,7 @@ impl View<'_> {
     }
 
     fn is_live(&self, server: &Server) -> bool {
-        server.is_live(self.now, self.activation)
+        server.is_live(self.now, ACTIVATION)
     }
 
     fn find(&self, id: Uuid) -> Option<&Server> {

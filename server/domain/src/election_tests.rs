@@ -2,7 +2,7 @@ use super::*;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
-const ACTIVATION_MS: i64 = 3_500;
+const ACTIVATION_MS: i64 = ACTIVATION.num_milliseconds();
 const BEAT_MS: i64 = 1_000;
 
 fn at(ms: i64) -> DateTime<Utc> {
@@ -19,7 +19,7 @@ fn servers(given: &[(u32, i64)]) -> Vec<Server> {
 }
 
 fn view(me: usize, servers: &[Server]) -> View<'_> {
-    View { me: id(me), servers, now: at(0), activation: TimeDelta::milliseconds(ACTIVATION_MS) }
+    View { me: id(me), servers, now: at(0) }
 }
 
 fn active(server: Option<usize>) -> Active {
@@ -223,8 +223,7 @@ impl Simulation {
         let weights = |id: &Uuid| self.servers[usize::try_from(id.as_u128()).unwrap() - 1].weight;
         let servers: Vec<Server> =
             self.beats.iter().map(|(id, beat)| Server { id: *id, weight: weights(id), beat: *beat }).collect();
-        let activation = TimeDelta::milliseconds(ACTIVATION_MS);
-        let view = View { me: id(number), servers: &servers, now: at(self.now_ms), activation };
+        let view = View { me: id(number), servers: &servers, now: at(self.now_ms) };
         let seen = Silence::after_beat(self.servers[number].silence, self.row, &view);
         self.servers[number].silence = seen;
         let (next, is_takeover) = match step(self.row, &view, seen) {

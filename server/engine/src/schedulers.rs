@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use chrono::TimeDelta;
 use sqlx::{Connection, PgConnection};
 use tenure_api::states::SchedulerEnd;
-use tenure_domain::election::{Active, Server, Silence, Step, View, step};
+use tenure_domain::election::{ACTIVATION, Active, Server, Silence, Step, View, step};
 use tenure_store::admission::Leader;
 use tenure_store::failure::{Class, classify};
 use tenure_store::memory::Memory;
@@ -34,8 +34,6 @@ const METRICS: [Metric; 1] = [(
 pub struct Candidate {
     /// Its row.
     pub member: Member,
-    /// After so long without a beat a server is silent. Equal for all servers of a database.
-    pub activation: Duration,
 }
 
 /// What is remembered of the last look.
@@ -96,7 +94,7 @@ impl Schedulers {
     /// After so long without a beat a server is silent.
     #[must_use]
     pub fn activation(&self) -> TimeDelta {
-        TimeDelta::from_std(self.candidate.activation).unwrap_or(TimeDelta::MAX)
+        ACTIVATION
     }
 
     /// In which term this server is the scheduler of a queue, if it is.
@@ -130,7 +128,7 @@ impl Schedulers {
     }
 
     fn view<'a>(&self, candidates: &'a [Server], servers: &servers::Servers) -> View<'a> {
-        View { me: self.candidate.member.id, servers: candidates, now: servers.now, activation: self.activation() }
+        View { me: self.candidate.member.id, servers: candidates, now: servers.now }
     }
 
     /// Looks at every queue that assigns its runs, and does what the rule says of this server.

@@ -148,11 +148,9 @@ async fn serve(args: ServeArgs) -> ExitCode {
         Err(error) => return failed(&error),
     };
     let ready = |root_url: &str| announce(&format!("tenure ready: {root_url}"));
-    let scheduler = settings.scheduler.clone();
     let running = server::run(listener, settings, asked.stop.clone(), ready);
     match asked.stop_at_once.run_until_cancelled(running).await {
         Some(Ok(())) => ExitCode::SUCCESS,
-        Some(Err(StartError::OtherActivation(agreed))) => wrong(scheduler.other_activation(agreed)),
         Some(Err(error)) => failed(&error),
         None => asked.exit_code(),
     }

@@ -1,7 +1,6 @@
 //! Why a server did not start: one line for the operator.
 
 use std::io;
-use std::time::Duration;
 
 use sqlx::migrate::MigrateError;
 use sqlx::postgres::PgConnectOptions;
@@ -32,9 +31,6 @@ pub enum StartError {
     /// The secret keys are not those of this database.
     #[error(transparent)]
     Keys(KeyError),
-    /// A live server of the database replaces schedulers after another time.
-    #[error("a server of this database goes by another activation time: {0:?}")]
-    OtherActivation(Duration),
     /// Too old.
     #[error("PostgreSQL {0} is too old: version {oldest} or later is needed", oldest = cluster::OLDEST_MAJOR)]
     TooOld(u32),

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
-use sqlx::{Connection, PgConnection};
-use tenure_domain::election::Server;
+use sqlx::PgConnection;
+use tenure_domain::election::{ACTIVATION, Server};
 use uuid::Uuid;
 
 use super::settings;
@@ -72,49 +72,11 @@ pub async fn insert(conn: &mut PgConnection, member: &Member, up: Duration) -> R
     Ok(())
 }
 
-/// What came of a server's attempt to be one of those of a database.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Joined {
-    /// It is one.
-    Yes,
-    /// A server is live that goes by another activation time.
-    OtherActivation(Duration),
-}
-
-/// The first beat of a server, unless a live one goes by another activation time: how long a scheduler may be silent. With unequal
-/// times, one server would replace another that is not lost to all.
-pub async fn join(conn: &mut PgConnection, member: &Member, activation: Duration) -> Result<Joined, sqlx::Error> {
-    let mut transaction = conn.begin().await?;
-    let wanted = activation.as_millis().to_string();
-    // What starts at the same time waits here.
-    let stored = sqlx::query_scalar!(
-        r#"-- agree_on_activation
-        INSERT INTO settings AS s (name, value) VALUES ($1, $2) ON CONFLICT (name) DO UPDATE SET value = s.value
-        RETURNING value"#,
-        settings::SCHEDULER_ACTIVATION,
-        wanted
-    )
-    .fetch_one(&mut *transaction)
-    .await?;
-    if stored != wanted {
-        let agreed = stored.parse().map(Duration::from_millis).map_err(|error| sqlx::Error::Decode(Box::new(error)))?;
-        let is_any_live = sqlx::query_scalar!(
-            r#"-- any_live_server
-            SELECT EXISTS (SELECT FROM servers WHERE weight IS NOT NULL
-                           AND beat BETWEEN clock_timestamp() - make_interval(secs => $1)
-                                        AND clock_timestamp() + make_interval(secs => $1)) AS "any!""#,
-            agreed.as_secs_f64()
-        )
-        .fetch_one(&mut *transaction)
-        .await?;
-        if is_any_live {
-            return Ok(Joined::OtherActivation(agreed));
-        }
-        settings::put(&mut *transaction, settings::SCHEDULER_ACTIVATION, &wanted).await?;
-    }
-    insert(&mut transaction, member, Duration::ZERO).await?;
-    transaction.commit().await?;
-    Ok(Joined::Yes)
+/// Inserts the row of a server that starts, with its first beat. The activation time is stored for `why_scheduler`.
+pub async fn join(conn: &mut PgConnection, member: &Member) -> Result<(), sqlx::Error> {
+    let activation = ACTIVATION.num_milliseconds().to_string();
+    settings::put(&mut *conn, settings::SCHEDULER_ACTIVATION, &activation).await?;
+    insert(conn, member, Duration::ZERO).await
 }
 
 /// All servers that have a row.

@@ -8,7 +8,7 @@ pub const KEY_CHECKS: &str = "secret-key-checks";
 pub const ROOT_URL: &str = "root-url";
 /// The number of the last migration that a program must know. Set by migrations that take away what earlier releases use.
 pub const NEEDED_MIGRATION: &str = "needed-migration";
-/// How many milliseconds the scheduler of a queue may be silent.
+/// How many milliseconds the scheduler of a queue may be silent. Written by `servers::join`.
 pub const SCHEDULER_ACTIVATION: &str = "scheduler-activation";
 
 /// A fact, if it is set.

@@ -4,6 +4,7 @@ use sqlx::{Connection, PgPool};
 use tenure_api::ids::{ServerId, TaskQueueId};
 use tenure_api::servers::{ListedServer, SchedulerReplaced, SchedulerTerm, Servers};
 use tenure_api::states::SchedulerEnd;
+use tenure_domain::election::ACTIVATION;
 
 use super::OpError;
 use crate::notifiers::{Effects, Notifiers};
@@ -32,7 +33,6 @@ pub async fn list(parts: Parts<'_>) -> Result<Servers, OpError> {
     let mut conn = parts.pool.acquire().await?;
     let all = servers::list(&mut conn).await?;
     let scheduled = schedulers::list(&mut conn).await?;
-    let activation = parts.schedulers.activation();
     let mut listed = Vec::with_capacity(all.servers.len());
     for stored in all.servers {
         let mut queues = Vec::new();
@@ -49,7 +49,7 @@ pub async fn list(parts: Parts<'_>) -> Result<Servers, OpError> {
             weight: stored.server.weight,
             started: stored.started.into(),
             beat: stored.server.beat.into(),
-            live: stored.server.is_live(all.now, activation),
+            live: stored.server.is_live(all.now, ACTIVATION),
             queues,
         });
     }

@@ -9,11 +9,9 @@ use tenure_engine::background::{election, servers};
 use tenure_engine::ops::OpError;
 use tenure_engine::testing::Queue;
 use tenure_store::clock;
-use tenure_store::servers::{Joined, Member, join};
 use tenure_store::session::{self, Backend, LostBackend};
 use tenure_store::testing::{TestDatabase, eventually};
 use tokio::task::JoinSet;
-use uuid::Uuid;
 
 use crate::support::{number, until_a_session_waits};
 
@@ -129,21 +127,6 @@ async fn a_server_that_was_lost_before_the_clock_was_set_back_is_purged() {
     let left = "SELECT count(*) FROM servers WHERE beat < clock_timestamp() + interval '1 minute'";
     assert_eq!(number(database.pool(), left).await, 1);
     queue.stop().await;
-    database.finish().await;
-}
-
-#[tokio::test]
-async fn a_server_that_was_lost_before_the_clock_was_set_back_keeps_none_from_another_activation_time() {
-    let database = TestDatabase::create().await;
-    let mut conn = database.connect().await;
-    let [member, other] = [1, 2].map(|id| Member { id: Uuid::from_u128(id), name: "test".to_owned(), weight: 1 });
-    let [agreed, another] = [60, 120].map(Duration::from_secs);
-    assert_eq!(join(&mut conn, &member, agreed).await.unwrap(), Joined::Yes);
-    assert_eq!(join(&mut conn, &other, another).await.unwrap(), Joined::OtherActivation(agreed));
-    let set_back = "UPDATE servers SET beat = beat + interval '1 hour'";
-    sqlx::query(set_back).execute(database.pool()).await.unwrap();
-    assert_eq!(join(&mut conn, &other, another).await.unwrap(), Joined::Yes);
-    drop(conn);
     database.finish().await;
 }
 

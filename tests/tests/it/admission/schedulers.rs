@@ -288,11 +288,9 @@ async fn t10_nothing_is_given_out_again_that_may_not_be_started_twice_or_whose_p
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn t11_one_of_the_greatest_weight_is_active_and_a_stopped_one_finds_itself_replaced() {
-    // Long, so that none of the others is taken for lost on a machine that is busy with other tests.
-    let slow_to_replace = |launch: Launch| launch.flag("--scheduler-activation", "8s");
-    let light = |launch: Launch| slow_to_replace(launch).flag("--server-name", "light").flag("--claim-work-wait", "0s");
+    let light = |launch: Launch| launch.flag("--server-name", "light").flag("--claim-work-wait", "0s");
     let rig = Rig::start_with(light).await;
-    let start = async |name| slow_to_replace(launch(&rig, name, 5)).start(rig.folder.path(), name).await;
+    let start = async |name| launch(&rig, name, 5).start(rig.folder.path(), name).await;
     let heavy = [start("one").await, start("two").await];
     put_policy(&rig, &json!({"dispatch": "assign", "onSchedulerLoss": "keep"})).await;
     let (first, _) = until_scheduler(&rig, |name| name != "light").await;
@@ -332,33 +330,12 @@ async fn t11_one_of_the_greatest_weight_is_active_and_a_stopped_one_finds_itself
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn t11_a_server_with_another_activation_time_does_not_start_beside_those_that_run() {
-    let rig = Rig::start().await;
-    let other = Launch::on_database(rig.database.url(), &rig.secret_key).flag("--scheduler-activation", "5s");
-    let output = finish(other.command(&rig.folder.path().join("other"))).await;
-    let line = refusal_of_start(&output);
-    assert!(line.contains("--scheduler-activation (TENURE_SCHEDULER_ACTIVATION) is '5s'"), "{line}");
-    assert!(line.contains("3500ms"), "{line}");
-    let Rig { server, folder, database, .. } = rig;
-    assert!(server.stop().await.success());
-    // One that has stopped leaves no trace.
-    let server = other.start(folder.path(), "other").await;
-    assert!(server.stop().await.success());
-    drop(database);
-    for (flag, value) in [("--scheduler-activation", "1s"), ("--scheduler-weight", "65536"), ("--server-name", "a\nb")]
-    {
+async fn wrong_scheduler_settings_are_refused() {
+    let folder = crate::rig::new_folder();
+    for (flag, value) in [("--scheduler-weight", "65536"), ("--server-name", "a\nb")] {
         let wrong = Launch::default().flag(flag, value).command(&folder.path().join("wrong"));
         assert!(refusal(&finish(wrong).await, 2).contains(flag), "{flag}");
     }
-}
-
-/// The one line among what a server has logged before.
-fn refusal_of_start(output: &std::process::Output) -> String {
-    assert_eq!(output.status.code(), Some(2), "{}", crate::rig::stderr(output));
-    let text = crate::rig::stderr(output);
-    let lines: Vec<&str> = text.lines().filter(|line| line.contains("--scheduler-activation")).collect();
-    assert_eq!(lines.len(), 1, "{text}");
-    lines[0].to_owned()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
