@@ -6,8 +6,8 @@ use serde_json::value::RawValue;
 use tenure_api::checkpoints::{CheckpointRequest, TaskCommandRequest};
 use tenure_api::states::TaskCommand;
 
-use crate::create::Unacceptable;
 use crate::json;
+use crate::unacceptable::Unacceptable;
 
 /// Bytes of a checkpoint, as compact JSON.
 pub const CHECKPOINT_BYTES_MAX: usize = 65_536;

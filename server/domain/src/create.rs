@@ -12,6 +12,7 @@ use uuid::Uuid;
 use super::json::{self, Unserializable};
 use super::policy::hold::{Start, start_refusal};
 use super::policy::options::{self, Options};
+pub use super::unacceptable::Unacceptable;
 
 /// Dependencies that one task may have.
 pub const DEPENDENCIES_MAX: usize = 10_000;
@@ -47,23 +48,6 @@ const LAST_YEAR: i32 = 9999;
 const DEFINITION_ROOM: usize = 1 << 10;
 /// How long a group outlives its tasks at least.
 const GROUP_OUTLIVES: TimeDelta = TimeDelta::hours(1);
-
-/// Why a body is not acceptable.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Unacceptable {
-    /// A field does not fit the schema.
-    Schema(String),
-    /// Fields contradict each other or break a rule.
-    Rule(String),
-    /// It is acceptable, and still we cannot write it down: a fault of ours.
-    Unserializable(Unserializable),
-}
-
-impl From<Unserializable> for Unacceptable {
-    fn from(error: Unserializable) -> Self {
-        Self::Unserializable(error)
-    }
-}
 
 /// A task that may be stored: checked, complete.
 #[derive(Debug, Clone)]

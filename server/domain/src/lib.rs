@@ -24,6 +24,7 @@ pub mod session;
 pub mod submit;
 pub mod task;
 pub mod topic;
+pub mod unacceptable;
 pub mod verdict;
 pub mod work;
 pub mod worker;

@@ -7,9 +7,9 @@ use tenure_api::ids::{SessionId, TaskQueueId, WorkerGroup, WorkerId};
 use tenure_api::sessions::{CommandRequest, RenewSessionRequest, StartSessionRequest};
 use tenure_api::states::{Delivery, SessionEnd, WorkerCommand};
 
-use crate::create::Unacceptable;
 use crate::policy::ending::{Ending, FREE_RUNS_MAX, TakenBack, taken_back};
 use crate::policy::seconds;
+use crate::unacceptable::Unacceptable;
 
 /// The least and the greatest time to live, and the one that is meant if none is said, in seconds.
 const TTL: (i64, i64, i64) = (15, 3_600, 120);

@@ -14,9 +14,10 @@ use tenure_api::dates::Timestamp;
 use tenure_api::ids::{TaskGroupId, TaskId};
 use tenure_api::submit::{SubmitRequest, SubmittedTask};
 
-use super::create::{METADATA_SHORT_MAX, NewTask, Unacceptable};
+use super::create::{METADATA_SHORT_MAX, NewTask};
 use super::json;
 use super::policy::options;
+use super::unacceptable::Unacceptable;
 
 /// Tasks of one submission.
 pub const TASKS_MAX: usize = 1_000;

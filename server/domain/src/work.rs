@@ -8,12 +8,12 @@ use tenure_api::policy::ReleaseRequest;
 use tenure_api::states::ExceptionReason;
 use tenure_api::work::{CLAIM_MAX, RESULTS_MAX, RunOutcome, RunResult, WAIT_MAX, WorkRequest};
 
-use super::create::Unacceptable;
 use super::lifecycle::Report;
 use super::policy::ending::Ending;
 use super::policy::hold::Start;
 use super::policy::report::{TaskResult, release, retry_after};
 use super::task::{Last, Task, Tenancy};
+use super::unacceptable::Unacceptable;
 
 /// A worker of a queue, as the one that holds a run.
 #[derive(Debug, Clone, PartialEq, Eq)]

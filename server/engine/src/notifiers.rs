@@ -6,6 +6,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
 
 use sqlx::{Postgres, Transaction};
 use tokio::sync::{Notify, futures::Notified, oneshot};
@@ -43,6 +44,9 @@ pub(crate) fn are_lost() -> bool {
     #[cfg(not(feature = "test-util"))]
     false
 }
+
+/// Maximum wait for the wait lists of this server, which may be in the middle of a statement.
+pub const WAIT_LIST_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The notifiers of one server.
 #[derive(Clone, Default)]
@@ -309,14 +313,14 @@ impl Notifiers {
     }
 
     /// Ends the waiting requests of a worker that is gone. Completes when the wait lists of this server
-    /// have answered them; at once without wait lists.
+    /// have answered them, or after [`WAIT_LIST_TIMEOUT`]; at once without wait lists.
     pub fn send_away(&self, worker: Gone) -> impl Future<Output = ()> + Send + use<> {
         let ((done, answered), (done_too, answered_too)) = (oneshot::channel(), oneshot::channel());
         self.shared.limited_list.send_away(SendAway { worker: worker.clone(), done: done_too });
         self.shared.wait_lists.send_away(SendAway { worker, done });
         async {
-            let _ = answered.await;
-            let _ = answered_too.await;
+            let answers = async { (answered.await, answered_too.await) };
+            drop(tokio::time::timeout(WAIT_LIST_TIMEOUT, answers).await);
         }
     }
 

@@ -7,8 +7,8 @@ use tenure_api::states::{Delivery, Dispatch, KeyBy, OnSchedulerLoss};
 
 use super::{number, seconds};
 use crate::admission::Rate;
-use crate::create::Unacceptable;
 use crate::json;
+use crate::unacceptable::Unacceptable;
 
 /// The longest `delay` of a queue, in seconds.
 pub const DELAY_MAX: i64 = 432_000;

@@ -6,7 +6,7 @@ use tenure_api::queue_keys::KeyRules as KeyRulesOnWire;
 use super::document::{CONCURRENCY_PER_KEY_MAX, rate};
 use super::{number, options};
 use crate::admission::Rate;
-use crate::create::Unacceptable;
+use crate::unacceptable::Unacceptable;
 
 /// The least weight of a key.
 pub const WEIGHT_LEAST: f64 = 0.001;

@@ -37,7 +37,7 @@ pub mod why;
 
 use chrono::TimeDelta;
 
-use super::create::Unacceptable;
+use super::unacceptable::Unacceptable;
 
 /// Characters of a reason that people give.
 pub const REASON_CHARS_MAX: usize = 255;

@@ -12,7 +12,7 @@ use tenure_api::states::Delivery;
 use super::document::{COMPLETE_TIME_MAX, FieldToCome, RetryDelay, not_built};
 use super::hold::Start;
 use super::seconds;
-use crate::create::Unacceptable;
+use crate::unacceptable::Unacceptable;
 
 /// The longest `delay` that a task, or the release of a run, may have, in seconds: 366 days.
 pub const TASK_DELAY_MAX: i64 = 31_622_400;

@@ -6,7 +6,7 @@ use tenure_api::ids::TaskQueueId;
 use tenure_api::policy::PauseRequest;
 
 use super::REASON_CHARS_MAX;
-use crate::create::Unacceptable;
+use crate::unacceptable::Unacceptable;
 
 /// A pause of a queue. A queue is paused exactly as long as its row says so: when `until` has come, a pass ends it.
 #[derive(Debug, Clone, PartialEq, Eq)]

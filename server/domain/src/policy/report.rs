@@ -9,8 +9,8 @@ use tenure_api::states::ExceptionReason;
 use super::hold::Start;
 use super::options::start;
 use super::seconds;
-use crate::create::Unacceptable;
 use crate::json;
+use crate::unacceptable::Unacceptable;
 
 /// Bytes of a result, as compact JSON.
 pub const RESULT_BYTES_MAX: usize = 65_536;

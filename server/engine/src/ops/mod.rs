@@ -36,9 +36,9 @@ pub mod workers;
 use std::sync::Arc;
 
 use tenure_api::states::SessionEnd;
-use tenure_domain::create::Unacceptable;
 use tenure_domain::json::Unserializable;
 use tenure_domain::lifecycle::{RUNS_MAX, Refusal};
+use tenure_domain::unacceptable::Unacceptable;
 
 /// Why an operation was not carried out.
 #[derive(Debug, Clone, thiserror::Error)]

@@ -7,7 +7,6 @@ use sqlx::{PgConnection, PgPool};
 use tenure_api::ids::{RunId, TaskId};
 use uuid::Uuid;
 
-use super::worker_removed::WAIT_LIST_TIMEOUT;
 use super::{OpError, refused};
 use crate::batch::tick::Kind;
 use crate::batch::{Operation, Verdict};
@@ -188,7 +187,7 @@ pub async fn stop_waiting(
 pub(super) async fn send_away(pool: &PgPool, notifiers: &Notifiers, worker: Gone) -> Result<(), OpError> {
     // The other servers are notified of it before they can be notified of the run that the report makes claimable.
     notify_leaving(pool, &worker).await?;
-    drop(tokio::time::timeout(WAIT_LIST_TIMEOUT, notifiers.send_away(worker)).await);
+    notifiers.send_away(worker).await;
     Ok(())
 }
 

@@ -16,9 +16,8 @@ pub use self::end::{Attempt, Left, end, end_whole, give_back_more};
 pub use self::renew::{RenewSession, Renewing};
 use super::OpError;
 use super::report::send_away;
-use super::worker_removed::WAIT_LIST_TIMEOUT;
 use crate::batch::Batcher;
-use crate::notifiers::{Effects, Notifiers};
+use crate::notifiers::{Effects, Notifiers, WAIT_LIST_TIMEOUT};
 use crate::sessions::{Certainty, Sessions};
 use tenure_domain::events::note::Note;
 use tenure_domain::session::{

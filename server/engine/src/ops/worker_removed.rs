@@ -24,8 +24,6 @@ use tenure_store::{clock, worker_manager, worker_sessions};
 
 /// Claims that one transaction ends.
 const SLICE: i64 = 200;
-/// How long a removal waits for the wait list of its server, which may be in the middle of a statement.
-pub(super) const WAIT_LIST_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long it tries to end claims that another transaction has locked; then it leaves them to the pass.
 const HELD_WAIT: Duration = Duration::from_secs(3);
 /// How often it tries again.
@@ -60,7 +58,7 @@ pub async fn remove(
     let gone = queue.map(|queue| Gone { queue, worker_group: name.group.to_string(), worker_id: name.id.to_string() });
     // First the wait list, so that no claim for the worker begins here after the removal is stored.
     if let Some(gone) = &gone {
-        drop(tokio::time::timeout(WAIT_LIST_TIMEOUT, notifiers.send_away(gone.clone())).await);
+        notifiers.send_away(gone.clone()).await;
     }
     let mut conn = pool.acquire().await?;
     let mut transaction = conn.begin().await?;
