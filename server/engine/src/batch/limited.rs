@@ -477,7 +477,7 @@ async fn decide(
     sequenced: ReadSequenced,
     marks: AdmissionMarks,
 ) -> Done {
-    let workers: Vec<Worker<'_>> = waiters.iter().map(Waiter::claims_as).collect();
+    let workers: Vec<Worker<'_>> = waiters.iter().map(|waiter| waiter.request.claims_as()).collect();
     let name = waiters.first().map(|waiter| waiter.request.queue.as_str()).unwrap_or_default();
     let found = decide_once(queue, &mut claimer, name, &waiters, &workers, (sequenced(), &marks)).await;
     let found = match found {

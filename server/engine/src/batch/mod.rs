@@ -9,7 +9,6 @@
 //! a time: while one is committed, the members of the others gather, and commits are fewer.
 
 mod blocking_path;
-mod claim_batch;
 mod claimer;
 mod company;
 pub mod delivery;

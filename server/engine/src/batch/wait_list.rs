@@ -1,4 +1,4 @@
-//! The wait list of claimWork requests: per queue, first come first served.
+//! The wait list of claimWork requests, and its claim statement: per queue, first come first served.
 //!
 //! One task owns the wait list; with several loops of ticks that claim, each has one, with the queues that go through it. A queue is
 //! tried when a request for it arrives, when it is notified, and every second in case a notification was lost; each try is
@@ -15,15 +15,17 @@ use tokio::sync::oneshot::error::RecvError;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use uuid::Uuid;
 
 use super::Waiting;
-use super::claim_batch::{ClaimBatch, WaitingRequest};
-use super::claimer::{QueueClaims, recent_claim, shed};
+use super::claimer::{Claimer, Guarded, QueueClaims, recent_claim, shed};
 use super::delivery::{Delivery, Requeue};
+use super::failure::Failure;
+use super::figures::Figures;
 use super::limited::LimitedList;
 use super::low_water_marks::LowWaterMarks;
 use super::order::Order;
-use super::tick::{Arrivals, ClaimSeats, Kind, TickLoop, Ticks, Turn};
+use super::tick::{APART, Arrivals, ClaimSeats, Kind, NotDone, Permit, TickLoop, Ticks, Turn};
 use crate::decision::marks::AdmissionMarks;
 use crate::essential;
 use crate::notifiers::{Notifiers, SendAway, fallbacks_are_on};
@@ -37,7 +39,7 @@ use tenure_domain::worker::{Sight, WorkerKey};
 use tenure_store::connector::Connector;
 use tenure_store::events::Sequenced;
 use tenure_store::queues::Queues;
-use tenure_store::transitions::claim::Worker;
+use tenure_store::transitions::claim::{self, Want, Worker};
 use tenure_store::worker_removals::Gone;
 
 /// Requests that may wait.
@@ -64,6 +66,13 @@ pub struct ClaimWork {
     pub wait_timeout: Duration,
 }
 
+impl ClaimWork {
+    pub(super) fn claims_as(&self) -> Worker<'_> {
+        let Self { worker: WorkerKey { group, id, .. }, session, .. } = self;
+        Worker { group, id, session: *session }
+    }
+}
+
 /// The answer to a request: claims, and the guard that requeues them unless they are delivered. Empty after the wait
 /// timeout.
 #[derive(Debug)]
@@ -84,11 +93,6 @@ pub(super) struct Waiter {
 }
 
 impl Waiter {
-    pub(super) fn claims_as(&self) -> Worker<'_> {
-        let ClaimWork { worker: WorkerKey { group, id, .. }, session, .. } = &self.request;
-        Worker { group, id, session: *session }
-    }
-
     pub(super) fn worker(&self) -> &WorkerKey {
         &self.request.worker
     }
@@ -441,7 +445,7 @@ impl WaitListWorker {
                     break;
                 }
                 room -= tasks;
-                requests.push(WaitingRequest { queue, request: &waiter.request });
+                requests.push(&waiter.request);
             }
             if requests.len() == before && !queue_waiters.is_empty() {
                 self.order.pass_over(queue);
@@ -454,7 +458,7 @@ impl WaitListWorker {
         // The positions of each queue's waiters in the statement, from 1.
         let mut positions: HashMap<i32, Range<usize>> = HashMap::new();
         for (position, request) in (1..).zip(&requests) {
-            positions.entry(request.queue).or_insert(position..position).end = position + 1;
+            positions.entry(request.worker.queue).or_insert(position..position).end = position + 1;
         }
         match self.batch.run(&requests, turn).await {
             Ok(mut claims_found) => {
@@ -530,5 +534,137 @@ impl WaitListWorker {
             self.waiters.remove(&queue);
         }
         self.ready.remove(&queue);
+    }
+}
+
+/// Runs claim statements. Claiming and describing are apart: the statement is run again only if it did nothing, and a claim that was
+/// made is in a guard before anything else can fail.
+struct ClaimBatch {
+    claimer: Claimer,
+    low_water_marks: LowWaterMarks,
+    permit: Permit,
+    /// Until then its statements are not parts of ticks.
+    apart_until: Option<Instant>,
+    figures: Option<Figures>,
+}
+
+impl ClaimBatch {
+    /// That of one loop.
+    fn new(parts: &WaitListParts<'_>, permit: Permit, tracker: TaskTracker) -> Self {
+        let (low_water_marks, claimer) = (parts.low_water_marks.clone(), Claimer::new(parts, tracker));
+        Self { claimer, low_water_marks, permit, apart_until: None, figures: None }
+    }
+
+    async fn close(self) {
+        self.claimer.session.close().await;
+    }
+
+    /// Whether its statements are not parts of ticks now, because one has undone a tick.
+    fn is_apart(&self) -> bool {
+        self.apart_until.is_some_and(|until| Instant::now() < until)
+    }
+
+    /// Claims for all of these requests, as a part of this tick if there is one; the claims by queue. A failure after the
+    /// claims were made requeues them.
+    async fn run(&mut self, requests: &[&ClaimWork], turn: Option<Turn>) -> Result<HashMap<i32, QueueClaims>, OpError> {
+        self.figures().members.record(requests.len() as f64);
+        let started = Instant::now();
+        let (wants, workers) = self.wants(requests);
+        let claimed = match turn {
+            Some(turn) => self.claim_in_tick(turn, &wants, &workers).await,
+            None => self.claim_alone(&wants, &workers).await,
+        };
+        let result = match claimed {
+            Ok(claimed) => Ok(self.claimer.describe(claimed, &workers).await),
+            Err(failure) => Err(failure.report("claim")),
+        };
+        self.figures().seconds.record(started.elapsed());
+        result
+    }
+
+    fn figures(&mut self) -> &Figures {
+        self.figures.get_or_insert_with(|| Figures::of("claim"))
+    }
+
+    fn wants<'a>(&self, requests: &[&'a ClaimWork]) -> (Vec<Want<'a>>, Vec<Worker<'a>>) {
+        let mut wants: Vec<Want<'a>> = Vec::new();
+        let mut workers = Vec::with_capacity(requests.len());
+        for &request in requests {
+            let queue = request.worker.queue;
+            workers.push(request.claims_as());
+            let position = i32::try_from(workers.len()).unwrap_or(i32::MAX);
+            // Members of one queue are adjacent, as the wait list orders them.
+            if wants.last().is_none_or(|want| want.queue != queue) {
+                let low_water_marks = self.low_water_marks.get(queue);
+                wants.push(Want {
+                    queue,
+                    name: request.queue.as_str(),
+                    epoch: low_water_marks.epoch,
+                    marks: low_water_marks.marks,
+                    slots: Vec::new(),
+                });
+            }
+            if let Some(want) = wants.last_mut() {
+                want.slots.extend(std::iter::repeat_n(position, usize::from(request.tasks)));
+            }
+        }
+        (wants, workers)
+    }
+
+    /// Claims as a part of a tick, or alone if the tick was undone.
+    async fn claim_in_tick(
+        &mut self,
+        turn: Turn,
+        wants: &[Want<'_>],
+        workers: &[Worker<'_>],
+    ) -> Result<Guarded, Failure> {
+        let batch = Uuid::new_v4();
+        let is_for_creates = turn.is_for_creates();
+        match turn.run(claim::statement(wants, workers, self.claimer.lease, batch)).await {
+            Ok(rows) => match claim::decode(&rows) {
+                Ok(rows) => Ok(self.claimer.guard(rows)),
+                Err(error) => {
+                    self.claimer.recover(batch, None);
+                    Err(Failure::new(error))
+                }
+            },
+            // The session for creates cannot be used, and nothing was run. What waits is tried every second, by its own session.
+            Err(NotDone::Unknown(Failure::NotRun(_), _)) if is_for_creates => Ok(self.claimer.guard(Vec::new())),
+            Err(NotDone::Unknown(failure, backend)) => {
+                if !matches!(failure, Failure::NotRun(_)) {
+                    self.claimer.recover(batch, backend);
+                }
+                Err(failure)
+            }
+            Err(why @ (NotDone::Undone | NotDone::Spoiled)) => {
+                if matches!(why, NotDone::Spoiled) {
+                    self.apart_until = Some(Instant::now() + APART);
+                }
+                self.claim_alone(wants, workers).await
+            }
+        }
+    }
+
+    async fn claim_alone(&mut self, wants: &[Want<'_>], workers: &[Worker<'_>]) -> Result<Guarded, Failure> {
+        let permit = self.permit.clone();
+        let held = permit.take().await;
+        let mut claimed = self.claim(wants, workers).await;
+        if let Err(Failure::Again(_)) = claimed {
+            claimed = self.claim(wants, workers).await;
+        }
+        drop(held);
+        claimed
+    }
+
+    /// Runs the statement by itself.
+    async fn claim(&mut self, wants: &[Want<'_>], workers: &[Worker<'_>]) -> Result<Guarded, Failure> {
+        let batch = Uuid::new_v4();
+        let lease = self.claimer.lease;
+        let result =
+            self.claimer.session.run(async |conn| claim::claim(conn, wants, workers, lease, batch).await).await;
+        if let Err(Failure::Lost(_) | Failure::Fault(_)) = &result {
+            self.claimer.recover(batch, self.claimer.session.backend());
+        }
+        Ok(self.claimer.guard(result?))
     }
 }

@@ -6,7 +6,7 @@
 //! | transition | from → to | file | statement | called by |
 //! |---|---|---|---|---|
 //! | create | – → pending, or unscheduled while a dependency is unsatisfied | [`create`] | `create_task`, `create_task_alone`, `create_task_of_one` (hot) | `ops::create_task`, `ops::submit` |
-//! | claim | pending → running | [`claim`] | `claim_work`, `claim_work_of_one` (hot) | `batch::claim_batch`, for claimWork |
+//! | claim | pending → running | [`claim`] | `claim_work`, `claim_work_of_one` (hot) | `batch::wait_list`, for claimWork |
 //! | claim in a limited queue | waiting → running | [`claim`] | `claim_decided` | `batch::limited`, for claimWork; `ops::claim_task` |
 //! | claim one | pending → running | [`claim_one`] | `claim_task` | `ops::claim_task` |
 //! | renew | running → running, with a later end of the claim | [`renew`] | `reclaim_task` (hot) | `ops::reclaim` |
