@@ -1,6 +1,5 @@
 //! Claiming the next runs of queues.
 
-mod columns;
 mod decided;
 
 use std::sync::LazyLock;
@@ -14,9 +13,9 @@ use tenure_api::ids::TaskQueueId;
 use tenure_api::states::Priority;
 use uuid::Uuid;
 
-use self::columns::Columns;
 pub use self::decided::{Chosen, claim_decided};
 use crate::decode::{Row, Undecodable, task_columns};
+use crate::hot;
 use crate::hot::statement::{Rows, Statement, from_row, text};
 use tenure_domain::create::shown_definition;
 use tenure_domain::task::{EndedRun, Granted, Last, Tenancy};
@@ -49,6 +48,50 @@ pub struct Worker<'a> {
     pub id: &'a str,
     /// The epoch of the session that its claims belong to.
     pub session: Option<i64>,
+}
+
+/// The queues, and the workers with their slots. No worker has a session if there are no sessions.
+#[derive(Default)]
+struct Columns<'a> {
+    queues: Vec<i32>,
+    names: Vec<&'a str>,
+    epochs: Vec<i64>,
+    marks: [Vec<i64>; PRIORITIES],
+    amounts: Vec<i32>,
+    slots: Vec<i32>,
+    groups: Vec<&'a str>,
+    ids: Vec<&'a str>,
+    sessions: Vec<Option<i64>>,
+}
+
+impl<'a> Columns<'a> {
+    fn new(wants: &[Want<'a>], workers: &[Worker<'a>]) -> Self {
+        Self {
+            queues: wants.iter().map(|want| want.queue).collect(),
+            names: wants.iter().map(|want| want.name).collect(),
+            epochs: wants.iter().map(|want| want.epoch).collect(),
+            marks: std::array::from_fn(|priority| wants.iter().map(|want| want.marks[priority]).collect()),
+            amounts: wants.iter().map(|want| hot::int4(want.slots.len())).collect(),
+            slots: wants.iter().flat_map(|want| want.slots.iter().copied()).collect(),
+            groups: workers.iter().map(|worker| worker.group).collect(),
+            ids: workers.iter().map(|worker| worker.id).collect(),
+            sessions: if workers.iter().any(|worker| worker.session.is_some()) {
+                workers.iter().map(|worker| worker.session).collect()
+            } else {
+                Vec::new()
+            },
+        }
+    }
+
+    /// The low-water marks of the first queue, by priority.
+    fn marks_of_first(&self) -> Vec<i64> {
+        self.marks.iter().map(|marks| marks.first().copied().unwrap_or_default()).collect()
+    }
+
+    /// How many runs are requested in all.
+    fn amount(&self) -> i64 {
+        i64::from(hot::int4(self.slots.len()))
+    }
 }
 
 /// A new claim, or a run that was left pending: for lack of room, or because the session of its worker has ended.

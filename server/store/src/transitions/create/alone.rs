@@ -3,8 +3,7 @@
 use sqlx::postgres::PgRow;
 use tenure_domain::create::CREATED_DRIFT;
 
-use super::columns::Columns;
-use super::{Query, StoredRow};
+use super::{Columns, Query, StoredRow};
 use crate::due::DUE_TASKS_MAX;
 
 /// Stores tasks that are alone in their groups, have no options, and may all have their deadline as far ahead. A member of whose task

@@ -6,8 +6,7 @@ use std::sync::LazyLock;
 use sqlx::postgres::PgRow;
 use tenure_domain::create::CREATED_DRIFT;
 
-use super::columns::Columns;
-use super::{Query, StoredRow};
+use super::{Columns, Query, StoredRow};
 use crate::hot::only;
 use crate::hot::statement::{Statement, text};
 

@@ -5,8 +5,7 @@ use std::sync::LazyLock;
 
 use sqlx::postgres::PgRow;
 
-use super::members::Columns;
-use super::{Query, Resolved};
+use super::{Columns, Query, Resolved};
 use crate::hot::only;
 use crate::hot::statement::{Statement, text};
 
