@@ -1,9 +1,9 @@
 //! What makes a createTask body acceptable, the defaults that complete it, and when it counts as a repeat.
 
-mod schema;
+use std::collections::HashSet;
 
 use chrono::{DateTime, Datelike, Months, TimeDelta, Utc};
-use tenure_api::bodies::{CreateTaskRequest, TaskDefinition};
+use tenure_api::bodies::{CreateTaskRequest, Metadata, TaskDefinition};
 use tenure_api::dates::Timestamp;
 use tenure_api::ids::{ProjectId, SchedulerId, TaskGroupId, TaskId, TaskQueueId};
 use tenure_api::states::{Priority, Requires};
@@ -140,7 +140,7 @@ impl NewTask {
         options_place: &'static str,
         deadline_limit: DeadlineLimit,
     ) -> Result<Requested, Unacceptable> {
-        schema::check(request).map_err(Unacceptable::Schema)?;
+        check_fields(request).map_err(Unacceptable::Schema)?;
         let queue = queue(request)?;
         let deadline = request.deadline.time();
         let expires = match request.expires {
@@ -232,6 +232,74 @@ fn definition(task: &NewTask, request: &CreateTaskRequest<'_>) -> Result<String,
         extra: request.extra.or_else(|| serde_json::from_str("{}").ok()).unwrap_or(request.payload),
     };
     json::text_with_room(DEFINITION_ROOM + request.payload.get().len() + definition.extra.get().len(), &definition)
+}
+
+/// Checks what a schema of JSON could say.
+fn check_fields(request: &CreateTaskRequest<'_>) -> Result<(), String> {
+    if request.dependencies.len() > DEPENDENCIES_MAX {
+        return Err(format!("`dependencies` has {} items; at most {DEPENDENCIES_MAX}", request.dependencies.len()));
+    }
+    unique("dependencies", &request.dependencies)?;
+    if request.routes.len() > ROUTES_MAX {
+        return Err(format!("`routes` has {} items; at most {ROUTES_MAX}", request.routes.len()));
+    }
+    unique("routes", &request.routes)?;
+    for (n, route) in request.routes.iter().enumerate() {
+        let field = format!("routes[{n}]");
+        length(&field, route, 1, ROUTE_CHARS_MAX)?;
+        storable(&field, route)?;
+    }
+    if request.retries.is_some_and(|retries| retries > RETRIES_MAX) {
+        return Err(format!("`retries` must be from 0 to {RETRIES_MAX}"));
+    }
+    crate::scopes::check_of_task(&request.scopes)?;
+    for (field, value) in [("payload", Some(request.payload)), ("extra", request.extra)] {
+        if value.is_some_and(|value| !value.get().trim_start().starts_with('{')) {
+            return Err(format!("`{field}` must be an object"));
+        }
+    }
+    check_metadata(&request.metadata)?;
+    for (name, value) in &request.tags {
+        length(&format!("tags[{name:?}]"), value, 0, TAG_CHARS_MAX)?;
+    }
+    Ok(())
+}
+
+fn check_metadata(metadata: &Metadata) -> Result<(), String> {
+    length("metadata.name", &metadata.name, 0, METADATA_SHORT_MAX)?;
+    length("metadata.description", &metadata.description, 0, METADATA_DESCRIPTION_MAX)?;
+    length("metadata.owner", &metadata.owner, 0, METADATA_SHORT_MAX)?;
+    length("metadata.source", &metadata.source, 0, METADATA_SOURCE_MAX)?;
+    let schemes = ["http://", "https://", "ssh://", "git@"];
+    if !schemes.iter().any(|scheme| metadata.source.starts_with(scheme)) {
+        return Err("`metadata.source` must match ^(https?://|ssh://|git@)".into());
+    }
+    Ok(())
+}
+
+fn length(field: &str, text: &str, least: usize, most: usize) -> Result<(), String> {
+    // A text has at most as many characters as bytes, so that short ones need no count.
+    let short_enough = text.len() <= most || text.chars().count() <= most;
+    if text.len() < least || !short_enough {
+        return Err(format!("`{field}` must have from {least} to {most} characters"));
+    }
+    Ok(())
+}
+
+/// A text column cannot hold the character U+0000.
+fn storable(field: &str, text: &str) -> Result<(), String> {
+    if text.contains('\0') {
+        return Err(format!("`{field}` must not contain the character U+0000"));
+    }
+    Ok(())
+}
+
+fn unique<T: Eq + std::hash::Hash + std::fmt::Display>(field: &str, items: &[T]) -> Result<(), String> {
+    let mut seen = HashSet::with_capacity(items.len());
+    match items.iter().find(|item| !seen.insert(*item)) {
+        Some(twice) => Err(format!("`{field}` contains {twice} twice")),
+        None => Ok(()),
+    }
 }
 
 fn queue(request: &CreateTaskRequest<'_>) -> Result<TaskQueueId, Unacceptable> {
