@@ -28,7 +28,7 @@ use tenure_api::hawk::bewit::BewitError;
 use tenure_api::hawk::{ExtError, HeaderError};
 
 use tenure_domain::registration::WorkerName;
-use tenure_domain::roles::{Resolver, TooLarge};
+use tenure_domain::roles::{GIVEN_MAX, Resolver, TooLarge};
 use tenure_domain::scopes::{Expression, ScopeSet};
 use tenure_engine::remembered::Facts;
 use tenure_store::clients::{self, CLIENT_ID_MAX, ClientAccount, ClientError};
@@ -339,6 +339,14 @@ impl Authenticator {
     #[must_use]
     pub fn keys(&self) -> &SecretKeys {
         &self.keys
+    }
+
+    /// Who sent this request, whatever roles give to them.
+    ///
+    /// # Errors
+    /// If the sender's credentials are not valid, or the database does not answer.
+    pub async fn authenticate(&self, request: &RequestParts<'_>, now: Now) -> Result<Principal, AuthError> {
+        self.authenticate_within(request, now, GIVEN_MAX).await
     }
 
     /// Who sent this request, if roles give no more than so many bytes to them. Only a caller that has proven who it is learns that

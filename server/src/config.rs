@@ -4,7 +4,7 @@
 //! them into checked, typed values. Nothing here touches the disk or the network, except that a host name in --listen
 //! is looked up. A wrong setting becomes a [`SettingError`]: one line with the setting, the value (never a secret's) and the fix.
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -21,15 +21,12 @@ mod database_url;
 mod duration;
 mod error;
 mod limits;
-mod listen;
-mod root_url;
 mod scheduler;
 
 pub use artifacts::parse_size;
 pub use duration::parse_duration;
 pub use error::SettingError;
 pub use limits::{LimitArgs, Limits};
-use listen::parse_listen;
 pub use scheduler::{SchedulerArgs, SchedulerSettings};
 
 /// In seconds.
@@ -54,6 +51,7 @@ const EVENT_RETENTION_MIN: Duration = Duration::from_secs(1);
 const EVENT_RETENTION_MAX: Duration = Duration::from_secs(366 * DAY);
 /// Object stores take 10,000 parts of 5 MiB, which is the size that uploads are cut into.
 const ARTIFACT_SIZE_MAX: u64 = 48 << 30;
+const LISTEN_EXAMPLE: &str = "127.0.0.1:8080 or localhost:8080";
 
 /// Which database to use: `--database-url`, or a data directory.
 #[derive(Args, Clone)]
@@ -375,9 +373,55 @@ impl ServeArgs {
             }
             return Ok(None);
         };
-        match root_url::fix(url) {
+        match root_url_fix(url) {
             None => Ok(Some(url.to_owned())),
             Some(fix) => Err(SettingError::new(NAME, url, fix)),
         }
     }
+}
+
+/// Reads --listen: an address or host name, and a port. Of a name's addresses the first of IPv4 is taken, which is what most clients try.
+fn parse_listen(text: &str) -> Result<SocketAddr, String> {
+    if let Ok(address) = text.parse() {
+        return Ok(address);
+    }
+    let (host, port) = text.rsplit_once(':').ok_or_else(|| format!("the port is missing: write {LISTEN_EXAMPLE}"))?;
+    let port: u16 =
+        port.parse().map_err(|_| format!("the port is no number from 0 to 65535: write {LISTEN_EXAMPLE}"))?;
+    if host.is_empty() {
+        return Err(format!(
+            "the host is missing: write 127.0.0.1:{port} for this machine alone, or 0.0.0.0:{port} for all its \
+             addresses"
+        ));
+    }
+    if host.contains(':') {
+        return Err(format!("an IPv6 address must be in brackets: write [::1]:{port}"));
+    }
+    let found = (host, port).to_socket_addrs();
+    let found: Vec<SocketAddr> =
+        found.map_err(|error| format!("the host name is not known ({error}): write {LISTEN_EXAMPLE}"))?.collect();
+    let first = found.iter().find(|address| address.is_ipv4()).or(found.first());
+    first.copied().ok_or_else(|| format!("the host name has no address: write {LISTEN_EXAMPLE}"))
+}
+
+/// What to change about a root URL that cannot be used; nothing of one that can.
+fn root_url_fix(url: &str) -> Option<&'static str> {
+    if !url.starts_with("http://") && !url.starts_with("https://") {
+        return Some("start it with http:// or https://");
+    }
+    let uri = url.parse::<http::Uri>().ok();
+    let authority = uri.as_ref().and_then(http::Uri::authority);
+    if authority.is_none_or(|authority| authority.host().is_empty() || authority.as_str().contains('@')) {
+        return Some("write a URL with a host and without a user, such as https://tenure.example.com");
+    }
+    // A number that is no port would count as none.
+    let port = authority.and_then(|authority| authority.as_str().strip_prefix(authority.host())?.strip_prefix(':'));
+    let is_port = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit()) && matches!(port.parse(), Ok(1_u16..));
+    if port.is_some_and(|port| !is_port(port)) {
+        return Some("write a port from 1 to 65535");
+    }
+    if url.ends_with('/') {
+        return Some("leave out the slash at the end");
+    }
+    url.contains(['?', '#']).then_some("leave out everything from the ? or # on")
 }

@@ -3,7 +3,6 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::{AuthError, Authenticator, Now, Principal, RequestParts};
 use tenure_domain::roles::{GIVEN_MAX, Resolver, TooLarge};
 use tenure_domain::scopes::ScopeSet;
 
@@ -69,15 +68,5 @@ impl Expansion {
 
     fn last(&self) -> MutexGuard<'_, Option<(Arc<Resolver>, Expanded)>> {
         self.last.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Authenticator {
-    /// Who sent this request, whatever roles give to them.
-    ///
-    /// # Errors
-    /// If the sender's credentials are not valid, or the database does not answer.
-    pub async fn authenticate(&self, request: &RequestParts<'_>, now: Now) -> Result<Principal, AuthError> {
-        self.authenticate_within(request, now, GIVEN_MAX).await
     }
 }
