@@ -28,7 +28,7 @@ use nix::sys::stat::{Mode, umask};
 use tokio::net::TcpListener;
 
 use crate::config::{Database, DatabaseArgs, SECRET_KEY_SETTING, ServeArgs, SettingError, read_secret_keys};
-use crate::http::docs::{Sample, document};
+use crate::http::docs::{Sample, document, in_lines};
 use crate::key_check;
 use crate::server::{self, StartError};
 use crate::telemetry;
@@ -157,7 +157,7 @@ async fn serve(args: ServeArgs) -> ExitCode {
 }
 
 fn openapi() -> ExitCode {
-    finish(&format!("{:#}", document(&Sample::fixed())))
+    finish(&in_lines(&document(&Sample::fixed())))
 }
 
 async fn migrate(args: DatabaseArgs) -> ExitCode {

@@ -50,6 +50,24 @@ fn operations(routes: &[Route], sample: &Sample) -> Vec<Operation> {
     operations
 }
 
+/// The document as text, one line per operation and per schema, so that a change of an endpoint is a small diff.
+#[must_use]
+pub fn in_lines(document: &Value) -> String {
+    fn text(value: &Value, depth: usize) -> String {
+        match value {
+            Value::Object(fields) if depth < 3 => {
+                let indent = "  ".repeat(depth);
+                let line =
+                    |(name, value): (&String, &Value)| format!("{indent}  {}: {}", json!(name), text(value, depth + 1));
+                let lines: Vec<String> = fields.iter().map(line).collect();
+                format!("{{\n{}\n{indent}}}", lines.join(",\n"))
+            }
+            _ => value.to_string(),
+        }
+    }
+    text(document, 0)
+}
+
 /// The document of the server's own routes.
 #[must_use]
 pub fn document(sample: &Sample) -> Value {
