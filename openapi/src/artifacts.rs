@@ -1,17 +1,15 @@
 //! Bodies about artifacts. Field names and limits are those of the Taskcluster Queue API.
 
-use serde::{Deserialize, Deserializer, Serialize};
-use utoipa::openapi::RefOr;
-use utoipa::openapi::schema::Schema;
-use utoipa::{PartialSchema, ToSchema};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use crate::bodies::present;
 use crate::credentials::Credentials;
 use crate::dates::Timestamp;
 use crate::ids::{ArtifactName, ContentType, ProjectId, ReferenceUrl, SlugId};
+use crate::schema::word_enum;
 use crate::states::{ArtifactErrorReason, StorageType};
 use crate::whole::present_whole;
-use crate::{schema, text};
 
 /// The length limit of an error's message, in characters.
 pub const MESSAGE_MAX: usize = 4096;
@@ -25,22 +23,7 @@ macro_rules! tag {
         #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
         pub enum $name { $(#[doc = concat!("`", $word, "`")] #[serde(rename = $word)] $variant),+ }
 
-        impl PartialSchema for $name {
-            fn schema() -> RefOr<Schema> {
-                schema::words(concat!($($doc),*).trim(), [$($word),+])
-            }
-        }
-
-        impl ToSchema for $name {}
-
-        impl<'de> Deserialize<'de> for $name {
-            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                text::word(deserializer, &[$($word),+], |found| match found {
-                    $($word => Some(Self::$variant),)+
-                    _ => None,
-                })
-            }
-        }
+        word_enum!($name, concat!($($doc),*), $($variant $word),+);
     };
 }
 

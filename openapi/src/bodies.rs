@@ -17,7 +17,7 @@ use crate::policy::present_seconds;
 use crate::schema::{Route, Scope, TagValue};
 use crate::states::{ExceptionReason, Priority, ReasonCreated, ReasonResolved, Requires, RunState, TaskState};
 use crate::structure::object;
-use crate::whole::{present_whole, whole};
+use crate::whole::{one, present_whole, whole};
 
 /// Reads an optional field that may be absent but not null.
 pub(crate) fn present<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
@@ -297,10 +297,6 @@ pub struct ClaimWorkRequest {
     /// The session that the claims belong to, if the worker has one: they end with it at the latest. Tenure only.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub session_id: Option<SessionId>,
-}
-
-fn one() -> u16 {
-    1
 }
 
 /// The body of claimTask.

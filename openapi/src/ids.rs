@@ -112,20 +112,31 @@ impl Serialize for SlugId {
     }
 }
 
-impl PartialSchema for SlugId {
-    fn schema() -> RefOr<Schema> {
-        let description = "A slugid: a version 4 UUID in URL-safe base64 without padding.";
-        schema::text(description, SLUG_PATTERN, "fN1SbArXTPSVFNUvaOlinQ")
-    }
+/// How an identifier is read, and its schema.
+macro_rules! read_from_text {
+    ($name:ident, $description:expr, $pattern:expr, $example:expr) => {
+        impl PartialSchema for $name {
+            fn schema() -> RefOr<Schema> {
+                schema::text($description.trim(), $pattern, $example)
+            }
+        }
+
+        impl ToSchema for $name {}
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                text::parsed(deserializer)
+            }
+        }
+    };
 }
 
-impl ToSchema for SlugId {}
-
-impl<'de> Deserialize<'de> for SlugId {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        text::parsed(deserializer)
-    }
-}
+read_from_text!(
+    SlugId,
+    "A slugid: a version 4 UUID in URL-safe base64 without padding.",
+    SLUG_PATTERN,
+    "fN1SbArXTPSVFNUvaOlinQ"
+);
 
 /// A text identifier: a newtype over `String` that is checked when it is parsed or deserialized.
 macro_rules! text_id {
@@ -158,19 +169,7 @@ macro_rules! text_id {
             }
         }
 
-        impl PartialSchema for $name {
-            fn schema() -> RefOr<Schema> {
-                schema::text(concat!($($doc),*).trim(), $pattern, $example)
-            }
-        }
-
-        impl ToSchema for $name {}
-
-        impl<'de> Deserialize<'de> for $name {
-            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                text::parsed(deserializer)
-            }
-        }
+        read_from_text!($name, concat!($($doc),*), $pattern, $example);
     };
 }
 
@@ -417,19 +416,7 @@ macro_rules! uuids {
             }
         }
 
-        impl PartialSchema for $name {
-            fn schema() -> RefOr<Schema> {
-                schema::text($about, UUID_PATTERN, $example)
-            }
-        }
-
-        impl ToSchema for $name {}
-
-        impl<'de> Deserialize<'de> for $name {
-            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                text::parsed(deserializer)
-            }
-        }
+        read_from_text!($name, $about, UUID_PATTERN, $example);
     )+};
 }
 

@@ -44,6 +44,29 @@ pub(crate) fn with_field(choice: RefOr<Schema>, description: &str, name: &str, f
     RefOr::T(Schema::OneOf(choice))
 }
 
+/// How an enum is read whose variants are words, and its schema.
+macro_rules! word_enum {
+    ($name:ident, $description:expr, $($variant:ident $word:literal),+) => {
+        impl utoipa::PartialSchema for $name {
+            fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::schema::Schema> {
+                crate::schema::words($description.trim(), [$($word),+])
+            }
+        }
+
+        impl utoipa::ToSchema for $name {}
+
+        impl<'de> serde::Deserialize<'de> for $name {
+            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                crate::text::word(deserializer, &[$($word),+], |found| match found {
+                    $($word => Some(Self::$variant),)+
+                    _ => None,
+                })
+            }
+        }
+    };
+}
+pub(crate) use word_enum;
+
 /// A type of the document alone. The fields that are shown as one are plain strings, which do not show what the rules
 /// want of them.
 macro_rules! described_text {

@@ -1,11 +1,8 @@
 //! The closed sets of words of the wire. Each word has its wire form and the small number that databases store.
 
-use serde::{Deserialize, Deserializer, Serialize};
-use utoipa::openapi::RefOr;
-use utoipa::openapi::schema::Schema;
-use utoipa::{PartialSchema, ToSchema};
+use serde::Serialize;
 
-use crate::{schema, text};
+use crate::schema::word_enum;
 
 /// An enum whose variants have a wire word and a stored code.
 macro_rules! words {
@@ -37,22 +34,7 @@ macro_rules! words {
             }
         }
 
-        impl PartialSchema for $name {
-            fn schema() -> RefOr<Schema> {
-                schema::words(concat!($($doc),*).trim(), [$($word),+])
-            }
-        }
-
-        impl ToSchema for $name {}
-
-        impl<'de> Deserialize<'de> for $name {
-            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                text::word(deserializer, &[$($word),+], |found| match found {
-                    $($word => Some(Self::$variant),)+
-                    _ => None,
-                })
-            }
-        }
+        word_enum!($name, concat!($($doc),*), $($variant $word),+);
 
         impl std::fmt::Display for $name {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -45,6 +45,11 @@ pub fn present_whole<'de, D: Deserializer<'de>, T: TryFrom<u64>>(deserializer: D
     whole(deserializer).map(Some)
 }
 
+/// The default of numbers that are 1 when they are absent.
+pub(crate) fn one() -> u16 {
+    1
+}
+
 #[cfg(test)]
 mod tests {
     use serde::Deserialize;

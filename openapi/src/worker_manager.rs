@@ -15,7 +15,7 @@ use crate::dates::Timestamp;
 use crate::ids::{TaskQueueId, WorkerGroup, WorkerId};
 use crate::schema;
 use crate::structure::{object, present_object};
-use crate::whole::whole;
+use crate::whole::{one, whole};
 
 /// The only provider: workers that are started elsewhere and created here by their provisioner.
 pub const STATIC: &str = "static";
@@ -78,10 +78,6 @@ impl PartialSchema for WorkerSecret {
 }
 
 impl ToSchema for WorkerSecret {}
-
-fn one() -> u16 {
-    1
-}
 
 /// The body of createWorker.
 #[derive(Deserialize, Debug, ToSchema)]
