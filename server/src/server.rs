@@ -37,7 +37,6 @@ use tenure_engine::blobs::Blobs;
 use tenure_engine::blobs::settings::ArtifactsPlace;
 use tenure_engine::engine::{self, Engine, EngineSettings, Lifetime};
 use tenure_engine::ops::workers;
-use tenure_engine::schedulers::Candidate;
 use tenure_store::clients::{self, NewClient};
 use tenure_store::connector::Connector;
 use tenure_store::secrets::{Purpose, SecretKeys, WorkerDigests, new_access_token};
@@ -158,9 +157,9 @@ async fn serve(
     if let (None, ArtifactsPlace::Folder(_)) = (&database.embedded, place) {
         tracing::info!(artifacts = %place, "artifacts are files: all servers of this database must share their folder");
     }
-    let candidate = join(settings, &database.pools.requests, bound(&listener)?).await?;
+    let member = join(settings, &database.pools.requests, bound(&listener)?).await?;
     let (tasks, connections, stop) = (TaskTracker::new(), TaskTracker::new(), CancellationToken::new());
-    let app = assemble(settings, database, keys, (root_url, candidate), &tasks, &stop, &shutdown);
+    let app = assemble(settings, database, keys, (root_url, member), &tasks, &stop, &shutdown);
     let limits = settings.limits;
     let front = Front {
         router: http::router(Arc::clone(&app)),
@@ -218,11 +217,11 @@ fn start_checkpoint(database: &Ready, tasks: &TaskTracker, stop: &CancellationTo
 }
 
 /// Inserts this server's row, with its first beat.
-async fn join(settings: &Settings, pool: &PgPool, bound: SocketAddr) -> Result<Candidate, StartError> {
+async fn join(settings: &Settings, pool: &PgPool, bound: SocketAddr) -> Result<Member, StartError> {
     let scheduler = &settings.scheduler;
     let member = Member { id: Uuid::new_v4(), name: scheduler.name(bound), weight: scheduler.weight };
     servers::join(&mut *pool.acquire().await?, &member).await?;
-    Ok(Candidate { member })
+    Ok(member)
 }
 
 /// A database whose clock was moved by tests stays in their future.
@@ -257,7 +256,7 @@ fn assemble(
     settings: &Settings,
     database: &Ready,
     keys: SecretKeys,
-    (root_url, candidate): (&str, Candidate),
+    (root_url, member): (&str, Member),
     tasks: &TaskTracker,
     stop: &CancellationToken,
     shutdown: &CancellationToken,
@@ -274,7 +273,7 @@ fn assemble(
         event_retention: settings.event_retention,
         hot_sessions: settings.hot_sessions,
         live_log_max: settings.limits.live_log_max,
-        candidate,
+        member,
     };
     let blobs = open_blobs(settings, &keys, root_url, tasks, stop);
     let (connector, pools) = (database.connector.clone(), database.pools.clone());

@@ -83,11 +83,11 @@ pub enum Step {
 }
 
 impl Server {
-    /// Whether it has beaten within the activation time, by a clock that may have been set back since.
+    /// Returns true if it has beaten within [`ACTIVATION`], by a clock that may have been set back since.
     #[must_use]
-    pub fn is_live(&self, now: DateTime<Utc>, activation: TimeDelta) -> bool {
+    pub fn is_live(&self, now: DateTime<Utc>) -> bool {
         // A clock that was set back is behind the beats of servers that were lost before; one that lives beats again at once.
-        now.signed_duration_since(self.beat).abs() <= activation
+        now.signed_duration_since(self.beat).abs() <= ACTIVATION
     }
 }
 
@@ -106,11 +106,7 @@ impl View<'_> {
     }
 
     fn candidates(&self) -> impl Iterator<Item = &Server> {
-        self.servers.iter().filter(|server| server.weight > 0 && self.is_live(server))
-    }
-
-    fn is_live(&self, server: &Server) -> bool {
-        server.is_live(self.now, ACTIVATION)
+        self.servers.iter().filter(|server| server.weight > 0 && server.is_live(self.now))
     }
 
     fn find(&self, id: Uuid) -> Option<&Server> {
@@ -130,7 +126,7 @@ impl Silence {
     pub fn after_beat(before: Option<Self>, active: Active, view: &View<'_>) -> Option<Self> {
         let server = active.server.filter(|server| *server != view.me)?;
         let found = view.find(server);
-        if found.is_some_and(|server| view.is_live(server)) {
+        if found.is_some_and(|server| server.is_live(view.now)) {
             return None;
         }
         let beat = found.map(|server| server.beat);

@@ -40,7 +40,7 @@ use crate::ops::{self, OpError};
 use crate::remembered::Facts;
 use crate::remembered::registry::Registry;
 use crate::route::HotSessions;
-use crate::schedulers::{Candidate, Schedulers};
+use crate::schedulers::Schedulers;
 use crate::sessions::{Identities, Outlook, Renewals, Sessions};
 use crate::task_ends::TaskEnds;
 use crate::workers::Workers;
@@ -50,6 +50,7 @@ use tenure_domain::work::Reported;
 use tenure_store::connector::Connector;
 use tenure_store::continuity::Continuity;
 use tenure_store::queues::Queues;
+use tenure_store::servers::Member;
 use tenure_store::session::Pools;
 
 /// How the engine reaches its database.
@@ -78,7 +79,7 @@ pub struct EngineSettings {
     /// How many bytes the live logs of all runs may take; 0 if there are to be none.
     pub live_log_max: u64,
     /// This server, among those of its database.
-    pub candidate: Candidate,
+    pub member: Member,
 }
 
 /// What ends the engine's tasks.
@@ -204,8 +205,8 @@ impl Engine {
             sequencer: sequencer.clone(),
             delete_messages: Batcher::start(delete, &connector, &notifiers, &ticks, tasks),
             tail: Tail::start(pool.clone(), sequencer, notifiers.clone(), tasks, drain.clone()),
-            heartbeat: Heartbeat::start(&connector, settings.candidate.member.id, tasks, stop),
-            schedulers: Schedulers::new(settings.candidate.clone()),
+            heartbeat: Heartbeat::start(&connector, settings.member.id, tasks, stop),
+            schedulers: Schedulers::new(settings.member.clone()),
             skew: ClockSkew::default(),
             facts,
             due_marks: DueMarkMemory::default(),

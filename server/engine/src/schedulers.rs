@@ -6,10 +6,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use chrono::TimeDelta;
 use sqlx::{Connection, PgConnection};
 use tenure_api::states::SchedulerEnd;
-use tenure_domain::election::{ACTIVATION, Active, Server, Silence, Step, View, step};
+use tenure_domain::election::{Active, Server, Silence, Step, View, step};
 use tenure_store::admission::Leader;
 use tenure_store::failure::{Class, classify};
 use tenure_store::memory::Memory;
@@ -28,13 +27,6 @@ const METRICS: [Metric; 1] = [(
     "tenure_scheduler_term",
     "The term of the scheduler of a task queue that assigns its tasks: it grows with each change; 0 of one that does not any more",
 )];
-
-/// What a server is in elections.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Candidate {
-    /// Its row.
-    pub member: Member,
-}
 
 /// What is remembered of the last look.
 #[derive(Debug, Default)]
@@ -63,7 +55,7 @@ impl Known {
 /// The schedulers, as one server knows them.
 #[derive(Debug, Clone)]
 pub struct Schedulers {
-    candidate: Candidate,
+    member: Member,
     known: Memory<Known>,
     /// The terms that the metrics show.
     pub terms: Arc<QueueGauges<{ METRICS.len() }>>,
@@ -81,26 +73,20 @@ pub enum Look {
 impl Schedulers {
     /// Those that a server knows when it starts: none.
     #[must_use]
-    pub fn new(candidate: Candidate) -> Self {
-        Self { candidate, known: Memory::default(), terms: Arc::new(QueueGauges::new(METRICS)) }
+    pub fn new(member: Member) -> Self {
+        Self { member, known: Memory::default(), terms: Arc::new(QueueGauges::new(METRICS)) }
     }
 
     /// The row of this server.
     #[must_use]
     pub fn member(&self) -> &Member {
-        &self.candidate.member
-    }
-
-    /// After so long without a beat a server is silent.
-    #[must_use]
-    pub fn activation(&self) -> TimeDelta {
-        ACTIVATION
+        &self.member
     }
 
     /// In which term this server is the scheduler of a queue, if it is.
     #[must_use]
     pub fn leader(&self, queue: i32) -> Leader {
-        Leader { server: self.candidate.member.id, term: self.known.read(|known| known.terms.get(&queue).copied()) }
+        Leader { server: self.member.id, term: self.known.read(|known| known.terms.get(&queue).copied()) }
     }
 
     /// Whether there were queues that assign their runs when this server looked last. One that may never be a scheduler looks once
@@ -112,7 +98,7 @@ impl Schedulers {
 
     /// Whether this server is never a scheduler.
     fn is_never_scheduler(&self) -> bool {
-        self.candidate.member.weight == 0
+        self.member.weight == 0
     }
 
     /// Forgets everything; the next look finds it again.
@@ -128,7 +114,7 @@ impl Schedulers {
     }
 
     fn view<'a>(&self, candidates: &'a [Server], servers: &servers::Servers) -> View<'a> {
-        View { me: self.candidate.member.id, servers: candidates, now: servers.now }
+        View { me: self.member.id, servers: candidates, now: servers.now }
     }
 
     /// Looks at every queue that assigns its runs, and does what the rule says of this server.
@@ -215,7 +201,7 @@ impl Schedulers {
         if locks == Locks::WaitsBriefly {
             session::hardly_wait(&mut transaction).await?;
         }
-        let me = self.candidate.member.id;
+        let me = self.member.id;
         let Some(term) = schedulers::change(&mut transaction, seen, Some(me), why).await? else { return Ok(None) };
         notifiers.commit(transaction, Effects::default()).await?;
         match (why, seen.server) {
@@ -233,7 +219,7 @@ impl Schedulers {
     /// # Errors
     /// If the database does not answer.
     pub async fn leave(&self, conn: &mut PgConnection, notifiers: &Notifiers) -> Result<(), sqlx::Error> {
-        let me = self.candidate.member.id;
+        let me = self.member.id;
         let mut servers = servers::list(conn).await?;
         servers.servers.retain(|server| server.server.id != me);
         let candidates = candidates(&servers);

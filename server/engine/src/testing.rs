@@ -27,7 +27,6 @@ use crate::ops::messages::{self, DeleteRequest, Deleted, GetRequest};
 use crate::ops::reclaim::ClaimRenewal;
 use crate::ops::report::RunReport;
 use crate::route::HotSessions;
-use crate::schedulers::Candidate;
 use tenure_domain::create::{NewTask, Requested};
 use tenure_domain::lifecycle::Report;
 use tenure_domain::message::QueueName;
@@ -103,7 +102,7 @@ impl Queue {
             event_retention: Duration::from_secs(3600),
             hot_sessions,
             live_log_max: 1 << 30,
-            candidate: Candidate { member: Member { id: Uuid::new_v4(), name: "test".to_owned(), weight: 1 } },
+            member: Member { id: Uuid::new_v4(), name: "test".to_owned(), weight: 1 },
         };
         let connector = Connector::new(options.clone());
         let claim_connector = Connector::new(claim_options.clone());

@@ -4,7 +4,6 @@ use sqlx::{Connection, PgPool};
 use tenure_api::ids::{ServerId, TaskQueueId};
 use tenure_api::servers::{ListedServer, SchedulerReplaced, SchedulerTerm, Servers};
 use tenure_api::states::SchedulerEnd;
-use tenure_domain::election::ACTIVATION;
 
 use super::OpError;
 use crate::notifiers::{Effects, Notifiers};
@@ -49,7 +48,7 @@ pub async fn list(parts: Parts<'_>) -> Result<Servers, OpError> {
             weight: stored.server.weight,
             started: stored.started.into(),
             beat: stored.server.beat.into(),
-            live: stored.server.is_live(all.now, ACTIVATION),
+            live: stored.server.is_live(all.now),
             queues,
         });
     }

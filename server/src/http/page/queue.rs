@@ -99,7 +99,7 @@ pub(super) async fn queue(app: App, visit: Arc<Visit>) -> Result<Page, PageError
         (policy_section(&visit, &name, policy.as_ref(), now))
         (keys_section(&keys))
         (sessions_section(&visit, &sessions, now))
-        (schedulers_section(&visit, scheduled.first(), &servers, &app.engine.schedulers, now))
+        (schedulers_section(&visit, scheduled.first(), &servers, now))
         (rows::failures_section(&visit, &failures, now, ABOUT))
         @if visit.may(workers_scope.clone()) {
             (rows::workers_section(&visit, work.as_deref(), now, ABOUT))

@@ -7,7 +7,6 @@ use super::layout::{self, section, table};
 use super::text;
 use super::visit::Visit;
 use tenure_domain::scopes::Expression;
-use tenure_engine::schedulers::Schedulers;
 use tenure_store::schedulers::Scheduled;
 use tenure_store::servers::{Servers, Stored};
 
@@ -20,7 +19,6 @@ pub(super) fn schedulers_section(
     visit: &Visit,
     scheduled: Option<&Scheduled>,
     all: &Servers,
-    schedulers: &Schedulers,
     now: DateTime<Utc>,
 ) -> Markup {
     let Some(scheduled) = scheduled else { return html! {} };
@@ -29,7 +27,7 @@ pub(super) fn schedulers_section(
         return section(title, &html! {}, &html! { div.note { (layout::denied(visit, &required)) } });
     }
     let is_active = |stored: &Stored| scheduled.active.server == Some(stored.server.id);
-    let is_live = |stored: &Stored| stored.server.is_live(all.now, schedulers.activation());
+    let is_live = |stored: &Stored| stored.server.is_live(all.now);
     let cells = |stored: &&Stored| {
         let id = stored.server.id.to_string();
         let name =
