@@ -29,7 +29,6 @@ mod sessions;
 mod signed_url;
 mod submit;
 mod tenure;
-pub mod watch;
 mod wire;
 mod work;
 
@@ -58,7 +57,6 @@ pub use tenure_api::sessions::{
     SessionStarted, StartSessionRequest,
 };
 pub use tenure_api::states::{Priority, SessionEnd, TaskCommand, WorkerCommand};
-pub use tenure_api::watch::{EndedClaim, WatchedRun};
 pub use tenure_api::work::{RunOutcome, RunResult};
 pub use wire::{ExceptionReason, Metadata, NewTask, QueueCounts, RunStatus, State, Task, TaskStatus};
 pub use work::Worked;

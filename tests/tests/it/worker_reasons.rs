@@ -24,7 +24,8 @@ impl Workshop {
     async fn open() -> Self {
         let rig = Rig::start_with(|launch| launch.flag("--clock", "manual")).await;
         let mut program = worker_program(rig.server.root_url(), &rig.root, QUEUE, "reasons", rig.folder.path());
-        let worker = program.args(["--capacity", "4"]).spawn().expect("it is built");
+        // The jumps of the clock would end its session.
+        let worker = program.args(["--capacity", "4", "--no-session"]).spawn().expect("it is built");
         Self { rig, worker }
     }
 

@@ -11,7 +11,7 @@ use super::balancer::Balancer;
 use super::handler::{Handler, Run, Typed};
 use super::outcome::OnPanic;
 use super::progress::ASK_EVERY;
-use super::shared::{SessionSettings, Settings, Shared};
+use super::shared::{Settings, Shared};
 use super::source::{AnySource, Source};
 use super::{Consumer, report};
 use crate::keep::HEARTBEAT;
@@ -21,13 +21,24 @@ use crate::{Client, WorkerName};
 const WAIT: Duration = Duration::from_secs(20);
 /// Between the request to stop and the end of the lease.
 const GRACE: Duration = Duration::from_secs(30);
+/// Time to live of a consumer's session by default.
+pub const SESSION_TTL: Duration = Duration::from_secs(120);
 /// Of a session the grace is at most this part.
 const GRACE_SHARE: u32 = 3;
 const TTL_MIN: Duration = Duration::from_secs(15);
 const TTL_MAX: Duration = Duration::from_secs(3600);
 /// More often would cost the server more than the task is likely to.
 const COMMANDS_EVERY_MIN: Duration = Duration::from_secs(1);
-const CAPACITY_MAX: usize = 1000;
+pub(super) const CAPACITY_MAX: usize = 1000;
+
+/// Whether the consumer is to have a session.
+#[derive(Clone, Copy)]
+enum Wanted {
+    /// Unless it has a source.
+    ByDefault,
+    Session(Duration),
+    Nothing,
+}
 
 /// Collects the settings of a [`Consumer`]. A name and a handler are needed; all else has defaults.
 #[must_use = "a builder does nothing until `build`"]
@@ -36,7 +47,7 @@ pub struct ConsumerBuilder {
     queue: TaskQueueId,
     name: Option<(String, String)>,
     capacity: usize,
-    session: Option<SessionSettings>,
+    session: Wanted,
     wait: Duration,
     grace: Option<Duration>,
     heartbeat: f64,
@@ -74,7 +85,7 @@ impl ConsumerBuilder {
             queue,
             name: None,
             capacity: 1,
-            session: None,
+            session: Wanted::ByDefault,
             wait: WAIT,
             grace: None,
             heartbeat: HEARTBEAT,
@@ -112,33 +123,31 @@ impl ConsumerBuilder {
         Self { capacity: jobs, ..self }
     }
 
-    /// Gives the consumer a session that is noticed to be gone after this time without renewals: 15 s to an hour. Without one, each
-    /// job is noticed to be gone when its lease ends, and commands do not arrive.
+    /// Sets how long the consumer's session lives without a renewal: 15 s to an hour, [`SESSION_TTL`] by default. If the process dies or is
+    /// cut off for longer, its tasks go to others. A start takes over the session of the same name: the process that had it ends.
     ///
     /// ```
     /// # use std::time::Duration;
     /// # use tenure_client::consumer::ConsumerBuilder;
     /// # fn example(builder: ConsumerBuilder) -> ConsumerBuilder {
-    /// builder.session(Duration::from_secs(120))
+    /// builder.session(Duration::from_secs(60))
     /// # }
     /// ```
     pub fn session(self, ttl: Duration) -> Self {
-        let takes_over = self.session.is_some_and(|session| session.takes_over);
-        Self { session: Some(SessionSettings { ttl, takes_over }), ..self }
+        Self { session: Wanted::Session(ttl), ..self }
     }
 
-    /// As [`session`](Self::session); a live session of the same name is ended. For a worker that is started again under its name after
-    /// it was killed; two that run at the same time under one name would end each other.
+    /// Has the consumer work without a session, for workers that must survive longer cuts of the network. Each job then lasts as long as
+    /// its lease, a run that ends from outside is noticed at its next renewal, and commands do not arrive.
     ///
     /// ```
-    /// # use std::time::Duration;
     /// # use tenure_client::consumer::ConsumerBuilder;
     /// # fn example(builder: ConsumerBuilder) -> ConsumerBuilder {
-    /// builder.session_by_takeover(Duration::from_secs(120))
+    /// builder.without_session()
     /// # }
     /// ```
-    pub fn session_by_takeover(self, ttl: Duration) -> Self {
-        Self { session: Some(SessionSettings { ttl, takes_over: true }), ..self }
+    pub fn without_session(self) -> Self {
+        Self { session: Wanted::Nothing, ..self }
     }
 
     /// Sets how long a call for work waits for some to come: 20 s by default, which is also the longest. Only whole seconds count: with less
@@ -250,7 +259,8 @@ impl ConsumerBuilder {
     }
 
     /// Sets where the work comes from, if not from the consumer's own calls: the [module](super::source) says how it is reported then. Such a
-    /// consumer has neither a session nor a balancer, and its [wait](Self::wait) means nothing; its capacity may be any.
+    /// consumer has no balancer, and a session only if one is [set](Self::session); its [wait](Self::wait) means nothing, and its capacity
+    /// may be any.
     ///
     /// ```
     /// # use tenure_client::{Client, WorkerName};
@@ -289,8 +299,7 @@ impl ConsumerBuilder {
     /// Makes the consumer; nothing is sent yet.
     ///
     /// # Errors
-    /// The name or the handler is missing, the name is not one, a setting is out of its range, or there is a session or a balancer beside a
-    /// source.
+    /// The name or the handler is missing, the name is not one, a setting is out of its range, or there is a balancer beside a source.
     ///
     /// ```
     /// # use tenure_client::Client;
@@ -320,17 +329,21 @@ impl ConsumerBuilder {
         let (group, id) = self.name.ok_or(BuildError::NoName)?;
         let name = WorkerName { group: group.parse()?, id: id.parse()? };
         let handler = self.handler.ok_or(BuildError::NoHandler)?;
-        // With a source there is no session, which could not have more.
         if capacity == 0 || capacity > CAPACITY_MAX && source.is_none() {
             return Err(BuildError::OutOfRange("capacity must be from 1 to 1000"));
         }
-        if session.is_some_and(|session| !(TTL_MIN..=TTL_MAX).contains(&session.ttl)) {
+        let session = match session {
+            Wanted::ByDefault => source.is_none().then_some(SESSION_TTL),
+            Wanted::Session(ttl) => Some(ttl),
+            Wanted::Nothing => None,
+        };
+        if session.is_some_and(|ttl| !(TTL_MIN..=TTL_MAX).contains(&ttl)) {
             return Err(BuildError::OutOfRange("the ttl of session must be from 15 s to 3600 s"));
         }
         if !(heartbeat > 0.0 && heartbeat < 1.0) {
             return Err(BuildError::OutOfRange("heartbeat must be more than 0 and less than 1: a part of the lease"));
         }
-        let grace_most = session.map_or(GRACE, |session| GRACE.min(session.ttl / GRACE_SHARE));
+        let grace_most = session.map_or(GRACE, |ttl| GRACE.min(ttl / GRACE_SHARE));
         let grace = self.grace.unwrap_or(grace_most);
         if balance_every.is_zero() {
             return Err(BuildError::OutOfRange("balance_every must be more than zero"));
@@ -338,10 +351,8 @@ impl ConsumerBuilder {
         if commands_every < COMMANDS_EVERY_MIN {
             return Err(BuildError::OutOfRange("commands_every must be a second or more"));
         }
-        if source.is_some() && (session.is_some() || balancer.is_some()) {
-            return Err(BuildError::OutOfRange(
-                "a consumer with a source has neither a session nor a balancer: leave them out, or the source",
-            ));
+        if source.is_some() && balancer.is_some() {
+            return Err(BuildError::OutOfRange("a consumer with a source has no balancer: leave one of them out"));
         }
         let settings = Settings {
             client,
@@ -377,6 +388,23 @@ mod tests {
         Consumer::builder(client, "acme/mail".parse().unwrap()).name("eu", "mail-1").handler(handler)
     }
 
+    fn with_source() -> ConsumerBuilder {
+        let ConsumerBuilder { client, queue, .. } = builder();
+        let me = WorkerName { group: "eu".parse().unwrap(), id: "mail-1".parse().unwrap() };
+        builder().source(ClaimWork::new(client, queue, me))
+    }
+
+    #[test]
+    fn session_is_the_default_without_a_source() {
+        let session = |builder: ConsumerBuilder| builder.build().unwrap().shared.settings.session;
+        let minute = Duration::from_secs(60);
+        assert_eq!(session(builder()), Some(SESSION_TTL));
+        assert_eq!(session(builder().session(minute)), Some(minute));
+        assert_eq!(session(builder().without_session()), None);
+        assert_eq!(session(with_source()), None);
+        assert_eq!(session(with_source().session(minute)), Some(minute));
+    }
+
     #[test]
     fn what_is_missing_or_out_of_range_is_refused() {
         assert!(builder().build().is_ok());
@@ -389,7 +417,7 @@ mod tests {
             builder().capacity(0),
             builder().capacity(1001),
             builder().session(14 * second),
-            builder().session_by_takeover(3601 * second),
+            builder().session(3601 * second),
             builder().heartbeat(0.0),
             builder().heartbeat(1.0),
             builder().heartbeat(f64::NAN),
@@ -399,15 +427,8 @@ mod tests {
             assert!(matches!(refusal(wrong), BuildError::OutOfRange(_)));
         }
         assert!(builder().session(15 * second).capacity(1000).commands_every(second).build().is_ok());
-        let with_source = || {
-            let ConsumerBuilder { client, queue, .. } = builder();
-            let me = WorkerName { group: "eu".parse().unwrap(), id: "mail-1".parse().unwrap() };
-            builder().source(ClaimWork::new(client, queue, me))
-        };
         assert!(with_source().capacity(1001).build().is_ok());
-        for wrong in
-            [with_source().session(15 * second), with_source().balancer(Sleep::default()), with_source().capacity(0)]
-        {
+        for wrong in [with_source().balancer(Sleep::default()), with_source().capacity(0)] {
             assert!(matches!(refusal(wrong), BuildError::OutOfRange(_)));
         }
     }

@@ -84,8 +84,14 @@ pub(super) async fn claim_all(
             () = shared.shutdown.cancelled() => return Ok(()),
             () = tokio::time::sleep(balancer.pause(&cluster)) => {}
         }
-        let pause = claim_given(shared, jobs, terms, offer, &mut lately).await;
-        pause_for(shared, pause.max(PAUSE)).await;
+        let pause = match claim_given(shared, terms, offer, &mut lately).await {
+            Ok(claim) => {
+                start(shared, jobs, terms, claim);
+                PAUSE
+            }
+            Err(pause) => pause.max(PAUSE),
+        };
+        pause_for(shared, pause).await;
     }
 }
 
@@ -121,20 +127,20 @@ impl Lately {
     }
 }
 
-/// Claims a run and starts it. One whose claim gets no answer is given again, because it may be ours: then the next claim is the same one.
-/// Answers how long to wait before the next run is claimed.
+/// Claims a run by its name. One whose claim gets no answer is given again, because it may be ours: then the next claim is the same one.
+///
+/// # Errors
+/// It is not ours now: how long to wait before the next run is claimed.
 pub(super) async fn claim_given(
-    shared: &Arc<Shared>,
-    jobs: &mut JoinSet<()>,
+    shared: &Shared,
     terms: Membership,
     offer: Offer,
     lately: &mut Lately,
-) -> Duration {
+) -> Result<Claim, Duration> {
     let error = match claim(shared, terms, offer).await {
         Ok(claim) => {
             lately.failures = 0;
-            start(shared, jobs, terms, claim);
-            return Duration::ZERO;
+            return Ok(claim);
         }
         Err(error) => error,
     };
@@ -144,7 +150,7 @@ pub(super) async fn claim_given(
         if let (Refusal::NotAllowed, Some(error)) = (refusal, &error) {
             lately.warn(error);
         }
-        return PAUSE;
+        return Err(PAUSE);
     }
     lately.failures += 1;
     let failures = lately.failures;
@@ -157,7 +163,7 @@ pub(super) async fn claim_given(
     };
     // After the next claim if there is one, so that a run whose claim never gets an answer does not keep others from being claimed.
     shared.given.put_back(Given { offer, reason: Reason::Unanswered }, Instant::now() + pause + OTHERS_FIRST);
-    pause
+    Err(pause)
 }
 
 /// What it means that a claim was not granted.
@@ -251,8 +257,7 @@ mod tests {
         // Its server cannot be reached.
         let shared = shared();
         let offer = Offer { task_id: "9HrBC1jMQ3KlZw4CssPUeQ".parse().unwrap(), run_id: "0".parse().unwrap() };
-        let (mut jobs, mut lately) = (JoinSet::new(), Lately::default());
-        let pause = claim_given(&shared, &mut jobs, Membership::Alone, offer, &mut lately).await;
+        let pause = claim_given(&shared, Membership::Alone, offer, &mut Lately::default()).await.err().unwrap();
         assert_eq!(shared.take_given(), None, "the next claim is another run's");
         tokio::time::sleep(pause + OTHERS_FIRST + PAUSE).await;
         assert_eq!(shared.take_given(), Some(Given { offer, reason: Reason::Unanswered }));

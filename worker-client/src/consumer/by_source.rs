@@ -9,7 +9,9 @@ use tokio::task::{JoinError, JoinSet};
 use tokio::time::Instant;
 use tracing::Instrument as _;
 
-use super::claims::{begin, span_of, stop_all};
+use super::balancer::Offer;
+use super::by_name::{Lately, claim_given};
+use super::claims::{ask_all_to_stop, begin, pause_for, span_of, stop_all};
 use super::report::{REPORT_TIMEOUT, Waiting, Waitings};
 use super::shared::{Membership, Shared};
 use super::source::{AnySource, Found};
@@ -31,8 +33,18 @@ type Answer = Result<Vec<Found>, Error>;
 /// Claims and starts jobs until the shutdown, then waits for all of them.
 pub(super) async fn run(shared: &Arc<Shared>, BySource { mut source, reports }: BySource) -> Result<(), Error> {
     let mut jobs = JoinSet::new();
-    // It ends with the calls for work: what ends afterwards is reported by itself.
-    let worked = claim_all(shared, source.as_mut(), Ended::new(reports), &mut jobs).await;
+    let worked = {
+        // `Ended` goes with the calls for work: what ends afterwards is reported by itself.
+        let mut claiming = std::pin::pin!(claim_all(shared, source.as_mut(), Ended::new(reports), &mut jobs));
+        tokio::select! {
+            worked = &mut claiming => worked,
+            // A claim that is on its way is waited for, but no job waits for it.
+            () = shared.shutdown.cancelled() => {
+                ask_all_to_stop(shared);
+                claiming.await
+            }
+        }
+    };
     stop_all(shared, &worked, jobs.len());
     source.stop();
     while let Some(ended) = jobs.join_next().await {
@@ -49,22 +61,24 @@ async fn claim_all(
     mut reports: Ended,
     jobs: &mut Jobs,
 ) -> Result<(), Error> {
-    let mut frozen = shared.frozen.subscribe();
-    let mut failures = 0;
+    let (mut frozen, mut membership) = (shared.frozen.subscribe(), shared.membership.subscribe());
+    let (mut failures, mut lately) = (0, Lately::default());
     while !shared.shutdown.is_cancelled() {
         while let Some(ended) = jobs.try_join_next() {
             outcome(ended)?;
         }
-        let is_frozen = *frozen.borrow_and_update();
-        let takes_results = source.takes_results() && !is_frozen;
+        let terms = *membership.borrow_and_update();
+        let may_claim = !*frozen.borrow_and_update() && terms != Membership::Waiting;
+        let takes_results = source.takes_results() && may_claim;
         let ended = reports.take(if takes_results { RESULTS_MAX } else { 0 });
         // Whose result is on its way makes room.
         let free = shared.settings.capacity.saturating_add(ended.len()).saturating_sub(jobs.len());
-        if free == 0 || is_frozen {
+        if free == 0 || !may_claim {
             drop(ended);
             tokio::select! {
                 () = shared.shutdown.cancelled() => {}
                 Ok(()) = frozen.changed() => {}
+                Ok(()) = membership.changed() => {}
                 Some(ended) = jobs.join_next() => outcome(ended)?,
                 () = reports.arrival_for(takes_results) => {}
             }
@@ -75,18 +89,28 @@ async fn claim_all(
             rest(until, &mut reports, shared).await;
             continue;
         }
+        // A run that is assigned to the session, in a queue that assigns its runs.
+        if let Some(given) = shared.take_given() {
+            drop(ended);
+            tokio::select! {
+                () = accept(shared, jobs, terms, given.offer, &mut lately) => {}
+                () = reports.refuse() => unreachable!("it has no end"),
+            }
+            continue;
+        }
+        source.join(terms.session());
         let (begun, exchanges) = (Instant::now(), !ended.is_empty());
         let answer = if exchanges {
             exchange(source, ended, free, &mut reports, shared).await
         } else {
-            search(source, free, &mut reports, shared).await
+            search(source, terms, free, &mut reports, shared).await
         };
         let Some(answer) = answer else { break };
         let pause_until = match answer {
             Ok(found) => {
                 failures = 0;
                 let came_empty = found.is_empty();
-                found.into_iter().for_each(|found| start(shared, jobs, found));
+                found.into_iter().for_each(|found| start(shared, jobs, terms, found));
                 if came_empty && !exchanges { source.rest_until(begun) } else { begun }
             }
             Err(error) if source.is_refused(&error) => return Err(error),
@@ -97,19 +121,34 @@ async fn claim_all(
                 Instant::now() + policy.pause_of(failures, &error, retry::jitter())
             }
         };
-        rest(pause_until, &mut reports, shared).await;
+        tokio::select! {
+            () = rest(pause_until, &mut reports, shared) => {}
+            () = shared.given.more() => {}
+        }
     }
     Ok(())
 }
 
-/// Looks for work once; none at a shutdown.
-async fn search(source: &mut dyn AnySource, room: usize, reports: &mut Ended, shared: &Shared) -> Option<Answer> {
+/// Looks for work once; none at a shutdown. Finds nothing if a run was given to the session, or if the session has been followed by another,
+/// with which its claims went.
+async fn search(
+    source: &mut dyn AnySource,
+    terms: Membership,
+    room: usize,
+    reports: &mut Ended,
+    shared: &Shared,
+) -> Option<Answer> {
+    let mut membership = shared.membership.subscribe();
+    let replaced = membership.wait_for(|now| *now != terms && *now != Membership::Waiting);
     tokio::select! {
         // Claims that have arrived are given back. An answer that is on its way now would be lost: then the server requeues
         // the claims, or their leases end.
         biased;
         answer = source.find(room) => Some(answer),
         () = shared.shutdown.cancelled() => None,
+        // Where runs are given to sessions, a call for work finds none.
+        () = shared.given.more() => Some(Ok(Vec::new())),
+        _session = replaced => Some(Ok(Vec::new())),
         () = reports.refuse() => unreachable!("it has no end"),
     }
 }
@@ -160,14 +199,30 @@ async fn rest(until: Instant, reports: &mut Ended, shared: &Shared) {
     }
 }
 
-fn start(shared: &Arc<Shared>, jobs: &mut Jobs, found: Found) {
+fn start(shared: &Arc<Shared>, jobs: &mut Jobs, terms: Membership, found: Found) {
     let shared = Arc::clone(shared);
     jobs.spawn(async move {
         let Some((claim, _kept)) = found.claim().await? else { return Ok(()) };
         let span = span_of(&claim);
-        begin(shared, Membership::Alone, claim).instrument(span).await;
+        begin(shared, terms, claim).instrument(span).await;
         Ok(())
     });
+}
+
+/// Claims a run that was given to the session, and starts it; after a refusal there is a pause.
+async fn accept(shared: &Arc<Shared>, jobs: &mut Jobs, terms: Membership, offer: Offer, lately: &mut Lately) {
+    match claim_given(shared, terms, offer, lately).await {
+        Ok(claim) => {
+            let span = span_of(&claim);
+            // At once, for a claim that comes twice to be known.
+            let job = begin(Arc::clone(shared), terms, claim).instrument(span);
+            jobs.spawn(async move {
+                job.await;
+                Ok(())
+            });
+        }
+        Err(pause) => pause_for(shared, pause).await,
+    }
 }
 
 /// What became of a job.

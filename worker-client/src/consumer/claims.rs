@@ -54,13 +54,14 @@ pub(super) async fn run(shared: &Arc<Shared>, source: Option<BySource>) -> Resul
 /// Asks all jobs to stop: no more are started.
 pub(super) fn stop_all(shared: &Shared, worked: &Result<(), Error>, jobs: usize) {
     shared.shutdown.cancel();
-    if worked.is_ok() {
+    // Not of one that was refused, or whose name is another process's: that is said once, by its error.
+    if worked.is_ok() && *shared.membership.borrow() != Membership::Waiting {
         tracing::info!(worker.group = %shared.settings.name.group, worker.id = %shared.settings.name.id, tasks = jobs, "worker stops");
     }
     ask_all_to_stop(shared);
 }
 
-fn ask_all_to_stop(shared: &Shared) {
+pub(super) fn ask_all_to_stop(shared: &Shared) {
     for job in shared.under_way() {
         job.ask_to_stop(StopReason::Shutdown);
     }
@@ -72,8 +73,10 @@ async fn claim_all(shared: &Arc<Shared>, jobs: &mut JoinSet<()>) -> Result<(), E
     while let Some(terms) = may_claim(shared, jobs).await {
         // What is assigned to the session, in a queue that assigns its runs.
         if let Some(given) = shared.take_given() {
-            let pause = by_name::claim_given(shared, jobs, terms, given.offer, &mut lately).await;
-            pause_for(shared, pause).await;
+            match by_name::claim_given(shared, terms, given.offer, &mut lately).await {
+                Ok(claim) => start(shared, jobs, terms, claim),
+                Err(pause) => pause_for(shared, pause).await,
+            }
             continue;
         }
         let begun = Instant::now();
@@ -158,10 +161,7 @@ async fn call_for_work(shared: &Shared, terms: Membership, room: usize) -> Optio
 }
 
 pub(super) fn on_terms(client: &Client, terms: Membership) -> Client {
-    match terms {
-        Membership::Live(session) => client.with_session(session),
-        Membership::Alone | Membership::Waiting => client.clone(),
-    }
+    terms.session().map_or_else(|| client.clone(), |session| client.with_session(session))
 }
 
 pub(super) fn start(shared: &Arc<Shared>, jobs: &mut JoinSet<()>, terms: Membership, claim: Claim) {

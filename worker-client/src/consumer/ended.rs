@@ -1,68 +1,48 @@
-//! Runs that end from outside, for consumers without a session: one request waits for all of them ([`crate::watch`]). With a session its
-//! inbox says so.
+//! Runs that end without a report of their worker.
 
-use tenure_api::states::{ReasonResolved, RunState};
+use std::fmt;
 
-use super::handler::{HowLost, StopReason};
-use super::shared::{Control, Shared};
-use crate::EndedClaim;
-use crate::watch::Watching;
+use tenure_api::ids::{RunId, TaskId};
+use tenure_api::states::{EndedBy, ReasonResolved, RunState};
 
-/// Asks for as long as the consumer runs. Never returns.
-pub(super) async fn run(shared: &Shared) {
-    if shared.settings.session.is_some() {
-        std::future::pending::<()>().await;
-    }
-    shared.watch.ask(&shared.settings.client).await;
+use super::handler::StopReason;
+
+/// A run that ended without a report of its worker, as the inbox of the session says. Shown, it says how in words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EndedRun {
+    /// The task.
+    pub task_id: TaskId,
+    /// The run.
+    pub run_id: RunId,
+    /// How it ended.
+    pub state: RunState,
+    /// Why.
+    pub reason_resolved: ReasonResolved,
+    /// What ended it, where the reason does not say it.
+    pub ended_by: Option<EndedBy>,
 }
 
-/// Returns when the run of a job has ended; the handler has been asked to stop then. Never for one that is not watched.
-pub(super) async fn until_ended(watching: Option<&mut Watching>, control: &Control) {
-    let ended = match watching {
-        Some(watching) => watching.ended().await,
-        None => std::future::pending().await,
-    };
-    let reason = reason_of_end(&ended);
-    control.say_how_lost(HowLost::Ended(ended));
-    control.lose(reason);
-}
-
-fn reason_of_end(EndedClaim { state, reason_resolved, .. }: &EndedClaim) -> StopReason {
-    match (state, reason_resolved) {
-        (Some(RunState::Exception), Some(reason)) => reason_of(*reason),
-        // It waits for a worker again, or was reported by another one of this name.
-        _ => StopReason::Lost,
+impl EndedRun {
+    /// What the handler is told.
+    pub(super) fn stop_reason(&self) -> StopReason {
+        match self.reason_resolved {
+            ReasonResolved::Canceled => StopReason::Canceled,
+            ReasonResolved::DeadlineExceeded => StopReason::DeadlineExceeded,
+            _ => StopReason::Lost,
+        }
     }
 }
 
-/// What a handler hears of a run that has ended as this.
-pub(super) fn reason_of(resolved: ReasonResolved) -> StopReason {
-    match resolved {
-        ReasonResolved::Canceled => StopReason::Canceled,
-        ReasonResolved::DeadlineExceeded => StopReason::DeadlineExceeded,
-        _ => StopReason::Lost,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_handler_hears_how_its_run_ended() {
-        let exception = Some(RunState::Exception);
-        for (state, reason_resolved, heard) in [
-            (exception, Some(ReasonResolved::Canceled), StopReason::Canceled),
-            (exception, Some(ReasonResolved::DeadlineExceeded), StopReason::DeadlineExceeded),
-            (exception, Some(ReasonResolved::ClaimExpired), StopReason::Lost),
-            (exception, None, StopReason::Lost),
-            (Some(RunState::Pending), None, StopReason::Lost),
-            (Some(RunState::Completed), Some(ReasonResolved::Completed), StopReason::Lost),
-            (None, None, StopReason::Lost),
-        ] {
-            let (task_id, run_id) = ("9HrBC1jMQ3KlZw4CssPUeQ".parse().unwrap(), "0".parse().unwrap());
-            let ended = EndedClaim { task_id, run_id, state, reason_resolved, ended_by: None };
-            assert_eq!(reason_of_end(&ended), heard, "{ended:?}");
+impl fmt::Display for EndedRun {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { state, reason_resolved, ended_by, .. } = self;
+        match reason_resolved {
+            ReasonResolved::Canceled => f.write_str("the task was cancelled"),
+            ReasonResolved::DeadlineExceeded => f.write_str("the deadline of the task has passed"),
+            reason => {
+                write!(f, "the run has ended as {state}: {reason}")?;
+                ended_by.map_or(Ok(()), |ended_by| write!(f, ", by {ended_by}"))
+            }
         }
     }
 }

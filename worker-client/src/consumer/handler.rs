@@ -13,12 +13,12 @@ use tenure_api::ids::{RunId, TaskId};
 use tokio::sync::watch;
 
 use super::afterwards::Afterwards;
+use super::ended::EndedRun;
 use super::log::JobLog;
 use super::outcome::Outcome;
 use super::progress::Progress;
-use super::shared::{Control, Settings};
-use crate::watch::InWords;
-use crate::{Claim, Client, EndedClaim, Error, ExceptionReason, Lease, Lost, Task};
+use super::shared::{Control, Shared};
+use crate::{Claim, Client, Error, ExceptionReason, Lease, Lost, Task};
 
 /// Does the jobs of a queue. `P` is what their payloads are.
 ///
@@ -81,12 +81,12 @@ pub(super) struct Given {
 }
 
 impl Given {
-    pub(super) fn of(claim: &Claim, settings: &Settings, control: &Arc<Control>) -> Self {
+    pub(super) fn of(claim: &Claim, shared: &Shared, control: &Arc<Control>) -> Self {
         let (task_id, run_id) = (claim.task_id(), claim.run_id());
         // A call for work is sent once, and what it has claimed has its policy. A job's requests are not the consumer's to repeat.
-        let client = claim.client().with_retry_policy(settings.client.retry_policy().clone());
+        let client = claim.client().with_retry_policy(shared.settings.client.retry_policy().clone());
         let (control, commanded) = (Arc::clone(control), control.commanded.subscribe());
-        let progress = Progress::new(client.clone(), (task_id, run_id), commanded, settings.ask_for_commands_every());
+        let progress = Progress::new(client.clone(), (task_id, run_id), commanded, shared.ask_for_commands_every());
         let (task, rerun) = (claim.task().clone(), claim.rerun());
         let (lease, afterwards) = (claim.watch_lease(), Afterwards::default());
         Self { task_id, run_id, task, client, log: JobLog::default(), progress, control, lease, afterwards, rerun }
@@ -313,8 +313,12 @@ pub enum HowLost {
     Refused(Lost),
     /// No renewal was answered in time: it is ours until its lease ends.
     Unanswered,
-    /// The server says that it has ended, and how.
-    Ended(EndedClaim),
+    /// The session says that the run has ended, and how.
+    Ended(EndedRun),
+    /// The session has ended: the run is another worker's, or waits for one.
+    SessionEnded,
+    /// The session could not be renewed in time. If it has survived, the run is ours until its lease ends.
+    SessionUnanswered,
 }
 
 impl fmt::Display for HowLost {
@@ -322,7 +326,9 @@ impl fmt::Display for HowLost {
         match self {
             Self::Refused(lost) => write!(f, "{}", lost.because),
             Self::Unanswered => f.write_str("no renewal was answered in time"),
-            Self::Ended(ended) => write!(f, "{}", InWords(ended)),
+            Self::Ended(ended) => write!(f, "{ended}"),
+            Self::SessionEnded => f.write_str("the session of the worker has ended"),
+            Self::SessionUnanswered => f.write_str("the session of the worker could not be renewed in time"),
         }
     }
 }
@@ -392,7 +398,7 @@ impl Stop {
         }
     }
 
-    /// How the run was lost, if it was, and if its end was not that of the consumer's session.
+    /// How the run was lost, if it was.
     ///
     /// ```
     /// # use tenure_client::consumer::Stop;

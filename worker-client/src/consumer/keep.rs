@@ -1,7 +1,7 @@
 //! One job from its claim to its report: the handler works, and its claim is renewed meanwhile ([`crate::keep`]).
 //!
-//! A claim ends for its handler in one of two ways. **Gone**: the server says that the run is another's, or has ended, when it is asked
-//! ([`super::ended`]) or to a renewal; then nothing more is sent for it. **Unrenewable**: no renewal was answered until `takenUntil`
+//! A claim ends for its handler in one of two ways. **Gone**: the server says that the run is another's, or has ended, in the inbox of the
+//! session or to a renewal; then nothing more is sent for it. **Unrenewable**: no renewal was answered until `takenUntil`
 //! less the grace, or the session cannot be reached; then the handler has the grace to stop before another worker may start, and what
 //! it returns is still reported until the lease ends. A session that could not be reached may go on: then the run is ours all the same,
 //! and otherwise the server refuses the report.
@@ -15,7 +15,6 @@ use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument as _;
 
-use super::ended::until_ended;
 use super::handler::{Given, HowLost, StopReason};
 use super::log::Outgoing;
 use super::outcome::Outcome;
@@ -30,21 +29,17 @@ type Handler = AbortOnDropHandle<Outcome>;
 pub(super) async fn run(shared: Arc<Shared>, mut claim: Claim, control: Arc<Control>) {
     tracing::info!("task claimed");
     let _listed = shared.listed(&control);
-    let given = Given::of(&claim, &shared.settings, &control);
+    let given = Given::of(&claim, &shared, &control);
     let (log, afterwards) = (Outgoing::of(&given), given.afterwards.clone());
     let running = Arc::clone(&shared.handler).run(given, control.stop());
     // A task of its own: one that blocks its thread or panics does not keep its claim from being renewed or reported.
     let mut handler = AbortOnDropHandle::new(tokio::spawn(running.in_current_span()));
-    let mut watching = shared.watching(&claim);
     let ended = tokio::select! {
         biased;
         ended = &mut handler => Some(ended),
         () = keep(&mut claim, &control, &shared.settings) => None,
-        () = until_ended(watching.as_mut(), &control) => None,
         () = log.send() => unreachable!("it has no end"),
     };
-    // From here on the server hears of the run's end from us.
-    drop(watching);
     let ended = match ended {
         Some(ended) => ended,
         None => outlive(&mut handler, claim.lease().ends(), &control, &shared).await,

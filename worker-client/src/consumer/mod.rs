@@ -1,7 +1,6 @@
 //! A consumer: claims the tasks of a queue, keeps their leases, and has a handler do them.
 //!
 //! ```no_run
-//! use std::time::Duration;
 //! use tenure_client::Client;
 //! use tenure_client::consumer::{Consumer, Job, Outcome, Stop};
 //!
@@ -12,7 +11,7 @@
 //!
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 //! let consumer = Consumer::builder(Client::from_env()?, "acme/mail".parse()?)
-//!     .name("eu", "mail-1").capacity(8).session(Duration::from_secs(120))
+//!     .name("eu", "mail-1").capacity(8)
 //!     .handler(|job: Job<Email>, stop: Stop| async move {
 //!         tokio::select! {
 //!             sent = send(job.payload()) => Outcome::of(sent),            // Ok: completed, Err: failed
@@ -30,8 +29,11 @@
 //!   the [session](ConsumerBuilder::session) cannot be reached, the handler is asked to [stop](Stop) a
 //!   [grace](ConsumerBuilder::grace) before the server may give the run to another worker. A run that is refused stops at once, and
 //!   nothing more is sent for it. A handler that goes on all the same is counted ([`Status::claims_overrun`]); its report is fenced.
+//! - **A dead worker** costs two minutes: its [session](ConsumerBuilder::session) ends, and its tasks go to others.
 //! - **A run that ends from outside** (its task was cancelled, its deadline has passed, another worker has it) stops its handler within a
-//!   second, with or without a session. Where the server cannot say so, that is noticed at the next renewal.
+//!   second. [Without a session](ConsumerBuilder::without_session) that is noticed at the next renewal.
+//! - **One process has a name.** A consumer that starts takes over the session of its name. The one that had it ends with
+//!   [`Error::SessionEnded`], and never takes it back.
 //! - **Every outcome is reported** until it is answered or the lease is over. Those of short jobs share requests.
 //! - **A log** ([`Job::log`]) can be followed while the handler works, and is an artifact before the job is reported.
 //! - **A checkpoint** ([`Job::checkpoint`]) shows how far a job has come, and is where the next run goes on ([`Job::last_checkpoint`]).
@@ -77,7 +79,8 @@ use std::sync::Arc;
 use tenure_api::ids::{TaskId, TaskQueueId};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-pub use builder::{BuildError, ConsumerBuilder};
+pub use builder::{BuildError, ConsumerBuilder, SESSION_TTL};
+pub use ended::EndedRun;
 pub use handler::{Handler, HowLost, Job, Stop, StopReason};
 pub use log::JobLog;
 pub use outcome::{OnPanic, Outcome};
@@ -109,8 +112,8 @@ pub struct ConsumerHandle {
 
 impl Consumer {
     /// Begins a consumer of this queue's tasks. The client needs the scopes of claimWork: `queue:claim-work:<queue>` and
-    /// `queue:worker-id:<group>/<id>`. In a queue that assigns its runs it also needs a [session](ConsumerBuilder::session) and
-    /// `queue:claim-task:<queue>`.
+    /// `queue:worker-id:<group>/<id>`. In a queue that assigns its runs it also needs `queue:claim-task:<queue>`, and a
+    /// [session](ConsumerBuilder::session), which it has by default.
     ///
     /// ```
     /// # use tenure_client::Client;
@@ -148,8 +151,8 @@ impl Consumer {
     /// returned future is dropped instead, handlers are aborted and their runs end with their leases.
     ///
     /// # Errors
-    /// The server refused this worker before it had ever worked, or the [debug port](ConsumerBuilder::debug_port) is taken. Later troubles
-    /// are logged and waited out.
+    /// The server refused this worker before it had ever worked, or the [debug port](ConsumerBuilder::debug_port) is taken. Or another
+    /// process has its name and took its session over ([`Error::SessionEnded`]). Other troubles are logged and waited out.
     ///
     /// ```no_run
     /// # async fn example(consumer: tenure_client::consumer::Consumer) -> Result<(), tenure_client::Error> {
@@ -181,7 +184,6 @@ impl Consumer {
             worked = both => worked,
             () = report::run(&shared.settings, waiting) => unreachable!("`shared` has a sender of reports"),
             () = balance::run(&shared) => unreachable!("it has no end"),
-            () = ended::run(&shared) => unreachable!("it has no end"),
             () = places::run(&shared) => unreachable!("it has no end"),
             () = status::serve(&shared, debug) => unreachable!("it has no end"),
         };

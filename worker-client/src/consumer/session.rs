@@ -3,23 +3,27 @@
 //! The session cannot be reached: at `ttl` after the last request that was answered went out, less the grace, all jobs are asked to
 //! stop and nothing is claimed. When the server answers again the session either goes on, because it was not ended, or a new one is
 //! started. It has ended: what it held is not ours any more, at once.
+//!
+//! A session is started with takeover, so that a worker that was killed works again at once under its name. A consumer whose session was
+//! taken over ends: if it took the name back, two processes of one name would end each other for ever.
 
 use std::time::Duration;
 
-use chrono::{DateTime, TimeDelta, Utc};
 use tenure_api::dates::Timestamp;
 use tenure_api::ids::SessionId;
-use tenure_api::states::WorkerCommand;
+use tenure_api::states::{SessionEnd, WorkerCommand};
 use tokio::time::Instant;
 
 use super::balancer::Offer;
+use super::builder::CAPACITY_MAX;
 use super::claims::refuses;
-use super::handler::StopReason;
+use super::ended::EndedRun;
+use super::handler::{HowLost, StopReason};
 use super::report::LAST_REPORT;
-use super::shared::{Membership, SessionSettings, Settings, Shared};
+use super::shared::{Membership, Settings, Shared};
 use crate::error::chain;
 use crate::{
-    Client, EndedClaim, Error, Inbox, InboxEvent, InboxItem, RenewSessionRequest, RetryPolicy, StartSessionRequest,
+    Client, Error, Inbox, InboxEvent, InboxItem, RenewSessionRequest, RetryPolicy, StartSessionRequest, WorkerName,
     retry,
 };
 
@@ -34,8 +38,6 @@ const ANSWER_SHARE: u32 = 6;
 /// Between two tries to renew a session, or to start one.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE_TO_START: Duration = Duration::from_secs(5);
-/// By so much our idea of the server's time may be wrong.
-const CLOCKS_DIFFER: Duration = Duration::from_secs(1);
 
 /// A session that was started.
 struct Begun {
@@ -58,25 +60,41 @@ struct Said {
 impl Said {
     /// What is true now. One that shuts down and waits for its jobs takes nothing either: what it was given would wait with them.
     fn now(shared: &Shared) -> Self {
-        Self { frozen: shared.takes_none(), capacity: i64::try_from(*shared.places.borrow()).ok() }
+        // A consumer with a source may do more jobs than a session may have.
+        let places = CAPACITY_MAX.min(*shared.places.borrow());
+        Self { frozen: shared.takes_none(), capacity: i64::try_from(places).ok() }
     }
 }
 
 /// Why a session is not attended to any more.
 enum Left {
-    Ended,
+    Ended { taken_over: bool },
     Closing,
 }
 
-/// Has sessions until the consumer is closing, if it is to have any.
+/// Has sessions until the consumer is closing, if it is to have any and the server has them.
+///
+/// # Errors
+/// The server refused the first one, or another process took one over.
 pub(super) async fn run(shared: &Shared) -> Result<(), Error> {
-    let Some(settings) = shared.settings.session else {
+    let Some(ttl) = shared.settings.session else {
         shared.closing.cancelled().await;
         return Ok(());
     };
     let client = shared.settings.client.with_retry_policy(RetryPolicy::never());
     let mut answered = false;
-    while let Some(begun) = begin(shared, &client, settings, answered).await? {
+    loop {
+        let begun = match begin(shared, &client, ttl, answered).await {
+            Ok(Some(begun)) => begun,
+            Ok(None) => return Ok(()),
+            Err(error) if has_no_sessions(&error) => {
+                tracing::info!(error = chain(&error), "the server has no sessions: claims are kept by renewals alone");
+                shared.membership.send_replace(Membership::Alone);
+                shared.closing.cancelled().await;
+                return Ok(());
+            }
+            Err(error) => return Err(error),
+        };
         answered = true;
         let id = begun.id;
         tracing::info!(session.id = %id, "session started");
@@ -88,58 +106,46 @@ pub(super) async fn run(shared: &Shared) -> Result<(), Error> {
         match left {
             Left::Closing => {
                 close(&client, id).await;
-                break;
+                return Ok(());
             }
-            Left::Ended => shared.under_way().iter().for_each(|job| job.lose(StopReason::Lost)),
+            Left::Ended { taken_over } => {
+                for job in shared.under_way() {
+                    job.say_how_lost(HowLost::SessionEnded);
+                    job.lose(StopReason::Lost);
+                }
+                if taken_over {
+                    return Err(name_is_taken(&shared.settings.name));
+                }
+            }
         }
     }
-    Ok(())
 }
 
-/// When the first and the last try to start a session went out that may have begun one although they got no answer.
-#[derive(Default)]
-struct Unanswered(Option<(Instant, Instant)>);
-
-impl Unanswered {
-    fn add(&mut self, sent: Instant) {
-        self.0 = Some((self.0.map_or(sent, |(first, _)| first), sent));
-    }
-
-    /// Whether they may have begun a session that is so old. One from before is another process's, and so is one from long after: ours is
-    /// over then.
-    fn may_have_begun(&self, age: TimeDelta) -> bool {
-        let Some((first, last)) = self.0 else { return false };
-        let delta = |duration| TimeDelta::from_std(duration).unwrap_or_default();
-        age <= delta(first.elapsed() + CLOCKS_DIFFER) && age >= delta(last.elapsed()) - delta(ANSWER_WITHIN)
-    }
+/// True if the server does not know the call that starts a session, as other servers of the Queue API.
+fn has_no_sessions(error: &Error) -> bool {
+    matches!(error.status(), Some(404 | 405))
 }
 
-/// Since when a session is that is in the way, as the API has the server say; none of one that is too young to be taken over.
-fn exists_since(message: &str) -> Option<DateTime<Utc>> {
-    let (_, since) = message.split_once(" since ")?;
-    let since = since.split([',', ' ']).next()?;
-    DateTime::parse_from_rfc3339(since).ok().map(|since| since.with_timezone(&Utc))
+/// True if another process took the session over. The error names the end in parentheses.
+fn was_taken_over(ended: &Error) -> bool {
+    matches!(ended, Error::SessionEnded(message) if message.contains(&format!("({})", SessionEnd::Takeover)))
+}
+
+fn name_is_taken(WorkerName { group, id }: &WorkerName) -> Error {
+    Error::SessionEnded(format!("another process has the name {group}/{id} of this worker: it took the session over"))
 }
 
 /// Starts a session, however many tries it takes; none if the consumer is closing, and what the try that is under way begins then is
-/// ended. One that a try without an answer has begun is taken over, because no one else will end it before its time is over.
-async fn begin(
-    shared: &Shared,
-    client: &Client,
-    SessionSettings { ttl, takes_over }: SessionSettings,
-    answered: bool,
-) -> Result<Option<Begun>, Error> {
+/// ended. Each try takes over what an earlier one without an answer has begun.
+async fn begin(shared: &Shared, client: &Client, ttl: Duration, answered: bool) -> Result<Option<Begun>, Error> {
     let Settings { queue, name, .. } = &shared.settings;
-    let mut request = StartSessionRequest { ttl: i64::try_from(ttl.as_secs()).ok(), ..name.session(queue) };
-    let mut unanswered = Unanswered::default();
-    // Whether a session of ours is in the way, as the last answer says: a later one may be another process's.
-    let mut is_ours = false;
+    let ttl_s = i64::try_from(ttl.as_secs()).ok();
+    let mut request = StartSessionRequest { ttl: ttl_s, takeover: true, ..name.session(queue) };
     let mut failures = 0;
     loop {
         if shared.closing.is_cancelled() {
             return Ok(None);
         }
-        request.takeover = takes_over || is_ours;
         // Only a renewal can say that it is frozen, and until then it would be given runs.
         shared.count_places();
         let now = Said::now(shared);
@@ -164,22 +170,8 @@ async fn begin(
             Ok(Err(error)) if !answered && refuses(&error) => return Err(error),
             Ok(Err(error)) => {
                 tracing::warn!(error = chain(&error), "no session could be started; trying again");
-                is_ours = match &error {
-                    Error::SessionExists(message) => match exists_since(message) {
-                        Some(since) => unanswered.may_have_begun(client.now().time() - since),
-                        None => is_ours,
-                    },
-                    _ => false,
-                };
-                if may_have_begun(&error) {
-                    unanswered.add(renewed);
-                }
             }
-            Err(_elapsed) => {
-                tracing::warn!("no answer to the start of a session in time; trying again");
-                is_ours = false;
-                unanswered.add(renewed);
-            }
+            Err(_elapsed) => tracing::warn!("no answer to the start of a session in time; trying again"),
         }
         failures += 1;
         let pause = client.retry_policy().backoff(failures, retry::jitter()).min(LONGEST_PAUSE_TO_START);
@@ -187,14 +179,6 @@ async fn begin(
             () = shared.closing.cancelled() => {}
             () = tokio::time::sleep(pause) => {}
         }
-    }
-}
-
-/// Whether a session may have begun although its start got this answer, or none. Words of the server's own mean what they say.
-fn may_have_begun(error: &Error) -> bool {
-    match error {
-        Error::Network(error) => !error.is_connect(),
-        error => error.is_unclear(),
     }
 }
 
@@ -311,7 +295,7 @@ impl Member<'_> {
                 }
                 Err(Some(error)) if has_ended(&error) => {
                     tracing::warn!(session.id = %self.begun.id, error = chain(&error), "the session has ended");
-                    return Left::Ended;
+                    return Left::Ended { taken_over: was_taken_over(&error) };
                 }
                 Err(error) => {
                     self.failures += 1;
@@ -358,7 +342,10 @@ impl Member<'_> {
         tracing::warn!(session.id = %self.begun.id, "the session cannot be reached: all jobs stop");
         self.shared.membership.send_replace(Membership::Waiting);
         let ends = self.begun.renewed + self.begun.ttl;
-        self.shared.under_way().iter().for_each(|job| job.stop_renewing(ends));
+        for job in self.shared.under_way() {
+            job.say_how_lost(HowLost::SessionUnanswered);
+            job.stop_renewing(ends);
+        }
     }
 
     /// Deals with an item of an answer once, which was given at this time of the server's.
@@ -369,8 +356,7 @@ impl Member<'_> {
         self.read = id;
         match what {
             Some(InboxEvent::RunEnded { task_id, run_id, state, reason_resolved, ended_by }) => {
-                let (state, resolved) = (Some(state), Some(reason_resolved));
-                self.shared.end(EndedClaim { task_id, run_id, state, reason_resolved: resolved, ended_by });
+                self.shared.end(EndedRun { task_id, run_id, state, reason_resolved, ended_by });
             }
             Some(InboxEvent::Command { command, task_id }) => {
                 tracing::info!(?command, task.id = task_id.map(tracing::field::display), "command received");
@@ -409,17 +395,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_session_is_ours_only_if_it_began_with_a_try_that_got_no_answer() {
-        let mut unanswered = Unanswered::default();
-        let ours = |unanswered: &Unanswered| {
-            [60, 0, -5, -60].map(|age| unanswered.may_have_begun(TimeDelta::try_seconds(age).unwrap()))
-        };
-        assert_eq!(ours(&unanswered), [false; 4]);
-        unanswered.add(Instant::now());
-        assert_eq!(ours(&unanswered), [false, true, true, false]);
-    }
-
-    #[test]
     fn a_request_to_the_inbox_may_get_no_answer_before_all_jobs_have_to_stop() {
         let second = Duration::from_secs(1);
         for ttl in [15, 20, 60, 90, 120, 3_600].map(Duration::from_secs) {
@@ -434,13 +409,21 @@ mod tests {
     }
 
     #[test]
-    fn since_when_a_session_is_in_the_way_is_read_from_the_servers_words() {
-        let since = "2026-01-31T12:00:00.000Z";
-        let exists =
-            format!("worker g/since of queue p/w has a session since {since}, which expires at {since} unless");
-        assert_eq!(exists_since(&exists).map(|since| Timestamp::new(since).to_string()).as_deref(), Some(since));
-        for other in ["worker g/w has just begun a session, which may be taken over from then on", "it is since ever"] {
-            assert_eq!(exists_since(other), None, "{other}");
+    fn only_a_takeover_gives_the_name_away() {
+        let ended = |by: SessionEnd| Error::SessionEnded(format!("the session has ended ({by}): start another one"));
+        for by in [SessionEnd::Expired, SessionEnd::Closed, SessionEnd::WorkerRemoved] {
+            assert!(!was_taken_over(&ended(by)), "{by}");
         }
+        assert!(was_taken_over(&ended(SessionEnd::Takeover)));
+    }
+
+    #[test]
+    fn only_an_answer_that_there_is_no_such_call_means_no_sessions() {
+        let refused =
+            |status| Error::Refused { status, code: String::new(), message: String::new(), retry_after: None };
+        assert_eq!(
+            [404, 405, 400, 403, 503].map(|status| has_no_sessions(&refused(status))),
+            [true, true, false, false, false]
+        );
     }
 }

@@ -13,14 +13,13 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::balancer::Balancer;
-use super::ended::reason_of;
+use super::ended::EndedRun;
 use super::given::{Given, GivenRuns};
 use super::handler::{HowLost, Run, Stop, StopReason};
 use super::outcome::OnPanic;
 use super::progress::ASK_EVERY_IN_SESSION;
 use super::report::Reports;
-use crate::watch::{Watch, Watching};
-use crate::{Claim, Client, EndedClaim, WorkerName};
+use crate::{Claim, Client, WorkerName};
 
 /// The settings of a consumer.
 pub(super) struct Settings {
@@ -28,7 +27,8 @@ pub(super) struct Settings {
     pub queue: TaskQueueId,
     pub name: WorkerName,
     pub capacity: usize,
-    pub session: Option<SessionSettings>,
+    /// Time to live of its sessions; none if it has no sessions.
+    pub session: Option<Duration>,
     /// How long a call for work waits.
     pub wait: Duration,
     /// Between a stop for want of renewals and the end of the lease, or of the session.
@@ -47,29 +47,24 @@ pub(super) struct Settings {
     pub has_source: bool,
 }
 
-impl Settings {
-    /// How often commands for a task are asked for, whether or not something is heard of them.
-    pub fn ask_for_commands_every(&self) -> Duration {
-        if self.session.is_some() { ASK_EVERY_IN_SESSION } else { self.commands_every }
-    }
-}
-
-/// The settings of its sessions.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct SessionSettings {
-    pub ttl: Duration,
-    pub takes_over: bool,
-}
-
 /// On which terms tasks are claimed now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Membership {
-    /// The consumer has no sessions.
+    /// Without a session: the consumer is to have none, or the server has none.
     Alone,
     /// There is no session now, or no word of it.
     Waiting,
     /// By this session.
     Live(SessionId),
+}
+
+impl Membership {
+    pub(super) fn session(self) -> Option<SessionId> {
+        match self {
+            Self::Live(session) => Some(session),
+            Self::Alone | Self::Waiting => None,
+        }
+    }
 }
 
 /// Whether a run is ours.
@@ -85,8 +80,6 @@ pub(super) enum Hold {
 
 pub(super) struct Shared {
     pub settings: Settings,
-    /// The runs under way, if there is no session that says when they end.
-    pub watch: Watch,
     pub handler: Arc<dyn Run>,
     pub reports: Reports,
     pub frozen: watch::Sender<bool>,
@@ -113,7 +106,7 @@ pub(super) struct Shared {
     workers: Mutex<Option<Vec<usize>>>,
     jobs: Mutex<HashMap<(TaskId, RunId), Arc<Control>>>,
     /// Runs of which the session said that they have ended before their claims came.
-    ended_early: Mutex<VecDeque<EndedClaim>>,
+    ended_early: Mutex<VecDeque<EndedRun>>,
 }
 
 /// So many of them are remembered, the latest ones.
@@ -145,7 +138,6 @@ impl Shared {
         let places = watch::Sender::new(settings.capacity);
         Self {
             settings,
-            watch: Watch::default(),
             handler,
             reports,
             frozen: watch::Sender::new(false),
@@ -181,7 +173,7 @@ impl Shared {
     }
 
     /// The session said that a run has ended. If it is not under way, its claim may be on its way to us.
-    pub(super) fn end(&self, ended: EndedClaim) {
+    pub(super) fn end(&self, ended: EndedRun) {
         // Before it is looked for: one that is entered meanwhile looks here afterwards.
         let mut early = self.ended_early();
         if let Some(job) = self.find(ended.task_id, ended.run_id) {
@@ -202,7 +194,7 @@ impl Shared {
         }
     }
 
-    fn ended_early(&self) -> MutexGuard<'_, VecDeque<EndedClaim>> {
+    fn ended_early(&self) -> MutexGuard<'_, VecDeque<EndedRun>> {
         self.ended_early.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -235,9 +227,12 @@ impl Shared {
         control
     }
 
-    /// Watches the run of a claim, if no session says when it ends.
-    pub(super) fn watching(&self, claim: &Claim) -> Option<Watching> {
-        self.settings.session.is_none().then(|| self.watch.begin(claim.task_id(), claim.run_id()))
+    /// How often commands for a task are requested, besides those that a session announces.
+    pub(super) fn ask_for_commands_every(&self) -> Duration {
+        match *self.membership.borrow() {
+            Membership::Alone => self.settings.commands_every,
+            Membership::Waiting | Membership::Live(_) => ASK_EVERY_IN_SESSION,
+        }
     }
 
     /// Takes the job off the list when it is dropped.
@@ -354,12 +349,12 @@ impl Control {
 
     /// How the run was lost, in words.
     pub(super) fn lost_because(&self) -> String {
-        self.how_lost.get().map_or_else(|| "its session has ended".to_owned(), HowLost::to_string)
+        self.how_lost.get().map_or_else(|| "its lease is over".to_owned(), HowLost::to_string)
     }
 
     /// The session said that the run has ended.
-    pub(super) fn end(&self, ended: EndedClaim) {
-        let reason = ended.reason_resolved.map_or(StopReason::Lost, reason_of);
+    pub(super) fn end(&self, ended: EndedRun) {
+        let reason = ended.stop_reason();
         self.say_how_lost(HowLost::Ended(ended));
         self.lose(reason);
     }
@@ -388,6 +383,8 @@ impl Control {
 
 #[cfg(test)]
 pub(super) mod tests {
+    use tenure_api::states::{ReasonResolved, RunState};
+
     use super::super::balancer::Offer;
     use super::*;
 
@@ -437,13 +434,13 @@ pub(super) mod tests {
     #[test]
     fn an_end_reaches_the_job_or_is_kept_until_its_claim_comes() {
         let shared = shared();
-        let (job, state) = (Arc::new(control()), None);
-        let resolved = Some(tenure_api::states::ReasonResolved::Canceled);
-        let end = || EndedClaim {
-            task_id: job.task_id,
-            run_id: job.run_id,
-            state,
-            reason_resolved: resolved,
+        let job = Arc::new(control());
+        let (task_id, run_id) = (job.task_id, job.run_id);
+        let end = || EndedRun {
+            task_id,
+            run_id,
+            state: RunState::Exception,
+            reason_resolved: ReasonResolved::Canceled,
             ended_by: None,
         };
         shared.end(end());

@@ -26,7 +26,7 @@ use std::any::Any;
 use std::pin::Pin;
 use std::time::Duration;
 
-use tenure_api::ids::TaskQueueId;
+use tenure_api::ids::{SessionId, TaskQueueId};
 use tokio::time::Instant;
 
 use crate::claim::CLAIM_TIMEOUT;
@@ -68,6 +68,12 @@ pub trait Source: Send + 'static {
     /// # Errors
     /// Nothing was found out. The consumer asks again after a pause that grows, unless the error [refuses](Self::is_refused) it.
     fn find(&mut self, room: usize) -> impl Future<Output = Result<Vec<Found>, Error>> + Send;
+
+    /// Sets the session that claims belong to from now on, before each search: none if the consumer has none. A source that claims for a
+    /// consumer [with a session](super::ConsumerBuilder::session) names it in its claims.
+    fn join(&mut self, session: Option<SessionId>) {
+        let _ = session;
+    }
 
     /// Whether results may go with a call for work: [`exchange`](Self::exchange).
     fn takes_results(&self) -> bool {
@@ -156,6 +162,7 @@ pub struct ClaimWork {
     client: Client,
     queue: TaskQueueId,
     name: WorkerName,
+    session: Option<SessionId>,
     /// How long a call for work may take.
     answers_within: Duration,
     /// Whether one was ever answered.
@@ -176,13 +183,18 @@ impl ClaimWork {
     /// ```
     #[must_use]
     pub fn new(client: Client, queue: TaskQueueId, name: WorkerName) -> Self {
-        Self { client, queue, name, answers_within: CLAIM_TIMEOUT, answered: false, unknown_until: None }
+        let session = None;
+        Self { client, queue, name, session, answers_within: CLAIM_TIMEOUT, answered: false, unknown_until: None }
+    }
+
+    fn member(&self) -> Client {
+        self.session.map_or_else(|| self.client.clone(), |session| self.client.with_session(session))
     }
 }
 
 impl Source for ClaimWork {
     async fn find(&mut self, room: usize) -> Result<Vec<Found>, Error> {
-        match self.client.claim_work_within(self.answers_within, &self.queue, &self.name, room).await {
+        match self.member().claim_work_within(self.answers_within, &self.queue, &self.name, room).await {
             Ok(claims) => {
                 self.answered = true;
                 Ok(claims.into_iter().map(Found::claimed).collect())
@@ -196,13 +208,17 @@ impl Source for ClaimWork {
         }
     }
 
+    fn join(&mut self, session: Option<SessionId>) {
+        self.session = session;
+    }
+
     fn takes_results(&self) -> bool {
         self.unknown_until.is_none_or(|until| until <= Instant::now())
     }
 
     async fn exchange(&mut self, results: &[RunResult], room: usize) -> Result<Worked, Error> {
         // Sent once: what gets no answer is reported by itself, for as long as it takes.
-        let client = self.client.with_retry_policy(RetryPolicy::never());
+        let client = self.member().with_retry_policy(RetryPolicy::never());
         match client.work(&self.queue, &self.name, results, room, Duration::ZERO).await {
             Err(Error::Refused { status: 404 | 405, .. }) => {
                 if self.unknown_until.is_none() {
@@ -224,6 +240,7 @@ impl Source for ClaimWork {
 /// A source of whatever type.
 pub(super) trait AnySource: Send {
     fn find(&mut self, room: usize) -> Boxed<'_, Result<Vec<Found>, Error>>;
+    fn join(&mut self, session: Option<SessionId>);
     fn takes_results(&self) -> bool;
     fn exchange<'a>(&'a mut self, results: &'a [RunResult], room: usize) -> Boxed<'a, Result<Worked, Error>>;
     fn not_before(&mut self) -> Option<Instant>;
@@ -236,6 +253,10 @@ pub(super) trait AnySource: Send {
 impl<S: Source> AnySource for S {
     fn find(&mut self, room: usize) -> Boxed<'_, Result<Vec<Found>, Error>> {
         Box::pin(Source::find(self, room))
+    }
+
+    fn join(&mut self, session: Option<SessionId>) {
+        Source::join(self, session);
     }
 
     fn takes_results(&self) -> bool {

@@ -8,7 +8,7 @@ use tenure_api::dates::Timestamp;
 use tenure_api::ids::{RunId, SessionId, TaskId, TaskQueueId, WorkerGroup, WorkerId};
 
 use super::handler::StopReason;
-use super::shared::{Control, Hold, Membership, Shared};
+use super::shared::{Control, Hold, Shared};
 use crate::Error;
 use crate::debug::Debug;
 
@@ -107,10 +107,7 @@ impl Shared {
             started: self.started.get().copied(),
             frozen: *self.frozen.borrow(),
             shutting_down: self.shutdown.is_cancelled(),
-            session_id: match *self.membership.borrow() {
-                Membership::Live(session) => Some(session),
-                Membership::Alone | Membership::Waiting => None,
-            },
+            session_id: self.membership.borrow().session(),
             capacity: settings.capacity,
             claims_overrun: self.claims_overrun.load(Ordering::Relaxed),
             tasks,

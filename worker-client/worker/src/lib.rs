@@ -11,7 +11,7 @@
 //! it claims no more, stops what runs and gives it back as `worker-shutdown`. The directory of a task goes with its
 //! report, unless directories are kept.
 //!
-//! A worker that is killed outright reports nothing: its claims end with their leases. What its tasks had running ends
+//! A worker that is killed outright reports nothing: its claims end with its session, or with their leases. What its tasks had running ends
 //! with it (each command has a [`guard`]), or at the latest when the next worker starts in the same directory. Tasks
 //! should put their results in place in one step all the same.
 
@@ -95,6 +95,8 @@ pub struct Settings {
     pub name: WorkerName,
     /// How it comes.
     pub plane: Plane,
+    /// Time to live of the worker's session, 15 s to an hour; none to work without. By messages there is none.
+    pub session: Option<Duration>,
     /// A message that was received more often than this is logged; [`DEQUEUE_ALARM`] by default.
     pub dequeue_alarm: u32,
     /// How many tasks run at the same time.
@@ -176,7 +178,8 @@ impl Worker {
     /// of workers that were killed are cleared away first.
     ///
     /// # Errors
-    /// The queue refused this worker (401, 403) before it had ever worked.
+    /// The queue refused this worker (401, 403) before it had ever worked. Or another process has its name, and took its session over
+    /// ([`Error::SessionEnded`]).
     ///
     /// ```no_run
     /// # async fn example(worker: tenure_worker::Worker) -> Result<(), tenure_client::Error> {
@@ -205,7 +208,12 @@ impl Worker {
 fn consumer(settings: &Arc<Settings>, shutdown: &CancellationToken) -> Consumer {
     let Settings { client, queue, name, capacity, stop_grace, .. } = &**settings;
     let health = Health::default();
-    Consumer::builder(client.clone(), queue.clone())
+    let builder = Consumer::builder(client.clone(), queue.clone());
+    let builder = match (settings.plane, settings.session) {
+        (Plane::Claim, Some(ttl)) => builder.session(ttl),
+        (Plane::Claim, None) | (Plane::Poll, _) => builder.without_session(),
+    };
+    builder
         .name(name.group.as_str(), name.id.as_str())
         .capacity(capacity.get())
         // Commands that are asked to stop then have ended, or were killed, when another worker may begin.

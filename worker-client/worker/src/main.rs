@@ -7,15 +7,17 @@ mod secret;
 use std::ffi::OsString;
 use std::io::IsTerminal as _;
 use std::num::NonZeroUsize;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use tenure_api::ids::{TaskQueueId, WorkerGroup, WorkerId};
 use tenure_client::debug::Debug;
 use tenure_client::error::chain;
 use tenure_client::live_log::LAST_PIECE_WITHIN;
-use tenure_client::{Client, Credentials, RetryPolicy, WorkerName};
+use tenure_client::{Client, Credentials, Error, RetryPolicy, WorkerName};
 use tenure_worker::{
     DEQUEUE_ALARM, Limits, Plane, STOP_GRACE, Settings, TRANSFER_RETRIES, TaskUser, Worker, become_command, guard,
 };
@@ -29,8 +31,11 @@ const USAGE: u8 = 2;
 const CUT_SHORT: i32 = 1;
 /// The queue does not take the worker.
 const REFUSED: u8 = 1;
+/// Another process has the worker's name. A supervisor must not start it again.
+const NAME_TAKEN: u8 = 3;
 /// Of a log there must be room for a beginning and an end.
 const LOG_MAX_LEAST: u64 = 1024;
+const SESSION_SECONDS: RangeInclusive<u64> = 15..=3600;
 const UNITS: [(&str, u64); 4] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("", 1)];
 
 /// A worker that takes tasks from a queue and runs their commands.
@@ -47,7 +52,7 @@ enum Subcommands {
     ///
     /// Each task runs in <work-dir>/<taskId>-<runId>, with its live.log; directories go when their tasks are reported,
     /// unless --keep is given. SIGTERM or SIGINT reports running tasks as worker-shutdown; a second one stops at once.
-    /// A worker that the queue refuses before it has ever worked ends with exit code 1.
+    /// A worker that the queue refuses before it has ever worked ends with exit code 1, one whose name another process has taken with 3.
     Run(Box<Run>),
     /// Runs one command for the worker at the other end of standard input.
     #[command(hide = true)]
@@ -118,6 +123,15 @@ struct Run {
     /// How tasks are taken from the queue.
     #[arg(long, env = "TENURE_PLANE", value_enum, default_value = "claim")]
     plane: PlaneName,
+    /// How long the worker's session lives without a renewal, 15s to 1h: if the worker dies, its tasks go to others after this time.
+    ///
+    /// A worker that starts takes over the session of its name; the one that had it ends. A server without sessions is worked at without.
+    #[arg(long, env = "TENURE_SESSION_TTL", default_value = "120s", value_parser = session_ttl)]
+    session_ttl: Duration,
+    /// Work without a session, to survive longer cuts of the network: tasks of a worker that dies go to others when their leases end.
+    /// With --plane poll there is no session.
+    #[arg(long, env = "TENURE_NO_SESSION")]
+    no_session: bool,
     /// Answer GET /debug on this port of 127.0.0.1 with what the worker is doing, as JSON; 0 is any port that is free [default: none]
     #[arg(long, env = "TENURE_DEBUG_PORT")]
     debug_port: Option<u16>,
@@ -208,6 +222,10 @@ async fn start(settings: Settings, debug_port: Option<u16>) -> ExitCode {
     tokio::select! {
         ended = worker.run(shutdown.clone()) => match ended {
             Ok(()) => ExitCode::SUCCESS,
+            Err(taken @ Error::SessionEnded(_)) => {
+                eprintln!("tenure-worker: {taken}; give each process a --worker-id of its own");
+                ExitCode::from(NAME_TAKEN)
+            }
             Err(refusal) => {
                 eprintln!(
                     "tenure-worker: {queue} cannot be worked at: {refusal}; check the client's id and token, and that \
@@ -254,6 +272,7 @@ fn settings(run: Run) -> Result<Settings, String> {
         queue: run.task_queue,
         name: WorkerName { group: run.worker_group, id: run.worker_id },
         plane: run.plane.into(),
+        session: (!run.no_session).then_some(run.session_ttl),
         dequeue_alarm: run.dequeue_alarm,
         capacity: run.capacity,
         work_dir: run.work_dir,
@@ -285,10 +304,23 @@ fn log_max(text: &str) -> Result<u64, String> {
     if bytes < LOG_MAX_LEAST { Err(format!("write {LOG_MAX_LEAST} bytes or more, such as 64MiB")) } else { Ok(bytes) }
 }
 
+/// Reads the time to live of a session: `120s`, `2m` or `1h`.
+fn session_ttl(text: &str) -> Result<Duration, String> {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let factor = [("s", 1), ("m", 60), ("h", 3600)].iter().find(|(name, _)| *name == unit).map(|(_, factor)| *factor);
+    let seconds = number.parse::<u64>().ok().zip(factor).and_then(|(number, factor)| number.checked_mul(factor));
+    match seconds.filter(|seconds| SESSION_SECONDS.contains(seconds)) {
+        Some(seconds) => Ok(Duration::from_secs(seconds)),
+        None => Err("write a whole number and a unit, 15s to 1h, such as 120s".to_owned()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use clap::CommandFactory as _;
+    use tenure_client::consumer::SESSION_TTL;
     use tenure_worker::{DISK_FREE_MIN, LOG_BYTES_MAX};
 
     #[test]
@@ -303,6 +335,16 @@ mod tests {
     }
 
     #[test]
+    fn session_ttl_is_15_seconds_to_an_hour() {
+        for (text, seconds) in [("15s", 15), ("120s", 120), ("2m", 120), ("1h", 3600)] {
+            assert_eq!(session_ttl(text), Ok(Duration::from_secs(seconds)), "{text}");
+        }
+        for wrong in ["", "14s", "61m", "120", "2 m", "-2m", "1d", "99999999999999999999h"] {
+            assert!(session_ttl(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
     fn the_defaults_are_those_of_the_library() {
         let command = Cli::command();
         let run = command.find_subcommand("run").unwrap();
@@ -310,5 +352,7 @@ mod tests {
             let argument = run.get_arguments().find(|argument| argument.get_id() == name).unwrap();
             assert_eq!(size(argument.get_default_values()[0].to_str().unwrap()), Ok(bytes), "{name}");
         }
+        let argument = run.get_arguments().find(|argument| argument.get_id() == "session_ttl").unwrap();
+        assert_eq!(session_ttl(argument.get_default_values()[0].to_str().unwrap()), Ok(SESSION_TTL));
     }
 }

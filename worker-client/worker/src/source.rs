@@ -12,7 +12,7 @@ use super::health::Health;
 use super::poll::Poller;
 use super::{Plane, Settings};
 use tenure_client::consumer::source::{ClaimWork, Found, Source};
-use tenure_client::{Error, RunResult, Worked};
+use tenure_client::{Error, RunResult, SessionId, Worked};
 
 /// A worker that has not been refused by then logs that it has started.
 const STARTED_AFTER: Duration = Duration::from_secs(1);
@@ -72,6 +72,12 @@ impl Source for Work {
             }
         }
         search.await
+    }
+
+    fn join(&mut self, session: Option<SessionId>) {
+        if let Calls::ClaimWork(calls) = &mut self.plane {
+            calls.join(session);
+        }
     }
 
     fn takes_results(&self) -> bool {

@@ -6,8 +6,8 @@ use std::sync::{Arc, OnceLock};
 
 use tenure_api::states::RunState;
 use tenure_client::artifacts::blocking;
-use tenure_client::consumer::{self, Handler, HowLost, Stop};
-use tenure_client::{EndedClaim, ExceptionReason, live_log};
+use tenure_client::consumer::{self, EndedRun, Handler, HowLost, Stop, StopReason};
+use tenure_client::{ExceptionReason, live_log};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -109,22 +109,27 @@ async fn perform(job: &Job, of: &consumer::Job, stop: &Stop, shutdown: &Cancella
     let how = tokio::select! {
         ending = &mut working => return Some(match ending {
             Some(ending) => ending,
-            None => stopped(job).await,
+            None => stopped(job, stop).await,
         }),
         how = lost(stop) => how,
         () = asked => unreachable!("it has no end"),
         () = job.send_log() => unreachable!("it has no end"),
     };
     job.directory.note(&format!("the claim is lost ({how}); stopping"));
-    if matches!(how, HowLost::Unanswered) {
-        // Nothing of it may run when the lease is over. Of a short lease less is left than is usual.
-        let left = of.lease().ends().saturating_duration_since(tokio::time::Instant::now());
-        job.stop_grace.get_or_init(|| job.settings.stop_grace.min(left - left / 4));
+    if matches!(how, HowLost::Unanswered | HowLost::SessionUnanswered) {
+        // Nothing of it may run when another worker may begin, which is the usual grace from now. Of a short lease less is left.
+        let left = of.lease().ends().saturating_duration_since(Instant::now()).min(job.settings.stop_grace);
+        job.stop_grace.get_or_init(|| left - left / 4);
     }
     job.stop.cancel();
     working.await;
-    if let HowLost::Ended(EndedClaim { state: Some(RunState::Exception), .. }) = how {
-        keep_log(job, of, shutdown).await;
+    match how {
+        HowLost::Ended(EndedRun { state: RunState::Exception, .. }) | HowLost::SessionEnded => {
+            keep_log(job, of, shutdown).await;
+        }
+        // The session may have survived: then the run is ours until its lease ends, and another worker can begin sooner.
+        HowLost::SessionUnanswered => return Some(Outcome::Stopped.into()),
+        _ => {}
     }
     None
 }
@@ -132,13 +137,15 @@ async fn perform(job: &Job, of: &consumer::Job, stop: &Stop, shutdown: &Cancella
 /// Returns when the run is lost.
 async fn lost(stop: &Stop) -> &HowLost {
     stop.lost().await;
-    // The consumer has no session, whose end would not be told.
     stop.how_lost().unwrap_or(&HowLost::Unanswered)
 }
 
-/// The worker shuts down, and so the run is given back.
-async fn stopped(job: &Job) -> Ending {
-    job.directory.note("the worker shuts down");
+/// The worker shuts down, or was commanded to stop the task, and so the run is given back.
+async fn stopped(job: &Job, stop: &Stop) -> Ending {
+    job.directory.note(match stop.reason() {
+        Some(StopReason::Command) => "the task was stopped by a command",
+        _ => "the worker shuts down",
+    });
     job.send_end_of_log().await;
     Outcome::Stopped.into()
 }

@@ -34,7 +34,7 @@ fn faketime() -> Option<String> {
 async fn the_worker_of_m1() {
     let Ok(queue) = std::env::var(QUEUE_OF_WORKER) else { return };
     let builder = Consumer::builder(Client::from_env().unwrap(), queue.parse().unwrap()).name("group", "skewed");
-    let builder = builder.wait(Duration::from_secs(2)).grace(Duration::from_secs(1));
+    let builder = builder.without_session().wait(Duration::from_secs(2)).grace(Duration::from_secs(1));
     let consumer = builder.handler(|_job: Job, stop: Stop| async move {
         stop.requested().await;
         Outcome::Failed(None)

@@ -10,7 +10,6 @@ use tenure_tests::server::Launch;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-use super::way::Way;
 use super::{LONG_TTL, Note, Notes, Office, Pen, Running};
 use crate::fleet::without_notifications;
 use crate::rig::{Raw, TIMEOUT, call, client_of, eventually};
@@ -128,12 +127,12 @@ async fn m13_commands_are_carried_out_also_while_frozen_and_die_with_the_session
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cancelled_task_stops_its_handler_at_once_if_there_is_a_session() {
+async fn a_cancelled_task_stops_its_handler_at_once() {
     let office = Office::open().await;
     let (pen, mut notes) = Notes::new();
     let leave = Arc::new(Semaphore::new(0));
     let waiting = Arc::clone(&leave);
-    let builder = office.consumer("notified").session(Duration::from_secs(120));
+    let builder = office.consumer("notified");
     let worker =
         Running::start(builder.handler(move |job: Job, stop: Stop| held(pen.clone(), Arc::clone(&waiting), job, stop)));
     let task = office.create(&json!({})).await;
@@ -156,67 +155,26 @@ async fn a_cancelled_task_stops_its_handler_soon_also_where_no_notification_arri
     let office = Office::open_with(without_notifications).await;
     let launch = without_notifications(Launch::on_database(office.rig.database.url(), &office.rig.secret_key));
     let second = launch.start(office.rig.folder.path(), "second").await;
-    // The inbox of such a session waits for 25 s.
-    let attended = office.consumer("attended").session(Duration::from_secs(120));
-    for builder in [attended, office.consumer("alone")] {
-        let (pen, mut notes) = Notes::new();
-        let leave = Arc::new(Semaphore::new(0));
-        let waiting = Arc::clone(&leave);
-        let handler = move |job: Job, stop: Stop| held(pen.clone(), Arc::clone(&waiting), job, stop);
-        let worker = Running::start(builder.handler(handler));
-        for server in [&office.rig.server, &second] {
-            let task = office.create(&json!({})).await;
-            notes.next(task, Note::Began).await;
-            let asked = Instant::now();
-            let path = format!("/task/{task}/cancel");
-            let canceled = call(&mut client_of(server), &office.rig.root, "POST", &path, None).await;
-            assert_eq!(canceled.status, 200, "{}", canceled.body);
-            let stopped = notes.next(task, Note::Stopped(StopReason::Canceled)).await;
-            assert!(stopped - asked < Duration::from_secs(10), "{:?}", stopped - asked);
-            leave.add_permits(1);
-            notes.next(task, Note::Ended).await;
-        }
-        worker.shut_down().await;
-    }
-    second.stop().await;
-    office.rig.server.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_a_session_too_a_cancelled_task_stops_its_handler_at_once_by_one_request_for_all() {
-    let office = Office::open().await;
-    let way = Way::to(office.rig.server.root_url()).await;
+    // The inbox of a session of 120 s waits for 25 s.
     let (pen, mut notes) = Notes::new();
     let leave = Arc::new(Semaphore::new(0));
     let waiting = Arc::clone(&leave);
-    let builder = office.consumer_by(way.url(), "alone").capacity(3);
-    let worker =
-        Running::start(builder.handler(move |job: Job, stop: Stop| held(pen.clone(), Arc::clone(&waiting), job, stop)));
-    let mut tasks = Vec::new();
-    for _ in 0..3 {
-        tasks.push(office.create(&json!({})).await);
-        assert_eq!(notes.any().await.1, Note::Began);
-    }
-    let ids: Vec<String> = tasks.iter().map(|task| format!("\"{task}\"")).collect();
-    eventually("one request names all", async || {
-        let sent = way.texts("\"runs\":[");
-        sent.iter().any(|text| ids.iter().all(|id| text.contains(id))).then_some(())
-    })
-    .await;
-    let asked = Instant::now();
-    let canceled = office.rig.call("POST", &format!("/task/{}/cancel", tasks[1]), None).await;
-    assert_eq!(canceled.status, 200, "{}", canceled.body);
-    let stopped = notes.next(tasks[1], Note::Stopped(StopReason::Canceled)).await;
-    // Ten times what is promised; the first renewal comes after minutes.
-    assert!(stopped - asked < Duration::from_secs(10), "not by a notification: {:?}", stopped - asked);
-    assert!(way.sent("/reclaim").is_empty());
-    leave.add_permits(3);
-    for _ in 0..3 {
-        assert_eq!(notes.any().await.1, Note::Ended);
+    let handler = move |job: Job, stop: Stop| held(pen.clone(), Arc::clone(&waiting), job, stop);
+    let worker = Running::start(office.consumer("attended").handler(handler));
+    for server in [&office.rig.server, &second] {
+        let task = office.create(&json!({})).await;
+        notes.next(task, Note::Began).await;
+        let asked = Instant::now();
+        let path = format!("/task/{task}/cancel");
+        let canceled = call(&mut client_of(server), &office.rig.root, "POST", &path, None).await;
+        assert_eq!(canceled.status, 200, "{}", canceled.body);
+        let stopped = notes.next(task, Note::Stopped(StopReason::Canceled)).await;
+        assert!(stopped - asked < Duration::from_secs(10), "{:?}", stopped - asked);
+        leave.add_permits(1);
+        notes.next(task, Note::Ended).await;
     }
     worker.shut_down().await;
-    assert_eq!(office.ends(tasks[0]).await, ["0 task-completed"]);
-    assert_eq!(office.ends(tasks[1]).await, ["0 task-exception"]);
+    second.stop().await;
     office.rig.server.stop().await;
 }
 
@@ -226,7 +184,7 @@ async fn m16_the_status_says_what_a_consumer_is_doing() {
     let (pen, mut notes) = Notes::new();
     let leave = Arc::new(Semaphore::new(0));
     let waiting = Arc::clone(&leave);
-    let builder = office.consumer("shown").capacity(3);
+    let builder = office.consumer("shown").without_session().capacity(3);
     let worker =
         Running::start(builder.handler(move |job: Job, stop: Stop| held(pen.clone(), Arc::clone(&waiting), job, stop)));
     let (first, second) = (office.create(&json!({})).await, office.create(&json!({})).await);

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
+use tenure_client::Error;
 use tenure_client::consumer::{Job, Outcome, Stop, StopReason};
 use tenure_tests::http::TENURE_API;
 use tokio::sync::Semaphore;
@@ -11,10 +12,7 @@ use tokio::sync::Semaphore;
 use super::logs::{artifacts, link_and_log};
 use super::way::{Fault, Way};
 use super::{NOTED_WITHIN, Note, Notes, Office, Pen, Running, TTL};
-use crate::rig::eventually;
-
-/// The request by which a consumer without a session hears of the ends of its runs.
-const WATCH: &str = "/claims/watch";
+use crate::rig::{TIMEOUT, eventually};
 
 /// Works until it is asked to stop, and returns this.
 async fn until_stopped(pen: Pen, job: Job, stop: Stop, outcome: Outcome) -> Outcome {
@@ -34,8 +32,7 @@ async fn m2_a_refused_renewal_stops_the_handler_and_nothing_more_is_sent_for_the
     let way = Way::to(office.rig.server.root_url()).await;
     let (pen, mut notes) = Notes::new();
     // Otherwise it hears of the end before its renewal.
-    way.fault(WATCH, Fault::Unavailable);
-    let builder = office.consumer_by(way.url(), "robbed").heartbeat(0.1);
+    let builder = office.consumer_by(way.url(), "robbed").without_session().heartbeat(0.1);
     let worker = Running::start(builder.handler(move |job: Job, stop: Stop| {
         until_stopped(pen.clone(), job, stop, Outcome::Completed(Some(json!("late"))))
     }));
@@ -56,42 +53,13 @@ async fn m2_a_refused_renewal_stops_the_handler_and_nothing_more_is_sent_for_the
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn where_the_server_cannot_say_that_a_run_has_ended_renewals_go_on_and_one_of_them_is_refused() {
-    for fault in [Fault::Unavailable, Fault::Cut] {
-        let office = Office::open().await;
-        office.lease(60).await;
-        let way = Way::to(office.rig.server.root_url()).await;
-        way.fault(WATCH, fault);
-        let (pen, mut notes) = Notes::new();
-        let builder = office.consumer_by(way.url(), "unheard").heartbeat(0.1);
-        let worker = Running::start(
-            builder
-                .handler(move |job: Job, stop: Stop| until_stopped(pen.clone(), job, stop, Outcome::Completed(None))),
-        );
-        let task = office.create(&json!({})).await;
-        notes.next(task, Note::Began).await;
-        // It has asked more than once, and a renewal has been granted meanwhile.
-        eventually("it asks again", async || (way.sent(WATCH).len() > 1).then_some(())).await;
-        eventually("it renews", async || way.sent("/reclaim").first().copied()).await;
-        assert_eq!(office.rig.status(task).await["state"], "running");
-        let canceled = office.rig.call("POST", &format!("/task/{task}/cancel"), None).await;
-        assert_eq!(canceled.status, 200, "{}", canceled.body);
-        notes.next(task, Note::Stopped(StopReason::Lost)).await;
-        worker.is_idle().await;
-        worker.shut_down().await;
-        assert_eq!(office.ends(task).await, ["0 task-exception"], "{fault:?}");
-        office.rig.server.stop().await;
-    }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn m3_a_worker_that_is_cut_off_stops_its_handler_a_grace_before_another_worker_gets_the_task() {
     const GRACE: Duration = Duration::from_secs(5);
     let office = Office::open().await;
     office.lease(15).await;
     let way = Way::to(office.rig.server.root_url()).await;
     let (pen, mut notes) = Notes::new();
-    let builder = office.consumer_by(way.url(), "silent").grace(GRACE);
+    let builder = office.consumer_by(way.url(), "silent").without_session().grace(GRACE);
     let worker = Running::start(
         builder.handler(move |job: Job, stop: Stop| until_stopped(pen.clone(), job, stop, Outcome::Completed(None))),
     );
@@ -194,7 +162,7 @@ async fn m4_a_handler_that_goes_on_overlaps_and_is_counted_and_its_report_change
     let (pen, mut notes) = Notes::new();
     let leave = Arc::new(Semaphore::new(0));
     let (noting, waiting) = (pen.clone(), Arc::clone(&leave));
-    let builder = office.consumer_by(way.url(), "deaf").grace(Duration::from_secs(1));
+    let builder = office.consumer_by(way.url(), "deaf").without_session().grace(Duration::from_secs(1));
     let worker = Running::start(builder.handler(move |job: Job, _stop: Stop| {
         let (pen, waiting) = (noting.clone(), Arc::clone(&waiting));
         async move {
@@ -356,5 +324,28 @@ async fn m5_a_worker_that_is_cut_off_for_its_ttl_stops_all_claims_nothing_and_co
     for task in tasks {
         assert_eq!(office.ends(task).await, ["0 task-exception", "1 task-completed"]);
     }
+    office.rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_two_consumers_of_one_name_the_first_ends() {
+    let office = Office::open().await;
+    let (pen, mut notes) = Notes::new();
+    let start = |pen: Pen| {
+        let handler = move |job: Job, stop: Stop| until_stopped(pen.clone(), job, stop, Outcome::Unreported);
+        Running::start(office.consumer("twin").handler(handler))
+    };
+    let first = start(pen);
+    let task = office.create(&json!({})).await;
+    notes.next(task, Note::Began).await;
+    let (pen, mut elsewhere) = Notes::new();
+    let second = start(pen);
+    notes.next(task, Note::Stopped(StopReason::Lost)).await;
+    let ended = tokio::time::timeout(TIMEOUT, first.ends).await.expect("it ends").unwrap();
+    assert!(matches!(ended, Err(Error::SessionEnded(_))), "{ended:?}");
+    // Its lease would have gone on for minutes.
+    elsewhere.next(task, Note::Began).await;
+    assert!(second.handle.status().session_id.is_some());
+    second.shut_down().await;
     office.rig.server.stop().await;
 }

@@ -200,7 +200,7 @@ async fn m17_a_worker_without_a_session_reads_the_command_that_came_before_it() 
     let killed = office.create(&json!({})).await;
     office.command(killed, json!({"command": "kill"})).await;
     let machine = Machine::new(move |job: Job, stop: Stop| until_stopped(pen.clone(), job, stop));
-    let worker = Running::start(office.consumer("alone").handler(machine));
+    let worker = Running::start(office.consumer("alone").without_session().handler(machine));
     office.becomes(killed, "failed").await;
     office.is(paused, "paused").await;
     office.waits(paused, 1).await;
@@ -216,7 +216,9 @@ async fn m17_a_working_handler_without_a_session_is_stopped_by_a_command_as_ofte
     let office = Office::open().await;
     let (pen, mut notes) = Notes::new();
     let machine = Machine::new(move |job: Job, stop: Stop| until_stopped(pen.clone(), job, stop));
-    let worker = Running::start(office.consumer("asks").commands_every(Duration::from_secs(1)).handler(machine));
+    let worker = Running::start(
+        office.consumer("asks").without_session().commands_every(Duration::from_secs(1)).handler(machine),
+    );
     let task = office.create(&json!({})).await;
     notes.next(task, Note::Began).await;
     // What is read as the handler begins is behind it then: this one can only be found by asking again.
@@ -249,7 +251,7 @@ async fn sleeps_often(job: Job) -> Outcome {
 async fn m17_a_task_sleeps_200_times_by_releases_and_once_more_within_the_run() {
     let office = Office::open_with(|launch| launch.flag("--clock", "manual")).await;
     let machine = Machine::new(|job: Job, _stop: Stop| sleeps_often(job));
-    let worker = Running::start(office.consumer("often").handler(machine));
+    let worker = Running::start(office.consumer("often").without_session().handler(machine));
     let task = office.create(&json!({})).await;
     let path = format!("{TENURE_API}/tasks/{task}/checkpoint");
     // The machine wakes by real time. The clock of the server is moved on to the end of each delay; it goes on by itself too, so that on

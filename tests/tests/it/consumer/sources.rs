@@ -64,14 +64,14 @@ async fn what_is_left_for_afterwards_comes_after_the_report_and_before_the_place
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_handler_hears_in_words_how_its_run_was_lost() {
-    for with_session in [false, true] {
+    for with_source in [false, true] {
         let office = Office::open().await;
         let (pen, mut notes) = Notes::new();
         let (words, mut heard) = mpsc::unbounded_channel();
-        let builder = if with_session {
-            office.consumer("listener").session(super::LONG_TTL)
+        let builder = if with_source {
+            consumer(&office, "listener").session(super::LONG_TTL)
         } else {
-            consumer(&office, "listener")
+            office.consumer("listener")
         };
         let worker = Running::start(builder.handler(move |job: Job, stop: Stop| {
             let (pen, words) = (pen.clone(), words.clone());
@@ -87,7 +87,7 @@ async fn a_handler_hears_in_words_how_its_run_was_lost() {
         office.rig.call("POST", &format!("/task/{task}/cancel"), None).await;
         let (reason, how) = tokio::time::timeout(TIMEOUT, heard.recv()).await.expect("it is told").unwrap();
         let expected = (Some(StopReason::Canceled), Some("the task was cancelled".to_owned()));
-        assert_eq!((reason, how), expected, "with a session: {with_session}");
+        assert_eq!((reason, how), expected, "with a source: {with_source}");
         worker.is_idle().await;
         worker.shut_down().await;
         assert_eq!(office.ends(task).await, ["0 task-exception"]);

@@ -4,9 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use chrono::TimeDelta;
 use serde_json::{Value, json};
-use tenure_api::dates::Timestamp;
 use tenure_client::consumer::balancer::Sleep;
 use tenure_client::consumer::statemachine::Machine;
 use tenure_client::consumer::{Consumer, ConsumerBuilder, ConsumerHandle, Handler, Job, Outcome, Stop};
@@ -16,13 +14,13 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::queue::{Queue, RecordedRequest, Reply, SOON, TASK_IDS, TOKEN, claim, date, ok, refuse, until};
+use crate::queue::{
+    Queue, RecordedRequest, Reply, SESSION, SOON, TASK_IDS, TOKEN, TTL, claim, date, inbox, ok, refuse, run_ended,
+    session_ended, session_started, until,
+};
 use crate::worker::LEASE;
 
 const NOW: &str = "2001-01-01T00:00:01.000Z";
-const LATER: &str = "2001-01-01T00:02:01.000Z";
-const SESSION: &str = "b4cf1f7d-1b1c-4a8b-9d3f-5f0f4d6f2a10";
-const TTL: Duration = Duration::from_secs(120);
 /// By which a machine stores its state; what it reads has no run in its path.
 const STORE: &str = "/runs/0/checkpoint";
 /// The same at the run of `claim_after_rerun`.
@@ -246,20 +244,11 @@ async fn a_task_that_is_run_again_begins_anew_also_if_the_run_that_was_made_for_
     }
 }
 
-/// The task is cancelled, which is known after a second.
-fn cancel_soon(queue: &Queue) {
-    let ended = json!([{"taskId": TASK_IDS[0], "runId": 0, "state": "exception", "reasonResolved": "canceled"}]);
-    queue.on("/claims/watch", move |_| Reply {
-        after: Duration::from_secs(1),
-        ..ok(json!({"ended": ended, "serverTime": NOW}))
-    });
-}
-
 #[tokio::test]
 async fn a_checkpoint_of_a_run_that_is_lost_is_given_up_at_once_and_none_is_sent_then() {
     let queue = queue_with(&claim(TASK_IDS[0], LEASE, &json!({}))).await;
     queue.on("/checkpoint", |_| Reply { after: 3 * SOON, ..refuse(503) });
-    cancel_soon(&queue);
+    queue.has_sessions();
     let (sender, mut said) = mpsc::unbounded_channel();
     let running = Running::start(consumer(&queue).handler(move |job: Job, _stop: Stop| {
         let sender = sender.clone();
@@ -269,6 +258,8 @@ async fn a_checkpoint_of_a_run_that_is_lost_is_given_up_at_once_and_none_is_sent
             }
         }
     }));
+    queue.wait_for("/checkpoint", 1).await;
+    queue.on("/inbox", |_| run_ended(TASK_IDS[0], "canceled"));
     for _ in 0..2 {
         let error = next(&mut said).await;
         assert!(error.starts_with("the run is lost: "), "{error}");
@@ -284,10 +275,11 @@ async fn a_machine_whose_run_is_lost_does_not_wait_long_for_its_state_to_be_stor
     queue.on("/checkpoint", |request| {
         if request.call.ends_with(STORE) { Reply { after: 3 * SOON, ..refuse(503) } } else { refuse(404) }
     });
-    cancel_soon(&queue);
+    queue.has_sessions();
     let failing = Machine::new(|_job: Job, _stop: Stop| async { Outcome::Failed(None) });
     let running = Running::start(consumer(&queue).handler::<Value, _>(failing));
     queue.wait_for(STORE, 1).await;
+    queue.on("/inbox", |_| run_ended(TASK_IDS[0], "canceled"));
     timeout(SOON, running.stop()).await.expect("it is given up");
     assert!(reported(&queue).is_empty());
 }
@@ -305,34 +297,12 @@ async fn what_a_handler_asks_for_is_sent_again_as_by_the_consumers_client() {
     running.stop().await;
 }
 
-/// What a server says that has a session which is this old.
-fn exists(age: TimeDelta) -> Reply {
-    let clock = Client::builder().root_url("http://127.0.0.1:1").build().unwrap();
-    let since = Timestamp::new(clock.now().time() - age);
-    let message = format!("worker g/w of queue p/w has a session since {since}, which expires at {LATER}");
-    Reply { body: json!({"code": "SessionExists", "message": message}), ..refuse(409) }
-}
-
-/// What a server says that has begun a session.
-fn begun() -> Reply {
-    let started = json!({"sessionId": SESSION, "epoch": 8, "started": NOW, "expires": LATER, "serverTime": NOW, "policyVersion": 0});
-    Reply { status: 201, ..ok(started) }
-}
-
-/// A queue that has a session which is this old, and begins one only if that is to be taken over. Before, it gives these answers.
-async fn queue_with_session(age: TimeDelta, first: Vec<Reply>) -> Queue {
+/// A queue that has sessions and no work. It gives these answers to the first starts.
+async fn queue_with_sessions(first: Vec<Reply>) -> Queue {
     let queue = Queue::start().await;
     queue.on("/work", no_work);
-    queue.on("/sessions", move |request| {
-        if request.body["takeover"] != true {
-            return exists(age);
-        }
-        begun()
-    });
+    queue.has_sessions();
     first.into_iter().for_each(|answer| queue.once("/sessions", answer));
-    let inbox = json!({"expires": LATER, "serverTime": NOW, "policyVersion": 0, "items": []});
-    queue.on("/inbox", move |_| Reply { after: Duration::from_secs(1), ..ok(inbox.clone()) });
-    queue.on(SESSION, |_| ok(json!({"returned": 0})));
     queue
 }
 
@@ -340,17 +310,13 @@ async fn queue_with_session(age: TimeDelta, first: Vec<Reply>) -> Queue {
 async fn jobs_go_on_while_there_is_nothing_in_the_inbox_of_a_short_session() {
     const TTL: Duration = Duration::from_secs(15);
     let queue = queue_with(&claim(TASK_IDS[0], LEASE, &json!({}))).await;
-    queue.on("/sessions", |_| {
-        let begun = json!({"sessionId": SESSION, "epoch": 8, "started": date(0), "expires": date(15_000), "serverTime": date(0), "policyVersion": 0});
-        Reply { status: 201, ..ok(begun) }
-    });
+    queue.has_sessions();
+    queue.on("/sessions", |_| session_started(TTL));
     // A server gathers renewals before it waits.
     queue.on("/inbox", |request| {
         let wait = request.query.rsplit_once("wait=").unwrap().1.parse().unwrap();
-        let inbox = json!({"expires": date(15_000), "serverTime": date(0), "policyVersion": 0, "items": []});
-        Reply { after: Duration::from_secs(wait) + Duration::from_millis(250), ..ok(inbox) }
+        Reply { after: Duration::from_secs(wait) + Duration::from_millis(250), ..inbox(&json!([])) }
     });
-    queue.on(SESSION, |_| ok(json!({"returned": 0})));
     let (sender, mut said) = mpsc::unbounded_channel();
     let running = Running::start(consumer(&queue).session(TTL).handler(move |_job: Job, stop: Stop| {
         let sender = sender.clone();
@@ -366,28 +332,23 @@ async fn jobs_go_on_while_there_is_nothing_in_the_inbox_of_a_short_session() {
     assert_eq!(next(&mut said).await, "Shutdown");
 }
 
-/// Which of so many tries to start a session are to take one over.
-async fn takeovers(queue: &Queue, tries: usize) -> Vec<bool> {
-    let asked = queue.wait_for("/sessions", tries).await;
-    asked.iter().map(|request| request.body["takeover"] == true).collect()
-}
-
 /// Without an answer.
 fn cut() -> Reply {
     Reply { cut: true, ..Reply::default() }
 }
 
-fn with_sessions(queue: &Queue) -> Running {
-    Running::start(consumer(queue).session(TTL).handler(|_job: Job, _stop: Stop| async {}))
+fn idle(queue: &Queue) -> Running {
+    Running::start(consumer(queue).handler(|_job: Job, _stop: Stop| async {}))
 }
 
 #[tokio::test]
 async fn a_session_whose_start_got_no_answer_is_taken_over_and_its_end_is_repeated() {
     for lost in [cut(), page(502)] {
-        let queue = queue_with_session(TimeDelta::zero(), vec![lost]).await;
-        let running = with_sessions(&queue);
+        let queue = queue_with_sessions(vec![lost]).await;
+        let running = idle(&queue);
         queue.wait_for("/inbox", 1).await;
-        assert_eq!(takeovers(&queue, 3).await, [false, false, true]);
+        let starts = queue.requests("/sessions");
+        assert_eq!((starts.len(), &starts[1].body["takeover"]), (2, &json!(true)));
         queue.once(SESSION, refuse(503));
         queue.once(SESSION, cut());
         running.stop().await;
@@ -397,9 +358,9 @@ async fn a_session_whose_start_got_no_answer_is_taken_over_and_its_end_is_repeat
 
 #[tokio::test]
 async fn a_session_that_is_being_started_at_a_shutdown_is_ended() {
-    let starting = Reply { after: Duration::from_secs(1), ..begun() };
-    let queue = queue_with_session(TimeDelta::zero(), vec![starting]).await;
-    let running = with_sessions(&queue);
+    let starting = Reply { after: Duration::from_secs(1), ..session_started(TTL) };
+    let queue = queue_with_sessions(vec![starting]).await;
+    let running = idle(&queue);
     queue.wait_for("/sessions", 1).await;
     running.stop().await;
     assert_eq!((queue.requests("/sessions").len(), queue.requests(SESSION).len()), (1, 1));
@@ -407,10 +368,10 @@ async fn a_session_that_is_being_started_at_a_shutdown_is_ended() {
 
 #[tokio::test]
 async fn that_a_worker_is_not_frozen_any_more_is_said_before_there_is_an_answer_that_it_was() {
-    let queue = queue_with_session(TimeDelta::zero(), vec![begun()]).await;
-    let renewed = json!({"expires": LATER, "serverTime": NOW});
+    let queue = queue_with_sessions(vec![]).await;
+    let renewed = json!({"expires": date(0), "serverTime": date(0)});
     queue.on("/renew", move |_| Reply { after: Duration::from_secs(1), ..ok(renewed.clone()) });
-    let running = with_sessions(&queue);
+    let running = idle(&queue);
     queue.wait_for("/inbox", 1).await;
     running.handle.freeze();
     queue.wait_for("/renew", 1).await;
@@ -421,32 +382,50 @@ async fn that_a_worker_is_not_frozen_any_more_is_said_before_there_is_an_answer_
 }
 
 #[tokio::test]
-async fn a_session_that_another_process_has_is_not_taken_over() {
-    let (before, after) = (TimeDelta::seconds(60), TimeDelta::seconds(-60));
-    // The server says that it did nothing; or there was a session before the answer was lost, whether or not that was known; or it began
-    // when that of the lost answer was over.
-    for (age, answers) in [
-        (TimeDelta::zero(), vec![refuse(503)]),
-        (before, vec![exists(before), cut()]),
-        (before, vec![cut()]),
-        (after, vec![cut()]),
-    ] {
-        let tries = answers.len() + 2;
-        let queue = queue_with_session(age, answers).await;
-        let running = with_sessions(&queue);
-        assert!(!takeovers(&queue, tries).await.contains(&true), "{age}");
-        running.stop().await;
-    }
+async fn consumer_has_a_session_by_default() {
+    let queue = queue_with_sessions(vec![]).await;
+    let running = idle(&queue);
+    let claims = queue.wait_for("/work", 1).await;
+    assert_eq!(claims[0].body["sessionId"], SESSION);
+    let start = &queue.requests("/sessions")[0].body;
+    assert_eq!((&start["ttl"], &start["takeover"], &start["capacity"]), (&json!(120), &json!(true), &json!(1)));
+    running.stop().await;
+    assert_eq!(queue.requests(SESSION).len(), 1, "it is ended");
 }
 
 #[tokio::test]
-async fn a_takeover_that_did_not_come_about_is_not_one_of_what_has_begun_meanwhile() {
-    // As if it began with the first try, which is still to come.
-    let answers = vec![cut(), exists(TimeDelta::seconds(-5)), refuse(503)];
-    let queue = queue_with_session(TimeDelta::seconds(-60), answers).await;
-    let running = with_sessions(&queue);
-    assert_eq!(takeovers(&queue, 5).await[..5], [false, false, true, false, false]);
+async fn consumer_works_without_sessions_where_there_are_none() {
+    let queue = queue_with(&claim(TASK_IDS[0], LEASE, &json!({}))).await;
+    let running = idle(&queue);
+    until("it is reported", || (!reported(&queue).is_empty()).then_some(())).await;
+    let claims = queue.requests("/work");
+    assert!(claims.iter().all(|request| request.body["sessionId"].is_null()));
+    assert_eq!(queue.requests("/sessions").len(), 1);
     running.stop().await;
+}
+
+#[tokio::test]
+async fn consumer_that_was_taken_over_ends_and_takes_nothing_back() {
+    let queue = queue_with(&claim(TASK_IDS[0], LEASE, &json!({}))).await;
+    queue.has_sessions();
+    let (sender, mut said) = mpsc::unbounded_channel();
+    let running = Running::start(consumer(&queue).handler(move |_job: Job, stop: Stop| {
+        let sender = sender.clone();
+        async move {
+            sender.send("begun".to_owned()).unwrap();
+            stop.lost().await;
+            sender.send(stop.how_lost().unwrap().to_string()).unwrap();
+        }
+    }));
+    assert_eq!(next(&mut said).await, "begun");
+    queue.on("/inbox", |_| session_ended("takeover"));
+    assert_eq!(next(&mut said).await, "the session of the worker has ended");
+    let ended = timeout(SOON, running.ends).await.expect("it ends").unwrap();
+    assert!(
+        matches!(&ended, Err(Error::SessionEnded(why)) if why.contains("another process has the name g/w")),
+        "{ended:?}"
+    );
+    assert_eq!((queue.requests("/sessions").len(), reported(&queue).len()), (1, 0));
 }
 
 #[tokio::test]

@@ -21,5 +21,5 @@ mod secrets;
 mod sessions;
 mod store;
 mod uploads;
-mod watch;
 mod worker;
+mod worker_session;

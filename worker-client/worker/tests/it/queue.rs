@@ -19,6 +19,9 @@ use crate::store::{Store, Stored};
 
 pub const TOKEN: &str = "secret-of-the-worker";
 pub const TASK_IDS: [&str; 3] = ["9HrBC1jMQ3KlZw4CssPUeQ", "AAAAAAAAQACAAAAAAAAAAA", "AAAAAAAAQACAAAAAAAAAAQ"];
+pub const SESSION: &str = "b4cf1f7d-1b1c-4a8b-9d3f-5f0f4d6f2a10";
+/// The time to live of sessions.
+pub const TTL: Duration = Duration::from_secs(120);
 /// How long a test waits for something that must happen.
 pub const SOON: Duration = Duration::from_secs(20);
 /// A lease that is renewed after three quarters of it. What is left then is longer than a busy machine stands still.
@@ -92,7 +95,7 @@ impl Queue {
         }
         // As any other server that speaks the Queue API.
         queue.on("/work", |_| refuse(404));
-        queue.on("/claims/watch", |_| refuse(404));
+        queue.on("/sessions", |_| refuse(404));
         queue.on("/live-log", |_| refuse(404));
         let serving = queue.clone();
         tokio::spawn(async move {
@@ -125,6 +128,14 @@ impl Queue {
     /// Answers the next call whose path ends in `call` with this, before any rule.
     pub fn once(&self, call: &'static str, reply: Reply) {
         self.script.lock().unwrap().once.entry(call).or_default().push_back(reply);
+    }
+
+    /// Begins sessions from now on, which hear of nothing.
+    pub fn has_sessions(&self) {
+        self.on("/sessions", |_| session_started(TTL));
+        self.on("/inbox", |_| Reply { after: Duration::from_millis(100), ..inbox(&json!([])) });
+        self.on("/renew", |_| ok(json!({"expires": date(0), "serverTime": date(0)})));
+        self.on(SESSION, |_| ok(json!({"returned": 0})));
     }
 
     /// Hands out these claims at the next call for work.
@@ -297,6 +308,31 @@ pub fn claim(task_id: &str, lease: Duration, payload: &Value) -> Value {
 pub fn renewed(taken_until_millis: u64, client_id: &str) -> Reply {
     ok(json!({"status": status(TASK_IDS[0], 0, taken_until_millis), "runId": 0, "workerGroup": "g", "workerId": "w",
               "takenUntil": date(taken_until_millis), "credentials": credentials(client_id)}))
+}
+
+/// The answer to the start of a session that lives this long.
+pub fn session_started(ttl: Duration) -> Reply {
+    let expires = date(u64::try_from(ttl.as_millis()).unwrap());
+    let started = json!({"sessionId": SESSION, "epoch": 8, "started": date(0), "expires": expires, "serverTime": date(0), "policyVersion": 0});
+    Reply { status: 201, ..ok(started) }
+}
+
+/// The answer of an inbox with these items.
+pub fn inbox(items: &Value) -> Reply {
+    ok(json!({"expires": date(0), "serverTime": date(0), "policyVersion": 0, "items": items}))
+}
+
+/// The inbox says that run 0 of a task has ended for this reason.
+pub fn run_ended(task_id: &str, reason: &str) -> Reply {
+    inbox(
+        &json!([{"id": 1, "kind": "run-ended", "taskId": task_id, "runId": 0, "state": "exception", "reasonResolved": reason}]),
+    )
+}
+
+/// What a session is answered that ended like this.
+pub fn session_ended(by: &str) -> Reply {
+    let message = format!("the session has ended ({by}): what it held was given to others; start another one");
+    Reply { body: json!({"code": "SessionEnded", "message": message}), ..refuse(410) }
 }
 
 /// Waits until `look` finds something.

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use tenure_client::consumer::SESSION_TTL;
 use tenure_client::{AccessToken, Client, Credentials, Error, RetryPolicy, WorkerName};
 use tenure_worker::{DEQUEUE_ALARM, Limits, Plane, STOP_GRACE, Settings, Worker};
 use tokio::task::JoinHandle;
@@ -49,6 +50,7 @@ impl Running {
             queue: "p/w".parse().unwrap(),
             name: WorkerName { group: "g".parse().unwrap(), id: "w".parse().unwrap() },
             plane: Plane::Claim,
+            session: Some(SESSION_TTL),
             dequeue_alarm: DEQUEUE_ALARM,
             capacity: 1.try_into().unwrap(),
             work_dir: dir.path().join("work"),

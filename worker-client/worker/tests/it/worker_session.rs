@@ -1,0 +1,141 @@
+//! A worker with a session: what its inbox says, and how the session ends.
+
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use tempfile::TempDir;
+use tenure_worker::{Plane, Settings};
+
+use crate::binary::{bare_program, end};
+use crate::queue::{Queue, SESSION, TASK_IDS, TOKEN, claim, refuse, run_ended, session_ended, session_started, until};
+use crate::worker::{LEASE, Running, pid_in, runs, shell};
+
+/// Ten times the second within which a task is stopped.
+const STOPPED_WITHIN: Duration = Duration::from_secs(10);
+/// Says that it was asked to end, which its whole group is.
+const OBEDIENT: &str =
+    "echo begun; trap 'echo asked; echo asked > asked; exit 0' TERM; echo $$ > pid; while :; do sleep 0.05; done";
+/// Does not end before it is killed, and neither does what it has started.
+const STUBBORN: &str = "sh -c 'trap \"\" TERM; echo $$ > inner; while :; do sleep 0.05; done' & trap '' TERM; until test -s inner; do sleep 0.05; done; echo $$ > pid; while :; do sleep 0.05; done";
+
+async fn queue_with_sessions() -> Queue {
+    let queue = Queue::start().await;
+    queue.has_sessions();
+    queue
+}
+
+/// A worker at this task, whose run then ends for this reason.
+async fn ended(queue: Queue, script: &str, reason: &'static str) -> (Running, i32) {
+    let running = Running::with_task(queue, LEASE, &shell(script)).await;
+    let pid = pid_in(&running.directory().join("pid")).await;
+    assert!(runs(pid));
+    running.queue.on("/inbox", move |_| run_ended(TASK_IDS[0], reason));
+    (running, pid)
+}
+
+#[tokio::test]
+async fn worker_has_a_session_by_default() {
+    let queue = queue_with_sessions().await;
+    let running = Running::with_task(queue, LEASE, &shell("true")).await;
+    running.queue.wait_for("completed", 1).await;
+    let start = &running.queue.requests("/sessions")[0];
+    assert_eq!((start.call.as_str(), start.signed_by.as_str()), ("POST /api/tenure/v1/sessions", "worker"));
+    assert_eq!((&start.body["ttl"], &start.body["takeover"]), (&json!(120), &json!(true)));
+    assert_eq!(running.queue.requests("p%2Fw")[0].body["sessionId"], SESSION);
+    let queue = running.queue.clone();
+    running.stop().await;
+    assert_eq!(queue.requests(SESSION).len(), 1, "it is ended");
+}
+
+#[tokio::test]
+async fn worker_goes_without_a_session_where_there_are_none() {
+    let running = Running::with_task(Queue::start().await, LEASE, &shell("true")).await;
+    running.queue.wait_for("completed", 1).await;
+    running.queue.wait_for("p%2Fw", 2).await;
+    assert_eq!(running.queue.requests("/sessions").len(), 1);
+    assert!(running.queue.requests("p%2Fw").iter().all(|request| request.body["sessionId"].is_null()));
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn worker_that_wants_no_session_starts_none() {
+    let queue = queue_with_sessions().await;
+    let running = Running::with_settings(queue, |settings| Settings { session: None, ..settings });
+    running.queue.wait_for("p%2Fw", 1).await;
+    assert!(running.queue.requests("/sessions").is_empty());
+    running.stop().await;
+    let polling = Running::start_on(Plane::Poll, queue_with_sessions().await, 1);
+    until("it asks for URLs", || (!polling.queue.requests("").is_empty()).then_some(())).await;
+    assert!(polling.queue.requests("/sessions").is_empty());
+    polling.stop().await;
+}
+
+#[tokio::test]
+async fn cancelled_task_is_asked_to_end_and_its_log_is_kept() {
+    let (running, pid) = ended(queue_with_sessions().await, OBEDIENT, "canceled").await;
+    let cancelled = Instant::now();
+    until("the command to be asked", || running.directory().join("asked").exists().then_some(())).await;
+    assert!(cancelled.elapsed() < STOPPED_WITHIN, "{:?}", cancelled.elapsed());
+    // The next call for work shows that the worker is done with the task.
+    running.queue.wait_for("p%2Fw", 2).await;
+    assert!(!runs(pid));
+    let log = running.queue.artifact(TASK_IDS[0], "public/logs/live_backing.log").text();
+    assert!(log.contains("begun\n") && log.contains("asked\n"), "{log}");
+    assert!(log.contains("the claim is lost (the task was cancelled); stopping"), "{log}");
+    assert!(running.queue.artifacts(TASK_IDS[0]).contains(&"public/logs/live.log".to_owned()));
+    assert_eq!((running.queue.reports().len(), running.queue.requests("reclaim").len()), (0, 0));
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn task_that_does_not_end_is_killed_with_all_that_it_started() {
+    let (running, pid) = ended(queue_with_sessions().await, STUBBORN, "deadline-exceeded").await;
+    let inner = pid_in(&running.directory().join("inner")).await;
+    until("the group to end", || (!runs(inner) && !runs(pid)).then_some(())).await;
+    running.queue.wait_for("p%2Fw", 2).await;
+    assert!(running.log().contains("the deadline of the task has passed"), "{}", running.log());
+    assert_eq!(running.queue.reports().len(), 0);
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn log_that_the_queue_does_not_take_stays_here() {
+    let queue = queue_with_sessions().await;
+    queue.on("live_backing.log", |_| refuse(401));
+    let (running, _pid) = ended(queue, OBEDIENT, "canceled").await;
+    running.queue.wait_for("p%2Fw", 2).await;
+    assert!(running.log().contains("the task was cancelled"), "{}", running.log());
+    assert_eq!(running.queue.reports().len(), 0);
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn task_is_given_back_when_the_session_cannot_be_renewed() {
+    let queue = queue_with_sessions().await;
+    queue.on("/sessions", |_| session_started(Duration::from_secs(4)));
+    let running = Running::with_task(queue, LEASE, &shell(OBEDIENT)).await;
+    let pid = pid_in(&running.directory().join("pid")).await;
+    running.queue.on("/inbox", |_| refuse(503));
+    let reports = running.queue.wait_for("exception", 1).await;
+    assert_eq!(reports[0].body, json!({"reason": "worker-shutdown"}));
+    assert!(!runs(pid));
+    assert!(running.log().contains("could not be renewed in time"), "{}", running.log());
+    assert_eq!(running.queue.requests("p%2Fw").len(), 1, "nothing is claimed");
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn worker_that_was_taken_over_ends_with_an_exit_code_of_its_own() {
+    let queue = queue_with_sessions().await;
+    queue.hand_out(&[claim(TASK_IDS[0], LEASE, &shell(OBEDIENT))]);
+    let dir = TempDir::new().unwrap();
+    let mut program = bare_program(&queue.root_url(), dir.path());
+    let child = program.env("TASKCLUSTER_ACCESS_TOKEN", TOKEN).arg("--keep").spawn().unwrap();
+    let pid = pid_in(&dir.path().join(format!("{}-0", TASK_IDS[0])).join("pid")).await;
+    queue.on("/inbox", |_| session_ended("takeover"));
+    let (code, log) = end(child).await;
+    assert_eq!(code, Some(3), "{log}");
+    assert!(log.contains("another process has the name g/w") && log.contains("--worker-id"), "{log}");
+    assert!(!runs(pid));
+    assert_eq!((queue.requests("/sessions").len(), queue.reports().len()), (1, 0), "the name is not taken back");
+}
