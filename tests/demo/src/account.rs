@@ -150,13 +150,13 @@ impl Account {
         }
     }
 
-    /// What a killed worker held must have expired: no process was left to report it.
+    /// What a killed worker held must have ended with its session or its lease: no process was left to report it.
     fn check_held(&mut self, statuses: &HashMap<TaskId, TaskStatus>, seen: &Seen) {
         for held in &seen.lost {
             let runs = statuses.get(&held.task_id).map(|status| status.runs.as_slice()).unwrap_or_default();
             let run = runs.iter().find(|run| run.run_id == held.run_id);
             let reason = run.and_then(|run| run.reason_resolved.as_deref()).unwrap_or("unresolved");
-            if reason != "claim-expired" {
+            if !matches!(reason, "claim-expired" | "worker-shutdown") {
                 let (task, run, worker) = (held.task_id, held.run_id, &held.worker);
                 self.problems
                     .push(format!("run {run} of task {task} was held by {worker} when killed, but is {reason}"));

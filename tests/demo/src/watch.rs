@@ -68,8 +68,8 @@ pub async fn watch(client: &Client, tasks: &[Planned], workers: &mut Workers, wa
                 let mut held = kill(client, tasks, workers, &victims, &mut statuses).await?;
                 held.retain(|held| !seen.lost.contains(held));
                 progress.say(&format!(
-                    "Killed {} with SIGKILL while they held {} tasks, and started them again. Their claims run out {CLAIM_TIMEOUT} after \
-                     they were made; then others get the tasks.",
+                    "Killed {} with SIGKILL while they held {} tasks, and started them again. That ends their sessions, and others get \
+                     the tasks; those of --plane poll have none, and their claims run out {CLAIM_TIMEOUT} after they were made.",
                     victims.join(" and "),
                     held.len()
                 ));
