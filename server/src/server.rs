@@ -15,18 +15,22 @@ use uuid::Uuid;
 use crate::auth::Authenticator;
 use crate::config::{ClockMode, Database, SECRET_KEY_SETTING, Settings};
 use crate::descriptors;
-use crate::http::api::metrics::Metrics;
-use crate::http::app::{App, AppState};
-use crate::http::blobs::Downloads;
+use crate::http::api::recorded::Metrics;
+use crate::http::api::state::ApiState;
+use crate::http::blobs::downloads::Downloads;
+use crate::http::blobs::state::BlobsState;
 use crate::http::budget::Budget;
 use crate::http::connection::Front;
+use crate::http::docs::state::DocsState;
 use crate::http::files::Files;
 use crate::http::heavy::Heavy;
-use crate::http::page::Pages;
-use crate::http::poll::PollUrls;
+use crate::http::intake::Intake;
+use crate::http::page::state::{Pages, SiteState};
+use crate::http::poll::state::PollState;
+use crate::http::poll::urls::PollUrls;
 use crate::http::read_slots::ReadSlots;
 use crate::http::request_metrics::RequestMetrics;
-use crate::http::{self, connection};
+use crate::http::{self, Areas, connection};
 use crate::key_check::{self, KeyError};
 use crate::log_limiter;
 use crate::telemetry;
@@ -159,28 +163,30 @@ async fn serve(
     }
     let member = join(settings, &database.pools.requests, bound(&listener)?).await?;
     let (tasks, connections, stop) = (TaskTracker::new(), TaskTracker::new(), CancellationToken::new());
-    let app = assemble(settings, database, keys, (root_url, member), &tasks, &stop, &shutdown);
+    let areas = assemble(settings, database, keys, (root_url, member), &tasks, &stop, &shutdown);
+    let (passes, heavy) = (Arc::clone(&areas.api.passes), areas.api.intake.heavy.clone());
+    let engine = Arc::clone(&passes.engine);
     let limits = settings.limits;
     let front = Front {
-        router: http::router(Arc::clone(&app)),
+        router: http::router(areas),
         tasks: connections.clone(),
         drain: shutdown,
-        heavy: app.heavy.clone(),
+        heavy,
         answers: Budget::new("answers", limits.answer_memory),
         write_timeout: limits.write_timeout,
         connections_max: descriptors::connections_max(limits.connections_max),
         metrics: RequestMetrics::new(),
     };
     // Before the first request, whose credentials are checked with it.
-    clocks::pass(&app.engine).await?;
-    if let Err(error) = app.passes.replication.run(&app.engine).await {
+    clocks::pass(&engine).await?;
+    if let Err(error) = passes.replication.run(&engine).await {
         tracing::warn!(error = %error, "whether replication is synchronous could not be looked up; tried again");
     }
-    app.engine.facts.look().await?;
-    workers::note_held(&app.engine.pool).await?;
-    let seen = app.engine.workers.clone();
+    engine.facts.look().await?;
+    workers::note_held(&engine.pool).await?;
+    let seen = engine.workers.clone();
     facts::put(&database.pools.requests, facts::ROOT_URL, root_url).await?;
-    drop(app);
+    drop((engine, passes));
     ready(root_url);
     connection::serve(listener, front).await;
     tracing::info!("draining");
@@ -189,7 +195,7 @@ async fn serve(
     if tokio::time::timeout(DRAIN_REQUESTS, connections.wait()).await.is_err() {
         tracing::warn!(connections = connections.len(), "some requests did not end in time");
     }
-    // The last connection has dropped the application. When the passes have ended too, nothing holds the engine: its
+    // The last connection has dropped the router, and with it the state of every area. When the passes have ended too, nothing holds the engine: its
     // batchers finish what they have and end.
     stop.cancel();
     tasks.close();
@@ -252,6 +258,7 @@ async fn fitting_keys(settings: &Settings, database: &Ready) -> Result<SecretKey
     Ok(keys)
 }
 
+/// Starts the engine, and makes the state of each area of routes.
 fn assemble(
     settings: &Settings,
     database: &Ready,
@@ -259,13 +266,77 @@ fn assemble(
     (root_url, member): (&str, Member),
     tasks: &TaskTracker,
     stop: &CancellationToken,
-    shutdown: &CancellationToken,
-) -> App {
+    drain: &CancellationToken,
+) -> Areas {
     // Before anything counts.
     let metrics = telemetry::start_metrics();
     tasks.spawn(keep_up(metrics.clone(), stop.clone()));
     tasks.spawn(report_repeats(stop.clone()));
-    let lifetime = Lifetime { tasks: tasks.clone(), stop: stop.clone(), drain: shutdown.clone() };
+    let lifetime = Lifetime { tasks: tasks.clone(), stop: stop.clone(), drain: drain.clone() };
+    let blobs = open_blobs(settings, &keys, root_url, tasks, stop);
+    let passes = start_engine(settings, database, blobs, member, &lifetime);
+    let engine = Arc::clone(&passes.engine);
+    let (poll_keys, worker_digests) = (keys.signing_keys(Purpose::PollUrls), WorkerDigests::new(&keys));
+    let poll_urls = Arc::new(PollUrls::new(poll_keys, root_url, settings.message_visibility));
+    let authenticator = Authenticator::new(database.pools.lookups.clone(), engine.facts.clone(), keys);
+    let caches = authenticator.caches();
+    engine.remembered.add("clients", move || caches.drop_all());
+    let heavy = Heavy::new();
+    let files = Files::new(tasks, &heavy);
+    let intake = Arc::new(Intake {
+        engine: engine.clone(),
+        authenticator,
+        bodies: Budget::new("bodies", settings.limits.request_memory),
+        read_slots: ReadSlots::new(),
+        heavy,
+        manual_clock: settings.clock == ClockMode::Manual,
+    });
+    Areas {
+        poll: Arc::new(PollState { intake: intake.clone(), engine: engine.clone(), poll_urls: poll_urls.clone() }),
+        blobs: Arc::new(BlobsState {
+            intake: intake.clone(),
+            engine: engine.clone(),
+            downloads: Downloads::default(),
+            tasks: tasks.clone(),
+        }),
+        page: Arc::new(SiteState {
+            intake: intake.clone(),
+            engine: engine.clone(),
+            pages: Pages::new(root_url),
+            tasks: tasks.clone(),
+            drain: drain.clone(),
+        }),
+        docs: Arc::new(DocsState {
+            intake: intake.clone(),
+            files: files.clone(),
+            root_url: root_url.to_owned(),
+            routes: http::routes(),
+            references: OnceLock::new(),
+        }),
+        api: Arc::new(ApiState {
+            intake,
+            engine,
+            passes,
+            poll_urls,
+            tasks: tasks.clone(),
+            files,
+            worker_digests,
+            root_url: root_url.to_owned(),
+            drain: drain.clone(),
+            claim_work_wait: settings.claim_work_wait,
+            started: Instant::now(),
+            metrics: Metrics::new(metrics, settings.metrics_token.clone()),
+        }),
+    }
+}
+
+fn start_engine(
+    settings: &Settings,
+    database: &Ready,
+    blobs: Blobs,
+    member: Member,
+    lifetime: &Lifetime,
+) -> Arc<Passes> {
     let times = EngineSettings {
         claim_timeout: settings.claim_timeout,
         poll_reservation: settings.poll_reservation,
@@ -275,39 +346,12 @@ fn assemble(
         live_log_max: settings.limits.live_log_max,
         member,
     };
-    let blobs = open_blobs(settings, &keys, root_url, tasks, stop);
     let (connector, pools) = (database.connector.clone(), database.pools.clone());
-    let lookups = pools.lookups.clone();
-    let engine = engine::Database { claim_connector: connector.clone(), connector, pools };
-    let engine = Engine::start(engine, times, blobs, &lifetime);
+    let parts = engine::Database { claim_connector: connector.clone(), connector, pools };
+    let engine = Engine::start(parts, times, blobs, lifetime);
     let passes = Passes::new(&engine, &database.connector);
-    driver::run_passes(&passes, &database.connector, &lifetime);
-    let (poll_keys, worker_digests) = (keys.signing_keys(Purpose::PollUrls), WorkerDigests::new(&keys));
-    let authenticator = Authenticator::new(lookups, engine.facts.clone(), keys);
-    let caches = authenticator.caches();
-    engine.remembered.add("clients", move || caches.drop_all());
-    let heavy = Heavy::new();
-    Arc::new(AppState {
-        engine,
-        passes,
-        authenticator,
-        pages: Pages::new(root_url),
-        poll_urls: PollUrls::new(poll_keys, root_url, settings.message_visibility),
-        references: OnceLock::new(),
-        files: Files::new(tasks, &heavy),
-        bodies: Budget::new("bodies", settings.limits.request_memory),
-        downloads: Downloads::default(),
-        read_slots: ReadSlots::new(),
-        heavy,
-        worker_digests,
-        tasks: tasks.clone(),
-        root_url: root_url.to_owned(),
-        drain: shutdown.clone(),
-        manual_clock: settings.clock == ClockMode::Manual,
-        claim_work_wait: settings.claim_work_wait,
-        started: Instant::now(),
-        metrics: Metrics::new(metrics, settings.metrics_token.clone()),
-    })
+    driver::run_passes(&passes, &database.connector, lifetime);
+    passes
 }
 
 /// The store of artifacts' bytes; whether it can be used is checked meanwhile.

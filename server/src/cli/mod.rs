@@ -28,7 +28,9 @@ use nix::sys::stat::{Mode, umask};
 use tokio::net::TcpListener;
 
 use crate::config::{Database, DatabaseArgs, SECRET_KEY_SETTING, ServeArgs, SettingError, read_secret_keys};
-use crate::http::docs::{Sample, document, in_lines};
+use crate::http::docs::sample::Sample;
+use crate::http::docs::{document, in_lines};
+use crate::http::routes;
 use crate::key_check;
 use crate::server::{self, StartError};
 use crate::telemetry;
@@ -157,7 +159,7 @@ async fn serve(args: ServeArgs) -> ExitCode {
 }
 
 fn openapi() -> ExitCode {
-    finish(&in_lines(&document(&Sample::fixed())))
+    finish(&in_lines(&document(&routes(), &Sample::fixed())))
 }
 
 async fn migrate(args: DatabaseArgs) -> ExitCode {

@@ -1,31 +1,23 @@
-//! Whether the caller of a stream still has access; checked for as long as the stream lasts.
+//! Who may call an operation.
 
 use std::time::Duration;
 
-use tenure_api::errors::ErrorCode;
-use tokio::time::sleep;
+use super::scopes::Template;
 
-use super::app::App;
-use super::call::Call;
-use super::scopes::Values;
-
-/// How often it is checked.
+/// How often the access of a stream's caller is checked again.
 pub const REAUTHORIZE_EVERY: Duration = Duration::from_secs(3);
 
-/// Waits until the client has no access any more to what only the path decides about.
-pub async fn access_ended(app: &App, call: &Call) {
-    loop {
-        sleep(REAUTHORIZE_EVERY).await;
-        if let Err(error) = call.authorize_again(app, &Values::of_path()).await
-            && matches!(error.code(), ErrorCode::AuthenticationFailed | ErrorCode::InsufficientScopes)
-        {
-            return;
-        }
-        // The signature was good when it came. Temporary credentials expire nevertheless.
-        if let Some(end_ms) = call.credentials_end_ms()
-            && app.now().await.is_ok_and(|now| end_ms <= now.real_ms.min(now.server_ms))
-        {
-            return;
-        }
-    }
+/// Who may call an operation, and how that is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Every caller: there is nothing to be authorized, or the handler authenticates by itself. Needs no database.
+    Open,
+    /// Callers with these scopes. They are authenticated before the handler is called.
+    Scopes(Template),
+    /// Callers with a signed URL of the poll API.
+    SignedUrl,
+    /// Callers with a signed URL of an artifact's bytes.
+    ArtifactUrl,
+    /// The same, or a plain URL of what every caller may read.
+    PlainArtifactUrl,
 }

@@ -13,7 +13,6 @@ use http::header::{CONTENT_LENGTH, EXPECT, TRANSFER_ENCODING};
 use tenure_api::errors::ErrorCode;
 
 use super::budget::{Budget, Reservation, Share};
-use super::endpoint::Endpoint;
 use super::error::ApiError;
 
 /// The largest body.
@@ -39,15 +38,6 @@ pub struct BudgetedBody {
     pub bytes: Bytes,
     /// To be held as long as they are.
     pub reservation: Option<Reservation>,
-}
-
-/// The largest body that this operation takes from such a caller.
-#[must_use]
-pub fn limit(endpoint: &Endpoint, share: Share) -> usize {
-    match share {
-        Share::Anonymous => endpoint.anonymous_body_max,
-        Share::Authenticated => BODY_MAX,
-    }
 }
 
 /// Whether the head announces a body.

@@ -22,19 +22,20 @@ use tenure_api::ids::{
 };
 use tenure_api::query::Query;
 
-use super::app::App;
+use super::access::{Access, REAUTHORIZE_EVERY};
 use super::body;
 use super::budget::{Reservation, Share};
 use super::connection::Connection;
-use super::endpoint::{Access, Endpoint};
+use super::declaration::Declaration;
 use super::error::{ApiError, REPEATED_BODY_MAX};
 use super::heavy::LARGE_MIN;
+use super::intake::Intake;
 use super::scopes::{Template, Values};
 use crate::auth::{Now, Principal, RequestParts, SignedPayload};
 use tenure_domain::json;
 use tenure_engine::ops::list_tasks::{Cursor, PAGE_MAX};
 use tenure_engine::rooms::Caller;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 /// A request that waited this long is authenticated again before it is answered.
 const REAUTHORIZE_AFTER: Duration = Duration::from_millis(100);
@@ -48,7 +49,7 @@ const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto")
 /// A request.
 pub struct Call {
     /// What is called.
-    pub endpoint: Arc<Endpoint>,
+    pub endpoint: Arc<Declaration>,
     /// The parameters of the path, decoded; none if it cannot be read.
     params: Option<RawPathParams>,
     /// The body.
@@ -71,7 +72,12 @@ pub type Check = fn(&Call) -> Result<(), ApiError>;
 impl Call {
     /// Reads a request and authenticates its sender. A caller without access is refused before its body is read. The
     /// error is the answer.
-    pub async fn read(app: &App, endpoint: Arc<Endpoint>, request: Request) -> Result<Self, Response> {
+    pub async fn read(
+        intake: &Intake,
+        endpoint: Arc<Declaration>,
+        early_check: Option<Check>,
+        request: Request,
+    ) -> Result<Self, Response> {
         let (mut parts, body) = request.into_parts();
         let params = RawPathParams::from_request_parts(&mut parts, &()).await;
         let mut call = Self {
@@ -89,35 +95,35 @@ impl Call {
         let admitted = match params {
             Ok(params) => {
                 call.params = Some(params);
-                call.admit(app).await
+                call.admit(intake, early_check).await
             }
             Err(error) => Err(ApiError::arguments(format!("the path cannot be read: {error}"))),
         };
         if let Err(error) = admitted {
-            Box::pin(call.read_what_is_repeated(app, body)).await;
-            return Err(error.response(&call));
+            Box::pin(call.read_what_is_repeated(intake, body)).await;
+            return Err(call.refuse(error));
         }
-        match call.read_body(app, body).await {
+        match call.read_body(intake, body).await {
             Ok(()) => Ok(call),
-            Err(error) => Err(error.response(&call)),
+            Err(error) => Err(call.refuse(error)),
         }
     }
 
     /// The checks that need no body.
-    async fn admit(&mut self, app: &App) -> Result<(), ApiError> {
+    async fn admit(&mut self, intake: &Intake, early_check: Option<Check>) -> Result<(), ApiError> {
         if self.endpoint.is_authenticated() {
             let request = self.request_without_body();
-            let now = if request.is_signed() { app.now().await? } else { NO_TIME };
-            self.principal = Some(app.authenticate(&request, now).await?);
+            let now = if request.is_signed() { intake.now().await? } else { NO_TIME };
+            self.principal = Some(intake.authenticate(&request, now).await?);
             self.arrived = now;
         }
-        self.endpoint.early_check.map_or(Ok(()), |check| check(self))
+        early_check.map_or(Ok(()), |check| check(self))
     }
 
     /// Reads the body, and compares it with what was signed.
-    async fn read_body(&mut self, app: &App, body: Body) -> Result<(), ApiError> {
+    async fn read_body(&mut self, intake: &Intake, body: Body) -> Result<(), ApiError> {
         let share = self.share();
-        let read = body::read(&app.bodies, share, body::limit(&self.endpoint, share), &self.head.headers, body).await?;
+        let read = body::read(&intake.bodies, share, self.endpoint.body_max(share), &self.head.headers, body).await?;
         (self.body, self.reservation) = (read.bytes, read.reservation);
         if self.principal.is_none() {
             return Ok(());
@@ -128,17 +134,17 @@ impl Call {
             return Ok(signed.check(&self.body)?);
         }
         let (signed, body) = (signed.into_owned(), self.body.clone());
-        Ok(app.heavy.run(body.len(), move || signed.check(&body)).await?)
+        Ok(intake.heavy.run(body.len(), move || signed.check(&body)).await?)
     }
 
     /// The body of a request that is refused already, because the error repeats it; what is too large for that is
     /// discarded.
-    async fn read_what_is_repeated(&mut self, app: &App, body: Body) {
+    async fn read_what_is_repeated(&mut self, intake: &Intake, body: Body) {
         let small = body::announced_length(&self.head.headers).is_some_and(|length| length <= REPEATED_BODY_MAX);
         if !small || self.head.headers.contains_key(EXPECT) {
             return body::pass_over(&self.head.headers, body).await;
         }
-        let read = body::read(&app.bodies, Share::Anonymous, REPEATED_BODY_MAX, &self.head.headers, body).await;
+        let read = body::read(&intake.bodies, Share::Anonymous, REPEATED_BODY_MAX, &self.head.headers, body).await;
         if let Ok(read) = read {
             (self.body, self.reservation) = (read.bytes, read.reservation);
         }
@@ -166,7 +172,7 @@ impl Call {
     /// If `answer` fails, or the caller has lost its access.
     pub async fn wait_for<T, E: Into<ApiError>>(
         &self,
-        app: &App,
+        intake: &Intake,
         values: &Values<'_>,
         answer: impl Future<Output = Result<T, E>>,
     ) -> Result<T, ApiError> {
@@ -174,7 +180,7 @@ impl Call {
         let answer = answer.await.map_err(Into::into)?;
         self.waited.store(true, Ordering::Relaxed);
         if began.elapsed() >= REAUTHORIZE_AFTER {
-            let principal = self.authorize_again(app, values).await?;
+            let principal = self.authorize_again(intake, values).await?;
             // A call waits once.
             drop(self.principal_after_wait.set(principal));
         }
@@ -187,17 +193,48 @@ impl Call {
     }
 
     /// Checks that the caller, as it is now, has access.
-    pub async fn authorize_again(&self, app: &App, values: &Values<'_>) -> Result<Principal, ApiError> {
+    pub async fn authorize_again(&self, intake: &Intake, values: &Values<'_>) -> Result<Principal, ApiError> {
         // In a box, so that it makes no request larger that does not wait.
-        let principal = Box::pin(app.authenticate(&self.request_without_body(), self.arrived)).await?;
+        let principal = Box::pin(intake.authenticate(&self.request_without_body(), self.arrived)).await?;
         self.check_scopes(&principal, &self.scopes()?, values)?;
         Ok(principal)
+    }
+
+    /// Waits until the client has no access any more to what only the path decides about.
+    pub async fn access_ended(&self, intake: &Intake) {
+        loop {
+            sleep(REAUTHORIZE_EVERY).await;
+            if let Err(error) = self.authorize_again(intake, &Values::of_path()).await
+                && matches!(error.code(), ErrorCode::AuthenticationFailed | ErrorCode::InsufficientScopes)
+            {
+                return;
+            }
+            // The signature was good when it came. Temporary credentials expire nevertheless.
+            if let Some(end_ms) = self.credentials_end_ms()
+                && intake.now().await.is_ok_and(|now| end_ms <= now.real_ms.min(now.server_ms))
+            {
+                return;
+            }
+        }
     }
 
     /// When the caller's credentials end, in milliseconds since 1970.
     #[must_use]
     pub fn credentials_end_ms(&self) -> Option<i64> {
         self.principal.as_ref().and_then(|principal| principal.expires_ms)
+    }
+
+    /// The answer that this error is.
+    #[must_use]
+    pub fn refuse(&self, error: ApiError) -> Response {
+        let params: serde_json::Map<String, serde_json::Value> =
+            self.params().map(|(name, value)| (name.to_owned(), value.into())).collect();
+        // Errors end up in logs, where secrets must not.
+        let secretive = self.endpoint.has_secret_body;
+        // What we cannot read, such as half a surrogate pair or a key twice, the caller may not be able to read either.
+        let repeated = !secretive && self.body.len() <= REPEATED_BODY_MAX && json::check(&self.body).is_ok();
+        let payload = if repeated { serde_json::from_slice(&self.body).ok() } else { None };
+        error.answer(self.endpoint.name, params, payload)
     }
 
     /// A header of the request; one that is not text is a `?`, which matches nothing.

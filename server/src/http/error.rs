@@ -2,19 +2,17 @@
 
 use axum::response::{IntoResponse, Response};
 use http::header::{RETRY_AFTER, WWW_AUTHENTICATE};
-use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
+use http::{HeaderValue, StatusCode};
 use serde::Serialize;
 use serde_json::value::RawValue;
 use tenure_api::dates::Timestamp;
 use tenure_api::errors::ErrorCode;
 use utoipa::ToSchema;
 
-use super::call::Call;
 use super::headers::POLICY;
 use super::scopes::Unfilled;
 use crate::auth::{AuthError, AuthFailure, InsufficientScopes};
 use tenure_domain::create::Unacceptable;
-use tenure_domain::json;
 use tenure_engine::clock;
 use tenure_engine::ops::OpError;
 use tenure_store::clients::ClientError;
@@ -93,20 +91,8 @@ impl ApiError {
         self.message
     }
 
-    /// The answer to a call.
-    #[must_use]
-    pub fn response(self, call: &Call) -> Response {
-        let params: serde_json::Map<String, serde_json::Value> =
-            call.params().map(|(name, value)| (name.to_owned(), value.into())).collect();
-        // Errors end up in logs, where secrets must not.
-        let secretive = call.endpoint.has_secret_body;
-        // What we cannot read, such as half a surrogate pair or a key twice, the caller may not be able to read either.
-        let repeated = !secretive && call.body.len() <= REPEATED_BODY_MAX && json::check(&call.body).is_ok();
-        let payload = if repeated { serde_json::from_slice(&call.body).ok() } else { None };
-        self.answer(call.endpoint.name, params, payload)
-    }
-
-    fn answer(
+    /// The answer to a request; an error repeats its parameters and its body.
+    pub(super) fn answer(
         self,
         method: &str,
         params: serde_json::Map<String, serde_json::Value>,
@@ -258,34 +244,8 @@ impl From<Unacceptable> for ApiError {
     }
 }
 
-/// How much of a path is repeated, in characters.
-const SHOWN_PATH_MAX: usize = 200;
 /// What errors call a request that no operation answers.
 const NO_OPERATION: &str = "none";
-
-/// The answer to a method that the route table does not have at this path. The router adds `Allow`.
-pub async fn no_such_method(uri: Uri, method: Method, headers: HeaderMap) -> Response {
-    if let Some(refused) = super::poll::refuse_unknown_path(&uri, &headers) {
-        return refused;
-    }
-    let path = shown(&uri);
-    let message = format!("the path {path:?} has no method {method}; the header Allow has those that it has");
-    stray(ApiError::new(ErrorCode::MethodNotAllowed, message))
-}
-
-/// The answer to a path that is not in the route table.
-pub async fn no_such_route(uri: Uri, headers: HeaderMap) -> Response {
-    if let Some(refused) = super::poll::refuse_unknown_path(&uri, &headers) {
-        return refused;
-    }
-    let message = format!("there is no path {:?}; /openapi.json has those that there are", shown(&uri));
-    stray(ApiError::new(ErrorCode::ResourceNotFound, message))
-}
-
-/// The beginning of a path, for a message.
-fn shown(uri: &Uri) -> String {
-    uri.path().chars().take(SHOWN_PATH_MAX).collect()
-}
 
 /// An error as the answer to a request that no operation answers.
 pub fn stray(error: ApiError) -> Response {

@@ -3,20 +3,22 @@
 mod access;
 mod answers;
 pub mod api;
-pub mod app;
 pub mod blobs;
 mod body;
 pub mod budget;
 pub mod call;
 pub mod compression;
 pub mod connection;
+pub mod declaration;
 pub mod delivery;
 pub mod docs;
 pub mod endpoint;
 pub mod error;
+mod fallback;
 pub mod files;
 mod headers;
 pub mod heavy;
+pub mod intake;
 pub mod page;
 pub mod poll;
 mod read_buffers;
@@ -52,6 +54,7 @@ use api::servers::{list_servers, replace_scheduler};
 use api::sessions::{
     command_session, end_session, get_session, list_queue_workers, renew_session, session_inbox, start_session,
 };
+use api::state::{Api, ApiState};
 use api::task_batches::{statuses, tasks};
 use api::task_group::{cancel_task_group, get_task_group, list_task_group, seal_task_group};
 use api::worker_manager::{
@@ -61,39 +64,83 @@ use api::worker_manager::{
 use api::workers::{declare_worker, get_worker, list_workers, quarantine_worker};
 use api::{
     change_task, change_task_group_priority, change_task_priority, claim_task, claim_work, create_task, create_tasks,
-    documentation, health, list_dependent_tasks, list_queues, metrics, poll_task_urls, reclaim_task, references,
-    report, status, task, task_result, wait_for_task, why, work,
+    health, list_dependent_tasks, list_queues, metrics, poll_task_urls, reclaim_task, report, status, task,
+    task_result, wait_for_task, why, work,
 };
-use app::App;
-use routes::Routes;
+use blobs::get::download_artifact;
+use blobs::put::upload_artifact;
+use blobs::state::{BlobsState, StoredBytes};
+use docs::state::{Docs, DocsState};
+use docs::{documentation, reference_files};
+use page::state::Site;
+use poll::description::{delete_message, get_message_queue, get_messages, update_message};
+use poll::state::{Poll, PollState};
+use routes::{Route, Routes};
 
-/// What serves requests: the API, and the operator's page.
-pub fn router(app: App) -> Router {
-    routes()
-        .into_router()
-        .merge(page::router())
-        .fallback(error::no_such_route)
-        .method_not_allowed_fallback(error::no_such_method)
-        .with_state(app)
+/// The state of each area of the server.
+pub struct Areas {
+    pub api: Api,
+    pub poll: Poll,
+    pub blobs: StoredBytes,
+    pub page: Site,
+    pub docs: Docs,
 }
 
-/// Every route. An endpoint that is found at several paths is here several times.
-fn routes() -> Routes {
-    Routes::new()
+/// What serves requests: the API, and the operator's page.
+pub fn router(areas: Areas) -> Router {
+    let Areas { api, poll, blobs, page, docs } = areas;
+    service_routes()
+        .merge(apis())
+        .into_router(api)
+        .merge(document_routes().into_router(docs))
+        .merge(poll_routes().into_router(poll))
+        .merge(stored_bytes().into_router(blobs))
+        .merge(page::router(page))
+        .fallback(fallback::no_such_route)
+        .method_not_allowed_fallback(fallback::no_such_method)
+}
+
+/// Every route but those of the page, in the order in which the document describes them. An endpoint that is found at
+/// several paths is here several times.
+#[must_use]
+pub fn routes() -> Vec<Route> {
+    let parts = [
+        service_routes().into_list(),
+        document_routes().into_list(),
+        apis().into_list(),
+        poll_routes().into_list(),
+        stored_bytes().into_list(),
+    ];
+    parts.into_iter().flatten().collect()
+}
+
+/// Health and measurements.
+fn service_routes() -> Routes<ApiState> {
+    Routes::default()
         .route("/__heartbeat__", [health::heartbeat()])
         .route("/__lbheartbeat__", [health::lbheartbeat()])
         .route("/__version__", [health::version()])
         .route("/ping", [health::ping()])
         .route("/metrics", [metrics::endpoint()])
         .route("/robots.txt", [health::robots()])
+}
+
+/// The OpenAPI document, its user interface, references and schemas.
+fn document_routes() -> Routes<DocsState> {
+    Routes::default()
         .route("/openapi.json", [documentation::openapi()])
         .route("/docs", [documentation::docs()])
         .route("/docs/", [documentation::docs_file()])
         .route("/docs/{file}", [documentation::docs_file()])
-        .route("/references/manifest.json", [references::manifest()])
-        .route("/references/{service}/v1/{reference}", [references::reference()])
-        .route("/schemas/common/{common}", [references::common_schema()])
-        .route("/schemas/{service}/v1/{schema}", [references::schema()])
+        .route("/references/manifest.json", [reference_files::manifest()])
+        .route("/references/{service}/v1/{reference}", [reference_files::reference()])
+        .route("/schemas/common/{common}", [reference_files::common_schema()])
+        .route("/schemas/{service}/v1/{schema}", [reference_files::schema()])
+}
+
+/// The APIs of the services.
+fn apis() -> Routes<ApiState> {
+    Routes::default()
         .nest("/api/queue/v1", queue_api())
         // Clients from before there were root URLs are given a base URL that ends like this.
         .nest("/v1", queue_api())
@@ -102,13 +149,11 @@ fn routes() -> Routes {
         .nest("/api/purge-cache/v1", purge_cache_api())
         .nest("/api/object/v1", object_api())
         .nest("/api/tenure/v1", own_api())
-        .nest(poll::PATH, poll_api())
-        .nest(blobs::PATH, stored_bytes())
 }
 
 /// The Taskcluster Queue API. A queue's id may come as one escaped segment or as two.
-fn queue_api() -> Routes {
-    Routes::new()
+fn queue_api() -> Routes<ApiState> {
+    Routes::default()
         .merge(health_routes())
         .route("/task/{taskId}", [task::endpoint(), create_task::endpoint()])
         .route("/task/{taskId}/status", [status::endpoint()])
@@ -147,8 +192,8 @@ fn queue_api() -> Routes {
 
 /// Views of queues, provisioners and workers. `/task-queues/acme/linux` is a queue in two segments; where the second
 /// is the last word of another path, that path's handler decides ([`get_task_queue::unless_queue`]).
-fn views() -> Routes {
-    Routes::new()
+fn views() -> Routes<ApiState> {
+    Routes::default()
         .route("/task-queues", [list_task_queues::endpoint()])
         .route("/task-queues/{taskQueueId}", [get_task_queue::endpoint()])
         .route("/task-queues/{provisionerId}/{workerType}", [get_task_queue::endpoint()])
@@ -169,8 +214,8 @@ fn views() -> Routes {
 }
 
 /// Artifacts. A name may have any number of slashes in it, escaped or not.
-fn artifact_routes() -> Routes {
-    Routes::new()
+fn artifact_routes() -> Routes<ApiState> {
+    Routes::default()
         .route("/task/{taskId}/runs/{runId}/artifacts", [list_artifacts::of_run()])
         .route(
             "/task/{taskId}/runs/{runId}/artifacts/{*name}",
@@ -185,8 +230,8 @@ fn artifact_routes() -> Routes {
 }
 
 /// How a service is, and which one it is; every API answers that below its own path.
-fn health_routes() -> Routes {
-    Routes::new()
+fn health_routes() -> Routes<ApiState> {
+    Routes::default()
         .route("/ping", [health::ping()])
         .route("/__heartbeat__", [health::heartbeat()])
         .route("/__lbheartbeat__", [health::lbheartbeat()])
@@ -194,8 +239,8 @@ fn health_routes() -> Routes {
 }
 
 /// The Taskcluster Object API, as far as uploads and downloads need it.
-fn object_api() -> Routes {
-    Routes::new()
+fn object_api() -> Routes<ApiState> {
+    Routes::default()
         .merge(health_routes())
         .route("/upload/{*name}", [create_upload::endpoint()])
         .route("/finish-upload/{*name}", [finish_upload::endpoint()])
@@ -206,8 +251,8 @@ fn object_api() -> Routes {
 
 /// The Taskcluster Auth API, as far as it is about clients, roles and scopes. Its lists end in a slash, which the Python
 /// client leaves out.
-fn auth_api() -> Routes {
-    Routes::new()
+fn auth_api() -> Routes<ApiState> {
+    Routes::default()
         .merge(health_routes())
         .route("/clients", [list_clients::endpoint()])
         .route("/clients/", [list_clients::endpoint()])
@@ -237,8 +282,8 @@ fn auth_api() -> Routes {
 }
 
 /// What Tenure has beyond it.
-fn own_api() -> Routes {
-    Routes::new()
+fn own_api() -> Routes<ApiState> {
+    Routes::default()
         .route("/events", [list_events::endpoint()])
         .route("/events/stream", [stream_events::endpoint()])
         .route("/tasks", [create_tasks::endpoint()])
@@ -266,10 +311,10 @@ fn own_api() -> Routes {
 }
 
 /// Queues as they are, their policies, pauses and sessions. A queue's id may come as one escaped segment or as two.
-fn queue_routes() -> Routes {
+fn queue_routes() -> Routes<ApiState> {
     let policy = || [get_policy::endpoint(), put_policy::endpoint(), delete_policy::endpoint()];
     let key = || [get_queue_key::endpoint(), put_queue_key::endpoint(), delete_queue_key::endpoint()];
-    Routes::new()
+    Routes::default()
         .route("/queues/{taskQueueId}", [get_queue::endpoint()])
         .route("/queues/{provisionerId}/{workerType}", [get_queue::endpoint()])
         .route("/queues/{taskQueueId}/policy", policy())
@@ -290,10 +335,10 @@ fn queue_routes() -> Routes {
 
 /// The Taskcluster Worker Manager API, as far as workers of its static provider and the provisioners that create them
 /// call it. A worker pool's id may come as one escaped segment or as two.
-fn worker_manager_api() -> Routes {
+fn worker_manager_api() -> Routes<ApiState> {
     let of_worker =
         || [worker::endpoint(), create_worker::endpoint(), update_worker::endpoint(), remove_worker::endpoint()];
-    Routes::new()
+    Routes::default()
         .merge(health_routes())
         .route("/worker/register", [register_worker::endpoint()])
         .route("/worker/reregister", [reregister_worker::endpoint()])
@@ -310,9 +355,9 @@ fn worker_manager_api() -> Routes {
 }
 
 /// The Taskcluster Purge-Cache API. A worker pool's id may come as one escaped segment or as two.
-fn purge_cache_api() -> Routes {
+fn purge_cache_api() -> Routes<ApiState> {
     let of_pool = || [purge_requests::endpoint(), request_purge::endpoint()];
-    Routes::new()
+    Routes::default()
         .merge(health_routes())
         .route("/purge-cache/list", [all_purge_requests::endpoint()])
         .route("/purge-cache/{workerPoolId}", of_pool())
@@ -320,14 +365,16 @@ fn purge_cache_api() -> Routes {
 }
 
 /// Signed URLs, which Azure's queue clients speak.
-fn poll_api() -> Routes {
-    Routes::new()
-        .signed("/{queue}", [poll::get_message_queue()], poll::queue)
-        .signed("/{queue}/messages", [poll::get_messages()], poll::messages)
-        .signed("/{queue}/messages/{messageId}", [poll::delete_message(), poll::update_message()], poll::message)
+fn poll_routes() -> Routes<PollState> {
+    let signed = Routes::default()
+        .signed("/{queue}", [get_message_queue()], poll::queue)
+        .signed("/{queue}/messages", [get_messages()], poll::messages)
+        .signed("/{queue}/messages/{messageId}", [delete_message(), update_message()], poll::message);
+    Routes::default().nest(poll::urls::PATH, signed)
 }
 
 /// Signed URLs of artifacts' bytes. A name may have any number of slashes in it.
-fn stored_bytes() -> Routes {
-    Routes::new().signed("/{*artifact}", [blobs::upload_artifact(), blobs::download_artifact()], blobs::serve)
+fn stored_bytes() -> Routes<BlobsState> {
+    let signed = Routes::default().signed("/{*artifact}", [upload_artifact(), download_artifact()], blobs::serve);
+    Routes::default().nest(blobs::PATH, signed)
 }

@@ -11,11 +11,12 @@ use axum::routing::MethodRouter;
 use tokio::time::Instant;
 
 use super::answers;
-use super::app::App;
 use super::call::Call;
-use super::endpoint::Endpoint;
+use super::declaration::Declaration;
+use super::endpoint::{Endpoint, Service};
 use super::error::ApiError;
 use super::heavy::LARGE_MIN;
+use super::intake::Intake;
 use super::timer::ConnectionTimer;
 
 /// One line of the table.
@@ -24,55 +25,61 @@ pub struct Route {
     /// The whole path.
     pub path: String,
     /// What is served there.
-    pub endpoint: Arc<Endpoint>,
+    pub endpoint: Arc<Declaration>,
 }
 
-/// Routes, in the order in which they were added.
-#[derive(Default)]
-pub struct Routes {
+/// Routes of an area with the state `S`, in the order in which they were added.
+pub struct Routes<S> {
     /// By their whole paths: a router inside another one would give each request a shortened path, and box it twice more.
-    methods: Vec<(String, MethodRouter<App>)>,
+    methods: Vec<(String, MethodRouter<Arc<S>>)>,
     list: Vec<Route>,
 }
 
-impl Routes {
+impl<S> Default for Routes<S> {
     /// An empty table.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::default()
+    fn default() -> Self {
+        Self { methods: Vec::new(), list: Vec::new() }
     }
+}
 
+impl<S: Send + Sync + 'static> Routes<S> {
     /// Adds a path with its endpoints, one for a method.
     #[must_use]
-    pub fn route(self, path: &str, endpoints: impl Into<Vec<Endpoint>>) -> Self {
-        let endpoints: Vec<Arc<Endpoint>> = endpoints.into().into_iter().map(Arc::new).collect();
-        let add = |methods: MethodRouter<App>, endpoint: &Arc<Endpoint>| {
-            let filter = endpoint.method.filter();
-            let endpoint = Arc::clone(endpoint);
-            methods
-                .on(filter, move |State(app): State<App>, request: Request| serve(Arc::clone(&endpoint), app, request))
-        };
-        let methods = endpoints.iter().fold(MethodRouter::new(), add);
-        self.add(path, endpoints, methods)
+    pub fn route(self, path: &str, endpoints: impl Into<Vec<Endpoint<S>>>) -> Self
+    where
+        S: AsRef<Intake>,
+    {
+        let endpoints: Vec<Endpoint<S>> = endpoints.into();
+        let mut methods: MethodRouter<Arc<S>> = MethodRouter::new();
+        let mut declarations = Vec::with_capacity(endpoints.len());
+        for Endpoint { declaration, service } in endpoints {
+            let (declaration, service) = (Arc::new(declaration), Arc::new(service));
+            declarations.push(Arc::clone(&declaration));
+            let filter = declaration.method.filter();
+            methods = methods.on(filter, move |State(state): State<Arc<S>>, request: Request| {
+                serve(declaration, service, state, request)
+            });
+        }
+        self.add(path, declarations, methods)
     }
 
     /// Adds a path with a handler that checks the method itself; it serves these endpoints and refuses every other method
     /// in its own way.
     #[must_use]
-    pub fn signed<H, T>(self, path: &str, endpoints: impl Into<Vec<Endpoint>>, handler: H) -> Self
+    pub fn signed<H, T>(self, path: &str, endpoints: impl Into<Vec<Declaration>>, handler: H) -> Self
     where
-        H: Handler<T, App>,
+        H: Handler<T, Arc<S>>,
         T: 'static,
     {
-        let endpoints: Vec<Arc<Endpoint>> = endpoints.into().into_iter().map(Arc::new).collect();
+        let endpoints: Vec<Arc<Declaration>> = endpoints.into().into_iter().map(Arc::new).collect();
         // Although one handler serves them all, the router needs them: it lists them in `Allow`.
-        let methods = endpoints.iter().fold(MethodRouter::new(), |methods: MethodRouter<App>, endpoint| {
+        let methods = endpoints.iter().fold(MethodRouter::new(), |methods: MethodRouter<Arc<S>>, endpoint| {
             methods.on(endpoint.method.filter(), handler.clone())
         });
         self.add(path, endpoints, methods.fallback(handler))
     }
 
-    fn add(mut self, path: &str, endpoints: Vec<Arc<Endpoint>>, methods: MethodRouter<App>) -> Self {
+    fn add(mut self, path: &str, endpoints: Vec<Arc<Declaration>>, methods: MethodRouter<Arc<S>>) -> Self {
         // A parameter that takes slashes is one like any other in the document.
         let shown = path.replace("{*", "{");
         self.list.extend(endpoints.into_iter().map(|endpoint| Route { path: shown.clone(), endpoint }));
@@ -97,31 +104,40 @@ impl Routes {
         self
     }
 
-    /// What the document is made from.
+    /// The lines of the table, from which the document is made.
     #[must_use]
-    pub fn list(&self) -> &[Route] {
-        &self.list
+    pub fn into_list(self) -> Vec<Route> {
+        self.list
     }
 
-    /// What serves requests.
-    pub fn into_router(self) -> Router<App> {
-        self.methods.into_iter().fold(Router::new(), |router, (path, methods)| router.route(&path, methods))
+    /// A router that serves them with this state.
+    pub fn into_router(self, state: Arc<S>) -> Router {
+        let routes = self.methods.into_iter();
+        let router: Router<Arc<S>> = routes.fold(Router::new(), |router, (path, methods)| router.route(&path, methods));
+        router.with_state(state)
     }
 }
 
-async fn serve(endpoint: Arc<Endpoint>, app: App, request: Request) -> Response {
-    let call = match Call::read(&app, Arc::clone(&endpoint), request).await {
+async fn serve<S: AsRef<Intake>>(
+    endpoint: Arc<Declaration>,
+    service: Arc<Service<S>>,
+    state: Arc<S>,
+    request: Request,
+) -> Response {
+    // Not by the method of `Arc`, which has one of the same name.
+    let intake: &Intake = S::as_ref(&state);
+    let call = match Call::read(intake, Arc::clone(&endpoint), service.early_check, request).await {
         Ok(call) => Arc::new(call),
         Err(refused) => return refused,
     };
     let share = call.share();
     let size = if endpoint.has_large_answer { LARGE_MIN } else { call.body.len() };
     let answering = async {
-        let _slot = if endpoint.takes_read_slot(share) { Some(app.read_slots.take(share).await?) } else { None };
-        let operation = endpoint.handle(Arc::clone(&app), Arc::clone(&call));
-        app.heavy.answer(share, size, operation).await
+        let _slot = if endpoint.takes_read_slot(share) { Some(intake.read_slots.take(share).await?) } else { None };
+        let operation = (service.handler)(Arc::clone(&state), Arc::clone(&call));
+        intake.heavy.answer(share, size, operation).await
     };
-    let until = Instant::now() + endpoint.answer_max(&app);
+    let until = Instant::now() + (service.answer_max)(&state);
     let waiting = match &call.connection {
         Some(connection) => connection.timer().wait_until(until),
         None => ConnectionTimer::default().wait_until(until),
@@ -140,7 +156,7 @@ async fn serve(endpoint: Arc<Endpoint>, app: App, request: Request) -> Response 
             );
             response
         }
-        Err(error) => error.response(&call),
+        Err(error) => call.refuse(error),
     };
     answers::note_share(&mut response, share);
     response

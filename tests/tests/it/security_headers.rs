@@ -1,7 +1,9 @@
 //! Answers of every kind forbid browsers to run their content.
 
 use serde_json::json;
-use tenure_server::http::docs::{Sample, document};
+use tenure_server::http::docs::document;
+use tenure_server::http::docs::sample::Sample;
+use tenure_server::http::routes;
 use tenure_tests::http::TENURE_API;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -67,7 +69,7 @@ async fn connect_served(rig: &Rig) -> Option<TcpStream> {
 async fn answer_of_every_operation_has_a_content_security_policy() {
     let rig = Rig::start().await;
     let root = rig.root.clone();
-    let operations = Operation::all(&document(&Sample::fixed())).into_iter();
+    let operations = Operation::all(&document(&routes(), &Sample::fixed())).into_iter();
     // Signed URLs are not in the document; the next test has some.
     for operation in operations.filter(|operation| !operation.described["security"].to_string().contains("Url")) {
         // Without credentials most are refused, and no stream begins.

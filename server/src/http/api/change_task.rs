@@ -7,10 +7,9 @@ use serde_json::{Value, json};
 use tenure_api::errors::ErrorCode::{RequestConflict, ResourceNotFound};
 
 use super::{StatusBody, ok};
-use crate::http::app::App;
+use crate::http::api::state::{Api, Endpoint};
 use crate::http::call::Call;
 use crate::http::docs::operation::Operation;
-use crate::http::endpoint::Endpoint;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{AllOf, AnyOf, Scope};
 use crate::http::scopes::Values;
@@ -82,7 +81,7 @@ fn described(operation: Operation, after: &Value) -> Operation {
         .refuses(RequestConflict, "the task's deadline has passed")
 }
 
-async fn change_task(app: App, call: Arc<Call>, transition: Change) -> Result<Response, ApiError> {
+async fn change_task(app: Api, call: Arc<Call>, transition: Change) -> Result<Response, ApiError> {
     let id = call.task_id()?;
     call.no_query()?;
     // The scopes name the task's scheduler, group and project, so that it must be read before they can be checked.

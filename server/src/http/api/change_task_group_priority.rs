@@ -12,11 +12,10 @@ use tenure_api::states::Priority;
 use utoipa::ToSchema;
 
 use super::ok;
-use crate::http::app::App;
+use crate::http::api::state::{Api, Endpoint};
 use crate::http::call::Call;
-use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
-use crate::http::endpoint::Endpoint;
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
 use crate::http::scopes::Values;
@@ -71,7 +70,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
         .refuses(ResourceNotFound, "the group does not exist")
 }
 
-async fn change_task_group_priority(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn change_task_group_priority(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     let id = call.task_group_id()?;
     call.no_query()?;
     let ChangePriorityRequest { new_priority } = call.json()?;

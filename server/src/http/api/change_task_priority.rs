@@ -8,11 +8,10 @@ use tenure_api::bodies::ChangePriorityRequest;
 use tenure_api::errors::ErrorCode::{RequestConflict, ResourceNotFound};
 
 use super::{StatusBody, ok};
-use crate::http::app::App;
+use crate::http::api::state::{Api, Endpoint};
 use crate::http::call::Call;
-use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
-use crate::http::endpoint::Endpoint;
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, AnyOf, Scope};
 use crate::http::scopes::Values;
@@ -42,7 +41,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
         .refuses(RequestConflict, "the task was resolved, or its deadline has passed")
 }
 
-async fn change_task_priority(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn change_task_priority(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     let id = call.task_id()?;
     call.no_query()?;
     let ChangePriorityRequest { new_priority } = call.json()?;

@@ -10,11 +10,10 @@ use tenure_api::errors::ErrorCode::{RequestConflict, ResourceNotFound};
 use super::claim_work::session_of_claim;
 use super::sessions::of_a_claim;
 use super::{claim_json, raw};
-use crate::http::app::App;
+use crate::http::api::state::{Api, Endpoint};
 use crate::http::call::Call;
-use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
-use crate::http::endpoint::Endpoint;
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, AllOf, AnyOf, Scope};
 use crate::http::scopes::Values;
@@ -62,7 +61,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
         )
 }
 
-async fn claim_task(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn claim_task(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     let (task, run) = (call.task_id()?, call.run_id()?);
     call.no_query()?;
     let body: ClaimTaskRequest = call.json()?;

@@ -9,15 +9,14 @@ use tenure_api::errors::ErrorCode;
 use tenure_api::ids::{SessionId, TaskQueueId};
 
 use super::claims_json;
-use super::sessions::of_a_claim;
-use crate::http::app::App;
+use super::sessions::{OWN, of_a_claim};
+use crate::http::api::state::{Api, Endpoint};
 use crate::http::call::Call;
+use crate::http::declaration::ANSWER_MAX;
 use crate::http::delivery::carry;
-use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
-use crate::http::endpoint::{ANSWER_MAX, Endpoint};
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
-use crate::http::scopes::Template::{self, AllOf, Scope};
 use crate::http::scopes::Values;
 use tenure_engine::batch::wait_list::Answer;
 use tenure_engine::ops::claim_work::Request;
@@ -27,13 +26,10 @@ use tenure_engine::ops::sessions;
 pub fn endpoint() -> Endpoint {
     Endpoint::post("claimWork", claim_work)
         .no_pool()
-        .scopes(SCOPES)
+        .scopes(OWN)
         .waits(|app| ANSWER_MAX + app.claim_work_wait)
         .described("queue", "Claim up to 32 tasks of a queue", describe)
 }
-
-pub(super) const SCOPES: Template =
-    AllOf(&[Scope("queue:claim-work:<taskQueueId>"), Scope("queue:worker-id:<workerGroup>/<workerId>")]);
 
 fn describe(operation: Operation, sample: &Sample) -> Operation {
     of_a_claim(operation)
@@ -61,7 +57,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
 
 /// The epoch of the session that a worker's claims are to belong to, if it names one.
 pub(super) async fn session_of_claim(
-    app: &App,
+    app: &Api,
     session: Option<SessionId>,
     queue: &TaskQueueId,
     (group, worker): (&str, &str),
@@ -72,7 +68,7 @@ pub(super) async fn session_of_claim(
     }
 }
 
-async fn claim_work(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn claim_work(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     let queue = call.task_queue_id()?;
     call.no_query()?;
     let body: ClaimWorkRequest = call.json()?;
@@ -98,9 +94,9 @@ async fn claim_work(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
         sessions::unless_gone(app.engine.session_parts(), body.session_id, answer).await
     };
     // An error from here on drops the answer, and with it requeues the claims.
-    let answer = call.wait_for(&app, &asking, claiming).await?;
+    let answer = call.wait_for(&app.intake, &asking, claiming).await?;
     let size = answer.claims.iter().filter_map(|granted| granted.definition.as_ref()).map(String::len).sum();
-    let (heavy, connection) = (app.heavy.clone(), call.connection.clone());
+    let (heavy, connection) = (app.intake.heavy.clone(), call.connection.clone());
     let Answer { claims, delivery } = answer;
     let json = heavy.run(size, move || claims_json(&app, &claims)).await?;
     Ok(carry(json, delivery, connection))

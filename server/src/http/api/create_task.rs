@@ -9,11 +9,10 @@ use tenure_api::errors::ErrorCode::{InputError, RequestConflict};
 use tenure_api::states::Priority;
 
 use super::{StatusBody, ok};
-use crate::http::app::App;
+use crate::http::api::state::{Api, Endpoint};
 use crate::http::call::Call;
-use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
-use crate::http::endpoint::Endpoint;
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, AllOf, AnyOf, ForEach, If, Scope};
 use crate::http::scopes::Values;
@@ -88,7 +87,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
         )
 }
 
-async fn create_task(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn create_task(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     let id = call.task_id()?;
     call.no_query()?;
     let requested = NewTask::from_request(id, &call.json::<CreateTaskRequest<'_>>()?)?;

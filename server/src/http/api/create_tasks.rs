@@ -14,12 +14,11 @@ use tenure_api::submit::{SubmitRequest, SubmittedTask};
 use utoipa::ToSchema;
 
 use super::{create_task, ok};
-use crate::http::app::App;
+use crate::http::api::state::{Api, Endpoint};
 use crate::http::call::Call;
-use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
 use crate::http::docs::sample::QUEUE;
-use crate::http::endpoint::Endpoint;
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
 use tenure_domain::submit::{Graph, Origin};
 use tenure_engine::ops::submit::{Key, submission_time, submit};
@@ -107,7 +106,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
         .refuses(RequestConflict, "as for createTask; or the `Idempotency-Key` was sent with another body within a day")
 }
 
-async fn create_tasks(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn create_tasks(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     call.no_query()?;
     let key = idempotency_key(&call)?;
     let graph = read(&app, &call, key.as_ref()).await?;
@@ -125,7 +124,7 @@ async fn create_tasks(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
 }
 
 /// The body: a list of tasks, or one task by itself, which has no field `tasks`.
-async fn read(app: &App, call: &Call, key: Option<&Key>) -> Result<Graph, ApiError> {
+async fn read(app: &Api, call: &Call, key: Option<&Key>) -> Result<Graph, ApiError> {
     // Also if it is null, which is no task's.
     #[derive(Deserialize)]
     struct Shape {

@@ -11,11 +11,10 @@ use tenure_api::errors::ErrorCode;
 use utoipa::ToSchema;
 
 use super::ok;
-use crate::http::app::App;
+use crate::http::api::state::{Api, Endpoint};
 use crate::http::call::Call;
-use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
-use crate::http::endpoint::Endpoint;
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
 
 const NO_PARAMETERS: &str = "there is a query parameter";
@@ -95,23 +94,23 @@ pub fn robots() -> Endpoint {
     )
 }
 
-async fn answer_ping(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn answer_ping(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     call.no_query()?;
     ok(&Alive { alive: true, uptime: app.started.elapsed().as_secs_f64() })
 }
 
-async fn answer_lbheartbeat(_: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn answer_lbheartbeat(_: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     call.no_query()?;
     ok(&json!({}))
 }
 
-async fn answer_heartbeat(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn answer_heartbeat(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     call.no_query()?;
     app.engine.heartbeat.beat().await?;
     ok(&json!({}))
 }
 
-async fn answer_version(_: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn answer_version(_: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     call.no_query()?;
     ok(&Version {
         version: env!("CARGO_PKG_VERSION"),
@@ -121,6 +120,6 @@ async fn answer_version(_: App, call: Arc<Call>) -> Result<Response, ApiError> {
     })
 }
 
-async fn answer_robots(_: App, _: Arc<Call>) -> Result<Response, ApiError> {
+async fn answer_robots(_: Api, _: Arc<Call>) -> Result<Response, ApiError> {
     Ok((StatusCode::OK, [(CONTENT_TYPE, "text/plain")], "User-agent: *\nDisallow: /\n").into_response())
 }

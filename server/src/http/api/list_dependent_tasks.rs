@@ -11,12 +11,11 @@ use utoipa::ToSchema;
 
 use super::listed_task::{Entry, entries};
 use super::ok;
-use crate::http::app::App;
+use crate::http::api::state::{Api, Endpoint};
 use crate::http::call::Call;
-use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
 use crate::http::docs::parameters::paged;
-use crate::http::endpoint::Endpoint;
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
 use crate::http::scopes::Values;
@@ -57,7 +56,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
         .refuses(ResourceNotFound, "the task does not exist")
 }
 
-async fn list_dependent_tasks(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn list_dependent_tasks(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     call.authorize(&Values::of_path())?;
     let id = call.task_id()?;
     let cursor = call.page()?;

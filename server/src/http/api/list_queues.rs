@@ -9,12 +9,11 @@ use tenure_api::dates::Timestamp;
 use utoipa::ToSchema;
 
 use super::ok;
-use crate::http::app::App;
+use crate::http::api::state::{Api, Endpoint};
 use crate::http::call::Call;
-use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
 use crate::http::docs::sample::QUEUE;
-use crate::http::endpoint::Endpoint;
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
 use tenure_domain::policy::counts::shown;
@@ -68,7 +67,7 @@ fn describe(operation: Operation, _: &Sample) -> Operation {
     )
 }
 
-async fn list_queues(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn list_queues(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     call.authorize_by_path()?;
     call.no_query()?;
     let sequenced = app.engine.sequencer.reached();

@@ -5,54 +5,17 @@ use std::sync::Arc;
 use axum::response::Response;
 use http::HeaderValue;
 use http::header::WWW_AUTHENTICATE;
-use metrics_exporter_prometheus::PrometheusHandle;
 use serde_json::json;
-use subtle::ConstantTimeEq as _;
 use tenure_api::errors::ErrorCode;
 
-use crate::http::app::App;
+use crate::http::api::state::{Api, Endpoint};
 use crate::http::call::Call;
-use crate::http::endpoint::Endpoint;
 use crate::http::error::ApiError;
 use crate::http::files::{File, Life};
-use tenure_engine::background::registry::Passes;
 
 /// Metrics are rendered once in this many milliseconds at most: a database with many queues has megabytes of them.
 const LIFE_MS: i64 = 1_000;
 const CONTENT_TYPE: &str = "text/plain; version=0.0.4";
-
-/// The metrics of one server.
-pub struct Metrics {
-    recorded: PrometheusHandle,
-    /// Without this token as `Authorization: Bearer` they are refused; none: they are open.
-    token: Option<String>,
-}
-
-impl Metrics {
-    /// Metrics of this recorder.
-    #[must_use]
-    pub fn new(recorded: PrometheusHandle, token: Option<String>) -> Self {
-        Self { recorded, token }
-    }
-
-    fn admits(&self, authorization: Option<&str>) -> bool {
-        let Some(token) = &self.token else { return true };
-        let given = authorization.and_then(|text| text.split_once(' '));
-        given.is_some_and(|(scheme, given)| {
-            scheme.eq_ignore_ascii_case("bearer") && given.trim().as_bytes().ct_eq(token.as_bytes()).into()
-        })
-    }
-
-    fn render(&self, passes: &Passes) -> String {
-        let Passes { engine, counters, worker_counts, .. } = passes;
-        let mut text = self.recorded.render();
-        counters.gauges.render(&mut text);
-        engine.notifiers.resolutions().render(&mut text);
-        worker_counts.gauges.render(&mut text);
-        engine.schedulers.terms.render(&mut text);
-        text
-    }
-}
 
 /// `GET /metrics`
 pub fn endpoint() -> Endpoint {
@@ -76,10 +39,10 @@ pub fn endpoint() -> Endpoint {
     })
 }
 
-async fn answer(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn answer(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     if !app.metrics.admits(call.header("authorization")) {
         let message = "metrics need the server's metrics token; send it as Authorization: Bearer <token>";
-        let mut response = ApiError::new(ErrorCode::AuthenticationFailed, message).response(&call);
+        let mut response = call.refuse(ApiError::new(ErrorCode::AuthenticationFailed, message));
         response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         return Ok(response);
     }
@@ -100,24 +63,4 @@ fn life_ms() -> i64 {
 #[cfg(not(feature = "test-util"))]
 fn life_ms() -> i64 {
     LIFE_MS
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn metrics_with_a_token_are_refused_without_it() {
-        let recorded = || metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder().handle();
-        let metrics = Metrics::new(recorded(), Some("s3cret".to_owned()));
-        for admitted in ["Bearer s3cret", "bearer  s3cret"] {
-            assert!(metrics.admits(Some(admitted)), "{admitted}");
-        }
-        for refused in
-            [None, Some("s3cret"), Some("Bearer"), Some("Bearer s3cre"), Some("Basic s3cret"), Some("Bearer ")]
-        {
-            assert!(!metrics.admits(refused), "{refused:?}");
-        }
-        assert!(Metrics::new(recorded(), None).admits(None));
-    }
 }

@@ -13,7 +13,6 @@ pub mod clock;
 pub mod counts;
 pub mod create_task;
 pub mod create_tasks;
-pub mod documentation;
 pub mod events;
 pub mod health;
 pub mod list_dependent_tasks;
@@ -30,12 +29,13 @@ pub mod queue_lists;
 pub mod queue_policy;
 pub mod queue_views;
 pub mod reclaim_task;
-pub mod references;
+pub mod recorded;
 pub mod report;
 pub mod roles;
 pub mod scopes;
 pub mod servers;
 pub mod sessions;
+pub mod state;
 pub mod status;
 pub mod task;
 pub mod task_batches;
@@ -57,7 +57,7 @@ use tenure_api::credentials::Credentials;
 use tenure_api::dates::Timestamp;
 use utoipa::ToSchema;
 
-use super::app::App;
+use self::state::Api;
 use super::error::ApiError;
 use crate::auth::ClaimedRun;
 use tenure_domain::task::Granted;
@@ -115,7 +115,7 @@ pub(super) struct StatusBody<'a> {
 }
 
 /// A claim as JSON, with new credentials.
-fn claim_json(app: &App, granted: &Granted) -> Result<Vec<u8>, ApiError> {
+fn claim_json(app: &Api, granted: &Granted) -> Result<Vec<u8>, ApiError> {
     let mut json = Vec::with_capacity(room_for(granted));
     write_claim(&mut json, app, granted)?;
     Ok(json)
@@ -130,7 +130,7 @@ fn room_for_all(claims: &[Granted]) -> usize {
 }
 
 /// Claims as JSON, in as much room as they need.
-fn claims_json(app: &App, claims: &[Granted]) -> Result<Vec<u8>, ApiError> {
+fn claims_json(app: &Api, claims: &[Granted]) -> Result<Vec<u8>, ApiError> {
     let mut json = Vec::with_capacity(room_for_all(claims));
     json.push(b'{');
     write_claims(&mut json, app, claims)?;
@@ -139,7 +139,7 @@ fn claims_json(app: &App, claims: &[Granted]) -> Result<Vec<u8>, ApiError> {
 }
 
 /// Adds the field that claims are in.
-fn write_claims(json: &mut Vec<u8>, app: &App, claims: &[Granted]) -> Result<(), ApiError> {
+fn write_claims(json: &mut Vec<u8>, app: &Api, claims: &[Granted]) -> Result<(), ApiError> {
     json.extend_from_slice(b"\"tasks\":[");
     for (index, granted) in claims.iter().enumerate() {
         if index > 0 {
@@ -151,11 +151,11 @@ fn write_claims(json: &mut Vec<u8>, app: &App, claims: &[Granted]) -> Result<(),
     Ok(())
 }
 
-fn write_claim(json: &mut Vec<u8>, app: &App, granted: &Granted) -> Result<(), ApiError> {
+fn write_claim(json: &mut Vec<u8>, app: &Api, granted: &Granted) -> Result<(), ApiError> {
     let invalid = |what: &str| ApiError::internal(&format!("a stored claim has an invalid {what}"));
     let status = granted.task.status();
     let scopes: Vec<String> = serde_json::from_str(&granted.scopes).map_err(|_| invalid("scopes"))?;
-    let credentials: Credentials = app.authenticator.task_credentials().issue(&ClaimedRun {
+    let credentials: Credentials = app.intake.authenticator.task_credentials().issue(&ClaimedRun {
         task_id: granted.task.id,
         run_id: granted.run,
         worker_group: &granted.tenancy.worker_group.parse().map_err(|_| invalid("worker group"))?,

@@ -12,11 +12,10 @@ use tenure_engine::ops::OpError;
 use utoipa::ToSchema;
 
 use super::ok;
-use crate::http::app::App;
+use crate::http::api::state::{Api, Endpoint};
 use crate::http::call::Call;
-use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
-use crate::http::endpoint::Endpoint;
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, AllOf, AnyOf, Scope};
 
@@ -73,7 +72,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
         .refuses(RequestConflict, "the queue has limits")
 }
 
-async fn poll_task_urls(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn poll_task_urls(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     call.authorize_by_path()?;
     let queue = call.task_queue_id()?;
     call.no_query()?;
@@ -83,7 +82,7 @@ async fn poll_task_urls(app: App, call: Arc<Call>) -> Result<Response, ApiError>
             "the queue {queue} has limits, so that its tasks are not polled: its workers call claimWork"
         ))));
     }
-    let now = DateTime::from_timestamp_millis(app.now().await?.server_ms).unwrap_or_default();
+    let now = DateTime::from_timestamp_millis(app.intake.now().await?.server_ms).unwrap_or_default();
     let (urls, expires) = app.poll_urls.sign(key, now);
     let queues =
         urls.into_iter().map(|urls| Urls { signed_poll_url: urls.poll, signed_delete_url: urls.delete }).collect();

@@ -7,11 +7,10 @@ use tenure_api::bodies::Claim;
 use tenure_api::errors::ErrorCode::{RequestConflict, ResourceNotFound};
 
 use super::{claim_json, raw};
-use crate::http::app::App;
+use crate::http::api::state::{Api, Endpoint};
 use crate::http::call::Call;
-use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
-use crate::http::endpoint::Endpoint;
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
 use tenure_engine::ops::reclaim::ClaimRenewal;
@@ -38,7 +37,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
         .refuses(RequestConflict, "the run is not running any more, or the task's deadline has passed")
 }
 
-async fn reclaim_task(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn reclaim_task(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     call.authorize_by_path()?;
     let (task, run) = (call.task_id()?, call.run_id()?);
     call.no_query()?;

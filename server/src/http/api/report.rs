@@ -13,11 +13,10 @@ use tenure_api::policy::{ReleaseRequest, ReportedResult};
 use tenure_api::states::ExceptionReason;
 
 use super::{StatusBody, ok};
-use crate::http::app::App;
+use crate::http::api::state::{Api, Endpoint};
 use crate::http::call::Call;
-use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
-use crate::http::endpoint::Endpoint;
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
 use tenure_domain::lifecycle::Report;
@@ -130,17 +129,17 @@ fn described(operation: Operation, sample: &Sample, state: &str) -> Operation {
         .refuses(RequestConflict, "the run is not running: it was never claimed, or it has ended in another way")
 }
 
-async fn completed(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn completed(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     // The operation had no input, so that a body that is neither the legacy one nor has a result is ignored.
     let legacy: Legacy = call.json_or_default().unwrap_or_default();
     returned(app, call, if legacy.success { Report::Completed } else { Report::Failed }).await
 }
 
-async fn failed(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn failed(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     returned(app, call, Report::Failed).await
 }
 
-async fn returned(app: App, call: Arc<Call>, report: Report) -> Result<Response, ApiError> {
+async fn returned(app: Api, call: Arc<Call>, report: Report) -> Result<Response, ApiError> {
     call.authorize_by_path()?;
     let result = result(&call)?;
     submit(app, call, |member| RunReport { ending: Ending::Reported(report), result, ..member }).await
@@ -161,7 +160,7 @@ fn result(call: &Call) -> Result<Option<TaskResult>, ApiError> {
     Ok(sent.result.map(TaskResult::from_request).transpose()?)
 }
 
-async fn exception(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn exception(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     call.authorize_by_path()?;
     let body: ReportExceptionRequest = call.json()?;
     let start = rules::retry_after(body.reason, body.retry_after)?;
@@ -174,7 +173,7 @@ async fn exception(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     submit(app, call, |member| RunReport { ending, start, ..member }).await
 }
 
-async fn release(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn release(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     call.authorize_by_path()?;
     let start = rules::release(&call.json_or_default::<ReleaseRequest>()?)?;
     let task = call.task_id()?;
@@ -186,7 +185,7 @@ async fn release(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
 }
 
 async fn submit(
-    app: App,
+    app: Api,
     call: Arc<Call>,
     complete: impl FnOnce(RunReport) -> RunReport,
 ) -> Result<Response, ApiError> {

@@ -7,11 +7,10 @@ use tenure_api::bodies::TaskDefinition;
 use tenure_api::errors::ErrorCode::ResourceNotFound;
 
 use super::raw;
-use crate::http::app::App;
+use crate::http::api::state::{Api, Endpoint};
 use crate::http::call::Call;
-use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
-use crate::http::endpoint::Endpoint;
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
 use crate::http::scopes::Values;
@@ -33,7 +32,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
         .refuses(ResourceNotFound, "the task does not exist")
 }
 
-async fn task(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn task(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     call.authorize(&Values::of_path())?;
     let id = call.task_id()?;
     call.no_query()?;

@@ -10,11 +10,10 @@ use tenure_api::ids::{RunId, TaskId};
 use tenure_api::policy::TaskResult;
 
 use super::ok;
-use crate::http::app::App;
+use crate::http::api::state::{Api, Endpoint};
 use crate::http::call::Call;
-use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
-use crate::http::endpoint::Endpoint;
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
 use crate::http::scopes::Values;
@@ -46,7 +45,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
         .refuses(ResourceNotFound, "the task or the run does not exist, or the run has no result")
 }
 
-async fn get_task_result(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn get_task_result(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     let id = call.task_id()?;
     // The scope names the task's queue, so that it must be read before it can be checked.
     let task = app.engine.status.submit(id).await?;
@@ -83,12 +82,12 @@ fn run_id(call: &Call) -> Result<Option<RunId>, ApiError> {
 }
 
 /// What the last run of a resolved task returned, for a caller that may know it.
-pub(super) async fn for_caller(app: &App, call: &Call, task: &Task) -> Result<Option<Box<RawValue>>, ApiError> {
+pub(super) async fn for_caller(app: &Api, call: &Call, task: &Task) -> Result<Option<Box<RawValue>>, ApiError> {
     if !call.is_allowed(&SCOPES, &values(task))? {
         return Ok(None);
     }
     // Its caller has waited for the task already, and however many have, they read one after the other.
-    let _slot = app.read_slots.queue(call.share()).await;
+    let _slot = app.intake.read_slots.queue(call.share()).await;
     let found = results::find(&mut *app.engine.pool.acquire().await?, task.id.uuid(), None).await?;
     found.map(|returned| text(&returned).map(ToOwned::to_owned)).transpose()
 }

@@ -13,11 +13,11 @@ use tenure_api::states::EndedBy;
 use utoipa::ToSchema;
 
 use super::{ok, task_result};
-use crate::http::app::App;
+use crate::http::api::state::{Api, Endpoint};
 use crate::http::call::Call;
-use crate::http::docs::Sample;
+use crate::http::declaration::ANSWER_MAX;
 use crate::http::docs::operation::Operation;
-use crate::http::endpoint::{ANSWER_MAX, Endpoint};
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
 use crate::http::scopes::Values;
@@ -72,13 +72,13 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
         .refuses(ResourceNotFound, "the task does not exist")
 }
 
-async fn wait_for_task(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn wait_for_task(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     call.authorize_by_path()?;
     let id = call.task_id()?;
     let wait_timeout = wait_timeout(&call)?;
     let (engine, caller) = (&app.engine, call.caller());
     let waiting = wait(&engine.status, &engine.task_ends, &app.drain, id, caller, wait_timeout);
-    let waited = call.wait_for(&app, &Values::of_path(), waiting).await?;
+    let waited = call.wait_for(&app.intake, &Values::of_path(), waiting).await?;
     // In the turn that is a part of `waited`.
     let result = if waited.resolved { task_result::for_caller(&app, &call, &waited.task).await? } else { None };
     let ended_by = waited.task.ended.last().filter(|_| waited.resolved).and_then(|run| run.ended_by);

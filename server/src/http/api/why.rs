@@ -9,11 +9,10 @@ use tenure_api::ids::TaskQueueId;
 use tenure_api::why::WhyAnswer;
 
 use super::ok;
-use crate::http::app::App;
+use crate::http::api::state::{Api, Endpoint};
 use crate::http::call::Call;
-use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
-use crate::http::endpoint::Endpoint;
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
 use tenure_domain::policy::why::{Names, why};
@@ -50,7 +49,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
         .refuses(ResourceNotFound, "the task does not exist")
 }
 
-async fn why_task(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn why_task(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     call.authorize_by_path()?;
     let id = call.task_id()?;
     call.no_query()?;

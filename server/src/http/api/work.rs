@@ -13,16 +13,16 @@ use tenure_api::ids::{RunId, TaskId};
 use tenure_api::work::{WAIT_MAX, WorkRequest};
 use utoipa::ToSchema;
 
-use super::claim_work::{SCOPES, session_of_claim};
-use super::sessions::of_a_claim;
+use super::claim_work::session_of_claim;
+use super::sessions::{OWN, of_a_claim};
 use super::{SMALL_ANSWER, room_for_all, write_claims, write_json};
-use crate::http::app::App;
+use crate::http::api::state::{Api, ApiState, Endpoint};
 use crate::http::call::Call;
+use crate::http::declaration::ANSWER_MAX;
 use crate::http::delivery::carry;
-use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
 use crate::http::docs::sample::QUEUE;
-use crate::http::endpoint::{ANSWER_MAX, Endpoint};
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
 use crate::http::scopes::Values;
 use tenure_domain::task::{Granted, Task};
@@ -61,7 +61,7 @@ struct ResultError {
 
 /// `POST /api/tenure/v1/work`
 pub fn endpoint() -> Endpoint {
-    Endpoint::post("work", handle).no_pool().scopes(SCOPES).waits(|app| ANSWER_MAX + wait_of(app, WAIT_MAX)).described(
+    Endpoint::post("work", handle).no_pool().scopes(OWN).waits(|app| ANSWER_MAX + wait_of(app, WAIT_MAX)).described(
         "tenure",
         "Report what a worker has finished, and claim what it takes next",
         describe,
@@ -115,17 +115,17 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
 }
 
 /// How long this server waits for claims if so many seconds are requested.
-fn wait_of(app: &App, seconds: u16) -> Duration {
+fn wait_of(app: &ApiState, seconds: u16) -> Duration {
     app.claim_work_wait.min(Duration::from_secs(seconds.into()))
 }
 
-async fn handle(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn handle(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     call.no_query()?;
     let body: WorkRequest = call.json()?;
     let arrived = match call.arrived() {
         Some(arrived) => arrived,
         // The role of every caller may have these scopes, so that a date of a request that is not signed is compared too.
-        None => DateTime::from_timestamp_millis(app.now().await?.server_ms).unwrap_or_default(),
+        None => DateTime::from_timestamp_millis(app.intake.now().await?.server_ms).unwrap_or_default(),
     };
     let results = rules::results(&body, arrived)?;
     let named: Vec<(TaskId, RunId)> = body.results.iter().map(|result| (result.task_id, result.run_id)).collect();
@@ -150,7 +150,7 @@ async fn handle(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
         sessions::unless_gone(app.engine.session_parts(), body.session_id, worked).await
     };
     // An error from here on drops the delivery, and with it requeues the claims.
-    let Worked { results: verdicts, answer } = call.wait_for(&app, &asking, working).await?;
+    let Worked { results: verdicts, answer } = call.wait_for(&app.intake, &asking, working).await?;
     let Answer { claims, delivery } = answer;
     let size = room_for_all(&claims) + results.len() * SMALL_ANSWER;
     let mut verdicts = verdicts.into_iter();
@@ -159,14 +159,14 @@ async fn handle(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
         Ok(_) => Some(verdicts.next()?.map_err(ApiError::from)),
         Err(refused) => Some(Err(refused.into())),
     });
-    let (heavy, connection) = (app.heavy.clone(), call.connection.clone());
+    let (heavy, connection) = (app.intake.heavy.clone(), call.connection.clone());
     let json = heavy.run(size, move || to_json(size, &app, &named, verdicts, &claims)).await?;
     Ok(carry(json, delivery, connection))
 }
 
 fn to_json(
     size: usize,
-    app: &App,
+    app: &Api,
     named: &[(TaskId, RunId)],
     verdicts: impl Iterator<Item = Result<Task, ApiError>>,
     claims: &[Granted],

@@ -2,8 +2,6 @@
 
 use std::io;
 use std::ops::Range;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_compression::tokio::bufread::GzipDecoder;
@@ -20,58 +18,25 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt as _, BufReader};
 use tokio::sync::mpsc;
 
+use super::downloads::Download;
 use super::error::{Code, Refused};
-use super::select::{Selected, accepts_gzip, has_tag, select_range};
-use super::{Way, signature, tag_of};
-use crate::http::app::App;
+use super::select::{Selected, accepts_gzip, has_tag, select_range, tag_of};
+use super::state::StoredBytes;
+use super::url::{Way, signature};
+use crate::http::access::Access;
 use crate::http::connection::Connection;
+use crate::http::declaration::{self, Declaration};
 use crate::http::docs::operation::Operation;
-use crate::http::endpoint::{self, Access, Endpoint};
 use tenure_engine::blobs::{BlobName, Generation, Reader};
 
-/// What is read and sent at once, at most and at least, in bytes.
-const FRAME_MAX: usize = 128 << 10;
-const FRAME_MIN: usize = 8 << 10;
-/// What all downloads together read at once. Each has up to four frames in memory, also if its reader takes nothing.
-const FRAMES_BYTES: usize = 8 << 20;
-
-/// Counts the downloads that are open: the more there are, the less each of them reads at once.
-#[derive(Clone, Default)]
-pub struct Downloads(Arc<AtomicUsize>);
-
-impl Downloads {
-    fn enter(&self) -> Download {
-        self.0.fetch_add(1, Ordering::Relaxed);
-        Download(self.clone())
-    }
-}
-
-/// One of them, until it is dropped.
-struct Download(Downloads);
-
-impl Download {
-    fn frame(&self) -> usize {
-        frame_of(self.0.0.load(Ordering::Relaxed))
-    }
-}
-
-impl Drop for Download {
-    fn drop(&mut self) {
-        self.0.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-fn frame_of(downloads: usize) -> usize {
-    (FRAMES_BYTES / downloads.max(1)).clamp(FRAME_MIN, FRAME_MAX)
-}
 /// How long a reader may take for a frame. Longer than a machine that is busy with something else.
 const READER_TIMEOUT: Duration = Duration::from_secs(120);
 /// What a stored type that is no header is sent as.
 const UNKNOWN_TYPE: HeaderValue = HeaderValue::from_static("application/octet-stream");
 
 /// `GET /artifacts/:artifact`
-pub fn download_artifact() -> Endpoint {
-    Endpoint::signed(endpoint::Method::Get, "downloadArtifact", Access::PlainArtifactUrl).described(
+pub fn download_artifact() -> Declaration {
+    Declaration::new(declaration::Method::Get, "downloadArtifact", Access::PlainArtifactUrl).described(
         "queue",
         "Download the bytes of an artifact",
         |operation, _| signature(describe(operation)),
@@ -115,9 +80,9 @@ enum Form {
 }
 
 /// Sends the bytes of a name.
-pub(super) async fn get(app: &App, name: &BlobName, parts: &Parts, way: Way) -> Result<Response, Refused> {
+pub(super) async fn get(app: &StoredBytes, name: &BlobName, parts: &Parts, way: Way) -> Result<Response, Refused> {
     let generation = {
-        let _slot = app.read_slots.take(way.share()).await?;
+        let _slot = app.intake.read_slots.take(way.share()).await?;
         app.engine.blobs.current(&app.engine.pool, name).await?.ok_or_else(Refused::nothing_stored)?
     };
     let blob = &generation.blob;
@@ -152,7 +117,7 @@ pub(super) async fn get(app: &App, name: &BlobName, parts: &Parts, way: Way) -> 
 }
 
 async fn stored(
-    app: &App,
+    app: &StoredBytes,
     generation: &Generation,
     size: u64,
     selected: Selected,
@@ -175,14 +140,14 @@ async fn stored(
     Ok(answer.0)
 }
 
-async fn read(app: &App, generation: &Generation, range: Range<u64>, parts: &Parts) -> Result<Body, Refused> {
+async fn read(app: &StoredBytes, generation: &Generation, range: Range<u64>, parts: &Parts) -> Result<Body, Refused> {
     let reader = app.engine.blobs.read(generation, range).await?;
     Ok(stream(app, app.downloads.enter(), reader, Bytes::new(), parts))
 }
 
 /// The bytes decoded. If they turn out not to be what their uploader declared, they are sent as they are.
 async fn decoded(
-    app: &App,
+    app: &StoredBytes,
     generation: &Generation,
     size: u64,
     parts: &Parts,
@@ -206,7 +171,7 @@ async fn decoded(
 
 /// A body whose bytes are read while they are sent, two frames ahead at most. The connection of a reader that takes
 /// nothing for a while is closed.
-fn stream(app: &App, download: Download, reader: Reader, first: Bytes, parts: &Parts) -> Body {
+fn stream(app: &StoredBytes, download: Download, reader: Reader, first: Bytes, parts: &Parts) -> Body {
     let (frames, received) = mpsc::channel(1);
     let connection = parts.extensions.get::<Connection>().cloned();
     app.tasks.spawn(async move {
@@ -300,25 +265,6 @@ fn runs_in_browsers(content_type: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_more_downloads_are_open_the_less_each_of_them_has_in_memory() {
-        let all = Downloads::default();
-        let first = all.enter();
-        assert_eq!(first.frame(), FRAME_MAX);
-        let mut taken = 0;
-        let open: Vec<Download> = (0..10_000)
-            .map(|_| {
-                let download = all.enter();
-                taken += download.frame();
-                download
-            })
-            .collect();
-        assert!(taken < 128 << 20, "{taken} bytes, although none of them is read");
-        assert_eq!(first.frame(), FRAME_MIN);
-        drop(open);
-        assert_eq!(first.frame(), FRAME_MAX);
-    }
 
     #[test]
     fn what_could_act_for_its_reader_is_saved_by_browsers() {

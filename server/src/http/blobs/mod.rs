@@ -3,11 +3,14 @@
 //! Callers show no credentials: a signed URL is a capability. Its signature is checked in memory, before anything else
 //! is read, so that a URL that was tampered with reveals nothing else. A plain URL gives what anonymous callers may read.
 
-mod error;
-mod get;
+pub mod downloads;
+pub(super) mod error;
+pub(super) mod get;
 mod plain;
-mod put;
+pub(super) mod put;
 mod select;
+pub mod state;
+mod url;
 
 use axum::extract::{Request, State};
 use axum::response::Response;
@@ -17,19 +20,13 @@ use http::header::{
 };
 use http::request::Parts;
 use http::{HeaderValue, Method, StatusCode};
-use serde_json::{Value, json};
 use tenure_api::blob_url::Access;
 
 use self::error::Refused;
-pub use self::error::{BlobErrorBody, Code};
-pub use self::get::{Downloads, download_artifact};
-pub use self::put::upload_artifact;
-use super::app::App;
+use self::state::StoredBytes;
+use self::url::{Way, way};
 use super::body::pass_over;
-use super::budget::Share;
-use super::docs::operation::Operation;
-use tenure_engine::blobs::{BlobName, StoredBlob};
-use tenure_engine::ops::objects::hex;
+use tenure_engine::blobs::BlobName;
 
 /// Where stored bytes are below the root URL.
 pub const PATH: &str = "/artifacts";
@@ -39,47 +36,8 @@ const POLICY: HeaderValue = HeaderValue::from_static("default-src 'none'; style-
 const EXPOSED: HeaderValue =
     HeaderValue::from_static("Accept-Ranges, Content-Encoding, Content-Length, Content-Range, ETag, Last-Modified");
 
-/// By which kind of URL stored bytes are requested.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
-    /// One that is signed: for the client that it was issued to.
-    Signed,
-    /// One without a signature, the same for all callers.
-    Plain,
-}
-
-impl Way {
-    /// Whose part of the read slots a request uses. A signed URL was issued to a caller that may read the bytes.
-    fn share(self) -> Share {
-        match self {
-            Self::Signed => Share::Authenticated,
-            Self::Plain => Share::Anonymous,
-        }
-    }
-
-    /// For whom the answer is, and that a stored one is good only as long as its tag is: whether it may be read is
-    /// checked with each request.
-    fn caching(self) -> HeaderValue {
-        HeaderValue::from_static(match self {
-            Self::Signed => "private, no-cache",
-            Self::Plain => "public, no-cache",
-        })
-    }
-}
-
-/// The parameters that were signed.
-fn signature(operation: Operation) -> Operation {
-    let text = json!({"type": "string"});
-    operation.query("Credential", "What the URL is for: `put` or `get`", &text, &Value::Null).query(
-        "expires",
-        "Until when it is good, in milliseconds since 1970",
-        &text,
-        &Value::Null,
-    )
-}
-
 /// `/artifacts/{name}`, whatever the method.
-pub async fn serve(State(app): State<App>, request: Request) -> Response {
+pub async fn serve(State(app): State<StoredBytes>, request: Request) -> Response {
     let (parts, body) = request.into_parts();
     let way = way(&parts);
     // A cache gives the answer for one site to another one.
@@ -105,14 +63,8 @@ pub async fn serve(State(app): State<App>, request: Request) -> Response {
     response
 }
 
-/// Only reads go without a signature.
-fn way(parts: &Parts) -> Way {
-    let unsigned = parts.uri.query().is_none_or(str::is_empty);
-    if unsigned && matches!(parts.method, Method::GET | Method::HEAD) { Way::Plain } else { Way::Signed }
-}
-
 /// The name that a request may use as it does.
-async fn open(app: &App, parts: &Parts, way: Way) -> Result<BlobName, Refused> {
+async fn open(app: &StoredBytes, parts: &Parts, way: Way) -> Result<BlobName, Refused> {
     let content_type = parts.headers.get(CONTENT_TYPE).map_or(Ok(""), HeaderValue::to_str);
     let access = match (&parts.method, content_type) {
         (&Method::PUT, Ok(content_type)) => Access::Put { content_type },
@@ -126,7 +78,7 @@ async fn open(app: &App, parts: &Parts, way: Way) -> Result<BlobName, Refused> {
     if way == Way::Plain {
         return plain::open(app, &name).await;
     }
-    let now = app.now().await?;
+    let now = app.intake.now().await?;
     app.engine
         .blobs
         .verify(access, &name, uri.query().unwrap_or_default(), now.server_ms)
@@ -141,36 +93,4 @@ fn count(operation: &'static str, status: StatusCode) {
         500.. => "failed",
     };
     metrics::counter!("tenure_artifact_requests_total", "operation" => operation, "outcome" => outcome).increment(1);
-}
-
-/// The tag of bytes, which is their digest, and their encoding if they have one: the same bytes mean something else
-/// then, and caches must see the difference.
-fn tag_of(blob: &StoredBlob) -> String {
-    let mut tag = hex(&blob.sha256);
-    if let Some(encoding) = &blob.content_encoding {
-        tag.push('-');
-        tag.extend(
-            encoding.chars().map(|char| if char.is_ascii_alphanumeric() { char.to_ascii_lowercase() } else { '.' }),
-        );
-    }
-    tag
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn other_bytes_and_other_encodings_have_other_tags_that_a_list_can_hold() {
-        let tag = |byte: u8, encoding: Option<&str>| {
-            let content_encoding = encoding.map(str::to_owned);
-            tag_of(&StoredBlob { size: 1, sha256: [byte; 32], content_type: String::new(), content_encoding })
-        };
-        assert_eq!(tag(1, None), "01".repeat(32));
-        let all = [tag(1, None), tag(2, None), tag(1, Some("gzip")), tag(1, Some("br")), tag(1, Some("gzip, \"br\""))];
-        for (n, one) in all.iter().enumerate() {
-            assert!(!all[..n].contains(one), "{one}");
-            assert!(one.chars().all(|char| char.is_ascii_alphanumeric() || matches!(char, '-' | '.')), "{one}");
-        }
-    }
 }

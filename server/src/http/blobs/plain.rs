@@ -3,8 +3,8 @@
 use tenure_api::ids::ArtifactName;
 
 use super::error::Refused;
-use crate::http::api::artifacts::scopes_to_read;
-use crate::http::app::App;
+use super::state::StoredBytes;
+use crate::http::api::artifacts::reading::scopes_to_read;
 use crate::http::budget::Share;
 use tenure_domain::artifact::{self, Artifact, Details, Met};
 use tenure_engine::blobs::{BlobName, Part};
@@ -15,18 +15,19 @@ const NO_LINKS: i32 = 0;
 
 /// What the bytes at a plain URL are stored under. Checks what getArtifact checks for a request without credentials:
 /// first the scope, so that nothing is revealed about other names.
-pub(super) async fn open(app: &App, name: &BlobName) -> Result<BlobName, Refused> {
+pub(super) async fn open(app: &StoredBytes, name: &BlobName) -> Result<BlobName, Refused> {
     let Part::Artifact(task, run, artifact_name) = name.part() else { return Err(Refused::unsigned()) };
     if artifact_name.parse::<ArtifactName>().is_err() {
         return Err(Refused::unsigned());
     }
-    app.authenticator
+    app.intake
+        .authenticator
         .anonymous()
         .await?
         .authorize(&scopes_to_read(artifact_name))
         .map_err(Refused::not_for_anonymous)?;
     let chain = {
-        let _slot = app.read_slots.take(Share::Anonymous).await?;
+        let _slot = app.intake.read_slots.take(Share::Anonymous).await?;
         let mut conn = app.engine.pool.acquire().await?;
         artifacts::find_chain(&mut conn, task, Some(run), artifact_name, NO_LINKS).await?
     };

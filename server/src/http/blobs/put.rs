@@ -7,19 +7,21 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::error::{Code, Refused};
-use super::{signature, tag_of};
-use crate::http::app::App;
+use super::select::tag_of;
+use super::state::StoredBytes;
+use super::url::signature;
+use crate::http::access::Access;
 use crate::http::body::{discard, pass_over};
+use crate::http::declaration::{Declaration, Method};
 use crate::http::docs::operation::Operation;
-use crate::http::endpoint::{Access, Endpoint, Method};
 use tenure_engine::blobs::{BlobError, BlobName, NewBytes};
 
 /// The longest Content-Encoding that is stored, in bytes.
 const ENCODING_MAX: usize = 256;
 
 /// `PUT /artifacts/:artifact`
-pub fn upload_artifact() -> Endpoint {
-    Endpoint::signed(Method::Put, "uploadArtifact", Access::ArtifactUrl).described(
+pub fn upload_artifact() -> Declaration {
+    Declaration::new(Method::Put, "uploadArtifact", Access::ArtifactUrl).described(
         "queue",
         "Upload the bytes of an artifact",
         |operation, _| signature(describe(operation)),
@@ -48,7 +50,7 @@ fn describe(operation: Operation) -> Operation {
 }
 
 /// Stores the body.
-pub(super) async fn put(app: &App, name: BlobName, parts: &Parts, body: Body) -> Result<Response, Refused> {
+pub(super) async fn put(app: &StoredBytes, name: BlobName, parts: &Parts, body: Body) -> Result<Response, Refused> {
     let checked = match described(app, name, parts) {
         Ok(new) => app.engine.blobs.check_open(&app.engine.pool, &new.name).await.map(|()| new).map_err(Refused::from),
         Err(refused) => Err(refused),
@@ -81,7 +83,7 @@ pub(super) async fn put(app: &App, name: BlobName, parts: &Parts, body: Body) ->
 }
 
 /// The description of the body in the headers.
-fn described(app: &App, name: BlobName, parts: &Parts) -> Result<NewBytes, Refused> {
+fn described(app: &StoredBytes, name: BlobName, parts: &Parts) -> Result<NewBytes, Refused> {
     let announced = text(&parts.headers, CONTENT_LENGTH).and_then(|length| length.parse::<u64>().ok());
     if announced.is_some_and(|length| length > app.engine.blobs.size_max()) {
         return Err(BlobError::TooLarge(app.engine.blobs.size_max()).into());

@@ -5,6 +5,9 @@ use std::ops::Range;
 use http::header::{ACCEPT_ENCODING, HeaderName, IF_NONE_MATCH, IF_RANGE, RANGE};
 use http::{HeaderMap, Method};
 
+use tenure_engine::blobs::StoredBlob;
+use tenure_engine::ops::objects::hex;
+
 /// The part of the bytes that is sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Selected {
@@ -42,6 +45,19 @@ pub(super) fn accepts_gzip(headers: &HeaderMap) -> bool {
 pub(super) fn has_tag(headers: &HeaderMap, tag: &str) -> bool {
     let mut lists = headers.get_all(IF_NONE_MATCH).iter().filter_map(|value| value.to_str().ok());
     lists.any(|list| list.split(',').map(str::trim).any(|one| one == "*" || one.trim_start_matches("W/") == tag))
+}
+
+/// The tag of bytes, which is their digest, and their encoding if they have one: the same bytes mean something else
+/// then, and caches must see the difference.
+pub(super) fn tag_of(blob: &StoredBlob) -> String {
+    let mut tag = hex(&blob.sha256);
+    if let Some(encoding) = &blob.content_encoding {
+        tag.push('-');
+        tag.extend(
+            encoding.chars().map(|char| if char.is_ascii_alphanumeric() { char.to_ascii_lowercase() } else { '.' }),
+        );
+    }
+    tag
 }
 
 /// The part that a GET requests of this many bytes. Several parts at once are not served: then all bytes are. They are
@@ -148,6 +164,20 @@ mod tests {
             [("\"t\"", true), ("W/\"t\"", true), ("\"a\", \"t\"", true), ("*", true), ("\"a\"", false), ("t", false)]
         {
             assert_eq!(has_tag(&headers(&[(IF_NONE_MATCH, text)]), "\"t\""), has, "{text}");
+        }
+    }
+
+    #[test]
+    fn other_bytes_and_other_encodings_have_other_tags_that_a_list_can_hold() {
+        let tag = |byte: u8, encoding: Option<&str>| {
+            let content_encoding = encoding.map(str::to_owned);
+            tag_of(&StoredBlob { size: 1, sha256: [byte; 32], content_type: String::new(), content_encoding })
+        };
+        assert_eq!(tag(1, None), "01".repeat(32));
+        let all = [tag(1, None), tag(2, None), tag(1, Some("gzip")), tag(1, Some("br")), tag(1, Some("gzip, \"br\""))];
+        for (n, one) in all.iter().enumerate() {
+            assert!(!all[..n].contains(one), "{one}");
+            assert!(one.chars().all(|char| char.is_ascii_alphanumeric() || matches!(char, '-' | '.')), "{one}");
         }
     }
 }

@@ -4,11 +4,14 @@
 //! error statuses from the error codes, scopes from the templates that are checked. What is written by hand, beside each
 //! handler, are sentences and examples; tests hold them against the schemas and a real server.
 
+pub(super) mod documentation;
 pub(super) mod operation;
 pub(super) mod parameters;
-mod references;
-pub(super) mod sample;
+pub(super) mod reference_files;
+pub(super) mod references;
+pub mod sample;
 mod scopes;
+pub mod state;
 #[cfg(test)]
 mod tests;
 
@@ -18,12 +21,11 @@ use serde_json::{Map, Value, json};
 use utoipa::{PartialSchema, ToSchema};
 
 use self::operation::{Form, Operation, Refusal, Schemas};
-pub use self::references::References;
-pub use self::sample::Sample;
-use super::blobs::BlobErrorBody;
-use super::endpoint::Access;
+use self::sample::Sample;
+use super::access::Access;
+use super::blobs::error::BlobErrorBody;
 use super::error::ErrorBody;
-use super::poll;
+use super::poll::description::{error_schema, message_schema};
 use super::routes::Route;
 
 /// The tags of operations, and what they mean.
@@ -68,11 +70,10 @@ pub fn in_lines(document: &Value) -> String {
     text(document, 0)
 }
 
-/// The document of the server's own routes.
+/// The document of these routes.
 #[must_use]
-pub fn document(sample: &Sample) -> Value {
-    let table = super::routes();
-    describe(table.list(), operations(table.list(), sample), sample)
+pub fn document(routes: &[Route], sample: &Sample) -> Value {
+    describe(routes, operations(routes, sample), sample)
 }
 
 fn describe(routes: &[Route], operations: Vec<Operation>, sample: &Sample) -> Value {
@@ -100,8 +101,8 @@ fn describe(routes: &[Route], operations: Vec<Operation>, sample: &Sample) -> Va
         .map(|(name, schema)| (name, serde_json::to_value(schema).expect("a schema is JSON")))
         .collect();
     schemas.values_mut().for_each(absent_not_null);
-    schemas.insert("QueueMessage".to_owned(), poll::message_schema());
-    schemas.insert("QueueError".to_owned(), poll::error_schema());
+    schemas.insert("QueueMessage".to_owned(), message_schema());
+    schemas.insert("QueueError".to_owned(), error_schema());
     json!({
         "openapi": "3.1.0",
         "info": {

@@ -8,10 +8,10 @@ use utoipa::openapi::RefOr;
 use utoipa::openapi::schema::Schema;
 
 use super::scopes;
-use crate::http::blobs;
+use crate::http::access::Access;
+use crate::http::blobs::error as blobs;
 use crate::http::body::BODY_MAX;
-use crate::http::endpoint::Access;
-use crate::http::poll::Code;
+use crate::http::poll::error::Code;
 use crate::http::scopes::Template;
 
 /// Schemas by name, as utoipa gives them.

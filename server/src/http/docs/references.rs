@@ -15,11 +15,11 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 use tenure_api::errors::ErrorCode;
 
-use self::schemas::Schemas;
+use self::schemas::{Schemas, with_head};
 use super::operation::Operation;
 use super::sample::Sample;
 use super::{document, operations as all_operations};
-use crate::http::endpoint::Access;
+use crate::http::access::Access;
 use crate::http::routes::Route;
 
 /// A service that has a reference.
@@ -44,10 +44,10 @@ pub struct References {
 }
 
 impl References {
-    /// Those of the server at this root URL.
+    /// Those of a server at this root URL with these routes.
     #[must_use]
-    pub fn new(root_url: &str) -> Self {
-        let values = all(root_url, crate::http::routes().list());
+    pub fn new(root_url: &str, routes: &[Route]) -> Self {
+        let values = all(root_url, routes);
         Self { files: values.into_iter().map(|(path, value)| (path, value.to_string())).collect() }
     }
 
@@ -60,7 +60,7 @@ impl References {
 
 fn all(root: &str, routes: &[Route]) -> BTreeMap<String, Value> {
     let sample = Sample::fixed();
-    let components = document(&sample)["components"]["schemas"].clone();
+    let components = document(routes, &sample)["components"]["schemas"].clone();
     let operations = all_operations(routes, &sample);
     let mut files = schemas::common(root);
     let mut references = Vec::new();
@@ -82,13 +82,6 @@ fn all(root: &str, routes: &[Route]) -> BTreeMap<String, Value> {
     let manifest = Map::from_iter([("references".to_owned(), references.into())]);
     files.insert(path.to_owned(), with_head(root, "manifest-v3", path, manifest));
     files
-}
-
-/// A document that names its schema and its own URL.
-fn with_head(root: &str, schema: &str, path: &str, mut rest: Map<String, Value>) -> Value {
-    rest.insert("$schema".to_owned(), format!("{root}/schemas/common/{schema}.json#").into());
-    rest.insert("$id".to_owned(), format!("{root}{path}#").into());
-    Value::Object(rest)
 }
 
 fn api(service: &Service, routes: &[Route], operations: &[Operation], schemas: &mut Schemas<'_>) -> Map<String, Value> {

@@ -5,14 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 
 use super::*;
-use crate::http::endpoint::Endpoint;
+use crate::http::declaration::Declaration;
 use crate::http::routes;
 use tenure_domain::policy::document::COMPLETE_TIME_MAX;
 use tenure_domain::policy::options::TASK_DELAY_MAX;
 use tenure_domain::{create, roles, submit};
 
 fn fixed() -> Value {
-    document(&Sample::fixed())
+    document(&routes(), &Sample::fixed())
 }
 
 /// Path, method and description of every operation.
@@ -28,13 +28,13 @@ fn described(document: &Value) -> Vec<(String, String, Value)> {
 #[test]
 fn a_name_means_one_endpoint() {
     let table = routes();
-    let mut by_name: BTreeMap<&str, &Endpoint> = BTreeMap::new();
-    for route in table.list() {
+    let mut by_name: BTreeMap<&str, &Declaration> = BTreeMap::new();
+    for route in &table {
         let endpoint = &*route.endpoint;
         let first = by_name.entry(endpoint.name).or_insert(endpoint);
         assert_eq!((first.method, first.access), (endpoint.method, endpoint.access), "{}", endpoint.name);
     }
-    assert_eq!(operations(table.list(), &Sample::fixed()).len(), by_name.len());
+    assert_eq!(operations(&table, &Sample::fixed()).len(), by_name.len());
 }
 
 /// What handlers give to templates of the body, or of what is stored. That each of them does is proved where every
@@ -58,7 +58,7 @@ const GIVEN: [&str; 13] = [
 
 #[test]
 fn a_placeholder_of_a_scope_is_a_parameter_of_every_path_or_what_a_handler_gives() {
-    for route in routes().list() {
+    for route in &routes() {
         let Access::Scopes(template) = route.endpoint.access else { continue };
         let of_path = parameters::names(&route.path);
         let printed = template.to_json().to_string();
@@ -73,7 +73,7 @@ fn a_placeholder_of_a_scope_is_a_parameter_of_every_path_or_what_a_handler_gives
 #[test]
 fn every_path_of_the_table_is_in_the_document() {
     let document = fixed();
-    for route in routes().list() {
+    for route in &routes() {
         let (name, method_name) = (route.endpoint.name, route.endpoint.method.name());
         let own = &document["paths"][&route.path][method_name]["operationId"];
         let alias = described(&document).iter().any(|(_, method, one)| {

@@ -7,13 +7,14 @@ use maud::{Markup, html};
 use percent_encoding::utf8_percent_encode;
 use tenure_api::ids::{RunId, TaskId};
 
+use super::error::PageError;
 use super::layout::{self, Cells, section, table};
+use super::state::Site;
+use super::text;
 use super::visit::{SEGMENT, Visit};
-use super::{PageError, text};
 use crate::auth::Principal;
 use crate::http::api::artifacts::artifact_info::blob;
-use crate::http::api::artifacts::scopes_to_read;
-use crate::http::app::App;
+use crate::http::api::artifacts::reading::scopes_to_read;
 use tenure_domain::artifact::{Artifact, Details, Stored};
 use tenure_domain::scopes::Expression;
 use tenure_engine::blobs::{BlobName, StoredBlob};
@@ -32,8 +33,8 @@ pub(super) struct Listed {
 }
 
 /// Reads the artifacts of a task's last run, if it has a run.
-pub(super) async fn find(app: &App, task: TaskId) -> Result<Option<Listed>, PageError> {
-    let anonymous = app.authenticator.anonymous().await.map_err(|error| super::visit::lookup_failed(&error))?;
+pub(super) async fn find(app: &Site, task: TaskId) -> Result<Option<Listed>, PageError> {
+    let anonymous = app.intake.authenticator.anonymous().await.map_err(|error| super::visit::lookup_failed(&error))?;
     let mut conn = app.engine.pool.acquire().await?;
     let Some((seq, run)) = artifacts::find_run(&mut conn, task, None).await? else { return Ok(None) };
     // One more than is shown, to see whether there are more.

@@ -6,11 +6,11 @@ use maud::html;
 use tenure_api::ids::{TaskGroupId, TaskId};
 use uuid::Uuid;
 
-use super::layout::{self, section, table};
+use super::error::PageError;
+use super::layout::{self, Page, section, table};
 use super::overview::REFRESH;
+use super::state::Site;
 use super::visit::Visit;
-use super::{Page, PageError};
-use crate::http::app::App;
 use tenure_store::clock;
 use tenure_store::page::{self, MemberRow, MemberState};
 
@@ -18,7 +18,7 @@ use tenure_store::page::{self, MemberRow, MemberState};
 const TASKS_MAX: i64 = 200;
 
 /// `GET /group/:taskGroupId`
-pub(super) async fn group(app: App, visit: Arc<Visit>) -> Result<Page, PageError> {
+pub(super) async fn group(app: Site, visit: Arc<Visit>) -> Result<Page, PageError> {
     let id: TaskGroupId = visit
         .param("taskGroupId")
         .parse()

@@ -1,12 +1,25 @@
 //! What all pages share: the frame around them, and the small parts that they are made of.
 
+use std::time::Duration;
+
 use chrono::{DateTime, Utc};
 use maud::{DOCTYPE, Markup, html};
 use tenure_api::dates::Timestamp;
 
+use super::text;
 use super::visit::Visit;
-use super::{ICON, Page, STYLE, text};
 use tenure_domain::scopes::Expression;
+
+pub(super) const STYLE: &str = include_str!("style.css");
+pub(super) const ICON: &str = include_str!("icon.svg");
+
+/// A page before its frame is put around it.
+pub(super) struct Page {
+    pub(super) title: String,
+    /// How often the page loads itself again, unless the visitor has stopped it.
+    pub(super) refresh: Option<Duration>,
+    pub(super) body: Markup,
+}
 
 /// Puts the frame around a page.
 pub(super) fn frame(visit: &Visit, page: &Page) -> Markup {

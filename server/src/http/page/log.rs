@@ -21,11 +21,13 @@ use tenure_api::ids::{RunId, TaskId};
 use tenure_api::live_log::{BACKING_LOG, LIVE_LOG};
 use tokio::sync::mpsc;
 
-use super::login::see_other;
+use super::answer::{read_visit, refuse, secured, see_other};
+use super::error::PageError;
+use super::layout::{self, Page};
+use super::state::Site;
+use super::text::plain;
 use super::visit::{Visit, lookup_failed};
-use super::{Page, PageError, answer, layout, secured};
-use crate::http::api::artifacts::scopes_to_read;
-use crate::http::app::App;
+use crate::http::api::artifacts::reading::scopes_to_read;
 use tenure_domain::artifact::{Details, GET_URL_LIFE};
 use tenure_domain::live_log::From;
 use tenure_engine::blobs::BlobName;
@@ -74,12 +76,6 @@ fn whole_characters(bytes: &[u8]) -> usize {
     bytes.len()
 }
 
-/// Bytes of a log as text, without control characters but line feeds and tabs.
-fn plain(bytes: &[u8]) -> String {
-    let is_shown = |character: &char| matches!(character, '\n' | '\t') || !character.is_control();
-    String::from_utf8_lossy(bytes).chars().filter(is_shown).collect()
-}
-
 /// How the log of a run is read.
 enum Opened {
     /// It is stored as a whole; the URL of its bytes.
@@ -89,9 +85,9 @@ enum Opened {
 }
 
 /// `GET /task/:taskId/log`
-pub(super) async fn log(State(app): State<App>, request: Request) -> Response {
+pub(super) async fn log(State(app): State<Site>, request: Request) -> Response {
     let headers = request.headers().clone();
-    let visit = match Visit::read(&app, request).await {
+    let visit = match read_visit(&app, request).await {
         Ok(visit) => visit,
         Err(response) => return response,
     };
@@ -100,15 +96,15 @@ pub(super) async fn log(State(app): State<App>, request: Request) -> Response {
         Ok(Opened::Pieces(of, LiveStream { pieces, room })) => {
             page(&visit, of, while_allowed(app, headers, visit.session.is_some(), pieces), room)
         }
-        Err(error) => answer(error.status(), &layout::frame(&visit, &error.page(&visit))),
+        Err(error) => refuse(&visit, &error),
     }
 }
 
-async fn open(app: &App, visit: &Visit) -> Result<Opened, PageError> {
+async fn open(app: &Site, visit: &Visit) -> Result<Opened, PageError> {
     let task: TaskId =
         visit.param("taskId").parse().map_err(|_| PageError::NotFound("This is not the id of a task.".to_owned()))?;
     visit.authorize(scopes_to_read(LIVE_LOG))?;
-    let _slot = app.read_slots.take(visit.share()).await?;
+    let _slot = app.intake.read_slots.take(visit.share()).await?;
     let status = app.engine.status.submit(task).await?.status();
     let run = find_run(&status.runs, visit.query("run"))
         .ok_or_else(|| PageError::NotFound("There is no such run yet, and no log of it.".to_owned()))?;
@@ -133,7 +129,7 @@ fn find_run<'a>(runs: &'a [Run], wanted: Option<&str>) -> Option<&'a Run> {
 
 /// Passes the pieces on until there are no more, or the visitor may not read them any more.
 fn while_allowed(
-    app: App,
+    app: Site,
     headers: HeaderMap,
     logged_in: bool,
     mut pieces: mpsc::Receiver<Bytes>,
@@ -158,7 +154,7 @@ fn while_allowed(
 }
 
 /// The URL of the log that was stored as a whole, if there is one that the visitor may read.
-async fn find_whole(app: &App, visit: &Visit, of: RunRef) -> Result<Option<String>, PageError> {
+async fn find_whole(app: &Site, visit: &Visit, of: RunRef) -> Result<Option<String>, PageError> {
     if !visit.may(scopes_to_read(BACKING_LOG)) {
         return Ok(None);
     }
@@ -174,7 +170,7 @@ async fn find_whole(app: &App, visit: &Visit, of: RunRef) -> Result<Option<Strin
         matches!(artifact.details, Details::S3) && artifact.expires > now
     };
     let Some(stored) = stored.filter(|stored| is_uploaded && is_whole(&stored.artifact)) else { return Ok(None) };
-    let anonymous = app.authenticator.anonymous().await.map_err(|error| lookup_failed(&error))?;
+    let anonymous = app.intake.authenticator.anonymous().await.map_err(|error| lookup_failed(&error))?;
     if anonymous.authorize(&scopes_to_read(BACKING_LOG)).is_ok() {
         return Ok(Some(app.engine.blobs.plain_url(&blob)));
     }

@@ -12,20 +12,24 @@ use axum::RequestExt;
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::response::Response;
-use http::header::{LOCATION, SET_COOKIE, TRANSFER_ENCODING};
+use http::header::{SET_COOKIE, TRANSFER_ENCODING};
 use http::{HeaderMap, HeaderValue, StatusCode};
 use maud::{Markup, html};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
+use super::answer::{answer, refuse, see_other};
+use super::error::PageError;
+use super::layout::{self, Page};
+use super::state::Site;
 use super::visit::{self, Visit, cookie_name, find_visitor, is_from_us, safe_place};
-use super::{FORM_MAX, Page, PageError, answer, layout, secured};
 use crate::auth::{AuthError, SESSION_LIFETIME};
-use crate::http::app::App;
 use crate::http::body;
 use crate::http::budget::Share;
 use crate::http::connection::Connection;
 
+/// The largest form, in bytes.
+pub(super) const FORM_MAX: usize = 16 << 10;
 /// How long a failed login takes at least.
 const FAILURE_DELAY: Duration = Duration::from_millis(500);
 /// A form must arrive within this time.
@@ -48,12 +52,12 @@ struct LogoutForm {
 }
 
 /// `GET /login`
-pub(super) async fn form(_: App, visit: Arc<Visit>) -> Result<Page, PageError> {
+pub(super) async fn form(_: Site, visit: Arc<Visit>) -> Result<Page, PageError> {
     Ok(page(&visit, visit.query("next").unwrap_or("/"), "", None))
 }
 
 /// `POST /login`
-pub(super) async fn log_in(State(app): State<App>, request: Request) -> Response {
+pub(super) async fn log_in(State(app): State<Site>, request: Request) -> Response {
     let unknown = Visit::unknown(&app);
     let refuse = |status, message: &str, next: &str, client: &str| {
         answer(status, &layout::frame(&unknown, &page(&unknown, next, client, Some(message))))
@@ -76,8 +80,8 @@ pub(super) async fn log_in(State(app): State<App>, request: Request) -> Response
     let began = {
         // Released before a wrong login's delay, which must not delay right ones.
         let Some(_turn) = app.pages.logins.turn().await else { return unavailable() };
-        let Ok(now) = app.now().await else { return unavailable() };
-        app.authenticator.log_in(client, token, now).await
+        let Ok(now) = app.intake.now().await else { return unavailable() };
+        app.intake.authenticator.log_in(client, token, now).await
     };
     match began {
         Ok(session) => {
@@ -119,14 +123,11 @@ fn failure_word(failure: &crate::auth::AuthFailure) -> &'static str {
 }
 
 /// `POST /logout`
-pub(super) async fn log_out(State(app): State<App>, request: Request) -> Response {
+pub(super) async fn log_out(State(app): State<Site>, request: Request) -> Response {
     let headers: HeaderMap = request.headers().clone();
     let session = match find_visitor(&app, &headers).await {
         Ok((session, _)) => session,
-        Err(error) => {
-            let unknown = Visit::unknown(&app);
-            return answer(error.status(), &layout::frame(&unknown, &error.page(&unknown)));
-        }
+        Err(error) => return refuse(&Visit::unknown(&app), &error),
     };
     let gone = cookie(&app, "", 0);
     // Without a session there is nothing to end.
@@ -143,9 +144,9 @@ pub(super) async fn log_out(State(app): State<App>, request: Request) -> Respons
 }
 
 /// The form of a page; none if it is not one, is too large, or finds no room.
-pub(super) async fn read_form<T: DeserializeOwned + 'static>(app: &App, request: Request) -> Option<T> {
+pub(super) async fn read_form<T: DeserializeOwned + 'static>(app: &Site, request: Request) -> Option<T> {
     let (mut parts, body) = request.into_parts();
-    let reading = body::read(&app.bodies, Share::Anonymous, FORM_MAX, &parts.headers, body);
+    let reading = body::read(&app.intake.bodies, Share::Anonymous, FORM_MAX, &parts.headers, body);
     let form = tokio::time::timeout(FORM_TIMEOUT, reading).await.ok()?.ok()?;
     // The form is read from the bytes, whose length is known.
     parts.headers.remove(TRANSFER_ENCODING);
@@ -154,29 +155,18 @@ pub(super) async fn read_form<T: DeserializeOwned + 'static>(app: &App, request:
     Some(form)
 }
 
-fn cookie(app: &App, ticket: &str, seconds: u64) -> String {
+fn cookie(app: &Site, ticket: &str, seconds: u64) -> String {
     let secure = if app.pages.secure() { "; Secure" } else { "" };
     format!("{}={ticket}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}", cookie_name(app))
 }
 
-fn redirect(app: &App, place: &str, cookie: &str) -> Response {
+fn redirect(app: &Site, place: &str, cookie: &str) -> Response {
     let mut response = see_other(&format!("{}{place}", app.pages.base));
     match HeaderValue::from_str(cookie) {
         Ok(cookie) => drop(response.headers_mut().insert(SET_COOKIE, cookie)),
         Err(_) => *response.status_mut() = StatusCode::INTERNAL_SERVER_ERROR,
     }
     response
-}
-
-/// Leads a browser that has sent a form to a page.
-pub(super) fn see_other(location: &str) -> Response {
-    let mut response = Response::default();
-    *response.status_mut() = StatusCode::SEE_OTHER;
-    match HeaderValue::from_str(location) {
-        Ok(location) => drop(response.headers_mut().insert(LOCATION, location)),
-        Err(_) => *response.status_mut() = StatusCode::INTERNAL_SERVER_ERROR,
-    }
-    secured(response)
 }
 
 fn page(visit: &Visit, next: &str, client: &str, wrong: Option<&str>) -> Page {

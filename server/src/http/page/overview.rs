@@ -7,11 +7,12 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use maud::{Markup, html};
 
-use super::layout::{self, section, table};
+use super::error::PageError;
+use super::layout::{self, Page, section, table};
 use super::rows::{self, About, ROWS_MAX, claims_scope, workers_scope};
+use super::state::Site;
+use super::text;
 use super::visit::Visit;
-use super::{Page, PageError, text};
-use crate::http::app::App;
 use tenure_domain::scopes::Expression;
 use tenure_store::page::{self, ClaimRow, Ends, Filter, QueueRow};
 use tenure_store::{clock, session};
@@ -22,7 +23,7 @@ pub(super) const REFRESH: Duration = Duration::from_secs(5);
 const OLD_TRANSACTION: Duration = Duration::from_secs(60);
 
 /// `GET /`
-pub(super) async fn overview(app: App, visit: Arc<Visit>) -> Result<Page, PageError> {
+pub(super) async fn overview(app: Site, visit: Arc<Visit>) -> Result<Page, PageError> {
     let sequenced = app.engine.sequencer.reached();
     let mut conn = page::begin(&app.engine.pool).await?;
     let now = clock::get_now(&mut conn).await?;

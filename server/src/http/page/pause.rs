@@ -13,12 +13,14 @@ use tenure_api::dates::Timestamp;
 use tenure_api::ids::TaskQueueId;
 use tenure_api::policy::PauseRequest;
 
-use super::login::{read_form, see_other};
-use super::queue::reading_scope;
+use super::answer::{read_visit, refuse, see_other};
+use super::error::PageError;
+use super::layout::{self, Page};
+use super::login::read_form;
+use super::state::Site;
 use super::visit::{Visit, is_from_us};
-use super::{Page, PageError, answer, layout};
-use crate::http::app::App;
 use tenure_domain::policy::pause::Paused;
+use tenure_domain::scopes::Expression;
 use tenure_engine::ops::queue_policy as ops;
 use tenure_store::clock;
 
@@ -57,12 +59,17 @@ fn scope(queue: &TaskQueueId) -> String {
     format!("tenure:manage-queue:{queue}")
 }
 
+/// What getQueue and getQueuePolicy require.
+pub(super) fn reading_scope(name: &TaskQueueId) -> Expression {
+    format!("tenure:get-queue:{name}").into()
+}
+
 fn link(visit: &Visit, queue: &TaskQueueId) -> String {
     visit.link_to("queue", &[queue.provisioner_id(), queue.worker_type()])
 }
 
 /// `GET /queue/:provisionerId/:workerType/pause`: a page of its own, because that of the queue loads itself again.
-pub(super) async fn form(_: App, visit: Arc<Visit>) -> Result<Page, PageError> {
+pub(super) async fn form(_: Site, visit: Arc<Visit>) -> Result<Page, PageError> {
     let queue = queue_of(&visit)?;
     visit.authorize(scope(&queue))?;
     let Some(session) = &visit.session else {
@@ -89,18 +96,18 @@ pub(super) async fn form(_: App, visit: Arc<Visit>) -> Result<Page, PageError> {
 }
 
 /// `POST /queue/:provisionerId/:workerType/pause`
-pub(super) async fn pause(State(app): State<App>, request: Request) -> Response {
+pub(super) async fn pause(State(app): State<Site>, request: Request) -> Response {
     change(&app, request, Change::Pause).await
 }
 
 /// `POST /queue/:provisionerId/:workerType/resume`
-pub(super) async fn resume(State(app): State<App>, request: Request) -> Response {
+pub(super) async fn resume(State(app): State<Site>, request: Request) -> Response {
     change(&app, request, Change::Resume).await
 }
 
-async fn change(app: &App, request: Request, what: Change) -> Response {
+async fn change(app: &Site, request: Request, what: Change) -> Response {
     let (parts, body) = request.into_parts();
-    let visit = match Visit::read(app, Request::from_parts(parts.clone(), Body::empty())).await {
+    let visit = match read_visit(app, Request::from_parts(parts.clone(), Body::empty())).await {
         Ok(visit) => visit,
         Err(response) => return response,
     };
@@ -108,12 +115,12 @@ async fn change(app: &App, request: Request, what: Change) -> Response {
     let form = read_form::<PauseForm>(app, Request::from_parts(parts, body)).await;
     match act(app, &visit, &headers, form, what).await {
         Ok(queue) => see_other(&link(&visit, &queue)),
-        Err(error) => answer(error.status(), &layout::frame(&visit, &error.page(&visit))),
+        Err(error) => refuse(&visit, &error),
     }
 }
 
 async fn act(
-    app: &App,
+    app: &Site,
     visit: &Visit,
     headers: &HeaderMap,
     form: Option<PauseForm>,

@@ -8,15 +8,17 @@ use maud::{Markup, html};
 use sqlx::PgConnection;
 use tenure_api::ids::TaskQueueId;
 
+use super::error::PageError;
 use super::keys::{KEYS_MAX, keys_section};
-use super::layout::{self, section, table};
+use super::layout::{self, Page, section, table};
 use super::overview::{REFRESH, may_see_claimed, may_see_pending};
+use super::pause::reading_scope;
 use super::rows::{self, About, ROWS_MAX, claims_scope, workers_scope};
 use super::schedulers::schedulers_section;
 use super::sessions::{SESSIONS_MAX, sessions_section};
+use super::state::Site;
 use super::visit::Visit;
-use super::{Page, PageError, pause, text};
-use crate::http::app::App;
+use super::{pause, text};
 use tenure_domain::policy::counts::shown;
 use tenure_domain::policy::document::Policy;
 use tenure_domain::policy::limit_words::words;
@@ -39,7 +41,7 @@ struct Parts {
 }
 
 /// Reads the parts of this queue, from the low-water marks on.
-async fn read_parts(app: &App, conn: &mut PgConnection, key: i32, filter: Filter<'_>) -> Result<Parts, sqlx::Error> {
+async fn read_parts(app: &Site, conn: &mut PgConnection, key: i32, filter: Filter<'_>) -> Result<Parts, sqlx::Error> {
     let (due, marks) = (app.engine.due_marks.get(), app.engine.low_water_marks.peek(key));
     Ok(Parts {
         oldest: page::list_oldest(conn, &HashMap::from([(key, marks)])).await?,
@@ -51,7 +53,7 @@ async fn read_parts(app: &App, conn: &mut PgConnection, key: i32, filter: Filter
 }
 
 /// `GET /queue/:provisionerId/:workerType`
-pub(super) async fn queue(app: App, visit: Arc<Visit>) -> Result<Page, PageError> {
+pub(super) async fn queue(app: Site, visit: Arc<Visit>) -> Result<Page, PageError> {
     let name = pause::queue_of(&visit)?;
     let missing = || PageError::NotFound(format!("No task and no worker has named the queue {name} yet."));
     visit.authorize(Expression::any_of([
@@ -174,11 +176,6 @@ fn waiting_section(visit: &Visit, name: &str, waiting: Option<&[WaitingRow]>, no
     };
     let rows: Vec<_> = waiting.iter().map(cells).collect();
     section(title, &html! { "in the order of service" }, &table(&rows))
-}
-
-/// What getQueue and getQueuePolicy require.
-pub(super) fn reading_scope(name: &TaskQueueId) -> Expression {
-    format!("tenure:get-queue:{name}").into()
 }
 
 fn policy_section(visit: &Visit, name: &TaskQueueId, policy: Option<&StoredPolicy>, now: DateTime<Utc>) -> Markup {

@@ -11,11 +11,12 @@ use tenure_api::states::{EndedBy, ReasonCreated};
 
 use super::artifacts::{self, artifacts_section};
 use super::edges::{EDGES_MAX, edges};
-use super::layout::{self, Cells, section, table};
+use super::error::PageError;
+use super::layout::{self, Cells, Page, section, table};
 use super::overview::REFRESH;
+use super::state::Site;
 use super::visit::Visit;
-use super::{Page, PageError, log, text};
-use crate::http::app::App;
+use super::{log, text};
 use tenure_domain::create::shown_definition;
 use tenure_domain::policy::why::{Names, why, words};
 use tenure_domain::scopes::Expression;
@@ -28,7 +29,7 @@ use tenure_store::why::{self as why_store, Ends};
 use tenure_store::{clock, tasks};
 
 /// `GET /task/:taskId`
-pub(super) async fn task(app: App, visit: Arc<Visit>) -> Result<Page, PageError> {
+pub(super) async fn task(app: Site, visit: Arc<Visit>) -> Result<Page, PageError> {
     let id: TaskId =
         visit.param("taskId").parse().map_err(|_| PageError::NotFound("This is not the id of a task.".to_owned()))?;
     let of_status = Expression::from(format!("queue:status:{id}"));

@@ -126,6 +126,12 @@ pub(super) fn beginning(text: &str, bytes_max: usize) -> (&str, bool) {
     (&text[..end], end < text.len())
 }
 
+/// Bytes of a log as text, without control characters but line feeds and tabs.
+pub(super) fn plain(bytes: &[u8]) -> String {
+    let is_shown = |character: &char| matches!(character, '\n' | '\t') || !character.is_control();
+    String::from_utf8_lossy(bytes).chars().filter(is_shown).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -2,15 +2,14 @@
 
 use axum::RequestExt;
 use axum::extract::{RawPathParams, Request};
-use axum::response::Response;
 use http::header::{COOKIE, HOST, ORIGIN};
 use http::{HeaderMap, StatusCode};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 
-use super::{PageError, answer, layout};
+use super::error::PageError;
+use super::state::Site;
 use crate::auth::{AuthError, Now, Principal, RequestParts, Session};
 use crate::http::access::REAUTHORIZE_EVERY;
-use crate::http::app::App;
 use crate::http::budget::Share;
 use tenure_domain::scopes::Expression;
 
@@ -33,9 +32,17 @@ pub(super) struct Visit {
     query: Vec<(String, String)>,
 }
 
+/// Why a request is no visit.
+pub(super) struct NoVisit {
+    /// What is known of the visitor, for the frame of the answer.
+    pub visit: Visit,
+    pub status: StatusCode,
+    pub error: PageError,
+}
+
 impl Visit {
-    /// Reads and authenticates a request. The error is the answer.
-    pub(super) async fn read(app: &App, mut request: Request) -> Result<Self, Response> {
+    /// Reads and authenticates a request.
+    pub(super) async fn read(app: &Site, mut request: Request) -> Result<Self, Box<NoVisit>> {
         let params = request
             .extract_parts::<RawPathParams>()
             .await
@@ -46,8 +53,7 @@ impl Visit {
         let (session, principal) = match find_visitor(app, request.headers()).await {
             Ok(found) => found,
             Err(error) => {
-                let visit = Self::unknown(app);
-                return Err(answer(error.status(), &layout::frame(&visit, &error.page(&visit))));
+                return Err(Box::new(NoVisit { visit: Self::unknown(app), status: error.status(), error }));
             }
         };
         let visit = Self { session, principal, place, query, ..Self::unknown(app) };
@@ -55,14 +61,19 @@ impl Visit {
             Ok(params) => Ok(Self { params, ..visit }),
             Err(_) => {
                 let error = PageError::NotFound("The address cannot be read.".to_owned());
-                Err(answer(StatusCode::BAD_REQUEST, &layout::frame(&visit, &error.page(&visit))))
+                Err(Box::new(NoVisit { visit, status: StatusCode::BAD_REQUEST, error }))
             }
         }
     }
 
     /// Waits until the visitor of a request that goes on has no session any more, if there was one, or may not do what requires these
     /// scopes.
-    pub(super) async fn access_ended(app: &App, headers: &HeaderMap, logged_in: bool, required: impl Into<Expression>) {
+    pub(super) async fn access_ended(
+        app: &Site,
+        headers: &HeaderMap,
+        logged_in: bool,
+        required: impl Into<Expression>,
+    ) {
         let required = required.into();
         loop {
             tokio::time::sleep(REAUTHORIZE_EVERY).await;
@@ -80,7 +91,7 @@ impl Visit {
     }
 
     /// A visitor without a session or any scope.
-    pub(super) fn unknown(app: &App) -> Self {
+    pub(super) fn unknown(app: &Site) -> Self {
         Self {
             session: None,
             principal: Principal { client_id: None, scopes: std::sync::Arc::default(), expires_ms: None },
@@ -177,24 +188,26 @@ fn read_query(query: &str) -> Vec<(String, String)> {
 }
 
 /// What the cookie is called. A browser takes the prefix as a promise that only this host can set it.
-pub(super) fn cookie_name(app: &App) -> &'static str {
+pub(super) fn cookie_name(app: &Site) -> &'static str {
     if app.pages.secure() { "__Host-tenure-session" } else { "tenure-session" }
 }
 
 /// The session of a request, and what its sender may do.
-pub(super) async fn find_visitor(app: &App, headers: &HeaderMap) -> Result<(Option<Session>, Principal), PageError> {
+pub(super) async fn find_visitor(app: &Site, headers: &HeaderMap) -> Result<(Option<Session>, Principal), PageError> {
     let name = cookie_name(app);
     let cookies = headers.get_all(COOKIE).iter().filter_map(|value| value.to_str().ok());
     let mut pairs = cookies.flat_map(|cookies| cookies.split(';')).filter_map(|cookie| cookie.trim().split_once('='));
     if let Some((_, ticket)) = pairs.find(|(key, _)| *key == name) {
-        let now = app.now().await?;
-        if let Some(session) = app.authenticator.resume(ticket, now).await.map_err(|error| lookup_failed(&error))? {
+        let now = app.intake.now().await?;
+        if let Some(session) =
+            app.intake.authenticator.resume(ticket, now).await.map_err(|error| lookup_failed(&error))?
+        {
             let principal = session.principal.clone();
             return Ok((Some(session), principal));
         }
     }
     let anonymous = RequestParts::default();
-    let principal = app.authenticator.authenticate(&anonymous, Now { real_ms: 0, server_ms: 0 }).await;
+    let principal = app.intake.authenticator.authenticate(&anonymous, Now { real_ms: 0, server_ms: 0 }).await;
     Ok((None, principal.map_err(|error| lookup_failed(&error))?))
 }
 
@@ -206,7 +219,7 @@ pub(super) fn lookup_failed(error: &AuthError) -> PageError {
 }
 
 /// Whether a form was sent from a page of ours: every current browser sends the origin of a form.
-pub(super) fn is_from_us(app: &App, headers: &HeaderMap) -> bool {
+pub(super) fn is_from_us(app: &Site, headers: &HeaderMap) -> bool {
     let text =
         |value: Option<&http::HeaderValue>| value.map(|value| value.to_str().unwrap_or("?").to_ascii_lowercase());
     let site = text(headers.get("sec-fetch-site"));

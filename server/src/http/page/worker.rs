@@ -6,12 +6,12 @@ use chrono::{DateTime, Utc};
 use maud::{Markup, html};
 use tenure_api::ids::{WorkerGroup, WorkerId};
 
-use super::layout::{self, section, table};
+use super::error::PageError;
+use super::layout::{self, Page, section, table};
 use super::overview::REFRESH;
 use super::rows::{self, About, ROWS_MAX};
+use super::state::Site;
 use super::visit::Visit;
-use super::{Page, PageError};
-use crate::http::app::App;
 use tenure_domain::presence::Presence;
 use tenure_engine::ops::workers;
 use tenure_store::clock;
@@ -20,7 +20,7 @@ use tenure_store::page::{self, ClaimRow, Ends, Filter, WorkerRow};
 const ABOUT: About = About { queue: false, worker: true };
 
 /// `GET /worker/:workerGroup/:workerId`
-pub(super) async fn worker(app: App, visit: Arc<Visit>) -> Result<Page, PageError> {
+pub(super) async fn worker(app: Site, visit: Arc<Visit>) -> Result<Page, PageError> {
     let unknown = |_| PageError::NotFound("This is not the name of a worker.".to_owned());
     let group: WorkerGroup = visit.param("workerGroup").parse().map_err(unknown)?;
     let id: WorkerId = visit.param("workerId").parse().map_err(unknown)?;

@@ -2,10 +2,11 @@
 
 use serde_json::{Value, json};
 
-use super::Code;
-use crate::http::docs::Sample;
+use super::error::Code;
+use crate::http::access::Access;
+use crate::http::declaration::{Declaration, Method};
 use crate::http::docs::operation::Operation;
-use crate::http::endpoint::{Access, Endpoint, Method};
+use crate::http::docs::sample::Sample;
 
 const RECEIPT: &str = "+/+/AAAAAAAAAAM=";
 const XML: &str = "application/xml";
@@ -15,28 +16,28 @@ fn signed(
     name: &'static str,
     summary: &'static str,
     describe: impl Fn(Operation, &Sample) -> Operation + Send + Sync + 'static,
-) -> Endpoint {
+) -> Declaration {
     let describe = move |operation, sample: &Sample| signature(describe(operation, sample));
-    Endpoint::signed(method, name, Access::SignedUrl).described("messages", summary, describe)
+    Declaration::new(method, name, Access::SignedUrl).described("messages", summary, describe)
 }
 
 /// `GET /:queue`
-pub fn get_message_queue() -> Endpoint {
+pub fn get_message_queue() -> Declaration {
     signed(Method::Get, "getMessageQueue", "Count a queue's messages", |operation, _| count(operation))
 }
 
 /// `GET /:queue/messages`
-pub fn get_messages() -> Endpoint {
+pub fn get_messages() -> Declaration {
     signed(Method::Get, "getMessages", "Get or peek at messages", get)
 }
 
 /// `DELETE /:queue/messages/:messageId`
-pub fn delete_message() -> Endpoint {
+pub fn delete_message() -> Declaration {
     signed(Method::Delete, "deleteMessage", "Delete a message", |operation, _| delete(operation))
 }
 
 /// `PUT /:queue/messages/:messageId`
-pub fn update_message() -> Endpoint {
+pub fn update_message() -> Declaration {
     signed(Method::Put, "updateMessage", "Hide a message for longer, or show it", |operation, _| update(operation))
 }
 

@@ -1,23 +1,14 @@
 //! Errors of the poll API, in Azure's words and form.
 
-use axum::response::{IntoResponse, Response};
-use chrono::SecondsFormat;
-use http::header::{CONTENT_TYPE, RETRY_AFTER};
-use http::{HeaderName, HeaderValue, StatusCode};
+use http::StatusCode;
 use tenure_api::sas::SasError;
 use uuid::Uuid;
 
-use super::xml;
 use crate::http::read_slots::NoSlot;
 use tenure_domain::message::Refusal;
-use tenure_engine::clock;
 use tenure_engine::ops::OpError;
 use tenure_store::failure::classify;
 use tenure_store::outage;
-
-const ERROR_CODE: HeaderName = HeaderName::from_static("x-ms-error-code");
-/// Seconds after which a 503 may be tried again.
-const RETRY_SECONDS: HeaderValue = HeaderValue::from_static("1");
 
 /// The code that clients compare.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,10 +54,10 @@ impl Code {
 /// What is wrong with a request.
 #[derive(Debug)]
 pub(super) struct PollError {
-    code: Code,
-    message: String,
+    pub(super) code: Code,
+    pub(super) message: String,
     /// Further elements of the body.
-    details: Vec<(&'static str, String)>,
+    pub(super) details: Vec<(&'static str, String)>,
 }
 
 impl PollError {
@@ -86,28 +77,6 @@ impl PollError {
         self
     }
 
-    #[cfg(test)]
-    pub(super) fn code(&self) -> Code {
-        self.code
-    }
-
-    pub(super) fn response(self, request_id: Uuid) -> Response {
-        let code = format!("{:?}", self.code);
-        let time = clock::real_now().to_rfc3339_opts(SecondsFormat::Micros, true);
-        let message = format!("{}\nRequestId:{request_id}\nTime:{time}", self.message);
-        let status = self.code.status();
-        let body = xml::error(&code, &message, &self.details).unwrap_or_default();
-        let mut response = (status, [(CONTENT_TYPE, "application/xml")], body).into_response();
-        let headers = response.headers_mut();
-        headers.insert(ERROR_CODE, HeaderValue::from_str(&code).unwrap_or(HeaderValue::from_static("InternalError")));
-        if status == StatusCode::SERVICE_UNAVAILABLE {
-            headers.insert(RETRY_AFTER, RETRY_SECONDS);
-        }
-        response
-    }
-}
-
-impl PollError {
     /// The database went silent in the middle of a request.
     pub(super) fn no_answer() -> Self {
         tracing::warn!("a poll took too long, the client may try again");

@@ -3,10 +3,12 @@
 //! Callers show no credentials: a URL is a capability, and its signature is checked before anything else.
 //! The request is read after it, so that a URL that was tampered with reveals nothing else.
 
-mod description;
-mod error;
+pub(super) mod common;
+pub(super) mod description;
+pub(super) mod error;
 mod request;
-mod urls;
+pub mod state;
+pub mod urls;
 mod xml;
 
 use std::time::Duration;
@@ -14,50 +16,35 @@ use std::time::Duration;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
 use axum::response::{IntoResponse, Response};
-use chrono::{DateTime, Utc};
-use http::header::{CACHE_CONTROL, CONTENT_TYPE, SERVER};
-use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri};
+use http::header::CONTENT_TYPE;
+use http::{HeaderName, HeaderValue, Method, StatusCode};
 use tenure_api::errors::ErrorCode;
 use tenure_api::ids::TaskQueueId;
 use tenure_api::sas::Permission;
-use uuid::Uuid;
 
-pub use self::description::{delete_message, get_message_queue, get_messages, update_message};
-pub(super) use self::description::{error_schema, message_schema};
-pub use urls::{PATH, PollUrls};
-
-pub(super) use self::error::Code;
-use self::error::PollError;
+use self::common::{CommonHeaders, unreadable_path};
+use self::error::{Code, PollError};
 use self::request::PollQuery;
-use super::app::App;
+use self::state::Poll;
+use self::xml::http_date;
 use super::body;
 use super::budget::Share;
-use super::endpoint::ANSWER_MAX;
+use super::declaration::ANSWER_MAX;
 use crate::auth::first_forwarded;
 use tenure_domain::message::{MessageId, QueueName};
 use tenure_engine::ops::messages::{self, DeleteRequest, GetRequest};
 
 /// Azure takes texts of up to 64 KiB.
 const BODY_MAX: usize = 80 << 10;
-const REQUEST_ID: HeaderName = HeaderName::from_static("x-ms-request-id");
-const CLIENT_REQUEST_ID: HeaderName = HeaderName::from_static("x-ms-client-request-id");
-const VERSION: HeaderName = HeaderName::from_static("x-ms-version");
 const POP_RECEIPT: HeaderName = HeaderName::from_static("x-ms-popreceipt");
 const TIME_NEXT_VISIBLE: HeaderName = HeaderName::from_static("x-ms-time-next-visible");
 const MESSAGES_COUNT: HeaderName = HeaderName::from_static("x-ms-approximate-messages-count");
-/// The longest id that is taken over from a client.
-const CLIENT_REQUEST_ID_MAX: usize = 1024;
-
-/// A date as Azure writes it, RFC 1123.
-fn http_date(time: DateTime<Utc>) -> String {
-    time.format("%a, %d %b %Y %H:%M:%S GMT").to_string()
-}
 
 /// What a path names, if it can be read: its escapes may spell what is not UTF-8.
 type Names<T> = Result<Path<T>, PathRejection>;
 
 /// `/{queue}`: how many messages there are.
-pub async fn queue(State(app): State<App>, path: Names<String>, request: Request) -> Response {
+pub async fn queue(State(app): State<Poll>, path: Names<String>, request: Request) -> Response {
     match path {
         Ok(Path(queue)) => answer(app, &queue, None, request, PollResource::Queue).await,
         Err(_) => unreadable_path(request.headers()),
@@ -65,7 +52,7 @@ pub async fn queue(State(app): State<App>, path: Names<String>, request: Request
 }
 
 /// `/{queue}/messages`: get, or peek.
-pub async fn messages(State(app): State<App>, path: Names<String>, request: Request) -> Response {
+pub async fn messages(State(app): State<Poll>, path: Names<String>, request: Request) -> Response {
     match path {
         Ok(Path(queue)) => answer(app, &queue, None, request, PollResource::Messages).await,
         Err(_) => unreadable_path(request.headers()),
@@ -73,7 +60,7 @@ pub async fn messages(State(app): State<App>, path: Names<String>, request: Requ
 }
 
 /// `/{queue}/messages/{messageId}`: delete, or update.
-pub async fn message(State(app): State<App>, path: Names<(String, String)>, request: Request) -> Response {
+pub async fn message(State(app): State<Poll>, path: Names<(String, String)>, request: Request) -> Response {
     match path {
         Ok(Path((queue, id))) => answer(app, &queue, Some(id), request, PollResource::Message).await,
         Err(_) => unreadable_path(request.headers()),
@@ -125,60 +112,14 @@ impl Operation {
     }
 }
 
-async fn answer(app: App, queue: &str, id: Option<String>, request: Request, resource: PollResource) -> Response {
+async fn answer(app: Poll, queue: &str, id: Option<String>, request: Request, resource: PollResource) -> Response {
     let common = CommonHeaders::of(request.headers());
     let serving = tokio::time::timeout(ANSWER_MAX, serve(&app, queue, id, request, resource)).await;
     common.answer(serving.unwrap_or_else(|_| Err(PollError::no_answer())))
 }
 
-/// The answer to a signed URL whose path leads nowhere: it was changed like any other part of it. The signature may have
-/// become a part of the path.
-pub fn refuse_unknown_path(uri: &Uri, headers: &HeaderMap) -> Option<Response> {
-    let signed = uri.path().starts_with(PATH) || uri.path_and_query()?.as_str().contains("sig=");
-    signed.then(|| unreadable_path(headers))
-}
-
-/// The answer to a path that no signed URL has.
-fn unreadable_path(headers: &HeaderMap) -> Response {
-    let error = PollError::authentication("the signature does not match".to_owned());
-    CommonHeaders::of(headers).answer(Err(error))
-}
-
-/// What the headers that every answer has say of one request.
-struct CommonHeaders {
-    request_id: Uuid,
-    version: Option<HeaderValue>,
-    client_request_id: Option<HeaderValue>,
-}
-
-impl CommonHeaders {
-    /// For the answer to a request with these headers.
-    fn of(request: &HeaderMap) -> Self {
-        Self {
-            request_id: Uuid::new_v4(),
-            version: request.get(&VERSION).cloned(),
-            client_request_id: request.get(&CLIENT_REQUEST_ID).filter(|id| id.len() <= CLIENT_REQUEST_ID_MAX).cloned(),
-        }
-    }
-
-    /// The answer with these headers.
-    fn answer(self, result: Result<Response, PollError>) -> Response {
-        let mut response = result.unwrap_or_else(|error| error.response(self.request_id));
-        let headers = response.headers_mut();
-        let request_id = self.request_id.to_string();
-        headers.insert(REQUEST_ID, HeaderValue::from_str(&request_id).unwrap_or(HeaderValue::from_static("-")));
-        headers.insert(VERSION, self.version.unwrap_or(HeaderValue::from_static(tenure_api::sas::VERSION)));
-        headers.insert(SERVER, HeaderValue::from_static(concat!("Tenure/", env!("CARGO_PKG_VERSION"))));
-        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-        if let Some(id) = self.client_request_id {
-            headers.insert(CLIENT_REQUEST_ID, id);
-        }
-        response
-    }
-}
-
 async fn serve(
-    app: &App,
+    app: &Poll,
     queue: &str,
     id: Option<String>,
     request: Request,
@@ -186,7 +127,7 @@ async fn serve(
 ) -> Result<Response, PollError> {
     let (parts, body) = request.into_parts();
     let query = PollQuery::read(parts.uri.query().unwrap_or_default())?;
-    let grant = app.poll_urls.verify(queue, &query, app.now().await?)?;
+    let grant = app.poll_urls.verify(queue, &query, app.intake.now().await?)?;
     let forwarded = parts.headers.get("x-forwarded-proto").and_then(|value| value.to_str().ok());
     let is_plain = forwarded.is_some_and(|protos| first_forwarded(protos).eq_ignore_ascii_case("http"));
     if grant.is_https_only() && is_plain {
@@ -209,7 +150,7 @@ async fn serve(
         Operation::Peek => peek(app, name, &query).await,
         Operation::Delete => delete(app, name, id.as_deref().unwrap_or_default(), &query).await,
         Operation::Update => {
-            let read = body::read(&app.bodies, Share::Authenticated, BODY_MAX, &parts.headers, body).await;
+            let read = body::read(&app.intake.bodies, Share::Authenticated, BODY_MAX, &parts.headers, body).await;
             let body = read.map_err(|error| match error.code() {
                 ErrorCode::ServiceUnavailable => PollError::new(Code::ServerBusy, "too many bodies; try again"),
                 ErrorCode::MalformedPayload => {
@@ -229,16 +170,16 @@ fn xml_answer(body: String) -> Response {
     ([(CONTENT_TYPE, "application/xml")], body).into_response()
 }
 
-async fn get(app: &App, queue: QueueName, name: TaskQueueId, query: &PollQuery) -> Result<Response, PollError> {
+async fn get(app: &Poll, queue: QueueName, name: TaskQueueId, query: &PollQuery) -> Result<Response, PollError> {
     let request = GetRequest { queue, name, count: query.count()?, visibility: query.visibility_of_get()? };
     let got = app.engine.messages.get(request).await?;
     Ok(xml_answer(xml::got(&got)?))
 }
 
-async fn peek(app: &App, queue: QueueName, query: &PollQuery) -> Result<Response, PollError> {
+async fn peek(app: &Poll, queue: QueueName, query: &PollQuery) -> Result<Response, PollError> {
     let (key, priority) = (queue.queue, queue.priority.code());
     let limit = i64::from(query.count()?);
-    let _slot = app.read_slots.take(Share::Authenticated).await?;
+    let _slot = app.intake.read_slots.take(Share::Authenticated).await?;
     let peeked = tenure_store::messages::peek(&app.engine.pool, key, priority, limit).await?;
     Ok(xml_answer(xml::peeked(&peeked)?))
 }
@@ -257,12 +198,12 @@ fn named(queue: QueueName, id: &str, query: &PollQuery) -> Result<DeleteRequest,
     Ok(DeleteRequest { queue, message, receipt })
 }
 
-async fn delete(app: &App, queue: QueueName, id: &str, query: &PollQuery) -> Result<Response, PollError> {
+async fn delete(app: &Poll, queue: QueueName, id: &str, query: &PollQuery) -> Result<Response, PollError> {
     app.engine.delete_messages.submit(named(queue, id, query)?).await??;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
-async fn update(app: &App, queue: QueueName, id: &str, query: &PollQuery, body: &[u8]) -> Result<Response, PollError> {
+async fn update(app: &Poll, queue: QueueName, id: &str, query: &PollQuery, body: &[u8]) -> Result<Response, PollError> {
     let request = named(queue, id, query)?;
     let visibility: Duration = query.visibility_of_update()?;
     if !body.is_empty()
@@ -278,12 +219,12 @@ async fn update(app: &App, queue: QueueName, id: &str, query: &PollQuery, body: 
     Ok(response)
 }
 
-async fn metadata(app: &App, queue: QueueName, query: &PollQuery) -> Result<Response, PollError> {
+async fn metadata(app: &Poll, queue: QueueName, query: &PollQuery) -> Result<Response, PollError> {
     if query.get("comp") != Some("metadata") {
         let text = "a queue has nothing but its metadata: append comp=metadata";
         return Err(PollError::new(Code::InvalidQueryParameterValue, text));
     }
-    let _slot = app.read_slots.take(Share::Authenticated).await?;
+    let _slot = app.intake.read_slots.take(Share::Authenticated).await?;
     let mut conn = app.engine.pool.acquire().await?;
     let count = tenure_store::messages::count(&mut conn, queue.queue, queue.priority.code()).await?;
     Ok((StatusCode::OK, [(MESSAGES_COUNT, count.to_string())]).into_response())

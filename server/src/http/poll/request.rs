@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     fn code<T>(result: Result<T, PollError>) -> Option<Code> {
-        result.err().map(|error| error.code())
+        result.err().map(|error| error.code)
     }
 
     fn read(query: &str) -> PollQuery {

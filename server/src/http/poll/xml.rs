@@ -5,6 +5,7 @@ use std::io;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use chrono::{DateTime, Utc};
 use quick_xml::Writer;
 use quick_xml::events::{BytesDecl, BytesText, Event};
 use serde::{Deserialize, Serialize};
@@ -12,9 +13,13 @@ use tenure_api::ids::SlugId;
 use uuid::Uuid;
 
 use super::error::{Code, PollError};
-use super::http_date;
 use tenure_store::hot::messages::Got;
 use tenure_store::messages::Peeked;
+
+/// A date as Azure writes it, RFC 1123.
+pub(super) fn http_date(time: DateTime<Utc>) -> String {
+    time.format("%a, %d %b %Y %H:%M:%S GMT").to_string()
+}
 
 /// The fields of a message, and nothing else: old workers take the fields for the arguments of a function.
 #[derive(Serialize)]
@@ -154,7 +159,7 @@ mod tests {
             )
         };
         assert!(check_update(body(&text(task, 0).unwrap()).as_bytes(), task, 0).is_ok());
-        let code = |body: &str| check_update(body.as_bytes(), task, 0).err().map(|error| error.code());
+        let code = |body: &str| check_update(body.as_bytes(), task, 0).err().map(|error| error.code);
         assert_eq!(code(&body(&text(task, 1).unwrap())), Some(Code::InvalidXmlNodeValue));
         assert_eq!(code(&body("")), Some(Code::InvalidXmlNodeValue));
         for bad in ["<", "<a/>", "<QueueMessage>", "{}", "<QueueMessage><MessageText>&x;</MessageText></QueueMessage>"]

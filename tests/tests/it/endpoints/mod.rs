@@ -13,7 +13,9 @@ use std::collections::BTreeSet;
 
 use futures_util::StreamExt as _;
 use serde_json::Value;
-use tenure_server::http::docs::{Sample, document};
+use tenure_server::http::docs::document;
+use tenure_server::http::docs::sample::Sample;
+use tenure_server::http::routes;
 
 use self::derived::is_open;
 use self::row::{Entry, Outcome, Row};
@@ -46,7 +48,7 @@ fn tested(document: &Value) -> Vec<Tested> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_row_of_the_table_holds() {
     let bench = state::Bench::start().await;
-    let document = document(&Sample::fixed());
+    let document = document(&routes(), &Sample::fixed());
     let table = tested(&document);
     let running = table.iter().map(|tested| run::all(&bench, &document, tested));
     let wrong = futures_util::stream::iter(running).buffer_unordered(LANES).collect::<Vec<_>>().await.concat();
@@ -56,7 +58,7 @@ async fn every_row_of_the_table_holds() {
 
 #[test]
 fn every_operation_of_the_document_has_a_row_for_each_of_its_outcomes() {
-    let document = document(&Sample::fixed());
+    let document = document(&routes(), &Sample::fixed());
     let table = tested(&document);
     let names: Vec<&str> = table.iter().map(|tested| tested.entry.name).collect();
     assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), names.len(), "an operation stands twice in the table");

@@ -12,11 +12,10 @@ use tenure_api::errors::ErrorCode;
 use super::example_url;
 use super::reading::{self, FoundArtifact, LATEST, SCOPES, find};
 use crate::http::api::ok;
-use crate::http::app::App;
+use crate::http::api::state::{Api, Endpoint};
 use crate::http::call::Call;
-use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
-use crate::http::endpoint::Endpoint;
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
 use tenure_domain::artifact::{DOWNLOAD_CREDENTIALS_LIFE, Details, can_be_object};
 
@@ -43,15 +42,15 @@ fn described(operation: Operation, sample: &Sample, about: &str) -> Operation {
     reading::described(operation, about).answers::<ArtifactContent<'_>>("What it is", &example)
 }
 
-async fn artifact(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn artifact(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     content(&app, &find(&app, &call, Some(call.run_id()?)).await?).await
 }
 
-async fn latest_artifact(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn latest_artifact(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     content(&app, &find(&app, &call, None).await?).await
 }
 
-async fn content(app: &App, found: &FoundArtifact) -> Result<Response, ApiError> {
+async fn content(app: &Api, found: &FoundArtifact) -> Result<Response, ApiError> {
     ok(&match &found.artifact.details {
         Details::S3 => {
             let url = found.url(app, &found.own_bytes()).await?;
@@ -76,11 +75,11 @@ async fn content(app: &App, found: &FoundArtifact) -> Result<Response, ApiError>
     })
 }
 
-fn in_service(app: &App, found: &FoundArtifact) -> ArtifactInService {
+fn in_service(app: &Api, found: &FoundArtifact) -> ArtifactInService {
     let name = found.object_name();
     let end = found.now + DOWNLOAD_CREDENTIALS_LIFE;
     let client_id = format!("artifact-download/{}/{}/until/{}", found.task, found.run, end.timestamp());
     let scope = format!("object:download:{name}");
-    let credentials = app.authenticator.task_credentials().issue_one(client_id, scope, found.now, end);
+    let credentials = app.intake.authenticator.task_credentials().issue_one(client_id, scope, found.now, end);
     ArtifactInService { storage_type: ObjectTag::Object, name, credentials }
 }

@@ -11,12 +11,11 @@ use tenure_api::ids::{RunId, TaskId};
 
 use super::no_run;
 use crate::http::api::ok;
-use crate::http::app::App;
+use crate::http::api::state::{Api, Endpoint};
 use crate::http::call::Call;
-use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
 use crate::http::docs::parameters::ARTIFACT;
-use crate::http::endpoint::Endpoint;
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
 use crate::http::scopes::Values;
@@ -68,11 +67,11 @@ pub(super) fn an_entry(sample: &Sample) -> Value {
     })
 }
 
-async fn artifact_info(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn artifact_info(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     info(&app, &call, Some(call.run_id()?)).await
 }
 
-async fn latest_artifact_info(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn latest_artifact_info(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     info(&app, &call, None).await
 }
 
@@ -84,7 +83,7 @@ pub(super) fn authorize(call: &Call, run: Option<RunId>) -> Result<(), ApiError>
     }
 }
 
-async fn info(app: &App, call: &Call, run: Option<RunId>) -> Result<Response, ApiError> {
+async fn info(app: &Api, call: &Call, run: Option<RunId>) -> Result<Response, ApiError> {
     let (task, name) = (call.task_id()?, call.artifact_name()?);
     call.no_query()?;
     authorize(call, run)?;
@@ -125,7 +124,7 @@ pub(in crate::http) fn blob(task: TaskId, run: RunId, artifact: &Artifact) -> Bl
 
 /// What is stored for those of these artifacts that have bytes.
 pub(super) async fn bytes_of(
-    app: &App,
+    app: &Api,
     task: TaskId,
     run: RunId,
     rows: &[Stored],

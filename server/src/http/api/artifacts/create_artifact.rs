@@ -17,11 +17,10 @@ use tenure_api::states::StorageType;
 use super::example_url;
 use super::writing::{SCOPES, authorize, early_check};
 use crate::http::api::ok;
-use crate::http::app::App;
+use crate::http::api::state::{Api, Endpoint};
 use crate::http::call::Call;
-use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
-use crate::http::endpoint::Endpoint;
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
 use tenure_domain::artifact::{self, Artifact, Details, PUT_URL_LIFE, UPLOAD_CREDENTIALS_LIFE};
 use tenure_engine::blobs::BlobName;
@@ -70,7 +69,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
         )
 }
 
-async fn create_artifact(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn create_artifact(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     let run_ref = RunRef { task: call.task_id()?, run: call.run_id()? };
     let name = call.artifact_name()?;
     call.no_query()?;
@@ -116,7 +115,7 @@ fn plain(storage_type: PlainTag) -> CreatedArtifact<'static> {
     CreatedArtifact::Plain(CreatedPlainArtifact { storage_type })
 }
 
-fn object<'a>(app: &App, run_ref: RunRef, created: &'a Created, upload_id: SlugId) -> CreatedObjectArtifact<'a> {
+fn object<'a>(app: &Api, run_ref: RunRef, created: &'a Created, upload_id: SlugId) -> CreatedObjectArtifact<'a> {
     let RunRef { task, run } = run_ref;
     let name = artifact::object_name(task, run, &created.artifact.name);
     let end: DateTime<Utc> = created.now + UPLOAD_CREDENTIALS_LIFE;
@@ -131,7 +130,7 @@ fn object<'a>(app: &App, run_ref: RunRef, created: &'a Created, upload_id: SlugI
         project_id: &created.project,
         upload_id,
         expires: Timestamp::new(created.artifact.expires),
-        credentials: app.authenticator.task_credentials().issue_one(client_id, scope, created.now, end),
+        credentials: app.intake.authenticator.task_credentials().issue_one(client_id, scope, created.now, end),
         name,
     }
 }

@@ -9,11 +9,10 @@ use tenure_api::errors::ErrorCode::{InputError, ResourceNotFound};
 
 use super::writing::{SCOPES, authorize, early_check};
 use crate::http::api::nothing;
-use crate::http::app::App;
+use crate::http::api::state::{Api, Endpoint};
 use crate::http::call::Call;
-use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
-use crate::http::endpoint::Endpoint;
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
 use tenure_engine::ops::create_artifact::{self as ops, RunRef};
 
@@ -38,7 +37,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
         )
 }
 
-async fn finish_artifact(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn finish_artifact(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     let run_ref = RunRef { task: call.task_id()?, run: call.run_id()? };
     let name = call.artifact_name()?;
     call.no_query()?;

@@ -11,11 +11,10 @@ use tenure_api::states::StorageType;
 use super::example_url;
 use super::reading::{self, FoundArtifact, LATEST, SCOPES, find};
 use crate::http::api::see_other;
-use crate::http::app::App;
+use crate::http::api::state::{Api, Endpoint};
 use crate::http::call::Call;
-use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
-use crate::http::endpoint::Endpoint;
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
 use tenure_domain::artifact::Details;
 use tenure_engine::blobs::BlobName;
@@ -53,15 +52,15 @@ fn described(operation: Operation, sample: &Sample, about: &str) -> Operation {
         .answers_json::<ArtifactError<'_>>(424, "The artifact is an error", &error)
 }
 
-async fn get_artifact(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn get_artifact(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     redirect(&app, &find(&app, &call, Some(call.run_id()?)).await?).await
 }
 
-async fn get_latest_artifact(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn get_latest_artifact(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     redirect(&app, &find(&app, &call, None).await?).await
 }
 
-async fn redirect(app: &App, found: &FoundArtifact) -> Result<Response, ApiError> {
+async fn redirect(app: &Api, found: &FoundArtifact) -> Result<Response, ApiError> {
     let storage_type = found.artifact.details.storage_type();
     let url = match &found.artifact.details {
         Details::S3 => found.url(app, &found.own_bytes()).await?,

@@ -12,12 +12,11 @@ use super::artifact_info::{OF_RUN, OF_TASK, an_entry, authorize, blob, bytes_of,
 use super::no_run;
 use crate::http::api::ok;
 use crate::http::api::pages::{PAGE_MAX, Page};
-use crate::http::app::App;
+use crate::http::api::state::{Api, Endpoint};
 use crate::http::call::Call;
-use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
 use crate::http::docs::parameters::paged;
-use crate::http::endpoint::Endpoint;
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
 use tenure_store::artifacts;
 
@@ -46,15 +45,15 @@ fn described(operation: Operation, sample: &Sample) -> Operation {
         .refuses(ResourceNotFound, "there is no such task or run")
 }
 
-async fn list_artifacts(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn list_artifacts(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     list(&app, &call, Some(call.run_id()?)).await
 }
 
-async fn list_latest_artifacts(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn list_latest_artifacts(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     list(&app, &call, None).await
 }
 
-async fn list(app: &App, call: &Call, run: Option<RunId>) -> Result<Response, ApiError> {
+async fn list(app: &Api, call: &Call, run: Option<RunId>) -> Result<Response, ApiError> {
     let task = call.task_id()?;
     let page = Page::read(&call.query(&["limit", "continuationToken"])?)?;
     authorize(call, run)?;

@@ -6,17 +6,15 @@ pub mod create_artifact;
 pub mod finish_artifact;
 pub mod get_artifact;
 pub mod list_artifacts;
-mod reading;
+pub(in crate::http) mod reading;
 mod writing;
 
 use tenure_api::errors::ErrorCode;
 use tenure_api::ids::{RunId, TaskId};
 
-use crate::http::docs::Sample;
 use crate::http::docs::parameters::ARTIFACT;
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
-
-pub(in crate::http) use self::reading::scopes_to_read;
 
 /// The URL of bytes in examples.
 fn example_url(sample: &Sample, access: &str) -> String {

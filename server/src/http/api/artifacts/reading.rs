@@ -5,8 +5,8 @@ use tenure_api::errors::ErrorCode::{self, InputError, ResourceExpired, ResourceN
 use tenure_api::ids::{ArtifactName, RunId, TaskId};
 use tenure_api::live_log::LIVE_LOG;
 
-use crate::http::api::live_log;
-use crate::http::app::App;
+use crate::http::api::live_log::signed;
+use crate::http::api::state::Api;
 use crate::http::call::Call;
 use crate::http::docs::operation::Operation;
 use crate::http::error::ApiError;
@@ -51,7 +51,7 @@ pub(in crate::http) fn scopes_to_read(name: &str) -> Expression {
 
 /// Follows links from a name on. The caller needs a scope for each name, and learns nothing about names that they may not
 /// read.
-pub(super) async fn find(app: &App, call: &Call, run: Option<RunId>) -> Result<FoundArtifact, ApiError> {
+pub(super) async fn find(app: &Api, call: &Call, run: Option<RunId>) -> Result<FoundArtifact, ApiError> {
     authorize(call, &[call.text_param("name")])?;
     let (task, name) = (call.task_id()?, call.artifact_name()?);
     call.no_query()?;
@@ -93,7 +93,7 @@ fn invalid_link(name: &ArtifactName, where_to: &str) -> ApiError {
 impl FoundArtifact {
     /// Where its bytes are: at a URL that is always the same if anonymous callers may read it, which caches can retain;
     /// otherwise at a signed one, for a while and not longer than it is retained.
-    pub(super) async fn url(&self, app: &App, blob: &BlobName) -> Result<String, ApiError> {
+    pub(super) async fn url(&self, app: &Api, blob: &BlobName) -> Result<String, ApiError> {
         if self.is_open(app).await? {
             return Ok(app.engine.blobs.plain_url(&self.own_bytes()));
         }
@@ -102,16 +102,16 @@ impl FoundArtifact {
     }
 
     /// Where a reference leads: to the live log of the run by a signed URL, unless anonymous callers may read it.
-    pub(super) async fn reference(&self, app: &App, url: &str) -> Result<String, ApiError> {
+    pub(super) async fn reference(&self, app: &Api, url: &str) -> Result<String, ApiError> {
         if self.artifact.name != LIVE_LOG || self.is_open(app).await? {
             return Ok(url.to_owned());
         }
-        live_log::reference(app, (self.task, self.run), url, format!("queue:get-artifact:{LIVE_LOG}"), self.now)
+        signed::reference(app, (self.task, self.run), url, format!("queue:get-artifact:{LIVE_LOG}"), self.now)
     }
 
     /// Whether anonymous callers may read it.
-    async fn is_open(&self, app: &App) -> Result<bool, ApiError> {
-        Ok(app.authenticator.anonymous().await?.authorize(&scopes_to_read(&self.artifact.name)).is_ok())
+    async fn is_open(&self, app: &Api) -> Result<bool, ApiError> {
+        Ok(app.intake.authenticator.anonymous().await?.authorize(&scopes_to_read(&self.artifact.name)).is_ok())
     }
 
     /// What its bytes are stored under, if they are its own.

@@ -10,11 +10,10 @@ use tenure_api::errors::ErrorCode::ResourceNotFound;
 
 use super::values;
 use crate::http::api::ok;
-use crate::http::app::App;
+use crate::http::api::state::{Api, Endpoint};
 use crate::http::call::Call;
-use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
-use crate::http::endpoint::Endpoint;
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, AnyOf, Scope};
 use tenure_engine::ops::OpError;
@@ -46,7 +45,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
         .refuses(ResourceNotFound, "the task does not exist, or has no checkpoint")
 }
 
-async fn get_checkpoint(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn get_checkpoint(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     let id = call.task_id()?;
     // The scopes name the task's queue and its last run.
     let task = app.engine.status.submit(id).await?;

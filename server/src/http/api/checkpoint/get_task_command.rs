@@ -11,11 +11,10 @@ use tenure_api::ids::TaskId;
 
 use super::values;
 use crate::http::api::ok;
-use crate::http::app::App;
+use crate::http::api::state::{Api, Endpoint};
 use crate::http::call::Call;
-use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
-use crate::http::endpoint::Endpoint;
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, AnyOf, Scope};
 use tenure_domain::checkpoint::COMMAND_KEPT;
@@ -50,7 +49,7 @@ pub(super) fn sample_command(sample: &Sample) -> Value {
     json!({"taskId": sample.task, "id": 7, "command": "pause", "sent": sample.after(0)})
 }
 
-async fn get_task_command(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn get_task_command(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     let id = call.task_id()?;
     let task = app.engine.status.submit(id).await?;
     call.authorize(&values(&task))?;

@@ -8,11 +8,10 @@ use tenure_api::checkpoints::{CheckpointRequest, CheckpointStored};
 use tenure_api::errors::ErrorCode::{InputError, RequestConflict, ResourceNotFound};
 
 use crate::http::api::ok;
-use crate::http::app::App;
+use crate::http::api::state::{Api, Endpoint};
 use crate::http::call::Call;
-use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
-use crate::http::endpoint::Endpoint;
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
 use tenure_domain::checkpoint::NewCheckpoint;
@@ -45,7 +44,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
         .refuses(RequestConflict, "the run is not claimed: it waits for a worker, or it has ended")
 }
 
-async fn put_checkpoint(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn put_checkpoint(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     call.authorize_by_path()?;
     let of = RunRef { task: call.task_id()?, run: call.run_id()? };
     call.no_query()?;

@@ -11,11 +11,10 @@ use tenure_api::errors::ErrorCode::{InputError, RequestConflict, ResourceNotFoun
 use super::get_task_command::{answer, sample_command};
 use super::values;
 use crate::http::api::queue_policy::client_id;
-use crate::http::app::App;
+use crate::http::api::state::{Api, Endpoint};
 use crate::http::call::Call;
-use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
-use crate::http::endpoint::Endpoint;
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
 use tenure_api::checkpoints::CommandOfTask;
@@ -49,7 +48,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
         .refuses(RequestConflict, "the task is resolved")
 }
 
-async fn put_task_command(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn put_task_command(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     let id = call.task_id()?;
     // The scope names the task's queue.
     let task = app.engine.status.submit(id).await?;

@@ -7,11 +7,10 @@ use tenure_api::auth::Client;
 use tenure_api::errors::ErrorCode::ResourceNotFound;
 
 use super::{NO_CLIENT, a_client, answer, client_id};
-use crate::http::app::App;
+use crate::http::api::state::{Api, Endpoint};
 use crate::http::call::Call;
-use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
-use crate::http::endpoint::Endpoint;
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
 use tenure_store::clients;
@@ -29,7 +28,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
         .refuses(ResourceNotFound, NO_CLIENT)
 }
 
-async fn client(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn client(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     call.authorize_by_path()?;
     let id = client_id(&call)?;
     call.no_query()?;

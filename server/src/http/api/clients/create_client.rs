@@ -7,11 +7,10 @@ use tenure_api::auth::{Client, ClientRequest};
 use tenure_api::errors::ErrorCode::RequestConflict;
 
 use super::{CHANGING, answer, client_id, new_client, with_token};
-use crate::http::app::App;
+use crate::http::api::state::{Api, Endpoint};
 use crate::http::call::Call;
-use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
-use crate::http::endpoint::Endpoint;
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, AllOf, ForEach, Scope};
 use crate::http::scopes::Values;
@@ -45,7 +44,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
         .refuses(RequestConflict, "there is a client of this name, with another definition or for longer")
 }
 
-async fn create_client(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn create_client(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     let id = client_id(&call)?;
     call.no_query()?;
     let ClientRequest { expires, description, scopes, delete_on_expiration } = call.json()?;
@@ -54,7 +53,7 @@ async fn create_client(app: App, call: Arc<Call>) -> Result<Response, ApiError> 
     call.authorize(&Values::of_path().list("scopesThatAreNew", added(None, &scopes, &[])))?;
     let expires = Some(expires.time());
     let new = NewClient { client_id: id.to_owned(), scopes, description, expires, delete_on_expiration };
-    let token = ops::create(&app.engine.pool, app.authenticator.keys(), &new).await??;
-    app.authenticator.client_changed(id);
+    let token = ops::create(&app.engine.pool, app.intake.authenticator.keys(), &new).await??;
+    app.intake.authenticator.client_changed(id);
     answer(&app, id, clients::find(&app.engine.pool, id).await?, Some(&token)).await
 }

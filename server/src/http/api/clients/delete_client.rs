@@ -6,11 +6,10 @@ use axum::response::Response;
 
 use super::client_id;
 use crate::http::api::nothing;
-use crate::http::app::App;
+use crate::http::api::state::{Api, Endpoint};
 use crate::http::call::Call;
-use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
-use crate::http::endpoint::Endpoint;
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
 use tenure_store::clients;
@@ -26,11 +25,11 @@ fn describe(operation: Operation, _: &Sample) -> Operation {
     operation.about("Whether there is one or not.").answers_empty(204, "There is no such client any more", &[])
 }
 
-async fn delete_client(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn delete_client(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     call.authorize_by_path()?;
     let id = client_id(&call)?;
     call.no_query()?;
     clients::delete(&app.engine.pool, id).await?;
-    app.authenticator.client_changed(id);
+    app.intake.authenticator.client_changed(id);
     Ok(nothing())
 }

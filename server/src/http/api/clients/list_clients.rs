@@ -10,12 +10,11 @@ use tenure_api::auth::Client;
 use super::{a_client, expanded, shown};
 use crate::http::api::ok;
 use crate::http::api::pages::{EXPANDED_MAX, PAGE_MAX, Page, fitting, size_of_scopes};
-use crate::http::app::App;
+use crate::http::api::state::{Api, Endpoint};
 use crate::http::call::Call;
-use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
 use crate::http::docs::parameters::{client_prefix, page_of, paged};
-use crate::http::endpoint::Endpoint;
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
 use tenure_domain::roles::Resolver;
@@ -42,7 +41,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
         )
 }
 
-async fn list_clients(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn list_clients(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     #[derive(Serialize)]
     #[serde(rename_all = "camelCase")]
     struct Body<'a> {
@@ -61,7 +60,7 @@ async fn list_clients(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     let limit = page.limit.unwrap_or(PAGE_MAX);
     let mut rows = clients::list(&app.engine.pool, prefix, page.after.as_deref(), Some(Page::rows(limit))).await?;
     let listed = &rows[..rows.len().min(limit)];
-    let roles = app.authenticator.roles().await?;
+    let roles = app.intake.authenticator.roles().await?;
     let expanded = expand(&roles, listed, EXPANDED_MAX).await;
     let continuation_token = Page::cut(expanded.len(), &mut rows, |client| &client.client_id);
     let clients = rows.iter().zip(&expanded).map(|(client, expanded)| shown(client, expanded, None)).collect();

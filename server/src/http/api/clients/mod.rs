@@ -16,9 +16,9 @@ use tenure_api::dates::Timestamp;
 
 use super::ok;
 use crate::auth::role_of_client;
-use crate::http::app::App;
+use crate::http::api::state::Api;
 use crate::http::call::Call;
-use crate::http::docs::Sample;
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
 use tenure_domain::roles::Resolver;
 use tenure_domain::scopes::ScopeSet;
@@ -39,13 +39,13 @@ fn client_id(call: &Call) -> Result<&str, ApiError> {
 }
 
 async fn answer(
-    app: &App,
+    app: &Api,
     id: &str,
     client: Option<ClientInfo>,
     token: Option<&AccessToken>,
 ) -> Result<Response, ApiError> {
     let client = client.ok_or_else(|| ops::missing(id))?;
-    let roles = app.authenticator.roles().await?;
+    let roles = app.intake.authenticator.roles().await?;
     ok(&shown(&client, &expanded(&roles, &client), token))
 }
 

@@ -7,11 +7,10 @@ use tenure_api::auth::Client;
 use tenure_api::errors::ErrorCode::ResourceNotFound;
 
 use super::{NO_CLIENT, answer, client_id, with_token};
-use crate::http::app::App;
+use crate::http::api::state::{Api, Endpoint};
 use crate::http::call::Call;
-use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
-use crate::http::endpoint::Endpoint;
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
 use tenure_store::clients;
@@ -35,12 +34,12 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
         .refuses(ResourceNotFound, NO_CLIENT)
 }
 
-async fn reset_access_token(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn reset_access_token(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     call.authorize_by_path()?;
     let id = client_id(&call)?;
     call.no_query()?;
     let token = new_access_token();
-    clients::reset_token(&app.engine.pool, app.authenticator.keys(), id, &token).await?;
-    app.authenticator.client_changed(id);
+    clients::reset_token(&app.engine.pool, app.intake.authenticator.keys(), id, &token).await?;
+    app.intake.authenticator.client_changed(id);
     answer(&app, id, clients::find(&app.engine.pool, id).await?, Some(&token)).await
 }

@@ -8,10 +8,9 @@ use tenure_api::auth::Client;
 use tenure_api::errors::ErrorCode::ResourceNotFound;
 
 use super::{NO_CLIENT, a_client, answer, client_id};
-use crate::http::app::App;
+use crate::http::api::state::{Api, Endpoint};
 use crate::http::call::Call;
 use crate::http::docs::operation::Operation;
-use crate::http::endpoint::Endpoint;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::Scope;
 use tenure_store::clients;
@@ -40,11 +39,11 @@ fn described(operation: Operation, client: &Value) -> Operation {
     operation.answers::<Client<'_>>("The client", client).refuses(ResourceNotFound, NO_CLIENT)
 }
 
-async fn set_disabled(app: App, call: Arc<Call>, disabled: bool) -> Result<Response, ApiError> {
+async fn set_disabled(app: Api, call: Arc<Call>, disabled: bool) -> Result<Response, ApiError> {
     call.authorize_by_path()?;
     let id = client_id(&call)?;
     call.no_query()?;
     let client = clients::set_disabled(&app.engine.pool, id, disabled).await?;
-    app.authenticator.client_changed(id);
+    app.intake.authenticator.client_changed(id);
     answer(&app, id, client, None).await
 }

@@ -7,11 +7,10 @@ use tenure_api::auth::{Client, ClientRequest};
 use tenure_api::errors::ErrorCode::{RequestConflict, ResourceNotFound};
 
 use super::{CHANGING, NO_CLIENT, a_client, answer, client_id, new_client};
-use crate::http::app::App;
+use crate::http::api::state::{Api, Endpoint};
 use crate::http::call::Call;
-use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
-use crate::http::endpoint::Endpoint;
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, AllOf, ForEach, Scope};
 use crate::http::scopes::Values;
@@ -42,7 +41,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
         .refuses(RequestConflict, "another request changed the client at the same time")
 }
 
-async fn update_client(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn update_client(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     let id = client_id(&call)?;
     call.no_query()?;
     let ClientRequest { expires, description, scopes, delete_on_expiration } = call.json()?;
@@ -59,7 +58,7 @@ async fn update_client(app: App, call: Arc<Call>) -> Result<Response, ApiError> 
     };
     // What was authorized is what is added to the scopes that were seen.
     let changed = clients::update(&app.engine.pool, id, Some(&existing.scopes), &change).await?;
-    app.authenticator.client_changed(id);
+    app.intake.authenticator.client_changed(id);
     if changed.is_none() {
         let message = format!("the client {id:?} was changed at the same time; look at it and try again");
         return Err(OpError::Conflict(message).into());

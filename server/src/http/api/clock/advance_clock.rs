@@ -12,11 +12,10 @@ use utoipa::ToSchema;
 
 use super::{Now, SCOPES};
 use crate::http::api::ok;
-use crate::http::app::App;
+use crate::http::api::state::{Api, Endpoint};
 use crate::http::call::Call;
-use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
-use crate::http::endpoint::Endpoint;
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
 use tenure_engine::ops::workers;
 use tenure_store::clock;
@@ -59,10 +58,10 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
         .refuses(InputValidationError, "`seconds` is negative or more than ten years")
 }
 
-async fn advance_clock(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn advance_clock(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     call.authorize_by_path()?;
     call.no_query()?;
-    if !app.manual_clock {
+    if !app.intake.manual_clock {
         return Err(ApiError::new(
             ErrorCode::RequestConflict,
             "the clock of this server is not manual; start it with --clock manual",

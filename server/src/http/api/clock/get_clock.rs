@@ -7,11 +7,10 @@ use serde_json::json;
 
 use super::{Now, SCOPES};
 use crate::http::api::ok;
-use crate::http::app::App;
+use crate::http::api::state::{Api, Endpoint};
 use crate::http::call::Call;
-use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
-use crate::http::endpoint::Endpoint;
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
 use tenure_store::clock;
 
@@ -24,7 +23,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
     operation.answers::<Now>("The time by which everything is stored and compared", &json!({"now": sample.after(0)}))
 }
 
-async fn get_clock(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn get_clock(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     call.authorize_by_path()?;
     call.no_query()?;
     let mut conn = app.engine.pool.acquire().await?;

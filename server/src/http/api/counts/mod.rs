@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tenure_api::ids::TaskQueueId;
 use utoipa::ToSchema;
 
-use crate::http::app::App;
+use crate::http::api::state::Api;
 use crate::http::docs::sample::QUEUE;
 use crate::http::error::ApiError;
 use tenure_store::counters::{self, Counts};
@@ -32,7 +32,7 @@ fn example() -> Value {
     json!({"provisionerId": "acme", "workerType": "linux", "taskQueueId": QUEUE, "pendingTasks": 1})
 }
 
-async fn one(app: &App, queue: &TaskQueueId) -> Result<Counts, ApiError> {
+async fn one(app: &Api, queue: &TaskQueueId) -> Result<Counts, ApiError> {
     let mut conn = app.engine.pool.acquire().await?;
     let counts = counters::get_counts(&mut conn, app.engine.sequencer.reached(), std::slice::from_ref(queue)).await?;
     let counts = counts.first().copied().unwrap_or_default();

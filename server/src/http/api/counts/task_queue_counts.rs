@@ -7,11 +7,10 @@ use axum::response::Response;
 use super::{CountsBody, body, example, one};
 use crate::http::api::ok;
 use crate::http::api::queue_views::get_task_queue::unless_queue;
-use crate::http::app::App;
+use crate::http::api::state::{Api, Endpoint};
 use crate::http::call::Call;
-use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
-use crate::http::endpoint::Endpoint;
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, AllOf, Scope};
 
@@ -33,7 +32,7 @@ fn describe(operation: Operation, _: &Sample) -> Operation {
     operation.answers::<CountsBody<'_>>("The numbers", &counts)
 }
 
-async fn task_queue_counts(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn task_queue_counts(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     call.authorize_by_path()?;
     let queue = call.task_queue_id()?;
     call.no_query()?;

@@ -11,12 +11,11 @@ use tenure_api::ids::TaskQueueId;
 use utoipa::ToSchema;
 
 use crate::http::api::ok;
-use crate::http::app::App;
+use crate::http::api::state::{Api, Endpoint};
 use crate::http::call::Call;
-use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
 use crate::http::docs::sample::QUEUE;
-use crate::http::endpoint::Endpoint;
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, AllOf, ForEach};
 use crate::http::scopes::Values;
@@ -62,7 +61,7 @@ fn describe(operation: Operation, _: &Sample) -> Operation {
     )
 }
 
-async fn task_queue_counts_batch(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn task_queue_counts_batch(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     call.no_query()?;
     let CountsBatchRequest { mut task_queue_ids } = call.json()?;
     if task_queue_ids.len() > COUNTS_BATCH_MAX {

@@ -9,11 +9,10 @@ use utoipa::ToSchema;
 
 use super::{AFTER, EventQuery, LIMIT_DEFAULT, LIMIT_MAX, SCOPES, ahead, an_event, gone, reading};
 use crate::http::api::ok;
-use crate::http::app::App;
+use crate::http::api::state::{Api, Endpoint};
 use crate::http::call::Call;
-use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
-use crate::http::endpoint::Endpoint;
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
 use tenure_domain::events::Event;
 use tenure_engine::events::Start;
@@ -51,7 +50,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
         .answers::<Body>("The events", &json!({"events": [an_event(sample)], "after": 2}))
 }
 
-async fn list_events(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn list_events(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     call.authorize_by_path()?;
     let EventQuery { start, filter, limit } =
         EventQuery::read(&call, &["after", "limit", "exchange", "routingKeyPattern", "route"])?;

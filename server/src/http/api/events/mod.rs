@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 use tenure_api::errors::ErrorCode::{self, InputError, ResourceExpired};
 
 use crate::http::call::Call;
-use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
 use tenure_domain::event_filter::{EXCHANGES, Filter, all_exchanges};

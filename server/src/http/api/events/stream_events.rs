@@ -19,12 +19,10 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
 
 use super::{AFTER, EventQuery, SCOPES, ahead, an_event, gone, position, read_position, reading};
-use crate::http::access::access_ended;
-use crate::http::app::App;
+use crate::http::api::state::{Api, Endpoint};
 use crate::http::call::Call;
-use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
-use crate::http::endpoint::Endpoint;
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
 use tenure_domain::event_filter::short_name;
 use tenure_engine::events::Start;
@@ -80,7 +78,7 @@ fn stream_schema() -> Value {
     json!({"type": ["string", "object"], "properties": {"id": text, "event": text, "data": text}})
 }
 
-async fn stream_events(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn stream_events(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     call.authorize_by_path()?;
     let query = EventQuery::read(&call, &["after", "exchange", "routingKeyPattern", "route"])?;
     let start = match call.header(LAST_EVENT_ID).filter(|id| !id.is_empty()) {
@@ -120,7 +118,7 @@ async fn run(mut writer: EventWriter, call: Arc<Call>) {
         biased;
         () = app.drain.cancelled() => false,
         () = frames.closed() => true,
-        () = access_ended(&app, &call) => false,
+        () = call.access_ended(&app.intake) => false,
         _ = writer.write_all() => false,
     };
     // This ends the body. It also drops the application, and with it the engine, whose batchers end when nothing holds it.
@@ -137,7 +135,7 @@ struct Disconnected;
 
 /// The end of a stream on this side.
 struct EventWriter {
-    app: App,
+    app: Api,
     stream: Stream,
     frames: mpsc::Sender<Bytes>,
     silent_until: Instant,

@@ -8,11 +8,10 @@ use tenure_api::errors::ErrorCode::{InputTooLarge, RequestConflict, ResourceNotF
 use tenure_api::live_log::{LIVE_LOG_CHUNK_MAX, LiveLogAppended};
 
 use crate::http::api::ok;
-use crate::http::app::App;
+use crate::http::api::state::{Api, Endpoint};
 use crate::http::call::Call;
-use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
-use crate::http::endpoint::Endpoint;
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
 use crate::http::scopes::Values;
@@ -63,7 +62,7 @@ fn early_check(call: &Call) -> Result<(), ApiError> {
     call.task_id().map(drop)
 }
 
-async fn append_live_log(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn append_live_log(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     early_check(&call)?;
     let of = RunRef { task: call.task_id()?, run: call.run_id()? };
     let query = call.query(&["offset"])?;

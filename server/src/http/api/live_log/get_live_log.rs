@@ -14,12 +14,10 @@ use tenure_api::errors::ErrorCode::ResourceNotFound;
 use tenure_api::live_log::LOG_CONTENT_TYPE;
 use tokio::sync::mpsc;
 
-use crate::http::access::access_ended;
-use crate::http::app::App;
+use crate::http::api::state::{Api, Endpoint};
 use crate::http::call::Call;
-use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
-use crate::http::endpoint::Endpoint;
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
 use tenure_domain::live_log::{From, OFFSET_MAX};
@@ -64,7 +62,7 @@ fn describe(operation: Operation, _: &Sample) -> Operation {
         )
 }
 
-async fn get_live_log(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn get_live_log(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     call.authorize_by_path()?;
     let of = RunRef { task: call.task_id()?, run: call.run_id()? };
     let reading = reading(&call)?;
@@ -74,7 +72,7 @@ async fn get_live_log(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     app.tasks.clone().spawn(async move {
         tokio::select! {
             () = app.drain.cancelled() => {}
-            () = access_ended(&app, &call) => {}
+            () = call.access_ended(&app.intake) => {}
             () = forward(pieces, frames) => {}
         }
     });

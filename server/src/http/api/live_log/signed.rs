@@ -5,17 +5,21 @@ use http::Uri;
 use tenure_api::hawk::bewit::{SignUrl, bewit};
 use tenure_api::ids::{RunId, TaskId};
 
-use super::path;
-use crate::http::app::App;
+use crate::http::api::state::Api;
 use crate::http::error::ApiError;
 use tenure_domain::artifact::GET_URL_LIFE;
+
+/// Where the log of a run is, below the root URL.
+fn path(task: TaskId, run: RunId) -> String {
+    format!("/api/tenure/v1/tasks/{task}/runs/{run}/live-log")
+}
 
 /// The URL of a reference: signed with this scope if it leads to the live log of this run here, otherwise as it is.
 ///
 /// # Errors
 /// The URL cannot be signed.
 pub fn reference(
-    app: &App,
+    app: &Api,
     (task, run): (TaskId, RunId),
     url: &str,
     scope: String,
@@ -34,7 +38,7 @@ pub fn reference(
     let port = parsed.port_u16().unwrap_or(if secure { HTTPS_PORT } else { HTTP_PORT });
     let end = now + GET_URL_LIFE;
     let client_id = format!("live-log/{task}/{run}/until/{}", end.timestamp());
-    let credentials = app.authenticator.task_credentials().issue_one(client_id, scope, now, end);
+    let credentials = app.intake.authenticator.task_credentials().issue_one(client_id, scope, now, end);
     let target = parsed.path_and_query().map_or(resource, |target| target.as_str());
     let value = bewit(&credentials, &SignUrl { resource: target, host, port, expires: end.timestamp() });
     let separator = if query.is_empty() && !url.contains('?') { '?' } else { '&' };

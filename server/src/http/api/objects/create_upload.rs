@@ -16,11 +16,10 @@ use tenure_api::objects::{
 
 use super::{UPLOADING, authorize_upload};
 use crate::http::api::ok;
-use crate::http::app::App;
+use crate::http::api::state::{Api, Endpoint};
 use crate::http::call::Call;
-use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
-use crate::http::endpoint::Endpoint;
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
 use tenure_domain::artifact::{PUT_URL_LIFE, content_length};
 use tenure_engine::blobs::BlobName;
@@ -62,7 +61,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
         .refuses(RequestConflict, "the name is taken by another `uploadId` or `projectId`, or its upload is finished")
 }
 
-async fn create_upload(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn create_upload(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     let name = call.object_name()?;
     call.no_query()?;
     let CreateUploadRequest { project_id, upload_id, expires, hashes, proposed_upload_methods } = call.json()?;
@@ -95,7 +94,7 @@ fn decode(inline: DataInline) -> Result<(String, Vec<u8>), String> {
     Ok((inline.content_type.as_str().to_owned(), bytes))
 }
 
-fn put_url(app: &App, name: &str, proposed: &PutUrl, now: DateTime<Utc>) -> UploadUrl {
+fn put_url(app: &Api, name: &str, proposed: &PutUrl, now: DateTime<Utc>) -> UploadUrl {
     let expires = now + PUT_URL_LIFE;
     let content_type = proposed.content_type.as_str();
     let url = app.engine.blobs.put_url(&BlobName::object(name), content_type, expires.timestamp_millis());

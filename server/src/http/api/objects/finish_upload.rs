@@ -11,11 +11,10 @@ use utoipa::ToSchema;
 
 use super::{SHA256, UPLOADING, authorize_upload};
 use crate::http::api::ok;
-use crate::http::app::App;
+use crate::http::api::state::{Api, Endpoint};
 use crate::http::call::Call;
-use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
-use crate::http::endpoint::Endpoint;
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
 use tenure_engine::ops::objects::{self as ops, Upload};
 
@@ -44,7 +43,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
         .refuses(RequestConflict, "the object is uploaded under another `uploadId` or `projectId`")
 }
 
-async fn finish_upload(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn finish_upload(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     let name = call.object_name()?;
     call.no_query()?;
     let FinishUploadRequest { project_id, upload_id, hashes } = call.json()?;

@@ -9,7 +9,7 @@ pub mod start_download;
 use chrono::{DateTime, Utc};
 use tenure_api::errors::ErrorCode::{ResourceExpired, ResourceNotFound};
 
-use crate::http::app::App;
+use crate::http::api::state::Api;
 use crate::http::call::Call;
 use crate::http::docs::operation::Operation;
 use crate::http::docs::parameters::ARTIFACT;
@@ -45,7 +45,7 @@ fn authorize_upload(call: &Call, upload: Upload<'_>) -> Result<(), ApiError> {
     call.authorize(&Values::of_path().text("projectId", upload.project))
 }
 
-async fn read(app: &App, call: &Call) -> Result<Readable, ApiError> {
+async fn read(app: &Api, call: &Call) -> Result<Readable, ApiError> {
     call.authorize_by_path()?;
     call.no_query()?;
     let name = call.object_name()?;
@@ -53,7 +53,7 @@ async fn read(app: &App, call: &Call) -> Result<Readable, ApiError> {
 }
 
 /// Where the bytes are, for a while and not longer than the object is retained.
-fn get_url(app: &App, name: &str, found: &Readable) -> (String, DateTime<Utc>) {
+fn get_url(app: &Api, name: &str, found: &Readable) -> (String, DateTime<Utc>) {
     let end = (found.object.now + GET_URL_LIFE).min(found.object.expires);
     (app.engine.blobs.get_url(&BlobName::object(name), end.timestamp_millis()), end)
 }

@@ -9,11 +9,10 @@ use tenure_api::objects::ObjectMetadata;
 
 use super::{READING, SHA256, read, reading};
 use crate::http::api::ok;
-use crate::http::app::App;
+use crate::http::api::state::{Api, Endpoint};
 use crate::http::call::Call;
-use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
-use crate::http::endpoint::Endpoint;
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
 use tenure_engine::ops::objects::Readable;
 
@@ -30,7 +29,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
     )
 }
 
-async fn object(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn object(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     let found = read(&app, &call).await?;
     let Readable { object, stored } = &found;
     let expires = Timestamp::new(object.expires);

@@ -10,11 +10,10 @@ use tenure_api::objects::{Download, StartDownloadRequest};
 
 use super::{READING, SHA256, example_url, get_url, read, reading};
 use crate::http::api::ok;
-use crate::http::app::App;
+use crate::http::api::state::{Api, Endpoint};
 use crate::http::call::Call;
-use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
-use crate::http::endpoint::Endpoint;
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
 
 /// `PUT /start-download/:name`
@@ -44,7 +43,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
         .refuses(InputError, "the server supports none of the methods")
 }
 
-async fn start_download(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn start_download(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     let name = call.object_name()?;
     call.no_query()?;
     let StartDownloadRequest { accept_download_methods: accepted } = call.json()?;

@@ -9,12 +9,11 @@ use utoipa::ToSchema;
 use super::{Entry, example};
 use crate::http::api::ok;
 use crate::http::api::pages::{PAGE_MAX, Page};
-use crate::http::app::App;
+use crate::http::api::state::{Api, Endpoint};
 use crate::http::call::Call;
-use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
 use crate::http::docs::parameters::paged;
-use crate::http::endpoint::Endpoint;
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
 use tenure_store::purge_cache::{self as store, PurgeRow};
@@ -48,7 +47,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
         .answers::<AllBody>("A page, by pool and cache; with a token if there are more", &example(sample))
 }
 
-async fn all_purge_requests(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn all_purge_requests(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     call.authorize_by_path()?;
     let page = Page::read(&call.query(&["continuationToken", "limit"])?)?;
     let after = page.after.as_deref().map(split).transpose()?.unwrap_or_default();

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tenure_api::dates::Timestamp;
 use utoipa::ToSchema;
 
-use crate::http::docs::Sample;
+use crate::http::docs::sample::Sample;
 use tenure_store::purge_cache::PurgeRow;
 
 /// The cache of the examples.

@@ -12,12 +12,11 @@ use utoipa::ToSchema;
 
 use super::{Entry, example, size_of};
 use crate::http::api::ok;
+use crate::http::api::state::{Api, Endpoint};
 use crate::http::api::worker_manager::worker_pool;
-use crate::http::app::App;
 use crate::http::call::Call;
-use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
-use crate::http::endpoint::Endpoint;
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
 use tenure_store::purge_cache as store;
@@ -54,7 +53,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
         .answers::<PoolBody>("All of them", &example(sample))
 }
 
-async fn purge_requests(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn purge_requests(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     call.authorize_by_path()?;
     let pool = worker_pool(&call)?;
     let query = call.query(&["since"])?;
@@ -65,7 +64,7 @@ async fn purge_requests(app: App, call: Arc<Call>) -> Result<Response, ApiError>
     let size = size_of(&rows);
     let answer = move || ok(&PoolBody { requests: rows.into_iter().map(Entry::from).collect() });
     // Most pools have few, for which their workers wait for no turn.
-    app.heavy.run_for(call.share(), size, answer).await
+    app.intake.heavy.run_for(call.share(), size, answer).await
 }
 
 fn read_date(text: &str) -> Result<Timestamp, ApiError> {

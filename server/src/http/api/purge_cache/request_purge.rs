@@ -9,12 +9,11 @@ use tenure_api::purge_cache::PurgeCacheRequest;
 
 use super::CACHE;
 use crate::http::api::nothing;
+use crate::http::api::state::{Api, Endpoint};
 use crate::http::api::worker_manager::worker_pool;
-use crate::http::app::App;
 use crate::http::call::Call;
-use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
-use crate::http::endpoint::Endpoint;
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
 use crate::http::scopes::Values;
@@ -39,7 +38,7 @@ fn describe(operation: Operation, _: &Sample) -> Operation {
         .refuses(RequestConflict, "the pool has as many requests as it may have")
 }
 
-async fn purge_cache(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn purge_cache(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     let pool = worker_pool(&call)?;
     call.no_query()?;
     let PurgeCacheRequest { cache_name } = call.json()?;

@@ -8,11 +8,10 @@ use tenure_api::queue_keys::QueueKey;
 
 use super::{BAD_KEY, READING, example_key, key};
 use crate::http::api::ok;
-use crate::http::app::App;
+use crate::http::api::state::{Api, Endpoint};
 use crate::http::call::Call;
-use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
-use crate::http::endpoint::Endpoint;
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
 use tenure_engine::ops::queue_keys as ops;
 
@@ -33,7 +32,7 @@ fn describe(operation: Operation, _: &Sample) -> Operation {
         .refuses(ResourceNotFound, "the key has no rules of its own")
 }
 
-async fn queue_key(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn queue_key(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     call.authorize_by_path()?;
     let queue = call.task_queue_id()?;
     call.no_query()?;

@@ -9,12 +9,11 @@ use tenure_api::queue_keys::QueueKeys;
 use super::{READING, example_key};
 use crate::http::api::ok;
 use crate::http::api::queue_lists::{place, to_token};
-use crate::http::app::App;
+use crate::http::api::state::{Api, Endpoint};
 use crate::http::call::Call;
-use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
 use crate::http::docs::parameters::paged_up_to;
-use crate::http::endpoint::Endpoint;
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
 use tenure_engine::ops::queue_keys as ops;
 
@@ -37,7 +36,7 @@ fn describe(operation: Operation, _: &Sample) -> Operation {
         .answers::<QueueKeys>("A page; with a token if there may be more", &json!({"keys": [example_key()]}))
 }
 
-async fn list_queue_keys(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn list_queue_keys(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     call.authorize_by_path()?;
     let queue = call.task_queue_id()?;
     let (limit, token) = call.page_and_token()?;

@@ -15,12 +15,11 @@ use utoipa::ToSchema;
 use super::{A_PAGE, a_run, place, stored, to_token};
 use crate::http::api::ok;
 use crate::http::api::queue_views::get_task_queue::unless_queue;
-use crate::http::app::App;
+use crate::http::api::state::{Api, Endpoint};
 use crate::http::call::Call;
-use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
 use crate::http::docs::parameters::paged_from_anywhere;
-use crate::http::endpoint::Endpoint;
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
 use tenure_engine::ops::list_runs;
@@ -77,7 +76,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
         .answers::<ClaimedBody>(A_PAGE, &json!({"tasks": [run]}))
 }
 
-async fn list_claimed_tasks(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn list_claimed_tasks(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     call.authorize_by_path()?;
     let queue = call.task_queue_id()?;
     let (limit, token) = call.page_and_token()?;

@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use super::to_json;
-use crate::http::docs::Sample;
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
 
 const A_PAGE: &str = "A page; with a token if there are more";

@@ -8,11 +8,10 @@ use tenure_api::errors::ErrorCode::{InputError, RequestConflict};
 
 use super::{CHANGING, OTHER_VERSION, client_id, if_match, with_if_match};
 use crate::http::api::raw;
-use crate::http::app::App;
+use crate::http::api::state::{Api, Endpoint};
 use crate::http::call::Call;
-use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
-use crate::http::endpoint::Endpoint;
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
 use tenure_engine::ops::queue_policy as ops;
 
@@ -39,7 +38,7 @@ fn describe(operation: Operation, _: &Sample) -> Operation {
         .refuses(RequestConflict, OTHER_VERSION)
 }
 
-async fn delete_queue_policy(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn delete_queue_policy(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     call.authorize_by_path()?;
     let queue = call.task_queue_id()?;
     call.no_query()?;

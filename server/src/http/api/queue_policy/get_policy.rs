@@ -8,11 +8,10 @@ use tenure_api::policy::PolicyOfQueue;
 
 use super::{READING, body, example};
 use crate::http::api::ok;
-use crate::http::app::App;
+use crate::http::api::state::{Api, Endpoint};
 use crate::http::call::Call;
-use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
-use crate::http::endpoint::Endpoint;
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
 use tenure_engine::ops::queue_policy as ops;
 
@@ -31,7 +30,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
         .refuses(ResourceNotFound, "the queue has no policy")
 }
 
-async fn queue_policy(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn queue_policy(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     call.authorize_by_path()?;
     let queue = call.task_queue_id()?;
     call.no_query()?;

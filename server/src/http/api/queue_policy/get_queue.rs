@@ -9,12 +9,11 @@ use tenure_api::policy::{PauseOfQueue, QueueCounts, QueueNow};
 
 use super::READING;
 use crate::http::api::ok;
-use crate::http::app::App;
+use crate::http::api::state::{Api, Endpoint};
 use crate::http::call::Call;
-use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
 use crate::http::docs::sample::QUEUE;
-use crate::http::endpoint::Endpoint;
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
 use tenure_domain::policy::counts::{Counted, shown};
 use tenure_domain::policy::pause::Paused;
@@ -44,7 +43,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
         )
 }
 
-async fn get_queue(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn get_queue(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     call.authorize_by_path()?;
     let queue = call.task_queue_id()?;
     call.no_query()?;

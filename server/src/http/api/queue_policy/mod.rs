@@ -15,9 +15,9 @@ use tenure_api::policy::PolicyOfQueue;
 use utoipa::ToSchema;
 
 use crate::http::call::Call;
-use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
 use crate::http::docs::sample::QUEUE;
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
 use tenure_domain::policy::document::{Match, Policy};

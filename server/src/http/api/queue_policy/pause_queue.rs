@@ -9,11 +9,10 @@ use tenure_api::policy::PauseRequest;
 
 use super::{CHANGING, PauseBody, client_id, example_pause};
 use crate::http::api::ok;
-use crate::http::app::App;
+use crate::http::api::state::{Api, Endpoint};
 use crate::http::call::Call;
-use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
-use crate::http::endpoint::Endpoint;
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
 use tenure_engine::ops::queue_policy as ops;
 
@@ -35,7 +34,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
         .refuses(InputError, "`reason` is too long, or `until` is in the past")
 }
 
-async fn pause_queue(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn pause_queue(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     call.authorize_by_path()?;
     let queue = call.task_queue_id()?;
     call.no_query()?;

@@ -7,12 +7,11 @@ use serde_json::json;
 
 use super::{CHANGING, PauseBody, client_id};
 use crate::http::api::ok;
-use crate::http::app::App;
+use crate::http::api::state::{Api, Endpoint};
 use crate::http::call::Call;
-use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
 use crate::http::docs::sample::QUEUE;
-use crate::http::endpoint::Endpoint;
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
 use tenure_engine::ops::queue_policy as ops;
 
@@ -27,7 +26,7 @@ fn describe(operation: Operation, _: &Sample) -> Operation {
         .answers::<PauseBody<'_>>("The queue is not paused", &json!({"taskQueueId": QUEUE, "paused": false}))
 }
 
-async fn resume_queue(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn resume_queue(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     call.authorize_by_path()?;
     let queue = call.task_queue_id()?;
     call.no_query()?;

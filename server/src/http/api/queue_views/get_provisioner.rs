@@ -7,11 +7,10 @@ use tenure_api::errors::ErrorCode::ResourceNotFound;
 
 use super::{ProvisionerBody, a_provisioner};
 use crate::http::api::ok;
-use crate::http::app::App;
+use crate::http::api::state::{Api, Endpoint};
 use crate::http::call::Call;
-use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
-use crate::http::endpoint::Endpoint;
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
 use tenure_engine::ops::OpError;
@@ -35,7 +34,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
         .refuses(ResourceNotFound, "no worker has used any of its queues lately")
 }
 
-async fn get_provisioner(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn get_provisioner(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     call.authorize_by_path()?;
     let provisioner = call.provisioner_id()?;
     call.no_query()?;

@@ -9,11 +9,10 @@ use tenure_api::ids::{InvalidId, TaskQueueId};
 
 use super::{NO_QUEUE, QueueBody, a_queue, find};
 use crate::http::api::ok;
-use crate::http::app::App;
+use crate::http::api::state::{Api, Endpoint};
 use crate::http::call::Call;
-use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
-use crate::http::endpoint::Endpoint;
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
 use crate::http::scopes::Values;
@@ -33,7 +32,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
     operation.answers::<QueueBody>("The queue", &a_queue(sample)).refuses(ResourceNotFound, NO_QUEUE)
 }
 
-async fn get_task_queue(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn get_task_queue(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     call.authorize_by_path()?;
     show(&app, &call, call.task_queue_id()?).await
 }
@@ -43,9 +42,9 @@ async fn get_task_queue(app: App, call: Arc<Call>) -> Result<Response, ApiError>
 pub fn unless_queue<H, F>(
     word: &'static str,
     handler: H,
-) -> impl Fn(App, Arc<Call>) -> BoxFuture<'static, Result<Response, ApiError>> + Clone + Send + Sync + 'static
+) -> impl Fn(Api, Arc<Call>) -> BoxFuture<'static, Result<Response, ApiError>> + Clone + Send + Sync + 'static
 where
-    H: Fn(App, Arc<Call>) -> F + Clone + Send + Sync + 'static,
+    H: Fn(Api, Arc<Call>) -> F + Clone + Send + Sync + 'static,
     F: Future<Output = Result<Response, ApiError>> + Send + 'static,
 {
     move |app, call| match call.queue_ending_in(word) {
@@ -58,7 +57,7 @@ where
     }
 }
 
-async fn show(app: &App, call: &Call, queue: TaskQueueId) -> Result<Response, ApiError> {
+async fn show(app: &Api, call: &Call, queue: TaskQueueId) -> Result<Response, ApiError> {
     call.no_query()?;
     ok(&QueueBody::try_from(find(app, &queue).await?)?)
 }

@@ -8,11 +8,10 @@ use tenure_api::errors::ErrorCode::ResourceNotFound;
 
 use super::{NO_QUEUE, TypeBody, a_type, find, joined, unseen};
 use crate::http::api::ok;
-use crate::http::app::App;
+use crate::http::api::state::{Api, Endpoint};
 use crate::http::call::Call;
-use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
-use crate::http::endpoint::Endpoint;
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
 
@@ -33,7 +32,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
         .refuses(ResourceNotFound, NO_QUEUE)
 }
 
-async fn get_worker_type(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn get_worker_type(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     call.authorize_by_path()?;
     let queue = call.queue_of_halves()?;
     call.no_query()?;

@@ -10,12 +10,11 @@ use utoipa::ToSchema;
 use super::{ProvisionerBody, a_provisioner, read_page};
 use crate::http::api::ok;
 use crate::http::api::pages::{PAGE_MAX, Page};
-use crate::http::app::App;
+use crate::http::api::state::{Api, Endpoint};
 use crate::http::call::Call;
-use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
 use crate::http::docs::parameters::paged;
-use crate::http::endpoint::Endpoint;
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
 use tenure_engine::ops::workers::write_down;
@@ -53,7 +52,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
         )
 }
 
-async fn list_provisioners(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn list_provisioners(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     call.authorize_by_path()?;
     let page = read_page(&call)?;
     write_down(&app.engine.pool, &app.engine.workers).await?;

@@ -9,12 +9,11 @@ use utoipa::ToSchema;
 
 use super::{QueueBody, a_queue, list, read_page};
 use crate::http::api::ok;
-use crate::http::app::App;
+use crate::http::api::state::{Api, Endpoint};
 use crate::http::call::Call;
-use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
 use crate::http::docs::parameters::paged;
-use crate::http::endpoint::Endpoint;
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
 
@@ -53,7 +52,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
         )
 }
 
-async fn list_task_queues(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn list_task_queues(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     call.authorize_by_path()?;
     let page = read_page(&call)?;
     let after = page.after.as_deref().unwrap_or_default();

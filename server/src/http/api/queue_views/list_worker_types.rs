@@ -9,12 +9,11 @@ use utoipa::ToSchema;
 
 use super::{TypeBody, a_type, list, read_page};
 use crate::http::api::ok;
-use crate::http::app::App;
+use crate::http::api::state::{Api, Endpoint};
 use crate::http::call::Call;
-use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
 use crate::http::docs::parameters::paged;
-use crate::http::endpoint::Endpoint;
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
 
@@ -48,7 +47,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
     )
 }
 
-async fn list_worker_types(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn list_worker_types(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     call.authorize_by_path()?;
     let provisioner = call.provisioner_id()?;
     let page = read_page(&call)?;

@@ -15,10 +15,10 @@ use tenure_api::ids::TaskQueueId;
 use utoipa::ToSchema;
 
 use super::pages::{PAGE_MAX, Page};
-use crate::http::app::App;
+use crate::http::api::state::Api;
 use crate::http::call::Call;
-use crate::http::docs::Sample;
 use crate::http::docs::sample::QUEUE;
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
 use tenure_engine::ops::OpError;
 use tenure_engine::ops::workers::write_down;
@@ -143,7 +143,7 @@ fn read_page(call: &Call) -> Result<Page, ApiError> {
 }
 
 async fn list(
-    app: &App,
+    app: &Api,
     page: &Page,
     after: &str,
     before: Option<&str>,
@@ -155,7 +155,7 @@ async fn list(
     Ok((rows, token))
 }
 
-async fn find(app: &App, queue: &TaskQueueId) -> Result<ViewRow, ApiError> {
+async fn find(app: &Api, queue: &TaskQueueId) -> Result<ViewRow, ApiError> {
     write_down(&app.engine.pool, &app.engine.workers).await?;
     let found = queue_views::find(&mut *app.engine.pool.acquire().await?, queue.as_str()).await?;
     Ok(found.ok_or_else(|| unseen(queue.as_str()))?)

@@ -7,11 +7,10 @@ use tenure_api::auth::{Role, RoleRequest};
 use tenure_api::errors::ErrorCode::{InputError, RequestConflict};
 
 use super::{CHANGING, CIRCLE, a_role, answer, new_role, read};
-use crate::http::app::App;
+use crate::http::api::state::{Api, Endpoint};
 use crate::http::call::Call;
-use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
-use crate::http::endpoint::Endpoint;
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, AllOf, ForEach, Scope};
 use crate::http::scopes::Values;
@@ -41,11 +40,11 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
         .refuses(RequestConflict, "there is a role of this name with another definition")
 }
 
-async fn create_role(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn create_role(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     let role = read(&call)?;
     let id = &role.role_id;
     call.authorize(&Values::of_path().list("scopesThatAreNew", added(Some(id), &role.scopes, &[])))?;
     let made = ops::create(&app.engine.pool, &role).await?;
-    app.authenticator.roles_changed();
+    app.intake.authenticator.roles_changed();
     answer(&app, &made?).await
 }

@@ -6,11 +6,10 @@ use axum::response::Response;
 
 use super::role_id;
 use crate::http::api::nothing;
-use crate::http::app::App;
+use crate::http::api::state::{Api, Endpoint};
 use crate::http::call::Call;
-use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
-use crate::http::endpoint::Endpoint;
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
 use tenure_store::roles;
@@ -26,11 +25,11 @@ fn describe(operation: Operation, _: &Sample) -> Operation {
     operation.about("Whether there is one or not.").answers_empty(204, "There is no such role any more", &[])
 }
 
-async fn delete_role(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn delete_role(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     call.authorize_by_path()?;
     let id = role_id(&call)?;
     call.no_query()?;
     roles::delete(&app.engine.pool, id).await?;
-    app.authenticator.roles_changed();
+    app.intake.authenticator.roles_changed();
     Ok(nothing())
 }

@@ -8,12 +8,11 @@ use serde_json::json;
 
 use super::{LISTING, page};
 use crate::http::api::ok;
-use crate::http::app::App;
+use crate::http::api::state::{Api, Endpoint};
 use crate::http::call::Call;
-use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
 use crate::http::docs::parameters::{page_of, paged};
-use crate::http::endpoint::Endpoint;
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
 
 /// `GET /roleids/`
@@ -31,7 +30,7 @@ fn describe(operation: Operation, _: &Sample) -> Operation {
     )
 }
 
-async fn list_role_ids(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn list_role_ids(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     #[derive(Serialize)]
     #[serde(rename_all = "camelCase")]
     struct Body {

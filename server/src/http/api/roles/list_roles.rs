@@ -8,11 +8,10 @@ use serde_json::json;
 use super::{LISTING, a_role, shown_all};
 use crate::http::api::ok;
 use crate::http::api::pages::EXPANDED_MAX;
-use crate::http::app::App;
+use crate::http::api::state::{Api, Endpoint};
 use crate::http::call::Call;
-use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
-use crate::http::endpoint::Endpoint;
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
 use tenure_store::roles;
 
@@ -32,10 +31,10 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
     )
 }
 
-async fn list_roles(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn list_roles(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     call.authorize_by_path()?;
     call.no_query()?;
     let rows = roles::list(&app.engine.pool, None, None).await?;
-    let resolver = app.authenticator.roles().await?;
+    let resolver = app.intake.authenticator.roles().await?;
     ok(&shown_all(&resolver, &rows, EXPANDED_MAX).await?)
 }

@@ -10,12 +10,11 @@ use tenure_api::auth::Role;
 use super::{LISTING, a_role, page, shown_page};
 use crate::http::api::ok;
 use crate::http::api::pages::EXPANDED_MAX;
-use crate::http::app::App;
+use crate::http::api::state::{Api, Endpoint};
 use crate::http::call::Call;
-use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
 use crate::http::docs::parameters::{page_of, paged};
-use crate::http::endpoint::Endpoint;
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
 
 /// `GET /roles2/`
@@ -33,7 +32,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
     )
 }
 
-async fn list_roles2(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn list_roles2(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     #[derive(Serialize)]
     #[serde(rename_all = "camelCase")]
     struct Body<'a> {
@@ -42,7 +41,7 @@ async fn list_roles2(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
         continuation_token: Option<String>,
     }
     let (rows, token) = page(&app, &call).await?;
-    let resolver = app.authenticator.roles().await?;
+    let resolver = app.intake.authenticator.roles().await?;
     let (roles, continuation_token) = shown_page(&resolver, (&rows, token), EXPANDED_MAX).await;
     ok(&Body { roles, continuation_token })
 }

@@ -14,9 +14,9 @@ use tenure_api::auth::{Role, RoleRequest};
 
 use super::ok;
 use super::pages::{Page, fitting, size_of_scopes};
-use crate::http::app::App;
+use crate::http::api::state::Api;
 use crate::http::call::Call;
-use crate::http::docs::Sample;
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
 use tenure_domain::roles::{ASSUME, Resolver, valid_role_id};
@@ -29,7 +29,7 @@ const NO_ROLE: &str = "there is no such role";
 const CHANGING: &str = "The caller needs every scope that the role gets and did not have.";
 const CIRCLE: &str = "roles would assume each other in a circle, or be too large together";
 
-async fn page(app: &App, call: &Call) -> Result<(Vec<RoleInfo>, Option<String>), ApiError> {
+async fn page(app: &Api, call: &Call) -> Result<(Vec<RoleInfo>, Option<String>), ApiError> {
     call.authorize_by_path()?;
     let page = Page::read(&call.query(&["continuationToken", "limit"])?)?;
     let mut rows = roles::list(&app.engine.pool, page.after.as_deref(), page.limit.map(Page::rows)).await?;
@@ -56,8 +56,8 @@ fn read(call: &Call) -> Result<NewRole, ApiError> {
     Ok(role)
 }
 
-async fn answer(app: &App, role: &RoleInfo) -> Result<Response, ApiError> {
-    let resolver = app.authenticator.roles().await?;
+async fn answer(app: &Api, role: &RoleInfo) -> Result<Response, ApiError> {
+    let resolver = app.intake.authenticator.roles().await?;
     ok(&shown(&resolver, role))
 }
 

@@ -7,11 +7,10 @@ use tenure_api::auth::Role;
 use tenure_api::errors::ErrorCode::ResourceNotFound;
 
 use super::{NO_ROLE, a_role, answer, role_id};
-use crate::http::app::App;
+use crate::http::api::state::{Api, Endpoint};
 use crate::http::call::Call;
-use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
-use crate::http::endpoint::Endpoint;
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
 use tenure_engine::ops::roles as ops;
@@ -28,7 +27,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
     operation.answers::<Role<'_>>("The role", &a_role(sample)).refuses(ResourceNotFound, NO_ROLE)
 }
 
-async fn role(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn role(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     call.authorize_by_path()?;
     let id = role_id(&call)?;
     call.no_query()?;

@@ -7,11 +7,10 @@ use tenure_api::auth::{Role, RoleRequest};
 use tenure_api::errors::ErrorCode::{InputError, RequestConflict, ResourceNotFound};
 
 use super::{CHANGING, CIRCLE, NO_ROLE, a_role, answer, new_role, read};
-use crate::http::app::App;
+use crate::http::api::state::{Api, Endpoint};
 use crate::http::call::Call;
-use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
-use crate::http::endpoint::Endpoint;
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, AllOf, ForEach, Scope};
 use crate::http::scopes::Values;
@@ -39,7 +38,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
         .refuses(RequestConflict, "another request changed the role at the same time")
 }
 
-async fn update_role(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn update_role(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     let role = read(&call)?;
     let id = &role.role_id;
     call.authorize(&Values::of_path().list("scopesThatAreNew", [""; 0]))?;
@@ -47,6 +46,6 @@ async fn update_role(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
     call.authorize(&Values::of_path().list("scopesThatAreNew", added(Some(id), &role.scopes, &existing.scopes)))?;
     // What was authorized is what is added to the scopes that were seen.
     let changed = ops::update(&app.engine.pool, &role, Some(&existing.scopes)).await?;
-    app.authenticator.roles_changed();
+    app.intake.authenticator.roles_changed();
     answer(&app, &changed?).await
 }

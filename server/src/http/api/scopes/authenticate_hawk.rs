@@ -11,12 +11,11 @@ use tenure_api::hawk::Header;
 use crate::auth::{AuthError, RequestParts};
 use crate::http::api::clients::{NEVER_MS, timestamp};
 use crate::http::api::ok;
-use crate::http::app::App;
+use crate::http::api::state::{Api, Endpoint};
 use crate::http::call::Call;
-use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
 use crate::http::docs::parameters::UNKNOWN_ARGUMENT;
-use crate::http::endpoint::Endpoint;
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
 
 /// For how long a service may rely on the scopes of anonymous callers.
@@ -48,7 +47,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
         .refuses(InvalidRequestArguments, UNKNOWN_ARGUMENT)
 }
 
-async fn authenticate_hawk(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn authenticate_hawk(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     call.no_query()?;
     let request: AuthenticateHawkRequest = call.json()?;
     let port = request.port.to_string();
@@ -61,13 +60,13 @@ async fn authenticate_hawk(app: App, call: Arc<Call>) -> Result<Response, ApiErr
         body_is_elsewhere: true,
         ..RequestParts::default()
     };
-    let now = app.now().await?;
+    let now = app.intake.now().await?;
     // A token that is sent as it is proves nothing about a request, so Basic is not for other services.
     let header = match request.authorization.map(Header::parse).transpose() {
         Ok(header) => header,
         Err(error) => return ok(&Authentication::AuthFailed { message: error.to_string() }),
     };
-    let principal = match app.authenticate(&request, now).await {
+    let principal = match app.intake.authenticate(&request, now).await {
         Ok(principal) => principal,
         Err(AuthError::Failure(failure)) => return ok(&Authentication::AuthFailed { message: failure.to_string() }),
         Err(error) => return Err(error.into()),

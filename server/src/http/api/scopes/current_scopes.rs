@@ -7,11 +7,10 @@ use serde_json::json;
 use tenure_api::auth::Scopes;
 
 use crate::http::api::ok;
-use crate::http::app::App;
+use crate::http::api::state::{Api, Endpoint};
 use crate::http::call::Call;
-use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
-use crate::http::endpoint::Endpoint;
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
 
@@ -30,7 +29,7 @@ fn describe(operation: Operation, _: &Sample) -> Operation {
     operation.answers::<Scopes>("The scopes, expanded", &json!({"scopes": ["queue:create-task:*"]}))
 }
 
-async fn current_scopes(_: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn current_scopes(_: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     call.authorize_by_path()?;
     call.no_query()?;
     ok(&Scopes { scopes: call.principal()?.scopes.iter().map(str::to_owned).collect() })

@@ -8,11 +8,10 @@ use tenure_api::auth::Scopes;
 use tenure_api::errors::ErrorCode::{self, InputError};
 
 use crate::http::api::ok;
-use crate::http::app::App;
+use crate::http::api::state::{Api, Endpoint};
 use crate::http::call::Call;
-use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
-use crate::http::endpoint::Endpoint;
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
 use tenure_domain::roles::check_scopes;
@@ -36,12 +35,12 @@ fn describe(operation: Operation, _: &Sample) -> Operation {
         .refuses(InputError, "it amounts to too many scopes")
 }
 
-async fn expand_scopes(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn expand_scopes(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     call.authorize_by_path()?;
     call.no_query()?;
     let Scopes { scopes } = call.json()?;
     check_scopes(&scopes).map_err(ApiError::body)?;
-    let expanded = app.authenticator.roles().await?.resolve(scopes);
+    let expanded = app.intake.authenticator.roles().await?.resolve(scopes);
     let expanded = expanded.map_err(|error| ApiError::new(ErrorCode::InputError, error.to_string()))?;
     ok(&Scopes { scopes: expanded.iter().map(str::to_owned).collect() })
 }

@@ -9,11 +9,10 @@ use tenure_api::errors::ErrorCode::{AuthenticationFailed, InsufficientScopes, In
 
 use crate::auth::{Principal, Tester};
 use crate::http::api::ok;
-use crate::http::app::App;
+use crate::http::api::state::{Api, Endpoint};
 use crate::http::call::Call;
 use crate::http::docs::operation::Operation;
 use crate::http::docs::parameters::UNKNOWN_ARGUMENT;
-use crate::http::endpoint::Endpoint;
 use crate::http::error::ApiError;
 use tenure_domain::roles::check_scopes;
 use tenure_domain::scopes::Expression;
@@ -64,7 +63,7 @@ fn described(operation: Operation) -> Operation {
         .refuses(InsufficientScopes, "the request needs more than `tester` has")
 }
 
-async fn test_authenticate(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn test_authenticate(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     call.no_query()?;
     let TestAuthenticateRequest { client_scopes, required_scopes } = call.json()?;
     check_scopes(&client_scopes).map_err(ApiError::body)?;
@@ -77,7 +76,7 @@ async fn test_authenticate(app: App, call: Arc<Call>) -> Result<Response, ApiErr
     test(&app, &call, client_scopes, required_scopes).await
 }
 
-async fn test_authenticate_get(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn test_authenticate_get(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     call.no_query()?;
     test(&app, &call, TESTER_SCOPES.map(str::to_owned).to_vec(), vec![TESTER_REQUIRED.to_owned()]).await
 }
@@ -85,8 +84,9 @@ async fn test_authenticate_get(app: App, call: Arc<Call>) -> Result<Response, Ap
 /// How many scopes of the one list may be compared with scopes of the other: anyone may ask.
 const PAIRS_MAX: usize = 1_000_000;
 
-async fn test(app: &App, call: &Call, client_scopes: Vec<String>, required: Vec<String>) -> Result<Response, ApiError> {
-    let principal: Principal = Tester::new(client_scopes).authenticate(&call.request_parts(), app.now().await?)?;
+async fn test(app: &Api, call: &Call, client_scopes: Vec<String>, required: Vec<String>) -> Result<Response, ApiError> {
+    let principal: Principal =
+        Tester::new(client_scopes).authenticate(&call.request_parts(), app.intake.now().await?)?;
     principal.authorize(&Expression::all_of(required))?;
     // A request that needs no scopes may be anonymous.
     let client_id = principal.client_id.as_deref().unwrap_or_default();

@@ -10,12 +10,11 @@ use tenure_api::servers::SchedulerReplaced;
 use super::SERVER;
 use crate::http::api::ok;
 use crate::http::api::queue_policy::{CHANGING, client_id};
-use crate::http::app::App;
+use crate::http::api::state::{Api, Endpoint};
 use crate::http::call::Call;
-use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
 use crate::http::docs::sample::QUEUE;
-use crate::http::endpoint::Endpoint;
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
 use tenure_engine::ops::servers;
 
@@ -41,7 +40,7 @@ fn describe(operation: Operation, _: &Sample) -> Operation {
         .refuses(RequestConflict, "the queue does not assign its tasks")
 }
 
-async fn replace_scheduler(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn replace_scheduler(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     call.authorize_by_path()?;
     let queue = call.task_queue_id()?;
     call.no_query()?;

@@ -9,11 +9,10 @@ use tenure_api::errors::ErrorCode::{InputError, RequestConflict};
 use tenure_api::sessions::{CommandRequest, CommandSent};
 
 use super::{answer, identify, of_a_session, values};
-use crate::http::app::App;
+use crate::http::api::state::{Api, Endpoint};
 use crate::http::call::Call;
-use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
-use crate::http::endpoint::Endpoint;
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
 use tenure_domain::session::COMMANDS_MAX;
@@ -43,7 +42,7 @@ fn describe(operation: Operation, _: &Sample) -> Operation {
         .refuses(RequestConflict, &format!("{COMMANDS_MAX} commands are not acknowledged yet"))
 }
 
-async fn command_session(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn command_session(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     let identity = identify(&app, &call).await?;
     call.authorize(&values(&identity))?;
     call.no_query()?;

@@ -8,11 +8,10 @@ use tenure_api::sessions::SessionReturned;
 
 use super::{OWN, of_a_session, of_worker};
 use crate::http::api::ok;
-use crate::http::app::App;
+use crate::http::api::state::{Api, Endpoint};
 use crate::http::call::Call;
-use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
-use crate::http::endpoint::Endpoint;
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
 use tenure_engine::ops::sessions;
 
@@ -35,7 +34,7 @@ fn describe(operation: Operation, _: &Sample) -> Operation {
         .answers::<SessionReturned>("How many runs left it", &json!({"returned": 2}))
 }
 
-async fn end_session(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn end_session(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     let identity = of_worker(&app, &call).await?;
     call.no_query()?;
     let returned = sessions::close(app.engine.session_parts(), &identity).await?;

@@ -9,12 +9,11 @@ use tenure_api::sessions::Session;
 
 use super::{READING, example_worker, of_a_session, values};
 use crate::http::api::ok;
-use crate::http::app::App;
+use crate::http::api::state::{Api, Endpoint};
 use crate::http::call::Call;
-use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
 use crate::http::docs::sample::QUEUE;
-use crate::http::endpoint::Endpoint;
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
 use tenure_engine::ops::sessions;
 use tenure_store::worker_sessions::Stored;
@@ -41,7 +40,7 @@ fn example(sample: &Sample) -> Value {
     session
 }
 
-async fn get_session(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn get_session(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     let found = sessions::find(app.engine.session_parts(), call.session_id()?).await?;
     call.authorize(&values(&found.identity))?;
     call.no_query()?;

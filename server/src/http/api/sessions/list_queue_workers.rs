@@ -8,11 +8,10 @@ use tenure_api::sessions::{QueueWorker, QueueWorkers};
 
 use super::{READING, example_worker};
 use crate::http::api::ok;
-use crate::http::app::App;
+use crate::http::api::state::{Api, Endpoint};
 use crate::http::call::Call;
-use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
-use crate::http::endpoint::Endpoint;
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
 use tenure_engine::ops::sessions;
 use tenure_store::worker_sessions::Member;
@@ -35,7 +34,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
         .answers::<QueueWorkers>("The sessions", &json!({"workers": [example_worker(sample)]}))
 }
 
-async fn list_queue_workers(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn list_queue_workers(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     call.authorize_by_path()?;
     let queue = call.task_queue_id()?;
     call.no_query()?;

@@ -17,24 +17,25 @@ use axum::response::Response;
 use http::StatusCode;
 
 use super::ok;
-use crate::http::app::App;
+use crate::http::api::state::Api;
 use crate::http::call::Call;
-use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
+use crate::http::docs::sample::Sample;
 use crate::http::docs::sample::{QUEUE, SESSION};
 use crate::http::error::ApiError;
-use crate::http::scopes::Template::{self, Scope};
+use crate::http::scopes::Template::{self, AllOf, Scope};
 use crate::http::scopes::Values;
 use tenure_domain::session::Identity;
 use tenure_engine::ops::sessions;
 
-/// What the worker's own calls take: the same as its claims.
-const OWN: Template = super::claim_work::SCOPES;
+/// What the claims of a worker take, and its calls for its session.
+pub(super) const OWN: Template =
+    AllOf(&[Scope("queue:claim-work:<taskQueueId>"), Scope("queue:worker-id:<workerGroup>/<workerId>")]);
 /// What reading sessions takes.
 const READING: Template = Scope("tenure:get-queue:<taskQueueId>");
 
 /// What the path names.
-async fn identify(app: &App, call: &Call) -> Result<Identity, ApiError> {
+async fn identify(app: &Api, call: &Call) -> Result<Identity, ApiError> {
     Ok(sessions::identify(app.engine.session_parts(), call.session_id()?).await?)
 }
 
@@ -47,7 +48,7 @@ fn values(identity: &Identity) -> Values<'_> {
 }
 
 /// The session whose worker calls, or a client that may do its work.
-async fn of_worker(app: &App, call: &Call) -> Result<Identity, ApiError> {
+async fn of_worker(app: &Api, call: &Call) -> Result<Identity, ApiError> {
     let identity = identify(app, call).await?;
     call.authorize(&values(&identity))?;
     Ok(identity)

@@ -9,11 +9,10 @@ use tenure_api::sessions::{RenewSessionRequest, SessionRenewed};
 
 use super::{OWN, of_a_live_session, of_worker};
 use crate::http::api::ok;
-use crate::http::app::App;
+use crate::http::api::state::{Api, Endpoint};
 use crate::http::call::Call;
-use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
-use crate::http::endpoint::Endpoint;
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
 use tenure_domain::session::Stated;
 use tenure_engine::ops::sessions;
@@ -38,7 +37,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
         .refuses(InputError, "a number is out of its range; the message names it")
 }
 
-async fn renew_session(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn renew_session(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     let identity = of_worker(&app, &call).await?;
     call.no_query()?;
     // What has not changed needs no body.

@@ -11,11 +11,11 @@ use tenure_api::sessions::Inbox;
 
 use super::{OWN, of_a_live_session, of_worker, values};
 use crate::http::api::ok;
-use crate::http::app::App;
+use crate::http::api::state::{Api, Endpoint};
 use crate::http::call::Call;
-use crate::http::docs::Sample;
+use crate::http::declaration::ANSWER_MAX;
 use crate::http::docs::operation::Operation;
-use crate::http::endpoint::{ANSWER_MAX, Endpoint};
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
 use tenure_domain::session::WAIT_MAX;
 use tenure_engine::ops::sessions;
@@ -53,14 +53,15 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
         )
 }
 
-async fn session_inbox(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn session_inbox(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     let identity = of_worker(&app, &call).await?;
     let (after, wait) = read_query(&call)?;
-    let asked = DateTime::from_timestamp_millis(app.now().await?.server_ms).unwrap_or_default();
+    let asked = DateTime::from_timestamp_millis(app.intake.now().await?.server_ms).unwrap_or_default();
     let reading = sessions::inbox(app.engine.session_parts(), &identity, after, wait, asked);
-    let sessions::Read { renewed, items } = call.wait_for(&app, &values(&identity), reading).await?;
+    let sessions::Read { renewed, items } = call.wait_for(&app.intake, &values(&identity), reading).await?;
     // A worker counts what is left of its session from here, and the renewal was before the wait.
-    let now = DateTime::from_timestamp_millis(app.now().await?.server_ms).unwrap_or(renewed.now).max(renewed.now);
+    let now =
+        DateTime::from_timestamp_millis(app.intake.now().await?.server_ms).unwrap_or(renewed.now).max(renewed.now);
     ok(&Inbox {
         expires: renewed.until.into(),
         server_time: Timestamp::new(now),

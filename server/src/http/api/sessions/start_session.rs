@@ -10,12 +10,11 @@ use tenure_api::sessions::{SessionStarted, StartSessionRequest};
 
 use super::{OWN, answer, example_start};
 use crate::http::api::queue_policy::client_id;
-use crate::http::app::App;
+use crate::http::api::state::{Api, Endpoint};
 use crate::http::call::Call;
-use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
 use crate::http::docs::sample::SESSION;
-use crate::http::endpoint::Endpoint;
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
 use crate::http::scopes::Values;
 use tenure_domain::session::Start;
@@ -55,7 +54,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
         .refuses(PolicyMismatch, "the queue's policy has another version than `policyVersion`; the message says which")
 }
 
-async fn start_session(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn start_session(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     call.no_query()?;
     let body: StartSessionRequest = call.json()?;
     let asking = Values::of_path()

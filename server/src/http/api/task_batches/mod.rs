@@ -8,9 +8,9 @@ use tenure_api::bodies::{TASK_IDS_MAX, TaskIdsRequest};
 use tenure_api::ids::TaskId;
 
 use crate::http::call::Call;
-use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
 use crate::http::docs::parameters::paged;
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
 use crate::http::scopes::Values;
 

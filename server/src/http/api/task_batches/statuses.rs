@@ -11,11 +11,10 @@ use utoipa::ToSchema;
 
 use super::{described, task_ids};
 use crate::http::api::ok;
-use crate::http::app::App;
+use crate::http::api::state::{Api, Endpoint};
 use crate::http::call::Call;
-use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
-use crate::http::endpoint::Endpoint;
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, ForEach};
 use tenure_engine::ops::list_tasks;
@@ -61,7 +60,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
     )
 }
 
-async fn statuses(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn statuses(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     let task_ids = task_ids(&call)?;
     let (tasks, continuation_token) = list_tasks::list_statuses(&app.engine.pool, &task_ids, call.page()?).await?;
     let statuses = tasks.iter().map(|task| StatusEntry { task_id: task.id, status: task.status() }).collect();

@@ -12,11 +12,10 @@ use utoipa::ToSchema;
 
 use super::{described, task_ids};
 use crate::http::api::ok;
-use crate::http::app::App;
+use crate::http::api::state::{Api, Endpoint};
 use crate::http::call::Call;
-use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
-use crate::http::endpoint::Endpoint;
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, ForEach};
 use tenure_engine::ops::list_tasks;
@@ -63,7 +62,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
     )
 }
 
-async fn tasks(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn tasks(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     let task_ids = task_ids(&call)?;
     let page = list_tasks::list_named(&app.engine.pool, &task_ids, call.page()?).await?;
     let invalid = |_| ApiError::internal("a stored definition is not JSON");

@@ -11,11 +11,10 @@ use utoipa::ToSchema;
 
 use super::NO_GROUP;
 use crate::http::api::ok;
-use crate::http::app::App;
+use crate::http::api::state::{Api, Endpoint};
 use crate::http::call::Call;
-use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
-use crate::http::endpoint::Endpoint;
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
 use crate::http::scopes::Values;
@@ -67,7 +66,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
         .refuses(RequestConflict, "the group is not sealed")
 }
 
-async fn cancel_task_group(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn cancel_task_group(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     let id = call.task_group_id()?;
     call.no_query()?;
     let group = task_group::get(&mut *app.engine.pool.acquire().await?, id).await?;

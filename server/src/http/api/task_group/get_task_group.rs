@@ -7,11 +7,10 @@ use tenure_api::errors::ErrorCode::ResourceNotFound;
 
 use super::{GroupBody, NO_GROUP, a_group};
 use crate::http::api::ok;
-use crate::http::app::App;
+use crate::http::api::state::{Api, Endpoint};
 use crate::http::call::Call;
-use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
-use crate::http::endpoint::Endpoint;
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
 use crate::http::scopes::Values;
@@ -31,7 +30,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
         .refuses(ResourceNotFound, NO_GROUP)
 }
 
-async fn get_task_group(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn get_task_group(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     call.authorize(&Values::of_path())?;
     let id = call.task_group_id()?;
     call.no_query()?;

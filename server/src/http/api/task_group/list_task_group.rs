@@ -13,12 +13,11 @@ use utoipa::ToSchema;
 use super::{GroupBody, NO_GROUP, a_group};
 use crate::http::api::listed_task::{Entry, entries};
 use crate::http::api::ok;
-use crate::http::app::App;
+use crate::http::api::state::{Api, Endpoint};
 use crate::http::call::Call;
-use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
 use crate::http::docs::parameters::paged;
-use crate::http::endpoint::Endpoint;
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
 use crate::http::scopes::Values;
@@ -64,7 +63,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
         .refuses(ResourceNotFound, NO_GROUP)
 }
 
-async fn list_task_group(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn list_task_group(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     call.authorize(&Values::of_path())?;
     let id = call.task_group_id()?;
     let cursor = call.page()?;

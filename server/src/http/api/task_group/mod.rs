@@ -11,7 +11,7 @@ use tenure_api::dates::Timestamp;
 use tenure_api::ids::TaskGroupId;
 use utoipa::ToSchema;
 
-use crate::http::docs::Sample;
+use crate::http::docs::sample::Sample;
 use tenure_domain::task::Group;
 
 const NO_GROUP: &str = "the group does not exist";

@@ -7,11 +7,10 @@ use tenure_api::errors::ErrorCode::{InputError, RequestConflict};
 use tenure_api::worker_manager::{NewProviderInfo, NewWorkerRequest, ProviderInfo, Worker, WorkerRequest};
 
 use super::{a_worker, early_check, named, new_worker, read, shown};
-use crate::http::app::App;
+use crate::http::api::state::{Api, Endpoint};
 use crate::http::call::Call;
-use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
-use crate::http::endpoint::Endpoint;
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
 use tenure_engine::ops::registrations::{self as ops, Create};
@@ -49,7 +48,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
         .refuses(RequestConflict, "there is or was a worker of this name, with another secret, removed or expired")
 }
 
-async fn create_worker(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn create_worker(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     let name = named(&call)?;
     let NewWorkerRequest { expires, capacity, provider_info } = call.json()?;
     let NewProviderInfo { static_secret: secret, worker_config } = provider_info;
@@ -58,7 +57,7 @@ async fn create_worker(app: App, call: Arc<Call>) -> Result<Response, ApiError> 
     let config = change.config.unwrap_or_else(|| "{}".to_owned());
     let create = Create { secret, capacity: change.capacity, config, expires: change.expires };
     let made = ops::create(&app.engine.pool, &app.worker_digests, &name, &create).await?;
-    app.authenticator.worker_changed(&name.client_id());
+    app.intake.authenticator.worker_changed(&name.client_id());
     shown(&name, &made)
 }
 

@@ -16,10 +16,10 @@ use tenure_api::ids::TaskQueueId;
 use tenure_api::worker_manager::{CAPACITY_MAX, STATIC, Worker, WorkerRequest, WorkerState};
 
 use super::{ok, to_json};
-use crate::http::app::App;
+use crate::http::api::state::Api;
 use crate::http::call::Call;
-use crate::http::docs::Sample;
 use crate::http::docs::sample::QUEUE;
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
 use tenure_domain::registration::{CONFIG_BYTES_MAX, WorkerName};
 use tenure_engine::ops::registrations::Change;
@@ -34,10 +34,10 @@ const SECRET: &str = "44-characters-that-only-the-worker-knows-000";
 /// In minutes.
 const DAY_MINUTES: i64 = 24 * 60;
 
-async fn remove(app: &App, name: &WorkerName) -> Result<Removed, ApiError> {
+async fn remove(app: &Api, name: &WorkerName) -> Result<Removed, ApiError> {
     let removed = removal::remove(&app.engine.pool, &app.engine.queues, &app.engine.notifiers, name).await;
     // Also if it failed half-way: the worker may be noted as removed.
-    app.authenticator.worker_changed(&name.client_id());
+    app.intake.authenticator.worker_changed(&name.client_id());
     Ok(removed?)
 }
 

@@ -10,11 +10,10 @@ use tenure_api::worker_manager::{RegisterWorkerRequest, RegisterWorkerResponse};
 
 use super::{DAY_MINUTES, SECRET, example_credentials, example_name};
 use crate::http::api::ok;
-use crate::http::app::App;
+use crate::http::api::state::{Api, Endpoint};
 use crate::http::call::Call;
-use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
-use crate::http::endpoint::Endpoint;
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
 use tenure_domain::registration::WorkerName;
 use tenure_engine::ops::registrations as ops;
@@ -57,16 +56,16 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
         .refuses(ResourceNotFound, "the worker was not created, or the provider is not `static`")
 }
 
-async fn register_worker(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn register_worker(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     call.no_query()?;
     let body: RegisterWorkerRequest = call.json()?;
     let name = WorkerName { pool: body.worker_pool_id, group: body.worker_group, id: body.worker_id };
     let secret = body.worker_identity_proof.static_secret;
     let let_in = ops::register(&app.engine.pool, &app.worker_digests, &name, &body.provider_id, &secret).await?;
-    app.authenticator.worker_changed(&name.client_id());
+    app.intake.authenticator.worker_changed(&name.client_id());
     ok(&RegisterWorkerResponse {
         expires: Timestamp::new(let_in.until),
-        credentials: app.authenticator.worker_credentials().issue(&name, let_in.from, let_in.until),
+        credentials: app.intake.authenticator.worker_credentials().issue(&name, let_in.from, let_in.until),
         worker_config: serde_json::from_str(&let_in.config)
             .map_err(|_| ApiError::internal("a stored worker has an invalid config"))?,
         secret: let_in.secret,

@@ -8,11 +8,10 @@ use tenure_api::errors::ErrorCode::ResourceNotFound;
 
 use super::{NO_WORKER, named, remove};
 use crate::http::api::raw;
-use crate::http::app::App;
+use crate::http::api::state::{Api, Endpoint};
 use crate::http::call::Call;
-use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
-use crate::http::endpoint::Endpoint;
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
 use tenure_engine::ops::registrations as ops;
@@ -46,7 +45,7 @@ fn describe(operation: Operation, _: &Sample) -> Operation {
         .refuses(ResourceNotFound, NO_WORKER)
 }
 
-async fn remove_worker(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn remove_worker(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     let name = named(&call)?;
     if worker_manager::find(&app.engine.pool, &name).await?.is_none() {
         return Err(ops::missing(&name).into());

@@ -10,11 +10,10 @@ use tenure_api::worker_manager::{ReregisterWorkerRequest, ReregisterWorkerRespon
 
 use super::{DAY_MINUTES, SECRET, example_credentials, example_name};
 use crate::http::api::ok;
-use crate::http::app::App;
+use crate::http::api::state::{Api, Endpoint};
 use crate::http::call::Call;
-use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
-use crate::http::endpoint::Endpoint;
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
 use crate::http::scopes::Values;
@@ -55,7 +54,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
         )
 }
 
-async fn reregister_worker(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn reregister_worker(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     call.no_query()?;
     let body: ReregisterWorkerRequest = call.json()?;
     let name = WorkerName { pool: body.worker_pool_id, group: body.worker_group, id: body.worker_id };
@@ -67,7 +66,7 @@ async fn reregister_worker(app: App, call: Arc<Call>) -> Result<Response, ApiErr
     let let_in = ops::reregister(&app.engine.pool, &app.worker_digests, &name, &body.secret).await?;
     ok(&ReregisterWorkerResponse {
         expires: Timestamp::new(let_in.until),
-        credentials: app.authenticator.worker_credentials().issue(&name, let_in.from, let_in.until),
+        credentials: app.intake.authenticator.worker_credentials().issue(&name, let_in.from, let_in.until),
         secret: let_in.secret,
     })
 }

@@ -8,11 +8,10 @@ use tenure_api::worker_manager::ShouldTerminate;
 
 use super::named;
 use crate::http::api::ok;
-use crate::http::app::App;
+use crate::http::api::state::{Api, Endpoint};
 use crate::http::call::Call;
-use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
-use crate::http::endpoint::Endpoint;
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
 use tenure_domain::registration::Standing;
@@ -36,7 +35,7 @@ fn describe(operation: Operation, _: &Sample) -> Operation {
         .answers::<ShouldTerminate>("Whether, and why", &json!({"terminate": false, "reason": "the worker is wanted"}))
 }
 
-async fn should_worker_terminate(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn should_worker_terminate(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     let name = named(&call)?;
     let found = worker_manager::find(&app.engine.pool, &name).await?;
     let (terminate, reason) = Standing::should_terminate(found.as_ref().map(Registered::standing));

@@ -7,11 +7,10 @@ use tenure_api::errors::ErrorCode::{RequestConflict, ResourceNotFound};
 use tenure_api::worker_manager::{Worker, WorkerRequest};
 
 use super::{NO_WORKER, a_worker, early_check, named, new_worker, read, shown};
-use crate::http::app::App;
+use crate::http::api::state::{Api, Endpoint};
 use crate::http::call::Call;
-use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
-use crate::http::endpoint::Endpoint;
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
 use tenure_engine::ops::registrations as ops;
@@ -40,9 +39,9 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
         .refuses(RequestConflict, "the worker was removed")
 }
 
-async fn update_worker(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn update_worker(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     let name = named(&call)?;
     let changed = ops::update(&app.engine.pool, &app.worker_digests, &name, read(call.json()?)?).await?;
-    app.authenticator.worker_changed(&name.client_id());
+    app.intake.authenticator.worker_changed(&name.client_id());
     shown(&name, &changed)
 }

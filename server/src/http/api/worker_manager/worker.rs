@@ -7,11 +7,10 @@ use tenure_api::errors::ErrorCode::ResourceNotFound;
 use tenure_api::worker_manager::Worker;
 
 use super::{NO_WORKER, a_worker, named, shown};
-use crate::http::app::App;
+use crate::http::api::state::{Api, Endpoint};
 use crate::http::call::Call;
-use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
-use crate::http::endpoint::Endpoint;
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
 use tenure_engine::ops::registrations as ops;
@@ -30,7 +29,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
         .refuses(ResourceNotFound, NO_WORKER)
 }
 
-async fn worker(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn worker(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     let name = named(&call)?;
     let found = worker_manager::find(&app.engine.pool, &name).await?.ok_or_else(|| ops::missing(&name))?;
     shown(&name, &found)

@@ -8,11 +8,10 @@ use tenure_api::worker_manager::Removal;
 
 use super::{named, remove};
 use crate::http::api::ok;
-use crate::http::app::App;
+use crate::http::api::state::{Api, Endpoint};
 use crate::http::call::Call;
-use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
-use crate::http::endpoint::Endpoint;
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
 
@@ -36,7 +35,7 @@ fn describe(operation: Operation, _: &Sample) -> Operation {
         .answers::<Removal>("It is removed", &json!({"claimsEnded": 1}))
 }
 
-async fn worker_removed(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn worker_removed(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     let name = named(&call)?;
     let removed = remove(&app, &name).await?;
     ok(&Removal { claims_ended: removed.ended })

@@ -9,11 +9,10 @@ use tenure_api::workers::DeclareWorkerRequest;
 
 use super::{DAY_MINUTES, WorkerBody, a_worker};
 use crate::http::api::ok;
-use crate::http::app::App;
+use crate::http::api::state::{Api, Endpoint};
 use crate::http::call::Call;
-use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
-use crate::http::endpoint::Endpoint;
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
 use tenure_engine::ops::workers::{self as ops, Name};
@@ -43,7 +42,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
         .answers::<WorkerBody>("The worker after it", &declared)
 }
 
-async fn declare_worker(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn declare_worker(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     may_declare(&call)?;
     let name = declared(&call)?;
     let DeclareWorkerRequest { expires } = call.json()?;

@@ -7,11 +7,10 @@ use tenure_api::errors::ErrorCode::ResourceNotFound;
 
 use super::{WorkerBody, a_worker, name};
 use crate::http::api::ok;
-use crate::http::app::App;
+use crate::http::api::state::{Api, Endpoint};
 use crate::http::call::Call;
-use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
-use crate::http::endpoint::Endpoint;
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
 use tenure_engine::ops::workers as ops;
@@ -29,7 +28,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
         .refuses(ResourceNotFound, "the worker does not exist, or has expired")
 }
 
-async fn get_worker(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn get_worker(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     call.authorize_by_path()?;
     call.no_query()?;
     let name = name(&call)?;

@@ -11,12 +11,11 @@ use utoipa::ToSchema;
 use super::RunBody;
 use crate::http::api::ok;
 use crate::http::api::pages::{PAGE_MAX, Page};
-use crate::http::app::App;
+use crate::http::api::state::{Api, Endpoint};
 use crate::http::call::Call;
-use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
 use crate::http::docs::parameters::paged;
-use crate::http::endpoint::Endpoint;
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
 use tenure_engine::ops::workers as ops;
@@ -87,7 +86,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
         .answers::<ListBody>("A page, by group and id; with a token if there are more", &json!({"workers": [listed]}))
 }
 
-async fn list_workers(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn list_workers(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     call.authorize_by_path()?;
     let queue = call.queue_of_halves()?;
     let query = call.query(&["continuationToken", "limit", "quarantined"])?;

@@ -13,8 +13,8 @@ use tenure_api::ids::{RunId, TaskId, TaskQueueId};
 use utoipa::ToSchema;
 
 use crate::http::call::Call;
-use crate::http::docs::Sample;
 use crate::http::docs::sample::QUEUE;
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
 use tenure_engine::ops::workers::{KnownWorker, Name};
 use tenure_store::workers::QuarantineRow;

@@ -9,11 +9,10 @@ use tenure_api::workers::QuarantineWorkerRequest;
 
 use super::{DAY_MINUTES, WorkerBody, a_worker, name};
 use crate::http::api::ok;
-use crate::http::app::App;
+use crate::http::api::state::{Api, Endpoint};
 use crate::http::call::Call;
-use crate::http::docs::Sample;
 use crate::http::docs::operation::Operation;
-use crate::http::endpoint::Endpoint;
+use crate::http::docs::sample::Sample;
 use crate::http::error::ApiError;
 use crate::http::scopes::Template::{self, Scope};
 use tenure_domain::worker::check_info;
@@ -58,7 +57,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
         .refuses(ResourceNotFound, "the worker does not exist, or has expired")
 }
 
-async fn quarantine_worker(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn quarantine_worker(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     may_quarantine(&call)?;
     let QuarantineWorkerRequest { quarantine_until, quarantine_info } = call.json()?;
     let info = quarantine_info.as_deref();

@@ -4,8 +4,6 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
-use super::with_head;
-
 const COMPONENT: &str = "#/components/schemas/";
 
 /// The schemas that references point at, whose texts are beside this file.
@@ -31,6 +29,13 @@ pub(super) fn common(root: &str) -> BTreeMap<String, Value> {
         (path, schema)
     };
     COMMON.into_iter().map(one).collect()
+}
+
+/// A document that names its schema and its own URL.
+pub(super) fn with_head(root: &str, schema: &str, path: &str, mut rest: Map<String, Value>) -> Value {
+    rest.insert("$schema".to_owned(), format!("{root}/schemas/common/{schema}.json#").into());
+    rest.insert("$id".to_owned(), format!("{root}{path}#").into());
+    Value::Object(rest)
 }
 
 /// The schemas of one service: those that operations use, and those that they refer to.

@@ -7,13 +7,13 @@ use maud::{Markup, html};
 use tenure_api::live_log::{BACKING_LOG, LIVE_LOG};
 use tokio::io::AsyncReadExt as _;
 
-use super::plain;
-use crate::http::api::artifacts::scopes_to_read;
-use crate::http::app::App;
+use crate::http::api::artifacts::reading::scopes_to_read;
 use crate::http::budget::Share;
 use crate::http::heavy::Heavy;
-use crate::http::page::PageError;
+use crate::http::page::error::PageError;
 use crate::http::page::layout::section;
+use crate::http::page::state::Site;
+use crate::http::page::text::plain;
 use crate::http::page::visit::Visit;
 use tenure_domain::live_log::Cursor;
 use tenure_engine::blobs::{BlobError, BlobName, Generation};
@@ -37,7 +37,7 @@ pub(in crate::http::page) struct Tail {
 }
 
 /// The end of a run's log: of what is stored while the run goes on, or of the whole. None if there is no log.
-pub(in crate::http::page) async fn tail(app: &App, visit: &Visit, of: RunRef) -> Result<Option<Tail>, PageError> {
+pub(in crate::http::page) async fn tail(app: &Site, visit: &Visit, of: RunRef) -> Result<Option<Tail>, PageError> {
     if !visit.may(scopes_to_read(LIVE_LOG)) {
         return Ok(None);
     }
@@ -72,7 +72,7 @@ pub(in crate::http::page) async fn tail(app: &App, visit: &Visit, of: RunRef) ->
 }
 
 /// The last lines of a log that is stored as a whole.
-async fn read_stored(app: &App, share: Share, stored: &Generation) -> Result<Option<String>, BlobError> {
+async fn read_stored(app: &Site, share: Share, stored: &Generation) -> Result<Option<String>, BlobError> {
     let size = stored.blob.size.unsigned_abs();
     let packed = match stored.blob.content_encoding.as_deref() {
         None | Some("" | "identity") => false,
@@ -88,7 +88,7 @@ async fn read_stored(app: &App, share: Share, stored: &Generation) -> Result<Opt
     if !packed {
         return Ok(Some(last_lines(&bytes, begin == 0)));
     }
-    Ok(unpack_apart(&app.heavy, share, bytes).await)
+    Ok(unpack_apart(&app.intake.heavy, share, bytes).await)
 }
 
 /// Unpacks a log in its turn: strangers, who may read logs too, keep only each other waiting.

@@ -12,11 +12,11 @@ use tenure_api::ids::TaskId;
 use utoipa_swagger_ui::{Config, SwaggerFile, serve};
 use uuid::Uuid;
 
-use crate::http::app::App;
 use crate::http::call::Call;
+use crate::http::docs::document;
 use crate::http::docs::parameters::UNKNOWN_ARGUMENT;
-use crate::http::docs::{Sample, document};
-use crate::http::endpoint::Endpoint;
+use crate::http::docs::sample::Sample;
+use crate::http::docs::state::{Docs, Endpoint};
 use crate::http::error::ApiError;
 use crate::http::files::{File, Life};
 
@@ -86,13 +86,15 @@ pub fn docs_file() -> Endpoint {
     )
 }
 
-async fn answer_document(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn answer_document(app: Docs, call: Arc<Call>) -> Result<Response, ApiError> {
     call.no_query()?;
-    let now_ms = app.now().await?.server_ms;
+    let now_ms = app.intake.now().await?.server_ms;
+    let docs = Arc::clone(&app);
     let make = move || {
         let now = DateTime::from_timestamp_millis(now_ms).unwrap_or_default();
         let task = TaskId::from_random(Uuid::new_v4().into_bytes());
-        let text = serde_json::to_string(&document(&Sample { now, task })).map_err(|error| error.to_string())?;
+        let text =
+            serde_json::to_string(&document(&docs.routes, &Sample { now, task })).map_err(|error| error.to_string())?;
         Ok(Some(File::new("application/json", text)))
     };
     let life = Life::Milliseconds { life: DOCUMENT_LIFE_MS, now: now_ms };
@@ -102,11 +104,11 @@ async fn answer_document(app: App, call: Arc<Call>) -> Result<Response, ApiError
     }
 }
 
-async fn redirect(_: App, _: Arc<Call>) -> Result<Response, ApiError> {
+async fn redirect(_: Docs, _: Arc<Call>) -> Result<Response, ApiError> {
     Ok((StatusCode::PERMANENT_REDIRECT, [(LOCATION, "docs/")]).into_response())
 }
 
-async fn answer_file(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn answer_file(app: Docs, call: Arc<Call>) -> Result<Response, ApiError> {
     let name = call.params().next().map_or("", |(_, name)| name);
     let found = find_file(name)?;
     let make = move || Ok(Some(File::new(&found.content_type, found.bytes.into_owned())));

@@ -6,12 +6,12 @@ use axum::response::Response;
 use serde_json::{Value, json};
 use tenure_api::errors::ErrorCode;
 
-use crate::http::app::App;
 use crate::http::call::Call;
 use crate::http::docs::operation::Operation;
 use crate::http::docs::parameters::UNKNOWN_ARGUMENT;
-use crate::http::docs::{References, Sample};
-use crate::http::endpoint::Endpoint;
+use crate::http::docs::references::References;
+use crate::http::docs::sample::Sample;
+use crate::http::docs::state::{Docs, Endpoint};
 use crate::http::error::ApiError;
 use crate::http::files::{File, Life};
 
@@ -64,25 +64,25 @@ fn described(operation: Operation, about: &str, example: &Value) -> Operation {
         .refuses(ErrorCode::ResourceNotFound, "there is no such document")
 }
 
-async fn answer_manifest(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn answer_manifest(app: Docs, call: Arc<Call>) -> Result<Response, ApiError> {
     find(&app, &call, "/references/manifest.json".to_owned()).await
 }
 
-async fn answer_reference(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn answer_reference(app: Docs, call: Arc<Call>) -> Result<Response, ApiError> {
     let path = format!("/references/{}/v1/{}", call.text_param("service"), call.text_param("reference"));
     find(&app, &call, path).await
 }
 
-async fn answer_schema(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn answer_schema(app: Docs, call: Arc<Call>) -> Result<Response, ApiError> {
     let path = format!("/schemas/{}/v1/{}", call.text_param("service"), call.text_param("schema"));
     find(&app, &call, path).await
 }
 
-async fn answer_common_schema(app: App, call: Arc<Call>) -> Result<Response, ApiError> {
+async fn answer_common_schema(app: Docs, call: Arc<Call>) -> Result<Response, ApiError> {
     find(&app, &call, format!("/schemas/common/{}", call.text_param("common"))).await
 }
 
-async fn find(app: &App, call: &Call, path: String) -> Result<Response, ApiError> {
+async fn find(app: &Docs, call: &Call, path: String) -> Result<Response, ApiError> {
     call.no_query()?;
     let none = || {
         let message = format!("there is no {path:?}; /references/manifest.json lists what there is");
@@ -94,7 +94,7 @@ async fn find(app: &App, call: &Call, path: String) -> Result<Response, ApiError
     }
     let (server, name) = (Arc::clone(app), path.clone());
     let make = move || {
-        let references = server.references.get_or_init(|| References::new(&server.root_url));
+        let references = server.references.get_or_init(|| References::new(&server.root_url, &server.routes));
         Ok(references.find(&name).map(|text| File::new("application/json", text.to_owned())))
     };
     let file = app.files.get(path.clone(), Life::Forever, make).await?;

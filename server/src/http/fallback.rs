@@ -1,0 +1,35 @@
+//! Answers to requests that no route has.
+
+use axum::response::Response;
+use http::{HeaderMap, Method, Uri};
+use tenure_api::errors::ErrorCode;
+
+use super::error::{ApiError, stray};
+use super::poll::common::refuse_unknown_path;
+
+/// How much of a path is repeated, in characters.
+const SHOWN_PATH_MAX: usize = 200;
+
+/// The answer to a method that the route table does not have at this path. The router adds `Allow`.
+pub async fn no_such_method(uri: Uri, method: Method, headers: HeaderMap) -> Response {
+    if let Some(refused) = refuse_unknown_path(&uri, &headers) {
+        return refused;
+    }
+    let path = shown(&uri);
+    let message = format!("the path {path:?} has no method {method}; the header Allow has those that it has");
+    stray(ApiError::new(ErrorCode::MethodNotAllowed, message))
+}
+
+/// The answer to a path that is not in the route table.
+pub async fn no_such_route(uri: Uri, headers: HeaderMap) -> Response {
+    if let Some(refused) = refuse_unknown_path(&uri, &headers) {
+        return refused;
+    }
+    let message = format!("there is no path {:?}; /openapi.json has those that there are", shown(&uri));
+    stray(ApiError::new(ErrorCode::ResourceNotFound, message))
+}
+
+/// The beginning of a path, for a message.
+fn shown(uri: &Uri) -> String {
+    uri.path().chars().take(SHOWN_PATH_MAX).collect()
+}

@@ -1,0 +1,72 @@
+//! Why there is no page.
+
+use http::StatusCode;
+
+use crate::http::read_slots::NoSlot;
+use tenure_domain::scopes::Expression;
+use tenure_engine::ops::OpError;
+use tenure_store::failure::classify;
+use tenure_store::outage;
+
+/// Why there is no page.
+pub(super) enum PageError {
+    /// Nothing has this name.
+    NotFound(String),
+    /// The visitor may not see it.
+    Denied(Expression),
+    /// What a form says is not acceptable, or it is not a form of ours.
+    Refused(StatusCode, String),
+    /// The database did not answer.
+    Unavailable,
+    /// A fault of the server; the log has the rest.
+    Internal,
+}
+
+impl From<sqlx::Error> for PageError {
+    fn from(error: sqlx::Error) -> Self {
+        if !classify(&error).is_worth_a_retry() {
+            tracing::error!(%error, "a page could not be rendered");
+            return Self::Internal;
+        }
+        outage::warn_unless_known(&error, "a page could not be read from the database");
+        Self::Unavailable
+    }
+}
+
+impl From<NoSlot> for PageError {
+    fn from(_: NoSlot) -> Self {
+        Self::Unavailable
+    }
+}
+
+impl From<OpError> for PageError {
+    fn from(error: OpError) -> Self {
+        match error {
+            OpError::NotFound(message) => Self::NotFound(message),
+            OpError::Input(message) => Self::Refused(StatusCode::BAD_REQUEST, message),
+            OpError::Overloaded(_) | OpError::Unavailable | OpError::StaleQueue => Self::Unavailable,
+            OpError::Expired(_)
+            | OpError::Forbidden(_)
+            | OpError::Conflict(_)
+            | OpError::SessionExists(_)
+            | OpError::PolicyMismatch(_)
+            | OpError::SessionEnded(_)
+            | OpError::Internal(_) => {
+                tracing::error!(%error, "a page could not be rendered");
+                Self::Internal
+            }
+        }
+    }
+}
+
+impl PageError {
+    pub(super) fn status(&self) -> StatusCode {
+        match self {
+            Self::NotFound(_) => StatusCode::NOT_FOUND,
+            Self::Denied(_) => StatusCode::FORBIDDEN,
+            Self::Refused(status, _) => *status,
+            Self::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
+        }
+    }
+}
