@@ -3,12 +3,12 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::bodies::present;
 use crate::credentials::Credentials;
 use crate::dates::Timestamp;
 use crate::ids::{ArtifactName, ContentType, ProjectId, ReferenceUrl, SlugId};
 use crate::schema::word_enum;
 use crate::states::{ArtifactErrorReason, StorageType};
+use crate::structure::present;
 use crate::whole::present_whole;
 
 /// The length limit of an error's message, in characters.

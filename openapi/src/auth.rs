@@ -3,9 +3,9 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::bodies::present;
 use crate::dates::Timestamp;
 use crate::schema::{Description, GivenScope, Scope};
+use crate::structure::present;
 use crate::whole::whole;
 
 /// The body of createClient and updateClient.

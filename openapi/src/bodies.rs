@@ -1,6 +1,6 @@
 //! Request and response bodies. Field names, defaults and limits are those of the Taskcluster Queue API.
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize, Serializer};
 use serde_json::value::RawValue;
 use std::collections::BTreeMap;
 use utoipa::openapi::RefOr;
@@ -16,13 +16,8 @@ use crate::ids::{
 use crate::policy::present_seconds;
 use crate::schema::{Route, Scope, TagValue};
 use crate::states::{ExceptionReason, Priority, ReasonCreated, ReasonResolved, Requires, RunState, TaskState};
-use crate::structure::object;
+use crate::structure::{object, present};
 use crate::whole::{one, present_whole, whole};
-
-/// Reads an optional field that may be absent but not null.
-pub(crate) fn present<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
-    T::deserialize(deserializer).map(Some)
-}
 
 /// The body of createTask, as it was sent. `payload` and `extra` stay the bytes that they are.
 #[derive(Deserialize, Debug, ToSchema)]

@@ -4,11 +4,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
-use crate::bodies::present;
 use crate::dates::Timestamp;
 use crate::ids::{RunId, TaskId};
 use crate::policy::present_seconds;
 use crate::states::TaskCommand;
+use crate::structure::present;
 
 /// How far the worker of a run has come.
 #[derive(Deserialize, Debug, ToSchema)]

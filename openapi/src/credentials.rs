@@ -12,8 +12,12 @@ use hmac::{Hmac, KeyInit as _, Mac as _};
 use serde::{Deserialize, Serialize};
 use sha2::Sha256;
 use subtle::ConstantTimeEq as _;
+use utoipa::openapi::RefOr;
+use utoipa::openapi::schema::{Schema, Type};
+use utoipa::{PartialSchema, ToSchema};
 
 use crate::ids::{RunId, TaskId, WorkerGroup, WorkerId};
+use crate::schema::of_type;
 
 /// The longest life of a certificate, in milliseconds.
 pub const CERTIFICATE_LIFE_MAX_MS: i64 = 31 * 24 * 3600 * 1000;
@@ -58,6 +62,15 @@ impl AccessToken {
         SigningKey::new(self.0.as_bytes())
     }
 }
+
+impl PartialSchema for AccessToken {
+    fn schema() -> RefOr<Schema> {
+        let example = "three-dozen-characters-only-the-client-knows";
+        of_type(Type::String, "The secret that proves who a client is.", example.into()).into()
+    }
+}
+
+impl ToSchema for AccessToken {}
 
 impl PartialEq for AccessToken {
     fn eq(&self, other: &Self) -> bool {

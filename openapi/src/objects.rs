@@ -5,10 +5,9 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::bodies::present;
 use crate::dates::Timestamp;
 use crate::ids::{ContentType, ProjectId, Sha256Hex, Sha512Hex, SlugId};
-use crate::structure::{object, present_object};
+use crate::structure::{object, present, present_object};
 use crate::whole::whole;
 
 /// The most bytes that createUpload takes with it.

@@ -10,11 +10,10 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
-use crate::bodies::present;
 use crate::dates::Timestamp;
 use crate::ids::{RunId, TaskId, TaskQueueId, WorkerGroup, WorkerId};
 use crate::states::{Delivery, Dispatch, KeyBy, OnSchedulerLoss, RunState};
-use crate::structure::present_object;
+use crate::structure::{present, present_object};
 
 /// The policy of a queue. Each field may be absent. All times are whole seconds.
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Default, ToSchema)]

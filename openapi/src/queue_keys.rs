@@ -3,9 +3,8 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::bodies::present;
 use crate::policy::{Rate, present_seconds};
-use crate::structure::present_object;
+use crate::structure::{present, present_object};
 
 /// What holds for one key instead of the queue's policy. Each field may be absent, but not all of them.
 #[derive(Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Default, ToSchema)]

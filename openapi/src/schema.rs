@@ -4,9 +4,8 @@ use utoipa::openapi::RefOr;
 use utoipa::openapi::schema::{KnownFormat, Object, ObjectBuilder, Schema, SchemaFormat, Type};
 use utoipa::{PartialSchema, ToSchema};
 
-use crate::credentials::AccessToken;
-
-fn of_type(schema_type: Type, description: &str, example: serde_json::Value) -> ObjectBuilder {
+/// A value of this type.
+pub(crate) fn of_type(schema_type: Type, description: &str, example: serde_json::Value) -> ObjectBuilder {
     Object::builder().schema_type(schema_type).description(Some(description)).examples([example])
 }
 
@@ -102,12 +101,3 @@ described_text!(Route, "An extra routing key, without the `route.` before it.", 
     text.pattern(Some(STORABLE_PATTERN)).min_length(Some(1)).max_length(Some(249))
 });
 described_text!(TagValue, "The value of a tag.", "nightly", |text| text.max_length(Some(4_096)));
-
-impl PartialSchema for AccessToken {
-    fn schema() -> RefOr<Schema> {
-        let example = "three-dozen-characters-only-the-client-knows";
-        of_type(Type::String, "The secret that proves who a client is.", example.into()).into()
-    }
-}
-
-impl ToSchema for AccessToken {}

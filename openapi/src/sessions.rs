@@ -7,12 +7,12 @@ use utoipa::openapi::RefOr;
 use utoipa::openapi::schema::{KnownFormat, Object, Schema, SchemaFormat, Type};
 use utoipa::{PartialSchema, ToSchema};
 
-use crate::bodies::present;
 use crate::dates::Timestamp;
 use crate::ids::{RunId, SessionId, TaskId, TaskQueueId, WorkerGroup, WorkerId};
 use crate::policy::present_seconds;
 use crate::schema;
 use crate::states::{EndedBy, Priority, ReasonResolved, RunState, SessionEnd, TaskCommand, WorkerCommand};
+use crate::structure::present;
 
 /// What a worker says of itself when it begins.
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq, ToSchema)]

@@ -16,6 +16,11 @@ pub fn object<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -
     Object::deserialize(deserializer).map(|Object(value)| value)
 }
 
+/// Reads an optional field that may be absent but not null.
+pub(crate) fn present<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
+    T::deserialize(deserializer).map(Some)
+}
+
 /// Reads a structure that may be absent but not null.
 ///
 /// # Errors

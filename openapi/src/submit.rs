@@ -5,13 +5,12 @@ use serde_json::value::RawValue;
 use std::collections::BTreeMap;
 use utoipa::ToSchema;
 
-use crate::bodies::present;
 use crate::dates::Timestamp;
 use crate::ids::{ProjectId, ProvisionerId, SchedulerId, TaskGroupId, TaskId, TaskQueueId, WorkerType};
 use crate::policy::TaskOptions;
 use crate::schema::{Route, Scope, TagValue};
 use crate::states::{Priority, Requires};
-use crate::structure::{object, objects};
+use crate::structure::{object, objects, present};
 use crate::whole::present_whole;
 
 /// Several tasks that are created together or not at all.

@@ -4,12 +4,11 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
-use crate::bodies::present;
 use crate::dates::Timestamp;
 use crate::ids::{RunId, SessionId, TaskId, TaskQueueId, WorkerGroup, WorkerId};
 use crate::policy::present_seconds;
 use crate::states::ExceptionReason;
-use crate::structure::objects;
+use crate::structure::{objects, present};
 use crate::text;
 use crate::whole::whole;
 

@@ -9,12 +9,11 @@ use utoipa::openapi::RefOr;
 use utoipa::openapi::schema::Schema;
 use utoipa::{PartialSchema, ToSchema};
 
-use crate::bodies::present;
 use crate::credentials::{Credentials, SEED_BYTES, seed};
 use crate::dates::Timestamp;
 use crate::ids::{TaskQueueId, WorkerGroup, WorkerId};
 use crate::schema;
-use crate::structure::{object, present_object};
+use crate::structure::{object, present, present_object};
 use crate::whole::{one, whole};
 
 /// The only provider: workers that are started elsewhere and created here by their provisioner.

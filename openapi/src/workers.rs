@@ -3,8 +3,8 @@
 use serde::Deserialize;
 use utoipa::ToSchema;
 
-use crate::bodies::present;
 use crate::dates::Timestamp;
+use crate::structure::present;
 
 /// The body of quarantineWorker.
 #[derive(Deserialize, Debug, ToSchema)]
