@@ -11,9 +11,9 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::batch::{Failure, Session};
+use crate::batch::Session;
 use crate::essential;
-use crate::ops::OpError;
+use crate::failure::{Failure, OpError};
 use tenure_store::connector::Connector;
 use tenure_store::servers;
 use uuid::Uuid;

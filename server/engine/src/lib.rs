@@ -9,6 +9,7 @@ pub mod endings;
 pub mod engine;
 pub mod essential;
 pub mod events;
+pub mod failure;
 pub mod gauges;
 pub mod heartbeat;
 pub mod live_logs;

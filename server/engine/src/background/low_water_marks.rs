@@ -1,9 +1,9 @@
 //! Advances the low-water marks of the queues that this server claims from, and looks for runs that they hide.
 
 use super::{PassReport, clocks};
-use crate::batch::failure::Failure;
 use crate::batch::watch::DatabaseWatch;
 use crate::engine::Engine;
+use crate::failure::Failure;
 use crate::notifiers::Effects;
 use tenure_store::connector::Connector;
 use tenure_store::queues::{self, Remembered};

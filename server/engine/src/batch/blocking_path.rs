@@ -7,11 +7,10 @@ use sqlx::{Connection, PgConnection};
 use tokio::sync::{Mutex, mpsc};
 use tokio_util::task::TaskTracker;
 
-use super::failure::Failure;
 use super::{Job, Operation, Session, Verdict};
 use crate::essential;
+use crate::failure::{Failure, OpError};
 use crate::notifiers::{Effects, Notifiers};
-use crate::ops::OpError;
 use tenure_store::connector::Connector;
 use tenure_store::failure::was_created_meanwhile;
 

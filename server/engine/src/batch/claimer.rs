@@ -10,10 +10,9 @@ use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
 use super::delivery::{Delivery, Requeue, UndeliveredClaim};
-use super::failure::Failure;
 use super::session::Session;
 use super::wait_list::WaitListParts;
-use crate::ops::OpError;
+use crate::failure::{Failure, OpError};
 use tenure_api::states::SessionEnd;
 use tenure_domain::task::{EndedRun, Granted};
 use tenure_domain::worker::Recent;

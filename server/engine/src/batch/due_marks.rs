@@ -10,9 +10,9 @@
 
 use std::time::{Duration, Instant};
 
-use super::failure::Failure;
 use super::safe_position::SafePosition;
 use super::watch::DatabaseWatch;
+use crate::failure::Failure;
 use tenure_store::admission;
 use tenure_store::due_marks::{self, DueMarks, Reached};
 use tenure_store::low_water_marks::Writer;

@@ -7,9 +7,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::failure::Failure;
 use super::safe_position::SafePosition;
 use super::watch::DatabaseWatch;
+use crate::failure::Failure;
 use tenure_domain::duty_cycle::DutyCycle;
 use tenure_store::events::Sequenced;
 use tenure_store::failure::is_cancelled;

@@ -8,8 +8,8 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use super::Batcher;
+use crate::failure::OpError;
 use crate::notifiers::{Notifiers, fallbacks_are_on};
-use crate::ops::OpError;
 use crate::ops::messages::{GetMessages, GetRequest};
 use tenure_domain::message::QueueName;
 use tenure_store::hot::messages::Got;

@@ -13,7 +13,6 @@ mod claimer;
 mod company;
 pub mod delivery;
 pub mod due_marks;
-pub mod failure;
 mod figures;
 mod limited;
 pub mod low_water_marks;
@@ -26,7 +25,6 @@ pub mod wait_list;
 mod waiting;
 pub mod watch;
 
-pub use failure::Failure;
 pub use session::Session;
 
 use std::collections::{HashSet, VecDeque};
@@ -41,8 +39,8 @@ use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
 use crate::essential;
+use crate::failure::{Failure, OpError};
 use crate::notifiers::{Effects, Notifiers};
-use crate::ops::OpError;
 use crate::route::Route;
 use blocking_path::BlockingPath;
 use figures::Figures;
@@ -52,12 +50,6 @@ use tenure_store::hot::statement::{Rows, Statement};
 use tenure_store::outage;
 use tick::{APART, Arrivals, Kind, NotDone, Permit, Seat, TickLoop, Ticks, Turn};
 use waiting::{Waiting, Weight};
-
-/// The error for the caller of an ordinary transaction that failed.
-#[must_use]
-pub fn cold_failure(error: sqlx::Error) -> OpError {
-    Failure::new(error).report("transaction")
-}
 
 /// Maximum number of members of one batch.
 pub const BATCH_MEMBERS_MAX: usize = 200;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use sqlx::{Connection, PgConnection};
 
-use super::failure::Failure;
+use crate::failure::Failure;
 use tenure_store::connector::Connector;
 use tenure_store::hot::pipeline::Pipeline;
 use tenure_store::outage;

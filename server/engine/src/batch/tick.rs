@@ -21,9 +21,9 @@ use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
 use super::company::Company;
-use super::failure::Failure;
 use super::session::Session;
 use crate::essential;
+use crate::failure::Failure;
 use crate::route::HotSessions;
 use tenure_store::connector::Connector;
 use tenure_store::hot::pipeline::Pipeline;

@@ -6,8 +6,8 @@
 use sqlx::PgConnection;
 use tokio::sync::{Mutex, MutexGuard};
 
-use super::failure::Failure;
 use super::session::Session;
+use crate::failure::Failure;
 use tenure_store::connector::Connector;
 use tenure_store::continuity::{Break, Continuity};
 use tenure_store::failure::ends_session;

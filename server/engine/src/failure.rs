@@ -1,8 +1,10 @@
-//! What a failed statement means for the members of its batch.
+//! What a failed statement means for the members of its batch, and why an operation was not carried out.
 
 use std::sync::Arc;
 
-use crate::ops::OpError;
+use tenure_api::states::SessionEnd;
+use tenure_domain::create::Unacceptable;
+use tenure_domain::json::Unserializable;
 use tenure_store::failure::{Class, classify};
 use tenure_store::outage;
 
@@ -91,6 +93,85 @@ impl Failure {
                 tracing::error!(operation, error = %error, "a batch failed with an unexpected error");
                 OpError::Internal(Arc::new(error))
             }
+        }
+    }
+}
+
+/// Why an operation was not carried out.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum OpError {
+    /// What the request names does not exist.
+    #[error("{0}")]
+    NotFound(String),
+    /// What the request names has expired.
+    #[error("{0}")]
+    Expired(String),
+    /// It is not the caller's.
+    #[error("{0}")]
+    Forbidden(String),
+    /// The state forbids it.
+    #[error("{0}")]
+    Conflict(String),
+    /// The worker has a session already.
+    #[error("{0}")]
+    SessionExists(String),
+    /// The queue has another version of its policy.
+    #[error("{0}")]
+    PolicyMismatch(String),
+    /// The session has ended.
+    #[error("the session has ended ({0}): what it held was given to others; start another one")]
+    SessionEnded(SessionEnd),
+    /// The request breaks a rule.
+    #[error("{0}")]
+    Input(String),
+    /// Too many such requests wait already; nothing was done.
+    #[error("too many {0} requests are waiting; send it again")]
+    Overloaded(&'static str),
+    /// The database is unavailable, or another transaction holds a lock for too long. The change may have been committed.
+    #[error("the database did not answer in time; send the request again")]
+    Unavailable,
+    /// The database has lost the key of the queue that was remembered; nothing was done. Once more with another key.
+    #[error("the database was replaced by another one; send the request again")]
+    StaleQueue,
+    /// A bug.
+    #[error("an operation failed with an unexpected error")]
+    Internal(#[source] Arc<sqlx::Error>),
+}
+
+impl OpError {
+    /// The same error with a prefix to its message.
+    #[must_use]
+    pub fn at(self, place: &str) -> Self {
+        match self {
+            Self::NotFound(message) => Self::NotFound(format!("{place}{message}")),
+            Self::Expired(message) => Self::Expired(format!("{place}{message}")),
+            Self::Forbidden(message) => Self::Forbidden(format!("{place}{message}")),
+            Self::Conflict(message) => Self::Conflict(format!("{place}{message}")),
+            Self::Input(message) => Self::Input(format!("{place}{message}")),
+            Self::SessionExists(_) | Self::PolicyMismatch(_) | Self::SessionEnded(_) => self,
+            Self::Overloaded(_) | Self::Unavailable | Self::StaleQueue | Self::Internal(_) => self,
+        }
+    }
+}
+
+impl From<sqlx::Error> for OpError {
+    /// An ordinary transaction failed and was rolled back.
+    fn from(error: sqlx::Error) -> Self {
+        Failure::new(error).report("transaction")
+    }
+}
+
+impl From<Unserializable> for OpError {
+    fn from(error: Unserializable) -> Self {
+        Self::Internal(Arc::new(sqlx::Error::Encode(Box::new(error))))
+    }
+}
+
+impl From<Unacceptable> for OpError {
+    fn from(wrong: Unacceptable) -> Self {
+        match wrong {
+            Unacceptable::Schema(message) | Unacceptable::Rule(message) => Self::Input(message),
+            Unacceptable::Unserializable(error) => error.into(),
         }
     }
 }
