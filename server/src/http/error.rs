@@ -12,7 +12,7 @@ use utoipa::ToSchema;
 use super::headers::POLICY;
 use super::scopes::Unfilled;
 use crate::auth::{AuthError, AuthFailure, InsufficientScopes};
-use tenure_domain::create::Unacceptable;
+use tenure_domain::unacceptable::Unacceptable;
 use tenure_engine::clock;
 use tenure_engine::ops::OpError;
 use tenure_store::clients::ClientError;
