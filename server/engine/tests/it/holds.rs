@@ -6,11 +6,11 @@ use serde_json::json;
 use sqlx::PgConnection;
 use tenure_api::ids::{RunId, TaskId, TaskQueueId};
 use tenure_api::policy::PauseRequest;
-use tenure_api::states::{Priority, ReasonResolved};
+use tenure_api::states::Priority;
 use tenure_domain::events::Payload;
 use tenure_domain::events::note::Note;
 use tenure_domain::task::Last;
-use tenure_engine::background::{deadlines, holds, pauses};
+use tenure_engine::background::{holds, pauses};
 use tenure_engine::ops::change_task::{Change, change};
 use tenure_engine::ops::{OpError, change_priority, list_runs, queue_policy};
 use tenure_engine::testing::{QUEUE, Queue, new_task};
@@ -154,27 +154,6 @@ async fn a_delay_that_ended_puts_the_run_behind_those_that_waited_and_above_ever
 }
 
 #[tokio::test]
-async fn a_delayed_run_ends_with_its_task() {
-    let mut ground = Ground::new().await;
-    let canceled = ground.delayed(Priority::Lowest, 60.0).await;
-    let overdue = ground.delayed(Priority::Lowest, 7_200.0).await;
-    // As the next run of a task is, whose delay is cut to the deadline.
-    let sql = "UPDATE pending SET held_until = deadline WHERE held_until > deadline";
-    sqlx::raw_sql(sql).execute(&mut ground.conn).await.unwrap();
-    let engine = &ground.queue.engine;
-    let task = change(&engine.pool, &engine.notifiers, canceled, Change::Cancel).await.unwrap();
-    assert_eq!(task.ended[0].reason, ReasonResolved::Canceled);
-    assert_eq!(ground.counts().await, Counts { pending: 0, claimed: 0, delayed: 1 });
-    ground.advance(3_601.0).await;
-    assert_eq!(ground.pass().await, 0, "no run is ready whose deadline has passed");
-    assert_eq!(deadlines::pass(&ground.queue.engine).await.unwrap().exhausted, 1);
-    assert_eq!(ground.queue.status(overdue).await.ended[0].reason, ReasonResolved::DeadlineExceeded);
-    assert_eq!(ground.counts().await, Counts::default());
-    assert!(ground.notes().await.is_empty());
-    ground.finish().await;
-}
-
-#[tokio::test]
 async fn a_delayed_run_takes_another_priority_in_its_place() {
     let mut ground = Ground::new().await;
     let task = ground.delayed(Priority::Lowest, 60.0).await;
@@ -211,24 +190,6 @@ async fn a_delay_ends_in_a_paused_queue_too_and_the_run_waits_for_the_end_of_the
     assert!(refused.to_string().contains("is paused"), "{refused}");
     queue_policy::resume(ground.queue.engine.queue_parts(), &name, "ann").await.unwrap();
     assert_eq!(ground.claim(1).await, [task]);
-    ground.finish().await;
-}
-
-#[tokio::test]
-async fn a_worker_that_waits_is_given_the_run_when_its_delay_ends() {
-    let mut ground = Ground::new().await;
-    let task = ground.delayed(Priority::Lowest, 60.0).await;
-    let waits = ground.queue.claim_work(QUEUE, "worker", 1, Duration::from_secs(10));
-    let ends = async {
-        tokio::time::sleep(Duration::from_millis(100)).await;
-        clock::advance(&mut ground.conn, 60.0).await.unwrap();
-        // What moving the clock waits for.
-        ground.queue.passes.run_all_due().await.unwrap();
-    };
-    let (answer, ()) = tokio::join!(waits, ends);
-    let answer = answer.unwrap();
-    assert_eq!(answer.claims[0].task.id, task);
-    answer.delivery.delivered();
     ground.finish().await;
 }
 

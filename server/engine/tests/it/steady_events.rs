@@ -7,7 +7,7 @@ use std::time::Duration;
 use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::json;
 use sqlx::PgConnection;
-use tenure_api::ids::{RunId, SlugId, TaskId};
+use tenure_api::ids::{RunId, TaskId};
 use tenure_api::states::{ExceptionReason, Priority};
 use tenure_domain::artifact::{Artifact, Details};
 use tenure_domain::lifecycle::Report;
@@ -271,41 +271,5 @@ async fn an_event_shows_the_priority_that_the_task_had() {
     expect(4, "highest");
     walk.queue.report(claim.task.id, claim.run, Report::Completed).await.unwrap();
     walk.read("reportCompleted").await;
-    walk.finish().await;
-}
-
-#[tokio::test]
-async fn an_event_about_a_running_task_shows_the_lease_that_it_had() {
-    let mut walk = Walk::start(1).await;
-    let task = walk.queue.create_one(QUEUE).await;
-    let claim = walk.queue.claim_one(QUEUE).await;
-    let (pool, notifiers) = (walk.queue.engine.pool.clone(), walk.queue.engine.notifiers.clone());
-    change_priority::change_task(&pool, &notifiers, task, Priority::Highest).await.unwrap();
-    walk.add_artifact(&claim).await;
-    walk.read("createArtifact").await;
-    walk.advance(60.0).await;
-    walk.queue.reclaim(task, claim.run).await.unwrap();
-    walk.read("reclaimTask").await;
-    walk.queue.report(task, claim.run, Report::Completed).await.unwrap();
-    walk.read("reportCompleted").await;
-    walk.finish().await;
-}
-
-#[tokio::test]
-async fn an_event_about_a_group_shows_the_group_as_it_was() {
-    let mut walk = Walk::start(1).await;
-    let first = walk.queue.create_one(QUEUE).await;
-    let claim = walk.queue.claim_one(QUEUE).await;
-    walk.queue.report(first, claim.run, Report::Completed).await.unwrap();
-    walk.queue.passes.run_all_due().await.unwrap();
-    walk.read("its resolution").await;
-    assert!(walk.seen.values().any(|event| event.contains("task-group-resolved")));
-    let group: SlugId = first;
-    let expires = walk.now().await + TimeDelta::days(1000);
-    let later = new_task(QUEUE, &json!({"taskGroupId": group, "expires": expires}));
-    walk.queue.create(&later).await.unwrap();
-    walk.read("a task that outlives the group").await;
-    task_group::seal(&walk.queue.engine.pool.clone(), group).await.unwrap();
-    walk.read("sealTaskGroup").await;
     walk.finish().await;
 }

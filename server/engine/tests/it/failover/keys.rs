@@ -1,11 +1,9 @@
 //! Keys of queues that the database has lost, or has given to another queue.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
 use tenure_engine::testing::{QUEUE, Queue, new_task};
-use tenure_store::continuity::Break;
 use tenure_store::testing::TestDatabase;
 
 use crate::support::number;
@@ -52,25 +50,6 @@ async fn a_key_that_belongs_to_another_queue_by_now_is_not_shared() {
     assert_eq!(queue.claim_one("other/queue").await.task.id, other.id);
     assert_eq!(queue.claim_one(QUEUE).await.task.id, mine.id);
     finish(database, queue).await;
-}
-
-#[tokio::test]
-async fn a_request_that_waits_with_a_lost_key_gets_the_task_that_is_created_afterwards() {
-    let database = TestDatabase::create().await;
-    let queue = Arc::new(Queue::start(database.options()));
-    queue.key(QUEUE).await;
-    let waiting = {
-        let queue = Arc::clone(&queue);
-        tokio::spawn(async move { queue.claim_work(QUEUE, "worker", 1, Duration::from_secs(20)).await.unwrap().claims })
-    };
-    // Long enough to wait by now; if it does not, it looks the key up afterwards.
-    tokio::time::sleep(Duration::from_millis(300)).await;
-    lose_queue(&database).await;
-    queue.engine.continuity.broken(Break::SessionLost);
-    let task = queue.create_one(QUEUE).await;
-    let claims = waiting.await.unwrap();
-    assert_eq!(claims.iter().map(|claim| claim.task.id).collect::<Vec<_>>(), [task]);
-    finish(database, Arc::into_inner(queue).unwrap()).await;
 }
 
 #[tokio::test]

@@ -1,11 +1,9 @@
 //! scheduleTask, rerunTask, cancelTask, changeTaskPriority: what they do in each state, and what they refuse.
 
-use std::time::Duration;
-
 use serde_json::json;
 use sqlx::Connection;
 use tenure_api::ids::TaskId;
-use tenure_api::states::{Priority, ReasonCreated, ReasonResolved};
+use tenure_api::states::Priority;
 use tenure_domain::lifecycle::Report;
 use tenure_domain::policy::ending::Ending;
 use tenure_domain::task::{Last, Task};
@@ -18,7 +16,7 @@ use tenure_store::tasks;
 use tenure_store::testing::TestDatabase;
 use tenure_store::transitions::{claim_one, end, renew, rerun};
 
-use super::{advance, claim_and_report, create_waiting, emitted, finish, message, pending, start, state};
+use super::{advance, claim_and_report, create_waiting, emitted, finish, message, start, state};
 use crate::support::{Gate, number, until_a_session_waits, until_sessions_wait};
 
 async fn apply(queue: &Queue, id: TaskId, wanted: Change) -> Result<Task, OpError> {
@@ -37,114 +35,6 @@ async fn unscheduled(queue: &Queue) -> TaskId {
 
 async fn events(database: &TestDatabase) -> i64 {
     number(database.pool(), "SELECT count(*) FROM transitions").await
-}
-
-#[tokio::test]
-async fn scheduling_ignores_dependencies_and_leaves_every_other_state_as_it_is() {
-    let (database, queue) = start().await;
-    let task = unscheduled(&queue).await;
-    let scheduled = apply(&queue, task, Change::Schedule).await.unwrap();
-    assert!(matches!(scheduled.last, Last::Pending(open) if open.reason == ReasonCreated::Scheduled));
-    let before = events(&database).await;
-    assert_eq!(pending(&apply(&queue, task, Change::Schedule).await.unwrap().last).number(), 0);
-    let claim = queue.claim_one("proj/waits").await;
-    assert!(matches!(apply(&queue, task, Change::Schedule).await.unwrap().last, Last::Running(..)));
-    queue.report(task, claim.run, Report::Failed).await.unwrap();
-    assert!(matches!(apply(&queue, task, Change::Schedule).await.unwrap().last, Last::Ended));
-    assert_eq!(events(&database).await, before + 2, "only the claim and the report");
-    finish(database, queue).await;
-}
-
-#[tokio::test]
-async fn a_rerun_appends_a_run_to_whatever_has_none_that_is_open_and_renews_the_retries() {
-    let (database, queue) = start().await;
-    let first = new_task(QUEUE, &json!({"retries": 2}));
-    queue.create(&first).await.unwrap();
-    let shutdown = Report::Exception(tenure_api::states::ExceptionReason::WorkerShutdown);
-    for report in [shutdown, shutdown, shutdown] {
-        claim_and_report(&queue, report).await;
-    }
-    assert_eq!(state(&queue, first.id).await, "exception");
-    let rerun = apply(&queue, first.id, Change::Rerun).await.unwrap();
-    assert!(matches!(rerun.last, Last::Pending(open) if open.reason == ReasonCreated::Rerun && open.run.number() == 3));
-    assert_eq!(rerun.retries_left, 2);
-    let before = events(&database).await;
-    assert_eq!(pending(&apply(&queue, first.id, Change::Rerun).await.unwrap().last).number(), 3);
-    let claim = queue.claim_one(QUEUE).await;
-    assert!(matches!(apply(&queue, first.id, Change::Rerun).await.unwrap().last, Last::Running(..)));
-    assert_eq!(events(&database).await, before + 1, "only the claim");
-    queue.report(first.id, claim.run, Report::Completed).await.unwrap();
-    assert_eq!(pending(&apply(&queue, first.id, Change::Rerun).await.unwrap().last).number(), 4);
-    // One that was never scheduled runs for the first time.
-    let task = unscheduled(&queue).await;
-    let rerun = apply(&queue, task, Change::Rerun).await.unwrap();
-    assert!(matches!(rerun.last, Last::Pending(open) if open.reason == ReasonCreated::Rerun && open.run.number() == 0));
-    finish(database, queue).await;
-}
-
-#[tokio::test]
-async fn a_task_is_not_rerun_after_fifty_runs() {
-    let (database, queue) = start().await;
-    let task = queue.create_one(QUEUE).await;
-    for run in 0..49 {
-        claim_and_report(&queue, Report::Failed).await;
-        let rerun = apply(&queue, task, Change::Rerun).await.unwrap();
-        assert_eq!(rerun.retries_left, 5.min(48 - run), "after run {run}");
-    }
-    claim_and_report(&queue, Report::Failed).await;
-    let refused = apply(&queue, task, Change::Rerun).await;
-    assert!(matches!(&refused, Err(OpError::Conflict(_))), "{refused:?}");
-    assert!(message(refused).contains("50 runs"));
-    finish(database, queue).await;
-}
-
-#[tokio::test]
-async fn a_cancel_ends_a_task_wherever_it_is_and_a_second_one_changes_nothing() {
-    let (database, queue) = start().await;
-    let waits = unscheduled(&queue).await;
-    let running = queue.create_one(QUEUE).await;
-    let claim = queue.claim_one(QUEUE).await;
-    let waiting = queue.create_one(QUEUE).await;
-    for (task, made) in
-        [(waits, ReasonCreated::Exception), (running, ReasonCreated::Scheduled), (waiting, ReasonCreated::Scheduled)]
-    {
-        let cancelled = apply(&queue, task, Change::Cancel).await.unwrap();
-        assert!(matches!(cancelled.last, Last::Ended));
-        let [run] = &cancelled.ended[..] else { panic!("{:?}", cancelled.ended) };
-        assert_eq!((run.run.reason, run.reason), (made, ReasonResolved::Canceled));
-        let before = events(&database).await;
-        assert_eq!(apply(&queue, task, Change::Cancel).await.unwrap().ended.len(), 1);
-        assert_eq!(events(&database).await, before);
-    }
-    assert!(matches!(queue.report(running, claim.run, Report::Completed).await, Err(OpError::Conflict(_))));
-    assert!(matches!(queue.reclaim(running, claim.run).await, Err(OpError::Conflict(_))));
-    assert!(queue.claim_work(QUEUE, "w", 1, Duration::from_millis(20)).await.unwrap().claims.is_empty());
-    // One that is completed stays so.
-    queue.create_one(QUEUE).await;
-    let done = claim_and_report(&queue, Report::Completed).await;
-    apply(&queue, done, Change::Cancel).await.unwrap();
-    assert_eq!(state(&queue, done).await, "completed");
-    finish(database, queue).await;
-}
-
-#[tokio::test]
-async fn a_cancel_that_meets_a_committing_claim_ends_the_claim() {
-    let (database, queue) = start().await;
-    let task = queue.create_one(QUEUE).await;
-    let gate = Gate::close(&database, "claims").await;
-    let cancelling = async {
-        until_a_session_waits(database.pool()).await;
-        let opened = async {
-            until_sessions_wait(database.pool(), 2).await;
-            gate.open().await;
-        };
-        tokio::join!(apply(&queue, task, Change::Cancel), opened).0.unwrap()
-    };
-    let (claim, cancelled) = tokio::join!(queue.claim_one(QUEUE), cancelling);
-    assert_eq!(cancelled.ended[0].reason, ReasonResolved::Canceled);
-    assert!(cancelled.ended[0].tenancy.is_some(), "the run had been claimed");
-    assert!(matches!(queue.report(task, claim.run, Report::Completed).await, Err(OpError::Conflict(_))));
-    finish(database, queue).await;
 }
 
 #[tokio::test]

@@ -78,22 +78,6 @@ async fn a_retry_is_no_end_and_a_cancel_is_one() {
 }
 
 #[tokio::test]
-async fn a_task_waits_for_the_last_of_its_dependencies() {
-    let (database, queue) = start().await;
-    let mut required = Vec::new();
-    for _ in 0..3 {
-        required.push(queue.create_one(QUEUE).await);
-    }
-    let task = create_waiting(&queue, &required, &json!({})).await;
-    for left in (0..3).rev() {
-        claim_and_report(&queue, Report::Completed).await;
-        settle(&queue).await;
-        assert_eq!(state(&queue, task).await, if left == 0 { "pending" } else { "unscheduled" });
-    }
-    finish(database, queue).await;
-}
-
-#[tokio::test]
 async fn what_is_completed_already_needs_no_wait_and_no_pass() {
     let (database, queue) = start().await;
     queue.create_one(QUEUE).await;

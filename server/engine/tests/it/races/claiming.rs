@@ -2,14 +2,12 @@
 
 use std::time::Duration;
 
-use tenure_api::ids::{RunId, TaskId};
-use tenure_api::states::{ExceptionReason, ReasonCreated, ReasonResolved};
-use tenure_domain::lifecycle::Report;
+use tenure_api::ids::TaskId;
+use tenure_api::states::{ReasonCreated, ReasonResolved};
 use tenure_domain::task::{Last, Task};
 use tenure_domain::worker::WorkerKey;
 use tenure_engine::batch::wait_list::{Answer, ClaimWork, WAITING_MAX};
 use tenure_engine::ops::OpError;
-use tenure_engine::ops::report::stop_waiting;
 use tenure_engine::testing::Queue;
 use tenure_engine::testing::{LEASE, QUEUE, new_task};
 use tenure_store::testing::{TestDatabase, eventually};
@@ -22,21 +20,6 @@ const LONG: Duration = Duration::from_secs(10);
 
 fn ids(answer: &Answer) -> Vec<TaskId> {
     answer.claims.iter().map(|claim| claim.task.id).collect()
-}
-
-#[tokio::test]
-async fn a_request_without_a_wait_timeout_is_tried_once() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
-    let task = queue.create_one(QUEUE).await;
-    let answer = queue.claim_work(QUEUE, "worker", 1, Duration::ZERO).await.unwrap();
-    assert_eq!(ids(&answer), [task]);
-    answer.delivery.delivered();
-    let empty = queue.claim_work(QUEUE, "worker", 1, Duration::ZERO).await.unwrap();
-    assert!(empty.claims.is_empty());
-    drop(empty);
-    queue.stop().await;
-    database.finish().await;
 }
 
 #[tokio::test]
@@ -163,24 +146,6 @@ async fn two_servers_never_claim_one_run() {
     database.finish().await;
 }
 
-#[tokio::test]
-async fn nothing_is_claimed_for_a_waiter_that_has_disconnected() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
-    queue.key(QUEUE).await;
-    // Dropped after its first poll, which puts it into the wait list.
-    let hung_up = tokio::time::timeout(Duration::from_millis(20), queue.claim_work(QUEUE, "gone", 1, LONG)).await;
-    assert!(hung_up.is_err());
-    // Its first try is over when one that came after it is answered.
-    assert!(queue.claim_work(QUEUE, "other", 1, Duration::ZERO).await.unwrap().claims.is_empty());
-    let task = queue.create_one(QUEUE).await;
-    let claim = queue.claim_one(QUEUE).await;
-    assert_eq!((claim.task.id, claim.run), (task, RunId::FIRST));
-    assert_eq!(number(database.pool(), "SELECT sum(requeues)::bigint FROM tasks").await, 0);
-    queue.stop().await;
-    database.finish().await;
-}
-
 async fn requeued(queue: &Queue, task: TaskId, run: u16) -> Task {
     eventually(
         "the claim is requeued",
@@ -230,28 +195,6 @@ async fn an_undelivered_claim_returns_to_its_place_without_using_up_a_retry_five
     // The sixth is left to expire.
     assert_eq!(number(database.pool(), "SELECT count(*) FROM claims WHERE run = 5").await, 1);
     assert_eq!(number(database.pool(), "SELECT max(requeues)::bigint FROM tasks").await, 5);
-    database.finish().await;
-}
-
-#[tokio::test]
-async fn a_worker_that_is_not_notified_gets_its_task_by_the_retry_of_the_wait_list() {
-    let database = TestDatabase::create().await;
-    // Two servers that cannot notify each other.
-    let (one, two) = (Queue::start(database.options()), Queue::start(database.options()));
-    one.key(QUEUE).await;
-    for _ in 0..2 {
-        let create = async {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-            one.create_one(QUEUE).await
-        };
-        // Ten times what is promised; after that the worker is sent away empty.
-        let (claimed, task) = tokio::join!(two.claim_work(QUEUE, "waiting", 1, LONG), create);
-        let claimed = claimed.unwrap();
-        assert_eq!(ids(&claimed), [task]);
-        claimed.delivery.delivered();
-    }
-    one.stop().await;
-    two.stop().await;
     database.finish().await;
 }
 
@@ -331,33 +274,6 @@ async fn large_runs_of_one_queue_do_not_keep_another_queue_waiting() {
         assert_eq!(answer.claims.len(), 1);
         answer.delivery.delivered();
     }
-    queue.stop().await;
-    database.finish().await;
-}
-
-#[tokio::test]
-async fn a_worker_that_stops_does_not_get_its_own_task_again() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
-    let task = queue.create_one(QUEUE).await;
-    let claim = queue.claim_one(QUEUE).await;
-    let stops = async {
-        eventually("the worker waits", async || number(database.pool(), "SELECT count(*) FROM claims").await == 1)
-            .await;
-        let (pool, notifiers) = (&queue.engine.pool, &queue.engine.notifiers);
-        let known = queue.status(task).await;
-        stop_waiting(pool, &queue.engine.queues, notifiers, &known, claim.run).await.unwrap();
-        queue.report(task, claim.run, Report::Exception(ExceptionReason::WorkerShutdown)).await.unwrap();
-    };
-    // The same worker waits for more; another one comes later.
-    let (waited, ()) = tokio::join!(queue.claim_work(QUEUE, "worker", 1, LONG), stops);
-    let waited = waited.unwrap();
-    assert_eq!(ids(&waited), [], "the worker that stops got its own task");
-    drop(waited);
-    let other = queue.claim_work(QUEUE, "other", 1, LONG).await.unwrap();
-    assert_eq!((other.claims[0].task.id, other.claims[0].run.number()), (task, 1));
-    assert_eq!(other.claims[0].task.retries_left, 4, "one retry was used up, and no more");
-    other.delivery.delivered();
     queue.stop().await;
     database.finish().await;
 }

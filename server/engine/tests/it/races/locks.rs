@@ -71,28 +71,6 @@ async fn a_claim_does_not_wait_for_a_cancel_that_has_locked_the_task_and_the_can
 }
 
 #[tokio::test]
-async fn a_cancel_that_meets_a_committing_claim_waits_for_it_and_ends_the_claim() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
-    let task = queue.create_one(QUEUE).await;
-    let gate = Gate::close(&database, "claims").await;
-    let cancelling = async {
-        until_a_session_waits(database.pool()).await;
-        let opened = async {
-            until_sessions_wait(database.pool(), 2).await;
-            gate.open().await;
-        };
-        tokio::join!(cancel(&queue, task), opened).0
-    };
-    let (claim, cancelled) = tokio::join!(queue.claim_one(QUEUE), cancelling);
-    assert_eq!(cancelled.ended.len(), 1);
-    let late = queue.reclaim(claim.task.id, claim.run).await;
-    assert!(matches!(late, Err(OpError::Conflict(_))), "{late:?}");
-    queue.stop().await;
-    database.finish().await;
-}
-
-#[tokio::test]
 async fn a_claim_passes_over_a_run_that_is_being_cancelled() {
     let database = TestDatabase::create().await;
     let queue = Queue::start(database.options());

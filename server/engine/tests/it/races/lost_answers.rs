@@ -29,26 +29,6 @@ async fn with_proxy(database: &TestDatabase) -> (Queue, Proxy) {
 }
 
 #[tokio::test]
-async fn claims_whose_answer_is_lost_after_the_commit_are_requeued() {
-    let database = TestDatabase::create().await;
-    let (queue, proxy) = with_proxy(&database).await;
-    let task = queue.create_one(QUEUE).await;
-    proxy.lose_the_next_answer();
-    let lost = queue.claim_work(QUEUE, "worker", 1, LONG).await;
-    assert!(matches!(lost, Err(OpError::Unavailable)), "{lost:?}");
-    eventually(
-        "the claim is requeued",
-        async || matches!(queue.status(task).await.last, Last::Pending(open) if open.run.number() == 1),
-    )
-    .await;
-    assert_eq!(queue.status(task).await.retries_left, 5);
-    assert_eq!(queue.claim_one(QUEUE).await.run.number(), 1);
-    drop(proxy);
-    queue.stop().await;
-    database.finish().await;
-}
-
-#[tokio::test]
 async fn a_lost_session_that_could_still_commit_is_ended_before_its_claims_are_looked_for() {
     let database = TestDatabase::create().await;
     let (queue, proxy) = with_proxy(&database).await;

@@ -9,7 +9,7 @@ use tenure_domain::create::NewTask;
 use tenure_engine::batch::BATCH_BYTES_MAX;
 use tenure_engine::ops::OpError;
 use tenure_engine::testing::Queue;
-use tenure_engine::testing::{QUEUE, new_task, new_task_with_id};
+use tenure_engine::testing::{QUEUE, new_task};
 use tenure_store::testing::TestDatabase;
 use tenure_store::transitions::create::{Names, look};
 use tokio::task::JoinSet;
@@ -58,34 +58,6 @@ async fn a_very_large_create_goes_alone_and_holds_up_no_other() {
     assert!(matches!(refused, Err(OpError::Conflict(_))), "{refused:?}");
     assert_eq!(number(database.pool(), "SELECT count(*) FROM tasks").await, 2);
     queue.stop().await;
-    database.finish().await;
-}
-
-#[tokio::test]
-async fn two_servers_that_create_one_task_at_the_same_time_store_it_once_and_answer_alike() {
-    const ROUNDS: i64 = 100;
-    let database = TestDatabase::create().await;
-    let (one, two) = (Queue::start(database.options()), Queue::start(database.options()));
-    one.key(QUEUE).await;
-    two.key(QUEUE).await;
-    for round in 0..ROUNDS {
-        let task = new_task(QUEUE, &json!({}));
-        let mut other = new_task_with_id(task.id, QUEUE, &json!({}));
-        let differs = round % 2 == 1;
-        if differs {
-            other.definition = task.definition.replace("\"n\"", "\"another\"");
-        } else {
-            other = task.clone();
-        }
-        let answers = tokio::join!(one.create(&task), two.create(&other));
-        let refused = [answers.0, answers.1].into_iter().filter_map(Result::err).collect::<Vec<_>>();
-        assert_eq!(refused.len(), usize::from(differs), "round {round}: {refused:?}");
-        assert!(refused.iter().all(|error| matches!(error, OpError::Conflict(_))), "round {round}: {refused:?}");
-    }
-    assert_eq!(number(database.pool(), "SELECT count(*) FROM tasks").await, ROUNDS);
-    assert_eq!(number(database.pool(), "SELECT count(*) FROM pending").await, ROUNDS);
-    one.stop().await;
-    two.stop().await;
     database.finish().await;
 }
 
