@@ -10,7 +10,7 @@ use tenure_domain::session::{COMMANDS_MAX, INBOX_SHOWN_MAX, STRAYS_LOOKED_FOR, S
 use tenure_engine::testing::{LEASE, QUEUE, Queue};
 use tenure_store::testing::{TestDatabase, check_invariants_on};
 use tenure_store::transitions::end::{self, Member};
-use tenure_store::transitions::{claim, claim_one, end_open};
+use tenure_store::transitions::{claim, claim_one};
 use tenure_store::worker_sessions::{self as store, Renewal, Sent, Shared};
 use uuid::Uuid;
 
@@ -225,31 +225,6 @@ async fn so_many_commands_wait_and_none_for_a_session_that_has_ended() {
     store::end(&mut ground.conn, session, SessionEnd::Closed, false).await.unwrap().unwrap();
     assert_eq!(store::command(&mut ground.conn, session, send, None).await.unwrap(), Sent::Ended);
     assert_eq!(store::command(&mut ground.conn, session + 1_000, send, None).await.unwrap(), Sent::Ended);
-    ground.finish().await;
-}
-
-#[tokio::test]
-async fn what_is_cancelled_is_an_item_and_what_the_worker_did_itself_is_none() {
-    let mut ground = Ground::new().await;
-    let session = ground.begin("w").await;
-    let mut tasks = Vec::new();
-    for _ in 0..3 {
-        tasks.push(ground.held(session).await);
-    }
-    let ended = end_open::end_open(&mut ground.conn, &tasks[..1], ReasonResolved::Canceled).await.unwrap();
-    assert_eq!((ended.tasks, ended.sessions), (tasks[..1].to_vec(), vec![session]));
-    let released = Member::new(tasks[1], 0, Ending::Released);
-    assert_eq!(end::end(&mut ground.conn, &[released]).await.unwrap()[0].session, Some(session));
-    let items = read(&mut ground.conn, session, 0).await;
-    let [InboxItem { what: InboxEvent::RunEnded { task_id, reason_resolved, ended_by, .. }, .. }] = &items[..] else {
-        panic!("{items:?}")
-    };
-    assert_eq!((task_id.uuid(), *reason_resolved, *ended_by), (tasks[0], ReasonResolved::Canceled, None));
-    // One whose task has been purged is no item any more.
-    let mut transaction = ground.conn.begin().await.unwrap();
-    sqlx::query("DELETE FROM task_definitions WHERE id = $1").bind(tasks[0]).execute(&mut *transaction).await.unwrap();
-    assert_eq!(read(&mut transaction, session, 0).await, []);
-    transaction.rollback().await.unwrap();
     ground.finish().await;
 }
 

@@ -5,21 +5,7 @@ use tenure_domain::lifecycle::Report;
 use tenure_domain::policy::ending::Ending;
 use tenure_domain::work::Reported;
 use tenure_engine::batch::wait_list::RUNS_MAX;
-use tenure_engine::ops::claim_task::{ClaimTask, claim_task};
 use tenure_store::testing::eventually;
-
-async fn claim_task_of(queue: &Queue, session: &Identity, task: TaskId) -> Result<RunId, OpError> {
-    let request = ClaimTask {
-        task,
-        run: FIRST,
-        worker_group: session.worker_group.to_string(),
-        worker_id: session.worker_id.to_string(),
-        session: Some(session.epoch),
-    };
-    let engine = &queue.engine;
-    let claimed = claim_task(engine.why_parts(), engine.settings.claim_timeout, &request).await.unwrap();
-    claimed.map(|granted| granted.run)
-}
 
 /// Ends it without anything that this server would notice: as another server does.
 async fn close_elsewhere(ground: &Ground, session: &Identity) {
@@ -76,38 +62,6 @@ async fn a_claim_that_waits_is_answered_without_runs_when_its_worker_says_that_i
     ground.finish().await;
 }
 
-/// The statement itself looks whether a session is live: nothing is claimed for one that has ended, and what it would have got is the
-/// others' at once.
-#[tokio::test]
-async fn a_batch_claims_nothing_for_a_session_that_has_ended_and_the_others_get_its_runs() {
-    let ground = Ground::new().await;
-    let queue = &ground.queue;
-    let (gone, live) = (begin(queue, "gone").await, begin(queue, "live").await);
-    close_elsewhere(&ground, &gone).await;
-    let tasks = create(queue, 6, &json!({})).await;
-    // All three in one batch: while nothing else that writes may run.
-    let (of_gone, of_live) = (claim_of(&gone, 3, LONG), claim_of(&live, 3, LONG));
-    let (refused, got, plain) = tokio::join!(
-        queue.engine.claim_work(&of_gone),
-        queue.engine.claim_work(&of_live),
-        queue.claim_work(QUEUE, "plain", 3, LONG)
-    );
-    assert_eq!(end_of(refused), Some(SessionEnd::Closed));
-    let (got, plain) = (got.unwrap(), plain.unwrap());
-    got.delivery.delivered();
-    plain.delivery.delivered();
-    let mut claimed: Vec<TaskId> = got.claims.iter().chain(&plain.claims).map(|claim| claim.task.id).collect();
-    let mut expected = tasks;
-    claimed.sort_unstable();
-    expected.sort_unstable();
-    assert_eq!(claimed, expected);
-    let pool = ground.database.pool();
-    let of: Vec<(Option<i64>, i64)> =
-        sqlx::query_as("SELECT session, count(*) FROM claims GROUP BY 1 ORDER BY 1").fetch_all(pool).await.unwrap();
-    assert_eq!(of, [(Some(live.epoch), 3), (None, 3)]);
-    ground.finish().await;
-}
-
 #[tokio::test]
 async fn requests_of_an_ended_session_do_not_keep_others_from_the_runs_of_a_large_batch() {
     let ground = Ground::new().await;
@@ -128,20 +82,6 @@ async fn requests_of_an_ended_session_do_not_keep_others_from_the_runs_of_a_larg
     };
     let runs: usize = futures_util::future::join_all((0..RUNS_MAX / 32 + 10).map(ask)).await.into_iter().sum();
     assert_eq!(runs, 40);
-    ground.finish().await;
-}
-
-#[tokio::test]
-async fn a_run_that_is_claimed_by_name_belongs_to_the_session_and_not_to_one_that_has_ended() {
-    let ground = Ground::new().await;
-    let queue = &ground.queue;
-    let session = begin(queue, "one").await;
-    let (task, other) = (queue.create_one(QUEUE).await, queue.create_one(QUEUE).await);
-    assert_eq!(claim_task_of(queue, &session, task).await.unwrap(), FIRST);
-    assert_eq!(claim_task_of(queue, &session, task).await.unwrap(), FIRST, "the same claim again");
-    assert_eq!(sessions::close(queue.engine.session_parts(), &session).await.unwrap(), 1);
-    assert_eq!(end_of(claim_task_of(queue, &session, other).await), Some(SessionEnd::Closed));
-    assert!(matches!(queue.status(other).await.last, Last::Pending(_)));
     ground.finish().await;
 }
 

@@ -63,15 +63,6 @@ async fn an_outage_never_shortens_a_session() {
 }
 
 #[tokio::test]
-async fn the_clock_of_a_test_ends_sessions_although_the_real_one_stands() {
-    let mut ground = Ground::new().await;
-    let session = begin(&ground.queue, "one").await;
-    ground.expire(&session).await;
-    assert_eq!(ground.ended(&session).await, Some(SessionEnd::Expired));
-    ground.finish().await;
-}
-
-#[tokio::test]
 async fn only_one_of_many_servers_extends_after_an_outage_and_none_ends_a_session_meanwhile() {
     let mut ground = Ground::new().await;
     let others = [Queue::start(ground.database.options()), Queue::start(ground.database.options())];

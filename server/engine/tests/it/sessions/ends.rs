@@ -142,53 +142,6 @@ async fn t1_t2_by_close_runs_are_released_at_once_for_nothing_but_those_that_may
     ground.finish().await;
 }
 
-#[tokio::test]
-async fn a_run_that_ended_for_nothing_too_often_is_lost_with_its_session_even_if_that_is_closed() {
-    let ground = Ground::new().await;
-    let queue = &ground.queue;
-    let session = begin(queue, "leaving").await;
-    let task = create(queue, 1, &json!({})).await[0];
-    sqlx::query("UPDATE tasks SET free_runs = 200").execute(ground.database.pool()).await.unwrap();
-    claim(queue, &session, 1).await;
-    assert_eq!(sessions::close(queue.engine.session_parts(), &session).await.unwrap(), 1);
-    let task = queue.status(task).await;
-    assert_eq!(tried_again(&task), Some((SHUT_DOWN, Some(EndedBy::SessionEnded))));
-    assert_eq!(task.retries_left, 4);
-    ground.finish().await;
-}
-
-#[tokio::test]
-async fn a_task_without_retries_ends_with_the_session_that_holds_its_run() {
-    let mut ground = Ground::new().await;
-    let task = new_task(QUEUE, &json!({"retries": 0}));
-    ground.queue.create(&task).await.unwrap();
-    let session = begin(&ground.queue, "lost").await;
-    claim(&ground.queue, &session, 1).await;
-    ground.expire(&session).await;
-    let status = ground.queue.status(task.id).await;
-    assert!(matches!(status.last, Last::Ended), "{status:?}");
-    ground.finish().await;
-}
-
-#[tokio::test]
-async fn a_lease_that_ends_first_ends_the_run_and_the_next_one_is_not_the_session_s() {
-    let mut ground = Ground::new().await;
-    let session = begin(&ground.queue, "slow").await;
-    let task = create(&ground.queue, 1, &json!({})).await[0];
-    claim(&ground.queue, &session, 1).await;
-    sqlx::query("UPDATE claims SET taken_until = now() - interval '1 second'")
-        .execute(ground.database.pool())
-        .await
-        .unwrap();
-    assert_eq!(tenure_engine::background::claims::pass(&ground.queue.engine).await.unwrap().done, 1);
-    let again = ground.queue.claim_one(QUEUE).await;
-    assert_eq!(again.task.id, task);
-    assert_eq!(number(ground.database.pool(), "SELECT count(*) FROM claims WHERE session IS NOT NULL").await, 0);
-    ground.expire(&session).await;
-    assert!(matches!(ground.queue.status(task).await.last, Last::Running(..)), "it is another worker's");
-    ground.finish().await;
-}
-
 /// More than one transaction ends.
 #[tokio::test]
 async fn a_session_with_more_than_a_slice_gives_back_all_of_it() {

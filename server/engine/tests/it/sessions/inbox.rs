@@ -1,20 +1,14 @@
 //! What a session is to know: how it comes, and that it is repeated until its worker has it.
 
-use std::time::Instant;
-
 use super::*;
 use chrono::{DateTime, TimeDelta, Utc};
 use sqlx::PgPool;
-use tenure_api::ids::TaskGroupId;
 use tenure_api::sessions::{CommandRequest, InboxEvent, InboxItem};
 use tenure_api::states::{RunState, WorkerCommand};
-use tenure_engine::background::{claims, deadlines, slow};
 use tenure_engine::ops::change_task::{Change, change};
 use tenure_engine::sessions::Certainty;
 use tenure_store::testing::eventually;
 
-/// How soon a worker knows that its run was ended; asserted at ten times that.
-const KNOWN_WITHIN: Duration = Duration::from_secs(1);
 /// A wait that ends soon.
 const SHORT: Duration = Duration::from_millis(30);
 
@@ -51,35 +45,6 @@ async fn run_sql(pool: &PgPool, sql: &'static str) {
 }
 
 #[tokio::test]
-async fn an_item_is_answered_until_it_is_acknowledged_and_not_afterwards() {
-    let ground = Ground::new().await;
-    let queue = &ground.queue;
-    let session = begin(queue, "one").await;
-    let tasks = create(queue, 3, &json!({})).await;
-    claim(queue, &session, 3).await;
-    assert_eq!(now(queue, &session, 0).await, []);
-    cancel(queue, tasks[0]).await;
-    let first = now(queue, &session, 0).await;
-    let canceled = |task| ended(task, ReasonResolved::Canceled, None);
-    assert_eq!(events(&first), [canceled(tasks[0])]);
-    for _ in 0..3 {
-        assert_eq!(now(queue, &session, 0).await, first, "the answer may have been lost");
-    }
-    cancel(queue, tasks[1]).await;
-    let both = now(queue, &session, 0).await;
-    assert_eq!(events(&both), [canceled(tasks[0]), canceled(tasks[1])]);
-    assert!(both[0] == first[0] && both[1].id > both[0].id);
-    assert_eq!(now(queue, &session, both[0].id).await, both[1..]);
-    assert_eq!(now(queue, &session, both[1].id).await, []);
-    assert_eq!(now(queue, &session, 0).await, [], "what was acknowledged is gone");
-    cancel(queue, tasks[2]).await;
-    let third = now(queue, &session, both[1].id).await;
-    assert_eq!(events(&third), [canceled(tasks[2])]);
-    assert!(third[0].id > both[1].id);
-    ground.finish().await;
-}
-
-#[tokio::test]
 async fn items_come_also_after_a_failover_that_has_lost_others_whose_ids_the_worker_acknowledges() {
     let ground = Ground::new().await;
     let (queue, pool) = (&ground.queue, ground.database.pool());
@@ -112,106 +77,6 @@ async fn items_come_also_after_a_failover_that_has_lost_more_ids_than_one_look_p
     let next = read(queue, &session, acknowledged, Duration::from_secs(20)).await;
     assert_eq!(events(&next), [ended(tasks[0], ReasonResolved::Canceled, None)]);
     assert!(next[0].id > acknowledged);
-    ground.finish().await;
-}
-
-#[tokio::test]
-async fn a_session_knows_of_each_run_that_its_worker_did_not_end_itself_and_of_no_other() {
-    let ground = Ground::new().await;
-    let (queue, pool) = (&ground.queue, ground.database.pool());
-    let session = begin(queue, "one").await;
-    let mut after = 0;
-    let mut known = async |expected: &[InboxEvent]| {
-        let items = now(queue, &session, after).await;
-        assert_eq!(events(&items), expected);
-        after = items.last().map_or(after, |item| item.id);
-    };
-    let lease = create(queue, 1, &json!({})).await[0];
-    claim(queue, &session, 1).await;
-    run_sql(pool, "UPDATE claims SET taken_until = now() - interval '1 second'").await;
-    assert_eq!(claims::pass(&queue.engine).await.unwrap().done, 1);
-    known(&[ended(lease, ReasonResolved::ClaimExpired, Some(EndedBy::Lease))]).await;
-    cancel(queue, lease).await;
-    known(&[]).await;
-
-    let hung = create(queue, 1, &json!({"completeTime": 1})).await[0];
-    claim(queue, &session, 1).await;
-    run_sql(pool, "UPDATE claims SET complete_by = now() - interval '1 second'").await;
-    assert_eq!(slow::pass(&queue.engine).await.unwrap().done, 1);
-    known(&[ended(hung, ReasonResolved::ClaimExpired, Some(EndedBy::CompleteTime))]).await;
-    cancel(queue, hung).await;
-
-    let late = create(queue, 1, &json!({})).await[0];
-    claim(queue, &session, 1).await;
-    run_sql(
-        pool,
-        "UPDATE task_definitions SET deadline = now() - interval '1 second';
-         UPDATE due SET deadline = now() - interval '1 second'",
-    )
-    .await;
-    deadlines::pass(&queue.engine).await.unwrap();
-    known(&[ended(late, ReasonResolved::DeadlineExceeded, None)]).await;
-
-    // What the worker reports itself, or releases, it knows already; and another worker's runs are nothing to it.
-    for report in [tenure_domain::lifecycle::Report::Completed, tenure_domain::lifecycle::Report::Failed] {
-        let task = create(queue, 1, &json!({})).await[0];
-        claim(queue, &session, 1).await;
-        queue.report(task, FIRST, report).await.unwrap();
-    }
-    let theirs = create(queue, 1, &json!({})).await[0];
-    queue.claim_one(QUEUE).await;
-    cancel(queue, theirs).await;
-    known(&[]).await;
-    ground.finish().await;
-}
-
-#[tokio::test]
-async fn a_group_that_is_cancelled_is_known_run_by_run() {
-    let ground = Ground::new().await;
-    let queue = &ground.queue;
-    let session = begin(queue, "one").await;
-    let group: TaskGroupId = new_task(QUEUE, &json!({})).id.to_string().parse().unwrap();
-    let mut tasks = Vec::new();
-    for _ in 0..3 {
-        let task = new_task(QUEUE, &json!({"taskGroupId": group, "schedulerId": "scheduler"}));
-        queue.create(&task).await.unwrap();
-        tasks.push(task.id);
-    }
-    claim(queue, &session, 3).await;
-    tenure_engine::ops::task_group::cancel(&queue.engine.pool, &queue.engine.notifiers, group).await.unwrap();
-    let items = read(queue, &session, 0, LONG).await;
-    let expected: Vec<InboxEvent> = tasks.iter().map(|&task| ended(task, ReasonResolved::Canceled, None)).collect();
-    assert!(items.len() == 3 && events(&items).iter().all(|item| expected.contains(item)), "{items:?}");
-    ground.finish().await;
-}
-
-/// A request that waits is answered when its own server ends the run, which notifies it, and when another one does, which does not.
-#[tokio::test]
-async fn a_request_that_waits_is_answered_as_soon_as_a_run_ends_here_or_elsewhere() {
-    let ground = Ground::new().await;
-    let other = Queue::start(ground.database.options());
-    let queue = &ground.queue;
-    let start = Start { ttl: 3600, ..start_of("one") };
-    let session = try_begin(queue, &start).await.unwrap().identity;
-    let mut after = 0;
-    for (server, where_) in [(queue, "here"), (&other, "elsewhere")] {
-        let task = create(queue, 1, &json!({})).await[0];
-        claim(queue, &session, 1).await;
-        let waiting = async {
-            let items = read(queue, &session, after, LONG).await;
-            (Instant::now(), items)
-        };
-        let ((answered, items), since) = tokio::join!(waiting, async {
-            eventually("it waits", async || queue.engine.sessions.inboxes.waiting() == 1).await;
-            cancel(server, task).await;
-            Instant::now()
-        });
-        assert_eq!(events(&items), [ended(task, ReasonResolved::Canceled, None)], "{where_}");
-        let took = answered.saturating_duration_since(since);
-        assert!(took < KNOWN_WITHIN * 10, "{where_}: {took:?}");
-        after = items[0].id;
-    }
-    other.stop().await;
     ground.finish().await;
 }
 
@@ -264,35 +129,6 @@ async fn no_more_requests_wait_than_may() {
     assert!(matches!(refused, Err(OpError::Overloaded(_))), "{refused:?}");
     waiting.into_iter().for_each(|task| task.abort());
     eventually("there is room again", async || inboxes.waiting() == 0).await;
-    ground.finish().await;
-}
-
-#[tokio::test]
-async fn a_command_is_an_item_of_a_live_session_and_no_more_than_may_wait() {
-    use tenure_domain::session::COMMANDS_MAX;
-
-    let ground = Ground::new().await;
-    let queue = &ground.queue;
-    let session = begin(queue, "one").await;
-    let send = async |command, task_id| {
-        sessions::command(queue.engine.session_parts(), &session, &CommandRequest { command, task_id }).await
-    };
-    let task = new_task(QUEUE, &json!({})).id;
-    assert!(matches!(send(WorkerCommand::StopTask, None).await, Err(OpError::Input(_))));
-    assert!(matches!(send(WorkerCommand::Freeze, Some(task)).await, Err(OpError::Input(_))));
-    let (read, id) = tokio::join!(read(queue, &session, 0, LONG), send(WorkerCommand::StopTask, Some(task)));
-    let stop = InboxEvent::Command { command: WorkerCommand::StopTask, task_id: Some(task) };
-    assert_eq!(read, [InboxItem { id: id.unwrap(), what: stop }]);
-    let mut ids = vec![read[0].id];
-    for _ in 1..COMMANDS_MAX {
-        ids.push(send(WorkerCommand::Freeze, None).await.unwrap());
-    }
-    assert!(ids.is_sorted_by(|one, two| one < two));
-    assert!(matches!(send(WorkerCommand::Freeze, None).await, Err(OpError::Conflict(_))));
-    assert_eq!(now(queue, &session, ids[1]).await.len(), ids.len() - 2);
-    send(WorkerCommand::Shutdown, None).await.unwrap();
-    sessions::close(queue.engine.session_parts(), &session).await.unwrap();
-    assert!(matches!(send(WorkerCommand::Freeze, None).await, Err(OpError::NotFound(_))));
     ground.finish().await;
 }
 

@@ -86,41 +86,6 @@ async fn t15_a_session_begins_only_with_the_version_of_the_policy_that_its_worke
 }
 
 #[tokio::test]
-async fn a_session_that_is_renewed_in_time_goes_on_and_one_that_is_not_ends_by_itself() {
-    let mut ground = Ground::new().await;
-    let (renewed, forgotten) = (begin(&ground.queue, "renewed").await, begin(&ground.queue, "forgotten").await);
-    ground.pass().await;
-    ground.advance(TTL - 5).await;
-    let before = find(&ground.queue, &renewed).await.until;
-    renew(&ground.queue, &renewed).await.unwrap();
-    assert!(find(&ground.queue, &renewed).await.until > before);
-    ground.pass().await;
-    assert_eq!((ground.ended(&renewed).await, ground.ended(&forgotten).await), (None, None));
-    ground.advance(6).await;
-    // Past its time and not ended yet, it may be renewed still.
-    renew(&ground.queue, &renewed).await.unwrap();
-    ground.expire(&forgotten).await;
-    assert_eq!(ground.ended(&forgotten).await, Some(SessionEnd::Expired));
-    assert_eq!(end_of(renew(&ground.queue, &forgotten).await), Some(SessionEnd::Expired));
-    ground.finish().await;
-}
-
-#[tokio::test]
-async fn what_a_worker_says_of_itself_is_kept_and_what_it_leaves_out_stays() {
-    let ground = Ground::new().await;
-    let queue = &ground.queue;
-    let session = begin(queue, "one").await;
-    let said = Stated { weight: Some(7), capacity: None, frozen: Some(true) };
-    sessions::renew(queue.engine.session_parts(), &session, said).await.unwrap();
-    let said = Stated { weight: None, capacity: Some(9), frozen: None };
-    sessions::renew(queue.engine.session_parts(), &session, said).await.unwrap();
-    sessions::inbox(queue.engine.session_parts(), &session, 0, Duration::ZERO, LATER).await.unwrap();
-    let stored = find(queue, &session).await;
-    assert_eq!((stored.weight, stored.capacity, stored.frozen), (7, 9, true));
-    ground.finish().await;
-}
-
-#[tokio::test]
 async fn many_renewals_of_one_session_at_once_are_all_answered() {
     let ground = Ground::new().await;
     let (one, two) = (begin(&ground.queue, "one").await, begin(&ground.queue, "two").await);
@@ -230,41 +195,6 @@ async fn a_session_of_a_removed_worker_that_cannot_be_ended_holds_up_no_other_an
     sqlx::raw_sql("DROP FUNCTION refuse() CASCADE").execute(&mut ground.conn).await.unwrap();
     assert_eq!(removals::pass(&ground.queue.engine).await.unwrap().done, 1);
     assert_eq!(ground.ended(&refused).await, Some(SessionEnd::WorkerRemoved));
-    ground.finish().await;
-}
-
-#[tokio::test]
-async fn a_session_that_never_was_is_not_found_and_one_of_another_worker_is_refused() {
-    let ground = Ground::new().await;
-    let engine = &ground.queue.engine;
-    let session = begin(&ground.queue, "one").await;
-    let unknown = tenure_api::ids::SessionId::new(uuid::Uuid::from_u128(1));
-    assert!(matches!(sessions::identify(engine.session_parts(), unknown).await, Err(OpError::NotFound(_))));
-    assert!(matches!(sessions::find(engine.session_parts(), unknown).await, Err(OpError::NotFound(_))));
-    let of = async |queue: &str, group: &str, worker: &str| {
-        sessions::of_claim(engine.session_parts(), session.id, &queue.parse().unwrap(), group, worker).await
-    };
-    assert_eq!(of(QUEUE, "group", "one").await.unwrap(), session.epoch);
-    for (queue, group, worker) in [("proj/other", "group", "one"), (QUEUE, "one", "one"), (QUEUE, "group", "two")] {
-        let refused = of(queue, group, worker).await;
-        assert!(matches!(&refused, Err(OpError::Input(why)) if why.contains("`sessionId`")), "{refused:?}");
-    }
-    ground.finish().await;
-}
-
-/// Where one server remembers whose session it is, another one asks the database.
-#[tokio::test]
-async fn every_server_knows_every_session() {
-    let ground = Ground::new().await;
-    let other = Queue::start(ground.database.options());
-    let session = begin(&ground.queue, "one").await;
-    for server in [&ground.queue, &other, &other] {
-        assert_eq!(sessions::identify(server.engine.session_parts(), session.id).await.unwrap(), session);
-        renew(server, &session).await.unwrap();
-    }
-    assert_eq!(sessions::close(other.engine.session_parts(), &session).await.unwrap(), 0);
-    assert_eq!(end_of(renew(&ground.queue, &session).await), Some(SessionEnd::Closed));
-    other.stop().await;
     ground.finish().await;
 }
 

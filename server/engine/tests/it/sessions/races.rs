@@ -5,14 +5,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use sqlx::{Connection, PgPool};
 use tenure_domain::lifecycle::Report;
-use tenure_domain::policy::ending::Ending;
 use tenure_engine::ops::change_task::{Change, change};
 use tenure_engine::ops::claim_task::{ClaimTask, claim_task};
 use tenure_engine::ops::sessions::{Attempt, Left};
 use tenure_engine::testing::LEASE;
 use tenure_store::transitions::claim::{Want, Worker, claim as claim_statement};
-use tenure_store::transitions::end::{self, Member};
-use tenure_store::transitions::{end_open, renew as renew_claim};
 use tenure_store::worker_sessions::{self, Renewal, Shared};
 
 use super::*;
@@ -63,23 +60,6 @@ impl Race {
         end.await
     }
 
-    /// Ends it while this connection's transaction is open; the transaction is ended when the end waits for it.
-    async fn end_beside(&self, held: sqlx::Transaction<'_, sqlx::Postgres>, commit: bool) -> Attempt {
-        let mut end = pin!(self.end());
-        tokio::select! {
-            attempt = &mut end => panic!("it does not wait: {attempt:?}"),
-            _ = until_a_session_waits(self.pool()) => {}
-        }
-        assert_eq!(self.ground.ended(&self.session).await, None, "nothing is seen of it");
-        assert_eq!(number(self.pool(), "SELECT count(*) FROM claims").await, RUNS as i64, "all or nothing");
-        if commit {
-            held.commit().await.unwrap();
-        } else {
-            held.rollback().await.unwrap();
-        }
-        end.await
-    }
-
     async fn given_back(&self, attempt: Attempt, runs: usize) {
         assert_eq!(attempt, Attempt::Ended(Left { runs, retried: runs, more: false }));
         let mut given_back = 0;
@@ -101,36 +81,6 @@ impl Race {
 }
 
 #[tokio::test]
-async fn an_end_waits_for_a_renewal_of_a_lease_and_gives_that_run_back_too() {
-    for commit in [true, false] {
-        let race = Race::new().await;
-        let mut conn = race.ground.database.connect_hot().await;
-        let mut held = conn.begin().await.unwrap();
-        let member = renew_claim::Member { id: race.tasks[1].uuid(), run: 0 };
-        assert_eq!(renew_claim::renew(&mut held, &[member], LEASE).await.unwrap().len(), 1);
-        let attempt = race.end_beside(held, commit).await;
-        race.given_back(attempt, RUNS).await;
-        drop(conn);
-        race.ground.finish().await;
-    }
-}
-
-#[tokio::test]
-async fn an_end_waits_for_a_report_and_gives_back_what_was_not_reported() {
-    for commit in [true, false] {
-        let race = Race::new().await;
-        let mut conn = race.ground.database.connect_hot().await;
-        let mut held = conn.begin().await.unwrap();
-        let member = Member::new(race.tasks[1].uuid(), 0, Ending::Reported(Report::Completed));
-        assert_eq!(end::end(&mut held, &[member]).await.unwrap().len(), 1);
-        let attempt = race.end_beside(held, commit).await;
-        race.given_back(attempt, RUNS - usize::from(commit)).await;
-        drop(conn);
-        race.ground.finish().await;
-    }
-}
-
-#[tokio::test]
 async fn a_close_waits_for_the_queue_in_which_its_runs_keep_their_places() {
     let race = Race::new().await;
     let mut conn = race.ground.database.connect().await;
@@ -143,30 +93,13 @@ async fn a_close_waits_for_the_queue_in_which_its_runs_keep_their_places() {
 }
 
 #[tokio::test]
-async fn an_end_waits_for_a_cancel_and_gives_back_what_was_not_cancelled() {
-    for commit in [true, false] {
-        let race = Race::new().await;
-        let mut conn = race.ground.database.connect().await;
-        let mut held = conn.begin().await.unwrap();
-        let task = race.tasks[1].uuid();
-        tenure_store::tasks::lock(&mut held, task).await.unwrap();
-        let ended = end_open::end_open(&mut held, &[task], ReasonResolved::Canceled).await.unwrap();
-        assert_eq!((ended.tasks, ended.sessions), (vec![task], vec![race.session.epoch]));
-        let attempt = race.end_beside(held, commit).await;
-        race.given_back(attempt, RUNS - usize::from(commit)).await;
-        drop(conn);
-        race.ground.finish().await;
-    }
-}
-
-#[tokio::test]
 async fn an_end_waits_for_a_claim_by_name_that_holds_the_session() {
     let race = Race::new().await;
     let mut conn = race.ground.database.connect().await;
     let mut held = conn.begin().await.unwrap();
     assert_eq!(worker_sessions::share(&mut held, race.session.epoch).await.unwrap(), Shared::Live);
     renew(&race.ground.queue, &race.session).await.expect("it does not keep renewals out");
-    let attempt = race.end_beside(held, true).await;
+    let attempt = race.end_by(SessionEnd::Takeover, held).await;
     race.given_back(attempt, RUNS).await;
     drop(conn);
     race.ground.finish().await;
@@ -257,18 +190,6 @@ async fn what_comes_while_a_session_is_being_ended_changes_nothing_of_it() {
         assert!(tried_again(&queue.status(task).await).is_some());
     }
     assert_eq!(end_of(race.claim_by_name(free).await), Some(SessionEnd::Takeover));
-    race.ground.finish().await;
-}
-
-/// Two that end the same session at once: one does, and the other one finds it ended.
-#[tokio::test]
-async fn a_session_ends_once_although_many_end_it_at_the_same_time() {
-    let race = Race::new().await;
-    let attempts = futures_util::future::join_all((0..8).map(|_| race.end())).await;
-    let ended: Vec<&Attempt> = attempts.iter().filter(|attempt| matches!(attempt, Attempt::Ended(_))).collect();
-    assert_eq!(ended, [&Attempt::Ended(Left { runs: RUNS, retried: RUNS, more: false })]);
-    assert_eq!(attempts.iter().filter(|attempt| **attempt == Attempt::NotLive).count(), 7);
-    race.given_back(*ended[0], RUNS).await;
     race.ground.finish().await;
 }
 
