@@ -225,26 +225,6 @@ async fn after_an_exception_artifacts_come_for_25_minutes_and_their_events_show_
 }
 
 #[tokio::test]
-async fn what_no_run_can_have_is_refused_as_a_wrong_request() {
-    let (database, queue) = start().await;
-    let run_ref = running(&queue).await;
-    let at = now(&database).await;
-    let input = async |run_ref: RunRef, expires: DateTime<Utc>| {
-        let refused = create(&queue, run_ref, artifact("x", Details::S3, expires)).await;
-        assert!(matches!(refused, Err(OpError::Input(_))), "{refused:?}");
-        refused.unwrap_err().to_string()
-    };
-    assert!(input(run_ref, at - TimeDelta::minutes(16)).await.contains("15 minutes"));
-    assert!(input(run_ref, at + TimeDelta::days(3660)).await.contains("later than that of the task"));
-    let soon = at + TimeDelta::hours(1);
-    assert!(input(RunRef { run: RunId::new(1).unwrap(), ..run_ref }, soon).await.contains("no run 1"));
-    let unclaimed = RunRef { task: queue.create_one("proj/other").await, run: RunId::FIRST };
-    assert!(input(unclaimed, soon).await.contains("never claimed"));
-    assert!(input(RunRef { task: upload(9), ..run_ref }, soon).await.contains("does not exist"));
-    finish(database, queue).await;
-}
-
-#[tokio::test]
 async fn an_object_is_there_once_its_own_upload_is_finished() {
     let (database, queue) = start().await;
     let run_ref = running(&queue).await;

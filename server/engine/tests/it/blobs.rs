@@ -173,19 +173,6 @@ async fn an_upload_whose_name_is_deleted_meanwhile_is_refused() {
 }
 
 #[tokio::test]
-async fn a_body_that_breaks_or_is_too_large_leaves_nothing() {
-    let test = BlobTest::new().await;
-    let new = NewBytes { name: name("a"), content_type: String::new(), content_encoding: None };
-    let pool = test.database.pool();
-    let broken = stream::iter([Ok(Bytes::from(vec![0; 400_000])), Err(std::io::Error::other("cut"))]);
-    assert!(matches!(test.blobs.upload(pool, &new, broken).await, Err(BlobError::Cut)));
-    let large = stream::iter((0..=SIZE_MAX / 1024).map(|_| Ok::<_, std::io::Error>(Bytes::from_static(&[7; 1024]))));
-    assert!(matches!(test.blobs.upload(pool, &new, large).await, Err(BlobError::TooLarge(SIZE_MAX))));
-    assert_eq!((test.rows().await, test.files()), (0, 0));
-    test.database.finish().await;
-}
-
-#[tokio::test]
 async fn an_upload_that_trickles_is_ended_and_leaves_nothing() {
     let limits = UploadLimits { slow: Duration::from_millis(200), ..UploadLimits::default() };
     let test = BlobTest::with_limits(limits).await;
@@ -263,32 +250,6 @@ async fn an_abandoned_upload_is_removed_and_one_that_goes_on_is_not() {
     test.advance(10_000).await;
     assert_eq!(test.sweep().await, (0, 0));
     assert_eq!(tenure_store::blobs::purge(pool, &[alive]).await.unwrap(), 0);
-    test.database.finish().await;
-}
-
-#[tokio::test]
-async fn an_upload_that_was_given_up_does_not_drop_what_is_current() {
-    let test = BlobTest::new().await;
-    test.put(&name("a"), "current").await;
-    let pool = test.database.pool();
-    let id = Uuid::new_v4();
-    let row = tenure_store::blobs::NewBlob { id, name: "object/a", content_type: "", content_encoding: None };
-    tenure_store::blobs::begin(pool, row, Duration::ZERO).await.unwrap();
-    assert_eq!(test.sweep().await, (1, 1));
-    assert!(!test.finish(id).await);
-    assert_eq!(test.read(&name("a")).await.as_deref(), Some("current"));
-    test.database.finish().await;
-}
-
-#[tokio::test]
-async fn many_uploads_under_one_name_leave_one_current() {
-    let test = BlobTest::new().await;
-    let puts = (0..20).map(|_| async { test.put(&name("a"), "same").await });
-    futures_util::future::join_all(puts).await;
-    assert_eq!(test.count("SELECT count(*) FROM blobs WHERE state = 1").await, 1);
-    test.advance(6).await;
-    assert_eq!(test.sweep().await, (19, 19));
-    assert_eq!((test.rows().await, test.files()), (1, 1));
     test.database.finish().await;
 }
 

@@ -332,17 +332,6 @@ async fn an_empty_queue_is_answered_from_memory_until_something_is_visible() {
 }
 
 #[tokio::test]
-async fn a_message_without_a_notification_is_seen_when_the_cache_entry_has_expired() {
-    let plane = Plane::new().await;
-    assert!(plane.get().await.is_none());
-    let mut conn = plane.database.connect().await;
-    create_on(&mut conn, &plane.queue, &[new_task(QUEUE, &serde_json::json!({}))]).await;
-    eventually("a message is seen without a notification", async || plane.get().await.is_some()).await;
-    drop(conn);
-    plane.finish().await;
-}
-
-#[tokio::test]
 async fn no_low_water_mark_hides_a_run_that_a_poller_holds() {
     let mut plane = Plane::new().await;
     let held = plane.queue.create_one(QUEUE).await;

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use sqlx::Connection;
 use tenure_api::ids::{RunId, TaskId};
-use tenure_api::states::{ExceptionReason, ReasonCreated, ReasonResolved};
+use tenure_api::states::{ReasonCreated, ReasonResolved};
 use tenure_api::worker_manager::{STATIC, WorkerSecret};
 use tenure_domain::lifecycle::{Outcome, Report};
 use tenure_domain::policy::ending::Ending;
@@ -82,38 +82,6 @@ async fn all_claims_of_a_removed_worker_are_retried_at_once_and_no_others() {
     assert_eq!(exceptions(&database).await, 1);
     let next = queue.claim_one(QUEUE).await;
     assert_eq!((next.task.id, next.run), (mine, RunId::FIRST.next()));
-    queue.stop().await;
-    database.finish().await;
-}
-
-#[tokio::test]
-async fn a_task_without_retries_left_is_resolved_when_its_worker_is_gone() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
-    let task = new_task(QUEUE, &serde_json::json!({"retries": 0}));
-    queue.create(&task).await.unwrap();
-    claim_all(&queue, "gone", 1).await;
-    assert_eq!(gone(&queue, "gone").await.ended, 1);
-    let status = queue.status(task.id).await;
-    assert!(matches!(status.last, Last::Ended), "{status:?}");
-    assert_eq!(status.ended[0].outcome(), SHUT_DOWN);
-    queue.stop().await;
-    database.finish().await;
-}
-
-#[tokio::test]
-async fn a_late_report_of_a_removed_worker_changes_nothing_and_emits_nothing() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
-    let task = queue.create_one(QUEUE).await;
-    claim_all(&queue, "gone", 1).await;
-    gone(&queue, "gone").await;
-    let late = queue.report(task, RunId::FIRST, Report::Completed).await;
-    assert!(matches!(late, Err(OpError::Conflict(_))), "{late:?}");
-    let same = queue.report(task, RunId::FIRST, Report::Exception(ExceptionReason::WorkerShutdown)).await.unwrap();
-    assert_eq!(tried_again(&same), Some(SHUT_DOWN));
-    assert!(queue.reclaim(task, RunId::FIRST).await.is_err());
-    assert_eq!(exceptions(&database).await, 1);
     queue.stop().await;
     database.finish().await;
 }
@@ -218,33 +186,6 @@ async fn a_thousand_claims_end_in_slices_each_with_one_event() {
     drop(conn);
     other.stop().await;
     queue.stop().await;
-    database.finish().await;
-}
-
-#[tokio::test]
-async fn waiting_requests_of_a_removed_worker_are_answered_empty_at_every_server() {
-    let database = TestDatabase::create().await;
-    let (queue, other) = (Queue::start(database.options()), Queue::start(database.options()));
-    let began = Instant::now();
-    let here = queue.claim_work(QUEUE, "gone", 1, LONG);
-    let there = other.claim_work(QUEUE, "gone", 1, LONG);
-    let stranger = queue.claim_work(QUEUE, "here", 1, LONG);
-    let removal = async {
-        // Both wait before any is answered: each wait list has tried its queue.
-        tokio::time::sleep(Duration::from_millis(300)).await;
-        gone(&queue, "gone").await;
-        removals::pass(&other.engine).await.unwrap();
-        // Only the one who was not sent away gets this.
-        queue.create_one(QUEUE).await
-    };
-    let (here, there, stranger, task) = tokio::join!(here, there, stranger, removal);
-    assert!(began.elapsed() < LONG);
-    assert!(here.unwrap().claims.is_empty() && there.unwrap().claims.is_empty());
-    let stranger = stranger.unwrap();
-    assert_eq!(stranger.claims[0].task.id, task);
-    stranger.delivery.delivered();
-    queue.stop().await;
-    other.stop().await;
     database.finish().await;
 }
 
@@ -412,30 +353,6 @@ async fn a_removal_is_checked_for_over_a_minute_and_then_purged() {
     sqlx::query("UPDATE clock SET clock_offset = interval '100 s'").execute(database.pool()).await.unwrap();
     removals::pass(&queue.engine).await.unwrap();
     assert_eq!(noted().await, 0);
-    queue.stop().await;
-    database.finish().await;
-}
-
-#[tokio::test]
-async fn a_removal_that_died_half_way_is_finished_by_the_pass_of_any_server() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
-    let tasks = [queue.create_one(QUEUE).await, queue.create_one(QUEUE).await];
-    claim_all(&queue, "gone", 2).await;
-    // What a removal has committed before it looks for claims.
-    sqlx::query(
-        "INSERT INTO worker_removals (queue, worker_group, worker_id, removed, for_good, next_look)
-         SELECT id, 'group', 'gone', tenure_now(), false, tenure_now() FROM task_queues",
-    )
-    .execute(database.pool())
-    .await
-    .unwrap();
-    let other = Queue::start(database.options());
-    assert_eq!(removals::pass(&other.engine).await.unwrap().retried, 2);
-    for task in tasks {
-        assert_eq!(tried_again(&queue.status(task).await), Some(SHUT_DOWN));
-    }
-    other.stop().await;
     queue.stop().await;
     database.finish().await;
 }

@@ -154,23 +154,6 @@ async fn queue_claims(queue: &Queue, known: &KnownWorker) -> KnownWorker {
 }
 
 #[tokio::test]
-async fn a_server_that_starts_knows_who_holds_claims_although_the_one_before_was_killed() {
-    let (database, queue) = start().await;
-    let tasks = [queue.create_one(QUEUE).await, queue.create_one(QUEUE).await];
-    for _ in tasks {
-        queue.claim_one(QUEUE).await;
-    }
-    queue.stop().await;
-    assert_eq!(number(database.pool(), "SELECT count(*) FROM workers").await, 0, "it was killed before it wrote");
-    let next = Queue::start(database.options());
-    assert_eq!(ops::note_held(&next.engine.pool).await.unwrap(), 1);
-    let known = get(&next, "worker").await.unwrap();
-    assert_eq!(known.recent, tasks.map(|task| (task, RunId::FIRST)));
-    assert_eq!(known.worker.expires - known.worker.last_seen, TimeDelta::days(1));
-    finish(database, next).await;
-}
-
-#[tokio::test]
 async fn sightings_that_cannot_be_written_are_retained_for_the_next_time() {
     let (database, queue) = start().await;
     let task = queue.create_one(QUEUE).await;
@@ -210,27 +193,6 @@ async fn a_hundred_workers_that_claim_at_once_are_all_seen_with_what_each_claime
     for (row, (name, task)) in rows.iter().zip(&claimed) {
         assert_eq!((&row.worker_id, ops::recent(row).unwrap()), (name, vec![(*task, RunId::FIRST)]));
     }
-    finish(database, queue).await;
-}
-
-#[tokio::test]
-async fn filtered_pages_are_full_and_skip_no_worker_when_others_come_and_go() {
-    let (database, queue) = start().await;
-    for number in 0..12 {
-        poll(&queue, &format!("w{number:02}")).await;
-    }
-    for number in [1, 4, 6, 7, 11] {
-        quarantine(&queue, &format!("w{number:02}"), 1).await.unwrap();
-    }
-    assert_eq!(ids(&page(&queue, Some(true), "", 3).await), ["w01", "w04", "w06"]);
-    // One comes before the place that the next page begins after, and one behind it.
-    poll(&queue, "w05x").await;
-    poll(&queue, "w06x").await;
-    quarantine(&queue, "w06x", 1).await.unwrap();
-    assert_eq!(ids(&page(&queue, Some(true), "w06", 10).await), ["w06x", "w07", "w11"]);
-    assert_eq!(ids(&page(&queue, Some(false), "", 4).await), ["w00", "w02", "w03", "w05"]);
-    assert_eq!(ids(&page(&queue, Some(false), "w05", 100).await), ["w05x", "w08", "w09", "w10"]);
-    assert_eq!(page(&queue, None, "", 100).await.len(), 14);
     finish(database, queue).await;
 }
 

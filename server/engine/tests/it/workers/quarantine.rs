@@ -1,6 +1,6 @@
 //! Who is quarantined gets no work, wherever it asks and however long it has waited.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use chrono::TimeDelta;
 use tenure_api::ids::{RunId, TaskId};
@@ -19,26 +19,6 @@ use super::{DAY_SECONDS, LONG, advance, finish, get, ids, key, now, page, poll, 
 use crate::support::{Gate, number, until_a_session_waits};
 
 const SHORT: Duration = Duration::from_millis(300);
-
-#[tokio::test]
-async fn a_quarantined_worker_waits_in_vain_and_others_get_the_work() {
-    let (database, queue) = start().await;
-    poll(&queue, "bad").await;
-    quarantine(&queue, "bad", 1).await.unwrap();
-    let task = queue.create_one(QUEUE).await;
-    let asked = Instant::now();
-    let answer = queue.claim_work(QUEUE, "bad", 1, SHORT).await.unwrap();
-    assert!(answer.claims.is_empty() && asked.elapsed() >= SHORT, "{:?}", asked.elapsed());
-    drop(answer);
-    let before = get(&queue, "bad").await.unwrap().worker.last_seen;
-    let (bad, good) = tokio::join!(queue.claim_work(QUEUE, "bad", 1, SHORT), queue.claim_work(QUEUE, "good", 1, LONG));
-    let good = good.unwrap();
-    assert!(bad.unwrap().claims.is_empty());
-    assert_eq!(good.claims.iter().map(|claim| claim.task.id).collect::<Vec<_>>(), [task]);
-    good.delivery.delivered();
-    assert!(get(&queue, "bad").await.unwrap().worker.last_seen > before, "it is seen all the same");
-    finish(database, queue).await;
-}
 
 #[tokio::test]
 async fn a_worker_that_waits_when_it_is_quarantined_gets_nothing_until_that_is_lifted() {
