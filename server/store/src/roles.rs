@@ -170,26 +170,6 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_role_is_made_found_changed_and_deleted() {
-        with_clients(|pool| async move {
-            let made = create(&pool, &role("a*", &["x:<..>"])).await.unwrap();
-            assert_eq!(
-                (made.scopes.as_slice(), made.created),
-                ([String::from("x:<..>")].as_slice(), made.last_modified)
-            );
-            assert_eq!(find(&pool, "a*").await.unwrap(), Some(made));
-            assert!(create(&pool, &role("a*", &[])).await.is_err());
-            let changed = update(&pool, &role("a*", &["y"])).await.unwrap().unwrap();
-            assert_eq!(changed.scopes, ["y"]);
-            assert_eq!(update(&pool, &role("b", &[])).await.unwrap(), None);
-            assert!(delete(&pool, "a*").await.unwrap());
-            assert!(!delete(&pool, "a*").await.unwrap());
-            assert_eq!(find(&pool, "a*").await.unwrap(), None);
-        })
-        .await;
-    }
-
-    #[tokio::test]
     async fn a_role_that_is_changed_and_deleted_at_once_is_no_deadlock() {
         with_clients(|pool| async move {
             create(&pool, &role("a", &[])).await.unwrap();

@@ -1,6 +1,5 @@
-//! Whole servers in this process, against a real database. Run with `scripts/with-pg`.
+//! What a build of the server says of itself.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
 mod commit;
-mod servers;

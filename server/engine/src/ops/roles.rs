@@ -228,17 +228,4 @@ mod tests {
         })
         .await;
     }
-
-    #[tokio::test]
-    async fn an_update_of_scopes_that_are_no_longer_there_is_a_conflict_and_changes_nothing() {
-        with_clients(|pool| async move {
-            create(&pool, &role("r", &["a"])).await.unwrap().unwrap();
-            let seen = ["a".to_owned()];
-            update(&pool, &role("r", &["b"]), Some(&seen)).await.unwrap().unwrap();
-            let late = update(&pool, &role("r", &["c"]), Some(&seen)).await.unwrap().unwrap_err();
-            assert!(matches!(late, OpError::Conflict(_)), "{late}");
-            assert_eq!(roles::find(&pool, "r").await.unwrap().unwrap().scopes, ["b"]);
-        })
-        .await;
-    }
 }

@@ -148,20 +148,6 @@ async fn a_change_leaves_alone_what_it_does_not_name() {
 }
 
 #[tokio::test]
-async fn a_disabled_client_is_refused_until_it_is_enabled() {
-    with_clients(|pool| async move {
-        create(&pool, &keys(), &ci(), &token("t")).await.unwrap();
-        for disabled in [true, true, false] {
-            let client = set_disabled(&pool, "project/ci", disabled).await.unwrap().unwrap();
-            assert_eq!(client.disabled, disabled);
-            assert_eq!(find_account(&pool, &keys(), "project/ci").await.unwrap().unwrap().disabled, disabled);
-        }
-        assert_eq!(set_disabled(&pool, "nobody", true).await.unwrap(), None);
-    })
-    .await;
-}
-
-#[tokio::test]
 async fn the_token_is_returned_again_only_for_the_same_client_soon_after() {
     with_clients(|pool| async move {
         let client = NewClient { expires: Some(now()), ..ci() };
@@ -209,29 +195,6 @@ async fn a_use_is_noted_once_in_six_hours() {
         assert_eq!(look("2026-01-31T18:59:00.000Z").await, (false, first.to_owned()));
         let second = "2026-01-31T19:01:00.000Z";
         assert_eq!(look(second).await, (true, second.to_owned()));
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn a_reset_token_replaces_the_old_one() {
-    with_clients(|pool| async move {
-        create(&pool, &keys(), &ci(), &token("old")).await.unwrap();
-        assert!(reset_token(&pool, &keys(), "project/ci", &token("new")).await.unwrap());
-        assert!(!reset_token(&pool, &keys(), "nobody", &token("new")).await.unwrap());
-        let account = find_account(&pool, &keys(), "project/ci").await.unwrap().unwrap();
-        assert_eq!(account.access_token, token("new"));
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn a_deleted_client_is_gone() {
-    with_clients(|pool| async move {
-        create(&pool, &keys(), &ci(), &token("t")).await.unwrap();
-        assert!(delete(&pool, "project/ci").await.unwrap());
-        assert!(!delete(&pool, "project/ci").await.unwrap());
-        assert!(find_account(&pool, &keys(), "project/ci").await.unwrap().is_none());
     })
     .await;
 }
