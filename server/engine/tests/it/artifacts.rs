@@ -18,18 +18,7 @@ use tenure_store::due_marks::START;
 use tenure_store::testing::{TestDatabase, eventually};
 use tenure_store::{artifacts, events, objects};
 
-use crate::support::{Gate, number, until_a_session_waits, until_sessions_wait};
-
-async fn start() -> (TestDatabase, Queue) {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
-    (database, queue)
-}
-
-async fn finish(database: TestDatabase, queue: Queue) {
-    queue.stop().await;
-    database.finish().await;
-}
+use crate::support::{Gate, finish, number, start, until_a_session_waits, until_sessions_wait};
 
 async fn now(database: &TestDatabase) -> DateTime<Utc> {
     sqlx::query_scalar("SELECT now FROM db_now").fetch_one(database.pool()).await.unwrap()

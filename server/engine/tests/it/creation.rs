@@ -25,15 +25,9 @@ use tenure_store::testing::TestDatabase;
 use tenure_store::transitions::schedule::{self, When};
 use uuid::Uuid;
 
-use crate::support::{Gate, number, until_a_session_waits};
+use crate::support::{Gate, number, start, until_a_session_waits};
 
 const OPTIONS: &str = "SELECT count(*) FROM task_options";
-
-async fn start() -> (TestDatabase, Queue) {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
-    (database, queue)
-}
 
 async fn finish(database: TestDatabase, queue: Queue) {
     queue.stop().await;
@@ -457,8 +451,7 @@ async fn a_task_that_has_ended_is_run_again_without_the_command_of_before_and_on
 
 #[tokio::test]
 async fn a_definition_of_some_kilobytes_is_compressed_quickly_and_stays_in_its_row() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     let text: String = (0..400).map(|n| format!("step {n} of the build, ")).collect();
     queue.create(&new_task(QUEUE, &json!({"payload": {"text": text}}))).await.unwrap();
     let sql = "SELECT pg_column_compression(definition) FROM task_definitions WHERE octet_length(definition) > 6000";

@@ -32,7 +32,7 @@ use tenure_store::{
 };
 use uuid::Uuid;
 
-use crate::support::create_on;
+use crate::support::{create_on, finish, start};
 use measure::measure;
 
 /// Tables that grow with the number of tasks.
@@ -248,8 +248,7 @@ fn assert_good(plans: &BTreeMap<&'static str, Vec<String>>, when: &str) {
 /// of dead rows.
 #[tokio::test]
 async fn the_plans_of_hot_statements_are_right_on_tables_that_were_analyzed_while_they_were_empty() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     let mut filler = database.connect().await;
     fill(&mut filler).await;
     sqlx::raw_sql("DELETE FROM claims; DELETE FROM pending; DELETE FROM outbox_new; ANALYZE")
@@ -271,8 +270,7 @@ async fn the_plans_of_hot_statements_are_right_on_tables_that_were_analyzed_whil
 
 #[tokio::test]
 async fn the_plans_of_hot_statements_are_right_on_empty_tables_and_stay_when_they_fill() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     let mut hot = database.connect_hot().await;
     let new = new_task(QUEUE, &json!({}));
     run_hot(&mut hot, &queue, &new, &[Uuid::new_v4()]).await;
@@ -290,8 +288,7 @@ async fn the_plans_of_hot_statements_are_right_on_empty_tables_and_stay_when_the
     run_hot(&mut late, &queue, &new, &open).await;
     assert_good(&plans(&mut late).await, "in a session that starts with full tables");
     drop((hot, late, filler));
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 async fn run_cold(conn: &mut PgConnection, statement: &str, open: &[Uuid], waiting: &[Uuid]) {

@@ -23,11 +23,7 @@ use tenure_store::events;
 use tenure_store::testing::TestDatabase;
 use tenure_store::transitions::end_open;
 
-async fn start() -> (TestDatabase, Queue) {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
-    (database, queue)
-}
+use crate::support::start;
 
 async fn finish(database: TestDatabase, queue: Queue) {
     settle(&queue).await;

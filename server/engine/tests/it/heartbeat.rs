@@ -13,7 +13,7 @@ use tenure_store::session::{self, Backend, LostBackend};
 use tenure_store::testing::{TestDatabase, eventually};
 use tokio::task::JoinSet;
 
-use crate::support::{number, until_a_session_waits};
+use crate::support::{finish, number, start, until_a_session_waits};
 
 const ASKED_AT_ONCE: usize = 200;
 /// In seconds.
@@ -60,8 +60,7 @@ async fn heartbeats_that_are_asked_at_once_share_one_write_and_one_session() {
     let more = number(database.pool(), "SELECT count(*) FROM writes").await - writes;
     assert!((1..=2).contains(&more), "{more}");
     assert_eq!(number(database.pool(), "SELECT count(*) FROM servers WHERE started <= beat").await, 1);
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -75,8 +74,7 @@ async fn heartbeats_fail_while_their_write_cannot_be_committed_and_work_afterwar
     assert!(matches!(queue.engine.heartbeat.beat().await, Err(OpError::Unavailable)));
     holder.rollback().await.unwrap();
     eventually("it works again", async || queue.engine.heartbeat.beat().await.is_ok()).await;
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 #[tokio::test]
@@ -89,8 +87,7 @@ async fn a_session_that_was_ended_in_between_costs_no_heartbeat() {
     assert_eq!(number(database.pool(), end).await, 1);
     tokio::time::sleep(Duration::from_millis(2_100)).await;
     queue.engine.heartbeat.beat().await.unwrap();
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 #[tokio::test]
@@ -110,15 +107,13 @@ async fn servers_are_purged_a_day_after_their_last_beat() {
     assert_eq!(servers::pass(&queue.engine).await.unwrap().done, 1);
     assert_eq!(number(database.pool(), "SELECT count(*) FROM servers").await, 0);
     drop(conn);
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 /// It would count as live an hour later.
 #[tokio::test]
 async fn a_server_that_was_lost_before_the_clock_was_set_back_is_purged() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     let lost = "INSERT INTO servers (id, started, beat)
         SELECT gen_random_uuid(), clock_timestamp(), clock_timestamp() + ahead
         FROM unnest('{1 second,1 hour}'::interval[]) AS a(ahead)";
@@ -126,14 +121,12 @@ async fn a_server_that_was_lost_before_the_clock_was_set_back_is_purged() {
     assert_eq!(servers::pass(&queue.engine).await.unwrap().done, 1);
     let left = "SELECT count(*) FROM servers WHERE beat < clock_timestamp() + interval '1 minute'";
     assert_eq!(number(database.pool(), left).await, 1);
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 #[tokio::test]
 async fn a_server_whose_row_was_purged_inserts_it_with_its_next_beat_and_by_no_heartbeat() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     assert!(matches!(queue.engine.heartbeat.beat().await, Err(OpError::Unavailable)), "nothing was written");
     let servers = "SELECT count(*) FROM servers WHERE started < beat";
     assert_eq!(number(database.pool(), servers).await, 0);
@@ -144,8 +137,7 @@ async fn a_server_whose_row_was_purged_inserts_it_with_its_next_beat_and_by_no_h
     }
     eventually("its heartbeats work", async || queue.engine.heartbeat.beat().await.is_ok()).await;
     drop(conn);
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

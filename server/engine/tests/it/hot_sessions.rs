@@ -15,7 +15,7 @@ use tenure_engine::testing::Queue;
 use tenure_store::continuity::Break;
 use tenure_store::testing::TestDatabase;
 
-use crate::support::number;
+use crate::support::{finish, number};
 
 /// Loops of workers, and as many for creates.
 const LOOPS: usize = 3;
@@ -114,8 +114,7 @@ async fn what_changes_one_task_or_claims_from_one_queue_goes_through_one_loop() 
     let (loops, sessions) =
         (i64::try_from(LOOPS).unwrap(), "SELECT count(DISTINCT pid) FROM seen WHERE in_tick AND what = 'claim'");
     assert_eq!(number(pool, sessions).await, loops, "loops that have claimed");
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 /// Requests that wait in all loops, in the name of a worker.
@@ -148,8 +147,7 @@ async fn requests_of_a_removed_worker_are_answered_whichever_loop_they_wait_in()
     for answer in answers {
         assert!(answer.unwrap().claims.is_empty());
     }
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 #[tokio::test]
@@ -173,6 +171,5 @@ async fn requests_look_their_lost_keys_up_again_whichever_loop_they_wait_in() {
         assert_eq!(answer.claims.iter().map(|claim| claim.task.id).collect::<Vec<_>>(), [task]);
         answer.delivery.delivered();
     }
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }

@@ -9,12 +9,11 @@ use tenure_domain::lifecycle::Report;
 use tenure_engine::ops::change_task::{Change, change};
 use tenure_engine::ops::queue_policy;
 use tenure_engine::ops::task_command;
-use tenure_engine::testing::Queue;
 use tenure_engine::testing::{QUEUE, new_task, new_task_with_id};
 use tenure_store::secrets::random;
 use tenure_store::testing::{TestDatabase, check_invariants_on, invariants};
 
-use crate::support::hold;
+use crate::support::{hold, start};
 
 /// What is broken, and the check that must name it. The database holds a pending task and one that waits for it, one that
 /// is claimed in its second run for a session, one that was completed and whose group event was emitted, one that was scheduled by
@@ -192,8 +191,7 @@ const BREAKAGES: &[(&str, &str)] = &[
 ];
 
 async fn with_some_tasks() -> TestDatabase {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     queue.create_one(QUEUE).await;
     // Its group has a row, so that its end is emitted by the pass.
     let row = "INSERT INTO task_groups SELECT id, scheduler, expires FROM known_groups; UPDATE tasks SET lone = false";

@@ -20,7 +20,7 @@ use tenure_store::secrets;
 use tenure_store::tasks;
 use tenure_store::testing::{TestDatabase, eventually};
 
-use crate::support::{Proxy, hold};
+use crate::support::{Proxy, finish, hold, start};
 
 /// Steps of the random walk.
 const STEPS: usize = 250;
@@ -156,8 +156,7 @@ impl Walk {
 
 #[tokio::test]
 async fn the_pages_of_a_queue_have_what_its_counts_count_whatever_has_happened() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     let seed = u64::from_le_bytes(secrets::random()) | 1;
     println!("seed {seed}");
     let conn = database.connect().await;
@@ -206,14 +205,12 @@ async fn the_pages_of_a_queue_have_what_its_counts_count_whatever_has_happened()
     }
     let Walk { queue, conn, .. } = walk;
     drop(conn);
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 #[tokio::test]
 async fn pending_runs_are_listed_as_they_became_pending_and_none_is_skipped_while_others_come_and_go() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     let key = queue.key(QUEUE).await;
     let mut tasks = Vec::new();
     for n in 0..12_usize {
@@ -237,14 +234,12 @@ async fn pending_runs_are_listed_as_they_became_pending_and_none_is_skipped_whil
     assert_eq!(seen.last(), Some(&late));
     let stayed: Vec<TaskId> = tasks.iter().copied().filter(|task| !gone.contains(task)).collect();
     assert!(stayed.iter().all(|task| seen.iter().filter(|other| *other == task).count() == 1), "{seen:?} of {tasks:?}");
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 #[tokio::test]
 async fn claims_that_began_at_the_same_time_are_all_listed() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     let key = queue.key(QUEUE).await;
     for _ in 0..7 {
         queue.create_one(QUEUE).await;
@@ -255,14 +250,12 @@ async fn claims_that_began_at_the_same_time_are_all_listed() {
     let all = claimed(&queue, key, 2).await;
     assert!(all.iter().all(|(since, ..)| *since == all[0].0), "one statement claimed them: {all:?}");
     assert_eq!(all.len(), 7);
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 #[tokio::test]
 async fn a_position_that_no_page_can_have_had_begins_at_the_start() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     let key = queue.key(QUEUE).await;
     let task = queue.create_one(QUEUE).await;
     queue.claim_one(QUEUE).await;
@@ -276,14 +269,12 @@ async fn a_position_that_no_page_can_have_had_begins_at_the_start() {
         assert_eq!(listed((earliest, seq)).await, [task], "after {seq}");
         assert!(listed((latest, seq)).await.is_empty(), "after {seq}");
     }
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 #[tokio::test]
 async fn a_page_of_large_definitions_is_shorter_and_the_next_one_goes_on() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     let key = queue.key(QUEUE).await;
     let mut tasks = Vec::new();
     for _ in 0..3 {
@@ -299,14 +290,12 @@ async fn a_page_of_large_definitions_is_shorter_and_the_next_one_goes_on() {
     assert_eq!((named.tasks.len(), named.next.is_some()), (2, true));
     let rest = list_tasks::list_named(pool, &tasks, Cursor { after: named.next, limit: 1_000 }).await.unwrap();
     assert_eq!((rest.tasks.len(), rest.next), (1, None));
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 #[tokio::test]
 async fn named_tasks_come_once_in_the_order_of_their_ids_and_page_by_page() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     let mut tasks = Vec::new();
     for _ in 0..5 {
         tasks.push(queue.create_one(QUEUE).await);
@@ -333,8 +322,7 @@ async fn named_tasks_come_once_in_the_order_of_their_ids_and_page_by_page() {
         }
         assert_eq!((&statuses, &definitions), (&tasks, &tasks), "pages of {limit}");
     }
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 #[tokio::test]
@@ -358,14 +346,12 @@ async fn a_short_page_of_many_names_that_no_task_has_takes_no_more_looks_than_a_
         assert!(answers < 200, "{answers} answers of the database for a page of {limit}");
     }
     drop(proxy);
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 #[tokio::test]
 async fn a_task_that_is_named_twice_is_read_once_with_its_earlier_runs() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     let task = queue.create_one(QUEUE).await;
     let claim = queue.claim_one(QUEUE).await;
     let shutdown = Report::Exception(ExceptionReason::WorkerShutdown);
@@ -375,14 +361,12 @@ async fn a_task_that_is_named_twice_is_read_once_with_its_earlier_runs() {
     assert!(matches!(read.last, Last::Pending(_)));
     assert_eq!(read.ended.len(), 1);
     drop(conn);
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 #[tokio::test]
 async fn a_queue_whose_only_task_came_and_went_between_two_turns_of_the_sequencer_is_listed() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     let task = queue.create_one(QUEUE).await;
     let claim = queue.claim_one(QUEUE).await;
     queue.report(task, claim.run, Report::Completed).await.unwrap();
@@ -394,6 +378,5 @@ async fn a_queue_whose_only_task_came_and_went_between_two_turns_of_the_sequence
         tenure_store::events::sequence(&mut conn, sequenced).await.unwrap();
     }
     drop(conn);
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }

@@ -25,14 +25,15 @@ use tenure_store::tasks;
 use tenure_store::testing::{TestDatabase, eventually, number, until_a_session_waits};
 use uuid::Uuid;
 
+use crate::support::{finish, start};
+
 /// How often it is looked, over a second, whether there is room.
 const LOOKS: usize = 20;
 const BETWEEN_LOOKS: Duration = Duration::from_millis(50);
 
 #[tokio::test]
 async fn a_reader_that_takes_nothing_counts_also_when_the_whole_log_waits_for_it() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     let task = queue.create_one(QUEUE).await;
     let of = RunRef { task, run: queue.claim_one(QUEUE).await.run };
     let logs = queue.engine.live_logs.clone();
@@ -55,16 +56,14 @@ async fn a_reader_that_takes_nothing_counts_also_when_the_whole_log_waits_for_it
     drop(first);
     logs.open(of, reading).await.unwrap();
     drop((open, logs));
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 #[tokio::test]
 async fn a_reader_whose_log_is_deleted_before_it_has_all_of_it_sees_a_line_that_says_so() {
     // More than waits for a reader that takes nothing.
     const CHUNKS: i64 = 20;
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     let task = queue.create_one(QUEUE).await;
     let of = RunRef { task, run: queue.claim_one(QUEUE).await.run };
     let run = of.run.number().cast_signed();
@@ -95,8 +94,7 @@ async fn a_reader_whose_log_is_deleted_before_it_has_all_of_it_sees_a_line_that_
     let refused = logs.open(of, reading).await;
     assert!(matches!(refused, Err(OpError::NotFound(_))), "{refused:?}");
     drop((whole, behind, logs, conn));
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 #[tokio::test]
@@ -104,8 +102,7 @@ async fn what_a_log_takes_is_counted_while_it_grows_and_while_its_beginning_is_d
     const KEPT_MAX: i64 = 1_000;
     const CHUNK_BYTES: i64 = 100;
     const CHUNKS: i64 = 64;
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     let task = queue.create_one(QUEUE).await.uuid();
     let run = queue.claim_one(QUEUE).await.run.number().cast_signed();
     let mut conn = database.connect().await;
@@ -122,8 +119,7 @@ async fn what_a_log_takes_is_counted_while_it_grows_and_while_its_beginning_is_d
     assert_eq!(kept, number(database.pool(), "SELECT kept FROM live_logs").await);
     assert!((KEPT_MAX..CHUNKS * CHUNK_BYTES / 2).contains(&kept), "{kept}");
     drop(conn);
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 /// The first chunks of the logs of two runs.
@@ -138,8 +134,7 @@ async fn write_two(queue: &Queue, conn: &mut PgConnection) {
 #[tokio::test]
 async fn a_log_that_cannot_be_looked_at_holds_up_no_other() {
     const DUE: &str = "SELECT count(*) FROM live_logs WHERE look_at <= now()";
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     let mut conn = database.connect().await;
     write_two(&queue, &mut conn).await;
     // The pass comes to the first one first, and cannot say when to look at it again.
@@ -157,14 +152,12 @@ async fn a_log_that_cannot_be_looked_at_holds_up_no_other() {
     sqlx::raw_sql("DROP FUNCTION refuse() CASCADE").execute(&mut conn).await.unwrap();
     assert_eq!(background::live_logs::pass(&queue.engine).await.unwrap().done, 1);
     drop(conn);
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 #[tokio::test]
 async fn what_a_look_at_many_logs_has_not_come_to_is_looked_at_at_once() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     let mut conn = database.connect().await;
     write_two(&queue, &mut conn).await;
     // The first one takes longer than a pass may.
@@ -177,8 +170,7 @@ async fn what_a_look_at_many_logs_has_not_come_to_is_looked_at_at_once() {
     let rest = background::live_logs::pass(&queue.engine).await.unwrap();
     assert_eq!((rest.found, rest.done, rest.next_in), (1, 1, None));
     drop(conn);
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 /// A server whose bytes are in this folder.
@@ -226,8 +218,7 @@ async fn a_log_that_is_stored_by_another_one_while_the_pass_makes_an_artifact_of
     assert_eq!(number(database.pool(), "SELECT count(*) FROM artifacts WHERE storage_type = 1").await, 1);
     assert_eq!(number(database.pool(), "SELECT count(*) FROM live_logs").await, 0);
     drop(conn);
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 #[tokio::test]
@@ -248,6 +239,5 @@ async fn a_log_whose_name_an_unfinished_object_has_leaves_no_bytes_that_nothing_
     let unfinished = "SELECT count(*) FROM artifacts WHERE storage_type = 2 AND NOT present";
     assert_eq!(number(database.pool(), unfinished).await, 1);
     assert_eq!(number(database.pool(), "SELECT count(*) FROM live_logs").await, 0);
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }

@@ -14,7 +14,7 @@ use tenure_engine::testing::Queue;
 use tenure_store::session::{self, Pools};
 use tenure_store::testing::TestDatabase;
 
-use crate::support::hold_snapshot;
+use crate::support::{finish, hold_snapshot};
 use fill::{QUEUES, fill, update_again_and_again};
 
 /// How many tasks are resolved, and how many are pending, in the full tables.
@@ -226,6 +226,5 @@ async fn a_pass_that_has_nothing_to_do_reads_as_little_of_full_tables_as_of_smal
     }
     assert!(wrong.is_empty(), "reads too much: {wrong:#?}");
     drop((conn, old));
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }

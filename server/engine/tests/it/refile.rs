@@ -22,7 +22,7 @@ use tenure_store::testing::{TestDatabase, eventually};
 use uuid::Uuid;
 
 use crate::explain::FILL;
-use crate::support::{hold, number};
+use crate::support::{finish, hold, number, start};
 
 fn name() -> TaskQueueId {
     QUEUE.parse().unwrap()
@@ -127,8 +127,7 @@ const PLACES: [(&str, Option<DelayedBy>); 5] = [
 
 #[tokio::test]
 async fn every_run_has_the_traits_that_policy_and_options_say_wherever_it_is_and_keeps_its_dates() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     let mut conn = database.connect().await;
     let all = all_options();
     let mut runs = Vec::new();
@@ -175,14 +174,12 @@ async fn every_run_has_the_traits_that_policy_and_options_say_wherever_it_is_and
     let after: String = sqlx::query_scalar(dates).fetch_one(&mut conn).await.unwrap();
     assert_eq!(after, before);
     drop(conn);
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 #[tokio::test]
 async fn a_transaction_that_began_before_the_change_is_waited_for_also_if_it_has_written_nothing() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     let mut conn = database.connect().await;
     queue.create_one(QUEUE).await;
     let mut other = database.connect_hot().await;
@@ -202,15 +199,13 @@ async fn a_transaction_that_began_before_the_change_is_waited_for_also_if_it_has
     assert_eq!(traits(&mut conn).await, BTreeMap::from([(Some(1), 1)]));
     later.rollback().await.unwrap();
     drop((conn, other));
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 /// The limit of a key would let as many start beside them otherwise.
 #[tokio::test]
 async fn a_wait_that_began_before_the_clock_was_set_back_begins_anew() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     queue.create_one(QUEUE).await;
     put(&queue, &json!({"delivery": "at-most-once"})).await;
     let set_back = "UPDATE queue_policies SET refile_since = clock_timestamp() + interval '1 hour'";
@@ -228,14 +223,12 @@ async fn a_wait_that_began_before_the_clock_was_set_back_begins_anew() {
     assert_eq!(follow(&queue).await, 1);
     later.rollback().await.unwrap();
     drop(other);
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 #[tokio::test]
 async fn what_is_claimed_has_its_key_before_a_ready_run_waits_for_a_slot() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     queue.create_one(QUEUE).await;
     queue.create_one(QUEUE).await;
     queue.claim_one(QUEUE).await;
@@ -252,14 +245,12 @@ async fn what_is_claimed_has_its_key_before_a_ready_run_waits_for_a_slot() {
     assert_eq!(number(database.pool(), keyed).await, 10, "the claim, and not the ready run");
     follow(&queue).await;
     assert_eq!(number(database.pool(), keyed).await, 11);
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 #[tokio::test]
 async fn a_run_that_is_locked_is_passed_over_and_found_at_the_end() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     let mut conn = database.connect().await;
     for _ in 0..3 {
         queue.create_one(QUEUE).await;
@@ -285,8 +276,7 @@ async fn a_run_that_is_locked_is_passed_over_and_found_at_the_end() {
     assert_eq!(traits(&mut conn).await, BTreeMap::from([(Some(1), 3)]));
     queue.reclaim(claimed.task.id, claimed.run).await.unwrap();
     drop((conn, other));
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 #[tokio::test]
@@ -320,8 +310,7 @@ async fn any_server_goes_on_where_another_one_was_and_what_that_one_missed_is_fo
 
 #[tokio::test]
 async fn a_policy_that_was_removed_is_gone_when_no_run_follows_it_any_more() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     let mut conn = database.connect().await;
     queue.create_one(QUEUE).await;
     put(&queue, &json!({"delivery": "at-most-once"})).await;
@@ -337,15 +326,13 @@ async fn a_policy_that_was_removed_is_gone_when_no_run_follows_it_any_more() {
     assert_eq!(put(&queue, &json!({"delay": 3})).await, 1);
     assert_eq!(number(database.pool(), "SELECT max(version) FROM queue_policies").await, 3, "versions go on growing");
     drop(conn);
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 /// Requests that wait, and polls that found nothing, would look again a second later.
 #[tokio::test]
 async fn what_waited_for_a_limit_that_was_removed_is_ready_and_its_queue_is_notified() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     put(&queue, &json!({"concurrency": {"total": 1}})).await;
     follow(&queue).await;
     for _ in 0..3 {
@@ -360,14 +347,12 @@ async fn what_waited_for_a_limit_that_was_removed_is_ready_and_its_queue_is_noti
     follow(&queue).await;
     assert_eq!(number(database.pool(), ready).await, 3);
     assert_ne!(queue.engine.notifiers.generation(key), notified);
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 #[tokio::test]
 async fn a_change_while_runs_are_refiled_begins_again_and_several_slices_are_one_pass() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     let mut conn = database.connect().await;
     for _ in 0..450 {
         let task = tenure_engine::testing::new_task(QUEUE, &json!({}));
@@ -382,8 +367,7 @@ async fn a_change_while_runs_are_refiled_begins_again_and_several_slices_are_one
     assert_eq!(traits(&mut conn).await, BTreeMap::from([(Some(1), 450)]));
     assert_eq!(refiling(&queue).await, 0);
     drop(conn);
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 /// Queues of a test that changes many policies: several slices of a pass.
@@ -401,8 +385,7 @@ async fn change_many(database: &TestDatabase) {
 /// Each transaction costs a flush: with one or more for each queue, thousands of changes take minutes.
 #[tokio::test]
 async fn queues_without_runs_share_transactions() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     change_many(&database).await;
     let began = std::time::Instant::now();
     assert_eq!(pass(&queue).await.next_in, Some(std::time::Duration::ZERO), "no pause while a slice is full");
@@ -413,15 +396,13 @@ async fn queues_without_runs_share_transactions() {
     assert!((1..=MANY / 100).contains(&transactions), "{transactions} transactions for {MANY} queues");
     let left = number(database.pool(), "SELECT count(*) FROM queue_policies").await;
     assert_eq!(left, MANY * 4 / 5, "a policy that was removed is gone");
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 #[tokio::test]
 async fn locked_queue_is_skipped_among_many() {
     const LEFT: &str = "SELECT count(*) FROM queue_policies WHERE refile_stage <> 0";
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     change_many(&database).await;
     let mut other = database.connect().await;
     let mut holder = other.begin().await.unwrap();
@@ -434,16 +415,14 @@ async fn locked_queue_is_skipped_among_many() {
     .await;
     holder.rollback().await.unwrap();
     follow(&queue).await;
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 /// A queue with more runs than a pass can deal with, before all others by its key.
 #[tokio::test]
 async fn queue_with_many_runs_delays_no_other() {
     const RUNS: i64 = 2_000;
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     let mut conn = database.connect().await;
     for _ in 0..RUNS / 200 {
         let tasks: Vec<_> = (0..200).map(|_| tenure_engine::testing::new_task(QUEUE, &json!({}))).collect();
@@ -466,14 +445,12 @@ async fn queue_with_many_runs_delays_no_other() {
     follow(&queue).await;
     assert_eq!(traits(&mut conn).await, BTreeMap::from([(Some(2), RUNS)]));
     drop(conn);
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 #[tokio::test]
 async fn queue_with_run_in_any_place_is_not_without_runs() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     let mut conn = database.connect().await;
     let mut keys = Vec::new();
     for (n, (place, by)) in PLACES.iter().enumerate() {
@@ -494,15 +471,13 @@ async fn queue_with_run_in_any_place_is_not_without_runs() {
     assert_eq!(found, [empty]);
     transaction.rollback().await.unwrap();
     drop(conn);
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 #[tokio::test]
 async fn a_queue_that_cannot_be_refiled_delays_no_other() {
     const LEFT: &str = "SELECT count(*) FROM queue_policies WHERE refile_stage NOT IN (0, 99)";
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     for name in [name(), "proj/other".parse().unwrap()] {
         queue.create_one(name.as_str()).await;
         put_in(&queue, &name, &json!({"delivery": "at-most-once"})).await;
@@ -521,14 +496,12 @@ async fn a_queue_that_cannot_be_refiled_delays_no_other() {
     let repair = "UPDATE queue_policies SET refile_stage = 1 WHERE refile_stage = 99";
     sqlx::raw_sql(repair).execute(database.pool()).await.unwrap();
     follow(&queue).await;
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 #[tokio::test]
 async fn queues_that_cannot_be_refiled_delay_no_other_although_they_are_more_than_a_slice() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     queue.create_one(QUEUE).await;
     put(&queue, &json!({"delivery": "at-most-once"})).await;
     // They come first, and have a stage that is none.
@@ -544,14 +517,12 @@ async fn queues_that_cannot_be_refiled_delay_no_other_although_they_are_more_tha
     .await;
     sqlx::raw_sql("DELETE FROM queue_policies WHERE queue < 0").execute(database.pool()).await.unwrap();
     eventually("none of them fails any more", async || pass(&queue).await.failing == 0).await;
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 #[tokio::test]
 async fn a_queue_whose_refiling_fails_slowly_is_tried_again_later_and_takes_no_time_of_others_until_then() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     queue.create_one(QUEUE).await;
     put(&queue, &json!({"delivery": "at-most-once"})).await;
     let fail = "CREATE FUNCTION fail_slowly() RETURNS trigger LANGUAGE plpgsql AS
@@ -564,8 +535,7 @@ async fn a_queue_whose_refiling_fails_slowly_is_tried_again_later_and_takes_no_t
     sqlx::raw_sql("DROP FUNCTION fail_slowly CASCADE").execute(database.pool()).await.unwrap();
     assert_eq!(follow(&queue).await, 1);
     assert_eq!(pass(&queue).await.failing, 0);
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 /// The last schema without policies.
@@ -600,6 +570,5 @@ async fn the_runs_that_a_release_before_policies_left_go_on_and_follow_a_policy(
     let lost = Report::Exception(ExceptionReason::WorkerShutdown);
     assert_eq!(report(claimed, lost).await, TaskState::Exception, "a run of before, claimed by this release");
     assert_eq!(report(second, lost).await, TaskState::Exception, "a claim of before under the policy");
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }

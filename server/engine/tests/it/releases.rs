@@ -2,9 +2,10 @@
 
 use serde_json::json;
 use sqlx::AssertSqlSafe;
-use tenure_engine::testing::{QUEUE, Queue, new_task};
+use tenure_engine::testing::{QUEUE, new_task};
 use tenure_store::schema;
-use tenure_store::testing::TestDatabase;
+
+use crate::support::{finish, start};
 
 /// Keeps what is written by sessions of an older schema than this out of the pending runs.
 const FENCE: &str = "
@@ -16,8 +17,7 @@ const FENCE: &str = "
 
 #[tokio::test]
 async fn a_later_release_can_keep_out_what_this_one_writes_and_this_one_an_older_one() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     let version = schema::version();
     let fence = async |version: i64| {
         let sql = format!(
@@ -48,6 +48,5 @@ async fn a_later_release_can_keep_out_what_this_one_writes_and_this_one_an_older
     pool.close().await;
     fence(version).await;
     queue.claim_one(QUEUE).await;
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }

@@ -21,16 +21,7 @@ use tenure_store::{clock, facts};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-async fn start() -> (TestDatabase, Queue) {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
-    (database, queue)
-}
-
-async fn finish(database: TestDatabase, queue: Queue) {
-    queue.stop().await;
-    database.finish().await;
-}
+use crate::support::{finish, start};
 
 async fn run(database: &TestDatabase, sql: &'static str) {
     sqlx::raw_sql(sql).execute(database.pool()).await.unwrap();

@@ -22,7 +22,7 @@ use tenure_store::transitions::end::{Member, end};
 use tenure_store::worker_manager::{self, NewWorker};
 use tenure_store::{facts, page, worker_removals};
 
-use crate::support::{create_on, number, until_a_session_waits};
+use crate::support::{create_on, finish, number, start, until_a_session_waits};
 
 const LONG: Duration = Duration::from_secs(10);
 
@@ -67,8 +67,7 @@ async fn exceptions(database: &TestDatabase) -> i64 {
 
 #[tokio::test]
 async fn all_claims_of_a_removed_worker_are_retried_at_once_and_no_others() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     let (mine, other) = (queue.create_one(QUEUE).await, queue.create_one(QUEUE).await);
     claim_all(&queue, "gone", 1).await;
     claim_all(&queue, "here", 1).await;
@@ -82,14 +81,12 @@ async fn all_claims_of_a_removed_worker_are_retried_at_once_and_no_others() {
     assert_eq!(exceptions(&database).await, 1);
     let next = queue.claim_one(QUEUE).await;
     assert_eq!((next.task.id, next.run), (mine, RunId::FIRST.next()));
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 #[tokio::test]
 async fn a_report_that_commits_while_its_worker_is_removed_counts_and_is_the_only_end() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     let task = queue.create_one(QUEUE).await;
     let rest = queue.create_one(QUEUE).await;
     claim_all(&queue, "gone", 2).await;
@@ -109,14 +106,12 @@ async fn a_report_that_commits_while_its_worker_is_removed_counts_and_is_the_onl
     assert_eq!(queue.status(task).await.ended[0].outcome(), Outcome::Completed);
     assert_eq!(exceptions(&database).await, 1);
     drop(conn);
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 #[tokio::test]
 async fn a_report_that_is_rolled_back_leaves_the_claim_to_the_removal_or_to_its_pass() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     let task = queue.create_one(QUEUE).await;
     claim_all(&queue, "gone", 1).await;
     let mut conn = database.connect_hot().await;
@@ -131,14 +126,12 @@ async fn a_report_that_is_rolled_back_leaves_the_claim_to_the_removal_or_to_its_
     assert_eq!(removals::pass(&queue.engine).await.unwrap().retried, 1);
     assert_eq!(tried_again(&queue.status(task).await), Some(SHUT_DOWN));
     drop(conn);
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 #[tokio::test]
 async fn a_claim_that_is_being_made_when_its_worker_is_removed_is_ended_when_it_appears() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     let task = queue.create_one(QUEUE).await;
     let mut conn = database.connect_hot().await;
     let mut claiming = conn.begin().await.unwrap();
@@ -154,14 +147,12 @@ async fn a_claim_that_is_being_made_when_its_worker_is_removed_is_ended_when_it_
     assert_eq!(removals::pass(&queue.engine).await.unwrap().retried, 1);
     assert_eq!(tried_again(&queue.status(task).await), Some(SHUT_DOWN));
     drop(conn);
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 #[tokio::test]
 async fn a_thousand_claims_end_in_slices_each_with_one_event() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     let mut conn = database.connect_hot().await;
     for _ in 0..10 {
         let tasks: Vec<_> = (0..100).map(|_| new_task(QUEUE, &serde_json::json!({}))).collect();
@@ -185,13 +176,11 @@ async fn a_thousand_claims_end_in_slices_each_with_one_event() {
     assert!(largest <= 200, "{largest} claims in one transaction");
     drop(conn);
     other.stop().await;
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 async fn claim_after_removal(known: bool) -> (i16, TaskId) {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     if known {
         make_known(&database, "back").await;
     }
@@ -201,8 +190,7 @@ async fn claim_after_removal(known: bool) -> (i16, TaskId) {
     sqlx::query("UPDATE clock SET clock_offset = interval '2 s'").execute(database.pool()).await.unwrap();
     removals::pass(&queue.engine).await.unwrap();
     let runs = i16::try_from(queue.status(task).await.ended.len()).unwrap();
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
     (runs, task)
 }
 
@@ -215,8 +203,7 @@ async fn a_worker_that_never_registered_may_come_back_and_one_that_did_may_not()
 /// No server ran for as long as it takes to check for claims, and the worker before was purged first when one did.
 #[tokio::test]
 async fn a_worker_that_is_created_anew_keeps_its_claims_while_the_removal_of_the_one_before_is_noted() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     let [before, between, task] =
         [queue.create_one(QUEUE).await, queue.create_one(QUEUE).await, queue.create_one(QUEUE).await];
     claim_all(&queue, "back", 1).await;
@@ -236,14 +223,12 @@ async fn a_worker_that_is_created_anew_keeps_its_claims_while_the_removal_of_the
         assert_eq!(tried_again(&queue.status(task).await), Some(SHUT_DOWN));
     }
     assert!(matches!(queue.status(task).await.last, Last::Running(..)));
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 #[tokio::test]
 async fn a_worker_that_is_created_anew_is_not_shown_as_removed() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     queue.create_one(QUEUE).await;
     claim_all(&queue, "back", 1).await;
     assert_eq!(gone(&queue, "back").await.ended, 1);
@@ -258,8 +243,7 @@ async fn a_worker_that_is_created_anew_is_not_shown_as_removed() {
     assert_eq!(shown().await, [true, true]);
     make_known(&database, "back").await;
     assert_eq!(shown().await, [false, false]);
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 /// Anyone may try to register.
@@ -339,8 +323,7 @@ async fn the_same_secret_by_another_key_is_no_other_secret() {
 
 #[tokio::test]
 async fn a_removal_is_checked_for_over_a_minute_and_then_purged() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     queue.create_one(QUEUE).await;
     gone(&queue, "gone").await;
     let noted = async || number(database.pool(), "SELECT count(*) FROM worker_removals").await;
@@ -353,15 +336,13 @@ async fn a_removal_is_checked_for_over_a_minute_and_then_purged() {
     sqlx::query("UPDATE clock SET clock_offset = interval '100 s'").execute(database.pool()).await.unwrap();
     removals::pass(&queue.engine).await.unwrap();
     assert_eq!(noted().await, 0);
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 #[tokio::test]
 async fn a_removal_before_the_clock_was_set_back_is_looked_at_and_ends_no_claim_of_a_worker_that_came_back() {
     for (for_good, ended) in [(true, 1), (false, 0)] {
-        let database = TestDatabase::create().await;
-        let queue = Queue::start(database.options());
+        let (database, queue) = start().await;
         queue.create_one(QUEUE).await;
         let noted = "INSERT INTO worker_removals (queue, worker_group, worker_id, removed, for_good, next_look)
                      SELECT $1, 'group', 'back', later.now, $2, later.now
@@ -373,15 +354,13 @@ async fn a_removal_before_the_clock_was_set_back_is_looked_at_and_ends_no_claim_
         assert_eq!((report.found, report.retried), (ended, ended), "for good: {for_good}");
         let next_look = "SELECT count(*) FROM worker_removals WHERE next_look < tenure_now() + interval '1 minute'";
         assert_eq!(number(database.pool(), next_look).await, 1);
-        queue.stop().await;
-        database.finish().await;
+        finish(database, queue).await;
     }
 }
 
 #[tokio::test]
 async fn a_removal_that_is_noted_while_others_are_purged_deadlocks_with_nothing() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     let key = queue.key(QUEUE).await;
     for worker in ["first", "second"] {
         let noted = "INSERT INTO worker_removals (queue, worker_group, worker_id, removed, for_good, looks, next_look)
@@ -399,6 +378,5 @@ async fn a_removal_that_is_noted_while_others_are_purged_deadlocks_with_nothing(
     noting.commit().await.unwrap();
     purge.await.unwrap().unwrap();
     assert_eq!(number(database.pool(), "SELECT count(*) FROM worker_removals").await, 0);
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }

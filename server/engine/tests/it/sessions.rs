@@ -31,6 +31,8 @@ use tenure_store::clock as store_clock;
 use tenure_store::events::{self, Page, Sequenced};
 use tenure_store::testing::TestDatabase;
 
+use crate::support::finish;
+
 /// What a session lives for here.
 const TTL: i64 = 60;
 /// Longer than any test here takes.
@@ -78,8 +80,7 @@ impl Ground {
     async fn finish(self) {
         let Self { database, queue, conn } = self;
         drop(conn);
-        queue.stop().await;
-        database.finish().await;
+        finish(database, queue).await;
     }
 }
 

@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 
 use serde_json::json;
 use tenure_domain::lifecycle::Report;
-use tenure_engine::testing::{QUEUE, Queue, new_task};
+use tenure_engine::testing::{QUEUE, new_task};
 use tenure_store::events::{Sequenced, sequence};
 use tenure_store::testing::TestDatabase;
 
-use crate::support::{create_on, hold_snapshot};
+use crate::support::{create_on, finish, hold_snapshot, start};
 
 /// More than two pages.
 const TASKS: u16 = 150;
@@ -23,8 +23,7 @@ async fn pages(database: &TestDatabase) -> Vec<i64> {
 
 #[tokio::test]
 async fn a_task_that_ends_stays_in_its_page_behind_an_old_snapshot() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     let old = hold_snapshot(&database).await;
     let tasks: Vec<_> = (0..TASKS).map(|_| new_task(QUEUE, &json!({}))).collect();
     create_on(&mut database.connect().await, &queue, &tasks).await;
@@ -36,14 +35,12 @@ async fn a_task_that_ends_stays_in_its_page_behind_an_old_snapshot() {
     }
     assert_eq!(pages(&database).await, created);
     drop(old);
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 #[tokio::test]
 async fn statistics_leave_out_events_and_texts_of_definitions() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     let tasks: Vec<_> = (0..TASKS).map(|_| new_task(QUEUE, &json!({}))).collect();
     create_on(&mut database.connect().await, &queue, &tasks).await;
     // Rows of the log, and one that is not moved there yet.
@@ -59,6 +56,5 @@ async fn statistics_leave_out_events_and_texts_of_definitions() {
     assert_eq!(tables.len(), 4, "{known:?}");
     let costly: Vec<_> = known.iter().filter(|(_, _, kind)| kind.starts_with('_') || kind == "text").collect();
     assert!(costly.is_empty(), "{costly:?}");
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }

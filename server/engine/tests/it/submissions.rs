@@ -5,10 +5,8 @@ use tenure_api::ids::TaskId;
 use tenure_domain::submit::{Graph, Origin};
 use tenure_engine::clock::real_now;
 use tenure_engine::ops::submit::submit;
-use tenure_engine::testing::Queue;
-use tenure_store::testing::TestDatabase;
 
-use crate::support::number;
+use crate::support::{finish, number, start};
 
 /// The first key that is drawn for the new queue is that of another one.
 const COLLIDE: &str = "
@@ -24,8 +22,7 @@ const COLLIDE: &str = "
 
 #[tokio::test]
 async fn a_new_queue_whose_random_key_another_one_has_loses_no_task() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     queue.key("proj/known").await;
     sqlx::raw_sql(COLLIDE).execute(database.pool()).await.unwrap();
     let body = json!({"tasks": [{"taskQueueId": "proj/new"}, {"taskQueueId": "proj/known"}]}).to_string();
@@ -40,6 +37,5 @@ async fn a_new_queue_whose_random_key_another_one_has_loses_no_task() {
         assert_eq!(stored.queue, entry.task.queue);
     }
     assert_eq!(number(database.pool(), "SELECT last_value FROM draws").await, 2, "the first one was taken");
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }

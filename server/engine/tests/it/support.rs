@@ -15,6 +15,19 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 
+/// A database of its own, and the queue at it.
+pub async fn start() -> (TestDatabase, Queue) {
+    let database = TestDatabase::create().await;
+    let queue = Queue::start(database.options());
+    (database, queue)
+}
+
+/// Ends both.
+pub async fn finish(database: TestDatabase, queue: Queue) {
+    queue.stop().await;
+    database.finish().await;
+}
+
 /// Creates tasks with one statement on this connection, without the batcher.
 pub async fn create_on(conn: &mut PgConnection, queue: &Queue, tasks: &[NewTask]) {
     let mut members = Vec::new();

@@ -26,7 +26,7 @@ use tenure_store::transitions::claim::TICK_BYTES_MAX;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
-use crate::support::{Proxy, number};
+use crate::support::{Proxy, finish, number, start};
 
 /// No answer takes as long.
 const LONG: Duration = Duration::from_secs(20);
@@ -236,16 +236,14 @@ async fn is_claimed_by_its_create(queue: &Queue, database: &TestDatabase) -> boo
 
 #[tokio::test]
 async fn a_waiting_worker_claims_a_task_in_the_transaction_that_creates_it() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     queue.key(QUEUE).await;
     let mut is_so = false;
     for _ in 0..CREATES_MAX {
         is_so = is_so || is_claimed_by_its_create(&queue, &database).await;
     }
     assert!(is_so, "created and claimed by two transactions");
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 /// Ends the idle sessions of the ticks, then creates a task; whether that was done.
@@ -266,22 +264,19 @@ async fn creates_after_its_sessions_were_ended(queue: &Queue, database: &TestDat
 
 #[tokio::test]
 async fn a_session_that_was_closed_while_it_was_idle_is_not_used_again() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     queue.create_one(QUEUE).await;
     let mut done = false;
     for _ in 0..CREATES_MAX {
         done = creates_after_its_sessions_were_ended(&queue, &database).await || done;
     }
     assert!(done, "each create has met the session that was closed");
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 #[tokio::test]
 async fn a_worker_goes_on_waiting_when_creates_have_no_session() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     queue.key(QUEUE).await;
     let admit = async |admitted: bool| {
         let sql = "UPDATE pg_database SET datallowconn = $1 WHERE datname = current_database()";
@@ -305,8 +300,7 @@ async fn a_worker_goes_on_waiting_when_creates_have_no_session() {
     let claim = claim.expect("it has waited for the task");
     claim.delivery.delivered();
     assert_eq!(claim.claims[0].task.id, task);
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 /// How often a task is created where chance may be in the way: the worker may be about to wait only, the end of a session not read yet.
@@ -418,8 +412,7 @@ async fn tasks_without_options_are_not_created_by_the_statement_for_those_that_h
     let held = "SELECT count(*) FROM pending p JOIN task_options o USING (seq) WHERE p.hold = 1";
     assert_eq!(number(database.pool(), held).await, 3);
     drop((creates, ticks));
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 #[tokio::test]
@@ -439,8 +432,7 @@ async fn a_batch_of_which_a_part_fails_is_undone_and_the_others_are_done_once() 
 #[tokio::test]
 async fn definitions_for_which_a_tick_has_no_room_are_read_after_it_and_delivered_whole() {
     const TASKS: u16 = 7;
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     let mut definitions = HashMap::new();
     for n in 0..TASKS {
         // Together far over the limit of a tick, and with a small one after the large ones.
@@ -460,6 +452,5 @@ async fn definitions_for_which_a_tick_has_no_room_are_read_after_it_and_delivere
     let read = "SELECT count(*) FROM pg_stat_activity
                 WHERE datname = current_database() AND query LIKE '-- list_definitions%'";
     assert_eq!(number(database.pool(), read).await, 1, "the tick has answered with all of them");
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }

@@ -18,22 +18,11 @@ use tenure_store::admission;
 use tenure_store::events::Sequenced;
 use tenure_store::low_water_marks::Marks;
 use tenure_store::queue_counts::{self, Listing};
-use tenure_store::testing::{TestDatabase, eventually};
+use tenure_store::testing::eventually;
 use tenure_store::why as store;
 
 use crate::schedulers::put;
-use crate::support::number;
-
-async fn start() -> (TestDatabase, Queue) {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
-    (database, queue)
-}
-
-async fn finish(database: TestDatabase, queue: Queue) {
-    queue.stop().await;
-    database.finish().await;
-}
+use crate::support::{finish, number, start};
 
 async fn ask(queue: &Queue, task: TaskId) -> WhyAnswer {
     let known = find(queue.engine.why_parts(), task).await.unwrap();

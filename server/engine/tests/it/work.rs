@@ -16,10 +16,10 @@ use tenure_engine::ops::claim_work::Request;
 use tenure_engine::ops::work::Worked;
 use tenure_engine::testing::{QUEUE, Queue, new_task};
 use tenure_store::tasks;
-use tenure_store::testing::{TestDatabase, eventually};
+use tenure_store::testing::eventually;
 use tenure_store::transitions::end::{self, Member};
 
-use crate::support::{Gate, create_on, number};
+use crate::support::{Gate, create_on, finish, number, start};
 
 const OTHER_QUEUE: &str = "proj/other";
 /// Longer than any test here takes.
@@ -82,8 +82,7 @@ async fn ends(conn: &mut PgConnection, task: TaskId, run: RunId, report: Report,
 
 #[tokio::test]
 async fn the_statement_ends_exactly_the_runs_that_the_rules_let_the_holder_report() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     let holders: Vec<Holder> = [QUEUE, OTHER_QUEUE, "proj/unknown"]
         .into_iter()
         .flat_map(|queue| [(queue, "group", "mine"), (queue, "group", "theirs"), (queue, "mine", "group")])
@@ -119,14 +118,12 @@ async fn the_statement_ends_exactly_the_runs_that_the_rules_let_the_holder_repor
     assert_eq!(done, 2 * 8, "each claimed run is reported by one holder, in two ways");
     assert!(others > done);
     drop(conn);
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 #[tokio::test]
 async fn each_result_has_its_own_verdict() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     let (mine, failed) = (claimed(&queue, QUEUE, "mine").await, claimed(&queue, QUEUE, "mine").await);
     let retried = claimed(&queue, QUEUE, "mine").await;
     let theirs = claimed(&queue, QUEUE, "theirs").await;
@@ -155,14 +152,12 @@ async fn each_result_has_its_own_verdict() {
     assert_eq!(free.unwrap().ended.len(), 1);
     assert_eq!(verdicts(&held), ["forbidden"]);
     drop(held);
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 #[tokio::test]
 async fn two_runs_of_one_task_are_reported_in_one_request() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     let task = claimed(&queue, QUEUE, "mine").await;
     queue.report(task, RunId::FIRST, RETRY).await.unwrap();
     let again = queue.claim_work(QUEUE, "mine", 1, LONG).await.unwrap();
@@ -174,14 +169,12 @@ async fn two_runs_of_one_task_are_reported_in_one_request() {
     drop(worked);
     let lost = [result(task, Report::Completed)];
     assert_eq!(verdicts(&ask(&queue, "mine", &lost, 0, LONG).await), ["conflict"]);
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 #[tokio::test]
 async fn results_are_stored_while_the_request_waits_for_claims_and_the_first_claims_end_the_wait() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     let task = claimed(&queue, QUEUE, "mine").await;
     let stored = async {
         eventually("the result is stored", async || queue.status(task).await.is_resolved()).await;
@@ -196,14 +189,12 @@ async fn results_are_stored_while_the_request_waits_for_claims_and_the_first_cla
     drop(worked);
     eventually("the claim is requeued", async || queue.status(next).await.ended.len() == 1).await;
     assert!(queue.status(task).await.is_resolved());
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 #[tokio::test]
 async fn a_result_whose_task_is_locked_waits_for_the_lock_and_is_judged_by_its_holder_then() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     let (mine, theirs) = (claimed(&queue, QUEUE, "mine").await, claimed(&queue, QUEUE, "theirs").await);
     let mut conn = database.connect().await;
     let mut lock = conn.begin().await.unwrap();
@@ -216,14 +207,12 @@ async fn a_result_whose_task_is_locked_waits_for_the_lock_and_is_judged_by_its_h
     let (worked, ()) = tokio::join!(ask(&queue, "mine", &results, 0, LONG), unlock);
     assert_eq!(verdicts(&worked), ["completed", "forbidden"]);
     drop((worked, conn));
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 #[tokio::test]
 async fn results_and_claims_that_come_together_are_one_transaction() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     let task = claimed(&queue, QUEUE, "mine").await;
     let next = queue.create_one(QUEUE).await;
     // While the first transaction is held, both gather for the second.
@@ -244,14 +233,12 @@ async fn results_and_claims_that_come_together_are_one_transaction() {
     let same = "SELECT count(*) FROM runs r JOIN claims c ON c.xmin = r.xmin";
     assert_eq!(number(database.pool(), same).await, 1);
     worked.answer.delivery.delivered();
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 #[tokio::test]
 async fn a_short_wait_ends_before_a_longer_one_that_began_earlier() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     queue.key(QUEUE).await;
     let ended = tokio::select! {
         _ = queue.claim_work(QUEUE, "long", 1, LONG) => "long",
@@ -261,14 +248,12 @@ async fn a_short_wait_ends_before_a_longer_one_that_began_earlier() {
         }
     };
     assert_eq!(ended, "short");
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 #[tokio::test]
 async fn requests_that_do_not_wait_are_tried_although_one_statement_has_no_room_for_all() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     let each = 100;
     let requests = RUNS_MAX / each + 2;
     let tasks: Vec<_> = (0..requests * each).map(|_| new_task(QUEUE, &json!({}))).collect();
@@ -287,14 +272,12 @@ async fn requests_that_do_not_wait_are_tried_although_one_statement_has_no_room_
     for answer in answers {
         answer.delivery.delivered();
     }
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 #[tokio::test]
 async fn a_worker_that_reports_its_shutdown_is_not_given_its_own_task_again() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     let task = claimed(&queue, QUEUE, "mine").await;
     let results = [result(task, SHUTDOWN)];
     let (waiting, worked) = tokio::join!(
@@ -308,6 +291,5 @@ async fn a_worker_that_reports_its_shutdown_is_not_given_its_own_task_again() {
     let task = queue.status(task).await;
     assert_eq!(task.ended[0].reason, ReasonResolved::WorkerShutdown);
     assert_eq!(task.ended.len(), 1, "it is pending for another worker");
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }

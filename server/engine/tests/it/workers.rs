@@ -19,7 +19,7 @@ use tenure_store::testing::TestDatabase;
 use tenure_store::workers::{self as store, Quarantine, Wanted, WorkerRow};
 use tenure_store::{clock, queue_views};
 
-use crate::support::number;
+use crate::support::{finish, number};
 
 const LONG: Duration = Duration::from_secs(10);
 const DAY_SECONDS: f64 = 86_400.0;
@@ -29,11 +29,6 @@ async fn start() -> (TestDatabase, Queue) {
     let queue = Queue::start(database.options());
     queue.engine.facts.look().await.unwrap();
     (database, queue)
-}
-
-async fn finish(database: TestDatabase, queue: Queue) {
-    queue.stop().await;
-    database.finish().await;
 }
 
 fn name(id: &str) -> Name {

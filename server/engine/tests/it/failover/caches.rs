@@ -8,6 +8,8 @@ use tenure_store::roles::{self, NewRole};
 use tenure_store::session::{self, Locks};
 use tenure_store::testing::{TestDatabase, eventually};
 
+use crate::support::{finish, start};
+
 fn role(scope: &str) -> NewRole {
     NewRole { role_id: "r".to_owned(), scopes: vec![scope.to_owned()], description: String::new() }
 }
@@ -20,8 +22,7 @@ fn gives(queue: &Queue, scope: &str) -> bool {
 
 #[tokio::test]
 async fn a_role_that_was_lost_and_made_again_with_the_same_generation_is_read_again() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     queue.run_pass("low_water_marks").await.unwrap();
     roles::create(database.pool(), &role("lost")).await.unwrap();
     queue.engine.facts.look().await.unwrap();
@@ -43,8 +44,7 @@ async fn a_role_that_was_lost_and_made_again_with_the_same_generation_is_read_ag
     .await;
     queue.engine.facts.look().await.unwrap();
     assert!(gives(&queue, "kept") && !gives(&queue, "lost"));
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 /// As if another database had answered the connection before.

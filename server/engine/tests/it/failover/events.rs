@@ -8,8 +8,9 @@ use tenure_engine::events::stream::{Step, Stream};
 use tenure_engine::events::{Ahead, Start};
 use tenure_engine::testing::{QUEUE, Queue};
 use tenure_store::continuity::Break;
-use tenure_store::testing::TestDatabase;
 use tokio::time::Instant;
+
+use crate::support::{finish, start};
 
 /// A stream that has read everything there is, and its position.
 async fn stream(queue: &Queue) -> (Stream, i64) {
@@ -34,8 +35,7 @@ async fn ends(mut stream: Stream) -> bool {
 
 #[tokio::test]
 async fn a_page_beyond_the_newest_position_is_refused_with_the_newest() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     queue.create_one(QUEUE).await;
     let read = async |after| {
         page::read(&queue.engine.pool, &queue.engine.sequencer, Start::After(after), &Filter::default(), 100)
@@ -46,28 +46,24 @@ async fn a_page_beyond_the_newest_position_is_refused_with_the_newest() {
     assert!(matches!(read(newest).await, Page::Events(events, _) if events.is_empty()));
     let position = newest + 1;
     assert!(matches!(read(position).await, Page::Ahead(ahead) if ahead == Ahead { position, newest }));
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 #[tokio::test]
 async fn an_open_stream_ends_when_the_log_may_have_been_taken_back() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     queue.create_one(QUEUE).await;
     let (open, _) = stream(&queue).await;
     queue.engine.continuity.broken(Break::SessionLost);
     assert!(ends(open).await);
     let (after, _) = stream(&queue).await;
     assert!(tokio::time::timeout(Duration::from_millis(300), ends(after)).await.is_err(), "a new stream goes on");
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 #[tokio::test]
 async fn an_open_stream_ends_when_the_log_is_shorter_than_what_it_has_read() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     for _ in 0..3 {
         queue.create_one(QUEUE).await;
     }
@@ -83,6 +79,5 @@ async fn an_open_stream_ends_when_the_log_is_shorter_than_what_it_has_read() {
     let again = "INSERT INTO outbox_new (at, events, kinds, seqs, runs, retries_left)
         VALUES (now(), 2, '{1}', ARRAY[$1::bigint], '{0}', '{5}')";
     sqlx::query(again).bind(seq).execute(database.pool()).await.unwrap();
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }

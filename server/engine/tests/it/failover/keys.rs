@@ -6,22 +6,16 @@ use serde_json::json;
 use tenure_engine::testing::{QUEUE, Queue, new_task};
 use tenure_store::testing::TestDatabase;
 
-use crate::support::number;
+use crate::support::{finish, number, start};
 
 /// What a server sees that goes on after a failover to a standby that had not received the queue.
 async fn lose_queue(database: &TestDatabase) {
     sqlx::query("DELETE FROM task_queues WHERE name = $1").bind(QUEUE).execute(database.pool()).await.unwrap();
 }
 
-async fn finish(database: TestDatabase, queue: Queue) {
-    queue.stop().await;
-    database.finish().await;
-}
-
 #[tokio::test]
 async fn a_task_is_not_created_into_a_key_that_was_lost() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     let lost = queue.key(QUEUE).await;
     lose_queue(&database).await;
     let task = queue.create_one(QUEUE).await;
@@ -34,8 +28,7 @@ async fn a_task_is_not_created_into_a_key_that_was_lost() {
 
 #[tokio::test]
 async fn a_key_that_belongs_to_another_queue_by_now_is_not_shared() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     let lost = queue.key(QUEUE).await;
     lose_queue(&database).await;
     sqlx::query("INSERT INTO task_queues (id, name) OVERRIDING SYSTEM VALUE VALUES ($1, 'other/queue')")
@@ -54,8 +47,7 @@ async fn a_key_that_belongs_to_another_queue_by_now_is_not_shared() {
 
 #[tokio::test]
 async fn a_claim_with_a_lost_key_takes_nothing_from_the_queue_that_has_it_now() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     queue.key(QUEUE).await;
     sqlx::query("UPDATE task_queues SET name = 'other/queue'").execute(database.pool()).await.unwrap();
     let other = queue.create_one("other/queue").await;

@@ -5,6 +5,8 @@ use std::time::Duration;
 use tenure_engine::testing::{QUEUE, Queue};
 use tenure_store::testing::{TestDatabase, until_a_session_waits};
 
+use crate::support::{finish, start};
+
 /// Creates tasks and works them off, with the low-water marks moved behind them.
 async fn work_off(queue: &Queue, tasks: usize) {
     for _ in 0..tasks {
@@ -28,8 +30,7 @@ async fn take_back_positions(database: &TestDatabase, positions: i64) {
 
 #[tokio::test]
 async fn a_run_below_a_position_that_was_taken_back_is_claimed() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     work_off(&queue, 20).await;
     take_back_positions(&database, 10).await;
     queue.create_one(QUEUE).await;
@@ -40,8 +41,7 @@ async fn a_run_below_a_position_that_was_taken_back_is_claimed() {
     queue.run_pass("low_water_marks").await.unwrap();
     queue.claim_one(QUEUE).await;
     assert_eq!(queue.engine.continuity.breaks(), 1);
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 #[tokio::test]
@@ -65,8 +65,7 @@ async fn a_run_below_the_mark_is_claimed_on_every_server_once_one_of_them_has_lo
 /// The time of a failed search does not lengthen the pause after it.
 #[tokio::test]
 async fn failed_look_for_hidden_runs_is_repeated_at_once() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     work_off(&queue, 5).await;
     queue.create_one(QUEUE).await;
     sqlx::query("UPDATE pending SET ord = 1").execute(database.pool()).await.unwrap();
@@ -81,17 +80,14 @@ async fn failed_look_for_hidden_runs_is_repeated_at_once() {
     sqlx::raw_sql("ALTER TABLE gone RENAME TO pending").execute(&mut other).await.unwrap();
     assert_eq!(queue.run_pass("stranded_runs").await.unwrap().done, 1);
     drop(other);
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 #[tokio::test]
 async fn looking_for_hidden_runs_finds_none_where_all_is_well() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     work_off(&queue, 5).await;
     queue.create_one(QUEUE).await;
     assert_eq!(queue.run_pass("stranded_runs").await.unwrap().done, 0);
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }

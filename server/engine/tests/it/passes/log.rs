@@ -8,6 +8,7 @@ use tenure_engine::testing::Queue;
 use tenure_store::events::{self, Sequenced, Stretch};
 
 use super::{behind_an_old_snapshot, reads};
+use crate::support::finish;
 
 /// Rows that were purged, each of one event.
 const PURGED: i64 = 50_000;
@@ -60,6 +61,5 @@ async fn what_was_purged_of_the_log_is_not_walked_over_with_each_look() {
     let purged = events::purge(&mut conn, begins, RETENTION, 200).await.unwrap();
     assert_eq!((purged.rows, purged.begins), (200, PURGED + 201));
     drop((conn, old));
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }

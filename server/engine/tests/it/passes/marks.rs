@@ -14,9 +14,10 @@ use tenure_engine::clock::real_now;
 use tenure_engine::testing::{QUEUE, Queue, new_task};
 use tenure_store::low_water_marks::Marks;
 use tenure_store::page::{self, Filter};
-use tenure_store::testing::TestDatabase;
 use tenure_store::worker_manager::{self, NewWorker, WorkerChange};
 use tenure_store::{claims as store, clock, due_marks::START};
+
+use crate::support::{finish, start};
 
 /// Moves the marks as far as they go: the first run notes what is open, another one finds it gone.
 async fn advance(queue: &Queue) {
@@ -33,8 +34,7 @@ async fn move_clock(conn: &mut PgConnection) -> DateTime<Utc> {
 
 #[tokio::test]
 async fn the_marks_of_times_follow_the_clock_and_stop_at_what_is_left() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     let mut conn = database.connect().await;
     assert_eq!(queue.engine.due_marks.get().claims, START);
     let before = clock::get_now(&mut conn).await.unwrap();
@@ -60,14 +60,12 @@ async fn the_marks_of_times_follow_the_clock_and_stop_at_what_is_left() {
     queue.engine.remembered.drop_all();
     assert_eq!(queue.engine.due_marks.get().claims, START);
     drop(conn);
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 #[tokio::test]
 async fn a_task_that_could_not_be_purged_with_those_beside_it_is_purged_later() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     let mut conn = database.connect().await;
     // It expires with its deadline: in the row of both, the date is the clock of the pass that dealt with the deadline.
     let date = Timestamp::new(real_now() + TimeDelta::hours(1));
@@ -92,14 +90,12 @@ async fn a_task_that_could_not_be_purged_with_those_beside_it_is_purged_later() 
     assert_eq!(queue.engine.due_marks.get().tasks, mark);
     assert_eq!(queue.run_pass("expiry").await.unwrap().done, 1);
     drop((conn, other));
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 #[tokio::test]
 async fn no_mark_of_times_passes_what_an_open_transaction_may_still_commit() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     let mut conn = database.connect().await;
     queue.create_one(QUEUE).await;
     queue.claim_one(QUEUE).await;
@@ -121,15 +117,13 @@ async fn no_mark_of_times_passes_what_an_open_transaction_may_still_commit() {
     let report = claims::pass(&queue.engine).await.unwrap();
     assert_eq!((report.found, report.done), (1, 1));
     drop((conn, other));
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 /// Behind an old snapshot, millions of rows that are gone may be in the indexes before the marks.
 #[tokio::test]
 async fn the_operators_page_is_read_from_the_marks_on() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     let mut conn = database.connect().await;
     queue.create_one(QUEUE).await;
     queue.claim_one(QUEUE).await;
@@ -153,14 +147,12 @@ async fn the_operators_page_is_read_from_the_marks_on() {
     }
     reader.commit().await.unwrap();
     drop(conn);
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 #[tokio::test]
 async fn a_clock_that_goes_back_drops_the_marks_of_times() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     let mut conn = database.connect().await;
     move_clock(&mut conn).await;
     advance(&queue).await;
@@ -173,14 +165,12 @@ async fn a_clock_that_goes_back_drops_the_marks_of_times() {
         pass.run(&queue.passes).await.unwrap();
     }
     drop(conn);
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 #[tokio::test]
 async fn a_worker_that_is_given_a_date_of_the_past_is_purged() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     let mut conn = database.connect().await;
     let name = WorkerName { pool: QUEUE.parse().unwrap(), group: "rack".parse().unwrap(), id: "w1".parse().unwrap() };
     let (config, expires) = ("{}".to_owned(), clock::get_now(&mut conn).await.unwrap() + TimeDelta::hours(1));
@@ -203,14 +193,12 @@ async fn a_worker_that_is_given_a_date_of_the_past_is_purged() {
     assert_eq!(registrations::pass(&queue.engine).await.unwrap().done, 1);
     assert!(worker_manager::find(&mut conn, &name).await.unwrap().is_none());
     drop(conn);
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 #[tokio::test]
 async fn a_worker_that_is_declared_with_a_date_of_the_past_is_purged() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     let mut conn = database.connect().await;
     move_clock(&mut conn).await;
     advance(&queue).await;
@@ -224,6 +212,5 @@ async fn a_worker_that_is_declared_with_a_date_of_the_past_is_purged() {
     let left: i64 = sqlx::query_scalar("SELECT count(*) FROM workers").fetch_one(&mut conn).await.unwrap();
     assert_eq!(left, 0);
     drop(conn);
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }

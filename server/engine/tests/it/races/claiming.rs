@@ -13,7 +13,7 @@ use tenure_engine::testing::{LEASE, QUEUE, new_task};
 use tenure_store::testing::{TestDatabase, eventually};
 use tenure_store::transitions::claim::{Want, Worker, claim};
 
-use crate::support::{Gate, create_on, number, until_a_session_waits};
+use crate::support::{Gate, create_on, finish, number, start, until_a_session_waits};
 
 /// Ten times the longest that a waiter waits for its next try.
 const LONG: Duration = Duration::from_secs(10);
@@ -53,8 +53,7 @@ async fn workers_in_one_batch_get_different_runs_in_the_order_of_their_slots_wit
     got_by_worker.sort_by_key(|(worker, _)| *worker);
     assert_eq!(got_by_worker, expected);
     drop(conn);
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 #[tokio::test]
@@ -89,14 +88,12 @@ async fn those_who_wait_are_served_first_come_first_served_with(loops: u64) {
     for answer in [first, second, third] {
         answer.delivery.delivered();
     }
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 #[tokio::test]
 async fn so_many_requests_wait_and_no_more() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     let key = queue.key(QUEUE).await;
     let claim = || {
         let worker = WorkerKey { queue: key, group: "group".to_owned(), id: "worker".to_owned() };
@@ -118,8 +115,7 @@ async fn so_many_requests_wait_and_no_more() {
     drop(waiting);
     let task = queue.create_one(QUEUE).await;
     assert_eq!(ids(&claim().await.unwrap()), [task], "there is room again");
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 #[tokio::test]
@@ -157,8 +153,7 @@ async fn requeued(queue: &Queue, task: TaskId, run: u16) -> Task {
 
 #[tokio::test]
 async fn a_claim_whose_caller_disconnects_during_the_commit_is_requeued() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     let task = queue.create_one(QUEUE).await;
     let gate = Gate::close(&database, "claims").await;
     tokio::select! {
@@ -168,14 +163,12 @@ async fn a_claim_whose_caller_disconnects_during_the_commit_is_requeued() {
     gate.open().await;
     let status = requeued(&queue, task, 1).await;
     assert_eq!(status.retries_left, 5);
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 #[tokio::test]
 async fn an_undelivered_claim_returns_to_its_place_without_using_up_a_retry_five_times_at_most() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     let task = queue.create_one(QUEUE).await;
     queue.create_one(QUEUE).await;
     let ord = number(database.pool(), "SELECT min(ord) FROM pending").await;
@@ -205,8 +198,7 @@ fn large(megabytes: usize) -> tenure_domain::create::NewTask {
 
 #[tokio::test]
 async fn an_answer_ends_at_its_bytes_and_what_has_no_room_is_not_claimed() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     let mut tasks = Vec::new();
     for megabytes in [9, 9, 5, 5, 5, 5] {
         let task = large(megabytes);
@@ -221,15 +213,13 @@ async fn an_answer_ends_at_its_bytes_and_what_has_no_room_is_not_claimed() {
     }
     let used = number(database.pool(), "SELECT sum(requeues + run) FROM tasks").await;
     assert_eq!(used, 0, "something was claimed and requeued for want of room");
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 #[tokio::test]
 async fn a_worker_that_got_nothing_for_want_of_room_is_tried_again_at_once() {
     const WORKERS: usize = 20;
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     for _ in 0..WORKERS {
         queue.create(&large(9)).await.unwrap();
     }
@@ -249,14 +239,12 @@ async fn a_worker_that_got_nothing_for_want_of_room_is_tried_again_at_once() {
     claimed.sort_unstable();
     claimed.dedup();
     assert_eq!(claimed.len(), WORKERS);
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 #[tokio::test]
 async fn large_runs_of_one_queue_do_not_keep_another_queue_waiting() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     for _ in 0..8 {
         queue.create(&large(9)).await.unwrap();
     }
@@ -274,6 +262,5 @@ async fn large_runs_of_one_queue_do_not_keep_another_queue_waiting() {
         assert_eq!(answer.claims.len(), 1);
         answer.delivery.delivered();
     }
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }

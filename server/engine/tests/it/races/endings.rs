@@ -14,11 +14,13 @@ use tenure_domain::policy::report::TaskResult;
 use tenure_domain::policy::terms::{Terms, Traits};
 use tenure_engine::background::{claims, slow};
 use tenure_engine::ops::report::RunReport;
-use tenure_engine::testing::{LEASE, QUEUE, Queue};
+use tenure_engine::testing::{LEASE, QUEUE};
 use tenure_store::results;
 use tenure_store::testing::TestDatabase;
 use tenure_store::transitions::claim::{Want, Worker, claim, claim_of_many};
 use tenure_store::transitions::end::{self, Member};
+
+use crate::support::{finish, start};
 
 async fn run_sql(pool: &PgPool, sql: &str) {
     sqlx::raw_sql(AssertSqlSafe(sql.to_owned())).execute(pool).await.unwrap();
@@ -47,8 +49,7 @@ enum By {
 
 #[tokio::test]
 async fn every_claim_lasts_as_the_policy_of_its_queue_and_the_options_of_its_task_say() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     let pool = database.pool();
     let key = queue.key(QUEUE).await;
     let mut hot = database.connect_hot().await;
@@ -111,14 +112,12 @@ async fn every_claim_lasts_as_the_policy_of_its_queue_and_the_options_of_its_tas
         }
     }
     drop(hot);
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 #[tokio::test]
 async fn claims_of_queues_with_different_leases_are_emitted_with_their_own() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     let (pool, names) = (database.pool(), ["proj/a", "proj/b", "proj/c"]);
     let mut wants = Vec::new();
     for name in names {
@@ -144,14 +143,12 @@ async fn claims_of_queues_with_different_leases_are_emitted_with_their_own() {
     let rest = (vec!["proj/a".to_owned(), "proj/c".to_owned()], 1200, vec![true, true]);
     assert_eq!(seen, [own, rest]);
     drop(hot);
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 #[tokio::test]
 async fn a_claim_is_too_slow_at_its_time_and_its_lease_is_no_matter() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     let pool = database.pool();
     let task = queue.create_one(QUEUE).await;
     run_sql(pool, "UPDATE task_queues SET complete_time = 3600; UPDATE pending SET traits = 1").await;
@@ -168,8 +165,7 @@ async fn a_claim_is_too_slow_at_its_time_and_its_lease_is_no_matter() {
     assert_eq!(ended.ended_by, Some(EndedBy::CompleteTime));
     assert_eq!(slow::pass(&queue.engine).await.unwrap().found, 0);
     drop(conn);
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 /// Ends the claim of a task so, and the hold of its next run; how long that one would have waited.
@@ -196,8 +192,7 @@ async fn the_nth_retry_waits_as_the_rules_say_and_what_is_no_failure_is_not_coun
     let of_queue = RetryDelay { first: seconds(5), factor: 2.0, most: seconds(30) };
     let of_task = RetryDelay { first: seconds(3), factor: 1.5, most: seconds(100) };
     for (options, delay) in [(None, Some(of_queue)), (Some("3, 1.5, 100"), Some(of_task)), (Some("0, 1, 0"), None)] {
-        let database = TestDatabase::create().await;
-        let queue = Queue::start(database.options());
+        let (database, queue) = start().await;
         let pool = database.pool();
         let task = queue.create_one(QUEUE).await;
         run_sql(
@@ -228,8 +223,7 @@ async fn the_nth_retry_waits_as_the_rules_say_and_what_is_no_failure_is_not_coun
             // The rules have whole milliseconds.
             assert!((waited - expected).abs() < TimeDelta::milliseconds(1), "{options:?} {run} {ending:?}: {waited}");
         }
-        queue.stop().await;
-        database.finish().await;
+        finish(database, queue).await;
     }
 }
 
@@ -239,8 +233,7 @@ fn result(text: &str) -> TaskResult {
 
 #[tokio::test]
 async fn results_are_stored_by_both_statements_and_only_for_those_who_sent_one() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     let mut conn = database.connect_hot().await;
     for others in [None, Some(Ending::Reported(Report::Exception(ExceptionReason::WorkerShutdown)))] {
         let mut members = Vec::new();
@@ -265,14 +258,12 @@ async fn results_are_stored_by_both_statements_and_only_for_those_who_sent_one()
         }
     }
     drop(conn);
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 #[tokio::test]
 async fn a_released_run_is_found_below_the_low_water_mark_of_its_queue() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     let tasks = [queue.create_one(QUEUE).await, queue.create_one(QUEUE).await, queue.create_one(QUEUE).await];
     let first = queue.claim_one(QUEUE).await;
     assert_eq!(queue.claim_one(QUEUE).await.task.id, tasks[1]);
@@ -285,6 +276,5 @@ async fn a_released_run_is_found_below_the_low_water_mark_of_its_queue() {
     assert!(after > before);
     assert_eq!(queue.claim_one(QUEUE).await.task.id, tasks[0], "in its place");
     assert_eq!(queue.claim_one(QUEUE).await.task.id, tasks[2]);
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }

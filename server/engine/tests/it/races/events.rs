@@ -3,12 +3,10 @@
 use serde_json::json;
 use sqlx::Connection;
 use tenure_domain::lifecycle::Report;
-use tenure_engine::testing::Queue;
 use tenure_engine::testing::{QUEUE, new_task};
 use tenure_store::events::{Page, Sequenced, read, sequence};
-use tenure_store::testing::TestDatabase;
 
-use crate::support::create_on;
+use crate::support::{create_on, finish, start};
 
 async fn positions(conn: &mut sqlx::PgConnection, after: i64) -> Vec<i64> {
     sequence(conn, Sequenced::default()).await.unwrap();
@@ -20,8 +18,7 @@ async fn positions(conn: &mut sqlx::PgConnection, after: i64) -> Vec<i64> {
 
 #[tokio::test]
 async fn an_open_transaction_neither_stalls_the_event_log_nor_loses_its_own_events() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     let mut reader = database.connect().await;
     let mut slow = database.connect_hot().await;
     queue.create_one(QUEUE).await;
@@ -42,14 +39,12 @@ async fn an_open_transaction_neither_stalls_the_event_log_nor_loses_its_own_even
     // A page may end and begin inside an outbox row.
     assert_eq!(positions(&mut reader, 1).await, [2, 3, 4, 5, 6, 7, 8]);
     drop((reader, slow));
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 #[tokio::test]
 async fn two_readers_at_once_give_each_event_one_position() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     for _ in 0..20 {
         queue.create_one(QUEUE).await;
         let (mut one, mut two) = (database.connect().await, database.connect().await);
@@ -57,6 +52,5 @@ async fn two_readers_at_once_give_each_event_one_position() {
             tokio::join!(sequence(&mut one, Sequenced::default()), sequence(&mut two, Sequenced::default()));
         assert_eq!(first.unwrap() + second.unwrap(), 1);
     }
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }

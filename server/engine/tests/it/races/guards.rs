@@ -12,16 +12,15 @@ use tenure_domain::policy::life::{Event, Life, State, apply};
 use tenure_domain::policy::terms::{Terms, Traits};
 use tenure_domain::session::is_item;
 use tenure_domain::task::{Last, Task};
-use tenure_engine::testing::Queue;
 use tenure_engine::testing::{LEASE, QUEUE, new_task};
 use tenure_store::due_marks::START;
-use tenure_store::testing::{TestDatabase, check_kinds_on};
+use tenure_store::testing::check_kinds_on;
 use tenure_store::transitions::end::{self, Member};
 use tenure_store::transitions::schedule::{self, When};
 use tenure_store::transitions::{claim, claim_one, end_open, renew, rerun};
 use tenure_store::{claims, deadlines, tasks};
 
-use crate::support::create_on;
+use crate::support::{create_on, finish, start};
 
 fn run(number: u16) -> RunId {
     RunId::new(number).unwrap()
@@ -343,8 +342,7 @@ async fn compare(conn: &mut PgConnection, id: TaskId, life: Life, (event, start)
 
 /// The share of all pairs of a state and an event that one test checks.
 async fn check(mine: impl Fn(Event) -> bool) {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     let mut conn = database.connect_hot().await;
     for life in lives() {
         let mut transaction = conn.begin().await.unwrap();
@@ -359,8 +357,7 @@ async fn check(mine: impl Fn(Event) -> bool) {
         transaction.rollback().await.unwrap();
     }
     drop(conn);
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 #[tokio::test]
@@ -375,8 +372,7 @@ async fn everything_else_does_in_sql_what_the_rules_say_in_every_state() {
 
 #[tokio::test]
 async fn neither_an_unexpired_claim_nor_a_lease_that_is_longer_already_is_touched() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     let mut conn = database.connect_hot().await;
     queue.create_one(QUEUE).await;
     let held = queue.claim_one(QUEUE).await;
@@ -386,14 +382,12 @@ async fn neither_an_unexpired_claim_nor_a_lease_that_is_longer_already_is_touche
     let renewed = renew::renew(&mut conn, &[member], LEASE / 2).await.unwrap();
     assert_eq!(renewed[0].taken_until, held.tenancy.taken_until);
     drop(conn);
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 #[tokio::test]
 async fn a_run_past_its_deadline_is_neither_claimed_nor_renewed_but_a_report_of_it_counts_until_it_is_ended() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     let mut conn = database.connect_hot().await;
     let claimed = queue.create_one(QUEUE).await;
     queue.claim_one(QUEUE).await;
@@ -413,6 +407,5 @@ async fn a_run_past_its_deadline_is_neither_claimed_nor_renewed_but_a_report_of_
     assert_eq!(end::end(&mut late, &[report]).await.unwrap().len(), 1, "the deadline pass was not there yet");
     late.rollback().await.unwrap();
     drop(conn);
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }

@@ -25,22 +25,16 @@ use tenure_store::transitions::schedule::{self, When};
 use tenure_store::transitions::{renew, rerun};
 use tenure_store::{clock, holds as store, tasks};
 
-use crate::support::{Gate, hold, number, until_a_session_waits, until_sessions_wait};
+use crate::support::{Gate, finish, hold, number, start, until_a_session_waits, until_sessions_wait};
 
 /// A run whose delay is over, and that no pass has ended.
 async fn over() -> (TestDatabase, Queue, TaskId) {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     let task = queue.create_one(QUEUE).await;
     let mut conn = database.connect().await;
     hold(&mut conn, task, 60.0).await;
     clock::advance(&mut conn, 60.0).await.unwrap();
     (database, queue, task)
-}
-
-async fn finish(database: TestDatabase, queue: Queue) {
-    queue.stop().await;
-    database.finish().await;
 }
 
 #[tokio::test]

@@ -29,7 +29,7 @@ use tenure_store::transitions::{claim_one, end_open, renew};
 use tenure_store::worker_sessions::Shared;
 use tenure_store::{tasks, worker_sessions};
 
-use crate::support::until_a_session_waits;
+use crate::support::{finish, start, until_a_session_waits};
 
 const RUN: RunId = RunId::FIRST;
 const EVENTS: [Event; 7] = [
@@ -227,8 +227,7 @@ async fn race(
 
 #[tokio::test]
 async fn m18_what_is_resolved_stays_resolved_whatever_comes_at_the_same_time() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     let mut conn = database.connect_hot().await;
     for is_claimed in [false, true] {
         for first in EVENTS {
@@ -238,14 +237,12 @@ async fn m18_what_is_resolved_stays_resolved_whatever_comes_at_the_same_time() {
         }
     }
     drop(conn);
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 #[tokio::test]
 async fn m18_what_is_resolved_stays_resolved_when_two_requests_meet_a_third() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     let mut conn = database.connect_hot().await;
     for is_claimed in [false, true] {
         for first in EVENTS {
@@ -257,6 +254,5 @@ async fn m18_what_is_resolved_stays_resolved_when_two_requests_meet_a_third() {
         }
     }
     drop(conn);
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }

@@ -7,12 +7,13 @@ use tenure_domain::lifecycle::Report;
 use tenure_domain::message::{MessageId, Receipt};
 use tenure_domain::policy::ending::Ending;
 use tenure_engine::ops::queue_policy;
-use tenure_engine::testing::{LEASE, QUEUE, Queue, VISIBILITY};
+use tenure_engine::testing::{LEASE, QUEUE, VISIBILITY};
 use tenure_store::hot::messages::{self as hot, Deletion};
-use tenure_store::testing::TestDatabase;
 use tenure_store::transitions::claim::{Want, Worker, claim};
 use tenure_store::transitions::{end, renew};
 use uuid::Uuid;
+
+use crate::support::{finish, start};
 
 fn sorted<T: Ord>(rows: impl Iterator<Item = T>) -> Vec<T> {
     let mut rows: Vec<T> = rows.collect();
@@ -22,8 +23,7 @@ fn sorted<T: Ord>(rows: impl Iterator<Item = T>) -> Vec<T> {
 
 #[tokio::test]
 async fn runs_go_to_the_workers_of_their_own_queue_although_others_before_it_give_nothing() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     for of in ["proj/paused", "proj/lost"] {
         queue.create_one(of).await;
     }
@@ -51,14 +51,12 @@ async fn runs_go_to_the_workers_of_their_own_queue_although_others_before_it_giv
         sqlx::query_scalar("SELECT worker_id FROM claims ORDER BY ord").fetch_all(database.pool()).await.unwrap();
     assert_eq!(holders, ["d", "e"]);
     drop(conn);
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 #[tokio::test]
 async fn what_is_renewed_or_ended_is_that_of_the_member_which_named_it() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     let mut held = Vec::new();
     for _ in 0..3 {
         queue.create_one(QUEUE).await;
@@ -81,14 +79,12 @@ async fn what_is_renewed_or_ended_is_that_of_the_member_which_named_it() {
         assert_eq!(sorted(ended.iter().map(|row| (row.member(), row.seq))), expected, "{report:?}");
     }
     drop(conn);
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 #[tokio::test]
 async fn a_message_is_deleted_for_the_member_that_named_it() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     for _ in 0..3 {
         queue.create_one(QUEUE).await;
     }
@@ -110,6 +106,5 @@ async fn a_message_is_deleted_for_the_member_that_named_it() {
         .unwrap();
     assert_eq!(replaced, [got[0].task, got[2].task]);
     drop(conn);
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }

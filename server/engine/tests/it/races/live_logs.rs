@@ -3,12 +3,12 @@
 use sqlx::Connection;
 use tenure_domain::task::Granted;
 use tenure_engine::ops::create_artifact::RunRef;
-use tenure_engine::testing::{QUEUE, Queue};
+use tenure_engine::testing::QUEUE;
 use tenure_store::live_logs::{Chunk, append};
 use tenure_store::session::plan_as_hot;
-use tenure_store::testing::{TestDatabase, number};
+use tenure_store::testing::number;
 
-use crate::support::until_a_session_waits;
+use crate::support::{finish, start, until_a_session_waits};
 
 /// More than is stored here.
 const KEPT: i64 = 1 << 20;
@@ -20,8 +20,7 @@ fn chunk(of: &Granted) -> Chunk {
 /// Neither log has a row yet that could be locked in order.
 #[tokio::test]
 async fn first_chunks_that_come_in_different_orders_deadlock_with_nothing() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     for _ in 0..2 {
         queue.create_one(QUEUE).await;
     }
@@ -41,15 +40,13 @@ async fn first_chunks_that_come_in_different_orders_deadlock_with_nothing() {
     assert_eq!(stored.unwrap().len(), 2);
     two.commit().await.unwrap();
     drop((first, second));
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 /// A worker whose first chunk got no answer sends it again, with what was written since.
 #[tokio::test]
 async fn a_first_chunk_whose_beginning_another_server_is_storing_is_stored_whole() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     queue.create_one(QUEUE).await;
     let claim = queue.claim_one(QUEUE).await;
     let mut other = database.connect().await;
@@ -66,6 +63,5 @@ async fn a_first_chunk_whose_beginning_another_server_is_storing_is_stored_whole
     let uncounted = "SELECT (SELECT sum(octet_length(bytes) + 100) FROM live_log_chunks)::bigint - kept FROM live_logs";
     assert_eq!(number(database.pool(), uncounted).await, 0);
     drop(other);
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }

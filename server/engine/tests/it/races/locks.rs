@@ -19,7 +19,7 @@ use tenure_store::transitions::end::{self, Member, Resolved};
 use tenure_store::transitions::end_open::end_open;
 use tenure_store::{clock, tasks};
 
-use crate::support::{Gate, number, until_a_session_waits, until_sessions_wait};
+use crate::support::{Gate, finish, number, start, until_a_session_waits, until_sessions_wait};
 
 /// What the server waits for a lock at most.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
@@ -27,8 +27,7 @@ const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
 const GIVEN_UP_AFTER: Duration = Duration::from_secs(3);
 
 async fn claimed() -> (TestDatabase, Queue, Granted) {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     queue.create_one(QUEUE).await;
     let claim = queue.claim_one(QUEUE).await;
     (database, queue, claim)
@@ -53,8 +52,7 @@ async fn lock_tasks(conn: &mut PgConnection) {
 
 #[tokio::test]
 async fn a_claim_does_not_wait_for_a_cancel_that_has_locked_the_task_and_the_cancel_ends_the_claim() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     let task = queue.create_one(QUEUE).await.uuid();
     let mut conn = database.connect().await;
     // The statements of a cancel, one by one, with a claim between them.
@@ -66,14 +64,12 @@ async fn a_claim_does_not_wait_for_a_cancel_that_has_locked_the_task_and_the_can
     let late = queue.report(claim.task.id, claim.run, Report::Completed).await;
     assert!(matches!(late, Err(OpError::Conflict(_))), "{late:?}");
     drop(conn);
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 #[tokio::test]
 async fn a_claim_passes_over_a_run_that_is_being_cancelled() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     let task = queue.create_one(QUEUE).await;
     let gate = Gate::close(&database, "runs").await;
     let claiming = async {
@@ -85,14 +81,12 @@ async fn a_claim_passes_over_a_run_that_is_being_cancelled() {
     let (cancelled, claimed) = tokio::join!(cancel(&queue, task), claiming);
     assert_eq!((cancelled.ended.len(), claimed), (1, 0));
     assert!(queue.claim_work(QUEUE, "worker", 1, Duration::from_millis(50)).await.unwrap().claims.is_empty());
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 #[tokio::test]
 async fn the_deadline_pass_leaves_a_run_that_is_being_claimed_to_its_next_turn() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     let task = queue.create_one(QUEUE).await;
     let gate = Gate::close(&database, "claims").await;
     // Only the pass sees the deadline as past: the claim has looked already.
@@ -112,8 +106,7 @@ async fn the_deadline_pass_leaves_a_run_that_is_being_claimed_to_its_next_turn()
     assert_eq!((second.found, second.done), (1, 1));
     let late = queue.report(task, claim.run, Report::Completed).await;
     assert!(matches!(late, Err(OpError::Conflict(_))), "{late:?}");
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 #[tokio::test]
@@ -136,8 +129,7 @@ async fn a_run_that_stays_locked_keeps_its_own_task_from_its_deadline_and_no_oth
     let second = deadlines::pass(&queue.engine).await.unwrap();
     assert_eq!((second.found, second.done), (2, 2));
     drop(conn);
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 #[tokio::test]
@@ -157,8 +149,7 @@ async fn a_report_waits_in_the_blocking_path_for_a_locked_task_and_others_pass_i
     let (answer, ()) = tokio::join!(queue.report(locked.task.id, locked.run, Report::Failed), others);
     assert_eq!(answer.unwrap().ended.len(), 1);
     drop(conn);
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 /// To keep its place takes the row of its queue.
@@ -186,8 +177,7 @@ async fn a_batch_leaves_out_the_release_of_a_run_whose_queue_is_locked_which_wai
     assert_eq!(answer.unwrap().ended.len(), 1);
     assert_eq!(queue.claim_one(QUEUE).await.run.number(), 1);
     drop((conn, hot));
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 #[tokio::test]
@@ -203,8 +193,7 @@ async fn a_renewal_waits_in_the_blocking_path_for_a_locked_claim() {
     let (answer, ()) = tokio::join!(queue.reclaim(claim.task.id, claim.run), unlocked);
     assert!(answer.unwrap().tenancy.taken_until > claim.tenancy.taken_until);
     drop(conn);
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 #[tokio::test]
@@ -230,8 +219,7 @@ async fn a_lock_that_is_held_too_long_makes_the_operations_unavailable_and_chang
     assert_eq!(tenancy.taken_until, claim.tenancy.taken_until);
     queue.report(claim.task.id, claim.run, Report::Completed).await.unwrap();
     drop(conn);
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 #[tokio::test]
@@ -258,8 +246,7 @@ async fn running_all_that_is_due_leaves_what_a_foreign_transaction_holds_after_a
     queue.passes.run_all_due().await.unwrap();
     assert!(matches!(queue.status(held.task.id).await.last, Last::Ended));
     drop(conn);
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 #[tokio::test]
@@ -280,6 +267,5 @@ async fn running_all_that_is_due_waits_for_a_pass_that_has_not_committed() {
     };
     let (report, ()) = tokio::join!(ending, running);
     assert_eq!(report.exhausted, 1);
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }

@@ -15,7 +15,7 @@ use tenure_store::testing::{TestDatabase, eventually};
 use tokio::task::JoinSet;
 use uuid::Uuid;
 
-use crate::support::{Gate, Proxy, number, until_a_session_waits};
+use crate::support::{Gate, Proxy, finish, number, start, until_a_session_waits};
 
 const LONG: Duration = Duration::from_secs(10);
 
@@ -54,14 +54,12 @@ async fn a_lost_session_that_could_still_commit_is_ended_before_its_claims_are_l
     let claim = queue.claim_one(QUEUE).await;
     assert_eq!((claim.task.id, claim.run.number()), (task, 0));
     drop(proxy);
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 #[tokio::test]
 async fn an_undelivered_claim_whose_task_stays_locked_delays_no_other() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     let (locked, other) = (queue.create_one(QUEUE).await, queue.create_one(QUEUE).await);
     let claim = async || queue.claim_work(QUEUE, "worker", 1, LONG).await.unwrap();
     let (first, second) = (claim().await, claim().await);
@@ -79,14 +77,12 @@ async fn an_undelivered_claim_whose_task_stays_locked_delays_no_other() {
     holder.rollback().await.unwrap();
     eventually("the claim is requeued when it is free", async || is_pending(locked).await).await;
     drop(conn);
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 #[tokio::test]
 async fn an_undelivered_claim_of_a_queue_whose_row_stays_locked_delays_none_of_another_queue() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     let (locked, other) = (queue.create_one("proj/locked").await, queue.create_one(QUEUE).await);
     let claim = async |of| queue.claim_work(of, "worker", 1, LONG).await.unwrap().delivery;
     let mut lost = claim("proj/locked").await;
@@ -105,8 +101,7 @@ async fn an_undelivered_claim_of_a_queue_whose_row_stays_locked_delays_none_of_a
     holder.rollback().await.unwrap();
     eventually("the claim is requeued when its queue is free", async || is_pending(locked).await).await;
     drop(conn);
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 /// So many tasks whose second run is pending.
@@ -186,8 +181,7 @@ async fn whichever_answer_is_lost_on_the_way_to_a_claim_nothing_stays_claimed_th
     }
     assert!(!heard_of.is_empty(), "no claim got through");
     drop(proxy);
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 #[tokio::test]
@@ -211,8 +205,7 @@ async fn a_create_whose_answer_is_lost_is_answered_when_it_is_repeated() {
 
 #[tokio::test]
 async fn a_create_whose_session_dies_before_the_commit_leaves_nothing_and_can_be_repeated() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     let gate = Gate::close(&database, "task_definitions").await;
     let task = new_task(QUEUE, &json!({}));
     let kill = async {
@@ -225,6 +218,5 @@ async fn a_create_whose_session_dies_before_the_commit_leaves_nothing_and_can_be
     assert!(matches!(lost, Err(OpError::Unavailable)), "{lost:?}");
     assert_eq!(number(database.pool(), "SELECT count(*) FROM tasks").await, 0);
     assert_eq!(queue.create(&task).await.unwrap().id, task.id);
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }

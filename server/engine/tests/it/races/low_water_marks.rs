@@ -6,9 +6,9 @@ use serde_json::json;
 use sqlx::Connection;
 use tenure_engine::testing::Queue;
 use tenure_engine::testing::{QUEUE, new_task};
-use tenure_store::testing::{TestDatabase, eventually};
+use tenure_store::testing::eventually;
 
-use crate::support::{create_on, number};
+use crate::support::{create_on, finish, number, start};
 
 async fn advance(queue: &Queue) {
     // Twice: the first time it may only note who is open.
@@ -19,8 +19,7 @@ async fn advance(queue: &Queue) {
 
 #[tokio::test]
 async fn a_run_that_is_requeued_below_a_low_water_mark_is_claimed_next() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     let key = queue.key(QUEUE).await;
     let task = queue.create_one(QUEUE).await;
     let later = queue.create_one(QUEUE).await;
@@ -38,14 +37,12 @@ async fn a_run_that_is_requeued_below_a_low_water_mark_is_claimed_next() {
     assert_eq!(queue.claim_one(QUEUE).await.task.id, task);
     advance(&queue).await;
     assert_eq!(queue.claim_one(QUEUE).await.task.id, later);
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 #[tokio::test]
 async fn a_low_water_mark_does_not_pass_a_run_that_is_not_committed_yet() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     let mut slow = database.connect_hot().await;
     let task = new_task(QUEUE, &json!({}));
     let mut open = slow.begin().await.unwrap();
@@ -58,14 +55,12 @@ async fn a_low_water_mark_does_not_pass_a_run_that_is_not_committed_yet() {
     open.commit().await.unwrap();
     assert_eq!(queue.claim_one(QUEUE).await.task.id, task.id);
     drop(slow);
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 #[tokio::test]
 async fn an_urgent_task_is_claimed_before_older_ones_after_low_water_marks_have_moved() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     let key = queue.key(QUEUE).await;
     for _ in 0..2 {
         queue.create_one(QUEUE).await;
@@ -79,6 +74,5 @@ async fn an_urgent_task_is_claimed_before_older_ones_after_low_water_marks_have_
     let urgent = new_task(QUEUE, &json!({"priority": "highest"}));
     queue.create(&urgent).await.unwrap();
     assert_eq!(queue.claim_one(QUEUE).await.task.id, urgent.id);
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }

@@ -13,7 +13,7 @@ use tenure_store::testing::TestDatabase;
 use tenure_store::transitions::{claim, create, end};
 use uuid::Uuid;
 
-use crate::support::number;
+use crate::support::{number, start};
 
 /// States that each statement is tried in.
 const ROUNDS: usize = 60;
@@ -83,8 +83,7 @@ struct World {
 }
 
 async fn world() -> World {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     let mut tasks = Vec::new();
     for n in 0..60 {
         let priority = ["lowest", "low", "highest"][below(3)];

@@ -9,7 +9,7 @@ use tenure_engine::testing::Queue;
 use tenure_engine::testing::{QUEUE, new_task, new_task_with_id};
 use tenure_store::testing::TestDatabase;
 
-use crate::support::{create_on, number, until_a_session_waits};
+use crate::support::{create_on, finish, number, until_a_session_waits};
 
 #[tokio::test]
 async fn of_two_reports_in_one_batch_the_first_counts() {
@@ -32,8 +32,7 @@ async fn of_two_reports_in_one_batch_the_first_counts_with(loops: u64) {
     assert_eq!(first.unwrap().ended.len(), 1);
     assert_eq!(repeat.unwrap().ended.len(), 1);
     assert!(matches!(other, Err(OpError::Conflict(_))), "{other:?}");
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 #[tokio::test]
@@ -55,8 +54,7 @@ async fn of_two_creates_of_one_id_in_one_batch_the_first_counts_with(loops: u64)
     assert_eq!(repeat.unwrap().id, task.id);
     assert!(matches!(different, Err(OpError::Conflict(_))), "{different:?}");
     assert_eq!(number(database.pool(), "SELECT count(*) FROM pending").await, 1);
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 async fn while_the_first_commits(change: impl FnOnce(&str) -> String) -> Result<TaskId, OpError> {

@@ -15,7 +15,7 @@ use tenure_store::transitions::create::{Names, look};
 use tokio::task::JoinSet;
 use uuid::Uuid;
 
-use crate::support::{Gate, Proxy, number, until_a_session_waits};
+use crate::support::{Gate, Proxy, finish, number, start, until_a_session_waits};
 
 fn large() -> NewTask {
     let task = new_task(QUEUE, &json!({"payload": {"text": "x".repeat(BATCH_BYTES_MAX + 1)}}));
@@ -25,8 +25,7 @@ fn large() -> NewTask {
 
 #[tokio::test]
 async fn a_very_large_create_goes_alone_and_holds_up_no_other() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     queue.key(QUEUE).await;
     let large = large();
     // Another transaction creates the large one's group and takes a while.
@@ -57,8 +56,7 @@ async fn a_very_large_create_goes_alone_and_holds_up_no_other() {
     let refused = queue.create(&other).await;
     assert!(matches!(refused, Err(OpError::Conflict(_))), "{refused:?}");
     assert_eq!(number(database.pool(), "SELECT count(*) FROM tasks").await, 2);
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 #[tokio::test]
@@ -116,14 +114,12 @@ async fn repeats_of_large_tasks_are_diagnosed_a_few_at_a_time() {
     let read: Vec<(usize, bool)> = looks.iter().map(|look| (look.member, look.stored.is_some())).collect();
     assert_eq!(read, [(0, true), (3, false)], "what has no room is asked for again");
     drop(conn);
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 #[tokio::test]
 async fn nothing_is_looked_for_before_the_commit_that_makes_it_visible() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     let required = queue.create_one(QUEUE).await;
     let text = "x".repeat(BATCH_BYTES_MAX + 1);
     let waits = new_task(QUEUE, &json!({"payload": {"text": text}, "dependencies": [required]}));
@@ -140,8 +136,7 @@ async fn nothing_is_looked_for_before_the_commit_that_makes_it_visible() {
     created.unwrap();
     assert!(!early, "the dependency pass was notified before the commit");
     tokio::time::timeout(Duration::from_secs(5), notified).await.expect("it is notified after the commit");
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 async fn lock_free(conn: &mut PgConnection, ids: &[Uuid], own: bool) -> Vec<bool> {
@@ -150,8 +145,7 @@ async fn lock_free(conn: &mut PgConnection, ids: &[Uuid], own: bool) -> Vec<bool
 
 #[tokio::test]
 async fn groups_are_found_free_alike_alone_and_together() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     let (lone, other) = (new_task(QUEUE, &json!({})), new_task(QUEUE, &json!({})));
     let member = new_task(QUEUE, &json!({"taskGroupId": other.id}));
     queue.create(&lone).await.unwrap();
@@ -173,6 +167,5 @@ async fn groups_are_found_free_alike_alone_and_together() {
     }
     holding.rollback().await.unwrap();
     drop((holder, conn));
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
