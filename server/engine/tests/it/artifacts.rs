@@ -277,7 +277,6 @@ async fn an_artifact_is_not_finished_while_its_object_may_be_being_removed() {
     let ended = create_artifact::finish(&queue.engine.pool, &queue.engine.notifiers, run_ref, "o", upload(1)).await;
     assert!(matches!(&ended, Err(OpError::Input(text)) if text.contains("has expired")), "{ended:?}");
     assert!(!stored(&queue, run_ref, "o").await.unwrap().present);
-    drop(conn);
     finish(database, queue).await;
 }
 

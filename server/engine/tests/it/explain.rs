@@ -264,7 +264,6 @@ async fn the_plans_of_hot_statements_are_right_on_tables_that_were_analyzed_whil
         .execute(&mut filler)
         .await
         .unwrap();
-    drop(filler);
     database.finish().await;
 }
 
@@ -513,6 +512,5 @@ async fn statements_of_passes_read_only_what_they_need_of_full_tables() {
     sqlx::raw_sql("ANALYZE").execute(&mut filler).await.unwrap();
     faults.extend(measure(&database, &mut filler, &COLD, "with").await.faults);
     assert!(faults.is_empty(), "reads too much: {faults:#?}");
-    drop(filler);
     database.finish().await;
 }

@@ -106,7 +106,6 @@ async fn servers_are_purged_a_day_after_their_last_beat() {
     beat(24).await;
     assert_eq!(servers::pass(&queue.engine).await.unwrap().done, 1);
     assert_eq!(number(database.pool(), "SELECT count(*) FROM servers").await, 0);
-    drop(conn);
     finish(database, queue).await;
 }
 
@@ -136,7 +135,6 @@ async fn a_server_whose_row_was_purged_inserts_it_with_its_next_beat_and_by_no_h
         assert_eq!(number(database.pool(), servers).await, 1);
     }
     eventually("its heartbeats work", async || queue.engine.heartbeat.beat().await.is_ok()).await;
-    drop(conn);
     finish(database, queue).await;
 }
 

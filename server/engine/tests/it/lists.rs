@@ -360,7 +360,6 @@ async fn a_task_that_is_named_twice_is_read_once_with_its_earlier_runs() {
     let read = tasks::load(&mut conn, &[task.uuid(), task.uuid()]).await.unwrap().remove(&task.uuid()).unwrap().task;
     assert!(matches!(read.last, Last::Pending(_)));
     assert_eq!(read.ended.len(), 1);
-    drop(conn);
     finish(database, queue).await;
 }
 
@@ -377,6 +376,5 @@ async fn a_queue_whose_only_task_came_and_went_between_two_turns_of_the_sequence
         assert_eq!(counts.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), [QUEUE]);
         tenure_store::events::sequence(&mut conn, sequenced).await.unwrap();
     }
-    drop(conn);
     finish(database, queue).await;
 }

@@ -118,7 +118,6 @@ async fn what_a_log_takes_is_counted_while_it_grows_and_while_its_beginning_is_d
     }
     assert_eq!(kept, number(database.pool(), "SELECT kept FROM live_logs").await);
     assert!((KEPT_MAX..CHUNKS * CHUNK_BYTES / 2).contains(&kept), "{kept}");
-    drop(conn);
     finish(database, queue).await;
 }
 

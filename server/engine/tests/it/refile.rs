@@ -173,7 +173,6 @@ async fn every_run_has_the_traits_that_policy_and_options_say_wherever_it_is_and
     }
     let after: String = sqlx::query_scalar(dates).fetch_one(&mut conn).await.unwrap();
     assert_eq!(after, before);
-    drop(conn);
     finish(database, queue).await;
 }
 
@@ -325,7 +324,6 @@ async fn a_policy_that_was_removed_is_gone_when_no_run_follows_it_any_more() {
     assert_eq!(traits(&mut conn).await, BTreeMap::from([(None, 1)]));
     assert_eq!(put(&queue, &json!({"delay": 3})).await, 1);
     assert_eq!(number(database.pool(), "SELECT max(version) FROM queue_policies").await, 3, "versions go on growing");
-    drop(conn);
     finish(database, queue).await;
 }
 
@@ -366,7 +364,6 @@ async fn a_change_while_runs_are_refiled_begins_again_and_several_slices_are_one
     assert_eq!(follow(&queue).await, 450);
     assert_eq!(traits(&mut conn).await, BTreeMap::from([(Some(1), 450)]));
     assert_eq!(refiling(&queue).await, 0);
-    drop(conn);
     finish(database, queue).await;
 }
 

@@ -190,6 +190,5 @@ async fn a_claim_that_ends_before_its_earlier_runs_are_read_is_not_among_them() 
     let granted = renewed.describe(QUEUE.parse().unwrap(), ended).unwrap();
     assert!(matches!(granted.task.last, Last::Running(..)));
     assert!(granted.task.ended.is_empty());
-    drop(conn);
     finish(database, queue).await;
 }

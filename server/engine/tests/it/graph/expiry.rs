@@ -94,7 +94,6 @@ async fn one_leap_over_deadline_and_expiry_leaves_nothing_behind_and_emits_the_g
     let mut conn = database.connect().await;
     let page = events::read(&mut conn, 0, 2).await.unwrap();
     assert!(matches!(&page, events::Page::Events(events, 2) if events.is_empty()), "{page:?}");
-    drop(conn);
     finish(database, queue).await;
 }
 
@@ -303,7 +302,6 @@ async fn tasks_behind_a_row_that_was_filed_anew_are_looked_at_when_all_have_expi
         assert_eq!(number(database.pool(), "SELECT count(*) FROM tasks").await, left);
     }
     sqlx::query("DELETE FROM artifacts").execute(&mut conn).await.unwrap();
-    drop(conn);
     finish(database, queue).await;
 }
 

@@ -183,7 +183,6 @@ async fn a_group_is_cancelled_in_slices_after_it_was_sealed_and_only_what_is_ope
     assert_eq!((again.size, again.tasks.len()), (451, 0));
     run_groups(&queue).await;
     assert_eq!(emitted(&database, "task-group-resolved").await.len(), 1);
-    drop(conn);
     finish(database, queue).await;
 }
 
@@ -313,7 +312,6 @@ async fn a_part_of_the_log_is_read_alone_and_its_groups_are_emitted_once_for_wha
     run_groups(&queue).await;
     assert_eq!(emitted(&database, "task-group-resolved").await.len(), 20);
     assert_eq!(number(database.pool(), "SELECT count(*) FROM resolved_groups").await, 0);
-    drop(conn);
     finish(database, queue).await;
 }
 
@@ -332,6 +330,5 @@ async fn a_group_whose_task_ends_again_after_what_its_event_covers_is_emitted_ag
     change(&queue.engine.pool, &queue.engine.notifiers, id, Change::Cancel).await.unwrap();
     run_groups(&queue).await;
     assert_eq!(emitted(&database, "task-group-resolved").await.len(), 2);
-    drop(conn);
     finish(database, queue).await;
 }

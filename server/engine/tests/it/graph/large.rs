@@ -114,7 +114,6 @@ async fn a_slice_goes_on_with_the_edges_that_follow_those_it_has_marked() {
     let sequencer = Sequencer::default();
     while let Read::Rows(..) = log_reader::read_next(&mut conn, &sequencer, &mut DependencySink).await.unwrap() {}
     settle_in_one_slice(&mut conn, &queue, task).await;
-    drop(conn);
     finish(database, queue).await;
 }
 
@@ -127,7 +126,6 @@ async fn a_slice_passes_over_no_edge_where_several_rows_of_work_are_about_each()
                  SELECT e.required, 5 FROM dependencies e, generate_series(1, 2) ORDER BY e.required";
     sqlx::query(twice).execute(&mut conn).await.unwrap();
     settle_in_one_slice(&mut conn, &queue, task).await;
-    drop(conn);
     finish(database, queue).await;
 }
 

@@ -45,7 +45,6 @@ async fn the_group_of_a_lone_task_is_found_listed_and_given_a_priority_without_a
     let [event] = &emitted(&database, "task-group-priority-changed").await[..] else { panic!("not emitted once") };
     assert_eq!(event["payload"]["schedulerId"], "mine");
     assert_eq!(number(database.pool(), ROWS).await, 0);
-    drop(conn);
     finish(database, queue).await;
 }
 

@@ -123,7 +123,6 @@ async fn a_task_that_is_created_after_a_rerun_waits_for_the_next_end_however_lat
         settle(&queue).await;
         assert_eq!(state(&queue, late).await, "pending", "{is_awaited} {is_read}");
     }
-    drop(conn);
     finish(database, queue).await;
 }
 
@@ -231,7 +230,6 @@ async fn the_group_event_is_emitted_once_when_the_last_task_is_resolved_while_th
     assert!(matches!(read_for_groups(&mut conn).await, Read::Rows(_, Slice { groups: 1, emitted: 0 })));
     run_groups(&queue).await;
     assert_eq!(emitted(&database, "task-group-resolved").await.len(), 1);
-    drop(conn);
     finish(database, queue).await;
 }
 

@@ -59,7 +59,6 @@ async fn the_marks_of_times_follow_the_clock_and_stop_at_what_is_left() {
     // What a failover may bring back is found again.
     queue.engine.remembered.drop_all();
     assert_eq!(queue.engine.due_marks.get().claims, START);
-    drop(conn);
     finish(database, queue).await;
 }
 
@@ -146,7 +145,6 @@ async fn the_operators_page_is_read_from_the_marks_on() {
         assert_eq!((waiting.len(), oldest.len()), (found, found), "{marks:?}");
     }
     reader.commit().await.unwrap();
-    drop(conn);
     finish(database, queue).await;
 }
 
@@ -164,7 +162,6 @@ async fn a_clock_that_goes_back_drops_the_marks_of_times() {
     for pass in PASSES {
         pass.run(&queue.passes).await.unwrap();
     }
-    drop(conn);
     finish(database, queue).await;
 }
 
@@ -192,7 +189,6 @@ async fn a_worker_that_is_given_a_date_of_the_past_is_purged() {
     advance(&queue).await;
     assert_eq!(registrations::pass(&queue.engine).await.unwrap().done, 1);
     assert!(worker_manager::find(&mut conn, &name).await.unwrap().is_none());
-    drop(conn);
     finish(database, queue).await;
 }
 
@@ -211,6 +207,5 @@ async fn a_worker_that_is_declared_with_a_date_of_the_past_is_purged() {
     workers::purge(&queue.engine).await.unwrap();
     let left: i64 = sqlx::query_scalar("SELECT count(*) FROM workers").fetch_one(&mut conn).await.unwrap();
     assert_eq!(left, 0);
-    drop(conn);
     finish(database, queue).await;
 }

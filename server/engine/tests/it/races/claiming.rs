@@ -52,7 +52,6 @@ async fn workers_in_one_batch_get_different_runs_in_the_order_of_their_slots_wit
     let mut got_by_worker = got.clone();
     got_by_worker.sort_by_key(|(worker, _)| *worker);
     assert_eq!(got_by_worker, expected);
-    drop(conn);
     finish(database, queue).await;
 }
 

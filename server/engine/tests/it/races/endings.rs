@@ -111,7 +111,6 @@ async fn every_claim_lasts_as_the_policy_of_its_queue_and_the_options_of_its_tas
             }
         }
     }
-    drop(hot);
     finish(database, queue).await;
 }
 
@@ -142,7 +141,6 @@ async fn claims_of_queues_with_different_leases_are_emitted_with_their_own() {
     let own = (vec!["proj/b".to_owned()], 30, vec![true]);
     let rest = (vec!["proj/a".to_owned(), "proj/c".to_owned()], 1200, vec![true, true]);
     assert_eq!(seen, [own, rest]);
-    drop(hot);
     finish(database, queue).await;
 }
 
@@ -164,7 +162,6 @@ async fn a_claim_is_too_slow_at_its_time_and_its_lease_is_no_matter() {
     let ended = &queue.status(task).await.ended[0];
     assert_eq!(ended.ended_by, Some(EndedBy::CompleteTime));
     assert_eq!(slow::pass(&queue.engine).await.unwrap().found, 0);
-    drop(conn);
     finish(database, queue).await;
 }
 
@@ -257,7 +254,6 @@ async fn results_are_stored_by_both_statements_and_only_for_those_who_sent_one()
             queue.claim_one(QUEUE).await;
         }
     }
-    drop(conn);
     finish(database, queue).await;
 }
 

@@ -236,7 +236,6 @@ async fn m18_what_is_resolved_stays_resolved_whatever_comes_at_the_same_time() {
             }
         }
     }
-    drop(conn);
     finish(database, queue).await;
 }
 
@@ -253,6 +252,5 @@ async fn m18_what_is_resolved_stays_resolved_when_two_requests_meet_a_third() {
             }
         }
     }
-    drop(conn);
     finish(database, queue).await;
 }

@@ -50,7 +50,6 @@ async fn runs_go_to_the_workers_of_their_own_queue_although_others_before_it_giv
     let holders: Vec<String> =
         sqlx::query_scalar("SELECT worker_id FROM claims ORDER BY ord").fetch_all(database.pool()).await.unwrap();
     assert_eq!(holders, ["d", "e"]);
-    drop(conn);
     finish(database, queue).await;
 }
 
@@ -105,6 +104,5 @@ async fn a_message_is_deleted_for_the_member_that_named_it() {
         .await
         .unwrap();
     assert_eq!(replaced, [got[0].task, got[2].task]);
-    drop(conn);
     finish(database, queue).await;
 }

@@ -113,7 +113,6 @@ async fn repeats_of_large_tasks_are_diagnosed_a_few_at_a_time() {
     let looks = look(&mut conn, &names).await.unwrap();
     let read: Vec<(usize, bool)> = looks.iter().map(|look| (look.member, look.stored.is_some())).collect();
     assert_eq!(read, [(0, true), (3, false)], "what has no room is asked for again");
-    drop(conn);
     finish(database, queue).await;
 }
 

@@ -103,7 +103,6 @@ async fn a_fresh_database_extends_nothing_and_a_server_without_sessions_does_not
     assert_eq!(extended(&ground).await, 0);
     let mut conn = ground.database.connect().await;
     assert_eq!(worker_sessions::tick_clock(&mut conn).await.unwrap(), 0);
-    drop(conn);
     ground.finish().await;
 }
 
