@@ -121,17 +121,6 @@ fn a_cell_is_true_for_all_that_takes_a_run_away() {
 }
 
 #[test]
-fn what_is_assigned_when_the_scheduler_is_replaced_has_no_time_to_end_by_itself() {
-    for cell in CELLS.iter().filter(|cell| cell.situation == Situation::SchedulerReplaced) {
-        let expected = match cell.delivery {
-            Delivery::AtLeastOnce => Some((TimeDelta::zero(), Ending::SchedulerReplaced)),
-            Delivery::Retries | Delivery::AtMostOnce => None,
-        };
-        assert_eq!(cell.end(By::SchedulerUnaccepted, &TIMES), expected, "{}", cell.name());
-    }
-}
-
-#[test]
 fn both_pages_show_the_cells() {
     let note = include_str!("../../../../docs/internals/policies.md");
     assert!(note.contains(&markdown()), "docs/internals/policies.md is to contain:\n{}", markdown());

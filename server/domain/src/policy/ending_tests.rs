@@ -1,5 +1,5 @@
 use super::*;
-use crate::lifecycle::{self, Event, Life, Refusal, State};
+use crate::lifecycle::{self, Event, Life, State};
 use proptest::prelude::*;
 
 fn run(number: u16) -> RunId {
@@ -96,55 +96,6 @@ fn every_case_is_as_the_statement_will_have_it() {
 }
 
 #[test]
-fn without_traits_it_is_as_the_life_cycle_says() {
-    let mut events: Vec<(Event, Ending)> = [Report::Completed, Report::Failed]
-        .into_iter()
-        .chain(ExceptionReason::ALL.iter().map(|&reason| Report::Exception(reason)))
-        .map(|report| (Event::Report(run(1), report), Ending::Reported(report)))
-        .collect();
-    events.extend([(Event::ClaimExpired(run(1)), Ending::LeaseExpired), (Event::Requeue(run(1)), Ending::Undelivered)]);
-    for (event, ending) in events {
-        for had in allowances().into_iter().filter(|had| had.free_runs == 0) {
-            let life = Life { state: State::Running(run(1)), retries_left: had.retries_left, requeues: had.requeues };
-            let expected = lifecycle::apply(life, event);
-            match (decide(Delivery::Retries, ending, run(1), had), expected) {
-                (Ok(decision), Ok(step)) => {
-                    assert_eq!(decision.next, step.made.map(|(_, reason)| reason));
-                    assert_eq!(step.ended, Some((run(1), ending.outcome())));
-                    assert_eq!(decision.left.retries_left, step.life.retries_left);
-                    assert_eq!(decision.left.requeues, step.life.requeues);
-                    assert_eq!(decision.left.free_runs, 0);
-                }
-                (Err(refused), Err(refusal)) => {
-                    assert_eq!((refused, refusal), (Refused::RequeuesUsedUp, Refusal::RequeuesUsedUp));
-                }
-                (decision, step) => panic!("{decision:?} and {step:?}"),
-            }
-        }
-    }
-}
-
-#[test]
-fn what_a_loss_costs_changes_when_the_free_runs_are_used_up() {
-    let had = |free_runs| Allowance { retries_left: 2, free_runs, requeues: 0, losses: 0 };
-    for (free_runs, retries_left, free_after) in [(198, 2, 199), (199, 2, 200), (200, 1, 200)] {
-        let lost = decide(Delivery::AtLeastOnce, Ending::LeaseExpired, run(0), had(free_runs)).unwrap();
-        assert_eq!(lost.next, Some(ReasonCreated::Retry));
-        assert_eq!((lost.left.retries_left, lost.left.free_runs), (retries_left, free_after));
-    }
-    let spent = Allowance { retries_left: 0, ..had(200) };
-    let last = decide(Delivery::AtLeastOnce, Ending::LeaseExpired, run(0), spent).unwrap();
-    assert_eq!((last.next, last.left.retries_left), (None, 0));
-    for &delivery in Delivery::ALL {
-        let released = decide(delivery, Ending::Released, run(0), had(199)).unwrap();
-        assert_eq!((released.next, released.left.retries_left), (Some(ReasonCreated::Retry), 2));
-        assert_eq!(decide(delivery, Ending::Released, run(0), had(200)), Err(Refused::FreeRunsUsedUp));
-    }
-    let lost = decide(Delivery::AtMostOnce, Ending::LeaseExpired, run(0), had(0)).unwrap();
-    assert_eq!((lost.next, lost.left.retries_left), (None, 2));
-}
-
-#[test]
 fn a_run_that_is_assigned_is_taken_back_by_delivery_and_by_what_happened() {
     use TakenBack::{Ends, NotOfAnAssignment, Stays, Waits};
     let assignments = [
@@ -170,15 +121,6 @@ fn a_run_that_is_assigned_is_taken_back_by_delivery_and_by_what_happened() {
             let refused = decide(delivery, Ending::NotAccepted, run(0), had);
             assert_eq!(refused, Err(Refused::NotOfAClaim), "a claim was accepted");
         }
-    }
-}
-
-#[test]
-fn losses_in_a_row_are_counted_and_any_other_end_ends_the_row() {
-    for (ending, name, _) in TABLE {
-        let had = Allowance { retries_left: 5, free_runs: 0, requeues: 0, losses: 2 };
-        let losses = decide(Delivery::AtLeastOnce, ending, run(0), had).unwrap().left.losses;
-        assert_eq!(losses, if ending.is_loss() { 3 } else { 0 }, "{name}");
     }
 }
 
