@@ -1,5 +1,6 @@
 //! What several tests need: a commit held open, a connection that is cut, who waits for a lock.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
@@ -35,6 +36,20 @@ pub async fn create_on(conn: &mut PgConnection, queue: &Queue, tasks: &[NewTask]
         members.push(Member { task, queue: queue.key(task.queue.as_str()).await, waits: false, ruled: false });
     }
     assert_eq!(create(conn, &members).await.unwrap().len(), tasks.len());
+}
+
+/// What a transaction has read of these tables so far: scans of whole tables, and rows.
+pub async fn reads(conn: &mut PgConnection, tables: &[&str]) -> BTreeMap<String, (i64, i64)> {
+    let tables: Vec<String> = tables.iter().map(|&table| table.to_owned()).collect();
+    let rows: Vec<(String, i64, i64)> = sqlx::query_as(
+        "SELECT relname::text, COALESCE(seq_scan, 0), COALESCE(seq_tup_read, 0) + COALESCE(idx_tup_fetch, 0)
+         FROM pg_stat_xact_user_tables WHERE relname = ANY($1)",
+    )
+    .bind(tables)
+    .fetch_all(conn)
+    .await
+    .unwrap();
+    rows.into_iter().map(|(table, scans, rows)| (table, (scans, rows))).collect()
 }
 
 /// A session that keeps a snapshot of now: until it is dropped no row that dies can be removed.

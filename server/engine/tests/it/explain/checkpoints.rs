@@ -11,7 +11,9 @@ use tenure_store::{checkpoints, task_commands};
 use uuid::Uuid;
 
 use super::fill;
+use super::measure::pages;
 use super::sessions::{FILL as SESSIONS, take_away};
+use crate::support::reads;
 
 /// Sessions that have ended, and live ones; a run of each of these is claimed.
 const ENDED: &str = "5000";
@@ -97,46 +99,23 @@ async fn run(conn: &mut PgConnection, statement: &str, tasks: &Tasks) {
     }
 }
 
-/// Scans of whole tables and rows read, by table, in this transaction.
-async fn reads(conn: &mut PgConnection) -> Vec<(String, i64, i64)> {
-    sqlx::query_as(
-        "SELECT relname::text, COALESCE(seq_scan, 0), COALESCE(seq_tup_read, 0) + COALESCE(idx_tup_fetch, 0)
-         FROM pg_stat_xact_user_tables WHERE relname = ANY($1) ORDER BY relname",
-    )
-    .bind(BIG.map(str::to_owned).to_vec())
-    .fetch_all(conn)
-    .await
-    .unwrap()
-}
-
-/// The pages of these tables and of their indexes that sessions have read so far.
-async fn pages(conn: &mut PgConnection) -> i64 {
-    // By itself a session says it a second later.
-    sqlx::raw_sql("SELECT pg_stat_force_next_flush()").execute(&mut *conn).await.unwrap();
-    let sum =
-        "SELECT COALESCE(sum(heap_blks_read + heap_blks_hit + COALESCE(idx_blks_read + idx_blks_hit, 0)), 0)::bigint
-               FROM pg_statio_user_tables WHERE relname = ANY($1)";
-    sqlx::query_scalar(sum).bind(BIG.map(str::to_owned).to_vec()).fetch_one(conn).await.unwrap()
-}
-
 /// What a statement read too much of, and the fewest pages that it read.
 async fn measure(conn: &mut PgConnection, statement: &str, tasks: &Tasks) -> (Vec<String>, i64) {
     let (mut faults, mut least) = (Vec::new(), i64::MAX);
     for _ in 0..TIMES {
-        let pages_before = pages(conn).await;
+        let pages_before = pages(conn, &BIG).await;
         let mut transaction = conn.begin().await.unwrap();
-        let before = reads(&mut transaction).await;
+        let before = reads(&mut transaction, &BIG).await;
         run(&mut transaction, statement, tasks).await;
-        for (table, scans, rows) in reads(&mut transaction).await {
-            let earlier = before.iter().find(|(name, ..)| *name == table);
-            let (scans_before, rows_before) = earlier.map_or((0, 0), |(_, scans, rows)| (*scans, *rows));
+        for (table, (scans, rows)) in reads(&mut transaction, &BIG).await {
+            let (scans_before, rows_before) = before.get(&table).copied().unwrap_or_default();
             let (scans, rows) = (scans - scans_before, rows - rows_before);
             if scans > 0 || rows > ROWS_MAX {
                 faults.push(format!("{statement}: {scans} scans of {table}, {rows} rows"));
             }
         }
         transaction.rollback().await.unwrap();
-        least = least.min(pages(conn).await - pages_before);
+        least = least.min(pages(conn, &BIG).await - pages_before);
     }
     (faults, least)
 }

@@ -8,6 +8,7 @@ use tenure_store::testing::TestDatabase;
 use uuid::Uuid;
 
 use super::{BIG, FULL, held, ids, run_cold};
+use crate::support::reads;
 
 /// Often enough for a session to change its mind about plans.
 const TIMES: usize = 7;
@@ -23,27 +24,15 @@ pub struct Measured {
     pub pages: BTreeMap<&'static str, i64>,
 }
 
-/// What a transaction has read of the big tables so far: whole scans, and rows through indexes.
-async fn reads(conn: &mut PgConnection) -> BTreeMap<String, (i64, i64)> {
-    let rows: Vec<(String, i64, i64)> = sqlx::query_as(
-        "SELECT relname::text, COALESCE(seq_scan, 0), COALESCE(idx_tup_fetch, 0) FROM pg_stat_xact_user_tables
-         WHERE relname = ANY($1)",
-    )
-    .bind(BIG.map(str::to_owned).to_vec())
-    .fetch_all(conn)
-    .await
-    .unwrap();
-    rows.into_iter().map(|(table, scans, rows)| (table, (scans, rows))).collect()
-}
-
-/// The pages of the big tables and of their indexes that this session has read so far, and all others that have said so.
-pub async fn pages(conn: &mut PgConnection) -> i64 {
+/// The pages of these tables and of their indexes that this session has read so far, and all others that have said so.
+pub async fn pages(conn: &mut PgConnection, tables: &[&str]) -> i64 {
+    let tables: Vec<String> = tables.iter().map(|&table| table.to_owned()).collect();
     // By itself a session says it a second later.
     sqlx::raw_sql("SELECT pg_stat_force_next_flush()").execute(&mut *conn).await.unwrap();
     let sum =
         "SELECT COALESCE(sum(heap_blks_read + heap_blks_hit + COALESCE(idx_blks_read + idx_blks_hit, 0)), 0)::bigint
                FROM pg_statio_user_tables WHERE relname = ANY($1)";
-    sqlx::query_scalar(sum).bind(BIG.map(str::to_owned).to_vec()).fetch_one(conn).await.unwrap()
+    sqlx::query_scalar(sum).bind(tables).fetch_one(conn).await.unwrap()
 }
 
 /// Measures these statements in a session of the pool, each in a transaction that is rolled back.
@@ -60,13 +49,13 @@ pub async fn measure(
     for &statement in statements {
         let (mut took, mut least) = (Duration::MAX, i64::MAX);
         for _ in 0..TIMES {
-            let pages_before = pages(&mut conn).await;
+            let pages_before = pages(&mut conn, &BIG).await;
             let mut transaction = conn.begin().await.unwrap();
-            let before = reads(&mut transaction).await;
+            let before = reads(&mut transaction, &BIG).await;
             let started = Instant::now();
             run(&mut transaction, statement, &open, &waiting).await;
             took = took.min(started.elapsed());
-            let mut read = reads(&mut transaction).await;
+            let mut read = reads(&mut transaction, &BIG).await;
             read.retain(|table, (scans, rows)| {
                 let (scans_before, rows_before) = before.get(table).copied().unwrap_or_default();
                 let most = if statement == "list_of_claimed" && table == "claims" { i64::from(FULL) } else { ROWS_MAX };
@@ -76,7 +65,7 @@ pub async fn measure(
                 measured.faults.insert(format!("{statement}, {statistics} statistics: {read:?}"));
             }
             transaction.rollback().await.unwrap();
-            least = least.min(pages(&mut conn).await - pages_before);
+            least = least.min(pages(&mut conn, &BIG).await - pages_before);
         }
         println!("{statement:24} {took:?}, {least} pages, {statistics} statistics");
         measured.pages.insert(statement, least);

@@ -10,6 +10,7 @@ use tenure_store::worker_removals::{self, Gone};
 use tenure_store::worker_sessions::{self as store, Renewal, Sent, Shared};
 
 use super::{LEASE, fill, plan};
+use crate::support::reads;
 
 /// How many sessions have ended within a day, and how many claims have no session.
 const ROWS: &str = "TENURE_ENDED_SESSIONS";
@@ -43,18 +44,6 @@ pub(super) const FILL: &str = "
 /// Takes away the claims that belong to no task.
 pub(super) async fn take_away(conn: &mut PgConnection) {
     sqlx::query("DELETE FROM claims WHERE seq > 100000000").execute(conn).await.unwrap();
-}
-
-/// Scans of whole tables, and rows read, by table in this transaction.
-async fn reads(conn: &mut PgConnection) -> Vec<(String, i64, i64)> {
-    sqlx::query_as(
-        "SELECT relname::text, COALESCE(seq_scan, 0), seq_tup_read + COALESCE(idx_tup_fetch, 0) FROM pg_stat_xact_user_tables
-         WHERE relname = ANY($1) ORDER BY relname",
-    )
-    .bind(BIG.map(str::to_owned).to_vec())
-    .fetch_all(conn)
-    .await
-    .unwrap()
 }
 
 async fn live(conn: &mut PgConnection) -> Vec<i64> {
@@ -173,13 +162,12 @@ async fn statements_about_sessions_read_neither_those_that_ended_nor_the_claims_
             // Often enough for a session to change its mind about plans.
             for _ in 0..7 {
                 let mut transaction = conn.begin().await.unwrap();
-                let before = reads(&mut transaction).await;
+                let before = reads(&mut transaction, &BIG).await;
                 let started = std::time::Instant::now();
                 run(&mut transaction, statement, queue, &epochs).await;
                 took = took.min(started.elapsed());
-                for (table, scans, rows) in reads(&mut transaction).await {
-                    let earlier = before.iter().find(|(name, ..)| *name == table);
-                    let (scans_before, rows_before) = earlier.map_or((0, 0), |(_, scans, rows)| (*scans, *rows));
+                for (table, (scans, rows)) in reads(&mut transaction, &BIG).await {
+                    let (scans_before, rows_before) = before.get(&table).copied().unwrap_or_default();
                     // The queues are a handful, and one row is all that there is of the clock.
                     let scans = if table == "task_queues" { 0 } else { scans - scans_before };
                     if scans > 0 || rows > rows_before + 3 * LIVE {
