@@ -103,7 +103,9 @@ impl parked::Source for Lookup {
     const GAUGE: &'static str = "tenure_waiting_for_tasks";
 
     fn answer_notified(&mut self, parked: &mut Parked<Self>, id: Uuid) -> bool {
-        parked.take(id).for_each(|waiter| drop(waiter.0.send(())));
+        parked.take(id).for_each(|waiter| {
+            let _ = waiter.0.send(());
+        });
         true
     }
 

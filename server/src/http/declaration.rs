@@ -83,9 +83,9 @@ pub struct Declaration {
     pub(super) anonymous_body_max: usize,
     /// True if its handler waits for something, and then checks the caller again.
     pub(super) waits: bool,
-    tag: &'static str,
-    summary: &'static str,
-    describe: Describe,
+    pub(super) tag: &'static str,
+    pub(super) summary: &'static str,
+    pub(super) describe: Describe,
 }
 
 impl Declaration {

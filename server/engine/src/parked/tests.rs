@@ -31,7 +31,7 @@ impl Waiter for oneshot::Sender<Answer> {
     }
 
     fn give_up(self, reason: GiveUp) {
-        drop(self.send(Err(reason)));
+        let _ = self.send(Err(reason));
     }
 }
 
@@ -51,7 +51,9 @@ impl Source for Reader {
         let keys: Vec<u32> = if due.all { parked.keys().collect() } else { due.named().collect() };
         let changed = self.0.changed.lock().unwrap().clone();
         for key in keys.into_iter().filter(|key| changed.contains(key)) {
-            parked.take(key).for_each(|waiter| drop(waiter.send(Ok(key))));
+            parked.take(key).for_each(|waiter| {
+                let _ = waiter.send(Ok(key));
+            });
         }
         Ok(false)
     }
