@@ -62,7 +62,6 @@ mod task_commands;
 mod task_options;
 mod under_load;
 mod upgrade;
-mod upstream;
 mod verify_delivery;
 mod waiting;
 mod who_am_i;

@@ -5,7 +5,7 @@ use tenure_api::errors::ErrorCode::{
     InputError, InputValidationError, InsufficientScopes, RequestConflict, ResourceExpired, ResourceNotFound,
 };
 
-use crate::endpoints::row::{Entry, State, Who, operation, refused, succeeds, with};
+use crate::endpoints::row::{Entry, SHA256, State, Who, operation, refused, succeeds, with};
 
 pub fn entries() -> Vec<Entry> {
     [vec![creating(), finishing()], reading(), telling(), bytes()].concat()
@@ -140,6 +140,12 @@ fn telling() -> Vec<Entry> {
             .gives("/artifacts/7/name", "public/log")
             .gives("/continuationToken", Value::Null)
             .row(succeeds("there are none").on(State::Claimed).gives("/artifacts", json!([])))
+            .row(
+                succeeds("stored bytes")
+                    .on(State::Stored)
+                    .gives("/artifacts/0/size", 5)
+                    .gives("/artifacts/0/sha256", SHA256),
+            )
             .row(
                 succeeds("a page of one")
                     .on(State::Artifacts)

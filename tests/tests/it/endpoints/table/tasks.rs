@@ -56,6 +56,12 @@ fn creating() -> Entry {
                 .on(State::Sealed)
                 .gives("/status/state", "pending"),
         )
+        .row(
+            succeeds("the same task again, when its deadline has passed")
+                .on(State::Overdue)
+                .body(with(json!({"deadline": "<soon>", "expires": "<expires>"})))
+                .gives("/status/state", "exception"),
+        )
 }
 
 /// What createTask refuses.
