@@ -1,5 +1,5 @@
-//! Clients and roles over the API: each success, each refusal, how every server applies it, and attempts to get
-//! more than one has.
+//! Clients and roles over the API: their lives, how every server applies changes, and attempts to get more scopes than
+//! one has. Refusals are in `endpoints/table/auth.rs`.
 
 use std::time::{Duration, Instant};
 
@@ -9,13 +9,10 @@ use tenure_tests::clock::unix_millis;
 use tenure_tests::http::Answer;
 use tenure_tests::server::Server;
 
-use crate::rig::{
-    LOOK_EVERY, Raw, Rig, call, claim_path, client_of, definition, eventually, minutes_from_now, new_task, worker,
-};
+use crate::rig::{LOOK_EVERY, Rig, call, client_of, eventually, minutes_from_now};
 
 pub const API: &str = "/api/auth/v1";
 pub const DENIED: &str = "InsufficientScopes";
-const QUEUE: &str = "accounts/queue";
 /// Ten times what is promised.
 const EFFECTIVE_WITHIN: Duration = Duration::from_secs(10);
 
@@ -161,175 +158,6 @@ async fn a_client_lives_from_its_creation_to_its_deletion() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_client_stops_at_its_end_and_one_without_an_end_shows_the_year_3000() {
-    let rig = Rig::start().await;
-    let root = by(&rig, &rig.root);
-    let mut over = a_client(&["*"]);
-    over["expires"] = json!(minutes_from_now(-1));
-    let over = credentials(&root.put("/clients/over", over).await);
-    assert_eq!(by(&rig, &over).call("GET", "/scopes/current", None).await.status, 401);
-    assert_eq!(root.get("/clients/root").await["expires"], "3000-01-01T00:00:00.000Z");
-    rig.server.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn clients_and_roles_are_listed_in_pages() {
-    let rig = Rig::start().await;
-    let root = by(&rig, &rig.root);
-    root.delete("/roles/anonymous").await;
-    let ids: Vec<String> = (0..5).map(|number| format!("page/{number}")).collect();
-    for id in &ids {
-        let segment = id.replace('/', "%2F");
-        root.put(&format!("/clients/{segment}"), a_client(&[])).await;
-        root.put(&format!("/roles/{segment}"), a_role(&["a"])).await;
-    }
-    for (list, field, id) in [
-        ("/clients/?prefix=page/", "clients", Some("clientId")),
-        ("/roles2/?", "roles", Some("roleId")),
-        ("/roleids/?", "roleIds", None),
-    ] {
-        let whole = root.get(list).await;
-        assert_eq!(whole.get("continuationToken"), None, "{list}");
-        let name = |entry: &Value| id.map_or(entry, |id| &entry[id]).as_str().unwrap().to_owned();
-        let names = |body: &Value| body[field].as_array().unwrap().iter().map(name).collect::<Vec<_>>();
-        assert_eq!(names(&whole), ids, "{list}");
-        let (mut found, mut token, mut pages) = (Vec::new(), String::new(), 0);
-        loop {
-            let page = root.get(&format!("{list}&limit=2{token}")).await;
-            found.extend(names(&page));
-            pages += 1;
-            match page["continuationToken"].as_str() {
-                Some(next) => token = format!("&continuationToken={next}"),
-                None => break,
-            }
-        }
-        assert_eq!((found, pages), (ids.clone(), 3), "{list}");
-        for wrong in ["limit=0", "limit=x", "limit=-1", "other=1"] {
-            root.refused(("GET", &format!("{list}&{wrong}")), None, 400, "InvalidRequestArguments").await;
-        }
-        root.refused(("GET", &format!("{list}&continuationToken=%3F")), None, 400, "InputError").await;
-    }
-    assert_eq!(root.get("/clients/?prefix=page/3").await["clients"].as_array().unwrap().len(), 1);
-    root.refused(("GET", "/clients/?prefix=a%20b"), None, 400, "InvalidRequestArguments").await;
-    let roles = root.get("/roles/").await;
-    assert_eq!(roles.as_array().unwrap().len(), 5);
-    assert_eq!(roles[0]["expandedScopes"], json!(["a", "assume:page/0"]));
-    rig.server.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_role_lives_from_its_creation_to_its_deletion() {
-    let rig = Rig::start().await;
-    let root = by(&rig, &rig.root);
-    let path = "/roles/team%3A*";
-    let made = root.put(path, a_role(&["queue:create-task:<..>:*"])).await;
-    assert_eq!(made["roleId"], "team:*");
-    assert_eq!(made["expandedScopes"], json!(["assume:team:*", "queue:create-task:*"]));
-    assert_eq!(root.put(path, a_role(&["queue:create-task:<..>:*"])).await, made, "a repeat");
-    root.refused(("PUT", path), Some(a_role(&["x"])), 409, "RequestConflict").await;
-    assert_eq!(root.get(path).await, made);
-
-    let member = credentials(&root.put("/clients/member", a_client(&["assume:team:red"])).await);
-    let member = by(&rig, &member);
-    assert!(member.scopes().await.contains(&"queue:create-task:red:*".to_owned()));
-    let changed = root.post(path, Some(a_role(&["paint:<..>"]))).await;
-    assert_eq!((&changed["created"], &changed["scopes"]), (&made["created"], &json!(["paint:<..>"])));
-    let scopes = member.scopes().await;
-    assert!(scopes.contains(&"paint:red".to_owned()) && !scopes.contains(&"queue:create-task:red:*".to_owned()));
-    root.put("/roles/client-id%3Amember", a_role(&["by-name"])).await;
-    assert!(member.scopes().await.contains(&"by-name".to_owned()));
-
-    for _ in 0..2 {
-        root.delete(path).await;
-    }
-    assert!(!member.scopes().await.contains(&"paint:red".to_owned()));
-    root.refused(("GET", path), None, 404, "ResourceNotFound").await;
-    root.refused(("POST", path), Some(a_role(&[])), 404, "ResourceNotFound").await;
-    rig.server.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn roles_that_cannot_be_are_refused_and_change_nothing() {
-    let rig = Rig::start().await;
-    let root = by(&rig, &rig.root);
-    root.put("/roles/a", a_role(&["assume:b"])).await;
-    let message = root.refused(("PUT", "/roles/b"), Some(a_role(&["assume:a"])), 400, "InputError").await;
-    assert!(message.contains(r#""b" -> "a" -> "b""#), "{message}");
-    root.refused(("POST", "/roles/a"), Some(a_role(&["assume:*"])), 400, "InputError").await;
-    root.refused(("PUT", "/roles/g*"), Some(a_role(&["assume:g<..>x"])), 400, "InputError").await;
-    for scopes in [&["a**"][..], &["a:<..>:<..>"], &["a*<..>"], &["\u{e9}"]] {
-        let message = root.refused(("PUT", "/roles/c*"), Some(a_role(scopes)), 400, "InputValidationError").await;
-        assert!(message.contains("scope"), "{message}");
-    }
-    for id in ["a**", "%C3%A9", "a%0A"] {
-        let path = format!("/roles/{id}");
-        let message = root.refused(("PUT", &path), Some(a_role(&[])), 400, "InvalidRequestArguments").await;
-        assert!(message.contains("roleId"), "{message}");
-    }
-    for body in [json!({"scopes": []}), json!({"description": "d"}), json!({"description": "d", "scopes": [1]})] {
-        root.refused(("PUT", "/roles/c"), Some(body), 400, "InputValidationError").await;
-    }
-    let long = json!({"description": "x".repeat(10_241), "scopes": []});
-    assert!(root.refused(("PUT", "/roles/c"), Some(long), 400, "InputValidationError").await.contains("description"));
-    assert_eq!(root.get("/roleids/").await["roleIds"], json!(["a", "anonymous"]));
-    assert_eq!(root.get("/roles/a").await["scopes"], json!(["assume:b"]));
-    for id in ["a%20b", "a~b", "%C3%A9"] {
-        let path = format!("/clients/{id}");
-        let message = root.refused(("PUT", &path), Some(a_client(&[])), 400, "InvalidRequestArguments").await;
-        assert!(message.contains("clientId"), "{message}");
-    }
-    for (field, value) in [("scopes", json!(["a**"])), ("expires", json!("soon")), ("clientId", json!("c"))] {
-        let mut body = a_client(&[]);
-        body[field] = value;
-        let message = root.refused(("PUT", "/clients/c"), Some(body), 400, "InputValidationError").await;
-        assert!(message.contains(field), "{message}");
-    }
-    root.refused(("GET", "/clients/c"), None, 404, "ResourceNotFound").await;
-    rig.server.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn everything_about_clients_and_roles_needs_its_scope() {
-    let rig = Rig::start().await;
-    by(&rig, &rig.root).put("/clients/victim", a_client(&["x"])).await;
-    by(&rig, &rig.root).put("/roles/victim", a_role(&["x"])).await;
-    let nobody = rig.make_client("small", &["auth:none"]).await;
-    let (client, role) = ("/clients/victim", "/roles/victim");
-    let verb = |verb: &str| format!("{client}/{verb}");
-    let cases = [
-        ("GET", "/clients/".to_owned(), None, "auth:list-clients"),
-        ("GET", client.to_owned(), None, "auth:get-client:victim"),
-        ("PUT", client.to_owned(), Some(a_client(&[])), "auth:create-client:victim"),
-        ("POST", client.to_owned(), Some(a_client(&[])), "auth:update-client:victim"),
-        ("DELETE", client.to_owned(), None, "auth:delete-client:victim"),
-        ("POST", verb("reset"), None, "auth:reset-access-token:victim"),
-        ("POST", verb("enable"), None, "auth:enable-client:victim"),
-        ("POST", verb("disable"), None, "auth:disable-client:victim"),
-        ("GET", "/roles/".to_owned(), None, "auth:list-roles"),
-        ("GET", "/roles2/".to_owned(), None, "auth:list-roles"),
-        ("GET", "/roleids/".to_owned(), None, "auth:list-roles"),
-        ("GET", role.to_owned(), None, "auth:get-role:victim"),
-        ("PUT", role.to_owned(), Some(a_role(&[])), "auth:create-role:victim"),
-        ("POST", role.to_owned(), Some(a_role(&[])), "auth:update-role:victim"),
-        ("DELETE", role.to_owned(), None, "auth:delete-role:victim"),
-    ];
-    for (method, path, body, scope) in cases {
-        let message = by(&rig, &nobody).refused((method, &path), body.clone(), 403, DENIED).await;
-        assert!(message.contains(scope) && message.contains("small"), "{method} {path}: {message}");
-        let bytes = body.map(|body| body.to_string().into_bytes());
-        let unsigned = Raw::new(method, &format!("{API}{path}")).json(bytes.as_deref());
-        rig.send(&unsigned).await.refused(403, DENIED);
-    }
-    let root = by(&rig, &rig.root);
-    assert_eq!((&root.get(client).await["scopes"], &root.get(role).await["scopes"]), (&json!(["x"]), &json!(["x"])));
-    let narrowed = lend(&rig.root, &["auth:nothing"]);
-    // Every caller has these two.
-    assert!(by(&rig, &narrowed).scopes().await.contains(&"auth:nothing".to_owned()));
-    by(&rig, &narrowed).post("/scopes/expand", Some(json!({"scopes": []}))).await;
-    rig.server.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_client_gains_scopes_by_creating_or_changing_clients_and_roles() {
     let rig = Rig::start().await;
     let root = by(&rig, &rig.root);
@@ -468,27 +296,4 @@ async fn within(what: &str, in_effect: impl AsyncFn() -> bool, change: impl Asyn
         assert!(begun.elapsed() < EFFECTIVE_WITHIN, "no effect: {what}");
         tokio::time::sleep(LOOK_EVERY).await;
     }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_worker_that_is_shut_out_while_it_waits_gets_no_task() {
-    let rig = Rig::start_with(|launch| launch.flag("--claim-work-wait", "10s")).await;
-    let root = by(&rig, &rig.root);
-    let scopes = ["queue:claim-work:*", "queue:worker-id:*"];
-    let mine = credentials(&root.put("/clients/worker", a_client(&scopes)).await);
-    let (path, body) = (claim_path(QUEUE), worker(1));
-    let mut client = rig.client();
-    let waiting = call(&mut client, &mine, "POST", &path, Some(&body));
-    let task = new_task();
-    let shut_out = async {
-        tokio::time::sleep(Duration::from_millis(500)).await;
-        root.post("/clients/worker/disable", None).await;
-        assert_eq!(rig.create(task, &definition(QUEUE)).await.status, 200);
-    };
-    let (answer, ()) = tokio::join!(waiting, shut_out);
-    assert_eq!(answer.status, 401, "{}", answer.body);
-    let claims = rig.claim(QUEUE, 1).await;
-    assert_eq!(claims[0]["status"]["taskId"], task.to_string());
-    assert_eq!(claims[0]["status"]["retriesLeft"], 5, "it was requeued");
-    rig.server.stop().await;
 }

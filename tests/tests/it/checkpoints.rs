@@ -1,21 +1,13 @@
-//! Checkpoints of tasks, and commands for tasks: row M17 of the seed's behaviours, as far as it is the server's.
-
-use std::time::{Duration, Instant};
+//! Checkpoints of tasks and commands for tasks. Commands in inboxes are in `server/engine/tests/it/sessions/commands.rs`.
 
 use serde_json::{Value, json};
 use tenure_api::credentials::Credentials;
 use tenure_api::ids::SlugId;
 use tenure_tests::http::{Answer, TENURE_API};
 
-use crate::rig::{
-    Raw, Rig, Signature, call, claim_path, credentials_of, definition, eventually, minutes_from_now, new_task,
-};
+use crate::rig::{Raw, Rig, call, claim_path, credentials_of, definition, eventually, minutes_from_now, new_task};
 
 const QUEUE: &str = "checkpoints/linux";
-/// As compact JSON.
-const BYTES_MAX: usize = 65_536;
-/// Ten times the time within which an item is to be in an inbox.
-const HEARD_WITHIN: Duration = Duration::from_secs(10);
 const WEEK: f64 = 7.0 * 86_400.0;
 
 async fn start_by_hand() -> Rig {
@@ -33,12 +25,9 @@ async fn create(rig: &Rig) -> SlugId {
     task
 }
 
-/// A claim of the next run, perhaps by a session.
-async fn claim(rig: &Rig, session: Option<&str>) -> Value {
-    let mut body = json!({"workerGroup": "group", "workerId": "worker", "tasks": 1});
-    if let Some(session) = session {
-        body["sessionId"] = session.into();
-    }
+/// Claims the next run.
+async fn claim(rig: &Rig) -> Value {
+    let body = json!({"workerGroup": "group", "workerId": "worker", "tasks": 1});
     let answer = rig.call("POST", &claim_path(QUEUE), Some(&body)).await;
     assert_eq!(answer.body["tasks"].as_array().map(Vec::len), Some(1), "{}", answer.body);
     answer.body["tasks"][0].clone()
@@ -74,17 +63,6 @@ async fn release(rig: &Rig, claim: &Value, delay: i64) {
     assert_eq!(answer.status, 200, "{}", answer.body);
 }
 
-async fn session(rig: &Rig) -> String {
-    let body = json!({"taskQueueId": QUEUE, "workerGroup": "group", "workerId": "worker"});
-    let answer = rig.call("POST", &format!("{TENURE_API}/sessions"), Some(&body)).await;
-    answer.body["sessionId"].as_str().unwrap().to_owned()
-}
-
-async fn inbox(rig: &Rig, session: &str, query: &str) -> Vec<Value> {
-    let answer = rig.call("GET", &format!("{TENURE_API}/sessions/{session}/inbox?{query}"), None).await;
-    answer.body["items"].as_array().unwrap_or_else(|| panic!("{}", answer.body)).clone()
-}
-
 async fn counts(rig: &Rig) -> (Value, Value) {
     let now = rig.call("GET", &format!("{TENURE_API}/queues/checkpoints%2Flinux"), None).await.body;
     (now["ready"].clone(), now["delayed"].clone())
@@ -99,7 +77,7 @@ async fn m17_a_checkpoint_outlives_its_run_and_the_next_one_reads_and_replaces_i
     let rig = Rig::start().await;
     let task = create(&rig).await;
     assert_eq!(code(&read(&rig, task).await), (404, "ResourceNotFound".to_owned()));
-    let first = claim(&rig, None).await;
+    let first = claim(&rig).await;
     let worker = credentials_of(&first);
     for checkpoint in [json!({"done": 1}), json!(null), json!("ä \u{0} \""), json!({"done": [2, 1.50]})] {
         let stored = put(&rig, &first, checkpoint.clone()).await;
@@ -113,7 +91,7 @@ async fn m17_a_checkpoint_outlives_its_run_and_the_next_one_reads_and_replaces_i
     assert_eq!(code(&put(&rig, &first, json!(1)).await), (409, "RequestConflict".to_owned()));
     let old = call(&mut rig.client(), &worker, "GET", &of_task(task, "checkpoint"), None).await;
     assert_eq!(code(&old), (403, "InsufficientScopes".to_owned()), "another run goes on with it");
-    let second = claim(&rig, None).await;
+    let second = claim(&rig).await;
     let found = call(&mut rig.client(), &credentials_of(&second), "GET", &of_task(task, "checkpoint"), None).await;
     assert_eq!((&found.body["runId"], &found.body["checkpoint"]), (&json!(0), &json!({"done": [2, 1.50]})));
     assert_eq!(put(&rig, &second, json!("on")).await.status, 200);
@@ -131,7 +109,7 @@ async fn m17_a_checkpoint_outlives_its_run_and_the_next_one_reads_and_replaces_i
 async fn a_checkpoint_is_for_its_own_run_and_for_readers_with_the_scope() {
     let rig = Rig::start().await;
     let (task, other) = (create(&rig).await, create(&rig).await);
-    let claims = [claim(&rig, None).await, claim(&rig, None).await];
+    let claims = [claim(&rig).await, claim(&rig).await];
     let of = |task: SlugId| claims.iter().find(|claim| claim["status"]["taskId"] == task.to_string()).unwrap();
     let (mine, theirs) = (credentials_of(of(task)), credentials_of(of(other)));
     let body = json!({"checkpoint": 1});
@@ -168,50 +146,10 @@ async fn a_checkpoint_is_for_its_own_run_and_for_readers_with_the_scope() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_no_checkpoint_is_refused_and_changes_nothing() {
-    let rig = Rig::start().await;
-    let task = create(&rig).await;
-    let held = claim(&rig, None).await;
-    let text = |bytes: usize| json!("x".repeat(bytes - 2));
-    assert_eq!(put(&rig, &held, text(BYTES_MAX)).await.status, 200);
-    assert_eq!(code(&put(&rig, &held, text(BYTES_MAX + 1)).await), (400, "InputError".to_owned()));
-    assert_eq!(put(&rig, &held, json!({"kept": true})).await.status, 200);
-    let deep = |levels: usize| format!("{}{}", "[".repeat(levels), "]".repeat(levels));
-    let path = of_task(task, "runs/0/checkpoint");
-    let send = async |body: &str| {
-        let who = credentials_of(&held);
-        let signature = Signature { who: &who, method: "PUT", target: &path, ..Signature::of(&rig.server) };
-        let raw = Raw::new("PUT", &path).authorization(&signature.header()).json(Some(body.as_bytes()));
-        let reply = rig.send(&raw).await;
-        (reply.status, reply.json()["code"].as_str().unwrap_or_default().to_owned())
-    };
-    for (body, code) in [
-        (r#"{"checkpoint": {"a": 1, "a": 2}}"#.to_owned(), "MalformedPayload"),
-        (r#"{"checkpoint": 1, "checkpoint": 2}"#.to_owned(), "MalformedPayload"),
-        (format!(r#"{{"checkpoint": {}}}"#, deep(100)), "MalformedPayload"),
-        (r#"{"checkpoint": 01}"#.to_owned(), "MalformedPayload"),
-        ("7".to_owned(), "MalformedPayload"),
-        ("[1]".to_owned(), "InputValidationError"),
-        ("{}".to_owned(), "InputValidationError"),
-        (r#"{"checkpoint": 1, "commandId": null}"#.to_owned(), "InputValidationError"),
-        (r#"{"checkpoint": 1, "commandId": 1.5}"#.to_owned(), "InputValidationError"),
-        (r#"{"checkpoint": 1, "commandId": -1}"#.to_owned(), "InputError"),
-    ] {
-        assert_eq!(send(&body).await, (400, code.to_owned()), "{body}");
-    }
-    assert_eq!(read(&rig, task).await.body["checkpoint"], json!({"kept": true}));
-    assert_eq!(send(&format!(r#"{{"checkpoint": {}}}"#, deep(99))).await.0, 200);
-    let spaced = format!(r#"{{"checkpoint": [ {} 1 ]}}"#, " ".repeat(100_000));
-    assert_eq!(send(&spaced).await.0, 200, "whitespace does not count");
-    assert_eq!(read(&rig, task).await.body["checkpoint"], json!([1]));
-    rig.server.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_two_checkpoints_at_once_one_is_kept_whole_and_none_outruns_the_end_of_its_run() {
     let rig = Rig::start().await;
     let task = create(&rig).await;
-    let held = claim(&rig, None).await;
+    let held = claim(&rig).await;
     let sent: Vec<Value> = (0..20).map(|n| json!({"n": n, "pad": "x".repeat(1_000)})).collect();
     let stored = futures_util::future::join_all(sent.iter().map(|one| put(&rig, &held, one.clone()))).await;
     assert!(stored.iter().all(|answer| answer.status == 200));
@@ -243,7 +181,7 @@ async fn a_checkpoint_and_a_command_go_with_their_task_and_a_command_after_a_wee
     let mut short = definition(QUEUE);
     (short["deadline"], short["expires"]) = (minutes_from_now(10).into(), minutes_from_now(20).into());
     assert_eq!(rig.create(task, &short).await.status, 200);
-    let held = claim(&rig, None).await;
+    let held = claim(&rig).await;
     assert_eq!(put(&rig, &held, json!({"done": 1})).await.status, 200);
     assert_eq!(command(&rig, task, json!({"command": "pause"})).await.status, 200);
     let rows = async || {
@@ -276,58 +214,14 @@ async fn a_checkpoint_and_a_command_go_with_their_task_and_a_command_after_a_wee
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn m17_the_last_command_is_heard_by_the_session_until_a_checkpoint_says_that_it_was_carried_out() {
-    let rig = Rig::start().await;
-    let task = create(&rig).await;
-    let session = session(&rig).await;
-    let held = claim(&rig, Some(&session)).await;
-    let waiting = async { (inbox(&rig, &session, "wait=30").await, Instant::now()) };
-    let sending = async {
-        tokio::time::sleep(Duration::from_millis(300)).await;
-        (command(&rig, task, json!({"command": "pause"})).await, Instant::now())
-    };
-    let ((items, heard), (sent, at)) = tokio::join!(waiting, sending);
-    assert_eq!(sent.status, 200, "{}", sent.body);
-    assert!(heard < at + HEARD_WITHIN);
-    let expected = |item: &Value, command: &Value| {
-        let mut expected = json!({"id": item["id"], "kind": "task-command", "taskId": task, "runId": 0,
-            "commandId": command["id"], "command": command["command"]});
-        if let Some(until) = command.get("until") {
-            expected["until"] = until.clone();
-        }
-        expected
-    };
-    assert_eq!(items, [expected(&items[0], &sent.body)]);
-    let until = minutes_from_now(5);
-    let second = command(&rig, task, json!({"command": "sleep", "until": until})).await;
-    assert!(second.body["id"].as_i64() > sent.body["id"].as_i64());
-    let items = inbox(&rig, &session, "wait=0").await;
-    assert_eq!(items, [expected(&items[0], &second.body)], "the last one takes the place of the first");
-    let after = format!("after={}&wait=0", items[0]["id"]);
-    assert_eq!(inbox(&rig, &session, &after).await, [] as [Value; 0]);
-    let stored = rig.call("GET", &of_task(task, "command"), None).await.body;
-    assert_eq!(stored, second.body, "acknowledged is not carried out");
-
-    // The first one is not there any more; the second one is carried out with a checkpoint.
-    let carried_out = async |id: &Value| {
-        let body = json!({"checkpoint": "asleep", "commandId": id});
-        assert_eq!(put_as(&rig, &credentials_of(&held), task, 0, &body).await.status, 200);
-        rig.call("GET", &of_task(task, "command"), None).await.status
-    };
-    assert_eq!(carried_out(&sent.body["id"]).await, 200);
-    assert_eq!(carried_out(&second.body["id"]).await, 404);
-    rig.server.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn m17_a_command_for_a_released_run_makes_it_claimable_at_once_and_for_a_delayed_task_it_does_not() {
     let rig = Rig::start().await;
     let task = create(&rig).await;
-    release(&rig, &claim(&rig, None).await, 3_000).await;
+    release(&rig, &claim(&rig).await, 3_000).await;
     assert_eq!(counts(&rig).await, (json!(0), json!(1)));
     assert_eq!(command(&rig, task, json!({"command": "run"})).await.status, 200);
     assert_eq!(counts(&rig).await, (json!(1), json!(0)));
-    let second = claim(&rig, None).await;
+    let second = claim(&rig).await;
     assert_eq!((&second["runId"], &second["status"]["retriesLeft"]), (&json!(1), &json!(5)));
     let read = call(&mut rig.client(), &credentials_of(&second), "GET", &of_task(task, "command"), None).await;
     assert_eq!((read.status, &read.body["command"]), (200, &json!("run")), "the next worker reads it");
@@ -336,7 +230,7 @@ async fn m17_a_command_for_a_released_run_makes_it_claimable_at_once_and_for_a_d
     let another = command(&rig, task, json!({"command": "kill"})).await;
     release(&rig, &second, 3_000).await;
     assert_eq!(counts(&rig).await, (json!(1), json!(0)));
-    let third = claim(&rig, None).await;
+    let third = claim(&rig).await;
     let body = json!({"checkpoint": 1, "commandId": another.body["id"]});
     assert_eq!(put_as(&rig, &credentials_of(&third), task, 2, &body).await.status, 200);
     release(&rig, &third, 3_000).await;
@@ -357,34 +251,9 @@ async fn a_command_that_a_worker_ignores_does_not_keep_its_releases_from_waiting
     let task = create(&rig).await;
     assert_eq!(command(&rig, task, json!({"command": "pause"})).await.status, 200);
     advance(&rig, 120.0).await;
-    release(&rig, &claim(&rig, None).await, 30).await;
+    release(&rig, &claim(&rig).await, 30).await;
     assert_eq!(counts(&rig).await, (json!(0), json!(1)), "it was there to be read for two minutes");
     advance(&rig, 31.0).await;
     assert_eq!(counts(&rig).await, (json!(1), json!(0)));
-    rig.server.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_no_command_for_a_task_is_refused() {
-    let rig = Rig::start().await;
-    let task = create(&rig).await;
-    for (body, code) in [
-        (json!({}), "InputValidationError"),
-        (json!({"command": "freeze"}), "InputValidationError"),
-        (json!({"command": 1}), "InputValidationError"),
-        (json!({"command": "sleep", "until": "soon"}), "InputValidationError"),
-        (json!({"command": "run", "unheard": 1}), "InputValidationError"),
-        (json!({"command": "sleep"}), "InputError"),
-        (json!({"command": "run", "until": minutes_from_now(1)}), "InputError"),
-    ] {
-        let answer = command(&rig, task, body.clone()).await;
-        assert_eq!((answer.status, answer.code()), (400, code), "{body}");
-    }
-    assert_eq!(command(&rig, new_task(), json!({"command": "run"})).await.status, 404);
-    for word in ["run", "pause", "kill", "error", "complete", "checkpoint", "release"] {
-        assert_eq!(command(&rig, task, json!({"command": word})).await.status, 200, "{word}");
-    }
-    assert_eq!(rig.call("POST", &format!("/task/{task}/cancel"), None).await.status, 200);
-    assert_eq!(code(&command(&rig, task, json!({"command": "run"})).await), (409, "RequestConflict".to_owned()));
     rig.server.stop().await;
 }

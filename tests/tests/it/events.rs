@@ -97,30 +97,6 @@ async fn an_event_has_its_routing_key_its_cc_routes_and_its_payload() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_log_is_read_in_pages_and_its_cursor_is_checked() {
-    let rig = Rig::start().await;
-    for _ in 0..7 {
-        assert_eq!(rig.create(new_task(), &definition("event/log")).await.status, 200);
-    }
-    let all = events(&rig, 0, 100).await;
-    assert_eq!(all.len(), 14);
-    let (mut paged, mut after) = (Vec::new(), 0);
-    loop {
-        let page = events(&rig, after, 3).await;
-        let Some(last) = page.last() else { break };
-        after = last["position"].as_i64().unwrap();
-        paged.extend(page);
-    }
-    assert_eq!(paged, all);
-    for query in ["after=-1", "after=x", "limit=0", "limit=1001", "limit=x", "after=1&after=2", "other=1"] {
-        let answer = rig.call("GET", &format!("{TENURE_API}/events?{query}"), None).await;
-        assert_eq!((answer.status, answer.code()), (400, "InvalidRequestArguments"), "{query}");
-    }
-    let unsigned = rig.send(&crate::rig::Raw::new("GET", &format!("{TENURE_API}/events"))).await;
-    unsigned.refused(403, "InsufficientScopes");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cursor_that_is_older_than_the_retention_gets_410_with_the_oldest_position() {
     let rig = Rig::start().await;
     for _ in 0..5 {

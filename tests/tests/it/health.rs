@@ -9,25 +9,6 @@ use tenure_tests::http::TENURE_API;
 use crate::rig::{Raw, Rig, call, credentials_of, definition, eventually, minutes_from_now, new_task, run_of};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_health_checks_answer_without_credentials_at_both_places() {
-    let rig = Rig::start().await;
-    for prefix in ["", "/api/queue/v1"] {
-        for path in ["/__heartbeat__", "/__lbheartbeat__"] {
-            let reply = rig.send(&Raw::new("GET", &format!("{prefix}{path}"))).await;
-            assert_eq!((reply.status, reply.json()), (200, json!({})), "{prefix}{path}");
-        }
-        let version = rig.send(&Raw::new("GET", &format!("{prefix}/__version__"))).await.json();
-        for field in ["version", "commit", "source", "build"] {
-            assert!(version[field].is_string(), "{version}");
-        }
-    }
-    let ping = rig.send(&Raw::new("GET", "/api/queue/v1/ping")).await;
-    assert_eq!(ping.json()["alive"], true);
-    assert!(ping.json()["uptime"].as_f64().is_some_and(|uptime| uptime >= 0.0));
-    assert!(rig.send(&Raw::new("GET", "/robots.txt")).await.text().contains("Disallow: /"));
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_answer_has_its_type_and_its_id() {
     let rig = Rig::start().await;
     let reply = rig.send(&Raw::new("GET", "/api/queue/v1/ping").header("x-taskcluster-trace-id", "my-trace")).await;

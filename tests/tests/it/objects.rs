@@ -8,7 +8,7 @@ use tenure_api::credentials::Credentials;
 use tenure_tests::http::Answer;
 
 use crate::artifacts::{Worker, get, put, segment};
-use crate::rig::{Raw, call, minutes_from_now, new_task};
+use crate::rig::{call, minutes_from_now};
 
 const OBJECT_API: &str = "/api/object/v1";
 
@@ -176,64 +176,6 @@ async fn credentials_for_the_upload_of_an_artifact_store_nothing_for_longer_than
     let begun = service(&worker, &created["credentials"], "PUT", &path, Some(&body)).await;
     assert_eq!((begun.status, &begun.body["expires"]), (200, &created["expires"]), "{}", begun.body);
     worker.rig.server.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_object_service_names_what_is_wrong() {
-    let worker = Worker::start().await;
-    let rig = &worker.rig;
-    let id = new_task();
-    let upload = |methods: Value| {
-        let expires = minutes_from_now(60);
-        json!({"projectId": "p", "uploadId": id, "expires": expires, "proposedUploadMethods": methods})
-    };
-    let send = async |method: &str, path: &str, body: &Value| {
-        rig.call(method, &format!("{OBJECT_API}{path}"), Some(body)).await
-    };
-    let inline = |data: &str| json!({"dataInline": {"contentType": "text/plain", "objectData": data}});
-    let refused = send("PUT", "/upload/a/b", &upload(inline("?"))).await;
-    Worker::refused(&refused, 400, "InputValidationError", "base64");
-    let refused = send("PUT", "/upload/a/b", &upload(inline(&STANDARD.encode([0; 8193])))).await;
-    Worker::refused(&refused, 400, "InputValidationError", "8192");
-    let mut bad = upload(json!({}));
-    bad["hashes"] = json!({"sha256": "x"});
-    Worker::refused(&send("PUT", "/upload/a/b", &bad).await, 400, "InputValidationError", "sha256");
-    // An unknown method is refused; the name may have literal slashes.
-    let none = send("PUT", "/upload/a/b", &upload(json!({"carrierPigeon": {}}))).await;
-    assert_eq!((none.status, &none.body["uploadMethod"]), (200, &json!({})), "{}", none.body);
-    let mut other = upload(json!({}));
-    other["uploadId"] = json!(new_task());
-    Worker::refused(&send("PUT", "/upload/a%2Fb", &other).await, 409, "RequestConflict", "uploadId");
-    let end = json!({"projectId": "p", "uploadId": id, "hashes": {}});
-    Worker::refused(&send("POST", "/finish-upload/a/b", &end).await, 400, "InputError", "nothing was uploaded");
-    Worker::refused(&send("POST", "/finish-upload/c", &end).await, 404, "ResourceNotFound", "no object");
-    let start = json!({"acceptDownloadMethods": {"simple": true}});
-    Worker::refused(&send("PUT", "/start-download/a/b", &start).await, 404, "ResourceNotFound", "no object");
-    let stored = send("PUT", "/upload/a/b", &upload(inline(&STANDARD.encode("hello")))).await;
-    assert_eq!(stored.status, 200, "{}", stored.body);
-    assert_eq!(send("POST", "/finish-upload/a/b", &end).await.status, 200);
-    // A repeat that declares what the first one did not is compared with the bytes as well.
-    let mut declared = end.clone();
-    declared["hashes"] = json!({"sha256": "0".repeat(64)});
-    Worker::refused(&send("POST", "/finish-upload/a/b", &declared).await, 400, "InputError", "hashes.sha256");
-    let simple = send("PUT", "/start-download/a/b", &start).await;
-    assert_eq!(simple.body["method"], "simple");
-    assert_eq!(get(rig, simple.body["url"].as_str().unwrap()).await.body, b"hello");
-    let none = json!({"acceptDownloadMethods": {"getUrl": false}});
-    Worker::refused(&send("PUT", "/start-download/a/b", &none).await, 400, "InputError", "acceptDownloadMethods");
-    let metadata = rig.call("GET", &format!("{OBJECT_API}/metadata/a/b"), None).await;
-    assert_eq!((metadata.status, &metadata.body["projectId"]), (200, &json!("p")), "{}", metadata.body);
-    let mut wrong = end.clone();
-    wrong["projectId"] = json!("q");
-    Worker::refused(&send("POST", "/finish-upload/a/b", &wrong).await, 409, "RequestConflict", "projectId");
-    let raw = |path: &str| Raw::new("GET", &format!("{OBJECT_API}{path}"));
-    rig.send(&raw("/metadata/a/b")).await.refused(403, "InsufficientScopes");
-    worker.advance(61 * 60).await;
-    let gone = rig.call("GET", &format!("{OBJECT_API}/download/a/b"), None).await;
-    Worker::refused(&gone, 410, "ResourceExpired", "expired");
-    worker.advance(2 * 3600).await;
-    let gone = rig.call("GET", &format!("{OBJECT_API}/download/a/b"), None).await;
-    Worker::refused(&gone, 404, "ResourceNotFound", "no object");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

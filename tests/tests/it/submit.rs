@@ -213,28 +213,9 @@ async fn every_task_needs_the_scopes_of_create_task() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_cannot_be_read_is_refused_with_the_field() {
+async fn idempotency_key_that_is_too_long_or_not_ascii_is_refused() {
     let rig = Rig::start().await;
-    for (body, expected) in [
-        (json!({"tasks": []}), "`tasks` must have from 1 to 1000"),
-        (json!({"tasks": vec![json!({"taskQueueId": QUEUE}); 1001]}), "it has 1001"),
-        (json!({"tasks": [{"taskQueueId": QUEUE}, {"taskQueue": QUEUE}]}), "`tasks[1].taskQueue`"),
-        (json!({"tasks": [{"taskQueueId": QUEUE, "created": "now"}]}), "`tasks[0].created`"),
-        (json!({"taskQueueId": QUEUE, "deadline": 1}), "`deadline`"),
-        (json!({"tasks": {"taskQueueId": QUEUE}}), "`tasks`"),
-        (json!([{"taskQueueId": QUEUE}]), "the body"),
-        (json!({"taskQueueId": QUEUE, "taskId": "x"}), "`taskId`"),
-        (
-            json!({"tasks": [{"taskQueueId": QUEUE, "name": "a", "dependencies": ["a"]}]}),
-            "`tasks[0].dependencies[0]` makes a circle",
-        ),
-    ] {
-        let answer = submit(&rig, &body).await;
-        assert_eq!(answer.status, 400, "{}", answer.body);
-        assert!(answer.body["message"].as_str().unwrap().contains(expected), "{expected}: {}", answer.body["message"]);
-    }
     let good = json!({"taskQueueId": QUEUE});
-    assert_eq!(rig.call("POST", &format!("{TENURE_API}/tasks?x=1"), Some(&good)).await.status, 400);
     for key in ["", &"x".repeat(256), "\u{e9}", "a\tb"] {
         let reply = submit_keyed(&rig, key, &good).await;
         assert!(reply.json()["message"].as_str().unwrap().contains("Idempotency-Key must be given once"), "{key:?}");

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use tenure_tests::http::TENURE_API;
 
-use crate::policy_commands::{account, answer, done, run};
+use crate::policy_commands::{answer, done, run};
 use crate::rig::{Rig, call, credentials_of, definition, new_task, refusal, stderr};
 
 const QUEUE: &str = "task/commands";
@@ -36,53 +36,5 @@ async fn a_command_is_sent_shown_replaced_and_gone_once_it_was_carried_out() {
     assert_eq!(stored.status, 200, "{}", stored.body);
     let none = run(&rig, &["task", "command", &id, "--json"]).await;
     assert!(refusal(&none, 1).contains("no command for task"), "{}", stderr(&none));
-    rig.server.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_no_command_for_a_task_is_refused_and_none_is_sent() {
-    let rig = Rig::start().await;
-    let task = new_task();
-    let id = task.to_string();
-    assert_eq!(rig.create(task, &definition(QUEUE)).await.status, 200);
-    let long = "x".repeat(100_000);
-    for words in [
-        &["dance"][..],
-        &[r#"{"command": "pause"}"#],
-        &[""],
-        &[&long],
-        &["sleep", "--until", "soon"],
-        &["--until", "2h"],
-        &["pause", "run"],
-    ] {
-        let wrong = run(&rig, &[&["task", "command", &id], words].concat()).await;
-        refusal(&wrong, 2);
-    }
-    refusal(&run(&rig, &["task", "command", "x", "run"]).await, 2);
-    let unknown = new_task().to_string();
-    for words in [&["run"][..], &[]] {
-        let wrong = run(&rig, &[&["task", "command", &unknown], words].concat()).await;
-        assert!(refusal(&wrong, 1).contains("(404 ResourceNotFound)"), "{}", stderr(&wrong));
-    }
-    for (words, why) in
-        [(&["sleep"][..], "`sleep` needs `until`"), (&["run", "--until", "2h"], "`until` is for `sleep` only")]
-    {
-        let wrong = run(&rig, &[&["task", "command", &id], words].concat()).await;
-        assert!(refusal(&wrong, 1).contains(why), "{}", stderr(&wrong));
-    }
-    let none = run(&rig, &["task", "command", &id]).await;
-    assert!(refusal(&none, 1).contains("no command for task"), "{}", stderr(&none));
-
-    let who = rig.make_client("reader", &["tenure:get-queue:*", "queue:status:*"]).await;
-    let as_reader = [
-        account(&rig)[0],
-        ("TASKCLUSTER_CLIENT_ID", "reader"),
-        ("TASKCLUSTER_ACCESS_TOKEN", who.access_token.expose()),
-    ];
-    let forbidden = crate::rig::tenure(&["task", "command", &id, "run"], &as_reader).await;
-    assert!(refusal(&forbidden, 1).contains("tenure:command-worker:task/commands"), "{}", stderr(&forbidden));
-    done(&rig, &["task", "cancel", &id]).await;
-    let late = run(&rig, &["task", "command", &id, "run"]).await;
-    assert!(refusal(&late, 1).contains("(409 RequestConflict)"), "{}", stderr(&late));
     rig.server.stop().await;
 }

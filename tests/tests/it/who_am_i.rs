@@ -1,37 +1,10 @@
 //! What scopes and credentials amount to, for those that ask: callers, other services, tests of clients, operators.
 
 use serde_json::{Value, json};
-use tenure_api::credentials::{AccessToken, Credentials};
 use tenure_tests::http::QUEUE_API;
 
-use crate::accounts::{API, DENIED, a_client, a_role, by, credentials, lend};
+use crate::accounts::{API, a_client, a_role, by, credentials, lend};
 use crate::rig::{Raw, Rig, Signature, body_hash, eventually, stderr, stdout, tenure};
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn scopes_are_expanded_for_any_caller() {
-    let rig = Rig::start().await;
-    let root = by(&rig, &rig.root);
-    root.put("/roles/repo%3A*", a_role(&["branch:<..>"])).await;
-    let expand = async |scopes: Value| root.post("/scopes/expand", Some(json!({"scopes": scopes}))).await;
-    let expanded = expand(json!(["b", "assume:repo:x", "b:*", "b:c"])).await;
-    assert_eq!(expanded, json!({"scopes": ["assume:repo:x", "b", "b:*", "branch:x"]}));
-    assert_eq!(expand(json!([])).await, json!({"scopes": []}));
-    for wrong in [json!(["a**"]), json!("a"), json!([1])] {
-        let body = Some(json!({"scopes": wrong}));
-        root.refused(("POST", "/scopes/expand"), body, 400, "InputValidationError").await;
-    }
-    assert_eq!(root.scopes().await, ["*"]);
-    // Without credentials as well, with what the role for every caller gives.
-    let of_every_caller = a_role(&["assume:repo:public", "auth:current-scopes", "queue:status:*"]);
-    root.post("/roles/anonymous", Some(of_every_caller)).await;
-    let current = rig.send(&Raw::new("GET", &format!("{API}/scopes/current"))).await;
-    assert_eq!(current.status, 200, "{}", current.text());
-    let scopes = current.json()["scopes"].as_array().unwrap().clone();
-    for scope in ["assume:anonymous", "branch:public", "queue:status:*"] {
-        assert!(scopes.contains(&json!(scope)), "{scope}");
-    }
-    rig.server.stop().await;
-}
 
 /// More than is worked out between other requests.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -115,32 +88,6 @@ async fn other_services_can_ask_who_sent_them_a_request() {
         // Errors end up in logs, and who has the header can send the request again.
         assert_eq!(refused.body["requestInfo"]["payload"], Value::Null);
     }
-    rig.server.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn clients_of_the_api_can_try_out_how_they_sign() {
-    let rig = Rig::start().await;
-    let access_token = AccessToken::new("no-secret".to_owned());
-    let tester = Credentials { client_id: "tester".to_owned(), access_token, certificate: None };
-    let tester = by(&rig, &tester);
-    let path = "/test-authenticate";
-    let test = |held: &[&str], required: &[&str]| Some(json!({"clientScopes": held, "requiredScopes": required}));
-    let answer = tester.post(path, test(&["test:a"], &["test:a"])).await;
-    assert_eq!(answer, json!({"clientId": "tester", "scopes": ["assume:anonymous", "test:a"]}));
-    tester.refused(("POST", path), test(&["test:a"], &["test:b"]), 403, DENIED).await;
-    by(&rig, &rig.root).refused(("POST", path), test(&["a"], &["a"]), 401, "AuthenticationFailed").await;
-    tester.refused(("POST", path), test(&["a**"], &[]), 400, "InputValidationError").await;
-    // Anyone may have scopes compared, and so not that many of them.
-    tester.refused(("POST", path), test(&["a"; 1_001], &["b"; 1_000]), 400, "InputValidationError").await;
-    let lent = lend(tester.who, &["test:a:b"]);
-    let answer = by(&rig, &lent).post(path, test(&["test:*"], &["test:a:b"])).await;
-    assert_eq!(answer["scopes"], json!(["assume:anonymous", "test:a:b"]));
-    assert_eq!(tester.get("/test-authenticate-get/").await["clientId"], "tester");
-    let narrow = lend(tester.who, &["test:other"]);
-    by(&rig, &narrow).refused(("GET", "/test-authenticate-get/"), None, 403, DENIED).await;
-    // It is no client of anything else.
-    tester.refused(("GET", "/scopes/current"), None, 401, "AuthenticationFailed").await;
     rig.server.stop().await;
 }
 

@@ -7,7 +7,7 @@ use tenure_api::credentials::Credentials;
 use tenure_api::ids::SlugId;
 use tenure_tests::http::{Answer, TENURE_API};
 
-use crate::rig::{Raw, Rig, call, client_of, credentials_of, definition, eventually, new_task, run_of};
+use crate::rig::{Raw, Rig, call, credentials_of, definition, eventually, new_task, run_of};
 
 const QUEUE: &str = "work/shop";
 /// More than one answer has room for.
@@ -120,30 +120,6 @@ async fn a_client_reports_what_its_own_worker_holds_in_the_queue_and_nothing_els
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_result_of_a_hundred_has_its_own_verdict_and_a_repeat_has_the_same() {
-    let rig = Rig::start().await;
-    let tasks: Vec<Value> = (0..50).map(|_| json!({"taskQueueId": QUEUE})).collect();
-    let created = rig.call("POST", &format!("{TENURE_API}/tasks"), Some(&json!({"tasks": tasks}))).await;
-    assert_eq!(created.status, 200, "{}", created.body);
-    let claims = work(&rig, json!({"claim": 100, "wait": 5})).await;
-    assert_eq!(ids(&claims).len(), 50);
-    let mine = ids(&claims).into_iter().map(|task| json!({"taskId": task, "runId": 0, "outcome": "completed"}));
-    let unknown = (0..50).map(|_| result(new_task(), "completed"));
-    let (mine, unknown): (Vec<Value>, Vec<Value>) = (mine.collect(), unknown.collect());
-    let all: Vec<Value> = mine.into_iter().zip(unknown).flat_map(|(one, other)| [one, other]).collect();
-    let expected: Vec<&str> = (0..100).map(|n| if n % 2 == 0 { "completed" } else { "ResourceNotFound" }).collect();
-    for _ in 0..2 {
-        let answer = work(&rig, json!({"results": all})).await;
-        assert_eq!(verdicts(&answer), expected);
-        let order: Vec<&Value> = answer["results"].as_array().unwrap().iter().map(|one| &one["taskId"]).collect();
-        assert_eq!(order, all.iter().map(|one| &one["taskId"]).collect::<Vec<_>>());
-    }
-    let counts = rig.call("GET", "/task-queues/work%2Fshop/counts", None).await;
-    assert_eq!((&counts.body["pendingTasks"], &counts.body["claimedTasks"]), (&json!(0), &json!(0)));
-    rig.server.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn results_are_stored_before_the_wait_is_over_and_a_hung_up_caller_loses_only_the_claims() {
     let rig = Rig::start().await;
     let (task, _) = claimed(&rig).await;
@@ -172,32 +148,6 @@ async fn results_are_stored_before_the_wait_is_over_and_a_hung_up_caller_loses_o
     assert_eq!((&status["retriesLeft"], &status["runs"][0]["reasonResolved"]), (&json!(5), &json!("worker-shutdown")));
     let runs = rig.status(second).await["runs"].as_array().unwrap().len();
     assert_eq!(Some(runs - 1), claim["runId"].as_u64().map(|run| run as usize), "it was not run again");
-    rig.server.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_wait_ends_with_the_first_claim_or_when_it_is_over() {
-    let rig = Rig::start().await;
-    let empty = work(&rig, json!({"claim": 1, "wait": 1})).await;
-    assert_eq!(ids(&empty), Vec::<&str>::new());
-    let mut client = client_of(&rig.server);
-    let (path, asked) = (path(), body(json!({"claim": 3})));
-    let waits = call(&mut client, &rig.root, "POST", &path, Some(&asked));
-    let (answer, task) = tokio::join!(waits, created(&rig));
-    assert_eq!(ids(&answer.body), [task.to_string()]);
-    rig.server.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_answer_has_no_more_definitions_than_one_of_claim_work() {
-    let rig = Rig::start().await;
-    for _ in 0..3 {
-        let mut large = definition(QUEUE);
-        large["payload"] = json!({"large": "x".repeat(LARGE - (2 << 20))});
-        assert_eq!(rig.create(new_task(), &large).await.status, 200);
-    }
-    assert_eq!(ids(&work(&rig, json!({"claim": 100})).await).len(), 2);
-    assert_eq!(ids(&work(&rig, json!({"claim": 100})).await).len(), 1);
     rig.server.stop().await;
 }
 

@@ -155,32 +155,6 @@ async fn a_worker_that_is_removed_while_it_waits_gets_an_empty_answer_and_no_oth
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_standalone_worker_that_is_removed_loses_its_claims_and_may_come_back() {
-    let rig = Rig::start_with(|launch| launch.flag("--claim-work-wait", "1s")).await;
-    let task = new_task();
-    assert_eq!(rig.create(task, &definition(POOL)).await.status, 200);
-    let held = claim(&rig, &rig.root).await.body["tasks"][0].clone();
-    let path = "/api/tenure/v1/workers/fleet%2Flinux/rack/one/removed";
-    let stranger = rig.make_client("stranger", &["worker-manager:remove-worker:fleet/linux/rack/two"]).await;
-    let refused = call(&mut rig.client(), &stranger, "POST", path, None).await;
-    assert_eq!((refused.status, refused.code()), (403, "InsufficientScopes"));
-    let removed = rig.call("POST", path, None).await;
-    assert_eq!((removed.status, &removed.body), (200, &json!({"claimsEnded": 1})));
-    let late =
-        call(&mut rig.client(), &credentials_of(&held), "POST", &format!("{}/failed", run_of(&held)), None).await;
-    assert_eq!(late.status, 409, "{}", late.body);
-    let again = claim(&rig, &rig.root).await.body["tasks"][0].clone();
-    assert_eq!((&again["status"]["taskId"], &again["runId"]), (&json!(task.to_string()), &json!(1)));
-    let done =
-        call(&mut rig.client(), &credentials_of(&again), "POST", &format!("{}/completed", run_of(&again)), None).await;
-    assert_eq!(done.status, 200, "{}", done.body);
-    // There is no registration of a worker that only ever claimed.
-    assert_eq!(rig.call("DELETE", &format!("{API}/workers/{NAME}"), None).await.code(), "ResourceNotFound");
-    assert_eq!(rig.call("POST", "/api/tenure/v1/workers/no/queue/rack/one/removed", None).await.status, 200);
-    rig.server.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_worker_without_its_secret_is_not_let_in() {
     let rig = Rig::start().await;
     let refused = async |body: &Value| {
@@ -303,50 +277,5 @@ async fn credentials_end_with_the_worker_and_are_not_inherited() {
     let (status, body) = register(&rig, &newer).await;
     assert_eq!(status, 200, "{body}");
     assert_eq!(claim(&rig, &credentials_of(&body)).await.status, 200);
-    rig.server.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_worker_is_created_once_and_changed_by_callers_with_the_scope() {
-    let rig = Rig::start().await;
-    let path = format!("{API}/workers/{NAME}");
-    let made = create(&rig, &new_worker('a')).await;
-    assert_eq!((made.status, &made.body["state"]), (200, &json!("running")), "{}", made.body);
-    let repeated = create(&rig, &new_worker('a')).await;
-    assert_eq!((repeated.status, &repeated.body), (200, &made.body));
-    assert_eq!(create(&rig, &new_worker('b')).await.code(), "RequestConflict");
-    // The same worker, whichever way its pool is written.
-    let literal = rig.call("GET", &format!("{API}/workers/fleet/linux/rack/one"), None).await;
-    assert_eq!((literal.status, &literal.body), (200, &made.body));
-    assert!(!made.body.to_string().contains(&secret('a')));
-    let change = json!({"expires": minutes_from_now(90), "capacity": 3, "providerInfo": {"workerConfig": {}}});
-    let changed = rig.call("POST", &path, Some(&change)).await;
-    assert_eq!((changed.status, &changed.body["capacity"]), (200, &json!(3)), "{}", changed.body);
-    let (status, body) = register(&rig, &registering('a')).await;
-    assert_eq!((status, &body["workerConfig"]), (200, &json!({})), "{body}");
-    for (body, code) in [
-        (json!({"expires": minutes_from_now(60)}), "InputValidationError"),
-        (json!({"expires": "2020-01-01T00:00:00Z", "providerInfo": {"staticSecret": secret('a')}}), "InputError"),
-        (json!({"expires": minutes_from_now(60), "capacity": 0}), "InputValidationError"),
-        (json!({"expires": minutes_from_now(60), "capacity": 10_001}), "InputValidationError"),
-        (
-            json!({"expires": minutes_from_now(60), "providerInfo": {"workerConfig": {"a": "x".repeat(70_000)}}}),
-            "InputValidationError",
-        ),
-    ] {
-        let refused = rig.call("PUT", &format!("{API}/workers/fleet%2Flinux/rack/new"), Some(&body)).await;
-        assert_eq!((refused.status, refused.code()), (400, code), "{}", refused.body);
-    }
-    for name in ["fleet/rack/one", "fleet%2FLinux/rack/one", "fleet%2Flinux/r%20k/one"] {
-        let refused = rig.call("GET", &format!("{API}/workers/{name}"), None).await;
-        assert_eq!(refused.code(), "InvalidRequestArguments", "{name}: {}", refused.body);
-    }
-    let nobody = rig.make_client("nobody", &["worker-manager:create-worker:fleet/linux/rack/two"]).await;
-    for (method, body) in
-        [("PUT", Some(new_worker('a'))), ("POST", Some(new_worker('a'))), ("GET", None), ("DELETE", None)]
-    {
-        let refused = call(&mut rig.client(), &nobody, method, &path, body.as_ref()).await;
-        assert_eq!(refused.code(), "InsufficientScopes", "{method}");
-    }
     rig.server.stop().await;
 }

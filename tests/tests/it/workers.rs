@@ -2,12 +2,9 @@
 
 mod servers;
 
-use std::collections::BTreeSet;
-use std::time::{Duration, Instant};
-
 use serde_json::{Value, json};
 use tenure_api::credentials::Credentials;
-use tenure_tests::http::{Answer, Client, QUEUE_API, TENURE_API};
+use tenure_tests::http::{Answer, Client, QUEUE_API};
 use tenure_tests::server::{Launch, Server};
 
 use crate::rig::{
@@ -15,17 +12,9 @@ use crate::rig::{
 };
 
 const QUEUE: &str = "views/linux";
-/// Its clients wait that long for work.
-const WAIT: Duration = Duration::from_secs(2);
-/// On other servers a quarantine holds after that time.
-const ELSEWHERE: Duration = Duration::from_secs(1);
 
 async fn rig() -> Rig {
     Rig::start_with(|launch| launch.flag("--clock", "manual").flag("--claim-work-wait", "2s")).await
-}
-
-fn provisioner(queue: &str) -> &str {
-    queue.split_once('/').unwrap().0
 }
 
 fn types(queue: &str) -> String {
@@ -87,19 +76,6 @@ async fn quarantine(rig: &Rig, id: &str, until: &str) -> Value {
     answer.body
 }
 
-async fn advance(rig: &Rig, seconds: i64) {
-    let answer = rig.call("POST", &format!("{TENURE_API}/clock/advance"), Some(&json!({"seconds": seconds}))).await;
-    assert_eq!(answer.status, 200, "{}", answer.body);
-}
-
-fn fields(body: &Value) -> BTreeSet<&str> {
-    body.as_object().unwrap().keys().map(String::as_str).collect()
-}
-
-fn set<const N: usize>(names: [&'static str; N]) -> BTreeSet<&'static str> {
-    names.into_iter().collect()
-}
-
 /// Taskcluster takes more in these paths than a queue can be called.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_a_worker_type_that_no_queue_can_have_there_is_nothing_and_nothing_is_declared() {
@@ -130,95 +106,6 @@ async fn of_a_worker_type_that_no_queue_can_have_there_is_nothing_and_nothing_is
             assert!(message.contains(named), "{method} {path}: {message}");
         }
     }
-}
-
-/// All runs of one claimWork have the same time, and ids say nothing about the order.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_claims_of_one_batch_stand_in_the_order_of_claiming_and_the_newest_twenty_are_kept() {
-    let rig = rig().await;
-    let ids = |claims: &[Value]| -> Vec<Value> {
-        let run = |claim: &Value| json!({"taskId": claim["status"]["taskId"], "runId": claim["runId"]});
-        claims.iter().map(run).collect()
-    };
-    let mut claimed = Vec::new();
-    for tasks in [5, 32, 3, 7] {
-        for number in 0..tasks {
-            let mut body = definition(QUEUE);
-            body["priority"] = json!(if number % 4 == 0 { "high" } else { "low" });
-            assert_eq!(rig.create(new_task(), &body).await.status, 200);
-        }
-        let claims = claim_at(&mut rig.client(), &rig.root, QUEUE, "w1", tasks).await;
-        assert_eq!(claims.len(), usize::from(tasks));
-        claimed.extend(ids(&claims));
-        let newest = &claimed[claimed.len().saturating_sub(20)..];
-        assert_eq!(get(&rig, &worker_path(QUEUE, "w1")).await["recentTasks"], json!(newest), "after {tasks} more");
-        let list = get(&rig, &format!("{}/workers", types(QUEUE))).await;
-        assert_eq!(list["workers"][0]["latestTask"], claimed[claimed.len() - 1]);
-    }
-    rig.server.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn after_a_claim_its_worker_its_queue_and_its_provisioner_are_shown() {
-    let rig = rig().await;
-    for path in [format!("/task-queues/{QUEUE}"), types(QUEUE), format!("/provisioners/{}", provisioner(QUEUE))] {
-        refused(&rig, "GET", &path, None, 404, "ResourceNotFound").await;
-    }
-    let task = work(&rig, QUEUE, "w1").await;
-    let queue = get(&rig, "/task-queues/views%2Flinux").await;
-    assert_eq!(fields(&queue), set(["taskQueueId", "stability", "description", "expires", "lastDateActive"]));
-    assert_eq!((&queue["taskQueueId"], &queue["stability"]), (&json!(QUEUE), &json!("experimental")));
-    assert_eq!(get(&rig, "/task-queues/views/linux").await, queue, "the same in two segments");
-    assert_eq!(get(&rig, "/task-queues").await, json!({"taskQueues": [queue]}));
-
-    let mut worker_type = get(&rig, &types(QUEUE)).await;
-    assert_eq!((&worker_type["workerType"], &worker_type["actions"]), (&json!("linux"), &json!([])));
-    assert_eq!(worker_type["expires"], queue["expires"]);
-    worker_type.as_object_mut().unwrap().remove("actions");
-    assert_eq!(get(&rig, "/provisioners/views/worker-types").await, json!({"workerTypes": [worker_type]}));
-    let provisioner = get(&rig, "/provisioners/views").await;
-    assert_eq!(
-        fields(&provisioner),
-        set(["provisionerId", "stability", "description", "expires", "lastDateActive", "actions"])
-    );
-    assert_eq!(get(&rig, "/provisioners").await, json!({"provisioners": [provisioner]}));
-
-    let worker = get(&rig, &worker_path(QUEUE, "w1")).await;
-    let always = ["provisionerId", "workerType", "taskQueueId", "workerGroup", "workerId", "recentTasks", "expires"];
-    let times = ["firstClaim", "lastDateActive", "quarantineDetails", "actions"];
-    assert_eq!(fields(&worker), always.into_iter().chain(times).collect());
-    assert_eq!(worker["recentTasks"], json!([{"taskId": task, "runId": 0}]));
-    let listed = get(&rig, &format!("{}/workers", types(QUEUE))).await["workers"][0].clone();
-    assert_eq!(listed["latestTask"], json!({"taskId": task, "runId": 0}));
-    assert_eq!(
-        fields(&listed),
-        set(["workerGroup", "workerId", "firstClaim", "lastDateActive", "latestTask"]),
-        "not quarantined"
-    );
-    for path in [format!("{}/workers", types("views/other")), "/provisioners/nobody/worker-types".to_owned()] {
-        let body = get(&rig, &path).await;
-        assert!(body.as_object().unwrap().values().all(|list| *list == json!([])), "{path}: {body}");
-    }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn views_expire_as_promised() {
-    let rig = rig().await;
-    work(&rig, QUEUE, "w1").await;
-    let named = create(&rig, "views/named").await;
-    let body = json!({"workerGroup": "rack", "workerId": "poller"});
-    assert_eq!(rig.call("POST", &format!("/task/{named}/runs/0/claim"), Some(&body)).await.status, 200);
-    advance(&rig, 23 * 3_600).await;
-    get(&rig, &worker_path(QUEUE, "w1")).await;
-    get(&rig, &worker_path("views/named", "poller")).await;
-    advance(&rig, 2 * 3_600).await;
-    for path in [worker_path(QUEUE, "w1"), worker_path("views/named", "poller"), types(QUEUE)] {
-        refused(&rig, "GET", &path, None, 404, "ResourceNotFound").await;
-    }
-    assert_eq!(get(&rig, "/task-queues").await["taskQueues"][0]["taskQueueId"], "views/named");
-    advance(&rig, 4 * 86_400).await;
-    assert_eq!(get(&rig, "/task-queues").await, json!({"taskQueues": []}));
-    assert_eq!(get(&rig, "/provisioners").await, json!({"provisioners": []}));
 }
 
 /// All entries of a list, by pages of this size; `between` runs after each page.
@@ -315,177 +202,6 @@ async fn paths_that_look_alike_are_distinguished() {
     }
     let declared = get(&rig, &format!("{}/workers", types(QUEUE))).await;
     assert_eq!(declared["workers"].as_array().unwrap().len(), 3);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_unknown_forbidden_or_malformed_is_refused() {
-    let rig = rig().await;
-    work(&rig, QUEUE, "w1").await;
-    let (worker, workers) = (worker_path(QUEUE, "w1"), format!("{}/workers", types(QUEUE)));
-    let body = |value: Value| Some(value);
-    let later = minutes_from_now(60);
-    let good = body(json!({"quarantineUntil": later}));
-    for path in [worker_path(QUEUE, "w2"), worker_path("views/unknown", "w1"), worker.replace("/rack/", "/other/")] {
-        refused(&rig, "GET", &path, None, 404, "ResourceNotFound").await;
-        refused(&rig, "PUT", &path, good.as_ref(), 404, "ResourceNotFound").await;
-    }
-    for path in ["/task-queues/views/unknown", "/provisioners/unknown", "/provisioners/views/worker-types/unknown"] {
-        refused(&rig, "GET", path, None, 404, "ResourceNotFound").await;
-    }
-    for (path, code) in [
-        (format!("{workers}?quarantined=maybe"), "InvalidRequestArguments"),
-        (format!("{workers}?quarantined="), "InvalidRequestArguments"),
-        (format!("{workers}?quarantined=true&quarantined=false"), "InvalidRequestArguments"),
-        (format!("{workers}?limit=0"), "InvalidRequestArguments"),
-        (format!("{workers}?state=idle"), "InvalidRequestArguments"),
-        (format!("{workers}?continuationToken=x"), "InputError"),
-        // A token of another list: there is no slash in it.
-        (format!("{workers}?continuationToken=dmlld3M"), "InputError"),
-        (format!("{worker}?limit=1"), "InvalidRequestArguments"),
-        ("/task-queues?limit=-1".to_owned(), "InvalidRequestArguments"),
-        ("/task-queues?continuationToken=%3F".to_owned(), "InputError"),
-        ("/provisioners?x=1".to_owned(), "InvalidRequestArguments"),
-        ("/provisioners/views/worker-types?limit=a".to_owned(), "InvalidRequestArguments"),
-        ("/task-queues/views%2FLINUX".to_owned(), "InvalidRequestArguments"),
-        ("/provisioners/a.b".to_owned(), "InvalidRequestArguments"),
-        (worker.replace("/w1", &format!("/{}", "w".repeat(39))), "InvalidRequestArguments"),
-        (worker.replace("/rack/", "/r%2Fack/"), "InvalidRequestArguments"),
-    ] {
-        refused(&rig, "GET", &path, None, 400, code).await;
-    }
-    let declared = format!("{}/rack/w1", types(QUEUE));
-    for wrong in [
-        json!({}),
-        json!({"quarantineUntil": null}),
-        json!({"quarantineUntil": "tomorrow"}),
-        json!({"quarantineUntil": "2026-02-30T00:00:00Z"}),
-        json!({"quarantineUntil": 5}),
-        json!({"quarantineUntil": later, "quarantineInfo": 5}),
-        json!({"quarantineUntil": later, "quarantineInfo": null}),
-        json!({"quarantineUntil": later, "quarantineInfo": "x".repeat(4_001)}),
-        json!({"quarantineUntil": later, "quarantineInfo": "a\0b"}),
-        json!({"quarantineUntil": later, "reason": "x"}),
-        json!([]),
-    ] {
-        refused(&rig, "PUT", &worker, Some(&wrong), 400, "InputValidationError").await;
-    }
-    for wrong in
-        [json!({}), json!({"expires": "soon"}), json!({"expires": null}), json!({"expires": later, "x": 1}), json!([1])]
-    {
-        refused(&rig, "PUT", &declared, Some(&wrong), 400, "InputValidationError").await;
-    }
-    refused(&rig, "PUT", &worker, None, 400, "MalformedPayload").await;
-    refused(&rig, "PUT", &declared, None, 400, "MalformedPayload").await;
-    for method in ["POST", "DELETE"] {
-        let raw = rig.signed(&rig.root, method, &worker, None);
-        assert_eq!(rig.send(&raw).await.status, 405, "{method}");
-    }
-    assert_eq!(get(&rig, &worker).await["quarantineDetails"], json!([]), "nothing of it was done");
-    let most = json!({"quarantineUntil": later, "quarantineInfo": "ü".repeat(4_000)});
-    assert_eq!(rig.call("PUT", &worker, Some(&most)).await.status, 200);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn each_operation_needs_its_own_scope() {
-    let rig = rig().await;
-    work(&rig, QUEUE, "w1").await;
-    let nobody = rig.make_client("nobody", &[]).await;
-    let later = minutes_from_now(60);
-    let calls = [
-        ("GET", "/task-queues".to_owned(), None, "queue:list-task-queues", false),
-        ("GET", "/task-queues/views%2Flinux".to_owned(), None, "queue:get-task-queue:views/linux", false),
-        ("GET", "/task-queues/views/linux".to_owned(), None, "queue:get-task-queue:views/linux", false),
-        ("GET", "/provisioners".to_owned(), None, "queue:list-provisioners", true),
-        ("GET", "/provisioners/views".to_owned(), None, "queue:get-provisioner:views", true),
-        ("GET", "/provisioners/views/worker-types".to_owned(), None, "queue:list-worker-types:views", true),
-        ("GET", types(QUEUE), None, "queue:get-worker-type:views/linux", true),
-        ("GET", format!("{}/workers", types(QUEUE)), None, "queue:list-workers:views/linux", true),
-        ("GET", worker_path(QUEUE, "w1"), None, "queue:get-worker:views/linux/rack/w1", true),
-        (
-            "PUT",
-            worker_path(QUEUE, "w1"),
-            Some(json!({"quarantineUntil": later})),
-            "queue:quarantine-worker:views/linux/rack/w1",
-            false,
-        ),
-        (
-            "PUT",
-            format!("{}/rack/w1", types(QUEUE)),
-            Some(json!({"expires": later})),
-            "queue:declare-worker:views/linux/rack/w1#expires",
-            false,
-        ),
-    ];
-    for (turn, (method, path, body, scope, open)) in calls.iter().enumerate() {
-        let answer = call(&mut rig.client(), &nobody, method, path, body.as_ref()).await;
-        // Reading what workers do is public, as with Taskcluster; lists of queues are not.
-        assert_eq!(answer.status, if *open { 200 } else { 403 }, "{path}: {}", answer.body);
-        let able = rig.make_client(&format!("able-{turn}"), &[scope]).await;
-        let answer = call(&mut rig.client(), &able, method, path, body.as_ref()).await;
-        assert_eq!(answer.status, 200, "{path}: {}", answer.body);
-    }
-    let details = get(&rig, &worker_path(QUEUE, "w1")).await["quarantineDetails"].clone();
-    assert_eq!((details.as_array().unwrap().len(), &details[0]["clientId"]), (1, &json!("able-9")));
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_quarantined_worker_keeps_what_it_has_and_gets_nothing_new() {
-    let rig = rig().await;
-    let held = work(&rig, QUEUE, "bad").await;
-    let until = minutes_from_now(30);
-    let answer = quarantine(&rig, "bad", &until).await;
-    assert_eq!(answer["quarantineUntil"], until.as_str());
-    assert_eq!(answer["quarantineDetails"][0]["quarantineInfo"], "tests");
-    assert_eq!(answer["quarantineDetails"][0]["clientId"], rig.root.client_id.as_str());
-    let task = create(&rig, QUEUE).await;
-    let asked = Instant::now();
-    assert!(claim(&rig, QUEUE, "bad").await.is_empty());
-    assert!(asked.elapsed() >= WAIT, "it waits as long as if there were nothing: {:?}", asked.elapsed());
-    let body = json!({"workerGroup": "rack", "workerId": "bad"});
-    let path = format!("/task/{task}/runs/0/claim");
-    let why = refused(&rig, "POST", &path, Some(&body), 409, "RequestConflict").await;
-    assert!(why.contains("rack/bad is quarantined"), "{why}");
-    // What it holds it can claim again, renew and report.
-    let again = rig.call("POST", &format!("/task/{held}/runs/0/claim"), Some(&body)).await;
-    assert_eq!(again.status, 200, "{}", again.body);
-    let credentials = credentials_of(&again.body);
-    for step in ["reclaim", "completed"] {
-        let path = format!("{}/{step}", run_of(&again.body));
-        let answer = call(&mut rig.client(), &credentials, "POST", &path, None).await;
-        assert_eq!(answer.status, 200, "{}", answer.body);
-    }
-    // It does not expire, and has work again when the date has come.
-    // The date is of the real clock, which went on while the server's stood still: a minute to spare.
-    advance(&rig, 1_860).await;
-    assert_eq!(claim(&rig, QUEUE, "bad").await[0]["status"]["taskId"], task.as_str());
-    quarantine(&rig, "bad", &minutes_from_now(10 * 24 * 60)).await;
-    advance(&rig, 5 * 86_400).await;
-    let list = get(&rig, &format!("{}/workers?quarantined=true", types(QUEUE))).await;
-    assert_eq!(list["workers"][0]["workerId"], "bad");
-    let lifted = quarantine(&rig, "bad", &minutes_from_now(-1)).await;
-    assert_eq!(lifted["quarantineDetails"].as_array().unwrap().len(), 3);
-    let list = get(&rig, &format!("{}/workers", types(QUEUE))).await;
-    assert!(list["workers"][0]["quarantineUntil"].is_null(), "{list}");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_hundred_workers_that_claim_at_once_are_listed() {
-    const WORKERS: usize = 100;
-    let rig = rig().await;
-    for _ in 0..WORKERS {
-        create(&rig, QUEUE).await;
-    }
-    let claims = (0..WORKERS).map(|number| {
-        let (mut client, root) = (rig.client(), rig.root.clone());
-        tokio::spawn(async move { claim_at(&mut client, &root, QUEUE, &format!("w{number:02}"), 1).await.len() })
-    });
-    for claim in claims.collect::<Vec<_>>() {
-        assert_eq!(claim.await.unwrap(), 1);
-    }
-    let found = all(&rig, &format!("{}/workers", types(QUEUE)), "workers", 33, async |_| {}).await;
-    assert_eq!(found.len(), WORKERS);
-    let tasks: BTreeSet<String> = found.iter().map(|worker| worker["latestTask"]["taskId"].to_string()).collect();
-    assert_eq!(tasks.len(), WORKERS, "each has its own");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

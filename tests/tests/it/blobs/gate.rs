@@ -113,19 +113,6 @@ async fn nothing_is_found_where_nothing_was_uploaded() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_client_that_has_the_bytes_gets_not_modified() {
-    let stored = Stored::start().await;
-    stored.upload(NAME, "bytes").await;
-    let tag = format!("\"{}\"", hex(b"bytes"));
-    for if_none_match in [tag.as_str(), "*", &format!("\"x\", W/{tag}")] {
-        let answer = stored.get(NAME).header("if-none-match", if_none_match).send().await.unwrap();
-        assert_eq!((answer.status().as_u16(), header(&answer, "etag")), (304, tag.as_str()), "{if_none_match}");
-        assert_eq!(answer.bytes().await.unwrap().len(), 0);
-    }
-    assert_eq!(stored.get(NAME).header("if-none-match", "\"x\"").send().await.unwrap().status().as_u16(), 200);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pages_of_tasks_are_saved_and_scripts_of_other_sites_may_read() {
     let stored = Stored::start().await;
     for (content_type, disposition) in [

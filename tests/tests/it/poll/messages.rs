@@ -43,31 +43,6 @@ async fn workers_of_those_days_claim_and_submitters_create_with_the_scopes_of_th
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn numbers_out_of_range_are_named() {
-    let rig = Rig::start().await;
-    let urls = Urls::ask(&rig).await;
-    for _ in 0..3 {
-        create(&rig, "lowest").await;
-    }
-    for (bad, code) in [
-        ("numofmessages=0", "OutOfRangeQueryParameterValue"),
-        ("numofmessages=33", "OutOfRangeQueryParameterValue"),
-        ("numofmessages=abc", "InvalidQueryParameterValue"),
-        ("numofmessages=", "InvalidQueryParameterValue"),
-    ] {
-        let reply = get(&rig, &format!("{}&{bad}", urls.poll())).await;
-        assert_error(&reply, 400, code);
-        assert_eq!(element(&reply.text(), "QueryParameterName"), Some("numofmessages"));
-        assert_eq!(element(&reply.text(), "MinimumAllowed").is_some(), code.starts_with("OutOfRange"));
-    }
-    for (bad, code) in [("0", "OutOfRange"), ("604801", "OutOfRange"), ("1.5", "Invalid")] {
-        let target = urls.poll().replace("visibilitytimeout=300", &format!("visibilitytimeout={bad}"));
-        assert_error(&get(&rig, &target).await, 400, &format!("{code}QueryParameterValue"));
-    }
-    assert_eq!(messages(&get(&rig, &format!("{}&numofmessages=32", urls.poll())).await).len(), 3);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_receipt_that_is_not_encoded_fails_every_time_and_a_raw_slash_is_understood() {
     let rig = Rig::start_with(|launch| launch.flag("--clock", "manual").flag("--message-visibility", "1s")).await;
     let urls = Urls::ask(&rig).await;
@@ -83,67 +58,6 @@ async fn a_receipt_that_is_not_encoded_fails_every_time_and_a_raw_slash_is_under
         // The message after a deleted one is hidden for as long as the server is set to.
         advance(&rig, 2).await;
     }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn only_the_last_receipt_of_a_message_that_is_there_deletes_it() {
-    let rig = manual().await;
-    let urls = Urls::ask(&rig).await;
-    create(&rig, "lowest").await;
-    let first = messages(&get(&rig, urls.poll()).await).remove(0);
-    assert!(messages(&get(&rig, urls.poll()).await).is_empty(), "it is hidden");
-    advance(&rig, 270).await;
-    assert!(messages(&get(&rig, urls.poll()).await).is_empty(), "it is still hidden");
-    advance(&rig, 31).await;
-    let second = messages(&get(&rig, urls.poll()).await).remove(0);
-    assert_eq!((&second.id, second.dequeued.as_str()), (&first.id, "2"));
-    assert_error(&send(&rig.server, "DELETE", &urls.delete(&first)).await, 400, "PopReceiptMismatch");
-    for id in ["6ba7b810-9dad-11d1-80b4-00c04fd430c8", "x", "%7B%7D", "00000000-0000-8000-8000-0000000fffff"] {
-        let target = urls.delete_with(id, &encoded(&second.receipt));
-        assert_error(&send(&rig.server, "DELETE", &target).await, 404, "MessageNotFound");
-    }
-    let without = urls.delete(&second).replace("popreceipt=", "timeout=");
-    assert_error(&send(&rig.server, "DELETE", &without).await, 400, "MissingRequiredQueryParameter");
-    assert_eq!(send(&rig.server, "DELETE", &urls.delete(&second)).await.status, 204);
-    assert_error(&send(&rig.server, "DELETE", &urls.delete(&second)).await, 404, "MessageNotFound");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn counts_and_claims_do_not_depend_on_deletes() {
-    let rig = Rig::start().await;
-    let urls = Urls::ask(&rig).await;
-    let pending = async || rig.call("GET", &format!("/pending/{QUEUE}"), None).await.body["pendingTasks"].clone();
-    let task = create(&rig, "lowest").await;
-    let message = messages(&get(&rig, urls.poll()).await).remove(0);
-    assert_eq!(pending().await, 1, "a polled run is pending");
-    let body = json!({"workerGroup": "g", "workerId": "w"});
-    let claim = rig.call("POST", &format!("/task/{task}/runs/0/claim"), Some(&body)).await;
-    assert_eq!(claim.status, 200, "{}", claim.body);
-    assert_eq!(pending().await, 0, "although the message was not deleted");
-    assert_error(&send(&rig.server, "DELETE", &urls.delete(&message)).await, 404, "MessageNotFound");
-    assert_eq!(pending().await, 0);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn claiming_what_a_message_points_to_is_refused_where_its_message_is_to_be_deleted() {
-    let rig = manual().await;
-    let claim = async |task: SlugId, run: u8, worker: &str| {
-        let body = json!({"workerGroup": "g", "workerId": worker});
-        rig.call("POST", &format!("/task/{task}/runs/{run}/claim"), Some(&body)).await
-    };
-    assert_eq!(claim(new_task(), 0, "w").await.status, 404, "unknown task");
-    let task = create(&rig, "lowest").await;
-    assert_eq!(claim(task, 1, "w").await.status, 404, "unknown run");
-    let claimed = claim(task, 0, "w").await;
-    assert_eq!(claimed.status, 200);
-    assert_eq!(claim(task, 0, "other").await.status, 409, "claimed by another worker");
-    let path = format!("{}/completed", run_of(&claimed.body));
-    let who = credentials_of(&claimed.body);
-    assert_eq!(call(&mut rig.client(), &who, "POST", &path, None).await.status, 200);
-    assert_eq!(claim(task, 0, "w").await.status, 409, "resolved");
-    let late = create(&rig, "lowest").await;
-    advance(&rig, 3601).await;
-    assert_eq!(claim(late, 0, "w").await.status, 409, "past its deadline");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -12,7 +12,7 @@ use tenure_api::ids::SlugId;
 use tenure_tests::http::{QUEUE_API, TENURE_API};
 use tenure_tests::server::{Launch, Server, fresh_secret_key, reset_root_token};
 
-use crate::rig::{Raw, RawReply, Rig, call, client_of, credentials_of, definition, eventually, new_task, run_of};
+use crate::rig::{Raw, RawReply, Rig, call, client_of, definition, eventually, new_task};
 
 const QUEUE: &str = "poll/plane";
 /// What one server made visible another one that is not notified sees within this: ten times what is promised.

@@ -1,5 +1,7 @@
 //! What servers share and store about workers that one of them has seen.
 
+use std::time::Duration;
+
 use super::*;
 
 async fn another(rig: &Rig, name: &str) -> Server {
@@ -7,41 +9,6 @@ async fn another(rig: &Rig, name: &str) -> Server {
         .flag("--clock", "manual")
         .flag("--claim-work-wait", "4s");
     launch.start(rig.folder.path(), name).await
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_worker_that_waits_at_another_server_gets_nothing_a_second_after_its_quarantine() {
-    let rig = rig().await;
-    let other = another(&rig, "other").await;
-    work(&rig, QUEUE, "bad").await;
-    let wait = || {
-        let (mut there, root) = (client_of(&other), rig.root.clone());
-        tokio::spawn(async move { claim_at(&mut there, &root, QUEUE, "bad", 1).await })
-    };
-    let mut waiting = wait();
-    // It waits there.
-    tokio::time::sleep(Duration::from_millis(300)).await;
-    quarantine(&rig, "bad", &minutes_from_now(60)).await;
-    let quarantined = Instant::now();
-    // On a busy machine the other server may be late: then its worker gets a task, and waits again.
-    let task = loop {
-        tokio::time::sleep(ELSEWHERE).await;
-        let task = create(&rig, QUEUE).await;
-        let claims = waiting.await.unwrap();
-        let Some(claim) = claims.first() else { break task };
-        assert!(quarantined.elapsed() < 10 * ELSEWHERE, "it still gets work");
-        let path = format!("{}/completed", run_of(claim));
-        assert_eq!(call(&mut rig.client(), &credentials_of(claim), "POST", &path, None).await.status, 200);
-        waiting = wait();
-    };
-    assert_eq!(rig.status(task.parse().unwrap()).await["state"], "pending");
-    // The other server's claimTask knows too.
-    let body = json!({"workerGroup": "rack", "workerId": "bad"});
-    let path = format!("/task/{task}/runs/0/claim");
-    let answer = call(&mut client_of(&other), &rig.root, "POST", &path, Some(&body)).await;
-    assert_eq!((answer.status, answer.code()), (409, "RequestConflict"), "{}", answer.body);
-    assert_eq!(claim(&rig, QUEUE, "good").await.len(), 1);
-    assert!(other.stop().await.success());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -54,28 +21,6 @@ async fn a_server_that_stops_writes_down_whom_it_saw_and_another_one_shows_it() 
     assert!(other.stop().await.success());
     let list = get(&rig, &format!("{}/workers", types("views/empty"))).await;
     assert_eq!(list["workers"].as_array().unwrap().len(), 2, "{list}");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_is_killed_loses_a_few_seconds_of_what_it_saw_and_no_claim() {
-    let rig = rig().await;
-    let mut other = another(&rig, "other").await;
-    let task = create(&rig, QUEUE).await;
-    let claims = claim_at(&mut client_of(&other), &rig.root, QUEUE, "w1", 1).await;
-    assert_eq!(claims.len(), 1);
-    other.kill().unwrap();
-    // The next one reads who holds claims; this one notes the worker when it renews.
-    let next = another(&rig, "next").await;
-    let worker = call(&mut client_of(&next), &rig.root, "GET", &worker_path(QUEUE, "w1"), None).await;
-    assert_eq!(worker.status, 200, "{}", worker.body);
-    assert_eq!(worker.body["recentTasks"], json!([{"taskId": task, "runId": 0}]));
-    let path = format!("{}/reclaim", run_of(&claims[0]));
-    let answer = call(&mut rig.client(), &credentials_of(&claims[0]), "POST", &path, None).await;
-    assert_eq!(answer.status, 200, "{}", answer.body);
-    let after = get(&rig, &worker_path(QUEUE, "w1")).await;
-    assert_eq!(after["recentTasks"], worker.body["recentTasks"]);
-    assert!(after["lastDateActive"].as_str() > worker.body["lastDateActive"].as_str(), "{after}");
-    assert!(next.stop().await.success());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -29,6 +29,15 @@ fn claiming() -> Vec<Entry> {
             .gives("/tasks/0/task/taskQueueId", "<taskQueueId>")
             .gives("/tasks/1", serde_json::Value::Null)
             .row(succeeds("there is nothing to do").gives("/tasks", json!([])))
+            .row(
+                succeeds("another spelling of the media type")
+                    .on(State::Pending)
+                    .bytes(
+                        "Application/JSON; charset=utf-8",
+                        br#"{"workerGroup":"group","workerId":"worker","tasks":1}"#,
+                    )
+                    .gives("/tasks/0/status/taskId", "<taskId>"),
+            )
             .row(refused(InputValidationError, "no tasks").body(asking(0)))
             .row(refused(InputValidationError, "33 tasks").body(asking(33)))
             .row(refused(InputValidationError, "no worker").body(json!({"tasks": 1})))
@@ -121,6 +130,10 @@ fn commanding() -> Entry {
         )
         .row(refused(ResourceNotFound, "the task does not exist"))
         .row(refused(RequestConflict, "the task is resolved").on(State::Completed));
+    let entry = ["run", "kill", "error", "complete", "checkpoint", "release"]
+        .map(|word| succeeds(format!("`{word}`")).on(State::Claimed).body(json!({"command": word})))
+        .into_iter()
+        .fold(entry, Entry::row);
     let schema = [
         ("no command", json!({})),
         ("an unknown command", json!({"command": "freeze"})),
@@ -160,6 +173,12 @@ fn reporting() -> Vec<Entry> {
                 succeeds("a body of another media type, which is ignored")
                     .on(State::Claimed)
                     .bytes("text/plain", b"success")
+                    .gives("/status/state", "completed"),
+            )
+            .row(
+                succeeds("a body that is no JSON, which is ignored")
+                    .on(State::Claimed)
+                    .bytes("application/json", b"no JSON")
                     .gives("/status/state", "completed"),
             )
             .row(succeeds("a result").on(State::Claimed).body(returning.clone()).gives("/status/state", "completed"))
