@@ -1,13 +1,12 @@
-//! Delayed runs under the real clock, and what the invariants find when a delay or a pause goes wrong.
+//! Delayed runs under the real clock and under one that is moved.
 
 use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::json;
 use sqlx::PgConnection;
 use tenure_api::ids::SlugId;
-use tenure_store::testing::check_invariants_on;
 use tenure_tests::http::TENURE_API;
 
-use crate::rig::{LOOK_EVERY, Rig, call, claim_path, definition, eventually, new_task, worker};
+use crate::rig::{Rig, call, claim_path, definition, new_task, worker};
 
 const QUEUE: &str = "delays/linux";
 /// A run is ready so long after its time at most, ten times what is promised of a machine that is not busy.
@@ -70,58 +69,4 @@ async fn moving_the_clock_waits_for_delays_that_end() {
         assert_eq!(rig.claim(QUEUE, 1).await.len(), found);
     }
     rig.server.stop().await;
-}
-
-/// Breaks something on purpose, again and again, until the invariants name it; then repairs the database, whose invariants are
-/// checked at the end too.
-async fn is_named(breakage: &str, check: &str, repair: &'static str, act: impl AsyncFn(&Rig, &mut PgConnection)) {
-    let rig = Rig::start_with(|launch| launch.env("TENURE_BREAK", breakage).flag("--claim-work-wait", "0s")).await;
-    let mut conn = rig.database.connect("test").await;
-    let violations = eventually("a violation", async || {
-        act(&rig, &mut conn).await;
-        let violations = check_invariants_on(&mut conn).await;
-        (!violations.is_empty()).then_some(violations)
-    })
-    .await;
-    assert!(violations.iter().all(|violation| violation.starts_with(check)), "{breakage}: {violations:?}");
-    rig.server.stop().await;
-    sqlx::raw_sql(repair).execute(&mut conn).await.unwrap();
-}
-
-/// A task whose delay ends.
-async fn delayed_and_ended(rig: &Rig, conn: &mut PgConnection) {
-    let task = new_task();
-    assert_eq!(rig.create(task, &definition(QUEUE)).await.status, 200);
-    delay(conn, task, 0.0).await;
-    // Or was made longer.
-    let ended = "SELECT count(*) = 0 FROM pending WHERE held_until <= (SELECT now FROM db_now)";
-    eventually("the delay ends", async || {
-        tokio::time::sleep(LOOK_EVERY).await;
-        sqlx::query_scalar::<_, bool>(ended).fetch_one(&mut *conn).await.unwrap().then_some(())
-    })
-    .await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_delay_that_is_lost_is_found() {
-    let repair = "UPDATE pending SET held_until = now() WHERE hold IS NOT NULL";
-    is_named("lose-hold", "Holds: a held run", repair, delayed_and_ended).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_wrong_count_of_delayed_runs_is_found() {
-    let repair = "UPDATE counters SET delayed = 0; UPDATE outbox_new SET delayed = NULL";
-    is_named("delayed-off-by-one", "I4: the counts", repair, delayed_and_ended).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_pause_that_is_not_stored_is_found() {
-    let repair = "UPDATE task_queues SET paused = now() WHERE name LIKE 'delays/%'";
-    is_named("leak-pause", "Pauses: a queue is paused", repair, async |rig: &Rig, _: &mut PgConnection| {
-        for step in ["pause", "resume", "pause"] {
-            let path = format!("{TENURE_API}/queues/delays%2Flinux/{step}");
-            assert_eq!(rig.call("POST", &path, None).await.status, 200);
-        }
-    })
-    .await;
 }

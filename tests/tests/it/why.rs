@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use tenure_tests::http::{Answer, TENURE_API};
 
-use crate::rig::{Raw, Rig, call, credentials_of, definition, eventually, minutes_from_now, new_task, run_of, worker};
+use crate::rig::{Raw, Rig, call, definition, eventually, new_task, worker};
 
 const QUEUE: &str = "why/linux";
 
@@ -29,49 +29,6 @@ async fn post(rig: &Rig, rest: &str, body: &Value) -> Answer {
     let answer = rig.call("POST", &format!("{TENURE_API}/queues/why%2Flinux/{rest}"), Some(body)).await;
     assert_eq!(answer.status, 200, "{}", answer.body);
     answer
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_task_says_at_each_step_why_it_does_not_run_and_then_how_it_ended() {
-    let rig = Rig::start().await;
-    assert_eq!(why(&rig, new_task()).await.code(), "ResourceNotFound");
-    let (first, second, third) = (new_task(), new_task(), new_task());
-    rig.create(first, &definition(QUEUE)).await;
-    rig.create(second, &definition(QUEUE)).await;
-    let mut waits = definition(QUEUE);
-    waits["dependencies"] = json!([second]);
-    rig.create(third, &waits).await;
-
-    let answer = why(&rig, second).await;
-    assert_eq!(codes(&answer), ["no-worker", "behind"]);
-    let expected = json!({"taskId": second, "state": "pending", "runId": 0, "ready": true, "position": 2, "claimableBy": [],
-        "reasons": [{"code": "no-worker", "quarantined": 0}, {"code": "behind", "runs": 1}]});
-    assert_eq!(answer.body, expected);
-    let answer = why(&rig, third).await;
-    assert_eq!(codes(&answer), ["dependencies"]);
-    assert_eq!(answer.body["reasons"][0]["tasks"], json!([{"taskId": second, "state": "pending"}]));
-
-    post(&rig, "pause", &json!({"reason": "disk", "until": minutes_from_now(60)})).await;
-    let answer = why(&rig, second).await;
-    assert_eq!(codes(&answer), ["paused", "no-worker", "behind"]);
-    assert_eq!((&answer.body["ready"], answer.body.get("claimableBy")), (&json!(true), None));
-    assert_eq!(answer.body["reasons"][0]["by"], rig.root.client_id);
-    post(&rig, "resume", &json!({})).await;
-
-    let claims = rig.claim(QUEUE, 1).await;
-    let answer = why(&rig, first).await;
-    assert_eq!(codes(&answer), ["running"]);
-    assert_eq!(answer.body["reasons"][0]["workerId"], "worker");
-    let answer = why(&rig, second).await;
-    assert!(codes(&answer).is_empty(), "{}", answer.body);
-    assert_eq!(answer.body["claimableBy"], json!([{"workerGroup": "group", "workerId": "worker"}]));
-    let credentials = credentials_of(&claims[0]);
-    let path = format!("{}/failed", run_of(&claims[0]));
-    assert_eq!(call(&mut rig.client(), &credentials, "POST", &path, None).await.status, 200);
-    let answer = why(&rig, first).await;
-    let ended = json!([{"code": "resolved", "outcome": "failed", "reasonResolved": "failed", "losses": 0, "freeRunsLeft": 200}]);
-    assert_eq!((&answer.body["reasons"], &answer.body["state"]), (&ended, &json!("failed")));
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -10,7 +10,7 @@ use tenure_client::{Client, RetryPolicy};
 use tenure_tests::server::Launch;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpSocket, TcpStream};
-use tokio::process::{Child, Command};
+use tokio::process::Child;
 use tokio::sync::{Semaphore, watch};
 
 use crate::rig::{Rig, definition, eventually, new_task, worker_program};
@@ -127,44 +127,6 @@ fn file(name: &str, path: &str) -> Value {
     json!({"name": name, "path": path, "type": "file"})
 }
 
-/// What curl gets, with the head of the last answer.
-async fn curl(options: &[&str], url: &str) -> (String, String) {
-    let output =
-        Command::new("curl").args(["-sSfL", "-D", "/dev/stderr"]).args(options).arg(url).output().await.unwrap();
-    let head = String::from_utf8_lossy(&output.stderr).to_ascii_lowercase();
-    assert!(output.status.success(), "{head}");
-    (head, String::from_utf8(output.stdout).unwrap())
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_log_of_every_end_is_public() {
-    let shop = Shop::open().await;
-    let long = json!({"command": [["sh", "-c", "echo begun; sleep 60"]], "maxRunTime": 1});
-    for (payload, end, last) in [
-        (shell("echo out; echo err >&2", &json!([])), "completed", "completed"),
-        (shell("echo begun; exit 3", &json!([])), "failed", "failed: exit code 3"),
-        (long, "failed", "failed: maxRunTime of 1 s is over"),
-        (json!({"image": "x"}), "malformed-payload", "malformed payload: payload.image is not known"),
-    ] {
-        let task = shop.create(&payload, &json!({})).await;
-        shop.ends(task, end).await;
-        let expected = std::fs::read_to_string(shop.file(task, "live.log")).unwrap();
-        assert!(expected.lines().last().unwrap().contains(last), "{expected}");
-        let url = |name: &str| format!("{}/api/queue/v1/task/{task}/artifacts/{name}", shop.rig.server.root_url());
-        for name in [BACKING_LOG, LIVE_LOG, "public%2Flogs%2Flive.log"] {
-            let (head, text) = curl(&["--compressed"], &url(name)).await;
-            assert_eq!(text, expected);
-            assert!(head.contains("content-encoding: gzip"), "{head}");
-            assert!(head.contains("content-type: text/plain; charset=utf-8"), "{head}");
-            // Who cannot decompress gets it decompressed.
-            let (head, text) = curl(&[], &url(name)).await;
-            assert_eq!(text, expected);
-            assert!(!head.contains("content-encoding: gzip"), "{head}");
-        }
-    }
-    shop.close().await;
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn artifacts_come_back_as_they_were() {
     let shop = Shop::open().await;
@@ -200,23 +162,6 @@ async fn artifacts_come_back_as_they_were() {
     assert!(shop.read(&shop.root(), task, "private/zeros").await.unwrap() == vec![0; 100_000]);
     let listed = shop.root().list_artifacts(task, None).await.unwrap();
     assert_eq!(listed.iter().find(|artifact| artifact.name == "private/zeros").unwrap().content_length, Some(100_000));
-    shop.close().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_missing_or_leads_out_fails_the_task_and_readers_get_the_reason() {
-    let shop = Shop::open().await;
-    let script = "ln -s /etc/hostname out; echo fine > fine";
-    let artifacts = json!([file("public/missing", "missing"), file("public/out", "out"), file("public/fine", "fine")]);
-    let task = shop.create(&shell(script, &artifacts), &json!({})).await;
-    shop.ends(task, "failed").await;
-    let anonymous = shop.anonymous();
-    for (name, reason) in [("public/missing", "file-missing-on-worker"), ("public/out", "invalid-resource-on-worker")] {
-        let error = shop.read(&anonymous, task, name).await.unwrap_err();
-        assert_eq!(error.status(), Some(424), "{error}");
-        assert!(error.to_string().contains(reason), "{error}");
-    }
-    assert_eq!(shop.read(&anonymous, task, "public/fine").await.unwrap(), b"fine\n");
     shop.close().await;
 }
 
@@ -266,32 +211,6 @@ async fn an_input_whose_maker_could_not_make_it_is_not_there() {
     shop.ends(user, "malformed-payload").await;
     let log = shop.read(&shop.anonymous(), user, LIVE_LOG).await.unwrap();
     assert!(String::from_utf8_lossy(&log).contains("424 file-missing-on-worker"), "{}", String::from_utf8_lossy(&log));
-    shop.close().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tasks_side_by_side_and_tries_one_after_another_keep_their_artifacts_apart() {
-    let shop = Shop::open().await;
-    // Both run at the same time: each waits for the other.
-    let meet = "touch ../$TASK_ID-here; while [ $(ls .. | grep -c -- -here) -lt 2 ]; do sleep 0.05; done";
-    let script = format!("{meet}; echo $TASK_ID > mine");
-    let payload = shell(&script, &json!([file("public/mine", "mine")]));
-    let tasks = [shop.create(&payload, &json!({})).await, shop.create(&payload, &json!({})).await];
-    for task in tasks {
-        shop.ends(task, "completed").await;
-        assert_eq!(shop.read(&shop.anonymous(), task, "public/mine").await.unwrap(), format!("{task}\n").into_bytes());
-    }
-    let answer = shop.rig.call("POST", &format!("/task/{}/rerun", tasks[0]), None).await;
-    assert_eq!(answer.status, 200, "{}", answer.body);
-    eventually("the second run ends", async || {
-        let status = shop.rig.status(tasks[0]).await;
-        (status["runs"][1]["state"] == "completed").then_some(())
-    })
-    .await;
-    for run in ["0", "1"] {
-        let listed = shop.root().list_artifacts(tasks[0], Some(run.parse().unwrap())).await.unwrap();
-        assert_eq!(listed.len(), 3, "run {run}: {listed:?}");
-    }
     shop.close().await;
 }
 
@@ -392,25 +311,5 @@ async fn a_worker_that_dies_during_an_upload_loses_its_task_to_the_next_one() {
     let to = shop.rig.folder.path().join("half");
     let half = shop.anonymous().download(task, Some("0".parse().unwrap()), "public/large", &to).await;
     assert_eq!(half.unwrap_err().status(), Some(404));
-    shop.close().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_shutdown_during_an_upload_hands_the_task_back_at_once() {
-    let way = NarrowWay::build().await;
-    let mut shop = Shop::open_with(|launch| way.before(launch)).await;
-    let script = "head -c 10000000 /dev/urandom > large";
-    let task = shop.create(&shell(script, &json!([file("public/large", "large")])), &json!({})).await;
-    way.stuck.acquire().await.unwrap().forget();
-    let mut first = shop.worker.take().unwrap();
-    let pid = i32::try_from(first.id().unwrap()).unwrap();
-    nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGTERM).unwrap();
-    assert_eq!(first.wait().await.unwrap().code(), Some(0));
-    let status = shop.rig.status(task).await;
-    assert_eq!(status["runs"][0]["reasonResolved"], "worker-shutdown", "{}", shop.log("worker"));
-    way.open.send_replace(true);
-    shop.worker = Some(shop.hire("second"));
-    eventually("the next try", async || (shop.rig.status(task).await["runs"][1]["state"] == "completed").then_some(()))
-        .await;
     shop.close().await;
 }

@@ -13,8 +13,8 @@ use tokio::process::Command;
 use super::{QUEUE, account, created, done, run, start_worker};
 use crate::artifacts::put;
 use crate::rig::{
-    Rig, TIMEOUT, call, client_of, credentials_of, definition, eventually, finish, minutes_from_now, new_task, refusal,
-    run_of, stderr, stdout, tenure,
+    Rig, TIMEOUT, call, client_of, credentials_of, eventually, finish, minutes_from_now, new_task, refusal, run_of,
+    stderr, stdout, tenure,
 };
 
 /// Claims what there is as soon as there is something.
@@ -173,20 +173,6 @@ async fn a_stored_log_has_no_file_left_while_it_is_printed() {
     let read = command.stdout.as_mut().unwrap().read_exact(&mut begun);
     tokio::time::timeout(TIMEOUT, read).await.unwrap().unwrap();
     assert_eq!((&begun, std::fs::read_dir(&temporary).unwrap().count()), (b"a line", 0));
-}
-
-/// What others wrote neither moves the cursor nor makes a line.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn names_of_tasks_change_nothing_on_a_terminal() {
-    let rig = Rig::start().await;
-    let task = new_task();
-    let mut body = definition(QUEUE);
-    body["metadata"]["name"] = json!("\u{1b}[2Jgone\nfake  completed");
-    assert_eq!(rig.create(task, &body).await.status, 200);
-    for args in [["task", "show", &task.to_string()].as_slice(), &["task", "list", "--group", &task.to_string()]] {
-        let printed = done(&rig, args).await;
-        assert!(printed.contains("\u{fffd}[2Jgone\u{fffd}fake") && !printed.contains('\u{1b}'), "{printed:?}");
-    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

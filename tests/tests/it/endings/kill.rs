@@ -1,5 +1,7 @@
 //! Row Z8: a run ends with its result or not at all, also where the server is killed in the middle.
 
+use std::time::{Duration, Instant};
+
 use super::*;
 use crate::rig::client_of;
 

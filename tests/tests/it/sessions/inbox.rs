@@ -9,7 +9,7 @@ use tenure_tests::server::Launch;
 
 use super::{QUEUE, advance, claim, command, create, date, end, id, inbox, items, path, refused, renew, report, start};
 use crate::fleet::{NOTIFIED_WITHIN, without_fallbacks, without_notifications};
-use crate::rig::{Raw, Rig, call, client_of, definition, eventually, minutes_from_now, new_task, run_of};
+use crate::rig::{Raw, Rig, call, client_of, definition, eventually, minutes_from_now, new_task};
 
 /// Ten times the time between two looks for what other servers did.
 const SEEN_WITHIN: Duration = Duration::from_secs(5);
@@ -118,87 +118,6 @@ async fn until_waiting(rig: &Rig, requests: usize) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_more_inboxes_wait_than_may_and_those_whose_wait_is_over_make_room() {
-    let rig = Rig::start_with(|launch| launch.env("TENURE_INBOX_WAITERS", "2")).await;
-    let all =
-        [start(&rig, "w1", json!({})).await, start(&rig, "w2", json!({})).await, start(&rig, "w3", json!({})).await];
-    let [first, second, third] = all.each_ref().map(id);
-    let (mut one, mut two) = (rig.client(), rig.client());
-    one.start(&rig.root, "GET", &path(first, "/inbox?wait=30"), None).await.unwrap();
-    two.start(&rig.root, "GET", &path(second, "/inbox?wait=30"), None).await.unwrap();
-    // It takes a place for as long as its inbox is read: that one may be missing for those that are still to come.
-    let is_full = async || {
-        until_waiting(&rig, 2).await;
-        inbox(&rig, third, "wait=0").await
-    };
-    let why = refused(&is_full().await, 503, "ServiceUnavailable");
-    assert!(why.contains("inbox"), "{why}");
-    assert_eq!(renew(&rig, third, json!({})).await.status, 200, "nothing else is refused");
-    // A client that hangs up, an item that comes, and an end make room for one each.
-    let is_free = async || {
-        eventually("a place is free", async || {
-            let answer = inbox(&rig, third, "wait=0").await;
-            assert!([200, 503].contains(&answer.status), "{}", answer.body);
-            (answer.status == 200).then_some(())
-        })
-        .await;
-    };
-    one.hang_up();
-    is_free().await;
-    for by in ["an item", "an end"] {
-        one = rig.client();
-        one.start(&rig.root, "GET", &path(first, "/inbox?wait=30"), None).await.unwrap();
-        assert_eq!(is_full().await.status, 503);
-        if by == "an item" {
-            assert_eq!(command(&rig, first, json!({"command": "freeze"})).await.status, 202);
-        } else {
-            assert_eq!(end(&rig, first).await.status, 200);
-        }
-        is_free().await;
-        let reply = one.finish().await.unwrap();
-        let text = String::from_utf8_lossy(&reply.body).into_owned();
-        assert!(text.contains(if by == "an item" { "freeze" } else { "SessionEnded" }), "{by}: {text}");
-        // Acknowledged, so that the next request waits.
-        if by == "an item" {
-            assert!(items(&rig, first, i64::MAX).await.is_empty());
-        }
-    }
-    rig.server.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn commands_and_ends_of_runs_that_come_from_another_server_are_found_here() {
-    let rig = Rig::start().await;
-    let second = rig.another("second").await;
-    let session = start(&rig, "w1", json!({})).await;
-    let session = id(&session);
-    let send = async {
-        until_waiting(&rig, 1).await;
-        let body = json!({"command": "shutdown"});
-        let sent = call(&mut client_of(&second), &rig.root, "POST", &path(session, "/commands"), Some(&body)).await;
-        assert_eq!(sent.status, 202, "{}", sent.body);
-        (Instant::now(), sent.body["id"].clone())
-    };
-    let (item, (sent, number)) = tokio::join!(one_item(&rig, session, 0), send);
-    assert_eq!((&item["id"], &item["command"]), (&number, &json!("shutdown")));
-    assert!(sent.elapsed() < SEEN_WITHIN, "{:?}", sent.elapsed());
-
-    let task = create(&rig, 1).await[0];
-    claim(&rig, "w1", Some(session), 1).await.remove(0);
-    let cancel = async {
-        until_waiting(&rig, 1).await;
-        let path = format!("/task/{task}/cancel");
-        assert_eq!(call(&mut client_of(&second), &rig.root, "POST", &path, None).await.status, 200);
-        Instant::now()
-    };
-    let (item, cancelled) = tokio::join!(one_item(&rig, session, number.as_i64().unwrap()), cancel);
-    assert_eq!((&item["kind"], &item["taskId"]), (&json!("run-ended"), &json!(task)));
-    assert!(cancelled.elapsed() < SEEN_WITHIN, "{:?}", cancelled.elapsed());
-    second.stop().await;
-    rig.server.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_inbox_that_does_not_renew_says_what_another_server_renewed_and_the_version_of_the_policy() {
     let rig = Rig::start().await;
     let second = rig.another("second").await;
@@ -270,40 +189,6 @@ async fn with_neither_notifications_nor_the_fallback_an_inbox_waits_in_vain() {
     assert_eq!((answer.status, &answer.body["items"]), (200, &json!([])));
     // A request that comes afterwards is looked at, and so nothing is lost.
     assert_eq!(items(&rig, session, 0).await.len(), 1);
-    rig.server.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn items_are_answered_until_they_are_acknowledged() {
-    let rig = Rig::start().await;
-    let tasks = create(&rig, 3).await;
-    let session = start(&rig, "w1", json!({})).await;
-    let session = id(&session);
-    let held = claim(&rig, "w1", Some(session), 3).await;
-    for task in &tasks {
-        assert_eq!(rig.call("POST", &format!("/task/{task}/cancel"), None).await.status, 200);
-    }
-    let first = items(&rig, session, 0).await;
-    assert_eq!(first.len(), 3, "{first:?}");
-    let numbers = ids(&first);
-    assert!(numbers.is_sorted() && numbers[0] > 0, "{numbers:?}");
-    assert_eq!(items(&rig, session, 0).await, first, "nothing was acknowledged");
-    assert_eq!(items(&rig, session, numbers[0]).await, first[1..]);
-    assert_eq!(items(&rig, session, 0).await, first[1..], "what was acknowledged is gone");
-    assert_eq!(items(&rig, session, numbers[0]).await, first[1..]);
-    let sent = command(&rig, session, json!({"command": "balance"})).await;
-    assert_eq!(items(&rig, session, numbers[2]).await.len(), 1);
-    assert!(sent.body["id"].as_i64().unwrap() > numbers[2]);
-    assert!(items(&rig, session, i64::MAX).await.is_empty(), "all of them");
-    // A report of the worker itself is no news to it, and a run that another worker has is none of its own.
-    assert_eq!(held.len(), 3);
-    let own = create(&rig, 2).await;
-    let mine = claim(&rig, "w1", Some(session), 1).await.remove(0);
-    let other = claim(&rig, "w2", None, 1).await.remove(0);
-    assert_eq!(report(&rig, &mine, "completed").await.status, 200);
-    assert_eq!(rig.call("POST", &format!("{}/cancel", run_of(&other).replace("/runs/0", "")), None).await.status, 200);
-    assert_eq!(own.len(), 2);
-    assert!(items(&rig, session, 0).await.is_empty());
     rig.server.stop().await;
 }
 
@@ -380,20 +265,6 @@ async fn a_hundred_commands_wait_for_a_worker_and_no_more() {
     assert_eq!(items(&rig, session, ids(&there)[0]).await.len(), 99);
     assert_eq!(command(&rig, session, kinds[0].clone()).await.status, 202);
     refused(&command(&rig, session, kinds[0].clone()).await, 409, "RequestConflict");
-    // Ended runs are none of them.
-    create(&rig, 1).await;
-    let held = claim(&rig, "w1", Some(session), 1).await.remove(0);
-    assert_eq!(rig.call("POST", &format!("{}/cancel", run_of(&held).replace("/runs/0", "")), None).await.status, 200);
-    assert_eq!(items(&rig, session, 0).await.len(), 101);
-    for (body, code) in [
-        (json!({"command": "stop-task"}), "InputError"),
-        (json!({"command": "freeze", "taskId": task}), "InputError"),
-        (json!({"command": "sleep"}), "InputValidationError"),
-        (json!({"command": "stop-task", "taskId": "x"}), "InputValidationError"),
-        (json!({}), "InputValidationError"),
-    ] {
-        refused(&command(&rig, session, body).await, 400, code);
-    }
     rig.server.stop().await;
 }
 

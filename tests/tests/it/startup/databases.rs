@@ -94,23 +94,6 @@ async fn a_database_that_hides_its_open_transactions_is_refused_with_the_setting
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_database_from_before_the_first_release_is_refused_in_one_line() {
-    let database = TestDatabase::create().await;
-    let env = [("DATABASE_URL", database.url())];
-    assert!(tenure(&["migrate"], &env).await.status.success());
-    // As it was then: thirteen migrations, of which the first was another one.
-    let older = "UPDATE _sqlx_migrations SET checksum = '\\x00' WHERE version = 1;
-        DELETE FROM _sqlx_migrations WHERE version > 1;
-        INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time)
-            SELECT n, 'older', true, '\\x00', 0 FROM generate_series(2, 13) n";
-    sqlx::raw_sql(older).execute(&mut database.connect("test").await).await.unwrap();
-    let expected = ["from before the first release", "use a new database, or run the version that made this one"];
-    assert_has(&lines(database.url()).await, &expected);
-    let line = refusal(&tenure(&["migrate"], &env).await, 1);
-    assert!(expected.iter().all(|part| line.contains(part)), "{line}");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_host_name_can_be_listened_on() {
     let (database, folder) = (TestDatabase::create().await, new_folder());
     let launch = Launch::on_database(database.url(), &fresh_secret_key()).listen("localhost:0");
