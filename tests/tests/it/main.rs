@@ -71,4 +71,5 @@ mod worker_artifacts;
 mod worker_live_log;
 mod worker_manager;
 mod worker_stops;
+mod worker_takeover;
 mod workers;
