@@ -76,7 +76,7 @@ mod tests {
     #[test]
     fn pages_of_artifacts_are_made_apart_from_the_event_loop() {
         for endpoint in [of_run(), of_last_run()] {
-            assert!(endpoint.has_large_answer, "{}", endpoint.name);
+            assert!(endpoint.declaration.has_large_answer, "{}", endpoint.declaration.name);
         }
     }
 }

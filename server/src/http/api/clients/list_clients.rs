@@ -82,7 +82,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_page_ends_where_the_scopes_of_its_clients_are_too_much_for_an_answer() {
-        assert!(endpoint().has_large_answer);
+        assert!(endpoint().declaration.has_large_answer);
         let now = Timestamp::new(real_now());
         let client = |client_id: &str| ClientInfo {
             client_id: client_id.to_owned(),

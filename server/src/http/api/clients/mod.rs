@@ -118,7 +118,7 @@ mod tests {
             update_client::endpoint(),
         ];
         for endpoint in endpoints {
-            assert!(endpoint.has_large_answer, "{}", endpoint.name);
+            assert!(endpoint.declaration.has_large_answer, "{}", endpoint.declaration.name);
         }
     }
 }

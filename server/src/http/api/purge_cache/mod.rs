@@ -81,6 +81,6 @@ mod tests {
             let written = serde_json::to_string(&entries).unwrap().len();
             assert!((written..written * 2).contains(&size), "{size} for {written}");
         }
-        assert!(all_purge_requests::endpoint().has_large_answer);
+        assert!(all_purge_requests::endpoint().declaration.has_large_answer);
     }
 }

@@ -164,7 +164,7 @@ mod tests {
             expand_scopes::endpoint(),
         ];
         for endpoint in endpoints {
-            assert!(endpoint.has_large_answer, "{}", endpoint.name);
+            assert!(endpoint.declaration.has_large_answer, "{}", endpoint.declaration.name);
         }
     }
 }

@@ -42,7 +42,7 @@ mod tests {
     #[test]
     fn pages_of_many_tasks_are_made_apart_from_the_event_loop() {
         for endpoint in [tasks::endpoint(), statuses::endpoint()] {
-            assert!(endpoint.has_large_answer, "{}", endpoint.name);
+            assert!(endpoint.declaration.has_large_answer, "{}", endpoint.declaration.name);
         }
     }
 }
