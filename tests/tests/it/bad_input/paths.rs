@@ -1,6 +1,6 @@
 //! Unknown paths and methods.
 
-use serde_json::{Value, json};
+use serde_json::Value;
 use tenure_tests::http::QUEUE_API;
 
 use crate::rig::{Raw, RawReply, Rig, new_task};

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tenure_tests::http::TENURE_API;
 use tenure_tests::server::Launch;
 
-use super::{QUEUE, advance, claim, command, create, date, end, id, inbox, items, path, refused, renew, report, start};
+use super::{QUEUE, claim, command, create, date, end, id, inbox, items, path, refused, renew, report, start};
 use crate::fleet::{NOTIFIED_WITHIN, without_fallbacks, without_notifications};
 use crate::rig::{Raw, Rig, call, client_of, definition, eventually, minutes_from_now, new_task};
 
@@ -95,7 +95,9 @@ async fn ends_of_runs_by_time_are_notified() {
         assert_eq!(claim(&rig, "w1", Some(session), 1).await.len(), 1);
         let pass_time = async {
             until_waiting(&rig, 1).await;
-            advance(&rig, seconds).await;
+            let moved = json!({"seconds": seconds});
+            let answer = rig.call("POST", &format!("{TENURE_API}/clock/advance"), Some(&moved)).await;
+            assert_eq!(answer.status, 200, "{}", answer.body);
             Instant::now()
         };
         let (item, passed) = tokio::join!(one_item(&rig, session, after), pass_time);
