@@ -9,6 +9,7 @@ use std::time::Duration;
 use reqwest::Method;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde_json::value::RawValue;
 use tenure_api::dates::Timestamp;
 use tenure_api::ids::{RunId, TaskId, TaskQueueId, WorkerGroup, WorkerId};
 use tenure_api::work::{RunOutcome, RunResult};
@@ -36,6 +37,14 @@ struct ReportedResult<'a, T> {
 #[derive(Serialize)]
 struct ReportedException {
     reason: ExceptionReason,
+}
+
+#[derive(Serialize)]
+struct ResultBody<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    result: Option<&'a RawValue>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<tenure_api::states::ExceptionReason>,
 }
 
 /// The name under which a worker claims.
@@ -387,11 +396,6 @@ impl Claim {
         self.report("exception", Some(&ReportedException { reason })).await
     }
 
-    /// The same claim, whose reports are sent once, whatever the client's policy is.
-    pub(crate) fn sent_once(self) -> Self {
-        Self { client: self.client.once(), ..self }
-    }
-
     /// A client with the task's credentials; when the claim is renewed, so are those of its clones.
     ///
     /// ```no_run
@@ -443,6 +447,19 @@ impl Claim {
     async fn report(self, outcome: &str, body: Option<&impl Serialize>) -> Result<Reported, NotReported> {
         let answer = self.post::<StatusAnswer>(&self.client, outcome, body).await;
         self.settle(answer.map(|answer| answer.value.status))
+    }
+
+    /// Sends a result of this claim once, by the call that every server of the Queue API has.
+    pub(crate) async fn send_result(&self, result: &RunResult) -> Result<TaskStatus, Error> {
+        let RunResult { result: returned, reason, outcome, .. } = result;
+        let action = match outcome {
+            RunOutcome::Completed => "completed",
+            RunOutcome::Failed => "failed",
+            RunOutcome::Exception | RunOutcome::Released => "exception",
+        };
+        let body = ResultBody { result: returned.as_deref(), reason: *reason };
+        let body = (returned.is_some() || reason.is_some()).then_some(body);
+        Ok(self.post::<StatusAnswer>(&self.client.once(), action, body.as_ref()).await?.value.status)
     }
 
     async fn post<T: DeserializeOwned>(

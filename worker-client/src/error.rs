@@ -159,6 +159,11 @@ impl Error {
         if let Self::Refused { retry_after, .. } = self { *retry_after } else { None }
     }
 
+    /// True if these credentials are not good for the queue, or its server is not Tenure.
+    pub(crate) fn refuses_worker(&self) -> bool {
+        matches!(self.status(), Some(400 | 401 | 403 | 404 | 405))
+    }
+
     /// Makes an error of the system's about a file of ours.
     pub fn of_file(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let what = what.into();

@@ -1,11 +1,13 @@
 //! When a consumer balances: every so often, and on command. Then its balancer sees how much every worker has, and says what to give away.
 
+use std::sync::PoisonError;
 use std::time::Duration;
 
 use tokio::time::timeout;
 
 use super::balancer::{Balancer, Cluster, OwnTask};
-use super::shared::{Settings, Shared};
+use super::inner::Inner;
+use super::settings::Settings;
 use crate::error::chain;
 use crate::{QueueWorkers, RetryPolicy, retry};
 
@@ -17,15 +19,15 @@ const SPREAD: Duration = Duration::from_secs(10);
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
 /// Balances until it is dropped.
-pub(super) async fn run(shared: &Shared) {
-    let Some(balancer) = &shared.settings.balancer else { return std::future::pending().await };
+pub(super) async fn run(inner: &Inner) {
+    let Some(balancer) = &inner.settings.balancer else { return std::future::pending().await };
     loop {
         let commanded = tokio::select! {
-            () = shared.balance.notified() => true,
-            () = tokio::time::sleep(interval(shared.settings.balance_every, retry::jitter())) => false,
+            () = inner.orders.balance.notified() => true,
+            () = tokio::time::sleep(interval(inner.settings.balance_every, retry::jitter())) => false,
         };
-        if commanded || !*shared.frozen.borrow() {
-            balance(shared, balancer.as_ref()).await;
+        if commanded || !*inner.orders.frozen.borrow() {
+            balance(inner, balancer.as_ref()).await;
         }
     }
 }
@@ -34,8 +36,8 @@ fn interval(every: Duration, jitter: f64) -> Duration {
     every.saturating_add(SPREAD.min(every).mul_f64(jitter))
 }
 
-async fn balance(shared: &Shared, balancer: &dyn Balancer) {
-    let Settings { client, queue, .. } = &shared.settings;
+async fn balance(inner: &Inner, balancer: &dyn Balancer) {
+    let Settings { client, queue, .. } = &inner.settings;
     let client = client.with_retry_policy(RetryPolicy::never());
     let workers = match timeout(ANSWER_WITHIN, client.list_workers(queue)).await {
         Ok(Ok(QueueWorkers { workers })) => Some(workers),
@@ -51,21 +53,22 @@ async fn balance(shared: &Shared, balancer: &dyn Balancer) {
     let held = |workers: Vec<crate::QueueWorker>| {
         workers.iter().map(|worker| usize::try_from(worker.running).unwrap_or_default()).collect()
     };
-    shared.learn_workers(workers.map(held));
-    let released = balancer.balance(&shared.cluster());
+    *inner.workers.lock().unwrap_or_else(PoisonError::into_inner) = workers.map(held);
+    let released = balancer.balance(&inner.cluster());
     tracing::info!(released = released.len(), "balanced");
     for task_id in released {
-        shared.stop_task(task_id);
+        inner.jobs.stop_task(task_id);
     }
 }
 
-impl Shared {
+impl Inner {
     /// What a balancer decides by.
     pub(super) fn cluster(&self) -> Cluster {
-        let mut jobs = self.under_way();
+        let mut jobs = self.jobs.all();
         jobs.sort_by_key(|job| (job.started, job.task_id));
         let own = jobs.iter().map(|job| OwnTask { task_id: job.task_id, stopping: job.is_ending() });
-        Cluster { now: tokio::time::Instant::now(), own: own.collect(), workers: self.workers() }
+        let workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        Cluster { now: tokio::time::Instant::now(), own: own.collect(), workers }
     }
 }
 

@@ -9,11 +9,12 @@ use tenure_api::ids::{InvalidId, TaskQueueId};
 use super::balance::BALANCE_EVERY;
 use super::balancer::Balancer;
 use super::handler::{Handler, Run, Typed};
+use super::inner::Inner;
 use super::outcome::OnPanic;
 use super::progress::ASK_EVERY;
-use super::shared::{Settings, Shared};
+use super::running::Consumer;
+use super::settings::{CAPACITY_MAX, Settings};
 use super::source::{AnySource, Source};
-use super::{Consumer, report};
 use crate::keep::HEARTBEAT;
 use crate::{Client, WorkerName};
 
@@ -29,7 +30,6 @@ const TTL_MIN: Duration = Duration::from_secs(15);
 const TTL_MAX: Duration = Duration::from_secs(3600);
 /// More often would cost the server more than the task is likely to.
 const COMMANDS_EVERY_MIN: Duration = Duration::from_secs(1);
-pub(super) const CAPACITY_MAX: usize = 1000;
 
 /// Whether the consumer is to have a session.
 #[derive(Clone, Copy)]
@@ -78,8 +78,26 @@ pub enum BuildError {
     OutOfRange(&'static str),
 }
 
+impl Consumer {
+    /// Begins a consumer of this queue's tasks. The client needs the scopes of claimWork: `queue:claim-work:<queue>` and
+    /// `queue:worker-id:<group>/<id>`. In a queue that assigns its runs it also needs `queue:claim-task:<queue>`, and a
+    /// [session](ConsumerBuilder::session), which it has by default.
+    ///
+    /// ```
+    /// # use tenure_client::Client;
+    /// # use tenure_client::consumer::Consumer;
+    /// # fn example(client: Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// let builder = Consumer::builder(client, "acme/mail".parse()?);
+    /// # drop(builder);
+    /// # Ok(()) }
+    /// ```
+    pub fn builder(client: Client, queue: TaskQueueId) -> ConsumerBuilder {
+        ConsumerBuilder::new(client, queue)
+    }
+}
+
 impl ConsumerBuilder {
-    pub(super) fn new(client: Client, queue: TaskQueueId) -> Self {
+    fn new(client: Client, queue: TaskQueueId) -> Self {
         Self {
             client,
             queue,
@@ -370,23 +388,16 @@ impl ConsumerBuilder {
             debug_port,
             has_source: source.is_some(),
         };
-        let (reports, waiting) = report::channel();
-        Ok(Consumer::new(Arc::new(Shared::new(settings, handler, reports)), waiting, source))
+        Ok(Consumer::new(Inner::new(settings, handler), source))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::inner::tests::builder;
     use super::*;
     use crate::consumer::balancer::Sleep;
     use crate::consumer::source::ClaimWork;
-    use crate::consumer::{Job, Stop};
-
-    fn builder() -> ConsumerBuilder {
-        let client = Client::builder().root_url("http://127.0.0.1:1").build().unwrap();
-        let handler = |_job: Job, _stop: Stop| async {};
-        Consumer::builder(client, "acme/mail".parse().unwrap()).name("eu", "mail-1").handler(handler)
-    }
 
     fn with_source() -> ConsumerBuilder {
         let ConsumerBuilder { client, queue, .. } = builder();
@@ -396,7 +407,7 @@ mod tests {
 
     #[test]
     fn session_is_the_default_without_a_source() {
-        let session = |builder: ConsumerBuilder| builder.build().unwrap().shared.settings.session;
+        let session = |builder: ConsumerBuilder| builder.build().unwrap().inner.settings.session;
         let minute = Duration::from_secs(60);
         assert_eq!(session(builder()), Some(SESSION_TTL));
         assert_eq!(session(builder().session(minute)), Some(minute));
@@ -406,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_or_out_of_range_is_refused() {
+    fn bad_settings_are_refused() {
         assert!(builder().build().is_ok());
         let refusal = |builder: ConsumerBuilder| builder.build().err().unwrap();
         assert_eq!(refusal(ConsumerBuilder { name: None, ..builder() }), BuildError::NoName);

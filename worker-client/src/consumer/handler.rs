@@ -1,10 +1,11 @@
-//! What a program writes: a handler. What it gets: a job, and word when it is to stop.
+//! What a program writes: a handler. What it gets: a job.
 
 use std::fmt;
 use std::future::Future;
 use std::marker::PhantomData;
 use std::pin::Pin;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -12,13 +13,12 @@ use serde_json::Value;
 use tenure_api::ids::{RunId, TaskId};
 use tokio::sync::watch;
 
-use super::afterwards::Afterwards;
-use super::ended::EndedRun;
+use super::control::Control;
 use super::log::JobLog;
 use super::outcome::Outcome;
 use super::progress::Progress;
-use super::shared::{Control, Shared};
-use crate::{Claim, Client, Error, ExceptionReason, Lease, Lost, Task};
+use super::stop::Stop;
+use crate::{Claim, Client, Error, ExceptionReason, Lease, RetryPolicy, Task};
 
 /// Does the jobs of a queue. `P` is what their payloads are.
 ///
@@ -61,35 +61,65 @@ where
 /// `f64`; for every digit take a `Box<`[`RawValue`](crate::RawValue)`>`, or a type that has one.
 pub struct Job<P = Value> {
     payload: P,
-    given: Given,
+    core: Core,
 }
 
-/// What a job is made of but for its payload.
+/// A job without its payload.
 #[derive(Clone)]
-pub(super) struct Given {
-    pub task_id: TaskId,
-    pub run_id: RunId,
-    pub task: Task,
+pub(super) struct Core {
+    task_id: TaskId,
+    run_id: RunId,
+    task: Task,
     pub client: Client,
     pub log: JobLog,
-    pub progress: Progress,
-    pub control: Arc<Control>,
-    pub lease: watch::Receiver<Lease>,
+    progress: Progress,
+    control: Arc<Control>,
+    lease: watch::Receiver<Lease>,
     pub afterwards: Afterwards,
-    /// The run that was made when the task was last asked to run again after it had been resolved, if it was.
-    pub rerun: Option<RunId>,
+    /// The run that was created when the resolved task was last rerun.
+    rerun: Option<RunId>,
 }
 
-impl Given {
-    pub(super) fn of(claim: &Claim, shared: &Shared, control: &Arc<Control>) -> Self {
+impl Core {
+    /// A job of this claim, whose requests are repeated as `retry` says. It polls for commands at this interval.
+    pub(super) fn new(claim: &Claim, control: &Arc<Control>, retry: &RetryPolicy, commands_every: Duration) -> Self {
         let (task_id, run_id) = (claim.task_id(), claim.run_id());
-        // A call for work is sent once, and what it has claimed has its policy. A job's requests are not the consumer's to repeat.
-        let client = claim.client().with_retry_policy(shared.settings.client.retry_policy().clone());
-        let (control, commanded) = (Arc::clone(control), control.commanded.subscribe());
-        let progress = Progress::new(client.clone(), (task_id, run_id), commanded, shared.ask_for_commands_every());
-        let (task, rerun) = (claim.task().clone(), claim.rerun());
-        let (lease, afterwards) = (claim.watch_lease(), Afterwards::default());
-        Self { task_id, run_id, task, client, log: JobLog::default(), progress, control, lease, afterwards, rerun }
+        // The call for work is sent once, and the claim has its policy.
+        let client = claim.client().with_retry_policy(retry.clone());
+        let commanded = control.commanded.subscribe();
+        let progress = Progress::new(client.clone(), (task_id, run_id), commanded, commands_every);
+        Self {
+            task_id,
+            run_id,
+            task: claim.task().clone(),
+            client,
+            log: JobLog::default(),
+            progress,
+            control: Arc::clone(control),
+            lease: claim.watch_lease(),
+            afterwards: Afterwards::default(),
+            rerun: claim.rerun(),
+        }
+    }
+}
+
+type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// What is done when a job has been reported. Clones are of the same job.
+#[derive(Clone, Default)]
+pub(super) struct Afterwards(Arc<Mutex<Vec<Work>>>);
+
+impl Afterwards {
+    fn add(&self, work: impl Future<Output = ()> + Send + 'static) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(Box::pin(work));
+    }
+
+    /// Does it, one after the other.
+    pub(super) async fn run(&self) {
+        let all = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        for work in all {
+            work.await;
+        }
     }
 }
 
@@ -127,7 +157,7 @@ impl<P> Job<P> {
     /// ```
     #[must_use]
     pub fn task_id(&self) -> TaskId {
-        self.given.task_id
+        self.core.task_id
     }
 
     /// The run: 0 the first time. Together with the task it is a fencing token: no two workers ever complete the same pair.
@@ -138,7 +168,7 @@ impl<P> Job<P> {
     /// ```
     #[must_use]
     pub fn run_id(&self) -> RunId {
-        self.given.run_id
+        self.core.run_id
     }
 
     /// The definition of the task.
@@ -149,7 +179,7 @@ impl<P> Job<P> {
     /// ```
     #[must_use]
     pub fn task(&self) -> &Task {
-        &self.given.task
+        &self.core.task
     }
 
     /// A client with the task's credentials, for artifacts and for tasks of its own; they are renewed with the claim. It sends requests again as
@@ -164,7 +194,7 @@ impl<P> Job<P> {
     /// ```
     #[must_use]
     pub fn client(&self) -> &Client {
-        &self.given.client
+        &self.core.client
     }
 
     /// The job's log, which can be followed while the handler works.
@@ -175,7 +205,7 @@ impl<P> Job<P> {
     /// ```
     #[must_use]
     pub fn log(&self) -> &JobLog {
-        &self.given.log
+        &self.core.log
     }
 
     /// Until when the run is ours, by the latest renewal.
@@ -186,7 +216,7 @@ impl<P> Job<P> {
     /// ```
     #[must_use]
     pub fn lease(&self) -> Lease {
-        *self.given.lease.borrow()
+        *self.core.lease.borrow()
     }
 
     /// Has this done when the job has been reported, or when there is nothing to report because its run is lost: for what a job leaves
@@ -203,7 +233,7 @@ impl<P> Job<P> {
     /// }
     /// ```
     pub fn afterwards(&self, work: impl Future<Output = ()> + Send + 'static) {
-        self.given.afterwards.add(work);
+        self.core.afterwards.add(work);
     }
 
     /// Stores how far the task has come, in the place of what it had before: any JSON of up to 64 KiB. People see it as progress, and the
@@ -220,7 +250,7 @@ impl<P> Job<P> {
     /// # }
     /// ```
     pub async fn checkpoint(&self, checkpoint: &impl Serialize) -> Result<(), Error> {
-        let Given { progress, control, .. } = &self.given;
+        let Core { progress, control, .. } = &self.core;
         tokio::select! {
             biased;
             () = control.gone() => Err(Error::RunLost(control.lost_because())),
@@ -244,20 +274,20 @@ impl<P> Job<P> {
     /// # Ok(()) }
     /// ```
     pub async fn last_checkpoint<T: DeserializeOwned>(&self) -> Result<Option<T>, Error> {
-        self.given.progress.last_checkpoint().await
+        self.core.progress.last_checkpoint().await
     }
 
     pub(super) fn rerun(&self) -> Option<RunId> {
-        self.given.rerun
+        self.core.rerun
     }
 
     pub(super) fn progress(&self) -> &Progress {
-        &self.given.progress
+        &self.core.progress
     }
 
     /// The same job with another way to store its checkpoint.
     pub(super) fn with_progress(self, progress: Progress) -> Self {
-        Self { given: Given { progress, ..self.given }, ..self }
+        Self { core: Core { progress, ..self.core }, ..self }
     }
 
     /// The same job, for a handler that begins anew within the run.
@@ -265,169 +295,20 @@ impl<P> Job<P> {
     where
         P: Clone,
     {
-        Self { payload: self.payload.clone(), given: self.given.clone() }
+        Self { payload: self.payload.clone(), core: self.core.clone() }
     }
 }
 
 impl<P> fmt::Debug for Job<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Given { task_id, run_id, .. } = &self.given;
+        let Core { task_id, run_id, .. } = &self.core;
         f.debug_struct("Job").field("task_id", task_id).field("run_id", run_id).finish_non_exhaustive()
-    }
-}
-
-/// Why a job is to stop.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum StopReason {
-    /// The task was cancelled; nothing that is returned counts any more.
-    Canceled,
-    /// The task's deadline passed; nothing that is returned counts any more.
-    DeadlineExceeded,
-    /// The run is another worker's, or may soon be one's: stop within the grace. What is returned is reported if there is time.
-    Lost,
-    /// The consumer shuts down. What is returned is reported.
-    Shutdown,
-    /// An operator, or a balancer, wants it. What is returned is reported.
-    Command,
-}
-
-impl StopReason {
-    /// Whether the run is ours no longer, or cannot be kept.
-    pub(super) fn is_final(self) -> bool {
-        matches!(self, Self::Canceled | Self::DeadlineExceeded | Self::Lost)
-    }
-}
-
-/// How the run of a job was lost. Shown, it says so in words.
-///
-/// ```
-/// use tenure_client::consumer::HowLost;
-///
-/// assert_eq!(HowLost::Unanswered.to_string(), "no renewal was answered in time");
-/// ```
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum HowLost {
-    /// The server refused to renew its claim.
-    Refused(Lost),
-    /// No renewal was answered in time: it is ours until its lease ends.
-    Unanswered,
-    /// The session says that the run has ended, and how.
-    Ended(EndedRun),
-    /// The session has ended: the run is another worker's, or waits for one.
-    SessionEnded,
-    /// The session could not be renewed in time. If it has survived, the run is ours until its lease ends.
-    SessionUnanswered,
-}
-
-impl fmt::Display for HowLost {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Refused(lost) => write!(f, "{}", lost.because),
-            Self::Unanswered => f.write_str("no renewal was answered in time"),
-            Self::Ended(ended) => write!(f, "{ended}"),
-            Self::SessionEnded => f.write_str("the session of the worker has ended"),
-            Self::SessionUnanswered => f.write_str("the session of the worker could not be renewed in time"),
-        }
-    }
-}
-
-/// Word that a job is to stop. Stopping is up to the handler: nothing is aborted.
-///
-/// ```
-/// # use std::time::Duration;
-/// # use tenure_client::consumer::{Job, Outcome, Stop};
-/// async fn count(job: Job<u64>, stop: Stop) -> Outcome {
-///     for number in 0..*job.payload() {
-///         tokio::select! {
-///             () = tokio::time::sleep(Duration::from_secs(1)) => println!("{number}"),
-///             () = stop.requested() => return Outcome::Release { after: None },
-///         }
-///     }
-///     Outcome::Completed(None)
-/// }
-/// ```
-#[derive(Debug, Clone)]
-pub struct Stop {
-    pub(super) asked: watch::Receiver<Option<StopReason>>,
-    how_lost: Arc<OnceLock<HowLost>>,
-}
-
-impl Stop {
-    pub(super) fn new(asked: watch::Receiver<Option<StopReason>>, how_lost: Arc<OnceLock<HowLost>>) -> Self {
-        Self { asked, how_lost }
-    }
-
-    /// The same job, asked to stop by another one.
-    pub(super) fn asked_by(&self, asked: watch::Receiver<Option<StopReason>>) -> Self {
-        Self { asked, how_lost: Arc::clone(&self.how_lost) }
-    }
-
-    /// Waits until the job is to stop; may be called any number of times.
-    ///
-    /// ```
-    /// # use tenure_client::consumer::Stop;
-    /// # async fn example(stop: &Stop) { stop.requested().await; }
-    /// ```
-    pub async fn requested(&self) {
-        self.wait_for(Option::is_some).await;
-    }
-
-    /// Waits until the run is lost for this job ([`Canceled`](StopReason::Canceled), [`DeadlineExceeded`](StopReason::DeadlineExceeded)
-    /// or [`Lost`](StopReason::Lost)), also if it was asked to stop for another reason before. May be called any number of times.
-    ///
-    /// ```
-    /// # use tenure_client::consumer::Stop;
-    /// # async fn work(stop: &Stop) {}
-    /// # async fn example(stop: &Stop) {
-    /// tokio::select! {
-    ///     () = work(stop) => {}
-    ///     () = stop.lost() => println!("{}", stop.how_lost().map_or_else(String::new, ToString::to_string)),
-    /// }
-    /// # }
-    /// ```
-    pub async fn lost(&self) {
-        self.wait_for(|asked| asked.is_some_and(StopReason::is_final)).await;
-    }
-
-    async fn wait_for(&self, asked: impl FnMut(&Option<StopReason>) -> bool) {
-        // Without a consumer there is no one left to ask for it.
-        if self.asked.clone().wait_for(asked).await.is_err() {
-            std::future::pending::<()>().await;
-        }
-    }
-
-    /// How the run was lost, if it was.
-    ///
-    /// ```
-    /// # use tenure_client::consumer::Stop;
-    /// # fn example(stop: &Stop) {
-    /// if let Some(how) = stop.how_lost() {
-    ///     println!("stopping: {how}");
-    /// }
-    /// # }
-    /// ```
-    #[must_use]
-    pub fn how_lost(&self) -> Option<&HowLost> {
-        self.how_lost.get()
-    }
-
-    /// Why the job is to stop; none while it is to go on. A reason by which the run is lost takes the place of another.
-    ///
-    /// ```
-    /// # use tenure_client::consumer::{Stop, StopReason};
-    /// # fn example(stop: &Stop) -> bool { stop.reason() == Some(StopReason::Shutdown) }
-    /// ```
-    #[must_use]
-    pub fn reason(&self) -> Option<StopReason> {
-        *self.asked.borrow()
     }
 }
 
 /// A handler for payloads of whatever type.
 pub(super) trait Run: Send + Sync {
-    fn run(self: Arc<Self>, given: Given, stop: Stop) -> Pin<Box<dyn Future<Output = Outcome> + Send>>;
+    fn run(self: Arc<Self>, core: Core, stop: Stop) -> Pin<Box<dyn Future<Output = Outcome> + Send>>;
 }
 
 /// A handler and the type of its payloads.
@@ -443,10 +324,10 @@ impl<P, H> Typed<P, H> {
 }
 
 impl<P: DeserializeOwned + Send + 'static, H: Handler<P>> Run for Typed<P, H> {
-    fn run(self: Arc<Self>, given: Given, stop: Stop) -> Pin<Box<dyn Future<Output = Outcome> + Send>> {
+    fn run(self: Arc<Self>, core: Core, stop: Stop) -> Pin<Box<dyn Future<Output = Outcome> + Send>> {
         Box::pin(async move {
-            match serde_json::from_str(given.task.payload.get()) {
-                Ok(payload) => self.handler.run(Job { payload, given }, stop).await,
+            match serde_json::from_str(core.task.payload.get()) {
+                Ok(payload) => self.handler.run(Job { payload, core }, stop).await,
                 Err(error) => {
                     tracing::warn!(%error, "the payload is not one of this handler's");
                     Outcome::Exception(ExceptionReason::MalformedPayload)

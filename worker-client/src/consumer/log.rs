@@ -11,7 +11,6 @@ use tenure_api::ids::{RunId, TaskId};
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
-use super::handler::Given;
 use crate::artifacts::{blocking, gzip};
 use crate::error::chain;
 use crate::live_log::{self, Chunk, LAST_PIECE_WITHIN, LOG_CONTENT_TYPE};
@@ -178,11 +177,9 @@ pub(super) struct Outgoing {
 }
 
 impl Outgoing {
-    pub(super) fn of(given: &Given) -> Self {
-        let Given { task_id, run_id, task, client, log, .. } = given;
-        let live = live_log::Sender::new(client, *task_id, *run_id, task.expires, Arc::new(log.clone()));
-        let (client, log) = (client.clone(), log.clone());
-        Self { log, live, client, task_id: *task_id, run_id: *run_id, expires: task.expires }
+    pub(super) fn new(log: JobLog, client: Client, task_id: TaskId, run_id: RunId, expires: Timestamp) -> Self {
+        let live = live_log::Sender::new(&client, task_id, run_id, expires, Arc::new(log.clone()));
+        Self { log, live, client, task_id, run_id, expires }
     }
 
     /// Sends it while it is written. Never returns.

@@ -1,15 +1,106 @@
-//! What may be claimed by name, and what is hidden for a while: from this consumer only.
+//! The runs that a consumer with a balancer may claim: those that the queue lists and announces, less those that are hidden for a
+//! while, from this consumer only.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
 
+use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::balancer::Offer;
+use super::settings::Settings;
+use super::watch::{self, News};
+use crate::Error;
+
+/// A list that is not the whole queue is not repeated sooner.
+const LIST_INTERVAL: Duration = Duration::from_secs(5);
+/// News that the consumer has no room for yet; after that the server keeps them.
+const NEWS_MAX: usize = 16;
+/// Not offered again before the queue is listed.
+const UNLISTED_MAX: usize = 100_000;
+
+/// The pending runs of the queue, as far as they are known.
+pub(super) struct PendingRuns {
+    offers: Offers,
+    news: mpsc::Receiver<News>,
+    list_again: Arc<Notify>,
+    /// When a list was made that was not the whole queue.
+    partly_listed: Option<Instant>,
+    following: AbortOnDropHandle<()>,
+}
+
+impl PendingRuns {
+    /// Follows the queue of these settings.
+    pub(super) fn follow(Settings { client, queue, .. }: &Settings) -> Self {
+        let (sender, news) = mpsc::channel(NEWS_MAX);
+        let list_again = Arc::new(Notify::new());
+        let (client, queue, notify) = (client.clone(), queue.clone(), Arc::clone(&list_again));
+        let following = tokio::spawn(async move { watch::follow(&client, queue, sender, &notify).await });
+        let following = AbortOnDropHandle::new(following);
+        Self { offers: Offers::default(), news, list_again, partly_listed: None, following }
+    }
+
+    /// Follows the queue no longer.
+    pub(super) fn stop(&self) {
+        self.following.abort();
+    }
+
+    /// Hides a run until then.
+    pub(super) fn hide(&mut self, offer: Offer, until: Instant) {
+        self.offers.hide(offer, until);
+    }
+
+    /// Waits for what may be claimed next.
+    pub(super) async fn next(&mut self) -> Result<Offer, Error> {
+        loop {
+            while let Ok(news) = self.news.try_recv() {
+                self.learn(news)?;
+            }
+            if let Some(offer) = self.offers.next(Instant::now()) {
+                return Ok(offer);
+            }
+            let due = self.offers.next_due();
+            let list_at = self.partly_listed.map(|listed| listed + LIST_INTERVAL);
+            tokio::select! {
+                news = self.news.recv() => match news {
+                    Some(news) => self.learn(news)?,
+                    None => std::future::pending().await,
+                },
+                () = tokio::time::sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {}
+                () = tokio::time::sleep_until(list_at.unwrap_or_else(Instant::now)), if list_at.is_some() => {
+                    self.partly_listed = None;
+                    self.list_again.notify_one();
+                }
+            }
+        }
+    }
+
+    fn learn(&mut self, news: News) -> Result<(), Error> {
+        match news {
+            News::Listed { offers, is_whole, more } => {
+                // What a page does not have may be on another one. Of too many it is dropped all the same, until that one comes.
+                let is_too_much = !is_whole && self.offers.len() >= UNLISTED_MAX;
+                if is_whole || is_too_much {
+                    self.offers.list(&offers);
+                } else {
+                    self.offers.add(offers);
+                }
+                self.partly_listed = (more || is_too_much).then(Instant::now);
+            }
+            News::Came(_) if self.offers.len() >= UNLISTED_MAX => self.partly_listed = Some(Instant::now()),
+            News::Came(offers) => self.offers.add(offers),
+            News::Refused(error) => return Err(error),
+        }
+        Ok(())
+    }
+}
 
 /// The offers that a consumer knows of, in the order in which they came.
 #[derive(Debug, Default)]
-pub(super) struct Offers {
+struct Offers {
     waiting: VecDeque<Offer>,
     hidden: BinaryHeap<Reverse<(Instant, Offer)>>,
     /// All that wait or are hidden: each is known once.
@@ -18,7 +109,7 @@ pub(super) struct Offers {
 
 impl Offers {
     /// Takes in what came; what is known already stays where it is.
-    pub(super) fn add(&mut self, offers: impl IntoIterator<Item = Offer>) {
+    fn add(&mut self, offers: impl IntoIterator<Item = Offer>) {
         for offer in offers {
             if self.known.insert(offer) {
                 self.waiting.push_back(offer);
@@ -27,7 +118,7 @@ impl Offers {
     }
 
     /// The whole list of the queue: what is not on it is not pending any more.
-    pub(super) fn list(&mut self, all: &[Offer]) {
+    fn list(&mut self, all: &[Offer]) {
         let pending: HashSet<Offer> = all.iter().copied().collect();
         self.waiting.retain(|offer| pending.contains(offer));
         self.hidden.retain(|Reverse((_, offer))| pending.contains(offer));
@@ -36,7 +127,7 @@ impl Offers {
     }
 
     /// The next one. It is known no longer: a caller that does not take it hides it, or drops it.
-    pub(super) fn next(&mut self, now: Instant) -> Option<Offer> {
+    fn next(&mut self, now: Instant) -> Option<Offer> {
         while let Some(Reverse((until, _))) = self.hidden.peek()
             && *until <= now
             && let Some(Reverse((_, offer))) = self.hidden.pop()
@@ -49,26 +140,24 @@ impl Offers {
     }
 
     /// Hides one until then.
-    pub(super) fn hide(&mut self, offer: Offer, until: Instant) {
+    fn hide(&mut self, offer: Offer, until: Instant) {
         if self.known.insert(offer) {
             self.hidden.push(Reverse((until, offer)));
         }
     }
 
     /// When there is something to look at again; none if nothing is hidden.
-    pub(super) fn next_due(&self) -> Option<Instant> {
+    fn next_due(&self) -> Option<Instant> {
         self.hidden.peek().map(|Reverse((until, _))| *until)
     }
 
-    pub(super) fn len(&self) -> usize {
+    fn len(&self) -> usize {
         self.known.len()
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     fn offer(run: u16) -> Offer {
@@ -76,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn m14_what_is_hidden_comes_back_at_its_time_and_in_order() {
+    fn m14_hidden_runs_come_back_in_time_and_in_order() {
         let (now, second) = (Instant::now(), Duration::from_secs(1));
         let mut offers = Offers::default();
         offers.add([offer(0), offer(1), offer(2)]);
@@ -97,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn m14_what_is_dropped_comes_back_with_the_next_list() {
+    fn m14_dropped_run_comes_back_with_next_list() {
         let now = Instant::now();
         let mut offers = Offers::default();
         offers.add([offer(0)]);
@@ -106,13 +195,17 @@ mod tests {
         assert_eq!(offers.next(now), Some(offer(0)));
     }
 
-    #[test]
-    fn what_is_not_pending_any_more_is_dropped() {
-        let now = Instant::now();
-        let mut offers = Offers::default();
-        offers.add([offer(0), offer(1)]);
-        offers.hide(offer(2), now);
-        offers.list(&[offer(1)]);
-        assert_eq!((offers.next(now), offers.next(now)), (Some(offer(1)), None));
+    #[tokio::test]
+    async fn only_a_whole_list_drops_what_it_does_not_have() {
+        let (_sender, news) = mpsc::channel(1);
+        let list_again = Arc::new(Notify::new());
+        let following = AbortOnDropHandle::new(tokio::spawn(async {}));
+        let mut queue = PendingRuns { offers: Offers::default(), news, list_again, partly_listed: None, following };
+        queue.offers.hide(offer(0), Instant::now() + LIST_INTERVAL);
+        queue.offers.add([offer(1)]);
+        for (is_whole, left) in [(false, 3), (true, 1)] {
+            queue.learn(News::Listed { offers: vec![offer(2)], is_whole, more: !is_whole }).unwrap();
+            assert_eq!((queue.offers.len(), queue.partly_listed.is_some()), (left, !is_whole));
+        }
     }
 }

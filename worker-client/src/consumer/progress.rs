@@ -10,7 +10,7 @@ use tenure_api::checkpoints::CommandOfTask;
 use tenure_api::ids::{RunId, TaskId};
 use tokio::sync::{Mutex, watch};
 
-use super::statemachine::Record;
+use super::statemachine::state::Record;
 use crate::error::chain;
 use crate::{Client, Error};
 
@@ -174,7 +174,7 @@ fn after_failure(error: &Error, ask_every: Duration) -> Duration {
 
 #[cfg(test)]
 mod tests {
-    use super::super::statemachine::{Message, State};
+    use super::super::statemachine::state::{Message, State};
     use super::*;
 
     #[test]

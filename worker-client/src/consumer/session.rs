@@ -15,12 +15,10 @@ use tenure_api::states::{SessionEnd, WorkerCommand};
 use tokio::time::Instant;
 
 use super::balancer::Offer;
-use super::builder::CAPACITY_MAX;
-use super::claims::refuses;
-use super::ended::EndedRun;
-use super::handler::{HowLost, StopReason};
-use super::report::LAST_REPORT;
-use super::shared::{Membership, Settings, Shared};
+use super::inner::{Inner, Orders};
+use super::membership::Membership;
+use super::settings::{CAPACITY_MAX, LAST_REPORT, Settings};
+use super::stop::{EndedRun, HowLost, StopReason};
 use crate::error::chain;
 use crate::{
     Client, Error, Inbox, InboxEvent, InboxItem, RenewSessionRequest, RetryPolicy, StartSessionRequest, WorkerName,
@@ -59,10 +57,10 @@ struct Said {
 
 impl Said {
     /// What is true now. One that shuts down and waits for its jobs takes nothing either: what it was given would wait with them.
-    fn now(shared: &Shared) -> Self {
+    fn now(inner: &Inner) -> Self {
         // A consumer with a source may do more jobs than a session may have.
-        let places = CAPACITY_MAX.min(*shared.places.borrow());
-        Self { frozen: shared.takes_none(), capacity: i64::try_from(places).ok() }
+        let places = CAPACITY_MAX.min(*inner.jobs.places.borrow());
+        Self { frozen: inner.orders.takes_none(), capacity: i64::try_from(places).ok() }
     }
 }
 
@@ -76,21 +74,21 @@ enum Left {
 ///
 /// # Errors
 /// The server refused the first one, or another process took one over.
-pub(super) async fn run(shared: &Shared) -> Result<(), Error> {
-    let Some(ttl) = shared.settings.session else {
-        shared.closing.cancelled().await;
+pub(super) async fn run(inner: &Inner) -> Result<(), Error> {
+    let Some(ttl) = inner.settings.session else {
+        inner.orders.closing.cancelled().await;
         return Ok(());
     };
-    let client = shared.settings.client.with_retry_policy(RetryPolicy::never());
+    let client = inner.settings.client.with_retry_policy(RetryPolicy::never());
     let mut answered = false;
     loop {
-        let begun = match begin(shared, &client, ttl, answered).await {
+        let begun = match begin(inner, &client, ttl, answered).await {
             Ok(Some(begun)) => begun,
             Ok(None) => return Ok(()),
             Err(error) if has_no_sessions(&error) => {
                 tracing::info!(error = chain(&error), "the server has no sessions: claims are kept by renewals alone");
-                shared.membership.send_replace(Membership::Alone);
-                shared.closing.cancelled().await;
+                inner.membership.send_replace(Membership::Alone);
+                inner.orders.closing.cancelled().await;
                 return Ok(());
             }
             Err(error) => return Err(error),
@@ -99,22 +97,21 @@ pub(super) async fn run(shared: &Shared) -> Result<(), Error> {
         let id = begun.id;
         tracing::info!(session.id = %id, "session started");
         let said = begun.said;
-        let member = Member { shared, client: &client, begun, read: 0, failures: 0, said };
+        let member = Member { inner, client: &client, begun, read: 0, failures: 0, said };
         let left = member.attend().await;
-        shared.membership.send_replace(Membership::Waiting);
-        shared.given.forget();
+        inner.membership.send_replace(Membership::Waiting);
+        inner.given.forget();
         match left {
             Left::Closing => {
                 close(&client, id).await;
                 return Ok(());
             }
             Left::Ended { taken_over } => {
-                for job in shared.under_way() {
-                    job.say_how_lost(HowLost::SessionEnded);
-                    job.lose(StopReason::Lost);
+                for job in inner.jobs.all() {
+                    job.lose(StopReason::Lost, Some(HowLost::SessionEnded));
                 }
                 if taken_over {
-                    return Err(name_is_taken(&shared.settings.name));
+                    return Err(name_is_taken(&inner.settings.name));
                 }
             }
         }
@@ -137,24 +134,24 @@ fn name_is_taken(WorkerName { group, id }: &WorkerName) -> Error {
 
 /// Starts a session, however many tries it takes; none if the consumer is closing, and what the try that is under way begins then is
 /// ended. Each try takes over what an earlier one without an answer has begun.
-async fn begin(shared: &Shared, client: &Client, ttl: Duration, answered: bool) -> Result<Option<Begun>, Error> {
-    let Settings { queue, name, .. } = &shared.settings;
+async fn begin(inner: &Inner, client: &Client, ttl: Duration, answered: bool) -> Result<Option<Begun>, Error> {
+    let Settings { queue, name, .. } = &inner.settings;
     let ttl_s = i64::try_from(ttl.as_secs()).ok();
     let mut request = StartSessionRequest { ttl: ttl_s, takeover: true, ..name.session(queue) };
     let mut failures = 0;
     loop {
-        if shared.closing.is_cancelled() {
+        if inner.orders.closing.is_cancelled() {
             return Ok(None);
         }
         // Only a renewal can say that it is frozen, and until then it would be given runs.
-        shared.count_places();
-        let now = Said::now(shared);
+        inner.jobs.count_places();
+        let now = Said::now(inner);
         request.capacity = if now.frozen { Some(0) } else { now.capacity };
         let renewed = Instant::now();
         let mut starting = std::pin::pin!(tokio::time::timeout(ANSWER_WITHIN, client.start_session(&request)));
         let started = tokio::select! {
             started = &mut starting => started,
-            () = shared.closing.cancelled() => {
+            () = inner.orders.closing.cancelled() => {
                 // The server may begin it all the same.
                 if let Ok(Ok(Ok(started))) = tokio::time::timeout(CLOSED_WITHIN, starting).await {
                     close(client, started.session_id).await;
@@ -167,7 +164,7 @@ async fn begin(shared: &Shared, client: &Client, ttl: Duration, answered: bool) 
                 let ttl = (started.expires.time() - started.server_time.time()).to_std().unwrap_or(ttl);
                 return Ok(Some(Begun { id: started.session_id, renewed, ttl, said: (!now.frozen).then_some(now) }));
             }
-            Ok(Err(error)) if !answered && refuses(&error) => return Err(error),
+            Ok(Err(error)) if !answered && error.refuses_worker() => return Err(error),
             Ok(Err(error)) => {
                 tracing::warn!(error = chain(&error), "no session could be started; trying again");
             }
@@ -176,7 +173,7 @@ async fn begin(shared: &Shared, client: &Client, ttl: Duration, answered: bool) 
         failures += 1;
         let pause = client.retry_policy().backoff(failures, retry::jitter()).min(LONGEST_PAUSE_TO_START);
         tokio::select! {
-            () = shared.closing.cancelled() => {}
+            () = inner.orders.closing.cancelled() => {}
             () = tokio::time::sleep(pause) => {}
         }
     }
@@ -233,7 +230,7 @@ fn wait_of(ttl: Duration, grace: Duration) -> Duration {
 
 /// A live session as its worker sees it.
 struct Member<'a> {
-    shared: &'a Shared,
+    inner: &'a Inner,
     client: &'a Client,
     begun: Begun,
     /// The last item that was dealt with.
@@ -246,15 +243,16 @@ struct Member<'a> {
 
 impl Member<'_> {
     async fn attend(mut self) -> Left {
-        let Shared { membership, shutdown, closing, .. } = self.shared;
-        let (mut frozen, mut places) = (self.shared.frozen.subscribe(), self.shared.places.subscribe());
+        let Inner { membership, orders, jobs, .. } = self.inner;
+        let Orders { shutdown, closing, .. } = orders;
+        let (mut frozen, mut places) = (orders.frozen.subscribe(), jobs.places.subscribe());
         membership.send_replace(Membership::Live(self.begun.id));
         loop {
             let is_live = *membership.borrow() != Membership::Waiting;
             let shuts_down = shutdown.is_cancelled();
             frozen.mark_unchanged();
             places.mark_unchanged();
-            let now = Said::now(self.shared);
+            let now = Said::now(self.inner);
             if self.said != Some(now) {
                 // That is said until there is an answer: what has none may have been stored.
                 self.said = None;
@@ -309,13 +307,13 @@ impl Member<'_> {
     /// When all jobs are asked to stop if nothing is answered by then.
     fn stop_at(&self) -> Instant {
         let Begun { renewed, ttl, .. } = self.begun;
-        renewed + ttl - grace_of(ttl, self.shared.settings.grace)
+        renewed + ttl - grace_of(ttl, self.inner.settings.grace)
     }
 
     /// Renews the session once, after a pause if that failed last: the server's time, and items. No error if there was no answer in time.
     async fn ask(&self, now: Said) -> Result<(Timestamp, Vec<InboxItem>), Option<Error>> {
         let Begun { id, ttl, .. } = self.begun;
-        let (mut wait, answer_within) = (wait_of(ttl, self.shared.settings.grace), ttl / ANSWER_SHARE);
+        let (mut wait, answer_within) = (wait_of(ttl, self.inner.settings.grace), ttl / ANSWER_SHARE);
         if self.failures > 0 {
             let pause = self.client.retry_policy().backoff(self.failures, retry::jitter());
             tokio::time::sleep(pause.min(LONGEST_PAUSE)).await;
@@ -340,11 +338,10 @@ impl Member<'_> {
     /// The session may be ended before it can be renewed: what it holds stops before another worker may start it.
     fn give_up(&self) {
         tracing::warn!(session.id = %self.begun.id, "the session cannot be reached: all jobs stop");
-        self.shared.membership.send_replace(Membership::Waiting);
+        self.inner.membership.send_replace(Membership::Waiting);
         let ends = self.begun.renewed + self.begun.ttl;
-        for job in self.shared.under_way() {
-            job.say_how_lost(HowLost::SessionUnanswered);
-            job.stop_renewing(ends);
+        for job in self.inner.jobs.all() {
+            job.stop_renewing(ends, HowLost::SessionUnanswered);
         }
     }
 
@@ -356,34 +353,34 @@ impl Member<'_> {
         self.read = id;
         match what {
             Some(InboxEvent::RunEnded { task_id, run_id, state, reason_resolved, ended_by }) => {
-                self.shared.end(EndedRun { task_id, run_id, state, reason_resolved, ended_by });
+                self.inner.jobs.end(EndedRun { task_id, run_id, state, reason_resolved, ended_by });
             }
             Some(InboxEvent::Command { command, task_id }) => {
                 tracing::info!(?command, task.id = task_id.map(tracing::field::display), "command received");
                 match (command, task_id) {
-                    (WorkerCommand::Freeze, _) => self.shared.freeze(true),
-                    (WorkerCommand::Unfreeze, _) => self.shared.freeze(false),
-                    (WorkerCommand::Shutdown, _) => self.shared.shutdown.cancel(),
+                    (WorkerCommand::Freeze, _) => self.inner.orders.freeze(true),
+                    (WorkerCommand::Unfreeze, _) => self.inner.orders.freeze(false),
+                    (WorkerCommand::Shutdown, _) => self.inner.orders.shutdown.cancel(),
                     (WorkerCommand::StopTask, Some(task_id)) => {
-                        if !self.shared.stop_task(task_id) {
+                        if !self.inner.jobs.stop_task(task_id) {
                             tracing::info!(task.id = %task_id, "there is no such job to stop");
                         }
                     }
                     (WorkerCommand::StopTask, None) => tracing::warn!("a command to stop a task names none"),
-                    (WorkerCommand::Balance, _) => self.shared.balance.notify_one(),
+                    (WorkerCommand::Balance, _) => self.inner.orders.balance.notify_one(),
                 }
             }
             // What it is, the job reads for itself: this may be the first or the second time that it hears of it.
             Some(InboxEvent::TaskCommand { task_id, run_id, command, .. }) => {
                 tracing::info!(%command, task.id = %task_id, run.id = run_id.number(), "command for a task received");
-                if let Some(job) = self.shared.find(task_id, run_id) {
+                if let Some(job) = self.inner.jobs.find(task_id, run_id) {
                     job.commanded.send_modify(|times| *times += 1);
                 }
             }
             Some(InboxEvent::Assigned { task_id, run_id, accept_by, .. }) => {
                 let left = accept_by.map(|by| (by.time() - server_time.time()).to_std().unwrap_or_default());
                 let until = left.map(|left| Instant::now() + left);
-                self.shared.given.assign(Offer { task_id, run_id }, until);
+                self.inner.given.assign(Offer { task_id, run_id }, until);
             }
             None => tracing::warn!(item.id = id, "an item of the inbox is of a kind that this version does not know"),
         }

@@ -29,11 +29,14 @@ use std::time::Duration;
 use tenure_api::ids::{SessionId, TaskQueueId};
 use tokio::time::Instant;
 
+use super::settings::Settings;
 use crate::claim::CLAIM_TIMEOUT;
 use crate::{Claim, Client, Error, RetryPolicy, RunResult, Worked, WorkerName};
 
 /// The least time between two calls for work that find none, in case the server does not wait for work to appear.
 const CLAIM_INTERVAL: Duration = Duration::from_millis(500);
+/// How much longer than it is to wait a call for work may take.
+const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 /// A server that does not know the call that takes results is asked again after this: it may have been a proxy whose server was away, or a
 /// server that is replaced by a newer one.
 const ASK_AGAIN_AFTER: Duration = Duration::from_secs(300);
@@ -186,15 +189,19 @@ impl ClaimWork {
         let session = None;
         Self { client, queue, name, session, answers_within: CLAIM_TIMEOUT, answered: false, unknown_until: None }
     }
+}
 
-    fn member(&self) -> Client {
-        self.session.map_or_else(|| self.client.clone(), |session| self.client.with_session(session))
-    }
+/// The client for claims of this session.
+fn member(client: &Client, session: Option<SessionId>) -> Client {
+    session.map_or_else(|| client.clone(), |session| client.with_session(session))
 }
 
 impl Source for ClaimWork {
     async fn find(&mut self, room: usize) -> Result<Vec<Found>, Error> {
-        match self.member().claim_work_within(self.answers_within, &self.queue, &self.name, room).await {
+        match member(&self.client, self.session)
+            .claim_work_within(self.answers_within, &self.queue, &self.name, room)
+            .await
+        {
             Ok(claims) => {
                 self.answered = true;
                 Ok(claims.into_iter().map(Found::claimed).collect())
@@ -218,7 +225,7 @@ impl Source for ClaimWork {
 
     async fn exchange(&mut self, results: &[RunResult], room: usize) -> Result<Worked, Error> {
         // Sent once: what gets no answer is reported by itself, for as long as it takes.
-        let client = self.member().with_retry_policy(RetryPolicy::never());
+        let client = member(&self.client, self.session).with_retry_policy(RetryPolicy::never());
         match client.work(&self.queue, &self.name, results, room, Duration::ZERO).await {
             Err(Error::Refused { status: 404 | 405, .. }) => {
                 if self.unknown_until.is_none() {
@@ -234,6 +241,47 @@ impl Source for ClaimWork {
     /// What has worked once is only in trouble.
     fn is_refused(&self, error: &Error) -> bool {
         !self.answered && matches!(error, Error::Refused { status: 401 | 403, .. })
+    }
+}
+
+/// The calls for work of a consumer without a source.
+pub(super) struct OwnCalls {
+    client: Client,
+    queue: TaskQueueId,
+    name: WorkerName,
+    session: Option<SessionId>,
+    /// How long the server waits for work.
+    wait: Duration,
+    /// Whether one was ever answered.
+    answered: bool,
+}
+
+impl OwnCalls {
+    pub(super) fn new(Settings { client, queue, name, wait, .. }: &Settings) -> Self {
+        let client = client.with_retry_policy(RetryPolicy::never());
+        Self { client, queue: queue.clone(), name: name.clone(), session: None, wait: *wait, answered: false }
+    }
+}
+
+impl Source for OwnCalls {
+    async fn find(&mut self, room: usize) -> Result<Vec<Found>, Error> {
+        let client = member(&self.client, self.session);
+        let call = client.work(&self.queue, &self.name, &[], room, self.wait);
+        let Ok(answer) = tokio::time::timeout(self.wait + ANSWER_WITHIN, call).await else {
+            tracing::warn!("no answer to the call for work in time; trying again");
+            return Ok(Vec::new());
+        };
+        let worked = answer?;
+        self.answered = true;
+        Ok(worked.claims.into_iter().map(Found::claimed).collect())
+    }
+
+    fn join(&mut self, session: Option<SessionId>) {
+        self.session = session;
+    }
+
+    fn is_refused(&self, error: &Error) -> bool {
+        !self.answered && error.refuses_worker()
     }
 }
 

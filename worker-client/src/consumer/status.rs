@@ -7,8 +7,9 @@ use serde::Serialize;
 use tenure_api::dates::Timestamp;
 use tenure_api::ids::{RunId, SessionId, TaskId, TaskQueueId, WorkerGroup, WorkerId};
 
-use super::handler::StopReason;
-use super::shared::{Control, Hold, Shared};
+use super::control::{Control, Hold};
+use super::inner::Inner;
+use super::stop::StopReason;
 use crate::Error;
 use crate::debug::Debug;
 
@@ -80,36 +81,35 @@ pub enum JobState {
 }
 
 /// Listens for those who want to see the status, if that is wanted.
-pub(super) async fn listen(shared: &Shared) -> Result<Option<Debug>, Error> {
-    let Some(port) = shared.settings.debug_port else { return Ok(None) };
+pub(super) async fn listen(inner: &Inner) -> Result<Option<Debug>, Error> {
+    let Some(port) = inner.settings.debug_port else { return Ok(None) };
     let debug = Debug::listen(port).await?;
-    let address = *shared.debug_address.get_or_init(|| debug.address());
-    tracing::info!("the status is at http://{address}/debug");
+    tracing::info!("the status is at http://{}/debug", debug.address());
     Ok(Some(debug))
 }
 
 /// Shows them the status. Never returns.
-pub(super) async fn serve(shared: &Arc<Shared>, debug: Option<Debug>) {
+pub(super) async fn serve(inner: &Arc<Inner>, debug: Option<Debug>) {
     let Some(debug) = debug else { return std::future::pending().await };
-    let shared = Arc::clone(shared);
-    debug.serve(move || shared.status()).await;
+    let inner = Arc::clone(inner);
+    debug.serve(move || inner.status()).await;
 }
 
-impl Shared {
+impl Inner {
     pub(super) fn status(&self) -> Status {
-        let mut tasks: Vec<JobStatus> = self.under_way().iter().map(|job| job.status()).collect();
+        let mut tasks: Vec<JobStatus> = self.jobs.all().iter().map(|job| job.status()).collect();
         tasks.sort_by_key(|job| (job.started, job.task_id));
         let settings = &self.settings;
         Status {
             task_queue_id: settings.queue.clone(),
             worker_group: settings.name.group.clone(),
             worker_id: settings.name.id.clone(),
-            started: self.started.get().copied(),
-            frozen: *self.frozen.borrow(),
-            shutting_down: self.shutdown.is_cancelled(),
+            started: self.started.get().map(|started| started.at),
+            frozen: *self.orders.frozen.borrow(),
+            shutting_down: self.orders.shutdown.is_cancelled(),
             session_id: self.membership.borrow().session(),
             capacity: settings.capacity,
-            claims_overrun: self.claims_overrun.load(Ordering::Relaxed),
+            claims_overrun: self.jobs.overruns(),
             tasks,
         }
     }

@@ -12,7 +12,6 @@ use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, timeout};
 
 use super::balancer::Offer;
-use super::claims::refuses;
 use crate::client::{Call, Own, TENURE_API, TIMEOUT, parameter};
 use crate::error::chain;
 use crate::{Client, Error, RetryPolicy, retry};
@@ -69,7 +68,7 @@ pub(super) async fn follow(client: &Client, queue: TaskQueueId, news: mpsc::Send
         match watch.list_and_follow(list_again).await {
             Ok(Over::Unheard) => return,
             Ok(Over::Broken | Over::ListAgain) => failures = 0,
-            Err(error) if !watch.answered && refuses(&error) => {
+            Err(error) if !watch.answered && error.refuses_worker() => {
                 // If the consumer has ended, it does not matter to it.
                 drop(watch.news.send(News::Refused(error)).await);
                 return;

@@ -50,7 +50,7 @@
 //! [`StopReason::Command`]: super::StopReason::Command
 
 mod run;
-mod state;
+pub(super) mod state;
 
 pub use run::Machine;
 pub use state::{ERRORS_MAX, ERRORS_WITHIN, ErrorNote, FAULT_SLEEP, Message, Record, Refused, State};

@@ -13,10 +13,11 @@ use tokio::task::JoinError;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument as _;
 
-use super::{Message, Record, State};
-use crate::consumer::handler::{Handler, Job, Stop, StopReason};
+use super::state::{Message, Record, State};
+use crate::consumer::handler::{Handler, Job};
 use crate::consumer::outcome::Outcome;
 use crate::consumer::progress::Progress;
+use crate::consumer::stop::{Stop, StopReason};
 use crate::error::chain;
 use crate::{Error, retry};
 

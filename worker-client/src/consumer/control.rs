@@ -1,0 +1,185 @@
+//! Whether the run of a job is ours, and whether its handler is to stop. Read by the handler; written by the claim, the session and
+//! commands.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use tenure_api::dates::Timestamp;
+use tenure_api::ids::{RunId, TaskId};
+use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
+
+use super::stop::{EndedRun, HowLost, Stop, StopReason};
+use crate::Client;
+
+/// Whether a run is ours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Hold {
+    Ours,
+    /// Ours until its lease ends: it cannot be renewed.
+    Unrenewable,
+    /// Lost: send no further requests for it.
+    Gone,
+}
+
+/// One job, as the rest of the consumer sees it.
+pub(super) struct Control {
+    pub task_id: TaskId,
+    pub run_id: RunId,
+    pub started: Timestamp,
+    /// When it was first asked to stop.
+    pub stopped: OnceLock<Timestamp>,
+    /// The handler has ended.
+    pub reporting: AtomicBool,
+    /// Counts the commands for its task that the session announced.
+    pub commanded: watch::Sender<u64>,
+    /// When another worker may start the run, if it cannot be renewed.
+    pub ends: OnceLock<Instant>,
+    stop: watch::Sender<Option<StopReason>>,
+    hold: watch::Sender<Hold>,
+    how_lost: Arc<OnceLock<HowLost>>,
+    /// Notified when the run is lost.
+    lost: Arc<Notify>,
+    client: Client,
+}
+
+impl Control {
+    pub(super) fn new((task_id, run_id): (TaskId, RunId), lost: &Arc<Notify>, client: &Client) -> Self {
+        Self {
+            task_id,
+            run_id,
+            started: client.now(),
+            stopped: OnceLock::new(),
+            reporting: AtomicBool::new(false),
+            commanded: watch::Sender::new(0),
+            ends: OnceLock::new(),
+            stop: watch::Sender::new(None),
+            hold: watch::Sender::new(Hold::Ours),
+            how_lost: Arc::default(),
+            lost: Arc::clone(lost),
+            client: client.clone(),
+        }
+    }
+
+    /// The handler's view.
+    pub(super) fn stop(&self) -> Stop {
+        Stop::new(self.stop.subscribe(), Arc::clone(&self.how_lost))
+    }
+
+    pub(super) fn reason(&self) -> Option<StopReason> {
+        *self.stop.borrow()
+    }
+
+    pub(super) fn hold(&self) -> Hold {
+        *self.hold.borrow()
+    }
+
+    /// True if its handler was asked to stop, or has ended.
+    pub(super) fn is_ending(&self) -> bool {
+        self.reason().is_some() || self.reporting.load(Ordering::Relaxed)
+    }
+
+    /// Waits until the run is lost, or cannot be renewed.
+    pub(super) async fn not_ours(&self) {
+        // `self` has the sender.
+        drop(self.hold.subscribe().wait_for(|hold| *hold != Hold::Ours).await);
+    }
+
+    /// Waits until the run is lost.
+    pub(super) async fn gone(&self) {
+        drop(self.hold.subscribe().wait_for(|hold| *hold == Hold::Gone).await);
+    }
+
+    /// Asks the handler to stop. The first reason stays, unless the run is lost later.
+    pub(super) fn ask_to_stop(&self, reason: StopReason) {
+        let changed = self.stop.send_if_modified(|asked| {
+            let counts = asked.is_none_or(|before| reason.is_final() && !before.is_final());
+            if counts {
+                *asked = Some(reason);
+            }
+            counts
+        });
+        if changed {
+            self.stopped.get_or_init(|| self.client.now());
+            tracing::info!(task.id = %self.task_id, run.id = self.run_id.number(), ?reason, "a job is asked to stop");
+        }
+    }
+
+    /// How the run was lost, in words.
+    pub(super) fn lost_because(&self) -> String {
+        self.how_lost.get().map_or_else(|| "its lease is over".to_owned(), HowLost::to_string)
+    }
+
+    /// The session said that the run has ended.
+    pub(super) fn end(&self, ended: EndedRun) {
+        let reason = ended.stop_reason();
+        self.lose(reason, Some(HowLost::Ended(ended)));
+    }
+
+    /// The run is lost. The first cause that was given counts.
+    pub(super) fn lose(&self, reason: StopReason, how: Option<HowLost>) {
+        self.note_cause(how);
+        if self.hold.send_if_modified(|hold| std::mem::replace(hold, Hold::Gone) != Hold::Gone) {
+            self.lost.notify_one();
+        }
+        self.ask_to_stop(reason);
+    }
+
+    /// The run cannot be renewed: its handler stops before another worker may start it, which may be at this time.
+    pub(super) fn stop_renewing(&self, ends: Instant, how: HowLost) {
+        self.note_cause(Some(how));
+        self.ends.get_or_init(|| ends);
+        self.hold.send_if_modified(|hold| {
+            let ours = *hold == Hold::Ours;
+            if ours {
+                *hold = Hold::Unrenewable;
+            }
+            ours
+        });
+        self.ask_to_stop(StopReason::Lost);
+    }
+
+    /// Set before the handler is asked to stop, which reads it.
+    fn note_cause(&self, how: Option<HowLost>) {
+        if let Some(how) = how {
+            self.how_lost.get_or_init(|| how);
+        }
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    pub(in crate::consumer) fn control() -> Control {
+        let client = Client::builder().root_url("http://127.0.0.1:1").build().unwrap();
+        Control::new(("9HrBC1jMQ3KlZw4CssPUeQ".parse().unwrap(), "0".parse().unwrap()), &Arc::default(), &client)
+    }
+
+    #[test]
+    fn first_reason_stays_unless_run_is_lost() {
+        let control = control();
+        control.ask_to_stop(StopReason::Command);
+        let first = *control.stopped.get().unwrap();
+        for (asked, seen) in [
+            (StopReason::Shutdown, StopReason::Command),
+            (StopReason::Canceled, StopReason::Canceled),
+            (StopReason::Lost, StopReason::Canceled),
+            (StopReason::Shutdown, StopReason::Canceled),
+        ] {
+            control.ask_to_stop(asked);
+            assert_eq!(control.reason(), Some(seen), "{asked:?}");
+        }
+        assert_eq!(*control.stopped.get().unwrap(), first);
+    }
+
+    #[test]
+    fn lost_run_does_not_come_back() {
+        let control = control();
+        control.stop_renewing(Instant::now(), HowLost::Unanswered);
+        assert_eq!((control.hold(), control.reason()), (Hold::Unrenewable, Some(StopReason::Lost)));
+        control.lose(StopReason::Lost, None);
+        control.stop_renewing(Instant::now(), HowLost::Unanswered);
+        assert_eq!(control.hold(), Hold::Gone);
+    }
+}

@@ -1,0 +1,291 @@
+//! One claimed run from its claim to its report: owns the claim, its renewal ([`crate::keep`]) and its end.
+//!
+//! A claim ends for its handler in one of two ways. **Gone**: the server says that the run is another's, or has ended, in the inbox of the
+//! session or to a renewal; then nothing more is sent for it. **Unrenewable**: no renewal was answered until `takenUntil`
+//! less the grace, or the session cannot be reached; then the handler has the grace to stop before another worker may start, and what
+//! it returns is still reported until the lease ends. A session that could not be reached may go on: then the run is ours all the same,
+//! and otherwise the server refuses the report.
+//!
+//! Times are the server's dates on the monotonic clock (see [`crate::Lease`]); the local wall clock is never asked.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::task::JoinError;
+use tokio::time::Instant;
+use tokio_util::task::AbortOnDropHandle;
+use tracing::Instrument as _;
+
+use super::control::{Control, Hold};
+use super::handler::Core;
+use super::inner::Inner;
+use super::log::Outgoing;
+use super::membership::Membership;
+use super::outcome::{OnPanic, Outcome, to_result};
+use super::progress::ASK_EVERY_IN_SESSION;
+use super::settings::LAST_REPORT;
+use super::stop::{HowLost, StopReason};
+use crate::error::chain;
+use crate::keep::{Terms, Unkept};
+use crate::{Claim, Error, ExceptionReason, RunOutcome, retry};
+
+/// The longest pause between two tries of a report.
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+
+type Handler = AbortOnDropHandle<Outcome>;
+
+/// A claimed run whose handler works.
+struct HeldRun {
+    inner: Arc<Inner>,
+    claim: Claim,
+    control: Arc<Control>,
+}
+
+/// Does what was claimed on these terms, or gives it back if it may not be started any more.
+pub(super) fn begin(inner: Arc<Inner>, terms: Membership, claim: Claim) -> impl Future<Output = ()> + Send + 'static {
+    let run = (claim.task_id(), claim.run_id());
+    let span = tracing::info_span!("task", task.id = %run.0, run.id = run.1.number());
+    // Entered before the future is polled, so that a claim that comes twice is recognized.
+    let control = inner.may_start(terms).then(|| inner.jobs.enter(run));
+    let work = async move {
+        let Some(control) = control else { return give_back(&inner, &claim).await };
+        // The shutdown may have come in between: then all that were under way have been asked already.
+        if inner.orders.shutdown.is_cancelled() {
+            control.ask_to_stop(StopReason::Shutdown);
+        }
+        HeldRun { inner, claim, control }.run().await;
+    };
+    work.instrument(span)
+}
+
+impl HeldRun {
+    async fn run(mut self) {
+        tracing::info!("task claimed");
+        let (inner, control) = (Arc::clone(&self.inner), Arc::clone(&self.control));
+        let _listed = inner.jobs.listed(&control);
+        let core = self.core();
+        let (task_id, run_id, expires) = (self.claim.task_id(), self.claim.run_id(), self.claim.task().expires);
+        let log = Outgoing::new(core.log.clone(), core.client.clone(), task_id, run_id, expires);
+        let afterwards = core.afterwards.clone();
+        let working = Arc::clone(&inner.handler).run(core, control.stop());
+        // A task of its own: one that blocks its thread or panics does not keep its claim from being renewed or reported.
+        let mut handler = AbortOnDropHandle::new(tokio::spawn(working.in_current_span()));
+        let ended = tokio::select! {
+            biased;
+            ended = &mut handler => Some(ended),
+            () = self.keep() => None,
+            () = log.send() => unreachable!("it has no end"),
+        };
+        let ended = match ended {
+            Some(ended) => ended,
+            None => outlive(&mut handler, self.claim.lease().ends(), &control, &inner).await,
+        };
+        control.reporting.store(true, Ordering::Relaxed);
+        let outcome = ended.unwrap_or_else(|error| after_panic(inner.settings.on_panic, error));
+        if !log.is_empty() {
+            self.upload(&log).await;
+        }
+        self.report(&outcome).await;
+        afterwards.run().await;
+    }
+
+    fn core(&self) -> Core {
+        let settings = &self.inner.settings;
+        let commands_every = match *self.inner.membership.borrow() {
+            Membership::Alone => settings.commands_every,
+            Membership::Waiting | Membership::Live(_) => ASK_EVERY_IN_SESSION,
+        };
+        Core::new(&self.claim, &self.control, settings.client.retry_policy(), commands_every)
+    }
+
+    /// Renews the claim until it is lost or cannot be renewed. The handler has been asked to stop then.
+    async fn keep(&mut self) {
+        let Self { inner, claim, control } = self;
+        let terms = Terms { heartbeat: inner.settings.heartbeat, grace: inner.settings.grace };
+        tokio::select! {
+            biased;
+            () = control.not_ours() => {}
+            unkept = claim.keep(terms) => match unkept {
+                Unkept::Lost(lost) => control.lose(StopReason::Lost, Some(HowLost::Refused(lost))),
+                Unkept::Unanswered => {
+                    tracing::warn!("the claim could not be renewed; the job stops before its lease ends");
+                    control.stop_renewing(claim.lease().ends(), HowLost::Unanswered);
+                }
+            },
+        }
+    }
+
+    /// Uploads the log of a job that has ended, while its claim is renewed. Of a run that is lost or cannot be renewed, nothing is sent.
+    async fn upload(&mut self, log: &Outgoing) {
+        let inner = Arc::clone(&self.inner);
+        tokio::select! {
+            biased;
+            () = self.keep_for_its_log() => tracing::warn!("the log of a job is not uploaded: its run is lost, or cannot be renewed"),
+            () = last_call(&inner) => tracing::warn!("the log of a job could not be uploaded before the shutdown"),
+            () = log.upload() => {}
+        }
+    }
+
+    /// Returns when nothing more is to be sent for the run. One whose session could not be reached for a while, and goes on, is ours until
+    /// its lease ends.
+    async fn keep_for_its_log(&mut self) {
+        self.keep().await;
+        let Self { inner, claim, control } = self;
+        let lease_ends = claim.lease().ends();
+        let ends_with_session = control.ends.get().is_some_and(|ends| *ends < lease_ends);
+        let goes_on = matches!(*inner.membership.borrow(), Membership::Live(_));
+        if control.hold() == Hold::Unrenewable && ends_with_session && goes_on {
+            tokio::select! {
+                () = control.gone() => {}
+                () = tokio::time::sleep_until(lease_ends) => {}
+            }
+        }
+    }
+
+    /// Reports the outcome, as long as the run is ours.
+    async fn report(&self, outcome: &Outcome) {
+        let Self { inner, claim, control } = self;
+        if control.hold() == Hold::Gone || *outcome == Outcome::Unreported {
+            return tracing::warn!(because = control.lost_because(), "claim lost; nothing is reported");
+        }
+        tokio::select! {
+            biased;
+            () = control.gone() => tracing::warn!(?outcome, "the run was lost before its outcome could be reported"),
+            () = tokio::time::sleep_until(claim.lease().ends()) => {
+                control.lose(StopReason::Lost, None);
+                tracing::warn!(?outcome, "the claim ended before its outcome could be reported");
+            }
+            () = last_call(inner) => tracing::warn!(?outcome, "the outcome could not be reported before the shutdown"),
+            () = send(inner, claim, outcome) => {}
+        }
+    }
+}
+
+/// Gives back a claim that was not started.
+async fn give_back(inner: &Inner, claim: &Claim) {
+    let until = claim.lease().ends().min(Instant::now() + LAST_REPORT);
+    if tokio::time::timeout_at(until, send(inner, claim, &Outcome::Release { after: None })).await.is_err() {
+        tracing::warn!(task.id = %claim.task_id(), "a claim could not be given back");
+    }
+}
+
+/// Sends an outcome until it is answered. That of a consumer with a source goes with its next call for work if one is due, and otherwise
+/// by the calls that every server of the Queue API has: these know neither releases nor delays.
+async fn send(inner: &Inner, claim: &Claim, outcome: &Outcome) {
+    let Some(mut result) = to_result(claim.task_id(), claim.run_id(), outcome) else { return };
+    let shutdown = || claim.result(RunOutcome::Exception, Some(ExceptionReason::WorkerShutdown));
+    let has_source = inner.settings.has_source;
+    if has_source && result.outcome == RunOutcome::Released {
+        result = shutdown();
+    }
+    // Who gives a task back does not ask for more.
+    let mut by_itself = has_source && result.reason == shutdown().reason;
+    let mut failures = 0;
+    loop {
+        let answer =
+            if by_itself { Some(claim.send_result(&result).await) } else { inner.outbox.send(result.clone()).await };
+        match answer {
+            Some(Ok(status)) => return tracing::info!(?outcome, state = ?status.state, "task reported"),
+            // A task that was released too often may still be given up at the cost of a retry.
+            Some(Err(Error::Refused { status: 409, message, .. })) if result.outcome == RunOutcome::Released => {
+                tracing::info!(message, "a release was refused; the run ends as worker-shutdown");
+                result = shutdown();
+                continue;
+            }
+            Some(Err(error)) if !error.is_transient() && !error.is_unclear() => {
+                return tracing::warn!(?outcome, error = chain(&error), "the report was refused and changed nothing");
+            }
+            Some(Err(error)) => tracing::warn!(error = chain(&error), "the report did not get through; trying again"),
+            None => {}
+        }
+        if has_source && !by_itself {
+            by_itself = true;
+            continue;
+        }
+        failures += 1;
+        let pause = claim.client().retry_policy().backoff(failures, retry::jitter());
+        tokio::time::sleep(pause.min(LONGEST_PAUSE)).await;
+    }
+}
+
+/// Returns when a shutdown has waited long enough.
+async fn last_call(inner: &Inner) {
+    inner.orders.shutdown.cancelled().await;
+    tokio::time::sleep(LAST_REPORT).await;
+}
+
+/// Waits for a handler that was asked to stop because its run is lost, or cannot be renewed, and counts it if it takes too long.
+async fn outlive(
+    handler: &mut Handler,
+    lease_ends: Instant,
+    control: &Control,
+    inner: &Inner,
+) -> Result<Outcome, JoinError> {
+    let overrun_at = control.ends.get().map_or(lease_ends, |ends| lease_ends.min(*ends));
+    if control.hold() != Hold::Gone {
+        tokio::select! {
+            biased;
+            ended = &mut *handler => return ended,
+            () = control.gone() => {}
+            () = tokio::time::sleep_until(overrun_at) => {}
+        }
+    }
+    if control.hold() == Hold::Gone {
+        let grace_ends = Instant::now().checked_add(inner.settings.grace);
+        let at = grace_ends.map_or(overrun_at, |ends| overrun_at.min(ends));
+        tokio::select! {
+            biased;
+            ended = &mut *handler => return ended,
+            () = tokio::time::sleep_until(at) => {}
+        }
+    }
+    if lease_ends <= Instant::now() {
+        control.lose(StopReason::Lost, None);
+    }
+    inner.jobs.count_overrun();
+    tracing::warn!(
+        "a handler goes on although its run is lost, or may be; unless the task has ended, another worker may be at it too"
+    );
+    // Its session may have survived: until the lease ends the server judges what is reported.
+    tokio::select! {
+        biased;
+        ended = &mut *handler => return ended,
+        () = control.gone() => {}
+        () = tokio::time::sleep_until(lease_ends) => {}
+    }
+    control.lose(StopReason::Lost, None);
+    handler.await
+}
+
+fn after_panic(on_panic: OnPanic, error: JoinError) -> Outcome {
+    let Ok(panic) = error.try_into_panic() else {
+        // The runtime ends.
+        return Outcome::Release { after: None };
+    };
+    let message = panic.downcast_ref::<&str>().copied().map(str::to_owned);
+    let message = message.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
+    tracing::error!(message, ?on_panic, "a handler panicked");
+    on_panic.outcome(&message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::control::tests::control;
+    use super::super::inner::tests::builder;
+    use super::*;
+
+    #[tokio::test]
+    async fn handler_may_have_a_grace_without_end() {
+        let (inner, control) = (builder().grace(Duration::MAX).build().unwrap().inner, control());
+        control.lose(StopReason::Lost, None);
+        let mut handler = AbortOnDropHandle::new(tokio::spawn(async {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            Outcome::Completed(None)
+        }));
+        let lease_ends = Instant::now() + Duration::from_secs(600);
+        let ended = outlive(&mut handler, lease_ends, &control, &inner).await;
+        assert_eq!(ended.unwrap(), Outcome::Completed(None));
+        assert_eq!(inner.jobs.overruns(), 0, "it has until the end of its lease");
+    }
+}

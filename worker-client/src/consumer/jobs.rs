@@ -1,0 +1,177 @@
+//! The jobs under way, by task and run, and how many runs the session may be given at a time. For the server a place is free when its
+//! run has ended; here it is taken until the handler has ended too, which may go on: the task was cancelled, or the session has ended.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tenure_api::ids::{RunId, TaskId};
+use tokio::sync::{Notify, watch};
+
+use super::control::{Control, Hold};
+use super::stop::{EndedRun, StopReason};
+use crate::Client;
+
+/// Capacity of the ends of runs whose claims have not come; the oldest is evicted.
+const ENDED_EARLY_MAX: usize = 1_000;
+/// Most handlers stop in this time when their run is lost: the server is not told of them.
+const STOPS_WITHIN: Duration = Duration::from_millis(250);
+
+/// The jobs under way.
+pub(super) struct Jobs {
+    client: Client,
+    capacity: usize,
+    by_run: Mutex<HashMap<(TaskId, RunId), Arc<Control>>>,
+    /// Runs of which the session said that they have ended before their claims came.
+    ended_early: Mutex<VecDeque<EndedRun>>,
+    /// How many runs the session may be given at a time, as counted last.
+    pub places: watch::Sender<usize>,
+    /// Notified when a run is lost whose job goes on, and when such a job has ended.
+    places_changed: Arc<Notify>,
+    /// Handlers that went on when their runs were lost.
+    overruns: AtomicU64,
+}
+
+impl Jobs {
+    pub(super) fn new(client: &Client, capacity: usize) -> Self {
+        Self {
+            client: client.clone(),
+            capacity,
+            by_run: Mutex::default(),
+            ended_early: Mutex::default(),
+            places: watch::Sender::new(capacity),
+            places_changed: Arc::default(),
+            overruns: AtomicU64::new(0),
+        }
+    }
+
+    /// Each change is one call, so that a panic elsewhere leaves nothing half done.
+    fn by_run(&self) -> MutexGuard<'_, HashMap<(TaskId, RunId), Arc<Control>>> {
+        self.by_run.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn ended_early(&self) -> MutexGuard<'_, VecDeque<EndedRun>> {
+        self.ended_early.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds the job of a claimed run.
+    pub(super) fn enter(&self, run: (TaskId, RunId)) -> Arc<Control> {
+        let control = Arc::new(Control::new(run, &self.places_changed, &self.client));
+        self.by_run().insert(run, Arc::clone(&control));
+        let mut early = self.ended_early();
+        let place = early.iter().position(|ended| (ended.task_id, ended.run_id) == run);
+        if let Some(ended) = place.and_then(|place| early.remove(place)) {
+            control.end(ended);
+        }
+        control
+    }
+
+    /// Removes the job when it is dropped.
+    pub(super) fn listed(&self, control: &Control) -> Listed<'_> {
+        Listed { jobs: self, run: (control.task_id, control.run_id) }
+    }
+
+    /// The session said that a run has ended. If it is not under way, its claim may be on its way to us.
+    pub(super) fn end(&self, ended: EndedRun) {
+        // Locked before the look-up: a job that is entered meanwhile looks here afterwards.
+        let mut early = self.ended_early();
+        if let Some(job) = self.find(ended.task_id, ended.run_id) {
+            return job.end(ended);
+        }
+        if early.len() >= ENDED_EARLY_MAX {
+            early.pop_front();
+        }
+        early.push_back(ended);
+    }
+
+    /// The jobs under way, in no order.
+    pub(super) fn all(&self) -> Vec<Arc<Control>> {
+        self.by_run().values().cloned().collect()
+    }
+
+    pub(super) fn find(&self, task_id: TaskId, run_id: RunId) -> Option<Arc<Control>> {
+        self.by_run().get(&(task_id, run_id)).cloned()
+    }
+
+    pub(super) fn shut_down(&self) {
+        for job in self.all() {
+            job.ask_to_stop(StopReason::Shutdown);
+        }
+    }
+
+    /// Asks the job of this task to stop; false if there is none.
+    pub(super) fn stop_task(&self, task_id: TaskId) -> bool {
+        let its: Vec<_> = self.all().into_iter().filter(|job| job.task_id == task_id).collect();
+        its.iter().for_each(|job| job.ask_to_stop(StopReason::Command));
+        !its.is_empty()
+    }
+
+    /// Counts the places: that of a job whose run is lost is taken until the job has ended.
+    pub(super) fn count_places(&self) {
+        let gone = self.by_run().values().filter(|job| job.hold() == Hold::Gone).count();
+        let places = self.capacity.saturating_sub(gone);
+        self.places.send_if_modified(|counted| std::mem::replace(counted, places) != places);
+    }
+
+    /// Keeps the number of places current. Never returns.
+    pub(super) async fn follow_places(&self) {
+        loop {
+            self.places_changed.notified().await;
+            tokio::time::sleep(STOPS_WITHIN).await;
+            self.count_places();
+        }
+    }
+
+    pub(super) fn count_overrun(&self) {
+        self.overruns.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn overruns(&self) -> u64 {
+        self.overruns.load(Ordering::Relaxed)
+    }
+}
+
+/// A job that is on the list of those under way.
+pub(super) struct Listed<'a> {
+    jobs: &'a Jobs,
+    run: (TaskId, RunId),
+}
+
+impl Drop for Listed<'_> {
+    fn drop(&mut self) {
+        let job = self.jobs.by_run().remove(&self.run);
+        if job.is_some_and(|job| job.hold() == Hold::Gone) {
+            self.jobs.places_changed.notify_one();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tenure_api::states::{ReasonResolved, RunState};
+
+    use super::*;
+
+    #[test]
+    fn end_reaches_job_or_is_kept_until_its_claim_comes() {
+        let client = Client::builder().root_url("http://127.0.0.1:1").build().unwrap();
+        let jobs = Jobs::new(&client, 1);
+        let (task_id, run_id) = ("9HrBC1jMQ3KlZw4CssPUeQ".parse().unwrap(), "0".parse().unwrap());
+        let end = || EndedRun {
+            task_id,
+            run_id,
+            state: RunState::Exception,
+            reason_resolved: ReasonResolved::Canceled,
+            ended_by: None,
+        };
+        jobs.end(end());
+        let job = jobs.enter((task_id, run_id));
+        assert_eq!((job.hold(), job.reason()), (Hold::Gone, Some(StopReason::Canceled)));
+        drop(jobs.listed(&job));
+        let job = jobs.enter((task_id, run_id));
+        assert_eq!(job.hold(), Hold::Ours, "the end was another job's");
+        jobs.end(end());
+        assert_eq!((job.hold(), job.reason()), (Hold::Gone, Some(StopReason::Canceled)));
+    }
+}

@@ -1,0 +1,141 @@
+//! Results on their way to the server. What ends while a request is under way goes with the next one, so that many short jobs cost few
+//! requests. The results of a consumer with a source go with its calls for work, which open and close the outbox.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tenure_api::work::{RESULTS_MAX, RunResult};
+use tokio::sync::{Notify, oneshot};
+
+use super::settings::Settings;
+use crate::error::chain;
+use crate::{Client, Error, RetryPolicy, TaskStatus};
+
+/// After this a report counts as unanswered: leases may be as short as 10 s.
+pub(super) const REPORT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Bytes of results in one request, which is more than one result may have. A server takes 10 MiB.
+const RESULT_BYTES: usize = 1 << 20;
+
+/// Results that wait for the next request.
+pub(super) struct Outbox {
+    results: Mutex<Results>,
+    arrived: Notify,
+}
+
+struct Results {
+    is_open: bool,
+    waiting: VecDeque<Waiting>,
+}
+
+/// A result. Dropped, it is unanswered.
+pub(super) struct Waiting {
+    pub result: RunResult,
+    answer: oneshot::Sender<Verdict>,
+}
+
+/// The server's answer to a result.
+type Verdict = Result<TaskStatus, Error>;
+
+impl Outbox {
+    pub(super) fn new(is_open: bool) -> Self {
+        Self { results: Mutex::new(Results { is_open, waiting: VecDeque::new() }), arrived: Notify::new() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Results> {
+        self.results.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Leaves a result and waits for the answer; none if the outbox is closed, or no usable answer came.
+    pub(super) async fn send(&self, result: RunResult) -> Option<Verdict> {
+        let (answer, answered) = oneshot::channel();
+        {
+            let mut results = self.lock();
+            if !results.is_open {
+                return None;
+            }
+            results.waiting.push_back(Waiting { result, answer });
+        }
+        self.arrived.notify_one();
+        answered.await.ok()
+    }
+
+    /// Opens the outbox, or closes it and drops what waits.
+    pub(super) fn set_open(&self, is_open: bool) {
+        let mut results = self.lock();
+        results.is_open = is_open;
+        if !is_open {
+            results.waiting.clear();
+        }
+    }
+
+    /// Takes the results of one request.
+    pub(super) fn take(&self) -> Vec<Waiting> {
+        let mut results = self.lock();
+        // A report that is given up must not be sent: its run may be another worker's.
+        results.waiting.retain(|waiting| !waiting.answer.is_closed());
+        let (mut count, mut bytes) = (0, 0);
+        for waiting in results.waiting.iter().take(RESULTS_MAX) {
+            bytes += waiting.result.result.as_ref().map_or(0, |result| result.get().len());
+            if bytes > RESULT_BYTES {
+                break;
+            }
+            count += 1;
+        }
+        results.waiting.drain(..count).collect()
+    }
+
+    /// Waits for a result; may return without one.
+    pub(super) async fn arrival(&self) {
+        self.arrived.notified().await;
+    }
+}
+
+impl Waiting {
+    pub(super) fn answer(self, verdict: Verdict) {
+        // A job whose lease is over does not wait any more.
+        drop(self.answer.send(verdict));
+    }
+}
+
+/// Sends what is left in the outbox of a consumer without a source. Never returns.
+pub(super) async fn run(outbox: &Outbox, settings: &Settings) {
+    if settings.has_source {
+        return std::future::pending().await;
+    }
+    let client = settings.client.with_retry_policy(RetryPolicy::never());
+    loop {
+        let batch = outbox.take();
+        if batch.is_empty() {
+            outbox.arrival().await;
+            continue;
+        }
+        for waiting in send(&client, settings, batch).await {
+            send(&client, settings, vec![waiting]).await;
+        }
+    }
+}
+
+/// Sends a batch. Returns it if it was refused as a whole, so that each result is judged by itself.
+async fn send(client: &Client, Settings { queue, name, .. }: &Settings, mut batch: Vec<Waiting>) -> Vec<Waiting> {
+    let results: Vec<RunResult> = batch.iter().map(|waiting| waiting.result.clone()).collect();
+    let sent = client.work(queue, name, &results, 0, Duration::ZERO);
+    match tokio::time::timeout(REPORT_TIMEOUT, sent).await {
+        Ok(Ok(worked)) => {
+            for (waiting, verdict) in batch.into_iter().zip(worked.results) {
+                waiting.answer(verdict);
+            }
+        }
+        Ok(Err(error)) if error.is_transient() => {
+            tracing::warn!(reports = results.len(), error = chain(&error), "reports got no answer");
+        }
+        Ok(Err(_)) if batch.len() > 1 => return batch,
+        Ok(Err(error)) => {
+            if let Some(waiting) = batch.pop() {
+                waiting.answer(Err(error));
+            }
+        }
+        Err(_elapsed) => tracing::warn!(reports = results.len(), "reports got no answer in time"),
+    }
+    Vec::new()
+}

@@ -1,0 +1,205 @@
+//! A consumer that runs, and its handle.
+
+use std::fmt;
+use std::future::Future;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use tenure_api::ids::TaskId;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use super::inner::{Inner, Started};
+use super::source::AnySource;
+use super::status::{self, Status};
+use super::{balance, claims, outbox, session};
+use crate::Error;
+use crate::debug::Debug;
+
+/// Claims the tasks of a queue and has them done. See the [module](super).
+#[must_use = "a consumer does nothing until it runs"]
+pub struct Consumer {
+    pub(super) inner: Arc<Inner>,
+    source: Option<Box<dyn AnySource>>,
+    ended: CancellationToken,
+    /// Says so when it is dropped, also without having run.
+    ends: DropGuard,
+}
+
+/// Another way to a consumer that runs. Cheap to clone.
+#[derive(Clone)]
+pub struct ConsumerHandle {
+    inner: Arc<Inner>,
+    ended: CancellationToken,
+}
+
+impl Consumer {
+    pub(super) fn new(inner: Inner, source: Option<Box<dyn AnySource>>) -> Self {
+        let ended = CancellationToken::new();
+        let ends = ended.clone().drop_guard();
+        Self { inner: Arc::new(inner), source, ended, ends }
+    }
+
+    /// Another way to this consumer, for as long as it runs.
+    ///
+    /// ```
+    /// # use tenure_client::consumer::Consumer;
+    /// # fn example(consumer: &Consumer) {
+    /// let handle = consumer.handle();
+    /// # drop(handle);
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn handle(&self) -> ConsumerHandle {
+        ConsumerHandle { inner: Arc::clone(&self.inner), ended: self.ended.clone() }
+    }
+
+    /// Works until it is asked to shut down, by its [handle](ConsumerHandle::shutdown) or by a command, and all jobs have ended. If the
+    /// returned future is dropped instead, handlers are aborted and their runs end with their leases.
+    ///
+    /// # Errors
+    /// The server refused this worker before it had ever worked, or the [debug port](super::ConsumerBuilder::debug_port) is taken. Or another
+    /// process has its name and took its session over ([`Error::SessionEnded`]). Other troubles are logged and waited out.
+    ///
+    /// ```no_run
+    /// # async fn example(consumer: tenure_client::consumer::Consumer) -> Result<(), tenure_client::Error> {
+    /// consumer.run().await
+    /// # }
+    /// ```
+    pub async fn run(self) -> Result<(), Error> {
+        let Self { inner, source, ends, .. } = self;
+        let debug = status::listen(&inner).await?;
+        let debug_address = debug.as_ref().map(Debug::address);
+        inner.started.get_or_init(|| Started { at: inner.settings.client.now(), debug_address });
+        let claims = async {
+            let worked = claims::run(&inner, source).await;
+            inner.orders.closing.cancel();
+            worked
+        };
+        let sessions = async {
+            let worked = session::run(&inner).await;
+            if worked.is_err() {
+                inner.orders.shutdown.cancel();
+            }
+            worked
+        };
+        let both = async { tokio::join!(claims, sessions) };
+        let (claimed, attended) = tokio::select! {
+            worked = both => worked,
+            () = outbox::run(&inner.outbox, &inner.settings) => unreachable!("it has no end"),
+            () = balance::run(&inner) => unreachable!("it has no end"),
+            () = inner.jobs.follow_places() => unreachable!("it has no end"),
+            () = status::serve(&inner, debug) => unreachable!("it has no end"),
+        };
+        drop(ends);
+        attended.and(claimed)
+    }
+
+    /// Works until then, and as long as it takes to shut down.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    ///
+    /// ```no_run
+    /// # async fn example(consumer: tenure_client::consumer::Consumer) -> Result<(), tenure_client::Error> {
+    /// consumer.run_until(tokio::signal::ctrl_c()).await
+    /// # }
+    /// ```
+    pub async fn run_until(self, until: impl Future) -> Result<(), Error> {
+        let shutdown = self.inner.orders.shutdown.clone();
+        let run = self.run();
+        tokio::pin!(run);
+        tokio::select! {
+            worked = &mut run => return worked,
+            _ = until => shutdown.cancel(),
+        }
+        run.await
+    }
+}
+
+impl ConsumerHandle {
+    /// What the consumer is doing.
+    ///
+    /// ```
+    /// # use tenure_client::consumer::ConsumerHandle;
+    /// # fn example(handle: &ConsumerHandle) { println!("{} jobs", handle.status().tasks.len()); }
+    /// ```
+    #[must_use]
+    pub fn status(&self) -> Status {
+        self.inner.status()
+    }
+
+    /// Where [`GET /debug`](super::ConsumerBuilder::debug_port) is answered, once the consumer runs.
+    ///
+    /// ```
+    /// # use tenure_client::consumer::ConsumerHandle;
+    /// # fn example(handle: &ConsumerHandle) -> Option<std::net::SocketAddr> { handle.debug_address() }
+    /// ```
+    #[must_use]
+    pub fn debug_address(&self) -> Option<SocketAddr> {
+        self.inner.started.get()?.debug_address
+    }
+
+    /// Takes no more tasks until [`unfreeze`](Self::unfreeze); jobs go on. It lasts as long as this consumer.
+    ///
+    /// ```
+    /// # use tenure_client::consumer::ConsumerHandle;
+    /// # fn example(handle: &ConsumerHandle) { handle.freeze(); }
+    /// ```
+    pub fn freeze(&self) {
+        self.inner.orders.freeze(true);
+    }
+
+    /// Takes tasks again.
+    ///
+    /// ```
+    /// # use tenure_client::consumer::ConsumerHandle;
+    /// # fn example(handle: &ConsumerHandle) { handle.unfreeze(); }
+    /// ```
+    pub fn unfreeze(&self) {
+        self.inner.orders.freeze(false);
+    }
+
+    /// Balances now, frozen or not; without a [balancer](super::ConsumerBuilder::balancer) that is nothing. Returns at once.
+    ///
+    /// ```
+    /// # use tenure_client::consumer::ConsumerHandle;
+    /// # fn example(handle: &ConsumerHandle) { handle.balance(); }
+    /// ```
+    pub fn balance(&self) {
+        self.inner.orders.balance.notify_one();
+    }
+
+    /// Asks the job of a task to stop, for [`StopReason::Command`](super::StopReason::Command); false if there is none. May be called any number of times.
+    ///
+    /// ```
+    /// # use tenure_client::consumer::{ConsumerHandle, Job};
+    /// # fn example(handle: &ConsumerHandle, job: &Job) { handle.stop_task(job.task_id()); }
+    /// ```
+    pub fn stop_task(&self, task_id: TaskId) -> bool {
+        self.inner.jobs.stop_task(task_id)
+    }
+
+    /// Asks the consumer to shut down: it claims no more, asks all jobs to stop, and waits for them. Returns when it has ended; it goes on
+    /// also if this is not waited for to the end. May be called any number of times.
+    ///
+    /// ```
+    /// # use tenure_client::consumer::ConsumerHandle;
+    /// # async fn example(handle: &ConsumerHandle) { handle.shutdown().await; }
+    /// ```
+    pub async fn shutdown(&self) {
+        self.inner.orders.shutdown.cancel();
+        self.ended.cancelled().await;
+    }
+}
+
+impl fmt::Debug for Consumer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Consumer").field("status", &self.inner.status()).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for ConsumerHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ConsumerHandle").field("status", &self.inner.status()).finish_non_exhaustive()
+    }
+}
