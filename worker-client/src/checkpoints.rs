@@ -29,12 +29,6 @@ impl Client {
     /// # Errors
     /// The server refused (409: the run is not claimed now; 400: it is too large; 404: there is none, or the server is another than
     /// Tenure), or could not be reached.
-    ///
-    /// ```no_run
-    /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
-    /// client.put_checkpoint("9HrBC1jMQ3KlZw4CssPUeQ".parse()?, "0".parse()?, &serde_json::json!({"done": 3})).await?;
-    /// # Ok(()) }
-    /// ```
     pub async fn put_checkpoint(
         &self,
         task_id: TaskId,
@@ -84,14 +78,6 @@ impl Client {
     ///
     /// # Errors
     /// The task is resolved (409), the caller lacks the scope, or the server could not be reached.
-    ///
-    /// ```no_run
-    /// # use tenure_client::{TaskCommand, TaskCommandRequest};
-    /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
-    /// let pause = TaskCommandRequest { command: TaskCommand::Pause, until: None };
-    /// client.command_task("9HrBC1jMQ3KlZw4CssPUeQ".parse()?, &pause).await?;
-    /// # Ok(()) }
-    /// ```
     pub async fn command_task(&self, task_id: TaskId, command: &TaskCommandRequest) -> Result<CommandOfTask, Error> {
         let body = serde_json::to_vec(command).map_err(Error::NotJson)?;
         let path = format!("/tasks/{}/command", parameter(&task_id));
@@ -102,13 +88,6 @@ impl Client {
     ///
     /// # Errors
     /// The caller lacks the scope, or the server could not be reached.
-    ///
-    /// ```no_run
-    /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
-    /// let waiting = client.get_task_command("9HrBC1jMQ3KlZw4CssPUeQ".parse()?).await?;
-    /// println!("{}", waiting.map_or("none".into(), |waiting| waiting.command.to_string()));
-    /// # Ok(()) }
-    /// ```
     pub async fn get_task_command(&self, task_id: TaskId) -> Result<Option<CommandOfTask>, Error> {
         self.find_own(format!("/tasks/{}/command", parameter(&task_id))).await
     }
@@ -128,12 +107,6 @@ impl Claim {
     ///
     /// # Errors
     /// The claim is lost (409 or 403), it is too large (400), or no usable answer came.
-    ///
-    /// ```no_run
-    /// # async fn example(claim: &tenure_client::Claim) -> Result<(), tenure_client::Error> {
-    /// claim.checkpoint(&serde_json::json!({"done": 3, "of": 12})).await
-    /// # }
-    /// ```
     pub async fn checkpoint(&self, checkpoint: &impl Serialize) -> Result<(), Error> {
         self.client().put_checkpoint(self.task_id(), self.run_id(), checkpoint).await
     }

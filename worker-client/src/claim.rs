@@ -231,40 +231,24 @@ impl ClaimAnswer {
 
 impl Claim {
     /// The task.
-    ///
-    /// ```
-    /// # fn example(claim: &tenure_client::Claim) { println!("{}", claim.task_id()); }
-    /// ```
     #[must_use]
     pub fn task_id(&self) -> TaskId {
         self.task_id
     }
 
     /// The run that is ours.
-    ///
-    /// ```
-    /// # fn example(claim: &tenure_client::Claim) { println!("{}", claim.run_id()); }
-    /// ```
     #[must_use]
     pub fn run_id(&self) -> RunId {
         self.run_id
     }
 
     /// The definition of the task.
-    ///
-    /// ```
-    /// # fn example(claim: &tenure_client::Claim) { println!("{}", claim.task().payload); }
-    /// ```
     #[must_use]
     pub fn task(&self) -> &Task {
         &self.task
     }
 
     /// Until when the claim is ours, and when to renew it.
-    ///
-    /// ```
-    /// # fn example(claim: &tenure_client::Claim) { println!("{:?}", claim.lease().renew_at()); }
-    /// ```
     #[must_use]
     pub fn lease(&self) -> Lease {
         *self.lease.borrow()
@@ -320,12 +304,6 @@ impl Claim {
     /// # Errors
     /// No usable answer came; the claim is in the error.
     ///
-    /// ```no_run
-    /// # async fn example(claim: tenure_client::Claim) -> Result<(), tenure_client::NotReported> {
-    /// claim.complete().await?;
-    /// # Ok(()) }
-    /// ```
-    ///
     /// A second report does not compile:
     ///
     /// ```compile_fail,E0382
@@ -343,12 +321,6 @@ impl Claim {
     ///
     /// # Errors
     /// No usable answer came; the claim is in the error.
-    ///
-    /// ```no_run
-    /// # async fn example(claim: tenure_client::Claim) -> Result<(), tenure_client::NotReported> {
-    /// claim.complete_with(&serde_json::json!({"rows": 12})).await?;
-    /// # Ok(()) }
-    /// ```
     pub async fn complete_with(self, result: &impl Serialize) -> Result<Reported, NotReported> {
         self.report("completed", Some(&ReportedResult { result })).await
     }
@@ -357,12 +329,6 @@ impl Claim {
     ///
     /// # Errors
     /// No usable answer came; the claim is in the error.
-    ///
-    /// ```no_run
-    /// # async fn example(claim: tenure_client::Claim) -> Result<(), tenure_client::NotReported> {
-    /// claim.fail().await?;
-    /// # Ok(()) }
-    /// ```
     pub async fn fail(self) -> Result<Reported, NotReported> {
         self.report("failed", NO_BODY).await
     }
@@ -371,12 +337,6 @@ impl Claim {
     ///
     /// # Errors
     /// No usable answer came; the claim is in the error.
-    ///
-    /// ```no_run
-    /// # async fn example(claim: tenure_client::Claim) -> Result<(), tenure_client::NotReported> {
-    /// claim.fail_with(&serde_json::json!({"missing": "rows.csv"})).await?;
-    /// # Ok(()) }
-    /// ```
     pub async fn fail_with(self, result: &impl Serialize) -> Result<Reported, NotReported> {
         self.report("failed", Some(&ReportedResult { result })).await
     }
@@ -385,39 +345,17 @@ impl Claim {
     ///
     /// # Errors
     /// No usable answer came; the claim is in the error.
-    ///
-    /// ```no_run
-    /// # use tenure_client::{Claim, ExceptionReason, NotReported};
-    /// # async fn example(claim: Claim) -> Result<(), NotReported> {
-    /// claim.exception(ExceptionReason::WorkerShutdown).await?;
-    /// # Ok(()) }
-    /// ```
     pub async fn exception(self, reason: ExceptionReason) -> Result<Reported, NotReported> {
         self.report("exception", Some(&ReportedException { reason })).await
     }
 
     /// A client with the task's credentials; when the claim is renewed, so are those of its clones.
-    ///
-    /// ```no_run
-    /// # async fn example(claim: &tenure_client::Claim) -> Result<(), tenure_client::Error> {
-    /// let artifacts = claim.client().list_artifacts(claim.task_id(), Some(claim.run_id())).await?;
-    /// println!("{} so far", artifacts.len());
-    /// # Ok(()) }
-    /// ```
     #[must_use]
     pub fn client(&self) -> &Client {
         &self.client
     }
 
     /// How the run ended, for [`Client::work`]. A reason goes with the outcome exception, and with no other.
-    ///
-    /// ```
-    /// # use tenure_client::{Claim, RunOutcome};
-    /// # fn example(claim: &Claim) {
-    /// let result = claim.result(RunOutcome::Failed, None);
-    /// # let _ = result;
-    /// # }
-    /// ```
     #[must_use]
     pub fn result(&self, outcome: RunOutcome, reason: Option<ExceptionReason>) -> RunResult {
         RunResult { reason: reason.map(Into::into), ..RunResult::new(self.task_id, self.run_id, outcome) }
@@ -427,13 +365,6 @@ impl Claim {
     ///
     /// # Errors
     /// It is no usable answer; the claim is in the error, and its report may be sent by itself.
-    ///
-    /// ```no_run
-    /// # use tenure_client::{Claim, NotReported, Worked};
-    /// # fn example(claim: Claim, mut worked: Worked) -> Result<(), NotReported> {
-    /// claim.settle(worked.results.remove(0))?;
-    /// # Ok(()) }
-    /// ```
     pub fn settle(self, answer: Result<TaskStatus, Error>) -> Result<Reported, NotReported> {
         match answer {
             Ok(status) => Ok(Reported::Accepted(status)),

@@ -95,12 +95,6 @@ impl ClientBuilder {
     }
 
     /// Sets when failed requests are sent again.
-    ///
-    /// ```
-    /// # use tenure_client::{Client, RetryPolicy};
-    /// let builder = Client::builder().retry_policy(RetryPolicy::default().retries(2));
-    /// # let _ = builder;
-    /// ```
     #[must_use]
     pub fn retry_policy(self, retry: RetryPolicy) -> Self {
         Self { retry, ..self }
@@ -197,13 +191,6 @@ pub(crate) fn parameter(value: &dyn std::fmt::Display) -> String {
 
 impl Client {
     /// Starts a client.
-    ///
-    /// ```
-    /// # use tenure_client::Client;
-    /// let client = Client::builder().root_url("http://127.0.0.1:8080").build()?;
-    /// # let _ = client;
-    /// # Ok::<(), tenure_client::Error>(())
-    /// ```
     #[must_use]
     pub fn builder() -> ClientBuilder {
         ClientBuilder::default()
@@ -214,13 +201,6 @@ impl Client {
     ///
     /// # Errors
     /// A variable is missing, or the root URL is not one.
-    ///
-    /// ```no_run
-    /// # use tenure_client::Client;
-    /// let client = Client::from_env()?;
-    /// # let _ = client;
-    /// # Ok::<(), tenure_client::Error>(())
-    /// ```
     pub fn from_env() -> Result<Self, Error> {
         let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
         let needed = |name| variable(name).ok_or(Error::NotInEnvironment(name));
@@ -246,41 +226,18 @@ impl Client {
 
     /// The time by the server's clock as estimated from its answers, for `created` and `deadline` of a task. Before the first answer it is
     /// that of this machine, which may be wrong: [`server_time`](Self::server_time) asks.
-    ///
-    /// ```
-    /// # fn example(client: &tenure_client::Client) {
-    /// let deadline = client.now().time() + chrono::TimeDelta::hours(1);
-    /// # let _ = deadline;
-    /// # }
-    /// ```
     #[must_use]
     pub fn now(&self) -> Timestamp {
         self.shared.clock.now()
     }
 
     /// The same client with other credentials.
-    ///
-    /// ```
-    /// # use tenure_client::{Client, Credentials};
-    /// # fn example(client: &Client, issued: Credentials) {
-    /// let narrow = client.with_credentials(issued);
-    /// # let _ = narrow;
-    /// # }
-    /// ```
     #[must_use]
     pub fn with_credentials(&self, credentials: Credentials) -> Self {
         Self { credentials: Some(place_of(credentials)), ..self.clone() }
     }
 
     /// The same client with another idea of when failed requests are sent again.
-    ///
-    /// ```
-    /// # use tenure_client::{Client, RetryPolicy};
-    /// # fn example(client: &Client) {
-    /// let patient = client.with_retry_policy(RetryPolicy::default().retries(9));
-    /// # let _ = patient;
-    /// # }
-    /// ```
     #[must_use]
     pub fn with_retry_policy(&self, retry: RetryPolicy) -> Self {
         Self { retry, ..self.clone() }
@@ -327,10 +284,6 @@ impl Client {
     }
 
     /// When failed requests of this client are sent again.
-    ///
-    /// ```
-    /// # fn example(client: &tenure_client::Client) -> bool { *client.retry_policy() == tenure_client::RetryPolicy::never() }
-    /// ```
     #[must_use]
     pub fn retry_policy(&self) -> &RetryPolicy {
         &self.retry

@@ -48,13 +48,6 @@ impl Debug {
     ///
     /// # Errors
     /// The port is taken, or may not be used.
-    ///
-    /// ```no_run
-    /// # async fn example() -> Result<(), tenure_client::Error> {
-    /// let debug = tenure_client::debug::Debug::listen(8090).await?;
-    /// # drop(debug);
-    /// # Ok(()) }
-    /// ```
     pub async fn listen(port: u16) -> Result<Self, Error> {
         let wanted = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port);
         let failed = || Error::of_file(format!("the debug port {port} cannot be listened on; choose another one"));
@@ -64,20 +57,12 @@ impl Debug {
     }
 
     /// Where it listens.
-    ///
-    /// ```
-    /// # fn example(debug: &tenure_client::debug::Debug) { println!("http://{}/debug", debug.address()); }
-    /// ```
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
     /// Answers requests with what `status` says at that moment. Never returns; when it is dropped, so are its connections.
-    ///
-    /// ```no_run
-    /// # async fn example(debug: tenure_client::debug::Debug) { debug.serve(|| "at work").await; }
-    /// ```
     pub async fn serve<S: Serialize>(self, status: impl Fn() -> S + Send + Sync + 'static) {
         let status: Arc<Status> = Arc::new(move || serde_json::to_string(&status()));
         let mut connections = JoinSet::new();

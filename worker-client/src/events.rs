@@ -79,13 +79,6 @@ impl EventStream {
     ///
     /// # Errors
     /// The stream was cut, or is none of events.
-    ///
-    /// ```no_run
-    /// # async fn example(mut events: tenure_client::EventStream) -> Result<(), tenure_client::Error> {
-    /// let event = events.read().await?;
-    /// # let _ = event;
-    /// # Ok(()) }
-    /// ```
     pub async fn read(&mut self) -> Result<Option<Value>, Error> {
         loop {
             while let Some((position, data)) = self.frames.come.pop_front() {
@@ -102,13 +95,6 @@ impl EventStream {
 
     /// Up to where the log has been looked at: a stream that is opened after this position goes on with the next event. None if
     /// that is not known yet.
-    ///
-    /// ```no_run
-    /// # fn example(events: &tenure_client::EventStream) {
-    /// let position = events.position();
-    /// # let _ = position;
-    /// # }
-    /// ```
     #[must_use]
     pub fn position(&self) -> Option<u64> {
         self.position

@@ -52,25 +52,12 @@ impl Lease {
     }
 
     /// When the claim ends if it is not renewed.
-    ///
-    /// ```no_run
-    /// # fn example(claim: &tenure_client::Claim) {
-    /// let left = claim.lease().ends().saturating_duration_since(tokio::time::Instant::now());
-    /// # let _ = left;
-    /// # }
-    /// ```
     #[must_use]
     pub fn ends(&self) -> Instant {
         self.ends
     }
 
     /// When to renew: after three quarters of what remained when the lease began.
-    ///
-    /// ```no_run
-    /// # async fn example(claim: &tenure_client::Claim) {
-    /// tokio::time::sleep_until(claim.lease().renew_at()).await;
-    /// # }
-    /// ```
     #[must_use]
     pub fn renew_at(&self) -> Instant {
         self.ends - self.length() / 4

@@ -14,12 +14,6 @@ impl Client {
     ///
     /// # Errors
     /// The queue has none (404), the caller lacks the scope, or the server could not be reached.
-    ///
-    /// ```no_run
-    /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
-    /// println!("{}", client.get_queue_policy(&"proj/linux".parse()?).await?["policy"]);
-    /// # Ok(()) }
-    /// ```
     pub async fn get_queue_policy(&self, queue: &TaskQueueId) -> Result<Value, Error> {
         self.own(Method::GET, of_queue(queue, "policy"), None).await
     }
@@ -28,13 +22,6 @@ impl Client {
     ///
     /// # Errors
     /// The server refused the policy or the caller, or could not be reached.
-    ///
-    /// ```no_run
-    /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
-    /// let policy = serde_json::json!({"delivery": "at-most-once"});
-    /// client.set_queue_policy(&"proj/linux".parse()?, &policy).await?;
-    /// # Ok(()) }
-    /// ```
     pub async fn set_queue_policy(&self, queue: &TaskQueueId, policy: &Value) -> Result<Value, Error> {
         self.own(Method::PUT, of_queue(queue, "policy"), Some(policy.to_string())).await
     }
@@ -43,12 +30,6 @@ impl Client {
     ///
     /// # Errors
     /// The caller lacks the scope, or the server could not be reached.
-    ///
-    /// ```no_run
-    /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
-    /// client.delete_queue_policy(&"proj/linux".parse()?).await?;
-    /// # Ok(()) }
-    /// ```
     pub async fn delete_queue_policy(&self, queue: &TaskQueueId) -> Result<Value, Error> {
         self.own(Method::DELETE, of_queue(queue, "policy"), None).await
     }
@@ -57,12 +38,6 @@ impl Client {
     ///
     /// # Errors
     /// The caller lacks the scope, or the server could not be reached.
-    ///
-    /// ```no_run
-    /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
-    /// println!("{}", client.list_queue_keys(&"proj/linux".parse()?, None).await?["keys"]);
-    /// # Ok(()) }
-    /// ```
     pub async fn list_queue_keys(&self, queue: &TaskQueueId, continuation: Option<&str>) -> Result<Value, Error> {
         let query = continuation.map(|token| format!("continuationToken={}", parameter(&token)));
         let own = Own { api: Some(TENURE_API), query, ..Own::default() };
@@ -73,12 +48,6 @@ impl Client {
     ///
     /// # Errors
     /// The key has no rules of its own (404), the caller lacks the scope, or the server could not be reached.
-    ///
-    /// ```no_run
-    /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
-    /// println!("{}", client.get_queue_key(&"proj/linux".parse()?, "acme").await?["concurrency"]);
-    /// # Ok(()) }
-    /// ```
     pub async fn get_queue_key(&self, queue: &TaskQueueId, key: &str) -> Result<Value, Error> {
         self.own(Method::GET, of_key(queue, key), None).await
     }
@@ -87,14 +56,6 @@ impl Client {
     ///
     /// # Errors
     /// The server refused the rules or the caller, or could not be reached.
-    ///
-    /// ```no_run
-    /// # use tenure_client::KeyRules;
-    /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
-    /// let rules = KeyRules { weight: Some(2.0), ..KeyRules::default() };
-    /// client.set_queue_key(&"proj/linux".parse()?, "acme", &rules).await?;
-    /// # Ok(()) }
-    /// ```
     pub async fn set_queue_key(&self, queue: &TaskQueueId, key: &str, rules: &KeyRules) -> Result<Value, Error> {
         self.own(Method::PUT, of_key(queue, key), Some(text(rules))).await
     }
@@ -103,12 +64,6 @@ impl Client {
     ///
     /// # Errors
     /// The caller lacks the scope, or the server could not be reached.
-    ///
-    /// ```no_run
-    /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
-    /// client.delete_queue_key(&"proj/linux".parse()?, "acme").await?;
-    /// # Ok(()) }
-    /// ```
     pub async fn delete_queue_key(&self, queue: &TaskQueueId, key: &str) -> Result<Value, Error> {
         self.own(Method::DELETE, of_key(queue, key), None).await
     }
@@ -117,14 +72,6 @@ impl Client {
     ///
     /// # Errors
     /// The server refused, or could not be reached.
-    ///
-    /// ```no_run
-    /// # use tenure_client::PauseRequest;
-    /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
-    /// let pause = PauseRequest { reason: Some("the disks are full".into()), until: None };
-    /// client.pause_queue(&"proj/linux".parse()?, &pause).await?;
-    /// # Ok(()) }
-    /// ```
     pub async fn pause_queue(&self, queue: &TaskQueueId, pause: &PauseRequest) -> Result<Value, Error> {
         self.own(Method::POST, of_queue(queue, "pause"), Some(text(pause))).await
     }
@@ -133,12 +80,6 @@ impl Client {
     ///
     /// # Errors
     /// The caller lacks the scope, or the server could not be reached.
-    ///
-    /// ```no_run
-    /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
-    /// client.resume_queue(&"proj/linux".parse()?).await?;
-    /// # Ok(()) }
-    /// ```
     pub async fn resume_queue(&self, queue: &TaskQueueId) -> Result<Value, Error> {
         self.own(Method::POST, of_queue(queue, "resume"), None).await
     }
@@ -147,12 +88,6 @@ impl Client {
     ///
     /// # Errors
     /// The queue does not assign its tasks (409), the caller lacks the scope, or the server could not be reached.
-    ///
-    /// ```no_run
-    /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
-    /// println!("{}", client.replace_scheduler(&"proj/linux".parse()?).await?["term"]);
-    /// # Ok(()) }
-    /// ```
     pub async fn replace_scheduler(&self, queue: &TaskQueueId) -> Result<Value, Error> {
         self.own(Method::POST, of_queue(queue, "scheduler/replace"), None).await
     }
@@ -161,12 +96,6 @@ impl Client {
     ///
     /// # Errors
     /// The caller lacks the scope, or the server could not be reached.
-    ///
-    /// ```no_run
-    /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
-    /// println!("{}", client.list_servers().await?["servers"]);
-    /// # Ok(()) }
-    /// ```
     pub async fn list_servers(&self) -> Result<Value, Error> {
         self.own(Method::GET, "/servers".to_owned(), None).await
     }
@@ -175,12 +104,6 @@ impl Client {
     ///
     /// # Errors
     /// There is no such task, or the server could not be reached.
-    ///
-    /// ```no_run
-    /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
-    /// println!("{}", client.why("9HrBC1jMQ3KlZw4CssPUeQ".parse()?).await?["reasons"]);
-    /// # Ok(()) }
-    /// ```
     pub async fn why(&self, id: TaskId) -> Result<Value, Error> {
         self.own(Method::GET, format!("/tasks/{}/why", parameter(&id)), None).await
     }
@@ -189,14 +112,6 @@ impl Client {
     ///
     /// # Errors
     /// The run is not claimed, or was given back too often (409), the server refused, or could not be reached.
-    ///
-    /// ```no_run
-    /// # use tenure_client::ReleaseRequest;
-    /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
-    /// let release = ReleaseRequest { delay: Some(30), not_before: None };
-    /// client.release_run("9HrBC1jMQ3KlZw4CssPUeQ".parse()?, "0".parse()?, &release).await?;
-    /// # Ok(()) }
-    /// ```
     pub async fn release_run(&self, id: TaskId, run: RunId, release: &ReleaseRequest) -> Result<Value, Error> {
         let path = format!("/tasks/{}/runs/{}/release", parameter(&id), parameter(&run));
         self.own(Method::POST, path, Some(text(release))).await
@@ -206,12 +121,6 @@ impl Client {
     ///
     /// # Errors
     /// There is no result (404), the caller lacks the scope, or the server could not be reached.
-    ///
-    /// ```no_run
-    /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
-    /// println!("{}", client.get_result("9HrBC1jMQ3KlZw4CssPUeQ".parse()?, None).await?["result"]);
-    /// # Ok(()) }
-    /// ```
     pub async fn get_result(&self, id: TaskId, run: Option<RunId>) -> Result<Value, Error> {
         let query = run.map(|run| format!("runId={run}"));
         let own = Own { api: Some(TENURE_API), query, ..Own::default() };

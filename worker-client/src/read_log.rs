@@ -66,13 +66,6 @@ impl LogStream {
     ///
     /// # Errors
     /// The stream was cut. Another one goes on at [`LogStream::next_offset`].
-    ///
-    /// ```no_run
-    /// # async fn example(mut log: tenure_client::LogStream) -> Result<(), tenure_client::Error> {
-    /// let bytes = log.read().await?;
-    /// # let _ = bytes;
-    /// # Ok(()) }
-    /// ```
     pub async fn read(&mut self) -> Result<Option<Vec<u8>>, Error> {
         loop {
             let chunk = self.response.chunk().await.map_err(|error| Error::Network(error.without_url()))?;
@@ -90,13 +83,6 @@ impl LogStream {
     }
 
     /// The offset in the whole log behind what was read: that of the next byte.
-    ///
-    /// ```no_run
-    /// # fn example(log: &tenure_client::LogStream) {
-    /// let offset = log.next_offset();
-    /// # let _ = offset;
-    /// # }
-    /// ```
     #[must_use]
     pub fn next_offset(&self) -> u64 {
         self.place.next

@@ -73,14 +73,6 @@ impl Client {
     /// # Errors
     /// [`Error::SessionExists`]: the worker has one that is live. Or the queue has another version of its policy (409), the
     /// server refused the request, or could not be reached.
-    ///
-    /// ```no_run
-    /// # use tenure_client::{Client, StartSessionRequest, WorkerName};
-    /// # async fn example(client: &Client, me: &WorkerName) -> Result<(), Box<dyn std::error::Error>> {
-    /// let start = StartSessionRequest { ttl: Some(60), takeover: true, ..me.session(&"proj/linux".parse()?) };
-    /// println!("until {}", client.start_session(&start).await?.expires);
-    /// # Ok(()) }
-    /// ```
     pub async fn start_session(&self, start: &StartSessionRequest) -> Result<SessionStarted, Error> {
         self.of_sessions(Method::POST, "/sessions".to_owned(), Some(text(start))).await
     }
@@ -90,14 +82,6 @@ impl Client {
     ///
     /// # Errors
     /// [`Error::SessionEnded`], or the server refused, or could not be reached.
-    ///
-    /// ```no_run
-    /// # use tenure_client::{Client, RenewSessionRequest, SessionId};
-    /// # async fn example(client: &Client, session: SessionId) -> Result<(), tenure_client::Error> {
-    /// let changed = RenewSessionRequest { frozen: Some(true), ..RenewSessionRequest::default() };
-    /// println!("until {}", client.renew_session(session, &changed).await?.expires);
-    /// # Ok(()) }
-    /// ```
     pub async fn renew_session(
         &self,
         session: SessionId,
@@ -145,12 +129,6 @@ impl Client {
     ///
     /// # Errors
     /// There is no such session (404), the server refused, or could not be reached.
-    ///
-    /// ```no_run
-    /// # async fn example(client: &tenure_client::Client, session: tenure_client::SessionId) -> Result<(), tenure_client::Error> {
-    /// println!("{} runs go to others", client.close_session(session).await?);
-    /// # Ok(()) }
-    /// ```
     pub async fn close_session(&self, session: SessionId) -> Result<i64, Error> {
         let answer: SessionReturned = self.of_sessions(Method::DELETE, of_session(session, ""), None).await?;
         Ok(answer.returned)
@@ -160,12 +138,6 @@ impl Client {
     ///
     /// # Errors
     /// There is no such session (404), the caller lacks the scope, or the server could not be reached.
-    ///
-    /// ```no_run
-    /// # async fn example(client: &tenure_client::Client, session: tenure_client::SessionId) -> Result<(), tenure_client::Error> {
-    /// println!("{} runs", client.get_session(session).await?.running);
-    /// # Ok(()) }
-    /// ```
     pub async fn get_session(&self, session: SessionId) -> Result<Session, Error> {
         self.of_sessions(Method::GET, of_session(session, ""), None).await
     }
@@ -191,13 +163,6 @@ impl Client {
     /// # Errors
     /// The session has ended, or there is none (404); it has 100 commands that it has not acknowledged (409); the server refused,
     /// or could not be reached.
-    ///
-    /// ```no_run
-    /// # use tenure_client::{Client, CommandRequest, SessionId, WorkerCommand};
-    /// # async fn example(client: &Client, session: SessionId) -> Result<(), tenure_client::Error> {
-    /// client.command_session(session, &CommandRequest { command: WorkerCommand::Freeze, task_id: None }).await?;
-    /// # Ok(()) }
-    /// ```
     pub async fn command_session(&self, session: SessionId, command: &CommandRequest) -> Result<i64, Error> {
         let path = of_session(session, "/commands");
         let answer: CommandSent = self.of_sessions(Method::POST, path, Some(text(command))).await?;

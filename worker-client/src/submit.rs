@@ -15,14 +15,6 @@ impl Client {
     ///
     /// # Errors
     /// The payload is not JSON, the server refused the definition, or could not be reached.
-    ///
-    /// ```no_run
-    /// # use tenure_client::{Client, NewTask};
-    /// # async fn example(client: &Client, task: &NewTask) -> Result<(), Box<dyn std::error::Error>> {
-    /// let status = client.create_task("9HrBC1jMQ3KlZw4CssPUeQ".parse()?, task).await?;
-    /// println!("{:?}", status.state);
-    /// # Ok(()) }
-    /// ```
     pub async fn create_task(&self, id: TaskId, task: &NewTask<impl Serialize>) -> Result<TaskStatus, Error> {
         let body = serde_json::to_vec(task).map_err(Error::NotJson)?;
         let call = Call {
@@ -39,13 +31,6 @@ impl Client {
     ///
     /// # Errors
     /// There is no such task, or the server could not be reached.
-    ///
-    /// ```no_run
-    /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
-    /// let status = client.status("9HrBC1jMQ3KlZw4CssPUeQ".parse()?).await?;
-    /// println!("{} tries", status.runs.len());
-    /// # Ok(()) }
-    /// ```
     pub async fn status(&self, id: TaskId) -> Result<TaskStatus, Error> {
         Ok(self.call::<StatusAnswer>(&get(format!("/task/{}/status", parameter(&id)))).await?.value.status)
     }
@@ -54,13 +39,6 @@ impl Client {
     ///
     /// # Errors
     /// There is no such task, or the server could not be reached.
-    ///
-    /// ```no_run
-    /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
-    /// let task = client.task("9HrBC1jMQ3KlZw4CssPUeQ".parse()?).await?;
-    /// println!("{}", task.metadata.name);
-    /// # Ok(()) }
-    /// ```
     pub async fn task(&self, id: TaskId) -> Result<Task, Error> {
         Ok(self.call(&get(format!("/task/{}", parameter(&id)))).await?.value)
     }
@@ -69,13 +47,6 @@ impl Client {
     ///
     /// # Errors
     /// The server could not be reached.
-    ///
-    /// ```no_run
-    /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
-    /// let deadline = client.server_time().await?.time() + chrono::TimeDelta::minutes(10);
-    /// # let _ = deadline;
-    /// # Ok(()) }
-    /// ```
     pub async fn server_time(&self) -> Result<Timestamp, Error> {
         self.call::<Value>(&get("/ping".to_owned())).await?;
         Ok(self.now())
@@ -85,13 +56,6 @@ impl Client {
     ///
     /// # Errors
     /// The caller lacks the scope, or the server could not be reached.
-    ///
-    /// ```no_run
-    /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
-    /// let counts = client.counts(&"proj/linux".parse()?).await?;
-    /// println!("{} wait, {} run", counts.pending_tasks, counts.claimed_tasks);
-    /// # Ok(()) }
-    /// ```
     pub async fn counts(&self, queue: &TaskQueueId) -> Result<QueueCounts, Error> {
         Ok(self.call(&get(format!("/task-queues/{}/counts", parameter(queue)))).await?.value)
     }

@@ -55,13 +55,6 @@ impl Client {
     ///
     /// # Errors
     /// There is no such task, or the server could not be reached.
-    ///
-    /// ```no_run
-    /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
-    /// let answer = client.wait_for_task("9HrBC1jMQ3KlZw4CssPUeQ".parse()?, 20).await?;
-    /// println!("{}", answer["resolved"]);
-    /// # Ok(()) }
-    /// ```
     pub async fn wait_for_task(&self, id: TaskId, seconds: u32) -> Result<Value, Error> {
         let own = Own { api: Some(TENURE_API), query: Some(format!("seconds={seconds}")), ..Own::default() };
         let timeout = TIMEOUT + Duration::from_secs(u64::from(seconds));
@@ -72,12 +65,6 @@ impl Client {
     ///
     /// # Errors
     /// The caller lacks the scope, or the server could not be reached.
-    ///
-    /// ```no_run
-    /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
-    /// println!("{}", client.list_queues().await?["queues"]);
-    /// # Ok(()) }
-    /// ```
     pub async fn list_queues(&self) -> Result<Value, Error> {
         let own = Own { api: Some(TENURE_API), ..Own::default() };
         self.send_call(Method::GET, "/queues".to_owned(), None, TIMEOUT, own).await
@@ -87,12 +74,6 @@ impl Client {
     ///
     /// # Errors
     /// The caller lacks the scope, or the server could not be reached.
-    ///
-    /// ```no_run
-    /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
-    /// println!("{}", client.get_queue(&"proj/linux".parse()?).await?["runnable"]);
-    /// # Ok(()) }
-    /// ```
     pub async fn get_queue(&self, queue: &TaskQueueId) -> Result<Value, Error> {
         let own = Own { api: Some(TENURE_API), ..Own::default() };
         self.send_call(Method::GET, format!("/queues/{}", parameter(queue)), None, TIMEOUT, own).await
@@ -102,12 +83,6 @@ impl Client {
     ///
     /// # Errors
     /// There is no such task, or the server could not be reached.
-    ///
-    /// ```no_run
-    /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
-    /// println!("{}", client.get_task("9HrBC1jMQ3KlZw4CssPUeQ".parse()?).await?["task"]["metadata"]);
-    /// # Ok(()) }
-    /// ```
     pub async fn get_task(&self, id: TaskId) -> Result<Value, Error> {
         let mut answer = object(self.get(format!("/task/{}/status", parameter(&id))).await?)?;
         answer.insert("task".to_owned(), self.get(format!("/task/{}", parameter(&id))).await?);
@@ -118,13 +93,6 @@ impl Client {
     ///
     /// # Errors
     /// The task's state or the caller's scopes do not allow it, or the server could not be reached.
-    ///
-    /// ```no_run
-    /// # use tenure_client::TaskChange;
-    /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
-    /// client.change_task("9HrBC1jMQ3KlZw4CssPUeQ".parse()?, TaskChange::Cancel).await?;
-    /// # Ok(()) }
-    /// ```
     pub async fn change_task(&self, id: TaskId, change: TaskChange) -> Result<Value, Error> {
         let verb = match change {
             TaskChange::Cancel => "cancel",
@@ -137,12 +105,6 @@ impl Client {
     ///
     /// # Errors
     /// There is no such group, or the server could not be reached.
-    ///
-    /// ```no_run
-    /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
-    /// println!("{}", client.get_group("9HrBC1jMQ3KlZw4CssPUeQ".parse()?).await?["expires"]);
-    /// # Ok(()) }
-    /// ```
     pub async fn get_group(&self, id: TaskGroupId) -> Result<Value, Error> {
         self.get(format!("/task-group/{}", parameter(&id))).await
     }
@@ -151,13 +113,6 @@ impl Client {
     ///
     /// # Errors
     /// The group's state or the caller's scopes do not allow it, or the server could not be reached.
-    ///
-    /// ```no_run
-    /// # use tenure_client::GroupChange;
-    /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
-    /// client.change_group("9HrBC1jMQ3KlZw4CssPUeQ".parse()?, GroupChange::Seal).await?;
-    /// # Ok(()) }
-    /// ```
     pub async fn change_group(&self, id: TaskGroupId, change: GroupChange) -> Result<Value, Error> {
         let verb = match change {
             GroupChange::Cancel => "cancel",
@@ -170,13 +125,6 @@ impl Client {
     ///
     /// # Errors
     /// There is no such group, or the server could not be reached.
-    ///
-    /// ```no_run
-    /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
-    /// let group = client.list_group("9HrBC1jMQ3KlZw4CssPUeQ".parse()?).await?;
-    /// println!("{:?}", group["tasks"].as_array().map(Vec::len));
-    /// # Ok(()) }
-    /// ```
     pub async fn list_group(&self, id: TaskGroupId) -> Result<Value, Error> {
         let path = format!("/task-group/{}/list", parameter(&id));
         let (mut tasks, mut query) = (Vec::new(), None);
@@ -201,13 +149,6 @@ impl Client {
     ///
     /// # Errors
     /// The server refused, or could not be reached.
-    ///
-    /// ```no_run
-    /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
-    /// let page = client.request(tenure_client::Method::GET, "/api/tenure/v1/events?after=0", None).await?;
-    /// println!("{}", page["events"]);
-    /// # Ok(()) }
-    /// ```
     pub async fn request(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Value, Error> {
         let (path, query) = match path.split_once('?') {
             Some((path, query)) => (path, Some(query.to_owned())),

@@ -97,10 +97,6 @@ pub struct PutUrl {
 
 impl PutUrl {
     /// The URL, a secret: it is enough to put the artifact's bytes.
-    ///
-    /// ```
-    /// # fn example(target: &tenure_client::PutUrl) -> String { target.expose().to_owned() }
-    /// ```
     #[must_use]
     pub fn expose(&self) -> &str {
         &self.url

@@ -47,13 +47,6 @@ impl Upload {
     ///
     /// # Errors
     /// The file cannot be opened.
-    ///
-    /// ```no_run
-    /// # use tenure_client::{Claim, Error, Upload};
-    /// # fn example(claim: &Claim) -> Result<Upload, Error> {
-    /// Upload::from_path("out/result.tar".as_ref(), "application/x-tar", claim.task().expires)
-    /// # }
-    /// ```
     pub fn from_path(path: &Path, content_type: &str, expires: Timestamp) -> Result<Self, Error> {
         let file = File::open(path).map_err(Error::of_file(format!("{} cannot be opened", path.display())))?;
         Self::from_file(file, content_type, expires)
@@ -63,13 +56,6 @@ impl Upload {
     ///
     /// # Errors
     /// The system does not say how long it is.
-    ///
-    /// ```no_run
-    /// # use tenure_client::{Claim, Error, Upload};
-    /// # fn example(claim: &Claim, file: std::fs::File) -> Result<Upload, Error> {
-    /// Upload::from_file(file, "text/plain; charset=utf-8", claim.task().expires)
-    /// # }
-    /// ```
     pub fn from_file(file: File, content_type: &str, expires: Timestamp) -> Result<Self, Error> {
         let length = file.metadata().map_err(Error::of_file("a file to upload has no length"))?.len();
         let (file, content_type) = (Arc::new(file), content_type.to_owned());
@@ -85,13 +71,6 @@ impl Upload {
     ///
     /// # Errors
     /// A file could not be read or written.
-    ///
-    /// ```no_run
-    /// # use tenure_client::{Error, Upload};
-    /// # async fn example(upload: Upload) -> Result<Upload, Error> {
-    /// upload.gzip("/var/tmp".as_ref()).await
-    /// # }
-    /// ```
     pub async fn gzip(self, folder: &Path) -> Result<Self, Error> {
         let (from, length, folder) = (Arc::clone(&self.file), self.length, folder.to_owned());
         let packed = blocking(move || gzip::compress(&folder, |to| gzip::copy(&from, 0..length, to))).await;
@@ -100,10 +79,6 @@ impl Upload {
     }
 
     /// How many bytes readers get.
-    ///
-    /// ```no_run
-    /// # fn example(upload: &tenure_client::Upload) { println!("{} bytes", upload.content_length()); }
-    /// ```
     #[must_use]
     pub fn content_length(&self) -> u64 {
         self.content_length
@@ -155,14 +130,6 @@ impl Client {
     ///
     /// # Errors
     /// The queue refused the artifact, its bytes could not be sent, or the file could not be read.
-    ///
-    /// ```no_run
-    /// # use tenure_client::{Claim, Error, Upload};
-    /// # async fn example(claim: &Claim) -> Result<(), Error> {
-    /// let upload = Upload::from_path("out/result.tar".as_ref(), "application/x-tar", claim.task().expires)?;
-    /// claim.client().upload(claim.task_id(), claim.run_id(), "public/result.tar", &upload).await?;
-    /// # Ok(()) }
-    /// ```
     pub async fn upload(&self, task_id: TaskId, run_id: RunId, name: &str, upload: &Upload) -> Result<(), Error> {
         let artifact = NewArtifact::S3 {
             content_type: upload.content_type.clone(),

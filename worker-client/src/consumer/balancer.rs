@@ -45,11 +45,6 @@ pub trait Balancer: Send + Sync + 'static {
     fn balance(&self, cluster: &Cluster) -> Vec<TaskId>;
 
     /// How long to wait before a task is taken, so that workers with less are first.
-    ///
-    /// ```
-    /// # use tenure_client::consumer::balancer::{Balancer, Cluster, Sleep};
-    /// # fn example(cluster: &Cluster) -> std::time::Duration { Sleep::default().pause(cluster) }
-    /// ```
     fn pause(&self, cluster: &Cluster) -> Duration {
         let _ = cluster;
         Duration::ZERO
@@ -104,14 +99,6 @@ impl Cluster {
 
 /// Gives away what it has beyond 1.2 times the average, and then takes none for as many seconds as it gave tasks. Needs sessions: without
 /// them workers do not know of each other.
-///
-/// ```
-/// # use tenure_client::consumer::ConsumerBuilder;
-/// # use tenure_client::consumer::balancer::Fair;
-/// # fn example(builder: ConsumerBuilder) -> ConsumerBuilder {
-/// builder.balancer(Fair::default())
-/// # }
-/// ```
 #[derive(Debug, Default)]
 pub struct Fair {
     refuses_until: Mutex<Option<Instant>>,
@@ -161,14 +148,6 @@ fn any_of(count: usize) -> usize {
 }
 
 /// Waits longer before it takes a task the more it has; gives none away.
-///
-/// ```
-/// # use tenure_client::consumer::ConsumerBuilder;
-/// # use tenure_client::consumer::balancer::Sleep;
-/// # fn example(builder: ConsumerBuilder) -> ConsumerBuilder {
-/// builder.balancer(Sleep::default())
-/// # }
-/// ```
 #[derive(Debug, Clone, Copy)]
 pub struct Sleep {
     /// For each task that it has.
@@ -212,15 +191,6 @@ impl<Used: Fn() -> f64 + Send + Sync + 'static> Resource<Used> {
     ///
     /// # Errors
     /// The limits are not from 1 to 100, or that for claims is not the lower one.
-    ///
-    /// ```
-    /// # use tenure_client::consumer::ConsumerBuilder;
-    /// # use tenure_client::consumer::balancer::Resource;
-    /// # fn memory_in_percent() -> f64 { 40.0 }
-    /// # fn example(builder: ConsumerBuilder) -> Result<ConsumerBuilder, Box<dyn std::error::Error>> {
-    /// let builder = builder.balancer(Resource::new(70, 90, memory_in_percent)?);
-    /// # Ok(builder) }
-    /// ```
     pub fn new(claim_limit: u8, release_limit: u8, used: Used) -> Result<Self, BadLimits> {
         let fit = (1..=100).contains(&claim_limit) && release_limit <= 100 && claim_limit < release_limit;
         if fit { Ok(Self { claim_limit, release_limit, used }) } else { Err(BadLimits) }

@@ -82,15 +82,6 @@ impl Consumer {
     /// Begins a consumer of this queue's tasks. The client needs the scopes of claimWork: `queue:claim-work:<queue>` and
     /// `queue:worker-id:<group>/<id>`. In a queue that assigns its runs it also needs `queue:claim-task:<queue>`, and a
     /// [session](ConsumerBuilder::session), which it has by default.
-    ///
-    /// ```
-    /// # use tenure_client::Client;
-    /// # use tenure_client::consumer::Consumer;
-    /// # fn example(client: Client) -> Result<(), Box<dyn std::error::Error>> {
-    /// let builder = Consumer::builder(client, "acme/mail".parse()?);
-    /// # drop(builder);
-    /// # Ok(()) }
-    /// ```
     pub fn builder(client: Client, queue: TaskQueueId) -> ConsumerBuilder {
         ConsumerBuilder::new(client, queue)
     }
@@ -118,160 +109,70 @@ impl ConsumerBuilder {
     }
 
     /// Sets the worker's group, often a region, and its id within that group. Two that run at the same time need different names.
-    ///
-    /// ```
-    /// # use tenure_client::consumer::ConsumerBuilder;
-    /// # fn example(builder: ConsumerBuilder) -> ConsumerBuilder {
-    /// builder.name("eu", "mail-1")
-    /// # }
-    /// ```
     pub fn name(self, group: &str, id: &str) -> Self {
         Self { name: Some((group.to_owned(), id.to_owned())), ..self }
     }
 
     /// Sets how many jobs are done at the same time: 1 to 1000, 1 by default.
-    ///
-    /// ```
-    /// # use tenure_client::consumer::ConsumerBuilder;
-    /// # fn example(builder: ConsumerBuilder) -> ConsumerBuilder {
-    /// builder.capacity(8)
-    /// # }
-    /// ```
     pub fn capacity(self, jobs: usize) -> Self {
         Self { capacity: jobs, ..self }
     }
 
     /// Sets how long the consumer's session lives without a renewal: 15 s to an hour, [`SESSION_TTL`] by default. If the process dies or is
     /// cut off for longer, its tasks go to others. A start takes over the session of the same name: the process that had it ends.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use tenure_client::consumer::ConsumerBuilder;
-    /// # fn example(builder: ConsumerBuilder) -> ConsumerBuilder {
-    /// builder.session(Duration::from_secs(60))
-    /// # }
-    /// ```
     pub fn session(self, ttl: Duration) -> Self {
         Self { session: Wanted::Session(ttl), ..self }
     }
 
     /// Has the consumer work without a session, for workers that must survive longer cuts of the network. Each job then lasts as long as
     /// its lease, a run that ends from outside is noticed at its next renewal, and commands do not arrive.
-    ///
-    /// ```
-    /// # use tenure_client::consumer::ConsumerBuilder;
-    /// # fn example(builder: ConsumerBuilder) -> ConsumerBuilder {
-    /// builder.without_session()
-    /// # }
-    /// ```
     pub fn without_session(self) -> Self {
         Self { session: Wanted::Nothing, ..self }
     }
 
     /// Sets how long a call for work waits for some to come: 20 s by default, which is also the longest. Only whole seconds count: with less
     /// than one, calls that find nothing follow each other every half second.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use tenure_client::consumer::ConsumerBuilder;
-    /// # fn example(builder: ConsumerBuilder) -> ConsumerBuilder {
-    /// builder.wait(Duration::from_secs(5))
-    /// # }
-    /// ```
     pub fn wait(self, wait: Duration) -> Self {
         Self { wait: wait.min(WAIT), ..self }
     }
 
     /// Sets how long before another worker may start it a job is asked to stop when the server cannot be reached: how long the
     /// handler needs to stop. 30 s by default, but never more than a third of the lease, or of the session.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use tenure_client::consumer::ConsumerBuilder;
-    /// # fn example(builder: ConsumerBuilder) -> ConsumerBuilder {
-    /// builder.grace(Duration::from_secs(10))
-    /// # }
-    /// ```
     pub fn grace(self, grace: Duration) -> Self {
         Self { grace: Some(grace), ..self }
     }
 
     /// Sets after which part of its lease a claim is renewed, more than 0 and less than 1: ¾ by default. It is renewed earlier where that
     /// leaves no time to repeat the renewal before the grace.
-    ///
-    /// ```
-    /// # use tenure_client::consumer::ConsumerBuilder;
-    /// # fn example(builder: ConsumerBuilder) -> ConsumerBuilder {
-    /// builder.heartbeat(0.5)
-    /// # }
-    /// ```
     pub fn heartbeat(self, part_of_lease: f64) -> Self {
         Self { heartbeat: part_of_lease, ..self }
     }
 
     /// Sets what a panic of the handler becomes: by default the run ends as internal-error.
-    ///
-    /// ```
-    /// # use tenure_client::consumer::{ConsumerBuilder, OnPanic};
-    /// # fn example(builder: ConsumerBuilder) -> ConsumerBuilder {
-    /// builder.on_panic(OnPanic::Retry)
-    /// # }
-    /// ```
     pub fn on_panic(self, on_panic: OnPanic) -> Self {
         Self { on_panic, ..self }
     }
 
     /// Sets what decides which tasks the consumer takes, and which it gives away again. It then takes them one at a time by name, for
     /// which the client needs `queue:claim-task:<queue>`, `queue:pending-list:<queue>`, `tenure:list-events` and `tenure:get-queue:<queue>`.
-    ///
-    /// ```
-    /// # use tenure_client::consumer::ConsumerBuilder;
-    /// # use tenure_client::consumer::balancer::Fair;
-    /// # fn example(builder: ConsumerBuilder) -> ConsumerBuilder {
-    /// builder.balancer(Fair::default())
-    /// # }
-    /// ```
     pub fn balancer(self, balancer: impl Balancer) -> Self {
         Self { balancer: Some(Arc::new(balancer)), ..self }
     }
 
     /// Sets how often the consumer balances without a command, which may be any time but zero: every quarter of an hour by default. Each
     /// time is up to 10 s later, for workers that began together not to balance together.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use tenure_client::consumer::ConsumerBuilder;
-    /// # fn example(builder: ConsumerBuilder) -> ConsumerBuilder {
-    /// builder.balance_every(Duration::from_secs(300))
-    /// # }
-    /// ```
     pub fn balance_every(self, every: Duration) -> Self {
         Self { balance_every: every, ..self }
     }
 
     /// Sets how often a consumer without a session asks for commands for each task that it works on, if its handler is a
     /// [`Machine`](super::statemachine::Machine): every 20 s by default, and every second at the most. A session hears of them at once.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use tenure_client::consumer::ConsumerBuilder;
-    /// # fn example(builder: ConsumerBuilder) -> ConsumerBuilder {
-    /// builder.commands_every(Duration::from_secs(5))
-    /// # }
-    /// ```
     pub fn commands_every(self, every: Duration) -> Self {
         Self { commands_every: every, ..self }
     }
 
     /// Answers `GET /debug` on this port of 127.0.0.1 with the [status](super::ConsumerHandle::status), for callers on the machine; 0 is
     /// any port that is free. Off by default.
-    ///
-    /// ```
-    /// # use tenure_client::consumer::ConsumerBuilder;
-    /// # fn example(builder: ConsumerBuilder) -> ConsumerBuilder {
-    /// builder.debug_port(8090)
-    /// # }
-    /// ```
     pub fn debug_port(self, port: u16) -> Self {
         Self { debug_port: Some(port), ..self }
     }
@@ -279,15 +180,6 @@ impl ConsumerBuilder {
     /// Sets where the work comes from, if not from the consumer's own calls: the [module](super::source) says how it is reported then. Such a
     /// consumer has no balancer, and a session only if one is [set](Self::session); its [wait](Self::wait) means nothing, and its capacity
     /// may be any.
-    ///
-    /// ```
-    /// # use tenure_client::{Client, WorkerName};
-    /// # use tenure_client::consumer::ConsumerBuilder;
-    /// # use tenure_client::consumer::source::ClaimWork;
-    /// # fn example(builder: ConsumerBuilder, client: Client, me: WorkerName) -> Result<ConsumerBuilder, Box<dyn std::error::Error>> {
-    /// let builder = builder.source(ClaimWork::new(client, "acme/linux".parse()?, me));
-    /// # Ok(builder) }
-    /// ```
     pub fn source(self, source: impl Source) -> Self {
         Self { source: Some(Box::new(source)), ..self }
     }
@@ -318,16 +210,6 @@ impl ConsumerBuilder {
     ///
     /// # Errors
     /// The name or the handler is missing, the name is not one, a setting is out of its range, or there is a balancer beside a source.
-    ///
-    /// ```
-    /// # use tenure_client::Client;
-    /// # use tenure_client::consumer::{BuildError, Consumer, Job, Stop};
-    /// # fn example(client: Client) -> Result<(), Box<dyn std::error::Error>> {
-    /// let builder = Consumer::builder(client, "acme/mail".parse()?).name("eu", "mail-1");
-    /// let consumer = builder.handler(|_job: Job, _stop: Stop| async {}).build()?;
-    /// # drop(consumer);
-    /// # Ok(()) }
-    /// ```
     pub fn build(self) -> Result<Consumer, BuildError> {
         let Self {
             client,

@@ -125,58 +125,30 @@ impl Afterwards {
 
 impl<P> Job<P> {
     /// What the submitter wants done.
-    ///
-    /// ```
-    /// # use tenure_client::consumer::Job;
-    /// # fn example(job: &Job) { println!("{}", job.payload()["to"]); }
-    /// ```
     #[must_use]
     pub fn payload(&self) -> &P {
         &self.payload
     }
 
     /// The payload alone.
-    ///
-    /// ```
-    /// # use tenure_client::consumer::Job;
-    /// # fn example(job: Job<String>) {
-    /// let greeting: String = job.into_payload();
-    /// # drop(greeting);
-    /// # }
-    /// ```
     #[must_use]
     pub fn into_payload(self) -> P {
         self.payload
     }
 
     /// The task.
-    ///
-    /// ```
-    /// # use tenure_client::consumer::Job;
-    /// # fn example(job: &Job) { println!("{}", job.task_id()); }
-    /// ```
     #[must_use]
     pub fn task_id(&self) -> TaskId {
         self.core.task_id
     }
 
     /// The run: 0 the first time. Together with the task it is a fencing token: no two workers ever complete the same pair.
-    ///
-    /// ```
-    /// # use tenure_client::consumer::Job;
-    /// # fn example(job: &Job) { println!("run {}", job.run_id()); }
-    /// ```
     #[must_use]
     pub fn run_id(&self) -> RunId {
         self.core.run_id
     }
 
     /// The definition of the task.
-    ///
-    /// ```
-    /// # use tenure_client::consumer::Job;
-    /// # fn example(job: &Job) { println!("by {}", job.task().deadline); }
-    /// ```
     #[must_use]
     pub fn task(&self) -> &Task {
         &self.core.task
@@ -184,36 +156,18 @@ impl<P> Job<P> {
 
     /// A client with the task's credentials, for artifacts and for tasks of its own; they are renewed with the claim. It sends requests again as
     /// the consumer's client does.
-    ///
-    /// ```no_run
-    /// # use tenure_client::consumer::Job;
-    /// # async fn example(job: &Job) -> Result<(), tenure_client::Error> {
-    /// let artifacts = job.client().list_artifacts(job.task_id(), Some(job.run_id())).await?;
-    /// # drop(artifacts);
-    /// # Ok(()) }
-    /// ```
     #[must_use]
     pub fn client(&self) -> &Client {
         &self.core.client
     }
 
     /// The job's log, which can be followed while the handler works.
-    ///
-    /// ```
-    /// # use tenure_client::consumer::Job;
-    /// # fn example(job: &Job) { job.log().line("half of it is done"); }
-    /// ```
     #[must_use]
     pub fn log(&self) -> &JobLog {
         &self.core.log
     }
 
     /// Until when the run is ours, by the latest renewal.
-    ///
-    /// ```
-    /// # use tenure_client::consumer::Job;
-    /// # fn example(job: &Job) { println!("for {:?}", job.lease().ends() - tokio::time::Instant::now()); }
-    /// ```
     #[must_use]
     pub fn lease(&self) -> Lease {
         *self.core.lease.borrow()
@@ -242,13 +196,6 @@ impl<P> Job<P> {
     /// # Errors
     /// The run is not ours any more ([`Error::RunLost`], at once when that is known, or 409 or 403), it is too large (400), or no usable
     /// answer came.
-    ///
-    /// ```no_run
-    /// # use tenure_client::consumer::Job;
-    /// # async fn example(job: &Job) -> Result<(), tenure_client::Error> {
-    /// job.checkpoint(&serde_json::json!({"done": 3, "of": 12})).await
-    /// # }
-    /// ```
     pub async fn checkpoint(&self, checkpoint: &impl Serialize) -> Result<(), Error> {
         let Core { progress, control, .. } = &self.core;
         tokio::select! {

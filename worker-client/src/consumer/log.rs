@@ -56,22 +56,12 @@ struct Written {
 
 impl JobLog {
     /// Adds bytes as they are, normally text in UTF-8.
-    ///
-    /// ```
-    /// # use tenure_client::consumer::Job;
-    /// # fn example(job: &Job, output: &std::process::Output) { job.log().write(&output.stdout); }
-    /// ```
     pub fn write(&self, bytes: impl AsRef<[u8]>) {
         self.lock().write(bytes.as_ref());
         self.0.begun.notify_one();
     }
 
     /// Adds a line, and the end of the line.
-    ///
-    /// ```
-    /// # use tenure_client::consumer::Job;
-    /// # fn example(job: &Job) { job.log().line("half of it is done"); }
-    /// ```
     pub fn line(&self, text: impl fmt::Display) {
         // In one piece, because other parts of a handler may write at the same time.
         self.write(format!("{text}\n"));

@@ -40,14 +40,6 @@ impl Consumer {
     }
 
     /// Another way to this consumer, for as long as it runs.
-    ///
-    /// ```
-    /// # use tenure_client::consumer::Consumer;
-    /// # fn example(consumer: &Consumer) {
-    /// let handle = consumer.handle();
-    /// # drop(handle);
-    /// # }
-    /// ```
     #[must_use]
     pub fn handle(&self) -> ConsumerHandle {
         ConsumerHandle { inner: Arc::clone(&self.inner), ended: self.ended.clone() }
@@ -59,12 +51,6 @@ impl Consumer {
     /// # Errors
     /// The server refused this worker before it had ever worked, or the [debug port](super::ConsumerBuilder::debug_port) is taken. Or another
     /// process has its name and took its session over ([`Error::SessionEnded`]). Other troubles are logged and waited out.
-    ///
-    /// ```no_run
-    /// # async fn example(consumer: tenure_client::consumer::Consumer) -> Result<(), tenure_client::Error> {
-    /// consumer.run().await
-    /// # }
-    /// ```
     pub async fn run(self) -> Result<(), Error> {
         let Self { inner, source, ends, .. } = self;
         let debug = status::listen(&inner).await?;
@@ -98,12 +84,6 @@ impl Consumer {
     ///
     /// # Errors
     /// As [`run`](Self::run).
-    ///
-    /// ```no_run
-    /// # async fn example(consumer: tenure_client::consumer::Consumer) -> Result<(), tenure_client::Error> {
-    /// consumer.run_until(tokio::signal::ctrl_c()).await
-    /// # }
-    /// ```
     pub async fn run_until(self, until: impl Future) -> Result<(), Error> {
         let shutdown = self.inner.orders.shutdown.clone();
         let run = self.run();
@@ -118,74 +98,39 @@ impl Consumer {
 
 impl ConsumerHandle {
     /// What the consumer is doing.
-    ///
-    /// ```
-    /// # use tenure_client::consumer::ConsumerHandle;
-    /// # fn example(handle: &ConsumerHandle) { println!("{} jobs", handle.status().tasks.len()); }
-    /// ```
     #[must_use]
     pub fn status(&self) -> Status {
         self.inner.status()
     }
 
     /// Where [`GET /debug`](super::ConsumerBuilder::debug_port) is answered, once the consumer runs.
-    ///
-    /// ```
-    /// # use tenure_client::consumer::ConsumerHandle;
-    /// # fn example(handle: &ConsumerHandle) -> Option<std::net::SocketAddr> { handle.debug_address() }
-    /// ```
     #[must_use]
     pub fn debug_address(&self) -> Option<SocketAddr> {
         self.inner.started.get()?.debug_address
     }
 
     /// Takes no more tasks until [`unfreeze`](Self::unfreeze); jobs go on. It lasts as long as this consumer.
-    ///
-    /// ```
-    /// # use tenure_client::consumer::ConsumerHandle;
-    /// # fn example(handle: &ConsumerHandle) { handle.freeze(); }
-    /// ```
     pub fn freeze(&self) {
         self.inner.orders.freeze(true);
     }
 
     /// Takes tasks again.
-    ///
-    /// ```
-    /// # use tenure_client::consumer::ConsumerHandle;
-    /// # fn example(handle: &ConsumerHandle) { handle.unfreeze(); }
-    /// ```
     pub fn unfreeze(&self) {
         self.inner.orders.freeze(false);
     }
 
     /// Balances now, frozen or not; without a [balancer](super::ConsumerBuilder::balancer) that is nothing. Returns at once.
-    ///
-    /// ```
-    /// # use tenure_client::consumer::ConsumerHandle;
-    /// # fn example(handle: &ConsumerHandle) { handle.balance(); }
-    /// ```
     pub fn balance(&self) {
         self.inner.orders.balance.notify_one();
     }
 
     /// Asks the job of a task to stop, for [`StopReason::Command`](super::StopReason::Command); false if there is none. May be called any number of times.
-    ///
-    /// ```
-    /// # use tenure_client::consumer::{ConsumerHandle, Job};
-    /// # fn example(handle: &ConsumerHandle, job: &Job) { handle.stop_task(job.task_id()); }
-    /// ```
     pub fn stop_task(&self, task_id: TaskId) -> bool {
         self.inner.jobs.stop_task(task_id)
     }
 
     /// Asks the consumer to shut down: it claims no more, asks all jobs to stop, and waits for them. Returns when it has ended; it goes on
     /// also if this is not waited for to the end. May be called any number of times.
-    ///
-    /// ```
-    /// # use tenure_client::consumer::ConsumerHandle;
-    /// # async fn example(handle: &ConsumerHandle) { handle.shutdown().await; }
-    /// ```
     pub async fn shutdown(&self) {
         self.inner.orders.shutdown.cancel();
         self.ended.cancelled().await;

@@ -125,12 +125,6 @@ pub(super) type Claimed = Result<Option<(Claim, Box<dyn Any + Send>)>, Error>;
 
 impl Found {
     /// A run that is ours.
-    ///
-    /// ```
-    /// # use tenure_client::Claim;
-    /// # use tenure_client::consumer::source::Found;
-    /// # fn example(claims: Vec<Claim>) -> Vec<Found> { claims.into_iter().map(Found::claimed).collect() }
-    /// ```
     #[must_use]
     pub fn claimed(claim: Claim) -> Self {
         Self::to_claim(std::future::ready(Ok(Some((claim, ())))))
@@ -138,14 +132,6 @@ impl Found {
 
     /// A run that is claimed like this, beside the next calls for work. What comes with the claim is dropped when the consumer is done with
     /// the job. An error ends the consumer: it is for a worker that may not claim at all.
-    ///
-    /// ```
-    /// # use tenure_client::consumer::source::Found;
-    /// # use tenure_client::{Client, RunId, TaskId, WorkerName};
-    /// # fn example(client: Client, me: WorkerName, task: TaskId, run: RunId) -> Found {
-    /// Found::to_claim(async move { Ok(client.claim_task(task, run, &me).await.ok().map(|claim| (claim, ()))) })
-    /// # }
-    /// ```
     pub fn to_claim<G: Send + 'static>(
         claim: impl Future<Output = Result<Option<(Claim, G)>, Error>> + Send + 'static,
     ) -> Self {
@@ -176,14 +162,6 @@ pub struct ClaimWork {
 
 impl ClaimWork {
     /// Claims the tasks of this queue under this name, which has to be that of the consumer.
-    ///
-    /// ```
-    /// # use tenure_client::consumer::source::ClaimWork;
-    /// # use tenure_client::{Client, WorkerName};
-    /// # fn example(client: Client, me: WorkerName) -> Result<ClaimWork, Box<dyn std::error::Error>> {
-    /// let source = ClaimWork::new(client, "acme/linux".parse()?, me);
-    /// # Ok(source) }
-    /// ```
     #[must_use]
     pub fn new(client: Client, queue: TaskQueueId, name: WorkerName) -> Self {
         let session = None;

@@ -14,13 +14,6 @@ use crate::Error;
 use crate::debug::Debug;
 
 /// What a consumer is doing.
-///
-/// ```
-/// # use tenure_client::consumer::ConsumerHandle;
-/// # fn example(handle: &ConsumerHandle) {
-/// println!("{}", serde_json::to_string(&handle.status()).expect("a status is JSON"));
-/// # }
-/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]

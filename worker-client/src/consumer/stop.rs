@@ -99,11 +99,6 @@ impl Stop {
     }
 
     /// Waits until the job is to stop; may be called any number of times.
-    ///
-    /// ```
-    /// # use tenure_client::consumer::Stop;
-    /// # async fn example(stop: &Stop) { stop.requested().await; }
-    /// ```
     pub async fn requested(&self) {
         self.wait_for(Option::is_some).await;
     }
@@ -148,11 +143,6 @@ impl Stop {
     }
 
     /// Why the job is to stop; none while it is to go on. A reason by which the run is lost takes the place of another.
-    ///
-    /// ```
-    /// # use tenure_client::consumer::{Stop, StopReason};
-    /// # fn example(stop: &Stop) -> bool { stop.reason() == Some(StopReason::Shutdown) }
-    /// ```
     #[must_use]
     pub fn reason(&self) -> Option<StopReason> {
         *self.asked.borrow()

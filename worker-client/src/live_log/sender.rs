@@ -93,14 +93,6 @@ enum Phase {
 impl Sender {
     /// Nothing is sent yet. The client needs the scope `queue:create-artifact:<taskId>/<runId>`, which that of a claim has; the artifact that
     /// leads to the live log `expires` then if it is not replaced.
-    ///
-    /// ```
-    /// # use std::sync::Arc;
-    /// # use tenure_client::{Claim, live_log};
-    /// # fn example(claim: &Claim, log: Arc<dyn live_log::Log>) -> live_log::Sender {
-    /// live_log::Sender::new(claim.client(), claim.task_id(), claim.run_id(), claim.task().expires, log)
-    /// # }
-    /// ```
     #[must_use]
     pub fn new(client: &Client, task_id: TaskId, run_id: RunId, expires: Timestamp, log: Arc<dyn Log>) -> Self {
         let client = client.with_retry_policy(RetryPolicy::never());
@@ -109,10 +101,6 @@ impl Sender {
     }
 
     /// Sends every second what is new. Never returns; may be dropped at any time. A run that is over within a second costs no request.
-    ///
-    /// ```no_run
-    /// # async fn example(live: &tenure_client::live_log::Sender) { live.run().await; }
-    /// ```
     pub async fn run(&self) {
         tokio::select! {
             () = self.finished.cancelled() => {}
@@ -122,11 +110,6 @@ impl Sender {
     }
 
     /// Sends what is still new, if the server keeps this log, for no longer than `within`, and nothing after that.
-    ///
-    /// ```no_run
-    /// # use tenure_client::live_log::{LAST_PIECE_WITHIN, Sender};
-    /// # async fn example(live: &Sender) { live.finish(LAST_PIECE_WITHIN).await; }
-    /// ```
     pub async fn finish(&self, within: Duration) {
         let last = async {
             let mut progress = self.progress.lock().await;

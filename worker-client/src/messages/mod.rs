@@ -89,13 +89,6 @@ impl Client {
     ///
     /// # Errors
     /// The caller lacks the scope, or the server could not be reached.
-    ///
-    /// ```no_run
-    /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
-    /// let urls = client.poll_task_urls(&"proj/linux".parse()?).await?;
-    /// println!("{} priorities until {}", urls.queues.len(), urls.expires);
-    /// # Ok(()) }
-    /// ```
     pub async fn poll_task_urls(&self, queue: &TaskQueueId) -> Result<PollUrls, Error> {
         let (provisioner, worker_type) = (queue.provisioner_id(), queue.worker_type());
         let path = format!("/poll-task-url/{}/{}", parameter(&provisioner), parameter(&worker_type));
@@ -140,13 +133,6 @@ impl Client {
     /// # Errors
     /// The message may still be there: another worker got it meanwhile (400), the URL has expired (403), or no usable
     /// answer came.
-    ///
-    /// ```no_run
-    /// # use tenure_client::{Client, Message, MessageQueue};
-    /// # async fn example(client: &Client, queue: &MessageQueue, message: &Message) -> Result<(), tenure_client::Error> {
-    /// client.delete_message(queue, message).await?;
-    /// # Ok(()) }
-    /// ```
     pub async fn delete_message(&self, queue: &MessageQueue, message: &Message) -> Result<(), Error> {
         match self.use_signed(Method::DELETE, &queue.delete_url(message)?).await {
             Ok(_) => Ok(()),
@@ -175,20 +161,12 @@ impl Client {
 
 impl PollUrls {
     /// When to ask for new URLs: some minutes before these end.
-    ///
-    /// ```
-    /// # fn example(urls: &tenure_client::PollUrls) -> bool { urls.renew_at() <= tokio::time::Instant::now() }
-    /// ```
     #[must_use]
     pub fn renew_at(&self) -> Instant {
         self.renew_at
     }
 
     /// When the URLs end, by the server's dates.
-    ///
-    /// ```
-    /// # fn example(urls: &tenure_client::PollUrls) -> bool { urls.ends() <= tokio::time::Instant::now() }
-    /// ```
     #[must_use]
     pub fn ends(&self) -> Instant {
         self.ends
@@ -218,20 +196,12 @@ impl MessageQueue {
 
 impl Message {
     /// The message's id, which stays the same however often it is got.
-    ///
-    /// ```
-    /// # fn example(message: &tenure_client::Message) { println!("{}", message.id()); }
-    /// ```
     #[must_use]
     pub fn id(&self) -> &str {
         &self.id
     }
 
     /// How often the message was got, this time included.
-    ///
-    /// ```
-    /// # fn example(message: &tenure_client::Message) -> bool { message.dequeue_count() > 10 }
-    /// ```
     #[must_use]
     pub fn dequeue_count(&self) -> u32 {
         self.dequeue_count
@@ -241,15 +211,6 @@ impl Message {
     ///
     /// # Errors
     /// The message does not name a run; it should be deleted.
-    ///
-    /// ```no_run
-    /// # use tenure_client::{Client, Message, WorkerName};
-    /// # async fn example(client: &Client, me: &WorkerName, message: &Message) -> Result<(), Box<dyn std::error::Error>> {
-    /// let (task_id, run_id) = message.run()?;
-    /// let claim = client.claim_task(task_id, run_id, me).await?;
-    /// # drop(claim);
-    /// # Ok(()) }
-    /// ```
     pub fn run(&self) -> Result<(TaskId, RunId), Undecodable> {
         let json = STANDARD.decode(self.text.trim()).map_err(Undecodable::Base64)?;
         let hint: Hint = serde_json::from_slice(&json).map_err(Undecodable::Json)?;

@@ -148,27 +148,12 @@ pub struct Worker {
 
 impl Worker {
     /// A worker with these settings; nothing runs yet.
-    ///
-    /// ```no_run
-    /// # async fn example(settings: tenure_worker::Settings) -> Result<(), tenure_client::Error> {
-    /// let shutdown = tokio_util::sync::CancellationToken::new();
-    /// tenure_worker::Worker::new(settings).run(shutdown).await
-    /// # }
-    /// ```
     #[must_use]
     pub fn new(settings: Settings) -> Self {
         Self { settings: Arc::new(settings), debug: None }
     }
 
     /// Answers `GET /debug` there with what the worker is doing.
-    ///
-    /// ```no_run
-    /// # async fn example(settings: tenure_worker::Settings) -> Result<(), tenure_client::Error> {
-    /// let debug = tenure_client::debug::Debug::listen(8090).await?;
-    /// let worker = tenure_worker::Worker::new(settings).with_debug(debug);
-    /// # drop(worker);
-    /// # Ok(()) }
-    /// ```
     #[must_use]
     pub fn with_debug(self, debug: Debug) -> Self {
         Self { debug: Some(debug), ..self }
@@ -180,12 +165,6 @@ impl Worker {
     /// # Errors
     /// The queue refused this worker (401, 403) before it had ever worked. Or another process has its name, and took its session over
     /// ([`Error::SessionEnded`]).
-    ///
-    /// ```no_run
-    /// # async fn example(worker: tenure_worker::Worker) -> Result<(), tenure_client::Error> {
-    /// worker.run(tokio_util::sync::CancellationToken::new()).await
-    /// # }
-    /// ```
     pub async fn run(self, shutdown: CancellationToken) -> Result<(), Error> {
         let Self { settings, debug } = self;
         let consumer = consumer(&settings, &shutdown);

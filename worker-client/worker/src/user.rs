@@ -41,12 +41,6 @@ impl TaskUser {
     ///
     /// # Errors
     /// The user may not enter a directory, which the text names.
-    ///
-    /// ```no_run
-    /// # fn example(user: &tenure_worker::TaskUser) -> Result<(), String> {
-    /// user.may_enter("/var/lib/tenure/work".as_ref())
-    /// # }
-    /// ```
     pub fn may_enter(&self, dir: &Path) -> Result<(), String> {
         let full = dir.canonicalize().map_err(|error| format!("{} cannot be read: {error}", dir.display()))?;
         for ancestor in full.ancestors() {

@@ -35,14 +35,6 @@ const STORED_WITHIN: Duration = Duration::from_secs(5);
 const AFTER_LOSS: Duration = Duration::from_secs(5);
 
 /// A handler whose tasks have a state: see [`statemachine`](super).
-///
-/// ```
-/// # use tenure_client::consumer::statemachine::Machine;
-/// # use tenure_client::consumer::{ConsumerBuilder, Job, Outcome, Stop};
-/// # fn example(builder: ConsumerBuilder) -> ConsumerBuilder {
-/// builder.handler(Machine::new(|job: Job<String>, _stop: Stop| async move { println!("{}", job.payload()) }))
-/// # }
-/// ```
 pub struct Machine<H> {
     handler: Arc<H>,
     /// Whether it releases runs that have nothing to do.
@@ -51,13 +43,6 @@ pub struct Machine<H> {
 
 impl<H> Machine<H> {
     /// A machine around this handler.
-    ///
-    /// ```
-    /// # use tenure_client::consumer::statemachine::Machine;
-    /// # use tenure_client::consumer::{Job, Stop};
-    /// let machine = Machine::new(|_job: Job, _stop: Stop| async {});
-    /// # drop(machine);
-    /// ```
     pub fn new(handler: H) -> Self {
         Self { handler: Arc::new(handler), releases: true }
     }
@@ -65,13 +50,6 @@ impl<H> Machine<H> {
     /// Has tasks that sleep or are paused stay on their worker, each in the place of another: for handlers that leave something on their
     /// machine. A command reaches them by the session, and without one within 20 s, or as
     /// often as [`ConsumerBuilder::commands_every`](crate::consumer::ConsumerBuilder::commands_every) says.
-    ///
-    /// ```
-    /// # use tenure_client::consumer::statemachine::Machine;
-    /// # use tenure_client::consumer::{Job, Stop};
-    /// let machine = Machine::new(|_job: Job, _stop: Stop| async {}).within_the_run();
-    /// # drop(machine);
-    /// ```
     #[must_use]
     pub fn within_the_run(self) -> Self {
         Self { releases: false, ..self }

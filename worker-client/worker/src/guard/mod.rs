@@ -79,12 +79,6 @@ struct Wishes {
 }
 
 /// Runs one command for the worker at the other end of standard input, and ends with everything that it left.
-///
-/// ```no_run
-/// // The program's hidden subcommand does this and no more.
-/// let code = tenure_worker::guard();
-/// # let _ = code;
-/// ```
 #[must_use]
 pub fn guard() -> ExitCode {
     match run() {
@@ -207,12 +201,6 @@ fn becoming(spec: &Spec) -> Command {
 }
 
 /// Becomes the command, which dies when its guard does. Returns only if it cannot.
-///
-/// ```no_run
-/// // The program's hidden subcommand does this and no more.
-/// let code = tenure_worker::become_command(1, &["true".into()]);
-/// # let _ = code;
-/// ```
 #[must_use]
 pub fn become_command(guard: i32, argv: &[OsString]) -> ExitCode {
     let error = match take_stdin() {
