@@ -235,23 +235,6 @@ mod tests {
     }
 
     #[test]
-    fn m9_a_balancer_may_refuse_for_a_time_or_without_one() {
-        struct Never;
-        impl Balancer for Never {
-            fn can_claim(&self, _offer: &Offer, _cluster: &Cluster) -> CanClaim {
-                CanClaim::No(None)
-            }
-            fn balance(&self, cluster: &Cluster) -> Vec<TaskId> {
-                cluster.movable()
-            }
-        }
-        let cluster = cluster(Instant::now(), &tasks(3), None);
-        let balancer: &dyn Balancer = &Never;
-        assert_eq!(balancer.can_claim(&any_offer(), &cluster), CanClaim::No(None));
-        assert_eq!((balancer.balance(&cluster).len(), balancer.pause(&cluster)), (3, Duration::ZERO));
-    }
-
-    #[test]
     fn m10_fair_gives_away_what_is_beyond_its_share_and_refuses_for_as_many_seconds() {
         for (own, total, workers, released) in
             [(30, 30, 3, 18), (0, 30, 3, 0), (1, 1, 5, 0), (2, 2, 5, 2), (12, 30, 3, 0), (13, 30, 3, 1), (5, 5, 0, 0)]

@@ -378,12 +378,6 @@ mod tests {
     }
 
     #[test]
-    fn m17_a_fault_lasts_ten_minutes() {
-        let faulty = Record::default().take(Message::Error("no disk".to_owned()), at(0));
-        assert_eq!((faulty.state, faulty.wakes_at()), (State::Fault { until: at(600) }, Some(at(600))));
-    }
-
-    #[test]
     fn m17_the_eighth_error_within_four_hours_fails_the_task() {
         let four_hours = TimeDelta::from_std(ERRORS_WITHIN).unwrap().num_seconds();
         for (last, failed) in [(four_hours, true), (four_hours + 1, false)] {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tenure_worker::{Limits, Plane};
 
-use crate::queue::{Queue, RENEWED_AFTER_SIX_SECONDS, Reply, TASK_IDS, claim, ok, refuse, renewed};
+use crate::queue::{Queue, Reply, TASK_IDS, claim, ok, refuse};
 use crate::store::URL_SECRET;
 use crate::worker::{LEASE, Running, shell};
 
@@ -40,62 +40,6 @@ fn names(running: &Running) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn the_log_is_there_when_the_task_is_reported_however_it_ended() {
-    let too_long = json!({"command": [["sh", "-c", "echo begun; sleep 60"]], "maxRunTime": 1});
-    for (payload, report, last) in [
-        (shell("echo out; echo err >&2; echo more"), "completed", "completed\n"),
-        (shell("echo begun; exit 3"), "failed", "failed: exit code 3\n"),
-        (too_long, "failed", "failed: maxRunTime of 1 s is over\n"),
-        (
-            json!({"command": 1}),
-            "exception",
-            "malformed payload: payload.command must be a list, not empty, of commands\n",
-        ),
-    ] {
-        let running = ended(Queue::start().await, &payload, report).await;
-        assert_eq!(names(&running), [LIVE_LOG, BACKING_LOG]);
-        let backing = running.queue.artifact(TASK, BACKING_LOG);
-        let text = backing.text();
-        let created = json!({"storageType": "s3", "contentType": "text/plain; charset=utf-8", "expires": EXPIRES,
-                             "contentLength": text.len()});
-        assert_eq!((&backing.created, backing.encoding.as_deref()), (&created, Some("gzip")));
-        let link = json!({"storageType": "link", "artifact": BACKING_LOG, "contentType": "text/plain; charset=utf-8",
-                          "expires": EXPIRES});
-        assert_eq!(running.queue.artifact(TASK, LIVE_LOG).created, link);
-        assert!(text.starts_with(&format!("[tenure-worker] task {TASK} run 0, on worker g/w\n")), "{text}");
-        assert!(text.ends_with(&format!("[tenure-worker] {last}")), "{text}");
-        assert_eq!(text, running.log());
-        if report == "completed" {
-            assert!(text.contains("\nout\nerr\nmore\n[tenure-worker] exit code 0\n"), "{text}");
-        }
-        running.stop().await;
-    }
-}
-
-#[tokio::test]
-async fn a_log_that_is_too_long_shows_what_was_left_out() {
-    let limits = Limits { log_bytes: 1000, ..Limits::default() };
-    let script = "echo beginning; i=0; while [ $i -lt 300 ]; do echo line $i; i=$((i + 1)); done; echo end";
-    let running = Running::with_limits(Queue::start().await, limits, &shell(script));
-    running.queue.wait_for("completed", 1).await;
-    let text = running.queue.artifact(TASK, BACKING_LOG).text();
-    let line = "\n[tenure-worker] ";
-    assert_eq!(text[500..].find(line), Some(0), "{text}");
-    let (left_out, kept) = text[500 + line.len()..].split_once(" bytes are left out here: the log has ").expect(&text);
-    let (length, end) = kept.split_once(", and 1000 is the most that is kept\n").expect(&text);
-    let [left_out, length] = [left_out, length].map(|number| number.parse::<usize>().unwrap());
-    assert_eq!((length - left_out, end.len()), (1000, 500), "{text}");
-    assert!(
-        text.contains("beginning") && text.ends_with("end\n[tenure-worker] exit code 0\n[tenure-worker] completed\n"),
-        "{text}"
-    );
-    assert_eq!(running.kept_log().await, text);
-    let created = running.queue.artifact(TASK, BACKING_LOG).created;
-    assert_eq!(created["contentLength"], text.len());
-    running.stop().await;
-}
-
-#[tokio::test]
 async fn a_log_whose_file_the_task_has_taken_away_is_uploaded_all_the_same() {
     for gone in ["rm live.log; ln -s /etc/passwd live.log", "rm -r \"$TASK_WORKDIR\""] {
         let running = ended(Queue::start().await, &shell(&format!("echo hello; {gone}")), "completed").await;
@@ -103,16 +47,6 @@ async fn a_log_whose_file_the_task_has_taken_away_is_uploaded_all_the_same() {
         assert!(text.contains("hello\n") && text.ends_with("completed\n"), "{text}");
         running.stop().await;
     }
-}
-
-#[tokio::test]
-async fn a_log_whose_file_the_task_has_emptied_is_uploaded_with_what_was_printed_since() {
-    let running = ended(Queue::start().await, &shell("echo hello; : > live.log; echo more"), "completed").await;
-    let backing = running.queue.artifact(TASK, BACKING_LOG);
-    let text = backing.text();
-    assert!(text.ends_with("more\n[tenure-worker] exit code 0\n[tenure-worker] completed\n"), "{text:?}");
-    assert_eq!(backing.created["contentLength"], text.len());
-    running.stop().await;
 }
 
 #[tokio::test]
@@ -280,21 +214,6 @@ async fn an_upload_is_repeated_when_a_proxy_answers_for_a_queue_that_is_away() {
 }
 
 #[tokio::test]
-async fn an_upload_is_repeated_with_the_credentials_of_the_renewed_claim() {
-    let queue = Queue::start().await;
-    queue.on("reclaim", |_| renewed(60_000, "task-1"));
-    // It takes until after the renewal, and then the URL has ended.
-    queue.once("a/bytes", Reply { after: Duration::from_secs(7), ..refuse(403) });
-    let payload = payload("echo a > a", &json!([file("a", "a")]));
-    let running = Running::with_task(queue, RENEWED_AFTER_SIX_SECONDS, &payload).await;
-    let report = running.queue.wait_for("completed", 1).await;
-    let signed: Vec<_> = running.queue.requests("artifacts/a").into_iter().map(|request| request.signed_by).collect();
-    assert_eq!((signed, report[0].signed_by.as_str()), (vec!["task-0".to_owned(), "task-1".to_owned()], "task-1"));
-    assert_eq!(running.queue.artifact(TASK, "a").content(), b"a\n");
-    running.stop().await;
-}
-
-#[tokio::test]
 async fn a_lost_claim_and_a_shutdown_end_uploads_at_once() {
     for (call, lost) in
         [("a/bytes", true), ("a/bytes", false), ("live_backing.log/bytes", true), ("live_backing.log/bytes", false)]
@@ -317,18 +236,4 @@ async fn a_lost_claim_and_a_shutdown_end_uploads_at_once() {
         assert_eq!(reports, if lost { vec![] } else { vec![json!({"reason": "worker-shutdown"})] }, "{call}");
         assert!(!queue.artifacts(TASK).contains(&LIVE_LOG.to_owned()));
     }
-}
-
-#[tokio::test]
-async fn tasks_at_the_same_time_keep_their_artifacts_apart() {
-    let queue = Queue::start().await;
-    let payload = payload("echo \"$TASK_ID\" > a", &json!([file("a", "a")]));
-    queue.hand_out(&[0, 1].map(|at| claim(TASK_IDS[at], LEASE, &payload)));
-    let running = Running::start_on(Plane::Claim, queue, 2);
-    running.queue.wait_for("completed", 2).await;
-    for task in [TASK_IDS[0], TASK_IDS[1]] {
-        assert_eq!(running.queue.artifact(task, "a").text(), format!("{task}\n"));
-        assert!(running.queue.artifact(task, BACKING_LOG).text().contains(&format!("task {task} run 0")));
-    }
-    running.stop().await;
 }

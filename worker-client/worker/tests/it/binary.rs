@@ -12,7 +12,7 @@ use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, Buf
 use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
 
-use crate::mailbox::{Mailbox, QUEUES, URLS, message};
+use crate::mailbox::{Mailbox, QUEUES, message};
 use crate::queue::{Queue, SOON, TASK_IDS, TOKEN, claim, refuse, until};
 use crate::worker::{pid_in, runs, shell};
 
@@ -155,35 +155,6 @@ async fn a_second_signal_ends_it_at_once() {
 }
 
 #[tokio::test]
-async fn a_worker_that_is_refused_before_it_has_worked_ends_with_one_line() {
-    for status in [401, 403] {
-        let dir = TempDir::new().unwrap();
-        let queue = Queue::start().await;
-        queue.on("p%2Fw", move |_| refuse(status));
-        let by_claim_work = program(&queue.root_url(), dir.path(), "claim");
-        let urls = Queue::start().await;
-        urls.on(URLS, move |_| refuse(status));
-        let by_polls = program(&urls.root_url(), dir.path(), "poll");
-        let mailbox = Mailbox::open(shell("true")).await;
-        mailbox.queue.on("claim", move |_| refuse(status));
-        mailbox.post(QUEUES[0], [message(0)]);
-        let by_messages = program(&mailbox.queue.root_url(), dir.path(), "poll");
-        for (mut command, way) in [(by_claim_work, "claimWork"), (by_polls, "URLs"), (by_messages, "claimTask")] {
-            let (code, log) = end(command.spawn().unwrap()).await;
-            let said = log.lines().filter(|line| !line.contains("the server has no sessions")).collect::<Vec<_>>();
-            let lines: Vec<&str> = said.iter().filter(|line| !line.contains("worker started")).copied().collect();
-            assert_eq!((code, lines.len()), (Some(1), 1), "{way} {status}: {log}");
-            // Until something has worked there is nothing to say.
-            assert!(way == "claimTask" || said.len() == 1, "{way} {status}: {log}");
-            for word in [&status.to_string(), "p/w", "token", "scopes"] {
-                assert!(lines[0].contains(word), "{word}: {log}");
-            }
-        }
-        assert_eq!((queue.requests("p%2Fw").len(), urls.requests(URLS).len(), mailbox.deletions().len()), (1, 1, 0));
-    }
-}
-
-#[tokio::test]
 async fn a_wrong_setting_is_one_line_and_exit_code_2() {
     let dir = TempDir::new().unwrap();
     let file = dir.path().join("file");
@@ -262,22 +233,4 @@ async fn a_dequeue_alarm_of_nothing_is_refused() {
         assert_eq!(code, Some(2), "{log}");
         assert!(log.contains("--dequeue-alarm"), "{log}");
     }
-}
-
-#[tokio::test]
-async fn a_polling_worker_hands_every_running_task_back_too() {
-    let mailbox = Mailbox::open(shell("echo $$ > shell; exec sleep 1000")).await;
-    mailbox.post(QUEUES[0], [message(0), message(1)]);
-    let dir = TempDir::new().unwrap();
-    let child = program(&mailbox.queue.root_url(), dir.path(), "poll").spawn().unwrap();
-    let places = [0, 1].map(|at| dir.path().join(format!("{}-0", TASK_IDS[at])));
-    let pids = [pid_in(&places[0].join("shell")).await, pid_in(&places[1].join("shell")).await];
-    send(&child, Signal::SIGTERM);
-    let (code, log) = end(child).await;
-    assert_eq!(code, Some(0), "{log}");
-    assert_eq!(pids.map(runs), [false, false]);
-    let reports = mailbox.queue.requests("exception");
-    assert_eq!(reports.len(), 2);
-    assert!(reports.iter().all(|report| report.body == json!({"reason": "worker-shutdown"})));
-    until("both deletions", || (mailbox.deletions().len() == 2).then_some(())).await;
 }

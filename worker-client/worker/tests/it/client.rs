@@ -4,13 +4,11 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 use tenure_client::keep::Terms;
-use tenure_client::{
-    AccessToken, Client, Credentials, Error, ExceptionReason, LostBecause, Renewal, Reported, RetryPolicy, WorkerName,
-};
+use tenure_client::{AccessToken, Client, Credentials, Error, LostBecause, Renewal, Reported, RetryPolicy, WorkerName};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 
-use crate::mailbox::{Mailbox, QUEUES, message};
+use crate::mailbox::{Mailbox, QUEUES};
 use crate::queue::{Queue, Reply, TASK_IDS, TOKEN, claim, ok, refuse, renewed};
 
 const LEASE: Duration = Duration::from_secs(60);
@@ -77,25 +75,6 @@ async fn an_answer_that_is_no_object_is_an_error() {
 }
 
 #[tokio::test]
-async fn a_passing_refusal_is_overcome_and_a_lasting_one_is_not_repeated() {
-    for (status, calls) in [(408, 3), (429, 3), (500, 3), (502, 3), (503, 3)] {
-        let queue = Queue::start().await;
-        queue.once("counts", refuse(status));
-        queue.once("counts", refuse(status));
-        queue.once("counts", ok(json!({"pendingTasks": 0, "claimedTasks": 0})));
-        client(&queue, eager()).counts(&"p/w".parse().unwrap()).await.unwrap();
-        assert_eq!(queue.requests("counts").len(), calls, "{status}");
-    }
-    for status in [400, 401, 403, 404, 409, 410, 413] {
-        let queue = Queue::start().await;
-        queue.on("counts", move |_| refuse(status));
-        let error = client(&queue, eager()).counts(&"p/w".parse().unwrap()).await.unwrap_err();
-        assert_eq!((error.status(), queue.requests("counts").len()), (Some(status), 1));
-        assert_eq!(error.to_string(), format!("the queue answered {status} TestRefusal: the test says no"));
-    }
-}
-
-#[tokio::test]
 async fn retries_end_and_a_dead_server_is_an_error() {
     let queue = Queue::start().await;
     queue.on("counts", |_| refuse(503));
@@ -129,22 +108,6 @@ async fn a_clock_that_differs_from_the_servers_is_corrected() {
     let signed: Vec<i64> = queue.requests("counts").iter().map(|request| request.timestamp).collect();
     assert!(signed[0] < year_2100 && (signed[1] - year_2100).abs() <= 5, "{signed:?}");
     assert!((client.now().time().timestamp() - year_2100).abs() <= 5, "{}", client.now());
-}
-
-#[tokio::test]
-async fn a_renewal_brings_new_credentials_and_a_report_uses_them() {
-    let queue = Queue::start().await;
-    queue.hand_out(&[claim(TASK_IDS[0], LEASE, &json!({}))]);
-    queue.on("reclaim", |_| renewed(120_000, "task-1"));
-    let mut claim = claim_one(&client(&queue, eager())).await;
-    let before = claim.lease().ends();
-    assert_eq!(claim.reclaim().await.unwrap(), Renewal::Renewed);
-    assert!(claim.lease().ends() >= before);
-    assert!(matches!(claim.exception(ExceptionReason::WorkerShutdown).await.unwrap(), Reported::Accepted(_)));
-    assert_eq!(queue.requests("reclaim")[0].signed_by, "task-0");
-    let report = &queue.requests("exception")[0];
-    assert_eq!(report.call, format!("POST /api/queue/v1/task/{}/runs/0/exception", TASK_IDS[0]));
-    assert_eq!((report.signed_by.as_str(), &report.body), ("task-1", &json!({"reason": "worker-shutdown"})));
 }
 
 #[tokio::test]
@@ -205,32 +168,6 @@ async fn a_report_that_did_not_get_through_gives_the_claim_back() {
     let refused = claim.complete().await.unwrap_err();
     assert_eq!(refused.error.status(), Some(503));
     assert!(matches!(refused.claim.complete().await.unwrap(), Reported::Accepted(_)));
-}
-
-#[tokio::test]
-async fn a_run_from_a_message_is_claimed_and_its_message_deleted() {
-    let mailbox = Mailbox::open(json!({})).await;
-    mailbox.post(QUEUES[3], [message(0).count(2)]);
-    let client = client(&mailbox.queue, eager());
-    let urls = client.poll_task_urls(&"p/w".parse().unwrap()).await.unwrap();
-    assert_eq!((urls.queues.len(), urls.expires.to_string().as_str()), (7, "2100-01-01T00:30:00.000Z"));
-    let left = urls.ends().duration_since(urls.renew_at());
-    assert_eq!(left, Duration::from_secs(300));
-    assert!(client.messages(&urls.queues[0], 5).await.unwrap().is_empty());
-    let message = client.messages(&urls.queues[3], 5).await.unwrap().pop().unwrap();
-    assert_eq!((message.id(), message.dequeue_count()), ("m-0", 2));
-    let (task_id, run_id) = message.run().unwrap();
-    let claim = client.claim_task(task_id, run_id, &me()).await.unwrap();
-    assert_eq!((claim.task_id().to_string().as_str(), claim.run_id().number()), (TASK_IDS[0], 0));
-    client.delete_message(&urls.queues[3], &message).await.unwrap();
-    // Gone already is as good; anything else is an error, once.
-    for (status, deleted) in [(404, true), (204, true), (400, false), (403, false), (503, false)] {
-        let before = mailbox.deletions().len();
-        mailbox.queue.once("m-0", refuse(status));
-        let answer = client.delete_message(&urls.queues[3], &message).await;
-        assert_eq!((answer.is_ok(), mailbox.deletions().len()), (deleted, before + 1), "{status}");
-    }
-    assert!(matches!(claim.complete().await.unwrap(), Reported::Accepted(_)));
 }
 
 #[tokio::test]

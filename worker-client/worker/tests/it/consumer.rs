@@ -16,7 +16,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::queue::{
     Queue, RecordedRequest, Reply, SESSION, SOON, TASK_IDS, TOKEN, TTL, claim, date, inbox, ok, refuse, run_ended,
-    session_ended, session_started, until,
+    session_started, until,
 };
 use crate::worker::LEASE;
 
@@ -379,53 +379,6 @@ async fn that_a_worker_is_not_frozen_any_more_is_said_before_there_is_an_answer_
     let renewals = queue.wait_for("/renew", 2).await;
     assert_eq!([0, 1].map(|at: usize| renewals[at].body["frozen"].clone()), [true, false]);
     running.stop().await;
-}
-
-#[tokio::test]
-async fn consumer_has_a_session_by_default() {
-    let queue = queue_with_sessions(vec![]).await;
-    let running = idle(&queue);
-    let claims = queue.wait_for("/work", 1).await;
-    assert_eq!(claims[0].body["sessionId"], SESSION);
-    let start = &queue.requests("/sessions")[0].body;
-    assert_eq!((&start["ttl"], &start["takeover"], &start["capacity"]), (&json!(120), &json!(true), &json!(1)));
-    running.stop().await;
-    assert_eq!(queue.requests(SESSION).len(), 1, "it is ended");
-}
-
-#[tokio::test]
-async fn consumer_works_without_sessions_where_there_are_none() {
-    let queue = queue_with(&claim(TASK_IDS[0], LEASE, &json!({}))).await;
-    let running = idle(&queue);
-    until("it is reported", || (!reported(&queue).is_empty()).then_some(())).await;
-    let claims = queue.requests("/work");
-    assert!(claims.iter().all(|request| request.body["sessionId"].is_null()));
-    assert_eq!(queue.requests("/sessions").len(), 1);
-    running.stop().await;
-}
-
-#[tokio::test]
-async fn consumer_that_was_taken_over_ends_and_takes_nothing_back() {
-    let queue = queue_with(&claim(TASK_IDS[0], LEASE, &json!({}))).await;
-    queue.has_sessions();
-    let (sender, mut said) = mpsc::unbounded_channel();
-    let running = Running::start(consumer(&queue).handler(move |_job: Job, stop: Stop| {
-        let sender = sender.clone();
-        async move {
-            sender.send("begun".to_owned()).unwrap();
-            stop.lost().await;
-            sender.send(stop.how_lost().unwrap().to_string()).unwrap();
-        }
-    }));
-    assert_eq!(next(&mut said).await, "begun");
-    queue.on("/inbox", |_| session_ended("takeover"));
-    assert_eq!(next(&mut said).await, "the session of the worker has ended");
-    let ended = timeout(SOON, running.ends).await.expect("it ends").unwrap();
-    assert!(
-        matches!(&ended, Err(Error::SessionEnded(why)) if why.contains("another process has the name g/w")),
-        "{ended:?}"
-    );
-    assert_eq!((queue.requests("/sessions").len(), reported(&queue).len()), (1, 0));
 }
 
 #[tokio::test]

@@ -43,15 +43,6 @@ async fn a_directory_goes_when_its_task_is_reported_however_it_ended() {
 }
 
 #[tokio::test]
-async fn a_directory_that_is_kept_stays_whole() {
-    let running = Running::with_task(Queue::start().await, LEASE, &shell("echo hello; echo x > file")).await;
-    running.queue.wait_for("completed", 1).await;
-    assert!(running.kept_log().await.contains("hello"));
-    assert!(running.directory().join("file").exists());
-    running.stop().await;
-}
-
-#[tokio::test]
 async fn a_log_never_takes_more_room_than_its_cap() {
     let limits = Limits { log_bytes: 100_000, ..Limits::default() };
     let script = "yes | head -c 20000000; stat -c %s live.log > size; echo end";

@@ -52,54 +52,6 @@ fn read(queue: &Queue) -> (Vec<u8>, Vec<usize>) {
 }
 
 #[tokio::test]
-async fn what_a_command_prints_is_sent_while_it_runs_and_the_artifact_is_a_reference_until_the_end() {
-    let queue = Queue::start().await;
-    queue.on(APPEND, kept);
-    let running = Running::with_task(queue, LEASE, &waiting("echo begun", "echo more")).await;
-    let queue = running.queue.clone();
-    until("it was sent", || read(&queue).0.ends_with(b"begun\n").then_some(())).await;
-    let requests = queue.requests(APPEND);
-    let path = format!("/api/tenure/v1/tasks/{TASK}/runs/0/live-log");
-    assert_eq!((&requests[0].call, requests[0].signed_by.as_str()), (&format!("PUT {path}"), "task-0"));
-    assert_eq!(requests[0].headers["content-type"], "text/plain");
-    until("the artifact", || (!queue.artifacts(TASK).is_empty()).then_some(())).await;
-    let reference = json!({"storageType": "reference", "url": format!("{}{path}?follow=1", queue.root_url()),
-                           "contentType": "text/plain; charset=utf-8", "expires": "2001-01-01T00:55:00.000Z"});
-    assert_eq!(queue.artifact(TASK, LIVE_LOG).created, reference);
-    assert_eq!(queue.reports().len(), 0);
-
-    go(&running);
-    let report = &queue.wait_for("completed", 1).await[0];
-    let (text, gaps) = read(&queue);
-    let whole = queue.artifact(TASK, BACKING_LOG).text();
-    assert_eq!((String::from_utf8(text).unwrap(), gaps), (whole.clone(), vec![]));
-    assert!(whole.ends_with("more\n[tenure-worker] exit code 0\n[tenure-worker] completed\n"), "{whole}");
-    assert!(queue.requests(APPEND).iter().all(|append| append.at <= report.at));
-    assert_eq!(queue.artifact(TASK, LIVE_LOG).created["storageType"], "link");
-    running.stop().await;
-}
-
-#[tokio::test]
-async fn of_a_chatty_task_the_middle_is_left_out() {
-    let queue = Queue::start().await;
-    queue.on(APPEND, kept);
-    let many = "i=0; while [ $i -lt 20 ]; do seq 10000 19999; i=$((i + 1)); done";
-    let running = Running::with_task(queue, LEASE, &waiting("echo begun", many)).await;
-    running.queue.wait_for(APPEND, 1).await;
-    go(&running);
-    running.queue.wait_for("completed", 1).await;
-    let (text, gaps) = read(&running.queue);
-    let whole = running.queue.artifact(TASK, BACKING_LOG).text();
-    assert!(!gaps.is_empty() && text.len() < whole.len() && whole.len() > 1_000_000);
-    let last_gap = *gaps.last().unwrap();
-    let (_, after) = text.split_at(last_gap);
-    assert!(text.starts_with(b"[tenure-worker] task ") && whole.as_bytes().ends_with(after));
-    // It goes on with a whole line.
-    assert_eq!((after[0], after[5]), (b'1', b'\n'));
-    running.stop().await;
-}
-
-#[tokio::test]
 async fn a_queue_that_takes_no_live_log_is_asked_once_and_the_task_is_none_the_worse() {
     for unusable in [refuse(404), refuse(403), refuse(409), refuse(413), ok(json!({}))] {
         let queue = Queue::start().await;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use tenure_worker::Plane;
 
-use crate::mailbox::{Mailbox, QUEUES, RECEIPT, SIGNATURE, URLS, list, message, number_of_messages};
+use crate::mailbox::{Mailbox, QUEUES, URLS, list, message, number_of_messages};
 use crate::queue::{Reply, TASK_IDS, claim, ok, refuse, until};
 use crate::worker::{Running, shell};
 
@@ -49,18 +49,6 @@ async fn signed_urls_are_used_without_another_signature() {
     assert_eq!(mailbox.queue.requests(URLS)[0].signed_by, "worker");
     assert_eq!(mailbox.queue.requests(URLS)[0].call, "GET /api/queue/v1/poll-task-url/p/w");
     assert_eq!(mailbox.queue.wait_for("completed", 1).await[0].signed_by, "task-0");
-    running.stop().await;
-}
-
-#[tokio::test]
-async fn id_and_receipt_arrive_encoded() {
-    let mailbox = Mailbox::open(shell("true")).await;
-    mailbox.post(QUEUES[2], [message(0).id("a/b+c=1")]);
-    let running = start(&mailbox, 1);
-    let deletion = until("a deletion", || mailbox.deletions().pop()).await;
-    assert_eq!(deletion.call, "DELETE /m/q5/messages/a%2Fb%2Bc%3D1");
-    assert_eq!(deletion.query, format!("popreceipt=A%2B%2Fb%3D%3D&sig={SIGNATURE}"));
-    assert!(RECEIPT.contains(['+', '/', '=']));
     running.stop().await;
 }
 
@@ -207,20 +195,6 @@ async fn a_claim_that_is_on_its_way_at_a_shutdown_is_reported_as_worker_shutdown
     assert_eq!((reports.len(), &reports[0].body), (1, &json!({"reason": "worker-shutdown"})));
     assert!(!directory.join("ran").exists());
     assert_eq!(mailbox.deletions().len(), 1);
-}
-
-#[tokio::test]
-async fn a_shutdown_without_work_is_quick_and_claims_nothing_more() {
-    let mailbox = Mailbox::open(shell("true")).await;
-    let running = start(&mailbox, 1);
-    mailbox.queue.wait_for(QUEUES[6], 1).await;
-    let begun = Instant::now();
-    running.stop().await;
-    assert!(begun.elapsed() < SOON_ENOUGH);
-    let polls = mailbox.polls().len();
-    mailbox.post(QUEUES[0], [message(0)]);
-    tokio::time::sleep(ROUND).await;
-    assert_eq!((mailbox.polls().len(), mailbox.queue.requests("claim").len()), (polls, 0));
 }
 
 #[tokio::test]

@@ -75,21 +75,6 @@ async fn a_message_is_deleted_after_a_claim_or_a_lasting_refusal_and_never_other
 }
 
 #[tokio::test]
-async fn a_claim_that_fails_in_passing_is_tried_again_before_the_message_is_deleted() {
-    let mailbox = Mailbox::open(shell("true")).await;
-    mailbox.queue.once("claim", refuse(503));
-    mailbox.queue.once("claim", Reply { cut: true, ..Reply::default() });
-    mailbox.post(QUEUES[0], [message(0)]);
-    let running = start(&mailbox, 1);
-    mailbox.queue.wait_for("completed", 1).await;
-    let deletion = until("a deletion", || mailbox.deletions().pop()).await;
-    let claims = mailbox.queue.requests("claim");
-    assert_eq!(claims.len(), 3);
-    assert!(deletion.at >= claims[2].at);
-    running.stop().await;
-}
-
-#[tokio::test]
 async fn claims_that_are_never_granted_do_not_hide_or_delete_one_message_after_the_other() {
     // As for a worker that lacks a scope, and for one that is quarantined.
     for (status, deletes) in [(403, false), (409, true)] {

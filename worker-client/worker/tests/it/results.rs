@@ -165,17 +165,6 @@ async fn a_result_that_is_refused_is_lost_and_one_that_had_no_luck_is_reported_b
 }
 
 #[tokio::test]
-async fn a_server_that_does_not_know_the_call_is_not_asked_again_soon() {
-    let queue = Queue::start().await;
-    queue.hand_out(&[task(0, "true")]);
-    queue.hand_out(&[task(1, "true")]);
-    let running = start(queue, 1);
-    running.queue.wait_for("completed", 2).await;
-    assert_eq!(running.queue.requests("/work").len(), 1);
-    running.stop().await;
-}
-
-#[tokio::test]
 async fn what_ends_while_a_call_for_work_waits_is_reported_at_once() {
     let queue = Queue::start().await;
     queue.hand_out(&[task(0, "while ! test -e ../go; do sleep 0.05; done")]);

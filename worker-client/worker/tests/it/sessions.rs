@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use serde_json::json;
 use tenure_client::{
-    AccessToken, Client, CommandRequest, Credentials, Error, InboxEvent, RenewSessionRequest, RetryPolicy, SessionEnd,
-    SessionId, StartSessionRequest, WorkerCommand, WorkerName,
+    AccessToken, Client, CommandRequest, Credentials, Error, RenewSessionRequest, RetryPolicy, SessionEnd, SessionId,
+    WorkerCommand, WorkerName,
 };
 
-use crate::queue::{Queue, Reply, TASK_IDS, TOKEN, claim, ok, refuse};
+use crate::queue::{Queue, Reply, TASK_IDS, TOKEN, ok, refuse};
 
 const SESSION: &str = "b4cf1f7d-1b1c-4a8b-9d3f-5f0f4d6f2a10";
 const NOW: &str = "2026-01-31T12:00:00.000Z";
@@ -35,66 +35,6 @@ fn session() -> SessionId {
 
 fn refusal(status: u16, code: &str) -> Reply {
     Reply { body: json!({"code": code, "message": "the server says why\n---\nmore"}), ..refuse(status) }
-}
-
-#[tokio::test]
-async fn a_session_is_started_renewed_read_and_closed() {
-    let queue = Queue::start().await;
-    let client = client(&queue);
-    let start = StartSessionRequest { ttl: Some(60), takeover: true, ..me().session(&"p/w".parse().unwrap()) };
-    let started = json!({"sessionId": SESSION, "epoch": 7, "started": NOW, "expires": LATER, "serverTime": NOW, "policyVersion": 2});
-    queue.on("/sessions", move |_| Reply { status: 201, ..ok(started.clone()) });
-    let answer = client.start_session(&start).await.unwrap();
-    assert_eq!((answer.session_id, answer.epoch, answer.policy_version), (session(), 7, 2));
-    let request = &queue.requests("/sessions")[0];
-    assert_eq!((request.call.as_str(), request.signed_by.as_str()), ("POST /api/tenure/v1/sessions", "worker"));
-    let body = json!({"taskQueueId": "p/w", "workerGroup": "g", "workerId": "w", "ttl": 60, "takeover": true});
-    assert_eq!(request.body, body);
-
-    queue.on("/renew", |_| ok(json!({"expires": LATER, "serverTime": NOW})));
-    let changed = RenewSessionRequest { frozen: Some(true), ..RenewSessionRequest::default() };
-    assert_eq!(client.renew_session(session(), &changed).await.unwrap().expires.to_string(), LATER);
-    let request = &queue.requests("/renew")[0];
-    assert_eq!(request.call, format!("POST /api/tenure/v1/sessions/{SESSION}/renew"));
-    assert_eq!(request.body, json!({"frozen": true}));
-
-    let items = json!([
-        {"id": 4, "kind": "run-ended", "taskId": TASK_IDS[0], "runId": 1, "state": "exception", "reasonResolved": "canceled"},
-        {"id": 6, "kind": "something new", "which": 1}]);
-    let inbox = json!({"expires": LATER, "serverTime": NOW, "policyVersion": 2, "items": items});
-    queue.on("/inbox", move |_| ok(inbox.clone()));
-    let inbox = client.inbox(session(), 3, Duration::from_secs(90)).await.unwrap();
-    let ids: Vec<(i64, bool)> = inbox.items.iter().map(|item| (item.id, item.what.is_some())).collect();
-    assert_eq!(ids, [(4, true), (6, false)], "what is not known is acknowledged too");
-    assert!(
-        matches!(&inbox.items[0].what, Some(InboxEvent::RunEnded { task_id, .. }) if task_id.to_string() == TASK_IDS[0])
-    );
-    let request = &queue.requests("/inbox")[0];
-    assert_eq!(request.call, format!("GET /api/tenure/v1/sessions/{SESSION}/inbox"));
-    assert_eq!(request.query, "after=3&wait=30");
-
-    queue.once(SESSION, ok(json!({"returned": 12})));
-    assert_eq!(client.close_session(session()).await.unwrap(), 12);
-    assert_eq!(queue.requests(SESSION)[0].call, format!("DELETE /api/tenure/v1/sessions/{SESSION}"));
-}
-
-#[tokio::test]
-async fn claims_say_which_session_they_belong_to() {
-    let queue = Queue::start().await;
-    let client = client(&queue).with_session(session());
-    let lease = Duration::from_secs(60);
-    let one = claim(TASK_IDS[0], lease, &json!({}));
-    queue.hand_out(std::slice::from_ref(&one));
-    let work = client.claim_work(&"p/w".parse().unwrap(), &me(), 1).await.unwrap();
-    assert_eq!(work.len(), 1);
-    queue.on("/claim", move |_| ok(one.clone()));
-    let (task, run) = (TASK_IDS[0].parse().unwrap(), "0".parse().unwrap());
-    drop(client.claim_task(task, run, &me()).await.unwrap());
-    queue.on("/work", |_| ok(json!({"results": [], "tasks": []})));
-    client.work(&"p/w".parse().unwrap(), &me(), &[], 1, Duration::ZERO).await.unwrap();
-    for call in ["p%2Fw", "/claim", "/work"] {
-        assert_eq!(queue.requests(call)[0].body["sessionId"], SESSION, "{call}");
-    }
 }
 
 #[tokio::test]

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tenure_api::credentials::AccessToken;
 use tenure_api::dates::Timestamp;
-use tenure_client::{Client, Credentials, Error, NewArtifact, RetryPolicy, Upload};
+use tenure_client::{Client, Credentials, Error, RetryPolicy, Upload};
 
 use crate::queue::{Queue, Reply, TASK_IDS, ok, refuse};
 use crate::store::{Stored, URL_SECRET};
@@ -143,16 +143,6 @@ async fn a_file_that_shrinks_or_grows_does_not_confuse_the_store() {
     assert!(matches!(error, Error::File { .. }), "{error:?}");
     assert_eq!(queue.artifact(TASK_IDS[0], NAME).bytes, None);
     assert_eq!(queue.requests(CREATE).len(), 2);
-}
-
-#[tokio::test]
-async fn other_kinds_of_artifacts_have_no_bytes() {
-    let queue = Queue::start().await;
-    let (artifact, content_type) = ("public/b".to_owned(), "text/plain".to_owned());
-    let link = NewArtifact::Link { artifact, content_type, expires: expires() };
-    let created = client(&queue).create_artifact(TASK_IDS[0].parse().unwrap(), "0".parse().unwrap(), NAME, &link).await;
-    assert_eq!(created.unwrap(), None);
-    assert_eq!(queue.artifact(TASK_IDS[0], NAME).created["artifact"], "public/b");
 }
 
 #[tokio::test]

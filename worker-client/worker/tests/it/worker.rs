@@ -1,7 +1,7 @@
 //! The worker's rules, with real child processes.
 
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -178,45 +178,6 @@ async fn each_ending_has_its_report() {
 }
 
 #[tokio::test]
-async fn a_directory_that_cannot_be_made_is_the_workers_fault() {
-    let queue = Queue::start().await;
-    let running = Running::start(queue, 1).await;
-    std::fs::write(running.directory(), "in the way").unwrap();
-    running.queue.hand_out(&[claim(TASK_IDS[0], LEASE, &shell("true"))]);
-    let requests = running.queue.wait_for("exception", 1).await;
-    assert_eq!(requests[0].body, json!({"reason": "internal-error"}));
-    running.stop().await;
-}
-
-#[tokio::test]
-async fn the_claim_is_renewed_before_its_lease_ends() {
-    let queue = Queue::start().await;
-    // The server dates its claims in 2001 and answers the renewal with a lease that is as long again.
-    queue.once("reclaim", renewed(7_000, "task-1"));
-    queue.once("reclaim", renewed(60_000, "task-2"));
-    let running = Running::with_task(queue, Duration::from_secs(4), &shell("sleep 7")).await;
-    let reclaims = running.queue.wait_for("reclaim", 2).await;
-    let claimed = running.queue.requests("p%2Fw")[0].at;
-    let after = |index: usize| reclaims[index].at.duration_since(claimed).as_millis();
-    assert!((2900..4000).contains(&after(0)), "{} ms", after(0));
-    assert!((5800..7000).contains(&after(1)), "{} ms", after(1));
-    let report = running.queue.wait_for("completed", 1).await;
-    assert_eq!(report[0].signed_by, "task-2");
-    running.stop().await;
-}
-
-#[tokio::test]
-async fn a_renewal_that_fails_in_passing_is_tried_again() {
-    let queue = Queue::start().await;
-    (0..7).for_each(|_| queue.once("reclaim", refuse(503)));
-    queue.on("reclaim", |_| renewed(60_000, "task-1"));
-    let running = Running::with_task(queue, Duration::from_secs(8), &shell("sleep 8.5")).await;
-    running.queue.wait_for("completed", 1).await;
-    assert_eq!(running.queue.requests("reclaim").len(), 8);
-    running.stop().await;
-}
-
-#[tokio::test]
 async fn what_a_proxy_answers_for_a_queue_that_is_away_costs_no_claim_and_no_report() {
     let page = |status| Reply { status, bytes: Some(b"<html>no such page</html>".to_vec()), ..Reply::default() };
     let queue = Queue::start().await;
@@ -288,39 +249,6 @@ async fn a_command_that_ignores_sigterm_is_gone_too_when_a_short_lease_is_over()
 }
 
 #[tokio::test]
-async fn max_run_time_stops_the_group_and_fails_the_task() {
-    let payload = json!({"command": [["/bin/sh", "-c", STUBBORN]], "maxRunTime": 1});
-    let running = Running::with_task(Queue::start().await, LEASE, &payload).await;
-    let inner = pid_in(&running.directory().join("inner")).await;
-    let reports = running.queue.wait_for("failed", 1).await;
-    assert_eq!(reports[0].body, json!({"result": {"failure": "maxRunTime of 1 s is over"}}));
-    assert!(!runs(inner));
-    assert!(running.log().contains("maxRunTime of 1 s is over"), "{}", running.log());
-    running.stop().await;
-}
-
-#[tokio::test]
-async fn nothing_that_a_command_left_behind_outlives_it() {
-    let payload = shell("sleep 1000 & echo $! > left");
-    let running = Running::with_task(Queue::start().await, LEASE, &payload).await;
-    running.queue.wait_for("completed", 1).await;
-    let left = pid_in(&running.directory().join("left")).await;
-    until("the process to end", || (!runs(left)).then_some(())).await;
-    running.stop().await;
-}
-
-#[tokio::test]
-async fn a_report_is_repeated_until_it_gets_through() {
-    let queue = Queue::start().await;
-    (0..8).for_each(|_| queue.once("completed", refuse(502)));
-    let running = Running::with_task(queue, LEASE, &shell("true")).await;
-    running.queue.wait_for("completed", 9).await;
-    running.queue.wait_for("p%2Fw", 2).await;
-    assert_eq!(running.queue.reports().len(), 9);
-    running.stop().await;
-}
-
-#[tokio::test]
 async fn no_work_and_no_server_do_not_end_the_worker() {
     let queue = Queue::start().await;
     queue.once("p%2Fw", refuse(404));
@@ -334,32 +262,4 @@ async fn no_work_and_no_server_do_not_end_the_worker() {
     let running = Running::start(queue, 1).await;
     running.queue.wait_for("completed", 1).await;
     running.stop().await;
-}
-
-#[tokio::test]
-async fn only_free_room_is_asked_for() {
-    let queue = Queue::start().await;
-    let claims = [0, 1].map(|at| claim(TASK_IDS[at], LEASE, &shell("while ! test -e ../go; do sleep 0.05; done")));
-    queue.hand_out(&claims);
-    queue.hand_out(&[claim(TASK_IDS[2], LEASE, &shell("while ! test -e ../go; do sleep 0.05; done"))]);
-    let running = Running::start(queue, 3).await;
-    let requests = running.queue.wait_for("p%2Fw", 2).await;
-    assert_eq!((&requests[0].body["tasks"], &requests[1].body["tasks"]), (&json!(3), &json!(1)));
-    std::fs::write(running.dir.path().join("work/go"), "").unwrap();
-    running.queue.wait_for("completed", 3).await;
-    let start = Instant::now();
-    running.stop().await;
-    assert!(start.elapsed() < Duration::from_secs(5));
-}
-
-#[tokio::test]
-async fn a_shutdown_hands_running_tasks_back() {
-    let running = Running::with_task(Queue::start().await, LEASE, &shell(STUBBORN)).await;
-    let inner = pid_in(&running.directory().join("inner")).await;
-    let queue = running.queue.clone();
-    running.stop().await;
-    assert!(!runs(inner));
-    let reports = queue.reports();
-    assert_eq!((reports.len(), &reports[0].body), (1, &json!({"reason": "worker-shutdown"})));
-    assert_eq!(queue.requests("p%2Fw").len(), 1);
 }

@@ -1,6 +1,6 @@
 //! A worker with a session: what its inbox says, and how the session ends.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::json;
 use tempfile::TempDir;
@@ -10,13 +10,9 @@ use crate::binary::{bare_program, end};
 use crate::queue::{Queue, SESSION, TASK_IDS, TOKEN, claim, refuse, run_ended, session_ended, session_started, until};
 use crate::worker::{LEASE, Running, pid_in, runs, shell};
 
-/// Ten times the second within which a task is stopped.
-const STOPPED_WITHIN: Duration = Duration::from_secs(10);
 /// Says that it was asked to end, which its whole group is.
 const OBEDIENT: &str =
     "echo begun; trap 'echo asked; echo asked > asked; exit 0' TERM; echo $$ > pid; while :; do sleep 0.05; done";
-/// Does not end before it is killed, and neither does what it has started.
-const STUBBORN: &str = "sh -c 'trap \"\" TERM; echo $$ > inner; while :; do sleep 0.05; done' & trap '' TERM; until test -s inner; do sleep 0.05; done; echo $$ > pid; while :; do sleep 0.05; done";
 
 async fn queue_with_sessions() -> Queue {
     let queue = Queue::start().await;
@@ -68,34 +64,6 @@ async fn worker_that_wants_no_session_starts_none() {
     until("it asks for URLs", || (!polling.queue.requests("").is_empty()).then_some(())).await;
     assert!(polling.queue.requests("/sessions").is_empty());
     polling.stop().await;
-}
-
-#[tokio::test]
-async fn cancelled_task_is_asked_to_end_and_its_log_is_kept() {
-    let (running, pid) = ended(queue_with_sessions().await, OBEDIENT, "canceled").await;
-    let cancelled = Instant::now();
-    until("the command to be asked", || running.directory().join("asked").exists().then_some(())).await;
-    assert!(cancelled.elapsed() < STOPPED_WITHIN, "{:?}", cancelled.elapsed());
-    // The next call for work shows that the worker is done with the task.
-    running.queue.wait_for("p%2Fw", 2).await;
-    assert!(!runs(pid));
-    let log = running.queue.artifact(TASK_IDS[0], "public/logs/live_backing.log").text();
-    assert!(log.contains("begun\n") && log.contains("asked\n"), "{log}");
-    assert!(log.contains("the claim is lost (the task was cancelled); stopping"), "{log}");
-    assert!(running.queue.artifacts(TASK_IDS[0]).contains(&"public/logs/live.log".to_owned()));
-    assert_eq!((running.queue.reports().len(), running.queue.requests("reclaim").len()), (0, 0));
-    running.stop().await;
-}
-
-#[tokio::test]
-async fn task_that_does_not_end_is_killed_with_all_that_it_started() {
-    let (running, pid) = ended(queue_with_sessions().await, STUBBORN, "deadline-exceeded").await;
-    let inner = pid_in(&running.directory().join("inner")).await;
-    until("the group to end", || (!runs(inner) && !runs(pid)).then_some(())).await;
-    running.queue.wait_for("p%2Fw", 2).await;
-    assert!(running.log().contains("the deadline of the task has passed"), "{}", running.log());
-    assert_eq!(running.queue.reports().len(), 0);
-    running.stop().await;
 }
 
 #[tokio::test]
