@@ -44,7 +44,7 @@ struct ResultBody<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     result: Option<&'a RawValue>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    reason: Option<tenure_api::states::ExceptionReason>,
+    reason: Option<ExceptionReason>,
 }
 
 /// The name under which a worker claims.
@@ -358,7 +358,7 @@ impl Claim {
     /// How the run ended, for [`Client::work`]. A reason goes with the outcome exception, and with no other.
     #[must_use]
     pub fn result(&self, outcome: RunOutcome, reason: Option<ExceptionReason>) -> RunResult {
-        RunResult { reason: reason.map(Into::into), ..RunResult::new(self.task_id, self.run_id, outcome) }
+        RunResult { reason, ..RunResult::new(self.task_id, self.run_id, outcome) }
     }
 
     /// What the server's answer to the result of this claim means.

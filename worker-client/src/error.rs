@@ -76,12 +76,6 @@ pub enum Error {
 impl Error {
     /// Whether the same call may succeed later: no answer, 408, 429 or 5xx. What keeps artifacts answers 403 to a URL
     /// that has ended and 400 to bytes that came too slowly; a new URL helps there.
-    ///
-    /// ```
-    /// # use tenure_client::Error;
-    /// let busy = Error::Refused { status: 503, code: String::new(), message: String::new(), retry_after: None };
-    /// assert!(busy.is_transient());
-    /// ```
     #[must_use]
     pub fn is_transient(&self) -> bool {
         match self {
@@ -103,12 +97,6 @@ impl Error {
 
     /// Whether the answer may be that of something between us and the server, such as a proxy whose server is away: it has no error code,
     /// or is not what the API promises. The server may have done what it was asked, or may do it later.
-    ///
-    /// ```
-    /// # use tenure_client::Error;
-    /// let page = Error::Refused { status: 404, code: String::new(), message: String::new(), retry_after: None };
-    /// assert!(page.is_unclear());
-    /// ```
     #[must_use]
     pub fn is_unclear(&self) -> bool {
         match self {
@@ -119,12 +107,6 @@ impl Error {
     }
 
     /// The HTTP status of a refusal.
-    ///
-    /// ```
-    /// # use tenure_client::Error;
-    /// let gone = Error::Refused { status: 410, code: String::new(), message: String::new(), retry_after: None };
-    /// assert_eq!(gone.status(), Some(410));
-    /// ```
     #[must_use]
     pub fn status(&self) -> Option<u16> {
         match self {
@@ -146,14 +128,6 @@ impl Error {
     }
 
     /// How long the server asked to wait before the next try.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use tenure_client::Error;
-    /// let retry_after = Some(Duration::from_secs(1));
-    /// let busy = Error::Refused { status: 503, code: String::new(), message: String::new(), retry_after };
-    /// assert_eq!(busy.retry_after(), retry_after);
-    /// ```
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         if let Self::Refused { retry_after, .. } = self { *retry_after } else { None }

@@ -56,9 +56,9 @@ pub use tenure_api::sessions::{
     CommandRequest, InboxEvent, QueueWorker, QueueWorkers, RenewSessionRequest, Session, SessionRenewed,
     SessionStarted, StartSessionRequest,
 };
-pub use tenure_api::states::{Priority, SessionEnd, TaskCommand, WorkerCommand};
+pub use tenure_api::states::{ExceptionReason, Priority, SessionEnd, TaskCommand, WorkerCommand};
 pub use tenure_api::work::{RunOutcome, RunResult};
-pub use wire::{ExceptionReason, Metadata, NewTask, QueueCounts, RunStatus, State, Task, TaskStatus};
+pub use wire::{Metadata, NewTask, QueueCounts, RunStatus, State, Task, TaskStatus};
 pub use work::Worked;
 
 /// The example of the README compiles.

@@ -33,42 +33,9 @@ pub enum State {
 
 impl State {
     /// Whether nothing more happens by itself.
-    ///
-    /// ```
-    /// # use tenure_client::State;
-    /// assert!(State::Failed.is_resolved() && !State::Running.is_resolved());
-    /// ```
     #[must_use]
     pub fn is_resolved(self) -> bool {
         matches!(self, Self::Completed | Self::Failed | Self::Exception)
-    }
-}
-
-/// Why a worker gives a run up without a verdict on the task.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum ExceptionReason {
-    /// The worker stops; the task is tried again while it has retries.
-    WorkerShutdown,
-    /// The payload is not one that this kind of worker can run.
-    MalformedPayload,
-    /// Something that the task needs could not be fetched.
-    ResourceUnavailable,
-    /// The worker itself is at fault.
-    InternalError,
-    /// The task asks to be tried again.
-    IntermittentTask,
-}
-
-impl From<ExceptionReason> for tenure_api::states::ExceptionReason {
-    fn from(reason: ExceptionReason) -> Self {
-        match reason {
-            ExceptionReason::WorkerShutdown => Self::WorkerShutdown,
-            ExceptionReason::MalformedPayload => Self::MalformedPayload,
-            ExceptionReason::ResourceUnavailable => Self::ResourceUnavailable,
-            ExceptionReason::InternalError => Self::InternalError,
-            ExceptionReason::IntermittentTask => Self::IntermittentTask,
-        }
     }
 }
 

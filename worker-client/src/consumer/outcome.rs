@@ -134,7 +134,7 @@ impl OnPanic {
 /// The outcome of a run as it is reported, if it is. A result that no server takes must not block its task until the lease ends.
 pub(super) fn to_result(task_id: TaskId, run_id: RunId, outcome: &Outcome) -> Option<RunResult> {
     let bare = |outcome| RunResult::new(task_id, run_id, outcome);
-    let exception = |reason: ExceptionReason| RunResult { reason: Some(reason.into()), ..bare(RunOutcome::Exception) };
+    let exception = |reason: ExceptionReason| RunResult { reason: Some(reason), ..bare(RunOutcome::Exception) };
     let returned = |outcome, value: &Option<Value>| {
         if value.as_ref().is_some_and(|value| is_deeper(value, RESULT_LEVELS_MAX)) {
             tracing::error!(most = RESULT_LEVELS_MAX, "a result is nested too deep; the run ends as internal-error");
@@ -181,7 +181,6 @@ fn seconds(duration: Duration, most: u64) -> i64 {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
-    use tenure_api::states::ExceptionReason as Wire;
 
     use super::*;
 
@@ -206,15 +205,15 @@ mod tests {
             (Outcome::Failed(Some(json!(null))), (RunOutcome::Failed, None, Some("null".to_owned()), None, None)),
             (
                 Outcome::Exception(ExceptionReason::ResourceUnavailable),
-                (RunOutcome::Exception, Some(Wire::ResourceUnavailable), none.clone(), None, None),
+                (RunOutcome::Exception, Some(ExceptionReason::ResourceUnavailable), none.clone(), None, None),
             ),
             (
                 Outcome::Retry { after: after(1500) },
-                (RunOutcome::Exception, Some(Wire::IntermittentTask), none.clone(), Some(2), None),
+                (RunOutcome::Exception, Some(ExceptionReason::IntermittentTask), none.clone(), Some(2), None),
             ),
             (
                 Outcome::Retry { after: Some(Duration::MAX) },
-                (RunOutcome::Exception, Some(Wire::IntermittentTask), none.clone(), Some(86_400), None),
+                (RunOutcome::Exception, Some(ExceptionReason::IntermittentTask), none.clone(), Some(86_400), None),
             ),
             (Outcome::Release { after: None }, (RunOutcome::Released, None, none.clone(), None, None)),
             (Outcome::Release { after: after(2000) }, (RunOutcome::Released, None, none, None, Some(2))),
@@ -228,7 +227,7 @@ mod tests {
         let of = |length: usize| wire(&Outcome::completed("a".repeat(length)));
         assert_eq!(of(RESULT_BYTES_MAX - 2).outcome, RunOutcome::Completed);
         let refused = of(RESULT_BYTES_MAX - 1);
-        assert_eq!((refused.outcome, refused.reason), (RunOutcome::Exception, Some(Wire::InternalError)));
+        assert_eq!((refused.outcome, refused.reason), (RunOutcome::Exception, Some(ExceptionReason::InternalError)));
         assert!(refused.result.is_none());
     }
 
@@ -239,7 +238,10 @@ mod tests {
         for of in forms {
             assert_eq!(wire(&Outcome::Failed(Some(nested(RESULT_LEVELS_MAX, of)))).outcome, RunOutcome::Failed);
             let refused = wire(&Outcome::Failed(Some(nested(RESULT_LEVELS_MAX + 1, of))));
-            assert_eq!((refused.outcome, refused.reason), (RunOutcome::Exception, Some(Wire::InternalError)));
+            assert_eq!(
+                (refused.outcome, refused.reason),
+                (RunOutcome::Exception, Some(ExceptionReason::InternalError))
+            );
             assert!(refused.result.is_none());
         }
     }

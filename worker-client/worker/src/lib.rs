@@ -47,12 +47,14 @@ use tokio_util::task::AbortOnDropHandle;
 
 pub use guard::{become_command, guard};
 use health::Health;
+use poll::Poller;
 use source::Work;
 use status::Status;
 use task::Tasks;
 pub use user::TaskUser;
 
 use tenure_client::artifacts::blocking;
+use tenure_client::consumer::source::ClaimWork;
 use tenure_client::consumer::{Consumer, OnPanic};
 use tenure_client::debug::Debug;
 use tenure_client::{Client, Error, RetryPolicy, WorkerName};
@@ -188,9 +190,16 @@ fn consumer(settings: &Arc<Settings>, shutdown: &CancellationToken) -> Consumer 
     let Settings { client, queue, name, capacity, stop_grace, .. } = &**settings;
     let health = Health::default();
     let builder = Consumer::builder(client.clone(), queue.clone());
-    let builder = match (settings.plane, settings.session) {
-        (Plane::Claim, Some(ttl)) => builder.session(ttl),
-        (Plane::Claim, None) | (Plane::Poll, _) => builder.without_session(),
+    let builder = match settings.plane {
+        Plane::Claim => {
+            let calls = ClaimWork::new(client.clone(), queue.clone(), name.clone());
+            builder.source(Work::new(settings, &health, shutdown, calls))
+        }
+        Plane::Poll => builder.source(Work::new(settings, &health, shutdown, Poller::new(settings, shutdown))),
+    };
+    let builder = match settings.session.filter(|_| settings.plane == Plane::Claim) {
+        Some(ttl) => builder.session(ttl),
+        None => builder.without_session(),
     };
     builder
         .name(name.group.as_str(), name.id.as_str())
@@ -199,7 +208,6 @@ fn consumer(settings: &Arc<Settings>, shutdown: &CancellationToken) -> Consumer 
         .grace(*stop_grace)
         // A fault of the worker's own: the task is for another one.
         .on_panic(OnPanic::Retry)
-        .source(Work::new(settings, &health, shutdown))
         .handler(Tasks::new(settings, &health, shutdown))
         .build()
         .expect("the name is one, and nothing is out of range")

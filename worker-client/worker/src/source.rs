@@ -8,53 +8,40 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::Settings;
 use super::health::Health;
-use super::poll::Poller;
-use super::{Plane, Settings};
-use tenure_client::consumer::source::{ClaimWork, Found, Source};
+use tenure_client::consumer::source::{Found, Source};
 use tenure_client::{Error, RunResult, SessionId, Worked};
 
 /// A worker that has not been refused by then logs that it has started.
 const STARTED_AFTER: Duration = Duration::from_secs(1);
 
-/// Where the work of a worker comes from.
-pub(super) struct Work {
+/// Where the work of a worker comes from: the calls of its plane.
+pub(super) struct Work<Calls> {
     settings: Arc<Settings>,
     health: Health,
     shutdown: CancellationToken,
-    plane: Calls,
+    calls: Calls,
     /// When to log that the worker has started, if that was not done.
     say_started_at: Option<Instant>,
 }
 
-/// The calls of a plane.
-enum Calls {
-    /// claimWork, which waits for work and gives claims.
-    ClaimWork(ClaimWork),
-    /// Polls, which answer at once and give messages.
-    Messages(Box<Poller>),
-}
-
-impl Work {
-    pub(super) fn new(settings: &Arc<Settings>, health: &Health, shutdown: &CancellationToken) -> Self {
-        let Settings { client, queue, name, .. } = &**settings;
+impl<Calls: Source> Work<Calls> {
+    pub(super) fn new(settings: &Arc<Settings>, health: &Health, shutdown: &CancellationToken, calls: Calls) -> Self {
         Self {
             settings: Arc::clone(settings),
             health: health.clone(),
             shutdown: shutdown.clone(),
-            plane: match settings.plane {
-                Plane::Claim => Calls::ClaimWork(ClaimWork::new(client.clone(), queue.clone(), name.clone())),
-                Plane::Poll => Calls::Messages(Box::new(Poller::new(settings, shutdown))),
-            },
+            calls,
             say_started_at: Some(Instant::now() + STARTED_AFTER),
         }
     }
 }
 
-impl Source for Work {
+impl<Calls: Source> Source for Work<Calls> {
     /// A refusal comes at once, so that a worker logs that it has started when none has come for a while.
     async fn find(&mut self, room: usize) -> Result<Vec<Found>, Error> {
-        let mut search = pin!(self.plane.find(room));
+        let mut search = pin!(self.calls.find(room));
         if let Some(at) = self.say_started_at {
             tokio::select! {
                 biased;
@@ -75,23 +62,15 @@ impl Source for Work {
     }
 
     fn join(&mut self, session: Option<SessionId>) {
-        if let Calls::ClaimWork(calls) = &mut self.plane {
-            calls.join(session);
-        }
+        self.calls.join(session);
     }
 
     fn takes_results(&self) -> bool {
-        match &self.plane {
-            Calls::ClaimWork(calls) => calls.takes_results(),
-            Calls::Messages(_) => false,
-        }
+        self.calls.takes_results()
     }
 
     async fn exchange(&mut self, results: &[RunResult], room: usize) -> Result<Worked, Error> {
-        match &mut self.plane {
-            Calls::ClaimWork(calls) => calls.exchange(results, room).await,
-            Calls::Messages(poller) => poller.exchange(results, room).await,
-        }
+        self.calls.exchange(results, room).await
     }
 
     fn not_before(&mut self) -> Option<Instant> {
@@ -100,17 +79,11 @@ impl Source for Work {
     }
 
     fn is_refused(&self, error: &Error) -> bool {
-        match &self.plane {
-            Calls::ClaimWork(calls) => calls.is_refused(error),
-            Calls::Messages(poller) => poller.is_refused(error),
-        }
+        self.calls.is_refused(error)
     }
 
     fn rest_until(&self, begun: Instant) -> Instant {
-        match &self.plane {
-            Calls::ClaimWork(calls) => calls.rest_until(begun),
-            Calls::Messages(poller) => poller.rest_until(begun),
-        }
+        self.calls.rest_until(begun)
     }
 
     /// Also of a worker that was refused: another claim may have been granted meanwhile, and is not waited for without end.
@@ -119,19 +92,7 @@ impl Source for Work {
     }
 
     async fn close(&mut self) {
-        match &mut self.plane {
-            Calls::ClaimWork(calls) => calls.close().await,
-            Calls::Messages(poller) => poller.close().await,
-        }
-    }
-}
-
-impl Calls {
-    async fn find(&mut self, room: usize) -> Result<Vec<Found>, Error> {
-        match self {
-            Self::ClaimWork(calls) => calls.find(room).await,
-            Self::Messages(poller) => poller.find(room).await,
-        }
+        self.calls.close().await;
     }
 }
 

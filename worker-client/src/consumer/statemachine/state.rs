@@ -17,11 +17,6 @@ pub const ERRORS_WITHIN: Duration = Duration::from_secs(4 * 3600);
 const ERROR_CHARS: usize = 500;
 
 /// What a machine is doing.
-///
-/// ```
-/// # use tenure_client::consumer::statemachine::State;
-/// assert!(State::Killed.is_terminal() && !State::Paused.is_terminal());
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "name", rename_all = "kebab-case")]
 pub enum State {
@@ -47,22 +42,6 @@ pub enum State {
     Killed,
 }
 
-impl State {
-    /// Whether no message changes it any more.
-    ///
-    /// ```
-    /// # use tenure_client::consumer::statemachine::State;
-    /// assert!(!State::Runnable.is_terminal());
-    /// ```
-    #[must_use]
-    pub fn is_terminal(self) -> bool {
-        match self {
-            Self::Completed | Self::Failed | Self::Killed => true,
-            Self::Runnable | Self::Sleeping { .. } | Self::Paused | Self::Fault { .. } => false,
-        }
-    }
-}
-
 impl fmt::Display for State {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -78,12 +57,6 @@ impl fmt::Display for State {
 }
 
 /// What changes the state of a machine: a command, or what its handler returns.
-///
-/// ```
-/// # use tenure_client::consumer::statemachine::Message;
-/// let failed = Message::Error("no disk".to_owned());
-/// assert_eq!(failed.to_string(), "error");
-/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Message {
     /// Go on.
@@ -109,13 +82,6 @@ pub enum Message {
 
 impl Message {
     /// What a command for a task says; none of one to sleep that does not say until when.
-    ///
-    /// ```
-    /// # use tenure_client::TaskCommand;
-    /// # use tenure_client::consumer::statemachine::Message;
-    /// assert_eq!(Message::of(TaskCommand::Pause, None), Some(Message::Pause));
-    /// assert_eq!(Message::of(TaskCommand::Sleep, None), None);
-    /// ```
     #[must_use]
     pub fn of(command: TaskCommand, until: Option<DateTime<Utc>>) -> Option<Self> {
         Some(match command {
@@ -166,15 +132,6 @@ pub struct ErrorNote {
 }
 
 /// A machine as it is stored: its state and its last errors.
-///
-/// ```
-/// # use tenure_client::consumer::statemachine::{Record, Message, State};
-/// let now = chrono::DateTime::UNIX_EPOCH;
-/// let paused = Record::default().apply(Message::Pause, now)?;
-/// assert_eq!(paused.state, State::Paused);
-/// assert!(paused.apply(Message::Complete, now).is_err());
-/// # Ok::<(), tenure_client::consumer::statemachine::Refused>(())
-/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
     /// What it is doing.
@@ -198,14 +155,6 @@ impl Record {
     ///
     /// # Errors
     /// The state does not take the message.
-    ///
-    /// ```
-    /// # use tenure_client::consumer::statemachine::{Record, Message, State};
-    /// # let now = chrono::DateTime::UNIX_EPOCH;
-    /// let faulty = Record::default().apply(Message::Error("no disk".to_owned()), now)?;
-    /// assert_eq!(faulty.state, State::Fault { until: now + chrono::TimeDelta::minutes(10) });
-    /// # Ok::<(), tenure_client::consumer::statemachine::Refused>(())
-    /// ```
     pub fn apply(&self, message: Message, now: DateTime<Utc>) -> Result<Self, Refused> {
         let state = match self.state {
             State::Runnable => match message {
@@ -248,13 +197,6 @@ impl Record {
     }
 
     /// The same, where a message that is refused is an error. A machine that has ended stays as it is.
-    ///
-    /// ```
-    /// # use tenure_client::consumer::statemachine::{Record, Message};
-    /// # let now = chrono::DateTime::UNIX_EPOCH;
-    /// let paused = Record::default().take(Message::Pause, now);
-    /// assert_eq!(paused.take(Message::Complete, now).errors.len(), 1);
-    /// ```
     #[must_use]
     pub fn take(&self, message: Message, now: DateTime<Utc>) -> Self {
         let refused = match self.apply(message, now) {
@@ -262,20 +204,6 @@ impl Record {
             Err(refused) => refused,
         };
         self.apply(Message::Error(refused.to_string()), now).unwrap_or_else(|_ended| self.clone())
-    }
-
-    /// When a machine that waits for its time is runnable again by itself.
-    ///
-    /// ```
-    /// # use tenure_client::consumer::statemachine::Record;
-    /// assert_eq!(Record::default().wakes_at(), None);
-    /// ```
-    #[must_use]
-    pub fn wakes_at(&self) -> Option<DateTime<Utc>> {
-        match self.state {
-            State::Sleeping { until } | State::Fault { until } => Some(until),
-            State::Runnable | State::Paused | State::Completed | State::Failed | State::Killed => None,
-        }
     }
 
     fn refuse(&self, message: Message) -> Result<Self, Refused> {
@@ -426,5 +354,6 @@ mod tests {
         for &command in TaskCommand::ALL {
             assert_eq!(Message::of(command, Some(at(0))).unwrap().to_string(), command.as_str());
         }
+        assert_eq!(Message::of(TaskCommand::Sleep, None), None);
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tenure_worker::{Limits, Plane};
+use tenure_worker::Plane;
 
 use crate::queue::{Queue, Reply, TASK_IDS, claim, ok, refuse};
 use crate::store::URL_SECRET;
@@ -96,35 +96,6 @@ async fn artifacts_of_a_task_that_failed_are_uploaded_too() {
     assert!(other.log().ends_with("failed: exit code 1\n"), "{}", other.log());
     running.stop().await;
     other.stop().await;
-}
-
-#[tokio::test]
-async fn what_is_not_there_becomes_an_error_and_fails_the_task() {
-    let limits = Limits { artifact_bytes: 10, ..Limits::default() };
-    let script = "echo s > ../secret; ln -s ../secret out; ln -s /etc/hostname host; mkdir dir dir/sub; \
-                  ln -s ../../secret dir/way; echo more than ten > large; echo fine > fine";
-    for (artifact, name, reason) in [
-        (file("missing", "missing"), "missing", "file-missing-on-worker"),
-        (directory("missing", "missing"), "missing", "file-missing-on-worker"),
-        (file("out", "out"), "out", "invalid-resource-on-worker"),
-        (file("host", "host"), "host", "invalid-resource-on-worker"),
-        (file("dir", "dir"), "dir", "invalid-resource-on-worker"),
-        (directory("fine", "fine"), "fine", "invalid-resource-on-worker"),
-        (directory("dir", "dir"), "dir/way", "invalid-resource-on-worker"),
-        (file("large", "large"), "large", "too-large-file-on-worker"),
-    ] {
-        let payload = payload(script, &json!([artifact, file("other", "fine")]));
-        let running = Running::with_limits(Queue::start().await, limits, &payload);
-        running.queue.wait_for("failed", 1).await;
-        let created = running.queue.artifact(TASK, name).created;
-        assert_eq!((&created["storageType"], &created["reason"]), (&json!("error"), &json!(reason)), "{artifact}");
-        assert_eq!(created["expires"], EXPIRES);
-        let message = created["message"].as_str().unwrap();
-        assert!(running.log().contains(&format!("artifact {name}: {message}")), "{}", running.log());
-        // The others are there all the same.
-        assert_eq!(running.queue.artifact(TASK, "other").content(), b"fine\n");
-        running.stop().await;
-    }
 }
 
 #[tokio::test]
