@@ -59,6 +59,11 @@ impl Client {
         if !exchanges.is_empty() {
             query.push_str(&format!("&exchange={}", parameter(&exchanges.join(","))));
         }
+        self.open_events(query, after).await
+    }
+
+    /// Opens a stream of the events that this query asks for, which names the position.
+    pub(crate) async fn open_events(&self, query: String, after: Option<u64>) -> Result<EventStream, Error> {
         let call = Call {
             method: Method::GET,
             path: "/events/stream".to_owned(),

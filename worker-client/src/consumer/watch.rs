@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use tenure_api::ids::{RunId, TaskId, TaskQueueId};
 use tokio::sync::{Notify, mpsc};
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
 use super::balancer::Offer;
 use crate::client::{Call, Own, TENURE_API, TIMEOUT, parameter};
@@ -18,14 +18,8 @@ use crate::{Client, Error, RetryPolicy, retry};
 
 /// The queue is listed this often at least.
 const LIST_EVERY: Duration = Duration::from_secs(300);
-/// A server sends something every 15 s.
-const SILENT_AFTER: Duration = Duration::from_secs(45);
 /// Before a stream that ended is opened again.
 const REOPEN_AFTER: Duration = Duration::from_millis(500);
-/// A stream is opened anew after this at the latest.
-const STREAM_LIFE: Duration = Duration::from_secs(3600);
-/// The longest event: a note names up to 200 runs, a task may have many routes.
-const EVENT_BYTES_MAX: usize = 4 << 20;
 const PENDING: &str = "task-pending";
 const READY: &str = "task-ready";
 const RESUMED: &str = "queue-resumed";
@@ -125,12 +119,12 @@ impl Watch {
     }
 
     /// The position of the newest event.
-    async fn latest(&self) -> Result<i64, Error> {
+    async fn latest(&self) -> Result<u64, Error> {
         #[derive(Deserialize)]
         struct Page {
-            after: i64,
+            after: u64,
         }
-        let call = get(Some(TENURE_API), "/events".to_owned(), Some("after=latest".to_owned()), TIMEOUT);
+        let call = get(Some(TENURE_API), "/events".to_owned(), Some("after=latest".to_owned()));
         Ok(self.client.call::<Page>(&call).await?.value.after)
     }
 
@@ -144,7 +138,7 @@ impl Watch {
             continuation_token: Option<String>,
         }
         let query = page.as_ref().map(|page| format!("continuationToken={}", parameter(page)));
-        let call = get(None, format!("/task-queues/{}/pending", parameter(&self.queue)), query, TIMEOUT);
+        let call = get(None, format!("/task-queues/{}/pending", parameter(&self.queue)), query);
         let Page { tasks, continuation_token } = self.client.call::<Page>(&call).await?.value;
         let next = continuation_token.filter(|token| !token.is_empty());
         let offers = tasks.into_iter().map(Offer::from).collect();
@@ -153,41 +147,33 @@ impl Watch {
     }
 
     /// Reads events after this position until the stream is over. It is an error if there was none.
-    async fn read(&self, after: &mut i64) -> Result<Over, Error> {
+    async fn read(&self, after: &mut u64) -> Result<Over, Error> {
         // The id of a queue has one slash, and nothing that a URL or a pattern does not have too.
         let words = self.queue.to_string().replace('/', ".");
         let query =
             format!("after={after}&exchange={PENDING},{READY},{RESUMED}&routingKeyPattern=primary.%23.{words}.%23");
-        let call = get(Some(TENURE_API), "/events/stream".to_owned(), Some(query), STREAM_LIFE);
-        let mut response = match timeout(TIMEOUT, self.client.open(&call)).await {
-            Ok(Ok(response)) => response,
+        let mut events = match self.client.open_events(query, Some(*after)).await {
+            Ok(events) => events,
             // The events are not retained any more, or are another database's.
-            Ok(Err(error)) if matches!(error.status(), Some(400 | 410)) => return Ok(Over::ListAgain),
-            Ok(Err(error)) => return Err(error),
-            Err(_elapsed) => return Err(Error::Stalled(TIMEOUT)),
+            Err(error) if matches!(error.status(), Some(400 | 410)) => return Ok(Over::ListAgain),
+            Err(error) => return Err(error),
         };
-        let mut blocks = Blocks::default();
-        while let Ok(Ok(Some(bytes))) = timeout(SILENT_AFTER, response.chunk()).await {
-            if !blocks.add(&bytes) {
-                return Ok(Over::ListAgain);
+        while let Ok(Some(event)) = events.read().await {
+            let Some(came) = offers(event, &self.queue) else { return Ok(Over::ListAgain) };
+            if !came.is_empty() && self.news.send(News::Came(came)).await.is_err() {
+                return Ok(Over::Unheard);
             }
-            while let Some(block) = blocks.next() {
-                let id = block.id;
-                let Some(came) = block.offers(&self.queue) else { return Ok(Over::ListAgain) };
-                if !came.is_empty() && self.news.send(News::Came(came)).await.is_err() {
-                    return Ok(Over::Unheard);
-                }
-                // Not before it is sent: this may be given up while it waits, and goes on from here then.
-                *after = id.unwrap_or(*after);
-            }
+            // Not before it is sent: this may be given up while it waits, and goes on from here then.
+            *after = events.position().unwrap_or(*after);
         }
+        *after = events.position().unwrap_or(*after);
         tracing::debug!("the stream of events ended; it is opened again");
         Ok(Over::Broken)
     }
 }
 
-fn get(api: Option<&'static str>, path: String, query: Option<String>, timeout: Duration) -> Call {
-    Call { method: Method::GET, path, body: None, timeout, own: Own { api, query, ..Own::default() } }
+fn get(api: Option<&'static str>, path: String, query: Option<String>) -> Call {
+    Call { method: Method::GET, path, body: None, timeout: TIMEOUT, own: Own { api, query, ..Own::default() } }
 }
 
 #[derive(Deserialize)]
@@ -203,66 +189,25 @@ impl From<Run> for Offer {
     }
 }
 
-/// Server-Sent Events out of the bytes of their stream.
-#[derive(Debug, Default)]
-struct Blocks(Vec<u8>);
-
-/// One of them. A comment has neither kind nor data.
-#[derive(Debug, Default, PartialEq)]
-struct Block {
-    id: Option<i64>,
-    kind: String,
-    data: Value,
-}
-
-impl Blocks {
-    /// Whether there is room for these.
-    fn add(&mut self, bytes: &[u8]) -> bool {
-        self.0.extend_from_slice(bytes);
-        self.0.len() <= EVENT_BYTES_MAX
-    }
-
-    /// The next one that has come whole.
-    fn next(&mut self) -> Option<Block> {
-        let end = self.0.windows(2).position(|window| window == b"\n\n")?;
-        let text: Vec<u8> = self.0.drain(..end + 2).collect();
-        let mut block = Block::default();
-        for line in String::from_utf8_lossy(&text).lines() {
-            match line.split_once(": ") {
-                Some(("id", id)) => block.id = id.parse().ok(),
-                Some(("event", kind)) => kind.clone_into(&mut block.kind),
-                Some(("data", data)) => block.data = serde_json::from_str(data).unwrap_or_default(),
-                _ => {}
-            }
+/// The runs that an event says have become claimable; none if only a list can tell which.
+fn offers(mut event: Value, queue: &TaskQueueId) -> Option<Vec<Offer>> {
+    let mut payload = event["payload"].take();
+    let of = |value: Value| serde_json::from_value::<Run>(value).ok().map(Offer::from);
+    match event["exchange"].as_str().and_then(|exchange| exchange.rsplit('/').next()) {
+        Some(PENDING) => {
+            let run_id = payload["runId"].take();
+            let status = &payload["status"];
+            let its = status["taskQueueId"] == queue.as_str();
+            let run = serde_json::json!({"taskId": status["taskId"], "runId": run_id});
+            Some(of(run).filter(|_| its).into_iter().collect())
         }
-        Some(block)
-    }
-}
-
-impl Block {
-    /// The runs that have become claimable; none if only a list can tell which.
-    fn offers(self, queue: &TaskQueueId) -> Option<Vec<Offer>> {
-        let Self { kind, mut data, .. } = self;
-        let mut payload = data["payload"].take();
-        let of = |value: Value| serde_json::from_value::<Run>(value).ok().map(Offer::from);
-        match kind.as_str() {
-            PENDING => {
-                let run_id = payload["runId"].take();
-                let status = &payload["status"];
-                let its = status["taskQueueId"] == queue.as_str();
-                let run = serde_json::json!({"taskId": status["taskId"], "runId": run_id});
-                Some(of(run).filter(|_| its).into_iter().collect())
-            }
-            READY if payload["taskQueueId"] == queue.as_str() => match payload["runs"].take() {
-                Value::Array(runs) => Some(runs.into_iter().filter_map(of).collect()),
-                _ => None,
-            },
-            // What was dropped because the queue was paused is claimable now.
-            RESUMED => None,
-            // The reader fell too far behind.
-            "gone" => None,
-            _ => Some(Vec::new()),
-        }
+        Some(READY) if payload["taskQueueId"] == queue.as_str() => match payload["runs"].take() {
+            Value::Array(runs) => Some(runs.into_iter().filter_map(of).collect()),
+            _ => None,
+        },
+        // What was dropped because the queue was paused is claimable now.
+        Some(RESUMED) => None,
+        _ => Some(Vec::new()),
     }
 }
 
@@ -279,40 +224,23 @@ mod tests {
     }
 
     #[test]
-    fn events_are_read_however_their_bytes_come() {
-        let text =
-            "retry: 1000\nid: 4\n\nid: 5\nevent: task-ready\ndata: {\"a\":\"é\"}\n\n: keep-alive\nid: 7\n\nid: 8\n";
-        let mut blocks = Blocks::default();
-        let mut read = Vec::new();
-        for byte in text.bytes() {
-            assert!(blocks.add(&[byte]));
-            read.extend(std::iter::from_fn(|| blocks.next()));
-        }
-        let comment = |id| Block { id: Some(id), ..Block::default() };
-        let event = Block { id: Some(5), kind: "task-ready".to_owned(), data: json!({"a": "é"}) };
-        assert_eq!(read, [comment(4), event, comment(7)]);
-        assert!(!blocks.add(&vec![b'a'; EVENT_BYTES_MAX]), "one without an end is not kept for ever");
-    }
-
-    #[test]
     fn events_of_the_queue_are_offers_and_what_they_cannot_tell_is_listed() {
         let queue: TaskQueueId = "acme/mail".parse().unwrap();
         let pending = |queue: &str| json!({"payload": {"status": {"taskId": TASK, "taskQueueId": queue}, "runId": 2}});
         let runs =
             json!([{"taskId": TASK, "runId": 0, "priority": "low"}, {"taskId": TASK, "runId": 1, "priority": "low"}]);
         let ready = |runs: Value| json!({"payload": {"taskQueueId": "acme/mail", "runs": runs}});
-        for (kind, data, expected) in [
-            ("task-pending", pending("acme/mail"), Some(vec![offer("2")])),
-            ("task-pending", pending("other/acme"), Some(vec![])),
-            ("task-ready", ready(runs), Some(vec![offer("0"), offer("1")])),
-            ("task-ready", ready(json!(null)), None),
-            ("queue-resumed", json!({}), None),
-            ("gone", json!({"after": 998}), None),
-            ("", Value::Null, Some(vec![])),
-            ("task-completed", pending("acme/mail"), Some(vec![])),
+        for (exchange, data, expected) in [
+            ("taskcluster-queue/v1/task-pending", pending("acme/mail"), Some(vec![offer("2")])),
+            ("taskcluster-queue/v1/task-pending", pending("other/acme"), Some(vec![])),
+            ("tenure/v1/task-ready", ready(runs), Some(vec![offer("0"), offer("1")])),
+            ("tenure/v1/task-ready", ready(json!(null)), None),
+            ("tenure/v1/queue-resumed", json!({}), None),
+            ("taskcluster-queue/v1/task-completed", pending("acme/mail"), Some(vec![])),
         ] {
-            let block = Block { id: None, kind: kind.to_owned(), data: data.clone() };
-            assert_eq!(block.offers(&queue), expected, "{kind} {data}");
+            let mut event = data.clone();
+            event["exchange"] = json!(format!("exchange/{exchange}"));
+            assert_eq!(offers(event, &queue), expected, "{exchange} {data}");
         }
     }
 }
