@@ -127,7 +127,7 @@ impl Client {
         self.send_call(Method::GET, format!("/tasks/{}/result", parameter(&id)), None, TIMEOUT, own).await
     }
 
-    async fn own(&self, method: Method, path: String, body: Option<String>) -> Result<Value, Error> {
+    pub(crate) async fn own(&self, method: Method, path: String, body: Option<String>) -> Result<Value, Error> {
         let own = Own { api: Some(TENURE_API), ..Own::default() };
         self.send_call(method, path, body.map(String::into_bytes), TIMEOUT, own).await
     }

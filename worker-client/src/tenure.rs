@@ -66,8 +66,7 @@ impl Client {
     /// # Errors
     /// The caller lacks the scope, or the server could not be reached.
     pub async fn list_queues(&self) -> Result<Value, Error> {
-        let own = Own { api: Some(TENURE_API), ..Own::default() };
-        self.send_call(Method::GET, "/queues".to_owned(), None, TIMEOUT, own).await
+        self.own(Method::GET, "/queues".to_owned(), None).await
     }
 
     /// Reads the counts of a queue by what holds its runs, and its pause.
@@ -75,8 +74,7 @@ impl Client {
     /// # Errors
     /// The caller lacks the scope, or the server could not be reached.
     pub async fn get_queue(&self, queue: &TaskQueueId) -> Result<Value, Error> {
-        let own = Own { api: Some(TENURE_API), ..Own::default() };
-        self.send_call(Method::GET, format!("/queues/{}", parameter(queue)), None, TIMEOUT, own).await
+        self.own(Method::GET, format!("/queues/{}", parameter(queue)), None).await
     }
 
     /// Reads the status of a task and its definition, under `status` and `task`.

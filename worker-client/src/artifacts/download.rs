@@ -209,9 +209,4 @@ mod tests {
         assert_eq!(of("sha-256=?"), None);
         assert_eq!(promised_digest(&HeaderMap::new()), None);
     }
-
-    #[test]
-    fn a_digest_is_in_hexadecimal_digits() {
-        assert_eq!(hex(&[0, 10, 255]), "000aff");
-    }
 }

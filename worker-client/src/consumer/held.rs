@@ -22,7 +22,7 @@ use super::handler::Core;
 use super::inner::Inner;
 use super::log::Outgoing;
 use super::membership::Membership;
-use super::outcome::{OnPanic, Outcome, to_result};
+use super::outcome::{OnPanic, Outcome, panic_text, to_result};
 use super::progress::ASK_EVERY_IN_SESSION;
 use super::settings::LAST_REPORT;
 use super::stop::{HowLost, StopReason};
@@ -259,12 +259,8 @@ async fn outlive(
 }
 
 fn after_panic(on_panic: OnPanic, error: JoinError) -> Outcome {
-    let Ok(panic) = error.try_into_panic() else {
-        // The runtime ends.
-        return Outcome::Release { after: None };
-    };
-    let message = panic.downcast_ref::<&str>().copied().map(str::to_owned);
-    let message = message.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
+    // Without a panic the runtime ends.
+    let Some(message) = panic_text(error) else { return Outcome::Release { after: None } };
     tracing::error!(message, ?on_panic, "a handler panicked");
     on_panic.outcome(&message)
 }

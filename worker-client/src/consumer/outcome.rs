@@ -8,6 +8,7 @@ use serde_json::Value;
 use serde_json::value::to_raw_value;
 use tenure_api::ids::{RunId, TaskId};
 use tenure_api::work::{RunOutcome, RunResult};
+use tokio::task::JoinError;
 
 use crate::ExceptionReason;
 
@@ -129,6 +130,13 @@ impl OnPanic {
             Self::Retry => Outcome::Retry { after: None },
         }
     }
+}
+
+/// The text of a panic; none if the task was cancelled instead.
+pub(super) fn panic_text(error: JoinError) -> Option<String> {
+    let panic = error.try_into_panic().ok()?;
+    let text = panic.downcast_ref::<&str>().copied().map(str::to_owned);
+    Some(text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default())
 }
 
 /// The outcome of a run as it is reported, if it is. A result that no server takes must not block its task until the lease ends.

@@ -110,14 +110,4 @@ mod tests {
             assert!(messages(text).is_err(), "{text}");
         }
     }
-
-    #[test]
-    fn an_error_is_explained() {
-        let text =
-            format!("{DECLARATION}<Error><Code>A</Code><Message>no\nRequestId:1</Message><More>x</More></Error>");
-        assert_eq!(explanation(&text), ("A".to_owned(), "no\nRequestId:1".to_owned()));
-        for other in ["", "busy", "<QueueMessagesList />"] {
-            assert_eq!(explanation(other), (String::new(), String::new()), "{other}");
-        }
-    }
 }

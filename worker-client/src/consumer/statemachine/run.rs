@@ -15,7 +15,7 @@ use tracing::Instrument as _;
 
 use super::state::{Message, Record, State};
 use crate::consumer::handler::{Handler, Job};
-use crate::consumer::outcome::Outcome;
+use crate::consumer::outcome::{Outcome, panic_text};
 use crate::consumer::progress::Progress;
 use crate::consumer::stop::{Stop, StopReason};
 use crate::error::chain;
@@ -176,7 +176,10 @@ impl<P: Clone + Send + Sync + 'static, H: Handler<P>> Turn<P, H> {
         let working = async move { handler.run(job, stop).await };
         let mut working = AbortOnDropHandle::new(tokio::spawn(working.in_current_span()));
         let (ended, command) = self.attend(&mut working, &asked).await;
-        let outcome = ended.unwrap_or_else(|error| Outcome::failed(panic_text(error)));
+        let outcome = ended.unwrap_or_else(|error| {
+            let panic = panic_text(error).map(|text| format!("the handler panicked: {text}"));
+            Outcome::failed(panic.unwrap_or_else(|| "the handler was ended".to_owned()))
+        });
         if let Some(command) = command.filter(|_| !matches!(outcome, Outcome::Completed(_))) {
             let releases = command.command == TaskCommand::Release;
             self.obey(command).await?;
@@ -395,13 +398,6 @@ fn error_text(value: Option<&Value>) -> String {
         None => "the handler has failed".to_owned(),
         Some(value) => value["error"].as_str().map_or_else(|| value.to_string(), str::to_owned),
     }
-}
-
-fn panic_text(error: tokio::task::JoinError) -> String {
-    let Ok(panic) = error.try_into_panic() else { return "the handler was ended".to_owned() };
-    let message = panic.downcast_ref::<&str>().copied().map(str::to_owned);
-    let message = message.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
-    format!("the handler panicked: {message}")
 }
 
 #[cfg(test)]
