@@ -99,7 +99,6 @@ pub(super) mod tests {
     use super::super::balancer::Offer;
     use super::super::builder::ConsumerBuilder;
     use super::super::{Consumer, Job, Stop};
-    use super::*;
     use crate::Client;
 
     pub(in crate::consumer) fn builder() -> ConsumerBuilder {

@@ -76,9 +76,9 @@ pub enum JobState {
 /// Listens for those who want to see the status, if that is wanted.
 pub(super) async fn listen(inner: &Inner) -> Result<Option<Debug>, Error> {
     let Some(port) = inner.settings.debug_port else { return Ok(None) };
-    let debug = Debug::listen(port).await?;
-    tracing::info!("the status is at http://{}/debug", debug.address());
-    Ok(Some(debug))
+    let page = Debug::listen(port).await?;
+    tracing::info!("the status is at http://{}/debug", page.address());
+    Ok(Some(page))
 }
 
 /// Shows them the status. Never returns.
