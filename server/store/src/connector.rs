@@ -207,7 +207,7 @@ impl Connector {
         let options = kind.options(self.shared.hosts.get(host)).application_name(&session::application(session::TICKS));
         let attempt = async {
             let mut pipeline = Pipeline::connect(&options).await?;
-            let incarnation = session_check::check_pipeline(&mut pipeline, kind).await?;
+            let incarnation = session_check::check(&mut pipeline, kind).await?;
             self.note_incarnation(incarnation);
             Ok(pipeline)
         };

@@ -7,6 +7,7 @@ use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{ConnectOptions, PgConnection, PgPool};
 
 use super::schema;
+use crate::hot::statement::{Run, row, statement};
 
 /// Connections of the pool for requests.
 pub const POOL_MAX: u32 = 10;
@@ -196,13 +197,15 @@ pub async fn avoid_scans(transaction: &mut PgConnection) -> Result<(), sqlx::Err
     Ok(())
 }
 
-/// The backend of one session. After a failover the same process id may be that of another one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Backend {
-    /// Its process id.
-    pub pid: i32,
-    /// When it was started.
-    pub started: DateTime<Utc>,
+row! {
+    /// The backend of one session. After a failover the same process id may be that of another one.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct Backend {
+        /// Its process id.
+        pub pid: i32,
+        /// When it was started.
+        pub started: DateTime<Utc>,
+    }
 }
 
 /// What became of the backend of a session that was lost.
@@ -217,14 +220,13 @@ pub enum LostBackend {
 }
 
 /// The backend of this session: with it a lost session can be made sure to have ended.
-pub async fn get_backend(conn: &mut PgConnection) -> Result<Backend, sqlx::Error> {
-    sqlx::query_as!(
+pub async fn get_backend(session: &mut impl Run) -> Result<Backend, sqlx::Error> {
+    let statement = statement!(
         Backend,
         r#"-- get_backend
         SELECT pid AS "pid!", backend_start AS "started!" FROM pg_stat_activity WHERE pid = pg_backend_pid()"#
-    )
-    .fetch_one(conn)
-    .await
+    );
+    session.run_one(&statement).await?.one()
 }
 
 /// Ends a lost session's backend, if it waits for a lock or for its client. One that does anything else may be within its
@@ -249,18 +251,24 @@ pub async fn end_backend(conn: &mut PgConnection, backend: Backend) -> Result<Lo
     })
 }
 
-/// Whether a backend waits for a synchronous standby.
-pub async fn awaits_standby(conn: &mut PgConnection, backend: Backend) -> Result<bool, sqlx::Error> {
-    sqlx::query_scalar!(
+row! {
+    struct Awaits {
+        waits: bool,
+    }
+}
+
+/// True if a backend waits for a synchronous standby.
+pub async fn awaits_standby(session: &mut impl Run, backend: Backend) -> Result<bool, sqlx::Error> {
+    let statement = statement!(
+        Awaits,
         r#"-- awaits_standby
         SELECT EXISTS (
             SELECT FROM pg_stat_activity WHERE pid = $1 AND backend_start = $2 AND wait_event = 'SyncRep'
         ) AS "waits!""#,
         backend.pid,
         backend.started
-    )
-    .fetch_one(conn)
-    .await
+    );
+    Ok(session.run_one(&statement).await?.one::<Awaits>()?.waits)
 }
 
 /// The age of the oldest transaction in this database that keeps dead rows. A vacuum keeps none, and may take long.

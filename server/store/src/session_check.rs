@@ -10,7 +10,7 @@ use sqlx::{Connection as _, PgConnection, Row as _};
 use tokio::time::timeout;
 
 use crate::continuity::Incarnation;
-use crate::hot::pipeline::Pipeline;
+use crate::hot::statement::{Run, row, statement};
 use crate::session::{Kind, REQUIRED};
 
 /// How often two connections compare their backends. A pooler whose idle backends are used by others meanwhile may give
@@ -76,9 +76,19 @@ impl From<Unfit> for sqlx::Error {
 
 /// Checks a connection that was made for this, and says which life of which database it leads to. It must be the first
 /// statement on it.
-pub(crate) async fn check(conn: &mut PgConnection, kind: Kind) -> Result<Incarnation, sqlx::Error> {
-    let names: Vec<String> = names(kind).map(str::to_owned).collect();
-    let state = sqlx::query_as!(
+pub(crate) async fn check(session: &mut impl Run, kind: Kind) -> Result<Incarnation, sqlx::Error> {
+    let state = get_state(session, names(kind)).await?;
+    let started = state.started;
+    judge(kind, state)?;
+    Incarnation::new(find_wal_file(session).await?.as_deref(), started)
+}
+
+async fn get_state(
+    session: &mut impl Run,
+    names: impl Iterator<Item = &'static str>,
+) -> Result<SessionState, sqlx::Error> {
+    let names: Vec<String> = names.map(str::to_owned).collect();
+    let statement = statement!(
         SessionState,
         r#"-- check_session
         SELECT ARRAY(SELECT current_setting(s.name) FROM unnest($1::text[]) WITH ORDINALITY AS s(name, position)
@@ -88,37 +98,21 @@ pub(crate) async fn check(conn: &mut PgConnection, kind: Kind) -> Result<Incarna
              WHERE relname = 'fact_generations' AND to_regclass('fact_generations') IS NULL) AS hidden_in,
             pg_postmaster_start_time() AS "started!""#,
         &names
-    )
-    .fetch_one(&mut *conn)
-    .await?;
-    let started = state.started;
-    judge(kind, state)?;
-    Incarnation::new(find_wal_file(conn).await?.as_deref(), started)
+    );
+    session.run_one(&statement).await?.one()
 }
 
-/// The same for a session of the other driver.
-pub(crate) async fn check_pipeline(pipeline: &mut Pipeline, kind: Kind) -> Result<Incarnation, sqlx::Error> {
-    let names: Vec<&str> = names(kind).collect();
-    let state = pipeline.get_state(&names).await?;
-    let started = state.started;
-    judge(kind, state)?;
-    let file = match pipeline.wal_file().await {
-        Ok(file) => Some(file),
-        Err(error) if is_not_offered(&error) => None,
-        Err(error) => return Err(error),
-    };
-    Incarnation::new(file.as_deref(), started)
-}
-
-/// Settings and state of a session, for [`judge`].
-pub(crate) struct SessionState {
-    /// Values in the order of the names that were asked for.
-    pub(crate) settings: Vec<String>,
-    pub(crate) read_only: bool,
-    /// Schema of Tenure's tables, if `search_path` does not lead to them.
-    pub(crate) hidden_in: Option<String>,
-    /// Start of the postmaster.
-    pub(crate) started: DateTime<Utc>,
+row! {
+    /// Settings and state of a session, for [`judge`].
+    struct SessionState {
+        /// Values in the order of the names that were asked for.
+        settings: Vec<String>,
+        read_only: bool,
+        /// Schema of Tenure's tables, if `search_path` does not lead to them.
+        hidden_in: Option<String>,
+        /// Start of the postmaster.
+        started: DateTime<Utc>,
+    }
 }
 
 /// The settings that are looked at.
@@ -146,17 +140,22 @@ fn judge(kind: Kind, state: SessionState) -> Result<(), Unfit> {
     state.hidden_in.map_or(Ok(()), |schema| Err(Unfit::HiddenTables { schema }))
 }
 
+row! {
+    struct WalFile {
+        file: String,
+    }
+}
+
 /// The name of the file of the write-ahead log that is being written; none where a service does not say, as Amazon Aurora
 /// with its own storage.
-async fn find_wal_file(conn: &mut PgConnection) -> Result<Option<String>, sqlx::Error> {
-    let asked = sqlx::query_scalar!(
+async fn find_wal_file(session: &mut impl Run) -> Result<Option<String>, sqlx::Error> {
+    let statement = statement!(
+        WalFile,
         r#"-- wal_file
         SELECT pg_walfile_name(pg_current_wal_lsn()) AS "file!""#
-    )
-    .fetch_one(conn)
-    .await;
-    match asked {
-        Ok(file) => Ok(Some(file)),
+    );
+    match session.run_one(&statement).await {
+        Ok(rows) => Ok(Some(rows.one::<WalFile>()?.file)),
         Err(error) if is_not_offered(&error) => Ok(None),
         Err(error) => Err(error),
     }
@@ -218,6 +217,7 @@ async fn backend(conn: &mut PgConnection) -> Result<i32, sqlx::Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::hot::pipeline::Pipeline;
     use crate::session::Locks;
     use crate::testing::TestDatabase;
 
@@ -292,7 +292,7 @@ mod tests {
                     sqlx::query_scalar(sqlx::AssertSqlSafe(show.as_str())).fetch_one(session).await.unwrap();
                 assert_ne!(found, value, "{name} of {role}");
             }
-            let state = connector.connect_pipeline().await.unwrap().get_state(&[name]).await.unwrap();
+            let state = get_state(&mut connector.connect_pipeline().await.unwrap(), [name].into_iter()).await.unwrap();
             assert_ne!(state.settings, [value], "{name} of ticks");
             alter(&database, &format!("RESET {name}")).await;
         }
@@ -320,7 +320,7 @@ mod tests {
                 let error = check(&mut conn, kind).await.unwrap_err();
                 assert_eq!(Unfit::of(&error), Some(&expected), "{name} of {kind:?}: {error}");
                 let mut pipeline = Pipeline::connect(&options).await.unwrap();
-                let error = check_pipeline(&mut pipeline, kind).await.unwrap_err();
+                let error = check(&mut pipeline, kind).await.unwrap_err();
                 assert_eq!(Unfit::of(&error), Some(&expected), "{name} of a pipeline: {error}");
             }
             let error = database.connector().reach().await.unwrap_err();

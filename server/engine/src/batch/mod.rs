@@ -46,7 +46,7 @@ use blocking_path::BlockingPath;
 use figures::Figures;
 use tenure_store::connector::Connector;
 use tenure_store::failure::is_lost_connection;
-use tenure_store::hot::statement::{Rows, Statement};
+use tenure_store::hot::statement::{Rows, Run, Statement};
 use tenure_store::outage;
 use tick::{APART, Arrivals, Kind, NotDone, Permit, Seat, TickLoop, Ticks, Turn};
 use waiting::{Waiting, Weight};
@@ -106,7 +106,7 @@ pub trait Operation: Send + Sync + 'static {
     /// Its part of a tick; none if its batches are never a part of one. Then one loop has them all.
     const KIND: Option<Kind> = None;
     /// What its statement answers with.
-    type Found: Send;
+    type Found: Default + Send;
 
     /// The statement of a batch as a part of a tick, if it may be one.
     fn statement(&self, members: &[&Self::Member]) -> Option<Statement> {
@@ -126,9 +126,17 @@ pub trait Operation: Send + Sync + 'static {
         None
     }
 
-    /// Decodes the rows of the statement of these members, after the commit.
-    fn decode(&self, members: &[&Self::Member], rows: &Rows, effects: &mut Effects)
-    -> Result<Self::Found, sqlx::Error>;
+    /// Decodes the rows of the statement of these members, after the commit. What is never a part of a tick does without this and
+    /// `judge`.
+    fn decode(
+        &self,
+        members: &[&Self::Member],
+        rows: &Rows,
+        effects: &mut Effects,
+    ) -> Result<Self::Found, sqlx::Error> {
+        let _ = (members, rows, effects);
+        Ok(Self::Found::default())
+    }
 
     /// One verdict for each member, by what was found and, for those that were left out, by reads.
     fn judge(
@@ -136,16 +144,26 @@ pub trait Operation: Send + Sync + 'static {
         conn: &mut PgConnection,
         members: &[&Self::Member],
         found: Self::Found,
-    ) -> impl Future<Output = Result<Vec<Verdict<Self::Answer>>, sqlx::Error>> + Send;
+    ) -> impl Future<Output = Result<Vec<Verdict<Self::Answer>>, sqlx::Error>> + Send {
+        let _ = (conn, found);
+        async move { Ok(members.iter().map(|_| Verdict::Again).collect()) }
+    }
 
     /// Runs a batch by itself; one verdict for each member. Changes that others wait for go into `effects`, which are applied after
-    /// the commit.
+    /// the commit. Without an own version the statement of the batch is the transaction.
     fn run(
         &self,
         conn: &mut PgConnection,
         members: &[&Self::Member],
         effects: &mut Effects,
-    ) -> impl Future<Output = Result<Vec<Verdict<Self::Answer>>, sqlx::Error>> + Send;
+    ) -> impl Future<Output = Result<Vec<Verdict<Self::Answer>>, sqlx::Error>> + Send {
+        let statement = self.statement(members).expect("what is never a part of a tick runs by itself");
+        async move {
+            let rows = conn.run_one(&statement).await?;
+            let found = self.decode(members, &rows, effects)?;
+            self.judge(conn, members, found).await
+        }
+    }
 
     /// Waits for the locks that made a member miss its batch, and takes them.
     fn wait(

@@ -61,12 +61,12 @@ impl Link for Pipeline {
     async fn connect(connector: &Connector, _: Locks) -> Result<(Self, Backend, u64), sqlx::Error> {
         let mut pipeline = connector.connect_pipeline().await?;
         let switches = connector.switches();
-        let backend = pipeline.get_backend().await?;
+        let backend = session::get_backend(&mut pipeline).await?;
         Ok((pipeline, backend, switches))
     }
 
     async fn awaits_standby(&mut self, backend: Backend) -> Result<bool, sqlx::Error> {
-        Self::awaits_standby(self, backend).await
+        session::awaits_standby(self, backend).await
     }
 
     fn is_closed(&self) -> bool {

@@ -620,7 +620,7 @@ impl ClaimBatch {
         let batch = Uuid::new_v4();
         let is_for_creates = turn.is_for_creates();
         match turn.run(claim::statement(wants, workers, self.claimer.lease, batch)).await {
-            Ok(rows) => match claim::decode(&rows) {
+            Ok(rows) => match rows.decode() {
                 Ok(rows) => Ok(self.claimer.guard(rows)),
                 Err(error) => {
                     self.claimer.recover(batch, None);

@@ -13,7 +13,6 @@ use crate::batch::{Operation, Verdict};
 use crate::notifiers::{Effects, Notifiers};
 use tenure_domain::artifact::{self, Details};
 use tenure_domain::live_log;
-use tenure_store::hot::statement::Rows;
 use tenure_store::live_logs::{self, Appended, Chunk};
 use tenure_store::{artifacts, tasks};
 
@@ -46,20 +45,6 @@ impl Operation for AppendLog {
     /// No batch has two chunks of a log: the second one begins where the first one ends.
     fn task((_, chunk): &Self::Member) -> Option<Uuid> {
         Some(chunk.task)
-    }
-
-    fn decode(&self, _: &[&Self::Member], _: &Rows, _: &mut Effects) -> Result<(), sqlx::Error> {
-        // It is no part of ticks.
-        Ok(())
-    }
-
-    async fn judge(
-        &self,
-        _: &mut PgConnection,
-        members: &[&Self::Member],
-        (): (),
-    ) -> Result<Vec<Verdict<Appended>>, sqlx::Error> {
-        Ok(members.iter().map(|_| Verdict::Again).collect())
     }
 
     async fn run(

@@ -16,7 +16,7 @@ use crate::notifiers::{Effects, Notifiers};
 use crate::route::Route;
 use tenure_domain::message::{DEQUEUES_ALARMING, MessageId, QueueName, Receipt, Refusal, check};
 use tenure_store::hot::messages::{self as hot, Deletion, FoundMessages, Got, Outcome, Want};
-use tenure_store::hot::statement::{Rows, Statement};
+use tenure_store::hot::statement::{Rows, Run, Statement};
 use tenure_store::in_use::InUse;
 use tenure_store::memory::Memory;
 use tenure_store::{messages, queues};
@@ -111,8 +111,9 @@ impl Operation for GetMessages {
     ) -> Result<Vec<Verdict<Messages>>, sqlx::Error> {
         self.note_polled(conn, members).await?;
         let Wanted { wants, visibilities, receipts } = self.wanted(members);
-        let found = hot::get(conn, &wants, &visibilities, &receipts, self.reservation).await?;
-        self.judge(conn, members, found).await
+        let statement = hot::get_statement(&wants, &visibilities, &receipts, self.reservation);
+        let rows = conn.run_one(&statement).await?;
+        self.judge(conn, members, hot::decode_get(&rows)?).await
     }
 
     async fn judge(
@@ -274,19 +275,9 @@ impl Operation for DeleteMessages {
         effects: &mut Effects,
     ) -> Result<Vec<Outcome>, sqlx::Error> {
         let outcomes = hot::decode_delete(rows)?;
-        effects.claimable.extend(visible(members, &outcomes));
+        let deleted = outcomes.iter().filter(|outcome| outcome.deleted);
+        effects.claimable.extend(deleted.map(|outcome| members[outcome.member].queue.queue));
         Ok(outcomes)
-    }
-
-    async fn run(
-        &self,
-        conn: &mut PgConnection,
-        members: &[&DeleteRequest],
-        effects: &mut Effects,
-    ) -> Result<Vec<Verdict<Deleted>>, sqlx::Error> {
-        let outcomes = hot::delete(conn, &deletions(members), self.visibility).await?;
-        effects.claimable.extend(visible(members, &outcomes));
-        self.judge(conn, members, outcomes).await
     }
 
     async fn judge(
@@ -324,11 +315,6 @@ fn deletions(members: &[&DeleteRequest]) -> Vec<Deletion> {
         receipt: member.receipt,
     };
     members.iter().map(deletion).collect()
-}
-
-/// The queues in which runs became claimable.
-fn visible(members: &[&DeleteRequest], outcomes: &[Outcome]) -> impl Iterator<Item = i32> {
-    outcomes.iter().filter(|outcome| outcome.deleted).map(|outcome| members[outcome.member].queue.queue)
 }
 
 /// Changes the visibility timeout of a message, which may be zero; answers the new receipt and when the message is visible.

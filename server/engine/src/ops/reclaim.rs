@@ -64,17 +64,7 @@ impl Operation for Reclaim {
     }
 
     fn decode(&self, _: &[&ClaimRenewal], rows: &Rows, _: &mut Effects) -> Result<Vec<Renewed>, sqlx::Error> {
-        renew::decode(rows)
-    }
-
-    async fn run(
-        &self,
-        conn: &mut PgConnection,
-        members: &[&ClaimRenewal],
-        _: &mut Effects,
-    ) -> Result<Vec<Verdict<Granted>>, sqlx::Error> {
-        let renewed = renew::renew(conn, &renewals(members), self.lease).await?;
-        self.judge(conn, members, renewed).await
+        rows.decode()
     }
 
     async fn judge(

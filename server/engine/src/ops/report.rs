@@ -82,20 +82,11 @@ impl Operation for ReportRun {
     }
 
     fn decode(&self, _: &[&RunReport], rows: &Rows, effects: &mut Effects) -> Result<Vec<Resolved>, sqlx::Error> {
-        let resolved = end::decode(rows)?;
-        note(&resolved, effects);
+        let resolved: Vec<Resolved> = rows.decode()?;
+        for row in &resolved {
+            effects.run_ended(row);
+        }
         Ok(resolved)
-    }
-
-    async fn run(
-        &self,
-        conn: &mut PgConnection,
-        members: &[&RunReport],
-        effects: &mut Effects,
-    ) -> Result<Vec<Verdict<Task>>, sqlx::Error> {
-        let resolved = end::end_held(conn, &ends(members), &holders(members)).await?;
-        note(&resolved, effects);
-        self.judge(conn, members, resolved).await
     }
 
     async fn judge(
@@ -157,12 +148,6 @@ async fn load_results(
 
 fn holders<'a>(members: &[&'a RunReport]) -> Vec<Option<&'a Holder>> {
     members.iter().map(|member| member.holder.as_deref()).collect()
-}
-
-fn note(resolved: &[Resolved], effects: &mut Effects) {
-    for row in resolved {
-        effects.run_ended(row);
-    }
 }
 
 /// A worker is about to report worker-shutdown for this run: its waiting claimWork requests, at this server and at the

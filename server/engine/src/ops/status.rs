@@ -8,7 +8,6 @@ use super::OpError;
 use crate::batch::{Operation, Verdict};
 use crate::notifiers::Effects;
 use tenure_domain::task::Task;
-use tenure_store::hot::statement::Rows;
 use tenure_store::tasks;
 
 /// The operation.
@@ -32,19 +31,6 @@ impl Operation for ReadStatus {
     /// Readers of one task share a batch: thousands of callers may wait for its end, and ask at the same time.
     fn task(_: &TaskId) -> Option<Uuid> {
         None
-    }
-
-    fn decode(&self, _: &[&TaskId], _: &Rows, _: &mut Effects) -> Result<(), sqlx::Error> {
-        Ok(())
-    }
-
-    async fn judge(
-        &self,
-        conn: &mut PgConnection,
-        members: &[&TaskId],
-        (): (),
-    ) -> Result<Vec<Verdict<Task>>, sqlx::Error> {
-        self.run(conn, members, &mut Effects::default()).await
     }
 
     async fn run(

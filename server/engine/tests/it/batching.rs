@@ -12,7 +12,6 @@ use tenure_engine::batch::{BATCH_BYTES_MAX, BATCH_MEMBERS_MAX, Batcher, Operatio
 use tenure_engine::notifiers::{Effects, Notifiers};
 use tenure_engine::ops::OpError;
 use tenure_engine::route::HotSessions;
-use tenure_store::hot::statement::Rows;
 use tenure_store::testing::{TestDatabase, eventually};
 use tokio::sync::Semaphore;
 use tokio_util::task::TaskTracker;
@@ -51,14 +50,6 @@ impl Operation for Divide {
 
     fn task(_: &Number) -> Option<Uuid> {
         None
-    }
-
-    fn decode(&self, _: &[&Number], _: &Rows, _: &mut Effects) -> Result<(), sqlx::Error> {
-        Ok(())
-    }
-
-    async fn judge(&self, _: &mut PgConnection, _: &[&Number], (): ()) -> Result<Vec<Verdict<i32>>, sqlx::Error> {
-        Ok(Vec::new())
     }
 
     async fn run(

@@ -14,6 +14,7 @@ use tenure_engine::testing::Queue;
 use tenure_engine::testing::{QUEUE, RESERVATION, VISIBILITY, new_task};
 use tenure_store::clock;
 use tenure_store::hot::messages::{self as hot, Got, Want};
+use tenure_store::hot::statement::Run;
 use tenure_store::testing::{TestDatabase, eventually};
 
 use crate::schedulers::put;
@@ -199,7 +200,8 @@ async fn a_queue_that_is_paused_leaves_the_messages_of_others_to_their_own_polle
         |queue, poller| Want { queue, priority: Priority::Lowest.code(), epoch: -1, mark: 0, slots: vec![poller] };
     let wants = [want(plane.queue.key("proj/paused").await, 1), want(plane.queue.key(QUEUE).await, 2)];
     let visibilities = [VISIBILITY, 2 * VISIBILITY];
-    let found = hot::get(&mut plane.conn, &wants, &visibilities, &[7, 8], RESERVATION).await.unwrap();
+    let get = hot::get_statement(&wants, &visibilities, &[7, 8], RESERVATION);
+    let found = hot::decode_get(&plane.conn.run_one(&get).await.unwrap()).unwrap();
     let got: Vec<_> = found.got.iter().map(|got| (got.poller, got.task, got.receipt.0)).collect();
     assert_eq!(got, [(2, task.uuid(), 8)]);
     // Nor does who only looks see what nothing can get.

@@ -57,7 +57,7 @@ async fn publish(queue: &Queue) {
     look.run(async |conn| sqlx::raw_sql(FLUSH).execute(conn).await).await.unwrap();
     let mut known = vec![look.run(async |conn| session::get_backend(conn).await).await.unwrap().pid];
     for conn in &mut all {
-        known.push(session::get_backend(conn).await.unwrap().pid);
+        known.push(session::get_backend(&mut **conn).await.unwrap().pid);
     }
     // What a pass reads on a session of its own would not be seen here.
     let unknown: Vec<String> = sqlx::query_scalar(

@@ -1,16 +1,12 @@
 //! Getting and deleting messages. A message is a row of `pending`; neither touches `tasks`, because neither changes what
 //! becomes of the task.
 
-use std::sync::LazyLock;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use sqlx::postgres::{PgArguments, PgRow};
-use sqlx::query::Map;
-use sqlx::{PgConnection, Postgres};
 use uuid::Uuid;
 
-use super::statement::{Rows, Statement, from_row, text};
+use super::statement::{Rows, Statement, row, statement};
 
 use tenure_domain::message::{KnownMessage, MessageId, Receipt};
 
@@ -62,107 +58,41 @@ pub struct FoundMessages {
     pub locked: Vec<usize>,
 }
 
-/// Gets the oldest visible messages of each queue, and hides each for as long as its poller requests. `receipts` has a random
-/// number for each slot. claimWork leaves the runs alone for `reservation`, or for as long as they are hidden if that is
-/// shorter.
-pub async fn get(
-    conn: &mut PgConnection,
-    wants: &[Want],
-    visibilities: &[Duration],
-    receipts: &[i64],
-    reservation: Duration,
-) -> Result<FoundMessages, sqlx::Error> {
-    let rows = query(&WantColumns::new(wants, visibilities, receipts), reservation).fetch_all(conn).await?;
-    Ok(found(rows))
-}
-
-/// The same as a part of a tick.
-#[must_use]
-pub fn get_statement(wants: &[Want], visibilities: &[Duration], receipts: &[i64], reservation: Duration) -> Statement {
-    static TEXT: LazyLock<String> = LazyLock::new(|| text(query(&WantColumns::default(), Duration::ZERO)));
-    let columns = WantColumns::new(wants, visibilities, receipts);
-    Statement::new(&TEXT)
-        .with(&columns.queues)
-        .with(&columns.priorities)
-        .with(&columns.epochs)
-        .with(&columns.marks)
-        .with(&columns.amounts)
-        .with(&columns.slots)
-        .with(&columns.visibilities)
-        .with(&columns.receipts)
-        .with(&reservation.as_secs_f64())
-}
-
-/// What it answered with.
+/// The outcome of [`get_statement`].
 pub fn decode_get(rows: &Rows) -> Result<FoundMessages, sqlx::Error> {
     Ok(found(rows.decode()?))
 }
 
-/// What is requested, as columns.
-#[derive(Default)]
-struct WantColumns {
-    queues: Vec<i32>,
-    priorities: Vec<i16>,
-    epochs: Vec<i64>,
-    marks: Vec<i64>,
-    amounts: Vec<i32>,
-    slots: Vec<i32>,
-    visibilities: Vec<f64>,
-    receipts: Vec<i64>,
-}
-
-impl WantColumns {
-    fn new(wants: &[Want], visibilities: &[Duration], receipts: &[i64]) -> Self {
-        Self {
-            queues: wants.iter().map(|want| want.queue).collect(),
-            priorities: wants.iter().map(|want| want.priority).collect(),
-            epochs: wants.iter().map(|want| want.epoch).collect(),
-            marks: wants.iter().map(|want| want.mark).collect(),
-            amounts: wants.iter().map(|want| super::int4(want.slots.len())).collect(),
-            slots: wants.iter().flat_map(|want| want.slots.iter().copied()).collect(),
-            visibilities: visibilities.iter().map(Duration::as_secs_f64).collect(),
-            receipts: receipts.to_vec(),
-        }
+row! {
+    pub(crate) struct GotRow {
+        n: i64,
+        poller: Option<i32>,
+        seq: Option<i64>,
+        run: Option<i16>,
+        message: Option<i32>,
+        id: Option<Uuid>,
+        ord: Option<i64>,
+        scheduled: Option<DateTime<Utc>>,
+        deadline: Option<DateTime<Utc>>,
+        receipt: Option<i64>,
+        hidden_until: Option<DateTime<Utc>>,
+        dequeued: Option<i32>,
+        locked: bool,
     }
 }
 
-pub(crate) struct GotRow {
-    n: i64,
-    poller: Option<i32>,
-    seq: Option<i64>,
-    run: Option<i16>,
-    message: Option<i32>,
-    id: Option<Uuid>,
-    ord: Option<i64>,
-    scheduled: Option<DateTime<Utc>>,
-    deadline: Option<DateTime<Utc>>,
-    receipt: Option<i64>,
-    hidden_until: Option<DateTime<Utc>>,
-    dequeued: Option<i32>,
-    locked: bool,
-}
-
-from_row!(GotRow {
-    n,
-    poller,
-    seq,
-    run,
-    message,
-    id,
-    ord,
-    scheduled,
-    deadline,
-    receipt,
-    hidden_until,
-    dequeued,
-    locked,
-});
-
-fn query(
-    columns: &WantColumns,
-    reservation: Duration,
-) -> Map<'_, Postgres, impl FnMut(PgRow) -> Result<GotRow, sqlx::Error> + Send + use<>, PgArguments> {
-    sqlx::query_as!(
+/// Gets the oldest visible messages of each queue, and hides each for as long as its poller requests. `receipts` has a random
+/// number for each slot. claimWork leaves the runs alone for `reservation`, or for as long as they are hidden if that is
+/// shorter.
+#[must_use]
+pub fn get_statement(wants: &[Want], visibilities: &[Duration], receipts: &[i64], reservation: Duration) -> Statement {
+    let queues: Vec<i32> = wants.iter().map(|want| want.queue).collect();
+    let priorities: Vec<i16> = wants.iter().map(|want| want.priority).collect();
+    let epochs: Vec<i64> = wants.iter().map(|want| want.epoch).collect();
+    let marks: Vec<i64> = wants.iter().map(|want| want.mark).collect();
+    let amounts: Vec<i32> = wants.iter().map(|want| super::int4(want.slots.len())).collect();
+    let slots: Vec<i32> = wants.iter().flat_map(|want| want.slots.iter().copied()).collect();
+    statement!(
         GotRow,
         r#"-- get_messages
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
@@ -215,14 +145,14 @@ fn query(
               AND p.deadline > (SELECT now FROM db_now)
         )
         FROM requested r WHERE NOT r.n = ANY (ARRAY(SELECT h.n FROM hidden h))"#,
-        &columns.queues,
-        &columns.priorities,
-        &columns.epochs,
-        &columns.marks,
-        &columns.amounts,
-        &columns.slots,
-        &columns.visibilities,
-        &columns.receipts,
+        &queues,
+        &priorities,
+        &epochs,
+        &marks,
+        &amounts,
+        &slots,
+        &visibilities.iter().map(Duration::as_secs_f64).collect::<Vec<_>>(),
+        receipts,
         reservation.as_secs_f64(),
     )
 }
@@ -290,70 +220,19 @@ pub struct Outcome {
     pub known: Option<KnownMessage>,
 }
 
-/// Deletes messages whose receipt is current. Their runs are pending, because claiming a run removes its message: so each
-/// run is claimable at once, and has a new message that is visible after `visibility`. It is at the end of its queue,
-/// where no low-water mark can have passed it. Each member has an outcome.
-pub async fn delete(
-    conn: &mut PgConnection,
-    members: &[Deletion],
-    visibility: Duration,
-) -> Result<Vec<Outcome>, sqlx::Error> {
-    let rows = delete_query(&DeletionColumns::new(members), visibility).fetch_all(conn).await?;
-    Ok(rows.into_iter().map(Outcome::from).collect())
-}
-
-/// The same as a part of a tick.
-#[must_use]
-pub fn delete_statement(members: &[Deletion], visibility: Duration) -> Statement {
-    static TEXT: LazyLock<String> = LazyLock::new(|| text(delete_query(&DeletionColumns::default(), Duration::ZERO)));
-    let columns = DeletionColumns::new(members);
-    Statement::new(&TEXT)
-        .with(&columns.seqs)
-        .with(&columns.runs)
-        .with(&columns.messages)
-        .with(&columns.queues)
-        .with(&columns.priorities)
-        .with(&columns.receipts)
-        .with(&visibility.as_secs_f64())
-}
-
-/// What it answered with.
+/// The outcomes of [`delete_statement`].
 pub fn decode_delete(rows: &Rows) -> Result<Vec<Outcome>, sqlx::Error> {
     Ok(rows.decode::<OutcomeRow>()?.into_iter().map(Outcome::from).collect())
 }
 
-/// Messages to delete, as columns.
-#[derive(Default)]
-struct DeletionColumns {
-    seqs: Vec<i64>,
-    runs: Vec<i16>,
-    messages: Vec<i32>,
-    queues: Vec<i32>,
-    priorities: Vec<i16>,
-    receipts: Vec<i64>,
-}
-
-impl DeletionColumns {
-    fn new(members: &[Deletion]) -> Self {
-        Self {
-            seqs: members.iter().map(|member| member.message.seq).collect(),
-            runs: members.iter().map(|member| member.message.run).collect(),
-            messages: members.iter().map(|member| member.message.message).collect(),
-            queues: members.iter().map(|member| member.queue).collect(),
-            priorities: members.iter().map(|member| member.priority).collect(),
-            receipts: members.iter().map(|member| member.receipt.0).collect(),
-        }
+row! {
+    pub(crate) struct OutcomeRow {
+        n: i64,
+        deleted: bool,
+        exists: bool,
+        receipt: Option<i64>,
     }
 }
-
-pub(crate) struct OutcomeRow {
-    n: i64,
-    deleted: bool,
-    exists: bool,
-    receipt: Option<i64>,
-}
-
-from_row!(OutcomeRow { n, deleted, exists, receipt });
 
 impl From<OutcomeRow> for Outcome {
     fn from(row: OutcomeRow) -> Self {
@@ -365,11 +244,18 @@ impl From<OutcomeRow> for Outcome {
     }
 }
 
-fn delete_query(
-    columns: &DeletionColumns,
-    visibility: Duration,
-) -> Map<'_, Postgres, impl FnMut(PgRow) -> Result<OutcomeRow, sqlx::Error> + Send + use<>, PgArguments> {
-    sqlx::query_as!(
+/// Deletes messages whose receipt is current. Their runs are pending, because claiming a run removes its message: so each
+/// run is claimable at once, and has a new message that is visible after `visibility`. It is at the end of its queue,
+/// where no low-water mark can have passed it. Each member has an outcome.
+#[must_use]
+pub fn delete_statement(members: &[Deletion], visibility: Duration) -> Statement {
+    let seqs: Vec<i64> = members.iter().map(|member| member.message.seq).collect();
+    let runs: Vec<i16> = members.iter().map(|member| member.message.run).collect();
+    let messages: Vec<i32> = members.iter().map(|member| member.message.message).collect();
+    let queues: Vec<i32> = members.iter().map(|member| member.queue).collect();
+    let priorities: Vec<i16> = members.iter().map(|member| member.priority).collect();
+    let receipts: Vec<i64> = members.iter().map(|member| member.receipt.0).collect();
+    statement!(
         OutcomeRow,
         r#"-- delete_messages
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
@@ -399,12 +285,12 @@ fn delete_query(
             FROM locked, db_now WHERE p.seq BETWEEN locked.seq AND locked.seq
         )
         SELECT e.n AS "n!", e.n IN (SELECT n FROM locked) AS "deleted!", e.seq IS NOT NULL AS "exists!", e.receipt FROM existing e"#,
-        &columns.seqs,
-        &columns.runs,
-        &columns.messages,
-        &columns.queues,
-        &columns.priorities,
-        &columns.receipts,
+        &seqs,
+        &runs,
+        &messages,
+        &queues,
+        &priorities,
+        &receipts,
         visibility.as_secs_f64(),
     )
 }

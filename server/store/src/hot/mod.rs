@@ -21,11 +21,6 @@ pub(super) fn member(ordinal: i64) -> usize {
     usize::try_from(ordinal - 1).expect("an ordinal starts at 1")
 }
 
-/// The value of a column that has one member; the default of an empty one.
-pub(super) fn only<T: Copy + Default>(column: &[T]) -> T {
-    column.first().copied().unwrap_or_default()
-}
-
 /// A count as PostgreSQL's integer.
 pub(super) fn int4(count: usize) -> i32 {
     i32::try_from(count).expect("a batch is limited to far fewer")

@@ -15,9 +15,7 @@ use tokio_postgres::error::{DbError, SqlState};
 use tokio_postgres::{Client, Config, NoTls, Statement as Prepared};
 
 use super::link;
-use super::statement::{Rows, Statement};
-use crate::session::Backend;
-use crate::session_check::SessionState;
+use super::statement::{Rows, Run, Statement};
 
 /// Address and length of a text.
 type TextAddress = (usize, usize);
@@ -116,7 +114,7 @@ impl Pipeline {
     async fn query(&self, statement: &Statement) -> Result<Rows, tokio_postgres::Error> {
         let prepared = &self.prepared[&address_of(statement.text())];
         let rows = self.client.query_raw(prepared, statement.encoded()).await?;
-        Ok(Rows(rows.try_collect().await?))
+        Ok(Rows::OfTick(rows.try_collect().await?))
     }
 
     async fn prepare(&mut self, text: &'static str) -> Result<(), tokio_postgres::Error> {
@@ -136,65 +134,12 @@ impl Pipeline {
         self.prepare(statement.text()).await.map_err(into_sqlx)?;
         Ok(&self.prepared[&address_of(statement.text())])
     }
+}
 
-    /// Reads the state of a new session for its check.
-    pub(crate) async fn get_state(&mut self, names: &[&str]) -> Result<SessionState, sqlx::Error> {
-        let row = self
-            .client
-            .query_one(
-                "-- check_session
-                SELECT ARRAY(SELECT current_setting(s.name) FROM unnest($1::text[]) WITH ORDINALITY AS s(name, position)
-                             ORDER BY s.position),
-                    pg_is_in_recovery() OR current_setting('transaction_read_only')::boolean,
-                    (SELECT min(relnamespace::regnamespace::text) FROM pg_class
-                     WHERE relname = 'fact_generations' AND to_regclass('fact_generations') IS NULL),
-                    pg_postmaster_start_time()",
-                &[&names],
-            )
-            .await
-            .map_err(into_sqlx)?;
-        let decode = |error| sqlx::Error::Decode(Box::new(error));
-        Ok(SessionState {
-            settings: row.try_get(0).map_err(decode)?,
-            read_only: row.try_get(1).map_err(decode)?,
-            hidden_in: row.try_get(2).map_err(decode)?,
-            started: row.try_get(3).map_err(decode)?,
-        })
-    }
-
-    /// The name of the file of the write-ahead log that is being written.
-    pub(crate) async fn wal_file(&mut self) -> Result<String, sqlx::Error> {
-        let asked = self.client.query_one("-- wal_file\nSELECT pg_walfile_name(pg_current_wal_lsn())", &[]).await;
-        asked.map_err(into_sqlx)?.try_get(0).map_err(|error| sqlx::Error::Decode(Box::new(error)))
-    }
-
-    /// Its backend.
-    pub async fn get_backend(&mut self) -> Result<Backend, sqlx::Error> {
-        let row = self
-            .client
-            .query_one(
-                "-- get_backend
-                SELECT pid, backend_start FROM pg_stat_activity WHERE pid = pg_backend_pid()",
-                &[],
-            )
-            .await
-            .map_err(into_sqlx)?;
-        let decode = |error| sqlx::Error::Decode(Box::new(error));
-        Ok(Backend { pid: row.try_get(0).map_err(decode)?, started: row.try_get(1).map_err(decode)? })
-    }
-
-    /// Whether a backend waits for a synchronous standby.
-    pub async fn awaits_standby(&mut self, backend: Backend) -> Result<bool, sqlx::Error> {
-        let found = self
-            .client
-            .query(
-                "-- awaits_standby
-                SELECT FROM pg_stat_activity WHERE pid = $1 AND backend_start = $2 AND wait_event = 'SyncRep'",
-                &[&backend.pid, &backend.started],
-            )
-            .await
-            .map_err(into_sqlx)?;
-        Ok(!found.is_empty())
+impl Run for Pipeline {
+    async fn run_one(&mut self, statement: &Statement) -> Result<Rows, sqlx::Error> {
+        self.prepare(statement.text()).await.map_err(into_sqlx)?;
+        self.query(statement).await.map_err(into_sqlx)
     }
 }
 

@@ -1,73 +1,49 @@
-//! A hot statement as it is sent: its text, and its parameters encoded already, so that nothing of the members has to live
-//! until then.
+//! A statement that either driver runs: its text, and its parameters encoded already, so that nothing of the members has to
+//! live until it is sent.
 
+use std::future::Future;
 use std::ops::Range;
 
 use bytes::{BufMut, BytesMut};
-use chrono::{DateTime, Utc};
-use sqlx::{Execute, Postgres};
-use tokio_postgres::types::{FromSqlOwned, IsNull, ToSql, Type, to_sql_checked};
-use uuid::Uuid;
+use sqlx::encode::IsNull;
+use sqlx::error::BoxDynError;
+use sqlx::postgres::{PgArgumentBuffer, PgRow, PgTypeInfo};
+use sqlx::{Decode, Encode, PgConnection, Postgres, Row as _, Type};
+use tokio_postgres::types::{self, FromSqlOwned, ToSql, to_sql_checked};
 
-/// A value that hot statements take.
-pub trait Param: ToSql {
-    /// Its type.
-    const TYPE: Type;
-}
-
-macro_rules! params {
-    ($($rust:ty => $sql:ident),+ $(,)?) => { $(impl Param for $rust { const TYPE: Type = Type::$sql; })+ };
-}
-
-params! {
-    i16 => INT2, i32 => INT4, i64 => INT8, f64 => FLOAT8, Uuid => UUID, &str => TEXT, DateTime<Utc> => TIMESTAMPTZ,
-    Vec<bool> => BOOL_ARRAY, Vec<i16> => INT2_ARRAY, Vec<Option<&str>> => TEXT_ARRAY, Vec<Option<i16>> => INT2_ARRAY, Vec<i32> => INT4_ARRAY,
-    Vec<Option<i32>> => INT4_ARRAY,
-    Vec<i64> => INT8_ARRAY, Vec<Option<i64>> => INT8_ARRAY, Vec<f64> => FLOAT8_ARRAY, Vec<Option<f64>> => FLOAT8_ARRAY, Vec<&str> => TEXT_ARRAY,
-    Vec<String> => TEXT_ARRAY, Vec<Uuid> => UUID_ARRAY, Vec<DateTime<Utc>> => TIMESTAMPTZ_ARRAY,
-    Vec<Option<DateTime<Utc>>> => TIMESTAMPTZ_ARRAY,
-}
+/// Bytes that the parameters of a statement have without growing: those of most batches.
+const PARAMS_BYTES: usize = 4 << 10;
 
 /// A statement and its parameters.
 #[derive(Debug)]
 pub struct Statement {
     text: &'static str,
-    bytes: BytesMut,
-    params: Vec<(Type, Range<usize>)>,
+    bytes: PgArgumentBuffer,
+    params: Vec<(PgTypeInfo, Range<usize>)>,
 }
 
 impl Statement {
-    /// A statement without parameters yet.
+    /// A statement without parameters yet. `statement!` makes one whose text is checked.
     #[must_use]
     pub fn new(text: &'static str) -> Self {
-        Self { text, bytes: BytesMut::new(), params: Vec::new() }
+        let mut bytes = PgArgumentBuffer::default();
+        bytes.reserve(PARAMS_BYTES);
+        Self { text, bytes, params: Vec::new() }
     }
 
-    /// The same with room for parameters of so many bytes: else it is copied again and again as it grows.
+    /// Adds a parameter, which must not be null.
     #[must_use]
-    pub fn with_room(mut self, bytes: usize) -> Self {
-        self.bytes.reserve(bytes);
-        self
-    }
-
-    /// The same with one more parameter.
-    #[must_use]
-    pub fn with<T: Param>(mut self, value: &T) -> Self {
+    pub fn with<'q, T: Encode<'q, Postgres> + Type<Postgres>>(mut self, value: &T) -> Self {
         let start = self.bytes.len();
-        value.to_sql(&T::TYPE, &mut self.bytes).expect("a batch is far smaller than what PostgreSQL takes");
-        self.params.push((T::TYPE, start..self.bytes.len()));
+        let null = value.encode_by_ref(&mut self.bytes).expect("a batch is far smaller than what PostgreSQL takes");
+        assert!(!null.is_null(), "a parameter of a hot statement is null");
+        let kind = value.produces().unwrap_or_else(T::type_info);
+        self.params.push((kind, start..self.bytes.len()));
         self
     }
 
-    /// Its text.
-    #[must_use]
-    pub fn text(&self) -> &'static str {
+    pub(super) fn text(&self) -> &'static str {
         self.text
-    }
-
-    /// The types of its parameters.
-    pub fn types(&self) -> impl ExactSizeIterator<Item = &Type> {
-        self.params.iter().map(|(kind, _)| kind)
     }
 
     /// Its parameters, as they are sent.
@@ -76,95 +52,152 @@ impl Statement {
     }
 }
 
-/// An encoded value.
+/// Makes a [`Statement`] of a text and its parameters. The build checks the text, the parameters and the columns of the row
+/// with `query_as!`, which is never run.
+macro_rules! statement {
+    ($row:ident, $text:tt $(, $param:expr)* $(,)?) => {{
+        if false {
+            drop(sqlx::query_as!($row, $text $(, $param)*));
+        }
+        $crate::hot::statement::Statement::new($text)$(.with(&$param))*
+    }};
+}
+pub(crate) use statement;
+
+/// An encoded value, for both drivers.
 #[derive(Debug)]
 pub(super) struct Encoded<'a> {
-    kind: &'a Type,
+    kind: &'a PgTypeInfo,
     bytes: &'a [u8],
 }
 
 impl ToSql for Encoded<'_> {
-    fn to_sql(&self, kind: &Type, out: &mut BytesMut) -> Result<IsNull, Box<dyn std::error::Error + Sync + Send>> {
-        if kind != self.kind {
-            return Err(format!("a parameter is {}, not {kind}", self.kind).into());
+    fn to_sql(&self, kind: &types::Type, out: &mut BytesMut) -> Result<types::IsNull, BoxDynError> {
+        if self.kind.oid().is_none_or(|oid| oid.0 != kind.oid()) {
+            return Err(format!("a parameter is {:?}, not {kind}", self.kind).into());
         }
         out.put_slice(self.bytes);
-        Ok(IsNull::No)
+        Ok(types::IsNull::No)
     }
 
-    fn accepts(_: &Type) -> bool {
+    fn accepts(_: &types::Type) -> bool {
         true
     }
 
     to_sql_checked!();
 }
 
-/// The rows that a statement answered with.
-#[derive(Debug)]
-pub struct Rows(pub(super) Vec<tokio_postgres::Row>);
+impl Encode<'_, Postgres> for Encoded<'_> {
+    fn encode_by_ref(&self, out: &mut PgArgumentBuffer) -> Result<IsNull, BoxDynError> {
+        out.extend_from_slice(self.bytes);
+        Ok(IsNull::No)
+    }
 
-impl Rows {
-    /// The rows as what they are.
-    pub fn decode<T: FromRow>(&self) -> Result<Vec<T>, sqlx::Error> {
-        self.0.iter().map(T::from_row).collect()
+    fn produces(&self) -> Option<PgTypeInfo> {
+        Some(self.kind.clone())
     }
 }
 
-/// What a row of a hot statement is decoded to.
+impl Type<Postgres> for Encoded<'_> {
+    /// Unused: each value names its own type.
+    fn type_info() -> PgTypeInfo {
+        PgTypeInfo::with_name("unknown")
+    }
+}
+
+/// A connection that runs statements one by one.
+pub trait Run {
+    /// Runs a statement and returns its rows.
+    fn run_one(&mut self, statement: &Statement) -> impl Future<Output = Result<Rows, sqlx::Error>> + Send;
+}
+
+impl Run for PgConnection {
+    async fn run_one(&mut self, statement: &Statement) -> Result<Rows, sqlx::Error> {
+        let query = sqlx::query::<Postgres>(statement.text);
+        let query = statement.encoded().fold(query, |query, param| query.bind(param));
+        Ok(Rows::OfSession(query.fetch_all(self).await?))
+    }
+}
+
+/// The rows of a statement.
+#[derive(Debug)]
+pub enum Rows {
+    /// As tokio-postgres has them.
+    OfTick(Vec<tokio_postgres::Row>),
+    /// As sqlx has them.
+    OfSession(Vec<PgRow>),
+}
+
+impl Rows {
+    /// Decodes the rows.
+    pub fn decode<T: FromRow>(&self) -> Result<Vec<T>, sqlx::Error> {
+        match self {
+            Self::OfTick(rows) => rows.iter().map(T::from_row).collect(),
+            Self::OfSession(rows) => rows.iter().map(T::from_row).collect(),
+        }
+    }
+
+    /// Decodes the only row.
+    pub(crate) fn one<T: FromRow>(&self) -> Result<T, sqlx::Error> {
+        self.decode()?.pop().ok_or(sqlx::Error::RowNotFound)
+    }
+}
+
+/// The columns of a row, by their places from 0.
+pub trait Columns {
+    /// Decodes a column.
+    fn column<T>(&self, place: usize) -> Result<T, sqlx::Error>
+    where
+        T: FromSqlOwned + for<'r> Decode<'r, Postgres> + Type<Postgres>;
+}
+
+impl Columns for tokio_postgres::Row {
+    fn column<T: FromSqlOwned>(&self, place: usize) -> Result<T, sqlx::Error> {
+        self.try_get(place).map_err(|error| sqlx::Error::Decode(Box::new(error)))
+    }
+}
+
+impl Columns for PgRow {
+    fn column<T>(&self, place: usize) -> Result<T, sqlx::Error>
+    where
+        T: FromSqlOwned + for<'r> Decode<'r, Postgres> + Type<Postgres>,
+    {
+        self.try_get(place)
+    }
+}
+
+/// Decoded from a row of a statement. `row!` declares such a struct.
 pub trait FromRow: Sized {
     /// The names of its columns, in order, as the statement has them without the marks that say whether they may be null.
     const COLUMNS: &'static [&'static str];
 
     /// Decodes a row.
-    fn from_row(row: &tokio_postgres::Row) -> Result<Self, sqlx::Error>;
-
-    /// Those of its columns that cannot be decoded from these types.
-    #[cfg(test)]
-    fn unfit(types: &[Type]) -> Vec<&'static str>;
+    fn from_row(row: &impl Columns) -> Result<Self, sqlx::Error>;
 }
 
-/// Whether the field that this function reads can be decoded from this type.
-#[cfg(test)]
-pub(crate) fn is_fit<R, T: FromSqlOwned>(_: fn(&R) -> &T, kind: &Type) -> bool {
-    T::accepts(kind)
-}
+/// Declares a struct that is decoded from a row, whose columns are its fields in the same order.
+macro_rules! row {
+    (
+        $(#[$meta:meta])*
+        $visible:vis struct $row:ident {
+            $($(#[$field_meta:meta])* $field_visible:vis $field:ident: $kind:ty),+ $(,)?
+        }
+    ) => {
+        $(#[$meta])*
+        $visible struct $row {
+            $($(#[$field_meta])* $field_visible $field: $kind),+
+        }
 
-/// One column of a row.
-pub(crate) fn column<T: FromSqlOwned>(row: &tokio_postgres::Row, place: usize) -> Result<T, sqlx::Error> {
-    row.try_get(place).map_err(|error| sqlx::Error::Decode(Box::new(error)))
-}
-
-/// Has a struct decoded from the columns of a row, which its fields are listed in the order of.
-macro_rules! from_row {
-    ($row:ident { $($field:ident),+ $(,)? }) => {
         impl $crate::hot::statement::FromRow for $row {
             const COLUMNS: &'static [&'static str] = &[$(stringify!($field)),+];
 
-            fn from_row(row: &tokio_postgres::Row) -> Result<Self, sqlx::Error> {
+            fn from_row(row: &impl $crate::hot::statement::Columns) -> Result<Self, sqlx::Error> {
                 let mut places = 0..;
                 Ok(Self {
-                    $($field: $crate::hot::statement::column(row, places.next().unwrap_or_default())?),+
+                    $($field: row.column(places.next().unwrap_or_default())?),+
                 })
-            }
-
-            #[cfg(test)]
-            fn unfit(types: &[tokio_postgres::types::Type]) -> Vec<&'static str> {
-                let mut types = types.iter();
-                let mut unfit = Vec::new();
-                $(
-                    let kind = types.next().expect("there is a type for each column");
-                    if !$crate::hot::statement::is_fit(|row: &Self| &row.$field, kind) {
-                        unfit.push(stringify!($field));
-                    }
-                )+
-                unfit
             }
         }
     };
 }
-pub(crate) use from_row;
-
-/// The text of a statement that sqlx has checked.
-pub(crate) fn text<'q>(query: impl Execute<'q, Postgres>) -> String {
-    query.sql().as_str().to_owned()
-}
+pub(crate) use row;

@@ -1,4 +1,4 @@
-//! Each hot statement against the schema, as the other driver sees it: sqlx has checked the text and its own parameters.
+//! The order of the columns of each hot statement: the build has checked all else.
 
 use std::time::Duration;
 
@@ -18,12 +18,9 @@ use tenure_domain::policy::ending::Ending;
 
 async fn check<T: FromRow>(pipeline: &mut Pipeline, name: &str, statement: &Statement) {
     let described = pipeline.describe(statement).await.unwrap();
-    assert_eq!(described.params().iter().collect::<Vec<_>>(), statement.types().collect::<Vec<_>>(), "{name}");
     let columns: Vec<&str> =
         described.columns().iter().map(|column| column.name().trim_end_matches(['!', '?'])).collect();
     assert_eq!(columns, T::COLUMNS, "{name}");
-    let types: Vec<_> = described.columns().iter().map(|column| column.type_().clone()).collect();
-    assert_eq!(T::unfit(&types), Vec::<&str>::new(), "{name}: columns of other types");
 }
 
 /// Some task.
@@ -37,7 +34,7 @@ fn new_task() -> NewTask {
 }
 
 #[tokio::test]
-async fn parameters_and_columns_are_those_that_the_database_has() {
+async fn columns_are_in_order_of_fields() {
     let database = TestDatabase::create().await;
     let mut pipeline = database.connector().connect_pipeline().await.unwrap();
     let lease = Duration::from_secs(1);

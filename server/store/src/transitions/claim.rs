@@ -2,13 +2,10 @@
 
 mod decided;
 
-use std::sync::LazyLock;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use sqlx::postgres::{PgArguments, PgRow};
-use sqlx::query::Map;
-use sqlx::{PgConnection, Postgres};
+use sqlx::PgConnection;
 use tenure_api::ids::TaskQueueId;
 use tenure_api::states::Priority;
 use uuid::Uuid;
@@ -16,7 +13,7 @@ use uuid::Uuid;
 pub use self::decided::{Chosen, claim_decided};
 use crate::decode::{Row, Undecodable, task_columns};
 use crate::hot;
-use crate::hot::statement::{Rows, Statement, from_row, text};
+use crate::hot::statement::{Run, Statement, row, statement};
 use tenure_domain::create::shown_definition;
 use tenure_domain::task::{EndedRun, Granted, Last, Tenancy};
 
@@ -51,7 +48,6 @@ pub struct Worker<'a> {
 }
 
 /// The queues, and the workers with their slots. No worker has a session if there are no sessions.
-#[derive(Default)]
 struct Columns<'a> {
     queues: Vec<i32>,
     names: Vec<&'a str>,
@@ -82,77 +78,45 @@ impl<'a> Columns<'a> {
             },
         }
     }
-
-    /// The low-water marks of the first queue, by priority.
-    fn marks_of_first(&self) -> Vec<i64> {
-        self.marks.iter().map(|marks| marks.first().copied().unwrap_or_default()).collect()
-    }
-
-    /// How many runs are requested in all.
-    fn amount(&self) -> i64 {
-        i64::from(hot::int4(self.slots.len()))
-    }
 }
 
-/// A new claim, or a run that was left pending: for lack of room, or because the session of its worker has ended.
-#[derive(Debug)]
-pub struct Claimed {
-    /// Index into the list of workers, from 1.
-    pub worker: i32,
-    /// The task's key.
-    pub seq: i64,
-    /// The task.
-    pub id: Uuid,
-    /// The run.
-    pub run: i16,
-    /// `task_queues.id`.
-    pub queue: i32,
-    /// Priority.
-    pub priority: i16,
-    /// Its place in the queue.
-    pub ord: i64,
-    scheduled: DateTime<Utc>,
-    reason_created: i16,
-    retries_left: i16,
-    started: DateTime<Utc>,
-    taken_until: DateTime<Utc>,
-    scheduler: String,
-    project: String,
-    task_group: Uuid,
-    deadline: DateTime<Utc>,
-    expires: DateTime<Utc>,
-    scopes: String,
-    /// None of a run that was not claimed, and where it is left to be read later.
-    definition: Option<String>,
-    /// Whether the run was claimed; otherwise it is pending still.
-    pub made: bool,
-    /// Whether it was not claimed because the session of its worker has ended.
-    pub session_ended: bool,
+row! {
+    /// A new claim, or a run that was left pending: for lack of room, or because the session of its worker has ended.
+    #[derive(Debug)]
+    pub struct Claimed {
+        /// Index into the list of workers, from 1.
+        pub worker: i32,
+        /// The task's key.
+        pub seq: i64,
+        /// The task.
+        pub id: Uuid,
+        /// The run.
+        pub run: i16,
+        /// `task_queues.id`.
+        pub queue: i32,
+        /// Priority.
+        pub priority: i16,
+        /// Its place in the queue.
+        pub ord: i64,
+        scheduled: DateTime<Utc>,
+        reason_created: i16,
+        retries_left: i16,
+        started: DateTime<Utc>,
+        taken_until: DateTime<Utc>,
+        scheduler: String,
+        project: String,
+        task_group: Uuid,
+        deadline: DateTime<Utc>,
+        expires: DateTime<Utc>,
+        scopes: String,
+        /// None of a run that was not claimed, and where it is left to be read later.
+        definition: Option<String>,
+        /// Whether the run was claimed; otherwise it is pending still.
+        pub made: bool,
+        /// Whether it was not claimed because the session of its worker has ended.
+        pub session_ended: bool,
+    }
 }
-
-from_row!(Claimed {
-    worker,
-    seq,
-    id,
-    run,
-    queue,
-    priority,
-    ord,
-    scheduled,
-    reason_created,
-    retries_left,
-    started,
-    taken_until,
-    scheduler,
-    project,
-    task_group,
-    deadline,
-    expires,
-    scopes,
-    definition,
-    made,
-    session_ended,
-});
 
 impl Claimed {
     /// Whether its definition is to be read yet.
@@ -216,20 +180,10 @@ pub async fn claim(
     lease: Duration,
     batch: Uuid,
 ) -> Result<Vec<Claimed>, sqlx::Error> {
-    match wants {
-        [_] if !has_sessions(workers) => {
-            query_one(&Columns::new(wants, workers), lease, batch, i64::MAX).fetch_all(conn).await
-        }
-        _ => claim_of_many(conn, wants, workers, lease, batch).await,
-    }
+    conn.run_one(&statement_showing(wants, workers, lease, batch, i64::MAX)).await?.decode()
 }
 
-/// Whether some of these workers claim for a session: then the statement for any number of queues is used.
-fn has_sessions(workers: &[Worker<'_>]) -> bool {
-    workers.iter().any(|worker| worker.session.is_some())
-}
-
-/// The same for any number of queues, and for workers with sessions.
+/// The same by the statement for any number of queues, and for workers with sessions.
 pub async fn claim_of_many(
     conn: &mut PgConnection,
     wants: &[Want<'_>],
@@ -237,63 +191,34 @@ pub async fn claim_of_many(
     lease: Duration,
     batch: Uuid,
 ) -> Result<Vec<Claimed>, sqlx::Error> {
-    query_many(&Columns::new(wants, workers), lease, batch, i64::MAX).fetch_all(conn).await
+    conn.run_one(&many(&Columns::new(wants, workers), lease, batch, i64::MAX)).await?.decode()
 }
 
-/// The same as a part of a tick.
+/// The statement of [`claim`] as a part of a tick.
 #[must_use]
 pub fn statement(wants: &[Want<'_>], workers: &[Worker<'_>], lease: Duration, batch: Uuid) -> Statement {
-    static ONE: LazyLock<String> =
-        LazyLock::new(|| text(query_one(&Columns::default(), Duration::ZERO, Uuid::nil(), TICK_BYTES_MAX)));
-    static MANY: LazyLock<String> =
-        LazyLock::new(|| text(query_many(&Columns::default(), Duration::ZERO, Uuid::nil(), TICK_BYTES_MAX)));
-    let columns = Columns::new(wants, workers);
-    if let ([want], false) = (wants, has_sessions(workers)) {
-        return Statement::new(&ONE)
-            .with(&want.queue)
-            .with(&want.name)
-            .with(&want.epoch)
-            .with(&columns.marks_of_first())
-            .with(&columns.amount())
-            .with(&columns.slots)
-            .with(&columns.groups)
-            .with(&columns.ids)
-            .with(&lease.as_secs_f64())
-            .with(&batch)
-            .with(&ANSWER_BYTES_MAX)
-            .with(&TICK_BYTES_MAX);
-    }
-    let statement = Statement::new(&MANY).with(&columns.queues).with(&columns.epochs).with(&columns.amounts);
-    let statement = columns.marks.iter().fold(statement, Statement::with);
-    statement
-        .with(&columns.slots)
-        .with(&columns.groups)
-        .with(&columns.ids)
-        .with(&lease.as_secs_f64())
-        .with(&batch)
-        .with(&ANSWER_BYTES_MAX)
-        .with(&BATCH_BYTES_MAX)
-        .with(&columns.names)
-        .with(&TICK_BYTES_MAX)
-        .with(&columns.sessions)
+    statement_showing(wants, workers, lease, batch, TICK_BYTES_MAX)
 }
 
-/// What it answered with.
-pub fn decode(rows: &Rows) -> Result<Vec<Claimed>, sqlx::Error> {
-    rows.decode()
-}
-
-type Query<'a, F> = Map<'a, Postgres, F, PgArguments>;
-
-/// Claims of one queue. All answers together have no more bytes than one may have: what is left is asked for again at once.
-#[expect(clippy::too_many_lines, reason = "one statement, one clause a line")]
-fn query_one<'a>(
-    columns: &'a Columns<'_>,
+/// Workers that claim for a session need the statement for any number of queues.
+fn statement_showing(
+    wants: &[Want<'_>],
+    workers: &[Worker<'_>],
     lease: Duration,
     batch: Uuid,
     shown_bytes: i64,
-) -> Query<'a, impl FnMut(PgRow) -> Result<Claimed, sqlx::Error> + Send + use<>> {
-    sqlx::query_as!(
+) -> Statement {
+    let columns = Columns::new(wants, workers);
+    match wants {
+        [want] if columns.sessions.is_empty() => one(want, &columns, lease, batch, shown_bytes),
+        _ => many(&columns, lease, batch, shown_bytes),
+    }
+}
+
+/// Claims of one queue. All answers together have no more bytes than one may have: what is left is asked for again at once.
+#[expect(clippy::too_many_lines, reason = "one statement, one clause a line")]
+fn one(want: &Want<'_>, columns: &Columns<'_>, lease: Duration, batch: Uuid, shown_bytes: i64) -> Statement {
+    statement!(
         Claimed,
         r#"-- claim_work_of_one
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
@@ -365,11 +290,11 @@ fn query_one<'a>(
                CASE WHEN s.fits AND s.bytes <= $12 /* TICK_BYTES_MAX, or no limit */ THEN d.definition END AS definition,
                s.fits AS "made!", false AS "session_ended!"
         FROM fitting s JOIN task_definitions d ON d.seq = s.seq, requested r"#,
-        columns.queues.first().copied().unwrap_or_default(),
-        columns.names.first().copied().unwrap_or_default(),
-        columns.epochs.first().copied().unwrap_or_default(),
-        &columns.marks_of_first(),
-        columns.amount(),
+        want.queue,
+        want.name,
+        want.epoch,
+        &want.marks as &[i64],
+        i64::from(hot::int4(want.slots.len())),
         &columns.slots,
         &columns.groups as &[&str],
         &columns.ids as &[&str],
@@ -382,13 +307,8 @@ fn query_one<'a>(
 
 /// Claims of several queues, or of workers with sessions.
 #[expect(clippy::too_many_lines, reason = "one statement, one clause a line")]
-fn query_many<'a>(
-    columns: &'a Columns<'_>,
-    lease: Duration,
-    batch: Uuid,
-    shown_bytes: i64,
-) -> Query<'a, impl FnMut(PgRow) -> Result<Claimed, sqlx::Error> + Send + use<>> {
-    sqlx::query_as!(
+fn many(columns: &Columns<'_>, lease: Duration, batch: Uuid, shown_bytes: i64) -> Statement {
+    statement!(
         Claimed,
         r#"-- claim_work
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
@@ -503,10 +423,10 @@ fn query_many<'a>(
         &columns.ids as &[&str],
         lease.as_secs_f64(),
         batch,
-        ANSWER_BYTES_MAX as _,
-        BATCH_BYTES_MAX as _,
+        ANSWER_BYTES_MAX,
+        BATCH_BYTES_MAX,
         &columns.names as &[&str],
-        shown_bytes as _,
+        shown_bytes,
         &columns.sessions as &[Option<i64>],
     )
 }

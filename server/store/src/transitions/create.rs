@@ -5,19 +5,16 @@ mod look;
 mod one;
 
 use std::collections::HashMap;
-use std::sync::LazyLock;
 
 use chrono::{DateTime, TimeDelta, Utc};
-use sqlx::postgres::{PgArguments, PgRow};
-use sqlx::query::Map;
-use sqlx::{PgConnection, Postgres};
+use sqlx::PgConnection;
 use tenure_api::ids::RunId;
 use tenure_api::states::{Delivery, ReasonCreated};
 use uuid::Uuid;
 
 use crate::due::DUE_TASKS_MAX;
 use crate::hot;
-use crate::hot::statement::{Rows, Statement, from_row, text};
+use crate::hot::statement::{Rows, Run, Statement, row, statement};
 use tenure_domain::create::{CREATED_DRIFT, NewTask};
 use tenure_domain::policy::hold::Start;
 use tenure_domain::policy::options::Options;
@@ -46,6 +43,11 @@ impl Member<'_> {
     pub fn is_alone(&self) -> bool {
         !self.waits && !self.ruled && self.task.options.is_none() && self.task.group.uuid() == self.task.id.uuid()
     }
+
+    /// How many seconds ahead its deadline may lie, the drift included.
+    fn seconds_ahead(&self) -> f64 {
+        (self.task.deadline_limit.ahead() + CREATED_DRIFT).as_seconds_f64()
+    }
 }
 
 /// The members as columns.
@@ -66,7 +68,6 @@ struct Columns<'a> {
     projects: Vec<&'a str>,
     created: Vec<DateTime<Utc>>,
     deadlines: Vec<DateTime<Utc>>,
-    /// How many seconds ahead each of them may lie, the drift included.
     ahead: Vec<f64>,
     expires: Vec<DateTime<Utc>>,
     scopes: Vec<&'a str>,
@@ -129,7 +130,8 @@ impl<'a> Columns<'a> {
     fn new(members: &[Member<'a>]) -> Self {
         let mut columns = Self { numbers: (1..).take(members.len()).collect(), ..Self::default() };
         let mut places: HashMap<(i32, &str), i32> = HashMap::new();
-        for Member { task, queue, waits, ruled: _ } in members {
+        for member in members {
+            let Member { task, queue, waits, ruled: _ } = member;
             let name = task.queue.as_str();
             let place = *places.entry((*queue, name)).or_insert_with(|| {
                 columns.queues.push(*queue);
@@ -147,7 +149,7 @@ impl<'a> Columns<'a> {
             columns.projects.push(task.project.as_str());
             columns.created.push(task.created);
             columns.deadlines.push(task.deadline);
-            columns.ahead.push((task.deadline_limit.ahead() + CREATED_DRIFT).as_seconds_f64());
+            columns.ahead.push(member.seconds_ahead());
             columns.expires.push(task.expires);
             columns.scopes.push(&task.scopes_text);
             columns.routes.push(&task.routes_text);
@@ -221,14 +223,7 @@ fn are_alone(members: &[Member<'_>]) -> bool {
 /// Stores the tasks that do not exist yet, whose dates are valid, whose group accepts them, and whose queue has this key.
 /// The others are missing from the result.
 pub async fn create(conn: &mut PgConnection, members: &[Member<'_>]) -> Result<Vec<Created>, sqlx::Error> {
-    if !are_alone(members) {
-        return create_any(conn, members).await;
-    }
-    let columns = Columns::new(members);
-    let rows = match members {
-        [_] => one::query(&columns).fetch_all(&mut *conn).await?,
-        _ => alone::query(&columns).fetch_all(&mut *conn).await?,
-    };
+    let rows = conn.run_one(&statement(members)).await?.decode::<StoredRow>()?;
     let grouped: Vec<usize> = rows.iter().filter(|row| row.seq.is_none()).map(|row| hot::member(row.n)).collect();
     let mut stored = outcome(rows).stored;
     if !grouped.is_empty() {
@@ -241,61 +236,18 @@ pub async fn create(conn: &mut PgConnection, members: &[Member<'_>]) -> Result<V
 
 /// The same for tasks of any group, also those that wait for others.
 pub async fn create_any(conn: &mut PgConnection, members: &[Member<'_>]) -> Result<Vec<Created>, sqlx::Error> {
-    Ok(outcome(query_any(&Columns::new(members)).fetch_all(conn).await?).stored)
+    Ok(decode(&conn.run_one(&any(&Columns::new(members))).await?)?.stored)
 }
 
-/// The same as a part of a tick. A task that is the first with its group's id, or whose queue has a policy, may be missing although
-/// it can be stored.
+/// The statement for these tasks. A task that is the first with its group's id, or whose queue has a policy, may be missing from its
+/// outcome although it can be stored.
 #[must_use]
 pub fn statement(members: &[Member<'_>]) -> Statement {
-    static ALONE: LazyLock<String> = LazyLock::new(|| text(alone::query(&Columns::default())));
-    static ANY: LazyLock<String> = LazyLock::new(|| text(query_any(&Columns::default())));
-    let columns = Columns::new(members);
-    let alone = are_alone(members);
-    let room = members.iter().map(|member| member.task.bytes()).sum();
-    if alone && members.len() == 1 {
-        return one::statement(&columns, room);
+    match members {
+        [member] if member.is_alone() => one::statement(member),
+        _ if are_alone(members) => alone::statement(&Columns::new(members)),
+        _ => any(&Columns::new(members)),
     }
-    let statement = Statement::new(if alone { &ALONE } else { &ANY })
-        .with_room(room)
-        .with(&columns.ids)
-        .with(&columns.queues)
-        .with(&columns.priorities)
-        .with(&columns.retries);
-    let statement = if alone { statement } else { statement.with(&columns.groups).with(&columns.group_expires) };
-    let statement = statement
-        .with(&columns.schedulers)
-        .with(&columns.projects)
-        .with(&columns.created)
-        .with(&columns.deadlines)
-        .with(&columns.expires)
-        .with(&columns.scopes)
-        .with(&columns.routes)
-        .with(&columns.tags)
-        .with(&columns.definitions)
-        .with(&CREATED_DRIFT.as_seconds_f64());
-    if alone {
-        let statement = statement.with(&columns.queue_names).with(&columns.queue_places);
-        return statement.with(&columns.one_limit()).with(&DUE_TASKS_MAX).with(&columns.numbers);
-    }
-    let options = &columns.options;
-    statement
-        .with(&columns.ahead)
-        .with(&columns.waits)
-        .with(&columns.queue_names)
-        .with(&columns.queue_places)
-        .with(&DUE_TASKS_MAX)
-        .with(&options.deliveries)
-        .with(&options.delays)
-        .with(&options.not_before)
-        .with(&options.complete_times)
-        .with(&options.retry_first)
-        .with(&options.retry_factor)
-        .with(&options.retry_most)
-        .with(&options.keys)
-        .with(&options.worker_groups)
-        .with(&options.worker_ids)
-        .with(&options.worker_waits)
 }
 
 /// What it answered with.
@@ -303,17 +255,17 @@ pub fn decode(rows: &Rows) -> Result<Outcome, sqlx::Error> {
     Ok(outcome(rows.decode()?))
 }
 
-/// A member that was stored; or, without `seq`, one that is not alone in its group or whose queue has a policy.
-pub(crate) struct StoredRow {
-    n: i64,
-    seq: Option<i64>,
-    waits: bool,
-    held: bool,
-    ruled: bool,
-    now: DateTime<Utc>,
+row! {
+    /// A member that was stored; or, without `seq`, one that is not alone in its group or whose queue has a policy.
+    pub(crate) struct StoredRow {
+        n: i64,
+        seq: Option<i64>,
+        waits: bool,
+        held: bool,
+        ruled: bool,
+        now: DateTime<Utc>,
+    }
 }
-
-from_row!(StoredRow { n, seq, waits, held, ruled, now });
 
 fn outcome(rows: Vec<StoredRow>) -> Outcome {
     let mut outcome = Outcome::default();
@@ -328,13 +280,9 @@ fn outcome(rows: Vec<StoredRow>) -> Outcome {
     outcome
 }
 
-type Query<'a, F> = Map<'a, Postgres, F, PgArguments>;
-
 #[expect(clippy::too_many_lines, reason = "one statement, one clause a line")]
-fn query_any<'a>(
-    columns: &'a Columns<'_>,
-) -> Query<'a, impl FnMut(PgRow) -> Result<StoredRow, sqlx::Error> + Send + use<>> {
-    sqlx::query_as!(
+fn any(columns: &Columns<'_>) -> Statement {
+    statement!(
         StoredRow,
         r#"-- create_task
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now),

@@ -4,19 +4,15 @@
 
 mod one;
 
-use std::sync::LazyLock;
-
 use chrono::{DateTime, Utc};
-use sqlx::postgres::{PgArguments, PgRow};
-use sqlx::query::Map;
-use sqlx::{PgConnection, Postgres};
+use sqlx::PgConnection;
 use tenure_api::ids::TaskQueueId;
 use tenure_api::states::{EndedBy, ReasonCreated, ReasonResolved};
 use uuid::Uuid;
 
 use crate::decode::{Row, Undecodable, task_columns};
 use crate::hot;
-use crate::hot::statement::{Rows, Statement, from_row, text};
+use crate::hot::statement::{Run, Statement, row, statement};
 use tenure_domain::lifecycle::REQUEUES_MAX;
 use tenure_domain::policy::ending::Ending;
 use tenure_domain::policy::hold::Start;
@@ -68,7 +64,6 @@ impl Member<'_> {
 
 /// The members as columns. To the statement what is missing at the end of an array is null, and what most members do not have
 /// is an empty array if none has it.
-#[derive(Default)]
 struct Columns<'a> {
     /// Of each member its number, from 1.
     numbers: Vec<i64>,
@@ -121,68 +116,43 @@ fn few<'a, T>(members: &[Member<'a>], value: impl Fn(&Member<'a>) -> Option<T>) 
     members.iter().map(value).collect()
 }
 
-/// A run that was ended.
-#[derive(Debug)]
-pub struct Resolved {
-    /// From 1.
-    n: i64,
-    /// The task's key.
-    pub seq: i64,
-    /// The task.
-    pub id: Uuid,
-    /// The run that ended.
-    pub run: i16,
-    state: i16,
-    reason_resolved: i16,
-    ended_by: Option<i16>,
-    /// `task_queues.id`.
-    pub queue: i32,
-    priority: i16,
-    scheduled: DateTime<Utc>,
-    reason_created: i16,
-    started: DateTime<Utc>,
-    taken_until: DateTime<Utc>,
-    now: DateTime<Utc>,
-    worker_group: String,
-    worker_id: String,
-    retries_left: i16,
-    /// Why the next run was made, if one was.
-    pub next_reason: Option<i16>,
-    scheduler: String,
-    project: String,
-    task_group: Uuid,
-    deadline: DateTime<Utc>,
-    expires: DateTime<Utc>,
-    /// The epoch of the session that held the run; none too if its worker reported it for good.
-    pub session: Option<i64>,
+row! {
+    /// A run that was ended.
+    #[derive(Debug)]
+    pub struct Resolved {
+        /// From 1.
+        n: i64,
+        /// The task's key.
+        pub seq: i64,
+        /// The task.
+        pub id: Uuid,
+        /// The run that ended.
+        pub run: i16,
+        state: i16,
+        reason_resolved: i16,
+        ended_by: Option<i16>,
+        /// `task_queues.id`.
+        pub queue: i32,
+        priority: i16,
+        scheduled: DateTime<Utc>,
+        reason_created: i16,
+        started: DateTime<Utc>,
+        taken_until: DateTime<Utc>,
+        now: DateTime<Utc>,
+        worker_group: String,
+        worker_id: String,
+        retries_left: i16,
+        /// Why the next run was made, if one was.
+        pub next_reason: Option<i16>,
+        scheduler: String,
+        project: String,
+        task_group: Uuid,
+        deadline: DateTime<Utc>,
+        expires: DateTime<Utc>,
+        /// The epoch of the session that held the run; none too if its worker reported it for good.
+        pub session: Option<i64>,
+    }
 }
-
-from_row!(Resolved {
-    n,
-    seq,
-    id,
-    run,
-    state,
-    reason_resolved,
-    ended_by,
-    queue,
-    priority,
-    scheduled,
-    reason_created,
-    started,
-    taken_until,
-    now,
-    worker_group,
-    worker_id,
-    retries_left,
-    next_reason,
-    scheduler,
-    project,
-    task_group,
-    deadline,
-    expires,
-    session,
-});
 
 impl Resolved {
     /// Which member, from 0.
@@ -240,67 +210,30 @@ pub async fn end_held(
     members: &[Member<'_>],
     holders: &[Option<&Holder>],
 ) -> Result<Vec<Resolved>, sqlx::Error> {
-    if !members.iter().all(Member::is_for_good) {
-        return end_any(conn, members, holders).await;
-    }
-    let columns = Columns::new(members, holders);
-    match members {
-        [_] => one::query(&columns).fetch_all(conn).await,
-        _ => query_for_good(&columns).fetch_all(conn).await,
-    }
+    conn.run_one(&statement(members, holders)).await?.decode()
 }
 
-/// The same for ends of any kind.
+/// The same by the statement for ends of any kind.
 pub async fn end_any(
     conn: &mut PgConnection,
     members: &[Member<'_>],
     holders: &[Option<&Holder>],
 ) -> Result<Vec<Resolved>, sqlx::Error> {
-    query_any(&Columns::new(members, holders)).fetch_all(conn).await
+    conn.run_one(&any(&Columns::new(members, holders))).await?.decode()
 }
 
-/// The same as a part of a tick.
+/// The statement of [`end_held`].
 #[must_use]
 pub fn statement(members: &[Member<'_>], holders: &[Option<&Holder>]) -> Statement {
-    static FOR_GOOD: LazyLock<String> = LazyLock::new(|| text(query_for_good(&Columns::default())));
-    static ANY: LazyLock<String> = LazyLock::new(|| text(query_any(&Columns::default())));
-    let columns = Columns::new(members, holders);
-    let for_good = members.iter().all(Member::is_for_good);
-    if for_good && members.len() == 1 {
-        return one::statement(&columns);
+    match members {
+        [member] if member.is_for_good() => one::statement(member, holders.first().copied().flatten()),
+        _ if members.iter().all(Member::is_for_good) => for_good(&Columns::new(members, holders)),
+        _ => any(&Columns::new(members, holders)),
     }
-    let statement = Statement::new(if for_good { &FOR_GOOD } else { &ANY })
-        .with(&columns.ids)
-        .with(&columns.runs)
-        .with(&columns.states)
-        .with(&columns.reasons)
-        .with(&columns.holder_queues)
-        .with(&columns.holder_groups)
-        .with(&columns.holder_ids);
-    if for_good {
-        return statement.with(&columns.numbers);
-    }
-    statement
-        .with(&columns.results)
-        .with(&columns.retries)
-        .with(&columns.ended_by)
-        .with(&columns.losses)
-        .with(&columns.delays)
-        .with(&columns.dates)
-        .with(&REQUEUES_MAX.cast_signed())
 }
 
-/// What it answered with.
-pub fn decode(rows: &Rows) -> Result<Vec<Resolved>, sqlx::Error> {
-    rows.decode()
-}
-
-type Query<'a, F> = Map<'a, Postgres, F, PgArguments>;
-
-fn query_for_good<'a>(
-    columns: &'a Columns<'a>,
-) -> Query<'a, impl FnMut(PgRow) -> Result<Resolved, sqlx::Error> + Send + use<>> {
-    sqlx::query_as!(
+fn for_good(columns: &Columns<'_>) -> Statement {
+    statement!(
         Resolved,
         r#"-- resolve_run_for_good
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
@@ -363,10 +296,8 @@ fn query_for_good<'a>(
 }
 
 #[expect(clippy::too_many_lines, reason = "one statement, one clause a line")]
-fn query_any<'a>(
-    columns: &'a Columns<'a>,
-) -> Query<'a, impl FnMut(PgRow) -> Result<Resolved, sqlx::Error> + Send + use<>> {
-    sqlx::query_as!(
+fn any(columns: &Columns<'_>) -> Statement {
+    statement!(
         Resolved,
         r#"-- resolve_run
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now),

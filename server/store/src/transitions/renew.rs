@@ -1,18 +1,15 @@
 //! Running to running, with a later end of the claim. Touches `claims` only.
 
-use std::sync::LazyLock;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use sqlx::postgres::{PgArguments, PgRow};
-use sqlx::query::Map;
-use sqlx::{PgConnection, Postgres};
+use sqlx::PgConnection;
 use tenure_api::ids::TaskQueueId;
 use uuid::Uuid;
 
 use crate::decode::{Row, Undecodable, task_columns};
 use crate::hot;
-use crate::hot::statement::{Rows, Statement, from_row, text};
+use crate::hot::statement::{Run, Statement, row, statement};
 use tenure_domain::task::{EndedRun, Granted, Last, Tenancy};
 use tenure_domain::worker::WorkerKey;
 
@@ -25,59 +22,38 @@ pub struct Member {
     pub run: i16,
 }
 
-/// A claim that was renewed.
-#[derive(Debug)]
-pub struct Renewed {
-    /// From 1.
-    n: i64,
-    /// The task's key.
-    pub seq: i64,
-    id: Uuid,
-    /// The run.
-    pub run: i16,
-    /// `task_queues.id`.
-    pub queue: i32,
-    priority: i16,
-    scheduled: DateTime<Utc>,
-    reason_created: i16,
-    retries_left: i16,
-    started: DateTime<Utc>,
-    /// When the claim ends now.
-    pub taken_until: DateTime<Utc>,
-    /// When it was renewed.
-    pub now: DateTime<Utc>,
-    worker_group: String,
-    worker_id: String,
-    scheduler: String,
-    project: String,
-    task_group: Uuid,
-    deadline: DateTime<Utc>,
-    expires: DateTime<Utc>,
-    scopes: String,
+row! {
+    /// A claim that was renewed.
+    #[derive(Debug)]
+    pub struct Renewed {
+        /// From 1.
+        n: i64,
+        /// The task's key.
+        pub seq: i64,
+        id: Uuid,
+        /// The run.
+        pub run: i16,
+        /// `task_queues.id`.
+        pub queue: i32,
+        priority: i16,
+        scheduled: DateTime<Utc>,
+        reason_created: i16,
+        retries_left: i16,
+        started: DateTime<Utc>,
+        /// When the claim ends now.
+        pub taken_until: DateTime<Utc>,
+        /// When it was renewed.
+        pub now: DateTime<Utc>,
+        worker_group: String,
+        worker_id: String,
+        scheduler: String,
+        project: String,
+        task_group: Uuid,
+        deadline: DateTime<Utc>,
+        expires: DateTime<Utc>,
+        scopes: String,
+    }
 }
-
-from_row!(Renewed {
-    n,
-    seq,
-    id,
-    run,
-    queue,
-    priority,
-    scheduled,
-    reason_created,
-    retries_left,
-    started,
-    taken_until,
-    now,
-    worker_group,
-    worker_id,
-    scheduler,
-    project,
-    task_group,
-    deadline,
-    expires,
-    scopes,
-});
 
 impl Renewed {
     /// Which member, from 0.
@@ -116,46 +92,18 @@ impl Renewed {
     }
 }
 
-/// The members as columns.
-#[derive(Default)]
-struct Columns {
-    ids: Vec<Uuid>,
-    runs: Vec<i16>,
-}
-
-impl Columns {
-    fn new(members: &[Member]) -> Self {
-        Self {
-            ids: members.iter().map(|member| member.id).collect(),
-            runs: members.iter().map(|member| member.run).collect(),
-        }
-    }
-}
-
 /// Moves the end of the claims to `lease` from now, or as long as the policy of their queue says; never back. When a claim is too
 /// slow stays as it is.
 pub async fn renew(conn: &mut PgConnection, members: &[Member], lease: Duration) -> Result<Vec<Renewed>, sqlx::Error> {
-    query(&Columns::new(members), lease).fetch_all(conn).await
+    conn.run_one(&statement(members, lease)).await?.decode()
 }
 
-/// The same as a part of a tick.
+/// The statement of [`renew`].
 #[must_use]
 pub fn statement(members: &[Member], lease: Duration) -> Statement {
-    static TEXT: LazyLock<String> = LazyLock::new(|| text(query(&Columns::default(), Duration::ZERO)));
-    let columns = Columns::new(members);
-    Statement::new(&TEXT).with(&columns.ids).with(&columns.runs).with(&lease.as_secs_f64())
-}
-
-/// What it answered with.
-pub fn decode(rows: &Rows) -> Result<Vec<Renewed>, sqlx::Error> {
-    rows.decode()
-}
-
-fn query(
-    columns: &Columns,
-    lease: Duration,
-) -> Map<'_, Postgres, impl FnMut(PgRow) -> Result<Renewed, sqlx::Error> + Send + use<>, PgArguments> {
-    sqlx::query_as!(
+    let ids: Vec<Uuid> = members.iter().map(|member| member.id).collect();
+    let runs: Vec<i16> = members.iter().map(|member| member.run).collect();
+    statement!(
         Renewed,
         r#"-- reclaim_task
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
@@ -177,8 +125,8 @@ fn query(
                r.started, r.taken_until, db_now.now AS "now!", r.worker_group, r.worker_id, d.scheduler, d.project,
                d.task_group, d.deadline, d.expires, d.scopes
         FROM renewed r JOIN task_definitions d ON d.seq = r.seq, db_now"#,
-        &columns.ids,
-        &columns.runs,
+        &ids,
+        &runs,
         lease.as_secs_f64(),
     )
 }

@@ -9,7 +9,6 @@ use uuid::Uuid;
 use crate::batch::{Operation, Verdict};
 use crate::notifiers::Effects;
 use crate::ops::OpError;
-use tenure_store::hot::statement::Rows;
 use tenure_store::worker_sessions::{self, Renewal, Renewed};
 
 /// The operation.
@@ -69,11 +68,6 @@ impl Operation for RenewSession {
     /// No batch has two renewals of a session: the statement changes each row once.
     fn task(member: &Renewing) -> Option<Uuid> {
         Some(Uuid::from_u128(u128::from(member.renewal.epoch.cast_unsigned())))
-    }
-
-    fn decode(&self, _: &[&Renewing], _: &Rows, _: &mut Effects) -> Result<Vec<Renewed>, sqlx::Error> {
-        // It is no part of ticks.
-        Ok(Vec::new())
     }
 
     async fn judge(

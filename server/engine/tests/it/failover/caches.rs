@@ -57,16 +57,16 @@ async fn connections_to_a_database_that_was_replaced_are_not_used_again() {
     let database = TestDatabase::create().await;
     let connector = database.connector();
     let (pool, mut session) = (connector.pool(), Session::new(connector.clone()));
-    let pooled = session::get_backend(&mut pool.acquire().await.unwrap()).await.unwrap();
-    session.run(session::get_backend).await.unwrap();
-    assert_eq!(session::get_backend(&mut pool.acquire().await.unwrap()).await.unwrap(), pooled, "it is kept");
-    session.run(session::get_backend).await.unwrap();
+    let pooled = session::get_backend(&mut *pool.acquire().await.unwrap()).await.unwrap();
+    session.run(async |conn| session::get_backend(conn).await).await.unwrap();
+    assert_eq!(session::get_backend(&mut *pool.acquire().await.unwrap()).await.unwrap(), pooled, "it is kept");
+    session.run(async |conn| session::get_backend(conn).await).await.unwrap();
     assert_eq!(session.connections(), 1);
 
     note_another_database(&connector);
     let new = connector.connect_hot(Locks::Waits).await.unwrap();
-    assert_ne!(session::get_backend(&mut pool.acquire().await.unwrap()).await.unwrap(), pooled);
-    session.run(session::get_backend).await.unwrap();
+    assert_ne!(session::get_backend(&mut *pool.acquire().await.unwrap()).await.unwrap(), pooled);
+    session.run(async |conn| session::get_backend(conn).await).await.unwrap();
     assert_eq!(session.connections(), 2);
     drop(new);
     session.close().await;

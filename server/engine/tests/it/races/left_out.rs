@@ -9,6 +9,7 @@ use tenure_domain::policy::ending::Ending;
 use tenure_engine::ops::queue_policy;
 use tenure_engine::testing::{LEASE, QUEUE, VISIBILITY};
 use tenure_store::hot::messages::{self as hot, Deletion};
+use tenure_store::hot::statement::Run;
 use tenure_store::transitions::claim::{Want, Worker, claim};
 use tenure_store::transitions::{end, renew};
 use uuid::Uuid;
@@ -96,7 +97,8 @@ async fn a_message_is_deleted_for_the_member_that_named_it() {
         deletion(got[0].message, got[0].receipt),
     ];
     let mut conn = database.connect_hot().await;
-    let outcomes = hot::delete(&mut conn, &members, VISIBILITY).await.unwrap();
+    let deleted = conn.run_one(&hot::delete_statement(&members, VISIBILITY)).await.unwrap();
+    let outcomes = hot::decode_delete(&deleted).unwrap();
     let outcomes = sorted(outcomes.iter().map(|one| (one.member, one.deleted, one.known.is_some())));
     assert_eq!(outcomes, [(0, false, false), (1, true, true), (2, false, true), (3, true, true)]);
     let replaced: Vec<Uuid> = sqlx::query_scalar("SELECT id FROM pending WHERE message = 1 ORDER BY seq")

@@ -1,19 +1,17 @@
 //! The statement for tasks that are alone in their groups.
 
-use sqlx::postgres::PgRow;
 use tenure_domain::create::CREATED_DRIFT;
 
-use super::{Columns, Query, StoredRow};
+use super::{Columns, StoredRow};
 use crate::due::DUE_TASKS_MAX;
+use crate::hot::statement::{Statement, statement};
 
 /// Stores tasks that are alone in their groups, have no options, and may all have their deadline as far ahead. A member of whose task
 /// or group something is there, or that another transaction is about to create, is in the result without a key, and so is one
 /// whose queue has a policy that must be stamped on its run.
 #[expect(clippy::too_many_lines, reason = "one statement, one clause a line")]
-pub(super) fn query<'a>(
-    columns: &'a Columns<'_>,
-) -> Query<'a, impl FnMut(PgRow) -> Result<StoredRow, sqlx::Error> + Send + use<>> {
-    sqlx::query_as!(
+pub(super) fn statement(columns: &Columns<'_>) -> Statement {
+    statement!(
         StoredRow,
         r#"-- create_task_alone
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now),

@@ -1,43 +1,15 @@
 //! The statement for one task that is alone in its group. [`super::alone`] would do the same; for one task, its lists, sorts and
 //! aggregates cost more than the rows that it writes.
 
-use std::sync::LazyLock;
-
-use sqlx::postgres::PgRow;
 use tenure_domain::create::CREATED_DRIFT;
 
-use super::{Columns, Query, StoredRow};
-use crate::hot::only;
-use crate::hot::statement::{Statement, text};
+use super::{Member, StoredRow};
+use crate::hot::statement::{Statement, statement};
 
-/// The same as a part of a tick.
-pub(super) fn statement(columns: &Columns<'_>, room: usize) -> Statement {
-    static ONE: LazyLock<String> = LazyLock::new(|| text(query(&Columns::default())));
-    Statement::new(&ONE)
-        .with_room(room)
-        .with(&only(&columns.ids))
-        .with(&only(&columns.queues))
-        .with(&only(&columns.queue_names))
-        .with(&only(&columns.priorities))
-        .with(&only(&columns.retries))
-        .with(&only(&columns.schedulers))
-        .with(&only(&columns.projects))
-        .with(&only(&columns.created))
-        .with(&only(&columns.deadlines))
-        .with(&only(&columns.expires))
-        .with(&only(&columns.scopes))
-        .with(&only(&columns.routes))
-        .with(&only(&columns.tags))
-        .with(&only(&columns.definitions))
-        .with(&CREATED_DRIFT.as_seconds_f64())
-        .with(&columns.one_limit())
-}
-
-/// Does for the first member what the statement for batches does.
-pub(super) fn query<'a>(
-    columns: &'a Columns<'_>,
-) -> Query<'a, impl FnMut(PgRow) -> Result<StoredRow, sqlx::Error> + Send + use<>> {
-    sqlx::query_as!(
+/// The statement for a member.
+pub(super) fn statement(member: &Member<'_>) -> Statement {
+    let Member { task, queue, .. } = *member;
+    statement!(
         StoredRow,
         r#"-- create_task_of_one
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
@@ -87,21 +59,21 @@ pub(super) fn query<'a>(
         SELECT 1 /* count */::bigint AS "n!", valid.seq AS "seq?", false AS "waits!", false AS "held!", valid.ruled AS "ruled!",
                db_now.now AS "now!"
         FROM valid, db_now"#,
-        only(&columns.ids),
-        only(&columns.queues),
-        only(&columns.queue_names),
-        only(&columns.priorities),
-        only(&columns.retries),
-        only(&columns.schedulers),
-        only(&columns.projects),
-        only(&columns.created),
-        only(&columns.deadlines),
-        only(&columns.expires),
-        only(&columns.scopes),
-        only(&columns.routes),
-        only(&columns.tags),
-        only(&columns.definitions),
+        task.id.uuid(),
+        queue,
+        task.queue.as_str(),
+        task.priority.code(),
+        task.retries.cast_signed(),
+        task.scheduler.as_str(),
+        task.project.as_str(),
+        task.created,
+        task.deadline,
+        task.expires,
+        &task.scopes_text,
+        &task.routes_text,
+        &task.tags,
+        &task.definition,
         CREATED_DRIFT.as_seconds_f64(),
-        columns.one_limit(),
+        member.seconds_ahead(),
     )
 }

@@ -1,37 +1,14 @@
 //! The statement for one report after which no run follows. `resolve_run_for_good` would do the same; for one report, its lists and
 //! aggregates cost more than the rows that it writes.
 
-use std::sync::LazyLock;
+use super::{Member, Resolved};
+use crate::hot::statement::{Statement, statement};
+use tenure_domain::work::Holder;
 
-use sqlx::postgres::PgRow;
-
-use super::{Columns, Query, Resolved};
-use crate::hot::only;
-use crate::hot::statement::{Statement, text};
-
-/// What names the holder, or an empty text without one.
-fn holder<'a>(column: &[Option<&'a str>]) -> &'a str {
-    only(column).unwrap_or_default()
-}
-
-/// The same as a part of a tick.
-pub(super) fn statement(columns: &Columns<'_>) -> Statement {
-    static ONE: LazyLock<String> = LazyLock::new(|| text(query(&Columns::default())));
-    Statement::new(&ONE)
-        .with(&only(&columns.ids))
-        .with(&only(&columns.runs))
-        .with(&only(&columns.states))
-        .with(&only(&columns.reasons))
-        .with(&holder(&columns.holder_queues))
-        .with(&holder(&columns.holder_groups))
-        .with(&holder(&columns.holder_ids))
-}
-
-/// Does for the first member what the statement for batches does.
-pub(super) fn query<'a>(
-    columns: &'a Columns<'a>,
-) -> Query<'a, impl FnMut(PgRow) -> Result<Resolved, sqlx::Error> + Send + use<>> {
-    sqlx::query_as!(
+/// The statement for a member, which must be the claim of the holder if one is named.
+pub(super) fn statement(member: &Member<'_>, holder: Option<&Holder>) -> Statement {
+    let outcome = member.ending.outcome();
+    statement!(
         Resolved,
         r#"-- resolve_run_of_one
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
@@ -69,12 +46,12 @@ pub(super) fn query<'a>(
                db_now.now AS "now!", l.worker_group, l.worker_id, l.retries_left, NULL::smallint AS next_reason, d.scheduler,
                d.project, d.task_group, d.deadline, d.expires, NULL::bigint AS session
         FROM locked l JOIN task_definitions d ON d.seq = l.seq, db_now"#,
-        only(&columns.ids),
-        only(&columns.runs),
-        only(&columns.states),
-        only(&columns.reasons),
-        holder(&columns.holder_queues),
-        holder(&columns.holder_groups),
-        holder(&columns.holder_ids),
+        member.id,
+        member.run,
+        outcome.state().code(),
+        outcome.reason().code(),
+        holder.map_or("", |holder| holder.queue.as_str()),
+        holder.map_or("", |holder| holder.group.as_str()),
+        holder.map_or("", |holder| holder.id.as_str()),
     )
 }
