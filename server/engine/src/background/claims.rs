@@ -5,12 +5,10 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::{PassReport, SLICE};
-use crate::endings;
 use crate::engine::Engine;
-use crate::notifiers::Effects;
+use crate::ops::worker_removed::{self, Ended};
 use tenure_domain::policy::ending::Ending;
 use tenure_store::claims;
-use tenure_store::transitions::end::{self, Member};
 
 /// Ends a slice of the claims that have expired.
 pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
@@ -22,29 +20,20 @@ pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     end_all(engine, &mut conn, &due, Ending::LeaseExpired).await
 }
 
-/// Ends these claims so. The statement looks at the clock again: a claim that was renewed meanwhile stays.
+/// Ends these claims so.
 pub(super) async fn end_all(
     engine: &Engine,
     conn: &mut PgConnection,
     due: &[(Uuid, i16)],
     ending: Ending,
 ) -> Result<PassReport, sqlx::Error> {
-    let members: Vec<Member<'_>> = due.iter().map(|&(id, run)| Member::new(id, run, ending)).collect();
-    let resolved = end::end(conn, &members).await?;
-    let mut effects = Effects::default();
-    for row in &resolved {
-        effects.run_ended(row);
-        effects.inboxes.extend(row.session);
-    }
-    let report = PassReport {
+    let Ended { runs, retried } = worker_removed::end(conn, &engine.notifiers, due, ending).await?;
+    Ok(PassReport {
         found: due.len(),
-        done: resolved.len(),
-        retried: effects.claimable.len(),
-        exhausted: effects.resolved.len(),
-        lost_race: due.len() - resolved.len(),
+        done: runs,
+        retried,
+        exhausted: runs - retried,
+        lost_race: due.len() - runs,
         ..PassReport::default()
-    };
-    engine.notifiers.apply(effects);
-    endings::count(ending, resolved.len());
-    Ok(report)
+    })
 }

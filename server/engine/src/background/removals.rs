@@ -12,10 +12,11 @@ use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 use tenure_api::states::SessionEnd;
 
+use super::claims::end_all;
 use super::{PassReport, SLICE};
 use crate::engine::Engine;
 use crate::ops::sessions::{Attempt, end_whole};
-use crate::ops::worker_removed;
+use tenure_domain::policy::ending::Ending;
 use tenure_store::failure::{Class, classify};
 use tenure_store::{clock, worker_removals};
 
@@ -43,15 +44,7 @@ pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     let (mut report, failed) = end_sessions(engine, &mut conn, due).await?;
     let found = worker_removals::list_claims(&mut conn, None, due, SLICE).await?;
     if !found.is_empty() {
-        let ended = worker_removed::end(&mut conn, &engine.notifiers, &found).await?;
-        report.join(PassReport {
-            found: found.len(),
-            done: ended.runs,
-            retried: ended.retried,
-            exhausted: ended.runs - ended.retried,
-            lost_race: found.len() - ended.runs,
-            ..PassReport::default()
-        });
+        report.join(end_all(engine, &mut conn, &found, Ending::WorkerRemoved).await?);
     }
     if report.found == 0 {
         worker_removals::settle(&mut conn, due).await?;

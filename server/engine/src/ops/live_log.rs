@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use super::OpError;
 use super::create_artifact::{RunRef, event};
-use crate::batch::{Operation, Verdict};
+use crate::batch::{Operation, SMALL, Verdict};
 use crate::notifiers::{Effects, Notifiers};
 use tenure_domain::artifact::{self, Details};
 use tenure_domain::live_log;
@@ -19,8 +19,6 @@ use tenure_store::{artifacts, tasks};
 /// The operation. It answers with the offset behind the last byte of the log.
 pub struct AppendLog;
 
-/// What a member counts for beside its bytes.
-const SMALL: usize = 64;
 /// How long a chunk waits for others: a worker sends one a second, and a reader gets it within two.
 const GATHER: Duration = Duration::from_millis(50);
 
@@ -67,11 +65,6 @@ impl Operation for AppendLog {
             None => Verdict::Refused(why_not(*of, known.contains_key(&chunk.task))),
         };
         Ok(members.iter().enumerate().map(verdict).collect())
-    }
-
-    async fn wait(&self, _: &mut PgConnection, _: &Self::Member) -> Result<(), sqlx::Error> {
-        // Its statement waits for the log's row by itself.
-        Ok(())
     }
 }
 

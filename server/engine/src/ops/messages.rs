@@ -143,11 +143,6 @@ impl Operation for GetMessages {
         }
         Ok(answers.into_iter().map(Verdict::Done).collect())
     }
-
-    async fn wait(&self, _: &mut PgConnection, _: &GetRequest) -> Result<(), sqlx::Error> {
-        // No verdict is ever "locked": a locked message is being given to another poller.
-        Ok(())
-    }
 }
 
 /// Of each queue and priority, in order: the pollers, from 1, each as often as it requests messages.
@@ -250,10 +245,6 @@ impl Operation for DeleteMessages {
     const WAITING_MAX: usize = 16_000;
     const KIND: Option<Kind> = Some(Kind::DeleteMessages);
     type Found = Vec<Outcome>;
-
-    fn weight(_: &DeleteRequest) -> usize {
-        size_of::<DeleteRequest>()
-    }
 
     fn task(member: &DeleteRequest) -> Option<Uuid> {
         // Two generations of one run's message are one row.

@@ -40,9 +40,6 @@ pub struct ClaimRenewal {
     pub run: RunId,
 }
 
-/// Bytes that a member without a body counts for.
-const SMALL: usize = 64;
-
 impl Operation for Reclaim {
     type Member = ClaimRenewal;
     type Answer = Granted;
@@ -50,10 +47,6 @@ impl Operation for Reclaim {
     const WAITING_MAX: usize = 16_000;
     const KIND: Option<Kind> = Some(Kind::Renew);
     type Found = Vec<Renewed>;
-
-    fn weight(_: &ClaimRenewal) -> usize {
-        SMALL
-    }
 
     fn task(member: &ClaimRenewal) -> Option<Uuid> {
         Some(member.task.uuid())

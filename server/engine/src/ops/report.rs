@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use super::{OpError, refused};
 use crate::batch::tick::Kind;
-use crate::batch::{Operation, Verdict};
+use crate::batch::{Operation, SMALL, Verdict};
 use crate::endings;
 use crate::notifiers::{Effects, Notifiers};
 use tenure_domain::lifecycle::{Event, Refusal, Report, apply};
@@ -57,9 +57,6 @@ impl RunReport {
         Self { task, run, ending: Ending::Reported(report), result: None, start: None, holder: None }
     }
 }
-
-/// Bytes that a member counts for, apart from its result.
-const SMALL: usize = 64;
 
 impl Operation for ReportRun {
     type Member = RunReport;

@@ -13,9 +13,6 @@ use tenure_store::tasks;
 /// The operation.
 pub struct ReadStatus;
 
-/// Bytes that a member without a body counts for.
-const SMALL: usize = 64;
-
 impl Operation for ReadStatus {
     type Member = TaskId;
     type Answer = Task;
@@ -23,10 +20,6 @@ impl Operation for ReadStatus {
     const WAITING_MAX: usize = 8_000;
     const READ_ONLY: bool = true;
     type Found = ();
-
-    fn weight(_: &TaskId) -> usize {
-        SMALL
-    }
 
     /// Readers of one task share a batch: thousands of callers may wait for its end, and ask at the same time.
     fn task(_: &TaskId) -> Option<Uuid> {
@@ -57,10 +50,6 @@ impl Operation for ReadStatus {
             None => Verdict::Refused(OpError::NotFound(format!("task {id} does not exist"))),
         };
         Ok(members.iter().map(verdict).collect())
-    }
-
-    async fn wait(&self, _: &mut PgConnection, _: &TaskId) -> Result<(), sqlx::Error> {
-        Ok(())
     }
 }
 

@@ -97,7 +97,7 @@ async fn end_all(conn: &mut PgConnection, notifiers: &Notifiers, gone: &Gone) ->
         if found.is_empty() {
             return Ok(ended);
         }
-        let slice = end(conn, notifiers, &found).await?;
+        let slice = end(conn, notifiers, &found, Ending::WorkerRemoved).await?;
         ended += slice.runs;
         if slice.runs > 0 {
             progress = Instant::now();
@@ -109,10 +109,15 @@ async fn end_all(conn: &mut PgConnection, notifiers: &Notifiers, gone: &Gone) ->
     }
 }
 
-/// Ends these claims in one transaction, except those that ended meanwhile or are locked.
-pub async fn end(conn: &mut PgConnection, notifiers: &Notifiers, claims: &[(Uuid, i16)]) -> Result<Ended, sqlx::Error> {
-    let members: Vec<Member<'_>> =
-        claims.iter().map(|&(id, run)| Member::new(id, run, Ending::WorkerRemoved)).collect();
+/// Ends these claims in one transaction, except those that ended meanwhile or are locked. The statement looks at the clock again: a claim
+/// that was renewed since it was found to have expired stays.
+pub async fn end(
+    conn: &mut PgConnection,
+    notifiers: &Notifiers,
+    claims: &[(Uuid, i16)],
+    ending: Ending,
+) -> Result<Ended, sqlx::Error> {
+    let members: Vec<Member<'_>> = claims.iter().map(|&(id, run)| Member::new(id, run, ending)).collect();
     let resolved = end::end(conn, &members).await?;
     let mut effects = Effects::default();
     for row in &resolved {
@@ -121,6 +126,6 @@ pub async fn end(conn: &mut PgConnection, notifiers: &Notifiers, claims: &[(Uuid
     }
     let ended = Ended { runs: resolved.len(), retried: effects.claimable.len() };
     notifiers.apply(effects);
-    endings::count(Ending::WorkerRemoved, ended.runs);
+    endings::count(ending, ended.runs);
     Ok(ended)
 }

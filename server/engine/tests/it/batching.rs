@@ -71,10 +71,6 @@ impl Operation for Divide {
         .await?;
         Ok(values.into_iter().map(|value| Verdict::Done(100 / value)).collect())
     }
-
-    async fn wait(&self, _: &mut PgConnection, _: &Number) -> Result<(), sqlx::Error> {
-        Ok(())
-    }
 }
 
 /// A batcher whose batches wait for a turn each.

@@ -14,8 +14,6 @@ use tenure_store::worker_sessions::{self, Renewal, Renewed};
 /// The operation.
 pub struct RenewSession;
 
-/// Bytes that a member without a body counts for.
-const SMALL: usize = 64;
 /// How long renewals wait for others: each is early by much more, and thousands of sessions are renewed with few commits.
 const GATHER: Duration = Duration::from_millis(250);
 /// The same of a worker that does not wait for items either.
@@ -59,10 +57,6 @@ impl Operation for RenewSession {
 
     fn gather(member: &Renewing) -> Duration {
         member.gather
-    }
-
-    fn weight(_: &Renewing) -> usize {
-        SMALL
     }
 
     /// No batch has two renewals of a session: the statement changes each row once.
