@@ -24,7 +24,8 @@ pub async fn get_counts(
     queues: &[TaskQueueId],
 ) -> Result<Vec<Counts>, sqlx::Error> {
     let names: Vec<&str> = queues.iter().map(TaskQueueId::as_str).collect();
-    let rows = sqlx::query!(
+    sqlx::query_as!(
+        Counts,
         r#"-- get_counts
         WITH requested AS MATERIALIZED (
             SELECT i.n, q.id FROM unnest($1::text[]) WITH ORDINALITY AS i(name, n) LEFT JOIN task_queues q USING (name)
@@ -44,11 +45,7 @@ pub async fn get_counts(
         sequenced.0
     )
     .fetch_all(conn)
-    .await?;
-    Ok(rows
-        .into_iter()
-        .map(|row| Counts { pending: row.pending, claimed: row.claimed, delayed: row.delayed })
-        .collect())
+    .await
 }
 
 /// The counts of every queue, for the metrics.

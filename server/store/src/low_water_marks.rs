@@ -48,7 +48,8 @@ pub async fn keep_positions(conn: &mut PgConnection) -> Result<(), sqlx::Error> 
 /// higher one than [`get_position`] read before. A transaction has its number before it takes a position: the default of a
 /// position sees to it, and who takes one by itself has locked a row before.
 pub async fn list_writers(conn: &mut PgConnection) -> Result<Vec<Writer>, sqlx::Error> {
-    let writers = sqlx::query!(
+    sqlx::query_as!(
+        Writer,
         r#"-- open_writers
         SELECT pid AS "pid!", (extract(epoch FROM xact_start) * 1000000)::bigint AS "began!"
         FROM pg_stat_activity
@@ -56,8 +57,7 @@ pub async fn list_writers(conn: &mut PgConnection) -> Result<Vec<Writer>, sqlx::
           AND usename = current_user AND application_name LIKE 'tenure%'"#
     )
     .fetch_all(conn)
-    .await?;
-    Ok(writers.into_iter().map(|row| Writer { pid: row.pid, began: row.began }).collect())
+    .await
 }
 
 /// The low-water marks of a queue and the cursor epoch that they belong to.
