@@ -2,6 +2,8 @@
 
 use sqlx::{AssertSqlSafe, PgConnection};
 
+use crate::passes::without_autovacuum;
+
 /// Its runs are claimed by decisions.
 pub const PULLED: &str = "cost/pulled";
 /// Its runs are given to sessions.
@@ -10,13 +12,6 @@ pub const ASSIGNED: &str = "cost/assigned";
 pub const PLAIN: &str = "cost/plain";
 /// Sessions of [`ASSIGNED`], which have four runs each that they have not accepted.
 pub const SESSIONS: i32 = 50;
-
-/// Statistics change only where the test says so, and nothing else reads.
-const AUTOVACUUM_OFF: &str = "DO $$ DECLARE name text; BEGIN
-        FOR name IN SELECT relname FROM pg_stat_user_tables LOOP
-            EXECUTE format('ALTER TABLE %I SET (autovacuum_enabled = off)', name);
-        END LOOP;
-    END $$";
 
 /// Rows that do not depend on the size: ready runs of [`PLAIN`], sessions and assigned runs of
 /// [`ASSIGNED`].
@@ -86,7 +81,7 @@ async fn run(conn: &mut PgConnection, sql: String) {
 
 /// Fills in what does not grow. Both queues have their policies already.
 pub async fn begin(conn: &mut PgConnection) {
-    sqlx::raw_sql(AUTOVACUUM_OFF).execute(&mut *conn).await.unwrap();
+    without_autovacuum(conn).await;
     run(conn, BEGIN.replace("$SESSIONS", &SESSIONS.to_string())).await;
 }
 

@@ -67,13 +67,6 @@ const FILL: &str = "
     INSERT INTO queue_policies (queue, version, policy, updated, client_id, refile_stage)
         SELECT id, 1, '{}', now(), 'ann', 2 FROM task_queues WHERE name = 'fill/q2';";
 
-/// Statistics change only where the test says so, and nothing else reads.
-const AUTOVACUUM_OFF: &str = "DO $$ DECLARE name text; BEGIN
-        FOR name IN SELECT relname FROM pg_stat_user_tables LOOP
-            EXECUTE format('ALTER TABLE %I SET (autovacuum_enabled = off)', name);
-        END LOOP;
-    END $$";
-
 async fn queue(conn: &mut PgConnection, name: &str) -> i32 {
     sqlx::query_scalar("SELECT id FROM task_queues WHERE name = $1").bind(name).fetch_one(conn).await.unwrap()
 }
@@ -169,7 +162,6 @@ async fn delayed_runs_are_read_by_nothing_that_is_not_about_them(statistics: OfB
     let database = TestDatabase::create().await;
     let server = Queue::start(database.options());
     let (mut filler, mut hot) = (database.connect().await, database.connect_hot().await);
-    sqlx::raw_sql(AUTOVACUUM_OFF).execute(&mut filler).await.unwrap();
     sqlx::raw_sql(AssertSqlSafe(EVENTS.replace("$RUNS", &runs.to_string()))).execute(&mut filler).await.unwrap();
     fill_with_what_is_due(&mut filler).await;
     if statistics == OfBefore::Taken {
