@@ -183,11 +183,13 @@ pub(crate) struct Parked<S: Source> {
     by_key: HashMap<S::Key, Vec<Entry<S::Waiter>>>,
     /// Lower bound of the deadlines of requests that were polled.
     next_deadline: Option<Instant>,
+    /// Earliest time of the next scan for passed deadlines, which reads all requests.
+    scan_from: Instant,
 }
 
 impl<S: Source> Default for Parked<S> {
     fn default() -> Self {
-        Self { by_key: HashMap::new(), next_deadline: None }
+        Self { by_key: HashMap::new(), next_deadline: None, scan_from: Instant::now() }
     }
 }
 
@@ -229,10 +231,6 @@ impl<S: Source> Parked<S> {
         self.by_key.entry(key).or_default().push(entry);
     }
 
-    fn count(&self) -> usize {
-        self.by_key.values().map(Vec::len).sum()
-    }
-
     fn expect_deadline(&mut self, deadline: Option<Instant>) {
         self.next_deadline = self.next_deadline.into_iter().chain(deadline).min();
     }
@@ -252,10 +250,15 @@ impl<S: Source> Parked<S> {
         }
     }
 
+    fn next_scan(&self) -> Option<Instant> {
+        self.next_deadline.map(|next| next.max(self.scan_from))
+    }
+
     fn give_up_after_deadline(&mut self, now: Instant) {
-        if self.next_deadline.is_none_or(|next| next > now) {
+        if self.next_scan().is_none_or(|next| next > now) {
             return;
         }
+        self.scan_from = now + POLL_AT_MOST_EVERY;
         let is_over = |entry: &mut Entry<S::Waiter>| {
             entry.polled != Polled::Not && entry.deadline.is_some_and(|deadline| deadline <= now)
         };
@@ -312,7 +315,7 @@ impl<S: Source> Task<S> {
                 self.poll(now).await;
             }
             self.parked.give_up_after_deadline(Instant::now());
-            gauge.set(self.parked.count() as f64);
+            gauge.set(self.signal.waiting() as f64);
         }
         for entry in self.parked.by_key.into_values().flatten() {
             entry.waiter.give_up(GiveUp::Draining);
@@ -324,7 +327,7 @@ impl<S: Source> Task<S> {
 
     fn wake_at(&self) -> Instant {
         let poll_at = self.due.any().then_some(self.poll_from);
-        poll_at.into_iter().chain(self.parked.next_deadline).fold(self.all_from, Instant::min)
+        poll_at.into_iter().chain(self.parked.next_scan()).fold(self.all_from, Instant::min)
     }
 
     fn enter(&mut self, key: S::Key, entry: Entry<S::Waiter>) {
