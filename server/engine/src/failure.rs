@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use tenure_api::states::SessionEnd;
-use tenure_domain::unacceptable::Unacceptable;
 use tenure_domain::json::Unserializable;
+use tenure_domain::unacceptable::Unacceptable;
 use tenure_store::failure::{Class, classify};
 use tenure_store::outage;
 
