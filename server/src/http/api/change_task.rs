@@ -1,18 +1,7 @@
 //! scheduleTask, rerunTask, cancelTask.
 
-use std::sync::Arc;
-
-use axum::response::Response;
-use serde_json::{Value, json};
-use tenure_api::errors::ErrorCode::{RequestConflict, ResourceNotFound};
-
-use super::{StatusBody, ok};
-use crate::http::api::state::{Api, Endpoint};
-use crate::http::call::Call;
-use crate::http::docs::operation::Operation;
-use crate::http::error::ApiError;
-use crate::http::scopes::Template::{AllOf, AnyOf, Scope};
-use crate::http::scopes::Values;
+use super::StatusBody;
+use crate::http::api::prelude::*;
 use tenure_domain::task::Task;
 use tenure_engine::ops::change_task::{Change, change};
 

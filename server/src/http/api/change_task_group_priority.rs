@@ -1,25 +1,12 @@
 //! changeTaskGroupPriority.
 
-use std::sync::Arc;
-
-use axum::response::Response;
-use serde::Serialize;
-use serde_json::json;
 use tenure_api::bodies::ChangePriorityRequest;
-use tenure_api::errors::ErrorCode::ResourceNotFound;
-use tenure_api::ids::{TaskGroupId, TaskId};
+use tenure_api::ids::TaskGroupId;
 use tenure_api::states::Priority;
-use utoipa::ToSchema;
 
-use super::ok;
-use crate::http::api::state::{Api, Endpoint};
-use crate::http::call::Call;
-use crate::http::docs::operation::Operation;
-use crate::http::docs::sample::Sample;
-use crate::http::error::ApiError;
-use crate::http::scopes::Template::{self, Scope};
-use crate::http::scopes::Values;
 use tenure_engine::ops::{change_priority, task_group};
+
+use crate::http::api::prelude::*;
 
 /// A group whose priority was changed.
 #[derive(Serialize, ToSchema)]

@@ -1,20 +1,9 @@
 //! changeTaskPriority.
 
-use std::sync::Arc;
-
-use axum::response::Response;
-use serde_json::json;
 use tenure_api::bodies::ChangePriorityRequest;
-use tenure_api::errors::ErrorCode::{RequestConflict, ResourceNotFound};
 
-use super::{StatusBody, ok};
-use crate::http::api::state::{Api, Endpoint};
-use crate::http::call::Call;
-use crate::http::docs::operation::Operation;
-use crate::http::docs::sample::Sample;
-use crate::http::error::ApiError;
-use crate::http::scopes::Template::{self, AnyOf, Scope};
-use crate::http::scopes::Values;
+use super::StatusBody;
+use crate::http::api::prelude::*;
 use tenure_engine::ops::change_priority;
 
 /// `POST /task/:taskId/priority`

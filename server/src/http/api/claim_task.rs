@@ -1,22 +1,11 @@
 //! claimTask.
 
-use std::sync::Arc;
-
-use axum::response::Response;
-use serde_json::json;
 use tenure_api::bodies::{Claim, ClaimTaskRequest};
-use tenure_api::errors::ErrorCode::{RequestConflict, ResourceNotFound};
 
+use super::claim_json;
 use super::claim_work::session_of_claim;
 use super::sessions::of_a_claim;
-use super::{claim_json, raw};
-use crate::http::api::state::{Api, Endpoint};
-use crate::http::call::Call;
-use crate::http::docs::operation::Operation;
-use crate::http::docs::sample::Sample;
-use crate::http::error::ApiError;
-use crate::http::scopes::Template::{self, AllOf, AnyOf, Scope};
-use crate::http::scopes::Values;
+use crate::http::api::prelude::*;
 use tenure_engine::ops::claim_task::{ClaimTask, claim_task as claim};
 use tenure_engine::ops::sessions;
 

@@ -1,23 +1,13 @@
 //! claimWork.
 
-use std::sync::Arc;
-
-use axum::response::Response;
-use serde_json::json;
 use tenure_api::bodies::{CLAIM_TASKS, ClaimWorkRequest};
-use tenure_api::errors::ErrorCode;
-use tenure_api::ids::{SessionId, TaskQueueId};
+use tenure_api::ids::SessionId;
 
 use super::claims_json;
 use super::sessions::{OWN, of_a_claim};
-use crate::http::api::state::{Api, Endpoint};
-use crate::http::call::Call;
+use crate::http::api::prelude::*;
 use crate::http::declaration::ANSWER_MAX;
 use crate::http::delivery::carry;
-use crate::http::docs::operation::Operation;
-use crate::http::docs::sample::Sample;
-use crate::http::error::ApiError;
-use crate::http::scopes::Values;
 use tenure_engine::batch::wait_list::Answer;
 use tenure_engine::ops::claim_work::Request;
 use tenure_engine::ops::sessions;

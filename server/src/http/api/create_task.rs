@@ -1,21 +1,11 @@
 //! createTask.
 
-use std::sync::Arc;
-
-use axum::response::Response;
-use serde_json::json;
 use tenure_api::bodies::CreateTaskRequest;
-use tenure_api::errors::ErrorCode::{InputError, RequestConflict};
 use tenure_api::states::Priority;
 
-use super::{StatusBody, ok};
-use crate::http::api::state::{Api, Endpoint};
-use crate::http::call::Call;
-use crate::http::docs::operation::Operation;
-use crate::http::docs::sample::Sample;
-use crate::http::error::ApiError;
-use crate::http::scopes::Template::{self, AllOf, AnyOf, ForEach, If, Scope};
-use crate::http::scopes::Values;
+use super::StatusBody;
+use crate::http::api::prelude::*;
+use crate::http::scopes::Template::If;
 use tenure_domain::create::NewTask;
 use tenure_domain::policy::options::Needs;
 

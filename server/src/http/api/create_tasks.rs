@@ -1,25 +1,15 @@
 //! createTasks: one or several tasks at once, all or none.
 
-use std::sync::Arc;
-
-use axum::response::Response;
 use serde::de::IgnoredAny;
-use serde::{Deserialize, Deserializer, Serialize};
-use serde_json::json;
+use serde::{Deserialize, Deserializer};
 use sha2::{Digest, Sha256};
 use tenure_api::bodies::Status;
-use tenure_api::errors::ErrorCode::{InputError, InvalidRequestArguments, RequestConflict};
-use tenure_api::ids::{TaskGroupId, TaskId};
+use tenure_api::errors::ErrorCode::InvalidRequestArguments;
+use tenure_api::ids::TaskGroupId;
 use tenure_api::submit::{SubmitRequest, SubmittedTask};
-use utoipa::ToSchema;
 
-use super::{create_task, ok};
-use crate::http::api::state::{Api, Endpoint};
-use crate::http::call::Call;
-use crate::http::docs::operation::Operation;
-use crate::http::docs::sample::QUEUE;
-use crate::http::docs::sample::Sample;
-use crate::http::error::ApiError;
+use super::create_task;
+use crate::http::api::prelude::*;
 use tenure_domain::submit::{Graph, Origin};
 use tenure_engine::ops::submit::{Key, submission_time, submit};
 

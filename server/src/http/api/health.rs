@@ -1,21 +1,10 @@
 //! Whether the server lives, what it is, and how it does.
 
-use std::sync::Arc;
-
-use axum::response::{IntoResponse, Response};
+use axum::response::IntoResponse;
 use http::StatusCode;
 use http::header::CONTENT_TYPE;
-use serde::Serialize;
-use serde_json::json;
-use tenure_api::errors::ErrorCode;
-use utoipa::ToSchema;
 
-use super::ok;
-use crate::http::api::state::{Api, Endpoint};
-use crate::http::call::Call;
-use crate::http::docs::operation::Operation;
-use crate::http::docs::sample::Sample;
-use crate::http::error::ApiError;
+use crate::http::api::prelude::*;
 
 const NO_PARAMETERS: &str = "there is a query parameter";
 

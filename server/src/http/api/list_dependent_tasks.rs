@@ -1,24 +1,7 @@
 //! listDependentTasks.
 
-use std::sync::Arc;
-
-use axum::response::Response;
-use serde::Serialize;
-use serde_json::json;
-use tenure_api::errors::ErrorCode::ResourceNotFound;
-use tenure_api::ids::TaskId;
-use utoipa::ToSchema;
-
 use super::listed_task::{Entry, entries};
-use super::ok;
-use crate::http::api::state::{Api, Endpoint};
-use crate::http::call::Call;
-use crate::http::docs::operation::Operation;
-use crate::http::docs::parameters::paged;
-use crate::http::docs::sample::Sample;
-use crate::http::error::ApiError;
-use crate::http::scopes::Template::{self, Scope};
-use crate::http::scopes::Values;
+use crate::http::api::prelude::*;
 use tenure_engine::ops::list_tasks;
 
 /// A page of the tasks that wait, or waited, for a task.

@@ -1,23 +1,9 @@
 //! listQueues: all of them with their counts.
 
-use std::sync::Arc;
-
-use axum::response::Response;
-use serde::Serialize;
-use serde_json::json;
-use tenure_api::dates::Timestamp;
-use utoipa::ToSchema;
-
-use super::ok;
-use crate::http::api::state::{Api, Endpoint};
-use crate::http::call::Call;
-use crate::http::docs::operation::Operation;
-use crate::http::docs::sample::QUEUE;
-use crate::http::docs::sample::Sample;
-use crate::http::error::ApiError;
-use crate::http::scopes::Template::{self, Scope};
 use tenure_domain::policy::counts::shown;
 use tenure_store::queue_counts::{self, ListedQueue, Listing};
+
+use crate::http::api::prelude::*;
 
 /// Every queue.
 #[derive(Serialize, ToSchema)]

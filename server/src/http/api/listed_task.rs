@@ -1,12 +1,11 @@
 //! A task in a list, with its definition.
 
-use serde::Serialize;
 use serde_json::value::RawValue;
 use tenure_api::bodies::{Status, TaskDefinition};
-use utoipa::ToSchema;
 
-use crate::http::error::ApiError;
 use tenure_domain::task::Task;
+
+use crate::http::api::prelude::*;
 
 /// A task with its definition.
 #[derive(Serialize, ToSchema)]

@@ -1,16 +1,9 @@
 //! `GET /metrics`, in the text format of Prometheus.
 
-use std::sync::Arc;
-
-use axum::response::Response;
 use http::HeaderValue;
 use http::header::WWW_AUTHENTICATE;
-use serde_json::json;
-use tenure_api::errors::ErrorCode;
 
-use crate::http::api::state::{Api, Endpoint};
-use crate::http::call::Call;
-use crate::http::error::ApiError;
+use crate::http::api::prelude::*;
 use crate::http::files::{File, Life};
 
 /// Metrics are rendered once in this many milliseconds at most: a database with many queues has megabytes of them.

@@ -23,6 +23,7 @@ pub mod metrics;
 pub mod objects;
 pub mod pages;
 pub mod poll_task_urls;
+mod prelude;
 pub mod purge_cache;
 pub mod queue_keys;
 pub mod queue_lists;

@@ -1,23 +1,9 @@
 //! pollTaskUrls.
 
-use std::sync::Arc;
-
-use axum::response::Response;
 use chrono::DateTime;
-use serde::Serialize;
-use serde_json::json;
-use tenure_api::dates::Timestamp;
-use tenure_api::errors::ErrorCode::RequestConflict;
 use tenure_engine::ops::OpError;
-use utoipa::ToSchema;
 
-use super::ok;
-use crate::http::api::state::{Api, Endpoint};
-use crate::http::call::Call;
-use crate::http::docs::operation::Operation;
-use crate::http::docs::sample::Sample;
-use crate::http::error::ApiError;
-use crate::http::scopes::Template::{self, AllOf, AnyOf, Scope};
+use crate::http::api::prelude::*;
 
 /// The URLs of one queue of messages.
 #[derive(Serialize, ToSchema)]

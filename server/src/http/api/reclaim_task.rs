@@ -1,18 +1,9 @@
 //! reclaimTask.
 
-use std::sync::Arc;
-
-use axum::response::Response;
 use tenure_api::bodies::Claim;
-use tenure_api::errors::ErrorCode::{RequestConflict, ResourceNotFound};
 
-use super::{claim_json, raw};
-use crate::http::api::state::{Api, Endpoint};
-use crate::http::call::Call;
-use crate::http::docs::operation::Operation;
-use crate::http::docs::sample::Sample;
-use crate::http::error::ApiError;
-use crate::http::scopes::Template::{self, Scope};
+use super::claim_json;
+use crate::http::api::prelude::*;
 use tenure_engine::ops::reclaim::ClaimRenewal;
 
 /// `POST /task/:taskId/runs/:runId/reclaim`

@@ -1,24 +1,15 @@
 //! reportCompleted, reportFailed, reportException, releaseTask.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
-use axum::response::Response;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
-use serde_json::json;
 use tenure_api::bodies::ReportExceptionRequest;
-use tenure_api::errors::ErrorCode::{InputError, RequestConflict, ResourceNotFound};
 use tenure_api::policy::{ReleaseRequest, ReportedResult};
 use tenure_api::states::ExceptionReason;
 
-use super::{StatusBody, ok};
-use crate::http::api::state::{Api, Endpoint};
-use crate::http::call::Call;
-use crate::http::docs::operation::Operation;
-use crate::http::docs::sample::Sample;
-use crate::http::error::ApiError;
-use crate::http::scopes::Template::{self, Scope};
+use super::StatusBody;
+use crate::http::api::prelude::*;
 use tenure_domain::lifecycle::Report;
 use tenure_domain::policy::ending::Ending;
 use tenure_domain::policy::report::{self as rules, TaskResult};

@@ -1,19 +1,7 @@
 //! status.
 
-use std::sync::Arc;
-
-use axum::response::Response;
-use serde_json::json;
-use tenure_api::errors::ErrorCode::ResourceNotFound;
-
-use super::{StatusBody, ok};
-use crate::http::api::state::{Api, Endpoint};
-use crate::http::call::Call;
-use crate::http::docs::operation::Operation;
-use crate::http::docs::sample::Sample;
-use crate::http::error::ApiError;
-use crate::http::scopes::Template::{self, Scope};
-use crate::http::scopes::Values;
+use super::StatusBody;
+use crate::http::api::prelude::*;
 
 /// `GET /task/:taskId/status`
 pub fn endpoint() -> Endpoint {

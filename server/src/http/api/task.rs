@@ -1,22 +1,12 @@
 //! task: a task's definition.
 
-use std::sync::Arc;
-
-use axum::response::Response;
 use tenure_api::bodies::TaskDefinition;
-use tenure_api::errors::ErrorCode::ResourceNotFound;
 
-use super::raw;
-use crate::http::api::state::{Api, Endpoint};
-use crate::http::call::Call;
-use crate::http::docs::operation::Operation;
-use crate::http::docs::sample::Sample;
-use crate::http::error::ApiError;
-use crate::http::scopes::Template::{self, Scope};
-use crate::http::scopes::Values;
 use tenure_domain::create::shown_definition;
 use tenure_engine::ops::OpError;
 use tenure_store::tasks;
+
+use crate::http::api::prelude::*;
 
 /// `GET /task/:taskId`
 pub fn endpoint() -> Endpoint {

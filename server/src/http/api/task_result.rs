@@ -1,25 +1,13 @@
 //! getTaskResult.
 
-use std::sync::Arc;
-
-use axum::response::Response;
-use serde_json::json;
 use serde_json::value::RawValue;
-use tenure_api::errors::ErrorCode::ResourceNotFound;
-use tenure_api::ids::{RunId, TaskId};
 use tenure_api::policy::TaskResult;
 
-use super::ok;
-use crate::http::api::state::{Api, Endpoint};
-use crate::http::call::Call;
-use crate::http::docs::operation::Operation;
-use crate::http::docs::sample::Sample;
-use crate::http::error::ApiError;
-use crate::http::scopes::Template::{self, Scope};
-use crate::http::scopes::Values;
 use tenure_domain::task::Task;
 use tenure_engine::ops::OpError;
 use tenure_store::results::{self, Returned};
+
+use crate::http::api::prelude::*;
 
 /// `GET /tasks/:taskId/result`
 pub fn endpoint() -> Endpoint {

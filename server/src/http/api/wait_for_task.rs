@@ -1,26 +1,14 @@
 //! waitForTask: until it is resolved.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use axum::response::Response;
-use serde::Serialize;
-use serde_json::json;
 use serde_json::value::RawValue;
 use tenure_api::bodies::Status;
-use tenure_api::errors::ErrorCode::ResourceNotFound;
 use tenure_api::states::EndedBy;
-use utoipa::ToSchema;
 
-use super::{ok, task_result};
-use crate::http::api::state::{Api, Endpoint};
-use crate::http::call::Call;
+use super::task_result;
+use crate::http::api::prelude::*;
 use crate::http::declaration::ANSWER_MAX;
-use crate::http::docs::operation::Operation;
-use crate::http::docs::sample::Sample;
-use crate::http::error::ApiError;
-use crate::http::scopes::Template::{self, Scope};
-use crate::http::scopes::Values;
 use tenure_engine::ops::wait::{WAIT_TIMEOUT_DEFAULT, WAIT_TIMEOUT_MAX, wait};
 
 /// A task after the wait.

@@ -1,23 +1,12 @@
 //! whyTask: why it is where it is.
 
-use std::sync::Arc;
-
-use axum::response::Response;
-use serde_json::json;
-use tenure_api::errors::ErrorCode::ResourceNotFound;
-use tenure_api::ids::TaskQueueId;
 use tenure_api::why::WhyAnswer;
 
-use super::ok;
-use crate::http::api::state::{Api, Endpoint};
-use crate::http::call::Call;
-use crate::http::docs::operation::Operation;
-use crate::http::docs::sample::Sample;
-use crate::http::error::ApiError;
-use crate::http::scopes::Template::{self, Scope};
 use tenure_domain::policy::why::{Names, why};
 use tenure_domain::scopes::ScopeSet;
 use tenure_engine::ops::why as ops;
+
+use crate::http::api::prelude::*;
 
 /// `GET /api/tenure/v1/tasks/:taskId/why`
 pub fn endpoint() -> Endpoint {

@@ -1,30 +1,18 @@
 //! work: reports what a worker has finished, and claims what it takes next.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use axum::response::Response;
 use chrono::DateTime;
-use serde::Serialize;
-use serde_json::json;
 use tenure_api::bodies::Status;
-use tenure_api::errors::ErrorCode::{self, InputError, ResourceNotFound};
-use tenure_api::ids::{RunId, TaskId};
 use tenure_api::work::{WAIT_MAX, WorkRequest};
-use utoipa::ToSchema;
 
 use super::claim_work::session_of_claim;
 use super::sessions::{OWN, of_a_claim};
 use super::{SMALL_ANSWER, room_for_all, write_claims, write_json};
-use crate::http::api::state::{Api, ApiState, Endpoint};
-use crate::http::call::Call;
+use crate::http::api::prelude::*;
+use crate::http::api::state::ApiState;
 use crate::http::declaration::ANSWER_MAX;
 use crate::http::delivery::carry;
-use crate::http::docs::operation::Operation;
-use crate::http::docs::sample::QUEUE;
-use crate::http::docs::sample::Sample;
-use crate::http::error::ApiError;
-use crate::http::scopes::Values;
 use tenure_domain::task::{Granted, Task};
 use tenure_domain::work::{self as rules, Reported};
 use tenure_engine::batch::wait_list::Answer;

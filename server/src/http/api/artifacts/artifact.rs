@@ -1,22 +1,12 @@
 //! artifact, latestArtifact: what an artifact is, in a body.
 
-use std::sync::Arc;
-
-use axum::response::Response;
-use serde_json::json;
 use tenure_api::artifacts::{
     ArtifactAtUrl, ArtifactContent, ArtifactInService, ArtifactMissing, ErrorTag, ObjectTag, UrlTag,
 };
-use tenure_api::errors::ErrorCode;
 
 use super::example_url;
 use super::reading::{self, FoundArtifact, LATEST, SCOPES, find};
-use crate::http::api::ok;
-use crate::http::api::state::{Api, Endpoint};
-use crate::http::call::Call;
-use crate::http::docs::operation::Operation;
-use crate::http::docs::sample::Sample;
-use crate::http::error::ApiError;
+use crate::http::api::prelude::*;
 use tenure_domain::artifact::{DOWNLOAD_CREDENTIALS_LIFE, Details, can_be_object};
 
 /// `GET /task/:taskId/runs/:runId/artifact-content/:name`

@@ -1,24 +1,12 @@
 //! artifactInfo, latestArtifactInfo: the metadata of an artifact.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
-use axum::response::Response;
-use serde_json::{Value, json};
 use tenure_api::artifacts::ArtifactEntry;
-use tenure_api::errors::ErrorCode::{self, ResourceNotFound};
-use tenure_api::ids::{RunId, TaskId};
 
 use super::no_run;
-use crate::http::api::ok;
-use crate::http::api::state::{Api, Endpoint};
-use crate::http::call::Call;
-use crate::http::docs::operation::Operation;
+use crate::http::api::prelude::*;
 use crate::http::docs::parameters::ARTIFACT;
-use crate::http::docs::sample::Sample;
-use crate::http::error::ApiError;
-use crate::http::scopes::Template::{self, Scope};
-use crate::http::scopes::Values;
 use tenure_domain::artifact::{self, Artifact, Details, Stored};
 use tenure_engine::blobs::{BlobName, StoredBlob};
 use tenure_engine::ops::objects::hex;

@@ -1,27 +1,16 @@
 //! createArtifact.
 
-use std::sync::Arc;
-
-use axum::response::Response;
 use chrono::{DateTime, Utc};
-use serde_json::json;
 use tenure_api::artifacts::{
     CreateArtifactKind, CreateArtifactRequest, CreatedArtifact, CreatedObjectArtifact, CreatedPlainArtifact,
     CreatedS3Artifact, ObjectTag, PlainTag, S3Tag,
 };
-use tenure_api::dates::Timestamp;
-use tenure_api::errors::ErrorCode::{InputError, RequestConflict};
 use tenure_api::ids::SlugId;
 use tenure_api::states::StorageType;
 
 use super::example_url;
 use super::writing::{SCOPES, authorize, early_check};
-use crate::http::api::ok;
-use crate::http::api::state::{Api, Endpoint};
-use crate::http::call::Call;
-use crate::http::docs::operation::Operation;
-use crate::http::docs::sample::Sample;
-use crate::http::error::ApiError;
+use crate::http::api::prelude::*;
 use tenure_domain::artifact::{self, Artifact, Details, PUT_URL_LIFE, UPLOAD_CREDENTIALS_LIFE};
 use tenure_engine::blobs::BlobName;
 use tenure_engine::ops::create_artifact::{self as ops, Created, RunRef};

@@ -1,19 +1,9 @@
 //! finishArtifact.
 
-use std::sync::Arc;
-
-use axum::response::Response;
-use serde_json::json;
 use tenure_api::artifacts::FinishArtifactRequest;
-use tenure_api::errors::ErrorCode::{InputError, ResourceNotFound};
 
 use super::writing::{SCOPES, authorize, early_check};
-use crate::http::api::nothing;
-use crate::http::api::state::{Api, Endpoint};
-use crate::http::call::Call;
-use crate::http::docs::operation::Operation;
-use crate::http::docs::sample::Sample;
-use crate::http::error::ApiError;
+use crate::http::api::prelude::*;
 use tenure_engine::ops::create_artifact::{self as ops, RunRef};
 
 /// `PUT /task/:taskId/runs/:runId/artifacts/:name`

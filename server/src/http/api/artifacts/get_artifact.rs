@@ -1,21 +1,14 @@
 //! getArtifact, getLatestArtifact: the way to an artifact.
 
-use std::sync::Arc;
-
-use axum::response::{IntoResponse, Response};
+use axum::response::IntoResponse;
 use http::{HeaderName, HeaderValue, StatusCode};
-use serde_json::json;
 use tenure_api::artifacts::{ArtifactError, ArtifactRedirect};
 use tenure_api::states::StorageType;
 
 use super::example_url;
 use super::reading::{self, FoundArtifact, LATEST, SCOPES, find};
+use crate::http::api::prelude::*;
 use crate::http::api::see_other;
-use crate::http::api::state::{Api, Endpoint};
-use crate::http::call::Call;
-use crate::http::docs::operation::Operation;
-use crate::http::docs::sample::Sample;
-use crate::http::error::ApiError;
 use tenure_domain::artifact::Details;
 use tenure_engine::blobs::BlobName;
 

@@ -1,23 +1,10 @@
 //! listArtifacts, listLatestArtifacts.
 
-use std::sync::Arc;
-
-use axum::response::Response;
-use serde_json::json;
 use tenure_api::artifacts::ArtifactList;
-use tenure_api::errors::ErrorCode::ResourceNotFound;
-use tenure_api::ids::RunId;
 
 use super::artifact_info::{OF_RUN, OF_TASK, an_entry, authorize, blob, bytes_of, entry};
 use super::no_run;
-use crate::http::api::ok;
-use crate::http::api::pages::{PAGE_MAX, Page};
-use crate::http::api::state::{Api, Endpoint};
-use crate::http::call::Call;
-use crate::http::docs::operation::Operation;
-use crate::http::docs::parameters::paged;
-use crate::http::docs::sample::Sample;
-use crate::http::error::ApiError;
+use crate::http::api::prelude::*;
 use tenure_store::artifacts;
 
 /// `GET /task/:taskId/runs/:runId/artifacts`

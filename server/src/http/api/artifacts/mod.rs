@@ -9,12 +9,8 @@ pub mod list_artifacts;
 pub(in crate::http) mod reading;
 mod writing;
 
-use tenure_api::errors::ErrorCode;
-use tenure_api::ids::{RunId, TaskId};
-
+use crate::http::api::prelude::*;
 use crate::http::docs::parameters::ARTIFACT;
-use crate::http::docs::sample::Sample;
-use crate::http::error::ApiError;
 
 /// The URL of bytes in examples.
 fn example_url(sample: &Sample, access: &str) -> String {

@@ -1,17 +1,12 @@
 //! What reading an artifact takes: links are followed, each name needs its scope, and its bytes have a URL.
 
 use chrono::{DateTime, Utc};
-use tenure_api::errors::ErrorCode::{self, InputError, ResourceExpired, ResourceNotFound};
-use tenure_api::ids::{ArtifactName, RunId, TaskId};
+use tenure_api::errors::ErrorCode::ResourceExpired;
+use tenure_api::ids::ArtifactName;
 use tenure_api::live_log::LIVE_LOG;
 
 use crate::http::api::live_log::signed;
-use crate::http::api::state::Api;
-use crate::http::call::Call;
-use crate::http::docs::operation::Operation;
-use crate::http::error::ApiError;
-use crate::http::scopes::Template::{self, ForEach};
-use crate::http::scopes::Values;
+use crate::http::api::prelude::*;
 use tenure_domain::artifact::{self, Artifact, GET_URL_LIFE, LINKS_MAX, Met};
 use tenure_domain::scopes::Expression;
 use tenure_engine::blobs::BlobName;

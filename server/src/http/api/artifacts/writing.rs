@@ -1,10 +1,8 @@
 //! What createArtifact and finishArtifact have in common.
 
-use crate::http::call::Call;
-use crate::http::error::ApiError;
-use crate::http::scopes::Template::{self, Scope};
-use crate::http::scopes::Values;
 use tenure_engine::ops::create_artifact::RunRef;
+
+use crate::http::api::prelude::*;
 
 /// For the artifacts of one run.
 pub(super) const SCOPES: Template = Scope("queue:create-artifact:<taskId>/<runId>");

@@ -1,21 +1,10 @@
 //! getCheckpoint.
 
-use std::sync::Arc;
-
-use axum::response::Response;
-use serde_json::json;
 use serde_json::value::RawValue;
 use tenure_api::checkpoints::Checkpoint;
-use tenure_api::errors::ErrorCode::ResourceNotFound;
 
 use super::values;
-use crate::http::api::ok;
-use crate::http::api::state::{Api, Endpoint};
-use crate::http::call::Call;
-use crate::http::docs::operation::Operation;
-use crate::http::docs::sample::Sample;
-use crate::http::error::ApiError;
-use crate::http::scopes::Template::{self, AnyOf, Scope};
+use crate::http::api::prelude::*;
 use tenure_engine::ops::OpError;
 use tenure_store::checkpoints;
 

@@ -1,22 +1,9 @@
 //! getTaskCommand.
 
-use std::sync::Arc;
-
-use axum::response::Response;
-use serde_json::{Value, json};
 use tenure_api::checkpoints::CommandOfTask;
-use tenure_api::dates::Timestamp;
-use tenure_api::errors::ErrorCode::ResourceNotFound;
-use tenure_api::ids::TaskId;
 
 use super::values;
-use crate::http::api::ok;
-use crate::http::api::state::{Api, Endpoint};
-use crate::http::call::Call;
-use crate::http::docs::operation::Operation;
-use crate::http::docs::sample::Sample;
-use crate::http::error::ApiError;
-use crate::http::scopes::Template::{self, AnyOf, Scope};
+use crate::http::api::prelude::*;
 use tenure_domain::checkpoint::COMMAND_KEPT;
 use tenure_engine::ops::OpError;
 use tenure_store::task_commands::{self, Stored};

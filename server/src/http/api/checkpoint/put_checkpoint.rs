@@ -1,22 +1,12 @@
 //! putCheckpoint.
 
-use std::sync::Arc;
-
-use axum::response::Response;
-use serde_json::json;
 use tenure_api::checkpoints::{CheckpointRequest, CheckpointStored};
-use tenure_api::errors::ErrorCode::{InputError, RequestConflict, ResourceNotFound};
 
-use crate::http::api::ok;
-use crate::http::api::state::{Api, Endpoint};
-use crate::http::call::Call;
-use crate::http::docs::operation::Operation;
-use crate::http::docs::sample::Sample;
-use crate::http::error::ApiError;
-use crate::http::scopes::Template::{self, Scope};
 use tenure_domain::checkpoint::NewCheckpoint;
 use tenure_engine::ops::checkpoint;
 use tenure_engine::ops::create_artifact::RunRef;
+
+use crate::http::api::prelude::*;
 
 /// `PUT /api/tenure/v1/tasks/:taskId/runs/:runId/checkpoint`
 pub fn endpoint() -> Endpoint {

@@ -1,22 +1,11 @@
 //! putTaskCommand.
 
-use std::sync::Arc;
-
-use axum::response::Response;
-use serde_json::json;
 use tenure_api::checkpoints::TaskCommandRequest;
-use tenure_api::dates::Timestamp;
-use tenure_api::errors::ErrorCode::{InputError, RequestConflict, ResourceNotFound};
 
 use super::get_task_command::{answer, sample_command};
 use super::values;
+use crate::http::api::prelude::*;
 use crate::http::api::queue_policy::client_id;
-use crate::http::api::state::{Api, Endpoint};
-use crate::http::call::Call;
-use crate::http::docs::operation::Operation;
-use crate::http::docs::sample::Sample;
-use crate::http::error::ApiError;
-use crate::http::scopes::Template::{self, Scope};
 use tenure_api::checkpoints::CommandOfTask;
 use tenure_domain::checkpoint::check_command;
 use tenure_engine::ops::task_command;

@@ -1,17 +1,7 @@
 //! deleteClient.
 
-use std::sync::Arc;
-
-use axum::response::Response;
-
 use super::client_id;
-use crate::http::api::nothing;
-use crate::http::api::state::{Api, Endpoint};
-use crate::http::call::Call;
-use crate::http::docs::operation::Operation;
-use crate::http::docs::sample::Sample;
-use crate::http::error::ApiError;
-use crate::http::scopes::Template::{self, Scope};
+use crate::http::api::prelude::*;
 use tenure_store::clients;
 
 /// `DELETE /clients/:clientId`: whether there is one or not.

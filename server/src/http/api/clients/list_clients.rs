@@ -1,22 +1,11 @@
 //! listClients.
 
-use std::sync::Arc;
-
-use axum::response::Response;
-use serde::Serialize;
-use serde_json::{Value, json};
 use tenure_api::auth::Client;
 
 use super::{a_client, expanded, shown};
-use crate::http::api::ok;
-use crate::http::api::pages::{EXPANDED_MAX, PAGE_MAX, Page, fitting, size_of_scopes};
-use crate::http::api::state::{Api, Endpoint};
-use crate::http::call::Call;
-use crate::http::docs::operation::Operation;
-use crate::http::docs::parameters::{client_prefix, page_of, paged};
-use crate::http::docs::sample::Sample;
-use crate::http::error::ApiError;
-use crate::http::scopes::Template::{self, Scope};
+use crate::http::api::pages::{EXPANDED_MAX, fitting, size_of_scopes};
+use crate::http::api::prelude::*;
+use crate::http::docs::parameters::{client_prefix, page_of};
 use tenure_domain::roles::Resolver;
 use tenure_domain::scopes::ScopeSet;
 use tenure_engine::ops::clients as ops;

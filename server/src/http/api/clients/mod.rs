@@ -8,18 +8,11 @@ pub mod reset_access_token;
 pub mod switch_client;
 pub mod update_client;
 
-use axum::response::Response;
-use serde_json::{Value, json};
 use tenure_api::auth::Client;
 use tenure_api::credentials::AccessToken;
-use tenure_api::dates::Timestamp;
 
-use super::ok;
 use crate::auth::role_of_client;
-use crate::http::api::state::Api;
-use crate::http::call::Call;
-use crate::http::docs::sample::Sample;
-use crate::http::error::ApiError;
+use crate::http::api::prelude::*;
 use tenure_domain::roles::Resolver;
 use tenure_domain::scopes::ScopeSet;
 use tenure_engine::ops::clients as ops;

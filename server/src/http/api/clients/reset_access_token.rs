@@ -1,18 +1,9 @@
 //! resetAccessToken.
 
-use std::sync::Arc;
-
-use axum::response::Response;
 use tenure_api::auth::Client;
-use tenure_api::errors::ErrorCode::ResourceNotFound;
 
 use super::{NO_CLIENT, answer, client_id, with_token};
-use crate::http::api::state::{Api, Endpoint};
-use crate::http::call::Call;
-use crate::http::docs::operation::Operation;
-use crate::http::docs::sample::Sample;
-use crate::http::error::ApiError;
-use crate::http::scopes::Template::{self, Scope};
+use crate::http::api::prelude::*;
 use tenure_store::clients;
 use tenure_store::secrets::new_access_token;
 

@@ -1,19 +1,9 @@
 //! updateClient.
 
-use std::sync::Arc;
-
-use axum::response::Response;
 use tenure_api::auth::{Client, ClientRequest};
-use tenure_api::errors::ErrorCode::{RequestConflict, ResourceNotFound};
 
 use super::{CHANGING, NO_CLIENT, a_client, answer, client_id, new_client};
-use crate::http::api::state::{Api, Endpoint};
-use crate::http::call::Call;
-use crate::http::docs::operation::Operation;
-use crate::http::docs::sample::Sample;
-use crate::http::error::ApiError;
-use crate::http::scopes::Template::{self, AllOf, ForEach, Scope};
-use crate::http::scopes::Values;
+use crate::http::api::prelude::*;
 use tenure_domain::roles::added;
 use tenure_engine::ops::{OpError, clients as ops};
 use tenure_store::clients::{self, ClientChange};

@@ -1,22 +1,13 @@
 //! advanceClock.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use axum::response::Response;
 use chrono::{DateTime, NaiveDate, NaiveTime, TimeDelta, Utc};
 use serde::Deserialize;
-use serde_json::json;
-use tenure_api::errors::ErrorCode::{self, InputValidationError, RequestConflict};
-use utoipa::ToSchema;
+use tenure_api::errors::ErrorCode::InputValidationError;
 
 use super::{Now, SCOPES};
-use crate::http::api::ok;
-use crate::http::api::state::{Api, Endpoint};
-use crate::http::call::Call;
-use crate::http::docs::operation::Operation;
-use crate::http::docs::sample::Sample;
-use crate::http::error::ApiError;
+use crate::http::api::prelude::*;
 use tenure_engine::ops::workers;
 use tenure_store::clock;
 

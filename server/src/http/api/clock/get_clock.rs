@@ -1,17 +1,7 @@
 //! getClock.
 
-use std::sync::Arc;
-
-use axum::response::Response;
-use serde_json::json;
-
 use super::{Now, SCOPES};
-use crate::http::api::ok;
-use crate::http::api::state::{Api, Endpoint};
-use crate::http::call::Call;
-use crate::http::docs::operation::Operation;
-use crate::http::docs::sample::Sample;
-use crate::http::error::ApiError;
+use crate::http::api::prelude::*;
 use tenure_store::clock;
 
 /// `GET /api/tenure/v1/clock`

@@ -3,11 +3,7 @@
 pub mod advance_clock;
 pub mod get_clock;
 
-use serde::Serialize;
-use tenure_api::dates::Timestamp;
-use utoipa::ToSchema;
-
-use crate::http::scopes::Template::{self, Scope};
+use crate::http::api::prelude::*;
 
 /// For reading it and for moving it.
 const SCOPES: Template = Scope("tenure:clock");

@@ -4,15 +4,9 @@ pub mod pending_tasks;
 pub mod task_queue_counts;
 pub mod task_queue_counts_batch;
 
-use serde::Serialize;
-use serde_json::{Value, json};
-use tenure_api::ids::TaskQueueId;
-use utoipa::ToSchema;
-
-use crate::http::api::state::Api;
-use crate::http::docs::sample::QUEUE;
-use crate::http::error::ApiError;
 use tenure_store::counters::{self, Counts};
+
+use crate::http::api::prelude::*;
 
 /// How many tasks a queue has.
 #[derive(Serialize, ToSchema)]

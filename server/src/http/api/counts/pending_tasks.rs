@@ -1,17 +1,7 @@
 //! pendingTasks.
 
-use std::sync::Arc;
-
-use axum::response::Response;
-
 use super::{CountsBody, body, example, one};
-use crate::http::api::ok;
-use crate::http::api::state::{Api, Endpoint};
-use crate::http::call::Call;
-use crate::http::docs::operation::Operation;
-use crate::http::docs::sample::Sample;
-use crate::http::error::ApiError;
-use crate::http::scopes::Template::{self, Scope};
+use crate::http::api::prelude::*;
 
 /// `GET /pending/:taskQueueId`
 pub fn endpoint() -> Endpoint {

@@ -1,18 +1,8 @@
 //! taskQueueCounts.
 
-use std::sync::Arc;
-
-use axum::response::Response;
-
 use super::{CountsBody, body, example, one};
-use crate::http::api::ok;
+use crate::http::api::prelude::*;
 use crate::http::api::queue_views::get_task_queue::unless_queue;
-use crate::http::api::state::{Api, Endpoint};
-use crate::http::call::Call;
-use crate::http::docs::operation::Operation;
-use crate::http::docs::sample::Sample;
-use crate::http::error::ApiError;
-use crate::http::scopes::Template::{self, AllOf, Scope};
 
 /// `GET /task-queues/:taskQueueId/counts`
 pub fn endpoint() -> Endpoint {

@@ -1,25 +1,10 @@
 //! taskQueueCountsBatch.
 
-use std::sync::Arc;
-
-use axum::response::Response;
-use serde::Serialize;
-use serde_json::json;
 use tenure_api::bodies::{COUNTS_BATCH_MAX, CountsBatchRequest};
-use tenure_api::errors::ErrorCode;
-use tenure_api::ids::TaskQueueId;
-use utoipa::ToSchema;
 
-use crate::http::api::ok;
-use crate::http::api::state::{Api, Endpoint};
-use crate::http::call::Call;
-use crate::http::docs::operation::Operation;
-use crate::http::docs::sample::QUEUE;
-use crate::http::docs::sample::Sample;
-use crate::http::error::ApiError;
-use crate::http::scopes::Template::{self, AllOf, ForEach};
-use crate::http::scopes::Values;
 use tenure_store::counters::{self, Counts};
+
+use crate::http::api::prelude::*;
 
 /// How many tasks a queue has, among others.
 #[derive(Serialize, ToSchema)]

@@ -1,19 +1,7 @@
 //! listEvents.
 
-use std::sync::Arc;
-
-use axum::response::Response;
-use serde::Serialize;
-use serde_json::json;
-use utoipa::ToSchema;
-
 use super::{AFTER, EventQuery, LIMIT_DEFAULT, LIMIT_MAX, SCOPES, ahead, an_event, gone, reading};
-use crate::http::api::ok;
-use crate::http::api::state::{Api, Endpoint};
-use crate::http::call::Call;
-use crate::http::docs::operation::Operation;
-use crate::http::docs::sample::Sample;
-use crate::http::error::ApiError;
+use crate::http::api::prelude::*;
 use tenure_domain::events::Event;
 use tenure_engine::events::Start;
 use tenure_engine::events::page::{self, Page};

@@ -5,18 +5,14 @@ pub mod stream_events;
 
 use std::fmt::Display;
 
-use serde_json::{Value, json};
-use tenure_api::errors::ErrorCode::{self, InputError, ResourceExpired};
+use tenure_api::errors::ErrorCode::ResourceExpired;
 
-use crate::http::call::Call;
-use crate::http::docs::operation::Operation;
-use crate::http::docs::sample::Sample;
-use crate::http::error::ApiError;
-use crate::http::scopes::Template::{self, Scope};
 use tenure_domain::event_filter::{EXCHANGES, Filter, all_exchanges};
 use tenure_domain::events::note;
 use tenure_domain::topic::PATTERN_CHARS_MAX;
 use tenure_engine::events::{Ahead, Start};
+
+use crate::http::api::prelude::*;
 
 /// Events of one page by default.
 const LIMIT_DEFAULT: usize = 100;

@@ -6,24 +6,18 @@
 
 use std::convert::Infallible;
 use std::fmt::Write as _;
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::response::{IntoResponse, Response};
+use axum::response::IntoResponse;
 use bytes::Bytes;
 use futures_util::stream::poll_fn;
 use http::header::{CONNECTION, CONTENT_TYPE};
-use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
 
 use super::{AFTER, EventQuery, SCOPES, ahead, an_event, gone, position, read_position, reading};
-use crate::http::api::state::{Api, Endpoint};
-use crate::http::call::Call;
-use crate::http::docs::operation::Operation;
-use crate::http::docs::sample::Sample;
-use crate::http::error::ApiError;
+use crate::http::api::prelude::*;
 use tenure_domain::event_filter::short_name;
 use tenure_engine::events::Start;
 use tenure_engine::events::render::RenderedEvent;

@@ -1,22 +1,12 @@
 //! appendLiveLog: a piece of a log from the worker that writes it.
 
-use std::sync::Arc;
-
-use axum::response::Response;
-use serde_json::{Value, json};
-use tenure_api::errors::ErrorCode::{InputTooLarge, RequestConflict, ResourceNotFound};
+use tenure_api::errors::ErrorCode::InputTooLarge;
 use tenure_api::live_log::{LIVE_LOG_CHUNK_MAX, LiveLogAppended};
 
-use crate::http::api::ok;
-use crate::http::api::state::{Api, Endpoint};
-use crate::http::call::Call;
-use crate::http::docs::operation::Operation;
-use crate::http::docs::sample::Sample;
-use crate::http::error::ApiError;
-use crate::http::scopes::Template::{self, Scope};
-use crate::http::scopes::Values;
 use tenure_domain::live_log::{OFFSET_MAX, fits, offset};
 use tenure_engine::ops::create_artifact::RunRef;
+
+use crate::http::api::prelude::*;
 
 /// `PUT /api/tenure/v1/tasks/:taskId/runs/:runId/live-log`
 pub fn endpoint() -> Endpoint {

@@ -1,28 +1,21 @@
 //! getLiveLog: the log of a run while it is written.
 
 use std::convert::Infallible;
-use std::sync::Arc;
 
 use axum::body::Body;
-use axum::response::{IntoResponse, Response};
+use axum::response::IntoResponse;
 use bytes::Bytes;
 use futures_util::stream::unfold;
 use http::HeaderValue;
 use http::header::{ACCESS_CONTROL_ALLOW_ORIGIN, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE};
-use serde_json::{Value, json};
-use tenure_api::errors::ErrorCode::ResourceNotFound;
 use tenure_api::live_log::LOG_CONTENT_TYPE;
 use tokio::sync::mpsc;
 
-use crate::http::api::state::{Api, Endpoint};
-use crate::http::call::Call;
-use crate::http::docs::operation::Operation;
-use crate::http::docs::sample::Sample;
-use crate::http::error::ApiError;
-use crate::http::scopes::Template::{self, Scope};
 use tenure_domain::live_log::{From, OFFSET_MAX};
 use tenure_engine::live_logs::{LiveStream, Reading};
 use tenure_engine::ops::create_artifact::RunRef;
+
+use crate::http::api::prelude::*;
 
 /// `GET /api/tenure/v1/tasks/:taskId/runs/:runId/live-log`
 pub fn endpoint() -> Endpoint {

@@ -3,11 +3,10 @@
 use chrono::{DateTime, Utc};
 use http::Uri;
 use tenure_api::hawk::bewit::{SignUrl, bewit};
-use tenure_api::ids::{RunId, TaskId};
 
-use crate::http::api::state::Api;
-use crate::http::error::ApiError;
 use tenure_domain::artifact::GET_URL_LIFE;
+
+use crate::http::api::prelude::*;
 
 /// Where the log of a run is, below the root URL.
 fn path(task: TaskId, run: RunId) -> String {

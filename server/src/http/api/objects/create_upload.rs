@@ -1,26 +1,16 @@
 //! createUpload.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
-use axum::response::Response;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use chrono::{DateTime, Utc};
-use serde_json::json;
-use tenure_api::dates::Timestamp;
-use tenure_api::errors::ErrorCode::{InputError, RequestConflict};
 use tenure_api::objects::{
     CreateUploadRequest, CreatedUpload, DATA_INLINE_MAX, DataInline, PutUrl, UploadMethod, UploadUrl,
 };
 
 use super::{UPLOADING, authorize_upload};
-use crate::http::api::ok;
-use crate::http::api::state::{Api, Endpoint};
-use crate::http::call::Call;
-use crate::http::docs::operation::Operation;
-use crate::http::docs::sample::Sample;
-use crate::http::error::ApiError;
+use crate::http::api::prelude::*;
 use tenure_domain::artifact::{PUT_URL_LIFE, content_length};
 use tenure_engine::blobs::BlobName;
 use tenure_engine::ops::objects::{self as ops, Upload};

@@ -1,18 +1,10 @@
 //! download.
 
-use std::sync::Arc;
-
-use axum::response::Response;
-use serde_json::json;
 use tenure_api::objects::ObjectRedirect;
 
 use super::{READING, example_url, get_url, read, reading};
+use crate::http::api::prelude::*;
 use crate::http::api::see_other;
-use crate::http::api::state::{Api, Endpoint};
-use crate::http::call::Call;
-use crate::http::docs::operation::Operation;
-use crate::http::docs::sample::Sample;
-use crate::http::error::ApiError;
 
 /// `GET /download/:name`
 pub fn endpoint() -> Endpoint {

@@ -1,21 +1,9 @@
 //! finishUpload.
 
-use std::sync::Arc;
-
-use axum::response::Response;
-use serde::Serialize;
-use serde_json::json;
-use tenure_api::errors::ErrorCode::{InputError, RequestConflict, ResourceNotFound};
 use tenure_api::objects::FinishUploadRequest;
-use utoipa::ToSchema;
 
 use super::{SHA256, UPLOADING, authorize_upload};
-use crate::http::api::ok;
-use crate::http::api::state::{Api, Endpoint};
-use crate::http::call::Call;
-use crate::http::docs::operation::Operation;
-use crate::http::docs::sample::Sample;
-use crate::http::error::ApiError;
+use crate::http::api::prelude::*;
 use tenure_engine::ops::objects::{self as ops, Upload};
 
 /// The answer of finishUpload.

@@ -7,15 +7,10 @@ pub mod object;
 pub mod start_download;
 
 use chrono::{DateTime, Utc};
-use tenure_api::errors::ErrorCode::{ResourceExpired, ResourceNotFound};
+use tenure_api::errors::ErrorCode::ResourceExpired;
 
-use crate::http::api::state::Api;
-use crate::http::call::Call;
-use crate::http::docs::operation::Operation;
+use crate::http::api::prelude::*;
 use crate::http::docs::parameters::ARTIFACT;
-use crate::http::error::ApiError;
-use crate::http::scopes::Template::{self, Scope};
-use crate::http::scopes::Values;
 use tenure_domain::artifact::GET_URL_LIFE;
 use tenure_engine::blobs::BlobName;
 use tenure_engine::ops::objects::{self as ops, Readable, Upload};

@@ -1,19 +1,9 @@
 //! object: the metadata of one.
 
-use std::sync::Arc;
-
-use axum::response::Response;
-use serde_json::json;
-use tenure_api::dates::Timestamp;
 use tenure_api::objects::ObjectMetadata;
 
 use super::{READING, SHA256, read, reading};
-use crate::http::api::ok;
-use crate::http::api::state::{Api, Endpoint};
-use crate::http::call::Call;
-use crate::http::docs::operation::Operation;
-use crate::http::docs::sample::Sample;
-use crate::http::error::ApiError;
+use crate::http::api::prelude::*;
 use tenure_engine::ops::objects::Readable;
 
 /// `GET /metadata/:name`

@@ -1,20 +1,9 @@
 //! startDownload.
 
-use std::sync::Arc;
-
-use axum::response::Response;
-use serde_json::json;
-use tenure_api::dates::Timestamp;
-use tenure_api::errors::ErrorCode::{self, InputError};
 use tenure_api::objects::{Download, StartDownloadRequest};
 
 use super::{READING, SHA256, example_url, get_url, read, reading};
-use crate::http::api::ok;
-use crate::http::api::state::{Api, Endpoint};
-use crate::http::call::Call;
-use crate::http::docs::operation::Operation;
-use crate::http::docs::sample::Sample;
-use crate::http::error::ApiError;
+use crate::http::api::prelude::*;
 
 /// `PUT /start-download/:name`
 pub fn endpoint() -> Endpoint {

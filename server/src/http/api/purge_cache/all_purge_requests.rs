@@ -1,21 +1,7 @@
 //! allPurgeRequests.
 
-use std::sync::Arc;
-
-use axum::response::Response;
-use serde::Serialize;
-use utoipa::ToSchema;
-
 use super::{Entry, example};
-use crate::http::api::ok;
-use crate::http::api::pages::{PAGE_MAX, Page};
-use crate::http::api::state::{Api, Endpoint};
-use crate::http::call::Call;
-use crate::http::docs::operation::Operation;
-use crate::http::docs::parameters::paged;
-use crate::http::docs::sample::Sample;
-use crate::http::error::ApiError;
-use crate::http::scopes::Template::{self, Scope};
+use crate::http::api::prelude::*;
 use tenure_store::purge_cache::{self as store, PurgeRow};
 
 /// A page of what all workers are to purge.

@@ -4,13 +4,9 @@ pub mod all_purge_requests;
 pub mod purge_requests;
 pub mod request_purge;
 
-use serde::Serialize;
-use serde_json::{Value, json};
-use tenure_api::dates::Timestamp;
-use utoipa::ToSchema;
-
-use crate::http::docs::sample::Sample;
 use tenure_store::purge_cache::PurgeRow;
+
+use crate::http::api::prelude::*;
 
 /// The cache of the examples.
 const CACHE: &str = "checkouts-v3";

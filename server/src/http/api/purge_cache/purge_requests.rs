@@ -1,24 +1,11 @@
 //! purgeRequests.
 
-use std::sync::Arc;
-
-use axum::response::Response;
-use serde::Serialize;
 use serde::de::value::Error as DateError;
 use serde::de::{Deserialize as _, IntoDeserializer as _};
-use serde_json::{Value, json};
-use tenure_api::dates::Timestamp;
-use utoipa::ToSchema;
 
 use super::{Entry, example, size_of};
-use crate::http::api::ok;
-use crate::http::api::state::{Api, Endpoint};
+use crate::http::api::prelude::*;
 use crate::http::api::worker_manager::worker_pool;
-use crate::http::call::Call;
-use crate::http::docs::operation::Operation;
-use crate::http::docs::sample::Sample;
-use crate::http::error::ApiError;
-use crate::http::scopes::Template::{self, Scope};
 use tenure_store::purge_cache as store;
 
 /// What the workers of a pool are to purge.

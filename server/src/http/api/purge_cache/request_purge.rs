@@ -1,22 +1,10 @@
 //! purgeCache.
 
-use std::sync::Arc;
-
-use axum::response::Response;
-use serde_json::json;
-use tenure_api::errors::ErrorCode::RequestConflict;
 use tenure_api::purge_cache::PurgeCacheRequest;
 
 use super::CACHE;
-use crate::http::api::nothing;
-use crate::http::api::state::{Api, Endpoint};
+use crate::http::api::prelude::*;
 use crate::http::api::worker_manager::worker_pool;
-use crate::http::call::Call;
-use crate::http::docs::operation::Operation;
-use crate::http::docs::sample::Sample;
-use crate::http::error::ApiError;
-use crate::http::scopes::Template::{self, Scope};
-use crate::http::scopes::Values;
 use tenure_domain::purge_cache::check_cache_name;
 use tenure_engine::ops::purge_cache as ops;
 

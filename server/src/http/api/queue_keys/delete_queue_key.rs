@@ -1,18 +1,7 @@
 //! deleteQueueKey.
 
-use std::sync::Arc;
-
-use axum::response::Response;
-use serde_json::json;
-use tenure_api::errors::ErrorCode::InputError;
-
 use super::{BAD_KEY, CHANGING, key};
-use crate::http::api::raw;
-use crate::http::api::state::{Api, Endpoint};
-use crate::http::call::Call;
-use crate::http::docs::operation::Operation;
-use crate::http::docs::sample::Sample;
-use crate::http::error::ApiError;
+use crate::http::api::prelude::*;
 use tenure_engine::ops::queue_keys as ops;
 
 /// `DELETE /queues/:taskQueueId/keys/:key`

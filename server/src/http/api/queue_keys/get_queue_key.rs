@@ -1,18 +1,9 @@
 //! queueKey.
 
-use std::sync::Arc;
-
-use axum::response::Response;
-use tenure_api::errors::ErrorCode::{InputError, ResourceNotFound};
 use tenure_api::queue_keys::QueueKey;
 
 use super::{BAD_KEY, READING, example_key, key};
-use crate::http::api::ok;
-use crate::http::api::state::{Api, Endpoint};
-use crate::http::call::Call;
-use crate::http::docs::operation::Operation;
-use crate::http::docs::sample::Sample;
-use crate::http::error::ApiError;
+use crate::http::api::prelude::*;
 use tenure_engine::ops::queue_keys as ops;
 
 /// `GET /queues/:taskQueueId/keys/:key`

@@ -1,20 +1,11 @@
 //! listQueueKeys.
 
-use std::sync::Arc;
-
-use axum::response::Response;
-use serde_json::json;
 use tenure_api::queue_keys::QueueKeys;
 
 use super::{READING, example_key};
-use crate::http::api::ok;
+use crate::http::api::prelude::*;
 use crate::http::api::queue_lists::{place, to_token};
-use crate::http::api::state::{Api, Endpoint};
-use crate::http::call::Call;
-use crate::http::docs::operation::Operation;
 use crate::http::docs::parameters::paged_up_to;
-use crate::http::docs::sample::Sample;
-use crate::http::error::ApiError;
 use tenure_engine::ops::queue_keys as ops;
 
 /// `GET /queues/:taskQueueId/keys`

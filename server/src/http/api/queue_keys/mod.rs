@@ -5,12 +5,9 @@ pub mod get_queue_key;
 pub mod list_queue_keys;
 pub mod put_queue_key;
 
-use serde_json::{Value, json};
-
-use crate::http::call::Call;
-use crate::http::error::ApiError;
-use crate::http::scopes::Template::{self, Scope};
 use tenure_domain::policy::keys::named;
+
+use crate::http::api::prelude::*;
 
 /// What changes a key takes.
 const CHANGING: Template = Scope("tenure:manage-queue:<taskQueueId>");

@@ -1,18 +1,9 @@
 //! putQueueKey.
 
-use std::sync::Arc;
-
-use axum::response::Response;
-use tenure_api::errors::ErrorCode::{InputError, RequestConflict};
 use tenure_api::queue_keys::{KeyRules as KeyRulesOnWire, QueueKey};
 
 use super::{CHANGING, example_key, example_rules, key};
-use crate::http::api::ok;
-use crate::http::api::state::{Api, Endpoint};
-use crate::http::call::Call;
-use crate::http::docs::operation::Operation;
-use crate::http::docs::sample::Sample;
-use crate::http::error::ApiError;
+use crate::http::api::prelude::*;
 use tenure_domain::policy::keys::KeyRules;
 use tenure_engine::ops::queue_keys as ops;
 

@@ -1,27 +1,13 @@
 //! listClaimedTasks.
 
-use std::sync::Arc;
-
-use axum::response::Response;
 use chrono::DateTime;
-use serde::Serialize;
-use serde_json::json;
 use serde_json::value::RawValue;
 use tenure_api::bodies::TaskDefinition;
-use tenure_api::dates::Timestamp;
-use tenure_api::ids::{RunId, TaskId};
-use utoipa::ToSchema;
 
 use super::{A_PAGE, a_run, place, stored, to_token};
-use crate::http::api::ok;
+use crate::http::api::prelude::*;
 use crate::http::api::queue_views::get_task_queue::unless_queue;
-use crate::http::api::state::{Api, Endpoint};
-use crate::http::call::Call;
-use crate::http::docs::operation::Operation;
 use crate::http::docs::parameters::paged_from_anywhere;
-use crate::http::docs::sample::Sample;
-use crate::http::error::ApiError;
-use crate::http::scopes::Template::{self, Scope};
 use tenure_engine::ops::list_runs;
 
 /// A run that a worker holds.

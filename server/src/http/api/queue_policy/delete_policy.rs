@@ -1,18 +1,7 @@
 //! deleteQueuePolicy.
 
-use std::sync::Arc;
-
-use axum::response::Response;
-use serde_json::json;
-use tenure_api::errors::ErrorCode::{InputError, RequestConflict};
-
 use super::{CHANGING, OTHER_VERSION, client_id, if_match, with_if_match};
-use crate::http::api::raw;
-use crate::http::api::state::{Api, Endpoint};
-use crate::http::call::Call;
-use crate::http::docs::operation::Operation;
-use crate::http::docs::sample::Sample;
-use crate::http::error::ApiError;
+use crate::http::api::prelude::*;
 use tenure_engine::ops::queue_policy as ops;
 
 /// `DELETE /queues/:taskQueueId/policy`

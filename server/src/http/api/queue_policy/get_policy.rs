@@ -1,18 +1,9 @@
 //! queuePolicy.
 
-use std::sync::Arc;
-
-use axum::response::Response;
-use tenure_api::errors::ErrorCode::ResourceNotFound;
 use tenure_api::policy::PolicyOfQueue;
 
 use super::{READING, body, example};
-use crate::http::api::ok;
-use crate::http::api::state::{Api, Endpoint};
-use crate::http::call::Call;
-use crate::http::docs::operation::Operation;
-use crate::http::docs::sample::Sample;
-use crate::http::error::ApiError;
+use crate::http::api::prelude::*;
 use tenure_engine::ops::queue_policy as ops;
 
 /// `GET /queues/:taskQueueId/policy`

@@ -1,20 +1,9 @@
 //! getQueue: its counts, its pause, and which policy it has.
 
-use std::sync::Arc;
-
-use axum::response::Response;
-use serde_json::json;
-use tenure_api::dates::Timestamp;
 use tenure_api::policy::{PauseOfQueue, QueueCounts, QueueNow};
 
 use super::READING;
-use crate::http::api::ok;
-use crate::http::api::state::{Api, Endpoint};
-use crate::http::call::Call;
-use crate::http::docs::operation::Operation;
-use crate::http::docs::sample::QUEUE;
-use crate::http::docs::sample::Sample;
-use crate::http::error::ApiError;
+use crate::http::api::prelude::*;
 use tenure_domain::policy::counts::{Counted, shown};
 use tenure_domain::policy::pause::Paused;
 use tenure_store::queue_counts;

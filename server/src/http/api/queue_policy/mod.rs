@@ -7,23 +7,14 @@ pub mod pause_queue;
 pub mod put_policy;
 pub mod resume_queue;
 
-use serde::Serialize;
-use serde_json::{Value, json};
-use tenure_api::dates::Timestamp;
-use tenure_api::ids::TaskQueueId;
 use tenure_api::policy::PolicyOfQueue;
-use utoipa::ToSchema;
 
-use crate::http::call::Call;
-use crate::http::docs::operation::Operation;
-use crate::http::docs::sample::QUEUE;
-use crate::http::docs::sample::Sample;
-use crate::http::error::ApiError;
-use crate::http::scopes::Template::{self, Scope};
 use tenure_domain::policy::document::{Match, Policy};
 use tenure_domain::policy::pause::Paused;
 use tenure_engine::ops::queue_policy::Current;
 use tenure_store::policies::StoredPolicy;
+
+use crate::http::api::prelude::*;
 
 /// What changes a queue takes.
 pub(super) const CHANGING: Template = Scope("tenure:manage-queue:<taskQueueId>");

@@ -1,19 +1,9 @@
 //! pauseQueue.
 
-use std::sync::Arc;
-
-use axum::response::Response;
-use serde_json::json;
-use tenure_api::errors::ErrorCode::InputError;
 use tenure_api::policy::PauseRequest;
 
 use super::{CHANGING, PauseBody, client_id, example_pause};
-use crate::http::api::ok;
-use crate::http::api::state::{Api, Endpoint};
-use crate::http::call::Call;
-use crate::http::docs::operation::Operation;
-use crate::http::docs::sample::Sample;
-use crate::http::error::ApiError;
+use crate::http::api::prelude::*;
 use tenure_engine::ops::queue_policy as ops;
 
 /// `POST /queues/:taskQueueId/pause`

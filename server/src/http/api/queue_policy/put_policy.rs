@@ -1,18 +1,9 @@
 //! putQueuePolicy.
 
-use std::sync::Arc;
-
-use axum::response::Response;
-use tenure_api::errors::ErrorCode::{InputError, RequestConflict};
 use tenure_api::policy::{PolicyOfQueue, QueuePolicy};
 
 use super::{CHANGING, OTHER_VERSION, body, client_id, example, example_policy, if_match, with_if_match};
-use crate::http::api::ok;
-use crate::http::api::state::{Api, Endpoint};
-use crate::http::call::Call;
-use crate::http::docs::operation::Operation;
-use crate::http::docs::sample::Sample;
-use crate::http::error::ApiError;
+use crate::http::api::prelude::*;
 use tenure_domain::policy::document::Policy;
 use tenure_engine::ops::queue_policy as ops;
 

@@ -1,18 +1,7 @@
 //! resumeQueue.
 
-use std::sync::Arc;
-
-use axum::response::Response;
-use serde_json::json;
-
 use super::{CHANGING, PauseBody, client_id};
-use crate::http::api::ok;
-use crate::http::api::state::{Api, Endpoint};
-use crate::http::call::Call;
-use crate::http::docs::operation::Operation;
-use crate::http::docs::sample::QUEUE;
-use crate::http::docs::sample::Sample;
-use crate::http::error::ApiError;
+use crate::http::api::prelude::*;
 use tenure_engine::ops::queue_policy as ops;
 
 /// `POST /queues/:taskQueueId/resume`

@@ -1,18 +1,7 @@
 //! getProvisioner.
 
-use std::sync::Arc;
-
-use axum::response::Response;
-use tenure_api::errors::ErrorCode::ResourceNotFound;
-
 use super::{ProvisionerBody, a_provisioner};
-use crate::http::api::ok;
-use crate::http::api::state::{Api, Endpoint};
-use crate::http::call::Call;
-use crate::http::docs::operation::Operation;
-use crate::http::docs::sample::Sample;
-use crate::http::error::ApiError;
-use crate::http::scopes::Template::{self, Scope};
+use crate::http::api::prelude::*;
 use tenure_engine::ops::OpError;
 use tenure_engine::ops::workers::write_down;
 use tenure_store::queue_views;

@@ -1,21 +1,10 @@
 //! getTaskQueue, which is also found below the paths of other operations.
 
-use std::sync::Arc;
-
-use axum::response::Response;
 use futures_util::future::BoxFuture;
-use tenure_api::errors::ErrorCode::ResourceNotFound;
-use tenure_api::ids::{InvalidId, TaskQueueId};
+use tenure_api::ids::InvalidId;
 
 use super::{NO_QUEUE, QueueBody, a_queue, find};
-use crate::http::api::ok;
-use crate::http::api::state::{Api, Endpoint};
-use crate::http::call::Call;
-use crate::http::docs::operation::Operation;
-use crate::http::docs::sample::Sample;
-use crate::http::error::ApiError;
-use crate::http::scopes::Template::{self, Scope};
-use crate::http::scopes::Values;
+use crate::http::api::prelude::*;
 
 /// `GET /task-queues/:taskQueueId`
 pub fn endpoint() -> Endpoint {

@@ -1,19 +1,7 @@
 //! getWorkerType.
 
-use std::sync::Arc;
-
-use axum::response::Response;
-use serde_json::json;
-use tenure_api::errors::ErrorCode::ResourceNotFound;
-
 use super::{NO_QUEUE, TypeBody, a_type, find, joined, unseen};
-use crate::http::api::ok;
-use crate::http::api::state::{Api, Endpoint};
-use crate::http::call::Call;
-use crate::http::docs::operation::Operation;
-use crate::http::docs::sample::Sample;
-use crate::http::error::ApiError;
-use crate::http::scopes::Template::{self, Scope};
+use crate::http::api::prelude::*;
 
 /// `GET /provisioners/:provisionerId/worker-types/:workerType`
 pub fn endpoint() -> Endpoint {

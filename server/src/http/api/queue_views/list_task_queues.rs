@@ -1,21 +1,7 @@
 //! listTaskQueues.
 
-use std::sync::Arc;
-
-use axum::response::Response;
-use serde::Serialize;
-use serde_json::json;
-use utoipa::ToSchema;
-
 use super::{QueueBody, a_queue, list, read_page};
-use crate::http::api::ok;
-use crate::http::api::state::{Api, Endpoint};
-use crate::http::call::Call;
-use crate::http::docs::operation::Operation;
-use crate::http::docs::parameters::paged;
-use crate::http::docs::sample::Sample;
-use crate::http::error::ApiError;
-use crate::http::scopes::Template::{self, Scope};
+use crate::http::api::prelude::*;
 
 /// A page of queues.
 #[derive(Serialize, ToSchema)]

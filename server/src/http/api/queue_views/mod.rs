@@ -8,21 +8,11 @@ pub mod list_provisioners;
 pub mod list_task_queues;
 pub mod list_worker_types;
 
-use serde::Serialize;
-use serde_json::{Value, json};
-use tenure_api::dates::Timestamp;
-use tenure_api::ids::TaskQueueId;
-use utoipa::ToSchema;
-
-use super::pages::{PAGE_MAX, Page};
-use crate::http::api::state::Api;
-use crate::http::call::Call;
-use crate::http::docs::sample::QUEUE;
-use crate::http::docs::sample::Sample;
-use crate::http::error::ApiError;
 use tenure_engine::ops::OpError;
 use tenure_engine::ops::workers::write_down;
 use tenure_store::queue_views::{self, ViewRow};
+
+use crate::http::api::prelude::*;
 
 /// The stability of every queue and provisioner in Taskcluster; it can no longer be changed.
 const STABILITY: &str = "experimental";

@@ -1,19 +1,8 @@
 //! listRoleIds.
 
-use std::sync::Arc;
-
-use axum::response::Response;
-use serde::Serialize;
-use serde_json::json;
-
 use super::{LISTING, page};
-use crate::http::api::ok;
-use crate::http::api::state::{Api, Endpoint};
-use crate::http::call::Call;
-use crate::http::docs::operation::Operation;
-use crate::http::docs::parameters::{page_of, paged};
-use crate::http::docs::sample::Sample;
-use crate::http::error::ApiError;
+use crate::http::api::prelude::*;
+use crate::http::docs::parameters::page_of;
 
 /// `GET /roleids/`
 pub fn endpoint() -> Endpoint {

@@ -1,18 +1,8 @@
 //! listRoles.
 
-use std::sync::Arc;
-
-use axum::response::Response;
-use serde_json::json;
-
 use super::{LISTING, a_role, shown_all};
-use crate::http::api::ok;
 use crate::http::api::pages::EXPANDED_MAX;
-use crate::http::api::state::{Api, Endpoint};
-use crate::http::call::Call;
-use crate::http::docs::operation::Operation;
-use crate::http::docs::sample::Sample;
-use crate::http::error::ApiError;
+use crate::http::api::prelude::*;
 use tenure_store::roles;
 
 /// `GET /roles/`

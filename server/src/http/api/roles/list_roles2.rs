@@ -1,21 +1,11 @@
 //! listRoles2.
 
-use std::sync::Arc;
-
-use axum::response::Response;
-use serde::Serialize;
-use serde_json::json;
 use tenure_api::auth::Role;
 
 use super::{LISTING, a_role, page, shown_page};
-use crate::http::api::ok;
 use crate::http::api::pages::EXPANDED_MAX;
-use crate::http::api::state::{Api, Endpoint};
-use crate::http::call::Call;
-use crate::http::docs::operation::Operation;
-use crate::http::docs::parameters::{page_of, paged};
-use crate::http::docs::sample::Sample;
-use crate::http::error::ApiError;
+use crate::http::api::prelude::*;
+use crate::http::docs::parameters::page_of;
 
 /// `GET /roles2/`
 pub fn endpoint() -> Endpoint {

@@ -8,17 +8,10 @@ pub mod list_roles2;
 pub mod role;
 pub mod update_role;
 
-use axum::response::Response;
-use serde_json::{Value, json};
 use tenure_api::auth::{Role, RoleRequest};
 
-use super::ok;
-use super::pages::{Page, fitting, size_of_scopes};
-use crate::http::api::state::Api;
-use crate::http::call::Call;
-use crate::http::docs::sample::Sample;
-use crate::http::error::ApiError;
-use crate::http::scopes::Template::{self, Scope};
+use super::pages::{fitting, size_of_scopes};
+use crate::http::api::prelude::*;
 use tenure_domain::roles::{ASSUME, Resolver, valid_role_id};
 use tenure_engine::ops::roles as ops;
 use tenure_store::roles::{self, NewRole, RoleInfo};

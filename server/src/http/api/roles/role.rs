@@ -1,18 +1,9 @@
 //! role.
 
-use std::sync::Arc;
-
-use axum::response::Response;
 use tenure_api::auth::Role;
-use tenure_api::errors::ErrorCode::ResourceNotFound;
 
 use super::{NO_ROLE, a_role, answer, role_id};
-use crate::http::api::state::{Api, Endpoint};
-use crate::http::call::Call;
-use crate::http::docs::operation::Operation;
-use crate::http::docs::sample::Sample;
-use crate::http::error::ApiError;
-use crate::http::scopes::Template::{self, Scope};
+use crate::http::api::prelude::*;
 use tenure_engine::ops::roles as ops;
 use tenure_store::roles;
 

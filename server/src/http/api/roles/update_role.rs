@@ -1,19 +1,9 @@
 //! updateRole.
 
-use std::sync::Arc;
-
-use axum::response::Response;
 use tenure_api::auth::{Role, RoleRequest};
-use tenure_api::errors::ErrorCode::{InputError, RequestConflict, ResourceNotFound};
 
 use super::{CHANGING, CIRCLE, NO_ROLE, a_role, answer, new_role, read};
-use crate::http::api::state::{Api, Endpoint};
-use crate::http::call::Call;
-use crate::http::docs::operation::Operation;
-use crate::http::docs::sample::Sample;
-use crate::http::error::ApiError;
-use crate::http::scopes::Template::{self, AllOf, ForEach, Scope};
-use crate::http::scopes::Values;
+use crate::http::api::prelude::*;
 use tenure_domain::roles::added;
 use tenure_engine::ops::roles as ops;
 use tenure_store::roles;

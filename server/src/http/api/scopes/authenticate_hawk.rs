@@ -1,22 +1,13 @@
 //! authenticateHawk.
 
-use std::sync::Arc;
-
-use axum::response::Response;
-use serde_json::json;
 use tenure_api::auth::{AuthenticateHawkRequest, Authentication};
 use tenure_api::errors::ErrorCode::InvalidRequestArguments;
 use tenure_api::hawk::Header;
 
 use crate::auth::{AuthError, RequestParts};
 use crate::http::api::clients::{NEVER_MS, timestamp};
-use crate::http::api::ok;
-use crate::http::api::state::{Api, Endpoint};
-use crate::http::call::Call;
-use crate::http::docs::operation::Operation;
+use crate::http::api::prelude::*;
 use crate::http::docs::parameters::UNKNOWN_ARGUMENT;
-use crate::http::docs::sample::Sample;
-use crate::http::error::ApiError;
 
 /// For how long a service may rely on the scopes of anonymous callers.
 const NO_AUTH_MS: i64 = 15 * 60 * 1000;

@@ -1,18 +1,8 @@
 //! currentScopes.
 
-use std::sync::Arc;
-
-use axum::response::Response;
-use serde_json::json;
 use tenure_api::auth::Scopes;
 
-use crate::http::api::ok;
-use crate::http::api::state::{Api, Endpoint};
-use crate::http::call::Call;
-use crate::http::docs::operation::Operation;
-use crate::http::docs::sample::Sample;
-use crate::http::error::ApiError;
-use crate::http::scopes::Template::{self, Scope};
+use crate::http::api::prelude::*;
 
 /// `GET /scopes/current`
 pub fn endpoint() -> Endpoint {

@@ -1,20 +1,10 @@
 //! expandScopes.
 
-use std::sync::Arc;
-
-use axum::response::Response;
-use serde_json::json;
 use tenure_api::auth::Scopes;
-use tenure_api::errors::ErrorCode::{self, InputError};
 
-use crate::http::api::ok;
-use crate::http::api::state::{Api, Endpoint};
-use crate::http::call::Call;
-use crate::http::docs::operation::Operation;
-use crate::http::docs::sample::Sample;
-use crate::http::error::ApiError;
-use crate::http::scopes::Template::{self, Scope};
 use tenure_domain::roles::check_scopes;
+
+use crate::http::api::prelude::*;
 
 /// `POST /scopes/expand`
 pub fn endpoint() -> Endpoint {

@@ -1,19 +1,11 @@
 //! testAuthenticate, testAuthenticateGet: the request itself is the test.
 
-use std::sync::Arc;
-
-use axum::response::Response;
-use serde_json::json;
 use tenure_api::auth::{TestAuthenticateRequest, TestAuthenticateResponse};
 use tenure_api::errors::ErrorCode::{AuthenticationFailed, InsufficientScopes, InvalidRequestArguments};
 
 use crate::auth::{Principal, Tester};
-use crate::http::api::ok;
-use crate::http::api::state::{Api, Endpoint};
-use crate::http::call::Call;
-use crate::http::docs::operation::Operation;
+use crate::http::api::prelude::*;
 use crate::http::docs::parameters::UNKNOWN_ARGUMENT;
-use crate::http::error::ApiError;
 use tenure_domain::roles::check_scopes;
 use tenure_domain::scopes::Expression;
 

@@ -1,21 +1,10 @@
 //! replaceScheduler.
 
-use std::sync::Arc;
-
-use axum::response::Response;
-use serde_json::json;
-use tenure_api::errors::ErrorCode::RequestConflict;
 use tenure_api::servers::SchedulerReplaced;
 
 use super::SERVER;
-use crate::http::api::ok;
+use crate::http::api::prelude::*;
 use crate::http::api::queue_policy::{CHANGING, client_id};
-use crate::http::api::state::{Api, Endpoint};
-use crate::http::call::Call;
-use crate::http::docs::operation::Operation;
-use crate::http::docs::sample::QUEUE;
-use crate::http::docs::sample::Sample;
-use crate::http::error::ApiError;
 use tenure_engine::ops::servers;
 
 /// `POST /api/tenure/v1/queues/:taskQueueId/scheduler/replace`

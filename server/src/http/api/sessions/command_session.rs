@@ -1,20 +1,10 @@
 //! commandSession.
 
-use std::sync::Arc;
-
-use axum::response::Response;
 use http::StatusCode;
-use serde_json::json;
-use tenure_api::errors::ErrorCode::{InputError, RequestConflict};
 use tenure_api::sessions::{CommandRequest, CommandSent};
 
 use super::{answer, identify, of_a_session, values};
-use crate::http::api::state::{Api, Endpoint};
-use crate::http::call::Call;
-use crate::http::docs::operation::Operation;
-use crate::http::docs::sample::Sample;
-use crate::http::error::ApiError;
-use crate::http::scopes::Template::{self, Scope};
+use crate::http::api::prelude::*;
 use tenure_domain::session::COMMANDS_MAX;
 use tenure_engine::ops::sessions;
 

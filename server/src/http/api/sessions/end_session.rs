@@ -1,18 +1,9 @@
 //! endSession.
 
-use std::sync::Arc;
-
-use axum::response::Response;
-use serde_json::json;
 use tenure_api::sessions::SessionReturned;
 
 use super::{OWN, of_a_session, of_worker};
-use crate::http::api::ok;
-use crate::http::api::state::{Api, Endpoint};
-use crate::http::call::Call;
-use crate::http::docs::operation::Operation;
-use crate::http::docs::sample::Sample;
-use crate::http::error::ApiError;
+use crate::http::api::prelude::*;
 use tenure_engine::ops::sessions;
 
 /// `DELETE /api/tenure/v1/sessions/:sessionId`

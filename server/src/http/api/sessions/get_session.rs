@@ -1,20 +1,9 @@
 //! getSession.
 
-use std::sync::Arc;
-
-use axum::response::Response;
-use serde_json::{Value, json};
-use tenure_api::dates::Timestamp;
 use tenure_api::sessions::Session;
 
 use super::{READING, example_worker, of_a_session, values};
-use crate::http::api::ok;
-use crate::http::api::state::{Api, Endpoint};
-use crate::http::call::Call;
-use crate::http::docs::operation::Operation;
-use crate::http::docs::sample::QUEUE;
-use crate::http::docs::sample::Sample;
-use crate::http::error::ApiError;
+use crate::http::api::prelude::*;
 use tenure_engine::ops::sessions;
 use tenure_store::worker_sessions::Stored;
 

@@ -1,18 +1,9 @@
 //! listQueueWorkers.
 
-use std::sync::Arc;
-
-use axum::response::Response;
-use serde_json::json;
 use tenure_api::sessions::{QueueWorker, QueueWorkers};
 
 use super::{READING, example_worker};
-use crate::http::api::ok;
-use crate::http::api::state::{Api, Endpoint};
-use crate::http::call::Call;
-use crate::http::docs::operation::Operation;
-use crate::http::docs::sample::Sample;
-use crate::http::error::ApiError;
+use crate::http::api::prelude::*;
 use tenure_engine::ops::sessions;
 use tenure_store::worker_sessions::Member;
 

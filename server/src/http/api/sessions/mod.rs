@@ -9,22 +9,12 @@ pub mod renew_session;
 pub mod session_inbox;
 pub mod start_session;
 
-use serde::Serialize;
-use serde_json::{Value, json};
-use tenure_api::errors::ErrorCode::{InputError, ResourceNotFound, SessionEnded};
+use tenure_api::errors::ErrorCode::SessionEnded;
 
-use axum::response::Response;
 use http::StatusCode;
 
-use super::ok;
-use crate::http::api::state::Api;
-use crate::http::call::Call;
-use crate::http::docs::operation::Operation;
-use crate::http::docs::sample::Sample;
-use crate::http::docs::sample::{QUEUE, SESSION};
-use crate::http::error::ApiError;
-use crate::http::scopes::Template::{self, AllOf, Scope};
-use crate::http::scopes::Values;
+use crate::http::api::prelude::*;
+use crate::http::docs::sample::SESSION;
 use tenure_domain::session::Identity;
 use tenure_engine::ops::sessions;
 

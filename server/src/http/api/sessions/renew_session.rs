@@ -1,19 +1,9 @@
 //! renewSession.
 
-use std::sync::Arc;
-
-use axum::response::Response;
-use serde_json::json;
-use tenure_api::errors::ErrorCode::InputError;
 use tenure_api::sessions::{RenewSessionRequest, SessionRenewed};
 
 use super::{OWN, of_a_live_session, of_worker};
-use crate::http::api::ok;
-use crate::http::api::state::{Api, Endpoint};
-use crate::http::call::Call;
-use crate::http::docs::operation::Operation;
-use crate::http::docs::sample::Sample;
-use crate::http::error::ApiError;
+use crate::http::api::prelude::*;
 use tenure_domain::session::Stated;
 use tenure_engine::ops::sessions;
 

@@ -1,22 +1,13 @@
 //! sessionInbox.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use axum::response::Response;
 use chrono::DateTime;
-use serde_json::{Value, json};
-use tenure_api::dates::Timestamp;
 use tenure_api::sessions::Inbox;
 
 use super::{OWN, of_a_live_session, of_worker, values};
-use crate::http::api::ok;
-use crate::http::api::state::{Api, Endpoint};
-use crate::http::call::Call;
+use crate::http::api::prelude::*;
 use crate::http::declaration::ANSWER_MAX;
-use crate::http::docs::operation::Operation;
-use crate::http::docs::sample::Sample;
-use crate::http::error::ApiError;
 use tenure_domain::session::WAIT_MAX;
 use tenure_engine::ops::sessions;
 

@@ -1,22 +1,13 @@
 //! startSession.
 
-use std::sync::Arc;
-
-use axum::response::Response;
 use http::StatusCode;
-use serde_json::json;
-use tenure_api::errors::ErrorCode::{InputError, PolicyMismatch, SessionExists};
+use tenure_api::errors::ErrorCode::{PolicyMismatch, SessionExists};
 use tenure_api::sessions::{SessionStarted, StartSessionRequest};
 
 use super::{OWN, answer, example_start};
+use crate::http::api::prelude::*;
 use crate::http::api::queue_policy::client_id;
-use crate::http::api::state::{Api, Endpoint};
-use crate::http::call::Call;
-use crate::http::docs::operation::Operation;
 use crate::http::docs::sample::SESSION;
-use crate::http::docs::sample::Sample;
-use crate::http::error::ApiError;
-use crate::http::scopes::Values;
 use tenure_domain::session::Start;
 use tenure_engine::ops::sessions;
 

@@ -3,16 +3,9 @@
 pub mod statuses;
 pub mod tasks;
 
-use serde_json::json;
 use tenure_api::bodies::{TASK_IDS_MAX, TaskIdsRequest};
-use tenure_api::ids::TaskId;
 
-use crate::http::call::Call;
-use crate::http::docs::operation::Operation;
-use crate::http::docs::parameters::paged;
-use crate::http::docs::sample::Sample;
-use crate::http::error::ApiError;
-use crate::http::scopes::Values;
+use crate::http::api::prelude::*;
 
 /// What both descriptions have; the scopes are those of each name.
 fn described(operation: Operation, sample: &Sample) -> Operation {

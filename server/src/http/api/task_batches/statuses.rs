@@ -1,22 +1,9 @@
 //! statuses: those of many tasks.
 
-use std::sync::Arc;
-
-use axum::response::Response;
-use serde::Serialize;
-use serde_json::json;
 use tenure_api::bodies::Status;
-use tenure_api::ids::TaskId;
-use utoipa::ToSchema;
 
 use super::{described, task_ids};
-use crate::http::api::ok;
-use crate::http::api::state::{Api, Endpoint};
-use crate::http::call::Call;
-use crate::http::docs::operation::Operation;
-use crate::http::docs::sample::Sample;
-use crate::http::error::ApiError;
-use crate::http::scopes::Template::{self, ForEach};
+use crate::http::api::prelude::*;
 use tenure_engine::ops::list_tasks;
 
 /// The status of a task, among others.

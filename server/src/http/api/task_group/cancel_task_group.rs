@@ -1,23 +1,9 @@
 //! cancelTaskGroup.
 
-use std::sync::Arc;
-
-use axum::response::Response;
-use serde::Serialize;
-use serde_json::json;
-use tenure_api::errors::ErrorCode::{RequestConflict, ResourceNotFound};
-use tenure_api::ids::{TaskGroupId, TaskId};
-use utoipa::ToSchema;
+use tenure_api::ids::TaskGroupId;
 
 use super::NO_GROUP;
-use crate::http::api::ok;
-use crate::http::api::state::{Api, Endpoint};
-use crate::http::call::Call;
-use crate::http::docs::operation::Operation;
-use crate::http::docs::sample::Sample;
-use crate::http::error::ApiError;
-use crate::http::scopes::Template::{self, Scope};
-use crate::http::scopes::Values;
+use crate::http::api::prelude::*;
 use tenure_engine::ops::task_group;
 
 /// A group that was cancelled.

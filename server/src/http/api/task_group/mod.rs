@@ -5,14 +5,11 @@ pub mod get_task_group;
 pub mod list_task_group;
 pub mod seal_task_group;
 
-use serde::Serialize;
-use serde_json::{Value, json};
-use tenure_api::dates::Timestamp;
 use tenure_api::ids::TaskGroupId;
-use utoipa::ToSchema;
 
-use crate::http::docs::sample::Sample;
 use tenure_domain::task::Group;
+
+use crate::http::api::prelude::*;
 
 const NO_GROUP: &str = "the group does not exist";
 

@@ -1,19 +1,7 @@
 //! sealTaskGroup.
 
-use std::sync::Arc;
-
-use axum::response::Response;
-use tenure_api::errors::ErrorCode::ResourceNotFound;
-
 use super::{GroupBody, NO_GROUP, a_group};
-use crate::http::api::ok;
-use crate::http::api::state::{Api, Endpoint};
-use crate::http::call::Call;
-use crate::http::docs::operation::Operation;
-use crate::http::docs::sample::Sample;
-use crate::http::error::ApiError;
-use crate::http::scopes::Template::{self, Scope};
-use crate::http::scopes::Values;
+use crate::http::api::prelude::*;
 use tenure_engine::ops::task_group;
 
 /// `POST /task-group/:taskGroupId/seal`

@@ -1,18 +1,9 @@
 //! createWorker.
 
-use std::sync::Arc;
-
-use axum::response::Response;
-use tenure_api::errors::ErrorCode::{InputError, RequestConflict};
 use tenure_api::worker_manager::{NewProviderInfo, NewWorkerRequest, ProviderInfo, Worker, WorkerRequest};
 
 use super::{a_worker, early_check, named, new_worker, read, shown};
-use crate::http::api::state::{Api, Endpoint};
-use crate::http::call::Call;
-use crate::http::docs::operation::Operation;
-use crate::http::docs::sample::Sample;
-use crate::http::error::ApiError;
-use crate::http::scopes::Template::{self, Scope};
+use crate::http::api::prelude::*;
 use tenure_engine::ops::registrations::{self as ops, Create};
 
 /// `PUT /workers/:workerPoolId/:workerGroup/:workerId`

@@ -9,18 +9,10 @@ pub mod update_worker;
 pub mod worker;
 pub mod worker_removed;
 
-use axum::response::Response;
-use serde_json::{Value, json};
-use tenure_api::dates::Timestamp;
-use tenure_api::ids::TaskQueueId;
 use tenure_api::worker_manager::{CAPACITY_MAX, STATIC, Worker, WorkerRequest, WorkerState};
 
-use super::{ok, to_json};
-use crate::http::api::state::Api;
-use crate::http::call::Call;
-use crate::http::docs::sample::QUEUE;
-use crate::http::docs::sample::Sample;
-use crate::http::error::ApiError;
+use super::to_json;
+use crate::http::api::prelude::*;
 use tenure_domain::registration::{CONFIG_BYTES_MAX, WorkerName};
 use tenure_engine::ops::registrations::Change;
 use tenure_engine::ops::worker_removed::{self as removal, Removed};

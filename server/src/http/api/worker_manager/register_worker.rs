@@ -1,20 +1,10 @@
 //! registerWorker.
 
-use std::sync::Arc;
-
-use axum::response::Response;
-use serde_json::json;
-use tenure_api::dates::Timestamp;
-use tenure_api::errors::ErrorCode::{InputError, InvalidRequestArguments, ResourceNotFound};
+use tenure_api::errors::ErrorCode::InvalidRequestArguments;
 use tenure_api::worker_manager::{RegisterWorkerRequest, RegisterWorkerResponse};
 
 use super::{DAY_MINUTES, SECRET, example_credentials, example_name};
-use crate::http::api::ok;
-use crate::http::api::state::{Api, Endpoint};
-use crate::http::call::Call;
-use crate::http::docs::operation::Operation;
-use crate::http::docs::sample::Sample;
-use crate::http::error::ApiError;
+use crate::http::api::prelude::*;
 use tenure_domain::registration::WorkerName;
 use tenure_engine::ops::registrations as ops;
 

@@ -1,19 +1,7 @@
 //! removeWorker.
 
-use std::sync::Arc;
-
-use axum::response::Response;
-use serde_json::json;
-use tenure_api::errors::ErrorCode::ResourceNotFound;
-
 use super::{NO_WORKER, named, remove};
-use crate::http::api::raw;
-use crate::http::api::state::{Api, Endpoint};
-use crate::http::call::Call;
-use crate::http::docs::operation::Operation;
-use crate::http::docs::sample::Sample;
-use crate::http::error::ApiError;
-use crate::http::scopes::Template::{self, Scope};
+use crate::http::api::prelude::*;
 use tenure_engine::ops::registrations as ops;
 use tenure_store::worker_manager;
 

@@ -1,19 +1,9 @@
 //! shouldWorkerTerminate.
 
-use std::sync::Arc;
-
-use axum::response::Response;
-use serde_json::json;
 use tenure_api::worker_manager::ShouldTerminate;
 
 use super::named;
-use crate::http::api::ok;
-use crate::http::api::state::{Api, Endpoint};
-use crate::http::call::Call;
-use crate::http::docs::operation::Operation;
-use crate::http::docs::sample::Sample;
-use crate::http::error::ApiError;
-use crate::http::scopes::Template::{self, Scope};
+use crate::http::api::prelude::*;
 use tenure_domain::registration::Standing;
 use tenure_store::worker_manager::{self, Registered};
 

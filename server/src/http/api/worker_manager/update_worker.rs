@@ -1,18 +1,9 @@
 //! updateWorker.
 
-use std::sync::Arc;
-
-use axum::response::Response;
-use tenure_api::errors::ErrorCode::{RequestConflict, ResourceNotFound};
 use tenure_api::worker_manager::{Worker, WorkerRequest};
 
 use super::{NO_WORKER, a_worker, early_check, named, new_worker, read, shown};
-use crate::http::api::state::{Api, Endpoint};
-use crate::http::call::Call;
-use crate::http::docs::operation::Operation;
-use crate::http::docs::sample::Sample;
-use crate::http::error::ApiError;
-use crate::http::scopes::Template::{self, Scope};
+use crate::http::api::prelude::*;
 use tenure_engine::ops::registrations as ops;
 
 /// `POST /workers/:workerPoolId/:workerGroup/:workerId`

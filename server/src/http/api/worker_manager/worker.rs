@@ -1,18 +1,9 @@
 //! worker.
 
-use std::sync::Arc;
-
-use axum::response::Response;
-use tenure_api::errors::ErrorCode::ResourceNotFound;
 use tenure_api::worker_manager::Worker;
 
 use super::{NO_WORKER, a_worker, named, shown};
-use crate::http::api::state::{Api, Endpoint};
-use crate::http::call::Call;
-use crate::http::docs::operation::Operation;
-use crate::http::docs::sample::Sample;
-use crate::http::error::ApiError;
-use crate::http::scopes::Template::{self, Scope};
+use crate::http::api::prelude::*;
 use tenure_engine::ops::registrations as ops;
 use tenure_store::worker_manager;
 

@@ -1,20 +1,9 @@
 //! declareWorker.
 
-use std::sync::Arc;
-
-use axum::response::Response;
-use serde_json::json;
-use tenure_api::ids::TaskQueueId;
 use tenure_api::workers::DeclareWorkerRequest;
 
 use super::{DAY_MINUTES, WorkerBody, a_worker};
-use crate::http::api::ok;
-use crate::http::api::state::{Api, Endpoint};
-use crate::http::call::Call;
-use crate::http::docs::operation::Operation;
-use crate::http::docs::sample::Sample;
-use crate::http::error::ApiError;
-use crate::http::scopes::Template::{self, Scope};
+use crate::http::api::prelude::*;
 use tenure_engine::ops::workers::{self as ops, Name};
 
 /// `PUT /provisioners/:provisionerId/worker-types/:workerType/:workerGroup/:workerId`. Not to be confused with the path

@@ -1,18 +1,7 @@
 //! getWorker.
 
-use std::sync::Arc;
-
-use axum::response::Response;
-use tenure_api::errors::ErrorCode::ResourceNotFound;
-
 use super::{WorkerBody, a_worker, name};
-use crate::http::api::ok;
-use crate::http::api::state::{Api, Endpoint};
-use crate::http::call::Call;
-use crate::http::docs::operation::Operation;
-use crate::http::docs::sample::Sample;
-use crate::http::error::ApiError;
-use crate::http::scopes::Template::{self, Scope};
+use crate::http::api::prelude::*;
 use tenure_engine::ops::workers as ops;
 
 /// `GET /provisioners/:provisionerId/worker-types/:workerType/workers/:workerGroup/:workerId`

@@ -1,23 +1,7 @@
 //! listWorkers.
 
-use std::sync::Arc;
-
-use axum::response::Response;
-use serde::Serialize;
-use serde_json::{Value, json};
-use tenure_api::dates::Timestamp;
-use utoipa::ToSchema;
-
 use super::RunBody;
-use crate::http::api::ok;
-use crate::http::api::pages::{PAGE_MAX, Page};
-use crate::http::api::state::{Api, Endpoint};
-use crate::http::call::Call;
-use crate::http::docs::operation::Operation;
-use crate::http::docs::parameters::paged;
-use crate::http::docs::sample::Sample;
-use crate::http::error::ApiError;
-use crate::http::scopes::Template::{self, Scope};
+use crate::http::api::prelude::*;
 use tenure_engine::ops::workers as ops;
 use tenure_store::workers::{Wanted, WorkerRow};
 

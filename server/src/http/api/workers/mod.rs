@@ -5,19 +5,10 @@ pub mod get_worker;
 pub mod list_workers;
 pub mod quarantine_worker;
 
-use serde::Serialize;
-use serde_json::{Value, json};
-use tenure_api::dates::Timestamp;
-use tenure_api::errors::ErrorCode;
-use tenure_api::ids::{RunId, TaskId, TaskQueueId};
-use utoipa::ToSchema;
-
-use crate::http::call::Call;
-use crate::http::docs::sample::QUEUE;
-use crate::http::docs::sample::Sample;
-use crate::http::error::ApiError;
 use tenure_engine::ops::workers::{KnownWorker, Name};
 use tenure_store::workers::QuarantineRow;
+
+use crate::http::api::prelude::*;
 
 /// The reason in the history of quarantines where none was given.
 const NO_INFO: &str = "[unspecified]";

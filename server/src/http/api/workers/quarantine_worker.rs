@@ -1,20 +1,9 @@
 //! quarantineWorker.
 
-use std::sync::Arc;
-
-use axum::response::Response;
-use serde_json::json;
-use tenure_api::errors::ErrorCode::{self, ResourceNotFound};
 use tenure_api::workers::QuarantineWorkerRequest;
 
 use super::{DAY_MINUTES, WorkerBody, a_worker, name};
-use crate::http::api::ok;
-use crate::http::api::state::{Api, Endpoint};
-use crate::http::call::Call;
-use crate::http::docs::operation::Operation;
-use crate::http::docs::sample::Sample;
-use crate::http::error::ApiError;
-use crate::http::scopes::Template::{self, Scope};
+use crate::http::api::prelude::*;
 use tenure_domain::worker::check_info;
 use tenure_engine::ops::workers as ops;
 use tenure_store::workers::Quarantine;
