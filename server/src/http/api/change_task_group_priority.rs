@@ -27,14 +27,10 @@ struct GroupBody {
 
 /// `POST /task-group/:taskGroupId/priority`
 pub fn endpoint() -> Endpoint {
-    Endpoint::post("changeTaskGroupPriority", change_task_group_priority).scopes(SCOPES).described(
-        "queue",
-        "Change the priority of a group's tasks",
-        describe,
-    )
+    Endpoint::post("changeTaskGroupPriority", change_task_group_priority)
+        .scopes(Scope("queue:change-task-group-priority:<schedulerId>/<taskGroupId>"))
+        .described("queue", "Change the priority of a group's tasks", describe)
 }
-
-const SCOPES: Template = Scope("queue:change-task-group-priority:<schedulerId>/<taskGroupId>");
 
 fn describe(operation: Operation, sample: &Sample) -> Operation {
     operation

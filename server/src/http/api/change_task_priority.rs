@@ -8,15 +8,13 @@ use tenure_engine::ops::change_priority;
 
 /// `POST /task/:taskId/priority`
 pub fn endpoint() -> Endpoint {
-    Endpoint::post("changeTaskPriority", change_task_priority).scopes(SCOPES).described(
-        "queue",
-        "Change a task's priority",
-        describe,
-    )
+    Endpoint::post("changeTaskPriority", change_task_priority)
+        .scopes(AnyOf(&[
+            Scope("queue:change-task-priority:<taskId>"),
+            Scope("queue:change-task-priority-in-queue:<taskQueueId>"),
+        ]))
+        .described("queue", "Change a task's priority", describe)
 }
-
-const SCOPES: Template =
-    AnyOf(&[Scope("queue:change-task-priority:<taskId>"), Scope("queue:change-task-priority-in-queue:<taskQueueId>")]);
 
 fn describe(operation: Operation, sample: &Sample) -> Operation {
     let mut raised = sample.status("pending");

@@ -11,18 +11,18 @@ use tenure_engine::ops::sessions;
 
 /// `POST /task/:taskId/runs/:runId/claim`
 pub fn endpoint() -> Endpoint {
-    Endpoint::post("claimTask", claim_task).scopes(SCOPES).described("queue", "Claim one run of a task", describe)
+    Endpoint::post("claimTask", claim_task)
+        .scopes(AnyOf(&[
+            AllOf(&[Scope("queue:claim-task:<taskQueueId>"), Scope("queue:worker-id:<workerGroup>/<workerId>")]),
+            // What workers had in the days of signed URLs.
+            AllOf(&[
+                Scope("queue:claim-task"),
+                Scope("assume:worker-type:<taskQueueId>"),
+                Scope("assume:worker-id:<workerGroup>/<workerId>"),
+            ]),
+        ]))
+        .described("queue", "Claim one run of a task", describe)
 }
-
-const SCOPES: Template = AnyOf(&[
-    AllOf(&[Scope("queue:claim-task:<taskQueueId>"), Scope("queue:worker-id:<workerGroup>/<workerId>")]),
-    // What workers had in the days of signed URLs.
-    AllOf(&[
-        Scope("queue:claim-task"),
-        Scope("assume:worker-type:<taskQueueId>"),
-        Scope("assume:worker-id:<workerGroup>/<workerId>"),
-    ]),
-]);
 
 fn describe(operation: Operation, sample: &Sample) -> Operation {
     of_a_claim(operation)

@@ -20,14 +20,11 @@ struct DependentsBody {
 
 /// `GET /task/:taskId/dependents`
 pub fn endpoint() -> Endpoint {
-    Endpoint::get("listDependentTasks", list_dependent_tasks).scopes(SCOPES).large_answer().described(
-        "queue",
-        "List the tasks that wait for a task",
-        describe,
-    )
+    Endpoint::get("listDependentTasks", list_dependent_tasks)
+        .scopes(Scope("queue:list-dependent-tasks:<taskId>"))
+        .large_answer()
+        .described("queue", "List the tasks that wait for a task", describe)
 }
-
-const SCOPES: Template = Scope("queue:list-dependent-tasks:<taskId>");
 
 fn describe(operation: Operation, sample: &Sample) -> Operation {
     paged(operation)

@@ -35,14 +35,12 @@ struct QueueBody {
 
 /// `GET /api/tenure/v1/queues`: every queue that ever had a task pending, or is paused, by name.
 pub fn endpoint() -> Endpoint {
-    Endpoint::get("listQueues", list_queues).scopes(SCOPES).described(
+    Endpoint::get("listQueues", list_queues).scopes(Scope("queue:list-task-queues")).described(
         "tenure",
         "List all queues with their counts",
         describe,
     )
 }
-
-const SCOPES: Template = Scope("queue:list-task-queues");
 
 fn describe(operation: Operation, _: &Sample) -> Operation {
     operation.about("Every queue that ever had a task pending, or is paused.").answers::<Body>(

@@ -28,17 +28,13 @@ struct Body {
 
 /// `GET /poll-task-url/:provisionerId/:workerType`
 pub fn endpoint() -> Endpoint {
-    Endpoint::get("pollTaskUrls", poll_task_urls).scopes(SCOPES).described(
-        "queue",
-        "Get the signed URLs of a queue's messages",
-        describe,
-    )
+    Endpoint::get("pollTaskUrls", poll_task_urls)
+        .scopes(AnyOf(&[
+            Scope("queue:poll-task-urls:<taskQueueId>"),
+            AllOf(&[Scope("queue:poll-task-urls"), Scope("assume:worker-type:<taskQueueId>")]),
+        ]))
+        .described("queue", "Get the signed URLs of a queue's messages", describe)
 }
-
-const SCOPES: Template = AnyOf(&[
-    Scope("queue:poll-task-urls:<taskQueueId>"),
-    AllOf(&[Scope("queue:poll-task-urls"), Scope("assume:worker-type:<taskQueueId>")]),
-]);
 
 fn describe(operation: Operation, sample: &Sample) -> Operation {
     let url = "https://tenure.example.com/api/tenure/v1/messages/queue-1-4/messages";

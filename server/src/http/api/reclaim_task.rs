@@ -8,14 +8,12 @@ use tenure_engine::ops::reclaim::ClaimRenewal;
 
 /// `POST /task/:taskId/runs/:runId/reclaim`
 pub fn endpoint() -> Endpoint {
-    Endpoint::post("reclaimTask", reclaim_task).no_pool().scopes(SCOPES).early_check(Call::authorize_by_path).described(
-        "queue",
-        "Renew a claim",
-        describe,
-    )
+    Endpoint::post("reclaimTask", reclaim_task)
+        .no_pool()
+        .scopes(Scope("queue:reclaim-task:<taskId>/<runId>"))
+        .early_check(Call::authorize_by_path)
+        .described("queue", "Renew a claim", describe)
 }
-
-const SCOPES: Template = Scope("queue:reclaim-task:<taskId>/<runId>");
 
 fn describe(operation: Operation, sample: &Sample) -> Operation {
     operation

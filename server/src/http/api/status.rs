@@ -5,10 +5,12 @@ use crate::http::api::prelude::*;
 
 /// `GET /task/:taskId/status`
 pub fn endpoint() -> Endpoint {
-    Endpoint::get("status", status).no_pool().scopes(SCOPES).described("queue", "Read a task's status", describe)
+    Endpoint::get("status", status).no_pool().scopes(Scope("queue:status:<taskId>")).described(
+        "queue",
+        "Read a task's status",
+        describe,
+    )
 }
-
-const SCOPES: Template = Scope("queue:status:<taskId>");
 
 fn describe(operation: Operation, sample: &Sample) -> Operation {
     operation

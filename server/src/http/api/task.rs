@@ -10,10 +10,12 @@ use crate::http::api::prelude::*;
 
 /// `GET /task/:taskId`
 pub fn endpoint() -> Endpoint {
-    Endpoint::get("task", task).scopes(SCOPES).described("queue", "Read a task's definition", describe)
+    Endpoint::get("task", task).scopes(Scope("queue:get-task:<taskId>")).described(
+        "queue",
+        "Read a task's definition",
+        describe,
+    )
 }
-
-const SCOPES: Template = Scope("queue:get-task:<taskId>");
 
 fn describe(operation: Operation, sample: &Sample) -> Operation {
     operation

@@ -33,12 +33,10 @@ struct Body {
 pub fn endpoint() -> Endpoint {
     Endpoint::get("waitForTask", wait_for_task)
         .no_pool()
-        .scopes(SCOPES)
+        .scopes(Scope("queue:status:<taskId>"))
         .waits(|_| ANSWER_MAX + WAIT_TIMEOUT_MAX)
         .described("tenure", "Wait until a task is resolved", describe)
 }
-
-const SCOPES: Template = Scope("queue:status:<taskId>");
 
 fn describe(operation: Operation, sample: &Sample) -> Operation {
     let seconds = json!({

@@ -10,14 +10,12 @@ use crate::http::api::prelude::*;
 
 /// `GET /api/tenure/v1/tasks/:taskId/why`
 pub fn endpoint() -> Endpoint {
-    Endpoint::get("whyTask", why_task).scopes(SCOPES).described(
+    Endpoint::get("whyTask", why_task).scopes(Scope("queue:status:<taskId>")).described(
         "tenure",
         "Ask why a task is not running, or how it ended",
         describe,
     )
 }
-
-const SCOPES: Template = Scope("queue:status:<taskId>");
 
 fn describe(operation: Operation, sample: &Sample) -> Operation {
     operation

@@ -10,14 +10,11 @@ use crate::http::api::prelude::*;
 
 /// `PUT /api/tenure/v1/tasks/:taskId/runs/:runId/checkpoint`
 pub fn endpoint() -> Endpoint {
-    Endpoint::put("putCheckpoint", put_checkpoint).scopes(SCOPES).early_check(Call::authorize_by_path).described(
-        "tenure",
-        "Store how far a run has come",
-        describe,
-    )
+    Endpoint::put("putCheckpoint", put_checkpoint)
+        .scopes(Scope("queue:reclaim-task:<taskId>/<runId>"))
+        .early_check(Call::authorize_by_path)
+        .described("tenure", "Store how far a run has come", describe)
 }
-
-const SCOPES: Template = Scope("queue:reclaim-task:<taskId>/<runId>");
 
 fn describe(operation: Operation, sample: &Sample) -> Operation {
     operation

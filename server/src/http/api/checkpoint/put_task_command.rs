@@ -12,14 +12,12 @@ use tenure_engine::ops::task_command;
 
 /// `PUT /api/tenure/v1/tasks/:taskId/command`
 pub fn endpoint() -> Endpoint {
-    Endpoint::put("putTaskCommand", put_task_command).scopes(SCOPES).described(
+    Endpoint::put("putTaskCommand", put_task_command).scopes(Scope("tenure:command-worker:<taskQueueId>")).described(
         "tenure",
         "Send a command to the worker of a task",
         describe,
     )
 }
-
-const SCOPES: Template = Scope("tenure:command-worker:<taskQueueId>");
 
 fn describe(operation: Operation, sample: &Sample) -> Operation {
     operation

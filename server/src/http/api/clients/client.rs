@@ -8,10 +8,12 @@ use tenure_store::clients;
 
 /// `GET /clients/:clientId`
 pub fn endpoint() -> Endpoint {
-    Endpoint::get("client", client).scopes(SCOPES).large_answer().described("auth", "Show a client", describe)
+    Endpoint::get("client", client).scopes(Scope("auth:get-client:<clientId>")).large_answer().described(
+        "auth",
+        "Show a client",
+        describe,
+    )
 }
-
-const SCOPES: Template = Scope("auth:get-client:<clientId>");
 
 fn describe(operation: Operation, sample: &Sample) -> Operation {
     operation

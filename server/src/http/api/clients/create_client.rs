@@ -10,17 +10,14 @@ use tenure_store::clients::{self, NewClient};
 
 /// `PUT /clients/:clientId`
 pub fn endpoint() -> Endpoint {
-    Endpoint::put("createClient", create_client).scopes(SCOPES).large_answer().described(
-        "auth",
-        "Create a client",
-        describe,
-    )
+    Endpoint::put("createClient", create_client)
+        .scopes(AllOf(&[
+            Scope("auth:create-client:<clientId>"),
+            ForEach { item: "scope", list: "scopesThatAreNew", scopes: &["<scope>"] },
+        ]))
+        .large_answer()
+        .described("auth", "Create a client", describe)
 }
-
-const SCOPES: Template = AllOf(&[
-    Scope("auth:create-client:<clientId>"),
-    ForEach { item: "scope", list: "scopesThatAreNew", scopes: &["<scope>"] },
-]);
 
 fn describe(operation: Operation, sample: &Sample) -> Operation {
     operation

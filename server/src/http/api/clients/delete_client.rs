@@ -6,10 +6,12 @@ use tenure_store::clients;
 
 /// `DELETE /clients/:clientId`: whether there is one or not.
 pub fn endpoint() -> Endpoint {
-    Endpoint::delete("deleteClient", delete_client).scopes(SCOPES).described("auth", "Delete a client", describe)
+    Endpoint::delete("deleteClient", delete_client).scopes(Scope("auth:delete-client:<clientId>")).described(
+        "auth",
+        "Delete a client",
+        describe,
+    )
 }
-
-const SCOPES: Template = Scope("auth:delete-client:<clientId>");
 
 fn describe(operation: Operation, _: &Sample) -> Operation {
     operation.about("Whether there is one or not.").answers_empty(204, "There is no such client any more", &[])

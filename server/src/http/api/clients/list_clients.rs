@@ -13,10 +13,12 @@ use tenure_store::clients::{self, ClientInfo};
 
 /// `GET /clients/`
 pub fn endpoint() -> Endpoint {
-    Endpoint::get("listClients", list_clients).scopes(SCOPES).large_answer().described("auth", "List clients", describe)
+    Endpoint::get("listClients", list_clients).scopes(Scope("auth:list-clients")).large_answer().described(
+        "auth",
+        "List clients",
+        describe,
+    )
 }
-
-const SCOPES: Template = Scope("auth:list-clients");
 
 fn describe(operation: Operation, sample: &Sample) -> Operation {
     paged(operation)

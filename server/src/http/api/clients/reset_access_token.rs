@@ -9,14 +9,11 @@ use tenure_store::secrets::new_access_token;
 
 /// `POST /clients/:clientId/reset`
 pub fn endpoint() -> Endpoint {
-    Endpoint::post("resetAccessToken", reset_access_token).scopes(SCOPES).large_answer().described(
-        "auth",
-        "Give a client a new token",
-        describe,
-    )
+    Endpoint::post("resetAccessToken", reset_access_token)
+        .scopes(Scope("auth:reset-access-token:<clientId>"))
+        .large_answer()
+        .described("auth", "Give a client a new token", describe)
 }
-
-const SCOPES: Template = Scope("auth:reset-access-token:<clientId>");
 
 fn describe(operation: Operation, sample: &Sample) -> Operation {
     operation

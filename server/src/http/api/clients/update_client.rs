@@ -10,17 +10,15 @@ use tenure_store::clients::{self, ClientChange};
 
 /// `POST /clients/:clientId`
 pub fn endpoint() -> Endpoint {
-    Endpoint::post("updateClient", update_client).scopes(SCOPES).early_check(may_update).large_answer().described(
-        "auth",
-        "Change a client",
-        describe,
-    )
+    Endpoint::post("updateClient", update_client)
+        .scopes(AllOf(&[
+            Scope("auth:update-client:<clientId>"),
+            ForEach { item: "scope", list: "scopesThatAreNew", scopes: &["<scope>"] },
+        ]))
+        .early_check(may_update)
+        .large_answer()
+        .described("auth", "Change a client", describe)
 }
-
-const SCOPES: Template = AllOf(&[
-    Scope("auth:update-client:<clientId>"),
-    ForEach { item: "scope", list: "scopesThatAreNew", scopes: &["<scope>"] },
-]);
 
 fn describe(operation: Operation, sample: &Sample) -> Operation {
     operation

@@ -5,14 +5,12 @@ use crate::http::api::prelude::*;
 
 /// `GET /pending/:taskQueueId`
 pub fn endpoint() -> Endpoint {
-    Endpoint::get("pendingTasks", pending_tasks).scopes(SCOPES).described(
+    Endpoint::get("pendingTasks", pending_tasks).scopes(Scope("queue:pending-count:<taskQueueId>")).described(
         "queue",
         "Count a queue's pending tasks",
         describe,
     )
 }
-
-const SCOPES: Template = Scope("queue:pending-count:<taskQueueId>");
 
 fn describe(operation: Operation, _: &Sample) -> Operation {
     operation

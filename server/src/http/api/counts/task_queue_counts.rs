@@ -6,15 +6,10 @@ use crate::http::api::queue_views::get_task_queue::unless_queue;
 
 /// `GET /task-queues/:taskQueueId/counts`
 pub fn endpoint() -> Endpoint {
-    Endpoint::get("taskQueueCounts", unless_queue("counts", task_queue_counts)).scopes(SCOPES).described(
-        "queue",
-        "Count a queue's pending and claimed tasks",
-        describe,
-    )
+    Endpoint::get("taskQueueCounts", unless_queue("counts", task_queue_counts))
+        .scopes(AllOf(&[Scope("queue:pending-count:<taskQueueId>"), Scope("queue:claimed-count:<taskQueueId>")]))
+        .described("queue", "Count a queue's pending and claimed tasks", describe)
 }
-
-const SCOPES: Template =
-    AllOf(&[Scope("queue:pending-count:<taskQueueId>"), Scope("queue:claimed-count:<taskQueueId>")]);
 
 fn describe(operation: Operation, _: &Sample) -> Operation {
     let mut counts = example();

@@ -26,18 +26,16 @@ struct BatchBody<'a> {
 
 /// `POST /task-queues/counts`
 pub fn endpoint() -> Endpoint {
-    Endpoint::post("taskQueueCountsBatch", task_queue_counts_batch).reads().scopes(SCOPES).long_lists().described(
-        "queue",
-        "Count the tasks of up to 1000 queues",
-        describe,
-    )
+    Endpoint::post("taskQueueCountsBatch", task_queue_counts_batch)
+        .reads()
+        .scopes(AllOf(&[ForEach {
+            item: "taskQueueId",
+            list: "taskQueueIds",
+            scopes: &["queue:pending-count:<taskQueueId>", "queue:claimed-count:<taskQueueId>"],
+        }]))
+        .long_lists()
+        .described("queue", "Count the tasks of up to 1000 queues", describe)
 }
-
-const SCOPES: Template = AllOf(&[ForEach {
-    item: "taskQueueId",
-    list: "taskQueueIds",
-    scopes: &["queue:pending-count:<taskQueueId>", "queue:claimed-count:<taskQueueId>"],
-}]);
 
 fn describe(operation: Operation, _: &Sample) -> Operation {
     operation.experimental().takes::<CountsBatchRequest>(&json!({"taskQueueIds": [QUEUE]})).answers::<BatchBody<'_>>(

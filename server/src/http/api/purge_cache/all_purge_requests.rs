@@ -18,14 +18,11 @@ struct AllBody {
 
 /// `GET /purge-cache/list`
 pub fn endpoint() -> Endpoint {
-    Endpoint::get("allPurgeRequests", all_purge_requests).scopes(SCOPES).large_answer().described(
-        "purge-cache",
-        "List the caches that are to be purged",
-        describe,
-    )
+    Endpoint::get("allPurgeRequests", all_purge_requests)
+        .scopes(Scope("purge-cache:all-purge-requests"))
+        .large_answer()
+        .described("purge-cache", "List the caches that are to be purged", describe)
 }
-
-const SCOPES: Template = Scope("purge-cache:all-purge-requests");
 
 fn describe(operation: Operation, sample: &Sample) -> Operation {
     paged(operation)

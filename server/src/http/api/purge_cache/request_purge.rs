@@ -10,10 +10,12 @@ use tenure_engine::ops::purge_cache as ops;
 
 /// `POST /purge-cache/:workerPoolId`
 pub fn endpoint() -> Endpoint {
-    Endpoint::post("purgeCache", purge_cache).scopes(SCOPES).described("purge-cache", "Have a cache purged", describe)
+    Endpoint::post("purgeCache", purge_cache).scopes(Scope("purge-cache:<workerPoolId>:<cacheName>")).described(
+        "purge-cache",
+        "Have a cache purged",
+        describe,
+    )
 }
-
-const SCOPES: Template = Scope("purge-cache:<workerPoolId>:<cacheName>");
 
 fn describe(operation: Operation, _: &Sample) -> Operation {
     operation

@@ -45,12 +45,10 @@ struct ClaimedBody {
 /// `GET /task-queues/:taskQueueId/claimed`
 pub fn endpoint() -> Endpoint {
     Endpoint::get("listClaimedTasks", unless_queue("claimed", list_claimed_tasks))
-        .scopes(SCOPES)
+        .scopes(Scope("queue:claimed-list:<taskQueueId>"))
         .large_answer()
         .described("queue", "List a queue's claimed tasks", describe)
 }
-
-const SCOPES: Template = Scope("queue:claimed-list:<taskQueueId>");
 
 fn describe(operation: Operation, sample: &Sample) -> Operation {
     let mut run = a_run(sample);

@@ -40,12 +40,10 @@ struct PendingBody {
 /// `GET /task-queues/:taskQueueId/pending`
 pub fn endpoint() -> Endpoint {
     Endpoint::get("listPendingTasks", unless_queue("pending", list_pending_tasks))
-        .scopes(SCOPES)
+        .scopes(Scope("queue:pending-list:<taskQueueId>"))
         .large_answer()
         .described("queue", "List a queue's pending tasks", describe)
 }
-
-const SCOPES: Template = Scope("queue:pending-list:<taskQueueId>");
 
 fn describe(operation: Operation, sample: &Sample) -> Operation {
     let mut run = a_run(sample);

@@ -8,14 +8,12 @@ use tenure_store::queue_views;
 
 /// `GET /provisioners/:provisionerId`
 pub fn endpoint() -> Endpoint {
-    Endpoint::get("getProvisioner", get_provisioner).scopes(SCOPES).described(
+    Endpoint::get("getProvisioner", get_provisioner).scopes(Scope("queue:get-provisioner:<provisionerId>")).described(
         "queue",
         "Read when workers last used any queue of a provisioner",
         describe,
     )
 }
-
-const SCOPES: Template = Scope("queue:get-provisioner:<provisionerId>");
 
 fn describe(operation: Operation, sample: &Sample) -> Operation {
     operation

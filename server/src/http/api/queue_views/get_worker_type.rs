@@ -5,14 +5,10 @@ use crate::http::api::prelude::*;
 
 /// `GET /provisioners/:provisionerId/worker-types/:workerType`
 pub fn endpoint() -> Endpoint {
-    Endpoint::get("getWorkerType", get_worker_type).scopes(SCOPES).described(
-        "queue",
-        "Read when workers last used a queue, by the halves of its name",
-        describe,
-    )
+    Endpoint::get("getWorkerType", get_worker_type)
+        .scopes(Scope("queue:get-worker-type:<provisionerId>/<workerType>"))
+        .described("queue", "Read when workers last used a queue, by the halves of its name", describe)
 }
-
-const SCOPES: Template = Scope("queue:get-worker-type:<provisionerId>/<workerType>");
 
 fn describe(operation: Operation, sample: &Sample) -> Operation {
     operation

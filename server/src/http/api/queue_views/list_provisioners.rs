@@ -19,14 +19,12 @@ struct ProvisionersBody {
 
 /// `GET /provisioners`
 pub fn endpoint() -> Endpoint {
-    Endpoint::get("listProvisioners", list_provisioners).scopes(SCOPES).described(
+    Endpoint::get("listProvisioners", list_provisioners).scopes(Scope("queue:list-provisioners")).described(
         "queue",
         "List the first halves of the names of queues",
         describe,
     )
 }
-
-const SCOPES: Template = Scope("queue:list-provisioners");
 
 fn describe(operation: Operation, sample: &Sample) -> Operation {
     paged(operation)

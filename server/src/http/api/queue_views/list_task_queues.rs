@@ -17,14 +17,12 @@ struct QueuesBody {
 
 /// `GET /task-queues`
 pub fn endpoint() -> Endpoint {
-    Endpoint::get("listTaskQueues", list_task_queues).scopes(SCOPES).described(
+    Endpoint::get("listTaskQueues", list_task_queues).scopes(Scope("queue:list-task-queues")).described(
         "queue",
         "List the queues that workers ask",
         describe,
     )
 }
-
-const SCOPES: Template = Scope("queue:list-task-queues");
 
 fn describe(operation: Operation, sample: &Sample) -> Operation {
     paged(operation)

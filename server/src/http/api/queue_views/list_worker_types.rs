@@ -17,14 +17,10 @@ struct TypesBody {
 
 /// `GET /provisioners/:provisionerId/worker-types`
 pub fn endpoint() -> Endpoint {
-    Endpoint::get("listWorkerTypes", list_worker_types).scopes(SCOPES).described(
-        "queue",
-        "List the queues of a provisioner",
-        describe,
-    )
+    Endpoint::get("listWorkerTypes", list_worker_types)
+        .scopes(Scope("queue:list-worker-types:<provisionerId>"))
+        .described("queue", "List the queues of a provisioner", describe)
 }
-
-const SCOPES: Template = Scope("queue:list-worker-types:<provisionerId>");
 
 fn describe(operation: Operation, sample: &Sample) -> Operation {
     paged(operation).about("Those that workers use. An unknown provisioner has none.").answers::<TypesBody>(

@@ -9,13 +9,14 @@ use tenure_engine::ops::roles as ops;
 
 /// `PUT /roles/:roleId`
 pub fn endpoint() -> Endpoint {
-    Endpoint::put("createRole", create_role).scopes(SCOPES).large_answer().described("auth", "Create a role", describe)
+    Endpoint::put("createRole", create_role)
+        .scopes(AllOf(&[
+            Scope("auth:create-role:<roleId>"),
+            ForEach { item: "scope", list: "scopesThatAreNew", scopes: &["<scope>"] },
+        ]))
+        .large_answer()
+        .described("auth", "Create a role", describe)
 }
-
-const SCOPES: Template = AllOf(&[
-    Scope("auth:create-role:<roleId>"),
-    ForEach { item: "scope", list: "scopesThatAreNew", scopes: &["<scope>"] },
-]);
 
 fn describe(operation: Operation, sample: &Sample) -> Operation {
     operation

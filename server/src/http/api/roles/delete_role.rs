@@ -6,10 +6,12 @@ use tenure_store::roles;
 
 /// `DELETE /roles/:roleId`: whether there is one or not.
 pub fn endpoint() -> Endpoint {
-    Endpoint::delete("deleteRole", delete_role).scopes(SCOPES).described("auth", "Delete a role", describe)
+    Endpoint::delete("deleteRole", delete_role).scopes(Scope("auth:delete-role:<roleId>")).described(
+        "auth",
+        "Delete a role",
+        describe,
+    )
 }
-
-const SCOPES: Template = Scope("auth:delete-role:<roleId>");
 
 fn describe(operation: Operation, _: &Sample) -> Operation {
     operation.about("Whether there is one or not.").answers_empty(204, "There is no such role any more", &[])

@@ -9,10 +9,12 @@ use tenure_store::roles;
 
 /// `GET /roles/:roleId`
 pub fn endpoint() -> Endpoint {
-    Endpoint::get("role", role).scopes(SCOPES).large_answer().described("auth", "Show a role", describe)
+    Endpoint::get("role", role).scopes(Scope("auth:get-role:<roleId>")).large_answer().described(
+        "auth",
+        "Show a role",
+        describe,
+    )
 }
-
-const SCOPES: Template = Scope("auth:get-role:<roleId>");
 
 fn describe(operation: Operation, sample: &Sample) -> Operation {
     operation.answers::<Role<'_>>("The role", &a_role(sample)).refuses(ResourceNotFound, NO_ROLE)

@@ -10,13 +10,14 @@ use tenure_store::roles;
 
 /// `POST /roles/:roleId`
 pub fn endpoint() -> Endpoint {
-    Endpoint::post("updateRole", update_role).scopes(SCOPES).large_answer().described("auth", "Change a role", describe)
+    Endpoint::post("updateRole", update_role)
+        .scopes(AllOf(&[
+            Scope("auth:update-role:<roleId>"),
+            ForEach { item: "scope", list: "scopesThatAreNew", scopes: &["<scope>"] },
+        ]))
+        .large_answer()
+        .described("auth", "Change a role", describe)
 }
-
-const SCOPES: Template = AllOf(&[
-    Scope("auth:update-role:<roleId>"),
-    ForEach { item: "scope", list: "scopesThatAreNew", scopes: &["<scope>"] },
-]);
 
 fn describe(operation: Operation, sample: &Sample) -> Operation {
     operation

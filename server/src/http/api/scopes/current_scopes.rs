@@ -6,14 +6,12 @@ use crate::http::api::prelude::*;
 
 /// `GET /scopes/current`
 pub fn endpoint() -> Endpoint {
-    Endpoint::get("currentScopes", current_scopes).no_pool().scopes(SCOPES).described(
+    Endpoint::get("currentScopes", current_scopes).no_pool().scopes(Scope("auth:current-scopes")).described(
         "auth",
         "What the caller may do",
         describe,
     )
 }
-
-const SCOPES: Template = Scope("auth:current-scopes");
 
 fn describe(operation: Operation, _: &Sample) -> Operation {
     operation.answers::<Scopes>("The scopes, expanded", &json!({"scopes": ["queue:create-task:*"]}))

@@ -10,13 +10,11 @@ use crate::http::api::prelude::*;
 pub fn endpoint() -> Endpoint {
     Endpoint::post("expandScopes", expand_scopes)
         .no_pool()
-        .scopes(SCOPES)
+        .scopes(Scope("auth:expand-scopes"))
         .early_check(Call::authorize_by_path)
         .large_answer()
         .described("auth", "Follow the roles in a set of scopes", describe)
 }
-
-const SCOPES: Template = Scope("auth:expand-scopes");
 
 fn describe(operation: Operation, _: &Sample) -> Operation {
     operation

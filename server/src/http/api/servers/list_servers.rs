@@ -6,11 +6,9 @@ use super::SERVER;
 use crate::http::api::prelude::*;
 use tenure_engine::ops::servers;
 
-const SCOPES: Template = Scope("tenure:list-servers");
-
 /// `GET /api/tenure/v1/servers`
 pub fn endpoint() -> Endpoint {
-    Endpoint::get("listServers", list_servers).scopes(SCOPES).described(
+    Endpoint::get("listServers", list_servers).scopes(Scope("tenure:list-servers")).described(
         "tenure",
         "List the servers, and the queues whose schedulers they are",
         describe,

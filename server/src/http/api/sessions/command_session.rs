@@ -10,14 +10,12 @@ use tenure_engine::ops::sessions;
 
 /// `POST /api/tenure/v1/sessions/:sessionId/commands`
 pub fn endpoint() -> Endpoint {
-    Endpoint::post("commandSession", command_session).scopes(SCOPES).described(
+    Endpoint::post("commandSession", command_session).scopes(Scope("tenure:command-worker:<taskQueueId>")).described(
         "tenure",
         "Send a command to the worker of a session",
         describe,
     )
 }
-
-const SCOPES: Template = Scope("tenure:command-worker:<taskQueueId>");
 
 fn describe(operation: Operation, _: &Sample) -> Operation {
     of_a_session(operation)

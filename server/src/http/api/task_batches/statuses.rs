@@ -31,14 +31,13 @@ struct StatusesBody {
 
 /// `POST /tasks/status`
 pub fn endpoint() -> Endpoint {
-    Endpoint::post("statuses", statuses).reads().scopes(SCOPES).large_answer().long_lists().described(
-        "queue",
-        "Read the statuses of several tasks",
-        describe,
-    )
+    Endpoint::post("statuses", statuses)
+        .reads()
+        .scopes(ForEach { item: "taskId", list: "taskIds", scopes: &["queue:status:<taskId>"] })
+        .large_answer()
+        .long_lists()
+        .described("queue", "Read the statuses of several tasks", describe)
 }
-
-const SCOPES: Template = ForEach { item: "taskId", list: "taskIds", scopes: &["queue:status:<taskId>"] };
 
 fn describe(operation: Operation, sample: &Sample) -> Operation {
     described(operation, sample).answers::<StatusesBody>(

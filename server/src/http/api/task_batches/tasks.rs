@@ -33,14 +33,13 @@ struct TasksBody {
 
 /// `POST /tasks`
 pub fn endpoint() -> Endpoint {
-    Endpoint::post("tasks", tasks).reads().scopes(SCOPES).large_answer().long_lists().described(
-        "queue",
-        "Read the definitions of several tasks",
-        describe,
-    )
+    Endpoint::post("tasks", tasks)
+        .reads()
+        .scopes(ForEach { item: "taskId", list: "taskIds", scopes: &["queue:get-task:<taskId>"] })
+        .large_answer()
+        .long_lists()
+        .described("queue", "Read the definitions of several tasks", describe)
 }
-
-const SCOPES: Template = ForEach { item: "taskId", list: "taskIds", scopes: &["queue:get-task:<taskId>"] };
 
 fn describe(operation: Operation, sample: &Sample) -> Operation {
     described(operation, sample).answers::<TasksBody>(

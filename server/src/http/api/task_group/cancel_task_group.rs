@@ -23,14 +23,10 @@ struct CancelledBody {
 
 /// `POST /task-group/:taskGroupId/cancel`
 pub fn endpoint() -> Endpoint {
-    Endpoint::post("cancelTaskGroup", cancel_task_group).scopes(SCOPES).described(
-        "queue",
-        "Cancel every task of a sealed group",
-        describe,
-    )
+    Endpoint::post("cancelTaskGroup", cancel_task_group)
+        .scopes(Scope("queue:cancel-task-group:<schedulerId>/<taskGroupId>"))
+        .described("queue", "Cancel every task of a sealed group", describe)
 }
-
-const SCOPES: Template = Scope("queue:cancel-task-group:<schedulerId>/<taskGroupId>");
 
 fn describe(operation: Operation, sample: &Sample) -> Operation {
     operation

@@ -6,10 +6,12 @@ use tenure_engine::ops::task_group;
 
 /// `GET /task-group/:taskGroupId`
 pub fn endpoint() -> Endpoint {
-    Endpoint::get("getTaskGroup", get_task_group).scopes(SCOPES).described("queue", "Read a group", describe)
+    Endpoint::get("getTaskGroup", get_task_group).scopes(Scope("queue:list-task-group:<taskGroupId>")).described(
+        "queue",
+        "Read a group",
+        describe,
+    )
 }
-
-const SCOPES: Template = Scope("queue:list-task-group:<taskGroupId>");
 
 fn describe(operation: Operation, sample: &Sample) -> Operation {
     operation

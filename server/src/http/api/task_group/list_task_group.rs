@@ -30,14 +30,11 @@ struct TaskGroupBody {
 
 /// `GET /task-group/:taskGroupId/list`
 pub fn endpoint() -> Endpoint {
-    Endpoint::get("listTaskGroup", list_task_group).scopes(SCOPES).large_answer().described(
-        "queue",
-        "List the tasks of a group",
-        describe,
-    )
+    Endpoint::get("listTaskGroup", list_task_group)
+        .scopes(Scope("queue:list-task-group:<taskGroupId>"))
+        .large_answer()
+        .described("queue", "List the tasks of a group", describe)
 }
-
-const SCOPES: Template = Scope("queue:list-task-group:<taskGroupId>");
 
 fn describe(operation: Operation, sample: &Sample) -> Operation {
     let mut group = a_group(sample);

@@ -6,14 +6,10 @@ use tenure_engine::ops::task_group;
 
 /// `POST /task-group/:taskGroupId/seal`
 pub fn endpoint() -> Endpoint {
-    Endpoint::post("sealTaskGroup", seal_task_group).scopes(SCOPES).described(
-        "queue",
-        "Close a group to further tasks",
-        describe,
-    )
+    Endpoint::post("sealTaskGroup", seal_task_group)
+        .scopes(Scope("queue:seal-task-group:<schedulerId>/<taskGroupId>"))
+        .described("queue", "Close a group to further tasks", describe)
 }
-
-const SCOPES: Template = Scope("queue:seal-task-group:<schedulerId>/<taskGroupId>");
 
 fn describe(operation: Operation, sample: &Sample) -> Operation {
     let mut sealed = a_group(sample);

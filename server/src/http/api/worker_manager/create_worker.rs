@@ -8,14 +8,12 @@ use tenure_engine::ops::registrations::{self as ops, Create};
 
 /// `PUT /workers/:workerPoolId/:workerGroup/:workerId`
 pub fn endpoint() -> Endpoint {
-    Endpoint::put("createWorker", create_worker).scopes(SCOPES).early_check(early_check).secret_body().described(
-        "worker-manager",
-        "Create a worker, so that it can register",
-        describe,
-    )
+    Endpoint::put("createWorker", create_worker)
+        .scopes(Scope("worker-manager:create-worker:<workerPoolId>/<workerGroup>/<workerId>"))
+        .early_check(early_check)
+        .secret_body()
+        .described("worker-manager", "Create a worker, so that it can register", describe)
 }
-
-const SCOPES: Template = Scope("worker-manager:create-worker:<workerPoolId>/<workerGroup>/<workerId>");
 
 /// With all scopes of [`WorkerName::scopes`](tenure_domain::registration::WorkerName::scopes).
 const ABOUT: &str = "\

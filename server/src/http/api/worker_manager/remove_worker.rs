@@ -7,14 +7,10 @@ use tenure_store::worker_manager;
 
 /// `DELETE /workers/:workerPoolId/:workerGroup/:workerId`
 pub fn endpoint() -> Endpoint {
-    Endpoint::delete("removeWorker", remove_worker).scopes(SCOPES).described(
-        "worker-manager",
-        "Remove a worker",
-        describe,
-    )
+    Endpoint::delete("removeWorker", remove_worker)
+        .scopes(Scope("worker-manager:remove-worker:<workerPoolId>/<workerGroup>/<workerId>"))
+        .described("worker-manager", "Remove a worker", describe)
 }
-
-const SCOPES: Template = Scope("worker-manager:remove-worker:<workerPoolId>/<workerGroup>/<workerId>");
 
 fn describe(operation: Operation, _: &Sample) -> Operation {
     operation

@@ -9,14 +9,11 @@ use tenure_engine::ops::registrations as ops;
 
 /// `POST /worker/reregister`
 pub fn endpoint() -> Endpoint {
-    Endpoint::post("reregisterWorker", reregister_worker).scopes(SCOPES).secret_body().described(
-        "worker-manager",
-        "Register a worker again",
-        describe,
-    )
+    Endpoint::post("reregisterWorker", reregister_worker)
+        .scopes(Scope("worker-manager:reregister-worker:<workerPoolId>/<workerGroup>/<workerId>"))
+        .secret_body()
+        .described("worker-manager", "Register a worker again", describe)
 }
-
-const SCOPES: Template = Scope("worker-manager:reregister-worker:<workerPoolId>/<workerGroup>/<workerId>");
 
 fn describe(operation: Operation, sample: &Sample) -> Operation {
     let mut again = example_name();

@@ -9,14 +9,10 @@ use tenure_store::worker_manager::{self, Registered};
 
 /// `GET /workers/:workerPoolId/:workerGroup/:workerId/should-terminate`
 pub fn endpoint() -> Endpoint {
-    Endpoint::get("shouldWorkerTerminate", should_worker_terminate).scopes(SCOPES).described(
-        "worker-manager",
-        "Ask whether a worker should stop",
-        describe,
-    )
+    Endpoint::get("shouldWorkerTerminate", should_worker_terminate)
+        .scopes(Scope("worker-manager:should-worker-terminate:<workerPoolId>/<workerGroup>/<workerId>"))
+        .described("worker-manager", "Ask whether a worker should stop", describe)
 }
-
-const SCOPES: Template = Scope("worker-manager:should-worker-terminate:<workerPoolId>/<workerGroup>/<workerId>");
 
 fn describe(operation: Operation, _: &Sample) -> Operation {
     operation

@@ -8,14 +8,12 @@ use tenure_engine::ops::registrations as ops;
 
 /// `POST /workers/:workerPoolId/:workerGroup/:workerId`
 pub fn endpoint() -> Endpoint {
-    Endpoint::post("updateWorker", update_worker).scopes(SCOPES).early_check(early_check).secret_body().described(
-        "worker-manager",
-        "Change a worker",
-        describe,
-    )
+    Endpoint::post("updateWorker", update_worker)
+        .scopes(Scope("worker-manager:update-worker:<workerPoolId>/<workerGroup>/<workerId>"))
+        .early_check(early_check)
+        .secret_body()
+        .described("worker-manager", "Change a worker", describe)
 }
-
-const SCOPES: Template = Scope("worker-manager:update-worker:<workerPoolId>/<workerGroup>/<workerId>");
 
 fn describe(operation: Operation, sample: &Sample) -> Operation {
     operation

@@ -9,10 +9,10 @@ use tenure_store::worker_manager;
 
 /// `GET /workers/:workerPoolId/:workerGroup/:workerId`
 pub fn endpoint() -> Endpoint {
-    Endpoint::get("worker", worker).scopes(SCOPES).described("worker-manager", "Show a worker", describe)
+    Endpoint::get("worker", worker)
+        .scopes(Scope("worker-manager:get-worker:<workerPoolId>/<workerGroup>/<workerId>"))
+        .described("worker-manager", "Show a worker", describe)
 }
-
-const SCOPES: Template = Scope("worker-manager:get-worker:<workerPoolId>/<workerGroup>/<workerId>");
 
 fn describe(operation: Operation, sample: &Sample) -> Operation {
     operation

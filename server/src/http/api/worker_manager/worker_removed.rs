@@ -7,14 +7,10 @@ use crate::http::api::prelude::*;
 
 /// `POST /api/tenure/v1/workers/:taskQueueId/:workerGroup/:workerId/removed`: also for workers that never registered.
 pub fn endpoint() -> Endpoint {
-    Endpoint::post("workerRemoved", worker_removed).scopes(SCOPES).described(
-        "tenure",
-        "Report that a worker is gone, whether it has registered or not",
-        describe,
-    )
+    Endpoint::post("workerRemoved", worker_removed)
+        .scopes(Scope("worker-manager:remove-worker:<taskQueueId>/<workerGroup>/<workerId>"))
+        .described("tenure", "Report that a worker is gone, whether it has registered or not", describe)
 }
-
-const SCOPES: Template = Scope("worker-manager:remove-worker:<taskQueueId>/<workerGroup>/<workerId>");
 
 fn describe(operation: Operation, _: &Sample) -> Operation {
     operation

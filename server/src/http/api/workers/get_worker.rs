@@ -6,10 +6,10 @@ use tenure_engine::ops::workers as ops;
 
 /// `GET /provisioners/:provisionerId/worker-types/:workerType/workers/:workerGroup/:workerId`
 pub fn endpoint() -> Endpoint {
-    Endpoint::get("getWorker", get_worker).scopes(SCOPES).described("queue", "Read a worker", describe)
+    Endpoint::get("getWorker", get_worker)
+        .scopes(Scope("queue:get-worker:<provisionerId>/<workerType>/<workerGroup>/<workerId>"))
+        .described("queue", "Read a worker", describe)
 }
-
-const SCOPES: Template = Scope("queue:get-worker:<provisionerId>/<workerType>/<workerGroup>/<workerId>");
 
 fn describe(operation: Operation, sample: &Sample) -> Operation {
     operation

@@ -38,14 +38,10 @@ struct ListBody {
 
 /// `GET /provisioners/:provisionerId/worker-types/:workerType/workers`
 pub fn endpoint() -> Endpoint {
-    Endpoint::get("listWorkers", list_workers).scopes(SCOPES).described(
-        "queue",
-        "List the workers of a queue",
-        describe,
-    )
+    Endpoint::get("listWorkers", list_workers)
+        .scopes(Scope("queue:list-workers:<provisionerId>/<workerType>"))
+        .described("queue", "List the workers of a queue", describe)
 }
-
-const SCOPES: Template = Scope("queue:list-workers:<provisionerId>/<workerType>");
 
 fn describe(operation: Operation, sample: &Sample) -> Operation {
     let listed = json!({

@@ -14,14 +14,11 @@ const ANONYMOUS: &str = "anonymous";
 
 /// `PUT /provisioners/:provisionerId/worker-types/:workerType/workers/:workerGroup/:workerId`
 pub fn endpoint() -> Endpoint {
-    Endpoint::put("quarantineWorker", quarantine_worker).scopes(SCOPES).early_check(may_quarantine).described(
-        "queue",
-        "Give a worker no work until a date",
-        describe,
-    )
+    Endpoint::put("quarantineWorker", quarantine_worker)
+        .scopes(Scope("queue:quarantine-worker:<provisionerId>/<workerType>/<workerGroup>/<workerId>"))
+        .early_check(may_quarantine)
+        .described("queue", "Give a worker no work until a date", describe)
 }
-
-const SCOPES: Template = Scope("queue:quarantine-worker:<provisionerId>/<workerType>/<workerGroup>/<workerId>");
 
 fn describe(operation: Operation, sample: &Sample) -> Operation {
     let mut quarantined = a_worker(sample);
