@@ -32,40 +32,15 @@ mod timer;
 use axum::Router;
 
 use api::artifacts::{artifact, artifact_info, create_artifact, finish_artifact, get_artifact, list_artifacts};
-use api::checkpoint::{get_checkpoint, get_task_command, put_checkpoint, put_task_command};
-use api::clients::{
-    client, create_client, delete_client, list_clients, reset_access_token, switch_client, update_client,
-};
-use api::clock::{advance_clock, get_clock};
-use api::counts::{pending_tasks, task_queue_counts, task_queue_counts_batch};
 use api::events::{list_events, stream_events};
 use api::live_log::{append_live_log, get_live_log};
-use api::objects::{create_upload, download, finish_upload, object, start_download};
-use api::purge_cache::{all_purge_requests, purge_requests, request_purge};
-use api::queue_keys::{delete_queue_key, get_queue_key, list_queue_keys, put_queue_key};
-use api::queue_lists::{list_claimed_tasks, list_pending_tasks};
-use api::queue_policy::{delete_policy, get_policy, get_queue, pause_queue, put_policy, resume_queue};
-use api::queue_views::{
-    get_provisioner, get_task_queue, get_worker_type, list_provisioners, list_task_queues, list_worker_types,
-};
-use api::roles::{create_role, delete_role, list_role_ids, list_roles, list_roles2, role, update_role};
 use api::scopes::{authenticate_hawk, current_scopes, expand_scopes, test_authenticate};
-use api::servers::{list_servers, replace_scheduler};
-use api::sessions::{
-    command_session, end_session, get_session, list_queue_workers, renew_session, session_inbox, start_session,
-};
 use api::state::{Api, ApiState};
-use api::task_batches::{statuses, tasks};
-use api::task_group::{cancel_task_group, get_task_group, list_task_group, seal_task_group};
-use api::worker_manager::{
-    create_worker, register_worker, remove_worker, reregister_worker, should_worker_terminate, update_worker, worker,
-    worker_removed,
-};
-use api::workers::{declare_worker, get_worker, list_workers, quarantine_worker};
 use api::{
-    change_task, change_task_group_priority, change_task_priority, claim_task, claim_work, create_task, create_tasks,
-    health, list_dependent_tasks, list_queues, metrics, poll_task_urls, reclaim_task, report, status, task,
-    task_result, wait_for_task, why, work,
+    change_task, change_task_group_priority, change_task_priority, checkpoint, claim_task, claim_work, clients, clock,
+    counts, create_task, create_tasks, health, list_dependent_tasks, list_queues, metrics, objects, poll_task_urls,
+    purge_cache, queue_keys, queue_lists, queue_policy, queue_views, reclaim_task, report, roles, servers, sessions,
+    status, task, task_batches, task_group, task_result, wait_for_task, why, work, worker_manager, workers,
 };
 use blobs::get::download_artifact;
 use blobs::put::upload_artifact;
@@ -162,10 +137,10 @@ fn queue_api() -> Routes<ApiState> {
         .route("/task/{taskId}/rerun", [change_task::rerun_task()])
         .route("/task/{taskId}/cancel", [change_task::cancel_task()])
         .route("/task/{taskId}/priority", [change_task_priority::endpoint()])
-        .route("/task-group/{taskGroupId}", [get_task_group::endpoint()])
-        .route("/task-group/{taskGroupId}/list", [list_task_group::endpoint()])
-        .route("/task-group/{taskGroupId}/seal", [seal_task_group::endpoint()])
-        .route("/task-group/{taskGroupId}/cancel", [cancel_task_group::endpoint()])
+        .route("/task-group/{taskGroupId}", [task_group::get_task_group()])
+        .route("/task-group/{taskGroupId}/list", [task_group::list_task_group()])
+        .route("/task-group/{taskGroupId}/seal", [task_group::seal_task_group()])
+        .route("/task-group/{taskGroupId}/cancel", [task_group::cancel_task_group()])
         .route("/task-group/{taskGroupId}/priority", [change_task_group_priority::endpoint()])
         .route("/claim-work/{taskQueueId}", [claim_work::endpoint()])
         .route("/claim-work/{provisionerId}/{workerType}", [claim_work::endpoint()])
@@ -175,41 +150,41 @@ fn queue_api() -> Routes<ApiState> {
         .route("/task/{taskId}/runs/{runId}/failed", [report::report_failed()])
         .route("/task/{taskId}/runs/{runId}/exception", [report::report_exception()])
         .route("/poll-task-url/{provisionerId}/{workerType}", [poll_task_urls::endpoint()])
-        .route("/pending/{taskQueueId}", [pending_tasks::endpoint()])
-        .route("/pending/{provisionerId}/{workerType}", [pending_tasks::endpoint()])
-        .route("/task-queues/counts", [task_queue_counts_batch::endpoint()])
-        .route("/task-queues/{taskQueueId}/counts", [task_queue_counts::endpoint()])
-        .route("/task-queues/{provisionerId}/{workerType}/counts", [task_queue_counts::endpoint()])
-        .route("/tasks", [tasks::endpoint()])
-        .route("/tasks/status", [statuses::endpoint()])
-        .route("/task-queues/{taskQueueId}/pending", [list_pending_tasks::endpoint()])
-        .route("/task-queues/{provisionerId}/{workerType}/pending", [list_pending_tasks::endpoint()])
-        .route("/task-queues/{taskQueueId}/claimed", [list_claimed_tasks::endpoint()])
-        .route("/task-queues/{provisionerId}/{workerType}/claimed", [list_claimed_tasks::endpoint()])
+        .route("/pending/{taskQueueId}", [counts::pending_tasks()])
+        .route("/pending/{provisionerId}/{workerType}", [counts::pending_tasks()])
+        .route("/task-queues/counts", [counts::task_queue_counts_batch()])
+        .route("/task-queues/{taskQueueId}/counts", [counts::task_queue_counts()])
+        .route("/task-queues/{provisionerId}/{workerType}/counts", [counts::task_queue_counts()])
+        .route("/tasks", [task_batches::tasks()])
+        .route("/tasks/status", [task_batches::statuses()])
+        .route("/task-queues/{taskQueueId}/pending", [queue_lists::list_pending_tasks()])
+        .route("/task-queues/{provisionerId}/{workerType}/pending", [queue_lists::list_pending_tasks()])
+        .route("/task-queues/{taskQueueId}/claimed", [queue_lists::list_claimed_tasks()])
+        .route("/task-queues/{provisionerId}/{workerType}/claimed", [queue_lists::list_claimed_tasks()])
         .merge(views())
         .merge(artifact_routes())
 }
 
 /// Views of queues, provisioners and workers. `/task-queues/acme/linux` is a queue in two segments; where the second
-/// is the last word of another path, that path's handler decides ([`get_task_queue::unless_queue`]).
+/// is the last word of another path, that path's handler decides ([`queue_views::unless_queue`]).
 fn views() -> Routes<ApiState> {
     Routes::default()
-        .route("/task-queues", [list_task_queues::endpoint()])
-        .route("/task-queues/{taskQueueId}", [get_task_queue::endpoint()])
-        .route("/task-queues/{provisionerId}/{workerType}", [get_task_queue::endpoint()])
-        .route("/provisioners", [list_provisioners::endpoint()])
-        .route("/provisioners/{provisionerId}", [get_provisioner::endpoint()])
-        .route("/provisioners/{provisionerId}/worker-types", [list_worker_types::endpoint()])
-        .route("/provisioners/{provisionerId}/worker-types/{workerType}", [get_worker_type::endpoint()])
-        .route("/provisioners/{provisionerId}/worker-types/{workerType}/workers", [list_workers::endpoint()])
+        .route("/task-queues", [queue_views::list_task_queues()])
+        .route("/task-queues/{taskQueueId}", [queue_views::get_task_queue()])
+        .route("/task-queues/{provisionerId}/{workerType}", [queue_views::get_task_queue()])
+        .route("/provisioners", [queue_views::list_provisioners()])
+        .route("/provisioners/{provisionerId}", [queue_views::get_provisioner()])
+        .route("/provisioners/{provisionerId}/worker-types", [queue_views::list_worker_types()])
+        .route("/provisioners/{provisionerId}/worker-types/{workerType}", [queue_views::get_worker_type()])
+        .route("/provisioners/{provisionerId}/worker-types/{workerType}/workers", [workers::list_workers()])
         .route(
             "/provisioners/{provisionerId}/worker-types/{workerType}/workers/{workerGroup}/{workerId}",
-            [get_worker::endpoint(), quarantine_worker::endpoint()],
+            [workers::get_worker(), workers::quarantine_worker()],
         )
         // One segment less than the line above, so that a worker group called `workers` is no riddle.
         .route(
             "/provisioners/{provisionerId}/worker-types/{workerType}/{workerGroup}/{workerId}",
-            [declare_worker::endpoint()],
+            [workers::declare_worker()],
         )
 }
 
@@ -242,11 +217,11 @@ fn health_routes() -> Routes<ApiState> {
 fn object_api() -> Routes<ApiState> {
     Routes::default()
         .merge(health_routes())
-        .route("/upload/{*name}", [create_upload::endpoint()])
-        .route("/finish-upload/{*name}", [finish_upload::endpoint()])
-        .route("/start-download/{*name}", [start_download::endpoint()])
-        .route("/metadata/{*name}", [object::endpoint()])
-        .route("/download/{*name}", [download::endpoint()])
+        .route("/upload/{*name}", [objects::create_upload()])
+        .route("/finish-upload/{*name}", [objects::finish_upload()])
+        .route("/start-download/{*name}", [objects::start_download()])
+        .route("/metadata/{*name}", [objects::object()])
+        .route("/download/{*name}", [objects::download()])
 }
 
 /// The Taskcluster Auth API, as far as it is about clients, roles and scopes. Its lists end in a slash, which the Python
@@ -254,25 +229,22 @@ fn object_api() -> Routes<ApiState> {
 fn auth_api() -> Routes<ApiState> {
     Routes::default()
         .merge(health_routes())
-        .route("/clients", [list_clients::endpoint()])
-        .route("/clients/", [list_clients::endpoint()])
+        .route("/clients", [clients::list_clients()])
+        .route("/clients/", [clients::list_clients()])
         .route(
             "/clients/{clientId}",
-            [client::endpoint(), create_client::endpoint(), update_client::endpoint(), delete_client::endpoint()],
+            [clients::client(), clients::create_client(), clients::update_client(), clients::delete_client()],
         )
-        .route("/clients/{clientId}/reset", [reset_access_token::endpoint()])
-        .route("/clients/{clientId}/enable", [switch_client::enable_client()])
-        .route("/clients/{clientId}/disable", [switch_client::disable_client()])
-        .route("/roles", [list_roles::endpoint()])
-        .route("/roles/", [list_roles::endpoint()])
-        .route("/roles2", [list_roles2::endpoint()])
-        .route("/roles2/", [list_roles2::endpoint()])
-        .route("/roleids", [list_role_ids::endpoint()])
-        .route("/roleids/", [list_role_ids::endpoint()])
-        .route(
-            "/roles/{roleId}",
-            [role::endpoint(), create_role::endpoint(), update_role::endpoint(), delete_role::endpoint()],
-        )
+        .route("/clients/{clientId}/reset", [clients::reset_access_token()])
+        .route("/clients/{clientId}/enable", [clients::enable_client()])
+        .route("/clients/{clientId}/disable", [clients::disable_client()])
+        .route("/roles", [roles::list_roles()])
+        .route("/roles/", [roles::list_roles()])
+        .route("/roles2", [roles::list_roles2()])
+        .route("/roles2/", [roles::list_roles2()])
+        .route("/roleids", [roles::list_role_ids()])
+        .route("/roleids/", [roles::list_role_ids()])
+        .route("/roles/{roleId}", [roles::role(), roles::create_role(), roles::update_role(), roles::delete_role()])
         .route("/scopes/expand", [expand_scopes::endpoint()])
         .route("/scopes/current", [current_scopes::endpoint()])
         .route("/authenticate-hawk", [authenticate_hawk::endpoint()])
@@ -289,77 +261,86 @@ fn own_api() -> Routes<ApiState> {
         .route("/tasks", [create_tasks::endpoint()])
         .route("/tasks/{taskId}/wait", [wait_for_task::endpoint()])
         .route("/tasks/{taskId}/result", [task_result::endpoint()])
-        .route("/tasks/{taskId}/checkpoint", [get_checkpoint::endpoint()])
-        .route("/tasks/{taskId}/command", [put_task_command::endpoint(), get_task_command::endpoint()])
-        .route("/tasks/{taskId}/runs/{runId}/checkpoint", [put_checkpoint::endpoint()])
+        .route("/tasks/{taskId}/checkpoint", [checkpoint::get_checkpoint()])
+        .route("/tasks/{taskId}/command", [checkpoint::put_task_command(), checkpoint::get_task_command()])
+        .route("/tasks/{taskId}/runs/{runId}/checkpoint", [checkpoint::put_checkpoint()])
         .route("/tasks/{taskId}/runs/{runId}/release", [report::release_task()])
         .route("/tasks/{taskId}/runs/{runId}/live-log", [append_live_log::endpoint(), get_live_log::endpoint()])
         .route("/tasks/{taskId}/why", [why::endpoint()])
         .route("/work", [work::endpoint()])
-        .route("/sessions", [start_session::endpoint()])
-        .route("/sessions/{sessionId}", [get_session::endpoint(), end_session::endpoint()])
-        .route("/sessions/{sessionId}/inbox", [session_inbox::endpoint()])
-        .route("/sessions/{sessionId}/renew", [renew_session::endpoint()])
-        .route("/sessions/{sessionId}/commands", [command_session::endpoint()])
-        .route("/servers", [list_servers::endpoint()])
+        .route("/sessions", [sessions::start_session()])
+        .route("/sessions/{sessionId}", [sessions::get_session(), sessions::end_session()])
+        .route("/sessions/{sessionId}/inbox", [sessions::session_inbox()])
+        .route("/sessions/{sessionId}/renew", [sessions::renew_session()])
+        .route("/sessions/{sessionId}/commands", [sessions::command_session()])
+        .route("/servers", [servers::list_servers()])
         .route("/queues", [list_queues::endpoint()])
         .merge(queue_routes())
-        .route("/workers/{taskQueueId}/{workerGroup}/{workerId}/removed", [worker_removed::endpoint()])
-        .route("/workers/{provisionerId}/{workerType}/{workerGroup}/{workerId}/removed", [worker_removed::endpoint()])
-        .route("/clock", [get_clock::endpoint()])
-        .route("/clock/advance", [advance_clock::endpoint()])
+        .route("/workers/{taskQueueId}/{workerGroup}/{workerId}/removed", [worker_manager::worker_removed()])
+        .route(
+            "/workers/{provisionerId}/{workerType}/{workerGroup}/{workerId}/removed",
+            [worker_manager::worker_removed()],
+        )
+        .route("/clock", [clock::get_clock()])
+        .route("/clock/advance", [clock::advance_clock()])
 }
 
 /// Queues as they are, their policies, pauses and sessions. A queue's id may come as one escaped segment or as two.
 fn queue_routes() -> Routes<ApiState> {
-    let policy = || [get_policy::endpoint(), put_policy::endpoint(), delete_policy::endpoint()];
-    let key = || [get_queue_key::endpoint(), put_queue_key::endpoint(), delete_queue_key::endpoint()];
+    let policy = || [queue_policy::get_policy(), queue_policy::put_policy(), queue_policy::delete_policy()];
+    let key = || [queue_keys::get_queue_key(), queue_keys::put_queue_key(), queue_keys::delete_queue_key()];
     Routes::default()
-        .route("/queues/{taskQueueId}", [get_queue::endpoint()])
-        .route("/queues/{provisionerId}/{workerType}", [get_queue::endpoint()])
+        .route("/queues/{taskQueueId}", [queue_policy::get_queue()])
+        .route("/queues/{provisionerId}/{workerType}", [queue_policy::get_queue()])
         .route("/queues/{taskQueueId}/policy", policy())
         .route("/queues/{provisionerId}/{workerType}/policy", policy())
-        .route("/queues/{taskQueueId}/keys", [list_queue_keys::endpoint()])
-        .route("/queues/{provisionerId}/{workerType}/keys", [list_queue_keys::endpoint()])
+        .route("/queues/{taskQueueId}/keys", [queue_keys::list_queue_keys()])
+        .route("/queues/{provisionerId}/{workerType}/keys", [queue_keys::list_queue_keys()])
         .route("/queues/{taskQueueId}/keys/{key}", key())
         .route("/queues/{provisionerId}/{workerType}/keys/{key}", key())
-        .route("/queues/{taskQueueId}/pause", [pause_queue::endpoint()])
-        .route("/queues/{provisionerId}/{workerType}/pause", [pause_queue::endpoint()])
-        .route("/queues/{taskQueueId}/resume", [resume_queue::endpoint()])
-        .route("/queues/{provisionerId}/{workerType}/resume", [resume_queue::endpoint()])
-        .route("/queues/{taskQueueId}/scheduler/replace", [replace_scheduler::endpoint()])
-        .route("/queues/{provisionerId}/{workerType}/scheduler/replace", [replace_scheduler::endpoint()])
-        .route("/queues/{taskQueueId}/workers", [list_queue_workers::endpoint()])
-        .route("/queues/{provisionerId}/{workerType}/workers", [list_queue_workers::endpoint()])
+        .route("/queues/{taskQueueId}/pause", [queue_policy::pause_queue()])
+        .route("/queues/{provisionerId}/{workerType}/pause", [queue_policy::pause_queue()])
+        .route("/queues/{taskQueueId}/resume", [queue_policy::resume_queue()])
+        .route("/queues/{provisionerId}/{workerType}/resume", [queue_policy::resume_queue()])
+        .route("/queues/{taskQueueId}/scheduler/replace", [servers::replace_scheduler()])
+        .route("/queues/{provisionerId}/{workerType}/scheduler/replace", [servers::replace_scheduler()])
+        .route("/queues/{taskQueueId}/workers", [sessions::list_queue_workers()])
+        .route("/queues/{provisionerId}/{workerType}/workers", [sessions::list_queue_workers()])
 }
 
 /// The Taskcluster Worker Manager API, as far as workers of its static provider and the provisioners that create them
 /// call it. A worker pool's id may come as one escaped segment or as two.
 fn worker_manager_api() -> Routes<ApiState> {
-    let of_worker =
-        || [worker::endpoint(), create_worker::endpoint(), update_worker::endpoint(), remove_worker::endpoint()];
+    let of_worker = || {
+        [
+            worker_manager::worker(),
+            worker_manager::create_worker(),
+            worker_manager::update_worker(),
+            worker_manager::remove_worker(),
+        ]
+    };
     Routes::default()
         .merge(health_routes())
-        .route("/worker/register", [register_worker::endpoint()])
-        .route("/worker/reregister", [reregister_worker::endpoint()])
+        .route("/worker/register", [worker_manager::register_worker()])
+        .route("/worker/reregister", [worker_manager::reregister_worker()])
         .route("/workers/{workerPoolId}/{workerGroup}/{workerId}", of_worker())
         .route("/workers/{provisionerId}/{workerType}/{workerGroup}/{workerId}", of_worker())
         .route(
             "/workers/{workerPoolId}/{workerGroup}/{workerId}/should-terminate",
-            [should_worker_terminate::endpoint()],
+            [worker_manager::should_worker_terminate()],
         )
         .route(
             "/workers/{provisionerId}/{workerType}/{workerGroup}/{workerId}/should-terminate",
-            [should_worker_terminate::endpoint()],
+            [worker_manager::should_worker_terminate()],
         )
 }
 
 /// The Taskcluster Purge-Cache API. A worker pool's id may come as one escaped segment or as two.
 fn purge_cache_api() -> Routes<ApiState> {
-    let of_pool = || [purge_requests::endpoint(), request_purge::endpoint()];
+    let of_pool = || [purge_cache::purge_requests(), purge_cache::request_purge()];
     Routes::default()
         .merge(health_routes())
-        .route("/purge-cache/list", [all_purge_requests::endpoint()])
+        .route("/purge-cache/list", [purge_cache::all_purge_requests()])
         .route("/purge-cache/{workerPoolId}", of_pool())
         .route("/purge-cache/{provisionerId}/{workerType}", of_pool())
 }

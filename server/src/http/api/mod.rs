@@ -1,5 +1,5 @@
-//! One file per endpoint, or per few that share everything: its declaration (`endpoint()`), its scopes, its description,
-//! and its handler, which reads the call, checks the scopes, submits a member, and renders the response. No rules here.
+//! One file per endpoint or resource. An endpoint is its declaration, its scopes, its description, and its handler,
+//! which reads the call, checks the scopes, submits a member, and renders the response. No rules here.
 
 pub mod artifacts;
 pub mod change_task;

@@ -1,0 +1,170 @@
+//! How far tasks have come, and commands for them. The worker that holds a task does its part with the credentials of its claim.
+
+use serde_json::value::RawValue;
+use tenure_api::checkpoints::{Checkpoint, CheckpointRequest, CheckpointStored, CommandOfTask, TaskCommandRequest};
+
+use crate::http::api::prelude::*;
+use crate::http::api::queue_policy::client_id;
+use tenure_domain::checkpoint::{COMMAND_KEPT, NewCheckpoint, check_command};
+use tenure_domain::task::Task;
+use tenure_engine::ops::create_artifact::RunRef;
+use tenure_engine::ops::{OpError, checkpoint, task_command};
+use tenure_store::checkpoints;
+use tenure_store::task_commands::{self, Stored};
+
+/// The queue of a task, and its last run: the worker that holds that one has credentials that name it. A task without a run has no worker, and
+/// no credentials name a run that is not a number.
+fn values(task: &Task) -> Values<'_> {
+    let run = task.status().runs.last().map_or_else(|| "-".to_owned(), |run| run.run_id.to_string());
+    Values::of_path().text("taskQueueId", task.queue.as_str()).text("runId", run)
+}
+
+/// `GET /api/tenure/v1/tasks/:taskId/checkpoint`
+pub fn get_checkpoint() -> Endpoint {
+    Endpoint::get("getCheckpoint", handle_get_checkpoint).scopes(CHECKPOINT_SCOPES).described(
+        "tenure",
+        "Read how far a task has come",
+        describe_get_checkpoint,
+    )
+}
+
+/// As a result is read; and by the worker that holds the task, to go on from it.
+const CHECKPOINT_SCOPES: Template =
+    AnyOf(&[Scope("tenure:get-result:<taskQueueId>"), Scope("queue:reclaim-task:<taskId>/<runId>")]);
+
+fn describe_get_checkpoint(operation: Operation, sample: &Sample) -> Operation {
+    operation
+        .about(
+            "The last checkpoint that a worker of the task has stored with putCheckpoint, of whichever run. `<runId>` in the scopes is \
+             the last run of the task, so that the credentials of its claim are good for this call.",
+        )
+        .answers::<Checkpoint<'_>>(
+            "The checkpoint",
+            &json!({"taskId": sample.task, "runId": 0, "checkpoint": {"done": 3, "of": 12}, "updated": sample.after(1)}),
+        )
+        .refuses(ResourceNotFound, "the task does not exist, or has no checkpoint")
+}
+
+async fn handle_get_checkpoint(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
+    let id = call.task_id()?;
+    // The scopes name the task's queue and its last run.
+    let task = app.engine.status.submit(id).await?;
+    call.authorize(&values(&task))?;
+    call.no_query()?;
+    let found = checkpoints::find(&mut *app.engine.pool.acquire().await?, id.uuid()).await?;
+    let stored = found.ok_or_else(|| OpError::NotFound(format!("task {id} has no checkpoint")))?;
+    let checkpoint: &RawValue =
+        serde_json::from_str(&stored.checkpoint).map_err(|_| ApiError::internal("a stored checkpoint is no JSON"))?;
+    ok(&Checkpoint { task_id: id, run_id: stored.run, checkpoint, updated: stored.updated.into() })
+}
+
+/// `GET /api/tenure/v1/tasks/:taskId/command`
+pub fn get_task_command() -> Endpoint {
+    Endpoint::get("getTaskCommand", handle_get_task_command).scopes(COMMAND_SCOPES).described(
+        "tenure",
+        "Read the last command for a task",
+        describe_get_task_command,
+    )
+}
+
+/// By those who give commands, and by the worker that holds the task.
+const COMMAND_SCOPES: Template =
+    AnyOf(&[Scope("tenure:command-worker:<taskQueueId>"), Scope("queue:reclaim-task:<taskId>/<runId>")]);
+
+fn describe_get_task_command(operation: Operation, sample: &Sample) -> Operation {
+    operation
+        .about(
+            "A command that was carried out is not found any more. `<runId>` in the scopes is the last run of the task, so that the \
+             credentials of its claim are good for this call.",
+        )
+        .answers::<CommandOfTask>("The command", &sample_command(sample))
+        .refuses(ResourceNotFound, "the task does not exist, or no command for it waits")
+}
+
+/// A command for the document.
+pub(super) fn sample_command(sample: &Sample) -> Value {
+    json!({"taskId": sample.task, "id": 7, "command": "pause", "sent": sample.after(0)})
+}
+
+async fn handle_get_task_command(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
+    let id = call.task_id()?;
+    let task = app.engine.status.submit(id).await?;
+    call.authorize(&values(&task))?;
+    call.no_query()?;
+    let found = task_commands::find(&mut *app.engine.pool.acquire().await?, id.uuid(), COMMAND_KEPT).await?;
+    answer(id, &found.ok_or_else(|| OpError::NotFound(format!("no command for task {id} waits")))?)
+}
+
+/// A command that is stored.
+pub(super) fn answer(task_id: TaskId, stored: &Stored) -> Result<Response, ApiError> {
+    let Stored { id, command, until, sent } = *stored;
+    ok(&CommandOfTask { task_id, id, command, until: until.map(Timestamp::new), sent: sent.into() })
+}
+
+/// `PUT /api/tenure/v1/tasks/:taskId/runs/:runId/checkpoint`
+pub fn put_checkpoint() -> Endpoint {
+    Endpoint::put("putCheckpoint", handle_put_checkpoint)
+        .scopes(Scope("queue:reclaim-task:<taskId>/<runId>"))
+        .early_check(Call::authorize_by_path)
+        .described("tenure", "Store how far a run has come", describe_put_checkpoint)
+}
+
+fn describe_put_checkpoint(operation: Operation, sample: &Sample) -> Operation {
+    operation
+        .about(
+            "For the worker that has the run, with the credentials of its claim. A task has one checkpoint, in the place of the one \
+             before: progress for people, and where the next run goes on if this one is lost or released. It is kept as long as the \
+             task. With `commandId` the worker says that it has carried out that command, which is deleted together with storing the \
+             checkpoint.",
+        )
+        .takes::<CheckpointRequest<'_>>(&json!({"checkpoint": {"done": 3, "of": 12}}))
+        .answers::<CheckpointStored>("The checkpoint is stored", &json!({"updated": sample.after(1)}))
+        .refuses(InputError, "`checkpoint` has more than 65,536 bytes as compact JSON, or `commandId` is less than 1")
+        .refuses(ResourceNotFound, "the task or the run does not exist")
+        .refuses(RequestConflict, "the run is not claimed: it waits for a worker, or it has ended")
+}
+
+async fn handle_put_checkpoint(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
+    call.authorize_by_path()?;
+    let of = RunRef { task: call.task_id()?, run: call.run_id()? };
+    call.no_query()?;
+    let new = NewCheckpoint::from_request(&call.json::<CheckpointRequest<'_>>()?)?;
+    let updated = checkpoint::put(&app.engine.pool, of, &new).await?;
+    ok(&CheckpointStored { updated: updated.into() })
+}
+
+/// `PUT /api/tenure/v1/tasks/:taskId/command`
+pub fn put_task_command() -> Endpoint {
+    Endpoint::put("putTaskCommand", handle_put_task_command)
+        .scopes(Scope("tenure:command-worker:<taskQueueId>"))
+        .described("tenure", "Send a command to the worker of a task", describe_put_task_command)
+}
+
+fn describe_put_task_command(operation: Operation, sample: &Sample) -> Operation {
+    operation
+        .about(
+            "It takes the place of an earlier one, and is kept until a checkpoint of the worker says that it was carried out, or for a \
+             week. A worker that holds the task by a session finds it in its inbox within a second; any other one reads it with \
+             getTaskCommand when it has claimed the task. A run that its worker has released until later becomes claimable at once. \
+             The words are the messages of the state machine of Tenure's client library; a worker without one may do with them what \
+             it likes, or nothing. To end a task whatever its worker does, cancel it.",
+        )
+        .takes::<TaskCommandRequest>(&json!({"command": "pause"}))
+        .answers::<CommandOfTask>("The command is stored", &sample_command(sample))
+        .refuses(InputError, "`sleep` comes without `until`, or another command with it")
+        .refuses(ResourceNotFound, "the task does not exist")
+        .refuses(RequestConflict, "the task is resolved")
+}
+
+async fn handle_put_task_command(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
+    let id = call.task_id()?;
+    // The scope names the task's queue.
+    let task = app.engine.status.submit(id).await?;
+    call.authorize(&values(&task))?;
+    call.no_query()?;
+    let sent: TaskCommandRequest = call.json()?;
+    check_command(&sent)?;
+    let wanted = (sent.command, sent.until.map(Timestamp::time));
+    let stored = task_command::put(&app.engine.pool, &app.engine.notifiers, id, wanted, client_id(&call)?).await?;
+    answer(id, &stored)
+}

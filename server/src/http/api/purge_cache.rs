@@ -1,0 +1,207 @@
+//! Caches that workers are to purge: purgeCache, purgeRequests, allPurgeRequests.
+
+use serde::de::value::Error as DateError;
+use serde::de::{Deserialize as _, IntoDeserializer as _};
+use tenure_api::purge_cache::PurgeCacheRequest;
+
+use crate::http::api::prelude::*;
+use crate::http::api::worker_manager::worker_pool;
+use tenure_domain::purge_cache::check_cache_name;
+use tenure_engine::ops::purge_cache as ops;
+use tenure_store::purge_cache::{self as store, PurgeRow};
+
+/// The cache of the examples.
+const CACHE: &str = "checkouts-v3";
+/// About how many bytes an entry has besides its names.
+const ENTRY_SIZE: usize = 100;
+
+/// A cache that is to be purged.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = PurgeRequest)]
+struct Entry {
+    /// The first half of the worker pool's id.
+    provisioner_id: String,
+    /// The second half.
+    worker_type: String,
+    /// The cache, whatever kind of cache it is.
+    cache_name: String,
+    /// Caches of that name that are older are to be purged.
+    before: Timestamp,
+}
+
+impl From<PurgeRow> for Entry {
+    fn from(row: PurgeRow) -> Self {
+        let (provisioner, worker_type) = row.worker_pool.split_once('/').unwrap_or((&row.worker_pool, ""));
+        Self {
+            provisioner_id: provisioner.to_owned(),
+            worker_type: worker_type.to_owned(),
+            cache_name: row.cache_name,
+            before: row.purge_before.into(),
+        }
+    }
+}
+
+/// About how many bytes an answer with these has.
+fn size_of(rows: &[PurgeRow]) -> usize {
+    rows.iter().map(|row| ENTRY_SIZE + row.worker_pool.len() + row.cache_name.len()).sum()
+}
+
+/// The requests of the examples.
+fn example(sample: &Sample) -> Value {
+    json!({"requests": [{
+        "provisionerId": "acme",
+        "workerType": "linux",
+        "cacheName": CACHE,
+        "before": sample.after(1),
+    }]})
+}
+
+/// A page of what all workers are to purge.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = AllPurgeRequests)]
+struct AllBody {
+    /// By worker pool, and the names of the caches.
+    requests: Vec<Entry>,
+    /// For the next page; absent on the last one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    continuation_token: Option<String>,
+}
+
+/// `GET /purge-cache/list`
+pub fn all_purge_requests() -> Endpoint {
+    Endpoint::get("allPurgeRequests", handle_all_purge_requests)
+        .scopes(Scope("purge-cache:all-purge-requests"))
+        .large_answer()
+        .described("purge-cache", "List the caches that are to be purged", describe_all_purge_requests)
+}
+
+fn describe_all_purge_requests(operation: Operation, sample: &Sample) -> Operation {
+    paged(operation)
+        .about("For people. Workers call purgeRequests.")
+        .answers::<AllBody>("A page, by pool and cache; with a token if there are more", &example(sample))
+}
+
+async fn handle_all_purge_requests(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
+    call.authorize_by_path()?;
+    let page = Page::read(&call.query(&["continuationToken", "limit"])?)?;
+    let after = page.after.as_deref().map(split).transpose()?.unwrap_or_default();
+    let limit = page.limit.unwrap_or(PAGE_MAX);
+    let mut conn = app.engine.pool.acquire().await?;
+    let rows = store::list_all(&mut conn, after, Page::rows(limit)).await?;
+    let place = |row: &PurgeRow| format!("{}:{}", row.worker_pool, row.cache_name);
+    let mut rows: Vec<(String, PurgeRow)> = rows.into_iter().map(|row| (place(&row), row)).collect();
+    let continuation_token = Page::cut(limit, &mut rows, |(place, _)| place);
+    ok(&AllBody { requests: rows.into_iter().map(|(_, row)| row.into()).collect(), continuation_token })
+}
+
+/// The place in the list that a token names. The id of a worker pool has no colon.
+fn split(place: &str) -> Result<(&str, &str), ApiError> {
+    place.split_once(':').ok_or_else(ApiError::unknown_token)
+}
+
+/// What the workers of a pool are to purge.
+#[derive(Serialize, ToSchema)]
+#[schema(as = PurgeRequests)]
+struct PoolBody {
+    /// By the names of the caches.
+    requests: Vec<Entry>,
+}
+
+/// `GET /purge-cache/:workerPoolId`
+pub fn purge_requests() -> Endpoint {
+    Endpoint::get("purgeRequests", handle_purge_requests).scopes(SCOPES).described(
+        "purge-cache",
+        "List the caches that the workers of a pool are to purge",
+        describe_purge_requests,
+    )
+}
+
+/// With two colons, as Taskcluster has it.
+const SCOPES: Template = Scope("purge-cache:purge-requests::<workerPoolId>");
+
+fn describe_purge_requests(operation: Operation, sample: &Sample) -> Operation {
+    operation
+        .about("A worker calls this before it uses a cache.")
+        .query(
+            "since",
+            "Only those that were requested at that time or later",
+            &json!({"type": "string", "format": "date-time"}),
+            &Value::Null,
+        )
+        .answers::<PoolBody>("All of them", &example(sample))
+}
+
+async fn handle_purge_requests(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
+    call.authorize_by_path()?;
+    let pool = worker_pool(&call)?;
+    let query = call.query(&["since"])?;
+    let since = query.first().map(|(_, value)| read_date(value)).transpose()?;
+    let mut conn = app.engine.pool.acquire().await?;
+    let rows = store::list_of_pool(&mut conn, pool.as_str(), since.map(Timestamp::time)).await?;
+    drop(conn);
+    let size = size_of(&rows);
+    let answer = move || ok(&PoolBody { requests: rows.into_iter().map(Entry::from).collect() });
+    // Most pools have few, for which their workers wait for no turn.
+    app.intake.heavy.run_for(call.share(), size, answer).await
+}
+
+fn read_date(text: &str) -> Result<Timestamp, ApiError> {
+    Timestamp::deserialize(text.into_deserializer())
+        .map_err(|error: DateError| ApiError::arguments(format!("the query parameter `since`: {error}")))
+}
+
+/// `POST /purge-cache/:workerPoolId`
+pub fn request_purge() -> Endpoint {
+    Endpoint::post("purgeCache", handle_request_purge)
+        .scopes(Scope("purge-cache:<workerPoolId>:<cacheName>"))
+        .described("purge-cache", "Have a cache purged", describe_request_purge)
+}
+
+fn describe_request_purge(operation: Operation, _: &Sample) -> Operation {
+    operation
+        .about(
+            "The workers of the pool see the request for 24 hours; a repeat extends that by 24 more. They purge what \
+             they have in their caches of that name from before. A pool has 1,000 requests at most.",
+        )
+        .takes::<PurgeCacheRequest>(&json!({"cacheName": CACHE}))
+        .answers_empty(204, "It is requested", &[])
+        .refuses(RequestConflict, "the pool has as many requests as it may have")
+}
+
+async fn handle_request_purge(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
+    let pool = worker_pool(&call)?;
+    call.no_query()?;
+    let PurgeCacheRequest { cache_name } = call.json()?;
+    check_cache_name(&cache_name).map_err(ApiError::body)?;
+    call.authorize(&Values::of_path().text("cacheName", cache_name.as_str()))?;
+    ops::ask(&app.engine.pool, &pool, &cache_name).await?;
+    Ok(nothing())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http::heavy::LARGE_MIN;
+    use tenure_domain::purge_cache::{CACHE_NAME_MAX, PURGES_MAX};
+    use tenure_engine::clock::real_now;
+
+    #[test]
+    fn lists_of_long_names_are_made_apart_from_the_event_loop() {
+        for (length, is_large) in [(1, false), (100, false), (CACHE_NAME_MAX, true)] {
+            let row = PurgeRow {
+                worker_pool: "acme/linux".to_owned(),
+                cache_name: "x".repeat(length),
+                purge_before: real_now(),
+            };
+            let rows = vec![row; PURGES_MAX];
+            let size = size_of(&rows);
+            assert_eq!(size >= LARGE_MIN, is_large, "{length}");
+            let entries: Vec<Entry> = rows.into_iter().map(Entry::from).collect();
+            let written = serde_json::to_string(&entries).unwrap().len();
+            assert!((written..written * 2).contains(&size), "{size} for {written}");
+        }
+        assert!(all_purge_requests().declaration.has_large_answer);
+    }
+}

@@ -1,0 +1,145 @@
+//! The keys of a queue: rules for one key instead of the policy, and the use of each key.
+
+use tenure_api::queue_keys::{KeyRules as KeyRulesOnWire, QueueKey, QueueKeys};
+
+use crate::http::api::prelude::*;
+use crate::http::api::queue_lists::{place, to_token};
+use crate::http::docs::parameters::paged_up_to;
+use tenure_domain::policy::keys::{KeyRules, named};
+use tenure_engine::ops::queue_keys as ops;
+
+/// What changes a key takes.
+const CHANGING: Template = Scope("tenure:manage-queue:<taskQueueId>");
+/// What reading keys takes.
+const READING: Template = Scope("tenure:get-queue:<taskQueueId>");
+/// Why the key of a path is refused.
+const BAD_KEY: &str = "`key` has more than 255 characters";
+
+/// The key in the path, with all its slashes escaped.
+fn key(call: &Call) -> Result<String, ApiError> {
+    Ok(named(call.text_param("key"))?)
+}
+
+fn example_rules() -> Value {
+    json!({"concurrency": 5, "weight": 2.0})
+}
+
+fn example_key() -> Value {
+    json!({"key": "acme", "used": 3, "limit": 5, "waiting": 12, "concurrency": 5, "weight": 2.0})
+}
+
+/// `DELETE /queues/:taskQueueId/keys/:key`
+pub fn delete_queue_key() -> Endpoint {
+    Endpoint::delete("deleteQueueKey", handle_delete_queue_key).scopes(CHANGING).described(
+        "tenure",
+        "Delete what holds for one key of a queue",
+        describe_delete_queue_key,
+    )
+}
+
+fn describe_delete_queue_key(operation: Operation, _: &Sample) -> Operation {
+    operation
+        .about("Whether there is something or not. From then on the key is treated as the policy says; its runs stay.")
+        .answers_with(
+            200,
+            "The key has no rules of its own any more",
+            "application/json",
+            &json!({"type": "object", "maxProperties": 0}),
+            &json!({}),
+        )
+        .refuses(InputError, BAD_KEY)
+}
+
+async fn handle_delete_queue_key(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
+    call.authorize_by_path()?;
+    let queue = call.task_queue_id()?;
+    call.no_query()?;
+    ops::delete(app.engine.queue_parts(), &queue, &key(&call)?).await?;
+    Ok(raw("{}"))
+}
+
+/// `GET /queues/:taskQueueId/keys/:key`
+pub fn get_queue_key() -> Endpoint {
+    Endpoint::get("queueKey", handle_get_queue_key).scopes(READING).described(
+        "tenure",
+        "Read what holds for one key of a queue",
+        describe_get_queue_key,
+    )
+}
+
+fn describe_get_queue_key(operation: Operation, _: &Sample) -> Operation {
+    operation
+        .about("With the number of its runs, each counted up to 10,000. Keys without rules of their own are in listQueueKeys.")
+        .answers::<QueueKey>("The key", &example_key())
+        .refuses(InputError, BAD_KEY)
+        .refuses(ResourceNotFound, "the key has no rules of its own")
+}
+
+async fn handle_get_queue_key(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
+    call.authorize_by_path()?;
+    let queue = call.task_queue_id()?;
+    call.no_query()?;
+    ok(&ops::get(app.engine.queue_parts(), &queue, &key(&call)?).await?)
+}
+
+/// `GET /queues/:taskQueueId/keys`
+pub fn list_queue_keys() -> Endpoint {
+    Endpoint::get("listQueueKeys", handle_list_queue_keys).scopes(READING).large_answer().described(
+        "tenure",
+        "List the keys of a queue",
+        describe_list_queue_keys,
+    )
+}
+
+fn describe_list_queue_keys(operation: Operation, _: &Sample) -> Operation {
+    paged_up_to(operation, ops::KEYS_PAGE_MAX.into())
+        .about(
+            "All that have runs which are waiting, assigned or claimed, and all that have rules of their own, by key. Runs are \
+             counted up to 10,000. A page may have fewer keys than its limit, or none, and still a token: then there are more. A \
+             token that is none begins at the start. A queue that does not exist yet has no keys.",
+        )
+        .answers::<QueueKeys>("A page; with a token if there may be more", &json!({"keys": [example_key()]}))
+}
+
+async fn handle_list_queue_keys(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
+    call.authorize_by_path()?;
+    let queue = call.task_queue_id()?;
+    let (limit, token) = call.page_and_token()?;
+    let after: Option<String> = place(token);
+    // PostgreSQL's texts have no such character, and a token of ours neither.
+    let after = after.filter(|after| !after.contains('\0'));
+    let ops::Page { keys, next } = ops::list(app.engine.queue_parts(), &queue, after.as_deref(), limit).await?;
+    ok(&QueueKeys { keys, continuation_token: next.map(|next| to_token(&next)).transpose()? })
+}
+
+/// `PUT /queues/:taskQueueId/keys/:key`
+pub fn put_queue_key() -> Endpoint {
+    Endpoint::put("putQueueKey", handle_put_queue_key).scopes(CHANGING).described(
+        "tenure",
+        "Replace what holds for one key of a queue",
+        describe_put_queue_key,
+    )
+}
+
+fn describe_put_queue_key(operation: Operation, _: &Sample) -> Operation {
+    operation
+        .about(
+            "Instead of the policy of the queue: what is left out is as the policy says. It takes effect at once, also for runs that \
+             wait, wherever the queue has `concurrency`, `rate`, `fair` or `dispatch` `assign`; claimed runs go on. Neither \
+             the queue nor a run of the key need exist. Up to 10,000 keys of a queue may have rules of their own.",
+        )
+        .takes::<KeyRulesOnWire>(&example_rules())
+        .answers::<QueueKey>("The key as it is now", &example_key())
+        .refuses(InputError, "a number is out of its range, `key` has more than 255 characters, or the body is empty")
+        .refuses(RequestConflict, "too many keys of the queue have rules of their own")
+}
+
+async fn handle_put_queue_key(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
+    call.authorize_by_path()?;
+    let queue = call.task_queue_id()?;
+    call.no_query()?;
+    let key = key(&call)?;
+    let sent: KeyRulesOnWire = call.json()?;
+    let rules = KeyRules::from_request(&sent)?;
+    ok(&ops::put(app.engine.queue_parts(), &queue, &key, &rules).await?)
+}

@@ -1,0 +1,302 @@
+//! Policies and pauses of queues, and queues as they are.
+
+use tenure_api::policy::{PauseOfQueue, PauseRequest, PolicyOfQueue, QueueCounts, QueueNow, QueuePolicy};
+
+use crate::http::api::prelude::*;
+use tenure_domain::policy::counts::{Counted, shown};
+use tenure_domain::policy::document::{Match, Policy};
+use tenure_domain::policy::pause::Paused;
+use tenure_engine::ops::queue_policy::{self as ops, Current};
+use tenure_store::policies::StoredPolicy;
+use tenure_store::queue_counts;
+
+/// What changes a queue takes.
+pub(super) const CHANGING: Template = Scope("tenure:manage-queue:<taskQueueId>");
+/// What reading a queue takes.
+const READING: Template = Scope("tenure:get-queue:<taskQueueId>");
+/// The client that is named where a request came without credentials, which takes a role `anonymous` that may.
+const ANONYMOUS: &str = "anonymous";
+const OTHER_VERSION: &str = "the policy has another version than `If-Match` names";
+
+/// Whether a queue is paused.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = QueuePause)]
+struct PauseBody<'a> {
+    /// The queue.
+    #[schema(value_type = String)]
+    task_queue_id: &'a TaskQueueId,
+    /// Whether it is paused: then workers get nothing of it.
+    paused: bool,
+    /// Since when.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    since: Option<Timestamp>,
+    /// Who paused it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    client_id: Option<String>,
+    /// Why.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
+    /// When it resumes by itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    until: Option<Timestamp>,
+}
+
+impl<'a> PauseBody<'a> {
+    fn new(queue: &'a TaskQueueId, pause: Option<Paused>) -> Self {
+        let paused = pause.is_some();
+        let (since, client_id, reason, until) = pause.map_or((None, None, None, None), |pause| {
+            let Paused { since, by, reason, until } = pause;
+            (Some(since.into()), Some(by), reason, until.map(Timestamp::new))
+        });
+        Self { task_queue_id: queue, paused, since, client_id, reason, until }
+    }
+}
+
+fn example_pause(sample: &Sample) -> Value {
+    json!({
+        "taskQueueId": QUEUE,
+        "paused": true,
+        "since": sample.after(0),
+        "clientId": "root",
+        "reason": "the build disks are full",
+        "until": sample.after(60),
+    })
+}
+
+fn example_policy() -> Value {
+    json!({"delivery": "at-least-once", "completeTime": 600, "retryDelay": {"first": 10, "factor": 2, "most": 600}})
+}
+
+fn example(sample: &Sample) -> Value {
+    json!({
+        "taskQueueId": QUEUE,
+        "version": 1,
+        "policy": example_policy(),
+        "updated": sample.after(0),
+        "clientId": "root",
+        "refiling": 0,
+    })
+}
+
+/// The header that names the policy to change.
+fn with_if_match(operation: Operation) -> Operation {
+    operation.header(
+        "If-Match",
+        "Changes the policy only if it has this version, in quotes. Without it the last change wins. A change that is made already \
+         succeeds whichever version it names.",
+        &json!({"type": "string", "example": "\"1\""}),
+    )
+}
+
+fn if_match(call: &Call) -> Result<Match, ApiError> {
+    Match::from_header(call.header("if-match")).map_err(ApiError::from)
+}
+
+/// The caller, for what is written down of a change.
+pub(super) fn client_id(call: &Call) -> Result<&str, ApiError> {
+    Ok(call.principal()?.client_id.as_deref().unwrap_or(ANONYMOUS))
+}
+
+fn body(queue: TaskQueueId, current: Current) -> Result<PolicyOfQueue, ApiError> {
+    let Current { stored: StoredPolicy { version, policy, updated, client_id, stage: _ }, refiling } = current;
+    let policy = Policy::read(&policy).map_err(|error| ApiError::internal(&error.to_string()))?;
+    Ok(PolicyOfQueue { task_queue_id: queue, version, policy, updated: updated.into(), client_id, refiling })
+}
+
+/// `DELETE /queues/:taskQueueId/policy`
+pub fn delete_policy() -> Endpoint {
+    Endpoint::delete("deleteQueuePolicy", handle_delete_policy).scopes(CHANGING).described(
+        "tenure",
+        "Remove the policy of a queue",
+        describe_delete_policy,
+    )
+}
+
+fn describe_delete_policy(operation: Operation, _: &Sample) -> Operation {
+    with_if_match(operation)
+        .about("Whether there is one or not. Afterwards the queue is as if it never had one.")
+        .answers_with(
+            200,
+            "The queue has no policy any more",
+            "application/json",
+            &json!({"type": "object", "maxProperties": 0}),
+            &json!({}),
+        )
+        .refuses(InputError, "`If-Match` is not a version in quotes")
+        .refuses(RequestConflict, OTHER_VERSION)
+}
+
+async fn handle_delete_policy(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
+    call.authorize_by_path()?;
+    let queue = call.task_queue_id()?;
+    call.no_query()?;
+    ops::delete(app.engine.queue_parts(), &queue, if_match(&call)?, client_id(&call)?).await?;
+    Ok(raw("{}"))
+}
+
+/// `GET /queues/:taskQueueId/policy`
+pub fn get_policy() -> Endpoint {
+    Endpoint::get("queuePolicy", handle_get_policy).scopes(READING).described(
+        "tenure",
+        "Read the policy of a queue",
+        describe_get_policy,
+    )
+}
+
+fn describe_get_policy(operation: Operation, sample: &Sample) -> Operation {
+    operation
+        .answers::<PolicyOfQueue>("The policy", &example(sample))
+        .refuses(ResourceNotFound, "the queue has no policy")
+}
+
+async fn handle_get_policy(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
+    call.authorize_by_path()?;
+    let queue = call.task_queue_id()?;
+    call.no_query()?;
+    let stored = ops::get(app.engine.queue_parts(), &queue).await?;
+    ok(&body(queue, stored)?)
+}
+
+/// `GET /queues/:taskQueueId`
+pub fn get_queue() -> Endpoint {
+    Endpoint::get("getQueue", handle_get_queue).scopes(READING).described(
+        "tenure",
+        "Count a queue's runs by what holds them, and read its pause",
+        describe_get_queue,
+    )
+}
+
+fn describe_get_queue(operation: Operation, sample: &Sample) -> Operation {
+    operation
+        .about(
+            "A run counts as one of `pending`, `delayed`, `claimed`. `runnable` is what an autoscaler starts machines for: runs \
+             that would start now, none while the queue is paused. A queue that does not exist yet has zeros. One whose worker \
+             type is `policy`, `keys`, `pause`, `resume` or `workers` is named in one segment here.",
+        )
+        .answers::<QueueNow>(
+            "The queue",
+            &json!({"taskQueueId": QUEUE, "pending": 3, "claimed": 1, "delayed": 2, "waiting": 0, "assigned": 0, "ready": 3, "runnable": 0,
+                "policyVersion": 1, "pause": {"since": sample.after(0), "by": "root", "reason": "the build disks are full",
+                    "until": sample.after(60)}}),
+        )
+}
+
+async fn handle_get_queue(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
+    call.authorize_by_path()?;
+    let queue = call.task_queue_id()?;
+    call.no_query()?;
+    let sequenced = app.engine.sequencer.reached();
+    let found = queue_counts::find(&mut *app.engine.pool.acquire().await?, sequenced, &queue).await?;
+    let counted = found.as_ref().map_or(Counted::default(), |found| found.counted);
+    let assigned = found.as_ref().map_or(0, |found| found.assigned);
+    let admissible = found.as_ref().map_or(0, |found| found.admissible);
+    let policy_version = found.as_ref().and_then(|found| found.policy_version);
+    let pause = found.and_then(|found| found.paused);
+    let QueueCounts { pending, claimed, delayed, waiting, assigned, ready, runnable } =
+        shown(counted, assigned, admissible, pause.is_some());
+    ok(&QueueNow {
+        task_queue_id: queue,
+        pending,
+        claimed,
+        delayed,
+        waiting,
+        assigned,
+        ready,
+        runnable,
+        pause: pause.map(|Paused { since, by, reason, until }| PauseOfQueue {
+            since: since.into(),
+            by,
+            reason,
+            until: until.map(Timestamp::new),
+        }),
+        policy_version,
+    })
+}
+
+/// `POST /queues/:taskQueueId/pause`
+pub fn pause_queue() -> Endpoint {
+    Endpoint::post("pauseQueue", handle_pause_queue).scopes(CHANGING).described(
+        "tenure",
+        "Pause a queue",
+        describe_pause_queue,
+    )
+}
+
+fn describe_pause_queue(operation: Operation, sample: &Sample) -> Operation {
+    operation
+        .about(
+            "Until it is resumed, workers get nothing of the queue: claimWork and polls find nothing, claimTask is refused \
+             with 409. Tasks can be created, and workers renew and report what they have. From the answer on this holds at \
+             every server. A queue that is paused takes the new reason and end; since when it is paused does not change.",
+        )
+        .may_take_json::<PauseRequest>(&json!({"reason": "the build disks are full", "until": sample.after(60)}))
+        .checks_body()
+        .answers::<PauseBody<'_>>("The queue is paused", &example_pause(sample))
+        .refuses(InputError, "`reason` is too long, or `until` is in the past")
+}
+
+async fn handle_pause_queue(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
+    call.authorize_by_path()?;
+    let queue = call.task_queue_id()?;
+    call.no_query()?;
+    let request: PauseRequest = call.json_or_default()?;
+    let paused = ops::pause(app.engine.queue_parts(), &queue, &request, client_id(&call)?).await?;
+    ok(&PauseBody::new(&queue, Some(paused)))
+}
+
+/// `PUT /queues/:taskQueueId/policy`
+pub fn put_policy() -> Endpoint {
+    Endpoint::put("putQueuePolicy", handle_put_policy).scopes(CHANGING).described(
+        "tenure",
+        "Replace the policy of a queue",
+        describe_put_policy,
+    )
+}
+
+fn describe_put_policy(operation: Operation, sample: &Sample) -> Operation {
+    with_if_match(operation)
+        .about(
+            "The whole policy: what is left out has its default. The queue need not exist yet. The same policy again \
+             changes nothing, its version neither. All times are whole seconds.",
+        )
+        .takes::<QueuePolicy>(&example_policy())
+        .answers::<PolicyOfQueue>("The policy as it is now", &example(sample))
+        .refuses(InputError, "a number is out of its range, or a field is not built yet; the message names it")
+        .refuses(RequestConflict, OTHER_VERSION)
+}
+
+async fn handle_put_policy(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
+    call.authorize_by_path()?;
+    let queue = call.task_queue_id()?;
+    call.no_query()?;
+    let replaces = if_match(&call)?;
+    let sent: QueuePolicy = call.json()?;
+    let policy = Policy::from_request(&sent)?;
+    let put = ops::Put { sent, policy, replaces, client_id: client_id(&call)? };
+    let stored = ops::put(app.engine.queue_parts(), &queue, put).await?;
+    ok(&body(queue, stored)?)
+}
+
+/// `POST /queues/:taskQueueId/resume`
+pub fn resume_queue() -> Endpoint {
+    Endpoint::post("resumeQueue", handle_resume_queue).scopes(CHANGING).described(
+        "tenure",
+        "Resume a queue",
+        describe_resume_queue,
+    )
+}
+
+fn describe_resume_queue(operation: Operation, _: &Sample) -> Operation {
+    operation
+        .about("Whether it is paused or not. Workers that wait are given what is pending at once.")
+        .answers::<PauseBody<'_>>("The queue is not paused", &json!({"taskQueueId": QUEUE, "paused": false}))
+}
+
+async fn handle_resume_queue(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
+    call.authorize_by_path()?;
+    let queue = call.task_queue_id()?;
+    call.no_query()?;
+    ops::resume(app.engine.queue_parts(), &queue, client_id(&call)?).await?;
+    ok(&PauseBody::new(&queue, None))
+}

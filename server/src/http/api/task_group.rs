@@ -1,0 +1,200 @@
+//! Groups of tasks: getTaskGroup, sealTaskGroup, cancelTaskGroup, and the list of their tasks.
+
+use tenure_api::ids::TaskGroupId;
+
+use crate::http::api::listed_task::{Entry, entries};
+use crate::http::api::prelude::*;
+use tenure_domain::task::Group;
+use tenure_engine::ops::{list_tasks, task_group};
+
+const NO_GROUP: &str = "the group does not exist";
+
+/// A group as the wire shows it.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = TaskGroup)]
+struct GroupBody {
+    /// The group.
+    task_group_id: TaskGroupId,
+    /// Who owns it.
+    scheduler_id: String,
+    /// When it is forgotten.
+    expires: Timestamp,
+    /// Since when no task can be added; absent if it is not sealed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sealed: Option<Timestamp>,
+}
+
+impl From<Group> for GroupBody {
+    fn from(group: Group) -> Self {
+        Self {
+            task_group_id: group.id,
+            scheduler_id: group.scheduler,
+            expires: group.expires.into(),
+            sealed: group.sealed.map(Timestamp::new),
+        }
+    }
+}
+
+/// The group of the examples.
+fn a_group(sample: &Sample) -> Value {
+    json!({"taskGroupId": sample.task, "schedulerId": "-", "expires": sample.after(365 * 24 * 60 + 60)})
+}
+
+/// A group that was cancelled.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = CancelledTaskGroup)]
+struct CancelledBody {
+    /// The group.
+    task_group_id: TaskGroupId,
+    /// How many tasks it has.
+    task_group_size: i64,
+    /// How many of them were cancelled now.
+    cancelled_count: usize,
+    /// Which ones.
+    task_ids: Vec<TaskId>,
+}
+
+/// `POST /task-group/:taskGroupId/cancel`
+pub fn cancel_task_group() -> Endpoint {
+    Endpoint::post("cancelTaskGroup", handle_cancel_task_group)
+        .scopes(Scope("queue:cancel-task-group:<schedulerId>/<taskGroupId>"))
+        .described("queue", "Cancel every task of a sealed group", describe_cancel_task_group)
+}
+
+fn describe_cancel_task_group(operation: Operation, sample: &Sample) -> Operation {
+    operation
+        .experimental()
+        .about(
+            "Those that are not resolved. It works in slices: after an error some tasks may have been cancelled; send \
+             it again.",
+        )
+        .answers::<CancelledBody>(
+            "What was cancelled now",
+            &json!({
+                "taskGroupId": sample.task,
+                "taskGroupSize": 1,
+                "cancelledCount": 1,
+                "taskIds": [sample.task],
+            }),
+        )
+        .refuses(ResourceNotFound, NO_GROUP)
+        .refuses(RequestConflict, "the group is not sealed")
+}
+
+async fn handle_cancel_task_group(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
+    let id = call.task_group_id()?;
+    call.no_query()?;
+    let group = task_group::get(&mut *app.engine.pool.acquire().await?, id).await?;
+    task_group::check_sealed(&group)?;
+    call.authorize(&Values::of_path().text("schedulerId", group.scheduler.as_str()))?;
+    let cancelled = task_group::cancel(&app.engine.pool, &app.engine.notifiers, id).await?;
+    ok(&CancelledBody {
+        task_group_id: id,
+        task_group_size: cancelled.size,
+        cancelled_count: cancelled.tasks.len(),
+        task_ids: cancelled.tasks.into_iter().filter_map(TaskId::from_uuid).collect(),
+    })
+}
+
+/// `GET /task-group/:taskGroupId`
+pub fn get_task_group() -> Endpoint {
+    Endpoint::get("getTaskGroup", handle_get_task_group).scopes(Scope("queue:list-task-group:<taskGroupId>")).described(
+        "queue",
+        "Read a group",
+        describe_get_task_group,
+    )
+}
+
+fn describe_get_task_group(operation: Operation, sample: &Sample) -> Operation {
+    operation
+        .about("A group comes into being with its first task, and lasts as long as the longest of its tasks.")
+        .answers::<GroupBody>("The group", &a_group(sample))
+        .refuses(ResourceNotFound, NO_GROUP)
+}
+
+async fn handle_get_task_group(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
+    call.authorize(&Values::of_path())?;
+    let id = call.task_group_id()?;
+    call.no_query()?;
+    ok(&GroupBody::from(task_group::get(&mut *app.engine.pool.acquire().await?, id).await?))
+}
+
+/// A page of a group's tasks.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = TaskGroupTasks)]
+struct TaskGroupBody {
+    /// The group.
+    task_group_id: TaskGroupId,
+    /// Who owns it.
+    scheduler_id: String,
+    /// When it is forgotten.
+    expires: Timestamp,
+    /// Since when no task can be added; absent if it is not sealed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sealed: Option<Timestamp>,
+    /// The tasks, in the order of their ids.
+    tasks: Vec<Entry>,
+    /// For the next page; absent on the last one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    continuation_token: Option<TaskId>,
+}
+
+/// `GET /task-group/:taskGroupId/list`
+pub fn list_task_group() -> Endpoint {
+    Endpoint::get("listTaskGroup", handle_list_task_group)
+        .scopes(Scope("queue:list-task-group:<taskGroupId>"))
+        .large_answer()
+        .described("queue", "List the tasks of a group", describe_list_task_group)
+}
+
+fn describe_list_task_group(operation: Operation, sample: &Sample) -> Operation {
+    let mut group = a_group(sample);
+    group["tasks"] = json!([{"status": sample.status("pending"), "task": sample.definition()}]);
+    paged(operation)
+        .answers::<TaskGroupBody>("A page, in the order of the ids; with a token if there are more", &group)
+        .refuses(ResourceNotFound, NO_GROUP)
+}
+
+async fn handle_list_task_group(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
+    call.authorize(&Values::of_path())?;
+    let id = call.task_group_id()?;
+    let cursor = call.page()?;
+    let (group, page) = list_tasks::list_group(&app.engine.pool, id, cursor).await?;
+    let GroupBody { task_group_id, scheduler_id, expires, sealed } = group.into();
+    ok(&TaskGroupBody {
+        task_group_id,
+        scheduler_id,
+        expires,
+        sealed,
+        tasks: entries(page.tasks)?,
+        continuation_token: page.next,
+    })
+}
+
+/// `POST /task-group/:taskGroupId/seal`
+pub fn seal_task_group() -> Endpoint {
+    Endpoint::post("sealTaskGroup", handle_seal_task_group)
+        .scopes(Scope("queue:seal-task-group:<schedulerId>/<taskGroupId>"))
+        .described("queue", "Close a group to further tasks", describe_seal_task_group)
+}
+
+fn describe_seal_task_group(operation: Operation, sample: &Sample) -> Operation {
+    let mut sealed = a_group(sample);
+    sealed["sealed"] = sample.after(5);
+    operation
+        .experimental()
+        .about("It cannot be opened again. A group that is sealed stays as it is.")
+        .answers::<GroupBody>("The group", &sealed)
+        .refuses(ResourceNotFound, NO_GROUP)
+}
+
+async fn handle_seal_task_group(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
+    let id = call.task_group_id()?;
+    call.no_query()?;
+    let group = task_group::get(&mut *app.engine.pool.acquire().await?, id).await?;
+    call.authorize(&Values::of_path().text("schedulerId", group.scheduler.as_str()))?;
+    ok(&GroupBody::from(task_group::seal(&app.engine.pool, id).await?))
+}
