@@ -34,51 +34,31 @@ pub enum ClientCommand {
     /// List all clients
     List,
     /// Show one client
-    Show {
-        /// The id of the client
-        #[arg(allow_hyphen_values = true)]
-        client_id: String,
-    },
+    Show(IdArg),
     /// Change a client; what is not given stays
     Update(UpdateArgs),
     /// Refuse a client until it is enabled again; its credentials stop working within a second
-    Disable {
-        /// The id of the client
-        #[arg(allow_hyphen_values = true)]
-        client_id: String,
-    },
+    Disable(IdArg),
     /// Let a disabled client in again
-    Enable {
-        /// The id of the client
-        #[arg(allow_hyphen_values = true)]
-        client_id: String,
-    },
+    Enable(IdArg),
     /// Remove a client; its credentials stop working within a second
-    Delete {
-        /// The id of the client
-        #[arg(allow_hyphen_values = true)]
-        client_id: String,
-    },
+    Delete(IdArg),
     /// Give a client a new access token and print it; the old one stops working within a second
-    ResetToken {
-        /// The id of the client
-        #[arg(allow_hyphen_values = true)]
-        client_id: String,
-    },
+    ResetToken(IdArg),
+}
+
+/// Which client.
+#[derive(Debug, Args)]
+pub struct IdArg {
+    /// The id of the client
+    #[arg(allow_hyphen_values = true)]
+    pub client_id: String,
 }
 
 impl ClientCommand {
     /// Whether it encrypts a token.
     pub(super) fn needs_key(&self) -> bool {
-        match self {
-            Self::Create(_) | Self::ResetToken { .. } => true,
-            Self::List
-            | Self::Show { .. }
-            | Self::Update(_)
-            | Self::Disable { .. }
-            | Self::Enable { .. }
-            | Self::Delete { .. } => false,
-        }
+        matches!(self, Self::Create(_) | Self::ResetToken(_))
     }
 }
 
@@ -208,7 +188,7 @@ pub async fn execute(
             let all = clients::list(pool, "", None, None).await?;
             Ok(if args.json { pretty(&all) } else { list(&all) })
         }
-        ClientCommand::Show { client_id } => {
+        ClientCommand::Show(IdArg { client_id }) => {
             let client = clients::find(pool, &client_id).await?;
             show(args.json, client_id, client)
         }
@@ -226,15 +206,15 @@ pub async fn execute(
             let client = clients::update(pool, &client_id, None, &change).await?;
             show(args.json, client_id, client)
         }
-        ClientCommand::Disable { client_id } => {
+        ClientCommand::Disable(IdArg { client_id }) => {
             let client = clients::set_disabled(pool, &client_id, true).await?;
             show(args.json, client_id, client)
         }
-        ClientCommand::Enable { client_id } => {
+        ClientCommand::Enable(IdArg { client_id }) => {
             let client = clients::set_disabled(pool, &client_id, false).await?;
             show(args.json, client_id, client)
         }
-        ClientCommand::Delete { client_id } => {
+        ClientCommand::Delete(IdArg { client_id }) => {
             let deleted = clients::delete(pool, &client_id).await?;
             // A database without clients can be given another key: the only way on when the key is lost.
             settings::purge_keys_without_clients(pool).await?;
@@ -242,7 +222,7 @@ pub async fn execute(
             let done = || format!("The client {client_id} is deleted.");
             Ok(if args.json { json!({ "clientId": client_id, "deleted": true }).to_string() } else { done() })
         }
-        ClientCommand::ResetToken { client_id } => {
+        ClientCommand::ResetToken(IdArg { client_id }) => {
             let (token, keys) = (new_access_token(), keys.ok_or(CommandError::Keyless)?);
             let reset = clients::reset_token(pool, keys, &client_id, &token).await?;
             require(reset, || CommandError::Missing(client_id.clone()))?;

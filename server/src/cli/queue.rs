@@ -22,48 +22,36 @@ pub enum QueueCommand {
     /// List all queues with their counts
     List,
     /// Show the counts of one queue by what holds its tasks, and its pause
-    Show {
-        /// The queue, `<provisionerId>/<workerType>`
-        #[arg(allow_hyphen_values = true)]
-        queue: TaskQueueId,
-    },
+    Show(QueueArg),
     /// Show, set and delete the policy of a queue
     #[command(subcommand)]
     Policy(PolicyCommand),
     /// List the keys of a queue, with the runs that each has
-    Keys {
-        /// The queue, `<provisionerId>/<workerType>`
-        #[arg(allow_hyphen_values = true)]
-        queue: TaskQueueId,
-    },
+    Keys(QueueArg),
     /// Show, set and delete what holds for one key of a queue instead of its policy
     #[command(subcommand)]
     Key(KeyCommand),
     /// Let workers get nothing of a queue until it is resumed
     Pause(PauseArgs),
     /// Let workers get the tasks of a queue again
-    Resume {
-        /// The queue, `<provisionerId>/<workerType>`
-        #[arg(allow_hyphen_values = true)]
-        queue: TaskQueueId,
-    },
+    Resume(QueueArg),
     /// Replace the server that gives out the tasks of a queue, as if it were lost
-    ReplaceScheduler {
-        /// The queue, `<provisionerId>/<workerType>`
-        #[arg(allow_hyphen_values = true)]
-        queue: TaskQueueId,
-    },
+    ReplaceScheduler(QueueArg),
+}
+
+/// Which queue.
+#[derive(Debug, Args)]
+pub struct QueueArg {
+    /// The queue, `<provisionerId>/<workerType>`
+    #[arg(allow_hyphen_values = true)]
+    pub queue: TaskQueueId,
 }
 
 /// What to do with the policy of a queue.
 #[derive(Debug, Subcommand)]
 pub enum PolicyCommand {
     /// Show it
-    Show {
-        /// The queue, `<provisionerId>/<workerType>`
-        #[arg(allow_hyphen_values = true)]
-        queue: TaskQueueId,
-    },
+    Show(QueueArg),
     /// Replace it: what the file leaves out has its default
     Set {
         /// The queue, `<provisionerId>/<workerType>`
@@ -73,11 +61,7 @@ pub enum PolicyCommand {
         file: PathBuf,
     },
     /// Delete it
-    Delete {
-        /// The queue, `<provisionerId>/<workerType>`
-        #[arg(allow_hyphen_values = true)]
-        queue: TaskQueueId,
-    },
+    Delete(QueueArg),
 }
 
 /// How to pause a queue.
@@ -106,7 +90,7 @@ pub async fn run(server: &Server, command: QueueCommand) -> Result<ExitCode, Com
             let answer = client.list_queues().await.map_err(refused)?;
             server.print(&answer, |answer| counts(entries(answer, "queues")))?;
         }
-        QueueCommand::Show { queue } => {
+        QueueCommand::Show(QueueArg { queue }) => {
             let mut answer = client.get_queue(&queue).await.map_err(refused)?;
             // Also under the names of Taskcluster's counts, for programs that have read those here.
             for (name, in_taskcluster) in [("pending", "pendingTasks"), ("claimed", "claimedTasks")] {
@@ -117,27 +101,27 @@ pub async fn run(server: &Server, command: QueueCommand) -> Result<ExitCode, Com
             }
             server.print(&answer, shown)?;
         }
-        QueueCommand::Policy(PolicyCommand::Show { queue }) => {
+        QueueCommand::Policy(PolicyCommand::Show(QueueArg { queue })) => {
             server.print(&client.get_queue_policy(&queue).await.map_err(refused)?, policy)?;
         }
         QueueCommand::Policy(PolicyCommand::Set { queue, file }) => {
             let wanted = input::read_json("FILE", &file)?;
             server.print(&client.set_queue_policy(&queue, &wanted).await.map_err(refused)?, policy)?;
         }
-        QueueCommand::Policy(PolicyCommand::Delete { queue }) => {
+        QueueCommand::Policy(PolicyCommand::Delete(QueueArg { queue })) => {
             let answer = client.delete_queue_policy(&queue).await.map_err(refused)?;
             server.print(&answer, |_| format!("Queue {queue} has no policy."))?;
         }
-        QueueCommand::Keys { queue } => keys::list(server, &queue).await?,
+        QueueCommand::Keys(QueueArg { queue }) => keys::list(server, &queue).await?,
         QueueCommand::Key(command) => keys::run(server, command).await?,
         QueueCommand::Pause(PauseArgs { queue, reason, until }) => {
             let pause = PauseRequest { reason, until: server.time(until).await? };
             server.print(&client.pause_queue(&queue, &pause).await.map_err(refused)?, paused)?;
         }
-        QueueCommand::Resume { queue } => {
+        QueueCommand::Resume(QueueArg { queue }) => {
             server.print(&client.resume_queue(&queue).await.map_err(refused)?, paused)?;
         }
-        QueueCommand::ReplaceScheduler { queue } => {
+        QueueCommand::ReplaceScheduler(QueueArg { queue }) => {
             server.print(&client.replace_scheduler(&queue).await.map_err(refused)?, replaced)?;
         }
     }

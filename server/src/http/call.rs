@@ -415,6 +415,14 @@ impl Call {
         self.task_queue_text().parse().map_err(invalid)
     }
 
+    /// The queue that the path names, of an operation with no other argument. Checks the scopes, and refuses any query string.
+    pub fn only_task_queue(&self) -> Result<TaskQueueId, ApiError> {
+        self.authorize_by_path()?;
+        let queue = self.task_queue_id()?;
+        self.no_query()?;
+        Ok(queue)
+    }
+
     /// The queue of a path that ends like another one: in `/task-queues/acme/counts`, which is no count because `acme`
     /// is no queue, it is the one whose worker type is called `counts`.
     pub fn queue_ending_in(&self, word: &str) -> Option<String> {

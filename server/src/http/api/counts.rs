@@ -62,9 +62,7 @@ fn describe_pending_tasks(operation: Operation, _: &Sample) -> Operation {
 }
 
 async fn handle_pending_tasks(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
-    call.authorize_by_path()?;
-    let queue = call.task_queue_id()?;
-    call.no_query()?;
+    let queue = call.only_task_queue()?;
     let counts = one(&app, &queue).await?;
     ok(&body(&queue, counts, None))
 }
@@ -83,9 +81,7 @@ fn describe_task_queue_counts(operation: Operation, _: &Sample) -> Operation {
 }
 
 async fn handle_task_queue_counts(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
-    call.authorize_by_path()?;
-    let queue = call.task_queue_id()?;
-    call.no_query()?;
+    let queue = call.only_task_queue()?;
     let counts = one(&app, &queue).await?;
     ok(&body(&queue, counts, Some(counts.claimed)))
 }

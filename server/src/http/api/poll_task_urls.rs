@@ -55,9 +55,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
 }
 
 async fn poll_task_urls(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
-    call.authorize_by_path()?;
-    let queue = call.task_queue_id()?;
-    call.no_query()?;
+    let queue = call.only_task_queue()?;
     let key = app.engine.queues.get_or_create_key(&app.engine.pool, &queue).await?;
     if app.engine.is_limited(key).await? {
         return Err(ApiError::from(OpError::Conflict(format!(

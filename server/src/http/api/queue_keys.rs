@@ -51,9 +51,7 @@ fn describe_delete_queue_key(operation: Operation, _: &Sample) -> Operation {
 }
 
 async fn handle_delete_queue_key(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
-    call.authorize_by_path()?;
-    let queue = call.task_queue_id()?;
-    call.no_query()?;
+    let queue = call.only_task_queue()?;
     ops::delete(app.engine.queue_parts(), &queue, &key(&call)?).await?;
     Ok(raw("{}"))
 }
@@ -76,9 +74,7 @@ fn describe_get_queue_key(operation: Operation, _: &Sample) -> Operation {
 }
 
 async fn handle_get_queue_key(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
-    call.authorize_by_path()?;
-    let queue = call.task_queue_id()?;
-    call.no_query()?;
+    let queue = call.only_task_queue()?;
     ok(&ops::get(app.engine.queue_parts(), &queue, &key(&call)?).await?)
 }
 
@@ -135,9 +131,7 @@ fn describe_put_queue_key(operation: Operation, _: &Sample) -> Operation {
 }
 
 async fn handle_put_queue_key(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
-    call.authorize_by_path()?;
-    let queue = call.task_queue_id()?;
-    call.no_query()?;
+    let queue = call.only_task_queue()?;
     let key = key(&call)?;
     let sent: KeyRulesOnWire = call.json()?;
     let rules = KeyRules::from_request(&sent)?;

@@ -128,9 +128,7 @@ fn describe_delete_policy(operation: Operation, _: &Sample) -> Operation {
 }
 
 async fn handle_delete_policy(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
-    call.authorize_by_path()?;
-    let queue = call.task_queue_id()?;
-    call.no_query()?;
+    let queue = call.only_task_queue()?;
     ops::delete(app.engine.queue_parts(), &queue, if_match(&call)?, client_id(&call)?).await?;
     Ok(raw("{}"))
 }
@@ -151,9 +149,7 @@ fn describe_get_policy(operation: Operation, sample: &Sample) -> Operation {
 }
 
 async fn handle_get_policy(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
-    call.authorize_by_path()?;
-    let queue = call.task_queue_id()?;
-    call.no_query()?;
+    let queue = call.only_task_queue()?;
     let stored = ops::get(app.engine.queue_parts(), &queue).await?;
     ok(&body(queue, stored)?)
 }
@@ -183,9 +179,7 @@ fn describe_get_queue(operation: Operation, sample: &Sample) -> Operation {
 }
 
 async fn handle_get_queue(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
-    call.authorize_by_path()?;
-    let queue = call.task_queue_id()?;
-    call.no_query()?;
+    let queue = call.only_task_queue()?;
     let sequenced = app.engine.sequencer.reached();
     let found = queue_counts::find(&mut *app.engine.pool.acquire().await?, sequenced, &queue).await?;
     let counted = found.as_ref().map_or(Counted::default(), |found| found.counted);
@@ -237,9 +231,7 @@ fn describe_pause_queue(operation: Operation, sample: &Sample) -> Operation {
 }
 
 async fn handle_pause_queue(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
-    call.authorize_by_path()?;
-    let queue = call.task_queue_id()?;
-    call.no_query()?;
+    let queue = call.only_task_queue()?;
     let request: PauseRequest = call.json_or_default()?;
     let paused = ops::pause(app.engine.queue_parts(), &queue, &request, client_id(&call)?).await?;
     ok(&PauseBody::new(&queue, Some(paused)))
@@ -267,9 +259,7 @@ fn describe_put_policy(operation: Operation, sample: &Sample) -> Operation {
 }
 
 async fn handle_put_policy(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
-    call.authorize_by_path()?;
-    let queue = call.task_queue_id()?;
-    call.no_query()?;
+    let queue = call.only_task_queue()?;
     let replaces = if_match(&call)?;
     let sent: QueuePolicy = call.json()?;
     let policy = Policy::from_request(&sent)?;
@@ -294,9 +284,7 @@ fn describe_resume_queue(operation: Operation, _: &Sample) -> Operation {
 }
 
 async fn handle_resume_queue(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
-    call.authorize_by_path()?;
-    let queue = call.task_queue_id()?;
-    call.no_query()?;
+    let queue = call.only_task_queue()?;
     ops::resume(app.engine.queue_parts(), &queue, client_id(&call)?).await?;
     ok(&PauseBody::new(&queue, None))
 }

@@ -68,8 +68,6 @@ fn describe_replace_scheduler(operation: Operation, _: &Sample) -> Operation {
 }
 
 async fn handle_replace_scheduler(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
-    call.authorize_by_path()?;
-    let queue = call.task_queue_id()?;
-    call.no_query()?;
+    let queue = call.only_task_queue()?;
     ok(&servers::replace_scheduler(app.engine.server_parts(), &queue, client_id(&call)?).await?)
 }

@@ -217,9 +217,7 @@ fn describe_list_queue_workers(operation: Operation, sample: &Sample) -> Operati
 }
 
 async fn handle_list_queue_workers(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
-    call.authorize_by_path()?;
-    let queue = call.task_queue_id()?;
-    call.no_query()?;
+    let queue = call.only_task_queue()?;
     let workers =
         sessions::list_workers(app.engine.session_parts(), &queue).await?.into_iter().map(worker_body).collect();
     ok(&QueueWorkers { workers })

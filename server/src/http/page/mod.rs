@@ -52,14 +52,14 @@ const STYLE_CACHE: &str = "public, max-age=86400, immutable";
 /// The routes.
 pub fn router(site: Site) -> Router {
     Router::new()
-        .route("/", get(view(overview::overview)))
-        .route("/task/{taskId}", get(view(task::task)))
+        .route("/", get(page(Reads::Database, overview::overview)))
+        .route("/task/{taskId}", get(page(Reads::Database, task::task)))
         .route("/task/{taskId}/log", get(log::log))
-        .route("/group/{taskGroupId}", get(view(group::group)))
-        .route("/queue/{provisionerId}/{workerType}", get(view(queue::queue)))
-        .route("/queue/{provisionerId}/{workerType}/pause", get(view(pause::form)).post(pause::pause))
+        .route("/group/{taskGroupId}", get(page(Reads::Database, group::group)))
+        .route("/queue/{provisionerId}/{workerType}", get(page(Reads::Database, queue::queue)))
+        .route("/queue/{provisionerId}/{workerType}/pause", get(page(Reads::Database, pause::form)).post(pause::pause))
         .route("/queue/{provisionerId}/{workerType}/resume", post(pause::resume))
-        .route("/worker/{workerGroup}/{workerId}", get(view(worker::worker)))
+        .route("/worker/{workerGroup}/{workerId}", get(page(Reads::Database, worker::worker)))
         .route("/login", get(page(Reads::Nothing, login::form)).post(login::log_in))
         .route("/logout", post(login::log_out))
         .route("/page/style.css", get(style))
@@ -88,17 +88,7 @@ enum Reads {
     Nothing,
 }
 
-/// Turns the handler of a page that reads the database into a method of a route.
-fn view<H, F>(
-    handler: H,
-) -> impl Fn(State<Site>, Request) -> Pin<Box<dyn Future<Output = Response> + Send>> + Clone + Send + Sync + 'static
-where
-    H: Fn(Site, Arc<Visit>) -> F + Clone + Send + Sync + 'static,
-    F: Future<Output = Result<Page, PageError>> + Send + 'static,
-{
-    page(Reads::Database, handler)
-}
-
+/// Turns the handler of a page into a method of a route.
 fn page<H, F>(
     reads: Reads,
     handler: H,
