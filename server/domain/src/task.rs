@@ -5,7 +5,7 @@ use tenure_api::bodies::{Run, Status};
 use tenure_api::ids::{RunId, TaskGroupId, TaskId, TaskQueueId};
 use tenure_api::states::{EndedBy, Priority, ReasonCreated, ReasonResolved, RunState, TaskState};
 
-use super::lifecycle::{Life, Outcome, State};
+use super::lifecycle::Outcome;
 
 /// What never changes, or changes seldom, about a task.
 #[derive(Clone, Debug)]
@@ -133,24 +133,12 @@ impl EndedRun {
 }
 
 impl Task {
-    /// The task as the rules see it. How often it was requeued is not part of a task's description.
-    #[must_use]
-    pub fn life(&self) -> Life {
-        let state = match (&self.last, self.ended.last()) {
-            (Last::Unscheduled, _) | (Last::Ended, None) => State::Unscheduled,
-            (Last::Pending(open), _) => State::Pending(open.run),
-            (Last::Running(open, _), _) => State::Running(open.run),
-            (Last::Ended, Some(ended)) => State::Resolved(ended.run.run, ended.outcome()),
-        };
-        Life { state, retries_left: self.retries_left, requeues: 0 }
-    }
-
     /// Whether the task has ended, for now: a rerun may open it again.
     #[must_use]
     pub fn is_resolved(&self) -> bool {
-        match self.life().state {
-            State::Resolved(..) => true,
-            State::Unscheduled | State::Pending(_) | State::Running(_) => false,
+        match self.last {
+            Last::Ended => !self.ended.is_empty(),
+            Last::Unscheduled | Last::Pending(_) | Last::Running(..) => false,
         }
     }
 

@@ -1,7 +1,7 @@
 //! What follows when a claim ends: whether another run does, and what that costs.
 //!
 //! [`next`] is the rule, [`TABLE`] the same as an array, which docs and tests show and compare; [`decide`] adds the bounds on
-//! runs. For a task without traits it is what [`lifecycle::apply`](crate::lifecycle::apply) says.
+//! runs.
 
 use tenure_api::ids::RunId;
 use tenure_api::states::{Delivery, EndedBy, ExceptionReason, ReasonCreated, ReasonResolved};

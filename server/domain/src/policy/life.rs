@@ -1,14 +1,15 @@
-//! The life of a task with a delivery and with holds: [`lifecycle`] and what policies add to it. For a task
-//! without either it is [`lifecycle::apply`], which it asks for everything that policies leave as it is.
+//! The life of a task as a state machine: what each event does in each state, and which rule refuses it.
 //!
-//! Times are not looked at: an event says whether the run that it makes is delayed.
+//! The hot statements carry the same rules as guards in their SQL; a test holds them against [`apply`]. Times are
+//! not checked here: an event says whether the run that it makes is delayed.
 
 use tenure_api::ids::RunId;
-use tenure_api::states::{Delivery, ReasonCreated};
+use tenure_api::states::{Delivery, ReasonCreated, ReasonResolved};
 
 use super::ending::{self, Allowance, Ending, TakenBack, retries_after_rerun};
 use super::hold::Hold;
-use crate::lifecycle::{self, Outcome, Report};
+use crate::lifecycle::Outcome;
+use crate::task::{Last, Task};
 
 /// Where a task is in its life.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -69,26 +70,34 @@ pub enum Event {
 /// Which rule refuses an event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Refusal {
-    /// One that holds without policies too.
-    Life(lifecycle::Refusal),
+    /// The task has no such run.
+    NoSuchRun,
+    /// The run is not the task's last one.
+    NotTheLastRun,
+    /// The run is pending, not claimed.
+    NotClaimed,
+    /// The run is already claimed.
+    AlreadyClaimed,
+    /// The run, or the task, has ended.
+    AlreadyResolved,
+    /// The task has a run already.
+    AlreadyScheduled,
+    /// The task was requeued as often as is allowed.
+    RequeuesUsedUp,
+    /// The task had as many runs as is allowed.
+    RunsUsedUp,
     /// The run is held: its time has not come, it waits for admission, or it is another session's.
     Held,
     /// No run of the task may end for nothing any more: the worker keeps it.
     FreeRunsUsedUp,
 }
 
-impl From<lifecycle::Refusal> for Refusal {
-    fn from(refusal: lifecycle::Refusal) -> Self {
-        Self::Life(refusal)
-    }
-}
-
 impl From<ending::Refused> for Refusal {
     fn from(refused: ending::Refused) -> Self {
         match refused {
-            ending::Refused::RequeuesUsedUp => Self::Life(lifecycle::Refusal::RequeuesUsedUp),
+            ending::Refused::RequeuesUsedUp => Self::RequeuesUsedUp,
             ending::Refused::FreeRunsUsedUp => Self::FreeRunsUsedUp,
-            ending::Refused::NotOfAClaim => Self::Life(lifecycle::Refusal::AlreadyClaimed),
+            ending::Refused::NotOfAClaim => Self::AlreadyClaimed,
         }
     }
 }
@@ -104,60 +113,97 @@ pub struct Step {
     pub made: Option<(RunId, ReasonCreated)>,
 }
 
+impl Task {
+    /// The task as the rules see it. Its description has no delivery, no hold and only the retries of its allowances.
+    #[must_use]
+    pub fn life(&self) -> Life {
+        let state = match (&self.last, self.ended.last()) {
+            (Last::Unscheduled, _) | (Last::Ended, None) => State::Unscheduled,
+            (Last::Pending(open), _) => State::Pending(open.run, None),
+            (Last::Running(open, _), _) => State::Running(open.run),
+            (Last::Ended, Some(ended)) => State::Resolved(ended.run.run, ended.outcome()),
+        };
+        let left = Allowance { retries_left: self.retries_left, free_runs: 0, requeues: 0, losses: 0 };
+        Life { state, delivery: Delivery::Retries, left }
+    }
+}
+
 /// Applies an event: every state with every event.
 pub fn apply(life: Life, event: Event) -> Result<Step, Refusal> {
     match event {
-        Event::Schedule(hold) => plain(life, lifecycle::Event::Schedule, hold),
-        Event::Rerun { retries, hold } => {
-            let step = plain(life, lifecycle::Event::Rerun { retries: 0 }, hold);
-            rerun(life, retries, hold, step)
-        }
-        Event::Cancel => plain(life, lifecycle::Event::Cancel, None),
-        Event::DeadlinePassed => plain(life, lifecycle::Event::DeadlinePassed, None),
-        Event::Reclaim(run) => plain(life, lifecycle::Event::Reclaim(run), None),
-        Event::Claim(run) => {
-            let step = plain(life, lifecycle::Event::Claim(run), None)?;
-            match held(life.state) {
-                None => Ok(step),
-                Some(Hold::Delay | Hold::Waiting | Hold::Assigned) => Err(Refusal::Held),
+        Event::Schedule(hold) => match life.state {
+            State::Unscheduled => {
+                let made = Some((RunId::FIRST, ReasonCreated::Scheduled));
+                Ok(Step { made, ..moved(life, State::Pending(RunId::FIRST, hold)) })
             }
-        }
-        Event::Accept(run) => {
-            let step = plain(life, lifecycle::Event::Claim(run), None)?;
-            match held(life.state) {
-                None | Some(Hold::Assigned) => Ok(step),
-                Some(Hold::Delay | Hold::Waiting) => Err(Refusal::Held),
+            State::Pending(..) | State::Running(_) => Err(Refusal::AlreadyScheduled),
+            State::Resolved(..) => Err(Refusal::AlreadyResolved),
+        },
+        Event::Rerun { retries, hold } => rerun(life, retries, hold),
+        Event::Cancel => resolve(life, ReasonResolved::Canceled),
+        Event::DeadlinePassed => resolve(life, ReasonResolved::DeadlineExceeded),
+        Event::Claim(run) => match pending(life, run)? {
+            None => Ok(moved(life, State::Running(run))),
+            Some(Hold::Delay | Hold::Waiting | Hold::Assigned) => Err(Refusal::Held),
+        },
+        Event::Accept(run) => match pending(life, run)? {
+            None | Some(Hold::Assigned) => Ok(moved(life, State::Running(run))),
+            Some(Hold::Delay | Hold::Waiting) => Err(Refusal::Held),
+        },
+        Event::Ready(run) => match pending(life, run)? {
+            None | Some(Hold::Delay | Hold::Waiting) => Ok(moved(life, State::Pending(run, None))),
+            Some(Hold::Assigned) => Err(Refusal::Held),
+        },
+        Event::Hold(run, to) => match (to, pending(life, run)?) {
+            (Hold::Waiting, None | Some(Hold::Delay | Hold::Assigned)) | (Hold::Assigned, Some(Hold::Waiting)) => {
+                Ok(moved(life, State::Pending(run, Some(to))))
             }
-        }
-        Event::Ready(run) => {
-            // What a claim of the run would be told, but for the hold.
-            plain(life, lifecycle::Event::Claim(run), None)?;
-            match held(life.state) {
-                None | Some(Hold::Delay | Hold::Waiting) => Ok(moved(life, State::Pending(run, None))),
-                Some(Hold::Assigned) => Err(Refusal::Held),
-            }
-        }
-        Event::Hold(run, to) => {
-            plain(life, lifecycle::Event::Claim(run), None)?;
-            hold(life, run, to)
-        }
-        Event::TakenBack(run, ending) => {
-            plain(life, lifecycle::Event::Claim(run), None)?;
-            take_back(life, run, ending)
+            (Hold::Delay | Hold::Waiting | Hold::Assigned, _) => Err(Refusal::Held),
+        },
+        Event::TakenBack(run, ending) => match pending(life, run)? {
+            None | Some(Hold::Delay | Hold::Waiting) => Err(Refusal::NotClaimed),
+            Some(Hold::Assigned) => take_back(life, run, ending),
+        },
+        Event::Reclaim(run) => {
+            check_running(life, run)?;
+            Ok(moved(life, life.state))
         }
         Event::End(run, ending, hold) => {
-            // What any report of the run would be told.
-            plain(life, lifecycle::Event::Report(run, Report::Completed), None)?;
+            check_running(life, run)?;
             end(life, run, ending, hold)
         }
     }
 }
 
-/// What holds the run of a task, if it is pending and anything does.
-fn held(state: State) -> Option<Hold> {
-    match state {
-        State::Pending(_, hold) => hold,
-        State::Unscheduled | State::Running(_) | State::Resolved(..) => None,
+/// What holds this run, which must be pending.
+fn pending(life: Life, run: RunId) -> Result<Option<Hold>, Refusal> {
+    check_last(life, run)?;
+    match life.state {
+        State::Unscheduled => Err(Refusal::NoSuchRun),
+        State::Pending(_, hold) => Ok(hold),
+        State::Running(_) => Err(Refusal::AlreadyClaimed),
+        State::Resolved(..) => Err(Refusal::AlreadyResolved),
+    }
+}
+
+fn check_running(life: Life, run: RunId) -> Result<(), Refusal> {
+    check_last(life, run)?;
+    match life.state {
+        State::Unscheduled => Err(Refusal::NoSuchRun),
+        State::Pending(..) => Err(Refusal::NotClaimed),
+        State::Running(_) => Ok(()),
+        State::Resolved(..) => Err(Refusal::AlreadyResolved),
+    }
+}
+
+fn check_last(life: Life, named: RunId) -> Result<(), Refusal> {
+    match life.state {
+        State::Unscheduled => Err(Refusal::NoSuchRun),
+        State::Pending(last, _) | State::Running(last) | State::Resolved(last, _) => match named.cmp(&last) {
+            std::cmp::Ordering::Equal => Ok(()),
+            std::cmp::Ordering::Less => Err(Refusal::NotTheLastRun),
+            std::cmp::Ordering::Greater => Err(Refusal::NoSuchRun),
+        },
     }
 }
 
@@ -165,35 +211,30 @@ fn moved(life: Life, state: State) -> Step {
     Step { life: Life { state, ..life }, ended: None, made: None }
 }
 
-/// A pending run is held by something else: it begins to wait for admission, is assigned, or waits again.
-fn hold(life: Life, run: RunId, to: Hold) -> Result<Step, Refusal> {
-    let may = match to {
-        Hold::Delay => false,
-        Hold::Waiting => match held(life.state) {
-            None | Some(Hold::Delay | Hold::Assigned) => true,
-            Some(Hold::Waiting) => false,
-        },
-        Hold::Assigned => match held(life.state) {
-            Some(Hold::Waiting) => true,
-            None | Some(Hold::Delay | Hold::Assigned) => false,
-        },
-    };
-    if may { Ok(moved(life, State::Pending(run, Some(to)))) } else { Err(Refusal::Held) }
+fn resolved(life: Life, run: RunId, outcome: Outcome) -> Step {
+    Step { ended: Some((run, outcome)), ..moved(life, State::Resolved(run, outcome)) }
+}
+
+/// The task ends, whether a worker has its run or not. Without a run, one is made to carry the exception.
+fn resolve(life: Life, reason: ReasonResolved) -> Result<Step, Refusal> {
+    let outcome = Outcome::Exception(reason);
+    match life.state {
+        State::Unscheduled => {
+            let made = Some((RunId::FIRST, ReasonCreated::Exception));
+            Ok(Step { made, ..resolved(life, RunId::FIRST, outcome) })
+        }
+        State::Pending(last, _) | State::Running(last) => Ok(resolved(life, last, outcome)),
+        State::Resolved(..) => Err(Refusal::AlreadyResolved),
+    }
 }
 
 /// A pending run is taken back from the session that it is assigned to.
 fn take_back(life: Life, run: RunId, ending: Ending) -> Result<Step, Refusal> {
-    match held(life.state) {
-        None | Some(Hold::Delay | Hold::Waiting) => Err(lifecycle::Refusal::NotClaimed.into()),
-        Some(Hold::Assigned) => match ending::taken_back(life.delivery, ending) {
-            TakenBack::Waits => Ok(moved(life, State::Pending(run, Some(Hold::Waiting)))),
-            TakenBack::Ends => {
-                let outcome = ending.outcome();
-                Ok(Step { ended: Some((run, outcome)), ..moved(life, State::Resolved(run, outcome)) })
-            }
-            TakenBack::Stays => Err(Refusal::Held),
-            TakenBack::NotOfAnAssignment => Err(lifecycle::Refusal::NotClaimed.into()),
-        },
+    match ending::taken_back(life.delivery, ending) {
+        TakenBack::Waits => Ok(moved(life, State::Pending(run, Some(Hold::Waiting)))),
+        TakenBack::Ends => Ok(resolved(life, run, ending.outcome())),
+        TakenBack::Stays => Err(Refusal::Held),
+        TakenBack::NotOfAnAssignment => Err(Refusal::NotClaimed),
     }
 }
 
@@ -208,39 +249,17 @@ fn end(life: Life, run: RunId, ending: Ending, hold: Option<Hold>) -> Result<Ste
     Ok(Step { life: Life { state, left: decision.left, ..life }, ended: Some((run, outcome)), made })
 }
 
-/// The life cycle says whether there may be another run, except for the number of runs, of which it counts the free ones too.
-fn rerun(life: Life, retries: u16, hold: Option<Hold>, step: Result<Step, Refusal>) -> Result<Step, Refusal> {
+/// The retries start anew, as far as the number of runs allows.
+fn rerun(life: Life, retries: u16, hold: Option<Hold>) -> Result<Step, Refusal> {
     let next = match life.state {
         State::Unscheduled => RunId::FIRST,
         State::Resolved(last, _) => last.next(),
-        State::Pending(..) | State::Running(_) => return step,
+        State::Pending(..) | State::Running(_) => return Err(Refusal::AlreadyScheduled),
     };
-    let retries_left = retries_after_rerun(next, retries, life.left.free_runs);
-    let retries_left = retries_left.ok_or(lifecycle::Refusal::RunsUsedUp)?;
+    let retries_left = retries_after_rerun(next, retries, life.left.free_runs).ok_or(Refusal::RunsUsedUp)?;
     let left = Allowance { retries_left, losses: 0, ..life.left };
-    let life = Life { state: State::Pending(next, hold), left, ..life };
-    Ok(Step { life, ended: None, made: Some((next, ReasonCreated::Rerun)) })
-}
-
-/// What the life cycle without policies says; a run that it makes pending is held so.
-fn plain(life: Life, event: lifecycle::Event, hold: Option<Hold>) -> Result<Step, Refusal> {
-    let state = match life.state {
-        State::Unscheduled => lifecycle::State::Unscheduled,
-        State::Pending(run, _) => lifecycle::State::Pending(run),
-        State::Running(run) => lifecycle::State::Running(run),
-        State::Resolved(run, outcome) => lifecycle::State::Resolved(run, outcome),
-    };
-    let Allowance { retries_left, requeues, .. } = life.left;
-    let lifecycle::Step { life: after, ended, made } =
-        lifecycle::apply(lifecycle::Life { state, retries_left, requeues }, event)?;
-    let state = match after.state {
-        lifecycle::State::Unscheduled => State::Unscheduled,
-        lifecycle::State::Pending(run) => State::Pending(run, hold),
-        lifecycle::State::Running(run) => State::Running(run),
-        lifecycle::State::Resolved(run, outcome) => State::Resolved(run, outcome),
-    };
-    let left = Allowance { retries_left: after.retries_left, requeues: after.requeues, ..life.left };
-    Ok(Step { life: Life { state, left, ..life }, ended, made })
+    let life = Life { left, ..life };
+    Ok(Step { made: Some((next, ReasonCreated::Rerun)), ..moved(life, State::Pending(next, hold)) })
 }
 
 #[cfg(test)]

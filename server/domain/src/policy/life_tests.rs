@@ -1,8 +1,7 @@
 use super::super::ending::{FREE_RUNS_MAX, TABLE};
 use super::*;
-use crate::lifecycle::REQUEUES_MAX;
+use crate::lifecycle::{REQUEUES_MAX, Report};
 use proptest::prelude::*;
-use tenure_api::states::{ExceptionReason, ReasonResolved};
 
 const LEFT: Allowance = Allowance { retries_left: 1, free_runs: 0, requeues: 0, losses: 0 };
 const DELAY: Option<Hold> = Some(Hold::Delay);
@@ -33,10 +32,9 @@ type Refusals = [Option<Refusal>; 7];
 
 /// Every event that names the last run, and which rule refuses it; that of a run that is assigned at most once is apart.
 fn table(r: RunId) -> Vec<(Event, Refusals)> {
-    use lifecycle::Refusal::*;
-    let life = |refusal| Some(Refusal::Life(refusal));
-    let (scheduled, resolved, none) = (life(AlreadyScheduled), life(AlreadyResolved), life(NoSuchRun));
-    let (claimed, not_claimed, held) = (life(AlreadyClaimed), life(NotClaimed), Some(Refusal::Held));
+    use Refusal::*;
+    let (scheduled, resolved, none) = (Some(AlreadyScheduled), Some(AlreadyResolved), Some(NoSuchRun));
+    let (claimed, not_claimed, held) = (Some(AlreadyClaimed), Some(NotClaimed), Some(Held));
     let pending = |refused: [Option<Refusal>; 4]| {
         let [ready, delayed, waiting, assigned] = refused;
         [none, ready, delayed, waiting, assigned, claimed, resolved]
@@ -81,12 +79,12 @@ fn table(r: RunId) -> Vec<(Event, Refusals)> {
 /// Every state with every event, under every delivery, and which rule refuses it.
 #[test]
 fn every_pair_of_state_and_event_has_its_answer() {
-    use lifecycle::Refusal::{NoSuchRun, NotTheLastRun};
+    use Refusal::{NoSuchRun, NotTheLastRun};
     let r = run(1);
     let mut table = table(r);
     for named in [run(0), run(2)] {
-        let other = Some(Refusal::Life(if named < r { NotTheLastRun } else { NoSuchRun }));
-        let refusals = [Some(Refusal::Life(NoSuchRun)), other, other, other, other, other, other];
+        let other = Some(if named < r { NotTheLastRun } else { NoSuchRun });
+        let refusals = [Some(NoSuchRun), other, other, other, other, other, other];
         table.extend(
             [Event::Ready(named), Event::Claim(named), Event::Accept(named), Event::Reclaim(named)]
                 .map(|event| (event, refusals)),
@@ -181,7 +179,7 @@ fn a_task_with_many_free_runs_can_be_rerun_and_keeps_its_bounds() {
     let step = apply(life(248), Event::Rerun { retries: 5, hold: None }).unwrap();
     assert_eq!((step.life.left.retries_left, step.made), (0, Some((run(249), ReasonCreated::Rerun))));
     let used_up = apply(life(249), Event::Rerun { retries: 5, hold: None });
-    assert_eq!(used_up, Err(Refusal::Life(lifecycle::Refusal::RunsUsedUp)));
+    assert_eq!(used_up, Err(Refusal::RunsUsedUp));
     let running = Life { state: State::Running(run(249)), ..step.life };
     let released = apply(running, Event::End(run(249), Ending::Released, None));
     assert_eq!(released, Err(Refusal::FreeRunsUsedUp));
@@ -253,40 +251,9 @@ proptest! {
 }
 
 #[test]
-fn without_policies_it_is_the_life_cycle() {
-    use lifecycle::Event as Plain;
-    let reports = [Report::Completed, Report::Failed].into_iter();
-    let reports: Vec<Report> =
-        reports.chain(ExceptionReason::ALL.iter().map(|&reason| Report::Exception(reason))).collect();
-    let lasts = [0, 1, 48, 49].map(run);
-    for state in lasts.into_iter().flat_map(states).filter(|state| !matches!(state, State::Pending(_, Some(_)))) {
-        for (retries_left, requeues) in [(0, 0), (1, 0), (2, REQUEUES_MAX - 1), (0, REQUEUES_MAX)] {
-            let left = Allowance { retries_left, requeues, ..LEFT };
-            let life = Life { state, delivery: Delivery::Retries, left };
-            let mut events = vec![
-                (Event::Schedule(None), Plain::Schedule),
-                (Event::Rerun { retries: 4, hold: None }, Plain::Rerun { retries: 4 }),
-                (Event::Cancel, Plain::Cancel),
-                (Event::DeadlinePassed, Plain::DeadlinePassed),
-            ];
-            for named in [0, 1, 2, 48, 49].map(run) {
-                events.extend([
-                    (Event::Claim(named), Plain::Claim(named)),
-                    (Event::Reclaim(named), Plain::Reclaim(named)),
-                    (Event::End(named, Ending::LeaseExpired, None), Plain::ClaimExpired(named)),
-                    (Event::End(named, Ending::Undelivered, None), Plain::Requeue(named)),
-                ]);
-                let ended = |report| (Event::End(named, Ending::Reported(report), None), Plain::Report(named, report));
-                events.extend(reports.iter().copied().map(ended));
-            }
-            for (event, plain_event) in events {
-                // Losses are counted, and change nothing.
-                let found = apply(life, event).map(|step| {
-                    let left = Allowance { losses: 0, ..step.life.left };
-                    Step { life: Life { left, ..step.life }, ..step }
-                });
-                assert_eq!(found, plain(life, plain_event, None), "{life:?} with {event:?}");
-            }
-        }
-    }
+fn canceled_task_without_run_gets_one_with_the_exception() {
+    let life = Life { state: State::Unscheduled, delivery: Delivery::Retries, left: LEFT };
+    let step = apply(life, Event::Cancel).unwrap();
+    assert_eq!(step.made, Some((run(0), ReasonCreated::Exception)));
+    assert_eq!(step.ended, Some((run(0), Outcome::Exception(ReasonResolved::Canceled))));
 }

@@ -3,13 +3,12 @@
 use serde::Deserialize;
 use sqlx::{Connection, PgConnection, PgPool};
 use tenure_api::ids::TaskId;
-use tenure_api::states::{Delivery, ReasonResolved};
+use tenure_api::states::ReasonResolved;
 
 use super::{OpError, refused};
 use crate::notifiers::{Effects, Notifiers};
-use tenure_domain::lifecycle::{self, Refusal};
 use tenure_domain::policy::ending::Allowance;
-use tenure_domain::policy::life::{self, Event, Life, State, Step, apply};
+use tenure_domain::policy::life::{Event, Life, Refusal, State, Step, apply};
 use tenure_domain::task::Task;
 use tenure_store::tasks::{self, Loaded};
 use tenure_store::transitions::schedule::{self, When};
@@ -48,9 +47,7 @@ pub async fn change(pool: &PgPool, notifiers: &Notifiers, id: TaskId, change: Ch
         let event = event(&mut transaction, id, change).await?;
         let step = match apply(life(&loaded), event) {
             Ok(step) => step,
-            Err(life::Refusal::Life(refusal)) => return repeat(loaded, refusal),
-            // These are about claims.
-            Err(life::Refusal::Held | life::Refusal::FreeRunsUsedUp) => break,
+            Err(refusal) => return repeat(loaded, refusal),
         };
         if let Some(effects) = carry_out(&mut transaction, id, change, step).await? {
             let task = load(&mut transaction, id).await?.task;
@@ -64,15 +61,8 @@ pub async fn change(pool: &PgPool, notifiers: &Notifiers, id: TaskId, change: Ch
 
 /// The task as the rules see it. Delivery, hold and losses do not matter for these changes.
 fn life(loaded: &Loaded) -> Life {
-    let lifecycle::Life { state, retries_left, .. } = loaded.task.life();
-    let state = match state {
-        lifecycle::State::Unscheduled => State::Unscheduled,
-        lifecycle::State::Pending(run) => State::Pending(run, None),
-        lifecycle::State::Running(run) => State::Running(run),
-        lifecycle::State::Resolved(run, outcome) => State::Resolved(run, outcome),
-    };
-    let left = Allowance { retries_left, free_runs: loaded.free_runs, requeues: loaded.requeues, losses: 0 };
-    Life { state, delivery: Delivery::Retries, left }
+    let life = loaded.task.life();
+    Life { left: Allowance { free_runs: loaded.free_runs, requeues: loaded.requeues, ..life.left }, ..life }
 }
 
 async fn load(conn: &mut PgConnection, id: TaskId) -> Result<Loaded, OpError> {
@@ -99,10 +89,8 @@ fn repeat(loaded: Loaded, refusal: Refusal) -> Result<Task, OpError> {
         Refusal::AlreadyScheduled | Refusal::AlreadyResolved => Ok(loaded.task),
         refusal => {
             let run = match loaded.task.life().state {
-                lifecycle::State::Unscheduled => 0,
-                lifecycle::State::Pending(run)
-                | lifecycle::State::Running(run)
-                | lifecycle::State::Resolved(run, _) => run.number(),
+                State::Unscheduled => 0,
+                State::Pending(run, _) | State::Running(run) | State::Resolved(run, _) => run.number(),
             };
             Err(refused(refusal, loaded.task.id, run))
         }

@@ -6,7 +6,7 @@ use sqlx::PgPool;
 use super::create_artifact::RunRef;
 use super::{OpError, refused};
 use tenure_domain::checkpoint::NewCheckpoint;
-use tenure_domain::lifecycle::{Event, apply};
+use tenure_domain::policy::life::{Event, apply};
 use tenure_store::{checkpoints, tasks};
 
 /// Stores the checkpoint of a run that a worker holds; when.

@@ -13,7 +13,7 @@ use crate::decision::marks::AdmissionMarks;
 use crate::decision::{self, Named, Reads};
 use crate::notifiers::Effects;
 use tenure_domain::create::shown_definition;
-use tenure_domain::lifecycle::{Event, apply};
+use tenure_domain::policy::life::{Event, apply};
 use tenure_domain::policy::why::{self as policy, Names};
 use tenure_domain::task::{Granted, Last, Tenancy};
 use tenure_domain::worker::{Recent, Sight, WorkerKey};

@@ -35,7 +35,8 @@ pub mod workers;
 
 pub use crate::failure::OpError;
 
-use tenure_domain::lifecycle::{RUNS_MAX, Refusal};
+use tenure_domain::lifecycle::RUNS_MAX;
+use tenure_domain::policy::life::Refusal;
 
 /// The error for a refusal of the rules about a run.
 #[must_use]
@@ -49,6 +50,8 @@ pub fn refused(refusal: Refusal, task: impl std::fmt::Display, run: impl std::fm
         Refusal::AlreadyResolved => conflict("is resolved"),
         Refusal::AlreadyScheduled => conflict("is scheduled already"),
         Refusal::RequeuesUsedUp => conflict("was requeued too often"),
+        Refusal::FreeRunsUsedUp => conflict("must use up a retry"),
+        Refusal::Held => conflict("is held"),
         Refusal::RunsUsedUp => OpError::Conflict(format!("task {task} has had {RUNS_MAX} runs; create a new task")),
     }
 }

@@ -11,7 +11,7 @@ use crate::batch::tick::Kind;
 use crate::batch::{Operation, Verdict};
 use crate::notifiers::Effects;
 use crate::workers::Workers;
-use tenure_domain::lifecycle::{Event, apply};
+use tenure_domain::policy::life::{Event, apply};
 use tenure_domain::task::{EndedRun, Granted};
 use tenure_domain::worker::Sight;
 use tenure_store::hot::statement::{Rows, Statement};

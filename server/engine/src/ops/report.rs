@@ -12,9 +12,10 @@ use crate::batch::tick::Kind;
 use crate::batch::{Operation, SMALL, Verdict};
 use crate::endings;
 use crate::notifiers::{Effects, Notifiers};
-use tenure_domain::lifecycle::{Event, Refusal, Report, apply};
+use tenure_domain::lifecycle::Report;
 use tenure_domain::policy::ending::{Ending, FREE_RUNS_MAX};
 use tenure_domain::policy::hold::Start;
+use tenure_domain::policy::life::{Event, Refusal, State, apply};
 use tenure_domain::policy::report::{TaskResult, repeats_result};
 use tenure_domain::task::{Last, Task, Tenancy};
 use tenure_domain::work::Holder;
@@ -188,8 +189,7 @@ fn diagnose(member: &RunReport, loaded: Option<tasks::Loaded>, returned: Option<
         // A repeat of what ended the run. One that caused another run is a repeat also when that one has begun; completed and
         // failed end the task, so that there the run must be the last one.
         let retried = member.ending.retry().is_some();
-        let last =
-            matches!(loaded.task.life().state, tenure_domain::lifecycle::State::Resolved(last, _) if last == run);
+        let last = matches!(loaded.task.life().state, State::Resolved(last, _) if last == run);
         if !(member.ending.repeats(ended) && (retried || last)) {
             return Verdict::Refused(refused(Refusal::AlreadyResolved, task, run));
         }
@@ -200,7 +200,8 @@ fn diagnose(member: &RunReport, loaded: Option<tasks::Loaded>, returned: Option<
         return Verdict::Done(loaded.task);
     }
     // What any report of the run would be answered.
-    if let Err(refusal) = apply(loaded.task.life(), Event::Report(run, Report::Completed)) {
+    let report = Event::End(run, Ending::Reported(Report::Completed), None);
+    if let Err(refusal) = apply(loaded.task.life(), report) {
         return Verdict::Refused(refused(refusal, task, run));
     }
     if member.ending == Ending::Released && loaded.free_runs >= FREE_RUNS_MAX {

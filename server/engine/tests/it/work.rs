@@ -6,8 +6,9 @@ use serde_json::json;
 use sqlx::{Connection, PgConnection};
 use tenure_api::ids::{RunId, TaskId};
 use tenure_api::states::{ExceptionReason, ReasonResolved};
-use tenure_domain::lifecycle::{Event, Outcome, Report, apply};
+use tenure_domain::lifecycle::{Outcome, Report};
 use tenure_domain::policy::ending::Ending;
+use tenure_domain::policy::life::{Event, apply};
 use tenure_domain::task::Task;
 use tenure_domain::work::{Holder, Reported};
 use tenure_engine::batch::wait_list::RUNS_MAX;
@@ -106,7 +107,8 @@ async fn the_statement_ends_exactly_the_runs_that_the_rules_let_the_holder_repor
             for holder in &holders {
                 for report in [Report::Completed, RETRY] {
                     let allowed = holder.may_report(&task, run);
-                    let expected = allowed && apply(task.life(), Event::Report(run, report)).is_ok();
+                    let expected =
+                        allowed && apply(task.life(), Event::End(run, Ending::Reported(report), None)).is_ok();
                     let ended = ends(&mut conn, id, run, report, holder).await;
                     assert_eq!(ended, expected, "{holder:?} reports run {run} of {task:?}");
                     done += usize::from(expected);

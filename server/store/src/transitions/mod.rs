@@ -37,7 +37,7 @@
 //! The hot statements keep the rules of [`super::hot`]. The others are parts of ordinary transactions: their callers
 //! have locked the tasks, sorted by id (see the lock order in ARCHITECTURE.md). A statement that changes what is
 //! counted, or what readers of events are to know, writes the counts and the event itself (invariants I4 and I5). Each
-//! is held against [`domain::lifecycle::apply`](tenure_domain::lifecycle::apply) by `server/tests/it/races/guards.rs`.
+//! is held against [`domain::policy::life::apply`](tenure_domain::policy::life::apply) by `server/tests/it/races/guards.rs`.
 
 pub mod claim;
 pub mod claim_one;

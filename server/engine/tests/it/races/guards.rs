@@ -5,7 +5,7 @@ use serde_json::json;
 use sqlx::{Connection, PgConnection, Row};
 use tenure_api::ids::{RunId, TaskId};
 use tenure_api::states::{Delivery, ExceptionReason, ReasonCreated, ReasonResolved};
-use tenure_domain::lifecycle::{self, Outcome, REQUEUES_MAX, Report};
+use tenure_domain::lifecycle::{Outcome, REQUEUES_MAX, Report};
 use tenure_domain::policy::ending::{Allowance, Ending, FREE_RUNS_MAX, RUN_LAST, TABLE, retries_after_rerun};
 use tenure_domain::policy::hold::{Before, Hold, LOSSES_FREE, Start, of_next_run};
 use tenure_domain::policy::life::{Event, Life, State, apply};
@@ -241,13 +241,11 @@ async fn observe(conn: &mut PgConnection, id: TaskId, delivery: Delivery) -> (Li
     let traits = Traits::from_code(row.get("traits")).unwrap();
     let plain = loaded.task.life();
     let state = match plain.state {
-        lifecycle::State::Unscheduled => State::Unscheduled,
-        lifecycle::State::Pending(run) => State::Pending(run, hold),
-        lifecycle::State::Running(run) => State::Running(run),
-        lifecycle::State::Resolved(run, outcome) => State::Resolved(run, outcome),
+        State::Pending(run, _) => State::Pending(run, hold),
+        state => state,
     };
     let left = Allowance {
-        retries_left: plain.retries_left,
+        retries_left: plain.left.retries_left,
         requeues: loaded.requeues,
         free_runs: loaded.free_runs,
         losses: row.get::<i16, _>("losses").cast_unsigned(),

@@ -12,8 +12,8 @@ use futures_util::future::join_all;
 use sqlx::{Connection, PgConnection};
 use tenure_api::ids::{RunId, TaskId};
 use tenure_api::sessions::StartSessionRequest;
-use tenure_api::states::{Delivery, ReasonResolved, SessionEnd};
-use tenure_domain::lifecycle::{self, Report};
+use tenure_api::states::{ReasonResolved, SessionEnd};
+use tenure_domain::lifecycle::Report;
 use tenure_domain::policy::ending::{Allowance, Ending};
 use tenure_domain::policy::life::{Event, Life, State, apply};
 use tenure_domain::session::{Identity, Start};
@@ -138,20 +138,8 @@ async fn by_request(queue: &Queue, subject: &Subject, event: Event) -> bool {
 async fn observe(queue: &Queue, task: TaskId) -> Life {
     let mut conn = queue.engine.pool.acquire().await.unwrap();
     let loaded = tasks::load(&mut conn, &[task.uuid()]).await.unwrap().remove(&task.uuid()).unwrap();
-    let plain = loaded.task.life();
-    let state = match plain.state {
-        lifecycle::State::Unscheduled => State::Unscheduled,
-        lifecycle::State::Pending(run) => State::Pending(run, None),
-        lifecycle::State::Running(run) => State::Running(run),
-        lifecycle::State::Resolved(run, outcome) => State::Resolved(run, outcome),
-    };
-    let left = Allowance {
-        retries_left: plain.retries_left,
-        requeues: loaded.requeues,
-        free_runs: loaded.free_runs,
-        losses: 0,
-    };
-    Life { state, delivery: Delivery::Retries, left }
+    let life = loaded.task.life();
+    Life { left: Allowance { free_runs: loaded.free_runs, requeues: loaded.requeues, ..life.left }, ..life }
 }
 
 /// The life after an event, which is the same if the rules refuse it. Losses in a row are not looked at here.
