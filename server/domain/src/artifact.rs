@@ -184,7 +184,6 @@ pub enum Refusal {
     NeverClaimed,
     /// It would be retained longer than its task.
     OutlivesTask,
-    /// The run has ended.
     RunEnded,
     /// There is one of that name, which has expired and is about to be removed.
     BeingRemoved,
@@ -192,7 +191,6 @@ pub enum Refusal {
     Incompatible(&'static str),
     /// There is none of that name.
     Missing,
-    /// It is not an object.
     NotAnObject,
     /// It is another upload.
     WrongUpload,
@@ -268,7 +266,6 @@ pub fn admit_bytes(task: &Task, run: RunId, now: DateTime<Utc>) -> Result<(), Re
 /// What is to be stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Decision {
-    /// The artifact.
     pub artifact: Artifact,
     /// Whether anything about it is new.
     pub changed: bool,

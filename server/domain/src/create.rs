@@ -52,7 +52,6 @@ const GROUP_OUTLIVES: TimeDelta = TimeDelta::hours(1);
 /// A task that may be stored: checked, complete.
 #[derive(Debug, Clone)]
 pub struct NewTask {
-    /// Its id.
     pub id: TaskId,
     /// Where workers will find it.
     pub queue: TaskQueueId,
@@ -60,7 +59,6 @@ pub struct NewTask {
     pub scheduler: SchedulerId,
     /// What it is accounted to.
     pub project: ProjectId,
-    /// Its group.
     pub group: TaskGroupId,
     /// How urgent it is.
     pub priority: Priority,
@@ -346,7 +344,6 @@ pub fn never_starts(task: &NewTask, queue_delay: TimeDelta, now: DateTime<Utc>) 
 /// How far ahead a deadline may lie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeadlineLimit {
-    /// As createTask has it.
     CreateTask,
     /// As in our own submissions.
     Submission,

@@ -49,7 +49,6 @@ fn find_exchange(name: &str) -> Option<&'static str> {
 pub enum Unfit {
     /// There is no such exchange.
     Exchange(String),
-    /// The pattern is too long.
     Pattern(TooLong),
     /// Two dots in a row, or one at an end, or nothing at all.
     EmptyWord,

@@ -19,7 +19,6 @@ pub const DEQUEUES_ALARMING: i32 = 10;
 pub struct MessageId {
     /// The task's number, `tasks.seq`.
     pub seq: i64,
-    /// The run.
     pub run: i16,
     /// `pending.message`.
     pub message: i32,
@@ -87,7 +86,6 @@ impl FromStr for Receipt {
 pub struct QueueName {
     /// `task_queues.id`.
     pub queue: i32,
-    /// The priority.
     pub priority: Priority,
 }
 

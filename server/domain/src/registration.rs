@@ -23,7 +23,6 @@ pub const CONFIG_BYTES_MAX: usize = 64 << 10;
 pub struct WorkerName {
     /// The worker pool.
     pub pool: TaskQueueId,
-    /// The group.
     pub group: WorkerGroup,
     /// The worker within it.
     pub id: WorkerId,
@@ -81,9 +80,7 @@ impl WorkerName {
 /// Whether a worker that was made known is let in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
-    /// It is.
     Running,
-    /// It was removed.
     Removed,
     /// Its time is over.
     Expired,
@@ -133,7 +130,6 @@ pub enum Shown {
     Next,
     /// The one before, which was exchanged at this time.
     Used(Option<DateTime<Utc>>),
-    /// Neither.
     Neither,
 }
 

@@ -56,9 +56,7 @@ pub struct Stated {
 /// A session that is to begin.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Start {
-    /// The queue.
     pub queue: TaskQueueId,
-    /// The worker.
     pub worker_group: WorkerGroup,
     /// See `worker_group`.
     pub worker_id: WorkerId,
@@ -138,13 +136,10 @@ pub fn check_command(request: &CommandRequest) -> Result<(), Unacceptable> {
 /// What is said of a session and never changes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
-    /// Its id.
     pub id: SessionId,
     /// Greater than that of every earlier session.
     pub epoch: i64,
-    /// The queue.
     pub queue: TaskQueueId,
-    /// The worker.
     pub worker_group: WorkerGroup,
     /// See `worker_group`.
     pub worker_id: WorkerId,

@@ -58,7 +58,6 @@ pub struct Graph {
 pub struct Entry {
     /// What the others call it.
     pub name: Option<String>,
-    /// The task.
     pub task: NewTask,
 }
 

@@ -10,7 +10,6 @@ use super::lifecycle::Outcome;
 /// What never changes, or changes seldom, about a task.
 #[derive(Clone, Debug)]
 pub struct Task {
-    /// Its id.
     pub id: TaskId,
     /// Its key in the database.
     pub seq: i64,
@@ -20,7 +19,6 @@ pub struct Task {
     pub scheduler: String,
     /// What it is accounted to.
     pub project: String,
-    /// Its group.
     pub group: TaskGroupId,
     /// Its priority now.
     pub priority: Priority,
@@ -39,7 +37,6 @@ pub struct Task {
 /// A group of tasks.
 #[derive(Clone, Debug)]
 pub struct Group {
-    /// Its id.
     pub id: TaskGroupId,
     /// Who owns it.
     pub scheduler: String,
@@ -78,7 +75,6 @@ pub struct OpenRun {
 pub struct Tenancy {
     /// The worker's group.
     pub worker_group: String,
-    /// The worker.
     pub worker_id: String,
     /// Since when.
     pub started: DateTime<Utc>,

@@ -18,7 +18,6 @@ use super::unacceptable::Unacceptable;
 /// A worker of a queue, as the one that holds a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
-    /// The queue.
     pub queue: TaskQueueId,
     /// workerGroup.
     pub group: String,
@@ -49,11 +48,8 @@ fn claim_of(task: &Task, run: RunId) -> Option<&Tenancy> {
 /// A result that was checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reported {
-    /// The task.
     pub task: TaskId,
-    /// The run.
     pub run: RunId,
-    /// How it ended.
     pub ending: Ending,
     /// What it returned, if it did.
     pub result: Option<TaskResult>,

@@ -56,9 +56,7 @@ impl Sight {
 /// A claim that a worker made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Recent {
-    /// The task.
     pub task: Uuid,
-    /// The run.
     pub run: i16,
     /// When.
     pub claimed: DateTime<Utc>,

@@ -139,11 +139,9 @@ pub(crate) fn first_width(runs: u64) -> i64 {
 pub(crate) struct Requests<'a> {
     /// `task_queues.id`.
     pub(crate) queue: i32,
-    /// Its name.
     pub(crate) name: &'a str,
     /// How many runs each of them asks for.
     pub(crate) places: Vec<u32>,
-    /// Their workers.
     pub(crate) workers: &'a [Worker<'a>],
     /// How long claims last.
     pub(crate) lease: Duration,
@@ -368,9 +366,7 @@ pub(crate) struct Named<'a> {
     pub(crate) queue: i32,
     /// The task, which is locked.
     pub(crate) task: Uuid,
-    /// Its run.
     pub(crate) run: i16,
-    /// Its worker.
     pub(crate) worker: Worker<'a>,
     /// How long the claim lasts.
     pub(crate) lease: Duration,

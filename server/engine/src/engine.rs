@@ -110,7 +110,6 @@ pub struct Engine {
     pub low_water_marks: LowWaterMarks,
     /// Where passes that look for what is due start scanning.
     pub due_marks: DueMarkMemory,
-    /// The marks of admission.
     pub admission_marks: AdmissionMarks,
     /// The workers that this server sees, and those that are quarantined.
     pub workers: Workers,
@@ -128,13 +127,11 @@ pub struct Engine {
     pub remembered: Registry,
     /// Requeues undelivered claims.
     pub requeue: Requeue,
-    /// createTask.
     pub create: Batcher<CreateTask>,
     /// reclaimTask.
     pub reclaim: Batcher<Reclaim>,
     /// The three reports.
     pub report: Batcher<ReportRun>,
-    /// status.
     pub status: Batcher<ReadStatus>,
     /// Renewals of the sessions of workers.
     pub renew_session: Batcher<RenewSession>,
@@ -227,9 +224,6 @@ impl Engine {
     }
 
     /// True if runs of a queue wait until a claim is decided, or are given to sessions.
-    ///
-    /// # Errors
-    /// If the database does not answer.
     pub async fn is_limited(&self, queue: i32) -> Result<bool, sqlx::Error> {
         tenure_store::policies::is_limited(&mut *self.pool.acquire().await?, queue).await
     }

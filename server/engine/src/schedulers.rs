@@ -118,9 +118,6 @@ impl Schedulers {
     }
 
     /// Looks at every queue that assigns its runs, and does what the rule says of this server.
-    ///
-    /// # Errors
-    /// If the database does not answer.
     pub async fn look(&self, conn: &mut PgConnection, notifiers: &Notifiers, look: Look) -> Result<(), sqlx::Error> {
         let since = self.known.epoch();
         let servers = servers::list(conn).await?;
@@ -215,9 +212,6 @@ impl Schedulers {
 
     /// Hands over every queue of this server to those that go on, or leaves it without one, and deletes its row: no other server waits
     /// until it is silent.
-    ///
-    /// # Errors
-    /// If the database does not answer.
     pub async fn leave(&self, conn: &mut PgConnection, notifiers: &Notifiers) -> Result<(), sqlx::Error> {
         let me = self.member.id;
         let mut servers = servers::list(conn).await?;

@@ -31,7 +31,6 @@ struct Shared {
 /// What was seen since it was last written down.
 #[derive(Debug, Default)]
 pub struct Seen {
-    /// By worker.
     pub workers: HashMap<WorkerKey, Sighting>,
     /// By `task_queues.id`.
     pub queues: HashMap<i32, QueueSighting>,

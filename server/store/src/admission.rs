@@ -160,7 +160,6 @@ pub async fn find_next_look(transaction: &mut PgConnection, queue: i32) -> Resul
 pub struct Locked {
     /// `task_queues.id`.
     pub queue: i32,
-    /// Its name.
     pub name: String,
     /// Its limits, if its runs need admission.
     pub limits: Option<Admission>,
@@ -194,7 +193,6 @@ pub enum Take {
 /// In which term a server is the scheduler of a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Leader {
-    /// The server.
     pub server: Uuid,
     /// Its term, if it has one.
     pub term: Option<i64>,

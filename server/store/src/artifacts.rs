@@ -73,7 +73,6 @@ pub async fn find(conn: &mut PgConnection, seq: i64, run: RunId, name: &str) -> 
 pub struct ArtifactEvent {
     /// The retries that the task has left.
     pub retries_left: u16,
-    /// The priority that it has.
     pub priority: Priority,
     /// JSON text of the artifact, for the event log.
     pub note: String,
@@ -316,13 +315,10 @@ pub async fn retain_object(
 /// An artifact that may be removed.
 #[derive(Debug)]
 pub struct Removable {
-    /// The task.
     pub task: TaskId,
     /// The task's key.
     pub seq: i64,
-    /// The run.
     pub run: RunId,
-    /// The name.
     pub name: String,
     /// Whether bytes are stored under the artifact's name.
     pub has_bytes: bool,

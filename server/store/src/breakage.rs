@@ -14,7 +14,6 @@ pub enum Breakage {
     ClaimTwice,
     /// Now and then a create is acknowledged and not stored.
     LoseCreate,
-    /// Counts are off by one.
     CountOffByOne,
     /// A task is scheduled as soon as the first of its dependencies is satisfied.
     ScheduleEarly,

@@ -34,7 +34,6 @@ pub enum ClientError {
     /// The row is there, but the server lacks the secret key for it.
     #[error("clients.token of {client_id:?} cannot be decrypted: is TENURE_SECRET_KEY the key it was stored with?")]
     Token {
-        /// Which client.
         client_id: String,
         /// Why not.
         #[source]
@@ -161,9 +160,6 @@ pub struct ClientChange {
 }
 
 /// Makes a client; false if one of that id exists, which then is unchanged.
-///
-/// # Errors
-/// If the database refuses.
 pub async fn create(
     db: impl PgExecutor<'_>,
     keys: &SecretKeys,
@@ -252,9 +248,6 @@ pub async fn find_recent_token(
 }
 
 /// Clients by id after this one, each with its encrypted token.
-///
-/// # Errors
-/// If the database refuses.
 pub async fn list_tokens(
     db: impl PgExecutor<'_>,
     after: Option<&str>,
@@ -276,9 +269,6 @@ pub async fn list_tokens(
 }
 
 /// Notes that a client was used, unless that was noted some hours ago.
-///
-/// # Errors
-/// If the database refuses.
 pub async fn note_use(db: impl PgExecutor<'_>, client_id: &str) -> Result<(), sqlx::Error> {
     sqlx::query!(
         "-- note_client_use
@@ -295,9 +285,6 @@ pub async fn note_use(db: impl PgExecutor<'_>, client_id: &str) -> Result<(), sq
 }
 
 /// A client, if it exists.
-///
-/// # Errors
-/// If the database refuses.
 pub async fn find(db: impl PgExecutor<'_>, client_id: &str) -> Result<Option<ClientInfo>, sqlx::Error> {
     let row = sqlx::query_as!(
         ClientRow,
@@ -314,9 +301,6 @@ pub async fn find(db: impl PgExecutor<'_>, client_id: &str) -> Result<Option<Cli
 }
 
 /// Clients by id whose ids begin like this, after this one; so many of them, or all.
-///
-/// # Errors
-/// If the database refuses.
 pub async fn list(
     db: impl PgExecutor<'_>,
     prefix: &str,
@@ -342,9 +326,6 @@ pub async fn list(
 }
 
 /// Changes a client, if it exists and, where that matters, still has the scopes that the caller saw.
-///
-/// # Errors
-/// If the database refuses.
 pub async fn update(
     db: impl PgExecutor<'_>,
     client_id: &str,
@@ -377,9 +358,6 @@ pub async fn update(
 }
 
 /// Refuses a client from now on, or no longer; none if there is no such client.
-///
-/// # Errors
-/// If the database refuses.
 pub async fn set_disabled(
     db: impl PgExecutor<'_>,
     client_id: &str,
@@ -404,9 +382,6 @@ pub async fn set_disabled(
 }
 
 /// Gives a client a new token; false if there is no such client. Servers accept the old one for up to a second more.
-///
-/// # Errors
-/// If the database refuses.
 pub async fn reset_token(
     db: impl PgExecutor<'_>,
     keys: &SecretKeys,
@@ -428,9 +403,6 @@ pub async fn reset_token(
 }
 
 /// Removes a client; false if there is none. Servers accept it for up to a second more.
-///
-/// # Errors
-/// If the database refuses.
 pub async fn delete(db: impl PgExecutor<'_>, client_id: &str) -> Result<bool, sqlx::Error> {
     let done = sqlx::query!("DELETE FROM clients WHERE client_id = $1 -- delete_client", client_id).execute(db).await?;
     Ok(done.rows_affected() == 1)

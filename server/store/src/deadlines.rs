@@ -28,7 +28,6 @@ pub struct Slice {
 /// What becomes of tasks whose runs other transactions have locked, and not the tasks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum LockedRuns {
-    /// They are waited for.
     Waited,
     /// They stay where they are.
     Left,

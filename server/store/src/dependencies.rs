@@ -18,7 +18,6 @@ pub struct Wanted<'a> {
 pub struct Required {
     /// Which of the tasks to create waits for it, from 0.
     pub member: usize,
-    /// Its id.
     pub id: Uuid,
     /// Its key; none if it does not exist.
     pub seq: Option<i64>,

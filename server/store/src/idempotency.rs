@@ -11,7 +11,6 @@ use uuid::Uuid;
 pub struct Keyed<'a> {
     /// The submitting client.
     pub client_id: &'a str,
-    /// The key.
     pub key: &'a str,
     /// Digest of what is submitted.
     pub digest: &'a [u8],

@@ -18,13 +18,10 @@ const TRIMMED_EVERY: i32 = 16;
 /// A piece of the log of a run, as its worker sent it.
 #[derive(Debug, Clone)]
 pub struct Chunk {
-    /// The task.
     pub task: Uuid,
-    /// The run.
     pub run: i16,
     /// The offset of its first byte in the whole log.
     pub offset: i64,
-    /// Its bytes.
     pub bytes: Vec<u8>,
 }
 
@@ -147,7 +144,6 @@ pub async fn find(conn: &mut PgConnection, task: TaskId, run: RunId) -> Result<O
 pub struct Position {
     /// The task's key.
     pub seq: i64,
-    /// The run.
     pub run: i16,
     /// The offset of the next byte.
     pub next: i64,
@@ -156,11 +152,9 @@ pub struct Position {
 /// What a reader gets next.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Piece {
-    /// Which reader.
     pub reader: usize,
     /// The offset of its first byte.
     pub start: i64,
-    /// The bytes.
     pub bytes: Vec<u8>,
 }
 
@@ -234,7 +228,6 @@ pub async fn total(conn: &mut PgConnection) -> Result<i64, sqlx::Error> {
 pub struct DueLog {
     /// The task's key.
     pub seq: i64,
-    /// The run.
     pub run: i16,
     /// The task, until when it is retained, and what is known of the run; none if the task was purged.
     pub task: Option<DueTask>,
@@ -245,9 +238,7 @@ pub struct DueLog {
 /// The task of a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DueTask {
-    /// Its id.
     pub id: TaskId,
-    /// The run.
     pub run: RunId,
     /// Until when it is retained.
     pub expires: DateTime<Utc>,

@@ -21,7 +21,6 @@ pub enum Next {
     Busy,
     /// Nothing comes after the cursor.
     End,
-    /// The part.
     Part(Part),
 }
 

@@ -19,9 +19,7 @@ const LOOKS_MAX: usize = 8;
 /// A message that is looked at.
 #[derive(Debug, Clone)]
 pub struct Peeked {
-    /// Which message it is.
     pub message: MessageId,
-    /// The task.
     pub task: Uuid,
     /// Since when its run is pending.
     pub scheduled: DateTime<Utc>,
@@ -280,7 +278,6 @@ pub async fn is_due(conn: &mut PgConnection) -> Result<bool, sqlx::Error> {
 /// Messages that pollers hold, or got again and again.
 #[derive(Debug)]
 pub struct HiddenCounts {
-    /// The queue.
     pub queue: String,
     /// Got, not claimed, not deleted.
     pub hidden: i64,

@@ -28,7 +28,6 @@ pub struct Object {
 /// An object that is to be uploaded.
 #[derive(Debug, Clone, Copy)]
 pub struct NewObject<'a> {
-    /// Its name.
     pub name: &'a str,
     /// Whom it belongs to.
     pub project: &'a str,

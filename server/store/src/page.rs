@@ -84,7 +84,6 @@ async fn end_part<T>(part: Transaction<'_, Postgres>, read: Result<T, sqlx::Erro
 /// A queue at a glance.
 #[derive(Debug)]
 pub struct QueueRow {
-    /// Its key.
     pub key: i32,
     /// `provisionerId/workerType`.
     pub name: String,
@@ -158,7 +157,6 @@ pub async fn list_hidden(
 /// Which claims or runs to show.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Filter<'a> {
-    /// Those of these queues.
     pub queues: Option<&'a [i32]>,
     /// Those of this worker, by group and id.
     pub worker: Option<(&'a str, &'a str)>,
@@ -167,9 +165,7 @@ pub struct Filter<'a> {
 /// A running claim.
 #[derive(Debug)]
 pub struct ClaimRow {
-    /// Its task.
     pub task: TaskId,
-    /// The run.
     pub run: RunId,
     /// The queue's name.
     pub queue: String,
@@ -246,7 +242,6 @@ pub struct HolderRow {
     pub queue: String,
     /// The worker's group.
     pub worker_group: String,
-    /// The worker.
     pub worker_id: String,
     /// How many claims it holds.
     pub running: i64,
@@ -288,9 +283,7 @@ pub async fn list_holders(
 /// A run that has ended.
 #[derive(Debug)]
 pub struct EndedRow {
-    /// Its task.
     pub task: TaskId,
-    /// The run.
     pub run: RunId,
     /// The queue's name.
     pub queue: String,
@@ -313,7 +306,6 @@ pub struct EndedRow {
 /// Kinds of transitions in the outbox that end a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ends {
-    /// All.
     All,
     /// Those that are no success.
     Failures,
@@ -396,11 +388,8 @@ pub async fn list_ended(
 /// A run that waits.
 #[derive(Debug)]
 pub struct WaitingRow {
-    /// Its task.
     pub task: TaskId,
-    /// The run.
     pub run: RunId,
-    /// Its priority.
     pub priority: Priority,
     /// Since when it waits.
     pub scheduled: DateTime<Utc>,

@@ -11,7 +11,6 @@ use tenure_domain::purge_cache::{PURGE_KEPT, PURGES_MAX};
 pub struct PurgeRow {
     /// workerPoolId.
     pub worker_pool: String,
-    /// The cache.
     pub cache_name: String,
     /// Caches from before that are stale.
     pub purge_before: DateTime<Utc>,

@@ -91,7 +91,6 @@ async fn find_row(
 /// A queue in the list of all of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListedQueue {
-    /// Its name.
     pub name: String,
     /// How many runs it has.
     pub counted: Counted,

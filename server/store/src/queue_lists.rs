@@ -18,9 +18,7 @@ use super::decode::{Row, Undecodable};
 pub struct PendingRow {
     /// The task's key.
     pub seq: i64,
-    /// The task.
     pub task: TaskId,
-    /// The run.
     pub run: RunId,
     /// Its place in the queue, by which the list is ordered.
     pub ord: i64,
@@ -80,9 +78,7 @@ pub async fn list_pending(
 pub struct ClaimedRow {
     /// The task's key.
     pub seq: i64,
-    /// The task.
     pub task: TaskId,
-    /// The run.
     pub run: RunId,
     /// Who holds it.
     pub worker_group: String,

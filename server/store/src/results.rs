@@ -12,7 +12,6 @@ use crate::decode::Row;
 /// What a run returned.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Returned {
-    /// The run.
     pub run: RunId,
     /// How it ended.
     pub state: RunState,

@@ -38,17 +38,11 @@ pub struct NewRole {
 pub const FACT: &str = "roles";
 
 /// All roles.
-///
-/// # Errors
-/// If the database refuses.
 pub async fn load_all(db: impl PgExecutor<'_>) -> Result<Vec<RoleScopes>, sqlx::Error> {
     sqlx::query_as!(RoleScopes, "-- load_roles\nSELECT role_id, scopes FROM roles").fetch_all(db).await
 }
 
 /// Locks roles against other changes until the transaction ends; answers their generation.
-///
-/// # Errors
-/// If the database refuses.
 pub async fn lock_all(conn: &mut PgConnection) -> Result<i64, sqlx::Error> {
     sqlx::query_scalar!("SELECT generation FROM fact_generations WHERE name = $1 FOR UPDATE -- lock_roles", FACT)
         .fetch_one(conn)
@@ -56,17 +50,11 @@ pub async fn lock_all(conn: &mut PgConnection) -> Result<i64, sqlx::Error> {
 }
 
 /// The generation of roles. What is read of them afterwards is as new, or newer.
-///
-/// # Errors
-/// If the database refuses.
 pub async fn get_generation(conn: &mut PgConnection) -> Result<i64, sqlx::Error> {
     facts::get_generations(conn).await?.of.get(FACT).copied().ok_or(sqlx::Error::RowNotFound)
 }
 
 /// A role, if it exists.
-///
-/// # Errors
-/// If the database refuses.
 pub async fn find(db: impl PgExecutor<'_>, role_id: &str) -> Result<Option<RoleInfo>, sqlx::Error> {
     let row = sqlx::query_as!(
         RoleInfo,
@@ -80,9 +68,6 @@ pub async fn find(db: impl PgExecutor<'_>, role_id: &str) -> Result<Option<RoleI
 }
 
 /// Roles by id, after this one; so many of them, or all.
-///
-/// # Errors
-/// If the database refuses.
 pub async fn list(
     db: impl PgExecutor<'_>,
     after: Option<&str>,
@@ -104,9 +89,6 @@ pub async fn list(
 }
 
 /// Makes a role that does not exist.
-///
-/// # Errors
-/// If the database refuses.
 pub async fn create(db: impl PgExecutor<'_>, role: &NewRole) -> Result<RoleInfo, sqlx::Error> {
     sqlx::query_as!(
         RoleInfo,
@@ -124,9 +106,6 @@ pub async fn create(db: impl PgExecutor<'_>, role: &NewRole) -> Result<RoleInfo,
 }
 
 /// Changes a role; none if there is none of that id.
-///
-/// # Errors
-/// If the database refuses.
 pub async fn update(db: impl PgExecutor<'_>, role: &NewRole) -> Result<Option<RoleInfo>, sqlx::Error> {
     sqlx::query_as!(
         RoleInfo,
@@ -145,9 +124,6 @@ pub async fn update(db: impl PgExecutor<'_>, role: &NewRole) -> Result<Option<Ro
 }
 
 /// Removes a role; false if there is none.
-///
-/// # Errors
-/// If the database refuses.
 pub async fn delete(pool: &PgPool, role_id: &str) -> Result<bool, sqlx::Error> {
     let mut transaction = pool.begin().await?;
     // Before the role, which another change locks after it.

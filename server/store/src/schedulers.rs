@@ -17,7 +17,6 @@ use super::{policies, queues};
 pub struct Scheduled {
     /// Its scheduler.
     pub active: Active,
-    /// Its name.
     pub name: String,
     /// Since when that is its scheduler; none before the first one.
     pub since: Option<DateTime<Utc>>,

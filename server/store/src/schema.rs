@@ -23,9 +23,6 @@ pub fn version() -> i64 {
 }
 
 /// Whether the database has a schema of Tenure, of whatever release.
-///
-/// # Errors
-/// If the database refuses.
 pub async fn exists(pool: &PgPool) -> Result<bool, sqlx::Error> {
     sqlx::query_scalar!(
         r#"-- schema_exists

@@ -27,9 +27,7 @@ pub enum Unfit {
     Setting {
         /// PostgreSQL's name of it.
         name: &'static str,
-        /// What was asked for.
         asked: &'static str,
-        /// What it is.
         found: String,
     },
     /// A setting of the database is not what it must be.
@@ -37,9 +35,7 @@ pub enum Unfit {
     Required {
         /// PostgreSQL's name of it.
         name: &'static str,
-        /// What it has to be.
         needed: &'static str,
-        /// What it is.
         found: String,
     },
     /// Two transactions of one connection ran in different backends, or one backend served two connections.

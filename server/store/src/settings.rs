@@ -12,17 +12,11 @@ pub const NEEDED_MIGRATION: &str = "needed-migration";
 pub const SCHEDULER_ACTIVATION: &str = "scheduler-activation";
 
 /// A fact, if it is set.
-///
-/// # Errors
-/// If the database refuses.
 pub async fn find(db: impl PgExecutor<'_>, name: &str) -> Result<Option<String>, sqlx::Error> {
     sqlx::query_scalar!("SELECT value FROM settings WHERE name = $1 -- find_setting", name).fetch_optional(db).await
 }
 
 /// Sets a fact that is not set yet; false if it is, and then it stays as it is.
-///
-/// # Errors
-/// If the database refuses.
 pub async fn insert(db: impl PgExecutor<'_>, name: &str, value: &str) -> Result<bool, sqlx::Error> {
     let done = sqlx::query!(
         "-- insert_setting
@@ -36,9 +30,6 @@ pub async fn insert(db: impl PgExecutor<'_>, name: &str, value: &str) -> Result<
 }
 
 /// Changes a fact; false if it is another one than the caller saw.
-///
-/// # Errors
-/// If the database refuses.
 pub async fn replace(db: impl PgExecutor<'_>, name: &str, seen: &str, value: &str) -> Result<bool, sqlx::Error> {
     let done = sqlx::query!(
         "-- replace_setting
@@ -53,9 +44,6 @@ pub async fn replace(db: impl PgExecutor<'_>, name: &str, seen: &str, value: &st
 }
 
 /// Notes a fact, whatever it was before.
-///
-/// # Errors
-/// If the database refuses.
 pub async fn put(db: impl PgExecutor<'_>, name: &str, value: &str) -> Result<(), sqlx::Error> {
     sqlx::query!(
         "-- put_setting
@@ -69,9 +57,6 @@ pub async fn put(db: impl PgExecutor<'_>, name: &str, value: &str) -> Result<(),
 }
 
 /// Purges by which secret keys the database was served, once there is no client whose token they encrypt.
-///
-/// # Errors
-/// If the database refuses.
 pub async fn purge_keys_without_clients(db: impl PgExecutor<'_>) -> Result<(), sqlx::Error> {
     sqlx::query!(
         "-- purge_keys_without_clients

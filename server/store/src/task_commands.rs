@@ -17,9 +17,7 @@ use crate::worker_sessions::lock_ids;
 /// A command for a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stored {
-    /// Its id.
     pub id: i64,
-    /// What.
     pub command: TaskCommand,
     /// Until when the task is to sleep.
     pub until: Option<DateTime<Utc>>,

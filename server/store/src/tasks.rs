@@ -14,7 +14,6 @@ use tenure_domain::task::{EndedRun, Last, Task, Tenancy};
 /// A task with what only the rules need to know of it.
 #[derive(Debug)]
 pub struct Loaded {
-    /// The task.
     pub task: Task,
     /// How often it was requeued.
     pub requeues: u16,

@@ -38,7 +38,6 @@ pub async fn begin(pool: &PgPool) -> Result<Transaction<'static, Postgres>, sqlx
 /// A task and what is known of it.
 #[derive(Debug)]
 pub struct Known {
-    /// Its queue.
     pub queue: TaskQueueId,
     /// What keeps it where it is.
     pub facts: Facts,

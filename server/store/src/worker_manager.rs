@@ -38,7 +38,6 @@ pub struct Registered {
     pub used: Option<DateTime<Utc>>,
     /// When it was removed.
     pub removed: Option<DateTime<Utc>>,
-    /// What time it is.
     pub now: DateTime<Utc>,
 }
 

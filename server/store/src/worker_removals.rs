@@ -29,7 +29,6 @@ pub const SETTLED_AFTER: Duration = Duration::from_secs(180);
 pub struct Gone {
     /// `task_queues.id`.
     pub queue: i32,
-    /// Its group.
     pub worker_group: String,
     /// Itself within the group.
     pub worker_id: String,

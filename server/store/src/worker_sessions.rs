@@ -49,7 +49,6 @@ pub struct Stored {
 /// The live session of a worker, whose row is locked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Live {
-    /// Its epoch.
     pub epoch: i64,
     /// Since when.
     pub started: DateTime<Utc>,
@@ -121,7 +120,6 @@ pub struct Before {
     pub live: Option<Live>,
     /// The version of the queue's policy.
     pub policy_version: i64,
-    /// The time.
     pub now: DateTime<Utc>,
 }
 

@@ -105,9 +105,7 @@ pub async fn see(conn: &mut PgConnection, seen: &[SeenWorker<'_>]) -> Result<(),
 /// A worker.
 #[derive(Debug, Clone)]
 pub struct WorkerRow {
-    /// workerGroup.
     pub worker_group: String,
-    /// workerId.
     pub worker_id: String,
     /// When it was first seen.
     pub first_claim: DateTime<Utc>,
@@ -119,7 +117,6 @@ pub struct WorkerRow {
     pub quarantine_until: Option<DateTime<Utc>>,
     /// Its last claims, oldest first: their tasks.
     pub recent_tasks: Vec<Uuid>,
-    /// Their runs.
     pub recent_runs: Vec<i16>,
     /// When it was read.
     pub now: DateTime<Utc>,
@@ -172,7 +169,6 @@ pub async fn get(conn: &mut PgConnection, key: &WorkerKey) -> Result<WorkerRow, 
 /// Which workers of a queue to list.
 #[derive(Debug, Clone, Copy)]
 pub struct Wanted<'a> {
-    /// The queue.
     pub queue: i32,
     /// Only those that are quarantined, or only those that are not.
     pub quarantined: Option<bool>,
@@ -382,7 +378,6 @@ pub async fn count(conn: &mut PgConnection, marks: &DueMarks) -> Result<Vec<Work
 pub struct HeldClaim {
     /// The worker that holds it.
     pub worker: WorkerKey,
-    /// The claim.
     pub claim: Recent,
 }
 

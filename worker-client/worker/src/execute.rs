@@ -14,11 +14,9 @@ use super::process::{NotStarted, Process};
 /// How the commands of a task ended.
 #[derive(Debug)]
 pub(super) enum Execution {
-    /// All of them succeeded.
     Succeeded,
     /// One of them did not, for this reason; with its exit code, if it has ended with one.
     Failed(String, Option<i32>),
-    /// They were stopped.
     Stopped,
     /// The worker could not run them, for this reason.
     WorkerFault(String),

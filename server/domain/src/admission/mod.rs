@@ -101,7 +101,6 @@ pub enum Demand {
 pub struct Session {
     /// Its number.
     pub epoch: i64,
-    /// Its weight.
     pub weight: u32,
     /// Its capacity less the runs that it holds; 0 if it may have none.
     pub free: u32,
@@ -114,11 +113,9 @@ pub struct Session {
 /// A key as it is now.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Key {
-    /// Its id.
     pub id: i64,
     /// Its limit less its assigned and claimed runs; none without a limit.
     pub free: Option<u32>,
-    /// Its rate.
     pub rate: Option<Rate>,
     /// When its next start conforms to the rate, in seconds since 1970.
     pub tat: f64,
@@ -146,7 +143,6 @@ pub struct Head {
 /// A run that waits.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Run {
-    /// Its task.
     pub seq: i64,
     /// Its number.
     pub run: i16,
@@ -183,13 +179,10 @@ pub enum Taker {
 /// A run that starts: it is claimed, or assigned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Start {
-    /// Its task.
     pub seq: i64,
     /// Its number.
     pub run: i16,
-    /// Its key.
     pub key: i64,
-    /// Its priority.
     pub priority: usize,
     /// Who takes it.
     pub taker: Taker,
@@ -200,7 +193,6 @@ pub struct Start {
 pub struct HeadAfter {
     /// The id of the key.
     pub key: i64,
-    /// The priority.
     pub priority: usize,
     /// Its virtual time.
     pub vtime: f64,

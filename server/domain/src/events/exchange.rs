@@ -19,7 +19,6 @@ pub enum Exchange {
     TaskPriorityChanged,
     /// Every task of a group is resolved.
     TaskGroupResolved,
-    /// A group was sealed.
     TaskGroupSealed,
     /// The priority of a group's tasks was changed.
     TaskGroupPriorityChanged,

@@ -28,7 +28,6 @@ pub enum By {
     Lease,
     /// The session that the run belongs to, whose time is over before the lease is.
     Session,
-    /// The time to accept it.
     AcceptTime,
     /// The scheduler that is replaced, when the worker has accepted the run.
     Scheduler,

@@ -23,7 +23,6 @@ pub enum Ending {
     LeaseExpired,
     /// The answer that carried the claim was not delivered.
     Undelivered,
-    /// The worker was removed.
     WorkerRemoved,
     /// The worker took longer than the run's completeTime.
     TooSlow,

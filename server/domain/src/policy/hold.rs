@@ -55,7 +55,6 @@ impl Hold {
 pub enum Start {
     /// So long after it became pending.
     After(TimeDelta),
-    /// At that time.
     At(DateTime<Utc>),
 }
 
@@ -104,7 +103,6 @@ pub fn of_first_run(terms: &Terms, now: DateTime<Utc>, deadline: DateTime<Utc>) 
 /// What a run that ended is known by when the next one is to be delayed.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Before {
-    /// How it ended.
     pub ending: Ending,
     /// The delay that its worker asked for: of a release, or `retryAfter`.
     pub stated: Option<Start>,

@@ -31,7 +31,6 @@ pub struct Life {
     pub state: State,
     /// What a lost worker costs.
     pub delivery: Delivery,
-    /// What is left.
     pub left: Allowance,
 }
 

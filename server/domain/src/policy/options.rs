@@ -49,7 +49,6 @@ pub struct Options {
 /// The worker that a run waits for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PreferredWorker {
-    /// Its group.
     pub worker_group: WorkerGroup,
     /// The worker within it.
     pub worker_id: WorkerId,

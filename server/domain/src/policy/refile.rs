@@ -72,7 +72,6 @@ impl Stage {
 /// Where the refiling of a queue goes on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Place {
-    /// The stage.
     pub stage: Stage,
     /// The last row of the slice before; none at the beginning of a stage.
     pub cursor: Option<i64>,

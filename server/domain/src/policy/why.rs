@@ -25,7 +25,6 @@ pub const ASKED_WITHIN: TimeDelta = TimeDelta::seconds(60);
 /// What is known of a task, all at the same time.
 #[derive(Debug, Clone)]
 pub struct Facts {
-    /// The task.
     pub task: TaskId,
     /// Where it is.
     pub place: Place,
@@ -49,7 +48,6 @@ pub enum Place {
     },
     /// Its last run is pending.
     Pending {
-        /// The run.
         run: RunId,
         /// What holds it.
         held: Held,
@@ -62,9 +60,7 @@ pub enum Place {
     },
     /// A worker holds its last run.
     Running {
-        /// The run.
         run: RunId,
-        /// Who.
         worker: WorkerName,
         /// Since when.
         since: DateTime<Utc>,
@@ -83,7 +79,6 @@ pub enum Place {
         run: RunId,
         /// How that ended.
         outcome: Outcome,
-        /// By what.
         ended_by: Option<EndedBy>,
         /// What the task has left.
         left: Allowance,
@@ -95,7 +90,6 @@ pub enum Place {
 pub enum Held {
     /// Nothing.
     Ready,
-    /// A delay.
     Delayed(Delayed),
     /// It waits for admission.
     Waiting(Box<Waiting>),
@@ -183,7 +177,6 @@ impl Sessions {
 /// The session to which a run was given.
 #[derive(Debug, Clone)]
 pub struct Assigned {
-    /// Its worker and its id.
     pub to: Option<(WorkerName, SessionId)>,
     /// Since when.
     pub since: Option<DateTime<Utc>>,

@@ -64,9 +64,6 @@ pub async fn run(engine: Arc<Engine>, connector: Connector, stop: CancellationTo
 }
 
 /// One beat, and what follows from it.
-///
-/// # Errors
-/// If the database does not answer.
 pub async fn beat(engine: &Engine, conn: &mut PgConnection, up: Duration) -> Result<(), sqlx::Error> {
     let member = engine.schedulers.member();
     let any = match servers::beat(conn, member.id).await? {

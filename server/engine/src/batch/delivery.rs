@@ -25,7 +25,6 @@ use tenure_store::transitions::end::{self, Member};
 pub struct UndeliveredClaim {
     /// The task.
     pub id: Uuid,
-    /// The run.
     pub run: i16,
 }
 

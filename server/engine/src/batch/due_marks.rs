@@ -68,9 +68,6 @@ impl DueMarkMemory {
     }
 
     /// Advances the marks as far as is safe.
-    ///
-    /// # Errors
-    /// If the database does not answer.
     pub async fn advance(&self, watch: &DatabaseWatch) -> Result<(), Failure> {
         // First: if the database is another one, this drops what is known of the old one.
         let mut look = watch.look().await?;

@@ -185,9 +185,7 @@ pub trait Operation: Send + Sync + 'static {
 /// The outcome of a member.
 #[derive(Debug)]
 pub enum Verdict<A> {
-    /// It is done.
     Done(A),
-    /// It is refused.
     Refused(OpError),
     /// Another transaction holds its rows.
     Locked,

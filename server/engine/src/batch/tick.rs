@@ -124,7 +124,6 @@ struct Waiting {
 /// When an operation is invited.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Entry {
-    /// It has members.
     HasMembers,
     /// It has some if tasks are created.
     IfTasksAreCreated,

@@ -55,7 +55,6 @@ const TIMEOUT_GRAIN: Duration = Duration::from_millis(20);
 pub struct ClaimWork {
     /// The worker, and the key of the queue that it claims from.
     pub worker: WorkerKey,
-    /// The queue.
     pub queue: TaskQueueId,
     /// The epoch of the session that the claims belong to.
     pub session: Option<i64>,
@@ -149,7 +148,6 @@ pub struct WaitListParts<'a> {
     pub ticks: &'a Ticks,
     /// Up to where events are in the log.
     pub sequenced: ReadSequenced,
-    /// The marks of admission.
     pub admission_marks: AdmissionMarks,
 }
 

@@ -52,9 +52,6 @@ impl DatabaseWatch {
     }
 
     /// Looks. If the database is not the one that was seen, all caches are dropped before this returns.
-    ///
-    /// # Errors
-    /// If the database does not answer.
     pub async fn look(&self) -> Result<Look<'_>, Failure> {
         let mut watched = self.watched.lock().await;
         let last = watched.session.run(low_water_marks::get_position).await?;
@@ -78,9 +75,6 @@ pub struct Look<'a> {
 impl Look<'_> {
     /// The last position that was given out, which is never given out again from now on; and the transactions that may still
     /// commit one up to it. Waits for synchronous standbys.
-    ///
-    /// # Errors
-    /// If the database does not answer.
     pub async fn keep_position(&mut self) -> Result<(i64, Vec<Writer>), Failure> {
         let Some(mut seen) = self.watched.seen else { return Ok((0, Vec::new())) };
         if seen.kept != Some(self.last) {

@@ -23,7 +23,6 @@ pub type Reader = Box<dyn AsyncRead + Send + Unpin>;
 #[derive(Clone, Debug)]
 pub struct Generation {
     id: Uuid,
-    /// What they are.
     pub blob: StoredBlob,
     /// Since when they are current.
     pub since: DateTime<Utc>,

@@ -26,9 +26,6 @@ pub enum Page {
 
 /// Reads up to `limit` events that pass the filter. Everything that was committed before the call is in the log. From the
 /// latest position on there are none.
-///
-/// # Errors
-/// If the database refuses.
 pub async fn read(
     pool: &PgPool,
     sequencer: &Sequencer,

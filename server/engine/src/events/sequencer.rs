@@ -38,9 +38,6 @@ impl Sequencer {
 
     /// Moves what is new into the log; waits for another server that does so. Afterwards everything that was committed before
     /// the call has its position.
-    ///
-    /// # Errors
-    /// If the database refuses.
     pub async fn run(&self, conn: &mut PgConnection) -> Result<u64, sqlx::Error> {
         let since = self.state.epoch();
         let (reached, safe) = self.state.read(|state| (state.reached, state.safe));

@@ -48,9 +48,6 @@ pub enum Step {
 impl Stream {
     /// A stream that begins there, if the log still has the next events. Everything that was committed before the call is
     /// in the log.
-    ///
-    /// # Errors
-    /// If the database refuses.
     pub async fn begin(
         pool: PgPool,
         sequencer: &Sequencer,

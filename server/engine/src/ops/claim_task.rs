@@ -25,13 +25,10 @@ use tenure_store::{claims, holds, policies, tasks};
 /// A claim of one named run.
 #[derive(Debug)]
 pub struct ClaimTask {
-    /// The task.
     pub task: TaskId,
-    /// The run.
     pub run: RunId,
     /// The worker's group.
     pub worker_group: String,
-    /// The worker.
     pub worker_id: String,
     /// The epoch of the session that the claim belongs to.
     pub session: Option<i64>,

@@ -17,7 +17,6 @@ const LOOKUPS_MAX: u32 = 10;
 /// Who claims, and how much.
 #[derive(Debug, Clone)]
 pub struct Request {
-    /// The queue.
     pub queue: TaskQueueId,
     /// The worker's group.
     pub group: String,

@@ -16,9 +16,7 @@ use tenure_store::tasks;
 /// A run of a task.
 #[derive(Debug, Clone, Copy)]
 pub struct RunRef {
-    /// The task.
     pub task: TaskId,
-    /// The run.
     pub run: RunId,
 }
 

@@ -74,7 +74,6 @@ pub async fn create_task(
 /// A task to create, with the key of its queue.
 #[derive(Debug)]
 pub struct NewTaskInQueue {
-    /// The task.
     pub task: Arc<NewTask>,
     /// `task_queues.id`.
     pub queue: i32,
@@ -293,7 +292,6 @@ fn awaited(task: &NewTask, required: &[Required]) -> Waits {
 
 /// A task that the statement skipped, and its dependencies.
 pub(super) struct Unstored<'a> {
-    /// The task.
     pub(super) task: &'a NewTask,
     /// `task_queues.id` of its queue.
     pub(super) queue: i32,

@@ -14,7 +14,6 @@ use tenure_store::session;
 /// A page of runs, each with the definition of its task, and where the next page begins.
 #[derive(Debug)]
 pub struct RunPage<Run, Position> {
-    /// The runs.
     pub runs: Vec<(Run, String)>,
     /// The position of the last run; none on the last page.
     pub next: Option<Position>,

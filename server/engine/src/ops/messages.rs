@@ -229,7 +229,6 @@ pub struct DeleteMessages {
 pub struct DeleteRequest {
     /// The queue that the URL is for.
     pub queue: QueueName,
-    /// The message.
     pub message: MessageId,
     /// Presented by the caller.
     pub receipt: Receipt,

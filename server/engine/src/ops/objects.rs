@@ -148,7 +148,6 @@ pub async fn finish(pool: &PgPool, blobs: &Blobs, upload: Upload<'_>, hashes: &O
 /// An object that can be read, and its bytes.
 #[derive(Debug)]
 pub struct Readable {
-    /// The object.
     pub object: Object,
     /// Its bytes.
     pub stored: StoredBlob,

@@ -18,7 +18,6 @@ pub const KEYS_PAGE_MAX: u16 = 100;
 /// A page of keys.
 #[derive(Debug, Default)]
 pub struct Page {
-    /// By key.
     pub keys: Vec<QueueKey>,
     /// The last key that was looked at, if there may be more.
     pub next: Option<String>,
@@ -53,9 +52,6 @@ pub async fn put(parts: Parts<'_>, queue: &TaskQueueId, key: &str, rules: &KeyRu
 }
 
 /// Deletes what holds for a key, if there is something: then the policy holds for it.
-///
-/// # Errors
-/// If the database does not answer.
 pub async fn delete(parts: Parts<'_>, queue: &TaskQueueId, key: &str) -> Result<(), OpError> {
     let Some(number) = parts.queues.find_key(parts.pool, queue).await? else { return Ok(()) };
     let mut conn = parts.pool.acquire().await?;
@@ -88,9 +84,6 @@ async fn one(conn: &mut PgConnection, queue: i32, key: &str) -> Result<Option<Qu
 }
 
 /// A page of the keys of a queue that have runs or rules, after one of them.
-///
-/// # Errors
-/// If the database does not answer.
 pub async fn list(parts: Parts<'_>, queue: &TaskQueueId, after: Option<&str>, limit: u16) -> Result<Page, OpError> {
     let Some(number) = parts.queues.find_key(parts.pool, queue).await? else { return Ok(Page::default()) };
     let mut snapshot = page::begin(parts.pool).await?;
@@ -100,9 +93,6 @@ pub async fn list(parts: Parts<'_>, queue: &TaskQueueId, after: Option<&str>, li
 }
 
 /// The same on a connection with the plans of [`page::begin`].
-///
-/// # Errors
-/// If the database does not answer.
 pub async fn list_in(
     conn: &mut PgConnection,
     queue: i32,

@@ -33,7 +33,6 @@ pub struct Parts<'a> {
 /// A policy, and how many runs do not follow it yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Current {
-    /// The policy.
     pub stored: StoredPolicy,
     /// At most so many runs are still treated as before the change; 0 exactly when all follow the policy.
     pub refiling: i64,
@@ -72,7 +71,6 @@ async fn with_refiling(
 /// A policy that is to be the policy of a queue.
 #[derive(Debug)]
 pub struct Put<'a> {
-    /// As it was sent.
     pub sent: QueuePolicy,
     /// As it was checked.
     pub policy: Policy,
@@ -172,9 +170,6 @@ pub async fn pause(
 }
 
 /// Resumes a queue, if it is paused.
-///
-/// # Errors
-/// If the database does not answer.
 pub async fn resume(parts: Parts<'_>, queue: &TaskQueueId, client_id: &str) -> Result<(), OpError> {
     let Some(key) = parts.queues.find_key(parts.pool, queue).await? else { return Ok(()) };
     let mut conn = parts.pool.acquire().await?;

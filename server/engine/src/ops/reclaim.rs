@@ -34,9 +34,7 @@ pub struct Reclaim {
 /// A claim to renew.
 #[derive(Debug, Clone, Copy)]
 pub struct ClaimRenewal {
-    /// The task.
     pub task: TaskId,
-    /// The run.
     pub run: RunId,
 }
 

@@ -37,11 +37,8 @@ pub struct ReportRun {
 /// A report, or a release.
 #[derive(Debug, Clone)]
 pub struct RunReport {
-    /// The task.
     pub task: TaskId,
-    /// The run.
     pub run: RunId,
-    /// How it ends.
     pub ending: Ending,
     /// What the worker returns, if it does; only of a run that is completed or failed.
     pub result: Option<TaskResult>,

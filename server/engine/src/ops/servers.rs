@@ -25,9 +25,6 @@ pub struct Parts<'a> {
 }
 
 /// All servers that have a row, with the queues whose schedulers they are.
-///
-/// # Errors
-/// If the database does not answer.
 pub async fn list(parts: Parts<'_>) -> Result<Servers, OpError> {
     let mut conn = parts.pool.acquire().await?;
     let all = servers::list(&mut conn).await?;

@@ -277,9 +277,6 @@ pub async fn inbox(
 }
 
 /// Ends a session for its worker: how many runs left it. A repeat answers the same.
-///
-/// # Errors
-/// If the database does not answer.
 pub async fn close(parts: Parts<'_>, identity: &Identity) -> Result<i64, OpError> {
     let mut conn = parts.pool.acquire().await?;
     match end_whole(&mut conn, parts.notifiers, identity.epoch, SessionEnd::Closed).await? {
@@ -304,9 +301,6 @@ pub async fn find(parts: Parts<'_>, id: SessionId) -> Result<Stored, OpError> {
 }
 
 /// The live sessions of a queue, in one snapshot.
-///
-/// # Errors
-/// If the database does not answer.
 pub async fn list_workers(parts: Parts<'_>, queue: &TaskQueueId) -> Result<Vec<Member>, OpError> {
     let Some(key) = parts.queues.find_key(parts.pool, queue).await? else { return Ok(Vec::new()) };
     let mut conn = parts.pool.acquire().await?;

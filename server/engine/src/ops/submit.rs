@@ -42,7 +42,6 @@ pub struct Key {
 /// The result of a submission.
 #[derive(Debug)]
 pub struct Submitted {
-    /// The group of the tasks.
     pub group: TaskGroupId,
     /// The tasks, in the order of the request.
     pub tasks: Vec<Task>,
@@ -50,9 +49,6 @@ pub struct Submitted {
 
 /// The time that a submission is read by: a repeat by that of the first one, so that the dates of its tasks are acceptable as they
 /// were then.
-///
-/// # Errors
-/// If the database does not answer.
 pub async fn submission_time(conn: &mut PgConnection, key: Option<&Key>) -> Result<DateTime<Utc>, sqlx::Error> {
     let now = clock::get_now(conn).await?;
     let Some(key) = key else { return Ok(now) };

@@ -45,9 +45,6 @@ pub async fn put(
 }
 
 /// Has a run that was released until later be claimable now, if a command came that its worker may not have seen.
-///
-/// # Errors
-/// If the database does not answer.
 pub async fn end_delay(pool: &PgPool, notifiers: &Notifiers, task: TaskId) -> Result<(), OpError> {
     let mut conn = pool.acquire().await?;
     let mut transaction = conn.begin().await?;

@@ -32,7 +32,6 @@ pub struct Worked {
 
 /// Where results and claims go.
 pub struct Ways<'a> {
-    /// Reports.
     pub report: &'a Batcher<ReportRun>,
     /// Claims.
     pub wait_list: &'a WaitList,

@@ -95,9 +95,7 @@ pub async fn note_held(pool: &PgPool) -> Result<usize, sqlx::Error> {
 /// A worker with its queue and the changes of its quarantine.
 #[derive(Debug)]
 pub struct KnownWorker {
-    /// The queue.
     pub queue: TaskQueueId,
-    /// The worker.
     pub worker: WorkerRow,
     /// Its last claims, oldest first.
     pub recent: Vec<(TaskId, RunId)>,
@@ -108,7 +106,6 @@ pub struct KnownWorker {
 /// The name of a worker.
 #[derive(Debug, Clone)]
 pub struct Name {
-    /// The queue.
     pub queue: TaskQueueId,
     /// workerGroup.
     pub group: String,

@@ -22,7 +22,6 @@ pub use renewals::Renewals;
 
 /// What a server has of sessions.
 pub struct Sessions {
-    /// Whose they are.
     pub identities: Identities,
     /// Requests that wait for an item.
     pub inboxes: Inboxes,

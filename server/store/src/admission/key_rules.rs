@@ -123,7 +123,6 @@ pub async fn list_key_names(
 /// How a key stands.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KeyNow {
-    /// The key.
     pub key: String,
     /// How many of its runs are ready, assigned or claimed.
     pub used: u32,

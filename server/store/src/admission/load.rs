@@ -128,7 +128,6 @@ pub async fn find_waiting(
 /// Keys, and the marks of their claims.
 #[derive(Debug, Default)]
 pub struct Counted {
-    /// The keys.
     pub keys: Vec<Key>,
     /// As [`super::Learned::keys`]; right while the queue is locked.
     pub marks: Vec<(i64, i64)>,

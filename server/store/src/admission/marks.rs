@@ -32,7 +32,6 @@ impl Mark {
 /// Marks that a transaction has found. They hold once the transaction is committed.
 #[derive(Debug, Default)]
 pub struct Learned {
-    /// Marks of queues.
     pub queues: Vec<(i32, Mark)>,
     /// Of keys, the first value of `claims.admitted` that is left or may come.
     pub keys: Vec<(i64, i64)>,

@@ -26,7 +26,6 @@ pub struct GivenOut {
     pub seq: i64,
     /// The task.
     pub id: Uuid,
-    /// The run.
     pub run: i16,
     /// Whether its session has accepted it.
     pub accepted: bool,

@@ -7,13 +7,11 @@ use std::path::{Path, PathBuf};
 pub(super) enum Token {
     /// A word, or the last part of a dotted name, in lower case.
     Word(String),
-    /// A number.
     Number(i64),
     /// The numbers of an array in quotes, such as `'{1,2}'`.
     Array(Vec<i64>),
     /// Another text in quotes.
     Text(String),
-    /// A parameter.
     Parameter,
     /// The text between `/*` and `*/`.
     Comment(String),

@@ -15,7 +15,6 @@ use tenure_domain::message::{KnownMessage, MessageId, Receipt};
 pub struct Want {
     /// `task_queues.id`.
     pub queue: i32,
-    /// The priority.
     pub priority: i16,
     /// The cursor epoch that the low-water mark was read at; with another one it is ignored.
     pub epoch: i64,
@@ -31,9 +30,7 @@ pub struct Want {
 pub struct Got {
     /// Index into the list of pollers, from 1.
     pub poller: i32,
-    /// Which message it is.
     pub message: MessageId,
-    /// The task.
     pub task: Uuid,
     /// Its place in the queue.
     pub ord: i64,
@@ -201,9 +198,7 @@ fn found(rows: Vec<GotRow>) -> FoundMessages {
 pub struct Deletion {
     /// `task_queues.id`.
     pub queue: i32,
-    /// The priority.
     pub priority: i16,
-    /// Which message.
     pub message: MessageId,
     /// Presented by the poller that deletes it.
     pub receipt: Receipt,

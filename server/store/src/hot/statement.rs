@@ -122,7 +122,6 @@ impl Run for PgConnection {
 /// The rows of a statement.
 #[derive(Debug)]
 pub enum Rows {
-    /// As tokio-postgres has them.
     OfTick(Vec<tokio_postgres::Row>),
     /// As sqlx has them.
     OfSession(Vec<PgRow>),

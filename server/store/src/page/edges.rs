@@ -9,7 +9,6 @@ use crate::decode::{Row, Undecodable};
 /// A task beside another one.
 #[derive(Debug)]
 pub struct EdgeRow {
-    /// The task.
     pub task: TaskId,
     /// Whether the other task needs it; otherwise it needs the other one.
     pub is_required: bool,

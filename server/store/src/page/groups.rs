@@ -35,11 +35,9 @@ pub async fn find_group(conn: &mut PgConnection, id: Uuid) -> Result<Option<Grou
 /// A task of a group.
 #[derive(Debug)]
 pub struct MemberRow {
-    /// The task.
     pub task: TaskId,
     /// The queue's name.
     pub queue: String,
-    /// Its priority.
     pub priority: Priority,
     /// Its last run.
     pub run: Option<RunId>,

@@ -17,7 +17,6 @@ pub struct WorkerRow {
     pub queue_name: String,
     /// The worker's group.
     pub worker_group: String,
-    /// The worker.
     pub worker_id: String,
     /// When it was first seen.
     pub first_seen: DateTime<Utc>,

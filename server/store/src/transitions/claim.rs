@@ -90,11 +90,9 @@ row! {
         pub seq: i64,
         /// The task.
         pub id: Uuid,
-        /// The run.
         pub run: i16,
         /// `task_queues.id`.
         pub queue: i32,
-        /// Priority.
         pub priority: i16,
         /// Its place in the queue.
         pub ord: i64,

@@ -25,7 +25,6 @@ pub use look::{Look, Names, StoredGroup, StoredTask, look};
 /// One member: the task, and the key of its queue.
 #[derive(Debug, Clone, Copy)]
 pub struct Member<'a> {
-    /// The task.
     pub task: &'a NewTask,
     /// `task_queues.id`.
     pub queue: i32,
@@ -166,7 +165,6 @@ impl<'a> Columns<'a> {
 /// What became of the members of a statement.
 #[derive(Debug, Default)]
 pub struct Outcome {
-    /// Those that were stored.
     pub stored: Vec<Created>,
     /// Those that were left out because of the policy of their queue, from 0: [`create`] stores them.
     pub ruled: Vec<usize>,

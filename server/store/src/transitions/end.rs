@@ -25,7 +25,6 @@ use tenure_domain::work::Holder;
 pub struct Member<'a> {
     /// The task.
     pub id: Uuid,
-    /// The run.
     pub run: i16,
     /// How and why.
     pub ending: Ending,

@@ -7,7 +7,6 @@ use uuid::Uuid;
 /// What was ended.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Ended {
-    /// The tasks.
     pub tasks: Vec<Uuid>,
     /// The queue of each of them: `task_queues.id`.
     pub queues: Vec<i32>,

@@ -18,7 +18,6 @@ use tenure_domain::worker::WorkerKey;
 pub struct Member {
     /// The task.
     pub id: Uuid,
-    /// The run.
     pub run: i16,
 }
 
@@ -31,7 +30,6 @@ row! {
         /// The task's key.
         pub seq: i64,
         id: Uuid,
-        /// The run.
         pub run: i16,
         /// `task_queues.id`.
         pub queue: i32,

@@ -9,7 +9,6 @@ use uuid::Uuid;
 pub enum When {
     /// Those for which no dependency is unsatisfied.
     Ready,
-    /// All.
     Always,
 }
 

@@ -17,7 +17,6 @@ use crate::session::idle_briefly;
 pub struct Held {
     /// The task.
     pub id: Uuid,
-    /// The run.
     pub run: i16,
     /// What its loss costs.
     pub delivery: Delivery,

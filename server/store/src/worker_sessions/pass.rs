@@ -56,7 +56,6 @@ pub async fn list_live(conn: &mut PgConnection, epochs: &[i64]) -> Result<Vec<St
 /// What the pass reads each time: as little as there is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Glance {
-    /// The time.
     pub now: DateTime<Utc>,
     /// Whether a session ended within [`STRAYS_EXPECTED`].
     pub ended_recently: bool,

@@ -23,7 +23,6 @@ use tenure_store::{policies, queues, session, worker_sessions};
 /// What left a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Left {
-    /// Runs.
     pub runs: usize,
     /// How many of them are tried again.
     pub retried: usize,
@@ -51,9 +50,6 @@ pub enum Attempt {
 }
 
 /// Ends a session; one that has expired only if it was not renewed meanwhile. Of what it holds a slice goes with it.
-///
-/// # Errors
-/// If the database does not answer.
 pub async fn end(
     conn: &mut PgConnection,
     notifiers: &Notifiers,

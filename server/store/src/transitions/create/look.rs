@@ -11,9 +11,7 @@ use crate::hot;
 /// The names of a task that was not stored.
 #[derive(Debug, Clone, Copy)]
 pub struct Names {
-    /// The task.
     pub task: Uuid,
-    /// Its group.
     pub group: Uuid,
     /// `task_queues.id` of its queue.
     pub queue: i32,
