@@ -68,7 +68,6 @@ pub enum Details {
 }
 
 impl Details {
-    /// The type.
     #[must_use]
     pub fn storage_type(&self) -> StorageType {
         match self {

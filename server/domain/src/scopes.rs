@@ -201,7 +201,6 @@ impl Expression {
         Self::AllOf(parts.into_iter().map(Into::into).collect()).without_wrapping()
     }
 
-    /// One of these.
     #[must_use]
     pub fn any_of(parts: impl IntoIterator<Item = impl Into<Self>>) -> Self {
         Self::AnyOf(parts.into_iter().map(Into::into).collect()).without_wrapping()

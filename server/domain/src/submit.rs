@@ -53,7 +53,6 @@ pub struct Graph {
     several: bool,
 }
 
-/// One of them.
 #[derive(Debug, Clone)]
 pub struct Entry {
     /// What the others call it.
@@ -127,7 +126,6 @@ fn place(several: bool, entry: usize) -> String {
     if several { format!("tasks[{entry}]: ") } else { String::new() }
 }
 
-/// The name of a field of an entry.
 fn field(several: bool, entry: usize, name: &str) -> String {
     if several { format!("`tasks[{entry}].{name}`") } else { format!("`{name}`") }
 }

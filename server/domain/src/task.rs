@@ -99,7 +99,6 @@ pub struct Granted {
     pub definition: Option<String>,
 }
 
-/// A run that has ended.
 #[derive(Clone, Debug)]
 pub struct EndedRun {
     /// Its number, why it was made, and when it became pending.

@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use chrono::{DateTime, TimeDelta, Utc};
 
-/// What time it is.
 #[must_use]
 #[expect(clippy::disallowed_methods, reason = "the one place where the process' clock is read")]
 pub fn real_now() -> DateTime<Utc> {

@@ -47,7 +47,6 @@ impl<'a> Reads<'a> {
         Self { sequenced, marks, learned: Learned::default() }
     }
 
-    /// Reads a queue with its announcements.
     pub(crate) fn with_announcements(&self, queue: i32) -> Reading {
         Reading { sequenced: self.sequenced, take: Take::From(self.marks.of_queue(queue)) }
     }

@@ -140,7 +140,6 @@ impl Queue {
         self.engine.queues.get_or_create_key(&self.engine.pool, &name).await.expect("the queue can be made")
     }
 
-    /// createTask.
     pub async fn create(&self, task: &NewTask) -> Result<Task, OpError> {
         self.engine.create_task(Arc::new(task.clone())).await
     }
@@ -155,7 +154,6 @@ impl Queue {
         task.id
     }
 
-    /// claimWork.
     pub async fn claim_work(
         &self,
         queue: &str,
@@ -211,7 +209,6 @@ impl Queue {
         updated.expect("the database answers").expect("the message is there");
     }
 
-    /// claimTask.
     pub async fn claim_task(&self, task: TaskId, run: RunId, worker: &str) -> Result<Granted, OpError> {
         let (worker_group, worker_id) = ("group".to_owned(), worker.to_owned());
         let request = ClaimTask { task, run, worker_group, worker_id, session: None };
@@ -220,12 +217,10 @@ impl Queue {
             .expect("the database answers")
     }
 
-    /// A report.
     pub async fn report(&self, task: TaskId, run: RunId, report: Report) -> Result<Task, OpError> {
         self.engine.report.submit(RunReport::plain(task, run, report)).await
     }
 
-    /// reclaimTask.
     pub async fn reclaim(&self, task: TaskId, run: RunId) -> Result<Granted, OpError> {
         self.engine.reclaim.submit(ClaimRenewal { task, run }).await
     }

@@ -96,7 +96,6 @@ pub struct Taken<'a> {
 }
 
 impl Taken<'_> {
-    /// What was seen.
     #[must_use]
     pub fn seen(&self) -> &Seen {
         &self.seen

@@ -79,7 +79,6 @@ fn chosen() -> Option<Breakage> {
     })
 }
 
-/// Whether this breakage is on.
 #[must_use]
 pub fn is_on(breakage: Breakage) -> bool {
     chosen() == Some(breakage)

@@ -61,17 +61,14 @@ impl Row {
         u16::try_from(number).ok().and_then(RunId::new).ok_or_else(|| self.bad("run", number))
     }
 
-    /// A priority.
     pub fn priority(self, code: i16) -> Result<Priority, Undecodable> {
         Priority::from_code(code).ok_or_else(|| self.bad("priority", code))
     }
 
-    /// A number of retries.
     pub fn retries(self, number: i16) -> Result<u16, Undecodable> {
         u16::try_from(number).map_err(|_| self.bad("retries_left", number))
     }
 
-    /// The state of a run.
     pub fn state(self, code: i16) -> Result<RunState, Undecodable> {
         RunState::from_code(code).ok_or_else(|| self.bad("state", code))
     }

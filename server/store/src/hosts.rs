@@ -22,7 +22,6 @@ impl Hosts {
         self.all.len()
     }
 
-    /// The options of one of them.
     #[must_use]
     pub fn get(&self, host: usize) -> &PgConnectOptions {
         &self.all[host]

@@ -80,7 +80,6 @@ pub async fn count(conn: &mut PgConnection, queue: i32, priority: i16) -> Result
     Ok(count.min(COUNT_MAX))
 }
 
-/// What is known of a message.
 pub async fn find(
     pool: &PgPool,
     queue: i32,

@@ -4,7 +4,6 @@ use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-/// An object.
 #[derive(Debug, Clone)]
 pub struct Object {
     /// Whom it belongs to.
@@ -72,7 +71,6 @@ pub async fn begin(conn: &mut PgConnection, object: NewObject<'_>, seconds: f64)
     Ok(begun.rows_affected() > 0)
 }
 
-/// An object by its name.
 pub async fn find(conn: &mut PgConnection, name: &str) -> Result<Option<Object>, sqlx::Error> {
     sqlx::query_as!(
         Object,

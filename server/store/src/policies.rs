@@ -14,7 +14,6 @@ use super::refile::read_stage;
 use super::session::idle_briefly;
 use super::{admission, schedulers};
 
-/// A policy as it is stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredPolicy {
     /// Grows with each change.
@@ -47,7 +46,6 @@ impl TryFrom<PolicyRow> for StoredPolicy {
     }
 }
 
-/// The policy of a queue, if it has one.
 pub async fn find(conn: &mut PgConnection, queue: i32) -> Result<Option<StoredPolicy>, sqlx::Error> {
     let row = sqlx::query_as!(
         PolicyRow,
@@ -235,7 +233,6 @@ pub async fn is_limited(conn: &mut PgConnection, queue: i32) -> Result<bool, sql
     Ok(limited.unwrap_or(false))
 }
 
-/// The pause of a queue, if it is paused.
 pub async fn find_pause(conn: &mut PgConnection, queue: i32) -> Result<Option<Paused>, sqlx::Error> {
     sqlx::query_as!(
         Paused,

@@ -88,7 +88,6 @@ async fn find_row(
     }))
 }
 
-/// A queue in the list of all of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListedQueue {
     pub name: String,

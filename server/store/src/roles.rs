@@ -37,7 +37,6 @@ pub struct NewRole {
 /// What roles give, as a fact that servers remember. A trigger raises its generation.
 pub const FACT: &str = "roles";
 
-/// All roles.
 pub async fn load_all(db: impl PgExecutor<'_>) -> Result<Vec<RoleScopes>, sqlx::Error> {
     sqlx::query_as!(RoleScopes, "-- load_roles\nSELECT role_id, scopes FROM roles").fetch_all(db).await
 }

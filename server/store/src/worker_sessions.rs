@@ -240,7 +240,6 @@ pub async fn find(conn: &mut PgConnection, epoch: i64) -> Result<Option<Stored>,
     }))
 }
 
-/// A renewal.
 #[derive(Debug, Clone, Copy)]
 pub struct Renewal {
     /// The session.

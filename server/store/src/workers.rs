@@ -16,7 +16,6 @@ use tenure_domain::worker::{
 /// The column `due` is raised when that much is gained by it, so that few updates touch an index.
 const DUE_STEP: Duration = Duration::from_secs(6 * 3_600);
 
-/// A worker that was seen.
 #[derive(Debug)]
 pub struct SeenWorker<'a> {
     /// Which one.
@@ -102,7 +101,6 @@ pub async fn see(conn: &mut PgConnection, seen: &[SeenWorker<'_>]) -> Result<(),
     Ok(())
 }
 
-/// A worker.
 #[derive(Debug, Clone)]
 pub struct WorkerRow {
     pub worker_group: String,

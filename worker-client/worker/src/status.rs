@@ -23,7 +23,6 @@ pub(super) struct Status {
     tasks: Vec<TaskStatus>,
 }
 
-/// How a task is.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct TaskStatus {

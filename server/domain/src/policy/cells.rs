@@ -202,7 +202,6 @@ impl Cell {
         format!("{}/{delivery}/{}", self.situation.as_str(), if self.has_complete_time { "n" } else { "0" })
     }
 
-    /// All that it is true for.
     #[must_use]
     pub fn ways(&self) -> &'static [By] {
         match self.situation {

@@ -373,7 +373,6 @@ pub fn words(answer: &WhyAnswer) -> Vec<String> {
     answer.reasons.iter().map(sentence).collect()
 }
 
-/// One reason as a sentence.
 #[must_use]
 pub fn sentence(reason: &Reason) -> String {
     match reason {

@@ -61,7 +61,6 @@ pub enum Advance {
 /// A running pass.
 type Running<'a> = Pin<Box<dyn Future<Output = Result<PassReport, sqlx::Error>> + Send + 'a>>;
 
-/// One pass.
 pub struct Pass {
     /// Its name in logs, metrics and documents.
     pub name: &'static str,

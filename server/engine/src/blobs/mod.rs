@@ -59,7 +59,6 @@ pub enum Part<'a> {
 pub struct BlobName(String);
 
 impl BlobName {
-    /// The artifact of a run.
     #[must_use]
     pub fn artifact(task: TaskId, run: RunId, name: &str) -> Self {
         Self(format!("artifact/{task}/{run}/{name}"))

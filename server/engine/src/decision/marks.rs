@@ -14,25 +14,21 @@ impl AdmissionMarks {
         self.0.epoch()
     }
 
-    /// Returns the mark of a queue.
     #[must_use]
     pub(crate) fn of_queue(&self, queue: i32) -> Mark {
         self.0.read(|marks| marks.of_queue(queue))
     }
 
-    /// Returns the marks of all queues.
     #[must_use]
     pub(crate) fn of_all_queues(&self) -> Marks {
         self.0.read(Marks::queues_only)
     }
 
-    /// Returns all marks.
     #[must_use]
     pub fn all(&self) -> Marks {
         self.0.read(Marks::clone)
     }
 
-    /// Returns the marks of these keys.
     #[must_use]
     pub(crate) fn of_keys(&self, keys: &[i64]) -> Marks {
         self.0.read(|marks| marks.only(keys))

@@ -73,7 +73,6 @@ impl From<Stop> for Blocked {
     }
 }
 
-/// Counts runs that started.
 pub(crate) fn count_started(dispatch: Dispatch, runs: usize) {
     metrics::counter!(STARTED, "dispatch" => dispatch.label()).increment(runs as u64);
 }

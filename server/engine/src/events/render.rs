@@ -18,7 +18,6 @@ pub struct RenderedEvent {
 }
 
 impl RenderedEvent {
-    /// Renders an event.
     pub fn render(event: Event) -> Result<Self, sqlx::Error> {
         let json = serde_json::to_string(&event).map_err(|error| sqlx::Error::Decode(error.into()))?;
         let Event { position, exchange, routing_key, cc, .. } = event;

@@ -12,7 +12,6 @@ use tenure_domain::task::Task;
 use tenure_store::transitions::reprioritise;
 use tenure_store::{groups, tasks};
 
-/// Changes the priority of one task.
 pub async fn change_task(
     pool: &PgPool,
     notifiers: &Notifiers,

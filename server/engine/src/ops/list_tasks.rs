@@ -35,7 +35,6 @@ impl Cursor {
     }
 }
 
-/// A page.
 #[derive(Debug)]
 pub struct Page {
     /// Its tasks, each with its definition.

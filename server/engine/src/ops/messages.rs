@@ -218,7 +218,6 @@ pub fn random_receipt() -> Receipt {
     Receipt((high ^ low).cast_signed())
 }
 
-/// Deleting messages.
 pub struct DeleteMessages {
     /// When the next message of a run is visible whose message was deleted too early.
     pub visibility: Duration,

@@ -19,7 +19,6 @@ pub trait Fact: Send + Sync + 'static {
     /// The cached value. The default is used until it is read for the first time.
     type Value: Default + Send + Sync + 'static;
 
-    /// Reads all of it.
     fn read(conn: &mut PgConnection) -> impl Future<Output = Result<Self::Value, sqlx::Error>> + Send;
 }
 

@@ -55,7 +55,6 @@ impl Endings {
         Watcher { epoch, ended, endings: self.clone() }
     }
 
-    /// These sessions have ended.
     pub fn note(&self, ended: &[(i64, SessionEnd)]) {
         let watched = self.lock();
         for (epoch, by) in ended {
@@ -71,13 +70,11 @@ impl Endings {
         self.lock().keys().copied().collect()
     }
 
-    /// Whether this one is.
     #[must_use]
     pub fn is_watched(&self, epoch: i64) -> bool {
         self.lock().contains_key(&epoch)
     }
 
-    /// Whether any is.
     #[must_use]
     pub fn any(&self) -> bool {
         !self.lock().is_empty()

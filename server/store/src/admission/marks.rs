@@ -45,7 +45,6 @@ pub struct Marks {
 }
 
 impl Marks {
-    /// Returns the mark of a queue.
     #[must_use]
     pub fn of_queue(&self, queue: i32) -> Mark {
         self.queues.get(&queue).copied().unwrap_or_default()

@@ -396,7 +396,6 @@ pub async fn list_assigned(
     list_assigned_of(transaction, tasks, Some(epoch)).await
 }
 
-/// Those of these tasks whose runs are assigned.
 async fn list_assigned_of(
     transaction: &mut PgConnection,
     tasks: &[uuid::Uuid],

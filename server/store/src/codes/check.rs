@@ -59,7 +59,6 @@ fn traits() -> Vec<(String, i64)> {
     .into()
 }
 
-/// The limit of this name.
 fn limit(name: &str) -> Option<i64> {
     Some(match name {
         "DEQUEUES_ALARMING" => DEQUEUES_ALARMING.into(),

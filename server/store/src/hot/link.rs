@@ -39,7 +39,6 @@ pub(super) struct Secrets {
 }
 
 impl Secrets {
-    /// Those of these options.
     pub(super) fn of(options: &PgConnectOptions) -> Self {
         // Only what is read here may be in the URL: it cannot express every name of a host or a user.
         let url = options.clone().host("localhost").username("user").database("database").to_url_lossy();

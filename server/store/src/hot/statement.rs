@@ -107,7 +107,6 @@ impl Type<Postgres> for Encoded<'_> {
 
 /// A connection that runs statements one by one.
 pub trait Run {
-    /// Runs a statement and returns its rows.
     fn run_one(&mut self, statement: &Statement) -> impl Future<Output = Result<Rows, sqlx::Error>> + Send;
 }
 
@@ -128,7 +127,6 @@ pub enum Rows {
 }
 
 impl Rows {
-    /// Decodes the rows.
     pub fn decode<T: FromRow>(&self) -> Result<Vec<T>, sqlx::Error> {
         match self {
             Self::OfTick(rows) => rows.iter().map(T::from_row).collect(),
@@ -144,7 +142,6 @@ impl Rows {
 
 /// The columns of a row, by their places from 0.
 pub trait Columns {
-    /// Decodes a column.
     fn column<T>(&self, place: usize) -> Result<T, sqlx::Error>
     where
         T: FromSqlOwned + for<'r> Decode<'r, Postgres> + Type<Postgres>;

@@ -4,7 +4,6 @@ use sqlx::PgConnection;
 use tenure_api::states::{EndedBy, ReasonResolved};
 use uuid::Uuid;
 
-/// What was ended.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Ended {
     pub tasks: Vec<Uuid>,

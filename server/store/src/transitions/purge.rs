@@ -320,7 +320,6 @@ pub async fn purge_groups(
     Ok(Slice { found, purged: gone.len(), next })
 }
 
-/// A group that has expired.
 struct ExpiredGroup {
     id: Uuid,
     expires: DateTime<Utc>,

@@ -6,7 +6,6 @@ use tenure_domain::create::CREATED_DRIFT;
 use super::{Member, StoredRow};
 use crate::hot::statement::{Statement, statement};
 
-/// The statement for a member.
 pub(super) fn statement(member: &Member<'_>) -> Statement {
     let Member { task, queue, .. } = *member;
     statement!(
