@@ -329,12 +329,6 @@ mod tests {
     }
 
     #[test]
-    fn two_sets_together_allow_what_either_does() {
-        let both = ScopeSet::with(["a:*".to_owned(), "c".to_owned()], &set(&["a:b", "d"]));
-        assert_eq!(both, set(&["a:*", "c", "d"]));
-    }
-
-    #[test]
     fn what_every_caller_may_do_from_the_start_is_reading_alone() {
         let scopes = ScopeSet::of_every_caller(ANONYMOUS.map(str::to_owned));
         assert!(scopes.allows("queue:status:abc") && !scopes.allows("queue:create-task:x"));

@@ -75,12 +75,6 @@ pub fn remember(recent: &mut Vec<Recent>, claim: Recent) {
     }
 }
 
-/// Until when something is listed after it was seen again or declared: never lowered.
-#[must_use]
-pub fn raised(expires: Option<DateTime<Utc>>, wanted: DateTime<Utc>) -> DateTime<Utc> {
-    expires.map_or(wanted, |expires| expires.max(wanted))
-}
-
 /// The two dates that decide about a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Visibility {
@@ -106,7 +100,7 @@ impl Visibility {
     /// The dates after its quarantine was changed. A date in the past lifts it.
     #[must_use]
     pub fn quarantined(self, until: DateTime<Utc>, now: DateTime<Utc>) -> Self {
-        Self { expires: raised(Some(self.expires), now + QUARANTINED_KEPT), quarantine_until: Some(until) }
+        Self { expires: self.expires.max(now + QUARANTINED_KEPT), quarantine_until: Some(until) }
     }
 }
 
@@ -162,21 +156,6 @@ mod tests {
 
     fn claim(number: u128, hours: i64) -> Recent {
         Recent { task: Uuid::from_u128(number), run: 0, claimed: at(hours) }
-    }
-
-    #[test]
-    fn a_queue_is_kept_for_a_day_after_a_worker_and_for_five_after_claim_task() {
-        assert_eq!(Sight::ClaimWork.queue_kept(), Duration::from_secs(86_400));
-        assert_eq!(Sight::Reclaim.queue_kept(), Duration::from_secs(86_400));
-        assert_eq!(Sight::ClaimTask.queue_kept(), Duration::from_secs(5 * 86_400));
-        assert_eq!(WORKER_KEPT, Duration::from_secs(86_400));
-    }
-
-    #[test]
-    fn what_is_shown_longer_is_never_shown_less_long() {
-        assert_eq!(raised(None, at(1)), at(1));
-        assert_eq!(raised(Some(at(2)), at(1)), at(2));
-        assert_eq!(raised(Some(at(1)), at(2)), at(2));
     }
 
     #[test]

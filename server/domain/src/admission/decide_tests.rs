@@ -142,31 +142,6 @@ fn run_that_is_locked_is_passed_over_and_its_head_begins_there() {
     assert_eq!(started(&decided), [5], "other keys do not wait for it");
 }
 
-/// T12.
-#[test]
-fn a_run_goes_to_the_free_session_of_the_greatest_weight() {
-    let three = [session(1, 5, 1, 0), session(2, 9, 2, 7), session(3, 9, 0, 0), session(4, 70, 0, 1)];
-    let decided = decide(&assign(&three), &[key(1)], &[head(1, 6, &[1, 2, 3, 4])]);
-    assert_eq!(given_to(&decided), [(1, Some(2)), (2, Some(2)), (3, Some(1))]);
-    assert_eq!(states(&decided), [HeadState::Ready]);
-    // Ties: fewest held, then longest without one.
-    let longest = Session { idle_since: NOW - 500.0, ..session(7, 1, 3, 1) };
-    let tied = [session(5, 1, 9, 2), session(6, 1, 9, 1), longest];
-    let decided = decide(&assign(&tied), &[key(1)], &[head(1, 6, &[1, 2, 3, 4, 5, 6])]);
-    let to: Vec<i64> = decided.starts.iter().filter_map(session_of).collect();
-    assert_eq!(to, [7, 6, 5, 6, 7, 5], "each one in turn, and first the one that was idle for longest");
-    assert!(decide(&assign(&[]), &[key(1)], &[head(1, 6, &[1])]).starts.is_empty());
-}
-
-#[test]
-fn a_session_that_did_not_accept_a_run_gets_it_only_if_no_other_is_free() {
-    let avoiding = Head { runs: vec![Run { avoid: Some(1), ..run(1) }, run(2), run(3)], ..head(1, 6, &[1]) };
-    let both = assign(&[session(1, 9, 1, 0), session(2, 1, 1, 0)]);
-    assert_eq!(given_to(&decide(&both, &[key(1)], std::slice::from_ref(&avoiding))), [(1, Some(2)), (2, Some(1))]);
-    let one = assign(&[session(1, 9, 1, 0), session(2, 1, 0, 1)]);
-    assert_eq!(given_to(&decide(&one, &[key(1)], &[avoiding])), [(1, Some(1))]);
-}
-
 #[test]
 fn a_preferred_worker_is_waited_for_and_not_for_ever() {
     let sessions = assign(&[session(1, 9, 2, 0), session(2, 1, 1, 0), session(3, 9, 0, 0)]);

@@ -104,13 +104,4 @@ mod tests {
         let remembered = identities.seen.read(|seen| seen.newer.len() + seen.older.len());
         assert!(remembered <= 2 * GENERATION_MAX, "{remembered}");
     }
-
-    #[test]
-    fn what_was_read_before_a_drop_is_not_remembered_after_it() {
-        let identities = Identities::default();
-        let epoch = identities.epoch();
-        identities.drop_all();
-        identities.note(epoch, identity(1));
-        assert_eq!(identities.find(id(1)), None);
-    }
 }
