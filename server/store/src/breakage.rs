@@ -54,34 +54,12 @@ const FIRST: u64 = 3;
 const EVERY_OF_FEW: u64 = 3;
 const FIRST_OF_FEW: u64 = 1;
 
-fn chosen() -> Option<Breakage> {
-    static CHOSEN: OnceLock<Option<Breakage>> = OnceLock::new();
-    *CHOSEN.get_or_init(|| match std::env::var("TENURE_BREAK").as_deref() {
-        Ok("claim-twice") => Some(Breakage::ClaimTwice),
-        Ok("lose-create") => Some(Breakage::LoseCreate),
-        Ok("count-off-by-one") => Some(Breakage::CountOffByOne),
-        Ok("schedule-early") => Some(Breakage::ScheduleEarly),
-        Ok("event-drift") => Some(Breakage::EventDrift),
-        Ok("lose-dependent") => Some(Breakage::LoseDependent),
-        Ok("lose-notifications") => Some(Breakage::LoseNotifications),
-        Ok("lose-hold") => Some(Breakage::LoseHold),
-        Ok("end-hold-early") => Some(Breakage::EndHoldEarly),
-        Ok("lose-result") => Some(Breakage::LoseResult),
-        Ok("leak-pause") => Some(Breakage::LeakPause),
-        Ok("delayed-off-by-one") => Some(Breakage::DelayedOffByOne),
-        Ok("leak-session") => Some(Breakage::LeakSession),
-        Ok("lose-task-command") => Some(Breakage::LoseTaskCommand),
-        Ok("leak-slot") => Some(Breakage::LeakSlot),
-        Ok("double-admit") => Some(Breakage::DoubleAdmit),
-        Ok("lose-work") => Some(Breakage::LoseWork),
-        Ok("stale-term") => Some(Breakage::StaleTerm),
-        _ => None,
-    })
-}
-
+/// True if `TENURE_BREAK` names this breakage: `claim-twice` is [`Breakage::ClaimTwice`].
 #[must_use]
 pub fn is_on(breakage: Breakage) -> bool {
-    chosen() == Some(breakage)
+    static CHOSEN: OnceLock<Option<String>> = OnceLock::new();
+    let chosen = CHOSEN.get_or_init(|| std::env::var("TENURE_BREAK").ok().map(|name| name.replace('-', "")));
+    chosen.as_ref().is_some_and(|name| format!("{breakage:?}").eq_ignore_ascii_case(name))
 }
 
 /// Whether what makes up for lost notifications is on.
