@@ -48,7 +48,6 @@ pub enum Details {
         /// The upload that makes it.
         upload: SlugId,
     },
-    /// A URL somewhere else.
     Reference {
         /// Where it leads.
         url: String,
@@ -87,18 +86,15 @@ pub struct Artifact {
     pub name: String,
     /// How it is stored.
     pub details: Details,
-    /// The media type.
     pub content_type: String,
     /// Length in bytes, if it was declared.
     pub content_length: Option<i64>,
-    /// Until when it is retained.
     pub expires: DateTime<Utc>,
 }
 
 /// An artifact as it is stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stored {
-    /// What was asked for.
     pub artifact: Artifact,
     /// Whether it can be read; only of an object can it be false.
     pub present: bool,
@@ -177,7 +173,6 @@ pub fn content_length(length: u64) -> Result<i64, String> {
 pub enum Refusal {
     /// It would have expired long ago.
     Past,
-    /// The task has no such run.
     NoSuchRun,
     /// The run was never claimed, so no worker can create artifacts.
     NeverClaimed,
@@ -262,7 +257,6 @@ pub fn admit_bytes(task: &Task, run: RunId, now: DateTime<Utc>) -> Result<(), Re
     }
 }
 
-/// What is to be stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Decision {
     pub artifact: Artifact,
@@ -376,7 +370,6 @@ pub fn object_known_until(expires: DateTime<Utc>, artifact: Option<&Stored>) -> 
 pub struct ObjectState {
     /// The upload that made it.
     pub upload: SlugId,
-    /// Whether that is finished.
     pub finished: bool,
     /// When it may be removed.
     pub removable: DateTime<Utc>,

@@ -20,9 +20,7 @@ pub const DEPENDENCIES_MAX: usize = 10_000;
 pub const ROUTES_MAX: usize = 64;
 /// Characters of one route.
 pub const ROUTE_CHARS_MAX: usize = 249;
-/// The highest number of retries.
 pub const RETRIES_MAX: u16 = 49;
-/// The default number of retries.
 pub const RETRIES_DEFAULT: u16 = 5;
 /// Characters of a metadata name or owner.
 pub const METADATA_SHORT_MAX: usize = 255;
@@ -60,7 +58,6 @@ pub struct NewTask {
     /// What it is accounted to.
     pub project: ProjectId,
     pub group: TaskGroupId,
-    /// How urgent it is.
     pub priority: Priority,
     /// How often it may be tried again.
     pub retries: u16,
@@ -68,7 +65,6 @@ pub struct NewTask {
     pub created: DateTime<Utc>,
     /// When it ends as an exception if it is not resolved.
     pub deadline: DateTime<Utc>,
-    /// When it is purged.
     pub expires: DateTime<Utc>,
     /// Until when its group must be kept at least.
     pub group_expires: DateTime<Utc>,
@@ -76,9 +72,7 @@ pub struct NewTask {
     pub scopes: Vec<String>,
     /// Extra routing keys of its events.
     pub routes: Vec<String>,
-    /// The scopes, as JSON text.
     pub scopes_text: String,
-    /// The routes, as JSON text.
     pub routes_text: String,
     /// The tags, as JSON text.
     pub tags: String,
@@ -376,7 +370,6 @@ pub fn deadline_refusal(deadline: DateTime<Utc>, now: DateTime<Utc>, limit: Dead
 /// A required task, as it is when a dependent task is created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Awaited {
-    /// It does not exist.
     Missing,
     /// It exists until then.
     Until(DateTime<Utc>),

@@ -52,7 +52,6 @@ pub struct View<'a> {
     pub me: Uuid,
     /// All that have a row, itself among them.
     pub servers: &'a [Server],
-    /// The database's time.
     pub now: DateTime<Utc>,
 }
 

@@ -10,9 +10,7 @@ pub const RUNS_MAX: u16 = 50;
 /// How a run ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outcome {
-    /// Reported as a success.
     Completed,
-    /// Reported as a failure.
     Failed,
     /// Ended for a reason outside the task. Never [`ReasonResolved::Completed`] or [`ReasonResolved::Failed`].
     Exception(ReasonResolved),
@@ -43,9 +41,7 @@ impl Outcome {
 /// What a worker reports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Report {
-    /// Success.
     Completed,
-    /// The task itself failed.
     Failed,
     /// Something outside the task went wrong.
     Exception(ExceptionReason),

@@ -8,7 +8,6 @@ use crate::worker::is_barred;
 /// A worker that holds nothing and was not in contact for so long is silent.
 pub const SILENT_AFTER: TimeDelta = ASKED_WITHIN;
 
-/// What a worker does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Presence {
     /// It was removed, and has not been in contact since.
@@ -30,7 +29,6 @@ pub struct Known {
     pub contact: DateTime<Utc>,
     /// Until when it gets no work; may be over.
     pub quarantine_until: Option<DateTime<Utc>>,
-    /// When it was removed.
     pub removed: Option<DateTime<Utc>>,
     /// How many runs it holds.
     pub claims: i64,

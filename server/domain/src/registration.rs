@@ -21,10 +21,8 @@ pub const CONFIG_BYTES_MAX: usize = 64 << 10;
 /// What a worker is known by.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct WorkerName {
-    /// The worker pool.
     pub pool: TaskQueueId,
     pub group: WorkerGroup,
-    /// The worker within it.
     pub id: WorkerId,
 }
 
@@ -82,7 +80,6 @@ impl WorkerName {
 pub enum Standing {
     Running,
     Removed,
-    /// Its time is over.
     Expired,
 }
 

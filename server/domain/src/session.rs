@@ -15,9 +15,7 @@ use crate::unacceptable::Unacceptable;
 const TTL: (i64, i64, i64) = (15, 3_600, 120);
 /// The least time to live: no session that begins, or is renewed, after a look expires within it.
 pub const TTL_LEAST: TimeDelta = TimeDelta::seconds(TTL.0);
-/// The greatest weight.
 const WEIGHT_MAX: i64 = 65_535;
-/// The greatest capacity.
 const CAPACITY_MAX: i64 = 1_000;
 /// Runs that a session gives back in one transaction, all or none; more of them in slices of so many.
 pub const SLICE: i64 = 2_000;
@@ -58,7 +56,6 @@ pub struct Stated {
 pub struct Start {
     pub queue: TaskQueueId,
     pub worker_group: WorkerGroup,
-    /// See `worker_group`.
     pub worker_id: WorkerId,
     /// How long it goes on after a renewal, in seconds.
     pub ttl: i64,
@@ -141,11 +138,9 @@ pub struct Identity {
     pub epoch: i64,
     pub queue: TaskQueueId,
     pub worker_group: WorkerGroup,
-    /// See `worker_group`.
     pub worker_id: WorkerId,
     /// How long it goes on after a renewal, in seconds.
     pub ttl: i64,
-    /// When it began.
     pub started: DateTime<Utc>,
 }
 

@@ -20,11 +20,9 @@ pub struct Task {
     /// What it is accounted to.
     pub project: String,
     pub group: TaskGroupId,
-    /// Its priority now.
     pub priority: Priority,
     /// When it ends as an exception if it is not resolved.
     pub deadline: DateTime<Utc>,
-    /// When it is purged.
     pub expires: DateTime<Utc>,
     /// How often it may still be tried again.
     pub retries_left: u16,
@@ -40,7 +38,6 @@ pub struct Group {
     pub id: TaskGroupId,
     /// Who owns it.
     pub scheduler: String,
-    /// When it is purged.
     pub expires: DateTime<Utc>,
     /// Since when no task may be added.
     pub sealed: Option<DateTime<Utc>>,
@@ -62,7 +59,6 @@ pub enum Last {
 /// A run that has not ended.
 #[derive(Clone, Copy, Debug)]
 pub struct OpenRun {
-    /// Its number.
     pub run: RunId,
     /// Why it was created.
     pub reason: ReasonCreated,
@@ -73,10 +69,8 @@ pub struct OpenRun {
 /// Who holds a run, and until when.
 #[derive(Clone, Debug)]
 pub struct Tenancy {
-    /// The worker's group.
     pub worker_group: String,
     pub worker_id: String,
-    /// Since when.
     pub started: DateTime<Utc>,
     /// Until when, unless it is renewed.
     pub taken_until: DateTime<Utc>,
@@ -87,7 +81,6 @@ pub struct Tenancy {
 pub struct Granted {
     /// The task, running.
     pub task: Task,
-    /// The run that is claimed.
     pub run: RunId,
     /// The worker, and the end of its claim.
     pub tenancy: Tenancy,
@@ -103,13 +96,10 @@ pub struct Granted {
 pub struct EndedRun {
     /// Its number, why it was made, and when it became pending.
     pub run: OpenRun,
-    /// Its final state.
     pub state: RunState,
-    /// Why it ended.
     pub reason: ReasonResolved,
     /// What ended it, where the reason does not say it.
     pub ended_by: Option<EndedBy>,
-    /// When it ended.
     pub resolved: DateTime<Utc>,
     /// The claim that it had, if any.
     pub tenancy: Option<Tenancy>,

@@ -19,9 +19,7 @@ use super::unacceptable::Unacceptable;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
     pub queue: TaskQueueId,
-    /// workerGroup.
     pub group: String,
-    /// workerId.
     pub id: String,
 }
 

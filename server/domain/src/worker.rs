@@ -25,9 +25,7 @@ pub const QUARANTINE_INFO_MAX: usize = 4_000;
 pub struct WorkerKey {
     /// `task_queues.id`.
     pub queue: i32,
-    /// workerGroup.
     pub group: String,
-    /// workerId.
     pub id: String,
 }
 
@@ -58,7 +56,6 @@ impl Sight {
 pub struct Recent {
     pub task: Uuid,
     pub run: i16,
-    /// When.
     pub claimed: DateTime<Utc>,
 }
 
@@ -78,7 +75,6 @@ pub fn remember(recent: &mut Vec<Recent>, claim: Recent) {
 /// The two dates that decide about a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Visibility {
-    /// Until when it is shown.
     pub expires: DateTime<Utc>,
     /// Until when it gets no work.
     pub quarantine_until: Option<DateTime<Utc>>,
@@ -104,7 +100,6 @@ impl Visibility {
     }
 }
 
-/// What a worker does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WorkerState {
     /// It gets no work, whatever it still holds.

@@ -66,7 +66,6 @@ pub struct Database {
 /// What the engine is configured with.
 #[derive(Debug, Clone)]
 pub struct EngineSettings {
-    /// Lease duration of a claim.
     pub claim_timeout: Duration,
     /// How long claimWork leaves a run alone whose message was got.
     pub poll_reservation: Duration,
@@ -102,7 +101,6 @@ pub struct Engine {
     pub settings: EngineSettings,
     /// Whether the database is still the one that this server has read from.
     pub continuity: Continuity,
-    /// Caches the keys of queues.
     pub queues: Queues,
     /// Wake whatever waits for the changes of a transaction.
     pub notifiers: Notifiers,

@@ -23,7 +23,6 @@ pub const METRICS: [Metric; 3] = [
 /// How many tasks were resolved for each reason.
 type Counts = BTreeMap<ReasonResolved, u64>;
 
-/// The counts.
 #[derive(Debug, Default)]
 pub struct Resolutions {
     /// Since the name was looked up last, by `task_queues.id`. Apart from what is shown, which is locked while it is written out.

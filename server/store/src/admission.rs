@@ -186,7 +186,6 @@ pub struct Locked {
 pub enum Take {
     /// The first [`KEYS_MAX`] from this mark on.
     From(Mark),
-    /// None.
     Nothing,
 }
 

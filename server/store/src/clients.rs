@@ -83,7 +83,6 @@ pub struct ClientInfo {
     pub client_id: String,
     /// What it may do, before expansion.
     pub scopes: Vec<String>,
-    /// For people.
     pub description: String,
     /// From when on it is refused; none: never.
     pub expires: Option<Timestamp>,
@@ -91,7 +90,6 @@ pub struct ClientInfo {
     pub delete_on_expiration: bool,
     /// Whether it is refused for now.
     pub disabled: bool,
-    /// When it was created.
     pub created: Timestamp,
     /// When anything about it was last changed.
     pub last_modified: Timestamp,
@@ -138,7 +136,6 @@ pub struct NewClient {
     pub client_id: String,
     /// What it may do, before expansion.
     pub scopes: Vec<String>,
-    /// For people.
     pub description: String,
     /// From when on it is refused; none: never.
     pub expires: Option<DateTime<Utc>>,
@@ -151,7 +148,6 @@ pub struct NewClient {
 pub struct ClientChange {
     /// What it may do, before expansion.
     pub scopes: Option<Vec<String>>,
-    /// For people.
     pub description: Option<String>,
     /// From when on it is refused; inner none: never.
     pub expires: Option<Option<DateTime<Utc>>>,

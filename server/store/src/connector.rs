@@ -56,7 +56,6 @@ struct State {
     outage: Option<Outage>,
     /// When the last outage began, whether or not it has ended, or the database was replaced without one.
     began: Option<Instant>,
-    /// When it ended.
     ended: Option<Instant>,
     looking: bool,
     /// The pools for cold statements, which connect by themselves.

@@ -11,9 +11,7 @@ use super::events::Sequenced;
 pub struct Counts {
     /// Pending runs that are not delayed, hidden ones included.
     pub pending: i64,
-    /// Running claims.
     pub claimed: i64,
-    /// Pending runs that are delayed.
     pub delayed: i64,
 }
 

@@ -21,7 +21,6 @@ pub struct Required {
     pub id: Uuid,
     /// Its key; none if it does not exist.
     pub seq: Option<i64>,
-    /// When it is purged.
     pub expires: Option<DateTime<Utc>>,
     /// Whether it has ended as it must.
     pub satisfied: bool,

@@ -240,7 +240,6 @@ pub struct DueLog {
 pub struct DueTask {
     pub id: TaskId,
     pub run: RunId,
-    /// Until when it is retained.
     pub expires: DateTime<Utc>,
     /// When the run has ended, if it has.
     pub ended: Option<DateTime<Utc>>,

@@ -50,7 +50,6 @@ impl<T: Default> Memory<T> {
         (inner.epoch == since).then(|| change(&mut inner.value))
     }
 
-    /// Drops what is remembered.
     pub fn drop_all(&self) {
         let mut inner = self.shared.write().unwrap_or_else(PoisonError::into_inner);
         *inner = Inner { epoch: Epoch(inner.epoch.0 + 1), value: T::default() };

@@ -23,9 +23,7 @@ pub struct Peeked {
     pub task: Uuid,
     /// Since when its run is pending.
     pub scheduled: DateTime<Utc>,
-    /// When it ends.
     pub deadline: DateTime<Utc>,
-    /// How often it was got.
     pub dequeued: i32,
 }
 

@@ -10,11 +10,9 @@ pub struct Object {
     pub project: String,
     /// The upload that makes it.
     pub upload: Uuid,
-    /// Until when it is retained.
     pub expires: DateTime<Utc>,
     /// When it may be removed.
     pub removable: DateTime<Utc>,
-    /// Whether its upload is finished.
     pub finished: bool,
     /// As declared by its uploader.
     pub sha256: Option<String>,
@@ -32,7 +30,6 @@ pub struct NewObject<'a> {
     pub project: &'a str,
     /// The upload that makes it.
     pub upload: Uuid,
-    /// Until when it is retained.
     pub expires: DateTime<Utc>,
     /// Until when its row is kept at least, which is not before it expires.
     pub known_until: DateTime<Utc>,

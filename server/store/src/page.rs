@@ -87,11 +87,8 @@ pub struct QueueRow {
     pub key: i32,
     /// `provisionerId/workerType`.
     pub name: String,
-    /// Pending runs.
     pub pending: i64,
-    /// Running claims.
     pub claimed: i64,
-    /// Pending runs that are delayed.
     pub delayed: i64,
     /// Pending runs that wait for admission.
     pub waiting: i64,
@@ -173,9 +170,7 @@ pub struct ClaimRow {
     pub worker_group: String,
     /// Who holds it.
     pub worker_id: String,
-    /// Since when.
     pub started: DateTime<Utc>,
-    /// Until when.
     pub taken_until: DateTime<Utc>,
     /// The definition, unless it is long.
     pub definition: Option<String>,
@@ -240,7 +235,6 @@ pub async fn list_claims(
 pub struct HolderRow {
     /// The queue's name.
     pub queue: String,
-    /// The worker's group.
     pub worker_group: String,
     pub worker_id: String,
     /// How many claims it holds.
@@ -287,13 +281,9 @@ pub struct EndedRow {
     pub run: RunId,
     /// The queue's name.
     pub queue: String,
-    /// How it ended.
     pub state: RunState,
-    /// Why it was created.
     pub reason_created: ReasonCreated,
-    /// Why it ended.
     pub reason: ReasonResolved,
-    /// When it ended.
     pub resolved: DateTime<Utc>,
     /// The worker of its claim, by group and id.
     pub worker: Option<(String, String)>,

@@ -20,7 +20,6 @@ pub struct StoredPolicy {
     pub version: i64,
     /// JSON text of the policy.
     pub policy: String,
-    /// When it was changed last.
     pub updated: DateTime<Utc>,
     /// Who changed it last.
     pub client_id: String,
@@ -28,7 +27,6 @@ pub struct StoredPolicy {
     pub stage: Stage,
 }
 
-/// The columns of a policy.
 struct PolicyRow {
     version: i64,
     policy: String,

@@ -9,7 +9,6 @@ use tenure_domain::purge_cache::{PURGE_KEPT, PURGES_MAX};
 /// A request that counts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PurgeRow {
-    /// workerPoolId.
     pub worker_pool: String,
     pub cache_name: String,
     /// Caches from before that are stale.

@@ -84,7 +84,6 @@ pub struct ClaimedRow {
     pub worker_group: String,
     /// Who holds it.
     pub worker_id: String,
-    /// Since when.
     pub started: DateTime<Utc>,
 }
 

@@ -65,7 +65,6 @@ pub async fn declare(conn: &mut PgConnection, key: i32, expires: DateTime<Utc>) 
 pub struct ViewRow {
     /// Name of the queue, or of the provisioner.
     pub name: String,
-    /// Until when it is shown.
     pub expires: DateTime<Utc>,
     /// When a worker was last seen there.
     pub last_seen: DateTime<Utc>,

@@ -83,7 +83,6 @@ impl Queues {
         }
     }
 
-    /// Drops what is remembered.
     pub fn drop_all(&self) {
         self.seen.drop_all();
     }

@@ -155,7 +155,6 @@ pub async fn go_on(transaction: &mut PgConnection, places: &[(i32, Place)]) -> R
 /// What a slice found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Slice {
-    /// How many runs.
     pub runs: usize,
     /// The place of the last of them: the cursor after it.
     pub last: Option<i64>,

@@ -13,7 +13,6 @@ use crate::decode::Row;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Returned {
     pub run: RunId,
-    /// How it ended.
     pub state: RunState,
     /// JSON text.
     pub result: String,

@@ -15,9 +15,7 @@ pub struct RoleInfo {
     pub role_id: String,
     /// What it gives, before expansion.
     pub scopes: Vec<String>,
-    /// For people.
     pub description: String,
-    /// When it was created.
     pub created: Timestamp,
     /// When anything about it was last changed.
     pub last_modified: Timestamp,
@@ -30,7 +28,6 @@ pub struct NewRole {
     pub role_id: String,
     /// What it gives, before expansion.
     pub scopes: Vec<String>,
-    /// For people.
     pub description: String,
 }
 

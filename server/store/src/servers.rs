@@ -27,7 +27,6 @@ pub struct Stored {
     pub server: Server,
     /// For people; none of a server of a release without names.
     pub name: Option<String>,
-    /// When it started.
     pub started: DateTime<Utc>,
 }
 

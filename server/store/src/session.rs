@@ -203,7 +203,6 @@ row! {
     pub struct Backend {
         /// Its process id.
         pub pid: i32,
-        /// When it was started.
         pub started: DateTime<Utc>,
     }
 }

@@ -21,7 +21,6 @@ pub struct Stored {
     pub command: TaskCommand,
     /// Until when the task is to sleep.
     pub until: Option<DateTime<Utc>>,
-    /// When it was given.
     pub sent: DateTime<Utc>,
 }
 

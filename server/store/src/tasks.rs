@@ -15,7 +15,6 @@ use tenure_domain::task::{EndedRun, Last, Task, Tenancy};
 #[derive(Debug)]
 pub struct Loaded {
     pub task: Task,
-    /// How often it was requeued.
     pub requeues: u16,
     /// How many of its runs ended without using up a retry.
     pub free_runs: u16,

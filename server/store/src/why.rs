@@ -167,7 +167,6 @@ fn log_so_far(bytes: Option<i64>) -> Option<LiveLogSoFar> {
     bytes.and_then(|bytes| u64::try_from(bytes).ok()).map(|bytes| LiveLogSoFar { bytes })
 }
 
-/// What holds a pending run.
 async fn find_held(
     conn: &mut PgConnection,
     columns: Row,

@@ -9,7 +9,6 @@ use tenure_domain::registration::{Standing, WorkerName};
 /// A worker as authentication needs it.
 #[derive(Debug, Clone, Copy)]
 pub struct FoundAccount {
-    /// When it was created.
     pub created: DateTime<Utc>,
     /// Whether it is let in.
     pub standing: Standing,
@@ -24,7 +23,6 @@ pub struct Registered {
     pub capacity: i32,
     /// JSON text of its configuration.
     pub config: String,
-    /// When it was created.
     pub created: DateTime<Utc>,
     /// When anything about it was last changed.
     pub last_modified: DateTime<Utc>,
@@ -36,7 +34,6 @@ pub struct Registered {
     pub used_secret: Option<String>,
     /// When that one was exchanged.
     pub used: Option<DateTime<Utc>>,
-    /// When it was removed.
     pub removed: Option<DateTime<Utc>>,
     pub now: DateTime<Utc>,
 }

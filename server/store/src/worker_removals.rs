@@ -30,7 +30,6 @@ pub struct Gone {
     /// `task_queues.id`.
     pub queue: i32,
     pub worker_group: String,
-    /// Itself within the group.
     pub worker_id: String,
 }
 

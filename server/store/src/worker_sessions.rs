@@ -36,7 +36,6 @@ pub struct Stored {
     pub capacity: i32,
     /// As the worker said last.
     pub frozen: bool,
-    /// Until when it is live.
     pub until: DateTime<Utc>,
     /// When it ended and by what, and how many runs left it then.
     pub ended: Option<(DateTime<Utc>, SessionEnd, i64)>,
@@ -50,9 +49,7 @@ pub struct Stored {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Live {
     pub epoch: i64,
-    /// Since when.
     pub started: DateTime<Utc>,
-    /// Until when.
     pub until: DateTime<Utc>,
 }
 
@@ -61,7 +58,6 @@ pub struct Live {
 pub struct Begun {
     /// What never changes.
     pub identity: Identity,
-    /// Until when it is live.
     pub until: DateTime<Utc>,
 }
 
@@ -250,14 +246,11 @@ pub struct Renewal {
     pub after: i64,
 }
 
-/// What came of it.
 #[derive(Debug, Clone)]
 pub struct Renewed {
     /// The session.
     pub epoch: i64,
-    /// Until when it is live.
     pub until: DateTime<Utc>,
-    /// The database's time.
     pub now: DateTime<Utc>,
     /// The version of the queue's policy.
     pub policy_version: i64,
@@ -330,7 +323,6 @@ pub struct Member {
     pub capacity: i32,
     /// As the worker said last.
     pub frozen: bool,
-    /// Until when it is live.
     pub until: DateTime<Utc>,
     /// How many claims it holds.
     pub running: i64,

@@ -107,9 +107,7 @@ pub struct WorkerRow {
     pub worker_id: String,
     /// When it was first seen.
     pub first_claim: DateTime<Utc>,
-    /// When it was last seen.
     pub last_seen: DateTime<Utc>,
-    /// Until when it is shown.
     pub expires: DateTime<Utc>,
     /// Until when it gets no work; may be over.
     pub quarantine_until: Option<DateTime<Utc>>,
@@ -121,7 +119,6 @@ pub struct WorkerRow {
 }
 
 impl WorkerRow {
-    /// What decides about it.
     #[must_use]
     pub fn visibility(&self) -> Visibility {
         Visibility { expires: self.expires, quarantine_until: self.quarantine_until }
@@ -225,7 +222,6 @@ pub async fn declare(conn: &mut PgConnection, key: &WorkerKey, expires: DateTime
 pub struct Quarantine<'a> {
     /// Until when the worker is to get no work.
     pub until: DateTime<Utc>,
-    /// Why.
     pub info: Option<&'a str>,
     /// The client that sets it.
     pub client_id: &'a str,
@@ -290,11 +286,9 @@ pub async fn quarantine(conn: &mut PgConnection, key: &WorkerKey, change: Quaran
 pub struct QuarantineRow {
     /// Who did it.
     pub client_id: String,
-    /// When.
     pub updated: DateTime<Utc>,
     /// Until when the worker was to get no work.
     pub quarantine_until: DateTime<Utc>,
-    /// Why.
     pub info: Option<String>,
 }
 

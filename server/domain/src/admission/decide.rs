@@ -194,7 +194,6 @@ struct HeadNow<'a> {
     vtime: f64,
     /// The first of its runs that was not looked at.
     next: usize,
-    /// How many runs started.
     started: usize,
     /// The first run that was passed over, and when the first of those may go to any session.
     passed_over: Option<(usize, f64)>,

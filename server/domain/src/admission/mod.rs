@@ -66,13 +66,11 @@ pub struct Rate {
 pub struct Queue {
     /// The database's time in seconds since 1970.
     pub now: f64,
-    /// Whether keys take turns.
     pub fair: bool,
     /// The queue's limit less its assigned and claimed runs; none without a limit.
     pub total_free: Option<u64>,
     /// Who takes runs.
     pub demand: Demand,
-    /// The queue's rate.
     pub rate: Option<Rate>,
     /// When its next start conforms to the rate (theoretical arrival time), in seconds since 1970.
     pub tat: f64,
@@ -144,7 +142,6 @@ pub struct Head {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Run {
     pub seq: i64,
-    /// Its number.
     pub run: i16,
     /// Its place in the queue.
     pub ord: i64,
@@ -180,7 +177,6 @@ pub enum Taker {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Start {
     pub seq: i64,
-    /// Its number.
     pub run: i16,
     pub key: i64,
     pub priority: usize,

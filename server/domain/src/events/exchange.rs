@@ -3,26 +3,20 @@
 /// Where an event is published.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Exchange {
-    /// A task was created.
     TaskDefined,
     /// A run waits for a worker.
     TaskPending,
-    /// A run was claimed.
     TaskRunning,
-    /// A run succeeded.
     TaskCompleted,
-    /// A run failed.
     TaskFailed,
     /// A run ended for a reason outside the task.
     TaskException,
-    /// A task's priority was changed.
     TaskPriorityChanged,
     /// Every task of a group is resolved.
     TaskGroupResolved,
     TaskGroupSealed,
     /// The priority of a group's tasks was changed.
     TaskGroupPriorityChanged,
-    /// An artifact can be read.
     ArtifactCreated,
 }
 

@@ -35,7 +35,6 @@ pub enum By {
     SchedulerUnaccepted,
 }
 
-/// What becomes of the run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Follows {
     /// Nothing: its worker is waited for.
@@ -79,9 +78,7 @@ pub struct Times {
 /// One cell of the table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Cell {
-    /// What happens.
     pub situation: Situation,
-    /// Under which delivery.
     pub delivery: Delivery,
     /// Whether the queue has a completeTime.
     pub has_complete_time: bool,
@@ -213,7 +210,6 @@ impl Cell {
         }
     }
 
-    /// What becomes of the run.
     #[must_use]
     pub fn follows(&self, by: By) -> Follows {
         match by {

@@ -67,7 +67,6 @@ pub struct Policy {
     pub concurrency: Limits<u32>,
     /// How many runs may start in a time.
     pub rate: Limits<Rate>,
-    /// Whether keys take turns.
     pub fair: bool,
     text: String,
 }
@@ -109,7 +108,6 @@ pub struct Admission {
     pub rate_total: Option<Rate>,
     /// The same of each key.
     pub rate_per_key: Option<Rate>,
-    /// Whether keys take turns.
     pub fair: bool,
 }
 
@@ -338,7 +336,6 @@ pub enum Match {
     Anything,
     /// A policy, of whatever version.
     Some,
-    /// The policy of this version.
     Version(i64),
 }
 

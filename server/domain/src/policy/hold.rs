@@ -72,7 +72,6 @@ impl Start {
 /// A delay: until when, and why.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Delayed {
-    /// Until when.
     pub until: DateTime<Utc>,
     /// Why.
     pub by: DelayedBy,

@@ -46,9 +46,7 @@ pub enum Event {
         /// Whether the run waits for admission. A delay is not for reruns.
         hold: Option<Hold>,
     },
-    /// It is cancelled.
     Cancel,
-    /// The task's deadline has passed.
     DeadlinePassed,
     /// The time of a run that is held has come, or it is admitted for any worker.
     Ready(RunId),
@@ -69,17 +67,12 @@ pub enum Event {
 /// Which rule refuses an event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Refusal {
-    /// The task has no such run.
     NoSuchRun,
-    /// The run is not the task's last one.
     NotTheLastRun,
-    /// The run is pending, not claimed.
     NotClaimed,
-    /// The run is already claimed.
     AlreadyClaimed,
     /// The run, or the task, has ended.
     AlreadyResolved,
-    /// The task has a run already.
     AlreadyScheduled,
     /// The task was requeued as often as is allowed.
     RequeuesUsedUp,

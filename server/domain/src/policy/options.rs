@@ -50,7 +50,6 @@ pub struct Options {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PreferredWorker {
     pub worker_group: WorkerGroup,
-    /// The worker within it.
     pub worker_id: WorkerId,
     /// How long, from when the run begins to wait.
     pub wait: TimeDelta,
@@ -59,7 +58,6 @@ pub struct PreferredWorker {
 /// A scope that options need beside that of creating the task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Needs {
-    /// None.
     Nothing,
     /// `tenure:task-options:<taskQueueId>`.
     TaskOptions,

@@ -11,11 +11,9 @@ use crate::unacceptable::Unacceptable;
 /// A pause of a queue. A queue is paused exactly as long as its row says so: when `until` has come, a pass ends it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Paused {
-    /// Since when.
     pub since: DateTime<Utc>,
     /// By whom.
     pub by: String,
-    /// Why.
     pub reason: Option<String>,
     /// When the queue resumes by itself.
     pub until: Option<DateTime<Utc>>,

@@ -98,7 +98,6 @@ pub enum Found {
     },
     /// Runs of the slice, stamped or not.
     Slice {
-        /// How many.
         runs: usize,
         /// The key of the last of them.
         last: Option<i64>,

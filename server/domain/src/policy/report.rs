@@ -34,7 +34,6 @@ impl TaskResult {
         Ok(Self(text))
     }
 
-    /// The JSON text.
     #[must_use]
     pub fn text(&self) -> &str {
         &self.0

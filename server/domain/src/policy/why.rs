@@ -30,7 +30,6 @@ pub struct Facts {
     pub place: Place,
     /// The pause of its queue, if it has one.
     pub paused: Option<Paused>,
-    /// The database's time.
     pub now: DateTime<Utc>,
 }
 
@@ -62,7 +61,6 @@ pub enum Place {
     Running {
         run: RunId,
         worker: WorkerName,
-        /// Since when.
         since: DateTime<Utc>,
         /// Until when, unless it renews its claim.
         taken_until: DateTime<Utc>,
@@ -85,7 +83,6 @@ pub enum Place {
     },
 }
 
-/// What holds a pending run.
 #[derive(Debug, Clone)]
 pub enum Held {
     /// Nothing.
@@ -178,7 +175,6 @@ impl Sessions {
 #[derive(Debug, Clone)]
 pub struct Assigned {
     pub to: Option<(WorkerName, SessionId)>,
-    /// Since when.
     pub since: Option<DateTime<Utc>>,
     /// When another one gets the run.
     pub accept_by: Option<DateTime<Utc>>,

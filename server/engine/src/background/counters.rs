@@ -67,7 +67,6 @@ impl OldTransaction {
 /// Publishes the counts of queues.
 #[derive(Debug)]
 pub struct CountersPass {
-    /// The counts.
     pub gauges: QueueGauges<{ METRICS.len() }>,
     old_transaction: OldTransaction,
 }

@@ -26,7 +26,6 @@ pub async fn write_down(engine: &Engine) -> Result<PassReport, sqlx::Error> {
 /// Counts the workers of queues, for the metrics.
 #[derive(Debug)]
 pub struct WorkerCountsPass {
-    /// The counts.
     pub gauges: QueueGauges<{ METRICS.len() }>,
 }
 

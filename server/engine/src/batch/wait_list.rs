@@ -128,9 +128,7 @@ pub type ReadSequenced = Arc<dyn Fn() -> Sequenced + Send + Sync>;
 pub struct WaitListParts<'a> {
     /// For the session that claims.
     pub connector: Connector,
-    /// For names of queues, and for recovery.
     pub pool: PgPool,
-    /// Caches names of queues.
     pub queues: Queues,
     /// Where to start scanning.
     pub low_water_marks: LowWaterMarks,
@@ -138,7 +136,6 @@ pub struct WaitListParts<'a> {
     pub notifiers: Notifiers,
     /// Requeues undelivered claims.
     pub requeue: Requeue,
-    /// Lease duration of a claim.
     pub lease: Duration,
     /// Notes which workers are seen, and knows which are quarantined.
     pub workers: Workers,

@@ -27,7 +27,6 @@ use tenure_store::{claims, holds, policies, tasks};
 pub struct ClaimTask {
     pub task: TaskId,
     pub run: RunId,
-    /// The worker's group.
     pub worker_group: String,
     pub worker_id: String,
     /// The epoch of the session that the claim belongs to.

@@ -18,7 +18,6 @@ const LOOKUPS_MAX: u32 = 10;
 #[derive(Debug, Clone)]
 pub struct Request {
     pub queue: TaskQueueId,
-    /// The worker's group.
     pub group: String,
     /// The worker.
     pub id: String,

@@ -26,7 +26,6 @@ const TICK_BYTES_MAX: usize = 256 << 10;
 /// How often the key of a queue is looked up for one request.
 const LOOKUPS_MAX: u32 = 3;
 
-/// The operation.
 pub struct CreateTask {
     /// Remembers which queues have a policy.
     pub queues: Queues,

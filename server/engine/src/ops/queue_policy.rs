@@ -22,7 +22,6 @@ use tenure_store::{admission, clock};
 pub struct Parts<'a> {
     /// For the transactions.
     pub pool: &'a PgPool,
-    /// Caches the keys of queues.
     pub queues: &'a Queues,
     /// Wake who waits for a queue that is resumed.
     pub notifiers: &'a Notifiers,

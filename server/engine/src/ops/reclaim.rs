@@ -19,13 +19,9 @@ use tenure_store::queues::Queues;
 use tenure_store::transitions::renew::{self, Member, Renewed};
 use tenure_store::{claims, tasks};
 
-/// The operation.
 pub struct Reclaim {
-    /// For names of queues.
     pub queues: Queues,
-    /// For names of queues.
     pub pool: PgPool,
-    /// Lease duration of a claim.
     pub lease: Duration,
     /// Notes which workers are seen.
     pub workers: Workers,

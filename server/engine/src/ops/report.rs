@@ -26,11 +26,8 @@ use tenure_store::transitions::end::{self, Member, Resolved};
 use tenure_store::worker_removals::Gone;
 use tenure_store::{claims, results, tasks};
 
-/// The operation.
 pub struct ReportRun {
-    /// For names of queues.
     pub queues: Queues,
-    /// For names of queues.
     pub pool: PgPool,
 }
 

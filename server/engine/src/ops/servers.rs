@@ -16,7 +16,6 @@ use tenure_store::{schedulers, servers};
 pub struct Parts<'a> {
     /// For the transactions.
     pub pool: &'a PgPool,
-    /// Caches the keys of queues.
     pub queues: &'a Queues,
     /// Wake what looks for a scheduler.
     pub notifiers: &'a Notifiers,

@@ -36,7 +36,6 @@ const STARTS_MAX: u32 = 3;
 pub struct Parts<'a> {
     /// For the transactions.
     pub pool: &'a PgPool,
-    /// Caches the keys of queues.
     pub queues: &'a Queues,
     /// Wake whatever waits for the runs that a session gives back.
     pub notifiers: &'a Notifiers,
@@ -51,7 +50,6 @@ pub struct Parts<'a> {
 pub struct Started {
     /// What never changes.
     pub identity: Identity,
-    /// Until when it is live.
     pub until: DateTime<Utc>,
     /// The version of the queue's policy.
     pub policy_version: i64,

@@ -10,7 +10,6 @@ use crate::notifiers::Effects;
 use tenure_domain::task::Task;
 use tenure_store::tasks;
 
-/// The operation.
 pub struct ReadStatus;
 
 impl Operation for ReadStatus {

@@ -21,7 +21,6 @@ use tenure_domain::work::{Holder, LEAVING, Reported};
 use tenure_store::queues::Queues;
 use tenure_store::worker_removals::Gone;
 
-/// What came of it.
 #[derive(Debug)]
 pub struct Worked {
     /// A verdict on each result, in their order.

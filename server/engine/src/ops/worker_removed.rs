@@ -41,7 +41,6 @@ pub struct Removed {
 /// Runs that were ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Ended {
-    /// How many.
     pub runs: usize,
     /// How many of them are retried.
     pub retried: usize,

@@ -107,9 +107,7 @@ pub struct KnownWorker {
 #[derive(Debug, Clone)]
 pub struct Name {
     pub queue: TaskQueueId,
-    /// workerGroup.
     pub group: String,
-    /// workerId.
     pub id: String,
 }
 

@@ -27,7 +27,6 @@ pub trait Fact: Send + Sync + 'static {
 pub(super) struct Look {
     /// A look that begins later has a higher one.
     pub(super) turn: u64,
-    /// When it began.
     pub(super) began: Instant,
 }
 

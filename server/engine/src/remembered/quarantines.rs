@@ -11,7 +11,6 @@ use super::{Fact, Remembered};
 use tenure_domain::worker::{WorkerKey, is_barred};
 use tenure_store::workers;
 
-/// The fact.
 #[derive(Debug)]
 pub struct Quarantined;
 

@@ -9,7 +9,6 @@ use super::{Fact, Remembered};
 use crate::notifiers::Notifiers;
 use tenure_store::worker_removals::{self, Gone};
 
-/// The fact.
 #[derive(Debug)]
 pub struct Removals;
 

@@ -6,7 +6,6 @@ use super::Fact;
 use tenure_domain::roles::Resolver;
 use tenure_store::roles;
 
-/// The fact.
 #[derive(Debug)]
 pub struct Roles;
 

@@ -65,7 +65,6 @@ impl Identities {
         self.seen.note(self.seen.epoch(), |seen| (seen.newer.remove(&id), seen.older.remove(&id)));
     }
 
-    /// Drops what is remembered.
     pub fn drop_all(&self) {
         self.seen.drop_all();
     }

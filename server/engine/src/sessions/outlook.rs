@@ -72,7 +72,6 @@ impl Outlook {
         self.seen.note(since, |seen| seen.ticked = Some(at));
     }
 
-    /// Drops what was seen: the next look reads everything.
     pub fn drop_all(&self) {
         self.seen.drop_all();
     }

@@ -77,7 +77,6 @@ impl Renewals {
         })
     }
 
-    /// Drops what is remembered.
     pub fn drop_all(&self) {
         self.latest.drop_all();
     }

@@ -289,7 +289,6 @@ async fn announce_again(transaction: &mut PgConnection, runs: &[GivenRun]) -> Re
 pub struct TakenBack {
     /// Queues in which runs wait again.
     pub queues: Vec<i32>,
-    /// How many.
     pub runs: usize,
 }
 

@@ -28,7 +28,6 @@ pub struct Queue {
     pub id: i32,
     /// From where on the changes of counts are to be read.
     pub sequenced: Sequenced,
-    /// The database's time.
     pub now: DateTime<Utc>,
 }
 

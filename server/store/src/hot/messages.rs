@@ -36,7 +36,6 @@ pub struct Got {
     pub ord: i64,
     /// Since when its run is pending.
     pub scheduled: DateTime<Utc>,
-    /// When it ends.
     pub deadline: DateTime<Utc>,
     /// What the poller may change it with.
     pub receipt: Receipt,

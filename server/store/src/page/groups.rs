@@ -14,7 +14,6 @@ use crate::decode::{Row, Undecodable};
 pub struct GroupRow {
     /// Who owns it.
     pub scheduler: String,
-    /// When it is purged.
     pub expires: DateTime<Utc>,
     /// Since when no task may be added.
     pub sealed: Option<DateTime<Utc>>,

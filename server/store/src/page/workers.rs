@@ -15,10 +15,8 @@ pub struct WorkerRow {
     pub queue: i32,
     /// The queue's name.
     pub queue_name: String,
-    /// The worker's group.
     pub worker_group: String,
     pub worker_id: String,
-    /// When it was first seen.
     pub first_seen: DateTime<Utc>,
     /// When it last asked for work, renewed a claim, or was declared.
     pub last_seen: DateTime<Utc>,

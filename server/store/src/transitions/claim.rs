@@ -39,7 +39,6 @@ pub struct Want<'a> {
 /// A worker that claims.
 #[derive(Debug, Clone, Copy)]
 pub struct Worker<'a> {
-    /// The worker's group.
     pub group: &'a str,
     /// The worker.
     pub id: &'a str,

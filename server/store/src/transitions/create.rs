@@ -49,7 +49,6 @@ impl Member<'_> {
     }
 }
 
-/// The members as columns.
 #[derive(Default)]
 struct Columns<'a> {
     /// Of each member its number, from 1.
@@ -78,7 +77,6 @@ struct Columns<'a> {
     options: OptionColumns<'a>,
 }
 
-/// The columns of `task_options`.
 #[derive(Default)]
 struct OptionColumns<'a> {
     deliveries: Vec<Option<i16>>,

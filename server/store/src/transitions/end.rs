@@ -125,7 +125,6 @@ row! {
         pub seq: i64,
         /// The task.
         pub id: Uuid,
-        /// The run that ended.
         pub run: i16,
         state: i16,
         reason_resolved: i16,
@@ -160,7 +159,6 @@ impl Resolved {
         hot::member(self.n)
     }
 
-    /// Why the run ended.
     #[must_use]
     pub fn reason(&self) -> Option<ReasonResolved> {
         ReasonResolved::from_code(self.reason_resolved)

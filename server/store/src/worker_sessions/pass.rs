@@ -30,7 +30,6 @@ pub async fn list_ended(conn: &mut PgConnection, epochs: &[i64]) -> Result<Vec<(
 pub struct StillLive {
     /// The session.
     pub epoch: i64,
-    /// Until when it is live.
     pub until: DateTime<Utc>,
     /// The version of the queue's policy.
     pub policy_version: i64,

@@ -45,7 +45,6 @@ pub(crate) struct Output {
     pub gzip: bool,
     /// When it may be deleted; if it is absent, together with the task.
     pub expires: Option<Timestamp>,
-    /// Whether it may be missing.
     pub optional: bool,
 }
 

@@ -11,7 +11,6 @@ use crate::notifiers::Effects;
 use crate::ops::OpError;
 use tenure_store::worker_sessions::{self, Renewal, Renewed};
 
-/// The operation.
 pub struct RenewSession;
 
 /// How long renewals wait for others: each is early by much more, and thousands of sessions are renewed with few commits.
