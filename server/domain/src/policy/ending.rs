@@ -1,7 +1,6 @@
 //! What follows when a claim ends: whether another run does, and what that costs.
 //!
-//! [`next`] is the rule, [`TABLE`] the same as an array, which docs and tests show and compare; [`decide`] adds the bounds on
-//! runs.
+//! [`next`] is the rule, which docs show for each ending of [`TABLE`]; [`decide`] adds the bounds on runs.
 
 use tenure_api::ids::RunId;
 use tenure_api::states::{Delivery, EndedBy, ExceptionReason, ReasonCreated, ReasonResolved};
@@ -186,51 +185,36 @@ const fn exception(reason: ExceptionReason) -> Ending {
     Ending::Reported(Report::Exception(reason))
 }
 
-/// A row of the table of endings: the ending, its name, and what follows under each delivery, in the order of
-/// [`Delivery::ALL`].
-pub type Row = (Ending, &'static str, [Next; 3]);
-
-/// Every ending of a claim under every delivery.
-pub const TABLE: [Row; 14] = {
-    use Next::{ForARetry, ForNothingFirst, ForNothingOrRefused, Never, Requeued};
-    [
-        (Ending::Reported(Report::Completed), "reported as completed", [Never; 3]),
-        (Ending::Reported(Report::Failed), "reported as failed", [Never; 3]),
-        (exception(ExceptionReason::MalformedPayload), "reported as malformed-payload", [Never; 3]),
-        (exception(ExceptionReason::ResourceUnavailable), "reported as resource-unavailable", [Never; 3]),
-        (exception(ExceptionReason::InternalError), "reported as internal-error", [Never; 3]),
-        (exception(ExceptionReason::IntermittentTask), "reported as intermittent-task", [ForARetry; 3]),
-        (
-            exception(ExceptionReason::WorkerShutdown),
-            "reported as worker-shutdown",
-            [ForARetry, ForNothingFirst, Never],
-        ),
-        (Ending::LeaseExpired, "lease over", [ForARetry, ForNothingFirst, Never]),
-        (Ending::WorkerRemoved, "worker removed", [ForARetry, ForNothingFirst, Never]),
-        (Ending::SessionEnded, "session ended", [ForARetry, ForNothingFirst, Never]),
-        (Ending::TooSlow, "completeTime over", [ForARetry, ForNothingFirst, Never]),
-        (
-            Ending::SchedulerReplaced,
-            "scheduler replaced; does not end a run at most once",
-            [ForARetry, ForNothingFirst, Never],
-        ),
-        (Ending::Released, "released", [ForNothingOrRefused; 3]),
-        (Ending::Undelivered, "claim not delivered", [Requeued; 3]),
-    ]
-};
+/// Every ending of a claim, with its name.
+pub const TABLE: [(Ending, &str); 14] = [
+    (Ending::Reported(Report::Completed), "reported as completed"),
+    (Ending::Reported(Report::Failed), "reported as failed"),
+    (exception(ExceptionReason::MalformedPayload), "reported as malformed-payload"),
+    (exception(ExceptionReason::ResourceUnavailable), "reported as resource-unavailable"),
+    (exception(ExceptionReason::InternalError), "reported as internal-error"),
+    (exception(ExceptionReason::IntermittentTask), "reported as intermittent-task"),
+    (exception(ExceptionReason::WorkerShutdown), "reported as worker-shutdown"),
+    (Ending::LeaseExpired, "lease over"),
+    (Ending::WorkerRemoved, "worker removed"),
+    (Ending::SessionEnded, "session ended"),
+    (Ending::TooSlow, "completeTime over"),
+    (Ending::SchedulerReplaced, "scheduler replaced; does not end a run at most once"),
+    (Ending::Released, "released"),
+    (Ending::Undelivered, "claim not delivered"),
+];
 
 /// [`TABLE`] as lines of Markdown.
 #[must_use]
 pub fn markdown() -> String {
     let columns: Vec<String> = Delivery::ALL.iter().map(|delivery| format!("`{delivery}`")).collect();
     let mut text = format!("| the claim ends: | shown as | {} |\n|---|---|---|---|---|\n", columns.join(" | "));
-    for (ending, name, follows) in TABLE {
+    for (ending, name) in TABLE {
         let reason = ending.outcome().reason();
         let shown = match ending.ended_by() {
             Some(by) => format!("`{reason}`, `{by}`"),
             None => format!("`{reason}`"),
         };
-        let cells: Vec<&str> = follows.iter().map(|next| next.words()).collect();
+        let cells: Vec<&str> = Delivery::ALL.iter().map(|&delivery| next(delivery, ending).words()).collect();
         text.push_str(&format!("| {name} | {shown} | {} |\n", cells.join(" | ")));
     }
     text

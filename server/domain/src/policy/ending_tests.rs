@@ -20,12 +20,7 @@ fn allowances() -> Vec<Allowance> {
 }
 
 #[test]
-fn the_table_has_every_ending_once_and_is_the_rule() {
-    for (ending, name, follows) in TABLE {
-        for (&delivery, follows) in Delivery::ALL.iter().zip(follows) {
-            assert_eq!(next(delivery, ending), follows, "{name} {delivery}");
-        }
-    }
+fn table_has_every_ending_once() {
     let mut endings: Vec<Ending> = [Report::Completed, Report::Failed].map(Ending::Reported).to_vec();
     endings.extend(ExceptionReason::ALL.iter().map(|&reason| exception(reason)));
     endings.extend([
@@ -82,7 +77,7 @@ fn as_sql_says(delivery: Delivery, ending: Ending, run: RunId, t: Allowance) -> 
 
 #[test]
 fn every_case_is_as_the_statement_will_have_it() {
-    for (ending, name, _) in TABLE {
+    for (ending, name) in TABLE {
         for &delivery in Delivery::ALL {
             for number in [0, 1, 399, 400, 1000] {
                 for had in allowances() {
