@@ -51,7 +51,6 @@ impl Presence {
         }
     }
 
-    /// In a word.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {

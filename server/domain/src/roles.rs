@@ -221,7 +221,6 @@ impl Resolver {
         }
     }
 
-    /// Gets these roles ready.
     #[must_use]
     pub fn new(roles: impl IntoIterator<Item = RoleScopes>) -> Self {
         let (mut exact, mut starred) = (BTreeMap::new(), BTreeMap::new());

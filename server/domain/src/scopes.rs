@@ -154,7 +154,6 @@ impl ScopeSet {
         }
     }
 
-    /// Whether the expression holds.
     #[must_use]
     pub fn satisfies(&self, expression: &Expression) -> bool {
         match expression {
@@ -164,7 +163,6 @@ impl ScopeSet {
         }
     }
 
-    /// The scopes in order.
     pub fn iter(&self) -> impl Iterator<Item = &str> {
         self.0.iter().map(AsRef::as_ref)
     }
@@ -195,7 +193,6 @@ pub enum Expression {
 }
 
 impl Expression {
-    /// Each of these.
     #[must_use]
     pub fn all_of(parts: impl IntoIterator<Item = impl Into<Self>>) -> Self {
         Self::AllOf(parts.into_iter().map(Into::into).collect()).without_wrapping()

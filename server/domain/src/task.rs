@@ -127,7 +127,6 @@ impl Task {
         }
     }
 
-    /// The status that the wire shows.
     #[must_use]
     pub fn status(&self) -> Status {
         self.clone().into_status()

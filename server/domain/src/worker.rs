@@ -81,7 +81,6 @@ pub struct Visibility {
 }
 
 impl Visibility {
-    /// Whether the worker gets no work.
     #[must_use]
     pub fn is_quarantined(self, now: DateTime<Utc>) -> bool {
         self.quarantine_until.is_some_and(|until| is_barred(until, now))

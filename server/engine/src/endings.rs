@@ -13,7 +13,6 @@ pub fn count(ending: Ending, claims: usize) {
     }
 }
 
-/// A session ended so.
 pub fn count_session(by: SessionEnd) {
     metrics::counter!(SESSION_ENDS, "reason" => by.as_str()).increment(1);
 }

@@ -227,17 +227,11 @@ impl Engine {
     }
 
     /// createTask, in the queue that the task names.
-    ///
-    /// # Errors
-    /// If it is refused, or the database does not answer.
     pub async fn create_task(&self, task: Arc<NewTask>) -> Result<Task, OpError> {
         create_task::create_task(&self.create, &self.queues, &self.pool, task).await
     }
 
     /// claimWork.
-    ///
-    /// # Errors
-    /// If the database does not answer, or too many requests wait.
     pub async fn claim_work(&self, request: &claim_work::Request) -> Result<Answer, OpError> {
         claim_work::claim_work(&self.wait_list, &self.queues, &self.pool, request).await
     }

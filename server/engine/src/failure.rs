@@ -41,7 +41,6 @@ impl Failure {
         matches!(self, Self::BadData(_) | Self::Again(_))
     }
 
-    /// The error of the database.
     #[must_use]
     pub fn error(&self) -> &sqlx::Error {
         match self {
@@ -53,7 +52,6 @@ impl Failure {
         }
     }
 
-    /// The error of the database.
     #[must_use]
     pub fn into_error(self) -> sqlx::Error {
         match self {

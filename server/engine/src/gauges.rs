@@ -35,13 +35,11 @@ impl<const N: usize> Shown<N> {
 }
 
 impl<const N: usize> QueueGauges<N> {
-    /// These metrics, of no queue yet.
     #[must_use]
     pub fn new(metrics: [Metric; N]) -> Self {
         Self { metrics, queues: Mutex::default() }
     }
 
-    /// Whether nothing was looked for yet.
     #[must_use]
     pub fn is_new(&self) -> bool {
         self.lock().is_none()

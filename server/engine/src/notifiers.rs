@@ -227,7 +227,6 @@ impl Notifiers {
         self.shared.notifications.load(Ordering::SeqCst)
     }
 
-    /// A task was resolved.
     fn notify_resolved(&self) {
         self.stay_active();
         if self.shared.dependents.load(Ordering::SeqCst) {
@@ -275,7 +274,6 @@ impl Notifiers {
         self.shared.schedulers.notify_one();
     }
 
-    /// Waits until that is so.
     pub fn schedulers(&self) -> Notified<'_> {
         self.shared.schedulers.notified()
     }

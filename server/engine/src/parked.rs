@@ -194,7 +194,6 @@ impl<S: Source> Default for Parked<S> {
 }
 
 impl<S: Source> Parked<S> {
-    /// Lists the keys.
     pub(crate) fn keys(&self) -> impl Iterator<Item = S::Key> {
         self.by_key.keys().copied()
     }

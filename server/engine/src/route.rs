@@ -35,7 +35,6 @@ impl HotSessions {
         Self(u8::try_from(count).unwrap_or(Self::MAX.0))
     }
 
-    /// Their number.
     #[must_use]
     pub const fn count(self) -> usize {
         self.0 as usize

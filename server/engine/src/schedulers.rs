@@ -77,7 +77,6 @@ impl Schedulers {
         Self { member, known: Memory::default(), terms: Arc::new(QueueGauges::new(METRICS)) }
     }
 
-    /// The row of this server.
     #[must_use]
     pub fn member(&self) -> &Member {
         &self.member

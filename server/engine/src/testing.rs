@@ -77,9 +77,6 @@ impl Queue {
     }
 
     /// Starts them with so many tick loops.
-    ///
-    /// # Panics
-    /// If a server may not have so many.
     #[must_use]
     pub fn start_with_loops(options: &PgConnectOptions, count: u64) -> Self {
         let hot_sessions = HotSessions::new(count).expect("so many loops are allowed");
@@ -113,9 +110,6 @@ impl Queue {
     }
 
     /// Has it be one of the servers of this database, as a server is that serves: heartbeats write its row, and insert none.
-    ///
-    /// # Panics
-    /// If it cannot be.
     pub async fn join(&self, pool: &PgPool) {
         let mut conn = pool.acquire().await.expect("the database answers");
         servers::join(&mut conn, self.engine.schedulers.member()).await.expect("the row is written");
@@ -127,14 +121,10 @@ impl Queue {
     }
 
     /// Runs a pass once.
-    ///
-    /// # Panics
-    /// If no pass has this name.
     pub async fn run_pass(&self, name: &str) -> Result<PassReport, sqlx::Error> {
         PASSES.iter().find(|pass| pass.name == name).expect("a pass has this name").run(&self.passes).await
     }
 
-    /// The key of a queue.
     pub async fn key(&self, name: &str) -> i32 {
         let name: TaskQueueId = name.parse().expect("the name of a queue");
         self.engine.queues.get_or_create_key(&self.engine.pool, &name).await.expect("the queue can be made")
@@ -145,9 +135,6 @@ impl Queue {
     }
 
     /// createTask for a simple task; its id.
-    ///
-    /// # Panics
-    /// If it is refused.
     pub async fn create_one(&self, queue: &str) -> TaskId {
         let task = new_task(queue, &json!({}));
         self.create(&task).await.expect("a task is created");
@@ -167,9 +154,6 @@ impl Queue {
     }
 
     /// claimWork for one run that must be there; it counts as delivered.
-    ///
-    /// # Panics
-    /// If there is none.
     pub async fn claim_one(&self, queue: &str) -> Granted {
         let mut answer =
             self.claim_work(queue, "worker", 1, Duration::from_secs(10)).await.expect("a claim is answered");
@@ -178,9 +162,6 @@ impl Queue {
     }
 
     /// Gets messages of the lowest priority.
-    ///
-    /// # Panics
-    /// If it is refused.
     pub async fn get_messages(&self, queue: &str, count: u16) -> Vec<Got> {
         let name: TaskQueueId = queue.parse().expect("the name of a queue");
         let queue = QueueName { queue: self.key(queue).await, priority: Priority::Lowest };
@@ -189,9 +170,6 @@ impl Queue {
     }
 
     /// Deletes a message of the lowest priority.
-    ///
-    /// # Panics
-    /// If it is neither done nor refused by a rule.
     pub async fn delete_message(&self, queue: &str, got: &Got) -> Deleted {
         let queue = QueueName { queue: self.key(queue).await, priority: Priority::Lowest };
         let request = DeleteRequest { queue, message: got.message, receipt: got.receipt };
@@ -199,9 +177,6 @@ impl Queue {
     }
 
     /// Changes the visibility timeout of a message.
-    ///
-    /// # Panics
-    /// If the database does not answer, or it is refused.
     pub async fn update_message(&self, queue: &str, got: &Got, visibility: Duration) {
         let queue = QueueName { queue: self.key(queue).await, priority: Priority::Lowest };
         let request = DeleteRequest { queue, message: got.message, receipt: got.receipt };
@@ -226,17 +201,11 @@ impl Queue {
     }
 
     /// status.
-    ///
-    /// # Panics
-    /// If it is refused.
     pub async fn status(&self, task: TaskId) -> Task {
         self.engine.status.submit(task).await.expect("a status is answered")
     }
 
     /// Ends everything and waits for it.
-    ///
-    /// # Panics
-    /// If something does not end.
     pub async fn stop(self) {
         let Self { engine, passes, pools, lifetime: Lifetime { tasks, stop, .. } } = self;
         drop((engine, passes));
@@ -248,18 +217,12 @@ impl Queue {
 }
 
 /// A task for a queue, an hour before its deadline, with these fields besides.
-///
-/// # Panics
-/// If the fields are not acceptable.
 #[must_use]
 pub fn new_task(queue: &str, fields: &serde_json::Value) -> NewTask {
     new_task_with_id(TaskId::from_random(tenure_store::secrets::random()), queue, fields)
 }
 
 /// The same with a given id.
-///
-/// # Panics
-/// If the fields are not acceptable.
 #[must_use]
 pub fn new_task_with_id(id: TaskId, queue: &str, fields: &serde_json::Value) -> NewTask {
     let now = crate::clock::real_now();

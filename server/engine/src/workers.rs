@@ -114,7 +114,6 @@ impl Drop for Taken<'_> {
 }
 
 impl Workers {
-    /// No worker was seen yet.
     #[must_use]
     pub fn new(quarantines: Quarantines) -> Self {
         Self { shared: Arc::default(), quarantines }
@@ -124,7 +123,6 @@ impl Workers {
         self.shared.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A worker was seen.
     pub fn saw(&self, worker: WorkerKey, sight: Sight) {
         self.lock().note(worker, sight, Instant::now(), []);
     }

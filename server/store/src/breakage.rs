@@ -84,7 +84,6 @@ pub fn inbox_waiters_max(otherwise: usize) -> usize {
     given.unwrap_or(otherwise)
 }
 
-/// Whether this breakage strikes now.
 #[must_use]
 pub fn strikes(breakage: Breakage) -> bool {
     static CHANCES: AtomicU64 = AtomicU64::new(0);

@@ -22,7 +22,6 @@ macro_rules! codes {
         pub enum $name { $($(#[doc = $vdoc])* $variant),+ }
 
         impl $name {
-            /// The number that the database stores.
             #[must_use]
             pub fn code(self) -> i16 {
                 match self { $(Self::$variant => $code),+ }

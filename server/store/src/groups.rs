@@ -12,7 +12,6 @@ use super::session::avoid_scans;
 use super::transitions::lone_group;
 use tenure_domain::task::Group;
 
-/// Reads a group.
 pub async fn find(conn: &mut PgConnection, id: Uuid) -> Result<Option<Group>, sqlx::Error> {
     let row = sqlx::query!(
         r#"-- get_group

@@ -77,9 +77,6 @@ impl TestDatabase {
     }
 
     /// Checks the invariants and drops the database.
-    ///
-    /// # Panics
-    /// If an invariant is violated; every violation is named.
     pub async fn finish(self) {
         let violations = check_invariants(&self.pool).await;
         self.pool.close().await;

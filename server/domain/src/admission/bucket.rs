@@ -90,7 +90,6 @@ impl Bucket {
         self.paced.as_ref().is_none_or(|paced| paced.ahead <= paced.full())
     }
 
-    /// Spends a token.
     pub(super) fn start(&mut self) {
         if let Some(paced) = &mut self.paced {
             paced.ahead = paced.ahead.max(paced.full()) + paced.interval;
@@ -98,7 +97,6 @@ impl Bucket {
         }
     }
 
-    /// Has a run hold a token.
     pub(super) fn hold(&mut self) {
         self.held = self.held.saturating_add(1);
     }
@@ -108,7 +106,6 @@ impl Bucket {
         self.changed.then(|| self.tat())
     }
 
-    /// The time to store.
     pub(super) fn tat(&self) -> f64 {
         match &self.paced {
             Some(paced) if self.changed => self.now + paced.ahead,

@@ -10,7 +10,6 @@ const NOW: f64 = 1_800_000_000.0;
 const RUNS_READ: usize = 5;
 const WEIGHTS: [f64; 5] = [0.25, 0.5, 1.0, 2.0, 3.0];
 
-/// What happens in a queue.
 #[derive(Debug, Clone)]
 enum Step {
     /// So many runs of a key come.

@@ -30,7 +30,6 @@ pub struct Fields {
 }
 
 impl Exchange {
-    /// All of them.
     pub const ALL: [Self; 11] = [
         Self::TaskDefined,
         Self::TaskPending,
@@ -45,7 +44,6 @@ impl Exchange {
         Self::ArtifactCreated,
     ];
 
-    /// The exchange's full name.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -83,7 +81,6 @@ impl Exchange {
         }
     }
 
-    /// The fields of its messages.
     #[must_use]
     pub fn fields(self) -> Fields {
         let (always, sometimes): (&[&str], &[&str]) = match self {

@@ -117,7 +117,6 @@ pub const CELLS: [Cell; 16] = {
 };
 
 impl Situation {
-    /// All of them.
     pub const ALL: [Self; 4] = [Self::Exit, Self::NotAccepted, Self::Slow, Self::SchedulerReplaced];
 
     /// The word in the name of a cell.
@@ -144,7 +143,6 @@ impl Situation {
 }
 
 impl By {
-    /// The word for it.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {

@@ -84,7 +84,6 @@ impl<T> Limits<T> {
     /// No limits.
     pub const NONE: Self = Self { total: None, per_key: None };
 
-    /// Whether there is one.
     #[must_use]
     pub fn is_any(&self) -> bool {
         self.total.is_some() || self.per_key.is_some()
@@ -166,7 +165,6 @@ impl Policy {
         }
     }
 
-    /// Checks a policy that was sent.
     pub fn from_request(sent: &QueuePolicy) -> Result<Self, Unacceptable> {
         for (field, neutral, is_neutral) in fields_to_come(sent) {
             if NOT_BUILT.contains(&field) && is_neutral == Some(false) {
@@ -221,7 +219,6 @@ impl Policy {
         self.admission().is_some()
     }
 
-    /// Reads a policy that was stored.
     pub fn from_stored(text: &str) -> Result<Self, Unacceptable> {
         let sent = Self::read(text).map_err(|error| Unacceptable::Schema(format!("the stored policy: {error}")))?;
         Self::from_request(&sent)
@@ -340,7 +337,6 @@ pub enum Match {
 }
 
 impl Match {
-    /// Reads the header.
     pub fn from_header(header: Option<&str>) -> Result<Self, Unacceptable> {
         let Some(text) = header.map(str::trim) else { return Ok(Self::Anything) };
         let version = text.strip_prefix('"').and_then(|text| text.strip_suffix('"'));

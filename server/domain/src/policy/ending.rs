@@ -36,7 +36,6 @@ pub enum Ending {
 }
 
 impl Ending {
-    /// How a run ends so.
     #[must_use]
     pub fn outcome(self) -> Outcome {
         match self {

@@ -28,7 +28,6 @@ pub enum Hold {
 }
 
 impl Hold {
-    /// The number that the database stores.
     #[must_use]
     pub fn code(self) -> i16 {
         match self {
@@ -38,7 +37,6 @@ impl Hold {
         }
     }
 
-    /// The hold for a stored number.
     #[must_use]
     pub fn from_code(code: i16) -> Option<Self> {
         match code {

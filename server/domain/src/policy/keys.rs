@@ -27,7 +27,6 @@ pub struct KeyRules {
 }
 
 impl KeyRules {
-    /// Checks rules that were sent.
     pub fn from_request(sent: &KeyRulesOnWire) -> Result<Self, Unacceptable> {
         let KeyRulesOnWire { concurrency, rate: own_rate, weight } = *sent;
         if *sent == KeyRulesOnWire::default() {

@@ -69,7 +69,6 @@ impl Options {
         tenure(extra)?.map(|sent| read(IN_EXTRA, sent)).transpose()
     }
 
-    /// Checks options that stand there.
     pub fn from_request(place: &str, sent: &TaskOptions) -> Result<Self, Unacceptable> {
         for (name, neutral, is_neutral) in options_to_come(sent) {
             if NOT_BUILT.contains(&name) && is_neutral == Some(false) {

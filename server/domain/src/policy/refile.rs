@@ -33,11 +33,9 @@ pub enum Stage {
 }
 
 impl Stage {
-    /// Each of them, in their order.
     pub const ALL: [Self; 7] =
         [Self::Done, Self::Older, Self::ClaimsFirst, Self::Ready, Self::Delayed, Self::Claims, Self::Check];
 
-    /// The number that the database stores.
     #[must_use]
     pub fn code(self) -> i16 {
         match self {
@@ -51,7 +49,6 @@ impl Stage {
         }
     }
 
-    /// The stage for a stored number.
     #[must_use]
     pub fn from_code(code: i16) -> Option<Self> {
         Self::ALL.into_iter().find(|stage| stage.code() == code)

@@ -22,7 +22,6 @@ pub const RETRY_AFTER_MAX: i64 = 86_400;
 pub struct TaskResult(String);
 
 impl TaskResult {
-    /// Checks a result that was sent.
     pub fn from_request(sent: &RawValue) -> Result<Self, Unacceptable> {
         let text = json::compact(sent.get());
         if text.len() > RESULT_BYTES_MAX {

@@ -119,7 +119,6 @@ impl Traits {
         (code != 0).then_some(code)
     }
 
-    /// The traits for a stored number.
     #[must_use]
     pub fn from_code(code: Option<i16>) -> Option<Self> {
         let code = code.unwrap_or(0);

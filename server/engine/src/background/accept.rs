@@ -14,7 +14,6 @@ use tenure_domain::policy::ending::{Ending, TakenBack, not_accepted};
 use tenure_store::admission::{self, AssignedRun};
 use tenure_store::transitions::end_open;
 
-/// Takes back a slice of them.
 pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     let mut conn = engine.background_pool.acquire().await?;
     let mut transaction = conn.begin().await?;

@@ -20,7 +20,6 @@ pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     end_all(engine, &mut conn, &due, Ending::LeaseExpired).await
 }
 
-/// Ends these claims so.
 pub(super) async fn end_all(
     engine: &Engine,
     conn: &mut PgConnection,

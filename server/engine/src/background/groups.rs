@@ -50,7 +50,6 @@ impl GroupsPass {
         pass
     }
 
-    /// Reads on in the log.
     pub async fn run(&self, engine: &Engine) -> Result<PassReport, sqlx::Error> {
         let mut conn = engine.background_pool.acquire().await?;
         let since = self.witnesses.epoch();

@@ -5,7 +5,6 @@ use crate::engine::Engine;
 use crate::ops::submit::KEY_KEPT;
 use tenure_store::idempotency;
 
-/// Purges a slice of old keys.
 pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     let mut conn = engine.background_pool.acquire().await?;
     let gone = idempotency::purge(&mut conn, engine.due_marks.get().idempotency_keys, KEY_KEPT, SLICE).await?;

@@ -4,7 +4,6 @@ use super::{PassReport, SLICE};
 use crate::engine::Engine;
 use tenure_store::purge_cache;
 
-/// Purges a slice of old requests.
 pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     let mut conn = engine.background_pool.acquire().await?;
     let gone = purge_cache::purge(&mut conn, engine.due_marks.get().purge_requests, SLICE).await?;

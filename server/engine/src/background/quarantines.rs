@@ -9,7 +9,6 @@ use crate::notifiers::Effects;
 use tenure_store::admission;
 use tenure_store::session::plan_as_hot;
 
-/// Announces a slice of such runs.
 pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     if !engine.sessions.activity.any() {
         return Ok(PassReport::default());

@@ -4,7 +4,6 @@ use super::{PassReport, SLICE};
 use crate::engine::Engine;
 use tenure_store::worker_manager;
 
-/// Purges a slice of them.
 pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     let mut conn = engine.background_pool.acquire().await?;
     let gone = worker_manager::purge(&mut conn, engine.due_marks.get().registered_workers, SLICE).await?;

@@ -72,7 +72,6 @@ pub struct Pass {
 }
 
 impl Pass {
-    /// Runs it once.
     pub async fn run(&self, passes: &Passes) -> Result<PassReport, sqlx::Error> {
         (self.run)(passes).await
     }

@@ -8,7 +8,6 @@ use crate::engine::Engine;
 use tenure_domain::policy::ending::Ending;
 use tenure_store::claims;
 
-/// Ends a slice of them.
 pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     let mut conn = engine.background_pool.acquire().await?;
     let due = claims::list_slow(&mut conn, engine.due_marks.get().slow, SLICE).await?;

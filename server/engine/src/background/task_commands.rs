@@ -5,7 +5,6 @@ use crate::engine::Engine;
 use tenure_domain::checkpoint::COMMAND_KEPT;
 use tenure_store::task_commands;
 
-/// Purges a slice of old commands.
 pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     let mut conn = engine.background_pool.acquire().await?;
     let gone = task_commands::purge(&mut conn, engine.due_marks.get().task_commands, COMMAND_KEPT, SLICE).await?;

@@ -42,7 +42,6 @@ impl<O: Operation> BlockingPath<O> {
         Self { queue }
     }
 
-    /// Enqueues members.
     pub fn take(&self, jobs: Vec<Job<O>>) {
         for job in jobs {
             metrics::counter!("tenure_blocking_path_total", "operation" => O::NAME).increment(1);

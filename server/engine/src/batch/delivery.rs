@@ -90,7 +90,6 @@ impl Requeue {
         Delivery { claims, requeue: self.clone() }
     }
 
-    /// Requeues claims.
     pub fn take(&self, claims: Vec<UndeliveredClaim>) {
         if !claims.is_empty() {
             drop(self.queue.send(claims));

@@ -24,7 +24,6 @@ const KEPT: Duration = Duration::from_secs(3600);
 /// time.
 const LAG_MAX: Duration = Duration::from_secs(1);
 
-/// The marks. A clone shares them.
 #[derive(Clone, Default)]
 pub struct DueMarkMemory {
     state: Memory<State>,

@@ -17,7 +17,6 @@ const ATTEMPT_MAX: Duration = Duration::from_secs(40);
 const CONNECT_MAX: Duration = Duration::from_secs(3);
 /// Why nothing is run.
 const STALLED: &str = "the last commit waits for a synchronous standby still";
-/// The same.
 const REPLACED: &str = "it was replaced while a session was being made";
 
 /// A connection that a session may have.
@@ -36,7 +35,6 @@ pub trait Link: Sized + Send {
         false
     }
 
-    /// Closes the connection.
     fn close(self) -> impl Future<Output = ()> + Send;
 }
 
@@ -134,7 +132,6 @@ impl<L: Link> Session<L> {
         self.backend
     }
 
-    /// Whether it has a connection.
     #[must_use]
     pub fn is_connected(&self) -> bool {
         self.conn.is_some()
@@ -204,7 +201,6 @@ impl<L: Link> Session<L> {
         }
     }
 
-    /// Closes the connection.
     pub async fn close(mut self) {
         self.go_on();
         if let Some(conn) = self.conn {

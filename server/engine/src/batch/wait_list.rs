@@ -543,7 +543,6 @@ struct ClaimBatch {
 }
 
 impl ClaimBatch {
-    /// That of one loop.
     fn new(parts: &WaitListParts<'_>, permit: Permit, tracker: TaskTracker) -> Self {
         let (low_water_marks, claimer) = (parts.low_water_marks.clone(), Claimer::new(parts, tracker));
         Self { claimer, low_water_marks, permit, apart_until: None, figures: None }

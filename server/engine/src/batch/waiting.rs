@@ -10,7 +10,6 @@ use super::WAITING_BYTES_MAX;
 pub(super) struct Waiting(usize);
 
 impl Waiting {
-    /// So many wait in this loop.
     pub(super) fn count(&mut self, own: usize, operation: &'static str) {
         let before = std::mem::replace(&mut self.0, own);
         if own != before {

@@ -43,7 +43,6 @@ const REMOVAL_LEASE: Duration = Duration::from_secs(60);
 /// Removals that run at the same time.
 const REMOVALS: usize = 8;
 
-/// What a name refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part<'a> {
     /// The artifact of a run, with its name within the run.
@@ -76,7 +75,6 @@ impl BlobName {
         blob_url::name_of(path).map(Self)
     }
 
-    /// What this name refers to.
     #[must_use]
     pub fn part(&self) -> Part<'_> {
         if let Some(name) = self.0.strip_prefix("object/") {
@@ -105,7 +103,6 @@ impl BlobName {
         }
     }
 
-    /// The whole name.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0

@@ -38,7 +38,6 @@ impl Blobs {
             .transpose()
     }
 
-    /// Opens a range of its bytes.
     pub async fn read(&self, generation: &Generation, range: Range<u64>) -> Result<Reader, BlobError> {
         if range.is_empty() {
             return Ok(Box::new(tokio::io::empty()));

@@ -3,7 +3,6 @@
 use tenure_store::admission::{Learned, Mark, Marks};
 use tenure_store::memory::{Epoch, Memory};
 
-/// The marks. A clone shares them.
 #[derive(Debug, Clone, Default)]
 pub struct AdmissionMarks(Memory<Marks>);
 

@@ -194,7 +194,6 @@ impl Tail {
         Some(Listener { tail: self.clone(), breaks, changed, _slot: slot })
     }
 
-    /// Number of listeners.
     #[must_use]
     pub fn listeners(&self) -> usize {
         LISTENERS_MAX - self.shared.listener_slots.available_permits()

@@ -35,7 +35,6 @@ impl WaitListNotifier {
         }
     }
 
-    /// A worker is gone.
     pub(super) fn send_away(&self, leaving: SendAway) {
         self.gone.lock().unwrap_or_else(PoisonError::into_inner).push(leaving);
         self.claimable.wake();
@@ -47,7 +46,6 @@ impl WaitListNotifier {
         self.claimable.wake();
     }
 
-    /// Waits until it is notified.
     pub async fn notified(&self) {
         self.claimable.wait().await;
     }

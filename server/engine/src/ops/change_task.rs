@@ -17,7 +17,6 @@ use tenure_store::transitions::{end_open, rerun};
 /// How often a cancel tries again when the run that it is to end was being claimed.
 const TRIES_MAX: usize = 5;
 
-/// The requested change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
     /// Run without waiting for dependencies.

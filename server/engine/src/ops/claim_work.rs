@@ -30,9 +30,6 @@ pub struct Request {
 }
 
 /// Waits for claims. A request that waits while the database is replaced goes on waiting, by the key that its queue has then.
-///
-/// # Errors
-/// If the database does not answer, or too many requests wait.
 pub async fn claim_work(
     wait_list: &WaitList,
     queues: &Queues,

@@ -51,9 +51,6 @@ impl CreateTask {
 }
 
 /// Creates a task in the queue that it names.
-///
-/// # Errors
-/// If it is refused, or the database does not answer.
 pub async fn create_task(
     batcher: &Batcher<CreateTask>,
     queues: &Queues,

@@ -154,7 +154,6 @@ pub struct Readable {
 }
 
 impl Readable {
-    /// Its digests.
     #[must_use]
     pub fn hashes(&self) -> ObjectHashes {
         ObjectHashes {

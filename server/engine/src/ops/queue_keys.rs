@@ -15,7 +15,6 @@ use tenure_store::{page, policies};
 /// Keys of one page: the runs of each are counted.
 pub const KEYS_PAGE_MAX: u16 = 100;
 
-/// A page of keys.
 #[derive(Debug, Default)]
 pub struct Page {
     pub keys: Vec<QueueKey>,

@@ -139,9 +139,6 @@ fn why_not(start: &Start, refused: &StartRefused) -> OpError {
 }
 
 /// Whose session it is, from memory or from the database; also of one that ended within a day.
-///
-/// # Errors
-/// `NotFound`.
 pub async fn identify(parts: Parts<'_>, id: SessionId) -> Result<Identity, OpError> {
     let identities = &parts.sessions.identities;
     if let Some(identity) = identities.find(id) {
@@ -289,9 +286,6 @@ pub async fn close(parts: Parts<'_>, identity: &Identity) -> Result<i64, OpError
 }
 
 /// A session as it is now.
-///
-/// # Errors
-/// `NotFound`.
 pub async fn find(parts: Parts<'_>, id: SessionId) -> Result<Stored, OpError> {
     let identity = identify(parts, id).await?;
     let mut conn = parts.pool.acquire().await?;

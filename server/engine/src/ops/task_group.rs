@@ -35,7 +35,6 @@ pub struct Cancelled {
     pub tasks: Vec<Uuid>,
 }
 
-/// Reads a group.
 pub async fn get(conn: &mut PgConnection, id: TaskGroupId) -> Result<Group, OpError> {
     let group = groups::find(conn, id.uuid()).await?;
     group.ok_or_else(|| OpError::NotFound(format!("task group {id} does not exist")))

@@ -74,7 +74,6 @@ impl<K: Eq + Hash> Signal<K> {
         }
     }
 
-    /// Wakes the task without a key.
     pub(crate) fn wake(&self) {
         self.notify.notify_one();
     }
@@ -84,7 +83,6 @@ impl<K: Eq + Hash> Signal<K> {
         self.waiting.load(Ordering::SeqCst)
     }
 
-    /// Waits for a notification.
     pub(crate) async fn wait(&self) {
         self.notify.notified().await;
     }

@@ -123,7 +123,6 @@ impl<T> State<T> {
 }
 
 impl<F: Fact> Remembered<F> {
-    /// The cached value.
     #[must_use]
     pub fn get(&self) -> Arc<F::Value> {
         Arc::clone(&self.state().value)

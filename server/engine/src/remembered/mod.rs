@@ -47,7 +47,6 @@ macro_rules! facts {
         }
 
         impl Facts {
-            /// No fact is read yet.
             #[must_use]
             pub fn new(pool: PgPool) -> Self {
                 Self { pool, turns: Arc::default(), clock: DatabaseClock::default(), $($name: Remembered::default(),)+ }

@@ -68,7 +68,6 @@ impl Quarantines {
         self.until.get().keys().any(|worker| worker.queue == queue)
     }
 
-    /// Whether a worker is quarantined now.
     #[must_use]
     pub fn is_on(&self, worker: &WorkerKey) -> bool {
         let Some(&until) = self.until.get().get(worker) else { return false };

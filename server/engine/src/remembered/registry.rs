@@ -45,7 +45,6 @@ impl Registry {
         });
     }
 
-    /// The names of the caches.
     #[must_use]
     pub fn names(&self) -> Vec<&'static str> {
         self.entries().iter().map(|entry| entry.name).collect()

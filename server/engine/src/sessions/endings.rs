@@ -48,7 +48,6 @@ impl Endings {
         self.watched.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Watches a session.
     #[must_use]
     pub fn watch(&self, epoch: i64) -> Watcher {
         let ended = self.lock().entry(epoch).or_insert_with(|| watch::channel(None).0).subscribe();
@@ -64,7 +63,6 @@ impl Endings {
         }
     }
 
-    /// The sessions that are watched.
     #[must_use]
     pub fn epochs(&self) -> Vec<i64> {
         self.lock().keys().copied().collect()

@@ -60,7 +60,6 @@ fn waiters_max() -> usize {
 }
 
 impl Inboxes {
-    /// Starts the task that reads inboxes.
     #[must_use]
     pub fn start(
         pool: PgPool,

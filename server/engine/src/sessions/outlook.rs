@@ -67,7 +67,6 @@ impl Outlook {
         ticked.is_none_or(|ticked| at.saturating_duration_since(ticked) >= CLOCK_EVERY.to_std().unwrap_or_default())
     }
 
-    /// The time is written.
     pub fn note_tick(&self, since: Epoch, at: Instant) {
         self.seen.note(since, |seen| seen.ticked = Some(at));
     }

@@ -15,9 +15,6 @@ const CLOCK: &str = "CREATE OR REPLACE FUNCTION tenure_now() RETURNS timestamptz
     CREATE OR REPLACE VIEW db_now AS SELECT tenure_now() AS now";
 
 /// Runs a test on empty tables in a database of its own, which is dropped unless the test fails.
-///
-/// # Panics
-/// If the database does not answer.
 pub async fn with_clients<F: Future<Output = ()>>(test: impl FnOnce(PgPool) -> F) {
     let url = std::env::var("TENURE_TEST_DATABASE_URL")
         .expect("TENURE_TEST_DATABASE_URL must be the URL of a PostgreSQL where tests may create databases");

@@ -370,9 +370,6 @@ pub const WHOLE_LOG_CHECKS: &[(&str, &str)] = &[
 ];
 
 /// Names every violation of the invariants that it finds; none is how it should be.
-///
-/// # Panics
-/// If the database does not answer.
 pub async fn check_invariants(pool: &PgPool) -> Vec<String> {
     let mut conn = pool.acquire().await.expect("the database accepts a connection");
     let mut snapshot = conn.begin().await.expect("a transaction begins");
@@ -386,17 +383,11 @@ pub async fn check_invariants(pool: &PgPool) -> Vec<String> {
 }
 
 /// The same inside a transaction of the caller's.
-///
-/// # Panics
-/// If the database does not answer.
 pub async fn check_invariants_on(conn: &mut PgConnection) -> Vec<String> {
     check_kinds_on(conn, &[""]).await
 }
 
 /// Only the invariants whose names begin so.
-///
-/// # Panics
-/// If the database does not answer.
 pub async fn check_kinds_on(conn: &mut PgConnection, kinds: &[&str]) -> Vec<String> {
     let mut violations = Vec::new();
     let whole: bool = sqlx::query_scalar("SELECT COALESCE(min(first), 1) = 1 FROM outbox_order")

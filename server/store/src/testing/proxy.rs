@@ -17,9 +17,6 @@ pub struct Proxy {
 
 impl Proxy {
     /// Listens in front of the database that these options lead to.
-    ///
-    /// # Panics
-    /// If there is no free port.
     pub async fn start(to: &PgConnectOptions) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("there is a free port");
         let port = listener.local_addr().expect("a bound socket has an address").port();
