@@ -67,7 +67,6 @@ pub enum Details {
 }
 
 impl Details {
-    #[must_use]
     pub fn storage_type(&self) -> StorageType {
         match self {
             Self::S3 => StorageType::S3,
@@ -103,7 +102,6 @@ pub struct Stored {
 }
 
 /// The name of the object that an artifact is.
-#[must_use]
 pub fn object_name(task: TaskId, run: RunId, name: &str) -> String {
     format!("t/{task}/{run}/{name}")
 }
@@ -116,7 +114,6 @@ pub fn can_be_object(name: &str) -> bool {
 }
 
 /// The artifact that an object is, with its name within the run; None for another object.
-#[must_use]
 pub fn artifact_of_object(object: &str) -> Option<(TaskId, RunId, &str)> {
     let mut parts = object.splitn(4, '/');
     let (Some("t"), Some(task), Some(run), Some(name)) = (parts.next(), parts.next(), parts.next(), parts.next())
@@ -220,7 +217,6 @@ fn place(task: &Task, run: RunId) -> RunPhase {
 }
 
 /// The claim that a run has or had.
-#[must_use]
 pub fn tenancy(task: &Task, run: RunId) -> Option<&Tenancy> {
     if let Last::Running(open, tenancy) = &task.last
         && open.run == run
@@ -325,7 +321,6 @@ fn replaces(stored: &Stored, new: &mut Details) -> Result<bool, Refusal> {
 
 /// Whether an event is emitted when an artifact is created: for bytes there is none, for an object there is one when its
 /// upload is finished.
-#[must_use]
 pub fn is_emitted_at_creation(storage_type: StorageType) -> bool {
     match storage_type {
         StorageType::S3 | StorageType::Object => false,
@@ -334,7 +329,6 @@ pub fn is_emitted_at_creation(storage_type: StorageType) -> bool {
 }
 
 /// Whether an artifact can be read as soon as it is created.
-#[must_use]
 pub fn is_present_at_creation(storage_type: StorageType) -> bool {
     match storage_type {
         StorageType::Object => false,
@@ -344,7 +338,6 @@ pub fn is_present_at_creation(storage_type: StorageType) -> bool {
 
 /// When an artifact may be removed that is stored now: a while after its end, but its task, which waits for it, is not retained for that.
 /// And not before now, for passes do not look below the times they have passed.
-#[must_use]
 pub fn removable(
     storage_type: StorageType,
     expires: DateTime<Utc>,
@@ -359,7 +352,6 @@ pub fn removable(
 }
 
 /// Until when an object is known at least: a while after its end, but no longer than the artifact that it is to be, if it is to be one.
-#[must_use]
 pub fn object_known_until(expires: DateTime<Utc>, artifact: Option<&Stored>) -> DateTime<Utc> {
     let known_until = expires + EXPIRED_KEPT;
     artifact.map_or(known_until, |artifact| known_until.min(artifact.removable.max(expires)))
@@ -420,7 +412,6 @@ pub enum Met<'a> {
 }
 
 /// What a reader meets under the last of these names.
-#[must_use]
 pub fn meet<'a>(names: &[&str], found: Option<&'a Stored>, now: DateTime<Utc>) -> Met<'a> {
     let Some(Stored { artifact, present: true, .. }) = found else { return Met::Nothing };
     if artifact.expires <= now {

@@ -100,7 +100,6 @@ pub struct Requested {
 
 impl Requested {
     /// The task that the caller must have the scopes for.
-    #[must_use]
     pub fn task(&self) -> &NewTask {
         &self.task
     }
@@ -184,7 +183,6 @@ impl NewTask {
     }
 
     /// How many bytes the task weighs in a batch.
-    #[must_use]
     pub fn bytes(&self) -> usize {
         self.definition.len() + self.tags.len() + size_of::<Uuid>() * self.dependencies.len() + 500
     }
@@ -314,7 +312,6 @@ fn queue(request: &CreateTaskRequest<'_>) -> Result<TaskQueueId, Unacceptable> {
 }
 
 /// Which date of a task is invalid now, if any. The create statement has the same rules.
-#[must_use]
 pub fn date_refusal(task: &NewTask, now: DateTime<Utc>) -> Option<String> {
     if (task.created - now).abs() > CREATED_DRIFT {
         return Some(format!("`created` must be within 15 minutes of now, {}", Timestamp::new(now)));
@@ -324,7 +321,6 @@ pub fn date_refusal(task: &NewTask, now: DateTime<Utc>) -> Option<String> {
 
 /// Why a task of a queue with this delay would never start if it was created now, if it would not. The create statement has the
 /// same rule.
-#[must_use]
 pub fn never_starts(task: &NewTask, queue_delay: TimeDelta, now: DateTime<Utc>) -> Option<String> {
     let own = task.options.as_ref().and_then(|options| options.start);
     let field = match own {
@@ -355,7 +351,6 @@ impl DeadlineLimit {
 }
 
 /// Why a deadline is invalid now, if it is.
-#[must_use]
 pub fn deadline_refusal(deadline: DateTime<Utc>, now: DateTime<Utc>, limit: DeadlineLimit) -> Option<String> {
     if deadline < now {
         return Some(format!("`deadline` must not be in the past; it is now {}", Timestamp::new(now)));
@@ -378,7 +373,6 @@ pub enum Awaited {
 }
 
 /// Why a task may not wait for these, if it may not.
-#[must_use]
 pub fn dependency_refusal(task: &NewTask, awaited: &[(TaskId, Awaited)]) -> Option<String> {
     let named = |invalid: fn(DateTime<Utc>, Awaited) -> bool| {
         let ids: Vec<TaskId> =
@@ -425,7 +419,6 @@ pub enum Unmade {
 
 /// Why the create statement left a task out, from what there is: the stored task of this id, with its definition and the
 /// priority that it has now, the group, the delay of the queue, and what the task waits for.
-#[must_use]
 pub fn why_unmade(
     task: &NewTask,
     stored: Option<(&str, Priority)>,
@@ -463,7 +456,6 @@ pub fn why_unmade(
 
 /// A definition as it is shown: as it was created, but with the priority that the task has now. The stored one stays as it
 /// is, because a repeated createTask is compared with it.
-#[must_use]
 pub fn shown_definition(mut stored: String, priority: Priority) -> String {
     // The first such key is the definition's own: only lists of strings come before it, and in those quotes are escaped.
     const KEY: &str = "\"priority\":\"";

@@ -15,14 +15,12 @@ pub struct DutyCycle {
 
 impl DutyCycle {
     /// Creates a cycle. `most` bounds the delay after a stall.
-    #[must_use]
     pub const fn new(times: u32, least: Duration, most: Duration) -> Self {
         Self { times, least, most }
     }
 
     /// Returns the pause after work of this duration. Pass `None` for work that failed or was
     /// retried: its time was spent waiting.
-    #[must_use]
     pub fn pause_after(&self, took: Option<Duration>) -> Duration {
         took.map_or(self.least, |took| took.saturating_mul(self.times)).max(self.least).min(self.most)
     }

@@ -83,7 +83,6 @@ pub enum Step {
 
 impl Server {
     /// Returns true if it has beaten within [`ACTIVATION`], by a clock that may have been set back since.
-    #[must_use]
     pub fn is_live(&self, now: DateTime<Utc>) -> bool {
         // A clock that was set back is behind the beats of servers that were lost before; one that lives beats again at once.
         now.signed_duration_since(self.beat).abs() <= ACTIVATION
@@ -92,14 +91,12 @@ impl Server {
 
 impl View<'_> {
     /// The server that is to be active: the live one of the greatest weight.
-    #[must_use]
     pub fn elected(&self, queue: i32) -> Option<Uuid> {
         let greatest = |server: &&Server| (server.weight, rendezvous(queue, server.id), server.id);
         self.candidates().max_by_key(greatest).map(|server| server.id)
     }
 
     /// Whether any live server may be active.
-    #[must_use]
     pub fn has_candidate(&self) -> bool {
         self.candidates().next().is_some()
     }
@@ -121,7 +118,6 @@ fn rendezvous(queue: i32, server: Uuid) -> [u8; 32] {
 impl Silence {
     /// What is remembered of the active server after a beat of the one that looks; none while it beats, or is that one itself.
     /// To be called once after each beat, with what the call before it answered.
-    #[must_use]
     pub fn after_beat(before: Option<Self>, active: Active, view: &View<'_>) -> Option<Self> {
         let server = active.server.filter(|server| *server != view.me)?;
         let found = view.find(server);
@@ -140,7 +136,6 @@ impl Silence {
 }
 
 /// What a server does about a queue after a beat of its own, from what it remembers of the active one.
-#[must_use]
 pub fn step(active: Active, view: &View<'_>, silence: Option<Silence>) -> Step {
     let elected = view.elected(active.queue);
     let is_elected = elected == Some(view.me);

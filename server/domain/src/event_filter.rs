@@ -25,7 +25,6 @@ pub const EXCHANGES: [&str; 11] = [
 const ROUTE: &str = "route.";
 
 /// An exchange's name without what those of its kind begin with.
-#[must_use]
 pub fn short_name(exchange: &str) -> &str {
     exchange.strip_prefix(PREFIX).or_else(|| exchange.strip_prefix(note::PREFIX)).unwrap_or(exchange)
 }
@@ -106,13 +105,11 @@ impl Filter {
     }
 
     /// Whether everything passes.
-    #[must_use]
     pub fn is_open(&self) -> bool {
         *self == Self::default()
     }
 
     /// Whether an event passes: its exchange, its primary routing key and its further ones.
-    #[must_use]
     pub fn passes(&self, exchange: &str, routing_key: &str, cc: &[String]) -> bool {
         let exchange = short_name(exchange);
         self.exchanges.as_ref().is_none_or(|wanted| wanted.contains(&exchange))

@@ -62,7 +62,6 @@ impl Kind {
     pub const ARTIFACT_CREATED: i16 = 13;
 
     /// The kind for a stored number.
-    #[must_use]
     pub fn from_code(code: i16) -> Option<Self> {
         match code {
             1 => Some(Self::Created),
@@ -294,7 +293,6 @@ struct Tagged {
 
 /// Renders the events of a transition; the first one has this position. An event about a task needs it as a subject, and
 /// is left out once the task has expired.
-#[must_use]
 pub fn render(transition: &Transition, subject: Option<&Subject>, position: i64) -> Vec<Event> {
     (position..)
         .zip(transition.kind.exchanges())
@@ -411,7 +409,6 @@ fn about(transition: &Transition, task: &Task, exchange: Exchange) -> (Option<Ru
 }
 
 /// The tags of a task as raw JSON.
-#[must_use]
 pub fn raw_tags(text: &str) -> Box<RawValue> {
     RawValue::from_string(text.to_owned())
         .or_else(|_| serde_json::value::to_raw_value(&Value::Object(serde_json::Map::new())))

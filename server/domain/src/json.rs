@@ -40,7 +40,6 @@ pub fn raw(text: String) -> Result<Box<RawValue>, Unserializable> {
 }
 
 /// A JSON text without the whitespace between its parts. What stands in strings, and how numbers are written, stays.
-#[must_use]
 pub fn compact(text: &str) -> String {
     let mut compact = String::with_capacity(text.len());
     let (mut in_string, mut escaped) = (false, false);
@@ -59,7 +58,6 @@ pub fn compact(text: &str) -> String {
 /// Whether two JSON texts mean the same: spaces, the order of keys, and how characters are escaped do not matter; numbers must
 /// have the same digits. It makes no tree of a text, which would take many times the memory of the text, and reads each text a few
 /// times, however deeply it is nested.
-#[must_use]
 pub fn same(one: &str, other: &str) -> bool {
     let (one, other) = (one.trim(), other.trim());
     if one == other {

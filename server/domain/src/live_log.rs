@@ -60,7 +60,6 @@ pub fn offset(text: &str) -> Result<u64, String> {
 }
 
 /// Whether a chunk may have so many bytes.
-#[must_use]
 pub fn fits(bytes: usize) -> bool {
     bytes <= LIVE_LOG_CHUNK_MAX
 }
@@ -111,13 +110,11 @@ pub fn missing_line(bytes: u64) -> String {
 }
 
 /// The line at the end of a stream whose log was deleted, perhaps before it had all of it: where the log ended is not known any more.
-#[must_use]
 pub fn deleted_line() -> String {
     format!("\n{SERVER_MARK}the log was deleted, and its end may be missing here; a whole log would be {BACKING_LOG}\n")
 }
 
 /// The line at the end of a log that the server has made an artifact of.
-#[must_use]
 pub fn last_line(ended: DateTime<Utc>) -> String {
     format!(
         "\n{SERVER_MARK}the worker did not upload this log: this is what it had sent until its run ended at {}\n",
@@ -137,7 +134,6 @@ pub enum Fate {
 }
 
 /// What becomes of a log of which this is known: when its run has ended, if it has, and whether its worker has uploaded the whole.
-#[must_use]
 pub fn fate(ended: Option<DateTime<Utc>>, uploaded: bool, now: DateTime<Utc>) -> Fate {
     match ended {
         None => Fate::Stay(now + LOOK_EVERY),
@@ -151,7 +147,6 @@ pub fn fate(ended: Option<DateTime<Utc>>, uploaded: bool, now: DateTime<Utc>) ->
 
 /// The artifacts that a log becomes, which end with their task: the whole log, and under the name that people look for a link to it. Of what has these names
 /// already, only what the rules of artifacts let them replace is replaced. What is there already as it would be made, is not made again.
-#[must_use]
 pub fn artifacts(
     old_backing: Option<&Stored>,
     old_live: Option<&Stored>,

@@ -39,7 +39,6 @@ impl MessageId {
     }
 
     /// The message that a UUID names, if it is one of ours.
-    #[must_use]
     pub fn from_uuid(uuid: Uuid) -> Option<Self> {
         let bits = uuid.as_u128();
         let message = i32::try_from(bits >> 80).ok()?;

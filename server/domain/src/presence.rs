@@ -36,7 +36,6 @@ pub struct Known {
 
 impl Presence {
     /// What a worker does now. A worker that holds a run need not say anything until its lease ends.
-    #[must_use]
     pub fn of(known: Known, now: DateTime<Utc>) -> Self {
         if known.removed.is_some_and(|removed| removed >= known.contact) {
             Self::Removed

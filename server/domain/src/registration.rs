@@ -35,13 +35,11 @@ impl std::fmt::Display for WorkerName {
 
 impl WorkerName {
     /// The client that the worker is with the credentials it gets.
-    #[must_use]
     pub fn client_id(&self) -> String {
         format!("worker/{STATIC}/{self}")
     }
 
     /// The worker of such a client id.
-    #[must_use]
     pub fn of_client(client_id: &str) -> Option<Self> {
         let name = client_id.strip_prefix("worker/")?.strip_prefix(STATIC)?.strip_prefix('/')?;
         let (rest, id) = name.rsplit_once('/')?;
@@ -50,14 +48,12 @@ impl WorkerName {
     }
 
     /// The one thing that a worker may ask when it is no longer let in: whether it should stop.
-    #[must_use]
     pub fn asking_scope(&self) -> String {
         format!("worker-manager:should-worker-terminate:{self}")
     }
 
     /// What the worker may do with the credentials it gets: what Taskcluster gives, so that roles made for workers there
     /// are of use here. It suffices for claiming tasks from its queue.
-    #[must_use]
     pub fn scopes(&self) -> Vec<String> {
         let Self { pool, group, id } = self;
         vec![
@@ -85,7 +81,6 @@ pub enum Standing {
 
 impl Standing {
     /// The current standing of a worker.
-    #[must_use]
     pub fn at(now: DateTime<Utc>, removed: Option<DateTime<Utc>>, expires: DateTime<Utc>) -> Self {
         match removed {
             Some(_) => Self::Removed,
@@ -95,7 +90,6 @@ impl Standing {
     }
 
     /// Whether a worker with this standing should stop, and why; None: there is no such worker.
-    #[must_use]
     pub fn should_terminate(known: Option<Self>) -> (bool, &'static str) {
         match known {
             Some(Self::Running) => (false, "the worker is wanted"),
@@ -108,13 +102,11 @@ impl Standing {
 
 /// When credentials begin that are given out now. Those from before the worker was created are refused, as another worker
 /// of its name may have got them; its own are not among them if the clock was set back since it was created.
-#[must_use]
 pub fn credentials_start(now: DateTime<Utc>, worker_created: DateTime<Utc>) -> DateTime<Utc> {
     now.max(worker_created)
 }
 
 /// When credentials end that are given out now: they do not outlive the worker.
-#[must_use]
 pub fn credentials_end(now: DateTime<Utc>, worker_expires: DateTime<Utc>) -> DateTime<Utc> {
     let hold = TimeDelta::from_std(CREDENTIALS_HOLD).unwrap_or(TimeDelta::MAX);
     now.checked_add_signed(hold).map_or(worker_expires, |end| end.min(worker_expires))

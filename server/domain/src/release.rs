@@ -22,7 +22,6 @@ pub enum Age {
 
 impl Age {
     /// Whether a program that knows the migrations up to `known` can use this schema.
-    #[must_use]
     pub fn of(known: i64, schema: Schema) -> Self {
         if known < schema.needed {
             Self::TooOld

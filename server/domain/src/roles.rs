@@ -108,7 +108,6 @@ pub fn check_description(description: &str) -> Result<(), String> {
 
 /// What a caller must hold to give these scopes to a role or client that has those: whatever those do not cover. The
 /// parameter of a role may become anything, so the caller that writes it must have all that it could become.
-#[must_use]
 pub fn added(role_id: Option<&str>, new: &[String], existing: &[String]) -> Vec<String> {
     let kept: HashSet<&str> = existing.iter().map(String::as_str).collect();
     let covered = ScopeSet::new(existing.iter().cloned());
@@ -126,7 +125,6 @@ pub fn added(role_id: Option<&str>, new: &[String], existing: &[String]) -> Vec<
 /// Whether a change of roles keeps out clients that assume all of them: one whose scopes expand to too much is refused, and a
 /// caller that may make some roles must not do that to others. Where it is so already, roles may change as long as it gets no
 /// worse, or none could be made smaller.
-#[must_use]
 pub fn keeps_clients_out(before: &Resolver, after: &Resolver) -> bool {
     // Those without scopes of their own are the last that are kept out.
     let has_room = |roles: &Resolver| roles.room_of_all().map(|room| room >= OWN_SCOPES_ROOM + SCOPE_OVERHEAD);
@@ -135,7 +133,6 @@ pub fn keeps_clients_out(before: &Resolver, after: &Resolver) -> bool {
 }
 
 /// Whether roles give anything to a caller with one of these scopes.
-#[must_use]
 pub fn assume_any(scopes: &[String]) -> bool {
     scopes.iter().any(|scope| assumed(scope).is_some())
 }
@@ -221,7 +218,6 @@ impl Resolver {
         }
     }
 
-    #[must_use]
     pub fn new(roles: impl IntoIterator<Item = RoleScopes>) -> Self {
         let (mut exact, mut starred) = (BTreeMap::new(), BTreeMap::new());
         for RoleScopes { role_id, scopes } in roles {
@@ -242,7 +238,6 @@ impl Resolver {
     }
 
     /// What every caller may do, signed or not.
-    #[must_use]
     pub fn of_every_caller(&self) -> Arc<ScopeSet> {
         Arc::clone(&self.of_every_caller)
     }
@@ -348,7 +343,6 @@ impl Resolver {
 
     /// A way from a role through what it assumes back to itself, if there is one. A lone star is no such way: it covers
     /// everything without any role.
-    #[must_use]
     pub fn find_cycle(&self, role_id: &str) -> Option<Vec<String>> {
         let mut seen: BTreeMap<String, String> = BTreeMap::new();
         // Many roles may have the same scope, and each may lead to many.

@@ -82,13 +82,11 @@ pub struct ScopeSet(Vec<Cow<'static, str>>);
 
 impl ScopeSet {
     /// The set of these scopes and no more.
-    #[must_use]
     pub fn new(scopes: impl IntoIterator<Item = String>) -> Self {
         Self::normalised(scopes.into_iter().map(Cow::Owned).collect())
     }
 
     /// The set of these scopes and of another set.
-    #[must_use]
     pub fn with(scopes: impl IntoIterator<Item = String>, others: &Self) -> Self {
         // Both are in order: of task credentials these are a few, and the others are not sorted again for each request.
         let own = Self::new(scopes);
@@ -109,7 +107,6 @@ impl ScopeSet {
 
     /// The set of what every caller may do. It is a part of every other set: those of its scopes that nearly every
     /// server has in it are not copied.
-    #[must_use]
     pub(super) fn of_every_caller(scopes: impl IntoIterator<Item = String>) -> Self {
         let known = |scope: &String| ANONYMOUS.iter().find(|known| *known == scope);
         let shared = |scope: String| known(&scope).map_or(Cow::Owned(scope), |&known| Cow::Borrowed(known));
@@ -193,12 +190,10 @@ pub enum Expression {
 }
 
 impl Expression {
-    #[must_use]
     pub fn all_of(parts: impl IntoIterator<Item = impl Into<Self>>) -> Self {
         Self::AllOf(parts.into_iter().map(Into::into).collect()).without_wrapping()
     }
 
-    #[must_use]
     pub fn any_of(parts: impl IntoIterator<Item = impl Into<Self>>) -> Self {
         Self::AnyOf(parts.into_iter().map(Into::into).collect()).without_wrapping()
     }

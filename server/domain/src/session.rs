@@ -146,13 +146,11 @@ pub struct Identity {
 
 impl Identity {
     /// Whether claims of this worker in this queue may belong to the session.
-    #[must_use]
     pub fn is_of(&self, queue: &TaskQueueId, worker_group: &str, worker_id: &str) -> bool {
         self.queue == *queue && self.worker_group.as_str() == worker_group && self.worker_id.as_str() == worker_id
     }
 
     /// How long a request may wait for an item: a worker that waits has renewed in time when the answer comes.
-    #[must_use]
     pub fn wait_max(&self) -> Duration {
         WAIT_MAX.min(Duration::from_secs(u64::try_from(self.ttl / 3).unwrap_or_default()))
     }
@@ -195,7 +193,6 @@ pub fn may_start(
 
 /// How a run ends whose session ends so. A worker that closes its session releases what it holds, unless the work may have begun
 /// and may not be done twice, or no run of the task may end for nothing any more.
-#[must_use]
 pub fn run_ends(by: SessionEnd, delivery: Delivery, free_runs: u16) -> Ending {
     match by {
         SessionEnd::Closed => match delivery {
@@ -209,7 +206,6 @@ pub fn run_ends(by: SessionEnd, delivery: Delivery, free_runs: u16) -> Ending {
 
 /// What becomes of a run that is assigned to a session when that ends so, and that it has not accepted. A worker that closes its session
 /// has not begun it.
-#[must_use]
 pub fn assigned_run_ends(by: SessionEnd, delivery: Delivery) -> TakenBack {
     let ending = match by {
         SessionEnd::Closed => Ending::Released,
@@ -221,7 +217,6 @@ pub fn assigned_run_ends(by: SessionEnd, delivery: Delivery) -> TakenBack {
 
 /// Whether the end of a run is an item in the inbox of the session that held it. What its worker has asked for itself it knows, an
 /// answer that was not delivered it does not miss, and when its session ends it loses all runs at once.
-#[must_use]
 pub fn is_item(ending: Ending) -> bool {
     match ending {
         Ending::LeaseExpired | Ending::TooSlow | Ending::SchedulerReplaced => true,

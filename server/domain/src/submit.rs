@@ -81,7 +81,6 @@ impl Graph {
     }
 
     /// What comes before a message about an entry: its place, if there is more than one way to understand it.
-    #[must_use]
     pub fn place(&self, entry: usize) -> String {
         place(self.several, entry)
     }

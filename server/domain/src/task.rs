@@ -107,7 +107,6 @@ pub struct EndedRun {
 
 impl EndedRun {
     /// How the run ended, as the rules see it.
-    #[must_use]
     pub fn outcome(&self) -> Outcome {
         match self.state {
             RunState::Completed => Outcome::Completed,
@@ -119,7 +118,6 @@ impl EndedRun {
 
 impl Task {
     /// Whether the task has ended, for now: a rerun may open it again.
-    #[must_use]
     pub fn is_resolved(&self) -> bool {
         match self.last {
             Last::Ended => !self.ended.is_empty(),
@@ -127,7 +125,6 @@ impl Task {
         }
     }
 
-    #[must_use]
     pub fn status(&self) -> Status {
         self.clone().into_status()
     }

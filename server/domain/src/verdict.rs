@@ -21,7 +21,6 @@ pub struct Report {
 
 impl Report {
     /// What a result says. Any other program may report any other result, which says nothing here.
-    #[must_use]
     pub fn of(result: &Value) -> Self {
         let exit_code = result["exitCode"].as_i64().filter(|code| (0..=EXIT_CODE_MAX).contains(code));
         Self {
@@ -49,7 +48,6 @@ fn one_line(text: &str) -> String {
 }
 
 /// How a task is now, or how it ended. The report is that of its last run.
-#[must_use]
 pub fn verdict(status: &Status, report: &Report, now: DateTime<Utc>) -> String {
     let Some(run) = status.runs.last() else {
         return "Unscheduled: it has no run yet".to_owned();
@@ -91,7 +89,6 @@ fn number(run: &Run) -> String {
 }
 
 /// What a task did that has ended, as the rest of a sentence that begins with its name.
-#[must_use]
 pub fn ended(state: RunState, reason: Option<ReasonResolved>) -> String {
     match (state, reason) {
         (RunState::Pending | RunState::Running, _) => "has not ended".to_owned(),
@@ -105,7 +102,6 @@ pub fn ended(state: RunState, reason: Option<ReasonResolved>) -> String {
 }
 
 /// A span of time in its two largest units: `3 m 20 s`. Its direction is left out.
-#[must_use]
 pub fn span(span: TimeDelta) -> String {
     let seconds = span.num_seconds().unsigned_abs();
     let (days, hours, minutes) = (seconds / 86_400, seconds / 3_600 % 24, seconds / 60 % 60);

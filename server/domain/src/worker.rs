@@ -111,7 +111,6 @@ pub enum WorkerState {
 
 impl WorkerState {
     /// The state of a worker that holds so many claims.
-    #[must_use]
     pub fn of(visibility: Visibility, claims: u64, now: DateTime<Utc>) -> Self {
         if visibility.is_quarantined(now) {
             return Self::Quarantined;
@@ -121,7 +120,6 @@ impl WorkerState {
 }
 
 /// Whether a quarantine until then is on.
-#[must_use]
 pub fn is_barred(until: DateTime<Utc>, now: DateTime<Utc>) -> bool {
     until > now
 }

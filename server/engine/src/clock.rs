@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use chrono::{DateTime, TimeDelta, Utc};
 
-#[must_use]
 #[expect(clippy::disallowed_methods, reason = "the one place where the process' clock is read")]
 pub fn real_now() -> DateTime<Utc> {
     DateTime::<Utc>::from(std::time::SystemTime::now())
@@ -25,7 +24,6 @@ impl ClockSkew {
     }
 
     /// Milliseconds to add to this process's clock.
-    #[must_use]
     pub fn millis(&self) -> i64 {
         self.millis.load(Ordering::Relaxed)
     }

@@ -246,28 +246,24 @@ impl Engine {
     }
 
     /// What changes of queues are done with.
-    #[must_use]
     pub fn queue_parts(&self) -> queue_policy::Parts<'_> {
         let Self { pool, queues, notifiers, sequencer, .. } = self;
         queue_policy::Parts { pool, queues, notifiers, sequenced: sequencer.reached() }
     }
 
     /// What answers why a task is where it is.
-    #[must_use]
     pub fn why_parts(&self) -> why::Parts<'_> {
         let Self { pool, low_water_marks: marks, workers, sequencer, notifiers, .. } = self;
         why::Parts { pool, marks, workers, sequenced: sequencer.reached(), notifiers }
     }
 
     /// What servers and schedulers are handled with.
-    #[must_use]
     pub fn server_parts(&self) -> ops::servers::Parts<'_> {
         let Self { pool, queues, notifiers, schedulers, .. } = self;
         ops::servers::Parts { pool, queues, notifiers, schedulers }
     }
 
     /// What sessions of workers are handled with.
-    #[must_use]
     pub fn session_parts(&self) -> sessions::Parts<'_> {
         let Self { pool, queues, notifiers, sessions, renew_session: renew, .. } = self;
         sessions::Parts { pool, queues, notifiers, sessions, renew }

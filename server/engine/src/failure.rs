@@ -25,7 +25,6 @@ pub enum Failure {
 
 impl Failure {
     /// Classifies an error.
-    #[must_use]
     pub fn new(error: sqlx::Error) -> Self {
         match classify(&error) {
             Class::BadData => Self::BadData(error),
@@ -36,12 +35,10 @@ impl Failure {
     }
 
     /// Whether the session can be used again afterwards.
-    #[must_use]
     pub fn keeps_session(&self) -> bool {
         matches!(self, Self::BadData(_) | Self::Again(_))
     }
 
-    #[must_use]
     pub fn error(&self) -> &sqlx::Error {
         match self {
             Self::BadData(error)
@@ -64,7 +61,6 @@ impl Failure {
     }
 
     /// The same failure for another one whom it concerns.
-    #[must_use]
     pub fn repeat(&self) -> Self {
         let text = self.error().to_string();
         match self {

@@ -35,12 +35,10 @@ impl<const N: usize> Shown<N> {
 }
 
 impl<const N: usize> QueueGauges<N> {
-    #[must_use]
     pub fn new(metrics: [Metric; N]) -> Self {
         Self { metrics, queues: Mutex::default() }
     }
 
-    #[must_use]
     pub fn is_new(&self) -> bool {
         self.lock().is_none()
     }

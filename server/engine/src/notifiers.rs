@@ -29,7 +29,6 @@ pub use wait_lists::WaitListNotifier;
 
 /// Whether what makes up for lost notifications is on, which it is in every release. A test switches it off, to show that
 /// the notifications themselves arrive.
-#[must_use]
 pub fn fallbacks_are_on() -> bool {
     #[cfg(feature = "test-util")]
     return tenure_store::breakage::fallbacks_are_on();
@@ -107,7 +106,6 @@ pub struct SendAway {
 
 impl Notifiers {
     /// Those of a server with so many tick loops.
-    #[must_use]
     pub fn new(sessions: HotSessions) -> Self {
         Self { shared: Arc::new(Shared { wait_lists: WaitLists::new(sessions), ..Shared::default() }) }
     }
@@ -160,7 +158,6 @@ impl Notifiers {
 
     /// A number that every notification of a queue changes. A caller that reads it, then queries the database and finds the queue
     /// empty, may rely on that for as long as the number stays the same, also if it was dropped in between.
-    #[must_use]
     pub fn generation(&self, queue: i32) -> u64 {
         let known = &self.shared.generations;
         if let Some(generation) = known.read().unwrap_or_else(PoisonError::into_inner).get(&queue) {
@@ -216,13 +213,11 @@ impl Notifiers {
     }
 
     /// Whether anything may be unresolved.
-    #[must_use]
     pub fn is_active(&self) -> bool {
         self.shared.active.load(Ordering::SeqCst)
     }
 
     /// Number of notifications so far.
-    #[must_use]
     pub fn notifications(&self) -> u64 {
         self.shared.notifications.load(Ordering::SeqCst)
     }
@@ -248,7 +243,6 @@ impl Notifiers {
     }
 
     /// The tasks that this server has resolved, for the metrics.
-    #[must_use]
     pub fn resolutions(&self) -> &Resolutions {
         &self.shared.resolutions
     }
@@ -299,13 +293,11 @@ impl Notifiers {
     }
 
     /// What the wait list of this loop is notified of.
-    #[must_use]
     pub fn wait_list(&self, place: usize) -> &WaitListNotifier {
         self.shared.wait_lists.get(place)
     }
 
     /// Returns the notifications for the wait list of limited queues.
-    #[must_use]
     pub fn limited_list(&self) -> &WaitListNotifier {
         &self.shared.limited_list
     }

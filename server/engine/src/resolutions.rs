@@ -50,7 +50,6 @@ impl Resolutions {
     }
 
     /// Queues of which something was counted since their names were looked up, up to so many.
-    #[must_use]
     pub fn list_unnamed(&self, limit: usize) -> Vec<i32> {
         lock(&self.unnamed).keys().take(limit).copied().collect()
     }

@@ -23,13 +23,11 @@ impl HotSessions {
     const USEFUL_MIN: usize = 2;
 
     /// So many, if a server may run so many.
-    #[must_use]
     pub fn new(count: u64) -> Option<Self> {
         u8::try_from(count).ok().filter(|count| (Self::MIN.0..=Self::MAX.0).contains(count)).map(Self)
     }
 
     /// As many as are of use on a machine.
-    #[must_use]
     pub fn for_cores(cores: usize) -> Self {
         let count = cores.div_ceil(Self::CORES_EACH).clamp(Self::USEFUL_MIN, Self::MAX.count());
         Self(u8::try_from(count).unwrap_or(Self::MAX.0))
@@ -62,14 +60,12 @@ impl Route {
     pub const ANY: Self = Self(0);
 
     /// Of what changes a task.
-    #[must_use]
     pub fn of_task(task: Uuid) -> Self {
         let (high, low) = task.as_u64_pair();
         Self(high ^ low)
     }
 
     /// Of what takes runs or messages of a queue.
-    #[must_use]
     pub fn of_queue(key: i32) -> Self {
         Self(u64::from(key.cast_unsigned()))
     }

@@ -72,25 +72,21 @@ pub enum Look {
 
 impl Schedulers {
     /// Those that a server knows when it starts: none.
-    #[must_use]
     pub fn new(member: Member) -> Self {
         Self { member, known: Memory::default(), terms: Arc::new(QueueGauges::new(METRICS)) }
     }
 
-    #[must_use]
     pub fn member(&self) -> &Member {
         &self.member
     }
 
     /// In which term this server is the scheduler of a queue, if it is.
-    #[must_use]
     pub fn leader(&self, queue: i32) -> Leader {
         Leader { server: self.member.id, term: self.known.read(|known| known.terms.get(&queue).copied()) }
     }
 
     /// Whether there were queues that assign their runs when this server looked last. One that may never be a scheduler looks once
     /// without them, to warn if no other may.
-    #[must_use]
     pub fn expects_any(&self) -> bool {
         self.known.read(|known| known.any || (self.is_never_scheduler() && !known.looked))
     }
@@ -106,7 +102,6 @@ impl Schedulers {
     }
 
     /// Who of these is to be the scheduler of a queue.
-    #[must_use]
     pub fn elected(&self, servers: &servers::Servers, queue: i32) -> Option<Uuid> {
         let candidates = candidates(servers);
         self.view(&candidates, servers).elected(queue)

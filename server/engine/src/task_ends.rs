@@ -64,7 +64,6 @@ impl TaskEnds {
     }
 
     /// Returns the number of requests that wait.
-    #[must_use]
     pub fn waiting(&self) -> usize {
         self.rooms.taken()
     }

@@ -217,13 +217,11 @@ impl Queue {
 }
 
 /// A task for a queue, an hour before its deadline, with these fields besides.
-#[must_use]
 pub fn new_task(queue: &str, fields: &serde_json::Value) -> NewTask {
     new_task_with_id(TaskId::from_random(tenure_store::secrets::random()), queue, fields)
 }
 
 /// The same with a given id.
-#[must_use]
 pub fn new_task_with_id(id: TaskId, queue: &str, fields: &serde_json::Value) -> NewTask {
     let now = crate::clock::real_now();
     let date = |time: chrono::DateTime<chrono::Utc>| tenure_api::dates::Timestamp::new(time);

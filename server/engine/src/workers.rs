@@ -96,7 +96,6 @@ pub struct Taken<'a> {
 }
 
 impl Taken<'_> {
-    #[must_use]
     pub fn seen(&self) -> &Seen {
         &self.seen
     }
@@ -114,7 +113,6 @@ impl Drop for Taken<'_> {
 }
 
 impl Workers {
-    #[must_use]
     pub fn new(quarantines: Quarantines) -> Self {
         Self { shared: Arc::default(), quarantines }
     }
@@ -145,20 +143,17 @@ impl Workers {
     }
 
     /// Whether any worker of a queue may be quarantined.
-    #[must_use]
     pub fn any_quarantined(&self, queue: i32) -> bool {
         self.quarantines.any(queue)
     }
 
     /// Whether a worker gets no work now.
-    #[must_use]
     pub fn is_quarantined(&self, worker: &WorkerKey) -> bool {
         self.quarantines.is_on(worker)
     }
 }
 
 /// Time from `then` to `now`.
-#[must_use]
 pub fn age(then: Instant, now: Instant) -> Duration {
     now.saturating_duration_since(then)
 }

@@ -428,13 +428,11 @@ pub struct Used {
 
 impl Used {
     /// Returns the number of runs that count against the limit of the queue.
-    #[must_use]
     pub fn all(&self) -> i64 {
         self.unclaimed + self.claimed
     }
 
     /// Returns the number of runs that hold a token of the rate.
-    #[must_use]
     pub fn holding(&self) -> u32 {
         u32::try_from(self.unclaimed.max(0)).unwrap_or(u32::MAX)
     }

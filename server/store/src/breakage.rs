@@ -55,7 +55,6 @@ const EVERY_OF_FEW: u64 = 3;
 const FIRST_OF_FEW: u64 = 1;
 
 /// True if `TENURE_BREAK` names this breakage: `claim-twice` is [`Breakage::ClaimTwice`].
-#[must_use]
 pub fn is_on(breakage: Breakage) -> bool {
     static CHOSEN: OnceLock<Option<String>> = OnceLock::new();
     let chosen = CHOSEN.get_or_init(|| std::env::var("TENURE_BREAK").ok().map(|name| name.replace('-', "")));
@@ -63,7 +62,6 @@ pub fn is_on(breakage: Breakage) -> bool {
 }
 
 /// Whether what makes up for lost notifications is on.
-#[must_use]
 pub fn fallbacks_are_on() -> bool {
     static ON: OnceLock<bool> = OnceLock::new();
     *ON.get_or_init(|| std::env::var("TENURE_FALLBACKS").as_deref() != Ok("off"))
@@ -71,20 +69,17 @@ pub fn fallbacks_are_on() -> bool {
 
 /// How long rendered metrics are sent, in milliseconds: with `TENURE_METRICS_LIFE_MS` so short that a test sees what it
 /// has just done.
-#[must_use]
 pub fn metrics_life_ms(otherwise: i64) -> i64 {
     let given = std::env::var("TENURE_METRICS_LIFE_MS").ok().and_then(|given| given.parse().ok());
     given.unwrap_or(otherwise)
 }
 
 /// How many requests may wait for inboxes: with `TENURE_INBOX_WAITERS` so few that a test can have them all.
-#[must_use]
 pub fn inbox_waiters_max(otherwise: usize) -> usize {
     let given = std::env::var("TENURE_INBOX_WAITERS").ok().and_then(|given| given.parse().ok());
     given.unwrap_or(otherwise)
 }
 
-#[must_use]
 pub fn strikes(breakage: Breakage) -> bool {
     static CHANCES: AtomicU64 = AtomicU64::new(0);
     let (first, every) = match breakage {
@@ -99,7 +94,6 @@ pub fn strikes(breakage: Breakage) -> bool {
 }
 
 /// Claims, of which the first is there twice when that breakage strikes.
-#[must_use]
 pub fn perhaps_twice<T: Clone>(mut claims: Vec<T>) -> Vec<T> {
     if strikes(Breakage::ClaimTwice) {
         claims.extend(claims.first().cloned());
@@ -108,7 +102,6 @@ pub fn perhaps_twice<T: Clone>(mut claims: Vec<T>) -> Vec<T> {
 }
 
 /// The results of reports, without one of them when that breakage strikes.
-#[must_use]
 pub fn perhaps_without_one<T>(mut results: Vec<Option<T>>) -> Vec<Option<T>> {
     if let Some(result) = results.iter_mut().find(|result| result.is_some())
         && strikes(Breakage::LoseResult)

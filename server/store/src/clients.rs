@@ -43,13 +43,11 @@ pub enum ClientError {
 
 impl ClientError {
     /// Whether there is an outage of the database, which the log has already.
-    #[must_use]
     pub fn is_known_outage(&self) -> bool {
         matches!(self, Self::Database(error) if outage::is_known(error))
     }
 
     /// Whether the same question may be answered later.
-    #[must_use]
     pub fn is_worth_a_retry(&self) -> bool {
         match self {
             Self::Database(error) => classify(error).is_worth_a_retry(),

@@ -28,7 +28,6 @@ macro_rules! codes {
             }
 
             /// The variant for a stored number.
-            #[must_use]
             pub fn from_code(code: i16) -> Option<Self> {
                 match code { $($code => Some(Self::$variant),)+ _ => None }
             }

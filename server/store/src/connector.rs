@@ -86,7 +86,6 @@ type Failed = (usize, sqlx::Error);
 
 impl Connector {
     /// Connects to one of these.
-    #[must_use]
     pub fn new(hosts: impl Into<Hosts>) -> Self {
         let shared = Shared {
             hosts: hosts.into(),
@@ -101,13 +100,11 @@ impl Connector {
     }
 
     /// The options of the host that was good last, for messages about it.
-    #[must_use]
     pub fn options(&self) -> &PgConnectOptions {
         self.shared.hosts.get(self.shared.current.load(Ordering::SeqCst))
     }
 
     /// Whether the database is still the one that this server has read from.
-    #[must_use]
     pub fn continuity(&self) -> &Continuity {
         &self.shared.continuity
     }
@@ -127,25 +124,21 @@ impl Connector {
 
     /// How often another host was chosen, or another database answered. A connection from before the last time is not to be
     /// used.
-    #[must_use]
     pub fn switches(&self) -> u64 {
         self.shared.switches.load(Ordering::SeqCst)
     }
 
     /// Whether no connection can be made at present.
-    #[must_use]
     pub fn is_out(&self) -> bool {
         self.state().outage.is_some()
     }
 
     /// A pool for cold statements. Connects when it is first used.
-    #[must_use]
     pub fn pool(&self) -> PgPool {
         self.pool_with(session::pool_options())
     }
 
     /// The pools of a server. They connect when they are first used.
-    #[must_use]
     pub fn pools(&self) -> Pools {
         Pools::make(|options| self.pool_with(options))
     }
@@ -163,7 +156,6 @@ impl Connector {
 
     /// A pool of one connection for something that keeps it, which says in `pg_stat_activity` what it is for. It stays with
     /// the host that is good now: make another one when it fails.
-    #[must_use]
     pub fn small_pool(&self, role: &str) -> PgPool {
         let (connector, options) = (self.clone(), self.pool_options(&self.state(), Kind::Cold));
         let pool = checked(session::small_pool_options(), move || Some(connector.clone()));

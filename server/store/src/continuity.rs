@@ -111,7 +111,6 @@ impl Continuity {
     }
 
     /// How many breaks there were.
-    #[must_use]
     pub fn breaks(&self) -> u64 {
         self.state().breaks
     }

@@ -19,7 +19,6 @@ pub struct Undecodable {
 
 impl Undecodable {
     /// A queue's name that is none.
-    #[must_use]
     pub fn queue(task: Uuid) -> Self {
         Self { table: "task_queues", column: "name", task, value: 0 }
     }

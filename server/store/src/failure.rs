@@ -29,7 +29,6 @@ impl Class {
 }
 
 /// Classifies a failure.
-#[must_use]
 pub fn classify(error: &sqlx::Error) -> Class {
     match error {
         sqlx::Error::Database(_) if was_created_meanwhile(error) => Class::Contention,
@@ -49,7 +48,6 @@ pub fn classify(error: &sqlx::Error) -> Class {
 }
 
 /// Whether a connection was found dead: whatever made it so may be over, and a new one work.
-#[must_use]
 pub fn is_lost_connection(error: &sqlx::Error) -> bool {
     match error {
         sqlx::Error::Io(error) => error.kind() != std::io::ErrorKind::TimedOut,
@@ -62,20 +60,17 @@ pub fn is_lost_connection(error: &sqlx::Error) -> bool {
 }
 
 /// Whether a statement ran into its timeout.
-#[must_use]
 pub fn is_cancelled(error: &sqlx::Error) -> bool {
     error.as_database_error().and_then(DatabaseError::code).as_deref() == Some("57014")
 }
 
 /// Whether the database has ended the session: it stops, it crashed, or an administrator wanted it.
-#[must_use]
 pub fn ends_session(error: &sqlx::Error) -> bool {
     let code = error.as_database_error().and_then(DatabaseError::code);
     code.is_some_and(|code| code.starts_with("57P") || code.starts_with("25P"))
 }
 
 /// Whether another transaction has created a task or a group since the statement began: run again, the statement sees it.
-#[must_use]
 pub fn was_created_meanwhile(error: &sqlx::Error) -> bool {
     error.as_database_error().is_some_and(|error| {
         error.is_unique_violation() && matches!(error.constraint(), Some("tasks_pkey" | "task_groups_pkey"))

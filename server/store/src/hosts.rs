@@ -10,19 +10,16 @@ pub struct Hosts {
 
 impl Hosts {
     /// These, in the order in which they are tried; nothing if there are none.
-    #[must_use]
     pub fn new(all: Vec<PgConnectOptions>) -> Option<Self> {
         (!all.is_empty()).then_some(Self { all })
     }
 
     /// How many there are.
     #[expect(clippy::len_without_is_empty, reason = "it is never empty")]
-    #[must_use]
     pub fn len(&self) -> usize {
         self.all.len()
     }
 
-    #[must_use]
     pub fn get(&self, host: usize) -> &PgConnectOptions {
         &self.all[host]
     }

@@ -34,7 +34,6 @@ impl<T: Default> Default for Memory<T> {
 
 impl<T: Default> Memory<T> {
     /// To be read before the database is asked for what [`Memory::note`] will take in.
-    #[must_use]
     pub fn epoch(&self) -> Epoch {
         self.shared.read().unwrap_or_else(PoisonError::into_inner).epoch
     }

@@ -46,7 +46,6 @@ pub async fn notify_leaving(pool: &PgPool, worker: &Gone) -> Result<(), sqlx::Er
 }
 
 /// The worker that stops, if a payload names one.
-#[must_use]
 pub fn read_leaving(payload: &str) -> Option<Gone> {
     let mut words = payload.strip_prefix(LEAVING)?.strip_prefix(' ')?.split(' ');
     let (queue, worker_group, worker_id) = (words.next()?.parse().ok()?, words.next()?, words.next()?);
@@ -54,7 +53,6 @@ pub fn read_leaving(payload: &str) -> Option<Gone> {
 }
 
 /// Who rang, and for which queues.
-#[must_use]
 pub fn read(payload: &str) -> (Option<Uuid>, Vec<i32>) {
     let mut parts = payload.split(',');
     let from = parts.next().and_then(|text| text.parse().ok());

@@ -22,7 +22,6 @@ pub struct OperatorHint {
 }
 
 /// Where a database is, and as whom we use it.
-#[must_use]
 pub fn place(options: &PgConnectOptions) -> String {
     let server = match options.get_socket() {
         Some(socket) => format!("the socket in {}", socket.display()),
@@ -41,7 +40,6 @@ fn database(options: &PgConnectOptions) -> &str {
 
 impl OperatorHint {
     /// What this error means to the operator of the database.
-    #[must_use]
     pub fn new(error: &sqlx::Error, options: &PgConnectOptions) -> Self {
         let (cause, fix) = match error {
             sqlx::Error::Configuration(cause) => match Unfit::of(error) {
@@ -69,7 +67,6 @@ impl OperatorHint {
     }
 
     /// What it means that the schema could not be brought to this release.
-    #[must_use]
     pub fn of_migration(error: &MigrateError, options: &PgConnectOptions) -> Self {
         match error {
             MigrateError::Execute(error) | MigrateError::ExecuteMigration(error, _) => Self::new(error, options),

@@ -27,7 +27,6 @@ pub(crate) fn pause_after(failures: u32, chance: u8) -> Duration {
 }
 
 /// The answer to whatever needs a connection during an outage that began with this.
-#[must_use]
 pub fn unreachable(error: &str) -> sqlx::Error {
     io::Error::new(io::ErrorKind::NotConnected, Unreachable(error.to_owned())).into()
 }
@@ -38,7 +37,6 @@ pub(crate) fn without_attempts(options: &PgConnectOptions) -> PgConnectOptions {
 }
 
 /// Whether an error only says that there is an outage, which the log has said once.
-#[must_use]
 pub fn is_known(error: &sqlx::Error) -> bool {
     match error {
         sqlx::Error::Io(error) => {

@@ -38,7 +38,6 @@ impl Queues {
     }
 
     /// All queues that are remembered.
-    #[must_use]
     pub fn list(&self) -> Vec<(i32, TaskQueueId)> {
         self.seen.read(|seen| seen.keys.iter().map(|(name, &key)| (key, name.clone())).collect())
     }
@@ -70,7 +69,6 @@ impl Queues {
 
     /// Whether the queue with this key had a policy that is stamped on new runs, when a task was created last. Only a hint at the
     /// statement that is tried first: it reads the policy itself.
-    #[must_use]
     pub fn is_ruled(&self, key: i32) -> bool {
         self.seen.read(|seen| seen.ruled.contains(&key))
     }

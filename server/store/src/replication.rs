@@ -22,7 +22,6 @@ impl Replication {
     /// Names the settings because of which a failover, or a crash, loses what was acknowledged. A value of
     /// `synchronous_commit` that waits for less than the standby's disk is one of them whether or not a standby is there: one
     /// that is added later would change nothing.
-    #[must_use]
     pub fn find_warnings(&self) -> Vec<Warning> {
         let mut warnings = Vec::new();
         let mut warn = |setting: &str, value: &str, advice| {

@@ -17,7 +17,6 @@ static MIGRATIONS: Migrator = Migrator { ignore_missing: true, ..sqlx::migrate!(
 pub const FIRST: i64 = 1;
 
 /// The number of the last migration that this release knows: what its sessions call themselves by.
-#[must_use]
 pub fn version() -> i64 {
     MIGRATIONS.iter().map(|migration| migration.version).max().unwrap_or_default()
 }

@@ -77,19 +77,16 @@ pub struct KeyCheck(String);
 
 impl KeyCheck {
     /// A check value that was stored.
-    #[must_use]
     pub fn stored(text: &str) -> Self {
         Self(text.to_owned())
     }
 
     /// How it is stored.
-    #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
     /// What messages call the key.
-    #[must_use]
     pub fn name(&self) -> &str {
         self.0.get(..KEY_NAME_DIGITS).unwrap_or(&self.0)
     }
@@ -129,13 +126,11 @@ impl SecretKeys {
     }
 
     /// The setting that means one new random key.
-    #[must_use]
     pub fn generate_setting() -> String {
         STANDARD.encode(random::<SECRET_KEY_BYTES>())
     }
 
     /// The signing keys for a purpose: sign with the first, accept any.
-    #[must_use]
     pub fn signing_keys(&self, purpose: Purpose) -> Vec<SigningKey> {
         self.derivers.iter().map(|deriver| SigningKey::new(&derive(deriver, purpose))).collect()
     }
@@ -158,7 +153,6 @@ impl SecretKeys {
     }
 
     /// Encrypts a client's token; only for the same client can it be decrypted.
-    #[must_use]
     pub fn encrypt_token(&self, client_id: &str, token: &AccessToken) -> Vec<u8> {
         let nonce = random::<NONCE_BYTES>();
         let payload = Payload { msg: token.expose().as_bytes(), aad: client_id.as_bytes() };
@@ -189,13 +183,11 @@ pub struct WorkerDigests {
 
 impl WorkerDigests {
     /// Digests by these secret keys.
-    #[must_use]
     pub fn new(keys: &SecretKeys) -> Self {
         Self { keys: keys.signing_keys(Purpose::WorkerSecrets) }
     }
 
     /// The digest of a worker's secret; the same secret of another worker has another one.
-    #[must_use]
     pub fn digest(&self, worker: &str, secret: &WorkerSecret) -> String {
         self.keys[0].sign(&digested(worker, secret)).as_str().to_owned()
     }
@@ -219,7 +211,6 @@ fn derive(deriver: &Hkdf<Sha256>, purpose: Purpose) -> [u8; SECRET_KEY_BYTES] {
 }
 
 /// Random bytes that are fit for keys.
-#[must_use]
 pub fn random<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
     getrandom::fill(&mut bytes).expect("every system that Tenure runs on has a source of randomness");
@@ -227,7 +218,6 @@ pub fn random<const N: usize>() -> [u8; N] {
 }
 
 /// A new access token for a client.
-#[must_use]
 pub fn new_access_token() -> AccessToken {
     AccessToken::from_random(random())
 }

@@ -55,7 +55,6 @@ pub enum Unfit {
 
 impl Unfit {
     /// Whether a connection failed because of this.
-    #[must_use]
     pub fn of(error: &sqlx::Error) -> Option<&Self> {
         match error {
             sqlx::Error::Configuration(cause) => cause.downcast_ref(),

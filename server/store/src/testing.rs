@@ -49,13 +49,11 @@ impl TestDatabase {
     }
 
     /// How to connect to the database.
-    #[must_use]
     pub fn options(&self) -> &PgConnectOptions {
         &self.options
     }
 
     /// A pool for what the test itself wants to see or do; not one of the server's.
-    #[must_use]
     pub fn pool(&self) -> &PgPool {
         &self.pool
     }
@@ -66,7 +64,6 @@ impl TestDatabase {
     }
 
     /// A connector of its own, as each server has one.
-    #[must_use]
     pub fn connector(&self) -> Connector {
         Connector::new(self.options.clone())
     }

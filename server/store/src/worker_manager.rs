@@ -40,7 +40,6 @@ pub struct Registered {
 
 impl Registered {
     /// Whether the worker is let in.
-    #[must_use]
     pub fn standing(&self) -> Standing {
         Standing::at(self.now, self.removed, self.expires)
     }

@@ -119,7 +119,6 @@ pub struct WorkerRow {
 }
 
 impl WorkerRow {
-    #[must_use]
     pub fn visibility(&self) -> Visibility {
         Visibility { expires: self.expires, quarantine_until: self.quarantine_until }
     }

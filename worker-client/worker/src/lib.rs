@@ -150,7 +150,6 @@ pub struct Worker {
 
 impl Worker {
     /// A worker with these settings; nothing runs yet.
-    #[must_use]
     pub fn new(settings: Settings) -> Self {
         Self { settings: Arc::new(settings), debug: None }
     }

@@ -11,7 +11,6 @@ use super::{
 };
 
 /// Which of the waiting runs start now, and what that changes.
-#[must_use]
 pub fn decide(queue: &Queue, keys: &[Key], heads: &[Head]) -> Decided {
     let by_id: HashMap<i64, usize> = keys.iter().enumerate().map(|(index, key)| (key.id, index)).collect();
     let mut keys: Vec<KeyNow> = keys.iter().map(|key| KeyNow::new(key, queue.now)).collect();

@@ -10,14 +10,12 @@ pub fn starts_at(rate: Option<Rate>, tat: f64, unclaimed: u32, now: f64) -> Opti
 }
 
 /// In how many seconds it is worth to look at a rate again; none if a start conforms now.
-#[must_use]
 pub fn look_again_in(rate: Option<Rate>, tat: f64, unclaimed: u32, now: f64) -> Option<f64> {
     Bucket::new(rate, tat, unclaimed, now).look_again_at().map(|at| at - now)
 }
 
 /// Returns the time to store after a start now, conforming or not; none without a rate. For a run
 /// that held a token.
-#[must_use]
 pub fn stamp(rate: Option<Rate>, tat: f64, now: f64) -> Option<f64> {
     let mut bucket = Bucket::new(rate, tat, 0, now);
     bucket.start();
@@ -25,20 +23,17 @@ pub fn stamp(rate: Option<Rate>, tat: f64, now: f64) -> Option<f64> {
 }
 
 /// Whether a rate has its whole burst again: then its time says nothing any more, and may be forgotten.
-#[must_use]
 pub fn has_whole_burst(rate: Option<Rate>, tat: f64, now: f64) -> bool {
     Bucket::new(rate, tat, 0, now).is_full()
 }
 
 /// Returns the number of starts that the limits of a whole queue allow now, given enough demand;
 /// none if unlimited. `free` is its limit less its assigned and claimed runs.
-#[must_use]
 pub fn queue_allows(free: Option<u64>, rate: Option<Rate>, tat: f64, unclaimed: u32, now: f64) -> Option<u64> {
     least(free, Bucket::new(rate, tat, unclaimed, now).open_starts())
 }
 
 /// The same of a key.
-#[must_use]
 pub fn key_allows(key: &Key, now: f64) -> Option<u64> {
     queue_allows(key.free.map(u64::from), key.rate, key.tat, key.unclaimed, now)
 }

@@ -208,13 +208,11 @@ pub struct SchedulerInactive {
 
 impl Note {
     /// Runs of a queue are ready.
-    #[must_use]
     pub fn task_ready(task_queue_id: TaskQueueId, runs: Vec<ReadyRun>) -> Self {
         Self::TaskReady(TaskReady { version: VERSION, task_queue_id, runs })
     }
 
     /// A queue was paused.
-    #[must_use]
     pub fn queue_paused(task_queue_id: TaskQueueId, paused: &crate::policy::pause::Paused) -> Self {
         Self::QueuePaused(QueuePaused {
             version: VERSION,
@@ -227,13 +225,11 @@ impl Note {
     }
 
     /// A queue was resumed, by this client or by itself.
-    #[must_use]
     pub fn queue_resumed(task_queue_id: TaskQueueId, client_id: Option<String>) -> Self {
         Self::QueueResumed(QueueResumed { version: VERSION, task_queue_id, client_id })
     }
 
     /// The policy of a queue was changed, or removed.
-    #[must_use]
     pub fn queue_policy_changed(
         task_queue_id: TaskQueueId,
         client_id: String,
@@ -250,7 +246,6 @@ impl Note {
     }
 
     /// A session has begun, by this client.
-    #[must_use]
     pub fn session_started(session: &Identity, client_id: String) -> Self {
         let Identity { id, epoch, queue, worker_group, worker_id, .. } = session.clone();
         let (task_queue_id, session_id) = (queue, id);
@@ -267,7 +262,6 @@ impl Note {
     }
 
     /// A session has ended that held so many runs.
-    #[must_use]
     pub fn session_ended(session: &Identity, ended_by: SessionEnd, returned: i64) -> Self {
         let Identity { id, epoch, queue, worker_group, worker_id, .. } = session.clone();
         let (task_queue_id, session_id) = (queue, id);
@@ -285,13 +279,11 @@ impl Note {
     }
 
     /// A server is the scheduler of a queue in this term.
-    #[must_use]
     pub fn scheduler_active(task_queue_id: TaskQueueId, server_id: ServerId, term: i64) -> Self {
         Self::SchedulerActive(SchedulerActive { version: VERSION, task_queue_id, server_id, term })
     }
 
     /// The term of a server as the scheduler of a queue is over.
-    #[must_use]
     pub fn scheduler_inactive(
         task_queue_id: TaskQueueId,
         server_id: ServerId,
@@ -302,7 +294,6 @@ impl Note {
     }
 
     /// The exchange's full name.
-    #[must_use]
     pub fn exchange(&self) -> &'static str {
         match self {
             Self::TaskReady(_) => "exchange/tenure/v1/task-ready",
@@ -317,7 +308,6 @@ impl Note {
     }
 
     /// The queue that it is about.
-    #[must_use]
     pub fn queue(&self) -> &TaskQueueId {
         match self {
             Self::TaskReady(note) => &note.task_queue_id,
@@ -337,7 +327,6 @@ impl Note {
     }
 
     /// Reads details that were stored. None: a note of a release that knows more of them.
-    #[must_use]
     pub fn from_details(details: &str) -> Option<Self> {
         let Details { exchange, payload }: Details<'_, &RawValue> = serde_json::from_str(details).ok()?;
         let text = payload.get();
@@ -362,7 +351,6 @@ struct Details<'a, T> {
 }
 
 /// Renders a note that was stored with these details.
-#[must_use]
 pub fn render(at: DateTime<Utc>, details: &str, position: i64) -> Option<Event> {
     let note = Note::from_details(details)?;
     let queue = note.queue();

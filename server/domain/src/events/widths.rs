@@ -4,7 +4,6 @@ use super::{Kind, note};
 
 /// The positions that each of these kinds takes in a row that takes `events` of them. Kinds that a later release has added, which
 /// this one does not know, share evenly what the others leave: nearly always they are one and the same.
-#[must_use]
 pub fn widths(codes: &[i16], events: i64) -> Vec<i64> {
     let all: Vec<Option<i64>> = codes.iter().map(|&code| width(code)).collect();
     let known: i64 = all.iter().flatten().sum();

@@ -187,7 +187,6 @@ impl Follows {
 
 impl Cell {
     /// The cell's name, as `--cell` takes it: `exit/at-least/0`.
-    #[must_use]
     pub fn name(&self) -> String {
         let delivery = match self.delivery {
             Delivery::Retries => "retries",
@@ -197,7 +196,6 @@ impl Cell {
         format!("{}/{delivery}/{}", self.situation.as_str(), if self.has_complete_time { "n" } else { "0" })
     }
 
-    #[must_use]
     pub fn ways(&self) -> &'static [By] {
         match self.situation {
             Situation::Exit => &[By::Lease, By::Session],
@@ -208,7 +206,6 @@ impl Cell {
         }
     }
 
-    #[must_use]
     pub fn follows(&self, by: By) -> Follows {
         match by {
             By::Lease | By::Session | By::AcceptTime | By::Scheduler => self.follows,
@@ -222,7 +219,6 @@ impl Cell {
 
     /// When the run is taken away from its worker, and as what; none if its worker is waited for. Each of the times counts from
     /// its own beginning, and a replacement of the scheduler from itself.
-    #[must_use]
     pub fn end(&self, by: By, times: &Times) -> Option<(TimeDelta, Ending)> {
         let ending = match by {
             By::Lease => Ending::LeaseExpired,
@@ -246,7 +242,6 @@ impl Cell {
     }
 
     /// For people.
-    #[must_use]
     pub fn words(&self) -> String {
         let words = in_words(self.follows);
         let unaccepted = self.ways().contains(&By::SchedulerUnaccepted).then(|| self.follows(By::SchedulerUnaccepted));
@@ -277,7 +272,6 @@ fn in_words(follows: Follows) -> String {
 }
 
 /// [`CELLS`] as lines of Markdown.
-#[must_use]
 pub fn markdown() -> String {
     let mut text =
         "| | `at-least-once`, `completeTime` 0 | `at-least-once`, > 0 | `at-most-once`, 0 | `at-most-once`, > 0 |\n\

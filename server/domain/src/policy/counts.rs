@@ -52,7 +52,6 @@ impl Open {
 }
 
 /// The change of the counts when a task's open run was that and is this afterwards; none is a task without an open run.
-#[must_use]
 pub fn change(before: Option<Open>, after: Option<Open>) -> Counted {
     let counted = |open: Option<Open>| open.map(Open::counted).unwrap_or_default();
     let (before, after) = (counted(before), counted(after));
@@ -66,7 +65,6 @@ pub fn change(before: Option<Open>, after: Option<Open>) -> Counted {
 
 /// What is shown of a queue. `assigned` runs were given to sessions, which have not accepted them yet; of those that wait, the limits
 /// would let `admissible` start, were there workers.
-#[must_use]
 pub fn shown(sum: Counted, assigned: i64, admissible: i64, is_paused: bool) -> QueueCounts {
     let Counted { pending, claimed, delayed, waiting } = sum;
     let ready = pending - waiting - assigned;

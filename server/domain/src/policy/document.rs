@@ -84,7 +84,6 @@ impl<T> Limits<T> {
     /// No limits.
     pub const NONE: Self = Self { total: None, per_key: None };
 
-    #[must_use]
     pub fn is_any(&self) -> bool {
         self.total.is_some() || self.per_key.is_some()
     }
@@ -138,7 +137,6 @@ impl RetryDelay {
     }
 
     /// Whether no retry ever waits.
-    #[must_use]
     pub fn is_none(&self) -> bool {
         self.first.is_zero() || self.most.is_zero()
     }
@@ -146,7 +144,6 @@ impl RetryDelay {
 
 impl Policy {
     /// What holds in a queue without a policy.
-    #[must_use]
     pub fn none() -> Self {
         Self {
             delivery: Delivery::Retries,
@@ -196,7 +193,6 @@ impl Policy {
     }
 
     /// What admission needs of it; none if every run is ready for any worker as soon as its time has come.
-    #[must_use]
     pub fn admission(&self) -> Option<Admission> {
         let assign = self.dispatch == Dispatch::Assign;
         let is_limited = self.concurrency.is_any() || self.rate.is_any();
@@ -214,7 +210,6 @@ impl Policy {
 
     /// True if the next run of a task waits for admission. Only servers of the previous release read
     /// it from a run. In later releases each run with a key waits.
-    #[must_use]
     pub fn waits_again(&self) -> bool {
         self.admission().is_some()
     }
@@ -230,7 +225,6 @@ impl Policy {
     }
 
     /// The policy as JSON text, as it is stored and shown: what was sent, in the order of the fields.
-    #[must_use]
     pub fn text(&self) -> &str {
         &self.text
     }

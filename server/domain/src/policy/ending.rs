@@ -203,7 +203,6 @@ pub const TABLE: [(Ending, &str); 14] = [
 ];
 
 /// [`TABLE`] as lines of Markdown.
-#[must_use]
 pub fn markdown() -> String {
     let columns: Vec<String> = Delivery::ALL.iter().map(|delivery| format!("`{delivery}`")).collect();
     let mut text = format!("| the claim ends: | shown as | {} |\n|---|---|---|---|---|\n", columns.join(" | "));
@@ -234,7 +233,6 @@ pub struct Allowance {
 
 impl Allowance {
     /// How many of its runs may still end without using up a retry.
-    #[must_use]
     pub fn free_runs_left(&self) -> u16 {
         FREE_RUNS_MAX.saturating_sub(self.free_runs)
     }
@@ -327,7 +325,6 @@ pub enum Acceptance {
 }
 
 /// What becomes of a run that was not accepted in time: every delivery. A worker that was refused has not begun it.
-#[must_use]
 pub fn not_accepted(delivery: Delivery, acceptance: Acceptance) -> TakenBack {
     match acceptance {
         Acceptance::Possible => taken_back(delivery, Ending::NotAccepted),
@@ -337,7 +334,6 @@ pub fn not_accepted(delivery: Delivery, acceptance: Acceptance) -> TakenBack {
 
 /// The retries of a task that is rerun as this run, of `retries` in its definition; none if it had too many runs. Free runs are
 /// not counted.
-#[must_use]
 pub fn retries_after_rerun(next: RunId, retries: u16, free_runs: u16) -> Option<u16> {
     let counted = (next.number() + 1).saturating_sub(free_runs);
     RUNS_MAX.checked_sub(counted).map(|after| retries.min(after))

@@ -37,7 +37,6 @@ impl Hold {
         }
     }
 
-    #[must_use]
     pub fn from_code(code: i16) -> Option<Self> {
         match code {
             1 => Some(Self::Delay),
@@ -77,14 +76,12 @@ pub struct Delayed {
 
 impl Delayed {
     /// Whether the pass that ends delays may end it.
-    #[must_use]
     pub fn is_over(&self, now: DateTime<Utc>) -> bool {
         self.until <= now
     }
 }
 
 /// The delay of a run that becomes pending now, if it has one. It ends at the deadline at the latest: then the task does too.
-#[must_use]
 pub fn delayed(start: Start, by: DelayedBy, now: DateTime<Utc>, deadline: DateTime<Utc>) -> Option<Delayed> {
     let until = start.time(now).min(deadline);
     (until > now).then_some(Delayed { until, by })
@@ -92,7 +89,6 @@ pub fn delayed(start: Start, by: DelayedBy, now: DateTime<Utc>, deadline: DateTi
 
 /// The delay of the first run of a task, which becomes pending now: at its creation, or when its dependencies are satisfied.
 /// A rerun has none.
-#[must_use]
 pub fn of_first_run(terms: &Terms, now: DateTime<Utc>, deadline: DateTime<Utc>) -> Option<Delayed> {
     delayed(terms.start, DelayedBy::Delay, now, deadline)
 }
@@ -110,7 +106,6 @@ pub struct Before {
 }
 
 /// The delay of the run after that one, which becomes pending now.
-#[must_use]
 pub fn of_next_run(before: Before, terms: &Terms, now: DateTime<Utc>, deadline: DateTime<Utc>) -> Option<Delayed> {
     let stated = |start, by| delayed(start, by, now, deadline);
     let waited = |wait, by| delayed(Start::After(wait), by, now, deadline);
@@ -148,7 +143,6 @@ pub fn of_next_run(before: Before, terms: &Terms, now: DateTime<Utc>, deadline: 
 }
 
 /// How long the n-th retry waits, n from 1.
-#[must_use]
 pub fn retry_wait(delay: &RetryDelay, n: u32) -> TimeDelta {
     let exponent = i32::try_from(n.saturating_sub(1)).unwrap_or(i32::MAX);
     let wanted_ms = delay.first.as_seconds_f64() * delay.factor.powi(exponent) * 1000.0;
@@ -159,7 +153,6 @@ pub fn retry_wait(delay: &RetryDelay, n: u32) -> TimeDelta {
 }
 
 /// How long the next run waits after so many losses in a row. Only where losses are free can they go on for ever.
-#[must_use]
 pub fn backoff(delivery: Delivery, losses: u16) -> TimeDelta {
     match delivery {
         Delivery::Retries | Delivery::AtMostOnce => TimeDelta::zero(),

@@ -46,7 +46,6 @@ impl KeyRules {
     }
 
     /// The rules as they are shown.
-    #[must_use]
     pub fn to_wire(&self) -> KeyRulesOnWire {
         let Self { concurrency, rate, weight } = *self;
         KeyRulesOnWire {

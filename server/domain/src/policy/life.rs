@@ -107,7 +107,6 @@ pub struct Step {
 
 impl Task {
     /// The task as the rules see it. Its description has no delivery, no hold and only the retries of its allowances.
-    #[must_use]
     pub fn life(&self) -> Life {
         let state = match (&self.last, self.ended.last()) {
             (Last::Unscheduled, _) | (Last::Ended, None) => State::Unscheduled,

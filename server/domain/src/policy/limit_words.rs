@@ -5,7 +5,6 @@ use crate::admission::Rate;
 use tenure_api::states::KeyBy;
 
 /// What limits the runs of a queue, and who gets them; empty if every run is ready for any worker as soon as its time has come.
-#[must_use]
 pub fn words(policy: &Policy) -> Vec<String> {
     let Some(admission) = policy.admission() else { return Vec::new() };
     let Admission { assign, key_by, accept_time, total, per_key, rate_total, rate_per_key, fair } = admission;

@@ -105,13 +105,11 @@ impl Options {
     }
 
     /// Whether they say nothing, so that the task is as one without options.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
     /// The scope that they need: who may create tasks may not thereby decide what a lost worker costs, nor which worker works.
-    #[must_use]
     pub fn needs(&self) -> Needs {
         let Self { start: _, delivery, complete_time: _, retry_delay: _, key: _, worker } = self;
         if delivery.is_some() || worker.is_some() { Needs::TaskOptions } else { Needs::Nothing }

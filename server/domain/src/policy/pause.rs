@@ -29,7 +29,6 @@ impl Paused {
     }
 
     /// Whether the pass that resumes queues may resume this one.
-    #[must_use]
     pub fn is_over(&self, now: DateTime<Utc>) -> bool {
         self.until.is_some_and(|until| until <= now)
     }

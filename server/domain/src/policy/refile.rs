@@ -49,7 +49,6 @@ impl Stage {
         }
     }
 
-    #[must_use]
     pub fn from_code(code: i16) -> Option<Self> {
         Self::ALL.into_iter().find(|stage| stage.code() == code)
     }
@@ -79,7 +78,6 @@ impl Place {
     pub const DONE: Self = Self { stage: Stage::Done, cursor: None };
 
     /// Where a change of the policy begins it, whatever it was doing: what was stamped so far is stamped again.
-    #[must_use]
     pub fn after_a_change() -> Self {
         Self { stage: Stage::Older, cursor: None }
     }
@@ -128,7 +126,6 @@ pub fn step(place: Place, found: Found) -> Place {
 }
 
 /// How many runs of a queue may still be treated as before the change: an upper bound, and 0 exactly when all follow it.
-#[must_use]
 pub fn runs_left(stage: Stage, pending: i64, delayed: i64, claimed: i64) -> i64 {
     let (pending, delayed, claimed) = (pending.max(0), delayed.max(0), claimed.max(0));
     let left = match stage {

@@ -33,7 +33,6 @@ impl TaskResult {
         Ok(Self(text))
     }
 
-    #[must_use]
     pub fn text(&self) -> &str {
         &self.0
     }
@@ -41,7 +40,6 @@ impl TaskResult {
 
 /// Whether a report of a run that was reported alike before repeats it, so that it is answered alike. One without a result
 /// says nothing about the result.
-#[must_use]
 pub fn repeats_result(stored: Option<&str>, sent: Option<&TaskResult>) -> bool {
     match (stored, sent) {
         (_, None) => true,

@@ -26,7 +26,6 @@ pub struct Terms {
 
 impl Terms {
     /// The options of a task before the policy of its queue. Each option replaces the whole field.
-    #[must_use]
     pub fn of(policy: &Policy, options: &Options) -> Self {
         let complete_time = options.complete_time.unwrap_or(policy.complete_time);
         Self {
@@ -40,7 +39,6 @@ impl Terms {
     }
 
     /// What is stamped on a run that becomes pending so.
-    #[must_use]
     pub fn traits(&self, delayed: Option<DelayedBy>) -> Traits {
         Traits {
             delivery: self.delivery,
@@ -52,7 +50,6 @@ impl Terms {
     }
 
     /// When a run that is claimed now is too slow. A run that may not be started twice is waited for.
-    #[must_use]
     pub fn complete_by(&self, claimed: DateTime<Utc>) -> Option<DateTime<Utc>> {
         match self.delivery {
             Delivery::AtMostOnce => None,
@@ -119,7 +116,6 @@ impl Traits {
         (code != 0).then_some(code)
     }
 
-    #[must_use]
     pub fn from_code(code: Option<i16>) -> Option<Self> {
         let code = code.unwrap_or(0);
         let known = Self::DELIVERY | Self::RETRY_DELAY | Self::OWN_COMPLETE_TIME | Self::WAITS_AGAIN | Self::DELAYED;

@@ -197,7 +197,6 @@ pub struct Workers {
 
 impl Facts {
     /// Whether no worker is known that has asked for the run, so that one which has just asked makes a difference.
-    #[must_use]
     pub fn lacks_workers(&self) -> bool {
         matches!(&self.place, Place::Pending { workers, .. } if workers.none().is_some())
     }
@@ -222,7 +221,6 @@ pub enum Names {
 }
 
 /// The answer: what must change first for the task to run stands first.
-#[must_use]
 pub fn why(facts: &Facts, names: Names) -> WhyAnswer {
     let paused = facts.paused.as_ref().map(|paused| Reason::Paused {
         by: (names == Names::Shown).then(|| paused.by.clone()),
@@ -361,7 +359,6 @@ fn dependencies(task: TaskId, unsatisfied: u32, awaited: &[AwaitedTask], require
 }
 
 /// The answer as sentences for people; at least one.
-#[must_use]
 pub fn words(answer: &WhyAnswer) -> Vec<String> {
     if answer.reasons.is_empty() {
         return vec!["Nothing keeps it: the next worker that asks for work gets it.".to_owned()];
@@ -369,7 +366,6 @@ pub fn words(answer: &WhyAnswer) -> Vec<String> {
     answer.reasons.iter().map(sentence).collect()
 }
 
-#[must_use]
 pub fn sentence(reason: &Reason) -> String {
     match reason {
         Reason::Dependencies { unsatisfied: 0, .. } => {

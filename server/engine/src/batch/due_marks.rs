@@ -61,7 +61,6 @@ impl State {
 
 impl DueMarkMemory {
     /// Where to start scanning.
-    #[must_use]
     pub fn get(&self) -> DueMarks {
         self.state.read(|state| state.marks)
     }

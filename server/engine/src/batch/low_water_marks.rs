@@ -54,7 +54,6 @@ impl State {
 
 impl LowWaterMarks {
     /// Where to start scanning a queue. From the first call on, and as long as there are more, the pass maintains its low-water marks.
-    #[must_use]
     pub fn get(&self, queue: i32) -> Marks {
         if let Some(marks) = self.state.read(|state| state.marks.get(&queue).copied()) {
             return marks;
@@ -68,7 +67,6 @@ impl LowWaterMarks {
     }
 
     /// Where a reader that claims nothing may start: low-water marks are not maintained for it.
-    #[must_use]
     pub fn peek(&self, queue: i32) -> Marks {
         self.state.read(|state| state.marks.peek(&queue).copied()).unwrap_or(UNKNOWN)
     }
@@ -89,7 +87,6 @@ impl LowWaterMarks {
     }
 
     /// Up to here every position that was assigned is either visible or never will be.
-    #[must_use]
     pub fn safe_position(&self) -> i64 {
         self.state.read(|state| state.safe_position.reached())
     }

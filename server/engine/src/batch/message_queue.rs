@@ -37,13 +37,11 @@ pub type EmptyQueues = Memory<HashMap<QueueName, Empty>>;
 
 impl MessageQueue {
     /// Adds the cache to this batcher.
-    #[must_use]
     pub fn new(batcher: Batcher<GetMessages>, notifiers: Notifiers) -> Self {
         Self { batcher, notifiers, empty: EmptyQueues::default() }
     }
 
     /// The cache, which may be dropped.
-    #[must_use]
     pub fn memory(&self) -> EmptyQueues {
         self.empty.clone()
     }

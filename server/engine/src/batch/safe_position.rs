@@ -12,7 +12,6 @@ pub struct SafePosition<T> {
 
 impl<T: Copy + PartialOrd> SafePosition<T> {
     /// The safe value.
-    #[must_use]
     pub fn reached(&self) -> T {
         self.reached
     }

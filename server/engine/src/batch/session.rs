@@ -92,7 +92,6 @@ pub struct Session<L = PgConnection> {
 
 impl Session<Pipeline> {
     /// A session that sends several statements at once. It connects when it is first used.
-    #[must_use]
     pub fn pipeline(connector: Connector) -> Self {
         Self::with(connector, Locks::WaitsBriefly)
     }
@@ -100,13 +99,11 @@ impl Session<Pipeline> {
 
 impl Session {
     /// A session that connects when it is first used.
-    #[must_use]
     pub fn new(connector: Connector) -> Self {
         Self::with(connector, Locks::Waits)
     }
 
     /// One that others wait for: it waits hardly for locks.
-    #[must_use]
     pub fn brief(connector: Connector) -> Self {
         Self::with(connector, Locks::WaitsBriefly)
     }
@@ -127,18 +124,15 @@ impl<L: Link> Session<L> {
     }
 
     /// The backend that was connected last.
-    #[must_use]
     pub fn backend(&self) -> Option<Backend> {
         self.backend
     }
 
-    #[must_use]
     pub fn is_connected(&self) -> bool {
         self.conn.is_some()
     }
 
     /// How many connections it has made so far.
-    #[must_use]
     pub fn connections(&self) -> u64 {
         self.connections
     }

@@ -45,7 +45,6 @@ fn find_break(seen: Option<Seen>, connection: u64, last: i64) -> Option<Break> {
 
 impl DatabaseWatch {
     /// Watches the database of this connector, from the first look on.
-    #[must_use]
     pub fn new(connector: &Connector) -> Self {
         let watched = Watched { session: Session::new(connector.clone()), seen: None };
         Self { continuity: connector.continuity().clone(), watched: Mutex::new(watched) }

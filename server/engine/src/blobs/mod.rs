@@ -58,24 +58,20 @@ pub enum Part<'a> {
 pub struct BlobName(String);
 
 impl BlobName {
-    #[must_use]
     pub fn artifact(task: TaskId, run: RunId, name: &str) -> Self {
         Self(format!("artifact/{task}/{run}/{name}"))
     }
 
     /// An object of the object service.
-    #[must_use]
     pub fn object(name: &str) -> Self {
         Self(format!("object/{name}"))
     }
 
     /// The name in a request for stored bytes; None if its path names none.
-    #[must_use]
     pub fn of_path(path: &str) -> Option<Self> {
         blob_url::name_of(path).map(Self)
     }
 
-    #[must_use]
     pub fn part(&self) -> Part<'_> {
         if let Some(name) = self.0.strip_prefix("object/") {
             return Part::Object(name);
@@ -94,7 +90,6 @@ impl BlobName {
     }
 
     /// The run whose artifact this is, also if it is kept as an object.
-    #[must_use]
     pub fn run(&self) -> Option<(TaskId, RunId)> {
         match self.part() {
             Part::Artifact(task, run, _) => Some((task, run)),
@@ -103,7 +98,6 @@ impl BlobName {
         }
     }
 
-    #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -191,13 +185,11 @@ struct Shared {
 
 impl Blobs {
     /// Signs with the first of these keys, accepts any.
-    #[must_use]
     pub fn new(keys: Vec<SigningKey>, root_url: &str, settings: &ArtifactSettings) -> Self {
         Self::with_limits(keys, root_url, settings, UploadLimits::default())
     }
 
     /// The same with other limits of time for uploads.
-    #[must_use]
     pub fn with_limits(
         keys: Vec<SigningKey>,
         root_url: &str,
@@ -211,27 +203,23 @@ impl Blobs {
     }
 
     /// The largest body that is taken.
-    #[must_use]
     pub fn size_max(&self) -> u64 {
         self.shared.size_max
     }
 
     /// The URL for uploads under this name, of exactly this content type, any number of times until `expires_ms` (the
     /// server's clock, milliseconds since 1970).
-    #[must_use]
     pub fn put_url(&self, name: &BlobName, content_type: &str, expires_ms: i64) -> String {
         self.sign(Access::Put { content_type }, name, expires_ms)
     }
 
     /// The URL for downloads until `expires_ms`.
-    #[must_use]
     pub fn get_url(&self, name: &BlobName, expires_ms: i64) -> String {
         self.sign(Access::Get, name, expires_ms)
     }
 
     /// The URL for downloads of what every client may read: always the same for the same name. Its handler has to check
     /// that this is still so.
-    #[must_use]
     pub fn plain_url(&self, name: &BlobName) -> String {
         format!("{}{}", self.shared.root_url, blob_url::plain(name.as_str()))
     }

@@ -8,27 +8,22 @@ pub struct AdmissionMarks(Memory<Marks>);
 
 impl AdmissionMarks {
     /// To be read before the transaction begins from which [`Self::learn`] takes in.
-    #[must_use]
     pub(crate) fn epoch(&self) -> Epoch {
         self.0.epoch()
     }
 
-    #[must_use]
     pub(crate) fn of_queue(&self, queue: i32) -> Mark {
         self.0.read(|marks| marks.of_queue(queue))
     }
 
-    #[must_use]
     pub(crate) fn of_all_queues(&self) -> Marks {
         self.0.read(Marks::queues_only)
     }
 
-    #[must_use]
     pub fn all(&self) -> Marks {
         self.0.read(Marks::clone)
     }
 
-    #[must_use]
     pub(crate) fn of_keys(&self, keys: &[i64]) -> Marks {
         self.0.read(|marks| marks.only(keys))
     }

@@ -24,7 +24,6 @@ impl RenderedEvent {
         Ok(Self { position, exchange, routing_key, cc, json })
     }
 
-    #[must_use]
     pub fn bytes(&self) -> usize {
         self.json.len() + self.routing_key.len() + self.cc.iter().map(String::len).sum::<usize>()
     }

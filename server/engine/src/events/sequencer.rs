@@ -24,13 +24,11 @@ struct State {
 
 impl Sequencer {
     /// Up to where nothing waits for its place in the log. To be read before the snapshot that it is used in.
-    #[must_use]
     pub fn reached(&self) -> Sequenced {
         self.state.read(|state| state.reached)
     }
 
     /// [`Sequencer::reached`], for callers that know nothing else of events.
-    #[must_use]
     pub fn reader(&self) -> Arc<dyn Fn() -> Sequenced + Send + Sync> {
         let sequencer = self.clone();
         Arc::new(move || sequencer.reached())
@@ -48,7 +46,6 @@ impl Sequencer {
     }
 
     /// To be read before the position that [`Sequencer::note_safe`] or [`Sequencer::note_begins`] takes in.
-    #[must_use]
     pub fn epoch(&self) -> Epoch {
         self.state.epoch()
     }

@@ -72,7 +72,6 @@ impl Stream {
     }
 
     /// The position up to which everything has been read.
-    #[must_use]
     pub fn after(&self) -> i64 {
         self.after
     }

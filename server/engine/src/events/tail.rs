@@ -186,7 +186,6 @@ impl Tail {
     }
 
     /// A new listener, unless there are too many.
-    #[must_use]
     pub fn listen(&self) -> Option<Listener> {
         let slot = Arc::clone(&self.shared.listener_slots).try_acquire_owned().ok()?;
         self.shared.listener_added.notify_one();
@@ -194,7 +193,6 @@ impl Tail {
         Some(Listener { tail: self.clone(), breaks, changed, _slot: slot })
     }
 
-    #[must_use]
     pub fn listeners(&self) -> usize {
         LISTENERS_MAX - self.shared.listener_slots.available_permits()
     }

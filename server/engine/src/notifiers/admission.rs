@@ -72,7 +72,6 @@ impl Notifiers {
     }
 
     /// True if a queue is limited, as far as this server knows.
-    #[must_use]
     pub fn is_limited(&self, queue: i32) -> bool {
         let limited = self.shared.limited.read().unwrap_or_else(PoisonError::into_inner);
         limited.get(&queue).is_some_and(|by| *by != AdmittedBy::Ended)
@@ -120,7 +119,6 @@ impl Notifiers {
     }
 
     /// How often this server has said itself that a queue is limited, or is not: to be read before a list is.
-    #[must_use]
     pub fn limited_changes(&self) -> u64 {
         self.shared.limited_changes.load(Ordering::SeqCst)
     }

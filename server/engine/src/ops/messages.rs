@@ -36,7 +36,6 @@ pub struct GetMessages {
 
 impl GetMessages {
     /// Shares the marks and the queues.
-    #[must_use]
     pub fn new(low_water_marks: &LowWaterMarks, reservation: Duration, polled: &PolledQueues) -> Self {
         Self { low_water_marks: low_water_marks.clone(), reservation, polled: polled.clone() }
     }
@@ -212,7 +211,6 @@ fn warn_of_alarming(got: &Got, queue: &TaskQueueId) {
 }
 
 /// A receipt that cannot be guessed.
-#[must_use]
 pub fn random_receipt() -> Receipt {
     let (high, low) = Uuid::new_v4().as_u64_pair();
     Receipt((high ^ low).cast_signed())

@@ -154,7 +154,6 @@ pub struct Readable {
 }
 
 impl Readable {
-    #[must_use]
     pub fn hashes(&self) -> ObjectHashes {
         ObjectHashes {
             sha256: hex(&self.stored.sha256).parse::<Sha256Hex>().ok(),
@@ -178,7 +177,6 @@ pub async fn read(pool: &PgPool, blobs: &Blobs, name: &str) -> Result<Readable, 
 }
 
 /// A digest in hexadecimal.
-#[must_use]
 pub fn hex(digest: &[u8]) -> String {
     use std::fmt::Write as _;
     digest.iter().fold(String::with_capacity(digest.len() * 2), |mut text, byte| {

@@ -47,7 +47,6 @@ pub struct RunReport {
 
 impl RunReport {
     /// A report with nothing beside it, whichever worker holds the run.
-    #[must_use]
     pub fn plain(task: TaskId, run: RunId, report: Report) -> Self {
         Self { task, run, ending: Ending::Reported(report), result: None, start: None, holder: None }
     }

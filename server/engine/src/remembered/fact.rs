@@ -123,19 +123,16 @@ impl<T> State<T> {
 }
 
 impl<F: Fact> Remembered<F> {
-    #[must_use]
     pub fn get(&self) -> Arc<F::Value> {
         Arc::clone(&self.state().value)
     }
 
     /// The cached value, if it was ever read.
-    #[must_use]
     pub fn find(&self) -> Option<Arc<F::Value>> {
         Some(self.state()).filter(|state| state.loaded).map(|state| Arc::clone(&state.value))
     }
 
     /// The cached value, if a look that began within `age_max` confirmed it.
-    #[must_use]
     pub fn find_confirmed(&self, age_max: Duration) -> Option<Arc<F::Value>> {
         let state = self.state();
         state.confirmed.filter(|began| began.elapsed() < age_max).map(|_| Arc::clone(&state.value))

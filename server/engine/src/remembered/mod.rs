@@ -47,7 +47,6 @@ macro_rules! facts {
         }
 
         impl Facts {
-            #[must_use]
             pub fn new(pool: PgPool) -> Self {
                 Self { pool, turns: Arc::default(), clock: DatabaseClock::default(), $($name: Remembered::default(),)+ }
             }
@@ -107,7 +106,6 @@ impl Facts {
     }
 
     /// The quarantines, with the clock that their ends are compared with.
-    #[must_use]
     pub fn quarantines(&self) -> Quarantines {
         Quarantines::new(self.quarantines.clone(), self.clock.clone())
     }

@@ -43,7 +43,6 @@ impl DatabaseClock {
     }
 
     /// The database's time now, if it was ever read.
-    #[must_use]
     pub fn now(&self) -> Option<DateTime<Utc>> {
         let read = *self.read.read().unwrap_or_else(PoisonError::into_inner);
         read.map(|(now, requested)| now + TimeDelta::from_std(requested.elapsed()).unwrap_or(TimeDelta::zero()))
@@ -63,12 +62,10 @@ impl Quarantines {
     }
 
     /// Whether any worker of a queue may be quarantined.
-    #[must_use]
     pub fn any(&self, queue: i32) -> bool {
         self.until.get().keys().any(|worker| worker.queue == queue)
     }
 
-    #[must_use]
     pub fn is_on(&self, worker: &WorkerKey) -> bool {
         let Some(&until) = self.until.get().get(worker) else { return false };
         // Before the clock was ever read no quarantine counts as ended.

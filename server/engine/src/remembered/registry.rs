@@ -45,7 +45,6 @@ impl Registry {
         });
     }
 
-    #[must_use]
     pub fn names(&self) -> Vec<&'static str> {
         self.entries().iter().map(|entry| entry.name).collect()
     }

@@ -40,7 +40,6 @@ impl Remembered<Removals> {
 }
 
 impl Removed {
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.since.is_empty()
     }

@@ -19,7 +19,6 @@ struct Shared {
 
 impl Activity {
     /// Whether sessions are live, or ended a short while ago, as far as this server knows.
-    #[must_use]
     pub fn any(&self) -> bool {
         self.shared.any.load(Ordering::SeqCst)
     }

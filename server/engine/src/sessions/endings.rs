@@ -63,17 +63,14 @@ impl Endings {
         }
     }
 
-    #[must_use]
     pub fn epochs(&self) -> Vec<i64> {
         self.lock().keys().copied().collect()
     }
 
-    #[must_use]
     pub fn is_watched(&self, epoch: i64) -> bool {
         self.lock().contains_key(&epoch)
     }
 
-    #[must_use]
     pub fn any(&self) -> bool {
         !self.lock().is_empty()
     }

@@ -34,13 +34,11 @@ impl Seen {
 
 impl Identities {
     /// To be read before the database is asked for what [`Identities::note`] takes in.
-    #[must_use]
     pub fn epoch(&self) -> Epoch {
         self.seen.epoch()
     }
 
     /// Whose it is, if that is remembered.
-    #[must_use]
     pub fn find(&self, id: SessionId) -> Option<Identity> {
         // Before it is read, as for what the database answers.
         let since = self.epoch();

@@ -74,7 +74,6 @@ impl Inboxes {
     }
 
     /// Returns the number of requests that wait.
-    #[must_use]
     pub fn waiting(&self) -> usize {
         self.rooms.taken()
     }

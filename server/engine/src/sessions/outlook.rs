@@ -36,13 +36,11 @@ fn ttl_least() -> Duration {
 
 impl Outlook {
     /// To be read before the database is asked for what is noted.
-    #[must_use]
     pub fn epoch(&self) -> Epoch {
         self.seen.epoch()
     }
 
     /// Whether a session may have expired at this time of the database, which was read at this instant.
-    #[must_use]
     pub fn is_due(&self, now: DateTime<Utc>, at: Instant) -> bool {
         let next = self.seen.read(|seen| seen.next);
         next.is_none_or(|next| now >= next.until || at.saturating_duration_since(next.read) >= ttl_least())
@@ -61,7 +59,6 @@ impl Outlook {
     }
 
     /// Whether to see to it that the time is written.
-    #[must_use]
     pub fn is_tick_due(&self, at: Instant) -> bool {
         let ticked = self.seen.read(|seen| seen.ticked);
         ticked.is_none_or(|ticked| at.saturating_duration_since(ticked) >= CLOCK_EVERY.to_std().unwrap_or_default())

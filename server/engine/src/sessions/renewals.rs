@@ -34,7 +34,6 @@ struct Latest {
 
 impl Renewals {
     /// To be read before the database is asked for what [`Renewals::note`] takes in.
-    #[must_use]
     pub fn epoch(&self) -> Epoch {
         self.latest.epoch()
     }
@@ -54,20 +53,17 @@ impl Renewals {
     }
 
     /// Whether the items of a session up to this one are known to be deleted. Ids grow: none of them comes later.
-    #[must_use]
     pub fn is_acknowledged(&self, epoch: i64, after: i64) -> bool {
         after == 0 || self.latest.read(|latest| latest.get(&epoch).is_some_and(|known| known.acknowledged == after))
     }
 
     /// Whether a renewal of this session is remembered.
-    #[must_use]
     pub fn has(&self, epoch: i64) -> bool {
         self.latest.read(|latest| latest.contains_key(&epoch))
     }
 
     /// The latest renewal of a session that goes on for `ttl` after each, if it is as good as a new one. `now` is the server's time, which
     /// a manual clock moves, at this instant.
-    #[must_use]
     pub fn find_fresh(&self, epoch: i64, ttl: TimeDelta, (now, at): (DateTime<Utc>, Instant)) -> Option<Renewed> {
         let fresh = (ttl / FRESH_SHARE).min(FRESH_MAX);
         self.latest.read(|latest| {

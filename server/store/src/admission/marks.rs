@@ -45,32 +45,27 @@ pub struct Marks {
 }
 
 impl Marks {
-    #[must_use]
     pub fn of_queue(&self, queue: i32) -> Mark {
         self.queues.get(&queue).copied().unwrap_or_default()
     }
 
     /// Returns the marks of these keys alone.
-    #[must_use]
     pub fn only(&self, keys: &[i64]) -> Self {
         let known = keys.iter().filter_map(|key| Some((*key, *self.keys.get(key)?)));
         Self { queues: HashMap::new(), keys: known.collect() }
     }
 
     /// Returns the marks of queues alone.
-    #[must_use]
     pub fn queues_only(&self) -> Self {
         Self { queues: self.queues.clone(), keys: HashMap::new() }
     }
 
     /// Returns the queues with a mark, and `admission_work.xid` of each.
-    #[must_use]
     pub fn of_queues(&self) -> (Vec<i32>, Vec<i64>) {
         self.queues.iter().map(|(queue, mark)| (*queue, mark.xid)).unzip()
     }
 
     /// Returns the least `claims.admitted` to read of each of these keys.
-    #[must_use]
     pub fn of_keys(&self, keys: &[i64]) -> Vec<i64> {
         keys.iter().map(|key| self.keys.get(key).copied().unwrap_or_default()).collect()
     }

@@ -80,7 +80,6 @@ row! {
 /// Gets the oldest visible messages of each queue, and hides each for as long as its poller requests. `receipts` has a random
 /// number for each slot. claimWork leaves the runs alone for `reservation`, or for as long as they are hidden if that is
 /// shorter.
-#[must_use]
 pub fn get_statement(wants: &[Want], visibilities: &[Duration], receipts: &[i64], reservation: Duration) -> Statement {
     let queues: Vec<i32> = wants.iter().map(|want| want.queue).collect();
     let priorities: Vec<i16> = wants.iter().map(|want| want.priority).collect();
@@ -241,7 +240,6 @@ impl From<OutcomeRow> for Outcome {
 /// Deletes messages whose receipt is current. Their runs are pending, because claiming a run removes its message: so each
 /// run is claimable at once, and has a new message that is visible after `visibility`. It is at the end of its queue,
 /// where no low-water mark can have passed it. Each member has an outcome.
-#[must_use]
 pub fn delete_statement(members: &[Deletion], visibility: Duration) -> Statement {
     let seqs: Vec<i64> = members.iter().map(|member| member.message.seq).collect();
     let runs: Vec<i16> = members.iter().map(|member| member.message.run).collect();

@@ -74,7 +74,6 @@ impl Pipeline {
     }
 
     /// Whether the connection is known to be closed.
-    #[must_use]
     pub fn is_closed(&self) -> bool {
         self.client.is_closed()
     }

@@ -24,7 +24,6 @@ pub struct Statement {
 
 impl Statement {
     /// A statement without parameters yet. `statement!` makes one whose text is checked.
-    #[must_use]
     pub fn new(text: &'static str) -> Self {
         let mut bytes = PgArgumentBuffer::default();
         bytes.reserve(PARAMS_BYTES);

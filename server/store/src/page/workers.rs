@@ -30,7 +30,6 @@ pub struct WorkerRow {
 
 impl WorkerRow {
     /// When it was last in contact.
-    #[must_use]
     pub fn contact(&self) -> DateTime<Utc> {
         self.renewed.map_or(self.last_seen, |renewed| renewed.max(self.last_seen))
     }

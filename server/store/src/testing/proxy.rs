@@ -26,7 +26,6 @@ impl Proxy {
     }
 
     /// How to connect through it.
-    #[must_use]
     pub fn options(&self) -> &PgConnectOptions {
         &self.options
     }

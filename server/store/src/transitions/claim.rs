@@ -117,7 +117,6 @@ row! {
 
 impl Claimed {
     /// Whether its definition is to be read yet.
-    #[must_use]
     pub fn lacks_definition(&self) -> bool {
         self.made && self.definition.is_none()
     }
@@ -192,7 +191,6 @@ pub async fn claim_of_many(
 }
 
 /// The statement of [`claim`] as a part of a tick.
-#[must_use]
 pub fn statement(wants: &[Want<'_>], workers: &[Worker<'_>], lease: Duration, batch: Uuid) -> Statement {
     statement_showing(wants, workers, lease, batch, TICK_BYTES_MAX)
 }

@@ -38,7 +38,6 @@ pub struct Member<'a> {
 impl Member<'_> {
     /// Whether a task is alone in a group with its own id, waits for nothing, and nothing is said of its runs: the ordinary case,
     /// in which nothing is there that could conflict.
-    #[must_use]
     pub fn is_alone(&self) -> bool {
         !self.waits && !self.ruled && self.task.options.is_none() && self.task.group.uuid() == self.task.id.uuid()
     }
@@ -187,7 +186,6 @@ pub struct Created {
 
 impl Created {
     /// The task as it was stored.
-    #[must_use]
     pub fn task(&self, new: &NewTask) -> Task {
         Task {
             id: new.id,
@@ -237,7 +235,6 @@ pub async fn create_any(conn: &mut PgConnection, members: &[Member<'_>]) -> Resu
 
 /// The statement for these tasks. A task that is the first with its group's id, or whose queue has a policy, may be missing from its
 /// outcome although it can be stored.
-#[must_use]
 pub fn statement(members: &[Member<'_>]) -> Statement {
     match members {
         [member] if member.is_alone() => one::statement(member),

@@ -36,7 +36,6 @@ pub struct Member<'a> {
 
 impl Member<'_> {
     /// An end without anything beside it.
-    #[must_use]
     pub fn new(id: Uuid, run: i16, ending: Ending) -> Self {
         Self { id, run, ending, result: None, start: None }
     }
@@ -154,12 +153,10 @@ row! {
 
 impl Resolved {
     /// Which member, from 0.
-    #[must_use]
     pub fn member(&self) -> usize {
         hot::member(self.n)
     }
 
-    #[must_use]
     pub fn reason(&self) -> Option<ReasonResolved> {
         ReasonResolved::from_code(self.reason_resolved)
     }
@@ -220,7 +217,6 @@ pub async fn end_any(
 }
 
 /// The statement of [`end_held`].
-#[must_use]
 pub fn statement(members: &[Member<'_>], holders: &[Option<&Holder>]) -> Statement {
     match members {
         [member] if member.is_for_good() => one::statement(member, holders.first().copied().flatten()),

@@ -55,13 +55,11 @@ row! {
 
 impl Renewed {
     /// Which member, from 0.
-    #[must_use]
     pub fn member(&self) -> usize {
         hot::member(self.n)
     }
 
     /// The worker that holds the claim.
-    #[must_use]
     pub fn worker(&self) -> WorkerKey {
         WorkerKey { queue: self.queue, group: self.worker_group.clone(), id: self.worker_id.clone() }
     }
@@ -97,7 +95,6 @@ pub async fn renew(conn: &mut PgConnection, members: &[Member], lease: Duration)
 }
 
 /// The statement of [`renew`].
-#[must_use]
 pub fn statement(members: &[Member], lease: Duration) -> Statement {
     let ids: Vec<Uuid> = members.iter().map(|member| member.id).collect();
     let runs: Vec<i16> = members.iter().map(|member| member.run).collect();

@@ -79,7 +79,6 @@ struct Wishes {
 }
 
 /// Runs one command for the worker at the other end of standard input, and ends with everything that it left.
-#[must_use]
 pub fn guard() -> ExitCode {
     match run() {
         Ok(()) => ExitCode::SUCCESS,
@@ -201,7 +200,6 @@ fn becoming(spec: &Spec) -> Command {
 }
 
 /// Becomes the command, which dies when its guard does. Returns only if it cannot.
-#[must_use]
 pub fn become_command(guard: i32, argv: &[OsString]) -> ExitCode {
     let error = match take_stdin() {
         Ok(report) => {

@@ -29,19 +29,16 @@ pub struct Renewing {
 
 impl Renewing {
     /// Its worker does nothing but renew.
-    #[must_use]
     pub fn in_no_hurry(renewal: Renewal) -> Self {
         Self { renewal, gather: GATHER }
     }
 
     /// Its worker waits so long for items.
-    #[must_use]
     pub fn within(renewal: Renewal, wait: Duration) -> Self {
         Self { renewal, gather: wait.clamp(GATHER_LEAST, GATHER) }
     }
 
     /// Its worker has dealt with items.
-    #[must_use]
     pub fn acknowledging(renewal: Renewal) -> Self {
         Self { renewal, gather: GATHER_ACKNOWLEDGED }
     }
