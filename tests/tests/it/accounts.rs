@@ -154,7 +154,6 @@ async fn a_client_lives_from_its_creation_to_its_deletion() {
     for verb in ["reset", "enable", "disable"] {
         root.refused(("POST", &format!("{path}/{verb}")), None, 404, "ResourceNotFound").await;
     }
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -218,7 +217,6 @@ async fn no_client_gains_scopes_by_creating_or_changing_clients_and_roles() {
     assert_eq!(by(&rig, &lent).call("GET", "/scopes/current", None).await.status, 401);
     let lent = lend(climber.who, &["assume:held"]);
     assert!(by(&rig, &lent).scopes().await.contains(&"from-role:*".to_owned()));
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -285,7 +283,6 @@ async fn a_change_on_one_server_takes_effect_on_the_other_within_a_second() {
     )
     .await;
     other.stop().await;
-    rig.server.stop().await;
 }
 
 /// Makes a change, and waits until it takes effect.

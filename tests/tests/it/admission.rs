@@ -149,7 +149,6 @@ async fn no_more_runs_of_a_key_start_than_its_limit_and_those_without_a_key_are_
     let again = claim_all(&rig).await;
     assert_eq!((again.len(), &again[0]["status"]["taskId"]), (1, &of_a[1]["status"]["taskId"]));
     assert_eq!(again[0]["runId"], 1, "the retry");
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -171,7 +170,6 @@ async fn the_limit_of_a_queue_holds_over_all_keys_and_urgent_runs_go_first() {
     put_policy(&rig, &json!({})).await;
     assert_eq!(claim_all(&rig).await.len(), 2);
     assert_eq!(counts(&rig).await, (0, 0, 5));
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -190,7 +188,6 @@ async fn runs_that_are_there_follow_a_limit_that_comes_and_one_that_goes() {
     let deleted = rig.call("DELETE", &format!("{TENURE_API}/queues/limits%2Flinux/policy"), None).await;
     assert_eq!(deleted.status, 200);
     eventually("all are ready", async || (counts(&rig).await == (0, 444, 6)).then_some(())).await;
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -213,7 +210,6 @@ async fn a_rate_is_never_exceeded_not_even_by_workers_that_come_back() {
     assert_eq!(rig.claim(QUEUE, 10).await.len(), 2);
     advance(&rig, 0.0).await;
     assert_eq!(rig.claim(QUEUE, 10).await.len(), 0);
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -243,7 +239,6 @@ async fn a_rate_is_not_exceeded_after_a_time_in_which_nothing_waited() {
         assert_eq!((rig.claim(QUEUE, 10).await.len(), counts(&rig).await), (0, (2, 0, 2)), "{policy}");
         advance(&rig, 301.0).await;
         assert_eq!(rig.claim(QUEUE, 10).await.len(), 1, "the next token has come: {policy}");
-        rig.server.stop().await;
     }
 }
 
@@ -268,7 +263,6 @@ async fn a_key_at_its_rate_waits_for_its_time_and_not_in_front_of_others() {
     assert_eq!(by_key(&rig.claim(QUEUE, 10).await), keys([("d", 1)]));
     advance(&rig, 11.0).await;
     assert_eq!(by_key(&rig.claim(QUEUE, 10).await), keys([("a", 1), ("b", 1), ("c", 1)]));
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -287,7 +281,6 @@ async fn in_a_fair_queue_keys_take_turns_in_whatever_order_they_came() {
             report(&rig, claim).await;
         }
     }
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -301,7 +294,6 @@ async fn urgent_run_at_its_rate_lets_others_start() {
     create_urgent(&rig, "a").await;
     assert_eq!(by_key(&rig.claim(QUEUE, 10).await), keys([("b", 1)]));
     assert_eq!(counts(&rig).await, (1, 0, 1));
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -329,7 +321,6 @@ async fn urgent_runs_start_before_earlier_ones() {
         }
         assert_eq!(counts(&rig).await, (0, 0, 0), "{limits}");
     }
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -361,7 +352,6 @@ async fn slot_freed_at_one_server_starts_run_at_another() {
     let took = claimed.saturating_duration_since(freed);
     assert!(took < FREED_SEEN_WITHIN, "{took:?}");
     assert!(other.stop().await.success());
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -386,5 +376,4 @@ async fn limited_queue_is_not_polled() {
     assert_eq!(rig.claim(QUEUE, 1).await.len(), 1);
     put_policy(&rig, &json!({})).await;
     assert_eq!(rig.call("GET", &path, None).await.status, 200);
-    rig.server.stop().await;
 }

@@ -61,7 +61,6 @@ async fn a_client_may_do_what_its_scopes_say_and_a_refusal_names_the_one_it_lack
     let answer = call(&mut client, &another_worker, "POST", &claim_path(QUEUE), Some(&worker(1))).await;
     assert_eq!(answer.status, 403, "{}", answer.body);
     assert!(answer.body["message"].as_str().unwrap().contains("queue:worker-id:group/worker"));
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -90,7 +89,6 @@ async fn a_header_may_be_longer_than_four_kilobytes() {
     body["scopes"] = json!([longest, vec!["x".to_owned()]].concat());
     let refused = rig.create(new_task(), &body).await;
     assert_eq!((refused.status, &refused.body["code"]), (400, &json!("InputValidationError")), "{}", refused.body);
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -120,5 +118,4 @@ async fn a_queue_in_the_path_may_be_escaped_or_not_and_both_are_signed_as_sent()
     unauthenticated(
         &rig.send(&Raw::new("GET", &format!("{QUEUE_API}/pending/auth/queue")).authorization(&header)).await,
     );
-    rig.server.stop().await;
 }

@@ -56,7 +56,6 @@ async fn a_body_of_ten_megabytes_is_taken_and_one_more_byte_is_not() {
             assert!(stored.text().contains(&padding));
         }
     }
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -82,7 +81,6 @@ async fn payload_and_extra_come_back_byte_for_byte() {
         assert!(text.contains(&format!("\"payload\":{payload}")), "{text}");
         assert!(text.contains(&format!("\"extra\":{extra}")), "{text}");
     }
-    rig.server.stop().await;
 }
 
 /// What serde derives for a structure also takes an array of its fields.
@@ -131,7 +129,6 @@ async fn an_array_is_no_object_even_if_it_has_the_fields_in_their_order() {
         assert_eq!((answer.status, answer.code()), (400, SCHEMA), "{method} {path} {body}: {}", answer.body);
         assert!(answer.body["message"].as_str().unwrap().contains("object"), "{path}: {}", answer.body);
     }
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -159,7 +156,6 @@ async fn an_error_names_the_call_that_failed_and_repeats_it() {
     assert_eq!(reply.header("content-type"), Some("application/json"));
     assert_eq!(reply.header("cache-control"), Some("no-store no-cache must-revalidate"));
     assert!(reply.header("x-for-request-id").is_some() && reply.header("x-for-trace-id").is_some());
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -178,5 +174,4 @@ async fn a_refused_report_of_a_shutdown_answers_no_request_that_waits() {
     let reply = tokio::time::timeout(TIMEOUT, waiting.finish()).await.unwrap().unwrap();
     let body: Value = serde_json::from_slice(&reply.body).unwrap();
     assert_eq!(body["tasks"][0]["status"]["taskId"], second.to_string(), "{body}");
-    rig.server.stop().await;
 }

@@ -102,7 +102,6 @@ async fn m17_a_checkpoint_outlives_its_run_and_the_next_one_reads_and_replaces_i
     assert_eq!(completed.status, 200);
     assert_eq!(code(&put(&rig, &second, json!(1)).await), (409, "RequestConflict".to_owned()), "it was reported");
     assert_eq!(read(&rig, task).await.body, found);
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -142,7 +141,6 @@ async fn a_checkpoint_is_for_its_own_run_and_for_readers_with_the_scope() {
         let reply = Raw::new(method, &of_task(task, rest)).json(body).send(rig.server.root_url()).await;
         assert!(matches!(reply.status, 401 | 403), "{method} {rest}: {}", reply.text());
     }
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -171,7 +169,6 @@ async fn of_two_checkpoints_at_once_one_is_kept_whole_and_none_outruns_the_end_o
     );
     assert_eq!(put(&rig, &held, json!("late")).await.status, 409);
     assert!(sent.contains(&read(&rig, task).await.body["checkpoint"]));
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -210,7 +207,6 @@ async fn a_checkpoint_and_a_command_go_with_their_task_and_a_command_after_a_wee
     advance(&rig, 120.0).await;
     eventually("it is a week old", async || (rows().await == 0).then_some(())).await;
     assert_eq!(rig.call("GET", &of_task(task, "command"), None).await.status, 404);
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -242,7 +238,6 @@ async fn m17_a_command_for_a_released_run_makes_it_claimable_at_once_and_for_a_d
     assert_eq!(rig.create(later, &delayed).await.status, 200);
     assert_eq!(command(&rig, later, json!({"command": "run"})).await.status, 200);
     assert_eq!(counts(&rig).await, (json!(0), json!(2)), "what its sender wants is not a worker's release");
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -255,5 +250,4 @@ async fn a_command_that_a_worker_ignores_does_not_keep_its_releases_from_waiting
     assert_eq!(counts(&rig).await, (json!(0), json!(1)), "it was there to be read for two minutes");
     advance(&rig, 31.0).await;
     assert_eq!(counts(&rig).await, (json!(1), json!(0)));
-    rig.server.stop().await;
 }

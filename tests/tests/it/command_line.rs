@@ -187,7 +187,6 @@ async fn a_task_is_shown_with_the_beginning_of_its_checkpoint() {
         let json = answer(&rig, &["task", "show", &task]).await;
         assert_eq!((&json["checkpoint"]["runId"], &json["checkpoint"]["checkpoint"]), (&json!(0), &checkpoint));
     }
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -70,7 +70,6 @@ async fn large_answers_are_compressed_for_who_asks_and_nothing_else_is() {
     assert!(!is_zipped(&claimed) && claimed.body.len() > 100_000);
     assert_eq!(claimed.json()["tasks"][0]["status"]["taskId"], json!(task));
     assert_eq!(rig.status(task).await["runs"].as_array().unwrap().len(), 1, "not requeued");
-    rig.server.stop().await;
 }
 
 /// What is the same for all is made once: a caller cannot make the server work on it again and again.
@@ -91,7 +90,6 @@ async fn documents_stay_the_same_and_come_compressed_or_plain() {
     }
     let missing = rig.send(&Raw::new("GET", "/docs/nothing.js")).await;
     missing.refused(404, "ResourceNotFound");
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -119,7 +117,6 @@ async fn a_stream_that_could_be_compressed_is_not_held_back() {
     })
     .await;
     assert!(text.contains("text/event-stream") && !text.to_lowercase().contains("content-encoding"), "{text}");
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -151,5 +148,4 @@ async fn browsers_may_ask_every_path_from_everywhere() {
         let reply = rig.send(&Raw::new("GET", target).header("Origin", "https://ui.example")).await;
         assert_eq!((reply.status, reply.header("access-control-allow-origin")), (status, Some("*")), "{target}");
     }
-    rig.server.stop().await;
 }

@@ -53,7 +53,6 @@ async fn a_worker_that_waits_is_given_a_delayed_run_soon_after_its_time_and_neve
     assert_eq!(notes.len(), 1, "{events}");
     assert_eq!(notes[0]["exchange"], "exchange/tenure/v1/task-ready");
     assert_eq!(notes[0]["payload"]["runs"], json!([{"taskId": task, "runId": 0, "priority": "lowest"}]));
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -68,5 +67,4 @@ async fn moving_the_clock_waits_for_delays_that_end() {
         assert_eq!(rig.call("POST", &format!("{TENURE_API}/clock/advance"), Some(&body)).await.status, 200);
         assert_eq!(rig.claim(QUEUE, 1).await.len(), found);
     }
-    rig.server.stop().await;
 }

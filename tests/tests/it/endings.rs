@@ -81,5 +81,4 @@ async fn a_deadline_takes_effect_although_no_request_is_about_its_task() {
     assert_eq!(seen.0, ["task-exception"]);
     assert!((deadline..=deadline + LATE_MS).contains(&seen.1), "{} ms late", seen.1 - deadline);
     assert_eq!(rig.status(task).await["runs"][0]["reasonResolved"], "deadline-exceeded");
-    rig.server.stop().await;
 }

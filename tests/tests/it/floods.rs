@@ -124,7 +124,6 @@ async fn claims_are_renewed_beside_every_flood() {
             assert_eq!(answer.status, 200, "{what}: {}", answer.body);
         }
     }
-    rig.server.stop().await;
 }
 
 /// Memory that the server's process has, in bytes.
@@ -201,7 +200,6 @@ async fn bodies_that_are_being_read_take_no_more_memory_than_they_may_together()
     })
     .await;
     eventually("memory is given back", async || (resident(&rig) < before + 100 * MIB).then_some(())).await;
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -224,7 +222,6 @@ async fn answers_that_wait_to_be_compressed_take_no_more_memory_than_they_may() 
     let with = |status| answers.iter().filter(|answer| answer.status == status).count();
     assert!(with(200) > 0 && with(503) > 0 && with(200) + with(503) == 60, "{} and {}", with(200), with(503));
     assert!(grown < 200 * MIB, "{} MiB for 60 answers of 9 MiB", grown / MIB);
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -238,7 +235,6 @@ async fn names_of_clients_that_were_invented_are_not_kept() {
     }
     let grown = resident(&rig).saturating_sub(before);
     assert!(grown < 30 * MIB, "{} MiB for 60 MB of names", grown / MIB);
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -265,7 +261,6 @@ async fn bodies_without_credentials_are_small_and_take_a_part_of_the_memory() {
     let answer = rig.create(new_task(), &large_definition(9 * MIB)).await;
     assert_eq!(answer.status, 200, "{}", answer.body);
     drop((first, second));
-    rig.server.stop().await;
 }
 
 /// Whether the server has ended a connection of which nothing was read.
@@ -310,7 +305,6 @@ async fn long_heads_that_do_not_come_to_an_end_keep_no_more_connections_than_the
         last += usize::from(answer.contains("connection: close"));
     }
     assert!(last > 0 && last < LARGE, "{last}");
-    rig.server.stop().await;
 }
 
 /// Sends a request on a connection that takes in little, and waits for the beginning of the answer.
@@ -356,7 +350,6 @@ async fn answers_that_are_not_read_take_no_more_memory_than_they_may_and_not_for
         assert!(rest.len() < whole.body.len(), "an answer that was not read was kept");
     }
     eventually("memory is given back", async || (resident(&rig) < before + 60 * MIB).then_some(())).await;
-    rig.server.stop().await;
 }
 
 /// The first words of the answer to a request whose body waits to be asked for.
@@ -416,5 +409,4 @@ async fn who_may_not_send_a_request_is_refused_before_its_body_is_read() {
     first_answer(&rig, &signed).await.refused(401, "AuthenticationFailed");
     first_answer(&rig, &Raw::new("PUT", &target)).await.refused(413, "InputTooLarge");
     first_answer(&rig, &Raw::new("POST", OPEN)).await.refused(413, "InputTooLarge");
-    rig.server.stop().await;
 }

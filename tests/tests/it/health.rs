@@ -80,7 +80,6 @@ async fn metrics_count_starts_of_limited_queue_and_what_blocks() {
         .then_some(())
     })
     .await;
-    rig.server.stop().await;
 }
 
 /// The values of the label `pass` in the lines of one metric.

@@ -63,7 +63,6 @@ async fn nothing_is_claimed_for_a_worker_that_hung_up_while_it_waited() {
     let claims = rig.claim("hung/up", 1).await;
     assert_eq!((claims.len(), &claims[0]["runId"]), (1, &json!(0)));
     complete(&rig, &claims[0]).await;
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -86,7 +85,6 @@ async fn a_claim_that_could_not_be_delivered_is_requeued_without_using_up_a_retr
     assert_eq!(runs[1], [json!("running"), json!("retry"), Value::Null]);
     assert_eq!((runs.len(), retries_left), (2, json!(5)));
     complete(&rig, &claims[0]).await;
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -118,5 +116,4 @@ async fn whenever_a_worker_hangs_up_the_next_one_gets_the_task() {
     }
     let counts = rig.call("GET", "/task-queues/hung%2Fup-0/counts", None).await;
     assert_eq!((&counts.body["pendingTasks"], &counts.body["claimedTasks"]), (&json!(0), &json!(0)));
-    rig.server.stop().await;
 }

@@ -149,7 +149,6 @@ async fn chunks_are_stored_once_wherever_they_begin_and_what_is_missing_is_a_lin
     let missing: u64 = head.strip_prefix("\n[tenure] ").unwrap().parse().unwrap();
     assert_eq!(missing + kept.len() as u64, next);
     assert!((4 << 20..6 << 20).contains(&kept.len()), "{}", kept.len());
-    worker.rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -177,7 +176,6 @@ async fn a_reader_who_follows_gets_each_line_soon_and_the_end_with_the_run() {
         assert!(String::from_utf8_lossy(&follower.seen).contains("the end\n"));
     }
     second.stop().await;
-    worker.rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -193,7 +191,6 @@ async fn a_server_that_drains_ends_the_streams_and_a_reader_goes_on_elsewhere() 
     assert!(second.ended().await.success());
     worker.append(next, b"after\n").await;
     assert_eq!(worker.text(&format!("?offset={next}")).await, "after\n");
-    worker.rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -206,7 +203,6 @@ async fn a_server_that_was_killed_has_lost_nothing_that_was_answered() {
     assert_eq!(worker.text("").await, "answered\n");
     assert_eq!(worker.append(9, b"and on\n").await, 16);
     assert_eq!(worker.text("").await, "answered\nand on\n");
-    worker.rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -246,7 +242,6 @@ async fn only_the_worker_of_a_run_writes_its_log_and_only_while_it_has_it() {
     assert_eq!((answer.status, answer.code()), (409, "RequestConflict"), "{}", answer.body);
     assert!(answer.body["message"].as_str().unwrap().contains("is not claimed"), "{}", answer.body);
     assert_eq!(worker.text("?follow=1").await, "mine\n", "what was written is read, and the run has ended");
-    worker.rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -266,7 +261,6 @@ async fn a_reader_who_loses_its_access_loses_the_stream() {
     assert_eq!(deleted.status, 204, "{}", deleted.body);
     let reply = tokio::time::timeout(TIMEOUT, reading).await.expect("the stream ends").unwrap();
     assert_eq!(String::from_utf8_lossy(&reply.body), "to be seen\n");
-    worker.rig.server.stop().await;
 }
 
 /// The location of an answer, below the root URL.
@@ -307,7 +301,6 @@ async fn the_artifact_leads_to_the_live_log_by_a_signed_url_where_it_is_not_publ
     worker.refer_to("?follow=\"1\"").await;
     let as_it_is = target(&worker.rig, &worker.root(&worker.latest(LIVE_LOG)).await);
     assert_eq!(as_it_is, plain.replace("follow=1", "follow=\"1\""));
-    worker.rig.server.stop().await;
 }
 
 /// The text that an artifact leads to in the end.
@@ -337,7 +330,6 @@ async fn a_log_whose_worker_has_vanished_becomes_an_artifact_minutes_after_the_e
     assert!(text.starts_with(&begin), "{text}");
     assert_eq!(stored(&worker, LIVE_LOG).await.as_deref(), Some(text.as_str()), "the reference is a link now");
     assert_eq!(worker.read_log("").await.status, 404);
-    worker.rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -356,7 +348,6 @@ async fn a_log_that_its_worker_uploads_is_left_as_it_was_uploaded() {
     worker.advance(61).await;
     assert_eq!(worker.read_log("").await.status, 404);
     assert_eq!(stored(&worker, BACKING_LOG).await.as_deref(), Some("the whole log\n"));
-    worker.rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -384,7 +375,6 @@ async fn switched_off_or_full_nothing_is_kept_and_nothing_fails() {
     .await;
     assert_eq!(answer.body["next"].as_u64().unwrap(), 2 * CHUNK_MAX as u64, "two fit, and the third does not");
     refuses_what_no_worker_holds(&full).await;
-    full.rig.server.stop().await;
 }
 
 /// Whether there is room for a log or not.
@@ -424,7 +414,6 @@ async fn a_chunk_is_stored_without_a_tick_and_in_tables_that_cost_no_flush() {
     assert_eq!(ticks(&worker.rig).await, before);
     worker.report("completed", None).await;
     assert!(ticks(&worker.rig).await > before, "a report takes one");
-    worker.rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -443,7 +432,6 @@ async fn streams_of_callers_without_credentials_are_bounded_and_leave_room_for_o
     assert_eq!(answer.expect("it is answered"), json!("x\n"));
     open.truncate(ANONYMOUS_STREAMS / 2);
     eventually("what was closed is free again", async || (worker.read_log("").await.status == 200).then_some(())).await;
-    worker.rig.server.stop().await;
 }
 
 async fn read_as_root(worker: &Worker) -> Value {
@@ -477,5 +465,4 @@ async fn two_logs_at_once_are_kept_apart() {
     assert_eq!(answer.status, 403, "by the credentials of the other run");
     let whole = Raw::new("GET", &path).send(first.rig.server.root_url()).await;
     assert_eq!(whole.text(), "two 0\ntwo 1\ntwo 2\ntwo 3\ntwo 4\n");
-    first.rig.server.stop().await;
 }

@@ -163,7 +163,6 @@ async fn a_name_that_would_be_a_pattern_in_a_scope_is_refused_for_an_object_alon
     let refused = worker.create("public/*", &body("object")).await;
     Worker::refused(&refused, 400, "InvalidRequestArguments", "`name`");
     worker.created("public/*", &body("s3")).await;
-    worker.rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -175,7 +174,6 @@ async fn credentials_for_the_upload_of_an_artifact_store_nothing_for_longer_than
     let path = format!("/upload/{}", segment(created["name"].as_str().unwrap()));
     let begun = service(&worker, &created["credentials"], "PUT", &path, Some(&body)).await;
     assert_eq!((begun.status, &begun.body["expires"]), (200, &created["expires"]), "{}", begun.body);
-    worker.rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

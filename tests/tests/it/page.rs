@@ -150,7 +150,6 @@ async fn a_new_server_shows_what_to_do_and_every_page_has_its_headers() {
     assert_eq!((style.status, style.header("content-type")), (200, Some("text/css; charset=utf-8")));
     assert!(get(&rig, "/?refresh=off", None).await.text().contains("paused"));
     assert!(page.text().contains("http-equiv=\"refresh\""));
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -173,7 +172,6 @@ async fn a_login_sets_a_cookie_that_scripts_and_other_sites_do_not_get() {
     let page = Raw::new("GET", "/").header("Cookie", pair).send(another.root_url()).await;
     shows(&page, &["Log out"]);
     another.stop().await;
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -200,7 +198,6 @@ async fn behind_tls_the_cookie_is_for_this_host_and_tls_only() {
     }
     let page = Raw::new("GET", "/").send(&behind).await;
     shows(&page, &["href=\"/ci/page/style.css", "href=\"/ci/login?next=%2F\""]);
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -229,7 +226,6 @@ async fn an_unknown_client_and_a_wrong_token_get_the_same_answer_after_a_delay()
     }
     let large = "x".repeat(20_000);
     assert_eq!(rig.send(&login(&rig, "root", &large)).await.status, 400);
-    rig.server.stop().await;
 }
 
 /// From the same address, as behind a proxy, and for the same client.
@@ -268,7 +264,6 @@ async fn wrong_logins_in_any_number_never_keep_out_who_has_the_right_token() {
     let lines = || rig.server.log().matches("a login to the page was refused").count();
     eventually("the first are logged", async || (lines() > 0).then_some(())).await;
     assert!(lines() <= few, "{} lines for {few} of {} wrong logins", lines(), guesses.len());
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -305,7 +300,6 @@ async fn a_form_from_another_site_changes_nothing() {
     let gone = format!("{COOKIE}=; Path=/; Max-Age=0; HttpOnly; SameSite=Strict");
     assert_eq!((reply.status, reply.header("set-cookie")), (303, Some(gone.as_str())));
     assert_eq!(get(&rig, "/logout", Some(&cookie)).await.status, 405);
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -327,7 +321,6 @@ async fn a_deleted_disabled_or_reset_client_is_out_within_a_second() {
             tokio::time::sleep(LOOK_EVERY).await;
         }
     }
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -361,7 +354,6 @@ async fn each_section_needs_the_scopes_of_its_endpoint() {
     let root = log_in(&rig, &rig.root).await;
     shows(&get(&rig, "/", Some(&root)).await, &[&holds, "group/worker"]);
     shows(&get(&rig, queue, Some(&root)).await, &[&holds, &waits]);
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -397,7 +389,6 @@ async fn failures_are_shown_with_their_reasons_and_link_to_their_pages() {
     shows(&get(&rig, &shut, None).await, &["exception", "worker-shutdown", "made by retry", "pending"]);
     shows(&get(&rig, &completed, None).await, &["completed"]);
     shows(&get(&rig, "/worker/group/worker", None).await, &["It holds no task now", "Ended lately", &completed]);
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -449,5 +440,4 @@ async fn what_a_submitter_wrote_is_text_on_every_page() {
     ] {
         hides(&get(&rig, path, None).await, &["<script>", "<img"]);
     }
-    rig.server.stop().await;
 }

@@ -78,7 +78,6 @@ async fn a_policy_is_set_shown_and_deleted() {
     let wrong = run(&rig, &["queue", "policy", "set", QUEUE, "/nowhere/policy.json"]).await;
     assert!(refusal(&wrong, 2).contains("cannot be read"), "{}", stderr(&wrong));
     refusal(&run(&rig, &["queue", "policy", "show", "x"]).await, 2);
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -102,7 +101,6 @@ async fn a_queue_is_paused_with_a_reason_and_resumed() {
         assert_eq!(done(&rig, &["queue", "resume", QUEUE]).await, "Queue policy/commands is not paused.\n");
     }
     assert_eq!(rig.claim(QUEUE, 1).await.len(), 1);
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -132,7 +130,6 @@ async fn a_run_is_released_at_once_or_with_a_delay_and_why_says_so() {
     assert_eq!(why["reasons"][0]["by"], "release");
     let missing = new_task().to_string();
     assert!(refusal(&run(&rig, &["task", "why", &missing]).await, 1).contains("(404 ResourceNotFound)"));
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -159,7 +156,6 @@ async fn a_result_is_printed_of_the_last_run_or_of_another() {
     assert_eq!(whole, json!({"taskId": id, "runId": 0, "state": "failed", "result": {"rows": 1}}));
     let direct = rig.call("GET", &format!("{TENURE_API}/tasks/{id}/result?runId=0"), None).await;
     assert_eq!(direct.body, whole);
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -195,5 +191,4 @@ async fn rules_of_a_key_are_set_listed_and_deleted() {
     let deleted = done(&rig, &["queue", "key", "delete", QUEUE, "a/b"]).await;
     assert!(deleted.contains("The policy of queue policy/commands holds for the key a/b."), "{deleted}");
     assert_eq!(answer(&rig, &["queue", "keys", QUEUE]).await, json!({"keys": []}));
-    rig.server.stop().await;
 }

@@ -117,7 +117,6 @@ async fn a_task_whose_claim_meets_a_fault_keeps_its_message_and_completes() {
     assert_eq!((&counts.body["pendingTasks"], &counts.body["claimedTasks"]), (&json!(0), &json!(0)));
     assert!(!polled.log("worker").contains("sig="), "a signed URL is in the log");
     stop(&mut worker).await;
-    polled.rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -134,7 +133,6 @@ async fn a_polling_worker_that_dies_loses_its_task_to_the_next_one() {
     assert_eq!(runs[0], [&json!("first"), &json!("exception"), &json!("claim-expired")]);
     assert_eq!(runs[1], [&json!("second"), &json!("completed"), &json!("completed")]);
     stop(&mut second).await;
-    polled.rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -156,7 +154,6 @@ async fn the_most_urgent_of_many_tasks_run_first_over_the_message_plane() {
     let order: Vec<&str> = started.chunks(2).map(|pair| pair[0].1).collect();
     assert_eq!(order, ["highest", "high", "medium", "low", "lowest"]);
     stop(&mut worker).await;
-    polled.rig.server.stop().await;
 }
 
 fn fields(run: &Value) -> [&Value; 3] {

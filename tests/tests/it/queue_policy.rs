@@ -115,7 +115,6 @@ async fn a_policy_is_shown_as_it_was_sent_and_each_change_has_a_version() {
         changes.iter().map(|(_, note)| (note["policyVersion"].clone(), note["policy"].clone())).collect();
     let all = [(1, first), (2, second.clone()), (3, Value::Null), (4, second)];
     assert_eq!(seen, all.map(|(version, policy)| (json!(version), policy)));
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -150,7 +149,6 @@ async fn a_queue_that_is_called_like_the_end_of_a_path_is_reached_by_one_segment
         assert_eq!(taken, if matches!(word, "pause" | "resume") { 405 } else { 400 }, "{word}");
         assert_eq!(rig.call("DELETE", &of(&one, "/policy"), None).await.body, json!({}));
     }
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -176,7 +174,6 @@ async fn changes_need_a_scope_and_reading_another_one() {
     for (method, rest) in changes {
         assert_eq!(status(&manager, method, rest).await, 200, "{method} {rest}");
     }
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -235,7 +232,6 @@ async fn a_paused_queue_gives_workers_nothing_and_lets_them_finish_what_they_hav
     }
     let names: Vec<String> = notes(&rig).await.into_iter().map(|(name, _)| name).collect();
     assert_eq!(names, ["queue-paused", "queue-resumed"]);
-    rig.server.stop().await;
 }
 
 /// The messages that a poller gets.
@@ -303,7 +299,6 @@ async fn a_pause_holds_for_every_way_to_ask_for_work() {
     assert_eq!(by_name(last).await, 409);
     resume(&rig).await;
     assert_eq!(by_name(last).await, 200);
-    rig.server.stop().await;
 }
 
 fn worker_body() -> Value {
@@ -333,7 +328,6 @@ async fn a_pause_ends_at_its_date_and_not_before() {
     })
     .await;
     assert_eq!(seen[1], ("queue-resumed".to_owned(), json!({"version": 1, "taskQueueId": QUEUE})));
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -363,5 +357,4 @@ async fn a_queue_whose_runs_cannot_follow_its_policy_is_logged_as_failing_once_a
     refiled(&rig).await;
     eventually("it has recovered", async || (logged("recovered") == 1).then_some(())).await;
     assert_eq!(logged("failed"), 1);
-    rig.server.stop().await;
 }

@@ -249,7 +249,6 @@ async fn claims_survive_every_flood_of_reads() {
     }
     claims_beside(&rig, "why and a group", &both, 2_000).await;
     claims_beside(&rig, "every read", &every, 800).await;
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -281,7 +280,6 @@ async fn refused_reads_are_counted_and_may_be_repeated() {
     .await;
     assert_eq!(metrics, 4);
     assert_eq!(rig.send(&raw).await.status, 200);
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -224,7 +224,6 @@ async fn what_everyone_may_read_can_be_closed_and_opened_again() {
             reading.scopes.iter().all(|scope| scope.starts_with("queue:status:") || scope == "auth:current-scopes");
         if open { reading.gives("opened", reply).await } else { reading.is_refused("not opened", reply).await }
     }
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -239,7 +238,6 @@ async fn a_server_that_starts_again_leaves_the_role_as_it_was_changed_or_deleted
         std::mem::replace(&mut rig.server, again.start(rig.folder.path(), &name).await).stop().await;
         assert!(!is_open(&rig).await, "after {change:?}");
     }
-    rig.server.stop().await;
 }
 
 /// Whatever operation the description has: none that needs scopes works without credentials.
@@ -283,7 +281,6 @@ async fn no_operation_that_needs_scopes_works_without_any_once_reading_is_closed
         }
     }
     assert!(tried > 50, "{tried}");
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -331,7 +328,6 @@ async fn the_operators_page_and_the_event_stream_close_with_it() {
         }
     }
     assert!(!get("/").await.text().contains("transaction"), "the overview shows nothing at all");
-    rig.server.stop().await;
 }
 
 /// Every client holds the role `anonymous` as well, so that its scopes are no floor for clients either.
@@ -349,5 +345,4 @@ async fn closing_is_for_callers_with_credentials_too() {
     assert!(open.json()["scopes"].as_array().unwrap().contains(&json!("queue:status:*")), "{}", open.text());
     role(&rig, &["update", "anonymous", "--no-scopes"]).await;
     eventually("closed for a client as well", async || (current().await.status == 403).then_some(())).await;
-    rig.server.stop().await;
 }

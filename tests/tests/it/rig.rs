@@ -27,7 +27,7 @@ pub const TIMEOUT: Duration = Duration::from_secs(30);
 pub const LOOK_EVERY: Duration = Duration::from_millis(20);
 const HOUR_MS: i64 = 3_600_000;
 
-/// A server on a database of its own.
+/// A server on a database of its own. Dropped, the server is killed and the invariants of the database are checked.
 pub struct Rig {
     pub server: Server,
     pub root: Credentials,

@@ -101,7 +101,6 @@ async fn a_part_does_not_replace_the_whole() {
     let refused = worker.rig.send(&part).await;
     assert_eq!((refused.status, refused.json()["code"].as_str()), (400, Some("PartialUpload")), "{}", refused.text());
     assert_eq!(worker.bytes("public/whole.txt").await, b"the whole");
-    worker.rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -99,7 +99,6 @@ async fn answer_of_every_operation_has_a_content_security_policy() {
         assert_eq!(reply.status, status, "{what}: {}", reply.text());
         is_closed(what, &reply);
     }
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -137,7 +136,6 @@ async fn page_stored_bytes_and_messages_have_a_content_security_policy() {
     is_closed("a poll", &polled);
     is_closed("a poll by a wrong URL", &rig.send(&Raw::new("GET", &format!("{poll}x"))).await);
     is_closed("a message that is not there", &rig.send(&Raw::new("DELETE", &poll)).await);
-    worker.rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -157,7 +155,6 @@ async fn streams_have_a_content_security_policy() {
         assert_eq!(head.status, 200, "{target}");
         is_closed(&target, &head);
     }
-    worker.rig.server.stop().await;
 }
 
 /// What the HTTP library answers by itself has no body that a browser could show.
@@ -177,5 +174,4 @@ async fn refusals_of_connections_have_a_content_security_policy_or_no_body() {
     refused.refused(503, "ServiceUnavailable");
     is_closed("too many connections", &refused);
     drop(served);
-    rig.server.stop().await;
 }

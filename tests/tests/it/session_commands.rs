@@ -48,7 +48,6 @@ async fn sessions_are_listed_with_what_they_hold_and_ended() {
     }
     assert_eq!(answer(&rig, &["session", "end", &other]).await, json!({"returned": 0}));
     assert_eq!(done(&rig, &["session", "list", QUEUE]).await, head);
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -74,5 +73,4 @@ async fn commands_come_into_the_inbox() {
     let unknown = "b4cf1f7d-1b1c-4a8b-9d3f-5f0f4d6f2a10";
     let missing = run(&rig, &["session", "end", unknown]).await;
     assert!(refusal(&missing, 1).contains("(404 ResourceNotFound)"), "{}", stderr(&missing));
-    rig.server.stop().await;
 }

@@ -153,5 +153,4 @@ async fn each_call_takes_the_scopes_of_the_session_s_own_queue_and_worker() {
             refused(&unknown, 404, "ResourceNotFound");
         }
     }
-    rig.server.stop().await;
 }

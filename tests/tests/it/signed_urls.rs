@@ -56,5 +56,4 @@ async fn a_signed_url_opens_every_endpoint_that_reads() {
     send(&rig, "GET", &sign(&rig, &rig.root, &format!("{COUNTS}?limit=1"), 60))
         .await
         .refused(400, "InvalidRequestArguments");
-    rig.server.stop().await;
 }

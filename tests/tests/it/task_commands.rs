@@ -36,5 +36,4 @@ async fn a_command_is_sent_shown_replaced_and_gone_once_it_was_carried_out() {
     assert_eq!(stored.status, 200, "{}", stored.body);
     let none = run(&rig, &["task", "command", &id, "--json"]).await;
     assert!(refusal(&none, 1).contains("no command for task"), "{}", stderr(&none));
-    rig.server.stop().await;
 }

@@ -38,5 +38,4 @@ async fn what_a_lost_worker_costs_is_said_only_with_a_scope_of_its_own() {
             assert_eq!(call(&mut rig.client(), &all, method, &path, Some(&body)).await.status, 200);
         }
     }
-    rig.server.stop().await;
 }

@@ -86,7 +86,6 @@ async fn every_cell_is_as_published_and_nothing_is_left() {
         assert_eq!(rig.call("GET", &policy_path(queue), None).await.status, 404, "{queue}");
     }
     assert_eq!(busy_queues(&rig).await, []);
-    rig.server.stop().await;
 }
 
 /// Without its policy, a task whose worker is lost is tried again.
@@ -111,7 +110,6 @@ async fn a_promise_that_is_broken_is_found() {
         }
     }
     assert_eq!(busy_queues(&rig).await, [], "what is not as published is cleaned up too");
-    rig.server.stop().await;
 }
 
 /// What may not be started twice is given out again, because its queue has another policy when another scheduler is lost.
@@ -150,7 +148,6 @@ async fn what_is_given_out_again_and_may_not_be_is_found() {
         }
     }
     assert_eq!(busy_queues(&rig).await, []);
-    rig.server.stop().await;
 }
 
 /// Where no server may be a scheduler nothing is given out, and so nothing is as published.
@@ -166,7 +163,6 @@ async fn tasks_that_are_given_to_no_worker_are_found() {
         assert_eq!(cell["differences"], json!(["the first worker got nothing to do"]), "{cell:#}");
     }
     assert_eq!(busy_queues(&rig).await, []);
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -190,7 +186,6 @@ async fn it_cleans_up_when_it_is_interrupted_and_leaves_everything_if_it_is_to()
         }
         assert_eq!(busy_queues(&rig).await.len(), if keep { 3 } else { 0 });
     }
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -227,5 +222,4 @@ async fn credentials_that_lack_a_scope_and_wrong_arguments_say_nothing_of_the_se
     refusal(&tenure(&["verify"], &account(&rig)).await, 2);
     let away = [("TASKCLUSTER_ROOT_URL", "http://127.0.0.1:9"), account(&rig)[1], account(&rig)[2]];
     assert!(refusal(&tenure(&["verify", "delivery"], &away).await, 1).contains("does not answer"));
-    rig.server.stop().await;
 }

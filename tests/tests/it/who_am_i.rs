@@ -17,7 +17,6 @@ async fn a_caller_to_whom_roles_give_much_has_all_of_it() {
         let current = by(&rig, &who).scopes().await;
         assert!(scopes.iter().all(|scope| current.contains(scope)), "{} scopes", current.len());
     }
-    rig.server.stop().await;
 }
 
 /// What another service would ask about a request that it got.
@@ -88,7 +87,6 @@ async fn other_services_can_ask_who_sent_them_a_request() {
         // Errors end up in logs, and who has the header can send the request again.
         assert_eq!(refused.body["requestInfo"]["payload"], Value::Null);
     }
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -113,5 +111,4 @@ async fn the_command_line_changes_clients_and_roles_with_the_server_running() {
     let out = async || (ci.call("GET", "/scopes/current", None).await.status == 401).then_some(());
     eventually("the client is shut out", out).await;
     assert_eq!(rig.send(&Raw::new("GET", &format!("{QUEUE_API}/ping"))).await.status, 200);
-    rig.server.stop().await;
 }

@@ -49,7 +49,6 @@ async fn limited_queue_that_was_polled_says_that_polls_find_nothing() {
     assert_eq!(rig.claim(QUEUE, 1).await.len(), 1);
     rig.create(second, &definition(QUEUE)).await;
     assert_eq!(codes(&why(&rig, second).await), ["waiting"], "a worker has asked for work");
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -63,7 +62,6 @@ async fn a_worker_that_has_just_asked_is_known_at_once() {
     assert_eq!(codes(&why(&rig, task).await), ["delay"]);
     let page = rig.send(&Raw::new("GET", &format!("/task/{task}"))).await.text();
     assert!(page.contains("It is delayed until") && !page.contains("No worker that may have it"), "{page}");
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -92,7 +90,6 @@ async fn a_frozen_worker_is_none_that_may_have_a_task() {
     let answer = why(&rig, task).await;
     assert!(codes(&answer).is_empty(), "{}", answer.body);
     assert_eq!(answer.body["claimableBy"], json!([{"workerGroup": "group", "workerId": "worker"}]));
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -129,7 +126,6 @@ async fn an_answer_is_open_as_a_status_is_but_names_of_others_need_a_scope() {
         (answer.status == 403).then_some(())
     })
     .await;
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -173,7 +169,6 @@ async fn a_queue_shows_counts_pause_and_policy_and_has_zeros_before_its_first_ta
     let who = rig.make_client("nothing", &["tenure:get-queue:other/linux"]).await;
     let path = format!("{TENURE_API}/queues/why%2Flinux");
     assert_eq!(call(&mut rig.client(), &who, "GET", &path, None).await.status, 403);
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -196,7 +191,6 @@ async fn a_claim_that_its_worker_lost_is_counted_by_what_ended_it() {
     let removed = format!("{TENURE_API}/workers/why%2Flinux/group/worker/removed");
     assert_eq!(rig.call("POST", &removed, None).await.status, 200);
     ended("tenure_endings_total{ended_by=\"worker-removed\"} 1").await;
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -219,5 +213,4 @@ async fn notes_of_queues_are_read_by_exchange_and_by_key() {
     assert_eq!(read("routingKeyPattern=primary.why.linux._").await, ["queue-paused", "queue-resumed"]);
     let answer = rig.call("GET", &format!("{TENURE_API}/events?exchange=exchange/tenure/v1/task-pending"), None).await;
     assert_eq!(answer.status, 400, "{}", answer.body);
-    rig.server.stop().await;
 }

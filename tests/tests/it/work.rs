@@ -82,7 +82,6 @@ async fn a_worker_lives_on_one_request_for_each_round() {
     assert_eq!(call(&mut rig.client(), &credentials, "POST", &report, None).await.status, 200);
     let last = work(&rig, json!({"results": [result(second, "completed")]})).await;
     assert_eq!(verdicts(&last), ["completed"], "the same result by the other way is a repeat");
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -116,7 +115,6 @@ async fn a_client_reports_what_its_own_worker_holds_in_the_queue_and_nothing_els
     assert_eq!(rig.status(task).await["state"], "running");
     let answer = work_as(&rig, &clients[0], results).await;
     assert_eq!((answer.status, verdicts(&answer.body)), (200, vec!["completed"]), "{}", answer.body);
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -148,7 +146,6 @@ async fn results_are_stored_before_the_wait_is_over_and_a_hung_up_caller_loses_o
     assert_eq!((&status["retriesLeft"], &status["runs"][0]["reasonResolved"]), (&json!(5), &json!("worker-shutdown")));
     let runs = rig.status(second).await["runs"].as_array().unwrap().len();
     assert_eq!(Some(runs - 1), claim["runId"].as_u64().map(|run| run as usize), "it was not run again");
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -196,5 +193,4 @@ async fn a_run_that_is_released_until_a_date_in_the_past_comes_with_no_claim_sig
     assert_eq!((signed.status, signed.code()), (400, "InputError"), "{}", signed.body);
     assert_eq!(rig.status(task).await["state"], "running", "nothing was reported");
     assert_eq!(verdicts(&unsigned(0).await.json()), ["pending"]);
-    rig.server.stop().await;
 }

@@ -55,5 +55,4 @@ async fn the_url_of_the_artifact_leads_to_the_log_while_the_task_runs_and_afterw
     let result = rig.call("GET", &format!("{TENURE_API}/tasks/{task}/result"), None).await;
     assert_eq!(result.body["result"], json!({"failure": "exit code 3", "exitCode": 3}));
     worker.kill().await.expect("it runs");
-    rig.server.stop().await;
 }

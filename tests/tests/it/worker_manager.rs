@@ -108,7 +108,6 @@ async fn a_worker_registers_claims_and_is_removed_and_its_task_is_tried_again_at
     assert_eq!(create(&rig, &new_worker('a')).await.code(), "RequestConflict");
     // A repeat is fine.
     assert_eq!(rig.call("DELETE", &format!("{API}/workers/{NAME}"), None).await.status, 200);
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -151,7 +150,6 @@ async fn a_worker_that_is_removed_while_it_waits_gets_an_empty_answer_and_no_oth
     .await;
     assert_eq!(refused.code(), "InsufficientScopes");
     other.stop().await;
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -181,7 +179,6 @@ async fn a_worker_without_its_secret_is_not_let_in() {
     assert_eq!(register(&rig, &right).await.0, 200);
     let log = rig.server.log();
     assert!(!log.contains(&secret('a')), "{log}");
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -210,7 +207,6 @@ async fn a_secret_is_exchanged_once_and_once_more_only_if_the_answer_was_lost() 
     let stranger = rig.make_client("stranger", &[]).await;
     assert_eq!(reregister(&rig, &stranger, &third).await.status, 403);
     assert_eq!(exchange(&secret('x')).await.0, 400);
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -238,7 +234,6 @@ async fn another_static_secret_shuts_out_who_registered_with_the_old_one() {
     let (status, body) = register(&rig, &registering('b')).await;
     assert_eq!(status, 200, "{body}");
     assert_eq!(exchange(&body["secret"]).await.0, 200);
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -277,5 +272,4 @@ async fn credentials_end_with_the_worker_and_are_not_inherited() {
     let (status, body) = register(&rig, &newer).await;
     assert_eq!(status, 200, "{body}");
     assert_eq!(claim(&rig, &credentials_of(&body)).await.status, 200);
-    rig.server.stop().await;
 }

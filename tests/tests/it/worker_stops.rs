@@ -112,7 +112,6 @@ async fn a_task_that_is_cancelled_overdue_or_taken_away_is_stopped_within_second
     assert!(log(&rig, removed).await.contains("the session of the worker has ended"));
     worker.kill().await.expect("it runs");
     second.stop().await;
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -123,5 +122,4 @@ async fn a_task_is_stopped_within_seconds_also_where_no_notification_arrives() {
     }
     worker.kill().await.expect("it runs");
     second.stop().await;
-    rig.server.stop().await;
 }

@@ -29,7 +29,6 @@ async fn killed_worker_works_again_at_once_under_its_name() {
     })
     .await;
     assert_eq!(status["runs"][0]["reasonResolved"], "worker-shutdown", "its session was taken over");
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -56,7 +55,6 @@ async fn first_of_two_workers_with_one_name_ends() {
     body["payload"] = json!({"command": [["true"]]});
     assert_eq!(rig.create(task, &body).await.status, 200);
     eventually("the second works", async || (rig.status(task).await["state"] == "completed").then_some(())).await;
-    rig.server.stop().await;
 }
 
 async fn eventually_ends(child: tokio::process::Child) -> std::process::Output {

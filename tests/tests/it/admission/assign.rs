@@ -76,7 +76,6 @@ async fn t12_runs_go_to_the_free_session_of_the_greatest_weight() {
     assert_eq!(answer.status, 200, "{}", answer.body);
     advance(&rig, 0.0).await;
     assert_eq!(assigned(&rig, &none).await, tasks[4..]);
-    rig.server.stop().await;
 }
 
 /// Between arrivals the weights and capacities of three workers change: the next run goes by what holds then.
@@ -107,7 +106,6 @@ async fn t13_a_changed_weight_or_capacity_holds_for_the_next_run() {
     }
     // A lowered capacity takes nothing back.
     assert_eq!(assigned(&rig, &sessions[0]).await.len(), 2);
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -131,7 +129,6 @@ async fn t3_what_is_not_accepted_in_time_goes_to_another_worker_and_back_if_ther
     let accepted = accept(&rig, &first, "w1", &task, 0).await;
     assert_eq!(accepted.status, 200, "{}", accepted.body);
     assert_eq!(accepted.body["status"]["retriesLeft"], 5);
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -149,7 +146,6 @@ async fn t4_what_may_not_be_started_twice_ends_if_it_is_not_accepted() {
     );
     let why = rig.call("GET", &format!("{TENURE_API}/tasks/{task}/why"), None).await.body;
     assert_eq!(why["reasons"][0]["endedBy"], "accept-time", "{why}");
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -182,7 +178,6 @@ async fn z6_each_of_ten_is_accepted_once_by_the_session_that_has_it() {
         assert_eq!(one.body["runId"], two.body["runId"]);
     }
     assert!(assigned(&rig, &mine).await.is_empty());
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -204,7 +199,6 @@ async fn what_is_released_waits_for_a_session_again_and_a_pause_stops_the_time_t
     assert_eq!(rig.call("POST", &format!("{queue}/resume"), Some(&json!({}))).await.status, 200);
     advance(&rig, 400.0).await;
     assert_eq!(accept(&rig, &mine, "w1", &task, 1).await.status, 200);
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -252,7 +246,6 @@ async fn what_could_not_be_accepted_is_in_the_inbox_again_when_a_pause_or_a_quar
     advance(&rig, 60.0).await;
     assert!(assigned(&rig, &mine).await.is_empty(), "it is announced once");
     assert_eq!(accept(&rig, &mine, "worker", &task, 0).await.status, 200);
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -277,5 +270,4 @@ async fn a_queue_that_begins_or_ceases_to_assign_takes_the_runs_with_it_that_wai
     })
     .await;
     assert_eq!(claims[0]["status"]["taskId"], task);
-    rig.server.stop().await;
 }

@@ -37,7 +37,6 @@ async fn assert_small_key_has_its_turn(rig: &Rig, servers: &[&Server]) {
 async fn small_key_has_its_turn_behind_large_one() {
     let rig = Rig::start().await;
     assert_small_key_has_its_turn(&rig, &[&rig.server]).await;
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -46,5 +45,4 @@ async fn small_key_has_its_turn_at_two_servers() {
     let other = rig.another("other").await;
     assert_small_key_has_its_turn(&rig, &[&rig.server, &other]).await;
     assert!(other.stop().await.success());
-    rig.server.stop().await;
 }

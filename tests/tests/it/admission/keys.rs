@@ -71,7 +71,6 @@ async fn a_keys_own_concurrency_and_its_removal_take_effect_at_once_on_runs_that
     assert_eq!((missing.status, missing.code()), (404, "ResourceNotFound"));
     let (listed, _) = list(&rig, 10).await;
     assert_eq!(listed[0], json!({"key": "big", "used": 5, "limit": 1, "waiting": 1}));
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -100,7 +99,6 @@ async fn a_keys_own_rate_replaces_that_of_the_policy_and_ends_with_its_removal()
     assert!(rig.claim(QUEUE, 20).await.len() <= 1);
     advance(&rig, 600.0).await;
     assert!(rig.claim(QUEUE, 20).await.is_empty());
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -126,7 +124,6 @@ async fn a_key_of_double_weight_starts_two_for_one() {
     }
     let (light, heavy) = (started["light"], started["heavy"]);
     assert!((2 * light).abs_diff(heavy) <= 3, "{light} and {heavy}");
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -165,7 +162,6 @@ async fn any_text_of_up_to_255_characters_is_a_key_and_all_are_listed_in_pages()
         let answer = rig.call("GET", &format!("{TENURE_API}{KEYS}?continuationToken={token}"), None).await;
         assert_eq!((answer.status, answer.body["keys"].as_array().unwrap().len()), (200, 5));
     }
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -221,7 +217,6 @@ async fn what_is_no_rule_or_no_key_is_refused_and_so_is_who_may_not() {
     let listing = format!("{TENURE_API}{KEYS}");
     assert_eq!(call(&mut client, &reader, "GET", &listing, None).await.status, 200);
     assert_eq!(call(&mut client, &stranger, "GET", &listing, None).await.status, 403);
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -242,5 +237,4 @@ async fn of_two_changes_at_once_one_is_the_last_and_there_is_an_end_to_their_num
     set(&rig, "k", json!({"concurrency": 2})).await;
     remove(&rig, "k").await;
     set(&rig, "one%20more", json!({"concurrency": 2})).await;
-    rig.server.stop().await;
 }

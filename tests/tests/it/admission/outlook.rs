@@ -63,7 +63,6 @@ async fn a_run_of_a_full_key_names_the_limit_those_that_have_it_and_its_place() 
     let claimed = rig.call("POST", &format!("/task/{last}/runs/0/claim"), Some(&body)).await;
     assert_eq!(claimed.status, 200, "{}", claimed.body);
     assert!(claim_by_name(&rig, next).await.contains("It waits for a slot of its key, which has 1."));
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -87,7 +86,6 @@ async fn a_run_says_when_its_rate_allows_the_next_start_and_how_many_keys_are_be
     assert_eq!(queue_now(&rig).await["runnable"], 0);
     advance(&rig, 61.0).await;
     assert_eq!(rig.claim(QUEUE, 10).await.len(), 1);
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -142,7 +140,6 @@ async fn a_run_for_a_session_says_that_there_is_none_that_it_was_given_and_that_
     let (codes, answer) = why(&rig, other).await;
     assert_eq!(codes[..3], ["waiting", "no-session", "not-accepted"], "{answer}");
     assert_eq!(answer["reasons"][2]["worker"], json!({"workerGroup": "group", "workerId": "w2"}));
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -177,7 +174,6 @@ async fn what_is_runnable_is_what_workers_then_get() {
         }
         advance(&rig, 60.0).await;
     }
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -194,5 +190,4 @@ async fn waiting_runs_within_limits_are_runnable_unless_paused() {
     let queue = format!("{TENURE_API}/queues/limits%2Flinux");
     assert_eq!(rig.call("POST", &format!("{queue}/pause"), Some(&json!({}))).await.status, 200);
     assert_eq!(queue_now(&rig).await["runnable"], 0);
-    rig.server.stop().await;
 }

@@ -207,7 +207,6 @@ async fn t8_a_new_scheduler_gives_out_every_incomplete_task_again_without_a_comp
     })
     .await;
     assert_terms_grow(&rig, &["replaced"]).await;
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -223,7 +222,6 @@ async fn t8_when_the_active_server_is_killed_another_one_gives_out_its_runs_agai
     everything_is_given_out_again(&rig, &given, &next).await;
     let notes = notes(&rig).await;
     assert_eq!(notes.iter().filter(|note| note.3.as_deref() == Some("lost")).count(), 1, "{notes:?}");
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -253,7 +251,6 @@ async fn t9_with_a_complete_time_what_was_accepted_goes_on_for_that_long_after_t
     assert_eq!(runs_of(&rig, &left).await, all_are(2, "pending"));
     assert_eq!(runs_of(&rig, &done).await, all_are(1, "completed"));
     assert_eq!(runs_of(&rig, &given.completed).await, all_are(1, "completed"));
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -282,7 +279,6 @@ async fn t10_nothing_is_given_out_again_that_may_not_be_started_twice_or_whose_p
         assert_eq!(names(&assigned(&rig, &given.session).await), given.assigned, "{policy}");
         assert_eq!(runs_of(&rig, &given.accepted()).await, all_are(1, "running"), "{policy}");
         assert_eq!(runs_of(&rig, &given.completed).await, all_are(1, "completed"), "{policy}");
-        rig.server.stop().await;
     }
 }
 
@@ -397,7 +393,6 @@ async fn a_scheduler_is_replaced_by_hand_only_where_there_is_one_and_by_those_wh
     let (_, again) = until_scheduler(&rig, |name| name == "able").await;
     assert!(again > term, "{again} after {term}");
     server.stop().await;
-    rig.server.stop().await;
 }
 
 /// What a run that waits says of its scheduler: nothing while there is one, and otherwise how many servers could be.
@@ -435,5 +430,4 @@ async fn a_run_that_waits_says_that_no_live_server_is_the_scheduler_of_its_queue
     signal(&heavier, Signal::SIGCONT);
     heavier.stop().await;
     able.stop().await;
-    rig.server.stop().await;
 }

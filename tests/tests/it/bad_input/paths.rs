@@ -36,7 +36,6 @@ async fn an_unknown_path_is_not_found() {
         let message = has_the_shape_of_errors(&reply, 404, "ResourceNotFound");
         assert!(message.contains(&target), "{method} {target}: {message}");
     }
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -64,7 +63,6 @@ async fn a_method_that_a_path_does_not_have_is_refused_and_the_answer_names_thos
     let nowhere = rig.send(&Raw::new("OPTIONS", "/nowhere")).await;
     assert_eq!(nowhere.status, 200);
     assert!(nowhere.header("allow").is_some_and(|methods| methods.contains("DELETE")), "it leads nowhere");
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -75,5 +73,4 @@ async fn a_signed_path_that_is_not_utf_8_is_refused_as_every_signed_url_that_was
         assert_eq!(reply.status, 403, "{target}: {}", reply.text());
         assert_eq!(reply.header("x-ms-error-code"), Some("AuthenticationFailed"), "{target}");
     }
-    rig.server.stop().await;
 }

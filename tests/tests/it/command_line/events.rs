@@ -54,7 +54,6 @@ async fn events_are_printed_as_they_happen_one_a_line() {
     let [_, id, token] = account(&rig);
     let away = tenure(&["events"], &[("TASKCLUSTER_ROOT_URL", "http://127.0.0.1:9"), id, token]).await;
     assert!(refusal(&away, 1).contains("http://127.0.0.1:9 does not answer"));
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

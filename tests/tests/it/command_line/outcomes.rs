@@ -128,7 +128,6 @@ async fn watched_group_is_looked_at_soon_after_outage() {
     // Promised are three seconds.
     let ended = tokio::time::timeout(Duration::from_secs(30), watching.wait()).await;
     assert!(ended.expect("it looks again soon").unwrap().success());
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

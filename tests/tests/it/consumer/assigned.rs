@@ -38,7 +38,6 @@ async fn a_run_whose_claim_was_not_answered_is_claimed_again() {
         way.mend();
         office.completes_in_one_run(task).await;
         worker.shut_down().await;
-        office.rig.server.stop().await;
     }
 }
 
@@ -53,7 +52,6 @@ async fn a_consumer_with_a_balancer_takes_what_is_assigned_to_it() {
         office.becomes(task, "completed").await;
     }
     worker.shut_down().await;
-    office.rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -72,7 +70,6 @@ async fn a_run_that_is_refused_because_of_a_pause_is_claimed_when_that_has_ended
     office.change_queue("resume").await;
     office.completes_in_one_run(task).await;
     worker.shut_down().await;
-    office.rig.server.stop().await;
 }
 
 /// Takes nothing before this time, and does not say when it will.
@@ -98,7 +95,6 @@ async fn a_balancer_is_asked_again_about_a_run_that_is_assigned_and_that_it_did_
     let task = office.create(&json!({})).await;
     office.becomes(task, "completed").await;
     worker.shut_down().await;
-    office.rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -119,7 +115,6 @@ async fn a_consumer_that_may_not_claim_by_name_goes_on_with_what_is_there_for_an
     office.becomes(task, "completed").await;
     assert_eq!(way.sent(CLAIM).len(), 1, "the same claim would be refused again");
     worker.shut_down().await;
-    office.rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -154,7 +149,6 @@ async fn a_consumer_that_shuts_down_and_waits_for_a_job_is_given_nothing_more() 
         office.completes_in_one_run(task).await;
     }
     staying.shut_down().await;
-    office.rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -178,5 +172,4 @@ async fn a_frozen_consumer_that_begins_a_session_is_given_nothing_before_the_ser
     let task = office.create(&json!({})).await;
     office.completes_in_one_run(task).await;
     frozen.shut_down().await;
-    office.rig.server.stop().await;
 }

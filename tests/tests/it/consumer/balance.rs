@@ -66,7 +66,6 @@ async fn m8_two_idle_workers_share_what_comes() {
     for worker in workers {
         worker.shut_down().await;
     }
-    office.rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -108,7 +107,6 @@ async fn m10_fair_moves_what_is_beyond_a_workers_share_to_those_that_have_none()
     for worker in empty.into_iter().chain([full]) {
         worker.shut_down().await;
     }
-    office.rig.server.stop().await;
 }
 
 /// Counts how often it was asked to balance.
@@ -160,7 +158,6 @@ async fn m12_a_consumer_balances_every_so_often_and_on_command_and_frozen_only_o
     assert_eq!(counted_frozen.0.load(Ordering::SeqCst), 2, "frozen, it balances on command only");
     frozen.shut_down().await;
     worker.shut_down().await;
-    office.rig.server.stop().await;
 }
 
 /// Takes nothing for this long after it has seen it first.
@@ -209,7 +206,6 @@ async fn m14_what_a_balancer_refuses_for_a_time_comes_back_and_is_hidden_from_th
     assert_eq!(status["runs"][0]["workerId"], "at-once");
     never.shut_down().await;
     at_once.shut_down().await;
-    office.rig.server.stop().await;
 }
 
 /// The connections on which servers listen to each other.
@@ -248,7 +244,6 @@ async fn m15_nothing_is_missed_while_connections_are_cut_and_delays_end() {
         office.becomes(task, "completed").await;
     }
     worker.shut_down().await;
-    office.rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -272,7 +267,6 @@ async fn a_run_whose_claim_was_made_and_not_answered_is_worked_on_although_the_n
     way.mend();
     office.completes_in_one_run(task).await;
     worker.shut_down().await;
-    office.rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -298,5 +292,4 @@ async fn after_a_refused_claim_there_is_a_pause() {
     // Less by what the first of them may have been seen too late.
     assert!(took >= Duration::from_millis(9) * HELD, "{took:?}");
     worker.shut_down().await;
-    office.rig.server.stop().await;
 }

@@ -132,7 +132,6 @@ async fn m9_fair_gives_away_18_of_30_to_two_that_have_none_and_comes_to_rest() {
     for worker in workers {
         worker.running.shut_down().await;
     }
-    office.rig.server.stop().await;
 }
 
 /// Takes the tasks whose ids begin with an even character, and gives all of them away.
@@ -179,7 +178,6 @@ async fn m9_a_balancer_of_the_programs_own_decides_what_is_taken_and_what_is_giv
         .await;
     }
     worker.running.shut_down().await;
-    office.rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -205,7 +203,6 @@ async fn m11_with_sleep_the_worker_that_has_less_is_first() {
     assert_eq!(loaded.balance().await, 0, "it gives none away");
     loaded.running.shut_down().await;
     empty.running.shut_down().await;
-    office.rig.server.stop().await;
 }
 
 fn reading(used: &Arc<AtomicU8>) -> impl Fn() -> f64 + Send + Sync + 'static {
@@ -245,7 +242,6 @@ async fn m11_resource_takes_nothing_while_busy_and_gives_away_the_oldest_one_at_
     assert_eq!(worker.balance().await, 0);
     worker.running.shut_down().await;
     idle.running.shut_down().await;
-    office.rig.server.stop().await;
 }
 
 /// A job that ends at the moment in which it is given away is reported once, as one or the other.
@@ -293,5 +289,4 @@ async fn m11_what_ends_while_it_is_given_away_ends_once() {
     assert!(given > 0 && given < TASKS, "{given} of {TASKS} were given away");
     busy.shut_down().await;
     idle.shut_down().await;
-    office.rig.server.stop().await;
 }

@@ -84,5 +84,4 @@ async fn m1_a_worker_whose_clock_is_an_hour_off_renews_at_three_quarters_of_the_
         renews_in_time(&office, &library, "consumer/ahead", "+3600"),
         renews_in_time(&office, &library, "consumer/behind", "-3600"),
     );
-    office.rig.server.stop().await;
 }

@@ -67,7 +67,6 @@ async fn m7_stops_may_be_repeated_and_a_shutdown_waits_for_a_handler_that_ignore
     for task in [task, second] {
         assert_eq!(office.ends(task).await, ["0 task-completed"]);
     }
-    office.rig.server.stop().await;
 }
 
 async fn command(office: &Office, session: &str, body: &Value) -> u16 {
@@ -123,7 +122,6 @@ async fn m13_commands_are_carried_out_also_while_frozen_and_die_with_the_session
     assert!(!worker.handle.status().frozen);
     leave.add_permits(1);
     worker.shut_down().await;
-    office.rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -147,7 +145,6 @@ async fn a_cancelled_task_stops_its_handler_at_once() {
     leave.add_permits(1);
     worker.shut_down().await;
     assert_eq!(office.ends(task).await, ["0 task-exception"]);
-    office.rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -175,7 +172,6 @@ async fn a_cancelled_task_stops_its_handler_soon_also_where_no_notification_arri
     }
     worker.shut_down().await;
     second.stop().await;
-    office.rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -220,7 +216,6 @@ async fn m16_the_status_says_what_a_consumer_is_doing() {
     );
     leave.add_permits(2);
     worker.shut_down().await;
-    office.rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -250,5 +245,4 @@ async fn m16_get_debug_answers_the_status_on_the_loopback_address_while_the_cons
     leave.add_permits(1);
     worker.shut_down().await;
     assert!(tokio::net::TcpStream::connect(address).await.is_err(), "it has ended with the consumer");
-    office.rig.server.stop().await;
 }

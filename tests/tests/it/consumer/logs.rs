@@ -74,7 +74,6 @@ async fn what_a_handler_logs_can_be_read_while_it_works_and_is_an_artifact_when_
     office.becomes(silent, "completed").await;
     assert_eq!(artifacts(&office, silent).await, []);
     worker.shut_down().await;
-    office.rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -94,7 +93,6 @@ async fn a_live_log_that_does_not_get_through_changes_nothing() {
         assert_eq!(artifacts(&office, task).await, link_and_log(), "{fault:?}");
         worker.shut_down().await;
     }
-    office.rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -128,5 +126,4 @@ async fn a_handler_that_writes_ten_megabytes_a_second_sends_little_of_it_and_is_
     let whole = read(&office, &path).await.unwrap();
     assert!((KEPT..KEPT + 200).contains(&whole.len()) && whole.contains("bytes are left out here"), "{}", whole.len());
     worker.shut_down().await;
-    office.rig.server.stop().await;
 }

@@ -49,7 +49,6 @@ async fn m2_a_refused_renewal_stops_the_handler_and_nothing_more_is_sent_for_the
     assert_eq!(way.sent(&path), sent, "nothing is reported");
     assert!(way.sent("\"results\":[{").is_empty());
     assert_eq!(office.ends(task).await, ["0 task-exception"]);
-    office.rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -87,7 +86,6 @@ async fn m3_a_worker_that_is_cut_off_stops_its_handler_a_grace_before_another_wo
         ["0 task-exception", "1 task-completed"],
         "what was reported late changed nothing"
     );
-    office.rig.server.stop().await;
 }
 
 /// Its session ends long before its lease would, and another worker may start the task then.
@@ -116,7 +114,6 @@ async fn m4_a_handler_that_goes_on_after_its_session_is_counted_although_its_lea
     way.mend();
     worker.is_idle().await;
     worker.shut_down().await;
-    office.rig.server.stop().await;
 }
 
 /// Its session survives, because it is renewed for it: as the servers do after an outage of theirs.
@@ -151,7 +148,6 @@ async fn what_a_handler_returns_after_an_absence_that_its_session_survived_is_re
     office.completes_in_one_run(task).await;
     assert_eq!(artifacts(&office, task).await, link_and_log());
     worker.shut_down().await;
-    office.rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -192,7 +188,6 @@ async fn m4_a_handler_that_goes_on_overlaps_and_is_counted_and_its_report_change
     worker.shut_down().await;
     other.shut_down().await;
     assert_eq!(office.ends(task).await, ["0 task-exception", "1 task-completed"]);
-    office.rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -225,7 +220,6 @@ async fn m4_the_slot_of_a_handler_that_never_stops_stays_busy() {
     assert_eq!(worker.handle.status().claims_overrun, 1);
     worker.shut_down().await;
     assert_eq!(office.ends(task).await, ["0 task-exception"], "what it returned changed nothing");
-    office.rig.server.stop().await;
 }
 
 /// What a report has, and no other request.
@@ -261,7 +255,6 @@ async fn a_report_without_an_answer_is_repeated_until_there_is_one_and_no_longer
     assert!(later.iter().all(|report| !report.contains("\"runId\":0")), "{later:?}");
     assert_eq!(office.ends(task).await, ["0 task-exception", "1 task-completed"]);
     worker.shut_down().await;
-    office.rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -324,7 +317,6 @@ async fn m5_a_worker_that_is_cut_off_for_its_ttl_stops_all_claims_nothing_and_co
     for task in tasks {
         assert_eq!(office.ends(task).await, ["0 task-exception", "1 task-completed"]);
     }
-    office.rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -347,5 +339,4 @@ async fn of_two_consumers_of_one_name_the_first_ends() {
     elsewhere.next(task, Note::Began).await;
     assert!(second.handle.status().session_id.is_some());
     second.shut_down().await;
-    office.rig.server.stop().await;
 }

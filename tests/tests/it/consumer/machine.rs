@@ -100,7 +100,6 @@ async fn m17_a_sleeping_task_comes_back_after_its_time_on_another_worker_with_it
     assert!(date(&runs[1]["started"]) >= date(&stored["machine"]["state"]["until"]) - TimeDelta::seconds(1));
     assert!(date(&runs[1]["started"]) - date(&runs[0]["resolved"]) >= TimeDelta::seconds(1));
     second.shut_down().await;
-    office.rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -151,7 +150,6 @@ async fn m17_commands_stop_a_working_task_pause_it_have_it_go_on_and_kill_it() {
     notes.next(task, Note::Began).await;
     office.is(task, "runnable").await;
     worker.shut_down().await;
-    office.rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -188,7 +186,6 @@ async fn m17_a_machine_that_is_to_stay_sleeps_and_is_paused_within_the_run() {
     office.waits(task, 1).await;
     office.is(task, "paused").await;
     worker.shut_down().await;
-    office.rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -208,7 +205,6 @@ async fn m17_a_worker_without_a_session_reads_the_command_that_came_before_it() 
     // The handler of neither task has worked before.
     notes.next(paused, Note::Began).await;
     worker.shut_down().await;
-    office.rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -230,7 +226,6 @@ async fn m17_a_working_handler_without_a_session_is_stopped_by_a_command_as_ofte
     office.is(task, "paused").await;
     office.waits(task, 1).await;
     worker.shut_down().await;
-    office.rig.server.stop().await;
 }
 
 /// In each of 200 runs the handler notes the run and sleeps for a moment; in the one after these too, and is done then.
@@ -283,7 +278,6 @@ async fn m17_a_task_sleeps_200_times_by_releases_and_once_more_within_the_run() 
     of_runs.dedup();
     assert_eq!(of_runs, (0..=u64::from(RELEASES_MAX)).collect::<Vec<_>>());
     worker.shut_down().await;
-    office.rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -321,7 +315,6 @@ async fn m17_a_task_whose_worker_crashed_goes_on_from_its_checkpoint() {
     let runs = status["runs"].as_array().unwrap();
     assert_eq!((runs.len(), &runs[0]["reasonResolved"]), (2, &json!("claim-expired")));
     second.shut_down().await;
-    office.rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -351,5 +344,4 @@ async fn m17_errors_and_panics_put_a_task_at_fault_and_the_eighth_fails_it() {
     let result = office.result(task).await;
     assert_eq!((&result["error"], result["errors"].as_array().unwrap().len()), (&json!("no disk in run 7"), 8));
     worker.shut_down().await;
-    office.rig.server.stop().await;
 }

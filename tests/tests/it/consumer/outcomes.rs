@@ -68,7 +68,6 @@ async fn m6_each_outcome_is_reported_as_what_it_is() {
         assert_eq!(ended(&office, outcome, state).await, expected, "{outcome}");
     }
     worker.shut_down().await;
-    office.rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -86,7 +85,6 @@ async fn m6_a_retry_comes_back_after_its_delay_and_uses_a_retry() {
     let between = date(&second["started"]) - date(&first["resolved"]);
     assert!(between >= chrono::TimeDelta::seconds(1), "{between}");
     worker.shut_down().await;
-    office.rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -107,7 +105,6 @@ async fn m6_a_panic_becomes_what_the_policy_says_and_the_consumer_goes_on() {
         assert_eq!(after.0, "completed", "{on_panic:?}");
         worker.shut_down().await;
     }
-    office.rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -130,7 +127,6 @@ async fn q15_the_reason_follows_from_whether_the_handler_was_started() {
         assert_eq!(status["runs"][0]["reasonResolved"], reason, "{payload}");
     }
     worker.shut_down().await;
-    office.rig.server.stop().await;
 }
 
 /// A stop by shutdown: what the handler returns is reported, here a release.
@@ -151,7 +147,6 @@ async fn q15_a_shutdown_is_worker_shutdown_and_costs_no_retry() {
     let status = office.rig.status(task).await;
     assert_eq!((&status["state"], &status["retriesLeft"]), (&json!("pending"), &json!(5)), "{status}");
     assert_eq!(status["runs"][0]["reasonResolved"], "worker-shutdown");
-    office.rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -178,5 +173,4 @@ async fn q16_any_json_object_reaches_the_handler_as_it_was_sent() {
         assert_eq!(reached.to_string(), payload.to_string(), "numbers and characters too");
     }
     worker.shut_down().await;
-    office.rig.server.stop().await;
 }

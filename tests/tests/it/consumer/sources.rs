@@ -33,7 +33,6 @@ async fn m6_outcomes_of_a_consumer_with_a_source_are_those_that_every_queue_know
         assert_eq!(ended(&office, outcome, state).await, expected, "{outcome}");
     }
     worker.shut_down().await;
-    office.rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -59,7 +58,6 @@ async fn what_is_left_for_afterwards_comes_after_the_report_and_before_the_place
     go.send(true).unwrap();
     worker.is_idle().await;
     worker.shut_down().await;
-    office.rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -91,6 +89,5 @@ async fn a_handler_hears_in_words_how_its_run_was_lost() {
         worker.is_idle().await;
         worker.shut_down().await;
         assert_eq!(office.ends(task).await, ["0 task-exception"]);
-        office.rig.server.stop().await;
     }
 }

@@ -57,5 +57,4 @@ async fn z8_a_run_is_never_completed_without_its_result_and_a_running_one_never_
         acknowledged = all;
         assert_eq!((number(&rig, stored).await, number(&rig, TORN).await), (all, 0));
     }
-    rig.server.stop().await;
 }

@@ -29,5 +29,4 @@ async fn a_released_run_is_pending_again_in_its_place_and_no_retry_is_used() {
     assert_eq!(rig.call("POST", &missing, None).await.code(), "ResourceNotFound");
     let reader = rig.make_client("reader", &["queue:status:*"]).await;
     assert_eq!(as_worker(&rig, &reader, &second, "release", None).await.code(), "InsufficientScopes");
-    rig.server.stop().await;
 }

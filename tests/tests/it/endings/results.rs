@@ -45,7 +45,6 @@ async fn a_result_is_stored_with_the_report_and_shown_to_those_who_may_see_it() 
         assert_eq!((seen.status, &seen.body["resolved"], seen.body.get("result")), (200, &json!(true), None));
     }
     assert_eq!(read(&rig, new_task()).await.code(), "ResourceNotFound");
-    rig.server.stop().await;
 }
 
 /// A report with these bytes: status and state.
@@ -70,5 +69,4 @@ async fn unreadable_result_is_refused_and_spaces_do_not_count() {
     let spaces = format!("{{\"result\": \"{longest}\"  \n}}");
     assert_eq!(send(&rig, &claim, "completed", Some(&spaces)).await, (200, json!("completed")));
     assert_eq!(read(&rig, task).await.body["result"], longest);
-    rig.server.stop().await;
 }

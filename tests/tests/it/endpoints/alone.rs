@@ -41,7 +41,6 @@ async fn update_meets_another(table: &str, key: &str, id: &str, path: &str) {
     run(&mut other, "COMMIT".to_owned()).await;
     let answer = tokio::time::timeout(TIMEOUT, update).await.unwrap().unwrap();
     assert_eq!((answer.status, answer.code()), (409, "RequestConflict"), "{}", answer.body);
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -65,7 +64,6 @@ async fn scopes_that_amount_to_too_much_are_refused() {
     let asked = json!({"scopes": (large("own").into_iter().chain(["assume:large".to_owned()]).collect::<Vec<_>>())});
     let answer = rig.call("POST", "/api/auth/v1/scopes/expand", Some(&asked)).await;
     assert_eq!((answer.status, answer.code()), (400, "InputError"), "{}", answer.body["message"]);
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -85,7 +83,6 @@ async fn an_object_of_more_bytes_than_the_server_takes_is_refused() {
     assert_eq!(fits.status, 200, "{}", fits.body);
     let answer = upload(1025).await;
     assert_eq!((answer.status, answer.code()), (400, "InputError"), "{}", answer.body);
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -117,5 +114,4 @@ async fn a_worker_pool_that_has_as_many_purge_requests_as_it_may_takes_no_more_f
     let left: i64 = sqlx::query_scalar("SELECT count(*) FROM purge_requests").fetch_one(&mut database).await.unwrap();
     assert_eq!(left, 1);
     assert_eq!(ask("acme/linux", "more").await.status, 204);
-    rig.server.stop().await;
 }

@@ -70,7 +70,6 @@ async fn tasks_are_claimable_after_positions_were_taken_back() {
     sqlx::query(sqlx::AssertSqlSafe(back)).execute(&mut session).await.unwrap();
     let tasks = create_many(&rig.server, &rig.root, AFTERWARDS).await;
     work_off(&rig.server, &rig.root, &tasks).await;
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -44,7 +44,6 @@ async fn the_name_of_a_task_is_shown_to_who_may_read_its_definition() {
         let page = get(&rig, path, Some(&reader)).await;
         assert_eq!(page.text().matches(NAME).count(), 1, "{path}: {}", page.text());
     }
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -64,7 +63,6 @@ async fn who_may_not_see_workers_does_not_learn_which_there_are() {
     let one = log_in(&rig, &rig.make_client("one", &["queue:get-worker:page/queue/group/worker"]).await).await;
     shows(&get(&rig, WORKER, Some(&one)).await, &["State"]);
     assert_eq!(get(&rig, NO_WORKER, Some(&one)).await.status, 403);
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -90,5 +88,4 @@ async fn the_login_form_waits_for_no_page_of_others() {
     assert_eq!(get(&rig, "/login", None).await.status, 200);
     assert!(pages.iter().all(|page| !page.is_finished()), "it waited for them");
     drop(holder);
-    rig.server.stop().await;
 }

@@ -83,7 +83,6 @@ async fn a_task_is_shown_with_its_verdict_its_artifacts_and_the_tasks_around_it(
     let page = get(&rig, &page_of(report_task), None).await;
     shows(&page, &["Unscheduled", "it waits for 1", "state failed", "schedule it by hand"]);
     hides(&page, &["Artifacts", "Needed by"]);
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -104,7 +103,6 @@ async fn a_task_is_shown_with_its_checkpoint_to_those_who_may_see_its_result() {
     let anonymous = get(&rig, &page, None).await;
     shows(&anonymous, &["Checkpoint", &format!("tenure:get-result:{QUEUE}")]);
     hides(&anonymous, &["4711"]);
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -118,7 +116,6 @@ async fn the_tasks_around_a_task_are_bounded() {
     let page = get(&rig, &format!("/task/{first}"), None).await;
     shows(&page, &["more than 100; the first 100"]);
     assert_eq!(page.text().matches("state unscheduled").count(), 100);
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -159,5 +156,4 @@ async fn a_worker_is_idle_working_quarantined_silent_or_removed() {
     let path = format!("{TENURE_API}/workers/page%2Fqueue/group/worker/removed");
     assert!(rig.call("POST", &path, None).await.is_success());
     is("removed").await;
-    rig.server.stop().await;
 }

@@ -63,7 +63,6 @@ async fn a_queue_is_paused_and_resumed_by_who_may_and_by_a_form_of_this_page() {
     let reply = rig.send(&own_form(&rig, resuming, &[("token", &token)]).header("Cookie", &root)).await;
     assert_eq!((reply.status, reply.header("location")), (303, Some(queue)), "{}", reply.text());
     assert_eq!(rig.claim(QUEUE, 1).await.len(), 1);
-    rig.server.stop().await;
 }
 
 fn form_of_other_site(fields: &[(&str, &str)]) -> Raw {
@@ -98,7 +97,6 @@ async fn policies_ends_and_results_are_shown_to_who_may_read_them() {
     shows(&page, &["answer", "&lt;b&gt;"]);
     hides(&page, &["<b>"]);
     sql(&rig, "DELETE FROM results").await;
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -133,7 +131,6 @@ async fn keys_and_limits_are_shown_to_who_may_see_the_queue_and_a_task_says_what
     );
     let anonymous = get(&rig, &path, None).await;
     shows(&anonymous, &["It waits for a slot of its key, which has 1."]);
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -168,7 +165,6 @@ async fn sessions_are_shown_with_what_they_hold_to_who_may_see_the_queue() {
         assert_eq!(rig.call("DELETE", &format!("{TENURE_API}/sessions/{session}"), None).await.status, 200);
     }
     hides(&get(&rig, page, Some(&cookie)).await, &["Sessions", &sessions[0]]);
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -198,5 +194,4 @@ async fn the_schedulers_of_a_queue_that_assigns_are_shown_to_who_may_list_the_se
     sql(&rig, "UPDATE admission_queues SET server = gen_random_uuid(), term = term + 1").await;
     let shown = get(&rig, page, Some(&root)).await;
     shows(&shown, &["No live server gives out the runs of this queue now", "state standby"]);
-    rig.server.stop().await;
 }

@@ -30,5 +30,4 @@ async fn what_cannot_be_read_in_time_is_left_out_and_the_rest_is_shown() {
         hides(&get(&rig, path, Some(&looker)).await, &[UNREAD]);
     }
     drop(holder);
-    rig.server.stop().await;
 }

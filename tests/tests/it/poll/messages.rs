@@ -197,5 +197,4 @@ async fn a_paused_queue_has_no_messages_until_it_is_resumed() {
     change("resume").await;
     assert_eq!(messages(&get(&rig, &peek).await).len(), 1);
     assert_eq!(messages(&get(&rig, urls.poll()).await).len(), 1, "although the queue was found empty before");
-    rig.server.stop().await;
 }

@@ -72,7 +72,6 @@ async fn a_reader_that_waits_is_notified_of_a_cancel_of_a_command_and_of_the_end
     let (answer, ended) = tokio::join!(inbox(&rig, session, &query), ending);
     refused(&answer, 410, "SessionEnded");
     assert!(ended.elapsed() < NOTIFIED_WITHIN, "{:?}", ended.elapsed());
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -106,7 +105,6 @@ async fn ends_of_runs_by_time_are_notified() {
         assert_eq!(json!([item["reasonResolved"], item["endedBy"]]), ended, "{policy}");
         after = item["id"].as_i64().unwrap();
     }
-    rig.server.stop().await;
 }
 
 /// Waits until the rig's server knows of so many requests that wait for inboxes.
@@ -144,7 +142,6 @@ async fn an_inbox_that_does_not_renew_says_what_another_server_renewed_and_the_v
         assert_eq!(read.body["policyVersion"], version, "another server: {another}");
     }
     second.stop().await;
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -174,7 +171,6 @@ async fn without_any_notification_items_are_found_here_and_from_another_server()
         }
     }
     second.stop().await;
-    rig.server.stop().await;
 }
 
 /// What the tests of notifications and of the fallback rely on: there is no third way.
@@ -191,7 +187,6 @@ async fn with_neither_notifications_nor_the_fallback_an_inbox_waits_in_vain() {
     assert_eq!((answer.status, &answer.body["items"]), (200, &json!([])));
     // A request that comes afterwards is looked at, and so nothing is lost.
     assert_eq!(items(&rig, session, 0).await.len(), 1);
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -212,7 +207,6 @@ async fn a_response_that_is_cut_on_the_way_loses_no_item() {
         client.hang_up();
         assert_eq!(ids(&items(&rig, session, 0).await), expected, "round {round}");
     }
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -233,7 +227,6 @@ async fn an_inbox_waits_for_a_third_of_the_session_at_most_and_not_at_all_if_ask
         );
         assert!(left > chrono::TimeDelta::zero(), "`{query}`: it asks again in time");
     }
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -267,7 +260,6 @@ async fn a_hundred_commands_wait_for_a_worker_and_no_more() {
     assert_eq!(items(&rig, session, ids(&there)[0]).await.len(), 99);
     assert_eq!(command(&rig, session, kinds[0].clone()).await.status, 202);
     refused(&command(&rig, session, kinds[0].clone()).await, 409, "RequestConflict");
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -303,5 +295,4 @@ async fn many_inboxes_that_wait_at_once_take_connections_and_nothing_else() {
             .then_some(())
     })
     .await;
-    rig.server.stop().await;
 }

@@ -136,7 +136,6 @@ async fn pid_one_drains_on_sigterm() {
     });
     assert_eq!((answer.status, answer.body["tasks"].as_array().map(Vec::len)), (200, Some(0)), "{}", answer.body);
     assert!(server.ended().await.success(), "{}", server.log_tail());
-    rig.server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -168,5 +167,4 @@ async fn pid_one_ends_with_exit_code_of_server() {
     let [inner] = &children(first)[..] else { panic!("PID 1 has one child, the server") };
     kill(inner.pid, Signal::SIGKILL).unwrap();
     assert_eq!(server.ended().await.code(), Some(137));
-    rig.server.stop().await;
 }
