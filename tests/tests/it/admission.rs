@@ -1,5 +1,5 @@
-//! Limits of queues and keys over HTTP, rates, fairness, and runs that are given to sessions: rows T3, T4, T8 to T13, Z6 and Z10 of
-//! the seed's behaviours.
+//! Limits of queues and keys over HTTP, rates, fairness, and runs that are given to sessions: rows T8, T11, T12, Z6 and Z10 of the
+//! seed's behaviours. Rows T3, T4, T9 and T10 are in `verify_delivery.rs`, T13 in `server/domain/src/admission/decide_tests.rs`.
 
 mod assign;
 mod fairness;
@@ -80,19 +80,6 @@ async fn counts(rig: &Rig) -> (i64, i64, i64) {
     (body["waiting"].as_i64().unwrap(), body["ready"].as_i64().unwrap(), body["claimed"].as_i64().unwrap())
 }
 
-/// Claims until nothing was given for a second.
-async fn claim_all(rig: &Rig) -> Vec<Value> {
-    let mut claims = Vec::new();
-    for _ in 0..10 {
-        let more = rig.claim(QUEUE, 10).await;
-        if more.is_empty() {
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
-        claims.extend(more);
-    }
-    claims
-}
-
 /// How many of the claims have each key.
 fn by_key(claims: &[Value]) -> BTreeMap<String, usize> {
     let mut keys = BTreeMap::new();
@@ -111,105 +98,6 @@ async fn report(rig: &Rig, claim: &Value) {
 
 fn keys<const N: usize>(keys: [(&str, usize); N]) -> BTreeMap<String, usize> {
     keys.map(|(key, count)| (key.to_owned(), count)).into()
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_more_runs_of_a_key_start_than_its_limit_and_those_without_a_key_are_free() {
-    let rig = Rig::start_with(|launch| launch.flag("--claim-work-wait", "0s")).await;
-    put_policy(&rig, &json!({"concurrency": {"perKey": 2}})).await;
-    for _ in 0..5 {
-        create(&rig, Some("a")).await;
-    }
-    for key in [Some("b"), None, None, None] {
-        create(&rig, key).await;
-    }
-    let first = claim_all(&rig).await;
-    assert_eq!(by_key(&first), keys([("", 3), ("a", 2), ("b", 1)]));
-    assert_eq!(counts(&rig).await, (3, 0, 6));
-    // Each end lets one more start, and a retry waits behind the others.
-    let of_a: Vec<&Value> = first.iter().filter(|claim| claim["task"]["extra"]["tenure"]["key"] == "a").collect();
-    report(&rig, of_a[0]).await;
-    assert_eq!(by_key(&claim_all(&rig).await), keys([("a", 1)]));
-    let path = format!("{}/exception", run_of(of_a[1]));
-    let retried =
-        call(&mut rig.client(), &credentials_of(of_a[1]), "POST", &path, Some(&json!({"reason": "intermittent-task"})))
-            .await;
-    assert_eq!(retried.status, 200, "{}", retried.body);
-    let next = claim_all(&rig).await;
-    assert_eq!(by_key(&next), keys([("a", 1)]));
-    assert_eq!(next[0]["runId"], 0, "not the retry");
-    // A canceled run frees its slot too.
-    let canceled =
-        rig.call("POST", &format!("/task/{}/cancel", next[0]["status"]["taskId"].as_str().unwrap()), None).await;
-    assert_eq!(canceled.status, 200, "{}", canceled.body);
-    let last = claim_all(&rig).await;
-    assert_eq!(by_key(&last), keys([("a", 1)]));
-    assert_eq!(counts(&rig).await, (1, 0, 6));
-    report(&rig, &last[0]).await;
-    let again = claim_all(&rig).await;
-    assert_eq!((again.len(), &again[0]["status"]["taskId"]), (1, &of_a[1]["status"]["taskId"]));
-    assert_eq!(again[0]["runId"], 1, "the retry");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_limit_of_a_queue_holds_over_all_keys_and_urgent_runs_go_first() {
-    let rig = Rig::start_with(|launch| launch.flag("--claim-work-wait", "0s")).await;
-    put_policy(&rig, &json!({"concurrency": {"total": 3}, "keyBy": "taskGroupId"})).await;
-    for _ in 0..5 {
-        create(&rig, None).await;
-    }
-    let first = claim_all(&rig).await;
-    assert_eq!(first.len(), 3);
-    let urgent = create_with(&rig, |task| task["priority"] = json!("highest")).await;
-    assert_eq!(counts(&rig).await, (3, 0, 3));
-    report(&rig, &first[0]).await;
-    let next = claim_all(&rig).await;
-    assert_eq!(next.len(), 1);
-    assert_eq!(next[0]["status"]["taskId"], json!(urgent));
-    // Without limits all are ready.
-    put_policy(&rig, &json!({})).await;
-    assert_eq!(claim_all(&rig).await.len(), 2);
-    assert_eq!(counts(&rig).await, (0, 0, 5));
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn runs_that_are_there_follow_a_limit_that_comes_and_one_that_goes() {
-    let rig = Rig::start_with(|launch| launch.flag("--claim-work-wait", "0s")).await;
-    for _ in 0..450 {
-        create(&rig, Some("k")).await;
-    }
-    let held = rig.claim(QUEUE, 3).await;
-    assert_eq!(held.len(), 3);
-    put_policy(&rig, &json!({"concurrency": {"perKey": 4}})).await;
-    assert_eq!(claim_all(&rig).await.len(), 1);
-    assert_eq!(counts(&rig).await, (446, 0, 4));
-    put_policy(&rig, &json!({"concurrency": {"perKey": 6}})).await;
-    assert_eq!(claim_all(&rig).await.len(), 2);
-    let deleted = rig.call("DELETE", &format!("{TENURE_API}/queues/limits%2Flinux/policy"), None).await;
-    assert_eq!(deleted.status, 200);
-    eventually("all are ready", async || (counts(&rig).await == (0, 444, 6)).then_some(())).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_rate_is_never_exceeded_not_even_by_workers_that_come_back() {
-    let rig = start_by_hand().await;
-    put_policy(&rig, &json!({"rate": {"total": {"count": 6, "seconds": 600, "burst": 2}}})).await;
-    for _ in 0..20 {
-        create(&rig, None).await;
-    }
-    advance(&rig, 0.0).await;
-    assert_eq!(rig.claim(QUEUE, 10).await.len(), 2, "the burst");
-    let mut started = Vec::new();
-    for _ in 0..6 {
-        advance(&rig, 100.0).await;
-        started.push(rig.claim(QUEUE, 10).await.len());
-    }
-    assert_eq!(started, [1; 6]);
-    // No worker asks for twenty minutes: no more than the burst starts then.
-    advance(&rig, 1200.0).await;
-    assert_eq!(rig.claim(QUEUE, 10).await.len(), 2);
-    advance(&rig, 0.0).await;
-    assert_eq!(rig.claim(QUEUE, 10).await.len(), 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -239,47 +127,6 @@ async fn a_rate_is_not_exceeded_after_a_time_in_which_nothing_waited() {
         assert_eq!((rig.claim(QUEUE, 10).await.len(), counts(&rig).await), (0, (2, 0, 2)), "{policy}");
         advance(&rig, 301.0).await;
         assert_eq!(rig.claim(QUEUE, 10).await.len(), 1, "the next token has come: {policy}");
-    }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_key_at_its_rate_waits_for_its_time_and_not_in_front_of_others() {
-    let rig = start_by_hand().await;
-    put_policy(&rig, &json!({"rate": {"perKey": {"count": 1, "seconds": 60}}})).await;
-    for key in ["a", "b", "c"] {
-        for _ in 0..2 {
-            create(&rig, Some(key)).await;
-        }
-    }
-    advance(&rig, 0.0).await;
-    assert_eq!(by_key(&rig.claim(QUEUE, 10).await), keys([("a", 1), ("b", 1), ("c", 1)]));
-    let mut conn = rig.database.connect("test").await;
-    let heads: Vec<(bool, bool)> =
-        sqlx::query_as("SELECT ready, at IS NOT NULL FROM admission_heads").fetch_all(&mut conn).await.unwrap();
-    assert_eq!(heads, [(false, true); 3]);
-    advance(&rig, 30.0).await;
-    create(&rig, Some("d")).await;
-    advance(&rig, 20.0).await;
-    assert_eq!(by_key(&rig.claim(QUEUE, 10).await), keys([("d", 1)]));
-    advance(&rig, 11.0).await;
-    assert_eq!(by_key(&rig.claim(QUEUE, 10).await), keys([("a", 1), ("b", 1), ("c", 1)]));
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn in_a_fair_queue_keys_take_turns_in_whatever_order_they_came() {
-    let rig = start_by_hand().await;
-    put_policy(&rig, &json!({"fair": true, "concurrency": {"total": 4}})).await;
-    for key in ["a", "b"] {
-        for _ in 0..12 {
-            create(&rig, Some(key)).await;
-        }
-    }
-    for _ in 0..4 {
-        let claims = rig.claim(QUEUE, 10).await;
-        assert_eq!(by_key(&claims), keys([("a", 2), ("b", 2)]));
-        for claim in &claims {
-            report(&rig, claim).await;
-        }
     }
 }
 
@@ -352,28 +199,4 @@ async fn slot_freed_at_one_server_starts_run_at_another() {
     let took = claimed.saturating_duration_since(freed);
     assert!(took < FREED_SEEN_WITHIN, "{took:?}");
     assert!(other.stop().await.success());
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn limited_queue_is_not_polled() {
-    let rig = Rig::start().await;
-    let path = format!("/poll-task-url/{QUEUE}");
-    let urls = rig.call("GET", &path, None).await.body;
-    let lowest = urls["queues"][6]["signedPollUrl"].as_str().unwrap();
-    for policy in [
-        json!({"rate": {"total": {"count": 1, "seconds": 60}}}),
-        json!({"dispatch": "assign"}),
-        json!({"fair": true}),
-        json!({"concurrency": {"perKey": 1}}),
-    ] {
-        put_policy(&rig, &policy).await;
-        let refused = rig.call("GET", &path, None).await;
-        assert_eq!((refused.status, refused.code()), (409, "RequestConflict"), "{policy}: {}", refused.body);
-    }
-    create(&rig, None).await;
-    let polled = rig.send(&Raw::new("GET", lowest.strip_prefix(rig.server.root_url()).unwrap())).await;
-    assert_eq!((polled.status, polled.text().contains("<QueueMessage>")), (200, false), "{}", polled.text());
-    assert_eq!(rig.claim(QUEUE, 1).await.len(), 1);
-    put_policy(&rig, &json!({})).await;
-    assert_eq!(rig.call("GET", &path, None).await.status, 200);
 }

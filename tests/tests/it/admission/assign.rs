@@ -40,13 +40,6 @@ async fn acknowledge(rig: &Rig, session: &str, task: &Value) {
     assert_eq!(read(items[0]["id"].as_i64().unwrap()).await, Vec::<Value>::new());
 }
 
-async fn release(rig: &Rig, claim: &Value) {
-    let status = claim["status"]["taskId"].as_str().unwrap();
-    let path = format!("{TENURE_API}/tasks/{status}/runs/{}/release", claim["runId"]);
-    let answer = call(&mut rig.client(), &credentials_of(claim), "POST", &path, Some(&json!({}))).await;
-    assert_eq!(answer.status, 200, "{}", answer.body);
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn t12_runs_go_to_the_free_session_of_the_greatest_weight() {
     let rig = start_by_hand().await;
@@ -76,76 +69,6 @@ async fn t12_runs_go_to_the_free_session_of_the_greatest_weight() {
     assert_eq!(answer.status, 200, "{}", answer.body);
     advance(&rig, 0.0).await;
     assert_eq!(assigned(&rig, &none).await, tasks[4..]);
-}
-
-/// Between arrivals the weights and capacities of three workers change: the next run goes by what holds then.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn t13_a_changed_weight_or_capacity_holds_for_the_next_run() {
-    let rig = start_by_hand().await;
-    put_policy(&rig, &json!({"dispatch": "assign"})).await;
-    let mut sessions = Vec::new();
-    for (worker, weight) in [("w1", 1), ("w2", 2), ("w3", 3)] {
-        sessions.push(session(&rig, worker, json!({"weight": weight, "capacity": 5})).await);
-    }
-    // Which worker changes to what, and which one has the next run.
-    for (changed, to, next) in [
-        (0, json!({}), 2),
-        (0, json!({"weight": 9}), 0),
-        (0, json!({"capacity": 1}), 2),
-        (2, json!({"weight": 0}), 1),
-        (1, json!({"capacity": 1, "weight": 9}), 2),
-        (1, json!({"capacity": 2}), 1),
-        (0, json!({"capacity": 2}), 0),
-    ] {
-        let path = format!("{TENURE_API}/sessions/{}/renew", sessions[changed]);
-        let answer = rig.call("POST", &path, Some(&to)).await;
-        assert_eq!(answer.status, 200, "{}", answer.body);
-        let task = json!(create(&rig, None).await);
-        advance(&rig, 0.0).await;
-        assert!(assigned(&rig, &sessions[next]).await.contains(&task), "{changed} {to}");
-    }
-    // A lowered capacity takes nothing back.
-    assert_eq!(assigned(&rig, &sessions[0]).await.len(), 2);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn t3_what_is_not_accepted_in_time_goes_to_another_worker_and_back_if_there_is_none() {
-    let rig = start_by_hand().await;
-    put_policy(&rig, &json!({"dispatch": "assign", "acceptTime": 600, "delivery": "at-least-once"})).await;
-    let first = session(&rig, "w1", json!({"weight": 5})).await;
-    let second = session(&rig, "w2", json!({"weight": 1})).await;
-    let task = json!(create(&rig, None).await);
-    advance(&rig, 0.0).await;
-    assert_eq!(assigned(&rig, &first).await, std::slice::from_ref(&task));
-    advance(&rig, 400.0).await;
-    assert_eq!(assigned(&rig, &first).await, std::slice::from_ref(&task));
-    advance(&rig, 210.0).await;
-    assert_eq!((assigned(&rig, &first).await, assigned(&rig, &second).await), (vec![], vec![task.clone()]));
-    // It was never started: the same run, and no retry used.
-    let ended = rig.call("DELETE", &format!("{TENURE_API}/sessions/{second}"), None).await;
-    assert_eq!(ended.status, 200, "{}", ended.body);
-    advance(&rig, 0.0).await;
-    assert_eq!(assigned(&rig, &first).await, std::slice::from_ref(&task));
-    let accepted = accept(&rig, &first, "w1", &task, 0).await;
-    assert_eq!(accepted.status, 200, "{}", accepted.body);
-    assert_eq!(accepted.body["status"]["retriesLeft"], 5);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn t4_what_may_not_be_started_twice_ends_if_it_is_not_accepted() {
-    let rig = start_by_hand().await;
-    put_policy(&rig, &json!({"dispatch": "assign", "acceptTime": 600, "delivery": "at-most-once"})).await;
-    session(&rig, "w1", json!({})).await;
-    let task = create(&rig, None).await;
-    advance(&rig, 0.0).await;
-    advance(&rig, 610.0).await;
-    let status = rig.status(task).await;
-    assert_eq!(
-        (&status["state"], &status["runs"][0]["reasonResolved"]),
-        (&json!("exception"), &json!("claim-expired"))
-    );
-    let why = rig.call("GET", &format!("{TENURE_API}/tasks/{task}/why"), None).await.body;
-    assert_eq!(why["reasons"][0]["endedBy"], "accept-time", "{why}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -178,27 +101,6 @@ async fn z6_each_of_ten_is_accepted_once_by_the_session_that_has_it() {
         assert_eq!(one.body["runId"], two.body["runId"]);
     }
     assert!(assigned(&rig, &mine).await.is_empty());
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_released_waits_for_a_session_again_and_a_pause_stops_the_time_to_accept() {
-    let rig = start_by_hand().await;
-    put_policy(&rig, &json!({"dispatch": "assign", "acceptTime": 600})).await;
-    let mine = session(&rig, "w1", json!({})).await;
-    let task = json!(create(&rig, None).await);
-    advance(&rig, 0.0).await;
-    let claim = accept(&rig, &mine, "w1", &task, 0).await.body;
-    release(&rig, &claim).await;
-    advance(&rig, 0.0).await;
-    assert_eq!(assigned(&rig, &mine).await, std::slice::from_ref(&task));
-    let queue = format!("{TENURE_API}/queues/limits%2Flinux");
-    assert_eq!(rig.call("POST", &format!("{queue}/pause"), Some(&json!({}))).await.status, 200);
-    advance(&rig, 1200.0).await;
-    assert_eq!(assigned(&rig, &mine).await, std::slice::from_ref(&task));
-    assert_eq!(accept(&rig, &mine, "w1", &task, 1).await.status, 409, "the queue is paused");
-    assert_eq!(rig.call("POST", &format!("{queue}/resume"), Some(&json!({}))).await.status, 200);
-    advance(&rig, 400.0).await;
-    assert_eq!(accept(&rig, &mine, "w1", &task, 1).await.status, 200);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

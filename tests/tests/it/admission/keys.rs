@@ -102,31 +102,6 @@ async fn a_keys_own_rate_replaces_that_of_the_policy_and_ends_with_its_removal()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_key_of_double_weight_starts_two_for_one() {
-    let rig = start_by_hand().await;
-    put_policy(&rig, &json!({"fair": true, "concurrency": {"total": 3}})).await;
-    set(&rig, "heavy", json!({"weight": 2})).await;
-    for key in ["light", "heavy"] {
-        for _ in 0..30 {
-            create(&rig, Some(key)).await;
-        }
-    }
-    let mut started: BTreeMap<String, usize> = BTreeMap::new();
-    for _ in 0..11 {
-        let claims = rig.claim(QUEUE, 10).await;
-        assert_eq!(claims.len(), 3);
-        for (key, count) in by_key(&claims) {
-            *started.entry(key).or_default() += count;
-        }
-        for claim in &claims {
-            report(&rig, claim).await;
-        }
-    }
-    let (light, heavy) = (started["light"], started["heavy"]);
-    assert!((2 * light).abs_diff(heavy) <= 3, "{light} and {heavy}");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn any_text_of_up_to_255_characters_is_a_key_and_all_are_listed_in_pages() {
     let rig = Rig::start_with(|launch| launch.flag("--claim-work-wait", "0s")).await;
     put_policy(&rig, &json!({"concurrency": {"perKey": 1}})).await;

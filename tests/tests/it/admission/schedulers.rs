@@ -1,4 +1,4 @@
-//! Which server gives out the runs of a queue, and what becomes of those that one has given out which is replaced: rows T8 to T11.
+//! Which server gives out the runs of a queue, and what becomes of those that one has given out which is lost: rows T8 and T11.
 
 use std::collections::BTreeSet;
 
@@ -35,13 +35,6 @@ async fn scheduler(rig: &Rig) -> Option<(String, i64)> {
 
 async fn until_scheduler(rig: &Rig, is_it: impl Fn(&str) -> bool) -> (String, i64) {
     eventually("the server is the scheduler", async || scheduler(rig).await.filter(|(name, _)| is_it(name))).await
-}
-
-async fn replace(rig: &Rig) -> i64 {
-    let path = format!("{TENURE_API}/queues/limits%2Flinux/scheduler/replace");
-    let answer = rig.call("POST", &path, None).await;
-    assert_eq!(answer.status, 200, "{}", answer.body);
-    answer.body["term"].as_i64().unwrap()
 }
 
 pub(super) async fn another(rig: &Rig, name: &str, weight: u32) -> Server {
@@ -161,10 +154,6 @@ fn all_are(runs: usize, state: &str) -> BTreeSet<(usize, String)> {
     BTreeSet::from([(runs, state.to_owned())])
 }
 
-fn policy(delivery: &str, complete_time: u64, on_loss: &str) -> Value {
-    json!({"dispatch": "assign", "delivery": delivery, "completeTime": complete_time, "onSchedulerLoss": on_loss})
-}
-
 /// Everything that was given out and has not ended is given out again, accepted or not; what was completed stays.
 async fn everything_is_given_out_again(rig: &Rig, given: &Given, next: &str) {
     let again = given_to(rig, next, 2 * EACH).await;
@@ -192,28 +181,11 @@ async fn everything_is_given_out_again(rig: &Rig, given: &Given, next: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn t8_a_new_scheduler_gives_out_every_incomplete_task_again_without_a_complete_time() {
-    let rig = start_by_hand().await;
-    put_policy(&rig, &policy("at-least-once", 0, "reassign")).await;
-    let (given, next) = give_out(&rig).await;
-    let (_, before) = until_scheduler(&rig, |_| true).await;
-    assert_eq!(replace(&rig).await, before + 1);
-    everything_is_given_out_again(&rig, &given, &next).await;
-    let mut conn = rig.database.connect("test").await;
-    eventually("nothing is left to give out again", async || {
-        let left =
-            "SELECT count(*) FROM admission_queues WHERE reassign_ord IS NOT NULL OR reassign_before IS NOT NULL";
-        (sqlx::query_scalar::<_, i64>(left).fetch_one(&mut conn).await.unwrap() == 0).then_some(())
-    })
-    .await;
-    assert_terms_grow(&rig, &["replaced"]).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn t8_when_the_active_server_is_killed_another_one_gives_out_its_runs_again() {
     let rig = Rig::start_with(|launch| launch.flag("--scheduler-weight", "1").flag("--claim-work-wait", "0s")).await;
     let mut heavy = another(&rig, "heavy", 5).await;
-    put_policy(&rig, &policy("at-least-once", 0, "reassign")).await;
+    let policy = json!({"dispatch": "assign", "delivery": "at-least-once", "onSchedulerLoss": "reassign"});
+    put_policy(&rig, &policy).await;
     until_scheduler(&rig, |name| name == "heavy").await;
     let (given, next) = give_out(&rig).await;
     heavy.kill().unwrap();
@@ -222,64 +194,6 @@ async fn t8_when_the_active_server_is_killed_another_one_gives_out_its_runs_agai
     everything_is_given_out_again(&rig, &given, &next).await;
     let notes = notes(&rig).await;
     assert_eq!(notes.iter().filter(|note| note.3.as_deref() == Some("lost")).count(), 1, "{notes:?}");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn t9_with_a_complete_time_what_was_accepted_goes_on_for_that_long_after_the_replacement() {
-    let rig = start_by_hand().await;
-    put_policy(&rig, &policy("at-least-once", 60, "reassign")).await;
-    let (given, next) = give_out(&rig).await;
-    advance(&rig, 30.0).await;
-    until_scheduler(&rig, |_| true).await;
-    replace(&rig).await;
-    assert_eq!(given_to(&rig, &next, EACH).await, given.assigned, "at once, and only these");
-    assert_eq!(runs_of(&rig, &given.assigned).await, all_are(1, "pending"));
-    let mut conn = rig.database.connect("test").await;
-    eventually("the times of those that were accepted begin anew", async || {
-        let left = "SELECT count(*) FROM admission_queues WHERE reassign_ord IS NOT NULL";
-        (sqlx::query_scalar::<_, i64>(left).fetch_one(&mut conn).await.unwrap() == 0).then_some(())
-    })
-    .await;
-    // One is completed in between. By their acceptance the others would have ended by now.
-    report(&rig, &given.accepted[0]).await;
-    advance(&rig, 55.0).await;
-    let (done, left): (BTreeSet<String>, BTreeSet<String>) =
-        given.accepted().into_iter().partition(|task| given.accepted[0]["status"]["taskId"] == task.as_str());
-    assert_eq!(runs_of(&rig, &left).await, all_are(1, "running"));
-    advance(&rig, 6.0).await;
-    assert_eq!(given_to(&rig, &next, 2 * EACH - 1).await, given.assigned.union(&left).cloned().collect());
-    assert_eq!(runs_of(&rig, &left).await, all_are(2, "pending"));
-    assert_eq!(runs_of(&rig, &done).await, all_are(1, "completed"));
-    assert_eq!(runs_of(&rig, &given.completed).await, all_are(1, "completed"));
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn t10_nothing_is_given_out_again_that_may_not_be_started_twice_or_whose_policy_keeps_it() {
-    for policy in [
-        policy("at-most-once", 0, "reassign"),
-        policy("at-most-once", 60, "reassign"),
-        policy("at-least-once", 0, "keep"),
-        policy("at-least-once", 60, "keep"),
-    ] {
-        let rig = start_by_hand().await;
-        put_policy(&rig, &policy).await;
-        let (given, next) = give_out(&rig).await;
-        until_scheduler(&rig, |_| true).await;
-        let term = replace(&rig).await;
-        let mut conn = rig.database.connect("test").await;
-        eventually("the new term has begun", async || {
-            let left = "SELECT count(*) FROM admission_queues WHERE reassign_ord IS NOT NULL";
-            (sqlx::query_scalar::<_, i64>(left).fetch_one(&mut conn).await.unwrap() == 0).then_some(())
-        })
-        .await;
-        // What comes is given out by the new term, so that it has looked.
-        let task = json!(create(&rig, None).await);
-        assert_eq!(given_to(&rig, &next, 1).await, names(&[task]), "{policy}");
-        assert_eq!(scheduler(&rig).await.map(|(_, term)| term), Some(term));
-        assert_eq!(names(&assigned(&rig, &given.session).await), given.assigned, "{policy}");
-        assert_eq!(runs_of(&rig, &given.accepted()).await, all_are(1, "running"), "{policy}");
-        assert_eq!(runs_of(&rig, &given.completed).await, all_are(1, "completed"), "{policy}");
-    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
