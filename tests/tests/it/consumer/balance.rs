@@ -8,8 +8,8 @@ use std::time::Duration;
 use serde_json::json;
 use sqlx::Connection as _;
 use tenure_client::TaskId;
-use tenure_client::consumer::balancer::{Balancer, CanClaim, Cluster, Fair, Offer, Sleep};
-use tenure_client::consumer::{ConsumerBuilder, Job, Outcome, Stop, StopReason};
+use tenure_client::consumer::balancer::{Balancer, CanClaim, Cluster, Offer, Sleep};
+use tenure_client::consumer::{ConsumerBuilder, Job, Outcome, Stop};
 use tenure_tests::http::TENURE_API;
 use tokio::time::Instant;
 
@@ -64,47 +64,6 @@ async fn m8_two_idle_workers_share_what_comes() {
     assert_eq!(shares.iter().sum::<usize>(), TASKS);
     assert!(shares.iter().all(|share| (25..=75).contains(share)), "{shares:?}");
     for worker in workers {
-        worker.shut_down().await;
-    }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn m10_fair_moves_what_is_beyond_a_workers_share_to_those_that_have_none() {
-    const TASKS: usize = 30;
-    const BEYOND: usize = 18;
-    let office = Office::open().await;
-    let start = |name, capacity, pen: Pen| {
-        let builder = office.consumer(name).capacity(capacity).session(LONG_TTL).balancer(Fair::default());
-        Running::start(holding(builder, pen))
-    };
-    let (pen, mut notes) = Notes::new();
-    let full = start("full", TASKS, pen);
-    for _ in 0..TASKS {
-        office.create(&json!({})).await;
-    }
-    jobs(&full, TASKS).await;
-    for _ in 0..TASKS {
-        assert_eq!(notes.any().await.1, Note::Began);
-    }
-    let (pen, mut elsewhere) = Notes::new();
-    let empty = [start("second", TASKS, pen.clone()), start("third", TASKS, pen)];
-    for worker in &empty {
-        worker.session().await;
-    }
-    assert_eq!(full.handle.status().tasks.len(), TASKS);
-    full.handle.balance();
-    let mut moved = HashSet::new();
-    while moved.len() < BEYOND {
-        let (task, note, _) = notes.any().await;
-        assert_eq!(note, Note::Stopped(StopReason::Command));
-        moved.insert(task);
-    }
-    for _ in 0..BEYOND {
-        let (task, note, _) = elsewhere.any().await;
-        assert!(note == Note::Began && moved.contains(&task), "{task} {note:?}");
-    }
-    jobs(&full, TASKS - BEYOND).await;
-    for worker in empty.into_iter().chain([full]) {
         worker.shut_down().await;
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use tenure_client::TaskId;
-use tenure_client::consumer::balancer::{Balancer, CanClaim, Cluster, Fair, Offer, Resource, Sleep};
+use tenure_client::consumer::balancer::{Balancer, CanClaim, Cluster, Fair, Offer, Resource};
 use tenure_client::consumer::{ConsumerBuilder, Job, JobState, Outcome, Stop};
 use tokio::sync::{Semaphore, mpsc};
 
@@ -180,68 +180,9 @@ async fn m9_a_balancer_of_the_programs_own_decides_what_is_taken_and_what_is_giv
     worker.running.shut_down().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn m11_with_sleep_the_worker_that_has_less_is_first() {
-    const HEAD_START: usize = 8;
-    const MORE: usize = 4;
-    let office = Office::open().await;
-    let start = |name| {
-        let balancer = Sleep { per_task: Duration::from_millis(100) };
-        Balanced::start(office.consumer(name).capacity(HEAD_START + MORE), balancer)
-    };
-    let mut loaded = start("loaded");
-    for _ in 0..HEAD_START {
-        office.create(&json!({})).await;
-    }
-    jobs(&loaded.running, HEAD_START).await;
-    let empty = start("empty");
-    for more in 1..=MORE {
-        office.create(&json!({})).await;
-        eventually("it is taken", async || (loaded.held() + empty.held() == HEAD_START + more).then_some(())).await;
-    }
-    assert!(empty.held() >= MORE - 1, "{} of {MORE}", empty.held());
-    assert_eq!(loaded.balance().await, 0, "it gives none away");
-    loaded.running.shut_down().await;
-    empty.running.shut_down().await;
-}
-
 fn reading(used: &Arc<AtomicU8>) -> impl Fn() -> f64 + Send + Sync + 'static {
     let used = Arc::clone(used);
     move || f64::from(used.load(Ordering::SeqCst))
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn m11_resource_takes_nothing_while_busy_and_gives_away_the_oldest_one_at_a_time() {
-    let office = Office::open().await;
-    let used = Arc::new(AtomicU8::new(0));
-    let resource = Resource::new(70, 90, reading(&used)).unwrap();
-    let mut worker = Balanced::start(office.consumer("busy").capacity(8), resource);
-    let mut tasks = Vec::new();
-    for number in 1..=3 {
-        tasks.push(office.create(&json!({})).await);
-        jobs(&worker.running, number).await;
-    }
-    assert_eq!(worker.balance().await, 0);
-    used.store(80, Ordering::SeqCst);
-    assert_eq!(worker.balance().await, 0, "between the limits it keeps what it has");
-    let idle = Balanced::start(office.consumer("idle").capacity(8), Resource::new(70, 90, || 0.0).unwrap());
-    let fourth = office.create(&json!({})).await;
-    let elsewhere = async |task| {
-        let status = office.becomes(task, "running").await;
-        status["runs"].as_array().unwrap().last().unwrap()["workerId"] == "idle"
-    };
-    assert!(elsewhere(fourth).await, "and takes no more");
-    used.store(95, Ordering::SeqCst);
-    for (given, &task) in tasks.iter().enumerate().take(2) {
-        assert_eq!(worker.balance().await, 1);
-        jobs(&worker.running, tasks.len() - given - 1).await;
-        jobs(&idle.running, given + 2).await;
-        assert!(elsewhere(task).await, "the oldest first");
-    }
-    used.store(90, Ordering::SeqCst);
-    assert_eq!(worker.balance().await, 0);
-    worker.running.shut_down().await;
-    idle.running.shut_down().await;
 }
 
 /// A job that ends at the moment in which it is given away is reported once, as one or the other.

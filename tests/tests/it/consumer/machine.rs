@@ -12,17 +12,12 @@ use tenure_tests::http::TENURE_API;
 use tokio::time::Instant;
 
 use super::{LONG_TTL, Note, Notes, Office, Pen, Running};
-use crate::rig::{LOOK_EVERY, TIMEOUT, eventually};
+use crate::rig::eventually;
 
 /// The shortest lease that a policy may have.
 const SHORT_LEASE: u64 = 10;
 /// Ten times the second within which a session hears of a command.
 const HEARD_WITHIN: Duration = Duration::from_secs(10);
-
-/// So many runs of a task may be released.
-const RELEASES_MAX: u16 = 200;
-/// For how long a task sleeps 200 times.
-const SLEEP: Duration = Duration::from_millis(40);
 
 fn now() -> DateTime<Utc> {
     DateTime::from_timestamp_millis(unix_millis()).unwrap()
@@ -228,58 +223,6 @@ async fn m17_a_working_handler_without_a_session_is_stopped_by_a_command_as_ofte
     worker.shut_down().await;
 }
 
-/// In each of 200 runs the handler notes the run and sleeps for a moment; in the one after these too, and is done then.
-async fn sleeps_often(job: Job) -> Outcome {
-    let mut calls: Vec<u16> = job.last_checkpoint().await.unwrap().unwrap_or_default();
-    let run = job.run_id().number();
-    let before = calls.iter().filter(|&&called| called == run).count();
-    if run >= RELEASES_MAX && before > 0 {
-        return Outcome::completed(calls.len());
-    }
-    calls.push(run);
-    job.checkpoint(&calls).await.unwrap();
-    // Where storing that took so long that the time is over, the handler is called again at once, and sleeps longer.
-    Outcome::Release { after: Some(SLEEP * 2_u32.pow(before.try_into().unwrap())) }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn m17_a_task_sleeps_200_times_by_releases_and_once_more_within_the_run() {
-    let office = Office::open_with(|launch| launch.flag("--clock", "manual")).await;
-    let machine = Machine::new(|job: Job, _stop: Stop| sleeps_often(job));
-    let worker = Running::start(office.consumer("often").without_session().handler(machine));
-    let task = office.create(&json!({})).await;
-    let path = format!("{TENURE_API}/tasks/{task}/checkpoint");
-    // The machine wakes by real time. The clock of the server is moved on to the end of each delay; it goes on by itself too, so that on
-    // a busy machine a run may be over before it is looked for.
-    let all = async {
-        while office.rig.status(task).await["state"] != "completed" {
-            let stored = office.rig.call("GET", &path, None).await.body["checkpoint"]["machine"]["state"].clone();
-            if stored["name"] != "sleeping" {
-                tokio::time::sleep(LOOK_EVERY).await;
-                continue;
-            }
-            let left = date(&stored["until"]) - now();
-            tokio::time::sleep(left.to_std().unwrap_or_default()).await;
-            let second = json!({"seconds": 1});
-            let moved = office.rig.call("POST", &format!("{TENURE_API}/clock/advance"), Some(&second)).await;
-            assert_eq!(moved.status, 200, "{}", moved.body);
-        }
-    };
-    tokio::time::timeout(10 * TIMEOUT, all).await.expect("the task completes");
-    let status = office.rig.status(task).await;
-    let runs = status["runs"].as_array().unwrap();
-    assert_eq!((runs.len(), &status["retriesLeft"]), (usize::from(RELEASES_MAX) + 1, &json!(5)));
-    for run in &runs[..usize::from(RELEASES_MAX)] {
-        assert_eq!((&run["state"], &run["reasonResolved"]), (&json!("exception"), &json!("worker-shutdown")));
-    }
-    let calls = office.rig.call("GET", &path, None).await.body["checkpoint"]["checkpoint"].clone();
-    let mut of_runs: Vec<u64> = calls.as_array().unwrap().iter().map(|run| run.as_u64().unwrap()).collect();
-    assert_eq!(office.result(task).await, json!(of_runs.len()), "the last run has found what all others stored");
-    of_runs.dedup();
-    assert_eq!(of_runs, (0..=u64::from(RELEASES_MAX)).collect::<Vec<_>>());
-    worker.shut_down().await;
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn m17_a_task_whose_worker_crashed_goes_on_from_its_checkpoint() {
     let office = Office::open().await;
@@ -315,33 +258,4 @@ async fn m17_a_task_whose_worker_crashed_goes_on_from_its_checkpoint() {
     let runs = status["runs"].as_array().unwrap();
     assert_eq!((runs.len(), &runs[0]["reasonResolved"]), (2, &json!("claim-expired")));
     second.shut_down().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn m17_errors_and_panics_put_a_task_at_fault_and_the_eighth_fails_it() {
-    let office = Office::open().await;
-    let machine = Machine::new(|job: Job, _stop: Stop| async move {
-        if job.run_id().number() == 2 {
-            panic!("on purpose");
-        }
-        Outcome::failed(format_args!("no disk in run {}", job.run_id()))
-    });
-    let worker = Running::start(office.consumer("faulty").session(LONG_TTL).handler(machine));
-    let task = office.create(&json!({})).await;
-    for run in 0..7 {
-        office.waits(task, run + 1).await;
-        let stored = office.is(task, "fault").await["machine"].clone();
-        let errors = stored["errors"].as_array().unwrap();
-        let expected =
-            if run == 2 { "the handler panicked: on purpose".to_owned() } else { format!("no disk in run {run}") };
-        let status = office.rig.status(task).await;
-        assert_eq!((errors.len(), &errors[run]["error"]), (run + 1, &json!(expected)), "{status:#}");
-        assert_eq!(date(&stored["state"]["until"]) - date(&errors[run]["at"]), TimeDelta::minutes(10));
-        office.command(task, json!({"command": "run"})).await;
-    }
-    let status = office.becomes(task, "failed").await;
-    assert_eq!((status["runs"].as_array().unwrap().len(), status["retriesLeft"].as_u64()), (8, Some(5)));
-    let result = office.result(task).await;
-    assert_eq!((&result["error"], result["errors"].as_array().unwrap().len()), (&json!("no disk in run 7"), 8));
-    worker.shut_down().await;
 }
