@@ -1,7 +1,4 @@
-//! Clients and roles over the API: their lives, how every server applies changes, and attempts to get more scopes than
-//! one has. Refusals are in `endpoints/table/auth.rs`.
-
-use std::time::{Duration, Instant};
+//! Clients and roles over the API: their lives, and attempts to get more scopes than one has. Refusals are in `endpoints/table/auth.rs`.
 
 use serde_json::{Value, json};
 use tenure_api::credentials::{AccessToken, Credentials, Grant, issue, seed};
@@ -9,12 +6,10 @@ use tenure_tests::clock::unix_millis;
 use tenure_tests::http::Answer;
 use tenure_tests::server::Server;
 
-use crate::rig::{LOOK_EVERY, Rig, call, client_of, eventually, minutes_from_now};
+use crate::rig::{Rig, call, client_of, eventually, minutes_from_now};
 
 pub const API: &str = "/api/auth/v1";
 pub const DENIED: &str = "InsufficientScopes";
-/// Ten times what is promised.
-const EFFECTIVE_WITHIN: Duration = Duration::from_secs(10);
 
 /// One who calls the Auth API.
 pub struct Caller<'a> {
@@ -217,80 +212,4 @@ async fn no_client_gains_scopes_by_creating_or_changing_clients_and_roles() {
     assert_eq!(by(&rig, &lent).call("GET", "/scopes/current", None).await.status, 401);
     let lent = lend(climber.who, &["assume:held"]);
     assert!(by(&rig, &lent).scopes().await.contains(&"from-role:*".to_owned()));
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_change_on_one_server_takes_effect_on_the_other_within_a_second() {
-    let rig = Rig::start().await;
-    let other = rig.another("other").await;
-    let root = by(&rig, &rig.root);
-    let client = credentials(&root.put("/clients/ci", a_client(&["assume:r", "auth:get-role:*"])).await);
-    let (lent, there) = (lend(&client, &["assume:r"]), Caller { server: &other, who: &client });
-    let lent_there = Caller { server: &other, who: &lent };
-    let has = async |caller: &Caller<'_>, scope: &str| caller.scopes().await.contains(&scope.to_owned());
-    assert!(!has(&there, "x").await && !has(&lent_there, "x").await);
-    within(
-        "a new role",
-        async || has(&there, "x").await && has(&lent_there, "x").await,
-        async || {
-            root.put("/roles/r", a_role(&["x"])).await;
-        },
-    )
-    .await;
-    assert!(has(&by(&rig, &client), "x").await && has(&by(&rig, &lent), "x").await, "here at once");
-    within(
-        "a changed role",
-        async || has(&there, "y").await && !has(&lent_there, "x").await,
-        async || {
-            root.post("/roles/r", Some(a_role(&["y"]))).await;
-        },
-    )
-    .await;
-    within("a deleted role", async || !has(&there, "y").await, async || root.delete("/roles/r").await).await;
-    let out = async |caller: &Caller<'_>| caller.call("GET", "/scopes/current", None).await.status == 401;
-    within(
-        "a role for every caller",
-        async || has(&there, "z").await,
-        async || {
-            root.post("/roles/anonymous", Some(a_role(&["z", "auth:current-scopes"]))).await;
-        },
-    )
-    .await;
-    within(
-        "a disabled client",
-        async || out(&there).await && out(&lent_there).await,
-        async || {
-            root.post("/clients/ci/disable", None).await;
-            assert!(out(&by(&rig, &client)).await && out(&by(&rig, &lent)).await, "here at once");
-        },
-    )
-    .await;
-    within(
-        "an enabled client",
-        async || !out(&there).await,
-        async || {
-            root.post("/clients/ci/enable", None).await;
-        },
-    )
-    .await;
-    within(
-        "a deleted client",
-        async || out(&there).await && out(&lent_there).await,
-        async || {
-            root.delete("/clients/ci").await;
-            assert!(out(&by(&rig, &client)).await && out(&by(&rig, &lent)).await, "here at once");
-        },
-    )
-    .await;
-    other.stop().await;
-}
-
-/// Makes a change, and waits until it takes effect.
-async fn within(what: &str, in_effect: impl AsyncFn() -> bool, change: impl AsyncFnOnce()) {
-    change().await;
-    let begun = Instant::now();
-    while !in_effect().await {
-        assert!(begun.elapsed() < EFFECTIVE_WITHIN, "no effect: {what}");
-        tokio::time::sleep(LOOK_EVERY).await;
-    }
 }

@@ -1,4 +1,4 @@
-//! Delayed runs under the real clock and under one that is moved.
+//! A delayed run under the real clock.
 
 use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::json;
@@ -53,18 +53,4 @@ async fn a_worker_that_waits_is_given_a_delayed_run_soon_after_its_time_and_neve
     assert_eq!(notes.len(), 1, "{events}");
     assert_eq!(notes[0]["exchange"], "exchange/tenure/v1/task-ready");
     assert_eq!(notes[0]["payload"]["runs"], json!([{"taskId": task, "runId": 0, "priority": "lowest"}]));
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn moving_the_clock_waits_for_delays_that_end() {
-    let rig = Rig::start_with(|launch| launch.flag("--clock", "manual").flag("--claim-work-wait", "0s")).await;
-    let mut conn = rig.database.connect("test").await;
-    let task = new_task();
-    assert_eq!(rig.create(task, &definition(QUEUE)).await.status, 200);
-    delay(&mut conn, task, 60.0).await;
-    for (seconds, found) in [(59, 0), (2, 1)] {
-        let body = json!({"seconds": seconds});
-        assert_eq!(rig.call("POST", &format!("{TENURE_API}/clock/advance"), Some(&body)).await.status, 200);
-        assert_eq!(rig.claim(QUEUE, 1).await.len(), found);
-    }
 }

@@ -1,4 +1,5 @@
-//! Workers that hang up: nothing is claimed for them, and what was is given to the next one at once.
+//! Workers that hang up: nothing is claimed for them, and what was is given to the next one at once. An answer that its worker does
+//! not read is in `work.rs`.
 
 use serde_json::{Value, json};
 use sqlx::Row as _;
@@ -7,8 +8,6 @@ use tenure_tests::http::{Client, QUEUE_API};
 
 use crate::rig::{Rig, claim_path, credentials_of, definition, eventually, new_task, run_of, worker};
 
-/// Larger than what the sockets of both sides take without a reader, and less than the largest body.
-const LARGE: usize = 9 << 20;
 /// Hang-ups at random times.
 const ROUNDS: usize = 12;
 
@@ -62,28 +61,6 @@ async fn nothing_is_claimed_for_a_worker_that_hung_up_while_it_waited() {
     assert_eq!(history(&rig, task).await, (vec![[json!("pending"), json!("scheduled"), Value::Null]], json!(5)));
     let claims = rig.claim("hung/up", 1).await;
     assert_eq!((claims.len(), &claims[0]["runId"]), (1, &json!(0)));
-    complete(&rig, &claims[0]).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_claim_that_could_not_be_delivered_is_requeued_without_using_up_a_retry() {
-    let rig = Rig::start().await;
-    let mut waiting = join_the_wait_list(&rig, "hung/up").await;
-    let task = new_task();
-    let mut body = definition("hung/up");
-    body["payload"] = json!({"large": "x".repeat(LARGE)});
-    assert_eq!(rig.create(task, &body).await.status, 200);
-    // Claimed for the one that waits, who does not read its answer.
-    eventually("the task is claimed", async || (rig.status(task).await["state"] == "running").then_some(())).await;
-    assert_eq!(rig.status(task).await["runs"][0]["workerId"], "worker");
-    waiting.hang_up();
-    let claims = rig.claim("hung/up", 1).await;
-    assert_eq!((claims.len(), &claims[0]["runId"]), (1, &json!(1)));
-    assert_eq!(claims[0]["task"]["payload"]["large"].as_str().map(str::len), Some(LARGE));
-    let (runs, retries_left) = history(&rig, task).await;
-    assert_eq!(runs[0], [json!("exception"), json!("scheduled"), json!("worker-shutdown")]);
-    assert_eq!(runs[1], [json!("running"), json!("retry"), Value::Null]);
-    assert_eq!((runs.len(), retries_left), (2, json!(5)));
     complete(&rig, &claims[0]).await;
 }
 

@@ -4,13 +4,12 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tenure_api::credentials::Credentials;
-use tenure_api::dates::Timestamp;
 use tenure_tests::http::{Answer, TENURE_API};
 use tenure_tests::server::Launch;
 
 use crate::rig::{
-    LOOK_EVERY, Raw, RawReply, Rig, Signature, call, claim, claim_path, client_of, credentials_of, definition,
-    eventually, new_task, run_of, status, worker,
+    Raw, RawReply, Rig, Signature, call, claim, claim_path, client_of, credentials_of, definition, eventually,
+    new_task, run_of, status, worker,
 };
 
 const QUEUE: &str = "policy/linux";
@@ -303,31 +302,6 @@ async fn a_pause_holds_for_every_way_to_ask_for_work() {
 
 fn worker_body() -> Value {
     json!({"workerGroup": "group", "workerId": "worker"})
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_pause_ends_at_its_date_and_not_before() {
-    let rig = Rig::start_with(|launch| launch.flag("--clock", "manual").flag("--claim-work-wait", "0s")).await;
-    let advance = async |seconds: i64| {
-        let answer = rig.call("POST", &format!("{TENURE_API}/clock/advance"), Some(&json!({"seconds": seconds}))).await;
-        assert_eq!(answer.status, 200, "{}", answer.body);
-    };
-    let now = rig.call("GET", &format!("{TENURE_API}/clock"), None).await.body["now"].clone();
-    let now: Timestamp = serde_json::from_value(now).unwrap();
-    let until = Timestamp::new(now.time() + chrono::TimeDelta::minutes(10));
-    pause(&rig, &json!({"until": until, "reason": "night"})).await;
-    assert_eq!(rig.create(new_task(), &definition(QUEUE)).await.status, 200);
-    advance(590).await;
-    assert!(rig.claim(QUEUE, 1).await.is_empty());
-    advance(11).await;
-    assert_eq!(rig.claim(QUEUE, 1).await.len(), 1);
-    let seen = eventually("the note", async || {
-        let seen = notes(&rig).await;
-        tokio::time::sleep(LOOK_EVERY).await;
-        (seen.len() == 2).then_some(seen)
-    })
-    .await;
-    assert_eq!(seen[1], ("queue-resumed".to_owned(), json!({"version": 1, "taskQueueId": QUEUE})));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -11,7 +11,7 @@ use tenure_api::ids::SlugId;
 use tenure_tests::http::{Account, QUEUE_API};
 use tenure_tests::server::{Launch, Server, create_root_client, fresh_secret_key};
 
-use crate::fleet::{NOTIFIED_WITHIN, another_without_fallbacks, until_they_hear, wake, without_fallbacks};
+use crate::fleet::{NOTIFIED_WITHIN, another_without_fallbacks, until_they_hear, wake};
 use crate::proxy::Proxy;
 use crate::rig::{
     DataFolder, Raw, RawReply, Rig, Signature, call, claim, claim_path, client_of, credentials_of, definition,
@@ -263,16 +263,6 @@ async fn a_task_created_on_one_server_wakes_a_worker_that_waits_on_another() {
         assert!(took < NOTIFIED_WITHIN, "round {round}: {took:?}");
     }
     assert!(other.stop().await.success());
-    assert!(rig.server.stop().await.success());
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_task_wakes_a_worker_that_waits_where_it_is_created() {
-    let rig = Rig::start_with(without_fallbacks).await;
-    for round in 0..5 {
-        let took = wake(&rig, &rig.server, &format!("serve/round-{round}")).await;
-        assert!(took < NOTIFIED_WITHIN, "round {round}: {took:?}");
-    }
     assert!(rig.server.stop().await.success());
 }
 

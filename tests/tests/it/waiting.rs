@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tenure_api::ids::SlugId;
-use tenure_tests::http::{Answer, Client, TENURE_API};
+use tenure_tests::http::{Answer, TENURE_API};
 use tenure_tests::server::Server;
 
 use crate::fleet::{NOTIFIED_WITHIN, without_fallbacks};
@@ -123,16 +123,6 @@ async fn cancels_deadlines_and_lost_claims_end_a_wait_too() {
     assert!(asked.elapsed() < Duration::from_millis(300) + ENDED_WITHIN, "{:?}", asked.elapsed());
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_wait_ends_when_its_time_is_up() {
-    let rig = Rig::start().await;
-    let task = created(&rig).await;
-    let started = Instant::now();
-    assert_eq!(outcome(&wait(&rig, &rig.server, task, 0).await), (200, &json!(false), &json!("pending")));
-    assert_eq!(outcome(&wait(&rig, &rig.server, task, 1).await), (200, &json!(false), &json!("pending")));
-    assert!((Duration::from_secs(1)..Duration::from_secs(10)).contains(&started.elapsed()));
-}
-
 /// It takes as long as other answers may take altogether, and a look at the task comes after it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_longest_wait_is_answered_too_when_its_time_is_up() {
@@ -157,19 +147,6 @@ async fn a_wait_for_nothing_or_for_too_long_is_refused() {
     }
     let bad = rig.call("GET", &format!("{TENURE_API}/tasks/x/wait"), None).await;
     assert_eq!((bad.status, bad.code()), (400, "InvalidRequestArguments"));
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_watcher_that_hangs_up_is_removed() {
-    let rig = Rig::start().await;
-    let task = created(&rig).await;
-    let mut clients: Vec<Client> = (0..5).map(|_| rig.client()).collect();
-    for client in &mut clients {
-        client.start(&rig.root, "GET", &path(task, LONG), None).await.unwrap();
-    }
-    until_waiting(&rig.server, 5).await;
-    clients.iter_mut().for_each(Client::hang_up);
-    until_waiting(&rig.server, 0).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

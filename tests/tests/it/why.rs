@@ -192,25 +192,3 @@ async fn a_claim_that_its_worker_lost_is_counted_by_what_ended_it() {
     assert_eq!(rig.call("POST", &removed, None).await.status, 200);
     ended("tenure_endings_total{ended_by=\"worker-removed\"} 1").await;
 }
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn notes_of_queues_are_read_by_exchange_and_by_key() {
-    let rig = Rig::start().await;
-    rig.create(new_task(), &definition(QUEUE)).await;
-    post(&rig, "pause", &json!({"reason": "disk"})).await;
-    post(&rig, "resume", &json!({})).await;
-    let read = async |query: &str| {
-        let answer = rig.call("GET", &format!("{TENURE_API}/events?after=0&{query}"), None).await;
-        assert_eq!(answer.status, 200, "{}", answer.body);
-        let events = answer.body["events"].as_array().unwrap().clone();
-        let names =
-            events.iter().map(|event| event["exchange"].as_str().unwrap().rsplit('/').next().unwrap().to_owned());
-        names.collect::<Vec<_>>()
-    };
-    assert_eq!(read("exchange=queue-paused").await, ["queue-paused"]);
-    assert_eq!(read("exchange=exchange/tenure/v1/queue-resumed").await, ["queue-resumed"]);
-    assert_eq!(read("exchange=task-pending,queue-resumed").await, ["task-pending", "queue-resumed"]);
-    assert_eq!(read("routingKeyPattern=primary.why.linux._").await, ["queue-paused", "queue-resumed"]);
-    let answer = rig.call("GET", &format!("{TENURE_API}/events?exchange=exchange/tenure/v1/task-pending"), None).await;
-    assert_eq!(answer.status, 400, "{}", answer.body);
-}

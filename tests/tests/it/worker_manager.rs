@@ -1,15 +1,10 @@
 //! Workers that register, and workers that are removed, on a real server.
 
-use std::time::{Duration, Instant};
-
 use serde_json::{Value, json};
 use tenure_api::credentials::Credentials;
 use tenure_tests::http::Answer;
 
-use crate::rig::{
-    Raw, Rig, call, claim_path, client_of, credentials_of, definition, eventually, minutes_from_now, new_task, run_of,
-    status,
-};
+use crate::rig::{Raw, Rig, call, claim_path, credentials_of, definition, minutes_from_now, new_task, run_of, status};
 
 const API: &str = "/api/worker-manager/v1";
 const POOL: &str = "fleet/linux";
@@ -108,48 +103,6 @@ async fn a_worker_registers_claims_and_is_removed_and_its_task_is_tried_again_at
     assert_eq!(create(&rig, &new_worker('a')).await.code(), "RequestConflict");
     // A repeat is fine.
     assert_eq!(rig.call("DELETE", &format!("{API}/workers/{NAME}"), None).await.status, 200);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_worker_that_is_removed_while_it_waits_gets_an_empty_answer_and_no_other_server_lets_it_in() {
-    let rig = Rig::start_with(|launch| launch.flag("--claim-work-wait", "15s")).await;
-    let other = rig.another("other").await;
-    let worker = credentials_of(&let_in(&rig).await);
-    // Something is unresolved, so that the other server looks often.
-    assert_eq!(rig.create(new_task(), &definition("fleet/other")).await.status, 200);
-    let began = Instant::now();
-    let body = json!({"workerGroup": "rack", "workerId": "one", "tasks": 1});
-    let (mut here, mut there) = (rig.client(), client_of(&other));
-    let path = claim_path(POOL);
-    let waiting = call(&mut here, &worker, "POST", &path, Some(&body));
-    let elsewhere = call(&mut there, &worker, "POST", &path, Some(&body));
-    let removal = async {
-        tokio::time::sleep(Duration::from_millis(500)).await;
-        let path = "/api/tenure/v1/workers/fleet/linux/rack/one/removed";
-        let removed = rig.call("POST", path, None).await;
-        assert_eq!((removed.status, &removed.body), (200, &json!({"claimsEnded": 0})), "{}", removed.body);
-    };
-    let (waiting, elsewhere, ()) = tokio::join!(waiting, elsewhere, removal);
-    for answer in [waiting, elsewhere] {
-        assert_eq!((answer.status, &answer.body), (200, &json!({"tasks": []})));
-    }
-    assert!(began.elapsed() < Duration::from_secs(12), "they waited to the end: {:?}", began.elapsed());
-    let refused = eventually("the other server refuses", async || {
-        let answer = call(
-            &mut client_of(&other),
-            &worker,
-            "POST",
-            "/api/worker-manager/v1/worker/reregister",
-            Some(&json!({
-                "workerPoolId": POOL, "workerGroup": "rack", "workerId": "one", "secret": secret('x'),
-            })),
-        )
-        .await;
-        (answer.status == 403).then_some(answer)
-    })
-    .await;
-    assert_eq!(refused.code(), "InsufficientScopes");
-    other.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

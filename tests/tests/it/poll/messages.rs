@@ -178,23 +178,3 @@ async fn what_one_server_makes_another_one_shows_soon_with_a_notification_and_wi
     silence.abort();
     assert!(without < SEEN_WITHOUT_BELL_WITHIN, "{without:?}");
 }
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_paused_queue_has_no_messages_until_it_is_resumed() {
-    let rig = Rig::start().await;
-    let urls = Urls::ask(&rig).await;
-    create(&rig, "lowest").await;
-    let change = async |verb: &str| {
-        let path = format!("{TENURE_API}/queues/{}/{verb}", encoded(QUEUE));
-        assert_eq!(rig.call("POST", &path, None).await.status, 200, "{verb}");
-    };
-    let peek = format!("{}&peekonly=true", urls.poll());
-    change("pause").await;
-    for _ in 0..3 {
-        assert!(messages(&get(&rig, urls.poll()).await).is_empty());
-        assert!(messages(&get(&rig, &peek).await).is_empty());
-    }
-    change("resume").await;
-    assert_eq!(messages(&get(&rig, &peek).await).len(), 1);
-    assert_eq!(messages(&get(&rig, urls.poll()).await).len(), 1, "although the queue was found empty before");
-}
