@@ -13,44 +13,17 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tenure_api::ids::SlugId;
-use tenure_tests::http::{TENURE_API, queue_segment};
+use tenure_tests::http::TENURE_API;
 
-use crate::rig::{Raw, Rig, call, claim, client_of, credentials_of, definition, eventually, new_task, run_of};
+use crate::rig::{Raw, Rig, call, claim, client_of, credentials_of, eventually, ok, run_of};
 
 const QUEUE: &str = "limits/linux";
 /// Ten times the time within which a server that was not notified looks for a free slot.
 const FREED_SEEN_WITHIN: Duration = Duration::from_secs(10);
 
-/// With a clock that the test moves: a move is answered after everything that fell due has happened. Between two moves it goes on as
-/// any clock, so that what a test tells apart has to be minutes apart.
-async fn start_by_hand() -> Rig {
-    Rig::start_with(|launch| launch.flag("--clock", "manual").flag("--claim-work-wait", "0s")).await
-}
-
-async fn advance(rig: &Rig, seconds: f64) {
-    let answer = rig.call("POST", &format!("{TENURE_API}/clock/advance"), Some(&json!({"seconds": seconds}))).await;
-    assert_eq!(answer.status, 200, "{}", answer.body);
-}
-
-/// Sets the policy, and waits until all runs follow it.
-async fn put_policy(rig: &Rig, policy: &Value) {
-    put_policy_of(rig, QUEUE, policy).await;
-}
-
-async fn put_policy_of(rig: &Rig, queue: &str, policy: &Value) {
-    let path = format!("{TENURE_API}/queues/{}/policy", queue_segment(queue));
-    let answer = rig.call("PUT", &path, Some(policy)).await;
-    assert_eq!(answer.status, 200, "{}", answer.body);
-    eventually("all runs follow the policy", async || {
-        let body = rig.call("GET", &path, None).await.body;
-        (body["refiling"] == 0).then_some(())
-    })
-    .await;
-}
-
 /// A new task with this key.
 async fn create(rig: &Rig, key: Option<&str>) -> SlugId {
-    create_with(rig, |task| {
+    rig.create_with(QUEUE, |task| {
         if let Some(key) = key {
             task["extra"] = json!({"tenure": {"key": key}});
         }
@@ -58,16 +31,8 @@ async fn create(rig: &Rig, key: Option<&str>) -> SlugId {
     .await
 }
 
-async fn create_with(rig: &Rig, change: impl FnOnce(&mut Value)) -> SlugId {
-    let (task, mut body) = (new_task(), definition(QUEUE));
-    change(&mut body);
-    let answer = rig.create(task, &body).await;
-    assert_eq!(answer.status, 200, "{}", answer.body);
-    task
-}
-
 async fn create_urgent(rig: &Rig, key: &str) -> SlugId {
-    create_with(rig, |task| {
+    rig.create_with(QUEUE, |task| {
         task["priority"] = json!("high");
         task["extra"] = json!({"tenure": {"key": key}});
     })
@@ -90,12 +55,6 @@ fn by_key(claims: &[Value]) -> BTreeMap<String, usize> {
     keys
 }
 
-async fn report(rig: &Rig, claim: &Value) {
-    let path = format!("{}/completed", run_of(claim));
-    let answer = call(&mut rig.client(), &credentials_of(claim), "POST", &path, Some(&json!({}))).await;
-    assert_eq!(answer.status, 200, "{}", answer.body);
-}
-
 fn keys<const N: usize>(keys: [(&str, usize); N]) -> BTreeMap<String, usize> {
     keys.map(|(key, count)| (key.to_owned(), count)).into()
 }
@@ -108,35 +67,34 @@ async fn a_rate_is_not_exceeded_after_a_time_in_which_nothing_waited() {
         (json!({"rate": {"perKey": limit}}), Some("a"), None),
         (json!({"concurrency": {"total": 50}}), Some("a"), Some(json!({"rate": limit}))),
     ] {
-        let rig = start_by_hand().await;
-        put_policy(&rig, &policy).await;
+        let rig = Rig::manual().await;
+        rig.put_policy(QUEUE, &policy).await;
         if let Some(rules) = own {
             let path = format!("{TENURE_API}/queues/limits%2Flinux/keys/a");
-            let answer = rig.call("PUT", &path, Some(&rules)).await;
-            assert_eq!(answer.status, 200, "{}", answer.body);
+            ok(rig.call("PUT", &path, Some(&rules)).await);
         }
         for _ in 0..2 {
             create(&rig, key).await;
         }
-        advance(&rig, 800.0).await;
+        rig.advance(800.0).await;
         assert_eq!(rig.claim(QUEUE, 10).await.len(), 2, "the burst");
         for _ in 0..2 {
             create(&rig, key).await;
         }
-        advance(&rig, 0.0).await;
+        rig.advance(0.0).await;
         assert_eq!((rig.claim(QUEUE, 10).await.len(), counts(&rig).await), (0, (2, 0, 2)), "{policy}");
-        advance(&rig, 301.0).await;
+        rig.advance(301.0).await;
         assert_eq!(rig.claim(QUEUE, 10).await.len(), 1, "the next token has come: {policy}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn urgent_run_at_its_rate_lets_others_start() {
-    let rig = start_by_hand().await;
+    let rig = Rig::manual().await;
     let rate = json!({"count": 1, "seconds": 3_600});
-    put_policy(&rig, &json!({"concurrency": {"total": 1}, "rate": {"perKey": rate}})).await;
+    rig.put_policy(QUEUE, &json!({"concurrency": {"total": 1}, "rate": {"perKey": rate}})).await;
     create_urgent(&rig, "a").await;
-    report(&rig, &rig.claim(QUEUE, 1).await[0]).await;
+    rig.report(&rig.claim(QUEUE, 1).await[0], "completed", None).await;
     create(&rig, Some("b")).await;
     create_urgent(&rig, "a").await;
     assert_eq!(by_key(&rig.claim(QUEUE, 10).await), keys([("b", 1)]));
@@ -145,9 +103,9 @@ async fn urgent_run_at_its_rate_lets_others_start() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn urgent_runs_start_before_earlier_ones() {
-    let rig = start_by_hand().await;
+    let rig = Rig::manual().await;
     for (limits, least_of) in [(json!({"total": 2}), ["a", "b", "c"]), (json!({"perKey": 2}), ["a", "a", "a"])] {
-        put_policy(&rig, &json!({"concurrency": limits})).await;
+        rig.put_policy(QUEUE, &json!({"concurrency": limits})).await;
         let mut created = Vec::new();
         for key in least_of {
             created.push(json!(create(&rig, Some(key)).await));
@@ -163,7 +121,7 @@ async fn urgent_runs_start_before_earlier_ones() {
             let given: Vec<Value> = claims.iter().map(|claim| claim["status"]["taskId"].clone()).collect();
             assert_eq!(given, turn, "{limits}");
             for claim in &claims {
-                report(&rig, claim).await;
+                rig.report(claim, "completed", None).await;
             }
         }
         assert_eq!(counts(&rig).await, (0, 0, 0), "{limits}");
@@ -173,7 +131,7 @@ async fn urgent_runs_start_before_earlier_ones() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slot_freed_at_one_server_starts_run_at_another() {
     let rig = Rig::start().await;
-    put_policy(&rig, &json!({"concurrency": {"total": 1}})).await;
+    rig.put_policy(QUEUE, &json!({"concurrency": {"total": 1}})).await;
     let other = rig.another("other").await;
     for _ in 0..2 {
         create(&rig, None).await;
@@ -191,7 +149,7 @@ async fn slot_freed_at_one_server_starts_run_at_another() {
             waiting.is_some_and(|requests| requests != "0").then_some(())
         })
         .await;
-        report(&rig, &held[0]).await;
+        rig.report(&held[0], "completed", None).await;
         Instant::now()
     };
     let ((claims, claimed), freed) = tokio::join!(waiting, freeing);

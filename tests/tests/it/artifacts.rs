@@ -6,7 +6,7 @@ use tenure_api::credentials::Credentials;
 use tenure_api::ids::SlugId;
 use tenure_tests::http::{Answer, QUEUE_API, TENURE_API};
 
-use crate::rig::{Raw, RawReply, Rig, call, credentials_of, definition, minutes_from_now, new_task, run_of};
+use crate::rig::{Raw, RawReply, Rig, call, credentials_of, definition, minutes_from_now, new_task, ok, run_of};
 
 const QUEUE: &str = "artifacts/queue";
 
@@ -24,8 +24,7 @@ impl Worker {
     }
 
     pub async fn of(rig: Rig) -> Self {
-        let task = new_task();
-        assert_eq!(rig.create(task, &definition(QUEUE)).await.status, 200);
+        let task = rig.create_one(QUEUE).await;
         let claim = rig.claim(QUEUE, 1).await.remove(0);
         Self { rig, task, run: run_of(&claim), credentials: credentials_of(&claim) }
     }
@@ -40,9 +39,7 @@ impl Worker {
     }
 
     pub async fn created(&self, name: &str, body: &Value) -> Value {
-        let answer = self.create(name, body).await;
-        assert_eq!(answer.status, 200, "{}", answer.body);
-        answer.body
+        ok(self.create(name, body).await)
     }
 
     #[track_caller]
@@ -66,17 +63,10 @@ impl Worker {
         format!("/task/{}/artifacts/{}", self.task, segment(name))
     }
 
-    pub async fn advance(&self, seconds: i64) {
-        let body = json!({"seconds": seconds});
-        let answer = self.rig.call("POST", &format!("{TENURE_API}/clock/advance"), Some(&body)).await;
-        assert_eq!(answer.status, 200, "{}", answer.body);
-    }
-
     pub async fn events(&self) -> Vec<Value> {
         let path = format!("{TENURE_API}/events?exchange=artifact-created&after=0");
-        let answer = self.rig.call("GET", &path, None).await;
-        assert_eq!(answer.status, 200, "{}", answer.body);
-        answer.body["events"].as_array().unwrap().clone()
+        let answer = ok(self.rig.call("GET", &path, None).await);
+        answer["events"].as_array().unwrap().clone()
     }
 }
 
@@ -341,8 +331,7 @@ async fn the_latest_artifacts_are_those_of_the_last_run() {
     let worker = Worker::start().await;
     worker.created("public/x", &reference("https://first/", 60)).await;
     let body = json!({"reason": "worker-shutdown"});
-    let answer = worker.call("POST", &format!("{}/exception", worker.run), Some(&body)).await;
-    assert_eq!(answer.status, 200, "{}", answer.body);
+    ok(worker.call("POST", &format!("{}/exception", worker.run), Some(&body)).await);
     worker.anonymous(&worker.latest("public/x")).await.refused(404, "ResourceNotFound");
     let of_run = worker.anonymous(&format!("{}/artifacts/public/x", worker.run)).await;
     assert_eq!(of_run.header("location"), Some("https://first/"));
@@ -353,12 +342,11 @@ async fn the_latest_artifacts_are_those_of_the_last_run() {
     let claim = worker.rig.claim(QUEUE, 1).await.remove(0);
     let path = format!("{}/artifacts/public%2Fx", run_of(&claim));
     let body = reference("https://second/", 60);
-    let answer = call(&mut worker.rig.client(), &credentials_of(&claim), "POST", &path, Some(&body)).await;
-    assert_eq!(answer.status, 200, "{}", answer.body);
+    ok(call(&mut worker.rig.client(), &credentials_of(&claim), "POST", &path, Some(&body)).await);
     assert_eq!(worker.anonymous(&worker.latest("public/x")).await.header("location"), Some("https://second/"));
     let first = worker.call("POST", &path, Some(&body)).await;
     Worker::refused(&first, 403, "InsufficientScopes", "create-artifact");
-    worker.advance(25 * 60).await;
+    worker.rig.advance(25 * 60).await;
     let late = worker.rig.call("POST", &format!("{}/artifacts/y", worker.run), Some(&error_until(120))).await;
     Worker::refused(&late, 409, "RequestConflict", "has ended");
     worker.anonymous(&format!("/task/{}/artifacts", new_task())).await.refused(404, "ResourceNotFound");
@@ -381,20 +369,20 @@ async fn an_artifact_that_has_expired_is_gone_then_unknown_and_its_bytes_too() {
     // By its run: the claim expires meanwhile, so that the last run is another one.
     let bytes = format!("{}/artifacts/public/bytes", worker.run);
     // A URL for reading does not outlive the artifact, although a signed one is good for half an hour otherwise.
-    worker.advance(29 * 60).await;
+    worker.rig.advance(29 * 60).await;
     let url = worker.anonymous(&bytes).await.header("location").unwrap().to_owned();
     let private = format!("{}/artifacts/private/bytes", worker.run);
     let signed = worker.root(&private).await.header("location").unwrap().to_owned();
     for url in [&url, &signed] {
         assert_eq!(get(&worker.rig, url).await.status, 200);
     }
-    worker.advance(2 * 60).await;
+    worker.rig.advance(2 * 60).await;
     assert_eq!(get(&worker.rig, &url).await.status, 410);
     assert_eq!(get(&worker.rig, &signed).await.status, 403);
     // Its bytes are kept while an upload may be on its way; reads are refused all the same.
     worker.anonymous(&bytes).await.refused(410, "ResourceExpired");
     worker.anonymous(&format!("{}/artifact-content/public/bytes", worker.run)).await.refused(410, "ResourceExpired");
-    worker.advance(2 * 3600).await;
+    worker.rig.advance(2 * 3600).await;
     worker.anonymous(&bytes).await.refused(404, "ResourceNotFound");
 }
 

@@ -5,7 +5,7 @@ use tenure_tests::http::QUEUE_API;
 
 use crate::accounts::lend;
 use crate::rig::{
-    Raw, RawReply, Rig, Signature, call, claim_path, credentials_of, definition, new_task, run_of, worker,
+    Raw, RawReply, Rig, Signature, call, claim_path, credentials_of, definition, new_task, ok, run_of, worker,
 };
 
 const QUEUE: &str = "auth/queue";
@@ -82,8 +82,7 @@ async fn a_header_may_be_longer_than_four_kilobytes() {
         assert_eq!(rig.create(new_task(), &body).await.status, 200);
         let claims = rig.claim(QUEUE, 1).await;
         let who = credentials_of(&claims[0]);
-        let answer = call(&mut rig.client(), &who, "POST", &format!("{}/completed", run_of(&claims[0])), None).await;
-        assert_eq!(answer.status, 200, "{}", answer.body);
+        ok(call(&mut rig.client(), &who, "POST", &format!("{}/completed", run_of(&claims[0])), None).await);
     }
     let mut body = definition(QUEUE);
     body["scopes"] = json!([longest, vec!["x".to_owned()]].concat());
@@ -95,7 +94,7 @@ async fn a_header_may_be_longer_than_four_kilobytes() {
 async fn a_queue_in_the_path_may_be_escaped_or_not_and_both_are_signed_as_sent() {
     let rig = Rig::start().await;
     let path = |queue: &str| [format!("/pending/{queue}"), format!("/task-queues/{queue}/counts")];
-    assert_eq!(rig.create(new_task(), &definition(QUEUE)).await.status, 200);
+    rig.create_one(QUEUE).await;
     for spelling in ["auth%2Fqueue", "auth%2fqueue", "auth/queue", "%61uth/queue"] {
         for path in path(spelling) {
             let target = format!("{QUEUE_API}{path}");
@@ -110,7 +109,7 @@ async fn a_queue_in_the_path_may_be_escaped_or_not_and_both_are_signed_as_sent()
         let claim = rig.signed(&rig.root, "POST", &format!("/claim-work/{spelling}"), Some(body.as_bytes()));
         let reply = rig.send(&claim).await;
         assert_eq!((reply.status, reply.json()["tasks"].as_array().unwrap().len()), (200, 1), "{spelling}");
-        assert_eq!(rig.create(new_task(), &definition(QUEUE)).await.status, 200);
+        rig.create_one(QUEUE).await;
     }
     // One spelling's signature is not good for the other.
     let target = format!("{QUEUE_API}/pending/auth%2Fqueue");

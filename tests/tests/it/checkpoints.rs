@@ -5,33 +5,10 @@ use tenure_api::credentials::Credentials;
 use tenure_api::ids::SlugId;
 use tenure_tests::http::{Answer, TENURE_API};
 
-use crate::rig::{Raw, Rig, call, claim_path, credentials_of, definition, eventually, minutes_from_now, new_task};
+use crate::rig::{Raw, Rig, call, credentials_of, definition, eventually, minutes_from_now, new_task, ok};
 
 const QUEUE: &str = "checkpoints/linux";
 const WEEK: f64 = 7.0 * 86_400.0;
-
-async fn start_by_hand() -> Rig {
-    Rig::start_with(|launch| launch.flag("--clock", "manual").flag("--claim-work-wait", "0s")).await
-}
-
-async fn advance(rig: &Rig, seconds: f64) {
-    let answer = rig.call("POST", &format!("{TENURE_API}/clock/advance"), Some(&json!({"seconds": seconds}))).await;
-    assert_eq!(answer.status, 200, "{}", answer.body);
-}
-
-async fn create(rig: &Rig) -> SlugId {
-    let task = new_task();
-    assert_eq!(rig.create(task, &definition(QUEUE)).await.status, 200);
-    task
-}
-
-/// Claims the next run.
-async fn claim(rig: &Rig) -> Value {
-    let body = json!({"workerGroup": "group", "workerId": "worker", "tasks": 1});
-    let answer = rig.call("POST", &claim_path(QUEUE), Some(&body)).await;
-    assert_eq!(answer.body["tasks"].as_array().map(Vec::len), Some(1), "{}", answer.body);
-    answer.body["tasks"][0].clone()
-}
 
 fn of_task(task: SlugId, rest: &str) -> String {
     format!("{TENURE_API}/tasks/{task}/{rest}")
@@ -59,8 +36,7 @@ async fn release(rig: &Rig, claim: &Value, delay: i64) {
     let path =
         format!("{TENURE_API}/tasks/{}/runs/{}/release", claim["status"]["taskId"].as_str().unwrap(), claim["runId"]);
     let body = json!({"delay": delay});
-    let answer = call(&mut rig.client(), &credentials_of(claim), "POST", &path, Some(&body)).await;
-    assert_eq!(answer.status, 200, "{}", answer.body);
+    ok(call(&mut rig.client(), &credentials_of(claim), "POST", &path, Some(&body)).await);
 }
 
 async fn counts(rig: &Rig) -> (Value, Value) {
@@ -75,13 +51,12 @@ fn code(answer: &Answer) -> (u16, String) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn m17_a_checkpoint_outlives_its_run_and_the_next_one_reads_and_replaces_it() {
     let rig = Rig::start().await;
-    let task = create(&rig).await;
+    let task = rig.create_one(QUEUE).await;
     assert_eq!(code(&read(&rig, task).await), (404, "ResourceNotFound".to_owned()));
-    let first = claim(&rig).await;
+    let first = rig.claim(QUEUE, 1).await.remove(0);
     let worker = credentials_of(&first);
     for checkpoint in [json!({"done": 1}), json!(null), json!("ä \u{0} \""), json!({"done": [2, 1.50]})] {
-        let stored = put(&rig, &first, checkpoint.clone()).await;
-        assert_eq!(stored.status, 200, "{}", stored.body);
+        ok(put(&rig, &first, checkpoint.clone()).await);
         let expected = json!({"taskId": task, "runId": 0, "checkpoint": checkpoint, "updated": stored.body["updated"]});
         assert_eq!(read(&rig, task).await.body, expected);
         let own = call(&mut rig.client(), &worker, "GET", &of_task(task, "checkpoint"), None).await;
@@ -91,7 +66,7 @@ async fn m17_a_checkpoint_outlives_its_run_and_the_next_one_reads_and_replaces_i
     assert_eq!(code(&put(&rig, &first, json!(1)).await), (409, "RequestConflict".to_owned()));
     let old = call(&mut rig.client(), &worker, "GET", &of_task(task, "checkpoint"), None).await;
     assert_eq!(code(&old), (403, "InsufficientScopes".to_owned()), "another run goes on with it");
-    let second = claim(&rig).await;
+    let second = rig.claim(QUEUE, 1).await.remove(0);
     let found = call(&mut rig.client(), &credentials_of(&second), "GET", &of_task(task, "checkpoint"), None).await;
     assert_eq!((&found.body["runId"], &found.body["checkpoint"]), (&json!(0), &json!({"done": [2, 1.50]})));
     assert_eq!(put(&rig, &second, json!("on")).await.status, 200);
@@ -107,8 +82,8 @@ async fn m17_a_checkpoint_outlives_its_run_and_the_next_one_reads_and_replaces_i
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_checkpoint_is_for_its_own_run_and_for_readers_with_the_scope() {
     let rig = Rig::start().await;
-    let (task, other) = (create(&rig).await, create(&rig).await);
-    let claims = [claim(&rig).await, claim(&rig).await];
+    let (task, other) = (rig.create_one(QUEUE).await, rig.create_one(QUEUE).await);
+    let claims = [rig.claim(QUEUE, 1).await.remove(0), rig.claim(QUEUE, 1).await.remove(0)];
     let of = |task: SlugId| claims.iter().find(|claim| claim["status"]["taskId"] == task.to_string()).unwrap();
     let (mine, theirs) = (credentials_of(of(task)), credentials_of(of(other)));
     let body = json!({"checkpoint": 1});
@@ -146,8 +121,8 @@ async fn a_checkpoint_is_for_its_own_run_and_for_readers_with_the_scope() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_two_checkpoints_at_once_one_is_kept_whole_and_none_outruns_the_end_of_its_run() {
     let rig = Rig::start().await;
-    let task = create(&rig).await;
-    let held = claim(&rig).await;
+    let task = rig.create_one(QUEUE).await;
+    let held = rig.claim(QUEUE, 1).await.remove(0);
     let sent: Vec<Value> = (0..20).map(|n| json!({"n": n, "pad": "x".repeat(1_000)})).collect();
     let stored = futures_util::future::join_all(sent.iter().map(|one| put(&rig, &held, one.clone()))).await;
     assert!(stored.iter().all(|answer| answer.status == 200));
@@ -173,12 +148,12 @@ async fn of_two_checkpoints_at_once_one_is_kept_whole_and_none_outruns_the_end_o
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_checkpoint_and_a_command_go_with_their_task_and_a_command_after_a_week() {
-    let rig = start_by_hand().await;
+    let rig = Rig::manual().await;
     let task = new_task();
     let mut short = definition(QUEUE);
     (short["deadline"], short["expires"]) = (minutes_from_now(10).into(), minutes_from_now(20).into());
     assert_eq!(rig.create(task, &short).await.status, 200);
-    let held = claim(&rig).await;
+    let held = rig.claim(QUEUE, 1).await.remove(0);
     assert_eq!(put(&rig, &held, json!({"done": 1})).await.status, 200);
     assert_eq!(command(&rig, task, json!({"command": "pause"})).await.status, 200);
     let rows = async || {
@@ -187,10 +162,10 @@ async fn a_checkpoint_and_a_command_go_with_their_task_and_a_command_after_a_wee
         sqlx::query_scalar::<_, i64>(sql).fetch_one(&mut database).await.unwrap()
     };
     assert_eq!(rows().await, 11);
-    advance(&rig, 700.0).await;
+    rig.advance(700.0).await;
     assert_eq!(read(&rig, task).await.body["checkpoint"], json!({"done": 1}), "it outlives the deadline");
     assert_eq!(code(&command(&rig, task, json!({"command": "run"})).await), (409, "RequestConflict".to_owned()));
-    advance(&rig, 700.0).await;
+    rig.advance(700.0).await;
     eventually("they are purged with the task", async || (rows().await == 0).then_some(())).await;
     assert_eq!(read(&rig, task).await.status, 404);
 
@@ -202,9 +177,9 @@ async fn a_checkpoint_and_a_command_go_with_their_task_and_a_command_after_a_wee
     long["expires"] = minutes_from_now(60 * 24 * 30).into();
     assert_eq!(rig.create(task, &long).await.status, 200);
     assert_eq!(command(&rig, task, json!({"command": "pause"})).await.status, 200);
-    advance(&rig, WEEK - 60.0).await;
+    rig.advance(WEEK - 60.0).await;
     assert_eq!((rows().await, rig.call("GET", &of_task(task, "command"), None).await.status), (1, 200));
-    advance(&rig, 120.0).await;
+    rig.advance(120.0).await;
     eventually("it is a week old", async || (rows().await == 0).then_some(())).await;
     assert_eq!(rig.call("GET", &of_task(task, "command"), None).await.status, 404);
 }
@@ -212,12 +187,12 @@ async fn a_checkpoint_and_a_command_go_with_their_task_and_a_command_after_a_wee
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn m17_a_command_for_a_released_run_makes_it_claimable_at_once_and_for_a_delayed_task_it_does_not() {
     let rig = Rig::start().await;
-    let task = create(&rig).await;
-    release(&rig, &claim(&rig).await, 3_000).await;
+    let task = rig.create_one(QUEUE).await;
+    release(&rig, &rig.claim(QUEUE, 1).await.remove(0), 3_000).await;
     assert_eq!(counts(&rig).await, (json!(0), json!(1)));
     assert_eq!(command(&rig, task, json!({"command": "run"})).await.status, 200);
     assert_eq!(counts(&rig).await, (json!(1), json!(0)));
-    let second = claim(&rig).await;
+    let second = rig.claim(QUEUE, 1).await.remove(0);
     assert_eq!((&second["runId"], &second["status"]["retriesLeft"]), (&json!(1), &json!(5)));
     let read = call(&mut rig.client(), &credentials_of(&second), "GET", &of_task(task, "command"), None).await;
     assert_eq!((read.status, &read.body["command"]), (200, &json!("run")), "the next worker reads it");
@@ -226,7 +201,7 @@ async fn m17_a_command_for_a_released_run_makes_it_claimable_at_once_and_for_a_d
     let another = command(&rig, task, json!({"command": "kill"})).await;
     release(&rig, &second, 3_000).await;
     assert_eq!(counts(&rig).await, (json!(1), json!(0)));
-    let third = claim(&rig).await;
+    let third = rig.claim(QUEUE, 1).await.remove(0);
     let body = json!({"checkpoint": 1, "commandId": another.body["id"]});
     assert_eq!(put_as(&rig, &credentials_of(&third), task, 2, &body).await.status, 200);
     release(&rig, &third, 3_000).await;
@@ -242,12 +217,12 @@ async fn m17_a_command_for_a_released_run_makes_it_claimable_at_once_and_for_a_d
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_command_that_a_worker_ignores_does_not_keep_its_releases_from_waiting() {
-    let rig = start_by_hand().await;
-    let task = create(&rig).await;
+    let rig = Rig::manual().await;
+    let task = rig.create_one(QUEUE).await;
     assert_eq!(command(&rig, task, json!({"command": "pause"})).await.status, 200);
-    advance(&rig, 120.0).await;
-    release(&rig, &claim(&rig).await, 30).await;
+    rig.advance(120.0).await;
+    release(&rig, &rig.claim(QUEUE, 1).await.remove(0), 30).await;
     assert_eq!(counts(&rig).await, (json!(0), json!(1)), "it was there to be read for two minutes");
-    advance(&rig, 31.0).await;
+    rig.advance(31.0).await;
     assert_eq!(counts(&rig).await, (json!(1), json!(0)));
 }

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tenure_tests::http::TENURE_API;
 use tenure_tests::server::binary;
 
-use crate::rig::{Rig, finish, new_task, refusal, stderr, stdout, tenure};
+use crate::rig::{Rig, finish, new_task, ok, refusal, stderr, stdout, tenure};
 
 const QUEUE: &str = "command/line";
 /// What stands above the list of queues.
@@ -180,8 +180,7 @@ async fn a_task_is_shown_with_the_beginning_of_its_checkpoint() {
         (json!({"done": 3, "of": 12}), r#"checkpoint     {"done":3,"of":12}  (run 0, "#.to_owned()),
         (json!("x".repeat(10_000)), format!("checkpoint     \"{}…  (run 0, ", "x".repeat(399))),
     ] {
-        let stored = rig.call("PUT", &path, Some(&json!({"checkpoint": checkpoint}))).await;
-        assert_eq!(stored.status, 200, "{}", stored.body);
+        ok(rig.call("PUT", &path, Some(&json!({"checkpoint": checkpoint}))).await);
         let text = done(&rig, &["task", "show", &task]).await;
         assert!(text.contains(&shown), "{text}");
         let json = answer(&rig, &["task", "show", &task]).await;

@@ -25,7 +25,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use crate::rig::{Rig, TIMEOUT, definition, eventually, new_task};
+use crate::rig::{Rig, TIMEOUT, definition, eventually, new_task, ok};
 
 const QUEUE: &str = "consumer/jobs";
 /// Longer than any test, where a test is not about leases.
@@ -64,8 +64,7 @@ impl Office {
     /// Makes this change of the queue: `pause` or `resume`.
     async fn change_queue(&self, change: &str) {
         let path = format!("{TENURE_API}/queues/{QUEUE}/{change}");
-        let answer = self.rig.call("POST", &path, Some(&json!({}))).await;
-        assert_eq!(answer.status, 200, "{}", answer.body);
+        ok(self.rig.call("POST", &path, Some(&json!({}))).await);
     }
 
     /// A consumer without a handler.
@@ -83,8 +82,7 @@ impl Office {
         let task = new_task();
         let mut body = definition(QUEUE);
         body["payload"] = payload.clone();
-        let created = self.rig.create(task, &body).await;
-        assert_eq!(created.status, 200, "{}", created.body);
+        ok(self.rig.create(task, &body).await);
         task
     }
 

@@ -111,7 +111,7 @@ async fn a_stream_that_could_be_compressed_is_not_held_back() {
         String::from_utf8_lossy(seen).into_owned()
     };
     eventually("the stream begins", async || more(&mut seen).await.contains("retry:").then_some(())).await;
-    assert_eq!(rig.create(new_task(), &definition(QUEUE)).await.status, 200);
+    rig.create_one(QUEUE).await;
     let text = eventually("the event comes at once", async || {
         Some(more(&mut seen).await).filter(|text| text.contains("task-pending"))
     })

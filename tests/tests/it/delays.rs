@@ -6,7 +6,7 @@ use sqlx::PgConnection;
 use tenure_api::ids::SlugId;
 use tenure_tests::http::TENURE_API;
 
-use crate::rig::{Rig, call, claim_path, definition, new_task, worker};
+use crate::rig::{Rig, call, claim_path, worker};
 
 const QUEUE: &str = "delays/linux";
 /// A run is ready so long after its time at most, ten times what is promised of a machine that is not busy.
@@ -35,8 +35,7 @@ async fn a_worker_that_waits_is_given_a_delayed_run_soon_after_its_time_and_neve
     // Without what would make up for a lost notification.
     let rig = Rig::start_with(|launch| launch.env("TENURE_FALLBACKS", "off").flag("--claim-work-wait", "20s")).await;
     let mut conn = rig.database.connect("test").await;
-    let task = new_task();
-    assert_eq!(rig.create(task, &definition(QUEUE)).await.status, 200);
+    let task = rig.create_one(QUEUE).await;
     // The server finds nothing to do by the time the delay ends, and looks rarely.
     delay(&mut conn, task, 4.0).await;
     let until: DateTime<Utc> = sqlx::query_scalar("SELECT held_until FROM pending").fetch_one(&mut conn).await.unwrap();

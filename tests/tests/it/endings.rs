@@ -12,7 +12,7 @@ use tenure_api::ids::SlugId;
 use tenure_tests::clock::{unix_millis, wire_date};
 use tenure_tests::http::{Answer, TENURE_API};
 
-use crate::rig::{Rig, call, claim_path, credentials_of, definition, eventually, new_task, run_of};
+use crate::rig::{Rig, call, claim_path, credentials_of, definition, eventually, new_task, ok, run_of};
 
 const QUEUE: &str = "endings/linux";
 /// Ten times the milliseconds between two runs of the pass for deadlines.
@@ -37,9 +37,8 @@ async fn number(rig: &Rig, sql: &str) -> i64 {
 
 async fn claim_as(rig: &Rig, worker: &str, tasks: u16) -> Vec<Value> {
     let body = json!({"workerGroup": "group", "workerId": worker, "tasks": tasks});
-    let answer = rig.call("POST", &claim_path(QUEUE), Some(&body)).await;
-    assert_eq!(answer.status, 200, "{}", answer.body);
-    answer.body["tasks"].as_array().unwrap().clone()
+    let answer = ok(rig.call("POST", &claim_path(QUEUE), Some(&body)).await);
+    answer["tasks"].as_array().unwrap().clone()
 }
 
 /// A call for a claimed run, by its credentials.

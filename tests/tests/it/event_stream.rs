@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tenure_api::credentials::Credentials;
-use tenure_tests::http::{QUEUE_API, TENURE_API};
+use tenure_tests::http::TENURE_API;
 use tenure_tests::server::Server;
 
-use crate::rig::{LOOK_EVERY, Rig, call, claim, client_of, credentials_of, definition, eventually, new_task, run_of};
+use crate::rig::{LOOK_EVERY, Rig, call, claim, client_of, definition, eventually, new_task, ok, report};
 use crate::sse::{Item, Stream, position_of};
 
 /// Streams of one server at most.
@@ -18,10 +18,9 @@ async fn log(server: &Server, who: &Credentials, mut after: i64, filter: &str) -
     let mut all = Vec::new();
     loop {
         let path = format!("{TENURE_API}/events?after={after}&limit=400{filter}");
-        let answer = call(&mut client_of(server), who, "GET", &path, None).await;
-        assert_eq!(answer.status, 200, "{}", answer.body);
-        all.extend(answer.body["events"].as_array().unwrap().iter().cloned());
-        let on = answer.body["after"].as_i64().unwrap();
+        let answer = ok(call(&mut client_of(server), who, "GET", &path, None).await);
+        all.extend(answer["events"].as_array().unwrap().iter().cloned());
+        let on = answer["after"].as_i64().unwrap();
         if on == after {
             return all;
         }
@@ -38,14 +37,7 @@ async fn newest(server: &Server, who: &Credentials) -> i64 {
 
 async fn create(server: &Server, who: &Credentials, body: &Value) {
     let path = format!("/task/{}", new_task());
-    let answer = call(&mut client_of(server), who, "PUT", &path, Some(body)).await;
-    assert_eq!(answer.status, 200, "{}", answer.body);
-}
-
-async fn report(server: &Server, claim: &Value, how: &str, body: Option<&Value>) {
-    let path = format!("{QUEUE_API}{}/{how}", run_of(claim));
-    let answer = call(&mut client_of(server), &credentials_of(claim), "POST", &path, body).await;
-    assert_eq!(answer.status, 200, "{}", answer.body);
+    ok(call(&mut client_of(server), who, "PUT", &path, Some(body)).await);
 }
 
 /// Into a group that is never resolved as long as a task in it is not, so that nothing is emitted for the group.

@@ -3,20 +3,12 @@
 use serde_json::{Value, json};
 use tenure_tests::http::{QUEUE_API, TENURE_API};
 
-use crate::rig::{Rig, credentials_of, definition, new_task, run_of};
+use crate::rig::{Rig, credentials_of, definition, new_task, ok, run_of};
 
 async fn events(rig: &Rig, after: i64, limit: usize) -> Vec<Value> {
     let path = format!("{TENURE_API}/events?after={after}&limit={limit}");
-    let answer = rig.call("GET", &path, None).await;
-    assert_eq!(answer.status, 200, "{}", answer.body);
-    answer.body["events"].as_array().unwrap().clone()
-}
-
-async fn report(rig: &Rig, claim: &Value, how: &str, body: Option<&Value>) {
-    let path = format!("{QUEUE_API}{}/{how}", run_of(claim));
-    let body = body.map(|body| body.to_string().into_bytes());
-    let answer = rig.client().call(&credentials_of(claim), "POST", &path, body.as_deref()).await.unwrap();
-    assert_eq!(answer.status, 200, "{}", answer.body);
+    let answer = ok(rig.call("GET", &path, None).await);
+    answer["events"].as_array().unwrap().clone()
 }
 
 fn exchange(event: &Value) -> &str {
@@ -32,9 +24,9 @@ async fn a_whole_life_is_emitted_in_order_and_each_event_shows_the_task_as_it_wa
     asked["tags"] = json!({"kind": "build"});
     assert_eq!(rig.create(task, &asked).await.status, 200);
     let first = rig.claim("event/log", 1).await.remove(0);
-    report(&rig, &first, "exception", Some(&json!({"reason": "intermittent-task"}))).await;
+    rig.report(&first, "exception", Some(&json!({"reason": "intermittent-task"}))).await;
     let second = rig.claim("event/log", 1).await.remove(0);
-    report(&rig, &second, "completed", None).await;
+    rig.report(&second, "completed", None).await;
 
     let log = events(&rig, 0, 100).await;
     let positions: Vec<i64> = log.iter().map(|event| event["position"].as_i64().unwrap()).collect();
@@ -100,7 +92,7 @@ async fn an_event_has_its_routing_key_its_cc_routes_and_its_payload() {
 async fn a_cursor_that_is_older_than_the_retention_gets_410_with_the_oldest_position() {
     let rig = Rig::start().await;
     for _ in 0..5 {
-        assert_eq!(rig.create(new_task(), &definition("event/log")).await.status, 200);
+        rig.create_one("event/log").await;
     }
     assert_eq!(events(&rig, 0, 100).await.len(), 10);
     let mut database = rig.database.connect("test").await;

@@ -7,7 +7,7 @@ use sqlx::{PgConnection, Row as _};
 use tenure_tests::http::QUEUE_API;
 use tenure_tests::server::{Launch, Server};
 
-use crate::rig::{Rig, TIMEOUT, claim_path, client_of, definition, eventually, new_task, worker};
+use crate::rig::{Rig, TIMEOUT, claim_path, client_of, eventually, worker};
 
 /// Ten times the tenth of a second that a notification may take; it takes a few milliseconds on an idle machine. Tests of
 /// notifications switch the fallbacks off, which would be nearly as soon.
@@ -60,8 +60,7 @@ pub async fn wake(rig: &Rig, other: &Server, queue: &str) -> Duration {
     waiting.start(&rig.root, "POST", &path, Some(worker(1).to_string().as_bytes())).await.unwrap();
     // It waits when its first attempt has been made; nothing shows that but time.
     tokio::time::sleep(Duration::from_millis(100)).await;
-    let task = new_task();
-    assert_eq!(rig.create(task, &definition(queue)).await.status, 200);
+    let task = rig.create_one(queue).await;
     let created = Instant::now();
     let reply = tokio::time::timeout(TIMEOUT, waiting.finish()).await.unwrap().unwrap();
     let took = created.elapsed();

@@ -8,7 +8,7 @@ use tenure_tests::http::QUEUE_API;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpSocket, TcpStream};
 
-use crate::rig::{Raw, RawReply, Rig, Signature, call, credentials_of, definition, eventually, new_task, run_of};
+use crate::rig::{Raw, RawReply, Rig, Signature, call, credentials_of, definition, eventually, new_task, ok, run_of};
 
 const QUEUE: &str = "flood/queue";
 /// A claim is lost when it was not renewed for so long, which no test may see.
@@ -67,8 +67,7 @@ async fn large_group(rig: &Rig, tasks: usize, bytes: usize) -> String {
         let mut body = large_definition(bytes);
         body["taskQueueId"] = json!("flood/other");
         body["taskGroupId"] = json!(group);
-        let answer = rig.create(new_task(), &body).await;
-        assert_eq!(answer.status, 200, "{}", answer.body);
+        ok(rig.create(new_task(), &body).await);
     }
     format!("{QUEUE_API}/task-group/{group}/list")
 }
@@ -100,7 +99,7 @@ async fn claims_are_renewed_beside_every_flood() {
     assert_eq!(chosen.len(), if all { 7 } else { OF_EACH_KIND.len() });
     for (what, raw) in chosen {
         for _ in 0..CLAIMS {
-            assert_eq!(rig.create(new_task(), &definition(QUEUE)).await.status, 200);
+            rig.create_one(QUEUE).await;
         }
         let claims = rig.claim(QUEUE, CLAIMS).await;
         assert_eq!(claims.len(), usize::from(CLAIMS), "{what}");
@@ -177,7 +176,7 @@ async fn send_nearly_all(rig: &Rig, raw: &Raw, body: &[u8]) -> (TcpStream, Optio
 async fn bodies_that_are_being_read_take_no_more_memory_than_they_may_together() {
     const SENDERS: usize = 40;
     let rig = Rig::start_with(|launch| launch.env("TENURE_REQUEST_MEMORY", "48MiB")).await;
-    assert_eq!(rig.create(new_task(), &definition(QUEUE)).await.status, 200);
+    rig.create_one(QUEUE).await;
     let body = vec![b' '; BODY_MAX - 1];
     let before = resident(&rig);
     let path = format!("/task/{}", new_task());
@@ -190,8 +189,7 @@ async fn bodies_that_are_being_read_take_no_more_memory_than_they_may_together()
     assert!(refused > 0 && waiting > 0 && refused + waiting == SENDERS, "{refused} refused, {waiting} wait");
     // What workers send is never refused for it.
     let claims = rig.claim(QUEUE, 1).await;
-    let answer = rig.call("POST", &format!("{}/reclaim", run_of(&claims[0])), Some(&json!({}))).await;
-    assert_eq!(answer.status, 200, "{}", answer.body);
+    ok(rig.call("POST", &format!("{}/reclaim", run_of(&claims[0])), Some(&json!({}))).await);
     drop(sent);
     eventually("there is room again", async || {
         let answer = rig.create(new_task(), &large_definition(BODY_MAX / 2)).await;
@@ -258,8 +256,7 @@ async fn bodies_without_credentials_are_small_and_take_a_part_of_the_memory() {
     let (second, refused) = send_nearly_all(&rig, &raw, &list).await;
     assert_eq!((none, refused), (None, Some(503)));
     // Callers with credentials have the rest.
-    let answer = rig.create(new_task(), &large_definition(9 * MIB)).await;
-    assert_eq!(answer.status, 200, "{}", answer.body);
+    ok(rig.create(new_task(), &large_definition(9 * MIB)).await);
     drop((first, second));
 }
 
@@ -292,7 +289,7 @@ async fn long_heads_that_do_not_come_to_an_end_keep_no_more_connections_than_the
     .await;
     assert_eq!(senders.len(), LARGE);
     // Others are served, also if they send large bodies.
-    assert_eq!(rig.create(new_task(), &definition(QUEUE)).await.status, 200);
+    rig.create_one(QUEUE).await;
     assert_eq!(rig.create(new_task(), &large_definition(MIB)).await.status, 200);
     // These were not refused: they come to their end, and some of the connections with them.
     let mut last = 0;

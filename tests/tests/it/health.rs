@@ -6,7 +6,7 @@ use serde_json::json;
 use tenure_engine::background::registry::PASSES;
 use tenure_tests::http::TENURE_API;
 
-use crate::rig::{Raw, Rig, call, credentials_of, definition, eventually, minutes_from_now, new_task, run_of};
+use crate::rig::{Raw, Rig, call, definition, eventually, minutes_from_now, new_task, ok};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_answer_has_its_type_and_its_id() {
@@ -34,7 +34,7 @@ async fn the_metrics_count_from_zero_and_follow_the_queue() {
         assert!(initial.contains(zero), "{zero} is missing:\n{initial}");
     }
     for _ in 0..3 {
-        assert_eq!(rig.create(new_task(), &definition("health/check")).await.status, 200);
+        rig.create_one("health/check").await;
     }
     assert_eq!(rig.claim("health/check", 1).await.len(), 1);
     eventually("the gauges follow", async || {
@@ -61,10 +61,9 @@ async fn metrics_count_starts_of_limited_queue_and_what_blocks() {
     let rig = Rig::start_with(|launch| launch.flag("--claim-work-wait", "0s")).await;
     let queue = "health/limited";
     let path = format!("{TENURE_API}/queues/health%2Flimited/policy");
-    let answer = rig.call("PUT", &path, Some(&json!({"concurrency": {"total": 1}}))).await;
-    assert_eq!(answer.status, 200, "{}", answer.body);
+    ok(rig.call("PUT", &path, Some(&json!({"concurrency": {"total": 1}}))).await);
     for _ in 0..2 {
-        assert_eq!(rig.create(new_task(), &definition(queue)).await.status, 200);
+        rig.create_one(queue).await;
     }
     eventually("one run starts", async || (rig.claim(queue, 2).await.len() == 1).then_some(())).await;
     eventually("the metrics follow", async || {
@@ -117,23 +116,20 @@ async fn the_metrics_count_the_tasks_of_a_queue_that_were_resolved() {
     let rig = Rig::start_with(|launch| launch.flag("--clock", "manual")).await;
     let queue = "health/ends";
     for _ in 0..4 {
-        assert_eq!(rig.create(new_task(), &definition(queue)).await.status, 200);
+        rig.create_one(queue).await;
     }
     let mut left = definition("health/left");
     left["deadline"] = json!(minutes_from_now(24 * 60));
     assert_eq!(rig.create(new_task(), &left).await.status, 200);
     let claims = rig.claim(queue, 4).await;
     for (claim, report) in claims.iter().zip(["completed", "completed", "failed"]) {
-        let path = format!("{}/{report}", run_of(claim));
-        assert_eq!(call(&mut rig.client(), &credentials_of(claim), "POST", &path, None).await.status, 200);
+        rig.report(claim, report, None).await;
     }
-    let cancelled = new_task();
-    assert_eq!(rig.create(cancelled, &definition(queue)).await.status, 200);
+    let cancelled = rig.create_one(queue).await;
     assert_eq!(rig.call("POST", &format!("/task/{cancelled}/cancel"), None).await.status, 200);
     // The last claim expires, which is no resolution; then its task has its deadline.
     for minutes in [21, 60] {
-        let body = json!({"seconds": minutes * 60});
-        assert_eq!(rig.call("POST", "/api/tenure/v1/clock/advance", Some(&body)).await.status, 200);
+        rig.advance(minutes * 60).await;
     }
     let labels = format!(r#"taskQueueId="{queue}",provisionerId="health",workerType="ends""#);
     let expected = [

@@ -6,7 +6,7 @@ use sqlx::Row as _;
 use tenure_api::ids::SlugId;
 use tenure_tests::http::{Client, QUEUE_API};
 
-use crate::rig::{Rig, claim_path, credentials_of, definition, eventually, new_task, run_of, worker};
+use crate::rig::{Rig, claim_path, definition, eventually, new_task, worker};
 
 /// Hang-ups at random times.
 const ROUNDS: usize = 12;
@@ -42,12 +42,6 @@ async fn history(rig: &Rig, task: SlugId) -> (Vec<[Value; 3]>, Value) {
     (runs, status["retriesLeft"].clone())
 }
 
-async fn complete(rig: &Rig, claim: &Value) {
-    let path = format!("{QUEUE_API}{}/completed", run_of(claim));
-    let answer = rig.client().call(&credentials_of(claim), "POST", &path, None).await.unwrap();
-    assert_eq!(answer.status, 200, "{}", answer.body);
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_is_claimed_for_a_worker_that_hung_up_while_it_waited() {
     let rig = Rig::start().await;
@@ -55,13 +49,12 @@ async fn nothing_is_claimed_for_a_worker_that_hung_up_while_it_waited() {
     waiting.hang_up_and_wait().await.unwrap();
     // The server closes its side just before it drops the request.
     take_turns(&rig).await;
-    let task = new_task();
-    assert_eq!(rig.create(task, &definition("hung/up")).await.status, 200);
+    let task = rig.create_one("hung/up").await;
     take_turns(&rig).await;
     assert_eq!(history(&rig, task).await, (vec![[json!("pending"), json!("scheduled"), Value::Null]], json!(5)));
     let claims = rig.claim("hung/up", 1).await;
     assert_eq!((claims.len(), &claims[0]["runId"]), (1, &json!(0)));
-    complete(&rig, &claims[0]).await;
+    rig.report(&claims[0], "completed", None).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -83,7 +76,7 @@ async fn whenever_a_worker_hangs_up_the_next_one_gets_the_task() {
             waiting.hang_up();
         }
         let claims = eventually("another worker has the task", async || rig.claim(&queue, 1).await.pop()).await;
-        complete(&rig, &claims).await;
+        rig.report(&claims, "completed", None).await;
         let (runs, retries_left) = history(&rig, task).await;
         assert_eq!(runs.last().unwrap()[0], "completed");
         let expired = runs.iter().filter(|run| run[2] == "claim-expired").count();

@@ -320,10 +320,10 @@ async fn a_log_whose_worker_has_vanished_becomes_an_artifact_minutes_after_the_e
     worker.refer().await;
     worker.append(20, b"of this one\n").await;
     // Its lease ends, and nothing was uploaded.
-    worker.advance(1_201).await;
-    worker.advance(100).await;
+    worker.rig.advance(1_201).await;
+    worker.rig.advance(100).await;
     assert_eq!(stored(&worker, BACKING_LOG).await, None, "a worker may still upload it");
-    worker.advance(90).await;
+    worker.rig.advance(90).await;
     let text = stored(&worker, BACKING_LOG).await.expect("the log is an artifact");
     let line = "\n[tenure] 5 bytes of the log are missing here\n";
     let begin = format!("the last words\n{line}of this one\n\n[tenure] the worker did not upload this log: ");
@@ -345,7 +345,7 @@ async fn a_log_that_its_worker_uploads_is_left_as_it_was_uploaded() {
     assert_eq!(reply.status, 200, "{}", reply.text());
     worker.report("completed", None).await;
     assert_eq!(worker.text("").await, "live\n", "it stays for those who read it");
-    worker.advance(61).await;
+    worker.rig.advance(61).await;
     assert_eq!(worker.read_log("").await.status, 404);
     assert_eq!(stored(&worker, BACKING_LOG).await.as_deref(), Some("the whole log\n"));
 }

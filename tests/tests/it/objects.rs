@@ -206,10 +206,10 @@ async fn what_has_expired_is_known_to_have_for_half_an_hour_whatever_its_type() 
         }
         Worker::refused(&worker.rig.call("GET", &download, None).await, status, code, "object");
     };
-    worker.advance(181 * 60).await;
+    worker.rig.advance(181 * 60).await;
     all_refused(410, "ResourceExpired").await;
-    worker.advance(28 * 60).await;
+    worker.rig.advance(28 * 60).await;
     all_refused(410, "ResourceExpired").await;
-    worker.advance(2 * 60).await;
+    worker.rig.advance(2 * 60).await;
     all_refused(404, "ResourceNotFound").await;
 }

@@ -70,12 +70,6 @@ fn form_token(page: &str) -> &str {
     rest.split('"').next().expect("the value ends")
 }
 
-async fn report(rig: &Rig, claim: &Value, how: &str, body: Option<&Value>) {
-    let answer =
-        call(&mut rig.client(), &credentials_of(claim), "POST", &format!("{}/{how}", run_of(claim)), body).await;
-    assert_eq!(answer.status, 200, "{}", answer.body);
-}
-
 #[track_caller]
 fn shows(reply: &RawReply, words: &[&str]) {
     assert_eq!(reply.status, 200, "{}", reply.text());
@@ -95,15 +89,6 @@ fn hides(reply: &RawReply, words: &[&str]) {
 async fn sql(rig: &Rig, statement: &str) {
     let mut conn = rig.database.connect("page-test").await;
     sqlx::raw_sql(sqlx::AssertSqlSafe(statement.to_owned())).execute(&mut conn).await.unwrap();
-}
-
-/// Creates a task, and gives its id.
-async fn create(rig: &Rig, change: impl FnOnce(&mut Value)) -> SlugId {
-    let (task, mut body) = (new_task(), definition(QUEUE));
-    change(&mut body);
-    let answer = rig.create(task, &body).await;
-    assert_eq!(answer.status, 200, "{}", answer.body);
-    task
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -326,7 +311,7 @@ async fn a_deleted_disabled_or_reset_client_is_out_within_a_second() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_section_needs_the_scopes_of_its_endpoint() {
     let rig = Rig::start().await;
-    let (first, second) = (create(&rig, |_| {}).await, create(&rig, |_| {}).await);
+    let (first, second) = (rig.create_one(QUEUE).await, rig.create_one(QUEUE).await);
     let claims = rig.claim(QUEUE, 1).await;
     assert_eq!(claims[0]["status"]["taskId"], first.to_string());
     let (queue, waits) = ("/queue/page/queue", second.to_string());
@@ -360,16 +345,16 @@ async fn each_section_needs_the_scopes_of_its_endpoint() {
 async fn failures_are_shown_with_their_reasons_and_link_to_their_pages() {
     let rig = Rig::start().await;
     let tasks = [
-        create(&rig, |_| {}).await,
-        create(&rig, |_| {}).await,
-        create(&rig, |_| {}).await,
-        create(&rig, |_| {}).await,
+        rig.create_one(QUEUE).await,
+        rig.create_one(QUEUE).await,
+        rig.create_one(QUEUE).await,
+        rig.create_one(QUEUE).await,
     ];
     let claims = rig.claim(QUEUE, 4).await;
-    report(&rig, &claims[0], "failed", None).await;
-    report(&rig, &claims[1], "exception", Some(&json!({"reason": "malformed-payload"}))).await;
-    report(&rig, &claims[2], "exception", Some(&json!({"reason": "worker-shutdown"}))).await;
-    report(&rig, &claims[3], "completed", None).await;
+    rig.report(&claims[0], "failed", None).await;
+    rig.report(&claims[1], "exception", Some(&json!({"reason": "malformed-payload"}))).await;
+    rig.report(&claims[2], "exception", Some(&json!({"reason": "worker-shutdown"}))).await;
+    rig.report(&claims[3], "completed", None).await;
     let page = get(&rig, "/", None).await;
     let [failed, malformed, shut, completed] = tasks.map(|task| format!("/task/{task}"));
     shows(
@@ -395,7 +380,7 @@ async fn failures_are_shown_with_their_reasons_and_link_to_their_pages() {
 async fn what_a_submitter_wrote_is_text_on_every_page() {
     let rig = Rig::start().await;
     let group = new_task();
-    let task = create(&rig, |body| {
+    let task = rig.create_with(QUEUE, |body| {
         body["taskGroupId"] = json!(group);
         body["metadata"] =
             json!({"name": HOSTILE, "description": HOSTILE, "owner": HOSTILE, "source": format!("https://{HOSTILE}")});
@@ -405,7 +390,7 @@ async fn what_a_submitter_wrote_is_text_on_every_page() {
         body["routes"] = json!([HOSTILE]);
     })
     .await;
-    let script = create(&rig, |_| {}).await;
+    let script = rig.create_one(QUEUE).await;
     // createTask refuses such a source; a row that came otherwise must not become a link either.
     let id = script.uuid();
     sql(&rig, &format!("UPDATE task_definitions SET definition = replace(definition, 'https://example.com/', 'javascript:alert(1)') WHERE id = '{id}'")).await;
@@ -420,7 +405,7 @@ async fn what_a_submitter_wrote_is_text_on_every_page() {
     ];
     for ended in [false, true] {
         if ended {
-            report(&rig, &claims[0], "failed", None).await;
+            rig.report(&claims[0], "failed", None).await;
         }
         for path in &pages {
             let page = get(&rig, path, Some(&root)).await;

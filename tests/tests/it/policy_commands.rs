@@ -7,7 +7,8 @@ use tenure_tests::http::TENURE_API;
 use tenure_tests::server::binary;
 
 use crate::rig::{
-    Rig, call, credentials_of, definition, finish, minutes_from_now, new_task, refusal, run_of, stderr, stdout, tenure,
+    Rig, call, credentials_of, definition, finish, minutes_from_now, new_task, ok, refusal, run_of, stderr, stdout,
+    tenure,
 };
 
 const QUEUE: &str = "policy/commands";
@@ -83,8 +84,7 @@ async fn a_policy_is_set_shown_and_deleted() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_queue_is_paused_with_a_reason_and_resumed() {
     let rig = Rig::start_with(|launch| launch.flag("--claim-work-wait", "0s")).await;
-    let task = new_task();
-    assert_eq!(rig.create(task, &definition(QUEUE)).await.status, 200);
+    let task = rig.create_one(QUEUE).await;
     let text = done(&rig, &["queue", "pause", QUEUE, "--reason", "the disks are full", "--until", "2h"]).await;
     assert!(text.starts_with("Queue policy/commands was paused by root at "), "{text}");
     assert!(text.contains(" (the disks are full), until "), "{text}");
@@ -144,8 +144,7 @@ async fn a_result_is_printed_of_the_last_run_or_of_another() {
         let claim = rig.claim(QUEUE, 1).await.remove(0);
         let path = format!("{}/{report}", run_of(&claim));
         let body = json!({ "result": result });
-        let reported = call(&mut rig.client(), &credentials_of(&claim), "POST", &path, Some(&body)).await;
-        assert_eq!(reported.status, 200, "{}", reported.body);
+        ok(call(&mut rig.client(), &credentials_of(&claim), "POST", &path, Some(&body)).await);
         if report == "failed" {
             done(&rig, &["task", "rerun", &id]).await;
         }

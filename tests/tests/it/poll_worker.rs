@@ -7,7 +7,7 @@ use tenure_api::ids::SlugId;
 use tokio::process::Child;
 
 use crate::faults::{Fault, FaultyWay, Passed};
-use crate::rig::{Rig, definition, eventually, new_task, worker_program};
+use crate::rig::{Rig, definition, eventually, new_task, ok, worker_program};
 
 const QUEUE: &str = "polled/linux";
 /// More than all tries of one claim.
@@ -45,8 +45,7 @@ impl Polled {
         let mut body = definition(QUEUE);
         body["priority"] = json!(priority);
         body["payload"] = json!({"command": [["/bin/sh", "-c", script]]});
-        let answer = self.rig.create(task, &body).await;
-        assert_eq!(answer.status, 200, "{}", answer.body);
+        ok(self.rig.create(task, &body).await);
         task
     }
 

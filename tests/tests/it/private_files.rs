@@ -8,7 +8,7 @@ use tenure_tests::server::Launch;
 
 use crate::artifacts::{Worker, put};
 use crate::rig::{
-    DataFolder, Rig, call, claim, credentials_of, definition, minutes_from_now, new_task, run_of, tenure,
+    DataFolder, Rig, call, claim, credentials_of, definition, minutes_from_now, new_task, ok, run_of, tenure,
 };
 
 /// All that is below a path, and the path.
@@ -89,8 +89,7 @@ async fn the_data_directory_of_an_embedded_database_is_passable_for_its_user_alo
         let (server, root) = data_folder.start(&Launch::default()).await;
         let task = new_task();
         let mut client = crate::rig::client_of(&server);
-        let made = call(&mut client, &root, "PUT", &format!("/task/{task}"), Some(&definition("private/files"))).await;
-        assert_eq!(made.status, 200, "{}", made.body);
+        ok(call(&mut client, &root, "PUT", &format!("/task/{task}"), Some(&definition("private/files"))).await);
         let held = claim(&mut client, &root, "private/files", 1).await.remove(0);
         let path = format!("{}/artifacts/private%2Flog", run_of(&held));
         let body = json!({"storageType": "s3", "contentType": "text/plain", "expires": minutes_from_now(60)});

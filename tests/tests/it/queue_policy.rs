@@ -9,7 +9,7 @@ use tenure_tests::server::Launch;
 
 use crate::rig::{
     Raw, RawReply, Rig, Signature, call, claim, claim_path, client_of, credentials_of, definition, eventually,
-    new_task, run_of, status, worker,
+    new_task, ok, run_of, status, worker,
 };
 
 const QUEUE: &str = "policy/linux";
@@ -72,11 +72,10 @@ async fn a_policy_is_shown_as_it_was_sent_and_each_change_has_a_version() {
     assert_eq!(get().await.code(), "ResourceNotFound");
     assert_eq!(rig.call("DELETE", &path("policy"), None).await.body, json!({}), "whether there is one or not");
     let first = json!({"delivery": "at-least-once", "completeTime": 600});
-    let stored = put(&rig, &first).await;
-    assert_eq!(stored.status, 200, "{}", stored.body);
+    let stored = ok(put(&rig, &first).await);
     let expected = json!({"taskQueueId": QUEUE, "version": 1, "policy": first, "clientId": rig.root.client_id, "refiling": 0,
-        "updated": stored.body["updated"]});
-    assert_eq!(stored.body["refiling"], 1, "a run that is created meanwhile may not follow it yet");
+        "updated": stored["updated"]});
+    assert_eq!(stored["refiling"], 1, "a run that is created meanwhile may not follow it yet");
     assert_eq!(refiled(&rig).await, expected);
     assert_eq!(put(&rig, &first).await.body, expected, "a repeat changes nothing");
     let elsewhere = format!("{TENURE_API}/queues/policy/linux/policy");
@@ -203,8 +202,7 @@ async fn a_paused_queue_gives_workers_nothing_and_lets_them_finish_what_they_hav
     assert_eq!(rig.status(waiting).await["state"], "pending");
     let counts = rig.call("GET", "/pending/policy%2Flinux", None).await.body;
     assert_eq!(counts["pendingTasks"], 1);
-    let elsewhere = new_task();
-    assert_eq!(rig.create(elsewhere, &definition("policy/other")).await.status, 200);
+    let elsewhere = rig.create_one("policy/other").await;
     assert_eq!(rig.claim("policy/other", 1).await.len(), 1, "another queue is not paused");
 
     let credentials = credentials_of(&held);
@@ -215,8 +213,7 @@ async fn a_paused_queue_gives_workers_nothing_and_lets_them_finish_what_they_hav
     assert_eq!(status(&mut rig.client(), &rig.root, running).await["state"], "completed");
 
     // Workers that wait, at both servers, are given what is pending as soon as the queue is resumed.
-    let second = new_task();
-    assert_eq!(rig.create(second, &definition(QUEUE)).await.status, 200);
+    let second = rig.create_one(QUEUE).await;
     let wait_at = |server| {
         let (mut client, root) = (client_of(server), rig.root.clone());
         tokio::spawn(async move { call(&mut client, &root, "POST", &claim_path(QUEUE), Some(&worker(1))).await })
@@ -246,10 +243,9 @@ async fn poll(rig: &Rig) -> usize {
 async fn work(rig: &Rig, result: &Value) -> usize {
     let body = json!({"taskQueueId": QUEUE, "workerGroup": "group", "workerId": "worker", "claim": 1, "results": [result],
         "wait": 0});
-    let answer = rig.call("POST", &format!("{TENURE_API}/work"), Some(&body)).await;
-    assert_eq!(answer.status, 200, "{}", answer.body);
-    assert_eq!(answer.body["results"][0]["status"]["state"], "completed", "{}", answer.body);
-    answer.body["tasks"].as_array().unwrap().len()
+    let answer = ok(rig.call("POST", &format!("{TENURE_API}/work"), Some(&body)).await);
+    assert_eq!(answer["results"][0]["status"]["state"], "completed", "{answer}");
+    answer["tasks"].as_array().unwrap().len()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

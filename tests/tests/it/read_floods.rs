@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tenure_driver::wire::{Connection, Target, WireError, write_request};
 use tenure_tests::http::QUEUE_API;
 
-use crate::rig::{Raw, Rig, call, credentials_of, definition, eventually, minutes_from_now, new_task, run_of, stderr};
+use crate::rig::{Raw, Rig, call, credentials_of, eventually, minutes_from_now, new_task, run_of, stderr};
 
 const OWN_API: &str = "/api/tenure/v1";
 const QUEUE: &str = "honest/queue";
@@ -53,8 +53,7 @@ impl Ground {
             let answer = call_own(rig, "POST", "/tasks", &body).await;
             assert_eq!(answer.status, 200, "{}", answer.text());
         }
-        let task = new_task();
-        assert_eq!(rig.create(task, &definition(FLOODED)).await.status, 200);
+        let task = rig.create_one(FLOODED).await;
         Self { task: task.to_string(), group }
     }
 
@@ -198,7 +197,7 @@ async fn lateness(rig: &Rig, claim: &Value) -> Duration {
 
 async fn claims_beside(rig: &Rig, what: &str, targets: &[String], connections: usize) {
     for _ in 0..=CLAIMS {
-        assert_eq!(rig.create(new_task(), &definition(QUEUE)).await.status, 200);
+        rig.create_one(QUEUE).await;
     }
     let claims = rig.claim(QUEUE, CLAIMS + 1).await;
     let (abandoned, claims) = claims.split_first().expect("there are claims");

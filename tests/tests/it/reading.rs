@@ -10,8 +10,8 @@ use tenure_tests::server::Launch;
 
 use crate::accounts::{DENIED, a_role, by};
 use crate::rig::{
-    Raw, RawReply, Rig, Signature, body_hash, credentials_of, definition, eventually, minutes_from_now, new_task,
-    run_of, stderr, stdout, tenure,
+    Raw, RawReply, Rig, Signature, body_hash, credentials_of, eventually, minutes_from_now, ok, run_of, stderr, stdout,
+    tenure,
 };
 use crate::sse::{Item, Stream};
 
@@ -149,8 +149,7 @@ fn readings(task: SlugId) -> Vec<Reading> {
 
 /// A task of the queue that is claimed and has an artifact.
 async fn a_task(rig: &Rig) -> SlugId {
-    let task = new_task();
-    assert_eq!(rig.create(task, &definition(QUEUE)).await.status, 200);
+    let task = rig.create_one(QUEUE).await;
     let claim = rig.claim(QUEUE, 1).await.remove(0);
     let body = json!({
         "storageType": "reference",
@@ -160,8 +159,7 @@ async fn a_task(rig: &Rig) -> SlugId {
     });
     let path = format!("{}/artifacts/public%2Flog", run_of(&claim));
     let who = credentials_of(&claim);
-    let answer = crate::rig::call(&mut rig.client(), &who, "POST", &path, Some(&body)).await;
-    assert_eq!(answer.status, 200, "{}", answer.body);
+    ok(crate::rig::call(&mut rig.client(), &who, "POST", &path, Some(&body)).await);
     task
 }
 
@@ -288,8 +286,7 @@ async fn the_operators_page_and_the_event_stream_close_with_it() {
     let rig = Rig::start().await;
     let root = by(&rig, &rig.root);
     let task = a_task(&rig).await;
-    let failed = new_task();
-    assert_eq!(rig.create(failed, &definition(QUEUE)).await.status, 200);
+    let failed = rig.create_one(QUEUE).await;
     assert_eq!(rig.call("POST", &format!("/task/{failed}/cancel"), None).await.status, 200);
     let pages = [
         "/".to_owned(),

@@ -32,8 +32,7 @@ struct Wait {
 async fn waits(rig: &Rig, who: &Credentials) -> Vec<Wait> {
     let root = |path: &str| format!("{QUEUE_API}{path}");
     let create = |queue: &str| ("PUT", root(&format!("/task/{}", new_task())), Some(definition(queue)));
-    let waited = new_task();
-    assert_eq!(rig.create(waited, &definition("revoked/waited")).await.status, 200);
+    let waited = rig.create_one("revoked/waited").await;
     let session = json!({"taskQueueId": "revoked/session", "workerGroup": "g", "workerId": "w"});
     let started = send(rig, who, "POST", &format!("{OWN_API}/sessions"), Some(&session)).await;
     assert!([200, 201].contains(&started.status), "{}", started.text());

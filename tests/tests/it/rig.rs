@@ -13,7 +13,7 @@ use tenure_api::credentials::Credentials;
 use tenure_api::ids::SlugId;
 use tenure_tests::clock::{unix_millis, unix_seconds, wire_date};
 use tenure_tests::db::TestDatabase;
-use tenure_tests::http::{Account, Answer, Client, QUEUE_API, queue_segment};
+use tenure_tests::http::{Account, Answer, Client, QUEUE_API, TENURE_API, queue_segment};
 use tenure_tests::random::Random;
 use tenure_tests::server::{Launch, Server, binary, create_root_client, fresh_secret_key};
 use tenure_tests::wire::Target;
@@ -50,6 +50,12 @@ impl Rig {
         Self { server, root, secret_key, database, folder }
     }
 
+    /// A server whose clock the test moves, and whose claimWork does not wait. Between two moves the clock goes on, so that times
+    /// that a test compares have to be minutes apart.
+    pub async fn manual() -> Self {
+        Self::start_with(|launch| launch.flag("--clock", "manual").flag("--claim-work-wait", "0s")).await
+    }
+
     /// Another server on the same database.
     pub async fn another(&self, name: &str) -> Server {
         Launch::on_database(self.database.url(), &self.secret_key).start(self.folder.path(), name).await
@@ -66,6 +72,50 @@ impl Rig {
 
     pub async fn create(&self, task: SlugId, definition: &Value) -> Answer {
         self.call("PUT", &format!("/task/{task}"), Some(definition)).await
+    }
+
+    /// Creates a task of this queue. Returns its id.
+    pub async fn create_one(&self, queue: &str) -> SlugId {
+        self.create_with(queue, |_| {}).await
+    }
+
+    /// The same with a changed definition.
+    pub async fn create_with(&self, queue: &str, change: impl FnOnce(&mut Value)) -> SlugId {
+        let (task, mut body) = (new_task(), definition(queue));
+        change(&mut body);
+        ok(self.create(task, &body).await);
+        task
+    }
+
+    /// Reports a claimed run with the credentials of its claim.
+    pub async fn report(&self, claim: &Value, how: &str, body: Option<&Value>) {
+        report(&self.server, claim, how, body).await;
+    }
+
+    /// Moves the manual clock, and waits for what falls due.
+    pub async fn advance(&self, seconds: impl Into<Value>) {
+        let seconds: Value = seconds.into();
+        ok(self.call("POST", &format!("{TENURE_API}/clock/advance"), Some(&json!({ "seconds": seconds }))).await);
+    }
+
+    /// Sets the policy of a queue, and waits until all runs follow it.
+    pub async fn put_policy(&self, queue: &str, policy: &Value) {
+        let path = format!("{TENURE_API}/queues/{}/policy", queue_segment(queue));
+        ok(self.call("PUT", &path, Some(policy)).await);
+        eventually("all runs follow the policy", async || {
+            (self.call("GET", &path, None).await.body["refiling"] == 0).then_some(())
+        })
+        .await;
+    }
+
+    /// Starts a session of this worker, of an hour unless these fields say otherwise. Returns its id.
+    pub async fn start_session(&self, queue: &str, worker: &str, more: Value) -> String {
+        let mut body = json!({"taskQueueId": queue, "workerGroup": "group", "workerId": worker, "ttl": 3600});
+        let Value::Object(more) = more else { panic!("{more} is no object") };
+        body.as_object_mut().expect("it is one").extend(more);
+        let answer = self.call("POST", &format!("{TENURE_API}/sessions"), Some(&body)).await;
+        assert_eq!(answer.status, 201, "{}", answer.body);
+        answer.body["sessionId"].as_str().expect("a session has an id").to_owned()
     }
 
     pub async fn status(&self, task: SlugId) -> Value {
@@ -142,16 +192,26 @@ pub async fn call(client: &mut Client, who: &Credentials, method: &str, path: &s
     answer.expect("the server answers").expect("the server keeps the connection")
 }
 
-pub async fn status(client: &mut Client, who: &Credentials, task: SlugId) -> Value {
-    let answer = call(client, who, "GET", &format!("/task/{task}/status"), None).await;
+/// The body of a success.
+#[track_caller]
+pub fn ok(answer: Answer) -> Value {
     assert_eq!(answer.status, 200, "{}", answer.body);
-    answer.body["status"].clone()
+    answer.body
+}
+
+/// Reports a claimed run to this server with the credentials of its claim.
+pub async fn report(server: &Server, claim: &Value, how: &str, body: Option<&Value>) {
+    let path = format!("{}/{how}", run_of(claim));
+    ok(call(&mut client_of(server), &credentials_of(claim), "POST", &path, body).await);
+}
+
+pub async fn status(client: &mut Client, who: &Credentials, task: SlugId) -> Value {
+    ok(call(client, who, "GET", &format!("/task/{task}/status"), None).await)["status"].clone()
 }
 
 pub async fn claim(client: &mut Client, who: &Credentials, queue: &str, tasks: u16) -> Vec<Value> {
-    let answer = call(client, who, "POST", &claim_path(queue), Some(&worker(tasks))).await;
-    assert_eq!(answer.status, 200, "{}", answer.body);
-    answer.body["tasks"].as_array().expect("claims are a list").clone()
+    let answer = ok(call(client, who, "POST", &claim_path(queue), Some(&worker(tasks))).await);
+    answer["tasks"].as_array().expect("claims are a list").clone()
 }
 
 pub fn claim_path(queue: &str) -> String {

@@ -6,7 +6,7 @@ use tokio::sync::mpsc;
 
 use crate::artifacts::{Worker, get, put, segment, target};
 use crate::objects::{end_object, object, put_url_of};
-use crate::rig::{Raw, RawReply, TIMEOUT, eventually, minutes_from_now};
+use crate::rig::{Raw, RawReply, TIMEOUT, eventually, minutes_from_now, ok};
 
 /// The first half of the advisory lock on a name of stored bytes; the second is the name's hash.
 const BLOB_NAMES: i32 = 0x7465_6e75;
@@ -19,8 +19,7 @@ impl Worker {
     }
 
     pub async fn report(&self, end: &str, body: Option<&Value>) {
-        let answer = self.call("POST", &format!("{}/{end}", self.run), body).await;
-        assert_eq!(answer.status, 200, "{}", answer.body);
+        ok(self.call("POST", &format!("{}/{end}", self.run), body).await);
     }
 
     /// The bytes of an artifact of the run.
@@ -116,7 +115,7 @@ async fn nothing_is_uploaded_for_a_run_that_was_reported() {
         denied(&worker.upload(&late, b"after the report").await);
         assert_eq!(worker.bytes("public/there").await, b"again");
         // Nothing is left of what was refused.
-        worker.advance(6 * 60).await;
+        worker.rig.advance(6 * 60).await;
         assert_eq!(worker.generations().await, 1);
     }
 }
@@ -127,9 +126,9 @@ async fn after_an_exception_uploads_are_taken_exactly_as_long_as_artifacts_are()
     let url = worker.upload_url("public/log").await;
     worker.report("exception", Some(&json!({"reason": "malformed-payload"}))).await;
     assert_eq!(worker.upload(&url, b"the log").await.status, 200);
-    worker.advance(24 * 60).await;
+    worker.rig.advance(24 * 60).await;
     let slow = Slow::begin(&worker, &url, b"half ").await;
-    worker.advance(2 * 60).await;
+    worker.rig.advance(2 * 60).await;
     denied(&worker.upload(&url, b"too late").await);
     assert_eq!(slow.end(b"whole").await, 403);
     assert_eq!(worker.bytes("public/log").await, b"the log");

@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 
 use crate::artifacts::{Worker, put, target};
 use crate::openapi::{Operation, basic};
-use crate::rig::{Raw, RawReply, Rig, TIMEOUT, minutes_from_now};
+use crate::rig::{Raw, RawReply, Rig, TIMEOUT, minutes_from_now, ok};
 
 /// Connections that the server serves at a time.
 const CONNECTIONS: usize = 16;
@@ -143,8 +143,7 @@ async fn streams_have_a_content_security_policy() {
     let worker = Worker::start().await;
     let rig = &worker.rig;
     let log = format!("{TENURE_API}/tasks/{}/runs/0/live-log", worker.task);
-    let appended = worker.call("PUT", &format!("{log}?offset=0"), Some(&json!("<script>"))).await;
-    assert_eq!(appended.status, 200, "{}", appended.body);
+    ok(worker.call("PUT", &format!("{log}?offset=0"), Some(&json!("<script>"))).await);
     let root = basic(&rig.root.client_id, rig.root.access_token.expose());
     for (target, authorization) in [
         (format!("{log}?follow=1"), None),

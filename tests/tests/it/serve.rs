@@ -15,8 +15,8 @@ use crate::fleet::{NOTIFIED_WITHIN, another_without_fallbacks, until_they_hear, 
 use crate::proxy::Proxy;
 use crate::rig::{
     DataFolder, Raw, RawReply, Rig, Signature, call, claim, claim_path, client_of, credentials_of, definition,
-    embedded, eventually, finish, new_folder, new_task, postmaster_of, refusal, run_of, status, stderr, stdout, tenure,
-    worker,
+    embedded, eventually, finish, new_folder, new_task, ok, postmaster_of, refusal, run_of, status, stderr, stdout,
+    tenure, worker,
 };
 
 const QUEUE: &str = "serve/queue";
@@ -28,8 +28,7 @@ const NOBODY: u32 = 65_534;
 async fn create(server: &Server, who: &Credentials, queue: &str) -> SlugId {
     let task = new_task();
     let path = format!("/task/{task}");
-    let answer = call(&mut client_of(server), who, "PUT", &path, Some(&definition(queue))).await;
-    assert_eq!(answer.status, 200, "{}", answer.body);
+    ok(call(&mut client_of(server), who, "PUT", &path, Some(&definition(queue))).await);
     task
 }
 
@@ -269,8 +268,7 @@ async fn a_task_created_on_one_server_wakes_a_worker_that_waits_on_another() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_manual_clock_answers_after_what_fell_due_has_happened() {
     let rig = Rig::start_with(|launch| launch.flag("--clock", "manual")).await;
-    let task = new_task();
-    assert_eq!(rig.create(task, &definition(QUEUE)).await.status, 200);
+    let task = rig.create_one(QUEUE).await;
     let advance = async |seconds: Value| {
         rig.call("POST", "/api/tenure/v1/clock/advance", Some(&json!({"seconds": seconds}))).await
     };

@@ -9,9 +9,7 @@ use tenure_api::dates::Timestamp;
 use tenure_engine::clock::real_now;
 use tenure_tests::http::{Answer, TENURE_API};
 
-use crate::rig::{
-    Raw, RawReply, Rig, Signature, call, credentials_of, definition, eventually, minutes_from_now, new_task, run_of,
-};
+use crate::rig::{Raw, RawReply, Rig, Signature, call, definition, eventually, minutes_from_now, new_task, ok};
 
 const QUEUE: &str = "submit/graph";
 
@@ -62,18 +60,16 @@ fn states(answer: &Value) -> Vec<&str> {
 
 async fn complete_one(rig: &Rig) -> String {
     let claim = rig.claim(QUEUE, 1).await.remove(0);
-    let path = format!("{}/completed", run_of(&claim));
-    assert_eq!(call(&mut rig.client(), &credentials_of(&claim), "POST", &path, None).await.status, 200);
+    rig.report(&claim, "completed", None).await;
     claim["status"]["taskId"].as_str().unwrap().to_owned()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_task_needs_no_more_than_its_queue() {
     let rig = Rig::start().await;
-    let answer = submit(&rig, &json!({"taskQueueId": QUEUE})).await;
-    assert_eq!(answer.status, 200, "{}", answer.body);
-    let id = &ids(&answer.body)[0];
-    assert_eq!((states(&answer.body), answer.body["taskGroupId"].as_str().unwrap()), (vec!["pending"], id.as_str()));
+    let answer = ok(submit(&rig, &json!({"taskQueueId": QUEUE})).await);
+    let id = &ids(&answer)[0];
+    assert_eq!((states(&answer), answer["taskGroupId"].as_str().unwrap()), (vec!["pending"], id.as_str()));
     let task = rig.call("GET", &format!("/task/{id}"), None).await.body;
     assert_eq!(task["metadata"]["owner"], "root");
     let source = task["metadata"]["source"].as_str().unwrap();

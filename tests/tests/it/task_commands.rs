@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use tenure_tests::http::TENURE_API;
 
 use crate::policy_commands::{answer, done, run};
-use crate::rig::{Rig, call, credentials_of, definition, new_task, refusal, stderr};
+use crate::rig::{Rig, call, credentials_of, definition, new_task, ok, refusal, stderr};
 
 const QUEUE: &str = "task/commands";
 
@@ -32,8 +32,7 @@ async fn a_command_is_sent_shown_replaced_and_gone_once_it_was_carried_out() {
     let held: Value = rig.claim(QUEUE, 1).await.remove(0);
     let body = json!({"checkpoint": "asleep", "commandId": asleep["id"]});
     let path = format!("{TENURE_API}/tasks/{id}/runs/0/checkpoint");
-    let stored = call(&mut rig.client(), &credentials_of(&held), "PUT", &path, Some(&body)).await;
-    assert_eq!(stored.status, 200, "{}", stored.body);
+    ok(call(&mut rig.client(), &credentials_of(&held), "PUT", &path, Some(&body)).await);
     let none = run(&rig, &["task", "command", &id, "--json"]).await;
     assert!(refusal(&none, 1).contains("no command for task"), "{}", stderr(&none));
 }

@@ -16,7 +16,7 @@ use tenure_tests::server::{Launch, Server, create_root_client, fresh_secret_key}
 use crate::proxy::Proxy;
 use crate::rig::{
     DataFolder, LOOK_EVERY, Rig, call, claim, claim_path, client_of, credentials_of, definition, embedded, eventually,
-    new_folder, new_task, postmaster_of, run_of, status, worker,
+    new_folder, new_task, postmaster_of, report, run_of, status, worker,
 };
 
 const QUEUE: &str = "serve/load";
@@ -126,12 +126,6 @@ impl<'a> Load<'a> {
     }
 }
 
-async fn complete(server: &Server, claim: &Value) {
-    let path = format!("{}/completed", run_of(claim));
-    let answer = call(&mut client_of(server), &credentials_of(claim), "POST", &path, None).await;
-    assert_eq!(answer.status, 200, "{}", answer.body);
-}
-
 async fn counts(server: &Server, root: &Credentials) -> (Value, Value) {
     let answer = call(&mut client_of(server), root, "GET", "/task-queues/serve%2Fload/counts", None).await;
     (answer.body["pendingTasks"].clone(), answer.body["claimedTasks"].clone())
@@ -141,7 +135,7 @@ async fn counts(server: &Server, root: &Credentials) -> (Value, Value) {
 async fn all_is_true(server: &Server, root: &Credentials, acknowledged: &Acknowledged) {
     for claim in &acknowledged.held {
         // Reported a second time at most, which must be harmless.
-        complete(server, claim).await;
+        report(server, claim, "completed", None).await;
     }
     // The rest is pending: nothing may be left claimed without a worker.
     eventually("everything is done", async || {
@@ -150,7 +144,7 @@ async fn all_is_true(server: &Server, root: &Credentials, acknowledged: &Acknowl
             return (claimed == 0).then_some(());
         }
         for claim in claim(&mut client_of(server), root, QUEUE, 32).await {
-            complete(server, &claim).await;
+            report(server, &claim, "completed", None).await;
         }
         None
     })
@@ -291,7 +285,7 @@ async fn what_an_embedded_server_acknowledged_survives_the_death_of_everything()
     );
     eventually("everything is done", async || {
         for claim in claim(&mut client_of(&server), &root, QUEUE, 32).await {
-            complete(&server, &claim).await;
+            report(&server, &claim, "completed", None).await;
         }
         (counts(&server, &root).await == (json!(0), json!(0))).then_some(())
     })

@@ -11,7 +11,7 @@ use tenure_tests::server::binary;
 use tokio::process::{Child, Command};
 
 use crate::policy_commands::account;
-use crate::rig::{Rig, eventually, refusal, stderr, stdout, tenure};
+use crate::rig::{Rig, eventually, ok, refusal, stderr, stdout, tenure};
 
 /// It takes half a minute; a machine that is busy with other tests may need more.
 const TIMEOUT: Duration = Duration::from_secs(120);
@@ -95,8 +95,7 @@ async fn a_promise_that_is_broken_is_found() {
     let verifying = start(&rig, &["--cell", "exit/at-most/0"]);
     // Of both a worker whose lease ends and one whose session does.
     for queue in until_played(&rig, 2).await {
-        let deleted = rig.call("DELETE", &policy_path(&queue), None).await;
-        assert_eq!(deleted.status, 200, "{}", deleted.body);
+        ok(rig.call("DELETE", &policy_path(&queue), None).await);
     }
     let output = end(verifying).await;
     let answer = answer(&output);
@@ -124,15 +123,13 @@ async fn what_is_given_out_again_and_may_not_be_is_found() {
     .await;
     for (queue, _) in busy {
         let policy = json!({"dispatch": "assign", "delivery": "at-least-once", "onSchedulerLoss": "reassign"});
-        let put = rig.call("PUT", &policy_path(&queue), Some(&policy)).await;
-        assert_eq!(put.status, 200, "{}", put.body);
+        ok(rig.call("PUT", &policy_path(&queue), Some(&policy)).await);
         eventually("its runs have the policy", async || {
             let shown = rig.call("GET", &policy_path(&queue), None).await;
             (shown.body["refiling"] == 0).then_some(())
         })
         .await;
-        let replaced = rig.call("POST", &format!("{TENURE_API}/queues/{queue}/scheduler/replace"), None).await;
-        assert_eq!(replaced.status, 200, "{}", replaced.body);
+        ok(rig.call("POST", &format!("{TENURE_API}/queues/{queue}/scheduler/replace"), None).await);
     }
     let output = end(verifying).await;
     let answer = answer(&output);

@@ -8,7 +8,7 @@ use tenure_tests::http::{Answer, TENURE_API};
 use tenure_tests::server::Server;
 
 use crate::fleet::{NOTIFIED_WITHIN, without_fallbacks};
-use crate::rig::{Raw, Rig, TIMEOUT, call, client_of, credentials_of, definition, eventually, new_task, run_of};
+use crate::rig::{Raw, Rig, TIMEOUT, call, client_of, eventually, new_task};
 
 const QUEUE: &str = "wait/ing";
 /// The longest that a test lets a server wait: whatever ends earlier was notified of the end.
@@ -28,16 +28,8 @@ async fn wait(rig: &Rig, server: &Server, task: SlugId, seconds: u64) -> Answer 
     call(&mut client_of(server), &rig.root, "GET", &path(task, seconds), None).await
 }
 
-async fn created(rig: &Rig) -> SlugId {
-    let task = new_task();
-    assert_eq!(rig.create(task, &definition(QUEUE)).await.status, 200);
-    task
-}
-
 async fn complete(rig: &Rig) {
-    let claim = rig.claim(QUEUE, 1).await.remove(0);
-    let path = format!("{}/completed", run_of(&claim));
-    assert_eq!(call(&mut rig.client(), &credentials_of(&claim), "POST", &path, None).await.status, 200);
+    rig.report(&rig.claim(QUEUE, 1).await.remove(0), "completed", None).await;
 }
 
 async fn metric(server: &Server, line: &str) -> bool {
@@ -58,7 +50,7 @@ fn outcome(answer: &Answer) -> (u16, &Value, &Value) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_request_that_waits_is_answered_when_the_task_is_resolved() {
     let rig = Rig::start_with(without_fallbacks).await;
-    let task = created(&rig).await;
+    let task = rig.create_one(QUEUE).await;
     let complete = async {
         until_waiting(&rig.server, 3).await;
         complete(&rig).await;
@@ -83,7 +75,7 @@ async fn a_request_that_waits_is_answered_when_the_task_is_resolved() {
 async fn a_task_that_another_server_resolves_is_noticed_here() {
     let rig = Rig::start().await;
     let second = rig.another("second").await;
-    let task = created(&rig).await;
+    let task = rig.create_one(QUEUE).await;
     let complete = async {
         until_waiting(&second, 1).await;
         complete(&rig).await;
@@ -97,7 +89,7 @@ async fn a_task_that_another_server_resolves_is_noticed_here() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cancels_deadlines_and_lost_claims_end_a_wait_too() {
     let rig = Rig::start_with(|launch| without_fallbacks(launch).flag("--claim-timeout", "300ms")).await;
-    let cancelled = created(&rig).await;
+    let cancelled = rig.create_one(QUEUE).await;
     let cancel = async {
         until_waiting(&rig.server, 1).await;
         assert_eq!(rig.call("POST", &format!("/task/{cancelled}/cancel"), None).await.status, 200);
@@ -127,7 +119,7 @@ async fn cancels_deadlines_and_lost_claims_end_a_wait_too() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_longest_wait_is_answered_too_when_its_time_is_up() {
     let rig = Rig::start().await;
-    let task = created(&rig).await;
+    let task = rig.create_one(QUEUE).await;
     let mut client = rig.client();
     client.start(&rig.root, "GET", &path(task, LONG), None).await.unwrap();
     let answered = tokio::time::timeout(Duration::from_secs(LONG) + TIMEOUT, client.finish()).await;
@@ -140,7 +132,7 @@ async fn a_wait_for_nothing_or_for_too_long_is_refused() {
     let rig = Rig::start().await;
     let missing = wait(&rig, &rig.server, new_task(), LONG).await;
     assert_eq!((missing.status, missing.code()), (404, "ResourceNotFound"));
-    let task = created(&rig).await;
+    let task = rig.create_one(QUEUE).await;
     for query in ["seconds=61", "seconds=-1", "seconds=x", "seconds=", "seconds=1&seconds=1", "other=1"] {
         let answer = rig.call("GET", &format!("{TENURE_API}/tasks/{task}/wait?{query}"), None).await;
         assert_eq!((answer.status, answer.code()), (400, "InvalidRequestArguments"), "{query}");
@@ -152,7 +144,7 @@ async fn a_wait_for_nothing_or_for_too_long_is_refused() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_drains_answers_all_watchers() {
     let mut rig = Rig::start().await;
-    let task = created(&rig).await;
+    let task = rig.create_one(QUEUE).await;
     let mut client = rig.client();
     client.start(&rig.root, "GET", &path(task, LONG), None).await.unwrap();
     until_waiting(&rig.server, 1).await;

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use tenure_tests::http::{Answer, TENURE_API};
 
-use crate::rig::{Raw, Rig, call, definition, eventually, new_task, worker};
+use crate::rig::{Raw, Rig, call, definition, eventually, new_task, ok, worker};
 
 const QUEUE: &str = "why/linux";
 
@@ -18,11 +18,10 @@ fn codes(answer: &Answer) -> Vec<&str> {
 }
 
 async fn of_queue(rig: &Rig) -> Value {
-    let answer = rig.call("GET", &format!("{TENURE_API}/queues/why%2Flinux"), None).await;
-    assert_eq!(answer.status, 200, "{}", answer.body);
+    let answer = ok(rig.call("GET", &format!("{TENURE_API}/queues/why%2Flinux"), None).await);
     let elsewhere = rig.call("GET", &format!("{TENURE_API}/queues/why/linux"), None).await;
-    assert_eq!(elsewhere.body, answer.body, "in two segments");
-    answer.body
+    assert_eq!(elsewhere.body, answer, "in two segments");
+    answer
 }
 
 async fn post(rig: &Rig, rest: &str, body: &Value) -> Answer {
@@ -38,8 +37,7 @@ async fn limited_queue_that_was_polled_says_that_polls_find_nothing() {
     let lowest = urls["queues"][6]["signedPollUrl"].as_str().unwrap();
     assert_eq!(rig.send(&Raw::new("GET", lowest.strip_prefix(rig.server.root_url()).unwrap())).await.status, 200);
     let policy = json!({"concurrency": {"total": 1}});
-    let answer = rig.call("PUT", &format!("{TENURE_API}/queues/why%2Flinux/policy"), Some(&policy)).await;
-    assert_eq!(answer.status, 200, "{}", answer.body);
+    ok(rig.call("PUT", &format!("{TENURE_API}/queues/why%2Flinux/policy"), Some(&policy)).await);
     let (first, second) = (new_task(), new_task());
     rig.create(first, &definition(QUEUE)).await;
     eventually("the run may start", async || {
@@ -176,8 +174,7 @@ async fn a_claim_that_its_worker_lost_is_counted_by_what_ended_it() {
     let rig = Rig::start_with(|launch| launch.flag("--clock", "manual")).await;
     rig.create(new_task(), &definition(QUEUE)).await;
     assert_eq!(rig.claim(QUEUE, 1).await.len(), 1);
-    let advance = json!({"seconds": 1_300});
-    assert_eq!(rig.call("POST", &format!("{TENURE_API}/clock/advance"), Some(&advance)).await.status, 200);
+    rig.advance(1_300).await;
     let ended = async |line: &'static str| {
         eventually(line, async || {
             let text = rig.send(&Raw::new("GET", "/metrics")).await.text();

@@ -37,14 +37,8 @@ async fn work(rig: &Rig, fields: Value) -> Value {
     answer.body
 }
 
-async fn created(rig: &Rig) -> SlugId {
-    let task = new_task();
-    assert_eq!(rig.create(task, &definition(QUEUE)).await.status, 200);
-    task
-}
-
 async fn claimed(rig: &Rig) -> (SlugId, Value) {
-    let task = created(rig).await;
+    let task = rig.create_one(QUEUE).await;
     (task, rig.claim(QUEUE, 1).await.remove(0))
 }
 
@@ -63,7 +57,7 @@ fn ids(answer: &Value) -> Vec<&str> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_worker_lives_on_one_request_for_each_round() {
     let rig = Rig::start().await;
-    let (first, second) = (created(&rig).await, created(&rig).await);
+    let (first, second) = (rig.create_one(QUEUE).await, rig.create_one(QUEUE).await);
     let round = work(&rig, json!({"claim": 1, "wait": 5})).await;
     assert_eq!((verdicts(&round), ids(&round)), (vec![], vec![first.to_string().as_str()]));
     let claim = &round["tasks"][0];

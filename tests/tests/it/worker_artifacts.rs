@@ -13,7 +13,7 @@ use tokio::net::{TcpSocket, TcpStream};
 use tokio::process::Child;
 use tokio::sync::{Semaphore, watch};
 
-use crate::rig::{Rig, definition, eventually, new_task, worker_program};
+use crate::rig::{Rig, definition, eventually, new_task, ok, worker_program};
 
 const QUEUE: &str = "made/linux";
 const BACKING_LOG: &str = "public/logs/live_backing.log";
@@ -60,8 +60,7 @@ impl Shop {
         for (key, value) in more.as_object().unwrap() {
             body[key] = value.clone();
         }
-        let answer = self.rig.create(task, &body).await;
-        assert_eq!(answer.status, 200, "{}", answer.body);
+        ok(self.rig.create(task, &body).await);
         task
     }
 

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use tenure_api::credentials::Credentials;
 use tenure_tests::http::Answer;
 
-use crate::rig::{Raw, Rig, call, claim_path, credentials_of, definition, minutes_from_now, new_task, run_of, status};
+use crate::rig::{Raw, Rig, call, claim_path, credentials_of, minutes_from_now, ok, run_of, status};
 
 const API: &str = "/api/worker-manager/v1";
 const POOL: &str = "fleet/linux";
@@ -69,8 +69,7 @@ async fn a_worker_registers_claims_and_is_removed_and_its_task_is_tried_again_at
     assert_eq!(registered["workerConfig"], json!({"a": [1]}));
     let worker = credentials_of(&registered);
     assert_eq!(worker.client_id, "worker/static/fleet/linux/rack/one");
-    let task = new_task();
-    assert_eq!(rig.create(task, &definition(POOL)).await.status, 200);
+    let task = rig.create_one(POOL).await;
     let claims = claim(&rig, &worker).await;
     assert_eq!(claims.status, 200, "{}", claims.body);
     let held = claims.body["tasks"][0].clone();
@@ -153,7 +152,7 @@ async fn a_secret_is_exchanged_once_and_once_more_only_if_the_answer_was_lost() 
     let (status, third) = exchange(&second).await;
     assert_eq!(status, 200);
     assert_eq!(exchange(&first).await.0, 400, "its successor was used");
-    assert_eq!(rig.call("POST", "/api/tenure/v1/clock/advance", Some(&json!({"seconds": 301}))).await.status, 200);
+    rig.advance(301).await;
     assert_eq!(exchange(&second).await.0, 400, "five minutes are over");
     assert_eq!(exchange(&third).await.0, 200);
     // The secret alone, or the credentials alone, are worth nothing.
@@ -172,8 +171,7 @@ async fn another_static_secret_shuts_out_who_registered_with_the_old_one() {
         (answer.status, answer.body["secret"].clone())
     };
     let update = async |body: &Value| {
-        let answer = rig.call("POST", &format!("{API}/workers/{NAME}"), Some(body)).await;
-        assert_eq!(answer.status, 200, "{}", answer.body);
+        ok(rig.call("POST", &format!("{API}/workers/{NAME}"), Some(body)).await);
     };
     // The same secret again, or none, changes nothing about it.
     update(&new_worker('a')).await;
@@ -191,11 +189,7 @@ async fn another_static_secret_shuts_out_who_registered_with_the_old_one() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn credentials_end_with_the_worker_and_are_not_inherited() {
-    let rig = Rig::start_with(|launch| launch.flag("--clock", "manual").flag("--claim-work-wait", "0s")).await;
-    let advance = async |seconds: i64| {
-        let body = json!({"seconds": seconds});
-        assert_eq!(rig.call("POST", "/api/tenure/v1/clock/advance", Some(&body)).await.status, 200);
-    };
+    let rig = Rig::manual().await;
     let registered = let_in(&rig).await;
     let first = credentials_of(&registered);
     let shown = rig.call("GET", &format!("{API}/workers/{NAME}"), None).await;
@@ -209,12 +203,12 @@ async fn credentials_end_with_the_worker_and_are_not_inherited() {
     assert_eq!(should_terminate(&rig, &first).await.body["terminate"], true);
     assert_eq!(register(&rig, &registering('a')).await.0, 400);
     // The name is not free before the last credentials have ended.
-    advance(1800).await;
+    rig.advance(1800).await;
     let mut later = new_worker('b');
     later["expires"] = minutes_from_now(600).into();
     assert_eq!(create(&rig, &later).await.code(), "RequestConflict");
     // The test's dates are the real clock's, which went on while the server's stood still: a minute to spare.
-    advance(1860).await;
+    rig.advance(1860).await;
     let made = create(&rig, &later).await;
     assert_eq!(made.status, 200, "{}", made.body);
     let refused = claim(&rig, &first).await;

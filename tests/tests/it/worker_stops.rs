@@ -99,8 +99,7 @@ async fn a_task_that_is_cancelled_overdue_or_taken_away_is_stopped_within_second
 
     let overdue = run(&rig, SOON).await;
     let began = Instant::now();
-    let body = json!({"seconds": SOON + 1});
-    assert_eq!(rig.call("POST", &format!("{TENURE_API}/clock/advance"), Some(&body)).await.status, 200);
+    rig.advance(SOON + 1).await;
     until_asked(&rig, overdue, began).await;
     assert!(log(&rig, overdue).await.contains("the deadline of the task has passed"));
 

@@ -7,9 +7,7 @@ use tenure_api::credentials::Credentials;
 use tenure_tests::http::{Answer, Client, QUEUE_API};
 use tenure_tests::server::{Launch, Server};
 
-use crate::rig::{
-    Raw, Rig, call, claim_path, client_of, credentials_of, definition, eventually, minutes_from_now, new_task, run_of,
-};
+use crate::rig::{Raw, Rig, call, claim_path, client_of, credentials_of, eventually, minutes_from_now, ok, run_of};
 
 const QUEUE: &str = "views/linux";
 
@@ -41,9 +39,8 @@ async fn refused(rig: &Rig, method: &str, path: &str, body: Option<&Value>, stat
 /// claimWork as a worker of the group `rack`.
 async fn claim_at(client: &mut Client, who: &Credentials, queue: &str, id: &str, tasks: u16) -> Vec<Value> {
     let body = json!({"workerGroup": "rack", "workerId": id, "tasks": tasks});
-    let answer = call(client, who, "POST", &claim_path(queue), Some(&body)).await;
-    assert_eq!(answer.status, 200, "{}", answer.body);
-    answer.body["tasks"].as_array().unwrap().clone()
+    let answer = ok(call(client, who, "POST", &claim_path(queue), Some(&body)).await);
+    answer["tasks"].as_array().unwrap().clone()
 }
 
 async fn claim(rig: &Rig, queue: &str, id: &str) -> Vec<Value> {
@@ -51,8 +48,7 @@ async fn claim(rig: &Rig, queue: &str, id: &str) -> Vec<Value> {
 }
 
 async fn create(rig: &Rig, queue: &str) -> String {
-    let task = new_task();
-    assert_eq!(rig.create(task, &definition(queue)).await.status, 200);
+    let task = rig.create_one(queue).await;
     task.to_string()
 }
 
@@ -71,9 +67,7 @@ async fn declare(rig: &Rig, queue: &str, group: &str, id: &str, expires: &str) -
 
 async fn quarantine(rig: &Rig, id: &str, until: &str) -> Value {
     let body = json!({"quarantineUntil": until, "quarantineInfo": "tests"});
-    let answer = rig.call("PUT", &worker_path(QUEUE, id), Some(&body)).await;
-    assert_eq!(answer.status, 200, "{}", answer.body);
-    answer.body
+    ok(rig.call("PUT", &worker_path(QUEUE, id), Some(&body)).await)
 }
 
 /// Taskcluster takes more in these paths than a queue can be called.

@@ -4,19 +4,10 @@ use super::*;
 use tenure_api::dates::Timestamp;
 use tenure_tests::http::Answer;
 
-pub(super) async fn session(rig: &Rig, worker: &str, more: Value) -> String {
-    let mut body = json!({"taskQueueId": QUEUE, "workerGroup": "group", "workerId": worker, "ttl": 3600});
-    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-    let answer = rig.call("POST", &format!("{TENURE_API}/sessions"), Some(&body)).await;
-    assert_eq!(answer.status, 201, "{}", answer.body);
-    answer.body["sessionId"].as_str().unwrap().to_owned()
-}
-
 /// The tasks that are assigned to a session and not accepted.
 pub(super) async fn assigned(rig: &Rig, session: &str) -> Vec<Value> {
-    let answer = rig.call("GET", &format!("{TENURE_API}/sessions/{session}/inbox?wait=0&after=0"), None).await;
-    assert_eq!(answer.status, 200, "{}", answer.body);
-    let items = answer.body["items"].as_array().unwrap();
+    let answer = ok(rig.call("GET", &format!("{TENURE_API}/sessions/{session}/inbox?wait=0&after=0"), None).await);
+    let items = answer["items"].as_array().unwrap();
     items.iter().filter(|item| item["kind"] == "assigned").map(|item| item["taskId"].clone()).collect()
 }
 
@@ -30,9 +21,8 @@ pub(super) async fn accept(rig: &Rig, session: &str, worker: &str, task: &Value,
 async fn acknowledge(rig: &Rig, session: &str, task: &Value) {
     let read = async |after: i64| {
         let path = format!("{TENURE_API}/sessions/{session}/inbox?wait=0&after={after}");
-        let answer = rig.call("GET", &path, None).await;
-        assert_eq!(answer.status, 200, "{}", answer.body);
-        answer.body["items"].as_array().unwrap().clone()
+        let answer = ok(rig.call("GET", &path, None).await);
+        answer["items"].as_array().unwrap().clone()
     };
     let items = read(0).await;
     assert_eq!(items.len(), 1, "{items:?}");
@@ -42,15 +32,15 @@ async fn acknowledge(rig: &Rig, session: &str, task: &Value) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn t12_runs_go_to_the_free_session_of_the_greatest_weight() {
-    let rig = start_by_hand().await;
-    put_policy(&rig, &json!({"dispatch": "assign"})).await;
-    let light = session(&rig, "light", json!({"weight": 1, "capacity": 2})).await;
-    let heavy = session(&rig, "heavy", json!({"weight": 5, "capacity": 2})).await;
-    let none = session(&rig, "none", json!({"weight": 9, "capacity": 0})).await;
+    let rig = Rig::manual().await;
+    rig.put_policy(QUEUE, &json!({"dispatch": "assign"})).await;
+    let light = rig.start_session(QUEUE, "light", json!({"weight": 1, "capacity": 2})).await;
+    let heavy = rig.start_session(QUEUE, "heavy", json!({"weight": 5, "capacity": 2})).await;
+    let none = rig.start_session(QUEUE, "none", json!({"weight": 9, "capacity": 0})).await;
     let mut tasks = Vec::new();
     for _ in 0..5 {
         tasks.push(json!(create(&rig, None).await));
-        advance(&rig, 0.0).await;
+        rig.advance(0.0).await;
     }
     assert_eq!(assigned(&rig, &heavy).await, tasks[..2]);
     assert_eq!(assigned(&rig, &light).await, tasks[2..4]);
@@ -65,17 +55,16 @@ async fn t12_runs_go_to_the_free_session_of_the_greatest_weight() {
     }
     assert!(assigned(&rig, &heavy).await.is_empty(), "what was accepted is no item any more");
     // More capacity takes the fifth.
-    let answer = rig.call("POST", &format!("{TENURE_API}/sessions/{none}/renew"), Some(&json!({"capacity": 1}))).await;
-    assert_eq!(answer.status, 200, "{}", answer.body);
-    advance(&rig, 0.0).await;
+    ok(rig.call("POST", &format!("{TENURE_API}/sessions/{none}/renew"), Some(&json!({"capacity": 1}))).await);
+    rig.advance(0.0).await;
     assert_eq!(assigned(&rig, &none).await, tasks[4..]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn z6_each_of_ten_is_accepted_once_by_the_session_that_has_it() {
     let rig = Rig::start_with(|launch| launch.flag("--claim-work-wait", "0s")).await;
-    put_policy(&rig, &json!({"dispatch": "assign"})).await;
-    let mine = session(&rig, "w1", json!({"capacity": 10})).await;
+    rig.put_policy(QUEUE, &json!({"dispatch": "assign"})).await;
+    let mine = rig.start_session(QUEUE, "w1", json!({"capacity": 10})).await;
     let mut tasks = Vec::new();
     for _ in 0..5 {
         tasks.push(json!(create(&rig, None).await));
@@ -93,7 +82,7 @@ async fn z6_each_of_ten_is_accepted_once_by_the_session_that_has_it() {
     })
     .await;
     assert_eq!(given, tasks);
-    let other = session(&rig, "w2", json!({"capacity": 10})).await;
+    let other = rig.start_session(QUEUE, "w2", json!({"capacity": 10})).await;
     for task in &tasks {
         assert_eq!(accept(&rig, &other, "w2", task, 0).await.status, 409);
         let (one, two) = tokio::join!(accept(&rig, &mine, "w1", task, 0), accept(&rig, &mine, "w1", task, 0));
@@ -105,13 +94,13 @@ async fn z6_each_of_ten_is_accepted_once_by_the_session_that_has_it() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_could_not_be_accepted_is_in_the_inbox_again_when_a_pause_or_a_quarantine_has_ended() {
-    let rig = start_by_hand().await;
-    put_policy(&rig, &json!({"dispatch": "assign"})).await;
+    let rig = Rig::manual().await;
+    rig.put_policy(QUEUE, &json!({"dispatch": "assign"})).await;
     // A worker can be quarantined that has been seen.
     assert!(rig.claim(QUEUE, 1).await.is_empty());
-    let mine = session(&rig, "worker", json!({})).await;
+    let mine = rig.start_session(QUEUE, "worker", json!({})).await;
     let task = json!(create(&rig, None).await);
-    advance(&rig, 0.0).await;
+    rig.advance(0.0).await;
     acknowledge(&rig, &mine, &task).await;
     let in_minutes = async |minutes: i64| {
         let now = rig.call("GET", &format!("{TENURE_API}/clock"), None).await.body["now"].clone();
@@ -119,8 +108,7 @@ async fn what_could_not_be_accepted_is_in_the_inbox_again_when_a_pause_or_a_quar
         json!(Timestamp::new(now.time() + chrono::TimeDelta::minutes(minutes)))
     };
     let change = async |method: &str, path: &str, body: Value| {
-        let answer = rig.call(method, path, Some(&body)).await;
-        assert_eq!(answer.status, 200, "{}", answer.body);
+        ok(rig.call(method, path, Some(&body)).await);
     };
     let is_refused = async || {
         assert_eq!(accept(&rig, &mine, "worker", &task, 0).await.status, 409);
@@ -134,40 +122,40 @@ async fn what_could_not_be_accepted_is_in_the_inbox_again_when_a_pause_or_a_quar
     acknowledge(&rig, &mine, &task).await;
     change("POST", &format!("{queue}/pause"), json!({"until": in_minutes(10).await})).await;
     is_refused().await;
-    advance(&rig, 660.0).await;
+    rig.advance(660.0).await;
     acknowledge(&rig, &mine, &task).await;
     change("PUT", worker, json!({"quarantineUntil": in_minutes(10).await, "quarantineInfo": "tests"})).await;
     is_refused().await;
-    advance(&rig, 660.0).await;
+    rig.advance(660.0).await;
     acknowledge(&rig, &mine, &task).await;
     change("PUT", worker, json!({"quarantineUntil": in_minutes(10).await, "quarantineInfo": "tests"})).await;
     is_refused().await;
     change("PUT", worker, json!({"quarantineUntil": in_minutes(-10).await, "quarantineInfo": "tests"})).await;
-    advance(&rig, 60.0).await;
+    rig.advance(60.0).await;
     acknowledge(&rig, &mine, &task).await;
-    advance(&rig, 60.0).await;
+    rig.advance(60.0).await;
     assert!(assigned(&rig, &mine).await.is_empty(), "it is announced once");
     assert_eq!(accept(&rig, &mine, "worker", &task, 0).await.status, 200);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_queue_that_begins_or_ceases_to_assign_takes_the_runs_with_it_that_wait_or_are_assigned() {
-    let rig = start_by_hand().await;
-    put_policy(&rig, &json!({"concurrency": {"total": 10}})).await;
+    let rig = Rig::manual().await;
+    rig.put_policy(QUEUE, &json!({"concurrency": {"total": 10}})).await;
     let task = json!(create(&rig, None).await);
-    advance(&rig, 0.0).await;
+    rig.advance(0.0).await;
     assert_eq!(counts(&rig).await, (1, 0, 0));
-    let mine = session(&rig, "w1", json!({})).await;
+    let mine = rig.start_session(QUEUE, "w1", json!({})).await;
     // Workers can no longer claim the run: it is given to a session.
-    put_policy(&rig, &json!({"concurrency": {"total": 10}, "dispatch": "assign"})).await;
+    rig.put_policy(QUEUE, &json!({"concurrency": {"total": 10}, "dispatch": "assign"})).await;
     eventually("it is assigned", async || (assigned(&rig, &mine).await == std::slice::from_ref(&task)).then_some(()))
         .await;
     assert!(rig.claim(QUEUE, 10).await.is_empty());
     // And back: what was given and not accepted is any worker's.
-    put_policy(&rig, &json!({"concurrency": {"total": 10}})).await;
+    rig.put_policy(QUEUE, &json!({"concurrency": {"total": 10}})).await;
     assert!(assigned(&rig, &mine).await.is_empty());
     let claims = eventually("it is claimed", async || {
-        advance(&rig, 0.0).await;
+        rig.advance(0.0).await;
         Some(rig.claim(QUEUE, 10).await).filter(|claims| !claims.is_empty())
     })
     .await;

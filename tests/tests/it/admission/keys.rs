@@ -15,8 +15,7 @@ async fn put(rig: &Rig, key: &str, rules: &Value) -> Answer {
 }
 
 async fn set(rig: &Rig, key: &str, rules: Value) {
-    let answer = put(rig, key, &rules).await;
-    assert_eq!(answer.status, 200, "{}", answer.body);
+    ok(put(rig, key, &rules).await);
 }
 
 async fn remove(rig: &Rig, key: &str) {
@@ -28,27 +27,26 @@ async fn remove(rig: &Rig, key: &str) {
 async fn list(rig: &Rig, limit: usize) -> (Vec<Value>, usize) {
     let (mut found, mut pages, mut query) = (Vec::new(), 0, format!("?limit={limit}"));
     loop {
-        let answer = rig.call("GET", &format!("{TENURE_API}{KEYS}{query}"), None).await;
-        assert_eq!(answer.status, 200, "{}", answer.body);
-        found.extend(answer.body["keys"].as_array().unwrap().clone());
+        let answer = ok(rig.call("GET", &format!("{TENURE_API}{KEYS}{query}"), None).await);
+        found.extend(answer["keys"].as_array().unwrap().clone());
         pages += 1;
-        let Some(token) = answer.body["continuationToken"].as_str() else { return (found, pages) };
+        let Some(token) = answer["continuationToken"].as_str() else { return (found, pages) };
         query = format!("?limit={limit}&continuationToken={token}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_keys_own_concurrency_and_its_removal_take_effect_at_once_on_runs_that_wait() {
-    let rig = start_by_hand().await;
+    let rig = Rig::manual().await;
     // Stated before there is a policy or a run.
     set(&rig, "big", json!({"concurrency": 3})).await;
-    put_policy(&rig, &json!({"concurrency": {"perKey": 1}})).await;
+    rig.put_policy(QUEUE, &json!({"concurrency": {"perKey": 1}})).await;
     for key in ["big", "small"] {
         for _ in 0..6 {
             create(&rig, Some(key)).await;
         }
     }
-    advance(&rig, 0.0).await;
+    rig.advance(0.0).await;
     assert_eq!(by_key(&rig.claim(QUEUE, 20).await), keys([("big", 3), ("small", 1)]));
     let (listed, _) = list(&rig, 10).await;
     assert_eq!(
@@ -60,12 +58,12 @@ async fn a_keys_own_concurrency_and_its_removal_take_effect_at_once_on_runs_that
     );
     set(&rig, "small", json!({"concurrency": 2})).await;
     set(&rig, "big", json!({"concurrency": 5, "weight": 2})).await;
-    advance(&rig, 0.0).await;
+    rig.advance(0.0).await;
     assert_eq!(by_key(&rig.claim(QUEUE, 20).await), keys([("big", 2), ("small", 1)]));
     // Nothing is taken away by a lower limit; nothing more starts either.
     remove(&rig, "big").await;
     remove(&rig, "big").await;
-    advance(&rig, 0.0).await;
+    rig.advance(0.0).await;
     assert!(rig.claim(QUEUE, 20).await.is_empty());
     let missing = rig.call("GET", &path("big"), None).await;
     assert_eq!((missing.status, missing.code()), (404, "ResourceNotFound"));
@@ -75,36 +73,36 @@ async fn a_keys_own_concurrency_and_its_removal_take_effect_at_once_on_runs_that
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_keys_own_rate_replaces_that_of_the_policy_and_ends_with_its_removal() {
-    let rig = start_by_hand().await;
-    put_policy(&rig, &json!({"rate": {"perKey": {"count": 1, "seconds": 3600}}})).await;
+    let rig = Rig::manual().await;
+    rig.put_policy(QUEUE, &json!({"rate": {"perKey": {"count": 1, "seconds": 3600}}})).await;
     for key in ["a", "b"] {
         for _ in 0..10 {
             create(&rig, Some(key)).await;
         }
     }
-    advance(&rig, 0.0).await;
+    rig.advance(0.0).await;
     assert_eq!(by_key(&rig.claim(QUEUE, 20).await), keys([("a", 1), ("b", 1)]));
     set(&rig, "a", json!({"rate": {"count": 6, "seconds": 60}})).await;
     // The next start was an hour away; for the next decision it is one interval of the new rate away.
     assert!(rig.claim(QUEUE, 20).await.is_empty());
     let mut started = Vec::new();
     for _ in 0..3 {
-        advance(&rig, 10.5).await;
+        rig.advance(10.5).await;
         started.push(by_key(&rig.claim(QUEUE, 20).await));
     }
     assert_eq!(started, [keys([("a", 1)]), keys([("a", 1)]), keys([("a", 1)])]);
     remove(&rig, "a").await;
-    advance(&rig, 60.0).await;
+    rig.advance(60.0).await;
     // What had come by the old rate before the removal.
     assert!(rig.claim(QUEUE, 20).await.len() <= 1);
-    advance(&rig, 600.0).await;
+    rig.advance(600.0).await;
     assert!(rig.claim(QUEUE, 20).await.is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn any_text_of_up_to_255_characters_is_a_key_and_all_are_listed_in_pages() {
     let rig = Rig::start_with(|launch| launch.flag("--claim-work-wait", "0s")).await;
-    put_policy(&rig, &json!({"concurrency": {"perKey": 1}})).await;
+    rig.put_policy(QUEUE, &json!({"concurrency": {"perKey": 1}})).await;
     let long = "k".repeat(255);
     for (sent, key) in
         [("a%2Fb", "a/b"), ("%C3%A9%20%E2%82%AC", "é €"), (long.as_str(), long.as_str()), ("keys", "keys")]

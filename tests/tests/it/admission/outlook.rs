@@ -1,14 +1,13 @@
 //! Why runs wait, and how many of them would start if workers came.
 
-use super::assign::{accept, assigned, session};
+use super::assign::{accept, assigned};
 use super::*;
 
 /// The codes of why a task is where it is, and the whole answer.
 async fn why(rig: &Rig, task: impl std::fmt::Display) -> (Vec<String>, Value) {
-    let answer = rig.call("GET", &format!("{TENURE_API}/tasks/{task}/why"), None).await;
-    assert_eq!(answer.status, 200, "{}", answer.body);
-    let reasons = answer.body["reasons"].as_array().unwrap();
-    (reasons.iter().map(|reason| reason["code"].as_str().unwrap().to_owned()).collect(), answer.body)
+    let answer = ok(rig.call("GET", &format!("{TENURE_API}/tasks/{task}/why"), None).await);
+    let reasons = answer["reasons"].as_array().unwrap();
+    (reasons.iter().map(|reason| reason["code"].as_str().unwrap().to_owned()).collect(), answer)
 }
 
 async fn queue_now(rig: &Rig) -> Value {
@@ -24,15 +23,15 @@ async fn claim_by_name(rig: &Rig, task: SlugId) -> String {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_run_of_a_full_key_names_the_limit_those_that_have_it_and_its_place() {
-    let rig = start_by_hand().await;
-    put_policy(&rig, &json!({"concurrency": {"perKey": 1}})).await;
+    let rig = Rig::manual().await;
+    rig.put_policy(QUEUE, &json!({"concurrency": {"perKey": 1}})).await;
     let holder = create(&rig, Some("acme")).await;
-    advance(&rig, 0.0).await;
+    rig.advance(0.0).await;
     let claims = rig.claim(QUEUE, 10).await;
     assert_eq!(claims.len(), 1);
     let next = create(&rig, Some("acme")).await;
     let last = create(&rig, Some("acme")).await;
-    advance(&rig, 0.0).await;
+    rig.advance(0.0).await;
     let (codes, answer) = why(&rig, last).await;
     assert_eq!(codes[0], "waiting");
     assert_eq!((&answer["ready"], &answer["state"]), (&json!(false), &json!("pending")));
@@ -51,8 +50,8 @@ async fn a_run_of_a_full_key_names_the_limit_those_that_have_it_and_its_place() 
     let path = format!("{TENURE_API}/tasks/{last}/why");
     let hidden = call(&mut rig.client(), &reader, "GET", &path, None).await.body;
     assert_eq!(hidden["reasons"][0], json!({"code": "waiting", "limit": 1, "used": 1, "position": 2, "keysBefore": 0}));
-    report(&rig, &claims[0]).await;
-    advance(&rig, 0.0).await;
+    rig.report(&claims[0], "completed", None).await;
+    rig.advance(0.0).await;
     let (codes, answer) = why(&rig, next).await;
     assert_eq!((&answer["ready"], &answer["state"]), (&json!(true), &json!("pending")), "{answer}");
     assert!(!codes.contains(&"waiting".to_owned()), "{answer}");
@@ -60,20 +59,19 @@ async fn a_run_of_a_full_key_names_the_limit_those_that_have_it_and_its_place() 
     assert_eq!((codes[0].as_str(), &answer["reasons"][0]["position"]), ("waiting", &json!(2)));
     // By name it is claimed out of turn.
     let body = json!({"workerGroup": "group", "workerId": "by-name"});
-    let claimed = rig.call("POST", &format!("/task/{last}/runs/0/claim"), Some(&body)).await;
-    assert_eq!(claimed.status, 200, "{}", claimed.body);
+    ok(rig.call("POST", &format!("/task/{last}/runs/0/claim"), Some(&body)).await);
     assert!(claim_by_name(&rig, next).await.contains("It waits for a slot of its key, which has 1."));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_run_says_when_its_rate_allows_the_next_start_and_how_many_keys_are_before_it() {
-    let rig = start_by_hand().await;
-    put_policy(&rig, &json!({"rate": {"total": {"count": 1, "seconds": 60}}})).await;
+    let rig = Rig::manual().await;
+    rig.put_policy(QUEUE, &json!({"rate": {"total": {"count": 1, "seconds": 60}}})).await;
     for key in ["a", "b"] {
         create(&rig, Some(key)).await;
     }
     let last = create(&rig, Some("c")).await;
-    advance(&rig, 0.0).await;
+    rig.advance(0.0).await;
     assert_eq!(rig.claim(QUEUE, 10).await.len(), 1);
     let (_, answer) = why(&rig, last).await;
     let reason = &answer["reasons"][0];
@@ -84,16 +82,16 @@ async fn a_run_says_when_its_rate_allows_the_next_start_and_how_many_keys_are_be
     let wait = (next - now).num_milliseconds();
     assert!((55_000..=60_000).contains(&wait), "{wait}");
     assert_eq!(queue_now(&rig).await["runnable"], 0);
-    advance(&rig, 61.0).await;
+    rig.advance(61.0).await;
     assert_eq!(rig.claim(QUEUE, 10).await.len(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_run_for_a_session_says_that_there_is_none_that_it_was_given_and_that_it_was_not_accepted() {
-    let rig = start_by_hand().await;
-    put_policy(&rig, &json!({"dispatch": "assign", "acceptTime": 60})).await;
+    let rig = Rig::manual().await;
+    rig.put_policy(QUEUE, &json!({"dispatch": "assign", "acceptTime": 60})).await;
     let task = create(&rig, None).await;
-    advance(&rig, 0.0).await;
+    rig.advance(0.0).await;
     let (codes, answer) = eventually("there is a scheduler", async || {
         let (codes, answer) = why(&rig, task).await;
         (codes.get(1).map(String::as_str) != Some("no-scheduler")).then_some((codes, answer))
@@ -109,8 +107,8 @@ async fn a_run_for_a_session_says_that_there_is_none_that_it_was_given_and_that_
     })
     .await;
 
-    let mine = session(&rig, "w1", json!({})).await;
-    advance(&rig, 0.0).await;
+    let mine = rig.start_session(QUEUE, "w1", json!({})).await;
+    rig.advance(0.0).await;
     assert_eq!(assigned(&rig, &mine).await, [json!(task)]);
     let (codes, answer) = why(&rig, task).await;
     assert_eq!(codes, ["assigned"]);
@@ -124,19 +122,19 @@ async fn a_run_for_a_session_says_that_there_is_none_that_it_was_given_and_that_
     assert!(refusal.contains("It was given to the session of a worker at"), "{refusal}");
     assert_eq!(queue_now(&rig).await["runnable"], 1);
     let other = create(&rig, None).await;
-    advance(&rig, 0.0).await;
+    rig.advance(0.0).await;
     let (codes, answer) = why(&rig, other).await;
     assert_eq!((codes[1].as_str(), &answer["reasons"][1]["because"]), ("no-session", &json!("none-free")));
     assert_eq!(accept(&rig, &mine, "w1", &json!(task), 0).await.status, 200);
 
-    let second = session(&rig, "w2", json!({})).await;
-    advance(&rig, 0.0).await;
+    let second = rig.start_session(QUEUE, "w2", json!({})).await;
+    rig.advance(0.0).await;
     assert_eq!(assigned(&rig, &second).await, [json!(other)]);
     // No other session is free, so that it is given to the same one again; frozen, it gets nothing.
     let frozen =
         rig.call("POST", &format!("{TENURE_API}/sessions/{second}/renew"), Some(&json!({"frozen": true}))).await;
     assert_eq!(frozen.status, 200, "{}", frozen.body);
-    advance(&rig, 61.0).await;
+    rig.advance(61.0).await;
     let (codes, answer) = why(&rig, other).await;
     assert_eq!(codes[..3], ["waiting", "no-session", "not-accepted"], "{answer}");
     assert_eq!(answer["reasons"][2]["worker"], json!({"workerGroup": "group", "workerId": "w2"}));
@@ -144,7 +142,7 @@ async fn a_run_for_a_session_says_that_there_is_none_that_it_was_given_and_that_
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_runnable_is_what_workers_then_get() {
-    let rig = start_by_hand().await;
+    let rig = Rig::manual().await;
     for (policy, expected) in [
         (json!({"concurrency": {"total": 3}}), 3),
         (json!({"concurrency": {"perKey": 2}}), 5),
@@ -153,13 +151,13 @@ async fn what_is_runnable_is_what_workers_then_get() {
         (json!({"concurrency": {"total": 4, "perKey": 2}, "fair": true}), 4),
         (json!({"fair": true}), 11),
     ] {
-        put_policy(&rig, &policy).await;
+        rig.put_policy(QUEUE, &policy).await;
         for (key, runs) in [("a", 5), ("b", 5), ("c", 1)] {
             for _ in 0..runs {
                 create(&rig, Some(key)).await;
             }
         }
-        advance(&rig, 0.0).await;
+        rig.advance(0.0).await;
         let now = queue_now(&rig).await;
         assert_eq!(now["runnable"], expected, "{policy}: {now}");
         let claims = rig.claim(QUEUE, 20).await;
@@ -167,24 +165,24 @@ async fn what_is_runnable_is_what_workers_then_get() {
         let all = rig.call("GET", &format!("{TENURE_API}/queues"), None).await.body;
         assert_eq!(all["queues"][0]["runnableTasks"], queue_now(&rig).await["runnable"]);
         // All is over, for the next policy.
-        put_policy(&rig, &json!({})).await;
-        advance(&rig, 0.0).await;
+        rig.put_policy(QUEUE, &json!({})).await;
+        rig.advance(0.0).await;
         for claim in claims.iter().chain(&rig.claim(QUEUE, 20).await) {
-            report(&rig, claim).await;
+            rig.report(claim, "completed", None).await;
         }
-        advance(&rig, 60.0).await;
+        rig.advance(60.0).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiting_runs_within_limits_are_runnable_unless_paused() {
-    let rig = start_by_hand().await;
-    put_policy(&rig, &json!({"concurrency": {"perKey": 2}})).await;
+    let rig = Rig::manual().await;
+    rig.put_policy(QUEUE, &json!({"concurrency": {"perKey": 2}})).await;
     for number in 0..450 {
         create(&rig, Some(&format!("key-{}", number % 225))).await;
     }
     create(&rig, Some("key-0")).await;
-    advance(&rig, 0.0).await;
+    rig.advance(0.0).await;
     let now = queue_now(&rig).await;
     assert_eq!((&now["ready"], &now["waiting"], &now["runnable"]), (&json!(0), &json!(451), &json!(450)));
     let queue = format!("{TENURE_API}/queues/limits%2Flinux");

@@ -1,6 +1,6 @@
 //! What a start of all servers means for runs that were given out before.
 
-use super::assign::{accept, assigned, session};
+use super::assign::{accept, assigned};
 use super::schedulers::another;
 use super::*;
 
@@ -11,10 +11,10 @@ const TTL: u64 = 15;
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn z10_after_a_start_sessions_are_given_runs_only_once_they_have_shown_that_they_live() {
     let mut rig = Rig::start_with(|launch| launch.flag("--claim-work-wait", "0s")).await;
-    put_policy(&rig, &json!({"dispatch": "assign"})).await;
+    rig.put_policy(QUEUE, &json!({"dispatch": "assign"})).await;
     let mut sessions = Vec::new();
     for worker in ["w1", "w2", "w3", "w4", "w5"] {
-        sessions.push(session(&rig, worker, json!({"capacity": 2, "ttl": TTL})).await);
+        sessions.push(rig.start_session(QUEUE, worker, json!({"capacity": 2, "ttl": TTL})).await);
     }
     for _ in 0..5 {
         create(&rig, None).await;
@@ -28,7 +28,7 @@ async fn z10_after_a_start_sessions_are_given_runs_only_once_they_have_shown_tha
     for number in 0..2 {
         let claim = accept(&rig, &sessions[number], &format!("w{}", number + 1), &of_each[number], 0).await;
         assert_eq!(claim.status, 200, "{}", claim.body);
-        report(&rig, &claim.body).await;
+        rig.report(&claim.body, "completed", None).await;
     }
     rig.server.kill().unwrap();
     tokio::time::sleep(AWAY).await;

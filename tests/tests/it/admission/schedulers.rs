@@ -6,7 +6,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tenure_tests::server::{Launch, Server};
 
-use super::assign::{accept, assigned, session};
+use super::assign::{accept, assigned};
 use super::*;
 use crate::rig::{finish, refusal, stderr, stdout, tenure};
 
@@ -15,9 +15,8 @@ const EACH: usize = 10;
 
 /// The servers as they are listed.
 async fn servers(rig: &Rig) -> Vec<Value> {
-    let answer = rig.call("GET", &format!("{TENURE_API}/servers"), None).await;
-    assert_eq!(answer.status, 200, "{}", answer.body);
-    answer.body["servers"].as_array().unwrap().clone()
+    let answer = ok(rig.call("GET", &format!("{TENURE_API}/servers"), None).await);
+    answer["servers"].as_array().unwrap().clone()
 }
 
 /// The one server that is the scheduler of the queue, and its term; none if there is none.
@@ -55,15 +54,14 @@ fn signal(server: &Server, signal: Signal) {
 /// The notes about schedulers: exchange, term, server and what ended it.
 async fn notes(rig: &Rig) -> Vec<(bool, i64, String, Option<String>)> {
     let path = format!("{TENURE_API}/events?after=0&limit=1000&exchange=scheduler-active,scheduler-inactive");
-    let answer = rig.call("GET", &path, None).await;
-    assert_eq!(answer.status, 200, "{}", answer.body);
+    let answer = ok(rig.call("GET", &path, None).await);
     let note = |event: &Value| {
         let payload = &event["payload"];
         let active = event["exchange"].as_str().unwrap().ends_with("scheduler-active");
         let server = payload["serverId"].as_str().unwrap().to_owned();
         (active, payload["term"].as_i64().unwrap(), server, payload["endedBy"].as_str().map(str::to_owned))
     };
-    answer.body["events"].as_array().unwrap().iter().map(note).collect()
+    answer["events"].as_array().unwrap().iter().map(note).collect()
 }
 
 /// One active server in each term, each ended before the next begins, and terms that grow.
@@ -103,7 +101,7 @@ fn names(tasks: &[Value]) -> BTreeSet<String> {
 /// Gives out thirty runs: ten are assigned, ten accepted, ten completed. Whatever is given out from then on goes to worker `w2`, whose
 /// session is the second value.
 async fn give_out(rig: &Rig) -> (Given, String) {
-    let mine = session(rig, "w1", json!({"capacity": 3 * EACH})).await;
+    let mine = rig.start_session(QUEUE, "w1", json!({"capacity": 3 * EACH})).await;
     for _ in 0..3 * EACH {
         create(rig, None).await;
     }
@@ -120,11 +118,10 @@ async fn give_out(rig: &Rig) -> (Given, String) {
     }
     let completed = accepted.split_off(EACH);
     for claim in &completed {
-        report(rig, claim).await;
+        rig.report(claim, "completed", None).await;
     }
-    let answer = rig.call("POST", &format!("{TENURE_API}/sessions/{mine}/renew"), Some(&json!({"capacity": 0}))).await;
-    assert_eq!(answer.status, 200, "{}", answer.body);
-    let next = session(rig, "w2", json!({"capacity": 100})).await;
+    ok(rig.call("POST", &format!("{TENURE_API}/sessions/{mine}/renew"), Some(&json!({"capacity": 0}))).await);
+    let next = rig.start_session(QUEUE, "w2", json!({"capacity": 100})).await;
     let given = Given { session: mine, assigned: names(&all[..EACH]), completed: BTreeSet::new(), accepted };
     let completed = completed.iter().map(|claim| claim["status"]["taskId"].as_str().unwrap().to_owned()).collect();
     (Given { completed, ..given }, next)
@@ -185,7 +182,7 @@ async fn t8_when_the_active_server_is_killed_another_one_gives_out_its_runs_agai
     let rig = Rig::start_with(|launch| launch.flag("--scheduler-weight", "1").flag("--claim-work-wait", "0s")).await;
     let mut heavy = another(&rig, "heavy", 5).await;
     let policy = json!({"dispatch": "assign", "delivery": "at-least-once", "onSchedulerLoss": "reassign"});
-    put_policy(&rig, &policy).await;
+    rig.put_policy(QUEUE, &policy).await;
     until_scheduler(&rig, |name| name == "heavy").await;
     let (given, next) = give_out(&rig).await;
     heavy.kill().unwrap();
@@ -202,7 +199,7 @@ async fn t11_one_of_the_greatest_weight_is_active_and_a_stopped_one_finds_itself
     let rig = Rig::start_with(light).await;
     let start = async |name| launch(&rig, name, 5).start(rig.folder.path(), name).await;
     let heavy = [start("one").await, start("two").await];
-    put_policy(&rig, &json!({"dispatch": "assign", "onSchedulerLoss": "keep"})).await;
+    rig.put_policy(QUEUE, &json!({"dispatch": "assign", "onSchedulerLoss": "keep"})).await;
     let (first, _) = until_scheduler(&rig, |name| name != "light").await;
     let (active, other) = if first == "one" { ("one", "two") } else { ("two", "one") };
     let stopped = &heavy[usize::from(active == "two")];
@@ -212,7 +209,7 @@ async fn t11_one_of_the_greatest_weight_is_active_and_a_stopped_one_finds_itself
     let live = |name: &str| listed.iter().find(|server| server["name"] == name).unwrap()["live"].clone();
     assert_eq!((live("light"), live(active), live(other)), (json!(true), json!(false), json!(true)));
     // The next one gives out what comes.
-    let mine = session(&rig, "w1", json!({"capacity": 5})).await;
+    let mine = rig.start_session(QUEUE, "w1", json!({"capacity": 5})).await;
     let task = json!(create(&rig, None).await);
     assert_eq!(given_to(&rig, &mine, 1).await, names(std::slice::from_ref(&task)));
     let inbox = format!("{TENURE_API}/sessions/{mine}/inbox?wait=0&after=0");
@@ -262,9 +259,9 @@ async fn a_scheduler_is_replaced_by_hand_only_where_there_is_one_and_by_those_wh
     warned(1).await;
     let refused = rig.call("POST", &path, None).await;
     assert_eq!((refused.status, refused.code()), (409, "RequestConflict"), "{}", refused.body);
-    put_policy(&rig, &json!({"concurrency": {"total": 5}})).await;
+    rig.put_policy(QUEUE, &json!({"concurrency": {"total": 5}})).await;
     assert_eq!(rig.call("POST", &path, None).await.status, 409);
-    put_policy(&rig, &json!({"dispatch": "assign"})).await;
+    rig.put_policy(QUEUE, &json!({"dispatch": "assign"})).await;
     let answer = rig.call("POST", &path, None).await;
     assert_eq!((answer.status, answer.body.get("serverId")), (200, None), "no server may be one: {}", answer.body);
     warned(2).await;
@@ -303,7 +300,7 @@ async fn a_scheduler_is_replaced_by_hand_only_where_there_is_one_and_by_those_wh
         (rows.unwrap() == 0).then_some(())
     })
     .await;
-    put_policy(&rig, &json!({"dispatch": "assign"})).await;
+    rig.put_policy(QUEUE, &json!({"dispatch": "assign"})).await;
     let (_, again) = until_scheduler(&rig, |name| name == "able").await;
     assert!(again > term, "{again} after {term}");
     server.stop().await;
@@ -311,10 +308,9 @@ async fn a_scheduler_is_replaced_by_hand_only_where_there_is_one_and_by_those_wh
 
 /// What a run that waits says of its scheduler: nothing while there is one, and otherwise how many servers could be.
 async fn without_scheduler(rig: &Rig, task: impl std::fmt::Display) -> Option<u64> {
-    let answer = rig.call("GET", &format!("{TENURE_API}/tasks/{task}/why"), None).await;
-    assert_eq!(answer.status, 200, "{}", answer.body);
-    let reasons = answer.body["reasons"].as_array().unwrap();
-    assert_eq!(reasons[0]["code"], "waiting", "{}", answer.body);
+    let answer = ok(rig.call("GET", &format!("{TENURE_API}/tasks/{task}/why"), None).await);
+    let reasons = answer["reasons"].as_array().unwrap();
+    assert_eq!(reasons[0]["code"], "waiting", "{answer}");
     let found = reasons.iter().find(|reason| reason["code"] == "no-scheduler")?;
     Some(found["candidates"].as_u64().unwrap())
 }
@@ -322,7 +318,7 @@ async fn without_scheduler(rig: &Rig, task: impl std::fmt::Display) -> Option<u6
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_run_that_waits_says_that_no_live_server_is_the_scheduler_of_its_queue() {
     let rig = Rig::start_with(|launch| launch.flag("--scheduler-weight", "0")).await;
-    put_policy(&rig, &json!({"dispatch": "assign"})).await;
+    rig.put_policy(QUEUE, &json!({"dispatch": "assign"})).await;
     let task = create(&rig, None).await;
     let becomes = async |what: &str, expected: Option<u64>| {
         eventually(what, async || (without_scheduler(&rig, task).await == expected).then_some(())).await;

@@ -217,7 +217,7 @@ async fn what_was_replaced_is_removed_after_a_while() {
         stored.upload(name, some_bytes(1000, seed)).await;
     }
     assert_eq!(stored.rows().await, 3);
-    stored.advance(6 * 60).await;
+    stored.rig.advance(6 * 60).await;
     assert_eq!(stored.rows().await, 1);
     stored.holds(name, &some_bytes(1000, 3)).await;
 }

@@ -87,7 +87,7 @@ async fn what_was_replaced_leaves_the_folder_and_its_reader_reads_on() {
     let mut read = reading.next().await.unwrap().unwrap().to_vec();
     stored.upload(NAME, "second").await;
     assert_eq!(stored.files().len(), 2);
-    stored.advance(6 * 60).await;
+    stored.rig.advance(6 * 60).await;
     assert_eq!(stored.files().len(), 1);
     while let Some(piece) = reading.next().await {
         read.extend_from_slice(&piece.unwrap());
@@ -110,7 +110,7 @@ async fn a_server_that_is_killed_during_an_upload_leaves_nothing_for_long() {
     // The same data directory.
     stored.rig.server = launch.start(stored.rig.folder.path(), "server").await;
     stored.holds(NAME, b"earlier").await;
-    stored.advance(16 * 60).await;
+    stored.rig.advance(16 * 60).await;
     assert_eq!((stored.rows().await, stored.files().len()), (1, 1));
     stored.holds(NAME, b"earlier").await;
 }
@@ -122,7 +122,7 @@ async fn an_upload_that_was_taken_for_abandoned_is_refused_and_leaves_nothing() 
     let slow = Slow::begin(&stored, NAME);
     slow.send(&some_bytes(2 << 20, 4)).await;
     eventually("some of it is in the folder", async || (stored.files().len() == 2).then_some(())).await;
-    stored.advance(16 * 60).await;
+    stored.rig.advance(16 * 60).await;
     assert_eq!(stored.rows().await, 1);
     refused(slow.end().await, 409, "Deleted").await;
     stored.holds(NAME, b"earlier").await;

@@ -93,10 +93,10 @@ async fn a_url_ends_by_the_servers_clock() {
     let upload =
         async || stored.request(Method::PUT, &put).header("content-type", OCTETS).body("b").send().await.unwrap();
     assert_eq!(upload().await.status().as_u16(), 200);
-    stored.advance(3590).await;
+    stored.rig.advance(3590).await;
     // May be used again until then.
     assert_eq!(upload().await.status().as_u16(), 200);
-    stored.advance(20).await;
+    stored.rig.advance(20).await;
     assert!(refused(upload().await, 403, "AccessDenied").await.contains("expired"));
     refused(stored.request(Method::GET, &get).send().await.unwrap(), 403, "AccessDenied").await;
 }

@@ -111,13 +111,6 @@ impl Stored {
         sqlx::query_scalar(sql).fetch_one(&mut conn).await.unwrap()
     }
 
-    /// Moves the manual clock, and runs everything that is due then.
-    async fn advance(&self, seconds: i64) {
-        let body = serde_json::json!({"seconds": seconds});
-        let answer = self.rig.call("POST", "/api/tenure/v1/clock/advance", Some(&body)).await;
-        assert_eq!(answer.status, 200, "{}", answer.body);
-    }
-
     /// One of the server's numbers.
     async fn metric(&self, line: &str) -> u64 {
         let text = self.request(Method::GET, "/metrics").send().await.unwrap().text().await.unwrap();

@@ -13,7 +13,7 @@ use tokio::process::Command;
 use super::{QUEUE, account, created, done, run, start_worker};
 use crate::artifacts::put;
 use crate::rig::{
-    Rig, TIMEOUT, call, client_of, credentials_of, eventually, finish, minutes_from_now, new_task, refusal, run_of,
+    Rig, TIMEOUT, call, client_of, credentials_of, eventually, finish, minutes_from_now, new_task, ok, refusal, run_of,
     stderr, stdout, tenure,
 };
 
@@ -35,16 +35,14 @@ async fn append(rig: &Rig, claim: &Value, offset: u64, text: &str) -> u64 {
 async fn store_log(rig: &Rig, claim: &Value, text: &'static str) {
     let path = format!("{}/artifacts/public/logs/live_backing.log", run_of(claim));
     let body = json!({"storageType": "s3", "contentType": "text/plain", "expires": minutes_from_now(60)});
-    let answer = call(&mut rig.client(), &credentials_of(claim), "POST", &path, Some(&body)).await;
-    assert_eq!(answer.status, 200, "{}", answer.body);
-    let stored = put(rig, answer.body["putUrl"].as_str().unwrap(), "text/plain", text.as_bytes()).await;
+    let answer = ok(call(&mut rig.client(), &credentials_of(claim), "POST", &path, Some(&body)).await);
+    let stored = put(rig, answer["putUrl"].as_str().unwrap(), "text/plain", text.as_bytes()).await;
     assert_eq!(stored.status, 200, "{}", stored.text());
 }
 
 async fn report(rig: &Rig, claim: &Value, how: &str, body: Option<Value>) {
     let path = format!("{}/{how}", run_of(claim));
-    let answer = call(&mut rig.client(), &credentials_of(claim), "POST", &path, body.as_ref()).await;
-    assert_eq!(answer.status, 200, "{}", answer.body);
+    ok(call(&mut rig.client(), &credentials_of(claim), "POST", &path, body.as_ref()).await);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

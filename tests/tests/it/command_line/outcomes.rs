@@ -9,7 +9,7 @@ use tenure_tests::server::binary;
 
 use super::{QUEUE, account, answer, created, done, run, start_worker};
 use crate::consumer::way::{Fault, Way};
-use crate::rig::{Rig, call, credentials_of, eventually, finish, minutes_from_now, run_of, stderr, stdout};
+use crate::rig::{Rig, call, credentials_of, eventually, finish, minutes_from_now, ok, run_of, stderr, stdout};
 
 /// A graph in which the second task fails: the third one can never run, nor can the fourth behind it.
 const BROKEN: &str = r#"{"tasks": [
@@ -74,8 +74,7 @@ async fn a_wait_and_a_watched_group_ask_why_a_task_does_not_run_until_the_server
         let command = tokio::spawn(finish(command));
         eventually("it asks again and again", async || (way.sent(WHY).len() > TRIES).then_some(())).await;
         way.mend();
-        let canceled = rig.call("POST", &format!("/task/{first}/cancel"), None).await;
-        assert_eq!(canceled.status, 200, "{}", canceled.body);
+        ok(rig.call("POST", &format!("/task/{first}/cancel"), None).await);
         let output = command.await.unwrap();
         let last = stderr(&output);
         assert!(output.status.code() == Some(1) && last.contains(": cannot run, "), "{words:?}: {last}");
@@ -122,9 +121,7 @@ async fn watched_group_is_looked_at_soon_after_outage() {
     let looks = way.sent(LIST).len();
     eventually("it is answered", async || (way.sent(LIST).len() > looks).then_some(())).await;
     let claims = rig.claim(QUEUE, 1).await;
-    let path = format!("{}/completed", run_of(&claims[0]));
-    let report = call(&mut rig.client(), &credentials_of(&claims[0]), "POST", &path, None).await;
-    assert_eq!(report.status, 200, "{}", report.body);
+    rig.report(&claims[0], "completed", None).await;
     // Promised are three seconds.
     let ended = tokio::time::timeout(Duration::from_secs(30), watching.wait()).await;
     assert!(ended.expect("it looks again soon").unwrap().success());
@@ -176,13 +173,11 @@ async fn a_task_is_shown_with_its_verdict_its_exit_code_and_its_artifacts() {
         ),
     ] {
         let path = format!("{run_path}/artifacts/{}", name.replace('/', "%2F"));
-        let answer = call(&mut rig.client(), &worker, "POST", &path, Some(&body)).await;
-        assert_eq!(answer.status, 200, "{}", answer.body);
+        ok(call(&mut rig.client(), &worker, "POST", &path, Some(&body)).await);
     }
     assert!(done(&rig, &["task", "show", &task]).await.starts_with("Running for "));
     let report = json!({"result": {"failure": "exit code 3", "exitCode": 3}});
-    let answer_of = call(&mut rig.client(), &worker, "POST", &format!("{run_path}/failed"), Some(&report)).await;
-    assert_eq!(answer_of.status, 200, "{}", answer_of.body);
+    ok(call(&mut rig.client(), &worker, "POST", &format!("{run_path}/failed"), Some(&report)).await);
     let text = done(&rig, &["task", "show", &task]).await;
     let verdict = text.lines().next().unwrap();
     assert!(verdict.starts_with("Failed: exit code 3, after ") && verdict.ends_with(" on group/worker"), "{text}");

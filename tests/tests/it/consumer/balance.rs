@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use super::way::{Fault, Way};
 use super::{LEASE, LONG_TTL, Note, Notes, Office, Pen, QUEUE, Running};
-use crate::rig::{definition, eventually, new_task};
+use crate::rig::{definition, eventually, new_task, ok};
 
 /// The request that claims the first run of a task, and the one that lists a queue.
 const CLAIM: &str = "/runs/0/claim ";
@@ -190,8 +190,7 @@ async fn m15_nothing_is_missed_while_connections_are_cut_and_delays_end() {
         if number % 10 == 0 {
             body["extra"] = json!({"tenure": {"delay": 2}});
         }
-        let created = office.rig.create(task, &body).await;
-        assert_eq!(created.status, 200, "{}", created.body);
+        ok(office.rig.create(task, &body).await);
         tasks.push(task);
         if number % 40 == 20 {
             way.cut();

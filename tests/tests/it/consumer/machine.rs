@@ -12,7 +12,7 @@ use tenure_tests::http::TENURE_API;
 use tokio::time::Instant;
 
 use super::{LONG_TTL, Note, Notes, Office, Pen, Running};
-use crate::rig::eventually;
+use crate::rig::{eventually, ok};
 
 /// The shortest lease that a policy may have.
 const SHORT_LEASE: u64 = 10;
@@ -25,8 +25,7 @@ fn now() -> DateTime<Utc> {
 
 impl Office {
     async fn command(&self, task: SlugId, body: Value) {
-        let answer = self.rig.call("PUT", &format!("{TENURE_API}/tasks/{task}/command"), Some(&body)).await;
-        assert_eq!(answer.status, 200, "{}", answer.body);
+        ok(self.rig.call("PUT", &format!("{TENURE_API}/tasks/{task}/command"), Some(&body)).await);
     }
 
     /// What a machine has stored, once its state has this name and all commands were carried out.

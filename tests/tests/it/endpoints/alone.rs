@@ -4,7 +4,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::json;
 
-use crate::rig::{Rig, TIMEOUT, call, client_of, eventually, minutes_from_now, new_task};
+use crate::rig::{Rig, TIMEOUT, call, client_of, eventually, minutes_from_now, new_task, ok};
 
 /// Changes the scopes of a row while an update waits for it that has seen the old ones.
 async fn update_meets_another(table: &str, key: &str, id: &str, path: &str) {
@@ -14,8 +14,7 @@ async fn update_meets_another(table: &str, key: &str, id: &str, path: &str) {
     if table == "roles" {
         body.as_object_mut().unwrap().remove("expires");
     }
-    let made = rig.call("PUT", path, Some(&body)).await;
-    assert_eq!(made.status, 200, "{}", made.body);
+    ok(rig.call("PUT", path, Some(&body)).await);
     let mut other = rig.database.connect("other").await;
     let run = async |other: &mut sqlx::PgConnection, sql: String| {
         sqlx::raw_sql(sqlx::AssertSqlSafe(sql)).execute(other).await.unwrap();
@@ -104,11 +103,9 @@ async fn a_worker_pool_that_has_as_many_purge_requests_as_it_may_takes_no_more_f
     assert_eq!(asked().await, 1000);
     assert_eq!(ask("acme/linux", "cache-7").await.status, 204, "what is there may be asked for again");
     assert_eq!(ask("acme/other", "more").await.status, 204);
-    let day = json!({"seconds": 24 * 3600 - 60});
-    assert_eq!(rig.call("POST", "/api/tenure/v1/clock/advance", Some(&day)).await.status, 200);
+    rig.advance(24 * 3600 - 60).await;
     assert_eq!(ask("acme/linux", "cache-7").await.status, 204);
-    let minutes = json!({"seconds": 120});
-    assert_eq!(rig.call("POST", "/api/tenure/v1/clock/advance", Some(&minutes)).await.status, 200);
+    rig.advance(120).await;
     assert_eq!(asked().await, 1, "a day is over for all but one");
     // The pass has removed the others from the table.
     let left: i64 = sqlx::query_scalar("SELECT count(*) FROM purge_requests").fetch_one(&mut database).await.unwrap();

@@ -9,7 +9,7 @@ use tenure_tests::http::{QUEUE_API, queue_segment};
 use tenure_tests::server::{Launch, Server};
 
 use super::{QUEUE, metric, skipped};
-use crate::rig::{Raw, RawReply, Rig, Signature, claim_path, credentials_of, definition, new_task, run_of, worker};
+use crate::rig::{Raw, RawReply, Rig, Signature, claim_path, credentials_of, definition, new_task, ok, run_of, worker};
 
 const HOUR: i64 = 3_600;
 const DAY: i64 = 24 * HOUR;
@@ -22,11 +22,6 @@ fn dated(ahead: i64) -> Value {
     task
 }
 
-async fn advance(rig: &Rig, seconds: i64) {
-    let answer = rig.call("POST", "/api/tenure/v1/clock/advance", Some(&json!({"seconds": seconds}))).await;
-    assert_eq!(answer.status, 200, "{}", answer.body);
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_clock_that_jumps_by_days_ends_what_is_due_and_wedges_nothing() {
     let rig = Rig::start_with(|launch| launch.flag("--clock", "manual")).await;
@@ -36,7 +31,7 @@ async fn a_clock_that_jumps_by_days_ends_what_is_due_and_wedges_nothing() {
         assert_eq!(rig.create(claimed, &dated(ahead)).await.status, 200);
         assert_eq!(rig.claim(QUEUE, 1).await.len(), 1);
         assert_eq!(rig.create(pending, &dated(ahead)).await.status, 200);
-        advance(&rig, 3 * DAY).await;
+        rig.advance(3 * DAY).await;
         for task in [claimed, pending] {
             let status = rig.status(task).await;
             let last = &status["runs"].as_array().unwrap().last().unwrap()["reasonResolved"];
@@ -48,8 +43,7 @@ async fn a_clock_that_jumps_by_days_ends_what_is_due_and_wedges_nothing() {
         let claims = rig.claim(QUEUE, 1).await;
         for what in ["reclaim", "completed"] {
             let path = format!("{}/{what}", run_of(&claims[0]));
-            let answer = crate::rig::call(&mut rig.client(), &credentials_of(&claims[0]), "POST", &path, None).await;
-            assert_eq!(answer.status, 200, "{}", answer.body);
+            ok(crate::rig::call(&mut rig.client(), &credentials_of(&claims[0]), "POST", &path, None).await);
         }
         assert_eq!(rig.status(task).await["state"], "completed");
     }
@@ -63,7 +57,7 @@ async fn a_clock_that_jumps_by_days_ends_what_is_due_and_wedges_nothing() {
 async fn a_server_that_opens_a_database_whose_clock_was_moved_warns() {
     let rig = Rig::start_with(|launch| launch.flag("--clock", "manual")).await;
     assert!(!rig.server.log().contains("was moved by --clock manual"));
-    advance(&rig, 5 * DAY).await;
+    rig.advance(5 * DAY).await;
     let ordinary = rig.another("ordinary").await;
     let log = ordinary.log();
     let line = log.lines().find(|line| line.contains("was moved by --clock manual")).unwrap_or_else(|| panic!("{log}"));

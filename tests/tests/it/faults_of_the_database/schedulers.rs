@@ -11,7 +11,7 @@ use tenure_tests::server::{Launch, create_root_client, fresh_secret_key};
 
 use super::cluster::Cluster;
 use super::settled;
-use crate::rig::{call, client_of, eventually, new_folder};
+use crate::rig::{call, client_of, eventually, new_folder, ok};
 
 /// Longer than a scheduler may be silent.
 const AWAY: Duration = Duration::from_secs(10);
@@ -39,8 +39,7 @@ async fn no_scheduler_is_replaced(away: impl AsyncFnOnce(&mut Cluster)) {
     let light = launch("light", "1").start(folder.path(), "light").await;
     let root = create_root_client(&url, &key).credentials;
     let path = format!("{TENURE_API}/queues/faults%2Fqueue/policy");
-    let put = call(&mut client_of(&heavy), &root, "PUT", &path, Some(&json!({"dispatch": "assign"}))).await;
-    assert_eq!(put.status, 200, "{}", put.body);
+    ok(call(&mut client_of(&heavy), &root, "PUT", &path, Some(&json!({"dispatch": "assign"}))).await);
     let path = format!("{TENURE_API}/servers");
     let before = eventually("it is the scheduler", async || {
         let found = schedulers(&call(&mut client_of(&light), &root, "GET", &path, None).await.body);

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{QUEUE, create, get, hides, log_in, report, shows};
+use super::{QUEUE, get, hides, log_in, shows};
 use crate::rig::{Raw, Rig, eventually};
 
 const NAME: &str = "known-to-few";
@@ -24,9 +24,9 @@ async fn close(rig: &Rig, scopes: &[&str], read: &str) {
 async fn the_name_of_a_task_is_shown_to_who_may_read_its_definition() {
     let rig = Rig::start().await;
     let named = |body: &mut Value| body["metadata"]["name"] = NAME.into();
-    let (failed, held) = (create(&rig, named).await, create(&rig, named).await);
+    let (failed, held) = (rig.create_with(QUEUE, named).await, rig.create_with(QUEUE, named).await);
     let claims = rig.claim(QUEUE, 2).await;
-    report(&rig, &claims[0], "failed", None).await;
+    rig.report(&claims[0], "failed", None).await;
     let pages = [("/", vec![failed]), ("/queue/page/queue", vec![failed]), (WORKER, vec![failed, held])];
     for (path, _) in &pages {
         shows(&get(&rig, path, None).await, &[NAME]);
@@ -49,7 +49,7 @@ async fn the_name_of_a_task_is_shown_to_who_may_read_its_definition() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_may_not_see_workers_does_not_learn_which_there_are() {
     let rig = Rig::start().await;
-    create(&rig, |_| {}).await;
+    rig.create_one(QUEUE).await;
     assert_eq!(rig.claim(QUEUE, 1).await.len(), 1);
     shows(&get(&rig, WORKER, None).await, &["State"]);
     shows(&get(&rig, NO_WORKER, None).await, &["No worker of this name"]);

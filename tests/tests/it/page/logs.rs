@@ -5,7 +5,7 @@ use tenure_tests::http::TENURE_API;
 
 use super::{HOSTILE, POLICY, get, hides, log_in, shows};
 use crate::artifacts::{Worker, put};
-use crate::rig::{Raw, Rig, call, client_of, minutes_from_now};
+use crate::rig::{Raw, Rig, call, client_of, minutes_from_now, ok};
 
 const BACKING_LOG: &str = "public/logs/live_backing.log";
 
@@ -18,8 +18,7 @@ async fn append(worker: &Worker, offset: u64, bytes: &[u8]) -> u64 {
 
 async fn complete(worker: &Worker) {
     let path = format!("{}/completed", worker.run);
-    let answer = call(&mut worker.rig.client(), &worker.credentials, "POST", &path, None).await;
-    assert_eq!(answer.status, 200, "{}", answer.body);
+    ok(call(&mut worker.rig.client(), &worker.credentials, "POST", &path, None).await);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

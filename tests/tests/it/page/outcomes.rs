@@ -3,13 +3,12 @@
 use serde_json::{Value, json};
 use tenure_tests::http::TENURE_API;
 
-use super::{HOSTILE, QUEUE, create, get, hides, log_in, report, shows};
-use crate::rig::{Rig, call, credentials_of, minutes_from_now, new_task, run_of};
+use super::{HOSTILE, QUEUE, get, hides, log_in, shows};
+use crate::rig::{Rig, call, credentials_of, minutes_from_now, new_task, ok, run_of};
 
 async fn create_artifact(rig: &Rig, claim: &Value, name: &str, body: Value) {
     let path = format!("{}/artifacts/{name}", run_of(claim));
-    let answer = call(&mut rig.client(), &credentials_of(claim), "POST", &path, Some(&body)).await;
-    assert_eq!(answer.status, 200, "{}", answer.body);
+    ok(call(&mut rig.client(), &credentials_of(claim), "POST", &path, Some(&body)).await);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -21,19 +20,19 @@ async fn a_task_is_shown_with_its_verdict_its_artifacts_and_the_tasks_around_it(
             body["dependencies"] = json!(needs);
         }
     };
-    let fetch = create(&rig, named("fetch", vec![])).await;
-    let check = create(&rig, named("check", vec![fetch.to_string()])).await;
+    let fetch = rig.create_with(QUEUE, named("fetch", vec![])).await;
+    let check = rig.create_with(QUEUE, named("check", vec![fetch.to_string()])).await;
     let page_of = |task: tenure_api::ids::SlugId| format!("/task/{task}");
     shows(
         &get(&rig, &page_of(check), None).await,
         &["Unscheduled: it has no run yet", "it waits for 1", "state pending"],
     );
     let claims = rig.claim(QUEUE, 1).await;
-    report(&rig, &claims[0], "completed", None).await;
+    rig.report(&claims[0], "completed", None).await;
     let claims = rig.claim(QUEUE, 1).await;
     assert_eq!(claims[0]["status"]["taskId"], check.to_string());
     // Created now, so that it needs a task that has a run already.
-    let report_task = create(&rig, named(HOSTILE, vec![check.to_string()])).await;
+    let report_task = rig.create_with(QUEUE, named(HOSTILE, vec![check.to_string()])).await;
     shows(
         &get(&rig, &page_of(check), None).await,
         &["Running for ", " on group/worker", "Needs", "all have ended as they must"],
@@ -46,7 +45,7 @@ async fn a_task_is_shown_with_its_verdict_its_artifacts_and_the_tasks_around_it(
         json!({"storageType": "link", "artifact": "public/sum.txt", "contentType": "text/x-sums", "expires": expires});
     create_artifact(&rig, &claims[0], "public%2Flatest.txt", link).await;
     let result = json!({"result": {"failure": format!("exit code 3 {HOSTILE}"), "exitCode": 3}});
-    report(&rig, &claims[0], "failed", Some(&result)).await;
+    rig.report(&claims[0], "failed", Some(&result)).await;
 
     let root = log_in(&rig, &rig.root).await;
     let page = get(&rig, &page_of(check), Some(&root)).await;
@@ -88,15 +87,14 @@ async fn a_task_is_shown_with_its_verdict_its_artifacts_and_the_tasks_around_it(
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_task_is_shown_with_its_checkpoint_to_those_who_may_see_its_result() {
     let rig = Rig::start().await;
-    let task = create(&rig, |_| {}).await;
+    let task = rig.create_one(QUEUE).await;
     let claim = rig.claim(QUEUE, 1).await.remove(0);
     let page = format!("/task/{task}");
     let root = log_in(&rig, &rig.root).await;
     hides(&get(&rig, &page, Some(&root)).await, &["Checkpoint"]);
     let path = format!("{TENURE_API}/tasks/{task}/runs/0/checkpoint");
     let body = json!({"checkpoint": {"frames": 4_711, "note": HOSTILE}});
-    let stored = call(&mut rig.client(), &credentials_of(&claim), "PUT", &path, Some(&body)).await;
-    assert_eq!(stored.status, 200, "{}", stored.body);
+    ok(call(&mut rig.client(), &credentials_of(&claim), "PUT", &path, Some(&body)).await);
     let shown = get(&rig, &page, Some(&root)).await;
     shows(&shown, &["Checkpoint", "of run 0", "4711"]);
     hides(&shown, &["<script", "<img"]);
@@ -108,7 +106,7 @@ async fn a_task_is_shown_with_its_checkpoint_to_those_who_may_see_its_result() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_tasks_around_a_task_are_bounded() {
     let rig = Rig::start().await;
-    let first = create(&rig, |_| {}).await;
+    let first = rig.create_one(QUEUE).await;
     let tasks: Vec<Value> =
         (0..101).map(|_| json!({"taskQueueId": QUEUE, "payload": {}, "dependencies": [first]})).collect();
     let answer = rig.call("POST", &format!("{TENURE_API}/tasks"), Some(&json!({"tasks": tasks}))).await;
@@ -120,11 +118,11 @@ async fn the_tasks_around_a_task_are_bounded() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_worker_is_idle_working_quarantined_silent_or_removed() {
-    let rig = Rig::start_with(|launch| launch.flag("--clock", "manual").flag("--claim-work-wait", "0s")).await;
+    let rig = Rig::manual().await;
     let (worker, queue) = ("/worker/group/worker", "/queue/page/queue");
     let unknown = get(&rig, &format!("/worker/group/{}", new_task()), None).await;
     shows(&unknown, &["No worker of this name has been in contact within the last day."]);
-    let task = create(&rig, |_| {}).await;
+    let task = rig.create_one(QUEUE).await;
     let root = log_in(&rig, &rig.root).await;
     let is = async |word: &str| {
         for path in [worker, queue] {
@@ -134,7 +132,7 @@ async fn a_worker_is_idle_working_quarantined_silent_or_removed() {
     };
     let claims = rig.claim(QUEUE, 1).await;
     is("working").await;
-    report(&rig, &claims[0], "completed", None).await;
+    rig.report(&claims[0], "completed", None).await;
     // It polls and gets nothing: before, nothing was known of such a worker.
     assert!(rig.claim(QUEUE, 1).await.is_empty());
     is("idle").await;
@@ -142,16 +140,14 @@ async fn a_worker_is_idle_working_quarantined_silent_or_removed() {
     let quarantine = async |until: String| {
         let path = "/provisioners/page/worker-types/queue/workers/group/worker";
         let body = json!({"quarantineUntil": until, "quarantineInfo": "tests"});
-        let answer = rig.call("PUT", path, Some(&body)).await;
-        assert_eq!(answer.status, 200, "{}", answer.body);
+        ok(rig.call("PUT", path, Some(&body)).await);
     };
     quarantine(minutes_from_now(60)).await;
     is("quarantined").await;
     shows(&get(&rig, worker, Some(&root)).await, &["Quarantined until"]);
     quarantine("2000-01-01T00:00:00.000Z".to_owned()).await;
     is("idle").await;
-    let answer = rig.call("POST", &format!("{TENURE_API}/clock/advance"), Some(&json!({"seconds": 120}))).await;
-    assert_eq!(answer.status, 200, "{}", answer.body);
+    rig.advance(120).await;
     is("silent").await;
     let path = format!("{TENURE_API}/workers/page%2Fqueue/group/worker/removed");
     assert!(rig.call("POST", &path, None).await.is_success());

@@ -3,13 +3,13 @@
 use serde_json::{Value, json};
 use tenure_tests::http::TENURE_API;
 
-use super::{HOSTILE, POLICY, QUEUE, create, form, form_token, get, hides, log_in, own_form, report, shows, sql};
-use crate::rig::{Raw, Rig};
+use super::{HOSTILE, POLICY, QUEUE, form, form_token, get, hides, log_in, own_form, shows, sql};
+use crate::rig::{Raw, Rig, ok};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_queue_is_paused_and_resumed_by_who_may_and_by_a_form_of_this_page() {
     let rig = Rig::start_with(|launch| launch.flag("--claim-work-wait", "0s")).await;
-    let task = create(&rig, |_| {}).await;
+    let task = rig.create_one(QUEUE).await;
     let (queue, pausing, resuming) = ("/queue/page/queue", "/queue/page/queue/pause", "/queue/page/queue/resume");
     let root = log_in(&rig, &rig.root).await;
     let page = get(&rig, queue, Some(&root)).await;
@@ -74,10 +74,9 @@ fn form_of_other_site(fields: &[(&str, &str)]) -> Raw {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn policies_ends_and_results_are_shown_to_who_may_read_them() {
     let rig = Rig::start().await;
-    let task = create(&rig, |_| {}).await;
+    let task = rig.create_one(QUEUE).await;
     let policy = json!({"delivery": "at-least-once", "completeTime": 600});
-    let answer = rig.call("PUT", &format!("{TENURE_API}/queues/page%2Fqueue/policy"), Some(&policy)).await;
-    assert_eq!(answer.status, 200, "{}", answer.body);
+    ok(rig.call("PUT", &format!("{TENURE_API}/queues/page%2Fqueue/policy"), Some(&policy)).await);
     let root = log_in(&rig, &rig.root).await;
     let page = get(&rig, "/queue/page/queue", Some(&root)).await;
     shows(&page, &["at-least-once", "completeTime", "version 1, by root"]);
@@ -87,7 +86,7 @@ async fn policies_ends_and_results_are_shown_to_who_may_read_them() {
     let claims = rig.claim(QUEUE, 1).await;
     shows(&get(&rig, &path, Some(&root)).await, &["Worker group/worker has held it since"]);
     shows(&get(&rig, &path, None).await, &["A worker has held it since"]);
-    report(&rig, &claims[0], "exception", Some(&json!({"reason": "worker-shutdown"}))).await;
+    rig.report(&claims[0], "exception", Some(&json!({"reason": "worker-shutdown"}))).await;
     sql(&rig, "UPDATE runs SET ended_by = 7; INSERT INTO results SELECT seq, 0, '{\"answer\": \"<b>\"}' FROM runs")
         .await;
     let anonymous = get(&rig, &path, None).await;
@@ -113,9 +112,9 @@ async fn keys_and_limits_are_shown_to_who_may_see_the_queue_and_a_task_says_what
     let rules = json!({"concurrency": 2, "weight": 2.5, "rate": {"count": 7, "seconds": 60}});
     assert_eq!(rig.call("PUT", &format!("{queue}/keys/%3Cb%3E"), Some(&rules)).await.status, 200);
     let of_acme = |task: &mut Value| task["extra"] = json!({"tenure": {"key": "acme"}});
-    create(&rig, of_acme).await;
+    rig.create_with(QUEUE, of_acme).await;
     assert_eq!(rig.claim(QUEUE, 1).await.len(), 1);
-    let waiting = create(&rig, of_acme).await;
+    let waiting = rig.create_with(QUEUE, of_acme).await;
     let (page, root) = ("/queue/page/queue", log_in(&rig, &rig.root).await);
     let shown = get(&rig, page, Some(&root)).await;
     shows(
@@ -137,7 +136,7 @@ async fn keys_and_limits_are_shown_to_who_may_see_the_queue_and_a_task_says_what
 async fn sessions_are_shown_with_what_they_hold_to_who_may_see_the_queue() {
     let rig = Rig::start().await;
     for _ in 0..3 {
-        create(&rig, |_| ()).await;
+        rig.create_with(QUEUE, |_| ()).await;
     }
     let page = "/queue/page/queue";
     let cookie = log_in(&rig, &rig.root).await;
@@ -172,11 +171,10 @@ async fn the_schedulers_of_a_queue_that_assigns_are_shown_to_who_may_list_the_se
     let rig =
         Rig::start_with(|launch| launch.flag("--server-name", "<b>one</b>").flag("--scheduler-weight", "7")).await;
     let (page, root) = ("/queue/page/queue", log_in(&rig, &rig.root).await);
-    create(&rig, |_| {}).await;
+    rig.create_one(QUEUE).await;
     hides(&get(&rig, page, Some(&root)).await, &["Schedulers"]);
     let policy = json!({"dispatch": "assign"});
-    let answer = rig.call("PUT", &format!("{TENURE_API}/queues/page%2Fqueue/policy"), Some(&policy)).await;
-    assert_eq!(answer.status, 200, "{}", answer.body);
+    ok(rig.call("PUT", &format!("{TENURE_API}/queues/page%2Fqueue/policy"), Some(&policy)).await);
     let shown = crate::rig::eventually("it is the scheduler", async || {
         let shown = get(&rig, page, Some(&root)).await;
         shown.text().contains("state active").then_some(shown)

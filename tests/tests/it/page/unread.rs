@@ -1,6 +1,6 @@
 //! What pages show where a part of them cannot be read in time, as behind an old snapshot, which keeps what has ended in the indexes.
 
-use super::{QUEUE, create, get, hides, log_in, shows};
+use super::{QUEUE, get, hides, log_in, shows};
 use crate::rig::Rig;
 
 const UNREAD: &str = "could not be read in time";
@@ -10,9 +10,9 @@ const WORKER: &str = "/worker/group/worker";
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_cannot_be_read_in_time_is_left_out_and_the_rest_is_shown() {
     let rig = Rig::start().await;
-    create(&rig, |_| {}).await;
+    rig.create_one(QUEUE).await;
     assert_eq!(rig.claim(QUEUE, 1).await.len(), 1);
-    create(&rig, |_| {}).await;
+    rig.create_one(QUEUE).await;
     let looker = log_in(&rig, &rig.make_client("looker", &["queue:*"]).await).await;
     for path in ["/", OF_QUEUE, WORKER] {
         hides(&get(&rig, path, Some(&looker)).await, &[UNREAD]);

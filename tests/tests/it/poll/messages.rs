@@ -26,8 +26,7 @@ async fn workers_of_those_days_claim_and_submitters_create_with_the_scopes_of_th
     let rig = Rig::start().await;
     let submitter = rig.make_client("submitter", &[&format!("queue:create-task:{QUEUE}")]).await;
     let (task, body) = (new_task(), definition(QUEUE));
-    let created = call(&mut rig.client(), &submitter, "PUT", &format!("/task/{task}"), Some(&body)).await;
-    assert_eq!(created.status, 200, "{}", created.body);
+    ok(call(&mut rig.client(), &submitter, "PUT", &format!("/task/{task}"), Some(&body)).await);
     let mut urgent = body.clone();
     urgent["priority"] = json!("low");
     let refused = call(&mut rig.client(), &submitter, "PUT", &format!("/task/{}", new_task()), Some(&urgent)).await;
@@ -38,8 +37,7 @@ async fn workers_of_those_days_claim_and_submitters_create_with_the_scopes_of_th
     let other = json!({"workerGroup": "g", "workerId": "other"});
     assert_eq!(call(&mut rig.client(), &worker, "POST", &path, Some(&other)).await.code(), "InsufficientScopes");
     let own = json!({"workerGroup": "g", "workerId": "w"});
-    let claimed = call(&mut rig.client(), &worker, "POST", &path, Some(&own)).await;
-    assert_eq!(claimed.status, 200, "{}", claimed.body);
+    ok(call(&mut rig.client(), &worker, "POST", &path, Some(&own)).await);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -56,13 +54,13 @@ async fn a_receipt_that_is_not_encoded_fails_every_time_and_a_raw_slash_is_under
         let reply = send(&rig.server, "DELETE", &urls.delete_with(&message.id, &only_plus)).await;
         assert_eq!((reply.status, reply.body.len()), (204, 0), "{}", reply.text());
         // The message after a deleted one is hidden for as long as the server is set to.
-        advance(&rig, 2).await;
+        rig.advance(2).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn looking_changes_nothing_and_an_update_hides_or_shows() {
-    let rig = manual().await;
+    let rig = Rig::manual().await;
     let urls = Urls::ask(&rig).await;
     let task = create(&rig, "lowest").await;
     let peek = async || messages(&get(&rig, &format!("{}&peekonly=true&numofmessages=32", urls.poll())).await);
@@ -99,7 +97,7 @@ async fn looking_changes_nothing_and_an_update_hides_or_shows() {
     assert!(updated.header("x-ms-time-next-visible").unwrap().ends_with(" GMT"));
     let renewed = Message { receipt: updated.header("x-ms-popreceipt").unwrap().to_owned(), ..got.clone() };
     assert_error(&update(&got, "600", None).await, 400, "PopReceiptMismatch");
-    advance(&rig, 301).await;
+    rig.advance(301).await;
     assert_eq!(peek().await.len(), 0, "hidden for longer");
     assert_eq!(update(&renewed, "0", None).await.status, 204);
     let again = messages(&get(&rig, urls.poll()).await);
@@ -128,12 +126,12 @@ async fn answers_have_azures_headers() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_message_that_comes_again_and_again_is_logged_once() {
-    let rig = manual().await;
+    let rig = Rig::manual().await;
     let urls = Urls::ask(&rig).await;
     let task = create(&rig, "lowest").await;
     for _ in 0..12 {
         assert_eq!(messages(&get(&rig, &urls.poll_for(1)).await).len(), 1);
-        advance(&rig, 2).await;
+        rig.advance(2).await;
     }
     let log = rig.server.log();
     let warnings: Vec<&str> = log.lines().filter(|line| line.contains("got many times")).collect();

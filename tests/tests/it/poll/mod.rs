@@ -12,7 +12,7 @@ use tenure_api::ids::SlugId;
 use tenure_tests::http::{QUEUE_API, TENURE_API};
 use tenure_tests::server::{Launch, Server, fresh_secret_key, reset_root_token};
 
-use crate::rig::{Raw, RawReply, Rig, call, client_of, definition, eventually, new_task};
+use crate::rig::{Raw, RawReply, Rig, call, client_of, definition, eventually, new_task, ok};
 
 const QUEUE: &str = "poll/plane";
 /// What one server made visible another one that is not notified sees within this: ten times what is promised.
@@ -23,9 +23,8 @@ struct Urls(Vec<(String, String)>);
 
 impl Urls {
     async fn ask(rig: &Rig) -> Self {
-        let answer = rig.call("GET", &format!("/poll-task-url/{QUEUE}"), None).await;
-        assert_eq!(answer.status, 200, "{}", answer.body);
-        Self::read(&answer.body, rig.server.root_url())
+        let answer = ok(rig.call("GET", &format!("/poll-task-url/{QUEUE}"), None).await);
+        Self::read(&answer, rig.server.root_url())
     }
 
     fn read(body: &Value, root_url: &str) -> Self {
@@ -119,16 +118,6 @@ fn assert_error(reply: &RawReply, status: u16, code: &str) {
 async fn create(rig: &Rig, priority: &str) -> SlugId {
     let (task, mut definition) = (new_task(), definition(QUEUE));
     definition["priority"] = json!(priority);
-    let answer = rig.create(task, &definition).await;
-    assert_eq!(answer.status, 200, "{}", answer.body);
+    ok(rig.create(task, &definition).await);
     task
-}
-
-async fn advance(rig: &Rig, seconds: u64) {
-    let answer = rig.call("POST", &format!("{TENURE_API}/clock/advance"), Some(&json!({"seconds": seconds}))).await;
-    assert_eq!(answer.status, 200, "{}", answer.body);
-}
-
-async fn manual() -> Rig {
-    Rig::start_with(|launch| launch.flag("--clock", "manual")).await
 }

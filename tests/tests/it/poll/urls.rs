@@ -80,16 +80,16 @@ async fn a_url_serves_its_queue_and_its_operation_only() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_url_ends_after_half_an_hour_and_has_its_end() {
-    let rig = manual().await;
+    let rig = Rig::manual().await;
     let answer = rig.call("GET", &format!("/poll-task-url/{QUEUE}"), None).await;
     let urls = Urls::read(&answer.body, rig.server.root_url());
     let clock = rig.call("GET", &format!("{TENURE_API}/clock"), None).await.body["now"].clone();
     let at = |text: &Value| chrono::DateTime::parse_from_rfc3339(text.as_str().unwrap()).unwrap();
     let left = at(&answer.body["expires"]) - at(&clock);
     assert!((1790..=1800).contains(&left.num_seconds()), "{left}");
-    advance(&rig, 1780).await;
+    rig.advance(1780).await;
     assert!(messages(&get(&rig, urls.poll()).await).is_empty());
-    advance(&rig, 21).await;
+    rig.advance(21).await;
     let reply = get(&rig, urls.poll()).await;
     assert_error(&reply, 403, "AuthenticationFailed");
     assert_eq!(element(&reply.text(), "AuthenticationErrorDetail"), Some("the signature has expired"));

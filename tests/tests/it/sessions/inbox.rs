@@ -9,7 +9,7 @@ use tenure_tests::server::Launch;
 
 use super::{QUEUE, claim, command, create, date, end, id, inbox, items, path, refused, renew, report, start};
 use crate::fleet::{NOTIFIED_WITHIN, without_fallbacks, without_notifications};
-use crate::rig::{Raw, Rig, call, client_of, definition, eventually, minutes_from_now, new_task};
+use crate::rig::{Raw, Rig, call, client_of, eventually, minutes_from_now, new_task};
 
 /// Ten times the time between two looks for what other servers did.
 const SEEN_WITHIN: Duration = Duration::from_secs(5);
@@ -84,19 +84,18 @@ async fn ends_of_runs_by_time_are_notified() {
         (json!({"completeTime": 10}), 11.0, json!(["claim-expired", "complete-time"])),
         (json!({"claimTimeout": 1200}), 601.0, json!(["deadline-exceeded", null])),
     ] {
-        let put = rig.call("PUT", &format!("{TENURE_API}/queues/sessions%2Flinux/policy"), Some(&policy)).await;
-        assert_eq!(put.status, 200, "{}", put.body);
-        let (task, mut fields) = (new_task(), definition(QUEUE));
-        fields["deadline"] = minutes_from_now(10).into();
-        // No next run is claimed instead of the next task.
-        fields["retries"] = json!(0);
-        assert_eq!(rig.create(task, &fields).await.status, 200);
+        rig.put_policy(QUEUE, &policy).await;
+        // Without retries, so that no next run is claimed instead of the next task.
+        let task = rig
+            .create_with(QUEUE, |body| {
+                body["deadline"] = minutes_from_now(10).into();
+                body["retries"] = json!(0);
+            })
+            .await;
         assert_eq!(claim(&rig, "w1", Some(session), 1).await.len(), 1);
         let pass_time = async {
             until_waiting(&rig, 1).await;
-            let moved = json!({"seconds": seconds});
-            let answer = rig.call("POST", &format!("{TENURE_API}/clock/advance"), Some(&moved)).await;
-            assert_eq!(answer.status, 200, "{}", answer.body);
+            rig.advance(seconds).await;
             Instant::now()
         };
         let (item, passed) = tokio::join!(one_item(&rig, session, after), pass_time);
