@@ -85,15 +85,6 @@ impl Caller {
     }
 }
 
-/// The same answer about less.
-pub(super) fn map<T, U>(answer: Answer<T>, content: impl FnOnce(T) -> U) -> Answer<U> {
-    match answer {
-        Answer::Done(done) => Answer::Done(content(done)),
-        Answer::Refused(status) => Answer::Refused(status),
-        Answer::Unknown => Answer::Unknown,
-    }
-}
-
 fn client_of_any_server(accounts: &Accounts, random: &mut Random) -> Client {
     let root_url = random.pick(&accounts.root_urls).expect("there are servers");
     Client::new(root_url).expect("a server prints a root URL")

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::accounts::Accounts;
-use super::calls::{Caller, map};
+use super::calls::Caller;
 use crate::clock::unix_millis;
 use crate::definition::Definition;
 use crate::history::policy::Options;
@@ -36,7 +36,7 @@ async fn create(caller: &mut Caller) {
     let path = format!("{QUEUE_API}/task/{}", spec.task);
     loop {
         let start = accounts.stamp();
-        let answer = map(caller.call("PUT", &path, Some(&body)).await, |_| ());
+        let answer = caller.call("PUT", &path, Some(&body)).await.without_content();
         accounts.write(start, Event::Create { task: spec.clone(), answer: answer.clone() });
         match answer {
             Answer::Done(()) => {

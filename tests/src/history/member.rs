@@ -204,16 +204,12 @@ impl Member {
         let body = json!({"workerGroup": "storm", "workerId": worker, "tasks": limit, "sessionId": mine.id});
         let (start, answer) = self.call("POST", path, Some(&body)).await;
         let (queue, worker) = (mine.queue, self.worker.number);
-        let answer = match answer {
-            Answer::Done(answer) => {
-                let claims = read_claims(&answer);
-                let runs = claims.iter().map(|held| held.run).collect();
-                mine.claims.extend(claims);
-                Answer::Done(runs)
-            }
-            Answer::Refused(status) => Answer::Refused(status),
-            Answer::Unknown => Answer::Unknown,
-        };
+        let answer = answer.map(|answer| {
+            let claims = read_claims(&answer);
+            let runs = claims.iter().map(|held| held.run).collect();
+            mine.claims.extend(claims);
+            runs
+        });
         self.write(start, queue, Act::Claim { session: mine.id, answer: answer.clone() });
         let goes_on = answer.may_be_done();
         self.worker.actor.world.write(start, Event::ClaimWork { queue, worker, answer });
@@ -353,11 +349,5 @@ fn path_of(mine: &Membership, rest: &str) -> String {
 ///
 /// If it is not what the call answers.
 fn read<A: DeserializeOwned, T>(answer: Answer<Value>, part: impl FnOnce(A) -> T) -> Answer<T> {
-    match answer {
-        Answer::Done(body) => {
-            Answer::Done(part(serde_json::from_value(body).expect("calls about sessions answer in their form")))
-        }
-        Answer::Refused(status) => Answer::Refused(status),
-        Answer::Unknown => Answer::Unknown,
-    }
+    answer.map(|body| part(serde_json::from_value(body).expect("calls about sessions answer in their form")))
 }

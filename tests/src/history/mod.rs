@@ -27,6 +27,7 @@ mod world;
 
 pub use check::{Violation, check};
 pub use storm::{Plan, run, seed};
+pub(crate) use worker::{HeldClaim, read_claims};
 
 /// The queue whose workers also poll messages. A polled run is kept for its poller for a while, so that there the order
 /// of priorities cannot be seen from outside.

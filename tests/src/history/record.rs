@@ -46,8 +46,13 @@ impl<T> Answer<T> {
 
     /// Whether it was done, without what.
     pub fn without_content(self) -> Answer<()> {
+        self.map(|_| ())
+    }
+
+    /// The same answer with other content.
+    pub(crate) fn map<U>(self, content: impl FnOnce(T) -> U) -> Answer<U> {
         match self {
-            Self::Done(_) => Answer::Done(()),
+            Self::Done(what) => Answer::Done(content(what)),
             Self::Refused(status) => Answer::Refused(status),
             Self::Unknown => Answer::Unknown,
         }

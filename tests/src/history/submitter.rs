@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::policy::Options;
-use super::record::{Answer, Change, Event, PRIORITIES, TaskSpec};
+use super::record::{Change, Event, PRIORITIES, TaskSpec};
 use super::world::{Actor, Tried};
 use crate::definition::Definition;
 use crate::http::{QUEUE_API, TENURE_API};
@@ -101,12 +101,8 @@ async fn change(actor: &mut Actor, tried: &Tried) {
         Change::Priority(priority) => ("priority", Some(format!(r#"{{"newPriority":"{}"}}"#, PRIORITIES[priority]))),
     };
     let start = actor.world.stamp();
-    let answer = match actor.call("POST", &format!("{QUEUE_API}/task/{task}/{word}"), body.as_deref()).await {
-        Answer::Done(_) => Answer::Done(()),
-        Answer::Refused(status) => Answer::Refused(status),
-        Answer::Unknown => Answer::Unknown,
-    };
-    actor.world.write(start, Event::Change { task, change, answer });
+    let answer = actor.call("POST", &format!("{QUEUE_API}/task/{task}/{word}"), body.as_deref()).await;
+    actor.world.write(start, Event::Change { task, change, answer: answer.without_content() });
 }
 
 /// Some of the tasks that were tried last, each once.

@@ -36,10 +36,10 @@ const DRAIN_LIMIT: u64 = 32;
 
 /// A claim that the worker holds, or thinks it holds.
 #[derive(Debug, Clone)]
-pub(super) struct HeldClaim {
-    pub(super) run: RunKey,
+pub(crate) struct HeldClaim {
+    pub(crate) run: RunKey,
     queue: String,
-    credentials: Credentials,
+    pub(crate) credentials: Credentials,
 }
 
 #[derive(Debug, Deserialize)]
@@ -140,14 +140,10 @@ impl Worker {
         let start = self.actor.world.stamp();
         let answer = self.actor.call("POST", &path, Some(&body)).await;
         let mut claims = Vec::new();
-        let answer = match answer {
-            Answer::Done(answer) => {
-                claims = read_claims(&answer);
-                Answer::Done(claims.iter().map(|held| held.run).collect())
-            }
-            Answer::Refused(status) => Answer::Refused(status),
-            Answer::Unknown => Answer::Unknown,
-        };
+        let answer = answer.map(|answer| {
+            claims = read_claims(&answer);
+            claims.iter().map(|held| held.run).collect()
+        });
         self.actor.world.write(start, Event::ClaimWork { queue, worker: self.number, answer });
         claims
     }
@@ -169,14 +165,7 @@ impl Worker {
         let start = self.actor.world.stamp();
         let answer = self.actor.call("POST", &run_path(run, "claim"), Some(&body)).await;
         let mut held = None;
-        let answer = match answer {
-            Answer::Done(answer) => {
-                held = serde_json::from_value::<Claim>(answer).ok().map(HeldClaim::from);
-                Answer::Done(())
-            }
-            Answer::Refused(status) => Answer::Refused(status),
-            Answer::Unknown => Answer::Unknown,
-        };
+        let answer = answer.map(|answer| held = serde_json::from_value::<Claim>(answer).ok().map(HeldClaim::from));
         self.actor.world.write(start, Event::ClaimTask { run, worker: self.number, answer });
         held
     }
@@ -239,7 +228,7 @@ impl Worker {
     pub(super) async fn reclaim(&mut self, held: &HeldClaim) {
         let start = self.actor.world.stamp();
         let answer = self.actor.call_as(&held.credentials, "POST", &run_path(held.run, "reclaim"), None).await;
-        self.actor.world.write(start, Event::Reclaim { run: held.run, answer: without_content(&answer) });
+        self.actor.world.write(start, Event::Reclaim { run: held.run, answer: answer.without_content() });
     }
 
     /// Reports a run by the worker's name, and claims more in the same request, perhaps in the name of a session.
@@ -307,8 +296,7 @@ impl Worker {
         let credentials = if as_root { self.actor.world.root.clone() } else { held.credentials.clone() };
         let start = self.actor.world.stamp();
         let path = run_path(held.run, state);
-        let answer = self.actor.call_as(&credentials, "POST", &path, body.as_deref()).await;
-        let answer = without_content(&answer);
+        let answer = self.actor.call_as(&credentials, "POST", &path, body.as_deref()).await.without_content();
         if answer.done().is_some() && !verdict.retries() {
             self.actor.world.backlog.fetch_sub(1, Ordering::Relaxed);
         }
@@ -338,20 +326,12 @@ fn run_path(run: RunKey, what: &str) -> String {
     format!("{QUEUE_API}/task/{}/runs/{}/{what}", run.0, run.1)
 }
 
-fn without_content(answer: &Answer<Value>) -> Answer<()> {
-    match answer {
-        Answer::Done(_) => Answer::Done(()),
-        Answer::Refused(status) => Answer::Refused(*status),
-        Answer::Unknown => Answer::Unknown,
-    }
-}
-
 /// The claims of an answer.
 ///
 /// # Panics
 ///
 /// If it is not what claimWork answers: a run that was handed out in a form that cannot be read is lost.
-pub(super) fn read_claims(answer: &Value) -> Vec<HeldClaim> {
+pub(crate) fn read_claims(answer: &Value) -> Vec<HeldClaim> {
     let claims: Vec<Claim> =
         serde_json::from_value(answer["tasks"].clone()).expect("claimWork answers with a list of claims");
     claims.into_iter().map(HeldClaim::from).collect()
