@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use tenure_tests::http::TENURE_API;
 use tenure_tests::server::binary;
 
+use crate::policy_commands::{account, answer, done, run};
 use crate::rig::{Rig, finish, new_task, ok, refusal, stderr, stdout, tenure};
 
 const QUEUE: &str = "command/line";
@@ -25,14 +26,6 @@ impl Drop for Worker {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
-}
-
-fn account(rig: &Rig) -> [(&str, &str); 3] {
-    [
-        ("TASKCLUSTER_ROOT_URL", rig.server.root_url()),
-        ("TASKCLUSTER_CLIENT_ID", &rig.root.client_id),
-        ("TASKCLUSTER_ACCESS_TOKEN", rig.root.access_token.expose()),
-    ]
 }
 
 fn start_worker(rig: &Rig) -> Worker {
@@ -55,20 +48,6 @@ fn start_worker(rig: &Rig) -> Worker {
         .stdout(Stdio::null())
         .stderr(Stdio::null());
     Worker(command.spawn().expect("tenure-worker is beside tenure: cargo build -p tenure-worker"))
-}
-
-async fn run(rig: &Rig, args: &[&str]) -> Output {
-    tenure(args, &account(rig)).await
-}
-
-async fn done(rig: &Rig, args: &[&str]) -> String {
-    let output = run(rig, args).await;
-    assert!(output.status.success(), "{args:?}: {}{}", stdout(&output), stderr(&output));
-    stdout(&output)
-}
-
-async fn answer(rig: &Rig, args: &[&str]) -> Value {
-    serde_json::from_str(&done(rig, &[args, &["--json"]].concat()).await).unwrap()
 }
 
 /// Creates a task that has not been run yet.

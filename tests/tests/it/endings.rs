@@ -21,10 +21,7 @@ const LATE_MS: i64 = 2_500;
 async fn create(rig: &Rig, count: usize) -> Vec<SlugId> {
     let mut tasks = Vec::new();
     for _ in 0..count {
-        let task = new_task();
-        let mut definition = definition(QUEUE);
-        definition["retries"] = 1.into();
-        assert_eq!(rig.create(task, &definition).await.status, 200);
+        let task = rig.create_with(QUEUE, |definition| definition["retries"] = 1.into()).await;
         tasks.push(task);
     }
     tasks

@@ -6,10 +6,7 @@ use serde_json::{Value, json};
 use tenure_tests::http::TENURE_API;
 use tenure_tests::server::binary;
 
-use crate::rig::{
-    Rig, call, credentials_of, definition, finish, minutes_from_now, new_task, ok, refusal, run_of, stderr, stdout,
-    tenure,
-};
+use crate::rig::{Rig, call, definition, finish, minutes_from_now, new_task, refusal, stderr, stdout, tenure};
 
 const QUEUE: &str = "policy/commands";
 
@@ -142,9 +139,8 @@ async fn a_result_is_printed_of_the_last_run_or_of_another() {
     assert!(refusal(&none, 1).contains("(404 ResourceNotFound)"), "{}", stderr(&none));
     for (report, result) in [("failed", json!({"rows": 1})), ("completed", json!("done"))] {
         let claim = rig.claim(QUEUE, 1).await.remove(0);
-        let path = format!("{}/{report}", run_of(&claim));
         let body = json!({ "result": result });
-        ok(call(&mut rig.client(), &credentials_of(&claim), "POST", &path, Some(&body)).await);
+        rig.report(&claim, report, Some(&body)).await;
         if report == "failed" {
             done(&rig, &["task", "rerun", &id]).await;
         }

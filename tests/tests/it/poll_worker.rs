@@ -134,27 +134,6 @@ async fn a_polling_worker_that_dies_loses_its_task_to_the_next_one() {
     stop(&mut second).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_most_urgent_of_many_tasks_run_first_over_the_message_plane() {
-    let polled = Polled::start().await;
-    let priorities = ["lowest", "low", "medium", "high", "highest"];
-    let mut tasks = Vec::new();
-    for priority in priorities.iter().chain(&priorities) {
-        tasks.push((*priority, polled.create("true", priority).await));
-    }
-    let mut worker = polled.worker("worker", &polled.rig.root);
-    let mut started = Vec::new();
-    for (priority, task) in &tasks {
-        let status = polled.resolved(*task).await;
-        assert_eq!(status["state"], "completed", "{}", polled.log("worker"));
-        started.push((status["runs"][0]["started"].as_str().unwrap().to_owned(), *priority));
-    }
-    started.sort();
-    let order: Vec<&str> = started.chunks(2).map(|pair| pair[0].1).collect();
-    assert_eq!(order, ["highest", "high", "medium", "low", "lowest"]);
-    stop(&mut worker).await;
-}
-
 fn fields(run: &Value) -> [&Value; 3] {
     ["workerId", "state", "reasonResolved"].map(|field| &run[field])
 }

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tenure_driver::wire::{Connection, Target, WireError, write_request};
 use tenure_tests::http::QUEUE_API;
 
-use crate::rig::{Raw, Rig, call, credentials_of, eventually, minutes_from_now, new_task, run_of, stderr};
+use crate::rig::{Raw, Rig, call, credentials_of, eventually, minutes_from_now, new_task, run_of, send, stderr};
 
 const OWN_API: &str = "/api/tenure/v1";
 const QUEUE: &str = "honest/queue";
@@ -50,7 +50,7 @@ impl Ground {
                 task
             };
             let body = json!({"tasks": (begin..begin + 1_000).map(one).collect::<Vec<_>>()});
-            let answer = call_own(rig, "POST", "/tasks", &body).await;
+            let answer = send(&rig.server, &rig.root, "POST", &format!("{OWN_API}/tasks"), Some(&body)).await;
             assert_eq!(answer.status, 200, "{}", answer.text());
         }
         let task = rig.create_one(FLOODED).await;
@@ -112,13 +112,6 @@ impl Ground {
         }
         filled + rest
     }
-}
-
-async fn call_own(rig: &Rig, method: &str, path: &str, body: &Value) -> crate::rig::RawReply {
-    let (target, bytes) = (format!("{OWN_API}{path}"), body.to_string());
-    let signature =
-        crate::rig::Signature { who: &rig.root, method, target: &target, ..crate::rig::Signature::of(&rig.server) };
-    rig.send(&Raw::new(method, &target).authorization(&signature.header()).json(Some(bytes.as_bytes()))).await
 }
 
 /// Sends these requests in turn on one connection, until the flood is over.

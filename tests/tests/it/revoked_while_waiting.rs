@@ -7,17 +7,11 @@ use tenure_api::credentials::Credentials;
 use tenure_tests::http::QUEUE_API;
 
 use crate::accounts::by;
-use crate::rig::{Raw, RawReply, Rig, Signature, claim_path, definition, eventually, new_task, run_of, worker};
+use crate::rig::{Rig, claim_path, definition, eventually, new_task, run_of, send, worker};
 
 const OWN_API: &str = "/api/tenure/v1";
 const REAUTHORIZE_AFTER: Duration = Duration::from_millis(100);
 const QUEUE: &str = "revoked/queue";
-
-async fn send(rig: &Rig, who: &Credentials, method: &str, target: &str, body: Option<&Value>) -> RawReply {
-    let bytes = body.map(Value::to_string);
-    let header = Signature { who, method, target, ..Signature::of(&rig.server) }.header();
-    rig.send(&Raw::new(method, target).authorization(&header).json(bytes.as_deref().map(str::as_bytes))).await
-}
 
 /// What is waited for, and how it comes about.
 struct Wait {
@@ -34,7 +28,7 @@ async fn waits(rig: &Rig, who: &Credentials) -> Vec<Wait> {
     let create = |queue: &str| ("PUT", root(&format!("/task/{}", new_task())), Some(definition(queue)));
     let waited = rig.create_one("revoked/waited").await;
     let session = json!({"taskQueueId": "revoked/session", "workerGroup": "g", "workerId": "w"});
-    let started = send(rig, who, "POST", &format!("{OWN_API}/sessions"), Some(&session)).await;
+    let started = send(&rig.server, who, "POST", &format!("{OWN_API}/sessions"), Some(&session)).await;
     assert!([200, 201].contains(&started.status), "{}", started.text());
     let session = format!("{OWN_API}/sessions/{}", started.json()["sessionId"].as_str().unwrap());
     vec![
@@ -77,19 +71,19 @@ async fn disabled_client_gets_no_answer_after_its_wait() {
     let who = rig.make_client("waiter", &["*"]).await;
     let waits = waits(&rig, &who).await;
     let waiting = futures_util::future::join_all(
-        waits.iter().map(|wait| send(&rig, &who, wait.method, &wait.target, wait.body.as_ref())),
+        waits.iter().map(|wait| send(&rig.server, &who, wait.method, &wait.target, wait.body.as_ref())),
     );
     let ending = async {
         // Only a request that has waited for 100 ms is checked again.
         tokio::time::sleep(2 * REAUTHORIZE_AFTER).await;
         by(&rig, &rig.root).post("/clients/waiter/disable", None).await;
         eventually("the client is refused", async || {
-            let reply = send(&rig, &who, "GET", &format!("{QUEUE_API}/task/{}/status", new_task()), None).await;
+            let reply = send(&rig.server, &who, "GET", &format!("{QUEUE_API}/task/{}/status", new_task()), None).await;
             (reply.status == 401).then_some(())
         })
         .await;
         for Wait { name, end: (method, target, body), .. } in &waits {
-            let ended = send(&rig, &rig.root, method, target, body.as_ref()).await;
+            let ended = send(&rig.server, &rig.root, method, target, body.as_ref()).await;
             assert!(ended.status < 300, "{name}: {}", ended.text());
         }
     };

@@ -192,6 +192,14 @@ pub async fn call(client: &mut Client, who: &Credentials, method: &str, path: &s
     answer.expect("the server answers").expect("the server keeps the connection")
 }
 
+/// A signed request on a connection of its own, answered in any way.
+pub async fn send(server: &Server, who: &Credentials, method: &str, path: &str, body: Option<&Value>) -> RawReply {
+    let target = if path.starts_with("/api") { path.to_owned() } else { format!("{QUEUE_API}{path}") };
+    let header = Signature { who, method, target: &target, ..Signature::of(server) }.header();
+    let body = body.map(|body| body.to_string().into_bytes());
+    Raw::new(method, &target).authorization(&header).json(body.as_deref()).send(server.root_url()).await
+}
+
 /// The body of a success.
 #[track_caller]
 pub fn ok(answer: Answer) -> Value {

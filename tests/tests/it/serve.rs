@@ -14,9 +14,9 @@ use tenure_tests::server::{Launch, Server, create_root_client, fresh_secret_key}
 use crate::fleet::{NOTIFIED_WITHIN, another_without_fallbacks, until_they_hear, wake};
 use crate::proxy::Proxy;
 use crate::rig::{
-    DataFolder, Raw, RawReply, Rig, Signature, call, claim, claim_path, client_of, credentials_of, definition,
-    embedded, eventually, finish, new_folder, new_task, ok, postmaster_of, refusal, run_of, status, stderr, stdout,
-    tenure, worker,
+    DataFolder, Raw, RawReply, Rig, call, claim, claim_path, client_of, credentials_of, definition, embedded,
+    eventually, finish, new_folder, new_task, ok, postmaster_of, refusal, run_of, send, status, stderr, stdout, tenure,
+    worker,
 };
 
 const QUEUE: &str = "serve/queue";
@@ -39,14 +39,6 @@ async fn state(server: &Server, who: &Credentials, task: SlugId) -> String {
 async fn counts(server: &Server, who: &Credentials) -> (Value, Value) {
     let answer = call(&mut client_of(server), who, "GET", "/task-queues/serve%2Fqueue/counts", None).await;
     (answer.body["pendingTasks"].clone(), answer.body["claimedTasks"].clone())
-}
-
-/// A signed request on a connection of its own, answered in any way.
-async fn send(server: &Server, who: &Credentials, method: &str, path: &str, body: Option<&Value>) -> RawReply {
-    let target = format!("{QUEUE_API}{path}");
-    let header = Signature { who, method, target: &target, ..Signature::of(server) }.header();
-    let body = body.map(|body| body.to_string().into_bytes());
-    Raw::new(method, &target).authorization(&header).json(body.as_deref()).send(server.root_url()).await
 }
 
 /// Creates tasks until one is acknowledged again; everything else must be a 503 with when to try again.

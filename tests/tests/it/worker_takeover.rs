@@ -50,10 +50,7 @@ async fn first_of_two_workers_with_one_name_ends() {
     let text = String::from_utf8(output.stderr).expect("it is text");
     assert_eq!(output.status.code(), Some(3), "{text}");
     assert!(text.contains("another process has the name group/twin"), "{text}");
-    let task = new_task();
-    let mut body = definition(QUEUE);
-    body["payload"] = json!({"command": [["true"]]});
-    assert_eq!(rig.create(task, &body).await.status, 200);
+    let task = rig.create_with(QUEUE, |body| body["payload"] = json!({"command": [["true"]]})).await;
     eventually("the second works", async || (rig.status(task).await["state"] == "completed").then_some(())).await;
 }
 

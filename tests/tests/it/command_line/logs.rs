@@ -41,8 +41,7 @@ async fn store_log(rig: &Rig, claim: &Value, text: &'static str) {
 }
 
 async fn report(rig: &Rig, claim: &Value, how: &str, body: Option<Value>) {
-    let path = format!("{}/{how}", run_of(claim));
-    ok(call(&mut rig.client(), &credentials_of(claim), "POST", &path, body.as_ref()).await);
+    rig.report(claim, how, body.as_ref()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

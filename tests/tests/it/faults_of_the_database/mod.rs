@@ -29,21 +29,13 @@ use tenure_tests::server::Server;
 
 use crate::rig::{
     Raw, RawReply, Signature, call, claim_path, client_of, credentials_of, definition, eventually, new_task, run_of,
-    worker,
+    send, worker,
 };
 
 const QUEUE: &str = "faults/queue";
 /// From the end of a fault to the first thing that works again: a PostgreSQL that failed to start is tried again after
 /// ten seconds at most, and then recovers.
 const RECOVERED_WITHIN: Duration = Duration::from_secs(60);
-
-/// A request signed now, on a connection of its own.
-async fn send(server: &Server, who: &Credentials, method: &str, path: &str, body: Option<&Value>) -> RawReply {
-    let target = format!("{QUEUE_API}{path}");
-    let header = Signature { who, method, target: &target, ..Signature::of(server) }.header();
-    let body = body.map(|body| body.to_string().into_bytes());
-    Raw::new(method, &target).authorization(&header).json(body.as_deref()).send(server.root_url()).await
-}
 
 async fn create(server: &Server, who: &Credentials, task: SlugId) -> RawReply {
     send(server, who, "PUT", &format!("/task/{task}"), Some(&definition(QUEUE))).await
