@@ -37,78 +37,35 @@ async fn every_answer_of_a_stormy_history_can_be_true() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_checker_catches_a_run_claimed_twice() {
-    assert_caught("claim-twice", Rule::HandedOutOnce).await;
+/// A test for each breakage that the checker has to catch: its name, the operations of a history, the breakage and the rule.
+macro_rules! breakages {
+    ($($test:ident, $operations:expr, $breakage:literal, $rule:expr;)*) => {$(
+        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn $test() {
+            assert_caught($operations, $breakage, $rule).await;
+        }
+    )*};
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_checker_catches_a_lost_create() {
-    assert_caught("lose-create", Rule::Accounted).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_checker_catches_a_wrong_count() {
-    assert_caught("count-off-by-one", Rule::Counts).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_checker_catches_a_task_scheduled_too_early() {
-    assert_caught("schedule-early", Rule::Dependencies).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_checker_catches_a_task_that_is_never_woken() {
-    assert_caught("lose-dependent", Rule::Dependencies).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_checker_catches_an_event_that_changes() {
-    assert_caught("event-drift", Rule::EventsSteady).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_checker_catches_a_delay_that_never_ends() {
-    assert_caught_in(OPERATIONS_WHEN_OFTEN_BROKEN, "lose-hold", Rule::WorkedOff).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_checker_catches_a_delay_that_ends_too_early() {
-    assert_caught_in(OPERATIONS_WHEN_OFTEN_BROKEN, "end-hold-early", Rule::NotBefore).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_checker_catches_a_lost_result() {
-    assert_caught("lose-result", Rule::Results).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_checker_catches_a_pause_that_is_not_stored() {
-    assert_caught_in(OPERATIONS_WHEN_OFTEN_BROKEN, "leak-pause", Rule::Paused).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_checker_catches_a_wrong_count_of_delayed_runs() {
-    assert_caught_in(OPERATIONS_WHEN_OFTEN_BROKEN, "delayed-off-by-one", Rule::Counts).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_checker_catches_a_session_that_ends_and_keeps_its_runs() {
-    assert_caught("leak-session", Rule::SessionLeak).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_checker_catches_a_lost_task_command() {
-    assert_caught("lose-task-command", Rule::SessionInbox).await;
+breakages! {
+    the_checker_catches_a_run_claimed_twice, OPERATIONS_WHEN_BROKEN, "claim-twice", Rule::HandedOutOnce;
+    the_checker_catches_a_lost_create, OPERATIONS_WHEN_BROKEN, "lose-create", Rule::Accounted;
+    the_checker_catches_a_wrong_count, OPERATIONS_WHEN_BROKEN, "count-off-by-one", Rule::Counts;
+    the_checker_catches_a_task_scheduled_too_early, OPERATIONS_WHEN_BROKEN, "schedule-early", Rule::Dependencies;
+    the_checker_catches_a_task_that_is_never_woken, OPERATIONS_WHEN_BROKEN, "lose-dependent", Rule::Dependencies;
+    the_checker_catches_an_event_that_changes, OPERATIONS_WHEN_BROKEN, "event-drift", Rule::EventsSteady;
+    the_checker_catches_a_delay_that_never_ends, OPERATIONS_WHEN_OFTEN_BROKEN, "lose-hold", Rule::WorkedOff;
+    the_checker_catches_a_delay_that_ends_too_early, OPERATIONS_WHEN_OFTEN_BROKEN, "end-hold-early", Rule::NotBefore;
+    the_checker_catches_a_lost_result, OPERATIONS_WHEN_BROKEN, "lose-result", Rule::Results;
+    the_checker_catches_a_pause_that_is_not_stored, OPERATIONS_WHEN_OFTEN_BROKEN, "leak-pause", Rule::Paused;
+    the_checker_catches_a_wrong_count_of_delayed_runs, OPERATIONS_WHEN_OFTEN_BROKEN, "delayed-off-by-one", Rule::Counts;
+    the_checker_catches_a_session_that_ends_and_keeps_its_runs, OPERATIONS_WHEN_BROKEN, "leak-session", Rule::SessionLeak;
+    the_checker_catches_a_lost_task_command, OPERATIONS_WHEN_BROKEN, "lose-task-command", Rule::SessionInbox;
 }
 
 /// Some breakages show only when two operations meet, as a change of a priority and a second look at the same event: rarely
 /// not once in a history. Not in several of them is a fault of the checker.
-async fn assert_caught(breakage: &'static str, rule: Rule) {
-    assert_caught_in(OPERATIONS_WHEN_BROKEN, breakage, rule).await;
-}
-
-async fn assert_caught_in(operations: u64, breakage: &'static str, rule: Rule) {
+async fn assert_caught(operations: u64, breakage: &'static str, rule: Rule) {
     let mut missed = Vec::new();
     for _ in 0..HISTORIES_WHEN_BROKEN {
         let plan = Plan { seed: seed(), operations, breakage: Some(breakage), failovers: false };

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tenure_tests::http::{Answer, Client, TENURE_API};
-use tenure_tests::server::{Launch, Server};
+use tenure_tests::server::Server;
 use tenure_tests::wire::Target;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -439,30 +439,4 @@ async fn read_as_root(worker: &Worker) -> Value {
     let reply = client.exchange(&worker.rig.root, "GET", &path(worker), None).await.unwrap();
     assert_eq!(reply.status, 200);
     Value::from(String::from_utf8_lossy(&reply.body).into_owned())
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_logs_at_once_are_kept_apart() {
-    let rig = Rig::start_with(|launch: Launch| launch.flag("--clock", "manual")).await;
-    let first = Worker::of(rig).await;
-    let task = new_task();
-    assert_eq!(first.rig.create(task, &crate::rig::definition("live/other")).await.status, 200);
-    let claim = first.rig.claim("live/other", 1).await.remove(0);
-    let other = crate::rig::credentials_of(&claim);
-    let path = format!("{TENURE_API}/tasks/{task}/runs/0/live-log");
-    for n in 0..5_u64 {
-        let (one, two) = (format!("one {n}\n"), format!("two {n}\n"));
-        let target = format!("{path}?offset={}", 6 * n);
-        let mut client = first.rig.client();
-        let (next, answer) = tokio::join!(
-            first.append(6 * n, one.as_bytes()),
-            client.call(&other, "PUT", &target, Some(two.as_bytes()))
-        );
-        assert_eq!((next, answer.unwrap().body), (6 * (n + 1), json!({"next": 6 * (n + 1), "kept": true})));
-    }
-    assert_eq!(first.text("").await, "one 0\none 1\none 2\none 3\none 4\n");
-    let answer = call(&mut first.rig.client(), &first.credentials, "PUT", &format!("{path}?offset=30"), None).await;
-    assert_eq!(answer.status, 403, "by the credentials of the other run");
-    let whole = Raw::new("GET", &path).send(first.rig.server.root_url()).await;
-    assert_eq!(whole.text(), "two 0\ntwo 1\ntwo 2\ntwo 3\ntwo 4\n");
 }

@@ -1,27 +1,22 @@
-//! `tenure serve` as an operator meets it: starts, refusals, drains, and databases that go away.
+//! `tenure serve` as an operator meets it: starts and refusals, and an embedded database that dies.
 
 use std::process::Output;
-use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use serde_json::{Value, json};
-use sqlx::Row as _;
 use tenure_api::credentials::Credentials;
 use tenure_api::ids::SlugId;
-use tenure_tests::http::{Account, QUEUE_API};
-use tenure_tests::server::{Launch, Server, create_root_client, fresh_secret_key};
+use tenure_tests::http::Account;
+use tenure_tests::server::{Launch, Server, fresh_secret_key};
 
+use crate::faults_of_the_database::create_until_it_works;
 use crate::fleet::{NOTIFIED_WITHIN, another_without_fallbacks, until_they_hear, wake};
-use crate::proxy::Proxy;
 use crate::rig::{
-    DataFolder, Raw, RawReply, Rig, call, claim, claim_path, client_of, credentials_of, definition, embedded,
-    eventually, finish, new_folder, new_task, ok, postmaster_of, refusal, run_of, send, status, stderr, stdout, tenure,
-    worker,
+    DataFolder, Rig, call, claim, client_of, credentials_of, definition, embedded, eventually, finish, new_folder,
+    new_task, ok, postmaster_of, refusal, run_of, send, status, stderr, stdout, tenure,
 };
 
 const QUEUE: &str = "serve/queue";
-/// Promised to the operator who stops a server.
-const DRAINED_WITHIN: Duration = Duration::from_secs(10);
 /// The uid of the user `nobody` on every system that has it.
 const NOBODY: u32 = 65_534;
 
@@ -39,27 +34,6 @@ async fn state(server: &Server, who: &Credentials, task: SlugId) -> String {
 async fn counts(server: &Server, who: &Credentials) -> (Value, Value) {
     let answer = call(&mut client_of(server), who, "GET", "/task-queues/serve%2Fqueue/counts", None).await;
     (answer.body["pendingTasks"].clone(), answer.body["claimedTasks"].clone())
-}
-
-/// Creates tasks until one is acknowledged again; everything else must be a 503 with when to try again.
-async fn create_until_it_works(server: &Server, who: &Credentials) -> SlugId {
-    eventually("the server recovers", async || {
-        let task = new_task();
-        let reply = send(server, who, "PUT", &format!("/task/{task}"), Some(&definition(QUEUE))).await;
-        if reply.status == 200 {
-            return Some(task);
-        }
-        assert_unavailable(&reply);
-        None
-    })
-    .await
-}
-
-#[track_caller]
-fn assert_unavailable(reply: &RawReply) {
-    reply.refused(503, "ServiceUnavailable");
-    let after = reply.header("retry-after").expect("a 503 has when to try again");
-    assert!(after.parse::<u32>().is_ok_and(|seconds| seconds > 0), "{after}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -172,76 +146,6 @@ async fn a_start_that_cannot_be_is_refused_in_one_line() {
     let gone = Launch::on_database("postgres://nobody@127.0.0.1:1/none", &fresh_secret_key());
     let line = refusal(&start(gone).await, 1);
     assert!(line.contains("database"), "{line}");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_database_that_goes_away_and_comes_back_needs_no_restart() {
-    let database = tenure_tests::db::TestDatabase::create().await;
-    let (proxy, key, folder) = (Proxy::before(database.url()).await, fresh_secret_key(), new_folder());
-    let launch = Launch::on_database(proxy.url(), &key).flag("--claim-work-wait", "1s");
-    let server = launch.start(folder.path(), "server").await;
-    let root = create_root_client(database.url(), &key).credentials;
-    let kept = create(&server, &root, QUEUE).await;
-    for _ in 0..2 {
-        proxy.cut().await;
-        let lost = format!("/task/{}", new_task());
-        for (method, path, body) in [
-            ("PUT", lost.clone(), Some(definition(QUEUE))),
-            ("GET", format!("/task/{kept}"), None),
-            ("GET", format!("/task/{kept}/status"), None),
-            ("POST", claim_path(QUEUE), Some(worker(1))),
-            ("POST", format!("/task/{kept}/runs/0/claim"), Some(json!({"workerGroup": "g", "workerId": "w"}))),
-            ("POST", format!("/task/{kept}/runs/0/reclaim"), None),
-            ("POST", format!("/task/{kept}/runs/0/completed"), None),
-            ("GET", "/__heartbeat__".to_owned(), None),
-        ] {
-            let asked = Instant::now();
-            let reply = send(&server, &root, method, &path, body.as_ref()).await;
-            assert_eq!(reply.status, 503, "{method} {path}: {}", reply.text());
-            assert_unavailable(&reply);
-            assert!(asked.elapsed() < DRAINED_WITHIN, "{method} {path} took {:?}", asked.elapsed());
-        }
-        assert_eq!(Raw::new("GET", &format!("{QUEUE_API}/ping")).send(server.root_url()).await.status, 200);
-        proxy.mend();
-        let task = create_until_it_works(&server, &root).await;
-        assert_eq!(state(&server, &root, task).await, "pending");
-        assert_eq!(state(&server, &root, kept).await, "pending");
-        let lost = send(&server, &root, "GET", &lost, None).await;
-        assert_eq!(lost.status, 404, "what was refused was stored: {}", lost.text());
-    }
-    assert_eq!(claim(&mut client_of(&server), &root, QUEUE, 32).await.len(), 3);
-    assert!(server.stop().await.success());
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_is_stopped_answers_waiting_requests_without_claims() {
-    let mut rig = Rig::start().await;
-    let mut waiting = Vec::new();
-    for n in 0..20 {
-        let mut client = rig.client();
-        let path = format!("{QUEUE_API}{}", claim_path(&format!("serve/queue-{}", n % 3)));
-        client.start(&rig.root, "POST", &path, Some(worker(1).to_string().as_bytes())).await.unwrap();
-        waiting.push(client);
-    }
-    // Idle connections must not hold the server up either.
-    let mut idle = rig.client();
-    assert!(idle.call(&rig.root, "GET", &format!("{QUEUE_API}/ping"), None).await.unwrap().is_success());
-    let mut database = rig.database.connect("test").await;
-    eventually("the requests arrive", async || {
-        let rows = sqlx::query("SELECT count(*) FROM task_queues").fetch_one(&mut database).await.unwrap();
-        (rows.get::<i64, _>(0) == 3).then_some(())
-    })
-    .await;
-    let signalled = Instant::now();
-    rig.server.terminate().unwrap();
-    for mut client in waiting {
-        // One that had not been read when the server got the signal may also find its connection closed.
-        if let Ok(reply) = client.finish().await {
-            assert_eq!((reply.status, reply.body.as_slice()), (200, br#"{"tasks":[]}"#.as_slice()));
-        }
-    }
-    assert!(rig.server.ended().await.success());
-    assert!(signalled.elapsed() < DRAINED_WITHIN, "{:?}", signalled.elapsed());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

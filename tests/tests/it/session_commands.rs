@@ -8,20 +8,14 @@ use crate::rig::{Rig, definition, new_task, refusal, stderr};
 
 const QUEUE: &str = "session/commands";
 
-/// Starts a session of this worker.
-async fn start(rig: &Rig, worker: &str) -> String {
-    let body = json!({"taskQueueId": QUEUE, "workerGroup": "group", "workerId": worker, "ttl": 600, "capacity": 4});
-    let started = rig.call("POST", &format!("{TENURE_API}/sessions"), Some(&body)).await;
-    assert_eq!(started.status, 201, "{}", started.body);
-    started.body["sessionId"].as_str().unwrap().to_owned()
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sessions_are_listed_with_what_they_hold_and_ended() {
     let rig = Rig::start_with(|launch| launch.flag("--claim-work-wait", "0s")).await;
     let head = "WORKER  RUNNING  ASSIGNED  CAPACITY  WEIGHT  FROZEN  STARTED  EXPIRES  SESSION\n";
     assert_eq!(done(&rig, &["session", "list", QUEUE]).await, head);
-    let (session, other) = (start(&rig, "w1").await, start(&rig, "w2").await);
+    let room = json!({"capacity": 4});
+    let session = rig.start_session(QUEUE, "w1", room.clone()).await;
+    let other = rig.start_session(QUEUE, "w2", room).await;
     let tasks = [new_task(), new_task()];
     for task in tasks {
         assert_eq!(rig.create(task, &definition(QUEUE)).await.status, 200);
@@ -53,7 +47,7 @@ async fn sessions_are_listed_with_what_they_hold_and_ended() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn commands_come_into_the_inbox() {
     let rig = Rig::start().await;
-    let session = start(&rig, "w1").await;
+    let session = rig.start_session(QUEUE, "w1", json!({})).await;
     let task = new_task().to_string();
     let sent = done(&rig, &["session", "command", &session, "freeze"]).await;
     assert!(sent.ends_with(&format!(" of the inbox of session {session} is freeze.\n")), "{sent}");

@@ -65,10 +65,8 @@ async fn a_worker_that_has_just_asked_is_known_at_once() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_frozen_worker_is_none_that_may_have_a_task() {
     let rig = Rig::start_with(|launch| launch.flag("--claim-work-wait", "0s")).await;
-    let session = json!({"taskQueueId": QUEUE, "workerGroup": "group", "workerId": "worker"});
-    let session = rig.call("POST", &format!("{TENURE_API}/sessions"), Some(&session)).await;
-    assert_eq!(session.status, 201, "{}", session.body);
-    let renewal = format!("{TENURE_API}/sessions/{}/renew", session.body["sessionId"].as_str().unwrap());
+    let session = rig.start_session(QUEUE, "worker", json!({})).await;
+    let renewal = format!("{TENURE_API}/sessions/{session}/renew");
     let freeze = async |frozen: bool| {
         assert_eq!(rig.call("POST", &renewal, Some(&json!({"frozen": frozen}))).await.status, 200);
     };

@@ -66,15 +66,3 @@ async fn bytes_that_were_removed_or_changed_are_reported_and_can_be_uploaded_aga
     stored.holds(NAME, b"again").await;
     assert_eq!(stored.get_status(NAME).await, 200);
 }
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_setting_that_cannot_be_is_refused_at_once() {
-    let folder = tempfile::tempdir().unwrap();
-    let launch = Launch::default().flag("--artifacts-url", "ftp://example.com/x");
-    let output = launch.command(folder.path()).output().unwrap();
-    let line = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!((output.status.code(), line.lines().count()), (Some(2), 1), "{line}");
-    for part in ["--artifacts-url", "TENURE_ARTIFACTS_URL", "ftp://example.com/x", "s3://bucket/prefix"] {
-        assert!(line.contains(part), "{part}: {line}");
-    }
-}

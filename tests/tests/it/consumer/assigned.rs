@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
-use tenure_client::consumer::balancer::{Balancer, CanClaim, Cluster, Offer, Sleep};
+use tenure_client::consumer::balancer::{Balancer, CanClaim, Cluster, Offer};
 use tenure_client::consumer::{Consumer, Job, Stop};
 use tenure_client::{Client, TaskId};
 use tenure_tests::http::TENURE_API;
@@ -39,19 +39,6 @@ async fn a_run_whose_claim_was_not_answered_is_claimed_again() {
         office.completes_in_one_run(task).await;
         worker.shut_down().await;
     }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_consumer_with_a_balancer_takes_what_is_assigned_to_it() {
-    let office = assigning().await;
-    let balancer = Sleep { per_task: Duration::ZERO };
-    let builder = office.consumer("worker").session(LONG_TTL).balancer(balancer);
-    let worker = Running::start(builder.handler(|_job: Job, _stop: Stop| async {}));
-    for _ in 0..3 {
-        let task = office.create(&json!({})).await;
-        office.becomes(task, "completed").await;
-    }
-    worker.shut_down().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -139,34 +139,6 @@ impl Balancer for Later {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn m14_what_a_balancer_refuses_for_a_time_comes_back_and_is_hidden_from_this_worker_only() {
-    const WAIT: Duration = Duration::from_secs(2);
-    let office = Office::open().await;
-    let (pen, mut notes) = Notes::new();
-    let start = |name, wait| {
-        let pen = pen.clone();
-        let handler = move |job: Job, _stop: Stop| {
-            pen.note(job.task_id(), Note::Began);
-            async {}
-        };
-        Running::start(office.consumer(name).balancer(Later::by(wait)).handler(handler))
-    };
-    let reluctant = start("reluctant", WAIT);
-    let created = Instant::now();
-    let task = office.create(&json!({})).await;
-    assert!(notes.next(task, Note::Began).await - created >= WAIT, "not before its time");
-    reluctant.shut_down().await;
-
-    let (never, at_once) = (start("never", 1000 * WAIT), start("at-once", Duration::ZERO));
-    let task = office.create(&json!({})).await;
-    notes.next(task, Note::Began).await;
-    let status = office.becomes(task, "completed").await;
-    assert_eq!(status["runs"][0]["workerId"], "at-once");
-    never.shut_down().await;
-    at_once.shut_down().await;
-}
-
 /// The connections on which servers listen to each other.
 async fn end_listeners(office: &Office) {
     let mut connection = sqlx::PgConnection::connect(office.rig.database.url()).await.unwrap();

@@ -50,7 +50,7 @@ fn assert_unavailable(reply: &RawReply) {
 }
 
 /// Creates tasks until one is acknowledged; everything before must be a 503.
-async fn create_until_it_works(server: &Server, who: &Credentials) -> SlugId {
+pub async fn create_until_it_works(server: &Server, who: &Credentials) -> SlugId {
     let deadline = Instant::now() + RECOVERED_WITHIN;
     loop {
         let task = new_task();
