@@ -5,7 +5,7 @@ mod interrupted;
 mod logs;
 mod outcomes;
 
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use serde_json::{Value, json};
 use tenure_tests::http::TENURE_API;

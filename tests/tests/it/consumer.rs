@@ -25,7 +25,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use crate::rig::{Rig, TIMEOUT, definition, eventually, new_task, ok};
+use crate::rig::{Rig, TIMEOUT, eventually, ok};
 
 const QUEUE: &str = "consumer/jobs";
 /// Longer than any test, where a test is not about leases.
@@ -79,11 +79,7 @@ impl Office {
     }
 
     async fn create(&self, payload: &Value) -> SlugId {
-        let task = new_task();
-        let mut body = definition(QUEUE);
-        body["payload"] = payload.clone();
-        ok(self.rig.create(task, &body).await);
-        task
+        self.rig.create_with(QUEUE, |task| task["payload"] = payload.clone()).await
     }
 
     /// The status of a task once it has this state.

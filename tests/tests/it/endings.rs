@@ -21,8 +21,7 @@ const LATE_MS: i64 = 2_500;
 async fn create(rig: &Rig, count: usize) -> Vec<SlugId> {
     let mut tasks = Vec::new();
     for _ in 0..count {
-        let task = rig.create_with(QUEUE, |definition| definition["retries"] = 1.into()).await;
-        tasks.push(task);
+        tasks.push(rig.create_with(QUEUE, |task| task["retries"] = 1.into()).await);
     }
     tasks
 }

@@ -4,9 +4,8 @@ use std::collections::BTreeSet;
 
 use serde_json::json;
 use tenure_engine::background::registry::PASSES;
-use tenure_tests::http::TENURE_API;
 
-use crate::rig::{Raw, Rig, call, definition, eventually, minutes_from_now, new_task, ok};
+use crate::rig::{Raw, Rig, call, definition, eventually, minutes_from_now, new_task};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_answer_has_its_type_and_its_id() {
@@ -60,8 +59,7 @@ async fn the_metrics_count_from_zero_and_follow_the_queue() {
 async fn metrics_count_starts_of_limited_queue_and_what_blocks() {
     let rig = Rig::start_with(|launch| launch.flag("--claim-work-wait", "0s")).await;
     let queue = "health/limited";
-    let path = format!("{TENURE_API}/queues/health%2Flimited/policy");
-    ok(rig.call("PUT", &path, Some(&json!({"concurrency": {"total": 1}}))).await);
+    rig.put_policy(queue, &json!({"concurrency": {"total": 1}})).await;
     for _ in 0..2 {
         rig.create_one(queue).await;
     }

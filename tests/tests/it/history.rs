@@ -37,7 +37,7 @@ async fn every_answer_of_a_stormy_history_can_be_true() {
     }
 }
 
-/// A test for each breakage that the checker has to catch: its name, the operations of a history, the breakage and the rule.
+/// Tests that the checker catches a breakage: name, operations of a history, breakage and rule.
 macro_rules! breakages {
     ($($test:ident, $operations:expr, $breakage:literal, $rule:expr;)*) => {$(
         #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,5 +1,5 @@
-//! Workers that hang up: nothing is claimed for them, and what was is given to the next one at once. An answer that its worker does
-//! not read is in `work.rs`.
+//! Workers that hang up: nothing is claimed for them, and what was is given to the next one at once.
+//! An answer that its worker does not read is in `work.rs`.
 
 use serde_json::{Value, json};
 use sqlx::Row as _;

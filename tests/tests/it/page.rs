@@ -9,13 +9,10 @@ mod unread;
 
 use std::time::{Duration, Instant};
 
-use serde_json::{Value, json};
+use serde_json::json;
 use tenure_api::credentials::Credentials;
-use tenure_api::ids::SlugId;
 
-use crate::rig::{
-    LOOK_EVERY, Raw, RawReply, Rig, call, credentials_of, definition, eventually, new_task, run_of, stderr,
-};
+use crate::rig::{LOOK_EVERY, Raw, RawReply, Rig, definition, eventually, new_task, stderr};
 
 const QUEUE: &str = "page/queue";
 const POLICY: &str =

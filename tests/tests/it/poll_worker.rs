@@ -7,7 +7,7 @@ use tenure_api::ids::SlugId;
 use tokio::process::Child;
 
 use crate::faults::{Fault, FaultyWay, Passed};
-use crate::rig::{Rig, definition, eventually, new_task, ok, worker_program};
+use crate::rig::{Rig, eventually, worker_program};
 
 const QUEUE: &str = "polled/linux";
 /// More than all tries of one claim.
@@ -41,12 +41,11 @@ impl Polled {
     }
 
     async fn create(&self, script: &str, priority: &str) -> SlugId {
-        let task = new_task();
-        let mut body = definition(QUEUE);
-        body["priority"] = json!(priority);
-        body["payload"] = json!({"command": [["/bin/sh", "-c", script]]});
-        ok(self.rig.create(task, &body).await);
-        task
+        let change = |task: &mut Value| {
+            task["priority"] = json!(priority);
+            task["payload"] = json!({"command": [["/bin/sh", "-c", script]]});
+        };
+        self.rig.create_with(QUEUE, change).await
     }
 
     async fn resolved(&self, task: SlugId) -> Value {

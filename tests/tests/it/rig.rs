@@ -27,7 +27,8 @@ pub const TIMEOUT: Duration = Duration::from_secs(30);
 pub const LOOK_EVERY: Duration = Duration::from_millis(20);
 const HOUR_MS: i64 = 3_600_000;
 
-/// A server on a database of its own. Dropped, the server is killed and the invariants of the database are checked.
+/// A server on a database of its own. Dropped, the server is killed and the invariants of the
+/// database are checked.
 pub struct Rig {
     pub server: Server,
     pub root: Credentials,
@@ -50,8 +51,8 @@ impl Rig {
         Self { server, root, secret_key, database, folder }
     }
 
-    /// A server whose clock the test moves, and whose claimWork does not wait. Between two moves the clock goes on, so that times
-    /// that a test compares have to be minutes apart.
+    /// A server whose clock the test moves, and whose claimWork does not wait. The clock also goes
+    /// on by itself, so that times that a test compares have to be minutes apart.
     pub async fn manual() -> Self {
         Self::start_with(|launch| launch.flag("--clock", "manual").flag("--claim-work-wait", "0s")).await
     }
@@ -108,7 +109,8 @@ impl Rig {
         .await;
     }
 
-    /// Starts a session of this worker, of an hour unless these fields say otherwise. Returns its id.
+    /// Starts a session of this worker, with an hour as its `ttl` unless `more` has another. Returns
+    /// its id.
     pub async fn start_session(&self, queue: &str, worker: &str, more: Value) -> String {
         let mut body = json!({"taskQueueId": queue, "workerGroup": "group", "workerId": worker, "ttl": 3600});
         let Value::Object(more) = more else { panic!("{more} is no object") };

@@ -9,7 +9,7 @@ use tenure_api::credentials::Credentials;
 use tenure_api::ids::SlugId;
 use tenure_tests::http::{Answer, TENURE_API};
 
-use crate::rig::{Raw, Rig, call, claim_path, new_task, run_of};
+use crate::rig::{Raw, Rig, call, claim_path, run_of};
 
 const QUEUE: &str = "sessions/linux";
 /// An id that no session has.
@@ -70,8 +70,7 @@ async fn command(rig: &Rig, session: &str, body: Value) -> Answer {
 async fn create(rig: &Rig, count: usize) -> Vec<SlugId> {
     let mut tasks = Vec::new();
     for _ in 0..count {
-        let task = rig.create_one(QUEUE).await;
-        tasks.push(task);
+        tasks.push(rig.create_one(QUEUE).await);
     }
     tasks
 }

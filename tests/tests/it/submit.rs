@@ -101,13 +101,9 @@ async fn the_tasks_of_a_graph_wait_for_each_other_by_their_names() {
     let listed = rig.call("GET", &format!("/task-group/{group}/list"), None).await.body;
     assert_eq!(listed["tasks"].as_array().unwrap().len(), 3);
     assert_eq!(complete_one(&rig).await, ids[1]);
-    eventually("the test may run", async || {
-        (rig.call("GET", &format!("/task/{}/status", ids[0]), None).await.body["status"]["state"] == "pending")
-            .then_some(())
-    })
-    .await;
-    let third = rig.call("GET", &format!("/task/{}/status", ids[2]), None).await.body;
-    assert_eq!(third["status"]["state"], "unscheduled", "it waits for another task still");
+    let state = async |id: &str| rig.status(id.parse().unwrap()).await["state"].clone();
+    eventually("the test may run", async || (state(&ids[0]).await == "pending").then_some(())).await;
+    assert_eq!(state(&ids[2]).await, "unscheduled", "it waits for another task still");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -13,7 +13,7 @@ use tokio::net::{TcpSocket, TcpStream};
 use tokio::process::Child;
 use tokio::sync::{Semaphore, watch};
 
-use crate::rig::{Rig, definition, eventually, new_task, ok, worker_program};
+use crate::rig::{Rig, eventually, new_task, worker_program};
 
 const QUEUE: &str = "made/linux";
 const BACKING_LOG: &str = "public/logs/live_backing.log";
@@ -54,14 +54,11 @@ impl Shop {
     }
 
     async fn create(&self, payload: &Value, more: &Value) -> SlugId {
-        let task = new_task();
-        let mut body = definition(QUEUE);
-        body["payload"] = payload.clone();
-        for (key, value) in more.as_object().unwrap() {
-            body[key] = value.clone();
-        }
-        ok(self.rig.create(task, &body).await);
-        task
+        let change = |task: &mut Value| {
+            task["payload"] = payload.clone();
+            task.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        };
+        self.rig.create_with(QUEUE, change).await
     }
 
     /// How the last run of a task ended.

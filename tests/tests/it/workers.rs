@@ -48,8 +48,7 @@ async fn claim(rig: &Rig, queue: &str, id: &str) -> Vec<Value> {
 }
 
 async fn create(rig: &Rig, queue: &str) -> String {
-    let task = rig.create_one(queue).await;
-    task.to_string()
+    rig.create_one(queue).await.to_string()
 }
 
 /// A task, claimed by this worker.

@@ -24,12 +24,10 @@ use serde_json::Value;
 use sqlx::{Connection as _, PgConnection};
 use tenure_api::credentials::Credentials;
 use tenure_api::ids::SlugId;
-use tenure_tests::http::QUEUE_API;
 use tenure_tests::server::Server;
 
 use crate::rig::{
-    Raw, RawReply, Signature, call, claim_path, client_of, credentials_of, definition, eventually, new_task, run_of,
-    send, worker,
+    Raw, RawReply, call, claim_path, client_of, credentials_of, definition, eventually, new_task, run_of, send, worker,
 };
 
 const QUEUE: &str = "faults/queue";

@@ -136,18 +136,14 @@ async fn keys_and_limits_are_shown_to_who_may_see_the_queue_and_a_task_says_what
 async fn sessions_are_shown_with_what_they_hold_to_who_may_see_the_queue() {
     let rig = Rig::start().await;
     for _ in 0..3 {
-        rig.create_with(QUEUE, |_| ()).await;
+        rig.create_one(QUEUE).await;
     }
     let page = "/queue/page/queue";
     let cookie = log_in(&rig, &rig.root).await;
     hides(&get(&rig, page, Some(&cookie)).await, &["Sessions"]);
     let mut sessions = Vec::new();
     for (worker, weight) in [("w1", 5), ("w2", 65_535)] {
-        let body =
-            json!({"taskQueueId": QUEUE, "workerGroup": "group", "workerId": worker, "weight": weight, "capacity": 17});
-        let started = rig.call("POST", &format!("{TENURE_API}/sessions"), Some(&body)).await;
-        assert_eq!(started.status, 201, "{}", started.body);
-        sessions.push(started.body["sessionId"].as_str().unwrap().to_owned());
+        sessions.push(rig.start_session(QUEUE, worker, json!({"weight": weight, "capacity": 17})).await);
     }
     let claiming = json!({"workerGroup": "group", "workerId": "w1", "tasks": 3, "sessionId": sessions[0]});
     let claimed = rig.call("POST", &crate::rig::claim_path(QUEUE), Some(&claiming)).await;

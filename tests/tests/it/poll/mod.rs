@@ -116,8 +116,5 @@ fn assert_error(reply: &RawReply, status: u16, code: &str) {
 }
 
 async fn create(rig: &Rig, priority: &str) -> SlugId {
-    let (task, mut definition) = (new_task(), definition(QUEUE));
-    definition["priority"] = json!(priority);
-    ok(rig.create(task, &definition).await);
-    task
+    rig.create_with(QUEUE, |task| task["priority"] = json!(priority)).await
 }

@@ -9,7 +9,7 @@ use tenure_tests::server::Launch;
 
 use super::{QUEUE, claim, command, create, date, end, id, inbox, items, path, refused, renew, report, start};
 use crate::fleet::{NOTIFIED_WITHIN, without_fallbacks, without_notifications};
-use crate::rig::{Raw, Rig, call, client_of, eventually, minutes_from_now, new_task};
+use crate::rig::{Raw, Rig, call, client_of, eventually, minutes_from_now, new_task, ok};
 
 /// Ten times the time between two looks for what other servers did.
 const SEEN_WITHIN: Duration = Duration::from_secs(5);
@@ -84,7 +84,7 @@ async fn ends_of_runs_by_time_are_notified() {
         (json!({"completeTime": 10}), 11.0, json!(["claim-expired", "complete-time"])),
         (json!({"claimTimeout": 1200}), 601.0, json!(["deadline-exceeded", null])),
     ] {
-        rig.put_policy(QUEUE, &policy).await;
+        ok(rig.call("PUT", &format!("{TENURE_API}/queues/sessions%2Flinux/policy"), Some(&policy)).await);
         // Without retries, so that no next run is claimed instead of the next task.
         let task = rig
             .create_with(QUEUE, |body| {
