@@ -273,11 +273,7 @@ async fn a_scheduler_is_replaced_by_hand_only_where_there_is_one_and_by_those_wh
     // Another server may, and takes the queue by itself.
     let server = another(&rig, "able", 1).await;
     let (_, term) = until_scheduler(&rig, |name| name == "able").await;
-    let account = [
-        ("TASKCLUSTER_ROOT_URL", rig.server.root_url()),
-        ("TASKCLUSTER_CLIENT_ID", &rig.root.client_id),
-        ("TASKCLUSTER_ACCESS_TOKEN", rig.root.access_token.expose()),
-    ];
+    let account = crate::policy_commands::account(&rig);
     for (args, expected) in [
         (&["server", "list"][..], format!("{QUEUE} ({term})")),
         (&["queue", "replace-scheduler", QUEUE], format!("queue {QUEUE}")),
