@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::json;
 use tenure_engine::background::registry::PASSES;
 
-use crate::rig::{Raw, Rig, call, definition, eventually, minutes_from_now, new_task};
+use crate::rig::{Raw, Rig, definition, eventually, minutes_from_now, new_task};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_answer_has_its_type_and_its_id() {

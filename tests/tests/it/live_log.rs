@@ -10,7 +10,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 use crate::artifacts::Worker;
-use crate::rig::{Raw, RawReply, Rig, TIMEOUT, call, client_of, eventually, minutes_from_now, new_task};
+use crate::rig::{Raw, RawReply, Rig, TIMEOUT, client_of, eventually, minutes_from_now, new_task};
 
 const LIVE_LOG: &str = "public/logs/live.log";
 const BACKING_LOG: &str = "public/logs/live_backing.log";

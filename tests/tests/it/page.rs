@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use tenure_api::credentials::Credentials;
 
-use crate::rig::{LOOK_EVERY, Raw, RawReply, Rig, definition, eventually, new_task, stderr};
+use crate::rig::{LOOK_EVERY, Raw, RawReply, Rig, eventually, new_task, stderr};
 
 const QUEUE: &str = "page/queue";
 const POLICY: &str =

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use tenure_tests::http::TENURE_API;
 use tenure_tests::server::binary;
 
-use crate::rig::{Rig, call, definition, finish, minutes_from_now, new_task, refusal, stderr, stdout, tenure};
+use crate::rig::{Rig, definition, finish, minutes_from_now, new_task, refusal, stderr, stdout, tenure};
 
 const QUEUE: &str = "policy/commands";
 

@@ -202,7 +202,7 @@ async fn a_paused_queue_gives_workers_nothing_and_lets_them_finish_what_they_hav
     assert_eq!(rig.status(waiting).await["state"], "pending");
     let counts = rig.call("GET", "/pending/policy%2Flinux", None).await.body;
     assert_eq!(counts["pendingTasks"], 1);
-    let elsewhere = rig.create_one("policy/other").await;
+    rig.create_one("policy/other").await;
     assert_eq!(rig.claim("policy/other", 1).await.len(), 1, "another queue is not paused");
 
     let credentials = credentials_of(&held);
@@ -213,7 +213,7 @@ async fn a_paused_queue_gives_workers_nothing_and_lets_them_finish_what_they_hav
     assert_eq!(status(&mut rig.client(), &rig.root, running).await["state"], "completed");
 
     // Workers that wait, at both servers, are given what is pending as soon as the queue is resumed.
-    let second = rig.create_one(QUEUE).await;
+    rig.create_one(QUEUE).await;
     let wait_at = |server| {
         let (mut client, root) = (client_of(server), rig.root.clone());
         tokio::spawn(async move { call(&mut client, &root, "POST", &claim_path(QUEUE), Some(&worker(1))).await })

@@ -7,20 +7,12 @@ mod idle;
 mod snapshot;
 mod statements;
 
-use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
-
-use serde_json::{Value, json};
-use sqlx::{Connection, PgConnection};
-use tenure_api::policy::QueuePolicy;
-use tenure_domain::policy::document::{Match, Policy};
-use tenure_engine::ops::queue_policy::{self, Put};
-use tenure_engine::testing::Queue;
 use tenure_store::admission::{Marks, runnable};
-use tenure_store::testing::TestDatabase;
 
 use fill::{ASSIGNED, PLAIN, PULLED};
 use statements::{Given, HOT, OTHERS};
+
+use crate::support::*;
 
 /// How many keys each queue has; it has twice as many waiting runs.
 const KEYS: &str = "TENURE_ADMISSION_KEYS";
@@ -34,20 +26,6 @@ const TIMES: usize = 7;
 const BLOCKS_MORE: i64 = 40;
 /// How many blocks counting the runnable runs of a key may read, with plans that were made without statistics.
 const BLOCKS_OF_A_KEY: i64 = 40;
-
-fn parsed(policy: &Value) -> (QueuePolicy, Policy) {
-    let sent: QueuePolicy = serde_json::from_value(policy.clone()).unwrap();
-    let policy = Policy::from_request(&sent).unwrap();
-    (sent, policy)
-}
-
-async fn put(queue: &Queue, name: &str, policy: &Value) -> Policy {
-    let (sent, policy) = parsed(policy);
-    let put = Put { policy: policy.clone(), sent, replaces: Match::from_header(None).unwrap(), client_id: "ann" };
-    queue.key(name).await;
-    queue_policy::put(queue.engine.queue_parts(), &name.parse().unwrap(), put).await.unwrap();
-    policy
-}
 
 /// The blocks of tables and of their indexes that this session has read so far, and all others that have said so.
 async fn blocks(conn: &mut PgConnection) -> i64 {
@@ -121,11 +99,12 @@ async fn time_decisions(conn: &mut PgConnection, queue: i32, runs: u32) -> Durat
 #[tokio::test]
 async fn what_admission_reads_does_not_grow_with_the_keys_and_waiting_runs_of_a_queue() {
     let keys: i32 = std::env::var(KEYS).map_or(KEYS_DEFAULT, |keys| keys.parse().unwrap());
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     let mut filler = database.connect().await;
-    let policy = put(&queue, PULLED, &json!({"fair": true, "concurrency": {"perKey": 2}})).await;
-    put(&queue, ASSIGNED, &json!({"dispatch": "assign", "concurrency": {"perKey": 2}})).await;
+    let policy = json!({"fair": true, "concurrency": {"perKey": 2}});
+    put_to(&queue, PULLED, policy.clone()).await;
+    put_to(&queue, ASSIGNED, json!({"dispatch": "assign", "concurrency": {"perKey": 2}})).await;
+    let policy = Policy::from_request(&serde_json::from_value(policy).unwrap()).unwrap();
     queue.key(PLAIN).await;
     fill::begin(&mut filler).await;
     fill::keys(&mut filler, 1_000, 1_000 + KEYS_FEW).await;
@@ -143,7 +122,5 @@ async fn what_admission_reads_does_not_grow_with_the_keys_and_waiting_runs_of_a_
     }
     assert!(wrong.is_empty(), "reads too much: {wrong:#?}");
     fill::empty(&mut filler).await;
-    drop((filler, hot));
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }

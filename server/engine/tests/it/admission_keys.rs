@@ -1,52 +1,24 @@
 //! Admission on a real database: what its passes leave behind, and what they must not take away from each other.
 
-use std::time::Duration;
-
 use futures_util::FutureExt as _;
-use serde_json::{Value, json};
-use sqlx::Connection;
-use tenure_api::dates::Timestamp;
-use tenure_api::ids::TaskQueueId;
-use tenure_api::policy::QueuePolicy;
-use tenure_api::states::ExceptionReason;
-use tenure_domain::lifecycle::Report;
-use tenure_domain::policy::document::{Match, Policy};
 use tenure_domain::policy::why::{Held, Place};
-use tenure_engine::background::{admission, deadlines, election};
-use tenure_engine::ops::change_task::{self, Change};
+use tenure_engine::background::{admission, election};
 use tenure_engine::ops::queue_keys;
-use tenure_engine::ops::queue_policy::{self, Put};
 use tenure_engine::ops::why::find;
-use tenure_engine::testing::{QUEUE, Queue, new_task};
 use tenure_store::admission::{self as store, Look, Mark, Marks, Reading, Take};
 use tenure_store::clock;
-use tenure_store::events::Sequenced;
-use tenure_store::testing::{Gate, TestDatabase, eventually};
 
-use crate::schedulers::put_to;
-use crate::support::{number, until_a_session_waits};
+use crate::support::*;
 
-async fn start(policy: &Value) -> (TestDatabase, Queue) {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+async fn start_with(policy: Value) -> (TestDatabase, Queue) {
+    let (database, queue) = start().await;
     put_policy(&queue, policy).await;
     (database, queue)
 }
 
-async fn finish(database: TestDatabase, queue: Queue) {
-    queue.stop().await;
-    database.finish().await;
-}
-
-async fn put_policy(queue: &Queue, policy: &Value) {
-    let sent: QueuePolicy = serde_json::from_value(policy.clone()).unwrap();
-    let policy = Policy::from_request(&sent).unwrap();
-    let name: TaskQueueId = QUEUE.parse().unwrap();
-    let put = Put { policy, sent, replaces: Match::from_header(None).unwrap(), client_id: "ann" };
-    queue_policy::put(queue.engine.queue_parts(), &name, put).await.unwrap();
-    while queue_policy::get(queue.engine.queue_parts(), &name).await.unwrap().refiling > 0 {
-        queue.run_pass("refile").await.unwrap();
-    }
+async fn put_policy(queue: &Queue, policy: Value) {
+    put(queue, policy).await;
+    follow(queue).await;
 }
 
 async fn create(queue: &Queue, key: &str) {
@@ -64,7 +36,7 @@ const SEEN: &str = "SELECT count(*) FROM admission_keys WHERE seen > now() - int
 
 /// A queue with a key of which no run is left, which was not looked at for long.
 async fn with_an_idle_key() -> (TestDatabase, Queue) {
-    let (database, queue) = start(&json!({"concurrency": {"perKey": 1}})).await;
+    let (database, queue) = start_with(json!({"concurrency": {"perKey": 1}})).await;
     create(&queue, "a").await;
     queue.run_pass("admission").await.unwrap();
     let claim = queue.claim_one(QUEUE).await;
@@ -123,13 +95,12 @@ async fn the_keys_of_a_queue_that_is_being_looked_at_are_forgotten_after_the_loo
     looking.commit().await.unwrap();
     assert_eq!(forgetting.await.unwrap().done, 1);
     assert_eq!(number(&queue.engine.pool, KEYS).await, 0);
-    drop(conn);
     finish(database, queue).await;
 }
 
 #[tokio::test]
 async fn a_server_that_is_stopped_while_it_forgets_keys_has_their_queue_for_a_second_at_most() {
-    let (database, queue) = start(&json!({"concurrency": {"perKey": 1}})).await;
+    let (database, queue) = start_with(json!({"concurrency": {"perKey": 1}})).await;
     let mut conn = database.connect().await;
     let mut forgetting = conn.begin().await.unwrap();
     let now = clock::get_now(&mut forgetting).await.unwrap();
@@ -139,13 +110,12 @@ async fn a_server_that_is_stopped_while_it_forgets_keys_has_their_queue_for_a_se
     let limit: String = sqlx::query_scalar(limit).fetch_one(&mut *forgetting).await.unwrap();
     assert_eq!(limit, "1s");
     forgetting.rollback().await.unwrap();
-    drop(conn);
     finish(database, queue).await;
 }
 
 #[tokio::test]
 async fn a_key_is_forgotten_some_time_after_its_last_run_and_one_in_use_is_not_tried_again_and_again() {
-    let (database, queue) = start(&json!({"concurrency": {"perKey": 1}})).await;
+    let (database, queue) = start_with(json!({"concurrency": {"perKey": 1}})).await;
     for key in ["idle", "claimed", "waiting", "waiting"] {
         create(&queue, key).await;
     }
@@ -172,7 +142,7 @@ async fn a_key_is_forgotten_some_time_after_its_last_run_and_one_in_use_is_not_t
 /// The driver runs a pass again at once only after a whole slice: two hundred keys every five seconds are fewer than may come.
 #[tokio::test]
 async fn slices_of_idle_keys_follow_each_other_at_once_also_where_some_are_in_use() {
-    let (database, queue) = start(&json!({"concurrency": {"perKey": 1}})).await;
+    let (database, queue) = start_with(json!({"concurrency": {"perKey": 1}})).await;
     create(&queue, "waiting").await;
     queue.run_pass("admission").await.unwrap();
     let pool = &queue.engine.pool;
@@ -191,7 +161,7 @@ async fn slices_of_idle_keys_follow_each_other_at_once_also_where_some_are_in_us
 
 #[tokio::test]
 async fn a_key_is_not_forgotten_while_it_is_short_of_the_burst_of_its_rate() {
-    let (database, queue) = start(&json!({"rate": {"perKey": {"count": 2, "seconds": 7_200, "burst": 2}}})).await;
+    let (database, queue) = start_with(json!({"rate": {"perKey": {"count": 2, "seconds": 7_200, "burst": 2}}})).await;
     for key in ["spent", "spent", "half"] {
         create(&queue, key).await;
     }
@@ -213,17 +183,16 @@ async fn a_key_is_not_forgotten_while_it_is_short_of_the_burst_of_its_rate() {
     for _ in 0..2 {
         create(&queue, "spent").await;
     }
-    assert_eq!(claim(&queue, 2).await, 1);
+    assert_eq!(claim_now(&queue, 2).await.len(), 1);
     finish(database, queue).await;
 }
 
 #[tokio::test]
 async fn a_key_whose_only_run_was_claimed_before_the_policy_came_is_listed() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     create(&queue, "acme").await;
     queue.claim_one(QUEUE).await;
-    put_policy(&queue, &json!({"concurrency": {"perKey": 1}})).await;
+    put_policy(&queue, json!({"concurrency": {"perKey": 1}})).await;
     queue.run_pass("admission").await.unwrap();
     let name: TaskQueueId = QUEUE.parse().unwrap();
     let listed = queue_keys::list(queue.engine.queue_parts(), &name, None, 100).await.unwrap().keys;
@@ -235,7 +204,7 @@ async fn a_key_whose_only_run_was_claimed_before_the_policy_came_is_listed() {
 /// As many as the list of keys says.
 #[tokio::test]
 async fn a_run_that_waits_for_a_lowered_limit_knows_how_many_have_its_slots_still() {
-    let (database, queue) = start(&json!({"concurrency": {"perKey": 3}})).await;
+    let (database, queue) = start_with(json!({"concurrency": {"perKey": 3}})).await;
     for _ in 0..3 {
         create(&queue, "acme").await;
     }
@@ -243,7 +212,7 @@ async fn a_run_that_waits_for_a_lowered_limit_knows_how_many_have_its_slots_stil
     for _ in 0..3 {
         queue.claim_one(QUEUE).await;
     }
-    put_policy(&queue, &json!({"concurrency": {"perKey": 1}})).await;
+    put_policy(&queue, json!({"concurrency": {"perKey": 1}})).await;
     let last = new_task(QUEUE, &json!({"extra": {"tenure": {"key": "acme"}}}));
     queue.create(&last).await.unwrap();
     admit(&queue).await;
@@ -253,35 +222,9 @@ async fn a_run_that_waits_for_a_lowered_limit_knows_how_many_have_its_slots_stil
     finish(database, queue).await;
 }
 
-#[tokio::test]
-async fn limit_holds_for_retries_of_runs_that_were_claimed_before_it() {
-    for of in ["perKey", "total"] {
-        let database = TestDatabase::create().await;
-        let queue = Queue::start(database.options());
-        for _ in 0..2 {
-            create(&queue, "acme").await;
-        }
-        let claims = [queue.claim_one(QUEUE).await, queue.claim_one(QUEUE).await];
-        put_policy(&queue, &json!({"concurrency": {of: 1}})).await;
-        for claim in claims {
-            let shutdown = Report::Exception(ExceptionReason::WorkerShutdown);
-            queue.report(claim.task.id, claim.run, shutdown).await.unwrap();
-        }
-        assert_eq!(claim(&queue, 2).await, 1, "{of}");
-        finish(database, queue).await;
-    }
-}
-
-/// Claims up to `runs` runs for a worker, without waiting. Returns their number.
-async fn claim(queue: &Queue, runs: u16) -> usize {
-    let answer = queue.claim_work(QUEUE, "worker", runs, Duration::ZERO).await.unwrap();
-    answer.delivery.delivered();
-    answer.claims.len()
-}
-
 /// Takes in announcements, and clears earlier notifications of the pass.
 async fn admit(queue: &Queue) {
-    while queue.run_pass("admission").await.unwrap().done > 0 {}
+    crate::support::admit(queue).await;
     while is_woken(queue) {}
 }
 
@@ -291,33 +234,8 @@ fn is_woken(queue: &Queue) -> bool {
 }
 
 #[tokio::test]
-async fn waiting_request_is_served_after_a_cancelled_and_an_overdue_claim() {
-    let (database, queue) = start(&json!({"concurrency": {"perKey": 1}})).await;
-    let key = json!({"tenure": {"key": "a"}});
-    let soon = Timestamp::new(tenure_engine::clock::real_now() + chrono::TimeDelta::seconds(60));
-    let first = new_task(QUEUE, &json!({"extra": key}));
-    let second = new_task(QUEUE, &json!({"deadline": soon, "extra": key}));
-    let third = new_task(QUEUE, &json!({"extra": key}));
-    for task in [&first, &second, &third] {
-        queue.create(task).await.unwrap();
-    }
-    assert_eq!(claim(&queue, 3).await, 1);
-    let cancel = change_task::change(&queue.engine.pool, &queue.engine.notifiers, first.id, Change::Cancel);
-    let (claimed, cancelled) = tokio::join!(queue.claim_one(QUEUE), cancel);
-    cancelled.unwrap();
-    assert_eq!(claimed.task.id, second.id);
-    let mut conn = database.connect().await;
-    clock::advance(&mut conn, 120.0).await.unwrap();
-    let (claimed, passed) = tokio::join!(queue.claim_one(QUEUE), deadlines::pass(&queue.engine));
-    assert_eq!(passed.unwrap().exhausted, 1);
-    assert_eq!(claimed.task.id, third.id);
-    drop(conn);
-    finish(database, queue).await;
-}
-
-#[tokio::test]
 async fn the_pass_of_a_scheduler_is_woken_by_what_another_server_has_created() {
-    let (database, other) = start(&json!({"dispatch": "assign"})).await;
+    let (database, other) = start_with(json!({"dispatch": "assign"})).await;
     let scheduler = Queue::start(database.options());
     let mut conn = database.connect().await;
     election::beat(&scheduler.engine, &mut conn, Duration::ZERO).await.unwrap();
@@ -331,7 +249,6 @@ async fn the_pass_of_a_scheduler_is_woken_by_what_another_server_has_created() {
     assert!(!is_woken(&scheduler));
     scheduler.engine.notifiers.notify_from_other_server([key]);
     assert!(is_woken(&scheduler));
-    drop(conn);
     scheduler.stop().await;
     finish(database, other).await;
 }
@@ -342,7 +259,7 @@ async fn while_the_look_at_a_queue_lasts_the_others_are_looked_at_again_and_agai
     const OTHER: &str = "other/queue";
     const ANNOUNCED: &str = "SELECT count(*) FROM admission_work w JOIN task_queues q ON q.id = w.queue
                              WHERE q.name = 'other/queue'";
-    let (database, queue) = start(&json!({"concurrency": {"perKey": 1}})).await;
+    let (database, queue) = start_with(json!({"concurrency": {"perKey": 1}})).await;
     put_to(&queue, OTHER, json!({"concurrency": {"total": 9}})).await;
     // The key of this one has its row before the gate is closed.
     queue.create_one(OTHER).await;

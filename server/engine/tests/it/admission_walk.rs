@@ -13,9 +13,8 @@ mod steps;
 mod turns;
 mod world;
 
-use std::time::{Duration, Instant};
-
 use self::world::World;
+use crate::support::*;
 
 /// How many steps the walk has, unless the environment says otherwise: each task that is created, claimed or ended is one.
 const STEPS: u64 = 2_500;

@@ -1,36 +1,15 @@
 //! Artifacts on a real database: the rules against the SQL, two at once, the end of a run at the same time, removal.
 
-use chrono::{DateTime, TimeDelta, Utc};
-use serde_json::{Value, json};
-use sqlx::AssertSqlSafe;
-use tenure_api::ids::{RunId, SlugId, TaskId};
+use tenure_api::ids::SlugId;
 use tenure_api::objects::ObjectHashes;
-use tenure_api::states::{ArtifactErrorReason, ExceptionReason};
+use tenure_api::states::ArtifactErrorReason;
 use tenure_domain::artifact::{Artifact, Details, EXPIRED_KEPT, LINKS_MAX, Stored, UPLOAD_MAX, object_name};
-use tenure_domain::lifecycle::Report;
 use tenure_engine::background::artifacts as artifact_pass;
-use tenure_engine::ops::OpError;
 use tenure_engine::ops::create_artifact::{self, Created, RunRef};
 use tenure_engine::ops::objects as object_ops;
-use tenure_engine::testing::Queue;
-use tenure_engine::testing::{QUEUE, new_task};
-use tenure_store::due_marks::START;
-use tenure_store::testing::{TestDatabase, eventually};
 use tenure_store::{artifacts, events, objects};
 
-use crate::support::{Gate, finish, number, start, until_a_session_waits, until_sessions_wait};
-
-async fn now(database: &TestDatabase) -> DateTime<Utc> {
-    sqlx::query_scalar("SELECT now FROM db_now").fetch_one(database.pool()).await.unwrap()
-}
-
-async fn advance(database: &TestDatabase, interval: &'static str) {
-    sqlx::query("UPDATE clock SET clock_offset = clock_offset + $1::text::interval")
-        .bind(interval)
-        .execute(database.pool())
-        .await
-        .unwrap();
-}
+use crate::support::*;
 
 /// A run that a worker has.
 async fn running(queue: &Queue) -> RunRef {
@@ -146,15 +125,8 @@ async fn an_artifact_that_comes_with_the_report_of_its_run_comes_before_it_or_no
     // The report is first: its commit is held while the artifact waits for the task.
     let gate = Gate::close(&database, "runs").await;
     let reporting = queue.report(run_ref.task, run_ref.run, Report::Completed);
-    let creating = async {
-        until_a_session_waits(database.pool()).await;
-        create(&queue, run_ref, artifact("late", Details::S3, expires)).await
-    };
-    let opening = async {
-        until_sessions_wait(database.pool(), 2).await;
-        gate.open().await;
-    };
-    let (reported, late, ()) = tokio::join!(reporting, creating, opening);
+    let creating = meet(&database, gate, create(&queue, run_ref, artifact("late", Details::S3, expires)));
+    let (reported, late) = tokio::join!(reporting, creating);
     reported.unwrap();
     assert!(matches!(late, Err(OpError::Conflict(_))), "{late:?}");
     assert!(stored(&queue, run_ref, "late").await.is_none());
@@ -163,15 +135,8 @@ async fn an_artifact_that_comes_with_the_report_of_its_run_comes_before_it_or_no
     let run_ref = running(&queue).await;
     let gate = Gate::close(&database, "artifacts").await;
     let creating = create(&queue, run_ref, artifact("early", reference("https://a/"), expires));
-    let reporting = async {
-        until_a_session_waits(database.pool()).await;
-        queue.report(run_ref.task, run_ref.run, Report::Completed).await
-    };
-    let opening = async {
-        until_sessions_wait(database.pool(), 2).await;
-        gate.open().await;
-    };
-    let (created, reported, ()) = tokio::join!(creating, reporting, opening);
+    let reporting = meet(&database, gate, queue.report(run_ref.task, run_ref.run, Report::Completed));
+    let (created, reported) = tokio::join!(creating, reporting);
     created.unwrap();
     reported.unwrap();
     let emitted = emitted(&database, run_ref.task).await;
@@ -397,10 +362,8 @@ async fn a_task_is_retained_until_its_artifacts_are_removed() {
     let artifacts_left = async || number(database.pool(), "SELECT count(*) FROM artifacts").await;
     assert_eq!(artifact_pass::pass(&queue.engine).await.unwrap().found, 0);
     advance(&database, "2 hours 1 second").await;
-    sqlx::query("UPDATE due SET deadline = NULL, expires = (SELECT min(expires) FROM task_definitions)")
-        .execute(database.pool())
-        .await
-        .unwrap();
+    run_sql(database.pool(), "UPDATE due SET deadline = NULL, expires = (SELECT min(expires) FROM task_definitions)")
+        .await;
     let mut conn = database.connect().await;
     events::sequence(&mut conn, events::Sequenced::default()).await.unwrap();
     sqlx::query("UPDATE log_readers SET position = 1000").execute(database.pool()).await.unwrap();
@@ -434,10 +397,7 @@ async fn bytes_are_retained_while_an_upload_may_be_in_progress_and_then_the_name
     assert_eq!(due.len(), 1);
     let refused = create(&queue, run_ref, Artifact { expires: at + TimeDelta::hours(20), ..bytes.clone() }).await;
     assert!(matches!(&refused, Err(OpError::Conflict(text)) if text.contains("being removed")), "{refused:?}");
-    sqlx::query("UPDATE artifacts SET removable = removable + interval '1 day'")
-        .execute(database.pool())
-        .await
-        .unwrap();
+    run_sql(database.pool(), "UPDATE artifacts SET removable = removable + interval '1 day'").await;
     assert_eq!(artifacts::remove(&mut conn, &due).await.unwrap(), 0, "it was put off after it had been listed");
     assert!(stored(&queue, run_ref, "bytes").await.is_some());
     advance(&database, "2 days").await;
@@ -453,14 +413,10 @@ async fn removal_skips_rows_that_are_locked() {
     let soon = now(&database).await + TimeDelta::minutes(1);
     create(&queue, run_ref, artifact("x", error(), soon)).await.unwrap();
     advance(&database, "32 minutes").await;
-    let mut holder = database.connect().await;
-    sqlx::raw_sql(AssertSqlSafe("BEGIN; SELECT FROM artifacts FOR UPDATE".to_owned()))
-        .execute(&mut holder)
-        .await
-        .unwrap();
+    let holder = Lock::take(&database, "SELECT FROM artifacts FOR UPDATE").await;
     let report = artifact_pass::pass(&queue.engine).await.unwrap();
     assert_eq!((report.found, report.done, report.lost_race), (1, 0, 1));
-    drop(holder);
-    eventually("it is removed", async || artifact_pass::pass(&queue.engine).await.unwrap().done == 1).await;
+    holder.release().await;
+    assert_eq!(artifact_pass::pass(&queue.engine).await.unwrap().done, 1);
     finish(database, queue).await;
 }

@@ -1,23 +1,17 @@
 //! The batcher by itself: what it refuses when too much waits, and how it finds the member that spoils a batch.
 
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Poll;
-use std::time::Duration;
 
-use sqlx::PgConnection;
 use tenure_engine::batch::tick::Ticks;
 use tenure_engine::batch::{BATCH_BYTES_MAX, BATCH_MEMBERS_MAX, Batcher, Operation, Verdict, WAITING_BYTES_MAX};
 use tenure_engine::notifiers::{Effects, Notifiers};
-use tenure_engine::ops::OpError;
 use tenure_engine::route::HotSessions;
-use tenure_store::testing::{TestDatabase, eventually};
 use tokio::sync::Semaphore;
 use tokio_util::task::TaskTracker;
-use uuid::Uuid;
 
-use crate::support::number;
+use crate::support::*;
 
 /// No answer takes as long.
 const LONG: Duration = Duration::from_secs(10);
@@ -88,10 +82,7 @@ type Waiting<'a> = Pin<Box<dyn Future<Output = Result<i32, OpError>> + 'a>>;
 impl Rig {
     async fn start() -> Self {
         let database = TestDatabase::create().await;
-        sqlx::query("CREATE TABLE quotients (value int, quotient int, batch int)")
-            .execute(database.pool())
-            .await
-            .unwrap();
+        run_sql(database.pool(), "CREATE TABLE quotients (value int, quotient int, batch int)").await;
         let (turns, begun, tasks) = (Arc::new(Semaphore::new(0)), Arc::default(), TaskTracker::new());
         let operation = Divide { turns: Arc::clone(&turns), begun: Arc::clone(&begun) };
         let connector = database.connector();

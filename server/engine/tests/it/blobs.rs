@@ -1,24 +1,18 @@
 //! Stored bytes below HTTP: names, generations, and what is removed when.
 
-use std::time::Duration;
-
 use bytes::Bytes;
-use chrono::{DateTime, TimeDelta, Utc};
 use futures_util::{Stream, StreamExt as _, stream};
 use tempfile::TempDir;
 use tenure_api::credentials::SigningKey;
-use tenure_api::ids::{RunId, SlugId, TaskId};
+use tenure_api::ids::SlugId;
 use tenure_api::objects::ObjectHashes;
-use tenure_domain::lifecycle::Report;
 use tenure_engine::blobs::settings::{ArtifactSettings, ArtifactsPlace};
 use tenure_engine::blobs::{BlobError, BlobName, Blobs, NewBytes, Part, Sealed, UploadLimits};
 use tenure_engine::ops::objects::{self, Upload};
-use tenure_engine::testing::{QUEUE, Queue};
-use tenure_store::due_marks::START;
-use tenure_store::testing::TestDatabase;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
-use uuid::Uuid;
+
+use crate::support::*;
 
 const SIZE_MAX: u64 = 1 << 20;
 /// Uploads into a folder for one run at the same time.

@@ -1,31 +1,16 @@
 //! What runs get stamped with when they become pending: by createTask, a submission, satisfied dependencies, scheduleTask and
 //! rerunTask, beside policies that come and go.
 
-use chrono::{DateTime, TimeDelta, Utc};
-use futures_util::future::join_all;
-use serde_json::{Value, json};
-use sqlx::{Connection, FromRow};
-use tenure_api::ids::{TaskId, TaskQueueId};
-use tenure_api::policy::QueuePolicy;
+use sqlx::FromRow;
 use tenure_api::states::TaskCommand;
-use tenure_domain::create::NewTask;
-use tenure_domain::lifecycle::Report;
-use tenure_domain::policy::document::{Match, Policy};
 use tenure_domain::policy::hold;
 use tenure_domain::policy::terms::Terms;
-use tenure_domain::task::{Last, Task};
 use tenure_engine::background::dependencies;
-use tenure_engine::ops::OpError;
-use tenure_engine::ops::change_task::{Change, change};
-use tenure_engine::ops::queue_policy::{self, Put};
 use tenure_engine::ops::task_command;
-use tenure_engine::testing::{QUEUE, Queue, new_task};
 use tenure_store::policies;
-use tenure_store::testing::TestDatabase;
 use tenure_store::transitions::schedule::{self, When};
-use uuid::Uuid;
 
-use crate::support::{Gate, number, start, until_a_session_waits};
+use crate::support::*;
 
 const OPTIONS: &str = "SELECT count(*) FROM task_options";
 
@@ -39,25 +24,8 @@ async fn finish(database: TestDatabase, queue: Queue) {
     database.finish().await;
 }
 
-fn read(policy: &Value) -> (QueuePolicy, Policy) {
-    let sent: QueuePolicy = serde_json::from_str(&policy.to_string()).unwrap();
-    let policy = Policy::from_request(&sent).unwrap();
-    (sent, policy)
-}
-
-async fn put(queue: &Queue, name: &str, policy: &Value) {
-    let (sent, policy) = read(policy);
-    let put = Put { sent, policy, replaces: Match::Anything, client_id: "operator" };
-    queue_policy::put(queue.engine.queue_parts(), &name.parse().unwrap(), put).await.unwrap();
-}
-
-async fn delete(queue: &Queue, name: &str) {
-    let name: TaskQueueId = name.parse().unwrap();
-    queue_policy::delete(queue.engine.queue_parts(), &name, Match::Anything, "operator").await.unwrap();
-}
-
-async fn apply(queue: &Queue, id: TaskId, wanted: Change) -> Result<Task, OpError> {
-    change(&queue.engine.pool, &queue.engine.notifiers, id, wanted).await
+fn read(policy: &Value) -> Policy {
+    Policy::from_request(&serde_json::from_value(policy.clone()).unwrap()).unwrap()
 }
 
 /// A task with options, or without.
@@ -138,9 +106,9 @@ async fn every_way_to_become_pending_stamps_what_the_rules_say() {
     ];
     for (n, policy) in policies.iter().enumerate() {
         let name = format!("stamped/q{n}");
-        let rules = if policy.is_null() { Policy::none() } else { read(policy).1 };
+        let rules = if policy.is_null() { Policy::none() } else { read(policy) };
         if !policy.is_null() {
-            put(&queue, &name, policy).await;
+            put_to(&queue, &name, policy.clone()).await;
         }
         for options in &options {
             let case = format!("{policy} {options}");
@@ -152,7 +120,7 @@ async fn every_way_to_become_pending_stamps_what_the_rules_say() {
             let (scheduled, rerun) = (waiting(&first), waiting(&first));
             for (task, wanted, delays) in [(scheduled, Change::Schedule, true), (rerun, Change::Rerun, false)] {
                 assert!(matches!(queue.create(&task).await.unwrap().last, Last::Unscheduled));
-                let changed = apply(&queue, task.id, wanted).await.unwrap();
+                let changed = change(&queue, task.id, wanted).await.unwrap();
                 let Last::Pending(open) = changed.last else { panic!("{case}: {changed:?}") };
                 let found = stamped(&database, task.id).await;
                 assert_eq!(found, expected(&rules, &task, delays, open.scheduled), "{case} {wanted:?}");
@@ -178,7 +146,7 @@ async fn every_way_to_become_pending_stamps_what_the_rules_say() {
 #[tokio::test]
 async fn satisfied_dependencies_file_a_run_with_its_delay_and_notify_only_what_is_claimable() {
     let (database, queue) = start().await;
-    put(&queue, "later/q", &json!({"delay": 30})).await;
+    put_to(&queue, "later/q", json!({"delay": 30})).await;
     let required = queue.create_one(QUEUE).await;
     let fields = json!({"dependencies": [required]});
     let (held, ready) = (new_task("later/q", &fields), new_task("proj/ready", &fields));
@@ -216,7 +184,7 @@ async fn satisfied_dependencies_file_a_run_with_its_delay_and_notify_only_what_i
 #[tokio::test]
 async fn a_task_that_would_start_at_its_deadline_or_later_is_refused_by_name_and_not_stored() {
     let (database, queue) = start().await;
-    put(&queue, "slow/q", &json!({"delay": 3_700})).await;
+    put_to(&queue, "slow/q", json!({"delay": 3_700})).await;
     let deadline = tenure_engine::clock::real_now() + TimeDelta::hours(1);
     let with = |start: Value| {
         let deadline = tenure_api::dates::Timestamp::new(deadline);
@@ -246,7 +214,7 @@ async fn a_task_that_would_start_at_its_deadline_or_later_is_refused_by_name_and
 #[tokio::test]
 async fn a_repeat_stays_one_whatever_became_of_its_delay_and_of_the_policy() {
     let (database, queue) = start().await;
-    put(&queue, QUEUE, &json!({"delivery": "at-least-once"})).await;
+    put(&queue, json!({"delivery": "at-least-once"})).await;
     let (plain, first) = (task(QUEUE, &json!(null)), task(QUEUE, &json!({"delay": 60})));
     let rows =
         "SELECT (SELECT count(*) FROM tasks) + (SELECT count(*) FROM pending) + (SELECT count(*) FROM task_options)
@@ -282,8 +250,10 @@ async fn tasks_of_a_queue_with_a_policy_share_statements_also_when_a_server_has_
     for (change, expected) in [(Some(json!({"delivery": "at-least-once"})), Some(1)), (None, None)] {
         other.create_one(QUEUE).await;
         match &change {
-            Some(policy) => put(&queue, QUEUE, policy).await,
-            None => delete(&queue, QUEUE).await,
+            Some(policy) => {
+                put(&queue, policy.clone()).await;
+            }
+            None => remove_policy(&queue).await,
         }
         for _ in 0..2 {
             let before = number(database.pool(), rows).await;
@@ -311,8 +281,8 @@ async fn of_each_kind(queue: &Queue) -> [TaskId; 4] {
     for task in [&scheduled, &rerun] {
         queue.create(task).await.unwrap();
     }
-    apply(queue, scheduled.id, Change::Schedule).await.unwrap();
-    apply(queue, rerun.id, Change::Rerun).await.unwrap();
+    change(queue, scheduled.id, Change::Schedule).await.unwrap();
+    change(queue, rerun.id, Change::Rerun).await.unwrap();
     let group = new_task(QUEUE, &json!({"taskGroupId": required}));
     queue.create(&group).await.unwrap();
     [queue.create_one(QUEUE).await, group.id, scheduled.id, rerun.id]
@@ -322,7 +292,7 @@ async fn of_each_kind(queue: &Queue) -> [TaskId; 4] {
 async fn nothing_that_begins_after_a_policy_was_put_or_removed_escapes_it_and_nothing_waits_for_the_change() {
     let (database, queue) = start().await;
     let key = queue.key(QUEUE).await;
-    let (_, policy) = read(&json!({"delivery": "at-most-once"}));
+    let policy = read(&json!({"delivery": "at-most-once"}));
     let check = async |expected| {
         for id in of_each_kind(&queue).await {
             assert_eq!(traits(&database, id).await, expected);
@@ -352,7 +322,7 @@ async fn a_create_that_began_before_a_policy_was_put_is_one_that_refiling_waits_
     let late = new_task(QUEUE, &json!({}));
     let changing = async {
         let pids = until_a_session_waits(database.pool()).await;
-        put(&queue, QUEUE, &json!({"delivery": "at-most-once"})).await;
+        put(&queue, json!({"delivery": "at-most-once"})).await;
         // As the first stage of refiling does, after the change was committed.
         let found = sqlx::query_scalar::<_, i64>(
             "SELECT count(*) FROM pg_stat_activity WHERE pid = ANY($1) AND application_name LIKE 'tenure%' AND xact_start <= clock_timestamp()",
@@ -377,19 +347,19 @@ async fn a_rerun_forgets_losses_and_does_not_count_runs_that_ended_for_nothing()
     let (database, queue) = start().await;
     let task = queue.create_one(QUEUE).await;
     for _ in 0..9 {
-        apply(&queue, task, Change::Cancel).await.unwrap();
-        apply(&queue, task, Change::Rerun).await.unwrap();
+        change(&queue, task, Change::Cancel).await.unwrap();
+        change(&queue, task, Change::Rerun).await.unwrap();
     }
     // As if forty of its runs had been before these, most of them for nothing.
     let shift = "UPDATE runs SET run = run + 40; UPDATE tasks SET run = 49, losses = 4, free_runs = 38";
-    apply(&queue, task, Change::Cancel).await.unwrap();
+    change(&queue, task, Change::Cancel).await.unwrap();
     sqlx::raw_sql(shift).execute(database.pool()).await.unwrap();
-    let rerun = apply(&queue, task, Change::Rerun).await.unwrap();
+    let rerun = change(&queue, task, Change::Rerun).await.unwrap();
     assert_eq!(rerun.retries_left, 5, "fifty runs, of which twelve count");
     assert_eq!(number(database.pool(), "SELECT losses::bigint FROM tasks").await, 0);
-    apply(&queue, task, Change::Cancel).await.unwrap();
+    change(&queue, task, Change::Cancel).await.unwrap();
     sqlx::raw_sql("UPDATE tasks SET free_runs = 1").execute(database.pool()).await.unwrap();
-    let refused = apply(&queue, task, Change::Rerun).await;
+    let refused = change(&queue, task, Change::Rerun).await;
     assert!(matches!(&refused, Err(OpError::Conflict(why)) if why.contains("50 runs")), "{refused:?}");
     // The runs that were left out would be missed.
     let all = "TRUNCATE tasks, task_definitions, due, runs, pending, outbox_new, counters";
@@ -439,9 +409,9 @@ async fn a_task_that_has_ended_is_run_again_without_the_command_of_before_and_on
     for task in [ended, waits.id] {
         task_command::put(pool, notifiers, task, (TaskCommand::Kill, None), "ann").await.unwrap();
     }
-    apply(&queue, ended, Change::Cancel).await.unwrap();
+    change(&queue, ended, Change::Cancel).await.unwrap();
     for task in [ended, waits.id] {
-        apply(&queue, task, Change::Rerun).await.unwrap();
+        change(&queue, task, Change::Rerun).await.unwrap();
     }
     let commanded = "SELECT t.id FROM task_commands x JOIN tasks t ON t.seq = x.seq";
     let commanded: Vec<Uuid> = sqlx::query_scalar(commanded).fetch_all(database.pool()).await.unwrap();

@@ -5,37 +5,25 @@ mod held;
 mod measure;
 mod sessions;
 
-use std::collections::{BTreeMap, HashMap};
-
-use serde_json::json;
-use sqlx::{AssertSqlSafe, Connection, PgConnection, Row};
-use tenure_api::ids::{TaskId, TaskQueueId};
-use tenure_domain::create::NewTask;
-use tenure_domain::lifecycle::Report;
-use tenure_domain::policy::ending::Ending;
 use tenure_domain::work::Holder;
 use tenure_engine::background::dependencies::DependencySink;
 use tenure_engine::background::groups::GroupSink;
 use tenure_engine::events::log_reader;
-use tenure_engine::testing::Queue;
-use tenure_engine::testing::{LEASE, QUEUE, new_task};
-use tenure_store::due_marks::{DueMarks, START};
-use tenure_store::events::Sequenced;
+use tenure_store::due_marks::DueMarks;
 use tenure_store::hot::messages;
 use tenure_store::hot::statement::Run;
 use tenure_store::low_water_marks::{self, Marks};
 use tenure_store::page::{self, Ends, Filter};
-use tenure_store::testing::TestDatabase;
 use tenure_store::transitions::end::Member;
 use tenure_store::transitions::{claim, claim_one, end, purge, renew, reprioritise};
 use tenure_store::{
     self, claims, counters, deadlines, dependencies, dependency_work, events, groups, queue_lists, session, tasks,
 };
-use uuid::Uuid;
 
 use crate::passes::without_autovacuum;
-use crate::support::{create_on, finish, start};
 use measure::measure;
+
+use crate::support::*;
 
 /// Tables that grow with the number of tasks.
 const BIG: [&str; 13] = [
@@ -116,7 +104,7 @@ async fn fill(conn: &mut PgConnection) {
     // On a slow machine autovacuum would gather statistics of tables that are half full.
     without_autovacuum(conn).await;
     let sql = FILL.replace("$FULL", &FULL.to_string());
-    sqlx::raw_sql(AssertSqlSafe(sql)).execute(conn).await.unwrap();
+    run_sql(conn, &sql).await;
 }
 
 async fn ids(conn: &mut PgConnection, place: &'static str, count: i64) -> Vec<Uuid> {
@@ -256,19 +244,13 @@ async fn the_plans_of_hot_statements_are_right_on_tables_that_were_analyzed_whil
     let (database, queue) = start().await;
     let mut filler = database.connect().await;
     fill(&mut filler).await;
-    sqlx::raw_sql("DELETE FROM claims; DELETE FROM pending; DELETE FROM outbox_new; ANALYZE")
-        .execute(&mut filler)
-        .await
-        .unwrap();
+    run_sql(&mut filler, "DELETE FROM claims; DELETE FROM pending; DELETE FROM outbox_new; ANALYZE").await;
     let mut hot = database.connect_hot().await;
     run_hot(&mut hot, &queue, &new_task(QUEUE, &json!({})), &[Uuid::new_v4()]).await;
     assert_good(&plans(&mut hot).await, "on tables analyzed while they were empty");
     drop(hot);
     queue.stop().await;
-    sqlx::raw_sql("TRUNCATE tasks, task_definitions, task_groups, due, dependencies, runs, counters")
-        .execute(&mut filler)
-        .await
-        .unwrap();
+    run_sql(&mut filler, "TRUNCATE tasks, task_definitions, task_groups, due, dependencies, runs, counters").await;
     database.finish().await;
 }
 
@@ -291,7 +273,6 @@ async fn the_plans_of_hot_statements_are_right_on_empty_tables_and_stay_when_the
     let mut late = database.connect_hot().await;
     run_hot(&mut late, &queue, &new, &open).await;
     assert_good(&plans(&mut late).await, "in a session that starts with full tables");
-    drop((hot, late, filler));
     finish(database, queue).await;
 }
 
@@ -326,10 +307,7 @@ async fn run_cold(conn: &mut PgConnection, statement: &str, open: &[Uuid], waiti
         }
         "publish_groups" => {
             // A slice of the log is far more than the limit; what counts is that nothing is scanned.
-            sqlx::query("UPDATE log_readers SET position = (SELECT max(first) - 300 FROM outbox_order)")
-                .execute(&mut *conn)
-                .await
-                .unwrap();
+            run_sql(&mut *conn, "UPDATE log_readers SET position = (SELECT max(first) - 300 FROM outbox_order)").await;
             let witnesses = &mut groups::Witnesses::default();
             log_reader::read_sequenced(conn, &mut GroupSink { sequenced: Sequenced::default(), witnesses })
                 .await

@@ -8,22 +8,11 @@ mod large;
 mod lone_groups;
 mod races;
 
-use serde_json::{Value, json};
-use sqlx::{Connection, PgConnection};
-use tenure_api::ids::{RunId, TaskId};
-use tenure_api::states::ReasonResolved;
-use tenure_domain::create::NewTask;
-use tenure_domain::lifecycle::Report;
-use tenure_domain::task::Last;
 use tenure_engine::background::dependencies as dependency_pass;
-use tenure_engine::ops::OpError;
-use tenure_engine::testing::Queue;
-use tenure_engine::testing::{QUEUE, new_task};
 use tenure_store::events;
-use tenure_store::testing::TestDatabase;
 use tenure_store::transitions::end_open;
 
-use crate::support::start;
+use crate::support::*;
 
 async fn finish(database: TestDatabase, queue: Queue) {
     settle(&queue).await;
@@ -97,15 +86,6 @@ async fn rows_read(conn: &mut PgConnection, table: &str) -> i64 {
     let read = "SELECT COALESCE(seq_tup_read, 0) + COALESCE(idx_tup_fetch, 0) FROM pg_stat_xact_user_tables
                 WHERE relname = $1";
     sqlx::query_scalar(read).bind(table).fetch_one(conn).await.unwrap()
-}
-
-/// Moves the clock of a database.
-async fn advance(database: &TestDatabase, interval: &'static str) {
-    sqlx::query("UPDATE clock SET clock_offset = clock_offset + $1::text::interval")
-        .bind(interval)
-        .execute(database.pool())
-        .await
-        .unwrap();
 }
 
 fn message(result: Result<impl std::fmt::Debug, OpError>) -> String {

@@ -1,19 +1,12 @@
 //! Heartbeats, and the backends of sessions that were lost.
 
-use std::sync::Arc;
-use std::time::Duration;
-
-use chrono::TimeDelta;
 use sqlx::Connection as _;
 use tenure_engine::background::{election, servers};
-use tenure_engine::ops::OpError;
-use tenure_engine::testing::Queue;
 use tenure_store::clock;
 use tenure_store::session::{self, Backend, LostBackend};
-use tenure_store::testing::{TestDatabase, eventually};
 use tokio::task::JoinSet;
 
-use crate::support::{finish, number, start, until_a_session_waits};
+use crate::support::*;
 
 const ASKED_AT_ONCE: usize = 200;
 /// In seconds.
@@ -67,12 +60,10 @@ async fn heartbeats_that_are_asked_at_once_share_one_write_and_one_session() {
 async fn heartbeats_fail_while_their_write_cannot_be_committed_and_work_afterwards() {
     let database = TestDatabase::create().await;
     let queue = joined(&database).await;
-    let mut conn = database.connect().await;
-    let mut holder = conn.begin().await.unwrap();
-    sqlx::query("LOCK TABLE servers IN ACCESS EXCLUSIVE MODE").execute(&mut *holder).await.unwrap();
+    let holder = Lock::take(&database, "LOCK TABLE servers IN ACCESS EXCLUSIVE MODE").await;
     assert_eq!(beat_at_once(&queue).await, 0);
     assert!(matches!(queue.engine.heartbeat.beat().await, Err(OpError::Unavailable)));
-    holder.rollback().await.unwrap();
+    holder.release().await;
     eventually("it works again", async || queue.engine.heartbeat.beat().await.is_ok()).await;
     finish(database, queue).await;
 }
@@ -168,7 +159,6 @@ async fn a_heartbeat_that_goes_on_in_the_database_does_not_bring_back_a_server_t
     sqlx::query("SELECT pg_advisory_unlock(7)").execute(&mut holder).await.unwrap();
     eventually("nothing is written any more", async || number(pool, writing).await == 0).await;
     assert_eq!(number(pool, servers).await, 0);
-    drop(holder);
     database.finish().await;
 }
 
@@ -185,6 +175,5 @@ async fn a_backend_is_ended_only_if_it_was_started_when_the_lost_one_was() {
     eventually("it is gone", async || session::end_backend(&mut other, backend).await.unwrap() == LostBackend::Gone)
         .await;
     assert!(sqlx::query("SELECT 1").execute(&mut lost).await.is_err());
-    drop((lost, other));
     database.finish().await;
 }

@@ -1,49 +1,22 @@
 //! Delayed runs: when they are ready, where they stand then, and what is counted and listed of them meanwhile.
 
-use std::time::Duration;
-
-use serde_json::json;
-use sqlx::PgConnection;
-use tenure_api::ids::{RunId, TaskId, TaskQueueId};
-use tenure_api::policy::PauseRequest;
-use tenure_api::states::Priority;
 use tenure_domain::events::Payload;
 use tenure_domain::events::note::Note;
-use tenure_domain::task::Last;
 use tenure_engine::background::{holds, pauses};
-use tenure_engine::ops::change_task::{Change, change};
-use tenure_engine::ops::{OpError, change_priority, list_runs, queue_policy};
-use tenure_engine::testing::{QUEUE, Queue, new_task};
+use tenure_engine::ops::list_runs;
 use tenure_store::counters::{self, Counts};
-use tenure_store::events::{self, Page, Sequenced};
-use tenure_store::testing::TestDatabase;
-use tenure_store::{clock, messages};
+use tenure_store::events::{self, Page};
+use tenure_store::messages;
 
-use crate::support::{hold, number};
-
-struct Ground {
-    database: TestDatabase,
-    queue: Queue,
-    conn: PgConnection,
-}
+use crate::support::*;
 
 impl Ground {
-    async fn new() -> Self {
-        let database = TestDatabase::create().await;
-        let (queue, conn) = (Queue::start(database.options()), database.connect().await);
-        Self { database, queue, conn }
-    }
-
     /// A task whose run is delayed.
     async fn delayed(&mut self, priority: Priority, seconds: f64) -> TaskId {
         let task = new_task(QUEUE, &json!({"priority": priority.to_string()}));
         self.queue.create(&task).await.unwrap();
         hold(&mut self.conn, task.id, seconds).await;
         task.id
-    }
-
-    async fn advance(&mut self, seconds: f64) {
-        clock::advance(&mut self.conn, seconds).await.unwrap();
     }
 
     /// Runs the pass until it finds nothing; how many delays it has ended.
@@ -63,13 +36,6 @@ impl Ground {
         counters::get_counts(&mut self.conn, Sequenced::default(), &[name]).await.unwrap()[0]
     }
 
-    /// What a worker that does not wait gets.
-    async fn claim(&self, most: u16) -> Vec<TaskId> {
-        let answer = self.queue.claim_work(QUEUE, "worker", most, Duration::ZERO).await.unwrap();
-        answer.delivery.delivered();
-        answer.claims.iter().map(|claim| claim.task.id).collect()
-    }
-
     /// The notes in the log that runs are ready: how many runs each names.
     async fn notes(&mut self) -> Vec<Vec<TaskId>> {
         events::sequence(&mut self.conn, Sequenced::default()).await.unwrap();
@@ -81,12 +47,6 @@ impl Ground {
             _ => None,
         });
         notes.collect()
-    }
-
-    async fn finish(self) {
-        drop(self.conn);
-        self.queue.stop().await;
-        self.database.finish().await;
     }
 }
 
@@ -136,7 +96,7 @@ async fn a_delay_that_ended_puts_the_run_behind_those_that_waited_and_above_ever
     let gone = ground.queue.create_one(QUEUE).await;
     let key = ground.queue.key(QUEUE).await;
     let epoch = number(ground.database.pool(), "SELECT cursor_epoch FROM task_queues").await;
-    change(&ground.queue.engine.pool, &ground.queue.engine.notifiers, gone, Change::Cancel).await.unwrap();
+    change(&ground.queue, gone, Change::Cancel).await.unwrap();
     let before = number(ground.database.pool(), "SELECT max(ord) FROM pending").await;
     assert_eq!(ground.claim(1).await, [ready]);
     for _ in 0..3 {
@@ -160,8 +120,7 @@ async fn a_delayed_run_takes_another_priority_in_its_place() {
     let read = "SELECT (hold, held_until, reserved_until, hidden_until, receipt, ord)::text FROM pending";
     let before: String = sqlx::query_scalar(read).fetch_one(&mut ground.conn).await.unwrap();
     let epoch = number(ground.database.pool(), "SELECT cursor_epoch FROM task_queues").await;
-    let engine = &ground.queue.engine;
-    change_priority::change_task(&engine.pool, &engine.notifiers, task, Priority::High).await.unwrap();
+    prioritise(&ground.queue, task, Priority::High).await.unwrap();
     let after: String = sqlx::query_scalar(read).fetch_one(&mut ground.conn).await.unwrap();
     assert_eq!(before, after);
     assert_eq!(number(ground.database.pool(), "SELECT cursor_epoch FROM task_queues").await, epoch);
@@ -178,9 +137,7 @@ async fn a_delayed_run_takes_another_priority_in_its_place() {
 async fn a_delay_ends_in_a_paused_queue_too_and_the_run_waits_for_the_end_of_the_pause() {
     let mut ground = Ground::new().await;
     let task = ground.delayed(Priority::Lowest, 60.0).await;
-    let name: TaskQueueId = QUEUE.parse().unwrap();
-    let parts = ground.queue.engine.queue_parts();
-    queue_policy::pause(parts, &name, &PauseRequest::default(), "ann").await.unwrap();
+    pause(&ground.queue, QUEUE).await;
     let refused = ground.queue.claim_task(task, RunId::FIRST, "worker").await.unwrap_err();
     assert!(refused.to_string().contains("It is delayed until"), "what ends first or last: {refused}");
     ground.advance(60.0).await;
@@ -188,7 +145,7 @@ async fn a_delay_ends_in_a_paused_queue_too_and_the_run_waits_for_the_end_of_the
     assert!(ground.claim(1).await.is_empty());
     let refused = ground.queue.claim_task(task, RunId::FIRST, "worker").await.unwrap_err();
     assert!(refused.to_string().contains("is paused"), "{refused}");
-    queue_policy::resume(ground.queue.engine.queue_parts(), &name, "ann").await.unwrap();
+    resume(&ground.queue, QUEUE).await;
     assert_eq!(ground.claim(1).await, [task]);
     ground.finish().await;
 }
@@ -200,7 +157,7 @@ async fn many_delays_end_in_slices_with_one_note_each_and_two_servers_end_each_o
     for _ in 0..450 {
         let task = new_task(QUEUE, &json!({}));
         all.push(task.id);
-        crate::support::create_on(&mut ground.conn, &ground.queue, &[task]).await;
+        create_on(&mut ground.conn, &ground.queue, &[task]).await;
     }
     for &task in &all {
         hold(&mut ground.conn, task, 60.0).await;
@@ -244,8 +201,7 @@ async fn a_queue_that_had_only_delayed_tasks_is_listed() {
         events::sequence(&mut ground.conn, Sequenced::default()).await.unwrap();
     }
     assert_eq!(number(ground.database.pool(), "SELECT delayed FROM counters").await, 1);
-    let engine = &ground.queue.engine;
-    change(&engine.pool, &engine.notifiers, task.id, Change::Cancel).await.unwrap();
+    change(&ground.queue, task.id, Change::Cancel).await.unwrap();
     ground.finish().await;
 }
 
@@ -254,8 +210,7 @@ async fn a_queue_that_cannot_be_resumed_keeps_no_other_paused() {
     const PAUSED: &str = "SELECT count(*) FROM task_queues WHERE paused IS NOT NULL";
     let mut ground = Ground::new().await;
     for name in ["proj/refused", "proj/other"] {
-        let (parts, request) = (ground.queue.engine.queue_parts(), PauseRequest::default());
-        queue_policy::pause(parts, &name.parse().unwrap(), &request, "ann").await.unwrap();
+        pause(&ground.queue, name).await;
     }
     // The pass comes first to the one that fails.
     let refuse = "UPDATE task_queues

@@ -1,21 +1,13 @@
 //! Several tick loops in one server: what goes through which, and that each is notified of what concerns it.
 
-use std::collections::HashMap;
 use std::pin::Pin;
-use std::time::Duration;
 
-use futures_util::future::join_all;
-use tenure_domain::lifecycle::Report;
-use tenure_domain::registration::WorkerName;
 use tenure_engine::batch::wait_list::Answer;
-use tenure_engine::ops::OpError;
 use tenure_engine::ops::worker_removed::remove;
 use tenure_engine::route::Route;
-use tenure_engine::testing::Queue;
 use tenure_store::continuity::Break;
-use tenure_store::testing::TestDatabase;
 
-use crate::support::{finish, number};
+use crate::support::*;
 
 /// Loops of workers, and as many for creates.
 const LOOPS: usize = 3;

@@ -1,19 +1,11 @@
 //! The invariant checks themselves: each accepts what the operations do, and names what is broken by hand.
 
-use serde_json::json;
-use sqlx::{AssertSqlSafe, Connection};
-use tenure_api::ids::TaskId;
-use tenure_api::policy::PauseRequest;
-use tenure_api::states::{ExceptionReason, TaskCommand};
-use tenure_domain::lifecycle::Report;
-use tenure_engine::ops::change_task::{Change, change};
-use tenure_engine::ops::queue_policy;
+use tenure_api::states::TaskCommand;
 use tenure_engine::ops::task_command;
-use tenure_engine::testing::{QUEUE, new_task, new_task_with_id};
 use tenure_store::secrets::random;
-use tenure_store::testing::{TestDatabase, check_invariants_on, invariants};
+use tenure_store::testing::{check_invariants_on, invariants};
 
-use crate::support::{hold, start};
+use crate::support::*;
 
 /// What is broken, and the check that must name it. The database holds a pending task and one that waits for it, one that
 /// is claimed in its second run for a session, one that was completed and whose group event was emitted, one that was scheduled by
@@ -210,13 +202,12 @@ async fn with_some_tasks() -> TestDatabase {
     queue.create(&waits).await.unwrap();
     let id = TaskId::from_random(random());
     queue.create(&new_task_with_id(id, "proj/waits", &json!({"dependencies": [id]}))).await.unwrap();
-    change(&queue.engine.pool, &queue.engine.notifiers, id, Change::Schedule).await.unwrap();
-    let (parts, paused) = (queue.engine.queue_parts(), "proj/paused".parse().unwrap());
+    change(&queue, id, Change::Schedule).await.unwrap();
     for _ in 0..2 {
-        queue_policy::pause(parts, &paused, &PauseRequest::default(), "ann").await.unwrap();
-        queue_policy::resume(parts, &paused, "ann").await.unwrap();
+        pause(&queue, "proj/paused").await;
+        resume(&queue, "proj/paused").await;
     }
-    queue_policy::pause(parts, &paused, &PauseRequest::default(), "ann").await.unwrap();
+    pause(&queue, "proj/paused").await;
     // One that is delayed.
     let delayed = queue.create_one("proj/later").await;
     hold(&mut database.connect().await, delayed, 600.0).await;
@@ -259,7 +250,6 @@ async fn each_invariant_check_names_the_violation() {
     for (name, _) in invariants::CHECKS.iter().chain(invariants::WHOLE_LOG_CHECKS) {
         assert!(BREAKAGES.iter().any(|(_, expected)| name.starts_with(expected)), "nothing breaks {name:?}");
     }
-    drop(conn);
     database.finish().await;
 }
 

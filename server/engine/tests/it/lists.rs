@@ -1,26 +1,14 @@
 //! Lists of tasks: those of a queue, and those that the caller names.
 
-use std::collections::HashMap;
-
-use serde_json::json;
-use sqlx::PgConnection;
-use tenure_api::ids::{RunId, TaskId, TaskQueueId};
-use tenure_api::states::{ExceptionReason, Priority};
-use tenure_domain::lifecycle::{REQUEUES_MAX, Report};
-use tenure_domain::task::{Granted, Last};
+use tenure_domain::lifecycle::REQUEUES_MAX;
+use tenure_domain::task::Granted;
 use tenure_engine::background::holds;
-use tenure_engine::ops::change_task::{self, Change};
+use tenure_engine::ops::list_runs;
 use tenure_engine::ops::list_tasks::{self, Cursor};
-use tenure_engine::ops::{change_priority, list_runs};
-use tenure_engine::testing::Queue;
-use tenure_engine::testing::{QUEUE, new_task};
-use tenure_store::counters;
 use tenure_store::hot::messages::Got;
-use tenure_store::secrets;
-use tenure_store::tasks;
-use tenure_store::testing::{TestDatabase, eventually};
+use tenure_store::{counters, secrets, tasks};
 
-use crate::support::{Proxy, finish, hold, start};
+use crate::support::*;
 
 /// Steps of the random walk.
 const STEPS: usize = 250;
@@ -86,7 +74,6 @@ impl Walk {
 
     /// What is refused changes nothing, and that is a case too.
     async fn step(&mut self) {
-        let (pool, notifiers) = (self.queue.engine.pool.clone(), self.queue.engine.notifiers.clone());
         match self.random(12) {
             0..=3 => {
                 let priority = Priority::ALL[self.random(7)];
@@ -141,13 +128,13 @@ impl Walk {
             10 => {
                 let change = [Change::Cancel, Change::Rerun][self.random(2)];
                 if let Some(id) = self.one_created() {
-                    drop(change_task::change(&pool, &notifiers, id, change).await);
+                    drop(crate::support::change(&self.queue, id, change).await);
                 }
             }
             _ => {
                 let priority = Priority::ALL[self.random(7)];
                 if let Some(id) = self.one_created() {
-                    drop(change_priority::change_task(&pool, &notifiers, id, priority).await);
+                    drop(prioritise(&self.queue, id, priority).await);
                 }
             }
         }
@@ -203,9 +190,7 @@ async fn the_pages_of_a_queue_have_what_its_counts_count_whatever_has_happened()
             );
         }
     }
-    let Walk { queue, conn, .. } = walk;
-    drop(conn);
-    finish(database, queue).await;
+    finish(database, walk.queue).await;
 }
 
 #[tokio::test]
@@ -234,22 +219,6 @@ async fn pending_runs_are_listed_as_they_became_pending_and_none_is_skipped_whil
     assert_eq!(seen.last(), Some(&late));
     let stayed: Vec<TaskId> = tasks.iter().copied().filter(|task| !gone.contains(task)).collect();
     assert!(stayed.iter().all(|task| seen.iter().filter(|other| *other == task).count() == 1), "{seen:?} of {tasks:?}");
-    finish(database, queue).await;
-}
-
-#[tokio::test]
-async fn claims_that_began_at_the_same_time_are_all_listed() {
-    let (database, queue) = start().await;
-    let key = queue.key(QUEUE).await;
-    for _ in 0..7 {
-        queue.create_one(QUEUE).await;
-    }
-    let answer = queue.claim_work(QUEUE, "worker", 7, std::time::Duration::ZERO).await.unwrap();
-    answer.delivery.delivered();
-    assert_eq!(answer.claims.len(), 7);
-    let all = claimed(&queue, key, 2).await;
-    assert!(all.iter().all(|(since, ..)| *since == all[0].0), "one statement claimed them: {all:?}");
-    assert_eq!(all.len(), 7);
     finish(database, queue).await;
 }
 
@@ -296,10 +265,7 @@ async fn a_page_of_large_definitions_is_shorter_and_the_next_one_goes_on() {
 #[tokio::test]
 async fn named_tasks_come_once_in_the_order_of_their_ids_and_page_by_page() {
     let (database, queue) = start().await;
-    let mut tasks = Vec::new();
-    for _ in 0..5 {
-        tasks.push(queue.create_one(QUEUE).await);
-    }
+    let mut tasks = create_some(&queue, QUEUE, 5).await;
     // Among so many that do not exist that a page needs several looks.
     let strangers = (0..2_500).map(|_| TaskId::from_random(secrets::random()));
     let requested: Vec<TaskId> = strangers.chain(tasks.iter().copied()).chain(tasks.iter().copied()).collect();

@@ -1,31 +1,23 @@
 //! Live logs on a real database: how many readers there may be, what the logs take, and the artifacts that they become.
 
-use std::time::Duration;
-
-use sqlx::{Connection as _, PgConnection};
+use sqlx::Connection as _;
 use tempfile::TempDir;
 use tenure_api::credentials::SigningKey;
 use tenure_api::ids::SlugId;
 use tenure_api::live_log::BACKING_LOG;
-use tenure_api::states::ExceptionReason;
 use tenure_domain::artifact::{Artifact, Details};
-use tenure_domain::lifecycle::Report;
 use tenure_domain::live_log;
 use tenure_engine::background;
 use tenure_engine::blobs::settings::{ArtifactSettings, ArtifactsPlace};
 use tenure_engine::blobs::{BlobName, Blobs};
 use tenure_engine::live_logs::{Reading, STREAMS_MAX};
-use tenure_engine::ops::OpError;
 use tenure_engine::ops::create_artifact::{self, RunRef};
 use tenure_engine::rooms::Caller;
-use tenure_engine::testing::{QUEUE, Queue};
 use tenure_store::blobs::{self, NewBlob};
 use tenure_store::live_logs::{Chunk, append, purge};
 use tenure_store::tasks;
-use tenure_store::testing::{TestDatabase, eventually, number, until_a_session_waits};
-use uuid::Uuid;
 
-use crate::support::{finish, start};
+use crate::support::*;
 
 /// How often it is looked, over a second, whether there is room.
 const LOOKS: usize = 20;
@@ -150,7 +142,6 @@ async fn a_log_that_cannot_be_looked_at_holds_up_no_other() {
     assert_eq!(number(database.pool(), DUE).await, 1, "the other one was looked at");
     sqlx::raw_sql("DROP FUNCTION refuse() CASCADE").execute(&mut conn).await.unwrap();
     assert_eq!(background::live_logs::pass(&queue.engine).await.unwrap().done, 1);
-    drop(conn);
     finish(database, queue).await;
 }
 
@@ -168,7 +159,6 @@ async fn what_a_look_at_many_logs_has_not_come_to_is_looked_at_at_once() {
     assert_eq!((cut_short.found, cut_short.done, cut_short.next_in), (2, 1, Some(Duration::ZERO)));
     let rest = background::live_logs::pass(&queue.engine).await.unwrap();
     assert_eq!((rest.found, rest.done, rest.next_in), (1, 1, None));
-    drop(conn);
     finish(database, queue).await;
 }
 
@@ -216,7 +206,6 @@ async fn a_log_that_is_stored_by_another_one_while_the_pass_makes_an_artifact_of
     assert_eq!(number(database.pool(), "SELECT count(*) FROM blobs").await, 1, "what the pass had begun is removed");
     assert_eq!(number(database.pool(), "SELECT count(*) FROM artifacts WHERE storage_type = 1").await, 1);
     assert_eq!(number(database.pool(), "SELECT count(*) FROM live_logs").await, 0);
-    drop(conn);
     finish(database, queue).await;
 }
 

@@ -5,17 +5,14 @@ mod fill;
 mod log;
 mod marks;
 
-use std::collections::BTreeMap;
-
+use sqlx::Postgres;
 use sqlx::pool::PoolConnection;
-use sqlx::{AssertSqlSafe, PgConnection, Postgres};
 use tenure_engine::background::registry::PASSES;
-use tenure_engine::testing::Queue;
 use tenure_store::session::{self, Pools};
-use tenure_store::testing::TestDatabase;
 
-use crate::support::{finish, hold_snapshot};
 use fill::{QUEUES, fill, update_again_and_again};
+
+use crate::support::*;
 
 /// How many tasks are resolved, and how many are pending, in the full tables.
 const SIZE: &str = "TENURE_PASSES_TASKS";
@@ -144,7 +141,7 @@ pub async fn without_autovacuum(conn: &mut PgConnection) {
         sqlx::query_scalar("SELECT relname::text FROM pg_stat_user_tables").fetch_all(&mut *conn).await.unwrap();
     for table in tables {
         let sql = format!("ALTER TABLE {table} SET (autovacuum_enabled = off)");
-        sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut *conn).await.unwrap();
+        run_sql(&mut *conn, &sql).await;
     }
 }
 
@@ -225,6 +222,5 @@ async fn a_pass_that_has_nothing_to_do_reads_as_little_of_full_tables_as_of_smal
         }
     }
     assert!(wrong.is_empty(), "reads too much: {wrong:#?}");
-    drop((conn, old));
     finish(database, queue).await;
 }

@@ -3,28 +3,16 @@
 
 mod tokens;
 
-use std::time::Duration;
-
-use chrono::{DateTime, TimeDelta, Utc};
-use serde_json::json;
-use tenure_api::ids::RunId;
 use tenure_domain::admission::Rate;
-use tenure_domain::create::NewTask;
-use tenure_domain::lifecycle::Report;
-use tenure_domain::policy::ending::Ending;
 use tenure_domain::policy::keys::KeyRules;
 use tenure_domain::policy::why::{Held, Place};
-use tenure_engine::ops::OpError;
 use tenure_engine::ops::why::find;
-use tenure_engine::testing::{QUEUE, Queue, new_task};
 use tenure_store::admission::key_rules;
-use tenure_store::queue_counts;
-use tenure_store::schedulers;
-use tenure_store::testing::{number, until_a_session_waits};
 use tenure_store::transitions::end::{self, Member};
+use tenure_store::{queue_counts, schedulers};
 
-use crate::schedulers::{Ground, begin, put};
-use crate::support::create_on;
+use crate::schedulers::{Ground, begin};
+use crate::support::*;
 
 /// A scheduler with one session, by a policy.
 async fn assigning(policy: serde_json::Value) -> (Ground, Queue) {
@@ -40,10 +28,6 @@ async fn assigning(policy: serde_json::Value) -> (Ground, Queue) {
 /// For rates, as if an hour had passed.
 const AN_HOUR_LATER: &str = "UPDATE admission_state SET tat = tat - 3600; UPDATE admission_keys SET tat = tat - 3600;
                              UPDATE admission_heads SET at = at - interval '1 hour'";
-
-async fn admit(server: &Queue) {
-    while server.run_pass("admission").await.unwrap().done > 0 {}
-}
 
 /// True if a worker that asks now gets nothing.
 async fn nothing_starts(server: &Queue) -> bool {
@@ -65,14 +49,12 @@ fn one_an_hour(of: &str) -> serde_json::Value {
 async fn runs_that_sessions_have_not_accepted_keep_their_tokens() {
     let rate = json!({"total": {"count": 60, "seconds": 60, "burst": 1}});
     let (mut ground, server) = assigning(json!({"dispatch": "assign", "rate": rate})).await;
-    for _ in 0..3 {
-        server.create_one(QUEUE).await;
-    }
+    create_some(&server, QUEUE, 3).await;
     for _ in 0..3 {
         admit(&server).await;
         assert_eq!(ground.count("pending WHERE hold = 3").await, 1);
         // As if a minute had passed.
-        sqlx::query("UPDATE admission_state SET tat = tat - 60").execute(&mut ground.conn).await.unwrap();
+        ground.run("UPDATE admission_state SET tat = tat - 60").await;
     }
     ground.finish([server]).await;
 }
@@ -85,7 +67,7 @@ async fn a_run_knows_its_next_start_while_one_that_its_session_has_not_accepted_
     admit(&server).await;
     let last = server.create_one(QUEUE).await;
     // As if an hour had passed.
-    sqlx::query("UPDATE admission_state SET tat = tat - 3600").execute(&mut ground.conn).await.unwrap();
+    ground.run("UPDATE admission_state SET tat = tat - 3600").await;
     admit(&server).await;
     assert_eq!(ground.count("pending WHERE hold = 3").await, 1);
     let known = find(server.engine.why_parts(), last).await.unwrap();
@@ -120,15 +102,12 @@ async fn a_run_prefers_its_worker_from_the_end_of_its_delay_on() {
     server.create(&task).await.unwrap();
     // As if half an hour had passed.
     let later = "UPDATE pending SET scheduled = scheduled - interval '30 minutes', held_until = held_until - interval '30 minutes'";
-    sqlx::query(later).execute(&mut ground.conn).await.unwrap();
+    ground.run(later).await;
     server.run_pass("holds").await.unwrap();
     admit(&server).await;
     assert_eq!(ground.count("pending WHERE hold = 2").await, 1, "it waits for its worker");
-    sqlx::query("UPDATE pending SET waits_since = waits_since - interval '2 minutes'")
-        .execute(&mut ground.conn)
-        .await
-        .unwrap();
-    sqlx::query("UPDATE admission_heads SET ready = true, at = NULL").execute(&mut ground.conn).await.unwrap();
+    ground.run("UPDATE pending SET waits_since = waits_since - interval '2 minutes'").await;
+    ground.run("UPDATE admission_heads SET ready = true, at = NULL").await;
     admit(&server).await;
     assert_eq!(ground.count("pending WHERE hold = 3").await, 1, "and goes to any after a minute");
     ground.finish([server]).await;
@@ -156,7 +135,6 @@ async fn what_is_given_out_until_a_scheduler_is_replaced_is_given_out_again() {
     assert_eq!(term, Some(seen.term + 1));
     let until = "SELECT reassign_ord FROM admission_queues";
     assert!(number(ground.database.pool(), until).await >= given);
-    drop(looking);
     ground.finish([server]).await;
 }
 
@@ -217,40 +195,6 @@ async fn waiting_request_gets_the_next_token_of_a_key_beside_the_pass() {
     claim_two_a_second("perKey", true).await;
 }
 
-/// One of the workers disconnects each time. Its claims count too, although they are undelivered.
-#[tokio::test]
-async fn no_window_has_more_claims_than_count_and_burst() {
-    const BURST: usize = 4;
-    let mut ground = Ground::new().await;
-    let server = ground.server();
-    put(&server, json!({"rate": {"total": {"count": 10, "seconds": 2, "burst": BURST}}})).await;
-    let tasks: Vec<_> = (0..40).map(|_| new_task(QUEUE, &json!({}))).collect();
-    create_on(&mut ground.conn, &server, &tasks).await;
-    let claims = async |worker: &str, most: u16| {
-        let mut started = Vec::new();
-        while started.len() < 8 {
-            let answer = server.claim_work(QUEUE, worker, most, Duration::from_secs(10)).await.unwrap();
-            assert!(!answer.claims.is_empty());
-            if worker != "gone" {
-                answer.delivery.delivered();
-            }
-            started.extend(answer.claims.iter().map(|claim| claim.tenancy.started));
-        }
-        started
-    };
-    let (one, two, gone) = tokio::join!(claims("one", 1), claims("two", 2), claims("gone", 1));
-    let mut started = [one, two, gone].concat();
-    started.sort_unstable();
-    for (first, from) in started.iter().enumerate() {
-        let until = *from + TimeDelta::milliseconds(1_999);
-        let within = started[first..].iter().take_while(|at| **at < until).count();
-        assert!(within <= 10 + BURST, "{within} claims in two seconds: {started:?}");
-        let at_once = started[first..].iter().take_while(|at| *at == from).count();
-        assert!(at_once <= BURST, "{at_once} claims at once: {started:?}");
-    }
-    ground.finish([server]).await;
-}
-
 /// The date until which its head is put off was of the clock of before.
 #[tokio::test]
 async fn a_key_is_looked_at_when_its_rate_has_a_token_also_if_the_clock_was_set_back_since() {
@@ -289,74 +233,38 @@ async fn claim_by_name_spends_a_token_and_is_refused_without_one() {
         put(&server, one_an_hour(of)).await;
         let (first, second) = (keyed(), keyed());
         create_on(&mut ground.conn, &server, &[first.clone(), second.clone()]).await;
-        server.claim_task(first.id, RunId::FIRST, "worker").await.unwrap();
-        let refused = server.claim_task(second.id, RunId::FIRST, "worker").await;
+        // Out of turn.
+        server.claim_task(second.id, RunId::FIRST, "worker").await.unwrap();
+        let refused = server.claim_task(first.id, RunId::FIRST, "worker").await;
         assert!(matches!(refused, Err(OpError::Conflict(_))), "{of} {refused:?}");
         assert!(nothing_starts(&server).await, "{of}");
-        sqlx::raw_sql(AN_HOUR_LATER).execute(&mut ground.conn).await.unwrap();
-        server.claim_task(second.id, RunId::FIRST, "worker").await.unwrap();
+        ground.run(AN_HOUR_LATER).await;
+        server.claim_task(first.id, RunId::FIRST, "worker").await.unwrap();
         ground.finish([server]).await;
     }
 }
 
+/// The head of a key is put off until then, and nobody takes that in without a demand.
 #[tokio::test]
-async fn runs_without_a_token_do_not_count_as_admissible() {
-    let mut ground = Ground::new().await;
-    let server = ground.server();
-    put(&server, one_an_hour("total")).await;
-    let tasks: Vec<_> = (0..2).map(|_| new_task(QUEUE, &json!({}))).collect();
-    create_on(&mut ground.conn, &server, &tasks).await;
-    assert_eq!(admissible(&mut ground, &server).await, 1);
-    server.claim_one(QUEUE).await;
-    assert_eq!(admissible(&mut ground, &server).await, 0);
-    sqlx::raw_sql(AN_HOUR_LATER).execute(&mut ground.conn).await.unwrap();
-    assert_eq!(admissible(&mut ground, &server).await, 1);
-    ground.finish([server]).await;
-}
-
-/// Its head is put off until then, and nobody takes that in without a demand.
-#[tokio::test]
-async fn run_of_a_key_counts_as_admissible_from_its_next_token_on() {
-    let mut ground = Ground::new().await;
-    let server = ground.server();
-    put(&server, one_an_hour("perKey")).await;
-    create_on(&mut ground.conn, &server, &[keyed(), keyed()]).await;
-    server.claim_one(QUEUE).await;
-    assert_eq!(admissible(&mut ground, &server).await, 0);
-    sqlx::raw_sql(AN_HOUR_LATER).execute(&mut ground.conn).await.unwrap();
-    assert_eq!(ground.count("admission_heads WHERE ready").await, 0);
-    assert_eq!(admissible(&mut ground, &server).await, 1);
-    ground.finish([server]).await;
+async fn runs_count_as_admissible_from_the_next_token_on() {
+    for of in ["total", "perKey"] {
+        let mut ground = Ground::new().await;
+        let server = ground.server();
+        put(&server, one_an_hour(of)).await;
+        create_on(&mut ground.conn, &server, &[(); 3].map(|()| keyed())).await;
+        server.claim_one(QUEUE).await;
+        assert_eq!(admissible(&mut ground, &server).await, 0, "{of}");
+        ground.run(AN_HOUR_LATER).await;
+        assert!(of == "total" || ground.count("admission_heads WHERE ready").await == 0);
+        assert_eq!(admissible(&mut ground, &server).await, 1, "{of}: one of two");
+        ground.finish([server]).await;
+    }
 }
 
 /// How many of the waiting runs of the queue would start.
 async fn admissible(ground: &mut Ground, server: &Queue) -> i64 {
     let (queue, sequenced) = (QUEUE.parse().unwrap(), server.engine.sequencer.reached());
     queue_counts::find(&mut ground.conn, sequenced, &queue).await.unwrap().expect("the queue").admissible
-}
-
-#[tokio::test]
-async fn a_policy_that_cannot_be_read_is_replaced() {
-    let mut ground = Ground::new().await;
-    let server = ground.server();
-    put(&server, json!({"fair": true})).await;
-    let broken = r#"UPDATE queue_policies SET policy = '{"fair": 7}'"#;
-    sqlx::query(broken).execute(&mut ground.conn).await.unwrap();
-    put(&server, json!({"concurrency": {"total": 1}})).await;
-    assert_eq!(ground.count("queue_policies WHERE policy LIKE '%concurrency%'").await, 1);
-    ground.finish([server]).await;
-}
-
-#[tokio::test]
-async fn the_pass_knows_when_the_rate_of_a_key_has_a_token() {
-    let mut ground = Ground::new().await;
-    let server = ground.server();
-    put(&server, json!({"rate": {"perKey": {"count": 1, "seconds": 600}}})).await;
-    create_on(&mut ground.conn, &server, &[keyed(), keyed()]).await;
-    server.claim_one(QUEUE).await;
-    let next_in = server.run_pass("admission").await.unwrap().next_in.unwrap();
-    assert!((300..=600).contains(&next_in.as_secs()), "{next_in:?}");
-    ground.finish([server]).await;
 }
 
 #[tokio::test]
@@ -417,7 +325,7 @@ async fn most_urgent_waiting_run_gets_the_next_token() {
         server.create(&highest).await.unwrap();
         for next in [&highest, &lowest] {
             assert!(nothing_starts(&server).await, "{of}");
-            sqlx::raw_sql(AN_HOUR_LATER).execute(&mut ground.conn).await.unwrap();
+            ground.run(AN_HOUR_LATER).await;
             assert_eq!(server.claim_one(QUEUE).await.task.id, next.id, "{of}");
         }
         ground.finish([server]).await;
@@ -436,7 +344,7 @@ async fn a_run_that_is_given_back_waits_again_where_it_waited_before() {
         assert_eq!(server.claim_one(QUEUE).await.task.id, first);
         end::end(&mut ground.conn, &[Member::new(first.uuid(), 0, ending)]).await.unwrap();
         assert!(nothing_starts(&server).await, "{ending:?}");
-        sqlx::raw_sql(AN_HOUR_LATER).execute(&mut ground.conn).await.unwrap();
+        ground.run(AN_HOUR_LATER).await;
         assert_eq!(server.claim_one(QUEUE).await.task.id, first, "{ending:?}");
         ground.finish([server]).await;
     }

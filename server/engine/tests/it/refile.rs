@@ -1,65 +1,29 @@
 //! A changed policy reaches the runs that exist: all of them, whatever they do meanwhile, and nothing of them but their traits.
 
-use std::collections::BTreeMap;
-
-use serde_json::{Value, json};
 use sqlx::migrate::Migrator;
-use sqlx::{AssertSqlSafe, Connection, PgConnection};
-use tenure_api::ids::{RunId, TaskId, TaskQueueId};
 use tenure_api::policy::{QueuePolicy, TaskOptions};
-use tenure_api::states::{DelayedBy, ExceptionReason, TaskState};
-use tenure_domain::lifecycle::Report;
-use tenure_domain::policy::document::{Match, Policy};
+use tenure_api::states::{DelayedBy, TaskState};
 use tenure_domain::policy::hold::Start;
 use tenure_domain::policy::options::Options;
 use tenure_domain::policy::refile::{Found, Place, Stage, step};
 use tenure_domain::policy::terms::Terms;
 use tenure_engine::background::PassReport;
-use tenure_engine::ops::queue_policy::{self, Put};
-use tenure_engine::testing::{QUEUE, Queue};
+use tenure_engine::ops::queue_policy;
 use tenure_store::schema;
-use tenure_store::testing::{TestDatabase, eventually};
-use uuid::Uuid;
 
 use crate::explain::FILL;
-use crate::support::{finish, hold, number, start};
-
-fn name() -> TaskQueueId {
-    QUEUE.parse().unwrap()
-}
+use crate::support::*;
 
 fn parsed(policy: &Value) -> Policy {
     Policy::from_request(&serde_json::from_value::<QueuePolicy>(policy.clone()).unwrap()).unwrap()
 }
 
-async fn put(queue: &Queue, policy: &Value) -> i64 {
-    put_in(queue, &name(), policy).await
-}
-
-async fn put_in(queue: &Queue, name: &TaskQueueId, policy: &Value) -> i64 {
-    let sent: QueuePolicy = serde_json::from_value(policy.clone()).unwrap();
-    let put = Put { policy: parsed(policy), sent, replaces: Match::from_header(None).unwrap(), client_id: "ann" };
-    queue_policy::put(queue.engine.queue_parts(), name, put).await.unwrap().refiling
-}
-
 async fn refiling(queue: &Queue) -> i64 {
-    queue_policy::get(queue.engine.queue_parts(), &name()).await.unwrap().refiling
+    queue_policy::get(queue.engine.queue_parts(), &QUEUE.parse().unwrap()).await.unwrap().refiling
 }
 
 async fn pass(queue: &Queue) -> PassReport {
     queue.run_pass("refile").await.unwrap()
-}
-
-/// Runs the pass until all runs follow the policy; how many runs it has dealt with.
-async fn follow(queue: &Queue) -> usize {
-    let mut done = 0;
-    // A session of the server itself may have a transaction open briefly, which the pass waits for.
-    eventually("all runs follow the policy", async || {
-        done += pass(queue).await.done;
-        number(&queue.engine.pool, "SELECT count(*) FROM queue_policies WHERE refile_stage <> 0").await == 0
-    })
-    .await;
-    done
 }
 
 /// Runs of the queue by their traits.
@@ -161,7 +125,7 @@ async fn every_run_has_the_traits_that_policy_and_options_say_wherever_it_is_and
         json!({"retryDelay": {"first": 0}, "completeTime": 60, "delay": 5}),
         json!({}),
     ] {
-        assert!(put(&queue, &policy).await >= i64::try_from(runs.len()).unwrap());
+        assert!(put(&queue, policy.clone()).await >= i64::try_from(runs.len()).unwrap());
         follow(&queue).await;
         assert_eq!(refiling(&queue).await, 0, "{policy}");
         for (task, (place, by), options) in &runs {
@@ -184,7 +148,7 @@ async fn a_transaction_that_began_before_the_change_is_waited_for_also_if_it_has
     let mut other = database.connect_hot().await;
     let mut open = other.begin().await.unwrap();
     sqlx::query("SELECT FROM task_queues").execute(&mut *open).await.unwrap();
-    assert_eq!(put(&queue, &json!({"delivery": "at-least-once"})).await, 1);
+    assert_eq!(put(&queue, json!({"delivery": "at-least-once"})).await, 1);
     for _ in 0..3 {
         assert_eq!(pass(&queue).await.done, 0);
         assert_eq!(refiling(&queue).await, 1);
@@ -197,7 +161,6 @@ async fn a_transaction_that_began_before_the_change_is_waited_for_also_if_it_has
     assert_eq!(follow(&queue).await, 1);
     assert_eq!(traits(&mut conn).await, BTreeMap::from([(Some(1), 1)]));
     later.rollback().await.unwrap();
-    drop((conn, other));
     finish(database, queue).await;
 }
 
@@ -206,7 +169,7 @@ async fn a_transaction_that_began_before_the_change_is_waited_for_also_if_it_has
 async fn a_wait_that_began_before_the_clock_was_set_back_begins_anew() {
     let (database, queue) = start().await;
     queue.create_one(QUEUE).await;
-    put(&queue, &json!({"delivery": "at-most-once"})).await;
+    put(&queue, json!({"delivery": "at-most-once"})).await;
     let set_back = "UPDATE queue_policies SET refile_since = clock_timestamp() + interval '1 hour'";
     sqlx::raw_sql(set_back).execute(database.pool()).await.unwrap();
     let mut other = database.connect_hot().await;
@@ -221,7 +184,6 @@ async fn a_wait_that_began_before_the_clock_was_set_back_begins_anew() {
     sqlx::query("SELECT FROM task_queues").execute(&mut *later).await.unwrap();
     assert_eq!(follow(&queue).await, 1);
     later.rollback().await.unwrap();
-    drop(other);
     finish(database, queue).await;
 }
 
@@ -231,7 +193,7 @@ async fn what_is_claimed_has_its_key_before_a_ready_run_waits_for_a_slot() {
     queue.create_one(QUEUE).await;
     queue.create_one(QUEUE).await;
     queue.claim_one(QUEUE).await;
-    put(&queue, &json!({"concurrency": {"perKey": 1}, "keyBy": "projectId"})).await;
+    put(&queue, json!({"concurrency": {"perKey": 1}, "keyBy": "projectId"})).await;
     let (key, mut conn) = (queue.key(QUEUE).await, database.connect().await);
     let mut transaction = conn.begin().await.unwrap();
     let mut at = step(Place::after_a_change(), Found::Older { open: false });
@@ -251,18 +213,11 @@ async fn what_is_claimed_has_its_key_before_a_ready_run_waits_for_a_slot() {
 async fn a_run_that_is_locked_is_passed_over_and_found_at_the_end() {
     let (database, queue) = start().await;
     let mut conn = database.connect().await;
-    for _ in 0..3 {
-        queue.create_one(QUEUE).await;
-    }
+    create_some(&queue, QUEUE, 3).await;
     let claimed = queue.claim_one(QUEUE).await;
-    let mut other = database.connect().await;
-    let mut holder = other.begin().await.unwrap();
-    sqlx::query("SELECT FROM (SELECT FROM pending ORDER BY ord LIMIT 1 FOR UPDATE) x")
-        .execute(&mut *holder)
-        .await
-        .unwrap();
-    sqlx::query("SELECT FROM claims FOR UPDATE").execute(&mut *holder).await.unwrap();
-    put(&queue, &json!({"delivery": "at-least-once"})).await;
+    let lock = "SELECT FROM pending ORDER BY ord LIMIT 1 FOR UPDATE; SELECT FROM claims FOR UPDATE";
+    let holder = Lock::take(&database, lock).await;
+    put(&queue, json!({"delivery": "at-least-once"})).await;
     eventually("the last stage", async || {
         pass(&queue).await;
         number(database.pool(), "SELECT refile_stage::bigint FROM queue_policies").await == 5
@@ -270,11 +225,10 @@ async fn a_run_that_is_locked_is_passed_over_and_found_at_the_end() {
     .await;
     assert_eq!((pass(&queue).await.done, refiling(&queue).await), (0, 1));
     assert_eq!(traits(&mut conn).await, BTreeMap::from([(None, 2), (Some(1), 1)]));
-    holder.rollback().await.unwrap();
+    holder.release().await;
     follow(&queue).await;
     assert_eq!(traits(&mut conn).await, BTreeMap::from([(Some(1), 3)]));
     queue.reclaim(claimed.task.id, claimed.run).await.unwrap();
-    drop((conn, other));
     finish(database, queue).await;
 }
 
@@ -283,28 +237,22 @@ async fn any_server_goes_on_where_another_one_was_and_what_that_one_missed_is_fo
     let database = TestDatabase::create().await;
     let (queue, other) = (Queue::start(database.options()), Queue::start(database.options()));
     let mut conn = database.connect().await;
-    for _ in 0..5 {
-        queue.create_one(QUEUE).await;
-    }
+    create_some(&queue, QUEUE, 5).await;
     queue.claim_one(QUEUE).await;
-    put(&queue, &json!({"delivery": "at-most-once"})).await;
+    put(&queue, json!({"delivery": "at-most-once"})).await;
     // A server has the policy at this time: another one leaves it alone.
-    let mut foreign = database.connect().await;
-    let mut holder = foreign.begin().await.unwrap();
-    sqlx::query("SELECT FROM queue_policies FOR UPDATE").execute(&mut *holder).await.unwrap();
+    let holder = Lock::take(&database, "SELECT FROM queue_policies FOR UPDATE").await;
     assert_eq!(pass(&other).await, PassReport::default());
     // It dies, after a slice whose runs have all moved away under it.
-    holder.rollback().await.unwrap();
+    holder.release().await;
     let sql = "UPDATE queue_policies SET refile_stage = 4, refile_cursor = 1000000";
     sqlx::raw_sql(sql).execute(&mut conn).await.unwrap();
     assert_eq!(refiling(&other).await, 1, "the claims are left");
     follow(&other).await;
     assert_eq!(refiling(&queue).await, 0);
     assert_eq!(traits(&mut conn).await, BTreeMap::from([(Some(2), 5)]));
-    drop((conn, foreign));
     queue.stop().await;
-    other.stop().await;
-    database.finish().await;
+    finish(database, other).await;
 }
 
 #[tokio::test]
@@ -312,17 +260,16 @@ async fn a_policy_that_was_removed_is_gone_when_no_run_follows_it_any_more() {
     let (database, queue) = start().await;
     let mut conn = database.connect().await;
     queue.create_one(QUEUE).await;
-    put(&queue, &json!({"delivery": "at-most-once"})).await;
+    put(&queue, json!({"delivery": "at-most-once"})).await;
     follow(&queue).await;
-    let parts = queue.engine.queue_parts();
-    queue_policy::delete(parts, &name(), Match::from_header(None).unwrap(), "ann").await.unwrap();
-    assert!(queue_policy::get(parts, &name()).await.is_err());
+    remove_policy(&queue).await;
+    assert!(queue_policy::get(queue.engine.queue_parts(), &QUEUE.parse().unwrap()).await.is_err());
     assert_eq!(number(database.pool(), "SELECT count(*) FROM queue_policies").await, 1);
     assert_eq!(traits(&mut conn).await, BTreeMap::from([(Some(2), 1)]));
     follow(&queue).await;
     assert_eq!(number(database.pool(), "SELECT count(*) FROM queue_policies").await, 0);
     assert_eq!(traits(&mut conn).await, BTreeMap::from([(None, 1)]));
-    assert_eq!(put(&queue, &json!({"delay": 3})).await, 1);
+    assert_eq!(put(&queue, json!({"delay": 3})).await, 1);
     assert_eq!(number(database.pool(), "SELECT max(version) FROM queue_policies").await, 3, "versions go on growing");
     finish(database, queue).await;
 }
@@ -331,20 +278,23 @@ async fn a_policy_that_was_removed_is_gone_when_no_run_follows_it_any_more() {
 #[tokio::test]
 async fn what_waited_for_a_limit_that_was_removed_is_ready_and_its_queue_is_notified() {
     let (database, queue) = start().await;
-    put(&queue, &json!({"concurrency": {"total": 1}})).await;
+    put(&queue, json!({"concurrency": {"total": 1}})).await;
     follow(&queue).await;
-    for _ in 0..3 {
-        queue.create_one(QUEUE).await;
-    }
+    let tasks = [queue.create_one(QUEUE).await, queue.create_one(QUEUE).await, queue.create_one(QUEUE).await];
     let ready = "SELECT count(*) FROM pending WHERE hold IS NULL";
     assert_eq!(number(database.pool(), ready).await, 0);
-    let parts = queue.engine.queue_parts();
-    queue_policy::delete(parts, &name(), Match::from_header(None).unwrap(), "ann").await.unwrap();
+    remove_policy(&queue).await;
     let key = queue.key(QUEUE).await;
     let notified = queue.engine.notifiers.generation(key);
     follow(&queue).await;
     assert_eq!(number(database.pool(), ready).await, 3);
     assert_ne!(queue.engine.notifiers.generation(key), notified);
+    let sql = "SELECT details::text FROM transitions WHERE kinds = '{14}'";
+    let notes: Vec<String> = sqlx::query_scalar(sql).fetch_all(database.pool()).await.unwrap();
+    for task in tasks {
+        let named = notes.iter().filter(|note| note.contains("task-ready") && note.contains(&task.to_string()));
+        assert_eq!(named.count(), 1, "{task}: {notes:?}");
+    }
     finish(database, queue).await;
 }
 
@@ -354,11 +304,11 @@ async fn a_change_while_runs_are_refiled_begins_again_and_several_slices_are_one
     let mut conn = database.connect().await;
     for _ in 0..450 {
         let task = tenure_engine::testing::new_task(QUEUE, &json!({}));
-        crate::support::create_on(&mut conn, &queue, &[task]).await;
+        create_on(&mut conn, &queue, &[task]).await;
     }
-    put(&queue, &json!({"delivery": "at-most-once"})).await;
+    put(&queue, json!({"delivery": "at-most-once"})).await;
     sqlx::raw_sql("UPDATE queue_policies SET refile_stage = 2, refile_cursor = 5").execute(&mut conn).await.unwrap();
-    put(&queue, &json!({"delivery": "at-least-once"})).await;
+    put(&queue, json!({"delivery": "at-least-once"})).await;
     let stage = "SELECT refile_stage FROM queue_policies WHERE refile_cursor IS NULL AND refile_since IS NULL";
     assert_eq!(sqlx::query_scalar::<_, i16>(stage).fetch_one(&mut conn).await.unwrap(), 1);
     assert_eq!(follow(&queue).await, 450);
@@ -401,16 +351,14 @@ async fn locked_queue_is_skipped_among_many() {
     const LEFT: &str = "SELECT count(*) FROM queue_policies WHERE refile_stage <> 0";
     let (database, queue) = start().await;
     change_many(&database).await;
-    let mut other = database.connect().await;
-    let mut holder = other.begin().await.unwrap();
     let one = "SELECT FROM queue_policies WHERE queue = (SELECT min(queue) + 7 FROM queue_policies) FOR UPDATE";
-    sqlx::query(one).execute(&mut *holder).await.unwrap();
+    let holder = Lock::take(&database, one).await;
     eventually("all others follow their policies", async || {
         assert_eq!(pass(&queue).await.failing, 0, "no lock is waited for");
         number(database.pool(), LEFT).await == 1
     })
     .await;
-    holder.rollback().await.unwrap();
+    holder.release().await;
     follow(&queue).await;
     finish(database, queue).await;
 }
@@ -423,9 +371,9 @@ async fn queue_with_many_runs_delays_no_other() {
     let mut conn = database.connect().await;
     for _ in 0..RUNS / 200 {
         let tasks: Vec<_> = (0..200).map(|_| tenure_engine::testing::new_task(QUEUE, &json!({}))).collect();
-        crate::support::create_on(&mut conn, &queue, &tasks).await;
+        create_on(&mut conn, &queue, &tasks).await;
     }
-    put(&queue, &json!({"delivery": "at-most-once"})).await;
+    put(&queue, json!({"delivery": "at-most-once"})).await;
     change_many(&database).await;
     let slow = "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS
                 $$ BEGIN PERFORM pg_sleep(0.15); RETURN NULL; END $$;
@@ -441,7 +389,6 @@ async fn queue_with_many_runs_delays_no_other() {
     sqlx::raw_sql("DROP FUNCTION slow CASCADE").execute(database.pool()).await.unwrap();
     follow(&queue).await;
     assert_eq!(traits(&mut conn).await, BTreeMap::from([(Some(2), RUNS)]));
-    drop(conn);
     finish(database, queue).await;
 }
 
@@ -467,32 +414,6 @@ async fn queue_with_run_in_any_place_is_not_without_runs() {
     let found = tenure_store::refile::list_without_runs(&mut transaction, &keys).await.unwrap();
     assert_eq!(found, [empty]);
     transaction.rollback().await.unwrap();
-    drop(conn);
-    finish(database, queue).await;
-}
-
-#[tokio::test]
-async fn a_queue_that_cannot_be_refiled_delays_no_other() {
-    const LEFT: &str = "SELECT count(*) FROM queue_policies WHERE refile_stage NOT IN (0, 99)";
-    let (database, queue) = start().await;
-    for name in [name(), "proj/other".parse().unwrap()] {
-        queue.create_one(name.as_str()).await;
-        put_in(&queue, &name, &json!({"delivery": "at-most-once"})).await;
-    }
-    assert_eq!(number(database.pool(), LEFT).await, 2);
-    // The first one that the pass comes to has a stage that is none.
-    let spoil = "UPDATE queue_policies SET refile_stage = 99 WHERE queue = (SELECT min(queue) FROM queue_policies)";
-    sqlx::raw_sql(spoil).execute(database.pool()).await.unwrap();
-    let mut failed = 0;
-    eventually("the other queue follows its policy", async || {
-        failed += usize::from(queue.run_pass("refile").await.is_err());
-        number(database.pool(), LEFT).await == 0
-    })
-    .await;
-    assert!(failed > 0, "what is wrong is not kept quiet");
-    let repair = "UPDATE queue_policies SET refile_stage = 1 WHERE refile_stage = 99";
-    sqlx::raw_sql(repair).execute(database.pool()).await.unwrap();
-    follow(&queue).await;
     finish(database, queue).await;
 }
 
@@ -500,7 +421,7 @@ async fn a_queue_that_cannot_be_refiled_delays_no_other() {
 async fn queues_that_cannot_be_refiled_delay_no_other_although_they_are_more_than_a_slice() {
     let (database, queue) = start().await;
     queue.create_one(QUEUE).await;
-    put(&queue, &json!({"delivery": "at-most-once"})).await;
+    put(&queue, json!({"delivery": "at-most-once"})).await;
     // They come first, and have a stage that is none.
     let spoil = "INSERT INTO queue_policies (queue, version, policy, updated, client_id, refile_stage)
                  SELECT -n, 1, '{}', now(), 'ann', 99 FROM generate_series(1, 250) n";
@@ -521,7 +442,7 @@ async fn queues_that_cannot_be_refiled_delay_no_other_although_they_are_more_tha
 async fn a_queue_whose_refiling_fails_slowly_is_tried_again_later_and_takes_no_time_of_others_until_then() {
     let (database, queue) = start().await;
     queue.create_one(QUEUE).await;
-    put(&queue, &json!({"delivery": "at-most-once"})).await;
+    put(&queue, json!({"delivery": "at-most-once"})).await;
     let fail = "CREATE FUNCTION fail_slowly() RETURNS trigger LANGUAGE plpgsql AS
                 $$ BEGIN PERFORM pg_sleep(0.25); RAISE 'not now'; END $$;
                 CREATE TRIGGER fail_slowly BEFORE UPDATE ON queue_policies FOR EACH ROW EXECUTE FUNCTION fail_slowly()";
@@ -548,7 +469,7 @@ async fn the_runs_that_a_release_before_policies_left_go_on_and_follow_a_policy(
     Migrator { migrations: before, ..all }.run(pool).await.unwrap();
     let left = FILL.replace("$FULL", "100").replace("'fill/q' || n FROM", &format!("'{QUEUE}' || n FROM"));
     let left = left.replace("q.name = 'fill/q' ||", &format!("q.name = '{QUEUE}' ||"));
-    sqlx::raw_sql(AssertSqlSafe(left)).execute(pool).await.unwrap();
+    run_sql(pool, &left).await;
     let renamed = "UPDATE task_queues SET name = $1 WHERE name = $1 || '1'";
     sqlx::query(renamed).bind(QUEUE).execute(pool).await.unwrap();
     schema::migrate(pool).await.unwrap();
@@ -562,7 +483,7 @@ async fn the_runs_that_a_release_before_policies_left_go_on_and_follow_a_policy(
     assert_eq!(report(first, Report::Completed).await, TaskState::Completed, "a claim of before");
     let claimed = queue.claim_one(QUEUE).await.task.id;
 
-    assert!(put(&queue, &json!({"delivery": "at-most-once"})).await > 0);
+    assert!(put(&queue, json!({"delivery": "at-most-once"})).await > 0);
     follow(&queue).await;
     let lost = Report::Exception(ExceptionReason::WorkerShutdown);
     assert_eq!(report(claimed, lost).await, TaskState::Exception, "a run of before, claimed by this release");

@@ -1,11 +1,8 @@
 //! Sessions call themselves by the schema that their server writes, so that a later release can keep out an older one.
 
-use serde_json::json;
-use sqlx::AssertSqlSafe;
-use tenure_engine::testing::{QUEUE, new_task};
 use tenure_store::schema;
 
-use crate::support::{finish, start};
+use crate::support::*;
 
 /// Keeps what is written by sessions of an older schema than this out of the pending runs.
 const FENCE: &str = "
@@ -24,7 +21,7 @@ async fn a_later_release_can_keep_out_what_this_one_writes_and_this_one_an_older
             "DROP TRIGGER IF EXISTS older_release ON pending; DROP FUNCTION IF EXISTS older_release; {}",
             FENCE.replace("$VERSION", &version.to_string())
         );
-        sqlx::raw_sql(AssertSqlSafe(sql)).execute(database.pool()).await.unwrap();
+        run_sql(database.pool(), &sql).await;
     };
     fence(version).await;
     queue.create_one(QUEUE).await;

@@ -1,31 +1,16 @@
 //! What a server remembers from the database: small facts that change at other servers, and dropping all of it.
 
-use std::time::Duration;
-
-use chrono::TimeDelta;
-use sqlx::PgConnection;
 use sqlx::postgres::PgListener;
-use tenure_api::ids::RunId;
-use tenure_domain::lifecycle::Report;
-use tenure_domain::worker::WorkerKey;
 use tenure_engine::background::{idle_queues, other_servers};
 use tenure_engine::notifiers::Notifiers;
 use tenure_engine::ops::workers::{self, Name};
-use tenure_engine::testing::QUEUE;
-use tenure_engine::testing::Queue;
 use tenure_store::in_use::TURNS;
 use tenure_store::roles::{self, NewRole};
-use tenure_store::testing::TestDatabase;
 use tenure_store::workers::Quarantine;
 use tenure_store::{clock, facts};
 use tokio_util::sync::CancellationToken;
-use uuid::Uuid;
 
-use crate::support::{finish, start};
-
-async fn run(database: &TestDatabase, sql: &'static str) {
-    sqlx::raw_sql(sql).execute(database.pool()).await.unwrap();
-}
+use crate::support::*;
 
 fn role(role_id: &str) -> NewRole {
     NewRole { role_id: role_id.to_owned(), scopes: vec!["x".to_owned()], description: String::new() }
@@ -47,9 +32,9 @@ async fn a_fact_is_read_again_when_its_generation_differs_even_if_it_was_taken_b
     assert_eq!(look().await, 1);
     assert!(gives(&queue, "r"));
     // A failover to a standby that had not seen the role.
-    run(&database, "ALTER TABLE roles DISABLE TRIGGER USER; DELETE FROM roles WHERE role_id = 'r'").await;
+    run_sql(database.pool(), "ALTER TABLE roles DISABLE TRIGGER USER; DELETE FROM roles WHERE role_id = 'r'").await;
     assert_eq!(look().await, 0, "without another generation nothing is read");
-    run(&database, "UPDATE fact_generations SET generation = generation - 1 WHERE name = 'roles'").await;
+    run_sql(database.pool(), "UPDATE fact_generations SET generation = generation - 1 WHERE name = 'roles'").await;
     assert_eq!(look().await, 1);
     assert!(!gives(&queue, "r"));
     finish(database, queue).await;
@@ -68,11 +53,11 @@ async fn a_fact_that_cannot_be_read_stays_as_it_was_known_and_the_others_are_rea
     facts.look().await.unwrap();
     assert_eq!(facts.quarantines.get().len(), 1);
     roles::create(database.pool(), &role("r")).await.unwrap();
-    run(&database, "ALTER TABLE workers RENAME TO away; SELECT raise_fact('quarantines')").await;
+    run_sql(database.pool(), "ALTER TABLE workers RENAME TO away; SELECT raise_fact('quarantines')").await;
     facts.look().await.unwrap_err();
     assert_eq!(facts.quarantines.get().len(), 1);
     assert!(gives(&queue, "r"));
-    run(&database, "DELETE FROM away; ALTER TABLE away RENAME TO workers").await;
+    run_sql(database.pool(), "DELETE FROM away; ALTER TABLE away RENAME TO workers").await;
     assert_eq!(facts.look().await.unwrap(), 1);
     assert!(facts.quarantines.get().is_empty());
     finish(database, queue).await;
@@ -87,12 +72,12 @@ async fn a_quarantine_is_answered_and_takes_effect_although_another_fact_cannot_
     let name = Name { queue: QUEUE.parse().unwrap(), group: "g".to_owned(), id: "bad".to_owned() };
     workers::declare(&engine.pool, &engine.workers, &engine.queues, &name, now + TimeDelta::hours(2)).await.unwrap();
     engine.facts.look().await.unwrap();
-    run(&database, "ALTER TABLE roles RENAME TO away; SELECT raise_fact('roles')").await;
+    run_sql(database.pool(), "ALTER TABLE roles RENAME TO away; SELECT raise_fact('roles')").await;
     let change = Quarantine { until: now + TimeDelta::hours(1), info: None, client_id: "tester" };
     workers::quarantine(&engine.pool, &engine.facts, &engine.workers, &engine.queues, &name, change).await.unwrap();
     let worker = WorkerKey { queue: key, group: "g".to_owned(), id: "bad".to_owned() };
     assert!(engine.facts.quarantines().is_on(&worker));
-    run(&database, "ALTER TABLE away RENAME TO roles").await;
+    run_sql(database.pool(), "ALTER TABLE away RENAME TO roles").await;
     engine.facts.look().await.unwrap();
     assert!(engine.facts.quarantines().is_on(&worker));
     finish(database, queue).await;

@@ -1,28 +1,16 @@
 //! Workers that are gone: their claims end once and at once, whatever else happens to them at the same time.
 
-use std::time::{Duration, Instant};
-
-use sqlx::Connection;
-use tenure_api::ids::{RunId, TaskId};
-use tenure_api::states::{ReasonCreated, ReasonResolved};
 use tenure_api::worker_manager::{STATIC, WorkerSecret};
-use tenure_domain::lifecycle::{Outcome, Report};
-use tenure_domain::policy::ending::Ending;
-use tenure_domain::registration::WorkerName;
-use tenure_domain::task::{Last, Task};
 use tenure_engine::background::removals;
 use tenure_engine::ops::worker_removed::{Removed, remove};
-use tenure_engine::ops::{OpError, registrations, workers};
-use tenure_engine::testing::Queue;
-use tenure_engine::testing::{LEASE, QUEUE, new_task};
+use tenure_engine::ops::{registrations, workers};
 use tenure_store::secrets::{SecretKeys, WorkerDigests};
-use tenure_store::testing::{TestDatabase, eventually};
 use tenure_store::transitions::claim::{Want, Worker, claim};
 use tenure_store::transitions::end::{Member, end};
 use tenure_store::worker_manager::{self, NewWorker};
 use tenure_store::{facts, page, worker_removals};
 
-use crate::support::{create_on, finish, number, start, until_a_session_waits};
+use crate::support::*;
 
 const LONG: Duration = Duration::from_secs(10);
 
@@ -105,7 +93,6 @@ async fn a_report_that_commits_while_its_worker_is_removed_counts_and_is_the_onl
     assert_eq!(tried_again(&queue.status(rest).await), Some(SHUT_DOWN));
     assert_eq!(queue.status(task).await.ended[0].outcome(), Outcome::Completed);
     assert_eq!(exceptions(&database).await, 1);
-    drop(conn);
     finish(database, queue).await;
 }
 
@@ -125,7 +112,6 @@ async fn a_report_that_is_rolled_back_leaves_the_claim_to_the_removal_or_to_its_
     report.rollback().await.unwrap();
     assert_eq!(removals::pass(&queue.engine).await.unwrap().retried, 1);
     assert_eq!(tried_again(&queue.status(task).await), Some(SHUT_DOWN));
-    drop(conn);
     finish(database, queue).await;
 }
 
@@ -146,7 +132,6 @@ async fn a_claim_that_is_being_made_when_its_worker_is_removed_is_ended_when_it_
     sqlx::query("UPDATE clock SET clock_offset = interval '2 s'").execute(database.pool()).await.unwrap();
     assert_eq!(removals::pass(&queue.engine).await.unwrap().retried, 1);
     assert_eq!(tried_again(&queue.status(task).await), Some(SHUT_DOWN));
-    drop(conn);
     finish(database, queue).await;
 }
 
@@ -174,7 +159,6 @@ async fn a_thousand_claims_end_in_slices_each_with_one_event() {
     let largest =
         number(database.pool(), "SELECT max(cardinality(kinds))::bigint FROM transitions WHERE 6 = ANY(kinds)").await;
     assert!(largest <= 200, "{largest} claims in one transaction");
-    drop(conn);
     other.stop().await;
     finish(database, queue).await;
 }
@@ -207,13 +191,12 @@ async fn a_worker_that_is_created_anew_keeps_its_claims_while_the_removal_of_the
     let [before, between, task] =
         [queue.create_one(QUEUE).await, queue.create_one(QUEUE).await, queue.create_one(QUEUE).await];
     claim_all(&queue, "back", 1).await;
-    sqlx::query(
+    run_sql(
+        database.pool(),
         "INSERT INTO worker_removals (queue, worker_group, worker_id, removed, for_good, next_look)
          SELECT id, 'group', 'back', tenure_now(), true, tenure_now() FROM task_queues",
     )
-    .execute(database.pool())
-    .await
-    .unwrap();
+    .await;
     // By a server that has not heard of the removal.
     claim_all(&queue, "back", 1).await;
     make_known(&database, "back").await;

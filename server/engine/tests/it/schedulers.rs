@@ -3,29 +3,16 @@
 mod keys;
 mod locks;
 
-use std::time::{Duration, Instant};
-
-use serde_json::json;
-use sqlx::{Connection, PgConnection};
-use tenure_api::ids::{RunId, TaskId};
-use tenure_api::policy::QueuePolicy;
 use tenure_api::sessions::StartSessionRequest;
-use tenure_api::states::{EndedBy, ReasonResolved, SessionEnd};
 use tenure_domain::election::BEATS_BEFORE_TAKEOVER;
-use tenure_domain::lifecycle::Outcome;
-use tenure_domain::policy::document::{Match, Policy};
-use tenure_domain::registration::WorkerName;
 use tenure_domain::session::{Start, Stated};
 use tenure_engine::background::{accept, election, pauses, quarantines, sessions as sessions_pass};
-use tenure_engine::ops::queue_policy::{self, Put};
 use tenure_engine::ops::sessions;
 use tenure_engine::ops::worker_removed::remove;
-use tenure_engine::testing::{QUEUE, Queue, new_task};
 use tenure_store::admission as store_admission;
-use tenure_store::testing::{TestDatabase, eventually};
 use tenure_store::worker_sessions::{Renewal, renew};
 
-use crate::support::{create_on, until_a_session_waits};
+use crate::support::*;
 
 /// Servers of one database.
 pub(crate) struct Ground {
@@ -66,7 +53,6 @@ impl Ground {
 
     /// Stops these servers, and drops the database.
     pub(crate) async fn finish<const N: usize>(self, servers: [Queue; N]) {
-        drop(self.conn);
         for server in servers {
             server.stop().await;
         }
@@ -90,21 +76,14 @@ impl Ground {
         sqlx::query(quarantine).bind(key).bind(f64::from(seconds)).execute(&mut self.conn).await.unwrap();
     }
 
+    pub(crate) async fn run(&mut self, sql: &'static str) {
+        sqlx::raw_sql(sql).execute(&mut self.conn).await.unwrap();
+    }
+
     pub(crate) async fn count(&mut self, what: &str) -> i64 {
         let sql = format!("SELECT count(*) FROM {what}");
         sqlx::query_scalar(sqlx::AssertSqlSafe(sql)).fetch_one(&mut self.conn).await.unwrap()
     }
-}
-
-pub(crate) async fn put(queue: &Queue, policy: serde_json::Value) {
-    put_to(queue, QUEUE, policy).await;
-}
-
-pub(crate) async fn put_to(queue: &Queue, name: &str, policy: serde_json::Value) {
-    let sent: QueuePolicy = serde_json::from_value(policy).unwrap();
-    let policy = Policy::from_request(&sent).unwrap();
-    let put = Put { policy, sent, replaces: Match::from_header(None).unwrap(), client_id: "ann" };
-    queue_policy::put(queue.engine.queue_parts(), &name.parse().unwrap(), put).await.unwrap();
 }
 
 pub(crate) async fn begin(queue: &Queue, worker: &str, capacity: i64) {
@@ -127,30 +106,6 @@ const AWAY: &str = "UPDATE session_clock SET at = clock_timestamp() - interval '
 
 async fn admit(queue: &Queue) -> usize {
     queue.run_pass("admission").await.unwrap().done
-}
-
-#[tokio::test]
-async fn t11_a_scheduler_that_was_stopped_and_wakes_up_gives_out_nothing() {
-    let mut ground = Ground::new().await;
-    let (first, second) = (ground.server(), ground.server());
-    ground.beat(&first).await;
-    put(&first, json!({"dispatch": "assign"})).await;
-    ground.beat(&first).await;
-    let term = first.engine.schedulers.leader(first.key(QUEUE).await).term.expect("the only one is the scheduler");
-    begin(&first, "worker", 10).await;
-    ground.silence(&first).await;
-    let next = ground.take_over(&second).await;
-    assert_eq!(next, term + 1);
-    // It has not looked since, and believes that its term goes on.
-    first.create_one(QUEUE).await;
-    assert_eq!(admit(&first).await, 0);
-    assert_eq!(ground.count("pending WHERE hold = 2").await, 1);
-    assert!(admit(&second).await > 0);
-    assert_eq!(ground.count("pending WHERE hold = 3").await, 1);
-    // Its first beat shows it.
-    ground.beat(&first).await;
-    assert_eq!(first.engine.schedulers.leader(first.key(QUEUE).await).term, None);
-    ground.finish([first, second]).await;
 }
 
 #[tokio::test]
@@ -202,7 +157,7 @@ async fn t8_a_scheduler_that_is_killed_between_two_slices_leaves_the_rest_to_the
     }
     let last: i64 = sqlx::query_scalar("SELECT last_value FROM pending_ord").fetch_one(&mut ground.conn).await.unwrap();
     // Nothing is given out again meanwhile, so that what is taken back can be counted.
-    sqlx::query("UPDATE worker_sessions SET capacity = 0").execute(&mut ground.conn).await.unwrap();
+    ground.run("UPDATE worker_sessions SET capacity = 0").await;
     ground.silence(&first).await;
     ground.take_over(&second).await;
     admit(&second).await;
@@ -217,7 +172,7 @@ async fn t8_a_scheduler_that_is_killed_between_two_slices_leaves_the_rest_to_the
         admit(&third).await;
     }
     assert_eq!(ground.count("pending WHERE hold = 2").await, RUNS, "each waits again, once");
-    sqlx::query("UPDATE worker_sessions SET capacity = 1000").execute(&mut ground.conn).await.unwrap();
+    ground.run("UPDATE worker_sessions SET capacity = 1000").await;
     while ground.count("pending WHERE hold = 2").await > 0 {
         assert!(admit(&third).await > 0);
     }
@@ -250,11 +205,7 @@ async fn with_an_assigned_run_by(policy: serde_json::Value) -> (Ground, Queue) {
 async fn an_item_of_an_inbox_is_withdrawn_when_a_changed_policy_takes_its_run_back() {
     let (mut ground, server) = with_an_assigned_run().await;
     put(&server, json!({"concurrency": {"total": 5}})).await;
-    eventually("its runs follow the policy", async || {
-        server.run_pass("refile").await.unwrap();
-        ground.count("queue_policies WHERE refile_stage <> 0").await == 0
-    })
-    .await;
+    follow(&server).await;
     assert_eq!(ground.count("pending WHERE hold = 2").await, 1);
     assert_eq!(ground.count("session_inbox WHERE kind = 4").await, 0, "the worker is not offered it any more");
     ground.finish([server]).await;
@@ -271,10 +222,7 @@ async fn runs_that_wait_for_a_preferred_worker_hold_up_no_others() {
     ground.beat(&server).await;
     begin(&server, "here", 1).await;
     begin(&server, "away", 1).await;
-    sqlx::query("UPDATE worker_sessions SET capacity = 0 WHERE worker_id = 'away'")
-        .execute(&mut ground.conn)
-        .await
-        .unwrap();
+    ground.run("UPDATE worker_sessions SET capacity = 0 WHERE worker_id = 'away'").await;
     let create = async |conn: &mut PgConnection, key: &str, priority: &str, worker: Option<&str>| {
         let mut options = json!({"key": key});
         if let Some(worker) = worker {
@@ -293,10 +241,7 @@ async fn runs_that_wait_for_a_preferred_worker_hold_up_no_others() {
     assert_eq!(ground.count("pending WHERE hold = 3 AND priority = 6").await, 1, "the one that prefers no worker");
 
     // Its worker can take another one.
-    sqlx::query("UPDATE worker_sessions SET capacity = 2 WHERE worker_id = 'here'")
-        .execute(&mut ground.conn)
-        .await
-        .unwrap();
+    ground.run("UPDATE worker_sessions SET capacity = 2 WHERE worker_id = 'here'").await;
     for key in 0..30 {
         create(&mut ground.conn, &format!("k{key}"), "high", Some("away")).await;
     }
@@ -309,10 +254,7 @@ async fn runs_that_wait_for_a_preferred_worker_hold_up_no_others() {
     assert_eq!(ground.count("pending WHERE hold = 2").await, 32);
 
     // Nor does a key of which one run waits for a worker, and a later one for none.
-    sqlx::query("UPDATE worker_sessions SET capacity = 3 WHERE worker_id = 'here'")
-        .execute(&mut ground.conn)
-        .await
-        .unwrap();
+    ground.run("UPDATE worker_sessions SET capacity = 3 WHERE worker_id = 'here'").await;
     for (key, worker) in [("mixed", Some("away")), ("other", None), ("mixed", None)] {
         create(&mut ground.conn, key, "highest", worker).await;
     }
@@ -350,14 +292,12 @@ async fn a_run_that_is_given_again_is_one_item_although_another_was_written_whil
     while admit(&server).await > 0 {}
     assert_eq!(ground.count("pending WHERE hold = 3").await, 1);
     assert_eq!(ground.count("session_inbox WHERE kind = 4").await, 1);
-    drop((ending, taking));
     ground.finish([server]).await;
 }
 
 #[tokio::test]
 async fn the_time_to_accept_follows_a_changed_policy_also_in_a_queue_that_is_paused() {
     let (mut ground, server) = with_an_assigned_run().await;
-    let name = QUEUE.parse().unwrap();
     let left = "SELECT extract(epoch FROM held_until - (SELECT now FROM db_now))::float8 FROM pending WHERE hold = 3";
     let until = async |ground: &mut Ground| -> Option<f64> {
         sqlx::query_scalar(left).fetch_one(&mut ground.conn).await.unwrap()
@@ -369,14 +309,13 @@ async fn the_time_to_accept_follows_a_changed_policy_also_in_a_queue_that_is_pau
     put(&server, policy(30)).await;
     assert!(until(&mut ground).await.unwrap() < 31.0);
     // It may not start twice: an end by a limit that is gone would be its last.
-    let request = serde_json::from_value(json!({"reason": "repair"})).unwrap();
-    queue_policy::pause(server.engine.queue_parts(), &name, &request, "ann").await.unwrap();
+    pause(&server, QUEUE).await;
     let task: uuid::Uuid = sqlx::query_scalar("SELECT id FROM pending").fetch_one(&mut ground.conn).await.unwrap();
     let refused = server.claim_task(TaskId::from_uuid(task).unwrap(), RunId::FIRST, "worker").await.unwrap_err();
     assert!(refused.to_string().contains("paused"), "not that it is assigned: {refused}");
-    sqlx::raw_sql("UPDATE clock SET clock_offset = interval '1 minute'").execute(&mut ground.conn).await.unwrap();
+    ground.run("UPDATE clock SET clock_offset = interval '1 minute'").await;
     put(&server, json!({"dispatch": "assign", "delivery": "at-most-once"})).await;
-    queue_policy::resume(server.engine.queue_parts(), &name, "ann").await.unwrap();
+    resume(&server, QUEUE).await;
     accept::pass(&server.engine).await.unwrap();
     assert_eq!(ground.count("pending WHERE hold = 3").await, 1);
     assert_eq!(until(&mut ground).await, None);
@@ -450,7 +389,7 @@ async fn an_outage_of_ours_costs_no_time_to_accept() {
     let (mut ground, server) = with_an_assigned_run().await;
     put(&server, json!({"dispatch": "assign", "acceptTime": 30})).await;
     sessions_pass::pass(&server.engine).await.unwrap();
-    sqlx::raw_sql(AWAY).execute(&mut ground.conn).await.unwrap();
+    ground.run(AWAY).await;
     accept::pass(&server.engine).await.unwrap();
     sessions_pass::pass(&server.engine).await.unwrap();
     accept::pass(&server.engine).await.unwrap();
@@ -467,7 +406,7 @@ async fn after_an_outage_of_ours_a_session_is_given_nothing_before_it_was_renewe
     let (mut ground, server) = with_an_assigned_run().await;
     let epoch: i64 = sqlx::query_scalar("SELECT epoch FROM worker_sessions").fetch_one(&mut ground.conn).await.unwrap();
     sessions_pass::pass(&server.engine).await.unwrap();
-    sqlx::raw_sql(AWAY).execute(&mut ground.conn).await.unwrap();
+    ground.run(AWAY).await;
     server.create_one(QUEUE).await;
     for what in ["before sessions are looked at again", "when they were extended"] {
         for _ in 0..3 {

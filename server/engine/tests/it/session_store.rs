@@ -1,37 +1,18 @@
 //! What the tables of sessions keep: claims in the name of sessions, inboxes whose items no reader misses, the end.
 
-use chrono::{DateTime, Utc};
-use sqlx::{Connection, PgConnection};
-use tenure_api::ids::TaskId;
 use tenure_api::sessions::{InboxEvent, InboxItem};
-use tenure_api::states::{Delivery, EndedBy, ReasonResolved, RunState, SessionEnd, WorkerCommand};
-use tenure_domain::policy::ending::Ending;
+use tenure_api::states::{RunState, WorkerCommand};
 use tenure_domain::session::{COMMANDS_MAX, INBOX_SHOWN_MAX, STRAYS_LOOKED_FOR, Start, Stated};
-use tenure_engine::testing::{LEASE, QUEUE, Queue};
-use tenure_store::testing::{TestDatabase, check_invariants_on};
+use tenure_store::testing::check_invariants_on;
 use tenure_store::transitions::end::{self, Member};
 use tenure_store::transitions::{claim, claim_one};
 use tenure_store::worker_sessions::{self as store, Renewal, Sent, Shared};
-use uuid::Uuid;
 
-use crate::support::until_a_session_waits;
-
-struct Ground {
-    database: TestDatabase,
-    server: Queue,
-    conn: PgConnection,
-}
+use crate::support::*;
 
 impl Ground {
-    async fn new() -> Self {
-        let database = TestDatabase::create().await;
-        let server = Queue::start(database.options());
-        let conn = database.connect().await;
-        Self { database, server, conn }
-    }
-
     async fn begin(&mut self, worker: &str) -> i64 {
-        let queue = self.server.key(QUEUE).await;
+        let queue = self.queue.key(QUEUE).await;
         let start = start(worker);
         let begun = store::begin(&mut self.conn, queue, &start, "ann").await.unwrap().expect("it has no other session");
         assert_eq!((begun.until - begun.identity.started).num_seconds(), 60);
@@ -39,8 +20,8 @@ impl Ground {
     }
 
     /// Claims so many runs for each of these sessions, in one statement: which were claimed, and for which.
-    async fn claim(&mut self, sessions: &[Option<i64>], each: usize) -> Vec<claim::Claimed> {
-        let queue = self.server.key(QUEUE).await;
+    async fn claim_for(&mut self, sessions: &[Option<i64>], each: usize) -> Vec<claim::Claimed> {
+        let queue = self.queue.key(QUEUE).await;
         let slots = (1..).take(sessions.len()).flat_map(|slot| std::iter::repeat_n(slot, each)).collect();
         let want = claim::Want { queue, name: QUEUE, epoch: -1, marks: [0; 7], slots };
         let workers: Vec<_> = sessions.iter().map(|&session| claim::Worker { group: "g", id: "w", session }).collect();
@@ -51,16 +32,10 @@ impl Ground {
 
     /// A run that a session holds.
     async fn held(&mut self, session: i64) -> Uuid {
-        self.server.create_one(QUEUE).await;
-        let rows = self.claim(&[Some(session)], 1).await;
+        self.queue.create_one(QUEUE).await;
+        let rows = self.claim_for(&[Some(session)], 1).await;
         assert!(rows[0].made);
         rows[0].id
-    }
-
-    async fn finish(self) {
-        drop(self.conn);
-        self.server.stop().await;
-        self.database.finish().await;
     }
 }
 
@@ -112,10 +87,8 @@ fn task_of(item: &InboxItem) -> Uuid {
 async fn claims_belong_to_the_sessions_of_their_workers_and_the_next_run_to_none() {
     let mut ground = Ground::new().await;
     let session = ground.begin("w").await;
-    for _ in 0..4 {
-        ground.server.create_one(QUEUE).await;
-    }
-    let rows = ground.claim(&[Some(session), None], 2).await;
+    create_some(&ground.queue, QUEUE, 4).await;
+    let rows = ground.claim_for(&[Some(session), None], 2).await;
     assert!(rows.iter().all(|row| row.made && !row.session_ended));
     let mut found = Vec::new();
     for row in &rows {
@@ -124,11 +97,11 @@ async fn claims_belong_to_the_sessions_of_their_workers_and_the_next_run_to_none
     assert_eq!(found, [Some(session), Some(session), None, None]);
     assert_eq!(store::find(&mut ground.conn, session).await.unwrap().unwrap().running, 2);
     expire(&mut ground.conn, rows[0].id).await;
-    let again = ground.claim(&[None], 1).await;
+    let again = ground.claim_for(&[None], 1).await;
     assert_eq!((again[0].id, again[0].run), (rows[0].id, 1));
     assert_eq!(session_of(&mut ground.conn, rows[0].id).await, None);
     // What is claimed by name too.
-    let named = ground.server.create_one(QUEUE).await.uuid();
+    let named = ground.queue.create_one(QUEUE).await.uuid();
     let claimed = claim_one::claim_one(&mut ground.conn, named, 0, "g", "w", LEASE, Some(session)).await.unwrap();
     assert!(claimed.is_some());
     assert_eq!(session_of(&mut ground.conn, named).await, Some(session));
@@ -140,15 +113,13 @@ async fn a_worker_whose_session_has_ended_gets_nothing_and_no_run_goes_before_an
     let mut ground = Ground::new().await;
     let (live, gone) = (ground.begin("w").await, ground.begin("gone").await);
     store::end(&mut ground.conn, gone, SessionEnd::Closed, false).await.unwrap().unwrap();
-    for _ in 0..4 {
-        ground.server.create_one(QUEUE).await;
-    }
-    let rows = ground.claim(&[Some(live), Some(gone), None, Some(gone + 1_000)], 1).await;
+    create_some(&ground.queue, QUEUE, 4).await;
+    let rows = ground.claim_for(&[Some(live), Some(gone), None, Some(gone + 1_000)], 1).await;
     let found: Vec<_> = rows.iter().map(|row| (row.made, row.session_ended)).collect();
     assert_eq!(found, [(true, false), (false, true), (false, false), (false, true)]);
-    let rows = ground.claim(&[Some(gone)], 1).await;
+    let rows = ground.claim_for(&[Some(gone)], 1).await;
     assert_eq!((rows[0].made, rows[0].session_ended), (false, true), "alone too");
-    let rows = ground.claim(&[Some(live), None], 2).await;
+    let rows = ground.claim_for(&[Some(live), None], 2).await;
     assert_eq!(rows.iter().filter(|row| row.made).count(), 3, "it is pending still");
     ground.finish().await;
 }
@@ -175,7 +146,6 @@ async fn an_item_that_is_committed_late_is_read_nevertheless() {
     assert!(second[0].id > after);
     renew(&mut ground.conn, session, second[0].id).await.unwrap();
     assert_eq!(read(&mut ground.conn, session, 0).await, []);
-    drop(other);
     ground.finish().await;
 }
 
@@ -202,7 +172,6 @@ async fn a_command_that_is_being_sent_is_not_overtaken() {
         (*what, task_id.map(|id: TaskId| id.to_string()).as_deref()),
         (WorkerCommand::StopTask, Some("9HrBC1jMQ3KlZw4CssPUeQ"))
     );
-    drop((other, reader));
     ground.finish().await;
 }
 
@@ -232,10 +201,7 @@ async fn so_many_commands_wait_and_none_for_a_session_that_has_ended() {
 async fn a_renewal_changes_only_what_it_says_and_nothing_of_a_session_that_has_ended() {
     let mut ground = Ground::new().await;
     let (session, gone) = (ground.begin("w").await, ground.begin("gone").await);
-    sqlx::query("UPDATE worker_sessions SET extended = true, until = now() + interval '1 h'")
-        .execute(&mut ground.conn)
-        .await
-        .unwrap();
+    run_sql(&mut ground.conn, "UPDATE worker_sessions SET extended = true, until = now() + interval '1 h'").await;
     store::end(&mut ground.conn, gone, SessionEnd::Takeover, false).await.unwrap().unwrap();
     let before = store::find(&mut ground.conn, session).await.unwrap().unwrap();
     let stated = Stated { weight: Some(7), capacity: None, frozen: Some(true) };
@@ -299,7 +265,6 @@ async fn an_end_and_a_renewal_come_one_after_the_other() {
     assert!(identity.epoch == session && identity.is_of(&QUEUE.parse().unwrap(), "g", "w"));
     assert_eq!(store::share(&mut ground.conn, session).await.unwrap(), Shared::Ended);
     assert!(store::end(&mut ground.conn, session, SessionEnd::Closed, false).await.unwrap().is_none());
-    drop(other);
     ground.finish().await;
 }
 
@@ -335,25 +300,6 @@ async fn what_a_session_holds_is_locked_with_what_its_loss_costs() {
 }
 
 #[tokio::test]
-async fn a_run_that_a_session_keeps_after_its_end_is_found_by_the_look_for_strays_and_by_the_invariant() {
-    let mut ground = Ground::new().await;
-    let session = ground.begin("w").await;
-    ground.held(session).await;
-    assert!(store::any_recent(&mut ground.conn).await.unwrap());
-    store::end(&mut ground.conn, session, SessionEnd::Closed, false).await.unwrap().unwrap();
-    assert_eq!(store::list_strays(&mut ground.conn, STRAYS_LOOKED_FOR).await.unwrap(), [(session, SessionEnd::Closed)]);
-    let mut transaction = ground.conn.begin().await.unwrap();
-    assert_eq!(check_invariants_on(&mut transaction).await, Vec::<String>::new());
-    sqlx::query("UPDATE clock SET clock_offset = interval '6 min'").execute(&mut *transaction).await.unwrap();
-    assert_eq!(store::list_strays(&mut transaction, STRAYS_LOOKED_FOR).await.unwrap(), []);
-    assert!(!store::any_recent(&mut transaction).await.unwrap());
-    let violations = check_invariants_on(&mut transaction).await;
-    assert!(violations.iter().any(|violation| violation.starts_with("Sessions: no run is held")), "{violations:?}");
-    transaction.rollback().await.unwrap();
-    ground.finish().await;
-}
-
-#[tokio::test]
 async fn a_session_is_shown_for_a_day_after_its_end_and_then_purged_with_its_inbox() {
     let mut ground = Ground::new().await;
     let (session, live) = (ground.begin("w").await, ground.begin("live").await);
@@ -384,30 +330,6 @@ async fn a_session_is_shown_for_a_day_after_its_end_and_then_purged_with_its_inb
     let left: Vec<i64> =
         sqlx::query_scalar("SELECT epoch FROM session_inbox").fetch_all(&mut ground.conn).await.unwrap();
     assert_eq!(left, [live]);
-    ground.finish().await;
-}
-
-#[tokio::test]
-async fn a_worker_has_one_live_session() {
-    let mut ground = Ground::new().await;
-    let first = ground.begin("w").await;
-    let queue = ground.server.key(QUEUE).await;
-    assert!(store::begin(&mut ground.conn, queue, &start("w"), "ann").await.unwrap().is_none());
-    let name = QUEUE.parse().unwrap();
-    let before = store::lock_live(&mut ground.conn, (queue, &name), "g", "w").await.unwrap().unwrap();
-    assert_eq!(before.live.map(|live| live.epoch), Some(first));
-    store::end(&mut ground.conn, first, SessionEnd::Takeover, false).await.unwrap().unwrap();
-    let before = store::lock_live(&mut ground.conn, (queue, &name), "g", "w").await.unwrap().unwrap();
-    assert_eq!(before.live, None);
-    // A key that another queue has, or none.
-    for stale in [(queue, &"other/queue".parse().unwrap()), (queue.wrapping_add(1), &name)] {
-        assert_eq!(store::lock_live(&mut ground.conn, stale, "g", "w").await.unwrap(), None);
-    }
-    let second = ground.begin("w").await;
-    assert!(second > first);
-    let listed = store::list_workers(&mut ground.conn, queue, &name, 10).await.unwrap();
-    assert_eq!(listed.iter().map(|worker| worker.identity.epoch).collect::<Vec<_>>(), [second]);
-    assert_eq!(store::find_live(&mut ground.conn, queue, "g", "w").await.unwrap(), Some(second));
     ground.finish().await;
 }
 

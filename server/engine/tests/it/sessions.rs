@@ -10,28 +10,17 @@ mod looks;
 mod races;
 mod storms;
 
-use std::time::Duration;
-
-use serde_json::json;
-use sqlx::PgConnection;
-use tenure_api::ids::{RunId, TaskId};
 use tenure_api::sessions::StartSessionRequest;
-use tenure_api::states::{EndedBy, ReasonCreated, ReasonResolved, SessionEnd};
 use tenure_domain::events::note::Note;
 use tenure_domain::events::{Event, Payload};
-use tenure_domain::lifecycle::Outcome;
 use tenure_domain::session::{Identity, Start, Stated};
-use tenure_domain::task::{Last, Task};
 use tenure_engine::background::{PassReport, sessions as passes};
-use tenure_engine::ops::OpError;
 use tenure_engine::ops::claim_work::Request;
 use tenure_engine::ops::sessions::{self, Started};
-use tenure_engine::testing::{QUEUE, Queue, new_task};
 use tenure_store::clock as store_clock;
-use tenure_store::events::{self, Page, Sequenced};
-use tenure_store::testing::TestDatabase;
+use tenure_store::events::{self, Page};
 
-use crate::support::finish;
+use crate::support::*;
 
 /// What a session lives for here.
 const TTL: i64 = 60;
@@ -78,9 +67,7 @@ impl Ground {
     }
 
     async fn finish(self) {
-        let Self { database, queue, conn } = self;
-        drop(conn);
-        finish(database, queue).await;
+        finish(self.database, self.queue).await;
     }
 }
 

@@ -1,26 +1,14 @@
 //! The content of an event never changes: every position is read before and after every operation of
 //! a random walk, and never differs by a byte.
 
-use std::collections::BTreeMap;
-use std::time::Duration;
-
-use chrono::{DateTime, TimeDelta, Utc};
-use serde_json::json;
-use sqlx::PgConnection;
-use tenure_api::ids::{RunId, TaskId};
-use tenure_api::states::{ExceptionReason, Priority};
 use tenure_domain::artifact::{Artifact, Details};
-use tenure_domain::lifecycle::Report;
-use tenure_domain::task::{Granted, Last};
-use tenure_engine::engine::Engine;
-use tenure_engine::ops::change_task::{self, Change};
+use tenure_domain::task::Granted;
 use tenure_engine::ops::create_artifact::{self, RunRef};
 use tenure_engine::ops::{change_priority, task_group};
-use tenure_engine::testing::Queue;
-use tenure_engine::testing::{QUEUE, new_task};
-use tenure_store::events::{Page, Sequenced, read, sequence};
+use tenure_store::events::{Page, read, sequence};
 use tenure_store::secrets;
-use tenure_store::testing::{TestDatabase, eventually};
+
+use crate::support::*;
 
 const STEPS: usize = 160;
 const KINDS: usize = 14;
@@ -150,8 +138,7 @@ impl Walk {
         let task = new_task(QUEUE, &json!({"priority": "low"}));
         self.queue.create(&task).await.unwrap();
         self.known.push(task.id);
-        let Engine { pool, notifiers, .. } = &*self.queue.engine;
-        change_priority::change_task(pool, notifiers, task.id, Priority::High).await.unwrap();
+        prioritise(&self.queue, task.id, Priority::High).await.unwrap();
         let granted = self.queue.claim_one(QUEUE).await;
         let report = Report::Exception(ExceptionReason::MalformedPayload);
         self.queue.report(granted.task.id, granted.run, report).await.unwrap();
@@ -193,11 +180,11 @@ impl Walk {
             }
             (9, Some(id)) => {
                 let change = [Change::Cancel, Change::Rerun, Change::Schedule][self.random(3)];
-                drop(change_task::change(&pool, &notifiers, id, change).await);
+                drop(crate::support::change(&self.queue, id, change).await);
                 "a change of a task"
             }
             (10, Some(id)) => {
-                drop(change_priority::change_task(&pool, &notifiers, id, priority).await);
+                drop(prioritise(&self.queue, id, priority).await);
                 "changeTaskPriority"
             }
             (11, _) => {
@@ -225,9 +212,7 @@ impl Walk {
     async fn finish(self) {
         let unnumbered = "SELECT is_called FROM unnumbered";
         assert!(!sqlx::query_scalar::<_, bool>(unnumbered).fetch_one(self.database.pool()).await.unwrap());
-        drop(self.reader);
-        self.queue.stop().await;
-        self.database.finish().await;
+        finish(self.database, self.queue).await;
     }
 }
 
@@ -257,8 +242,7 @@ async fn an_event_shows_the_priority_that_the_task_had() {
     let task = new_task(QUEUE, &json!({"priority": "low"}));
     walk.queue.create(&task).await.unwrap();
     walk.read("its creation").await;
-    let (pool, notifiers) = (walk.queue.engine.pool.clone(), walk.queue.engine.notifiers.clone());
-    change_priority::change_task(&pool, &notifiers, task.id, Priority::Highest).await.unwrap();
+    prioritise(&walk.queue, task.id, Priority::Highest).await.unwrap();
     let claim = walk.queue.claim_one(QUEUE).await;
     walk.read("changeTaskPriority").await;
     let expect = |position: i64, priority: &str| {

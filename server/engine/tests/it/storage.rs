@@ -2,13 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use serde_json::json;
-use tenure_domain::lifecycle::Report;
-use tenure_engine::testing::{QUEUE, new_task};
-use tenure_store::events::{Sequenced, sequence};
-use tenure_store::testing::TestDatabase;
+use tenure_store::events::sequence;
 
-use crate::support::{create_on, finish, hold_snapshot, start};
+use crate::support::*;
 
 /// More than two pages.
 const TASKS: u16 = 150;
@@ -34,7 +30,6 @@ async fn a_task_that_ends_stays_in_its_page_behind_an_old_snapshot() {
         queue.report(claim.task.id, claim.run, Report::Completed).await.unwrap();
     }
     assert_eq!(pages(&database).await, created);
-    drop(old);
     finish(database, queue).await;
 }
 

@@ -1,12 +1,10 @@
 //! Submissions of several tasks: all of them, or none.
 
-use serde_json::json;
-use tenure_api::ids::TaskId;
 use tenure_domain::submit::{Graph, Origin};
 use tenure_engine::clock::real_now;
 use tenure_engine::ops::submit::submit;
 
-use crate::support::{finish, number, start};
+use crate::support::*;
 
 /// The first key that is drawn for the new queue is that of another one.
 const COLLIDE: &str = "

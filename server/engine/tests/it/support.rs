@@ -1,20 +1,42 @@
-//! What several tests need: a commit held open, a connection that is cut, who waits for a lock.
+//! What tests share: the names that most of them use, set-up, locks, and connections that are cut.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+pub use std::collections::{BTreeMap, HashMap};
+pub use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+pub use std::time::{Duration, Instant};
 
-use sqlx::PgConnection;
+pub use chrono::{DateTime, TimeDelta, Utc};
+pub use futures_util::future::join_all;
+pub use serde_json::{Value, json};
+use sqlx::PgExecutor;
 use sqlx::postgres::PgConnectOptions;
-use tenure_api::ids::TaskId;
-use tenure_domain::create::NewTask;
-use tenure_engine::testing::Queue;
-use tenure_store::testing::TestDatabase;
-pub use tenure_store::testing::{Gate, number, until_a_session_waits, until_sessions_wait};
+pub use sqlx::{AssertSqlSafe, Connection, PgConnection, Row};
+pub use tenure_api::ids::{RunId, TaskId, TaskQueueId};
+use tenure_api::policy::{PauseRequest, QueuePolicy};
+pub use tenure_api::states::{Delivery, EndedBy, ExceptionReason, Priority, ReasonCreated, ReasonResolved, SessionEnd};
+pub use tenure_domain::create::NewTask;
+pub use tenure_domain::lifecycle::{Outcome, Report};
+use tenure_domain::policy::document::Match;
+pub use tenure_domain::policy::document::Policy;
+pub use tenure_domain::policy::ending::Ending;
+pub use tenure_domain::registration::WorkerName;
+pub use tenure_domain::task::{Last, Task};
+pub use tenure_domain::worker::WorkerKey;
+pub use tenure_engine::ops::OpError;
+pub use tenure_engine::ops::change_task::Change;
+pub use tenure_engine::ops::claim_task::ClaimTask;
+use tenure_engine::ops::queue_policy::{self, Put};
+use tenure_engine::ops::{change_priority, change_task};
+pub use tenure_engine::testing::{LEASE, QUEUE, Queue, new_task, new_task_with_id};
+use tenure_store::clock;
+pub use tenure_store::due_marks::START;
+pub use tenure_store::events::Sequenced;
+pub use tenure_store::testing::{Gate, TestDatabase, eventually, number, until_a_session_waits, until_sessions_wait};
 use tenure_store::transitions::create::{Member, create};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
+pub use uuid::Uuid;
 
 /// A database of its own, and the queue at it.
 pub async fn start() -> (TestDatabase, Queue) {
@@ -27,6 +49,150 @@ pub async fn start() -> (TestDatabase, Queue) {
 pub async fn finish(database: TestDatabase, queue: Queue) {
     queue.stop().await;
     database.finish().await;
+}
+
+/// A server on a database of its own, and a connection of the test.
+pub struct Ground {
+    pub database: TestDatabase,
+    pub queue: Queue,
+    pub conn: PgConnection,
+}
+
+impl Ground {
+    pub async fn new() -> Self {
+        let (database, queue) = start().await;
+        let conn = database.connect().await;
+        Self { database, queue, conn }
+    }
+
+    /// Claims up to `runs` runs for a worker, without waiting.
+    pub async fn claim(&self, runs: u16) -> Vec<TaskId> {
+        claim_now(&self.queue, runs).await
+    }
+
+    pub async fn advance(&mut self, seconds: f64) {
+        clock::advance(&mut self.conn, seconds).await.unwrap();
+    }
+
+    pub async fn finish(self) {
+        finish(self.database, self.queue).await;
+    }
+}
+
+/// Puts a policy in the place of any other; how many runs do not follow it yet.
+pub async fn put(queue: &Queue, policy: Value) -> i64 {
+    put_to(queue, QUEUE, policy).await
+}
+
+/// Puts a policy of this queue.
+pub async fn put_to(queue: &Queue, name: &str, policy: Value) -> i64 {
+    let sent: QueuePolicy = serde_json::from_value(policy).unwrap();
+    let policy = Policy::from_request(&sent).unwrap();
+    let put = Put { policy, sent, replaces: Match::Anything, client_id: "ann" };
+    queue_policy::put(queue.engine.queue_parts(), &name.parse().unwrap(), put).await.unwrap().refiling
+}
+
+/// Removes the policy.
+pub async fn remove_policy(queue: &Queue) {
+    let (parts, name) = (queue.engine.queue_parts(), QUEUE.parse().unwrap());
+    queue_policy::delete(parts, &name, Match::Anything, "ann").await.unwrap();
+}
+
+/// Runs the pass until all runs follow the policies; how many runs it has dealt with.
+pub async fn follow(queue: &Queue) -> usize {
+    let mut done = 0;
+    // A session of the server itself may have a transaction open briefly, which the pass waits for.
+    eventually("all runs follow the policy", async || {
+        done += queue.run_pass("refile").await.unwrap().done;
+        number(&queue.engine.pool, "SELECT count(*) FROM queue_policies WHERE refile_stage <> 0").await == 0
+    })
+    .await;
+    done
+}
+
+/// Runs the pass of admission until it finds nothing to do.
+pub async fn admit(queue: &Queue) {
+    while queue.run_pass("admission").await.unwrap().done > 0 {}
+}
+
+/// scheduleTask, rerunTask or cancelTask.
+pub async fn change(queue: &Queue, task: TaskId, wanted: Change) -> Result<Task, OpError> {
+    change_task::change(&queue.engine.pool, &queue.engine.notifiers, task, wanted).await
+}
+
+/// changeTaskPriority.
+pub async fn prioritise(queue: &Queue, task: TaskId, priority: Priority) -> Result<Task, OpError> {
+    change_priority::change_task(&queue.engine.pool, &queue.engine.notifiers, task, priority).await
+}
+
+/// Pauses a queue.
+pub async fn pause(queue: &Queue, name: &str) {
+    let (parts, name) = (queue.engine.queue_parts(), name.parse().unwrap());
+    queue_policy::pause(parts, &name, &PauseRequest::default(), "ann").await.unwrap();
+}
+
+/// Ends the pause of a queue.
+pub async fn resume(queue: &Queue, name: &str) {
+    queue_policy::resume(queue.engine.queue_parts(), &name.parse().unwrap(), "ann").await.unwrap();
+}
+
+/// Runs statements without parameters.
+pub async fn run_sql(executor: impl PgExecutor<'_>, sql: &str) {
+    sqlx::raw_sql(AssertSqlSafe(sql.to_owned())).execute(executor).await.unwrap();
+}
+
+/// The time of the database.
+pub async fn now(database: &TestDatabase) -> DateTime<Utc> {
+    sqlx::query_scalar("SELECT now FROM db_now").fetch_one(database.pool()).await.unwrap()
+}
+
+/// Creates so many simple tasks.
+pub async fn create_some(queue: &Queue, name: &str, tasks: usize) -> Vec<TaskId> {
+    let mut created = Vec::new();
+    for _ in 0..tasks {
+        created.push(queue.create_one(name).await);
+    }
+    created
+}
+
+/// Claims up to `runs` runs for a worker, without waiting.
+pub async fn claim_now(queue: &Queue, runs: u16) -> Vec<TaskId> {
+    let answer = queue.claim_work(QUEUE, "worker", runs, Duration::ZERO).await.unwrap();
+    answer.delivery.delivered();
+    answer.claims.iter().map(|claim| claim.task.id).collect()
+}
+
+/// Moves the clock of a database.
+pub async fn advance(database: &TestDatabase, interval: &'static str) {
+    let sql = "UPDATE clock SET clock_offset = clock_offset + $1::text::interval";
+    sqlx::query(sql).bind(interval).execute(database.pool()).await.unwrap();
+}
+
+/// A transaction of the test that has locked rows.
+pub struct Lock(PgConnection);
+
+impl Lock {
+    /// Locks what a statement names.
+    pub async fn take(database: &TestDatabase, sql: &str) -> Self {
+        let mut conn = database.connect().await;
+        sqlx::raw_sql(AssertSqlSafe(format!("BEGIN; {sql}"))).execute(&mut conn).await.unwrap();
+        Self(conn)
+    }
+
+    /// Ends the transaction.
+    pub async fn release(mut self) {
+        sqlx::raw_sql("ROLLBACK").execute(&mut self.0).await.unwrap();
+    }
+}
+
+/// Waits until a session waits at the gate, and runs `second`; the gate opens when that waits too.
+pub async fn meet<T>(database: &TestDatabase, gate: Gate, second: impl Future<Output = T>) -> T {
+    until_a_session_waits(database.pool()).await;
+    let opened = async {
+        until_sessions_wait(database.pool(), 2).await;
+        gate.open().await;
+    };
+    tokio::join!(second, opened).0
 }
 
 /// Creates tasks with one statement on this connection, without the batcher.

@@ -1,32 +1,19 @@
 //! Ticks: what shares a transaction, what never does, and what becomes of the others when one statement fails or waits.
 
-use std::collections::HashMap;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::time::Duration;
 
-use futures_util::future::join_all;
-use serde_json::json;
-use sqlx::{Connection, PgConnection};
-use tenure_api::ids::TaskId;
-use tenure_domain::create::NewTask;
-use tenure_domain::task::Last;
 use tenure_engine::batch::tick::{Kind, Ticks};
 use tenure_engine::batch::{Batcher, DIVIDED_MIN, Operation, Verdict};
 use tenure_engine::notifiers::{Effects, Notifiers};
-use tenure_engine::ops::OpError;
 use tenure_engine::ops::create_task::{CreateTask, NewTaskInQueue};
 use tenure_engine::route::HotSessions;
-use tenure_engine::testing::{QUEUE, Queue, new_task};
 use tenure_store::connector::Connector;
 use tenure_store::hot::statement::{Rows, Statement};
 use tenure_store::queues::Queues;
-use tenure_store::testing::{TestDatabase, eventually};
 use tenure_store::transitions::claim::TICK_BYTES_MAX;
 use tokio_util::task::TaskTracker;
-use uuid::Uuid;
 
-use crate::support::{Proxy, finish, number, start};
+use crate::support::*;
 
 /// No answer takes as long.
 const LONG: Duration = Duration::from_secs(20);

@@ -1,16 +1,11 @@
 //! A queue whose policy this release cannot read, as a newer one may have stored it, and the queues beside it.
 //! `scripts/with-pg cargo test -p tenure-engine --test it -- unreadable`.
 
-use std::time::Duration;
-
-use serde_json::json;
-use tenure_engine::testing::{QUEUE, Queue, new_task};
 use tenure_store::admission as stored_admission;
 use tenure_store::queue_counts::{self, Listing};
-use tenure_store::testing::eventually;
 
-use crate::schedulers::{Ground, put, put_to};
-use crate::support::create_on;
+use crate::schedulers::Ground;
+use crate::support::*;
 
 const OTHER: &str = "proj/other";
 

@@ -1,26 +1,16 @@
 //! Why tasks are where they are: each code on a real database, and what it costs to ask in a long queue.
 
-use serde_json::{Value, json};
-use sqlx::AssertSqlSafe;
-use tenure_api::ids::{RunId, TaskId, TaskQueueId};
 use tenure_api::policy::PauseRequest;
-use tenure_api::states::{ExceptionReason, TaskState};
+use tenure_api::states::TaskState;
 use tenure_api::why::WhyAnswer;
-use tenure_domain::lifecycle::Report;
 use tenure_domain::policy::why::{BEFORE_COUNTED_MAX, Names, why, words};
-use tenure_engine::ops::OpError;
 use tenure_engine::ops::queue_policy;
 use tenure_engine::ops::why::find;
-use tenure_engine::testing::{QUEUE, Queue, new_task};
-use tenure_store::admission;
-use tenure_store::events::Sequenced;
 use tenure_store::low_water_marks::Marks;
 use tenure_store::queue_counts::{self, Listing};
-use tenure_store::testing::eventually;
-use tenure_store::why as store;
+use tenure_store::{admission, why as store};
 
-use crate::schedulers::put;
-use crate::support::{finish, number, reads, start};
+use crate::support::*;
 
 async fn ask(queue: &Queue, task: TaskId) -> WhyAnswer {
     let known = find(queue.engine.why_parts(), task).await.unwrap();
@@ -35,11 +25,6 @@ async fn reasons(queue: &Queue, task: TaskId) -> (Vec<String>, Value) {
     let all = serde_json::to_value(&answer.reasons).unwrap();
     let codes = all.as_array().unwrap().iter().map(|reason| reason["code"].as_str().unwrap().to_owned());
     (codes.collect(), all)
-}
-
-async fn sql(queue: &Queue, statement: &str) {
-    let mut conn = queue.engine.pool.acquire().await.unwrap();
-    sqlx::raw_sql(AssertSqlSafe(statement.to_owned())).execute(&mut *conn).await.unwrap();
 }
 
 async fn create(queue: &Queue, fields: &Value) -> TaskId {
@@ -111,7 +96,7 @@ async fn a_pending_run_counts_who_is_before_it_and_knows_who_asks() {
     assert_eq!(codes, ["reserved", "no-worker", "behind"]);
     assert_eq!(ask(&queue, second).await.position, Some(2));
     // When its reservation is over it is first again, although its message is hidden.
-    sql(&queue, "UPDATE pending SET reserved_until = NULL WHERE reserved_until IS NOT NULL").await;
+    run_sql(&queue.engine.pool, "UPDATE pending SET reserved_until = NULL WHERE reserved_until IS NOT NULL").await;
     assert_eq!(ask(&queue, second).await.position, Some(3));
 
     // A worker that asks elsewhere says nothing; one that asked here does.
@@ -123,12 +108,13 @@ async fn a_pending_run_counts_who_is_before_it_and_knows_who_asks() {
         serde_json::to_value(answer.claimable_by).unwrap(),
         json!([{"workerGroup": "group", "workerId": "worker"}])
     );
-    sql(&queue, "UPDATE workers SET quarantine_until = now() + interval '1 h'").await;
+    run_sql(&queue.engine.pool, "UPDATE workers SET quarantine_until = now() + interval '1 h'").await;
     let (codes, all) = reasons(&queue, first).await;
     assert_eq!((codes.as_slice(), &all[0]["quarantined"]), (&["no-worker".to_owned()][..], &json!(1)));
     assert!(all[0]["lastAsked"].is_string());
-    sql(&queue, "UPDATE workers SET quarantine_until = NULL, last_seen = now() - interval '2 min'").await;
-    sql(&queue, "UPDATE queue_views SET last_seen = now() - interval '2 min'").await;
+    run_sql(&queue.engine.pool, "UPDATE workers SET quarantine_until = NULL, last_seen = now() - interval '2 min'")
+        .await;
+    run_sql(&queue.engine.pool, "UPDATE queue_views SET last_seen = now() - interval '2 min'").await;
     let (codes, all) = reasons(&queue, first).await;
     assert_eq!((codes.as_slice(), &all[0]["quarantined"]), (&["no-worker".to_owned()][..], &json!(0)));
     assert!(all[0]["lastAsked"].is_string());
@@ -139,11 +125,7 @@ async fn a_pending_run_counts_who_is_before_it_and_knows_who_asks() {
 async fn waiting_run_that_the_next_worker_gets_is_ready() {
     let (database, queue) = start().await;
     put(&queue, json!({"concurrency": {"perKey": 1}})).await;
-    eventually("the policy is in force", async || {
-        queue.run_pass("refile").await.unwrap();
-        number(&queue.engine.pool, "SELECT count(*) FROM queue_policies WHERE refile_stage <> 0").await == 0
-    })
-    .await;
+    follow(&queue).await;
     let of_key = json!({"extra": {"tenure": {"key": "k"}}});
     let (first, second) = (create(&queue, &of_key).await, create(&queue, &of_key).await);
     assert_eq!(reasons(&queue, first).await.0, ["no-worker"]);
@@ -177,19 +159,19 @@ async fn a_delay_and_a_pause_are_named_together_and_a_delayed_run_has_no_place()
             "UPDATE pending SET hold = 1, held_until = '2030-01-01T00:00:00Z', traits = {traits} << 5,
                  hidden_until = '3000-01-01', reserved_until = '3000-01-01'"
         );
-        sql(&queue, &hold).await;
+        run_sql(&queue.engine.pool, &hold).await;
         let (codes, all) = reasons(&queue, task).await;
         assert_eq!(codes, ["delay", "paused", "no-worker"]);
         assert_eq!(all[0], json!({"code": "delay", "by": by, "until": "2030-01-01T00:00:00.000Z"}));
         let answer = ask(&queue, task).await;
         assert_eq!((answer.ready, answer.position, answer.claimable_by), (false, None, None));
     }
-    sql(
-        &queue,
+    run_sql(
+        &queue.engine.pool,
         "UPDATE pending SET hold = NULL, held_until = NULL, traits = NULL, hidden_until = NULL, reserved_until = NULL",
     )
     .await;
-    queue_policy::resume(queue.engine.queue_parts(), &name, "ann").await.unwrap();
+    resume(&queue, QUEUE).await;
     assert_eq!(reasons(&queue, task).await.0, ["no-worker"]);
     finish(database, queue).await;
 }
@@ -202,16 +184,16 @@ async fn a_claimed_run_names_its_worker_and_an_ended_one_what_ended_it() {
     let (codes, all) = reasons(&queue, task).await;
     assert_eq!((codes.as_slice(), &all[0]["workerId"]), (&["running".to_owned()][..], &json!("worker")));
     assert!(all[0]["completeBy"].is_null() && all[0]["takenUntil"].is_string());
-    sql(&queue, "UPDATE claims SET complete_by = '2030-01-01T00:00:00Z'").await;
+    run_sql(&queue.engine.pool, "UPDATE claims SET complete_by = '2030-01-01T00:00:00Z'").await;
     assert_eq!(reasons(&queue, task).await.1[0]["completeBy"], "2030-01-01T00:00:00.000Z");
-    sql(&queue, "UPDATE claims SET complete_by = NULL").await;
+    run_sql(&queue.engine.pool, "UPDATE claims SET complete_by = NULL").await;
     assert!(reasons(&queue, task).await.1[0]["liveLog"].is_null(), "its worker sends none");
-    sql(&queue, "INSERT INTO live_logs SELECT seq, run, 12, 1, 12, now() FROM claims").await;
+    run_sql(&queue.engine.pool, "INSERT INTO live_logs SELECT seq, run, 12, 1, 12, now() FROM claims").await;
     assert_eq!(reasons(&queue, task).await.1[0]["liveLog"], json!({"bytes": 12}));
-    sql(&queue, "DELETE FROM live_logs").await;
+    run_sql(&queue.engine.pool, "DELETE FROM live_logs").await;
     let report = Report::Exception(ExceptionReason::ResourceUnavailable);
     queue.report(task, claim.run, report).await.unwrap();
-    sql(&queue, "UPDATE runs SET ended_by = 7; UPDATE tasks SET losses = 2, free_runs = 50").await;
+    run_sql(&queue.engine.pool, "UPDATE runs SET ended_by = 7; UPDATE tasks SET losses = 2, free_runs = 50").await;
     let expected = json!([{"code": "resolved", "outcome": "exception", "reasonResolved": "resource-unavailable",
         "endedBy": "complete-time", "losses": 2, "freeRunsLeft": 150}]);
     assert_eq!(reasons(&queue, task).await.1, expected);
@@ -222,7 +204,7 @@ async fn a_claimed_run_names_its_worker_and_an_ended_one_what_ended_it() {
     assert_eq!(ends.result, Some((0, "{\"a\": 1}".to_owned())));
     sqlx::query("DELETE FROM results").execute(&mut *conn).await.unwrap();
     drop(conn);
-    sql(&queue, "UPDATE runs SET ended_by = NULL; UPDATE tasks SET losses = 0, free_runs = 0").await;
+    run_sql(&queue.engine.pool, "UPDATE runs SET ended_by = NULL; UPDATE tasks SET losses = 0, free_runs = 0").await;
     assert_eq!(ask(&queue, task).await.run_id, Some(RunId::FIRST));
     let missing = new_task(QUEUE, &json!({})).id;
     assert!(matches!(find(queue.engine.why_parts(), missing).await, Err(OpError::NotFound(_))));
@@ -256,7 +238,7 @@ async fn in_a_queue_of_very_many_an_answer_reads_some_thousand_rows() {
     let runs: i32 = std::env::var(RUNS).map_or(RUNS_DEFAULT, |runs| runs.parse().unwrap());
     let (database, queue) = start().await;
     let key = queue.key(QUEUE).await;
-    sql(&queue, &CROWD.replace("$QUEUE", &key.to_string()).replace("$RUNS", &runs.to_string())).await;
+    run_sql(&queue.engine.pool, &CROWD.replace("$QUEUE", &key.to_string()).replace("$RUNS", &runs.to_string())).await;
     let last = queue.create_one(QUEUE).await;
     let urgent = create(&queue, &json!({"priority": "highest"})).await;
     for statistics in ["without", "with"] {
@@ -285,9 +267,10 @@ async fn in_a_queue_of_very_many_an_answer_reads_some_thousand_rows() {
                 assert!(read.is_empty(), "{statistics} statistics: {read:?}, {before:?} before");
             }
         }
-        sql(&queue, "ANALYZE").await;
+        run_sql(&queue.engine.pool, "ANALYZE").await;
     }
-    sql(&queue, "DELETE FROM pending WHERE seq < 0; DELETE FROM workers; DELETE FROM queue_views").await;
+    run_sql(&queue.engine.pool, "DELETE FROM pending WHERE seq < 0; DELETE FROM workers; DELETE FROM queue_views")
+        .await;
     finish(database, queue).await;
 }
 
@@ -315,9 +298,7 @@ async fn a_queue_shows_its_runs_by_what_holds_them() {
     let name: TaskQueueId = QUEUE.parse().unwrap();
     let mut conn = queue.engine.pool.acquire().await.unwrap();
     assert_eq!(queue_counts::find(&mut conn, Sequenced::default(), &name).await.unwrap(), None);
-    for _ in 0..3 {
-        queue.create_one(QUEUE).await;
-    }
+    create_some(&queue, QUEUE, 3).await;
     queue.claim_one(QUEUE).await;
     // Two more are delayed: one is in the counters, one has not been sequenced.
     let delayed = format!(
@@ -327,8 +308,8 @@ async fn a_queue_shows_its_runs_by_what_holds_them() {
     );
     let raised = format!("UPDATE counters SET delayed = delayed + 1 WHERE queue = {}", queue.key(QUEUE).await);
     queue.engine.sequencer.run(&mut conn).await.unwrap();
-    sqlx::raw_sql(AssertSqlSafe(raised)).execute(&mut *conn).await.unwrap();
-    sqlx::raw_sql(AssertSqlSafe(delayed)).execute(&mut *conn).await.unwrap();
+    run_sql(&mut *conn, &raised).await;
+    run_sql(&mut *conn, &delayed).await;
     let shown = queue_counts::find(&mut conn, queue.engine.sequencer.reached(), &name).await.unwrap().unwrap();
     let counted = (shown.counted.pending, shown.counted.claimed, shown.counted.delayed);
     assert_eq!((counted, shown.paused, shown.policy_version), ((2, 1, 2), None, None));
@@ -336,8 +317,7 @@ async fn a_queue_shows_its_runs_by_what_holds_them() {
     let paused = queue_policy::pause(queue.engine.queue_parts(), &name, &request, "ann").await.unwrap();
     let shown = queue_counts::find(&mut conn, queue.engine.sequencer.reached(), &name).await.unwrap().unwrap();
     assert_eq!(shown.paused.as_ref(), Some(&paused));
-    let elsewhere: TaskQueueId = "proj/paused".parse().unwrap();
-    queue_policy::pause(queue.engine.queue_parts(), &elsewhere, &request, "ann").await.unwrap();
+    pause(&queue, "proj/paused").await;
     let listed =
         queue_counts::list(&mut conn, queue.engine.sequencer.reached(), Listing::Open, &admission::Marks::default())
             .await
@@ -347,7 +327,8 @@ async fn a_queue_shows_its_runs_by_what_holds_them() {
     assert_eq!(listed[1], (QUEUE, shown.counted, Some(paused.since)));
     drop(conn);
     queue.run_pass("counters").await.unwrap();
-    sql(&queue, "DELETE FROM outbox_new WHERE delayed IS NOT NULL; UPDATE counters SET delayed = 0").await;
+    run_sql(&queue.engine.pool, "DELETE FROM outbox_new WHERE delayed IS NOT NULL; UPDATE counters SET delayed = 0")
+        .await;
     finish(database, queue).await;
 }
 

@@ -12,15 +12,12 @@ use tenure_domain::policy::life::{Event, apply};
 use tenure_domain::task::Task;
 use tenure_domain::work::{Holder, Reported};
 use tenure_engine::batch::wait_list::RUNS_MAX;
-use tenure_engine::ops::OpError;
 use tenure_engine::ops::claim_work::Request;
 use tenure_engine::ops::work::Worked;
-use tenure_engine::testing::{QUEUE, Queue, new_task};
 use tenure_store::tasks;
-use tenure_store::testing::eventually;
 use tenure_store::transitions::end::{self, Member};
 
-use crate::support::{Gate, create_on, finish, number, start};
+use crate::support::*;
 
 const OTHER_QUEUE: &str = "proj/other";
 /// Longer than any test here takes.
@@ -119,7 +116,6 @@ async fn the_statement_ends_exactly_the_runs_that_the_rules_let_the_holder_repor
     }
     assert_eq!(done, 2 * 8, "each claimed run is reported by one holder, in two ways");
     assert!(others > done);
-    drop(conn);
     finish(database, queue).await;
 }
 
@@ -203,7 +199,7 @@ async fn a_result_whose_task_is_locked_waits_for_the_lock_and_is_judged_by_its_h
     tasks::lock(&mut lock, mine.uuid()).await.unwrap();
     let results = [result(mine, Report::Completed), result(theirs, Report::Completed)];
     let unlock = async {
-        crate::support::until_a_session_waits(database.pool()).await;
+        until_a_session_waits(database.pool()).await;
         lock.commit().await.unwrap();
     };
     let (worked, ()) = tokio::join!(ask(&queue, "mine", &results, 0, LONG), unlock);
@@ -221,7 +217,7 @@ async fn results_and_claims_that_come_together_are_one_transaction() {
     let gate = Gate::close(&database, "tasks").await;
     let first = queue.create_one(OTHER_QUEUE);
     let second = async {
-        crate::support::until_a_session_waits(database.pool()).await;
+        until_a_session_waits(database.pool()).await;
         let results = [result(task, Report::Completed)];
         let asked = ask(&queue, "mine", &results, 1, LONG);
         let open = async {

@@ -3,23 +3,14 @@
 mod plans;
 mod quarantine;
 
-use std::time::Duration;
-
-use chrono::{DateTime, TimeDelta, Utc};
-use sqlx::PgConnection;
-use tenure_api::ids::RunId;
-use tenure_domain::worker::{RECENT_MAX, Visibility, WorkerKey, WorkerState};
+use tenure_domain::worker::{RECENT_MAX, Visibility, WorkerState};
 use tenure_engine::background::{PassReport, workers as pass};
-use tenure_engine::ops::OpError;
 use tenure_engine::ops::workers::{self as ops, KnownWorker, Name};
-use tenure_engine::testing::QUEUE;
-use tenure_engine::testing::Queue;
 use tenure_store::due_marks::DueMarks;
-use tenure_store::testing::TestDatabase;
 use tenure_store::workers::{self as store, Quarantine, Wanted, WorkerRow};
 use tenure_store::{clock, queue_views};
 
-use crate::support::{finish, number};
+use crate::support::*;
 
 const LONG: Duration = Duration::from_secs(10);
 const DAY_SECONDS: f64 = 86_400.0;
@@ -122,9 +113,7 @@ async fn the_last_twenty_claims_are_stored_in_order_whichever_server_writes_firs
 #[tokio::test]
 async fn claims_of_one_batch_are_in_the_order_of_claiming_also_after_the_server_was_killed() {
     let (database, queue) = start().await;
-    for _ in 0..RECENT_MAX + 6 {
-        queue.create_one(QUEUE).await;
-    }
+    create_some(&queue, QUEUE, RECENT_MAX + 6).await;
     let answer = queue.claim_work(QUEUE, "worker", 32, LONG).await.unwrap();
     answer.delivery.delivered();
     let claimed: Vec<_> = answer.claims.iter().map(|claim| (claim.task.id, claim.run)).collect();
@@ -153,12 +142,11 @@ async fn sightings_that_cannot_be_written_are_retained_for_the_next_time() {
     let (database, queue) = start().await;
     let task = queue.create_one(QUEUE).await;
     queue.claim_one(QUEUE).await;
-    let mut blocker = database.connect().await;
-    sqlx::raw_sql("BEGIN; LOCK TABLE workers IN EXCLUSIVE MODE").execute(&mut blocker).await.unwrap();
+    let blocker = Lock::take(&database, "LOCK TABLE workers IN EXCLUSIVE MODE").await;
     pass::write_down(&queue.engine).await.unwrap_err();
     let again = queue.create_one(QUEUE).await;
     queue.claim_one(QUEUE).await;
-    sqlx::raw_sql("ROLLBACK").execute(&mut blocker).await.unwrap();
+    blocker.release().await;
     let known = get(&queue, "worker").await.unwrap();
     assert_eq!(known.recent, [(task, RunId::FIRST), (again, RunId::FIRST)]);
     finish(database, queue).await;
@@ -168,9 +156,7 @@ async fn sightings_that_cannot_be_written_are_retained_for_the_next_time() {
 async fn a_hundred_workers_that_claim_at_once_are_all_seen_with_what_each_claimed() {
     const WORKERS: usize = 100;
     let (database, queue) = start().await;
-    for _ in 0..WORKERS {
-        queue.create_one(QUEUE).await;
-    }
+    create_some(&queue, QUEUE, WORKERS).await;
     let names: Vec<String> = (0..WORKERS).map(|number| format!("w{number:03}")).collect();
     let claims = names.iter().map(|name| async {
         let mut answer = queue.claim_work(QUEUE, name, 1, LONG).await.unwrap();

@@ -1,22 +1,13 @@
 //! What claims and the life of a run read: few blocks a run among many keys, and nothing of admission in
 //! a queue without a policy.
 
-use std::collections::BTreeMap;
-
-use serde_json::json;
-use sqlx::{Connection, PgConnection};
-use tenure_domain::lifecycle::Report;
-use tenure_domain::policy::ending::Ending;
-use tenure_engine::testing::{LEASE, Queue, new_task};
 use tenure_store::admission::Marks;
-use tenure_store::testing::TestDatabase;
 use tenure_store::transitions::claim::{self, Want, Worker};
 use tenure_store::transitions::end::{self, Member};
-use uuid::Uuid;
 
 use super::fill::{self, ASSIGNED, PLAIN, PULLED};
-use super::{KEYS_DEFAULT, TIMES, decisions, put};
-use crate::support::create_on;
+use super::{KEYS_DEFAULT, TIMES, decisions};
+use crate::support::*;
 
 /// Runs of one cycle.
 const RUNS: usize = 20;
@@ -90,11 +81,10 @@ async fn lives(conn: &mut PgConnection, queue: &Queue, name: &str) {
 
 #[tokio::test]
 async fn decision_among_many_keys_reads_few_blocks_a_run() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     let (mut filler, mut hot) = (database.connect().await, database.connect_hot().await);
-    put(&queue, PULLED, &json!({"fair": true, "concurrency": {"perKey": 2}})).await;
-    put(&queue, ASSIGNED, &json!({"dispatch": "assign"})).await;
+    put_to(&queue, PULLED, json!({"fair": true, "concurrency": {"perKey": 2}})).await;
+    put_to(&queue, ASSIGNED, json!({"dispatch": "assign"})).await;
     let (pulled, plain) = (queue.key(PULLED).await, queue.key(PLAIN).await);
     fill::begin(&mut filler).await;
     fill::keys(&mut filler, 1_000, 1_000 + 2 * KEYS_DEFAULT).await;
@@ -118,20 +108,17 @@ async fn decision_among_many_keys_reads_few_blocks_a_run() {
     assert!(with <= TIMES_MORE * without, "{with} blocks instead of {without}: {read:?}");
     assert!(of_none <= BLOCKS_OF_NONE, "{of_none} blocks: {read_of_none:?}");
     fill::empty(&mut filler).await;
-    drop((filler, hot));
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }
 
 #[tokio::test]
 async fn the_life_of_runs_in_a_queue_without_a_policy_reads_nothing_of_the_admission_of_others() {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start(database.options());
+    let (database, queue) = start().await;
     let (mut filler, mut hot) = (database.connect().await, database.connect_hot().await);
     queue.key(PLAIN).await;
     let (before, of_none) = least(&mut hot, async |conn| lives(conn, &queue, PLAIN).await).await;
-    put(&queue, PULLED, &json!({"fair": true, "concurrency": {"perKey": 2}})).await;
-    put(&queue, ASSIGNED, &json!({"dispatch": "assign"})).await;
+    put_to(&queue, PULLED, json!({"fair": true, "concurrency": {"perKey": 2}})).await;
+    put_to(&queue, ASSIGNED, json!({"dispatch": "assign"})).await;
     fill::begin(&mut filler).await;
     fill::keys(&mut filler, 1_000, 1_000 + 2 * KEYS_DEFAULT).await;
     // Its own runs, that were filled in, are not what is counted.
@@ -151,7 +138,5 @@ async fn the_life_of_runs_in_a_queue_without_a_policy_reads_nothing_of_the_admis
     // The indexes are some levels higher, of each block that is read.
     assert!(after <= 2 * before, "{after} blocks instead of {before}");
     fill::empty(&mut filler).await;
-    drop((filler, hot));
-    queue.stop().await;
-    database.finish().await;
+    finish(database, queue).await;
 }

@@ -1,12 +1,10 @@
 //! A decision of a pull queue, by the same statements as the engine's.
 
-use sqlx::PgConnection;
 use tenure_domain::admission::{Demand, Queue, decide};
-use tenure_engine::testing::LEASE;
 use tenure_store::admission::{self, Counted, Heads, IfLocked, Leader, Learned, Look, Marks, Reading, Take};
-use tenure_store::events::Sequenced;
 use tenure_store::transitions::claim::{self, Chosen, Claimed, Worker};
-use uuid::Uuid;
+
+use crate::support::*;
 
 /// Reads a queue with its announcements.
 pub fn reading(marks: &Marks, queue: i32) -> Reading {

@@ -1,8 +1,7 @@
 //! Queues with limits that have many keys and many waiting runs, as the operations and earlier passes would have left them.
 
-use sqlx::{AssertSqlSafe, PgConnection};
-
 use crate::passes::without_autovacuum;
+use crate::support::*;
 
 /// Its runs are claimed by decisions.
 pub const PULLED: &str = "cost/pulled";
@@ -76,7 +75,7 @@ const KEYS: &str = "
     DROP TABLE made;";
 
 async fn run(conn: &mut PgConnection, sql: String) {
-    sqlx::raw_sql(AssertSqlSafe(sql)).execute(conn).await.unwrap();
+    run_sql(conn, &sql).await;
 }
 
 /// Fills in what does not grow. Both queues have their policies already.

@@ -1,22 +1,16 @@
 //! Statements of limited queues in which nothing may start.
 
-use std::collections::{BTreeMap, HashMap};
 use std::io;
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::sync::Mutex;
 
-use serde_json::json;
 use sqlx::postgres::{PgConnectOptions, PgSslMode};
-use tenure_domain::lifecycle::Report;
 use tenure_engine::ops::claim_work::Request;
-use tenure_engine::testing::Queue;
-use tenure_store::testing::{TestDatabase, eventually, number};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
-use super::put;
+use crate::support::*;
 
 /// Queues, each at its total with runs that wait.
 const QUEUES: usize = 6;
@@ -136,7 +130,7 @@ async fn queue_at_its_total_runs_no_decision() {
     let (asked_tap, idle_tap) = (Tap::start(&database).await, Tap::start(&database).await);
     let (asked, idle) = (Queue::start(&asked_tap.options), Queue::start(&idle_tap.options));
     for queue in 0..QUEUES {
-        put(&asked, &name(queue), &json!({"concurrency": {"total": 1}})).await;
+        put_to(&asked, &name(queue), json!({"concurrency": {"total": 1}})).await;
     }
     // There are no runs from before the policies.
     sqlx::query("UPDATE queue_policies SET refile_stage = 0").execute(database.pool()).await.unwrap();
@@ -187,6 +181,5 @@ async fn queue_at_its_total_runs_no_decision() {
         request.abort();
     }
     asked.stop().await;
-    idle.stop().await;
-    database.finish().await;
+    finish(database, idle).await;
 }

@@ -1,22 +1,15 @@
 //! What passes and decisions read while a snapshot from before is held, so that everything stays in the
 //! indexes that was ever there.
 
-use serde_json::json;
-use sqlx::{Connection, PgConnection};
-use tenure_domain::lifecycle::Report;
-use tenure_domain::policy::ending::Ending;
-use tenure_engine::testing::{Queue, new_task};
 use tenure_store::admission::Marks;
 use tenure_store::session;
-use tenure_store::testing::TestDatabase;
 use tenure_store::transitions::create::{self, Member};
 use tenure_store::transitions::end;
-use uuid::Uuid;
 
+use super::decisions;
 use super::fill::PULLED;
-use super::{decisions, put};
 use crate::passes::{Reads, difference, plan_once, reads, without_autovacuum};
-use crate::support::hold_snapshot;
+use crate::support::*;
 
 /// Runs that come and go in one round, of so many keys.
 const RUNS: usize = 100;
@@ -75,7 +68,7 @@ async fn decisions_read_no_more_behind_an_old_snapshot() {
     // As all sessions of servers.
     sqlx::raw_sql("SET plan_cache_mode = force_generic_plan").execute(&mut conn).await.unwrap();
     let server = Queue::start(database.options());
-    put(&server, PULLED, &json!({"fair": true, "concurrency": {"perKey": 10}})).await;
+    put_to(&server, PULLED, json!({"fair": true, "concurrency": {"perKey": 10}})).await;
     sqlx::query("UPDATE queue_policies SET refile_stage = 0").execute(&mut conn).await.unwrap();
     let old = hold_snapshot(&database).await;
     let queue = server.key(PULLED).await;
@@ -90,7 +83,5 @@ async fn decisions_read_no_more_behind_an_old_snapshot() {
     for (before, after) in [(&first.pass, &last.pass), (&first.claims, &last.claims)] {
         assert!(sum(after) <= 2 * sum(before) + BLOCKS_MORE, "{after:?} instead of {before:?}");
     }
-    drop((conn, old));
-    server.stop().await;
-    database.finish().await;
+    finish(database, server).await;
 }

@@ -1,26 +1,21 @@
 //! Every statement of admission, with what decisions, passes and operations give to it.
 
-use chrono::TimeDelta;
-use sqlx::PgConnection;
 use tenure_domain::admission::{Decided, HeadAfter, HeadState, PRIORITIES, Start, Stop, Taker};
 use tenure_domain::election::Active;
 use tenure_domain::policy::counts::Counted;
-use tenure_domain::policy::document::{Admission, Policy};
+use tenure_domain::policy::document::Admission;
 use tenure_domain::policy::keys::KeyRules;
-use tenure_engine::testing::LEASE;
 use tenure_store::admission::{
     self, Announced, FoundHeads, Heads, IfLocked, Leader, Locked, Look, Marks, Reading, Reassigning, Take, key_rules,
     runnable,
 };
-use tenure_store::due_marks::START;
-use tenure_store::events::Sequenced;
 use tenure_store::transitions::claim::{self, Chosen, Worker};
 use tenure_store::transitions::limit;
 use tenure_store::{schedulers, session, worker_sessions};
-use uuid::Uuid;
 
 use super::decisions::reading;
 use super::fill::{ASSIGNED, PULLED};
+use crate::support::*;
 
 /// Statements of decisions and of the pass, which are planned as hot ones are.
 pub const HOT: [&str; 15] = [

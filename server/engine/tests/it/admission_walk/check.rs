@@ -2,9 +2,8 @@
 
 use std::fmt::Write;
 
-use sqlx::{Connection, PgConnection};
-
 use super::world::{Limits, RATE, RATE_OF_KEY, RATE_TOTAL, Watched, World};
+use crate::support::*;
 
 /// Used slots of each queue and key, and by each session. `place` is the code of a hold, 0 for a
 /// ready run, 4 for a claim. A ready run has no slot: see [`READY`].

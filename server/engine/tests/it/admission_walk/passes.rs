@@ -1,15 +1,12 @@
 //! The passes that runs depend on, and how they come to rest.
 
-use std::sync::Arc;
-use std::time::Duration;
-
 use tenure_api::states::SchedulerEnd;
 use tenure_engine::background::election;
-use tenure_engine::ops::OpError;
 use tenure_store::schedulers;
 
 use super::steps::Taken;
 use super::world::{ASSIGN, World};
+use crate::support::*;
 
 /// After so many looks of all passes nothing may be left to do.
 const SETTLED_WITHIN: u64 = 300;

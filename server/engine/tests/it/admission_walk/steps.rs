@@ -1,29 +1,18 @@
 //! The steps: which ones are taken at once is decided first, then they are taken at the same time, by both servers.
 
-use std::time::Duration;
-
-use futures_util::future::{BoxFuture, FutureExt, join_all};
-use sqlx::AssertSqlSafe;
-use tenure_api::ids::{RunId, TaskId};
+use futures_util::future::{BoxFuture, FutureExt};
 use tenure_api::policy::PauseRequest;
 use tenure_api::sessions::StartSessionRequest;
-use tenure_api::states::{ExceptionReason, Priority};
-use tenure_domain::create::NewTask;
-use tenure_domain::lifecycle::Report;
-use tenure_domain::policy::document::{Match, Policy};
-use tenure_domain::policy::ending::Ending;
+use tenure_domain::policy::document::Match;
 use tenure_domain::policy::hold::Start as Starts;
 use tenure_domain::session::{Start, Stated};
-use tenure_engine::ops::change_task::{self, Change};
-use tenure_engine::ops::claim_task::{self, ClaimTask};
 use tenure_engine::ops::queue_policy::{self, Put};
 use tenure_engine::ops::report::RunReport;
-use tenure_engine::ops::{OpError, change_priority, sessions};
-use tenure_engine::testing::Queue;
-use uuid::Uuid;
+use tenure_engine::ops::{change_priority, change_task, claim_task, sessions};
 
 use super::passes::{beat, despite_kills, failed, run_pass, settle};
 use super::world::{ASSIGN, World, parsed};
+use crate::support::*;
 
 /// How many steps are taken at the same time; many of them are about several tasks.
 const AT_ONCE: u64 = 12;

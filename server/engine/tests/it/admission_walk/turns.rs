@@ -1,22 +1,13 @@
 //! Turns of keys under `fair` across servers: tasks arrive at random, and two servers claim at the
 //! same time.
 
-use std::collections::HashMap;
-use std::time::Duration;
-
-use futures_util::future::join_all;
-use serde_json::json;
-use tenure_api::ids::{RunId, TaskId, TaskQueueId};
-use tenure_domain::create::NewTask;
-use tenure_domain::lifecycle::Report;
 use tenure_domain::policy::keys::KeyRules;
 use tenure_engine::ops::{queue_keys, queue_policy};
-use tenure_engine::testing::{Queue, new_task};
-use tenure_store::testing::TestDatabase;
 
 use super::number;
 use super::steps::put;
 use super::world::Random;
+use crate::support::*;
 
 const QUEUE: &str = "walk/turns";
 /// The weight of each key.

@@ -1,20 +1,14 @@
 //! Two servers on one database, the queues and their policies, and what is picked at random.
 
-use std::collections::HashMap;
 use std::sync::Mutex;
 
-use chrono::TimeDelta;
-use serde_json::{Value, json};
 use tenure_api::dates::Timestamp;
-use tenure_api::ids::{TaskId, TaskQueueId};
 use tenure_api::policy::QueuePolicy;
-use tenure_domain::create::NewTask;
-use tenure_domain::policy::document::Policy;
 use tenure_domain::session::Identity;
 use tenure_engine::clock::real_now;
-use tenure_engine::testing::{Queue, new_task};
 use tenure_store::clock;
-use tenure_store::testing::TestDatabase;
+
+use crate::support::*;
 
 /// Keys, and projects: some are both, so that two ways to say what a key is have keys in common.
 const KEYS: usize = 20;

@@ -1,19 +1,13 @@
 //! Checkpoints of tasks and commands for them, where there are many: what is said of one task reads nothing of the others.
 
-use chrono::DateTime;
-use sqlx::{AssertSqlSafe, Connection, PgConnection};
-use tenure_api::ids::RunId;
 use tenure_api::states::TaskCommand;
-use tenure_engine::testing::Queue;
-use tenure_store::testing::TestDatabase;
 use tenure_store::transitions::end_hold;
 use tenure_store::{checkpoints, task_commands};
-use uuid::Uuid;
 
 use super::fill;
 use super::measure::pages;
 use super::sessions::{FILL as SESSIONS, take_away};
-use crate::support::reads;
+use crate::support::*;
 
 /// Sessions that have ended, and live ones; a run of each of these is claimed.
 const ENDED: &str = "5000";
@@ -122,12 +116,11 @@ async fn measure(conn: &mut PgConnection, statement: &str, tasks: &Tasks) -> (Ve
 
 #[tokio::test]
 async fn what_is_said_of_one_task_reads_neither_checkpoints_nor_commands_nor_inboxes_of_others() {
-    let database = TestDatabase::create().await;
-    let server = Queue::start(database.options());
+    let (database, server) = start().await;
     let mut filler = database.connect().await;
     fill(&mut filler).await;
     let sessions = SESSIONS.replace("$ROWS", ENDED).replace("$LIVE", LIVE);
-    sqlx::raw_sql(AssertSqlSafe(sessions)).execute(&mut filler).await.unwrap();
+    run_sql(&mut filler, &sessions).await;
     sqlx::raw_sql(FILL).execute(&mut filler).await.unwrap();
     let tasks = Tasks::find(&mut filler).await;
     let mut faults = Vec::new();
@@ -150,9 +143,7 @@ async fn what_is_said_of_one_task_reads_neither_checkpoints_nor_commands_nor_inb
     // The counts of what was made delayed by hand are no matter here.
     take_away(&mut filler).await;
     sqlx::raw_sql(RESTORE).execute(&mut filler).await.unwrap();
-    drop(filler);
-    server.stop().await;
-    database.finish().await;
+    finish(database, server).await;
 }
 
 /// As the operations would have left it.

@@ -1,21 +1,12 @@
 //! Many delayed runs in one queue: what they cost everything else.
 
-use std::collections::BTreeMap;
-use std::time::Instant;
-
-use serde_json::json;
-use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use tenure_domain::policy::refile::{Place, Stage};
-use tenure_engine::testing::{LEASE, Queue, new_task};
-use tenure_store::due_marks::START;
-use tenure_store::testing::TestDatabase;
 use tenure_store::transitions::{claim, end_hold, restamp};
 use tenure_store::{holds, messages, queue_lists, refile, session};
 
-use uuid::Uuid;
-
 use super::measure::{measure, pages};
 use super::{BIG, COLD, fill_with_what_is_due, ids, run_hot};
+use crate::support::*;
 
 /// How many runs are delayed.
 const RUNS: &str = "TENURE_DELAYED_RUNS";
@@ -159,10 +150,9 @@ enum OfBefore {
 
 async fn delayed_runs_are_read_by_nothing_that_is_not_about_them(statistics: OfBefore) {
     let runs: i32 = std::env::var(RUNS).map_or(RUNS_DEFAULT, |runs| runs.parse().unwrap());
-    let database = TestDatabase::create().await;
-    let server = Queue::start(database.options());
+    let (database, server) = start().await;
     let (mut filler, mut hot) = (database.connect().await, database.connect_hot().await);
-    sqlx::raw_sql(AssertSqlSafe(EVENTS.replace("$RUNS", &runs.to_string()))).execute(&mut filler).await.unwrap();
+    run_sql(&mut filler, &EVENTS.replace("$RUNS", &runs.to_string())).await;
     fill_with_what_is_due(&mut filler).await;
     if statistics == OfBefore::Taken {
         sqlx::raw_sql("ANALYZE").execute(&mut filler).await.unwrap();
@@ -194,9 +184,7 @@ async fn delayed_runs_are_read_by_nothing_that_is_not_about_them(statistics: OfB
     assert!(restamp::list_differing(&mut transaction, key, 200).await.unwrap().is_empty());
     println!("list_to_restamp          {:?}", started.elapsed());
     transaction.rollback().await.unwrap();
-    drop((filler, hot));
-    server.stop().await;
-    database.finish().await;
+    finish(database, server).await;
 }
 
 #[tokio::test]

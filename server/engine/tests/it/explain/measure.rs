@@ -1,14 +1,9 @@
 //! What statements read of full tables: rows, as their transaction counts them, and pages.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::time::{Duration, Instant};
-
-use sqlx::{Connection, PgConnection};
-use tenure_store::testing::TestDatabase;
-use uuid::Uuid;
+use std::collections::BTreeSet;
 
 use super::{BIG, FULL, held, ids, run_cold};
-use crate::support::reads;
+use crate::support::*;
 
 /// Often enough for a session to change its mind about plans.
 const TIMES: usize = 7;

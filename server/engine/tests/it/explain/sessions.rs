@@ -1,16 +1,13 @@
 //! The statements about sessions, when there are many: live ones, those that ended within a day, and claims of both kinds.
 
-use sqlx::{AssertSqlSafe, Connection, PgConnection};
-use tenure_api::states::{SessionEnd, WorkerCommand};
+use tenure_api::states::WorkerCommand;
 use tenure_domain::session::{STRAYS_LOOKED_FOR, Stated, WORKERS_SHOWN_MAX};
-use tenure_engine::testing::Queue;
-use tenure_store::testing::TestDatabase;
 use tenure_store::transitions::claim;
 use tenure_store::worker_removals::{self, Gone};
 use tenure_store::worker_sessions::{self as store, Renewal, Sent, Shared};
 
 use super::{LEASE, fill, plan};
-use crate::support::reads;
+use crate::support::*;
 
 /// How many sessions have ended within a day, and how many claims have no session.
 const ROWS: &str = "TENURE_ENDED_SESSIONS";
@@ -147,12 +144,11 @@ async fn list_of_removed(conn: &mut PgConnection, queue: i32) {
 #[tokio::test]
 async fn statements_about_sessions_read_neither_those_that_ended_nor_the_claims_of_others() {
     let rows: i32 = std::env::var(ROWS).map_or(ROWS_DEFAULT, |rows| rows.parse().unwrap());
-    let database = TestDatabase::create().await;
-    let server = Queue::start(database.options());
+    let (database, server) = start().await;
     let mut filler = database.connect().await;
     fill(&mut filler).await;
     let sql = FILL.replace("$ROWS", &rows.to_string()).replace("$LIVE", &LIVE.to_string());
-    sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut filler).await.unwrap();
+    run_sql(&mut filler, &sql).await;
     let (queue, epochs) = (server.key("fill/q1").await, live(&mut filler).await);
     let mut faults = Vec::new();
     for statistics in ["without", "with"] {
@@ -186,20 +182,17 @@ async fn statements_about_sessions_read_neither_those_that_ended_nor_the_claims_
     faults.dedup();
     assert!(faults.is_empty(), "reads too much: {faults:#?}");
     take_away(&mut filler).await;
-    drop(filler);
-    server.stop().await;
-    database.finish().await;
+    finish(database, server).await;
 }
 
 /// One probe by the epoch, whatever the tables have.
 #[tokio::test]
 async fn a_claim_finds_the_session_of_its_worker_by_its_epoch() {
-    let database = TestDatabase::create().await;
-    let server = Queue::start(database.options());
+    let (database, server) = start().await;
     let mut filler = database.connect().await;
     fill(&mut filler).await;
     let sql = FILL.replace("$ROWS", "2000").replace("$LIVE", "100");
-    sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut filler).await.unwrap();
+    run_sql(&mut filler, &sql).await;
     sqlx::raw_sql("ANALYZE").execute(&mut filler).await.unwrap();
     let (queue, epochs) = (server.key("fill/q1").await, live(&mut filler).await);
     let mut hot = database.connect_hot().await;
@@ -214,7 +207,5 @@ async fn a_claim_finds_the_session_of_its_worker_by_its_epoch() {
     assert!(plan[at + 1].contains("Index Cond: (epoch = "), "{}", plan.join("\n"));
     transaction.rollback().await.unwrap();
     take_away(&mut filler).await;
-    drop((hot, filler));
-    server.stop().await;
-    database.finish().await;
+    finish(database, server).await;
 }

@@ -1,14 +1,12 @@
 //! What is cached is dropped when the database may have lost it.
 
 use tenure_engine::batch::session::Session;
-use tenure_engine::testing::Queue;
 use tenure_store::connector::Connector;
 use tenure_store::continuity::Incarnation;
 use tenure_store::roles::{self, NewRole};
 use tenure_store::session::{self, Locks};
-use tenure_store::testing::{TestDatabase, eventually};
 
-use crate::support::{finish, start};
+use crate::support::*;
 
 fn role(scope: &str) -> NewRole {
     NewRole { role_id: "r".to_owned(), scopes: vec![scope.to_owned()], description: String::new() }

@@ -1,16 +1,13 @@
 //! The event log was taken back: its positions are given to other events.
 
-use std::time::Duration;
-
 use tenure_domain::event_filter::Filter;
 use tenure_engine::events::page::{self, Page};
 use tenure_engine::events::stream::{Step, Stream};
 use tenure_engine::events::{Ahead, Start};
-use tenure_engine::testing::{QUEUE, Queue};
 use tenure_store::continuity::Break;
 use tokio::time::Instant;
 
-use crate::support::{finish, start};
+use crate::support::*;
 
 /// A stream that has read everything there is, and its position.
 async fn stream(queue: &Queue) -> (Stream, i64) {
@@ -64,9 +61,7 @@ async fn an_open_stream_ends_when_the_log_may_have_been_taken_back() {
 #[tokio::test]
 async fn an_open_stream_ends_when_the_log_is_shorter_than_what_it_has_read() {
     let (database, queue) = start().await;
-    for _ in 0..3 {
-        queue.create_one(QUEUE).await;
-    }
+    create_some(&queue, QUEUE, 3).await;
     let (open, _) = stream(&queue).await;
     // Until the memory of the server has begun.
     tokio::time::sleep(Duration::from_millis(500)).await;

@@ -1,12 +1,6 @@
 //! Keys of queues that the database has lost, or has given to another queue.
 
-use std::time::Duration;
-
-use serde_json::json;
-use tenure_engine::testing::{QUEUE, Queue, new_task};
-use tenure_store::testing::TestDatabase;
-
-use crate::support::{finish, number, start};
+use crate::support::*;
 
 /// What a server sees that goes on after a failover to a standby that had not received the queue.
 async fn lose_queue(database: &TestDatabase) {

@@ -1,11 +1,6 @@
 //! Positions of the sequence that are given out again.
 
-use std::time::Duration;
-
-use tenure_engine::testing::{QUEUE, Queue};
-use tenure_store::testing::{TestDatabase, until_a_session_waits};
-
-use crate::support::{finish, start};
+use crate::support::*;
 
 /// Creates tasks and works them off, with the low-water marks moved behind them.
 async fn work_off(queue: &Queue, tasks: usize) {
@@ -58,8 +53,7 @@ async fn a_run_below_the_mark_is_claimed_on_every_server_once_one_of_them_has_lo
     assert_eq!(here.run_pass("stranded_runs").await.unwrap().done, 1);
     assert_eq!(claim(&there).await, 1);
     here.stop().await;
-    there.stop().await;
-    database.finish().await;
+    finish(database, there).await;
 }
 
 /// The time of a failed search does not lengthen the pause after it.
@@ -79,7 +73,6 @@ async fn failed_look_for_hidden_runs_is_repeated_at_once() {
     assert!(failed.is_err(), "the table has another name");
     sqlx::raw_sql("ALTER TABLE gone RENAME TO pending").execute(&mut other).await.unwrap();
     assert_eq!(queue.run_pass("stranded_runs").await.unwrap().done, 1);
-    drop(other);
     finish(database, queue).await;
 }
 

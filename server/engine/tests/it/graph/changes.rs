@@ -1,31 +1,10 @@
 //! scheduleTask, rerunTask, cancelTask, changeTaskPriority: what they do in each state, and what they refuse.
 
-use serde_json::json;
-use sqlx::Connection;
-use tenure_api::ids::TaskId;
-use tenure_api::states::Priority;
-use tenure_domain::lifecycle::Report;
-use tenure_domain::policy::ending::Ending;
-use tenure_domain::task::{Last, Task};
-use tenure_engine::ops::OpError;
-use tenure_engine::ops::change_priority::change_task;
-use tenure_engine::ops::change_task::{Change, change};
-use tenure_engine::testing::Queue;
-use tenure_engine::testing::{LEASE, QUEUE, new_task};
 use tenure_store::tasks;
-use tenure_store::testing::TestDatabase;
 use tenure_store::transitions::{claim_one, end, renew, rerun};
 
 use super::{advance, claim_and_report, create_waiting, emitted, finish, message, start, state};
-use crate::support::{Gate, number, until_a_session_waits, until_sessions_wait};
-
-async fn apply(queue: &Queue, id: TaskId, wanted: Change) -> Result<Task, OpError> {
-    change(&queue.engine.pool, &queue.engine.notifiers, id, wanted).await
-}
-
-async fn prioritise(queue: &Queue, id: TaskId, priority: Priority) -> Result<Task, OpError> {
-    change_task(&queue.engine.pool, &queue.engine.notifiers, id, priority).await
-}
+use crate::support::*;
 
 /// A task that waits for another one.
 async fn unscheduled(queue: &Queue) -> TaskId {
@@ -43,13 +22,13 @@ async fn nothing_is_changed_after_the_deadline_or_without_a_task() {
     let task = unscheduled(&queue).await;
     let unknown = TaskId::from_random(tenure_store::secrets::random());
     for wanted in [Change::Schedule, Change::Rerun, Change::Cancel] {
-        assert!(matches!(apply(&queue, unknown, wanted).await, Err(OpError::NotFound(_))));
+        assert!(matches!(change(&queue, unknown, wanted).await, Err(OpError::NotFound(_))));
     }
     assert!(matches!(prioritise(&queue, unknown, Priority::High).await, Err(OpError::NotFound(_))));
     advance(&database, "2 hours").await;
     let before = events(&database).await;
     for wanted in [Change::Schedule, Change::Rerun, Change::Cancel] {
-        let refused = apply(&queue, task, wanted).await;
+        let refused = change(&queue, task, wanted).await;
         assert!(matches!(&refused, Err(OpError::Conflict(_))), "{wanted:?}: {refused:?}");
         assert!(message(refused).contains("deadline"));
     }
@@ -100,7 +79,7 @@ async fn a_priority_is_kept_by_a_running_run_and_by_the_next_one_and_not_changed
     assert_eq!(events(&database).await, before);
     claim_and_report(&queue, Report::Completed).await;
     assert!(matches!(prioritise(&queue, task, Priority::Low).await, Err(OpError::Conflict(_))));
-    apply(&queue, task, Change::Rerun).await.unwrap();
+    change(&queue, task, Change::Rerun).await.unwrap();
     assert!(matches!(prioritise(&queue, task, Priority::Low).await, Err(OpError::Conflict(_))), "it was resolved once");
     let waits = unscheduled(&queue).await;
     assert_eq!(prioritise(&queue, waits, Priority::Highest).await.unwrap().priority, Priority::Highest);
@@ -115,38 +94,15 @@ async fn the_event_of_another_priority_that_meets_a_committing_claim_stays_as_it
     let (database, queue) = start().await;
     let task = queue.create_one(QUEUE).await;
     let gate = Gate::close(&database, "claims").await;
-    let prioritising = async {
-        until_a_session_waits(database.pool()).await;
-        let opened = async {
-            until_sessions_wait(database.pool(), 2).await;
-            gate.open().await;
-        };
-        tokio::join!(prioritise(&queue, task, Priority::High), opened).0.unwrap()
-    };
+    let prioritising = meet(&database, gate, prioritise(&queue, task, Priority::High));
     let (claim, changed) = tokio::join!(queue.claim_one(QUEUE), prioritising);
-    assert!(matches!(changed.last, Last::Running(..)));
+    assert!(matches!(changed.unwrap().last, Last::Running(..)));
     let before = emitted(&database, "task-priority-changed").await;
     assert_eq!(before.len(), 1);
     assert!(before[0]["payload"]["status"]["runs"][0]["takenUntil"].is_string());
     advance(&database, "5 minutes").await;
     queue.reclaim(task, claim.run).await.unwrap();
     assert_eq!(emitted(&database, "task-priority-changed").await, before);
-    finish(database, queue).await;
-}
-
-#[tokio::test]
-async fn a_change_waits_for_the_row_and_gives_up_after_the_lock_timeout() {
-    let (database, queue) = start().await;
-    let task = queue.create_one(QUEUE).await;
-    let mut conn = database.connect().await;
-    let mut foreign = conn.begin().await.unwrap();
-    sqlx::query("SELECT FROM tasks FOR UPDATE").execute(&mut *foreign).await.unwrap();
-    let (cancel, priority) =
-        tokio::join!(apply(&queue, task, Change::Cancel), prioritise(&queue, task, Priority::High));
-    assert!(matches!(cancel, Err(OpError::Unavailable)) && matches!(priority, Err(OpError::Unavailable)));
-    foreign.rollback().await.unwrap();
-    apply(&queue, task, Change::Cancel).await.unwrap();
-    drop(conn);
     finish(database, queue).await;
 }
 
@@ -173,7 +129,6 @@ async fn a_run_that_a_rerun_makes_and_that_ends_while_a_task_is_read_is_not_part
     assert!(matches!(read.last, Last::Ended));
     assert_eq!(read.ended.len(), 1, "it was completed, and no run was lost then");
     assert_eq!(state(&queue, task).await, "pending");
-    drop((reader, conn));
     finish(database, queue).await;
 }
 

@@ -1,19 +1,11 @@
 //! What a task waits for, and what ends the wait.
 
-use serde_json::json;
-use tenure_api::ids::TaskId;
-use tenure_api::states::{ExceptionReason, ReasonCreated};
-use tenure_domain::lifecycle::Report;
-use tenure_domain::task::Last;
-use tenure_engine::ops::OpError;
-use tenure_engine::ops::change_task::{Change, change};
 use tenure_engine::ops::list_tasks::{Cursor, list_dependents};
-use tenure_engine::testing::{QUEUE, new_task, new_task_with_id};
 
 use super::{
     claim_and_report, create_waiting, emitted, end, finish, log, message, pending, settle, start, state, waiting,
 };
-use crate::support::number;
+use crate::support::*;
 
 #[tokio::test]
 async fn a_task_waits_until_the_task_it_depends_on_is_completed() {
@@ -96,7 +88,7 @@ async fn a_rerun_of_a_required_task_does_not_bring_the_wait_back() {
     let task = create_waiting(&queue, &[first, second], &json!({})).await;
     assert_eq!(claim_and_report(&queue, Report::Completed).await, first);
     settle(&queue).await;
-    change(&queue.engine.pool, &queue.engine.notifiers, first, Change::Rerun).await.unwrap();
+    change(&queue, first, Change::Rerun).await.unwrap();
     assert_eq!(claim_and_report(&queue, Report::Completed).await, second);
     settle(&queue).await;
     assert_eq!((state(&queue, first).await, state(&queue, task).await), ("pending", "pending"));
@@ -113,7 +105,7 @@ async fn a_task_that_depends_on_itself_waits_until_it_is_scheduled_by_request() 
     assert_eq!(state(&queue, id).await, "unscheduled");
     // A repeat is a repeat although the task exists now.
     assert!(matches!(queue.create(&task).await.unwrap().last, Last::Unscheduled));
-    change(&queue.engine.pool, &queue.engine.notifiers, id, Change::Schedule).await.unwrap();
+    change(&queue, id, Change::Schedule).await.unwrap();
     let claim = queue.claim_one("proj/waits").await;
     queue.report(id, claim.run, Report::Completed).await.unwrap();
     settle(&queue).await;

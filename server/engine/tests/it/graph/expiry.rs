@@ -1,21 +1,11 @@
 //! Expired tasks, their edges, and groups are purged, and not too early.
 
-use serde_json::json;
-use sqlx::Connection;
-use tenure_api::ids::TaskId;
-use tenure_domain::lifecycle::Report;
 use tenure_engine::background::deadlines;
-use tenure_engine::ops::OpError;
-use tenure_engine::ops::change_task::{Change, change};
-use tenure_engine::testing::{QUEUE, Queue, new_task};
-use tenure_store::due_marks::START;
-use tenure_store::events::{self, Sequenced};
-use tenure_store::tasks;
-use tenure_store::testing::TestDatabase;
 use tenure_store::transitions::purge;
+use tenure_store::{events, tasks};
 
 use super::{advance, claim_and_report, create_waiting, emitted, end, finish, rows_read, run_groups, start, state};
-use crate::support::{Gate, create_on, number, until_a_session_waits};
+use crate::support::*;
 
 const LEFT: &str = "SELECT (SELECT count(*) FROM tasks) + (SELECT count(*) FROM task_definitions)
     + (SELECT count(*) FROM due) + (SELECT count(*) FROM runs) + (SELECT count(*) FROM dependencies)
@@ -80,9 +70,7 @@ async fn tasks_of_one_row_that_have_different_deadlines_end_each_at_its_own() {
 #[tokio::test]
 async fn one_leap_over_deadline_and_expiry_leaves_nothing_behind_and_emits_the_group_events() {
     let (database, queue) = start().await;
-    for _ in 0..3 {
-        queue.create_one(QUEUE).await;
-    }
+    create_some(&queue, QUEUE, 3).await;
     advance(&database, "2 years").await;
     queue.passes.run_all_due().await.unwrap();
     assert_eq!(number(database.pool(), LEFT).await, 0);
@@ -103,19 +91,16 @@ async fn what_has_not_expired_or_is_locked_stays() {
     let (short, long) = (new_task(QUEUE, &json!({"expires": in_minutes(61)})), queue.create_one(QUEUE).await);
     queue.create(&short).await.unwrap();
     advance(&database, "62 minutes").await;
-    let mut conn = database.connect().await;
-    let mut foreign = conn.begin().await.unwrap();
     // A task is not purged before its end was processed.
     assert_eq!(queue.run_pass("expiry").await.unwrap().done, 0);
     run_all_due_but_expiry(&queue).await;
-    sqlx::query("SELECT FROM tasks FOR UPDATE").execute(&mut *foreign).await.unwrap();
+    let foreign = Lock::take(&database, "SELECT FROM tasks FOR UPDATE").await;
     let held = queue.run_pass("expiry").await.unwrap();
     assert_eq!((held.found, held.done), (1, 0));
-    foreign.rollback().await.unwrap();
+    foreign.release().await;
     assert_eq!(queue.run_pass("expiry").await.unwrap().done, 1);
     assert!(queue.engine.status.submit(short.id).await.is_err());
     assert_eq!(state(&queue, long).await, "exception");
-    drop(conn);
     finish(database, queue).await;
 }
 
@@ -161,17 +146,14 @@ async fn a_task_whose_edge_is_locked_is_left_and_delays_no_other() {
     create_waiting(&queue, &[required.id], &short).await;
     advance(&database, "62 minutes").await;
     run_all_due_but_expiry(&queue).await;
-    let mut conn = database.connect().await;
-    let mut holder = conn.begin().await.unwrap();
     // As another server has it that purges one of its tasks.
-    sqlx::query("SELECT FROM dependencies FOR UPDATE").execute(&mut *holder).await.unwrap();
+    let holder = Lock::take(&database, "SELECT FROM dependencies FOR UPDATE").await;
     assert_eq!(queue.run_pass("expiry").await.unwrap().done, 1);
     assert!(queue.engine.status.submit(other.id).await.is_err());
     assert_eq!(number(database.pool(), "SELECT count(*) FROM tasks").await, 2);
-    holder.rollback().await.unwrap();
+    holder.release().await;
     assert_eq!(queue.run_pass("expiry").await.unwrap().done, 2);
     assert_eq!(number(database.pool(), LEFT).await, 0);
-    drop(conn);
     finish(database, queue).await;
 }
 
@@ -230,7 +212,6 @@ async fn tasks_that_are_retained_are_passed_over_slice_by_slice_and_hold_up_no_o
     sqlx::query("DELETE FROM artifacts").execute(database.pool()).await.unwrap();
     while queue.run_pass("expiry").await.unwrap().done > 0 {}
     assert_eq!(number(database.pool(), LEFT).await, 0);
-    drop(conn);
     finish(database, queue).await;
 }
 
@@ -266,7 +247,6 @@ async fn groups_whose_tasks_are_retained_are_passed_over_slice_by_slice_and_hold
     sqlx::query("DELETE FROM artifacts").execute(database.pool()).await.unwrap();
     while queue.run_pass("expiry").await.unwrap().done > 0 {}
     assert_eq!(number(database.pool(), groups).await, 0);
-    drop(conn);
     finish(database, queue).await;
 }
 
@@ -319,7 +299,6 @@ async fn nothing_is_purged_while_much_of_the_log_is_unread() {
     transaction.rollback().await.unwrap();
     let slice = purge::purge_tasks(&mut conn, Sequenced::default(), START, None).await.unwrap();
     assert_eq!((slice.found, slice.purged), (1, 1));
-    drop(conn);
     finish(database, queue).await;
 }
 
@@ -366,7 +345,6 @@ async fn a_task_that_is_added_while_its_expired_group_is_being_purged_creates_th
     let (created, ()) = tokio::join!(queue.create(&second), committing);
     created.unwrap();
     assert_eq!(number(database.pool(), "SELECT count(*) FROM task_groups").await, 1);
-    drop(conn);
     finish(database, queue).await;
 }
 
@@ -392,7 +370,6 @@ async fn a_task_is_not_added_to_a_group_that_expires_and_is_purged_before_it_is_
     let (created, ()) = tokio::join!(queue.create(&task), committing);
     created.unwrap();
     assert_eq!(number(database.pool(), "SELECT count(*) FROM task_groups").await, 1);
-    drop(conn);
     finish(database, queue).await;
 }
 
@@ -404,7 +381,7 @@ async fn a_task_that_is_run_again_after_the_clock_was_set_back_ends_by_its_deadl
     queue.passes.run_all_due().await.unwrap();
     assert_eq!(state(&queue, task).await, "exception");
     advance(&database, "-90 minutes").await;
-    change(&queue.engine.pool, &queue.engine.notifiers, task, Change::Rerun).await.unwrap();
+    change(&queue, task, Change::Rerun).await.unwrap();
     assert_eq!(state(&queue, task).await, "pending");
     advance(&database, "1 hour").await;
     queue.passes.run_all_due().await.unwrap();
@@ -431,6 +408,5 @@ async fn a_task_that_is_purged_while_it_is_read_is_not_there() {
     };
     let (read, ()) = tokio::join!(tasks::load(&mut reader, &ids), purged);
     assert!(read.unwrap().is_empty(), "it has no state without its runs");
-    drop((reader, conn));
     finish(database, queue).await;
 }

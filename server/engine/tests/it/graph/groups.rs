@@ -1,27 +1,14 @@
 //! Task groups: listing, sealing, cancelling, priorities, and the event of their end.
 
-use std::time::Duration;
-
-use futures_util::future::join_all;
-use serde_json::json;
-use sqlx::{Connection, PgConnection};
-use tenure_api::ids::TaskId;
-use tenure_api::states::Priority;
-use tenure_domain::lifecycle::Report;
-use tenure_engine::ops::OpError;
 use tenure_engine::ops::change_priority::change_group;
-use tenure_engine::ops::change_task::{Change, change};
 use tenure_engine::ops::list_tasks::{Cursor, list_group};
 use tenure_engine::ops::task_group::{cancel, check_sealed, get, seal};
-use tenure_engine::testing::Queue;
-use tenure_engine::testing::{QUEUE, new_task};
-use tenure_store::events::{Sequenced, sequence};
+use tenure_store::events::sequence;
 use tenure_store::groups::{Slice, Witnesses, publish_resolved};
 use tenure_store::log_readers::{self, Next};
-use tenure_store::testing::eventually;
 
 use super::{claim_and_report, create_waiting, emitted, end, finish, rows_read, run_groups, start, state};
-use crate::support::{create_on, number};
+use crate::support::*;
 
 /// A group named after its first task, with so many tasks.
 async fn group(queue: &Queue, tasks: usize) -> (TaskId, Vec<TaskId>) {
@@ -133,7 +120,6 @@ async fn a_task_that_is_being_added_when_its_group_is_sealed_is_waited_for_and_c
         assert_eq!(state(&queue, task).await, "exception");
     }
     run_groups(&queue).await;
-    drop(conn);
     finish(database, queue).await;
 }
 
@@ -155,7 +141,6 @@ async fn groups_that_wait_to_be_sealed_keep_no_connection() {
     };
     let (sealed, ()) = tokio::join!(sealing, others);
     assert_eq!(sealed.into_iter().filter(Result::is_ok).count(), SEALED);
-    drop(conn);
     finish(database, queue).await;
 }
 
@@ -193,7 +178,7 @@ async fn the_priority_of_a_group_changes_for_what_was_never_resolved() {
     for _ in 0..2 {
         claim_and_report(&queue, Report::Failed).await;
     }
-    change(&queue.engine.pool, &queue.engine.notifiers, tasks[1], Change::Rerun).await.unwrap();
+    change(&queue, tasks[1], Change::Rerun).await.unwrap();
     let running = queue.claim_one(QUEUE).await;
     let affected = change_group(&queue.engine.pool, &queue.engine.notifiers, id, Priority::High).await.unwrap();
     assert_eq!(affected.len(), 248);
@@ -246,7 +231,7 @@ async fn a_group_event_is_emitted_when_the_last_task_is_resolved_and_again_after
     assert!(event["payload"].get("sealed").is_none());
     assert_eq!(event["payload"]["quiescent"], true);
     // A rerun does not open the group again; its event is emitted nevertheless.
-    change(&queue.engine.pool, &queue.engine.notifiers, tasks[0], Change::Rerun).await.unwrap();
+    change(&queue, tasks[0], Change::Rerun).await.unwrap();
     run_groups(&queue).await;
     assert_eq!(emitted(&database, "task-group-resolved").await.len(), 1);
     claim_and_report(&queue, Report::Completed).await;
@@ -254,7 +239,7 @@ async fn a_group_event_is_emitted_when_the_last_task_is_resolved_and_again_after
     assert_eq!(emitted(&database, "task-group-resolved").await.len(), 2);
     // Of two that run again the first that ends leaves the other one open.
     for task in [tasks[0], tasks[1]] {
-        change(&queue.engine.pool, &queue.engine.notifiers, task, Change::Rerun).await.unwrap();
+        change(&queue, task, Change::Rerun).await.unwrap();
     }
     for quiescent in [false, true] {
         claim_and_report(&queue, Report::Completed).await;
@@ -264,8 +249,8 @@ async fn a_group_event_is_emitted_when_the_last_task_is_resolved_and_again_after
     }
     // A task that is added opens it.
     add(&queue, id).await;
-    let rerun = change(&queue.engine.pool, &queue.engine.notifiers, tasks[1], Change::Rerun).await.unwrap();
-    change(&queue.engine.pool, &queue.engine.notifiers, rerun.id, Change::Cancel).await.unwrap();
+    let rerun = change(&queue, tasks[1], Change::Rerun).await.unwrap();
+    change(&queue, rerun.id, Change::Cancel).await.unwrap();
     run_groups(&queue).await;
     assert_eq!(emitted(&database, "task-group-resolved").await.len(), 4);
     claim_and_report(&queue, Report::Completed).await;
@@ -326,8 +311,8 @@ async fn a_group_whose_task_ends_again_after_what_its_event_covers_is_emitted_ag
     sequence(&mut conn, Sequenced::default()).await.unwrap();
     assert_eq!(read_one_row(&mut conn).await.0, Slice { groups: 1, emitted: 1 });
     // The end that the event covers and one that it does not are read together.
-    change(&queue.engine.pool, &queue.engine.notifiers, id, Change::Rerun).await.unwrap();
-    change(&queue.engine.pool, &queue.engine.notifiers, id, Change::Cancel).await.unwrap();
+    change(&queue, id, Change::Rerun).await.unwrap();
+    change(&queue, id, Change::Cancel).await.unwrap();
     run_groups(&queue).await;
     assert_eq!(emitted(&database, "task-group-resolved").await.len(), 2);
     finish(database, queue).await;

@@ -1,20 +1,12 @@
 //! Very many edges: handled in transactions of a limited size.
 
-use futures_util::future::join_all;
-use serde_json::json;
-use sqlx::{Connection, PgConnection};
-use tenure_api::ids::TaskId;
-use tenure_domain::lifecycle::Report;
 use tenure_engine::background::dependencies::DependencySink;
 use tenure_engine::events::log_reader::{self, Read, Sink as _};
 use tenure_engine::events::sequencer::Sequencer;
-use tenure_engine::testing::Queue;
-use tenure_engine::testing::{QUEUE, new_task};
 use tenure_store::dependency_work::{self, EDGES_MAX};
-use tenure_store::testing::TestDatabase;
 
 use super::{claim_and_report, create_waiting, dependency_pass, end, finish, settle, start, state, waiting};
-use crate::support::number;
+use crate::support::*;
 
 const MANY: usize = 5_000;
 
@@ -50,12 +42,10 @@ async fn a_pass_reads_the_log_to_its_end() {
     let required = queue.create_one(QUEUE).await;
     create_waiting(&queue, &[required], &json!({})).await;
     // Each of them has a row of the log.
-    let rows = 3 * DependencySink::ROWS_MAX;
-    for _ in 0..rows {
-        queue.create_one(QUEUE).await;
-    }
+    let rows = usize::try_from(3 * DependencySink::ROWS_MAX).unwrap();
+    create_some(&queue, QUEUE, rows).await;
     let read = dependency_pass::pass(&queue.engine).await.unwrap().found;
-    assert!(read >= usize::try_from(rows).unwrap(), "{read}");
+    assert!(read >= rows, "{read}");
     finish(database, queue).await;
 }
 
@@ -64,9 +54,7 @@ async fn a_slice_of_dependents_that_are_all_locked_delays_no_other() {
     let (database, queue) = start().await;
     let required = queue.create_one(QUEUE).await;
     create_many(&queue, (0..EDGES_MAX).map(|_| waiting(&[required], &json!({}))).collect()).await;
-    let mut conn = database.connect().await;
-    let mut foreign = conn.begin().await.unwrap();
-    sqlx::query("SELECT FROM tasks WHERE state = 0 FOR UPDATE").execute(&mut *foreign).await.unwrap();
+    let foreign = Lock::take(&database, "SELECT FROM tasks WHERE state = 0 FOR UPDATE").await;
     claim_and_report(&queue, Report::Completed).await;
     settle(&queue).await;
     let next = queue.create_one(QUEUE).await;
@@ -75,11 +63,10 @@ async fn a_slice_of_dependents_that_are_all_locked_delays_no_other() {
     settle(&queue).await;
     assert_eq!(state(&queue, free).await, "pending");
     assert_eq!(number(database.pool(), "SELECT count(*) FROM pending").await, 1);
-    foreign.rollback().await.unwrap();
+    foreign.release().await;
     settle(&queue).await;
     assert_eq!(number(database.pool(), "SELECT count(*) FROM pending").await, 1 + EDGES_MAX as i64);
     assert_eq!(number(database.pool(), "SELECT count(*) FROM dependency_work").await, 0);
-    drop(conn);
     finish(database, queue).await;
 }
 

@@ -1,23 +1,12 @@
 //! Groups of tasks that are alone in them: they have no row, and are like any other group.
 
-use chrono::{DateTime, Utc};
-use serde_json::json;
-use sqlx::Connection;
-use tenure_api::ids::TaskId;
-use tenure_api::states::{ExceptionReason, Priority, ReasonResolved};
-use tenure_domain::create::NewTask;
-use tenure_domain::lifecycle::Report;
-use tenure_engine::ops::OpError;
 use tenure_engine::ops::change_priority::change_group;
-use tenure_engine::ops::change_task::{Change, change};
 use tenure_engine::ops::list_tasks::{Cursor, list_group};
 use tenure_engine::ops::task_group::{cancel, get, seal};
-use tenure_engine::testing::{QUEUE, Queue, new_task};
-use tenure_store::testing::TestDatabase;
 use tenure_store::transitions::end_open::end_open;
 
 use super::{claim_and_report, emitted, finish, run_groups, start, state};
-use crate::support::{create_on, number, until_a_session_waits};
+use crate::support::*;
 
 const ROWS: &str = "SELECT count(*) FROM task_groups";
 
@@ -55,10 +44,10 @@ async fn each_end_of_a_lone_task_emits_that_of_its_group_and_the_pass_adds_nothi
     claim_and_report(&queue, Report::Completed).await;
     assert_eq!(resolved(&database).await, 1, "without the pass");
     run_groups(&queue).await;
-    change(&queue.engine.pool, &queue.engine.notifiers, task, Change::Rerun).await.unwrap();
+    change(&queue, task, Change::Rerun).await.unwrap();
     run_groups(&queue).await;
     assert_eq!(resolved(&database).await, 1);
-    change(&queue.engine.pool, &queue.engine.notifiers, task, Change::Cancel).await.unwrap();
+    change(&queue, task, Change::Cancel).await.unwrap();
     assert_eq!(resolved(&database).await, 2);
     // A run that is tried again ends neither the task nor the group.
     let retried = queue.create_one(QUEUE).await;
@@ -153,7 +142,6 @@ async fn a_task_that_is_added_while_the_lone_one_ends_waits_and_opens_the_group_
     claim_and_report(&queue, Report::Completed).await;
     run_groups(&queue).await;
     assert_eq!(resolved(&database).await, 2);
-    drop(conn);
     finish(database, queue).await;
 }
 
@@ -176,7 +164,6 @@ async fn a_lone_task_that_ends_while_another_is_added_waits_and_does_not_end_the
     claim_and_report(&queue, Report::Completed).await;
     run_groups(&queue).await;
     assert_eq!(resolved(&database).await, 1);
-    drop(conn);
     finish(database, queue).await;
 }
 
@@ -200,7 +187,6 @@ async fn a_group_that_another_transaction_is_about_to_make_is_waited_for() {
         assert_eq!(created.unwrap().id, waiting.id);
     }
     assert_eq!(number(database.pool(), "SELECT count(*) FROM tasks").await, 2);
-    drop(conn);
     finish(database, queue).await;
 }
 

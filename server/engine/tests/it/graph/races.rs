@@ -1,22 +1,14 @@
 //! Two connections at the same edge, task or group, in every order.
 
-use serde_json::json;
-use sqlx::Connection;
-use tenure_api::ids::TaskId;
-use tenure_domain::lifecycle::Report;
-use tenure_engine::background::dependencies as dependency_pass;
 use tenure_engine::background::dependencies::DependencySink;
 use tenure_engine::background::groups::GroupSink;
 use tenure_engine::events::log_reader::{self, Read};
 use tenure_engine::events::sequencer::Sequencer;
-use tenure_engine::ops::change_task::{Change, change};
-use tenure_engine::testing::{QUEUE, Queue, new_task};
 use tenure_store::groups::{Slice, Witnesses};
-use tenure_store::testing::TestDatabase;
 use tenure_store::{dependency_work, events};
 
 use super::{claim_and_report, create_waiting, emitted, finish, run_groups, settle, start, state, waiting};
-use crate::support::{Gate, number, until_a_session_waits};
+use crate::support::*;
 
 #[tokio::test]
 async fn a_task_created_while_the_report_of_its_dependency_commits_is_scheduled() {
@@ -82,7 +74,7 @@ async fn a_task_whose_creation_commits_after_the_report_of_its_dependency_was_re
 async fn an_end_that_is_taken_back_before_the_creation_is_read_counts_for_a_task_that_waited_for_it() {
     let (database, queue) = start().await;
     let (required, task) = end_read_before_the_creation(&database, &queue).await;
-    change(&queue.engine.pool, &queue.engine.notifiers, required, Change::Rerun).await.unwrap();
+    change(&queue, required, Change::Rerun).await.unwrap();
     settle(&queue).await;
     assert_eq!(state(&queue, task).await, "pending");
     assert_eq!(number(database.pool(), "SELECT count(*) FROM dependency_work").await, 0);
@@ -111,7 +103,7 @@ async fn a_task_that_is_created_after_a_rerun_waits_for_the_next_end_however_lat
         if is_read {
             log_reader::read_next(&mut conn, &Sequencer::default(), &mut DependencySink).await.unwrap();
         }
-        change(&queue.engine.pool, &queue.engine.notifiers, required, Change::Rerun).await.unwrap();
+        change(&queue, required, Change::Rerun).await.unwrap();
         let late = create_waiting(&queue, &[required], &json!({})).await;
         settle(&queue).await;
         assert_eq!(state(&queue, late).await, "unscheduled", "{is_awaited} {is_read}");
@@ -153,27 +145,6 @@ async fn the_last_two_edges_satisfied_by_two_transactions_at_once_schedule_the_t
     assert_eq!((two.settled, two.scheduled.len()), (1, 1));
     assert_eq!(state(&queue, task).await, "pending");
     assert_eq!(dependency_work::settle(&mut first, 0).await.unwrap().scheduled.len(), 0);
-    drop((first, second));
-    finish(database, queue).await;
-}
-
-#[tokio::test]
-async fn two_reports_in_one_batch_satisfy_the_last_two_edges() {
-    let (database, queue) = start().await;
-    queue.create_one(QUEUE).await;
-    queue.create_one(QUEUE).await;
-    let claims = [queue.claim_one(QUEUE).await, queue.claim_one(QUEUE).await];
-    let task = create_waiting(&queue, &[claims[0].task.id, claims[1].task.id], &json!({})).await;
-    let (one, two) = tokio::join!(
-        queue.report(claims[0].task.id, claims[0].run, Report::Completed),
-        queue.report(claims[1].task.id, claims[1].run, Report::Completed)
-    );
-    assert!(one.is_ok() && two.is_ok());
-    let (first, second) = tokio::join!(dependency_pass::pass(&queue.engine), dependency_pass::pass(&queue.engine));
-    assert!(first.is_ok() && second.is_ok());
-    settle(&queue).await;
-    assert_eq!(state(&queue, task).await, "pending");
-    assert_eq!(number(database.pool(), "SELECT count(*) FROM dependencies WHERE satisfied").await, 2);
     finish(database, queue).await;
 }
 
@@ -184,9 +155,7 @@ async fn a_locked_dependent_waits_for_the_next_pass_and_delays_no_other() {
     let locked = create_waiting(&queue, &[required], &json!({})).await;
     let free = create_waiting(&queue, &[required], &json!({})).await;
     claim_and_report(&queue, Report::Completed).await;
-    let mut conn = database.connect().await;
-    let mut foreign = conn.begin().await.unwrap();
-    sqlx::query("SELECT FROM tasks WHERE id = $1 FOR UPDATE").bind(locked.uuid()).execute(&mut *foreign).await.unwrap();
+    let foreign = Lock::take(&database, &format!("SELECT FROM tasks WHERE id = '{}' FOR UPDATE", locked.uuid())).await;
     settle(&queue).await;
     assert_eq!((state(&queue, locked).await, state(&queue, free).await), ("unscheduled", "pending"));
     // Later events are not held up either.
@@ -195,11 +164,10 @@ async fn a_locked_dependent_waits_for_the_next_pass_and_delays_no_other() {
     claim_and_report(&queue, Report::Completed).await;
     settle(&queue).await;
     assert_eq!(state(&queue, after).await, "pending");
-    foreign.rollback().await.unwrap();
+    foreign.release().await;
     settle(&queue).await;
     assert_eq!(state(&queue, locked).await, "pending");
     assert_eq!(number(database.pool(), "SELECT count(*) FROM dependency_work").await, 0);
-    drop(conn);
     finish(database, queue).await;
 }
 
@@ -271,6 +239,5 @@ async fn only_one_of_two_servers_reads_the_log_for_groups_at_a_time() {
     assert_eq!(read_for_groups(&mut second).await, Read::Busy);
     open.commit().await.unwrap();
     assert!(matches!(read_for_groups(&mut second).await, Read::Rows(_, Slice { emitted: 1, .. })));
-    drop((first, second));
     finish(database, queue).await;
 }

@@ -1,8 +1,9 @@
 //! Fills the tables as the operations would have: tasks that were resolved, tasks that are pending, and whatever was there
 //! and is gone. While a snapshot from before is held, what is gone stays in the indexes.
 
-use sqlx::{AssertSqlSafe, PgConnection};
-use tenure_store::events::{self, Sequenced};
+use tenure_store::events;
+
+use crate::support::*;
 
 /// Queues of the tasks.
 pub const QUEUES: [&str; 5] = ["fill/q1", "fill/q2", "fill/q3", "fill/q4", "fill/q5"];
@@ -167,5 +168,5 @@ async fn log_and_count(conn: &mut PgConnection, from: i32, to: i32) {
 async fn run(conn: &mut PgConnection, sql: &str, from: i32, to: i32) {
     let sql = sql.replace("$FROM", &from.to_string()).replace("$TO", &to.to_string());
     let sql = sql.replace("$CLAIMED", &CLAIMED.to_string());
-    sqlx::raw_sql(AssertSqlSafe(sql)).execute(conn).await.unwrap();
+    run_sql(conn, &sql).await;
 }

@@ -1,14 +1,10 @@
 //! A log of which old events were purged, and that nothing has vacuumed: what is read of it.
 
-use std::time::Duration;
-
-use sqlx::PgConnection;
 use tenure_engine::background;
-use tenure_engine::testing::Queue;
-use tenure_store::events::{self, Sequenced, Stretch};
+use tenure_store::events::{self, Stretch};
 
 use super::{behind_an_old_snapshot, reads};
-use crate::support::finish;
+use crate::support::*;
 
 /// Rows that were purged, each of one event.
 const PURGED: i64 = 50_000;
@@ -60,6 +56,5 @@ async fn what_was_purged_of_the_log_is_not_walked_over_with_each_look() {
     sqlx::raw_sql("UPDATE outbox SET at = at - interval '2 hours'").execute(&mut conn).await.unwrap();
     let purged = events::purge(&mut conn, begins, RETENTION, 200).await.unwrap();
     assert_eq!((purged.rows, purged.begins), (200, PURGED + 201));
-    drop((conn, old));
     finish(database, queue).await;
 }

@@ -1,23 +1,15 @@
 //! The low-water marks of times: how far they go, and what they must not pass.
 
-use std::collections::HashMap;
-
-use chrono::{DateTime, TimeDelta, Utc};
-use serde_json::json;
-use sqlx::PgConnection;
 use tenure_api::dates::Timestamp;
-use tenure_domain::registration::WorkerName;
-use tenure_domain::worker::WorkerKey;
 use tenure_engine::background::registry::PASSES;
 use tenure_engine::background::{claims, registrations, workers};
 use tenure_engine::clock::real_now;
-use tenure_engine::testing::{QUEUE, Queue, new_task};
 use tenure_store::low_water_marks::Marks;
 use tenure_store::page::{self, Filter};
 use tenure_store::worker_manager::{self, NewWorker, WorkerChange};
-use tenure_store::{claims as store, clock, due_marks::START};
+use tenure_store::{claims as store, clock};
 
-use crate::support::{finish, start};
+use crate::support::*;
 
 /// Moves the marks as far as they go: the first run notes what is open, another one finds it gone.
 async fn advance(queue: &Queue) {
@@ -79,16 +71,11 @@ async fn a_task_that_could_not_be_purged_with_those_beside_it_is_purged_later() 
     move_clock(&mut conn).await;
     advance(&queue).await;
     let mark = queue.engine.due_marks.get().tasks;
-    let mut other = database.connect().await;
-    sqlx::raw_sql("BEGIN; SELECT FROM tasks WHERE seq = (SELECT max(seq) FROM tasks) FOR UPDATE")
-        .execute(&mut other)
-        .await
-        .unwrap();
+    let other = Lock::take(&database, "SELECT FROM tasks WHERE seq = (SELECT max(seq) FROM tasks) FOR UPDATE").await;
     assert_eq!(queue.run_pass("expiry").await.unwrap().done, 1);
-    sqlx::raw_sql("ROLLBACK").execute(&mut other).await.unwrap();
+    other.release().await;
     assert_eq!(queue.engine.due_marks.get().tasks, mark);
     assert_eq!(queue.run_pass("expiry").await.unwrap().done, 1);
-    drop((conn, other));
     finish(database, queue).await;
 }
 
@@ -115,7 +102,6 @@ async fn no_mark_of_times_passes_what_an_open_transaction_may_still_commit() {
     assert_eq!(store::list_due(&mut conn, mark, 10).await.unwrap().len(), 1, "found from the mark on");
     let report = claims::pass(&queue.engine).await.unwrap();
     assert_eq!((report.found, report.done), (1, 1));
-    drop((conn, other));
     finish(database, queue).await;
 }
 

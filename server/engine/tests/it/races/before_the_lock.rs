@@ -1,22 +1,11 @@
 //! Rows that change after a statement's snapshot and before it locks them: it finds them as they are then, changes all of
 //! them, and answers with what it changed.
 
-use serde_json::json;
-use sqlx::{AssertSqlSafe, PgPool};
-use tenure_api::policy::QueuePolicy;
-use tenure_domain::lifecycle::Report;
-use tenure_domain::policy::document::{Match, Policy};
-use tenure_engine::ops::queue_policy::{self, Put};
-use tenure_engine::testing::{QUEUE, Queue};
+use sqlx::PgPool;
 use tenure_store::admission::{self, IfLocked, Leader, Reading, Take};
-use tenure_store::events::Sequenced;
-use tenure_store::testing::TestDatabase;
 use tokio::task::JoinHandle;
-use uuid::Uuid;
 
-use crate::support::{number, until_a_session_waits};
-use std::sync::Arc;
-use std::time::Duration;
+use crate::support::*;
 
 /// The lock that readers of the table wait for.
 const GATE: i64 = 77;
@@ -32,7 +21,7 @@ async fn put_gate(database: &TestDatabase, table: &str) -> sqlx::PgConnection {
          CREATE VIEW {table} AS SELECT * FROM {table}_behind WHERE gate();"
     );
     let mut holder = database.connect().await;
-    sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut holder).await.unwrap();
+    run_sql(&mut holder, &sql).await;
     sqlx::query("SELECT pg_advisory_lock($1)").bind(GATE).execute(&mut holder).await.unwrap();
     holder
 }
@@ -48,7 +37,7 @@ async fn change_meanwhile(pool: &PgPool, mut holder: sqlx::PgConnection, change:
 /// Takes the view away again.
 async fn take_gate_away(pool: &PgPool, table: &str) {
     let sql = format!("DROP VIEW {table}; ALTER TABLE {table}_behind RENAME TO {table};");
-    sqlx::raw_sql(AssertSqlSafe(sql)).execute(pool).await.unwrap();
+    run_sql(pool, &sql).await;
 }
 
 /// Reports a run while another transaction changes one of its rows.
@@ -116,11 +105,7 @@ async fn a_run_that_changed_before_it_is_locked_is_claimed_and_gone() {
 async fn what_a_pass_admits_follows_the_policy_that_there_is_when_it_has_the_lock() {
     let database = TestDatabase::create().await;
     let queue = Arc::new(Queue::start(database.options()));
-    let sent: QueuePolicy = serde_json::from_value(json!({"concurrency": {"perKey": 2}})).unwrap();
-    let policy = Policy::from_request(&sent).unwrap();
-    let put = Put { policy, sent, replaces: Match::from_header(None).unwrap(), client_id: "ann" };
-    queue.key(QUEUE).await;
-    queue_policy::put(queue.engine.queue_parts(), &QUEUE.parse().unwrap(), put).await.unwrap();
+    put(&queue, json!({"concurrency": {"perKey": 2}})).await;
     let holder = put_gate(&database, "admission_queues").await;
     let key = queue.key(QUEUE).await;
     let pool = database.pool().clone();

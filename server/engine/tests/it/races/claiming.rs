@@ -1,19 +1,9 @@
 //! Who gets what, and what becomes of claims whose caller hangs up.
 
-use std::time::Duration;
-
-use tenure_api::ids::TaskId;
-use tenure_api::states::{ReasonCreated, ReasonResolved};
-use tenure_domain::task::{Last, Task};
-use tenure_domain::worker::WorkerKey;
 use tenure_engine::batch::wait_list::{Answer, ClaimWork, WAITING_MAX};
-use tenure_engine::ops::OpError;
-use tenure_engine::testing::Queue;
-use tenure_engine::testing::{LEASE, QUEUE, new_task};
-use tenure_store::testing::{TestDatabase, eventually};
 use tenure_store::transitions::claim::{Want, Worker, claim};
 
-use crate::support::{Gate, create_on, finish, number, start, until_a_session_waits};
+use crate::support::*;
 
 /// Ten times the longest that a waiter waits for its next try.
 const LONG: Duration = Duration::from_secs(10);
@@ -25,69 +15,61 @@ fn ids(answer: &Answer) -> Vec<TaskId> {
 #[tokio::test]
 async fn workers_in_one_batch_get_different_runs_in_the_order_of_their_slots() {
     for loops in [1, 3] {
-        workers_in_one_batch_get_different_runs_in_the_order_of_their_slots_with(loops).await;
+        let database = TestDatabase::create().await;
+        let queue = Queue::start_with_loops(database.options(), loops);
+        let mut conn = database.connect_hot().await;
+        let tasks: Vec<_> = (0..4).map(|_| new_task(QUEUE, &serde_json::json!({}))).collect();
+        let urgent = new_task(QUEUE, &serde_json::json!({"priority": "highest"}));
+        let elsewhere = new_task("proj/other", &serde_json::json!({}));
+        create_on(&mut conn, &queue, &tasks).await;
+        create_on(&mut conn, &queue, &[elsewhere.clone(), urgent.clone()]).await;
+        let want = |queue, name, slots| Want { queue, name, epoch: -1, marks: [0; 7], slots };
+        let (mine, other) = (queue.key(QUEUE).await, queue.key("proj/other").await);
+        let wants = [want(mine, QUEUE, vec![1, 1, 2, 3]), want(other, "proj/other", vec![4, 4])];
+        let workers = ["a", "b", "c", "d"].map(|id| Worker { group: "g", id, session: None });
+        let mut claimed = claim(&mut conn, &wants, &workers, LEASE, uuid::Uuid::new_v4()).await.unwrap();
+        claimed.sort_by_key(|row| (row.queue, row.priority, row.ord));
+        let got: Vec<_> = claimed.iter().map(|row| (row.worker, row.id)).collect();
+        let id = |task: &tenure_domain::create::NewTask| task.id.uuid();
+        let mut expected =
+            vec![(1, id(&urgent)), (1, id(&tasks[0])), (2, id(&tasks[1])), (3, id(&tasks[2])), (4, id(&elsewhere))];
+        expected.sort_by_key(|(worker, _)| *worker);
+        let mut got_by_worker = got.clone();
+        got_by_worker.sort_by_key(|(worker, _)| *worker);
+        assert_eq!(got_by_worker, expected);
+        finish(database, queue).await;
     }
-}
-
-async fn workers_in_one_batch_get_different_runs_in_the_order_of_their_slots_with(loops: u64) {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start_with_loops(database.options(), loops);
-    let mut conn = database.connect_hot().await;
-    let tasks: Vec<_> = (0..4).map(|_| new_task(QUEUE, &serde_json::json!({}))).collect();
-    let urgent = new_task(QUEUE, &serde_json::json!({"priority": "highest"}));
-    let elsewhere = new_task("proj/other", &serde_json::json!({}));
-    create_on(&mut conn, &queue, &tasks).await;
-    create_on(&mut conn, &queue, &[elsewhere.clone(), urgent.clone()]).await;
-    let want = |queue, name, slots| Want { queue, name, epoch: -1, marks: [0; 7], slots };
-    let (mine, other) = (queue.key(QUEUE).await, queue.key("proj/other").await);
-    let wants = [want(mine, QUEUE, vec![1, 1, 2, 3]), want(other, "proj/other", vec![4, 4])];
-    let workers = ["a", "b", "c", "d"].map(|id| Worker { group: "g", id, session: None });
-    let mut claimed = claim(&mut conn, &wants, &workers, LEASE, uuid::Uuid::new_v4()).await.unwrap();
-    claimed.sort_by_key(|row| (row.queue, row.priority, row.ord));
-    let got: Vec<_> = claimed.iter().map(|row| (row.worker, row.id)).collect();
-    let id = |task: &tenure_domain::create::NewTask| task.id.uuid();
-    let mut expected =
-        vec![(1, id(&urgent)), (1, id(&tasks[0])), (2, id(&tasks[1])), (3, id(&tasks[2])), (4, id(&elsewhere))];
-    expected.sort_by_key(|(worker, _)| *worker);
-    let mut got_by_worker = got.clone();
-    got_by_worker.sort_by_key(|(worker, _)| *worker);
-    assert_eq!(got_by_worker, expected);
-    finish(database, queue).await;
 }
 
 #[tokio::test]
 async fn those_who_wait_are_served_first_come_first_served() {
     for loops in [1, 3] {
-        those_who_wait_are_served_first_come_first_served_with(loops).await;
+        let database = TestDatabase::create().await;
+        let queue = Queue::start_with_loops(database.options(), loops);
+        let key = queue.key(QUEUE).await;
+        let tasks: Vec<_> = (0..3).map(|_| new_task(QUEUE, &serde_json::json!({}))).collect();
+        let arrive = async {
+            let mut conn = database.connect().await;
+            create_on(&mut conn, &queue, &tasks).await;
+            queue.engine.notifiers.notify([key]);
+        };
+        // The first poll of each puts it into the wait list, in this order.
+        let (first, second, third, ()) = tokio::join!(
+            queue.claim_work(QUEUE, "first", 2, LONG),
+            queue.claim_work(QUEUE, "second", 1, LONG),
+            queue.claim_work(QUEUE, "third", 1, Duration::from_millis(300)),
+            arrive,
+        );
+        let (first, second, third) = (first.unwrap(), second.unwrap(), third.unwrap());
+        assert_eq!(ids(&first), [tasks[0].id, tasks[1].id]);
+        assert_eq!(ids(&second), [tasks[2].id]);
+        assert_eq!(ids(&third), []);
+        assert!(first.claims.iter().all(|claim| claim.tenancy.worker_id == "first"));
+        for answer in [first, second, third] {
+            answer.delivery.delivered();
+        }
+        finish(database, queue).await;
     }
-}
-
-async fn those_who_wait_are_served_first_come_first_served_with(loops: u64) {
-    let database = TestDatabase::create().await;
-    let queue = Queue::start_with_loops(database.options(), loops);
-    let key = queue.key(QUEUE).await;
-    let tasks: Vec<_> = (0..3).map(|_| new_task(QUEUE, &serde_json::json!({}))).collect();
-    let arrive = async {
-        let mut conn = database.connect().await;
-        create_on(&mut conn, &queue, &tasks).await;
-        queue.engine.notifiers.notify([key]);
-    };
-    // The first poll of each puts it into the wait list, in this order.
-    let (first, second, third, ()) = tokio::join!(
-        queue.claim_work(QUEUE, "first", 2, LONG),
-        queue.claim_work(QUEUE, "second", 1, LONG),
-        queue.claim_work(QUEUE, "third", 1, Duration::from_millis(300)),
-        arrive,
-    );
-    let (first, second, third) = (first.unwrap(), second.unwrap(), third.unwrap());
-    assert_eq!(ids(&first), [tasks[0].id, tasks[1].id]);
-    assert_eq!(ids(&second), [tasks[2].id]);
-    assert_eq!(ids(&third), []);
-    assert!(first.claims.iter().all(|claim| claim.tenancy.worker_id == "first"));
-    for answer in [first, second, third] {
-        answer.delivery.delivered();
-    }
-    finish(database, queue).await;
 }
 
 #[tokio::test]
@@ -137,8 +119,7 @@ async fn two_servers_never_claim_one_run() {
     first.delivery.delivered();
     drop(second);
     one.stop().await;
-    two.stop().await;
-    database.finish().await;
+    finish(database, two).await;
 }
 
 async fn requeued(queue: &Queue, task: TaskId, run: u16) -> Task {

@@ -1,30 +1,18 @@
 //! What the statements read of a policy: leases, when a claim is too slow, how long retries wait; results; the order of releases.
 
-use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::value::RawValue;
 use sqlx::postgres::PgPool;
-use sqlx::{AssertSqlSafe, Row};
-use tenure_api::ids::{RunId, TaskId};
-use tenure_api::states::{Delivery, EndedBy, ExceptionReason};
-use tenure_domain::lifecycle::Report;
 use tenure_domain::policy::document::RetryDelay;
-use tenure_domain::policy::ending::Ending;
 use tenure_domain::policy::hold::{Start, retry_wait};
 use tenure_domain::policy::report::TaskResult;
 use tenure_domain::policy::terms::{Terms, Traits};
 use tenure_engine::background::{claims, slow};
 use tenure_engine::ops::report::RunReport;
-use tenure_engine::testing::{LEASE, QUEUE};
 use tenure_store::results;
-use tenure_store::testing::TestDatabase;
 use tenure_store::transitions::claim::{Want, Worker, claim, claim_of_many};
 use tenure_store::transitions::end::{self, Member};
 
-use crate::support::{finish, start};
-
-async fn run_sql(pool: &PgPool, sql: &str) {
-    sqlx::raw_sql(AssertSqlSafe(sql.to_owned())).execute(pool).await.unwrap();
-}
+use crate::support::*;
 
 fn seconds(seconds: i64) -> TimeDelta {
     TimeDelta::seconds(seconds)

@@ -1,12 +1,8 @@
 //! Reading the event log while a transaction that has written to the outbox has not committed.
 
-use serde_json::json;
-use sqlx::Connection;
-use tenure_domain::lifecycle::Report;
-use tenure_engine::testing::{QUEUE, new_task};
-use tenure_store::events::{Page, Sequenced, read, sequence};
+use tenure_store::events::{Page, read, sequence};
 
-use crate::support::{create_on, finish, start};
+use crate::support::*;
 
 async fn positions(conn: &mut sqlx::PgConnection, after: i64) -> Vec<i64> {
     sequence(conn, Sequenced::default()).await.unwrap();
@@ -38,7 +34,6 @@ async fn an_open_transaction_neither_stalls_the_event_log_nor_loses_its_own_even
     assert_eq!(positions(&mut reader, 0).await, [1, 2, 3, 4, 5, 6, 7, 8]);
     // A page may end and begin inside an outbox row.
     assert_eq!(positions(&mut reader, 1).await, [2, 3, 4, 5, 6, 7, 8]);
-    drop((reader, slow));
     finish(database, queue).await;
 }
 

@@ -11,16 +11,13 @@ use tenure_domain::policy::hold::{Before, Hold, LOSSES_FREE, Start, of_next_run}
 use tenure_domain::policy::life::{Event, Life, State, apply};
 use tenure_domain::policy::terms::{Terms, Traits};
 use tenure_domain::session::is_item;
-use tenure_domain::task::{Last, Task};
-use tenure_engine::testing::{LEASE, QUEUE, new_task};
-use tenure_store::due_marks::START;
 use tenure_store::testing::check_kinds_on;
 use tenure_store::transitions::end::{self, Member};
 use tenure_store::transitions::schedule::{self, When};
 use tenure_store::transitions::{claim, claim_one, end_open, renew, rerun};
 use tenure_store::{claims, deadlines, tasks};
 
-use crate::support::{create_on, finish, start};
+use crate::support::*;
 
 fn run(number: u16) -> RunId {
     RunId::new(number).unwrap()
@@ -354,7 +351,6 @@ async fn check(mine: impl Fn(Event) -> bool) {
         }
         transaction.rollback().await.unwrap();
     }
-    drop(conn);
     finish(database, queue).await;
 }
 
@@ -379,7 +375,6 @@ async fn neither_an_unexpired_claim_nor_a_lease_that_is_longer_already_is_touche
     let member = renew::Member { id: held.task.id.uuid(), run: 0 };
     let renewed = renew::renew(&mut conn, &[member], LEASE / 2).await.unwrap();
     assert_eq!(renewed[0].taken_until, held.tenancy.taken_until);
-    drop(conn);
     finish(database, queue).await;
 }
 
@@ -404,6 +399,5 @@ async fn a_run_past_its_deadline_is_neither_claimed_nor_renewed_but_a_report_of_
     let report = Member::new(claimed.uuid(), 0, Ending::Reported(Report::Completed));
     assert_eq!(end::end(&mut late, &[report]).await.unwrap().len(), 1, "the deadline pass was not there yet");
     late.rollback().await.unwrap();
-    drop(conn);
     finish(database, queue).await;
 }

@@ -1,22 +1,11 @@
 //! The end of a delay and what may happen to the run at the same time.
 
-use std::time::Duration;
-
-use sqlx::{Connection, PgConnection};
-use tenure_api::ids::{RunId, TaskId};
-use tenure_api::states::{Delivery, Priority, ReasonResolved};
-use tenure_domain::lifecycle::Report;
-use tenure_domain::policy::ending::{Allowance, Ending};
+use tenure_domain::policy::ending::Allowance;
 use tenure_domain::policy::hold::Hold;
 use tenure_domain::policy::life::{Event, Life, State, apply};
-use tenure_domain::task::Last;
 use tenure_engine::background::{deadlines, holds};
-use tenure_engine::ops::change_task::{Change, change};
-use tenure_engine::ops::{OpError, change_priority};
-use tenure_engine::testing::{LEASE, QUEUE, Queue};
 use tenure_store::deadlines::end_overdue;
-use tenure_store::due_marks::START;
-use tenure_store::testing::{TestDatabase, check_invariants_on};
+use tenure_store::testing::check_invariants_on;
 use tenure_store::transitions::claim_one::claim_one;
 use tenure_store::transitions::end::{self, Member};
 use tenure_store::transitions::end_hold::end_holds;
@@ -25,7 +14,7 @@ use tenure_store::transitions::schedule::{self, When};
 use tenure_store::transitions::{renew, rerun};
 use tenure_store::{clock, holds as store, tasks};
 
-use crate::support::{Gate, finish, hold, number, start, until_a_session_waits, until_sessions_wait};
+use crate::support::*;
 
 /// A run whose delay is over, and that no pass has ended.
 async fn over() -> (TestDatabase, Queue, TaskId) {
@@ -41,17 +30,10 @@ async fn over() -> (TestDatabase, Queue, TaskId) {
 async fn a_cancel_that_meets_the_end_of_a_delay_waits_for_it_and_counts_the_run_as_it_is_then() {
     let (database, queue, task) = over().await;
     let gate = Gate::close(&database, "outbox_new").await;
-    let cancel = async {
-        until_a_session_waits(database.pool()).await;
-        let opened = async {
-            until_sessions_wait(database.pool(), 2).await;
-            gate.open().await;
-        };
-        tokio::join!(change(&queue.engine.pool, &queue.engine.notifiers, task, Change::Cancel), opened).0.unwrap()
-    };
+    let cancel = meet(&database, gate, change(&queue, task, Change::Cancel));
     let (report, cancelled) = tokio::join!(holds::pass(&queue.engine), cancel);
     assert_eq!(report.unwrap().done, 1);
-    assert_eq!(cancelled.ended[0].reason, ReasonResolved::Canceled);
+    assert_eq!(cancelled.unwrap().ended[0].reason, ReasonResolved::Canceled);
     finish(database, queue).await;
 }
 
@@ -69,8 +51,7 @@ async fn the_pass_passes_over_a_run_that_is_being_cancelled_and_moving_the_clock
         tokio::join!(queue.passes.run_all_due(), opening).0.unwrap();
         report
     };
-    let (cancelled, report) =
-        tokio::join!(change(&queue.engine.pool, &queue.engine.notifiers, task, Change::Cancel), passing);
+    let (cancelled, report) = tokio::join!(change(&queue, task, Change::Cancel), passing);
     assert_eq!((report.found, cancelled.unwrap().ended.len()), (0, 1));
     assert_eq!(number(database.pool(), "SELECT count(*) FROM pending").await, 0);
     finish(database, queue).await;
@@ -80,18 +61,12 @@ async fn the_pass_passes_over_a_run_that_is_being_cancelled_and_moving_the_clock
 async fn the_deadline_that_meets_the_end_of_a_delay_ends_the_task_afterwards() {
     let (database, queue, task) = over().await;
     let gate = Gate::close(&database, "outbox_new").await;
-    let ending = async {
-        until_a_session_waits(database.pool()).await;
-        let mut conn = database.connect().await;
-        clock::advance(&mut conn, 7_200.0).await.unwrap();
-        let opened = async {
-            until_sessions_wait(database.pool(), 2).await;
-            gate.open().await;
-        };
-        tokio::join!(deadlines::pass(&queue.engine), opened).0.unwrap()
-    };
+    let ending = meet(&database, gate, async {
+        advance(&database, "2 hours").await;
+        deadlines::pass(&queue.engine).await
+    });
     let (report, ended) = tokio::join!(holds::pass(&queue.engine), ending);
-    assert_eq!((report.unwrap().done, ended.exhausted), (1, 1));
+    assert_eq!((report.unwrap().done, ended.unwrap().exhausted), (1, 1));
     assert_eq!(queue.status(task).await.ended[0].reason, ReasonResolved::DeadlineExceeded);
     finish(database, queue).await;
 }
@@ -100,18 +75,9 @@ async fn the_deadline_that_meets_the_end_of_a_delay_ends_the_task_afterwards() {
 async fn a_priority_that_is_changed_while_a_delay_ends_is_that_of_a_ready_run() {
     let (database, queue, task) = over().await;
     let gate = Gate::close(&database, "outbox_new").await;
-    let engine = &queue.engine;
-    let changing = async {
-        until_a_session_waits(database.pool()).await;
-        let opened = async {
-            until_sessions_wait(database.pool(), 2).await;
-            gate.open().await;
-        };
-        let changed = change_priority::change_task(&engine.pool, &engine.notifiers, task, Priority::High);
-        tokio::join!(changed, opened).0.unwrap()
-    };
-    let (report, _) = tokio::join!(holds::pass(engine), changing);
-    assert_eq!(report.unwrap().done, 1);
+    let changed = meet(&database, gate, prioritise(&queue, task, Priority::High));
+    let (report, changed) = tokio::join!(holds::pass(&queue.engine), changed);
+    assert_eq!((report.unwrap().done, changed.unwrap().priority), (1, Priority::High));
     assert_eq!(queue.claim_one(QUEUE).await.task.priority, Priority::High);
     finish(database, queue).await;
 }
@@ -188,13 +154,10 @@ async fn no_low_water_mark_passes_the_new_place_of_a_run_before_it_is_committed(
 #[tokio::test]
 async fn a_row_that_is_locked_is_left_to_the_next_look() {
     let (database, queue, _) = over().await;
-    let mut conn = database.connect().await;
-    let mut holder = conn.begin().await.unwrap();
-    sqlx::query("SELECT FROM pending FOR UPDATE").execute(&mut *holder).await.unwrap();
+    let holder = Lock::take(&database, "SELECT FROM pending FOR UPDATE").await;
     assert_eq!(holds::pass(&queue.engine).await.unwrap().found, 0, "it waits for no lock");
-    holder.rollback().await.unwrap();
+    holder.release().await;
     assert_eq!(holds::pass(&queue.engine).await.unwrap().done, 1);
-    drop(conn);
     finish(database, queue).await;
 }
 
@@ -274,6 +237,5 @@ async fn the_statements_do_to_a_delayed_run_what_the_rules_say() {
         assert!(violations.is_empty() || event == Event::DeadlinePassed, "{event:?}: {violations:?}");
         attempt.rollback().await.unwrap();
     }
-    drop(conn);
     finish(database, queue).await;
 }

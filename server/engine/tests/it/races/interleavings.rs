@@ -8,28 +8,21 @@
 
 use std::pin::pin;
 
-use futures_util::future::join_all;
-use sqlx::{Connection, PgConnection};
-use tenure_api::ids::{RunId, TaskId};
 use tenure_api::sessions::StartSessionRequest;
 use tenure_api::states::{ReasonResolved, SessionEnd};
 use tenure_domain::lifecycle::Report;
 use tenure_domain::policy::ending::{Allowance, Ending};
 use tenure_domain::policy::life::{Event, Life, State, apply};
 use tenure_domain::session::{Identity, Start};
-use tenure_engine::ops::OpError;
-use tenure_engine::ops::change_task::{Change, change};
-use tenure_engine::ops::claim_task::{ClaimTask, claim_task};
+use tenure_engine::ops::claim_task::claim_task;
 use tenure_engine::ops::report::RunReport;
 use tenure_engine::ops::sessions::{self, Attempt};
-use tenure_engine::testing::{LEASE, QUEUE, Queue};
-use tenure_store::testing::TestDatabase;
 use tenure_store::transitions::end::{self, Member};
 use tenure_store::transitions::{claim_one, end_open, renew};
 use tenure_store::worker_sessions::Shared;
 use tenure_store::{tasks, worker_sessions};
 
-use crate::support::{finish, start, until_a_session_waits};
+use crate::support::*;
 
 const RUN: RunId = RunId::FIRST;
 const EVENTS: [Event; 7] = [
@@ -112,7 +105,7 @@ async fn by_request(queue: &Queue, subject: &Subject, event: Event) -> bool {
     let answer = match event {
         Event::Claim(run) => queue.claim_task(task, run, "second").await.map(|granted| granted.task),
         Event::Reclaim(run) => queue.reclaim(task, run).await.map(|granted| granted.task),
-        Event::Cancel => change(&queue.engine.pool, &queue.engine.notifiers, task, Change::Cancel).await,
+        Event::Cancel => change(queue, task, Change::Cancel).await,
         Event::End(_, Ending::SessionEnded, _) => {
             let (engine, by) = (&queue.engine, SessionEnd::Takeover);
             let mut conn = engine.pool.acquire().await.unwrap();

@@ -1,20 +1,13 @@
 //! Members that a statement leaves out shift no other: each answer is that of the member that asked for it.
 
-use sqlx::Connection;
-use tenure_api::policy::PauseRequest;
-use tenure_api::states::{ExceptionReason, Priority};
-use tenure_domain::lifecycle::Report;
 use tenure_domain::message::{MessageId, Receipt};
-use tenure_domain::policy::ending::Ending;
-use tenure_engine::ops::queue_policy;
-use tenure_engine::testing::{LEASE, QUEUE, VISIBILITY};
+use tenure_engine::testing::VISIBILITY;
 use tenure_store::hot::messages::{self as hot, Deletion};
 use tenure_store::hot::statement::Run;
 use tenure_store::transitions::claim::{Want, Worker, claim};
 use tenure_store::transitions::{end, renew};
-use uuid::Uuid;
 
-use crate::support::{finish, start};
+use crate::support::*;
 
 fn sorted<T: Ord>(rows: impl Iterator<Item = T>) -> Vec<T> {
     let mut rows: Vec<T> = rows.collect();
@@ -30,8 +23,7 @@ async fn runs_go_to_the_workers_of_their_own_queue_although_others_before_it_giv
     }
     let left = queue.create_one("proj/ended").await.uuid();
     let [first, second] = [queue.create_one(QUEUE).await.uuid(), queue.create_one(QUEUE).await.uuid()];
-    let (parts, paused) = (queue.engine.queue_parts(), "proj/paused".parse().unwrap());
-    queue_policy::pause(parts, &paused, &PauseRequest::default(), "ann").await.unwrap();
+    pause(&queue, "proj/paused").await;
     let mut wants = Vec::new();
     for (of, name, slots) in [
         ("proj/paused", "proj/paused", vec![1, 1]),
@@ -78,16 +70,13 @@ async fn what_is_renewed_or_ended_is_that_of_the_member_which_named_it() {
         undone.rollback().await.unwrap();
         assert_eq!(sorted(ended.iter().map(|row| (row.member(), row.seq))), expected, "{report:?}");
     }
-    drop(conn);
     finish(database, queue).await;
 }
 
 #[tokio::test]
 async fn a_message_is_deleted_for_the_member_that_named_it() {
     let (database, queue) = start().await;
-    for _ in 0..3 {
-        queue.create_one(QUEUE).await;
-    }
+    create_some(&queue, QUEUE, 3).await;
     let (key, got) = (queue.key(QUEUE).await, queue.get_messages(QUEUE, 3).await);
     let deletion = |message, receipt| Deletion { queue: key, priority: Priority::Lowest.code(), message, receipt };
     let members = [

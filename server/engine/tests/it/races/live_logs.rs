@@ -1,14 +1,11 @@
 //! Chunks that two servers store at once.
 
-use sqlx::Connection;
 use tenure_domain::task::Granted;
 use tenure_engine::ops::create_artifact::RunRef;
-use tenure_engine::testing::QUEUE;
 use tenure_store::live_logs::{Chunk, append};
 use tenure_store::session::plan_as_hot;
-use tenure_store::testing::number;
 
-use crate::support::{finish, start, until_a_session_waits};
+use crate::support::*;
 
 /// More than is stored here.
 const KEPT: i64 = 1 << 20;
@@ -21,9 +18,7 @@ fn chunk(of: &Granted) -> Chunk {
 #[tokio::test]
 async fn first_chunks_that_come_in_different_orders_deadlock_with_nothing() {
     let (database, queue) = start().await;
-    for _ in 0..2 {
-        queue.create_one(QUEUE).await;
-    }
+    create_some(&queue, QUEUE, 2).await;
     let (older, younger) = (queue.claim_one(QUEUE).await, queue.claim_one(QUEUE).await);
     let (mut first, mut second) = (database.connect().await, database.connect().await);
     let mut one = first.begin().await.unwrap();
@@ -39,7 +34,6 @@ async fn first_chunks_that_come_in_different_orders_deadlock_with_nothing() {
     });
     assert_eq!(stored.unwrap().len(), 2);
     two.commit().await.unwrap();
-    drop((first, second));
     finish(database, queue).await;
 }
 
@@ -62,6 +56,5 @@ async fn a_first_chunk_whose_beginning_another_server_is_storing_is_stored_whole
     assert_eq!(number(database.pool(), stored).await, 13, "nothing is missing");
     let uncounted = "SELECT (SELECT sum(octet_length(bytes) + 100) FROM live_log_chunks)::bigint - kept FROM live_logs";
     assert_eq!(number(database.pool(), uncounted).await, 0);
-    drop(other);
     finish(database, queue).await;
 }

@@ -1,25 +1,13 @@
 //! Rows that another transaction has locked: which operations wait, skip them, or give up.
 
-use std::time::{Duration, Instant};
-
-use sqlx::{Connection, PgConnection};
-use tenure_api::ids::TaskId;
-use tenure_api::states::ReasonResolved;
-use tenure_domain::lifecycle::Report;
-use tenure_domain::policy::ending::Ending;
-use tenure_domain::task::{Granted, Last, Task};
+use tenure_domain::task::Granted;
 use tenure_engine::background::deadlines;
-use tenure_engine::ops::OpError;
-use tenure_engine::ops::change_task::{Change, change};
 use tenure_engine::ops::report::RunReport;
-use tenure_engine::testing::QUEUE;
-use tenure_engine::testing::Queue;
-use tenure_store::testing::TestDatabase;
+use tenure_store::tasks;
 use tenure_store::transitions::end::{self, Member, Resolved};
 use tenure_store::transitions::end_open::end_open;
-use tenure_store::{clock, tasks};
 
-use crate::support::{Gate, finish, number, start, until_a_session_waits, until_sessions_wait};
+use crate::support::*;
 
 /// What the server waits for a lock at most.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
@@ -40,15 +28,8 @@ async fn move_deadlines(database: &TestDatabase) {
     sqlx::raw_sql(past).execute(database.pool()).await.unwrap();
 }
 
-/// cancelTask.
-async fn cancel(queue: &Queue, task: TaskId) -> Task {
-    change(&queue.engine.pool, &queue.engine.notifiers, task, Change::Cancel).await.unwrap()
-}
-
-/// Another transaction that locks the tasks, as all do first.
-async fn lock_tasks(conn: &mut PgConnection) {
-    sqlx::query("SELECT FROM tasks ORDER BY id FOR UPDATE").execute(conn).await.unwrap();
-}
+/// What another transaction locks first.
+const LOCK_TASKS: &str = "SELECT FROM tasks ORDER BY id FOR UPDATE";
 
 #[tokio::test]
 async fn a_claim_does_not_wait_for_a_cancel_that_has_locked_the_task_and_the_cancel_ends_the_claim() {
@@ -63,7 +44,6 @@ async fn a_claim_does_not_wait_for_a_cancel_that_has_locked_the_task_and_the_can
     canceller.commit().await.unwrap();
     let late = queue.report(claim.task.id, claim.run, Report::Completed).await;
     assert!(matches!(late, Err(OpError::Conflict(_))), "{late:?}");
-    drop(conn);
     finish(database, queue).await;
 }
 
@@ -78,8 +58,8 @@ async fn a_claim_passes_over_a_run_that_is_being_cancelled() {
         gate.open().await;
         nothing.claims.len()
     };
-    let (cancelled, claimed) = tokio::join!(cancel(&queue, task), claiming);
-    assert_eq!((cancelled.ended.len(), claimed), (1, 0));
+    let (cancelled, claimed) = tokio::join!(change(&queue, task, Change::Cancel), claiming);
+    assert_eq!((cancelled.unwrap().ended.len(), claimed), (1, 0));
     assert!(queue.claim_work(QUEUE, "worker", 1, Duration::from_millis(50)).await.unwrap().claims.is_empty());
     finish(database, queue).await;
 }
@@ -90,16 +70,12 @@ async fn the_deadline_pass_leaves_a_run_that_is_being_claimed_to_its_next_turn()
     let task = queue.create_one(QUEUE).await;
     let gate = Gate::close(&database, "claims").await;
     // Only the pass sees the deadline as past: the claim has looked already.
-    let passing = async {
-        until_a_session_waits(database.pool()).await;
+    let passing = meet(&database, gate, async {
         move_deadlines(&database).await;
-        let opened = async {
-            until_sessions_wait(database.pool(), 2).await;
-            gate.open().await;
-        };
-        tokio::join!(deadlines::pass(&queue.engine), opened).0.unwrap()
-    };
+        deadlines::pass(&queue.engine).await
+    });
     let (claim, first) = tokio::join!(queue.claim_one(QUEUE), passing);
+    let first = first.unwrap();
     assert_eq!((first.found, first.done), (1, 0));
     assert!(matches!(queue.status(task).await.last, Last::Running(..)));
     let second = deadlines::pass(&queue.engine).await.unwrap();
@@ -113,42 +89,35 @@ async fn the_deadline_pass_leaves_a_run_that_is_being_claimed_to_its_next_turn()
 async fn a_run_that_stays_locked_keeps_its_own_task_from_its_deadline_and_no_other() {
     let (database, queue, held) = claimed().await;
     let (waiting, free) = (queue.create_one(QUEUE).await, queue.create_one(QUEUE).await);
-    let mut conn = database.connect().await;
-    let mut holder = conn.begin().await.unwrap();
     // Without their tasks, as a pass of a server that has stopped half-way has runs.
-    sqlx::query("SELECT FROM claims FOR UPDATE").execute(&mut *holder).await.unwrap();
-    let lock = sqlx::query("SELECT FROM pending WHERE id = $1 FOR UPDATE").bind(waiting.uuid());
-    lock.execute(&mut *holder).await.unwrap();
+    let pending = format!("SELECT FROM pending WHERE id = '{}' FOR UPDATE", waiting.uuid());
+    let holder = Lock::take(&database, &format!("SELECT FROM claims FOR UPDATE; {pending}")).await;
     move_deadlines(&database).await;
     let first = deadlines::pass(&queue.engine).await.unwrap();
     assert_eq!((first.found, first.done), (3, 1));
     assert!(matches!(queue.status(free).await.last, Last::Ended));
     assert!(matches!(queue.status(held.task.id).await.last, Last::Running(..)));
     assert!(matches!(queue.status(waiting).await.last, Last::Pending(_)));
-    holder.rollback().await.unwrap();
+    holder.release().await;
     let second = deadlines::pass(&queue.engine).await.unwrap();
     assert_eq!((second.found, second.done), (2, 2));
-    drop(conn);
     finish(database, queue).await;
 }
 
 #[tokio::test]
 async fn a_report_waits_in_the_blocking_path_for_a_locked_task_and_others_pass_it() {
     let (database, queue, locked) = claimed().await;
-    let mut conn = database.connect().await;
-    let mut foreign = conn.begin().await.unwrap();
-    lock_tasks(&mut foreign).await;
+    let foreign = Lock::take(&database, LOCK_TASKS).await;
     queue.create_one(QUEUE).await;
     let free = queue.claim_one(QUEUE).await;
     let others = async {
         until_a_session_waits(database.pool()).await;
         queue.report(free.task.id, free.run, Report::Completed).await.unwrap();
         assert!(matches!(queue.status(locked.task.id).await.last, Last::Running(..)));
-        foreign.rollback().await.unwrap();
+        foreign.release().await;
     };
     let (answer, ()) = tokio::join!(queue.report(locked.task.id, locked.run, Report::Failed), others);
     assert_eq!(answer.unwrap().ended.len(), 1);
-    drop(conn);
     finish(database, queue).await;
 }
 
@@ -158,11 +127,10 @@ async fn a_batch_leaves_out_the_release_of_a_run_whose_queue_is_locked_which_wai
     let (database, queue, held) = claimed().await;
     queue.create_one("proj/free").await;
     let free = queue.claim_one("proj/free").await;
-    let (mut conn, mut hot) = (database.connect().await, database.connect_hot().await);
-    let mut foreign = conn.begin().await.unwrap();
+    let mut hot = database.connect_hot().await;
     // As a change of priorities has it.
-    let lock = sqlx::query("SELECT FROM task_queues WHERE name = $1 FOR NO KEY UPDATE").bind(QUEUE);
-    lock.execute(&mut *foreign).await.unwrap();
+    let lock = format!("SELECT FROM task_queues WHERE name = '{QUEUE}' FOR NO KEY UPDATE");
+    let foreign = Lock::take(&database, &lock).await;
     let members = [&held, &free].map(|claim| Member::new(claim.task.id.uuid(), 0, Ending::Released));
     let mut undone = hot.begin().await.unwrap();
     let ended = end::end(&mut undone, &members).await.unwrap();
@@ -171,28 +139,24 @@ async fn a_batch_leaves_out_the_release_of_a_run_whose_queue_is_locked_which_wai
     let release = RunReport { ending: Ending::Released, ..RunReport::plain(held.task.id, held.run, Report::Completed) };
     let unlocked = async {
         until_a_session_waits(database.pool()).await;
-        foreign.rollback().await.unwrap();
+        foreign.release().await;
     };
     let (answer, ()) = tokio::join!(queue.engine.report.submit(release), unlocked);
     assert_eq!(answer.unwrap().ended.len(), 1);
     assert_eq!(queue.claim_one(QUEUE).await.run.number(), 1);
-    drop((conn, hot));
     finish(database, queue).await;
 }
 
 #[tokio::test]
 async fn a_renewal_waits_in_the_blocking_path_for_a_locked_claim() {
     let (database, queue, claim) = claimed().await;
-    let mut conn = database.connect().await;
-    let mut foreign = conn.begin().await.unwrap();
-    sqlx::query("SELECT FROM claims FOR UPDATE").execute(&mut *foreign).await.unwrap();
+    let foreign = Lock::take(&database, "SELECT FROM claims FOR UPDATE").await;
     let unlocked = async {
         until_a_session_waits(database.pool()).await;
-        foreign.rollback().await.unwrap();
+        foreign.release().await;
     };
     let (answer, ()) = tokio::join!(queue.reclaim(claim.task.id, claim.run), unlocked);
     assert!(answer.unwrap().tenancy.taken_until > claim.tenancy.taken_until);
-    drop(conn);
     finish(database, queue).await;
 }
 
@@ -200,25 +164,24 @@ async fn a_renewal_waits_in_the_blocking_path_for_a_locked_claim() {
 async fn a_lock_that_is_held_too_long_makes_the_operations_unavailable_and_changes_nothing() {
     let (database, queue, claim) = claimed().await;
     let before = number(database.pool(), "SELECT count(*) FROM transitions").await;
-    let mut conn = database.connect().await;
-    let mut foreign = conn.begin().await.unwrap();
-    lock_tasks(&mut foreign).await;
-    sqlx::query("SELECT FROM claims FOR UPDATE").execute(&mut *foreign).await.unwrap();
+    let foreign = Lock::take(&database, &format!("{LOCK_TASKS}; SELECT FROM claims FOR UPDATE")).await;
     let started = Instant::now();
-    let (report, reclaim) = tokio::join!(
+    let (report, reclaim, cancel, priority) = tokio::join!(
         queue.report(claim.task.id, claim.run, Report::Completed),
-        queue.reclaim(claim.task.id, claim.run)
+        queue.reclaim(claim.task.id, claim.run),
+        change(&queue, claim.task.id, Change::Cancel),
+        prioritise(&queue, claim.task.id, Priority::High)
     );
     let took = started.elapsed();
-    assert!(matches!(report, Err(OpError::Unavailable)), "{report:?}");
-    assert!(matches!(reclaim, Err(OpError::Unavailable)), "{reclaim:?}");
+    for answer in [report.err(), reclaim.err(), cancel.err(), priority.err()] {
+        assert!(matches!(answer, Some(OpError::Unavailable)), "{answer:?}");
+    }
     assert!(took >= LOCK_TIMEOUT && took < 10 * LOCK_TIMEOUT, "{took:?}");
-    foreign.rollback().await.unwrap();
+    foreign.release().await;
     assert_eq!(number(database.pool(), "SELECT count(*) FROM transitions").await, before);
     let Last::Running(_, tenancy) = queue.status(claim.task.id).await.last else { panic!("the claim is gone") };
     assert_eq!(tenancy.taken_until, claim.tenancy.taken_until);
     queue.report(claim.task.id, claim.run, Report::Completed).await.unwrap();
-    drop(conn);
     finish(database, queue).await;
 }
 
@@ -226,15 +189,10 @@ async fn a_lock_that_is_held_too_long_makes_the_operations_unavailable_and_chang
 async fn running_all_that_is_due_leaves_what_a_foreign_transaction_holds_after_a_while() {
     let (database, queue, held) = claimed().await;
     let free = queue.create_one(QUEUE).await;
-    let mut conn = database.connect().await;
-    let mut holder = conn.begin().await.unwrap();
-    sqlx::query("SELECT FROM tasks WHERE id = $1 FOR UPDATE")
-        .bind(held.task.id.uuid())
-        .execute(&mut *holder)
-        .await
-        .unwrap();
+    let lock = format!("SELECT FROM tasks WHERE id = '{}' FOR UPDATE", held.task.id.uuid());
+    let holder = Lock::take(&database, &lock).await;
     // Past the claim and past both deadlines.
-    clock::advance(&mut database.connect().await, 7_200.0).await.unwrap();
+    advance(&database, "2 hours").await;
     let began = Instant::now();
     queue.passes.run_all_due().await.unwrap();
     let took = began.elapsed();
@@ -242,17 +200,16 @@ async fn running_all_that_is_due_leaves_what_a_foreign_transaction_holds_after_a
     assert!(took < 10 * GIVEN_UP_AFTER, "it did not give up for {took:?}");
     assert!(matches!(queue.status(free).await.last, Last::Ended), "rows without a lock are processed");
     assert!(matches!(queue.status(held.task.id).await.last, Last::Running(..)), "what is held is left");
-    holder.rollback().await.unwrap();
+    holder.release().await;
     queue.passes.run_all_due().await.unwrap();
     assert!(matches!(queue.status(held.task.id).await.last, Last::Ended));
-    drop(conn);
     finish(database, queue).await;
 }
 
 #[tokio::test]
 async fn running_all_that_is_due_waits_for_a_pass_that_has_not_committed() {
     let (database, queue, held) = claimed().await;
-    clock::advance(&mut database.connect().await, 7_200.0).await.unwrap();
+    advance(&database, "2 hours").await;
     // A pass of this or another server is at it: it has ended the task, and its commit takes a while.
     let gate = Gate::close(&database, "runs").await;
     let ending = async { deadlines::pass(&queue.engine).await.unwrap() };

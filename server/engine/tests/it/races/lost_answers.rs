@@ -1,21 +1,8 @@
 //! Commits whose answer is lost.
 
-use std::sync::Arc;
-use std::time::Duration;
-
-use serde_json::json;
-use sqlx::Connection;
-use tenure_api::states::ExceptionReason;
-use tenure_domain::lifecycle::Report;
-use tenure_domain::task::Last;
-use tenure_engine::ops::OpError;
-use tenure_engine::testing::Queue;
-use tenure_engine::testing::{LEASE, QUEUE, new_task};
-use tenure_store::testing::{TestDatabase, eventually};
 use tokio::task::JoinSet;
-use uuid::Uuid;
 
-use crate::support::{Gate, Proxy, finish, number, start, until_a_session_waits};
+use crate::support::*;
 
 const LONG: Duration = Duration::from_secs(10);
 
@@ -63,9 +50,7 @@ async fn an_undelivered_claim_whose_task_stays_locked_delays_no_other() {
     let (locked, other) = (queue.create_one(QUEUE).await, queue.create_one(QUEUE).await);
     let claim = async || queue.claim_work(QUEUE, "worker", 1, LONG).await.unwrap();
     let (first, second) = (claim().await, claim().await);
-    let mut conn = database.connect().await;
-    let mut holder = conn.begin().await.unwrap();
-    sqlx::query("SELECT FROM claims WHERE id = $1 FOR UPDATE").bind(locked.uuid()).execute(&mut *holder).await.unwrap();
+    let holder = Lock::take(&database, &format!("SELECT FROM claims WHERE id = '{}' FOR UPDATE", locked.uuid())).await;
     drop(first);
     // Until it was tried once, the two would be tried together.
     tokio::time::sleep(Duration::from_millis(300)).await;
@@ -74,9 +59,8 @@ async fn an_undelivered_claim_whose_task_stays_locked_delays_no_other() {
         async |task| matches!(queue.status(task).await.last, Last::Pending(open) if open.run.number() == 1);
     eventually("the other claim is requeued", async || is_pending(other).await).await;
     assert!(!is_pending(locked).await, "it was not locked");
-    holder.rollback().await.unwrap();
+    holder.release().await;
     eventually("the claim is requeued when it is free", async || is_pending(locked).await).await;
-    drop(conn);
     finish(database, queue).await;
 }
 
@@ -87,28 +71,23 @@ async fn an_undelivered_claim_of_a_queue_whose_row_stays_locked_delays_none_of_a
     let claim = async |of| queue.claim_work(of, "worker", 1, LONG).await.unwrap().delivery;
     let mut lost = claim("proj/locked").await;
     lost.join(claim(QUEUE).await);
-    let mut conn = database.connect().await;
-    let mut holder = conn.begin().await.unwrap();
     // As a change of priorities has it.
     let lock = "SELECT FROM task_queues WHERE name = 'proj/locked' FOR NO KEY UPDATE";
-    sqlx::query(lock).execute(&mut *holder).await.unwrap();
+    let holder = Lock::take(&database, lock).await;
     // Both at once, as those of a batch whose answer was lost.
     drop(lost);
     let is_pending =
         async |task| matches!(queue.status(task).await.last, Last::Pending(open) if open.run.number() == 1);
     eventually("the claim of the other queue is requeued", async || is_pending(other).await).await;
     assert!(!is_pending(locked).await, "it was not locked");
-    holder.rollback().await.unwrap();
+    holder.release().await;
     eventually("the claim is requeued when its queue is free", async || is_pending(locked).await).await;
-    drop(conn);
     finish(database, queue).await;
 }
 
 /// So many tasks whose second run is pending.
 async fn retried(queue: &Queue, count: usize) {
-    for _ in 0..count {
-        queue.create_one(QUEUE).await;
-    }
+    create_some(queue, QUEUE, count).await;
     for _ in 0..count {
         let claim = queue.claim_one(QUEUE).await;
         let retry = Report::Exception(ExceptionReason::IntermittentTask);
@@ -130,12 +109,8 @@ async fn claims_that_cannot_be_described_are_requeued_and_the_others_go_out() {
     let database = TestDatabase::create().await;
     let queue = Arc::new(Queue::start(database.options()));
     retried(&queue, 30).await;
-    for _ in 0..30 {
-        queue.create_one(QUEUE).await;
-    }
-    let mut conn = database.connect().await;
-    let mut holder = conn.begin().await.unwrap();
-    sqlx::query("LOCK TABLE runs IN ACCESS EXCLUSIVE MODE").execute(&mut *holder).await.unwrap();
+    create_some(&queue, QUEUE, 30).await;
+    let holder = Lock::take(&database, "LOCK TABLE runs IN ACCESS EXCLUSIVE MODE").await;
     let mut asking = JoinSet::new();
     for worker in 0..8 {
         let queue = Arc::clone(&queue);
@@ -155,10 +130,9 @@ async fn claims_that_cannot_be_described_are_requeued_and_the_others_go_out() {
         }
     }
     assert!(refused > 0, "nothing was refused, so nothing was tested");
-    holder.rollback().await.unwrap();
+    holder.release().await;
     until_nothing_else_is_claimed(&database, &heard_of).await;
     assert_eq!(number(database.pool(), "SELECT count(*) FROM pending").await, 60 - heard_of.len() as i64);
-    drop(conn);
     Arc::into_inner(queue).unwrap().stop().await;
     database.finish().await;
 }
@@ -199,8 +173,7 @@ async fn a_create_whose_answer_is_lost_is_answered_when_it_is_repeated() {
     assert_eq!(direct.create(&task).await.unwrap().id, task.id);
     drop(proxy);
     queue.stop().await;
-    direct.stop().await;
-    database.finish().await;
+    finish(database, direct).await;
 }
 
 #[tokio::test]

@@ -1,14 +1,6 @@
 //! Low-water marks never hide a run that can be claimed.
 
-use std::time::Duration;
-
-use serde_json::json;
-use sqlx::Connection;
-use tenure_engine::testing::Queue;
-use tenure_engine::testing::{QUEUE, new_task};
-use tenure_store::testing::eventually;
-
-use crate::support::{create_on, finish, number, start};
+use crate::support::*;
 
 async fn advance(queue: &Queue) {
     // Twice: the first time it may only note who is open.
@@ -54,7 +46,6 @@ async fn a_low_water_mark_does_not_pass_a_run_that_is_not_committed_yet() {
     }
     open.commit().await.unwrap();
     assert_eq!(queue.claim_one(QUEUE).await.task.id, task.id);
-    drop(slow);
     finish(database, queue).await;
 }
 
@@ -62,9 +53,7 @@ async fn a_low_water_mark_does_not_pass_a_run_that_is_not_committed_yet() {
 async fn an_urgent_task_is_claimed_before_older_ones_after_low_water_marks_have_moved() {
     let (database, queue) = start().await;
     let key = queue.key(QUEUE).await;
-    for _ in 0..2 {
-        queue.create_one(QUEUE).await;
-    }
+    create_some(&queue, QUEUE, 2).await;
     queue.claim_one(QUEUE).await;
     advance(&queue).await;
     assert!(

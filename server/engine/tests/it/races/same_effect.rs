@@ -1,19 +1,9 @@
 //! The statements for the ordinary case do what the general ones do, in random states.
 
-use serde_json::json;
-use sqlx::{Connection, PgConnection};
-use tenure_api::ids::TaskId;
-use tenure_api::states::ExceptionReason;
-use tenure_domain::create::NewTask;
-use tenure_domain::lifecycle::Report;
-use tenure_domain::policy::ending::Ending;
 use tenure_domain::work::Holder;
-use tenure_engine::testing::{LEASE, Queue, new_task, new_task_with_id};
-use tenure_store::testing::TestDatabase;
 use tenure_store::transitions::{claim, create, end};
-use uuid::Uuid;
 
-use crate::support::{number, start};
+use crate::support::*;
 
 /// States that each statement is tried in.
 const ROUNDS: usize = 60;

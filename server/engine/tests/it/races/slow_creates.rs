@@ -1,21 +1,10 @@
 //! Creates that share no batch: very large ones, and ones that another server makes at the same time.
 
-use std::sync::Arc;
-use std::time::Duration;
-
-use serde_json::json;
-use sqlx::{Connection, PgConnection};
-use tenure_domain::create::NewTask;
 use tenure_engine::batch::BATCH_BYTES_MAX;
-use tenure_engine::ops::OpError;
-use tenure_engine::testing::Queue;
-use tenure_engine::testing::{QUEUE, new_task};
-use tenure_store::testing::TestDatabase;
 use tenure_store::transitions::create::{Names, look};
 use tokio::task::JoinSet;
-use uuid::Uuid;
 
-use crate::support::{Gate, Proxy, finish, number, start, until_a_session_waits};
+use crate::support::*;
 
 fn large() -> NewTask {
     let task = new_task(QUEUE, &json!({"payload": {"text": "x".repeat(BATCH_BYTES_MAX + 1)}}));
@@ -165,6 +154,5 @@ async fn groups_are_found_free_alike_alone_and_together() {
         transaction.rollback().await.unwrap();
     }
     holding.rollback().await.unwrap();
-    drop((holder, conn));
     finish(database, queue).await;
 }

@@ -1,12 +1,8 @@
 //! Tokens of runs that no worker has claimed in the end, and of assigned runs until they are accepted.
 
-use tenure_api::ids::TaskId;
-use tenure_api::states::SessionEnd;
 use tenure_engine::background::accept;
-use tenure_engine::ops::change_task::{self, Change};
-use tenure_engine::ops::claim_task::{ClaimTask, claim_task};
+use tenure_engine::ops::claim_task::claim_task;
 use tenure_engine::ops::sessions;
-use tenure_engine::testing::LEASE;
 
 use super::*;
 
@@ -21,11 +17,6 @@ async fn accept_run(server: &Queue, task: TaskId, session: i64) {
     let (worker_group, worker_id) = ("group".to_owned(), "here".to_owned());
     let request = ClaimTask { task, run: RunId::FIRST, worker_group, worker_id, session: Some(session) };
     claim_task(server.engine.why_parts(), LEASE, &request).await.unwrap().unwrap();
-}
-
-async fn cancel(server: &Queue, task: TaskId) {
-    let engine = &server.engine;
-    change_task::change(&engine.pool, &engine.notifiers, task, Change::Cancel).await.unwrap();
 }
 
 fn assigned_one_an_hour(of: &str) -> serde_json::Value {
@@ -51,7 +42,7 @@ async fn a_run_that_is_taken_back_goes_to_another_worker_at_once_although_the_ra
                 sessions::end(&mut closing, &server.engine.notifiers, first, SessionEnd::Closed).await.unwrap();
             } else {
                 let later = "UPDATE clock SET clock_offset = clock_offset + interval '31 seconds'";
-                sqlx::query(later).execute(&mut ground.conn).await.unwrap();
+                ground.run(later).await;
                 assert_eq!(accept::pass(&server.engine).await.unwrap().done, 1);
             }
             assert_eq!(ground.count("pending WHERE hold = 2").await, 1);
@@ -78,11 +69,11 @@ async fn acceptance_of_an_assigned_run_spends_the_token_of_that_time() {
         }
         admit(&server).await;
         let session = given_to(&mut ground).await.expect("a session has the first run");
-        sqlx::raw_sql(AN_HOUR_LATER).execute(&mut ground.conn).await.unwrap();
+        ground.run(AN_HOUR_LATER).await;
         accept_run(&server, first.id, session).await;
         admit(&server).await;
         assert_eq!(ground.count("pending WHERE hold = 2").await, 1, "{of}");
-        sqlx::raw_sql(AN_HOUR_LATER).execute(&mut ground.conn).await.unwrap();
+        ground.run(AN_HOUR_LATER).await;
         admit(&server).await;
         assert_eq!(ground.count("pending WHERE hold = 3").await, 1, "{of}");
         ground.finish([server]).await;
@@ -99,12 +90,12 @@ async fn cancel_frees_the_token_of_an_assigned_run_only() {
         }
         admit(&server).await;
         let session = given_to(&mut ground).await.expect("a session has the first run");
-        cancel(&server, tasks[0].id).await;
+        change(&server, tasks[0].id, Change::Cancel).await.unwrap();
         assert_eq!((ground.count("pending WHERE hold = 3").await, ground.count("pending").await), (0, 2), "{of}");
         admit(&server).await;
         assert_eq!(given_to(&mut ground).await, Some(session), "{of}");
         accept_run(&server, tasks[1].id, session).await;
-        cancel(&server, tasks[1].id).await;
+        change(&server, tasks[1].id, Change::Cancel).await.unwrap();
         admit(&server).await;
         assert_eq!((ground.count("pending WHERE hold = 3").await, ground.count("pending").await), (0, 1), "{of}");
         ground.finish([server]).await;
@@ -118,9 +109,9 @@ async fn cancel_of_a_waiting_run_costs_no_token() {
     put(&server, one_an_hour("total")).await;
     let (first, second) = (server.create_one(QUEUE).await, server.create_one(QUEUE).await);
     server.create_one(QUEUE).await;
-    cancel(&server, first).await;
+    change(&server, first, Change::Cancel).await.unwrap();
     assert_eq!(server.claim_one(QUEUE).await.task.id, second);
-    cancel(&server, second).await;
+    change(&server, second, Change::Cancel).await.unwrap();
     assert!(nothing_starts(&server).await);
     assert_eq!(ground.count("pending WHERE hold = 2").await, 1);
     ground.finish([server]).await;

@@ -10,11 +10,7 @@ async fn a_run_that_is_given_to_a_session_stays_with_it_when_the_policy_says_ano
     let (mut ground, server) = with_an_assigned_run_by(policy("key")).await;
     let before: String = sqlx::query_scalar(GIVEN).fetch_one(&mut ground.conn).await.unwrap();
     put(&server, policy("projectId")).await;
-    eventually("its runs follow the policy", async || {
-        server.run_pass("refile").await.unwrap();
-        ground.count("queue_policies WHERE refile_stage <> 0").await == 0
-    })
-    .await;
+    follow(&server).await;
     while admit(&server).await > 0 {}
     let after: Vec<String> = sqlx::query_scalar(GIVEN).fetch_all(&mut ground.conn).await.unwrap();
     assert_eq!(after, [before]);

@@ -1,12 +1,9 @@
 //! What locks the runs of a session that are assigned to it, beside what locks them in another order or for another reason.
 
 use tenure_api::states::SchedulerEnd;
-use tenure_engine::ops::claim_task::{ClaimTask, claim_task};
+use tenure_engine::ops::claim_task::claim_task;
 use tenure_engine::ops::sessions::Attempt;
-use tenure_engine::testing::LEASE;
-use tenure_store::testing::{number, until_sessions_wait};
 use tenure_store::{policies, schedulers, tasks};
-use uuid::Uuid;
 
 use super::*;
 
@@ -69,17 +66,14 @@ async fn the_end_of_a_session_locks_what_it_has_accepted_and_what_not_as_one_lis
         cancelling.commit().await.unwrap();
     });
     assert_eq!(runs_that_left(closed), 2);
-    drop(conn);
     held.finish().await;
 }
 
 #[tokio::test]
 async fn a_queue_is_resumed_and_a_session_with_runs_of_it_is_closed_at_once() {
     let held = Held::new().await;
-    let (pool, parts) = (held.ground.database.pool(), held.server.engine.queue_parts());
-    let name = QUEUE.parse().unwrap();
-    let request = serde_json::from_value(json!({"reason": "repair"})).unwrap();
-    queue_policy::pause(parts, &name, &request, "ann").await.unwrap();
+    let pool = held.ground.database.pool();
+    pause(&held.server, QUEUE).await;
     let mut conn = held.ground.database.connect().await;
     let mut changing = conn.begin().await.unwrap();
     // Both get on when another change of the queue is committed, the resumption first.
@@ -92,10 +86,8 @@ async fn a_queue_is_resumed_and_a_session_with_runs_of_it_is_closed_at_once() {
         until_sessions_wait(pool, 2).await;
         changing.commit().await.unwrap();
     };
-    let (resumed, closed, ()) = tokio::join!(queue_policy::resume(parts, &name, "ann"), closing, committing);
-    resumed.unwrap();
+    let ((), closed, ()) = tokio::join!(resume(&held.server, QUEUE), closing, committing);
     assert_eq!(runs_that_left(closed), 2);
-    drop(conn);
     held.finish().await;
 }
 
@@ -103,9 +95,8 @@ async fn a_queue_is_resumed_and_a_session_with_runs_of_it_is_closed_at_once() {
 async fn a_run_that_is_locked_keeps_its_own_queue_paused_and_no_other() {
     let held = Held::new().await;
     let engine = &held.server.engine;
-    let request = serde_json::from_value(json!({"reason": "repair"})).unwrap();
     for name in [QUEUE, "proj/other"] {
-        queue_policy::pause(engine.queue_parts(), &name.parse().unwrap(), &request, "ann").await.unwrap();
+        pause(&held.server, name).await;
     }
     let mut conn = held.ground.database.connect().await;
     sqlx::query("UPDATE task_queues SET paused_until = paused").execute(&mut conn).await.unwrap();
@@ -114,29 +105,22 @@ async fn a_run_that_is_locked_keeps_its_own_queue_paused_and_no_other() {
     assert_eq!(pauses::pass(engine).await.unwrap().done, 1);
     locking.commit().await.unwrap();
     assert_eq!(pauses::pass(engine).await.unwrap().done, 1);
-    drop(conn);
     held.finish().await;
 }
 
 #[tokio::test]
 async fn a_resumption_waits_for_a_run_that_is_locked_and_shows_it_again() {
     let held = Held::new().await;
-    let (pool, parts) = (held.ground.database.pool(), held.server.engine.queue_parts());
-    let name = QUEUE.parse().unwrap();
-    let request = serde_json::from_value(json!({"reason": "repair"})).unwrap();
-    queue_policy::pause(parts, &name, &request, "ann").await.unwrap();
+    let pool = held.ground.database.pool();
+    pause(&held.server, QUEUE).await;
     sqlx::raw_sql("DELETE FROM session_inbox").execute(pool).await.unwrap();
-    let mut conn = held.ground.database.connect().await;
-    let mut locking = conn.begin().await.unwrap();
-    let run = "SELECT FROM pending WHERE id = $1 FOR UPDATE";
-    sqlx::query(run).bind(held.assigned).execute(&mut *locking).await.unwrap();
-    let (resumed, ()) = tokio::join!(queue_policy::resume(parts, &name, "ann"), async {
+    let lock = format!("SELECT FROM pending WHERE id = '{}' FOR UPDATE", held.assigned);
+    let locking = Lock::take(&held.ground.database, &lock).await;
+    tokio::join!(resume(&held.server, QUEUE), async {
         until_a_session_waits(pool).await;
-        locking.commit().await.unwrap();
+        locking.release().await;
     });
-    resumed.unwrap();
     assert_eq!(number(pool, "SELECT count(*) FROM session_inbox WHERE kind = 4").await, 1);
-    drop(conn);
     held.finish().await;
 }
 
@@ -160,7 +144,6 @@ async fn runs_are_announced_again_taken_back_and_given_again_without_waiting_for
     assert_eq!(ground.count("pending WHERE hold = 3").await, 1, "it is given again");
     renewal.commit().await.unwrap();
     assert_eq!(ground.count("session_inbox WHERE kind = 4").await, 1);
-    drop((renewing, conn));
     ground.finish([server]).await;
 }
 
@@ -171,15 +154,10 @@ async fn a_changed_policy_takes_a_run_back_without_waiting_for_a_renewal_that_ha
     let mut renewal = renewing.begin().await.unwrap();
     sqlx::query("DELETE FROM session_inbox").execute(&mut *renewal).await.unwrap();
     put(&server, json!({"concurrency": {"total": 5}})).await;
-    eventually("its runs follow the policy", async || {
-        server.run_pass("refile").await.unwrap();
-        ground.count("queue_policies WHERE refile_stage <> 0").await == 0
-    })
-    .await;
+    follow(&server).await;
     assert_eq!(ground.count("pending WHERE hold = 2").await, 1);
     renewal.commit().await.unwrap();
     assert_eq!(ground.count("session_inbox").await, 0);
-    drop(renewing);
     ground.finish([server]).await;
 }
 
@@ -190,7 +168,7 @@ async fn an_outage_extends_the_times_of_runs_with_their_tasks_so_that_what_has_t
     server.create_one(QUEUE).await;
     while admit(&server).await > 0 {}
     sessions_pass::pass(&server.engine).await.unwrap();
-    sqlx::raw_sql(AWAY).execute(&mut ground.conn).await.unwrap();
+    ground.run(AWAY).await;
     let mut conn = ground.database.connect().await;
     let mut ending = conn.begin().await.unwrap();
     let first = "SELECT FROM tasks WHERE id = (SELECT min(id::text)::uuid FROM tasks) FOR UPDATE";
@@ -204,7 +182,6 @@ async fn an_outage_extends_the_times_of_runs_with_their_tasks_so_that_what_has_t
     extended.unwrap();
     accept::pass(&server.engine).await.unwrap();
     assert_eq!(ground.count("pending WHERE hold = 3").await, 2, "their time has begun anew");
-    drop(conn);
     ground.finish([server]).await;
 }
 
@@ -239,7 +216,6 @@ async fn queues_whose_rows_are_locked_for_long_leave_no_other_one_without_a_sche
     holder.rollback().await.unwrap();
     ground.beat(&server).await;
     assert!(locked.iter().all(|queue| term(*queue).is_some()) && term(free).is_some());
-    drop(conn);
     ground.finish([server]).await;
 }
 
@@ -271,6 +247,5 @@ async fn a_server_that_is_stopped_while_it_changes_a_scheduler_or_a_policy_has_t
     policies::put(&mut putting, queue, &Policy::none(), "ann").await.unwrap();
     assert_eq!(idle_limit(&mut putting).await, "1s");
     putting.rollback().await.unwrap();
-    drop(conn);
     ground.finish([server]).await;
 }

@@ -1,11 +1,8 @@
 //! Claims in the name of a session.
 
 use super::*;
-use tenure_domain::lifecycle::Report;
-use tenure_domain::policy::ending::Ending;
 use tenure_domain::work::Reported;
 use tenure_engine::batch::wait_list::RUNS_MAX;
-use tenure_store::testing::eventually;
 
 /// Ends it without anything that this server would notice: as another server does.
 async fn close_elsewhere(ground: &Ground, session: &Identity) {

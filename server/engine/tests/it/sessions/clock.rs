@@ -1,10 +1,7 @@
 //! An absence of the servers is no absence of the workers.
 
 use super::*;
-use sqlx::AssertSqlSafe;
 use tenure_store::worker_sessions;
-
-use crate::support::number;
 
 /// As if sessions were looked at last so many seconds ago.
 async fn look_back(ground: &Ground, seconds: i64) {
@@ -134,10 +131,7 @@ async fn the_first_session_after_a_long_time_without_any_is_not_extended() {
     ground.pass().await;
     look_back(&ground, 600).await;
     let other = Queue::start(ground.database.options());
-    sqlx::query("UPDATE worker_sessions SET until = now() - interval '1 s'")
-        .execute(ground.database.pool())
-        .await
-        .unwrap();
+    run_sql(ground.database.pool(), "UPDATE worker_sessions SET until = now() - interval '1 s'").await;
     begin(&other, "first").await;
     passes::pass(&other.engine).await.unwrap();
     let marked = "SELECT count(*) FROM worker_sessions WHERE extended AND worker_id = $1";

@@ -1,6 +1,5 @@
 //! Commands for tasks that sessions hold: one item for each task, until it is carried out or the session ends.
 
-use futures_util::future::join_all;
 use tenure_api::sessions::{InboxEvent, InboxItem};
 use tenure_api::states::TaskCommand;
 use tenure_engine::ops::task_command;

@@ -1,16 +1,10 @@
 //! What the end of a session does with its runs.
 
-use std::time::Instant;
-
 use super::*;
-use sqlx::Connection;
 use tenure_engine::background::driver;
 use tenure_store::tasks;
-use tenure_store::testing::eventually;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-
-use crate::support::{create_on, number, until_a_session_waits};
 
 /// The passes of a server, as they run by themselves.
 struct Passes {

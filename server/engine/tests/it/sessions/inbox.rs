@@ -1,13 +1,10 @@
 //! What a session is to know: how it comes, and that it is repeated until its worker has it.
 
 use super::*;
-use chrono::{DateTime, TimeDelta, Utc};
 use sqlx::PgPool;
 use tenure_api::sessions::{CommandRequest, InboxEvent, InboxItem};
 use tenure_api::states::{RunState, WorkerCommand};
-use tenure_engine::ops::change_task::{Change, change};
 use tenure_engine::sessions::Certainty;
-use tenure_store::testing::eventually;
 
 /// A wait that ends soon.
 const SHORT: Duration = Duration::from_millis(30);
@@ -28,7 +25,7 @@ async fn now(queue: &Queue, session: &Identity, after: i64) -> Vec<InboxItem> {
 }
 
 async fn cancel(queue: &Queue, task: TaskId) {
-    change(&queue.engine.pool, &queue.engine.notifiers, task, Change::Cancel).await.unwrap();
+    change(queue, task, Change::Cancel).await.unwrap();
 }
 
 fn ended(task: TaskId, reason: ReasonResolved, by: Option<EndedBy>) -> InboxEvent {
@@ -38,10 +35,6 @@ fn ended(task: TaskId, reason: ReasonResolved, by: Option<EndedBy>) -> InboxEven
 
 fn events(items: &[InboxItem]) -> Vec<InboxEvent> {
     items.iter().map(|item| item.what.clone()).collect()
-}
-
-async fn run_sql(pool: &PgPool, sql: &'static str) {
-    sqlx::raw_sql(sql).execute(pool).await.unwrap();
 }
 
 #[tokio::test]

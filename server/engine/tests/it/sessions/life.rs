@@ -1,14 +1,10 @@
 //! How sessions begin, go on, and end.
 
 use super::*;
-use sqlx::Connection;
-use tenure_domain::registration::WorkerName;
 use tenure_engine::background::removals;
 use tenure_engine::ops::worker_removed::remove;
 use tenure_store::worker_removals::{self, Gone};
 use tenure_store::worker_sessions::Stored;
-
-use crate::support::number;
 
 async fn find(queue: &Queue, session: &Identity) -> Stored {
     sessions::find(queue.engine.session_parts(), session.id).await.unwrap()

@@ -4,7 +4,6 @@ use super::*;
 use tenure_domain::session::TTL_LEAST;
 
 use crate::passes::{Reads, difference, plan_once, reads, without_autovacuum};
-use crate::support::{hold_snapshot, number};
 
 /// Sessions of workers that renew long before their time is over.
 const LIVE: i32 = 2_000;
@@ -79,9 +78,7 @@ async fn live_sessions_are_not_read_while_none_can_have_expired_however_many_the
     }
     println!("{all} blocks to read all sessions, {least} blocks for {LOOKS} looks");
     assert!(least <= BLOCKS_OF_A_LOOK * LOOKS, "{least} blocks for {LOOKS} looks");
-    drop((conn, old));
-    server.stop().await;
-    database.finish().await;
+    finish(database, server).await;
 }
 
 /// As the passes of a server that looks five times a second: whatever the look before has seen.
@@ -147,8 +144,7 @@ async fn a_session_that_cannot_be_ended_now_is_looked_for_again_at_once() {
     create(&ground.queue, 1, &json!({})).await;
     claim(&ground.queue, &session, 1).await;
     ground.pass().await;
-    let mut holder = ground.database.connect().await;
-    sqlx::raw_sql("BEGIN; SELECT FROM claims FOR UPDATE").execute(&mut holder).await.unwrap();
+    let holder = Lock::take(&ground.database, "SELECT FROM claims FOR UPDATE").await;
     loop {
         ground.advance(TTL + 1).await;
         // After an outage, for which a machine that stands still is taken, nothing is tried.
@@ -157,10 +153,9 @@ async fn a_session_that_cannot_be_ended_now_is_looked_for_again_at_once() {
         }
     }
     assert_eq!(ground.ended(&session).await, None);
-    sqlx::raw_sql("ROLLBACK").execute(&mut holder).await.unwrap();
+    holder.release().await;
     let extended = "SELECT count(*) FROM worker_sessions WHERE extended";
     assert!(ground.pass().await.done == 1 || number(ground.database.pool(), extended).await > 0);
-    drop(holder);
     ground.finish().await;
 }
 

@@ -3,17 +3,13 @@
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use sqlx::{Connection, PgPool};
-use tenure_domain::lifecycle::Report;
-use tenure_engine::ops::change_task::{Change, change};
-use tenure_engine::ops::claim_task::{ClaimTask, claim_task};
+use sqlx::PgPool;
+use tenure_engine::ops::claim_task::claim_task;
 use tenure_engine::ops::sessions::{Attempt, Left};
-use tenure_engine::testing::LEASE;
 use tenure_store::transitions::claim::{Want, Worker, claim as claim_statement};
 use tenure_store::worker_sessions::{self, Renewal, Shared};
 
 use super::*;
-use crate::support::{Gate, number, until_a_session_waits, until_sessions_wait};
 
 /// Runs of the session in these tests.
 const RUNS: usize = 3;
@@ -88,7 +84,6 @@ async fn a_close_waits_for_the_queue_in_which_its_runs_keep_their_places() {
     sqlx::query("SELECT FROM task_queues FOR NO KEY UPDATE").execute(&mut *held).await.unwrap();
     let attempt = race.end_by(SessionEnd::Closed, held).await;
     assert_eq!(attempt, Attempt::Ended(Left { runs: RUNS, retried: RUNS, more: false }));
-    drop(conn);
     race.ground.finish().await;
 }
 
@@ -101,7 +96,6 @@ async fn an_end_waits_for_a_claim_by_name_that_holds_the_session() {
     renew(&race.ground.queue, &race.session).await.expect("it does not keep renewals out");
     let attempt = race.end_by(SessionEnd::Takeover, held).await;
     race.given_back(attempt, RUNS).await;
-    drop(conn);
     race.ground.finish().await;
 }
 
@@ -127,7 +121,6 @@ async fn a_claim_that_is_committed_after_the_end_of_its_session_is_found_and_giv
     let returned = number(pool, "SELECT returned FROM worker_sessions").await;
     assert_eq!(returned, RUNS as i64 + 1);
     assert_eq!(race.ground.pass().await.found, 0);
-    drop(conn);
     race.ground.finish().await;
 }
 
@@ -143,7 +136,6 @@ async fn a_session_that_is_renewed_while_it_is_about_to_expire_goes_on() {
     let attempt = race.end_by(SessionEnd::Expired, held).await;
     assert_eq!(attempt, Attempt::NotLive);
     assert_eq!(race.ground.ended(&race.session).await, None);
-    drop(conn);
     race.ground.finish().await;
 }
 
@@ -166,8 +158,7 @@ async fn what_comes_while_a_session_is_being_ended_changes_nothing_of_it() {
     assert_eq!(workers.iter().map(|worker| worker.running).collect::<Vec<_>>(), [RUNS as i64], "nothing is seen of it");
     // These wait for its commit.
     let [first, second, third] = race.tasks[..] else { panic!("three") };
-    let engine = &queue.engine;
-    let cancel = change(&engine.pool, &engine.notifiers, third, Change::Cancel);
+    let cancel = change(queue, third, Change::Cancel);
     let commit = async {
         until_sessions_wait(race.pool(), 4).await;
         gate.open().await;
@@ -213,7 +204,7 @@ async fn z7_a_thousand_runs_leave_their_session_all_at_once_for_every_reader() {
     let mut tasks = Vec::new();
     for _ in 0..ALL / 200 {
         let part: Vec<_> = (0..200).map(|_| new_task(QUEUE, &json!({}))).collect();
-        crate::support::create_on(&mut ground.conn, &ground.queue, &part).await;
+        create_on(&mut ground.conn, &ground.queue, &part).await;
         tasks.extend(part.iter().map(|task| task.id));
     }
     claim(&ground.queue, &session, ALL).await;

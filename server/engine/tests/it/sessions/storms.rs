@@ -1,9 +1,6 @@
 //! Many sessions at once.
 
-use futures_util::future::join_all;
-
 use super::*;
-use crate::support::number;
 
 const LIVE: &str = "SELECT count(*) FROM worker_sessions WHERE ended IS NULL";
 
@@ -68,7 +65,7 @@ async fn five_hundred_sessions_expire_at_once_and_each_gives_back_what_it_holds(
     }
     for _ in 0..SESSIONS / 50 {
         let tasks: Vec<_> = (0..100).map(|_| new_task(QUEUE, &json!({}))).collect();
-        crate::support::create_on(&mut ground.conn, &ground.queue, &tasks).await;
+        create_on(&mut ground.conn, &ground.queue, &tasks).await;
     }
     for part in all.chunks(100) {
         join_all(part.iter().map(|session| claim(&ground.queue, session, 2))).await;

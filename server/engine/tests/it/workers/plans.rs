@@ -1,15 +1,10 @@
 //! The statements about workers, when there are many.
 
-use std::time::Duration;
-
-use sqlx::PgConnection;
-use tenure_domain::worker::WorkerKey;
-use tenure_engine::testing::QUEUE;
-use tenure_store::due_marks::START;
 use tenure_store::workers::{self as store, Quarantine, Wanted};
 use tenure_store::{admission, clock, session};
 
 use super::{finish, start};
+use crate::support::*;
 
 /// Scans of whole tables, and rows read, of the tables of workers in this transaction.
 async fn reads(conn: &mut PgConnection) -> (i64, i64) {

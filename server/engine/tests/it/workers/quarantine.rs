@@ -1,22 +1,12 @@
 //! Who is quarantined gets no work, wherever it asks and however long it has waited.
 
-use std::time::Duration;
-
-use chrono::TimeDelta;
-use tenure_api::ids::{RunId, TaskId};
-use tenure_domain::lifecycle::Report;
-use tenure_domain::policy::ending::Ending;
-use tenure_domain::task::Last;
 use tenure_domain::work::Reported;
 use tenure_engine::background::workers as pass;
-use tenure_engine::ops::OpError;
 use tenure_engine::ops::claim_work::Request;
 use tenure_engine::ops::work::Worked;
-use tenure_engine::testing::QUEUE;
-use tenure_engine::testing::Queue;
 
 use super::{DAY_SECONDS, LONG, advance, finish, get, ids, key, now, page, poll, quarantine, start};
-use crate::support::{Gate, number, until_a_session_waits};
+use crate::support::*;
 
 const SHORT: Duration = Duration::from_millis(300);
 
@@ -107,11 +97,7 @@ async fn quarantined_waiters_take_no_claims_from_the_others() {
     };
     let create = async {
         tokio::time::sleep(SHORT).await;
-        let mut tasks = Vec::new();
-        for _ in 0..4 {
-            tasks.push(queue.create_one(QUEUE).await);
-        }
-        tasks
+        create_some(&queue, QUEUE, 4).await
     };
     let (b1, g1, b2, g2, b3, mut tasks) =
         tokio::join!(wait("bad1"), wait("good1"), wait("bad2"), wait("good2"), wait("bad3"), create);
