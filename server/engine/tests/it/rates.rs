@@ -11,16 +11,12 @@ use tenure_store::admission::key_rules;
 use tenure_store::transitions::end::{self, Member};
 use tenure_store::{queue_counts, schedulers};
 
-use crate::schedulers::{Ground, begin};
+use crate::schedulers::{Ground, begin, scheduler, served};
 use crate::support::*;
 
 /// A scheduler with one session, by a policy.
 async fn assigning(policy: serde_json::Value) -> (Ground, Queue) {
-    let mut ground = Ground::new().await;
-    let server = ground.server();
-    ground.beat(&server).await;
-    put(&server, policy).await;
-    ground.beat(&server).await;
+    let (ground, server) = scheduler(policy).await;
     begin(&server, "here", 100).await;
     (ground, server)
 }
@@ -78,8 +74,7 @@ async fn a_run_knows_its_next_start_while_one_that_its_session_has_not_accepted_
 
 #[tokio::test]
 async fn a_queue_at_its_rate_locks_no_run_that_waits() {
-    let mut ground = Ground::new().await;
-    let server = ground.server();
+    let (mut ground, server) = served().await;
     put(&server, one_an_hour("total")).await;
     let tasks: Vec<_> = (0..50).map(|_| new_task(QUEUE, &json!({}))).collect();
     create_on(&mut ground.conn, &server, &tasks).await;
@@ -147,8 +142,7 @@ async fn claim_and_end(server: &Queue) {
 /// would be an interval away at each decision.
 #[tokio::test]
 async fn a_faster_rate_starts_runs_after_one_of_its_own_intervals() {
-    let mut ground = Ground::new().await;
-    let server = ground.server();
+    let (mut ground, server) = served().await;
     put(&server, json!({"rate": {"total": {"count": 1, "seconds": 86_400}}})).await;
     let tasks: Vec<_> = (0..3).map(|_| new_task(QUEUE, &json!({}))).collect();
     create_on(&mut ground.conn, &server, &tasks).await;
@@ -160,8 +154,7 @@ async fn a_faster_rate_starts_runs_after_one_of_its_own_intervals() {
 }
 
 async fn claim_two_a_second(of: &str, passes_run: bool) {
-    let mut ground = Ground::new().await;
-    let server = ground.server();
+    let (mut ground, server) = served().await;
     let mut policy = json!({"rate": {}});
     policy["rate"][of] = json!({"count": 2, "seconds": 1});
     put(&server, policy).await;
@@ -198,8 +191,7 @@ async fn waiting_request_gets_the_next_token_of_a_key_beside_the_pass() {
 /// The date until which its head is put off was of the clock of before.
 #[tokio::test]
 async fn a_key_is_looked_at_when_its_rate_has_a_token_also_if_the_clock_was_set_back_since() {
-    let mut ground = Ground::new().await;
-    let server = ground.server();
+    let (mut ground, server) = served().await;
     put(&server, json!({"rate": {"perKey": {"count": 1, "seconds": 60}}})).await;
     create_on(&mut ground.conn, &server, &[keyed(), keyed()]).await;
     claim_and_end(&server).await;
@@ -228,8 +220,7 @@ async fn a_key_is_looked_at_when_its_rate_has_a_token_also_if_the_clock_was_set_
 #[tokio::test]
 async fn claim_by_name_spends_a_token_and_is_refused_without_one() {
     for of in ["total", "perKey"] {
-        let mut ground = Ground::new().await;
-        let server = ground.server();
+        let (mut ground, server) = served().await;
         put(&server, one_an_hour(of)).await;
         let (first, second) = (keyed(), keyed());
         create_on(&mut ground.conn, &server, &[first.clone(), second.clone()]).await;
@@ -248,8 +239,7 @@ async fn claim_by_name_spends_a_token_and_is_refused_without_one() {
 #[tokio::test]
 async fn runs_count_as_admissible_from_the_next_token_on() {
     for of in ["total", "perKey"] {
-        let mut ground = Ground::new().await;
-        let server = ground.server();
+        let (mut ground, server) = served().await;
         put(&server, one_an_hour(of)).await;
         create_on(&mut ground.conn, &server, &[(); 3].map(|()| keyed())).await;
         server.claim_one(QUEUE).await;
@@ -269,8 +259,7 @@ async fn admissible(ground: &mut Ground, server: &Queue) -> i64 {
 
 #[tokio::test]
 async fn queue_has_rates_if_its_policy_or_a_key_has_one() {
-    let mut ground = Ground::new().await;
-    let server = ground.server();
+    let (mut ground, server) = served().await;
     put(&server, json!({"concurrency": {"perKey": 5}})).await;
     let queue = server.key(QUEUE).await;
     let conn = &mut ground.conn;
@@ -290,8 +279,7 @@ async fn queue_has_rates_if_its_policy_or_a_key_has_one() {
 /// Another limit does not have the turns of keys begin anew.
 #[tokio::test]
 async fn keys_keep_their_turns_when_a_policy_changes_that_is_fair_still() {
-    let mut ground = Ground::new().await;
-    let server = ground.server();
+    let (mut ground, server) = served().await;
     put(&server, json!({"fair": true, "concurrency": {"total": 1}})).await;
     for key in ["a", "b"] {
         let task = || new_task(QUEUE, &json!({"extra": {"tenure": {"key": key}}}));
@@ -313,8 +301,7 @@ async fn keys_keep_their_turns_when_a_policy_changes_that_is_fair_still() {
 #[tokio::test]
 async fn most_urgent_waiting_run_gets_the_next_token() {
     for of in ["total", "perKey"] {
-        let mut ground = Ground::new().await;
-        let server = ground.server();
+        let (mut ground, server) = served().await;
         put(&server, one_an_hour(of)).await;
         let fields = |priority: &str| json!({"priority": priority, "extra": {"tenure": {"key": "k"}}});
         let [lowest, high, highest] = ["lowest", "high", "highest"].map(|priority| new_task(QUEUE, &fields(priority)));
@@ -336,8 +323,7 @@ async fn most_urgent_waiting_run_gets_the_next_token() {
 #[tokio::test]
 async fn a_run_that_is_given_back_waits_again_where_it_waited_before() {
     for ending in [Ending::Released, Ending::Undelivered] {
-        let mut ground = Ground::new().await;
-        let server = ground.server();
+        let (mut ground, server) = served().await;
         put(&server, one_an_hour("total")).await;
         let first = server.create_one(QUEUE).await;
         server.create_one(QUEUE).await;

@@ -86,6 +86,22 @@ impl Ground {
     }
 }
 
+/// A server of a new database.
+pub(crate) async fn served() -> (Ground, Queue) {
+    let ground = Ground::new().await;
+    let server = ground.server();
+    (ground, server)
+}
+
+/// A server that is the scheduler of a queue with this policy.
+pub(crate) async fn scheduler(policy: Value) -> (Ground, Queue) {
+    let (mut ground, server) = served().await;
+    ground.beat(&server).await;
+    put(&server, policy).await;
+    ground.beat(&server).await;
+    (ground, server)
+}
+
 pub(crate) async fn begin(queue: &Queue, worker: &str, capacity: i64) {
     let start = Start::from_request(StartSessionRequest {
         task_queue_id: QUEUE.parse().unwrap(),
@@ -110,8 +126,7 @@ async fn admit(queue: &Queue) -> usize {
 
 #[tokio::test]
 async fn the_term_of_a_queue_that_assigns_its_runs_no_more_is_shown_as_0_for_a_day() {
-    let mut ground = Ground::new().await;
-    let server = ground.server();
+    let (mut ground, server) = served().await;
     ground.beat(&server).await;
     let shown = || {
         let mut text = String::new();
@@ -187,11 +202,7 @@ async fn with_an_assigned_run() -> (Ground, Queue) {
 }
 
 async fn with_an_assigned_run_by(policy: serde_json::Value) -> (Ground, Queue) {
-    let mut ground = Ground::new().await;
-    let server = ground.server();
-    ground.beat(&server).await;
-    put(&server, policy).await;
-    ground.beat(&server).await;
+    let (mut ground, server) = scheduler(policy).await;
     begin(&server, "worker", 10).await;
     server.create_one(QUEUE).await;
     while admit(&server).await > 0 {}
@@ -215,11 +226,7 @@ async fn an_item_of_an_inbox_is_withdrawn_when_a_changed_policy_takes_its_run_ba
 /// keys as one look has to go past.
 #[tokio::test]
 async fn runs_that_wait_for_a_preferred_worker_hold_up_no_others() {
-    let mut ground = Ground::new().await;
-    let server = ground.server();
-    ground.beat(&server).await;
-    put(&server, json!({"dispatch": "assign"})).await;
-    ground.beat(&server).await;
+    let (mut ground, server) = scheduler(json!({"dispatch": "assign"})).await;
     begin(&server, "here", 1).await;
     begin(&server, "away", 1).await;
     ground.run("UPDATE worker_sessions SET capacity = 0 WHERE worker_id = 'away'").await;

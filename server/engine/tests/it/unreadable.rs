@@ -4,7 +4,7 @@
 use tenure_store::admission as stored_admission;
 use tenure_store::queue_counts::{self, Listing};
 
-use crate::schedulers::Ground;
+use crate::schedulers::{Ground, served};
 use crate::support::*;
 
 const OTHER: &str = "proj/other";
@@ -30,8 +30,7 @@ async fn claim(server: &Queue, queue: &str) -> usize {
 
 #[tokio::test]
 async fn the_looks_at_other_queues_go_on_at_their_own_pace() {
-    let mut ground = Ground::new().await;
-    let server = ground.server();
+    let (mut ground, server) = served().await;
     spoiled(&mut ground, &server, json!({"rate": {"perKey": {"count": 1, "seconds": 600}}})).await;
     let report = server.run_pass("admission").await.unwrap();
     assert_eq!(report.failing, 1);
@@ -49,8 +48,7 @@ async fn the_looks_at_other_queues_go_on_at_their_own_pace() {
 
 #[tokio::test]
 async fn it_is_counted_beside_the_others_as_one_that_starts_nothing() {
-    let mut ground = Ground::new().await;
-    let server = ground.server();
+    let (mut ground, server) = served().await;
     spoiled(&mut ground, &server, json!({"concurrency": {"total": 1}})).await;
     let sequenced = server.engine.sequencer.reached();
     let listed = queue_counts::list(&mut ground.conn, sequenced, Listing::Open, &stored_admission::Marks::default())

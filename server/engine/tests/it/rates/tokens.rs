@@ -104,8 +104,7 @@ async fn cancel_frees_the_token_of_an_assigned_run_only() {
 
 #[tokio::test]
 async fn cancel_of_a_waiting_run_costs_no_token() {
-    let mut ground = Ground::new().await;
-    let server = ground.server();
+    let (mut ground, server) = served().await;
     put(&server, one_an_hour("total")).await;
     let (first, second) = (server.create_one(QUEUE).await, server.create_one(QUEUE).await);
     server.create_one(QUEUE).await;

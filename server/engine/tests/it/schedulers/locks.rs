@@ -189,8 +189,7 @@ async fn an_outage_extends_the_times_of_runs_with_their_tasks_so_that_what_has_t
 #[tokio::test]
 async fn queues_whose_rows_are_locked_for_long_leave_no_other_one_without_a_scheduler() {
     const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
-    let mut ground = Ground::new().await;
-    let server = ground.server();
+    let (mut ground, server) = served().await;
     ground.beat(&server).await;
     // The last one in the order of names is not locked.
     let (mut locked, free) = (Vec::new(), format!("{QUEUE}9"));
