@@ -57,7 +57,7 @@ async fn m17_a_checkpoint_outlives_its_run_and_the_next_one_reads_and_replaces_i
     let worker = credentials_of(&first);
     for checkpoint in [json!({"done": 1}), json!(null), json!("ä \u{0} \""), json!({"done": [2, 1.50]})] {
         let stored = ok(put(&rig, &first, checkpoint.clone()).await);
-        let expected = json!({"taskId": task, "runId": 0, "checkpoint": checkpoint, "updated": stored.body["updated"]});
+        let expected = json!({"taskId": task, "runId": 0, "checkpoint": checkpoint, "updated": stored["updated"]});
         assert_eq!(read(&rig, task).await.body, expected);
         let own = call(&mut rig.client(), &worker, "GET", &of_task(task, "checkpoint"), None).await;
         assert_eq!((own.status, own.body), (200, expected), "its own credentials are good for it");

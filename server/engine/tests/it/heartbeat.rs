@@ -1,6 +1,5 @@
 //! Heartbeats, and the backends of sessions that were lost.
 
-use sqlx::Connection as _;
 use tenure_engine::background::{election, servers};
 use tenure_store::clock;
 use tenure_store::session::{self, Backend, LostBackend};

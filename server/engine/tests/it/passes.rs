@@ -192,7 +192,7 @@ async fn behind_an_old_snapshot() -> (TestDatabase, PgConnection, PgConnection) 
 #[tokio::test]
 async fn a_pass_that_has_nothing_to_do_reads_as_little_of_full_tables_as_of_small_ones() {
     let size: i32 = std::env::var(SIZE).map_or(SIZE_DEFAULT, |size| size.parse().unwrap());
-    let (database, mut conn, old) = behind_an_old_snapshot().await;
+    let (database, mut conn, _old) = behind_an_old_snapshot().await;
     let queue = Queue::start(database.options());
     let small = SMALL.min(size / 2);
     fill(&mut conn, 1, small).await;

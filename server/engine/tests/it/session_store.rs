@@ -164,7 +164,7 @@ async fn a_command_that_is_being_sent_is_not_overtaken() {
     let reading = tokio::spawn(async move { (read(&mut reader, session, 0).await, reader) });
     until_a_session_waits(ground.database.pool()).await;
     sending.commit().await.unwrap();
-    let (items, reader) = reading.await.unwrap();
+    let (items, _reader) = reading.await.unwrap();
     assert_eq!(items.iter().map(|item| item.id == command).collect::<Vec<_>>(), [true, false], "{items:?}");
     assert!(items[0].id < items[1].id);
     let InboxEvent::Command { command: what, task_id } = &items[0].what else { panic!("{items:?}") };

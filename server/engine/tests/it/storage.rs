@@ -20,7 +20,7 @@ async fn pages(database: &TestDatabase) -> Vec<i64> {
 #[tokio::test]
 async fn a_task_that_ends_stays_in_its_page_behind_an_old_snapshot() {
     let (database, queue) = start().await;
-    let old = hold_snapshot(&database).await;
+    let _old = hold_snapshot(&database).await;
     let tasks: Vec<_> = (0..TASKS).map(|_| new_task(QUEUE, &json!({}))).collect();
     create_on(&mut database.connect().await, &queue, &tasks).await;
     let created = pages(&database).await;

@@ -70,7 +70,7 @@ async fn decisions_read_no_more_behind_an_old_snapshot() {
     let server = Queue::start(database.options());
     put_to(&server, PULLED, json!({"fair": true, "concurrency": {"perKey": 10}})).await;
     sqlx::query("UPDATE queue_policies SET refile_stage = 0").execute(&mut conn).await.unwrap();
-    let old = hold_snapshot(&database).await;
+    let _old = hold_snapshot(&database).await;
     let queue = server.key(PULLED).await;
     let (mut rounds, mut marks) = (Vec::new(), Marks::default());
     for number in 0..ROUNDS {

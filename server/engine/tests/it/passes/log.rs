@@ -30,7 +30,7 @@ async fn blocks(conn: &mut PgConnection, queue: &Queue) -> i64 {
 
 #[tokio::test]
 async fn what_was_purged_of_the_log_is_not_walked_over_with_each_look() {
-    let (database, mut conn, old) = behind_an_old_snapshot().await;
+    let (database, mut conn, _old) = behind_an_old_snapshot().await;
     sqlx::raw_sql(LOG).execute(&mut conn).await.unwrap();
     events::sequence(&mut conn, Sequenced::default()).await.unwrap();
     sqlx::raw_sql(PURGE).execute(&mut conn).await.unwrap();

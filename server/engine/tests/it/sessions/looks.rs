@@ -58,7 +58,7 @@ async fn live_sessions_are_not_read_while_none_can_have_expired_however_many_the
     .execute(&mut conn)
     .await
     .unwrap();
-    let old = hold_snapshot(&database).await;
+    let _old = hold_snapshot(&database).await;
     for _ in 0..RENEWED {
         sqlx::query("UPDATE worker_sessions SET until = until + interval '1 s'").execute(&mut conn).await.unwrap();
     }
