@@ -70,6 +70,26 @@ async fn locked_run_is_claimed_soon_after_its_lock_ends() {
 }
 
 #[tokio::test]
+async fn run_rekeyed_during_decision_is_not_started_for_its_old_key() {
+    let ground = limited(json!({"concurrency": {"perKey": 1}})).await;
+    let held = ground.create("p", "b").await;
+    assert_eq!(ground.claim(1).await, [held]);
+    let (rekeyed, next) = (ground.create("p", "a").await, ground.create("p", "a").await);
+    admit(&ground.queue).await;
+    // The decision has read its heads, and waits to read their keys.
+    let lock = Lock::take(&ground.database, "LOCK TABLE queue_keys IN ACCESS EXCLUSIVE MODE").await;
+    let rekey = async {
+        until_a_session_waits(ground.database.pool()).await;
+        let sql = format!("UPDATE pending SET key_id = (SELECT key_id FROM claims) WHERE id = '{}'", rekeyed.uuid());
+        run_sql(ground.database.pool(), &sql).await;
+        lock.release().await;
+    };
+    let (claimed, ()) = tokio::join!(ground.queue.claim_one(QUEUE), rekey);
+    assert_eq!(claimed.task.id, next, "the key of the other run is full");
+    ground.finish().await;
+}
+
+#[tokio::test]
 async fn a_key_is_known_although_the_first_of_its_runs_is_gone() {
     let mut ground = limited(json!({"concurrency": {"perKey": 1}})).await;
     let date = |seconds| {

@@ -51,16 +51,20 @@ pub async fn load_sessions(transaction: &mut PgConnection, queue: i32) -> Result
     Ok(sessions.collect())
 }
 
-/// Locks the runs of `starts` that still wait. Skips runs that another transaction has locked.
+/// Locks the runs of `starts` that still wait with the same key. Skips runs that another transaction has locked.
 pub async fn lock_waiting(transaction: &mut PgConnection, starts: &[Start]) -> Result<Vec<i64>, sqlx::Error> {
     let (seqs, runs): (Vec<i64>, Vec<i16>) = starts.iter().map(|start| (start.seq, start.run)).unzip();
+    let keys: Vec<i64> = starts.iter().map(|start| start.key).collect();
     sqlx::query_scalar!(
         r#"-- lock_waiting
-        SELECT p.seq FROM unnest($1::bigint[], $2::smallint[]) AS i(seq, run)
+        -- As in claim_decided.
+        SELECT p.seq FROM unnest($1::bigint[], $2::smallint[], $3::bigint[]) AS i(seq, run, key)
         JOIN pending p ON p.seq BETWEEN i.seq AND i.seq AND p.run = i.run AND p.hold IS NOT DISTINCT FROM 2 /* Hold::Waiting */
+            AND p.key_id IS NOT DISTINCT FROM i.key
         FOR UPDATE OF p SKIP LOCKED"#,
         &seqs,
-        &runs
+        &runs,
+        &keys
     )
     .fetch_all(transaction)
     .await

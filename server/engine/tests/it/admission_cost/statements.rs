@@ -68,9 +68,9 @@ pub struct Given {
     assigned: i32,
     limits: Admission,
     announced: Vec<Announced>,
-    waiting: Vec<i64>,
+    waiting: Vec<(i64, i64)>,
     named: (i64, Uuid),
-    waiting_assigned: Vec<i64>,
+    waiting_assigned: Vec<(i64, i64)>,
     given_out: Vec<(i64, Uuid)>,
     sessions: Vec<i64>,
     marks: Marks,
@@ -90,9 +90,9 @@ impl Given {
         let announced: Vec<Announced> =
             rows.iter().map(|&(key, ord, seq)| Announced { key, waits: Some((4, ord)), seq: Some(seq) }).collect();
         assert_eq!(announced.len(), 500);
-        let waiting = async |conn: &mut PgConnection, queue: i32| -> Vec<i64> {
-            let sql = "SELECT seq FROM pending WHERE queue = $1 AND hold = 2 ORDER BY key_id LIMIT 200";
-            sqlx::query_scalar(sql).bind(queue).fetch_all(conn).await.unwrap()
+        let waiting = async |conn: &mut PgConnection, queue: i32| -> Vec<(i64, i64)> {
+            let sql = "SELECT seq, key_id FROM pending WHERE queue = $1 AND hold = 2 ORDER BY key_id LIMIT 200";
+            sqlx::query_as(sql).bind(queue).fetch_all(conn).await.unwrap()
         };
         let named = "SELECT key_id, id FROM pending WHERE queue = $1 AND hold = 2 ORDER BY key_id, ord LIMIT 1";
         let given_out = "SELECT seq, id FROM pending WHERE hold = 3 ORDER BY seq";
@@ -218,8 +218,8 @@ impl Given {
         FoundHeads { rows, ..FoundHeads::default() }
     }
 
-    async fn claim(&self, conn: &mut PgConnection, locked: &mut Locked, seqs: &[i64]) {
-        let starts = seqs.iter().map(|&seq| start(seq, Taker::Request(0))).collect();
+    async fn claim(&self, conn: &mut PgConnection, locked: &mut Locked, runs: &[(i64, i64)]) {
+        let starts = runs.iter().map(|&run| start(run, Taker::Request(0))).collect();
         let chosen = Chosen {
             name: PULLED,
             decided: &Decided { starts, least: locked.least, tat: 1.0, ..Decided::default() },
@@ -229,7 +229,7 @@ impl Given {
             batch: Uuid::new_v4(),
         };
         let claimed = claim::claim_decided(conn, locked, &chosen).await.unwrap();
-        assert_eq!(claimed.iter().filter(|row| row.made).count(), seqs.len());
+        assert_eq!(claimed.iter().filter(|row| row.made).count(), runs.len());
     }
 
     /// What claimTask runs for a waiting run, in a session for cold statements.
@@ -244,14 +244,14 @@ impl Given {
         assert_eq!(head.key, key);
         let counted = admission::load_keys(conn, self.pulled, &[key], &self.marks, &limits).await.unwrap();
         assert_eq!(counted.keys.len(), 1);
-        self.claim(conn, &mut locked, &[head.runs[0].seq]).await;
+        self.claim(conn, &mut locked, &[(head.runs[0].seq, key)]).await;
         admission::take_turn(conn, key, 4, 0.5).await.unwrap();
     }
 
     /// Runs of the assign queue, given to its sessions in turn.
     fn assignments(&self) -> Vec<Start> {
         let pairs = self.waiting_assigned.iter().zip(self.sessions.iter().cycle());
-        pairs.map(|(&seq, &session)| start(seq, Taker::Session(session))).collect()
+        pairs.map(|(&run, &session)| start(run, Taker::Session(session))).collect()
     }
 
     /// Runs one of [`OTHERS`].
@@ -345,7 +345,7 @@ impl Given {
     }
 }
 
-/// A start of a run of [`fill::keys`](super::fill::keys).
-fn start(seq: i64, taker: Taker) -> Start {
-    Start { seq, run: 0, key: 0, priority: 4, taker }
+/// A start of a run of [`fill::keys`](super::fill::keys), by its `seq` and its key.
+fn start((seq, key): (i64, i64), taker: Taker) -> Start {
+    Start { seq, run: 0, key, priority: 4, taker }
 }

@@ -27,7 +27,7 @@ pub struct Chosen<'a> {
 }
 
 /// Claims all of these runs, or none. Returns the runs that it has locked; `made` is true if they
-/// are claimed. A missing run is locked by another transaction, or no longer waits. `session_ended`
+/// are claimed. A missing run is locked by another transaction, no longer waits, or has another key. `session_ended`
 /// is true if the session of the run's worker has ended. If it claims, it also stores the decision.
 #[expect(clippy::too_many_lines, reason = "one statement, one clause a line")]
 pub async fn claim_decided(
@@ -36,11 +36,12 @@ pub async fn claim_decided(
     chosen: &Chosen<'_>,
 ) -> Result<Vec<Claimed>, sqlx::Error> {
     let stored = Stored::new(locked, chosen.decided, chosen.found);
-    let (mut seqs, mut runs, mut takers) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut seqs, mut runs, mut keys, mut takers) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for start in &chosen.decided.starts {
         let Taker::Request(request) = start.taker else { continue };
         seqs.push(start.seq);
         runs.push(start.run);
+        keys.push(start.key);
         takers.push(i32::try_from(request + 1).unwrap_or(i32::MAX));
     }
     let groups: Vec<&str> = chosen.workers.iter().map(|worker| worker.group).collect();
@@ -50,19 +51,20 @@ pub async fn claim_decided(
         Claimed,
         r#"-- claim_decided
         WITH chosen AS MATERIALIZED (
-            SELECT i.seq, i.run, i.worker, i.n, s.session,
+            SELECT i.seq, i.run, i.key, i.worker, i.n, s.session,
                    -- A scalar subquery is never hashed, which would read all sessions.
                    s.session IS NOT NULL
                        AND COALESCE((SELECT w.ended IS NOT NULL FROM worker_sessions w WHERE w.epoch = s.session), true) AS session_ended
-            FROM unnest($1::bigint[], $2::smallint[], $3::int[]) WITH ORDINALITY AS i(seq, run, worker, n)
+            FROM unnest($1::bigint[], $2::smallint[], $23::bigint[], $3::int[]) WITH ORDINALITY AS i(seq, run, key, worker, n)
             CROSS JOIN LATERAL (SELECT ($6::bigint[])[i.worker] AS session) s
         ),
         locked AS MATERIALIZED (
             SELECT c.worker, c.n, c.session, c.session_ended, p.seq, p.id, p.run, p.priority, p.ord, p.deadline, p.scheduled,
                    p.reason_created, p.retries_left, p.traits, p.key_id, p.bytes AS size
-            -- Neither condition fits an index of waiting runs: each run is found by its key.
+            -- No condition fits an index of waiting runs: each run is found by its primary key. A run that has another key
+            -- since the decision would take a slot of that key, and the decided one would stay full for nothing.
             FROM chosen c JOIN pending p ON p.seq BETWEEN c.seq AND c.seq AND p.run = c.run
-                AND p.hold IS NOT DISTINCT FROM 2 /* Hold::Waiting */ AND p.queue = $7
+                AND p.hold IS NOT DISTINCT FROM 2 /* Hold::Waiting */ AND p.queue = $7 AND p.key_id IS NOT DISTINCT FROM c.key
             FOR UPDATE OF p SKIP LOCKED
         ),
         queue AS MATERIALIZED (
@@ -144,7 +146,8 @@ pub async fn claim_decided(
         &stored.vtimes,
         &stored.places as &[Option<i64>],
         &stored.ready,
-        &stored.times as &[Option<f64>]
+        &stored.times as &[Option<f64>],
+        &keys
     )
     .fetch_all(conn)
     .await?;
