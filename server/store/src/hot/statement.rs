@@ -112,7 +112,7 @@ pub trait Run {
 impl Run for PgConnection {
     async fn run_one(&mut self, statement: &Statement) -> Result<Rows, sqlx::Error> {
         let query = sqlx::query::<Postgres>(statement.text);
-        let query = statement.encoded().fold(query, |query, param| query.bind(param));
+        let query = statement.encoded().fold(query, sqlx::query::Query::bind);
         Ok(Rows::OfSession(query.fetch_all(self).await?))
     }
 }
