@@ -1,5 +1,6 @@
 //! Two tasks to look at before the many: one whose log is followed while it runs, and one that is cancelled while it runs.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
@@ -26,14 +27,19 @@ const ASKED: &str = "\nasked to stop\n";
 const WITHIN: Duration = Duration::from_secs(60);
 /// Ten times what is promised, for machines that are busy.
 const GONE_WITHIN: Duration = Duration::from_secs(10);
+/// The same for a worker without a session, which learns of a cancel at its next renewal.
+const GONE_AT_RENEWAL: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(20);
 
+/// `--plane` of each worker.
+type Planes = BTreeMap<String, &'static str>;
+
 /// Shows both; fails if something is not as it should be.
-pub async fn show(client: &Client, queue: &TaskQueueId, scratch: &Path) -> Result<()> {
+pub async fn show(client: &Client, queue: &TaskQueueId, planes: &Planes, scratch: &Path) -> Result<()> {
     let counts = Planned::of_script("count seconds", COMPLETED, COUNTS)?;
     let works = Planned::of_script("work until it is cancelled", CANCELED, WORKS)?;
     within(&counts, follow(client, queue, &counts, scratch)).await?;
-    within(&works, cancel(client, queue, &works, scratch)).await
+    within(&works, cancel(client, queue, planes, &works, scratch)).await
 }
 
 async fn within(task: &Planned, shown: impl Future<Output = Result<()>>) -> Result<()> {
@@ -63,8 +69,8 @@ async fn follow(client: &Client, queue: &TaskQueueId, task: &Planned, scratch: &
     Ok(())
 }
 
-/// A task is cancelled: its process ends at once, and what it has printed is kept.
-async fn cancel(client: &Client, queue: &TaskQueueId, task: &Planned, scratch: &Path) -> Result<()> {
+/// Cancels a task. Its process ends; a worker with a session also keeps its log.
+async fn cancel(client: &Client, queue: &TaskQueueId, planes: &Planes, task: &Planned, scratch: &Path) -> Result<()> {
     say!("\nTask {}, which is cancelled while it runs:", task.id);
     let mut log = begin(client, queue, task).await?;
     log.read_until(AT_WORK.1).await?;
@@ -73,16 +79,22 @@ async fn cancel(client: &Client, queue: &TaskQueueId, task: &Planned, scratch: &
     if is_gone(process) {
         return Err(format!("process {process} of a task that runs is not there").into());
     }
+    let has_session = !planes.iter().any(|(name, plane)| *plane == "poll" && log.text.contains(&format!("/{name}\n")));
+    let within = if has_session { GONE_WITHIN } else { GONE_AT_RENEWAL };
     let asked = Instant::now();
     client.change_task(task.id, TaskChange::Cancel).await?;
     while !is_gone(process) {
-        if asked.elapsed() > GONE_WITHIN {
-            return Err(format!("process {process} is there {GONE_WITHIN:?} after its task was cancelled").into());
+        if asked.elapsed() > within {
+            return Err(format!("process {process} is there {within:?} after its task was cancelled").into());
         }
         sleep(POLL).await;
     }
     say!("Cancelled: process {process} was gone {:.2} s later.", asked.elapsed().as_secs_f64());
     ends_as(client, task).await?;
+    if !has_session {
+        say!("Its worker has no session: it learned of this at its next renewal, and uploaded no log.\n");
+        return Ok(());
+    }
     let whole = whole_log(client, task.id, scratch).await?;
     if !whole.starts_with(&log.text) || !whole.contains(ASKED) {
         return Err(format!("the log does not say how it ended: {whole:?}").into());

@@ -148,7 +148,7 @@ async fn work(cli: &Cli, server: &Server, workers: &mut Workers, scratch: &Path)
     say!("The server is ready at {}.", server.root_url());
     (1..=cli.workers).try_for_each(|number| workers.start(&format!("worker-{number}"), cli.plane.of_worker(number)))?;
     say!("Started {} workers: {}.", cli.workers, workers.describe());
-    live::show(&client, &queue, scratch).await?;
+    live::show(&client, &queue, &workers.planes(), scratch).await?;
     let tasks = plan::plan(&cli.tree, cli.max, scratch)?;
     let group = tasks.first().ok_or("there are no files to work on")?.id;
     say!("Handing in {} tasks …", tasks.len());
