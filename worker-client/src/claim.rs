@@ -89,15 +89,12 @@ pub enum LostBecause {
         /// And in these words.
         message: String,
     },
-    /// The lease is over and no renewal succeeded.
-    LeaseExpired,
 }
 
 impl fmt::Display for LostBecause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Refused { status, message } => write!(f, "the queue answered {status}: {message}"),
-            Self::LeaseExpired => f.write_str("the lease ended before it could be renewed"),
         }
     }
 }

@@ -1,10 +1,11 @@
 //! Admission where it meets other transactions: what is locked, moved, gone or changed while a look at a queue is on its way.
 
 use tenure_api::policy::QueuePolicy;
+use tenure_domain::admission::{Start, Taker};
 use tenure_domain::policy::document::Match;
 use tenure_domain::policy::keys::KeyRules;
 use tenure_engine::ops::queue_policy::{self, Put};
-use tenure_store::admission::key_rules;
+use tenure_store::admission::{self, key_rules};
 
 use crate::support::*;
 
@@ -86,6 +87,19 @@ async fn run_rekeyed_during_decision_is_not_started_for_its_old_key() {
     };
     let (claimed, ()) = tokio::join!(ground.queue.claim_one(QUEUE), rekey);
     assert_eq!(claimed.task.id, next, "the key of the other run is full");
+    ground.finish().await;
+}
+
+#[tokio::test]
+async fn run_with_another_key_is_not_locked_for_assignment() {
+    let mut ground = limited(json!({"concurrency": {"perKey": 1}})).await;
+    ground.create("p", "a").await;
+    let (seq, key): (i64, i64) =
+        sqlx::query_as("SELECT seq, key_id FROM pending").fetch_one(&mut ground.conn).await.unwrap();
+    let start = |key| Start { seq, run: 0, key, priority: 4, taker: Taker::Session(1) };
+    for (key, locked) in [(key, vec![seq]), (key + 1, Vec::new())] {
+        assert_eq!(admission::lock_waiting(&mut ground.conn, &[start(key)]).await.unwrap(), locked);
+    }
     ground.finish().await;
 }
 
