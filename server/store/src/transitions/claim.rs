@@ -1,4 +1,4 @@
-//! Claiming the next runs of queues.
+//! Claims the next runs of queues.
 
 mod decided;
 
@@ -17,36 +17,32 @@ use crate::hot::statement::{Run, Statement, row, statement};
 use tenure_domain::create::shown_definition;
 use tenure_domain::task::{EndedRun, Granted, Last, Tenancy};
 
-/// How many priorities there are; low-water marks come in arrays of this size.
 pub const PRIORITIES: usize = Priority::ALL.len();
 
-/// A request for runs of one queue.
 #[derive(Debug, Clone)]
 pub struct Want<'a> {
     /// `task_queues.id`.
     pub queue: i32,
-    /// The name that has this key; if it has another one by now, nothing is claimed.
+    /// Expected name of the queue. If the key has another name by now, nothing is claimed.
     pub name: &'a str,
-    /// The cursor epoch that the low-water marks were read at; with another one they are ignored.
+    /// Cursor epoch of the low-water marks. With another epoch, the marks are ignored.
     pub epoch: i64,
-    /// For each priority the `ord` up to which no pending run is left.
+    /// For each priority, the `ord` up to which no pending run is left.
     pub marks: [i64; PRIORITIES],
-    /// Who gets the first run found, the second, and so on: indexes into the list of workers. A worker that requests more
-    /// than one run is listed as often.
+    /// Worker indexes in order of assignment. A worker is listed once for each run that it
+    /// requests.
     pub slots: Vec<i32>,
 }
 
-/// A worker that claims.
 #[derive(Debug, Clone, Copy)]
 pub struct Worker<'a> {
     pub group: &'a str,
-    /// The worker.
     pub id: &'a str,
-    /// The epoch of the session that its claims belong to.
+    /// Epoch of the session that owns its claims.
     pub session: Option<i64>,
 }
 
-/// The queues, and the workers with their slots. No worker has a session if there are no sessions.
+/// `sessions` is empty if no worker has a session.
 struct Columns<'a> {
     queues: Vec<i32>,
     names: Vec<&'a str>,
@@ -80,20 +76,16 @@ impl<'a> Columns<'a> {
 }
 
 row! {
-    /// A new claim, or a run that was left pending: for lack of room, or because the session of its worker has ended.
+    /// A new claim, or a run left pending because of the byte limit or the end of a session.
     #[derive(Debug)]
     pub struct Claimed {
         /// Index into the list of workers, from 1.
         pub worker: i32,
-        /// The task's key.
         pub seq: i64,
-        /// The task.
         pub id: Uuid,
         pub run: i16,
-        /// `task_queues.id`.
         pub queue: i32,
         pub priority: i16,
-        /// Its place in the queue.
         pub ord: i64,
         scheduled: DateTime<Utc>,
         reason_created: i16,
@@ -106,27 +98,26 @@ row! {
         deadline: DateTime<Utc>,
         expires: DateTime<Utc>,
         scopes: String,
-        /// None of a run that was not claimed, and where it is left to be read later.
+        /// None if the run was not claimed or the definition is read later.
         definition: Option<String>,
-        /// Whether the run was claimed; otherwise it is pending still.
+        /// True if the run was claimed; otherwise it is still pending.
         pub made: bool,
-        /// Whether it was not claimed because the session of its worker has ended.
+        /// True if the worker's session has ended.
         pub session_ended: bool,
     }
 }
 
 impl Claimed {
-    /// Whether its definition is to be read yet.
+    /// True if its definition must still be read.
     pub fn lacks_definition(&self) -> bool {
         self.made && self.definition.is_none()
     }
 
-    /// Adds the definition that was read later.
     pub fn add_definition(&mut self, definition: String) {
         self.definition = Some(definition);
     }
 
-    /// The claim for the response to its worker, with what the statement does not return.
+    /// Returns the claim for the response to its worker.
     pub fn describe(
         self,
         queue: TaskQueueId,
@@ -135,7 +126,7 @@ impl Claimed {
     ) -> Result<Granted, Undecodable> {
         let columns = Row { table: "pending", task: self.id };
         let open = columns.open_run(self.run, self.reason_created, self.scheduled)?;
-        // They were read after the claim, which may have ended since.
+        // `ended` was read after the claim, which may have ended since.
         ended.retain(|earlier| earlier.run.run < open.run);
         let definition = self.definition.ok_or_else(|| columns.invalid("definition", 0))?;
         let tenancy = Tenancy {
@@ -156,19 +147,22 @@ impl Claimed {
     }
 }
 
-/// Bytes of definitions that one worker is given at once, as a page of a list has; the first one goes out whatever its
+/// Byte limit of definitions in one response, as for a page. The first definition is sent at any
 /// size.
 pub const ANSWER_BYTES_MAX: i64 = 16 << 20;
-/// Bytes of definitions that one statement claims.
+/// Byte limit of definitions that one statement claims.
 pub const BATCH_BYTES_MAX: i64 = 4 * ANSWER_BYTES_MAX;
 
-/// Bytes of definitions that a statement answers with which is part of a tick. The rest of them is read later: a backend
-/// that waits for its answer to be taken does not come to the commit.
+/// Byte limit of definitions in the result of a tick. The rest is read later: a backend does not
+/// commit while it waits for its result to be received.
 pub const TICK_BYTES_MAX: i64 = 4 << 20;
 
-/// Claims for `lease`, or for what the policy of its queue says, what is requested, highest priority and oldest first, and assigns it in the order of the slots. What is
-/// claimed of a queue ends before the first run that does not fit into the bytes: that one and what comes after it
-/// stays pending, and is in the answer without its definition. So it is with a run whose worker has a session that has ended.
+/// Claims the requested runs, highest priority and oldest first, and assigns them to slots in
+/// order.
+///
+/// The lease is that of the queue's policy, or `lease`. In each queue, claims stop before the first
+/// run over the byte limit, or whose worker's session has ended. That run and those after it stay
+/// pending and are returned without a definition.
 pub async fn claim(
     conn: &mut PgConnection,
     wants: &[Want<'_>],
@@ -179,7 +173,7 @@ pub async fn claim(
     conn.run_one(&statement_showing(wants, workers, lease, batch, i64::MAX)).await?.decode()
 }
 
-/// The same by the statement for any number of queues, and for workers with sessions.
+/// Like [`claim`], always by the statement for several queues.
 pub async fn claim_of_many(
     conn: &mut PgConnection,
     wants: &[Want<'_>],
@@ -190,12 +184,10 @@ pub async fn claim_of_many(
     conn.run_one(&many(&Columns::new(wants, workers), lease, batch, i64::MAX)).await?.decode()
 }
 
-/// The statement of [`claim`] as a part of a tick.
 pub fn statement(wants: &[Want<'_>], workers: &[Worker<'_>], lease: Duration, batch: Uuid) -> Statement {
     statement_showing(wants, workers, lease, batch, TICK_BYTES_MAX)
 }
 
-/// Workers that claim for a session need the statement for any number of queues.
 fn statement_showing(
     wants: &[Want<'_>],
     workers: &[Worker<'_>],
@@ -210,7 +202,8 @@ fn statement_showing(
     }
 }
 
-/// Claims of one queue. All answers together have no more bytes than one may have: what is left is asked for again at once.
+/// Claims runs of one queue. `ANSWER_BYTES_MAX` bounds all responses together; workers request the
+/// rest at once.
 #[expect(clippy::too_many_lines, reason = "one statement, one clause a line")]
 fn one(want: &Want<'_>, columns: &Columns<'_>, lease: Duration, batch: Uuid, shown_bytes: i64) -> Statement {
     statement!(
@@ -300,7 +293,7 @@ fn one(want: &Want<'_>, columns: &Columns<'_>, lease: Duration, batch: Uuid, sho
     )
 }
 
-/// Claims of several queues, or of workers with sessions.
+/// Claims runs of several queues, or for workers with sessions.
 #[expect(clippy::too_many_lines, reason = "one statement, one clause a line")]
 fn many(columns: &Columns<'_>, lease: Duration, batch: Uuid, shown_bytes: i64) -> Statement {
     statement!(

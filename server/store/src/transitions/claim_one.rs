@@ -1,18 +1,17 @@
-//! Pending to running, for one named run: the cold counterpart of [`super::claim`], in a transaction that has locked
-//! the task.
+//! Claims one named run, in a transaction that has locked its task. The cold counterpart of
+//! [`super::claim`].
 
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-/// A claim of one named run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Claimed {
-    /// The key, if the run was assigned; none if it was ready.
+    /// None if the run was ready, not assigned.
     pub key: Option<i64>,
 }
 
-/// Claims one named run before its deadline, if its queue is not paused. The run has to be ready in a
-/// queue without limits, or assigned to this session. The caller has locked the task's row.
+/// Claims one named run before its deadline, unless its queue is paused. The run must be ready in a
+/// queue without limits, or assigned to this session. The caller has locked the task.
 pub async fn claim_one(
     conn: &mut PgConnection,
     id: Uuid,

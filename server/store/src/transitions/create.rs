@@ -1,4 +1,4 @@
-//! A new task, pending or unscheduled: definition, task, pending run, count and event in one statement.
+//! Creates tasks: one statement writes definition, task, pending run, count and event.
 
 mod alone;
 mod look;
@@ -22,27 +22,25 @@ use tenure_domain::task::{Last, OpenRun, Task};
 
 pub use look::{Look, Names, StoredGroup, StoredTask, look};
 
-/// One member: the task, and the key of its queue.
 #[derive(Debug, Clone, Copy)]
 pub struct Member<'a> {
     pub task: &'a NewTask,
     /// `task_queues.id`.
     pub queue: i32,
-    /// Whether it has dependencies that are not satisfied: then it is stored without a run.
+    /// True if it has unsatisfied dependencies: it is stored without a run.
     pub waits: bool,
-    /// Whether its queue has a policy that must be stamped on its run, as far as the server remembers. If that is wrong it only
-    /// takes one statement more.
+    /// True if, by the cached policy, its run must be stamped. A stale value costs one more
+    /// statement.
     pub ruled: bool,
 }
 
 impl Member<'_> {
-    /// Whether a task is alone in a group with its own id, waits for nothing, and nothing is said of its runs: the ordinary case,
-    /// in which nothing is there that could conflict.
+    /// True for the common case, in which no existing row can conflict.
     pub fn is_alone(&self) -> bool {
         !self.waits && !self.ruled && self.task.options.is_none() && self.task.group.uuid() == self.task.id.uuid()
     }
 
-    /// How many seconds ahead its deadline may lie, the drift included.
+    /// Maximum distance of the deadline, including the clock drift.
     fn seconds_ahead(&self) -> f64 {
         (self.task.deadline_limit.ahead() + CREATED_DRIFT).as_seconds_f64()
     }
@@ -50,10 +48,10 @@ impl Member<'_> {
 
 #[derive(Default)]
 struct Columns<'a> {
-    /// Of each member its number, from 1.
+    /// From 1.
     numbers: Vec<i64>,
     ids: Vec<Uuid>,
-    /// The queues of all members, each once, and for each member which of them it is, from 1.
+    /// Distinct queues; `queue_places` has the index of each member's queue, from 1.
     queues: Vec<i32>,
     queue_names: Vec<&'a str>,
     queue_places: Vec<i32>,
@@ -72,14 +70,14 @@ struct Columns<'a> {
     tags: Vec<&'a str>,
     definitions: Vec<&'a str>,
     waits: Vec<bool>,
-    /// Empty if no member has options, as is usual: then none of their rows has any.
+    /// Empty if no member has options: all option columns are then null.
     options: OptionColumns<'a>,
 }
 
 #[derive(Default)]
 struct OptionColumns<'a> {
     deliveries: Vec<Option<i16>>,
-    /// Times are in seconds.
+    /// In seconds, like the other durations.
     delays: Vec<Option<f64>>,
     not_before: Vec<Option<DateTime<Utc>>>,
     complete_times: Vec<Option<f64>>,
@@ -89,7 +87,6 @@ struct OptionColumns<'a> {
     keys: Vec<Option<&'a str>>,
     worker_groups: Vec<Option<&'a str>>,
     worker_ids: Vec<Option<&'a str>>,
-    /// In seconds.
     worker_waits: Vec<Option<i32>>,
 }
 
@@ -118,7 +115,7 @@ impl<'a> OptionColumns<'a> {
 }
 
 impl<'a> Columns<'a> {
-    /// How many seconds ahead a deadline may lie, if that is the same for all members.
+    /// Maximum distance of a deadline, if all members share it.
     fn one_limit(&self) -> f64 {
         self.ahead.first().copied().unwrap_or_default()
     }
@@ -159,33 +156,29 @@ impl<'a> Columns<'a> {
     }
 }
 
-/// What became of the members of a statement.
 #[derive(Debug, Default)]
 pub struct Outcome {
     pub stored: Vec<Created>,
-    /// Those that were left out because of the policy of their queue, from 0: [`create`] stores them.
+    /// Members omitted because of their queue's policy, from 0. [`create`] stores them.
     pub ruled: Vec<usize>,
 }
 
-/// A task that was stored.
 #[derive(Debug)]
 pub struct Created {
-    /// Which member, from 0.
+    /// From 0.
     pub member: usize,
-    /// The task's key.
     pub seq: i64,
-    /// When that was; then its first run became pending, if it has one.
+    /// Creation time; the first run became pending then.
     pub now: DateTime<Utc>,
-    /// Whether it has none.
+    /// True if it has unsatisfied dependencies, and so no run.
     pub waits: bool,
-    /// Whether its first run is held, so that no worker can claim it yet.
+    /// True if no worker can claim its first run yet.
     pub held: bool,
-    /// Whether its queue has a policy that was stamped on its run.
+    /// True if its run was stamped by its queue's policy.
     pub ruled: bool,
 }
 
 impl Created {
-    /// The task as it was stored.
     pub fn task(&self, new: &NewTask) -> Task {
         Task {
             id: new.id,
@@ -208,14 +201,14 @@ impl Created {
     }
 }
 
-/// Whether the statement for tasks that are alone may store them.
+/// True if the statement for lone tasks can store all members.
 fn are_alone(members: &[Member<'_>]) -> bool {
     let one_limit = members.windows(2).all(|pair| pair[0].task.deadline_limit == pair[1].task.deadline_limit);
     one_limit && members.iter().all(Member::is_alone)
 }
 
-/// Stores the tasks that do not exist yet, whose dates are valid, whose group accepts them, and whose queue has this key.
-/// The others are missing from the result.
+/// Stores new tasks with valid dates, whose group accepts them and whose queue has this key. Omits
+/// all others from the result.
 pub async fn create(conn: &mut PgConnection, members: &[Member<'_>]) -> Result<Vec<Created>, sqlx::Error> {
     let rows = conn.run_one(&statement(members)).await?.decode::<StoredRow>()?;
     let grouped: Vec<usize> = rows.iter().filter(|row| row.seq.is_none()).map(|row| hot::member(row.n)).collect();
@@ -228,13 +221,13 @@ pub async fn create(conn: &mut PgConnection, members: &[Member<'_>]) -> Result<V
     Ok(stored)
 }
 
-/// The same for tasks of any group, also those that wait for others.
+/// Like [`create`], for tasks of any group, with or without dependencies.
 pub async fn create_any(conn: &mut PgConnection, members: &[Member<'_>]) -> Result<Vec<Created>, sqlx::Error> {
     Ok(decode(&conn.run_one(&any(&Columns::new(members))).await?)?.stored)
 }
 
-/// The statement for these tasks. A task that is the first with its group's id, or whose queue has a policy, may be missing from its
-/// outcome although it can be stored.
+/// Returns the statement for these tasks. Its outcome may omit a storable task: one named after its
+/// group, or in a queue with a policy.
 pub fn statement(members: &[Member<'_>]) -> Statement {
     match members {
         [member] if member.is_alone() => one::statement(member),
@@ -243,13 +236,12 @@ pub fn statement(members: &[Member<'_>]) -> Statement {
     }
 }
 
-/// What it answered with.
 pub fn decode(rows: &Rows) -> Result<Outcome, sqlx::Error> {
     Ok(outcome(rows.decode()?))
 }
 
 row! {
-    /// A member that was stored; or, without `seq`, one that is not alone in its group or whose queue has a policy.
+    /// Without `seq`, the group is not free or the queue has a policy.
     pub(crate) struct StoredRow {
         n: i64,
         seq: Option<i64>,

@@ -1,5 +1,6 @@
-//! Running to resolved, or to pending as the next run: reports and releases of workers, claims that are over and requeues are one
-//! statement with different members. [`ending::decide`](tenure_domain::policy::ending::decide) says what each of them leads to, and
+//! Ends running runs: reports, releases, expired claims and requeues.
+//!
+//! [`ending::decide`](tenure_domain::policy::ending::decide) determines each outcome, and
 //! [`hold::of_next_run`](tenure_domain::policy::hold::of_next_run) when the next run is ready.
 
 mod one;
@@ -20,27 +21,23 @@ use tenure_domain::policy::report::TaskResult;
 use tenure_domain::task::{EndedRun, Last, OpenRun, Task, Tenancy};
 use tenure_domain::work::Holder;
 
-/// The end of a run that a member asks for.
 #[derive(Debug, Clone, Copy)]
 pub struct Member<'a> {
-    /// The task.
     pub id: Uuid,
     pub run: i16,
-    /// How and why.
     pub ending: Ending,
-    /// What the worker returns, if it does; only of a run that it reports as completed or failed.
+    /// Only for a run reported as completed or failed.
     pub result: Option<&'a TaskResult>,
-    /// When the worker wants the next run to start, if it says so.
+    /// Start of the next run, if the worker requests one.
     pub start: Option<Start>,
 }
 
 impl Member<'_> {
-    /// An end without anything beside it.
     pub fn new(id: Uuid, run: i16, ending: Ending) -> Self {
         Self { id, run, ending, result: None, start: None }
     }
 
-    /// Whether no run follows, whatever retries are left, and nothing is returned.
+    /// True if no run follows, regardless of retries, and there is no result.
     fn is_for_good(&self) -> bool {
         matches!(self.ending, Ending::Reported(_)) && self.ending.retry().is_none() && self.result.is_none()
     }
@@ -60,10 +57,10 @@ impl Member<'_> {
     }
 }
 
-/// The members as columns. To the statement what is missing at the end of an array is null, and what most members do not have
-/// is an empty array if none has it.
+/// The statement reads missing elements at the end of an array as null, so a column without values
+/// is empty.
 struct Columns<'a> {
-    /// Of each member its number, from 1.
+    /// From 1.
     numbers: Vec<i64>,
     ids: Vec<Uuid>,
     runs: Vec<i16>,
@@ -106,7 +103,6 @@ impl<'a> Columns<'a> {
     }
 }
 
-/// A column that is empty if no member has a value.
 fn few<'a, T>(members: &[Member<'a>], value: impl Fn(&Member<'a>) -> Option<T>) -> Vec<Option<T>> {
     if members.iter().all(|member| value(member).is_none()) {
         return Vec::new();
@@ -115,20 +111,16 @@ fn few<'a, T>(members: &[Member<'a>], value: impl Fn(&Member<'a>) -> Option<T>) 
 }
 
 row! {
-    /// A run that was ended.
     #[derive(Debug)]
     pub struct Resolved {
         /// From 1.
         n: i64,
-        /// The task's key.
         pub seq: i64,
-        /// The task.
         pub id: Uuid,
         pub run: i16,
         state: i16,
         reason_resolved: i16,
         ended_by: Option<i16>,
-        /// `task_queues.id`.
         pub queue: i32,
         priority: i16,
         scheduled: DateTime<Utc>,
@@ -139,20 +131,19 @@ row! {
         worker_group: String,
         worker_id: String,
         retries_left: i16,
-        /// Why the next run was made, if one was.
         pub next_reason: Option<i16>,
         scheduler: String,
         project: String,
         task_group: Uuid,
         deadline: DateTime<Utc>,
         expires: DateTime<Utc>,
-        /// The epoch of the session that held the run; none too if its worker reported it for good.
+        /// Session that held the run. Also none if its worker reported it for good.
         pub session: Option<i64>,
     }
 }
 
 impl Resolved {
-    /// Which member, from 0.
+    /// From 0.
     pub fn member(&self) -> usize {
         hot::member(self.n)
     }
@@ -161,8 +152,8 @@ impl Resolved {
         ReasonResolved::from_code(self.reason_resolved)
     }
 
-    /// The task afterwards, with what the statement does not answer with. `history` was read after the run was added to it,
-    /// or not at all for a first run.
+    /// Returns the task afterwards. `history` is read after this run was added to it, or not at all
+    /// for a first run.
     pub fn task(self, queue: TaskQueueId, mut history: Vec<EndedRun>) -> Result<Task, Undecodable> {
         let columns = Row { table: "runs", task: self.id };
         let ended = EndedRun {
@@ -192,13 +183,13 @@ impl Resolved {
     }
 }
 
-/// Ends the runs, each if its claim is still held, and appends the next run where the rules allow one.
+/// Ends runs that are still claimed, and appends the next run if the rules allow it.
 pub async fn end(conn: &mut PgConnection, members: &[Member<'_>]) -> Result<Vec<Resolved>, sqlx::Error> {
     end_held(conn, members, &[]).await
 }
 
-/// The same, each only if it is the claim of the holder that is named for it. A list of holders may be shorter than that of the
-/// members.
+/// Like [`end`], but only if the named holder has the claim. `holders` may be shorter than
+/// `members`.
 pub async fn end_held(
     conn: &mut PgConnection,
     members: &[Member<'_>],
@@ -207,7 +198,7 @@ pub async fn end_held(
     conn.run_one(&statement(members, holders)).await?.decode()
 }
 
-/// The same by the statement for ends of any kind.
+/// Like [`end_held`], always by the statement for all kinds of ends.
 pub async fn end_any(
     conn: &mut PgConnection,
     members: &[Member<'_>],
@@ -216,7 +207,6 @@ pub async fn end_any(
     conn.run_one(&any(&Columns::new(members, holders))).await?.decode()
 }
 
-/// The statement of [`end_held`].
 pub fn statement(members: &[Member<'_>], holders: &[Option<&Holder>]) -> Statement {
     match members {
         [member] if member.is_for_good() => one::statement(member, holders.first().copied().flatten()),

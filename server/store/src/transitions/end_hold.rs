@@ -1,4 +1,4 @@
-//! Pending and held to pending and ready: what held the runs has ended.
+//! Ends the holds of pending runs, which become ready or wait for admission.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,19 +16,19 @@ use crate::decode::Row;
 use crate::queues;
 use crate::session::plan_as_hot;
 
-/// A command that was given so long before a run was claimed may have been committed after its worker looked for one.
+/// A command this much older than a claim may have been committed after its worker checked.
 const UNSEEN: Duration = Duration::from_secs(60);
 
-/// Ends the delays that are over, up to `limit`; none is over before `from`. Each run takes a new place, as if it had come now,
-/// and a note for each queue says so to readers of events. Answers the queues, and how many runs of each are ready now.
+/// Ends up to `limit` delays that are over; none ended before `from`.
 ///
-/// A run whose deadline has passed is left to the deadline pass, because nothing may claim it.
+/// Each run moves to a new position, as if created now, and notes tell event readers. Returns the
+/// number of runs by queue. Leaves runs past their deadline to the deadline pass.
 pub async fn end_holds(
     transaction: &mut PgConnection,
     from: DateTime<Utc>,
     limit: i64,
 ) -> Result<BTreeMap<i32, usize>, sqlx::Error> {
-    // With a bitmap of all that is due, each slice would read all of it.
+    // A bitmap scan would read all due rows for each slice.
     plan_as_hot(transaction).await?;
     #[cfg(feature = "test-util")]
     {
@@ -66,8 +66,9 @@ pub async fn end_holds(
     note(transaction, rows).await
 }
 
-/// Ends the delay of a run before which another one was released, if a command for the task came since that one was claimed, or shortly
-/// before: its worker may not have seen it. The queue, if there was such a delay. The caller has locked the task.
+/// Ends the delay after a released run, if a command was sent since that run was claimed or shortly
+/// before: its worker may not have seen it. Returns the queue, if there was such a delay. The
+/// caller has locked the task.
 pub async fn end_commanded_delay(transaction: &mut PgConnection, task: Uuid) -> Result<Option<i32>, sqlx::Error> {
     let rows = sqlx::query_as!(
         Ended,
@@ -100,19 +101,17 @@ pub async fn end_commanded_delay(transaction: &mut PgConnection, task: Uuid) -> 
     Ok(note(transaction, rows).await?.into_keys().next())
 }
 
-/// A run whose delay has ended.
 struct Ended {
     id: Uuid,
     run: i16,
     queue: i32,
     priority: i16,
-    /// Whether it waits for admission now.
+    /// True if it now waits for admission.
     waits: bool,
-    /// Of its queue.
     name: String,
 }
 
-/// Writes the counts and the notes of runs whose delays have ended; how many there are in each queue.
+/// Writes counts and notes, and returns the number of runs by queue.
 async fn note(transaction: &mut PgConnection, rows: Vec<Ended>) -> Result<BTreeMap<i32, usize>, sqlx::Error> {
     let mut ended: BTreeMap<(i32, bool), (String, Vec<ReadyRun>)> = BTreeMap::new();
     for row in rows {
@@ -127,7 +126,7 @@ async fn note(transaction: &mut PgConnection, rows: Vec<Ended>) -> Result<BTreeM
         let one = change(Some(Open::Pending { hold: Some(Hold::Delay) }), Some(Open::Pending { hold: after }));
         #[cfg(feature = "test-util")]
         let one = perhaps_miscount(one);
-        // A run that waits is not ready before it is claimed.
+        // A waiting run is not ready until it is claimed.
         let note = if waits { None } else { Some(Note::task_ready(queues::parse_name(&name)?, runs)) };
         ready.push(queue, count, one, note.as_ref())?;
     }
@@ -135,7 +134,7 @@ async fn note(transaction: &mut PgConnection, rows: Vec<Ended>) -> Result<BTreeM
     Ok(counted)
 }
 
-/// Has the delay that is over for the longest time last for ever, if that breakage is on and strikes.
+/// Makes the longest overdue delay last forever.
 #[cfg(feature = "test-util")]
 async fn perhaps_prolong_one(transaction: &mut PgConnection) -> Result<(), sqlx::Error> {
     if !breakage::is_on(Breakage::LoseHold) {
@@ -151,7 +150,7 @@ async fn perhaps_prolong_one(transaction: &mut PgConnection) -> Result<(), sqlx:
     Ok(())
 }
 
-/// Has a delay end now that would end long after it, if that breakage is on and strikes.
+/// Ends a delay now that is due much later.
 #[cfg(feature = "test-util")]
 async fn perhaps_hurry_one(transaction: &mut PgConnection) -> Result<(), sqlx::Error> {
     if !breakage::is_on(Breakage::EndHoldEarly) {
@@ -167,13 +166,13 @@ async fn perhaps_hurry_one(transaction: &mut PgConnection) -> Result<(), sqlx::E
     Ok(())
 }
 
-/// Counts one delay too few, if that breakage is on and strikes.
+/// Counts one delay too few.
 #[cfg(feature = "test-util")]
 fn perhaps_miscount(one: Counted) -> Counted {
     Counted { delayed: one.delayed - i64::from(breakage::strikes(Breakage::DelayedOffByOne)), ..one }
 }
 
-/// What is written of runs that are held no more, or otherwise: for each queue the changes of its counts, and perhaps a note.
+/// Changes of counts by queue, with optional notes, for runs whose hold ends or changes.
 #[derive(Debug, Default)]
 pub(crate) struct Ready {
     queues: Vec<i32>,
@@ -196,17 +195,15 @@ impl Ready {
     }
 }
 
-/// A row of `pending` as a note names it.
 pub(crate) fn ready_run(id: Uuid, run: i16, priority: i16) -> Result<ReadyRun, sqlx::Error> {
     let columns = Row { table: "pending", task: id };
     let (task_id, run_id) = (columns.slug("id", id)?, columns.run(run)?);
     Ok(ReadyRun { task_id, run_id, priority: columns.priority(priority)? })
 }
 
-/// How many runs one note names.
 const READY_IN_NOTE: usize = 200;
 
-/// Writes notes that these runs of a queue are ready, each of which changes the counts by `one`.
+/// Writes notes of ready runs, each of which changes the counts by `one`.
 pub(crate) async fn note_ready(
     transaction: &mut PgConnection,
     queue: i32,
@@ -226,7 +223,6 @@ pub(crate) async fn note_ready(
     emit(transaction, ready).await
 }
 
-/// Writes the counts and a note for each queue.
 pub(crate) async fn emit(transaction: &mut PgConnection, ready: Ready) -> Result<(), sqlx::Error> {
     sqlx::query!(
         "-- emit_ready

@@ -1,5 +1,3 @@
-//! Ending tasks without a report: their deadline has passed, or they are cancelled.
-
 use sqlx::PgConnection;
 use tenure_api::states::{EndedBy, ReasonResolved};
 use uuid::Uuid;
@@ -7,15 +5,14 @@ use uuid::Uuid;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Ended {
     pub tasks: Vec<Uuid>,
-    /// The queue of each of them: `task_queues.id`.
     pub queues: Vec<i32>,
-    /// The epochs of the sessions that held runs of them, and have an item each in their inboxes.
+    /// Sessions that held runs of these tasks; each has an inbox item.
     pub sessions: Vec<i64>,
 }
 
-/// Ends these tasks, whose rows are locked by this transaction, as exceptions: from pending, from running, from
-/// unscheduled. Answers those that it ended. A run that was claimed while the statement waited for its row is left out:
-/// the next statement finds it among the claims.
+/// Ends cancelled or overdue tasks as exceptions, whether pending, running or unscheduled, and
+/// returns them. The caller has locked them. Omits a run claimed while the statement waited for its
+/// row: the next statement finds the claim.
 pub async fn end_open(
     transaction: &mut PgConnection,
     locked: &[Uuid],
@@ -24,7 +21,7 @@ pub async fn end_open(
     end_open_by(transaction, locked, reason, None).await
 }
 
-/// The same, with what ended them.
+/// Like [`end_open`], with the cause.
 #[expect(clippy::too_many_lines, reason = "one statement, one clause a line")]
 pub async fn end_open_by(
     transaction: &mut PgConnection,

@@ -1,9 +1,7 @@
-//! Running to running, with a time at which the claim is over although it is renewed. Touches `claims` only.
-
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
-/// Sets when the time of claims is over, and answers of how many; what another transaction has locked is left out.
+/// Sets time limits that renewals do not extend, and returns their number. Skips locked claims.
 pub async fn set_complete_by(
     transaction: &mut PgConnection,
     claims: &[(i64, i16, DateTime<Utc>)],

@@ -1,10 +1,8 @@
-//! The group of a lone task gets a row. No run moves; but the task's end must see it, so that this changes the task.
-
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-/// Inserts the row of a group that has none because its only task is the one that it is named after. Waits for transactions that
-/// end this task or add another one.
+/// Inserts the row of a lone task's group. Updates the task too, so that its end sees the row.
+/// Waits for transactions that end this task or add another one.
 pub async fn store(conn: &mut PgConnection, id: Uuid) -> Result<(), sqlx::Error> {
     sqlx::query!(
         "-- store_lone_group

@@ -1,5 +1,3 @@
-//! Purging what has expired: tasks with everything that belongs to them, and empty groups.
-
 use std::collections::HashSet;
 
 use chrono::{DateTime, Utc};
@@ -9,49 +7,47 @@ use uuid::Uuid;
 use crate::due::{self, Place};
 use crate::events::Sequenced;
 
-/// Tasks that one transaction looks at, and rows of `due`.
+/// Tasks, and rows of `due`, per transaction.
 const TASKS_MAX: i64 = 200;
-/// Edges that one transaction purges.
 const EDGES_MAX: i64 = 2_000;
-/// Groups that one transaction looks at.
 const GROUPS_MAX: i64 = 200;
-/// Nothing is purged while the groups pass has to read so many rows of the log: they are looked through for each slice.
+/// Purging stops at this number of rows that the groups pass has yet to read, because each slice
+/// scans them.
 const UNREAD_MAX: i64 = 5_000;
-/// A place in a table before all others.
+/// A `ctid` before all others.
 const NO_PLACE: &str = "(0,0)";
 
-/// A place among the tasks that have expired, in the order in which they are looked at.
+/// A position among expired tasks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cursor {
     expires: DateTime<Utc>,
     place: Place,
 }
 
-/// A place among the groups that have expired: behind so many of those that have this date, which is a full hour and may be that of many.
-/// Not behind a place in the table, as for tasks: the order of the index is another one once groups were sealed.
+/// A position among expired groups: a date, and the number of its groups to skip. Many groups share
+/// a date, which is a full hour. A `ctid` cannot serve: sealing changes their order in the index.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GroupCursor {
     expires: DateTime<Utc>,
     passed: i64,
 }
 
-/// What became of a slice of what has expired.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Slice<C> {
-    /// What has expired, and may be purged.
+    /// Rows that may be purged.
     pub found: usize,
-    /// Rows that were purged; the others are locked by other transactions.
+    /// The rest is locked by other transactions.
     pub purged: usize,
-    /// After which place more may have expired.
+    /// Next position, if more may have expired.
     pub next: Option<C>,
 }
 
-/// Purges a slice of the tasks that have expired. A task that has many edges loses those first. It waits for no lock on tasks and
-/// edges.
+/// Purges a slice of expired tasks. Tasks with many edges lose edges first. Never waits for locks
+/// on tasks and edges.
 ///
-/// A task is kept until its deadline was dealt with, until its artifacts have been removed, and until the log has been read
-/// of its end: readers of the log look up the task's group. None is left that expired before `from`. The slice comes after a
-/// place, so that tasks that are kept, however many, do not hold up others. Nothing is purged while much of the log is unread.
+/// Retains a task until its deadline was processed, its artifacts are removed, and the log is read
+/// past its end: log readers look up its group. No task expired before `from`. The cursor keeps
+/// retained tasks from blocking others. Purges nothing while much of the log is unread.
 pub async fn purge_tasks(
     conn: &mut PgConnection,
     sequenced: Sequenced,
@@ -71,7 +67,7 @@ pub async fn purge_tasks(
     )
     .fetch_all(&mut *transaction)
     .await?;
-    // Artifacts again, now that the tasks are locked, because some may have come.
+    // Artifacts may have been added before the lock.
     let retained = list_retained(&mut transaction, sequenced, &seqs).await?;
     let found = seqs.len() - retained.len();
     let bare = locked.into_iter().filter(|row| !retained.contains(&row.seq));
@@ -90,8 +86,7 @@ pub async fn purge_tasks(
     Ok(Slice { found, purged: usize::try_from(purged).unwrap_or(usize::MAX), next })
 }
 
-/// Has the rest of the transaction planned so that what is read in the order of an index is read by that index: sorting would
-/// read all that has expired, and leave rows of one date in any order.
+/// Forces index scans. A sort would read all expired rows, and order rows of one date arbitrarily.
 async fn follow_indexes(transaction: &mut PgConnection) -> Result<(), sqlx::Error> {
     sqlx::query!(
         r#"-- follow_indexes
@@ -102,13 +97,13 @@ async fn follow_indexes(transaction: &mut PgConnection) -> Result<(), sqlx::Erro
     Ok(())
 }
 
-/// Tasks that have expired and have no artifacts: the others are not locked for each look. The places are of all rows of `due`
-/// that were looked at, which are locked.
+/// Expired tasks without artifacts, so that the others are not locked each time. `places` has all
+/// rows of `due` that were read and locked.
 struct Expired {
     ids: Vec<Uuid>,
     seqs: Vec<i64>,
     places: Vec<Place>,
-    /// The last place of which nothing is left to look at, if more may have expired after it.
+    /// Last row that was read completely, if more may have expired.
     next: Option<Cursor>,
 }
 
@@ -166,7 +161,7 @@ async fn list_expired(
     Ok(Expired { ids, seqs, places, next })
 }
 
-/// Those of these tasks that are retained: they have artifacts, or the log has not been read of them.
+/// Filters `seqs` to tasks with artifacts or unread log rows.
 async fn list_retained(
     transaction: &mut PgConnection,
     sequenced: Sequenced,
@@ -192,8 +187,8 @@ async fn list_retained(
     Ok(retained.into_iter().collect())
 }
 
-/// Purges edges of these tasks, and returns how many. An edge that another transaction has locked, which marks it or purges it with its
-/// other task, is left: to wait for it with others in hand could be a deadlock.
+/// Purges edges of these tasks and returns their number. Skips locked edges: waiting for them with
+/// locks held could deadlock.
 async fn purge_edges(transaction: &mut PgConnection, ids: &[Uuid], seqs: &[i64]) -> Result<u64, sqlx::Error> {
     let edges = sqlx::query!(
         r#"-- lock_dependencies
@@ -224,7 +219,6 @@ async fn purge_edges(transaction: &mut PgConnection, ids: &[Uuid], seqs: &[i64])
     Ok(gone.rows_affected())
 }
 
-/// Those of these tasks that have no edges left.
 async fn list_without_edges(
     transaction: &mut PgConnection,
     ids: &[Uuid],
@@ -244,8 +238,8 @@ async fn list_without_edges(
     Ok(rows.into_iter().map(|row| (row.id, row.seq)).unzip())
 }
 
-/// Purges tasks that have no edges left, in one statement: nothing is ever seen without its task. The group of a lone task gets
-/// a row, because a group outlives its tasks.
+/// Purges tasks without edges in one statement, so no row is ever visible without its task. The
+/// group of a lone task gets a row, because groups outlive tasks.
 async fn purge(transaction: &mut PgConnection, ids: &[Uuid], seqs: &[i64]) -> Result<u64, sqlx::Error> {
     let gone = sqlx::query_scalar!(
         r#"-- purge_tasks
@@ -273,9 +267,9 @@ async fn purge(transaction: &mut PgConnection, ids: &[Uuid], seqs: &[i64]) -> Re
     Ok(gone.cast_unsigned())
 }
 
-/// Purges a slice of the groups that have expired and are empty. createTask adds no task to an expired group without
-/// holding its row. None is left that expired before `from`. The slice comes after a place, so that groups whose tasks are retained,
-/// however many, do not hold up others.
+/// Purges a slice of expired, empty groups. createTask needs the row lock of an expired group to
+/// add a task. No group expired before `from`. The cursor keeps groups of retained tasks from
+/// blocking others.
 pub async fn purge_groups(
     conn: &mut PgConnection,
     from: DateTime<Utc>,
@@ -295,7 +289,7 @@ pub async fn purge_groups(
         .fetch_all(&mut *transaction)
         .await?;
         found = locked.len();
-        // A new look: a create that held the row has committed its task, and has raised the expiry.
+        // Rechecks: a create that held the row has committed its task and raised the expiry.
         gone = sqlx::query_scalar!(
             "-- purge_groups
             WITH db_now AS MATERIALIZED (SELECT now FROM db_now)

@@ -1,5 +1,3 @@
-//! Running to running, with a later end of the claim. Touches `claims` only.
-
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
@@ -13,34 +11,28 @@ use crate::hot::statement::{Run, Statement, row, statement};
 use tenure_domain::task::{EndedRun, Granted, Last, Tenancy};
 use tenure_domain::worker::WorkerKey;
 
-/// The claim that a member renews.
 #[derive(Debug, Clone, Copy)]
 pub struct Member {
-    /// The task.
     pub id: Uuid,
     pub run: i16,
 }
 
 row! {
-    /// A claim that was renewed.
     #[derive(Debug)]
     pub struct Renewed {
         /// From 1.
         n: i64,
-        /// The task's key.
         pub seq: i64,
         id: Uuid,
         pub run: i16,
-        /// `task_queues.id`.
         pub queue: i32,
         priority: i16,
         scheduled: DateTime<Utc>,
         reason_created: i16,
         retries_left: i16,
         started: DateTime<Utc>,
-        /// When the claim ends now.
+        /// New end of the lease.
         pub taken_until: DateTime<Utc>,
-        /// When it was renewed.
         pub now: DateTime<Utc>,
         worker_group: String,
         worker_id: String,
@@ -54,21 +46,20 @@ row! {
 }
 
 impl Renewed {
-    /// Which member, from 0.
+    /// From 0.
     pub fn member(&self) -> usize {
         hot::member(self.n)
     }
 
-    /// The worker that holds the claim.
     pub fn worker(&self) -> WorkerKey {
         WorkerKey { queue: self.queue, group: self.worker_group.clone(), id: self.worker_id.clone() }
     }
 
-    /// The claim for the response to its worker, with what the statement does not return.
+    /// Returns the claim for the response to its worker.
     pub fn describe(self, queue: TaskQueueId, mut ended: Vec<EndedRun>) -> Result<Granted, Undecodable> {
         let columns = Row { table: "claims", task: self.id };
         let open = columns.open_run(self.run, self.reason_created, self.scheduled)?;
-        // They were read after the renewal, and the claim may have ended since.
+        // `ended` was read after the renewal, and the claim may have ended since.
         ended.retain(|earlier| earlier.run.run < open.run);
         let tenancy = Tenancy {
             worker_group: self.worker_group,
@@ -88,13 +79,12 @@ impl Renewed {
     }
 }
 
-/// Moves the end of the claims to `lease` from now, or as long as the policy of their queue says; never back. When a claim is too
-/// slow stays as it is.
+/// Renews leases for the claim timeout of the queue's policy, or `lease`. Never shortens a lease,
+/// or extends `complete_by`.
 pub async fn renew(conn: &mut PgConnection, members: &[Member], lease: Duration) -> Result<Vec<Renewed>, sqlx::Error> {
     conn.run_one(&statement(members, lease)).await?.decode()
 }
 
-/// The statement of [`renew`].
 pub fn statement(members: &[Member], lease: Duration) -> Statement {
     let ids: Vec<Uuid> = members.iter().map(|member| member.id).collect();
     let runs: Vec<i16> = members.iter().map(|member| member.run).collect();

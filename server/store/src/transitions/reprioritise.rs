@@ -1,19 +1,20 @@
-//! Changing priorities. A pending run keeps its place in time: it is served as if it had had the priority all along.
+//! Changes priorities. A pending run keeps its position in time.
 
 use sqlx::PgConnection;
 use uuid::Uuid;
 
 use crate::queues;
 
-/// Gives another priority to those of these tasks that were never resolved, are before their deadline and have another
-/// one; their rows are locked by this transaction. Answers the tasks that were changed, and the queue of each.
+/// Changes the priority of tasks that were never resolved and are before their deadline. Returns
+/// the changed tasks and their queues. The caller has locked the tasks.
 pub async fn reprioritise(
     transaction: &mut PgConnection,
     locked: &[Uuid],
     priority: i16,
 ) -> Result<Vec<(Uuid, i32)>, sqlx::Error> {
     queues::lock_of_tasks(transaction, locked).await?;
-    // A run that is being claimed is waited for: the next statement finds its claim, and the event says until when it is taken.
+    // Waits for runs that are being claimed: the next statement finds their claims, and the event
+    // has the end of the lease.
     sqlx::query!(
         "-- lock_pending_of_tasks
         SELECT FROM pending p WHERE p.seq = ANY(ARRAY(SELECT t.seq FROM tasks t WHERE t.id = ANY($1)))
@@ -71,7 +72,6 @@ pub async fn reprioritise(
     Ok(rows.into_iter().map(|row| (row.id, row.queue)).collect())
 }
 
-/// Emits the event that the priority of a group's tasks was changed.
 pub async fn publish_group(
     conn: &mut PgConnection,
     group: Uuid,

@@ -1,13 +1,12 @@
-//! Resolved or unscheduled to pending, by rerunTask: the only way out of a final state.
-
 use sqlx::PgConnection;
 use tenure_api::states::ReasonCreated;
 use uuid::Uuid;
 
-/// Appends a run to a task whose last run has ended, or that has none, and gives it so many retries. The task's row is
-/// locked by this transaction. The run is not delayed, and a command that was not carried out before the end is deleted. If
-/// unsatisfied edges wait for the end that is taken back, it is noted for the dependency pass. Answers the queue, or nothing
-/// if the task is neither resolved nor unscheduled.
+/// Appends a run to a resolved or unscheduled task, with new retries. Returns the queue, or none if
+/// the task has an open run. The caller has locked the task.
+///
+/// The run is not delayed. A command that was not executed is deleted. If unsatisfied edges wait
+/// for the end that is revoked, it is noted for the dependency pass.
 pub async fn rerun(conn: &mut PgConnection, locked: Uuid, retries_left: i16) -> Result<Option<i32>, sqlx::Error> {
     sqlx::query_scalar!(
         "-- rerun_task

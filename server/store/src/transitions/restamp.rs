@@ -1,6 +1,6 @@
-//! Traits of runs that exist, stamped anew because the policy of their queue was changed. The runs stay where they are.
+//! Restamps existing runs with new traits after a policy change. The runs do not move.
 //!
-//! What the traits have to be is the SQL function `run_traits`; `engine/tests/it/refile.rs` compares it with
+//! The SQL function `run_traits` defines the traits; `engine/tests/it/refile.rs` compares it with
 //! [`Terms`](tenure_domain::policy::terms::Terms).
 
 use sqlx::PgConnection;
@@ -9,8 +9,8 @@ use tenure_domain::policy::counts::Counted;
 
 use super::end_hold::{note_ready, ready_run};
 
-/// Stamps the traits on those of these runs that are pending or claimed in the queue and have other ones; why they are delayed
-/// stays. What another transaction has locked is left out: [`list_differing`] finds it. Answers how many were stamped.
+/// Restamps pending and claimed runs whose traits differ, and returns their number. Keeps the cause
+/// of a delay. Skips locked runs; [`list_differing`] finds them again.
 pub async fn restamp(transaction: &mut PgConnection, queue: i32, seqs: &[i64]) -> Result<usize, sqlx::Error> {
     let stamped = sqlx::query_scalar!(
         r#"-- restamp_runs
@@ -53,8 +53,8 @@ pub async fn restamp(transaction: &mut PgConnection, queue: i32, seqs: &[i64]) -
     Ok(usize::try_from(stamped).unwrap_or_default())
 }
 
-/// Runs of a queue whose traits are not what they have to be, up to `limit`. One statement, in whose snapshot each run is in one
-/// place: none is missed because it moves.
+/// Lists up to `limit` runs of a queue whose traits or key differ from the policy. A single
+/// statement's snapshot has each run in exactly one table, so none is missed because it moves.
 pub async fn list_differing(transaction: &mut PgConnection, queue: i32, limit: i64) -> Result<Vec<i64>, sqlx::Error> {
     sqlx::query_scalar!(
         r#"-- list_to_restamp
@@ -91,19 +91,19 @@ pub async fn list_differing(transaction: &mut PgConnection, queue: i32, limit: i
     .await
 }
 
-/// Runs that have another key now, or are held otherwise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Rekeyed {
-    /// How many, claimed ones included.
+    /// Including claimed runs.
     pub runs: usize,
-    /// How many of them waited, or were assigned, and are ready now.
+    /// Runs that waited or were assigned.
     pub ready: usize,
 }
 
-/// Gives those of these runs another key that have not the one that the policy of their queue says. A ready run waits for admission
-/// from then on; one that waits, or is assigned, is ready where no admission is needed any more. Where runs are assigned from now on, or no
-/// longer are, those that are ready, or assigned, wait again too; where they are still, what is assigned stays with its session. What
-/// another transaction has locked is left out, as above.
+/// Gives runs the key that the policy of their queue requires. Skips locked runs.
+///
+/// A ready run then waits for admission. A waiting or assigned run becomes ready if the queue no
+/// longer needs admission. If the queue starts or stops assigning, ready and assigned runs wait
+/// again; otherwise assigned runs stay with their session.
 #[expect(clippy::too_many_lines, reason = "one statement, one clause a line")]
 pub async fn rekey(transaction: &mut PgConnection, queue: i32, seqs: &[i64]) -> Result<Rekeyed, sqlx::Error> {
     let changed = sqlx::query!(
@@ -205,7 +205,7 @@ pub async fn rekey(transaction: &mut PgConnection, queue: i32, seqs: &[i64]) -> 
         .filter_map(|row| Some(ready_run(row.id?, row.run?, row.priority?)))
         .collect::<Result<_, _>>()?;
     if let Some(row) = changed.first() {
-        // The statement has counted them.
+        // The statement has counted these runs.
         note_ready(transaction, queue, &row.name, &ready, Counted::default()).await?;
     }
     Ok(Rekeyed { runs: changed.len(), ready: ready.len() })

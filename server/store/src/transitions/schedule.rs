@@ -1,36 +1,29 @@
-//! Unscheduled to pending: the dependencies of a task are satisfied, or scheduleTask runs it without waiting for them.
-
 use sqlx::PgConnection;
 use tenure_api::states::ReasonCreated;
 use uuid::Uuid;
 
-/// Which tasks may be scheduled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum When {
-    /// Those for which no dependency is unsatisfied.
+    /// No dependency is unsatisfied.
     Ready,
     Always,
 }
 
-/// A task that was scheduled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Scheduled {
-    /// The key of its queue.
     pub queue: i32,
-    /// Whether its run is held, so that no worker can claim it yet.
+    /// True if no worker can claim its run yet.
     pub held: bool,
 }
 
 impl Scheduled {
-    /// The queue, if a worker can claim the run.
     #[must_use]
     pub fn claimable(self) -> Option<i32> {
         (!self.held).then_some(self.queue)
     }
 }
 
-/// Schedules those of these tasks that are unscheduled; their rows were locked by an earlier statement of this
-/// transaction. Answers what was scheduled.
+/// Schedules unscheduled tasks and returns them. An earlier statement has locked their rows.
 pub async fn schedule(conn: &mut PgConnection, locked: &[Uuid], when: When) -> Result<Vec<Scheduled>, sqlx::Error> {
     sqlx::query_as!(
         Scheduled,

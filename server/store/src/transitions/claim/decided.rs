@@ -1,4 +1,4 @@
-//! Claims of runs of a limited queue, which a decision has chosen.
+//! Claims runs that an admission decision has chosen.
 
 use std::time::Duration;
 
@@ -9,26 +9,26 @@ use uuid::Uuid;
 use super::{Claimed, TICK_BYTES_MAX, Worker};
 use crate::admission::{FoundHeads, Locked, Stored};
 
-/// The result of a decision.
 #[derive(Debug, Clone, Copy)]
 pub struct Chosen<'a> {
-    /// The name that the queue has to have.
+    /// Expected name of the queue.
     pub name: &'a str,
-    /// The decision. The takers of its starts are requests.
+    /// Its takers are requests.
     pub decided: &'a Decided,
-    /// The heads that it went by.
+    /// The heads that the decision used.
     pub found: &'a FoundHeads,
-    /// The workers of the requests.
+    /// Worker of each request.
     pub workers: &'a [Worker<'a>],
-    /// How long the claims last, unless the policy says it.
+    /// Default lease.
     pub lease: Duration,
-    /// Of the claims.
     pub batch: Uuid,
 }
 
-/// Claims all of these runs, or none. Returns the runs that it has locked; `made` is true if they
-/// are claimed. A missing run is locked by another transaction, no longer waits, or has another key. `session_ended`
-/// is true if the session of the run's worker has ended. If it claims, it also stores the decision.
+/// Claims all these runs and stores the decision, or claims none.
+///
+/// Returns the runs that it locked; `made` is true if they are claimed. A missing run is locked by
+/// another transaction, no longer waits, or has another key. `session_ended` is true if the session of the run's
+/// worker has ended.
 #[expect(clippy::too_many_lines, reason = "one statement, one clause a line")]
 pub async fn claim_decided(
     conn: &mut PgConnection,

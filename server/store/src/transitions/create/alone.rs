@@ -1,14 +1,12 @@
-//! The statement for tasks that are alone in their groups.
-
 use tenure_domain::create::CREATED_DRIFT;
 
 use super::{Columns, StoredRow};
 use crate::due::DUE_TASKS_MAX;
 use crate::hot::statement::{Statement, statement};
 
-/// Stores tasks that are alone in their groups, have no options, and may all have their deadline as far ahead. A member of whose task
-/// or group something is there, or that another transaction is about to create, is in the result without a key, and so is one
-/// whose queue has a policy that must be stamped on its run.
+/// Stores lone tasks without options that share one deadline limit. A result without key marks a
+/// member whose task or group exists or is being created by another transaction, or whose queue has
+/// a policy.
 #[expect(clippy::too_many_lines, reason = "one statement, one clause a line")]
 pub(super) fn statement(columns: &Columns<'_>) -> Statement {
     statement!(

@@ -1,4 +1,4 @@
-//! What stands in the way of a task that was not stored.
+//! Finds why a task was not stored.
 
 use chrono::{DateTime, TimeDelta, Utc};
 use sqlx::PgConnection;
@@ -8,53 +8,45 @@ use uuid::Uuid;
 use crate::decode::Row;
 use crate::hot;
 
-/// The names of a task that was not stored.
 #[derive(Debug, Clone, Copy)]
 pub struct Names {
     pub task: Uuid,
     pub group: Uuid,
-    /// `task_queues.id` of its queue.
     pub queue: i32,
 }
 
-/// What there is under the names of a task that was not stored.
+/// Existing objects with the ids of a task that was not stored.
 #[derive(Debug)]
 pub struct Look {
-    /// Which member, from 0.
+    /// From 0.
     pub member: usize,
-    /// The task that has this id.
     pub stored: Option<StoredTask>,
-    /// The group, if there is no such task.
+    /// None if the task exists.
     pub group: Option<StoredGroup>,
-    /// How long the first runs of the queue are held; nothing of a task that exists.
+    /// Delay of first runs in the queue; zero if the task exists.
     pub queue_delay: TimeDelta,
-    /// When this was read.
     pub now: DateTime<Utc>,
 }
 
-/// A task that exists.
 #[derive(Debug)]
 pub struct StoredTask {
     /// JSON text of the definition as it was created.
     pub definition: String,
-    /// The priority that the task has now.
     pub priority: Priority,
 }
 
-/// A group that exists.
 #[derive(Debug)]
 pub struct StoredGroup {
-    /// Its owner.
     pub scheduler: String,
-    /// Since when no task may be added.
+    /// When the group was sealed against new tasks.
     pub sealed: Option<DateTime<Utc>>,
 }
 
-/// Bytes of stored definitions that one look reads; the first one is read whatever its size.
+/// Byte limit of stored definitions per query. The first definition is read at any size.
 const LOOK_BYTES_MAX: i64 = 16 << 20;
 
-/// Reads what there is under the names of tasks that were not stored. Members for whose definitions there is no room are
-/// missing from the answer: the caller asks again for those.
+/// Reads existing objects with the ids of tasks that were not stored. Omits members whose
+/// definitions exceed the limit: the caller queries those again.
 pub async fn look(conn: &mut PgConnection, names: &[Names]) -> Result<Vec<Look>, sqlx::Error> {
     let tasks: Vec<Uuid> = names.iter().map(|names| names.task).collect();
     let groups: Vec<Uuid> = names.iter().map(|names| names.group).collect();

@@ -1,5 +1,5 @@
-//! The statement for one task that is alone in its group. [`super::alone`] would do the same; for one task, its lists, sorts and
-//! aggregates cost more than the rows that it writes.
+//! [`super::alone`] for a single task, without lists, sorts and aggregates, which would cost more
+//! than the rows that it writes.
 
 use tenure_domain::create::CREATED_DRIFT;
 

@@ -1,11 +1,10 @@
-//! The statement for one report after which no run follows. `resolve_run_for_good` would do the same; for one report, its lists and
-//! aggregates cost more than the rows that it writes.
+//! `resolve_run_for_good` for a single report, without lists and aggregates, which would cost more
+//! than the rows that it writes.
 
 use super::{Member, Resolved};
 use crate::hot::statement::{Statement, statement};
 use tenure_domain::work::Holder;
 
-/// The statement for a member, which must be the claim of the holder if one is named.
 pub(super) fn statement(member: &Member<'_>, holder: Option<&Holder>) -> Statement {
     let outcome = member.ending.outcome();
     statement!(
