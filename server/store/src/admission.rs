@@ -1,6 +1,7 @@
-//! Admission: the statements that let waiting runs start. All but [`list_queues`],
-//! [`list_startable`] and [`announce_put_off`] belong to a transaction that has locked the queue
-//! with [`lock`]. No other transaction starts runs of that queue.
+//! Admission: statements that let waiting runs start.
+//!
+//! Most need a transaction that holds the queue's [`lock`]; no other transaction starts runs of
+//! that queue. Exceptions are [`list_queues`], [`list_startable`] and [`announce_put_off`].
 
 pub mod key_rules;
 mod keys;
@@ -32,29 +33,26 @@ pub use sessions::{
 pub(crate) use start::Stored;
 pub use start::{store, store_state, take_turn};
 
-/// Keys that one look takes up.
+/// Announced keys per transaction.
 pub const KEYS_MAX: i64 = 500;
 
-/// A queue whose runs need admission.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Listed {
-    /// `task_queues.id`.
     pub queue: i32,
-    /// True if it still has limits.
+    /// True if the queue still has limits.
     pub limited: bool,
-    /// True if there may be something to do.
+    /// True if there may be work.
     pub due: bool,
-    /// Whether its runs are given to sessions, so that only its scheduler admits them.
+    /// True if sessions receive the runs, so only the scheduler admits them.
     pub assigns: bool,
-    /// Whether runs are to be taken back that a lost scheduler has given out.
+    /// True if runs given out by a lost scheduler must be taken back.
     pub reassigning: bool,
-    /// In how many seconds the next head that was put off is due, if there is one.
+    /// Seconds until the next postponed head is due.
     pub next_in: Option<f64>,
 }
 
-/// Lists all queues with admission. A queue is due if it has an announcement, or a head whose time
-/// has come. In an assign queue a ready head makes it due too, if the queue is below its total and a
-/// session is free.
+/// Lists all queues with admission. A queue is due if it has an announcement or a due head. An
+/// assign queue below its total is also due if it has a ready head and a free session.
 pub async fn list_queues(
     conn: &mut PgConnection,
     sequenced: Sequenced,
@@ -101,8 +99,8 @@ pub async fn list_queues(
     .await
 }
 
-/// Filters `queues` to the pull queues in which a run may start for a request. Such a queue has an
-/// announcement, a head whose time has come, or a ready head and limits that allow a start.
+/// Filters `queues` to pull queues in which a run may start for a request. Such a queue has an
+/// announcement, a due head, or a ready head within its limits.
 pub async fn list_startable(
     conn: &mut PgConnection,
     sequenced: Sequenced,
@@ -143,7 +141,7 @@ pub async fn list_startable(
     .await
 }
 
-/// Returns the seconds until the first head of a queue with a set time is due, if there is one.
+/// Returns the seconds until the first dated head of a queue is due.
 pub async fn find_next_look(transaction: &mut PgConnection, queue: i32) -> Result<Option<f64>, sqlx::Error> {
     sqlx::query_scalar!(
         "-- find_next_look
@@ -155,41 +153,38 @@ pub async fn find_next_look(transaction: &mut PgConnection, queue: i32) -> Resul
     .await
 }
 
-/// A queue that this transaction has locked.
+/// A queue locked by this transaction.
 #[derive(Debug)]
 pub struct Locked {
-    /// `task_queues.id`.
     pub queue: i32,
     pub name: String,
-    /// Its limits, if its runs need admission.
+    /// None if its runs need no admission.
     pub limits: Option<Admission>,
-    /// True if it is paused.
     pub paused: bool,
-    /// When its rate has its next token, in seconds since 1970.
+    /// Time of the next token of the queue's rate, in seconds since 1970.
     pub tat: f64,
-    /// For each priority the least virtual time of a head that may start.
+    /// For each priority, the least virtual time of a head that may start.
     pub least: [f64; PRIORITIES],
     /// When these values were read.
     pub now: DateTime<Utc>,
-    /// The version of `tat` and `least`; 0 if they have none yet.
+    /// Version of `tat` and `least`; 0 if neither is stored yet.
     pub version: i64,
-    /// The runs that have slots, if a limit of the queue depends on them.
+    /// Runs with slots, if a limit of the queue depends on this number.
     pub used: Used,
-    /// The announcements that this transaction has taken, and the keys whose time has come.
+    /// Announcements that this transaction took, and due keys.
     pub announced: Vec<Announced>,
-    /// Where the next transaction begins to look for announcements.
+    /// Where the next transaction begins to read announcements.
     pub mark: Mark,
 }
 
-/// Which announcements a transaction takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Take {
-    /// The first [`KEYS_MAX`] from this mark on.
+    /// The first [`KEYS_MAX`] after this mark.
     From(Mark),
     Nothing,
 }
 
-/// In which term a server is the scheduler of a queue.
+/// A server as scheduler of a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Leader {
     pub server: Uuid,
@@ -197,29 +192,24 @@ pub struct Leader {
     pub term: Option<i64>,
 }
 
-/// The behaviour of a transaction if another one has locked the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IfLocked {
-    /// Wait for the lock.
     Wait,
-    /// Leave the queue to the other transaction.
     Skip,
 }
 
-/// Options for reading a locked queue.
 #[derive(Debug, Clone, Copy)]
 pub struct Reading {
-    /// Up to where events are in the log.
+    /// Position up to which events are in the log.
     pub sequenced: Sequenced,
-    /// The announcements to take.
     pub take: Take,
 }
 
 /// Locks a queue for admission. Returns none if its runs need no admission, or if another
-/// transaction has it. An assign queue is locked only in the term of its scheduler: a replaced
-/// scheduler finds no row.
+/// transaction holds the lock. An assign queue is locked only in the term of its scheduler: a
+/// replaced scheduler finds no row.
 ///
-/// The database undoes the transaction when its server is silent for a second.
+/// PostgreSQL aborts the transaction after the server has been idle for one second.
 pub async fn lock(
     transaction: &mut PgConnection,
     queue: i32,
@@ -229,7 +219,7 @@ pub async fn lock(
 ) -> Result<Option<Locked>, sqlx::Error> {
     #[cfg(feature = "test-util")]
     let leader = perhaps_renewed(transaction, queue, leader).await?;
-    // In its own statement: later statements then have snapshots newer than the lock.
+    // A separate statement: the snapshots of later statements are newer than the lock.
     let locked = if if_locked == IfLocked::Wait {
         sqlx::query!(
             "-- lock_admission
@@ -259,7 +249,7 @@ pub async fn lock(
     if locked { read_locked(transaction, queue, reading).await } else { Ok(None) }
 }
 
-/// Locks a queue of any kind, in any term, for the start of a chosen run. Waits for the lock.
+/// Locks a queue of any kind, in any term, to start a named run. Waits for the lock.
 pub async fn lock_for_start(
     transaction: &mut PgConnection,
     queue: i32,
@@ -279,7 +269,7 @@ pub async fn lock_for_start(
     }
 }
 
-/// Reads a queue that this transaction has locked, and takes announcements of it.
+/// Reads a queue that this transaction has locked, and takes its announcements.
 #[expect(clippy::too_many_lines, reason = "one statement, one clause a line")]
 async fn read_locked(
     transaction: &mut PgConnection,
@@ -366,7 +356,8 @@ async fn read_locked(
     };
     let limits = policy.as_ref().and_then(Policy::admission);
     if limits.as_ref().is_some_and(|limits| limits.assign != row.assigns) {
-        // The policy was changed while the statement waited for nothing: it has read the old one.
+        // The policy was changed, and `admission_queues` with it, after this lock: the values do
+        // not match.
         return Ok(None);
     }
     let least = row.least.map_or(Ok([0.0; PRIORITIES]), |least| {
@@ -407,7 +398,7 @@ async fn read_locked(
     }))
 }
 
-/// The leader, or with that breakage the scheduler of now, if this server was it once.
+/// With that breakage, returns the current scheduler if this server was a scheduler before.
 #[cfg(feature = "test-util")]
 async fn perhaps_renewed(transaction: &mut PgConnection, queue: i32, leader: Leader) -> Result<Leader, sqlx::Error> {
     if leader.term.is_none() || !crate::breakage::is_on(crate::breakage::Breakage::StaleTerm) {
@@ -417,12 +408,10 @@ async fn perhaps_renewed(transaction: &mut PgConnection, queue: i32, leader: Lea
     Ok(active.and_then(|active| Some(Leader { server: active.server?, term: Some(active.term) })).unwrap_or(leader))
 }
 
-/// The runs of a queue that have slots.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Used {
-    /// How many are assigned; in a queue that is being refiled, how many are ready too.
+    /// Assigned runs; while the queue is refiled, also ready runs.
     pub unclaimed: i64,
-    /// How many are claimed.
     pub claimed: i64,
 }
 
@@ -438,7 +427,7 @@ impl Used {
     }
 }
 
-/// Counts the runs of a queue that have slots, in one snapshot.
+/// Counts the runs with slots, in one snapshot.
 pub async fn count_used(transaction: &mut PgConnection, sequenced: Sequenced, queue: i32) -> Result<Used, sqlx::Error> {
     sqlx::query_as!(
         Used,
@@ -458,7 +447,8 @@ pub async fn count_used(transaction: &mut PgConnection, sequenced: Sequenced, qu
     .await
 }
 
-/// Whether the runs of a queue that has no admission any more were all made ready; then nothing is left of it.
+/// Deletes all admission rows of a queue without admission, once all its runs are ready. Returns
+/// true if it did.
 pub async fn forget_queue(transaction: &mut PgConnection, queue: i32) -> Result<bool, sqlx::Error> {
     let forgotten = sqlx::query_scalar!(
         r#"-- forget_admission

@@ -1,4 +1,4 @@
-//! Rules for single keys of a queue, and the use of each key.
+//! Rules for single keys of a queue, and usage by key.
 
 use sqlx::PgConnection;
 use tenure_domain::admission::Rate;
@@ -6,10 +6,11 @@ use tenure_domain::policy::keys::KeyRules;
 
 use super::waiting::read_policy;
 
-/// Runs of a key that are counted, of each kind.
+/// Maximum count of runs of each kind per key.
 const COUNTED_MAX: i64 = 10_000;
 
-/// Whether a queue, which is locked, has rules for this key, and for how many keys it has some, up to `limit`.
+/// Returns true if a locked queue has rules for this key, and the number of keys with rules, up to
+/// `limit`.
 pub async fn count_rules(
     transaction: &mut PgConnection,
     queue: i32,
@@ -29,7 +30,6 @@ pub async fn count_rules(
     Ok((row.exists, row.count))
 }
 
-/// Replaces the rules of a key.
 pub async fn put_rules(
     transaction: &mut PgConnection,
     queue: i32,
@@ -55,7 +55,7 @@ pub async fn put_rules(
     announce_key(transaction, queue, key).await
 }
 
-/// True if the policy of a queue has rates, or the rules of one of its keys have.
+/// True if the policy of a queue or one of its key rules has a rate.
 pub async fn has_rates(conn: &mut PgConnection, queue: i32) -> Result<bool, sqlx::Error> {
     let row = sqlx::query!(
         r#"-- has_rates
@@ -69,7 +69,7 @@ pub async fn has_rates(conn: &mut PgConnection, queue: i32) -> Result<bool, sqlx
     Ok(row.of_keys || limits.is_some_and(|limits| limits.rate_total.is_some() || limits.rate_per_key.is_some()))
 }
 
-/// Deletes the rules of a key; whether it had some.
+/// Deletes the rules of a key. True if there were some.
 pub async fn delete_rules(transaction: &mut PgConnection, queue: i32, key: &str) -> Result<bool, sqlx::Error> {
     let deleted = sqlx::query!("-- delete_key_rules\nDELETE FROM queue_keys WHERE queue = $1 AND key = $2", queue, key)
         .execute(&mut *transaction)
@@ -81,7 +81,7 @@ pub async fn delete_rules(transaction: &mut PgConnection, queue: i32, key: &str)
     Ok(true)
 }
 
-/// Has a key looked at again, if its queue has admission.
+/// Announces a key, if its queue has admission.
 async fn announce_key(transaction: &mut PgConnection, queue: i32, key: &str) -> Result<(), sqlx::Error> {
     sqlx::query!(
         "-- announce_key
@@ -95,7 +95,8 @@ async fn announce_key(transaction: &mut PgConnection, queue: i32, key: &str) -> 
     Ok(())
 }
 
-/// The keys of a queue that have rules, or had runs lately, in their order: from this key on, or from after it, up to `limit`.
+/// Lists up to `limit` keys that have rules or had runs lately, in order, from `after` or the first
+/// key.
 pub async fn list_key_names(
     conn: &mut PgConnection,
     queue: i32,
@@ -120,19 +121,19 @@ pub async fn list_key_names(
     .await
 }
 
-/// How a key stands.
+/// Usage of a key.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KeyNow {
     pub key: String,
-    /// How many of its runs are ready, assigned or claimed.
+    /// Ready, assigned and claimed runs.
     pub used: u32,
-    /// How many wait.
     pub waiting: u32,
-    /// What holds for it instead of the policy.
+    /// Rules that override the policy.
     pub rules: Option<KeyRules>,
 }
 
-/// How these keys of a queue stand, in this order. Runs that wait are counted from where its last look found the first one.
+/// Returns the usage of these keys, in this order. Waiting runs are counted from the first run that
+/// the last check found.
 pub async fn list_keys_now(conn: &mut PgConnection, queue: i32, keys: &[String]) -> Result<Vec<KeyNow>, sqlx::Error> {
     let rows = sqlx::query!(
         r#"-- list_keys_now
@@ -181,7 +182,6 @@ pub async fn list_keys_now(conn: &mut PgConnection, queue: i32, keys: &[String])
     Ok(shown.collect())
 }
 
-/// The rate of a key, from its columns.
 pub(super) fn own_rate(count: Option<i32>, seconds: Option<i32>, burst: Option<i32>) -> Option<Rate> {
     let (count, seconds) = count.zip(seconds)?;
     Some(Rate {

@@ -1,4 +1,4 @@
-//! The keys of a queue: which are to be looked at, and what a look finds.
+//! The keys of a queue: which must be checked, and the state found.
 
 use std::collections::HashMap;
 
@@ -15,21 +15,21 @@ use crate::breakage::{Breakage, is_on, strikes};
 use crate::policies;
 use crate::session::idle_briefly;
 
-/// A key that is to be looked at, and the first run that waits since, if one does.
+/// A key to check, and the first run that began to wait, if any.
 #[derive(Debug, Clone, Copy)]
 pub struct Announced {
-    /// `admission_keys.id`.
     pub key: i64,
-    /// Its priority and its place.
+    /// Priority and position of the run.
     pub waits: Option<(i16, i64)>,
-    /// `tasks.seq` of a run of the key, if the key has no row yet: its name is read from there.
+    /// A run of the key (`tasks.seq`) from which to read its name, if the key has no row yet.
     pub seq: Option<i64>,
 }
 
-/// Has the keys looked at again of which a head is put off until a time that is to come. It is a date: when the clock is set back, nothing
-/// else need look at them for as long as that, although a rate puts off no start for longer than one of its intervals. Belongs to no
-/// transaction that has locked a queue: it only announces. What is announced already is left out: each server does this when it starts and
-/// after each break, and of a queue that is paused nothing is taken meanwhile.
+/// Announces keys whose heads are postponed to a future date. If the clock is set back, they would
+/// otherwise wait until that date, although a rate postpones a start by one interval at most.
+///
+/// Takes no lock on queues. Skips announced keys: each server calls this at start and after each
+/// disconnection, and announcements of paused queues remain.
 pub async fn announce_put_off(conn: &mut PgConnection) -> Result<(), sqlx::Error> {
     sqlx::query!(
         "-- announce_put_off
@@ -42,7 +42,7 @@ pub async fn announce_put_off(conn: &mut PgConnection) -> Result<(), sqlx::Error
     Ok(())
 }
 
-/// What was announced, without what the breakages lose of it.
+/// Returns the announcements that the breakages do not lose.
 #[cfg(feature = "test-util")]
 pub(super) fn perhaps_lost(mut announced: Vec<Announced>) -> Vec<Announced> {
     if is_on(Breakage::LeakSlot) {
@@ -54,7 +54,8 @@ pub(super) fn perhaps_lost(mut announced: Vec<Announced>) -> Vec<Announced> {
     announced
 }
 
-/// Gives rows to keys that have none. What a key is, is read from the first run of it that was announced and whose task is not gone.
+/// Inserts rows for new keys. Reads the name of each key from the first announced run whose task
+/// still exists.
 pub async fn name_keys(transaction: &mut PgConnection, queue: i32, announced: &[Announced]) -> Result<(), sqlx::Error> {
     let (keys, seqs): (Vec<i64>, Vec<i64>) =
         announced.iter().filter_map(|one| one.seq.map(|seq| (one.key, seq))).unzip();
@@ -87,22 +88,22 @@ pub async fn name_keys(transaction: &mut PgConnection, queue: i32, announced: &[
     Ok(())
 }
 
-/// What a look goes by.
+/// Input of a check of keys.
 #[derive(Debug, Clone, Copy)]
 pub struct Look<'a> {
-    /// `task_queues.id`.
     pub queue: i32,
-    /// The limits of the queue.
     pub admission: &'a Admission,
-    /// The least virtual time of each priority.
+    /// Least virtual time of each priority.
     pub least: [f64; PRIORITIES],
     /// Where to begin to read.
     pub marks: &'a Marks,
 }
 
-/// Looks at keys: where the waiting runs of each priority begin, and whether one more may start. Which run is first is read without
-/// locks, so that a key is passed over only if none waits. Answers the least virtual times, which are lower than before if a head came
-/// back to its old place.
+/// Updates the heads of keys: where the waiting runs of each priority begin, and whether another
+/// may start. Returns the least virtual times, which decrease if a head returns to its old
+/// position.
+///
+/// The first run is read without locks, so a key is skipped only if none waits.
 #[expect(clippy::too_many_lines, reason = "one statement, one clause a line")]
 pub async fn look(
     transaction: &mut PgConnection,
@@ -223,7 +224,7 @@ pub async fn look(
     Ok(least)
 }
 
-/// Keys that were not looked at since then, and their queues; by queue, up to `limit` keys.
+/// Lists up to `limit` keys not checked since `before`, with their queues and in order of queue.
 pub async fn list_unseen_keys(
     conn: &mut PgConnection,
     before: DateTime<Utc>,
@@ -241,16 +242,18 @@ pub async fn list_unseen_keys(
     Ok(rows.into_iter().map(|row| (row.queue, row.id)).collect())
 }
 
-/// Forgets those of these keys that have no run and whose rate had its burst again by then; the others count as looked at. Answers how
-/// many were forgotten; none if the queue has no admission any more. It waits for what looks at the queue, because in a busy one there is
-/// nearly always a look: what that has left, also a run of such a key that is announced no more, is seen by the statements after the lock.
+/// Deletes keys without runs whose token bucket was full at `before`, and marks the others as
+/// checked. Returns the number of deleted keys, or none if the queue has no admission.
+///
+/// Waits for the queue's lock, because a busy queue is nearly always locked. The statements after
+/// the lock see the result of the last check, including unannounced runs of such a key.
 pub async fn forget_idle_keys(
     transaction: &mut PgConnection,
     queue: i32,
     keys: &[i64],
     before: DateTime<Utc>,
 ) -> Result<Option<u64>, sqlx::Error> {
-    // Nothing is admitted meanwhile.
+    // No run is admitted meanwhile.
     idle_briefly(transaction).await?;
     let locked =
         sqlx::query!("-- lock_admission_of_keys\nSELECT FROM admission_queues WHERE queue = $1 FOR UPDATE", queue)
@@ -259,18 +262,18 @@ pub async fn forget_idle_keys(
     if locked.is_none() {
         return Ok(None);
     }
-    // With its time a key that is short of its burst would lose what it has used of it, and start anew.
+    // Deleting a key whose bucket is not full would refill it.
     let short = list_short_of_burst(transaction, queue, keys, before).await?;
     let (short, whole): (Vec<i64>, Vec<i64>) = keys.iter().copied().partition(|key| short.contains(key));
     if !short.is_empty() {
-        // None was looked at before that, so that none of these is forgotten.
+        // With this date, none is deleted.
         forget_keys(transaction, queue, &short, DateTime::UNIX_EPOCH).await?;
     }
     forget_keys(transaction, queue, &whole, before).await.map(Some)
 }
 
-/// Those of these keys whose rate had not its whole burst then; all of them if the policy of the queue cannot be read, as one that a
-/// newer release has stored.
+/// Filters `keys` to those whose token bucket was not full at `then`. Returns all if the policy is
+/// unreadable, such as one from a newer release.
 async fn list_short_of_burst(
     transaction: &mut PgConnection,
     queue: i32,
@@ -289,14 +292,15 @@ async fn list_short_of_burst(
     Ok(keys.iter().filter(|key| !has_whole_burst(key.rate, key.tat, then)).map(|key| key.id).collect())
 }
 
-/// Forgets those of these keys that were not looked at since then and have no run; the others count as looked at. The queue is locked.
+/// Deletes keys not checked since `before` and without runs, and marks the others as checked. The
+/// caller has locked the queue.
 async fn forget_keys(
     transaction: &mut PgConnection,
     queue: i32,
     keys: &[i64],
     before: DateTime<Utc>,
 ) -> Result<u64, sqlx::Error> {
-    // A statement of its own, so that it sees what the last look at the queue has left.
+    // A separate statement, so that it sees the result of the last check.
     let forgotten = sqlx::query_scalar!(
         r#"-- forget_keys
         WITH announced AS MATERIALIZED (

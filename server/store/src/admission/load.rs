@@ -1,4 +1,4 @@
-//! The input of a decision: heads with their first runs, and the free slots and tokens of their keys.
+//! Input of a decision: heads with their first runs, and the free slots and tokens of their keys.
 
 use sqlx::PgConnection;
 use tenure_domain::admission::{Head, Key, PRIORITIES, Prefer, Run};
@@ -10,31 +10,30 @@ use super::marks::Marks;
 #[cfg(feature = "test-util")]
 use crate::breakage::{Breakage, strikes};
 
-/// Selects the heads to read.
+/// Selects heads.
 #[derive(Debug, Clone, Copy)]
 pub struct Heads<'a> {
-    /// `task_queues.id`.
     pub queue: i32,
-    /// The least virtual time of each priority.
+    /// Least virtual time of each priority.
     pub least: &'a [f64; PRIORITIES],
     /// Maximum number of heads.
     pub width: i64,
-    /// True if runs are given to sessions.
+    /// True if sessions receive the runs.
     pub assign: bool,
-    /// Runs that other transactions have locked, by `seq`: they cannot start.
+    /// Runs (`tasks.seq`) locked by other transactions, which cannot start.
     pub locked: &'a [i64],
 }
 
-/// Heads, in the order of their turns.
+/// Heads in order of their turns.
 #[derive(Debug, Default)]
 pub struct FoundHeads {
-    /// Each with its first runs.
+    /// Heads with their first runs.
     pub heads: Vec<Head>,
-    /// The row of each head: its `ctid`, which no other transaction changes while the queue is locked.
+    /// `ctid` of each head, which does not change while the queue is locked.
     pub rows: Vec<String>,
 }
 
-/// Returns the first heads that may start a run, each with its first runs. Locks nothing.
+/// Returns the first heads that may start a run, with their first runs. Locks nothing.
 pub async fn load_heads(transaction: &mut PgConnection, which: Heads<'_>) -> Result<FoundHeads, sqlx::Error> {
     let rows = sqlx::query!(
         r#"-- load_heads
@@ -92,8 +91,8 @@ pub async fn load_heads(transaction: &mut PgConnection, which: Heads<'_>) -> Res
     Ok(FoundHeads { heads, rows: places })
 }
 
-/// Returns a waiting run of a pull queue as the head of its key. None if the run does not wait there,
-/// or if its deadline has passed.
+/// Returns a waiting run of a pull queue as the head of its key. None if it does not wait there, or
+/// is past its deadline.
 pub async fn find_waiting(
     transaction: &mut PgConnection,
     queue: i32,
@@ -125,11 +124,10 @@ pub async fn find_waiting(
     }))
 }
 
-/// Keys, and the marks of their claims.
 #[derive(Debug, Default)]
 pub struct Counted {
     pub keys: Vec<Key>,
-    /// As [`super::Learned::keys`]; right while the queue is locked.
+    /// Like [`super::Learned::keys`]. Valid while the queue is locked.
     pub marks: Vec<(i64, i64)>,
 }
 
@@ -203,7 +201,7 @@ pub async fn load_keys(
     Ok(counted)
 }
 
-/// The slots of a key that are free, or one more if that breakage strikes.
+/// With that breakage, adds a free slot.
 #[cfg(feature = "test-util")]
 fn perhaps_one_more(free: u32) -> u32 {
     free + u32::from(strikes(Breakage::DoubleAdmit))

@@ -1,43 +1,40 @@
-//! Where to begin to read rows that come and go with each run, so that those which are gone and which an old
-//! snapshot keeps are not read again. A mark is only a hint: without it more is read.
+//! Marks where to begin to read rows that are deleted soon after insertion. They skip dead rows
+//! that an old snapshot retains. A mark is a hint: without it, more rows are read.
 
 use std::collections::HashMap;
 
-/// The most keys and queues that are remembered.
+/// Maximum number of cached keys and queues.
 const REMEMBERED_MAX: usize = 200_000;
 
-/// A position in the announcements of a queue: `(xid, id)`. Nothing at or before it is left or comes later.
+/// A position `(xid, id)` in the announcements of a queue. No announcement at or before it exists
+/// or will appear.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Mark {
-    /// `admission_work.xid`.
     pub xid: i64,
-    /// `admission_work.id`.
     pub id: i64,
 }
 
 impl Mark {
-    /// Returns the mark after announcements up to `last` were taken. `oldest` is the first transaction
-    /// that was open in that snapshot.
-    /// `more` is true if there may be more behind `last`.
+    /// Returns the mark after announcements up to `last` were taken. `oldest` is the oldest open
+    /// transaction in that snapshot. `more` is true if there may be announcements after `last`.
     #[must_use]
     pub fn after(self, last: Self, more: bool, oldest: i64) -> Self {
-        // Transactions before the oldest open one have ended, and their announcements were visible. Ids
-        // begin at 1.
+        // Transactions before `oldest` have ended, and their announcements were visible. Ids begin
+        // at 1.
         let visible = Self { xid: oldest, id: 0 };
         let reached = if more { last.min(visible) } else { visible };
         reached.max(self)
     }
 }
 
-/// Marks that a transaction has found. They hold once the transaction is committed.
+/// Marks found by a transaction, valid once it commits.
 #[derive(Debug, Default)]
 pub struct Learned {
     pub queues: Vec<(i32, Mark)>,
-    /// Of keys, the first value of `claims.admitted` that is left or may come.
+    /// For each key, the least value of `claims.admitted` that exists or may appear.
     pub keys: Vec<(i64, i64)>,
 }
 
-/// All marks that a server remembers.
 #[derive(Debug, Clone, Default)]
 pub struct Marks {
     queues: HashMap<i32, Mark>,
@@ -49,23 +46,21 @@ impl Marks {
         self.queues.get(&queue).copied().unwrap_or_default()
     }
 
-    /// Returns the marks of these keys alone.
     pub fn only(&self, keys: &[i64]) -> Self {
         let known = keys.iter().filter_map(|key| Some((*key, *self.keys.get(key)?)));
         Self { queues: HashMap::new(), keys: known.collect() }
     }
 
-    /// Returns the marks of queues alone.
     pub fn queues_only(&self) -> Self {
         Self { queues: self.queues.clone(), keys: HashMap::new() }
     }
 
-    /// Returns the queues with a mark, and `admission_work.xid` of each.
+    /// Returns the queues with a mark, and the `xid` of each.
     pub fn of_queues(&self) -> (Vec<i32>, Vec<i64>) {
         self.queues.iter().map(|(queue, mark)| (*queue, mark.xid)).unzip()
     }
 
-    /// Returns the least `claims.admitted` to read of each of these keys.
+    /// Returns the least `claims.admitted` to read for each key.
     pub fn of_keys(&self, keys: &[i64]) -> Vec<i64> {
         keys.iter().map(|key| self.keys.get(key).copied().unwrap_or_default()).collect()
     }

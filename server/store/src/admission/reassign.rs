@@ -1,5 +1,6 @@
-//! What a scheduler has given out that was lost: it is taken back and given out again, slice by slice, by the one that took its place.
-//! What was given out since has a higher place. What was dealt with is not found again, so that the server that goes on needs to know nothing.
+//! Takes back the runs that a lost scheduler gave out, slice by slice, so that its successor gives
+//! them out again. Runs given out since have higher positions. Processed runs are not found again,
+//! so a server that continues needs no state.
 
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
@@ -8,32 +9,29 @@ use uuid::Uuid;
 use super::Leader;
 use crate::session::idle_briefly;
 
-/// What is to be given out again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reassigning {
-    /// `task_queues.id`.
     pub queue: i32,
     /// When the scheduler was replaced.
     pub before: DateTime<Utc>,
-    /// The last place that was given out until then.
+    /// Last position given out before that.
     pub ord: i64,
 }
 
-/// A run that was given out until then and has not ended.
+/// A run given out before the replacement that has not ended.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct GivenOut {
-    /// `tasks.seq`.
     pub seq: i64,
-    /// The task.
     pub id: Uuid,
     pub run: i16,
-    /// Whether its session has accepted it.
+    /// True if its session has accepted it.
     pub accepted: bool,
-    /// When its time is over, if it has one that is still to come: then it goes on until that.
+    /// Future end of the time limit that the run may still use.
     pub until: Option<DateTime<Utc>>,
 }
 
-/// Locks the row of a queue in which runs are to be given out again, in this term of its scheduler. Also of one that is paused.
+/// Locks the row of a queue, paused or not, whose runs must be given out again, in this term of its
+/// scheduler.
 pub async fn lock_reassigning(
     transaction: &mut PgConnection,
     queue: i32,
@@ -54,9 +52,9 @@ pub async fn lock_reassigning(
     Ok(row.map(|row| Reassigning { queue, before: row.before, ord: row.ord }))
 }
 
-/// The first of the runs that are to be given out again, without locks. Those that may not be started twice stay where they are, and so
-/// do those that were claimed without a session, before the queue assigned its runs. A claim that goes on is listed until its time is
-/// that of the replacement.
+/// Lists the first runs to give out again, without locks. Omits at-most-once runs, and runs claimed
+/// without a session before the queue assigned runs. A claim that continues is listed until its
+/// time limit is set.
 pub async fn list_given_out(
     transaction: &mut PgConnection,
     of: Reassigning,
@@ -98,7 +96,7 @@ pub async fn list_given_out(
     .await
 }
 
-/// Locks those of these tasks that no other transaction has locked, and whose runs are assigned still: their `seq`.
+/// Locks tasks that are not locked and whose runs are still assigned. Returns their `seq`.
 pub async fn lock_still_assigned(transaction: &mut PgConnection, tasks: &[Uuid]) -> Result<Vec<i64>, sqlx::Error> {
     let locked = sqlx::query_scalar!(
         "-- lock_assigned_tasks\nSELECT id FROM tasks WHERE id = ANY($1) ORDER BY id FOR UPDATE SKIP LOCKED",
@@ -116,7 +114,7 @@ pub async fn lock_still_assigned(transaction: &mut PgConnection, tasks: &[Uuid])
     .await
 }
 
-/// Nothing is left to give out again.
+/// Ends the reassignment of a queue.
 pub async fn end_reassigning(transaction: &mut PgConnection, queue: i32) -> Result<(), sqlx::Error> {
     sqlx::query!(
         "-- end_reassigning

@@ -1,5 +1,5 @@
-//! How many waiting runs the limits of their queues would let start now, were there workers enough. An autoscaler goes by it, so
-//! that it need not be exact, but it must be cheap, and never more than may start.
+//! Counts the waiting runs that limits would allow to start now, given enough workers. This is
+//! input of autoscalers: it must be cheap and never too high, but need not be exact.
 
 use chrono::{DateTime, Utc};
 use sqlx::{Connection, PgConnection};
@@ -11,12 +11,12 @@ use super::marks::Marks;
 use super::waiting::read_policy;
 use crate::page;
 
-/// Where keys have limits of their own, so many of those that may start a run are looked at.
+/// Keys checked, where keys have limits of their own.
 pub const KEYS_LOOKED_AT_MAX: i64 = 1_000;
-/// And so many of their runs are counted.
+/// Runs counted of these keys.
 pub const RUNS_COUNTED_MAX: i64 = 10_000;
 
-/// The limits of a queue, as they are stored, and how they stand.
+/// Stored limits of a queue, and their state.
 struct Limited {
     policy: Option<String>,
     has_rules: bool,
@@ -25,7 +25,8 @@ struct Limited {
     now: DateTime<Utc>,
 }
 
-/// How many of the waiting runs of a queue would start, if it has so many of each kind; none where the policy cannot be read.
+/// Returns the number of waiting runs that would start, given the counts of the queue. Zero if the
+/// policy is unreadable.
 pub async fn count(conn: &mut PgConnection, queue: i32, counted: Counted, marks: &Marks) -> Result<i64, sqlx::Error> {
     let Counted { pending, claimed, delayed: _, waiting } = counted;
     if waiting <= 0 {
@@ -37,10 +38,10 @@ pub async fn count(conn: &mut PgConnection, queue: i32, counted: Counted, marks:
     let Limited { policy, has_rules, tat, least, now } = limited;
     let admission = match read_policy(policy.as_deref()) {
         Ok(Some(admission)) => admission,
-        // Without limits all of them are about to be ready.
+        // Without limits, all are about to become ready.
         Ok(None) => return Ok(waiting),
-        // None may start as far as this release knows. The other queues of a list have their numbers nevertheless; the pass of admission
-        // logs it.
+        // This release cannot start any. Only this queue is affected; the admission pass logs the
+        // error.
         Err(_) => return Ok(0),
     };
     let now = now.timestamp_micros() as f64 / 1e6;
@@ -64,7 +65,7 @@ pub async fn count(conn: &mut PgConnection, queue: i32, counted: Counted, marks:
     Ok(startable)
 }
 
-/// The limits of a queue, if it has admission or had it.
+/// Reads the limits of a queue that has or had admission.
 async fn find_limits(conn: &mut PgConnection, queue: i32) -> Result<Option<Limited>, sqlx::Error> {
     let row = sqlx::query!(
         r#"-- find_limits
@@ -84,7 +85,8 @@ async fn find_limits(conn: &mut PgConnection, queue: i32) -> Result<Option<Limit
     Ok(Some(Limited { policy: row.policy, has_rules: row.has_rules, tat: row.tat, least, now: row.now }))
 }
 
-/// Keys that may start a run, by their turns: at least as many as `runs` if there are, for each starts one.
+/// Lists keys that may start a run, in order of their turns. Returns at least `runs` keys if there
+/// are as many, since each starts at least one.
 async fn list_ready_keys(
     conn: &mut PgConnection,
     queue: i32,
@@ -116,7 +118,8 @@ async fn list_ready_keys(
     .await
 }
 
-/// How many runs of these keys wait, of each up to what it may start, and up to `most` of all.
+/// Counts the waiting runs of these keys, up to the allowed number of each, and up to `most` of
+/// all.
 async fn count_waiting(conn: &mut PgConnection, keys: &[(i64, i64)], most: i64) -> Result<i64, sqlx::Error> {
     let (ids, allowed): (Vec<i64>, Vec<i64>) = keys.iter().copied().unzip();
     sqlx::query_scalar!(

@@ -1,4 +1,4 @@
-//! Queues that assign their runs: the sessions of workers, and what is given to them.
+//! Assign queues: sessions of workers, and the runs given to them.
 
 use chrono::{DateTime, TimeDelta, Utc};
 use sqlx::PgConnection;
@@ -13,9 +13,12 @@ use crate::decode::Row;
 use crate::session::idle_briefly;
 use crate::transitions::end_hold::{Ready, emit};
 
-/// The live sessions of a queue, locked against their end; one that is being ended is left out. A session that is frozen, extended
-/// by an outage or of a quarantined worker is free for nothing, and after an outage none is until the pass `sessions` has extended them:
-/// their workers may have died meanwhile.
+/// Returns the live sessions of a queue and locks them against their end; skips sessions that are
+/// being ended.
+///
+/// A session is not free while it is frozen, extended by an outage, or its worker is quarantined.
+/// After an outage, none is free until the pass `sessions` has extended them: their workers may
+/// have died.
 pub async fn load_sessions(transaction: &mut PgConnection, queue: i32) -> Result<Vec<Session>, sqlx::Error> {
     let rows = sqlx::query!(
         r#"-- load_sessions
@@ -51,7 +54,7 @@ pub async fn load_sessions(transaction: &mut PgConnection, queue: i32) -> Result
     Ok(sessions.collect())
 }
 
-/// Locks the runs of `starts` that still wait with the same key. Skips runs that another transaction has locked.
+/// Locks the runs of `starts` that still wait with the same key. Skips locked runs.
 pub async fn lock_waiting(transaction: &mut PgConnection, starts: &[Start]) -> Result<Vec<i64>, sqlx::Error> {
     let (seqs, runs): (Vec<i64>, Vec<i16>) = starts.iter().map(|start| (start.seq, start.run)).unzip();
     let keys: Vec<i64> = starts.iter().map(|start| start.key).collect();
@@ -70,8 +73,8 @@ pub async fn lock_waiting(transaction: &mut PgConnection, starts: &[Start]) -> R
     .await
 }
 
-/// Gives runs to sessions; this transaction has locked both. Each run gets an item in the inbox of its
-/// session, and has to be accepted within `accept_time`, if there is one. Returns the number of runs,
+/// Gives runs to sessions, both locked by this transaction. Each run gets an item in the inbox of
+/// its session, and must be accepted within `accept_time`, if given. Returns the number of runs,
 /// and the sessions.
 pub async fn assign(
     transaction: &mut PgConnection,
@@ -134,14 +137,17 @@ pub async fn assign(
     Ok((given.len(), given))
 }
 
-/// How long after the end of a quarantine every server knows of it: they look for changes twice a second.
+/// Delay until every server knows of the end of a quarantine: servers poll twice a second.
 const QUARANTINE_KNOWN_AFTER: TimeDelta = TimeDelta::seconds(1);
 
-/// Runs that were given to sessions of workers whose quarantines are over could not be accepted meanwhile: each is an item of its inbox
-/// once more, because the worker may have acknowledged the one before, and its accept time begins anew, if there is one. Those that others
-/// have locked are left out. Answers the session of each.
+/// Announces assigned runs again after quarantines, during which workers could not accept them.
+/// Returns the session of each.
+///
+/// Each run becomes a new inbox item, because the worker may have acknowledged the old one, and its
+/// accept time restarts. Skips locked runs.
 pub async fn announce_after_quarantine(transaction: &mut PgConnection, limit: i64) -> Result<Vec<i64>, sqlx::Error> {
-    // A run is given anew then, so that it is not found again. A quarantine that was lifted ended with that change.
+    // Updating `given` keeps a run from being found again. A lifted quarantine ended with that
+    // change.
     let runs = sqlx::query_as!(
         GivenRun,
         r#"-- announce_after_quarantine
@@ -182,9 +188,10 @@ pub async fn announce_after_quarantine(transaction: &mut PgConnection, limit: i6
     announce_again(transaction, &runs).await
 }
 
-/// Locks the runs that are given to sessions of a queue, waiting: their tasks by id, then themselves by seq. This comes before the
-/// queue is locked, if [`restart_assigned`] is to be called: a session that is closed locks its queue after its runs. A server that is
-/// stopped then loses them within a second, as where they are taken back.
+/// Locks the runs given to sessions of a queue, waiting: tasks by id, then runs by seq.
+///
+/// Call this before locking the queue, if [`restart_assigned`] follows: the end of a session locks
+/// its queue after its runs. A stopped server loses these locks within a second.
 pub async fn lock_given(transaction: &mut PgConnection, queue: i32) -> Result<(), sqlx::Error> {
     idle_briefly(transaction).await?;
     let tasks = sqlx::query_scalar!(
@@ -202,7 +209,7 @@ pub async fn lock_given(transaction: &mut PgConnection, queue: i32) -> Result<()
     Ok(())
 }
 
-/// Locks the runs of these tasks, which are locked, that are given to sessions, by seq, waiting.
+/// Locks the assigned runs of these locked tasks by seq, waiting.
 pub(crate) async fn lock_runs_of(
     transaction: &mut PgConnection,
     tasks: &[uuid::Uuid],
@@ -221,9 +228,11 @@ pub(crate) async fn lock_runs_of(
     .await
 }
 
-/// Runs that were given to sessions could not be accepted while their queue was paused, or have another accept time now: their time begins
-/// anew, if there is one, and each is an item once more. Answers the session of each. The queue is locked, and its runs before it
-/// ([`lock_given`]): only one that was given in between may be locked by others, and is left out.
+/// Restarts the accept time of assigned runs, and announces them again, after their queue was
+/// paused or its accept time changed. Returns the session of each.
+///
+/// The caller has locked the runs ([`lock_given`]) and then the queue. Skips runs given out in
+/// between that others have locked.
 pub async fn restart_assigned(transaction: &mut PgConnection, queue: i32) -> Result<Vec<i64>, sqlx::Error> {
     let runs = sqlx::query_as!(
         GivenRun,
@@ -249,16 +258,17 @@ pub async fn restart_assigned(transaction: &mut PgConnection, queue: i32) -> Res
     announce_again(transaction, &runs).await
 }
 
-/// A run that is given to a session already.
 struct GivenRun {
     epoch: i64,
     seq: i64,
     run: i16,
 }
 
-/// Puts runs that are given to sessions into their inboxes anew; the session of each. An item that is there still may have been read, and
-/// is acknowledged only with the next renewal: so it is replaced by one with a later id. One that is locked is being acknowledged by a
-/// renewal, or given its id, and is left: a renewal waits for locked items with others in hand, so that to wait for it could be a deadlock.
+/// Announces assigned runs again and returns their sessions. Replaces an existing item by one with
+/// a later id: the worker may have read it, and acknowledge it with its next renewal.
+///
+/// Skips a locked item, which a renewal is acknowledging or which is being given its id. Renewals
+/// wait for items with locks held, so waiting here could deadlock.
 async fn announce_again(transaction: &mut PgConnection, runs: &[GivenRun]) -> Result<Vec<i64>, sqlx::Error> {
     let sessions: Vec<i64> = runs.iter().map(|run| run.epoch).collect();
     if runs.is_empty() {
@@ -288,7 +298,6 @@ async fn announce_again(transaction: &mut PgConnection, runs: &[GivenRun]) -> Re
     Ok(sessions)
 }
 
-/// What became of runs that were taken back from sessions.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct TakenBack {
     /// Queues in which runs wait again.
@@ -296,8 +305,8 @@ pub struct TakenBack {
     pub runs: usize,
 }
 
-/// Has assigned runs wait again, whose tasks this transaction has locked: those that no worker has accepted. They keep their places, and
-/// `keep_session` says which session did not accept them.
+/// Makes assigned runs wait again that no worker has accepted, in their old positions.
+/// `keep_session` records the session that did not accept them. The caller has locked their tasks.
 pub async fn take_back(
     transaction: &mut PgConnection,
     seqs: &[i64],
@@ -344,21 +353,18 @@ pub async fn take_back(
     Ok(TakenBack { queues, runs: rows.len() })
 }
 
-/// A run that was given to a session.
 #[derive(Debug, Clone, Copy)]
 pub struct AssignedRun {
-    /// `tasks.seq`.
     pub seq: i64,
-    /// The task.
     pub id: uuid::Uuid,
-    /// What its loss costs.
+    /// Decides the cost of its loss.
     pub delivery: Delivery,
-    /// Whether its session could accept it; looked at only where the time for that is over.
+    /// Possibility of acceptance by its session; determined only after a timeout.
     pub acceptance: Acceptance,
 }
 
-/// Runs whose time to be accepted is over, and whose tasks are locked then; what others have locked is left out. In a paused queue
-/// no run can be accepted, and its time does not run.
+/// Returns runs past their accept time and locks their tasks; skips locked ones. In a paused queue
+/// no run can be accepted, and its time stops.
 pub async fn lock_not_accepted(
     transaction: &mut PgConnection,
     from: DateTime<Utc>,
@@ -390,7 +396,7 @@ pub async fn lock_not_accepted(
     list_assigned_of(transaction, &locked, None).await
 }
 
-/// The runs of these tasks, which are locked, that are assigned to a session.
+/// Returns the runs of these locked tasks that are assigned to a session.
 pub async fn list_assigned(
     transaction: &mut PgConnection,
     epoch: i64,

@@ -1,4 +1,4 @@
-//! Stores the results of a decision.
+//! Stores decisions.
 
 use sqlx::PgConnection;
 use tenure_domain::admission::{Decided, HeadState, PRIORITIES};
@@ -6,33 +6,30 @@ use tenure_domain::admission::{Decided, HeadState, PRIORITIES};
 use super::Locked;
 use super::load::FoundHeads;
 
-/// The changes of a decision, column by column.
+/// Changes of a decision, by column.
 #[derive(Debug, Default)]
 pub(crate) struct Stored {
-    /// The version of the state of the queue that is replaced; none if the state stays.
+    /// Version of the queue's state to replace; none if it is unchanged.
     pub version: Option<i64>,
-    /// When the next start of the queue conforms to its rate.
+    /// When the next start conforms to the queue's rate.
     pub tat: f64,
-    /// The least virtual time of each priority.
+    /// Least virtual time of each priority.
     pub least: [f64; PRIORITIES],
     /// Keys whose times change.
     pub keys: Vec<i64>,
-    /// Their times.
     pub tats: Vec<f64>,
-    /// Rows of heads.
+    /// `ctid` of each head.
     pub rows: Vec<String>,
-    /// Their virtual times.
     pub vtimes: Vec<f64>,
-    /// Where their runs begin; none where that stays.
+    /// Where the runs of each head begin; none if unchanged.
     pub places: Vec<Option<i64>>,
-    /// The new values of `ready`.
     pub ready: Vec<bool>,
-    /// The dates of the next looks at them.
+    /// Dates of the next checks of these heads.
     pub times: Vec<Option<f64>>,
 }
 
 impl Stored {
-    /// Returns the changes of a decision by these heads.
+    /// Returns the changes of a decision on these heads.
     pub(crate) fn new(locked: &Locked, decided: &Decided, found: &FoundHeads) -> Self {
         let is_changed = (decided.tat, decided.least) != (locked.tat, locked.least);
         let (keys, tats) = decided.keys.iter().copied().unzip();
@@ -44,7 +41,7 @@ impl Stored {
             tats,
             ..Self::default()
         };
-        // Every head that was given is decided on, in that order.
+        // The decision has every head, in the given order.
         for (head, row) in decided.heads.iter().zip(&found.rows) {
             stored.rows.push(row.clone());
             stored.vtimes.push(head.vtime);
@@ -58,7 +55,7 @@ impl Stored {
         stored
     }
 
-    /// Notes that the changes were stored.
+    /// Updates `locked` once the changes are stored.
     pub(crate) fn note(&self, locked: &mut Locked) {
         if let Some(version) = self.version {
             locked.version = version + 1;
@@ -67,7 +64,7 @@ impl Stored {
     }
 }
 
-/// Stores the times of a queue and of its keys, and the heads that were given.
+/// Stores the times of a queue and its keys, and the state of heads.
 pub async fn store(
     transaction: &mut PgConnection,
     locked: &mut Locked,
@@ -108,7 +105,7 @@ pub async fn store(
     Ok(())
 }
 
-/// Stores the state of a queue if it is another one now.
+/// Stores the state of a queue if it changed.
 pub async fn store_state(
     transaction: &mut PgConnection,
     locked: &mut Locked,

@@ -1,5 +1,5 @@
-//! What a run waits for that waits for admission, for [`tenure_domain::policy::why`]: read without locks, and never more rows than
-//! the limits say.
+//! Reads what blocks a run that waits for admission, for [`tenure_domain::policy::why`]. Takes no
+//! locks and bounds the rows it reads.
 
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
@@ -16,17 +16,15 @@ use crate::events::Sequenced;
 use crate::settings;
 use crate::why::named;
 
-/// Keys of a queue that are looked at for runs that have its slots.
+/// Keys of a queue that are searched for slot holders.
 const HOLDING_KEYS_MAX: i64 = 1_000;
-/// Workers of a queue that are looked at for one without a session.
+/// Workers of a queue that are checked for a session.
 const WORKERS_READ: i64 = 10_000;
 
-/// The queue of a run.
 #[derive(Debug, Clone, Copy)]
 pub struct Queue {
-    /// `task_queues.id`.
     pub id: i32,
-    /// From where on the changes of counts are to be read.
+    /// Log position after which to add changes of counts.
     pub sequenced: Sequenced,
     pub now: DateTime<Utc>,
 }
@@ -50,7 +48,7 @@ struct RunRow {
     preferred_until: Option<DateTime<Utc>>,
 }
 
-/// What the pending run of a task waits for, which waits for admission.
+/// Returns what blocks the pending run of a task.
 pub async fn find(conn: &mut PgConnection, queue: &Queue, seq: i64) -> Result<Waiting, sqlx::Error> {
     let Some(row) = find_run(conn, seq).await? else { return Ok(Waiting::default()) };
     let mut waiting = Waiting {
@@ -67,7 +65,7 @@ pub async fn find(conn: &mut PgConnection, queue: &Queue, seq: i64) -> Result<Wa
     let limit = slots_of_key(conn, queue.id, row.key.as_deref(), &admission).await?;
     let free = key.and_then(|key| key.free).or(limit);
     waiting.slots = match limit.zip(free) {
-        // More than there are now, if the limit was lowered.
+        // Exceeds the limit after this was lowered.
         Some((limit, 0)) => Some((limit, count_used_of_key(conn, row.key_id).await?)),
         slots => slots.map(|(limit, free)| (limit, limit.saturating_sub(free))),
     };
@@ -128,7 +126,7 @@ pub(super) fn read_policy(text: Option<&str>) -> Result<Option<Admission>, sqlx:
     Ok(policy.admission())
 }
 
-/// How many slots a key has, if that is limited.
+/// Returns the slots of a key, if limited.
 async fn slots_of_key(
     conn: &mut PgConnection,
     queue: i32,
@@ -146,7 +144,7 @@ async fn slots_of_key(
     Ok(own.flatten().map(i32::unsigned_abs).or(admission.per_key))
 }
 
-/// How many runs of a key are ready, assigned or claimed.
+/// Counts the ready, assigned and claimed runs of a key.
 async fn count_used_of_key(conn: &mut PgConnection, key: i64) -> Result<u32, sqlx::Error> {
     let used = sqlx::query_scalar!(
         r#"-- why_used_of_key
@@ -162,7 +160,7 @@ async fn count_used_of_key(conn: &mut PgConnection, key: i64) -> Result<u32, sql
     Ok(u32::try_from(used).unwrap_or(BEFORE_COUNTED_MAX))
 }
 
-/// When the rates of queue and key allow a start. An assigned run holds a token.
+/// Returns when the rates of queue and key allow a start. An assigned run holds a token.
 fn next_start(
     queue: &Queue,
     row: &RunRow,
@@ -182,7 +180,7 @@ fn next_start(
     DateTime::from_timestamp_micros((latest * 1e6) as i64)
 }
 
-/// How many runs of its key are before it.
+/// Counts the runs before this one in its key.
 async fn count_before_in_key(conn: &mut PgConnection, row: &RunRow) -> Result<u32, sqlx::Error> {
     let count = sqlx::query_scalar!(
         r#"-- why_before_in_key
@@ -209,7 +207,7 @@ async fn count_before_in_key(conn: &mut PgConnection, row: &RunRow) -> Result<u3
     Ok(u32::try_from(count).unwrap_or(BEFORE_COUNTED_MAX))
 }
 
-/// How many other keys have a run that may start, and are served before it.
+/// Counts other keys that may start a run and are served before it.
 async fn count_keys_before(conn: &mut PgConnection, queue: i32, row: &RunRow, fair: bool) -> Result<u32, sqlx::Error> {
     let least = row.least.clone().unwrap_or_default();
     let vtime = match row.vtime {
@@ -249,7 +247,7 @@ struct HolderRow {
     worker_id: Option<String>,
 }
 
-/// Some runs that have the slots of a key: claimed ones first.
+/// Lists some slot holders of a key, claimed runs first.
 async fn list_holders_of_key(conn: &mut PgConnection, key: i64) -> Result<Vec<SlotHolder>, sqlx::Error> {
     let rows = sqlx::query_as!(
         HolderRow,
@@ -268,7 +266,7 @@ async fn list_holders_of_key(conn: &mut PgConnection, key: i64) -> Result<Vec<Sl
     read_holders(rows)
 }
 
-/// Some runs that have the slots of a queue, of the keys that were looked at last.
+/// Lists some slot holders of a queue, from its first keys by name.
 async fn list_holders(conn: &mut PgConnection, queue: i32) -> Result<Vec<SlotHolder>, sqlx::Error> {
     let rows = sqlx::query_as!(
         HolderRow,
@@ -305,7 +303,8 @@ fn read_holders(rows: Vec<HolderRow>) -> Result<Vec<SlotHolder>, sqlx::Error> {
     Ok(rows.into_iter().map(read).collect::<Result<_, Undecodable>>()?)
 }
 
-/// How many live servers could give out the runs of a queue, if none of them does. Beats are in real time.
+/// Returns the number of candidate servers, if the queue has no live scheduler. Beats are in real
+/// time.
 async fn without_scheduler(conn: &mut PgConnection, queue: i32) -> Result<Option<u32>, sqlx::Error> {
     let row = sqlx::query!(
         r#"-- why_scheduler
@@ -324,7 +323,7 @@ async fn without_scheduler(conn: &mut PgConnection, queue: i32) -> Result<Option
     Ok((!row.active).then(|| u32::try_from(row.candidates).unwrap_or(u32::MAX)))
 }
 
-/// The live sessions of a queue, and whether one is free.
+/// Returns the live sessions of a queue, and if one is free.
 async fn count_sessions(conn: &mut PgConnection, queue: i32) -> Result<Sessions, sqlx::Error> {
     let row = sqlx::query!(
         r#"-- why_sessions
@@ -350,7 +349,7 @@ async fn count_sessions(conn: &mut PgConnection, queue: i32) -> Result<Sessions,
     Ok(Sessions { live: number(row.live), extended: number(row.extended), is_free: row.free, asked_without: false })
 }
 
-/// Whether a worker without a session has asked for work in a queue since then.
+/// True if a worker without a session has requested work since `since`.
 pub async fn asked_without_session(
     conn: &mut PgConnection,
     queue: i32,

@@ -1,4 +1,4 @@
-//! The bytes below a [`super::pipeline`]: a socket, and TLS where the options ask for it, as the other driver does both.
+//! Sockets for [`super::pipeline`], with TLS as the options require, like sqlx.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -17,19 +17,16 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::TlsConnector;
 
-/// Asks for TLS: the length of the message, and the number that stands for it.
+/// Request for TLS: message length and request code.
 const TLS_REQUEST: [u8; 8] = [0, 0, 0, 8, 4, 210, 22, 47];
-/// The answer of a database that has it.
 const TLS_OFFERED: u8 = b'S';
-/// The answer of one that does not.
 const TLS_REFUSED: u8 = b'N';
 
-/// A connection's bytes.
 pub(super) trait Link: AsyncRead + AsyncWrite + Unpin + Send {}
 
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Link for T {}
 
-/// What options do not tell by themselves.
+/// Options without a getter.
 #[derive(Default)]
 pub(super) struct Secrets {
     pub(super) password: Option<String>,
@@ -40,7 +37,7 @@ pub(super) struct Secrets {
 
 impl Secrets {
     pub(super) fn of(options: &PgConnectOptions) -> Self {
-        // Only what is read here may be in the URL: it cannot express every name of a host or a user.
+        // A URL with only these options: it cannot express all names of hosts and users.
         let url = options.clone().host("localhost").username("user").database("database").to_url_lossy();
         let password = url.password().map(|text| percent_decode_str(text).decode_utf8_lossy().into_owned());
         let mut secrets = Self { password, ..Self::default() };
@@ -56,7 +53,7 @@ impl Secrets {
     }
 }
 
-/// Connects, up to and with TLS.
+/// Connects, including the TLS handshake.
 pub(super) async fn connect(options: &PgConnectOptions) -> Result<Box<dyn Link>, sqlx::Error> {
     let host = options.get_host();
     let directory = options.get_socket().map(PathBuf::as_path).or(host.starts_with('/').then_some(Path::new(host)));
@@ -73,7 +70,7 @@ pub(super) async fn connect(options: &PgConnectOptions) -> Result<Box<dyn Link>,
 async fn secure(mut stream: impl Link + 'static, options: &PgConnectOptions) -> Result<Box<dyn Link>, sqlx::Error> {
     let mode = options.get_ssl_mode();
     let required = match mode {
-        // The other driver takes "allow" as this.
+        // Like sqlx, treats "allow" as "disable".
         PgSslMode::Disable | PgSslMode::Allow => return Ok(Box::new(stream)),
         PgSslMode::Prefer => false,
         PgSslMode::Require | PgSslMode::VerifyCa | PgSslMode::VerifyFull => true,
@@ -89,7 +86,7 @@ async fn secure(mut stream: impl Link + 'static, options: &PgConnectOptions) -> 
     let name = ServerName::try_from(options.get_host().to_owned()).map_err(tls)?;
     match TlsConnector::from(Arc::new(config)).connect(name, stream).await {
         Ok(stream) => Ok(Box::new(stream)),
-        // Such as a certificate that does not do.
+        // Such as an invalid certificate.
         Err(error) => Err(error.downcast::<rustls::Error>().map_or_else(sqlx::Error::from, tls)),
     }
 }
@@ -118,7 +115,7 @@ async fn client_config(mode: PgSslMode, secrets: &Secrets) -> Result<ClientConfi
     }
 }
 
-/// Checks certificates by the authorities that are known, and the one that is given.
+/// Checks certificates by the known authorities and the configured one.
 async fn authority(secrets: &Secrets, provider: Arc<CryptoProvider>) -> Result<Arc<WebPkiServerVerifier>, sqlx::Error> {
     let mut roots: RootCertStore = webpki_roots::TLS_SERVER_ROOTS.iter().cloned().collect();
     if let Some(root) = &secrets.root {
@@ -129,12 +126,12 @@ async fn authority(secrets: &Secrets, provider: Arc<CryptoProvider>) -> Result<A
     WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider).build().map_err(tls)
 }
 
-/// The text of certificates or a key, or of the file that is named instead.
+/// Returns `given` if it is PEM text, else reads that file.
 async fn pem(given: &str) -> io::Result<Vec<u8>> {
     if given.trim_start().starts_with("-----BEGIN") {
         return Ok(given.as_bytes().to_vec());
     }
-    // Options print the path of a file so.
+    // Options print the path of a file with this prefix.
     tokio::fs::read(given.strip_prefix("file: ").unwrap_or(given)).await
 }
 
@@ -142,11 +139,11 @@ fn tls(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> sqlx::Erro
     sqlx::Error::Tls(error.into())
 }
 
-/// Looks at less of a certificate than `verify-full` does, as libpq with the same `sslmode`: any name will do, and
-/// without an authority any signature. That the server has its key is checked in any case.
+/// Verifies less than `verify-full`, like libpq with the same `sslmode`: accepts any name, and
+/// without an authority any signer. The server must always prove possession of its key.
 #[derive(Debug)]
 struct Lenient {
-    /// Of `verify-ca`: checks who has signed it.
+    /// Signers accepted by `verify-ca`.
     authority: Option<Arc<WebPkiServerVerifier>>,
     algorithms: WebPkiSupportedAlgorithms,
 }

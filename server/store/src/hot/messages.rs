@@ -1,5 +1,5 @@
-//! Getting and deleting messages. A message is a row of `pending`; neither touches `tasks`, because neither changes what
-//! becomes of the task.
+//! Gets and deletes messages. A message is a row of `pending`; `tasks` is not touched, because the
+//! state of the task does not change.
 
 use std::time::Duration;
 
@@ -13,48 +13,44 @@ use tenure_domain::message::{KnownMessage, MessageId, Receipt};
 /// A request for messages of one queue and priority.
 #[derive(Debug, Clone)]
 pub struct Want {
-    /// `task_queues.id`.
     pub queue: i32,
     pub priority: i16,
-    /// The cursor epoch that the low-water mark was read at; with another one it is ignored.
+    /// Cursor epoch of the low-water mark. With another epoch, the mark is ignored.
     pub epoch: i64,
-    /// The `ord` up to which no run is left that claimWork could take, and so no message either.
+    /// The `ord` up to which there is no run that claimWork could claim, and so no message.
     pub mark: i64,
-    /// Who gets the first message found, the second, and so on: indexes into the list of pollers, from 1. A poller that
-    /// requests more than one is listed as often.
+    /// Poller indexes from 1, in order of assignment. A poller is listed once for each message that
+    /// it requests.
     pub slots: Vec<i32>,
 }
 
-/// A message that a poller received.
 #[derive(Debug, Clone)]
 pub struct Got {
     /// Index into the list of pollers, from 1.
     pub poller: i32,
     pub message: MessageId,
     pub task: Uuid,
-    /// Its place in the queue.
+    /// Position in the queue.
     pub ord: i64,
-    /// Since when its run is pending.
+    /// When its run became pending.
     pub scheduled: DateTime<Utc>,
     pub deadline: DateTime<Utc>,
-    /// What the poller may change it with.
+    /// With this, the poller may change the message.
     pub receipt: Receipt,
     /// When it is visible again.
     pub hidden_until: DateTime<Utc>,
-    /// How often it was got, this time included.
+    /// Number of deliveries, including this one.
     pub dequeued: i32,
 }
 
-/// What a statement found.
 #[derive(Debug, Default)]
 pub struct FoundMessages {
-    /// The messages.
     pub got: Vec<Got>,
-    /// Wants, from 0, that got nothing although there are claimable messages: their rows are locked by other transactions.
+    /// Wants, from 0, that got nothing because other transactions have locked the claimable rows.
     pub locked: Vec<usize>,
 }
 
-/// The outcome of [`get_statement`].
+/// Decodes the result of [`get_statement`].
 pub fn decode_get(rows: &Rows) -> Result<FoundMessages, sqlx::Error> {
     Ok(found(rows.decode()?))
 }
@@ -77,9 +73,9 @@ row! {
     }
 }
 
-/// Gets the oldest visible messages of each queue, and hides each for as long as its poller requests. `receipts` has a random
-/// number for each slot. claimWork leaves the runs alone for `reservation`, or for as long as they are hidden if that is
-/// shorter.
+/// Gets the oldest visible messages of each queue, and hides each for the time that its poller
+/// requests. `receipts` has a random number for each slot. claimWork skips the runs for
+/// `reservation`, or while they are hidden if that is shorter.
 pub fn get_statement(wants: &[Want], visibilities: &[Duration], receipts: &[i64], reservation: Duration) -> Statement {
     let queues: Vec<i32> = wants.iter().map(|want| want.queue).collect();
     let priorities: Vec<i16> = wants.iter().map(|want| want.priority).collect();
@@ -158,7 +154,7 @@ fn found(rows: Vec<GotRow>) -> FoundMessages {
         if row.locked {
             found.locked.push(super::member(row.n));
         }
-        // One column of a message is there exactly if all are.
+        // The columns of a message are all null or none.
         if let (
             Some(poller),
             Some(seq),
@@ -191,29 +187,26 @@ fn found(rows: Vec<GotRow>) -> FoundMessages {
     found
 }
 
-/// A message to delete.
 #[derive(Debug, Clone, Copy)]
 pub struct Deletion {
-    /// `task_queues.id`.
     pub queue: i32,
     pub priority: i16,
     pub message: MessageId,
-    /// Presented by the poller that deletes it.
+    /// Sent by the poller.
     pub receipt: Receipt,
 }
 
-/// What became of a deletion.
 #[derive(Debug, Clone, Copy)]
 pub struct Outcome {
-    /// Which member, from 0.
+    /// From 0.
     pub member: usize,
-    /// Whether the message was deleted, although its run is still pending.
+    /// True if the message was deleted, although its run is still pending.
     pub deleted: bool,
-    /// What was known of the message when the statement began.
+    /// State of the message when the statement began.
     pub known: Option<KnownMessage>,
 }
 
-/// The outcomes of [`delete_statement`].
+/// Decodes the result of [`delete_statement`].
 pub fn decode_delete(rows: &Rows) -> Result<Vec<Outcome>, sqlx::Error> {
     Ok(rows.decode::<OutcomeRow>()?.into_iter().map(Outcome::from).collect())
 }
@@ -237,9 +230,11 @@ impl From<OutcomeRow> for Outcome {
     }
 }
 
-/// Deletes messages whose receipt is current. Their runs are pending, because claiming a run removes its message: so each
-/// run is claimable at once, and has a new message that is visible after `visibility`. It is at the end of its queue,
-/// where no low-water mark can have passed it. Each member has an outcome.
+/// Deletes messages with a current receipt; each member has an outcome.
+///
+/// Their runs are pending, because a claim removes the message. So each run becomes claimable, with
+/// a new message that is visible after `visibility`. The run moves to the end of its queue, which
+/// no low-water mark has passed.
 pub fn delete_statement(members: &[Deletion], visibility: Duration) -> Statement {
     let seqs: Vec<i64> = members.iter().map(|member| member.message.seq).collect();
     let runs: Vec<i16> = members.iter().map(|member| member.message.run).collect();

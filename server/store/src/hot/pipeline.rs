@@ -1,7 +1,7 @@
-//! A session that sends several statements at once, as one transaction: one round trip and one flush for all of them.
+//! A session that sends several statements at once in one transaction, with one round trip and one
+//! flush. A single statement commits by itself.
 //!
-//! sqlx waits for each answer before it sends the next statement; this is the only place where another driver is used. A
-//! single statement commits by itself.
+//! sqlx waits for each result before the next statement, so this uses another driver.
 
 use std::collections::HashMap;
 use std::io;
@@ -24,21 +24,19 @@ fn address_of(text: &'static str) -> TextAddress {
     (text.as_ptr().addr(), text.len())
 }
 
-/// Such a session.
 pub struct Pipeline {
     client: Client,
-    /// By the address of their text: the texts are long, and would be hashed whole for each statement.
+    /// By address: hashing the long texts for each statement would be slow.
     prepared: HashMap<TextAddress, Prepared>,
-    /// Reads and writes; it ends with this.
+    /// Reads and writes; aborted on drop.
     driver: JoinHandle<()>,
 }
 
-/// A transaction that was not committed, as far as is known.
+/// A transaction that, as far as is known, was not committed.
 #[derive(Debug)]
 pub struct Undone {
-    /// The first statement that failed, from 0; none if it was none of them.
+    /// The first failed statement, from 0; none if another step failed.
     pub at: Option<usize>,
-    /// Why.
     pub error: sqlx::Error,
 }
 
@@ -49,7 +47,7 @@ impl Undone {
 }
 
 impl Pipeline {
-    /// Connects with these options, whatever they are used with otherwise.
+    /// Connects with the options of sqlx.
     pub(crate) async fn connect(options: &PgConnectOptions) -> Result<Self, sqlx::Error> {
         let stream = link::connect(options).await?;
         let mut config = Config::new();
@@ -57,15 +55,15 @@ impl Pipeline {
         if let Some(password) = link::Secrets::of(options).password {
             config.password(password);
         }
-        // As with the other driver, the database is named after the user unless it is named.
+        // Like sqlx, the default database name is the user name.
         config.dbname(options.get_database().unwrap_or(options.get_username()));
         config.application_name(options.get_application_name().unwrap_or_default());
         config.options(options.get_options().unwrap_or_default());
-        // TLS is there already, if it is wanted.
+        // `stream` already has TLS.
         config.ssl_mode(tokio_postgres::config::SslMode::Disable);
         let (client, connection) = config.connect_raw(stream, NoTls).await.map_err(into_sqlx)?;
         let driver = tokio::spawn(async move {
-            // Each statement that waits for an answer learns that there will be none.
+            // Pending statements then fail.
             if let Err(error) = connection.await {
                 tracing::debug!(error = %error, "a session for hot statements has ended");
             }
@@ -73,17 +71,16 @@ impl Pipeline {
         Ok(Self { client, prepared: HashMap::new(), driver })
     }
 
-    /// Whether the connection is known to be closed.
     pub fn is_closed(&self) -> bool {
         self.client.is_closed()
     }
 
-    /// Has the database answer, to find out whether it can still be reached.
+    /// Checks that the database is reachable.
     pub async fn ping(&mut self) -> Result<(), sqlx::Error> {
         self.client.check_connection().await.map_err(into_sqlx)
     }
 
-    /// Runs statements in this order in one transaction, and answers with the rows of each.
+    /// Runs statements in this order in one transaction, and returns the rows of each.
     pub async fn run(&mut self, statements: &[Statement]) -> Result<Vec<Rows>, Undone> {
         for (place, statement) in statements.iter().enumerate() {
             self.prepare(statement.text()).await.map_err(|error| Undone::new(Some(place), error))?;
@@ -94,14 +91,14 @@ impl Pipeline {
                 Err(error) => Err(Undone::new(Some(0), error)),
             };
         }
-        // All of these send before the first of them waits.
+        // All of these send before the first waits.
         let begin = self.client.batch_execute("BEGIN");
         let answers = join_all(statements.iter().map(|statement| self.query(statement)));
         let commit = self.client.batch_execute("COMMIT");
         let (begun, answers, committed) = join!(begin, answers, commit);
-        // Without a transaction each statement has committed by itself, or not.
+        // Without a transaction, each statement has committed by itself, or failed.
         begun.map_err(|error| Undone { at: None, error: sqlx::Error::Protocol(format!("BEGIN failed: {error}")) })?;
-        // A COMMIT after an error rolls back without an error of its own. What follows the first one says only that it did.
+        // COMMIT after an error rolls back and succeeds. Errors after the first only repeat that.
         let mut rows = Vec::with_capacity(answers.len());
         for (place, answer) in answers.into_iter().enumerate() {
             rows.push(answer.map_err(|error| Undone::new(Some(place), error))?);
@@ -124,10 +121,9 @@ impl Pipeline {
         Ok(())
     }
 
-    /// What PostgreSQL makes of a statement.
+    /// Describes a statement as PostgreSQL prepares it.
     ///
-    /// # Errors
-    /// If it does not take it.
+    /// # Errors If PostgreSQL rejects it.
     #[cfg(feature = "test-util")]
     pub async fn describe(&mut self, statement: &Statement) -> Result<&Prepared, sqlx::Error> {
         self.prepare(statement.text()).await.map_err(into_sqlx)?;
@@ -144,12 +140,12 @@ impl Run for Pipeline {
 
 impl Drop for Pipeline {
     fn drop(&mut self) {
-        // What it still waits for is not waited for: the connection is closed.
+        // Closes the connection without waiting for results.
         self.driver.abort();
     }
 }
 
-/// What PostgreSQL said, as the other driver would have it, so that one place classifies it.
+/// A PostgreSQL error in the form of sqlx, so that one place classifies both.
 #[derive(Debug)]
 struct Refused(DbError);
 
@@ -191,7 +187,7 @@ impl DatabaseError for Refused {
     }
 }
 
-/// The same error as the other driver has it.
+/// Converts an error to that of sqlx.
 fn into_sqlx(error: tokio_postgres::Error) -> sqlx::Error {
     if let Some(refused) = error.as_db_error() {
         return sqlx::Error::Database(Box::new(Refused(refused.clone())));

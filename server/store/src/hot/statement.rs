@@ -1,5 +1,4 @@
-//! A statement that either driver runs: its text, and its parameters encoded already, so that nothing of the members has to
-//! live until it is sent.
+//! A statement for either driver, with encoded parameters, so it borrows nothing from its members.
 
 use std::future::Future;
 use std::ops::Range;
@@ -11,10 +10,9 @@ use sqlx::postgres::{PgArgumentBuffer, PgRow, PgTypeInfo};
 use sqlx::{Decode, Encode, PgConnection, Postgres, Row as _, Type};
 use tokio_postgres::types::{self, FromSqlOwned, ToSql, to_sql_checked};
 
-/// Bytes that the parameters of a statement have without growing: those of most batches.
+/// Initial capacity for parameters, enough for most batches.
 const PARAMS_BYTES: usize = 4 << 10;
 
-/// A statement and its parameters.
 #[derive(Debug)]
 pub struct Statement {
     text: &'static str,
@@ -23,7 +21,7 @@ pub struct Statement {
 }
 
 impl Statement {
-    /// A statement without parameters yet. `statement!` makes one whose text is checked.
+    /// Use `statement!`, which checks the text.
     pub fn new(text: &'static str) -> Self {
         let mut bytes = PgArgumentBuffer::default();
         bytes.reserve(PARAMS_BYTES);
@@ -45,14 +43,13 @@ impl Statement {
         self.text
     }
 
-    /// Its parameters, as they are sent.
     pub(super) fn encoded(&self) -> impl ExactSizeIterator<Item = Encoded<'_>> {
         self.params.iter().map(|(kind, place)| Encoded { kind, bytes: &self.bytes[place.clone()] })
     }
 }
 
-/// Makes a [`Statement`] of a text and its parameters. The build checks the text, the parameters and the columns of the row
-/// with `query_as!`, which is never run.
+/// Makes a [`Statement`]. At build time, `query_as!` checks text, parameters and columns; it never
+/// runs.
 macro_rules! statement {
     ($row:ident, $text:tt $(, $param:expr)* $(,)?) => {{
         if false {
@@ -98,13 +95,12 @@ impl Encode<'_, Postgres> for Encoded<'_> {
 }
 
 impl Type<Postgres> for Encoded<'_> {
-    /// Unused: each value names its own type.
+    /// Unused: each value has its own type.
     fn type_info() -> PgTypeInfo {
         PgTypeInfo::with_name("unknown")
     }
 }
 
-/// A connection that runs statements one by one.
 pub trait Run {
     fn run_one(&mut self, statement: &Statement) -> impl Future<Output = Result<Rows, sqlx::Error>> + Send;
 }
@@ -117,11 +113,10 @@ impl Run for PgConnection {
     }
 }
 
-/// The rows of a statement.
 #[derive(Debug)]
 pub enum Rows {
     OfTick(Vec<tokio_postgres::Row>),
-    /// As sqlx has them.
+    /// Rows of sqlx.
     OfSession(Vec<PgRow>),
 }
 
@@ -139,7 +134,7 @@ impl Rows {
     }
 }
 
-/// The columns of a row, by their places from 0.
+/// Columns of a row, by index from 0.
 pub trait Columns {
     fn column<T>(&self, place: usize) -> Result<T, sqlx::Error>
     where
@@ -161,16 +156,15 @@ impl Columns for PgRow {
     }
 }
 
-/// Decoded from a row of a statement. `row!` declares such a struct.
+/// Decoded from a row; `row!` declares such structs.
 pub trait FromRow: Sized {
-    /// The names of its columns, in order, as the statement has them without the marks that say whether they may be null.
+    /// Names of the columns in order, without nullability markers.
     const COLUMNS: &'static [&'static str];
 
-    /// Decodes a row.
     fn from_row(row: &impl Columns) -> Result<Self, sqlx::Error>;
 }
 
-/// Declares a struct that is decoded from a row, whose columns are its fields in the same order.
+/// Declares a struct decoded from a row, with columns in the order of its fields.
 macro_rules! row {
     (
         $(#[$meta:meta])*

@@ -1,4 +1,4 @@
-//! The order of the columns of each hot statement: the build has checked all else.
+//! Tests the column order of hot statements; the build checks the rest.
 
 use std::time::Duration;
 
@@ -23,7 +23,6 @@ async fn check<T: FromRow>(pipeline: &mut Pipeline, name: &str, statement: &Stat
     assert_eq!(columns, T::COLUMNS, "{name}");
 }
 
-/// Some task.
 fn new_task() -> NewTask {
     let body = r#"{
         "taskQueueId": "a/b", "created": "2030-01-01T00:00:00.000Z", "deadline": "2030-01-02T00:00:00.000Z", "payload": {},
@@ -73,7 +72,7 @@ async fn several_statements_are_done_together_or_not_at_all() {
     assert_eq!(crate::testing::number(database.pool(), count).await, 0);
     assert_eq!(pipeline.run(&[insert(1), insert(2)]).await.unwrap().len(), 2);
     assert_eq!(crate::testing::number(database.pool(), count).await, 2);
-    // What holds only at the commit.
+    // Fails only at the commit.
     sqlx::query("ALTER TABLE written ADD UNIQUE (what) DEFERRABLE INITIALLY DEFERRED")
         .execute(database.pool())
         .await

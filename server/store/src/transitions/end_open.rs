@@ -1,3 +1,5 @@
+//! Ends tasks without a report.
+
 use sqlx::PgConnection;
 use tenure_api::states::{EndedBy, ReasonResolved};
 use uuid::Uuid;

@@ -1,3 +1,5 @@
+//! Time limits of claims. Touches `claims` only.
+
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 

@@ -1,3 +1,5 @@
+//! Rows for the groups of lone tasks.
+
 use sqlx::PgConnection;
 use uuid::Uuid;
 

@@ -6,7 +6,7 @@
 //!
 //! | file | from → to | statements |
 //! |---|---|---|
-//! | [`create`] | new → pending, or unscheduled with unsatisfied dependencies | `create_task…` (hot) |
+//! | [`create`] | new → pending; unscheduled if dependencies are unsatisfied | `create_task…` (hot) |
 //! | [`claim`] | pending → running | `claim_work…` (hot) |
 //! | [`claim`] | waiting → running, in a limited queue | `claim_decided` |
 //! | [`claim_one`] | pending → running | `claim_task` |
@@ -18,7 +18,7 @@
 //! | [`end_hold`] | held → ready or waiting | `end_holds`, `end_commanded_delay` |
 //! | [`restamp`] | pending, running → same, with new traits | `restamp_runs`, `rekey_runs` |
 //! | [`rerun`] | resolved, unscheduled → pending, as a new run | `rerun_task` |
-//! | [`reprioritise`] | unscheduled, pending, running → same, with another priority | `change_priority` |
+//! | [`reprioritise`] | any open state → same, with another priority | `change_priority` |
 //! | [`lone_group`] | no move; the group of a lone task gets a row | `store_lone_group` |
 //! | [`purge`] | resolved → deleted | `purge_tasks` |
 //!

@@ -1,3 +1,5 @@
+//! Purges expired tasks and groups.
+
 use std::collections::HashSet;
 
 use chrono::{DateTime, Utc};

@@ -1,3 +1,5 @@
+//! Lease renewal. Touches `claims` only.
+
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};

@@ -1,3 +1,5 @@
+//! rerunTask, the only way out of a final state.
+
 use sqlx::PgConnection;
 use tenure_api::states::ReasonCreated;
 use uuid::Uuid;

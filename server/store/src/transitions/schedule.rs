@@ -1,3 +1,5 @@
+//! Moves unscheduled tasks to pending.
+
 use sqlx::PgConnection;
 use tenure_api::states::ReasonCreated;
 use uuid::Uuid;

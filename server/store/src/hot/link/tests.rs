@@ -1,4 +1,4 @@
-//! TLS of the second driver: what each `sslmode` accepts, before a PostgreSQL that has none by a proxy that has.
+//! Tests TLS of the second driver by `sslmode`, with a TLS proxy in front of PostgreSQL.
 
 use std::path::Path;
 use std::process::Command;
@@ -16,12 +16,12 @@ use crate::hot::pipeline::Pipeline;
 use crate::hot::statement::Statement;
 use crate::testing::TestDatabase;
 
-/// What the proxies' certificates are for.
+/// Host in the proxies' certificates.
 const NAME: &str = "localhost";
-/// The same host by a name that they are not for.
+/// The same host by a name that is not in the certificates.
 const OTHER_NAME: &str = "127.0.0.1";
 
-/// Certificates: `ca.crt` has signed `server.crt` and `client.crt`, and `other.crt` none.
+/// Creates certificates: `ca.crt` signed `server.crt` and `client.crt`, but not `other.crt`.
 fn certificates() -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     let authority = |name: &str| {
@@ -49,14 +49,14 @@ fn openssl(folder: &Path, arguments: &[&str]) {
     assert!(made.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&made.stderr));
 }
 
-/// What a proxy answers when it is asked for TLS.
+/// Response of a proxy to a TLS request.
 #[derive(Clone)]
 enum Answer {
     Offered(TlsAcceptor),
     Refused,
 }
 
-/// Listens before the database; its port.
+/// Starts a proxy to the database and returns its port.
 async fn proxy(database: &TestDatabase, answer: Answer) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -85,7 +85,7 @@ async fn proxy(database: &TestDatabase, answer: Answer) -> u16 {
     port
 }
 
-/// A proxy with the server's certificate; the others must show one of the authority's if `shown`.
+/// A proxy with the server's certificate. Clients must present a certificate if `shown`.
 fn acceptor(folder: &Path, shown: bool) -> Answer {
     let read = |name: &str| std::fs::read(folder.join(name)).unwrap();
     let provider = Arc::new(ring::default_provider());
@@ -103,7 +103,7 @@ fn acceptor(folder: &Path, shown: bool) -> Answer {
     Answer::Offered(TlsAcceptor::from(Arc::new(builder.with_single_cert(chain, key).unwrap())))
 }
 
-/// Runs two statements as a transaction over such a connection.
+/// Runs two statements in one transaction.
 async fn try_it(options: &PgConnectOptions) -> Result<(), sqlx::Error> {
     let mut pipeline = Pipeline::connect(options).await?;
     let select = || Statement::new("SELECT $1::int").with(&1);

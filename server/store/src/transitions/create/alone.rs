@@ -1,3 +1,5 @@
+//! Batches of lone tasks.
+
 use tenure_domain::create::CREATED_DRIFT;
 
 use super::{Columns, StoredRow};
