@@ -1,4 +1,4 @@
-//! Artifacts: their metadata. Their bytes are in the artifact store.
+//! Metadata of artifacts. Their bytes are in the artifact store.
 
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
@@ -51,7 +51,6 @@ fn decode(row: ArtifactRow, seq: i64) -> Result<Stored, sqlx::Error> {
     })
 }
 
-/// One artifact of a run.
 pub async fn find(conn: &mut PgConnection, seq: i64, run: RunId, name: &str) -> Result<Option<Stored>, sqlx::Error> {
     let row = sqlx::query_as!(
         ArtifactRow,
@@ -68,18 +67,17 @@ pub async fn find(conn: &mut PgConnection, seq: i64, run: RunId, name: &str) -> 
     row.map(|row| decode(row, seq)).transpose()
 }
 
-/// The details of an artifact's event.
+/// Details of an artifact's event.
 #[derive(Debug)]
 pub struct ArtifactEvent {
-    /// The retries that the task has left.
     pub retries_left: u16,
     pub priority: Priority,
-    /// JSON text of the artifact, for the event log.
+    /// JSON text of the artifact.
     pub note: String,
 }
 
-/// Stores an artifact in place of what has its name, and emits its event. The task is locked by this transaction.
-/// An artifact that exists keeps the later one of the times at which it may be removed.
+/// Stores an artifact, replacing one of its name, and emits its event. Keeps the later `removable`
+/// of both. The caller has locked the task.
 pub async fn put(
     transaction: &mut PgConnection,
     seq: i64,
@@ -132,7 +130,7 @@ pub async fn put(
     }
 }
 
-/// Marks an object as readable, and emits its event. The task is locked by this transaction.
+/// Marks an object as readable, and emits its event. The caller has locked the task.
 pub async fn finish(
     transaction: &mut PgConnection,
     seq: i64,
@@ -171,7 +169,7 @@ async fn emit(transaction: &mut PgConnection, seq: i64, run: i16, event: &Artifa
     Ok(())
 }
 
-/// A run of a task, by the task's key; the last one if none is named. None if there is no such run.
+/// Returns `seq` and the given or last run of a task. None if the run does not exist.
 pub async fn find_run(
     conn: &mut PgConnection,
     task: TaskId,
@@ -189,7 +187,7 @@ pub async fn find_run(
     row.map(|row| Ok((row.seq, columns.run(row.run)?))).transpose()
 }
 
-/// Artifacts of a run in the order of their names, those that come after a name.
+/// Lists artifacts of a run by name, after `after`.
 pub async fn list(
     conn: &mut PgConnection,
     seq: i64,
@@ -213,18 +211,17 @@ pub async fn list(
     rows.into_iter().map(|row| decode(row, seq)).collect()
 }
 
-/// An artifact, what it links to, and so on.
+/// An artifact and the artifacts that it links to.
 #[derive(Debug)]
 pub struct Chain {
-    /// The run that they belong to.
     pub run: RunId,
-    /// Each after the one that links to it; ends where there is no such artifact.
+    /// In order of the links; ends at a missing artifact.
     pub artifacts: Vec<Stored>,
     /// When this was read.
     pub now: DateTime<Utc>,
 }
 
-/// Reads an artifact and what follows from it, up to so many links. None if there is not even the first one.
+/// Reads an artifact and follows up to `links_max` links. None if the first does not exist.
 pub async fn find_chain(
     conn: &mut PgConnection,
     task: TaskId,
@@ -278,7 +275,7 @@ pub async fn find_chain(
     Ok(Some(Chain { run, artifacts: artifacts.collect::<Result<_, _>>()?, now }))
 }
 
-/// The state of an object of the object service; its row is locked until the transaction ends.
+/// Returns the state of an object and locks its row.
 pub async fn lock_object(transaction: &mut PgConnection, name: &str) -> Result<Option<ObjectState>, sqlx::Error> {
     let row = sqlx::query!(
         "-- lock_object\nSELECT upload, finished, removable FROM objects WHERE name = $1 FOR UPDATE",
@@ -294,7 +291,8 @@ pub async fn lock_object(transaction: &mut PgConnection, name: &str) -> Result<O
     .transpose()
 }
 
-/// Retains an object exactly as long as its artifact, and its row at least as long as that of the artifact.
+/// Retains an object exactly as long as its artifact, and its row at least as long as the
+/// artifact's row.
 pub async fn retain_object(
     transaction: &mut PgConnection,
     name: &str,
@@ -316,15 +314,14 @@ pub async fn retain_object(
 #[derive(Debug)]
 pub struct Removable {
     pub task: TaskId,
-    /// The task's key.
     pub seq: i64,
     pub run: RunId,
     pub name: String,
-    /// Whether bytes are stored under the artifact's name.
+    /// True if bytes are stored under its name.
     pub has_bytes: bool,
 }
 
-/// Artifacts that may be removed, up to `limit`; none is left that could be before `from`.
+/// Lists up to `limit` removable artifacts; none became removable before `from`.
 pub async fn list_removable(
     conn: &mut PgConnection,
     from: DateTime<Utc>,
@@ -354,7 +351,7 @@ pub async fn list_removable(
         .collect()
 }
 
-/// Removes those of these artifacts that may still be removed and that no other transaction has locked. Returns how many.
+/// Removes those artifacts that are still removable and not locked. Returns their number.
 pub async fn remove(conn: &mut PgConnection, artifacts: &[Removable]) -> Result<u64, sqlx::Error> {
     let seqs: Vec<i64> = artifacts.iter().map(|one| one.seq).collect();
     let runs: Vec<i16> = artifacts.iter().map(|one| one.run.number().cast_signed()).collect();

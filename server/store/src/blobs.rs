@@ -1,4 +1,4 @@
-//! Generations of stored bytes: which are being uploaded, which are current, and which are to be removed.
+//! Generations of stored bytes: uploading, current, or to be removed.
 
 use std::time::Duration;
 
@@ -8,12 +8,11 @@ use uuid::Uuid;
 
 use super::advisory;
 
-/// What is about to be uploaded.
 #[derive(Debug, Clone, Copy)]
 pub struct NewBlob<'a> {
-    /// What the bytes are called in the store.
+    /// Name in the store.
     pub id: Uuid,
-    /// What they are called outside.
+    /// External name.
     pub name: &'a str,
     /// As declared by the uploader.
     pub content_type: &'a str,
@@ -21,26 +20,24 @@ pub struct NewBlob<'a> {
     pub content_encoding: Option<&'a str>,
 }
 
-/// What the current bytes of a name are.
+/// The current bytes of a name.
 #[derive(Debug, Clone)]
 pub struct BlobRow {
-    /// What they are called in the store.
+    /// Name in the store.
     pub id: Uuid,
-    /// What they are called outside.
+    /// External name.
     pub name: String,
     /// As declared by the uploader.
     pub content_type: String,
     /// As declared by the uploader.
     pub content_encoding: Option<String>,
-    /// How many there are.
     pub size: i64,
-    /// Their digest.
     pub sha256: Vec<u8>,
-    /// Since when they are current.
+    /// When they became current.
     pub stored: DateTime<Utc>,
 }
 
-/// Notes an upload before its first byte is stored. It is taken for abandoned after `lease`, unless it is renewed.
+/// Records an upload before its first byte. Without renewal, it counts as abandoned after `lease`.
 pub async fn begin(pool: &PgPool, blob: NewBlob<'_>, lease: Duration) -> Result<(), sqlx::Error> {
     sqlx::query!(
         "-- begin_blob
@@ -57,7 +54,7 @@ pub async fn begin(pool: &PgPool, blob: NewBlob<'_>, lease: Duration) -> Result<
     Ok(())
 }
 
-/// Extends the lease of an upload; false if the upload was abandoned.
+/// Extends the lease of an upload. False if it was abandoned.
 pub async fn renew(pool: &PgPool, id: Uuid, lease: Duration) -> Result<bool, sqlx::Error> {
     let renewed = sqlx::query!(
         "-- renew_blob
@@ -71,8 +68,8 @@ pub async fn renew(pool: &PgPool, id: Uuid, lease: Duration) -> Result<bool, sql
     Ok(renewed.rows_affected() > 0)
 }
 
-/// Makes uploaded bytes the current ones of their name; those before stay for their readers for `kept`. Answers since when
-/// they are current, or None if the upload was abandoned, in which case the transaction must not be committed.
+/// Makes uploaded bytes current; readers of the previous ones keep them for `kept`. Returns the
+/// time, or none if the upload was abandoned: then do not commit.
 pub async fn finish(
     transaction: &mut PgConnection,
     id: Uuid,
@@ -80,7 +77,7 @@ pub async fn finish(
     sha256: &[u8; 32],
     kept: Duration,
 ) -> Result<Option<DateTime<Utc>>, sqlx::Error> {
-    // Two uploads under one name take turns, so that each sees what the other one made current.
+    // Serializes uploads of one name, so that each sees the current bytes of the other.
     sqlx::query!(
         r#"-- lock_blob_name
         SELECT pg_advisory_xact_lock($2, hashtext(name)) AS "locked: ()" FROM blobs WHERE id = $1"#,
@@ -112,7 +109,6 @@ pub async fn finish(
     Ok(stored)
 }
 
-/// The current bytes of these names.
 pub async fn find(db: impl PgExecutor<'_>, names: &[String]) -> Result<Vec<BlobRow>, sqlx::Error> {
     sqlx::query_as!(
         BlobRow,
@@ -125,7 +121,8 @@ pub async fn find(db: impl PgExecutor<'_>, names: &[String]) -> Result<Vec<BlobR
     .await
 }
 
-/// Takes these names away, from readers and from uploads in progress. Answers whose bytes are to be removed now.
+/// Drops these names, for readers and uploads in progress. Returns generations whose bytes must be
+/// removed now.
 pub async fn drop_names(pool: &PgPool, names: &[String], lease: Duration) -> Result<Vec<Uuid>, sqlx::Error> {
     sqlx::query_scalar!(
         "-- drop_blobs
@@ -143,8 +140,8 @@ pub async fn drop_names(pool: &PgPool, names: &[String], lease: Duration) -> Res
     .await
 }
 
-/// Takes up to `limit` generations that are due; the caller has `lease` to remove their bytes before the
-/// next one tries. An upload that is among them is abandoned. None is due before `from`.
+/// Takes up to `limit` due generations, whose bytes the caller must remove within `lease`. Abandons
+/// due uploads. None is due before `from`.
 pub async fn take_due(
     pool: &PgPool,
     from: DateTime<Utc>,
@@ -168,7 +165,7 @@ pub async fn take_due(
     .await
 }
 
-/// Purges generations whose bytes are gone.
+/// Deletes generations whose bytes were removed.
 pub async fn purge(pool: &PgPool, ids: &[Uuid]) -> Result<u64, sqlx::Error> {
     let gone = sqlx::query!(
         "-- purge_blobs

@@ -1,4 +1,4 @@
-//! The table `checkpoints`: how far tasks have come, for people and for the next run.
+//! The table `checkpoints`: progress of tasks, for people and for the next run.
 
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
@@ -7,20 +7,19 @@ use uuid::Uuid;
 
 use crate::decode::Row;
 
-/// The checkpoint of a task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stored {
-    /// The run whose worker stored it.
     pub run: RunId,
     /// JSON text.
     pub checkpoint: String,
-    /// When it was stored.
     pub updated: DateTime<Utc>,
 }
 
-/// Stores the checkpoint of a run that a worker holds, and deletes the command that was carried out before it. The claim is locked
-/// until the commit, against its end and not against renewals: a checkpoint is that of a run which is not over, and no later run has
-/// begun. None if the run is not held.
+/// Stores the checkpoint of a claimed run, and deletes the command executed before it. None if the
+/// run is not claimed.
+///
+/// Locks the claim until the commit, against its end but not against renewals: so the run is not
+/// over, and no later run has begun.
 pub async fn put(
     conn: &mut PgConnection,
     task: Uuid,
@@ -50,7 +49,6 @@ pub async fn put(
     .await
 }
 
-/// The checkpoint of a task, if it has one.
 pub async fn find(conn: &mut PgConnection, task: Uuid) -> Result<Option<Stored>, sqlx::Error> {
     let row = sqlx::query!(
         "-- find_checkpoint

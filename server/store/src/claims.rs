@@ -1,5 +1,4 @@
-//! Reading and locking running claims: what a lost batch left behind, what is due, who holds what. What makes, renews
-//! or ends a claim is in [`super::transitions`].
+//! Reads and locks claims. [`super::transitions`] makes, renews and ends them.
 
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
@@ -7,7 +6,7 @@ use uuid::Uuid;
 
 use tenure_domain::lifecycle::REQUEUES_MAX;
 
-/// Which of these tasks are claimed by a claim that may be requeued, and the run.
+/// Filters `ids` to tasks with a claim that may be requeued, and returns the runs.
 pub async fn list_returnable(conn: &mut PgConnection, ids: &[Uuid]) -> Result<Vec<(Uuid, i16)>, sqlx::Error> {
     let rows = sqlx::query!(
         "-- list_returnable
@@ -22,14 +21,13 @@ pub async fn list_returnable(conn: &mut PgConnection, ids: &[Uuid]) -> Result<Ve
     Ok(rows.into_iter().map(|row| (row.id, row.run)).collect())
 }
 
-/// The claims that a batch made.
 pub async fn list_batch(conn: &mut PgConnection, batch: Uuid) -> Result<Vec<(Uuid, i16)>, sqlx::Error> {
     let rows =
         sqlx::query!("-- list_batch\nSELECT id, run FROM claims WHERE batch = $1", batch).fetch_all(conn).await?;
     Ok(rows.into_iter().map(|row| (row.id, row.run)).collect())
 }
 
-/// Claims whose lease has ended, the longest overdue first; none has ended before `from`.
+/// Lists claims with an expired lease, the longest overdue first; none expired before `from`.
 pub async fn list_due(
     conn: &mut PgConnection,
     from: DateTime<Utc>,
@@ -50,7 +48,7 @@ pub async fn list_due(
     Ok(rows.into_iter().map(|row| (row.id, row.run)).collect())
 }
 
-/// Claims that are too slow: whose completeTime is over, the longest overdue first; none was over before `from`.
+/// Lists claims past their completeTime, the longest overdue first; none passed it before `from`.
 pub async fn list_slow(
     conn: &mut PgConnection,
     from: DateTime<Utc>,
@@ -71,7 +69,7 @@ pub async fn list_slow(
     Ok(rows.into_iter().map(|row| (row.id, row.run)).collect())
 }
 
-/// Waits for the task's claim, if there is one, and locks it.
+/// Locks the claim of a task, if it exists, waiting.
 pub async fn lock(conn: &mut PgConnection, id: Uuid) -> Result<(), sqlx::Error> {
     sqlx::query!(
         "-- lock_claim\nSELECT FROM tasks t JOIN claims c ON c.seq = t.seq WHERE t.id = $1 FOR UPDATE OF c",
@@ -82,7 +80,7 @@ pub async fn lock(conn: &mut PgConnection, id: Uuid) -> Result<(), sqlx::Error> 
     Ok(())
 }
 
-/// The scopes and the definition of a task, as JSON texts.
+/// Returns the scopes and the definition of a task as JSON texts.
 pub async fn find_details(conn: &mut PgConnection, id: Uuid) -> Result<Option<(String, String)>, sqlx::Error> {
     let row = sqlx::query!(
         "-- find_details

@@ -1,4 +1,4 @@
-//! The table `clients`. Access tokens are encrypted on their way in and decrypted on their way out, nowhere else.
+//! The table `clients`. The only place that encrypts and decrypts access tokens.
 
 use chrono::{DateTime, Utc};
 use serde::Serialize;
@@ -10,44 +10,42 @@ use crate::failure::classify;
 use crate::outage;
 use crate::secrets::{SecretKeys, Undecryptable};
 
-/// The most characters that a client id may have.
+/// Maximum length of a client id.
 pub const CLIENT_ID_MAX: usize = 255;
 
-/// How often a client's use is noted at most.
+/// Minimum interval between updates of a client's last use.
 const USE_NOTED_EVERY_HOURS: i32 = 6;
-/// How long after a client was made its creation may be repeated and gives the same token.
+/// Time during which a repeated creation returns the same token.
 const REPEATABLE_MINUTES: i32 = 15;
 
-/// Whether a text can be the id of a client with a row; the migration checks the same.
+/// True if a text is a valid client id. The migration checks the same.
 #[must_use]
 pub fn valid_client_id(text: &str) -> bool {
     (1..=CLIENT_ID_MAX).contains(&text.len())
         && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"!@/:.+|_-".contains(&byte))
 }
 
-/// Why a client could not be read.
+/// Error of reading a client.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// The database did not answer as it should.
     #[error("the database could not be asked for a client")]
     Database(#[from] sqlx::Error),
-    /// The row is there, but the server lacks the secret key for it.
+    /// The server lacks the secret key of the row.
     #[error("clients.token of {client_id:?} cannot be decrypted: is TENURE_SECRET_KEY the key it was stored with?")]
     Token {
         client_id: String,
-        /// Why not.
         #[source]
         source: Undecryptable,
     },
 }
 
 impl ClientError {
-    /// Whether there is an outage of the database, which the log has already.
+    /// True if this is a database outage that was logged already.
     pub fn is_known_outage(&self) -> bool {
         matches!(self, Self::Database(error) if outage::is_known(error))
     }
 
-    /// Whether the same question may be answered later.
+    /// True if a retry may succeed.
     pub fn is_worth_a_retry(&self) -> bool {
         match self {
             Self::Database(error) => classify(error).is_worth_a_retry(),
@@ -56,44 +54,39 @@ impl ClientError {
     }
 }
 
-/// A client as authentication needs it.
+/// A client, for authentication.
 #[derive(Debug)]
 pub struct ClientAccount {
     /// The secret that the client signs with.
     pub access_token: AccessToken,
-    /// What it may do, before expansion.
+    /// Before expansion.
     pub scopes: Vec<String>,
-    /// Whether an operator has shut it out.
     pub disabled: bool,
-    /// When it is shut out by itself.
     pub expires: Option<DateTime<Utc>>,
-    /// Whether that time had come when the row was read.
+    /// True if `expires` had passed when the row was read.
     pub expired: bool,
-    /// Whether it is hours since a use was noted, see [`note_use`].
+    /// True if [`note_use`] is due.
     pub use_is_news: bool,
 }
 
-/// A client as it is shown, without its secret.
+/// A client without its secret.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ClientInfo {
-    /// What the client calls itself.
     pub client_id: String,
-    /// What it may do, before expansion.
+    /// Before expansion.
     pub scopes: Vec<String>,
     pub description: String,
-    /// From when on it is refused; none: never.
+    /// None if it never expires.
     pub expires: Option<Timestamp>,
-    /// Whether it may be deleted then.
+    /// True if it may be deleted at `expires`.
     pub delete_on_expiration: bool,
-    /// Whether it is refused for now.
     pub disabled: bool,
     pub created: Timestamp,
-    /// When anything about it was last changed.
     pub last_modified: Timestamp,
     /// When its token was created.
     pub last_rotated: Timestamp,
-    /// When it was last used, to within hours; when it was created, if it was never used.
+    /// Within hours; the creation time if never used.
     pub last_date_used: Timestamp,
 }
 
@@ -127,33 +120,30 @@ impl From<ClientRow> for ClientInfo {
     }
 }
 
-/// A client to create.
 #[derive(Debug, Clone)]
 pub struct NewClient {
-    /// What the client will call itself.
     pub client_id: String,
-    /// What it may do, before expansion.
+    /// Before expansion.
     pub scopes: Vec<String>,
     pub description: String,
-    /// From when on it is refused; none: never.
+    /// None if it never expires.
     pub expires: Option<DateTime<Utc>>,
-    /// Whether it may be deleted then.
+    /// True if it may be deleted at `expires`.
     pub delete_on_expiration: bool,
 }
 
-/// What a client is to become; what is none stays.
+/// Changes of a client; none keeps a value.
 #[derive(Debug, Clone, Default)]
 pub struct ClientChange {
-    /// What it may do, before expansion.
+    /// Before expansion.
     pub scopes: Option<Vec<String>>,
     pub description: Option<String>,
-    /// From when on it is refused; inner none: never.
+    /// Inner none if it never expires.
     pub expires: Option<Option<DateTime<Utc>>>,
-    /// Whether it may be deleted then.
     pub delete_on_expiration: Option<bool>,
 }
 
-/// Makes a client; false if one of that id exists, which then is unchanged.
+/// Creates a client. False if the id exists; that client is unchanged.
 pub async fn create(
     db: impl PgExecutor<'_>,
     keys: &SecretKeys,
@@ -179,10 +169,9 @@ pub async fn create(
     Ok(done.rows_affected() == 1)
 }
 
-/// What authentication needs to know of a client, if it exists.
+/// Returns a client for authentication.
 ///
-/// # Errors
-/// If the database refuses, or the secret key is not the one that the token was stored with.
+/// # Errors If the database fails, or the token was encrypted with an unknown key.
 pub async fn find_account(
     db: impl PgExecutor<'_>,
     keys: &SecretKeys,
@@ -211,10 +200,10 @@ fn decrypt(keys: &SecretKeys, client_id: &str, token: &[u8]) -> Result<AccessTok
         .map_err(|source| ClientError::Token { client_id: client_id.to_owned(), source })
 }
 
-/// The token of a client that was made this recently and is unchanged: its creator may not have received the response.
+/// Returns the token of an identical client that was created recently: its creator may have missed
+/// the response.
 ///
-/// # Errors
-/// If the database refuses, or the secret key is not the one that the token was stored with.
+/// # Errors If the database fails, or the token was encrypted with an unknown key.
 pub async fn find_recent_token(
     db: impl PgExecutor<'_>,
     keys: &SecretKeys,
@@ -241,7 +230,7 @@ pub async fn find_recent_token(
     token.map(|token| decrypt(keys, client_id, &token)).transpose()
 }
 
-/// Clients by id after this one, each with its encrypted token.
+/// Lists clients by id after `after`, with encrypted tokens.
 pub async fn list_tokens(
     db: impl PgExecutor<'_>,
     after: Option<&str>,
@@ -262,7 +251,7 @@ pub async fn list_tokens(
     Ok(rows.into_iter().map(|row| (row.client_id, row.token)).collect())
 }
 
-/// Notes that a client was used, unless that was noted some hours ago.
+/// Records the use of a client, unless it was recorded within some hours.
 pub async fn note_use(db: impl PgExecutor<'_>, client_id: &str) -> Result<(), sqlx::Error> {
     sqlx::query!(
         "-- note_client_use
@@ -278,7 +267,6 @@ pub async fn note_use(db: impl PgExecutor<'_>, client_id: &str) -> Result<(), sq
     Ok(())
 }
 
-/// A client, if it exists.
 pub async fn find(db: impl PgExecutor<'_>, client_id: &str) -> Result<Option<ClientInfo>, sqlx::Error> {
     let row = sqlx::query_as!(
         ClientRow,
@@ -294,7 +282,7 @@ pub async fn find(db: impl PgExecutor<'_>, client_id: &str) -> Result<Option<Cli
     Ok(row.map(ClientInfo::from))
 }
 
-/// Clients by id whose ids begin like this, after this one; so many of them, or all.
+/// Lists clients with this prefix, after `after`, up to `limit`.
 pub async fn list(
     db: impl PgExecutor<'_>,
     prefix: &str,
@@ -319,7 +307,7 @@ pub async fn list(
     Ok(rows.into_iter().map(ClientInfo::from).collect())
 }
 
-/// Changes a client, if it exists and, where that matters, still has the scopes that the caller saw.
+/// Changes a client, if it exists and, given `seen`, still has those scopes.
 pub async fn update(
     db: impl PgExecutor<'_>,
     client_id: &str,
@@ -351,7 +339,7 @@ pub async fn update(
     Ok(row.map(ClientInfo::from))
 }
 
-/// Refuses a client from now on, or no longer; none if there is no such client.
+/// Disables or enables a client. None if it does not exist.
 pub async fn set_disabled(
     db: impl PgExecutor<'_>,
     client_id: &str,
@@ -375,7 +363,8 @@ pub async fn set_disabled(
     Ok(row.map(ClientInfo::from))
 }
 
-/// Gives a client a new token; false if there is no such client. Servers accept the old one for up to a second more.
+/// Replaces the token of a client. False if it does not exist. Servers accept the old token for up
+/// to a second.
 pub async fn reset_token(
     db: impl PgExecutor<'_>,
     keys: &SecretKeys,
@@ -396,7 +385,7 @@ pub async fn reset_token(
     Ok(done.rows_affected() == 1)
 }
 
-/// Removes a client; false if there is none. Servers accept it for up to a second more.
+/// Deletes a client. False if it does not exist. Servers accept it for up to a second.
 pub async fn delete(db: impl PgExecutor<'_>, client_id: &str) -> Result<bool, sqlx::Error> {
     let done = sqlx::query!("DELETE FROM clients WHERE client_id = $1 -- delete_client", client_id).execute(db).await?;
     Ok(done.rows_affected() == 1)

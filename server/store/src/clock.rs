@@ -1,11 +1,11 @@
-//! The clock that every time in the database comes from, and the offset of the manual one.
+//! The clock for all times in the database, and the offset of the manual clock.
 
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
 use super::advisory;
 
-/// What time it is for the server.
+/// Returns the time of the server's clock.
 pub async fn get_now(conn: &mut PgConnection) -> Result<DateTime<Utc>, sqlx::Error> {
     sqlx::query_scalar!(
         r#"-- get_now
@@ -15,7 +15,7 @@ pub async fn get_now(conn: &mut PgConnection) -> Result<DateTime<Utc>, sqlx::Err
     .await
 }
 
-/// Real time, as the database has it.
+/// Returns the real time of the database.
 pub async fn get_real_now(conn: &mut PgConnection) -> Result<DateTime<Utc>, sqlx::Error> {
     sqlx::query_scalar!(
         r#"-- get_real_now
@@ -25,7 +25,7 @@ pub async fn get_real_now(conn: &mut PgConnection) -> Result<DateTime<Utc>, sqlx
     .await
 }
 
-/// Moves the manual clock ahead; answers what time it is then.
+/// Advances the manual clock and returns its time.
 pub async fn advance(conn: &mut PgConnection, seconds: f64) -> Result<DateTime<Utc>, sqlx::Error> {
     sqlx::query!(
         "-- advance_clock
@@ -39,7 +39,7 @@ pub async fn advance(conn: &mut PgConnection, seconds: f64) -> Result<DateTime<U
     get_now(conn).await
 }
 
-/// How far the manual clock is ahead.
+/// Returns the offset of the manual clock.
 pub async fn get_offset(conn: &mut PgConnection) -> Result<f64, sqlx::Error> {
     sqlx::query_scalar!(
         r#"-- get_offset

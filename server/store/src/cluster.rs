@@ -1,6 +1,5 @@
-//! Questions about a PostgreSQL cluster as a whole: does it answer, has it our database, are its settings safe.
-//!
-//! Not about tables; nothing here needs the schema.
+//! Questions about a PostgreSQL cluster: is it reachable, does it have our database, are its
+//! settings safe. Needs no schema.
 
 use std::io;
 use std::time::Duration;
@@ -11,32 +10,29 @@ use tokio::time::timeout;
 
 use crate::connector::no_answer;
 
-/// How long a start or a command waits for a PostgreSQL that is not there yet.
+/// How long a start or a command waits for a missing PostgreSQL.
 pub(crate) const REACH_MAX: Duration = Duration::from_secs(5);
-/// Between two attempts.
 pub(crate) const REACH_PAUSE: Duration = Duration::from_millis(200);
-/// How long the last attempt has at least. One that is cut short would report that, and not what the attempts before have found.
+/// Minimum duration of the last attempt. A shorter one would hide the errors of earlier attempts.
 pub(crate) const REACH_LEAST: Duration = Duration::from_secs(1);
-/// How long connecting may take for [`ping`]. A PostgreSQL that stands still takes connections, and never says a word.
+/// Timeout of [`ping`]. A hung PostgreSQL accepts connections but never replies.
 const PING_MAX: Duration = Duration::from_secs(10);
-/// The SQLSTATE of a PostgreSQL that starts or stops.
+/// SQLSTATE of a PostgreSQL that is starting or stopping.
 const CANNOT_CONNECT_NOW: &str = "57P03";
 
-/// The oldest PostgreSQL that has all we use.
+/// Oldest supported PostgreSQL.
 pub const OLDEST_MAJOR: u32 = 15;
 
 /// A setting of an external PostgreSQL that endangers data or speed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Warning {
-    /// PostgreSQL's name of the setting.
     pub setting: String,
-    /// What it is set to.
     pub value: String,
-    /// What that does to us, and the better value.
+    /// Effect, and the better value.
     pub advice: &'static str,
 }
 
-/// The settings we look at, the value that is wrong, and why. `synchronous_commit` is among those of [`crate::replication`].
+/// Settings, wrong values and effects. [`crate::replication`] checks `synchronous_commit`.
 const QUESTIONABLE: [(&str, &str, &str); 5] = [
     ("fsync", "off", "a power cut can destroy the database; set it to on"),
     ("full_page_writes", "off", "a power cut can leave half-written pages; set it to on"),
@@ -45,7 +41,7 @@ const QUESTIONABLE: [(&str, &str, &str); 5] = [
     ("jit", "on", "compiling short statements costs more than running them; set it to off"),
 ];
 
-/// Names the settings, as this pool's sessions see them, that endanger data or speed.
+/// Returns the settings that endanger data or speed, as sessions of this pool see them.
 pub async fn find_warnings(pool: &PgPool) -> Result<Vec<Warning>, sqlx::Error> {
     let names: Vec<String> = QUESTIONABLE.iter().map(|(name, ..)| (*name).to_owned()).collect();
     let rows = sqlx::query!(
@@ -67,7 +63,6 @@ pub async fn find_warnings(pool: &PgPool) -> Result<Vec<Warning>, sqlx::Error> {
         .collect())
 }
 
-/// The major version of the server behind this pool.
 pub async fn get_major_version(pool: &PgPool) -> Result<u32, sqlx::Error> {
     let number = sqlx::query_scalar!(
         r#"-- cluster_version
@@ -78,7 +73,7 @@ pub async fn get_major_version(pool: &PgPool) -> Result<u32, sqlx::Error> {
     Ok(u32::try_from(number).unwrap_or(0) / 10_000)
 }
 
-/// Connects once and hangs up: succeeds when the server takes work.
+/// Connects once and closes.
 pub async fn ping(options: &PgConnectOptions) -> Result<(), sqlx::Error> {
     ping_within(PING_MAX, options).await
 }
@@ -88,15 +83,15 @@ async fn ping_within(most: Duration, options: &PgConnectOptions) -> Result<(), s
     pinged.unwrap_or_else(|_| Err(no_answer(most)))
 }
 
-/// Has the server behind `admin` write out now what it would otherwise write out when it shuts down.
+/// Writes a checkpoint now, so that the shutdown has less to write.
 pub async fn checkpoint(admin: &PgConnectOptions) -> Result<(), sqlx::Error> {
-    // It may take long, which is nothing to warn of.
+    // It may take long, which deserves no warning.
     let mut connection = admin.clone().disable_statement_logging().connect().await?;
     sqlx::raw_sql("CHECKPOINT").execute(&mut connection).await?;
     connection.close().await
 }
 
-/// Whether the next attempt may find what was missing.
+/// True if a retry may find PostgreSQL started.
 pub(crate) fn may_start(error: &sqlx::Error) -> bool {
     match error {
         sqlx::Error::Io(error) => matches!(
@@ -108,7 +103,7 @@ pub(crate) fn may_start(error: &sqlx::Error) -> bool {
     }
 }
 
-/// Creates the database `name` on the server behind `admin`, unless it is there. The name is one of our constants.
+/// Creates the database `name`, one of our constants, unless it exists.
 pub async fn ensure_database(admin: &PgConnectOptions, name: &'static str) -> Result<(), sqlx::Error> {
     let mut connection = admin.connect().await?;
     let found = sqlx::query_scalar!(
@@ -119,7 +114,7 @@ pub async fn ensure_database(admin: &PgConnectOptions, name: &'static str) -> Re
     .fetch_one(&mut connection)
     .await?;
     if !found {
-        // A database cannot be created with a bound parameter; `name` never comes from outside.
+        // CREATE DATABASE takes no parameter; `name` is never external.
         let statement = sqlx::AssertSqlSafe(format!("CREATE DATABASE \"{name}\""));
         sqlx::raw_sql(statement).execute(&mut connection).await?;
     }
@@ -135,21 +130,20 @@ mod tests {
     use super::*;
     use crate::connector::Connector;
 
-    /// How long each attempt takes that a PostgreSQL refuses which is being started: so long that the last one begins shortly before
-    /// the end.
+    /// Duration of each refused attempt, such that the last one begins shortly before the end.
     const REFUSED_AFTER: Duration = Duration::from_millis(240);
 
-    /// A PostgreSQL that is being started, and never gets there.
+    /// A PostgreSQL that is forever starting.
     async fn always_starting(listener: TcpListener) {
         let fields = b"SFATAL\0VFATAL\0C57P03\0Mthe database system is starting up\0\0";
         let length = u32::try_from(fields.len() + 4).unwrap().to_be_bytes();
         let refusal = [&b"E"[..], &length[..], &fields[..]].concat();
         loop {
             let (mut stream, _) = listener.accept().await.unwrap();
-            // The startup message is small, and comes at once.
+            // The startup message is small, and arrives at once.
             assert!(stream.read(&mut [0; 1024]).await.unwrap() > 0);
             tokio::time::sleep(REFUSED_AFTER).await;
-            // A caller that has given it up is gone.
+            // The caller may have given up.
             let _ = stream.write_all(&refusal).await;
         }
     }
@@ -167,7 +161,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_postgresql_that_stands_still_is_not_waited_for_without_end() {
-        // The kernel takes the connection, and nothing reads from it.
+        // The kernel accepts the connection, and nothing reads from it.
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let options = PgConnectOptions::new_without_pgpass().host("127.0.0.1").port(port);

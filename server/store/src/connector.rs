@@ -1,8 +1,8 @@
-//! How this server reaches its database: every connection that it makes is made here.
+//! Makes every connection of this server to its database.
 //!
-//! A connection is used only when it has been checked: [`session_check`]. When none can be made, one task tries, less and
-//! less often, for all sessions and pools together; whatever needs a connection meanwhile is refused at once. An outage is
-//! logged when it begins and when it ends.
+//! A connection is used only after a [`session_check`]. If none can be made, one task retries with
+//! backoff for all sessions and pools, and other callers fail at once. The log reports the start
+//! and end of an outage.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -22,15 +22,15 @@ use crate::session::{self, Kind, Locks, Pools};
 use crate::session_check::{self, Unfit};
 use crate::{cluster, operator_hints, outage};
 
-/// How long making and checking a connection may take. Less than what batchers and pools wait for one, so that they learn
-/// why there is none.
+/// Timeout for making and checking a connection. Batchers and pools wait longer, so they learn the
+/// cause.
 const CONNECT_MAX: Duration = Duration::from_millis(2_500);
-/// An outage that begins sooner after the last one is the same trouble, and is not logged again.
+/// An outage that begins sooner after the last one is not logged again.
 const AGAIN_AFTER: Duration = Duration::from_secs(5);
-/// How long a connection of the pool may take to say that it lives.
+/// Timeout of a ping before a pooled connection is reused.
 const PING_MAX: Duration = Duration::from_secs(2);
 
-/// Makes connections. Clones share what the connections have found out.
+/// Clones share their state.
 #[derive(Debug, Clone)]
 pub struct Connector {
     shared: Arc<Shared>,
@@ -39,26 +39,27 @@ pub struct Connector {
 #[derive(Debug)]
 struct Shared {
     hosts: Hosts,
-    /// The host that was good last.
+    /// The last usable host.
     current: AtomicUsize,
-    /// How often another host became that, or another database answered there.
+    /// Changes of `current`, and of the database there.
     switches: AtomicU64,
     /// Sessions that wait for a synchronous standby.
     stalled: AtomicUsize,
     continuity: Continuity,
     state: Mutex<State>,
-    /// Sends after each attempt of the task that looks for the database.
+    /// Sends after each attempt of the reconnecting task.
     attempts: watch::Sender<u64>,
 }
 
 #[derive(Debug, Default)]
 struct State {
     outage: Option<Outage>,
-    /// When the last outage began, whether or not it has ended, or the database was replaced without one.
+    /// Start of the last outage, ended or not, or the time of the last replacement without an
+    /// outage.
     began: Option<Instant>,
     ended: Option<Instant>,
     looking: bool,
-    /// The pools for cold statements, which connect by themselves.
+    /// Pools for cold statements, which connect by themselves.
     pools: Vec<PgPool>,
 }
 
@@ -66,26 +67,23 @@ struct State {
 struct Outage {
     since: Instant,
     error: String,
-    /// Whether it is known that connections can be made, but are not fit to be used.
+    /// True if connections can be made, but are unusable.
     unfit: bool,
-    /// Whether the log has it.
     logged: bool,
 }
 
-/// Whether a server has reached its database before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Contact {
     /// A pooler may be in between.
     First,
-    /// It was reached, without a pooler.
+    /// Reached before, without a pooler.
     Again,
 }
 
-/// Where an attempt failed, and why.
+/// Host index and error.
 type Failed = (usize, sqlx::Error);
 
 impl Connector {
-    /// Connects to one of these.
     pub fn new(hosts: impl Into<Hosts>) -> Self {
         let shared = Shared {
             hosts: hosts.into(),
@@ -99,17 +97,16 @@ impl Connector {
         Self { shared: Arc::new(shared) }
     }
 
-    /// The options of the host that was good last, for messages about it.
+    /// Returns the options of the last usable host, for messages.
     pub fn options(&self) -> &PgConnectOptions {
         self.shared.hosts.get(self.shared.current.load(Ordering::SeqCst))
     }
 
-    /// Whether the database is still the one that this server has read from.
     pub fn continuity(&self) -> &Continuity {
         &self.shared.continuity
     }
 
-    /// A session waits for a synchronous standby since a run that had no answer, or does not any more.
+    /// Records that a session has begun or ceased to wait for a synchronous standby.
     pub fn note_stalled(&self, stalled: bool) {
         if stalled {
             self.shared.stalled.fetch_add(1, Ordering::SeqCst);
@@ -122,29 +119,28 @@ impl Connector {
         self.shared.stalled.load(Ordering::SeqCst) > 0
     }
 
-    /// How often another host was chosen, or another database answered. A connection from before the last time is not to be
-    /// used.
+    /// Counts changes of host or database. Connections from before the last one must not be used.
     pub fn switches(&self) -> u64 {
         self.shared.switches.load(Ordering::SeqCst)
     }
 
-    /// Whether no connection can be made at present.
+    /// True if no connection can be made at present.
     pub fn is_out(&self) -> bool {
         self.state().outage.is_some()
     }
 
-    /// A pool for cold statements. Connects when it is first used.
+    /// Returns a pool for cold statements, which connects on first use.
     pub fn pool(&self) -> PgPool {
         self.pool_with(session::pool_options())
     }
 
-    /// The pools of a server. They connect when they are first used.
+    /// Returns the pools of a server, which connect on first use.
     pub fn pools(&self) -> Pools {
         Pools::make(|options| self.pool_with(options))
     }
 
     fn pool_with(&self, options: PgPoolOptions) -> PgPool {
-        // The connector holds its pools, to point them at another host; therefore they must not hold it.
+        // The connector owns its pools, to redirect them, so they hold it weakly.
         let connector = Arc::downgrade(&self.shared);
         let pool = checked(options, move || connector.upgrade().map(|shared| Self { shared }));
         let mut state = self.state();
@@ -154,20 +150,19 @@ impl Connector {
         pool
     }
 
-    /// A pool of one connection for something that keeps it, which says in `pg_stat_activity` what it is for. It stays with
-    /// the host that is good now: make another one when it fails.
+    /// Returns a pool with one connection, for long use; `role` appears in `pg_stat_activity`. It
+    /// stays with the current host: replace it when it fails.
     pub fn small_pool(&self, role: &str) -> PgPool {
         let (connector, options) = (self.clone(), self.pool_options(&self.state(), Kind::Cold));
         let pool = checked(session::small_pool_options(), move || Some(connector.clone()));
         pool.connect_lazy_with(options.application_name(&session::application(role)))
     }
 
-    /// A session of its own for hot statements: plans are made only from index scans and nested loops, so that no
-    /// statistics can turn them into scans of whole tables.
+    /// Connects a session for hot statements. It plans only with index scans and nested loops, so
+    /// no statistics can cause table scans.
     ///
-    /// # Errors
-    /// If the database cannot be reached or takes no writes, or something between drops the settings; at once, without an
-    /// attempt, while that is known.
+    /// # Errors If the database is unreachable or read-only, or something between drops the
+    /// settings. Fails without an attempt during a known outage.
     pub async fn connect_hot(&self, locks: Locks) -> Result<PgConnection, sqlx::Error> {
         if let Some(outage) = &self.state().outage {
             return Err(outage::unreachable(&outage.error));
@@ -177,10 +172,8 @@ impl Connector {
         self.note_attempt(host, attempt)
     }
 
-    /// The same for a session that sends several statements at once. It waits hardly for locks.
-    ///
-    /// # Errors
-    /// As [`Connector::connect_hot`].
+    /// Like [`Connector::connect_hot`], for a session that sends several statements at once and
+    /// hardly waits for locks.
     pub async fn connect_pipeline(&self) -> Result<Pipeline, sqlx::Error> {
         if let Some(outage) = &self.state().outage {
             return Err(outage::unreachable(&outage.error));
@@ -205,7 +198,7 @@ impl Connector {
         timeout(CONNECT_MAX, attempt).await.unwrap_or_else(|_| Err(no_answer(CONNECT_MAX)))
     }
 
-    /// What follows from an attempt of a session.
+    /// Handles the result of a session's attempt.
     fn note_attempt<T>(&self, host: usize, attempt: Result<T, sqlx::Error>) -> Result<T, sqlx::Error> {
         match &attempt {
             Err(error) if self.shared.current.load(Ordering::SeqCst) == host => self.fail(host, error),
@@ -215,11 +208,10 @@ impl Connector {
         attempt
     }
 
-    /// Connects once and hangs up, and waits a little for a PostgreSQL that is being started. Unlike the pool, whose only
-    /// error then is that it waited in vain, it names what is wrong. Refuses poolers too, as [`session_check`] describes.
+    /// Connects once and closes, waiting briefly for a starting PostgreSQL. Unlike a pool, whose
+    /// only error is a timeout, it returns the cause. Also refuses poolers; see [`session_check`].
     ///
-    /// # Errors
-    /// If no host can be used; [`Connector::options`] are those of the host that the error is about.
+    /// # Errors If no host is usable; [`Connector::options`] then belong to the host of the error.
     pub async fn reach(&self) -> Result<(), sqlx::Error> {
         let within = if self.shared.hosts.len() == 1 { cluster::REACH_MAX } else { CONNECT_MAX };
         let deadline = Instant::now() + cluster::REACH_MAX;
@@ -237,29 +229,30 @@ impl Connector {
         result
     }
 
-    /// A connection seems dead: finds out whether others can be made, and returns when that is known. Until they can,
-    /// whatever needs one is refused at once.
+    /// Call this when a connection seems dead. Returns once it is known if others can be made;
+    /// until they can, callers fail at once.
     pub async fn suspect(&self) {
         let mut attempts = self.shared.attempts.subscribe();
         if !self.is_out() {
             self.look(Duration::ZERO);
-            // The connector is there, and with it the sender.
+            // The connector, and so the sender, is alive.
             drop(attempts.changed().await);
         }
     }
 
-    /// Checks a new connection. What was read from an earlier life of the database is dropped before it is used.
+    /// Checks a new connection. Caches of an earlier incarnation of the database are cleared first.
     async fn admit(&self, conn: &mut PgConnection, kind: Kind) -> Result<(), sqlx::Error> {
         self.note_incarnation(session_check::check(conn, kind).await?);
         Ok(())
     }
 
     fn note_incarnation(&self, incarnation: Incarnation) {
-        // Whatever is connected to the old one is not used any more, even if it lives.
+        // Connections to the old incarnation must not be used, even if alive.
         self.shared.continuity.connected(incarnation, || self.retire(&mut self.state()));
     }
 
-    /// An attempt, and another one when it was cut off, as by a proxy that has just changed what it leads to.
+    /// Attempts a connection, twice if it is cut off, as by a proxy that has just switched its
+    /// target.
     async fn attempt(
         &self,
         host: usize,
@@ -295,8 +288,8 @@ impl Connector {
         timeout(within, attempt).await.unwrap_or_else(|_| Err(no_answer(within)))
     }
 
-    /// Tries one host after the other, that which was good last first. The error is that of the first one which is not
-    /// just a standby.
+    /// Tries the hosts in order, beginning with the last usable one. Returns the first error that
+    /// is not only about a standby.
     async fn try_hosts(&self, contact: Contact, within: Duration) -> Result<(usize, PgConnection), Failed> {
         let (first, count) = (self.shared.current.load(Ordering::SeqCst), self.shared.hosts.len());
         let mut failed: Option<Failed> = None;
@@ -312,7 +305,7 @@ impl Connector {
         Err(failed.expect("there is at least one host"))
     }
 
-    /// No connection could be made: the beginning of an outage, unless it has begun.
+    /// Handles a failed connection: starts an outage unless one has begun.
     fn fail(&self, host: usize, error: &sqlx::Error) {
         {
             let mut state = self.state();
@@ -320,7 +313,8 @@ impl Connector {
             let is_new = state.outage.as_ref().is_none_or(|outage| unfit && !outage.unfit);
             if is_new && !outage::is_known(error) {
                 let place = operator_hints::place(self.shared.hosts.get(host));
-                // Where connections come and go, as when the database has no slot left, not every one is an outage.
+                // If connections come and go, as when the database has no slot left, not every
+                // failure is a new outage.
                 let logged = state.ended.is_none_or(|ended| ended.elapsed() > AGAIN_AFTER);
                 if logged {
                     tracing::error!(
@@ -339,12 +333,12 @@ impl Connector {
                 self.point_pools(&mut state);
             }
         }
-        // The other hosts have not been tried yet.
+        // Try the other hosts at once.
         let alone = self.shared.hosts.len() == 1;
         self.look(if alone { outage::pause_after(1, chance()) } else { Duration::ZERO });
     }
 
-    /// This host can be used.
+    /// Handles a usable host.
     fn succeed(&self, host: usize) {
         let before = self.shared.current.swap(host, Ordering::SeqCst);
         let mut state = self.state();
@@ -366,14 +360,15 @@ impl Connector {
         tracing::warn!(database.address = place, outage.seconds = seconds, "the database can be reached again");
     }
 
-    /// Starts the task that looks for the database, unless it runs. It ends when it has found one, and with the connector.
+    /// Starts the reconnecting task, unless it runs. It ends when it succeeds, or with the
+    /// connector.
     fn look(&self, pause: Duration) {
         if !std::mem::replace(&mut self.state().looking, true) {
             tokio::spawn(look(Arc::downgrade(&self.shared), pause));
         }
     }
 
-    /// Has the pools connect to the host that is good, or to none.
+    /// Directs the pools to the usable host, or to none.
     fn point_pools(&self, state: &mut State) {
         state.pools.retain(|pool| !pool.is_closed());
         let options = self.pool_options(state, Kind::Cold);
@@ -387,13 +382,13 @@ impl Connector {
         if state.outage.is_some() { outage::without_attempts(&options) } else { options }
     }
 
-    /// No connection that was made before is used again.
+    /// Retires all connections made until now.
     fn retire(&self, state: &mut State) {
         state.began = Some(Instant::now());
         self.shared.switches.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Whether a connection of this age was made before an outage that has ended: it may lead to a machine that is gone.
+    /// True if a connection of this age predates an outage that has ended: its machine may be gone.
     fn is_from_before_an_outage(&self, age: Duration) -> bool {
         let state = self.state();
         state.outage.is_none() && state.began.is_some_and(|began| age > began.elapsed())
@@ -404,7 +399,6 @@ impl Connector {
     }
 }
 
-/// Tries until a connection can be made.
 async fn look(shared: Weak<Shared>, mut pause: Duration) {
     for failures in 1.. {
         sleep(pause).await;
@@ -412,7 +406,7 @@ async fn look(shared: Weak<Shared>, mut pause: Duration) {
         let connector = Connector { shared };
         let found = match connector.try_hosts(Contact::Again, CONNECT_MAX).await {
             Ok((host, conn)) => {
-                // First: its slot may be the last one.
+                // Close first: its slot may be the last one.
                 drop(timeout(PING_MAX, conn.close()).await);
                 connector.succeed(host);
                 true
@@ -430,14 +424,14 @@ async fn look(shared: Weak<Shared>, mut pause: Duration) {
     }
 }
 
-/// A pool whose connections are checked when they are made, before they are used again, and after they were used.
+/// Adds checks of connections: when made, before reuse and after use.
 fn checked(
     options: PgPoolOptions,
     connector: impl Fn() -> Option<Connector> + Send + Sync + Clone + 'static,
 ) -> PgPoolOptions {
     let (when_made, before_use, after_use) = (connector.clone(), connector.clone(), connector);
     options
-        // Below, so that a connection that is dead is noticed.
+        // `before_acquire` detects dead connections.
         .test_before_acquire(false)
         .after_connect(move |conn, _| {
             let connector = when_made();
@@ -447,7 +441,7 @@ fn checked(
                 };
                 let admitted = connector.admit(conn, Kind::Cold).await;
                 if admitted.is_err() {
-                    // Which host it leads to is not known: another one may be in use by now.
+                    // The host of this connection is unknown: another may be current by now.
                     connector.suspect().await;
                 }
                 admitted
@@ -461,7 +455,7 @@ fn checked(
                 }
                 let lives = matches!(timeout(PING_MAX, conn.ping()).await, Ok(Ok(())));
                 if let (false, Some(connector)) = (lives, connector) {
-                    // So that what takes the place of this one is not the first to find out.
+                    // The replacement of this connection must not be the first to find out.
                     connector.suspect().await;
                 }
                 Ok(lives)
@@ -471,8 +465,9 @@ fn checked(
             let connector = after_use();
             Box::pin(async move {
                 let mut usable = session::leave_transaction(conn).await;
-                // Its backend does not end before the standby has answered. It keeps its place until then, or each statement
-                // that is given up would leave one more behind, until the database has none left.
+                // The backend ends only after the standby's reply. The connection keeps its slot
+                // until then: each cancelled statement would otherwise leave a backend, until none
+                // are left.
                 while matches!(usable, Err(sqlx::Error::PoolTimedOut))
                     && connector.as_ref().is_some_and(Connector::is_stalled)
                 {
@@ -487,7 +482,7 @@ fn checked(
         })
 }
 
-/// The error of what has waited for so long.
+/// Returns a timeout error.
 pub(crate) fn no_answer(within: Duration) -> sqlx::Error {
     let tenths = (within.as_secs_f64() * 10.0).round() / 10.0;
     io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {tenths} s")).into()

@@ -1,28 +1,28 @@
-//! Whether the database is still the one that this server has read from, and has lost nothing since.
+//! Detects that the database was replaced, or has lost commits that this server has read.
 //!
-//! A failover, a restore or a crash may take back what was read: positions of a sequence, keys, generations. Whatever finds
-//! out says so here, and everything that this server has cached from the database is dropped. Dropping too often costs a few
-//! reads; dropping too late strands tasks.
+//! A failover, restore or crash may undo sequence positions, keys and generations. Any detection is
+//! reported here, and all caches of the database are cleared. Clearing too often costs a few reads;
+//! clearing too late strands tasks.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use chrono::{DateTime, Utc};
 
-/// Hexadecimal digits at the beginning of a write-ahead log file's name, which are its timeline.
+/// Hexadecimal digits of the timeline, at the start of a WAL file name.
 const TIMELINE_DIGITS: usize = 8;
 
-/// One life of a PostgreSQL: it changes with a promotion, and with every start.
+/// One life of a PostgreSQL, which changes with each promotion and start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Incarnation {
-    /// The timeline of the write-ahead log; 0 where a service does not say.
+    /// Timeline of the WAL; 0 if a service does not reveal it.
     pub timeline: u32,
-    /// When its postmaster was started, in microseconds since 1970.
+    /// Start of the postmaster, in microseconds since 1970.
     pub started: i64,
 }
 
 impl Incarnation {
-    /// From the name of a file of the write-ahead log that is being written, and the start of the postmaster.
+    /// Derives it from the current WAL file and the start of the postmaster.
     pub(crate) fn new(wal_file: Option<&str>, started: DateTime<Utc>) -> Result<Self, sqlx::Error> {
         let timeline = match wal_file {
             None => 0,
@@ -35,14 +35,14 @@ impl Incarnation {
     }
 }
 
-/// Why what was read may no longer be true.
+/// Reason to clear caches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Break {
-    /// A connection reached a PostgreSQL that was promoted, restored or started since.
+    /// A connection reached a promoted, restored or restarted PostgreSQL.
     OtherIncarnation,
-    /// The session that watches the database was lost, and connected again.
+    /// The session that monitors the database was lost and reconnected.
     SessionLost,
-    /// A position that this server has seen is ahead of the database's.
+    /// A position that this server has seen exceeds that of the database.
     PositionWentBack,
 }
 
@@ -58,11 +58,12 @@ impl Break {
 
 type Listener = Arc<dyn Fn() + Send + Sync>;
 
-/// What this server knows of the database's life. Clones share it.
+/// Known state of the database. Clones share it.
 #[derive(Clone, Default)]
 pub struct Continuity {
     state: Arc<Mutex<State>>,
-    /// Held until all that was cached is dropped: no other connection to the new incarnation is used before.
+    /// Held until all caches are cleared: no other connection to the new incarnation is used
+    /// before.
     dropping: Arc<Mutex<()>>,
 }
 
@@ -74,14 +75,15 @@ struct State {
 }
 
 impl Continuity {
-    /// Calls this at each break, before whatever found it uses the database again. It must not hold a pool or a session:
-    /// these hold this.
+    /// Registers a listener for breaks, called before the detecting caller uses the database again.
+    /// It must own no pool or session, because these own this.
     pub fn on_break(&self, listener: impl Fn() + Send + Sync + 'static) {
         self.state().listeners.push(Arc::new(listener));
     }
 
-    /// A connection was made to this incarnation, and nothing was asked on it yet. If it is another one, connections to the one before
-    /// are retired, and then everything is dropped that was cached from it. Answers whether it is. Listeners must not call it.
+    /// Reports a new, unused connection to this incarnation. If the incarnation changed, retires
+    /// older connections and then clears all caches. Returns true if it changed. Listeners must not
+    /// call it.
     pub fn connected(&self, incarnation: Incarnation, retire: impl FnOnce()) -> bool {
         let _dropping = self.dropping.lock().unwrap_or_else(PoisonError::into_inner);
         let before = self.state().incarnation.replace(incarnation);
@@ -93,7 +95,7 @@ impl Continuity {
         differs
     }
 
-    /// What was read from the database may no longer be true: drops everything that was cached from it.
+    /// Clears all caches, because cached values may be stale.
     pub fn broken(&self, why: Break) {
         let listeners = {
             let mut state = self.state();
@@ -110,7 +112,6 @@ impl Continuity {
         }
     }
 
-    /// How many breaks there were.
     pub fn breaks(&self) -> u64 {
         self.state().breaks
     }

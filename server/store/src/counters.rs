@@ -1,21 +1,20 @@
-//! Counts of pending, claimed and delayed runs: those that were added up, plus the changes in rows that were not sequenced yet, read
-//! in one statement.
+//! Counts of pending, claimed and delayed runs: sums of sequenced rows plus unsequenced changes,
+//! read in one statement.
 
 use sqlx::PgConnection;
 use tenure_api::ids::TaskQueueId;
 
 use super::events::Sequenced;
 
-/// The counts of a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counts {
-    /// Pending runs that are not delayed, hidden ones included.
+    /// Includes hidden runs, but not delayed ones.
     pub pending: i64,
     pub claimed: i64,
     pub delayed: i64,
 }
 
-/// The counts of queues, in their order; zeros for a queue that does not exist yet.
+/// Returns the counts of queues, in order; zeros for unknown queues.
 pub async fn get_counts(
     conn: &mut PgConnection,
     sequenced: Sequenced,
@@ -46,7 +45,7 @@ pub async fn get_counts(
     .await
 }
 
-/// The counts of every queue, for the metrics.
+/// Returns the counts of all queues, for metrics.
 pub async fn list_counts(conn: &mut PgConnection, sequenced: Sequenced) -> Result<Vec<(String, Counts)>, sqlx::Error> {
     let rows = sqlx::query!(
         r#"-- list_counts

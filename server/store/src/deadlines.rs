@@ -1,4 +1,4 @@
-//! Ending tasks whose deadline has passed.
+//! Ends tasks past their deadline.
 
 use chrono::{DateTime, Utc};
 use sqlx::{Connection, PgConnection};
@@ -10,31 +10,31 @@ use super::failure::{Class, classify};
 use super::session::avoid_scans;
 use super::transitions::end_open;
 
-/// What became of a slice of overdue tasks.
+/// Result of a slice of overdue tasks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Slice {
-    /// Deadlines that have passed and were not dealt with.
+    /// Overdue deadlines found.
     pub found: usize,
-    /// Those that are now.
+    /// Deadlines handled.
     pub dealt_with: usize,
-    /// Tasks that ended by it; the others were resolved before.
+    /// Tasks that ended. The others were resolved before.
     pub ended: usize,
-    /// The queue of each of them: `task_queues.id`.
+    /// `task_queues.id` of each ended task.
     pub queues: Vec<i32>,
-    /// The sessions that held runs of them.
+    /// Sessions that held runs of these tasks.
     pub sessions: Vec<i64>,
 }
 
-/// What becomes of tasks whose runs other transactions have locked, and not the tasks.
+/// Handling of runs that other transactions have locked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum LockedRuns {
     Waited,
-    /// They stay where they are.
+    /// Skip their tasks.
     Left,
 }
 
-/// Ends up to `limit` tasks that are past their deadline and not resolved; no deadline is left before `from`. A run that stays locked keeps
-/// its own task from that, and no other.
+/// Ends up to `limit` unresolved tasks past their deadline; no deadline is left before `from`. A
+/// run that stays locked blocks only its own task.
 pub async fn end_overdue(conn: &mut PgConnection, from: DateTime<Utc>, limit: i64) -> Result<Slice, sqlx::Error> {
     match end_slice(conn, from, limit, LockedRuns::Waited).await {
         Err(error) if classify(&error) == Class::Contention => end_slice(conn, from, limit, LockedRuns::Left).await,
@@ -54,7 +54,7 @@ async fn end_slice(
     if due.places.is_empty() {
         return Ok(Slice { found: 0, dealt_with: 0, ended: 0, queues: Vec::new(), sessions: Vec::new() });
     }
-    // Tasks before their runs, as every writer does; one that another transaction has locked is left to the next pass.
+    // Tasks before runs, like all writers. Locked tasks are left to the next pass.
     let mut locked: Vec<Uuid> = sqlx::query_scalar!(
         "-- lock_overdue\nSELECT id FROM tasks WHERE id = ANY($1) ORDER BY id FOR UPDATE SKIP LOCKED",
         &due.ids
@@ -65,7 +65,7 @@ async fn end_slice(
         locked = lock_free_runs(&mut transaction, &locked).await?;
     }
     let ended = end_open::end_open(&mut transaction, &locked, ReasonResolved::DeadlineExceeded).await?;
-    // What others have locked stays where it is.
+    // Tasks locked by others stay.
     let dealt_with = if locked.is_empty() && !due.ids.is_empty() {
         0
     } else {
@@ -76,7 +76,8 @@ async fn end_slice(
     Ok(Slice { found: due.ids.len(), dealt_with, ended: tasks.len(), queues, sessions })
 }
 
-/// Those of these tasks, which are locked, whose open runs no other transaction has locked, or that have none. The runs are locked then.
+/// Filters these locked tasks to those whose open run is not locked, or which have none. Locks
+/// these runs.
 async fn lock_free_runs(transaction: &mut PgConnection, tasks: &[Uuid]) -> Result<Vec<Uuid>, sqlx::Error> {
     sqlx::query_scalar!(
         "-- lock_free_runs
@@ -95,7 +96,7 @@ async fn lock_free_runs(transaction: &mut PgConnection, tasks: &[Uuid]) -> Resul
     .await
 }
 
-/// Tasks that are past their deadline, and the places of their rows in `due`, which are locked.
+/// Overdue tasks, and their rows of `due`, which are locked.
 struct Overdue {
     ids: Vec<Uuid>,
     places: Vec<Place>,
@@ -127,8 +128,8 @@ async fn list_overdue(transaction: &mut PgConnection, from: DateTime<Utc>, limit
     Ok(Overdue { ids: rows.into_iter().filter_map(|row| row.id).collect(), places })
 }
 
-/// Whether some deadline has passed that was not handled, even if its task is locked, such as by a pass that has not
-/// committed.
+/// True if a deadline has passed and was not handled, even if its task is locked, as by an
+/// uncommitted pass.
 pub async fn is_due(conn: &mut PgConnection) -> Result<bool, sqlx::Error> {
     sqlx::query_scalar!(
         r#"-- is_overdue
@@ -139,7 +140,7 @@ pub async fn is_due(conn: &mut PgConnection) -> Result<bool, sqlx::Error> {
     .await
 }
 
-/// Whether a deadline passes within this time; none is left before `from`.
+/// True if a deadline passes within this time; none is left before `from`.
 pub async fn is_near(
     conn: &mut PgConnection,
     from: DateTime<Utc>,

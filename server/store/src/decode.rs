@@ -1,4 +1,4 @@
-//! Turning stored codes and rows into domain types. A row that does not decode names table, column and task.
+//! Decodes stored codes and rows into domain types. Errors name table, column and task.
 
 use chrono::{DateTime, Utc};
 use tenure_api::ids::{RunId, SlugId, TaskQueueId};
@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use tenure_domain::task::{EndedRun, Last, OpenRun, Task};
 
-/// A stored value that means nothing: a fault of ours, or the result of a change by hand.
+/// An invalid stored value: our bug, or a manual change.
 #[derive(Debug, thiserror::Error)]
 #[error("{table}.{column} of task {task} holds {value}, which means nothing")]
 pub struct Undecodable {
@@ -18,7 +18,6 @@ pub struct Undecodable {
 }
 
 impl Undecodable {
-    /// A queue's name that is none.
     pub fn queue(task: Uuid) -> Self {
         Self { table: "task_queues", column: "name", task, value: 0 }
     }
@@ -30,17 +29,17 @@ impl From<Undecodable> for sqlx::Error {
     }
 }
 
-/// Decodes columns of one row, which belongs to one table and task.
+/// Decodes columns of one row.
 #[derive(Clone, Copy)]
 pub struct Row {
-    /// The table that errors name.
+    /// Table named by errors.
     pub table: &'static str,
-    /// The task that errors name.
+    /// Task named by errors.
     pub task: Uuid,
 }
 
 impl Row {
-    /// A column whose value does not fit the others of its row.
+    /// Returns the error for a column inconsistent with its row.
     #[must_use]
     pub fn invalid(self, column: &'static str, value: impl Into<i64>) -> Undecodable {
         self.bad(column, value)
@@ -50,12 +49,11 @@ impl Row {
         Undecodable { table: self.table, column, task: self.task, value: value.into() }
     }
 
-    /// A task's or a group's id.
+    /// Decodes the id of a task or group.
     pub fn slug(self, column: &'static str, uuid: Uuid) -> Result<SlugId, Undecodable> {
         SlugId::from_uuid(uuid).ok_or_else(|| self.bad(column, 0))
     }
 
-    /// A run's number.
     pub fn run(self, number: i16) -> Result<RunId, Undecodable> {
         u16::try_from(number).ok().and_then(RunId::new).ok_or_else(|| self.bad("run", number))
     }
@@ -72,28 +70,26 @@ impl Row {
         RunState::from_code(code).ok_or_else(|| self.bad("state", code))
     }
 
-    /// Why a run was made.
     pub fn reason_created(self, code: i16) -> Result<ReasonCreated, Undecodable> {
         ReasonCreated::from_code(code).ok_or_else(|| self.bad("reason_created", code))
     }
 
-    /// Why a run ended.
     pub fn reason_resolved(self, code: i16) -> Result<ReasonResolved, Undecodable> {
         ReasonResolved::from_code(code).ok_or_else(|| self.bad("reason_resolved", code))
     }
 
-    /// What ended a run, if its reason does not say it.
+    /// None if the reason says it.
     pub fn ended_by(self, code: Option<i16>) -> Result<Option<EndedBy>, Undecodable> {
         code.map(|code| EndedBy::from_code(code).ok_or_else(|| self.bad("ended_by", code))).transpose()
     }
 
-    /// What is known of a run from its creation on.
+    /// Decodes the columns that a run has from its creation.
     pub fn open_run(self, number: i16, reason_created: i16, scheduled: DateTime<Utc>) -> Result<OpenRun, Undecodable> {
         Ok(OpenRun { run: self.run(number)?, reason: self.reason_created(reason_created)?, scheduled })
     }
 }
 
-/// The columns with which every statement that answers with a task describes it, whatever else it answers with.
+/// Columns of a task in all statements that return one.
 pub(super) struct TaskColumns {
     pub(super) seq: i64,
     pub(super) id: Uuid,
@@ -106,7 +102,7 @@ pub(super) struct TaskColumns {
     pub(super) expires: DateTime<Utc>,
 }
 
-/// Moves [`TaskColumns`] out of a row: sqlx makes a type of its own for each statement.
+/// Moves [`TaskColumns`] out of a row: sqlx makes a separate type for each statement.
 macro_rules! task_columns {
     ($row:expr) => {
         $crate::decode::TaskColumns {
@@ -125,7 +121,7 @@ macro_rules! task_columns {
 pub(super) use task_columns;
 
 impl TaskColumns {
-    /// The task. Its queue's name and its history come from elsewhere; errors name `table`.
+    /// Builds the task. The caller supplies queue name and history; errors name `table`.
     pub(super) fn task(
         self,
         table: &'static str,

@@ -1,45 +1,41 @@
-//! Edges between tasks: what createTask checks and stores of them, and who waits for a task.
+//! Edges between tasks: checks and storage for createTask, and dependents of a task.
 
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-/// What a task that is about to be created waits for.
+/// Dependencies of a task to create.
 #[derive(Debug, Clone, Copy)]
 pub struct Wanted<'a> {
-    /// The tasks.
     pub required: &'a [Uuid],
-    /// Whether any end of them will do.
+    /// True if any end satisfies the edges.
     pub any_end: bool,
 }
 
-/// A required task as it is now.
 #[derive(Debug)]
 pub struct Required {
-    /// Which of the tasks to create waits for it, from 0.
+    /// Index of the dependent task to create, from 0.
     pub member: usize,
     pub id: Uuid,
-    /// Its key; none if it does not exist.
+    /// None if it does not exist.
     pub seq: Option<i64>,
     pub expires: Option<DateTime<Utc>>,
-    /// Whether it has ended as it must.
+    /// True if it has ended as required.
     pub satisfied: bool,
 }
 
-/// An edge to store.
 #[derive(Debug)]
 pub struct Edge {
-    /// Key of the required task.
+    /// `tasks.seq`.
     pub required: i64,
-    /// The task that waits.
     pub dependent: Uuid,
-    /// Whether any end will do.
+    /// True if any end satisfies it.
     pub any_end: bool,
-    /// Whether the required task had ended as it must when the dependent one was created.
+    /// True if the required task had ended as required at creation of the dependent.
     pub satisfied: bool,
 }
 
-/// Looks at all tasks that these wait for.
+/// Returns the state of all required tasks.
 pub async fn list_required(conn: &mut PgConnection, wanted: &[Wanted<'_>]) -> Result<Vec<Required>, sqlx::Error> {
     let mut members = Vec::new();
     let mut ids = Vec::new();
@@ -77,7 +73,7 @@ pub async fn list_required(conn: &mut PgConnection, wanted: &[Wanted<'_>]) -> Re
         .collect())
 }
 
-/// Stores edges of tasks that were created in this transaction, so that no other transaction can have any of them.
+/// Stores edges of tasks created in this transaction, so no other transaction can have them.
 pub async fn insert(conn: &mut PgConnection, edges: &[Edge]) -> Result<(), sqlx::Error> {
     if edges.is_empty() {
         return Ok(());
@@ -100,7 +96,8 @@ pub async fn insert(conn: &mut PgConnection, edges: &[Edge]) -> Result<(), sqlx:
     Ok(())
 }
 
-/// The tasks after this one, by id, that wait or waited for a task; at most so many, and one more if there are more.
+/// Lists up to `limit` tasks after `after`, by id, that wait or waited for a task, and one more if
+/// there are more.
 pub async fn list_dependents(
     conn: &mut PgConnection,
     required: i64,

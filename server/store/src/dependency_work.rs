@@ -1,9 +1,9 @@
-//! Settles dependencies: marks the edges of tasks that have ended, and schedules the tasks that waited for them.
+//! Settles dependencies: marks the edges of resolved tasks, and schedules the tasks that waited.
 //!
-//! The event log is the list of work: what it contains was committed before it got its position. So of an edge and the end
-//! of its required task, whichever is read later finds the other one committed, and no race can lose both. An end that a
-//! rerun has taken back by then was noted by the rerun, for the tasks that waited for it. What a part of the log has goes
-//! into `dependency_work`, from where it is settled in slices that pass over locked tasks.
+//! Work comes from the event log, whose entries were committed before they got positions. Of an
+//! edge and the end of its required task, the later read finds the other committed, so no race
+//! loses both. A rerun notes the end that it revokes. Each part of the log adds rows to
+//! `dependency_work`, which are settled in slices that skip locked tasks.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -14,15 +14,14 @@ use uuid::Uuid;
 use super::log_readers::Part;
 use super::transitions::schedule::{self as scheduling, Scheduled, When};
 
-/// Edges that one transaction settles, and so the most tasks that it locks.
+/// Maximum edges settled, and so tasks locked, per transaction.
 pub const EDGES_MAX: usize = 500;
-/// Edges that a slice looks at, at most, because other transactions have locked the dependents of most of them.
+/// Maximum edges read per slice, when most dependents are locked.
 const LOOKED_AT_MAX: usize = 20 * EDGES_MAX;
-/// Dependents with which a slice ends although it might lock more.
+/// A slice ends after this many locked dependents.
 const ENOUGH: usize = EDGES_MAX / 2;
 
-/// Moves the reader to the end of the log if there are no dependencies at all, so that they cost nothing where there are none.
-/// Answers whether that is so.
+/// Moves the reader to the end of the log if there are no dependencies. True if there are none.
 pub async fn skip_log(conn: &mut PgConnection) -> Result<bool, sqlx::Error> {
     sqlx::query_scalar!(
         r#"-- skip_dependency_log
@@ -45,11 +44,11 @@ pub async fn skip_log(conn: &mut PgConnection) -> Result<bool, sqlx::Error> {
     .await
 }
 
-/// Notes as work what some unsatisfied edge waits for in a part of the log.
+/// Adds the work of a part of the log: tasks that unsatisfied edges wait for.
 ///
-/// An end counts for the tasks that waited for it. What a rerun has taken back, it has noted itself; what it takes back after this
-/// does not count for tasks that are created then, whose keys are higher. So the last key is read before the states of tasks: a
-/// task that is not covered, because it got its key in between, is read of later.
+/// An end settles edges of tasks that waited for it. A rerun notes the ends that it revokes; a
+/// later rerun does not settle tasks created after it, which have a higher `seq`. So the last `seq`
+/// is read before the states: a task that gets its `seq` in between is read later.
 pub async fn note(transaction: &mut PgConnection, part: Part) -> Result<(), sqlx::Error> {
     let last = sqlx::query_scalar!(
         r#"-- last_task
@@ -95,27 +94,25 @@ pub async fn note(transaction: &mut PgConnection, part: Part) -> Result<(), sqlx
     Ok(())
 }
 
-/// What became of a slice of edges.
 #[derive(Debug, Default)]
 pub struct Slice {
-    /// Edges that the slice looked at.
+    /// Edges read.
     pub found: usize,
-    /// Whether there may be more.
+    /// True if there may be more.
     pub full: bool,
-    /// Those that it marked as satisfied; of the others another transaction has locked the dependent task.
+    /// Edges marked as satisfied. Dependents of the others are locked by other transactions.
     pub settled: usize,
-    /// The tasks that it scheduled.
     pub scheduled: Vec<Scheduled>,
 }
 
-/// Marks a slice of the edges for which there is work, and schedules what waits for nothing any more.
+/// Marks a slice of edges that have work, and schedules dependents without unsatisfied edges.
 ///
-/// The dependents are locked before the edges are marked, and tested in a statement of its own after that: of two
-/// transactions that mark the last two edges of a task, the one that locks it second sees what the first one marked.
+/// Dependents are locked before edges are marked, and tested by a later statement. So if two
+/// transactions mark the last two edges of a task, the second to lock it sees the marks of the
+/// first.
 ///
-/// Where others have locked most dependents, the next ones are looked at, so that these hold up no other.
-///
-/// No work is left up to and with the id `after`.
+/// If most dependents are locked, the slice reads further, so that they do not block others. No
+/// work has an id up to `after`.
 pub async fn settle(conn: &mut PgConnection, after: i64) -> Result<Slice, sqlx::Error> {
     let mut transaction = conn.begin().await?;
     let mut slice = Slice::default();
@@ -123,7 +120,7 @@ pub async fn settle(conn: &mut PgConnection, after: i64) -> Result<Slice, sqlx::
     slice.full = due.len() == EDGES_MAX;
     let mut locked = settle_edges(&mut transaction, due, &mut slice).await?;
     if slice.full && locked < ENOUGH {
-        // What was marked is not in the list any more, as often as it was there. Of what is left each edge has one place at least.
+        // Marked edges have left the list. Each remaining edge is listed at least once.
         let places = slice.found - slice.settled..LOOKED_AT_MAX;
         let most = places.len();
         let due = list_due(&mut transaction, after, places).await?;
@@ -143,13 +140,13 @@ pub async fn settle(conn: &mut PgConnection, after: i64) -> Result<Slice, sqlx::
     Ok(slice)
 }
 
-/// Settles these edges. How many dependents could be locked.
+/// Settles edges and returns the number of locked dependents.
 async fn settle_edges(
     transaction: &mut PgConnection,
     mut due: Vec<(i64, Uuid)>,
     slice: &mut Slice,
 ) -> Result<usize, sqlx::Error> {
-    // Several rows of work may be about one edge.
+    // Several rows of work may name one edge.
     due.sort_unstable();
     due.dedup();
     slice.found += due.len();
@@ -161,7 +158,7 @@ async fn settle_edges(
     Ok(locked.len())
 }
 
-/// Locks the dependents of these edges that no other transaction has locked.
+/// Locks the dependents of these edges, skipping locked ones.
 async fn lock_dependents(transaction: &mut PgConnection, due: &[(i64, Uuid)]) -> Result<Vec<Uuid>, sqlx::Error> {
     if due.is_empty() {
         return Ok(Vec::new());
@@ -189,7 +186,8 @@ async fn schedule(transaction: &mut PgConnection, locked: &[Uuid]) -> Result<Vec
     scheduling::schedule(transaction, locked, When::Ready).await
 }
 
-/// Unsatisfied edges whose required task has ended as it must, in the order of the work: of all of them those in these places.
+/// Lists unsatisfied edges whose required task has ended as required, in the order of work, from
+/// `places`.
 async fn list_due(
     transaction: &mut PgConnection,
     after: i64,
@@ -244,7 +242,7 @@ async fn mark(transaction: &mut PgConnection, due: &[(i64, Uuid)], locked: &[Uui
     Ok(usize::try_from(marked).unwrap_or(usize::MAX))
 }
 
-/// Removes work without an edge that is left to settle. New edges come with work of their own.
+/// Deletes work without edges to settle. New edges have work of their own.
 async fn purge_done(transaction: &mut PgConnection, after: i64) -> Result<(), sqlx::Error> {
     sqlx::query!(
         "-- purge_dependency_work

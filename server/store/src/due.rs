@@ -1,16 +1,18 @@
-//! Rows of `due`: tasks that wait for a date, many per row. A task is in one row: until its deadline was dealt with in one that
-//! is due at the first deadline of its tasks, afterwards in one that is due when the first of them expires. One that was run again,
-//! because the clock was set back behind a deadline by which it had ended, is in both.
+//! Rows of `due`, each with many tasks that wait for a date.
 //!
-//! A row is locked before it is changed, so that it stays where it is: its place is good until the transaction ends.
+//! A task is in one row. Until its deadline was handled, this is a row due at the first deadline of
+//! its tasks; then, a row due when the first of them expires. A task that was run again, because
+//! the clock was set back before the deadline that ended it, is in both.
+//!
+//! A row is locked before it is changed, so its `ctid` is stable until the transaction ends.
 
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-/// Tasks in a row. A row is read as a whole when something is due for one of its tasks.
+/// Maximum tasks per row. A row is read as a whole when one of its tasks is due.
 pub(crate) const DUE_TASKS_MAX: i64 = 100;
 
-/// The place of a row that this transaction has locked.
+/// `ctid` of a row locked by this transaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Place(pub(crate) String);
 
@@ -18,8 +20,8 @@ fn texts(places: &[Place]) -> Vec<&str> {
     places.iter().map(|place| place.0.as_str()).collect()
 }
 
-/// Files rows anew of which deadlines have passed. Of the tasks `locked`, those that are resolved go on to wait for their
-/// expiry; the others keep their deadlines. Returns how many went on.
+/// Refiles rows with overdue deadlines. Resolved tasks among `locked` move on to wait for their
+/// expiry; the others keep their deadlines. Returns the number moved.
 pub(crate) async fn refile_deadlines(
     transaction: &mut PgConnection,
     places: &[Place],
@@ -63,7 +65,7 @@ pub(crate) async fn refile_deadlines(
     Ok(usize::try_from(dealt_with).unwrap_or(usize::MAX))
 }
 
-/// Files those of these rows anew of which tasks were purged.
+/// Refiles the rows whose tasks were purged.
 pub(crate) async fn refile_expiries(transaction: &mut PgConnection, places: &[Place]) -> Result<(), sqlx::Error> {
     sqlx::query!(
         "-- refile_expiries

@@ -1,31 +1,30 @@
-//! Low-water marks of times: for each index by which a pass finds what is due, a time before which it has no row left. A pass
-//! begins to scan there, so that it does not walk over the entries of rows that are gone and that an old snapshot keeps.
+//! Low-water marks of times: for each index of due rows, a time before which it has no row. Passes
+//! start there, to skip dead entries that an old snapshot retains.
 //!
-//! Such a mark must never pass a row that exists or may still be committed. The first is read. For the second: what
-//! becomes due is stored with a time that is not before the clock of the transaction that stores it, also where a caller
-//! gave a date of the past. So once every
-//! transaction that was open at a time has ended, nothing is committed any more that is due before that time: it is *safe*.
+//! A mark must never pass a row that exists or may still be committed. Existing rows are read. New
+//! due times are never before the clock of their transaction, even if a caller gives a past date.
+//! So once all transactions open at a time have ended, no earlier due time can be committed: that
+//! time is *safe*.
 
 use chrono::{DateTime, TimeDelta, Utc};
 use sqlx::PgConnection;
 
 use super::low_water_marks::Writer;
 
-/// A mark before every time that is stored.
+/// Before all stored times.
 pub const START: DateTime<Utc> = DateTime::from_timestamp(-200_000_000_000, 0).expect("a date that chrono has");
-/// Marks stay so far behind the safe time: the clock of the database may be set back by less than is noticed.
+/// Distance of marks from the safe time: the database clock may be set back this far unnoticed.
 const SLACK: TimeDelta = TimeDelta::seconds(2);
 
-/// What has been reached at one time: by the clock, and in the sequence of the dependency work.
+/// Clock and sequence of dependency work at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, PartialOrd, Default)]
 pub struct Reached {
-    /// The database's clock.
     pub now: DateTime<Utc>,
-    /// The last value of `dependency_work.id`.
+    /// Last value of `dependency_work.id`.
     pub work: i64,
 }
 
-/// The marks. Each is the earliest time in its index, or a time before it.
+/// Each mark is at or before the earliest time in its index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DueMarks {
     /// `claims.taken_until`.
@@ -62,7 +61,7 @@ pub struct DueMarks {
     pub live_logs: DateTime<Utc>,
     /// `task_commands.sent`.
     pub task_commands: DateTime<Utc>,
-    /// `dependency_work.id`: no row is left with this one or a lower one.
+    /// `dependency_work.id`: no row is left up to this one.
     pub work: i64,
 }
 
@@ -91,7 +90,7 @@ impl Default for DueMarks {
     }
 }
 
-/// Reads the clock and the sequences. What a transaction stores that begins afterwards comes later.
+/// Reads clock and sequences. Transactions that begin afterwards store later values.
 pub async fn get_reached(conn: &mut PgConnection) -> Result<Reached, sqlx::Error> {
     sqlx::query_as!(
         Reached,
@@ -103,7 +102,7 @@ pub async fn get_reached(conn: &mut PgConnection) -> Result<Reached, sqlx::Error
     .await
 }
 
-/// The open transactions of all servers, also those that have written nothing yet: they have read the clock perhaps.
+/// Lists the open transactions of all servers. Those without writes may have read the clock.
 pub async fn list_transactions(conn: &mut PgConnection) -> Result<Vec<Writer>, sqlx::Error> {
     sqlx::query_as!(
         Writer,
@@ -117,8 +116,8 @@ pub async fn list_transactions(conn: &mut PgConnection) -> Result<Vec<Writer>, s
     .await
 }
 
-/// Moves the marks forward: to the first row that is left, but not past what is safe. Reads of each index what lies between its
-/// mark and there. For a session that plans as the hot ones do.
+/// Advances the marks to the first remaining row, up to the safe time. Reads each index from its
+/// mark. Needs a session that plans like the hot ones.
 pub async fn advance(conn: &mut PgConnection, old: DueMarks, safe: Reached) -> Result<DueMarks, sqlx::Error> {
     let row = sqlx::query_as!(
         DueMarks,

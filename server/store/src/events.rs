@@ -1,4 +1,4 @@
-//! The event log: giving positions to what the outbox holds, and reading it.
+//! The event log: assigns positions to the outbox, and reads events.
 
 use std::collections::HashMap;
 
@@ -11,16 +11,16 @@ use super::{advisory, tasks};
 use tenure_domain::events::{self, Event, Kind, Subject, Transition, note};
 use tenure_domain::task::Group;
 
-/// An `outbox_new.id` up to which every row has been moved into the log, and none can appear any more. Without it, reading
-/// that table would walk over the rows that an old snapshot keeps. To be read before the snapshot that it is used in: what
-/// was moved in between is at its old place there.
+/// An `outbox_new.id` up to which all rows were moved into the log, and none can appear. Reads that
+/// start here skip dead rows that an old snapshot retains. Read it before the snapshot in which it
+/// is used: rows moved in between are at their old position there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Sequenced(pub i64);
 
-/// Moves what is new into the log, gives it positions, and adds its changes to the counts; waits for a server that is
-/// doing that already. Afterwards everything that was committed before the call has its position.
+/// Moves new rows into the log, assigns positions and updates the counts. Waits for a server that
+/// is doing so. Afterwards, everything committed before the call has its position.
 pub async fn sequence(conn: &mut PgConnection, sequenced: Sequenced) -> Result<u64, sqlx::Error> {
-    // Two statements: the second must see what the holder of the lock before us has committed.
+    // Two statements: the second must see the commit of the previous lock holder.
     let mut transaction = conn.begin().await?;
     sqlx::query!(
         r#"-- sequencer_turn
@@ -77,9 +77,9 @@ pub async fn sequence(conn: &mut PgConnection, sequenced: Sequenced) -> Result<u
 /// A part of the log.
 #[derive(Debug)]
 pub enum Page {
-    /// The events after the cursor, and the position up to which they were read: those of purged tasks are left out.
+    /// The events, and the last position read. Events of purged tasks are omitted.
     Events(Vec<Event>, i64),
-    /// The cursor points to events that are no longer kept; reading may start after this position.
+    /// The cursor points to purged events; reading may start after this position.
     Gone(i64),
 }
 
@@ -96,7 +96,7 @@ struct OutboxRow {
     details: Option<Vec<String>>,
 }
 
-/// Reads up to `limit` events that come after a position.
+/// Reads up to `limit` events after a position.
 pub async fn read(conn: &mut PgConnection, after: i64, limit: usize) -> Result<Page, sqlx::Error> {
     let rows = sqlx::query_as!(
         OutboxRow,
@@ -110,7 +110,7 @@ pub async fn read(conn: &mut PgConnection, after: i64, limit: usize) -> Result<P
     )
     .fetch_all(&mut *conn)
     .await?;
-    // The log has no gap: where the next event is not in it, it begins later.
+    // The log has no gaps: without the next event, it begins later.
     if let Some(oldest) = rows.first().map(|row| row.first)
         && after < oldest - 1
     {
@@ -125,7 +125,7 @@ pub async fn read(conn: &mut PgConnection, after: i64, limit: usize) -> Result<P
     let subjects = load_subjects(conn, &seqs).await?;
     let events = wanted
         .into_iter()
-        // The tasks of old events may have expired; their events go with them.
+        // Tasks of old events may have expired; their events are omitted.
         .flat_map(|(position, found)| match found {
             Found::Transition(seq, transition) => events::render(&transition, subjects.get(&seq), position),
             Found::Note(at, details) => note::render(at, &details, position).into_iter().collect(),
@@ -137,13 +137,13 @@ pub async fn read(conn: &mut PgConnection, after: i64, limit: usize) -> Result<P
     Ok(Page::Events(events, end))
 }
 
-/// What the log holds.
+/// An entry of the log.
 enum Found {
-    /// A transition of the task with this number.
+    /// A transition of the task with this `seq`.
     Transition(i64, Transition),
-    /// A note: when it was written, and its details.
+    /// A note's time and details.
     Note(DateTime<Utc>, String),
-    /// What a later release has written beside this one, with this many events: readers pass by it.
+    /// Entries of a later release with this many events, which readers skip.
     Unknown(i64),
 }
 
@@ -164,7 +164,7 @@ impl Found {
     }
 }
 
-/// What a page needs, each with the position of its first event.
+/// Returns the entries of a page, each with its first position.
 fn cut(rows: Vec<OutboxRow>, after: i64, limit: usize) -> Result<Vec<(i64, Found)>, sqlx::Error> {
     let columns = Row { table: "outbox", task: Uuid::nil() };
     let mut wanted = Vec::new();
@@ -224,18 +224,19 @@ async fn load_subjects(conn: &mut PgConnection, seqs: &[i64]) -> Result<HashMap<
         .collect()
 }
 
-/// How far the log goes.
+/// Range of the log.
 #[derive(Clone, Copy, Debug)]
 pub struct Ends {
-    /// A reader may start after this position or any later one.
+    /// A reader may start after this position or a later one.
     pub oldest: i64,
-    /// The position of the newest event, 0 if there has been none.
+    /// Position of the newest event, or 0.
     pub newest: i64,
-    /// Whether there are events that have no position yet.
+    /// True if some events have no position yet.
     pub unsequenced: bool,
 }
 
-/// How far the log goes, by one read: what everything that waits for new events asks again and again. It has no row before `begins`.
+/// Returns the range of the log in one read, because waiting readers poll it often. The log has no
+/// row before `begins`.
 pub async fn get_ends(conn: &mut PgConnection, sequenced: Sequenced, begins: i64) -> Result<Ends, sqlx::Error> {
     sqlx::query_as!(
         Ends,
@@ -250,7 +251,7 @@ pub async fn get_ends(conn: &mut PgConnection, sequenced: Sequenced, begins: i64
     .await
 }
 
-/// The position of the newest event, 0 if there has been none.
+/// Returns the position of the newest event, or 0.
 pub async fn get_newest(conn: &mut PgConnection) -> Result<i64, sqlx::Error> {
     let newest = sqlx::query_scalar!(
         r#"-- newest_event
@@ -261,20 +262,21 @@ pub async fn get_newest(conn: &mut PgConnection) -> Result<i64, sqlx::Error> {
     Ok(newest.unwrap_or_default())
 }
 
-/// A part of the log that was read on from a position.
+/// Events read from a cursor.
 #[derive(Debug)]
 pub enum Stretch {
-    /// The events, and the position up to which everything has been read. The events alone do not show it: those of tasks
-    /// that have expired are missing.
+    /// The events, and the last position read. Events of expired tasks are omitted, so the position
+    /// may be later.
     Events(Vec<Event>, i64),
-    /// The cursor points to events that are no longer kept; reading may start after this position.
+    /// The cursor points to purged events; reading may start after this position.
     Gone(i64),
-    /// There is no such position yet, this is the newest: the cursor comes from a log that was taken back, or from another one.
+    /// The cursor is past the newest position, given here. It is from a log that lost its end, or
+    /// from another log.
     Ahead(i64),
 }
 
-/// Reads up to `limit` events that come after a position, all in one snapshot: events that are purged meanwhile are
-/// either all there or are reported as gone.
+/// Reads up to `limit` events after a position, in one snapshot: events purged meanwhile are all
+/// returned, or all reported as gone.
 pub async fn read_on(conn: &mut PgConnection, after: i64, limit: usize) -> Result<Stretch, sqlx::Error> {
     let mut snapshot = conn.begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").await?;
     let newest = get_newest(&mut snapshot).await?;
@@ -293,20 +295,19 @@ pub async fn read_on(conn: &mut PgConnection, after: i64, limit: usize) -> Resul
     })
 }
 
-/// What was purged of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Purged {
-    /// How many rows.
     pub rows: u64,
     /// A position before which the log has no row.
     pub begins: i64,
 }
 
-/// Purges events older than `retention`, except the newest, whose position the next one continues.
+/// Purges events older than `retention`, except the newest, whose position the next event
+/// continues.
 ///
-/// Only the oldest rows are looked at, and only up to the first that is kept: the log has no gap, and where nothing is old a
-/// look costs the same however long the log is. It begins at a position before which there is no row: otherwise it would walk over
-/// all that was purged since the last vacuum, which comes when a fifth of the table is dead, or that an old snapshot keeps.
+/// Reads from `begins` up to the first retained row, since the log has no gaps. If nothing is old,
+/// the cost does not depend on the length of the log. Without `begins`, it would scan dead rows
+/// retained by an old snapshot or not yet vacuumed.
 pub async fn purge(
     conn: &mut PgConnection,
     begins: i64,
@@ -377,7 +378,7 @@ mod tests {
         assert_eq!(found(9, 100), [created, later, claimed, noted, last]);
         assert_eq!(found(12, 100), [later, claimed, noted, last]);
         assert_eq!(found(13, 1), [claimed]);
-        // A reader that finds nothing that it knows goes on after it.
+        // A reader that finds only unknown entries continues after them.
         assert_eq!(found(15, 100), [last]);
     }
 }

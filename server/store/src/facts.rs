@@ -1,23 +1,23 @@
-//! The table `fact_generations`: which of the small facts that every server remembers have changed.
+//! The table `fact_generations`: versions of small facts that every server caches.
 
 use std::collections::HashMap;
 
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
-/// The channel on which servers hear that a fact has changed; the payload is its name.
+/// Channel on which servers learn of changed facts; the payload is the name.
 pub const CHANNEL: &str = "tenure_facts";
 
-/// The generations of all facts at one time.
+/// Generations of all facts at one time.
 #[derive(Debug)]
 pub struct Generations {
-    /// By the names of the facts.
+    /// By name.
     pub of: HashMap<String, i64>,
-    /// The database's time, if there is any fact.
+    /// Time of the database, if there is any fact.
     pub now: Option<DateTime<Utc>>,
 }
 
-/// The generations of all facts. A fact that is read afterwards is as new as its generation, or newer.
+/// Returns the generations of all facts. Facts read afterwards are at least as new.
 pub async fn get_generations(conn: &mut PgConnection) -> Result<Generations, sqlx::Error> {
     let rows = sqlx::query!(
         r#"-- fact_generations
@@ -29,8 +29,9 @@ pub async fn get_generations(conn: &mut PgConnection) -> Result<Generations, sql
     Ok(Generations { of: rows.into_iter().map(|row| (row.name, row.generation)).collect(), now })
 }
 
-/// Raises the generation of a fact, in the transaction that changes it: once that has committed, every server hears of it
-/// or sees it within half a second. Locks the fact's row until then, so that it comes last.
+/// Raises the generation of a fact, in the transaction that changes it. After the commit, all
+/// servers are notified or poll it within half a second. Locks the fact until then, so call it
+/// last.
 pub async fn raise(transaction: &mut PgConnection, fact: &str) -> Result<(), sqlx::Error> {
     sqlx::query!("-- raise_fact\nSELECT FROM (SELECT raise_fact($1)) raised", fact).execute(transaction).await?;
     Ok(())

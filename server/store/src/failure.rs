@@ -1,24 +1,22 @@
-//! What a failed statement means, by SQLSTATE: the one place that knows. Callers decide what to do about it.
+//! Classifies failed statements by SQLSTATE. Callers decide how to react.
 
 use sqlx::error::DatabaseError;
 
-/// The kinds of failure that callers distinguish.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Class {
-    /// Classes 22 and 23: some value cannot be stored. Nothing happened; the same statement fails again.
+    /// Classes 22 and 23: a value cannot be stored. Nothing happened; a retry fails again.
     BadData,
-    /// Classes 40 and 55: a deadlock, a serialization failure or a lock; and a task or a group that was created at the same
-    /// time. Nothing happened; once more is worth a try.
+    /// Classes 40 and 55: a deadlock, serialization failure or lock; also a task or group created
+    /// concurrently. Nothing happened; a retry may succeed.
     Contention,
-    /// The connection was lost, or the database has no resources or takes no writes: it may have happened. A later repeat
-    /// of the request is worth a try.
+    /// The connection was lost, or the database lacks resources or rejects writes. The statement
+    /// may have happened; a later retry may succeed.
     Unavailable,
-    /// Anything else is a fault of ours; the same statement fails again.
+    /// Our bug; a retry fails again.
     Fault,
 }
 
 impl Class {
-    /// Whether the caller should send the request again later.
     #[must_use]
     pub fn is_worth_a_retry(self) -> bool {
         match self {
@@ -28,12 +26,12 @@ impl Class {
     }
 }
 
-/// Classifies a failure.
 pub fn classify(error: &sqlx::Error) -> Class {
     match error {
         sqlx::Error::Database(_) if was_created_meanwhile(error) => Class::Contention,
         sqlx::Error::Database(database) => of_sqlstate(&database.code().unwrap_or_default()),
-        // The connection or the pool, not the statement; `Configuration` is what a connection was refused for.
+        // A failure of the connection or pool, not of the statement. `Configuration` is the refusal
+        // of a connection.
         sqlx::Error::Io(_)
         | sqlx::Error::Configuration(_)
         | sqlx::Error::Tls(_)
@@ -42,35 +40,36 @@ pub fn classify(error: &sqlx::Error) -> Class {
         | sqlx::Error::PoolClosed
         | sqlx::Error::WorkerCrashed
         | sqlx::Error::BeginFailed => Class::Unavailable,
-        // The answer does not fit what we expect of it, or we asked for nonsense.
+        // An unexpected reply or an invalid request.
         _ => Class::Fault,
     }
 }
 
-/// Whether a connection was found dead: whatever made it so may be over, and a new one work.
+/// True if a connection was found dead, so that a new one may work.
 pub fn is_lost_connection(error: &sqlx::Error) -> bool {
     match error {
         sqlx::Error::Io(error) => error.kind() != std::io::ErrorKind::TimedOut,
-        // How sqlx reads a connection that is closed before the answer about TLS, as by a proxy that changes what it leads to.
+        // The error of sqlx for a connection closed before the TLS reply, as by a proxy that
+        // switches its target.
         sqlx::Error::Protocol(text) => text.contains("unexpected response from SSLRequest: 0x00"),
-        // What a PostgreSQL that stops says to those who are connected.
+        // PostgreSQL sends these when it stops.
         sqlx::Error::Database(error) => matches!(error.code().as_deref(), Some("57P01" | "57P02")),
         _ => false,
     }
 }
 
-/// Whether a statement ran into its timeout.
+/// True if a statement timed out.
 pub fn is_cancelled(error: &sqlx::Error) -> bool {
     error.as_database_error().and_then(DatabaseError::code).as_deref() == Some("57014")
 }
 
-/// Whether the database has ended the session: it stops, it crashed, or an administrator wanted it.
+/// True if the database ended the session: by a stop, a crash or an administrator.
 pub fn ends_session(error: &sqlx::Error) -> bool {
     let code = error.as_database_error().and_then(DatabaseError::code);
     code.is_some_and(|code| code.starts_with("57P") || code.starts_with("25P"))
 }
 
-/// Whether another transaction has created a task or a group since the statement began: run again, the statement sees it.
+/// True if another transaction created a task or group since the statement began. A retry sees it.
 pub fn was_created_meanwhile(error: &sqlx::Error) -> bool {
     error.as_database_error().is_some_and(|error| {
         error.is_unique_violation() && matches!(error.constraint(), Some("tasks_pkey" | "task_groups_pkey"))
@@ -81,9 +80,9 @@ fn of_sqlstate(code: &str) -> Class {
     match code.get(..2) {
         Some("22" | "23") => Class::BadData,
         Some("40" | "55") => Class::Contention,
-        // 08 connection; 25 a standby's read-only transaction, or one that idled for too long; 53 resources; 57 shutdown,
-        // and 57014, a statement that ran into its timeout; 58 disk and system. 28: the password was changed under a running
-        // server, which its operator is about to mend.
+        // 08 connection; 25 standby, or idle for too long; 53 resources; 57 shutdown, and 57014,
+        // statement timeout; 58 disk and system. 28: the password of a running server was changed,
+        // and the operator will fix it.
         Some("08" | "25" | "28" | "53" | "57" | "58") => Class::Unavailable,
         _ => Class::Fault,
     }
@@ -149,7 +148,7 @@ mod tests {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         tokio::spawn(async move {
-            // Closed when it has been read from: otherwise it would be reset.
+            // Closed after a read: otherwise the connection would be reset.
             let (mut stream, _) = listener.accept().await.unwrap();
             tokio::io::AsyncReadExt::read(&mut stream, &mut [0; 8]).await.unwrap();
         });

@@ -1,6 +1,6 @@
-//! Groups of tasks: reading them, their tasks in the order of their ids, sealing, and their events.
+//! Task groups: reading, sealing, events, and their tasks in order of id.
 //!
-//! A task whose group is named after it is found by its id, every other one by an index that the first kind is not in.
+//! A task named after its group is found by id. The index of groups has all other tasks.
 
 use sqlx::PgConnection;
 use uuid::Uuid;
@@ -25,7 +25,7 @@ pub async fn find(conn: &mut PgConnection, id: Uuid) -> Result<Option<Group>, sq
     Ok(Some(Group { id, scheduler: row.scheduler, expires: row.expires, sealed: row.sealed }))
 }
 
-/// Locks a group, and waits for that: what it may come into being by, its row, and the lone task that stands for the row.
+/// Locks a group, waiting: its creation, its row, and the lone task in place of a row.
 pub async fn lock(conn: &mut PgConnection, id: Uuid) -> Result<(), sqlx::Error> {
     sqlx::query!("-- lock_new_group\nSELECT FROM pg_advisory_xact_lock(uuid_hash_extended($1, 0 /* seq */))", id)
         .execute(&mut *conn)
@@ -37,7 +37,7 @@ pub async fn lock(conn: &mut PgConnection, id: Uuid) -> Result<(), sqlx::Error> 
     Ok(())
 }
 
-/// The ids of a group's tasks after this one, at most so many.
+/// Lists up to `limit` task ids of a group after `after`.
 pub async fn list_tasks(
     conn: &mut PgConnection,
     group: Uuid,
@@ -60,7 +60,6 @@ pub async fn list_tasks(
     .await
 }
 
-/// How many tasks a group has.
 pub async fn count_tasks(conn: &mut PgConnection, group: Uuid) -> Result<i64, sqlx::Error> {
     sqlx::query_scalar!(
         r#"-- count_group
@@ -72,9 +71,10 @@ pub async fn count_tasks(conn: &mut PgConnection, group: Uuid) -> Result<i64, sq
     .await
 }
 
-/// Seals a group, once; it stays as it was sealed first.
+/// Seals a group, unless it is sealed.
 pub async fn seal(conn: &mut PgConnection, id: Uuid) -> Result<(), sqlx::Error> {
-    // By itself, so that the next statement sees the row, also if another transaction inserts it at this time.
+    // Separate, so that the next statement sees the row, even if another transaction inserts it
+    // now.
     lone_group::store(conn, id).await?;
     sqlx::query!(
         "-- seal_group
@@ -94,7 +94,7 @@ pub async fn seal(conn: &mut PgConnection, id: Uuid) -> Result<(), sqlx::Error> 
     Ok(())
 }
 
-/// Locks the next unresolved tasks of a group that are before their deadline, in the order of their ids.
+/// Locks the next unresolved tasks of a group before their deadline, by id.
 pub async fn lock_open(
     transaction: &mut PgConnection,
     group: Uuid,
@@ -133,34 +133,34 @@ async fn list_open(conn: &mut PgConnection, group: Uuid, after: Uuid, limit: i64
     .await
 }
 
-/// Tasks of groups that were not resolved when last looked at, by group: where the next look begins.
+/// For each group, a task that was unresolved at the last check, where the next check begins.
 pub type Witnesses = std::collections::HashMap<Uuid, Uuid>;
 
-/// Rows of `resolved_groups` that are deleted with each part of the log.
+/// Rows of `resolved_groups` deleted with each part of the log.
 const PASSED_MAX: i64 = 10_000;
 
-/// What a part of the log came to.
+/// Result of a part of the log.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Slice {
-    /// Groups in which a task was resolved that no event covers yet.
+    /// Groups with a resolved task that no event covers yet.
     pub groups: usize,
     /// Groups for which task-group-resolved was emitted.
     pub emitted: usize,
 }
 
-/// Emits task-group-resolved for each group of which a task was resolved in a part of the log, if all of its tasks are.
+/// Emits task-group-resolved for groups with a task resolved in this part of the log, if all their
+/// tasks are resolved.
 ///
-/// The event covers every resolution that is visible when the group's tasks are checked. Of those that later parts have, the
-/// position up to which they are covered is stored, so that the event is emitted once although several of its tasks are
-/// resolved while the part is read. If some of them have no position yet, it is left to the part that will have them. What
-/// follows the part in the log is not read, however much it is.
+/// The event covers all resolutions visible at the check. The position up to which later parts are
+/// covered is stored, so that concurrent resolutions cause one event. If some have no position yet,
+/// their part will emit it. Nothing after the part is read.
 pub async fn publish_resolved(
     transaction: &mut PgConnection,
     part: Part,
     sequenced: Sequenced,
     witnesses: &mut Witnesses,
 ) -> Result<Slice, sqlx::Error> {
-    // No statistics show how many rows there are in a table that is empty most of the time.
+    // The table is mostly empty, so statistics do not show its size.
     avoid_scans(transaction).await?;
     let resolved = find_resolved(transaction, part).await?;
     let emitted = emit(transaction, &resolved, part.through, sequenced, witnesses).await?;
@@ -168,7 +168,7 @@ pub async fn publish_resolved(
     Ok(Slice { groups: resolved.groups.len(), emitted })
 }
 
-/// Deletes what covers nothing after this position.
+/// Deletes rows that cover nothing after this position.
 async fn delete_passed(transaction: &mut PgConnection, position: i64) -> Result<(), sqlx::Error> {
     sqlx::query!(
         "-- purge_resolved_groups
@@ -182,10 +182,10 @@ async fn delete_passed(transaction: &mut PgConnection, position: i64) -> Result<
     Ok(())
 }
 
-/// The groups with resolved tasks in a part of the log, but those whose events cover all that the part has of them.
+/// Groups with resolved tasks in a part of the log, except those that an event covers.
 struct Resolved {
     groups: Vec<Uuid>,
-    /// For each group, the task that was resolved last.
+    /// The last resolved task of each group.
     seqs: Vec<i64>,
 }
 

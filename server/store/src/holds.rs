@@ -1,8 +1,8 @@
-//! Runs that are held: what holds one, and whether a hold ends soon. [`super::transitions::end_hold`] ends them.
+//! Held runs. [`super::transitions::end_hold`] ends holds.
 //!
-//! A statement that looks for held runs by something else than their place says `hold IS NOT DISTINCT FROM`. From `hold = 1` the
-//! planner infers that `pending_held` has them all, and with statistics from before there were any it would rather read that index
-//! from end to end than look up one row.
+//! Statements that find held runs by another key use `hold IS NOT DISTINCT FROM`. From `hold = 1`
+//! the planner infers that `pending_held` has them all. With statistics from before there were any,
+//! it would scan that index instead of looking up one row.
 
 use chrono::{DateTime, Utc};
 use sqlx::{Connection, PgConnection};
@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use super::session::plan_as_hot;
 
-/// Whether a task's pending run is held.
+/// True if the pending run of a task is held.
 pub async fn is_held(conn: &mut PgConnection, task: Uuid) -> Result<bool, sqlx::Error> {
     sqlx::query_scalar!(
         r#"-- is_held
@@ -22,7 +22,7 @@ pub async fn is_held(conn: &mut PgConnection, task: Uuid) -> Result<bool, sqlx::
     .await
 }
 
-/// Whether a delay is over that was not ended, even if its row is locked, such as by a pass that has not committed.
+/// True if a delay is over but was not ended, even if its row is locked, as by an uncommitted pass.
 pub async fn is_due(conn: &mut PgConnection) -> Result<bool, sqlx::Error> {
     let mut transaction = conn.begin().await?;
     plan_as_hot(&mut transaction).await?;
@@ -41,7 +41,7 @@ pub async fn is_due(conn: &mut PgConnection) -> Result<bool, sqlx::Error> {
     Ok(due)
 }
 
-/// Whether a delay ends within this time; none is over before `from`.
+/// True if a delay ends within this time; none is over before `from`.
 pub async fn is_near(
     conn: &mut PgConnection,
     from: DateTime<Utc>,

@@ -1,4 +1,4 @@
-//! Keys by which a repeated submission is recognized, each with the tasks that it created.
+//! Keys that identify repeated submissions, with the created tasks.
 
 use std::time::Duration;
 
@@ -6,29 +6,26 @@ use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-/// A submission that came with a key.
+/// A submission with a key.
 #[derive(Debug, Clone, Copy)]
 pub struct Keyed<'a> {
-    /// The submitting client.
     pub client_id: &'a str,
     pub key: &'a str,
-    /// Digest of what is submitted.
+    /// Digest of the submission.
     pub digest: &'a [u8],
 }
 
-/// The submission that was stored under a key.
 #[derive(Debug)]
 pub struct StoredSubmission {
-    /// Digest of what was submitted.
+    /// Digest of the submission.
     pub digest: Vec<u8>,
-    /// The group of the tasks.
     pub group: Uuid,
-    /// The tasks, in the order of the submission.
+    /// In the order of the submission.
     pub tasks: Vec<Uuid>,
 }
 
-/// Takes a key for tasks that this transaction is about to create. If the key is taken, returns its submission; waits for
-/// another transaction that is taking it.
+/// Takes a key for tasks that this transaction creates. If the key is taken, returns its
+/// submission. Waits for a concurrent transaction that takes it.
 pub async fn take(
     transaction: &mut PgConnection,
     keyed: Keyed<'_>,
@@ -69,7 +66,7 @@ pub async fn take(
     Ok(Some(StoredSubmission { digest: row.digest, group: row.task_group, tasks: row.tasks }))
 }
 
-/// When the submission with this key was stored, if one was since then.
+/// Returns the time of the submission with this key, if it was stored since `since`.
 pub async fn find_created(
     conn: &mut PgConnection,
     client_id: &str,
@@ -87,7 +84,7 @@ pub async fn find_created(
     .await
 }
 
-/// Purges up to `limit` keys that are older than this; none is left that was created before `from`.
+/// Purges up to `limit` keys older than `kept`; none was created before `from`.
 pub async fn purge(
     conn: &mut PgConnection,
     from: DateTime<Utc>,

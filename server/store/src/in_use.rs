@@ -1,14 +1,13 @@
-//! A map whose entries are dropped when they are not asked for any more, so that what a server remembers of queues does not grow
-//! with every queue that there ever was.
+//! A map that evicts unused entries, so that caches do not grow with every queue that ever existed.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// An entry that was not asked for in so many turns is dropped.
+/// Entries unused for this many turns are evicted.
 pub const TURNS: u64 = 10;
 
-/// The entries. Time is counted in turns, which the owner begins.
+/// The owner counts time in turns.
 #[derive(Debug)]
 pub struct InUse<K, V> {
     turn: u64,
@@ -18,7 +17,7 @@ pub struct InUse<K, V> {
 #[derive(Debug)]
 struct Entry<V> {
     value: V,
-    /// The turn in which it was asked for last; it is noted by readers.
+    /// Turn of the last use, set by readers.
     used: AtomicU64,
 }
 
@@ -29,44 +28,43 @@ impl<K, V> Default for InUse<K, V> {
 }
 
 impl<K: Eq + Hash, V> InUse<K, V> {
-    /// A value, which is in use now.
+    /// Returns a value and marks it as used.
     pub fn get(&self, key: &K) -> Option<&V> {
         let entry = self.entries.get(key)?;
-        // Written once a turn: readers of one entry do not take its cache line from each other.
+        // At most once per turn, so that readers do not contend for the cache line.
         if entry.used.load(Ordering::Relaxed) != self.turn {
             entry.used.store(self.turn, Ordering::Relaxed);
         }
         Some(&entry.value)
     }
 
-    /// A value, which is in use no more for that.
+    /// Returns a value without marking it.
     pub fn peek(&self, key: &K) -> Option<&V> {
         self.entries.get(key).map(|entry| &entry.value)
     }
 
-    /// All entries, which are in use no more for that.
+    /// Returns all entries without marking them.
     pub fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
         self.entries.iter().map(|(key, entry)| (key, &entry.value))
     }
 
-    /// Adds a value, or replaces it; it is in use now.
+    /// Inserts or replaces a value, and marks it as used.
     pub fn insert(&mut self, key: K, value: V) {
         self.entries.insert(key, Entry { value, used: AtomicU64::new(self.turn) });
     }
 
-    /// Replaces a value that is there still, which is in use no more for that.
+    /// Replaces an existing value without marking it.
     pub fn replace(&mut self, key: &K, value: V) {
         if let Some(entry) = self.entries.get_mut(key) {
             entry.value = value;
         }
     }
 
-    /// Removes a value.
     pub fn remove(&mut self, key: &K) -> Option<V> {
         self.entries.remove(key).map(|entry| entry.value)
     }
 
-    /// Begins the next turn; answers how many entries were not asked for in the last [`TURNS`], and are dropped.
+    /// Begins a turn and evicts entries unused in the last [`TURNS`]. Returns their number.
     pub fn begin_turn(&mut self) -> usize {
         let before = self.entries.len();
         self.turn += 1;

@@ -1,4 +1,7 @@
-//! All SQL. [`transitions`] has every statement that moves a run; of the rest there is one file per family of tables.
+//! All SQL. [`transitions`] has every statement that moves a run; the rest has one file per family
+//! of tables.
+//!
+//! A `queue: i32` is `task_queues.id`, and a `seq: i64` is `tasks.seq`.
 
 pub mod admission;
 pub mod artifacts;
@@ -68,16 +71,17 @@ pub mod worker_removals;
 pub mod worker_sessions;
 pub mod workers;
 
-/// Advisory locks of the database, each held by one actor at a time among all servers.
+/// Advisory locks of the database.
 pub mod advisory {
-    /// Giving positions to events.
+    /// Serializes the assignment of event positions.
     pub const SEQUENCER: i64 = 0x7465_6e75_7265_0002;
-    /// Moving the manual clock.
+    /// Serializes moves of the manual clock.
     pub const CLOCK: i64 = 0x7465_6e75_7265_0004;
-    /// The first half of a lock on the name of stored bytes; the second is the name's hash.
+    /// First half of a lock on a blob name; the second is the hash of the name.
     pub const BLOB_NAMES: i32 = 0x7465_6e75;
-    /// The first half of a lock on the purge-cache requests of a worker pool; the second is the hash of its id.
+    /// First half of a lock on the purge-cache requests of a worker pool; the second is the hash of
+    /// its id.
     pub const PURGE_REQUESTS: i32 = 0x7465_6e76;
-    /// The first half of a lock on the ids of a session's items; the second is the hash of its epoch.
+    /// First half of a lock on the item ids of a session; the second is the hash of its epoch.
     pub const INBOXES: i32 = 0x7465_6e77;
 }

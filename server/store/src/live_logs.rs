@@ -1,5 +1,5 @@
-//! Logs of runs while they are written. Both tables are unlogged, so that a chunk waits for no flush; a crash of the database, or a
-//! failover, leaves them empty.
+//! Logs of runs while they are written. Both tables are unlogged, so chunks need no flush. A crash
+//! or failover empties them.
 
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
@@ -8,26 +8,28 @@ use uuid::Uuid;
 
 use super::decode::Row;
 
-/// What the row of a chunk takes beside its bytes, roughly: what a log of many small ones costs is counted too.
+/// Approximate overhead of a chunk's row.
 const ROW_BYTES: i32 = 100;
-/// How many chunks of a log are kept at least, so long as its bytes are within the limit.
+/// Number of latest chunks kept, while within the byte limit.
 const CHUNKS_KEPT: i32 = 4_096;
-/// Old chunks are looked for with every so many new ones.
+/// Old chunks are deleted with every 16th new one.
 const TRIMMED_EVERY: i32 = 16;
 
-/// A piece of the log of a run, as its worker sent it.
+/// A part of a run's log.
 #[derive(Debug, Clone)]
 pub struct Chunk {
     pub task: Uuid,
     pub run: i16,
-    /// The offset of its first byte in the whole log.
+    /// Offset of its first byte in the log.
     pub offset: i64,
     pub bytes: Vec<u8>,
 }
 
-/// Adds chunks to the logs of runs that workers hold, each of another run, and deletes what lies more than `kept_max` bytes before the
-/// end of a log. Of what is there already nothing is stored again. Answers with the number of each chunk whose run is held, and what
-/// became of it: none if it begins where another transaction has begun the log meanwhile. Added again, it finds what that has stored.
+/// Appends chunks to the logs of claimed runs, at most one per run, and deletes bytes more than
+/// `kept_max` before the end of a log. Bytes already stored are skipped.
+///
+/// Returns the index and outcome of each chunk whose run is held. The outcome is none if another
+/// transaction has begun the log meanwhile; retry then.
 pub async fn append(
     conn: &mut PgConnection,
     chunks: &[Chunk],
@@ -99,12 +101,11 @@ pub async fn append(
     Ok(rows.into_iter().map(|row| (crate::hot::member(row.n), Appended::read(row.next, row.kept))).collect())
 }
 
-/// What became of a chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Appended {
-    /// The offset behind the last byte of the log.
+    /// End offset of the log.
     pub next: i64,
-    /// How much more its log takes now than before, with its rows: less than nothing if more was deleted than stored.
+    /// Change of the log's size, with rows. Negative if more was deleted than stored.
     pub kept: i64,
 }
 
@@ -114,18 +115,17 @@ impl Appended {
     }
 }
 
-/// What is known of the log of a run.
+/// State of a run's log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Found {
-    /// The task's key.
     pub seq: i64,
-    /// Whether a worker holds the run.
+    /// True if a worker holds the run.
     pub held: bool,
-    /// The offset behind the last byte of its log, if it has one.
+    /// End offset of the log, if it exists.
     pub next: Option<i64>,
 }
 
-/// Looks for the log of a run. None if there is no such task.
+/// Returns the state of a run's log. None if the task does not exist.
 pub async fn find(conn: &mut PgConnection, task: TaskId, run: RunId) -> Result<Option<Found>, sqlx::Error> {
     sqlx::query_as!(
         Found,
@@ -139,26 +139,24 @@ pub async fn find(conn: &mut PgConnection, task: TaskId, run: RunId) -> Result<O
     .await
 }
 
-/// Where a reader is in a log.
+/// Position of a reader.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Position {
-    /// The task's key.
     pub seq: i64,
     pub run: i16,
-    /// The offset of the next byte.
+    /// Offset of the next byte.
     pub next: i64,
 }
 
-/// What a reader gets next.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Piece {
     pub reader: usize,
-    /// The offset of its first byte.
+    /// Offset of its first byte.
     pub start: i64,
     pub bytes: Vec<u8>,
 }
 
-/// Reads up to `limit` chunks for each of these readers, in the order of the log.
+/// Reads up to `limit` chunks for each reader, in log order.
 pub async fn read(conn: &mut PgConnection, readers: &[Position], limit: i64) -> Result<Vec<Piece>, sqlx::Error> {
     let seqs: Vec<i64> = readers.iter().map(|reader| reader.seq).collect();
     let runs: Vec<i16> = readers.iter().map(|reader| reader.run).collect();
@@ -187,16 +185,16 @@ pub async fn read(conn: &mut PgConnection, readers: &[Position], limit: i64) -> 
     Ok(rows.into_iter().map(|row| piece((row.n, row.start, row.bytes))).collect())
 }
 
-/// What is known of the run of a reader, and of its log.
+/// State of a reader's run and log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct State {
-    /// Whether a worker holds the run.
+    /// True if a worker holds the run.
     pub held: bool,
-    /// The offset behind the last byte of the log, if it is there.
+    /// End offset of the log, if it exists.
     pub next: Option<i64>,
 }
 
-/// What is known of the runs and the logs of these readers, in their order.
+/// Returns the states for these readers, in order.
 pub async fn states(conn: &mut PgConnection, readers: &[Position]) -> Result<Vec<State>, sqlx::Error> {
     let seqs: Vec<i64> = readers.iter().map(|reader| reader.seq).collect();
     let runs: Vec<i16> = readers.iter().map(|reader| reader.run).collect();
@@ -213,7 +211,7 @@ pub async fn states(conn: &mut PgConnection, readers: &[Position]) -> Result<Vec
     .await
 }
 
-/// What the chunks of all logs take.
+/// Returns the size of all logs, with rows.
 pub async fn total(conn: &mut PgConnection) -> Result<i64, sqlx::Error> {
     sqlx::query_scalar!(
         r#"-- total_live_logs
@@ -223,31 +221,30 @@ pub async fn total(conn: &mut PgConnection) -> Result<i64, sqlx::Error> {
     .await
 }
 
-/// A log that is to be looked at.
+/// A log that is due for a check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DueLog {
-    /// The task's key.
     pub seq: i64,
     pub run: i16,
-    /// The task, until when it is retained, and what is known of the run; none if the task was purged.
+    /// None if the task was purged.
     pub task: Option<DueTask>,
     /// When this was read.
     pub now: DateTime<Utc>,
 }
 
-/// The task of a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DueTask {
     pub id: TaskId,
     pub run: RunId,
     pub expires: DateTime<Utc>,
-    /// When the run has ended, if it has.
+    /// End of the run.
     pub ended: Option<DateTime<Utc>>,
-    /// Whether the run has an artifact of this name.
+    /// True if the run has the artifact.
     pub uploaded: bool,
 }
 
-/// Logs that are to be looked at, up to `limit`; none is left that was due before `from`. `backing` is the artifact with the whole log.
+/// Lists up to `limit` logs due for a check; none was due before `from`. `backing` names the
+/// artifact with the whole log.
 pub async fn list_due(
     conn: &mut PgConnection,
     from: DateTime<Utc>,
@@ -285,7 +282,7 @@ pub async fn list_due(
     due.collect()
 }
 
-/// Looks at a log again at that time.
+/// Postpones the next check of a log.
 pub async fn put_off(conn: &mut PgConnection, seq: i64, run: i16, until: DateTime<Utc>) -> Result<(), sqlx::Error> {
     sqlx::query!("-- put_off_live_log\nUPDATE live_logs SET look_at = $3 WHERE seq = $1 AND run = $2", seq, run, until)
         .execute(conn)
@@ -293,7 +290,6 @@ pub async fn put_off(conn: &mut PgConnection, seq: i64, run: i16, until: DateTim
     Ok(())
 }
 
-/// Deletes a log and its chunks.
 pub async fn purge(conn: &mut PgConnection, seq: i64, run: i16) -> Result<(), sqlx::Error> {
     sqlx::query!(
         "-- purge_live_log

@@ -1,30 +1,29 @@
-//! The table `log_readers`: the cursor of each reader of the event log.
+//! The table `log_readers`: cursors of readers of the event log.
 
 use sqlx::PgConnection;
 
-/// A part of the log that a reader is to act on: so many rows of `outbox_order` after its cursor. Positions have no gaps,
-/// so that this names the same rows in every later statement.
+/// A number of `outbox_order` rows after a reader's cursor. Positions have no gaps, so all later
+/// statements see the same rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Part {
-    /// Everything up to this position has been acted on.
+    /// Last position that was processed.
     pub after: i64,
-    /// The rows; each has up to a batch of transitions.
+    /// Number of rows; each has up to a batch of transitions.
     pub rows: i64,
-    /// The position of the last event.
+    /// Position of the last event.
     pub through: i64,
 }
 
-/// What a reader that asks for the next part gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
-    /// Another transaction has the cursor.
+    /// Another transaction holds the cursor.
     Busy,
-    /// Nothing comes after the cursor.
+    /// Nothing follows the cursor.
     End,
     Part(Part),
 }
 
-/// Locks a reader's cursor until the transaction ends, and finds what comes after it.
+/// Locks a reader's cursor until the transaction ends, and returns the next part.
 pub async fn lock_next(transaction: &mut PgConnection, reader: &str, rows_max: i64) -> Result<Next, sqlx::Error> {
     let row = sqlx::query!(
         r#"-- lock_log_reader
@@ -45,7 +44,7 @@ pub async fn lock_next(transaction: &mut PgConnection, reader: &str, rows_max: i
     Ok(row.through.map_or(Next::End, |through| Next::Part(Part { after, rows: row.rows, through })))
 }
 
-/// Moves a reader's cursor, which this transaction has locked.
+/// Moves the cursor, which this transaction has locked.
 pub async fn advance(transaction: &mut PgConnection, reader: &str, position: i64) -> Result<(), sqlx::Error> {
     sqlx::query!("-- advance_log_reader\nUPDATE log_readers SET position = $2 WHERE name = $1", reader, position)
         .execute(transaction)

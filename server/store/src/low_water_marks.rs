@@ -1,8 +1,9 @@
-//! Low-water marks: for each queue and priority the `ord` up to which no pending run is left, so that a claim does not
-//! walk over the dead rows of an old snapshot.
+//! Low-water marks: for each queue and priority, the `ord` up to which no pending run is left.
+//! Claims start there, to skip dead rows that an old snapshot retains.
 //!
-//! A low-water mark must never pass a row that exists or may still be committed. The first is read; for the second a *safe
-//! position* is stored: a value of the sequence below which every transaction that took one has ended.
+//! A mark must never pass a row that exists or may still be committed. Existing rows are read. For
+//! the others, a *safe position* is stored: a sequence value below which all transactions that took
+//! one have ended.
 
 use std::collections::HashMap;
 
@@ -12,16 +13,16 @@ use super::events::Sequenced;
 use super::session_check::is_not_offered;
 use super::transitions::claim::PRIORITIES;
 
-/// A transaction that may have taken a place and not committed yet.
+/// A transaction that may have taken a position and not committed yet.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Writer {
     /// Process id of its backend.
     pub pid: i32,
-    /// When it began, in microseconds: with the process id it names the transaction.
+    /// Its start in microseconds, which with `pid` identifies it.
     pub began: i64,
 }
 
-/// Reads the last value taken from the sequence. A standby may not have it yet.
+/// Returns the last value of the sequence. A standby may not have it yet.
 pub async fn get_position(conn: &mut PgConnection) -> Result<i64, sqlx::Error> {
     sqlx::query_scalar!(
         r#"-- last_position
@@ -31,22 +32,23 @@ pub async fn get_position(conn: &mut PgConnection) -> Result<i64, sqlx::Error> {
     .await
 }
 
-/// Makes sure that the positions that were read on this session before are never given out again: a sequence belongs to no
-/// transaction, so that no commit waits for it. This one does, for the disk and for synchronous standbys.
+/// Makes positions read earlier in this session durable. A sequence is not transactional, so no
+/// commit waits for it. This one does, for disk and synchronous standbys, so those positions are
+/// never reused.
 pub async fn keep_positions(conn: &mut PgConnection) -> Result<(), sqlx::Error> {
     let kept = sqlx::query!("-- keep_positions\nSELECT pg_logical_emit_message(true, 'tenure', '')::text")
         .fetch_one(conn)
         .await;
     match kept {
-        // The other ways to notice that a position was taken back have to do.
+        // Then only the other checks detect a lost position.
         Err(error) if !is_not_offered(&error) => Err(error),
         Ok(_) | Err(_) => Ok(()),
     }
 }
 
-/// The transactions that may have taken a position and are not committed. A transaction that takes one afterwards gets a
-/// higher one than [`get_position`] read before. A transaction has its number before it takes a position: the default of a
-/// position sees to it, and who takes one by itself has locked a row before.
+/// Lists transactions that may have taken a position and are not committed. Later ones get
+/// positions above [`get_position`] as read before. Transactions have an id before they take a
+/// position: the column default ensures it, and direct callers have locked a row.
 pub async fn list_writers(conn: &mut PgConnection) -> Result<Vec<Writer>, sqlx::Error> {
     sqlx::query_as!(
         Writer,
@@ -60,12 +62,11 @@ pub async fn list_writers(conn: &mut PgConnection) -> Result<Vec<Writer>, sqlx::
     .await
 }
 
-/// The low-water marks of a queue and the cursor epoch that they belong to.
+/// Low-water marks of a queue, valid in one cursor epoch.
 #[derive(Debug, Clone, Copy)]
 pub struct Marks {
-    /// `task_queues.cursor_epoch`.
     pub epoch: i64,
-    /// For each priority.
+    /// By priority.
     pub marks: [i64; PRIORITIES],
 }
 
@@ -93,19 +94,19 @@ impl Columns {
     }
 }
 
-/// How long looking for runs below low-water marks may take.
+/// Timeout for the search below the marks.
 const STRANDED_TIMEOUT: &str = "2s";
 
-/// What lies below marks and must not: the marks are wrong.
+/// Rows below marks, which prove the marks wrong.
 #[derive(Debug, Default)]
 pub struct Stranded {
-    /// Queues with a claimable run at or below one of their low-water marks.
+    /// Queues with a claimable run at or below a mark.
     pub queues: Vec<i32>,
-    /// Whether there are events that are taken to be in the log and are not.
+    /// True if unsequenced events lie below [`Sequenced`].
     pub events: bool,
 }
 
-/// Looks below the marks. One probe of an index for each of them; behind an old snapshot it may run into its timeout.
+/// Searches below the marks, by one index probe each. Behind an old snapshot it may time out.
 pub async fn find_stranded(
     conn: &mut PgConnection,
     all: &HashMap<i32, Marks>,
@@ -145,7 +146,7 @@ pub async fn find_stranded(
     Ok(Stranded { queues, events })
 }
 
-/// Makes every server drop its low-water marks of these queues.
+/// Makes all servers drop their low-water marks of these queues.
 pub async fn raise_epochs(conn: &mut PgConnection, queues: &[i32]) -> Result<(), sqlx::Error> {
     sqlx::query!(
         "-- raise_epochs
@@ -158,8 +159,8 @@ pub async fn raise_epochs(conn: &mut PgConnection, queues: &[i32]) -> Result<(),
     Ok(())
 }
 
-/// Moves the low-water marks of queues forward, as far as the safe position allows. `old` marks of another cursor epoch
-/// count as zero.
+/// Advances low-water marks, up to the safe position. `old` marks of another cursor epoch count as
+/// zero.
 pub async fn advance_marks(
     conn: &mut PgConnection,
     old: &HashMap<i32, Marks>,

@@ -1,10 +1,11 @@
-//! A value that a server remembers from the database, and can drop at any time.
+//! A cached database value that can be invalidated at any time.
 //!
-//! What was requested before a drop is not taken in afterwards: the database that answered may have lost it since.
+//! A result requested before an invalidation is discarded: the database may have been replaced
+//! since.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// The value. A clone is the same memory.
+/// A cached value. Clones share it.
 #[derive(Debug)]
 pub struct Memory<T> {
     shared: Arc<RwLock<Inner<T>>>,
@@ -16,7 +17,7 @@ struct Inner<T> {
     value: T,
 }
 
-/// The time between two drops.
+/// Counts invalidations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Epoch(u64);
 
@@ -33,17 +34,16 @@ impl<T: Default> Default for Memory<T> {
 }
 
 impl<T: Default> Memory<T> {
-    /// To be read before the database is asked for what [`Memory::note`] will take in.
+    /// Returns the current epoch. Call it before the query whose result goes to [`Memory::note`].
     pub fn epoch(&self) -> Epoch {
         self.shared.read().unwrap_or_else(PoisonError::into_inner).epoch
     }
 
-    /// Looks at what is remembered.
     pub fn read<R>(&self, look: impl FnOnce(&T) -> R) -> R {
         look(&self.shared.read().unwrap_or_else(PoisonError::into_inner).value)
     }
 
-    /// Changes what is remembered, unless it was dropped since.
+    /// Applies `change`, unless the value was invalidated after `since`.
     pub fn note<R>(&self, since: Epoch, change: impl FnOnce(&mut T) -> R) -> Option<R> {
         let mut inner = self.shared.write().unwrap_or_else(PoisonError::into_inner);
         (inner.epoch == since).then(|| change(&mut inner.value))

@@ -1,4 +1,4 @@
-//! Messages, apart from the hot statements: looking at them, changing their visibility, and what becomes due for them.
+//! Cold statements for messages: peek, update, and due messages.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -11,24 +11,23 @@ use super::due_marks::DueMarks;
 use super::session::avoid_scans;
 use tenure_domain::message::{KnownMessage, MessageId, Receipt};
 
-/// How far messages are counted: counting is for people, and must not take long.
+/// Counting stops here, because only people read the count.
 pub const COUNT_MAX: i64 = 100_000;
-/// How often one slice looks past the messages of queues that are locked; more of these are hardly locked at a time.
+/// Maximum reads of a slice to skip messages of locked queues.
 const LOOKS_MAX: usize = 8;
 
-/// A message that is looked at.
 #[derive(Debug, Clone)]
 pub struct Peeked {
     pub message: MessageId,
     pub task: Uuid,
-    /// Since when its run is pending.
+    /// When its run became pending.
     pub scheduled: DateTime<Utc>,
     pub deadline: DateTime<Utc>,
     pub dequeued: i32,
 }
 
-/// Returns the oldest visible messages of a queue, unchanged. None while it is paused or limited: a
-/// get would then find none either.
+/// Returns the oldest visible messages of a queue, unchanged. Like a get, returns none while the
+/// queue is paused or limited.
 pub async fn peek(pool: &PgPool, queue: i32, priority: i16, limit: i64) -> Result<Vec<Peeked>, sqlx::Error> {
     let rows = sqlx::query!(
         "-- peek_messages
@@ -41,7 +40,7 @@ pub async fn peek(pool: &PgPool, queue: i32, priority: i16, limit: i64) -> Resul
         queue,
         priority,
         limit,
-        // A constant in the statement would be turned into a condition that is not the index's.
+        // As a constant, it would become a condition that does not match the index.
         false
     )
     .fetch_all(pool)
@@ -56,8 +55,8 @@ pub async fn peek(pool: &PgPool, queue: i32, priority: i16, limit: i64) -> Resul
     Ok(peeked.collect())
 }
 
-/// How many messages a queue has, hidden ones included, up to [`COUNT_MAX`]. The message of a run that is held is none yet: the
-/// date tells it from those that pollers have.
+/// Counts the messages of a queue, hidden ones included, up to [`COUNT_MAX`]. Held runs have no
+/// message yet; the date distinguishes them from runs that pollers hold.
 pub async fn count(conn: &mut PgConnection, queue: i32, priority: i16) -> Result<i64, sqlx::Error> {
     let mut transaction = conn.begin().await?;
     avoid_scans(&mut transaction).await?;
@@ -101,21 +100,20 @@ pub async fn find(
     Ok(receipt.map(|receipt| KnownMessage { receipt }))
 }
 
-/// The task of a message, by its number.
 pub async fn find_task(pool: &PgPool, seq: i64) -> Result<Option<Uuid>, sqlx::Error> {
     sqlx::query_scalar!("-- find_task_of_message\nSELECT id FROM pending WHERE seq = $1", seq)
         .fetch_optional(pool)
         .await
 }
 
-/// Waits for a message's row and locks it.
+/// Locks the row of a message, waiting.
 pub async fn lock(conn: &mut PgConnection, message: MessageId) -> Result<(), sqlx::Error> {
     sqlx::query!("-- lock_message\nSELECT FROM pending WHERE seq = $1 FOR UPDATE", message.seq).execute(conn).await?;
     Ok(())
 }
 
-/// Hides a message for another time, from now on, if the receipt is current; without a time it is visible at once, at the
-/// end of its queue. Answers when it is visible; none if there is no such message with this receipt.
+/// Hides a message again from now, if the receipt is current. With zero time it is visible at once,
+/// at the end of its queue. Returns when it is visible; none if no message has this receipt.
 pub async fn update(
     pool: &PgPool,
     queue: i32,
@@ -157,25 +155,25 @@ pub async fn update(
     .await
 }
 
-/// What a slice of the messages that had something due became.
+/// Result of a slice of due messages.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Due {
-    /// Messages that had something due, but those of queues that another transaction has locked.
+    /// Due messages, except in locked queues.
     pub found: usize,
-    /// Those that are visible again.
+    /// Messages that became visible.
     pub visible: usize,
-    /// Those whose run claimWork may take again, and that stay hidden.
+    /// Hidden messages whose run claimWork may claim again.
     pub released: usize,
-    /// The queues that they are in.
     pub queues: BTreeSet<i32>,
 }
 
-/// Shows messages whose hiding has ended, and gives claimWork the runs whose reservation has ended, up to `limit`. They
-/// keep their places, which may be below a low-water mark. Nothing is due before these marks.
+/// Shows messages whose hidden time is over, and releases runs whose reservation is over to
+/// claimWork, up to `limit`. They keep their positions, which may be below a low-water mark.
+/// Nothing was due before the marks.
 ///
-/// It waits for no lock: a change of priorities has a queue's row when it waits for messages, which this has. Messages of
-/// such a queue are left to the next look. Where a look has found no others, it looks past them: however many they are, those of
-/// other queues do not wait for the lock.
+/// Waits for no lock: a priority change locks a queue's row before it waits for messages, which
+/// this transaction holds. Messages of locked queues are left for later. If a slice has no others,
+/// further slices skip those queues, so that other queues need not wait.
 pub async fn show_due(conn: &mut PgConnection, marks: &DueMarks, limit: i64) -> Result<Due, sqlx::Error> {
     let (mut due, mut passed) = (Due::default(), Vec::<i32>::new());
     for _ in 0..LOOKS_MAX {
@@ -188,7 +186,7 @@ pub async fn show_due(conn: &mut PgConnection, marks: &DueMarks, limit: i64) -> 
     Ok(due)
 }
 
-/// The same by one look, which passes over the messages of some queues. Answers of which queues others have locked the rows.
+/// Runs one slice that skips messages of the `passed` queues. Returns the locked queues.
 async fn show_slice(
     conn: &mut PgConnection,
     marks: &DueMarks,
@@ -253,7 +251,7 @@ async fn show_slice(
     Ok(locked)
 }
 
-/// Whether a message is due, even if its row is locked, such as by a pass that has not committed.
+/// True if a message is due, even if its row is locked, as by an uncommitted pass.
 pub async fn is_due(conn: &mut PgConnection) -> Result<bool, sqlx::Error> {
     let mut transaction = conn.begin().await?;
     avoid_scans(&mut transaction).await?;
@@ -272,21 +270,21 @@ pub async fn is_due(conn: &mut PgConnection) -> Result<bool, sqlx::Error> {
     Ok(due)
 }
 
-/// Messages that pollers hold, or got again and again.
 #[derive(Debug)]
 pub struct HiddenCounts {
     pub queue: String,
-    /// Got, not claimed, not deleted.
+    /// Messages received, but neither claimed nor deleted.
     pub hidden: i64,
-    /// Got as often as is alarming. The number in the statement is
-    /// [`DEQUEUES_ALARMING`](tenure_domain::message::DEQUEUES_ALARMING), written out because an index is made for it.
+    /// Messages received alarmingly often. The statement repeats
+    /// [`DEQUEUES_ALARMING`](tenure_domain::message::DEQUEUES_ALARMING) as a constant, to match its
+    /// index.
     pub alarming: i64,
 }
 
-/// Counts what pollers hold, for each queue, for the metrics; nothing is hidden until a time before `from`.
+/// Counts hidden messages by queue, for metrics; none is due before `from`.
 pub async fn count_hidden(conn: &mut PgConnection, from: DateTime<Utc>) -> Result<Vec<HiddenCounts>, sqlx::Error> {
     let mut transaction = conn.begin().await?;
-    // Both kinds are rare and have an index; before the first ANALYZE the planner does not know that they are rare.
+    // Both kinds are rare and indexed, which the planner does not know before the first ANALYZE.
     sqlx::query!("-- only_by_index\nSET LOCAL enable_seqscan = off").execute(&mut *transaction).await?;
     let counts = sqlx::query_as!(
         HiddenCounts,

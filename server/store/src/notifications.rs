@@ -1,18 +1,17 @@
-//! The channel by which servers wake each other.
+//! The channel on which servers wake each other.
 
 use sqlx::PgPool;
 use uuid::Uuid;
 
 use super::worker_removals::Gone;
 
-/// The channel's name.
 pub const CHANNEL: &str = "tenure_bell";
-/// What a session is for that listens.
+/// Role of listening sessions.
 pub const LISTENER: &str = "listener";
 
-/// The first word of a payload about a worker that stops.
+/// First word of a payload about a stopping worker.
 const LEAVING: &str = "leaving";
-/// Whether a server besides this one listens.
+/// True if another server listens.
 pub async fn other_listeners(pool: &PgPool) -> Result<bool, sqlx::Error> {
     sqlx::query_scalar!(
         r#"-- other_listeners
@@ -25,7 +24,7 @@ pub async fn other_listeners(pool: &PgPool) -> Result<bool, sqlx::Error> {
     .await
 }
 
-/// Rings for these queues.
+/// Announces claimable runs in these queues.
 pub async fn notify(pool: &PgPool, from: Uuid, queues: &[i32]) -> Result<(), sqlx::Error> {
     let mut payload = from.to_string();
     for queue in queues {
@@ -36,7 +35,7 @@ pub async fn notify(pool: &PgPool, from: Uuid, queues: &[i32]) -> Result<(), sql
     Ok(())
 }
 
-/// Tells every server that a worker stops: what waits for work in its name is to end.
+/// Tells all servers that a worker stops: requests that wait for work in its name must end.
 pub async fn notify_leaving(pool: &PgPool, worker: &Gone) -> Result<(), sqlx::Error> {
     let Gone { queue, worker_group, worker_id } = worker;
     // The parts of a worker's name have no spaces.
@@ -45,14 +44,14 @@ pub async fn notify_leaving(pool: &PgPool, worker: &Gone) -> Result<(), sqlx::Er
     Ok(())
 }
 
-/// The worker that stops, if a payload names one.
+/// Returns the stopping worker, if a payload names one.
 pub fn read_leaving(payload: &str) -> Option<Gone> {
     let mut words = payload.strip_prefix(LEAVING)?.strip_prefix(' ')?.split(' ');
     let (queue, worker_group, worker_id) = (words.next()?.parse().ok()?, words.next()?, words.next()?);
     Some(Gone { queue, worker_group: worker_group.to_owned(), worker_id: worker_id.to_owned() })
 }
 
-/// Who rang, and for which queues.
+/// Returns the sender and the queues.
 pub fn read(payload: &str) -> (Option<Uuid>, Vec<i32>) {
     let mut parts = payload.split(',');
     let from = parts.next().and_then(|text| text.parse().ok());

@@ -1,4 +1,4 @@
-//! Objects of the object service: their metadata. Their bytes are in the artifact store.
+//! Metadata of the object service. Bytes are in the artifact store.
 
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
@@ -6,42 +6,37 @@ use uuid::Uuid;
 
 #[derive(Debug, Clone)]
 pub struct Object {
-    /// Whom it belongs to.
     pub project: String,
-    /// The upload that makes it.
+    /// Id of its upload.
     pub upload: Uuid,
     pub expires: DateTime<Utc>,
-    /// When it may be removed.
     pub removable: DateTime<Utc>,
     pub finished: bool,
-    /// As declared by its uploader.
+    /// As declared by the uploader.
     pub sha256: Option<String>,
-    /// As declared by its uploader.
+    /// As declared by the uploader.
     pub sha512: Option<String>,
     /// When this was read.
     pub now: DateTime<Utc>,
 }
 
-/// An object that is to be uploaded.
 #[derive(Debug, Clone, Copy)]
 pub struct NewObject<'a> {
     pub name: &'a str,
-    /// Whom it belongs to.
     pub project: &'a str,
-    /// The upload that makes it.
     pub upload: Uuid,
     pub expires: DateTime<Utc>,
-    /// Until when its row is kept at least, which is not before it expires.
+    /// Minimum retention of its row, at least until it expires.
     pub known_until: DateTime<Utc>,
-    /// As declared by its uploader.
+    /// As declared by the uploader.
     pub sha256: Option<&'a str>,
-    /// As declared by its uploader.
+    /// As declared by the uploader.
     pub sha512: Option<&'a str>,
 }
 
-/// Takes a name for an upload, or begins an unfinished one anew that has the same id and belongs to the same project: its bytes
-/// may be uploaded for so many seconds from now on, which is later than by any URL of before. Nothing else is left of what was said before:
-/// neither its dates nor its digests. Whether that was possible.
+/// Begins an upload, or restarts an unfinished one with the same id and project. Bytes may be
+/// uploaded for `seconds` from now, longer than by any earlier URL. A restart replaces dates and
+/// digests. True on success.
 pub async fn begin(conn: &mut PgConnection, object: NewObject<'_>, seconds: f64) -> Result<bool, sqlx::Error> {
     let begun = sqlx::query!(
         "-- begin_upload
@@ -80,7 +75,7 @@ pub async fn find(conn: &mut PgConnection, name: &str) -> Result<Option<Object>,
     .await
 }
 
-/// Marks an upload as finished. What its uploader declared before is retained where nothing is declared now.
+/// Marks an upload as finished. Keeps earlier digests unless new ones are declared.
 pub async fn finish(
     conn: &mut PgConnection,
     name: &str,
@@ -102,7 +97,7 @@ pub async fn finish(
     Ok(())
 }
 
-/// Objects that may be removed, up to `limit`; none is left that could be before `from`.
+/// Lists up to `limit` removable objects; none became removable before `from`.
 pub async fn list_removable(
     conn: &mut PgConnection,
     from: DateTime<Utc>,
@@ -120,7 +115,7 @@ pub async fn list_removable(
     .await
 }
 
-/// Removes those of these objects that may still be removed and that no other transaction has locked. Returns how many.
+/// Removes those objects that are still removable and not locked. Returns their number.
 pub async fn remove(conn: &mut PgConnection, names: &[String]) -> Result<u64, sqlx::Error> {
     let gone = sqlx::query!(
         "-- remove_objects

@@ -1,6 +1,7 @@
-//! What it means to an operator that a database cannot be used: where it is, what is wrong, and what to do about it.
+//! Explains database errors to operators: where, what is wrong, and the fix.
 //!
-//! For starts and commands, which end with one line. What an error means for a batch or a request is decided elsewhere.
+//! For starts and commands, which end with one line. Batches and requests classify errors
+//! elsewhere.
 
 use std::io;
 
@@ -12,7 +13,7 @@ use super::session_check::Unfit;
 
 const SETTING: &str = "--database-url (DATABASE_URL)";
 
-/// One line: which database, the cause, the fix. Never the password.
+/// One line: database, cause, fix. Never the password.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("PostgreSQL at {place}: {cause}; {fix}")]
 pub struct OperatorHint {
@@ -21,7 +22,7 @@ pub struct OperatorHint {
     fix: String,
 }
 
-/// Where a database is, and as whom we use it.
+/// Describes the location of a database and the user.
 pub fn place(options: &PgConnectOptions) -> String {
     let server = match options.get_socket() {
         Some(socket) => format!("the socket in {}", socket.display()),
@@ -33,13 +34,12 @@ pub fn place(options: &PgConnectOptions) -> String {
     format!("{server} (database {}, user {})", database(options), options.get_username())
 }
 
-/// PostgreSQL takes the user's name for a database that is not named.
+/// PostgreSQL defaults the database name to the user name.
 fn database(options: &PgConnectOptions) -> &str {
     options.get_database().unwrap_or_else(|| options.get_username())
 }
 
 impl OperatorHint {
-    /// What this error means to the operator of the database.
     pub fn new(error: &sqlx::Error, options: &PgConnectOptions) -> Self {
         let (cause, fix) = match error {
             sqlx::Error::Configuration(cause) => match Unfit::of(error) {
@@ -66,7 +66,7 @@ impl OperatorHint {
         Self { place: place(options), cause: one_line(cause), fix }
     }
 
-    /// What it means that the schema could not be brought to this release.
+    /// Explains why the schema could not be migrated.
     pub fn of_migration(error: &MigrateError, options: &PgConnectOptions) -> Self {
         match error {
             MigrateError::Execute(error) | MigrateError::ExecuteMigration(error, _) => Self::new(error, options),
@@ -131,7 +131,7 @@ fn fix_of_pooler() -> String {
     format!("connect to PostgreSQL itself, without PgBouncer or another pooler, by host and port in {SETTING}")
 }
 
-/// The fix by SQLSTATE, as its table of codes in PostgreSQL's manual has them.
+/// Returns the fix by SQLSTATE; see the table of codes in PostgreSQL's manual.
 fn fix_of_code(code: &str, message: &str, options: &PgConnectOptions) -> String {
     let (database, user) = (database(options), options.get_username());
     match code {
@@ -140,7 +140,7 @@ fn fix_of_code(code: &str, message: &str, options: &PgConnectOptions) -> String 
         "3D000" => format!(
             "correct the database in {SETTING}, or make it as an administrator: CREATE DATABASE \"{database}\" OWNER \"{user}\""
         ),
-        // Tables and functions that another role made.
+        // Tables and functions of another role.
         "42501" if !message.contains("for schema") && !message.contains("for database") => {
             format!("use the role that made the tables in {SETTING}, or make \"{user}\" a member of it by GRANT")
         }
@@ -150,9 +150,9 @@ fn fix_of_code(code: &str, message: &str, options: &PgConnectOptions) -> String 
         "53300" => "end other sessions, or raise max_connections".to_owned(),
         "57P03" => "wait until PostgreSQL is ready".to_owned(),
         "25006" => fix_of_unfit(&Unfit::ReadOnly),
-        // What PgBouncer answers to `options` and `extra_float_digits`, unless it is set to drop them.
+        // PgBouncer's reply to `options` and `extra_float_digits`, unless it ignores them.
         "08P01" if message.contains("startup parameter") => fix_of_pooler(),
-        // Of a migration and the servers that run meanwhile, in whichever order both take the tables.
+        // From a migration and running servers that lock the tables, in either order.
         "40P01" => "others used the tables meanwhile: start again".to_owned(),
         "55P03" | "57014" => "another session holds a lock on the tables for long: end it, and start again".to_owned(),
         _ => "its log may have more".to_owned(),

@@ -1,4 +1,4 @@
-//! The time during which no connection to the database can be made: when to try again, and what is said about it.
+//! Outages of the database: backoff, and logging.
 
 use std::io;
 use std::path::Path;
@@ -8,35 +8,35 @@ use sqlx::postgres::PgConnectOptions;
 
 /// Before the second attempt.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
-/// Before any later attempt, at most.
+/// Maximum before a later attempt.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// The part of a pause that chance may take off, so that servers which lost a database together do not come back in step.
+/// Up to a quarter of a pause is random, so that servers do not reconnect in step.
 const JITTER_PART: u32 = 4;
-/// A folder in which there can be no socket: a pool that gets it fails at once, without the network.
+/// A directory without a socket: a pool with it fails at once, without network access.
 const NO_SOCKET: &str = "/dev/null";
 
-/// What is answered instead of an attempt that is not due yet.
+/// Error in place of an attempt that is not due yet.
 #[derive(Debug, thiserror::Error)]
 #[error("the database cannot be reached: {0}")]
 struct Unreachable(String);
 
-/// The pause after so many failures in a row; `chance` makes it shorter by up to a quarter.
+/// Returns the backoff after this many failures; `chance` shortens it by up to a quarter.
 pub(crate) fn pause_after(failures: u32, chance: u8) -> Duration {
     let longest = PAUSE_MIN.saturating_mul(2_u32.saturating_pow(failures.saturating_sub(1))).min(PAUSE_MAX);
     longest - longest / JITTER_PART * u32::from(chance) / u32::from(u8::MAX)
 }
 
-/// The answer to whatever needs a connection during an outage that began with this.
+/// Returns the error for callers during an outage that began with `error`.
 pub fn unreachable(error: &str) -> sqlx::Error {
     io::Error::new(io::ErrorKind::NotConnected, Unreachable(error.to_owned())).into()
 }
 
-/// Options with which a pool fails at once.
+/// Returns options with which a pool fails at once.
 pub(crate) fn without_attempts(options: &PgConnectOptions) -> PgConnectOptions {
     options.clone().socket(Path::new(NO_SOCKET))
 }
 
-/// Whether an error only says that there is an outage, which the log has said once.
+/// True if an error only reports an outage that was logged already.
 pub fn is_known(error: &sqlx::Error) -> bool {
     match error {
         sqlx::Error::Io(error) => {
@@ -47,7 +47,7 @@ pub fn is_known(error: &sqlx::Error) -> bool {
     }
 }
 
-/// Logs an error from which the caller recovers, unless the log has said already that there is an outage.
+/// Logs a recoverable error, unless it reports an outage that was logged already.
 pub fn warn_unless_known(error: &sqlx::Error, message: &'static str) {
     if !is_known(error) {
         tracing::warn!(error = %error, "{message}");

@@ -1,8 +1,9 @@
-//! What the operator's page shows. Nothing here reads a big table further than a fixed number of rows from the end of an
-//! index, however long the queues are: a reader of the page must not slow the queue down.
+//! Reads of the operator's page. Each reads a bounded number of rows from the end of an index, so
+//! readers do not slow down the queue.
 //!
-//! Behind an old snapshot that end may be millions of rows that are gone. What reads pending runs and claims begins at the low-water
-//! marks, and is given up after a second: the rest of the page, with the age of the oldest transaction, is needed most then.
+//! Behind an old snapshot, millions of dead rows may precede them. Reads of pending runs and claims
+//! therefore begin at low-water marks and time out after a second. The rest of the page, with the
+//! age of the oldest transaction, is then still shown.
 
 mod edges;
 mod groups;
@@ -25,30 +26,30 @@ use super::events::Sequenced;
 use super::failure::is_cancelled;
 use super::low_water_marks::Marks;
 
-/// Queues that the page lists, the fullest first.
+/// Queues listed, by load.
 pub const QUEUES_MAX: i64 = 200;
-/// Claims that are looked at, those that end first.
+/// Claims read, by end of lease.
 pub const CLAIMS_READ: i64 = 1_000;
-/// Hidden messages that are counted.
+/// Hidden messages counted.
 pub const HIDDEN_READ: i64 = 1_000;
-/// Rows of the outbox that are looked at, the newest; each has the transitions of one batch.
+/// Newest rows of the outbox read; each has the transitions of one batch.
 pub const OUTBOX_READ: i64 = 1_000;
-/// Ended runs that are looked at, the newest.
+/// Newest ended runs read.
 pub const ENDED_READ: i64 = 500;
-/// Longer definitions are not read for a task's name, in bytes.
+/// Longer definitions, in bytes, are not read for a task's name.
 const NAMED_DEFINITION_MAX: i32 = 16 << 10;
-/// How long a part of a page is waited for that the page can do without.
+/// Timeout of an optional part of a page.
 const PART_TIMEOUT: &str = "1s";
 
-/// A transaction for the statements below. It plans from indexes and nested loops alone, as hot sessions do, and gives up
-/// before a request for the page waits.
+/// Begins a transaction for the statements below. Like hot sessions, it plans only with indexes and
+/// nested loops. It times out before the page request.
 pub async fn begin(pool: &PgPool) -> Result<Transaction<'static, Postgres>, sqlx::Error> {
     let mut transaction = pool.begin().await?;
     set_plans(&mut transaction).await?;
     Ok(transaction)
 }
 
-/// The settings of [`begin`], for the transaction that is open.
+/// Applies the settings of [`begin`] to an open transaction.
 pub async fn set_plans(conn: &mut PgConnection) -> Result<(), sqlx::Error> {
     sqlx::query!(
         "-- page_settings
@@ -61,7 +62,7 @@ pub async fn set_plans(conn: &mut PgConnection) -> Result<(), sqlx::Error> {
     Ok(())
 }
 
-/// Begins a part that the page can do without, which only reads, in the transaction of [`begin`].
+/// Begins an optional, read-only part of a page within the transaction of [`begin`].
 async fn begin_part(conn: &mut PgConnection) -> Result<Transaction<'_, Postgres>, sqlx::Error> {
     let mut part = conn.begin().await?;
     sqlx::query!("-- page_part\nSELECT set_config('statement_timeout', $1, true)", PART_TIMEOUT)
@@ -70,7 +71,7 @@ async fn begin_part(conn: &mut PgConnection) -> Result<Transaction<'_, Postgres>
     Ok(part)
 }
 
-/// Ends a part, and with it its timeout: what it has read, None if that took too long.
+/// Ends a part and its timeout. Returns none if the read timed out.
 async fn end_part<T>(part: Transaction<'_, Postgres>, read: Result<T, sqlx::Error>) -> Result<Option<T>, sqlx::Error> {
     let found = match read {
         Ok(found) => Some(found),
@@ -81,7 +82,7 @@ async fn end_part<T>(part: Transaction<'_, Postgres>, read: Result<T, sqlx::Erro
     Ok(found)
 }
 
-/// A queue at a glance.
+/// Summary of a queue.
 #[derive(Debug)]
 pub struct QueueRow {
     pub key: i32,
@@ -92,11 +93,10 @@ pub struct QueueRow {
     pub delayed: i64,
     /// Pending runs that wait for admission.
     pub waiting: i64,
-    /// Since when it is paused, if it is.
     pub paused: Option<DateTime<Utc>>,
 }
 
-/// The fullest queues and the newest, or one queue.
+/// Lists the fullest and the newest queues, or one queue.
 pub async fn list_queues(
     conn: &mut PgConnection,
     sequenced: Sequenced,
@@ -129,8 +129,7 @@ pub async fn list_queues(
     .await
 }
 
-/// How many messages pollers hide, by the keys of their queues; counts at most [`HIDDEN_READ`] of them, from the mark on. None if that
-/// takes too long.
+/// Counts up to [`HIDDEN_READ`] hidden messages by queue, from the mark. None on timeout.
 pub async fn list_hidden(
     conn: &mut PgConnection,
     from: DateTime<Utc>,
@@ -151,33 +150,28 @@ pub async fn list_hidden(
     Ok(rows.map(|rows| rows.into_iter().map(|row| (row.queue, row.hidden)).collect()))
 }
 
-/// Which claims or runs to show.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Filter<'a> {
     pub queues: Option<&'a [i32]>,
-    /// Those of this worker, by group and id.
+    /// Group and id.
     pub worker: Option<(&'a str, &'a str)>,
 }
 
-/// A running claim.
 #[derive(Debug)]
 pub struct ClaimRow {
     pub task: TaskId,
     pub run: RunId,
-    /// The queue's name.
+    /// Name of the queue.
     pub queue: String,
-    /// Who holds it.
     pub worker_group: String,
-    /// Who holds it.
     pub worker_id: String,
     pub started: DateTime<Utc>,
     pub taken_until: DateTime<Utc>,
-    /// The definition, unless it is long.
+    /// None if it is long.
     pub definition: Option<String>,
 }
 
-/// Claims, those that end first before the others; out of the [`CLAIMS_READ`] that end first, from the mark on. None if that takes
-/// too long.
+/// Lists claims by end of lease, out of the first [`CLAIMS_READ`] from the mark. None on timeout.
 pub async fn list_claims(
     conn: &mut PgConnection,
     from: DateTime<Utc>,
@@ -230,20 +224,20 @@ pub async fn list_claims(
         .map(Some)
 }
 
-/// A worker that holds claims in a queue.
+/// A worker with claims in a queue.
 #[derive(Debug)]
 pub struct HolderRow {
-    /// The queue's name.
+    /// Name of the queue.
     pub queue: String,
     pub worker_group: String,
     pub worker_id: String,
-    /// How many claims it holds.
+    /// Number of its claims.
     pub running: i64,
-    /// When it took the last of them.
     pub last_claimed: DateTime<Utc>,
 }
 
-/// The workers with claims, out of the [`CLAIMS_READ`] that were made or renewed last, down to the mark. None if that takes too long.
+/// Lists workers with claims, out of the last [`CLAIMS_READ`] by end of lease, down to the mark.
+/// None on timeout.
 pub async fn list_holders(
     conn: &mut PgConnection,
     from: DateTime<Utc>,
@@ -274,30 +268,29 @@ pub async fn list_holders(
     end_part(part, rows).await
 }
 
-/// A run that has ended.
 #[derive(Debug)]
 pub struct EndedRow {
     pub task: TaskId,
     pub run: RunId,
-    /// The queue's name.
+    /// Name of the queue.
     pub queue: String,
     pub state: RunState,
     pub reason_created: ReasonCreated,
     pub reason: ReasonResolved,
     pub resolved: DateTime<Utc>,
-    /// The worker of its claim, by group and id.
+    /// Group and id.
     pub worker: Option<(String, String)>,
-    /// Whether the task was tried again.
+    /// True if another run followed.
     pub retried: bool,
-    /// The definition, unless it is long.
+    /// None if it is long.
     pub definition: Option<String>,
 }
 
-/// Kinds of transitions in the outbox that end a run.
+/// Transitions in the outbox that end a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ends {
     All,
-    /// Those that are no success.
+    /// All except successes.
     Failures,
 }
 
@@ -310,8 +303,8 @@ impl Ends {
     }
 }
 
-/// Runs that ended last, newest first, out of the newest [`ENDED_READ`] in the newest [`OUTBOX_READ`] batches: the table
-/// of runs has no index by time, and needs none for this.
+/// Lists the last ended runs, newest first, out of [`ENDED_READ`] in the newest [`OUTBOX_READ`]
+/// batches. The table of runs therefore needs no index by time.
 pub async fn list_ended(
     conn: &mut PgConnection,
     sequenced: Sequenced,
@@ -375,23 +368,19 @@ pub async fn list_ended(
         .collect()
 }
 
-/// A run that waits.
 #[derive(Debug)]
 pub struct WaitingRow {
     pub task: TaskId,
     pub run: RunId,
     pub priority: Priority,
-    /// Since when it waits.
     pub scheduled: DateTime<Utc>,
-    /// When the task ends as an exception if it is not resolved.
     pub deadline: DateTime<Utc>,
-    /// Until when a poller hides its message.
     pub hidden_until: Option<DateTime<Utc>>,
-    /// The definition, unless it is long.
+    /// None if it is long.
     pub definition: Option<String>,
 }
 
-/// The pending runs of a queue that are next, from its low-water marks on. None if that takes too long.
+/// Lists the next pending runs of a queue, from its low-water marks. None on timeout.
 pub async fn list_waiting(
     conn: &mut PgConnection,
     queue: i32,

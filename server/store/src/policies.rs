@@ -1,4 +1,4 @@
-//! The table `queue_policies`, and the pauses of queues, which are columns of `task_queues`.
+//! The table `queue_policies`, and the pauses of queues in `task_queues`.
 
 use chrono::{DateTime, TimeDelta, Utc};
 use sqlx::PgConnection;
@@ -16,14 +16,14 @@ use super::{admission, schedulers};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredPolicy {
-    /// Grows with each change.
+    /// Increases with each change.
     pub version: i64,
-    /// JSON text of the policy.
+    /// JSON text.
     pub policy: String,
     pub updated: DateTime<Utc>,
-    /// Who changed it last.
+    /// The client that changed it last.
     pub client_id: String,
-    /// How far its runs follow it.
+    /// Refiling progress of its runs.
     pub stage: Stage,
 }
 
@@ -57,8 +57,8 @@ pub async fn find(conn: &mut PgConnection, queue: i32) -> Result<Option<StoredPo
     row.map(StoredPolicy::try_from).transpose()
 }
 
-/// Locks a queue against other changes of its policy and its pause; hot statements only read its row. Whether it exists. The runs
-/// whose time to accept may begin anew are locked before it ([`admission::lock_given`]).
+/// Locks a queue against other changes of policy and pause; hot statements only read its row. True
+/// if it exists. Lock runs whose accept time may restart first ([`admission::lock_given`]).
 pub async fn lock_queue(transaction: &mut PgConnection, queue: i32) -> Result<bool, sqlx::Error> {
     let locked = sqlx::query!("-- lock_queue\nSELECT FROM task_queues WHERE id = $1 FOR NO KEY UPDATE", queue)
         .fetch_optional(transaction)
@@ -66,8 +66,8 @@ pub async fn lock_queue(transaction: &mut PgConnection, queue: i32) -> Result<bo
     Ok(locked.is_some())
 }
 
-/// Stores the policy of a queue that is locked, and has all its runs refiled. Answers also the sessions that have runs to accept, if the
-/// time for that is another one now: each is an item of their inboxes again.
+/// Stores the policy of a locked queue and starts refiling. Also returns the sessions with
+/// unaccepted runs if the accept time changed: their runs are announced again.
 pub async fn put(
     transaction: &mut PgConnection,
     queue: i32,
@@ -101,8 +101,8 @@ pub async fn put(
     Ok((row.try_into()?, sessions))
 }
 
-/// Removes the policy of a queue that is locked, and has all its runs refiled; the version that is given to that change, if there
-/// was a policy.
+/// Removes the policy of a locked queue and starts refiling. Returns the new version, if there was
+/// a policy.
 pub async fn delete(transaction: &mut PgConnection, queue: i32, client_id: &str) -> Result<Option<i64>, sqlx::Error> {
     let removed = sqlx::query!(
         "-- delete_policy
@@ -121,15 +121,14 @@ pub async fn delete(transaction: &mut PgConnection, queue: i32, client_id: &str)
     Ok(Some(set(transaction, queue, &Policy::none()).await?.version))
 }
 
-/// A change of what the statements of runs read of a policy.
+/// Result of copying a policy to its queue.
 struct Change {
-    /// The version that is given to it.
     version: i64,
-    /// The sessions whose runs are to be accepted within another time.
+    /// Sessions whose accept times change.
     sessions: Vec<i64>,
 }
 
-/// Writes what the statements of runs read of a policy into the row of its queue.
+/// Copies the parts of a policy that run statements read to the queue's row.
 async fn set(transaction: &mut PgConnection, queue: i32, policy: &Policy) -> Result<Change, sqlx::Error> {
     let admission = policy.admission();
     let was_fair = is_fair_now(transaction, queue).await?;
@@ -164,24 +163,24 @@ async fn set(transaction: &mut PgConnection, queue: i32, policy: &Policy) -> Res
     Ok(Change { version: row.policy_version, sessions })
 }
 
-/// Whether keys take turns in a queue by its policy of now; none without a policy.
+/// Returns the fairness in the current policy, if there is one.
 async fn is_fair_now(transaction: &mut PgConnection, queue: i32) -> Result<Option<bool>, sqlx::Error> {
     let stored = find(transaction, queue).await?;
-    // One that cannot be read is replaced by the one that is put, whose turns begin anew.
+    // An unreadable policy is replaced, and turns restart.
     let policy = stored.and_then(|stored| Policy::from_stored(&stored.policy).ok());
     Ok(policy.and_then(|policy| policy.admission()).map(|admission| admission.fair))
 }
 
-/// Has all keys of a queue looked at again, because other limits hold for them. The queue is locked first, as by whatever admits or
-/// forgets it: so none of the two waits for a head that the other one has, no key is looked at meanwhile by the old limits, and the
-/// row is not forgotten that is needed again. With a new `order` turns begin anew: places and virtual times cannot be compared.
+/// Announces all keys of a queue for new limits. Locks the queue first, like admission and its
+/// removal: so neither waits for heads of the other, no key is checked by the old limits, and the
+/// row survives. With `order`, turns restart, since positions and virtual times are not comparable.
 async fn restart_admission(
     transaction: &mut PgConnection,
     queue: i32,
     policy: &Policy,
     order: bool,
 ) -> Result<(), sqlx::Error> {
-    // Nothing is admitted meanwhile, and no other server can be the scheduler.
+    // No run is admitted meanwhile, and the scheduler cannot change.
     idle_briefly(transaction).await?;
     let admission = policy.admission();
     if admission.is_some() {
@@ -198,7 +197,7 @@ async fn restart_admission(
     let assigns = admission.is_some_and(|admission| admission.assign);
     let reassigns = policy.on_scheduler_loss == OnSchedulerLoss::Reassign;
     schedulers::follow_policy(transaction, queue, assigns, reassigns).await?;
-    // The row of the queue is locked by now, also where no limits are left.
+    // Here the queue is locked, even without limits.
     if order {
         sqlx::query!("-- reset_admission\nUPDATE admission_state SET least = DEFAULT WHERE queue = $1", queue)
             .execute(&mut *transaction)
@@ -219,7 +218,7 @@ async fn restart_admission(
     Ok(())
 }
 
-/// True if runs of a queue wait until a claim is decided, or are given to sessions.
+/// True if runs of a queue wait for a decision, or sessions receive them.
 pub async fn is_limited(conn: &mut PgConnection, queue: i32) -> Result<bool, sqlx::Error> {
     let limited = sqlx::query_scalar!(
         r#"-- is_limited
@@ -243,8 +242,8 @@ pub async fn find_pause(conn: &mut PgConnection, queue: i32) -> Result<Option<Pa
     .await
 }
 
-/// Stores or ends the pause of a queue that is locked. Its end answers the sessions that have runs to accept, each of which is an item of
-/// their inboxes again.
+/// Stores or ends the pause of a locked queue. On end, returns the sessions with unaccepted runs,
+/// which are announced again.
 pub async fn set_pause(
     transaction: &mut PgConnection,
     queue: i32,
@@ -271,7 +270,7 @@ pub async fn set_pause(
     admission::restart_assigned(transaction, queue).await
 }
 
-/// The queues whose pause is over, up to `limit`.
+/// Lists up to `limit` queues whose pause is over.
 pub async fn list_over(conn: &mut PgConnection, limit: i64) -> Result<Vec<i32>, sqlx::Error> {
     sqlx::query_scalar!(
         "-- pauses_over
@@ -282,7 +281,7 @@ pub async fn list_over(conn: &mut PgConnection, limit: i64) -> Result<Vec<i32>, 
     .await
 }
 
-/// Locks a queue whose pause is over still: its name. None also where another transaction has locked it.
+/// Locks a queue whose pause is still over, and returns its name. None if it is locked.
 pub async fn lock_over(transaction: &mut PgConnection, queue: i32) -> Result<Option<String>, sqlx::Error> {
     sqlx::query_scalar!(
         "-- lock_pause_over
@@ -294,7 +293,7 @@ pub async fn lock_over(transaction: &mut PgConnection, queue: i32) -> Result<Opt
     .await
 }
 
-/// Writes a note into the event log, in the transaction that does what it tells of.
+/// Writes a note to the event log, in the transaction of the change.
 pub async fn emit(transaction: &mut PgConnection, note: &Note) -> Result<(), sqlx::Error> {
     let details = note.details().map_err(|error| sqlx::Error::Encode(Box::new(error)))?;
     sqlx::query!(

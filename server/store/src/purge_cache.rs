@@ -1,4 +1,4 @@
-//! Requests to purge caches of workers. A row that is a day old is ignored until a pass removes it.
+//! Requests to purge workers' caches. Rows older than a day are ignored until purged.
 
 use chrono::{DateTime, Utc};
 use sqlx::{PgConnection, PgPool};
@@ -6,19 +6,18 @@ use sqlx::{PgConnection, PgPool};
 use super::advisory;
 use tenure_domain::purge_cache::{PURGE_KEPT, PURGES_MAX};
 
-/// A request that counts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PurgeRow {
     pub worker_pool: String,
     pub cache_name: String,
-    /// Caches from before that are stale.
+    /// Older caches are stale.
     pub purge_before: DateTime<Utc>,
 }
 
-/// Asks for a cache to be purged, or asks again; false if the pool has as many requests as it may have.
+/// Requests a purge, again if repeated. False if the pool has reached its limit.
 pub async fn ask(pool: &PgPool, worker_pool: &str, cache_name: &str) -> Result<bool, sqlx::Error> {
     let mut transaction = pool.begin().await?;
-    // Requests of one worker pool take turns, so that each counts those before it.
+    // Serializes requests of a worker pool, so that each counts earlier ones.
     sqlx::query!(
         r#"-- lock_purge_requests
         SELECT pg_advisory_xact_lock($1, hashtext($2)) AS "locked: ()""#,
@@ -50,7 +49,7 @@ pub async fn ask(pool: &PgPool, worker_pool: &str, cache_name: &str) -> Result<b
     Ok(asked.rows_affected() > 0)
 }
 
-/// What was asked for of one worker pool, since this time or at all, by cache.
+/// Lists requests for a worker pool, all or since `since`, by cache.
 pub async fn list_of_pool(
     conn: &mut PgConnection,
     worker_pool: &str,
@@ -72,7 +71,7 @@ pub async fn list_of_pool(
     .await
 }
 
-/// Everything that was asked for after this pool and cache, in their order; so much of it.
+/// Lists up to `limit` requests after this pool and cache, in order.
 pub async fn list_all(conn: &mut PgConnection, after: (&str, &str), limit: i64) -> Result<Vec<PurgeRow>, sqlx::Error> {
     sqlx::query_as!(
         PurgeRow,
@@ -91,7 +90,7 @@ pub async fn list_all(conn: &mut PgConnection, after: (&str, &str), limit: i64) 
     .await
 }
 
-/// Removes up to `limit` requests that count no more.
+/// Purges up to `limit` ignored requests.
 pub async fn purge(conn: &mut PgConnection, from: DateTime<Utc>, limit: i64) -> Result<u64, sqlx::Error> {
     let gone = sqlx::query!(
         "-- purge_old_purge_requests
@@ -130,12 +129,12 @@ mod tests {
             let names: Vec<String> = (0..12).map(|number| format!("new-{number}")).collect();
             let asked = join_all(names.iter().map(|name| ask(&pool, "a/b", name))).await;
             assert_eq!(asked.into_iter().filter(|asked| *asked.as_ref().unwrap()).count(), 4);
-            // What is there may be asked for again, and other pools have their own limit.
+            // Existing requests may be repeated, and other pools have their own limit.
             assert!(ask(&pool, "a/b", "cache-7").await.unwrap() && ask(&pool, "a/c", "new").await.unwrap());
             assert!(!ask(&pool, "a/b", "newer").await.unwrap());
             let mut conn = pool.acquire().await.unwrap();
             assert_eq!(list_of_pool(&mut conn, "a/b", None).await.unwrap().len(), PURGES_MAX);
-            // A day later there is room, before any pass has run.
+            // A day later, without any pass, there is capacity again.
             sqlx::raw_sql("UPDATE purge_requests SET purge_before = tenure_now() - interval '24 hours'")
                 .execute(&mut *conn)
                 .await

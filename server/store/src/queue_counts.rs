@@ -1,5 +1,5 @@
-//! Queues as they are shown: their counts by hold, pauses and policies. [`super::counters`] has the counts that workers' programs
-//! ask for.
+//! Queues as shown: counts by hold, pauses and policies. [`super::counters`] has the counts that
+//! workers read.
 
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
@@ -10,25 +10,20 @@ use super::events::Sequenced;
 use tenure_domain::policy::counts::Counted;
 use tenure_domain::policy::pause::Paused;
 
-/// Maximum number of announcements that are counted of a queue.
+/// Maximum number of announcements counted per queue.
 pub const ANNOUNCED_MAX: i64 = 1_000;
 
-/// A queue at a glance.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ShownQueue {
-    /// How many runs it has.
     pub counted: Counted,
-    /// Runs that were given to sessions, which have not accepted them yet.
+    /// Runs given to sessions and not accepted yet.
     pub assigned: i64,
-    /// Of those that wait, so many would start now, were there workers; not counted while it is paused.
+    /// Waiting runs that would start now, given workers; not counted while paused.
     pub admissible: i64,
-    /// Its pause, if it is paused.
     pub paused: Option<Paused>,
-    /// The version of its policy, if it has one.
     pub policy_version: Option<i64>,
 }
 
-/// A queue, if it exists.
 pub async fn find(
     conn: &mut PgConnection,
     sequenced: Sequenced,
@@ -91,19 +86,17 @@ async fn find_row(
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListedQueue {
     pub name: String,
-    /// How many runs it has.
     pub counted: Counted,
     /// As in [`ShownQueue`].
     pub assigned: i64,
     /// As in [`ShownQueue`].
     pub admissible: i64,
-    /// Since when it is paused, if it is.
     pub paused: Option<DateTime<Utc>>,
-    /// Since when runs are stamped by its changed policy, if they are.
+    /// Start of refiling.
     pub refiling: Option<DateTime<Utc>>,
-    /// Announcements of a limited queue that no decision has taken in, up to [`ANNOUNCED_MAX`].
+    /// Announcements not yet in a decision, up to [`ANNOUNCED_MAX`].
     pub announced: i64,
-    /// When that was read.
+    /// When this was read.
     pub now: DateTime<Utc>,
 }
 
@@ -121,16 +114,15 @@ struct Row {
     now: DateTime<Utc>,
 }
 
-/// Which queues are listed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Listing {
-    /// Every queue that ever had a pending run, or is paused, or whose runs are brought under a changed policy.
+    /// All queues that ever had a pending run, are paused, or are refiling.
     All,
-    /// The same without those that have no run now, unless they are paused or follow a changed policy.
+    /// Without queues that have no run, unless paused or refiling.
     Open,
 }
 
-/// Queues with their counts, by name.
+/// Lists queues with counts, by name.
 pub async fn list(
     conn: &mut PgConnection,
     sequenced: Sequenced,

@@ -1,9 +1,8 @@
-//! The pending and the claimed runs of one queue, page by page, with the definitions of their tasks.
+//! Lists the pending and claimed runs of a queue in pages, with their definitions.
 //!
-//! What is listed is what the counts count: every run that is pending or claimed, whether its message is hidden or not, until
-//! it has ended. A page of pending runs reads a page from each end of an index, however long the queue is. A page
-//! of claims reads all claims there are: they are as many as there are running claims, and an index by queue would
-//! cost something with every claim.
+//! The lists match the counts: all pending or claimed runs until they end, with hidden messages or
+//! not. A page of pending runs reads one page from each index part, regardless of the length of the
+//! queue. A page of claims reads all claims: an index by queue would burden every claim.
 
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
@@ -13,24 +12,22 @@ use uuid::Uuid;
 
 use super::decode::{Row, Undecodable};
 
-/// A pending run.
 #[derive(Debug)]
 pub struct PendingRow {
-    /// The task's key.
     pub seq: i64,
     pub task: TaskId,
     pub run: RunId,
-    /// Its place in the queue, by which the list is ordered.
+    /// Position in the queue, which orders the list.
     pub ord: i64,
     /// When it became pending.
     pub scheduled: DateTime<Utc>,
 }
 
-/// The pending runs of a queue behind this place, at most so many, in the order in which they became pending.
+/// Lists up to `limit` pending runs of a queue after a position, in that order.
 ///
-/// There is no index in this order. There is one by priority and kind of message, and in each of its fourteen parts the
-/// runs are in this order, so that it takes the first of each part; runs that pollers hold have another one, and delayed runs one of
-/// their own.
+/// No index has this order alone. The index by priority and kind of message has it in each of its
+/// fourteen parts, of which the first rows are merged. Runs held by pollers and delayed runs have
+/// indexes of their own.
 pub async fn list_pending(
     conn: &mut PgConnection,
     queue: i32,
@@ -73,29 +70,25 @@ pub async fn list_pending(
         .map_err(sqlx::Error::from)
 }
 
-/// A claimed run.
 #[derive(Debug)]
 pub struct ClaimedRow {
-    /// The task's key.
     pub seq: i64,
     pub task: TaskId,
     pub run: RunId,
-    /// Who holds it.
     pub worker_group: String,
-    /// Who holds it.
     pub worker_id: String,
     pub started: DateTime<Utc>,
 }
 
-/// The claimed runs of a queue that come after this one, at most so many: those that were claimed first before the
-/// others, and of those that were claimed at once the older tasks first.
+/// Lists up to `limit` claimed runs of a queue after this one, by time of claim, then by age of the
+/// task.
 pub async fn list_claimed(
     conn: &mut PgConnection,
     queue: i32,
     (started, seq): (DateTime<Utc>, i64),
     limit: i64,
 ) -> Result<Vec<ClaimedRow>, sqlx::Error> {
-    // By an index, and so past the room that claims took which have ended since.
+    // Through an index, to skip the space of ended claims.
     let rows = sqlx::query!(
         "-- list_claimed
         SELECT c.seq, c.id, c.run, c.worker_group, c.worker_id, c.started
@@ -125,8 +118,8 @@ pub async fn list_claimed(
         .map_err(sqlx::Error::from)
 }
 
-/// The definitions of these tasks, in this order, as long as they are so many bytes together; always the first. A task
-/// that is purged by now is an empty place. With each comes the priority that the task has now.
+/// Returns the definitions and current priorities of these tasks in order, up to `bytes_max`, and
+/// at least one. Purged tasks yield none.
 pub async fn list_definitions(
     conn: &mut PgConnection,
     tasks: &[(i64, TaskId)],

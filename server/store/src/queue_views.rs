@@ -1,23 +1,22 @@
-//! Queues that workers have asked, as they are shown, and their provisioners. Apart from [`super::queues`], whose keys
-//! never expire.
+//! Queues with recent worker contact, and their provisioners. Unlike the keys of [`super::queues`],
+//! these expire.
 
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
-/// A queue at which a worker was seen.
+/// Contact of a worker with a queue.
 #[derive(Debug, Clone, Copy)]
 pub struct SeenQueue {
-    /// `task_queues.id`.
     pub key: i32,
-    /// How long ago.
+    /// Age of the contact.
     pub last: Duration,
-    /// For how long it is to be shown from now on.
+    /// How long to show it from now.
     pub kept: Duration,
 }
 
-/// Writes down that workers were seen at queues.
+/// Records contacts of workers with queues.
 pub async fn see(conn: &mut PgConnection, seen: &[SeenQueue]) -> Result<(), sqlx::Error> {
     let keys: Vec<i32> = seen.iter().map(|queue| queue.key).collect();
     let last: Vec<f64> = seen.iter().map(|queue| queue.last.as_secs_f64()).collect();
@@ -42,7 +41,7 @@ pub async fn see(conn: &mut PgConnection, seen: &[SeenQueue]) -> Result<(), sqlx
     Ok(())
 }
 
-/// Declares that there is a worker at a queue; without a date the queue is listed for `kept`.
+/// Declares a queue with a worker, listed until `expires`.
 pub async fn declare(conn: &mut PgConnection, key: i32, expires: DateTime<Utc>) -> Result<(), sqlx::Error> {
     sqlx::query!(
         "-- declare_queue
@@ -63,14 +62,13 @@ pub async fn declare(conn: &mut PgConnection, key: i32, expires: DateTime<Utc>) 
 /// A queue, or all queues of a provisioner.
 #[derive(Debug, Clone)]
 pub struct ViewRow {
-    /// Name of the queue, or of the provisioner.
+    /// Name of the queue or provisioner.
     pub name: String,
     pub expires: DateTime<Utc>,
-    /// When a worker was last seen there.
+    /// Last contact of a worker.
     pub last_seen: DateTime<Utc>,
 }
 
-/// A queue that is shown.
 pub async fn find(conn: &mut PgConnection, name: &str) -> Result<Option<ViewRow>, sqlx::Error> {
     sqlx::query_as!(
         ViewRow,
@@ -83,7 +81,7 @@ pub async fn find(conn: &mut PgConnection, name: &str) -> Result<Option<ViewRow>
     .await
 }
 
-/// Queues that are shown, by name: those after `after` and, if there is a limit to it, before `before`.
+/// Lists shown queues by name, after `after` and, if given, before `before`.
 pub async fn list(
     conn: &mut PgConnection,
     after: &str,
@@ -104,7 +102,6 @@ pub async fn list(
     .await
 }
 
-/// A provisioner with a queue that is shown.
 pub async fn find_provisioner(conn: &mut PgConnection, name: &str) -> Result<Option<ViewRow>, sqlx::Error> {
     sqlx::query_as!(
         ViewRow,
@@ -118,7 +115,7 @@ pub async fn find_provisioner(conn: &mut PgConnection, name: &str) -> Result<Opt
     .await
 }
 
-/// Provisioners with queues that are shown, by name, after this one.
+/// Lists provisioners with shown queues, by name, after `after`.
 pub async fn list_provisioners(conn: &mut PgConnection, after: &str, limit: i64) -> Result<Vec<ViewRow>, sqlx::Error> {
     sqlx::query_as!(
         ViewRow,
@@ -133,7 +130,7 @@ pub async fn list_provisioners(conn: &mut PgConnection, after: &str, limit: i64)
     .await
 }
 
-/// Purges up to `limit` queues that are not shown any more. Their keys stay.
+/// Purges up to `limit` queues that are no longer shown. Their keys stay.
 pub async fn purge(conn: &mut PgConnection, limit: i64) -> Result<u64, sqlx::Error> {
     let gone = sqlx::query!(
         "-- purge_queue_views

@@ -1,7 +1,7 @@
-//! Task queues: the short key of each name. Keys never change, so that each server remembers those that are in use.
+//! Task queues: the key of each name. Keys never change, so servers cache those in use.
 //!
-//! Keys are random, so that one that a failover has lost is not given to another queue while some server or URL still has
-//! it. Creates and claims compare key and name in their statement: into a lost key nothing is stored.
+//! Keys are random, so that a key lost in a failover is not reused while a server or URL still has
+//! it. Creates and claims compare key and name: nothing is stored under a lost key.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -13,10 +13,10 @@ use crate::hot;
 use crate::in_use::InUse;
 use crate::memory::{Epoch, Memory};
 
-/// How often a random key is tried for a new queue.
+/// Attempts to find a free random key for a queue.
 const TRIES: u32 = 3;
 
-/// The keys that this server has seen lately, both ways.
+/// Cached keys and names of recently used queues.
 #[derive(Debug, Default, Clone)]
 pub struct Queues {
     seen: Memory<Seen>,
@@ -37,17 +37,17 @@ impl Queues {
         });
     }
 
-    /// All queues that are remembered.
     pub fn list(&self) -> Vec<(i32, TaskQueueId)> {
         self.seen.read(|seen| seen.keys.iter().map(|(name, &key)| (key, name.clone())).collect())
     }
 
-    /// Begins a turn of [`InUse`]: drops what is remembered of queues that were not asked for in many turns; answers of how many.
+    /// Begins a turn of [`InUse`] and evicts queues not used for several turns. Returns their
+    /// number.
     pub fn drop_idle(&self) -> usize {
         let dropped = self.seen.note(self.seen.epoch(), |seen| {
             let Seen { keys, names, ruled } = seen;
             let dropped = keys.begin_turn().max(names.begin_turn());
-            // Of a queue that gets tasks the key is asked for by its name.
+            // Queues that receive tasks are looked up by name.
             if dropped > 0 {
                 let named: HashSet<i32> = keys.iter().map(|(_, &key)| key).collect();
                 ruled.retain(|key| named.contains(key));
@@ -57,7 +57,6 @@ impl Queues {
         dropped.unwrap_or_default()
     }
 
-    /// Drops what is remembered of this queue.
     pub fn drop_key(&self, name: &TaskQueueId) {
         self.seen.note(self.seen.epoch(), |seen| {
             if let Some(key) = seen.keys.remove(name) {
@@ -67,13 +66,13 @@ impl Queues {
         });
     }
 
-    /// Whether the queue with this key had a policy that is stamped on new runs, when a task was created last. Only a hint at the
-    /// statement that is tried first: it reads the policy itself.
+    /// True if, at the last creation of a task, the queue had a policy to stamp on new runs. Only a
+    /// hint for the first statement, which reads the policy itself.
     pub fn is_ruled(&self, key: i32) -> bool {
         self.seen.read(|seen| seen.ruled.contains(&key))
     }
 
-    /// Remembers whether it has one.
+    /// Updates [`Self::is_ruled`].
     pub fn note_ruled(&self, key: i32, ruled: bool) {
         if self.is_ruled(key) != ruled {
             self.seen
@@ -89,19 +88,20 @@ impl Queues {
         self.seen.read(|seen| seen.keys.get(name).copied())
     }
 
-    /// The key of a queue that may not exist yet.
+    /// Returns the key of a queue, if it exists.
     pub async fn find_key(&self, pool: &PgPool, name: &TaskQueueId) -> Result<Option<i32>, sqlx::Error> {
         match self.remembered_key(name) {
             Some(key) => Ok(Some(key)),
-            // In a box, as what follows is everywhere here: it is seldom run, and would make the future of every request
-            // ten times as large.
+            // Boxed, here and below: rarely polled, it would make every request's future ten times
+            // as large.
             None => Box::pin(self.look_up_key(pool, name)).await,
         }
     }
 
     async fn look_up_key(&self, pool: &PgPool, name: &TaskQueueId) -> Result<Option<i32>, sqlx::Error> {
         let mut conn = pool.acquire().await?;
-        // After a break many look at once; and the connection may be what has noticed it.
+        // After a break, many callers get here at once; and the connection may have detected the
+        // break.
         if let Some(key) = self.remembered_key(name) {
             return Ok(Some(key));
         }
@@ -109,7 +109,7 @@ impl Queues {
         let key = sqlx::query_scalar!("-- find_queue\nSELECT id FROM task_queues WHERE name = $1", name.as_str())
             .fetch_optional(&mut *conn)
             .await?;
-        // Not held while another one is needed.
+        // Released before another one is needed.
         drop(conn);
         if let Some(key) = key {
             self.remember(since, key, name);
@@ -117,7 +117,7 @@ impl Queues {
         Ok(key)
     }
 
-    /// The key of a queue, which is inserted if it does not exist.
+    /// Returns the key of a queue, creating it if necessary.
     pub async fn get_or_create_key(&self, pool: &PgPool, name: &TaskQueueId) -> Result<i32, sqlx::Error> {
         match self.find_key(pool, name).await? {
             Some(key) => Ok(key),
@@ -126,7 +126,7 @@ impl Queues {
     }
 
     async fn create_key(&self, pool: &PgPool, name: &TaskQueueId) -> Result<i32, sqlx::Error> {
-        // More than once only if another queue has the random key.
+        // Repeats only if another queue has the random key.
         for _ in 0..TRIES {
             sqlx::query!(
                 "-- make_queue
@@ -143,7 +143,6 @@ impl Queues {
         Err(sqlx::Error::RowNotFound)
     }
 
-    /// The name of a key that a row holds.
     pub async fn get_name(&self, pool: &PgPool, key: i32) -> Result<TaskQueueId, sqlx::Error> {
         match self.seen.read(|seen| seen.names.get(&key).cloned()) {
             Some(name) => Ok(name),
@@ -162,31 +161,28 @@ impl Queues {
     }
 }
 
-/// The name of a queue as it is stored.
+/// Parses the stored name of a queue.
 ///
-/// # Errors
-/// If it is none.
+/// # Errors If it is invalid.
 pub fn parse_name(name: &str) -> Result<TaskQueueId, sqlx::Error> {
     name.parse().map_err(|error: InvalidId| sqlx::Error::Decode(Box::new(error)))
 }
 
-/// A key that no queue has had, as a rule.
+/// Returns a random key, most likely unused.
 fn random_key() -> i32 {
     let (_, random) = Uuid::new_v4().as_u64_pair();
-    // 31 bits of it: keys are positive.
+    // 31 bits: keys are positive.
     i32::try_from(random & 0x7fff_ffff).unwrap_or_default().max(1)
 }
 
-/// A queue as a server remembers it: its key and its name.
+/// A cached queue.
 #[derive(Debug, Clone, Copy)]
 pub struct Remembered<'a> {
-    /// `task_queues.id`.
     pub key: i32,
-    /// provisionerId/workerType.
     pub name: &'a TaskQueueId,
 }
 
-/// Stores that messages of these queues are requested.
+/// Marks these queues as polled.
 pub async fn mark_polled(conn: &mut PgConnection, queues: &[i32]) -> Result<(), sqlx::Error> {
     sqlx::query!(
         "-- mark_polled
@@ -201,10 +197,10 @@ pub async fn mark_polled(conn: &mut PgConnection, queues: &[i32]) -> Result<(), 
     Ok(())
 }
 
-/// Waits for the rows of the queues of these tasks and locks them: for what keeps the place of a run, or gives it one that may lie below a
-/// low-water mark.
+/// Locks the queues of these tasks, waiting. Needed to keep a run's position, or to give it one
+/// that may be below a low-water mark.
 pub async fn lock_of_tasks(conn: &mut PgConnection, tasks: &[Uuid]) -> Result<(), sqlx::Error> {
-    // In the order of their keys, so that two of these cannot wait for each other.
+    // Ordered, to avoid deadlocks.
     sqlx::query!(
         "-- lock_queues_of_tasks
         SELECT FROM task_queues q WHERE q.id IN (SELECT t.queue FROM tasks t WHERE t.id = ANY($1))
@@ -216,7 +212,7 @@ pub async fn lock_of_tasks(conn: &mut PgConnection, tasks: &[Uuid]) -> Result<()
     Ok(())
 }
 
-/// Which of these queues have another key by now, or none: indexes into the list.
+/// Returns the indexes of queues whose key has changed or vanished.
 pub async fn list_stale(conn: &mut PgConnection, queues: &[Remembered<'_>]) -> Result<Vec<usize>, sqlx::Error> {
     let keys: Vec<i32> = queues.iter().map(|queue| queue.key).collect();
     let names: Vec<&str> = queues.iter().map(|queue| queue.name.as_str()).collect();
@@ -232,8 +228,8 @@ pub async fn list_stale(conn: &mut PgConnection, queues: &[Remembered<'_>]) -> R
     Ok(rows.into_iter().map(hot::member).collect())
 }
 
-/// The keys of queues, in the order of their names; those that do not exist are made by this transaction. They are not
-/// remembered: whether they are kept is not known yet. A queue is missing if another one has the random key that was drawn for it.
+/// Returns the keys of queues, creating missing ones in this transaction. Keys are not cached,
+/// since the transaction may roll back. A queue is omitted if its random key is taken.
 pub async fn get_or_create_keys(
     transaction: &mut PgConnection,
     names: &BTreeSet<&TaskQueueId>,
@@ -244,7 +240,7 @@ pub async fn get_or_create_keys(
         return Ok(known);
     }
     let keys: Vec<i32> = names.iter().map(|_| random_key()).collect();
-    // In order, so that two of these cannot deadlock.
+    // Ordered, to avoid deadlocks.
     sqlx::query!(
         "-- make_queues
         INSERT INTO task_queues (id, name) OVERRIDING SYSTEM VALUE

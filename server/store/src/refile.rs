@@ -1,7 +1,8 @@
-//! How far runs follow a changed policy: the columns of `queue_policies` for that, and the runs of a slice.
+//! Refiling: how far the runs of a queue have adopted a changed policy, in columns of
+//! `queue_policies`.
 //!
-//! Except [`list`] and [`find_oldest_open`], call these functions in a transaction that has locked
-//! the policies.
+//! Except [`list`] and [`find_oldest_open`], call these in a transaction that has locked the
+//! policies.
 
 use std::time::Duration;
 
@@ -12,11 +13,11 @@ use tenure_domain::policy::refile::{Place, SLICE, Stage};
 use super::session::{avoid_scans, plan_as_hot};
 use super::transitions::restamp::{self, Rekeyed};
 
-/// By so much at least the clock was set back, if the wait is to have begun so far from now: more than twice as long as any transaction
-/// goes on.
+/// A wait that began this far in the future shows that the clock was set back. More than twice the
+/// longest transaction.
 const SET_BACK_LEAST: Duration = Duration::from_secs(360);
 
-/// The queues after one whose runs do not follow their policy yet, by their keys, up to `limit`.
+/// Lists up to `limit` queues that are refiling, after a key.
 pub async fn list(conn: &mut PgConnection, after: Option<i32>, limit: i64) -> Result<Vec<i32>, sqlx::Error> {
     sqlx::query_scalar!(
         "-- list_refiling
@@ -28,18 +29,18 @@ pub async fn list(conn: &mut PgConnection, after: Option<i32>, limit: i64) -> Re
     .await
 }
 
-/// How far a queue is.
+/// Progress of a queue.
 #[derive(Debug, Clone, Copy)]
 pub struct Refiling {
     pub queue: i32,
-    /// Where it goes on.
+    /// Where it continues.
     pub place: Place,
-    /// Since when transactions are waited for that began before; none until that has begun.
+    /// Start of the wait for older transactions, once begun.
     pub since: Option<DateTime<Utc>>,
 }
 
-/// Locks the policies of these queues and returns how far their refiling is. Skips queues that are
-/// done, and those locked by another transaction.
+/// Locks the policies of these queues and returns their progress. Skips queues that are done or
+/// locked.
 pub async fn lock(transaction: &mut PgConnection, queues: &[i32]) -> Result<Vec<Refiling>, sqlx::Error> {
     let rows = sqlx::query!(
         "-- lock_refiling
@@ -57,20 +58,19 @@ pub async fn lock(transaction: &mut PgConnection, queues: &[i32]) -> Result<Vec<
     read.collect()
 }
 
-/// A stage as it is stored.
 pub(super) fn read_stage(code: i16) -> Result<Stage, sqlx::Error> {
     let unknown = || sqlx::Error::Decode(format!("queue_policies.refile_stage holds {code}").into());
     Stage::from_code(code).ok_or_else(unknown)
 }
 
-/// Begins to wait for the transactions that are open now. The time is that of the real clock, as
-/// `xact_start` is, and later than the commit of the change, so that no transaction begins between.
+/// Begins to wait for the open transactions, by the real clock, like `xact_start`. The time follows
+/// the commit of the change, so no transaction begins in between.
 ///
-/// Skips queues that have begun. A time that is minutes ahead begins again: the clock was set back,
-/// and until it catches up every transaction would count as older. The truly older ones have an
-/// `xact_start` in the future, by which [`find_oldest_open`] knows them.
+/// Skips queues that have begun. If that time is minutes ahead, the clock was set back: the wait
+/// begins again, because until then every transaction would count as older. The actual older ones
+/// have an `xact_start` in the future, which [`find_oldest_open`] detects.
 ///
-/// Returns each queue that began, with its time.
+/// Returns the queues that began, with their times.
 pub async fn begin_to_wait(
     transaction: &mut PgConnection,
     queues: &[i32],
@@ -89,9 +89,9 @@ pub async fn begin_to_wait(
     Ok(rows.into_iter().map(|row| (row.queue, row.since)).collect())
 }
 
-/// Returns the start of the oldest open transaction of any server, if one is open. Transactions that
-/// have written nothing count, because their snapshot may be older than the change. A start in the
-/// future is from before the clock was set back, and counts as the oldest.
+/// Returns the start of the oldest open transaction of any server. Read-only transactions count,
+/// because their snapshot may predate the change. A start in the future predates a clock change,
+/// and counts as oldest.
 pub async fn find_oldest_open(conn: &mut PgConnection) -> Result<Option<DateTime<Utc>>, sqlx::Error> {
     sqlx::query_scalar!(
         "-- older_transactions
@@ -103,8 +103,8 @@ pub async fn find_oldest_open(conn: &mut PgConnection) -> Result<Option<DateTime
     .await
 }
 
-/// Filters these queues to those without runs. It is one statement, in whose snapshot each run is in
-/// one place. It reads all claims once, because they have no index by queue.
+/// Filters `queues` to those without runs. In the snapshot of one statement, each run is in exactly
+/// one table. Reads all claims, which have no index by queue.
 pub async fn list_without_runs(transaction: &mut PgConnection, queues: &[i32]) -> Result<Vec<i32>, sqlx::Error> {
     plan_as_hot(transaction).await?;
     sqlx::query_scalar!(
@@ -126,7 +126,7 @@ pub async fn list_without_runs(transaction: &mut PgConnection, queues: &[i32]) -
     .await
 }
 
-/// Stores the next places of queues. Deletes removed policies whose queues are done.
+/// Stores the progress of queues. Deletes removed policies of queues that are done.
 pub async fn go_on(transaction: &mut PgConnection, places: &[(i32, Place)]) -> Result<(), sqlx::Error> {
     let done: Vec<i32> = places.iter().filter(|(_, place)| *place == Place::DONE).map(|(queue, _)| *queue).collect();
     if !done.is_empty() {
@@ -152,19 +152,19 @@ pub async fn go_on(transaction: &mut PgConnection, places: &[(i32, Place)]) -> R
     Ok(())
 }
 
-/// What a slice found.
+/// Result of a slice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Slice {
     pub runs: usize,
-    /// The place of the last of them: the cursor after it.
+    /// Cursor after the last run.
     pub last: Option<i64>,
-    /// How many of them were stamped.
+    /// Restamped runs.
     pub stamped: usize,
-    /// How many of them waited for admission, which they do not need any more, and may be claimed now.
+    /// Runs that waited for admission and are ready, because it is no longer needed.
     pub ready: usize,
 }
 
-/// Stamps the next runs of the stage.
+/// Restamps the next runs of the stage.
 pub async fn stamp_slice(transaction: &mut PgConnection, queue: i32, place: Place) -> Result<Slice, sqlx::Error> {
     avoid_scans(transaction).await?;
     let after = place.cursor.unwrap_or(i64::MIN);
@@ -189,13 +189,13 @@ pub async fn stamp_slice(transaction: &mut PgConnection, queue: i32, place: Plac
     Ok(Slice { runs: runs.len(), last, stamped: stamped + rekeyed.runs, ready: rekeyed.ready })
 }
 
-/// A run, and its place in its stage.
+/// A run and its cursor position in the stage.
 struct Run {
     seq: i64,
     at: i64,
 }
 
-/// Runs that may be claimed, or would if no poller had their messages.
+/// Lists runs that are claimable, including those that pollers hold.
 async fn list_ready(conn: &mut PgConnection, queue: i32, after: i64, limit: i64) -> Result<Vec<Run>, sqlx::Error> {
     sqlx::query_as!(
         Run,
@@ -235,7 +235,7 @@ async fn list_delayed(conn: &mut PgConnection, queue: i32, after: i64, limit: i6
     .await
 }
 
-/// There is no index by queue, which would cost something with each claim: this reads all claims there are.
+/// Reads all claims: an index by queue would burden each claim.
 async fn list_claims(conn: &mut PgConnection, queue: i32, after: i64, limit: i64) -> Result<Vec<Run>, sqlx::Error> {
     sqlx::query_as!(
         Run,

@@ -1,27 +1,26 @@
-//! How commits are replicated, as far as an ordinary role can see.
+//! Replication of commits, as visible to an ordinary role.
 //!
-//! Such a role sees of each walsender its process and its name, and neither its state nor whether it is synchronous; but
-//! the two settings that decide it are open to all.
+//! Of a walsender, such a role sees only process and name. The two decisive settings are public.
 
 use sqlx::PgConnection;
 
 use crate::cluster::Warning;
 
-/// What decides whether a commit that was answered survives the loss of the primary.
+/// Determines if acknowledged commits survive the loss of the primary.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Replication {
-    /// The names of the standbys that are connected.
+    /// Names of connected standbys.
     pub standbys: Vec<String>,
     /// `synchronous_standby_names`.
     pub synchronous_names: String,
-    /// `synchronous_commit`, as our sessions have it.
+    /// `synchronous_commit` in our sessions.
     pub synchronous_commit: String,
 }
 
 impl Replication {
-    /// Names the settings because of which a failover, or a crash, loses what was acknowledged. A value of
-    /// `synchronous_commit` that waits for less than the standby's disk is one of them whether or not a standby is there: one
-    /// that is added later would change nothing.
+    /// Returns settings with which a failover or crash loses acknowledged commits. A
+    /// `synchronous_commit` that does not wait for the standby's disk is reported even without a
+    /// standby: adding one would change nothing.
     pub fn find_warnings(&self) -> Vec<Warning> {
         let mut warnings = Vec::new();
         let mut warn = |setting: &str, value: &str, advice| {
@@ -54,8 +53,7 @@ impl Replication {
     }
 }
 
-/// How this database replicates. Backups, receivers of the log alone, and subscribers of logical replication are no
-/// standbys.
+/// Reads the replication state. Backups, WAL receivers and logical subscribers are not standbys.
 pub async fn get(conn: &mut PgConnection) -> Result<Replication, sqlx::Error> {
     let row = sqlx::query!(
         r#"-- get_replication

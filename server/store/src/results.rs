@@ -1,4 +1,4 @@
-//! What runs returned. The statements that end runs write it.
+//! Results of runs. The statements that end runs write them.
 
 use std::collections::HashMap;
 
@@ -9,7 +9,6 @@ use uuid::Uuid;
 
 use crate::decode::Row;
 
-/// What a run returned.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Returned {
     pub run: RunId,
@@ -18,7 +17,7 @@ pub struct Returned {
     pub result: String,
 }
 
-/// The result of this run of a task, or of its last run.
+/// Returns the result of the given run, or of the last run.
 pub async fn find(conn: &mut PgConnection, id: Uuid, run: Option<RunId>) -> Result<Option<Returned>, sqlx::Error> {
     let row = sqlx::query!(
         "-- find_result
@@ -36,7 +35,7 @@ pub async fn find(conn: &mut PgConnection, id: Uuid, run: Option<RunId>) -> Resu
     Ok(Some(Returned { run: columns.run(row.run)?, state: columns.state(row.state)?, result: row.result }))
 }
 
-/// The results of these runs, as JSON texts, by task and run.
+/// Returns the results of runs as JSON texts.
 pub async fn load(
     conn: &mut PgConnection,
     runs: &[(Uuid, RunId)],

@@ -7,50 +7,45 @@ use tenure_api::dates::Timestamp;
 use crate::facts;
 use tenure_domain::roles::RoleScopes;
 
-/// A role as it is stored.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RoleInfo {
-    /// What is assumed.
     pub role_id: String,
-    /// What it gives, before expansion.
+    /// Before expansion.
     pub scopes: Vec<String>,
     pub description: String,
     pub created: Timestamp,
-    /// When anything about it was last changed.
     pub last_modified: Timestamp,
 }
 
-/// A role that is to be made, or what one is to become.
+/// A role to create or to replace.
 #[derive(Debug, Clone)]
 pub struct NewRole {
-    /// What is assumed.
     pub role_id: String,
-    /// What it gives, before expansion.
+    /// Before expansion.
     pub scopes: Vec<String>,
     pub description: String,
 }
 
-/// What roles give, as a fact that servers remember. A trigger raises its generation.
+/// Name of the roles in [`crate::facts`]. A trigger raises their generation.
 pub const FACT: &str = "roles";
 
 pub async fn load_all(db: impl PgExecutor<'_>) -> Result<Vec<RoleScopes>, sqlx::Error> {
     sqlx::query_as!(RoleScopes, "-- load_roles\nSELECT role_id, scopes FROM roles").fetch_all(db).await
 }
 
-/// Locks roles against other changes until the transaction ends; answers their generation.
+/// Locks roles against changes and returns their generation.
 pub async fn lock_all(conn: &mut PgConnection) -> Result<i64, sqlx::Error> {
     sqlx::query_scalar!("SELECT generation FROM fact_generations WHERE name = $1 FOR UPDATE -- lock_roles", FACT)
         .fetch_one(conn)
         .await
 }
 
-/// The generation of roles. What is read of them afterwards is as new, or newer.
+/// Returns the generation of roles. Later reads of roles are at least as new.
 pub async fn get_generation(conn: &mut PgConnection) -> Result<i64, sqlx::Error> {
     facts::get_generations(conn).await?.of.get(FACT).copied().ok_or(sqlx::Error::RowNotFound)
 }
 
-/// A role, if it exists.
 pub async fn find(db: impl PgExecutor<'_>, role_id: &str) -> Result<Option<RoleInfo>, sqlx::Error> {
     let row = sqlx::query_as!(
         RoleInfo,
@@ -63,7 +58,7 @@ pub async fn find(db: impl PgExecutor<'_>, role_id: &str) -> Result<Option<RoleI
     Ok(row)
 }
 
-/// Roles by id, after this one; so many of them, or all.
+/// Lists roles by id, after `after`, up to `limit`.
 pub async fn list(
     db: impl PgExecutor<'_>,
     after: Option<&str>,
@@ -84,7 +79,6 @@ pub async fn list(
     .await
 }
 
-/// Makes a role that does not exist.
 pub async fn create(db: impl PgExecutor<'_>, role: &NewRole) -> Result<RoleInfo, sqlx::Error> {
     sqlx::query_as!(
         RoleInfo,
@@ -101,7 +95,7 @@ pub async fn create(db: impl PgExecutor<'_>, role: &NewRole) -> Result<RoleInfo,
     .await
 }
 
-/// Changes a role; none if there is none of that id.
+/// Changes a role. None if it does not exist.
 pub async fn update(db: impl PgExecutor<'_>, role: &NewRole) -> Result<Option<RoleInfo>, sqlx::Error> {
     sqlx::query_as!(
         RoleInfo,
@@ -119,10 +113,10 @@ pub async fn update(db: impl PgExecutor<'_>, role: &NewRole) -> Result<Option<Ro
     .await
 }
 
-/// Removes a role; false if there is none.
+/// Deletes a role. False if it does not exist.
 pub async fn delete(pool: &PgPool, role_id: &str) -> Result<bool, sqlx::Error> {
     let mut transaction = pool.begin().await?;
-    // Before the role, which another change locks after it.
+    // Before the role, which another change locks after this.
     lock_all(&mut transaction).await?;
     let done =
         sqlx::query!("DELETE FROM roles WHERE role_id = $1 -- delete_role", role_id).execute(&mut *transaction).await?;

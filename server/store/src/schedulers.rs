@@ -1,5 +1,5 @@
-//! Which server is the scheduler of each queue that assigns its runs. Each change raises the term of the queue and is written down as
-//! notes, in one transaction; it is refused if the term is another one than its caller saw.
+//! The scheduler of each assign queue. Each change raises the queue's term and writes notes, in one
+//! transaction. It fails if the term is not the one that the caller saw.
 
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
@@ -12,17 +12,15 @@ use uuid::Uuid;
 use super::session::idle_briefly;
 use super::{policies, queues};
 
-/// A queue that assigns its runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Scheduled {
-    /// Its scheduler.
     pub active: Active,
     pub name: String,
-    /// Since when that is its scheduler; none before the first one.
+    /// None before the first scheduler.
     pub since: Option<DateTime<Utc>>,
 }
 
-/// All queues that assign their runs, by name.
+/// Lists all assign queues by name.
 pub async fn list(conn: &mut PgConnection) -> Result<Vec<Scheduled>, sqlx::Error> {
     let rows = sqlx::query!(
         "-- list_schedulers
@@ -39,8 +37,8 @@ pub async fn list(conn: &mut PgConnection) -> Result<Vec<Scheduled>, sqlx::Error
     Ok(scheduled.collect())
 }
 
-/// The row of a queue, locked, if it assigns its runs. A server that is stopped then loses the lock within a second: it keeps the queue
-/// from admission, and from another scheduler.
+/// Locks the row of an assign queue. A stopped server loses the lock within a second, because it
+/// blocks admission and other schedulers.
 pub async fn lock(transaction: &mut PgConnection, queue: i32) -> Result<Option<Scheduled>, sqlx::Error> {
     idle_briefly(transaction).await?;
     let row = sqlx::query!(
@@ -58,8 +56,9 @@ pub async fn lock(transaction: &mut PgConnection, queue: i32) -> Result<Option<S
     }))
 }
 
-/// Another server, or none, becomes the scheduler of a queue: its term, unless the queue has changed since. The first place that a later
-/// scheduler gives out is beyond those that a lost one has given out, which are given out again if the policy says so.
+/// Makes another server, or none, the scheduler of a queue, and returns the new term. None if the
+/// queue has changed. Positions of a later scheduler exceed those given out by a lost one, whose
+/// runs are given out again if the policy requires.
 pub async fn change(
     transaction: &mut PgConnection,
     seen: Active,
@@ -70,7 +69,8 @@ pub async fn change(
         SchedulerEnd::Lost | SchedulerEnd::Replaced => true,
         SchedulerEnd::HandedOver | SchedulerEnd::Stopped | SchedulerEnd::PolicyChanged => false,
     };
-    // Before the last place is read: a look of the scheduler may be going on, and gives out places until it ends.
+    // Lock before reading the last position: a running check of the scheduler gives out positions
+    // until it ends.
     if lock(transaction, seen.queue).await?.is_none() {
         return Ok(None);
     }
@@ -100,8 +100,8 @@ pub async fn change(
     Ok(Some(changed.term))
 }
 
-/// What the policy of a queue says of its scheduler, in the transaction that changes it. A queue that does not assign its runs any more
-/// has none.
+/// Applies a policy change to the scheduler, in the same transaction. A queue that no longer
+/// assigns runs has none.
 pub(super) async fn follow_policy(
     transaction: &mut PgConnection,
     queue: i32,

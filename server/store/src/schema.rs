@@ -1,4 +1,4 @@
-//! The schema, which is embedded in the binary.
+//! The schema, embedded in the binary.
 
 use std::time::Duration;
 
@@ -9,19 +9,18 @@ use tenure_domain::release::{Age, Schema};
 use super::failure::{Class, classify};
 use super::settings;
 
-/// Every migration, oldest first. A later release may have added some that this one does not know.
+/// All migrations, oldest first. The database may have later ones.
 static MIGRATIONS: Migrator = Migrator { ignore_missing: true, ..sqlx::migrate!("../../migrations") };
 
-/// The number of the first migration. One of another content was applied by versions from before the first release, whose
-/// migrations it replaces.
+/// The first migration. Other content under this number is from versions before the first release.
 pub const FIRST: i64 = 1;
 
-/// The number of the last migration that this release knows: what its sessions call themselves by.
+/// Returns the last migration known to this release, which is in its sessions' names.
 pub fn version() -> i64 {
     MIGRATIONS.iter().map(|migration| migration.version).max().unwrap_or_default()
 }
 
-/// Whether the database has a schema of Tenure, of whatever release.
+/// True if the database has a Tenure schema of any release.
 pub async fn exists(pool: &PgPool) -> Result<bool, sqlx::Error> {
     sqlx::query_scalar!(
         r#"-- schema_exists
@@ -31,13 +30,11 @@ pub async fn exists(pool: &PgPool) -> Result<bool, sqlx::Error> {
     .await
 }
 
-/// Attempts of a migration that waits too long for a lock, or has a deadlock with other transactions.
+/// Attempts of a migration after lock timeouts or deadlocks.
 const TRIES: u32 = 10;
-/// Pause between two attempts.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// Brings the database to this release's schema, or refuses one that this release is too old for. Servers that start at once take
-/// turns.
+/// Migrates the database, or rejects a newer incompatible schema. Concurrent servers take turns.
 pub async fn migrate(pool: &PgPool) -> Result<(), MigrateError> {
     for _ in 1..TRIES {
         match try_to_migrate(pool).await {
@@ -52,21 +49,23 @@ pub async fn migrate(pool: &PgPool) -> Result<(), MigrateError> {
 }
 
 async fn try_to_migrate(pool: &PgPool) -> Result<(), MigrateError> {
-    // A connection of its own, which waits for its turn as long as that takes. How long each migration waits for tables it says itself.
+    // A separate connection waits for its turn without limit. Each migration sets its own lock
+    // timeout.
     let mut conn = pool.acquire().await?.detach();
     sqlx::raw_sql("SET lock_timeout = 0; SET statement_timeout = 0").execute(&mut conn).await?;
     let migrated = match MIGRATIONS.run_direct(None, &mut conn, false).await {
         Ok(()) => check_age(&mut conn).await,
         Err(error) => Err(error),
     };
-    // What a migration failed for says more than how its connection ended: a server that went away is both.
+    // The error of the migration says more than that of closing: a lost server causes both.
     let closed = conn.close().await;
     migrated?;
     closed?;
     Ok(())
 }
 
-/// Refuses a schema of which a later release has taken away what this one uses, and warns of any that a later one has migrated.
+/// Rejects a schema from which a later release removed what this one uses, and warns of any later
+/// migration.
 async fn check_age(conn: &mut PgConnection) -> Result<(), MigrateError> {
     let applied = conn.list_applied_migrations(&MIGRATIONS.table_name).await?;
     let newest = applied.iter().map(|migration| migration.version).max().unwrap_or_default();
@@ -124,7 +123,7 @@ mod tests {
         assert!(matches!(refused, MigrateError::VersionTooOld(own, needed) if (own, needed) == (known, known + 1)));
         database.finish().await;
     }
-    /// The number of the last migration before `claims` is locked.
+    /// The last migration before `claims` is locked.
     const BEFORE_LOCKED: i64 = 24;
 
     #[tokio::test]

@@ -1,8 +1,8 @@
-//! The server's secret keys, and what is made with them: encrypted access tokens and signing keys.
+//! The server's secret keys, and the token encryption and signing keys derived from them.
 //!
-//! The operator gives one secret of 32 bytes, or several to change it: the first one signs and encrypts, all of them
-//! verify and decrypt. Nothing is used directly; each purpose has a key of its own, derived by HKDF-SHA256, so that
-//! what one purpose reveals is of no use for another.
+//! The operator configures one 32-byte secret, or several for rotation: the first signs and
+//! encrypts, all verify and decrypt. HKDF-SHA256 derives a separate key for each purpose, so that
+//! no purpose reveals the key of another.
 
 use aes_gcm::aead::{Aead as _, KeyInit as _, Payload};
 use aes_gcm::{Aes256Gcm, Nonce};
@@ -13,28 +13,28 @@ use sha2::Sha256;
 use tenure_api::credentials::{AccessToken, SigningKey};
 use tenure_api::worker_manager::WorkerSecret;
 
-/// The length of a secret key, in bytes.
 pub const SECRET_KEY_BYTES: usize = 32;
 const NONCE_BYTES: usize = 12;
 
-/// What a derived key is for. The labels are part of the stored data: a changed label makes it unreadable.
+/// Purpose of a derived key. Its label is part of the stored data: changing a label makes data
+/// unreadable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// Encrypts the access tokens in the table `clients`.
+    /// Encrypts access tokens in `clients`.
     ClientTokens,
-    /// Signs the credentials that workers get with a claim.
+    /// Signs credentials issued with a claim.
     TaskCredentials,
-    /// Signs the URLs of the poll API.
+    /// Signs URLs of the poll API.
     PollUrls,
-    /// Signs the sessions of the operator's page.
+    /// Signs sessions of the operator's page.
     PageSessions,
-    /// Signs the credentials that workers get when they register.
+    /// Signs credentials issued at worker registration.
     WorkerCredentials,
-    /// Digests the secrets in the table `registered_workers`.
+    /// Digests secrets in `registered_workers`.
     WorkerSecrets,
-    /// Signs the URLs that artifacts are uploaded and downloaded by.
+    /// Signs upload and download URLs of artifacts.
     BlobUrls,
-    /// Tells one secret key from another.
+    /// Identifies a secret key.
     KeyCheck,
 }
 
@@ -53,7 +53,7 @@ impl Purpose {
     }
 }
 
-/// Why a setting is not a list of secret keys; it does not repeat the setting.
+/// Error for an invalid key list. It does not contain the setting.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "secret key number {number} is not base64 of {SECRET_KEY_BYTES} bytes; `head -c 32 /dev/urandom | base64` makes one"
@@ -62,37 +62,34 @@ pub struct InvalidSecretKey {
     number: usize,
 }
 
-/// A token that none of the secret keys decrypts: it was encrypted with another key, or for another client.
+/// A token encrypted with another key, or for another client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("no secret key decrypts it")]
 pub struct Undecryptable;
 
-/// How many digits of a check value name its key.
+/// Digits of a check value that name its key.
 const KEY_NAME_DIGITS: usize = 8;
 
-/// The check value of a secret key: the same key always has the same one, and it reveals nothing else about the key, so that
-/// it may be stored and shown.
+/// Identifies a secret key. It reveals nothing else, so it may be stored and shown.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyCheck(String);
 
 impl KeyCheck {
-    /// A check value that was stored.
     pub fn stored(text: &str) -> Self {
         Self(text.to_owned())
     }
 
-    /// How it is stored.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// What messages call the key.
+    /// Name of the key in messages.
     pub fn name(&self) -> &str {
         self.0.get(..KEY_NAME_DIGITS).unwrap_or(&self.0)
     }
 }
 
-/// The server's secret keys, in the operator's order.
+/// In the operator's order.
 #[derive(Clone)]
 pub struct SecretKeys {
     derivers: Vec<Hkdf<Sha256>>,
@@ -100,14 +97,13 @@ pub struct SecretKeys {
 }
 
 impl SecretKeys {
-    /// Reads the setting: base64 of 32 bytes, or several of them with commas between.
+    /// Parses one or several comma-separated base64 keys of 32 bytes.
     ///
-    /// # Errors
-    /// If one of them is something else.
+    /// # Errors If one is invalid.
     pub fn parse(setting: &str) -> Result<Self, InvalidSecretKey> {
         let secrets = setting.split(',').enumerate().map(|(index, text)| {
             let mut secret = [0; SECRET_KEY_BYTES];
-            // One byte more, so that a longer secret is seen as such.
+            // One byte more, to detect longer secrets.
             let mut room = [0; SECRET_KEY_BYTES + 1];
             match STANDARD.decode_slice(text.trim(), &mut room) {
                 Ok(SECRET_KEY_BYTES) => secret.copy_from_slice(&room[..SECRET_KEY_BYTES]),
@@ -125,24 +121,23 @@ impl SecretKeys {
         Self { ciphers: ciphers.collect(), derivers }
     }
 
-    /// The setting that means one new random key.
+    /// Returns a setting with one random key.
     pub fn generate_setting() -> String {
         STANDARD.encode(random::<SECRET_KEY_BYTES>())
     }
 
-    /// The signing keys for a purpose: sign with the first, accept any.
+    /// Returns the keys for a purpose: sign with the first, accept any.
     pub fn signing_keys(&self, purpose: Purpose) -> Vec<SigningKey> {
         self.derivers.iter().map(|deriver| SigningKey::new(&derive(deriver, purpose))).collect()
     }
 
-    /// The check values of the keys, in their order.
     #[must_use]
     pub fn checks(&self) -> Vec<KeyCheck> {
         let hex = |key: [u8; SECRET_KEY_BYTES]| key.iter().map(|byte| format!("{byte:02x}")).collect();
         self.derivers.iter().map(|deriver| KeyCheck(hex(derive(deriver, Purpose::KeyCheck)))).collect()
     }
 
-    /// The same keys with the one of this check value in front, if it is among them.
+    /// Moves the key with this check value to the front, if it is there.
     #[must_use]
     pub fn led_by(mut self, check: &KeyCheck) -> Self {
         if let Some(place) = self.checks().iter().position(|own| own == check) {
@@ -152,7 +147,7 @@ impl SecretKeys {
         self
     }
 
-    /// Encrypts a client's token; only for the same client can it be decrypted.
+    /// Encrypts the token of a client, bound to its id.
     pub fn encrypt_token(&self, client_id: &str, token: &AccessToken) -> Vec<u8> {
         let nonce = random::<NONCE_BYTES>();
         let payload = Payload { msg: token.expose().as_bytes(), aad: client_id.as_bytes() };
@@ -161,10 +156,9 @@ impl SecretKeys {
         [&nonce[..], &sealed].concat()
     }
 
-    /// Decrypts what [`encrypt_token`](Self::encrypt_token) made with any of the keys.
+    /// Decrypts a token with any of the keys.
     ///
-    /// # Errors
-    /// If none of the keys made it for this client.
+    /// # Errors If none encrypted it for this client.
     pub fn decrypt_token(&self, client_id: &str, ciphertext: &[u8]) -> Result<AccessToken, Undecryptable> {
         let (nonce, sealed) = ciphertext.split_first_chunk::<NONCE_BYTES>().ok_or(Undecryptable)?;
         let aad = client_id.as_bytes();
@@ -174,25 +168,24 @@ impl SecretKeys {
     }
 }
 
-/// Digests of the secrets of workers, which need not be read again: only whether a worker shows the same one.
+/// Digests of worker secrets, which can be verified but not recovered.
 #[derive(Clone)]
 pub struct WorkerDigests {
-    /// The first one digests, all recognize; never empty.
+    /// The first digests, all verify; never empty.
     keys: Vec<SigningKey>,
 }
 
 impl WorkerDigests {
-    /// Digests by these secret keys.
     pub fn new(keys: &SecretKeys) -> Self {
         Self { keys: keys.signing_keys(Purpose::WorkerSecrets) }
     }
 
-    /// The digest of a worker's secret; the same secret of another worker has another one.
+    /// Returns the digest of a worker's secret, which is unique to that worker.
     pub fn digest(&self, worker: &str, secret: &WorkerSecret) -> String {
         self.keys[0].sign(&digested(worker, secret)).as_str().to_owned()
     }
 
-    /// Whether a digest that any of the keys made is of this secret.
+    /// True if any key yields this digest.
     #[must_use]
     pub fn matches(&self, worker: &str, secret: &WorkerSecret, digest: &str) -> bool {
         let text = digested(worker, secret);
@@ -210,14 +203,13 @@ fn derive(deriver: &Hkdf<Sha256>, purpose: Purpose) -> [u8; SECRET_KEY_BYTES] {
     key
 }
 
-/// Random bytes that are fit for keys.
+/// Returns random bytes suitable for keys.
 pub fn random<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
     getrandom::fill(&mut bytes).expect("every system that Tenure runs on has a source of randomness");
     bytes
 }
 
-/// A new access token for a client.
 pub fn new_access_token() -> AccessToken {
     AccessToken::from_random(random())
 }

@@ -1,4 +1,5 @@
-//! The servers of a database, each with its last beat. Beats are in real time: a clock that is moved by hand silences no server.
+//! Servers of a database and their heartbeats. Beats are in real time: moving the manual clock
+//! silences no server.
 
 use std::time::Duration;
 
@@ -9,40 +10,37 @@ use uuid::Uuid;
 
 use super::settings;
 
-/// A server, as its row has it.
+/// A server's own row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
-    /// Made at each start.
+    /// Created at each start.
     pub id: Uuid,
-    /// For people.
     pub name: String,
-    /// The greatest is the scheduler of queues that assign; 0 never is.
+    /// The server with the greatest weight becomes scheduler; 0 never does.
     pub weight: u16,
 }
 
-/// A server that has a row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stored {
-    /// What elections know of it.
+    /// Input of elections.
     pub server: Server,
-    /// For people; none of a server of a release without names.
+    /// None for a release without names.
     pub name: Option<String>,
     pub started: DateTime<Utc>,
 }
 
-/// All servers, at one time.
 #[derive(Debug, Clone)]
 pub struct Servers {
     /// By name.
     pub servers: Vec<Stored>,
-    /// The database's time, which is real.
+    /// Real time of the database.
     pub now: DateTime<Utc>,
 }
 
-/// Writes the beat of a server. Answered when it is committed: with synchronous replication, when the standby has it. Whether there
-/// are queues that assign their runs; none if the server has no row: then nothing was written.
+/// Writes the beat of a server, and returns true if there are assign queues. Returns after the
+/// commit, and so after a synchronous standby. None if the server has no row.
 ///
-/// It inserts none: a beat that goes on in the database after its client has given it up would bring back a server that has left.
+/// Inserts no row: an abandoned beat could otherwise bring back a server that has left.
 pub async fn beat(conn: &mut PgConnection, server: Uuid) -> Result<Option<bool>, sqlx::Error> {
     sqlx::query_scalar!(
         r#"-- beat
@@ -54,7 +52,7 @@ pub async fn beat(conn: &mut PgConnection, server: Uuid) -> Result<Option<bool>,
     .await
 }
 
-/// Inserts the row of a server that has been up for so long, with a beat.
+/// Inserts the row of a server with this uptime, with a beat.
 pub async fn insert(conn: &mut PgConnection, member: &Member, up: Duration) -> Result<(), sqlx::Error> {
     sqlx::query!(
         "-- insert_server
@@ -71,14 +69,13 @@ pub async fn insert(conn: &mut PgConnection, member: &Member, up: Duration) -> R
     Ok(())
 }
 
-/// Inserts the row of a server that starts, with its first beat. The activation time is stored for `why_scheduler`.
+/// Inserts the row of a starting server. Stores the activation time for `why_scheduler`.
 pub async fn join(conn: &mut PgConnection, member: &Member) -> Result<(), sqlx::Error> {
     let activation = ACTIVATION.num_milliseconds().to_string();
     settings::put(&mut *conn, settings::SCHEDULER_ACTIVATION, &activation).await?;
     insert(conn, member, Duration::ZERO).await
 }
 
-/// All servers that have a row.
 pub async fn list(conn: &mut PgConnection) -> Result<Servers, sqlx::Error> {
     let now =
         sqlx::query_scalar!(r#"SELECT clock_timestamp() AS "now!" -- get_real_time"#).fetch_one(&mut *conn).await?;
@@ -94,14 +91,13 @@ pub async fn list(conn: &mut PgConnection) -> Result<Servers, sqlx::Error> {
     Ok(Servers { servers: servers.collect(), now })
 }
 
-/// Deletes the row of a server that ends.
 pub async fn leave(conn: &mut PgConnection, server: Uuid) -> Result<(), sqlx::Error> {
     sqlx::query!("-- leave\nDELETE FROM servers WHERE id = $1", server).execute(conn).await?;
     Ok(())
 }
 
-/// Purges up to `limit` servers that have not beaten for so long, or whose beat is further ahead of the clock than `ahead`, because
-/// that was set back: they would count as live when it gets there.
+/// Purges up to `limit` servers silent for `kept`, or whose beat is more than `ahead` in the
+/// future. The clock was set back, and such a server would later count as live.
 pub async fn purge(conn: &mut PgConnection, kept: Duration, ahead: TimeDelta, limit: i64) -> Result<u64, sqlx::Error> {
     let gone = sqlx::query!(
         "-- purge_servers

@@ -1,4 +1,4 @@
-//! Connections: the pool for cold statements, and single sessions for the hot ones.
+//! Options of connections: pools for cold statements, and single sessions for hot ones.
 
 use std::time::Duration;
 
@@ -11,45 +11,43 @@ use crate::hot::statement::{Run, row, statement};
 
 /// Connections of the pool for requests.
 pub const POOL_MAX: u32 = 10;
-/// Connections of the pool for passes and for requests that are read in batches.
+/// Connections of the pool for passes and batched reads.
 const BACKGROUND_MAX: u32 = 8;
-/// Connections of the pool that looks up clients and roles, which every request needs.
+/// Connections of the pool for clients and roles, which every request needs.
 const LOOKUPS_MAX: u32 = 2;
-/// How long a cold statement waits for a connection of the pool.
+/// How long a cold statement waits for a connection.
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a connection that was used may take to respond that it is in order; after that it is closed. Without it, each
-/// connection whose database went silent would keep its place in the pool until the network gives it up.
+/// Timeout of the check after use. Without it, a connection whose database is silent would keep its
+/// slot until the network fails it.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(3);
-/// The statement for that. sqlx 0.9.0 loses a transaction whose BEGIN was sent for a caller who is gone before the
-/// answer (its issue 4393); what the next user writes would be in it, be acknowledged and be lost. BEGIN comes before
-/// ROLLBACK because PostgreSQL warns of a ROLLBACK without a transaction, and this is done after each use.
+/// The check after use. sqlx 0.9.0 leaks a transaction if the caller is cancelled while BEGIN is
+/// sent (issue 4393). The next user's writes would be acknowledged and lost. BEGIN avoids
+/// PostgreSQL's warning about ROLLBACK without a transaction.
 const LEAVE_TRANSACTION: &str = "BEGIN; ROLLBACK";
-/// No statement of ours runs longer; a claim over millions of pending runs takes milliseconds.
+/// Far longer than any statement: a claim over millions of pending runs takes milliseconds.
 const STATEMENT_TIMEOUT: &str = "30s";
-/// No transaction of ours idles longer.
 const IDLE_IN_TRANSACTION_TIMEOUT: &str = "10s";
-/// No statement of ours waits longer for a lock.
 const LOCK_TIMEOUT: &str = "2s";
-/// The same of a session that others wait for.
+/// Lock timeout of sessions that others wait for.
 const LOCK_TIMEOUT_BRIEF: &str = "100ms";
-/// What sessions that run ticks are for.
+/// Role of sessions that run ticks.
 pub(crate) const TICKS: &str = "hot";
 
-/// Settings of all our sessions. They outrank `ALTER DATABASE`, `ALTER ROLE` and `ALTER SYSTEM`.
+/// Settings of all sessions. They override `ALTER DATABASE`, `ALTER ROLE` and `ALTER SYSTEM`.
 const SETTINGS: [Setting; 10] = [
-    // Statements re-read a row after they have waited for its lock. At a higher level they fail.
+    // Statements re-read a row after waiting for its lock. Higher levels fail instead.
     ("default_transaction_isolation", "read committed"),
     ("default_transaction_deferrable", "off"),
-    // A refused statement must not cost the session.
+    // An error must not end the session.
     ("exit_on_error", "off"),
-    // Sessions that listen are idle for long.
+    // Listening sessions are idle for long.
     ("idle_session_timeout", "0"),
     ("statement_timeout", STATEMENT_TIMEOUT),
     ("idle_in_transaction_session_timeout", IDLE_IN_TRANSACTION_TIMEOUT),
     ("lock_timeout", LOCK_TIMEOUT),
     ("jit", "off"),
-    // Plans from the shape of the statement alone: for an array of 200 ids, and without statistics, PostgreSQL would
-    // rather read a whole table.
+    // With custom plans, PostgreSQL prefers table scans for an array of 200 ids and without
+    // statistics.
     ("plan_cache_mode", "force_generic_plan"),
     ("TimeZone", "UTC"),
 ];
@@ -65,29 +63,26 @@ pub(crate) const REQUIRED: [Setting; 2] = [
     ("session_replication_role", "origin"),
 ];
 
-/// PostgreSQL's name of a setting, and what it is set to, as PostgreSQL shows it.
+/// Name and value of a setting, as PostgreSQL shows them.
 pub(crate) type Setting = (&'static str, &'static str);
 
-/// What a session is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Statements whose plans depend on statistics.
     Cold,
-    /// Hot statements.
     Hot(Locks),
 }
 
-/// How long a session for hot statements waits for locks.
+/// Lock timeout of a session for hot statements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Locks {
-    /// As long as any session.
+    /// Like any session.
     Waits,
-    /// Hardly, because others wait for it meanwhile.
+    /// Short, because others wait for this session.
     WaitsBriefly,
 }
 
 impl Kind {
-    /// The settings that a session is made with.
     pub(crate) fn settings(self) -> Vec<Setting> {
         match self {
             Self::Cold => SETTINGS.to_vec(),
@@ -102,31 +97,30 @@ impl Kind {
         }
     }
 
-    /// The options of a session.
     pub(crate) fn options(self, options: &PgConnectOptions) -> PgConnectOptions {
         options.clone().application_name(&application("")).options(self.settings()).disable_statement_logging()
     }
 }
 
-/// What `pg_stat_activity` calls a session: the schema that its server writes, and what it is for; nothing for most. Low-water marks
-/// rely on the beginning. By the number a release whose tables have to be written otherwise can keep out what an older one writes.
+/// Returns the application name of a session: the schema version that its server writes, and its
+/// role, if any. Low-water marks rely on the prefix. With the version, a later release can keep out
+/// writes of an older one.
 pub(crate) fn application(role: &str) -> String {
     format!("tenure/{} {role}", schema::version()).trim_end().to_owned()
 }
 
-/// The pools of one server. What one of them is used for never waits for the users of another one.
+/// The pools of one server, separate so that their users do not block each other.
 #[derive(Debug, Clone)]
 pub struct Pools {
     /// Cold statements of requests.
     pub requests: PgPool,
-    /// Passes, and what waiting requests read in batches.
+    /// Passes and batched reads of waiting requests.
     pub background: PgPool,
     /// Clients, workers and roles.
     pub lookups: PgPool,
 }
 
 impl Pools {
-    /// Makes each pool with up to this many connections.
     pub(crate) fn make(pool: impl Fn(PgPoolOptions) -> PgPool) -> Self {
         Self {
             requests: pool(pool_options()),
@@ -135,18 +129,15 @@ impl Pools {
         }
     }
 
-    /// Closes all connections.
     pub async fn close(&self) {
         tokio::join!(self.requests.close(), self.background.close(), self.lookups.close());
     }
 }
 
-/// The options of a pool for cold statements.
 pub(crate) fn pool_options() -> PgPoolOptions {
     of_at_most(POOL_MAX)
 }
 
-/// The options of a pool for one connection.
 pub(crate) fn small_pool_options() -> PgPoolOptions {
     of_at_most(1)
 }
@@ -155,7 +146,7 @@ fn of_at_most(connections: u32) -> PgPoolOptions {
     PgPoolOptions::new().max_connections(connections).acquire_timeout(ACQUIRE_TIMEOUT)
 }
 
-/// Leaves the transaction that a connection may be in, before something else uses it.
+/// Ends a transaction that the connection may be in.
 pub(crate) async fn leave_transaction(conn: &mut PgConnection) -> Result<(), sqlx::Error> {
     match tokio::time::timeout(RELEASE_TIMEOUT, sqlx::raw_sql(LEAVE_TRANSACTION).execute(conn)).await {
         Ok(answered) => answered.map(drop),
@@ -163,7 +154,7 @@ pub(crate) async fn leave_transaction(conn: &mut PgConnection) -> Result<(), sql
     }
 }
 
-/// Lets the rest of a transaction of the pool plan as the hot sessions do, for the statements that it shares with them.
+/// Applies the planner settings of hot sessions to the rest of a transaction.
 pub async fn plan_as_hot(transaction: &mut PgConnection) -> Result<(), sqlx::Error> {
     sqlx::query!(
         r#"-- plan_as_hot
@@ -175,8 +166,8 @@ pub async fn plan_as_hot(transaction: &mut PgConnection) -> Result<(), sqlx::Err
     Ok(())
 }
 
-/// Has the database undo this transaction when its server is silent for a second, because it was stopped or is cut off: others wait for
-/// what it has locked.
+/// Makes PostgreSQL abort this transaction after one second of idleness, as when the server is
+/// stopped or cut off: others wait for its locks.
 pub async fn idle_briefly(transaction: &mut PgConnection) -> Result<(), sqlx::Error> {
     sqlx::query!("-- idle_briefly\nSELECT set_config('idle_in_transaction_session_timeout', '1s', true)")
         .fetch_one(transaction)
@@ -184,41 +175,41 @@ pub async fn idle_briefly(transaction: &mut PgConnection) -> Result<(), sqlx::Er
     Ok(())
 }
 
-/// Has the rest of a transaction hardly wait for locks: the session has waited for another one already, and has more to do.
+/// Makes the rest of a transaction fail after 20 ms for a lock, because its session has waited for
+/// another lock and has more to do.
 pub async fn hardly_wait(transaction: &mut PgConnection) -> Result<(), sqlx::Error> {
     sqlx::query!("-- hardly_wait\nSELECT set_config('lock_timeout', '20ms', true)").fetch_one(transaction).await?;
     Ok(())
 }
 
-/// Has the rest of a transaction planned without scans of whole tables, for statements of which no statistics can show
-/// the planner that they need a small part of a large one.
+/// Disables sequential scans for the rest of a transaction, for statements that need a small part
+/// of a large table, which no statistics show.
 pub async fn avoid_scans(transaction: &mut PgConnection) -> Result<(), sqlx::Error> {
     sqlx::query!("-- avoid_scans\nSELECT set_config('enable_seqscan', 'off', true)").fetch_one(transaction).await?;
     Ok(())
 }
 
 row! {
-    /// The backend of one session. After a failover the same process id may be that of another one.
+    /// Identifies a backend. After a failover, another backend may have the same process id.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct Backend {
-        /// Its process id.
         pub pid: i32,
         pub started: DateTime<Utc>,
     }
 }
 
-/// What became of the backend of a session that was lost.
+/// State of the backend of a lost session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LostBackend {
-    /// It is gone: nothing of it is committed any more.
+    /// Gone: it will commit nothing more.
     Gone,
-    /// It is ending, or it may be within a commit.
+    /// Ending, or possibly within a commit.
     Busy,
-    /// It waits for a synchronous standby, with a commit that no other session sees yet.
+    /// Waits for a synchronous standby, with a commit that no other session sees yet.
     AwaitsStandby,
 }
 
-/// The backend of this session: with it a lost session can be made sure to have ended.
+/// Returns the backend of this session, by which its end can be verified later.
 pub async fn get_backend(session: &mut impl Run) -> Result<Backend, sqlx::Error> {
     let statement = statement!(
         Backend,
@@ -228,9 +219,9 @@ pub async fn get_backend(session: &mut impl Run) -> Result<Backend, sqlx::Error>
     session.run_one(&statement).await?.one()
 }
 
-/// Ends a lost session's backend, if it waits for a lock or for its client. One that does anything else may be within its
-/// commit: PostgreSQL ends the wait for a synchronous standby of a backend that is terminated, and publishes what the
-/// standby does not have.
+/// Terminates the backend of a lost session, if it waits for a lock or its client. Otherwise it may
+/// be committing: terminating it would end its wait for a synchronous standby, and publish a commit
+/// that the standby lacks.
 pub async fn end_backend(conn: &mut PgConnection, backend: Backend) -> Result<LostBackend, sqlx::Error> {
     let found = sqlx::query!(
         r#"-- end_backend
@@ -270,7 +261,8 @@ pub async fn awaits_standby(session: &mut impl Run, backend: Backend) -> Result<
     Ok(session.run_one(&statement).await?.one::<Awaits>()?.waits)
 }
 
-/// The age of the oldest transaction in this database that keeps dead rows. A vacuum keeps none, and may take long.
+/// Returns the age of the oldest transaction in this database that retains dead rows. Vacuums
+/// retain none and may be long.
 pub async fn get_oldest_transaction(conn: &mut PgConnection) -> Result<Duration, sqlx::Error> {
     let seconds = sqlx::query_scalar!(
         r#"-- oldest_transaction
@@ -292,11 +284,11 @@ mod tests {
     use super::{Duration, get_oldest_transaction};
     use crate::testing::{TestDatabase, eventually};
 
-    /// A connection to which a BEGIN was sent whose caller is gone.
+    /// Returns a connection whose caller left after sending BEGIN.
     async fn left_at_begin(pool: &PgPool) -> PoolConnection<Postgres> {
         loop {
             let mut conn = pool.acquire().await.unwrap();
-            // Sometimes the answer is there at once.
+            // The reply may arrive at once.
             if futures_util::poll!(conn.begin()).is_pending() {
                 return conn;
             }
@@ -315,7 +307,7 @@ mod tests {
         drop(left_at_begin(&pool).await);
         sqlx::query("INSERT INTO written VALUES ('by the next one')").execute(&pool).await.unwrap();
         assert_eq!(rows(&database).await, 1, "an acknowledged write is in a transaction that is never committed");
-        // Nor is one left in which something failed.
+        // A failed statement does not leave the transaction open either.
         let mut conn = left_at_begin(&pool).await;
         assert!(sqlx::query("SELECT 1 / 0").execute(&mut *conn).await.is_err());
         drop(conn);
@@ -333,7 +325,7 @@ mod tests {
         let (mut conn, mut slow) = (database.connect().await, database.connect().await);
         let large = "CREATE TABLE large AS SELECT repeat('x', 1000) AS text FROM generate_series(1, 2000)";
         sqlx::raw_sql(large).execute(&mut conn).await.unwrap();
-        // It pauses after each page: for half a minute in all.
+        // Pauses after each page, 30 s in all.
         sqlx::raw_sql("SET vacuum_cost_delay = 100; SET vacuum_cost_limit = 1").execute(&mut slow).await.unwrap();
         let (vacuumed, ()) = tokio::join!(sqlx::raw_sql("VACUUM large").execute(&mut slow), async {
             eventually("the vacuum has taken a second", async || {

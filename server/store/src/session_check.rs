@@ -1,5 +1,5 @@
-//! What a new connection has to be before it is used: of a database that takes writes, and with the settings that it was
-//! made with. A pooler may drop those without a word.
+//! Checks of new connections: the database must accept writes, and the settings must be in effect.
+//! A pooler may silently drop them.
 
 use std::time::Duration;
 
@@ -13,48 +13,48 @@ use crate::continuity::Incarnation;
 use crate::hot::statement::{Run, row, statement};
 use crate::session::{Kind, REQUIRED};
 
-/// How often two connections compare their backends. A pooler whose idle backends are used by others meanwhile may give
-/// one connection the same backend by chance.
+/// Number of backend comparisons. A pooler whose idle backends are shared may give one connection
+/// the same backend by chance.
 const COMPARISONS: usize = 3;
-/// How long that may take: the second connection may have no place in a pool of one.
+/// Timeout of the comparison: in a pool of one, the second connection has no slot.
 const COMPARE_MAX: Duration = Duration::from_secs(1);
 
-/// Why a connection is not used.
+/// Reason for rejecting a connection.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unfit {
-    /// A setting is not what the connection was made with.
+    /// A setting is not in effect.
     #[error("{name} is {found}, not {asked} as this connection was made with")]
     Setting {
-        /// PostgreSQL's name of it.
+        /// As in PostgreSQL.
         name: &'static str,
         asked: &'static str,
         found: String,
     },
-    /// A setting of the database is not what it must be.
+    /// A setting of the database has an unsuitable value.
     #[error("{name} is {found}, and Tenure needs it {needed}")]
     Required {
-        /// PostgreSQL's name of it.
+        /// As in PostgreSQL.
         name: &'static str,
         needed: &'static str,
         found: String,
     },
-    /// Two transactions of one connection ran in different backends, or one backend served two connections.
+    /// Two transactions of a connection ran in different backends, or one backend served two
+    /// connections.
     #[error("the sessions of one connection change between transactions, as in PgBouncer's transaction mode")]
     TransactionPooling,
-    /// A standby, or a database that is set to read-only. Managed services do that when the disk is
-    /// nearly full, so sessions do not override it.
+    /// A standby, or a read-only database. Managed services set this when the disk is nearly full,
+    /// so sessions do not override it.
     #[error("it is a standby, or default_transaction_read_only is on")]
     ReadOnly,
-    /// `search_path` does not name the schema of Tenure's tables. A server would create empty tables.
+    /// `search_path` omits the schema of Tenure's tables. A server would create empty tables.
     #[error("Tenure's tables are in the schema {schema}, which search_path does not name")]
     HiddenTables {
-        /// Schema of the tables.
         schema: String,
     },
 }
 
 impl Unfit {
-    /// Whether a connection failed because of this.
+    /// Returns the reason, if the connection failed for one.
     pub fn of(error: &sqlx::Error) -> Option<&Self> {
         match error {
             sqlx::Error::Configuration(cause) => cause.downcast_ref(),
@@ -69,8 +69,8 @@ impl From<Unfit> for sqlx::Error {
     }
 }
 
-/// Checks a connection that was made for this, and says which life of which database it leads to. It must be the first
-/// statement on it.
+/// Checks a new connection, and returns the incarnation of its database. Must be the first
+/// statement.
 pub(crate) async fn check(session: &mut impl Run, kind: Kind) -> Result<Incarnation, sqlx::Error> {
     let state = get_state(session, names(kind)).await?;
     let started = state.started;
@@ -100,23 +100,22 @@ async fn get_state(
 row! {
     /// Settings and state of a session, for [`judge`].
     struct SessionState {
-        /// Values in the order of the names that were asked for.
+        /// In the order of the requested names.
         settings: Vec<String>,
         read_only: bool,
-        /// Schema of Tenure's tables, if `search_path` does not lead to them.
+        /// Schema of Tenure's tables, if `search_path` omits it.
         hidden_in: Option<String>,
         /// Start of the postmaster.
         started: DateTime<Utc>,
     }
 }
 
-/// The settings that are looked at.
+/// Names of the settings to check.
 fn names(kind: Kind) -> impl Iterator<Item = &'static str> {
     kind.settings().into_iter().chain(REQUIRED).map(|(name, _)| name)
 }
 
-/// Refuses a session that has other settings than its kind, takes no writes, or does not see the
-/// tables.
+/// Rejects a session with wrong settings, without write access, or without access to the tables.
 fn judge(kind: Kind, state: SessionState) -> Result<(), Unfit> {
     let mut settings = state.settings.into_iter();
     for ((name, asked), found) in kind.settings().into_iter().zip(settings.by_ref()) {
@@ -141,8 +140,8 @@ row! {
     }
 }
 
-/// The name of the file of the write-ahead log that is being written; none where a service does not say, as Amazon Aurora
-/// with its own storage.
+/// Returns the name of the current WAL file; none if a service does not reveal it, such as Amazon
+/// Aurora.
 async fn find_wal_file(session: &mut impl Run) -> Result<Option<String>, sqlx::Error> {
     let statement = statement!(
         WalFile,
@@ -156,27 +155,29 @@ async fn find_wal_file(session: &mut impl Run) -> Result<Option<String>, sqlx::E
     }
 }
 
-/// Whether a service refuses a function of PostgreSQL: not in its prerequisite state, not supported, not allowed.
+/// True if a service refuses a function: wrong prerequisite state, not supported, or not permitted.
 pub(crate) fn is_not_offered(error: &sqlx::Error) -> bool {
     let code = error.as_database_error().and_then(DatabaseError::code);
     matches!(code.as_deref(), Some("55000" | "0A000" | "42501"))
 }
 
-/// Refuses a pooler that gives each transaction another session: settings, prepared statements and advisory locks of a
-/// session would be those of others.
+/// Rejects transaction pooling: settings, prepared statements and advisory locks would leak between
+/// sessions.
 ///
-/// Two connections say in turns which backend serves them. Directly, and with a pooler in session mode, each has one of its
-/// own for as long as it lives, so that nothing else is ever refused. In transaction mode the second gets the backend
-/// that the first has just left, or, where backends are used in turns, one that is not its last. Only a pooler whose
-/// backends are taken by others in between, each time, is not found; it drops the settings too, which [`check`] finds.
+/// Two connections compare their backends in turns. Directly or with session pooling, each keeps
+/// its own backend, so nothing else is rejected. With transaction pooling, the second gets the
+/// backend that the first just left, or, in rotation, changes its own. This misses only a pooler
+/// whose backends are taken by others each time in between. Such a pooler also drops the settings,
+/// which [`check`] detects.
 pub(crate) async fn refuse_transaction_pooling(
     conn: &mut PgConnection,
     options: &PgConnectOptions,
 ) -> Result<(), sqlx::Error> {
-    // Without a second connection there is nothing to compare; whether one can be made is not decided here.
+    // Without a second connection there is nothing to compare; other checks decide if one can be
+    // made.
     let Ok(Ok(mut other)) = timeout(COMPARE_MAX, PgConnection::connect_with(options)).await else { return Ok(()) };
     let compared = timeout(COMPARE_MAX, compare(conn, &mut other)).await;
-    // A connection whose answer did not come is closed without ceremony.
+    // Without a reply, the connection is dropped without a clean close.
     match compared {
         Ok(shared) => {
             drop(timeout(COMPARE_MAX, other.close()).await);
@@ -186,14 +187,14 @@ pub(crate) async fn refuse_transaction_pooling(
     }
 }
 
-/// Whether two connections share backends.
+/// True if two connections share backends.
 async fn compare(one: &mut PgConnection, other: &mut PgConnection) -> Result<bool, sqlx::Error> {
     let (first, second) = (backend(one).await?, backend(other).await?);
     if first == second {
         return Ok(true);
     }
     for _ in 0..COMPARISONS {
-        // Not in turns but back and forth: two backends that are used in turns would fit two connections.
+        // Alternate the order: two backends in rotation would match two connections.
         if backend(other).await? != second || backend(one).await? != first {
             return Ok(true);
         }
@@ -204,7 +205,7 @@ async fn compare(one: &mut PgConnection, other: &mut PgConnection) -> Result<boo
     Ok(false)
 }
 
-/// The backend of this statement, without preparing it: another backend would not know it.
+/// Returns the backend of this statement. Not prepared, because another backend would not know it.
 async fn backend(conn: &mut PgConnection) -> Result<i32, sqlx::Error> {
     sqlx::raw_sql("SELECT pg_backend_pid()").fetch_one(conn).await?.try_get(0)
 }
@@ -216,7 +217,7 @@ mod tests {
     use crate::session::Locks;
     use crate::testing::TestDatabase;
 
-    /// Other values for each setting, as defaults of a database.
+    /// Database defaults that differ from each setting.
     const DEFAULTS: [(&str, &str); 15] = [
         ("statement_timeout", "1s"),
         ("idle_in_transaction_session_timeout", "1s"),
@@ -236,13 +237,13 @@ mod tests {
     ];
     const KINDS: [Kind; 3] = [Kind::Cold, Kind::Hot(Locks::Waits), Kind::Hot(Locks::WaitsBriefly)];
 
-    /// Changes a default of a database, for sessions that begin later.
+    /// Changes a default of a database, for later sessions.
     async fn alter(database: &TestDatabase, change: &str) {
         let sql = format!(
             "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I {}', current_database()); END $$",
             change.replace('\'', "\'\'")
         );
-        // The session of the pool is older than the changes, and so may write.
+        // This session predates the changes, and so may write.
         sqlx::raw_sql(sqlx::AssertSqlSafe(sql)).execute(database.pool()).await.unwrap();
     }
 
@@ -268,7 +269,7 @@ mod tests {
         database.finish().await;
     }
 
-    /// [`DEFAULTS`] has each setting; `session_with_changed_setting_is_refused` checks that.
+    /// [`DEFAULTS`] has each setting, as `session_with_changed_setting_is_refused` checks.
     #[tokio::test]
     async fn defaults_of_database_change_no_session() {
         let database = TestDatabase::create().await;
@@ -294,7 +295,8 @@ mod tests {
         database.finish().await;
     }
 
-    /// Defaults that sessions do not override: an operator decides on them, or only an administrator may.
+    /// Defaults that sessions do not override, because an operator or administrator decides on
+    /// them.
     #[tokio::test]
     async fn defaults_that_forbid_use_refuse_every_session() {
         let database = TestDatabase::create().await;
@@ -326,7 +328,7 @@ mod tests {
         database.finish().await;
     }
 
-    /// An installation in a schema of its own.
+    /// An installation in its own schema.
     #[tokio::test]
     async fn search_path_may_lead_to_another_schema() {
         let database = TestDatabase::create().await;

@@ -1,22 +1,22 @@
-//! The table `settings`: facts about the database that every server must agree on, each under a name.
+//! The table `settings`: named facts about the database that all servers must agree on.
 
 use sqlx::PgExecutor;
 
-/// By which secret keys the database was last served; see `key_check.rs`.
+/// Check values of the last secret keys; see `key_check.rs`.
 pub const KEY_CHECKS: &str = "secret-key-checks";
-/// The root URL of the server that started last.
+/// Root URL of the last started server.
 pub const ROOT_URL: &str = "root-url";
-/// The number of the last migration that a program must know. Set by migrations that take away what earlier releases use.
+/// Last migration that a program must know. Set by migrations that remove parts of the schema that
+/// earlier releases use.
 pub const NEEDED_MIGRATION: &str = "needed-migration";
-/// How many milliseconds the scheduler of a queue may be silent. Written by `servers::join`.
+/// Maximum silence of a scheduler, in milliseconds. Written by `servers::join`.
 pub const SCHEDULER_ACTIVATION: &str = "scheduler-activation";
 
-/// A fact, if it is set.
 pub async fn find(db: impl PgExecutor<'_>, name: &str) -> Result<Option<String>, sqlx::Error> {
     sqlx::query_scalar!("SELECT value FROM settings WHERE name = $1 -- find_setting", name).fetch_optional(db).await
 }
 
-/// Sets a fact that is not set yet; false if it is, and then it stays as it is.
+/// Inserts a fact. False if it exists; it is unchanged then.
 pub async fn insert(db: impl PgExecutor<'_>, name: &str, value: &str) -> Result<bool, sqlx::Error> {
     let done = sqlx::query!(
         "-- insert_setting
@@ -29,7 +29,7 @@ pub async fn insert(db: impl PgExecutor<'_>, name: &str, value: &str) -> Result<
     Ok(done.rows_affected() == 1)
 }
 
-/// Changes a fact; false if it is another one than the caller saw.
+/// Replaces a fact. False if it differs from what the caller saw.
 pub async fn replace(db: impl PgExecutor<'_>, name: &str, seen: &str, value: &str) -> Result<bool, sqlx::Error> {
     let done = sqlx::query!(
         "-- replace_setting
@@ -43,7 +43,7 @@ pub async fn replace(db: impl PgExecutor<'_>, name: &str, seen: &str, value: &st
     Ok(done.rows_affected() == 1)
 }
 
-/// Notes a fact, whatever it was before.
+/// Inserts or replaces a fact.
 pub async fn put(db: impl PgExecutor<'_>, name: &str, value: &str) -> Result<(), sqlx::Error> {
     sqlx::query!(
         "-- put_setting
@@ -56,7 +56,7 @@ pub async fn put(db: impl PgExecutor<'_>, name: &str, value: &str) -> Result<(),
     Ok(())
 }
 
-/// Purges by which secret keys the database was served, once there is no client whose token they encrypt.
+/// Purges the check values of secret keys, unless there are clients whose tokens they encrypt.
 pub async fn purge_keys_without_clients(db: impl PgExecutor<'_>) -> Result<(), sqlx::Error> {
     sqlx::query!(
         "-- purge_keys_without_clients

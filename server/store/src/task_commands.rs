@@ -1,8 +1,9 @@
-//! The table `task_commands`: the last command for a task, until its worker has carried it out.
+//! The table `task_commands`: the last command for each task, until its worker executes it.
 //!
-//! A command reaches its worker in one of three ways, and each end looks for the other after its own commit, so that none is missed
-//! whichever commits first: a session that holds the task gets an item ([`deliver`]), the next worker reads it ([`find`]) when it has
-//! claimed the task, and a run that was released until later is claimable at once ([`super::transitions::end_hold::end_commanded_delay`]).
+//! A command arrives in one of three ways. Each side checks for the other after its own commit, so
+//! none is missed. A session that holds the task gets an item ([`deliver`]). The next worker reads
+//! the command after its claim ([`find`]). A delayed, released run becomes claimable
+//! ([`super::transitions::end_hold::end_commanded_delay`]).
 
 use std::time::Duration;
 
@@ -14,12 +15,11 @@ use uuid::Uuid;
 use crate::decode::{Row, Undecodable};
 use crate::worker_sessions::lock_ids;
 
-/// A command for a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stored {
     pub id: i64,
     pub command: TaskCommand,
-    /// Until when the task is to sleep.
+    /// End of the requested sleep.
     pub until: Option<DateTime<Utc>>,
     pub sent: DateTime<Utc>,
 }
@@ -28,7 +28,8 @@ pub(crate) fn read_command(task: Uuid, code: i16) -> Result<TaskCommand, Undecod
     TaskCommand::from_code(code).ok_or_else(|| Row { table: "task_commands", task }.invalid("command", code))
 }
 
-/// Stores a command in the place of the one before. None if the task is resolved, or there is none. The caller has locked the task.
+/// Stores a command, replacing an earlier one. None if the task is resolved or missing. The caller
+/// has locked the task.
 pub async fn put(
     transaction: &mut PgConnection,
     task: Uuid,
@@ -54,7 +55,7 @@ pub async fn put(
     Ok(row.map(|row| Stored { id: row.id, command, until, sent: row.sent }))
 }
 
-/// The command for a task, if it has one that is not older than this.
+/// Returns the command of a task, if it is not older than `kept`.
 pub async fn find(conn: &mut PgConnection, task: Uuid, kept: Duration) -> Result<Option<Stored>, sqlx::Error> {
     let row = sqlx::query!(
         "-- find_task_command
@@ -70,8 +71,8 @@ pub async fn find(conn: &mut PgConnection, task: Uuid, kept: Duration) -> Result
     Ok(Some(Stored { id: row.id, command, until: row.wanted_until, sent: row.sent }))
 }
 
-/// Puts an item about the command of a task into the inbox of the live session that holds the task, in the place of an earlier one;
-/// the session, if there is one.
+/// Puts an item for the task's command into the inbox of the live session that holds the task,
+/// replacing an earlier item. Returns the session, if any.
 pub async fn deliver(transaction: &mut PgConnection, task: Uuid) -> Result<Option<i64>, sqlx::Error> {
     let held = sqlx::query!(
         r#"-- lock_commanded_session
@@ -95,7 +96,7 @@ pub async fn deliver(transaction: &mut PgConnection, task: Uuid) -> Result<Optio
     )
     .execute(&mut *transaction)
     .await?;
-    // What the item says is read from the command itself, so that the last one counts.
+    // Readers take the content from the command itself, so the last command wins.
     sqlx::query!(
         "-- deliver_task_command
         INSERT INTO session_inbox (epoch, id, kind, at, seq, run)
@@ -109,7 +110,7 @@ pub async fn deliver(transaction: &mut PgConnection, task: Uuid) -> Result<Optio
     Ok(Some(held.epoch))
 }
 
-/// Purges up to `limit` commands that are older than this; none is left that was given before `from`.
+/// Purges up to `limit` commands older than `kept`; none was sent before `from`.
 pub async fn purge(
     conn: &mut PgConnection,
     from: DateTime<Utc>,

@@ -1,4 +1,4 @@
-//! Reading tasks: what a status, a diagnosis or a definition needs.
+//! Reads tasks for statuses, diagnoses and definitions.
 
 use std::collections::HashMap;
 
@@ -11,12 +11,12 @@ use super::codes::State;
 use super::decode::{Row, Undecodable, task_columns};
 use tenure_domain::task::{EndedRun, Last, Task, Tenancy};
 
-/// A task with what only the rules need to know of it.
+/// A task with internal counters.
 #[derive(Debug)]
 pub struct Loaded {
     pub task: Task,
     pub requeues: u16,
-    /// How many of its runs ended without using up a retry.
+    /// Runs that ended without using a retry.
     pub free_runs: u16,
     /// When this was read.
     pub now: DateTime<Utc>,
@@ -61,8 +61,8 @@ struct RunRow {
     worker_id: Option<String>,
 }
 
-/// Reads tasks, which may be named more than once; those that do not exist are missing from the answer. Two statements: the history is
-/// append-only until a task is purged, so that it fits the tasks although it is read later.
+/// Reads tasks; repeated ids are allowed, and missing tasks omitted. Two statements suffice: until
+/// a purge, the history is append-only.
 pub async fn load(conn: &mut PgConnection, ids: &[Uuid]) -> Result<HashMap<Uuid, Loaded>, sqlx::Error> {
     let rows = sqlx::query_as!(
         TaskRow,
@@ -90,7 +90,7 @@ pub async fn load(conn: &mut PgConnection, ids: &[Uuid]) -> Result<HashMap<Uuid,
     )
     .fetch_all(&mut *conn)
     .await?;
-    // Each once: a second row of a task would find its history taken.
+    // Deduplicated: the history of a task can be taken once.
     let rows: HashMap<Uuid, TaskRow> = rows.into_iter().map(|row| (row.id, row)).collect();
     let with_history: Vec<i64> = rows
         .values()
@@ -101,7 +101,7 @@ pub async fn load(conn: &mut PgConnection, ids: &[Uuid]) -> Result<HashMap<Uuid,
     rows.into_values()
         .filter_map(|row| {
             let ended = history.remove(&row.seq).unwrap_or_default();
-            // One that was resolved has runs, unless it was purged between the two.
+            // A resolved task has runs, unless it was purged between the statements.
             if row.state > State::Unresolved.code() && ended.is_empty() {
                 return None;
             }
@@ -111,7 +111,7 @@ pub async fn load(conn: &mut PgConnection, ids: &[Uuid]) -> Result<HashMap<Uuid,
         .collect()
 }
 
-/// The runs of tasks that have ended, by the tasks' keys.
+/// Returns the ended runs of tasks, by `seq`.
 pub async fn load_history(conn: &mut PgConnection, seqs: &[i64]) -> Result<HashMap<i64, Vec<EndedRun>>, sqlx::Error> {
     let mut history: HashMap<i64, Vec<EndedRun>> = HashMap::new();
     if seqs.is_empty() {
@@ -134,7 +134,7 @@ pub async fn load_history(conn: &mut PgConnection, seqs: &[i64]) -> Result<HashM
     Ok(history)
 }
 
-/// The definition of a task, as JSON text, and the priority that the task has now.
+/// Returns the definition as JSON text, and the current priority.
 pub async fn find_definition_and_priority(
     conn: &mut PgConnection,
     id: Uuid,
@@ -150,7 +150,7 @@ pub async fn find_definition_and_priority(
     Ok(Some((row.definition, Row { table: "tasks", task: id }.priority(row.priority)?)))
 }
 
-/// The definition of a task as it was created, as JSON text.
+/// Returns the original definition as JSON text.
 pub async fn find_definition(conn: &mut PgConnection, id: Uuid) -> Result<Option<String>, sqlx::Error> {
     sqlx::query_scalar!(
         "-- find_definition\nSELECT d.definition FROM tasks t JOIN task_definitions d ON d.seq = t.seq WHERE t.id = $1",
@@ -160,7 +160,7 @@ pub async fn find_definition(conn: &mut PgConnection, id: Uuid) -> Result<Option
     .await
 }
 
-/// The definitions of tasks, in the order of their ids, as long as they are this many bytes together; always the first.
+/// Returns definitions by id, up to `bytes_max`, and at least one.
 pub async fn list_definitions(
     conn: &mut PgConnection,
     ids: &[Uuid],
@@ -182,7 +182,7 @@ pub async fn list_definitions(
     Ok(rows.into_iter().map(|row| (row.id, row.definition)).collect())
 }
 
-/// Those of these ids that tasks have, in order.
+/// Filters `ids` to existing tasks, in order.
 pub async fn list_existing(conn: &mut PgConnection, ids: &[Uuid]) -> Result<Vec<Uuid>, sqlx::Error> {
     sqlx::query_scalar!(
         "-- list_existing
@@ -199,7 +199,7 @@ fn decode(row: TaskRow, mut ended: Vec<EndedRun>) -> Result<Loaded, Undecodable>
         (None, ..) => Last::Unscheduled,
         (Some(run), Some(scheduled), Some(reason)) if row.state == State::Unresolved.code() => {
             let open = columns.open_run(run, reason, scheduled)?;
-            // A run that ended after the first statement is not part of what that statement saw.
+            // Drop runs that ended after the first statement.
             ended.retain(|earlier| earlier.run.run < open.run);
             match tenancy(row.worker_group, row.worker_id, row.started, row.taken_until) {
                 Some(tenancy) => Last::Running(open, tenancy),
@@ -207,7 +207,7 @@ fn decode(row: TaskRow, mut ended: Vec<EndedRun>) -> Result<Loaded, Undecodable>
             }
         }
         (Some(run), ..) => {
-            // Nor is one that a rerun has made since.
+            // Drop runs that a rerun has added since.
             let last = columns.run(run)?;
             ended.retain(|earlier| earlier.run.run <= last);
             Last::Ended
@@ -243,18 +243,18 @@ fn ended_run(row: RunRow) -> Result<EndedRun, Undecodable> {
     })
 }
 
-/// Waits for the task's row and locks it.
+/// Locks the row of a task, waiting.
 pub async fn lock(conn: &mut PgConnection, id: Uuid) -> Result<(), sqlx::Error> {
     sqlx::query!("-- lock_task\nSELECT FROM tasks WHERE id = $1 FOR UPDATE", id).execute(conn).await?;
     Ok(())
 }
 
-/// Locks a task; the key of its queue, if it exists.
+/// Locks a task, and returns its queue if it exists.
 pub async fn lock_in_queue(conn: &mut PgConnection, id: Uuid) -> Result<Option<i32>, sqlx::Error> {
     sqlx::query_scalar!("-- lock_task\nSELECT queue FROM tasks WHERE id = $1 FOR UPDATE", id).fetch_optional(conn).await
 }
 
-/// Those of these tasks that are resolved.
+/// Filters `ids` to resolved tasks.
 pub async fn list_resolved(conn: &mut PgConnection, ids: &[Uuid]) -> Result<Vec<Uuid>, sqlx::Error> {
     sqlx::query_scalar!(
         "-- list_resolved
@@ -265,7 +265,6 @@ pub async fn list_resolved(conn: &mut PgConnection, ids: &[Uuid]) -> Result<Vec<
     .await
 }
 
-/// Whether a task was ever resolved.
 pub async fn was_resolved(conn: &mut PgConnection, id: Uuid) -> Result<bool, sqlx::Error> {
     let resolved = sqlx::query_scalar!(
         r#"-- was_resolved

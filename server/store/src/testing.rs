@@ -1,6 +1,6 @@
-//! For tests only: a database for each test, the invariants as queries, and the operations without HTTP.
+//! Test utilities: a database per test, the invariants as queries, and operations without HTTP.
 //!
-//! Never in a release: the feature `test-util` is off there. What goes wrong here panics.
+//! Excluded from releases by the feature `test-util`. Errors panic.
 
 mod clients;
 mod held;
@@ -18,14 +18,14 @@ pub use held::{Gate, number, until_a_session_waits, until_sessions_wait};
 pub use invariants::{check_invariants, check_invariants_on, check_kinds_on};
 pub use proxy::Proxy;
 
-/// Names the cluster in which the tests make their databases: the URL of a superuser.
+/// Variable with a superuser's URL of the cluster for test databases.
 pub const DATABASE_URL: &str = "TENURE_TEST_DATABASE_URL";
 
 static MIGRATIONS: sqlx::migrate::Migrator = sqlx::migrate!("../../migrations");
-/// Advisory lock of the cluster: one test makes the template, the others wait for it.
+/// Advisory lock of the cluster for creating the template.
 const TEMPLATE_LOCK: i64 = 0x7465_6e75_7265_7465;
 
-/// A database of a test's own, with the schema in it.
+/// A migrated database for one test.
 pub struct TestDatabase {
     admin: PgConnectOptions,
     options: PgConnectOptions,
@@ -34,7 +34,6 @@ pub struct TestDatabase {
 }
 
 impl TestDatabase {
-    /// Makes a database with the schema in it.
     pub async fn create() -> Self {
         let url = std::env::var(DATABASE_URL).unwrap_or_else(|_| {
             panic!("{DATABASE_URL} is not set: run the tests with `scripts/with-pg cargo test ...`");
@@ -48,27 +47,25 @@ impl TestDatabase {
         Self { admin, options, name, pool }
     }
 
-    /// How to connect to the database.
     pub fn options(&self) -> &PgConnectOptions {
         &self.options
     }
 
-    /// A pool for what the test itself wants to see or do; not one of the server's.
+    /// A pool for the test itself, not the server.
     pub fn pool(&self) -> &PgPool {
         &self.pool
     }
 
-    /// A connection of its own, for transactions that a test holds open.
+    /// A separate connection, for transactions that a test holds open.
     pub async fn connect(&self) -> PgConnection {
         connect(&self.options).await
     }
 
-    /// A connector of its own, as each server has one.
+    /// A separate connector, as for each server.
     pub fn connector(&self) -> Connector {
         Connector::new(self.options.clone())
     }
 
-    /// A session for hot statements, as the server has them.
     pub async fn connect_hot(&self) -> PgConnection {
         self.connector().connect_hot(crate::session::Locks::Waits).await.expect("the test cluster accepts connections")
     }
@@ -83,7 +80,7 @@ impl TestDatabase {
     }
 }
 
-/// Waits until a condition holds; panics with `what` when it does not within ten seconds.
+/// Waits until a condition holds. Panics with `what` after ten seconds.
 pub async fn eventually(what: &str, mut condition: impl AsyncFnMut() -> bool) {
     let until = std::time::Instant::now() + Duration::from_secs(10);
     while !condition().await {
@@ -92,16 +89,16 @@ pub async fn eventually(what: &str, mut condition: impl AsyncFnMut() -> bool) {
     }
 }
 
-/// Makes a database with the schema in it by copying the cluster's template, which the first test makes.
+/// Creates a database by copying the cluster's template, which the first test creates.
 pub async fn create_migrated(admin: &PgConnectOptions, name: &str) {
     let mut conn = connect(admin).await;
     let template = template(&mut conn, admin).await;
-    // Copied by the file system and not through the log, which is faster where nothing is flushed.
+    // A file copy bypasses the WAL, and is faster without flushes.
     execute(&mut conn, format!("CREATE DATABASE {name} TEMPLATE {template} STRATEGY file_copy")).await;
     conn.close().await.expect("the admin connection closes");
 }
 
-/// The name of the template with this schema, which is inserted if it does not exist.
+/// Returns the name of the template of this schema, creating it if necessary.
 async fn template(conn: &mut PgConnection, admin: &PgConnectOptions) -> String {
     let checksums: Vec<u8> = MIGRATIONS.iter().flat_map(|migration| migration.checksum.iter().copied()).collect();
     let name = format!(
@@ -117,7 +114,7 @@ async fn template(conn: &mut PgConnection, admin: &PgConnectOptions) -> String {
         .await
         .expect("the cluster answers");
     if !exists {
-        // Renamed only when it is whole: a test run may be killed at any time.
+        // Renamed when complete: a test run may be killed at any time.
         let half = format!("{name}_half");
         execute(conn, format!("DROP DATABASE IF EXISTS {half} WITH (FORCE)")).await;
         execute(conn, format!("CREATE DATABASE {half}")).await;

@@ -1,5 +1,5 @@
-//! What is known of a task, for [`tenure_domain::policy::why`]. One snapshot, and never more rows than the limits say, however
-//! long the queue is.
+//! Reads the state of a task for [`tenure_domain::policy::why`], in one snapshot and with bounded
+//! rows, regardless of the length of the queue.
 
 use chrono::{DateTime, Utc};
 use sqlx::{PgConnection, PgPool, Postgres, Transaction};
@@ -24,22 +24,21 @@ use tenure_domain::policy::why::{
     ASKED_WITHIN, AWAITED_SHOWN_MAX, Assigned, BEFORE_COUNTED_MAX, Facts, Held, Place, WORKERS_SHOWN_MAX, Workers,
 };
 
-/// Workers of a queue that are looked at. The table has those of a day; there is no index by when they asked, because it would
-/// be written each time.
+/// Maximum number of workers read. No index has them by last request, because each request would
+/// update it.
 const WORKERS_READ: i64 = 10_000;
 
-/// A transaction that sees one state of the database, with the plans of [`page::begin`].
+/// Begins a read-only transaction with one snapshot and the plans of [`page::begin`].
 pub async fn begin(pool: &PgPool) -> Result<Transaction<'static, Postgres>, sqlx::Error> {
     let mut transaction = pool.begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").await?;
     page::set_plans(&mut transaction).await?;
     Ok(transaction)
 }
 
-/// A task and what is known of it.
 #[derive(Debug)]
 pub struct Known {
     pub queue: TaskQueueId,
-    /// What keeps it where it is.
+    /// Facts that determine its state.
     pub facts: Facts,
 }
 
@@ -82,7 +81,7 @@ struct TaskRow {
     now: DateTime<Utc>,
 }
 
-/// What is known of a task, if it exists. `marks` are the low-water marks of a queue.
+/// Returns the state of a task, if it exists. `marks` returns the low-water marks of a queue.
 pub async fn find(
     conn: &mut PgConnection,
     id: TaskId,
@@ -201,7 +200,7 @@ async fn find_held(
     })
 }
 
-/// A session and its worker, if all of it is there.
+/// Returns a session and its worker, if complete.
 pub(super) fn named(
     group: Option<String>,
     id: Option<String>,
@@ -232,7 +231,8 @@ fn resolved(columns: Row, row: &TaskRow) -> Result<Place, Undecodable> {
     })
 }
 
-/// What a task without a run waits for. It has as many edges as a definition may have, which bounds what is read.
+/// Returns the dependencies that a task without a run waits for. The edges of a definition are
+/// bounded.
 async fn list_awaited(conn: &mut PgConnection, task: Uuid) -> Result<Place, sqlx::Error> {
     let rows = sqlx::query!(
         r#"-- why_dependencies
@@ -270,10 +270,10 @@ async fn list_awaited(conn: &mut PgConnection, task: Uuid) -> Result<Place, sqlx
     })
 }
 
-/// How many ready runs of its queue are claimed before a run, as far as they are counted.
+/// Counts the ready runs of the queue that are claimed before a run, up to a limit.
 async fn count_before(conn: &mut PgConnection, row: &TaskRow, marks: Marks) -> Result<u32, sqlx::Error> {
     let marks = if marks.epoch == row.epoch { marks.marks } else { [0; PRIORITIES] };
-    // All that is more urgent, and what is as urgent and came earlier.
+    // More urgent runs, and earlier ones of the same priority.
     let before = Priority::ALL.iter().zip(marks).filter(|(priority, _)| priority.code() <= row.priority);
     let (mut priorities, mut from, mut to) = (Vec::new(), Vec::new(), Vec::new());
     for (priority, mark) in before {
@@ -306,7 +306,7 @@ async fn count_before(conn: &mut PgConnection, row: &TaskRow, marks: Marks) -> R
     Ok(u32::try_from(count).unwrap_or(BEFORE_COUNTED_MAX))
 }
 
-/// Who asks for work in a queue, as far as servers have written that down: they do it every ten seconds.
+/// Reads recent requests for work in a queue, which servers record every ten seconds.
 async fn find_workers(conn: &mut PgConnection, queue: i32, now: DateTime<Utc>) -> Result<Workers, sqlx::Error> {
     let last_asked = sqlx::query_scalar!("-- why_asked\nSELECT last_seen FROM queue_views WHERE queue = $1", queue)
         .fetch_optional(&mut *conn)
@@ -354,16 +354,16 @@ async fn find_workers(conn: &mut PgConnection, queue: i32, now: DateTime<Utc>) -
     })
 }
 
-/// What is shown of the runs of a task that have ended, beside its status.
+/// Details of a task's ended runs.
 #[derive(Debug, Default)]
 pub struct Ends {
-    /// What ended them, where the reason does not say it; by run.
+    /// Causes that the reason does not state, by run.
     pub ended_by: Vec<(i16, EndedBy)>,
-    /// The result of the last run that has one, and that run.
+    /// The last result and its run.
     pub result: Option<(i16, String)>,
 }
 
-/// What ended the runs of a task, and its last result.
+/// Returns the causes of the ends of a task's runs, and its last result.
 pub async fn find_ends(conn: &mut PgConnection, id: TaskId) -> Result<Ends, sqlx::Error> {
     let columns = Row { table: "runs", task: id.uuid() };
     let rows = sqlx::query!(

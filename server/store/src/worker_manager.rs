@@ -1,4 +1,4 @@
-//! The table `registered_workers`: workers that a provisioner has created. Of secrets it has digests only.
+//! The table `registered_workers`: workers created by a provisioner, with digests of their secrets.
 
 use chrono::{DateTime, Utc};
 use sqlx::{PgConnection, PgExecutor};
@@ -6,75 +6,70 @@ use sqlx::{PgConnection, PgExecutor};
 use super::worker_removals::SETTLED_AFTER;
 use tenure_domain::registration::{Standing, WorkerName};
 
-/// A worker as authentication needs it.
+/// A worker, for authentication.
 #[derive(Debug, Clone, Copy)]
 pub struct FoundAccount {
     pub created: DateTime<Utc>,
-    /// Whether it is let in.
     pub standing: Standing,
 }
 
-/// A worker as it is stored.
 #[derive(Debug)]
 pub struct Registered {
-    /// Digest of the secret with which it registers.
+    /// Digest of the secret for registration.
     pub static_secret: String,
-    /// How many tasks it runs at once.
+    /// Maximum concurrent tasks.
     pub capacity: i32,
-    /// JSON text of its configuration.
+    /// JSON text.
     pub config: String,
     pub created: DateTime<Utc>,
-    /// When anything about it was last changed.
     pub last_modified: DateTime<Utc>,
-    /// When it can no longer register.
+    /// End of registration.
     pub expires: DateTime<Utc>,
-    /// Digest of the secret with which it registers again.
+    /// Digest of the secret for the next registration.
     pub next_secret: Option<String>,
-    /// Digest of the one before.
+    /// Digest of the previous secret.
     pub used_secret: Option<String>,
-    /// When that one was exchanged.
+    /// When the previous secret was exchanged.
     pub used: Option<DateTime<Utc>>,
     pub removed: Option<DateTime<Utc>>,
     pub now: DateTime<Utc>,
 }
 
 impl Registered {
-    /// Whether the worker is let in.
     pub fn standing(&self) -> Standing {
         Standing::at(self.now, self.removed, self.expires)
     }
 }
 
-/// What is to be stored of a new worker.
 #[derive(Debug)]
 pub struct NewWorker {
-    /// Digest of the secret with which it registers.
+    /// Digest of the secret for registration.
     pub static_secret: String,
-    /// How many tasks it runs at once.
+    /// Maximum concurrent tasks.
     pub capacity: i32,
-    /// JSON text of its configuration.
+    /// JSON text.
     pub config: String,
-    /// When it can no longer register.
+    /// End of registration.
     pub expires: DateTime<Utc>,
 }
 
-/// What is to be changed of a worker; what is none stays.
+/// Changes of a worker; none keeps a value.
 #[derive(Debug)]
 pub struct WorkerChange {
-    /// Digest of the secret with which it registers.
+    /// Digest of the secret for registration.
     pub static_secret: Option<String>,
-    /// Whether this is another secret, and not the same one signed by another key.
+    /// True if the secret changed, not only the key that digests it.
     pub is_another: bool,
-    /// How many tasks it runs at once.
+    /// Maximum concurrent tasks.
     pub capacity: i32,
-    /// JSON text of its configuration.
+    /// JSON text.
     pub config: Option<String>,
-    /// When it can no longer register.
+    /// End of registration.
     pub expires: DateTime<Utc>,
 }
 
-/// Creates a worker, unless its name is taken. If one of this name that was registered was removed, and its removal is noted still, all
-/// claims until now are that one's, and later ones are not.
+/// Creates a worker. False if its name is taken. If the removal of a registered worker of this name
+/// is still noted, claims until now belong to that worker, and later ones do not.
 pub async fn create(db: impl PgExecutor<'_>, name: &WorkerName, new: &NewWorker) -> Result<bool, sqlx::Error> {
     let made = sqlx::query!(
         "-- create_worker
@@ -105,7 +100,6 @@ pub async fn create(db: impl PgExecutor<'_>, name: &WorkerName, new: &NewWorker)
     Ok(made.is_some())
 }
 
-/// A worker, if it exists.
 pub async fn find(db: impl PgExecutor<'_>, name: &WorkerName) -> Result<Option<Registered>, sqlx::Error> {
     sqlx::query_as!(
         Registered,
@@ -121,13 +115,13 @@ pub async fn find(db: impl PgExecutor<'_>, name: &WorkerName) -> Result<Option<R
     .await
 }
 
-/// The standing of a worker, if it exists.
+/// Returns the standing of a worker, if it exists.
 pub async fn find_account(db: impl PgExecutor<'_>, name: &WorkerName) -> Result<Option<FoundAccount>, sqlx::Error> {
     let found = find(db, name).await?;
     Ok(found.map(|found| FoundAccount { created: found.created, standing: found.standing() }))
 }
 
-/// Locks a worker, if it exists; waits for other transactions that change it.
+/// Locks a worker, waiting.
 pub async fn lock(transaction: &mut PgConnection, name: &WorkerName) -> Result<(), sqlx::Error> {
     sqlx::query!(
         "-- lock_worker
@@ -141,8 +135,8 @@ pub async fn lock(transaction: &mut PgConnection, name: &WorkerName) -> Result<(
     Ok(())
 }
 
-/// Changes a worker that is locked. Another static secret voids those that were given out for registering again: the holder of the old
-/// one may have them.
+/// Changes a locked worker. A new static secret voids the secrets issued for registering again,
+/// which the holder of the old one may have.
 pub async fn update(
     transaction: &mut PgConnection,
     name: &WorkerName,
@@ -171,8 +165,8 @@ pub async fn update(
     Ok(())
 }
 
-/// Notes that a worker that is locked got credentials until `until` and a new secret, in exchange for `used` if it is not
-/// its first one.
+/// Records that a locked worker received credentials until `until` and a new secret, in exchange
+/// for `used` unless it was its first.
 pub async fn note_credentials(
     transaction: &mut PgConnection,
     name: &WorkerName,
@@ -198,7 +192,7 @@ pub async fn note_credentials(
     Ok(())
 }
 
-/// Marks a worker as removed, if it exists; returns whether it does. A repeat changes nothing.
+/// Marks a worker as removed. True if it exists; repeats change nothing.
 pub async fn note_removed(transaction: &mut PgConnection, name: &WorkerName) -> Result<bool, sqlx::Error> {
     let noted = sqlx::query!(
         "-- remove_worker
@@ -215,8 +209,9 @@ pub async fn note_removed(transaction: &mut PgConnection, name: &WorkerName) -> 
     Ok(noted.rows_affected() > 0)
 }
 
-/// Purges some workers that have expired, whose last credentials have ended, and whose removal is settled: the next worker
-/// of the same name must not lose claims by it. None is left that was due before `from`. Returns how many.
+/// Purges up to `limit` expired workers without valid credentials and with settled removals: the
+/// next worker of the same name must not lose claims. None was due before `from`. Returns their
+/// number.
 pub async fn purge(conn: &mut PgConnection, from: DateTime<Utc>, limit: i64) -> Result<u64, sqlx::Error> {
     let gone = sqlx::query!(
         "-- purge_workers

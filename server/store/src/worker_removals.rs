@@ -1,7 +1,7 @@
-//! The table `worker_removals`: workers that are gone, whose claims are to be ended.
+//! The table `worker_removals`: removed workers whose claims must be ended.
 //!
-//! A claim that began before its worker was removed may appear later, when its transaction commits. So a removal stays
-//! noted for a while, and is looked at again and again.
+//! A claim begun before the removal may be committed later. So a removal stays noted for a while
+//! and is checked repeatedly.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -12,32 +12,31 @@ use uuid::Uuid;
 
 use super::facts;
 
-/// When the pass looks for claims the first time: the removal itself looks at once.
+/// Delay of the first check by the pass: the removal itself checks at once.
 const LOOK_AFTER: Duration = Duration::from_secs(1);
-/// When to look for claims again, in seconds after a look that found none. After the last one, no transaction goes on
-/// that began before the removal: none takes as long.
+/// Delays of further checks in seconds, each after a check without claims. They exceed the duration
+/// of any transaction that began before the removal.
 const LOOK_AGAIN_AFTER_SECONDS: [i32; 3] = [4, 15, 60];
 
-/// No look is put off for so long.
+/// Longer than the delay of any check.
 const PUT_OFF_MAX: Duration = Duration::from_secs(120);
 
-/// When a removal is certainly purged: after all those looks, and a while.
+/// Time after which a removal is certainly purged.
 pub const SETTLED_AFTER: Duration = Duration::from_secs(180);
 
-/// A worker, as claims name it.
+/// A worker, as named by claims.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Gone {
-    /// `task_queues.id`.
     pub queue: i32,
     pub worker_group: String,
     pub worker_id: String,
 }
 
-/// Workers that are gone, as a fact that servers remember.
+/// Name of the removals in [`crate::facts`].
 pub const FACT: &str = "removals";
 
-/// Notes that a worker is gone: claims that have begun until now are to be ended, and later ones too if it is gone for
-/// good.
+/// Records the removal of a worker: claims begun until now must be ended, and later ones too if
+/// `for_good`.
 pub async fn note(transaction: &mut PgConnection, worker: &Gone, for_good: bool) -> Result<(), sqlx::Error> {
     sqlx::query!(
         "-- note_removal
@@ -57,7 +56,7 @@ pub async fn note(transaction: &mut PgConnection, worker: &Gone, for_good: bool)
     facts::raise(transaction, FACT).await
 }
 
-/// All removals that are noted: who is gone, and since when.
+/// Returns all noted removals, with their times.
 pub async fn list(conn: &mut PgConnection) -> Result<HashMap<Gone, DateTime<Utc>>, sqlx::Error> {
     let rows = sqlx::query!("-- list_removals\nSELECT queue, worker_group, worker_id, removed FROM worker_removals")
         .fetch_all(conn)
@@ -68,7 +67,7 @@ pub async fn list(conn: &mut PgConnection) -> Result<HashMap<Gone, DateTime<Utc>
     Ok(noted.collect())
 }
 
-/// Has removals looked at by `due` whose next look is further away than it is ever put off: the clock was set back since.
+/// Makes removals due if their next check is further away than any delay: the clock was set back.
 pub async fn bring_forward(conn: &mut PgConnection, due: DateTime<Utc>) -> Result<(), sqlx::Error> {
     sqlx::query!(
         "-- bring_removals_forward
@@ -81,8 +80,8 @@ pub async fn bring_forward(conn: &mut PgConnection, due: DateTime<Utc>) -> Resul
     Ok(())
 }
 
-/// Claims of workers that are gone: of one of them, or of all that are to be looked at by `due`. A task past its deadline
-/// is left to the deadline pass.
+/// Lists claims of one removed worker, or of all that must be checked by `due`. Leaves tasks past
+/// their deadline to the deadline pass.
 pub async fn list_claims(
     conn: &mut PgConnection,
     worker: Option<&Gone>,
@@ -112,8 +111,8 @@ pub async fn list_claims(
     Ok(rows.into_iter().map(|row| (row.id, row.run)).collect())
 }
 
-/// Live sessions of workers that are gone and are to be looked at by `due`: those that began before the removal, and later ones too if
-/// the worker is gone for good.
+/// Lists live sessions of removed workers that must be checked by `due`: sessions begun before the
+/// removal, and later ones if it is for good.
 pub async fn list_sessions(conn: &mut PgConnection, due: DateTime<Utc>, limit: i64) -> Result<Vec<i64>, sqlx::Error> {
     sqlx::query_scalar!(
         "-- list_sessions_of_removed
@@ -134,8 +133,7 @@ pub async fn list_sessions(conn: &mut PgConnection, due: DateTime<Utc>, limit: i
     .await
 }
 
-/// A look at everything that was due found nothing left: sets when to look again, and purges what need not be looked at
-/// any more.
+/// Schedules the next checks after a check that found nothing, and purges settled removals.
 pub async fn settle(conn: &mut PgConnection, due: DateTime<Utc>) -> Result<(), sqlx::Error> {
     sqlx::query!(
         "-- purge_removals

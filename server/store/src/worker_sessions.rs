@@ -1,8 +1,9 @@
-//! The tables `worker_sessions`, `session_inbox` and `session_clock`. Runs are moved by [`super::transitions`], which also write
-//! into the inboxes what a worker has not asked for itself.
+//! The tables `worker_sessions`, `session_inbox` and `session_clock`. [`super::transitions`] moves
+//! runs and inserts inbox items.
 //!
-//! A session's row is locked in two ways. What ends it locks it `FOR UPDATE`; what gives it a run, or a command, `FOR KEY SHARE`:
-//! so each of these comes before the end or finds that it has ended, and none of them is in the way of a renewal.
+//! The end of a session locks its row `FOR UPDATE`. Giving it a run or a command locks the row `FOR
+//! KEY SHARE`. So each gift precedes the end or finds the session ended, and neither blocks
+//! renewals.
 
 mod end;
 mod inbox;
@@ -25,27 +26,26 @@ pub use self::pass::{
 use crate::decode::{Row, Undecodable};
 use crate::queues::parse_name;
 
-/// A session as it is now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stored {
-    /// What never changes.
+    /// Immutable columns.
     pub identity: Identity,
-    /// As the worker said last.
+    /// As last reported by the worker.
     pub weight: i32,
-    /// As the worker said last.
+    /// As last reported by the worker.
     pub capacity: i32,
-    /// As the worker said last.
+    /// As last reported by the worker.
     pub frozen: bool,
     pub until: DateTime<Utc>,
-    /// When it ended and by what, and how many runs left it then.
+    /// Time and cause of the end, and number of runs that left the session then.
     pub ended: Option<(DateTime<Utc>, SessionEnd, i64)>,
-    /// How many claims it holds.
+    /// Number of its claims.
     pub running: i64,
-    /// How many runs were given to it that it has not accepted yet.
+    /// Runs given to it and not accepted yet.
     pub assigned: i64,
 }
 
-/// The live session of a worker, whose row is locked.
+/// A worker's live session, whose row is locked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Live {
     pub epoch: i64,
@@ -53,15 +53,14 @@ pub struct Live {
     pub until: DateTime<Utc>,
 }
 
-/// What a new session is answered with.
+/// A new session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Begun {
-    /// What never changes.
     pub identity: Identity,
     pub until: DateTime<Utc>,
 }
 
-/// The columns of what never changes of a session.
+/// Immutable columns of a session.
 struct IdentityRow {
     id: Uuid,
     epoch: i64,
@@ -72,7 +71,7 @@ struct IdentityRow {
     started: DateTime<Utc>,
 }
 
-/// Those columns of a row that has others too.
+/// Takes these columns from a row with others.
 macro_rules! identity {
     ($row:ident) => {
         $crate::worker_sessions::IdentityRow {
@@ -109,19 +108,18 @@ fn read_end(code: i16) -> Result<SessionEnd, Undecodable> {
     SessionEnd::from_code(code).ok_or_else(|| columns.invalid("end_reason", code))
 }
 
-/// What a session that is to begin finds.
+/// State found before a session begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Before {
-    /// The live session of the same worker, whose row is locked.
+    /// The worker's live session, locked.
     pub live: Option<Live>,
-    /// The version of the queue's policy.
     pub policy_version: i64,
     pub now: DateTime<Utc>,
 }
 
-/// Locks the live session of a worker against its end, waiting for other transactions. None: the queue of this name has another key,
-/// or is lost. The caller calls [`begin`] in the same transaction; two that begin at once are kept apart by the unique index on live
-/// sessions.
+/// Locks the live session of a worker against its end, waiting. None if the queue's name has
+/// another key or is lost. The caller calls [`begin`] in the same transaction; a unique index on
+/// live sessions separates concurrent ones.
 pub async fn lock_live(
     transaction: &mut PgConnection,
     (queue, name): (i32, &TaskQueueId),
@@ -139,7 +137,7 @@ pub async fn lock_live(
     )
     .fetch_optional(&mut *transaction)
     .await?;
-    // The time is that after the wait.
+    // Read after the wait.
     let queue = sqlx::query!(
         r#"-- get_policy_version
         SELECT q.policy_version, db_now.now AS "now!" FROM task_queues q, db_now WHERE q.id = $1 AND q.name = $2"#,
@@ -151,7 +149,7 @@ pub async fn lock_live(
     Ok(queue.map(|queue| Before { live, policy_version: queue.policy_version, now: queue.now }))
 }
 
-/// Stores a new session. None: another one of the same worker was committed meanwhile.
+/// Stores a new session. None if another one of the same worker was committed meanwhile.
 pub async fn begin(
     transaction: &mut PgConnection,
     queue: i32,
@@ -191,7 +189,7 @@ pub async fn begin(
     }))
 }
 
-/// What never changes of a session that is live or ended within a day.
+/// Returns the immutable columns of a session that is live or ended within a day.
 pub async fn identify(conn: &mut PgConnection, id: SessionId) -> Result<Option<Identity>, sqlx::Error> {
     let row = sqlx::query_as!(
         IdentityRow,
@@ -207,7 +205,7 @@ pub async fn identify(conn: &mut PgConnection, id: SessionId) -> Result<Option<I
     row.map(IdentityRow::read).transpose()
 }
 
-/// A session, with the number of its claims.
+/// Returns a session with the number of its claims.
 pub async fn find(conn: &mut PgConnection, epoch: i64) -> Result<Option<Stored>, sqlx::Error> {
     let row = sqlx::query!(
         r#"-- find_session
@@ -238,9 +236,7 @@ pub async fn find(conn: &mut PgConnection, epoch: i64) -> Result<Option<Stored>,
 
 #[derive(Debug, Clone, Copy)]
 pub struct Renewal {
-    /// The session.
     pub epoch: i64,
-    /// What its worker says of itself.
     pub stated: Stated,
     /// Items up to this one are deleted.
     pub after: i64,
@@ -248,18 +244,17 @@ pub struct Renewal {
 
 #[derive(Debug, Clone)]
 pub struct Renewed {
-    /// The session.
     pub epoch: i64,
     pub until: DateTime<Utc>,
     pub now: DateTime<Utc>,
-    /// The version of the queue's policy.
     pub policy_version: i64,
-    /// What ended it, if it has ended: then nothing was changed.
+    /// If it has ended, nothing was changed.
     pub ended: Option<SessionEnd>,
 }
 
-/// Renews sessions, each of which is there once, by one statement: `until` is never set back, `extended` becomes false, items up to
-/// `after` are deleted. Sessions that are locked (being ended) or unknown are left out; ended ones are in the answer with `ended`.
+/// Renews distinct sessions: never moves `until` back, clears `extended`, and deletes items up to
+/// `after`. Omits unknown and locked sessions, which are being ended. Returns ended ones with
+/// `ended`.
 pub async fn renew(conn: &mut PgConnection, renewals: &[Renewal]) -> Result<Vec<Renewed>, sqlx::Error> {
     let epochs: Vec<i64> = renewals.iter().map(|renewal| renewal.epoch).collect();
     let weights: Vec<Option<i32>> = renewals.iter().map(|renewal| renewal.stated.weight).collect();
@@ -315,22 +310,22 @@ pub async fn renew(conn: &mut PgConnection, renewals: &[Renewal]) -> Result<Vec<
 /// A worker with a live session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
-    /// What never changes.
     pub identity: Identity,
-    /// As the worker said last.
+    /// As last reported by the worker.
     pub weight: i32,
-    /// As the worker said last.
+    /// As last reported by the worker.
     pub capacity: i32,
-    /// As the worker said last.
+    /// As last reported by the worker.
     pub frozen: bool,
     pub until: DateTime<Utc>,
-    /// How many claims it holds.
+    /// Number of its claims.
     pub running: i64,
-    /// How many runs were given to it that it has not accepted yet.
+    /// Runs given to it and not accepted yet.
     pub assigned: i64,
 }
 
-/// The live sessions of a queue by worker group and worker, with what they hold: one snapshot.
+/// Lists the live sessions of a queue by worker group and id, with their claims and runs, in one
+/// snapshot.
 pub async fn list_workers(
     conn: &mut PgConnection,
     queue: i32,
@@ -373,7 +368,6 @@ pub async fn list_workers(
         .collect()
 }
 
-/// The live session of a worker, if it has one.
 pub async fn find_live(
     conn: &mut PgConnection,
     queue: i32,

@@ -1,4 +1,4 @@
-//! Workers: what servers have seen of them, declarations and quarantines. [`super::queue_views`] has their queues.
+//! Workers: contacts, declarations and quarantines. [`super::queue_views`] has their queues.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -13,23 +13,22 @@ use tenure_domain::worker::{
     QUARANTINED_KEPT, QUARANTINES_MAX, RECENT_MAX, Recent, Visibility, WORKER_KEPT, WorkerKey,
 };
 
-/// The column `due` is raised when that much is gained by it, so that few updates touch an index.
+/// `due` is raised only by this much, so that few updates touch an index.
 const DUE_STEP: Duration = Duration::from_secs(6 * 3_600);
 
 #[derive(Debug)]
 pub struct SeenWorker<'a> {
-    /// Which one.
     pub key: &'a WorkerKey,
-    /// How long ago it was seen first since it was last written down.
+    /// Age of the first contact since the last write.
     pub first: Duration,
-    /// How long ago it was seen last.
+    /// Age of the last contact.
     pub last: Duration,
-    /// What it claimed.
+    /// Recent claims.
     pub recent: &'a [Recent],
 }
 
-/// Writes down that workers were seen. What is written twice counts once. Claims of one batch have the same time: they
-/// keep the order in which they come, which is that of claiming.
+/// Records contacts of workers; idempotent. Claims of one batch have the same time, and keep the
+/// order in which they are given, that of claiming.
 pub async fn see(conn: &mut PgConnection, seen: &[SeenWorker<'_>]) -> Result<(), sqlx::Error> {
     let queues: Vec<i32> = seen.iter().map(|worker| worker.key.queue).collect();
     let groups: Vec<&str> = seen.iter().map(|worker| worker.key.group.as_str()).collect();
@@ -105,16 +104,14 @@ pub async fn see(conn: &mut PgConnection, seen: &[SeenWorker<'_>]) -> Result<(),
 pub struct WorkerRow {
     pub worker_group: String,
     pub worker_id: String,
-    /// When it was first seen.
     pub first_claim: DateTime<Utc>,
     pub last_seen: DateTime<Utc>,
     pub expires: DateTime<Utc>,
-    /// Until when it gets no work; may be over.
+    /// May be over.
     pub quarantine_until: Option<DateTime<Utc>>,
-    /// Its last claims, oldest first: their tasks.
+    /// Tasks of its last claims, oldest first.
     pub recent_tasks: Vec<Uuid>,
     pub recent_runs: Vec<i16>,
-    /// When it was read.
     pub now: DateTime<Utc>,
 }
 
@@ -124,7 +121,7 @@ impl WorkerRow {
     }
 }
 
-/// A worker that is shown.
+/// Returns a worker, if it is shown.
 pub async fn find(conn: &mut PgConnection, key: &WorkerKey) -> Result<Option<WorkerRow>, sqlx::Error> {
     sqlx::query_as!(
         WorkerRow,
@@ -143,7 +140,7 @@ pub async fn find(conn: &mut PgConnection, key: &WorkerKey) -> Result<Option<Wor
     .await
 }
 
-/// A worker, whether it is shown or not.
+/// Returns a worker, shown or not.
 pub async fn get(conn: &mut PgConnection, key: &WorkerKey) -> Result<WorkerRow, sqlx::Error> {
     sqlx::query_as!(
         WorkerRow,
@@ -160,19 +157,17 @@ pub async fn get(conn: &mut PgConnection, key: &WorkerKey) -> Result<WorkerRow, 
     .await
 }
 
-/// Which workers of a queue to list.
 #[derive(Debug, Clone, Copy)]
 pub struct Wanted<'a> {
     pub queue: i32,
-    /// Only those that are quarantined, or only those that are not.
+    /// If set, only workers that are, or are not, quarantined.
     pub quarantined: Option<bool>,
-    /// Those after this one, by group and id.
+    /// Group and id.
     pub after: (&'a str, &'a str),
-    /// At most so many.
     pub limit: i64,
 }
 
-/// The workers of a queue that are shown, in the order of group and id.
+/// Lists the shown workers of a queue by group and id.
 pub async fn list(conn: &mut PgConnection, wanted: Wanted<'_>) -> Result<Vec<WorkerRow>, sqlx::Error> {
     sqlx::query_as!(
         WorkerRow,
@@ -195,7 +190,7 @@ pub async fn list(conn: &mut PgConnection, wanted: Wanted<'_>) -> Result<Vec<Wor
     .await
 }
 
-/// Inserts a worker that need not have sent a request, and lists it until this time at least.
+/// Inserts a worker, perhaps without contact, and lists it at least until `expires`.
 pub async fn declare(conn: &mut PgConnection, key: &WorkerKey, expires: DateTime<Utc>) -> Result<(), sqlx::Error> {
     sqlx::query!(
         "-- declare_worker
@@ -216,20 +211,18 @@ pub async fn declare(conn: &mut PgConnection, key: &WorkerKey, expires: DateTime
     Ok(())
 }
 
-/// A change of a quarantine.
 #[derive(Debug, Clone, Copy)]
 pub struct Quarantine<'a> {
-    /// Until when the worker is to get no work.
     pub until: DateTime<Utc>,
     pub info: Option<&'a str>,
     /// The client that sets it.
     pub client_id: &'a str,
 }
 
-/// The quarantines, as a fact that servers remember.
+/// Name of the quarantines in [`crate::facts`].
 pub const FACT: &str = "quarantines";
 
-/// Changes the quarantine of a worker that is shown; answers whether there is one.
+/// Changes the quarantine of a shown worker. True if it exists.
 pub async fn quarantine(conn: &mut PgConnection, key: &WorkerKey, change: Quarantine<'_>) -> Result<bool, sqlx::Error> {
     let changed = sqlx::query!(
         "-- quarantine_worker
@@ -280,18 +273,17 @@ pub async fn quarantine(conn: &mut PgConnection, key: &WorkerKey, change: Quaran
     Ok(changed)
 }
 
-/// A change of a quarantine that was made.
+/// A past change of a quarantine.
 #[derive(Debug, Clone)]
 pub struct QuarantineRow {
-    /// Who did it.
+    /// The client that made it.
     pub client_id: String,
     pub updated: DateTime<Utc>,
-    /// Until when the worker was to get no work.
     pub quarantine_until: DateTime<Utc>,
     pub info: Option<String>,
 }
 
-/// The changes of a worker's quarantine, oldest first.
+/// Lists the changes of a worker's quarantine, oldest first.
 pub async fn list_quarantines(conn: &mut PgConnection, key: &WorkerKey) -> Result<Vec<QuarantineRow>, sqlx::Error> {
     sqlx::query_as!(
         QuarantineRow,
@@ -306,7 +298,7 @@ pub async fn list_quarantines(conn: &mut PgConnection, key: &WorkerKey) -> Resul
     .await
 }
 
-/// Every quarantine that is on.
+/// Lists all quarantines in effect.
 pub async fn list_quarantined(conn: &mut PgConnection) -> Result<HashMap<WorkerKey, DateTime<Utc>>, sqlx::Error> {
     let rows = sqlx::query!(
         r#"-- list_quarantined
@@ -321,21 +313,20 @@ pub async fn list_quarantined(conn: &mut PgConnection) -> Result<HashMap<WorkerK
     Ok(known.collect())
 }
 
-/// How many workers of a queue are in which state.
+/// Workers of a queue by state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WorkerCounts {
-    /// The queue's name.
+    /// Name of the queue.
     pub queue: String,
-    /// Those that are shown.
+    /// Workers shown.
     pub total: i64,
-    /// Those of them that get no work.
     pub quarantined: i64,
-    /// Those of the others that hold a claim.
+    /// Workers with a claim, not quarantined.
     pub running: i64,
 }
 
-/// Counts the workers that are shown. Reads all claims and all workers, once each: for every half minute, not for a request.
-/// Nothing is left before these marks.
+/// Counts shown workers. Reads all claims and workers once: call it every half minute, not per
+/// request. Nothing precedes the marks.
 pub async fn count(conn: &mut PgConnection, marks: &DueMarks) -> Result<Vec<WorkerCounts>, sqlx::Error> {
     sqlx::query_as!(
         WorkerCounts,
@@ -364,15 +355,13 @@ pub async fn count(conn: &mut PgConnection, marks: &DueMarks) -> Result<Vec<Work
     .await
 }
 
-/// A claim and the worker that holds it.
 #[derive(Debug)]
 pub struct HeldClaim {
-    /// The worker that holds it.
     pub worker: WorkerKey,
     pub claim: Recent,
 }
 
-/// The claims that were made or renewed last, each worker's in the order of claiming.
+/// Lists the last made or renewed claims, in order of claiming for each worker.
 pub async fn list_held(conn: &mut PgConnection, limit: i64) -> Result<Vec<HeldClaim>, sqlx::Error> {
     let rows = sqlx::query!(
         "-- list_held
@@ -391,19 +380,16 @@ pub async fn list_held(conn: &mut PgConnection, limit: i64) -> Result<Vec<HeldCl
     Ok(held.collect())
 }
 
-/// What a look at workers that are due has found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Purged {
-    /// Workers that were looked at.
+    /// Due workers read.
     pub found: i64,
-    /// Those of them that were purged.
     pub purged: i64,
 }
 
-/// Purges a slice of the workers that are not shown any more, with the history of their quarantines.
+/// Purges a slice of workers that are no longer shown, with their quarantines.
 pub async fn purge(conn: &mut PgConnection, from: DateTime<Utc>, limit: i64) -> Result<Purged, sqlx::Error> {
-    // Rows are found again by their place, which cannot change while they are locked: no statistics can make the
-    // planner read the whole table for that.
+    // Joined by `ctid`, which is stable while locked: no statistics can cause a table scan.
     sqlx::query_as!(
         Purged,
         r#"-- purge_seen_workers

@@ -1,4 +1,4 @@
-//! Against a real database: each test makes one of its own on the cluster that `TENURE_TEST_DATABASE_URL` names.
+//! Each test creates a database on the cluster of `TENURE_TEST_DATABASE_URL`.
 
 use std::str::FromStr as _;
 

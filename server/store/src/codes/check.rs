@@ -17,13 +17,13 @@ use tenure_domain::policy::hold::{BACKOFF_MOST, Hold, LOSSES_FREE};
 use tenure_domain::policy::refile::Stage;
 use tenure_domain::policy::terms::Traits;
 
-/// Numbers higher than any code.
+/// Greater than any code.
 const CODES_END: i16 = 100;
-/// Words for numbers that are no codes.
+/// Words for plain numbers.
 const PLAIN: [&str; 5] = ["run", "seq", "ord", "count", "id"];
-/// Columns that hold numbers and never codes.
+/// Columns with plain numbers.
 const COUNTS: [&str; 3] = ["retries_left", "looks", "pending"];
-/// Columns with codes, and the enums that they may hold, one for each table.
+/// Columns with codes, and the enums of each, one per table.
 pub(super) const COLUMNS: [(&str, &[&str]); 11] = [
     ("state", &["State", "RunState", "Blob"]),
     ("kind", &["Kind", "Item"]),
@@ -45,7 +45,7 @@ fn variants<T: Debug>(from_code: fn(i16) -> Option<T>) -> Vec<(String, i64)> {
     (0..CODES_END).filter_map(|code| Some((format!("{:?}", from_code(code)?), i64::from(code)))).collect()
 }
 
-/// The bits of traits.
+/// Bits of traits.
 fn traits() -> Vec<(String, i64)> {
     [
         ("DELIVERY", Traits::DELIVERY.into()),
@@ -100,7 +100,8 @@ pub(super) fn words(name: &str) -> Vec<(String, i64)> {
     }
 }
 
-/// The codes of a group of variants. Every variant is written out, so that a new one does not compile without a decision.
+/// Returns the codes of a group. Each lists all variants, so that a new one does not compile
+/// without a decision.
 pub(super) fn group(name: &str, group: &str) -> Option<Codes> {
     let state_is_open = |state| match state {
         State::Unscheduled | State::Unresolved => true,
@@ -135,7 +136,7 @@ pub(super) fn group(name: &str, group: &str) -> Option<Codes> {
     };
     Some(match (name, group) {
         ("ReasonResolved", "tried again") => codes_where(ReasonResolved::from_code, reason_is_tried_again),
-        // A run that ended so is not counted when the next one is delayed after failures.
+        // Such runs do not count as failures for the delay of the next run.
         ("EndedBy", "no failure") => codes_where(EndedBy::from_code, |by| match by {
             EndedBy::Undelivered | EndedBy::Released => true,
             EndedBy::Lease
@@ -145,7 +146,7 @@ pub(super) fn group(name: &str, group: &str) -> Option<Codes> {
             | EndedBy::CompleteTime
             | EndedBy::SchedulerReplaced => false,
         }),
-        // `session::is_item` of the rules.
+        // Matches `session::is_item` of the rules.
         ("EndedBy", "unknown to the worker") => codes_where(EndedBy::from_code, |by| match by {
             EndedBy::Lease | EndedBy::CompleteTime | EndedBy::SchedulerReplaced => true,
             EndedBy::Undelivered
@@ -160,7 +161,7 @@ pub(super) fn group(name: &str, group: &str) -> Option<Codes> {
         ("Kind", "resolved badly") => {
             codes_where(Kind::from_code, move |kind| kind != Kind::Completed && kind_resolves(kind))
         }
-        // What the dependency pass looks at: the end of a required task, and a dependent task that is new.
+        // Input of the dependency pass: ends of required tasks, and new dependent tasks.
         ("Kind", "settles") => codes_where(Kind::from_code, move |kind| kind == Kind::Defined || kind_resolves(kind)),
         ("RunState", "ended") => codes_where(RunState::from_code, run_has_ended),
         ("Blob", "whole or to be") => codes_where(Blob::from_code, |state| match state {
@@ -174,7 +175,7 @@ pub(super) fn group(name: &str, group: &str) -> Option<Codes> {
     })
 }
 
-/// What is compared with a number: an operator, or membership of a list.
+/// True if the comparison, or membership in a list, holds.
 fn holds(operator: &str, value: i64, numbers: &Codes) -> bool {
     let of = |test: fn(i64, i64) -> bool| numbers.iter().any(|&number| test(value, number));
     match operator {
@@ -186,7 +187,7 @@ fn holds(operator: &str, value: i64, numbers: &Codes) -> bool {
     }
 }
 
-/// What is wrong with the comment on these numbers, which an operator or a list compares with `column`, if anything does.
+/// Returns an error if the comment does not match these numbers, which are compared with `column`.
 pub(super) fn compare(comment: &str, operator: &str, column: &str, numbers: &Codes) -> Result<(), String> {
     let allowed = COLUMNS.iter().find(|(name, _)| *name == column).map(|(_, enums)| *enums);
     if PLAIN.contains(&comment) {
@@ -215,7 +216,7 @@ pub(super) fn compare(comment: &str, operator: &str, column: &str, numbers: &Cod
     if found == expected { Ok(()) } else { Err(format!("it means {expected:?}, the statement has {found:?}")) }
 }
 
-/// The numbers of a list or of a range that begins after this bracket, and where it ends. Only a list of numbers is one.
+/// Parses a list or range of numbers after this bracket, and returns its end.
 pub(super) fn list(tokens: &[Token], open: usize) -> Option<(Codes, usize)> {
     let mut numbers = Vec::new();
     let mut at = open + 1;
@@ -232,7 +233,7 @@ pub(super) fn list(tokens: &[Token], open: usize) -> Option<(Codes, usize)> {
     None
 }
 
-/// Whether the place of a number shows that it is no code.
+/// True if the context of a number shows that it is no code.
 fn is_plain(tokens: &[Token], at: usize) -> bool {
     let before = |distance: usize| at.checked_sub(distance).and_then(|place| tokens.get(place));
     let is_arithmetic = |token: &Token| ["+", "-", "*", "/"].iter().any(|sign| token.is_sign(sign));
@@ -244,7 +245,7 @@ fn is_plain(tokens: &[Token], at: usize) -> bool {
         return true;
     }
     if COMPARISONS.iter().any(|sign| previous.is_sign(sign)) {
-        // The comment behind a parameter is its name.
+        // The comment after a parameter is its name.
         let named = matches!(before(2), Some(Token::Comment(_))) && before(3) == Some(&Token::Parameter);
         return before(2).is_some_and(|of| {
             named
@@ -256,7 +257,7 @@ fn is_plain(tokens: &[Token], at: usize) -> bool {
     previous.is_sign(",") && is_call_of(tokens, at, "coalesce")
 }
 
-/// Whether the innermost bracket that is open before this place is that of a call of this function.
+/// True if the innermost open bracket is a call of this function.
 fn is_call_of(tokens: &[Token], at: usize, function: &str) -> bool {
     let mut depth = 0;
     for place in (1..at).rev() {
@@ -271,7 +272,8 @@ fn is_call_of(tokens: &[Token], at: usize, function: &str) -> bool {
     false
 }
 
-/// What an operator compares a number with, and the operator. Of `CASE w.kind WHEN 7` it is the column.
+/// Returns the column that a number is compared with, and the operator. For `CASE w.kind WHEN 7`,
+/// the column is `kind`.
 fn compared(tokens: &[Token], at: usize) -> (&str, &str) {
     let word = |place: Option<usize>| place.map_or("", |place| tokens[place].word());
     match at.checked_sub(1).map(|place| &tokens[place]) {
@@ -284,7 +286,7 @@ fn compared(tokens: &[Token], at: usize) -> (&str, &str) {
     }
 }
 
-/// What is wrong with the numbers of a statement.
+/// Returns the errors in the numbers of a statement.
 pub(super) fn faults(sql: &str) -> Vec<String> {
     let tokens = tokens(sql);
     let mut faults = Vec::new();

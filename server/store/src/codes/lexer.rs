@@ -1,21 +1,20 @@
-//! Reads SQL out of Rust files, and the tokens of SQL, as far as the comparison of codes needs them.
+//! Extracts SQL from Rust files, and tokenizes it as far as the comparison of codes requires.
 
 use std::path::{Path, PathBuf};
 
-/// A part of an SQL text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Token {
     /// A word, or the last part of a dotted name, in lower case.
     Word(String),
     Number(i64),
-    /// The numbers of an array in quotes, such as `'{1,2}'`.
+    /// An array of numbers in quotes, such as `'{1,2}'`.
     Array(Vec<i64>),
-    /// Another text in quotes.
+    /// Other quoted text.
     Text(String),
     Parameter,
     /// The text between `/*` and `*/`.
     Comment(String),
-    /// An operator or a bracket.
+    /// An operator or bracket.
     Sign(String),
 }
 
@@ -42,7 +41,6 @@ fn quoted(text: &str) -> Token {
     numbers.map_or_else(|| Token::Text(text.to_owned()), Token::Array)
 }
 
-/// The tokens of an SQL text.
 pub(super) fn tokens(mut sql: &str) -> Vec<Token> {
     let mut tokens = Vec::new();
     while let Some(first) = sql.chars().next() {
@@ -53,7 +51,7 @@ pub(super) fn tokens(mut sql: &str) -> Vec<Token> {
             tokens.push(Token::Comment(comment.trim().to_owned()));
             sql = rest;
         } else if let Some(rest) = sql.strip_prefix('\'') {
-            // A quote within a text is doubled, and ends and begins a token here: no harm.
+            // A doubled quote ends and begins a token here, which is harmless.
             let (text, rest) = rest.split_once('\'').unwrap_or((rest, ""));
             tokens.push(quoted(text));
             sql = rest;
@@ -83,7 +81,7 @@ pub(super) fn tokens(mut sql: &str) -> Vec<Token> {
     tokens
 }
 
-/// The texts in quotes of a Rust file, without its comments and without its tests.
+/// Returns the quoted texts of a Rust file, without comments and tests.
 fn literals(mut code: &str) -> Vec<String> {
     code = code.split_once("#[cfg(test)]").map_or(code, |(code, _)| code);
     let mut literals = Vec::new();
@@ -118,19 +116,18 @@ fn literals(mut code: &str) -> Vec<String> {
     literals
 }
 
-/// Whether a text in quotes is SQL: it has the name of a statement, or begins like one.
+/// True if a text has a statement's name, or begins with an SQL verb.
 fn is_sql(text: &str) -> bool {
     let text = text.trim_start();
     let verb = text.split_whitespace().next().unwrap_or_default();
     text.starts_with("-- ") || ["SELECT", "INSERT", "UPDATE", "DELETE", "WITH"].contains(&verb)
 }
 
-/// The statements of a Rust file.
 pub(super) fn statements(code: &str) -> Vec<String> {
     literals(code).into_iter().filter(|text| is_sql(text)).collect()
 }
 
-/// The files below a folder that end so, in order.
+/// Lists the files in a folder with this ending, recursively and in order.
 pub(super) fn files(folder: &Path, ending: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder).expect("the folder is there") {

@@ -1,10 +1,10 @@
-//! Migrations cannot be edited, so what they compare is listed here.
+//! Migrations cannot be edited, so their comparisons are listed here.
 
 use super::check::{COLUMNS, COMPARISONS, Codes, compare, group, list};
 use super::lexer::{Token, files, tokens};
 use super::tests::folder;
 
-/// What migrations compare: table, column, the numbers, and what they mean.
+/// Table, column, numbers and meaning of each comparison.
 const MIGRATED: [(&str, &str, &str, &str); 13] = [
     ("pending", "hold", "=", "Hold::Waiting"),
     ("pending", "hold", "=", "Hold::Assigned"),
@@ -21,7 +21,7 @@ const MIGRATED: [(&str, &str, &str, &str); 13] = [
     ("queue_policies", "refile_stage", "=", "Stage::Older"),
 ];
 
-/// The comparisons of columns that hold codes: table, column, operator, numbers.
+/// Returns comparisons of code columns: table, column, operator, numbers.
 fn migrated(sql: &str) -> Vec<(String, String, String, Codes)> {
     let tokens: Vec<Token> = tokens(sql).into_iter().filter(|token| !matches!(token, Token::Comment(_))).collect();
     let (mut table, mut found) = (String::new(), Vec::new());
@@ -108,7 +108,6 @@ fn migrations_compare_with_the_codes_that_enums_have() {
     }
 }
 
-/// The newest comments on columns list every code.
 #[test]
 fn comments_on_columns_list_every_code() {
     let sql = migrations();

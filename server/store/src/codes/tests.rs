@@ -1,4 +1,4 @@
-//! Every statement of `store/`, as it is in the source.
+//! Tests on the source of all statements of `store/`.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ pub(super) fn folder(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
 }
 
-/// Every file of `store/` with its statements, except tests and the files of this check.
+/// Returns the statements by file, except tests and this check.
 fn store() -> Vec<(String, Vec<String>)> {
     let root = folder("src");
     let mut found = Vec::new();
@@ -35,7 +35,6 @@ fn every_number_in_a_statement_is_what_its_comment_says() {
     assert!(found.is_empty(), "{} faults:\n{}", found.len(), found.join("\n"));
 }
 
-/// The check finds what it is for.
 #[test]
 fn a_number_without_a_comment_or_with_a_wrong_one_is_found() {
     for wrong in [
@@ -76,7 +75,7 @@ fn a_number_without_a_comment_or_with_a_wrong_one_is_found() {
     }
 }
 
-/// Where a statement puts one column into another: the state of a run into `tasks.state`, and into the kind of its event.
+/// Some statements copy a run's state to `tasks.state` and to the kind of its event.
 #[test]
 fn an_ended_run_has_the_same_code_in_every_column() {
     for state in ["Completed", "Failed", "Exception"] {
@@ -87,7 +86,7 @@ fn an_ended_run_has_the_same_code_in_every_column() {
     }
 }
 
-/// Codes that no statement writes out, because a parameter or a column brings them.
+/// Codes that no statement contains, because a parameter or column supplies them.
 const BROUGHT: [&str; 2] = ["Kind::Failed", "Kind::ArtifactCreated"];
 
 #[test]
@@ -110,7 +109,6 @@ fn a_kind_of_event_that_no_statement_writes_is_found() {
     }
 }
 
-/// The statements of `transitions` and no others move runs.
 #[test]
 fn only_transitions_move_a_run() {
     let tables = ["tasks", "claims", "runs", "pending"];
@@ -134,7 +132,8 @@ fn moves_of(statements: &[String], tables: &[&str]) -> Vec<String> {
             let [before, verb, into, table] = words else { continue };
             let changes = match (verb.as_str(), into.as_str()) {
                 ("insert", "into") | ("delete", "from") => tables.contains(&table.as_str()),
-                // A message is columns of `pending`; changing those moves nothing. A lock is no change.
+                // Messages are columns of `pending`, whose updates move no run. Locks change
+                // nothing.
                 ("update", name) if before != "for" && before != "key" => name != "pending" && tables.contains(&name),
                 _ => false,
             };

@@ -1,4 +1,4 @@
-//! What the operator's page shows of the tasks around a task: those it waits for, and those that wait for it.
+//! Dependencies and dependents of a task on the operator's page.
 
 use sqlx::PgConnection;
 use tenure_api::ids::TaskId;
@@ -6,24 +6,22 @@ use tenure_api::ids::TaskId;
 use super::{MemberState, NAMED_DEFINITION_MAX};
 use crate::decode::{Row, Undecodable};
 
-/// A task beside another one.
 #[derive(Debug)]
 pub struct EdgeRow {
     pub task: TaskId,
-    /// Whether the other task needs it; otherwise it needs the other one.
+    /// True if the other task requires it; otherwise it requires the other.
     pub is_required: bool,
-    /// Whether the one that is needed has ended as it must.
+    /// True if the required task has ended as required.
     pub satisfied: bool,
-    /// The queue's name.
+    /// Name of the queue.
     pub queue: String,
-    /// Where the task is.
     pub state: MemberState,
-    /// The definition, unless it is long.
+    /// None if it is long.
     pub definition: Option<String>,
 }
 
-/// The tasks that a task needs, those that it still waits for first, and the tasks that need it; at most so many of each. Tasks that
-/// have expired are not among them.
+/// Lists the tasks that a task requires, unsatisfied first, and its dependents, up to `limit` each.
+/// Omits expired tasks.
 pub async fn list_edges(conn: &mut PgConnection, task: TaskId, limit: i64) -> Result<Vec<EdgeRow>, sqlx::Error> {
     let rows = sqlx::query!(
         r#"-- page_edges

@@ -1,4 +1,4 @@
-//! What the operator's page shows of a group of tasks.
+//! A task group on the operator's page.
 
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
@@ -9,17 +9,14 @@ use uuid::Uuid;
 use super::NAMED_DEFINITION_MAX;
 use crate::decode::{Row, Undecodable};
 
-/// A group of tasks.
 #[derive(Debug)]
 pub struct GroupRow {
-    /// Who owns it.
     pub scheduler: String,
     pub expires: DateTime<Utc>,
-    /// Since when no task may be added.
+    /// When the group was sealed against new tasks.
     pub sealed: Option<DateTime<Utc>>,
 }
 
-/// A group, if there is one of this id.
 pub async fn find_group(conn: &mut PgConnection, id: Uuid) -> Result<Option<GroupRow>, sqlx::Error> {
     sqlx::query_as!(
         GroupRow,
@@ -31,38 +28,35 @@ pub async fn find_group(conn: &mut PgConnection, id: Uuid) -> Result<Option<Grou
     .await
 }
 
-/// A task of a group.
 #[derive(Debug)]
 pub struct MemberRow {
     pub task: TaskId,
-    /// The queue's name.
+    /// Name of the queue.
     pub queue: String,
     pub priority: Priority,
-    /// Its last run.
+    /// Last run.
     pub run: Option<RunId>,
-    /// Where it is.
     pub state: MemberState,
-    /// The definition, unless it is long.
+    /// None if it is long.
     pub definition: Option<String>,
 }
 
-/// Where a task is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemberState {
-    /// It has no run.
+    /// The task has no run.
     Unscheduled,
-    /// Its last run is in this state.
+    /// State of its last run.
     Run(RunState),
 }
 
-/// The tasks of a group after this one, in order of their ids.
+/// Lists the tasks of a group after `after`, by id.
 pub async fn list_members(
     conn: &mut PgConnection,
     group: Uuid,
     after: Uuid,
     limit: i64,
 ) -> Result<Vec<MemberRow>, sqlx::Error> {
-    // The task that a group is named after is found by its id: the index of groups leaves such tasks out.
+    // The index of groups omits the task that a group is named after.
     let rows = sqlx::query!(
         r#"-- page_members
         WITH members AS MATERIALIZED (

@@ -1,4 +1,4 @@
-//! Since when the oldest pending run of a queue waits.
+//! Age of the oldest pending run of a queue.
 
 use std::collections::HashMap;
 
@@ -8,15 +8,16 @@ use sqlx::PgConnection;
 use super::{begin_part, end_part};
 use crate::low_water_marks::{Columns, Marks};
 
-/// When the pending run that has waited longest was scheduled, by the keys of queues, from their low-water marks on; nothing of a queue
-/// without one. None if that takes too long.
+/// Returns the scheduled time of the oldest pending run by queue, from the low-water marks. Omits
+/// queues without one. None on timeout.
 pub async fn list_oldest(
     conn: &mut PgConnection,
     queues: &HashMap<i32, Marks>,
 ) -> Result<Option<HashMap<i32, DateTime<Utc>>>, sqlx::Error> {
     let Columns { queues, priorities, epochs, marks } = Columns::new(queues);
     let mut part = begin_part(conn).await?;
-    // The oldest run of a priority is the first of its index, among those whose message is visible and among the others.
+    // The oldest run of a priority is the first of its index, among visible and among hidden
+    // messages.
     let rows = sqlx::query!(
         r#"-- page_oldest
         SELECT queue AS "queue!", min(scheduled) AS "oldest!" FROM (

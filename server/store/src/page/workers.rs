@@ -1,41 +1,39 @@
-//! What the operator's page shows of workers: when each was in contact, and whether it gets work.
+//! Workers on the operator's page: last contact and availability.
 
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
-/// Queues in which a worker is looked for, the newest: a worker is listed by queue, and no index finds it by its name alone.
+/// Newest queues searched for a worker: no index finds workers by name alone.
 const QUEUES_READ: i64 = 1_000;
-/// Workers of a queue that are looked at. No index has them by their last contact, because it would be written each time.
+/// Workers read per queue. No index has them by last contact, because each contact would update it.
 pub const WORKERS_READ: i64 = 1_000;
 
 /// A worker of a queue.
 #[derive(Debug, Clone)]
 pub struct WorkerRow {
-    /// The queue's key.
     pub queue: i32,
-    /// The queue's name.
     pub queue_name: String,
     pub worker_group: String,
     pub worker_id: String,
     pub first_seen: DateTime<Utc>,
-    /// When it last asked for work, renewed a claim, or was declared.
+    /// Last request for work, renewal of a claim, or declaration.
     pub last_seen: DateTime<Utc>,
-    /// Until when it gets no work; may be over.
+    /// May be over.
     pub quarantine_until: Option<DateTime<Utc>>,
-    /// When its live session was renewed last.
+    /// Last renewal of its live session.
     pub renewed: Option<DateTime<Utc>>,
-    /// When it was removed; of a worker that registers, this one and not the one before of the same name.
+    /// Removal. For a registered worker, not that of an earlier one with the same name.
     pub removed: Option<DateTime<Utc>>,
 }
 
 impl WorkerRow {
-    /// When it was last in contact.
+    /// Returns the time of the last contact.
     pub fn contact(&self) -> DateTime<Utc> {
         self.renewed.map_or(self.last_seen, |renewed| renewed.max(self.last_seen))
     }
 }
 
-/// The workers of a queue that are known, in the order of group and id: the first [`WORKERS_READ`].
+/// Lists the first [`WORKERS_READ`] workers of a queue by group and id.
 pub async fn list_known(conn: &mut PgConnection, queue: i32) -> Result<Vec<WorkerRow>, sqlx::Error> {
     sqlx::query_as!(
         WorkerRow,
@@ -66,7 +64,7 @@ pub async fn list_known(conn: &mut PgConnection, queue: i32) -> Result<Vec<Worke
     .await
 }
 
-/// A worker by its name, in each of the newest queues (`QUEUES_READ` at most) that knows it.
+/// Finds a worker by name in the newest queues, up to `QUEUES_READ`.
 pub async fn list_of_name(
     conn: &mut PgConnection,
     worker_group: &str,

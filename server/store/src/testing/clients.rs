@@ -1,4 +1,4 @@
-//! A database for one test, whose clock is stopped.
+//! A test database with a stopped clock.
 
 use std::future::Future;
 use std::str::FromStr as _;
@@ -9,12 +9,12 @@ use sqlx::{AssertSqlSafe, Connection as _, PgConnection, PgPool};
 use crate::secrets::random;
 
 const SCHEMA: &str = include_str!("../../../../migrations/0001_schema.sql");
-/// The clock is stopped, so that tests decide what is past.
+/// Stopped, so that tests control the time.
 const CLOCK: &str = "CREATE OR REPLACE FUNCTION tenure_now() RETURNS timestamptz LANGUAGE sql AS
     $$ SELECT coalesce(nullif(current_setting('test.now', true), ''), '2026-01-31T12:00:00Z')::timestamptz $$;
     CREATE OR REPLACE VIEW db_now AS SELECT tenure_now() AS now";
 
-/// Runs a test on empty tables in a database of its own, which is dropped unless the test fails.
+/// Runs a test on empty tables in a new database, which is dropped unless the test fails.
 pub async fn with_clients<F: Future<Output = ()>>(test: impl FnOnce(PgPool) -> F) {
     let url = std::env::var("TENURE_TEST_DATABASE_URL")
         .expect("TENURE_TEST_DATABASE_URL must be the URL of a PostgreSQL where tests may create databases");

@@ -1,21 +1,21 @@
-//! What several tests need: a commit held open, who waits for a lock.
+//! Test utilities: commits held open, and sessions that wait for locks.
 
 use sqlx::{AssertSqlSafe, Connection, PgConnection, PgPool};
 
 use super::{TestDatabase, eventually};
 
-/// The advisory lock that a held commit waits for.
+/// Advisory lock that a held commit waits for.
 const GATE: i64 = 42;
 
-/// Holds every commit open that inserted into a table, until it is opened. Sessions of the server give up after their
-/// lock timeout of two seconds.
+/// Holds commits that inserted into a table open. Sessions of the server give up after their lock
+/// timeout of two seconds.
 pub struct Gate {
     holder: PgConnection,
 }
 
 impl Gate {
-    /// Closes the gate for commits that inserted into `table`. They wait for as long as it takes: one that gave up would be repeated,
-    /// and see what has happened meanwhile.
+    /// Closes the gate for commits that inserted into `table`. They wait without limit: a commit
+    /// that gave up would be retried, and see newer state.
     pub async fn close(database: &TestDatabase, table: &str) -> Self {
         let mut holder = database.connect().await;
         let sql = format!(
@@ -32,18 +32,18 @@ impl Gate {
         Self { holder }
     }
 
-    /// Lets the commits through.
     pub async fn open(self) {
         self.holder.close().await.expect("the database answers");
     }
 }
 
-/// Waits until a session of this database waits for a lock; the process ids of those that do.
+/// Waits until a session of this database waits for a lock. Returns the process ids of waiting
+/// sessions.
 pub async fn until_a_session_waits(pool: &PgPool) -> Vec<i32> {
     until_sessions_wait(pool, 1).await
 }
 
-/// Waits until so many sessions of this database wait for locks; the process ids of those that do.
+/// Waits until `sessions` sessions of this database wait for locks. Returns their process ids.
 pub async fn until_sessions_wait(pool: &PgPool, sessions: usize) -> Vec<i32> {
     let what = format!("{sessions} sessions wait for locks");
     eventually(&what, async || waiting(pool).await.len() >= sessions).await;
@@ -59,7 +59,7 @@ async fn waiting(pool: &PgPool) -> Vec<i32> {
     .expect("the database answers")
 }
 
-/// One number from the database.
+/// Returns a number from the database.
 pub async fn number(pool: &PgPool, sql: &'static str) -> i64 {
     sqlx::query_scalar(sql).fetch_one(pool).await.expect("the database answers")
 }

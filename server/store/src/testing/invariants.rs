@@ -1,13 +1,13 @@
-//! The invariants of ARCHITECTURE.md as queries: each lists what violates one.
+//! The invariants of ARCHITECTURE.md as queries that list violations.
 //!
-//! All are read in one snapshot, so that they hold at any time, not only when nothing is in flight.
+//! All are read in one snapshot, so they hold at any time, not only at rest.
 
 use sqlx::{Connection, PgConnection, PgPool};
 
-/// Violations of one kind that are listed; one is enough to find the fault.
+/// Violations listed per check.
 const LISTED_MAX: usize = 5;
 
-/// The name of each check, and the query that lists what violates it.
+/// Name of each check, and its query for violations.
 pub const CHECKS: &[(&str, &str)] = &[
     (
         "I1: a task's resolved runs are numbered from 0 without a gap",
@@ -72,7 +72,7 @@ pub const CHECKS: &[(&str, &str)] = &[
     ),
     (
         "I2: a lone task is alone in the group that is named after it, which has no row",
-        // Joined, because a subquery below an OR is run for each task.
+        // A join, because a subquery under OR runs for each task.
         "SELECT t.id::text FROM tasks t
          LEFT JOIN task_groups g ON g.id = t.id LEFT JOIN tasks o ON o.task_group = t.id AND o.id <> t.id
          WHERE t.lone AND (t.id <> t.task_group OR g.id IS NOT NULL OR o.id IS NOT NULL)",
@@ -275,7 +275,7 @@ pub const CHECKS: &[(&str, &str)] = &[
     ),
 ];
 
-/// Checks that compare the event log with the tasks; old events are purged, so that these need the whole log.
+/// Checks of the event log against the tasks. They need the whole log, without purged events.
 pub const WHOLE_LOG_CHECKS: &[(&str, &str)] = &[
     (
         "Pauses: a queue is paused exactly if the last note about that says so",
@@ -369,7 +369,7 @@ pub const WHOLE_LOG_CHECKS: &[(&str, &str)] = &[
     ),
 ];
 
-/// Names every violation of the invariants that it finds; none is how it should be.
+/// Returns all violations found.
 pub async fn check_invariants(pool: &PgPool) -> Vec<String> {
     let mut conn = pool.acquire().await.expect("the database accepts a connection");
     let mut snapshot = conn.begin().await.expect("a transaction begins");
@@ -382,12 +382,12 @@ pub async fn check_invariants(pool: &PgPool) -> Vec<String> {
     violations
 }
 
-/// The same inside a transaction of the caller's.
+/// Like [`check_invariants`], in the caller's transaction.
 pub async fn check_invariants_on(conn: &mut PgConnection) -> Vec<String> {
     check_kinds_on(conn, &[""]).await
 }
 
-/// Only the invariants whose names begin so.
+/// Checks only invariants with these prefixes.
 pub async fn check_kinds_on(conn: &mut PgConnection, kinds: &[&str]) -> Vec<String> {
     let mut violations = Vec::new();
     let whole: bool = sqlx::query_scalar("SELECT COALESCE(min(first), 1) = 1 FROM outbox_order")

@@ -1,4 +1,4 @@
-//! A proxy in front of the database that can stop answering.
+//! A database proxy that can stop answering.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
-/// A proxy in front of the database that can stop answering, as a network does that loses packets.
+/// Simulates a network that loses packets.
 pub struct Proxy {
     options: PgConnectOptions,
     silence: Arc<Notify>,
@@ -16,7 +16,7 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// Listens in front of the database that these options lead to.
+    /// Starts a proxy to the database of these options.
     pub async fn start(to: &PgConnectOptions) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("there is a free port");
         let port = listener.local_addr().expect("a bound socket has an address").port();
@@ -25,12 +25,11 @@ impl Proxy {
         Self { options: to.clone().host("127.0.0.1").port(port), silence, accepting }
     }
 
-    /// How to connect through it.
     pub fn options(&self) -> &PgConnectOptions {
         &self.options
     }
 
-    /// Connections that are open get no answer any more, and are not closed. Later ones are answered.
+    /// Stops replies on open connections without closing them. Later connections work.
     pub fn fall_silent(&self) {
         self.silence.notify_waiters();
     }

@@ -1,4 +1,4 @@
-//! The end of a session, and what it is locked against.
+//! The end of sessions, and their locks.
 
 use sqlx::PgConnection;
 use tenure_api::states::{Delivery, SessionEnd};
@@ -12,21 +12,21 @@ use crate::breakage::{Breakage, is_on};
 use crate::decode::Row;
 use crate::session::idle_briefly;
 
-/// A claim that a session holds, locked.
+/// A locked claim of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Held {
-    /// The task.
     pub id: Uuid,
     pub run: i16,
-    /// What its loss costs.
+    /// Decides the cost of its loss.
     pub delivery: Delivery,
-    /// How many runs of the task ended for nothing.
+    /// Runs of the task that ended without using a retry.
     pub free_runs: u16,
 }
 
-/// Marks a live session as ended, and locks it: first statement of the transaction that ends it, which is undone when its server
-/// is silent for a second. `overdue`: only if its time is over, and sessions have been looked at all the time. None: it is not live
-/// (or was renewed).
+/// Marks a live session as ended, and locks it. This is the first statement of the ending
+/// transaction, which PostgreSQL aborts after one second of idleness. With `overdue`, only an
+/// expired session ends, and only without an outage. None if the session is not live or was
+/// renewed.
 pub async fn end(
     transaction: &mut PgConnection,
     epoch: i64,
@@ -34,7 +34,7 @@ pub async fn end(
     overdue: bool,
 ) -> Result<Option<Identity>, sqlx::Error> {
     idle_briefly(&mut *transaction).await?;
-    // FOR UPDATE, because an update alone does not wait for what gives the session something.
+    // An update alone would not wait for `FOR KEY SHARE` locks.
     let row = sqlx::query!(
         "-- end_session
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
@@ -59,8 +59,8 @@ pub async fn end(
     row.map(|row| identity!(row)).transpose()
 }
 
-/// Locks the tasks of a slice of what a session holds, waiting: up to the limit of runs that are assigned to it, and as many that it
-/// has claimed. In one statement, so that all of them are sorted by id, as in whatever else locks many tasks.
+/// Locks the tasks of up to `limit` assigned and `limit` claimed runs of a session, waiting. One
+/// statement sorts all by id, like all others that lock many tasks.
 pub async fn lock_tasks(transaction: &mut PgConnection, epoch: i64, limit: i64) -> Result<Vec<Uuid>, sqlx::Error> {
     sqlx::query_scalar!(
         "-- lock_session_tasks
@@ -77,7 +77,7 @@ pub async fn lock_tasks(transaction: &mut PgConnection, epoch: i64, limit: i64) 
     .await
 }
 
-/// Locks the claims of a session on these tasks, which are locked, by seq, waiting; what is still held then.
+/// Locks the claims of a session on these locked tasks by seq, waiting. Returns those still held.
 pub async fn lock_held(transaction: &mut PgConnection, epoch: i64, tasks: &[Uuid]) -> Result<Vec<Held>, sqlx::Error> {
     #[cfg(feature = "test-util")]
     if is_on(Breakage::LeakSession) {
@@ -113,8 +113,8 @@ pub async fn lock_held(transaction: &mut PgConnection, epoch: i64, tasks: &[Uuid
         .collect()
 }
 
-/// Last statement of an end: how many runs left the session is added to what left it before, and its inbox is deleted. How many it
-/// holds still.
+/// Last statement of an end: adds to the number of returned runs, and deletes the inbox. Returns
+/// the number of remaining claims.
 pub async fn close(transaction: &mut PgConnection, epoch: i64, returned: i64) -> Result<i64, sqlx::Error> {
     let held = sqlx::query_scalar!(
         r#"-- close_session
@@ -130,7 +130,7 @@ pub async fn close(transaction: &mut PgConnection, epoch: i64, returned: i64) ->
     Ok(held.unwrap_or_default())
 }
 
-/// Waits until nothing else ends or renews a session.
+/// Locks a session against other ends and renewals.
 pub async fn lock(conn: &mut PgConnection, epoch: i64) -> Result<(), sqlx::Error> {
     sqlx::query!("-- lock_session\nSELECT FROM worker_sessions WHERE epoch = $1 FOR NO KEY UPDATE", epoch)
         .execute(conn)
@@ -138,18 +138,19 @@ pub async fn lock(conn: &mut PgConnection, epoch: i64) -> Result<(), sqlx::Error
     Ok(())
 }
 
-/// Whether a run may be given to a session.
+/// Result of [`share`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shared {
-    /// It is live, and stays so until the transaction ends.
+    /// Live until the end of the transaction.
     Live,
-    /// It has ended, or is not there.
+    /// Ended or missing.
     Ended,
-    /// It is being ended.
+    /// Being ended.
     Locked,
 }
 
-/// Locks a live session against its end while a run is given to it, without waiting and without blocking its renewal.
+/// Locks a live session against its end while it is given a run. Does not wait, and does not block
+/// renewals.
 pub async fn share(transaction: &mut PgConnection, epoch: i64) -> Result<Shared, sqlx::Error> {
     let locked = sqlx::query!(
         "-- share_session\nSELECT FROM worker_sessions WHERE epoch = $1 AND ended IS NULL FOR KEY SHARE SKIP LOCKED",

@@ -1,8 +1,9 @@
 //! The table `session_inbox`.
 //!
-//! A worker acknowledges all items up to an id, and transactions do not commit in the order in which they insert. So what ends a run
-//! inserts an item without an id, and the first reader gives it one, which is higher than any that was given before. Ids of a session
-//! are given under an advisory lock, by statements that begin after it was got: whatever has a lower one has been committed.
+//! A worker acknowledges all items up to an id, but transactions commit out of order. So items are
+//! inserted without an id, and the first reader assigns one above all earlier ids. An advisory lock
+//! serializes this per session, and the assigning statements begin after the lock: all lower ids
+//! are committed.
 
 use std::collections::HashSet;
 
@@ -20,21 +21,20 @@ use crate::codes::Item;
 use crate::decode::{Row, Undecodable};
 use crate::task_commands::read_command;
 
-/// Ids that one read passes by. Anything may be sent as an id that was acknowledged.
+/// Maximum number of ids skipped per read, because a client may send any acknowledged id.
 const IDS_PASSED_MAX: i64 = 1_000;
 
-/// What came of a command.
+/// Result of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sent {
-    /// It is in the inbox under this id.
+    /// Stored under this id.
     Item(i64),
-    /// The session has ended or is not there.
+    /// The session has ended or does not exist.
     Ended,
-    /// [`COMMANDS_MAX`] of them are not acknowledged yet.
+    /// [`COMMANDS_MAX`] commands are unacknowledged.
     TooMany,
 }
 
-/// Puts a command into the inbox of a session.
 pub async fn command(
     transaction: &mut PgConnection,
     epoch: i64,
@@ -67,7 +67,7 @@ pub async fn command(
     Ok(id.map_or(Sent::TooMany, Sent::Item))
 }
 
-/// An item and what is known of the run that it is about.
+/// An item with the state of its run.
 struct ItemRow {
     epoch: i64,
     id: Option<i64>,
@@ -86,7 +86,7 @@ struct ItemRow {
 }
 
 impl ItemRow {
-    /// None of an item about a run that has been purged.
+    /// Returns none for an item about a purged run.
     fn read(self) -> Result<Option<(i64, InboxItem)>, Undecodable> {
         let columns = Row { table: "session_inbox", task: self.task.unwrap_or_default() };
         let kind = Item::from_code(self.kind).ok_or_else(|| columns.invalid("kind", self.kind))?;
@@ -141,15 +141,16 @@ impl ItemRow {
     }
 }
 
-/// The items of inboxes after these ids, oldest first, [`INBOX_SHOWN_MAX`] of each session at most. Not within a transaction: ids
-/// that it gives are to be committed before they are answered.
+/// Returns the items of inboxes after these ids, oldest first, up to [`INBOX_SHOWN_MAX`] per
+/// session. Call this outside a transaction: new ids must be committed before they are returned.
 pub async fn read_inboxes(
     conn: &mut PgConnection,
     readers: &[(i64, i64)],
 ) -> Result<Vec<(i64, InboxItem)>, sqlx::Error> {
     let acknowledged = readers.iter().map(|(_, after)| *after).max().unwrap_or_default();
     let passed = if acknowledged > 0 { pass_ids(conn, acknowledged).await? } else { None };
-    // Items of these would get ids that are acknowledged already. They get theirs at a later look, which has passed by more.
+    // These readers have acknowledged higher ids. Their items get ids at a later read, which has
+    // skipped more.
     let is_ahead = |after: i64| passed.is_some_and(|passed| after > passed);
     let ahead: HashSet<i64> = readers.iter().filter(|(_, after)| is_ahead(*after)).map(|(epoch, _)| *epoch).collect();
     let mut rows = read(conn, readers).await?;
@@ -209,9 +210,9 @@ async fn read(conn: &mut PgConnection, readers: &[(i64, i64)]) -> Result<Vec<Ite
     .await
 }
 
-/// Has no item get this id or a lower one any more. A failover may take ids back together with their items, of which workers know: what
-/// was given one of them again would count as acknowledged, and be deleted before anyone has seen it. Answers the last id that it has passed
-/// by, which may be a lower one yet; none if there was none to pass by.
+/// Skips ids up to `acknowledged`. A failover may lose ids and their items that workers have
+/// acknowledged. A new item with such an id would be deleted unseen. Returns the last skipped id,
+/// which may be lower; none if nothing was skipped.
 async fn pass_ids(conn: &mut PgConnection, acknowledged: i64) -> Result<Option<i64>, sqlx::Error> {
     sqlx::query_scalar!(
         r#"-- pass_ids
@@ -224,7 +225,7 @@ async fn pass_ids(conn: &mut PgConnection, acknowledged: i64) -> Result<Option<i
     .await
 }
 
-/// Gives ids to the items of these sessions that have none, in the order in which they were inserted.
+/// Assigns ids to items of these sessions, in order of insertion.
 async fn give_ids(conn: &mut PgConnection, epochs: &[i64]) -> Result<(), sqlx::Error> {
     let mut transaction = conn.begin().await?;
     lock_ids(&mut transaction, epochs).await?;
@@ -241,7 +242,7 @@ async fn give_ids(conn: &mut PgConnection, epochs: &[i64]) -> Result<(), sqlx::E
     transaction.commit().await
 }
 
-/// Until the transaction ends no other gives ids to items of these sessions.
+/// Locks the assignment of ids for these sessions until the end of the transaction.
 pub(crate) async fn lock_ids(transaction: &mut PgConnection, epochs: &[i64]) -> Result<(), sqlx::Error> {
     sqlx::query!(
         r#"-- lock_inboxes

@@ -1,4 +1,4 @@
-//! What passes and waiting requests ask about many sessions.
+//! Queries of passes and waiting requests on many sessions.
 
 use chrono::{DateTime, TimeDelta, Utc};
 use sqlx::{Connection, PgConnection};
@@ -10,7 +10,7 @@ use crate::admission::lock_runs_of;
 #[cfg(feature = "test-util")]
 use crate::breakage::{Breakage, is_on};
 
-/// Which of these sessions have ended, and by what; those that are not there any more count as expired.
+/// Filters `epochs` to ended sessions, with the cause. Missing sessions count as expired.
 pub async fn list_ended(conn: &mut PgConnection, epochs: &[i64]) -> Result<Vec<(i64, SessionEnd)>, sqlx::Error> {
     let rows = sqlx::query!(
         r#"-- list_ended_sessions
@@ -25,17 +25,15 @@ pub async fn list_ended(conn: &mut PgConnection, epochs: &[i64]) -> Result<Vec<(
     rows.into_iter().map(|row| Ok((row.epoch, read_end(row.end_reason)?))).collect()
 }
 
-/// A session that has not ended, and what may have changed since it was renewed.
+/// Columns of a live session that may have changed since its renewal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StillLive {
-    /// The session.
     pub epoch: i64,
     pub until: DateTime<Utc>,
-    /// The version of the queue's policy.
     pub policy_version: i64,
 }
 
-/// Those of these sessions that have not ended.
+/// Filters `epochs` to sessions that have not ended.
 pub async fn list_live(conn: &mut PgConnection, epochs: &[i64]) -> Result<Vec<StillLive>, sqlx::Error> {
     sqlx::query_as!(
         StillLive,
@@ -52,17 +50,17 @@ pub async fn list_live(conn: &mut PgConnection, epochs: &[i64]) -> Result<Vec<St
     .await
 }
 
-/// What the pass reads each time: as little as there is.
+/// The minimum that every pass reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Glance {
     pub now: DateTime<Utc>,
-    /// Whether a session ended within [`STRAYS_EXPECTED`].
+    /// True if a session ended within [`STRAYS_EXPECTED`].
     pub ended_recently: bool,
 }
 
 /// Reads no live session.
 pub async fn glance(conn: &mut PgConnection) -> Result<Glance, sqlx::Error> {
-    // The order has the index used, from its newest end.
+    // The order forces the index, from its newest end.
     sqlx::query_as!(
         Glance,
         r#"-- glance_at_sessions
@@ -77,16 +75,13 @@ pub async fn glance(conn: &mut PgConnection) -> Result<Glance, sqlx::Error> {
     .await
 }
 
-/// A live session, and when its time is over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Expiring {
-    /// The session.
     pub epoch: i64,
-    /// Until when it is live, unless it is renewed.
     pub until: DateTime<Utc>,
 }
 
-/// Live sessions whose time is over by this date, earliest first. Reads all live ones.
+/// Lists live sessions that expire by this date, earliest first. Reads all live sessions.
 pub async fn list_expiring(
     conn: &mut PgConnection,
     by: DateTime<Utc>,
@@ -103,9 +98,9 @@ pub async fn list_expiring(
     .await
 }
 
-/// Whether any session is live, or ended within [`STRAYS_LOOKED_FOR`].
+/// True if a session is live, or ended within [`STRAYS_LOOKED_FOR`].
 pub async fn any_recent(conn: &mut PgConnection) -> Result<bool, sqlx::Error> {
-    // The order has the indexes used: without it the planner may expect to find one soon among all that have ended.
+    // The order forces the indexes; otherwise the planner may scan ended sessions.
     sqlx::query_scalar!(
         r#"-- any_recent_session
         SELECT EXISTS (SELECT FROM (SELECT FROM worker_sessions WHERE ended IS NULL
@@ -119,7 +114,7 @@ pub async fn any_recent(conn: &mut PgConnection) -> Result<bool, sqlx::Error> {
     .await
 }
 
-/// Sessions that ended within this time and hold claims again, which were committed after their end.
+/// Lists sessions that ended within this time and hold claims committed after their end.
 pub async fn list_strays(conn: &mut PgConnection, within: TimeDelta) -> Result<Vec<(i64, SessionEnd)>, sqlx::Error> {
     #[cfg(feature = "test-util")]
     if is_on(Breakage::LeakSession) {
@@ -142,10 +137,10 @@ pub async fn list_strays(conn: &mut PgConnection, within: TimeDelta) -> Result<V
     rows.into_iter().map(|row| Ok((row.epoch, read_end(row.end_reason)?))).collect()
 }
 
-/// Writes down, by the real clock, that sessions are being looked at, if that was longer ago than [`CLOCK_EVERY`]. If it was longer
-/// ago than [`OUTAGE`], all live sessions are extended, in the same transaction; how many.
+/// Updates the session clock, in real time, if it is older than [`CLOCK_EVERY`]. If it is older
+/// than [`OUTAGE`], extends all live sessions in the same transaction. Returns their number.
 pub async fn tick_clock(conn: &mut PgConnection) -> Result<u64, sqlx::Error> {
-    // A time in the future, of a clock that was set back, is as good as none.
+    // A future time, from before the clock was set back, is ignored.
     let fresh = sqlx::query_scalar!(
         r#"-- read_session_clock
         SELECT at BETWEEN clock_timestamp() - make_interval(secs => $1 /* CLOCK_EVERY */) AND clock_timestamp() AS "fresh!"
@@ -170,7 +165,7 @@ pub async fn tick_clock(conn: &mut PgConnection) -> Result<u64, sqlx::Error> {
 
 async fn set_clock(conn: &mut PgConnection) -> Result<u64, sqlx::Error> {
     let mut transaction = conn.begin().await?;
-    // Another server that has the row does the same.
+    // Another server that has the lock does the same.
     let clock = sqlx::query!(
         r#"-- lock_session_clock
         WITH clock AS MATERIALIZED (SELECT clock_timestamp() AS now)
@@ -184,7 +179,7 @@ async fn set_clock(conn: &mut PgConnection) -> Result<u64, sqlx::Error> {
         return Ok(0);
     }
     let extended = if clock.age > OUTAGE.as_seconds_f64() { extend(&mut transaction).await? } else { 0 };
-    // The time that was judged, and not that of this statement: an outage may lie between them, and is found by the next look.
+    // The judged time, not that of this statement: an outage in between is found by the next pass.
     sqlx::query!("-- set_session_clock\nUPDATE session_clock SET at = $1", clock.now)
         .execute(&mut *transaction)
         .await?;
@@ -192,9 +187,9 @@ async fn set_clock(conn: &mut PgConnection) -> Result<u64, sqlx::Error> {
     Ok(extended)
 }
 
-/// Extends all live sessions, and the times to accept of their runs, as if they were renewed and given now, but those that were started or
-/// renewed within the time of an outage: they had a server. The first one after none had been looked at for long is such a one. The
-/// sessions come first, then the tasks of those runs, waiting, and the runs, as for whatever else has several of them.
+/// Extends live sessions, and the accept times of their runs, as if renewed and given now. Omits
+/// those started or renewed within the outage time, which had a server, such as the first session
+/// after a long pause. Locks sessions, then tasks, waiting, then runs, like all others.
 async fn extend(transaction: &mut PgConnection) -> Result<u64, sqlx::Error> {
     let extended = sqlx::query!(
         "-- extend_sessions
@@ -209,7 +204,7 @@ async fn extend(transaction: &mut PgConnection) -> Result<u64, sqlx::Error> {
     Ok(extended.rows_affected())
 }
 
-/// Runs could not be accepted meanwhile either.
+/// Extends accept times: runs could not be accepted either.
 async fn extend_accept_times(transaction: &mut PgConnection) -> Result<(), sqlx::Error> {
     let tasks = sqlx::query_scalar!(
         "-- lock_extended_tasks
@@ -242,8 +237,8 @@ async fn extend_accept_times(transaction: &mut PgConnection) -> Result<(), sqlx:
     Ok(())
 }
 
-/// Deletes sessions that ended a day ago, and what is left in their inboxes. By arrays, because a join of a limited list may be
-/// planned as one with the whole table: PostgreSQL 18 does so.
+/// Purges sessions that ended a day ago, and their inboxes. Uses arrays, because PostgreSQL 18 may
+/// plan a join with the whole table instead of the limited list.
 pub async fn purge(conn: &mut PgConnection, limit: i64) -> Result<u64, sqlx::Error> {
     let purged = sqlx::query!(
         "-- purge_sessions
@@ -263,7 +258,6 @@ pub async fn purge(conn: &mut PgConnection, limit: i64) -> Result<u64, sqlx::Err
     Ok(purged.rows_affected())
 }
 
-/// Live sessions, for the metric.
 pub async fn count_live(conn: &mut PgConnection) -> Result<i64, sqlx::Error> {
     sqlx::query_scalar!(
         "-- count_live_sessions\nSELECT count(*) AS \"count!\" FROM worker_sessions WHERE ended IS NULL"
