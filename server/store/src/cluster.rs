@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_start_in_vain_says_what_is_wrong_and_not_that_its_time_was_over() {
+    async fn failed_start_reports_cause_not_timeout() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let options = PgConnectOptions::new_without_pgpass().host("127.0.0.1").port(port).ssl_mode(PgSslMode::Disable);
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_postgresql_that_stands_still_is_not_waited_for_without_end() {
+    async fn ping_of_hung_postgresql_times_out() {
         // The kernel accepts the connection, and nothing reads from it.
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();

@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn another_incarnation_is_a_break_and_the_first_is_not() {
+    fn only_changed_incarnation_is_break() {
         let (continuity, dropped) = (Continuity::default(), Arc::new(AtomicUsize::new(0)));
         let count = Arc::clone(&dropped);
         continuity.on_break(move || {
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn no_connection_to_another_incarnation_is_used_before_everything_is_dropped() {
+    fn new_incarnation_is_used_after_caches_are_cleared() {
         let continuity = Continuity::default();
         let (drop_it, may_drop) = mpsc::channel::<()>();
         let (dropping, is_dropping) = mpsc::channel();

@@ -352,7 +352,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_later_release_has_written_moves_no_event_behind_it() {
+    fn unknown_kinds_keep_later_positions() {
         const CREATED: i16 = 1;
         const CLAIMED: i16 = 2;
         const LATER: i16 = 1_000;

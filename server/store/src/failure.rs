@@ -94,7 +94,7 @@ mod tests {
     use crate::testing::TestDatabase;
 
     #[test]
-    fn every_class_of_sqlstate_means_one_thing() {
+    fn sqlstate_classes_are_classified() {
         let table = [
             ("08006", Class::Unavailable),
             ("0A000", Class::Fault),
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_the_databases_word_is_about_the_connection_or_a_fault() {
+    fn other_errors_are_unavailable_or_fault() {
         assert_eq!(classify(&sqlx::Error::PoolTimedOut), Class::Unavailable);
         assert_eq!(classify(&sqlx::Error::Io(std::io::ErrorKind::BrokenPipe.into())), Class::Unavailable);
         assert_eq!(classify(&sqlx::Error::Protocol("cut".to_owned())), Class::Unavailable);
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_connection_is_not_a_statement_that_takes_too_long() {
+    fn timeout_is_no_lost_connection() {
         assert!(is_lost_connection(&sqlx::Error::Io(std::io::ErrorKind::UnexpectedEof.into())));
         for other in [sqlx::Error::Io(std::io::ErrorKind::TimedOut.into()), sqlx::Error::PoolTimedOut] {
             assert!(!is_lost_connection(&other), "{other}");
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_connection_that_is_closed_while_it_is_made_is_lost() {
+    async fn connection_closed_during_handshake_is_lost() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         tokio::spawn(async move {
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_statement_that_fails_is_classified_by_what_postgresql_says() {
+    async fn failed_statement_is_classified_by_sqlstate() {
         let database = TestDatabase::create().await;
         let statements = [
             ("SELECT 1 / 0", Class::BadData),

@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_asked_for_is_dropped_and_what_is_asked_for_stays() {
+    fn unused_entries_are_evicted() {
         let mut all = InUse::default();
         for key in 0..1_000 {
             all.insert(key, key);
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_dropped_does_not_come_back_by_being_replaced() {
+    fn replace_does_not_restore_evicted_entry() {
         let mut all = InUse::default();
         all.insert("a", 1);
         for _ in 0..=TURNS {

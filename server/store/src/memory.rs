@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_asked_for_before_a_drop_is_not_taken_in_after_it() {
+    fn stale_result_is_discarded() {
         let memory = Memory::<Vec<i32>>::default();
         let epoch = memory.epoch();
         assert_eq!(memory.note(epoch, |value| value.push(1)), Some(()));

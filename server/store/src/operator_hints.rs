@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_database_is_named_without_its_password() {
+    fn place_omits_password() {
         let given = options("postgres://me:hunter2@db.example.com:5433/tenure");
         assert_eq!(place(&given), "db.example.com:5433 (database tenure, user me)");
         for address in ["::1", "[::1]"] {
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_of_other_migrations_are_refused_with_what_to_do() {
+    fn incompatible_migrations_are_refused_with_fix() {
         let given = options("postgres://me:hunter2@h/d");
         let old = OperatorHint::of_migration(&MigrateError::VersionMismatch(schema::FIRST), &given).to_string();
         assert!(old.contains("from before the first release") && old.contains("use a new database"), "{old}");
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn each_refusal_of_postgresql_has_its_fix() {
+    fn each_postgresql_refusal_has_fix() {
         let given = options("postgres://me:hunter2@h/d");
         for (code, message, fix) in [
             ("28P01", "password authentication failed", "the password in --database-url"),

@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pauses_double_up_to_a_second_and_differ() {
+    fn pauses_double_to_one_second_with_jitter() {
         let pauses = [1, 2, 3, 4, 5, 6, 7, 100, u32::MAX].map(|failures| pause_after(failures, 0).as_millis());
         assert_eq!(pauses, [50, 100, 200, 400, 800, 1000, 1000, 1000, 1000]);
         assert_eq!(pause_after(0, 0), PAUSE_MIN);
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_an_outage_answers_is_known_and_other_errors_are_not() {
+    async fn only_outage_errors_are_known() {
         assert!(is_known(&unreachable("refused")));
         let options = without_attempts(&"postgres://u@127.0.0.1:1/d".parse().unwrap());
         assert!(is_known(&PgConnection::connect_with(&options).await.unwrap_err()));

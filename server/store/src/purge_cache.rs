@@ -120,7 +120,7 @@ mod tests {
     use crate::testing::with_clients;
 
     #[tokio::test]
-    async fn a_worker_pool_has_so_many_requests_and_not_one_more_however_many_ask_at_once() {
+    async fn concurrent_requests_respect_limit_of_pool() {
         with_clients(|pool| async move {
             let fill =
                 "INSERT INTO purge_requests SELECT 'a/b', 'cache-' || n, tenure_now() FROM generate_series(5, $1) n";

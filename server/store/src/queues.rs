@@ -274,7 +274,7 @@ mod tests {
     use crate::in_use::TURNS;
 
     #[test]
-    fn of_a_queue_that_is_not_asked_for_any_more_nothing_is_remembered() {
+    fn unused_queue_is_evicted() {
         let queues = Queues::default();
         let names = ["acme/used", "acme/idle"].map(|name| name.parse::<TaskQueueId>().unwrap());
         for (key, name) in (1..).zip(&names) {

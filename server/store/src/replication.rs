@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_failover_loses_is_named_with_its_setting() {
+    fn lossy_settings_are_reported() {
         let cases: [(&str, &str, usize, &[&str]); 8] = [
             ("on", "", 0, &[]),
             ("on", "", 1, &["synchronous_standby_names"]),

@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_role_that_is_changed_and_deleted_at_once_is_no_deadlock() {
+    async fn concurrent_update_and_delete_do_not_deadlock() {
         with_clients(|pool| async move {
             create(&pool, &role("a", &[])).await.unwrap();
             let mut other = pool.begin().await.unwrap();
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn roles_are_listed_in_pages_by_their_bytes() {
+    async fn roles_are_listed_in_pages_by_bytes() {
         with_clients(|pool| async move {
             for id in ["b", "B", "a*", "a"] {
                 create(&pool, &role(id, &[])).await.unwrap();
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn every_change_of_a_role_is_another_generation() {
+    async fn role_change_raises_generation() {
         with_clients(|pool| async move {
             assert!(delete(&pool, "anonymous").await.unwrap());
             let generation =
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_every_caller_may_do_is_a_role_from_the_start() {
+    async fn anonymous_role_exists_from_start() {
         with_clients(|pool| async move {
             let anonymous = find(&pool, "anonymous").await.unwrap().unwrap();
             assert_eq!(anonymous.scopes, ANONYMOUS.map(str::to_owned));
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_database_refuses_the_ids_that_the_code_refuses() {
+    async fn database_rejects_same_ids_as_code() {
         with_clients(|pool| async move {
             for (id, good) in
                 [("a b", true), ("*", true), ("", false), ("a**", false), ("\u{e9}", false), ("a\n", false)]

@@ -92,7 +92,7 @@ mod tests {
     use crate::testing::TestDatabase;
 
     #[tokio::test]
-    async fn servers_that_start_at_once_take_turns_however_long_they_take() {
+    async fn concurrent_migrations_take_turns() {
         let database = TestDatabase::create().await;
         let (mut other, pool) = (database.connect().await, database.pool());
         sqlx::raw_sql("BEGIN; LOCK TABLE _sqlx_migrations").execute(&mut other).await.unwrap();
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_release_goes_on_with_a_later_schema_until_a_migration_keeps_it_out() {
+    async fn later_schema_is_accepted_until_incompatible() {
         let database = TestDatabase::create().await;
         let (pool, known, name) = (database.pool(), version(), settings::NEEDED_MIGRATION);
         let later = "INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time)
@@ -127,7 +127,7 @@ mod tests {
     const BEFORE_LOCKED: i64 = 24;
 
     #[tokio::test]
-    async fn a_migration_that_waits_for_too_long_for_a_lock_is_tried_again() {
+    async fn migration_is_retried_after_lock_timeout() {
         let database = TestDatabase::create().await;
         let (mut other, pool) = (database.connect().await, database.pool());
         sqlx::raw_sql("DROP SCHEMA public CASCADE; CREATE SCHEMA public").execute(pool).await.unwrap();

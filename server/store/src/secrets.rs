@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_decrypted_for_the_client_it_was_encrypted_for_only() {
+    fn token_is_decrypted_only_for_its_client() {
         let sealed = keys(OLD).encrypt_token("ci", &token());
         assert!(!sealed.windows(4).any(|window| window == b"hush"));
         assert_eq!(keys(OLD).decrypt_token("ci", &sealed), Ok(token()));
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_changed_or_cut_off_token_is_refused() {
+    fn changed_or_truncated_token_is_refused() {
         let mut sealed = keys(OLD).encrypt_token("ci", &token());
         assert_eq!(keys(OLD).decrypt_token("ci", &sealed[..11]), Err(Undecryptable));
         assert_eq!(keys(OLD).decrypt_token("ci", &sealed[..20]), Err(Undecryptable));
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_key_encrypts_and_every_key_decrypts() {
+    fn first_key_encrypts_and_all_decrypt() {
         let rotated = keys(&format!("{}, {OLD}", new()));
         let old = keys(OLD).encrypt_token("ci", &token());
         assert_eq!(rotated.decrypt_token("ci", &old), Ok(token()));
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_key_is_named_by_its_number_and_not_repeated() {
+    fn invalid_key_is_reported_by_number_only() {
         let number = |setting: &str| SecretKeys::parse(setting).err().map(|error| error.number);
         assert_eq!(number(""), Some(1));
         assert_eq!(number("secret"), Some(1));
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn each_purpose_has_a_key_of_its_own_that_never_changes() {
+    fn derived_keys_differ_and_never_change() {
         let deriver = &keys(OLD).derivers[0];
         let hex = |purpose| derive(deriver, purpose).iter().map(|byte| format!("{byte:02x}")).collect::<String>();
         assert_eq!(hex(Purpose::ClientTokens), "7fa3d5f513870c5e670a3ddb8642ef8903e1f953b2c7b33e4fae9e7d7097c236");
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_check_value_follows_its_key_and_any_key_can_be_put_in_front() {
+    fn keys_are_reordered_by_check_value() {
         let (old, both) = (keys(OLD), keys(&format!("{}, {OLD}", new())));
         assert_eq!(old.checks()[0].as_str(), "6d060f77a7cab2f84ddb8590179e90da028c2ad99d13ae56d5724e486b908be9");
         assert_eq!(both.checks(), [keys(&new()).checks(), old.checks()].concat());
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_is_recognized_for_its_worker_by_any_of_the_keys() {
+    fn secret_matches_its_worker_under_any_key() {
         let digests = |setting: &str| WorkerDigests::new(&keys(setting));
         let (secret, other) = (WorkerSecret::from_random([1; 33]), WorkerSecret::from_random([2; 33]));
         let digest = digests(OLD).digest("p/w/g/1", &secret);

@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_caller_that_leaves_while_a_transaction_begins_leaves_none_behind() {
+    async fn cancelled_begin_leaves_no_transaction() {
         let database = TestDatabase::create().await;
         sqlx::query("CREATE TABLE written (what TEXT)").execute(database.pool()).await.unwrap();
         let pool = database.connector().small_pool("test");
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_vacuum_that_takes_long_is_no_old_transaction() {
+    async fn long_vacuum_is_no_old_transaction() {
         const AGE: &str = "SELECT COALESCE(max(extract(epoch FROM clock_timestamp() - a.xact_start)), 0)::float8
             FROM pg_stat_progress_vacuum v JOIN pg_stat_activity a USING (pid) WHERE a.datname = current_database()";
         let database = TestDatabase::create().await;

@@ -271,7 +271,7 @@ mod tests {
 
     /// [`DEFAULTS`] has each setting, as `session_with_changed_setting_is_refused` checks.
     #[tokio::test]
-    async fn defaults_of_database_change_no_session() {
+    async fn database_defaults_change_no_session() {
         let database = TestDatabase::create().await;
         for (name, value) in DEFAULTS {
             alter(&database, &format!("SET {name} = '{value}'")).await;
@@ -298,7 +298,7 @@ mod tests {
     /// Defaults that sessions do not override, because an operator or administrator decides on
     /// them.
     #[tokio::test]
-    async fn defaults_that_forbid_use_refuse_every_session() {
+    async fn unsuitable_defaults_refuse_every_session() {
         let database = TestDatabase::create().await;
         let silent = |name, needed, found: &str| Unfit::Required { name, needed, found: found.to_owned() };
         let hidden = Unfit::HiddenTables { schema: "public".to_owned() };
@@ -330,7 +330,7 @@ mod tests {
 
     /// An installation in its own schema.
     #[tokio::test]
-    async fn search_path_may_lead_to_another_schema() {
+    async fn search_path_may_name_other_schema() {
         let database = TestDatabase::create().await;
         let own = "CREATE SCHEMA own; ALTER TABLE fact_generations SET SCHEMA own";
         sqlx::raw_sql(own).execute(database.pool()).await.unwrap();
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_service_that_does_not_tell_its_place_in_the_log_is_used_without_it() {
+    async fn service_without_wal_position_is_accepted() {
         let database = TestDatabase::create().await;
         let options = Kind::Cold.options(database.options()).options([("role", "pg_read_all_data")]);
         let mut conn = PgConnection::connect_with(&options).await.unwrap();
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn connections_with_a_session_each_are_no_pooler() {
+    async fn direct_connection_is_no_transaction_pooling() {
         let database = TestDatabase::create().await;
         let mut conn = database.connect().await;
         refuse_transaction_pooling(&mut conn, database.options()).await.unwrap();

@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_stays_before_what_open_transactions_may_announce() {
+    fn mark_stays_before_open_transactions() {
         let begin = Mark::default();
         assert_eq!(begin.after(mark(7, 30), false, 9), mark(9, 0));
         assert_eq!(begin.after(mark(12, 30), false, 9), mark(9, 0));
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_never_goes_back() {
+    fn mark_never_decreases() {
         assert_eq!(mark(9, 0).after(Mark::default(), false, 8), mark(9, 0));
         let mut marks = Marks::default();
         for (queue, admitted) in [(mark(9, 0), 5), (mark(8, 4), 3)] {

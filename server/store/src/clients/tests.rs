@@ -31,7 +31,7 @@ fn token(text: &str) -> AccessToken {
 }
 
 #[tokio::test]
-async fn a_client_is_made_once_and_found_with_its_token() {
+async fn client_is_created_once_and_found_with_token() {
     with_clients(|pool| async move {
         assert!(create(&pool, &keys(), &ci(), &token("first")).await.unwrap());
         assert!(!create(&pool, &keys(), &ci(), &token("second")).await.unwrap());
@@ -45,7 +45,7 @@ async fn a_client_is_made_once_and_found_with_its_token() {
 }
 
 #[tokio::test]
-async fn the_database_never_sees_the_token() {
+async fn database_stores_no_plain_token() {
     with_clients(|pool| async move {
         create(&pool, &keys(), &ci(), &token("hush-hush")).await.unwrap();
         let stored: Vec<u8> = sqlx::query_scalar("SELECT token FROM clients").fetch_one(&pool).await.unwrap();
@@ -55,7 +55,7 @@ async fn the_database_never_sees_the_token() {
 }
 
 #[tokio::test]
-async fn a_client_expires_by_the_clock_of_the_database() {
+async fn client_expires_by_database_clock() {
     with_clients(|pool| async move {
         for (id, seconds, expired) in [("later", 1, false), ("now", 0, false), ("earlier", -1, true)] {
             let expires = Some(now() + TimeDelta::seconds(seconds));
@@ -69,7 +69,7 @@ async fn a_client_expires_by_the_clock_of_the_database() {
 }
 
 #[tokio::test]
-async fn a_token_stored_with_another_key_is_an_error_that_names_the_client() {
+async fn token_of_unknown_key_is_error_with_client_id() {
     with_clients(|pool| async move {
         create(&pool, &keys(), &ci(), &token("t")).await.unwrap();
         let other = SecretKeys::parse(&SecretKeys::generate_setting()).unwrap();
@@ -80,7 +80,7 @@ async fn a_token_stored_with_another_key_is_an_error_that_names_the_client() {
 }
 
 #[tokio::test]
-async fn clients_are_shown_without_their_token_in_the_order_of_their_ids() {
+async fn clients_are_listed_by_id_without_token() {
     with_clients(|pool| async move {
         let other = NewClient { client_id: "a".to_owned(), expires: Some(now()), ..ci() };
         for client in [ci(), other] {
@@ -99,7 +99,7 @@ async fn clients_are_shown_without_their_token_in_the_order_of_their_ids() {
 }
 
 #[tokio::test]
-async fn clients_are_listed_in_pages_and_by_the_beginning_of_their_ids() {
+async fn clients_are_listed_in_pages_and_by_prefix() {
     with_clients(|pool| async move {
         for id in ["a/b", "a_b", "A", "a/c", "b"] {
             create(&pool, &keys(), &NewClient { client_id: id.to_owned(), ..ci() }, &token("t")).await.unwrap();
@@ -117,7 +117,7 @@ async fn clients_are_listed_in_pages_and_by_the_beginning_of_their_ids() {
 }
 
 #[tokio::test]
-async fn a_change_leaves_alone_what_it_does_not_name() {
+async fn change_keeps_unnamed_fields() {
     with_clients(|pool| async move {
         create(&pool, &keys(), &ci(), &token("t")).await.unwrap();
         let unchanged = find(&pool, "project/ci").await.unwrap().unwrap();
@@ -148,7 +148,7 @@ async fn a_change_leaves_alone_what_it_does_not_name() {
 }
 
 #[tokio::test]
-async fn the_token_is_returned_again_only_for_the_same_client_soon_after() {
+async fn token_is_repeated_for_recent_identical_client() {
     with_clients(|pool| async move {
         let client = NewClient { expires: Some(now()), ..ci() };
         create(&pool, &keys(), &client, &token("t")).await.unwrap();
@@ -178,7 +178,7 @@ async fn the_token_is_returned_again_only_for_the_same_client_soon_after() {
 }
 
 #[tokio::test]
-async fn a_use_is_noted_once_in_six_hours() {
+async fn use_is_recorded_every_six_hours() {
     with_clients(|pool| async move {
         create(&pool, &keys(), &ci(), &token("t")).await.unwrap();
         let look = async |at: &'static str| {
@@ -200,7 +200,7 @@ async fn a_use_is_noted_once_in_six_hours() {
 }
 
 #[tokio::test]
-async fn the_database_refuses_the_ids_that_the_code_refuses() {
+async fn database_rejects_same_ids_as_code() {
     let long = "x".repeat(256);
     for id in ["", "a b", "a~b", "\u{e9}", long.as_str()] {
         assert!(!valid_client_id(id), "{id}");

@@ -94,7 +94,7 @@ fn faults_of_migrations(sql: &str) -> Vec<String> {
 }
 
 #[test]
-fn migrations_compare_with_the_codes_that_enums_have() {
+fn migrations_compare_with_codes_of_enums() {
     let sql = migrations();
     assert_eq!(faults_of_migrations(&sql), Vec::<String>::new());
     for wrong in ["CHECK (state IN (0, 1, 3, 4, 5))", "CHECK (kind IN (3, 4, 5, 7))", "BETWEEN 0 AND 6", "WHEN 5 THEN"]

@@ -25,7 +25,7 @@ fn store() -> Vec<(String, Vec<String>)> {
 }
 
 #[test]
-fn every_number_in_a_statement_is_what_its_comment_says() {
+fn numbers_in_statements_match_comments() {
     let mut found = Vec::new();
     for (file, statements) in store() {
         for statement in statements {
@@ -36,7 +36,7 @@ fn every_number_in_a_statement_is_what_its_comment_says() {
 }
 
 #[test]
-fn a_number_without_a_comment_or_with_a_wrong_one_is_found() {
+fn missing_or_wrong_comments_are_found() {
     for wrong in [
         "SELECT FROM tasks t WHERE t.state = 1",
         "SELECT FROM tasks t WHERE t.state = 2 /* State::Unresolved */",
@@ -77,7 +77,7 @@ fn a_number_without_a_comment_or_with_a_wrong_one_is_found() {
 
 /// Some statements copy a run's state to `tasks.state` and to the kind of its event.
 #[test]
-fn an_ended_run_has_the_same_code_in_every_column() {
+fn ended_run_has_same_code_in_all_columns() {
     for state in ["Completed", "Failed", "Exception"] {
         let code = |name| words(name).into_iter().find(|(word, _)| word == state);
         for name in ["State", "Kind", "TaskState"] {
@@ -90,7 +90,7 @@ fn an_ended_run_has_the_same_code_in_every_column() {
 const BROUGHT: [&str; 2] = ["Kind::Failed", "Kind::ArtifactCreated"];
 
 #[test]
-fn a_kind_of_event_that_no_statement_writes_is_found() {
+fn every_event_kind_is_written() {
     let mut named = BTreeSet::new();
     for (_, statements) in store() {
         for token in statements.iter().flat_map(|statement| tokens(statement)) {
@@ -110,7 +110,7 @@ fn a_kind_of_event_that_no_statement_writes_is_found() {
 }
 
 #[test]
-fn only_transitions_move_a_run() {
+fn only_transitions_move_runs() {
     let tables = ["tasks", "claims", "runs", "pending"];
     let moves = |file: &str| -> Vec<String> {
         let (_, statements) = store().into_iter().find(|(name, _)| name == file).expect("the file is there");

@@ -61,7 +61,7 @@ async fn columns_are_in_order_of_fields() {
 }
 
 #[tokio::test]
-async fn several_statements_are_done_together_or_not_at_all() {
+async fn statements_commit_together_or_not_at_all() {
     let database = TestDatabase::create().await;
     let mut pipeline = database.connector().connect_pipeline().await.unwrap();
     sqlx::query("CREATE TABLE written (what bigint)").execute(database.pool()).await.unwrap();

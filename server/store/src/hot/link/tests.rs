@@ -112,7 +112,7 @@ async fn try_it(options: &PgConnectOptions) -> Result<(), sqlx::Error> {
 }
 
 #[tokio::test]
-async fn each_sslmode_accepts_the_certificates_that_it_says() {
+async fn sslmode_accepts_matching_certificates() {
     use PgSslMode::{Prefer, Require, VerifyCa, VerifyFull};
     let (database, folder) = (TestDatabase::create().await, certificates());
     let port = proxy(&database, acceptor(folder.path(), false)).await;
@@ -145,7 +145,7 @@ async fn each_sslmode_accepts_the_certificates_that_it_says() {
 }
 
 #[tokio::test]
-async fn a_client_shows_its_certificate_where_one_is_demanded() {
+async fn client_presents_certificate_on_demand() {
     let (database, folder) = (TestDatabase::create().await, certificates());
     let port = proxy(&database, acceptor(folder.path(), true)).await;
     let options = database.options().clone().host(NAME).port(port).ssl_mode(PgSslMode::VerifyFull);
@@ -161,7 +161,7 @@ async fn a_client_shows_its_certificate_where_one_is_demanded() {
 }
 
 #[tokio::test]
-async fn a_database_without_tls_is_used_only_where_none_is_required() {
+async fn database_without_tls_is_refused_if_required() {
     let database = TestDatabase::create().await;
     let port = proxy(&database, Answer::Refused).await;
     let options = |mode| database.options().clone().port(port).ssl_mode(mode);
