@@ -1,7 +1,7 @@
 //! Admission: statements that let waiting runs start.
 //!
-//! Most need a transaction that holds the queue's [`lock`]; no other transaction starts runs of
-//! that queue. Exceptions are [`list_queues`], [`list_startable`] and [`announce_put_off`].
+//! Most need a transaction that holds the queue's [`lock`], which excludes other starts in that
+//! queue. Exceptions are [`list_queues`], [`list_startable`] and [`announce_put_off`].
 
 pub mod key_rules;
 mod keys;
@@ -39,20 +39,19 @@ pub const KEYS_MAX: i64 = 500;
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Listed {
     pub queue: i32,
-    /// True if the queue still has limits.
     pub limited: bool,
     /// True if there may be work.
     pub due: bool,
-    /// True if sessions receive the runs, so only the scheduler admits them.
+    /// True if sessions receive the runs: only the scheduler admits them.
     pub assigns: bool,
-    /// True if runs given out by a lost scheduler must be taken back.
+    /// True if runs of a lost scheduler must be taken back.
     pub reassigning: bool,
     /// Seconds until the next postponed head is due.
     pub next_in: Option<f64>,
 }
 
 /// Lists all queues with admission. A queue is due if it has an announcement or a due head. An
-/// assign queue below its total is also due if it has a ready head and a free session.
+/// assign queue below its total is also due with a ready head and a free session.
 pub async fn list_queues(
     conn: &mut PgConnection,
     sequenced: Sequenced,
@@ -99,8 +98,8 @@ pub async fn list_queues(
     .await
 }
 
-/// Filters `queues` to pull queues in which a run may start for a request. Such a queue has an
-/// announcement, a due head, or a ready head within its limits.
+/// Filters `queues` to pull queues in which a run may start for a request: with an announcement, a
+/// due head, or a ready head within the limits.
 pub async fn list_startable(
     conn: &mut PgConnection,
     sequenced: Sequenced,
@@ -141,7 +140,7 @@ pub async fn list_startable(
     .await
 }
 
-/// Returns the seconds until the first dated head of a queue is due.
+/// Returns the seconds until the first dated head is due.
 pub async fn find_next_look(transaction: &mut PgConnection, queue: i32) -> Result<Option<f64>, sqlx::Error> {
     sqlx::query_scalar!(
         "-- find_next_look
@@ -153,7 +152,6 @@ pub async fn find_next_look(transaction: &mut PgConnection, queue: i32) -> Resul
     .await
 }
 
-/// A queue locked by this transaction.
 #[derive(Debug)]
 pub struct Locked {
     pub queue: i32,
@@ -161,17 +159,17 @@ pub struct Locked {
     /// None if its runs need no admission.
     pub limits: Option<Admission>,
     pub paused: bool,
-    /// Time of the next token of the queue's rate, in seconds since 1970.
+    /// Next token of the queue's rate, in seconds since 1970.
     pub tat: f64,
-    /// For each priority, the least virtual time of a head that may start.
+    /// By priority, the least virtual time of a head that may start.
     pub least: [f64; PRIORITIES],
-    /// When these values were read.
+    /// Time of these values.
     pub now: DateTime<Utc>,
-    /// Version of `tat` and `least`; 0 if neither is stored yet.
+    /// Version of `tat` and `least`; 0 if unset.
     pub version: i64,
-    /// Runs with slots, if a limit of the queue depends on this number.
+    /// Read only if a limit of the queue depends on it.
     pub used: Used,
-    /// Announcements that this transaction took, and due keys.
+    /// Announcements taken by this transaction, and due keys.
     pub announced: Vec<Announced>,
     /// Where the next transaction begins to read announcements.
     pub mark: Mark,
@@ -184,11 +182,9 @@ pub enum Take {
     Nothing,
 }
 
-/// A server as scheduler of a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Leader {
     pub server: Uuid,
-    /// Its term, if it has one.
     pub term: Option<i64>,
 }
 
@@ -200,16 +196,14 @@ pub enum IfLocked {
 
 #[derive(Debug, Clone, Copy)]
 pub struct Reading {
-    /// Position up to which events are in the log.
     pub sequenced: Sequenced,
     pub take: Take,
 }
 
-/// Locks a queue for admission. Returns none if its runs need no admission, or if another
-/// transaction holds the lock. An assign queue is locked only in the term of its scheduler: a
-/// replaced scheduler finds no row.
+/// Locks a queue for admission. None if its runs need no admission, or it is locked. An assign
+/// queue is locked only in the term of its scheduler, so a replaced scheduler finds no row.
 ///
-/// PostgreSQL aborts the transaction after the server has been idle for one second.
+/// PostgreSQL aborts the transaction after one second of idleness.
 pub async fn lock(
     transaction: &mut PgConnection,
     queue: i32,
@@ -219,7 +213,7 @@ pub async fn lock(
 ) -> Result<Option<Locked>, sqlx::Error> {
     #[cfg(feature = "test-util")]
     let leader = perhaps_renewed(transaction, queue, leader).await?;
-    // A separate statement: the snapshots of later statements are newer than the lock.
+    // A separate statement: the snapshots of later ones are newer than the lock.
     let locked = if if_locked == IfLocked::Wait {
         sqlx::query!(
             "-- lock_admission
@@ -249,7 +243,7 @@ pub async fn lock(
     if locked { read_locked(transaction, queue, reading).await } else { Ok(None) }
 }
 
-/// Locks a queue of any kind, in any term, to start a named run. Waits for the lock.
+/// Locks a queue of any kind, in any term, to start a named run. Waits.
 pub async fn lock_for_start(
     transaction: &mut PgConnection,
     queue: i32,
@@ -269,7 +263,7 @@ pub async fn lock_for_start(
     }
 }
 
-/// Reads a queue that this transaction has locked, and takes its announcements.
+/// Reads a locked queue, and takes its announcements.
 #[expect(clippy::too_many_lines, reason = "one statement, one clause a line")]
 async fn read_locked(
     transaction: &mut PgConnection,
@@ -356,8 +350,8 @@ async fn read_locked(
     };
     let limits = policy.as_ref().and_then(Policy::admission);
     if limits.as_ref().is_some_and(|limits| limits.assign != row.assigns) {
-        // The policy was changed, and `admission_queues` with it, after this lock: the values do
-        // not match.
+        // The policy and `admission_queues` changed after this snapshot was taken, so they do not
+        // match.
         return Ok(None);
     }
     let least = row.least.map_or(Ok([0.0; PRIORITIES]), |least| {
@@ -398,7 +392,7 @@ async fn read_locked(
     }))
 }
 
-/// With that breakage, returns the current scheduler if this server was a scheduler before.
+/// Returns the current scheduler if this server was one before.
 #[cfg(feature = "test-util")]
 async fn perhaps_renewed(transaction: &mut PgConnection, queue: i32, leader: Leader) -> Result<Leader, sqlx::Error> {
     if leader.term.is_none() || !crate::breakage::is_on(crate::breakage::Breakage::StaleTerm) {
@@ -410,24 +404,24 @@ async fn perhaps_renewed(transaction: &mut PgConnection, queue: i32, leader: Lea
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Used {
-    /// Assigned runs; while the queue is refiled, also ready runs.
+    /// Assigned runs; while refiling, also ready runs.
     pub unclaimed: i64,
     pub claimed: i64,
 }
 
 impl Used {
-    /// Returns the number of runs that count against the limit of the queue.
+    /// Runs that count against the limit of the queue.
     pub fn all(&self) -> i64 {
         self.unclaimed + self.claimed
     }
 
-    /// Returns the number of runs that hold a token of the rate.
+    /// Runs that hold a token of the rate.
     pub fn holding(&self) -> u32 {
         u32::try_from(self.unclaimed.max(0)).unwrap_or(u32::MAX)
     }
 }
 
-/// Counts the runs with slots, in one snapshot.
+/// Counts the runs with slots in one snapshot.
 pub async fn count_used(transaction: &mut PgConnection, sequenced: Sequenced, queue: i32) -> Result<Used, sqlx::Error> {
     sqlx::query_as!(
         Used,
@@ -447,8 +441,8 @@ pub async fn count_used(transaction: &mut PgConnection, sequenced: Sequenced, qu
     .await
 }
 
-/// Deletes all admission rows of a queue without admission, once all its runs are ready. Returns
-/// true if it did.
+/// Deletes all admission rows of a queue without admission, once all its runs are ready. True on
+/// success.
 pub async fn forget_queue(transaction: &mut PgConnection, queue: i32) -> Result<bool, sqlx::Error> {
     let forgotten = sqlx::query_scalar!(
         r#"-- forget_admission

@@ -7,7 +7,7 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A breakage. Most strike occasionally.
+/// Most strike occasionally.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Breakage {
     /// A run is claimed for two workers.
@@ -47,7 +47,7 @@ pub enum Breakage {
     StaleTerm,
 }
 
-/// Strikes at every 20th opportunity, first at an early one, since slow machines have few.
+/// First strikes early, since slow machines have few opportunities.
 const EVERY: u64 = 20;
 const FIRST: u64 = 3;
 /// For rare opportunities: ends of delays, pauses, and keys at their limit.
@@ -61,7 +61,6 @@ pub fn is_on(breakage: Breakage) -> bool {
     chosen.as_ref().is_some_and(|name| format!("{breakage:?}").eq_ignore_ascii_case(name))
 }
 
-/// True if the fallbacks for lost notifications are enabled.
 pub fn fallbacks_are_on() -> bool {
     static ON: OnceLock<bool> = OnceLock::new();
     *ON.get_or_init(|| std::env::var("TENURE_FALLBACKS").as_deref() != Ok("off"))
@@ -93,7 +92,6 @@ pub fn strikes(breakage: Breakage) -> bool {
     is_on(breakage) && CHANCES.fetch_add(1, Ordering::Relaxed) % every == first - 1
 }
 
-/// Duplicates the first claim when the breakage strikes.
 pub fn perhaps_twice<T: Clone>(mut claims: Vec<T>) -> Vec<T> {
     if strikes(Breakage::ClaimTwice) {
         claims.extend(claims.first().cloned());
@@ -101,7 +99,6 @@ pub fn perhaps_twice<T: Clone>(mut claims: Vec<T>) -> Vec<T> {
     claims
 }
 
-/// Drops one result when the breakage strikes.
 pub fn perhaps_without_one<T>(mut results: Vec<Option<T>>) -> Vec<Option<T>> {
     if let Some(result) = results.iter_mut().find(|result| result.is_some())
         && strikes(Breakage::LoseResult)

@@ -1,4 +1,4 @@
-//! The table `clients`. The only place that encrypts and decrypts access tokens.
+//! The table `clients`. Access tokens are encrypted and decrypted only here.
 
 use chrono::{DateTime, Utc};
 use serde::Serialize;
@@ -15,17 +15,16 @@ pub const CLIENT_ID_MAX: usize = 255;
 
 /// Minimum interval between updates of a client's last use.
 const USE_NOTED_EVERY_HOURS: i32 = 6;
-/// Time during which a repeated creation returns the same token.
+/// A repeated creation within this time returns the same token.
 const REPEATABLE_MINUTES: i32 = 15;
 
-/// True if a text is a valid client id. The migration checks the same.
+/// The migration checks the same.
 #[must_use]
 pub fn valid_client_id(text: &str) -> bool {
     (1..=CLIENT_ID_MAX).contains(&text.len())
         && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"!@/:.+|_-".contains(&byte))
 }
 
-/// Error of reading a client.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     #[error("the database could not be asked for a client")]
@@ -45,7 +44,6 @@ impl ClientError {
         matches!(self, Self::Database(error) if outage::is_known(error))
     }
 
-    /// True if a retry may succeed.
     pub fn is_worth_a_retry(&self) -> bool {
         match self {
             Self::Database(error) => classify(error).is_worth_a_retry(),
@@ -54,10 +52,8 @@ impl ClientError {
     }
 }
 
-/// A client, for authentication.
 #[derive(Debug)]
 pub struct ClientAccount {
-    /// The secret that the client signs with.
     pub access_token: AccessToken,
     /// Before expansion.
     pub scopes: Vec<String>,
@@ -69,7 +65,6 @@ pub struct ClientAccount {
     pub use_is_news: bool,
 }
 
-/// A client without its secret.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ClientInfo {
@@ -77,14 +72,13 @@ pub struct ClientInfo {
     /// Before expansion.
     pub scopes: Vec<String>,
     pub description: String,
-    /// None if it never expires.
+    /// None: never.
     pub expires: Option<Timestamp>,
     /// True if it may be deleted at `expires`.
     pub delete_on_expiration: bool,
     pub disabled: bool,
     pub created: Timestamp,
     pub last_modified: Timestamp,
-    /// When its token was created.
     pub last_rotated: Timestamp,
     /// Within hours; the creation time if never used.
     pub last_date_used: Timestamp,
@@ -126,19 +120,19 @@ pub struct NewClient {
     /// Before expansion.
     pub scopes: Vec<String>,
     pub description: String,
-    /// None if it never expires.
+    /// None: never.
     pub expires: Option<DateTime<Utc>>,
     /// True if it may be deleted at `expires`.
     pub delete_on_expiration: bool,
 }
 
-/// Changes of a client; none keeps a value.
+/// Changes; none keeps a value.
 #[derive(Debug, Clone, Default)]
 pub struct ClientChange {
     /// Before expansion.
     pub scopes: Option<Vec<String>>,
     pub description: Option<String>,
-    /// Inner none if it never expires.
+    /// Inner none: never.
     pub expires: Option<Option<DateTime<Utc>>>,
     pub delete_on_expiration: Option<bool>,
 }
@@ -251,7 +245,7 @@ pub async fn list_tokens(
     Ok(rows.into_iter().map(|row| (row.client_id, row.token)).collect())
 }
 
-/// Records the use of a client, unless it was recorded within some hours.
+/// Records a use, unless one was recorded within some hours.
 pub async fn note_use(db: impl PgExecutor<'_>, client_id: &str) -> Result<(), sqlx::Error> {
     sqlx::query!(
         "-- note_client_use

@@ -130,10 +130,9 @@ mod tests {
     use super::*;
     use crate::connector::Connector;
 
-    /// Duration of each refused attempt, such that the last one begins shortly before the end.
+    /// Such that the last refused attempt begins shortly before the end.
     const REFUSED_AFTER: Duration = Duration::from_millis(240);
 
-    /// A PostgreSQL that is forever starting.
     async fn always_starting(listener: TcpListener) {
         let fields = b"SFATAL\0VFATAL\0C57P03\0Mthe database system is starting up\0\0";
         let length = u32::try_from(fields.len() + 4).unwrap().to_be_bytes();
@@ -143,7 +142,6 @@ mod tests {
             // The startup message is small, and arrives at once.
             assert!(stream.read(&mut [0; 1024]).await.unwrap() > 0);
             tokio::time::sleep(REFUSED_AFTER).await;
-            // The caller may have given up.
             let _ = stream.write_all(&refusal).await;
         }
     }

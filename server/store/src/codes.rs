@@ -1,12 +1,11 @@
 //! Codes in the database, and their names in statements.
 //!
 //! SQL needs literal codes: partial indexes and plans need constants, and `query!` checks literals.
-//! A comment after each code names its meaning, and a test compares both with the enums, in all
-//! statements of `store/`:
+//! A comment after each code names its meaning, and a test compares both with the enums:
 //!
 //! - `state = 1 /* State::Unresolved */` is the code of a variant;
 //! - `state > 1 /* State: resolved */` compares with all variants: the group must be those for
-//!   which the comparison is true;
+//!   which it is true;
 //! - `kind IN (3, 4, 5) /* Kind: resolved */` follows a list, or `generate_series(0, 6)` for a
 //!   range;
 //! - `0 /* run */` is a plain number; the test lists the words for these.

@@ -1,8 +1,7 @@
 //! Makes every connection of this server to its database.
 //!
 //! A connection is used only after a [`session_check`]. If none can be made, one task retries with
-//! backoff for all sessions and pools, and other callers fail at once. The log reports the start
-//! and end of an outage.
+//! backoff, and callers fail at once. The log reports the start and end of an outage.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -25,9 +24,9 @@ use crate::{cluster, operator_hints, outage};
 /// Timeout for making and checking a connection. Batchers and pools wait longer, so they learn the
 /// cause.
 const CONNECT_MAX: Duration = Duration::from_millis(2_500);
-/// An outage that begins sooner after the last one is not logged again.
+/// An earlier next outage is not logged again.
 const AGAIN_AFTER: Duration = Duration::from_secs(5);
-/// Timeout of a ping before a pooled connection is reused.
+/// Timeout of a ping before reuse.
 const PING_MAX: Duration = Duration::from_secs(2);
 
 /// Clones share their state.
@@ -41,7 +40,7 @@ struct Shared {
     hosts: Hosts,
     /// The last usable host.
     current: AtomicUsize,
-    /// Changes of `current`, and of the database there.
+    /// Changes of host, or of the database there.
     switches: AtomicU64,
     /// Sessions that wait for a synchronous standby.
     stalled: AtomicUsize,
@@ -54,8 +53,7 @@ struct Shared {
 #[derive(Debug, Default)]
 struct State {
     outage: Option<Outage>,
-    /// Start of the last outage, ended or not, or the time of the last replacement without an
-    /// outage.
+    /// Start of the last outage, ended or not, or the last replacement without an outage.
     began: Option<Instant>,
     ended: Option<Instant>,
     looking: bool,
@@ -74,7 +72,7 @@ struct Outage {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Contact {
-    /// A pooler may be in between.
+    /// Possibly through a pooler.
     First,
     /// Reached before, without a pooler.
     Again,
@@ -106,7 +104,7 @@ impl Connector {
         &self.shared.continuity
     }
 
-    /// Records that a session has begun or ceased to wait for a synchronous standby.
+    /// Records that a session waits for a synchronous standby, or no longer.
     pub fn note_stalled(&self, stalled: bool) {
         if stalled {
             self.shared.stalled.fetch_add(1, Ordering::SeqCst);
@@ -119,28 +117,27 @@ impl Connector {
         self.shared.stalled.load(Ordering::SeqCst) > 0
     }
 
-    /// Counts changes of host or database. Connections from before the last one must not be used.
+    /// Counts changes of host or database. Earlier connections must not be used.
     pub fn switches(&self) -> u64 {
         self.shared.switches.load(Ordering::SeqCst)
     }
 
-    /// True if no connection can be made at present.
     pub fn is_out(&self) -> bool {
         self.state().outage.is_some()
     }
 
-    /// Returns a pool for cold statements, which connects on first use.
+    /// Returns a lazy pool for cold statements.
     pub fn pool(&self) -> PgPool {
         self.pool_with(session::pool_options())
     }
 
-    /// Returns the pools of a server, which connect on first use.
+    /// Returns the lazy pools of a server.
     pub fn pools(&self) -> Pools {
         Pools::make(|options| self.pool_with(options))
     }
 
     fn pool_with(&self, options: PgPoolOptions) -> PgPool {
-        // The connector owns its pools, to redirect them, so they hold it weakly.
+        // The connector owns its pools, so they hold it weakly.
         let connector = Arc::downgrade(&self.shared);
         let pool = checked(options, move || connector.upgrade().map(|shared| Self { shared }));
         let mut state = self.state();
@@ -150,7 +147,7 @@ impl Connector {
         pool
     }
 
-    /// Returns a pool with one connection, for long use; `role` appears in `pg_stat_activity`. It
+    /// Returns a pool of one connection for long use; `role` appears in `pg_stat_activity`. It
     /// stays with the current host: replace it when it fails.
     pub fn small_pool(&self, role: &str) -> PgPool {
         let (connector, options) = (self.clone(), self.pool_options(&self.state(), Kind::Cold));
@@ -158,11 +155,11 @@ impl Connector {
         pool.connect_lazy_with(options.application_name(&session::application(role)))
     }
 
-    /// Connects a session for hot statements. It plans only with index scans and nested loops, so
+    /// Connects a session for hot statements, which plans only with index scans and nested loops:
     /// no statistics can cause table scans.
     ///
-    /// # Errors If the database is unreachable or read-only, or something between drops the
-    /// settings. Fails without an attempt during a known outage.
+    /// # Errors If the database is unreachable or read-only, or settings are dropped in between.
+    /// Fails without an attempt during a known outage.
     pub async fn connect_hot(&self, locks: Locks) -> Result<PgConnection, sqlx::Error> {
         if let Some(outage) = &self.state().outage {
             return Err(outage::unreachable(&outage.error));
@@ -198,7 +195,6 @@ impl Connector {
         timeout(CONNECT_MAX, attempt).await.unwrap_or_else(|_| Err(no_answer(CONNECT_MAX)))
     }
 
-    /// Handles the result of a session's attempt.
     fn note_attempt<T>(&self, host: usize, attempt: Result<T, sqlx::Error>) -> Result<T, sqlx::Error> {
         match &attempt {
             Err(error) if self.shared.current.load(Ordering::SeqCst) == host => self.fail(host, error),
@@ -208,8 +204,8 @@ impl Connector {
         attempt
     }
 
-    /// Connects once and closes, waiting briefly for a starting PostgreSQL. Unlike a pool, whose
-    /// only error is a timeout, it returns the cause. Also refuses poolers; see [`session_check`].
+    /// Connects once and closes, waiting briefly for a starting PostgreSQL. Unlike a pool, it
+    /// returns the cause of failure. Also refuses poolers; see [`session_check`].
     ///
     /// # Errors If no host is usable; [`Connector::options`] then belong to the host of the error.
     pub async fn reach(&self) -> Result<(), sqlx::Error> {
@@ -229,8 +225,8 @@ impl Connector {
         result
     }
 
-    /// Call this when a connection seems dead. Returns once it is known if others can be made;
-    /// until they can, callers fail at once.
+    /// Call this for a connection that seems dead. Returns once it is known if others can be made;
+    /// until then, callers fail at once.
     pub async fn suspect(&self) {
         let mut attempts = self.shared.attempts.subscribe();
         if !self.is_out() {
@@ -240,7 +236,7 @@ impl Connector {
         }
     }
 
-    /// Checks a new connection. Caches of an earlier incarnation of the database are cleared first.
+    /// Checks a new connection. Clears caches of an earlier incarnation before its use.
     async fn admit(&self, conn: &mut PgConnection, kind: Kind) -> Result<(), sqlx::Error> {
         self.note_incarnation(session_check::check(conn, kind).await?);
         Ok(())
@@ -251,8 +247,7 @@ impl Connector {
         self.shared.continuity.connected(incarnation, || self.retire(&mut self.state()));
     }
 
-    /// Attempts a connection, twice if it is cut off, as by a proxy that has just switched its
-    /// target.
+    /// Connects, retrying once if cut off, as by a proxy that has just switched its target.
     async fn attempt(
         &self,
         host: usize,
@@ -288,8 +283,8 @@ impl Connector {
         timeout(within, attempt).await.unwrap_or_else(|_| Err(no_answer(within)))
     }
 
-    /// Tries the hosts in order, beginning with the last usable one. Returns the first error that
-    /// is not only about a standby.
+    /// Tries the hosts, beginning with the last usable one. Returns the first error that is not
+    /// only about a standby.
     async fn try_hosts(&self, contact: Contact, within: Duration) -> Result<(usize, PgConnection), Failed> {
         let (first, count) = (self.shared.current.load(Ordering::SeqCst), self.shared.hosts.len());
         let mut failed: Option<Failed> = None;
@@ -305,7 +300,7 @@ impl Connector {
         Err(failed.expect("there is at least one host"))
     }
 
-    /// Handles a failed connection: starts an outage unless one has begun.
+    /// Starts an outage unless one has begun.
     fn fail(&self, host: usize, error: &sqlx::Error) {
         {
             let mut state = self.state();
@@ -313,8 +308,8 @@ impl Connector {
             let is_new = state.outage.as_ref().is_none_or(|outage| unfit && !outage.unfit);
             if is_new && !outage::is_known(error) {
                 let place = operator_hints::place(self.shared.hosts.get(host));
-                // If connections come and go, as when the database has no slot left, not every
-                // failure is a new outage.
+                // If connections come and go, as without free slots, not every failure is a new
+                // outage.
                 let logged = state.ended.is_none_or(|ended| ended.elapsed() > AGAIN_AFTER);
                 if logged {
                     tracing::error!(
@@ -338,7 +333,6 @@ impl Connector {
         self.look(if alone { outage::pause_after(1, chance()) } else { Duration::ZERO });
     }
 
-    /// Handles a usable host.
     fn succeed(&self, host: usize) {
         let before = self.shared.current.swap(host, Ordering::SeqCst);
         let mut state = self.state();
@@ -360,8 +354,7 @@ impl Connector {
         tracing::warn!(database.address = place, outage.seconds = seconds, "the database can be reached again");
     }
 
-    /// Starts the reconnecting task, unless it runs. It ends when it succeeds, or with the
-    /// connector.
+    /// Starts the reconnecting task, unless it runs. It ends on success, or with the connector.
     fn look(&self, pause: Duration) {
         if !std::mem::replace(&mut self.state().looking, true) {
             tokio::spawn(look(Arc::downgrade(&self.shared), pause));
@@ -382,7 +375,7 @@ impl Connector {
         if state.outage.is_some() { outage::without_attempts(&options) } else { options }
     }
 
-    /// Retires all connections made until now.
+    /// Retires all existing connections.
     fn retire(&self, state: &mut State) {
         state.began = Some(Instant::now());
         self.shared.switches.fetch_add(1, Ordering::SeqCst);
@@ -455,7 +448,7 @@ fn checked(
                 }
                 let lives = matches!(timeout(PING_MAX, conn.ping()).await, Ok(Ok(())));
                 if let (false, Some(connector)) = (lives, connector) {
-                    // The replacement of this connection must not be the first to find out.
+                    // So that the replacement of this connection is not the first to find out.
                     connector.suspect().await;
                 }
                 Ok(lives)
@@ -465,9 +458,8 @@ fn checked(
             let connector = after_use();
             Box::pin(async move {
                 let mut usable = session::leave_transaction(conn).await;
-                // The backend ends only after the standby's reply. The connection keeps its slot
-                // until then: each cancelled statement would otherwise leave a backend, until none
-                // are left.
+                // The backend ends only after the standby's reply. Keep the slot until then: each
+                // cancelled statement would otherwise leave a backend, until none are left.
                 while matches!(usable, Err(sqlx::Error::PoolTimedOut))
                     && connector.as_ref().is_some_and(Connector::is_stalled)
                 {
@@ -482,7 +474,6 @@ fn checked(
         })
 }
 
-/// Returns a timeout error.
 pub(crate) fn no_answer(within: Duration) -> sqlx::Error {
     let tenths = (within.as_secs_f64() * 10.0).round() / 10.0;
     io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {tenths} s")).into()

@@ -14,9 +14,9 @@ use uuid::Uuid;
 use super::log_readers::Part;
 use super::transitions::schedule::{self as scheduling, Scheduled, When};
 
-/// Maximum edges settled, and so tasks locked, per transaction.
+/// Maximum edges settled, and tasks locked, per transaction.
 pub const EDGES_MAX: usize = 500;
-/// Maximum edges read per slice, when most dependents are locked.
+/// Maximum edges read per slice, if most dependents are locked.
 const LOOKED_AT_MAX: usize = 20 * EDGES_MAX;
 /// A slice ends after this many locked dependents.
 const ENOUGH: usize = EDGES_MAX / 2;
@@ -44,11 +44,11 @@ pub async fn skip_log(conn: &mut PgConnection) -> Result<bool, sqlx::Error> {
     .await
 }
 
-/// Adds the work of a part of the log: tasks that unsatisfied edges wait for.
+/// Adds the work of a part of the log: ended tasks with unsatisfied edges.
 ///
-/// An end settles edges of tasks that waited for it. A rerun notes the ends that it revokes; a
-/// later rerun does not settle tasks created after it, which have a higher `seq`. So the last `seq`
-/// is read before the states: a task that gets its `seq` in between is read later.
+/// An end settles edges of tasks that waited for it. A rerun notes the ends that it revokes; later
+/// reruns do not settle tasks created after them, which have a higher `seq`. So the last `seq` is
+/// read before the states: a task that gets its `seq` in between is read later.
 pub async fn note(transaction: &mut PgConnection, part: Part) -> Result<(), sqlx::Error> {
     let last = sqlx::query_scalar!(
         r#"-- last_task

@@ -11,16 +11,16 @@ use super::{advisory, tasks};
 use tenure_domain::events::{self, Event, Kind, Subject, Transition, note};
 use tenure_domain::task::Group;
 
-/// An `outbox_new.id` up to which all rows were moved into the log, and none can appear. Reads that
-/// start here skip dead rows that an old snapshot retains. Read it before the snapshot in which it
-/// is used: rows moved in between are at their old position there.
+/// An `outbox_new.id` up to which all rows were moved into the log, and none can appear. Reads from
+/// here skip dead rows that an old snapshot retains. Read it before the snapshot that uses it: rows
+/// moved in between are at their old position there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Sequenced(pub i64);
 
 /// Moves new rows into the log, assigns positions and updates the counts. Waits for a server that
-/// is doing so. Afterwards, everything committed before the call has its position.
+/// is doing so. Afterwards, everything committed before the call has a position.
 pub async fn sequence(conn: &mut PgConnection, sequenced: Sequenced) -> Result<u64, sqlx::Error> {
-    // Two statements: the second must see the commit of the previous lock holder.
+    // The second statement must see the commit of the previous lock holder.
     let mut transaction = conn.begin().await?;
     sqlx::query!(
         r#"-- sequencer_turn
@@ -74,10 +74,9 @@ pub async fn sequence(conn: &mut PgConnection, sequenced: Sequenced) -> Result<u
     Ok(moved)
 }
 
-/// A part of the log.
 #[derive(Debug)]
 pub enum Page {
-    /// The events, and the last position read. Events of purged tasks are omitted.
+    /// The events, and the last position read. Omits events of purged tasks.
     Events(Vec<Event>, i64),
     /// The cursor points to purged events; reading may start after this position.
     Gone(i64),
@@ -96,7 +95,6 @@ struct OutboxRow {
     details: Option<Vec<String>>,
 }
 
-/// Reads up to `limit` events after a position.
 pub async fn read(conn: &mut PgConnection, after: i64, limit: usize) -> Result<Page, sqlx::Error> {
     let rows = sqlx::query_as!(
         OutboxRow,
@@ -125,7 +123,7 @@ pub async fn read(conn: &mut PgConnection, after: i64, limit: usize) -> Result<P
     let subjects = load_subjects(conn, &seqs).await?;
     let events = wanted
         .into_iter()
-        // Tasks of old events may have expired; their events are omitted.
+        // Events of expired tasks are omitted.
         .flat_map(|(position, found)| match found {
             Found::Transition(seq, transition) => events::render(&transition, subjects.get(&seq), position),
             Found::Note(at, details) => note::render(at, &details, position).into_iter().collect(),
@@ -137,11 +135,10 @@ pub async fn read(conn: &mut PgConnection, after: i64, limit: usize) -> Result<P
     Ok(Page::Events(events, end))
 }
 
-/// An entry of the log.
 enum Found {
     /// A transition of the task with this `seq`.
     Transition(i64, Transition),
-    /// A note's time and details.
+    /// Time and details.
     Note(DateTime<Utc>, String),
     /// Entries of a later release with this many events, which readers skip.
     Unknown(i64),
@@ -224,7 +221,6 @@ async fn load_subjects(conn: &mut PgConnection, seqs: &[i64]) -> Result<HashMap<
         .collect()
 }
 
-/// Range of the log.
 #[derive(Clone, Copy, Debug)]
 pub struct Ends {
     /// A reader may start after this position or a later one.
@@ -235,8 +231,8 @@ pub struct Ends {
     pub unsequenced: bool,
 }
 
-/// Returns the range of the log in one read, because waiting readers poll it often. The log has no
-/// row before `begins`.
+/// Returns the range of the log in one read, because waiting readers poll it. The log has no row
+/// before `begins`.
 pub async fn get_ends(conn: &mut PgConnection, sequenced: Sequenced, begins: i64) -> Result<Ends, sqlx::Error> {
     sqlx::query_as!(
         Ends,
@@ -262,16 +258,15 @@ pub async fn get_newest(conn: &mut PgConnection) -> Result<i64, sqlx::Error> {
     Ok(newest.unwrap_or_default())
 }
 
-/// Events read from a cursor.
 #[derive(Debug)]
 pub enum Stretch {
-    /// The events, and the last position read. Events of expired tasks are omitted, so the position
-    /// may be later.
+    /// The events, and the last position read, which may be later: events of expired tasks are
+    /// omitted.
     Events(Vec<Event>, i64),
     /// The cursor points to purged events; reading may start after this position.
     Gone(i64),
-    /// The cursor is past the newest position, given here. It is from a log that lost its end, or
-    /// from another log.
+    /// The cursor is past the newest position, given here: it is from another log, or from one that
+    /// lost its end.
     Ahead(i64),
 }
 
@@ -305,9 +300,9 @@ pub struct Purged {
 /// Purges events older than `retention`, except the newest, whose position the next event
 /// continues.
 ///
-/// Reads from `begins` up to the first retained row, since the log has no gaps. If nothing is old,
-/// the cost does not depend on the length of the log. Without `begins`, it would scan dead rows
-/// retained by an old snapshot or not yet vacuumed.
+/// Reads from `begins` to the first retained row, since the log has no gaps, so the cost does not
+/// depend on its length. Without `begins`, it would scan dead rows that are not vacuumed yet or
+/// retained by an old snapshot.
 pub async fn purge(
     conn: &mut PgConnection,
     begins: i64,

@@ -1,4 +1,4 @@
-//! Task groups: reading, sealing, events, and their tasks in order of id.
+//! Task groups: reading, sealing, events, and tasks in order of id.
 //!
 //! A task named after its group is found by id. The index of groups has all other tasks.
 
@@ -133,27 +133,25 @@ async fn list_open(conn: &mut PgConnection, group: Uuid, after: Uuid, limit: i64
     .await
 }
 
-/// For each group, a task that was unresolved at the last check, where the next check begins.
+/// By group, a task that was unresolved at the last check, where the next check begins.
 pub type Witnesses = std::collections::HashMap<Uuid, Uuid>;
 
 /// Rows of `resolved_groups` deleted with each part of the log.
 const PASSED_MAX: i64 = 10_000;
 
-/// Result of a part of the log.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Slice {
     /// Groups with a resolved task that no event covers yet.
     pub groups: usize,
-    /// Groups for which task-group-resolved was emitted.
     pub emitted: usize,
 }
 
 /// Emits task-group-resolved for groups with a task resolved in this part of the log, if all their
 /// tasks are resolved.
 ///
-/// The event covers all resolutions visible at the check. The position up to which later parts are
-/// covered is stored, so that concurrent resolutions cause one event. If some have no position yet,
-/// their part will emit it. Nothing after the part is read.
+/// The event covers all resolutions visible at the check. The covered position in later parts is
+/// stored, so that concurrent resolutions cause one event. If some have no position yet, their part
+/// will emit it. Nothing after the part is read.
 pub async fn publish_resolved(
     transaction: &mut PgConnection,
     part: Part,
@@ -182,7 +180,7 @@ async fn delete_passed(transaction: &mut PgConnection, position: i64) -> Result<
     Ok(())
 }
 
-/// Groups with resolved tasks in a part of the log, except those that an event covers.
+/// Omits groups whose resolutions are covered by events.
 struct Resolved {
     groups: Vec<Uuid>,
     /// The last resolved task of each group.

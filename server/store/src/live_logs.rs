@@ -10,12 +10,11 @@ use super::decode::Row;
 
 /// Approximate overhead of a chunk's row.
 const ROW_BYTES: i32 = 100;
-/// Number of latest chunks kept, while within the byte limit.
+/// Latest chunks kept, while within the byte limit.
 const CHUNKS_KEPT: i32 = 4_096;
 /// Old chunks are deleted with every 16th new one.
 const TRIMMED_EVERY: i32 = 16;
 
-/// A part of a run's log.
 #[derive(Debug, Clone)]
 pub struct Chunk {
     pub task: Uuid,
@@ -26,7 +25,7 @@ pub struct Chunk {
 }
 
 /// Appends chunks to the logs of claimed runs, at most one per run, and deletes bytes more than
-/// `kept_max` before the end of a log. Bytes already stored are skipped.
+/// `kept_max` before the end of a log. Skips bytes already stored.
 ///
 /// Returns the index and outcome of each chunk whose run is held. The outcome is none if another
 /// transaction has begun the log meanwhile; retry then.
@@ -115,7 +114,6 @@ impl Appended {
     }
 }
 
-/// State of a run's log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Found {
     pub seq: i64,
@@ -125,7 +123,7 @@ pub struct Found {
     pub next: Option<i64>,
 }
 
-/// Returns the state of a run's log. None if the task does not exist.
+/// None if the task does not exist.
 pub async fn find(conn: &mut PgConnection, task: TaskId, run: RunId) -> Result<Option<Found>, sqlx::Error> {
     sqlx::query_as!(
         Found,
@@ -139,7 +137,6 @@ pub async fn find(conn: &mut PgConnection, task: TaskId, run: RunId) -> Result<O
     .await
 }
 
-/// Position of a reader.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Position {
     pub seq: i64,
@@ -185,7 +182,6 @@ pub async fn read(conn: &mut PgConnection, readers: &[Position], limit: i64) -> 
     Ok(rows.into_iter().map(|row| piece((row.n, row.start, row.bytes))).collect())
 }
 
-/// State of a reader's run and log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct State {
     /// True if a worker holds the run.
@@ -211,7 +207,7 @@ pub async fn states(conn: &mut PgConnection, readers: &[Position]) -> Result<Vec
     .await
 }
 
-/// Returns the size of all logs, with rows.
+/// Size of all logs, with rows.
 pub async fn total(conn: &mut PgConnection) -> Result<i64, sqlx::Error> {
     sqlx::query_scalar!(
         r#"-- total_live_logs
@@ -221,7 +217,6 @@ pub async fn total(conn: &mut PgConnection) -> Result<i64, sqlx::Error> {
     .await
 }
 
-/// A log that is due for a check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DueLog {
     pub seq: i64,
@@ -237,7 +232,6 @@ pub struct DueTask {
     pub id: TaskId,
     pub run: RunId,
     pub expires: DateTime<Utc>,
-    /// End of the run.
     pub ended: Option<DateTime<Utc>>,
     /// True if the run has the artifact.
     pub uploaded: bool,

@@ -1,5 +1,5 @@
-//! Low-water marks: for each queue and priority, the `ord` up to which no pending run is left.
-//! Claims start there, to skip dead rows that an old snapshot retains.
+//! Low-water marks: by queue and priority, the `ord` up to which no pending run is left. Claims
+//! start there, to skip dead rows that an old snapshot retains.
 //!
 //! A mark must never pass a row that exists or may still be committed. Existing rows are read. For
 //! the others, a *safe position* is stored: a sequence value below which all transactions that took
@@ -16,7 +16,6 @@ use super::transitions::claim::PRIORITIES;
 /// A transaction that may have taken a position and not committed yet.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Writer {
-    /// Process id of its backend.
     pub pid: i32,
     /// Its start in microseconds, which with `pid` identifies it.
     pub began: i64,
@@ -62,7 +61,7 @@ pub async fn list_writers(conn: &mut PgConnection) -> Result<Vec<Writer>, sqlx::
     .await
 }
 
-/// Low-water marks of a queue, valid in one cursor epoch.
+/// Valid in one cursor epoch.
 #[derive(Debug, Clone, Copy)]
 pub struct Marks {
     pub epoch: i64,
@@ -70,7 +69,6 @@ pub struct Marks {
     pub marks: [i64; PRIORITIES],
 }
 
-/// Low-water marks as columns.
 #[derive(Default)]
 pub(super) struct Columns {
     pub(super) queues: Vec<i32>,

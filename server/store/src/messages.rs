@@ -1,4 +1,4 @@
-//! Cold statements for messages: peek, update, and due messages.
+//! Cold statements for messages.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -11,9 +11,9 @@ use super::due_marks::DueMarks;
 use super::session::avoid_scans;
 use tenure_domain::message::{KnownMessage, MessageId, Receipt};
 
-/// Counting stops here, because only people read the count.
+/// Maximum count, which is only for people.
 pub const COUNT_MAX: i64 = 100_000;
-/// Maximum reads of a slice to skip messages of locked queues.
+/// Maximum reads of a slice, to skip messages of locked queues.
 const LOOKS_MAX: usize = 8;
 
 #[derive(Debug, Clone)]
@@ -56,7 +56,7 @@ pub async fn peek(pool: &PgPool, queue: i32, priority: i16, limit: i64) -> Resul
 }
 
 /// Counts the messages of a queue, hidden ones included, up to [`COUNT_MAX`]. Held runs have no
-/// message yet; the date distinguishes them from runs that pollers hold.
+/// message yet; their date distinguishes them from runs that pollers hold.
 pub async fn count(conn: &mut PgConnection, queue: i32, priority: i16) -> Result<i64, sqlx::Error> {
     let mut transaction = conn.begin().await?;
     avoid_scans(&mut transaction).await?;
@@ -106,7 +106,6 @@ pub async fn find_task(pool: &PgPool, seq: i64) -> Result<Option<Uuid>, sqlx::Er
         .await
 }
 
-/// Locks the row of a message, waiting.
 pub async fn lock(conn: &mut PgConnection, message: MessageId) -> Result<(), sqlx::Error> {
     sqlx::query!("-- lock_message\nSELECT FROM pending WHERE seq = $1 FOR UPDATE", message.seq).execute(conn).await?;
     Ok(())
@@ -155,25 +154,24 @@ pub async fn update(
     .await
 }
 
-/// Result of a slice of due messages.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Due {
     /// Due messages, except in locked queues.
     pub found: usize,
     /// Messages that became visible.
     pub visible: usize,
-    /// Hidden messages whose run claimWork may claim again.
+    /// Hidden messages whose run is claimable again.
     pub released: usize,
     pub queues: BTreeSet<i32>,
 }
 
-/// Shows messages whose hidden time is over, and releases runs whose reservation is over to
-/// claimWork, up to `limit`. They keep their positions, which may be below a low-water mark.
-/// Nothing was due before the marks.
+/// Shows messages whose hidden time is over, and makes runs whose reservation is over claimable, up
+/// to `limit`. They keep their positions, which may be below a low-water mark. Nothing was due
+/// before the marks.
 ///
-/// Waits for no lock: a priority change locks a queue's row before it waits for messages, which
-/// this transaction holds. Messages of locked queues are left for later. If a slice has no others,
-/// further slices skip those queues, so that other queues need not wait.
+/// Waits for no lock: a priority change locks a queue before it waits for messages, which this
+/// transaction holds. Messages of locked queues are left for later. If a slice has no others,
+/// further slices skip those queues.
 pub async fn show_due(conn: &mut PgConnection, marks: &DueMarks, limit: i64) -> Result<Due, sqlx::Error> {
     let (mut due, mut passed) = (Due::default(), Vec::<i32>::new());
     for _ in 0..LOOKS_MAX {
@@ -186,7 +184,7 @@ pub async fn show_due(conn: &mut PgConnection, marks: &DueMarks, limit: i64) -> 
     Ok(due)
 }
 
-/// Runs one slice that skips messages of the `passed` queues. Returns the locked queues.
+/// Runs one slice that skips the `passed` queues. Returns the locked queues.
 async fn show_slice(
     conn: &mut PgConnection,
     marks: &DueMarks,
@@ -273,9 +271,9 @@ pub async fn is_due(conn: &mut PgConnection) -> Result<bool, sqlx::Error> {
 #[derive(Debug)]
 pub struct HiddenCounts {
     pub queue: String,
-    /// Messages received, but neither claimed nor deleted.
+    /// Received, but neither claimed nor deleted.
     pub hidden: i64,
-    /// Messages received alarmingly often. The statement repeats
+    /// Received alarmingly often. The statement repeats
     /// [`DEQUEUES_ALARMING`](tenure_domain::message::DEQUEUES_ALARMING) as a constant, to match its
     /// index.
     pub alarming: i64,

@@ -24,7 +24,7 @@ pub async fn other_listeners(pool: &PgPool) -> Result<bool, sqlx::Error> {
     .await
 }
 
-/// Announces claimable runs in these queues.
+/// Wakes the other servers for these queues.
 pub async fn notify(pool: &PgPool, from: Uuid, queues: &[i32]) -> Result<(), sqlx::Error> {
     let mut payload = from.to_string();
     for queue in queues {

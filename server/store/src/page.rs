@@ -1,9 +1,9 @@
 //! Reads of the operator's page. Each reads a bounded number of rows from the end of an index, so
-//! readers do not slow down the queue.
+//! readers do not slow the queue down.
 //!
-//! Behind an old snapshot, millions of dead rows may precede them. Reads of pending runs and claims
-//! therefore begin at low-water marks and time out after a second. The rest of the page, with the
-//! age of the oldest transaction, is then still shown.
+//! Behind an old snapshot, millions of dead rows may precede them. So reads of pending runs and
+//! claims begin at low-water marks and time out after a second. The rest of the page, with the age
+//! of the oldest transaction, is still shown.
 
 mod edges;
 mod groups;
@@ -26,15 +26,13 @@ use super::events::Sequenced;
 use super::failure::is_cancelled;
 use super::low_water_marks::Marks;
 
-/// Queues listed, by load.
+/// Queues listed, fullest first.
 pub const QUEUES_MAX: i64 = 200;
 /// Claims read, by end of lease.
 pub const CLAIMS_READ: i64 = 1_000;
-/// Hidden messages counted.
 pub const HIDDEN_READ: i64 = 1_000;
-/// Newest rows of the outbox read; each has the transitions of one batch.
+/// Newest rows of the outbox read; each has one batch of transitions.
 pub const OUTBOX_READ: i64 = 1_000;
-/// Newest ended runs read.
 pub const ENDED_READ: i64 = 500;
 /// Longer definitions, in bytes, are not read for a task's name.
 const NAMED_DEFINITION_MAX: i32 = 16 << 10;
@@ -71,7 +69,7 @@ async fn begin_part(conn: &mut PgConnection) -> Result<Transaction<'_, Postgres>
     Ok(part)
 }
 
-/// Ends a part and its timeout. Returns none if the read timed out.
+/// Ends a part and its timeout. None if the read timed out.
 async fn end_part<T>(part: Transaction<'_, Postgres>, read: Result<T, sqlx::Error>) -> Result<Option<T>, sqlx::Error> {
     let found = match read {
         Ok(found) => Some(found),
@@ -82,7 +80,6 @@ async fn end_part<T>(part: Transaction<'_, Postgres>, read: Result<T, sqlx::Erro
     Ok(found)
 }
 
-/// Summary of a queue.
 #[derive(Debug)]
 pub struct QueueRow {
     pub key: i32,
@@ -161,13 +158,12 @@ pub struct Filter<'a> {
 pub struct ClaimRow {
     pub task: TaskId,
     pub run: RunId,
-    /// Name of the queue.
     pub queue: String,
     pub worker_group: String,
     pub worker_id: String,
     pub started: DateTime<Utc>,
     pub taken_until: DateTime<Utc>,
-    /// None if it is long.
+    /// None if long.
     pub definition: Option<String>,
 }
 
@@ -224,14 +220,11 @@ pub async fn list_claims(
         .map(Some)
 }
 
-/// A worker with claims in a queue.
 #[derive(Debug)]
 pub struct HolderRow {
-    /// Name of the queue.
     pub queue: String,
     pub worker_group: String,
     pub worker_id: String,
-    /// Number of its claims.
     pub running: i64,
     pub last_claimed: DateTime<Utc>,
 }
@@ -272,7 +265,6 @@ pub async fn list_holders(
 pub struct EndedRow {
     pub task: TaskId,
     pub run: RunId,
-    /// Name of the queue.
     pub queue: String,
     pub state: RunState,
     pub reason_created: ReasonCreated,
@@ -282,11 +274,11 @@ pub struct EndedRow {
     pub worker: Option<(String, String)>,
     /// True if another run followed.
     pub retried: bool,
-    /// None if it is long.
+    /// None if long.
     pub definition: Option<String>,
 }
 
-/// Transitions in the outbox that end a run.
+/// Transitions that end a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ends {
     All,
@@ -304,7 +296,7 @@ impl Ends {
 }
 
 /// Lists the last ended runs, newest first, out of [`ENDED_READ`] in the newest [`OUTBOX_READ`]
-/// batches. The table of runs therefore needs no index by time.
+/// batches. So runs need no index by time.
 pub async fn list_ended(
     conn: &mut PgConnection,
     sequenced: Sequenced,
@@ -376,7 +368,7 @@ pub struct WaitingRow {
     pub scheduled: DateTime<Utc>,
     pub deadline: DateTime<Utc>,
     pub hidden_until: Option<DateTime<Utc>>,
-    /// None if it is long.
+    /// None if long.
     pub definition: Option<String>,
 }
 

@@ -58,7 +58,7 @@ pub async fn find(conn: &mut PgConnection, queue: i32) -> Result<Option<StoredPo
 }
 
 /// Locks a queue against other changes of policy and pause; hot statements only read its row. True
-/// if it exists. Lock runs whose accept time may restart first ([`admission::lock_given`]).
+/// if it exists. First lock runs whose accept time may restart ([`admission::lock_given`]).
 pub async fn lock_queue(transaction: &mut PgConnection, queue: i32) -> Result<bool, sqlx::Error> {
     let locked = sqlx::query!("-- lock_queue\nSELECT FROM task_queues WHERE id = $1 FOR NO KEY UPDATE", queue)
         .fetch_optional(transaction)
@@ -121,7 +121,6 @@ pub async fn delete(transaction: &mut PgConnection, queue: i32, client_id: &str)
     Ok(Some(set(transaction, queue, &Policy::none()).await?.version))
 }
 
-/// Result of copying a policy to its queue.
 struct Change {
     version: i64,
     /// Sessions whose accept times change.
@@ -163,7 +162,6 @@ async fn set(transaction: &mut PgConnection, queue: i32, policy: &Policy) -> Res
     Ok(Change { version: row.policy_version, sessions })
 }
 
-/// Returns the fairness in the current policy, if there is one.
 async fn is_fair_now(transaction: &mut PgConnection, queue: i32) -> Result<Option<bool>, sqlx::Error> {
     let stored = find(transaction, queue).await?;
     // An unreadable policy is replaced, and turns restart.
@@ -281,7 +279,7 @@ pub async fn list_over(conn: &mut PgConnection, limit: i64) -> Result<Vec<i32>, 
     .await
 }
 
-/// Locks a queue whose pause is still over, and returns its name. None if it is locked.
+/// Locks a queue whose pause is still over, and returns its name. None if locked.
 pub async fn lock_over(transaction: &mut PgConnection, queue: i32) -> Result<Option<String>, sqlx::Error> {
     sqlx::query_scalar!(
         "-- lock_pause_over

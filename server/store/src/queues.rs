@@ -13,7 +13,6 @@ use crate::hot;
 use crate::in_use::InUse;
 use crate::memory::{Epoch, Memory};
 
-/// Attempts to find a free random key for a queue.
 const TRIES: u32 = 3;
 
 /// Cached keys and names of recently used queues.
@@ -41,8 +40,7 @@ impl Queues {
         self.seen.read(|seen| seen.keys.iter().map(|(name, &key)| (key, name.clone())).collect())
     }
 
-    /// Begins a turn of [`InUse`] and evicts queues not used for several turns. Returns their
-    /// number.
+    /// Begins a turn of [`InUse`], and returns the number of evicted queues.
     pub fn drop_idle(&self) -> usize {
         let dropped = self.seen.note(self.seen.epoch(), |seen| {
             let Seen { keys, names, ruled } = seen;
@@ -66,13 +64,12 @@ impl Queues {
         });
     }
 
-    /// True if, at the last creation of a task, the queue had a policy to stamp on new runs. Only a
-    /// hint for the first statement, which reads the policy itself.
+    /// True if, at the last creation, the queue had a policy to stamp on new runs. A hint for the
+    /// first statement, which reads the policy itself.
     pub fn is_ruled(&self, key: i32) -> bool {
         self.seen.read(|seen| seen.ruled.contains(&key))
     }
 
-    /// Updates [`Self::is_ruled`].
     pub fn note_ruled(&self, key: i32, ruled: bool) {
         if self.is_ruled(key) != ruled {
             self.seen
@@ -88,7 +85,6 @@ impl Queues {
         self.seen.read(|seen| seen.keys.get(name).copied())
     }
 
-    /// Returns the key of a queue, if it exists.
     pub async fn find_key(&self, pool: &PgPool, name: &TaskQueueId) -> Result<Option<i32>, sqlx::Error> {
         match self.remembered_key(name) {
             Some(key) => Ok(Some(key)),
@@ -117,7 +113,6 @@ impl Queues {
         Ok(key)
     }
 
-    /// Returns the key of a queue, creating it if necessary.
     pub async fn get_or_create_key(&self, pool: &PgPool, name: &TaskQueueId) -> Result<i32, sqlx::Error> {
         match self.find_key(pool, name).await? {
             Some(key) => Ok(key),
@@ -168,14 +163,13 @@ pub fn parse_name(name: &str) -> Result<TaskQueueId, sqlx::Error> {
     name.parse().map_err(|error: InvalidId| sqlx::Error::Decode(Box::new(error)))
 }
 
-/// Returns a random key, most likely unused.
+/// Most likely unused.
 fn random_key() -> i32 {
     let (_, random) = Uuid::new_v4().as_u64_pair();
     // 31 bits: keys are positive.
     i32::try_from(random & 0x7fff_ffff).unwrap_or_default().max(1)
 }
 
-/// A cached queue.
 #[derive(Debug, Clone, Copy)]
 pub struct Remembered<'a> {
     pub key: i32,
@@ -228,8 +222,8 @@ pub async fn list_stale(conn: &mut PgConnection, queues: &[Remembered<'_>]) -> R
     Ok(rows.into_iter().map(hot::member).collect())
 }
 
-/// Returns the keys of queues, creating missing ones in this transaction. Keys are not cached,
-/// since the transaction may roll back. A queue is omitted if its random key is taken.
+/// Returns the keys of queues, creating missing ones in this transaction. Does not cache them,
+/// since the transaction may roll back. Omits a queue whose random key is taken.
 pub async fn get_or_create_keys(
     transaction: &mut PgConnection,
     names: &BTreeSet<&TaskQueueId>,

@@ -1,5 +1,4 @@
-//! Refiling: how far the runs of a queue have adopted a changed policy, in columns of
-//! `queue_policies`.
+//! Refiling: adoption of a changed policy by the runs of a queue, in columns of `queue_policies`.
 //!
 //! Except [`list`] and [`find_oldest_open`], call these in a transaction that has locked the
 //! policies.
@@ -17,7 +16,7 @@ use super::transitions::restamp::{self, Rekeyed};
 /// longest transaction.
 const SET_BACK_LEAST: Duration = Duration::from_secs(360);
 
-/// Lists up to `limit` queues that are refiling, after a key.
+/// Lists up to `limit` refiling queues, after a key.
 pub async fn list(conn: &mut PgConnection, after: Option<i32>, limit: i64) -> Result<Vec<i32>, sqlx::Error> {
     sqlx::query_scalar!(
         "-- list_refiling
@@ -35,7 +34,7 @@ pub struct Refiling {
     pub queue: i32,
     /// Where it continues.
     pub place: Place,
-    /// Start of the wait for older transactions, once begun.
+    /// Start of the wait for older transactions.
     pub since: Option<DateTime<Utc>>,
 }
 
@@ -66,9 +65,9 @@ pub(super) fn read_stage(code: i16) -> Result<Stage, sqlx::Error> {
 /// Begins to wait for the open transactions, by the real clock, like `xact_start`. The time follows
 /// the commit of the change, so no transaction begins in between.
 ///
-/// Skips queues that have begun. If that time is minutes ahead, the clock was set back: the wait
-/// begins again, because until then every transaction would count as older. The actual older ones
-/// have an `xact_start` in the future, which [`find_oldest_open`] detects.
+/// Skips queues that have begun. If that time is minutes ahead, the clock was set back, and until
+/// it catches up every transaction would count as older: the wait begins again. The actual older
+/// ones have an `xact_start` in the future, which [`find_oldest_open`] detects.
 ///
 /// Returns the queues that began, with their times.
 pub async fn begin_to_wait(
@@ -89,9 +88,9 @@ pub async fn begin_to_wait(
     Ok(rows.into_iter().map(|row| (row.queue, row.since)).collect())
 }
 
-/// Returns the start of the oldest open transaction of any server. Read-only transactions count,
-/// because their snapshot may predate the change. A start in the future predates a clock change,
-/// and counts as oldest.
+/// Returns the start of the oldest open transaction of any server. Read-only ones count, because
+/// their snapshot may predate the change. A start in the future predates a clock change, and counts
+/// as oldest.
 pub async fn find_oldest_open(conn: &mut PgConnection) -> Result<Option<DateTime<Utc>>, sqlx::Error> {
     sqlx::query_scalar!(
         "-- older_transactions
@@ -152,7 +151,6 @@ pub async fn go_on(transaction: &mut PgConnection, places: &[(i32, Place)]) -> R
     Ok(())
 }
 
-/// Result of a slice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Slice {
     pub runs: usize,
@@ -160,7 +158,7 @@ pub struct Slice {
     pub last: Option<i64>,
     /// Restamped runs.
     pub stamped: usize,
-    /// Runs that waited for admission and are ready, because it is no longer needed.
+    /// Runs that no longer need admission.
     pub ready: usize,
 }
 
@@ -189,13 +187,13 @@ pub async fn stamp_slice(transaction: &mut PgConnection, queue: i32, place: Plac
     Ok(Slice { runs: runs.len(), last, stamped: stamped + rekeyed.runs, ready: rekeyed.ready })
 }
 
-/// A run and its cursor position in the stage.
+/// A run and its cursor position.
 struct Run {
     seq: i64,
     at: i64,
 }
 
-/// Lists runs that are claimable, including those that pollers hold.
+/// Lists claimable runs, including those that pollers hold.
 async fn list_ready(conn: &mut PgConnection, queue: i32, after: i64, limit: i64) -> Result<Vec<Run>, sqlx::Error> {
     sqlx::query_as!(
         Run,

@@ -1,4 +1,4 @@
-//! The server's secret keys, and the token encryption and signing keys derived from them.
+//! The server's secret keys, and the keys derived from them.
 //!
 //! The operator configures one 32-byte secret, or several for rotation: the first signs and
 //! encrypts, all verify and decrypt. HKDF-SHA256 derives a separate key for each purpose, so that
@@ -16,15 +16,13 @@ use tenure_api::worker_manager::WorkerSecret;
 pub const SECRET_KEY_BYTES: usize = 32;
 const NONCE_BYTES: usize = 12;
 
-/// Purpose of a derived key. Its label is part of the stored data: changing a label makes data
-/// unreadable.
+/// Purpose of a derived key. Changing its label makes stored data unreadable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// Encrypts access tokens in `clients`.
     ClientTokens,
     /// Signs credentials issued with a claim.
     TaskCredentials,
-    /// Signs URLs of the poll API.
     PollUrls,
     /// Signs sessions of the operator's page.
     PageSessions,
@@ -53,7 +51,7 @@ impl Purpose {
     }
 }
 
-/// Error for an invalid key list. It does not contain the setting.
+/// Does not contain the setting.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "secret key number {number} is not base64 of {SECRET_KEY_BYTES} bytes; `head -c 32 /dev/urandom | base64` makes one"
@@ -62,7 +60,7 @@ pub struct InvalidSecretKey {
     number: usize,
 }
 
-/// A token encrypted with another key, or for another client.
+/// Encrypted with another key, or for another client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("no secret key decrypts it")]
 pub struct Undecryptable;
@@ -97,13 +95,13 @@ pub struct SecretKeys {
 }
 
 impl SecretKeys {
-    /// Parses one or several comma-separated base64 keys of 32 bytes.
+    /// Parses comma-separated base64 keys of 32 bytes.
     ///
     /// # Errors If one is invalid.
     pub fn parse(setting: &str) -> Result<Self, InvalidSecretKey> {
         let secrets = setting.split(',').enumerate().map(|(index, text)| {
             let mut secret = [0; SECRET_KEY_BYTES];
-            // One byte more, to detect longer secrets.
+            // Extra byte, to detect longer secrets.
             let mut room = [0; SECRET_KEY_BYTES + 1];
             match STANDARD.decode_slice(text.trim(), &mut room) {
                 Ok(SECRET_KEY_BYTES) => secret.copy_from_slice(&room[..SECRET_KEY_BYTES]),
@@ -126,7 +124,7 @@ impl SecretKeys {
         STANDARD.encode(random::<SECRET_KEY_BYTES>())
     }
 
-    /// Returns the keys for a purpose: sign with the first, accept any.
+    /// Sign with the first, accept any.
     pub fn signing_keys(&self, purpose: Purpose) -> Vec<SigningKey> {
         self.derivers.iter().map(|deriver| SigningKey::new(&derive(deriver, purpose))).collect()
     }
@@ -147,7 +145,7 @@ impl SecretKeys {
         self
     }
 
-    /// Encrypts the token of a client, bound to its id.
+    /// Encrypts a token, bound to the client's id.
     pub fn encrypt_token(&self, client_id: &str, token: &AccessToken) -> Vec<u8> {
         let nonce = random::<NONCE_BYTES>();
         let payload = Payload { msg: token.expose().as_bytes(), aad: client_id.as_bytes() };
@@ -180,7 +178,7 @@ impl WorkerDigests {
         Self { keys: keys.signing_keys(Purpose::WorkerSecrets) }
     }
 
-    /// Returns the digest of a worker's secret, which is unique to that worker.
+    /// Returns the digest of a secret, unique to the worker.
     pub fn digest(&self, worker: &str, secret: &WorkerSecret) -> String {
         self.keys[0].sign(&digested(worker, secret)).as_str().to_owned()
     }
@@ -203,7 +201,6 @@ fn derive(deriver: &Hkdf<Sha256>, purpose: Purpose) -> [u8; SECRET_KEY_BYTES] {
     key
 }
 
-/// Returns random bytes suitable for keys.
 pub fn random<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
     getrandom::fill(&mut bytes).expect("every system that Tenure runs on has a source of randomness");

@@ -1,4 +1,4 @@
-//! Options of connections: pools for cold statements, and single sessions for hot ones.
+//! Options of connections: pools for cold statements, single sessions for hot ones.
 
 use std::time::Duration;
 
@@ -9,28 +9,26 @@ use sqlx::{ConnectOptions, PgConnection, PgPool};
 use super::schema;
 use crate::hot::statement::{Run, row, statement};
 
-/// Connections of the pool for requests.
+/// For requests.
 pub const POOL_MAX: u32 = 10;
-/// Connections of the pool for passes and batched reads.
+/// For passes and batched reads.
 const BACKGROUND_MAX: u32 = 8;
-/// Connections of the pool for clients and roles, which every request needs.
+/// For clients and roles, which every request needs.
 const LOOKUPS_MAX: u32 = 2;
-/// How long a cold statement waits for a connection.
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Timeout of the check after use. Without it, a connection whose database is silent would keep its
-/// slot until the network fails it.
+/// Timeout of the check after use. Without it, a silent connection would keep its slot until the
+/// network fails it.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(3);
 /// The check after use. sqlx 0.9.0 leaks a transaction if the caller is cancelled while BEGIN is
-/// sent (issue 4393). The next user's writes would be acknowledged and lost. BEGIN avoids
-/// PostgreSQL's warning about ROLLBACK without a transaction.
+/// sent (issue 4393). The next user's writes would be acknowledged and lost. BEGIN avoids a warning
+/// about ROLLBACK without a transaction.
 const LEAVE_TRANSACTION: &str = "BEGIN; ROLLBACK";
 /// Far longer than any statement: a claim over millions of pending runs takes milliseconds.
 const STATEMENT_TIMEOUT: &str = "30s";
 const IDLE_IN_TRANSACTION_TIMEOUT: &str = "10s";
 const LOCK_TIMEOUT: &str = "2s";
-/// Lock timeout of sessions that others wait for.
+/// For sessions that others wait for.
 const LOCK_TIMEOUT_BRIEF: &str = "100ms";
-/// Role of sessions that run ticks.
 pub(crate) const TICKS: &str = "hot";
 
 /// Settings of all sessions. They override `ALTER DATABASE`, `ALTER ROLE` and `ALTER SYSTEM`.
@@ -51,11 +49,10 @@ const SETTINGS: [Setting; 10] = [
     ("plan_cache_mode", "force_generic_plan"),
     ("TimeZone", "UTC"),
 ];
-/// Further settings of sessions for hot statements.
 const HOT_SETTINGS: [Setting; 4] =
     [("enable_seqscan", "off"), ("enable_bitmapscan", "off"), ("enable_hashjoin", "off"), ("enable_mergejoin", "off")];
 
-/// Settings that only an administrator may change, with their required values.
+/// Settings that only an administrator may change, with required values.
 pub(crate) const REQUIRED: [Setting; 2] = [
     // The safe position needs the open transactions in `pg_stat_activity`.
     ("track_activities", "on"),
@@ -63,7 +60,7 @@ pub(crate) const REQUIRED: [Setting; 2] = [
     ("session_replication_role", "origin"),
 ];
 
-/// Name and value of a setting, as PostgreSQL shows them.
+/// Name and value, as PostgreSQL shows them.
 pub(crate) type Setting = (&'static str, &'static str);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,12 +70,11 @@ pub(crate) enum Kind {
     Hot(Locks),
 }
 
-/// Lock timeout of a session for hot statements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Locks {
     /// Like any session.
     Waits,
-    /// Short, because others wait for this session.
+    /// Briefly, because others wait for this session.
     WaitsBriefly,
 }
 
@@ -102,14 +98,14 @@ impl Kind {
     }
 }
 
-/// Returns the application name of a session: the schema version that its server writes, and its
-/// role, if any. Low-water marks rely on the prefix. With the version, a later release can keep out
+/// Returns the application name: the schema version that this server writes, and the session's
+/// role, if any. Low-water marks rely on the prefix. By the version, a later release can keep out
 /// writes of an older one.
 pub(crate) fn application(role: &str) -> String {
     format!("tenure/{} {role}", schema::version()).trim_end().to_owned()
 }
 
-/// The pools of one server, separate so that their users do not block each other.
+/// Pools of one server, separate so that their users do not block each other.
 #[derive(Debug, Clone)]
 pub struct Pools {
     /// Cold statements of requests.
@@ -146,7 +142,6 @@ fn of_at_most(connections: u32) -> PgPoolOptions {
     PgPoolOptions::new().max_connections(connections).acquire_timeout(ACQUIRE_TIMEOUT)
 }
 
-/// Ends a transaction that the connection may be in.
 pub(crate) async fn leave_transaction(conn: &mut PgConnection) -> Result<(), sqlx::Error> {
     match tokio::time::timeout(RELEASE_TIMEOUT, sqlx::raw_sql(LEAVE_TRANSACTION).execute(conn)).await {
         Ok(answered) => answered.map(drop),
@@ -166,8 +161,8 @@ pub async fn plan_as_hot(transaction: &mut PgConnection) -> Result<(), sqlx::Err
     Ok(())
 }
 
-/// Makes PostgreSQL abort this transaction after one second of idleness, as when the server is
-/// stopped or cut off: others wait for its locks.
+/// Makes PostgreSQL abort this transaction after one idle second, as when the server is stopped or
+/// cut off: others wait for its locks.
 pub async fn idle_briefly(transaction: &mut PgConnection) -> Result<(), sqlx::Error> {
     sqlx::query!("-- idle_briefly\nSELECT set_config('idle_in_transaction_session_timeout', '1s', true)")
         .fetch_one(transaction)
@@ -175,8 +170,8 @@ pub async fn idle_briefly(transaction: &mut PgConnection) -> Result<(), sqlx::Er
     Ok(())
 }
 
-/// Makes the rest of a transaction fail after 20 ms for a lock, because its session has waited for
-/// another lock and has more to do.
+/// Limits later lock waits of this transaction to 20 ms: it has waited for a lock, and has more to
+/// do.
 pub async fn hardly_wait(transaction: &mut PgConnection) -> Result<(), sqlx::Error> {
     sqlx::query!("-- hardly_wait\nSELECT set_config('lock_timeout', '20ms', true)").fetch_one(transaction).await?;
     Ok(())
@@ -190,7 +185,7 @@ pub async fn avoid_scans(transaction: &mut PgConnection) -> Result<(), sqlx::Err
 }
 
 row! {
-    /// Identifies a backend. After a failover, another backend may have the same process id.
+    /// After a failover, another backend may have the same process id.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct Backend {
         pub pid: i32,
@@ -198,10 +193,9 @@ row! {
     }
 }
 
-/// State of the backend of a lost session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LostBackend {
-    /// Gone: it will commit nothing more.
+    /// Will commit nothing more.
     Gone,
     /// Ending, or possibly within a commit.
     Busy,
@@ -209,7 +203,7 @@ pub enum LostBackend {
     AwaitsStandby,
 }
 
-/// Returns the backend of this session, by which its end can be verified later.
+/// Returns the backend of this session, to verify its end later.
 pub async fn get_backend(session: &mut impl Run) -> Result<Backend, sqlx::Error> {
     let statement = statement!(
         Backend,
@@ -220,7 +214,7 @@ pub async fn get_backend(session: &mut impl Run) -> Result<Backend, sqlx::Error>
 }
 
 /// Terminates the backend of a lost session, if it waits for a lock or its client. Otherwise it may
-/// be committing: terminating it would end its wait for a synchronous standby, and publish a commit
+/// be committing. Terminating it would end its wait for a synchronous standby, and publish a commit
 /// that the standby lacks.
 pub async fn end_backend(conn: &mut PgConnection, backend: Backend) -> Result<LostBackend, sqlx::Error> {
     let found = sqlx::query!(
@@ -247,7 +241,6 @@ row! {
     }
 }
 
-/// True if a backend waits for a synchronous standby.
 pub async fn awaits_standby(session: &mut impl Run, backend: Backend) -> Result<bool, sqlx::Error> {
     let statement = statement!(
         Awaits,
@@ -261,8 +254,8 @@ pub async fn awaits_standby(session: &mut impl Run, backend: Backend) -> Result<
     Ok(session.run_one(&statement).await?.one::<Awaits>()?.waits)
 }
 
-/// Returns the age of the oldest transaction in this database that retains dead rows. Vacuums
-/// retain none and may be long.
+/// Returns the age of the oldest transaction here that retains dead rows. Vacuums retain none and
+/// may be long.
 pub async fn get_oldest_transaction(conn: &mut PgConnection) -> Result<Duration, sqlx::Error> {
     let seconds = sqlx::query_scalar!(
         r#"-- oldest_transaction

@@ -1,5 +1,5 @@
-//! Checks of new connections: the database must accept writes, and the settings must be in effect.
-//! A pooler may silently drop them.
+//! Checks of new connections: accepts writes, and settings in effect. A pooler may silently drop
+//! settings.
 
 use std::time::Duration;
 
@@ -13,13 +13,11 @@ use crate::continuity::Incarnation;
 use crate::hot::statement::{Run, row, statement};
 use crate::session::{Kind, REQUIRED};
 
-/// Number of backend comparisons. A pooler whose idle backends are shared may give one connection
-/// the same backend by chance.
+/// A pooler with shared idle backends may give one connection the same backend by chance.
 const COMPARISONS: usize = 3;
-/// Timeout of the comparison: in a pool of one, the second connection has no slot.
+/// In a pool of one, the second connection has no slot.
 const COMPARE_MAX: Duration = Duration::from_secs(1);
 
-/// Reason for rejecting a connection.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unfit {
     /// A setting is not in effect.
@@ -38,7 +36,7 @@ pub enum Unfit {
         needed: &'static str,
         found: String,
     },
-    /// Two transactions of a connection ran in different backends, or one backend served two
+    /// Two transactions of a connection ran in different backends, or a backend served two
     /// connections.
     #[error("the sessions of one connection change between transactions, as in PgBouncer's transaction mode")]
     TransactionPooling,
@@ -46,15 +44,16 @@ pub enum Unfit {
     /// so sessions do not override it.
     #[error("it is a standby, or default_transaction_read_only is on")]
     ReadOnly,
-    /// `search_path` omits the schema of Tenure's tables. A server would create empty tables.
+    /// A server would create empty tables.
     #[error("Tenure's tables are in the schema {schema}, which search_path does not name")]
     HiddenTables {
+        /// Schema of Tenure's tables.
         schema: String,
     },
 }
 
 impl Unfit {
-    /// Returns the reason, if the connection failed for one.
+    /// Returns the reason for a failed connection, if known.
     pub fn of(error: &sqlx::Error) -> Option<&Self> {
         match error {
             sqlx::Error::Configuration(cause) => cause.downcast_ref(),
@@ -69,8 +68,7 @@ impl From<Unfit> for sqlx::Error {
     }
 }
 
-/// Checks a new connection, and returns the incarnation of its database. Must be the first
-/// statement.
+/// Checks a new connection, as its first statement, and returns the incarnation of its database.
 pub(crate) async fn check(session: &mut impl Run, kind: Kind) -> Result<Incarnation, sqlx::Error> {
     let state = get_state(session, names(kind)).await?;
     let started = state.started;
@@ -98,7 +96,7 @@ async fn get_state(
 }
 
 row! {
-    /// Settings and state of a session, for [`judge`].
+    /// Input of [`judge`].
     struct SessionState {
         /// In the order of the requested names.
         settings: Vec<String>,
@@ -110,12 +108,11 @@ row! {
     }
 }
 
-/// Names of the settings to check.
 fn names(kind: Kind) -> impl Iterator<Item = &'static str> {
     kind.settings().into_iter().chain(REQUIRED).map(|(name, _)| name)
 }
 
-/// Rejects a session with wrong settings, without write access, or without access to the tables.
+/// Rejects sessions with wrong settings, without write access, or without access to the tables.
 fn judge(kind: Kind, state: SessionState) -> Result<(), Unfit> {
     let mut settings = state.settings.into_iter();
     for ((name, asked), found) in kind.settings().into_iter().zip(settings.by_ref()) {
@@ -140,8 +137,7 @@ row! {
     }
 }
 
-/// Returns the name of the current WAL file; none if a service does not reveal it, such as Amazon
-/// Aurora.
+/// Returns the current WAL file; none if a service hides it, such as Amazon Aurora.
 async fn find_wal_file(session: &mut impl Run) -> Result<Option<String>, sqlx::Error> {
     let statement = statement!(
         WalFile,
@@ -155,26 +151,25 @@ async fn find_wal_file(session: &mut impl Run) -> Result<Option<String>, sqlx::E
     }
 }
 
-/// True if a service refuses a function: wrong prerequisite state, not supported, or not permitted.
+/// True if a service refuses a function: wrong prerequisite state, unsupported, or not permitted.
 pub(crate) fn is_not_offered(error: &sqlx::Error) -> bool {
     let code = error.as_database_error().and_then(DatabaseError::code);
     matches!(code.as_deref(), Some("55000" | "0A000" | "42501"))
 }
 
-/// Rejects transaction pooling: settings, prepared statements and advisory locks would leak between
+/// Rejects transaction pooling, where settings, prepared statements and advisory locks leak between
 /// sessions.
 ///
 /// Two connections compare their backends in turns. Directly or with session pooling, each keeps
 /// its own backend, so nothing else is rejected. With transaction pooling, the second gets the
-/// backend that the first just left, or, in rotation, changes its own. This misses only a pooler
-/// whose backends are taken by others each time in between. Such a pooler also drops the settings,
-/// which [`check`] detects.
+/// backend that the first just left, or, in rotation, a different one. This misses only poolers
+/// whose backends others take each time in between. They also drop the settings, which [`check`]
+/// detects.
 pub(crate) async fn refuse_transaction_pooling(
     conn: &mut PgConnection,
     options: &PgConnectOptions,
 ) -> Result<(), sqlx::Error> {
-    // Without a second connection there is nothing to compare; other checks decide if one can be
-    // made.
+    // Other checks decide if a connection can be made.
     let Ok(Ok(mut other)) = timeout(COMPARE_MAX, PgConnection::connect_with(options)).await else { return Ok(()) };
     let compared = timeout(COMPARE_MAX, compare(conn, &mut other)).await;
     // Without a reply, the connection is dropped without a clean close.
@@ -187,7 +182,6 @@ pub(crate) async fn refuse_transaction_pooling(
     }
 }
 
-/// True if two connections share backends.
 async fn compare(one: &mut PgConnection, other: &mut PgConnection) -> Result<bool, sqlx::Error> {
     let (first, second) = (backend(one).await?, backend(other).await?);
     if first == second {
@@ -205,7 +199,7 @@ async fn compare(one: &mut PgConnection, other: &mut PgConnection) -> Result<boo
     Ok(false)
 }
 
-/// Returns the backend of this statement. Not prepared, because another backend would not know it.
+/// Not prepared, because another backend would not know it.
 async fn backend(conn: &mut PgConnection) -> Result<i32, sqlx::Error> {
     sqlx::raw_sql("SELECT pg_backend_pid()").fetch_one(conn).await?.try_get(0)
 }
@@ -237,13 +231,12 @@ mod tests {
     ];
     const KINDS: [Kind; 3] = [Kind::Cold, Kind::Hot(Locks::Waits), Kind::Hot(Locks::WaitsBriefly)];
 
-    /// Changes a default of a database, for later sessions.
+    /// Changes a default for later sessions.
     async fn alter(database: &TestDatabase, change: &str) {
         let sql = format!(
             "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I {}', current_database()); END $$",
             change.replace('\'', "\'\'")
         );
-        // This session predates the changes, and so may write.
         sqlx::raw_sql(sqlx::AssertSqlSafe(sql)).execute(database.pool()).await.unwrap();
     }
 
@@ -295,8 +288,7 @@ mod tests {
         database.finish().await;
     }
 
-    /// Defaults that sessions do not override, because an operator or administrator decides on
-    /// them.
+    /// Defaults that sessions do not override: an operator or administrator decides on them.
     #[tokio::test]
     async fn unsuitable_defaults_refuse_every_session() {
         let database = TestDatabase::create().await;
@@ -328,7 +320,6 @@ mod tests {
         database.finish().await;
     }
 
-    /// An installation in its own schema.
     #[tokio::test]
     async fn search_path_may_name_other_schema() {
         let database = TestDatabase::create().await;

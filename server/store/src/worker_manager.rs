@@ -17,7 +17,6 @@ pub struct FoundAccount {
 pub struct Registered {
     /// Digest of the secret for registration.
     pub static_secret: String,
-    /// Maximum concurrent tasks.
     pub capacity: i32,
     /// JSON text.
     pub config: String,
@@ -43,28 +42,20 @@ impl Registered {
 
 #[derive(Debug)]
 pub struct NewWorker {
-    /// Digest of the secret for registration.
     pub static_secret: String,
-    /// Maximum concurrent tasks.
     pub capacity: i32,
-    /// JSON text.
     pub config: String,
-    /// End of registration.
     pub expires: DateTime<Utc>,
 }
 
-/// Changes of a worker; none keeps a value.
+/// Changes; none keeps a value.
 #[derive(Debug)]
 pub struct WorkerChange {
-    /// Digest of the secret for registration.
     pub static_secret: Option<String>,
     /// True if the secret changed, not only the key that digests it.
     pub is_another: bool,
-    /// Maximum concurrent tasks.
     pub capacity: i32,
-    /// JSON text.
     pub config: Option<String>,
-    /// End of registration.
     pub expires: DateTime<Utc>,
 }
 
@@ -115,7 +106,6 @@ pub async fn find(db: impl PgExecutor<'_>, name: &WorkerName) -> Result<Option<R
     .await
 }
 
-/// Returns the standing of a worker, if it exists.
 pub async fn find_account(db: impl PgExecutor<'_>, name: &WorkerName) -> Result<Option<FoundAccount>, sqlx::Error> {
     let found = find(db, name).await?;
     Ok(found.map(|found| FoundAccount { created: found.created, standing: found.standing() }))

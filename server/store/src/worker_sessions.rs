@@ -1,7 +1,7 @@
 //! The tables `worker_sessions`, `session_inbox` and `session_clock`. [`super::transitions`] moves
 //! runs and inserts inbox items.
 //!
-//! The end of a session locks its row `FOR UPDATE`. Giving it a run or a command locks the row `FOR
+//! The end of a session locks its row `FOR UPDATE`; giving it a run or command locks the row `FOR
 //! KEY SHARE`. So each gift precedes the end or finds the session ended, and neither blocks
 //! renewals.
 
@@ -30,22 +30,20 @@ use crate::queues::parse_name;
 pub struct Stored {
     /// Immutable columns.
     pub identity: Identity,
-    /// As last reported by the worker.
+    /// As last reported by the worker, like the next two.
     pub weight: i32,
-    /// As last reported by the worker.
     pub capacity: i32,
-    /// As last reported by the worker.
     pub frozen: bool,
     pub until: DateTime<Utc>,
-    /// Time and cause of the end, and number of runs that left the session then.
+    /// Time, cause, and number of runs that left the session then.
     pub ended: Option<(DateTime<Utc>, SessionEnd, i64)>,
-    /// Number of its claims.
+    /// Its claims.
     pub running: i64,
     /// Runs given to it and not accepted yet.
     pub assigned: i64,
 }
 
-/// A worker's live session, whose row is locked.
+/// Its row is locked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Live {
     pub epoch: i64,
@@ -53,7 +51,6 @@ pub struct Live {
     pub until: DateTime<Utc>,
 }
 
-/// A new session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Begun {
     pub identity: Identity,
@@ -71,7 +68,6 @@ struct IdentityRow {
     started: DateTime<Utc>,
 }
 
-/// Takes these columns from a row with others.
 macro_rules! identity {
     ($row:ident) => {
         $crate::worker_sessions::IdentityRow {
@@ -108,7 +104,6 @@ fn read_end(code: i16) -> Result<SessionEnd, Undecodable> {
     SessionEnd::from_code(code).ok_or_else(|| columns.invalid("end_reason", code))
 }
 
-/// State found before a session begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Before {
     /// The worker's live session, locked.
@@ -117,9 +112,9 @@ pub struct Before {
     pub now: DateTime<Utc>,
 }
 
-/// Locks the live session of a worker against its end, waiting. None if the queue's name has
-/// another key or is lost. The caller calls [`begin`] in the same transaction; a unique index on
-/// live sessions separates concurrent ones.
+/// Locks the live session of a worker against its end, waiting. None if the queue's key has changed
+/// or is lost. The caller calls [`begin`] in the same transaction; a unique index on live sessions
+/// separates concurrent ones.
 pub async fn lock_live(
     transaction: &mut PgConnection,
     (queue, name): (i32, &TaskQueueId),
@@ -149,7 +144,7 @@ pub async fn lock_live(
     Ok(queue.map(|queue| Before { live, policy_version: queue.policy_version, now: queue.now }))
 }
 
-/// Stores a new session. None if another one of the same worker was committed meanwhile.
+/// Stores a new session. None if a concurrent one of the same worker was committed.
 pub async fn begin(
     transaction: &mut PgConnection,
     queue: i32,
@@ -205,7 +200,6 @@ pub async fn identify(conn: &mut PgConnection, id: SessionId) -> Result<Option<I
     row.map(IdentityRow::read).transpose()
 }
 
-/// Returns a session with the number of its claims.
 pub async fn find(conn: &mut PgConnection, epoch: i64) -> Result<Option<Stored>, sqlx::Error> {
     let row = sqlx::query!(
         r#"-- find_session
@@ -248,12 +242,12 @@ pub struct Renewed {
     pub until: DateTime<Utc>,
     pub now: DateTime<Utc>,
     pub policy_version: i64,
-    /// If it has ended, nothing was changed.
+    /// If set, nothing was changed.
     pub ended: Option<SessionEnd>,
 }
 
 /// Renews distinct sessions: never moves `until` back, clears `extended`, and deletes items up to
-/// `after`. Omits unknown and locked sessions, which are being ended. Returns ended ones with
+/// `after`. Omits unknown sessions, and locked ones, which are being ended. Returns ended ones with
 /// `ended`.
 pub async fn renew(conn: &mut PgConnection, renewals: &[Renewal]) -> Result<Vec<Renewed>, sqlx::Error> {
     let epochs: Vec<i64> = renewals.iter().map(|renewal| renewal.epoch).collect();
@@ -311,14 +305,12 @@ pub async fn renew(conn: &mut PgConnection, renewals: &[Renewal]) -> Result<Vec<
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
     pub identity: Identity,
-    /// As last reported by the worker.
+    /// As last reported by the worker, like the next two.
     pub weight: i32,
-    /// As last reported by the worker.
     pub capacity: i32,
-    /// As last reported by the worker.
     pub frozen: bool,
     pub until: DateTime<Utc>,
-    /// Number of its claims.
+    /// Its claims.
     pub running: i64,
     /// Runs given to it and not accepted yet.
     pub assigned: i64,

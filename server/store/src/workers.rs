@@ -27,8 +27,8 @@ pub struct SeenWorker<'a> {
     pub recent: &'a [Recent],
 }
 
-/// Records contacts of workers; idempotent. Claims of one batch have the same time, and keep the
-/// order in which they are given, that of claiming.
+/// Records contacts of workers; idempotent. Claims of one batch have the same time, and must be
+/// given in order of claiming.
 pub async fn see(conn: &mut PgConnection, seen: &[SeenWorker<'_>]) -> Result<(), sqlx::Error> {
     let queues: Vec<i32> = seen.iter().map(|worker| worker.key.queue).collect();
     let groups: Vec<&str> = seen.iter().map(|worker| worker.key.group.as_str()).collect();
@@ -276,7 +276,6 @@ pub async fn quarantine(conn: &mut PgConnection, key: &WorkerKey, change: Quaran
 /// A past change of a quarantine.
 #[derive(Debug, Clone)]
 pub struct QuarantineRow {
-    /// The client that made it.
     pub client_id: String,
     pub updated: DateTime<Utc>,
     pub quarantine_until: DateTime<Utc>,
@@ -313,10 +312,8 @@ pub async fn list_quarantined(conn: &mut PgConnection) -> Result<HashMap<WorkerK
     Ok(known.collect())
 }
 
-/// Workers of a queue by state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WorkerCounts {
-    /// Name of the queue.
     pub queue: String,
     /// Workers shown.
     pub total: i64,
@@ -325,8 +322,8 @@ pub struct WorkerCounts {
     pub running: i64,
 }
 
-/// Counts shown workers. Reads all claims and workers once: call it every half minute, not per
-/// request. Nothing precedes the marks.
+/// Counts shown workers. Reads all claims and workers: call it every half minute, not per request.
+/// Nothing precedes the marks.
 pub async fn count(conn: &mut PgConnection, marks: &DueMarks) -> Result<Vec<WorkerCounts>, sqlx::Error> {
     sqlx::query_as!(
         WorkerCounts,
@@ -382,14 +379,13 @@ pub async fn list_held(conn: &mut PgConnection, limit: i64) -> Result<Vec<HeldCl
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Purged {
-    /// Due workers read.
     pub found: i64,
     pub purged: i64,
 }
 
 /// Purges a slice of workers that are no longer shown, with their quarantines.
 pub async fn purge(conn: &mut PgConnection, from: DateTime<Utc>, limit: i64) -> Result<Purged, sqlx::Error> {
-    // Joined by `ctid`, which is stable while locked: no statistics can cause a table scan.
+    // Joined by `ctid`, stable while locked: no statistics can cause a table scan.
     sqlx::query_as!(
         Purged,
         r#"-- purge_seen_workers

@@ -1,4 +1,4 @@
-//! Rules for single keys of a queue, and usage by key.
+//! Rules for single keys, and usage by key.
 
 use sqlx::PgConnection;
 use tenure_domain::admission::Rate;
@@ -6,7 +6,7 @@ use tenure_domain::policy::keys::KeyRules;
 
 use super::waiting::read_policy;
 
-/// Maximum count of runs of each kind per key.
+/// Maximum count of each kind of runs per key.
 const COUNTED_MAX: i64 = 10_000;
 
 /// Returns true if a locked queue has rules for this key, and the number of keys with rules, up to
@@ -55,7 +55,7 @@ pub async fn put_rules(
     announce_key(transaction, queue, key).await
 }
 
-/// True if the policy of a queue or one of its key rules has a rate.
+/// True if the policy or a key rule of the queue has a rate.
 pub async fn has_rates(conn: &mut PgConnection, queue: i32) -> Result<bool, sqlx::Error> {
     let row = sqlx::query!(
         r#"-- has_rates
@@ -69,7 +69,7 @@ pub async fn has_rates(conn: &mut PgConnection, queue: i32) -> Result<bool, sqlx
     Ok(row.of_keys || limits.is_some_and(|limits| limits.rate_total.is_some() || limits.rate_per_key.is_some()))
 }
 
-/// Deletes the rules of a key. True if there were some.
+/// True if there were rules.
 pub async fn delete_rules(transaction: &mut PgConnection, queue: i32, key: &str) -> Result<bool, sqlx::Error> {
     let deleted = sqlx::query!("-- delete_key_rules\nDELETE FROM queue_keys WHERE queue = $1 AND key = $2", queue, key)
         .execute(&mut *transaction)
@@ -81,7 +81,6 @@ pub async fn delete_rules(transaction: &mut PgConnection, queue: i32, key: &str)
     Ok(true)
 }
 
-/// Announces a key, if its queue has admission.
 async fn announce_key(transaction: &mut PgConnection, queue: i32, key: &str) -> Result<(), sqlx::Error> {
     sqlx::query!(
         "-- announce_key
@@ -95,8 +94,7 @@ async fn announce_key(transaction: &mut PgConnection, queue: i32, key: &str) -> 
     Ok(())
 }
 
-/// Lists up to `limit` keys that have rules or had runs lately, in order, from `after` or the first
-/// key.
+/// Lists up to `limit` keys with rules or recent runs, in order, from `after` or the first key.
 pub async fn list_key_names(
     conn: &mut PgConnection,
     queue: i32,
@@ -121,7 +119,6 @@ pub async fn list_key_names(
     .await
 }
 
-/// Usage of a key.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KeyNow {
     pub key: String,
@@ -132,8 +129,8 @@ pub struct KeyNow {
     pub rules: Option<KeyRules>,
 }
 
-/// Returns the usage of these keys, in this order. Waiting runs are counted from the first run that
-/// the last check found.
+/// Returns the usage of these keys, in order. Counts waiting runs from the first one that the last
+/// check found.
 pub async fn list_keys_now(conn: &mut PgConnection, queue: i32, keys: &[String]) -> Result<Vec<KeyNow>, sqlx::Error> {
     let rows = sqlx::query!(
         r#"-- list_keys_now

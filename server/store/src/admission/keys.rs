@@ -1,4 +1,4 @@
-//! The keys of a queue: which must be checked, and the state found.
+//! The keys of a queue: announcements, and the state of their heads.
 
 use std::collections::HashMap;
 
@@ -19,17 +19,17 @@ use crate::session::idle_briefly;
 #[derive(Debug, Clone, Copy)]
 pub struct Announced {
     pub key: i64,
-    /// Priority and position of the run.
+    /// Priority and position.
     pub waits: Option<(i16, i64)>,
-    /// A run of the key (`tasks.seq`) from which to read its name, if the key has no row yet.
+    /// `tasks.seq` of a run with the key's name, if the key has no row yet.
     pub seq: Option<i64>,
 }
 
 /// Announces keys whose heads are postponed to a future date. If the clock is set back, they would
-/// otherwise wait until that date, although a rate postpones a start by one interval at most.
+/// otherwise wait until that date, although a rate postpones starts by one interval at most.
 ///
-/// Takes no lock on queues. Skips announced keys: each server calls this at start and after each
-/// disconnection, and announcements of paused queues remain.
+/// Takes no lock on queues. Skips announced keys: each server calls this at start and after
+/// disconnections, and announcements of paused queues remain.
 pub async fn announce_put_off(conn: &mut PgConnection) -> Result<(), sqlx::Error> {
     sqlx::query!(
         "-- announce_put_off
@@ -42,7 +42,6 @@ pub async fn announce_put_off(conn: &mut PgConnection) -> Result<(), sqlx::Error
     Ok(())
 }
 
-/// Returns the announcements that the breakages do not lose.
 #[cfg(feature = "test-util")]
 pub(super) fn perhaps_lost(mut announced: Vec<Announced>) -> Vec<Announced> {
     if is_on(Breakage::LeakSlot) {
@@ -54,8 +53,7 @@ pub(super) fn perhaps_lost(mut announced: Vec<Announced>) -> Vec<Announced> {
     announced
 }
 
-/// Inserts rows for new keys. Reads the name of each key from the first announced run whose task
-/// still exists.
+/// Inserts rows for new keys. The first announced run whose task still exists supplies the name.
 pub async fn name_keys(transaction: &mut PgConnection, queue: i32, announced: &[Announced]) -> Result<(), sqlx::Error> {
     let (keys, seqs): (Vec<i64>, Vec<i64>) =
         announced.iter().filter_map(|one| one.seq.map(|seq| (one.key, seq))).unzip();
@@ -88,14 +86,12 @@ pub async fn name_keys(transaction: &mut PgConnection, queue: i32, announced: &[
     Ok(())
 }
 
-/// Input of a check of keys.
 #[derive(Debug, Clone, Copy)]
 pub struct Look<'a> {
     pub queue: i32,
     pub admission: &'a Admission,
-    /// Least virtual time of each priority.
+    /// By priority.
     pub least: [f64; PRIORITIES],
-    /// Where to begin to read.
     pub marks: &'a Marks,
 }
 
@@ -103,7 +99,7 @@ pub struct Look<'a> {
 /// may start. Returns the least virtual times, which decrease if a head returns to its old
 /// position.
 ///
-/// The first run is read without locks, so a key is skipped only if none waits.
+/// Reads the first run without locks, so a key is skipped only if none waits.
 #[expect(clippy::too_many_lines, reason = "one statement, one clause a line")]
 pub async fn look(
     transaction: &mut PgConnection,
@@ -224,7 +220,7 @@ pub async fn look(
     Ok(least)
 }
 
-/// Lists up to `limit` keys not checked since `before`, with their queues and in order of queue.
+/// Lists up to `limit` keys not checked since `before`, by queue.
 pub async fn list_unseen_keys(
     conn: &mut PgConnection,
     before: DateTime<Utc>,
@@ -243,10 +239,10 @@ pub async fn list_unseen_keys(
 }
 
 /// Deletes keys without runs whose token bucket was full at `before`, and marks the others as
-/// checked. Returns the number of deleted keys, or none if the queue has no admission.
+/// checked. Returns the number deleted, or none if the queue has no admission.
 ///
-/// Waits for the queue's lock, because a busy queue is nearly always locked. The statements after
-/// the lock see the result of the last check, including unannounced runs of such a key.
+/// Waits for the queue's lock, because a busy queue is nearly always locked. Later statements see
+/// the last check, and unannounced runs of such a key.
 pub async fn forget_idle_keys(
     transaction: &mut PgConnection,
     queue: i32,
@@ -273,7 +269,7 @@ pub async fn forget_idle_keys(
 }
 
 /// Filters `keys` to those whose token bucket was not full at `then`. Returns all if the policy is
-/// unreadable, such as one from a newer release.
+/// unreadable, as from a newer release.
 async fn list_short_of_burst(
     transaction: &mut PgConnection,
     queue: i32,
@@ -300,7 +296,7 @@ async fn forget_keys(
     keys: &[i64],
     before: DateTime<Utc>,
 ) -> Result<u64, sqlx::Error> {
-    // A separate statement, so that it sees the result of the last check.
+    // A separate statement, to see the result of the last check.
     let forgotten = sqlx::query_scalar!(
         r#"-- forget_keys
         WITH announced AS MATERIALIZED (

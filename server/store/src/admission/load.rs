@@ -1,4 +1,4 @@
-//! Input of a decision: heads with their first runs, and the free slots and tokens of their keys.
+//! Input of a decision: heads with first runs, and the free slots and tokens of their keys.
 
 use sqlx::PgConnection;
 use tenure_domain::admission::{Head, Key, PRIORITIES, Prefer, Run};
@@ -10,26 +10,24 @@ use super::marks::Marks;
 #[cfg(feature = "test-util")]
 use crate::breakage::{Breakage, strikes};
 
-/// Selects heads.
 #[derive(Debug, Clone, Copy)]
 pub struct Heads<'a> {
     pub queue: i32,
-    /// Least virtual time of each priority.
+    /// By priority.
     pub least: &'a [f64; PRIORITIES],
     /// Maximum number of heads.
     pub width: i64,
     /// True if sessions receive the runs.
     pub assign: bool,
-    /// Runs (`tasks.seq`) locked by other transactions, which cannot start.
+    /// Locked runs (`tasks.seq`), which cannot start.
     pub locked: &'a [i64],
 }
 
-/// Heads in order of their turns.
+/// In order of their turns.
 #[derive(Debug, Default)]
 pub struct FoundHeads {
-    /// Heads with their first runs.
     pub heads: Vec<Head>,
-    /// `ctid` of each head, which does not change while the queue is locked.
+    /// `ctid` of each head, stable while the queue is locked.
     pub rows: Vec<String>,
 }
 
@@ -91,8 +89,8 @@ pub async fn load_heads(transaction: &mut PgConnection, which: Heads<'_>) -> Res
     Ok(FoundHeads { heads, rows: places })
 }
 
-/// Returns a waiting run of a pull queue as the head of its key. None if it does not wait there, or
-/// is past its deadline.
+/// Returns a waiting run of a pull queue as the head of its key. None if it does not wait, or is
+/// past its deadline.
 pub async fn find_waiting(
     transaction: &mut PgConnection,
     queue: i32,
@@ -201,7 +199,6 @@ pub async fn load_keys(
     Ok(counted)
 }
 
-/// With that breakage, adds a free slot.
 #[cfg(feature = "test-util")]
 fn perhaps_one_more(free: u32) -> u32 {
     free + u32::from(strikes(Breakage::DoubleAdmit))

@@ -1,13 +1,12 @@
-//! Marks where to begin to read rows that are deleted soon after insertion. They skip dead rows
-//! that an old snapshot retains. A mark is a hint: without it, more rows are read.
+//! Marks where to begin to read short-lived rows, to skip dead rows that an old snapshot retains. A
+//! mark is a hint: without it, more rows are read.
 
 use std::collections::HashMap;
 
-/// Maximum number of cached keys and queues.
 const REMEMBERED_MAX: usize = 200_000;
 
-/// A position `(xid, id)` in the announcements of a queue. No announcement at or before it exists
-/// or will appear.
+/// A position `(xid, id)` in the announcements of a queue. No announcement up to it exists or will
+/// appear.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Mark {
     pub xid: i64,
@@ -16,11 +15,10 @@ pub struct Mark {
 
 impl Mark {
     /// Returns the mark after announcements up to `last` were taken. `oldest` is the oldest open
-    /// transaction in that snapshot. `more` is true if there may be announcements after `last`.
+    /// transaction in that snapshot. `more` is true if announcements may follow `last`.
     #[must_use]
     pub fn after(self, last: Self, more: bool, oldest: i64) -> Self {
-        // Transactions before `oldest` have ended, and their announcements were visible. Ids begin
-        // at 1.
+        // Transactions before `oldest` have ended, with visible announcements. Ids begin at 1.
         let visible = Self { xid: oldest, id: 0 };
         let reached = if more { last.min(visible) } else { visible };
         reached.max(self)
@@ -31,7 +29,7 @@ impl Mark {
 #[derive(Debug, Default)]
 pub struct Learned {
     pub queues: Vec<(i32, Mark)>,
-    /// For each key, the least value of `claims.admitted` that exists or may appear.
+    /// By key, the least `claims.admitted` that exists or may appear.
     pub keys: Vec<(i64, i64)>,
 }
 
@@ -60,7 +58,6 @@ impl Marks {
         self.queues.iter().map(|(queue, mark)| (*queue, mark.xid)).unzip()
     }
 
-    /// Returns the least `claims.admitted` to read for each key.
     pub fn of_keys(&self, keys: &[i64]) -> Vec<i64> {
         keys.iter().map(|key| self.keys.get(key).copied().unwrap_or_default()).collect()
     }

@@ -1,6 +1,6 @@
-//! Takes back the runs that a lost scheduler gave out, slice by slice, so that its successor gives
-//! them out again. Runs given out since have higher positions. Processed runs are not found again,
-//! so a server that continues needs no state.
+//! Takes back the runs of a lost scheduler, slice by slice, so that its successor gives them out
+//! again. Runs given out since have higher positions. Processed runs are not found again, so the
+//! pass needs no state.
 
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
@@ -14,24 +14,22 @@ pub struct Reassigning {
     pub queue: i32,
     /// When the scheduler was replaced.
     pub before: DateTime<Utc>,
-    /// Last position given out before that.
+    /// Last position given out before.
     pub ord: i64,
 }
 
-/// A run given out before the replacement that has not ended.
+/// An unfinished run given out before the replacement.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct GivenOut {
     pub seq: i64,
     pub id: Uuid,
     pub run: i16,
-    /// True if its session has accepted it.
     pub accepted: bool,
-    /// Future end of the time limit that the run may still use.
+    /// Future end of its time limit.
     pub until: Option<DateTime<Utc>>,
 }
 
-/// Locks the row of a queue, paused or not, whose runs must be given out again, in this term of its
-/// scheduler.
+/// Locks a queue, paused or not, whose runs must be given out again, in this term of its scheduler.
 pub async fn lock_reassigning(
     transaction: &mut PgConnection,
     queue: i32,
@@ -53,8 +51,8 @@ pub async fn lock_reassigning(
 }
 
 /// Lists the first runs to give out again, without locks. Omits at-most-once runs, and runs claimed
-/// without a session before the queue assigned runs. A claim that continues is listed until its
-/// time limit is set.
+/// without a session before the queue assigned runs. A continuing claim is listed until its time
+/// limit is set.
 pub async fn list_given_out(
     transaction: &mut PgConnection,
     of: Reassigning,
@@ -96,7 +94,7 @@ pub async fn list_given_out(
     .await
 }
 
-/// Locks tasks that are not locked and whose runs are still assigned. Returns their `seq`.
+/// Locks unlocked tasks whose runs are still assigned, and returns their `seq`.
 pub async fn lock_still_assigned(transaction: &mut PgConnection, tasks: &[Uuid]) -> Result<Vec<i64>, sqlx::Error> {
     let locked = sqlx::query_scalar!(
         "-- lock_assigned_tasks\nSELECT id FROM tasks WHERE id = ANY($1) ORDER BY id FOR UPDATE SKIP LOCKED",
@@ -114,7 +112,6 @@ pub async fn lock_still_assigned(transaction: &mut PgConnection, tasks: &[Uuid])
     .await
 }
 
-/// Ends the reassignment of a queue.
 pub async fn end_reassigning(transaction: &mut PgConnection, queue: i32) -> Result<(), sqlx::Error> {
     sqlx::query!(
         "-- end_reassigning

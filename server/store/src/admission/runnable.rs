@@ -1,5 +1,5 @@
-//! Counts the waiting runs that limits would allow to start now, given enough workers. This is
-//! input of autoscalers: it must be cheap and never too high, but need not be exact.
+//! Counts the waiting runs that limits allow to start now, given enough workers. Autoscalers read
+//! it: it must be cheap and never too high, but need not be exact.
 
 use chrono::{DateTime, Utc};
 use sqlx::{Connection, PgConnection};
@@ -11,12 +11,11 @@ use super::marks::Marks;
 use super::waiting::read_policy;
 use crate::page;
 
-/// Keys checked, where keys have limits of their own.
+/// Keys checked, if keys have limits.
 pub const KEYS_LOOKED_AT_MAX: i64 = 1_000;
 /// Runs counted of these keys.
 pub const RUNS_COUNTED_MAX: i64 = 10_000;
 
-/// Stored limits of a queue, and their state.
 struct Limited {
     policy: Option<String>,
     has_rules: bool,
@@ -25,8 +24,7 @@ struct Limited {
     now: DateTime<Utc>,
 }
 
-/// Returns the number of waiting runs that would start, given the counts of the queue. Zero if the
-/// policy is unreadable.
+/// Returns the number of waiting runs that would start. Zero if the policy is unreadable.
 pub async fn count(conn: &mut PgConnection, queue: i32, counted: Counted, marks: &Marks) -> Result<i64, sqlx::Error> {
     let Counted { pending, claimed, delayed: _, waiting } = counted;
     if waiting <= 0 {
@@ -40,7 +38,7 @@ pub async fn count(conn: &mut PgConnection, queue: i32, counted: Counted, marks:
         Ok(Some(admission)) => admission,
         // Without limits, all are about to become ready.
         Ok(None) => return Ok(waiting),
-        // This release cannot start any. Only this queue is affected; the admission pass logs the
+        // This release cannot start any. Other queues are unaffected; the admission pass logs the
         // error.
         Err(_) => return Ok(0),
     };
@@ -85,8 +83,8 @@ async fn find_limits(conn: &mut PgConnection, queue: i32) -> Result<Option<Limit
     Ok(Some(Limited { policy: row.policy, has_rules: row.has_rules, tat: row.tat, least, now: row.now }))
 }
 
-/// Lists keys that may start a run, in order of their turns. Returns at least `runs` keys if there
-/// are as many, since each starts at least one.
+/// Lists keys that may start a run, in order of their turns; at least `runs`, if there are as many,
+/// since each starts one.
 async fn list_ready_keys(
     conn: &mut PgConnection,
     queue: i32,
@@ -118,8 +116,7 @@ async fn list_ready_keys(
     .await
 }
 
-/// Counts the waiting runs of these keys, up to the allowed number of each, and up to `most` of
-/// all.
+/// Counts the waiting runs of these keys, up to the allowed number each, and `most` in all.
 async fn count_waiting(conn: &mut PgConnection, keys: &[(i64, i64)], most: i64) -> Result<i64, sqlx::Error> {
     let (ids, allowed): (Vec<i64>, Vec<i64>) = keys.iter().copied().unzip();
     sqlx::query_scalar!(

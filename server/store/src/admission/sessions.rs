@@ -13,10 +13,9 @@ use crate::decode::Row;
 use crate::session::idle_briefly;
 use crate::transitions::end_hold::{Ready, emit};
 
-/// Returns the live sessions of a queue and locks them against their end; skips sessions that are
-/// being ended.
+/// Returns the live sessions of a queue and locks them against their end; skips those being ended.
 ///
-/// A session is not free while it is frozen, extended by an outage, or its worker is quarantined.
+/// A session is not free while it is frozen, extended by an outage, or its worker quarantined.
 /// After an outage, none is free until the pass `sessions` has extended them: their workers may
 /// have died.
 pub async fn load_sessions(transaction: &mut PgConnection, queue: i32) -> Result<Vec<Session>, sqlx::Error> {
@@ -73,9 +72,8 @@ pub async fn lock_waiting(transaction: &mut PgConnection, starts: &[Start]) -> R
     .await
 }
 
-/// Gives runs to sessions, both locked by this transaction. Each run gets an item in the inbox of
-/// its session, and must be accepted within `accept_time`, if given. Returns the number of runs,
-/// and the sessions.
+/// Gives runs to sessions; the caller has locked both. Each run gets an inbox item, and must be
+/// accepted within `accept_time`, if given. Returns the number of runs, and the sessions.
 pub async fn assign(
     transaction: &mut PgConnection,
     queue: i32,
@@ -137,11 +135,11 @@ pub async fn assign(
     Ok((given.len(), given))
 }
 
-/// Delay until every server knows of the end of a quarantine: servers poll twice a second.
+/// Servers poll quarantines twice a second.
 const QUARANTINE_KNOWN_AFTER: TimeDelta = TimeDelta::seconds(1);
 
 /// Announces assigned runs again after quarantines, during which workers could not accept them.
-/// Returns the session of each.
+/// Returns their sessions.
 ///
 /// Each run becomes a new inbox item, because the worker may have acknowledged the old one, and its
 /// accept time restarts. Skips locked runs.
@@ -190,8 +188,8 @@ pub async fn announce_after_quarantine(transaction: &mut PgConnection, limit: i6
 
 /// Locks the runs given to sessions of a queue, waiting: tasks by id, then runs by seq.
 ///
-/// Call this before locking the queue, if [`restart_assigned`] follows: the end of a session locks
-/// its queue after its runs. A stopped server loses these locks within a second.
+/// Must precede the queue's lock, if [`restart_assigned`] follows: the end of a session locks its
+/// queue after its runs. A stopped server loses these locks within a second.
 pub async fn lock_given(transaction: &mut PgConnection, queue: i32) -> Result<(), sqlx::Error> {
     idle_briefly(transaction).await?;
     let tasks = sqlx::query_scalar!(
@@ -209,7 +207,7 @@ pub async fn lock_given(transaction: &mut PgConnection, queue: i32) -> Result<()
     Ok(())
 }
 
-/// Locks the assigned runs of these locked tasks by seq, waiting.
+/// Locks the assigned runs of locked tasks by seq, waiting.
 pub(crate) async fn lock_runs_of(
     transaction: &mut PgConnection,
     tasks: &[uuid::Uuid],
@@ -228,11 +226,11 @@ pub(crate) async fn lock_runs_of(
     .await
 }
 
-/// Restarts the accept time of assigned runs, and announces them again, after their queue was
-/// paused or its accept time changed. Returns the session of each.
+/// Restarts the accept time of assigned runs, and announces them again, after a pause or a change
+/// of the accept time. Returns their sessions.
 ///
-/// The caller has locked the runs ([`lock_given`]) and then the queue. Skips runs given out in
-/// between that others have locked.
+/// The caller has locked the runs ([`lock_given`]) and then the queue. Skips locked runs that were
+/// given out in between.
 pub async fn restart_assigned(transaction: &mut PgConnection, queue: i32) -> Result<Vec<i64>, sqlx::Error> {
     let runs = sqlx::query_as!(
         GivenRun,
@@ -264,11 +262,11 @@ struct GivenRun {
     run: i16,
 }
 
-/// Announces assigned runs again and returns their sessions. Replaces an existing item by one with
-/// a later id: the worker may have read it, and acknowledge it with its next renewal.
+/// Announces assigned runs again and returns their sessions. An existing item may have been read,
+/// to be acknowledged by the next renewal, so it is replaced by one with a later id.
 ///
-/// Skips a locked item, which a renewal is acknowledging or which is being given its id. Renewals
-/// wait for items with locks held, so waiting here could deadlock.
+/// Skips locked items, which are being acknowledged or given ids. Renewals wait for items with
+/// locks held, so waiting here could deadlock.
 async fn announce_again(transaction: &mut PgConnection, runs: &[GivenRun]) -> Result<Vec<i64>, sqlx::Error> {
     let sessions: Vec<i64> = runs.iter().map(|run| run.epoch).collect();
     if runs.is_empty() {
@@ -305,8 +303,8 @@ pub struct TakenBack {
     pub runs: usize,
 }
 
-/// Makes assigned runs wait again that no worker has accepted, in their old positions.
-/// `keep_session` records the session that did not accept them. The caller has locked their tasks.
+/// Makes unaccepted runs wait again in their old positions. `keep_session` records the session that
+/// did not accept them. The caller has locked their tasks.
 pub async fn take_back(
     transaction: &mut PgConnection,
     seqs: &[i64],
@@ -357,14 +355,13 @@ pub async fn take_back(
 pub struct AssignedRun {
     pub seq: i64,
     pub id: uuid::Uuid,
-    /// Decides the cost of its loss.
     pub delivery: Delivery,
-    /// Possibility of acceptance by its session; determined only after a timeout.
+    /// Determined only after a timeout.
     pub acceptance: Acceptance,
 }
 
-/// Returns runs past their accept time and locks their tasks; skips locked ones. In a paused queue
-/// no run can be accepted, and its time stops.
+/// Returns runs past their accept time and locks their tasks; skips locked ones. In a paused queue,
+/// the time stops.
 pub async fn lock_not_accepted(
     transaction: &mut PgConnection,
     from: DateTime<Utc>,

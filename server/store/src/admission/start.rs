@@ -6,16 +6,14 @@ use tenure_domain::admission::{Decided, HeadState, PRIORITIES};
 use super::Locked;
 use super::load::FoundHeads;
 
-/// Changes of a decision, by column.
 #[derive(Debug, Default)]
 pub(crate) struct Stored {
-    /// Version of the queue's state to replace; none if it is unchanged.
+    /// Version of the queue's state to replace; none if unchanged.
     pub version: Option<i64>,
-    /// When the next start conforms to the queue's rate.
+    /// Next conforming start of the queue.
     pub tat: f64,
-    /// Least virtual time of each priority.
+    /// By priority.
     pub least: [f64; PRIORITIES],
-    /// Keys whose times change.
     pub keys: Vec<i64>,
     pub tats: Vec<f64>,
     /// `ctid` of each head.
@@ -24,12 +22,11 @@ pub(crate) struct Stored {
     /// Where the runs of each head begin; none if unchanged.
     pub places: Vec<Option<i64>>,
     pub ready: Vec<bool>,
-    /// Dates of the next checks of these heads.
+    /// Next checks of these heads.
     pub times: Vec<Option<f64>>,
 }
 
 impl Stored {
-    /// Returns the changes of a decision on these heads.
     pub(crate) fn new(locked: &Locked, decided: &Decided, found: &FoundHeads) -> Self {
         let is_changed = (decided.tat, decided.least) != (locked.tat, locked.least);
         let (keys, tats) = decided.keys.iter().copied().unzip();
@@ -55,7 +52,7 @@ impl Stored {
         stored
     }
 
-    /// Updates `locked` once the changes are stored.
+    /// Updates `locked` after the changes are stored.
     pub(crate) fn note(&self, locked: &mut Locked) {
         if let Some(version) = self.version {
             locked.version = version + 1;

@@ -1,5 +1,5 @@
 //! Reads what blocks a run that waits for admission, for [`tenure_domain::policy::why`]. Takes no
-//! locks and bounds the rows it reads.
+//! locks and bounds the rows read.
 
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
@@ -16,9 +16,9 @@ use crate::events::Sequenced;
 use crate::settings;
 use crate::why::named;
 
-/// Keys of a queue that are searched for slot holders.
+/// Keys searched for slot holders.
 const HOLDING_KEYS_MAX: i64 = 1_000;
-/// Workers of a queue that are checked for a session.
+/// Workers checked for a session.
 const WORKERS_READ: i64 = 10_000;
 
 #[derive(Debug, Clone, Copy)]
@@ -48,7 +48,6 @@ struct RunRow {
     preferred_until: Option<DateTime<Utc>>,
 }
 
-/// Returns what blocks the pending run of a task.
 pub async fn find(conn: &mut PgConnection, queue: &Queue, seq: i64) -> Result<Waiting, sqlx::Error> {
     let Some(row) = find_run(conn, seq).await? else { return Ok(Waiting::default()) };
     let mut waiting = Waiting {
@@ -65,7 +64,7 @@ pub async fn find(conn: &mut PgConnection, queue: &Queue, seq: i64) -> Result<Wa
     let limit = slots_of_key(conn, queue.id, row.key.as_deref(), &admission).await?;
     let free = key.and_then(|key| key.free).or(limit);
     waiting.slots = match limit.zip(free) {
-        // Exceeds the limit after this was lowered.
+        // Exceeds a limit that was lowered.
         Some((limit, 0)) => Some((limit, count_used_of_key(conn, row.key_id).await?)),
         slots => slots.map(|(limit, free)| (limit, limit.saturating_sub(free))),
     };
@@ -126,7 +125,6 @@ pub(super) fn read_policy(text: Option<&str>) -> Result<Option<Admission>, sqlx:
     Ok(policy.admission())
 }
 
-/// Returns the slots of a key, if limited.
 async fn slots_of_key(
     conn: &mut PgConnection,
     queue: i32,
@@ -144,7 +142,7 @@ async fn slots_of_key(
     Ok(own.flatten().map(i32::unsigned_abs).or(admission.per_key))
 }
 
-/// Counts the ready, assigned and claimed runs of a key.
+/// Counts ready, assigned and claimed runs.
 async fn count_used_of_key(conn: &mut PgConnection, key: i64) -> Result<u32, sqlx::Error> {
     let used = sqlx::query_scalar!(
         r#"-- why_used_of_key
@@ -160,7 +158,7 @@ async fn count_used_of_key(conn: &mut PgConnection, key: i64) -> Result<u32, sql
     Ok(u32::try_from(used).unwrap_or(BEFORE_COUNTED_MAX))
 }
 
-/// Returns when the rates of queue and key allow a start. An assigned run holds a token.
+/// Returns when the rates allow a start. An assigned run holds a token.
 fn next_start(
     queue: &Queue,
     row: &RunRow,
@@ -180,7 +178,6 @@ fn next_start(
     DateTime::from_timestamp_micros((latest * 1e6) as i64)
 }
 
-/// Counts the runs before this one in its key.
 async fn count_before_in_key(conn: &mut PgConnection, row: &RunRow) -> Result<u32, sqlx::Error> {
     let count = sqlx::query_scalar!(
         r#"-- why_before_in_key
@@ -207,7 +204,7 @@ async fn count_before_in_key(conn: &mut PgConnection, row: &RunRow) -> Result<u3
     Ok(u32::try_from(count).unwrap_or(BEFORE_COUNTED_MAX))
 }
 
-/// Counts other keys that may start a run and are served before it.
+/// Counts other keys that may start a run and are served first.
 async fn count_keys_before(conn: &mut PgConnection, queue: i32, row: &RunRow, fair: bool) -> Result<u32, sqlx::Error> {
     let least = row.least.clone().unwrap_or_default();
     let vtime = match row.vtime {
@@ -303,7 +300,7 @@ fn read_holders(rows: Vec<HolderRow>) -> Result<Vec<SlotHolder>, sqlx::Error> {
     Ok(rows.into_iter().map(read).collect::<Result<_, Undecodable>>()?)
 }
 
-/// Returns the number of candidate servers, if the queue has no live scheduler. Beats are in real
+/// Returns the number of candidate servers, if no live server is the scheduler. Beats are in real
 /// time.
 async fn without_scheduler(conn: &mut PgConnection, queue: i32) -> Result<Option<u32>, sqlx::Error> {
     let row = sqlx::query!(

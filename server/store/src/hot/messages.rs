@@ -1,5 +1,4 @@
-//! Gets and deletes messages. A message is a row of `pending`; `tasks` is not touched, because the
-//! state of the task does not change.
+//! Gets and deletes messages, which are rows of `pending`. Tasks do not change.
 
 use std::time::Duration;
 
@@ -10,17 +9,15 @@ use super::statement::{Rows, Statement, row, statement};
 
 use tenure_domain::message::{KnownMessage, MessageId, Receipt};
 
-/// A request for messages of one queue and priority.
 #[derive(Debug, Clone)]
 pub struct Want {
     pub queue: i32,
     pub priority: i16,
-    /// Cursor epoch of the low-water mark. With another epoch, the mark is ignored.
+    /// Cursor epoch of the mark. With another epoch, the mark is ignored.
     pub epoch: i64,
-    /// The `ord` up to which there is no run that claimWork could claim, and so no message.
+    /// The `ord` up to which claimWork could claim no run, so there is no message.
     pub mark: i64,
-    /// Poller indexes from 1, in order of assignment. A poller is listed once for each message that
-    /// it requests.
+    /// Poller indexes from 1, in order of assignment, once for each requested message.
     pub slots: Vec<i32>,
 }
 
@@ -46,11 +43,10 @@ pub struct Got {
 #[derive(Debug, Default)]
 pub struct FoundMessages {
     pub got: Vec<Got>,
-    /// Wants, from 0, that got nothing because other transactions have locked the claimable rows.
+    /// Wants, from 0, whose claimable rows are all locked.
     pub locked: Vec<usize>,
 }
 
-/// Decodes the result of [`get_statement`].
 pub fn decode_get(rows: &Rows) -> Result<FoundMessages, sqlx::Error> {
     Ok(found(rows.decode()?))
 }
@@ -206,7 +202,6 @@ pub struct Outcome {
     pub known: Option<KnownMessage>,
 }
 
-/// Decodes the result of [`delete_statement`].
 pub fn decode_delete(rows: &Rows) -> Result<Vec<Outcome>, sqlx::Error> {
     Ok(rows.decode::<OutcomeRow>()?.into_iter().map(Outcome::from).collect())
 }
@@ -233,8 +228,8 @@ impl From<OutcomeRow> for Outcome {
 /// Deletes messages with a current receipt; each member has an outcome.
 ///
 /// Their runs are pending, because a claim removes the message. So each run becomes claimable, with
-/// a new message that is visible after `visibility`. The run moves to the end of its queue, which
-/// no low-water mark has passed.
+/// a new message that is visible after `visibility`. It moves to the end of its queue, which no
+/// low-water mark has passed.
 pub fn delete_statement(members: &[Deletion], visibility: Duration) -> Statement {
     let seqs: Vec<i64> = members.iter().map(|member| member.message.seq).collect();
     let runs: Vec<i16> = members.iter().map(|member| member.message.run).collect();

@@ -26,16 +26,16 @@ fn address_of(text: &'static str) -> TextAddress {
 
 pub struct Pipeline {
     client: Client,
-    /// By address: hashing the long texts for each statement would be slow.
+    /// By address: hashing the long texts would be slow.
     prepared: HashMap<TextAddress, Prepared>,
     /// Reads and writes; aborted on drop.
     driver: JoinHandle<()>,
 }
 
-/// A transaction that, as far as is known, was not committed.
+/// As far as is known, the transaction was not committed.
 #[derive(Debug)]
 pub struct Undone {
-    /// The first failed statement, from 0; none if another step failed.
+    /// From 0; none if another step failed.
     pub at: Option<usize>,
     pub error: sqlx::Error,
 }
@@ -75,7 +75,6 @@ impl Pipeline {
         self.client.is_closed()
     }
 
-    /// Checks that the database is reachable.
     pub async fn ping(&mut self) -> Result<(), sqlx::Error> {
         self.client.check_connection().await.map_err(into_sqlx)
     }
@@ -91,14 +90,14 @@ impl Pipeline {
                 Err(error) => Err(Undone::new(Some(0), error)),
             };
         }
-        // All of these send before the first waits.
+        // All send before the first waits.
         let begin = self.client.batch_execute("BEGIN");
         let answers = join_all(statements.iter().map(|statement| self.query(statement)));
         let commit = self.client.batch_execute("COMMIT");
         let (begun, answers, committed) = join!(begin, answers, commit);
         // Without a transaction, each statement has committed by itself, or failed.
         begun.map_err(|error| Undone { at: None, error: sqlx::Error::Protocol(format!("BEGIN failed: {error}")) })?;
-        // COMMIT after an error rolls back and succeeds. Errors after the first only repeat that.
+        // COMMIT after an error rolls back and succeeds. Later errors only repeat the first.
         let mut rows = Vec::with_capacity(answers.len());
         for (place, answer) in answers.into_iter().enumerate() {
             rows.push(answer.map_err(|error| Undone::new(Some(place), error))?);
@@ -121,7 +120,7 @@ impl Pipeline {
         Ok(())
     }
 
-    /// Describes a statement as PostgreSQL prepares it.
+    /// Describes a prepared statement.
     ///
     /// # Errors If PostgreSQL rejects it.
     #[cfg(feature = "test-util")]
@@ -187,7 +186,6 @@ impl DatabaseError for Refused {
     }
 }
 
-/// Converts an error to that of sqlx.
 fn into_sqlx(error: tokio_postgres::Error) -> sqlx::Error {
     if let Some(refused) = error.as_db_error() {
         return sqlx::Error::Database(Box::new(Refused(refused.clone())));

@@ -13,10 +13,9 @@ pub struct EdgeRow {
     pub is_required: bool,
     /// True if the required task has ended as required.
     pub satisfied: bool,
-    /// Name of the queue.
     pub queue: String,
     pub state: MemberState,
-    /// None if it is long.
+    /// None if long.
     pub definition: Option<String>,
 }
 

@@ -31,13 +31,11 @@ pub async fn find_group(conn: &mut PgConnection, id: Uuid) -> Result<Option<Grou
 #[derive(Debug)]
 pub struct MemberRow {
     pub task: TaskId,
-    /// Name of the queue.
     pub queue: String,
     pub priority: Priority,
-    /// Last run.
     pub run: Option<RunId>,
     pub state: MemberState,
-    /// None if it is long.
+    /// None if long.
     pub definition: Option<String>,
 }
 
@@ -45,7 +43,6 @@ pub struct MemberRow {
 pub enum MemberState {
     /// The task has no run.
     Unscheduled,
-    /// State of its last run.
     Run(RunState),
 }
 

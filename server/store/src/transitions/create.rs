@@ -201,7 +201,6 @@ impl Created {
     }
 }
 
-/// True if the statement for lone tasks can store all members.
 fn are_alone(members: &[Member<'_>]) -> bool {
     let one_limit = members.windows(2).all(|pair| pair[0].task.deadline_limit == pair[1].task.deadline_limit);
     one_limit && members.iter().all(Member::is_alone)

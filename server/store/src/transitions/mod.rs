@@ -1,7 +1,7 @@
 //! Statements that move a run, one file for each transition.
 //!
 //! Nothing else inserts into, updates or deletes from `tasks`, `claims` and `runs`, or inserts into
-//! and deletes from `pending`. A test of [`super::codes`] enforces this. (Messages are columns of
+//! and deletes from `pending`, as a test of [`super::codes`] checks. (Messages are columns of
 //! `pending`, which [`super::hot::messages`] and [`super::messages`] update.)
 //!
 //! | file | from → to | statements |
@@ -22,20 +22,18 @@
 //! | [`lone_group`] | no move; the group of a lone task gets a row | `store_lone_group` |
 //! | [`purge`] | resolved → deleted | `purge_tasks` |
 //!
-//! - **Two resolve a task.** `resolve_run` ends claimed runs. It never waits for a lock, and
-//!   [`Ending`](tenure_domain::policy::ending::Ending) decides if another run follows. `end_open`
-//!   ends a task in any open state, and no run follows. Its caller locks the tasks, because pending
-//!   runs and unscheduled tasks have no claim row to skip.
-//! - **Six make a run claimable.** `create_task` and `schedule_tasks` make the first run,
-//!   `resolve_run` the next, `rerun_task` one after the last. `end_holds` and `end_commanded_delay`
-//!   release a held run. Only the next run after an undelivered claim keeps its position.
-//! - **One reopens a resolved task:** `rerun_task`.
-//! - **Two claim a run.** `claim_work` selects pending runs and does not touch `tasks`.
-//!   `claim_task` claims a named run of a locked task.
+//! `resolve_run` and `end_open` both resolve tasks. The first ends claimed runs without waiting for
+//! locks, and [`Ending`](tenure_domain::policy::ending::Ending) decides if another run follows. The
+//! second ends a task in any open state, and no run follows. Its caller locks the tasks, because
+//! pending runs and unscheduled tasks have no claim row to skip.
+//!
+//! Six make a run claimable: `create_task` and `schedule_tasks` (first run), `resolve_run` (next
+//! run), `rerun_task`, `end_holds` and `end_commanded_delay`. Only the next run after an
+//! undelivered claim keeps its position.
 //!
 //! Hot statements follow the rules of [`super::hot`]. The callers of the others lock the tasks in
-//! order of id (see the lock order in ARCHITECTURE.md). A statement that changes counts, or that
-//! event readers must learn of, writes counts and event itself (invariants I4 and I5).
+//! order of id (see ARCHITECTURE.md). A statement that changes counts, or that event readers must
+//! learn of, writes counts and event itself (invariants I4 and I5).
 //! `server/tests/it/races/guards.rs` compares each statement with
 //! [`domain::policy::life::apply`](tenure_domain::policy::life::apply).
 

@@ -210,8 +210,8 @@ async fn read(conn: &mut PgConnection, readers: &[(i64, i64)]) -> Result<Vec<Ite
     .await
 }
 
-/// Skips ids up to `acknowledged`. A failover may lose ids and their items that workers have
-/// acknowledged. A new item with such an id would be deleted unseen. Returns the last skipped id,
+/// Skips ids up to `acknowledged`. A failover may lose ids that workers have acknowledged, with
+/// their items. A new item with such an id would be deleted unseen. Returns the last skipped id,
 /// which may be lower; none if nothing was skipped.
 async fn pass_ids(conn: &mut PgConnection, acknowledged: i64) -> Result<Option<i64>, sqlx::Error> {
     sqlx::query_scalar!(

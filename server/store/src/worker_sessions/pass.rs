@@ -1,4 +1,4 @@
-//! Queries of passes and waiting requests on many sessions.
+//! Queries on many sessions, for passes and waiting requests.
 
 use chrono::{DateTime, TimeDelta, Utc};
 use sqlx::{Connection, PgConnection};
@@ -25,7 +25,7 @@ pub async fn list_ended(conn: &mut PgConnection, epochs: &[i64]) -> Result<Vec<(
     rows.into_iter().map(|row| Ok((row.epoch, read_end(row.end_reason)?))).collect()
 }
 
-/// Columns of a live session that may have changed since its renewal.
+/// Columns that may have changed since the renewal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StillLive {
     pub epoch: i64,
@@ -140,7 +140,7 @@ pub async fn list_strays(conn: &mut PgConnection, within: TimeDelta) -> Result<V
 /// Updates the session clock, in real time, if it is older than [`CLOCK_EVERY`]. If it is older
 /// than [`OUTAGE`], extends all live sessions in the same transaction. Returns their number.
 pub async fn tick_clock(conn: &mut PgConnection) -> Result<u64, sqlx::Error> {
-    // A future time, from before the clock was set back, is ignored.
+    // A future time predates a clock change, and is ignored.
     let fresh = sqlx::query_scalar!(
         r#"-- read_session_clock
         SELECT at BETWEEN clock_timestamp() - make_interval(secs => $1 /* CLOCK_EVERY */) AND clock_timestamp() AS "fresh!"
@@ -179,7 +179,7 @@ async fn set_clock(conn: &mut PgConnection) -> Result<u64, sqlx::Error> {
         return Ok(0);
     }
     let extended = if clock.age > OUTAGE.as_seconds_f64() { extend(&mut transaction).await? } else { 0 };
-    // The judged time, not that of this statement: an outage in between is found by the next pass.
+    // The judged time, not that of this statement: the next pass finds an outage in between.
     sqlx::query!("-- set_session_clock\nUPDATE session_clock SET at = $1", clock.now)
         .execute(&mut *transaction)
         .await?;
@@ -204,7 +204,7 @@ async fn extend(transaction: &mut PgConnection) -> Result<u64, sqlx::Error> {
     Ok(extended.rows_affected())
 }
 
-/// Extends accept times: runs could not be accepted either.
+/// Runs could not be accepted either.
 async fn extend_accept_times(transaction: &mut PgConnection) -> Result<(), sqlx::Error> {
     let tasks = sqlx::query_scalar!(
         "-- lock_extended_tasks
