@@ -203,7 +203,7 @@ pub struct Reading {
 /// Locks a queue for admission. None if its runs need no admission, or it is locked. An assign
 /// queue is locked only in the term of its scheduler, so a replaced scheduler finds no row.
 ///
-/// PostgreSQL aborts the transaction after one second of idleness.
+/// PostgreSQL aborts the transaction after one idle second.
 pub async fn lock(
     transaction: &mut PgConnection,
     queue: i32,
@@ -350,8 +350,7 @@ async fn read_locked(
     };
     let limits = policy.as_ref().and_then(Policy::admission);
     if limits.as_ref().is_some_and(|limits| limits.assign != row.assigns) {
-        // The policy and `admission_queues` changed after this snapshot was taken, so they do not
-        // match.
+        // The policy was changed concurrently, and this statement has read the old one.
         return Ok(None);
     }
     let least = row.least.map_or(Ok([0.0; PRIORITIES]), |least| {

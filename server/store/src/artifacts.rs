@@ -67,7 +67,6 @@ pub async fn find(conn: &mut PgConnection, seq: i64, run: RunId, name: &str) -> 
     row.map(|row| decode(row, seq)).transpose()
 }
 
-/// Details of an artifact's event.
 #[derive(Debug)]
 pub struct ArtifactEvent {
     pub retries_left: u16,
@@ -217,7 +216,6 @@ pub struct Chain {
     pub run: RunId,
     /// In order of the links; ends at a missing artifact.
     pub artifacts: Vec<Stored>,
-    /// When this was read.
     pub now: DateTime<Utc>,
 }
 
@@ -310,7 +308,6 @@ pub async fn retain_object(
     Ok(())
 }
 
-/// An artifact that may be removed.
 #[derive(Debug)]
 pub struct Removable {
     pub task: TaskId,
@@ -321,7 +318,7 @@ pub struct Removable {
     pub has_bytes: bool,
 }
 
-/// Lists up to `limit` removable artifacts; none became removable before `from`.
+/// Lists up to `limit` removable artifacts; none is left before `from`.
 pub async fn list_removable(
     conn: &mut PgConnection,
     from: DateTime<Utc>,

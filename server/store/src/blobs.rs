@@ -14,22 +14,17 @@ pub struct NewBlob<'a> {
     pub id: Uuid,
     /// External name.
     pub name: &'a str,
-    /// As declared by the uploader.
+    /// As declared by the uploader, like the encoding.
     pub content_type: &'a str,
-    /// As declared by the uploader.
     pub content_encoding: Option<&'a str>,
 }
 
-/// The current bytes of a name.
+/// The current bytes of a name. See [`NewBlob`].
 #[derive(Debug, Clone)]
 pub struct BlobRow {
-    /// Name in the store.
     pub id: Uuid,
-    /// External name.
     pub name: String,
-    /// As declared by the uploader.
     pub content_type: String,
-    /// As declared by the uploader.
     pub content_encoding: Option<String>,
     pub size: i64,
     pub sha256: Vec<u8>,
@@ -141,7 +136,7 @@ pub async fn drop_names(pool: &PgPool, names: &[String], lease: Duration) -> Res
 }
 
 /// Takes up to `limit` due generations, whose bytes the caller must remove within `lease`. Abandons
-/// due uploads. None is due before `from`.
+/// due uploads. None is left before `from`.
 pub async fn take_due(
     pool: &PgPool,
     from: DateTime<Utc>,

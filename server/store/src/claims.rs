@@ -27,7 +27,7 @@ pub async fn list_batch(conn: &mut PgConnection, batch: Uuid) -> Result<Vec<(Uui
     Ok(rows.into_iter().map(|row| (row.id, row.run)).collect())
 }
 
-/// Lists claims with an expired lease, the longest overdue first; none expired before `from`.
+/// Lists claims with an expired lease, the longest overdue first; none is left before `from`.
 pub async fn list_due(
     conn: &mut PgConnection,
     from: DateTime<Utc>,
@@ -48,7 +48,7 @@ pub async fn list_due(
     Ok(rows.into_iter().map(|row| (row.id, row.run)).collect())
 }
 
-/// Lists claims past their completeTime, the longest overdue first; none passed it before `from`.
+/// Lists claims past their completeTime, the longest overdue first; none is left before `from`.
 pub async fn list_slow(
     conn: &mut PgConnection,
     from: DateTime<Utc>,

@@ -10,7 +10,6 @@ use crate::failure::classify;
 use crate::outage;
 use crate::secrets::{SecretKeys, Undecryptable};
 
-/// Maximum length of a client id.
 pub const CLIENT_ID_MAX: usize = 255;
 
 /// Minimum interval between updates of a client's last use.
@@ -120,9 +119,7 @@ pub struct NewClient {
     /// Before expansion.
     pub scopes: Vec<String>,
     pub description: String,
-    /// None: never.
     pub expires: Option<DateTime<Utc>>,
-    /// True if it may be deleted at `expires`.
     pub delete_on_expiration: bool,
 }
 

@@ -130,7 +130,7 @@ mod tests {
     use super::*;
     use crate::connector::Connector;
 
-    /// Such that the last refused attempt begins shortly before the end.
+    /// Chosen so that the last refused attempt begins shortly before the end.
     const REFUSED_AFTER: Duration = Duration::from_millis(240);
 
     async fn always_starting(listener: TcpListener) {

@@ -43,9 +43,7 @@ codes! {
         Unscheduled = 0,
         /// The last run is in `pending` or in `claims`.
         Unresolved = 1,
-        /// The last run succeeded.
         Completed = 3,
-        /// The last run failed.
         Failed = 4,
         /// The last run ended for a reason outside the task.
         Exception = 5,
@@ -55,7 +53,6 @@ codes! {
 codes! {
     /// `blobs.state`.
     Blob {
-        /// The upload is in progress.
         Uploading = 0,
         /// Readers get these bytes.
         Current = 1,
@@ -67,9 +64,7 @@ codes! {
 codes! {
     /// `session_inbox.kind`.
     Item {
-        /// A run of the session ended.
         RunEnded = 1,
-        /// A command to the worker.
         Command = 2,
         /// A run was given to the session to accept.
         Assigned = 4,

@@ -24,7 +24,7 @@ use crate::{cluster, operator_hints, outage};
 /// Timeout for making and checking a connection. Batchers and pools wait longer, so they learn the
 /// cause.
 const CONNECT_MAX: Duration = Duration::from_millis(2_500);
-/// An earlier next outage is not logged again.
+/// A new outage within this time of the last one is not logged again.
 const AGAIN_AFTER: Duration = Duration::from_secs(5);
 /// Timeout of a ping before reuse.
 const PING_MAX: Duration = Duration::from_secs(2);
@@ -74,7 +74,6 @@ struct Outage {
 enum Contact {
     /// Possibly through a pooler.
     First,
-    /// Reached before, without a pooler.
     Again,
 }
 
@@ -225,8 +224,8 @@ impl Connector {
         result
     }
 
-    /// Call this for a connection that seems dead. Returns once it is known if others can be made;
-    /// until then, callers fail at once.
+    /// Call this for a connection that seems dead. Returns once it is known if others can be made.
+    /// While they cannot, callers fail at once.
     pub async fn suspect(&self) {
         let mut attempts = self.shared.attempts.subscribe();
         if !self.is_out() {

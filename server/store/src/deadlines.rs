@@ -13,9 +13,7 @@ use super::transitions::end_open;
 /// Result of a slice of overdue tasks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Slice {
-    /// Overdue deadlines found.
     pub found: usize,
-    /// Deadlines handled.
     pub dealt_with: usize,
     /// Tasks that ended. The others were resolved before.
     pub ended: usize,

@@ -29,12 +29,10 @@ impl From<Undecodable> for sqlx::Error {
     }
 }
 
-/// Decodes columns of one row.
+/// Decodes columns of one row. Errors name `table` and `task`.
 #[derive(Clone, Copy)]
 pub struct Row {
-    /// Table named by errors.
     pub table: &'static str,
-    /// Task named by errors.
     pub task: Uuid,
 }
 

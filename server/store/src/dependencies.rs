@@ -4,7 +4,6 @@ use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-/// Dependencies of a task to create.
 #[derive(Debug, Clone, Copy)]
 pub struct Wanted<'a> {
     pub required: &'a [Uuid],

@@ -44,11 +44,11 @@ pub async fn skip_log(conn: &mut PgConnection) -> Result<bool, sqlx::Error> {
     .await
 }
 
-/// Adds the work of a part of the log: ended tasks with unsatisfied edges.
+/// Adds the work of a part of the log: ended required tasks, and new dependents of ended tasks.
 ///
-/// An end settles edges of tasks that waited for it. A rerun notes the ends that it revokes; later
-/// reruns do not settle tasks created after them, which have a higher `seq`. So the last `seq` is
-/// read before the states: a task that gets its `seq` in between is read later.
+/// An end settles the edges of tasks up to the last `seq`. A rerun has noted the end that it
+/// revoked. A later rerun must not settle tasks created after it, which have a higher `seq`. So the
+/// last `seq` is read before the states: a task that gets its `seq` in between is read later.
 pub async fn note(transaction: &mut PgConnection, part: Part) -> Result<(), sqlx::Error> {
     let last = sqlx::query_scalar!(
         r#"-- last_task
@@ -96,7 +96,6 @@ pub async fn note(transaction: &mut PgConnection, part: Part) -> Result<(), sqlx
 
 #[derive(Debug, Default)]
 pub struct Slice {
-    /// Edges read.
     pub found: usize,
     /// True if there may be more.
     pub full: bool,

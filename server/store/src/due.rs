@@ -65,7 +65,7 @@ pub(crate) async fn refile_deadlines(
     Ok(usize::try_from(dealt_with).unwrap_or(usize::MAX))
 }
 
-/// Refiles the rows whose tasks were purged.
+/// Refiles those rows from which tasks were purged.
 pub(crate) async fn refile_expiries(transaction: &mut PgConnection, places: &[Place]) -> Result<(), sqlx::Error> {
     sqlx::query!(
         "-- refile_expiries

@@ -1,8 +1,8 @@
 //! Held runs. [`super::transitions::end_hold`] ends holds.
 //!
-//! Statements that find held runs by another key use `hold IS NOT DISTINCT FROM`. From `hold = 1`
-//! the planner infers that `pending_held` has them all. With statistics from before there were any,
-//! it would scan that index instead of looking up one row.
+//! Statements that find held runs other than by position use `hold IS NOT DISTINCT FROM`. From
+//! `hold = 1` the planner infers that `pending_held` has them all. With statistics from before
+//! there were any, it would scan that index instead of looking up one row.
 
 use chrono::{DateTime, Utc};
 use sqlx::{Connection, PgConnection};
@@ -41,7 +41,7 @@ pub async fn is_due(conn: &mut PgConnection) -> Result<bool, sqlx::Error> {
     Ok(due)
 }
 
-/// True if a delay ends within this time; none is over before `from`.
+/// True if a delay ends within this time; none is left before `from`.
 pub async fn is_near(
     conn: &mut PgConnection,
     from: DateTime<Utc>,

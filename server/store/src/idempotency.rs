@@ -6,7 +6,6 @@ use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-/// A submission with a key.
 #[derive(Debug, Clone, Copy)]
 pub struct Keyed<'a> {
     pub client_id: &'a str,
@@ -17,7 +16,6 @@ pub struct Keyed<'a> {
 
 #[derive(Debug)]
 pub struct StoredSubmission {
-    /// Digest of the submission.
     pub digest: Vec<u8>,
     pub group: Uuid,
     /// In the order of the submission.
@@ -84,7 +82,7 @@ pub async fn find_created(
     .await
 }
 
-/// Purges up to `limit` keys older than `kept`; none was created before `from`.
+/// Purges up to `limit` keys older than `kept`; none is left before `from`.
 pub async fn purge(
     conn: &mut PgConnection,
     from: DateTime<Utc>,

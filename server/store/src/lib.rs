@@ -1,7 +1,8 @@
 //! All SQL. [`transitions`] has every statement that moves a run; the rest has one file per family
 //! of tables.
 //!
-//! A `queue: i32` is `task_queues.id`, and a `seq: i64` is `tasks.seq`.
+//! In rows and parameters, `queue: i32` is `task_queues.id`, `seq: i64` is `tasks.seq`, and `now`
+//! is the database's time of the read.
 
 pub mod admission;
 pub mod artifacts;
@@ -71,7 +72,6 @@ pub mod worker_removals;
 pub mod worker_sessions;
 pub mod workers;
 
-/// Advisory locks of the database.
 pub mod advisory {
     /// Serializes the assignment of event positions.
     pub const SEQUENCER: i64 = 0x7465_6e75_7265_0002;

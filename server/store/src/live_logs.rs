@@ -223,7 +223,6 @@ pub struct DueLog {
     pub run: i16,
     /// None if the task was purged.
     pub task: Option<DueTask>,
-    /// When this was read.
     pub now: DateTime<Utc>,
 }
 
@@ -237,7 +236,7 @@ pub struct DueTask {
     pub uploaded: bool,
 }
 
-/// Lists up to `limit` logs due for a check; none was due before `from`. `backing` names the
+/// Lists up to `limit` logs due for a check; none is left before `from`. `backing` names the
 /// artifact with the whole log.
 pub async fn list_due(
     conn: &mut PgConnection,

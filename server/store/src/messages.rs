@@ -166,7 +166,7 @@ pub struct Due {
 }
 
 /// Shows messages whose hidden time is over, and makes runs whose reservation is over claimable, up
-/// to `limit`. They keep their positions, which may be below a low-water mark. Nothing was due
+/// to `limit`. They keep their positions, which may be below a low-water mark. Nothing is left
 /// before the marks.
 ///
 /// Waits for no lock: a priority change locks a queue before it waits for messages, which this
@@ -279,7 +279,7 @@ pub struct HiddenCounts {
     pub alarming: i64,
 }
 
-/// Counts hidden messages by queue, for metrics; none is due before `from`.
+/// Counts hidden messages by queue, for metrics; none is left before `from`.
 pub async fn count_hidden(conn: &mut PgConnection, from: DateTime<Utc>) -> Result<Vec<HiddenCounts>, sqlx::Error> {
     let mut transaction = conn.begin().await?;
     // Both kinds are rare and indexed, which the planner does not know before the first ANALYZE.

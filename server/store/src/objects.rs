@@ -12,11 +12,9 @@ pub struct Object {
     pub expires: DateTime<Utc>,
     pub removable: DateTime<Utc>,
     pub finished: bool,
-    /// As declared by the uploader.
+    /// As declared by the uploader, like `sha512`.
     pub sha256: Option<String>,
-    /// As declared by the uploader.
     pub sha512: Option<String>,
-    /// When this was read.
     pub now: DateTime<Utc>,
 }
 
@@ -30,7 +28,6 @@ pub struct NewObject<'a> {
     pub known_until: DateTime<Utc>,
     /// As declared by the uploader.
     pub sha256: Option<&'a str>,
-    /// As declared by the uploader.
     pub sha512: Option<&'a str>,
 }
 
@@ -97,7 +94,7 @@ pub async fn finish(
     Ok(())
 }
 
-/// Lists up to `limit` removable objects; none became removable before `from`.
+/// Lists up to `limit` removable objects; none is left before `from`.
 pub async fn list_removable(
     conn: &mut PgConnection,
     from: DateTime<Utc>,

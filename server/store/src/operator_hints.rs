@@ -1,4 +1,4 @@
-//! Explains database errors to operators: where, what is wrong, and the fix.
+//! Explains database errors to operators: place, cause and fix.
 //!
 //! For starts and commands, which end with one line. Batches and requests classify errors
 //! elsewhere.

@@ -96,7 +96,6 @@ pub struct ListedQueue {
     pub refiling: Option<DateTime<Utc>>,
     /// Announcements not yet in a decision, up to [`ANNOUNCED_MAX`].
     pub announced: i64,
-    /// When this was read.
     pub now: DateTime<Utc>,
 }
 

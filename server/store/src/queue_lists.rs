@@ -19,7 +19,6 @@ pub struct PendingRow {
     pub run: RunId,
     /// Position in the queue, which orders the list.
     pub ord: i64,
-    /// When it became pending.
     pub scheduled: DateTime<Utc>,
 }
 

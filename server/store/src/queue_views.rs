@@ -16,7 +16,6 @@ pub struct SeenQueue {
     pub kept: Duration,
 }
 
-/// Records contacts of workers with queues.
 pub async fn see(conn: &mut PgConnection, seen: &[SeenQueue]) -> Result<(), sqlx::Error> {
     let keys: Vec<i32> = seen.iter().map(|queue| queue.key).collect();
     let last: Vec<f64> = seen.iter().map(|queue| queue.last.as_secs_f64()).collect();
@@ -65,7 +64,6 @@ pub struct ViewRow {
     /// Name of the queue or provisioner.
     pub name: String,
     pub expires: DateTime<Utc>,
-    /// Last contact of a worker.
     pub last_seen: DateTime<Utc>,
 }
 

@@ -28,7 +28,6 @@ pub async fn list(conn: &mut PgConnection, after: Option<i32>, limit: i64) -> Re
     .await
 }
 
-/// Progress of a queue.
 #[derive(Debug, Clone, Copy)]
 pub struct Refiling {
     pub queue: i32,
@@ -156,7 +155,6 @@ pub struct Slice {
     pub runs: usize,
     /// Cursor after the last run.
     pub last: Option<i64>,
-    /// Restamped runs.
     pub stamped: usize,
     /// Runs that no longer need admission.
     pub ready: usize,

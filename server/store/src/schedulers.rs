@@ -1,5 +1,5 @@
 //! The scheduler of each assign queue. Each change raises the queue's term and writes notes, in one
-//! transaction. It fails if the term is not the one that the caller saw.
+//! transaction. It fails if the caller saw another term.
 
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;

@@ -24,13 +24,11 @@ pub enum Purpose {
     /// Signs credentials issued with a claim.
     TaskCredentials,
     PollUrls,
-    /// Signs sessions of the operator's page.
     PageSessions,
     /// Signs credentials issued at worker registration.
     WorkerCredentials,
     /// Digests secrets in `registered_workers`.
     WorkerSecrets,
-    /// Signs upload and download URLs of artifacts.
     BlobUrls,
     /// Identifies a secret key.
     KeyCheck,

@@ -24,7 +24,7 @@ pub struct Member {
 pub struct Stored {
     /// Input of elections.
     pub server: Server,
-    /// None for a release without names.
+    /// No name if its release had none.
     pub name: Option<String>,
     pub started: DateTime<Utc>,
 }

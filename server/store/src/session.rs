@@ -72,7 +72,6 @@ pub(crate) enum Kind {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Locks {
-    /// Like any session.
     Waits,
     /// Briefly, because others wait for this session.
     WaitsBriefly,
@@ -108,7 +107,6 @@ pub(crate) fn application(role: &str) -> String {
 /// Pools of one server, separate so that their users do not block each other.
 #[derive(Debug, Clone)]
 pub struct Pools {
-    /// Cold statements of requests.
     pub requests: PgPool,
     /// Passes and batched reads of waiting requests.
     pub background: PgPool,

@@ -1,4 +1,4 @@
-//! Checks of new connections: accepts writes, and settings in effect. A pooler may silently drop
+//! Checks of new connections: write access, and settings in effect. A pooler may silently drop
 //! settings.
 
 use std::time::Duration;
@@ -13,9 +13,10 @@ use crate::continuity::Incarnation;
 use crate::hot::statement::{Run, row, statement};
 use crate::session::{Kind, REQUIRED};
 
-/// A pooler with shared idle backends may give one connection the same backend by chance.
+/// Comparisons of backends. A pooler with shared idle backends may give a connection the same one
+/// by chance.
 const COMPARISONS: usize = 3;
-/// In a pool of one, the second connection has no slot.
+/// Timeout of the comparisons. In a pool of one, the second connection has no slot.
 const COMPARE_MAX: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -96,7 +97,6 @@ async fn get_state(
 }
 
 row! {
-    /// Input of [`judge`].
     struct SessionState {
         /// In the order of the requested names.
         settings: Vec<String>,

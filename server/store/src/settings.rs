@@ -29,7 +29,7 @@ pub async fn insert(db: impl PgExecutor<'_>, name: &str, value: &str) -> Result<
     Ok(done.rows_affected() == 1)
 }
 
-/// Replaces a fact. False if it differs from what the caller saw.
+/// Replaces a fact. False if it is not `seen`.
 pub async fn replace(db: impl PgExecutor<'_>, name: &str, seen: &str, value: &str) -> Result<bool, sqlx::Error> {
     let done = sqlx::query!(
         "-- replace_setting

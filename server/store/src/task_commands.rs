@@ -110,7 +110,7 @@ pub async fn deliver(transaction: &mut PgConnection, task: Uuid) -> Result<Optio
     Ok(Some(held.epoch))
 }
 
-/// Purges up to `limit` commands older than `kept`; none was sent before `from`.
+/// Purges up to `limit` commands older than `kept`; none is left before `from`.
 pub async fn purge(
     conn: &mut PgConnection,
     from: DateTime<Utc>,

@@ -18,7 +18,6 @@ pub struct Loaded {
     pub requeues: u16,
     /// Runs that ended without using a retry.
     pub free_runs: u16,
-    /// When this was read.
     pub now: DateTime<Utc>,
 }
 

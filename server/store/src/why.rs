@@ -38,7 +38,6 @@ pub async fn begin(pool: &PgPool) -> Result<Transaction<'static, Postgres>, sqlx
 #[derive(Debug)]
 pub struct Known {
     pub queue: TaskQueueId,
-    /// Facts that determine its state.
     pub facts: Facts,
 }
 
@@ -354,7 +353,6 @@ async fn find_workers(conn: &mut PgConnection, queue: i32, now: DateTime<Utc>) -
     })
 }
 
-/// Details of a task's ended runs.
 #[derive(Debug, Default)]
 pub struct Ends {
     /// Causes that the reason does not state, by run.

@@ -200,7 +200,7 @@ pub async fn note_removed(transaction: &mut PgConnection, name: &WorkerName) -> 
 }
 
 /// Purges up to `limit` expired workers without valid credentials and with settled removals: the
-/// next worker of the same name must not lose claims. None was due before `from`. Returns their
+/// next worker of the same name must not lose claims. None is left before `from`. Returns their
 /// number.
 pub async fn purge(conn: &mut PgConnection, from: DateTime<Utc>, limit: i64) -> Result<u64, sqlx::Error> {
     let gone = sqlx::query!(

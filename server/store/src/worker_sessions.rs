@@ -1,8 +1,8 @@
 //! The tables `worker_sessions`, `session_inbox` and `session_clock`. [`super::transitions`] moves
-//! runs and inserts inbox items.
+//! runs, and inserts inbox items for changes that the worker did not request.
 //!
 //! The end of a session locks its row `FOR UPDATE`; giving it a run or command locks the row `FOR
-//! KEY SHARE`. So each gift precedes the end or finds the session ended, and neither blocks
+//! KEY SHARE`. So a run or command is given before the end, or not at all, without blocking
 //! renewals.
 
 mod end;
@@ -301,7 +301,6 @@ pub async fn renew(conn: &mut PgConnection, renewals: &[Renewal]) -> Result<Vec<
         .collect()
 }
 
-/// A worker with a live session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
     pub identity: Identity,

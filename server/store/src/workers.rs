@@ -23,7 +23,6 @@ pub struct SeenWorker<'a> {
     pub first: Duration,
     /// Age of the last contact.
     pub last: Duration,
-    /// Recent claims.
     pub recent: &'a [Recent],
 }
 
@@ -273,7 +272,6 @@ pub async fn quarantine(conn: &mut PgConnection, key: &WorkerKey, change: Quaran
     Ok(changed)
 }
 
-/// A past change of a quarantine.
 #[derive(Debug, Clone)]
 pub struct QuarantineRow {
     pub client_id: String,

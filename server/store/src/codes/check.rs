@@ -45,7 +45,6 @@ fn variants<T: Debug>(from_code: fn(i16) -> Option<T>) -> Vec<(String, i64)> {
     (0..CODES_END).filter_map(|code| Some((format!("{:?}", from_code(code)?), i64::from(code)))).collect()
 }
 
-/// Bits of traits.
 fn traits() -> Vec<(String, i64)> {
     [
         ("DELIVERY", Traits::DELIVERY.into()),

@@ -14,7 +14,6 @@ pub(super) enum Token {
     Parameter,
     /// The text between `/*` and `*/`.
     Comment(String),
-    /// An operator or bracket.
     Sign(String),
 }
 

@@ -37,7 +37,7 @@ pub(super) struct Secrets {
 
 impl Secrets {
     pub(super) fn of(options: &PgConnectOptions) -> Self {
-        // A URL with only these options: it cannot express all names of hosts and users.
+        // Other names are replaced, because a URL cannot express all hosts and users.
         let url = options.clone().host("localhost").username("user").database("database").to_url_lossy();
         let password = url.password().map(|text| percent_decode_str(text).decode_utf8_lossy().into_owned());
         let mut secrets = Self { password, ..Self::default() };

@@ -15,7 +15,7 @@ pub struct Want {
     pub priority: i16,
     /// Cursor epoch of the mark. With another epoch, the mark is ignored.
     pub epoch: i64,
-    /// The `ord` up to which claimWork could claim no run, so there is no message.
+    /// The `ord` up to which no claimable run, and so no message, is left.
     pub mark: i64,
     /// Poller indexes from 1, in order of assignment, once for each requested message.
     pub slots: Vec<i32>,
@@ -34,7 +34,6 @@ pub struct Got {
     pub deadline: DateTime<Utc>,
     /// With this, the poller may change the message.
     pub receipt: Receipt,
-    /// When it is visible again.
     pub hidden_until: DateTime<Utc>,
     /// Number of deliveries, including this one.
     pub dequeued: i32,
@@ -188,7 +187,6 @@ pub struct Deletion {
     pub queue: i32,
     pub priority: i16,
     pub message: MessageId,
-    /// Sent by the poller.
     pub receipt: Receipt,
 }
 
@@ -228,8 +226,8 @@ impl From<OutcomeRow> for Outcome {
 /// Deletes messages with a current receipt; each member has an outcome.
 ///
 /// Their runs are pending, because a claim removes the message. So each run becomes claimable, with
-/// a new message that is visible after `visibility`. It moves to the end of its queue, which no
-/// low-water mark has passed.
+/// a new message that is visible after `visibility`. The run moves to the end of its queue, which
+/// no low-water mark has passed.
 pub fn delete_statement(members: &[Deletion], visibility: Duration) -> Statement {
     let seqs: Vec<i64> = members.iter().map(|member| member.message.seq).collect();
     let runs: Vec<i16> = members.iter().map(|member| member.message.run).collect();

@@ -1,5 +1,5 @@
-//! Shared parts of coalesced statements, and those that move no run: [`messages`]. The others are
-//! in [`super::transitions`].
+//! Shared parts of coalesced statements, and [`messages`], which move no run. The others are in
+//! [`super::transitions`].
 //!
 //! A coalesced statement takes a batch of members as flat arrays. It is an autocommit transaction,
 //! or shares one in a [`pipeline`]. Rules:

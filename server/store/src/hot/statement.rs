@@ -116,7 +116,6 @@ impl Run for PgConnection {
 #[derive(Debug)]
 pub enum Rows {
     OfTick(Vec<tokio_postgres::Row>),
-    /// Rows of sqlx.
     OfSession(Vec<PgRow>),
 }
 
@@ -128,7 +127,6 @@ impl Rows {
         }
     }
 
-    /// Decodes the only row.
     pub(crate) fn one<T: FromRow>(&self) -> Result<T, sqlx::Error> {
         self.decode()?.pop().ok_or(sqlx::Error::RowNotFound)
     }

@@ -8,7 +8,6 @@ const QUEUES_READ: i64 = 1_000;
 /// Workers read per queue. No index has them by last contact, because each contact would update it.
 pub const WORKERS_READ: i64 = 1_000;
 
-/// A worker of a queue.
 #[derive(Debug, Clone)]
 pub struct WorkerRow {
     pub queue: i32,

@@ -59,7 +59,6 @@ async fn waiting(pool: &PgPool) -> Vec<i32> {
     .expect("the database answers")
 }
 
-/// Returns a number from the database.
 pub async fn number(pool: &PgPool, sql: &'static str) -> i64 {
     sqlx::query_scalar(sql).fetch_one(pool).await.expect("the database answers")
 }

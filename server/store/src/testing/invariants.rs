@@ -369,7 +369,6 @@ pub const WHOLE_LOG_CHECKS: &[(&str, &str)] = &[
     ),
 ];
 
-/// Returns all violations found.
 pub async fn check_invariants(pool: &PgPool) -> Vec<String> {
     let mut conn = pool.acquire().await.expect("the database accepts a connection");
     let mut snapshot = conn.begin().await.expect("a transaction begins");

@@ -29,8 +29,7 @@ pub struct Want<'a> {
     pub epoch: i64,
     /// For each priority, the `ord` up to which no pending run is left.
     pub marks: [i64; PRIORITIES],
-    /// Worker indexes in order of assignment. A worker is listed once for each run that it
-    /// requests.
+    /// Worker indexes from 1, in order of assignment, once for each requested run.
     pub slots: Vec<i32>,
 }
 
@@ -202,7 +201,7 @@ fn statement_showing(
     }
 }
 
-/// Claims runs of one queue. `ANSWER_BYTES_MAX` bounds all responses together; workers request the
+/// Claims runs of one queue. `ANSWER_BYTES_MAX` bounds all responses together; callers request the
 /// rest at once.
 #[expect(clippy::too_many_lines, reason = "one statement, one clause a line")]
 fn one(want: &Want<'_>, columns: &Columns<'_>, lease: Duration, batch: Uuid, shown_bytes: i64) -> Statement {

@@ -19,7 +19,7 @@ use crate::session::plan_as_hot;
 /// A command this much older than a claim may have been committed after its worker checked.
 const UNSEEN: Duration = Duration::from_secs(60);
 
-/// Ends up to `limit` delays that are over; none ended before `from`.
+/// Ends up to `limit` delays that are over; none is left before `from`.
 ///
 /// Each run moves to a new position, as if created now, and notes tell event readers. Returns the
 /// number of runs by queue. Leaves runs past their deadline to the deadline pass.

@@ -48,7 +48,7 @@ pub struct Slice<C> {
 /// on tasks and edges.
 ///
 /// Retains a task until its deadline was processed, its artifacts are removed, and the log is read
-/// past its end: log readers look up its group. No task expired before `from`. The cursor keeps
+/// past the task's end: log readers look up its group. None is left before `from`. The cursor keeps
 /// retained tasks from blocking others. Purges nothing while much of the log is unread.
 pub async fn purge_tasks(
     conn: &mut PgConnection,
@@ -270,8 +270,8 @@ async fn purge(transaction: &mut PgConnection, ids: &[Uuid], seqs: &[i64]) -> Re
 }
 
 /// Purges a slice of expired, empty groups. createTask needs the row lock of an expired group to
-/// add a task. No group expired before `from`. The cursor keeps groups of retained tasks from
-/// blocking others.
+/// add a task. None is left before `from`. The cursor keeps groups of retained tasks from blocking
+/// others.
 pub async fn purge_groups(
     conn: &mut PgConnection,
     from: DateTime<Utc>,

@@ -81,8 +81,8 @@ impl Renewed {
     }
 }
 
-/// Renews leases for the claim timeout of the queue's policy, or `lease`. Never shortens a lease,
-/// or extends `complete_by`.
+/// Renews leases for the claim timeout of the queue's policy, or `lease`. Never shortens a lease;
+/// does not change `complete_by`.
 pub async fn renew(conn: &mut PgConnection, members: &[Member], lease: Duration) -> Result<Vec<Renewed>, sqlx::Error> {
     conn.run_one(&statement(members, lease)).await?.decode()
 }

@@ -24,7 +24,6 @@ use crate::task_commands::read_command;
 /// Maximum number of ids skipped per read, because a client may send any acknowledged id.
 const IDS_PASSED_MAX: i64 = 1_000;
 
-/// Result of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sent {
     /// Stored under this id.

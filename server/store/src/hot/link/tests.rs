@@ -85,7 +85,7 @@ async fn proxy(database: &TestDatabase, answer: Answer) -> u16 {
     port
 }
 
-/// A proxy with the server's certificate. Clients must present a certificate if `shown`.
+/// A proxy with the server's certificate. Clients must present one of the authority if `shown`.
 fn acceptor(folder: &Path, shown: bool) -> Answer {
     let read = |name: &str| std::fs::read(folder.join(name)).unwrap();
     let provider = Arc::new(ring::default_provider());

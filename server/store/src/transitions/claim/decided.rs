@@ -17,7 +17,6 @@ pub struct Chosen<'a> {
     pub decided: &'a Decided,
     /// The heads that the decision used.
     pub found: &'a FoundHeads,
-    /// Worker of each request.
     pub workers: &'a [Worker<'a>],
     /// Default lease.
     pub lease: Duration,
