@@ -163,11 +163,10 @@ pub struct Locked {
     pub tat: f64,
     /// By priority, the least virtual time of a head that may start.
     pub least: [f64; PRIORITIES],
-    /// Time of these values.
     pub now: DateTime<Utc>,
     /// Version of `tat` and `least`; 0 if unset.
     pub version: i64,
-    /// Read only if a limit of the queue depends on it.
+    /// Zero unless a limit of the queue depends on it.
     pub used: Used,
     /// Announcements taken by this transaction, and due keys.
     pub announced: Vec<Announced>,

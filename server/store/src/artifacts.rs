@@ -186,7 +186,6 @@ pub async fn find_run(
     row.map(|row| Ok((row.seq, columns.run(row.run)?))).transpose()
 }
 
-/// Lists artifacts of a run by name, after `after`.
 pub async fn list(
     conn: &mut PgConnection,
     seq: i64,
@@ -314,7 +313,6 @@ pub struct Removable {
     pub seq: i64,
     pub run: RunId,
     pub name: String,
-    /// True if bytes are stored under its name.
     pub has_bytes: bool,
 }
 

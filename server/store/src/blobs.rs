@@ -160,7 +160,6 @@ pub async fn take_due(
     .await
 }
 
-/// Deletes generations whose bytes were removed.
 pub async fn purge(pool: &PgPool, ids: &[Uuid]) -> Result<u64, sqlx::Error> {
     let gone = sqlx::query!(
         "-- purge_blobs

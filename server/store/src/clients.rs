@@ -71,7 +71,7 @@ pub struct ClientInfo {
     /// Before expansion.
     pub scopes: Vec<String>,
     pub description: String,
-    /// None: never.
+    /// None if it never expires.
     pub expires: Option<Timestamp>,
     /// True if it may be deleted at `expires`.
     pub delete_on_expiration: bool,
@@ -129,7 +129,7 @@ pub struct ClientChange {
     /// Before expansion.
     pub scopes: Option<Vec<String>>,
     pub description: Option<String>,
-    /// Inner none: never.
+    /// Inner none: it never expires.
     pub expires: Option<Option<DateTime<Utc>>>,
     pub delete_on_expiration: Option<bool>,
 }
@@ -221,7 +221,6 @@ pub async fn find_recent_token(
     token.map(|token| decrypt(keys, client_id, &token)).transpose()
 }
 
-/// Lists clients by id after `after`, with encrypted tokens.
 pub async fn list_tokens(
     db: impl PgExecutor<'_>,
     after: Option<&str>,

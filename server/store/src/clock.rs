@@ -5,7 +5,6 @@ use sqlx::PgConnection;
 
 use super::advisory;
 
-/// Returns the time of the server's clock.
 pub async fn get_now(conn: &mut PgConnection) -> Result<DateTime<Utc>, sqlx::Error> {
     sqlx::query_scalar!(
         r#"-- get_now
@@ -15,7 +14,6 @@ pub async fn get_now(conn: &mut PgConnection) -> Result<DateTime<Utc>, sqlx::Err
     .await
 }
 
-/// Returns the real time of the database.
 pub async fn get_real_now(conn: &mut PgConnection) -> Result<DateTime<Utc>, sqlx::Error> {
     sqlx::query_scalar!(
         r#"-- get_real_now
@@ -39,7 +37,6 @@ pub async fn advance(conn: &mut PgConnection, seconds: f64) -> Result<DateTime<U
     get_now(conn).await
 }
 
-/// Returns the offset of the manual clock.
 pub async fn get_offset(conn: &mut PgConnection) -> Result<f64, sqlx::Error> {
     sqlx::query_scalar!(
         r#"-- get_offset

@@ -17,7 +17,6 @@ pub(crate) const REACH_PAUSE: Duration = Duration::from_millis(200);
 pub(crate) const REACH_LEAST: Duration = Duration::from_secs(1);
 /// Timeout of [`ping`]. A hung PostgreSQL accepts connections but never replies.
 const PING_MAX: Duration = Duration::from_secs(10);
-/// SQLSTATE of a PostgreSQL that is starting or stopping.
 const CANNOT_CONNECT_NOW: &str = "57P03";
 
 /// Oldest supported PostgreSQL.
@@ -41,7 +40,6 @@ const QUESTIONABLE: [(&str, &str, &str); 5] = [
     ("jit", "on", "compiling short statements costs more than running them; set it to off"),
 ];
 
-/// Returns the settings that endanger data or speed, as sessions of this pool see them.
 pub async fn find_warnings(pool: &PgPool) -> Result<Vec<Warning>, sqlx::Error> {
     let names: Vec<String> = QUESTIONABLE.iter().map(|(name, ..)| (*name).to_owned()).collect();
     let rows = sqlx::query!(
@@ -164,7 +162,7 @@ mod tests {
         let port = listener.local_addr().unwrap().port();
         let options = PgConnectOptions::new_without_pgpass().host("127.0.0.1").port(port);
         let pinged = timeout(Duration::from_secs(10), ping_within(Duration::from_millis(100), &options)).await;
-        let error = pinged.expect("it was waited for").unwrap_err();
+        let error = pinged.expect("the ping hung").unwrap_err();
         assert!(matches!(&error, sqlx::Error::Io(error) if error.kind() == io::ErrorKind::TimedOut), "{error}");
     }
 }

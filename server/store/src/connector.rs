@@ -125,12 +125,10 @@ impl Connector {
         self.state().outage.is_some()
     }
 
-    /// Returns a lazy pool for cold statements.
     pub fn pool(&self) -> PgPool {
         self.pool_with(session::pool_options())
     }
 
-    /// Returns the lazy pools of a server.
     pub fn pools(&self) -> Pools {
         Pools::make(|options| self.pool_with(options))
     }

@@ -45,7 +45,6 @@ pub async fn get_counts(
     .await
 }
 
-/// Returns the counts of all queues, for metrics.
 pub async fn list_counts(conn: &mut PgConnection, sequenced: Sequenced) -> Result<Vec<(String, Counts)>, sqlx::Error> {
     let rows = sqlx::query!(
         r#"-- list_counts

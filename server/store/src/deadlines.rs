@@ -10,7 +10,6 @@ use super::failure::{Class, classify};
 use super::session::avoid_scans;
 use super::transitions::end_open;
 
-/// Result of a slice of overdue tasks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Slice {
     pub found: usize,

@@ -47,7 +47,6 @@ impl Row {
         Undecodable { table: self.table, column, task: self.task, value: value.into() }
     }
 
-    /// Decodes the id of a task or group.
     pub fn slug(self, column: &'static str, uuid: Uuid) -> Result<SlugId, Undecodable> {
         SlugId::from_uuid(uuid).ok_or_else(|| self.bad(column, 0))
     }

@@ -34,7 +34,6 @@ pub struct Edge {
     pub satisfied: bool,
 }
 
-/// Returns the state of all required tasks.
 pub async fn list_required(conn: &mut PgConnection, wanted: &[Wanted<'_>]) -> Result<Vec<Required>, sqlx::Error> {
     let mut members = Vec::new();
     let mut ids = Vec::new();

@@ -157,7 +157,6 @@ async fn settle_edges(
     Ok(locked.len())
 }
 
-/// Locks the dependents of these edges, skipping locked ones.
 async fn lock_dependents(transaction: &mut PgConnection, due: &[(i64, Uuid)]) -> Result<Vec<Uuid>, sqlx::Error> {
     if due.is_empty() {
         return Ok(Vec::new());

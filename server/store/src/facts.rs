@@ -8,7 +8,6 @@ use sqlx::PgConnection;
 /// Channel on which servers learn of changed facts; the payload is the name.
 pub const CHANNEL: &str = "tenure_facts";
 
-/// Generations of all facts at one time.
 #[derive(Debug)]
 pub struct Generations {
     /// By name.

@@ -37,7 +37,6 @@ pub async fn lock(conn: &mut PgConnection, id: Uuid) -> Result<(), sqlx::Error> 
     Ok(())
 }
 
-/// Lists up to `limit` task ids of a group after `after`.
 pub async fn list_tasks(
     conn: &mut PgConnection,
     group: Uuid,

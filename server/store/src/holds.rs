@@ -10,7 +10,6 @@ use uuid::Uuid;
 
 use super::session::plan_as_hot;
 
-/// True if the pending run of a task is held.
 pub async fn is_held(conn: &mut PgConnection, task: Uuid) -> Result<bool, sqlx::Error> {
     sqlx::query_scalar!(
         r#"-- is_held

@@ -184,13 +184,10 @@ pub async fn read(conn: &mut PgConnection, readers: &[Position], limit: i64) -> 
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct State {
-    /// True if a worker holds the run.
     pub held: bool,
-    /// End offset of the log, if it exists.
     pub next: Option<i64>,
 }
 
-/// Returns the states for these readers, in order.
 pub async fn states(conn: &mut PgConnection, readers: &[Position]) -> Result<Vec<State>, sqlx::Error> {
     let seqs: Vec<i64> = readers.iter().map(|reader| reader.seq).collect();
     let runs: Vec<i16> = readers.iter().map(|reader| reader.run).collect();

@@ -65,7 +65,6 @@ pub async fn list_writers(conn: &mut PgConnection) -> Result<Vec<Writer>, sqlx::
 #[derive(Debug, Clone, Copy)]
 pub struct Marks {
     pub epoch: i64,
-    /// By priority.
     pub marks: [i64; PRIORITIES],
 }
 

@@ -20,7 +20,6 @@ const LOOKS_MAX: usize = 8;
 pub struct Peeked {
     pub message: MessageId,
     pub task: Uuid,
-    /// When its run became pending.
     pub scheduled: DateTime<Utc>,
     pub deadline: DateTime<Utc>,
     pub dequeued: i32,

@@ -44,7 +44,6 @@ pub async fn notify_leaving(pool: &PgPool, worker: &Gone) -> Result<(), sqlx::Er
     Ok(())
 }
 
-/// Returns the stopping worker, if a payload names one.
 pub fn read_leaving(payload: &str) -> Option<Gone> {
     let mut words = payload.strip_prefix(LEAVING)?.strip_prefix(' ')?.split(' ');
     let (queue, worker_group, worker_id) = (words.next()?.parse().ok()?, words.next()?, words.next()?);

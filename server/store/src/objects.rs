@@ -26,7 +26,6 @@ pub struct NewObject<'a> {
     pub expires: DateTime<Utc>,
     /// Minimum retention of its row, at least until it expires.
     pub known_until: DateTime<Utc>,
-    /// As declared by the uploader.
     pub sha256: Option<&'a str>,
     pub sha512: Option<&'a str>,
 }

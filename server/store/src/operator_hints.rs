@@ -66,7 +66,6 @@ impl OperatorHint {
         Self { place: place(options), cause: one_line(cause), fix }
     }
 
-    /// Explains why the schema could not be migrated.
     pub fn of_migration(error: &MigrateError, options: &PgConnectOptions) -> Self {
         match error {
             MigrateError::Execute(error) | MigrateError::ExecuteMigration(error, _) => Self::new(error, options),

@@ -26,7 +26,6 @@ use super::events::Sequenced;
 use super::failure::is_cancelled;
 use super::low_water_marks::Marks;
 
-/// Queues listed, fullest first.
 pub const QUEUES_MAX: i64 = 200;
 /// Claims read, by end of lease.
 pub const CLAIMS_READ: i64 = 1_000;

@@ -170,7 +170,7 @@ async fn is_fair_now(transaction: &mut PgConnection, queue: i32) -> Result<Optio
 }
 
 /// Announces all keys of a queue for new limits. Locks the queue first, like admission and its
-/// removal: so neither waits for heads of the other, no key is checked by the old limits, and the
+/// removal. So neither waits for heads of the other, no key is checked by the old limits, and the
 /// row survives. With `order`, turns restart, since positions and virtual times are not comparable.
 async fn restart_admission(
     transaction: &mut PgConnection,

@@ -10,7 +10,6 @@ use super::events::Sequenced;
 use tenure_domain::policy::counts::Counted;
 use tenure_domain::policy::pause::Paused;
 
-/// Maximum number of announcements counted per queue.
 pub const ANNOUNCED_MAX: i64 = 1_000;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -87,9 +86,8 @@ async fn find_row(
 pub struct ListedQueue {
     pub name: String,
     pub counted: Counted,
-    /// As in [`ShownQueue`].
+    /// As in [`ShownQueue`], like `admissible`.
     pub assigned: i64,
-    /// As in [`ShownQueue`].
     pub admissible: i64,
     pub paused: Option<DateTime<Utc>>,
     /// Start of refiling.

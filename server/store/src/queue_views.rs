@@ -6,7 +6,6 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
-/// Contact of a worker with a queue.
 #[derive(Debug, Clone, Copy)]
 pub struct SeenQueue {
     pub key: i32,
@@ -113,7 +112,6 @@ pub async fn find_provisioner(conn: &mut PgConnection, name: &str) -> Result<Opt
     .await
 }
 
-/// Lists provisioners with shown queues, by name, after `after`.
 pub async fn list_provisioners(conn: &mut PgConnection, after: &str, limit: i64) -> Result<Vec<ViewRow>, sqlx::Error> {
     sqlx::query_as!(
         ViewRow,

@@ -176,7 +176,6 @@ pub struct Remembered<'a> {
     pub name: &'a TaskQueueId,
 }
 
-/// Marks these queues as polled.
 pub async fn mark_polled(conn: &mut PgConnection, queues: &[i32]) -> Result<(), sqlx::Error> {
     sqlx::query!(
         "-- mark_polled

@@ -160,7 +160,6 @@ pub struct Slice {
     pub ready: usize,
 }
 
-/// Restamps the next runs of the stage.
 pub async fn stamp_slice(transaction: &mut PgConnection, queue: i32, place: Place) -> Result<Slice, sqlx::Error> {
     avoid_scans(transaction).await?;
     let after = place.cursor.unwrap_or(i64::MIN);

@@ -35,7 +35,6 @@ pub async fn find(conn: &mut PgConnection, id: Uuid, run: Option<RunId>) -> Resu
     Ok(Some(Returned { run: columns.run(row.run)?, state: columns.state(row.state)?, result: row.result }))
 }
 
-/// Returns the results of runs as JSON texts.
 pub async fn load(
     conn: &mut PgConnection,
     runs: &[(Uuid, RunId)],

@@ -18,7 +18,6 @@ pub struct RoleInfo {
     pub last_modified: Timestamp,
 }
 
-/// A role to create or to replace.
 #[derive(Debug, Clone)]
 pub struct NewRole {
     pub role_id: String,
@@ -58,7 +57,6 @@ pub async fn find(db: impl PgExecutor<'_>, role_id: &str) -> Result<Option<RoleI
     Ok(row)
 }
 
-/// Lists roles by id, after `after`, up to `limit`.
 pub async fn list(
     db: impl PgExecutor<'_>,
     after: Option<&str>,

@@ -20,7 +20,6 @@ pub struct Scheduled {
     pub since: Option<DateTime<Utc>>,
 }
 
-/// Lists all assign queues by name.
 pub async fn list(conn: &mut PgConnection) -> Result<Vec<Scheduled>, sqlx::Error> {
     let rows = sqlx::query!(
         "-- list_schedulers

@@ -30,7 +30,6 @@ pub enum Purpose {
     /// Digests secrets in `registered_workers`.
     WorkerSecrets,
     BlobUrls,
-    /// Identifies a secret key.
     KeyCheck,
 }
 
@@ -117,7 +116,6 @@ impl SecretKeys {
         Self { ciphers: ciphers.collect(), derivers }
     }
 
-    /// Returns a setting with one random key.
     pub fn generate_setting() -> String {
         STANDARD.encode(random::<SECRET_KEY_BYTES>())
     }

@@ -52,7 +52,6 @@ pub async fn beat(conn: &mut PgConnection, server: Uuid) -> Result<Option<bool>,
     .await
 }
 
-/// Inserts the row of a server with this uptime, with a beat.
 pub async fn insert(conn: &mut PgConnection, member: &Member, up: Duration) -> Result<(), sqlx::Error> {
     sqlx::query!(
         "-- insert_server

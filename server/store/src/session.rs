@@ -297,7 +297,7 @@ mod tests {
         let pool = database.connector().small_pool("test");
         drop(left_at_begin(&pool).await);
         sqlx::query("INSERT INTO written VALUES ('by the next one')").execute(&pool).await.unwrap();
-        assert_eq!(rows(&database).await, 1, "an acknowledged write is in a transaction that is never committed");
+        assert_eq!(rows(&database).await, 1, "an acknowledged write was lost");
         // A failed statement does not leave the transaction open either.
         let mut conn = left_at_begin(&pool).await;
         assert!(sqlx::query("SELECT 1 / 0").execute(&mut *conn).await.is_err());

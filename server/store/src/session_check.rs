@@ -21,7 +21,6 @@ const COMPARE_MAX: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unfit {
-    /// A setting is not in effect.
     #[error("{name} is {found}, not {asked} as this connection was made with")]
     Setting {
         /// As in PostgreSQL.
@@ -29,7 +28,6 @@ pub enum Unfit {
         asked: &'static str,
         found: String,
     },
-    /// A setting of the database has an unsuitable value.
     #[error("{name} is {found}, and Tenure needs it {needed}")]
     Required {
         /// As in PostgreSQL.

@@ -110,7 +110,6 @@ pub async fn load(conn: &mut PgConnection, ids: &[Uuid]) -> Result<HashMap<Uuid,
         .collect()
 }
 
-/// Returns the ended runs of tasks, by `seq`.
 pub async fn load_history(conn: &mut PgConnection, seqs: &[i64]) -> Result<HashMap<i64, Vec<EndedRun>>, sqlx::Error> {
     let mut history: HashMap<i64, Vec<EndedRun>> = HashMap::new();
     if seqs.is_empty() {
@@ -248,12 +247,10 @@ pub async fn lock(conn: &mut PgConnection, id: Uuid) -> Result<(), sqlx::Error> 
     Ok(())
 }
 
-/// Locks a task, and returns its queue if it exists.
 pub async fn lock_in_queue(conn: &mut PgConnection, id: Uuid) -> Result<Option<i32>, sqlx::Error> {
     sqlx::query_scalar!("-- lock_task\nSELECT queue FROM tasks WHERE id = $1 FOR UPDATE", id).fetch_optional(conn).await
 }
 
-/// Filters `ids` to resolved tasks.
 pub async fn list_resolved(conn: &mut PgConnection, ids: &[Uuid]) -> Result<Vec<Uuid>, sqlx::Error> {
     sqlx::query_scalar!(
         "-- list_resolved

@@ -61,7 +61,6 @@ impl TestDatabase {
         connect(&self.options).await
     }
 
-    /// A separate connector, as for each server.
     pub fn connector(&self) -> Connector {
         Connector::new(self.options.clone())
     }

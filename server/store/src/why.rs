@@ -199,7 +199,6 @@ async fn find_held(
     })
 }
 
-/// Returns a session and its worker, if complete.
 pub(super) fn named(
     group: Option<String>,
     id: Option<String>,
@@ -361,7 +360,6 @@ pub struct Ends {
     pub result: Option<(i16, String)>,
 }
 
-/// Returns the causes of the ends of a task's runs, and its last result.
 pub async fn find_ends(conn: &mut PgConnection, id: TaskId) -> Result<Ends, sqlx::Error> {
     let columns = Row { table: "runs", task: id.uuid() };
     let rows = sqlx::query!(

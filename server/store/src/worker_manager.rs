@@ -6,7 +6,6 @@ use sqlx::{PgConnection, PgExecutor};
 use super::worker_removals::SETTLED_AFTER;
 use tenure_domain::registration::{Standing, WorkerName};
 
-/// A worker, for authentication.
 #[derive(Debug, Clone, Copy)]
 pub struct FoundAccount {
     pub created: DateTime<Utc>,

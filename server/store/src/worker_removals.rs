@@ -56,7 +56,6 @@ pub async fn note(transaction: &mut PgConnection, worker: &Gone, for_good: bool)
     facts::raise(transaction, FACT).await
 }
 
-/// Returns all noted removals, with their times.
 pub async fn list(conn: &mut PgConnection) -> Result<HashMap<Gone, DateTime<Utc>>, sqlx::Error> {
     let rows = sqlx::query!("-- list_removals\nSELECT queue, worker_group, worker_id, removed FROM worker_removals")
         .fetch_all(conn)

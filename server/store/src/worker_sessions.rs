@@ -132,7 +132,7 @@ pub async fn lock_live(
     )
     .fetch_optional(&mut *transaction)
     .await?;
-    // Read after the wait.
+    // The time after the wait.
     let queue = sqlx::query!(
         r#"-- get_policy_version
         SELECT q.policy_version, db_now.now AS "now!" FROM task_queues q, db_now WHERE q.id = $1 AND q.name = $2"#,

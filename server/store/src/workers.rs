@@ -106,7 +106,7 @@ pub struct WorkerRow {
     pub first_claim: DateTime<Utc>,
     pub last_seen: DateTime<Utc>,
     pub expires: DateTime<Utc>,
-    /// May be over.
+    /// May be in the past.
     pub quarantine_until: Option<DateTime<Utc>>,
     /// Tasks of its last claims, oldest first.
     pub recent_tasks: Vec<Uuid>,
@@ -166,7 +166,6 @@ pub struct Wanted<'a> {
     pub limit: i64,
 }
 
-/// Lists the shown workers of a queue by group and id.
 pub async fn list(conn: &mut PgConnection, wanted: Wanted<'_>) -> Result<Vec<WorkerRow>, sqlx::Error> {
     sqlx::query_as!(
         WorkerRow,
@@ -280,7 +279,6 @@ pub struct QuarantineRow {
     pub info: Option<String>,
 }
 
-/// Lists the changes of a worker's quarantine, oldest first.
 pub async fn list_quarantines(conn: &mut PgConnection, key: &WorkerKey) -> Result<Vec<QuarantineRow>, sqlx::Error> {
     sqlx::query_as!(
         QuarantineRow,

@@ -90,7 +90,6 @@ pub async fn name_keys(transaction: &mut PgConnection, queue: i32, announced: &[
 pub struct Look<'a> {
     pub queue: i32,
     pub admission: &'a Admission,
-    /// By priority.
     pub least: [f64; PRIORITIES],
     pub marks: &'a Marks,
 }

@@ -13,7 +13,6 @@ use crate::breakage::{Breakage, strikes};
 #[derive(Debug, Clone, Copy)]
 pub struct Heads<'a> {
     pub queue: i32,
-    /// By priority.
     pub least: &'a [f64; PRIORITIES],
     /// Maximum number of heads.
     pub width: i64,

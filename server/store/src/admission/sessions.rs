@@ -393,7 +393,6 @@ pub async fn lock_not_accepted(
     list_assigned_of(transaction, &locked, None).await
 }
 
-/// Returns the runs of these locked tasks that are assigned to a session.
 pub async fn list_assigned(
     transaction: &mut PgConnection,
     epoch: i64,

@@ -12,7 +12,6 @@ pub(crate) struct Stored {
     pub version: Option<i64>,
     /// Next conforming start of the queue.
     pub tat: f64,
-    /// By priority.
     pub least: [f64; PRIORITIES],
     pub keys: Vec<i64>,
     pub tats: Vec<f64>,
@@ -102,7 +101,6 @@ pub async fn store(
     Ok(())
 }
 
-/// Stores the state of a queue if it changed.
 pub async fn store_state(
     transaction: &mut PgConnection,
     locked: &mut Locked,

@@ -64,7 +64,7 @@ pub async fn find(conn: &mut PgConnection, queue: &Queue, seq: i64) -> Result<Wa
     let limit = slots_of_key(conn, queue.id, row.key.as_deref(), &admission).await?;
     let free = key.and_then(|key| key.free).or(limit);
     waiting.slots = match limit.zip(free) {
-        // Exceeds a limit that was lowered.
+        // More than the limit, if it was lowered.
         Some((limit, 0)) => Some((limit, count_used_of_key(conn, row.key_id).await?)),
         slots => slots.map(|(limit, free)| (limit, limit.saturating_sub(free))),
     };
@@ -320,7 +320,6 @@ async fn without_scheduler(conn: &mut PgConnection, queue: i32) -> Result<Option
     Ok((!row.active).then(|| u32::try_from(row.candidates).unwrap_or(u32::MAX)))
 }
 
-/// Returns the live sessions of a queue, and if one is free.
 async fn count_sessions(conn: &mut PgConnection, queue: i32) -> Result<Sessions, sqlx::Error> {
     let row = sqlx::query!(
         r#"-- why_sessions
@@ -346,7 +345,6 @@ async fn count_sessions(conn: &mut PgConnection, queue: i32) -> Result<Sessions,
     Ok(Sessions { live: number(row.live), extended: number(row.extended), is_free: row.free, asked_without: false })
 }
 
-/// True if a worker without a session has requested work since `since`.
 pub async fn asked_without_session(
     conn: &mut PgConnection,
     queue: i32,

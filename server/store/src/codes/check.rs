@@ -174,7 +174,6 @@ pub(super) fn group(name: &str, group: &str) -> Option<Codes> {
     })
 }
 
-/// True if the comparison, or membership in a list, holds.
 fn holds(operator: &str, value: i64, numbers: &Codes) -> bool {
     let of = |test: fn(i64, i64) -> bool| numbers.iter().any(|&number| test(value, number));
     match operator {
@@ -285,7 +284,6 @@ fn compared(tokens: &[Token], at: usize) -> (&str, &str) {
     }
 }
 
-/// Returns the errors in the numbers of a statement.
 pub(super) fn faults(sql: &str) -> Vec<String> {
     let tokens = tokens(sql);
     let mut faults = Vec::new();

@@ -130,7 +130,7 @@ pub(super) fn statements(code: &str) -> Vec<String> {
 pub(super) fn files(folder: &Path, ending: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder).expect("the folder is there") {
-        let path = entry.expect("it can be read").path();
+        let path = entry.expect("the entry is readable").path();
         if path.is_dir() {
             found.extend(files(&path, ending));
         } else if path.to_string_lossy().ends_with(ending) {

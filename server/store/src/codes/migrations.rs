@@ -65,7 +65,7 @@ fn migrated(sql: &str) -> Vec<(String, String, String, Codes)> {
 
 fn migrations() -> String {
     let texts = files(&folder("../../migrations"), ".sql");
-    texts.iter().map(|path| std::fs::read_to_string(path).expect("it is text")).collect::<Vec<_>>().join("\n")
+    texts.iter().map(|path| std::fs::read_to_string(path).expect("the file is UTF-8")).collect::<Vec<_>>().join("\n")
 }
 
 fn faults_of_migrations(sql: &str) -> Vec<String> {

@@ -15,9 +15,9 @@ fn store() -> Vec<(String, Vec<String>)> {
     let root = folder("src");
     let mut found = Vec::new();
     for path in files(&root, ".rs") {
-        let name = path.strip_prefix(&root).expect("it is below").to_string_lossy().into_owned();
+        let name = path.strip_prefix(&root).expect("the path is below src").to_string_lossy().into_owned();
         if !name.starts_with("codes") && !name.starts_with("testing") && !name.ends_with("tests.rs") {
-            found.push((name, statements(&std::fs::read_to_string(&path).expect("it is text"))));
+            found.push((name, statements(&std::fs::read_to_string(&path).expect("the file is UTF-8"))));
         }
     }
     assert!(found.iter().map(|(_, statements)| statements.len()).sum::<usize>() > 200, "statements are not found");

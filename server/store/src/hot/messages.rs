@@ -29,7 +29,6 @@ pub struct Got {
     pub task: Uuid,
     /// Position in the queue.
     pub ord: i64,
-    /// When its run became pending.
     pub scheduled: DateTime<Utc>,
     pub deadline: DateTime<Utc>,
     /// With this, the poller may change the message.

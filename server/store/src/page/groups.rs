@@ -41,12 +41,10 @@ pub struct MemberRow {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemberState {
-    /// The task has no run.
     Unscheduled,
     Run(RunState),
 }
 
-/// Lists the tasks of a group after `after`, by id.
 pub async fn list_members(
     conn: &mut PgConnection,
     group: Uuid,

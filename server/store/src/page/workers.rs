@@ -17,7 +17,7 @@ pub struct WorkerRow {
     pub first_seen: DateTime<Utc>,
     /// Last request for work, renewal of a claim, or declaration.
     pub last_seen: DateTime<Utc>,
-    /// May be over.
+    /// May be in the past.
     pub quarantine_until: Option<DateTime<Utc>>,
     /// Last renewal of its live session.
     pub renewed: Option<DateTime<Utc>>,
@@ -26,7 +26,6 @@ pub struct WorkerRow {
 }
 
 impl WorkerRow {
-    /// Returns the time of the last contact.
     pub fn contact(&self) -> DateTime<Utc> {
         self.renewed.map_or(self.last_seen, |renewed| renewed.max(self.last_seen))
     }

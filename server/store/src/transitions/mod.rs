@@ -6,7 +6,7 @@
 //!
 //! | file | from → to | statements |
 //! |---|---|---|
-//! | [`create`] | new → pending; unscheduled if dependencies are unsatisfied | `create_task…` (hot) |
+//! | [`create`] | new → pending, or unscheduled with open dependencies | `create_task…` (hot) |
 //! | [`claim`] | pending → running | `claim_work…` (hot) |
 //! | [`claim`] | waiting → running, in a limited queue | `claim_decided` |
 //! | [`claim_one`] | pending → running | `claim_task` |

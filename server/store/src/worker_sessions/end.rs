@@ -138,7 +138,6 @@ pub async fn lock(conn: &mut PgConnection, epoch: i64) -> Result<(), sqlx::Error
     Ok(())
 }
 
-/// Result of [`share`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shared {
     /// Live until the end of the transaction.

@@ -66,7 +66,6 @@ pub async fn command(
     Ok(id.map_or(Sent::TooMany, Sent::Item))
 }
 
-/// An item with the state of its run.
 struct ItemRow {
     epoch: i64,
     id: Option<i64>,
@@ -224,7 +223,6 @@ async fn pass_ids(conn: &mut PgConnection, acknowledged: i64) -> Result<Option<i
     .await
 }
 
-/// Assigns ids to items of these sessions, in order of insertion.
 async fn give_ids(conn: &mut PgConnection, epochs: &[i64]) -> Result<(), sqlx::Error> {
     let mut transaction = conn.begin().await?;
     lock_ids(&mut transaction, epochs).await?;

@@ -33,7 +33,6 @@ pub struct StillLive {
     pub policy_version: i64,
 }
 
-/// Filters `epochs` to sessions that have not ended.
 pub async fn list_live(conn: &mut PgConnection, epochs: &[i64]) -> Result<Vec<StillLive>, sqlx::Error> {
     sqlx::query_as!(
         StillLive,

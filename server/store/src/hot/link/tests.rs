@@ -41,7 +41,6 @@ fn certificates() -> TempDir {
     folder
 }
 
-/// A new key without a password.
 const KEY: [&str; 5] = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"];
 
 fn openssl(folder: &Path, arguments: &[&str]) {
@@ -49,7 +48,6 @@ fn openssl(folder: &Path, arguments: &[&str]) {
     assert!(made.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&made.stderr));
 }
 
-/// Response of a proxy to a TLS request.
 #[derive(Clone)]
 enum Answer {
     Offered(TlsAcceptor),
