@@ -1,5 +1,4 @@
-//! The blocking path: members that cannot share a batch, one per transaction that waits for locks, on two sessions, whichever
-//! loop they come from.
+//! Blocking path: runs members that cannot share a batch, one per transaction that waits for locks.
 
 use std::sync::Arc;
 
@@ -14,12 +13,12 @@ use crate::notifiers::{Effects, Notifiers};
 use tenure_store::connector::Connector;
 use tenure_store::failure::was_created_meanwhile;
 
-/// Sessions of the blocking path of an operation.
+/// Database sessions per operation.
 const SESSIONS: usize = 2;
-/// Members that may wait in a blocking path.
+/// Queue capacity, in members.
 const WAITING_MAX: usize = 1_000;
 
-/// The sending side of a blocking path.
+/// Sending side of a blocking path.
 pub struct BlockingPath<O: Operation> {
     queue: mpsc::Sender<Job<O>>,
 }
@@ -31,7 +30,7 @@ impl<O: Operation> Clone for BlockingPath<O> {
 }
 
 impl<O: Operation> BlockingPath<O> {
-    /// Starts the blocking path; it ends when its sending side is dropped and all members are answered.
+    /// Starts the path. It ends once its sending side is dropped and all members are answered.
     pub fn start(operation: &Arc<O>, connector: &Connector, notifiers: &Notifiers, tasks: &TaskTracker) -> Self {
         let (queue, inbox) = mpsc::channel(WAITING_MAX);
         let inbox = Arc::new(Mutex::new(inbox));
@@ -63,8 +62,8 @@ async fn work<O: Operation>(
         let member = &job.member;
         let mut effects = Effects::default();
         let mut result = session.run(async |conn| alone(&*operation, conn, member, &mut effects).await).await;
-        // What it waited for was committed after its statement had begun, such as a group that another server created for
-        // a task of the same group: a new statement sees it.
+        // The lock holder committed after this statement's snapshot, e.g. another server created
+        // the task's group. A new statement sees the change.
         let waited = match &result {
             Ok(verdict) => matches!(verdict, Verdict::Locked),
             Err(failure) => was_created_meanwhile(failure.error()),
@@ -72,14 +71,14 @@ async fn work<O: Operation>(
         if waited {
             result = session.run(async |conn| alone(&*operation, conn, member, &mut effects).await).await;
         }
-        // After the commit, or after one whose answer was lost.
+        // After the commit, even if its answer was lost.
         if matches!(result, Ok(_) | Err(Failure::Lost(_))) {
             notifiers.apply(effects);
         }
         let answer = match result {
             Ok(Verdict::Done(answer)) => Ok(answer),
             Ok(Verdict::Refused(error)) => Err(error),
-            // Another transaction locked the row between our wait and our statement, twice.
+            // Another transaction locked the row between wait and statement, twice.
             Ok(Verdict::Locked | Verdict::Again) => Err(OpError::Unavailable),
             Err(failure @ Failure::Again(_)) => {
                 metrics::counter!("tenure_blocking_path_timeouts_total", "operation" => O::NAME).increment(1);

@@ -1,5 +1,4 @@
-//! What becomes of claims that were made: they are in a guard before anything else can fail, described, and recovered if the answer
-//! was lost.
+//! Guards new claims, describes them, and recovers them if the statement's answer is lost.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
@@ -21,36 +20,36 @@ use tenure_store::session::{self, Backend, LostBackend};
 use tenure_store::transitions::claim::{self, Claimed, Worker};
 use tenure_store::{claims, tasks, worker_sessions};
 
-/// How often recovery looks again while the database is unavailable or the lost session is alive.
+/// Recovery interval while the database is unavailable or the lost session lives.
 const RECOVERY_EVERY: Duration = Duration::from_millis(200);
-/// How often it does while the lost session waits for a synchronous standby.
+/// Recovery interval while the lost session waits for a synchronous standby.
 const STANDBY_EVERY: Duration = Duration::from_secs(1);
-/// How long one look may take.
+/// Timeout of one recovery attempt.
 const RECOVERY_TRY_MAX: Duration = Duration::from_secs(10);
-/// After that the claims of a lost batch are left to expire.
+/// After this, the claims of a lost batch are left to expire.
 const RECOVERY_MAX: Duration = Duration::from_secs(600);
 
-/// Claims that were made, before anything else is known of them.
+/// Claims not described yet, with their guard.
 pub(super) struct Guarded {
-    /// In the order of delivery.
+    /// In delivery order.
     pub(super) made: Vec<Claimed>,
-    /// Of these claims, in the same order.
+    /// In the order of `made`.
     guard: Delivery,
-    /// Queues with runs that were left because the answers were full, or because the session of their worker has ended.
+    /// Queues with runs left unclaimed: the answers were full or the worker's session had ended.
     left: Vec<i32>,
-    /// Requests whose session has ended: the queue, and the position in the batch.
+    /// Requests whose session has ended, as (queue, position in the batch).
     gone: HashSet<(i32, usize)>,
 }
 
-/// What was claimed from a queue.
+/// Claims from one queue.
 pub(super) struct QueueClaims {
-    /// In the order of delivery, each with the position of its request in the batch, from 1.
+    /// In delivery order, each with its request's position in the batch, from 1.
     claims: VecDeque<(usize, Granted)>,
-    /// Of these claims, in the same order: dropped, it requeues those that are left.
+    /// In the order of `claims`. Dropping it requeues the remaining ones.
     guard: Delivery,
-    /// Positions of requests that failed, and why: a claim could not be described, or their session has ended.
+    /// Errors by request position: an undescribable claim or an ended session.
     failed: HashMap<usize, OpError>,
-    /// Whether runs were left that the next statement claims.
+    /// True if the next statement will claim further runs.
     pub(super) more: bool,
 }
 
@@ -59,8 +58,8 @@ impl QueueClaims {
         Self { claims: VecDeque::new(), guard: requeue.guard(Vec::new()), failed: HashMap::new(), more: false }
     }
 
-    /// The claims of the request at this position. An error if there were some and all of them had to be requeued, or if its
-    /// session has ended.
+    /// Takes the claims of one request. Fails if all were requeued or its session has
+    /// ended.
     pub(super) fn take(&mut self, position: usize) -> Result<(Vec<Granted>, Delivery), OpError> {
         let mut claims = Vec::new();
         while let Some((_, granted)) = self.claims.pop_front_if(|(of, _)| *of == position) {
@@ -76,7 +75,7 @@ impl QueueClaims {
     }
 }
 
-/// Makes claims on a session of its own.
+/// Makes claims on its own session.
 pub(super) struct Claimer {
     pub(super) session: Session,
     pool: PgPool,
@@ -86,18 +85,16 @@ pub(super) struct Claimer {
     tracker: TaskTracker,
 }
 
-/// The position of a run's request in the batch, from 1.
 fn position(row: &Claimed) -> usize {
     usize::try_from(row.worker).unwrap_or_default()
 }
 
-/// The answer to a claim for which there is no room to wait.
+/// Counts a shed claim and returns its error.
 pub(super) fn shed() -> OpError {
     metrics::counter!("tenure_batch_shed_total", "operation" => "claim").increment(1);
     OpError::Overloaded("claimWork")
 }
 
-/// What is noted of a claim as the worker's recent one.
 pub(super) fn recent_claim(claim: &Granted) -> Recent {
     Recent { task: claim.task.id.uuid(), run: claim.run.number().cast_signed(), claimed: claim.tenancy.started }
 }
@@ -114,26 +111,25 @@ impl Claimer {
         }
     }
 
-    /// Puts what was claimed into a guard: from here on the statement is never run again for it.
+    /// Guards claims. From here on the statement is never repeated for them.
     pub(super) fn guard(&self, rows: Vec<Claimed>) -> Guarded {
         let (mut made, rows): (Vec<Claimed>, Vec<Claimed>) = rows.into_iter().partition(|row| row.made);
         made.sort_by_key(|row| (row.queue, row.priority, row.ord));
         self.guard_in_order(made, rows)
     }
 
-    /// The same for claims that are in the order of delivery.
     pub(super) fn guard_in_order(&self, made: Vec<Claimed>, left: Vec<Claimed>) -> Guarded {
         let guard = self.requeue.guard(made.iter().map(|row| UndeliveredClaim { id: row.id, run: row.run }).collect());
         let gone = left.iter().filter(|row| row.session_ended).map(|row| (row.queue, position(row))).collect();
         Guarded { made, guard, left: left.into_iter().map(|row| row.queue).collect(), gone }
     }
 
-    /// Describes claims as their workers get them. A claim that cannot be described is requeued, and its worker is asked to
-    /// try again; the others are delivered.
+    /// Describes claims for their workers. A claim that cannot be described is requeued, and its
+    /// worker is asked to retry.
     pub(super) async fn describe(&mut self, claimed: Guarded, workers: &[Worker<'_>]) -> HashMap<i32, QueueClaims> {
         let Guarded { mut made, mut guard, left, gone } = claimed;
         if let Err(failure) = self.add_definitions(&mut made).await {
-            // The claims without one are requeued.
+            // Claims without a definition are requeued.
             drop(failure.report("describe_claims"));
         }
         let history = self.history(&made).await;
@@ -148,7 +144,7 @@ impl Claimer {
             }
         }
         let mut history = history.unwrap_or_else(|failure| {
-            // Reported once; the claims of first runs need no history.
+            // Reported once. Claims of first runs need no history.
             drop(failure.report("describe_claims"));
             None
         });
@@ -172,7 +168,7 @@ impl Claimer {
         found
     }
 
-    /// What ended the sessions of these requests, in their order.
+    /// Returns why these requests' sessions ended, in the order of `gone`.
     async fn ended(&mut self, gone: &HashSet<(i32, usize)>, workers: &[Worker<'_>]) -> Vec<SessionEnd> {
         if gone.is_empty() {
             return Vec::new();
@@ -185,11 +181,11 @@ impl Claimer {
             Vec::new()
         });
         let ended: HashMap<i64, SessionEnd> = ended.into_iter().collect();
-        // They have ended in any case, and most end so.
+        // All have ended, most by expiry.
         epochs.iter().map(|epoch| ended.get(epoch).copied().unwrap_or(SessionEnd::Expired)).collect()
     }
 
-    /// Reads the definitions for which the statement's answer had no room.
+    /// Reads definitions that did not fit into the statement's answer.
     async fn add_definitions(&mut self, made: &mut [Claimed]) -> Result<(), Failure> {
         loop {
             let left: Vec<Uuid> = made.iter().filter(|row| row.lacks_definition()).map(|row| row.id).collect();
@@ -211,7 +207,7 @@ impl Claimer {
         }
     }
 
-    /// The runs that ended before these claims, by task; none if nothing of it is needed.
+    /// Returns earlier runs by task, or `None` if all claims are of first runs.
     async fn history(&mut self, made: &[Claimed]) -> Result<Option<HashMap<i64, Vec<EndedRun>>>, Failure> {
         let retried: Vec<i64> = made.iter().filter(|row| row.run > 0).map(|row| row.seq).collect();
         if retried.is_empty() {
@@ -219,13 +215,13 @@ impl Claimer {
         }
         let mut history = self.session.run(async |conn| tasks::load_history(conn, &retried).await).await;
         if let Err(Failure::Again(_) | Failure::Lost(_)) = history {
-            // A read may be repeated whatever happened to it.
+            // Reads are safe to repeat.
             history = self.session.run(async |conn| tasks::load_history(conn, &retried).await).await;
         }
         history.map(Some)
     }
 
-    /// An error without a text was reported already.
+    /// Fails with `None` if the error was reported already.
     async fn describe_one(
         &self,
         row: Claimed,
@@ -243,14 +239,14 @@ impl Claimer {
         Ok(row.describe(name, ended, *worker).map_err(sqlx::Error::from)?)
     }
 
-    /// The statement may have committed although its answer was lost: what it claimed is requeued, once the lost
-    /// session cannot commit any more.
+    /// Requeues the claims of a statement that may have committed although its answer was lost.
+    /// Waits until the lost session can no longer commit.
     pub(super) fn recover(&self, batch: Uuid, backend: Option<Backend>) {
         let (pool, requeue) = (self.pool.clone(), self.requeue.clone());
         self.tracker.spawn(async move {
             let until = Instant::now() + RECOVERY_MAX;
             while Instant::now() < until {
-                // A database that went silent must not keep this try forever.
+                // A silent database must not block this attempt forever.
                 match tokio::time::timeout(RECOVERY_TRY_MAX, find_lost(&pool, batch, backend)).await {
                     Ok(Ok(Found::Claims(lost))) => {
                         tracing::warn!(batch = %batch, claims = lost.len(), "recovered a batch whose answer was lost");
@@ -266,13 +262,12 @@ impl Claimer {
     }
 }
 
-/// What was found of a lost batch.
+/// State of a lost batch.
 enum Found {
-    /// Its claims, and there will be no others.
+    /// All its claims; none can follow.
     Claims(Vec<UndeliveredClaim>),
-    /// Its session may still commit.
     MayCommit,
-    /// Its session has committed, and no other one sees it before a synchronous standby has it.
+    /// Committed, but invisible to other sessions until a synchronous standby has the commit.
     AwaitsStandby,
 }
 

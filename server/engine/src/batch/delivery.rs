@@ -1,8 +1,8 @@
-//! Undelivered claims are requeued.
+//! Requeues undelivered claims.
 //!
-//! A claim leaves the wait list inside a [`Delivery`]. If that is dropped before the response was flushed to the
-//! connection, the claim is requeued: the run ends as worker-shutdown and the next one is pending, at its old position
-//! and without using up a retry. The claims of a response that is lost further on expire as usual.
+//! A claim leaves the wait list inside a [`Delivery`]. If that guard is dropped before the response
+//! is flushed, the run ends as worker-shutdown. The next run is pending at the old position, and no
+//! retry is used up. A response lost after the flush leaves its claims to expire.
 
 use std::time::{Duration, Instant};
 
@@ -20,15 +20,14 @@ use tenure_store::claims;
 use tenure_store::connector::Connector;
 use tenure_store::transitions::end::{self, Member};
 
-/// A claim whose delivery is not confirmed yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UndeliveredClaim {
-    /// The task.
+    /// Task id.
     pub id: Uuid,
     pub run: i16,
 }
 
-/// Claims on their way to a worker.
+/// Guard of claims on their way to a worker.
 #[derive(Debug)]
 pub struct Delivery {
     claims: Vec<UndeliveredClaim>,
@@ -36,7 +35,7 @@ pub struct Delivery {
 }
 
 impl Delivery {
-    /// Splits off the first of these claims, so that each part is delivered or requeued by itself.
+    /// Splits off the first `count` claims.
     #[must_use]
     pub fn split_first(&mut self, count: usize) -> Self {
         let count = count.min(self.claims.len());
@@ -48,7 +47,7 @@ impl Delivery {
         self.claims.append(&mut other.claims);
     }
 
-    /// The answer has been flushed to the worker's connection.
+    /// Releases the claims: the response was flushed to the worker's connection.
     pub fn delivered(mut self) {
         self.claims.clear();
     }
@@ -60,31 +59,30 @@ impl Drop for Delivery {
     }
 }
 
-/// The sending side of the task that requeues claims.
+/// Sending side of the requeue task.
 #[derive(Debug, Clone)]
 pub struct Requeue {
     queue: mpsc::UnboundedSender<Vec<UndeliveredClaim>>,
 }
 
-/// How long to wait before a failed requeue is tried again.
 const RETRY_AFTER: Duration = Duration::from_millis(500);
-/// How often a requeue is tried; after that the claim is left to expire.
+/// Tries per claim; then it is left to expire.
 const TRIES_MAX: u32 = 60;
-/// The same for tries that got no session: a standby may be away for long.
+/// Time limit per claim. Attempts without a session use up no tries: a standby may be away for
+/// long.
 const TRIED_FOR: Duration = Duration::from_secs(600);
 
 impl Requeue {
-    /// Starts the task that requeues. It ends when every sender is dropped, or when it is stopped and the database is
-    /// unavailable.
+    /// Starts the requeue task. It ends when all senders are dropped, or when it is stopped while
+    /// the database is unavailable.
     #[must_use]
     pub fn start(connector: &Connector, notifiers: Notifiers, tasks: &TaskTracker, stop: CancellationToken) -> Self {
-        // Unbounded: what is in it was claimed, and claims are bounded by the requests that wait for them.
+        // Unbounded: waiting requests bound the claims.
         let (queue, inbox) = mpsc::unbounded_channel();
         essential::spawn(tasks, work(Session::brief(connector.clone()), inbox, notifiers, stop));
         Self { queue }
     }
 
-    /// Wraps claims that are about to be delivered.
     #[must_use]
     pub fn guard(&self, claims: Vec<UndeliveredClaim>) -> Delivery {
         Delivery { claims, requeue: self.clone() }
@@ -97,7 +95,6 @@ impl Requeue {
     }
 }
 
-/// A claim that is to be requeued.
 #[derive(Debug)]
 struct Undelivered {
     claim: UndeliveredClaim,
@@ -142,15 +139,16 @@ struct Requeuer {
     session: Session,
     notifiers: Notifiers,
     stop: CancellationToken,
-    /// What could not be requeued yet. What comes meanwhile does not wait for it.
+    /// Claims to retry. New claims do not wait for them.
     left: Vec<Undelivered>,
-    /// When it is tried again.
+    /// Next retry of `left`.
     again_at: Instant,
 }
 
 impl Requeuer {
-    /// Requeues claims. One that the statement skips is locked, or its queue is, has ended already, or was requeued too often: it is
-    /// tried again for as long as the claim exists and may be requeued.
+    /// Requeues claims. The statement skips locked claims, claims of locked queues, ended claims
+    /// and those requeued too often. A skipped claim is retried while it exists and may be
+    /// requeued.
     async fn attempt(&mut self, mut claims: Vec<Undelivered>) {
         let mut left = Vec::new();
         while !claims.is_empty() {
@@ -158,9 +156,9 @@ impl Requeuer {
             let mut part = std::mem::replace(&mut claims, rest);
             if let Err(failure) = self.attempt_part(&mut part).await {
                 match failure {
-                    // Without the database the rest would wait for a connection in vain.
+                    // The remaining parts would only time out on the connection.
                     Failure::NotRun(_) => part.append(&mut claims),
-                    // It is about one of them, and the others may be requeued without it.
+                    // One claim causes the error; the others may succeed.
                     Failure::BadData(_) | Failure::Fault(_) if part.len() > 1 => part = self.attempt_each(part).await,
                     _ => {}
                 }
@@ -180,7 +178,7 @@ impl Requeuer {
         self.left.append(&mut left);
     }
 
-    /// Each by itself. Those that are left.
+    /// Requeues claims one by one and returns the rest.
     async fn attempt_each(&mut self, claims: Vec<Undelivered>) -> Vec<Undelivered> {
         let mut left = Vec::new();
         for one in claims {
@@ -193,7 +191,7 @@ impl Requeuer {
         left
     }
 
-    /// The same for at most as many as a statement takes; those stay that are left.
+    /// Requeues up to [`BATCH_MEMBERS_MAX`] claims in one statement and keeps the rest in `claims`.
     async fn attempt_part(&mut self, claims: &mut Vec<Undelivered>) -> Result<(), Failure> {
         let members: Vec<Member<'_>> =
             claims.iter().map(|one| Member::new(one.claim.id, one.claim.run, Ending::Undelivered)).collect();

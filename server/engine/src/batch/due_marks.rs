@@ -1,12 +1,12 @@
-//! The low-water marks of times of this server: where passes that look for what is due start scanning.
+//! Low-water marks of times: where passes for due rows start scanning.
 //!
-//! Each server finds its own, by reading alone, and starts without any: then it scans from the start. They are right with
-//! several servers because the safe time waits for the transactions of all of them. They are dropped with everything else that is
-//! cached when the database may have lost something, when its clock goes back, and every hour: whatever has come below
-//! a mark in a way that is not foreseen here (a statement typed by an operator) is found then.
+//! Each server finds its own marks by reads alone and starts without any. The safe time waits for
+//! the transactions of all servers. The marks are dropped when the database may have lost data,
+//! when its clock goes back, and every hour. The hourly drop covers rows that got below a mark
+//! unforeseen, e.g. by an operator's statement.
 //!
-//! When the clock may have gone back, also while this server was not there to see it, the heads that admission has put off are looked at:
-//! their dates are of the clock of before.
+//! After a possible clock setback, even before this server started, heads put off by admission are
+//! announced again: their dates come from the old clock.
 
 use std::time::{Duration, Instant};
 
@@ -18,10 +18,10 @@ use tenure_store::due_marks::{self, DueMarks, Reached};
 use tenure_store::low_water_marks::Writer;
 use tenure_store::memory::Memory;
 
-/// How long marks are kept.
+/// Maximum age of marks.
 const KEPT: Duration = Duration::from_secs(3600);
-/// By how much the database's clock may lag behind what has passed here between two looks. Less than what marks stay behind the safe
-/// time.
+/// Tolerated lag of the database's clock between two readings. Less than the marks' distance from
+/// the safe time.
 const LAG_MAX: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Default)]
@@ -34,17 +34,18 @@ struct State {
     marks: DueMarks,
     safe: SafePosition<Reached>,
     last: Reached,
-    /// When the answer with that was here.
+    /// When `last` arrived.
     seen: Option<Instant>,
     since: Option<Instant>,
-    /// Whether the heads that were put off have been announced since the clock may have gone back.
+    /// True if put-off heads were announced since the last possible clock setback.
     put_off_announced: bool,
 }
 
 impl State {
-    /// Takes in what was reached, which was asked for at this time; the marks to move and how far, none if they were dropped.
+    /// Takes in a reading requested at `asked`. Returns the marks and the safe point to move them
+    /// to, if any is known since the last drop.
     fn take_in(&mut self, last: Reached, asked: Instant, open: &[Writer]) -> Option<(DueMarks, Reached)> {
-        // After a long pause a clock may have been set back and be ahead of the last look nevertheless.
+        // After a long pause, a clock that was set back may still be ahead of the last reading.
         let passed = self.seen.map_or(Duration::ZERO, |seen| asked.saturating_duration_since(seen));
         let advanced = (last.now - self.last.now).to_std();
         let went_back = advanced.is_ok_and(|advanced| advanced + LAG_MAX < passed) || last.now < self.last.now;
@@ -60,14 +61,13 @@ impl State {
 }
 
 impl DueMarkMemory {
-    /// Where to start scanning.
     pub fn get(&self) -> DueMarks {
         self.state.read(|state| state.marks)
     }
 
     /// Advances the marks as far as is safe.
     pub async fn advance(&self, watch: &DatabaseWatch) -> Result<(), Failure> {
-        // First: if the database is another one, this drops what is known of the old one.
+        // First: this drops cached state if the database was replaced.
         let mut look = watch.look().await?;
         let (since, asked) = (self.state.epoch(), Instant::now());
         let last = look.run(due_marks::get_reached).await?;
@@ -85,7 +85,7 @@ impl DueMarkMemory {
         Ok(())
     }
 
-    /// Drops all marks: scans begin at the start again.
+    /// Drops all marks. Scans begin at the start again.
     pub fn drop_all(&self) {
         self.state.drop_all();
     }
@@ -97,7 +97,6 @@ mod tests {
 
     use super::*;
 
-    /// Marks that were moved by a look so many seconds ago; whether one now, whose clock is so many seconds further, keeps them.
     fn keeps_marks(seconds_ago: u64, further: i64) -> bool {
         let now = DateTime::from_timestamp(1_800_000_000, 0).unwrap();
         let mut state = State::default();
@@ -110,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn marks_are_dropped_when_the_clock_was_set_back_however_long_ago_the_last_look_was() {
+    fn clock_setback_drops_marks_even_after_long_pause() {
         for (seconds_ago, further) in [(0, 0), (1, 1), (30, 30), (30, 3600)] {
             assert!(keeps_marks(seconds_ago, further), "{seconds_ago} {further}");
         }

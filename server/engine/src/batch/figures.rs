@@ -1,17 +1,16 @@
-//! The metrics of an operation's batches. Their handles are kept, because looking one up by name and labels costs more than recording.
+//! Metrics of an operation's batches. Handles are kept: a look-up costs more than recording.
 
 use metrics::{Histogram, histogram};
 
-/// The histograms of an operation.
 pub(super) struct Figures {
-    /// Members of a batch.
+    /// Members per batch.
     pub(super) members: Histogram,
-    /// Seconds that a batch takes.
+    /// Seconds per batch.
     pub(super) seconds: Histogram,
 }
 
 impl Figures {
-    /// To be made with the first batch: a histogram is shown once it is made, even without a value.
+    /// Call it with the first batch: a registered histogram is exported even without values.
     pub(super) fn of(operation: &'static str) -> Self {
         Self {
             members: histogram!("tenure_batch_members", "operation" => operation),
@@ -19,7 +18,7 @@ impl Figures {
         }
     }
 
-    /// The same, and the seconds that a member waits for its batch.
+    /// Adds a histogram of the seconds that a member waits for its batch.
     pub(super) fn with_waits(operation: &'static str) -> (Self, Histogram) {
         (Self::of(operation), histogram!("tenure_batch_wait_seconds", "operation" => operation))
     }

@@ -1,12 +1,11 @@
-//! The wait list of claimWork requests in limited queues: per queue, first come first served.
+//! Wait list of claimWork requests in limited queues: first come first served per queue.
 //!
-//! One task owns it. It tries a queue when a request arrives, when the queue is notified, and when a
-//! rate allows the next start. In case a notification was lost, it also polls for startable runs
-//! every second, in one statement for all queues. After a try that starts nothing, the queue waits
-//! for a notification, its rate or this poll.
+//! One task tries a queue when a request arrives, on a notification, and when a rate allows the
+//! next start. Every second it also polls all queues for startable runs in one statement, in case a
+//! notification was lost. A queue that starts nothing waits for one of these events.
 //!
-//! Each try is one decision for the first requests of the queue, on its own database session. Limited
-//! queues are not part of ticks, and do not wait for each other.
+//! Each try is one decision for the queue's first requests, on its own database session. Limited
+//! queues are not part of ticks and do not wait for each other.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -34,20 +33,20 @@ use tenure_store::admission;
 use tenure_store::events::Sequenced;
 use tenure_store::transitions::claim::Worker;
 
-/// Queues that are decided at the same time.
+/// Concurrent decisions.
 const DECISIONS_MAX: usize = 4;
 /// Poll interval for startable runs, in case a notification was lost.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// How much longer than its wait timeout a request may wait. Bounds how often all waiters are scanned.
+/// How far a request may exceed its wait timeout. Bounds how often all waiters are scanned.
 const TIMEOUT_GRAIN: Duration = Duration::from_millis(20);
 
-/// The result of a future in `running`.
+/// Result of a future in `running`.
 enum Done {
     Decided(Box<Decided>),
     Listed(Result<Vec<i32>, sqlx::Error>),
 }
 
-/// A completed decision, with the claimer and the waiters that it borrowed.
+/// A completed decision, with its claimer and waiters.
 struct Decided {
     queue: i32,
     claimer: Claimer,
@@ -55,41 +54,39 @@ struct Decided {
     found: Result<Found, OpError>,
 }
 
-/// The outcome of a decision.
+/// Outcome of a decision.
 enum Found {
     Claims { claims: Option<QueueClaims>, more: bool, next_in: Option<Duration> },
     NotLimited,
 }
 
-/// The requests of one queue.
+/// Requests of one queue.
 #[derive(Default)]
 struct Queue {
     waiters: VecDeque<Waiter>,
     /// True if a decision is worth trying.
     ready: bool,
-    /// True while a decision runs.
     deciding: bool,
-    /// When a decision is worth trying, unless the queue is notified before.
+    /// Time of the next try without a notification.
     next: Option<Instant>,
-    /// True if nothing could start in the last decision.
+    /// True if the last decision could start nothing.
     blocked: bool,
-    /// Number of changes to the list of limited queues when the decision was begun.
+    /// Changes to the list of limited queues when the decision began.
     changes: u64,
-    /// Number of the decision that was begun last.
+    /// Number of the last decision begun.
     tried: u64,
-    /// Workers that are sent away when the decision is over.
+    /// Workers to send away after the decision.
     leaving: Vec<SendAway>,
-    /// True if the keys of queues were lost during the decision.
+    /// True if queue keys were lost during the decision.
     stale: bool,
 }
 
-/// The task.
 pub(super) struct LimitedList {
     inbox: mpsc::Receiver<Waiter>,
     queues: HashMap<i32, Queue>,
-    /// How many decisions were begun.
+    /// Decisions begun.
     decisions: u64,
-    /// Requests of quarantined workers; as a rule none.
+    /// Requests of quarantined workers; usually none.
     suspended: Vec<Waiter>,
     turns: u64,
     idle: Vec<Claimer>,
@@ -165,7 +162,7 @@ impl LimitedList {
             self.answer_gone();
             self.answer_stale();
             self.answer_timed_out();
-            // Drop the state of queues without requests: they are not notified.
+            // Queues without requests are not notified: drop their state.
             self.queues.retain(|_, queue| queue.deciding || !queue.waiters.is_empty());
             self.waiting.count(self.queues.values().map(|queue| queue.waiters.len()).sum(), "claim");
         }
@@ -178,7 +175,7 @@ impl LimitedList {
         !self.suspended.is_empty() || self.queues.values().any(|queue| !queue.waiters.is_empty())
     }
 
-    /// When the first request times out, or a queue is worth trying.
+    /// Returns when the first request times out or a queue is worth trying.
     fn wakes_at(&self) -> Instant {
         let waiting = self.queues.values().filter(|queue| !queue.ready && !queue.deciding && !queue.waiters.is_empty());
         waiting.filter_map(|queue| queue.next).fold(self.next_timeout, Instant::min)
@@ -190,13 +187,13 @@ impl LimitedList {
         }
     }
 
-    /// Adds a request at the end, or where it was before.
+    /// Adds a request at the end or at its former position.
     fn enter(&mut self, mut waiter: Waiter) {
         if waiter.turn == 0 {
             self.turns += 1;
             waiter.turn = self.turns;
         }
-        // Set before the queue is tried. The try then finds everything that was not notified before.
+        // Set before the try, which then finds everything that was not notified earlier.
         self.notifiers.limited_list().set_has_requests(true);
         self.next_timeout = self.next_timeout.min(waiter.until);
         let queue = self.queues.entry(waiter.worker().queue).or_default();
@@ -204,7 +201,7 @@ impl LimitedList {
         queue.insert(waiter);
     }
 
-    /// Marks the queues that were notified, and those whose time has come.
+    /// Marks queues that were notified or whose next try is due.
     fn take_notified(&mut self) {
         for queue in self.notifiers.limited_list().take_claimable() {
             if let Some(queue) = self.queues.get_mut(&queue) {
@@ -218,7 +215,7 @@ impl LimitedList {
         self.resume();
     }
 
-    /// Polls the other queues for startable runs, in case a notification was lost.
+    /// Polls the blocked queues for startable runs, in case a notification was lost.
     fn look(&mut self) {
         for queue in self.queues.values_mut() {
             queue.waiters.retain(|waiter| !waiter.reply.is_closed());
@@ -253,7 +250,7 @@ impl LimitedList {
         }
     }
 
-    /// Makes the requests of a queue without limits wait in another list.
+    /// Sends the requests of a queue without limits to the other list.
     fn hand_over(&mut self, queue: i32) {
         let Some(queue) = self.queues.get_mut(&queue) else { return };
         for waiter in queue.waiters.drain(..) {
@@ -261,7 +258,7 @@ impl LimitedList {
         }
     }
 
-    /// Resumes the requests whose worker is no longer quarantined.
+    /// Resumes requests of workers no longer quarantined.
     fn resume(&mut self) {
         if self.suspended.is_empty() {
             return;
@@ -273,15 +270,15 @@ impl LimitedList {
         }
     }
 
-    /// Begins a decision for each ready queue, as long as a database session is idle.
+    /// Begins a decision for each ready queue while database sessions are idle.
     fn decide_ready(&mut self) {
         let ready = self.queues.iter().filter(|(_, queue)| queue.ready && !queue.deciding);
         let mut ready: Vec<(u64, i32)> = ready.map(|(key, queue)| (queue.tried, *key)).collect();
-        // The queue that was tried longest ago is the first.
+        // Least recently tried first.
         ready.sort_unstable();
         for (_, key) in ready {
             let Some(queue) = self.queues.get_mut(&key) else { continue };
-            // Nothing must be claimed for a client that has disconnected.
+            // Claim nothing for disconnected clients.
             queue.waiters.retain(|waiter| !waiter.reply.is_closed());
             if self.workers.any_quarantined(key) {
                 self.suspended.extend(queue.take_if(|waiter| self.workers.is_quarantined(waiter.worker())));
@@ -307,7 +304,7 @@ impl LimitedList {
         self.idle.push(claimer);
         let queue = self.queues.entry(key).or_default();
         queue.deciding = false;
-        // Dropped at the end: then no request waits in the name of these workers.
+        // Dropped at the end, when no request of these workers waits.
         let leaving = std::mem::take(&mut queue.leaving);
         let is_stale = std::mem::take(&mut queue.stale);
         let (mut claims, more, next_in) = match found {
@@ -330,7 +327,7 @@ impl LimitedList {
         for (position, waiter) in (1..).zip(waiters) {
             let taken = claims.as_mut().map(|claims| claims.take(position));
             if is_stale || leaving.iter().any(|leaving| waiter.is_of(&leaving.worker)) {
-                // Claims that were made for it are requeued.
+                // Requeues its claims.
                 drop(taken);
                 let empty = Answer { claims: Vec::new(), delivery: self.requeue.guard(Vec::new()) };
                 drop(waiter.reply.send(if is_stale { Err(OpError::StaleQueue) } else { Ok(empty) }));
@@ -351,16 +348,16 @@ impl LimitedList {
             };
             #[cfg(feature = "test-util")]
             let granted = tenure_store::breakage::perhaps_twice(granted);
-            // The worker may have been quarantined meanwhile: dropping the guard requeues the claims.
+            // Quarantined meanwhile: dropping the guard requeues the claims.
             if self.workers.is_quarantined(waiter.worker()) {
                 self.suspended.push(waiter);
                 continue;
             }
-            // If the worker has disconnected, the answer is returned here and its guard requeues the claims.
+            // Without a receiver, the answer is dropped and its guard requeues the claims.
             drop(waiter.reply.send(Ok(Answer { claims: granted, delivery })));
         }
-        // Requests behind the first ones were not part of the decision. If one of the first got
-        // nothing, nothing may start for the others either.
+        // Later requests were not part of the decision. If an earlier one got nothing, nothing may
+        // start for them either.
         queue.ready |= more || (all_served && !queue.waiters.is_empty());
         queue.blocked = !queue.ready;
         queue.next = next_in.map(|next| Instant::now() + next);
@@ -369,7 +366,7 @@ impl LimitedList {
         }
     }
 
-    /// Sends no claims to requests whose wait timeout has passed; to all when the list is stopped.
+    /// Ends timed-out requests without claims; all requests once the list is stopped.
     fn answer_timed_out(&mut self) {
         let (now, stopping, requeue) = (Instant::now(), self.stop.is_cancelled(), &self.requeue);
         if self.next_timeout > now && !stopping {
@@ -378,7 +375,7 @@ impl LimitedList {
         let empty = || Answer { claims: Vec::new(), delivery: requeue.guard(Vec::new()) };
         let mut next = now + LOOK_EVERY;
         for queue in self.queues.values_mut() {
-            // An untried request is tried once, even with a wait timeout of zero.
+            // Even a wait timeout of zero gets one try.
             let grace = if queue.ready || queue.deciding { LOOK_EVERY } else { Duration::ZERO };
             for waiter in queue.take_if(|waiter| stopping || waiter.until + grace <= now) {
                 drop(waiter.reply.send(Ok(empty())));
@@ -392,11 +389,11 @@ impl LimitedList {
         self.next_timeout = first.map_or(next, |first| next.min(first)).max(now + TIMEOUT_GRAIN);
     }
 
-    /// Sends no claims to requests whose worker was removed.
+    /// Ends requests of removed workers without claims.
     fn answer_gone(&mut self) {
         let leaving = self.notifiers.limited_list().take_gone();
         if !leaving.is_empty() {
-            // Requests that were sent before.
+            // Includes requests sent before the removal.
             self.enter_all();
         }
         for SendAway { worker, done } in leaving {
@@ -410,16 +407,16 @@ impl LimitedList {
                 drop(waiter.reply.send(Ok(empty)));
             }
             match deciding {
-                // A request of the worker may be in the decision.
+                // The decision may include a request of the worker.
                 Some(queue) => queue.leaving.push(SendAway { worker, done }),
-                // The caller that removes the worker may have stopped waiting.
+                // The remover may have stopped waiting.
                 None => drop(done.send(())),
             }
         }
     }
 
-    /// If the database may have lost the keys of queues, ends all requests with
-    /// [`OpError::StaleQueue`], so that they look up their keys again.
+    /// If queue keys may be lost, ends all requests with [`OpError::StaleQueue`], so that they look
+    /// up their keys again.
     fn answer_stale(&mut self) {
         if !self.notifiers.limited_list().take_stale_keys() {
             return;
@@ -438,7 +435,6 @@ impl LimitedList {
 }
 
 impl Queue {
-    /// Inserts a request by its turn.
     fn insert(&mut self, waiter: Waiter) {
         let before = self.waiters.iter().rposition(|other| other.turn < waiter.turn);
         self.waiters.insert(before.map_or(0, |before| before + 1), waiter);
@@ -453,7 +449,7 @@ impl Queue {
         taken.into()
     }
 
-    /// The first requests, for one decision.
+    /// Takes the first requests, up to [`RUNS_MAX`] runs.
     fn take_first(&mut self) -> Vec<Waiter> {
         let (mut room, mut first) = (RUNS_MAX, Vec::new());
         while let Some(waiter) = self.waiters.front() {
@@ -488,7 +484,7 @@ async fn decide(
             let claims = claimer.describe(guarded, &workers).await.remove(&queue);
             Ok(Found::Claims { claims, more, next_in })
         }
-        // Another transaction has the queue for long. Its requests wait on.
+        // Another transaction holds the queue for long. The requests keep waiting.
         Err(Failure::Again(error)) => {
             tracing::debug!(error = %error, "a queue is locked; it is tried again");
             Ok(Found::Claims { claims: None, more: false, next_in: Some(decision::LOCKED_AGAIN) })

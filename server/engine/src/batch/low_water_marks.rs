@@ -1,7 +1,7 @@
-//! The low-water marks of this server: where a claim starts scanning.
+//! Low-water marks of this server: where a claim starts scanning.
 //!
-//! Only [`LowWaterMarks::advance`] moves a low-water mark, only by a plain read, and only a background pass calls it. Marks of queues
-//! that are not claimed from any more are dropped: without one a scan begins at the start, which is always correct.
+//! Only [`LowWaterMarks::advance`] moves a mark, by a plain read in a background pass. Marks of
+//! unused queues are dropped. Without a mark a scan begins at the start, which is always correct.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,22 +18,22 @@ use tenure_store::low_water_marks::{self, Marks, Stranded};
 use tenure_store::memory::Memory;
 use tenure_store::transitions::claim::PRIORITIES;
 
-/// Pauses between searches for hidden runs. Behind an old snapshot a search walks over dead rows and
-/// is cancelled after two seconds: with a shorter limit it would keep the database busy.
+/// Pauses between searches for hidden runs. Behind an old snapshot a search walks over dead rows
+/// until it is cancelled after two seconds. Shorter pauses would keep the database busy.
 const REPAIR_CYCLE: DutyCycle = DutyCycle::new(100, Duration::ZERO, Duration::from_secs(60));
 
-/// The low-water marks of the queues that this server claims from.
+/// Marks of the queues that this server claims from.
 #[derive(Clone, Default)]
 pub struct LowWaterMarks {
     state: Memory<State>,
-    /// When [`LowWaterMarks::repair`] may look again.
+    /// Earliest time of the next [`LowWaterMarks::repair`].
     repair_after: Arc<Mutex<Option<Instant>>>,
 }
 
 #[derive(Default)]
 struct State {
     marks: InUse<i32, Marks>,
-    /// Up to where every position that was assigned is either visible or never will be.
+    /// Every assigned position up to here is visible or never will be.
     safe_position: SafePosition<i64>,
 }
 
@@ -44,7 +44,7 @@ impl State {
         self.marks.iter().map(|(&queue, &marks)| (queue, marks)).collect()
     }
 
-    /// Takes in what was read meanwhile, but nothing of a queue whose mark was dropped since.
+    /// Takes in moved marks, except for queues whose mark was dropped meanwhile.
     fn take_in(&mut self, moved: HashMap<i32, Marks>) {
         for (queue, marks) in moved {
             self.marks.replace(&queue, marks);
@@ -53,7 +53,7 @@ impl State {
 }
 
 impl LowWaterMarks {
-    /// Where to start scanning a queue. From the first call on, and as long as there are more, the pass maintains its low-water marks.
+    /// Returns a queue's marks, which the background pass maintains while calls continue.
     pub fn get(&self, queue: i32) -> Marks {
         if let Some(marks) = self.state.read(|state| state.marks.get(&queue).copied()) {
             return marks;
@@ -66,14 +66,14 @@ impl LowWaterMarks {
         UNKNOWN
     }
 
-    /// Where a reader that claims nothing may start: low-water marks are not maintained for it.
+    /// Like [`Self::get`], but maintains no marks: for readers that claim nothing.
     pub fn peek(&self, queue: i32) -> Marks {
         self.state.read(|state| state.marks.peek(&queue).copied()).unwrap_or(UNKNOWN)
     }
 
-    /// Advances the low-water marks as far as is safe; answers for how many queues.
+    /// Advances the marks as far as is safe. Returns the number of queues.
     pub async fn advance(&self, watch: &DatabaseWatch) -> Result<usize, Failure> {
-        // First: if the database is another one, this drops what is known of the old one.
+        // First: this drops cached state if the database was replaced.
         let mut look = watch.look().await?;
         let since = self.state.epoch();
         let old = self.state.read(State::all);
@@ -86,13 +86,14 @@ impl LowWaterMarks {
         Ok(queues)
     }
 
-    /// Up to here every position that was assigned is either visible or never will be.
+    /// Every assigned position up to this one is visible or never will be.
     pub fn safe_position(&self) -> i64 {
         self.state.read(|state| state.safe_position.reached())
     }
 
-    /// Looks for runs that the low-water marks hide, and has every server drop the marks of their queues; and for events that
-    /// are taken to be in the log. There are none unless the database has lost something and no server has noticed.
+    /// Searches for runs hidden by marks and makes all servers drop the marks of their queues. Also
+    /// finds events wrongly taken to be in the log. Both exist only after an unnoticed loss of
+    /// data.
     pub async fn repair(&self, watch: &DatabaseWatch, sequenced: Sequenced) -> Result<Stranded, Failure> {
         let started = Instant::now();
         if self.repair_after().is_some_and(|after| started < after) {
@@ -101,14 +102,14 @@ impl LowWaterMarks {
         let all = self.state.read(State::all);
         let mut look = watch.look().await?;
         let found = look.run(async |conn| low_water_marks::find_stranded(conn, &all, sequenced).await).await;
-        // A cancelled search has kept the database busy, unlike one that failed.
+        // Unlike a failed search, a cancelled one has kept the database busy.
         let took = match &found {
             Err(failure) if !is_cancelled(failure.error()) => None,
             Ok(_) | Err(_) => Some(started.elapsed()),
         };
         *self.repair_after() = Some(Instant::now() + REPAIR_CYCLE.pause_after(took));
         let stranded = match found {
-            // Too many dead rows: another time.
+            // Too many dead rows: retry later.
             Err(failure) if is_cancelled(failure.error()) => return Ok(Stranded::default()),
             found => found?,
         };
@@ -122,12 +123,12 @@ impl LowWaterMarks {
         self.repair_after.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins a turn of [`InUse`]: drops the low-water marks of queues that were not asked for in many turns; answers of how many.
+    /// Begins a turn of [`InUse`]. Returns the number of queues whose idle marks were dropped.
     pub fn drop_idle(&self) -> usize {
         self.state.note(self.state.epoch(), |state| state.marks.begin_turn()).unwrap_or_default()
     }
 
-    /// Drops all low-water marks: scans begin at the start again.
+    /// Drops all marks. Scans begin at the start again.
     pub fn drop_all(&self) {
         self.state.drop_all();
     }
@@ -143,14 +144,14 @@ mod tests {
         Marks { epoch, marks: [7; PRIORITIES] }
     }
 
-    /// Behind an old snapshot a look takes its whole timeout.
+    /// Behind an old snapshot a search takes its whole timeout.
     #[test]
-    fn looks_that_take_long_are_rare_but_go_on() {
+    fn slow_searches_are_rare_but_continue() {
         assert_eq!(REPAIR_CYCLE.pause_after(Some(Duration::from_secs(2))), Duration::from_secs(60));
     }
 
     #[test]
-    fn a_mark_that_was_dropped_while_it_was_being_moved_does_not_come_back() {
+    fn mark_dropped_during_move_stays_dropped() {
         let all = LowWaterMarks::default();
         for queue in [1, 2] {
             assert_eq!(all.get(queue).epoch, UNKNOWN.epoch);
@@ -166,7 +167,7 @@ mod tests {
         all.state.note(all.state.epoch(), |state| state.take_in(moved));
         assert_eq!(all.state.read(State::all).into_keys().collect::<Vec<_>>(), [1]);
         assert_eq!((all.peek(1).epoch, all.peek(2).epoch), (3, UNKNOWN.epoch));
-        assert_eq!(all.state.read(State::all).len(), 1, "a look maintains none");
+        assert_eq!(all.state.read(State::all).len(), 1, "a peek maintains no marks");
         assert_eq!((all.get(1).epoch, all.get(2).epoch), (3, UNKNOWN.epoch));
     }
 }

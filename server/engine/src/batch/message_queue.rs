@@ -1,8 +1,8 @@
-//! Getting messages, with a cache of empty queues in front: most polls find nothing.
+//! Gets messages through a cache of empty queues: most polls find nothing.
 //!
-//! That a queue is empty is cached together with the generation of its notifications, which was read before the database
-//! was queried. Everything that makes a message visible notifies after its commit, so that the cache of a lone server is
-//! exact. Other servers' notifications arrive here too; in case one is lost, an entry lasts a second. A pass drops those that are older.
+//! An empty queue is cached with its notification generation from before the query. Everything that
+//! makes a message visible notifies after its commit, so the cache of a lone server is exact.
+//! Notifications of other servers arrive too; in case one is lost, entries last a second.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -15,38 +15,36 @@ use tenure_domain::message::QueueName;
 use tenure_store::hot::messages::Got;
 use tenure_store::memory::Memory;
 
-/// How long a queue counts as empty without a notification.
+/// Maximum age of a cache entry.
 const MEMORY_MAX: Duration = Duration::from_secs(1);
 
-/// When a queue was seen to be empty.
+/// Marks a queue as seen empty.
 #[derive(Debug, Clone, Copy)]
 pub struct Empty {
     generation: u64,
     since: Instant,
 }
 
-/// Where pollers get messages.
+/// Gets messages for pollers.
 pub struct MessageQueue {
     batcher: Batcher<GetMessages>,
     notifiers: Notifiers,
     empty: EmptyQueues,
 }
 
-/// The queues that are known to be empty.
 pub type EmptyQueues = Memory<HashMap<QueueName, Empty>>;
 
 impl MessageQueue {
-    /// Adds the cache to this batcher.
     pub fn new(batcher: Batcher<GetMessages>, notifiers: Notifiers) -> Self {
         Self { batcher, notifiers, empty: EmptyQueues::default() }
     }
 
-    /// The cache, which may be dropped.
+    /// Returns a handle that can invalidate the cache.
     pub fn memory(&self) -> EmptyQueues {
         self.empty.clone()
     }
 
-    /// Drops what lasts no longer; answers of how many queues.
+    /// Drops outdated entries. Returns their number.
     pub fn drop_outdated(&self) -> usize {
         let now = Instant::now();
         let dropped = self.empty.note(self.empty.epoch(), |empty| {
@@ -57,7 +55,7 @@ impl MessageQueue {
         dropped.unwrap_or_default()
     }
 
-    /// Gets messages, the oldest first; none from a queue that is known to be empty.
+    /// Returns the oldest messages, or none if the queue is cached as empty.
     pub async fn get(&self, request: GetRequest) -> Result<Vec<Got>, OpError> {
         let queue = request.queue;
         let now = Empty { generation: self.notifiers.generation(queue.queue), since: Instant::now() };

@@ -1,12 +1,14 @@
-//! Coalescing: requests that arrive together share a statement, and statements that are due together a transaction.
+//! Coalescing: concurrent requests share a statement, and concurrent statements a transaction.
 //!
-//! A [`Batcher`] is a bounded queue and one task, for each loop of ticks. The task takes everything that is waiting, runs it as one batch,
-//! and answers each caller. There is no timer, but for what is in no hurry: a batch is whatever arrived while the last one was in flight.
-//! Members whose rows are locked, and members that are large, go to the blocking path, one per transaction.
+//! A [`Batcher`] is a bounded queue and one task per tick loop. The task runs all waiting members
+//! as one batch and answers each caller. A batch is all that arrived while the previous one was in
+//! flight. Only members in no hurry ([`Operation::gather`]) wait on a timer. Members that are large
+//! or whose rows are locked go to the blocking path, one per transaction.
 //!
-//! Batches that write are parts of ticks: [`tick`]. One that cannot be, or whose statement has undone its tick, is run by itself on a
-//! session of its operation, which also reads what diagnosing a tick's rows needs. A [`tick::Permit`] has one of all these of a loop at
-//! a time: while one is committed, the members of the others gather, and commits are fewer.
+//! Batches that write are parts of ticks: [`tick`]. A batch that cannot join a tick, or whose
+//! statement undid its tick, runs by itself on its operation's session. That session also serves
+//! the reads that diagnose a tick's rows. A [`tick::Permit`] runs one of all these per loop at a
+//! time: during a commit the members of the others gather, and commits are fewer.
 
 mod blocking_path;
 mod claimer;
@@ -51,88 +53,90 @@ use tenure_store::outage;
 use tick::{APART, Arrivals, Kind, NotDone, Permit, Seat, TickLoop, Ticks, Turn};
 use waiting::{Waiting, Weight};
 
-/// Bytes that a member counts for, apart from a body.
+/// Weight of a member without a body, in bytes.
 pub const SMALL: usize = 64;
-/// Maximum number of members of one batch.
+/// Members per batch.
 pub const BATCH_MEMBERS_MAX: usize = 200;
-/// Members that are passed over for one batch because it has their tasks already: those after them do not wait for them.
+/// Members held over per batch because it already has their tasks. Later members do not wait for
+/// them.
 const HELD_OVER_MAX: usize = 2_000;
-/// Bytes of the bodies in one batch; a larger member goes alone.
+/// Bytes of bodies per batch. A larger member runs alone.
 pub const BATCH_BYTES_MAX: usize = 4 << 20;
-/// Bytes of the bodies that one operation may hold, from the request to its answer, in the blocking path too.
+/// Bytes of bodies held by one operation from request to answer, blocking path included.
 pub const WAITING_BYTES_MAX: usize = 128 << 20;
 
-/// A batch with so many ordinary members is divided in a tick, so that they do without the clauses for the others. For fewer a
-/// statement more costs as much as it saves.
+/// In a tick, a batch with this many ordinary members is divided: they skip the clauses for special
+/// members. Below it, another statement costs as much as it saves.
 pub const DIVIDED_MIN: usize = 20;
-/// Dependencies of the members of one batch; a member with more goes alone.
+/// Dependencies per batch. A member with more runs alone.
 pub const BATCH_EDGES_MAX: usize = 2_000;
 
-/// An operation that is coalesced.
+/// A coalesced operation.
 pub trait Operation: Send + Sync + 'static {
     /// One request.
     type Member: Send + Sync + 'static;
-    /// The result of one request.
     type Answer: Send + 'static;
-    /// Its name in metrics and logs.
+    /// Name in metrics and logs.
     const NAME: &'static str;
-    /// Members that may wait. Under overload creates are shed before reports, so that claimed runs are finished.
+    /// Capacity of the queue. Under overload, creates are shed before reports, so that claimed runs
+    /// finish.
     const WAITING_MAX: usize;
-    /// Whether it only reads, so that it may be run again when the connection was lost under it.
+    /// True for reads, which may be repeated after a lost connection.
     const READ_ONLY: bool = false;
 
-    /// How long a member waits for others to share its batch. For what is frequent and in no hurry.
+    /// How long a member waits for others to share its batch. For frequent members in no hurry.
     fn gather(member: &Self::Member) -> Duration {
         let _ = member;
         Duration::ZERO
     }
 
-    /// Bytes that a member counts for.
+    /// Weight of a member, in bytes.
     fn weight(member: &Self::Member) -> usize {
         let _ = member;
         SMALL
     }
 
-    /// How many dependencies a member has.
+    /// Number of dependencies of a member.
     fn edges(member: &Self::Member) -> usize {
         let _ = member;
         0
     }
 
-    /// The task or the message that a member changes, if any. Two members with the same one never share a batch: a
+    /// The task or message that a member changes. Members with the same id never share a batch: a
     /// transaction does not skip its own locks.
     fn task(member: &Self::Member) -> Option<Uuid>;
 
-    /// What decides which loop a member goes through.
+    /// Selects the tick loop of a member.
     fn route(member: &Self::Member) -> Route {
         Self::task(member).map_or(Route::ANY, Route::of_task)
     }
 
-    /// Its part of a tick; none if its batches are never a part of one. Then one loop has them all.
+    /// Part of a tick, or `None` for batches that never join one. A single loop then serves all
+    /// members.
     const KIND: Option<Kind> = None;
-    /// What its statement answers with.
+    /// Decoded rows of the statement.
     type Found: Default + Send;
 
-    /// The statement of a batch as a part of a tick, if it may be one.
+    /// Returns the statement of a batch in a tick, if it may join one.
     fn statement(&self, members: &[&Self::Member]) -> Option<Statement> {
         let _ = members;
         None
     }
 
-    /// Whether a statement with this member takes more time for each of its members.
+    /// True if this member slows the statement down for every other member.
     fn is_special(&self, member: &Self::Member) -> bool {
         let _ = member;
         false
     }
 
-    /// A queue in which a member makes a run claimable, if nothing speaks against it.
+    /// The queue in which a member may make a run claimable.
     fn claimable(member: &Self::Member) -> Option<i32> {
         let _ = member;
         None
     }
 
-    /// Decodes the rows of the statement of these members, after the commit. What is never a part of a tick does without this and
-    /// `judge`.
+    /// Decodes the statement's rows after the commit. Operations outside ticks need neither this
+    /// nor `judge`.
     fn decode(
         &self,
         members: &[&Self::Member],
@@ -143,7 +147,7 @@ pub trait Operation: Send + Sync + 'static {
         Ok(Self::Found::default())
     }
 
-    /// One verdict for each member, by what was found and, for those that were left out, by reads.
+    /// Returns one verdict per member, from `found` and, for members it lacks, by reads.
     fn judge(
         &self,
         conn: &mut PgConnection,
@@ -154,8 +158,9 @@ pub trait Operation: Send + Sync + 'static {
         async move { Ok(members.iter().map(|_| Verdict::Again).collect()) }
     }
 
-    /// Runs a batch by itself; one verdict for each member. Changes that others wait for go into `effects`, which are applied after
-    /// the commit. Without an own version the statement of the batch is the transaction.
+    /// Runs a batch by itself and returns one verdict per member. Changes that others wait for go
+    /// into `effects`, applied after the commit. By default the batch's statement is the whole
+    /// transaction.
     fn run(
         &self,
         conn: &mut PgConnection,
@@ -170,8 +175,8 @@ pub trait Operation: Send + Sync + 'static {
         }
     }
 
-    /// Waits for the locks that made a member miss its batch, and takes them. Nothing to do where no verdict is "locked", or where the
-    /// statement waits by itself.
+    /// Waits for and takes the locks that made a member miss its batch. Needed only if verdicts can
+    /// be `Locked` and the statement does not wait itself.
     fn wait(
         &self,
         conn: &mut PgConnection,
@@ -182,14 +187,13 @@ pub trait Operation: Send + Sync + 'static {
     }
 }
 
-/// The outcome of a member.
+/// Outcome of a member.
 #[derive(Debug)]
 pub enum Verdict<A> {
     Done(A),
     Refused(OpError),
-    /// Another transaction holds its rows.
     Locked,
-    /// The statement in the tick leaves such members to one that the operation runs by itself.
+    /// Left by the tick's statement; the operation runs it by itself.
     Again,
 }
 
@@ -197,13 +201,13 @@ struct Job<O: Operation> {
     member: O::Member,
     reply: oneshot::Sender<Result<O::Answer, OpError>>,
     since: Instant,
-    /// Counted for as long as the member is in memory, wherever it waits.
+    /// Held while the member is in memory.
     _weight: Weight,
 }
 
 impl<O: Operation> Job<O> {
     fn answer(self, result: Result<O::Answer, OpError>) {
-        // The caller may have disconnected: the change is committed, and a repeat gets the same answer.
+        // A disconnected caller's change is committed; a repeat gets the same answer.
         drop(self.reply.send(result));
     }
 }
@@ -213,15 +217,15 @@ struct Queue<O: Operation> {
     arrivals: Arrivals,
 }
 
-/// The sending side of a coalesced operation: what request handlers use.
+/// Sending side of a coalesced operation.
 pub struct Batcher<O: Operation> {
-    /// One for each loop that has members.
+    /// By tick loop.
     queues: Vec<Queue<O>>,
     waiting_bytes: Arc<AtomicUsize>,
 }
 
 impl<O: Operation> Batcher<O> {
-    /// Starts the tasks. They end when the batcher is dropped and every waiting member is answered.
+    /// Starts the tasks. They end once the batcher is dropped and all waiting members are answered.
     pub fn start(
         operation: O,
         connector: &Connector,
@@ -282,7 +286,7 @@ struct Worker<O: Operation> {
     notifiers: Notifiers,
     permit: Permit,
     seat: Option<Seat>,
-    /// Until then its batches are not parts of ticks.
+    /// Until then batches do not join ticks.
     apart_until: Option<Instant>,
 }
 
@@ -292,12 +296,12 @@ impl<O: Operation> Worker<O> {
         let mut figures = None;
         while self.has_members().await {
             let turn = self.enter().await;
-            // A read commits nothing, and need not wait for what does.
+            // Reads commit nothing and need no permit.
             let alone = turn.is_none() && !O::READ_ONLY;
             let held = if alone { Some(permit.take().await) } else { None };
             let batch = self.next_batch(turn.as_ref());
             if batch.is_empty() {
-                // All of them name tasks that this tick has already.
+                // The tick already has the tasks of all members.
                 continue;
             }
             let (figures, waits) = figures.get_or_insert_with(|| Figures::with_waits(O::NAME));
@@ -314,7 +318,7 @@ impl<O: Operation> Worker<O> {
         }
     }
 
-    /// Waits for the next tick, if this operation takes part in it.
+    /// Waits for the next tick if this operation takes part.
     async fn enter(&mut self) -> Option<Turn> {
         if self.apart_until.is_some_and(|until| Instant::now() < until) {
             return None;
@@ -323,13 +327,13 @@ impl<O: Operation> Worker<O> {
         self.seat.as_mut()?.enter().await
     }
 
-    /// Runs a batch as a part of a tick, or by itself if it cannot be one or the tick was undone.
+    /// Runs a batch in a tick, or by itself if it cannot join or the tick was undone.
     async fn run_in_tick(&mut self, turn: Turn, batch: Vec<Job<O>>, permit: &Permit) {
         let parts = self.divide(batch);
         let statements: Option<Vec<Statement>> =
             parts.iter().map(|part| self.operation.statement(&members(part))).collect();
         let Some(statements) = statements else {
-            // The others do not wait for it.
+            // Do not hold up the tick.
             drop(turn);
             self.run_apart(parts.into_iter().flatten().collect(), permit).await;
             return;
@@ -353,7 +357,8 @@ impl<O: Operation> Worker<O> {
         }
     }
 
-    /// The parts of a batch that have a statement each: the ordinary members first, if they are many and there are others.
+    /// Splits a batch by statement: ordinary members first, if there are many and some special
+    /// ones.
     fn divide(&self, batch: Vec<Job<O>>) -> Vec<Vec<Job<O>>> {
         let is_special = |job: &Job<O>| self.operation.is_special(&job.member);
         let special = batch.iter().filter(|job| is_special(job)).count();
@@ -364,7 +369,7 @@ impl<O: Operation> Worker<O> {
         vec![ordinary, special]
     }
 
-    /// Answers the members of a statement that was committed; those that are to be run again.
+    /// Sends the answers of a committed statement. Returns the members to run again.
     async fn conclude(&mut self, part: Vec<Job<O>>, rows: &Rows) -> Vec<Job<O>> {
         let members = members(&part);
         let mut effects = Effects::default();
@@ -386,7 +391,7 @@ impl<O: Operation> Worker<O> {
         }
     }
 
-    /// Runs a batch by itself when the ticks let it.
+    /// Runs a batch by itself once no tick runs.
     async fn run_apart(&mut self, batch: Vec<Job<O>>, permit: &Permit) {
         if !batch.is_empty() {
             let held = permit.take().await;
@@ -395,7 +400,7 @@ impl<O: Operation> Worker<O> {
         }
     }
 
-    /// Waits for a member; false when the batcher is dropped and all members are done.
+    /// Waits for a member. False once the batcher is dropped and all members are done.
     async fn has_members(&mut self) -> bool {
         if self.held_over.is_empty() {
             match self.inbox.recv().await {
@@ -406,7 +411,8 @@ impl<O: Operation> Worker<O> {
         true
     }
 
-    /// Waits for others to share the batch of this member, for as long as none of them is in more of a hurry.
+    /// Waits for others to share the first member's batch, at most as long as the most urgent
+    /// allows.
     async fn gather(&mut self, first: Job<O>) {
         let mut until = tokio::time::Instant::now() + O::gather(&first.member);
         self.held_over.push_back(first);
@@ -417,7 +423,7 @@ impl<O: Operation> Worker<O> {
         }
     }
 
-    /// Everything that is waiting and may share a statement, and a tick.
+    /// Takes all waiting members that may share a statement and a tick.
     fn next_batch(&mut self, turn: Option<&Turn>) -> Vec<Job<O>> {
         let mut waiting = std::mem::take(&mut self.held_over);
         let mut batch = Vec::new();
@@ -425,7 +431,7 @@ impl<O: Operation> Worker<O> {
         let (mut bytes, mut edges) = (0, 0);
         while batch.len() < BATCH_MEMBERS_MAX && self.held_over.len() < HELD_OVER_MAX {
             let Some(job) = waiting.pop_front().or_else(|| self.inbox.try_recv().ok()) else { break };
-            // What is passed over counts for a later batch.
+            // Held-over members do not add to this batch's limits.
             let with_it = (bytes + O::weight(&job.member), edges + O::edges(&job.member));
             let fits = with_it.0 <= BATCH_BYTES_MAX && with_it.1 <= BATCH_EDGES_MAX;
             let is_free = |task| turn.map_or_else(|| tasks.insert(task), |turn| turn.take_task(task));
@@ -444,7 +450,7 @@ impl<O: Operation> Worker<O> {
         batch
     }
 
-    /// Runs a batch, halving it for as long as bad data in some member makes the statement fail.
+    /// Runs a batch. Halves it while bad data in a member fails the statement.
     async fn run(&mut self, batch: Vec<Job<O>>) {
         let large = |member| O::weight(member) > BATCH_BYTES_MAX || O::edges(member) > BATCH_EDGES_MAX;
         if batch.len() == 1 && large(&batch[0].member) {
@@ -462,14 +468,15 @@ impl<O: Operation> Worker<O> {
                     let half = part.split_off(part.len() / 2);
                     parts.extend([half, part]);
                 }
-                // Some member waits for a lock that a foreign transaction holds: alone, the others do not wait for it.
+                // A foreign transaction holds a member's lock. Run alone, the others do not wait
+                // for it.
                 Err(Failure::Again(_)) => self.blocking_path.take(part),
                 Err(failure) => fail(part, failure),
             }
         }
     }
 
-    /// One attempt, and a second one if the database asks for it or a read has lost its connection.
+    /// Tries once, and again if the database asks for it or a read lost its connection.
     async fn attempt(&mut self, part: &[Job<O>]) -> Result<Vec<Verdict<O::Answer>>, Failure> {
         let members = members(part);
         let operation = Arc::clone(&self.operation);
@@ -477,19 +484,19 @@ impl<O: Operation> Worker<O> {
         let mut result = self.session.run(async |conn| operation.run(conn, &members, &mut effects).await).await;
         let again = match &result {
             Err(Failure::Again(_)) => true,
-            // The session may be from before an outage that is over.
+            // The session may predate an outage that is over.
             Err(Failure::Lost(error)) => O::READ_ONLY && is_lost_connection(error) && !outage::is_known(error),
             Ok(_) | Err(Failure::BadData(_) | Failure::NotRun(_) | Failure::Fault(_)) => false,
         };
         if again {
             result = self.session.run(async |conn| operation.run(conn, &members, &mut effects).await).await;
         }
-        // Each statement has committed by itself, also when one after it failed.
+        // Each statement commits by itself, even if a later one fails.
         self.notifiers.apply(effects);
         result
     }
 
-    /// Answers those that have an answer; the members that are to be run again.
+    /// Sends the answers. Returns the members to run again.
     fn answer(&mut self, part: Vec<Job<O>>, verdicts: Vec<Verdict<O::Answer>>) -> Vec<Job<O>> {
         let (mut locked, mut again) = (Vec::new(), Vec::new());
         for (job, verdict) in part.into_iter().zip(verdicts) {
@@ -509,7 +516,7 @@ fn members<O: Operation>(batch: &[Job<O>]) -> Vec<&O::Member> {
     batch.iter().map(|job| &job.member).collect()
 }
 
-/// Answers all of them with what their batch failed by.
+/// Sends the failure of a batch to all its members.
 fn fail<O: Operation>(batch: Vec<Job<O>>, failure: Failure) {
     let error = failure.report(O::NAME);
     for job in batch {

@@ -1,27 +1,27 @@
-//! In which order the wait list tries its queues: those first that have waited longest since a statement had no room for them, so
-//! that none is starved by others that fill each statement.
+//! Order in which the wait list tries its queues. The queue passed over longest ago is first, so
+//! that queues which fill every statement starve no other.
 
 use std::collections::{HashMap, HashSet};
 
-/// What a statement had no room for, in the order in which queues of the same age are tried.
+/// Requests left out of a full statement, in trying order for queues of the same age.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Left {
-    /// Any request or run of the queue.
+    /// The whole queue.
     All,
-    /// Some of its runs.
+    /// Some runs of the queue.
     Some,
 }
 
 #[derive(Default)]
 pub(super) struct Order {
-    /// Number of attempts so far.
+    /// Attempts begun.
     attempts: u64,
-    /// Queues with what was left of them, and since which attempt.
+    /// Queues that were left out, with the attempt since which they wait.
     left: HashMap<i32, (u64, Left)>,
 }
 
 impl Order {
-    /// Begins an attempt: these queues, in the order in which they are tried.
+    /// Begins an attempt. Returns the ready queues in trying order.
     pub(super) fn begin(&mut self, ready: &HashSet<i32>) -> Vec<i32> {
         self.attempts += 1;
         self.left.retain(|queue, _| ready.contains(queue));
@@ -30,12 +30,12 @@ impl Order {
         ready
     }
 
-    /// There was no room for anything of this queue.
+    /// Records that the statement had no capacity for this queue.
     pub(super) fn pass_over(&mut self, queue: i32) {
         self.left.entry(queue).or_insert((self.attempts, Left::All));
     }
 
-    /// Some of this queue was served; whether there was no room for more.
+    /// Records that part of this queue was served, and if `more` that the rest did not fit.
     pub(super) fn serve(&mut self, queue: i32, more: bool) {
         self.left.remove(&queue);
         if more {
@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_queue_is_served_however_many_others_fill_each_statement() {
+    fn full_statements_starve_no_queue() {
         let ready: HashSet<i32> = (1..=5).collect();
         for serves_all in [true, false] {
             let (mut order, mut served) = (Order::default(), HashMap::<i32, u32>::new());
@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_that_wait_equally_long_the_one_that_got_nothing_is_first() {
+    fn unserved_queue_precedes_partly_served_one() {
         let mut order = Order::default();
         let ready: HashSet<i32> = (1..=3).collect();
         order.begin(&ready);
@@ -73,7 +73,7 @@ mod tests {
         order.serve(2, false);
         order.pass_over(3);
         assert_eq!(order.begin(&ready), [3, 1, 2]);
-        // What is not ready any more has no claim to be first when it is again.
+        // A queue that stops being ready loses its precedence.
         order.begin(&HashSet::from([1, 2]));
         order.serve(1, true);
         assert_eq!(order.begin(&ready)[0], 1);

@@ -1,4 +1,4 @@
-//! A database session of one worker: connects when it is needed, and again after it was lost.
+//! A worker's database session: connects on demand and reconnects after a loss.
 
 use std::future::Future;
 use std::time::Duration;
@@ -11,26 +11,25 @@ use tenure_store::hot::pipeline::Pipeline;
 use tenure_store::outage;
 use tenure_store::session::{self, Backend, Locks};
 
-/// How long a batch may take, connecting included, before its session is given up. Longer than the statement timeout.
+/// Time limit of a batch, connecting included. Longer than the statement timeout.
 const ATTEMPT_MAX: Duration = Duration::from_secs(40);
-/// How long connecting may take.
 const CONNECT_MAX: Duration = Duration::from_secs(3);
-/// Why nothing is run.
 const STALLED: &str = "the last commit waits for a synchronous standby still";
 const REPLACED: &str = "it was replaced while a session was being made";
 
-/// A connection that a session may have.
+/// A session's connection.
 pub trait Link: Sized + Send {
-    /// Connects; the connection, its backend, and [`Connector::switches`] of when it was checked.
+    /// Connects. Returns the connection, its backend, and [`Connector::switches`] from when the
+    /// host was checked.
     fn connect(
         connector: &Connector,
         locks: Locks,
     ) -> impl Future<Output = Result<(Self, Backend, u64), sqlx::Error>> + Send;
 
-    /// Whether a backend waits for a synchronous standby.
+    /// True if a backend waits for a synchronous standby.
     fn awaits_standby(&mut self, backend: Backend) -> impl Future<Output = Result<bool, sqlx::Error>> + Send;
 
-    /// Whether it is known to be closed.
+    /// True if the connection is known to be closed.
     fn is_closed(&self) -> bool {
         false
     }
@@ -80,30 +79,30 @@ pub struct Session<L = PgConnection> {
     locks: Locks,
     conn: Option<L>,
     connections: u64,
-    /// How often another host had been chosen when it connected.
+    /// [`Connector::switches`] at the time of connecting.
     switches: u64,
     backend: Option<Backend>,
-    /// The backend of a run that had no answer. While it waits for a synchronous standby nothing is run on another one:
-    /// each would wait too, and in the end no connection would be left.
+    /// Backend of a run without an answer. While it waits for a synchronous standby, nothing runs
+    /// on another backend: each would wait too, until no connection is left.
     unanswered: Option<Backend>,
-    /// Whether it was logged that it waits.
+    /// True if the wait was logged.
     stalled: bool,
 }
 
 impl Session<Pipeline> {
-    /// A session that sends several statements at once. It connects when it is first used.
+    /// A session that pipelines statements. Connects on first use.
     pub fn pipeline(connector: Connector) -> Self {
         Self::with(connector, Locks::WaitsBriefly)
     }
 }
 
 impl Session {
-    /// A session that connects when it is first used.
+    /// Connects on first use.
     pub fn new(connector: Connector) -> Self {
         Self::with(connector, Locks::Waits)
     }
 
-    /// One that others wait for: it waits hardly for locks.
+    /// A session with a short lock timeout, because others wait for it.
     pub fn brief(connector: Connector) -> Self {
         Self::with(connector, Locks::WaitsBriefly)
     }
@@ -123,7 +122,7 @@ impl<L: Link> Session<L> {
         }
     }
 
-    /// The backend that was connected last.
+    /// The last connected backend.
     pub fn backend(&self) -> Option<Backend> {
         self.backend
     }
@@ -132,17 +131,17 @@ impl<L: Link> Session<L> {
         self.conn.is_some()
     }
 
-    /// How many connections it has made so far.
+    /// Number of connections made so far.
     pub fn connections(&self) -> u64 {
         self.connections
     }
 
-    /// Runs statements. After a failure that leaves the session in doubt the next run connects anew.
+    /// Runs statements. If a failure leaves the session in doubt, the next run reconnects.
     pub async fn run<T>(
         &mut self,
         statements: impl AsyncFnOnce(&mut L) -> Result<T, sqlx::Error>,
     ) -> Result<T, Failure> {
-        // One that leads to a host which was replaced is not used, nor one that was closed while it was idle.
+        // Do not use a connection to a replaced host, or one closed while idle.
         let usable = |conn: &L| self.switches == self.connector.switches() && !conn.is_closed();
         let mut conn = match self.conn.take().filter(usable) {
             Some(conn) => conn,
@@ -167,7 +166,7 @@ impl<L: Link> Session<L> {
             Ok(result) => result.map_err(Failure::new),
             Err(_) => Err(Failure::Lost(sqlx::Error::PoolTimedOut)),
         };
-        // Kept only now: a run that is dropped half-way must not leave its session to the next one.
+        // Kept only now: a run dropped half-way must not leave its session to the next one.
         if result.as_ref().err().is_none_or(Failure::keeps_session) {
             self.conn = Some(conn);
             self.unanswered = None;
@@ -178,7 +177,7 @@ impl<L: Link> Session<L> {
     async fn connect(&mut self) -> Result<L, sqlx::Error> {
         let connected = tokio::time::timeout(CONNECT_MAX, L::connect(&self.connector, self.locks)).await;
         let (conn, backend, switches) = connected.unwrap_or(Err(sqlx::Error::PoolTimedOut))?;
-        // It may lead to the one before, which lives.
+        // The connection may lead to the previous host, which is still alive.
         if switches != self.connector.switches() {
             return Err(outage::unreachable(REPLACED));
         }
@@ -188,7 +187,7 @@ impl<L: Link> Session<L> {
         Ok(conn)
     }
 
-    /// It does not wait for a standby any more.
+    /// Ends the stall.
     fn go_on(&mut self) {
         if std::mem::replace(&mut self.stalled, false) {
             self.connector.note_stalled(false);
@@ -210,7 +209,7 @@ mod tests {
 
     use super::*;
 
-    /// A connection that is made just before the database is replaced.
+    /// A connection made just before the database is replaced.
     struct Overtaken;
 
     impl Link for Overtaken {
@@ -230,7 +229,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_connection_to_a_database_that_is_replaced_meanwhile_is_not_used() {
+    async fn connection_to_replaced_database_is_rejected() {
         let database = TestDatabase::create().await;
         let mut session = Session::<Overtaken>::with(database.connector(), Locks::Waits);
         let ran = session.run(async |_: &mut Overtaken| Ok(())).await;

@@ -1,15 +1,17 @@
-//! One transaction a tick: what waits for any hot statement is sent at once and committed together.
+//! Ticks: one transaction for all hot statements that are waiting.
 //!
-//! Each operation has a `Seat`. When it has members it enters, and the next tick invites it: in the order of [`Kind`] each
-//! hands over its statement, all of them are sent as one transaction, and each gets its rows after the commit. One flush is
-//! for all of them, and a claim sees what its own tick has created. A statement that is alone commits by itself. There is
-//! no timer: a tick is what was waiting when the last one ended, and what the requests bring that are in work by then.
+//! Each operation has a `Seat`. An operation with members enters, and the next tick invites it. In
+//! the order of [`Kind`] each hands over its statements. All are sent as one transaction, and each
+//! operation gets its rows after the commit. They share one flush, and a claim sees the tasks
+//! created in its own tick. A lone statement commits by itself. There is no timer: a tick takes the
+//! work that arrived during the previous one, including requests still being processed.
 //!
-//! A server may run several loops of ticks at a time, some of them for creates and for claims of what they create. Each has seats, a
-//! permit and a session of its own; [`Route`](crate::route::Route) has what must not overlap go through the same one.
+//! A server may run several tick loops, some for creates and claims of the created runs. Each has
+//! its own seats, permit and session. [`Route`](crate::route::Route) sends work that must not
+//! overlap through one loop.
 //!
-//! What a tick does not do is left to the operations: they judge the rows, and run a batch by themselves when a statement
-//! has failed and all of them were undone with it. The [`Permit`] keeps such a batch and a tick apart.
+//! Operations judge the rows themselves. When a failed statement has undone the whole tick, they
+//! run their batches alone. The [`Permit`] keeps such a batch and a tick apart.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -30,24 +32,23 @@ use tenure_store::hot::pipeline::Pipeline;
 use tenure_store::hot::statement::{Rows, Statement};
 use tenure_store::session::Backend;
 
-/// How long an operation runs its batches by itself after a statement of it has undone a tick.
+/// How long an operation runs its batches alone after its statement undid a tick.
 pub(super) const APART: Duration = Duration::from_secs(1);
 
-/// With so many members a tick does not wait for more: while it is committed, this server would have nothing to do.
+/// Members with which a tick waits for no more: during its commit this server would idle.
 const MEMBERS_ENOUGH: u64 = 64;
-/// After so long without a tick it is seen whether the session can still be used: what is between may have forgotten it.
+/// Idle time before the session is pinged: a middlebox may have dropped it.
 const IDLE_MAX: Duration = Duration::from_secs(30);
-/// How long that may take; then the next tick connects anew.
+/// Ping timeout; then the next tick reconnects.
 const PING_MAX: Duration = Duration::from_secs(3);
-/// How often everything that is ready on this thread runs, and mostly what has arrived is read, before a tick with fewer members begins.
-/// In each of these rounds the runtime may wake another thread in vain.
+/// Scheduler rounds that a tick with fewer members waits. Each runs all ready tasks of this thread
+/// and reads most arrived requests, but may wake another thread for nothing.
 const ROUNDS_MAX: usize = 8;
 
-/// The kinds of statements that share ticks. A tick runs them in this order, which is the lock order: only a create ever
-/// waits, and nothing is locked before it.
+/// Kinds of statements that share ticks, in lock order. Only a create ever waits for locks, and
+/// nothing is locked before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// New tasks.
     Create,
     /// Reports.
     End,
@@ -55,9 +56,7 @@ pub enum Kind {
     Renew,
     /// Claims of the wait list.
     Claim,
-    /// Getting messages.
     GetMessages,
-    /// Deleting messages.
     DeleteMessages,
 }
 
@@ -65,24 +64,24 @@ impl Kind {
     const ALL: [Self; 6] = [Self::Create, Self::End, Self::Renew, Self::Claim, Self::GetMessages, Self::DeleteMessages];
 }
 
-/// One batch that writes at a time, first come first served.
+/// Admits one writing batch at a time, in order of arrival.
 #[derive(Clone, Default)]
 pub struct Permit(Arc<tokio::sync::Mutex<()>>);
 
 impl Permit {
-    /// Waits for it. Members are taken from their queue only while it is held.
+    /// Waits for the permit. Take members from their queue only while holding it.
     pub(super) async fn take(&self) -> tokio::sync::MutexGuard<'_, ()> {
         self.0.lock().await
     }
 }
 
-/// Where operations get their seats. The ticks end when this and all seats are dropped.
+/// All tick loops. They end when this and all seats are dropped.
 pub struct Ticks {
     sessions: HotSessions,
     loops: Vec<TickLoop>,
 }
 
-/// One loop, which runs ticks one after the other.
+/// Runs ticks one after the other.
 pub(super) struct TickLoop {
     shared: Arc<Shared>,
     wake: mpsc::Sender<()>,
@@ -91,12 +90,12 @@ pub(super) struct TickLoop {
 
 #[derive(Default)]
 struct Shared {
-    /// Of each kind: the operation that waits to be invited.
+    /// Per kind, the operation waiting for an invitation.
     seats: Mutex<[Option<Waiting>; Kind::ALL.len()]>,
     arrivals: Arrivals,
 }
 
-/// Counts the members that were submitted for ticks.
+/// Counts members submitted for ticks.
 #[derive(Clone, Default)]
 pub(super) struct Arrivals(Arc<AtomicU64>);
 
@@ -121,28 +120,28 @@ struct Waiting {
     entry: Entry,
 }
 
-/// When an operation is invited.
+/// Condition for an invitation.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Entry {
     HasMembers,
-    /// It has some if tasks are created.
+    /// The operation has members only if tasks are created.
     IfTasksAreCreated,
 }
 
 impl Ticks {
-    /// Starts the tasks that run the ticks, each on a session of its own.
+    /// Starts the loops, each with its own session.
     #[must_use]
     pub fn start(connector: &Connector, sessions: HotSessions, tasks: &TaskTracker) -> Self {
         Self { sessions, loops: (0..sessions.count()).map(|_| TickLoop::start(connector, tasks)).collect() }
     }
 
-    /// Has everything wait that writes, until what this returns is dropped.
+    /// Blocks all writers until the returned guards are dropped.
     #[cfg(feature = "test-util")]
     pub async fn hold(&self) -> Vec<tokio::sync::MutexGuard<'_, ()>> {
         futures_util::future::join_all(self.loops.iter().map(|one| one.permit.take())).await
     }
 
-    /// The loops that a kind goes through.
+    /// The loops of a kind.
     pub(super) fn loops(&self, kind: Kind) -> &[TickLoop] {
         &self.loops[match kind {
             Kind::Create => self.sessions.of_creates(),
@@ -152,14 +151,14 @@ impl Ticks {
         }]
     }
 
-    /// The seats of what claims in one of its loops.
+    /// The seats of the claims of one loop.
     pub(super) fn claim_seats(&self, place: usize) -> ClaimSeats {
         let creates = self.loops(Kind::Create).get(place).filter(|_| self.sessions.count() > 1);
         let creates = creates.map(|tick_loop| tick_loop.seat(Kind::Claim));
         ClaimSeats { own: self.loops(Kind::Claim)[place].seat(Kind::Claim), creates }
     }
 
-    /// The one for what is never a part of a tick.
+    /// The loop of operations outside ticks.
     pub(super) fn first(&self) -> &[TickLoop] {
         &self.loops[..1]
     }
@@ -168,7 +167,7 @@ impl Ticks {
 impl TickLoop {
     fn start(connector: &Connector, tasks: &TaskTracker) -> Self {
         let shared = Arc::<Shared>::default();
-        // One request to look is as good as many.
+        // Capacity 1: wake-ups coalesce.
         let (wake, woken) = mpsc::channel(1);
         let permit = Permit::default();
         let ticker = Ticker {
@@ -189,7 +188,7 @@ impl TickLoop {
         self.shared.arrivals.clone()
     }
 
-    /// The seat of the one operation of this kind.
+    /// The seat of this kind's only operation.
     pub(super) fn seat(&self, kind: Kind) -> Seat {
         Seat { kind, shared: Arc::clone(&self.shared), wake: self.wake.clone(), invitation: None }
     }
@@ -204,13 +203,13 @@ pub(super) struct Seat {
 }
 
 impl Seat {
-    /// Waits for the next tick, because there are members. None if there will be no tick.
+    /// Waits for the next tick. `None` if the ticks have ended.
     pub(super) async fn enter(&mut self) -> Option<Turn> {
         self.open(Entry::HasMembers);
         self.invited().await
     }
 
-    /// From now on a tick that creates tasks invites this operation, until it closes its seat.
+    /// Lets ticks that create tasks invite this operation until the seat is closed.
     pub(super) fn open_for_creates(&mut self) {
         self.open(Entry::IfTasksAreCreated);
     }
@@ -220,12 +219,12 @@ impl Seat {
         self.invitation = Some(invitation);
         self.shared.seats()[self.kind as usize] = Some(Waiting { invite, entry });
         if entry == Entry::HasMembers {
-            // Full: it is going to look.
+            // Full: a wake-up is pending.
             let _ = self.wake.try_send(());
         }
     }
 
-    /// The turn that this operation was invited to. What is dropped while it waits loses nothing.
+    /// Waits for the invitation. Cancel-safe.
     pub(super) async fn invited(&mut self) -> Option<Turn> {
         match &mut self.invitation {
             Some(invitation) => {
@@ -237,15 +236,16 @@ impl Seat {
         }
     }
 
-    /// Is not invited any more. The turn, if it was just then.
+    /// Withdraws the seat. Returns a turn granted just before.
     pub(super) fn close(&mut self) -> Option<Turn> {
         drop(self.shared.seats()[self.kind as usize].take());
         self.invitation.take()?.try_recv().ok()
     }
 }
 
-/// Where claims wait for ticks: in their own loop, and while nothing can be claimed in one that creates tasks, so that a run is claimed
-/// by the tick that creates it. That is the same seat if there is only one loop, or none for creates that belongs to theirs.
+/// Seats of claims: one in their own loop, and one in a loop that creates tasks. The latter is open
+/// while nothing is claimable, so that a tick claims the runs it creates. Both are the same seat if
+/// there is one loop, or no create loop for this one.
 pub(super) struct ClaimSeats {
     own: Seat,
     creates: Option<Seat>,
@@ -256,35 +256,34 @@ impl ClaimSeats {
         self.creates.as_mut().unwrap_or(&mut self.own)
     }
 
-    /// As [`Seat::enter`], in their own loop.
+    /// [`Seat::enter`] in the claims' own loop.
     pub(super) async fn enter(&mut self) -> Option<Turn> {
         self.own.enter().await
     }
 
-    /// As [`Seat::open_for_creates`].
     pub(super) fn open_for_creates(&mut self) {
         self.creates().open_for_creates();
     }
 
-    /// As [`Seat::invited`], by a tick that creates.
+    /// [`Seat::invited`] by a tick that creates.
     pub(super) async fn invited(&mut self) -> Option<Turn> {
         self.creates().invited().await
     }
 
-    /// As [`Seat::close`], of what was opened for creates.
+    /// [`Seat::close`] of the seat opened for creates.
     pub(super) fn close(&mut self) -> Option<Turn> {
         self.creates().close()
     }
 }
 
-/// What the members of a tick have in common.
+/// State shared by the members of a tick.
 #[derive(Default)]
 struct Common {
     tasks: HashSet<Uuid>,
     claimable: HashSet<i32>,
 }
 
-/// An operation's part of a tick, which waits for it: it is used or dropped at once.
+/// An operation's part of a tick. The tick waits for it, so use or drop it at once.
 pub(super) struct Turn {
     common: Arc<Mutex<Common>>,
     entry: Entry,
@@ -296,20 +295,20 @@ struct Part {
     reply: oneshot::Sender<Result<Vec<Rows>, NotDone>>,
 }
 
-/// Who waits for the rows of the statements before this end, and after those of the reply before it.
+/// Receiver of the rows up to statement `end`, from the previous reply's end.
 struct Reply {
     reply: oneshot::Sender<Result<Vec<Rows>, NotDone>>,
     end: usize,
 }
 
-/// Why there are no rows.
+/// Why a part has no rows.
 #[derive(Debug)]
 pub(super) enum NotDone {
-    /// Nothing happened, because of another statement or without one that is to blame: it is run by itself.
+    /// Nothing happened, and this part is not known to be the cause. Run it by itself.
     Undone,
-    /// Nothing happened to the whole tick because of this statement.
+    /// This part undid the whole tick.
     Spoiled,
-    /// It may have happened, on this backend; or there was no session to run it on.
+    /// The tick may have committed on this backend, or there was no session.
     Unknown(Failure, Option<Backend>),
 }
 
@@ -318,33 +317,34 @@ impl Turn {
         self.common.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether it came only because tasks are created: what waits has been tried before, and will be again.
+    /// True if the tick was joined only for its created tasks. Waiting requests were tried before
+    /// and will be again.
     pub(super) fn is_for_creates(&self) -> bool {
         self.entry == Entry::IfTasksAreCreated
     }
 
-    /// Whether no other member of this tick names this task; from now on one does.
+    /// Reserves a task for one member. False if another member of this tick has it.
     pub(super) fn take_task(&self, task: Uuid) -> bool {
         self.common().tasks.insert(task)
     }
 
-    /// Says in which queues this part makes runs claimable.
+    /// Adds queues in which this part makes runs claimable.
     pub(super) fn add_claimable(&self, queues: impl IntoIterator<Item = i32>) {
         self.common().claimable.extend(queues);
     }
 
-    /// The queues in which the parts before this one make runs claimable.
+    /// Queues in which earlier parts make runs claimable.
     pub(super) fn claimable(&self) -> Vec<i32> {
         self.common().claimable.iter().copied().collect()
     }
 
-    /// Hands over a statement; its rows after the commit.
+    /// Hands over a statement. Returns its rows after the commit.
     pub(super) async fn run(self, statement: Statement) -> Result<Rows, NotDone> {
         let rows = self.run_all(vec![statement]).await?;
         Ok(rows.into_iter().next().expect("each statement has its rows"))
     }
 
-    /// The same for several, one after the other.
+    /// Like [`Self::run`], for several statements in order.
     pub(super) async fn run_all(self, statements: Vec<Statement>) -> Result<Vec<Rows>, NotDone> {
         let (reply, answer) = oneshot::channel();
         if self.hand_over.send(Part { statements, reply }).is_err() {
@@ -387,17 +387,17 @@ impl Ticker {
         self.session.close().await;
     }
 
-    /// Lets go of a session that does not answer any more.
+    /// Drops a session that no longer answers.
     async fn ping(&mut self) {
         if self.session.is_connected() {
-            // Dropped half-way it leaves no connection.
+            // A cancelled ping leaves no connection.
             let ping = self.session.run(async |pipeline: &mut Pipeline| pipeline.ping().await);
             let _ = tokio::time::timeout(PING_MAX, ping).await;
         }
     }
 
-    /// Lets the operations that the last tick has answered enter again, and the callers that it has answered send their next
-    /// requests, unless many members are there, or there is one caller.
+    /// Lets just-answered operations re-enter and their callers send the next requests. Skipped
+    /// with a single caller or many waiting members.
     async fn wait_for_members(&self, company: &Company) {
         let arrivals = &self.shared.arrivals;
         if company.is_alone(arrivals.so_far()) {
@@ -411,7 +411,7 @@ impl Ticker {
         }
     }
 
-    /// The parts of this tick, in order.
+    /// Collects the parts of this tick in order.
     async fn gather(&self) -> Vec<Part> {
         let common = Arc::<Mutex<Common>>::default();
         let mut parts = Vec::new();
@@ -419,7 +419,7 @@ impl Ticker {
             let (hand_over, part) = oneshot::channel();
             let turn = Turn { common: Arc::clone(&common), entry: Entry::HasMembers, hand_over };
             if self.invite(kind, turn)
-                // It answers at once; one that has changed its mind drops its turn.
+                // The operation answers at once, or drops its turn.
                 && let Ok(part) = part.await
             {
                 parts.push(part);
@@ -428,13 +428,13 @@ impl Ticker {
         parts
     }
 
-    /// Whether there was something to invite.
+    /// True if an operation was invited.
     fn invite(&self, kind: Kind, mut turn: Turn) -> bool {
         let creates = !turn.common().claimable.is_empty();
         let mut seats = self.shared.seats();
         let seat = &mut seats[kind as usize];
         match seat.take_if(|waiting| creates || waiting.entry == Entry::HasMembers) {
-            // Sent while the seats are locked: one that closes its seat finds the turn or is not invited.
+            // Sent under the lock: a closing seat finds its turn or is not invited.
             Some(waiting) => {
                 turn.entry = waiting.entry;
                 waiting.invite.send(turn).is_ok()
@@ -466,7 +466,7 @@ impl Ticker {
                 let mut rows = rows.into_iter().enumerate().peekable();
                 for Reply { reply, end } in replies {
                     let own = std::iter::from_fn(|| rows.next_if(|(place, _)| *place < end)).map(|(_, rows)| rows);
-                    // An operation that is gone has no callers left.
+                    // A dropped operation has no callers left.
                     drop(reply.send(Ok(own.collect())));
                 }
             }
@@ -485,7 +485,7 @@ impl Ticker {
             start = end;
             let why = match failure {
                 Failure::NotRun(_) | Failure::Lost(_) => NotDone::Unknown(failure.repeat(), self.session.backend()),
-                // What the database did not say itself is no word on whether it was committed.
+                // An error not from the database leaves it open whether the tick committed.
                 Failure::Fault(error) if error.as_database_error().is_none() => {
                     NotDone::Unknown(failure.repeat(), self.session.backend())
                 }

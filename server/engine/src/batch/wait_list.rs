@@ -1,9 +1,9 @@
-//! The wait list of claimWork requests, and its claim statement: per queue, first come first served.
+//! Wait list of claimWork requests and its claim statement: first come first served per queue.
 //!
-//! One task owns the wait list; with several loops of ticks that claim, each has one, with the queues that go through it. A queue is
-//! tried when a request for it arrives, when it is notified, and every second in case a notification was lost; each try is
-//! for all waiters of the queue, and claims are delivered to the first of them.
-//! The requests of a quarantined worker are suspended until their wait timeout or the quarantine ends.
+//! Each tick loop that claims has one task, which owns the queues routed to it. A queue is tried
+//! when a request arrives, on a notification, and every second in case a notification was lost.
+//! Each try is for all waiters of the queue; the first get the claims. Requests of a quarantined
+//! worker are suspended until their wait timeout or the end of the quarantine.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::ops::Range;
@@ -41,26 +41,26 @@ use tenure_store::queues::Queues;
 use tenure_store::transitions::claim::{self, Want, Worker};
 use tenure_store::worker_removals::Gone;
 
-/// Requests that may wait.
+/// Waiting requests.
 pub const WAITING_MAX: usize = 50_000;
-/// Runs that one statement may claim.
+/// Runs per claim statement.
 pub const RUNS_MAX: usize = 400;
-/// A queue with waiters is tried at least this often, in case a notification was lost.
+/// Poll interval of queues with waiters, in case a notification was lost.
 const RETRY_EVERY: Duration = Duration::from_secs(1);
-/// How much longer than its wait timeout a request may wait, so that all waiters are not looked at for each one of them.
+/// How far a request may exceed its wait timeout. Bounds how often all waiters are scanned.
 const TIMEOUT_GRAIN: Duration = Duration::from_millis(20);
 
 /// A claimWork request.
 #[derive(Debug, Clone)]
 pub struct ClaimWork {
-    /// The worker, and the key of the queue that it claims from.
+    /// The worker, including the key of its queue.
     pub worker: WorkerKey,
     pub queue: TaskQueueId,
-    /// The epoch of the session that the claims belong to.
+    /// Epoch of the session that the claims belong to.
     pub session: Option<i64>,
     /// Maximum number of runs.
     pub tasks: u16,
-    /// How long it waits for the first run.
+    /// Maximum wait for the first run.
     pub wait_timeout: Duration,
 }
 
@@ -71,20 +71,19 @@ impl ClaimWork {
     }
 }
 
-/// The answer to a request: claims, and the guard that requeues them unless they are delivered. Empty after the wait
-/// timeout.
+/// Answer to a request. Its guard requeues the claims unless they are delivered.
 #[derive(Debug)]
 pub struct Answer {
     /// Empty if no run became claimable in time.
     pub claims: Vec<Granted>,
-    /// To be marked as delivered when the response was flushed.
+    /// Mark as delivered once the response is flushed.
     pub delivery: Delivery,
 }
 
-/// A request that waits.
+/// A waiting request.
 pub(super) struct Waiter {
     pub(super) request: ClaimWork,
-    /// Earlier requests have a smaller one; 0 before it is in the wait list.
+    /// Sequence number by arrival; 0 before the request is in the list.
     pub(super) turn: u64,
     pub(super) reply: oneshot::Sender<Result<Answer, OpError>>,
     pub(super) until: Instant,
@@ -107,49 +106,44 @@ struct Queue {
     arrivals: Arrivals,
 }
 
-/// The sending side of the wait list: what request handlers use.
+/// Sending side of the wait list.
 #[derive(Clone)]
 pub struct WaitList {
-    /// One for each task.
+    /// By task.
     queues: Vec<Queue>,
     /// Requests in limited queues.
     limited: mpsc::Sender<Waiter>,
     notifiers: Notifiers,
-    /// The tasks take requests out of their inboxes at once: these bound how many wait.
+    /// Bounds the waiting requests: the inboxes are emptied at once.
     places: Arc<Semaphore>,
     workers: Workers,
     endings: Endings,
 }
 
-/// Reads up to where events are in the log.
+/// Returns the position up to which events are in the log.
 pub type ReadSequenced = Arc<dyn Fn() -> Sequenced + Send + Sync>;
 
-/// What the wait list needs.
 pub struct WaitListParts<'a> {
-    /// For the session that claims.
+    /// For the claiming session.
     pub connector: Connector,
     pub pool: PgPool,
     pub queues: Queues,
-    /// Where to start scanning.
     pub low_water_marks: LowWaterMarks,
-    /// Which queues became claimable, and which workers are gone.
+    /// Announces claimable queues and removed workers.
     pub notifiers: Notifiers,
-    /// Requeues undelivered claims.
     pub requeue: Requeue,
     pub lease: Duration,
-    /// Notes which workers are seen, and knows which are quarantined.
+    /// Records when workers were seen and which are quarantined.
     pub workers: Workers,
-    /// Ends of the sessions that requests claim for.
     pub endings: Endings,
-    /// Claims are parts of ticks.
     pub ticks: &'a Ticks,
-    /// Up to where events are in the log.
     pub sequenced: ReadSequenced,
     pub admission_marks: AdmissionMarks,
 }
 
 impl WaitList {
-    /// Starts the wait list. When it is stopped, all waiters are answered empty; it ends when its sending side is dropped.
+    /// Starts the wait list. Once stopped, it answers all waiters without claims. It ends when its
+    /// sending side is dropped.
     #[must_use]
     pub fn start(parts: &WaitListParts<'_>, tasks: &TaskTracker, stop: &CancellationToken) -> Self {
         let loops = parts.ticks.loops(Kind::Claim);
@@ -190,7 +184,7 @@ impl WaitList {
         }
     }
 
-    /// Adds a request to the wait list and waits for its answer. A request for a session waits no longer than that.
+    /// Adds a request and waits for its answer, at most until its session ends.
     pub async fn claim(&self, request: ClaimWork) -> Result<Answer, OpError> {
         let _place = self.places.try_acquire().map_err(|_| shed())?;
         let (reply, answer) = oneshot::channel();
@@ -214,8 +208,8 @@ impl WaitList {
         Ok(answer)
     }
 
-    /// The answer, unless the session ends first: then the wait list finds that its caller has gone, and what it may have claimed just
-    /// then is requeued.
+    /// Waits for the answer or the end of the session. In the latter case the wait list finds its
+    /// caller gone, and requeues any claims just made.
     async fn while_live(&self, epoch: i64, answer: Reply) -> Result<Result<Answer, OpError>, RecvError> {
         let mut watcher = self.endings.watch(epoch);
         tokio::select! {
@@ -226,17 +220,16 @@ impl WaitList {
     }
 }
 
-/// Where the answer to a request comes.
 type Reply = oneshot::Receiver<Result<Answer, OpError>>;
 
 struct WaitListWorker {
-    /// Which one of the loops that claim it is of.
+    /// Index of its tick loop among the claiming loops.
     place: usize,
     seats: ClaimSeats,
     workers: Workers,
-    /// Requests of quarantined workers; as a rule none.
+    /// Requests of quarantined workers; usually none.
     suspended: Vec<Waiter>,
-    /// When it was last checked whether some of them are no longer quarantined.
+    /// Time of the last check for ended quarantines.
     admitted: Instant,
     /// Number of requests so far.
     turns: u64,
@@ -264,7 +257,7 @@ impl WaitListWorker {
             let mut turn = None;
             if self.ready.is_empty() {
                 if !self.waiters.is_empty() && !self.batch.is_apart() {
-                    // So that a run is claimed by the tick that creates it.
+                    // Lets a tick claim the runs it creates.
                     self.seats.open_for_creates();
                 }
                 tokio::select! {
@@ -295,14 +288,14 @@ impl WaitListWorker {
             if self.stop.is_cancelled() {
                 self.answer_timed_out();
             }
-            // First the attempt: a request without a wait timeout is tried once too.
+            // Attempt first: even a request without a wait timeout gets one try.
             self.attempt(turn).await;
             self.answer_timed_out();
         }
         self.batch.close().await;
     }
 
-    /// Adds the requests that have arrived, and marks the queues that were notified.
+    /// Adds arrived requests and marks notified queues.
     fn enter_all(&mut self) {
         while let Ok(waiter) = self.inbox.try_recv() {
             self.enter(waiter);
@@ -324,12 +317,12 @@ impl WaitListWorker {
         self.next_timeout = self.next_timeout.min(waiter.until);
         self.ready.insert(waiter.worker().queue);
         let queue_waiters = self.waiters.entry(waiter.worker().queue).or_default();
-        // At the end, unless it was in the wait list before.
+        // At the end, or at its former position.
         let position = queue_waiters.iter().rposition(|other| other.turn < waiter.turn).map_or(0, |before| before + 1);
         queue_waiters.insert(position, waiter);
     }
 
-    /// Resumes the waiters whose worker is no longer quarantined.
+    /// Resumes requests of workers no longer quarantined.
     fn admit(&mut self) {
         if self.suspended.is_empty() || self.admitted.elapsed() < RETRY_EVERY / 2 {
             return;
@@ -342,7 +335,7 @@ impl WaitListWorker {
         }
     }
 
-    /// Answers those whose wait timeout has passed, with no claims; all of them when the wait list is stopped.
+    /// Ends timed-out requests without claims; all requests once the list is stopped.
     fn answer_timed_out(&mut self) {
         let (now, stopping, requeue) = (Instant::now(), self.stop.is_cancelled(), &self.requeue);
         if self.next_timeout > now && !stopping {
@@ -352,7 +345,7 @@ impl WaitListWorker {
         self.waiting.count(self.waiters.values().map(VecDeque::len).sum(), "claim");
         let mut next = now + RETRY_EVERY;
         for (queue, queue_waiters) in &mut self.waiters {
-            // Those for which the last statement had no room are tried first, also if they wait for nothing.
+            // Requests left out of the last statement get a try first, even without a wait timeout.
             let grace = if self.ready.contains(queue) { RETRY_EVERY } else { Duration::ZERO };
             let over = |waiter: &Waiter| stopping || waiter.until + grace <= now;
             if queue_waiters.iter().any(over) {
@@ -372,11 +365,11 @@ impl WaitListWorker {
         self.next_timeout = first.map_or(next, |first| next.min(first)).max(now + TIMEOUT_GRAIN);
     }
 
-    /// Answers those whose worker was removed, with no claims.
+    /// Ends requests of removed workers without claims.
     fn answer_gone(&mut self) {
         let leaving = self.notifiers.wait_list(self.place).take_gone();
         if !leaving.is_empty() {
-            // Requests that were sent before.
+            // Includes requests sent before the removal.
             self.enter_all();
         }
         for SendAway { worker, done } in leaving {
@@ -391,13 +384,13 @@ impl WaitListWorker {
                 let empty = Answer { claims: Vec::new(), delivery: self.requeue.guard(Vec::new()) };
                 drop(waiter.reply.send(Ok(empty)));
             }
-            // The caller that removes the worker may have stopped waiting.
+            // The remover may have stopped waiting.
             let _ = done.send(());
         }
         self.waiters.retain(|_, queue_waiters| !queue_waiters.is_empty());
     }
 
-    /// If the database may have lost the keys of queues, answers all requests so that they look theirs up again.
+    /// If queue keys may be lost, ends all requests so that they look up their keys again.
     fn answer_stale(&mut self) {
         if !self.notifiers.wait_list(self.place).take_stale_keys() {
             return;
@@ -410,18 +403,18 @@ impl WaitListWorker {
         self.ready.clear();
     }
 
-    /// One statement for the waiters of the queues that are ready, as a part of this tick if there is one.
+    /// Runs one statement for the waiters of all ready queues, in this tick if there is one.
     async fn attempt(&mut self, turn: Option<Turn>) {
         let mut requests = Vec::new();
         let mut room = RUNS_MAX;
         for &queue in &self.ready {
             let Some(queue_waiters) = self.waiters.get_mut(&queue) else { continue };
             if self.notifiers.is_limited(queue) {
-                // Its requests wait in another list.
+                // Its requests belong in the other list.
                 queue_waiters.drain(..).for_each(|waiter| drop(waiter.reply.send(Err(OpError::StaleQueue))));
                 continue;
             }
-            // Nothing must be claimed for a client that has disconnected.
+            // Claim nothing for disconnected clients.
             queue_waiters.retain(|waiter| !waiter.reply.is_closed());
             if self.workers.any_quarantined(queue) {
                 let quarantined = |waiter: &Waiter| self.workers.is_quarantined(waiter.worker());
@@ -449,7 +442,7 @@ impl WaitListWorker {
             self.waiters.retain(|_, queue_waiters| !queue_waiters.is_empty());
             return;
         }
-        // The positions of each queue's waiters in the statement, from 1.
+        // Positions of each queue's waiters in the statement, from 1.
         let mut positions: HashMap<i32, Range<usize>> = HashMap::new();
         for (position, request) in (1..).zip(&requests) {
             positions.entry(request.worker.queue).or_insert(position..position).end = position + 1;
@@ -468,8 +461,8 @@ impl WaitListWorker {
         }
     }
 
-    /// Delivers the claims of a queue to its first waiters: the statement has assigned them in that order. Those without a
-    /// claim keep waiting.
+    /// Delivers claims to the first waiters, in the order assigned by the statement. Waiters
+    /// without a claim stay.
     fn deliver(&mut self, queue: i32, positions: Range<usize>, claims_found: Option<QueueClaims>) {
         let Some(queue_waiters) = self.waiters.get_mut(&queue) else { return };
         let Some(mut claims_found) = claims_found else {
@@ -493,12 +486,12 @@ impl WaitListWorker {
             };
             #[cfg(feature = "test-util")]
             let claims = tenure_store::breakage::perhaps_twice(claims);
-            // The worker may have been quarantined while the statement ran: dropping the guard requeues the claims.
+            // Quarantined meanwhile: dropping the guard requeues the claims.
             if self.workers.is_quarantined(waiter.worker()) {
                 self.suspended.push(waiter);
                 continue;
             }
-            // If the worker has disconnected meanwhile, the answer comes back here and its guard requeues the claims.
+            // Without a receiver, the answer is dropped and its guard requeues the claims.
             drop(waiter.reply.send(Ok(Answer { claims, delivery })));
         }
         if claims_found.more && waiting.len() == asked {
@@ -507,7 +500,7 @@ impl WaitListWorker {
             self.order.serve(queue, claims_found.more);
         }
         if !claims_found.more && !waiting.is_empty() {
-            // Nothing was left for these, and so for those after them.
+            // No run is left for these waiters or later ones.
             self.ready.remove(&queue);
         }
         for waiter in waiting.into_iter().rev() {
@@ -531,13 +524,13 @@ impl WaitListWorker {
     }
 }
 
-/// Runs claim statements. Claiming and describing are apart: the statement is run again only if it did nothing, and a claim that was
-/// made is in a guard before anything else can fail.
+/// Runs claim statements. Claiming and describing are separate: a statement is repeated only if it
+/// did nothing, and claims are guarded before anything else can fail.
 struct ClaimBatch {
     claimer: Claimer,
     low_water_marks: LowWaterMarks,
     permit: Permit,
-    /// Until then its statements are not parts of ticks.
+    /// Until then statements do not join ticks.
     apart_until: Option<Instant>,
     figures: Option<Figures>,
 }
@@ -552,13 +545,13 @@ impl ClaimBatch {
         self.claimer.session.close().await;
     }
 
-    /// Whether its statements are not parts of ticks now, because one has undone a tick.
+    /// True while statements stay out of ticks because one has undone a tick.
     fn is_apart(&self) -> bool {
         self.apart_until.is_some_and(|until| Instant::now() < until)
     }
 
-    /// Claims for all of these requests, as a part of this tick if there is one; the claims by queue. A failure after the
-    /// claims were made requeues them.
+    /// Claims for all requests, in this tick if there is one. Returns claims by queue. A failure
+    /// after claiming requeues them.
     async fn run(&mut self, requests: &[&ClaimWork], turn: Option<Turn>) -> Result<HashMap<i32, QueueClaims>, OpError> {
         self.figures().members.record(requests.len() as f64);
         let started = Instant::now();
@@ -586,7 +579,7 @@ impl ClaimBatch {
             let queue = request.worker.queue;
             workers.push(request.claims_as());
             let position = i32::try_from(workers.len()).unwrap_or(i32::MAX);
-            // Members of one queue are adjacent, as the wait list orders them.
+            // The wait list keeps members of one queue adjacent.
             if wants.last().is_none_or(|want| want.queue != queue) {
                 let low_water_marks = self.low_water_marks.get(queue);
                 wants.push(Want {
@@ -604,7 +597,7 @@ impl ClaimBatch {
         (wants, workers)
     }
 
-    /// Claims as a part of a tick, or alone if the tick was undone.
+    /// Claims in a tick, or alone if the tick was undone.
     async fn claim_in_tick(
         &mut self,
         turn: Turn,
@@ -621,7 +614,8 @@ impl ClaimBatch {
                     Err(Failure::new(error))
                 }
             },
-            // The session for creates cannot be used, and nothing was run. What waits is tried every second, by its own session.
+            // The creates' session is unusable and nothing ran. The claims' own session tries the
+            // waiters every second.
             Err(NotDone::Unknown(Failure::NotRun(_), _)) if is_for_creates => Ok(self.claimer.guard(Vec::new())),
             Err(NotDone::Unknown(failure, backend)) => {
                 if !matches!(failure, Failure::NotRun(_)) {
@@ -649,7 +643,6 @@ impl ClaimBatch {
         claimed
     }
 
-    /// Runs the statement by itself.
     async fn claim(&mut self, wants: &[Want<'_>], workers: &[Worker<'_>]) -> Result<Guarded, Failure> {
         let batch = Uuid::new_v4();
         let lease = self.claimer.lease;

@@ -1,11 +1,11 @@
-//! How many members of an operation wait, and how many bytes they have.
+//! Counts an operation's waiting members and their bytes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::WAITING_BYTES_MAX;
 
-/// Members of an operation that wait in a loop, when it counted last. The gauge has those of all loops.
+/// Last count of one loop's waiting members. The gauge has the sum over all loops.
 #[derive(Clone, Default)]
 pub(super) struct Waiting(usize);
 
@@ -18,14 +18,14 @@ impl Waiting {
     }
 }
 
-/// Bytes that are counted until this is dropped.
+/// Bytes counted until this is dropped.
 pub(super) struct Weight {
     bytes: usize,
     all: Arc<AtomicUsize>,
 }
 
 impl Weight {
-    /// Counts them, unless there are too many already.
+    /// Counts bytes unless the limit is exceeded already.
     pub(super) fn take(bytes: usize, all: &Arc<AtomicUsize>) -> Option<Self> {
         let before = all.fetch_add(bytes, Ordering::Relaxed);
         let weight = Self { bytes, all: Arc::clone(all) };

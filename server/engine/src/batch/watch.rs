@@ -1,7 +1,8 @@
-//! Watches, on one session, whether the database goes on from where this server has read it.
+//! Watches, on one session, whether the database still continues the state this server has read.
 //!
-//! A promoted standby may not have the last positions of a sequence, a restored database may have none of what was read, and
-//! a crash may take back what was not flushed. All of them end sessions, or show in the position that the next look reads. Then everything that is cached is dropped ([`Continuity`]).
+//! A promoted standby may lack the last sequence positions, a restored database may lack any data,
+//! and a crash may lose unflushed changes. Each ends sessions or shows in the next position read.
+//! Then all caches are dropped ([`Continuity`]).
 
 use sqlx::PgConnection;
 use tokio::sync::{Mutex, MutexGuard};
@@ -13,7 +14,7 @@ use tenure_store::continuity::{Break, Continuity};
 use tenure_store::failure::ends_session;
 use tenure_store::low_water_marks::{self, Writer};
 
-/// The session that watches, and what it saw last.
+/// The watching session and its last reading.
 pub struct DatabaseWatch {
     continuity: Continuity,
     watched: Mutex<Watched>,
@@ -24,17 +25,17 @@ struct Watched {
     seen: Option<Seen>,
 }
 
-/// What was seen last.
+/// Last reading.
 #[derive(Debug, Clone, Copy)]
 struct Seen {
-    /// Which connection of the session it was.
+    /// Number of the session's connection.
     connection: u64,
     last: i64,
-    /// The last position of which it is sure that it is never given out again.
+    /// Last position known to be durable: it is never assigned again.
     kept: Option<i64>,
 }
 
-/// Why the database is not the one that was seen.
+/// Returns why the database is not the one last seen.
 fn find_break(seen: Option<Seen>, connection: u64, last: i64) -> Option<Break> {
     let seen = seen?;
     if connection != seen.connection {
@@ -44,13 +45,14 @@ fn find_break(seen: Option<Seen>, connection: u64, last: i64) -> Option<Break> {
 }
 
 impl DatabaseWatch {
-    /// Watches the database of this connector, from the first look on.
+    /// Creates a watch. It begins with the first look.
     pub fn new(connector: &Connector) -> Self {
         let watched = Watched { session: Session::new(connector.clone()), seen: None };
         Self { continuity: connector.continuity().clone(), watched: Mutex::new(watched) }
     }
 
-    /// Looks. If the database is not the one that was seen, all caches are dropped before this returns.
+    /// Reads the position. If the database is not the one last seen, drops all caches before
+    /// returning.
     pub async fn look(&self) -> Result<Look<'_>, Failure> {
         let mut watched = self.watched.lock().await;
         let last = watched.session.run(low_water_marks::get_position).await?;
@@ -72,8 +74,8 @@ pub struct Look<'a> {
 }
 
 impl Look<'_> {
-    /// The last position that was given out, which is never given out again from now on; and the transactions that may still
-    /// commit one up to it. Waits for synchronous standbys.
+    /// Returns the last assigned position, which is never assigned again from now on, and the
+    /// transactions that may still commit one up to it. Waits for synchronous standbys.
     pub async fn keep_position(&mut self) -> Result<(i64, Vec<Writer>), Failure> {
         let Some(mut seen) = self.watched.seen else { return Ok((0, Vec::new())) };
         if seen.kept != Some(self.last) {
@@ -85,8 +87,8 @@ impl Look<'_> {
         Ok((self.last, writers))
     }
 
-    /// Runs a statement on the session that looked. If it fails because of itself, the session that is made anew after it is no
-    /// reason to drop anything.
+    /// Runs a statement on the watching session. If the statement itself fails, reconnecting
+    /// afterwards drops no caches.
     ///
     /// # Errors
     /// If the statement fails.
@@ -112,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn another_connection_and_a_lower_position_are_breaks() {
+    fn new_connection_or_lower_position_is_break() {
         let seen = Seen { connection: 1, last: 10, kept: None };
         let table = [
             (None, 5, 3, None),
