@@ -1,8 +1,8 @@
-//! The one reader of the event log for everything that acts on it: it locks the cursor, finds the next part, lets a
-//! [`Sink`] act on it, and advances the cursor in the same transaction.
+//! Reader of the event log for passes that act on it. One transaction locks the cursor, finds the
+//! next part, lets a [`Sink`] act on it, and advances the cursor.
 //!
-//! So each part is acted on once, by one server at a time, however many servers run the same sink: if a server dies
-//! half-way, the changes of its sink are rolled back together with the cursor.
+//! Each part is thus processed once, by one server at a time. If a server dies half-way, the sink's
+//! changes are rolled back with the cursor.
 
 use sqlx::{Connection, PgConnection};
 
@@ -13,15 +13,15 @@ pub use tenure_store::log_readers::Part;
 
 /// Acts on the event log part by part.
 pub trait Sink: Send {
-    /// Its row of the table `log_readers`, which holds its cursor.
+    /// Row of the table `log_readers` with the cursor.
     const NAME: &'static str;
-    /// Rows of the log that one transaction reads; a row has up to a batch of transitions.
+    /// Log rows per transaction. A row has up to a batch of transitions.
     const ROWS_MAX: i64;
-    /// The result of acting on a part.
+    /// Result of a part.
     type Outcome: Send;
 
-    /// Acts on a part, within the transaction that advances the cursor. May be called again with the same part if that
-    /// transaction does not commit.
+    /// Acts on a part in the transaction that advances the cursor. If that does not commit, the
+    /// part may come again.
     fn act(
         &mut self,
         transaction: &mut PgConnection,
@@ -29,21 +29,21 @@ pub trait Sink: Send {
     ) -> impl Future<Output = Result<Self::Outcome, sqlx::Error>> + Send;
 }
 
-/// The result of reading the next part of the log.
+/// Result of reading the next part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Read<T> {
-    /// Another server is reading for this sink.
+    /// Another server reads for this sink.
     Busy,
-    /// Every part has been acted on.
+    /// All parts are processed.
     End,
-    /// This many rows were acted on; more may be left.
+    /// Number of processed rows; more may be left.
     Rows(usize, T),
 }
 
-/// Gives positions to what is new in the log, and lets a sink act on the next part of it.
+/// Sequences new events, and lets a sink act on the next part of the log.
 ///
 /// # Errors
-/// If the database refuses; then nothing was done.
+/// If the database refuses. Nothing was done then.
 pub async fn read_next<S: Sink>(
     conn: &mut PgConnection,
     sequencer: &Sequencer,
@@ -53,10 +53,10 @@ pub async fn read_next<S: Sink>(
     read_sequenced(conn, sink).await
 }
 
-/// The same for the part of the log that has positions already.
+/// Like [`read_next`], without sequencing new events.
 ///
 /// # Errors
-/// If the database refuses; then nothing was done.
+/// If the database refuses. Nothing was done then.
 pub async fn read_sequenced<S: Sink>(conn: &mut PgConnection, sink: &mut S) -> Result<Read<S::Outcome>, sqlx::Error> {
     let mut transaction = conn.begin().await?;
     let part = match log_readers::lock_next(&mut transaction, S::NAME, S::ROWS_MAX).await? {

@@ -1,4 +1,4 @@
-//! Pages of the event log, for clients that poll.
+//! Pages of the event log, for polling clients.
 
 use sqlx::PgPool;
 
@@ -8,24 +8,23 @@ use tenure_domain::event_filter::Filter;
 use tenure_domain::events::Event;
 use tenure_store::events::{self, Stretch};
 
-/// Events that are read at once when a filter may let few of them through.
+/// Events read at once when a filter may reject most.
 const FILTERED_PAGE: usize = 500;
-/// Events that one filtered page scans; the caller continues from where it stopped.
+/// Events scanned per filtered page. The caller continues from there.
 const SCANNED_MAX: i64 = 5_000;
 
-/// A part of the log.
 #[derive(Debug)]
 pub enum Page {
-    /// Events, oldest first, and the position to read on after.
+    /// Events, oldest first, and the cursor of the next page.
     Events(Vec<Event>, i64),
-    /// The next events were purged; reading may start after this position.
+    /// The next events were purged. Reading may start after this position.
     Gone(i64),
-    /// There is no such position yet.
+    /// The position does not exist yet.
     Ahead(Ahead),
 }
 
-/// Reads up to `limit` events that pass the filter. Everything that was committed before the call is in the log. From the
-/// latest position on there are none.
+/// Reads up to `limit` events that pass the filter, none from [`Start::Latest`]. Everything
+/// committed before the call is in the log.
 pub async fn read(
     pool: &PgPool,
     sequencer: &Sequencer,
@@ -46,7 +45,7 @@ pub async fn read(
             Stretch::Events(events, through) => (events, through),
             Stretch::Gone(oldest) if after == start => return Ok(Page::Gone(oldest)),
             Stretch::Ahead(newest) if after == start => return Ok(Page::Ahead(Ahead { position: start, newest })),
-            // The next request gets the error.
+            // The next request reports the error.
             Stretch::Gone(_) | Stretch::Ahead(_) => break,
         };
         let at_end = through == after;

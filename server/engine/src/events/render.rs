@@ -1,19 +1,18 @@
-//! Events as they are sent: rendered once, however many streams and sinks send them.
+//! Rendered events, shared by all streams and sinks.
 
 use tenure_domain::events::Event;
 
-/// An event as it is sent, independent of the protocol.
+/// A rendered event, independent of the protocol.
 #[derive(Debug)]
 pub struct RenderedEvent {
-    /// Its position in the log.
+    /// Position in the log.
     pub position: i64,
-    /// The exchange that it is published to.
     pub exchange: &'static str,
-    /// The primary routing key.
+    /// Primary routing key.
     pub routing_key: String,
     /// Further routing keys.
     pub cc: Vec<String>,
-    /// The event as the log shows it: JSON in one line.
+    /// JSON in one line, as in the log.
     pub json: String,
 }
 

@@ -1,4 +1,4 @@
-//! Moves events into the log, and remembers how far it has come and where the log begins.
+//! Moves events into the log, and caches the log's progress and beginning.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use sqlx::PgConnection;
 use tenure_store::events::{self, Sequenced};
 use tenure_store::memory::{Epoch, Memory};
 
-/// Moves events into the log. A clone is the same sequencer.
+/// Moves events into the log. Clones share their state.
 #[derive(Clone, Default)]
 pub struct Sequencer {
     state: Memory<State>,
@@ -16,57 +16,59 @@ pub struct Sequencer {
 #[derive(Default)]
 struct State {
     reached: Sequenced,
-    /// What transactions may still add comes after this.
+    /// Open transactions add events only after this.
     safe: Sequenced,
     /// The log has no row before this position.
     begins: i64,
 }
 
 impl Sequencer {
-    /// Up to where nothing waits for its place in the log. To be read before the snapshot that it is used in.
+    /// No event up to here waits for a position. Read this before taking the snapshot that uses it.
     pub fn reached(&self) -> Sequenced {
         self.state.read(|state| state.reached)
     }
 
-    /// [`Sequencer::reached`], for callers that know nothing else of events.
+    /// Returns [`Sequencer::reached`] as a function.
     pub fn reader(&self) -> Arc<dyn Fn() -> Sequenced + Send + Sync> {
         let sequencer = self.clone();
         Arc::new(move || sequencer.reached())
     }
 
-    /// Moves what is new into the log; waits for another server that does so. Afterwards everything that was committed before
-    /// the call has its position.
+    /// Moves new events into the log, after any other server doing so. Afterwards everything
+    /// committed before the call has a position.
     pub async fn run(&self, conn: &mut PgConnection) -> Result<u64, sqlx::Error> {
         let since = self.state.epoch();
         let (reached, safe) = self.state.read(|state| (state.reached, state.safe));
         let moved = events::sequence(conn, reached).await?;
-        // Of the rows up to the safe position, none is left now, and none comes.
+        // No unsequenced row up to `safe` is left, and none will follow.
         self.state.note(since, |state| state.reached = state.reached.max(safe));
         Ok(moved)
     }
 
-    /// To be read before the position that [`Sequencer::note_safe`] or [`Sequencer::note_begins`] takes in.
+    /// Read this before the position passed to [`Sequencer::note_safe`] or
+    /// [`Sequencer::note_begins`].
     pub fn epoch(&self) -> Epoch {
         self.state.epoch()
     }
 
-    /// Every transaction that has taken a position up to this has ended. Rows of the outbox are numbered like runs.
+    /// Records that all transactions with a position up to this one have ended. Outbox rows are
+    /// numbered like runs.
     pub fn note_safe(&self, since: Epoch, position: i64) {
         self.state.note(since, |state| state.safe = state.safe.max(Sequenced(position)));
     }
 
-    /// A position before which the log has no row: what was purged is not walked over.
+    /// The log has no row before this position. Scans skip the purged part.
     #[must_use]
     pub fn begins(&self) -> i64 {
         self.state.read(|state| state.begins)
     }
 
-    /// Nothing is left of the log before this position.
+    /// Records that the log has no row before this position.
     pub fn note_begins(&self, since: Epoch, position: i64) {
         self.state.note(since, |state| state.begins = state.begins.max(position));
     }
 
-    /// Begins at the start again.
+    /// Clears the cache.
     pub fn drop_all(&self) {
         self.state.drop_all();
     }

@@ -1,5 +1,5 @@
-//! One stream of events as they happen: a cursor that reads from memory, or from the log while it is behind memory. Both
-//! advance the same cursor, so that no event is lost or sent twice between them.
+//! A live stream of events: one cursor that reads from memory, or from the log while it is behind.
+//! No event is lost or repeated between them.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use super::{Ahead, Start};
 use tenure_domain::event_filter::Filter;
 use tenure_store::events::{self, Stretch};
 
-/// Events that a stream reads from the log at once while it is behind; a client that is stuck holds this many in memory.
+/// Events per read of the log. A stuck client holds this many in memory.
 const CATCH_UP_PAGE: usize = 100;
 
 /// A reader of events.
@@ -21,33 +21,33 @@ pub struct Stream {
     pool: PgPool,
     listener: Listener,
     filter: Filter,
-    /// Everything up to this position has been read, as far as it passes the filter.
+    /// All passing events up to this position have been read.
     after: i64,
 }
 
-/// Why a stream cannot begin at the requested position.
+/// Why a stream cannot begin there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BadStart {
-    /// The next events were purged; reading may start after this position.
+    /// The next events were purged. Reading may start after this position.
     Gone(i64),
-    /// There is no such position yet.
+    /// The position does not exist yet.
     Ahead(Ahead),
 }
 
-/// The next step of a stream.
 #[derive(Debug)]
 pub enum Step {
-    /// Events that pass the filter; maybe none.
+    /// Passing events, possibly none.
     Events(Vec<Arc<RenderedEvent>>),
-    /// The next events were purged; reading may start after this position.
+    /// The next events were purged. Reading may start after this position.
     Gone(i64),
-    /// The log may have been taken back: whether the position is still in it is asked when a stream begins.
+    /// The log may have been rolled back. Beginning a new stream checks whether the position is
+    /// still valid.
     Ended,
 }
 
 impl Stream {
-    /// A stream that begins there, if the log still has the next events. Everything that was committed before the call is
-    /// in the log.
+    /// Begins a stream, if the log still has the next events. Everything committed before the call
+    /// is in the log.
     pub async fn begin(
         pool: PgPool,
         sequencer: &Sequencer,
@@ -71,12 +71,12 @@ impl Stream {
         Ok(Ok(Self { pool, listener, filter, after }))
     }
 
-    /// The position up to which everything has been read.
+    /// All events up to this position have been read.
     pub fn after(&self) -> i64 {
         self.after
     }
 
-    /// Waits for the next events, at most until then.
+    /// Waits for the next events, at most until `until`.
     ///
     /// # Errors
     /// If the stream is behind memory and the log cannot be read.
@@ -128,18 +128,18 @@ mod tests {
     use crate::notifiers::Notifiers;
     use crate::testing::{QUEUE, Queue};
 
-    /// Long enough to connect and to read.
+    /// Long enough to connect and read.
     const SHORT: Duration = Duration::from_secs(1);
 
     #[tokio::test]
-    async fn a_stream_that_is_behind_and_whose_connection_falls_silent_reads_again() {
+    async fn stream_retries_after_silent_connection() {
         let database = TestDatabase::create().await;
         let queue = Queue::start(database.options());
         queue.create_one(QUEUE).await;
         let proxy = Proxy::start(database.options()).await;
         let connector = Connector::new(proxy.options().clone());
         let (pool, sequencer) = (connector.pool(), Sequencer::default());
-        // Its task has ended, so that streams read by themselves.
+        // Its task has ended, so streams read the log themselves.
         let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
         stop.cancel();
         let tail = Tail::start_with(pool.clone(), sequencer.clone(), Notifiers::default(), &tasks, stop, SHORT);
@@ -155,7 +155,7 @@ mod tests {
             lock.rollback().await.unwrap();
         };
         let both = async { tokio::join!(stream.catch_up(), silencing) };
-        let (read, ()) = tokio::time::timeout(SHORT * 10, both).await.expect("it is given up");
+        let (read, ()) = tokio::time::timeout(SHORT * 10, both).await.expect("the silent read is given up");
         assert!(read.is_err(), "{read:?}");
         eventually(
             "both events are read",

@@ -1,8 +1,8 @@
-//! The newest events in memory, for all streams of this server.
+//! Buffer of the newest events, for all streams of this server.
 //!
-//! One task reads the log, gives positions to events without one, and renders each event once, however many listeners there
-//! are. Without listeners it does not query the database. It does not wait for listeners: memory holds a bounded part of
-//! the log, and a listener that is further behind reads the log itself until it has caught up.
+//! One task reads the log, sequences new events, and renders each once for all listeners. Without
+//! listeners it does not query the database. It never waits for listeners: a listener behind the
+//! bounded buffer reads the log itself until it has caught up.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,36 +23,36 @@ use tenure_domain::duty_cycle::DutyCycle;
 use tenure_store::events::{self, Stretch};
 use tenure_store::outage;
 
-/// Listeners of one server at most.
+/// Listeners per server.
 pub const LISTENERS_MAX: usize = 500;
-/// How often the log is read while there are listeners: not every event comes with a notification, and those of other
-/// servers never do.
+/// Poll interval of the log while there are listeners. Some events, and all of other servers, come
+/// without a notification.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// The least time between two reads, however many notifications arrive.
+/// Minimum time between reads.
 const LOOK_PAUSE: Duration = Duration::from_millis(20);
-/// Pauses between two reads without a notification.
+/// Pauses between reads without a notification.
 const LOOK_CYCLE: DutyCycle = DutyCycle::new(4, LOOK_EVERY, Duration::from_secs(1));
-/// How long a look may take: the database may have gone silent. What was read until then is kept.
+/// Timeout of a pass: the database may have gone silent. Events read before it are kept.
 const LOOK_MAX: Duration = Duration::from_secs(10);
-/// How soon a failed read is retried.
+/// Pause after a failed read.
 const AFTER_FAILURE: Duration = Duration::from_secs(1);
-/// Events read at once.
+/// Events per read.
 const PAGE: usize = 200;
-/// Events buffered in memory.
+/// Buffered events.
 const BUFFERED_MAX: usize = 4_096;
-/// Bytes of rendered events buffered in memory.
+/// Buffered bytes of rendered events.
 const BUFFERED_BYTES_MAX: usize = 16 << 20;
-/// Events that a listener gets at once.
+/// Events per answer to a listener.
 const ANSWER_MAX: usize = 64;
-/// A listener gets no more at once when the events are as large as this together.
+/// An answer that reaches this size takes no further event.
 const ANSWER_BYTES_MAX: usize = 256 << 10;
-/// Listeners that read the log themselves at the same time: they must not take all connections of the pool.
+/// Concurrent listeners reading the log: they must not take all connections of the pool.
 const CATCHING_UP_MAX: usize = 2;
 
 /// The end of the log, in memory.
 #[derive(Default)]
 struct Ring {
-    /// Every event after this position, up to `through`, is in `events`.
+    /// `events` has all events after this position, up to `through`.
     floor: i64,
     through: i64,
     events: VecDeque<Arc<RenderedEvent>>,
@@ -101,18 +101,17 @@ impl Ring {
     }
 }
 
-/// What a listener gets next.
 #[derive(Debug)]
 pub enum Next {
-    /// Events, and the position up to which these are all.
+    /// Events, and the position up to which they are complete.
     Events(Vec<Arc<RenderedEvent>>, i64),
-    /// Memory begins later: read the log.
+    /// The buffer begins later: read the log.
     Behind,
-    /// The log may have been taken back since the listener began.
+    /// The log may have been rolled back since the listener began.
     Ended,
 }
 
-/// The newest events.
+/// Handle of the buffer.
 #[derive(Clone)]
 pub struct Tail {
     shared: Arc<Shared>,
@@ -123,11 +122,11 @@ struct Shared {
     sequencer: Sequencer,
     notifiers: Notifiers,
     stop: CancellationToken,
-    /// How long a look may take.
+    /// Timeout of a pass.
     look_max: Duration,
-    /// None without listeners. Only the task writes it.
+    /// `None` without listeners. Only the task writes it.
     ring: Mutex<Option<Ring>>,
-    /// How often the log may have been taken back.
+    /// Number of possible rollbacks of the log.
     breaks: AtomicU64,
     /// Notified whenever `ring` changes.
     changed: watch::Sender<()>,
@@ -136,17 +135,17 @@ struct Shared {
     catching_up: Semaphore,
 }
 
-/// Holds one of the places for listeners until it is dropped.
+/// Occupies a listener slot until it is dropped.
 pub struct Listener {
     tail: Tail,
-    /// The breaks before it began.
+    /// `breaks` when the listener began.
     breaks: u64,
     changed: watch::Receiver<()>,
     _slot: OwnedSemaphorePermit,
 }
 
 impl Tail {
-    /// Starts the task that reads the log; it ends when it is stopped.
+    /// Starts the reading task. It ends when it is stopped.
     #[must_use]
     pub fn start(
         pool: PgPool,
@@ -158,7 +157,6 @@ impl Tail {
         Self::start_with(pool, sequencer, notifiers, tasks, stop, LOOK_MAX)
     }
 
-    /// The same with another limit of a look.
     pub(super) fn start_with(
         pool: PgPool,
         sequencer: Sequencer,
@@ -185,7 +183,7 @@ impl Tail {
         tail
     }
 
-    /// A new listener, unless there are too many.
+    /// Adds a listener, unless there are too many.
     pub fn listen(&self) -> Option<Listener> {
         let slot = Arc::clone(&self.shared.listener_slots).try_acquire_owned().ok()?;
         self.shared.listener_added.notify_one();
@@ -197,10 +195,10 @@ impl Tail {
         LISTENERS_MAX - self.shared.listener_slots.available_permits()
     }
 
-    /// Drops the events in memory, because the log may have been taken back: memory begins again at the end of the log, and
-    /// every listener ends, because positions that it has seen may be given to other events.
+    /// Clears the buffer because the log may have been rolled back. It begins again at the end of
+    /// the log. All listeners end: positions that they have seen may be assigned to other events.
     pub fn drop_all(&self) {
-        // First: a listener must not see a new ring before it sees the break.
+        // First: no listener may see a new ring before the break.
         self.shared.breaks.fetch_add(1, Ordering::SeqCst);
         *self.ring() = None;
         self.shared.changed.send_replace(());
@@ -229,7 +227,7 @@ impl Tail {
                     (LOOK_PAUSE, LOOK_CYCLE.pause_after(Some(started.elapsed())))
                 }
                 Err(error) => {
-                    // Logged once, not at every retry while the database is unavailable.
+                    // Log once, not at every retry.
                     if !failing && !outage::is_known(&error) {
                         tracing::warn!(error = %error, "new events could not be read; retried every second");
                         failing = true;
@@ -241,7 +239,7 @@ impl Tail {
         }
     }
 
-    /// Waits for the first duration in any case, and for the second unless there is a notification.
+    /// Waits for `least`, then for a notification or `more`.
     async fn wait(&self, least: Duration, more: Duration) {
         let notified = async {
             tokio::time::sleep(least).await;
@@ -308,7 +306,6 @@ impl Tail {
 }
 
 impl Listener {
-    /// Waits for events after a position.
     pub async fn next(&mut self, after: i64) -> Next {
         loop {
             self.changed.mark_unchanged();
@@ -318,12 +315,12 @@ impl Listener {
             if let Some(next) = self.tail.ring().as_ref().and_then(|ring| ring.after(after)) {
                 return next;
             }
-            // The listener holds the sender, so that it cannot be dropped.
+            // Cannot fail: the listener holds the sender.
             drop(self.changed.changed().await);
         }
     }
 
-    /// Reads the log when few others do, unless that takes too long.
+    /// Reads the log when few others do, with a timeout.
     ///
     /// # Errors
     /// If the log cannot be read in time.
@@ -342,7 +339,7 @@ mod tests {
 
     use super::*;
 
-    /// Long enough to connect and to look.
+    /// Long enough to connect and read.
     const SHORT: Duration = Duration::from_secs(1);
 
     fn rendered(position: i64, bytes: usize) -> Arc<RenderedEvent> {
@@ -367,11 +364,11 @@ mod tests {
         }
     }
 
-    /// All events that a listener gets until there are no more.
+    /// All events until a listener has caught up.
     fn drained(ring: &Ring, mut after: i64) -> Vec<i64> {
         let mut all = Vec::new();
         while let Some(Next::Events(events, through)) = ring.after(after) {
-            assert!(through > after, "each answer moves the cursor on");
+            assert!(through > after, "each answer advances the cursor");
             all.extend(events.iter().map(|event| event.position));
             after = through;
         }
@@ -379,22 +376,22 @@ mod tests {
     }
 
     #[test]
-    fn a_listener_gets_what_comes_after_its_position_and_no_more() {
+    fn listener_gets_only_events_after_its_position() {
         let mut ring = Ring::starting_at(10);
         assert!(ring.after(10).is_none());
         assert!(matches!(ring.after(9), Some(Next::Behind)));
-        // Positions 12 and 15 belong to tasks that have expired.
+        // Positions 12 and 15 belong to expired tasks.
         push(&mut ring, [11, 13, 14], 15, 1);
         assert_eq!(events_after(&ring, 10), (vec![11, 13, 14], 15));
         assert_eq!(events_after(&ring, 11), (vec![13, 14], 15));
         assert_eq!(events_after(&ring, 12), (vec![13, 14], 15));
         assert_eq!(events_after(&ring, 14), (vec![], 15));
         assert!(ring.after(15).is_none());
-        assert!(ring.after(99).is_none(), "a listener can be ahead of memory");
+        assert!(ring.after(99).is_none(), "a listener can be ahead of the buffer");
     }
 
     #[tokio::test]
-    async fn a_listener_is_woken_when_memory_begins_and_when_it_moves() {
+    async fn listener_wakes_when_buffer_begins_and_advances() {
         let stop = CancellationToken::new();
         stop.cancel();
         let pool = sqlx::postgres::PgPoolOptions::new().connect_lazy("postgres://nowhere.invalid").unwrap();
@@ -413,7 +410,7 @@ mod tests {
         assert_eq!(tail.listeners(), 0);
     }
 
-    /// However long the look before took.
+    /// For any duration of the previous read.
     #[tokio::test]
     async fn pause_after_stall_is_short_and_notification_ends_it() {
         let pool = sqlx::postgres::PgPoolOptions::new().connect_lazy("postgres://nowhere.invalid").unwrap();
@@ -428,7 +425,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_look_whose_connection_falls_silent_is_given_up_and_the_next_one_reads() {
+    async fn tail_retries_after_silent_connection() {
         let database = TestDatabase::create().await;
         let proxy = Proxy::start(database.options()).await;
         let connector = Connector::new(proxy.options().clone());
@@ -451,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_bounded_in_events_and_a_listener_that_is_behind_is_sent_to_the_log() {
+    fn buffer_is_bounded_in_events() {
         let buffered = i64::try_from(BUFFERED_MAX).unwrap();
         let mut ring = Ring::starting_at(0);
         push(&mut ring, 1..=buffered + 100, buffered + 100, 1);
@@ -461,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_bounded_in_bytes_even_by_one_event() {
+    fn buffer_is_bounded_in_bytes() {
         let mut ring = Ring::starting_at(0);
         push(&mut ring, 1..=5, 5, BUFFERED_BYTES_MAX / 4);
         assert_eq!(ring.events.len(), 4);
@@ -474,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_bounded_but_never_empty() {
+    fn answer_is_bounded_but_never_empty() {
         let mut ring = Ring::starting_at(0);
         push(&mut ring, 1..=200, 200, 1);
         assert_eq!(events_after(&ring, 0).1, i64::try_from(ANSWER_MAX).unwrap());

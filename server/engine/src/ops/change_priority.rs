@@ -1,4 +1,5 @@
-//! changeTaskPriority and changeTaskGroupPriority. A pending run keeps its age; one that is running is not affected.
+//! changeTaskPriority and changeTaskGroupPriority. Pending runs keep their age; running ones are
+//! not affected.
 
 use sqlx::{Connection, PgPool};
 use tenure_api::ids::{TaskGroupId, TaskId};
@@ -36,7 +37,7 @@ pub async fn change_task(
     Ok(loaded.task)
 }
 
-/// Changes the priority of a group's tasks that were never resolved; answers those that changed.
+/// Changes the priority of a group's never-resolved tasks and returns the changed ones.
 pub async fn change_group(
     pool: &PgPool,
     notifiers: &Notifiers,
@@ -55,7 +56,7 @@ pub async fn change_group(
         affected.extend(changed.into_iter().map(|(id, _)| id));
         let next = locked.last().filter(|_| more);
         if next.is_none() && !affected.is_empty() {
-            // With the last of the changes, so that a break between the two does not lose the event.
+            // In the transaction of the last change, so that a crash cannot lose the event.
             let count = i64::try_from(affected.len()).unwrap_or(i64::MAX);
             reprioritise::publish_group(&mut transaction, group.uuid(), priority.code(), count).await?;
         }

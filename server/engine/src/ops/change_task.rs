@@ -1,4 +1,4 @@
-//! scheduleTask, rerunTask, cancelTask: ordinary transactions on one task, whose row they lock first.
+//! scheduleTask, rerunTask and cancelTask: transactions that lock one task row first.
 
 use serde::Deserialize;
 use sqlx::{Connection, PgConnection, PgPool};
@@ -14,26 +14,24 @@ use tenure_store::tasks::{self, Loaded};
 use tenure_store::transitions::schedule::{self, When};
 use tenure_store::transitions::{end_open, rerun};
 
-/// How often a cancel tries again when the run that it is to end was being claimed.
+/// Tries of a cancel that meets a claim of its run.
 const TRIES_MAX: usize = 5;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
     /// Run without waiting for dependencies.
     Schedule,
-    /// Run once more.
     Rerun,
-    /// End.
     Cancel,
 }
 
-/// The part of a definition that only a rerun reads.
+/// The part of a definition that a rerun needs.
 #[derive(Deserialize)]
 struct Retries {
     retries: u16,
 }
 
-/// Changes a task. If it is already in the requested state, it is answered as it is.
+/// Changes a task. Returns it unchanged if it is already in the requested state.
 pub async fn change(pool: &PgPool, notifiers: &Notifiers, id: TaskId, change: Change) -> Result<Task, OpError> {
     let mut conn = pool.acquire().await?;
     let mut transaction = conn.begin().await?;
@@ -54,11 +52,11 @@ pub async fn change(pool: &PgPool, notifiers: &Notifiers, id: TaskId, change: Ch
             return Ok(task);
         }
     }
-    // The run is claimed and requeued between the tries.
+    // The run was claimed and requeued between the tries.
     Err(OpError::Unavailable)
 }
 
-/// The task as the rules see it. Delivery, hold and losses do not matter for these changes.
+/// The task as input of the rules. Delivery, hold and losses do not matter here.
 fn life(loaded: &Loaded) -> Life {
     let life = loaded.task.life();
     Life { left: Allowance { free_runs: loaded.free_runs, requeues: loaded.requeues, ..life.left }, ..life }
@@ -82,7 +80,7 @@ async fn event(conn: &mut PgConnection, id: TaskId, change: Change) -> Result<Ev
     })
 }
 
-/// The answer to a request that the rules refuse: the task is already in the requested state, or it must not change.
+/// Returns the task if it is already in the requested state, or the refusal.
 fn repeat(loaded: Loaded, refusal: Refusal) -> Result<Task, OpError> {
     match refusal {
         Refusal::AlreadyScheduled | Refusal::AlreadyResolved => Ok(loaded.task),
@@ -96,7 +94,7 @@ fn repeat(loaded: Loaded, refusal: Refusal) -> Result<Task, OpError> {
     }
 }
 
-/// Applies the change; what others wait for of it, or nothing if the run is being claimed at this moment.
+/// Applies the change and returns its effects; `None` if the run is just being claimed.
 async fn carry_out(
     transaction: &mut PgConnection,
     id: TaskId,

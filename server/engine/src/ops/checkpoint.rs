@@ -1,4 +1,4 @@
-//! Checkpoints of tasks: one statement for each, because a worker stores one every few seconds at most.
+//! Checkpoints of tasks. Each has its own statement: a worker stores one every few seconds at most.
 
 use chrono::{DateTime, Utc};
 use sqlx::PgPool;
@@ -9,7 +9,7 @@ use tenure_domain::checkpoint::NewCheckpoint;
 use tenure_domain::policy::life::{Event, apply};
 use tenure_store::{checkpoints, tasks};
 
-/// Stores the checkpoint of a run that a worker holds; when.
+/// Stores the checkpoint of a held run and returns its time.
 ///
 /// # Errors
 /// `NotFound`, or `Conflict` if the run is not held.
@@ -23,7 +23,7 @@ pub async fn put(pool: &PgPool, of: RunRef, new: &NewCheckpoint) -> Result<DateT
     let loaded = loaded.ok_or_else(|| OpError::NotFound(format!("task {task} does not exist")))?;
     match apply(loaded.task.life(), Event::Reclaim(run)) {
         Err(refusal) => Err(refused(refusal, task, run)),
-        // It was claimed just now.
+        // Claimed just now.
         Ok(_) => Err(OpError::Unavailable),
     }
 }

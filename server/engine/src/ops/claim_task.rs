@@ -1,4 +1,4 @@
-//! claimTask: claim one named run. An ordinary transaction: pollers of messages claim one run at a time.
+//! claimTask: claims one named run. Not batched: message pollers claim one run at a time.
 
 use std::time::Duration;
 
@@ -22,19 +22,18 @@ use tenure_store::transitions::claim_one;
 use tenure_store::worker_sessions::{self, Shared};
 use tenure_store::{claims, holds, policies, tasks};
 
-/// A claim of one named run.
 #[derive(Debug)]
 pub struct ClaimTask {
     pub task: TaskId,
     pub run: RunId,
     pub worker_group: String,
     pub worker_id: String,
-    /// The epoch of the session that the claim belongs to.
+    /// Epoch of the session that the claim belongs to.
     pub session: Option<i64>,
 }
 
-/// Claims the run. The worker that holds it already gets the same claim again until the deadline, with its lease unchanged,
-/// quarantined or not; no other worker ever does (invariant I1).
+/// Claims the run. A repeat by its holder returns the same claim until the deadline, lease
+/// unchanged, even in quarantine. No other worker ever gets it (invariant I1).
 pub async fn claim_task(
     parts: Parts<'_>,
     lease: Duration,
@@ -44,7 +43,7 @@ pub async fn claim_task(
     let (id, run) = (request.task.uuid(), request.run);
     let mut conn = pool.acquire().await?;
     let mut transaction = conn.begin().await?;
-    // First the session, so that it does not end meanwhile; its end locks it before the task too.
+    // Lock order: the session before the task, as when a session ends. It cannot end meanwhile.
     if let Some(epoch) = request.session
         && let Some(refused) = share(&mut transaction, epoch).await?
     {
@@ -65,9 +64,9 @@ pub async fn claim_task(
     let loaded = tasks::load(&mut transaction, &[id]).await?.remove(&id);
     let details = claims::find_details(&mut transaction, id).await?;
     match claimed_of {
-        // In an assign queue the scheduler learns that a token is spent.
+        // The scheduler of an assign queue must learn of the spent token.
         Some(queue) => notifiers.commit(transaction, Effects { admission: vec![queue], ..Effects::default() }).await?,
-        // Nothing was changed, but announcements may have been taken.
+        // No change, but announcements may have been taken.
         None => transaction.rollback().await?,
     }
     let holds = |loaded: &tasks::Loaded| match &loaded.task.last {
@@ -75,7 +74,7 @@ pub async fn claim_task(
         Last::Unscheduled | Last::Pending(_) | Last::Running(..) | Last::Ended => None,
     };
     if let Some(worker) = worker {
-        // The worker was seen, whatever the outcome.
+        // Any outcome is a sighting of the worker.
         let claim = loaded.as_ref().and_then(holds).map(|claimed| Recent { task: id, run: number, claimed });
         workers.claimed(worker, Sight::ClaimTask, claim);
     }
@@ -101,7 +100,7 @@ pub async fn claim_task(
     }
     Ok(Err(match apply(loaded.task.life(), Event::Claim(run)) {
         Err(refusal) => refused(refusal, request.task, run),
-        // The same code as for a run that another worker holds: every worker handles that.
+        // Same code as for a run of another worker: every worker handles it.
         Ok(_) if quarantined => {
             let ClaimTask { worker_group, worker_id, .. } = request;
             OpError::Conflict(format!("the worker {worker_group}/{worker_id} is quarantined and gets no work"))
@@ -113,8 +112,8 @@ pub async fn claim_task(
     }))
 }
 
-/// Claims the run if it is ready, assigned to the session, or allowed by the limits of its queue.
-/// Returns true if it did.
+/// Claims the run if it is ready, assigned to the session, or allowed by its queue's limits. True
+/// if it did.
 async fn try_claim(
     transaction: &mut PgConnection,
     parts: Parts<'_>,
@@ -124,7 +123,7 @@ async fn try_claim(
 ) -> Result<bool, sqlx::Error> {
     let ClaimTask { worker_group: group, worker_id: name, session, .. } = request;
     let (task, run) = (request.task.uuid(), request.run.number().cast_signed());
-    // A claim of a chosen run is rare: it goes without marks.
+    // Claims of chosen runs are rare and use no marks.
     let unmarked = AdmissionMarks::default();
     let mut reads = Reads::new(parts.sequenced, &unmarked);
     match claim_one::claim_one(transaction, task, run, group, name, lease, *session).await? {
@@ -141,15 +140,16 @@ async fn try_claim(
     }
 }
 
-/// The refusal of a run that is held, with the first reason of why; a caller need not see the names in it.
+/// Refuses a held run with the first reason of `why`. Names are hidden: the caller need not see
+/// them.
 async fn refuse_held(parts: Parts<'_>, request: &ClaimTask) -> OpError {
     let known = match why::read(parts, request.task).await {
         Ok(known) => known,
         Err(error) => return error,
     };
-    // The run may have become ready, or have ended, since then.
+    // The run may have become ready, or ended, since then.
     let answer = policy::why(&known.facts, Names::Hidden);
-    // The worker that it is assigned to asks why it may not accept it: what else there is, such as a pause.
+    // The assigned worker needs a reason other than the assignment, such as a pause.
     let other = answer.reasons.iter().find(|reason| !matches!(reason, Reason::Assigned { .. }));
     let reason = other.or(answer.reasons.first());
     let is_held = !answer.ready || matches!(reason, Some(Reason::Paused { .. }));
@@ -159,7 +159,7 @@ async fn refuse_held(parts: Parts<'_>, request: &ClaimTask) -> OpError {
     OpError::Conflict(format!("run {run} of task {task} cannot be claimed yet. {}", policy::sentence(reason)))
 }
 
-/// Keeps a session live until the transaction ends; why not, if that cannot be.
+/// Keeps a session live until the transaction ends. Returns the error if that is impossible.
 async fn share(transaction: &mut PgConnection, epoch: i64) -> Result<Option<OpError>, sqlx::Error> {
     Ok(match worker_sessions::share(transaction, epoch).await? {
         Shared::Live => None,

@@ -1,4 +1,4 @@
-//! claimWork: finds the key of the queue, and waits for claims.
+//! claimWork: resolves the queue's key and waits for claims.
 
 use std::time::{Duration, Instant};
 
@@ -10,26 +10,26 @@ use tenure_api::ids::TaskQueueId;
 use tenure_domain::worker::WorkerKey;
 use tenure_store::queues::Queues;
 
-/// Maximum number of times a request is sent to a wait list. It is sent to the other list if its queue
-/// became limited or unlimited.
+/// Tries per request. Each goes to the other wait list if the queue became limited or unlimited.
 const LOOKUPS_MAX: u32 = 10;
 
-/// Who claims, and how much.
+/// A claimWork request by queue name.
 #[derive(Debug, Clone)]
 pub struct Request {
     pub queue: TaskQueueId,
     pub group: String,
     /// The worker.
     pub id: String,
-    /// The epoch of the session that the claims belong to.
+    /// Epoch of the session that the claims belong to.
     pub session: Option<i64>,
     /// Maximum number of runs.
     pub tasks: u16,
-    /// How long it waits for the first run.
+    /// Maximum wait for the first run.
     pub wait_timeout: Duration,
 }
 
-/// Waits for claims. A request that waits while the database is replaced goes on waiting, by the key that its queue has then.
+/// Waits for claims. If the database is replaced meanwhile, goes on waiting under the queue's new
+/// key.
 pub async fn claim_work(
     wait_list: &WaitList,
     queues: &Queues,

@@ -1,4 +1,4 @@
-//! Creating a client, which may be repeated for a while.
+//! Creates clients; a repeat is safe for a while.
 
 use sqlx::PgPool;
 use tenure_api::credentials::AccessToken;
@@ -8,10 +8,7 @@ use tenure_domain::roles::{check_description, check_scopes};
 use tenure_store::clients::{self, CLIENT_ID_MAX, ClientError, NewClient, valid_client_id};
 use tenure_store::secrets::{SecretKeys, new_access_token};
 
-/// Checks the id of a client.
-///
-/// # Errors
-/// A sentence for the caller.
+/// Checks the id of a client. An error is a sentence for the caller.
 pub fn check_client_id(client_id: &str) -> Result<(), String> {
     if valid_client_id(client_id) {
         return Ok(());
@@ -19,17 +16,15 @@ pub fn check_client_id(client_id: &str) -> Result<(), String> {
     Err(format!("a client id has 1 to {CLIENT_ID_MAX} letters, digits and characters of !@/:.+|_-"))
 }
 
-/// Checks the description and the scopes of a client.
-///
-/// # Errors
-/// A sentence for the caller.
+/// Checks the description and scopes of a client. An error is a sentence for the caller.
 pub fn check(description: &str, scopes: &[String]) -> Result<(), String> {
     check_scopes(scopes)?;
     check_description(description)
 }
 
-/// Creates a client and answers its token. A repeat soon after, with the same definition, answers the same token, because
-/// the first response may have been lost; any other client of that id is a conflict.
+/// Creates a client and returns its token. A repeat soon after, with the same definition, returns
+/// the same token, since the first response may be lost. Any other existing client with this id is
+/// a conflict.
 pub async fn create(
     pool: &PgPool,
     keys: &SecretKeys,
@@ -46,7 +41,6 @@ pub async fn create(
     }))
 }
 
-/// The error for a client that does not exist.
 #[must_use]
 pub fn missing(client_id: &str) -> OpError {
     OpError::NotFound(format!("there is no client {client_id:?}"))

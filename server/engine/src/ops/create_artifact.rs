@@ -1,5 +1,5 @@
-//! createArtifact and finishArtifact: ordinary transactions that lock the task first. So requests for one artifact are
-//! serialised, and the run cannot end between the check and the insert.
+//! createArtifact and finishArtifact. Each locks the task first: requests for one artifact are
+//! serialised, and the run cannot end between check and insert.
 
 use chrono::{DateTime, Utc};
 use sqlx::{Connection, PgPool};
@@ -13,23 +13,22 @@ use tenure_domain::task::{Task, Tenancy};
 use tenure_store::artifacts::{self, ArtifactEvent};
 use tenure_store::tasks;
 
-/// A run of a task.
 #[derive(Debug, Clone, Copy)]
 pub struct RunRef {
     pub task: TaskId,
     pub run: RunId,
 }
 
-/// An artifact that was created.
+/// A created artifact.
 #[derive(Debug)]
 pub struct Created {
-    /// As it is stored now.
+    /// As stored.
     pub artifact: Artifact,
-    /// The project of its task.
+    /// Project of the task.
     pub project: String,
     /// The claim that holds or held the run.
     pub tenancy: Option<Tenancy>,
-    /// When it was stored.
+    /// Time of storage.
     pub now: DateTime<Utc>,
 }
 
@@ -68,7 +67,7 @@ pub async fn create(
     Ok(Created { artifact: stored.artifact, project: task.project, tenancy, now })
 }
 
-/// Makes an object readable whose upload is finished. A repeat changes nothing.
+/// Makes an uploaded object readable. A repeat changes nothing.
 pub async fn finish(
     pool: &PgPool,
     notifiers: &Notifiers,
@@ -102,7 +101,6 @@ pub(super) fn event(task: &Task, artifact: &Artifact) -> Result<ArtifactEvent, U
     })
 }
 
-/// The error for a refusal of the rules.
 fn refused(refusal: Refusal, run_ref: RunRef, name: &str) -> OpError {
     let RunRef { task, run } = run_ref;
     match refusal {

@@ -1,4 +1,5 @@
-//! createTask: store new tasks; answer exact repeats as if they were the first; refuse the rest with a reason.
+//! createTask: stores new tasks, answers exact repeats like the first request, and refuses the rest
+//! with a reason.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,13 +22,14 @@ use tenure_store::queues::{self, Queues, Remembered};
 use tenure_store::tasks;
 use tenure_store::transitions::create::{self, Created, Look, Member, Names, Outcome};
 
-/// Bytes of the bodies in one tick. More of them are a statement of their own, for which the other operations do not wait.
+/// Bytes of bodies per tick. Larger batches run outside ticks, so that other operations do not
+/// wait.
 const TICK_BYTES_MAX: usize = 256 << 10;
-/// How often the key of a queue is looked up for one request.
+/// Look-ups of a queue's key per request.
 const LOOKUPS_MAX: u32 = 3;
 
 pub struct CreateTask {
-    /// Remembers which queues have a policy.
+    /// Caches which queues have a policy.
     pub queues: Queues,
 }
 
@@ -50,7 +52,6 @@ impl CreateTask {
     }
 }
 
-/// Creates a task in the queue that it names.
 pub async fn create_task(
     batcher: &Batcher<CreateTask>,
     queues: &Queues,
@@ -67,11 +68,10 @@ pub async fn create_task(
     Err(OpError::Unavailable)
 }
 
-/// A task to create, with the key of its queue.
+/// A new task and the key of its queue.
 #[derive(Debug)]
 pub struct NewTaskInQueue {
     pub task: Arc<NewTask>,
-    /// `task_queues.id`.
     pub queue: i32,
 }
 
@@ -96,7 +96,7 @@ impl Operation for CreateTask {
     }
 
     fn statement(&self, members: &[&NewTaskInQueue]) -> Option<Statement> {
-        // What these wait for is looked at by further statements, in a transaction of their own.
+        // Dependencies take further statements in their own transaction.
         let waits = members.iter().any(|member| !member.task.dependencies.is_empty());
         let bytes: usize = members.iter().map(|member| member.task.bytes()).sum();
         (!waits && bytes <= TICK_BYTES_MAX).then(|| create::statement(&self.without_dependencies(members)))
@@ -152,23 +152,23 @@ impl Operation for CreateTask {
     }
 
     async fn wait(&self, conn: &mut PgConnection, member: &NewTaskInQueue) -> Result<(), sqlx::Error> {
-        // Waits for transactions that purge the group, or add to it. Any other conflict was committed just before, or the
-        // inserts wait for it by themselves.
+        // Waits for transactions that purge or extend the group. Other conflicts are committed
+        // already, or the inserts wait for them.
         groups::lock(conn, member.task.group.uuid()).await
     }
 }
 
-/// The queues in which runs became claimable.
+/// Queues with new claimable runs.
 fn claimable(members: &[&NewTaskInQueue], stored: &[Created]) -> impl Iterator<Item = i32> {
     stored.iter().filter(|row| !row.waits && !row.held).map(|row| members[row.member].queue)
 }
 
-/// The queues in which runs became pending that are held.
+/// Queues with new held runs.
 fn held(members: &[&NewTaskInQueue], stored: &[Created]) -> impl Iterator<Item = i32> {
     stored.iter().filter(|row| row.held).map(|row| members[row.member].queue)
 }
 
-/// One verdict for each member; `awaited` has the dependencies of each, if any member has some.
+/// Returns one verdict per member. `awaited` has the dependencies of each member, or is empty.
 async fn judge(
     conn: &mut PgConnection,
     members: &[&NewTaskInQueue],
@@ -179,7 +179,7 @@ async fn judge(
     for row in outcome.stored {
         verdicts[row.member] = Some(Verdict::Done(row.task(&members[row.member].task)));
     }
-    // Together by the statement that stamps their policy, instead of one by one.
+    // The statement that stamps policies handles them together.
     for member in outcome.ruled {
         verdicts[member] = Some(Verdict::Again);
     }
@@ -205,7 +205,7 @@ async fn judge(
     Ok(verdicts.into_iter().flatten().collect())
 }
 
-/// Which of these members have a key that their queue does not have any more.
+/// Returns the members whose queue no longer has their key.
 async fn stale(
     conn: &mut PgConnection,
     members: &[&NewTaskInQueue],
@@ -222,13 +222,13 @@ async fn stale(
     Ok(stale.into_iter().map(|place| positions[place]).collect())
 }
 
-/// The dependencies of a member, and whether each exists.
+/// Dependencies of a member, and whether each exists.
 type Waits = Vec<(TaskId, Awaited)>;
 
-/// Stores members of which some have dependencies, and their edges, in one transaction.
+/// Stores members and their dependency edges in one transaction.
 ///
-/// An edge is satisfied from the start if its required task has ended by now. If it ends while this transaction is
-/// running, the dependency pass notices when it reads the event of the creation.
+/// An edge is satisfied at once if its required task has ended. If that task ends during this
+/// transaction, the dependency pass notices when it reads the creation event.
 async fn create_waiting(
     conn: &mut PgConnection,
     members: &[&NewTaskInQueue],
@@ -265,7 +265,7 @@ async fn create_waiting(
         row.member = valid[row.member];
         let task = &members[row.member].task;
         edges.extend(required[row.member].iter().map(|required| Edge {
-            // A task that depends on itself had no key before.
+            // A self-dependency had no key before.
             required: required.seq.unwrap_or(row.seq),
             dependent: task.id.uuid(),
             any_end: task.requires == Requires::AllResolved,
@@ -286,23 +286,22 @@ fn awaited(task: &NewTask, required: &[Required]) -> Waits {
     required.iter().filter_map(|row| Some((TaskId::from_uuid(row.id)?, found(row)))).collect()
 }
 
-/// A task that the statement skipped, and its dependencies.
+/// A task skipped by the statement.
 pub(super) struct Unstored<'a> {
     pub(super) task: &'a NewTask,
-    /// `task_queues.id` of its queue.
     pub(super) queue: i32,
-    /// Its dependencies, and whether each exists.
+    /// Dependencies, and whether each exists.
     pub(super) awaited: &'a [(TaskId, Awaited)],
 }
 
-/// Why tasks were not stored, in their order: one statement for all of them, and one read for those that are repeats.
+/// Returns why each task was not stored, with one statement for all and one read for the repeats.
 pub(super) async fn diagnose(
     conn: &mut PgConnection,
     unstored: &[Unstored<'_>],
 ) -> Result<Vec<Verdict<Task>>, sqlx::Error> {
     let mut found: Vec<Option<Unmade>> = unstored.iter().map(|_| None).collect();
     let mut unread: Vec<usize> = (0..unstored.len()).collect();
-    // More than once only if the stored definitions are large.
+    // Several rounds only if the stored definitions are large.
     while !unread.is_empty() {
         let names: Vec<Names> = unread
             .iter()
@@ -327,7 +326,7 @@ pub(super) async fn diagnose(
         }
         Some(Unmade::Conflict(message)) => Verdict::Refused(OpError::Conflict(message)),
         Some(Unmade::Input(message)) => Verdict::Refused(OpError::Input(message)),
-        // Another server created the group at the same time: try again.
+        // Another server just created the group: retry.
         Some(Unmade::Unclear) | None => Verdict::Locked,
     };
     Ok(unstored.iter().zip(found).map(verdict).collect())

@@ -1,5 +1,5 @@
-//! Pages of a queue's pending and claimed runs. A page begins after a run, so that runs that come and go meanwhile make it
-//! neither skip nor repeat any other one.
+//! Pages of a queue's pending and claimed runs. A page begins after a run, so concurrent changes
+//! make it neither skip nor repeat other runs.
 
 use chrono::{DateTime, Utc};
 use sqlx::{PgConnection, PgPool};
@@ -11,21 +11,22 @@ use tenure_domain::create::shown_definition;
 use tenure_store::queue_lists::{self, ClaimedRow, PendingRow};
 use tenure_store::session;
 
-/// A page of runs, each with the definition of its task, and where the next page begins.
+/// Runs with the definitions of their tasks.
 #[derive(Debug)]
 pub struct RunPage<Run, Position> {
     pub runs: Vec<(Run, String)>,
-    /// The position of the last run; none on the last page.
+    /// Position of the last run, unless this is the last page.
     pub next: Option<Position>,
 }
 
-/// The position of a run in the list of claimed ones: when it was claimed, and its task's key.
+/// Order of claimed runs: time of the claim and the task's key.
 pub type ClaimedPosition = (DateTime<Utc>, i64);
 
-/// Before every claim. A token can have an earlier date, and not all of these are among PostgreSQL's.
+/// Before every claim. A client's token may have an earlier date, even one outside PostgreSQL's
+/// range.
 const BEFORE_CLAIMS: ClaimedPosition = (DateTime::UNIX_EPOCH, 0);
 
-/// A page of a queue's pending runs, in the order in which they became pending.
+/// Lists pending runs, in the order in which they became pending.
 pub async fn list_pending(
     pool: &PgPool,
     queue: i32,
@@ -41,7 +42,7 @@ pub async fn list_pending(
     Ok(cut(rows, definitions, |row| row.ord))
 }
 
-/// A page of a queue's claimed runs, in the order in which they were claimed.
+/// Lists claimed runs, in the order of their claims.
 pub async fn list_claimed(
     pool: &PgPool,
     queue: i32,
@@ -58,7 +59,7 @@ pub async fn list_claimed(
     Ok(cut(rows, definitions, |row| (row.started, row.seq)))
 }
 
-/// The definitions of these tasks as they are shown, as many as fit a page.
+/// Returns the shown definitions, as many as fit on a page.
 async fn list_definitions(
     conn: &mut PgConnection,
     tasks: &[(i64, TaskId)],
@@ -68,12 +69,13 @@ async fn list_definitions(
     Ok(stored.into_iter().map(|one| one.map(shown)).collect())
 }
 
-/// One more than the limit shows whether there is another page.
+/// An extra row reveals a next page.
 fn one_more(limit: u16) -> i64 {
     i64::from(limit) + 1
 }
 
-/// As many rows as there are definitions. A run whose task was purged meanwhile is left out, but its position counts.
+/// Cuts the page to the definitions that fit. Runs of purged tasks are omitted, but their positions
+/// are passed.
 fn cut<Run, Position>(
     rows: Vec<Run>,
     definitions: Vec<Option<String>>,
@@ -90,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page_whose_tasks_were_all_purged_meanwhile_is_empty_and_the_list_goes_on() {
+    fn page_of_purged_tasks_is_empty_and_list_continues() {
         let purged = || vec![None, None];
         let page = cut(vec![1, 2, 3], purged(), |run| *run);
         assert_eq!((page.runs, page.next), (Vec::new(), Some(2)));

@@ -1,5 +1,5 @@
-//! Pages of tasks: of a group, of the dependents of a task, and of those that the caller names. A page begins after an id, so
-//! that inserts and deletes meanwhile make it neither skip nor repeat any other task.
+//! Pages of tasks: by group, by dependency, or by id. A page begins after an id, so concurrent
+//! changes make it neither skip nor repeat other tasks.
 
 use sqlx::{PgConnection, PgPool};
 use tenure_api::ids::{TaskGroupId, TaskId};
@@ -10,15 +10,15 @@ use tenure_domain::create::shown_definition;
 use tenure_domain::task::{Group, Task};
 use tenure_store::{dependencies, groups, tasks};
 
-/// Tasks of one page.
+/// Tasks per page.
 pub const PAGE_MAX: u16 = 1_000;
-/// Bytes of the definitions in one page; a larger one is a page by itself.
+/// Bytes of definitions per page. A larger definition is a page by itself.
 pub(super) const PAGE_BYTES_MAX: i64 = 16 << 20;
 
-/// Where a page begins, and how long it may be.
+/// Start and length of a page.
 #[derive(Debug, Clone, Copy)]
 pub struct Cursor {
-    /// The last task of the page before.
+    /// Last task of the previous page.
     pub after: Option<TaskId>,
     /// Maximum number of tasks, up to [`PAGE_MAX`].
     pub limit: u16,
@@ -29,7 +29,7 @@ impl Cursor {
         self.after.map_or(Uuid::nil(), TaskId::uuid)
     }
 
-    /// One more than the limit shows whether there is another page.
+    /// An extra row reveals a next page.
     fn and_one(self) -> i64 {
         i64::from(self.limit.min(PAGE_MAX)) + 1
     }
@@ -37,20 +37,20 @@ impl Cursor {
 
 #[derive(Debug)]
 pub struct Page {
-    /// Its tasks, each with its definition.
+    /// Tasks with their definitions.
     pub tasks: Vec<(Task, String)>,
-    /// After which task the next page begins; none after the last page.
+    /// Start of the next page, if there is one.
     pub next: Option<TaskId>,
 }
 
-/// A page of those of these tasks that exist, each with its definition.
+/// Returns a page of existing tasks with their definitions.
 pub async fn list_named(pool: &PgPool, requested: &[TaskId], cursor: Cursor) -> Result<Page, OpError> {
     let mut conn = pool.acquire().await?;
     let ids = existing(&mut conn, requested, cursor).await?;
     page(&mut conn, ids, cursor).await
 }
 
-/// A page of those of these tasks that exist, and after which the next page begins.
+/// Returns a page of existing tasks and the next cursor.
 pub async fn list_statuses(
     pool: &PgPool,
     requested: &[TaskId],
@@ -65,8 +65,9 @@ pub async fn list_statuses(
     Ok((found, ids.last().filter(|_| more).and_then(|id| TaskId::from_uuid(*id))))
 }
 
-/// The first of these tasks that exist, one more than fits the page, in the order of their ids, each once. As many ids as the
-/// longest page has are looked up at once, however few fit this one: many may not exist, and each look waits for the database.
+/// Filters the ids to existing tasks, sorted and deduplicated, up to one more than fits the page.
+/// Each query looks up as many ids as the longest page has, to save round trips when many do not
+/// exist.
 async fn existing(conn: &mut PgConnection, requested: &[TaskId], cursor: Cursor) -> Result<Vec<Uuid>, OpError> {
     let after = cursor.after();
     let mut requested: Vec<Uuid> = requested.iter().map(|id| id.uuid()).filter(|id| *id > after).collect();
@@ -84,7 +85,6 @@ async fn existing(conn: &mut PgConnection, requested: &[TaskId], cursor: Cursor)
     Ok(found)
 }
 
-/// A page of a group's tasks.
 pub async fn list_group(pool: &PgPool, id: TaskGroupId, cursor: Cursor) -> Result<(Group, Page), OpError> {
     let mut conn = pool.acquire().await?;
     let group = super::task_group::get(&mut conn, id).await?;
@@ -92,7 +92,7 @@ pub async fn list_group(pool: &PgPool, id: TaskGroupId, cursor: Cursor) -> Resul
     Ok((group, page(&mut conn, ids, cursor).await?))
 }
 
-/// A page of the dependents of a task, resolved or not.
+/// Lists the dependents of a task, resolved or not.
 pub async fn list_dependents(pool: &PgPool, id: TaskId, cursor: Cursor) -> Result<Page, OpError> {
     let mut conn = pool.acquire().await?;
     let loaded = tasks::load(&mut conn, &[id.uuid()]).await?.remove(&id.uuid());
@@ -118,7 +118,7 @@ async fn page(conn: &mut PgConnection, mut ids: Vec<Uuid>, cursor: Cursor) -> Re
             Some((task, shown))
         })
         .collect();
-    // All tasks of a page may have been purged meanwhile, and there are others after them.
+    // All tasks of the page may be purged, with others after them.
     let next = requested.last().or(ids.last()).filter(|_| more).and_then(|id| TaskId::from_uuid(*id));
     Ok(Page { tasks, next })
 }

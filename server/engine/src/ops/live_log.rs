@@ -1,4 +1,5 @@
-//! appendLiveLog: chunks of many logs in one statement, and the artifacts that a log becomes.
+//! appendLiveLog: appends chunks of many logs in one statement, and turns finished logs into
+//! artifacts.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -16,10 +17,10 @@ use tenure_domain::live_log;
 use tenure_store::live_logs::{self, Appended, Chunk};
 use tenure_store::{artifacts, tasks};
 
-/// The operation. It answers with the offset behind the last byte of the log.
+/// Appends chunks. The answer is the offset after the log's last byte.
 pub struct AppendLog;
 
-/// How long a chunk waits for others: a worker sends one a second, and a reader gets it within two.
+/// Gathering time of a chunk: workers send one a second, and readers get it within two.
 const GATHER: Duration = Duration::from_millis(50);
 
 impl Operation for AppendLog {
@@ -27,8 +28,8 @@ impl Operation for AppendLog {
     type Answer = Appended;
     const NAME: &'static str = "append_live_log";
     const WAITING_MAX: usize = 4_000;
-    /// It may be run again, because what is stored already is not stored twice. And it need not wait for what commits: its tables
-    /// are unlogged, so that its commit waits for no flush.
+    /// Safe to repeat: stored bytes are not stored twice. It needs no permit either: the tables are
+    /// unlogged, so the commit waits for no flush.
     const READ_ONLY: bool = true;
     type Found = ();
 
@@ -40,7 +41,7 @@ impl Operation for AppendLog {
         chunk.bytes.len() + SMALL
     }
 
-    /// No batch has two chunks of a log: the second one begins where the first one ends.
+    /// One chunk per log and batch: the second begins where the first ends.
     fn task((_, chunk): &Self::Member) -> Option<Uuid> {
         Some(chunk.task)
     }
@@ -60,7 +61,7 @@ impl Operation for AppendLog {
         let known = if left.is_empty() { HashMap::default() } else { tasks::load(conn, &left).await? };
         let verdict = |(n, (of, chunk)): (usize, &&Self::Member)| match stored.get(&n) {
             Some(Some(appended)) => Verdict::Done(*appended),
-            // The same worker's first chunk, which got no answer and which another server has stored only now.
+            // A repeat of the worker's unanswered first chunk, stored by another server just now.
             Some(None) => Verdict::Locked,
             None => Verdict::Refused(why_not(*of, known.contains_key(&chunk.task))),
         };
@@ -68,7 +69,7 @@ impl Operation for AppendLog {
     }
 }
 
-/// Why nothing is added to the log of a run that no worker holds.
+/// Refuses a chunk of a run that no worker holds.
 fn why_not(RunRef { task, run }: RunRef, task_exists: bool) -> OpError {
     if task_exists {
         OpError::Conflict(format!("run {run} of task {task} is not claimed; only its worker writes its log"))
@@ -77,8 +78,8 @@ fn why_not(RunRef { task, run }: RunRef, task_exists: bool) -> OpError {
     }
 }
 
-/// Makes the artifacts that a log becomes, whose bytes are stored. False if no artifact has these bytes: the task is gone, or there is
-/// another artifact in place of the log, such as an object whose upload was not finished.
+/// Creates the artifacts of a log whose bytes are stored. False if no artifact has these bytes: the
+/// task is gone, or another artifact has the log's name, such as an unfinished upload.
 pub async fn make_artifacts(pool: &PgPool, notifiers: &Notifiers, of: RunRef) -> Result<bool, OpError> {
     let mut conn = pool.acquire().await?;
     let mut transaction = conn.begin().await?;
@@ -89,7 +90,7 @@ pub async fn make_artifacts(pool: &PgPool, notifiers: &Notifiers, of: RunRef) ->
     let backing = artifacts::find(&mut transaction, task.seq, of.run, BACKING_LOG).await?;
     let live = artifacts::find(&mut transaction, task.seq, of.run, LIVE_LOG).await?;
     let made = live_log::artifacts(backing.as_ref(), live.as_ref(), task.expires, now);
-    // The bytes of one that is being removed may have been looked for already.
+    // The bytes of an artifact under removal may already be listed for deletion.
     let has_bytes = backing.is_some_and(|old| old.artifact.details == Details::S3 && old.removable > now)
         || made.iter().any(|new| new.artifact.name == BACKING_LOG);
     for stored in made {

@@ -1,5 +1,5 @@
-//! The poll API: getting, deleting and hiding messages. What a message is, and who may change it, is in
-//! `domain::message`; its run is claimed by claimTask.
+//! The poll API: getting, deleting and hiding messages. The rules are in `domain::message`;
+//! claimTask claims a message's run.
 
 use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
@@ -21,49 +21,45 @@ use tenure_store::in_use::InUse;
 use tenure_store::memory::Memory;
 use tenure_store::{messages, queues};
 
-/// Bytes that a message counts for in a batch, so that one statement hides a thousand at most.
+/// Weight of a message, chosen so that one statement hides at most a thousand.
 const MESSAGE_WEIGHT: usize = 4 << 10;
 
-/// Getting messages.
 pub struct GetMessages {
-    /// Where to start looking.
     pub low_water_marks: LowWaterMarks,
     /// How long claimWork leaves a run alone after its message was got.
     pub reservation: Duration,
-    /// Queues of which it is stored that they are polled.
     pub polled: PolledQueues,
 }
 
 impl GetMessages {
-    /// Shares the marks and the queues.
     pub fn new(low_water_marks: &LowWaterMarks, reservation: Duration, polled: &PolledQueues) -> Self {
         Self { low_water_marks: low_water_marks.clone(), reservation, polled: polled.clone() }
     }
 }
 
-/// Queues of which it is stored that their messages were requested: claimWork looks for hidden ones only there.
+/// Queues stored as polled. claimWork looks for hidden messages only there.
 pub type PolledQueues = Memory<InUse<i32, ()>>;
 
 /// A poller's request.
 #[derive(Debug, Clone)]
 pub struct GetRequest {
-    /// The queue and priority.
+    /// Queue and priority.
     pub queue: QueueName,
-    /// The name of the queue, for the log.
+    /// For the log.
     pub name: TaskQueueId,
-    /// How many messages at most.
+    /// Maximum number of messages.
     pub count: u16,
-    /// How long they are hidden from others.
+    /// How long the messages are hidden from others.
     pub visibility: Duration,
 }
 
 /// The answer to a poller.
 #[derive(Debug, Default)]
 pub struct Messages {
-    /// The messages, oldest first.
+    /// Oldest first.
     pub got: Vec<Got>,
-    /// Whether the queue was seen to be empty. If false without messages, another transaction holds their rows, or may hold them: others
-    /// of the batch got some.
+    /// True if the queue was seen empty. If false without messages, other transactions may hold the
+    /// rows, or other pollers of the batch got some.
     pub empty: bool,
 }
 
@@ -84,12 +80,12 @@ impl Operation for GetMessages {
     }
 
     fn route(member: &GetRequest) -> Route {
-        // With the claims of the queue, so that both take its runs in their order.
+        // With the queue's claims, so that both take runs in order.
         Route::of_queue(member.queue.queue)
     }
 
     fn statement(&self, members: &[&GetRequest]) -> Option<Statement> {
-        // Of a queue that is polled for the first time, that is stored before.
+        // The first poll of a queue is recorded beforehand, outside ticks.
         let noted = self.polled.read(|polled| members.iter().all(|of| polled.get(&of.queue.queue).is_some()));
         if !noted {
             return None;
@@ -124,7 +120,7 @@ impl Operation for GetMessages {
         found.got.sort_by_key(|got| got.ord);
         let queues: Vec<(i32, i16)> = slots(members).into_keys().collect();
         let queue = |member: &&GetRequest| (member.queue.queue, member.queue.priority.code());
-        // Of a queue that gave something it was not looked at whether the rest of it is locked.
+        // Other rows of a queue that gave messages were not checked for locks.
         let gave = found.got.iter().filter_map(|got| members.get(usize::try_from(got.poller - 1).ok()?)).map(queue);
         let unsure: HashSet<(i32, i16)> = found.locked.iter().map(|&want| queues[want]).chain(gave).collect();
         let mut answers: Vec<Messages> = members
@@ -144,7 +140,7 @@ impl Operation for GetMessages {
     }
 }
 
-/// Of each queue and priority, in order: the pollers, from 1, each as often as it requests messages.
+/// Pollers by queue and priority, from 1, repeated once per requested message.
 fn slots(members: &[&GetRequest]) -> BTreeMap<(i32, i16), Vec<i32>> {
     let mut slots: BTreeMap<(i32, i16), Vec<i32>> = BTreeMap::new();
     for (place, member) in (1..).zip(members) {
@@ -154,7 +150,7 @@ fn slots(members: &[&GetRequest]) -> BTreeMap<(i32, i16), Vec<i32>> {
     slots
 }
 
-/// What a statement takes.
+/// Arguments of the statement.
 struct Wanted {
     wants: Vec<Want>,
     visibilities: Vec<Duration>,
@@ -162,7 +158,7 @@ struct Wanted {
 }
 
 impl GetMessages {
-    /// Stores of queues that are polled for the first time that they are.
+    /// Stores newly polled queues.
     async fn note_polled(&self, conn: &mut PgConnection, members: &[&GetRequest]) -> Result<(), sqlx::Error> {
         let since = self.polled.epoch();
         let new: Vec<i32> = self.polled.read(|polled| {
@@ -194,7 +190,7 @@ impl GetMessages {
     }
 }
 
-/// Logged once for a message: its pollers do not claim the run.
+/// Warns once per message whose pollers never claim its run.
 fn warn_of_alarming(got: &Got, queue: &TaskQueueId) {
     if got.dequeued != DEQUEUES_ALARMING {
         return;
@@ -210,28 +206,29 @@ fn warn_of_alarming(got: &Got, queue: &TaskQueueId) {
     );
 }
 
-/// A receipt that cannot be guessed.
+/// Returns an unguessable receipt.
 pub fn random_receipt() -> Receipt {
     let (high, low) = Uuid::new_v4().as_u64_pair();
     Receipt((high ^ low).cast_signed())
 }
 
 pub struct DeleteMessages {
-    /// When the next message of a run is visible whose message was deleted too early.
+    /// If a message is deleted before its run is claimed, the run's next message appears after this
+    /// time.
     pub visibility: Duration,
 }
 
-/// A message to delete, with its receipt.
+/// A message to delete.
 #[derive(Debug, Clone, Copy)]
 pub struct DeleteRequest {
-    /// The queue that the URL is for.
+    /// The queue in the URL.
     pub queue: QueueName,
     pub message: MessageId,
     /// Presented by the caller.
     pub receipt: Receipt,
 }
 
-/// The answer to a deletion. A refusal is an answer too: the poll API renders it.
+/// A refusal is an answer too: the poll API renders it.
 pub type Deleted = Result<(), Refusal>;
 
 impl Operation for DeleteMessages {
@@ -243,7 +240,7 @@ impl Operation for DeleteMessages {
     type Found = Vec<Outcome>;
 
     fn task(member: &DeleteRequest) -> Option<Uuid> {
-        // Two generations of one run's message are one row.
+        // All generations of one run's message share a row.
         Some(MessageId { message: 0, ..member.message }.to_uuid())
     }
 
@@ -273,7 +270,7 @@ impl Operation for DeleteMessages {
         members: &[&DeleteRequest],
         outcomes: Vec<Outcome>,
     ) -> Result<Vec<Verdict<Deleted>>, sqlx::Error> {
-        // No outcome, no change: the member is run again.
+        // Without an outcome nothing changed, and the member runs again.
         let mut verdicts: Vec<Verdict<Deleted>> = members.iter().map(|_| Verdict::Locked).collect();
         for outcome in outcomes {
             let member = members[outcome.member];
@@ -304,7 +301,8 @@ fn deletions(members: &[&DeleteRequest]) -> Vec<Deletion> {
     members.iter().map(deletion).collect()
 }
 
-/// Changes the visibility timeout of a message, which may be zero; answers the new receipt and when the message is visible.
+/// Changes the visibility timeout of a message, possibly to zero. Returns the new receipt and when
+/// the message is visible.
 pub async fn update(
     pool: &PgPool,
     notifiers: &Notifiers,
@@ -321,6 +319,6 @@ pub async fn update(
         return Ok(Ok((next, visible)));
     }
     let known = messages::find(pool, key, priority, message).await?;
-    // A receipt that matches now was changed between the two statements.
+    // A receipt that matches now changed between the statements.
     Ok(Err(check(known, receipt).err().unwrap_or(Refusal::ReceiptNotCurrent)))
 }

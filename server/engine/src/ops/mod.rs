@@ -1,5 +1,5 @@
-//! One file per operation, over a batch of members: those that its statement skips are diagnosed by the rules of
-//! `domain`. Nothing here depends on HTTP.
+//! One file per operation. The rules of `domain` diagnose members that a batch's statement skips.
+//! Nothing here depends on HTTP.
 
 pub mod change_priority;
 pub mod change_task;
@@ -38,7 +38,7 @@ pub use crate::failure::OpError;
 use tenure_domain::lifecycle::RUNS_MAX;
 use tenure_domain::policy::life::Refusal;
 
-/// The error for a refusal of the rules about a run.
+/// The error of a refused change of a run.
 #[must_use]
 pub fn refused(refusal: Refusal, task: impl std::fmt::Display, run: impl std::fmt::Display) -> OpError {
     let conflict = |text: &str| OpError::Conflict(format!("run {run} of task {task} {text}"));

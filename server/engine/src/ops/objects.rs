@@ -13,21 +13,20 @@ use tenure_domain::artifact::{Stored, UPLOAD_MAX, artifact_of_object, object_kno
 use tenure_store::artifacts::{find_chain, lock_object};
 use tenure_store::objects::{self, NewObject, Object};
 
-/// The names of an upload.
 #[derive(Debug, Clone, Copy)]
 pub struct Upload<'a> {
-    /// The object.
+    /// Name of the object.
     pub name: &'a str,
-    /// The project that owns it.
+    /// Owner of the object.
     pub project: &'a str,
-    /// The upload.
     pub id: SlugId,
 }
 
-/// The object that an artifact is has the name of this artifact, and not that of what it links to.
+/// Links are not followed: an object is named after its own artifact, not a link's target.
 const NO_LINKS: i32 = 0;
 
-/// Begins an upload, or begins it again. The object of an artifact is retained no longer than the artifact.
+/// Begins an upload, or restarts it. The object of an artifact expires with the artifact at the
+/// latest.
 pub async fn begin(
     pool: &PgPool,
     upload: Upload<'_>,
@@ -36,7 +35,8 @@ pub async fn begin(
 ) -> Result<Object, OpError> {
     let mut conn = pool.acquire().await?;
     let artifact = find_artifact(&mut conn, upload.name).await?;
-    // Otherwise the credentials of an artifact could leave bytes that outlive it and its task, and to which nothing refers then.
+    // Otherwise an artifact's credentials could leave unreferenced bytes that outlive it and its
+    // task.
     let expires = artifact.as_ref().map_or(expires, |stored| expires.min(stored.artifact.expires));
     let object = NewObject {
         name: upload.name,
@@ -55,7 +55,7 @@ pub async fn begin(
     }
 }
 
-/// Why no upload can begin under the name of this object, which may have been removed meanwhile.
+/// Explains why no upload can begin under this name. The object may be gone meanwhile.
 fn why_not(name: &str, found: Option<&Object>) -> String {
     match found {
         Some(object) if object.now < object.removable => {
@@ -70,7 +70,7 @@ fn why_not(name: &str, found: Option<&Object>) -> String {
     }
 }
 
-/// The artifact that an object of this name is to be; none if it is an object by itself.
+/// Returns the artifact for which an object of this name is meant; `None` for a standalone object.
 async fn find_artifact(conn: &mut PgConnection, name: &str) -> Result<Option<Stored>, OpError> {
     let Some((task, run, artifact)) = artifact_of_object(name) else { return Ok(None) };
     let chain = find_chain(conn, task, Some(run), artifact, NO_LINKS).await?;
@@ -83,7 +83,6 @@ async fn find_artifact(conn: &mut PgConnection, name: &str) -> Result<Option<Sto
     found.map(Some).ok_or_else(missing)
 }
 
-/// Stores the bytes that came with an upload.
 pub async fn store(
     pool: &PgPool,
     blobs: &Blobs,
@@ -103,8 +102,8 @@ pub async fn store(
     })
 }
 
-/// Finishes an upload, if its bytes have the digests that the client declares. A repeat changes nothing. The object's row is
-/// locked meanwhile, so that no other bytes are stored between the comparison and the end.
+/// Finishes an upload if its bytes have the declared digests. A repeat changes nothing. The locked
+/// row keeps other bytes from being stored between comparison and end.
 pub async fn finish(pool: &PgPool, blobs: &Blobs, upload: Upload<'_>, hashes: &ObjectHashes) -> Result<(), OpError> {
     let mut transaction = pool.begin().await?;
     lock_object(&mut transaction, upload.name).await?;
@@ -118,7 +117,7 @@ pub async fn finish(pool: &PgPool, blobs: &Blobs, upload: Upload<'_>, hashes: &O
     }
     let (sha256, sha512) =
         (hashes.sha256.as_ref().map(Sha256Hex::as_str), hashes.sha512.as_ref().map(Sha512Hex::as_str));
-    // What was not compared before is compared now, also with the bytes of an upload that is finished.
+    // Compare digests not compared before, even if the upload is finished.
     let is_known = |declared: Option<&str>, stored: Option<&str>| declared.is_none() || declared == stored;
     if object.finished && is_known(sha256, object.sha256.as_deref()) && is_known(sha512, object.sha512.as_deref()) {
         return Ok(());
@@ -145,11 +144,10 @@ pub async fn finish(pool: &PgPool, blobs: &Blobs, upload: Upload<'_>, hashes: &O
     Ok(())
 }
 
-/// An object that can be read, and its bytes.
+/// A readable object.
 #[derive(Debug)]
 pub struct Readable {
     pub object: Object,
-    /// Its bytes.
     pub stored: StoredBlob,
 }
 
@@ -171,12 +169,11 @@ pub async fn read(pool: &PgPool, blobs: &Blobs, name: &str) -> Result<Readable, 
         return Err(OpError::Expired(format!("the object {name:?} has expired")));
     }
     let blob = BlobName::object(name);
-    // By the same connection: readers that each hold one and wait for another would wait for each other.
+    // On the same connection: readers that hold one while waiting for another could deadlock.
     let stored = blobs.find(&mut *conn, std::slice::from_ref(&blob)).await?.remove(&blob).ok_or_else(missing)?;
     Ok(Readable { object, stored })
 }
 
-/// A digest in hexadecimal.
 pub fn hex(digest: &[u8]) -> String {
     use std::fmt::Write as _;
     digest.iter().fold(String::with_capacity(digest.len() * 2), |mut text, byte| {

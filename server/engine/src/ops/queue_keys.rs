@@ -1,4 +1,4 @@
-//! The keys of a queue: rules for one key instead of the queue's policy, and the use of each key.
+//! Keys of a queue: rules that override the policy for one key, and the use of each key.
 
 use sqlx::{Connection, PgConnection};
 use tenure_api::ids::TaskQueueId;
@@ -12,13 +12,13 @@ use tenure_domain::policy::keys::{KEYS_WITH_RULES_MAX, KeyRules};
 use tenure_store::admission::key_rules::{self, KeyNow};
 use tenure_store::{page, policies};
 
-/// Keys of one page: the runs of each are counted.
+/// Keys per page: the runs of each are counted.
 pub const KEYS_PAGE_MAX: u16 = 100;
 
 #[derive(Debug, Default)]
 pub struct Page {
     pub keys: Vec<QueueKey>,
-    /// The last key that was looked at, if there may be more.
+    /// Last key examined, if there may be more.
     pub next: Option<String>,
 }
 
@@ -26,7 +26,7 @@ fn missing(queue: &TaskQueueId, key: &str) -> OpError {
     OpError::NotFound(format!("the queue {queue} has no rules for the key {key:?}"))
 }
 
-/// Replaces what holds for a key; the queue is made if it is new. Runs that wait follow it at once.
+/// Replaces the rules of a key; creates the queue if it is new. Waiting runs follow at once.
 ///
 /// # Errors
 /// If too many keys of the queue have rules.
@@ -50,7 +50,7 @@ pub async fn put(parts: Parts<'_>, queue: &TaskQueueId, key: &str, rules: &KeyRu
     one(&mut conn, number, key).await?.ok_or_else(|| missing(queue, key))
 }
 
-/// Deletes what holds for a key, if there is something: then the policy holds for it.
+/// Deletes the rules of a key, if any. The policy then applies.
 pub async fn delete(parts: Parts<'_>, queue: &TaskQueueId, key: &str) -> Result<(), OpError> {
     let Some(number) = parts.queues.find_key(parts.pool, queue).await? else { return Ok(()) };
     let mut conn = parts.pool.acquire().await?;
@@ -64,10 +64,10 @@ pub async fn delete(parts: Parts<'_>, queue: &TaskQueueId, key: &str) -> Result<
     Ok(())
 }
 
-/// What holds for a key, and how it stands.
+/// Returns the rules and use of a key.
 ///
 /// # Errors
-/// If it has no rules of its own.
+/// If the key has no rules.
 pub async fn get(parts: Parts<'_>, queue: &TaskQueueId, key: &str) -> Result<QueueKey, OpError> {
     let number = parts.queues.find_key(parts.pool, queue).await?.ok_or_else(|| missing(queue, key))?;
     one(&mut *parts.pool.acquire().await?, number, key).await?.ok_or_else(|| missing(queue, key))
@@ -82,7 +82,7 @@ async fn one(conn: &mut PgConnection, queue: i32, key: &str) -> Result<Option<Qu
     Ok(found.into_iter().find(|now| now.rules.is_some()).map(|now| shown(now, limit)))
 }
 
-/// A page of the keys of a queue that have runs or rules, after one of them.
+/// Lists keys with runs or rules, after the key `after`.
 pub async fn list(parts: Parts<'_>, queue: &TaskQueueId, after: Option<&str>, limit: u16) -> Result<Page, OpError> {
     let Some(number) = parts.queues.find_key(parts.pool, queue).await? else { return Ok(Page::default()) };
     let mut snapshot = page::begin(parts.pool).await?;
@@ -91,7 +91,7 @@ pub async fn list(parts: Parts<'_>, queue: &TaskQueueId, after: Option<&str>, li
     Ok(found)
 }
 
-/// The same on a connection with the plans of [`page::begin`].
+/// Like [`list`], on a connection with the plans of [`page::begin`].
 pub async fn list_in(
     conn: &mut PgConnection,
     queue: i32,
@@ -103,17 +103,17 @@ pub async fn list_in(
     let next = if names.len() < usize::from(limit) { None } else { names.last().cloned() };
     let limit = limit_of_keys(conn, queue).await?;
     let now = key_rules::list_keys_now(conn, queue, &names).await?;
-    // A key is remembered for some time after its last run.
+    // The database keeps keys for some time after their last run.
     let used = now.into_iter().filter(|now| now.rules.is_some() || now.used > 0 || now.waiting > 0);
     Ok(Page { keys: used.map(|now| shown(now, limit)).collect(), next })
 }
 
-/// What limits the runs of keys.
+/// The queue's concurrency limit for keys.
 #[derive(Clone, Copy)]
 enum KeyLimit {
-    /// Nothing: the queue has no admission.
+    /// The queue has no admission.
     Nothing,
-    /// A key has rules of its own, or this limit, if there is one.
+    /// The limit of keys without rules, if any.
     PerKey(Option<u32>),
 }
 

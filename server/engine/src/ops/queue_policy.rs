@@ -17,23 +17,21 @@ use tenure_store::policies::{self, StoredPolicy};
 use tenure_store::queues::{self, Queues};
 use tenure_store::{admission, clock};
 
-/// What changes of queues are done with.
+/// Dependencies of these operations.
 #[derive(Clone, Copy)]
 pub struct Parts<'a> {
-    /// For the transactions.
     pub pool: &'a PgPool,
     pub queues: &'a Queues,
-    /// Wake who waits for a queue that is resumed.
     pub notifiers: &'a Notifiers,
-    /// From where on the changes of counts are to be read.
+    /// Start of the count changes to read.
     pub sequenced: Sequenced,
 }
 
-/// A policy, and how many runs do not follow it yet.
+/// A policy and its progress.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Current {
     pub stored: StoredPolicy,
-    /// At most so many runs are still treated as before the change; 0 exactly when all follow the policy.
+    /// Upper bound of runs still treated by the old policy; 0 exactly if all follow the new one.
     pub refiling: i64,
 }
 
@@ -41,10 +39,10 @@ fn missing(queue: &TaskQueueId) -> OpError {
     OpError::NotFound(format!("the queue {queue} has no policy"))
 }
 
-/// Reads the policy of a queue that must have one.
+/// Returns the policy of a queue.
 ///
 /// # Errors
-/// If it has none.
+/// If the queue has none.
 pub async fn get(parts: Parts<'_>, queue: &TaskQueueId) -> Result<Current, OpError> {
     let key = parts.queues.find_key(parts.pool, queue).await?.ok_or_else(|| missing(queue))?;
     let mut conn = parts.pool.acquire().await?;
@@ -67,22 +65,23 @@ async fn with_refiling(
     Ok(Current { stored, refiling })
 }
 
-/// A policy that is to be the policy of a queue.
+/// A policy to store.
 #[derive(Debug)]
 pub struct Put<'a> {
     pub sent: QueuePolicy,
-    /// As it was checked.
+    /// Parsed and checked.
     pub policy: Policy,
-    /// Which policy it may replace.
+    /// The policy that may be replaced.
     pub replaces: Match,
-    /// Who sent it.
+    /// The sender.
     pub client_id: &'a str,
 }
 
-/// Replaces the policy of a queue, which is made if it is new. The same policy again changes nothing.
+/// Replaces the policy of a queue; creates the queue if it is new. The same policy again changes
+/// nothing.
 ///
 /// # Errors
-/// If the policy is another one than the caller wants to replace.
+/// If the current policy is not the one to replace.
 pub async fn put(parts: Parts<'_>, queue: &TaskQueueId, put: Put<'_>) -> Result<Current, OpError> {
     let Put { sent, policy, replaces, client_id } = put;
     let key = parts.queues.get_or_create_key(parts.pool, queue).await?;
@@ -115,10 +114,10 @@ fn as_rule(stored: &StoredPolicy) -> document::Current<'_> {
     document::Current { version: stored.version, text: &stored.policy }
 }
 
-/// Removes the policy of a queue, if it has one.
+/// Removes the policy of a queue, if any.
 ///
 /// # Errors
-/// If the policy is another one than the caller wants to remove.
+/// If the current policy is not the one to remove.
 pub async fn delete(parts: Parts<'_>, queue: &TaskQueueId, wanted: Match, client_id: &str) -> Result<(), OpError> {
     let Some(key) = parts.queues.find_key(parts.pool, queue).await? else { return Ok(()) };
     let mut conn = parts.pool.acquire().await?;
@@ -138,11 +137,11 @@ pub async fn delete(parts: Parts<'_>, queue: &TaskQueueId, wanted: Match, client
     Ok(())
 }
 
-/// Pauses a queue, which is made if it is new; one that is paused takes the new reason and end. No statement that begins
-/// after the answer gives a run of it to a worker, on any server.
+/// Pauses a queue; creates it if it is new. A paused queue takes the new reason and end. No
+/// statement that begins after the answer gives one of its runs to a worker, on any server.
 ///
 /// # Errors
-/// If what is said of the pause is unacceptable.
+/// If the request is invalid.
 pub async fn pause(
     parts: Parts<'_>,
     queue: &TaskQueueId,
@@ -185,11 +184,12 @@ pub async fn resume(parts: Parts<'_>, queue: &TaskQueueId, client_id: &str) -> R
     Ok(())
 }
 
-/// Resumes queues whose pause is over, up to `limit`; answers how many. Each in a transaction of its own: a run that is locked for long
-/// keeps its own queue paused, and no other.
+/// Resumes up to `limit` queues whose pause is over. Returns their number. Each has its own
+/// transaction: a locked run keeps only its own queue paused.
 ///
 /// # Errors
-/// If the database does not answer; or the first error of a queue that could not be resumed, after the others were.
+/// If the database is unavailable; or the first error of a queue, after the other queues were
+/// resumed.
 pub async fn resume_over(parts: Parts<'_>, limit: i64) -> Result<usize, sqlx::Error> {
     let mut conn = parts.pool.acquire().await?;
     let (mut resumed, mut failed) = (0, None);

@@ -1,4 +1,4 @@
-//! reclaimTask: renew a claim, or refuse with a reason.
+//! reclaimTask: renews a claim, or refuses with a reason.
 
 use std::time::Duration;
 
@@ -23,11 +23,9 @@ pub struct Reclaim {
     pub queues: Queues,
     pub pool: PgPool,
     pub lease: Duration,
-    /// Notes which workers are seen.
     pub workers: Workers,
 }
 
-/// A claim to renew.
 #[derive(Debug, Clone, Copy)]
 pub struct ClaimRenewal {
     pub task: TaskId,

@@ -1,4 +1,4 @@
-//! Workers of the worker manager: creating them, letting them register.
+//! Workers of the worker manager: creation and registration.
 
 use chrono::{DateTime, Utc};
 use sqlx::{Connection, PgPool};
@@ -10,46 +10,45 @@ use tenure_store::clock;
 use tenure_store::secrets::{WorkerDigests, random};
 use tenure_store::worker_manager::{self, NewWorker, Registered, WorkerChange};
 
-/// A worker to create.
 #[derive(Debug)]
 pub struct Create {
-    /// The secret that it registers with.
+    /// Secret to register with.
     pub secret: WorkerSecret,
-    /// How many tasks it runs at once.
+    /// Concurrent tasks.
     pub capacity: u16,
-    /// JSON text of its configuration.
+    /// JSON text.
     pub config: String,
-    /// When it may no longer register.
+    /// End of registration.
     pub expires: DateTime<Utc>,
 }
 
-/// A change of a worker; fields that are none stay.
+/// A change of a worker. Fields that are `None` stay.
 #[derive(Debug)]
 pub struct Change {
-    /// The secret that it registers with.
+    /// Secret to register with.
     pub secret: Option<WorkerSecret>,
-    /// How many tasks it runs at once.
+    /// Concurrent tasks.
     pub capacity: u16,
-    /// JSON text of its configuration.
+    /// JSON text.
     pub config: Option<String>,
-    /// When it may no longer register.
+    /// End of registration.
     pub expires: DateTime<Utc>,
 }
 
-/// A worker that has registered.
+/// A registered worker.
 #[derive(Debug)]
 pub struct LetIn {
-    /// JSON text of its configuration.
+    /// JSON text.
     pub config: String,
-    /// The secret that it can register again with.
+    /// Secret for the next registration.
     pub secret: WorkerSecret,
-    /// When its credentials begin.
+    /// Start of its credentials.
     pub from: DateTime<Utc>,
-    /// When they end.
+    /// End of its credentials.
     pub until: DateTime<Utc>,
 }
 
-/// Creates a worker. A repeat with the same secret answers the worker as it is.
+/// Creates a worker. A repeat with the same secret returns the existing worker.
 pub async fn create(
     pool: &PgPool,
     digests: &WorkerDigests,
@@ -76,7 +75,7 @@ pub async fn create(
         Standing::Removed => Err(OpError::Conflict(format!(
             "the worker {name} was removed, and its id is not free before it expires; use another id"
         ))),
-        // It would not be let in, whatever `expires` this request has.
+        // Registration would fail with any `expires` in this request.
         Standing::Expired => Err(OpError::Conflict(format!(
             "the worker {name} has expired; update it with a later `expires`, or use another id"
         ))),
@@ -114,7 +113,7 @@ pub async fn update(
     Ok(changed)
 }
 
-/// Registers a worker that presents the secret it was created with. May be repeated, as by a machine that starts again.
+/// Registers a worker by its original secret. May be repeated, as by a restarted machine.
 pub async fn register(
     pool: &PgPool,
     digests: &WorkerDigests,
@@ -136,7 +135,8 @@ pub async fn register(
     let_in(pool, digests, name, || missing(name), check).await
 }
 
-/// Registers a worker again that presents the secret of its last response, or of the one before if that one was lost.
+/// Registers a worker again by the secret of its last response, or of the one before if the last
+/// was lost.
 pub async fn reregister(
     pool: &PgPool,
     digests: &WorkerDigests,
@@ -158,7 +158,7 @@ pub async fn reregister(
         if !may_exchange(shown, found.now) {
             return Err(invalid());
         }
-        // A repeat must not make the time longer in which it can be repeated.
+        // A repeat must not extend the time for repeats.
         let at = match shown {
             Shown::Used(Some(at)) => at,
             Shown::Next | Shown::Used(None) | Shown::Neither => found.now,
@@ -168,7 +168,8 @@ pub async fn reregister(
     let_in(pool, digests, name, invalid, check).await
 }
 
-/// Checks and locks a worker, and issues credentials and a new secret. `check` answers the secret that is exchanged for them.
+/// Checks and locks a worker, and issues credentials and a new secret. `check` returns the secret
+/// used up by this exchange.
 async fn let_in(
     pool: &PgPool,
     digests: &WorkerDigests,
@@ -177,7 +178,7 @@ async fn let_in(
     check: impl Fn(&Registered) -> Result<Option<(String, DateTime<Utc>)>, OpError>,
 ) -> Result<LetIn, OpError> {
     let mut conn = pool.acquire().await?;
-    // Anyone may ask: who has no secret takes no lock, and waits for none.
+    // Anyone may ask: without a secret a caller takes and waits for no lock.
     check(&worker_manager::find(&mut *conn, name).await?.ok_or_else(&unknown)?)?;
     let mut transaction = conn.begin().await?;
     worker_manager::lock(&mut transaction, name).await?;
@@ -197,7 +198,6 @@ async fn let_in(
     Ok(LetIn { config: found.config, secret, from, until })
 }
 
-/// The error for a worker that was not created.
 #[must_use]
 pub fn missing(name: &WorkerName) -> OpError {
     OpError::NotFound(format!("there is no worker {name}; createWorker creates one"))

@@ -1,4 +1,5 @@
-//! reportCompleted, reportFailed, reportException, and the release of a run: end a run, or answer a repeat, or refuse with a reason.
+//! reportCompleted, reportFailed, reportException and releases: ends a run, answers a repeat, or
+//! refuses with a reason.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -31,22 +32,22 @@ pub struct ReportRun {
     pub pool: PgPool,
 }
 
-/// A report, or a release.
+/// A report or release.
 #[derive(Debug, Clone)]
 pub struct RunReport {
     pub task: TaskId,
     pub run: RunId,
     pub ending: Ending,
-    /// What the worker returns, if it does; only of a run that is completed or failed.
+    /// Only for completed and failed runs.
     pub result: Option<TaskResult>,
-    /// When the worker wants the next run to start, if it says so; only with a release and with intermittent-task.
+    /// Requested start of the next run; only with a release or intermittent-task.
     pub start: Option<Start>,
-    /// The worker that must hold the run; none if the caller may report it whichever worker does.
+    /// The worker that must hold the run; `None` if any worker may.
     pub holder: Option<Arc<Holder>>,
 }
 
 impl RunReport {
-    /// A report with nothing beside it, whichever worker holds the run.
+    /// A report without result, for any holder.
     pub fn plain(task: TaskId, run: RunId, report: Report) -> Self {
         Self { task, run, ending: Ending::Reported(report), result: None, start: None, holder: None }
     }
@@ -113,7 +114,7 @@ impl Operation for ReportRun {
         let id = member.task.uuid();
         tasks::lock(conn, id).await?;
         claims::lock(conn, id).await?;
-        // The next run keeps its place: where another transaction has locked the queue, the statement leaves the run out.
+        // The next run keeps its position. The statement skips runs of queues locked by others.
         if member.ending == Ending::Released { queues::lock_of_tasks(conn, &[id]).await } else { Ok(()) }
     }
 }
@@ -127,7 +128,7 @@ fn ends<'a>(members: &[&'a RunReport]) -> Vec<Member<'a>> {
     members.iter().map(end).collect()
 }
 
-/// The results that are stored for reports which have one.
+/// Loads stored results for reports that have one.
 async fn load_results(
     conn: &mut PgConnection,
     missing: &[&RunReport],
@@ -141,8 +142,8 @@ fn holders<'a>(members: &[&'a RunReport]) -> Vec<Option<&'a Holder>> {
     members.iter().map(|member| member.holder.as_deref()).collect()
 }
 
-/// A worker is about to report worker-shutdown for this run: its waiting claimWork requests, at this server and at the
-/// others, are answered empty. Otherwise it would get its own task again at once, and lose another retry.
+/// Ends the waiting claimWork requests of a worker about to report worker-shutdown, on all servers.
+/// Otherwise the worker would get its own task again and lose another retry.
 pub async fn stop_waiting(
     pool: &PgPool,
     queues: &Queues,
@@ -159,9 +160,9 @@ pub async fn stop_waiting(
     send_away(pool, notifiers, Gone { queue, worker_group, worker_id }).await
 }
 
-/// The waiting claimWork requests of this worker, here and at the other servers, are answered empty.
+/// Ends the waiting claimWork requests of this worker without claims, on all servers.
 pub(super) async fn send_away(pool: &PgPool, notifiers: &Notifiers, worker: Gone) -> Result<(), OpError> {
-    // The other servers are notified of it before they can be notified of the run that the report makes claimable.
+    // Other servers learn of this before any run made claimable by the report.
     notify_leaving(pool, &worker).await?;
     notifiers.send_away(worker).await;
     Ok(())
@@ -179,8 +180,8 @@ fn diagnose(member: &RunReport, loaded: Option<tasks::Loaded>, returned: Option<
         return Verdict::Refused(OpError::Forbidden(message));
     }
     if let Some(ended) = loaded.task.ended.iter().find(|ended| ended.run.run == run) {
-        // A repeat of what ended the run. One that caused another run is a repeat also when that one has begun; completed and
-        // failed end the task, so that there the run must be the last one.
+        // A repeat of the report that ended the run. If the ending caused another run, that run may
+        // have begun. Completed and failed end the task, so this run must be its last.
         let retried = member.ending.retry().is_some();
         let last = matches!(loaded.task.life().state, State::Resolved(last, _) if last == run);
         if !(member.ending.repeats(ended) && (retried || last)) {
@@ -192,7 +193,7 @@ fn diagnose(member: &RunReport, loaded: Option<tasks::Loaded>, returned: Option<
         }
         return Verdict::Done(loaded.task);
     }
-    // What any report of the run would be answered.
+    // Any report of the run would be refused the same way.
     let report = Event::End(run, Ending::Reported(Report::Completed), None);
     if let Err(refusal) = apply(loaded.task.life(), report) {
         return Verdict::Refused(refused(refusal, task, run));

@@ -1,5 +1,5 @@
-//! Changes of roles. They are made one at a time, under a lock, because whether a role closes a circle depends on all the others.
-//! The checks, which may take long, are made before the lock, and under it only if roles have changed since.
+//! Changes of roles, one at a time under a lock: a cycle depends on all roles. The checks may take
+//! long. They run before the lock, and again under it only if roles have changed since.
 
 use sqlx::{Connection, PgConnection, PgPool};
 
@@ -10,10 +10,7 @@ use tenure_domain::roles::{
 };
 use tenure_store::roles::{self, NewRole, RoleInfo};
 
-/// Checks a role by itself.
-///
-/// # Errors
-/// A sentence for the caller.
+/// Checks a role by itself. An error is a sentence for the caller.
 pub fn check(role: &NewRole) -> Result<(), String> {
     if !valid_role_id(&role.role_id) {
         return Err("a role id is up to 1000 characters of printable ASCII, and does not end in two stars".to_owned());
@@ -23,7 +20,7 @@ pub fn check(role: &NewRole) -> Result<(), String> {
     check_description(&role.description)
 }
 
-/// Creates a role. A repeat with the same definition answers the existing one.
+/// Creates a role. A repeat with the same definition returns the existing role.
 pub async fn create(pool: &PgPool, role: &NewRole) -> Result<Result<RoleInfo, OpError>, sqlx::Error> {
     let mut conn = pool.acquire().await?;
     let generation = roles::get_generation(&mut conn).await?;
@@ -42,7 +39,7 @@ pub async fn create(pool: &PgPool, role: &NewRole) -> Result<Result<RoleInfo, Op
     Ok(Ok(created))
 }
 
-/// The answer where a role exists already, or must not be created.
+/// Returns the answer if the role already exists or must not be created.
 async fn answer_without_creating(
     conn: &mut PgConnection,
     role: &NewRole,
@@ -54,7 +51,7 @@ async fn answer_without_creating(
     Ok(check_among_others(conn, role).await?.err().map(Err))
 }
 
-/// Changes a role, if it still has the scopes that the caller saw; without these, whatever it has.
+/// Changes a role. Given `seen`, fails if its scopes are different.
 pub async fn update(
     pool: &PgPool,
     role: &NewRole,
@@ -77,7 +74,7 @@ pub async fn update(
     Ok(changed.ok_or_else(|| missing(&role.role_id)))
 }
 
-/// Checks whether a role may be changed so.
+/// Checks whether a role may be changed.
 async fn check_update(
     conn: &mut PgConnection,
     role: &NewRole,
@@ -93,7 +90,6 @@ async fn check_update(
     check_among_others(conn, role).await
 }
 
-/// The error for a role that does not exist.
 #[must_use]
 pub fn missing(role_id: &str) -> OpError {
     OpError::NotFound(format!("there is no role {role_id:?}"))
@@ -103,7 +99,7 @@ fn exists(role_id: &str) -> OpError {
     OpError::Conflict(format!("there is a role {role_id:?} already, with another definition; update it instead"))
 }
 
-/// Checks what a role does together with all the others.
+/// Checks a role together with all others.
 async fn check_among_others(conn: &mut PgConnection, role: &NewRole) -> Result<Result<(), OpError>, sqlx::Error> {
     let before = roles::load_all(conn).await?;
     let mut all = before.clone();
@@ -140,7 +136,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn of_two_roles_that_would_close_a_circle_together_one_is_refused() {
+    async fn concurrent_roles_cannot_form_cycle() {
         with_clients(|pool| async move {
             for round in 0..10 {
                 let (a, b) = (format!("a{round}"), format!("b{round}"));
@@ -157,7 +153,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_changes_nothing_waits_for_no_other_change() {
+    async fn requests_without_change_take_no_lock() {
         with_clients(|pool| async move {
             create(&pool, &role("there", &["a"])).await.unwrap().unwrap();
             let mut other = pool.begin().await.unwrap();
@@ -173,7 +169,7 @@ mod tests {
                     update(&pool, &role("missing", &[]), None).await,
                 ]
             };
-            let refused = tokio::time::timeout(Duration::from_secs(10), all).await.expect("they wait for the lock");
+            let refused = tokio::time::timeout(Duration::from_secs(10), all).await.expect("requests without change wait for the lock");
             let refused = refused.map(|answer| answer.unwrap().unwrap_err());
             let expected = matches!(&refused, [Conflict(_), Input(_), Input(_), Conflict(_), NotFound(_)]);
             assert!(expected, "{refused:?}");
@@ -183,7 +179,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_checked_before_the_lock_is_checked_again_if_roles_have_changed_since() {
+    async fn checks_repeat_under_lock_after_concurrent_change() {
         with_clients(|pool| async move {
             create(&pool, &role("c", &[])).await.unwrap().unwrap();
             let mut other = pool.begin().await.unwrap();
@@ -205,20 +201,21 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_role_that_keeps_out_who_assumes_all_is_refused_and_a_smaller_one_is_not() {
+    async fn role_exceeding_expansion_limit_is_refused() {
         with_clients(|pool| async move {
             let large = |role_id: &str, kibibytes: usize| {
                 let scope = |n: usize| format!("{role_id}:{n:04}:{}", "x".repeat(1_000));
                 NewRole { scopes: (0..kibibytes).map(scope).collect(), ..role(role_id, &[]) }
             };
             create(&pool, &large("one", 2_000)).await.unwrap().unwrap();
-            // It would fit, but for a client with scopes of its own.
+            // It would fit, but not for a client with own scopes.
             let refused = create(&pool, &large("two", 1_500)).await.unwrap().unwrap_err();
             assert!(matches!(&refused, OpError::Input(message) if message.contains("3145728")), "{refused}");
             create(&pool, &large("two", 500)).await.unwrap().unwrap();
             let refused = update(&pool, &large("two", 2_000), None).await.unwrap().unwrap_err();
             assert!(matches!(refused, OpError::Input(_)), "{refused}");
-            // They are too large already, as before this was checked: those who are still let in are not kept out now.
+            // Too large already, as before the check existed: clients still let in must not be kept
+            // out now.
             roles::update(&pool, &large("two", 1_500)).await.unwrap().unwrap();
             let refused = update(&pool, &large("two", 2_500), None).await.unwrap().unwrap_err();
             assert!(matches!(refused, OpError::Input(_)), "{refused}");

@@ -1,4 +1,4 @@
-//! The servers of a database, and the schedulers of queues.
+//! Servers of a database, and schedulers of queues.
 
 use sqlx::{Connection, PgPool};
 use tenure_api::ids::{ServerId, TaskQueueId};
@@ -11,19 +11,17 @@ use crate::schedulers::Schedulers;
 use tenure_store::queues::{self, Queues};
 use tenure_store::{schedulers, servers};
 
-/// What they are handled with.
+/// Dependencies of these operations.
 #[derive(Clone, Copy)]
 pub struct Parts<'a> {
-    /// For the transactions.
     pub pool: &'a PgPool,
     pub queues: &'a Queues,
-    /// Wake what looks for a scheduler.
     pub notifiers: &'a Notifiers,
-    /// Who is to be the scheduler of a queue.
+    /// Elects the scheduler of a queue.
     pub schedulers: &'a Schedulers,
 }
 
-/// All servers that have a row, with the queues whose schedulers they are.
+/// Lists all stored servers with the queues that they schedule.
 pub async fn list(parts: Parts<'_>) -> Result<Servers, OpError> {
     let mut conn = parts.pool.acquire().await?;
     let all = servers::list(&mut conn).await?;
@@ -51,8 +49,8 @@ pub async fn list(parts: Parts<'_>) -> Result<Servers, OpError> {
     Ok(Servers { servers: listed })
 }
 
-/// Ends the term of a queue's scheduler as if its server were lost. The live server of the greatest weight is the next one, which may be
-/// the same.
+/// Ends the term of a queue's scheduler as if its server were lost. The live server of greatest
+/// weight is next; it may be the same one.
 ///
 /// # Errors
 /// If the queue does not assign its runs.

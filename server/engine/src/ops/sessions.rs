@@ -1,4 +1,4 @@
-//! Sessions of workers: start, renewal, inbox, commands, end.
+//! Worker sessions: start, renewal, inbox, commands, end.
 
 mod end;
 mod renew;
@@ -28,43 +28,37 @@ use tenure_store::queues::Queues;
 use tenure_store::worker_removals::Gone;
 use tenure_store::worker_sessions::{self, Before, Begun, Member, Renewal, Renewed, Sent, Stored};
 
-/// How often a start is tried that meets another one of the same worker, or a queue whose key was lost.
+/// Tries of a start that meets another start of the worker, or a lost queue key.
 const STARTS_MAX: u32 = 3;
 
-/// What sessions are handled with.
+/// Dependencies of these operations.
 #[derive(Clone, Copy)]
 pub struct Parts<'a> {
-    /// For the transactions.
     pub pool: &'a PgPool,
     pub queues: &'a Queues,
-    /// Wake whatever waits for the runs that a session gives back.
     pub notifiers: &'a Notifiers,
-    /// What this server knows of sessions.
     pub sessions: &'a Sessions,
-    /// Renewals.
     pub renew: &'a Batcher<RenewSession>,
 }
 
-/// A session that has begun.
 #[derive(Debug, Clone)]
 pub struct Started {
-    /// What never changes.
     pub identity: Identity,
     pub until: DateTime<Utc>,
-    /// The version of the queue's policy.
+    /// Version of the queue's policy.
     pub policy_version: i64,
 }
 
-/// What a reader of an inbox gets.
+/// Result of reading an inbox.
 #[derive(Debug, Clone)]
 pub struct Read {
-    /// The renewal that it began with, or an earlier one and what has changed since.
+    /// The renewal at the start of the read, or an earlier one with later changes.
     pub renewed: Renewed,
-    /// The items; none if none came in time.
+    /// Empty after a timeout.
     pub items: Vec<InboxItem>,
 }
 
-/// Starts a session, and ends the live one of the same worker if it takes that over.
+/// Starts a session. With takeover, first ends the worker's live session.
 ///
 /// # Errors
 /// `SessionExists` or `PolicyMismatch`.
@@ -83,11 +77,12 @@ pub async fn start(parts: Parts<'_>, start: &Start, client_id: &str) -> Result<S
             return Ok(started);
         }
     }
-    // Others of the same worker begin and end meanwhile.
+    // Other sessions of the worker keep beginning and ending.
     Err(OpError::Unavailable)
 }
 
-/// None: once more. The session before was ended, another one began meanwhile, or the key of the queue was lost.
+/// Returns `None` if another try is needed: the previous session was ended, another one began, or
+/// the queue's key was lost.
 async fn try_start(parts: Parts<'_>, start: &Start, queue: i32, client_id: &str) -> Result<Option<Started>, OpError> {
     let remembered = parts.sessions.identities.epoch();
     let mut conn = parts.pool.acquire().await?;
@@ -102,7 +97,7 @@ async fn try_start(parts: Parts<'_>, start: &Start, queue: i32, client_id: &str)
         .map_err(|refused| why_not(start, &refused))?;
     if let Some(live) = live {
         transaction.rollback().await?;
-        // In a transaction of its own: what it gives back is there before the new one begins.
+        // In its own transaction: its runs are back before the new session begins.
         return match end_whole(&mut conn, parts.notifiers, live.epoch, SessionEnd::Takeover).await? {
             Attempt::Held => Err(OpError::Unavailable),
             Attempt::Ended(_) | Attempt::NotLive => Ok(None),
@@ -138,13 +133,13 @@ fn why_not(start: &Start, refused: &StartRefused) -> OpError {
     }
 }
 
-/// Whose session it is, from memory or from the database; also of one that ended within a day.
+/// Returns the identity of a session, cached or stored. Ended sessions are found for a day.
 pub async fn identify(parts: Parts<'_>, id: SessionId) -> Result<Identity, OpError> {
     let identities = &parts.sessions.identities;
     if let Some(identity) = identities.find(id) {
         return Ok(identity);
     }
-    // In a box: it is seldom run, and the futures of requests stay small.
+    // Boxed: rarely run, and keeps request futures small.
     Box::pin(async {
         let epoch = identities.epoch();
         let mut conn = parts.pool.acquire().await?;
@@ -159,10 +154,11 @@ fn missing(id: SessionId) -> OpError {
     OpError::NotFound(format!("session {id} does not exist"))
 }
 
-/// The epoch of the session that claims of this worker are to belong to. Whether it is live is found out by the claim itself.
+/// Returns the epoch of the session that a claim names. The claim itself checks that the session is
+/// live.
 ///
 /// # Errors
-/// `NotFound`; `Input` if it is the session of another worker or of another queue.
+/// `NotFound`; `Input` if the session belongs to another worker or queue.
 pub async fn of_claim(
     parts: Parts<'_>,
     id: SessionId,
@@ -181,14 +177,14 @@ pub async fn of_claim(
     )))
 }
 
-/// The same answer, but that a session which ended more than a day ago is not found, on servers that remember whose it was as on all
-/// others.
+/// Returns `answer`, but with `NotFound` for a session that ended more than a day ago. Servers that
+/// cache its identity thus answer like all others.
 ///
 /// # Errors
 /// Those of the answer.
 pub async fn unless_gone<T>(parts: Parts<'_>, id: Option<SessionId>, answer: Result<T, OpError>) -> Result<T, OpError> {
     let (Some(id), Err(OpError::SessionEnded(_))) = (id, &answer) else { return answer };
-    // In a box, as in `identify`.
+    // Boxed, as in `identify`.
     Box::pin(async {
         let mut conn = parts.pool.acquire().await?;
         if worker_sessions::identify(&mut conn, id).await?.is_none() {
@@ -203,7 +199,7 @@ pub async fn unless_gone<T>(parts: Parts<'_>, id: Option<SessionId>, answer: Res
 /// Renews a session.
 ///
 /// # Errors
-/// `SessionEnded`, or `NotFound` if that was more than a day ago.
+/// `SessionEnded`, or `NotFound` if it ended more than a day ago.
 pub async fn renew(parts: Parts<'_>, identity: &Identity, stated: Stated) -> Result<Renewed, OpError> {
     if stated.frozen == Some(true) {
         let answered = tokio::time::timeout(WAIT_LIST_TIMEOUT, Box::pin(answer_waiting(parts, identity))).await;
@@ -218,8 +214,8 @@ pub async fn renew(parts: Parts<'_>, identity: &Identity, stated: Stated) -> Res
     Ok(renewed)
 }
 
-/// What waits for work in the name of a worker that takes none any more is answered without any, here and at the other servers. If that
-/// fails, it may get some until its wait is over.
+/// Ends the waiting claim requests of a frozen worker, on all servers. If that fails, they may get
+/// claims until their timeout.
 async fn answer_waiting(parts: Parts<'_>, identity: &Identity) -> Result<(), OpError> {
     let Parts { pool, queues, notifiers, .. } = parts;
     let Some(queue) = queues.find_key(pool, &identity.queue).await? else { return Ok(()) };
@@ -227,11 +223,12 @@ async fn answer_waiting(parts: Parts<'_>, identity: &Identity) -> Result<(), OpE
     send_away(pool, notifiers, Gone { queue, worker_group, worker_id }).await
 }
 
-/// Renews a session, deletes the items of its inbox up to `after`, and waits for others; `now` is the server's time. One that was just
-/// renewed, and that waits, is not renewed again unless it acknowledges something: its worker is at work and asks again soon.
+/// Renews a session, deletes inbox items up to `after`, and waits for others; `now` is the server's
+/// time. A waiting read of a recently renewed session renews only if it acknowledges items: its
+/// worker asks again soon.
 ///
 /// # Errors
-/// `SessionEnded`, also while it waits, or `NotFound` if that was more than a day ago.
+/// `SessionEnded`, even during the wait, or `NotFound` if it ended more than a day ago.
 pub async fn inbox(
     parts: Parts<'_>,
     identity: &Identity,
@@ -250,7 +247,7 @@ pub async fn inbox(
         Some(renewed) => renewed,
         None => {
             let renewal = Renewal { epoch: identity.epoch, stated: Stated::default(), after };
-            // Of a session of which nothing is remembered it is not known whether something is acknowledged: that is no reason to hurry.
+            // An uncached session may acknowledge nothing: no reason to hurry.
             let renewing = if acknowledges && renewals.has(identity.epoch) {
                 Renewing::acknowledging(renewal)
             } else {
@@ -264,14 +261,15 @@ pub async fn inbox(
     parts.sessions.activity.seen();
     let found = parts.sessions.inboxes.read(identity.epoch, after, wait, certainty).await?;
     if let Some(live) = found.live {
-        // Another renewal may have been answered since, by this server or another one: what is said never goes back.
+        // Another renewal may have been answered since, by any server: `until` never goes back.
         renewed.until = live.until.max(renewed.until);
         renewed.policy_version = live.policy_version;
     }
     Ok(Read { renewed, items: found.items })
 }
 
-/// Ends a session for its worker: how many runs left it. A repeat answers the same.
+/// Ends a session for its worker. Returns the number of its returned runs; a repeat returns the
+/// same.
 pub async fn close(parts: Parts<'_>, identity: &Identity) -> Result<i64, OpError> {
     let mut conn = parts.pool.acquire().await?;
     match end_whole(&mut conn, parts.notifiers, identity.epoch, SessionEnd::Closed).await? {
@@ -285,24 +283,24 @@ pub async fn close(parts: Parts<'_>, identity: &Identity) -> Result<i64, OpError
     }
 }
 
-/// A session as it is now.
+/// Returns the present state of a session.
 pub async fn find(parts: Parts<'_>, id: SessionId) -> Result<Stored, OpError> {
     let identity = identify(parts, id).await?;
     let mut conn = parts.pool.acquire().await?;
     worker_sessions::find(&mut conn, identity.epoch).await?.ok_or_else(|| missing(id))
 }
 
-/// The live sessions of a queue, in one snapshot.
+/// Lists a queue's live sessions in one snapshot.
 pub async fn list_workers(parts: Parts<'_>, queue: &TaskQueueId) -> Result<Vec<Member>, OpError> {
     let Some(key) = parts.queues.find_key(parts.pool, queue).await? else { return Ok(Vec::new()) };
     let mut conn = parts.pool.acquire().await?;
     Ok(worker_sessions::list_workers(&mut conn, key, queue, WORKERS_SHOWN_MAX).await?)
 }
 
-/// Puts a command into the inbox of a session: the item's id.
+/// Puts a command into a session's inbox and returns the item's id.
 ///
 /// # Errors
-/// `NotFound` if it has ended, `Conflict` if there are too many.
+/// `NotFound` if the session has ended, `Conflict` if it has too many commands.
 pub async fn command(parts: Parts<'_>, identity: &Identity, request: &CommandRequest) -> Result<i64, OpError> {
     check_command(request)?;
     let mut conn = parts.pool.acquire().await?;

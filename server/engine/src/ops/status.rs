@@ -20,7 +20,7 @@ impl Operation for ReadStatus {
     const READ_ONLY: bool = true;
     type Found = ();
 
-    /// Readers of one task share a batch: thousands of callers may wait for its end, and ask at the same time.
+    /// Readers of one task share a batch: thousands of callers may wait for its end.
     fn task(_: &TaskId) -> Option<Uuid> {
         None
     }
@@ -35,7 +35,7 @@ impl Operation for ReadStatus {
         ids.sort_unstable();
         ids.dedup();
         let mut loaded = tasks::load(conn, &ids).await?;
-        // Mostly each member names another task, and none is copied.
+        // Avoid copies in the common case of distinct tasks.
         let is_shared = ids.len() < members.len();
         let mut find = |id: Uuid| {
             if is_shared {
@@ -61,7 +61,7 @@ mod tests {
     use crate::testing::{QUEUE, Queue, new_task};
 
     #[tokio::test]
-    async fn readers_of_one_task_share_a_batch_and_each_gets_all_of_it() {
+    async fn readers_of_one_task_share_a_batch() {
         let database = TestDatabase::create().await;
         let queue = Queue::start(database.options());
         let one = queue.create_one(QUEUE).await;
@@ -69,7 +69,7 @@ mod tests {
         queue.report(one, run, Report::Completed).await.unwrap();
         let other = queue.create_one(QUEUE).await;
         let missing = new_task(QUEUE, &serde_json::json!({})).id;
-        assert_eq!(ReadStatus::task(&one), None, "each would have a batch of its own");
+        assert_eq!(ReadStatus::task(&one), None, "readers of one task share a batch");
         let mut conn = database.connect_hot().await;
         let (whole, open) = (Some((one, 1)), Some((other, 0)));
         for (members, expected) in [

@@ -1,5 +1,4 @@
-//! Creating one or several tasks at once: all of them in one transaction, or none. Tasks are stored by the statement
-//! that createTask uses, and refused by its rules.
+//! Creates tasks in one transaction, all or none, by the statement and rules of createTask.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
@@ -23,32 +22,29 @@ use tenure_store::idempotency::{self, Keyed, StoredSubmission};
 use tenure_store::transitions::create::{self, Created, Member};
 use tenure_store::{clock, groups, queues, session, tasks};
 
-/// How long a key is retained.
 pub const KEY_KEPT: Duration = Duration::from_secs(24 * 60 * 60);
-/// How often a submission that met locks of other transactions is tried.
+/// Tries of a submission that meets locks.
 const TRIES_MAX: usize = 5;
 
-/// The idempotency key of a submission.
+/// Idempotency key of a submission.
 #[derive(Debug, Clone)]
 pub struct Key {
-    /// The client that submits.
     pub client_id: String,
-    /// The value of the header.
+    /// Value of the header.
     pub key: String,
     /// Digest of the body.
     pub digest: Vec<u8>,
 }
 
-/// The result of a submission.
 #[derive(Debug)]
 pub struct Submitted {
     pub group: TaskGroupId,
-    /// The tasks, in the order of the request.
+    /// In request order.
     pub tasks: Vec<Task>,
 }
 
-/// The time that a submission is read by: a repeat by that of the first one, so that the dates of its tasks are acceptable as they
-/// were then.
+/// Returns the time by which a submission is checked. A repeat uses the time of the first
+/// submission, so that its dates are acceptable again.
 pub async fn submission_time(conn: &mut PgConnection, key: Option<&Key>) -> Result<DateTime<Utc>, sqlx::Error> {
     let now = clock::get_now(conn).await?;
     let Some(key) = key else { return Ok(now) };
@@ -56,7 +52,7 @@ pub async fn submission_time(conn: &mut PgConnection, key: Option<&Key>) -> Resu
     Ok(first.unwrap_or(now))
 }
 
-/// Creates the tasks; if the key was used before, answers the tasks as they are now.
+/// Creates the tasks. If the key was used before, returns its tasks in their present state.
 pub async fn submit(
     pool: &PgPool,
     notifiers: &Notifiers,
@@ -77,7 +73,6 @@ pub async fn submit(
     Err(OpError::Unavailable)
 }
 
-/// Why an attempt failed.
 enum SubmitError {
     Refused(OpError),
     Database(sqlx::Error),
@@ -89,7 +84,8 @@ impl From<sqlx::Error> for SubmitError {
     }
 }
 
-/// One transaction; none if another server changed something meanwhile, or a new queue got no key, and a new attempt is needed.
+/// Runs one transaction. `None` requires a new attempt: another server interfered, or a new queue
+/// got no key.
 async fn attempt(
     pool: &PgPool,
     notifiers: &Notifiers,
@@ -106,12 +102,12 @@ async fn attempt(
         }
     }
     session::plan_as_hot(&mut transaction).await?;
-    // Waits for transactions that purge the group, or add to it.
+    // Waits for transactions that purge or extend the group.
     groups::lock(&mut transaction, graph.group.uuid()).await?;
     let names: BTreeSet<_> = graph.entries.iter().map(|entry| &entry.task.queue).collect();
     let queues = queues::get_or_create_keys(&mut transaction, &names).await?;
     if queues.len() < names.len() {
-        // Another queue has the key that was drawn for a new one: once more, with another key.
+        // A new queue drew a key in use: retry with another.
         return Ok(None);
     }
     let mut plan = Plan::new(graph, list_required(&mut transaction, graph).await?);
@@ -142,7 +138,7 @@ async fn attempt(
     Ok(Some(Submitted { group: graph.group, tasks }))
 }
 
-/// The dependencies of the tasks, as they are in the database now, by entry.
+/// Returns the present state of all dependencies, by entry.
 async fn list_required(transaction: &mut PgConnection, graph: &Graph) -> Result<Vec<Vec<Required>>, sqlx::Error> {
     let mut required: Vec<Vec<Required>> = graph.entries.iter().map(|_| Vec::new()).collect();
     let requested = |task: &NewTask| task.requires == Requires::AllResolved;
@@ -159,14 +155,13 @@ async fn list_required(transaction: &mut PgConnection, graph: &Graph) -> Result<
     Ok(required)
 }
 
-/// The state of a submission while it is carried out.
+/// Working state of a submission.
 struct Plan {
     required: Vec<Vec<Required>>,
-    /// The same, as input of the rules.
+    /// `required` as input of the rules.
     awaited: Vec<Vec<(TaskId, Awaited)>>,
-    /// Entries whose dependencies are all allowed.
+    /// Entries with acceptable dependencies.
     valid: Vec<usize>,
-    /// Entries that were stored.
     stored: BTreeMap<usize, Created>,
 }
 
@@ -176,7 +171,7 @@ impl Plan {
             graph.entries.iter().map(|entry| (entry.task.id.uuid(), &entry.task)).collect();
         let found = |row: &Required| match (row.expires, inside.get(&row.id)) {
             (Some(expires), _) => Awaited::Until(expires),
-            // It is created together with its dependent.
+            // Created together with its dependent.
             (None, Some(task)) => Awaited::Until(task.expires),
             (None, None) => Awaited::Missing,
         };
@@ -194,7 +189,7 @@ impl Plan {
         self.required[entry].iter().any(|required| !required.satisfied)
     }
 
-    /// The edges of the entries that were stored. A repeat has its own already.
+    /// Edges of the stored entries. Repeats have theirs already.
     fn edges(&self, graph: &Graph, tasks: &[Task]) -> Vec<Edge> {
         let keys: HashMap<Uuid, i64> = tasks.iter().map(|task| (task.id.uuid(), task.seq)).collect();
         let mut edges = Vec::new();
@@ -213,8 +208,8 @@ impl Plan {
     }
 }
 
-/// Every task of the submission: stored now, or a repeat of an existing one. The first that is neither is the reason why the
-/// submission is refused.
+/// Returns all tasks of the submission, new or repeated. The first task that is neither refuses the
+/// whole submission.
 async fn answers(
     transaction: &mut PgConnection,
     graph: &Graph,
@@ -242,7 +237,7 @@ async fn answers(
     Ok(Some(tasks))
 }
 
-/// The answer to a repeat: the same tasks, as they are now.
+/// Returns the tasks of a repeat in their present state.
 async fn replay(transaction: &mut PgConnection, key: &Key, known: StoredSubmission) -> Result<Submitted, SubmitError> {
     let refuse = |error| SubmitError::Refused(error);
     if known.digest != key.digest {

@@ -1,7 +1,9 @@
-//! Commands for tasks. The server keeps the last one of a task and lets its worker know; what it means is the worker's business.
+//! Commands for tasks. The server stores a task's last command and delivers it; its meaning is up
+//! to the worker.
 //!
-//! Storing a command and looking for the worker are two transactions. So a worker that has claimed the task after the look reads the
-//! command; and one that released the task before the look finds its run claimable at once.
+//! Storing and delivery are two transactions. A worker that claims the task after the delivery
+//! reads the command itself. If a worker released the task before, the run becomes claimable at
+//! once.
 
 use chrono::{DateTime, Utc};
 use sqlx::{Connection, PgPool};
@@ -14,7 +16,7 @@ use tenure_store::task_commands::{self, Stored};
 use tenure_store::tasks;
 use tenure_store::transitions::end_hold;
 
-/// Stores a command in the place of the one before, and lets the worker of the task know.
+/// Replaces the task's command and delivers it to the worker.
 ///
 /// # Errors
 /// `NotFound`, or `Conflict` if the task is resolved.
@@ -44,7 +46,7 @@ pub async fn put(
     Ok(stored)
 }
 
-/// Has a run that was released until later be claimable now, if a command came that its worker may not have seen.
+/// Makes a delayed released run claimable if its worker may not have seen the latest command.
 pub async fn end_delay(pool: &PgPool, notifiers: &Notifiers, task: TaskId) -> Result<(), OpError> {
     let mut conn = pool.acquire().await?;
     let mut transaction = conn.begin().await?;

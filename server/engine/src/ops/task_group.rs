@@ -1,7 +1,8 @@
-//! Task groups as a whole: reading, sealing, cancelling. What touches many tasks works in slices, each a transaction.
+//! Reads, seals and cancels task groups. Work on many tasks is done in slices, one transaction
+//! each.
 //!
-//! A creation reads whether the group is sealed and locks nothing of it: one that began before the seal may be committed after it.
-//! So sealing and cancelling wait for the transactions that are open then.
+//! A creation reads the seal without locking the group, so it may commit after the seal. Sealing
+//! and cancelling therefore wait for the transactions open at that time.
 
 use std::time::{Duration, Instant};
 
@@ -16,22 +17,21 @@ use tenure_domain::task::Group;
 use tenure_store::transitions::end_open;
 use tenure_store::{clock, groups, refile};
 
-/// Tasks that one transaction locks.
+/// Tasks locked per transaction.
 pub const SLICE: i64 = 200;
-/// How often a slice tries again when a run that it is to end is being claimed.
+/// Tries of a slice while one of its runs is being claimed.
 const TRIES_MAX: usize = 5;
-/// How long transactions are waited for that may add a task to a group which is sealed.
+/// Maximum wait for older transactions, which may add tasks to a sealed group.
 const OLDER_WAIT: Duration = Duration::from_secs(3);
-/// The pauses between looks whether they have ended: the first, which are doubled, and the longest.
+/// First pause between checks for them; doubled up to the maximum.
 const OLDER_LOOK_FIRST: Duration = Duration::from_millis(5);
 const OLDER_LOOK_MAX: Duration = Duration::from_millis(100);
 
-/// The result of cancelling a group.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Cancelled {
-    /// How many tasks it has.
+    /// Number of tasks in the group.
     pub size: i64,
-    /// Those that were cancelled now.
+    /// Newly cancelled tasks.
     pub tasks: Vec<Uuid>,
 }
 
@@ -40,7 +40,7 @@ pub async fn get(conn: &mut PgConnection, id: TaskGroupId) -> Result<Group, OpEr
     group.ok_or_else(|| OpError::NotFound(format!("task group {id} does not exist")))
 }
 
-/// Seals a group: no task can be added any more. One that is sealed stays as it is.
+/// Seals a group against new tasks. Repeatable.
 pub async fn seal(pool: &PgPool, id: TaskGroupId) -> Result<Group, OpError> {
     let mut conn = pool.acquire().await?;
     groups::seal(&mut conn, id.uuid()).await?;
@@ -50,8 +50,9 @@ pub async fn seal(pool: &PgPool, id: TaskGroupId) -> Result<Group, OpError> {
     Ok(group)
 }
 
-/// Waits for the transactions of all servers that are open now: what they create is visible afterwards, and later ones see the seal.
-/// No connection is kept between two looks: callers may be many, and the wait long.
+/// Waits for all open transactions of all servers. Their tasks are then visible, and later
+/// transactions see the seal. Holds no connection between checks: callers may be many, and the wait
+/// long.
 async fn wait_for_older(pool: &PgPool) -> Result<(), OpError> {
     let since = clock::get_real_now(&mut *pool.acquire().await?).await?;
     let (began, mut pause) = (Instant::now(), OLDER_LOOK_FIRST);
@@ -65,7 +66,7 @@ async fn wait_for_older(pool: &PgPool) -> Result<(), OpError> {
     Ok(())
 }
 
-/// A group that may be cancelled, because nothing can be added to it.
+/// Fails unless the group is sealed. Only then may it be cancelled.
 pub fn check_sealed(group: &Group) -> Result<(), OpError> {
     match group.sealed {
         Some(_) => Ok(()),
@@ -73,9 +74,10 @@ pub fn check_sealed(group: &Group) -> Result<(), OpError> {
     }
 }
 
-/// Cancels every task of a group, which is sealed, that is not resolved and before its deadline.
+/// Cancels all unresolved tasks of a sealed group that are before their deadline.
 pub async fn cancel(pool: &PgPool, notifiers: &Notifiers, id: TaskGroupId) -> Result<Cancelled, OpError> {
-    // Not every caller that seals a group waits for the answer. What is there is cancelled also if another task may come.
+    // The sealing caller may not have waited. After a timeout, the existing tasks are cancelled all
+    // the same.
     let waited = wait_for_older(pool).await;
     let mut conn = pool.acquire().await?;
     let (mut after, mut tasks) = (Uuid::nil(), Vec::new());
@@ -84,7 +86,7 @@ pub async fn cancel(pool: &PgPool, notifiers: &Notifiers, id: TaskGroupId) -> Re
         let mut left = groups::lock_open(&mut transaction, id.uuid(), after, SLICE).await?;
         let Some(&last) = left.last() else { break };
         let mut effects = Effects::default();
-        // A run that is claimed at this moment is found among the claims by the next look.
+        // A run claimed just now is found among the claims next time.
         for _ in 0..TRIES_MAX {
             let ended = end_open::end_open(&mut transaction, &left, ReasonResolved::Canceled).await?;
             left.retain(|task| !ended.tasks.contains(task));

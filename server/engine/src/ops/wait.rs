@@ -1,4 +1,4 @@
-//! Waiting until a task is resolved.
+//! Waits for the end of a task.
 
 use std::time::Duration;
 
@@ -14,27 +14,23 @@ use crate::rooms::Caller;
 use crate::task_ends::{READERS_MAX, TaskEnds};
 use tenure_domain::task::Task;
 
-/// How long a caller waits by default.
 pub const WAIT_TIMEOUT_DEFAULT: Duration = Duration::from_secs(20);
-/// How long a caller may wait.
 pub const WAIT_TIMEOUT_MAX: Duration = Duration::from_secs(60);
 
-// However many wait, and are notified at once, half of the room is for those that only ask for a status.
+// Half of the capacity stays free for plain status requests, even if all waiters wake at once.
 const _: () = assert!(READERS_MAX <= ReadStatus::WAITING_MAX / 2);
 
-/// A task after the wait.
 #[derive(Debug)]
 pub struct Waited {
-    /// As it is now.
     pub task: Task,
-    /// Whether it is resolved; if not, the time was up or the server drains.
+    /// False after a timeout or while the server drains.
     pub resolved: bool,
-    /// Lasts until the caller has read the result of the task: all callers that wait for one task would otherwise wait too
-    /// long for a connection.
+    /// Held until the caller has read the task's result. Without it, all waiters of one task would
+    /// compete for connections.
     _permit: Option<OwnedSemaphorePermit>,
 }
 
-/// Waits until a task is resolved, the time is up, or the server drains.
+/// Waits until the task is resolved, the time is up, or the server drains.
 pub async fn wait(
     status: &Batcher<ReadStatus>,
     ends: &TaskEnds,
@@ -45,7 +41,7 @@ pub async fn wait(
 ) -> Result<Waited, OpError> {
     let until = Instant::now() + wait_timeout;
     loop {
-        // Before the read: the end of a task that is resolved in between is notified.
+        // Before the read, so that an end in between is notified.
         let watch = ends.watch(id.uuid(), caller, until)?;
         let last_read = drain.is_cancelled() || Instant::now() >= until;
         let permit = ends.permit().await;
@@ -75,23 +71,23 @@ mod tests {
         waited.await.unwrap()
     }
 
-    /// The turn of the caller is over then.
+    /// Releases the caller's permit.
     async fn is_resolved_after_wait(queue: &Queue, task: TaskId) -> bool {
         after_wait(queue, task).await.resolved
     }
 
     #[tokio::test]
-    async fn more_callers_wait_for_one_task_than_may_ask_for_a_status_and_all_are_answered() {
+    async fn waiters_beyond_status_capacity_are_all_answered() {
         let database = TestDatabase::create().await;
         let queue = Queue::start(database.options());
         let task = queue.create_one(QUEUE).await;
         let run = queue.claim_one(QUEUE).await.run;
         let ends = &queue.engine.task_ends;
         let count = ReadStatus::WAITING_MAX + 1_000;
-        // All of them ask before anything else is done.
+        // All callers enter before any other work.
         let all = join_all((0..count).map(|_| tokio::task::unconstrained(is_resolved_after_wait(&queue, task))));
         let reported = async {
-            eventually("all of them wait", async || ends.waiting() == count).await;
+            eventually("all callers wait", async || ends.waiting() == count).await;
             queue.report(task, run, Report::Completed).await.unwrap();
         };
         let (answers, ()) = tokio::join!(all, reported);
@@ -102,7 +98,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_caller_has_its_turn_until_it_has_read_what_the_task_returned() {
+    async fn waiter_holds_permit_until_result_is_read() {
         let database = TestDatabase::create().await;
         let queue = Queue::start(database.options());
         let task = queue.create_one(QUEUE).await;
@@ -113,7 +109,7 @@ mod tests {
         assert_eq!(others.len(), READERS_MAX - 1);
         let waited = after_wait(&queue, task).await;
         assert!(waited.resolved);
-        assert!(turn().is_none(), "it may read what the task returned");
+        assert!(turn().is_none(), "the waiter still holds its permit");
         drop(waited);
         assert!(turn().is_some());
         drop(others);

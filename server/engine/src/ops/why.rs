@@ -1,4 +1,4 @@
-//! Why a task is where it is.
+//! Why a task does not run.
 
 use sqlx::PgPool;
 use tenure_api::ids::TaskId;
@@ -11,26 +11,24 @@ use crate::workers::Workers;
 use tenure_store::events::Sequenced;
 use tenure_store::why::{self as store, Known};
 
-/// What is looked at with.
+/// Dependencies of the query.
 #[derive(Clone, Copy)]
 pub struct Parts<'a> {
-    /// For the transaction.
     pub pool: &'a PgPool,
-    /// Where ready runs begin.
+    /// Scan starts for ready runs.
     pub marks: &'a LowWaterMarks,
-    /// What this server has seen of workers.
+    /// Recent sightings at this server.
     pub workers: &'a Workers,
-    /// From where on the changes of counts are to be read.
+    /// Start of the count changes to read.
     pub sequenced: Sequenced,
-    /// Wake what waits for the claim of a run.
     pub notifiers: &'a Notifiers,
 }
 
-/// What keeps a task where it is, all of it at the same time. Of a run for which no worker has asked it is read again once those are
-/// written down that have just asked at this server.
+/// Returns the facts that hold a task back, from one snapshot. If no worker seems to have asked for
+/// the run, stores this server's recent sightings and reads again.
 ///
 /// # Errors
-/// If there is no such task.
+/// If the task does not exist.
 pub async fn find(parts: Parts<'_>, id: TaskId) -> Result<Known, OpError> {
     let known = read(parts, id).await?;
     if !known.facts.lacks_workers() {
@@ -40,7 +38,7 @@ pub async fn find(parts: Parts<'_>, id: TaskId) -> Result<Known, OpError> {
     read(parts, id).await
 }
 
-/// The same with the workers that have been written down.
+/// Like [`find`], with only the stored sightings.
 pub(super) async fn read(parts: Parts<'_>, id: TaskId) -> Result<Known, OpError> {
     let Parts { pool, marks, workers: _, sequenced, notifiers: _ } = parts;
     let mut snapshot = store::begin(pool).await?;

@@ -1,6 +1,6 @@
-//! Results and the next claims of a worker in one request. Each report and the claim go the same way as if they were sent alone.
+//! A worker's results and next claims in one request, each processed as if sent alone.
 //!
-//! They are submitted together, so that one tick can commit both. No report waits for the claim.
+//! All are submitted together, so that one tick can commit them. No report waits for the claim.
 
 use std::sync::Arc;
 
@@ -23,31 +23,26 @@ use tenure_store::worker_removals::Gone;
 
 #[derive(Debug)]
 pub struct Worked {
-    /// A verdict on each result, in their order.
+    /// Verdicts in the order of the results.
     pub results: Vec<Result<Task, OpError>>,
-    /// The claims; none if none were requested.
+    /// Empty if no claim was requested.
     pub answer: Answer,
 }
 
-/// Where results and claims go.
+/// Dependencies of [`work`].
 pub struct Ways<'a> {
     pub report: &'a Batcher<ReportRun>,
-    /// Claims.
     pub wait_list: &'a WaitList,
-    /// Guards the claims.
     pub requeue: &'a Requeue,
-    /// Have the worker's waiting requests answered when it shuts down.
     pub notifiers: &'a Notifiers,
-    /// For keys of queues.
     pub queues: &'a Queues,
-    /// For keys of queues.
     pub pool: &'a PgPool,
 }
 
-/// Reports these runs, each only if this worker holds it, and claims for it as many tasks as requested.
+/// Reports runs, each only if this worker holds it, and claims up to the requested number of tasks.
 ///
 /// # Errors
-/// The claim failed. The results were reported nevertheless.
+/// If the claim failed. The results were reported nevertheless.
 pub async fn work(ways: &Ways<'_>, results: &[Reported], claim: &claim_work::Request) -> Result<Worked, OpError> {
     let Ways { report, wait_list, requeue, notifiers, queues, pool } = ways;
     let claim_work::Request { queue, group, id, .. } = claim;
@@ -75,7 +70,7 @@ pub async fn work(ways: &Ways<'_>, results: &[Reported], claim: &claim_work::Req
             Ok(Answer { claims: Vec::new(), delivery: requeue.guard(Vec::new()) })
         }
     };
-    // The reports first: a claim that follows them may be a part of their transaction.
+    // Reports first: the claim may then join their transaction.
     let (results, answer) = tokio::join!(reports, claims);
     Ok(Worked { results, answer: answer? })
 }

@@ -1,9 +1,9 @@
-//! A worker is gone: its runs need not wait for their claims to expire.
+//! Removal of a worker: ends its runs without waiting for their claims to expire.
 //!
-//! Its claims end as exception/worker-shutdown, as if it had reported so itself: by the same statement, with a retry while
-//! some are left, each with its event, and in slices. A claim is ended once; a report that comes later finds its run ended
-//! and changes nothing. The removal is stored first, in a transaction that commits before any claim is looked up, so that
-//! the pass `background/removals.rs` ends the session and the remaining claims if this server dies.
+//! The claims end as exception/worker-shutdown, as if the worker had reported it: by the same
+//! statement, with events, and with a retry while some are left. Each claim ends once; a later
+//! report changes nothing. The removal commits before any claim is looked up. If this server dies,
+//! `background/removals.rs` therefore ends the session and the remaining claims.
 
 use std::time::{Duration, Instant};
 
@@ -22,31 +22,29 @@ use tenure_store::transitions::end::{self, Member};
 use tenure_store::worker_removals::{self, Gone};
 use tenure_store::{clock, worker_manager, worker_sessions};
 
-/// Claims that one transaction ends.
+/// Claims ended per transaction.
 const SLICE: i64 = 200;
-/// How long it tries to end claims that another transaction has locked; then it leaves them to the pass.
+/// Time limit for locked claims, which are then left to the pass.
 const HELD_WAIT: Duration = Duration::from_secs(3);
-/// How often it tries again.
+/// Retry interval for locked claims.
 const HELD_LOOK_EVERY: Duration = Duration::from_millis(10);
 
-/// What a removal did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Removed {
-    /// Whether the worker was known to the worker manager.
+    /// True if the worker manager knew the worker.
     pub known: bool,
-    /// How many claims this removal has ended itself.
+    /// Claims ended by this call.
     pub ended: usize,
 }
 
-/// Runs that were ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Ended {
     pub runs: usize,
-    /// How many of them are retried.
+    /// Runs that are retried.
     pub retried: usize,
 }
 
-/// Stores that a worker was removed and ends its claims. May be repeated.
+/// Records the removal of a worker and ends its claims. Repeatable.
 pub async fn remove(
     pool: &PgPool,
     queues: &Queues,
@@ -55,7 +53,7 @@ pub async fn remove(
 ) -> Result<Removed, OpError> {
     let queue = queues.find_key(pool, &name.pool).await?;
     let gone = queue.map(|queue| Gone { queue, worker_group: name.group.to_string(), worker_id: name.id.to_string() });
-    // First the wait list, so that no claim for the worker begins here after the removal is stored.
+    // The wait list first: then no claim begins here after the removal is stored.
     if let Some(gone) = &gone {
         notifiers.send_away(gone.clone()).await;
     }
@@ -75,8 +73,8 @@ pub async fn remove(
     Ok(Removed { known, ended })
 }
 
-/// Ends the live session of the worker, if it has one, with all that it holds. If it cannot be ended now, its claims are ended one by
-/// one, and the pass ends it.
+/// Ends the worker's live session with all its runs. If that fails now, the claims are ended one by
+/// one, and the pass ends the session.
 async fn end_session(conn: &mut PgConnection, notifiers: &Notifiers, gone: &Gone) -> Result<usize, sqlx::Error> {
     let Gone { queue, worker_group, worker_id } = gone;
     let Some(epoch) = worker_sessions::find_live(conn, *queue, worker_group, worker_id).await? else { return Ok(0) };
@@ -86,7 +84,7 @@ async fn end_session(conn: &mut PgConnection, notifiers: &Notifiers, gone: &Gone
     }
 }
 
-/// Slice by slice, until all remaining claims are locked by others for too long.
+/// Ends claims in slices, until none is left or others lock the rest for too long.
 async fn end_all(conn: &mut PgConnection, notifiers: &Notifiers, gone: &Gone) -> Result<usize, sqlx::Error> {
     let mut ended = 0;
     let mut progress = Instant::now();
@@ -108,8 +106,8 @@ async fn end_all(conn: &mut PgConnection, notifiers: &Notifiers, gone: &Gone) ->
     }
 }
 
-/// Ends these claims in one transaction, except those that ended meanwhile or are locked. The statement looks at the clock again: a claim
-/// that was renewed since it was found to have expired stays.
+/// Ends claims in one transaction, except for ended or locked ones. The statement checks the clock
+/// again, so a claim renewed meanwhile stays.
 pub async fn end(
     conn: &mut PgConnection,
     notifiers: &Notifiers,

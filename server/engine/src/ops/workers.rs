@@ -1,4 +1,4 @@
-//! Workers: storing which were seen, reading them, declarations, quarantines.
+//! Workers: sightings, declarations and quarantines.
 
 use std::time::Instant;
 
@@ -17,14 +17,15 @@ use tenure_store::queue_views::{self, SeenQueue};
 use tenure_store::queues::Queues;
 use tenure_store::workers::{self as store, Quarantine, QuarantineRow, SeenWorker, Wanted, WorkerRow};
 
-/// Workers and queues that one statement writes down.
+/// Rows per statement.
 const WRITTEN_MAX: usize = 500;
-/// Claims that a starting server reads.
+/// Claims read at start-up.
 const HELD_MAX: i64 = 10_000;
 
-/// Writes down which workers this server has seen; answers how many. Reads after the call include what was seen before it.
+/// Stores this server's sightings of workers and returns their number. Reads after the call include
+/// all earlier sightings.
 pub async fn write_down(pool: &PgPool, workers: &Workers) -> Result<usize, sqlx::Error> {
-    // Waits for a concurrent write: the sightings that it has taken must be stored before they are read.
+    // A concurrent write must store its sightings before they are read.
     let _turn = workers.turn_to_write().await;
     let taken = workers.take();
     let (seen, now) = (taken.seen(), Instant::now());
@@ -58,13 +59,13 @@ pub async fn write_down(pool: &PgPool, workers: &Workers) -> Result<usize, sqlx:
     Ok(written)
 }
 
-/// Notes the workers that hold claims, for a starting server: one that was killed has not written down the last of them.
+/// Stores workers with claims at start-up: a killed server has not stored the latest.
 pub async fn note_held(pool: &PgPool) -> Result<usize, sqlx::Error> {
     let mut conn = pool.acquire().await?;
     let now = clock::get_now(&mut conn).await?;
     let held = store::list_held(&mut conn, HELD_MAX).await?;
     let since = |claimed: DateTime<Utc>| (now - claimed).to_std().unwrap_or_default();
-    // A worker with several claims is in a statement once.
+    // One row per worker.
     let mut rows: std::collections::BTreeMap<&WorkerKey, Vec<_>> = std::collections::BTreeMap::new();
     for one in &held {
         rows.entry(&one.worker).or_default().push(one.claim);
@@ -80,7 +81,7 @@ pub async fn note_held(pool: &PgPool) -> Result<usize, sqlx::Error> {
         let newest = claims.len().saturating_sub(RECENT_MAX);
         seen.push(SeenWorker { key, first, last, recent: &claims[newest..] });
     }
-    // The last sighting of each queue.
+    // Keep the last sighting of each queue.
     seen_queues.sort_by_key(|queue| (queue.key, queue.last));
     seen_queues.dedup_by_key(|queue| queue.key);
     for part in seen_queues.chunks(WRITTEN_MAX) {
@@ -92,18 +93,16 @@ pub async fn note_held(pool: &PgPool) -> Result<usize, sqlx::Error> {
     Ok(seen.len())
 }
 
-/// A worker with its queue and the changes of its quarantine.
 #[derive(Debug)]
 pub struct KnownWorker {
     pub queue: TaskQueueId,
     pub worker: WorkerRow,
-    /// Its last claims, oldest first.
+    /// Last claims, oldest first.
     pub recent: Vec<(TaskId, RunId)>,
-    /// The changes of its quarantine, oldest first.
+    /// Quarantine changes, oldest first.
     pub quarantines: Vec<QuarantineRow>,
 }
 
-/// The name of a worker.
 #[derive(Debug, Clone)]
 pub struct Name {
     pub queue: TaskQueueId,
@@ -137,7 +136,7 @@ async fn read(conn: &mut PgConnection, name: &Name, queue: i32) -> Result<KnownW
     Ok(KnownWorker { queue: name.queue.clone(), worker, recent, quarantines })
 }
 
-/// The last claims of a worker, oldest first.
+/// Returns the last claims of a worker, oldest first.
 pub fn recent(worker: &WorkerRow) -> Result<Vec<(TaskId, RunId)>, sqlx::Error> {
     let claims = worker.recent_tasks.iter().zip(&worker.recent_runs);
     let claim = |(&task, &run): (&Uuid, &i16)| {
@@ -147,13 +146,13 @@ pub fn recent(worker: &WorkerRow) -> Result<Vec<(TaskId, RunId)>, sqlx::Error> {
     claims.map(claim).collect()
 }
 
-/// A page of a queue's workers; one more than the limit if there are more.
+/// Lists a queue's workers, and one beyond the limit if there are more.
 pub async fn list(pool: &PgPool, workers: &Workers, wanted: Wanted<'_>) -> Result<Vec<WorkerRow>, OpError> {
     write_down(pool, workers).await?;
     Ok(store::list(&mut *pool.acquire().await?, wanted).await?)
 }
 
-/// Creates or updates a worker and its queue, which are retained until this time at least.
+/// Creates or updates a worker and its queue, retained at least until `expires`.
 pub async fn declare(
     pool: &PgPool,
     workers: &Workers,
@@ -175,8 +174,8 @@ pub async fn declare(
     Ok(KnownWorker { queue: name.queue.clone(), worker, recent, quarantines })
 }
 
-/// Changes the quarantine of a worker that must exist. When it answers, the change has taken effect at this server; it takes
-/// effect at the others within half a second.
+/// Changes the quarantine of a worker that must exist. The change is in effect at this server on
+/// return, and at the others within half a second.
 pub async fn quarantine(
     pool: &PgPool,
     facts: &Facts,
@@ -196,7 +195,7 @@ pub async fn quarantine(
     let known = read(&mut transaction, name, queue).await?;
     transaction.commit().await.map_err(OpError::from)?;
     drop(conn);
-    // It is committed: what follows must not fail the request.
+    // Committed: nothing from here on may fail the request.
     if let Err(error) = facts.look().await {
         tracing::warn!(error = %error, "facts could not be read after the quarantine of a worker was changed");
         facts.quarantine_here(&key, change.until);

@@ -1,9 +1,9 @@
-//! The end of a session: one transaction gives back everything that it holds, up to a slice, or nothing.
+//! End of a session: one transaction gives back all its runs, up to a slice, or nothing.
 //!
-//! The session's row is locked first, then the tasks of its runs, then their claims, then the queues of those that keep their places; each
-//! of these waits, so that no run is left out because it is being renewed or reported. A transaction that cannot have all of them is
-//! undone, and tried again later. What a session has more than a slice is given back afterwards, slice by slice, by the caller or by the
-//! pass: as is a claim in its name that is committed after its end.
+//! Lock order: the session's row, the tasks of its runs, their claims, then the queues of runs that
+//! keep their positions. Each lock waits, so that no run under renewal or report is left out. A
+//! transaction that cannot get all locks is undone and retried later. The caller or the pass gives
+//! back further slices, and claims of the session committed after its end.
 
 use sqlx::{Connection, PgConnection};
 use tenure_api::states::{EndedBy, ReasonResolved, SessionEnd};
@@ -20,13 +20,13 @@ use tenure_store::transitions::end::{self, Member};
 use tenure_store::transitions::end_open;
 use tenure_store::{policies, queues, session, worker_sessions};
 
-/// What left a session.
+/// Runs given back by a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Left {
     pub runs: usize,
-    /// How many of them are tried again.
+    /// Runs that are retried.
     pub retried: usize,
-    /// Whether it may hold others still.
+    /// True if the session may hold further runs.
     pub more: bool,
 }
 
@@ -38,18 +38,19 @@ impl Left {
     }
 }
 
-/// What came of an attempt to end a session.
+/// Outcome of an attempt to end a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Attempt {
-    /// It is ended, and this left it.
+    /// Ended, with the runs given back.
     Ended(Left),
-    /// It is not live, or was renewed in time.
+    /// Not live, or renewed in time.
     NotLive,
-    /// Not all of its runs could be had, and nothing was changed.
+    /// Some of its runs could not be locked. Nothing was changed.
     Held,
 }
 
-/// Ends a session; one that has expired only if it was not renewed meanwhile. Of what it holds a slice goes with it.
+/// Ends a session and gives back its first slice. An expired session ends only if it was not
+/// renewed meanwhile.
 pub async fn end(
     conn: &mut PgConnection,
     notifiers: &Notifiers,
@@ -78,7 +79,7 @@ async fn end_now(
         return Ok(Attempt::Held);
     };
     let Slice { left, held, endings, effects } = slice;
-    // Whether there are other slices or not, what hears of the end hears of all of them, once.
+    // One event covers all slices.
     policies::emit(&mut transaction, &Note::session_ended(&identity, by, count(left.runs) + held)).await?;
     notifiers.commit(transaction, effects).await?;
     endings::count_session(by);
@@ -96,10 +97,10 @@ async fn end_now(
     Ok(Attempt::Ended(left))
 }
 
-/// Ends a session with everything that it holds.
+/// Ends a session and gives back all its runs.
 ///
 /// # Errors
-/// As of [`end()`]. The session may have ended then, and the pass gives back the rest.
+/// As [`end()`]. The session may have ended; the pass then gives back the rest.
 pub async fn end_whole(
     conn: &mut PgConnection,
     notifiers: &Notifiers,
@@ -115,10 +116,10 @@ pub async fn end_whole(
     Ok(attempt)
 }
 
-/// Gives back a slice of what a session holds that has ended.
+/// Gives back a slice of an ended session's runs.
 ///
 /// # Errors
-/// As of [`end()`].
+/// As [`end()`].
 pub async fn give_back_more(
     conn: &mut PgConnection,
     notifiers: &Notifiers,
@@ -126,7 +127,7 @@ pub async fn give_back_more(
     by: SessionEnd,
 ) -> Result<Left, sqlx::Error> {
     let mut transaction = conn.begin().await?;
-    // As the transaction that ends a session.
+    // As in the transaction that ends a session.
     session::idle_briefly(&mut transaction).await?;
     match give_back(&mut transaction, epoch, by).await {
         Ok(Some(Slice { left, endings, effects, .. })) => {
@@ -140,16 +141,17 @@ pub async fn give_back_more(
     }
 }
 
-/// A slice that is about to be committed.
+/// A slice ready to commit.
 struct Slice {
     left: Left,
-    /// How many runs the session holds after it.
+    /// Runs that the session still holds.
     held: i64,
     endings: Vec<Ending>,
     effects: Effects,
 }
 
-/// Ends a slice of what a session holds, as its end says. None: not all of it, so that the transaction is to be undone.
+/// Ends a slice of the session's runs according to `by`. `None` if some could not be ended: undo
+/// the transaction.
 async fn give_back(transaction: &mut PgConnection, epoch: i64, by: SessionEnd) -> Result<Option<Slice>, sqlx::Error> {
     let mut effects = Effects { inboxes: vec![epoch], ..Effects::default() };
     let tasks = worker_sessions::lock_tasks(transaction, epoch, SLICE).await?;
@@ -176,8 +178,9 @@ async fn give_back(transaction: &mut PgConnection, epoch: i64, by: SessionEnd) -
     Ok(Some(Slice { left, held, endings, effects }))
 }
 
-/// Has those runs of locked tasks wait again that were given to a session and that it has not accepted; those that may not be started
-/// twice end if the session is lost, because it may have been about to start them. How many there were.
+/// Returns assigned but unaccepted runs of locked tasks to waiting. If the session is lost,
+/// at-most-once runs end instead: the worker may have been about to start them. Returns the number
+/// of all these runs.
 async fn give_back_assigned(
     transaction: &mut PgConnection,
     epoch: i64,

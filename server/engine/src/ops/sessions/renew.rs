@@ -1,4 +1,4 @@
-//! Renewals of sessions: many in one statement.
+//! Renews many sessions in one statement.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -13,14 +13,14 @@ use tenure_store::worker_sessions::{self, Renewal, Renewed};
 
 pub struct RenewSession;
 
-/// How long renewals wait for others: each is early by much more, and thousands of sessions are renewed with few commits.
+/// Gathering time of plain renewals. They are early by much more, and thousands of sessions need
+/// few commits.
 const GATHER: Duration = Duration::from_millis(250);
-/// The same of a worker that does not wait for items either.
+/// Gathering time for a worker that does not wait for items.
 const GATHER_LEAST: Duration = Duration::from_millis(50);
-/// The same of one that has dealt with items: others may be there.
+/// Gathering time after acknowledged items: others may be there.
 const GATHER_ACKNOWLEDGED: Duration = Duration::from_millis(20);
 
-/// A renewal that waits for others.
 #[derive(Debug, Clone, Copy)]
 pub struct Renewing {
     renewal: Renewal,
@@ -28,17 +28,17 @@ pub struct Renewing {
 }
 
 impl Renewing {
-    /// Its worker does nothing but renew.
+    /// For a worker that only renews.
     pub fn in_no_hurry(renewal: Renewal) -> Self {
         Self { renewal, gather: GATHER }
     }
 
-    /// Its worker waits so long for items.
+    /// For a worker that waits this long for items.
     pub fn within(renewal: Renewal, wait: Duration) -> Self {
         Self { renewal, gather: wait.clamp(GATHER_LEAST, GATHER) }
     }
 
-    /// Its worker has dealt with items.
+    /// For a worker that has processed items.
     pub fn acknowledging(renewal: Renewal) -> Self {
         Self { renewal, gather: GATHER_ACKNOWLEDGED }
     }
@@ -55,7 +55,7 @@ impl Operation for RenewSession {
         member.gather
     }
 
-    /// No batch has two renewals of a session: the statement changes each row once.
+    /// One renewal per session and batch: the statement changes each row once.
     fn task(member: &Renewing) -> Option<Uuid> {
         Some(Uuid::from_u128(u128::from(member.renewal.epoch.cast_unsigned())))
     }
@@ -77,7 +77,7 @@ impl Operation for RenewSession {
                     Verdict::Refused(OpError::SessionEnded(by))
                 }
                 (Some(renewed), _) => Verdict::Done(renewed),
-                // It is being ended.
+                // The session is just being ended.
                 (None, None) => Verdict::Locked,
             };
         Ok(members.iter().map(verdict).collect())
