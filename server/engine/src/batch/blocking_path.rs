@@ -13,12 +13,10 @@ use crate::notifiers::{Effects, Notifiers};
 use tenure_store::connector::Connector;
 use tenure_store::failure::was_created_meanwhile;
 
-/// Database sessions per operation.
 const SESSIONS: usize = 2;
 /// Queue capacity, in members.
 const WAITING_MAX: usize = 1_000;
 
-/// Sending side of a blocking path.
 pub struct BlockingPath<O: Operation> {
     queue: mpsc::Sender<Job<O>>,
 }
@@ -30,7 +28,7 @@ impl<O: Operation> Clone for BlockingPath<O> {
 }
 
 impl<O: Operation> BlockingPath<O> {
-    /// Starts the path. It ends once its sending side is dropped and all members are answered.
+    /// Ends once its sending side is dropped and all members are answered.
     pub fn start(operation: &Arc<O>, connector: &Connector, notifiers: &Notifiers, tasks: &TaskTracker) -> Self {
         let (queue, inbox) = mpsc::channel(WAITING_MAX);
         let inbox = Arc::new(Mutex::new(inbox));
@@ -63,7 +61,7 @@ async fn work<O: Operation>(
         let mut effects = Effects::default();
         let mut result = session.run(async |conn| alone(&*operation, conn, member, &mut effects).await).await;
         // The lock holder committed after this statement's snapshot, e.g. another server created
-        // the task's group. A new statement sees the change.
+        // the group. A new statement sees the change.
         let waited = match &result {
             Ok(verdict) => matches!(verdict, Verdict::Locked),
             Err(failure) => was_created_meanwhile(failure.error()),

@@ -41,13 +41,12 @@ pub(super) struct Guarded {
     gone: HashSet<(i32, usize)>,
 }
 
-/// Claims from one queue.
 pub(super) struct QueueClaims {
     /// In delivery order, each with its request's position in the batch, from 1.
     claims: VecDeque<(usize, Granted)>,
     /// In the order of `claims`. Dropping it requeues the remaining ones.
     guard: Delivery,
-    /// Errors by request position: an undescribable claim or an ended session.
+    /// Errors by request position.
     failed: HashMap<usize, OpError>,
     /// True if the next statement will claim further runs.
     pub(super) more: bool,
@@ -75,7 +74,6 @@ impl QueueClaims {
     }
 }
 
-/// Makes claims on its own session.
 pub(super) struct Claimer {
     pub(super) session: Session,
     pool: PgPool,
@@ -89,7 +87,7 @@ fn position(row: &Claimed) -> usize {
     usize::try_from(row.worker).unwrap_or_default()
 }
 
-/// Counts a shed claim and returns its error.
+/// Counts and returns the error of a shed claim.
 pub(super) fn shed() -> OpError {
     metrics::counter!("tenure_batch_shed_total", "operation" => "claim").increment(1);
     OpError::Overloaded("claimWork")
@@ -124,12 +122,10 @@ impl Claimer {
         Guarded { made, guard, left: left.into_iter().map(|row| row.queue).collect(), gone }
     }
 
-    /// Describes claims for their workers. A claim that cannot be described is requeued, and its
-    /// worker is asked to retry.
+    /// Describes claims for their workers. A claim that cannot be described is requeued.
     pub(super) async fn describe(&mut self, claimed: Guarded, workers: &[Worker<'_>]) -> HashMap<i32, QueueClaims> {
         let Guarded { mut made, mut guard, left, gone } = claimed;
         if let Err(failure) = self.add_definitions(&mut made).await {
-            // Claims without a definition are requeued.
             drop(failure.report("describe_claims"));
         }
         let history = self.history(&made).await;
@@ -185,7 +181,7 @@ impl Claimer {
         epochs.iter().map(|epoch| ended.get(epoch).copied().unwrap_or(SessionEnd::Expired)).collect()
     }
 
-    /// Reads definitions that did not fit into the statement's answer.
+    /// Reads definitions left out of the statement's answer.
     async fn add_definitions(&mut self, made: &mut [Claimed]) -> Result<(), Failure> {
         loop {
             let left: Vec<Uuid> = made.iter().filter(|row| row.lacks_definition()).map(|row| row.id).collect();
@@ -215,7 +211,6 @@ impl Claimer {
         }
         let mut history = self.session.run(async |conn| tasks::load_history(conn, &retried).await).await;
         if let Err(Failure::Again(_) | Failure::Lost(_)) = history {
-            // Reads are safe to repeat.
             history = self.session.run(async |conn| tasks::load_history(conn, &retried).await).await;
         }
         history.map(Some)
@@ -239,8 +234,8 @@ impl Claimer {
         Ok(row.describe(name, ended, *worker).map_err(sqlx::Error::from)?)
     }
 
-    /// Requeues the claims of a statement that may have committed although its answer was lost.
-    /// Waits until the lost session can no longer commit.
+    /// Requeues claims that may have committed although the answer was lost, once the lost session
+    /// can no longer commit.
     pub(super) fn recover(&self, batch: Uuid, backend: Option<Backend>) {
         let (pool, requeue) = (self.pool.clone(), self.requeue.clone());
         self.tracker.spawn(async move {
@@ -262,7 +257,6 @@ impl Claimer {
     }
 }
 
-/// State of a lost batch.
 enum Found {
     /// All its claims; none can follow.
     Claims(Vec<UndeliveredClaim>),

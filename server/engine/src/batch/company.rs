@@ -1,9 +1,9 @@
-//! Detects a tick loop with a single caller: waiting for others before a tick is then useless.
+//! Detects a tick loop with a single caller, which need not wait for others before a tick.
 
 /// Consecutive single-member ticks after which the caller is taken for the only one.
 const ALONE_LEAST: u32 = 16;
 
-/// Estimates the number of callers from counts of submitted members.
+/// Counts submitted members to estimate the number of callers.
 #[derive(Default)]
 pub(super) struct Company {
     /// Members submitted before the last tick began.
@@ -23,7 +23,6 @@ impl Company {
         self.alone >= ALONE_LEAST && self.waiting(so_far) <= 1
     }
 
-    /// Begins a tick with all members submitted so far.
     pub(super) fn begin(&mut self, so_far: u64) {
         self.alone = if self.waiting(so_far) > 1 { 0 } else { self.alone.saturating_add(1) };
         self.taken = so_far;

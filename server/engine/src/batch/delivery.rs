@@ -22,12 +22,10 @@ use tenure_store::transitions::end::{self, Member};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UndeliveredClaim {
-    /// Task id.
     pub id: Uuid,
     pub run: i16,
 }
 
-/// Guard of claims on their way to a worker.
 #[derive(Debug)]
 pub struct Delivery {
     claims: Vec<UndeliveredClaim>,
@@ -35,19 +33,17 @@ pub struct Delivery {
 }
 
 impl Delivery {
-    /// Splits off the first `count` claims.
     #[must_use]
     pub fn split_first(&mut self, count: usize) -> Self {
         let count = count.min(self.claims.len());
         Self { claims: self.claims.drain(..count).collect(), requeue: self.requeue.clone() }
     }
 
-    /// Takes over the claims of another guard.
     pub fn join(&mut self, mut other: Self) {
         self.claims.append(&mut other.claims);
     }
 
-    /// Releases the claims: the response was flushed to the worker's connection.
+    /// Releases the claims once the response is flushed to the worker.
     pub fn delivered(mut self) {
         self.claims.clear();
     }
@@ -59,7 +55,6 @@ impl Drop for Delivery {
     }
 }
 
-/// Sending side of the requeue task.
 #[derive(Debug, Clone)]
 pub struct Requeue {
     queue: mpsc::UnboundedSender<Vec<UndeliveredClaim>>,
@@ -68,13 +63,12 @@ pub struct Requeue {
 const RETRY_AFTER: Duration = Duration::from_millis(500);
 /// Tries per claim; then it is left to expire.
 const TRIES_MAX: u32 = 60;
-/// Time limit per claim. Attempts without a session use up no tries: a standby may be away for
-/// long.
+/// Time limit per claim. Attempts without a session use up no tries.
 const TRIED_FOR: Duration = Duration::from_secs(600);
 
 impl Requeue {
-    /// Starts the requeue task. It ends when all senders are dropped, or when it is stopped while
-    /// the database is unavailable.
+    /// The task ends when all senders are dropped, or when it is stopped while the database is
+    /// unavailable.
     #[must_use]
     pub fn start(connector: &Connector, notifiers: Notifiers, tasks: &TaskTracker, stop: CancellationToken) -> Self {
         // Unbounded: waiting requests bound the claims.
@@ -146,9 +140,8 @@ struct Requeuer {
 }
 
 impl Requeuer {
-    /// Requeues claims. The statement skips locked claims, claims of locked queues, ended claims
-    /// and those requeued too often. A skipped claim is retried while it exists and may be
-    /// requeued.
+    /// Requeues claims. The statement skips claims that are locked, in locked queues, ended, or
+    /// requeued too often. A skipped claim is retried while it exists and may be requeued.
     async fn attempt(&mut self, mut claims: Vec<Undelivered>) {
         let mut left = Vec::new();
         while !claims.is_empty() {
@@ -158,7 +151,6 @@ impl Requeuer {
                 match failure {
                     // The remaining parts would only time out on the connection.
                     Failure::NotRun(_) => part.append(&mut claims),
-                    // One claim causes the error; the others may succeed.
                     Failure::BadData(_) | Failure::Fault(_) if part.len() > 1 => part = self.attempt_each(part).await,
                     _ => {}
                 }

@@ -65,7 +65,6 @@ impl DueMarkMemory {
         self.state.read(|state| state.marks)
     }
 
-    /// Advances the marks as far as is safe.
     pub async fn advance(&self, watch: &DatabaseWatch) -> Result<(), Failure> {
         // First: this drops cached state if the database was replaced.
         let mut look = watch.look().await?;
@@ -85,7 +84,7 @@ impl DueMarkMemory {
         Ok(())
     }
 
-    /// Drops all marks. Scans begin at the start again.
+    /// Scans begin at the start again.
     pub fn drop_all(&self) {
         self.state.drop_all();
     }

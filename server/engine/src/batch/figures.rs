@@ -3,9 +3,7 @@
 use metrics::{Histogram, histogram};
 
 pub(super) struct Figures {
-    /// Members per batch.
     pub(super) members: Histogram,
-    /// Seconds per batch.
     pub(super) seconds: Histogram,
 }
 

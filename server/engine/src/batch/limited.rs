@@ -2,7 +2,7 @@
 //!
 //! One task tries a queue when a request arrives, on a notification, and when a rate allows the
 //! next start. Every second it also polls all queues for startable runs in one statement, in case a
-//! notification was lost. A queue that starts nothing waits for one of these events.
+//! notification was lost.
 //!
 //! Each try is one decision for the queue's first requests, on its own database session. Limited
 //! queues are not part of ticks and do not wait for each other.
@@ -33,20 +33,17 @@ use tenure_store::admission;
 use tenure_store::events::Sequenced;
 use tenure_store::transitions::claim::Worker;
 
-/// Concurrent decisions.
 const DECISIONS_MAX: usize = 4;
 /// Poll interval for startable runs, in case a notification was lost.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How far a request may exceed its wait timeout. Bounds how often all waiters are scanned.
 const TIMEOUT_GRAIN: Duration = Duration::from_millis(20);
 
-/// Result of a future in `running`.
 enum Done {
     Decided(Box<Decided>),
     Listed(Result<Vec<i32>, sqlx::Error>),
 }
 
-/// A completed decision, with its claimer and waiters.
 struct Decided {
     queue: i32,
     claimer: Claimer,
@@ -54,13 +51,11 @@ struct Decided {
     found: Result<Found, OpError>,
 }
 
-/// Outcome of a decision.
 enum Found {
     Claims { claims: Option<QueueClaims>, more: bool, next_in: Option<Duration> },
     NotLimited,
 }
 
-/// Requests of one queue.
 #[derive(Default)]
 struct Queue {
     waiters: VecDeque<Waiter>,
@@ -69,13 +64,12 @@ struct Queue {
     deciding: bool,
     /// Time of the next try without a notification.
     next: Option<Instant>,
-    /// True if the last decision could start nothing.
+    /// True if the last decision started nothing.
     blocked: bool,
     /// Changes to the list of limited queues when the decision began.
     changes: u64,
     /// Number of the last decision begun.
     tried: u64,
-    /// Workers to send away after the decision.
     leaving: Vec<SendAway>,
     /// True if queue keys were lost during the decision.
     stale: bool,
@@ -84,7 +78,6 @@ struct Queue {
 pub(super) struct LimitedList {
     inbox: mpsc::Receiver<Waiter>,
     queues: HashMap<i32, Queue>,
-    /// Decisions begun.
     decisions: u64,
     /// Requests of quarantined workers; usually none.
     suspended: Vec<Waiter>,
@@ -193,7 +186,7 @@ impl LimitedList {
             self.turns += 1;
             waiter.turn = self.turns;
         }
-        // Set before the try, which then finds everything that was not notified earlier.
+        // Set before the try, which thus finds everything not notified earlier.
         self.notifiers.limited_list().set_has_requests(true);
         self.next_timeout = self.next_timeout.min(waiter.until);
         let queue = self.queues.entry(waiter.worker().queue).or_default();
@@ -215,7 +208,7 @@ impl LimitedList {
         self.resume();
     }
 
-    /// Polls the blocked queues for startable runs, in case a notification was lost.
+    /// Polls the blocked queues.
     fn look(&mut self) {
         for queue in self.queues.values_mut() {
             queue.waiters.retain(|waiter| !waiter.reply.is_closed());
@@ -274,7 +267,6 @@ impl LimitedList {
     fn decide_ready(&mut self) {
         let ready = self.queues.iter().filter(|(_, queue)| queue.ready && !queue.deciding);
         let mut ready: Vec<(u64, i32)> = ready.map(|(key, queue)| (queue.tried, *key)).collect();
-        // Least recently tried first.
         ready.sort_unstable();
         for (_, key) in ready {
             let Some(queue) = self.queues.get_mut(&key) else { continue };
@@ -353,11 +345,11 @@ impl LimitedList {
                 self.suspended.push(waiter);
                 continue;
             }
-            // Without a receiver, the answer is dropped and its guard requeues the claims.
+            // If the receiver is gone, the guard requeues the claims.
             drop(waiter.reply.send(Ok(Answer { claims: granted, delivery })));
         }
-        // Later requests were not part of the decision. If an earlier one got nothing, nothing may
-        // start for them either.
+        // Later requests were not decided. If an earlier one got nothing, nothing may start for
+        // them either.
         queue.ready |= more || (all_served && !queue.waiters.is_empty());
         queue.blocked = !queue.ready;
         queue.next = next_in.map(|next| Instant::now() + next);
@@ -415,8 +407,8 @@ impl LimitedList {
         }
     }
 
-    /// If queue keys may be lost, ends all requests with [`OpError::StaleQueue`], so that they look
-    /// up their keys again.
+    /// If queue keys may be lost, ends all requests with [`OpError::StaleQueue`]: they look up
+    /// their keys again.
     fn answer_stale(&mut self) {
         if !self.notifiers.limited_list().take_stale_keys() {
             return;
@@ -464,7 +456,6 @@ impl Queue {
     }
 }
 
-/// Makes one decision for these requests.
 async fn decide(
     queue: i32,
     mut claimer: Claimer,

@@ -71,7 +71,7 @@ impl LowWaterMarks {
         self.state.read(|state| state.marks.peek(&queue).copied()).unwrap_or(UNKNOWN)
     }
 
-    /// Advances the marks as far as is safe. Returns the number of queues.
+    /// Advances the marks where safe. Returns the number of queues.
     pub async fn advance(&self, watch: &DatabaseWatch) -> Result<usize, Failure> {
         // First: this drops cached state if the database was replaced.
         let mut look = watch.look().await?;
@@ -91,9 +91,8 @@ impl LowWaterMarks {
         self.state.read(|state| state.safe_position.reached())
     }
 
-    /// Searches for runs hidden by marks and makes all servers drop the marks of their queues. Also
-    /// finds events wrongly taken to be in the log. Both exist only after an unnoticed loss of
-    /// data.
+    /// Searches for runs hidden by marks and makes all servers drop these marks. Also finds events
+    /// wrongly taken to be in the log. Both exist only after an unnoticed loss of data.
     pub async fn repair(&self, watch: &DatabaseWatch, sequenced: Sequenced) -> Result<Stranded, Failure> {
         let started = Instant::now();
         if self.repair_after().is_some_and(|after| started < after) {
@@ -128,7 +127,7 @@ impl LowWaterMarks {
         self.state.note(self.state.epoch(), |state| state.marks.begin_turn()).unwrap_or_default()
     }
 
-    /// Drops all marks. Scans begin at the start again.
+    /// Scans begin at the start again.
     pub fn drop_all(&self) {
         self.state.drop_all();
     }

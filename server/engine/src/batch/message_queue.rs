@@ -1,8 +1,8 @@
 //! Gets messages through a cache of empty queues: most polls find nothing.
 //!
-//! An empty queue is cached with its notification generation from before the query. Everything that
-//! makes a message visible notifies after its commit, so the cache of a lone server is exact.
-//! Notifications of other servers arrive too; in case one is lost, entries last a second.
+//! An entry has the queue's notification generation from before the query. Everything that makes a
+//! message visible notifies after its commit, so the cache of a lone server is exact. In case a
+//! notification of another server is lost, entries last a second.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -18,14 +18,12 @@ use tenure_store::memory::Memory;
 /// Maximum age of a cache entry.
 const MEMORY_MAX: Duration = Duration::from_secs(1);
 
-/// Marks a queue as seen empty.
 #[derive(Debug, Clone, Copy)]
 pub struct Empty {
     generation: u64,
     since: Instant,
 }
 
-/// Gets messages for pollers.
 pub struct MessageQueue {
     batcher: Batcher<GetMessages>,
     notifiers: Notifiers,

@@ -1,14 +1,14 @@
 //! Coalescing: concurrent requests share a statement, and concurrent statements a transaction.
 //!
-//! A [`Batcher`] is a bounded queue and one task per tick loop. The task runs all waiting members
-//! as one batch and answers each caller. A batch is all that arrived while the previous one was in
-//! flight. Only members in no hurry ([`Operation::gather`]) wait on a timer. Members that are large
-//! or whose rows are locked go to the blocking path, one per transaction.
+//! A [`Batcher`] is a bounded queue and one task per tick loop. The task runs as one batch all
+//! members that arrived while the previous batch was in flight. Only members in no hurry
+//! ([`Operation::gather`]) wait on a timer. Members that are large or whose rows are locked go to
+//! the blocking path, one per transaction.
 //!
 //! Batches that write are parts of ticks: [`tick`]. A batch that cannot join a tick, or whose
-//! statement undid its tick, runs by itself on its operation's session. That session also serves
-//! the reads that diagnose a tick's rows. A [`tick::Permit`] runs one of all these per loop at a
-//! time: during a commit the members of the others gather, and commits are fewer.
+//! statement undid its tick, runs on its operation's session. That session also serves the reads
+//! that diagnose a tick's rows. A [`tick::Permit`] runs one of these per loop at a time: during its
+//! commit other members gather, so commits are fewer.
 
 mod blocking_path;
 mod claimer;
@@ -57,8 +57,7 @@ use waiting::{Waiting, Weight};
 pub const SMALL: usize = 64;
 /// Members per batch.
 pub const BATCH_MEMBERS_MAX: usize = 200;
-/// Members held over per batch because it already has their tasks. Later members do not wait for
-/// them.
+/// Members held over per batch because it already has their tasks.
 const HELD_OVER_MAX: usize = 2_000;
 /// Bytes of bodies per batch. A larger member runs alone.
 pub const BATCH_BYTES_MAX: usize = 4 << 20;
@@ -66,14 +65,12 @@ pub const BATCH_BYTES_MAX: usize = 4 << 20;
 pub const WAITING_BYTES_MAX: usize = 128 << 20;
 
 /// In a tick, a batch with this many ordinary members is divided: they skip the clauses for special
-/// members. Below it, another statement costs as much as it saves.
+/// ones. Below it, another statement costs what it saves.
 pub const DIVIDED_MIN: usize = 20;
 /// Dependencies per batch. A member with more runs alone.
 pub const BATCH_EDGES_MAX: usize = 2_000;
 
-/// A coalesced operation.
 pub trait Operation: Send + Sync + 'static {
-    /// One request.
     type Member: Send + Sync + 'static;
     type Answer: Send + 'static;
     /// Name in metrics and logs.
@@ -90,13 +87,12 @@ pub trait Operation: Send + Sync + 'static {
         Duration::ZERO
     }
 
-    /// Weight of a member, in bytes.
+    /// In bytes.
     fn weight(member: &Self::Member) -> usize {
         let _ = member;
         SMALL
     }
 
-    /// Number of dependencies of a member.
     fn edges(member: &Self::Member) -> usize {
         let _ = member;
         0
@@ -111,8 +107,7 @@ pub trait Operation: Send + Sync + 'static {
         Self::task(member).map_or(Route::ANY, Route::of_task)
     }
 
-    /// Part of a tick, or `None` for batches that never join one. A single loop then serves all
-    /// members.
+    /// Part of a tick; `None` for operations outside ticks, whose members share one loop.
     const KIND: Option<Kind> = None;
     /// Decoded rows of the statement.
     type Found: Default + Send;
@@ -158,9 +153,8 @@ pub trait Operation: Send + Sync + 'static {
         async move { Ok(members.iter().map(|_| Verdict::Again).collect()) }
     }
 
-    /// Runs a batch by itself and returns one verdict per member. Changes that others wait for go
-    /// into `effects`, applied after the commit. By default the batch's statement is the whole
-    /// transaction.
+    /// Runs a batch by itself and returns one verdict per member. `effects` are applied after the
+    /// commit. By default the batch's statement is the whole transaction.
     fn run(
         &self,
         conn: &mut PgConnection,
@@ -175,8 +169,8 @@ pub trait Operation: Send + Sync + 'static {
         }
     }
 
-    /// Waits for and takes the locks that made a member miss its batch. Needed only if verdicts can
-    /// be `Locked` and the statement does not wait itself.
+    /// Waits for the locks that made a member miss its batch, and takes them. Needed only if
+    /// verdicts can be `Locked` and the statement does not wait itself.
     fn wait(
         &self,
         conn: &mut PgConnection,
@@ -187,7 +181,6 @@ pub trait Operation: Send + Sync + 'static {
     }
 }
 
-/// Outcome of a member.
 #[derive(Debug)]
 pub enum Verdict<A> {
     Done(A),
@@ -217,15 +210,13 @@ struct Queue<O: Operation> {
     arrivals: Arrivals,
 }
 
-/// Sending side of a coalesced operation.
 pub struct Batcher<O: Operation> {
-    /// By tick loop.
     queues: Vec<Queue<O>>,
     waiting_bytes: Arc<AtomicUsize>,
 }
 
 impl<O: Operation> Batcher<O> {
-    /// Starts the tasks. They end once the batcher is dropped and all waiting members are answered.
+    /// The tasks end once the batcher is dropped and all waiting members are answered.
     pub fn start(
         operation: O,
         connector: &Connector,
@@ -257,7 +248,6 @@ impl<O: Operation> Batcher<O> {
         Self { queues: loops.iter().map(start).collect(), waiting_bytes: Arc::default() }
     }
 
-    /// Enqueues a member and waits for its answer.
     pub async fn submit(&self, member: O::Member) -> Result<O::Answer, OpError> {
         let weight = O::weight(&member);
         let queue = &self.queues[O::route(&member).among(self.queues.len())];
@@ -318,7 +308,6 @@ impl<O: Operation> Worker<O> {
         }
     }
 
-    /// Waits for the next tick if this operation takes part.
     async fn enter(&mut self) -> Option<Turn> {
         if self.apart_until.is_some_and(|until| Instant::now() < until) {
             return None;
@@ -411,8 +400,7 @@ impl<O: Operation> Worker<O> {
         true
     }
 
-    /// Waits for others to share the first member's batch, at most as long as the most urgent
-    /// allows.
+    /// Waits for others to share the batch, as long as the most urgent member allows.
     async fn gather(&mut self, first: Job<O>) {
         let mut until = tokio::time::Instant::now() + O::gather(&first.member);
         self.held_over.push_back(first);
@@ -516,7 +504,6 @@ fn members<O: Operation>(batch: &[Job<O>]) -> Vec<&O::Member> {
     batch.iter().map(|job| &job.member).collect()
 }
 
-/// Sends the failure of a batch to all its members.
 fn fail<O: Operation>(batch: Vec<Job<O>>, failure: Failure) {
     let error = failure.report(O::NAME);
     for job in batch {

@@ -14,7 +14,6 @@ enum Left {
 
 #[derive(Default)]
 pub(super) struct Order {
-    /// Attempts begun.
     attempts: u64,
     /// Queues that were left out, with the attempt since which they wait.
     left: HashMap<i32, (u64, Left)>,

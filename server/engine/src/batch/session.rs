@@ -17,7 +17,6 @@ const CONNECT_MAX: Duration = Duration::from_secs(3);
 const STALLED: &str = "the last commit waits for a synchronous standby still";
 const REPLACED: &str = "it was replaced while a session was being made";
 
-/// A session's connection.
 pub trait Link: Sized + Send {
     /// Connects. Returns the connection, its backend, and [`Connector::switches`] from when the
     /// host was checked.
@@ -73,7 +72,6 @@ impl Link for Pipeline {
     async fn close(self) {}
 }
 
-/// A session for hot statements.
 pub struct Session<L = PgConnection> {
     connector: Connector,
     locks: Locks,
@@ -131,7 +129,6 @@ impl<L: Link> Session<L> {
         self.conn.is_some()
     }
 
-    /// Number of connections made so far.
     pub fn connections(&self) -> u64 {
         self.connections
     }
@@ -187,7 +184,6 @@ impl<L: Link> Session<L> {
         Ok(conn)
     }
 
-    /// Ends the stall.
     fn go_on(&mut self) {
         if std::mem::replace(&mut self.stalled, false) {
             self.connector.note_stalled(false);

@@ -1,17 +1,17 @@
-//! Ticks: one transaction for all hot statements that are waiting.
+//! Ticks: one transaction for all waiting hot statements.
 //!
 //! Each operation has a `Seat`. An operation with members enters, and the next tick invites it. In
 //! the order of [`Kind`] each hands over its statements. All are sent as one transaction, and each
 //! operation gets its rows after the commit. They share one flush, and a claim sees the tasks
-//! created in its own tick. A lone statement commits by itself. There is no timer: a tick takes the
-//! work that arrived during the previous one, including requests still being processed.
+//! created in its tick. A lone statement commits by itself. There is no timer: a tick takes the
+//! work that arrived during the previous one.
 //!
 //! A server may run several tick loops, some for creates and claims of the created runs. Each has
 //! its own seats, permit and session. [`Route`](crate::route::Route) sends work that must not
 //! overlap through one loop.
 //!
-//! Operations judge the rows themselves. When a failed statement has undone the whole tick, they
-//! run their batches alone. The [`Permit`] keeps such a batch and a tick apart.
+//! Operations judge the rows themselves. If a failed statement undid the tick, they run their
+//! batches alone; the [`Permit`] keeps these apart from ticks.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -41,8 +41,8 @@ const MEMBERS_ENOUGH: u64 = 64;
 const IDLE_MAX: Duration = Duration::from_secs(30);
 /// Ping timeout; then the next tick reconnects.
 const PING_MAX: Duration = Duration::from_secs(3);
-/// Scheduler rounds that a tick with fewer members waits. Each runs all ready tasks of this thread
-/// and reads most arrived requests, but may wake another thread for nothing.
+/// Scheduler rounds that a smaller tick waits. Each runs all ready tasks of this thread and reads
+/// most arrived requests, but may wake another thread for nothing.
 const ROUNDS_MAX: usize = 8;
 
 /// Kinds of statements that share ticks, in lock order. Only a create ever waits for locks, and
@@ -81,7 +81,6 @@ pub struct Ticks {
     loops: Vec<TickLoop>,
 }
 
-/// Runs ticks one after the other.
 pub(super) struct TickLoop {
     shared: Arc<Shared>,
     wake: mpsc::Sender<()>,
@@ -129,7 +128,7 @@ enum Entry {
 }
 
 impl Ticks {
-    /// Starts the loops, each with its own session.
+    /// Each loop has its own session.
     #[must_use]
     pub fn start(connector: &Connector, sessions: HotSessions, tasks: &TaskTracker) -> Self {
         Self { sessions, loops: (0..sessions.count()).map(|_| TickLoop::start(connector, tasks)).collect() }
@@ -141,7 +140,6 @@ impl Ticks {
         futures_util::future::join_all(self.loops.iter().map(|one| one.permit.take())).await
     }
 
-    /// The loops of a kind.
     pub(super) fn loops(&self, kind: Kind) -> &[TickLoop] {
         &self.loops[match kind {
             Kind::Create => self.sessions.of_creates(),
@@ -151,7 +149,6 @@ impl Ticks {
         }]
     }
 
-    /// The seats of the claims of one loop.
     pub(super) fn claim_seats(&self, place: usize) -> ClaimSeats {
         let creates = self.loops(Kind::Create).get(place).filter(|_| self.sessions.count() > 1);
         let creates = creates.map(|tick_loop| tick_loop.seat(Kind::Claim));
@@ -188,13 +185,11 @@ impl TickLoop {
         self.shared.arrivals.clone()
     }
 
-    /// The seat of this kind's only operation.
     pub(super) fn seat(&self, kind: Kind) -> Seat {
         Seat { kind, shared: Arc::clone(&self.shared), wake: self.wake.clone(), invitation: None }
     }
 }
 
-/// Where an operation waits for a tick.
 pub(super) struct Seat {
     kind: Kind,
     shared: Arc<Shared>,
@@ -243,9 +238,9 @@ impl Seat {
     }
 }
 
-/// Seats of claims: one in their own loop, and one in a loop that creates tasks. The latter is open
-/// while nothing is claimable, so that a tick claims the runs it creates. Both are the same seat if
-/// there is one loop, or no create loop for this one.
+/// Seats of claims. One is in their own loop. The other is in a create loop, and open while nothing
+/// is claimable, so that a tick claims the runs it creates. Both are the same seat if there is one
+/// loop, or no create loop for this one.
 pub(super) struct ClaimSeats {
     own: Seat,
     creates: Option<Seat>,
@@ -295,13 +290,12 @@ struct Part {
     reply: oneshot::Sender<Result<Vec<Rows>, NotDone>>,
 }
 
-/// Receiver of the rows up to statement `end`, from the previous reply's end.
+/// Receiver of the rows from the previous reply's `end` up to `end`.
 struct Reply {
     reply: oneshot::Sender<Result<Vec<Rows>, NotDone>>,
     end: usize,
 }
 
-/// Why a part has no rows.
 #[derive(Debug)]
 pub(super) enum NotDone {
     /// Nothing happened, and this part is not known to be the cause. Run it by itself.
@@ -317,8 +311,7 @@ impl Turn {
         self.common.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// True if the tick was joined only for its created tasks. Waiting requests were tried before
-    /// and will be again.
+    /// True if the tick was joined only for its created tasks.
     pub(super) fn is_for_creates(&self) -> bool {
         self.entry == Entry::IfTasksAreCreated
     }
@@ -396,8 +389,8 @@ impl Ticker {
         }
     }
 
-    /// Lets just-answered operations re-enter and their callers send the next requests. Skipped
-    /// with a single caller or many waiting members.
+    /// Lets just-answered operations re-enter and their callers send the next requests, unless many
+    /// members wait or there is a single caller.
     async fn wait_for_members(&self, company: &Company) {
         let arrivals = &self.shared.arrivals;
         if company.is_alone(arrivals.so_far()) {
@@ -411,7 +404,6 @@ impl Ticker {
         }
     }
 
-    /// Collects the parts of this tick in order.
     async fn gather(&self) -> Vec<Part> {
         let common = Arc::<Mutex<Common>>::default();
         let mut parts = Vec::new();
@@ -428,7 +420,6 @@ impl Ticker {
         parts
     }
 
-    /// True if an operation was invited.
     fn invite(&self, kind: Kind, mut turn: Turn) -> bool {
         let creates = !turn.common().claimable.is_empty();
         let mut seats = self.shared.seats();

@@ -1,9 +1,9 @@
 //! Wait list of claimWork requests and its claim statement: first come first served per queue.
 //!
-//! Each tick loop that claims has one task, which owns the queues routed to it. A queue is tried
-//! when a request arrives, on a notification, and every second in case a notification was lost.
-//! Each try is for all waiters of the queue; the first get the claims. Requests of a quarantined
-//! worker are suspended until their wait timeout or the end of the quarantine.
+//! Each tick loop that claims has one task with the queues routed to it. A queue is tried when a
+//! request arrives, on a notification, and every second in case a notification was lost. Each try
+//! is for all waiters of the queue. Requests of a quarantined worker are suspended until their wait
+//! timeout or the end of the quarantine.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::ops::Range;
@@ -50,7 +50,6 @@ const RETRY_EVERY: Duration = Duration::from_secs(1);
 /// How far a request may exceed its wait timeout. Bounds how often all waiters are scanned.
 const TIMEOUT_GRAIN: Duration = Duration::from_millis(20);
 
-/// A claimWork request.
 #[derive(Debug, Clone)]
 pub struct ClaimWork {
     /// The worker, including the key of its queue.
@@ -80,7 +79,6 @@ pub struct Answer {
     pub delivery: Delivery,
 }
 
-/// A waiting request.
 pub(super) struct Waiter {
     pub(super) request: ClaimWork,
     /// Sequence number by arrival; 0 before the request is in the list.
@@ -106,7 +104,6 @@ struct Queue {
     arrivals: Arrivals,
 }
 
-/// Sending side of the wait list.
 #[derive(Clone)]
 pub struct WaitList {
     /// By task.
@@ -124,7 +121,6 @@ pub struct WaitList {
 pub type ReadSequenced = Arc<dyn Fn() -> Sequenced + Send + Sync>;
 
 pub struct WaitListParts<'a> {
-    /// For the claiming session.
     pub connector: Connector,
     pub pool: PgPool,
     pub queues: Queues,
@@ -142,8 +138,8 @@ pub struct WaitListParts<'a> {
 }
 
 impl WaitList {
-    /// Starts the wait list. Once stopped, it answers all waiters without claims. It ends when its
-    /// sending side is dropped.
+    /// Once stopped, the list answers all waiters without claims. It ends when its sending side is
+    /// dropped.
     #[must_use]
     pub fn start(parts: &WaitListParts<'_>, tasks: &TaskTracker, stop: &CancellationToken) -> Self {
         let loops = parts.ticks.loops(Kind::Claim);
@@ -208,7 +204,7 @@ impl WaitList {
         Ok(answer)
     }
 
-    /// Waits for the answer or the end of the session. In the latter case the wait list finds its
+    /// Waits for the answer or the end of the session. After the latter the wait list finds its
     /// caller gone, and requeues any claims just made.
     async fn while_live(&self, epoch: i64, answer: Reply) -> Result<Result<Answer, OpError>, RecvError> {
         let mut watcher = self.endings.watch(epoch);
@@ -231,7 +227,6 @@ struct WaitListWorker {
     suspended: Vec<Waiter>,
     /// Time of the last check for ended quarantines.
     admitted: Instant,
-    /// Number of requests so far.
     turns: u64,
     inbox: mpsc::Receiver<Waiter>,
     notifiers: Notifiers,
@@ -322,7 +317,6 @@ impl WaitListWorker {
         queue_waiters.insert(position, waiter);
     }
 
-    /// Resumes requests of workers no longer quarantined.
     fn admit(&mut self) {
         if self.suspended.is_empty() || self.admitted.elapsed() < RETRY_EVERY / 2 {
             return;
@@ -345,7 +339,7 @@ impl WaitListWorker {
         self.waiting.count(self.waiters.values().map(VecDeque::len).sum(), "claim");
         let mut next = now + RETRY_EVERY;
         for (queue, queue_waiters) in &mut self.waiters {
-            // Requests left out of the last statement get a try first, even without a wait timeout.
+            // Requests left out of the last statement get a try first.
             let grace = if self.ready.contains(queue) { RETRY_EVERY } else { Duration::ZERO };
             let over = |waiter: &Waiter| stopping || waiter.until + grace <= now;
             if queue_waiters.iter().any(over) {
@@ -491,7 +485,7 @@ impl WaitListWorker {
                 self.suspended.push(waiter);
                 continue;
             }
-            // Without a receiver, the answer is dropped and its guard requeues the claims.
+            // If the receiver is gone, the guard requeues the claims.
             drop(waiter.reply.send(Ok(Answer { claims, delivery })));
         }
         if claims_found.more && waiting.len() == asked {
@@ -524,8 +518,8 @@ impl WaitListWorker {
     }
 }
 
-/// Runs claim statements. Claiming and describing are separate: a statement is repeated only if it
-/// did nothing, and claims are guarded before anything else can fail.
+/// Runs claim statements. A statement is repeated only if it did nothing. Its claims are guarded
+/// before anything else, such as describing, can fail.
 struct ClaimBatch {
     claimer: Claimer,
     low_water_marks: LowWaterMarks,
@@ -614,8 +608,8 @@ impl ClaimBatch {
                     Err(Failure::new(error))
                 }
             },
-            // The creates' session is unusable and nothing ran. The claims' own session tries the
-            // waiters every second.
+            // The creates' session is unusable and nothing ran. The own session tries the waiters
+            // every second.
             Err(NotDone::Unknown(Failure::NotRun(_), _)) if is_for_creates => Ok(self.claimer.guard(Vec::new())),
             Err(NotDone::Unknown(failure, backend)) => {
                 if !matches!(failure, Failure::NotRun(_)) {

@@ -25,7 +25,6 @@ struct Watched {
     seen: Option<Seen>,
 }
 
-/// Last reading.
 #[derive(Debug, Clone, Copy)]
 struct Seen {
     /// Number of the session's connection.
@@ -67,7 +66,6 @@ impl DatabaseWatch {
     }
 }
 
-/// The session after a look.
 pub struct Look<'a> {
     watched: MutexGuard<'a, Watched>,
     last: i64,

@@ -17,7 +17,6 @@ pub trait Sink: Send {
     const NAME: &'static str;
     /// Log rows per transaction. A row has up to a batch of transitions.
     const ROWS_MAX: i64;
-    /// Result of a part.
     type Outcome: Send;
 
     /// Acts on a part in the transaction that advances the cursor. If that does not commit, the
@@ -29,7 +28,6 @@ pub trait Sink: Send {
     ) -> impl Future<Output = Result<Self::Outcome, sqlx::Error>> + Send;
 }
 
-/// Result of reading the next part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Read<T> {
     /// Another server reads for this sink.

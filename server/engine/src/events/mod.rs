@@ -30,7 +30,6 @@ pub mod sequencer;
 pub mod stream;
 pub mod tail;
 
-/// Start of a reader.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Start {
     /// After this position.

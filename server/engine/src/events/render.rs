@@ -5,12 +5,9 @@ use tenure_domain::events::Event;
 /// A rendered event, independent of the protocol.
 #[derive(Debug)]
 pub struct RenderedEvent {
-    /// Position in the log.
     pub position: i64,
     pub exchange: &'static str,
-    /// Primary routing key.
     pub routing_key: String,
-    /// Further routing keys.
     pub cc: Vec<String>,
     /// JSON in one line, as in the log.
     pub json: String,

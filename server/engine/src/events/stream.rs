@@ -16,7 +16,6 @@ use tenure_store::events::{self, Stretch};
 /// Events per read of the log. A stuck client holds this many in memory.
 const CATCH_UP_PAGE: usize = 100;
 
-/// A reader of events.
 pub struct Stream {
     pool: PgPool,
     listener: Listener,
@@ -25,7 +24,6 @@ pub struct Stream {
     after: i64,
 }
 
-/// Why a stream cannot begin there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BadStart {
     /// The next events were purged. Reading may start after this position.
@@ -46,7 +44,7 @@ pub enum Step {
 }
 
 impl Stream {
-    /// Begins a stream, if the log still has the next events. Everything committed before the call
+    /// Begins a stream if the log still has the next events. Everything committed before the call
     /// is in the log.
     pub async fn begin(
         pool: PgPool,
@@ -93,7 +91,6 @@ impl Stream {
         }
     }
 
-    /// Reads a page of the log.
     async fn catch_up(&mut self) -> Result<Step, sqlx::Error> {
         metrics::counter!("tenure_event_reads_total", "who" => "one").increment(1);
         let reading = async {

@@ -38,9 +38,7 @@ const LOOK_MAX: Duration = Duration::from_secs(10);
 const AFTER_FAILURE: Duration = Duration::from_secs(1);
 /// Events per read.
 const PAGE: usize = 200;
-/// Buffered events.
 const BUFFERED_MAX: usize = 4_096;
-/// Buffered bytes of rendered events.
 const BUFFERED_BYTES_MAX: usize = 16 << 20;
 /// Events per answer to a listener.
 const ANSWER_MAX: usize = 64;
@@ -111,7 +109,6 @@ pub enum Next {
     Ended,
 }
 
-/// Handle of the buffer.
 #[derive(Clone)]
 pub struct Tail {
     shared: Arc<Shared>,
@@ -122,7 +119,6 @@ struct Shared {
     sequencer: Sequencer,
     notifiers: Notifiers,
     stop: CancellationToken,
-    /// Timeout of a pass.
     look_max: Duration,
     /// `None` without listeners. Only the task writes it.
     ring: Mutex<Option<Ring>>,
@@ -145,7 +141,7 @@ pub struct Listener {
 }
 
 impl Tail {
-    /// Starts the reading task. It ends when it is stopped.
+    /// The reading task ends when it is stopped.
     #[must_use]
     pub fn start(
         pool: PgPool,
@@ -195,7 +191,7 @@ impl Tail {
         LISTENERS_MAX - self.shared.listener_slots.available_permits()
     }
 
-    /// Clears the buffer because the log may have been rolled back. It begins again at the end of
+    /// Clears the buffer because the log may have been rolled back; it begins again at the end of
     /// the log. All listeners end: positions that they have seen may be assigned to other events.
     pub fn drop_all(&self) {
         // First: no listener may see a new ring before the break.

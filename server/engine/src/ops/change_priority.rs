@@ -37,7 +37,7 @@ pub async fn change_task(
     Ok(loaded.task)
 }
 
-/// Changes the priority of a group's never-resolved tasks and returns the changed ones.
+/// Returns the changed tasks. Tasks that were ever resolved stay.
 pub async fn change_group(
     pool: &PgPool,
     notifiers: &Notifiers,
@@ -56,7 +56,7 @@ pub async fn change_group(
         affected.extend(changed.into_iter().map(|(id, _)| id));
         let next = locked.last().filter(|_| more);
         if next.is_none() && !affected.is_empty() {
-            // In the transaction of the last change, so that a crash cannot lose the event.
+            // With the last change, so that a crash cannot lose the event.
             let count = i64::try_from(affected.len()).unwrap_or(i64::MAX);
             reprioritise::publish_group(&mut transaction, group.uuid(), priority.code(), count).await?;
         }

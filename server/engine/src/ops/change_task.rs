@@ -31,7 +31,7 @@ struct Retries {
     retries: u16,
 }
 
-/// Changes a task. Returns it unchanged if it is already in the requested state.
+/// A task already in the requested state stays.
 pub async fn change(pool: &PgPool, notifiers: &Notifiers, id: TaskId, change: Change) -> Result<Task, OpError> {
     let mut conn = pool.acquire().await?;
     let mut transaction = conn.begin().await?;
@@ -56,7 +56,7 @@ pub async fn change(pool: &PgPool, notifiers: &Notifiers, id: TaskId, change: Ch
     Err(OpError::Unavailable)
 }
 
-/// The task as input of the rules. Delivery, hold and losses do not matter here.
+/// Delivery, hold and losses do not matter for these changes.
 fn life(loaded: &Loaded) -> Life {
     let life = loaded.task.life();
     Life { left: Allowance { free_runs: loaded.free_runs, requeues: loaded.requeues, ..life.left }, ..life }

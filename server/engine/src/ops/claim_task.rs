@@ -32,8 +32,8 @@ pub struct ClaimTask {
     pub session: Option<i64>,
 }
 
-/// Claims the run. A repeat by its holder returns the same claim until the deadline, lease
-/// unchanged, even in quarantine. No other worker ever gets it (invariant I1).
+/// A repeat by the holder returns the same claim until the deadline, lease unchanged, even in
+/// quarantine. No other worker ever gets it (invariant I1).
 pub async fn claim_task(
     parts: Parts<'_>,
     lease: Duration,
@@ -43,7 +43,8 @@ pub async fn claim_task(
     let (id, run) = (request.task.uuid(), request.run);
     let mut conn = pool.acquire().await?;
     let mut transaction = conn.begin().await?;
-    // Lock order: the session before the task, as when a session ends. It cannot end meanwhile.
+    // Lock order: the session before the task, as when a session ends. The session cannot end
+    // meanwhile.
     if let Some(epoch) = request.session
         && let Some(refused) = share(&mut transaction, epoch).await?
     {
@@ -140,8 +141,7 @@ async fn try_claim(
     }
 }
 
-/// Refuses a held run with the first reason of `why`. Names are hidden: the caller need not see
-/// them.
+/// Refuses a held run with the first reason of `why`. The caller need not see names.
 async fn refuse_held(parts: Parts<'_>, request: &ClaimTask) -> OpError {
     let known = match why::read(parts, request.task).await {
         Ok(known) => known,

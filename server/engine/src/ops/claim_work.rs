@@ -18,7 +18,6 @@ const LOOKUPS_MAX: u32 = 10;
 pub struct Request {
     pub queue: TaskQueueId,
     pub group: String,
-    /// The worker.
     pub id: String,
     /// Epoch of the session that the claims belong to.
     pub session: Option<i64>,
@@ -28,8 +27,7 @@ pub struct Request {
     pub wait_timeout: Duration,
 }
 
-/// Waits for claims. If the database is replaced meanwhile, goes on waiting under the queue's new
-/// key.
+/// If the database is replaced meanwhile, goes on waiting under the queue's new key.
 pub async fn claim_work(
     wait_list: &WaitList,
     queues: &Queues,

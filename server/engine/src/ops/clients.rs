@@ -8,7 +8,7 @@ use tenure_domain::roles::{check_description, check_scopes};
 use tenure_store::clients::{self, CLIENT_ID_MAX, ClientError, NewClient, valid_client_id};
 use tenure_store::secrets::{SecretKeys, new_access_token};
 
-/// Checks the id of a client. An error is a sentence for the caller.
+/// An error is a sentence for the caller.
 pub fn check_client_id(client_id: &str) -> Result<(), String> {
     if valid_client_id(client_id) {
         return Ok(());
@@ -16,15 +16,14 @@ pub fn check_client_id(client_id: &str) -> Result<(), String> {
     Err(format!("a client id has 1 to {CLIENT_ID_MAX} letters, digits and characters of !@/:.+|_-"))
 }
 
-/// Checks the description and scopes of a client. An error is a sentence for the caller.
+/// An error is a sentence for the caller.
 pub fn check(description: &str, scopes: &[String]) -> Result<(), String> {
     check_scopes(scopes)?;
     check_description(description)
 }
 
-/// Creates a client and returns its token. A repeat soon after, with the same definition, returns
-/// the same token, since the first response may be lost. Any other existing client with this id is
-/// a conflict.
+/// Returns the client's token. A repeat soon after, with the same definition, returns the same
+/// token: the first response may be lost. Any other existing client with this id is a conflict.
 pub async fn create(
     pool: &PgPool,
     keys: &SecretKeys,

@@ -19,7 +19,6 @@ pub struct RunRef {
     pub run: RunId,
 }
 
-/// A created artifact.
 #[derive(Debug)]
 pub struct Created {
     /// As stored.
@@ -32,7 +31,6 @@ pub struct Created {
     pub now: DateTime<Utc>,
 }
 
-/// Creates an artifact, or answers a repeat.
 pub async fn create(
     pool: &PgPool,
     notifiers: &Notifiers,

@@ -68,7 +68,6 @@ pub async fn create_task(
     Err(OpError::Unavailable)
 }
 
-/// A new task and the key of its queue.
 #[derive(Debug)]
 pub struct NewTaskInQueue {
     pub task: Arc<NewTask>,
@@ -227,8 +226,8 @@ type Waits = Vec<(TaskId, Awaited)>;
 
 /// Stores members and their dependency edges in one transaction.
 ///
-/// An edge is satisfied at once if its required task has ended. If that task ends during this
-/// transaction, the dependency pass notices when it reads the creation event.
+/// An edge is satisfied at once if its required task has ended. If that task ends meanwhile, the
+/// dependency pass notices when it reads the creation event.
 async fn create_waiting(
     conn: &mut PgConnection,
     members: &[&NewTaskInQueue],

@@ -26,7 +26,7 @@ pub type ClaimedPosition = (DateTime<Utc>, i64);
 /// range.
 const BEFORE_CLAIMS: ClaimedPosition = (DateTime::UNIX_EPOCH, 0);
 
-/// Lists pending runs, in the order in which they became pending.
+/// Lists pending runs, longest pending first.
 pub async fn list_pending(
     pool: &PgPool,
     queue: i32,
@@ -42,7 +42,7 @@ pub async fn list_pending(
     Ok(cut(rows, definitions, |row| row.ord))
 }
 
-/// Lists claimed runs, in the order of their claims.
+/// Lists claimed runs by time of claim.
 pub async fn list_claimed(
     pool: &PgPool,
     queue: i32,

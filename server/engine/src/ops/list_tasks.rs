@@ -65,9 +65,8 @@ pub async fn list_statuses(
     Ok((found, ids.last().filter(|_| more).and_then(|id| TaskId::from_uuid(*id))))
 }
 
-/// Filters the ids to existing tasks, sorted and deduplicated, up to one more than fits the page.
-/// Each query looks up as many ids as the longest page has, to save round trips when many do not
-/// exist.
+/// Returns existing ids, sorted and deduplicated, up to one more than fits the page. Each query
+/// looks up as many ids as the longest page has: many may not exist.
 async fn existing(conn: &mut PgConnection, requested: &[TaskId], cursor: Cursor) -> Result<Vec<Uuid>, OpError> {
     let after = cursor.after();
     let mut requested: Vec<Uuid> = requested.iter().map(|id| id.uuid()).filter(|id| *id > after).collect();

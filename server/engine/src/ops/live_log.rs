@@ -28,8 +28,8 @@ impl Operation for AppendLog {
     type Answer = Appended;
     const NAME: &'static str = "append_live_log";
     const WAITING_MAX: usize = 4_000;
-    /// Safe to repeat: stored bytes are not stored twice. It needs no permit either: the tables are
-    /// unlogged, so the commit waits for no flush.
+    /// Safe to repeat: stored bytes are not stored twice. Needs no permit: the tables are unlogged,
+    /// so a commit waits for no flush.
     const READ_ONLY: bool = true;
     type Found = ();
 
@@ -78,8 +78,8 @@ fn why_not(RunRef { task, run }: RunRef, task_exists: bool) -> OpError {
     }
 }
 
-/// Creates the artifacts of a log whose bytes are stored. False if no artifact has these bytes: the
-/// task is gone, or another artifact has the log's name, such as an unfinished upload.
+/// Creates the artifacts of a stored log. False if none has its bytes: the task is gone, or another
+/// artifact has the log's name, such as an unfinished upload.
 pub async fn make_artifacts(pool: &PgPool, notifiers: &Notifiers, of: RunRef) -> Result<bool, OpError> {
     let mut conn = pool.acquire().await?;
     let mut transaction = conn.begin().await?;

@@ -40,10 +40,8 @@ impl GetMessages {
 /// Queues stored as polled. claimWork looks for hidden messages only there.
 pub type PolledQueues = Memory<InUse<i32, ()>>;
 
-/// A poller's request.
 #[derive(Debug, Clone)]
 pub struct GetRequest {
-    /// Queue and priority.
     pub queue: QueueName,
     /// For the log.
     pub name: TaskQueueId,
@@ -53,13 +51,12 @@ pub struct GetRequest {
     pub visibility: Duration,
 }
 
-/// The answer to a poller.
 #[derive(Debug, Default)]
 pub struct Messages {
     /// Oldest first.
     pub got: Vec<Got>,
-    /// True if the queue was seen empty. If false without messages, other transactions may hold the
-    /// rows, or other pollers of the batch got some.
+    /// True if the queue was seen empty. If false without messages, the rows may be locked, or
+    /// other pollers of the batch got some.
     pub empty: bool,
 }
 
@@ -150,7 +147,6 @@ fn slots(members: &[&GetRequest]) -> BTreeMap<(i32, i16), Vec<i32>> {
     slots
 }
 
-/// Arguments of the statement.
 struct Wanted {
     wants: Vec<Want>,
     visibilities: Vec<Duration>,
@@ -218,7 +214,6 @@ pub struct DeleteMessages {
     pub visibility: Duration,
 }
 
-/// A message to delete.
 #[derive(Debug, Clone, Copy)]
 pub struct DeleteRequest {
     /// The queue in the URL.
@@ -301,8 +296,8 @@ fn deletions(members: &[&DeleteRequest]) -> Vec<Deletion> {
     members.iter().map(deletion).collect()
 }
 
-/// Changes the visibility timeout of a message, possibly to zero. Returns the new receipt and when
-/// the message is visible.
+/// Changes a message's visibility timeout, which may be zero. Returns the new receipt and when the
+/// message is visible.
 pub async fn update(
     pool: &PgPool,
     notifiers: &Notifiers,

@@ -1,4 +1,4 @@
-//! One file per operation. The rules of `domain` diagnose members that a batch's statement skips.
+//! One file per operation. The rules of `domain` diagnose members skipped by a batch's statement.
 //! Nothing here depends on HTTP.
 
 pub mod change_priority;
@@ -38,7 +38,6 @@ pub use crate::failure::OpError;
 use tenure_domain::lifecycle::RUNS_MAX;
 use tenure_domain::policy::life::Refusal;
 
-/// The error of a refused change of a run.
 #[must_use]
 pub fn refused(refusal: Refusal, task: impl std::fmt::Display, run: impl std::fmt::Display) -> OpError {
     let conflict = |text: &str| OpError::Conflict(format!("run {run} of task {task} {text}"));

@@ -15,7 +15,6 @@ use tenure_store::objects::{self, NewObject, Object};
 
 #[derive(Debug, Clone, Copy)]
 pub struct Upload<'a> {
-    /// Name of the object.
     pub name: &'a str,
     /// Owner of the object.
     pub project: &'a str,
@@ -55,7 +54,7 @@ pub async fn begin(
     }
 }
 
-/// Explains why no upload can begin under this name. The object may be gone meanwhile.
+/// Why no upload can begin under this name. The object may be gone meanwhile.
 fn why_not(name: &str, found: Option<&Object>) -> String {
     match found {
         Some(object) if object.now < object.removable => {
@@ -102,8 +101,8 @@ pub async fn store(
     })
 }
 
-/// Finishes an upload if its bytes have the declared digests. A repeat changes nothing. The locked
-/// row keeps other bytes from being stored between comparison and end.
+/// Finishes an upload if its bytes have the declared digests. Repeatable. The locked row prevents
+/// other bytes between comparison and end.
 pub async fn finish(pool: &PgPool, blobs: &Blobs, upload: Upload<'_>, hashes: &ObjectHashes) -> Result<(), OpError> {
     let mut transaction = pool.begin().await?;
     lock_object(&mut transaction, upload.name).await?;
@@ -144,7 +143,6 @@ pub async fn finish(pool: &PgPool, blobs: &Blobs, upload: Upload<'_>, hashes: &O
     Ok(())
 }
 
-/// A readable object.
 #[derive(Debug)]
 pub struct Readable {
     pub object: Object,

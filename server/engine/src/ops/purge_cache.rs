@@ -7,7 +7,6 @@ use super::OpError;
 use tenure_domain::purge_cache::PURGES_MAX;
 use tenure_store::purge_cache as store;
 
-/// Asks a pool's workers to purge a cache, or asks again.
 pub async fn ask(pool: &PgPool, worker_pool: &TaskQueueId, cache_name: &str) -> Result<(), OpError> {
     if store::ask(pool, worker_pool.as_str(), cache_name).await? {
         return Ok(());

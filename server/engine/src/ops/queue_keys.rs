@@ -26,7 +26,7 @@ fn missing(queue: &TaskQueueId, key: &str) -> OpError {
     OpError::NotFound(format!("the queue {queue} has no rules for the key {key:?}"))
 }
 
-/// Replaces the rules of a key; creates the queue if it is new. Waiting runs follow at once.
+/// Replaces the rules of a key; creates a new queue. Waiting runs follow at once.
 ///
 /// # Errors
 /// If too many keys of the queue have rules.
@@ -50,7 +50,7 @@ pub async fn put(parts: Parts<'_>, queue: &TaskQueueId, key: &str, rules: &KeyRu
     one(&mut conn, number, key).await?.ok_or_else(|| missing(queue, key))
 }
 
-/// Deletes the rules of a key, if any. The policy then applies.
+/// Makes the policy apply to the key again.
 pub async fn delete(parts: Parts<'_>, queue: &TaskQueueId, key: &str) -> Result<(), OpError> {
     let Some(number) = parts.queues.find_key(parts.pool, queue).await? else { return Ok(()) };
     let mut conn = parts.pool.acquire().await?;

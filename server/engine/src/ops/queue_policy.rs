@@ -17,17 +17,15 @@ use tenure_store::policies::{self, StoredPolicy};
 use tenure_store::queues::{self, Queues};
 use tenure_store::{admission, clock};
 
-/// Dependencies of these operations.
 #[derive(Clone, Copy)]
 pub struct Parts<'a> {
     pub pool: &'a PgPool,
     pub queues: &'a Queues,
     pub notifiers: &'a Notifiers,
-    /// Start of the count changes to read.
+    /// Position after which counter changes are read.
     pub sequenced: Sequenced,
 }
 
-/// A policy and its progress.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Current {
     pub stored: StoredPolicy,
@@ -65,7 +63,6 @@ async fn with_refiling(
     Ok(Current { stored, refiling })
 }
 
-/// A policy to store.
 #[derive(Debug)]
 pub struct Put<'a> {
     pub sent: QueuePolicy,
@@ -73,12 +70,10 @@ pub struct Put<'a> {
     pub policy: Policy,
     /// The policy that may be replaced.
     pub replaces: Match,
-    /// The sender.
     pub client_id: &'a str,
 }
 
-/// Replaces the policy of a queue; creates the queue if it is new. The same policy again changes
-/// nothing.
+/// Replaces the policy of a queue; creates a new queue. The same policy changes nothing.
 ///
 /// # Errors
 /// If the current policy is not the one to replace.
@@ -114,8 +109,6 @@ fn as_rule(stored: &StoredPolicy) -> document::Current<'_> {
     document::Current { version: stored.version, text: &stored.policy }
 }
 
-/// Removes the policy of a queue, if any.
-///
 /// # Errors
 /// If the current policy is not the one to remove.
 pub async fn delete(parts: Parts<'_>, queue: &TaskQueueId, wanted: Match, client_id: &str) -> Result<(), OpError> {
@@ -137,8 +130,8 @@ pub async fn delete(parts: Parts<'_>, queue: &TaskQueueId, wanted: Match, client
     Ok(())
 }
 
-/// Pauses a queue; creates it if it is new. A paused queue takes the new reason and end. No
-/// statement that begins after the answer gives one of its runs to a worker, on any server.
+/// Pauses a queue; creates a new queue. A paused queue takes the new reason and end. No statement
+/// that begins after the answer gives one of its runs to a worker, on any server.
 ///
 /// # Errors
 /// If the request is invalid.
@@ -167,7 +160,6 @@ pub async fn pause(
     Ok(paused)
 }
 
-/// Resumes a queue, if it is paused.
 pub async fn resume(parts: Parts<'_>, queue: &TaskQueueId, client_id: &str) -> Result<(), OpError> {
     let Some(key) = parts.queues.find_key(parts.pool, queue).await? else { return Ok(()) };
     let mut conn = parts.pool.acquire().await?;

@@ -14,11 +14,10 @@ use tenure_store::worker_manager::{self, NewWorker, Registered, WorkerChange};
 pub struct Create {
     /// Secret to register with.
     pub secret: WorkerSecret,
-    /// Concurrent tasks.
     pub capacity: u16,
     /// JSON text.
     pub config: String,
-    /// End of registration.
+    /// Deadline for registering.
     pub expires: DateTime<Utc>,
 }
 
@@ -27,11 +26,10 @@ pub struct Create {
 pub struct Change {
     /// Secret to register with.
     pub secret: Option<WorkerSecret>,
-    /// Concurrent tasks.
     pub capacity: u16,
     /// JSON text.
     pub config: Option<String>,
-    /// End of registration.
+    /// Deadline for registering.
     pub expires: DateTime<Utc>,
 }
 
@@ -42,9 +40,9 @@ pub struct LetIn {
     pub config: String,
     /// Secret for the next registration.
     pub secret: WorkerSecret,
-    /// Start of its credentials.
+    /// Start of the credentials.
     pub from: DateTime<Utc>,
-    /// End of its credentials.
+    /// End of the credentials.
     pub until: DateTime<Utc>,
 }
 
@@ -169,7 +167,7 @@ pub async fn reregister(
 }
 
 /// Checks and locks a worker, and issues credentials and a new secret. `check` returns the secret
-/// used up by this exchange.
+/// used up.
 async fn let_in(
     pool: &PgPool,
     digests: &WorkerDigests,

@@ -143,7 +143,7 @@ fn holders<'a>(members: &[&'a RunReport]) -> Vec<Option<&'a Holder>> {
 }
 
 /// Ends the waiting claimWork requests of a worker about to report worker-shutdown, on all servers.
-/// Otherwise the worker would get its own task again and lose another retry.
+/// Otherwise it would get its own task again and lose another retry.
 pub async fn stop_waiting(
     pool: &PgPool,
     queues: &Queues,
@@ -180,8 +180,8 @@ fn diagnose(member: &RunReport, loaded: Option<tasks::Loaded>, returned: Option<
         return Verdict::Refused(OpError::Forbidden(message));
     }
     if let Some(ended) = loaded.task.ended.iter().find(|ended| ended.run.run == run) {
-        // A repeat of the report that ended the run. If the ending caused another run, that run may
-        // have begun. Completed and failed end the task, so this run must be its last.
+        // A repeat of the report that ended the run. A run caused by the ending may have begun.
+        // Completed and failed end the task, so this run must be its last.
         let retried = member.ending.retry().is_some();
         let last = matches!(loaded.task.life().state, State::Resolved(last, _) if last == run);
         if !(member.ending.repeats(ended) && (retried || last)) {

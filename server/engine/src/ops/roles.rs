@@ -1,5 +1,5 @@
-//! Changes of roles, one at a time under a lock: a cycle depends on all roles. The checks may take
-//! long. They run before the lock, and again under it only if roles have changed since.
+//! Changes of roles, one at a time under a lock: a cycle depends on all roles. The slow checks run
+//! before the lock, and under it only if roles have changed since.
 
 use sqlx::{Connection, PgConnection, PgPool};
 
@@ -74,7 +74,6 @@ pub async fn update(
     Ok(changed.ok_or_else(|| missing(&role.role_id)))
 }
 
-/// Checks whether a role may be changed.
 async fn check_update(
     conn: &mut PgConnection,
     role: &NewRole,
@@ -99,7 +98,6 @@ fn exists(role_id: &str) -> OpError {
     OpError::Conflict(format!("there is a role {role_id:?} already, with another definition; update it instead"))
 }
 
-/// Checks a role together with all others.
 async fn check_among_others(conn: &mut PgConnection, role: &NewRole) -> Result<Result<(), OpError>, sqlx::Error> {
     let before = roles::load_all(conn).await?;
     let mut all = before.clone();
@@ -169,7 +167,7 @@ mod tests {
                     update(&pool, &role("missing", &[]), None).await,
                 ]
             };
-            let refused = tokio::time::timeout(Duration::from_secs(10), all).await.expect("requests without change wait for the lock");
+            let refused = tokio::time::timeout(Duration::from_secs(10), all).await.expect("requests take the lock");
             let refused = refused.map(|answer| answer.unwrap().unwrap_err());
             let expected = matches!(&refused, [Conflict(_), Input(_), Input(_), Conflict(_), NotFound(_)]);
             assert!(expected, "{refused:?}");

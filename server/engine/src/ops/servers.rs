@@ -11,7 +11,6 @@ use crate::schedulers::Schedulers;
 use tenure_store::queues::{self, Queues};
 use tenure_store::{schedulers, servers};
 
-/// Dependencies of these operations.
 #[derive(Clone, Copy)]
 pub struct Parts<'a> {
     pub pool: &'a PgPool,

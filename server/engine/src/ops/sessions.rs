@@ -31,7 +31,6 @@ use tenure_store::worker_sessions::{self, Before, Begun, Member, Renewal, Renewe
 /// Tries of a start that meets another start of the worker, or a lost queue key.
 const STARTS_MAX: u32 = 3;
 
-/// Dependencies of these operations.
 #[derive(Clone, Copy)]
 pub struct Parts<'a> {
     pub pool: &'a PgPool,
@@ -45,11 +44,9 @@ pub struct Parts<'a> {
 pub struct Started {
     pub identity: Identity,
     pub until: DateTime<Utc>,
-    /// Version of the queue's policy.
     pub policy_version: i64,
 }
 
-/// Result of reading an inbox.
 #[derive(Debug, Clone)]
 pub struct Read {
     /// The renewal at the start of the read, or an earlier one with later changes.
@@ -58,7 +55,7 @@ pub struct Read {
     pub items: Vec<InboxItem>,
 }
 
-/// Starts a session. With takeover, first ends the worker's live session.
+/// With takeover, first ends the worker's live session.
 ///
 /// # Errors
 /// `SessionExists` or `PolicyMismatch`.
@@ -81,8 +78,8 @@ pub async fn start(parts: Parts<'_>, start: &Start, client_id: &str) -> Result<S
     Err(OpError::Unavailable)
 }
 
-/// Returns `None` if another try is needed: the previous session was ended, another one began, or
-/// the queue's key was lost.
+/// Returns `None` to retry: the previous session was ended, another one began, or the queue's key
+/// was lost.
 async fn try_start(parts: Parts<'_>, start: &Start, queue: i32, client_id: &str) -> Result<Option<Started>, OpError> {
     let remembered = parts.sessions.identities.epoch();
     let mut conn = parts.pool.acquire().await?;
@@ -177,11 +174,11 @@ pub async fn of_claim(
     )))
 }
 
-/// Returns `answer`, but with `NotFound` for a session that ended more than a day ago. Servers that
-/// cache its identity thus answer like all others.
+/// Returns `answer`, but `NotFound` for a session that ended more than a day ago. Servers that
+/// cache its identity then answer like all others.
 ///
 /// # Errors
-/// Those of the answer.
+/// As `answer`.
 pub async fn unless_gone<T>(parts: Parts<'_>, id: Option<SessionId>, answer: Result<T, OpError>) -> Result<T, OpError> {
     let (Some(id), Err(OpError::SessionEnded(_))) = (id, &answer) else { return answer };
     // Boxed, as in `identify`.
@@ -196,8 +193,6 @@ pub async fn unless_gone<T>(parts: Parts<'_>, id: Option<SessionId>, answer: Res
     .await
 }
 
-/// Renews a session.
-///
 /// # Errors
 /// `SessionEnded`, or `NotFound` if it ended more than a day ago.
 pub async fn renew(parts: Parts<'_>, identity: &Identity, stated: Stated) -> Result<Renewed, OpError> {
@@ -268,8 +263,7 @@ pub async fn inbox(
     Ok(Read { renewed, items: found.items })
 }
 
-/// Ends a session for its worker. Returns the number of its returned runs; a repeat returns the
-/// same.
+/// Ends a session for its worker. Returns the number of returned runs, also on a repeat.
 pub async fn close(parts: Parts<'_>, identity: &Identity) -> Result<i64, OpError> {
     let mut conn = parts.pool.acquire().await?;
     match end_whole(&mut conn, parts.notifiers, identity.epoch, SessionEnd::Closed).await? {
@@ -283,7 +277,6 @@ pub async fn close(parts: Parts<'_>, identity: &Identity) -> Result<i64, OpError
     }
 }
 
-/// Returns the present state of a session.
 pub async fn find(parts: Parts<'_>, id: SessionId) -> Result<Stored, OpError> {
     let identity = identify(parts, id).await?;
     let mut conn = parts.pool.acquire().await?;

@@ -26,7 +26,6 @@ pub const KEY_KEPT: Duration = Duration::from_secs(24 * 60 * 60);
 /// Tries of a submission that meets locks.
 const TRIES_MAX: usize = 5;
 
-/// Idempotency key of a submission.
 #[derive(Debug, Clone)]
 pub struct Key {
     pub client_id: String,
@@ -43,8 +42,8 @@ pub struct Submitted {
     pub tasks: Vec<Task>,
 }
 
-/// Returns the time by which a submission is checked. A repeat uses the time of the first
-/// submission, so that its dates are acceptable again.
+/// Returns the time by which a submission is checked. A repeat uses that of the first submission,
+/// so that its dates stay acceptable.
 pub async fn submission_time(conn: &mut PgConnection, key: Option<&Key>) -> Result<DateTime<Utc>, sqlx::Error> {
     let now = clock::get_now(conn).await?;
     let Some(key) = key else { return Ok(now) };
@@ -155,7 +154,6 @@ async fn list_required(transaction: &mut PgConnection, graph: &Graph) -> Result<
     Ok(required)
 }
 
-/// Working state of a submission.
 struct Plan {
     required: Vec<Vec<Required>>,
     /// `required` as input of the rules.
@@ -208,8 +206,7 @@ impl Plan {
     }
 }
 
-/// Returns all tasks of the submission, new or repeated. The first task that is neither refuses the
-/// whole submission.
+/// Returns all tasks, new or repeated. The first task that is neither refuses the submission.
 async fn answers(
     transaction: &mut PgConnection,
     graph: &Graph,

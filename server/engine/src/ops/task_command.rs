@@ -1,8 +1,8 @@
-//! Commands for tasks. The server stores a task's last command and delivers it; its meaning is up
-//! to the worker.
+//! Commands for tasks. The server stores and delivers a task's last command; its meaning is up to
+//! the worker.
 //!
 //! Storing and delivery are two transactions. A worker that claims the task after the delivery
-//! reads the command itself. If a worker released the task before, the run becomes claimable at
+//! reads the command itself. If a worker released the task before, its run becomes claimable at
 //! once.
 
 use chrono::{DateTime, Utc};

@@ -50,9 +50,8 @@ pub async fn seal(pool: &PgPool, id: TaskGroupId) -> Result<Group, OpError> {
     Ok(group)
 }
 
-/// Waits for all open transactions of all servers. Their tasks are then visible, and later
-/// transactions see the seal. Holds no connection between checks: callers may be many, and the wait
-/// long.
+/// Waits for the open transactions of all servers. Their tasks are then visible, and later ones see
+/// the seal. Holds no connection between checks: callers may be many, and the wait long.
 async fn wait_for_older(pool: &PgPool) -> Result<(), OpError> {
     let since = clock::get_real_now(&mut *pool.acquire().await?).await?;
     let (began, mut pause) = (Instant::now(), OLDER_LOOK_FIRST);
@@ -66,7 +65,7 @@ async fn wait_for_older(pool: &PgPool) -> Result<(), OpError> {
     Ok(())
 }
 
-/// Fails unless the group is sealed. Only then may it be cancelled.
+/// Only a sealed group may be cancelled.
 pub fn check_sealed(group: &Group) -> Result<(), OpError> {
     match group.sealed {
         Some(_) => Ok(()),

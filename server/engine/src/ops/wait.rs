@@ -25,12 +25,11 @@ pub struct Waited {
     pub task: Task,
     /// False after a timeout or while the server drains.
     pub resolved: bool,
-    /// Held until the caller has read the task's result. Without it, all waiters of one task would
+    /// Held until the caller has read the task's result: all waiters of one task would otherwise
     /// compete for connections.
     _permit: Option<OwnedSemaphorePermit>,
 }
 
-/// Waits until the task is resolved, the time is up, or the server drains.
 pub async fn wait(
     status: &Batcher<ReadStatus>,
     ends: &TaskEnds,

@@ -11,7 +11,6 @@ use crate::workers::Workers;
 use tenure_store::events::Sequenced;
 use tenure_store::why::{self as store, Known};
 
-/// Dependencies of the query.
 #[derive(Clone, Copy)]
 pub struct Parts<'a> {
     pub pool: &'a PgPool,
@@ -19,13 +18,13 @@ pub struct Parts<'a> {
     pub marks: &'a LowWaterMarks,
     /// Recent sightings at this server.
     pub workers: &'a Workers,
-    /// Start of the count changes to read.
+    /// Position after which counter changes are read.
     pub sequenced: Sequenced,
     pub notifiers: &'a Notifiers,
 }
 
-/// Returns the facts that hold a task back, from one snapshot. If no worker seems to have asked for
-/// the run, stores this server's recent sightings and reads again.
+/// Returns the facts that hold a task back, from one snapshot. If no worker seems to want the run,
+/// stores this server's recent sightings and reads again.
 ///
 /// # Errors
 /// If the task does not exist.

@@ -29,7 +29,6 @@ pub struct Worked {
     pub answer: Answer,
 }
 
-/// Dependencies of [`work`].
 pub struct Ways<'a> {
     pub report: &'a Batcher<ReportRun>,
     pub wait_list: &'a WaitList,
@@ -42,7 +41,7 @@ pub struct Ways<'a> {
 /// Reports runs, each only if this worker holds it, and claims up to the requested number of tasks.
 ///
 /// # Errors
-/// If the claim failed. The results were reported nevertheless.
+/// If the claim failed. The results are reported nevertheless.
 pub async fn work(ways: &Ways<'_>, results: &[Reported], claim: &claim_work::Request) -> Result<Worked, OpError> {
     let Ways { report, wait_list, requeue, notifiers, queues, pool } = ways;
     let claim_work::Request { queue, group, id, .. } = claim;

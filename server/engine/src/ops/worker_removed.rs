@@ -1,9 +1,9 @@
-//! Removal of a worker: ends its runs without waiting for their claims to expire.
+//! Removal of a worker: ends its runs before their claims expire.
 //!
-//! The claims end as exception/worker-shutdown, as if the worker had reported it: by the same
-//! statement, with events, and with a retry while some are left. Each claim ends once; a later
-//! report changes nothing. The removal commits before any claim is looked up. If this server dies,
-//! `background/removals.rs` therefore ends the session and the remaining claims.
+//! The claims end as exception/worker-shutdown, by the statement of that report: with events, and a
+//! retry while some are left. Each claim ends once; a later report changes nothing. The removal
+//! commits before any claim is looked up: if this server dies, `background/removals.rs` ends the
+//! session and the remaining claims.
 
 use std::time::{Duration, Instant};
 
@@ -74,7 +74,7 @@ pub async fn remove(
 }
 
 /// Ends the worker's live session with all its runs. If that fails now, the claims are ended one by
-/// one, and the pass ends the session.
+/// one, and the session by the pass.
 async fn end_session(conn: &mut PgConnection, notifiers: &Notifiers, gone: &Gone) -> Result<usize, sqlx::Error> {
     let Gone { queue, worker_group, worker_id } = gone;
     let Some(epoch) = worker_sessions::find_live(conn, *queue, worker_group, worker_id).await? else { return Ok(0) };
@@ -106,8 +106,8 @@ async fn end_all(conn: &mut PgConnection, notifiers: &Notifiers, gone: &Gone) ->
     }
 }
 
-/// Ends claims in one transaction, except for ended or locked ones. The statement checks the clock
-/// again, so a claim renewed meanwhile stays.
+/// Ends claims in one transaction, except ended or locked ones. The statement checks the clock
+/// again: a claim renewed meanwhile stays.
 pub async fn end(
     conn: &mut PgConnection,
     notifiers: &Notifiers,

@@ -22,8 +22,8 @@ const WRITTEN_MAX: usize = 500;
 /// Claims read at start-up.
 const HELD_MAX: i64 = 10_000;
 
-/// Stores this server's sightings of workers and returns their number. Reads after the call include
-/// all earlier sightings.
+/// Stores this server's sightings and returns their number. Reads after the call include all
+/// earlier sightings.
 pub async fn write_down(pool: &PgPool, workers: &Workers) -> Result<usize, sqlx::Error> {
     // A concurrent write must store its sightings before they are read.
     let _turn = workers.turn_to_write().await;
@@ -121,7 +121,6 @@ impl Name {
     }
 }
 
-/// Reads a worker that must exist.
 pub async fn get(pool: &PgPool, workers: &Workers, queues: &Queues, name: &Name) -> Result<KnownWorker, OpError> {
     write_down(pool, workers).await?;
     let key = queues.find_key(pool, &name.queue).await?.ok_or_else(|| name.missing())?;
@@ -174,8 +173,7 @@ pub async fn declare(
     Ok(KnownWorker { queue: name.queue.clone(), worker, recent, quarantines })
 }
 
-/// Changes the quarantine of a worker that must exist. The change is in effect at this server on
-/// return, and at the others within half a second.
+/// On return the change is in effect at this server; at the others within half a second.
 pub async fn quarantine(
     pool: &PgPool,
     facts: &Facts,

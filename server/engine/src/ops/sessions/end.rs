@@ -38,10 +38,8 @@ impl Left {
     }
 }
 
-/// Outcome of an attempt to end a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Attempt {
-    /// Ended, with the runs given back.
     Ended(Left),
     /// Not live, or renewed in time.
     NotLive,
@@ -141,7 +139,6 @@ pub async fn give_back_more(
     }
 }
 
-/// A slice ready to commit.
 struct Slice {
     left: Left,
     /// Runs that the session still holds.
@@ -179,8 +176,8 @@ async fn give_back(transaction: &mut PgConnection, epoch: i64, by: SessionEnd) -
 }
 
 /// Returns assigned but unaccepted runs of locked tasks to waiting. If the session is lost,
-/// at-most-once runs end instead: the worker may have been about to start them. Returns the number
-/// of all these runs.
+/// at-most-once runs end: the worker may have been about to start them. Returns the number of all
+/// these runs.
 async fn give_back_assigned(
     transaction: &mut PgConnection,
     epoch: i64,

@@ -13,8 +13,8 @@ use tenure_store::worker_sessions::{self, Renewal, Renewed};
 
 pub struct RenewSession;
 
-/// Gathering time of plain renewals. They are early by much more, and thousands of sessions need
-/// few commits.
+/// Gathering time of plain renewals, which are early by much more: thousands of sessions need few
+/// commits.
 const GATHER: Duration = Duration::from_millis(250);
 /// Gathering time for a worker that does not wait for items.
 const GATHER_LEAST: Duration = Duration::from_millis(50);
@@ -28,7 +28,6 @@ pub struct Renewing {
 }
 
 impl Renewing {
-    /// For a worker that only renews.
     pub fn in_no_hurry(renewal: Renewal) -> Self {
         Self { renewal, gather: GATHER }
     }
