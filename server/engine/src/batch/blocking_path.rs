@@ -28,7 +28,7 @@ impl<O: Operation> Clone for BlockingPath<O> {
 }
 
 impl<O: Operation> BlockingPath<O> {
-    /// Ends once its sending side is dropped and all members are answered.
+    /// Starts tasks that end once the path is dropped and all members are answered.
     pub fn start(operation: &Arc<O>, connector: &Connector, notifiers: &Notifiers, tasks: &TaskTracker) -> Self {
         let (queue, inbox) = mpsc::channel(WAITING_MAX);
         let inbox = Arc::new(Mutex::new(inbox));

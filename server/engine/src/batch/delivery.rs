@@ -67,8 +67,8 @@ const TRIES_MAX: u32 = 60;
 const TRIED_FOR: Duration = Duration::from_secs(600);
 
 impl Requeue {
-    /// The task ends when all senders are dropped, or when it is stopped while the database is
-    /// unavailable.
+    /// Starts a task that ends when all senders are dropped, or when it is stopped while the
+    /// database is unavailable.
     #[must_use]
     pub fn start(connector: &Connector, notifiers: Notifiers, tasks: &TaskTracker, stop: CancellationToken) -> Self {
         // Unbounded: waiting requests bound the claims.

@@ -84,7 +84,7 @@ impl DueMarkMemory {
         Ok(())
     }
 
-    /// Scans begin at the start again.
+    /// Makes scans begin at the start again.
     pub fn drop_all(&self) {
         self.state.drop_all();
     }

@@ -251,7 +251,6 @@ impl LimitedList {
         }
     }
 
-    /// Resumes requests of workers no longer quarantined.
     fn resume(&mut self) {
         if self.suspended.is_empty() {
             return;

@@ -22,7 +22,6 @@ use tenure_store::transitions::claim::PRIORITIES;
 /// until it is cancelled after two seconds. Shorter pauses would keep the database busy.
 const REPAIR_CYCLE: DutyCycle = DutyCycle::new(100, Duration::ZERO, Duration::from_secs(60));
 
-/// Marks of the queues that this server claims from.
 #[derive(Clone, Default)]
 pub struct LowWaterMarks {
     state: Memory<State>,
@@ -33,7 +32,6 @@ pub struct LowWaterMarks {
 #[derive(Default)]
 struct State {
     marks: InUse<i32, Marks>,
-    /// Every assigned position up to here is visible or never will be.
     safe_position: SafePosition<i64>,
 }
 
@@ -127,7 +125,7 @@ impl LowWaterMarks {
         self.state.note(self.state.epoch(), |state| state.marks.begin_turn()).unwrap_or_default()
     }
 
-    /// Scans begin at the start again.
+    /// Makes scans begin at the start again.
     pub fn drop_all(&self) {
         self.state.drop_all();
     }

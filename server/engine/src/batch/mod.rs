@@ -87,7 +87,7 @@ pub trait Operation: Send + Sync + 'static {
         Duration::ZERO
     }
 
-    /// In bytes.
+    /// Weight in bytes.
     fn weight(member: &Self::Member) -> usize {
         let _ = member;
         SMALL
@@ -216,7 +216,7 @@ pub struct Batcher<O: Operation> {
 }
 
 impl<O: Operation> Batcher<O> {
-    /// The tasks end once the batcher is dropped and all waiting members are answered.
+    /// Starts tasks that end once the batcher is dropped and all waiting members are answered.
     pub fn start(
         operation: O,
         connector: &Connector,
@@ -358,7 +358,7 @@ impl<O: Operation> Worker<O> {
         vec![ordinary, special]
     }
 
-    /// Sends the answers of a committed statement. Returns the members to run again.
+    /// Concludes a committed statement and returns the members to run again.
     async fn conclude(&mut self, part: Vec<Job<O>>, rows: &Rows) -> Vec<Job<O>> {
         let members = members(&part);
         let mut effects = Effects::default();
@@ -411,7 +411,6 @@ impl<O: Operation> Worker<O> {
         }
     }
 
-    /// Takes all waiting members that may share a statement and a tick.
     fn next_batch(&mut self, turn: Option<&Turn>) -> Vec<Job<O>> {
         let mut waiting = std::mem::take(&mut self.held_over);
         let mut batch = Vec::new();
@@ -438,7 +437,7 @@ impl<O: Operation> Worker<O> {
         batch
     }
 
-    /// Runs a batch. Halves it while bad data in a member fails the statement.
+    /// Halves the batch while bad data in a member fails the statement.
     async fn run(&mut self, batch: Vec<Job<O>>) {
         let large = |member| O::weight(member) > BATCH_BYTES_MAX || O::edges(member) > BATCH_EDGES_MAX;
         if batch.len() == 1 && large(&batch[0].member) {
@@ -484,7 +483,7 @@ impl<O: Operation> Worker<O> {
         result
     }
 
-    /// Sends the answers. Returns the members to run again.
+    /// Returns the members to run again.
     fn answer(&mut self, part: Vec<Job<O>>, verdicts: Vec<Verdict<O::Answer>>) -> Vec<Job<O>> {
         let (mut locked, mut again) = (Vec::new(), Vec::new());
         for (job, verdict) in part.into_iter().zip(verdicts) {

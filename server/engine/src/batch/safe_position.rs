@@ -2,7 +2,7 @@
 
 use tenure_store::low_water_marks::Writer;
 
-/// A growing value. Everything assigned up to it is visible or never will be.
+/// Everything assigned up to the safe value is visible or never will be.
 #[derive(Debug, Default)]
 pub struct SafePosition<T> {
     reached: T,

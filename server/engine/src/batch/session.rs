@@ -28,7 +28,6 @@ pub trait Link: Sized + Send {
     /// True if a backend waits for a synchronous standby.
     fn awaits_standby(&mut self, backend: Backend) -> impl Future<Output = Result<bool, sqlx::Error>> + Send;
 
-    /// True if the connection is known to be closed.
     fn is_closed(&self) -> bool {
         false
     }
@@ -83,7 +82,6 @@ pub struct Session<L = PgConnection> {
     /// Backend of a run without an answer. While it waits for a synchronous standby, nothing runs
     /// on another backend: each would wait too, until no connection is left.
     unanswered: Option<Backend>,
-    /// True if the wait was logged.
     stalled: bool,
 }
 

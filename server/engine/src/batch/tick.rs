@@ -94,7 +94,6 @@ struct Shared {
     arrivals: Arrivals,
 }
 
-/// Counts members submitted for ticks.
 #[derive(Clone, Default)]
 pub(super) struct Arrivals(Arc<AtomicU64>);
 
@@ -119,7 +118,6 @@ struct Waiting {
     entry: Entry,
 }
 
-/// Condition for an invitation.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Entry {
     HasMembers,
@@ -128,7 +126,7 @@ enum Entry {
 }
 
 impl Ticks {
-    /// Each loop has its own session.
+    /// Starts the loops, each with its own session.
     #[must_use]
     pub fn start(connector: &Connector, sessions: HotSessions, tasks: &TaskTracker) -> Self {
         Self { sessions, loops: (0..sessions.count()).map(|_| TickLoop::start(connector, tasks)).collect() }
@@ -271,7 +269,6 @@ impl ClaimSeats {
     }
 }
 
-/// State shared by the members of a tick.
 #[derive(Default)]
 struct Common {
     tasks: HashSet<Uuid>,
@@ -321,7 +318,6 @@ impl Turn {
         self.common().tasks.insert(task)
     }
 
-    /// Adds queues in which this part makes runs claimable.
     pub(super) fn add_claimable(&self, queues: impl IntoIterator<Item = i32>) {
         self.common().claimable.extend(queues);
     }

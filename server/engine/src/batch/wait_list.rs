@@ -106,9 +106,7 @@ struct Queue {
 
 #[derive(Clone)]
 pub struct WaitList {
-    /// By task.
     queues: Vec<Queue>,
-    /// Requests in limited queues.
     limited: mpsc::Sender<Waiter>,
     notifiers: Notifiers,
     /// Bounds the waiting requests: the inboxes are emptied at once.
@@ -138,8 +136,8 @@ pub struct WaitListParts<'a> {
 }
 
 impl WaitList {
-    /// Once stopped, the list answers all waiters without claims. It ends when its sending side is
-    /// dropped.
+    /// Starts the list. Once stopped, it answers all waiters without claims. It ends when its
+    /// sending side is dropped.
     #[must_use]
     pub fn start(parts: &WaitListParts<'_>, tasks: &TaskTracker, stop: &CancellationToken) -> Self {
         let loops = parts.ticks.loops(Kind::Claim);
@@ -290,7 +288,6 @@ impl WaitListWorker {
         self.batch.close().await;
     }
 
-    /// Adds arrived requests and marks notified queues.
     fn enter_all(&mut self) {
         while let Ok(waiter) = self.inbox.try_recv() {
             self.enter(waiter);
@@ -397,7 +394,7 @@ impl WaitListWorker {
         self.ready.clear();
     }
 
-    /// Runs one statement for the waiters of all ready queues, in this tick if there is one.
+    /// Runs one statement for all ready queues, in this tick if there is one.
     async fn attempt(&mut self, turn: Option<Turn>) {
         let mut requests = Vec::new();
         let mut room = RUNS_MAX;
@@ -591,7 +588,6 @@ impl ClaimBatch {
         (wants, workers)
     }
 
-    /// Claims in a tick, or alone if the tick was undone.
     async fn claim_in_tick(
         &mut self,
         turn: Turn,

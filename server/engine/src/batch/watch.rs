@@ -14,7 +14,6 @@ use tenure_store::continuity::{Break, Continuity};
 use tenure_store::failure::ends_session;
 use tenure_store::low_water_marks::{self, Writer};
 
-/// The watching session and its last reading.
 pub struct DatabaseWatch {
     continuity: Continuity,
     watched: Mutex<Watched>,
@@ -34,7 +33,6 @@ struct Seen {
     kept: Option<i64>,
 }
 
-/// Returns why the database is not the one last seen.
 fn find_break(seen: Option<Seen>, connection: u64, last: i64) -> Option<Break> {
     let seen = seen?;
     if connection != seen.connection {

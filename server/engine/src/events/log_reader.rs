@@ -11,7 +11,6 @@ use tenure_store::log_readers;
 use super::sequencer::Sequencer;
 pub use tenure_store::log_readers::Part;
 
-/// Acts on the event log part by part.
 pub trait Sink: Send {
     /// Row of the table `log_readers` with the cursor.
     const NAME: &'static str;
@@ -32,7 +31,6 @@ pub trait Sink: Send {
 pub enum Read<T> {
     /// Another server reads for this sink.
     Busy,
-    /// All parts are processed.
     End,
     /// Number of processed rows; more may be left.
     Rows(usize, T),

@@ -28,7 +28,6 @@ impl Sequencer {
         self.state.read(|state| state.reached)
     }
 
-    /// Returns [`Sequencer::reached`] as a function.
     pub fn reader(&self) -> Arc<dyn Fn() -> Sequenced + Send + Sync> {
         let sequencer = self.clone();
         Arc::new(move || sequencer.reached())
@@ -63,12 +62,10 @@ impl Sequencer {
         self.state.read(|state| state.begins)
     }
 
-    /// Records that the log has no row before this position.
     pub fn note_begins(&self, since: Epoch, position: i64) {
         self.state.note(since, |state| state.begins = state.begins.max(position));
     }
 
-    /// Clears the cache.
     pub fn drop_all(&self) {
         self.state.drop_all();
     }

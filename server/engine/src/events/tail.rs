@@ -141,7 +141,7 @@ pub struct Listener {
 }
 
 impl Tail {
-    /// The reading task ends when it is stopped.
+    /// Starts the reading task, which ends when it is stopped.
     #[must_use]
     pub fn start(
         pool: PgPool,
@@ -179,7 +179,7 @@ impl Tail {
         tail
     }
 
-    /// Adds a listener, unless there are too many.
+    /// Returns `None` if there are too many listeners.
     pub fn listen(&self) -> Option<Listener> {
         let slot = Arc::clone(&self.shared.listener_slots).try_acquire_owned().ok()?;
         self.shared.listener_added.notify_one();
@@ -250,7 +250,7 @@ impl Tail {
         }
     }
 
-    /// Reads up to the end of the log. Costs one query if nothing is new.
+    /// Costs one query if nothing is new.
     async fn read_on(&self) -> Result<(), sqlx::Error> {
         metrics::counter!("tenure_event_reads_total", "who" => "all").increment(1);
         let mut conn = self.shared.pool.acquire().await?;
@@ -360,7 +360,6 @@ mod tests {
         }
     }
 
-    /// All events until a listener has caught up.
     fn drained(ring: &Ring, mut after: i64) -> Vec<i64> {
         let mut all = Vec::new();
         while let Some(Next::Events(events, through)) = ring.after(after) {

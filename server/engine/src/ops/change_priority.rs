@@ -37,7 +37,7 @@ pub async fn change_task(
     Ok(loaded.task)
 }
 
-/// Returns the changed tasks. Tasks that were ever resolved stay.
+/// Returns the changed tasks. Tasks that were ever resolved stay unchanged.
 pub async fn change_group(
     pool: &PgPool,
     notifiers: &Notifiers,

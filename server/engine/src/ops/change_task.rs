@@ -31,7 +31,7 @@ struct Retries {
     retries: u16,
 }
 
-/// A task already in the requested state stays.
+/// Returns the task, unchanged if it is already in the requested state.
 pub async fn change(pool: &PgPool, notifiers: &Notifiers, id: TaskId, change: Change) -> Result<Task, OpError> {
     let mut conn = pool.acquire().await?;
     let mut transaction = conn.begin().await?;

@@ -1,4 +1,4 @@
-//! Checkpoints of tasks. Each has its own statement: a worker stores one every few seconds at most.
+//! Checkpoints of tasks. Not batched: a worker stores one every few seconds at most.
 
 use chrono::{DateTime, Utc};
 use sqlx::PgPool;

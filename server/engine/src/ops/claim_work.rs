@@ -27,7 +27,7 @@ pub struct Request {
     pub wait_timeout: Duration,
 }
 
-/// If the database is replaced meanwhile, goes on waiting under the queue's new key.
+/// Goes on waiting under the queue's new key if the database is replaced meanwhile.
 pub async fn claim_work(
     wait_list: &WaitList,
     queues: &Queues,

@@ -15,7 +15,6 @@ pub const PAGE_MAX: u16 = 1_000;
 /// Bytes of definitions per page. A larger definition is a page by itself.
 pub(super) const PAGE_BYTES_MAX: i64 = 16 << 20;
 
-/// Start and length of a page.
 #[derive(Debug, Clone, Copy)]
 pub struct Cursor {
     /// Last task of the previous page.

@@ -69,7 +69,6 @@ impl Operation for AppendLog {
     }
 }
 
-/// Refuses a chunk of a run that no worker holds.
 fn why_not(RunRef { task, run }: RunRef, task_exists: bool) -> OpError {
     if task_exists {
         OpError::Conflict(format!("run {run} of task {task} is not claimed; only its worker writes its log"))

@@ -154,7 +154,6 @@ struct Wanted {
 }
 
 impl GetMessages {
-    /// Stores newly polled queues.
     async fn note_polled(&self, conn: &mut PgConnection, members: &[&GetRequest]) -> Result<(), sqlx::Error> {
         let since = self.polled.epoch();
         let new: Vec<i32> = self.polled.read(|polled| {

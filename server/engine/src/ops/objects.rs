@@ -54,7 +54,7 @@ pub async fn begin(
     }
 }
 
-/// Why no upload can begin under this name. The object may be gone meanwhile.
+/// Explains why no upload can begin under this name. The object may be gone meanwhile.
 fn why_not(name: &str, found: Option<&Object>) -> String {
     match found {
         Some(object) if object.now < object.removable => {

@@ -26,7 +26,7 @@ fn missing(queue: &TaskQueueId, key: &str) -> OpError {
     OpError::NotFound(format!("the queue {queue} has no rules for the key {key:?}"))
 }
 
-/// Replaces the rules of a key; creates a new queue. Waiting runs follow at once.
+/// Replaces the rules of a key. Creates the queue if needed. Waiting runs follow at once.
 ///
 /// # Errors
 /// If too many keys of the queue have rules.

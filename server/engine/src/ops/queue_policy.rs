@@ -73,7 +73,7 @@ pub struct Put<'a> {
     pub client_id: &'a str,
 }
 
-/// Replaces the policy of a queue; creates a new queue. The same policy changes nothing.
+/// Replaces the policy of a queue. Creates the queue if needed. The same policy changes nothing.
 ///
 /// # Errors
 /// If the current policy is not the one to replace.
@@ -109,6 +109,8 @@ fn as_rule(stored: &StoredPolicy) -> document::Current<'_> {
     document::Current { version: stored.version, text: &stored.policy }
 }
 
+/// Removes the policy of a queue, if any.
+///
 /// # Errors
 /// If the current policy is not the one to remove.
 pub async fn delete(parts: Parts<'_>, queue: &TaskQueueId, wanted: Match, client_id: &str) -> Result<(), OpError> {
@@ -130,8 +132,8 @@ pub async fn delete(parts: Parts<'_>, queue: &TaskQueueId, wanted: Match, client
     Ok(())
 }
 
-/// Pauses a queue; creates a new queue. A paused queue takes the new reason and end. No statement
-/// that begins after the answer gives one of its runs to a worker, on any server.
+/// Pauses a queue. Creates the queue if needed. A paused queue takes the new reason and end. No
+/// statement that begins after the answer gives one of its runs to a worker, on any server.
 ///
 /// # Errors
 /// If the request is invalid.

@@ -33,7 +33,6 @@ pub struct Change {
     pub expires: DateTime<Utc>,
 }
 
-/// A registered worker.
 #[derive(Debug)]
 pub struct LetIn {
     /// JSON text.

@@ -32,7 +32,6 @@ pub struct ReportRun {
     pub pool: PgPool,
 }
 
-/// A report or release.
 #[derive(Debug, Clone)]
 pub struct RunReport {
     pub task: TaskId,
@@ -128,7 +127,6 @@ fn ends<'a>(members: &[&'a RunReport]) -> Vec<Member<'a>> {
     members.iter().map(end).collect()
 }
 
-/// Loads stored results for reports that have one.
 async fn load_results(
     conn: &mut PgConnection,
     missing: &[&RunReport],

@@ -16,7 +16,6 @@ pub struct Parts<'a> {
     pub pool: &'a PgPool,
     pub queues: &'a Queues,
     pub notifiers: &'a Notifiers,
-    /// Elects the scheduler of a queue.
     pub schedulers: &'a Schedulers,
 }
 

@@ -55,7 +55,7 @@ pub struct Read {
     pub items: Vec<InboxItem>,
 }
 
-/// With takeover, first ends the worker's live session.
+/// Starts a session. With takeover, first ends the worker's live session.
 ///
 /// # Errors
 /// `SessionExists` or `PolicyMismatch`.
@@ -193,6 +193,8 @@ pub async fn unless_gone<T>(parts: Parts<'_>, id: Option<SessionId>, answer: Res
     .await
 }
 
+/// Renews a session.
+///
 /// # Errors
 /// `SessionEnded`, or `NotFound` if it ended more than a day ago.
 pub async fn renew(parts: Parts<'_>, identity: &Identity, stated: Stated) -> Result<Renewed, OpError> {

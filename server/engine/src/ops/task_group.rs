@@ -65,7 +65,7 @@ async fn wait_for_older(pool: &PgPool) -> Result<(), OpError> {
     Ok(())
 }
 
-/// Only a sealed group may be cancelled.
+/// Fails unless the group is sealed.
 pub fn check_sealed(group: &Group) -> Result<(), OpError> {
     match group.sealed {
         Some(_) => Ok(()),

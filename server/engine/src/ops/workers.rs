@@ -173,7 +173,7 @@ pub async fn declare(
     Ok(KnownWorker { queue: name.queue.clone(), worker, recent, quarantines })
 }
 
-/// On return the change is in effect at this server; at the others within half a second.
+/// Takes effect at this server before it returns, and at the others within half a second.
 pub async fn quarantine(
     pool: &PgPool,
     facts: &Facts,

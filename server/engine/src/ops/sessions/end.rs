@@ -141,7 +141,6 @@ pub async fn give_back_more(
 
 struct Slice {
     left: Left,
-    /// Runs that the session still holds.
     held: i64,
     endings: Vec<Ending>,
     effects: Effects,
