@@ -1,7 +1,9 @@
-//! Runs that were given to a session and were not accepted within the `acceptTime` of their queue. They wait again, and go to another
-//! session if one is free; a run that may not be started twice ends, because it may have been. In a paused queue this time does not run.
-//! While the worker is quarantined it does: another one can have the run then, under every delivery, because the worker was refused. What
-//! it has still when that is over gets a whole `acceptTime` again.
+//! Takes back runs that a session did not accept within the queue's `acceptTime`. They become
+//! pending again; a run that may not start twice ends, because it may have started.
+//!
+//! The time stops in a paused queue, but not while the worker is quarantined: another worker can
+//! then get the run under every delivery, because the quarantined one was refused it. After a
+//! quarantine, the rest gets a whole `acceptTime` again.
 
 use sqlx::Connection;
 

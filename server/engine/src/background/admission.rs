@@ -1,11 +1,10 @@
-//! The pass `admission`: takes in the announcements of limited queues, and gives out the runs of
-//! assign queues. In a pull queue claims decide which runs start. There the pass only takes in
-//! announcements while no worker asks.
+//! The pass `admission`: folds the announcements of limited queues and assigns the runs of assign
+//! queues. In pull queues the claims decide which runs start; there the pass only folds
+//! announcements while no worker polls.
 //!
-//! It looks at some queues at the same time, so that their commits share flushes. A look that lasts,
-//! because it takes back runs of a lost scheduler or waits for a lock, holds up no other queue:
-//! meanwhile the others are listed again and looked at. The pass ends when the queues that it began
-//! with have been looked at: the database would have to undo a look that is dropped.
+//! Queues are processed concurrently, so that their commits share flushes. A slow queue does not
+//! delay others: due queues are listed and processed meanwhile. The pass waits for its initial
+//! queues, since dropping a future would roll back its transaction.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -29,31 +28,26 @@ use crate::decision::{self, Reads};
 use crate::engine::Engine;
 use crate::notifiers::{AdmittedBy, Effects};
 
-/// A key is deleted this long after it was last examined.
+/// Keys not examined for this long are deleted.
 const IDLE_KEY: TimeDelta = TimeDelta::minutes(10);
-/// Queues that are looked at at the same time. Fewer than the pool has connections.
+/// Less than the connections of the pool.
 const QUEUES_AT_ONCE: usize = 4;
-/// How often the queues are listed again while a look lasts.
 const LISTED_EVERY: Duration = Duration::from_millis(20);
-/// They are not listed again after this time: a pass that takes a minute is cancelled.
+/// Less than the minute after which a pass is cancelled.
 const LISTED_FOR: Duration = Duration::from_secs(20);
-/// A queue whose look has lasted for longer is left to the next pass: the end of this one would wait
-/// for another such look.
+/// A slower queue is left to the next pass, so that it does not prolong this one.
 const LASTS_LONG: Duration = Duration::from_secs(1);
 
-/// A queue, and what a look at it has done.
 type Looked = (i32, Result<PassReport, sqlx::Error>);
 
-/// What [`AdmissionPass::look_at_all`] waits for.
 enum Step {
     Looked(Looked),
     Listed(Result<Vec<Listed>, sqlx::Error>),
 }
 
-/// Takes in announcements, and gives out runs.
 #[derive(Debug, Default)]
 pub struct AdmissionPass {
-    /// Queues that cannot be read, and when each is tried again.
+    /// Unreadable queues and their next attempts.
     failing: Mutex<BTreeMap<i32, Instant>>,
 }
 
@@ -62,9 +56,8 @@ impl AdmissionPass {
         self.failing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Admits startable runs in each queue with announcements, or with runs that wait for capacity. A
-    /// queue that cannot be read is left to a later pass, for example if a newer release has stored its
-    /// policy. It does not affect the others.
+    /// Processes queues with announcements or with runs that wait for capacity. Unreadable queues,
+    /// for example with a policy of a newer release, are left to a later pass.
     pub async fn run(&self, engine: &Engine) -> Result<PassReport, sqlx::Error> {
         let (queues, next_in) = self.list_due(engine).await?;
         let looks = self.look_at_all(engine, queues).await;
@@ -77,7 +70,7 @@ impl AdmissionPass {
             match look {
                 Ok(report) => {
                     all.join(report);
-                    // A queue that another transaction has locked was skipped.
+                    // A locked queue was skipped and has not recovered.
                     let recovered = report.lost_race == 0 && self.failing().remove(&queue).is_some();
                     if recovered {
                         let name = name_of(engine, queue).await;
@@ -96,7 +89,7 @@ impl AdmissionPass {
         failed.map_or(Ok(all), Err)
     }
 
-    /// Lists the queues to examine now, and the seconds until the next head with a set time is due.
+    /// Returns the queues to process, and the seconds until the next scheduled head is due.
     async fn list_due(&self, engine: &Engine) -> Result<(Vec<Listed>, Option<f64>), sqlx::Error> {
         let changes = engine.notifiers.limited_changes();
         let mut queues = {
@@ -108,14 +101,15 @@ impl AdmissionPass {
         queues.retain(|listed| is_ours(engine, listed));
         let next_in = queues.iter().filter_map(|listed| listed.next_in).reduce(f64::min);
         let (mut failing, now) = (self.failing(), Instant::now());
-        // They are listed in the order of their keys.
+        // The list is sorted by queue.
         failing.retain(|queue, _| queues.binary_search_by_key(queue, |listed| listed.queue).is_ok());
         let is_put_off = |queue: i32| failing.get(&queue).is_some_and(|until| *until > now);
         queues.retain(|listed| (listed.due || listed.reassigning) && !is_put_off(listed.queue));
         Ok((queues, next_in))
     }
 
-    /// Looks at these queues, whatever fails, and at others that become due while a look lasts.
+    /// Processes these queues, and others that become due meanwhile. An error does not stop the
+    /// rest.
     async fn look_at_all(&self, engine: &Engine, mut queues: Vec<Listed>) -> Vec<Looked> {
         let began = Instant::now();
         let mut first: HashSet<i32> = queues.iter().map(|listed| listed.queue).collect();
@@ -149,7 +143,7 @@ impl AdmissionPass {
                     queues = listed;
                     queues.retain(|one| !looks.contains_key(&one.queue) && !left.contains(&one.queue));
                 }
-                // They are not listed again: the next pass says what is wrong.
+                // The next pass reports the error.
                 Some(Step::Listed(Err(_))) | None => {}
             }
         }
@@ -160,7 +154,6 @@ impl AdmissionPass {
         Step::Listed(self.list_due(engine).await.map(|(queues, _)| queues))
     }
 
-    /// A queue cannot be read, and it may stay so for long: that is logged once.
     async fn put_off(&self, engine: &Engine, queue: i32, error: &sqlx::Error) {
         metrics::counter!("tenure_pass_failures_total", "pass" => "admission").increment(1);
         let is_new = self.failing().insert(queue, Instant::now() + AFTER_FAILURE).is_none();
@@ -171,13 +164,12 @@ impl AdmissionPass {
     }
 }
 
-/// What logs call a queue.
 async fn name_of(engine: &Engine, queue: i32) -> String {
     let name = engine.queues.get_name(&engine.background_pool, queue).await;
     name.map_or_else(|_| queue.to_string(), |name| name.to_string())
 }
 
-/// Who starts the runs of a queue: if it assigns them, its scheduler.
+/// In an assign queue, the scheduler starts runs.
 fn admitted_by(engine: &Engine, listed: &Listed) -> AdmittedBy {
     match (listed.assigns, engine.schedulers.leader(listed.queue).term) {
         _ if !listed.limited => AdmittedBy::Ended,
@@ -187,7 +179,6 @@ fn admitted_by(engine: &Engine, listed: &Listed) -> AdmittedBy {
     }
 }
 
-/// True if this server may admit runs of a queue.
 fn is_ours(engine: &Engine, listed: &Listed) -> bool {
     admitted_by(engine, listed) != AdmittedBy::Other
 }
@@ -196,7 +187,6 @@ async fn look(engine: &Engine, listed: Listed) -> Step {
     Step::Looked((listed.queue, look_at_queue(engine, listed).await))
 }
 
-/// Admits runs of one queue, after a slice of its pending take-backs.
 async fn look_at_queue(engine: &Engine, listed: Listed) -> Result<PassReport, sqlx::Error> {
     let leader = engine.schedulers.leader(listed.queue);
     let mut report = PassReport::default();
@@ -211,9 +201,8 @@ async fn look_at_queue(engine: &Engine, listed: Listed) -> Result<PassReport, sq
     Ok(report)
 }
 
-/// Deletes keys without runs, each queue in its own transaction. Keys with a run, or without their
-/// whole burst, are marked as examined then, and so count as done. A full slice of keys is therefore
-/// followed by the next one at once.
+/// Deletes keys without runs, one transaction per queue. Keys with a run or without a full token
+/// bucket are marked as examined and count as done, so that the next slice follows at once.
 pub async fn purge(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     let mut conn = engine.background_pool.acquire().await?;
     let before = tenure_store::clock::get_now(&mut conn).await? - IDLE_KEY;
@@ -226,7 +215,7 @@ pub async fn purge(engine: &Engine) -> Result<PassReport, sqlx::Error> {
         plan_as_hot(&mut transaction).await?;
         let forgotten = match admission::forget_idle_keys(&mut transaction, queue, &keys, before).await {
             Ok(forgotten) => forgotten,
-            // Another transaction has the queue for long. The keys of others do not wait for it.
+            // The queue is locked for long; others do not wait.
             Err(error) if classify(&error) == Class::Contention => continue,
             Err(error) => return Err(error),
         };
@@ -239,7 +228,7 @@ pub async fn purge(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     Ok(report)
 }
 
-/// Takes in the announcements of a queue. In an assign queue also gives out startable runs.
+/// Folds the announcements of a queue. In an assign queue, also assigns startable runs.
 async fn admit(
     engine: &Engine,
     conn: &mut PgConnection,
@@ -253,7 +242,7 @@ async fn admit(
     plan_as_hot(&mut transaction).await?;
     let reading = reads.with_announcements(queue);
     let Some(mut locked) = admission::lock(&mut transaction, queue, leader, IfLocked::Skip, reading).await? else {
-        // Another transaction has the queue, and has not committed its decision.
+        // Locked by a transaction that has not committed its decision.
         return Ok(PassReport { lost_race: 1, ..PassReport::default() });
     };
     let Some(limits) = locked.limits.take() else {
@@ -282,22 +271,20 @@ async fn admit(
     Ok(PassReport { found: done, done, next_in, ..PassReport::default() })
 }
 
-/// The runs given out by [`assign`].
 #[derive(Default)]
 struct Started {
     runs: usize,
-    /// The sessions that got runs.
     sessions: Vec<i64>,
-    /// Heads that could start nothing yet and are looked at again at a certain time.
+    /// Heads scheduled for a later time.
     put_off: usize,
-    /// Seconds until the rate of the queue is checked again, if it let nothing start.
+    /// Seconds until the next check of the queue's rate, if it blocked all starts.
     next_in: Option<f64>,
-    /// Why fewer runs started than sessions are free for, if so.
+    /// Why capacity of sessions is left.
     blocked: Option<Blocked>,
 }
 
-/// Gives runs of an assign queue to its sessions. If the loaded heads start nothing and capacity is
-/// left, loads more heads.
+/// Assigns runs of an assign queue to its sessions. If the loaded heads start nothing and capacity
+/// is left, loads more heads.
 async fn assign(
     transaction: &mut PgConnection,
     locked: &mut Locked,
@@ -320,7 +307,7 @@ async fn assign(
         let (decided, found) = decision::decide_by(transaction, &mut queue, limits, heads, reads).await?;
         let locked_runs = admission::lock_waiting(transaction, &decided.starts).await?;
         if locked_runs.len() < decided.starts.len() {
-            // Decide again without the runs that other transactions have locked. The set grows each time.
+            // Decide again without the locked runs. Their set grows each time.
             let seqs = decided.starts.iter().map(|start| start.seq);
             without.extend(seqs.filter(|seq| !locked_runs.contains(seq)));
             continue;

@@ -1,7 +1,8 @@
-//! Artifacts and objects that have expired. Bytes are deleted before rows: while a row exists, this pass comes back to it.
+//! Deletes expired artifacts and objects: bytes before rows, since the pass returns to existing
+//! rows.
 //!
-//! A row is removable no sooner than the last upload under its name can have ended, and from then on no server issues
-//! another URL for uploads; so no bytes come back. The expiry pass skips a task until it has no artifacts.
+//! A row is removable only after the last possible upload under its name. No server issues upload
+//! URLs for it from then on, so no bytes reappear. The expiry pass skips tasks with artifacts.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +11,6 @@ use crate::blobs::{BlobError, BlobName};
 use crate::engine::Engine;
 use tenure_store::{artifacts, objects};
 
-/// Deletes a slice of artifacts and a slice of objects.
 pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     let (pool, marks) = (&engine.background_pool, engine.due_marks.get());
     let due = artifacts::list_removable(&mut *pool.acquire().await?, marks.artifacts, SLICE).await?;

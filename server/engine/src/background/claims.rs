@@ -1,5 +1,5 @@
-//! Expired claims. A claim has expired when its lease has ended by `tenure_now()` without a renewal; its run ends as
-//! claim-expired and the next one is pending while retries are left. A task past its deadline is left to the deadline pass.
+//! Ends claims whose lease expired by `tenure_now()`. Their runs end as claim-expired and are
+//! retried while retries are left. Tasks past their deadline are left to the deadline pass.
 
 use sqlx::PgConnection;
 use uuid::Uuid;
@@ -10,7 +10,6 @@ use crate::ops::worker_removed::{self, Ended};
 use tenure_domain::policy::ending::Ending;
 use tenure_store::claims;
 
-/// Ends a slice of the claims that have expired.
 pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     let mut conn = engine.background_pool.acquire().await?;
     let due = claims::list_due(&mut conn, engine.due_marks.get().claims, SLICE).await?;

@@ -1,8 +1,8 @@
 //! Compares this machine's clock with the database's.
 //!
-//! Claims, deadlines and dates of tasks come from the database and are not affected. What this server checks in memory, task
-//! credentials and signed URLs, is dated by the database and checked with the difference added. Only the timestamps of
-//! signed requests are compared with this machine's own clock: a wrong one refuses clients whose clocks are right.
+//! Claims, deadlines and task dates use the database's clock. Task credentials and signed URLs are
+//! dated by the database and checked with the skew added. Only timestamps of signed requests are
+//! compared with this machine's clock: a wrong clock refuses clients with correct ones.
 
 use std::time::{Duration, Instant};
 
@@ -13,12 +13,12 @@ use crate::clock;
 use crate::engine::Engine;
 use tenure_store::clock as database;
 
-/// A larger difference is a fault of one of the machines, and the operator is warned.
+/// Operators are warned of a larger skew: one of the clocks is wrong.
 pub const SKEW_MAX: TimeDelta = TimeDelta::seconds(5);
-/// A measurement that took longer is too imprecise.
+/// A slower measurement is too imprecise.
 const MEASURED_WITHIN: Duration = Duration::from_secs(1);
 
-/// Measures the difference, publishes it, and warns of a large one.
+/// Publishes the skew, and warns if it is large.
 pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     let mut conn = engine.background_pool.acquire().await?;
     let (started, sent) = (Instant::now(), clock::real_now());
@@ -27,7 +27,7 @@ pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     if took > MEASURED_WITHIN {
         return Ok(PassReport { found: 1, ..PassReport::default() });
     }
-    // The database read its clock at some time between the request and the answer.
+    // The database read its clock between request and response.
     let ahead = there - sent - TimeDelta::from_std(took / 2).unwrap_or_default();
     engine.skew.set(ahead);
     let seconds = ahead.as_seconds_f64();

@@ -1,4 +1,4 @@
-//! Publishes the counts and the age of the oldest transaction.
+//! Publishes the counts of queues and the age of the oldest transaction.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,16 +14,15 @@ use tenure_store::messages::{self, HiddenCounts};
 use tenure_store::queue_counts::{self, ListedQueue, Listing};
 use tenure_store::{deadlines, holds, session};
 
-/// An older transaction holds vacuum back, and the operator is warned.
+/// An older transaction delays vacuum; operators are warned.
 const OLD_TRANSACTION: Duration = Duration::from_secs(60);
 
 /// A deadline or the end of a delay within this time keeps the passes active.
 const NEAR: Duration = Duration::from_secs(10);
 
-/// Queues whose names one pass looks up.
 const NAMED_MAX: usize = 200;
 
-/// What is published of each queue, in the order of `numbers`.
+/// Metrics of each queue, in the order of `numbers`.
 pub const METRICS: [Metric; 10] = [
     ("queue_pending_tasks", "Pending runs of a task queue"),
     ("queue_claimed_tasks", "Running claims of a task queue"),
@@ -43,12 +42,12 @@ pub const METRICS: [Metric; 10] = [
     ("tenure_messages_alarming", "Messages that were got ten times or more and whose run is still pending"),
 ];
 
-/// Whether a transaction had been open for too long when that was looked at last.
+/// True if the last check found a long transaction.
 #[derive(Debug, Default)]
 struct OldTransaction(AtomicBool);
 
 impl OldTransaction {
-    /// Warns of one, once for as long as there is one. Whether something was said.
+    /// Logs the first long transaction, and the end of the last. Returns true if it logged.
     fn say(&self, oldest: Duration) -> bool {
         let is_old = oldest > OLD_TRANSACTION;
         let was_old = self.0.swap(is_old, Ordering::Relaxed);
@@ -64,7 +63,6 @@ impl OldTransaction {
     }
 }
 
-/// Publishes the counts of queues.
 #[derive(Debug)]
 pub struct CountersPass {
     pub gauges: QueueGauges<{ METRICS.len() }>,
@@ -78,9 +76,8 @@ impl Default for CountersPass {
 }
 
 impl CountersPass {
-    /// Publishes the counts, and finds out whether any task is unresolved. Queues without a run are
-    /// listed once, by the first run of this pass: there may be very many. After that they cost the
-    /// scan that passes over them.
+    /// Publishes the counts, and checks whether any task is unresolved. Only the first run lists
+    /// queues without runs, which may be very many.
     pub async fn run(&self, engine: &Engine) -> Result<PassReport, sqlx::Error> {
         let notified = engine.notifiers.notifications();
         name_resolutions(engine).await?;
@@ -104,8 +101,7 @@ impl CountersPass {
         }
         self.gauges.replace(found, Instant::now());
         metrics::gauge!("tenure_admission_announcements").set(announced as f64);
-        // A task that waits for others is neither pending nor claimed, but has a deadline; one that
-        // is delayed until tomorrow does not matter today.
+        // Tasks with open dependencies are neither pending nor claimed, but have deadlines.
         if open == 0
             && !deadlines::is_near(&mut conn, marks.deadlines, NEAR).await?
             && !holds::is_near(&mut conn, marks.holds, NEAR).await?
@@ -121,13 +117,12 @@ impl CountersPass {
     }
 }
 
-/// Has the tasks that this server has resolved shown under the names of their queues. Most of these are remembered.
 async fn name_resolutions(engine: &Engine) -> Result<(), sqlx::Error> {
     let resolutions = engine.notifiers.resolutions();
     for queue in resolutions.list_unnamed(NAMED_MAX) {
         let name = match engine.queues.get_name(&engine.background_pool, queue).await {
             Ok(name) => Some(name),
-            // A failover has lost the queue, with its tasks.
+            // The queue was lost in a failover, with its tasks.
             Err(sqlx::Error::RowNotFound) => None,
             Err(error) => return Err(error),
         };
@@ -136,7 +131,6 @@ async fn name_resolutions(engine: &Engine) -> Result<(), sqlx::Error> {
     Ok(())
 }
 
-/// The numbers of a queue, in the order of [`METRICS`].
 fn numbers(queue: &ListedQueue, hidden: Option<&HiddenCounts>) -> [f64; METRICS.len()] {
     let counts = shown(queue.counted, queue.assigned, queue.admissible, queue.paused.is_some());
     let since = |time: Option<DateTime<Utc>>| time.map_or(0.0, |time| (queue.now - time).as_seconds_f64().max(0.0));
@@ -159,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_old_transaction_is_warned_of_once() {
+    fn old_transaction_is_warned_of_once() {
         let old_transaction = OldTransaction::default();
         let said = [59, 61, 62, 3_600, 5, 5, 90].map(|seconds| old_transaction.say(Duration::from_secs(seconds)));
         assert_eq!(said, [false, true, false, false, true, false, true]);

@@ -1,5 +1,5 @@
-//! Deadlines. A task that is not resolved when its deadline passes ends as deadline-exceeded, wherever it is; nothing
-//! is tried again afterwards. A report that arrives before this pass has come to the task still counts.
+//! Ends unresolved tasks past their deadline as deadline-exceeded, in any state and without a
+//! retry. A report that arrives before this pass reaches the task still counts.
 
 use super::{PassReport, SLICE};
 use crate::engine::Engine;
@@ -7,7 +7,6 @@ use crate::notifiers::Effects;
 use tenure_api::states::ReasonResolved;
 use tenure_store::deadlines;
 
-/// Ends a slice of the tasks whose deadline has passed.
 pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     let mut conn = engine.background_pool.acquire().await?;
     let slice = deadlines::end_overdue(&mut conn, engine.due_marks.get().deadlines, SLICE).await?;

@@ -1,5 +1,5 @@
-//! Dependencies. Notes, for each part of the event log, which tasks were resolved and which were created unscheduled,
-//! settles the edges between them, and schedules the tasks whose dependencies are all satisfied.
+//! Records resolved and unscheduled tasks from the event log, settles the edges between them, and
+//! schedules tasks whose dependencies are all satisfied.
 
 use std::time::Instant;
 
@@ -12,10 +12,8 @@ use crate::notifiers::Effects;
 use tenure_store::dependency_work;
 use tenure_store::transitions::schedule::Scheduled;
 
-/// Rows of the log that a transaction notes.
 const ROWS_MAX: usize = 50;
 
-/// Notes each part of the log as work.
 #[derive(Debug, Clone, Copy)]
 pub struct DependencySink;
 
@@ -29,8 +27,8 @@ impl Sink for DependencySink {
     }
 }
 
-/// Reads the log to what was its end when the pass began, or a little further, and settles the work of it, slice by slice.
-/// Neither takes longer than a pass may.
+/// Reads the log to about its end at the start of the pass, then settles the work in slices. Each
+/// phase stops after [`PASS_MAX`].
 pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     let mut conn = engine.background_pool.acquire().await?;
     let none = dependency_work::skip_log(&mut conn).await?;
@@ -46,13 +44,14 @@ pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
             Read::Rows(rows, ()) => {
                 report.found += rows;
                 report.done += rows;
-                // What was committed before this part was read is read now. What came since can wait for a pass of its own, which
-                // must not keep this one from settling.
+                // Newer rows wait for the next pass, so that they cannot keep this one from
+                // settling.
                 if rows < ROWS_MAX {
                     break;
                 }
             }
-            // The server that reads settles as well, but may have read before the events that we were notified of.
+            // The server that reads also settles, but may have read before the events of our
+            // notification.
             Read::Busy => {
                 report.lost_race += 1;
                 break;

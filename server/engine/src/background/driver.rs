@@ -1,4 +1,4 @@
-//! Runs each pass again and again: when it is notified, and at a fallback in case a notification is lost.
+//! Runs each pass on notification, and at an interval in case a notification is lost.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -16,16 +16,17 @@ use crate::essential;
 use tenure_store::connector::Connector;
 use tenure_store::outage;
 
-/// How often passes look while anything is unresolved.
+/// Poll interval while anything is unresolved.
 const ACTIVE: Duration = Duration::from_millis(200);
-/// How often passes look while nothing is.
+/// Poll interval while nothing is unresolved.
 const IDLE: Duration = Duration::from_secs(5);
-/// The least time between two looks at the facts, however often they change.
+/// Minimum pause between two refreshes of the facts.
 const FACTS_PAUSE: Duration = Duration::from_millis(20);
-/// A pass that takes longer is cancelled and retried: its connection is dead. Longer than the statement timeout.
+/// A longer pass has a dead connection; it is cancelled and retried. Longer than the statement
+/// timeout.
 const PASS_MAX: Duration = Duration::from_secs(60);
 
-/// Starts the passes, and the tasks that exchange notifications with the other servers of the database.
+/// Also starts the exchange of notifications with other servers.
 pub fn run_passes(passes: &Arc<Passes>, connector: &Connector, lifetime: &Lifetime) {
     let Lifetime { tasks, stop, .. } = lifetime;
     let engine = &passes.engine;
@@ -36,7 +37,7 @@ pub fn run_passes(passes: &Arc<Passes>, connector: &Connector, lifetime: &Lifeti
     essential::spawn(tasks, other_servers::notify(pool.clone(), notifiers.clone(), me, stop.clone()));
 }
 
-/// Starts all passes; when they are stopped, each ends after its current run.
+/// After `stop`, each pass ends with its current run.
 pub fn start(passes: &Arc<Passes>, tasks: &TaskTracker, stop: &CancellationToken) {
     for pass in PASSES {
         let driver = Driver { pass, passes: Arc::clone(passes), stop: stop.clone() };
@@ -54,14 +55,14 @@ impl Driver {
     async fn run(self) {
         let (name, engine) = (self.pass.name, &self.passes.engine);
         let failures = metrics::counter!("tenure_pass_failures_total", "pass" => name);
-        // So that the first failure is seen as an increment.
+        // Makes the first failure visible as an increment.
         failures.absolute(0);
         self.count(PassReport::default());
         let mut failing = false;
         while !self.stop.is_cancelled() {
             let started = Instant::now();
             let result = run_once(self.pass.run(&self.passes)).await;
-            // Before the pause is chosen: what becomes active meanwhile ends it.
+            // Before the pause is chosen, so that new activity ends it.
             let (active, begun) = (engine.notifiers.passes(), engine.sessions.activity.begun());
             let pause = match result {
                 Ok(report) => {
@@ -74,7 +75,7 @@ impl Driver {
                     pause_after(self.pass.pace, report, engine.notifiers.is_active(), any_session)
                 }
                 Err(error) => {
-                    // Logged once, not at every retry while the database is unavailable, nor once for each pass.
+                    // Logged once per outage.
                     if !failing && !outage::is_known(&error) {
                         tracing::error!(pass = name, error = %error, "background pass failed; it will be retried");
                         failing = true;
@@ -87,8 +88,8 @@ impl Driver {
         }
     }
 
-    /// A pass that is notified ends its pause too when something becomes active: what another server has done notifies it of nothing, and
-    /// that server may not be the one that acts on it, or may be gone.
+    /// New activity also ends the pause of a notified pass: other servers' work sends it no
+    /// notification, and those servers may not process it.
     async fn wait(&self, pause: Duration, active: Notified<'_>, begun: Notified<'_>) {
         let notifiers = &self.passes.engine.notifiers;
         let notified = async {
@@ -146,7 +147,7 @@ impl Driver {
     }
 }
 
-/// Runs a pass. One that panics has failed, and is retried as any other: it would never run again at this server, which would look
+/// Converts a panic to an error: otherwise the pass would never run again on a server that looks
 /// healthy.
 async fn run_once(running: impl Future<Output = Result<PassReport, sqlx::Error>>) -> Result<PassReport, sqlx::Error> {
     match tokio::time::timeout(PASS_MAX, AssertUnwindSafe(running).catch_unwind()).await {
@@ -156,7 +157,6 @@ async fn run_once(running: impl Future<Output = Result<PassReport, sqlx::Error>>
     }
 }
 
-/// How long a pass pauses after this report, while something may be unresolved or nothing is, with or without worker sessions.
 fn pause_after(pace: Pace, report: PassReport, is_active: bool, any_session: bool) -> Duration {
     let usual = if is_active { ACTIVE } else { IDLE };
     match pace {
@@ -175,7 +175,7 @@ fn pause_after(pace: Pace, report: PassReport, is_active: bool, any_session: boo
     }
 }
 
-/// Waits for one of these, and for so long at the least.
+/// Waits `least`, then for either notification.
 async fn until_either(least: Duration, active: Notified<'_>, notified: Notified<'_>) {
     tokio::time::sleep(least).await;
     tokio::select! {
@@ -184,7 +184,7 @@ async fn until_either(least: Duration, active: Notified<'_>, notified: Notified<
     }
 }
 
-/// The pause, or less if more will be due sooner; but for a rate whose tokens come faster than a pass is worth to be run.
+/// Returns the shorter of `pause` and `next_in`, but never less than `least`.
 fn sooner(pause: Duration, next_in: Option<Duration>, least: Duration) -> Duration {
     next_in.map_or(pause, |next_in| next_in.max(least).min(pause))
 }
@@ -201,15 +201,15 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_pass_that_panics_has_failed_and_can_be_run_again() {
+    async fn panicking_pass_fails_and_can_run_again() {
         assert!(matches!(run_once(panics()).await, Err(sqlx::Error::Protocol(_))));
         let report = PassReport { done: 1, ..PassReport::default() };
         assert_eq!(run_once(async { Ok(report) }).await.unwrap(), report);
     }
 
-    /// The scheduler of a queue is not notified of what is created at another server, and had looked last while there was nothing.
+    /// A scheduler gets no notification of runs created at other servers.
     #[tokio::test]
-    async fn the_long_pause_of_a_pass_that_is_notified_ends_when_something_is_unresolved() {
+    async fn activity_ends_idle_pause_of_notified_pass() {
         let database = TestDatabase::create().await;
         let queue = Queue::start(database.options());
         for name in ["claims", "admission", "dependencies", "groups"] {
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pass_is_run_when_more_is_due_and_not_more_often_than_its_pace_says() {
+    fn pause_ends_when_more_is_due_but_not_before_minimum() {
         let [least, ms] = [5, 1].map(Duration::from_millis);
         for (pause, next_in, expected) in [
             (ACTIVE, None, ACTIVE),
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pass_in_slices_is_run_again_at_once_while_it_leaves_something() {
+    fn sliced_pass_runs_again_until_done() {
         let pause = |report| pause_after(Pace::InSlices(IDLE), report, true, false);
         let cut_short = PassReport { found: 200, done: 20, next_in: Some(Duration::ZERO), ..PassReport::default() };
         assert_eq!(pause(cut_short), Duration::ZERO);
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn admission_is_run_again_when_the_next_run_may_start() {
+    fn admission_pauses_until_next_run_may_start() {
         let [least, ms] = [5, 1].map(Duration::from_millis);
         let pause = |report, is_active| pause_after(Pace::Admission(least), report, is_active, false);
         let nothing = PassReport::default();

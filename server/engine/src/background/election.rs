@@ -1,6 +1,6 @@
-//! Beats, and the elections that follow them. A beat is one row that is written; only if there are queues that assign their runs, more is
-//! looked at, and once by a server of weight 0. They have a session of their own, so that nothing else that a server does can make it
-//! look silent.
+//! Heartbeats of this server, and the elections after them. Elections run only if assign queues
+//! exist; a server of weight 0 checks once without them. Both have their own database session, so
+//! that other work cannot make the server look silent.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,18 +15,18 @@ use crate::schedulers::{BEAT, Look};
 use tenure_store::connector::Connector;
 use tenure_store::{outage, servers};
 
-/// How long a beat may take, connecting included, before its session is given up: the network may have lost it. Less than the activation
-/// time, so that the next one is written before this server is taken for lost.
+/// Includes connecting. Then the session is dropped, because the network may have lost it. Less
+/// than the activation time, so that the next heartbeat precedes an election.
 const BEAT_MAX: Duration = Duration::from_secs(3);
-/// How long handing over the queues may take when the server stops.
 const LEAVE_MAX: Duration = Duration::from_millis(1_500);
 
-/// Beats until the server stops, and hands over its queues then.
+/// Writes heartbeats until the server stops, then hands over its queues.
 pub async fn run(engine: Arc<Engine>, connector: Connector, stop: CancellationToken) {
     let started = Instant::now();
     let mut session = Session::new(connector);
     let mut ticks = tokio::time::interval(BEAT);
-    // Never less than a second apart: by its own beats a server judges the silence of others.
+    // A server judges the silence of others by its own heartbeats, so these are at least a second
+    // apart.
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut failing = false;
     loop {
@@ -63,12 +63,11 @@ pub async fn run(engine: Arc<Engine>, connector: Connector, stop: CancellationTo
     session.close().await;
 }
 
-/// One beat, and what follows from it.
 pub async fn beat(engine: &Engine, conn: &mut PgConnection, up: Duration) -> Result<(), sqlx::Error> {
     let member = engine.schedulers.member();
     let any = match servers::beat(conn, member.id).await? {
         Some(any) => any,
-        // It was purged while this server was silent for long.
+        // The row was purged during a long silence of this server.
         None => {
             servers::insert(conn, member, up).await?;
             true

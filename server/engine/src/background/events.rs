@@ -1,18 +1,18 @@
-//! Gives positions to new events, and purges old ones.
+//! Sequences new events, and purges old ones.
 
 use super::{PassReport, SLICE};
 use crate::engine::Engine;
 use tenure_store::events;
 
-/// Moves everything new into the log, and adds its changes to the counts. Readers of the log do the same; this pass keeps the
-/// backlog short.
+/// Sequences new events and adds their changes to the counts. Readers of the log do the same; this
+/// pass keeps the backlog short.
 pub async fn sequence(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     let mut conn = engine.background_pool.acquire().await?;
     let moved = usize::try_from(engine.sequencer.run(&mut conn).await?).unwrap_or(usize::MAX);
     Ok(PassReport { found: moved, done: moved, ..PassReport::default() })
 }
 
-/// Purges a slice of the events that are older than the retention.
+/// Purges a slice of events older than the retention.
 pub async fn purge(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     let mut conn = engine.background_pool.acquire().await?;
     let (since, begins) = (engine.sequencer.epoch(), engine.sequencer.begins());

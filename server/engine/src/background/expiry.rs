@@ -1,7 +1,7 @@
-//! Expiry. Purges tasks that have expired, and then groups that have expired and are empty.
+//! Purges expired tasks, and then expired groups without tasks.
 //!
-//! Tasks that are still retained, and groups that have such tasks, are passed over slice by slice; after the last one the pass begins
-//! again.
+//! Slices skip tasks that are still retained, and groups with such tasks. After the last slice the
+//! pass starts over.
 
 use std::time::Instant;
 
@@ -13,16 +13,15 @@ use crate::engine::Engine;
 use tenure_store::memory::Memory;
 use tenure_store::transitions::purge::{self, Slice};
 
-/// Purges expired tasks and groups.
 pub struct ExpiryPass {
-    /// Where the next run continues; none after the last expired task.
+    /// Start of the next run; none after the last expired task.
     tasks: Memory<Option<purge::Cursor>>,
-    /// Where it continues with groups; none after the last expired group.
+    /// Start of the next run; none after the last expired group.
     groups: Memory<Option<purge::GroupCursor>>,
 }
 
 impl ExpiryPass {
-    /// Registers its cursors at the engine.
+    /// Registers the cursors for invalidation.
     pub(super) fn new(engine: &Engine) -> Self {
         let pass = Self { tasks: Memory::default(), groups: Memory::default() };
         let (tasks, groups) = (pass.tasks.clone(), pass.groups.clone());
@@ -33,7 +32,6 @@ impl ExpiryPass {
         pass
     }
 
-    /// Purges a slice of tasks and a slice of groups.
     pub async fn run(&self, engine: &Engine) -> Result<PassReport, sqlx::Error> {
         let mut conn = engine.background_pool.acquire().await?;
         let marks = engine.due_marks.get();
@@ -76,10 +74,10 @@ impl ExpiryPass {
     }
 }
 
-/// Goes on where the last run stopped, until a slice is purged, everything was looked at, or the pass has taken long enough.
+/// Continues from the last run until a slice is purged, all rows were examined, or the time is up.
 struct Round<C> {
     total: Slice<C>,
-    /// Whether it has looked, or will have when it is at the end, at everything.
+    /// True if the round covers all rows: it began at the first row or wrapped around.
     whole: bool,
     is_over: bool,
     until: Instant,
@@ -100,7 +98,7 @@ impl<C> Round<C> {
         let at_end = total.next.is_none();
         let enough = total.purged as i64 >= SLICE || Instant::now() > *until;
         *is_over = enough || (at_end && (*whole || total.purged > 0));
-        // Once more from the start, for what lies before the place where this run began.
+        // Wrap around once.
         *whole |= at_end;
     }
 }

@@ -3,7 +3,6 @@
 use super::PassReport;
 use crate::engine::Engine;
 
-/// Reads the facts that have changed.
 pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     let changed = engine.facts.look().await?;
     Ok(PassReport { found: changed, done: changed, ..PassReport::default() })

@@ -1,5 +1,4 @@
-//! Groups. Finds the groups in which tasks were resolved, part by part of the event log, and publishes the resolution of
-//! those that have no unresolved task left.
+//! Publishes the resolution of groups whose last task was resolved, according to the event log.
 
 use sqlx::PgConnection;
 
@@ -10,19 +9,18 @@ use tenure_store::events::Sequenced;
 use tenure_store::groups::{self, Slice, Witnesses};
 use tenure_store::memory::Memory;
 
-/// Unresolved tasks that are cached, one for each group, so that checking a large group is cheap. Nothing is lost when they
-/// are dropped.
+/// Cached unresolved tasks, one per group, which make checks of large groups cheap. Clearing them
+/// is harmless.
 const WITNESSES_MAX: usize = 100_000;
 
-/// Parts of the log that one run of the pass reads: while it lags, events and expired tasks are retained.
+/// Per run: a lagging pass retains events and expired tasks.
 const PARTS_MAX: usize = 50;
 
-/// Publishes the groups that a part of the log resolves.
 #[derive(Debug)]
 pub struct GroupSink<'a> {
-    /// What need not be looked through for resolutions without a position.
+    /// No resolutions without a position precede this.
     pub sequenced: Sequenced,
-    /// The task of each group that is checked first.
+    /// Cached task of each group, checked first.
     pub witnesses: &'a mut Witnesses,
 }
 
@@ -36,13 +34,12 @@ impl Sink for GroupSink<'_> {
     }
 }
 
-/// Publishes the resolution of groups.
 pub struct GroupsPass {
     witnesses: Memory<Witnesses>,
 }
 
 impl GroupsPass {
-    /// Registers its cache at the engine.
+    /// Registers the cache for invalidation.
     pub(super) fn new(engine: &Engine) -> Self {
         let pass = Self { witnesses: Memory::default() };
         let witnesses = pass.witnesses.clone();
@@ -53,7 +50,7 @@ impl GroupsPass {
     pub async fn run(&self, engine: &Engine) -> Result<PassReport, sqlx::Error> {
         let mut conn = engine.background_pool.acquire().await?;
         let since = self.witnesses.epoch();
-        // Taken out: if the pass fails, or another one runs meanwhile, only the cache is lost.
+        // On failure or an overlapping run, only the cache is lost.
         let mut witnesses = self.witnesses.note(since, std::mem::take).unwrap_or_default();
         if witnesses.len() > WITNESSES_MAX {
             witnesses.clear();

@@ -1,6 +1,6 @@
-//! Delays of pending runs. A delayed run is ready when its time has come by `tenure_now()`: never earlier, and later by one look of
-//! the passes at most. It takes a new place in its queue, as if it had come then. A pause of the queue changes nothing: its runs are
-//! ready, and none is given out.
+//! Ends delays of pending runs. A delayed run becomes ready by `tenure_now()`: never early, at most
+//! one poll late. It is queued as if it had arrived then. Runs of a paused queue become ready too,
+//! but none is dispatched.
 
 use sqlx::Connection;
 
@@ -9,7 +9,6 @@ use crate::engine::Engine;
 use crate::notifiers::Effects;
 use tenure_store::transitions::end_hold;
 
-/// Ends a slice of the delays that are over.
 pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     let mut conn = engine.background_pool.acquire().await?;
     let mut transaction = conn.begin().await?;

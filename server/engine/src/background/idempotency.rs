@@ -1,4 +1,4 @@
-//! Keys of submissions that are older than a day. Until this pass deletes one, it is ignored.
+//! Deletes idempotency keys older than a day. They are ignored even before.
 
 use super::{PassReport, SLICE};
 use crate::engine::Engine;

@@ -1,4 +1,5 @@
-//! Logs of runs that have ended: those whose worker has uploaded the whole log are deleted, the others become artifacts.
+//! Processes live logs of ended runs: deletes those uploaded whole by the worker, and turns the
+//! others into artifacts.
 
 use std::time::{Duration, Instant};
 
@@ -17,10 +18,9 @@ use tenure_store::artifacts;
 use tenure_store::failure::{Class, classify};
 use tenure_store::live_logs::{self, DueLog, DueTask, Position};
 
-/// Chunks that are read at once.
 const CHUNKS: i64 = 64;
 
-/// Looks at the logs that are due, for a while. One that fails holds up no other: the first such error comes at the end.
+/// A failed log does not stop the others; the first such error is returned at the end.
 pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     let began = Instant::now();
     engine.live_logs.count().await?;
@@ -38,7 +38,7 @@ pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
             }
         }
         if began.elapsed() > PASS_MAX && n < due.len() {
-            // The others would wait for as long as if nothing were due, and fill the room for live logs meanwhile.
+            // The rest would wait for a whole interval, and use up the space for live logs.
             report.next_in = Some(Duration::ZERO);
             break;
         }
@@ -54,7 +54,7 @@ async fn look_at(engine: &Engine, log: &DueLog) -> Result<(), sqlx::Error> {
     settle(engine, log, fate).await
 }
 
-/// Whether the whole log is there: a row of an artifact without bytes is one whose upload did not come.
+/// True if the whole log is stored. A row without bytes means that the upload never came.
 async fn is_uploaded(engine: &Engine, log: &DueLog, task: &DueTask) -> Result<bool, sqlx::Error> {
     if !task.uploaded {
         return Ok(false);
@@ -84,14 +84,15 @@ async fn settle(engine: &Engine, log: &DueLog, fate: Fate) -> Result<(), sqlx::E
     }
 }
 
-/// Makes artifacts of a log; what becomes of its chunks then. The bytes come first: while there are chunks, the pass comes back.
+/// Creates the artifacts of a log and returns the fate of its chunks. The bytes are stored first:
+/// the pass returns while chunks exist.
 async fn fold(engine: &Engine, log: &DueLog, task: DueTask, ended: DateTime<Utc>) -> Result<Fate, sqlx::Error> {
     let again = Fate::Stay(log.now + LOOK_EVERY);
     let of = RunRef { task: task.id, run: task.run };
     let name = BlobName::artifact(of.task, of.run, BACKING_LOG);
     let text = assemble(engine, log, ended).await?;
     match engine.blobs.put_by_server(&engine.background_pool, &name, LOG_CONTENT_TYPE, text).await {
-        // Its worker has uploaded it after all, or another server has stored what there was of it and deleted the chunks.
+        // The worker has uploaded the log after all, or another server has stored it.
         Ok(_) | Err(BlobError::Sealed(Sealed::Uploaded)) => {}
         Err(error) => {
             tracing::warn!(error = %error, task.id = %of.task, run.id = of.run.number(), "a live log could not be stored yet");
@@ -101,7 +102,8 @@ async fn fold(engine: &Engine, log: &DueLog, task: DueTask, ended: DateTime<Utc>
     match make_artifacts(&engine.background_pool, &engine.notifiers, of).await {
         Ok(true) => Ok(Fate::Purge),
         Ok(false) => {
-            // Nothing would ever remove them: the task went meanwhile, or what has the name of the log is no artifact with bytes.
+            // Nothing else would remove these bytes: the task is gone, or the log's name is an
+            // artifact without bytes.
             drop(engine.blobs.delete(&engine.background_pool, &[name]).await);
             Ok(Fate::Purge)
         }
@@ -112,7 +114,6 @@ async fn fold(engine: &Engine, log: &DueLog, task: DueTask, ended: DateTime<Utc>
     }
 }
 
-/// The text of the artifact.
 async fn assemble(engine: &Engine, log: &DueLog, ended: DateTime<Utc>) -> Result<Bytes, sqlx::Error> {
     let (mut text, mut cursor) = (Vec::new(), Cursor { next: 0 });
     let mut conn = engine.background_pool.acquire().await?;

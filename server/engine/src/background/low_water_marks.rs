@@ -1,4 +1,4 @@
-//! Advances the low-water marks of the queues that this server claims from, and looks for runs that they hide.
+//! Advances the low-water marks of this server's queues, and finds runs hidden by them.
 
 use super::{PassReport, clocks};
 use crate::batch::watch::DatabaseWatch;
@@ -8,26 +8,24 @@ use crate::notifiers::Effects;
 use tenure_store::connector::Connector;
 use tenure_store::queues::{self, Remembered};
 
-/// Advances low-water marks, and repairs them.
 pub struct LowWaterMarksPass {
-    /// The session of both.
+    /// Database session for both.
     pub watch: DatabaseWatch,
 }
 
 impl LowWaterMarksPass {
-    /// Watches the database of this connector.
     pub(super) fn new(connector: &Connector) -> Self {
         Self { watch: DatabaseWatch::new(connector) }
     }
 
-    /// Advances the marks as far as is safe. If the database was replaced, what cannot wait is read at once.
+    /// Advances the marks as far as is safe. If the database was replaced, refreshes urgent facts.
     pub async fn run(&self, engine: &Engine) -> Result<PassReport, sqlx::Error> {
         let breaks = engine.continuity.breaks();
         let advanced = self.advance(engine).await;
-        // Also if that failed: the next pass knows of no break.
+        // Also after an error: the next pass would not notice the break.
         if engine.continuity.breaks() != breaks {
             engine.notifiers.notify_facts();
-            // The clock may be that of another machine.
+            // The clock may be another machine's.
             clocks::pass(engine).await?;
         }
         let queues = advanced.map_err(Failure::into_error)?;
@@ -42,8 +40,8 @@ impl LowWaterMarksPass {
         Ok(queues)
     }
 
-    /// Looks for claimable runs below a low-water mark, and drops the marks of their queues on every
-    /// server; and for keys of queues that the database does not have, which this server drops.
+    /// Finds claimable runs below low-water marks and drops these marks on every server. Also drops
+    /// cached queue keys that the database does not have.
     pub async fn repair(&self, engine: &Engine) -> Result<PassReport, sqlx::Error> {
         drop_stale_keys(engine).await?;
         let sequenced = engine.sequencer.reached();

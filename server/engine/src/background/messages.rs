@@ -1,12 +1,11 @@
-//! Messages whose visibility timeout has ended become visible again, and runs whose reservation for a poller has ended
-//! become claimable by claimWork. Messages that end with their task are left to the deadline pass.
+//! Shows messages whose visibility timeout has ended, and releases runs whose poller reservation
+//! has ended to claimWork. Messages that end with their task are left to the deadline pass.
 
 use super::{PassReport, SLICE};
 use crate::engine::Engine;
 use crate::notifiers::Effects;
 use tenure_store::messages;
 
-/// Makes a slice of what is due visible or claimable.
 pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     let mut conn = engine.background_pool.acquire().await?;
     let due = messages::show_due(&mut conn, &engine.due_marks.get(), SLICE).await?;

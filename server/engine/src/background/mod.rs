@@ -1,6 +1,6 @@
-//! Passes: work that no request starts. Each is its own transaction script in a file of its own; any number of
-//! servers may run each. [`registry::PASSES`] is the one list of them: the driver, the manual clock, the metrics and the
-//! table in docs/operating.md follow it.
+//! Background passes: work that no request starts. Each pass has its own file and transactions; any
+//! number of servers may run it. The driver, the manual clock, the metrics and the table in
+//! docs/operating.md follow [`registry::PASSES`].
 
 pub mod accept;
 pub mod admission;
@@ -41,16 +41,15 @@ pub mod workers;
 
 use std::time::Duration;
 
-/// Rows of one pass; a pass that finds as many runs again at once.
+/// Maximum rows per pass; a full slice is followed by another at once.
 pub const SLICE: i64 = 200;
 
-/// A pass that works slice by slice returns to its driver after this time.
+/// Time limit of a pass that works in slices.
 pub const PASS_MAX: Duration = Duration::from_secs(1);
 
-/// The pause after a failure.
 const AFTER_FAILURE: Duration = Duration::from_secs(1);
 
-/// What a pass did. Metrics and tests look at the same numbers.
+/// What a pass did, for metrics and tests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PassReport {
     /// Rows that were due.
@@ -59,18 +58,17 @@ pub struct PassReport {
     pub done: usize,
     /// Ended runs that are retried.
     pub retried: usize,
-    /// Ended runs whose task had no retry left.
+    /// Ended runs without retries left.
     pub exhausted: usize,
-    /// Rows that another transaction had processed, or holds.
+    /// Rows that another transaction processed or has locked.
     pub lost_race: usize,
-    /// When more will be due, if the pass knows of something.
+    /// Time until more work is due, if known.
     pub next_in: Option<Duration>,
-    /// Parts of the pass that failed when they were tried last: it has not recovered.
+    /// Parts of the pass whose last attempt failed.
     pub failing: usize,
 }
 
 impl PassReport {
-    /// What a part of the pass did, besides.
     fn join(&mut self, part: Self) {
         self.found += part.found;
         self.done += part.done;

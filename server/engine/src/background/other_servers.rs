@@ -1,6 +1,5 @@
-//! Notifications between servers: one task forwards local notifications to the others, one listens for theirs.
-//!
-//! Nothing relies on them: a lost notification is made up for by the retries of the wait list and the passes' fallback.
+//! Exchanges notifications between servers. A lost notification is harmless: the wait list retries
+//! and passes have a fallback interval.
 
 use std::time::Duration;
 
@@ -14,22 +13,18 @@ use crate::notifiers::Notifiers;
 use tenure_store::connector::Connector;
 use tenure_store::{facts, notifications, outage};
 
-/// The least time between two notifications of one server.
 const NOTIFY_EVERY: Duration = Duration::from_millis(5);
-/// How often a server checks whether there are other servers.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// How long a listener that lost its connection waits before it connects again.
 const AFTER_FAILURE: Duration = Duration::from_millis(500);
-/// How often a server sends a notification without queues, so that its own listener receives something.
+/// A keepalive names no queues; this server's own listener receives it.
 const KEEPALIVE_EVERY: Duration = Duration::from_secs(10);
-/// A listener that receives nothing for so long, not even from its own server, has a dead connection, and connects again.
+/// A silent connection is presumed dead and replaced.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
-/// How long sending a notification may take.
 const NOTIFY_MAX: Duration = Duration::from_secs(5);
-/// Queues in one notification; its payload is limited to 8,000 bytes.
+/// The payload is limited to 8,000 bytes.
 const QUEUES_MAX: usize = 500;
 
-/// Forwards notifications to the other servers, while there are any, and sends keepalives to the own listener.
+/// Forwards notifications while other servers exist, and sends keepalives.
 pub async fn notify(pool: PgPool, notifiers: Notifiers, me: Uuid, stop: CancellationToken) {
     let mut others = true;
     let (mut looked, mut sent) = (Instant::now() - LOOK_EVERY, Instant::now());
@@ -65,10 +60,9 @@ async fn send(pool: &PgPool, me: Uuid, queues: &[i32]) {
     }
 }
 
-/// Receives the notifications of the other servers.
 pub async fn listen(connector: Connector, notifiers: Notifiers, me: Uuid, stop: CancellationToken) {
     while !stop.is_cancelled() {
-        // A pool for each connection: a dead one keeps its slot until the network closes it.
+        // One pool per connection: a dead one keeps its slot until the network closes it.
         let pool = connector.small_pool(notifications::LISTENER);
         let ended = tokio::select! {
             () = stop.cancelled() => return,
@@ -88,11 +82,11 @@ pub async fn listen(connector: Connector, notifiers: Notifiers, me: Uuid, stop: 
 
 async fn receive(pool: &PgPool, notifiers: &Notifiers, me: Uuid, silence: Duration) -> Result<(), sqlx::Error> {
     let mut listener = PgListener::connect_with(pool).await?;
-    // A new pool is made instead: this one stays with its host.
+    // A new pool is created instead: this one stays with its host.
     listener.eager_reconnect(false);
     let listening = tokio::time::timeout(silence, listener.listen_all([notifications::CHANNEL, facts::CHANNEL])).await;
     listening.unwrap_or(Err(sqlx::Error::PoolTimedOut))?;
-    // Notifications that were sent before this are made up for by the fallbacks.
+    // Fallbacks make up for notifications sent before this.
     loop {
         let received = tokio::time::timeout(silence, listener.try_recv()).await;
         let received = received.unwrap_or(Err(sqlx::Error::PoolTimedOut))?;
@@ -102,12 +96,12 @@ async fn receive(pool: &PgPool, notifiers: &Notifiers, me: Uuid, silence: Durati
             continue;
         }
         if let Some(worker) = notifications::read_leaving(notification.payload()) {
-            // Its own server has waited for its wait list already.
+            // Nobody waits for the result: the sender has waited for its own wait list.
             drop(notifiers.send_away(worker));
             continue;
         }
         let (from, queues) = notifications::read(notification.payload());
-        // A keepalive names no queues, and keeps no pass active.
+        // Keepalives keep no pass active.
         if from != Some(me) && !queues.is_empty() {
             notifiers.notify_from_other_server(queues);
         }
@@ -120,7 +114,7 @@ mod tests {
     use tenure_store::testing::{TestDatabase, eventually};
 
     #[tokio::test]
-    async fn a_listener_that_receives_nothing_for_too_long_is_replaced_unless_there_are_keepalives() {
+    async fn silent_listener_is_replaced_without_keepalives() {
         const SILENCE: Duration = Duration::from_millis(500);
         let database = TestDatabase::create().await;
         let pool = database.connector().small_pool(notifications::LISTENER);
@@ -146,14 +140,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_server_receives_the_notifications_of_another_one() {
+    async fn server_receives_notifications_of_another_server() {
         let database = TestDatabase::create().await;
         let (here, there, stop) = (Notifiers::default(), Notifiers::default(), CancellationToken::new());
         let (me, other) = (Uuid::new_v4(), Uuid::new_v4());
         let start_listener = |notifiers: &Notifiers, server| {
             tokio::spawn(listen(database.connector(), notifiers.clone(), server, stop.clone()))
         };
-        // A server notifies the others only while there are any, which it sees by their listeners.
+        // A server notifies others only while it sees their listeners.
         let (listening, own) = (start_listener(&here, me), start_listener(&there, other));
         let notifying = tokio::spawn(notify(database.pool().clone(), there.clone(), other, stop.clone()));
         here.wait_list(0).set_has_requests(true);

@@ -1,4 +1,4 @@
-//! Pauses of queues that were to last until a date: the queues are resumed.
+//! Resumes queues whose pause has reached its end date.
 
 use super::{PassReport, SLICE};
 use crate::engine::Engine;

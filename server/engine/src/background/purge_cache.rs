@@ -1,4 +1,4 @@
-//! Requests to purge caches that are older than a day. Until this pass deletes one, it is ignored.
+//! Deletes cache purge requests older than a day. They are ignored even before.
 
 use super::{PassReport, SLICE};
 use crate::engine::Engine;

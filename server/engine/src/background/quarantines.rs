@@ -1,5 +1,5 @@
-//! Quarantines that are over. A worker is refused the runs that were given to its session before, and may have acknowledged their items:
-//! they are in its inbox again, a second after the quarantine has ended or was lifted, when every server knows of that.
+//! Ends quarantines. The worker was refused runs assigned before, and may have acknowledged their
+//! items. These reappear in its inbox a second after the end, when every server knows of it.
 
 use sqlx::Connection;
 

@@ -1,5 +1,5 @@
-//! Runs that a scheduler has given out which was lost, in queues whose policy wants them to be given out again: a part of the pass
-//! `admission`. Each slice is a transaction of its own, fenced as every other one of the scheduler; where it dies, the next one goes on.
+//! Takes back the runs of a lost scheduler, in queues whose policy says so; part of the pass
+//! `admission`. Each slice is its own fenced transaction, and resumes after a crash.
 
 use sqlx::{Connection, PgConnection};
 use tenure_domain::policy::ending::Ending;
@@ -12,10 +12,9 @@ use crate::endings;
 use crate::engine::Engine;
 use crate::notifiers::Effects;
 
-/// Runs of one slice.
 const REASSIGN_SLICE: i64 = 2_000;
 
-/// Takes back a slice of a queue: what was not accepted waits again, and what was accepted ends, unless its time goes on.
+/// Returns unaccepted runs to pending, and ends accepted runs unless their time continues.
 pub(super) async fn reassign(
     engine: &Engine,
     conn: &mut PgConnection,
@@ -56,7 +55,6 @@ pub(super) async fn reassign(
     })
 }
 
-/// Has those wait again that were not accepted.
 async fn take_back(
     transaction: &mut PgConnection,
     given_out: &[GivenOut],
@@ -72,7 +70,7 @@ async fn take_back(
     Ok(taken.runs)
 }
 
-/// Ends those that were accepted and have no time that goes on.
+/// Ends accepted runs whose time does not continue.
 async fn end_at_once(
     transaction: &mut PgConnection,
     given_out: &[GivenOut],

@@ -1,12 +1,10 @@
-//! Applies a changed policy to the existing runs of its queue. Each transaction stores in the rows of
-//! the policies where the next one goes on, at any server. [`tenure_domain::policy::refile`] has the
-//! steps, and why no run is missed.
+//! Applies a changed policy to the existing runs of its queue. Each transaction stores its progress
+//! in the policy's row; any server continues from there. [`tenure_domain::policy::refile`]
+//! describes the steps, and why no run is missed.
 //!
-//! One transaction waits for older transactions on behalf of a slice of queues, and finishes the
-//! queues without runs. Runs are stamped one queue at a time, a slice of runs in a transaction: few
-//! runs are locked, and no queue holds up the others.
-//!
-//! It changes what is stamped on runs, and no date: a delay that began stays as long as it was, and so does the time of a claim.
+//! One transaction waits for older transactions for a slice of queues, and finishes queues without
+//! runs. Runs are stamped by queue and slice: few are locked, and no queue delays the others. Dates
+//! do not change: delays and claim times keep their length.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -20,33 +18,29 @@ use crate::notifiers::{Effects, Notifiers};
 use tenure_domain::policy::refile::{Found, Place, SLICE as RUNS_MAX, Stage, step};
 use tenure_store::refile;
 
-/// A step that fails after this time is not tried again at once: it would take the time of all other queues.
+/// A step that fails after this time is retried after a pause, to save the time of other queues.
 const FAILS_SLOWLY: Duration = Duration::from_millis(200);
-/// The pause after the first such failure of a queue. It doubles with each further one.
+/// Doubles with each slow failure.
 const PAUSE_FIRST: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 
-/// What a run of the pass leaves to the next one.
 #[derive(Debug, Default)]
 struct Turns {
-    /// The last queue that had its turn: the next slice comes after it. None where that is the first one.
+    /// The next slice starts after this queue; none for the first queue.
     after: Option<i32>,
-    /// The queues whose last step failed.
     failing: BTreeMap<i32, Failing>,
 }
 
-/// A queue whose last step failed.
 #[derive(Debug)]
 struct Failing {
-    /// When the next step is tried.
+    /// Time of the next attempt.
     until: Instant,
-    /// The pause after the next slow failure.
     pause: Duration,
 }
 
 impl Turns {
-    /// Takes in the next slice, which ends at this queue or at the last one: the queues in it that are not put off. What failed in its
-    /// range and is not there any more, another server has dealt with.
+    /// Returns the queues of the next slice without a pause. The slice ends at `end` or the last
+    /// queue; failed queues missing from it were finished by another server.
     fn begin(&mut self, slice: &[i32], end: Option<i32>, now: Instant) -> Vec<i32> {
         let Self { after, failing } = self;
         failing.retain(|queue, _| {
@@ -56,13 +50,11 @@ impl Turns {
         slice.iter().copied().filter(|queue| failing.get(queue).is_none_or(|it| it.until <= now)).collect()
     }
 
-    /// Filters these queues to those whose last step did not fail: a failure undoes a common
-    /// transaction for all of its queues.
+    /// A failure would roll back the common transaction for all queues.
     fn without_failing(&self, queues: &[i32]) -> Vec<i32> {
         queues.iter().copied().filter(|queue| !self.failing.contains_key(queue)).collect()
     }
 
-    /// The step of a queue that began then has failed.
     fn fail(&mut self, queue: i32, began: Instant) {
         let now = Instant::now();
         let failing = self.failing.entry(queue).or_insert(Failing { until: now, pause: PAUSE_FIRST });
@@ -74,7 +66,6 @@ impl Turns {
     }
 }
 
-/// Applies changed policies.
 #[derive(Debug, Default)]
 pub struct RefilePass {
     turns: Mutex<Turns>,
@@ -85,17 +76,16 @@ impl RefilePass {
         self.turns.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Refiles a slice of queues: first all of them at once, then those with runs in turn, until all wait
-    /// or are done, or [`PASS_MAX`] has passed. The next pass continues after the last queue that had its
-    /// turn. A queue that fails is left to a later pass and holds up no other; the pass fails with the
-    /// first such error at its end.
+    /// Processes a slice of queues, first together and then in turn, until all wait or are done, or
+    /// [`PASS_MAX`] has passed. The next pass continues after this turn's last queue. A failed
+    /// queue is left to a later pass; the first such error is returned at the end.
     pub async fn run(&self, engine: &Engine) -> Result<PassReport, sqlx::Error> {
         let mut conn = engine.background_pool.acquire().await?;
         let mut report = PassReport::default();
         let mut failed = None;
         let after = self.turns().after;
         let slice = refile::list(&mut conn, after, SLICE).await?;
-        // From here, so that each pass takes a step.
+        // Measured from here, so that each pass takes a step.
         let started = Instant::now();
         let end = if slice.len() as i64 == SLICE { slice.last().copied() } else { None };
         let mut queues = self.turns().begin(&slice, end, started);
@@ -105,7 +95,7 @@ impl RefilePass {
                 queues.retain(|queue| !common.settled.contains(queue));
                 common.any_moved
             }
-            // The loop below finds the queue that fails.
+            // The loop below finds the failing queue.
             Err(error) if is_about_the_queue(&error) => false,
             Err(error) => return Err(error),
         };
@@ -158,19 +148,18 @@ impl RefilePass {
     }
 }
 
-/// Whether the next queue may fare better: the database has answered, and it was this queue that could not be read or changed.
+/// True if the error concerns this queue only.
 fn is_about_the_queue(error: &sqlx::Error) -> bool {
     matches!(error, sqlx::Error::Database(_) | sqlx::Error::Decode(_) | sqlx::Error::ColumnDecode { .. })
 }
 
-/// Result of [`take_common_steps`].
 struct CommonSteps {
-    /// Queues without a next step in this pass: they wait, are done, or are locked by another server.
+    /// Waiting, done, or locked by another server.
     settled: HashSet<i32>,
     any_moved: bool,
 }
 
-/// Takes the steps that read no single runs, for all these queues in one transaction.
+/// Takes the steps that read no single runs, in one transaction for all queues.
 async fn take_common_steps(conn: &mut PgConnection, queues: &[i32]) -> Result<CommonSteps, sqlx::Error> {
     let mut settled: HashSet<i32> = queues.iter().copied().collect();
     let mut transaction = conn.begin().await?;
@@ -194,15 +183,14 @@ async fn take_common_steps(conn: &mut PgConnection, queues: &[i32]) -> Result<Co
     Ok(CommonSteps { settled, any_moved: begun || moved })
 }
 
-/// A queue's place before and after a step.
 struct Move {
     queue: i32,
     from: Place,
     to: Place,
 }
 
-/// Locks the policies of these queues, begins the wait for older transactions, and ends it for queues
-/// with no older transaction open. Returns true if a wait began. Skips queues that are done or locked.
+/// Locks the policies of these queues, skips those done or locked, and begins or ends the wait for
+/// older transactions. Returns true if a wait began.
 async fn lock_and_wait(transaction: &mut PgConnection, queues: &[i32]) -> Result<(bool, Vec<Move>), sqlx::Error> {
     let locked = refile::lock(transaction, queues).await?;
     let waiting: Vec<i32> = locked.iter().filter(|now| now.place.stage == Stage::Older).map(|now| now.queue).collect();
@@ -222,7 +210,7 @@ async fn lock_and_wait(transaction: &mut PgConnection, queues: &[i32]) -> Result
     Ok((!begun.is_empty(), moves.collect()))
 }
 
-/// Stores the new places. Returns true if one differs.
+/// Returns true if any progress changed.
 async fn store(transaction: &mut PgConnection, moves: &[Move]) -> Result<bool, sqlx::Error> {
     let moved: Vec<(i32, Place)> = moves.iter().filter(|it| it.to != it.from).map(|it| (it.queue, it.to)).collect();
     if !moved.is_empty() {
@@ -231,9 +219,8 @@ async fn store(transaction: &mut PgConnection, moves: &[Move]) -> Result<bool, s
     Ok(!moved.is_empty())
 }
 
-/// Result of [`take_steps`].
 struct Steps {
-    /// Number of runs read.
+    /// Runs read.
     runs: usize,
     /// True if the next step can be taken at once.
     moved: bool,
@@ -241,8 +228,8 @@ struct Steps {
     last: bool,
 }
 
-/// Takes steps with one queue, in one transaction, until it has stamped runs. So no run is locked
-/// during [`Stage::Check`], which may take long. Returns none if the queue is done or locked.
+/// Takes steps with one queue, in one transaction, until runs are stamped: no run is locked during
+/// [`Stage::Check`], which may take long. Returns none if the queue is done or locked.
 async fn take_steps(conn: &mut PgConnection, notifiers: &Notifiers, queue: i32) -> Result<Option<Steps>, sqlx::Error> {
     let mut transaction = conn.begin().await?;
     let (_, mut moves) = lock_and_wait(&mut transaction, &[queue]).await?;

@@ -1,4 +1,4 @@
-//! Registered workers that have expired: they are purged when their last credentials have expired too.
+//! Purges expired registered workers once their last credentials have expired too.
 
 use super::{PassReport, SLICE};
 use crate::engine::Engine;

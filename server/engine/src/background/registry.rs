@@ -1,5 +1,4 @@
-//! Every pass, once: its name in logs and metrics, when it runs, whether moving the manual clock waits for it, and what
-//! it runs.
+//! The table of passes.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -23,50 +22,45 @@ use crate::engine::Engine;
 use tenure_store::connector::Connector;
 use tenure_store::{deadlines as deadlines_store, holds as holds_store, messages as messages_store};
 
-/// How long [`Passes::run_all_due`] waits for rows that another transaction holds.
+/// How long [`Passes::run_all_due`] waits for locked rows.
 const HELD_WAIT: Duration = Duration::from_secs(3);
-/// Its pause between two tries.
 const HELD_PAUSE: Duration = Duration::from_millis(5);
 
 /// When a pass runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pace {
-    /// When something may be due.
+    /// When work may be due.
     Due,
-    /// When something may be due, if there are sessions of workers.
+    /// When work may be due and worker sessions exist.
     Sessions,
-    /// When tasks were resolved or wait for others, but not more often than this.
+    /// Tasks were resolved or wait for others; with a minimum interval.
     Dependencies(Duration),
-    /// When tasks were resolved, but not more often than this.
+    /// Tasks were resolved; with a minimum interval.
     Groups(Duration),
-    /// When a run waits for admission or an admitted one has ended, but not more often than this.
+    /// A run waits for admission or an admitted run ended; with a minimum interval.
     Admission(Duration),
-    /// At a steady pace, and when a fact was changed.
+    /// Interval, cut short when a fact changes.
     Facts(Duration),
-    /// At a steady pace.
     Every(Duration),
-    /// At a steady pace, and again at once while there is more than a slice to do.
+    /// Interval, skipped while full slices are due.
     InSlices(Duration),
 }
 
 /// Whether moving the manual clock waits for a pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Advance {
-    /// It answers only when the pass finds nothing due.
+    /// The request returns once nothing is due.
     Waits,
-    /// The pass runs at its own pace: it depends on no stored time.
+    /// Own pace: the pass depends on no stored time.
     GoesOn,
 }
 
-/// A running pass.
 type Running<'a> = Pin<Box<dyn Future<Output = Result<PassReport, sqlx::Error>> + Send + 'a>>;
 
 pub struct Pass {
-    /// Its name in logs, metrics and documents.
+    /// Name in logs, metrics and documents.
     pub name: &'static str,
-    /// When it runs.
     pub pace: Pace,
-    /// Whether moving the manual clock waits for it.
     pub advance: Advance,
     run: for<'a> fn(&'a Passes) -> Running<'a>,
 }
@@ -77,17 +71,13 @@ impl Pass {
     }
 }
 
-/// The passes of one engine. Those with state are fields.
+/// Passes with state are fields.
 pub struct Passes {
-    /// What they work on.
     pub engine: Arc<Engine>,
-    /// Has the gauges of runs.
     pub counters: CountersPass,
-    /// Has the gauges of workers.
     pub worker_counts: WorkerCountsPass,
-    /// Has the session that watches the database.
     pub low_water_marks: LowWaterMarksPass,
-    /// Also run at the start.
+    /// Also run at startup.
     pub replication: ReplicationPass,
     admission: AdmissionPass,
     expiry: ExpiryPass,
@@ -96,7 +86,6 @@ pub struct Passes {
 }
 
 impl Passes {
-    /// Makes the passes of an engine, whose database has this connector. None runs yet.
     #[must_use]
     pub fn new(engine: &Arc<Engine>, connector: &Connector) -> Arc<Self> {
         Arc::new(Self {
@@ -112,8 +101,7 @@ impl Passes {
         })
     }
 
-    /// Runs every pass that moving the clock waits for, until nothing is due. Rows that another transaction holds for
-    /// long are left.
+    /// Runs the passes with [`Advance::Waits`] until nothing is due, except rows that stay locked.
     pub async fn run_all_due(&self) -> Result<(), sqlx::Error> {
         let mut progress = Instant::now();
         loop {
@@ -123,8 +111,7 @@ impl Passes {
                 found |= report.found + report.lost_race > 0;
                 done |= report.done > 0;
             }
-            // The passes skip rows that another transaction holds, which may be a pass of this very server that is about
-            // to commit; and a pass that found another server at work has not seen whether that has finished.
+            // Passes skip locked rows, and do not know whether the other transaction has committed.
             if !found && !self.is_anything_held().await? {
                 return Ok(());
             }
@@ -138,7 +125,7 @@ impl Passes {
         }
     }
 
-    /// True if rows are due that the passes skipped.
+    /// True if skipped rows are due.
     async fn is_anything_held(&self) -> Result<bool, sqlx::Error> {
         let mut conn = self.engine.background_pool.acquire().await?;
         Ok(deadlines_store::is_due(&mut conn).await?
@@ -147,37 +134,29 @@ impl Passes {
     }
 }
 
-/// How often counts are folded, events sequenced and low-water marks moved.
 const HOUSEKEEPING: Pace = Pace::Every(Duration::from_millis(500));
-/// How often expired rows are purged.
 const PURGING: Pace = Pace::InSlices(Duration::from_secs(5));
-/// The least time from one start of the dependency pass to the next: it delays a dependent by that much at most, and makes
-/// larger batches under load.
+/// Bounds the delay of a dependent; larger batches under load.
 const DEPENDENCIES: Pace = Pace::Dependencies(Duration::from_millis(20));
-/// The same for admission.
 const ADMISSION: Pace = Pace::Admission(Duration::from_millis(5));
-/// The same for the groups pass, whose events no request waits for.
+/// No request waits for these events.
 const GROUPS: Pace = Pace::Groups(Duration::from_millis(250));
-/// How often queues are looked for whose policy was changed.
 const REFILING: Pace = Pace::InSlices(Duration::from_millis(500));
-/// How often runs are looked for that low-water marks hide; less often where looking takes long.
+/// Slower if the search takes long.
 const REPAIRING: Pace = Pace::Every(Duration::from_secs(2));
-/// How often quarantines are looked for that have ended.
 const LIFTING: Pace = Pace::InSlices(Duration::from_secs(2));
-/// How often the clock of this machine is compared with the database's.
 const COMPARING: Pace = Pace::Every(Duration::from_secs(60));
-/// How often replication is looked at: a few settings, and which standbys are connected.
+/// Checks a few settings and the connected standbys.
 const WATCHING: Pace = Pace::Every(Duration::from_secs(5));
-/// How often the workers that were seen are written to the database: a server that is killed loses what it saw since.
+/// A killed server loses what it saw since.
 const WRITING: Pace = Pace::Every(Duration::from_secs(10));
-/// How often workers are counted, for the metrics.
 const COUNTING: Pace = Pace::Every(Duration::from_secs(30));
-/// How long a turn of what is remembered of queues in use lasts.
+/// Length of a generation of cached queues.
 const IDLE_QUEUES: Pace = Pace::Every(Duration::from_secs(60));
-/// How often facts are refreshed: changes take effect within this time on servers that were not notified.
+/// Maximum delay of a change on servers without notification.
 const FACTS: Pace = Pace::Facts(Duration::from_millis(500));
 
-/// Lines of the table: name, pace, what the manual clock does, function, and its field of [`Passes`] if it has state.
+/// Columns: name, pace, effect of the manual clock, function, and its field of [`Passes`] if any.
 macro_rules! passes {
     ($($name:literal, $pace:expr, $advance:ident, $function:path $(, $state:ident)?;)+) => {
         &[$(Pass {
@@ -189,22 +168,22 @@ macro_rules! passes {
     };
 }
 
-/// Every pass. Moving the manual clock runs those it waits for in this order.
+/// Moving the manual clock runs those with [`Advance::Waits`] in this order.
 pub static PASSES: &[Pass] = passes! {
     "claims", Pace::Due, Waits, claims::pass;
     "slow", Pace::Due, Waits, slow::pass;
     "sessions", Pace::Sessions, Waits, sessions::pass;
     "deadlines", Pace::Due, Waits, deadlines::pass;
-    // After the deadlines, so that no run is ready whose task ends.
+    // After the deadlines, so that no run of an overdue task becomes ready.
     "holds", Pace::Due, Waits, holds::pass;
     "accept", Pace::Due, Waits, accept::pass;
     "messages", Pace::Due, Waits, messages::pass;
-    // After what ends claims and delays.
+    // After the passes that end claims and delays.
     "admission", ADMISSION, Waits, AdmissionPass::run, admission;
     "dependencies", DEPENDENCIES, Waits, dependencies::pass;
     "groups", GROUPS, Waits, GroupsPass::run, groups;
     "live_logs", PURGING, Waits, live_logs::pass;
-    // Tasks are retained until their artifacts are gone.
+    // Before the expiry: tasks are retained until their artifacts are gone.
     "artifacts", PURGING, Waits, artifacts::pass;
     "expiry", PURGING, Waits, ExpiryPass::run, expiry;
     "idempotency", PURGING, Waits, idempotency::pass;
@@ -240,14 +219,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_pass_has_a_name_of_its_own() {
+    fn pass_names_are_unique() {
         let names: BTreeSet<&str> = PASSES.iter().map(|pass| pass.name).collect();
         assert_eq!(names.len(), PASSES.len());
     }
 
-    /// A pass that is added, removed or changed here must be added, removed or changed in the table.
+    /// The table in the document must list the same passes and paces.
     #[test]
-    fn the_table_for_operators_has_every_pass_at_its_pace() {
+    fn documented_table_lists_every_pass_and_pace() {
         let document = include_str!("../../../../docs/operating.md");
         let (_, section) = document.split_once("## Background passes").expect("the section");
         let rows = section.lines().skip_while(|line| !line.starts_with("| `")).take_while(|line| line.starts_with('|'));

@@ -1,10 +1,10 @@
-//! Sessions and claims of removed workers that the removal itself did not end: they appeared while it was looking, another transaction
-//! held them, or its server died half-way. Their runs end as worker-shutdown and the next ones are pending while retries
-//! are left.
+//! Ends sessions and claims of removed workers that the removal itself left: they appeared
+//! meanwhile, were locked, or the server died half-way. Runs end as worker-shutdown and are retried
+//! while retries are left.
 //!
-//! The wait list of each server is notified of removals at other servers as soon as they are read here, so that no request
-//! waits in the name of a removed worker. Until then, a run may still be claimed in that name. If the worker was
-//! registered, that claim is ended too; otherwise it counts as the claim of a worker that came back.
+//! As soon as this pass reads a removal by another server, the wait list cancels requests of that
+//! worker. Until then it may claim a run. If the worker was registered, the claim is ended too;
+//! otherwise the worker counts as returned.
 
 use std::time::{Duration, Instant};
 
@@ -20,19 +20,18 @@ use tenure_domain::policy::ending::Ending;
 use tenure_store::failure::{Class, classify};
 use tenure_store::{clock, worker_removals};
 
-/// A look that took longer confirms nothing.
+/// A slower refresh confirms nothing.
 const CONFIRMED_WITHIN: Duration = Duration::from_secs(5);
 
-/// After so long no more sessions are ended in one pass: each may wait for locks, and the claims must have their turn.
+/// Each session may wait for locks, and the claims must be processed too.
 const SESSIONS_MAX: Duration = Duration::from_secs(10);
 
-/// Ends a slice of the sessions, and of the claims, of workers that are gone.
 pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
-    // While anything may be claimed, more often than the facts are refreshed otherwise.
+    // Refreshes the facts more often than their pass, while anything may be claimed.
     if let Err(error) = engine.facts.look().await
         && engine.facts.removals.find_confirmed(CONFIRMED_WITHIN).is_none()
     {
-        // Another fact that cannot be read does not matter here.
+        // Errors of other facts do not matter here.
         return Err(error);
     }
     if engine.facts.removals.get().is_empty() {
@@ -52,8 +51,8 @@ pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     failed.map_or(Ok(report), Err)
 }
 
-/// With all that they hold, before their claims are looked for one by one. If one cannot be ended, the others and the claims do not wait
-/// for it: the error comes with the report.
+/// Ends sessions before their claims are listed one by one. A failure does not stop the rest; its
+/// error is returned beside the report.
 async fn end_sessions(
     engine: &Engine,
     conn: &mut PgConnection,

@@ -1,6 +1,5 @@
-//! Notices replication that no commit waits for: with it, a failover loses what was acknowledged.
-//!
-//! It warns, once for each change, and counts; nothing is refused.
+//! Detects replication that commits do not wait for: a failover would lose acknowledged data. Warns
+//! once per change; nothing is refused.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -9,14 +8,13 @@ use crate::engine::Engine;
 use tenure_store::cluster::Warning;
 use tenure_store::replication::{self, Replication};
 
-/// Warns of replication that no commit waits for.
 #[derive(Debug, Default)]
 pub struct ReplicationPass {
     warned: Mutex<Vec<Warning>>,
 }
 
 impl ReplicationPass {
-    /// Warns of what is new. Whether anything has changed.
+    /// Returns true if a warning appeared or disappeared.
     fn say(&self, now: &Replication) -> bool {
         let warnings = now.find_warnings();
         let mut warned = self.warned.lock().unwrap_or_else(PoisonError::into_inner);
@@ -36,7 +34,7 @@ impl ReplicationPass {
         changed
     }
 
-    /// Looks at the settings and the standbys.
+    /// Reads the settings and the standbys.
     pub async fn run(&self, engine: &Engine) -> Result<PassReport, sqlx::Error> {
         let mut conn = engine.background_pool.acquire().await?;
         let now = replication::get(&mut conn).await?;

@@ -1,5 +1,5 @@
-//! Rows of servers that have not beaten for a day, or that beat last before the database's clock was set back: they were killed, and
-//! none of them had the time to delete its own.
+//! Purges rows of killed servers: without a heartbeat for a day, or dated after the database's
+//! clock was set back.
 
 use std::time::Duration;
 
@@ -8,10 +8,9 @@ use crate::engine::Engine;
 use tenure_domain::election::ACTIVATION;
 use tenure_store::servers;
 
-/// How long a server is retained after its last beat.
 const KEPT: Duration = Duration::from_secs(24 * 3600);
 
-/// Purges a slice of them. One that was only stopped writes its row anew.
+/// A server that was only suspended inserts its row again.
 pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     let mut conn = engine.background_pool.acquire().await?;
     let gone = servers::purge(&mut conn, KEPT, ACTIVATION, SLICE).await?;

@@ -1,11 +1,12 @@
-//! Sessions of workers. A session has expired when it was not renewed in time by `tenure_now()`; it ends with all that it holds. What is
-//! committed in the name of a session after its end is found here and given back, and so is what was too much for one transaction.
+//! Ends worker sessions that were not renewed in time by `tenure_now()`. Also gives back runs
+//! committed to a session after its end, and those that did not fit into one transaction.
 //!
-//! An absence of ours is no absence of theirs: while sessions are looked at, the real time is written each second. If it is older
-//! than [`OUTAGE`](tenure_domain::session::OUTAGE), no server could renew any, and all of them go on as if they were renewed now.
+//! Server outages must not expire sessions: each second, the pass stores the real time. If the
+//! stored time is older than [`OUTAGE`](tenure_domain::session::OUTAGE), no server could renew
+//! sessions, and all are extended as if renewed now.
 //!
-//! While there are no sessions, the pass does nothing but look whether there are some, and seldom. While there are, it reads the time
-//! each time that it looks, and the live sessions only when one may have expired ([`Outlook`]).
+//! Without sessions, the pass rarely checks for new ones. With sessions, it reads the live ones
+//! only when one may have expired ([`Outlook`]).
 
 use std::time::Instant;
 
@@ -22,7 +23,6 @@ use tenure_store::failure::{Class, classify};
 use tenure_store::memory::Epoch;
 use tenure_store::worker_sessions::{self, Expiring, Glance};
 
-/// Ends a slice of the sessions that have expired, and gives back what sessions hold that have ended.
 pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     let sessions = &engine.sessions;
     let (since, at) = (sessions.outlook.epoch(), Instant::now());
@@ -44,7 +44,7 @@ pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
         }
         return Ok(report);
     }
-    // Before any of them ends.
+    // Before any session ends.
     clock.tick(&mut conn).await?;
     let ended = end_expired(engine, &mut conn, &clock, (now, at), &mut report).await;
     if ended.as_ref().is_err_and(|error| classify(error) == Class::Unavailable) {
@@ -60,8 +60,8 @@ async fn look_for_any(sessions: &Sessions, conn: &mut PgConnection) -> Result<bo
     Ok(any)
 }
 
-/// Ends a slice of those that have expired. If none is left of them, the next ones are looked for when they may expire, and otherwise at
-/// once.
+/// Ends a slice of expired sessions. If none is left, sets the next check to the next possible
+/// expiry.
 async fn end_expired(
     engine: &Engine,
     conn: &mut PgConnection,
@@ -82,7 +82,6 @@ async fn end_expired(
             }
             Ok(Attempt::NotLive | Attempt::Held) => report.lost_race += 1,
             Err(error) if classify(&error) == Class::Unavailable => return Err(error),
-            // The others do not wait until this one can be ended.
             Err(error) => failed = Some(error),
         }
     }
@@ -92,7 +91,7 @@ async fn end_expired(
     failed.map_or(Ok(()), Err)
 }
 
-/// Gives back what sessions hold that ended within this time. One that fails holds up no other: the first such error comes at the end.
+/// A failure does not stop the others; the first such error is returned at the end.
 async fn give_back_strays(
     engine: &Engine,
     conn: &mut PgConnection,
@@ -107,7 +106,7 @@ async fn give_back_strays(
             Ok(left) => left,
             Err(error) if classify(&error) == Class::Unavailable => return Err(error),
             Err(error) => {
-                // However long ago the session ended, it is looked for again.
+                // Search again, however long ago the session ended.
                 clock.outlook.expect(clock.since);
                 failed.get_or_insert(error);
                 continue;
@@ -118,7 +117,7 @@ async fn give_back_strays(
         report.lost_race += usize::from(left.runs == 0);
         count(report, left);
         if left.more || left.runs == 0 {
-            // However long ago the session ended, the rest is looked for at once.
+            // Search at once, however long ago the session ended.
             clock.outlook.expect(clock.since);
         }
     }
@@ -130,7 +129,7 @@ fn count(report: &mut PassReport, left: Left) {
     report.exhausted += left.runs - left.retried;
 }
 
-/// The time at which sessions are looked at. It is written while many of them are ended too, which takes long.
+/// Stores the time of the check, also during many endings.
 struct Clock<'a> {
     outlook: &'a Outlook,
     since: Epoch,
@@ -158,7 +157,7 @@ impl Clock<'_> {
     }
 }
 
-/// Purges a slice of the sessions that ended a day ago, and counts those that are live, for the metric.
+/// Purges a slice of sessions that ended a day ago, and publishes the number of live ones.
 pub async fn purge(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     let mut conn = engine.background_pool.acquire().await?;
     let purged = worker_sessions::purge(&mut conn, SLICE).await?;

@@ -1,6 +1,6 @@
-//! Claims that are too slow: that have lasted for longer than their completeTime by `tenure_now()`, however often they were renewed.
-//! Their runs end as claim-expired, and the next ones are pending as after any other loss. A task past its deadline is left to the
-//! deadline pass.
+//! Ends claims older than their completeTime by `tenure_now()`, however often renewed. Runs end as
+//! claim-expired and are retried like others. Tasks past their deadline are left to the deadline
+//! pass.
 
 use super::claims::end_all;
 use super::{PassReport, SLICE};

@@ -1,4 +1,4 @@
-//! Commands for tasks that no worker has carried out within a week. Until this pass deletes one, it is ignored.
+//! Deletes task commands not carried out within a week. They are ignored even before.
 
 use super::{PassReport, SLICE};
 use crate::engine::Engine;

@@ -1,4 +1,4 @@
-//! Workers: stores which this server has seen, and purges those that no server has seen for long.
+//! Stores the workers seen by this server, and purges those long unseen by any.
 
 use std::time::Instant;
 
@@ -9,7 +9,6 @@ use crate::ops::workers as ops;
 use tenure_store::workers::WorkerCounts;
 use tenure_store::{queue_views, workers};
 
-/// The metrics of a queue's workers.
 pub const METRICS: [Metric; 4] = [
     ("queue_workers_total", "Workers of a task queue that were seen within a day, or are quarantined"),
     ("queue_quarantined_workers", "Workers that are quarantined"),
@@ -17,13 +16,11 @@ pub const METRICS: [Metric; 4] = [
     ("queue_idle_workers", "Workers that hold no claim"),
 ];
 
-/// Writes down which workers this server has seen.
 pub async fn write_down(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     let done = ops::write_down(&engine.background_pool, &engine.workers).await?;
     Ok(PassReport { found: done, done, ..PassReport::default() })
 }
 
-/// Counts the workers of queues, for the metrics.
 #[derive(Debug)]
 pub struct WorkerCountsPass {
     pub gauges: QueueGauges<{ METRICS.len() }>,
@@ -36,7 +33,6 @@ impl Default for WorkerCountsPass {
 }
 
 impl WorkerCountsPass {
-    /// Counts workers by their state.
     pub async fn run(&self, engine: &Engine) -> Result<PassReport, sqlx::Error> {
         let counts = workers::count(&mut *engine.background_pool.acquire().await?, &engine.due_marks.get()).await?;
         let found = counts.len();
@@ -48,13 +44,13 @@ impl WorkerCountsPass {
     }
 }
 
-/// Purges a slice of the workers and of the queues that are not shown any more.
+/// Purges a slice of the workers and of the queues that are no longer listed.
 pub async fn purge(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     let mut conn = engine.background_pool.acquire().await?;
     let workers = workers::purge(&mut conn, engine.due_marks.get().workers, SLICE).await?;
     let queues = queue_views::purge(&mut conn, SLICE).await?;
     let count = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
     let found = count(workers.found.cast_unsigned()).saturating_add(count(queues));
-    // A worker that was not due yet counts as done: it is due later.
+    // Workers not due yet count as done: they are due later.
     Ok(PassReport { found, done: found, ..PassReport::default() })
 }
