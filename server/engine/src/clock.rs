@@ -1,5 +1,5 @@
-//! Real time, as this process has it: for what clients date, and for what is only shown. Whatever is stored or compared
-//! with stored times comes from the database (invariant I3).
+//! This process's real time, for timestamps of clients and for display. Stored times, and times
+//! compared with them, come from the database (invariant I3).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -11,14 +11,14 @@ pub fn real_now() -> DateTime<Utc> {
     DateTime::<Utc>::from(std::time::SystemTime::now())
 }
 
-/// How far the database's clock is ahead of this process's, by the last measurement; zero before the first. Clones share it.
+/// How far the database's clock was ahead at the last measurement; zero before the first. Clones
+/// share it.
 #[derive(Debug, Clone, Default)]
 pub struct ClockSkew {
     millis: Arc<AtomicI64>,
 }
 
 impl ClockSkew {
-    /// Stores a measurement.
     pub fn set(&self, ahead: TimeDelta) {
         self.millis.store(ahead.num_milliseconds(), Ordering::Relaxed);
     }

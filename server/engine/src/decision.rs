@@ -1,6 +1,5 @@
-//! Decisions: which waiting runs of a limited queue start now. Each is part of a transaction that
-//! has locked the queue. The rule is [`tenure_domain::admission::decide`]; its input is read from
-//! rows.
+//! Decides which waiting runs of a limited queue start now, in a transaction that has locked the
+//! queue. The rule is [`tenure_domain::admission::decide`]; its input is read from rows.
 
 pub mod marks;
 pub mod metrics;
@@ -21,24 +20,23 @@ use uuid::Uuid;
 use marks::AdmissionMarks;
 use metrics::{Blocked, count_blocked, count_decision, count_round, record_lock};
 
-/// Maximum number of heads that a decision reads.
 const WIDTH_MAX: i64 = 400;
-/// Maximum number of retries of a decision, each without the runs that others have locked.
+/// Retries of a decision, each without the runs found locked.
 const LOCKED_MAX: usize = 4;
-/// Backoff of a queue after the last of these retries.
+/// Backoff of a queue after the last retry.
 pub(crate) const LOCKED_AGAIN: Duration = Duration::from_millis(200);
 
-/// Backoff of a queue whose policy cannot be read.
+/// Backoff of a queue with an unreadable policy.
 const UNREADABLE_AGAIN: Duration = Duration::from_secs(1);
 
-/// The input of a transaction of admission that is not in the database, and the marks that it has learned.
+/// Input that is not in the database, and the marks learned by the transaction.
 #[derive(Debug)]
 pub(crate) struct Reads<'a> {
-    /// Up to where events are in the log.
+    /// End of the sequenced events.
     pub(crate) sequenced: Sequenced,
-    /// Where to begin to read.
+    /// Start of reads.
     pub(crate) marks: &'a AdmissionMarks,
-    /// Holds once the transaction is committed.
+    /// Valid once the transaction is committed.
     pub(crate) learned: Learned,
 }
 
@@ -56,8 +54,8 @@ impl<'a> Reads<'a> {
     }
 }
 
-/// Takes in the announcements that were taken with the queue, and returns their number. If it is
-/// [`admission::KEYS_MAX`] or more, there may be more.
+/// Folds the announcements read with the queue, and returns their number. With
+/// [`admission::KEYS_MAX`] or more, further ones may exist.
 pub(crate) async fn take_in(
     transaction: &mut PgConnection,
     locked: &mut Locked,
@@ -76,7 +74,6 @@ pub(crate) async fn take_in(
     Ok(announced.len())
 }
 
-/// The state of a queue for a decision.
 pub(crate) fn queue_of(locked: &Locked, limits: &Admission, demand: Demand) -> Queue {
     Queue {
         now: locked.now.timestamp_micros() as f64 / 1e6,
@@ -91,7 +88,6 @@ pub(crate) fn queue_of(locked: &Locked, limits: &Admission, demand: Demand) -> Q
     }
 }
 
-/// Reads these keys, and learns where their claims begin.
 async fn read_keys(
     transaction: &mut PgConnection,
     queue: i32,
@@ -105,7 +101,7 @@ async fn read_keys(
     Ok(keys)
 }
 
-/// Decides by up to `width` heads. Nothing is written.
+/// Decides with up to `width` heads, without writing.
 pub(crate) async fn decide_by(
     transaction: &mut PgConnection,
     queue: &mut Queue,
@@ -123,12 +119,11 @@ pub(crate) async fn decide_by(
     Ok((decide(queue, &keys, &found.heads), found))
 }
 
-/// The next width, if there may be a run that starts beyond this one.
+/// Returns the next width, or none at the maximum.
 pub(crate) fn wider(width: i64) -> Option<i64> {
     (width < WIDTH_MAX).then(|| (width * 8).min(WIDTH_MAX))
 }
 
-/// Returns the number of heads to read first for `runs` runs.
 pub(crate) fn first_width(runs: u64) -> i64 {
     i64::try_from(runs).unwrap_or(WIDTH_MAX).clamp(1, WIDTH_MAX)
 }
@@ -139,17 +134,15 @@ pub(crate) struct Requests<'a> {
     /// `task_queues.id`.
     pub(crate) queue: i32,
     pub(crate) name: &'a str,
-    /// How many runs each of them asks for.
+    /// Runs per request.
     pub(crate) places: Vec<u32>,
     pub(crate) workers: &'a [Worker<'a>],
-    /// How long claims last.
     pub(crate) lease: Duration,
-    /// Of the claims.
+    /// Batch of the claims.
     pub(crate) batch: Uuid,
 }
 
 impl<'a> Requests<'a> {
-    /// How many runs they ask for.
     fn demand(&self) -> u64 {
         self.places.iter().map(|places| u64::from(*places)).sum()
     }
@@ -159,19 +152,17 @@ impl<'a> Requests<'a> {
     }
 }
 
-/// The result of [`claim()`].
 #[derive(Debug)]
 pub(crate) enum Outcome {
-    /// The queue has limits. The claims are in the order of the requests.
+    /// The queue has limits.
     Claimed(Claims),
     /// The queue has no limits, or has another name.
     NotLimited,
 }
 
-/// Claims that a decision has made.
 #[derive(Debug, Default)]
 pub(crate) struct Claims {
-    /// Claims in the order of the requests. If the session of a request has ended, its claim is not made.
+    /// In the order of the requests. A request whose session has ended gets no claim.
     pub(crate) rows: Vec<Claimed>,
     /// True if another decision may start more runs.
     pub(crate) more: bool,
@@ -179,10 +170,11 @@ pub(crate) struct Claims {
     pub(crate) next_in: Option<Duration>,
 }
 
-/// Rounds of announcements that one decision takes in. The next decision goes on.
+/// Maximum transactions of one decision; the next one continues.
 const ROUNDS_MAX: usize = 20;
 
-/// Claims the runs that may start for these requests, in one transaction.
+/// Claims runs that may start for these requests. Announcements may take further transactions
+/// first.
 pub(crate) async fn claim(
     conn: &mut PgConnection,
     mut requests: Requests<'_>,
@@ -203,7 +195,7 @@ pub(crate) async fn claim(
                 marks.learn(since, reads.learned);
                 count_round();
             }
-            // Not when the session is used next: others may wait for the row.
+            // At once, not at the session's next use: others may wait for the row.
             Ok(Round::Left(outcome)) => {
                 transaction.rollback().await?;
                 return Ok(outcome);
@@ -217,17 +209,13 @@ pub(crate) async fn claim(
     Ok(Outcome::Claimed(Claims { more: true, ..Claims::default() }))
 }
 
-/// The result of one transaction.
 enum Round {
-    /// A result to commit.
     Decided(Outcome),
-    /// It has taken in as many announcements as it may. A more urgent run may be among the rest.
+    /// Folded the maximum of announcements. The rest may include a more urgent run.
     Announced,
-    /// Nothing was changed.
     Left(Outcome),
 }
 
-/// Takes in announcements, and claims if no more are left.
 async fn claim_round(
     transaction: &mut PgConnection,
     requests: &mut Requests<'_>,
@@ -239,7 +227,7 @@ async fn claim_round(
     record_lock(began.elapsed());
     let mut locked = match locked {
         Ok(Some(locked)) => locked,
-        // Runs of an assign queue are given out by its scheduler alone.
+        // Only the scheduler of an assign queue dispatches its runs.
         Ok(None) => return Ok(Round::Left(Outcome::Claimed(Claims::default()))),
         // A newer release has stored the policy. The pass logs it.
         Err(sqlx::Error::Decode(_)) => {
@@ -262,7 +250,6 @@ async fn claim_round(
     Ok(Round::Decided(Outcome::Claimed(claims)))
 }
 
-/// Makes these claims in a transaction that has locked the queue.
 async fn claim_in(
     transaction: &mut PgConnection,
     locked: &mut Locked,
@@ -286,7 +273,7 @@ async fn claim_in(
             }
             count_decision(decided.stop, 0, requests.demand());
             let next_in = next_in(transaction, locked.queue, &queue, &decided).await?;
-            // Heads behind those that were read may start, once these are put off.
+            // Once these heads are put off, those behind them may start.
             let more = decided.unread && decided.heads.iter().any(|head| head.state != HeadState::Ready);
             return Ok(Claims { rows: ended, more, next_in });
         }
@@ -304,14 +291,14 @@ async fn claim_in(
         let is_new = add_missing(&mut without, &decided, &rows);
         let gone = leave_out(requests, &mut queue, rows, &mut ended);
         if attempts > LOCKED_MAX || !(is_new || gone) {
-            // Locked again and again, or the queue was paused or renamed just now.
+            // Locked repeatedly, or the queue was just paused or renamed.
             count_blocked(Blocked::Locked);
             return Ok(Claims { rows: ended, more: false, next_in: Some(LOCKED_AGAIN) });
         }
     }
 }
 
-/// Adds the runs that others have locked. Returns true if there are any.
+/// Adds locked runs. Returns true if there are any.
 fn add_missing(without: &mut Vec<i64>, decided: &Decided, rows: &[Claimed]) -> bool {
     let before = without.len();
     let is_found = |seq: i64| rows.iter().any(|row| row.seq == seq);
@@ -319,7 +306,7 @@ fn add_missing(without: &mut Vec<i64>, decided: &Decided, rows: &[Claimed]) -> b
     without.len() > before
 }
 
-/// Removes the requests whose session has ended. Returns true if there were any.
+/// Removes requests of ended sessions. Returns true if there are any.
 fn leave_out(requests: &mut Requests<'_>, queue: &mut Queue, rows: Vec<Claimed>, ended: &mut Vec<Claimed>) -> bool {
     let before = ended.len();
     for row in rows {
@@ -346,7 +333,7 @@ async fn next_in(
     Ok(first.and_then(|seconds| Duration::try_from_secs_f64(seconds.max(0.0)).ok()))
 }
 
-/// Locks a queue. Returns none if it has no limits, or if a newer release has stored its policy.
+/// Locks a queue. Returns none if it has no limits, or a policy of a newer release.
 async fn lock_for_start(
     transaction: &mut PgConnection,
     queue: i32,
@@ -358,21 +345,19 @@ async fn lock_for_start(
     }
 }
 
-/// A run that its worker names.
 #[derive(Debug)]
 pub(crate) struct Named<'a> {
     /// `task_queues.id`.
     pub(crate) queue: i32,
-    /// The task, which is locked.
+    /// The task; the caller has locked it.
     pub(crate) task: Uuid,
     pub(crate) run: i16,
     pub(crate) worker: Worker<'a>,
-    /// How long the claim lasts.
     pub(crate) lease: Duration,
 }
 
-/// Claims a waiting run of a pull queue out of turn, if its limits allow it now. Returns true if it
-/// did. The claim counts as a turn of its key. Unless it did, the transaction must not be committed.
+/// Claims a waiting run of a pull queue out of order, if its limits allow it now. The claim counts
+/// for the fair share of its key. If this returns false, the transaction must not be committed.
 pub(crate) async fn claim_named(
     transaction: &mut PgConnection,
     named: &Named<'_>,
@@ -389,7 +374,7 @@ pub(crate) async fn claim_named(
     let Some(mut head) = admission::find_waiting(transaction, named.queue, named.task, named.run).await? else {
         return Ok(false);
     };
-    // Out of turn: nothing is before it.
+    // Out of order: nothing precedes it.
     head.vtime = locked.least[head.priority];
     let keys = read_keys(transaction, named.queue, &[head.key], &limits, reads).await?;
     let queue = queue_of(&locked, &limits, Demand::Requests(vec![1]));
@@ -398,7 +383,7 @@ pub(crate) async fn claim_named(
         count_decision(decided.stop, 0, 1);
         return Ok(false);
     }
-    // Its head stays where it is, but for the turn.
+    // Keep the head's position; only its key's fair share changes.
     decided.heads.clear();
     decided.least = locked.least;
     let name = locked.name.clone();
@@ -421,7 +406,7 @@ pub(crate) async fn claim_named(
     Ok(true)
 }
 
-/// Spends the token that an assigned run has held, which is claimed now.
+/// Spends the token held by an assigned run that is now claimed.
 pub(crate) async fn spend_held(
     transaction: &mut PgConnection,
     queue: i32,

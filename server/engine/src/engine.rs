@@ -1,7 +1,8 @@
-//! The engine of one server: what claims, creates, resolves and watches tasks, without HTTP and without callers' rights.
+//! The engine of one server, without HTTP and without authorization.
 //!
-//! One handle owns the coalesced operations, the wait list of claimWork, the notifiers and what is cached from the
-//! database. Handlers, passes and tests hold the same handle; nothing else assembles these parts.
+//! One handle owns the batched operations, the wait list of claimWork, the notifiers and the caches
+//! of the database. Handlers, passes and tests hold the same handle; nothing else assembles these
+//! parts.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -53,108 +54,84 @@ use tenure_store::queues::Queues;
 use tenure_store::servers::Member;
 use tenure_store::session::Pools;
 
-/// How the engine reaches its database.
 pub struct Database {
-    /// For sessions of the coalesced operations.
+    /// For sessions of the batched operations.
     pub connector: Connector,
-    /// For the sessions that run ticks and claim. A test may give them another way, which it can cut.
+    /// For sessions that run ticks and claim. A test may route them through a connection that it
+    /// can cut.
     pub claim_connector: Connector,
-    /// For everything else.
     pub pools: Pools,
 }
 
-/// What the engine is configured with.
 #[derive(Debug, Clone)]
 pub struct EngineSettings {
     pub claim_timeout: Duration,
-    /// How long claimWork leaves a run alone whose message was got.
+    /// How long claimWork skips a run whose message was received.
     pub poll_reservation: Duration,
-    /// How long a message is hidden from other pollers.
+    /// How long a received message is hidden from other pollers.
     pub message_visibility: Duration,
-    /// How long events are retained.
     pub event_retention: Duration,
-    /// How many tick loops run.
+    /// Number of tick loops.
     pub hot_sessions: HotSessions,
-    /// How many bytes the live logs of all runs may take; 0 if there are to be none.
+    /// Bytes of all live logs together; 0 disables them.
     pub live_log_max: u64,
-    /// This server, among those of its database.
+    /// This server's row among the servers.
     pub member: Member,
 }
 
-/// What ends the engine's tasks.
 pub struct Lifetime {
-    /// Where the engine's tasks run.
     pub tasks: TaskTracker,
-    /// Cancelled when the passes are to end. Batchers end when the last handle is dropped.
+    /// Ends the passes. Batchers end with the last handle.
     pub stop: CancellationToken,
-    /// Cancelled when the server drains: requests that wait are answered empty.
+    /// Cancelled when the server drains: waiting requests get empty responses.
     pub drain: CancellationToken,
 }
 
-/// One server's engine. Its batchers end when the last reference is dropped.
+/// Its batchers end with the last reference.
 pub struct Engine {
-    /// Cold statements of requests.
+    /// For cold statements of requests.
     pub pool: PgPool,
-    /// Passes, and what waiting requests read in batches.
+    /// Also for batched reads of waiting requests.
     pub background_pool: PgPool,
-    /// As configured.
     pub settings: EngineSettings,
-    /// Whether the database is still the one that this server has read from.
+    /// Tells whether the database was replaced.
     pub continuity: Continuity,
     pub queues: Queues,
-    /// Wake whatever waits for the changes of a transaction.
     pub notifiers: Notifiers,
     /// Where claims start scanning.
     pub low_water_marks: LowWaterMarks,
-    /// Where passes that look for what is due start scanning.
+    /// Where passes start scanning for due rows.
     pub due_marks: DueMarkMemory,
     pub admission_marks: AdmissionMarks,
-    /// The workers that this server sees, and those that are quarantined.
+    /// Seen by this server, or quarantined.
     pub workers: Workers,
-    /// Stores artifacts' bytes.
     pub blobs: Blobs,
-    /// How far the database's clock is ahead of this machine's, by the last measurement.
     pub skew: ClockSkew,
-    /// Whether writes are committed, for those who watch this server.
+    /// Tells monitors whether writes commit.
     pub heartbeat: Heartbeat,
-    /// In which term this server is the scheduler of which queue.
     pub schedulers: Schedulers,
-    /// The small facts that every server caches.
     pub facts: Facts,
-    /// Everything that is cached from the database, so that all of it can be dropped at once.
+    /// All caches of the database, to invalidate them together.
     pub remembered: Registry,
-    /// Requeues undelivered claims.
     pub requeue: Requeue,
     pub create: Batcher<CreateTask>,
-    /// reclaimTask.
     pub reclaim: Batcher<Reclaim>,
-    /// The three reports.
     pub report: Batcher<ReportRun>,
     pub status: Batcher<ReadStatus>,
-    /// Renewals of the sessions of workers.
     pub renew_session: Batcher<RenewSession>,
-    /// What is remembered of them, and the requests that wait for them.
     pub sessions: Sessions,
-    /// Requests that wait for the end of a task.
     pub task_ends: TaskEnds,
-    /// Logs of runs while they are written.
     pub live_logs: LiveLogs,
-    /// claimWork.
     pub wait_list: WaitList,
-    /// Getting messages.
     pub messages: MessageQueue,
-    /// Queues of which it is stored that they are polled.
     pub polled: PolledQueues,
-    /// Deleting messages.
     pub delete_messages: Batcher<DeleteMessages>,
-    /// Moves events into the log.
     pub sequencer: Sequencer,
-    /// The newest events, for streams.
     pub tail: Tail,
 }
 
 impl Engine {
-    /// Starts the operations, and no pass.
+    /// Starts the operations, but no passes.
     #[must_use]
     pub fn start(database: Database, settings: EngineSettings, blobs: Blobs, lifetime: &Lifetime) -> Arc<Self> {
         let Database { connector, claim_connector, pools: Pools { requests, background: pool, lookups } } = database;
@@ -221,55 +198,46 @@ impl Engine {
         Arc::new(engine.registered())
     }
 
-    /// True if runs of a queue wait until a claim is decided, or are given to sessions.
+    /// True if runs wait for decisions or are assigned to sessions.
     pub async fn is_limited(&self, queue: i32) -> Result<bool, sqlx::Error> {
         tenure_store::policies::is_limited(&mut *self.pool.acquire().await?, queue).await
     }
 
-    /// createTask, in the queue that the task names.
     pub async fn create_task(&self, task: Arc<NewTask>) -> Result<Task, OpError> {
         create_task::create_task(&self.create, &self.queues, &self.pool, task).await
     }
 
-    /// claimWork.
     pub async fn claim_work(&self, request: &claim_work::Request) -> Result<Answer, OpError> {
         claim_work::claim_work(&self.wait_list, &self.queues, &self.pool, request).await
     }
 
-    /// Results and claims of one worker, in one request.
-    ///
-    /// # Errors
-    /// The claim failed. The results were reported nevertheless.
+    /// If the claim fails, the results are reported nevertheless.
     pub async fn work(&self, results: &[Reported], claim: &claim_work::Request) -> Result<Worked, OpError> {
         let Self { report, wait_list, requeue, notifiers, queues, pool, .. } = self;
         work::work(&Ways { report, wait_list, requeue, notifiers, queues, pool }, results, claim).await
     }
 
-    /// What changes of queues are done with.
     pub fn queue_parts(&self) -> queue_policy::Parts<'_> {
         let Self { pool, queues, notifiers, sequencer, .. } = self;
         queue_policy::Parts { pool, queues, notifiers, sequenced: sequencer.reached() }
     }
 
-    /// What answers why a task is where it is.
     pub fn why_parts(&self) -> why::Parts<'_> {
         let Self { pool, low_water_marks: marks, workers, sequencer, notifiers, .. } = self;
         why::Parts { pool, marks, workers, sequenced: sequencer.reached(), notifiers }
     }
 
-    /// What servers and schedulers are handled with.
     pub fn server_parts(&self) -> ops::servers::Parts<'_> {
         let Self { pool, queues, notifiers, schedulers, .. } = self;
         ops::servers::Parts { pool, queues, notifiers, schedulers }
     }
 
-    /// What sessions of workers are handled with.
     pub fn session_parts(&self) -> sessions::Parts<'_> {
         let Self { pool, queues, notifiers, sessions, renew_session: renew, .. } = self;
         sessions::Parts { pool, queues, notifiers, sessions, renew }
     }
 
-    /// Registers everything that the engine caches from the database. No entry holds the sender of a batcher.
+    /// Registers every cache of the database. No closure may hold the sender of a batcher.
     fn registered(self) -> Self {
         let Self {
             remembered,
@@ -301,14 +269,13 @@ impl Engine {
         remembered.add("facts", on(facts, Facts::drop_all));
         remembered.add("newest events", on(tail, Tail::drop_all));
         remembered.add("keys of waiting requests", on(notifiers, Notifiers::send_away_for_keys));
-        // Whether any task waits for another one: the pass finds out again.
+        // The pass checks again whether any task has dependencies.
         remembered.add("dependents", on(notifiers, |notifiers| notifiers.expect_dependents(true)));
         remembered.follow(&self.continuity);
         self
     }
 }
 
-/// A function that drops a cache, of which it holds a clone.
 fn on<T: Clone, F: Fn(&T)>(memory: &T, drop: F) -> impl Fn() + use<T, F> {
     let memory = memory.clone();
     move || drop(&memory)

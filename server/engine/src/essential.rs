@@ -5,8 +5,9 @@ use std::panic::AssertUnwindSafe;
 use futures_util::FutureExt as _;
 use tokio_util::task::TaskTracker;
 
-/// Starts one that lives as long as the server. If it panics, the process ends: requests would wait for it without end at a
-/// server that looks healthy. What was acknowledged is in the database, and whatever runs the server starts it again.
+/// Spawns a task whose panic aborts the process. Otherwise requests would wait forever for it at a
+/// server that looks healthy. Acknowledged data is in the database, and the supervisor restarts the
+/// server.
 pub fn spawn(tasks: &TaskTracker, task: impl Future<Output = ()> + Send + 'static) {
     tasks.spawn(async move {
         if AssertUnwindSafe(task).catch_unwind().await.is_err() {
@@ -23,7 +24,7 @@ mod tests {
 
     use super::*;
 
-    /// Says to this test, in a process of its own, what the task does.
+    /// Tells the test's child process what the task does.
     const DOES: &str = "TENURE_TEST_ESSENTIAL";
 
     #[tokio::test]

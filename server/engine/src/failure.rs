@@ -1,4 +1,4 @@
-//! What a failed statement means for the members of its batch, and why an operation was not carried out.
+//! Classifies failed statements, and defines the errors of operations.
 
 use std::sync::Arc;
 
@@ -8,23 +8,21 @@ use tenure_domain::unacceptable::Unacceptable;
 use tenure_store::failure::{Class, classify};
 use tenure_store::outage;
 
-/// Why a batch failed.
 #[derive(Debug)]
 pub enum Failure {
-    /// The data of some member. Nothing happened; the others may be run without it.
+    /// A member's data is invalid. Rolled back; the other members may be retried without it.
     BadData(sqlx::Error),
-    /// A deadlock, a serialization failure or a lock. Nothing happened; once more is worth a try.
+    /// A deadlock, a serialization failure or a lock timeout. Rolled back; worth one retry.
     Again(sqlx::Error),
-    /// There was no session to run it on. Nothing happened.
+    /// No session was available. Nothing happened.
     NotRun(sqlx::Error),
-    /// The connection was lost, or the server has no resources: it may have happened, so it is never run again.
+    /// The connection was lost, or the server has no resources. It may have committed, so it is
+    /// never retried.
     Lost(sqlx::Error),
-    /// Any other error: a bug.
     Fault(sqlx::Error),
 }
 
 impl Failure {
-    /// Classifies an error.
     pub fn new(error: sqlx::Error) -> Self {
         match classify(&error) {
             Class::BadData => Self::BadData(error),
@@ -34,7 +32,7 @@ impl Failure {
         }
     }
 
-    /// Whether the session can be used again afterwards.
+    /// True if the session can be used again.
     pub fn keeps_session(&self) -> bool {
         matches!(self, Self::BadData(_) | Self::Again(_))
     }
@@ -60,7 +58,7 @@ impl Failure {
         }
     }
 
-    /// The same failure for another one whom it concerns.
+    /// Returns the same failure for another caller.
     pub fn repeat(&self) -> Self {
         let text = self.error().to_string();
         match self {
@@ -73,11 +71,10 @@ impl Failure {
         }
     }
 
-    /// Logs the failure; answers the error for the callers.
     #[must_use]
     pub fn report(self, operation: &'static str) -> OpError {
         match self {
-            // The log has it once already: of the connector, or of the session.
+            // The connector or session has logged it already.
             Self::NotRun(error) if outage::is_known(&error) => OpError::Unavailable,
             Self::Again(error) | Self::NotRun(error) | Self::Lost(error) => {
                 tracing::warn!(operation, error = %error, "a batch failed; its callers are asked to try again");
@@ -91,49 +88,43 @@ impl Failure {
     }
 }
 
-/// Why an operation was not carried out.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum OpError {
-    /// What the request names does not exist.
     #[error("{0}")]
     NotFound(String),
-    /// What the request names has expired.
     #[error("{0}")]
     Expired(String),
-    /// It is not the caller's.
     #[error("{0}")]
     Forbidden(String),
-    /// The state forbids it.
+    /// The state forbids the operation.
     #[error("{0}")]
     Conflict(String),
-    /// The worker has a session already.
     #[error("{0}")]
     SessionExists(String),
     /// The queue has another version of its policy.
     #[error("{0}")]
     PolicyMismatch(String),
-    /// The session has ended.
     #[error("the session has ended ({0}): what it held was given to others; start another one")]
     SessionEnded(SessionEnd),
     /// The request breaks a rule.
     #[error("{0}")]
     Input(String),
-    /// Too many such requests wait already; nothing was done.
+    /// Too many such requests wait; nothing was done.
     #[error("too many {0} requests are waiting; send it again")]
     Overloaded(&'static str),
-    /// The database is unavailable, or another transaction holds a lock for too long. The change may have been committed.
+    /// The database is unavailable, or a lock is held for too long. The change may have been
+    /// committed.
     #[error("the database did not answer in time; send the request again")]
     Unavailable,
-    /// The database has lost the key of the queue that was remembered; nothing was done. Once more with another key.
+    /// The database has lost the cached queue key; nothing was done. Retry with another key.
     #[error("the database was replaced by another one; send the request again")]
     StaleQueue,
-    /// A bug.
     #[error("an operation failed with an unexpected error")]
     Internal(#[source] Arc<sqlx::Error>),
 }
 
 impl OpError {
-    /// The same error with a prefix to its message.
+    /// Prefixes the message.
     #[must_use]
     pub fn at(self, place: &str) -> Self {
         match self {
@@ -149,7 +140,7 @@ impl OpError {
 }
 
 impl From<sqlx::Error> for OpError {
-    /// An ordinary transaction failed and was rolled back.
+    /// Converts the error of an ordinary transaction, which was rolled back.
     fn from(error: sqlx::Error) -> Self {
         Failure::new(error).report("transaction")
     }

@@ -1,30 +1,30 @@
-//! The numbers of queues that the metrics show. Other metrics are kept for as long as the server runs; of queues there may be very many
-//! in that time, so that those are dropped of which nothing was found for a day. The recorder could drop what is idle, but not these gauges
-//! alone: also the others that seldom change, and those whose handle is kept, which would count on in vain.
+//! Gauges of queues. Other metrics live as long as the server, but queues may be very many: a queue
+//! without values for a day is dropped. The recorder's idle timeout would also drop rarely updated
+//! metrics and those with cached handles.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A queue is shown for so long when nothing of it is found any more.
+/// How long a queue is shown after its last values.
 pub(crate) const SHOWN_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// A metric: its name, and what it says.
+/// Name and help text.
 pub type Metric = (&'static str, &'static str);
 
-/// Metrics that one pass finds together.
+/// Metrics set together by one pass.
 #[derive(Debug)]
 pub struct QueueGauges<const N: usize> {
     metrics: [Metric; N],
-    /// None before anything was looked for.
+    /// None before the first values.
     queues: Mutex<Option<BTreeMap<String, Shown<N>>>>,
 }
 
 #[derive(Debug)]
 struct Shown<const N: usize> {
     numbers: [f64; N],
-    /// When something of the queue was found last.
+    /// Time of the last values.
     found: Instant,
 }
 
@@ -43,7 +43,7 @@ impl<const N: usize> QueueGauges<N> {
         self.lock().is_none()
     }
 
-    /// Takes in the numbers of every queue of which something is found now. The others have zeros from now on.
+    /// Replaces the values of all queues. Queues missing in `found` get zeros.
     pub fn replace(&self, found: HashMap<String, [f64; N]>, now: Instant) {
         let mut queues = self.lock();
         let queues = queues.get_or_insert_default();
@@ -59,8 +59,8 @@ impl<const N: usize> QueueGauges<N> {
         }
     }
 
-    /// Drops the queues of which nothing was found for a day; how many they were. [`QueueGauges::replace`] does it too: this is for
-    /// numbers that are not looked for all the time.
+    /// Drops queues without values for a day, and returns their number. [`QueueGauges::replace`]
+    /// does so too; this is for values that are not replaced regularly.
     pub fn drop_idle(&self, now: Instant) -> usize {
         let mut queues = self.lock();
         let Some(queues) = queues.as_mut() else { return 0 };
@@ -69,7 +69,7 @@ impl<const N: usize> QueueGauges<N> {
         before - queues.len()
     }
 
-    /// Adds them to a text in the format of Prometheus. Names of queues have no character that would have to be escaped.
+    /// Appends the metrics in the Prometheus text format. Queue names need no escaping.
     pub fn render(&self, text: &mut String) {
         let queues = self.lock();
         let Some(queues) = queues.as_ref().filter(|queues| !queues.is_empty()) else { return };
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_of_which_nothing_is_found_any_more_has_zeros_for_a_day_and_is_dropped() {
+    fn queue_without_values_has_zeros_for_a_day_then_is_dropped() {
         let gauges = QueueGauges::new([("runs", "Runs"), ("paused_seconds", "For how long")]);
         let begin = Instant::now();
         assert!(gauges.is_new() && rendered(&gauges).is_empty());
@@ -119,7 +119,7 @@ mod tests {
         assert!(with_zeros.contains("runs{taskQueueId=\"a/b\"} 0\nruns{taskQueueId=\"a/c\"} 3\n"), "{with_zeros}");
         let without = later(SHOWN_AFTER);
         assert!(!without.contains("a/b") && without.contains("a/c"), "{without}");
-        // Nothing is looked for any more.
+        // Values stop here.
         let last_found = begin + SHOWN_AFTER;
         assert_eq!(gauges.drop_idle(last_found + SHOWN_AFTER - Duration::from_secs(1)), 0);
         assert_eq!(gauges.drop_idle(last_found + SHOWN_AFTER), 1);

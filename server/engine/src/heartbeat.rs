@@ -1,9 +1,10 @@
-//! The heartbeat: whether a write is committed now, asked by whatever watches this server.
+//! The heartbeat: tells monitors whether a write commits now.
 //!
-//! Without credentials anyone may ask, as often as they like: all share one session, which writes only when it is asked, and
-//! at most every two seconds. The beats of [`election`](crate::background::election) write the same row, and do not answer for this: they
-//! may wait for locks. They alone insert it again if it was purged: a heartbeat may be given up when the server stops, and committed
-//! after the server has left.
+//! Anyone may call it without credentials, as often as they like. All callers share one session,
+//! which writes on demand and at most every two seconds. The beats of
+//! [`election`](crate::background::election) write the same row but may wait for locks, so they do
+//! not count here. Only they insert a purged row: a cancelled heartbeat may still commit after the
+//! server has left.
 
 use std::time::{Duration, Instant};
 
@@ -18,20 +19,19 @@ use tenure_store::connector::Connector;
 use tenure_store::servers;
 use uuid::Uuid;
 
-/// How long a write that was committed answers for.
+/// How long a success is cached.
 const GOOD_FOR: Duration = Duration::from_secs(2);
-/// How long one that failed answers for: as long as its callers are asked to wait.
+/// How long a failure is cached: the time callers are told to wait.
 const BAD_FOR: Duration = Duration::from_secs(1);
-/// How long a caller waits.
+/// Maximum wait of a caller.
 const ANSWER_MAX: Duration = Duration::from_secs(3);
-/// How long a write is waited for, connecting included, before its session is given up: the network may have lost it.
+/// Timeout of a write, connecting included; then its session is dropped, because the network may
+/// have lost it.
 const WRITE_MAX: Duration = Duration::from_secs(8);
-/// How long one that is under way when the server stops is waited for.
+/// Maximum wait at shutdown for a write in progress.
 const LAST_WRITE_MAX: Duration = Duration::from_secs(1);
-/// Why nothing was written.
 const NO_ROW: &str = "this server's row was purged; its next beat inserts it";
 
-/// How the last write ended, and when.
 #[derive(Debug, Clone, Copy)]
 struct Outcome {
     is_good: bool,
@@ -48,7 +48,6 @@ impl Outcome {
     }
 }
 
-/// The asking side of the task that writes.
 #[derive(Debug, Clone)]
 pub struct Heartbeat {
     asked: mpsc::Sender<()>,
@@ -56,10 +55,10 @@ pub struct Heartbeat {
 }
 
 impl Heartbeat {
-    /// Starts the task that writes. It ends when every asking side is dropped, or when it is stopped.
+    /// Starts the writing task. It ends with the last handle or `stop`.
     #[must_use]
     pub fn start(connector: &Connector, server: Uuid, tasks: &TaskTracker, stop: &CancellationToken) -> Self {
-        // One request is as good as many.
+        // One pending request serves all callers.
         let (asked, inbox) = mpsc::channel(1);
         let (publish, outcome) = watch::channel(None);
         let session = Session::new(connector.clone());
@@ -78,17 +77,14 @@ impl Heartbeat {
         Self { asked, outcome }
     }
 
-    /// Whether a write is committed now.
-    ///
-    /// # Errors
-    /// If it is not, or not in time.
+    /// Returns once a write has committed. Fails if none does in time.
     pub async fn beat(&self) -> Result<(), OpError> {
         let mut outcome = self.outcome.clone();
         let last = *outcome.borrow_and_update();
         if let Some(last) = last.filter(|last| last.answers_now()) {
             return last.result();
         }
-        // Full: a write that begins after this was asked for already.
+        // If the channel is full, a write that starts later is already pending.
         let _ = self.asked.try_send(());
         match tokio::time::timeout(ANSWER_MAX, outcome.changed()).await {
             Ok(Ok(())) => outcome.borrow().map_or(Err(OpError::Unavailable), Outcome::result),
@@ -107,7 +103,7 @@ impl Writer {
     async fn run(mut self, mut inbox: mpsc::Receiver<()>, stop: &CancellationToken) {
         let mut failing = false;
         while let Some(Some(())) = stop.run_until_cancelled(inbox.recv()).await {
-            // Asked while the last write was under way, whose outcome answers it.
+            // The write that just ended also answers this request.
             if self.outcome.borrow().is_some_and(Outcome::answers_now) {
                 continue;
             }
@@ -118,7 +114,7 @@ impl Writer {
                 Ok(Err(failure)) => Some(failure.error().to_string()),
                 Err(_) => Some(format!("no answer within {} s", WRITE_MAX.as_secs())),
             };
-            // Logged once, not at every write while the database is unavailable.
+            // Logged once per outage.
             match &error {
                 Some(error) if !failing => tracing::warn!(error, "the heartbeat fails: no write is committed"),
                 None if failing => tracing::info!("the heartbeat works again"),
@@ -130,12 +126,12 @@ impl Writer {
         self.session.close().await;
     }
 
-    /// Whether anything was written: the server may have no row.
+    /// Returns false if the server has no row.
     async fn write(&mut self) -> Result<bool, Failure> {
         let server = self.server;
         let written = self.session.run(async |conn| servers::beat(conn, server).await).await;
         let written = match written {
-            // A session of before an outage: to write twice is as good as once.
+            // The session may predate an outage. Writing twice is harmless.
             Err(Failure::Lost(_)) => self.session.run(async |conn| servers::beat(conn, server).await).await,
             written => written,
         };

@@ -1,4 +1,5 @@
-//! What creates, claims, resolves and watches tasks, without HTTP and without callers' rights. ARCHITECTURE.md has the map.
+//! Creates, claims, resolves and watches tasks, without HTTP and without authorization.
+//! ARCHITECTURE.md has the map.
 
 pub mod background;
 pub mod batch;

@@ -1,7 +1,8 @@
-//! Notifiers: code that makes something claimable or due notifies, and tasks that wait for it are woken.
+//! Notifiers wake tasks when something becomes claimable or due.
 //!
-//! Notifying is local and costs nothing. One task per server forwards notifications to the other servers, at most every
-//! few milliseconds and only while there are any: a NOTIFY in every transaction would serialise all commits.
+//! They are local and cheap. One task per server forwards notifications to other servers, every few
+//! milliseconds and only while others exist: a NOTIFY in every transaction would serialize all
+//! commits.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -27,8 +28,8 @@ pub use admission::AdmittedBy;
 pub use effects::Effects;
 pub use wait_lists::WaitListNotifier;
 
-/// Whether what makes up for lost notifications is on, which it is in every release. A test switches it off, to show that
-/// the notifications themselves arrive.
+/// True if the fallbacks for lost notifications are on, as in every release. Tests turn them off to
+/// prove that notifications arrive.
 pub fn fallbacks_are_on() -> bool {
     #[cfg(feature = "test-util")]
     return tenure_store::breakage::fallbacks_are_on();
@@ -36,7 +37,7 @@ pub fn fallbacks_are_on() -> bool {
     true
 }
 
-/// Whether notifications are lost on purpose, which they never are in a release.
+/// True if a test loses notifications on purpose.
 pub(crate) fn are_lost() -> bool {
     #[cfg(feature = "test-util")]
     return tenure_store::breakage::is_on(tenure_store::breakage::Breakage::LoseNotifications);
@@ -44,10 +45,9 @@ pub(crate) fn are_lost() -> bool {
     false
 }
 
-/// Maximum wait for the wait lists of this server, which may be in the middle of a statement.
+/// Maximum wait for the wait lists of this server, which may be executing a statement.
 pub const WAIT_LIST_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The notifiers of one server.
 #[derive(Clone, Default)]
 pub struct Notifiers {
     shared: Arc<Shared>,
@@ -55,62 +55,51 @@ pub struct Notifiers {
 
 #[derive(Default)]
 struct Shared {
-    /// What the wait list has to look at.
     wait_lists: WaitLists,
-    /// Notifications for the wait list of limited queues.
     limited_list: WaitListNotifier,
-    /// Queues notified here since they were last forwarded to the other servers.
+    /// Queues notified here since the last forwarding to other servers.
     others: Signal<i32>,
-    /// Sessions with a new item in their inbox, and sessions that have ended.
+    /// Sessions with a new inbox item, and ended sessions.
     inboxes: Arc<Signal<i64>>,
-    /// Notified when there may be new events.
     tail: Notify,
-    /// Notified when a pass may have something to do.
     passes: Notify,
-    /// Notified when a task was resolved, or created with dependencies.
     dependencies: Notify,
-    /// Whether any task waits or waited for another one: if not, a resolution does not start the dependency pass.
+    /// True if a task has or had dependencies. Otherwise resolutions do not start the dependency
+    /// pass.
     dependents: AtomicBool,
-    /// Notified when a task was resolved.
     groups: Notify,
-    /// Notified when there may be something to admit.
     admission: Notify,
-    /// Notified when a queue may need another scheduler.
     schedulers: Notify,
-    /// Queues whose runs need admission, and by whom, as the pass has found.
+    /// Queues whose runs need admission, and by whom, according to the pass.
     limited: RwLock<HashMap<i32, AdmittedBy>>,
     /// Number of changes to `limited` by this server itself.
     limited_changes: AtomicU64,
-    /// Notified when a fact that every server caches was changed.
     facts: Notify,
-    /// Tasks that were resolved, for requests that wait for that.
+    /// Resolved tasks, for waiting requests.
     resolved: Arc<Signal<Uuid>>,
-    /// The tasks that this server has resolved.
     resolutions: Resolutions,
-    /// Whether anything may be unresolved: then the passes run often.
+    /// True if anything may be unresolved; passes then run often.
     active: AtomicBool,
-    /// Number of notifications so far.
     notifications: AtomicU64,
-    /// For each queue whose generation was read: the number of its last notification, or of the last of any queue before it was read.
+    /// Per queue with a read generation: the number of its last notification, or of the latest one
+    /// when it was inserted.
     generations: RwLock<InUse<i32, AtomicU64>>,
 }
 
-/// A worker that is gone: requests that wait in its name are answered empty.
+/// A removed worker: its waiting requests get empty responses.
 #[derive(Debug)]
 pub struct SendAway {
-    /// Its name, without the registration.
     pub worker: Gone,
-    /// Completed when no request waits in its name any more.
+    /// Completed when no request of the worker waits.
     pub done: oneshot::Sender<()>,
 }
 
 impl Notifiers {
-    /// Those of a server with so many tick loops.
     pub fn new(sessions: HotSessions) -> Self {
         Self { shared: Arc::new(Shared { wait_lists: WaitLists::new(sessions), ..Shared::default() }) }
     }
 
-    /// Runs became claimable in these queues, or messages visible, by a transaction of this server that has committed.
+    /// Notifies after a commit of this server that made runs claimable or messages visible.
     pub fn notify(&self, queues: impl IntoIterator<Item = i32> + Clone) {
         self.raise_generations(queues.clone());
         self.stay_active();
@@ -119,7 +108,7 @@ impl Notifiers {
         self.shared.tail.notify_one();
     }
 
-    /// Notifies everything that waits for what a transaction of this server did, which has committed.
+    /// Notifies everything that waits for a commit of this server.
     pub fn apply(&self, effects: Effects) {
         let Effects { claimable, resolved, resolutions, resolved_unnamed, dependents, inboxes, admission } = effects;
         self.shared.resolutions.count(&resolutions);
@@ -140,14 +129,14 @@ impl Notifiers {
         }
     }
 
-    /// Commits, and applies what follows. A commit whose answer was lost may have happened: then they are applied too.
+    /// Commits, then applies the effects even on an error: a commit without a response may have
+    /// happened.
     pub async fn commit(&self, transaction: Transaction<'_, Postgres>, effects: Effects) -> Result<(), sqlx::Error> {
         let committed = transaction.commit().await;
         self.apply(effects);
         committed
     }
 
-    /// Another server has notified.
     pub fn notify_from_other_server(&self, queues: impl IntoIterator<Item = i32> + Clone) {
         self.raise_generations(queues.clone());
         self.stay_active();
@@ -156,8 +145,9 @@ impl Notifiers {
         self.shared.tail.notify_one();
     }
 
-    /// A number that every notification of a queue changes. A caller that reads it, then queries the database and finds the queue
-    /// empty, may rely on that for as long as the number stays the same, also if it was dropped in between.
+    /// Returns a number that changes with each notification of a queue. If a caller reads it before
+    /// a query that finds the queue empty, the queue stays empty while the number is the same, even
+    /// across an eviction.
     pub fn generation(&self, queue: i32) -> u64 {
         let known = &self.shared.generations;
         if let Some(generation) = known.read().unwrap_or_else(PoisonError::into_inner).get(&queue) {
@@ -167,19 +157,19 @@ impl Notifiers {
         if let Some(generation) = known.get(&queue) {
             return generation.load(Ordering::SeqCst);
         }
-        // Not one that the queue has had before a notification, if it was dropped.
+        // A new number, so that an evicted queue never regains an old one.
         let generation = self.notifications();
         known.insert(queue, AtomicU64::new(generation));
         generation
     }
 
-    /// Begins a turn of [`InUse`]: drops the generations of queues that were not read in many turns; answers of how many.
+    /// Starts a new generation of [`InUse`], and returns the number of evicted queues.
     pub fn drop_idle_generations(&self) -> usize {
         self.shared.generations.write().unwrap_or_else(PoisonError::into_inner).begin_turn()
     }
 
-    /// Counts a notification of these queues. It has its number before a generation is looked for: one that is made meanwhile is not
-    /// below it.
+    /// Counts a notification. Its number is taken before the lookup, so that a concurrent insert is
+    /// not below it.
     fn raise_generations(&self, queues: impl IntoIterator<Item = i32>) {
         let number = self.shared.notifications.fetch_add(1, Ordering::SeqCst) + 1;
         if are_lost() {
@@ -187,37 +177,35 @@ impl Notifiers {
         }
         let known = self.shared.generations.read().unwrap_or_else(PoisonError::into_inner);
         for queue in queues {
-            // The generation of any other queue is not read.
+            // Nobody has read the generation of other queues.
             if let Some(generation) = known.peek(&queue) {
                 generation.fetch_max(number, Ordering::SeqCst);
             }
         }
     }
 
-    /// Something is unresolved: the passes run often from now on.
+    /// Marks work as unresolved: passes run often from now on.
     pub fn stay_active(&self) {
         if !self.shared.active.swap(true, Ordering::SeqCst) {
             self.shared.passes.notify_waiters();
         }
     }
 
-    /// Nothing was unresolved when `notifications` was read: idle, unless there was a notification since.
+    /// Marks everything as resolved, unless a notification came after `notifications` was read.
     pub fn set_idle(&self, notifications: u64) {
         if self.notifications() == notifications {
             self.shared.active.store(false, Ordering::SeqCst);
-            // One that came between the two found it active, and left it so.
+            // A notification in between saw `active` as still true.
             if self.notifications() != notifications {
                 self.stay_active();
             }
         }
     }
 
-    /// Whether anything may be unresolved.
     pub fn is_active(&self) -> bool {
         self.shared.active.load(Ordering::SeqCst)
     }
 
-    /// Number of notifications so far.
     pub fn notifications(&self) -> u64 {
         self.shared.notifications.load(Ordering::SeqCst)
     }
@@ -230,40 +218,35 @@ impl Notifiers {
         self.shared.groups.notify_one();
     }
 
-    /// A task was created that waits for others.
     fn notify_dependencies(&self) {
         self.stay_active();
         self.expect_dependents(true);
         self.shared.dependencies.notify_one();
     }
 
-    /// Returns the signal of tasks that were resolved.
     pub(crate) fn resolved(&self) -> Arc<Signal<Uuid>> {
         Arc::clone(&self.shared.resolved)
     }
 
-    /// The tasks that this server has resolved, for the metrics.
     pub fn resolutions(&self) -> &Resolutions {
         &self.shared.resolutions
     }
 
-    /// Sets whether there are dependencies, as the pass has found. Those that another server creates are found by the next
-    /// pass.
+    /// Sets whether dependencies exist, according to the pass. Dependencies created at other
+    /// servers are found by the next pass.
     pub fn expect_dependents(&self, any: bool) {
         self.shared.dependents.store(any, Ordering::SeqCst);
     }
 
-    /// Waits until a task was resolved or waits for others.
     pub fn dependencies(&self) -> Notified<'_> {
         self.shared.dependencies.notified()
     }
 
-    /// Waits until a task was resolved.
     pub fn groups(&self) -> Notified<'_> {
         self.shared.groups.notified()
     }
 
-    /// A queue may need another scheduler, without waiting for the next beat.
+    /// A queue may need another scheduler before the next heartbeat.
     pub fn notify_schedulers(&self) {
         self.shared.schedulers.notify_one();
     }
@@ -272,38 +255,33 @@ impl Notifiers {
         self.shared.schedulers.notified()
     }
 
-    /// A fact that every server caches was changed, here or elsewhere.
     pub fn notify_facts(&self) {
         self.shared.facts.notify_one();
     }
 
-    /// Waits until such a fact was changed.
     pub fn facts(&self) -> Notified<'_> {
         self.shared.facts.notified()
     }
 
-    /// Waits until the passes are notified.
     pub fn passes(&self) -> Notified<'_> {
         self.shared.passes.notified()
     }
 
-    /// Waits for a notification of any kind: whatever makes a run claimable is also an event.
+    /// Waits for any notification: everything that makes a run claimable is also an event.
     pub async fn tail(&self) {
         self.shared.tail.notified().await;
     }
 
-    /// What the wait list of this loop is notified of.
     pub fn wait_list(&self, place: usize) -> &WaitListNotifier {
         self.shared.wait_lists.get(place)
     }
 
-    /// Returns the notifications for the wait list of limited queues.
     pub fn limited_list(&self) -> &WaitListNotifier {
         &self.shared.limited_list
     }
 
-    /// Ends the waiting requests of a worker that is gone. Completes when the wait lists of this server
-    /// have answered them, or after [`WAIT_LIST_TIMEOUT`]; at once without wait lists.
+    /// Cancels the waiting requests of a removed worker. Completes when the wait lists of this
+    /// server have answered them, or after [`WAIT_LIST_TIMEOUT`].
     pub fn send_away(&self, worker: Gone) -> impl Future<Output = ()> + Send + use<> {
         let ((done, answered), (done_too, answered_too)) = (oneshot::channel(), oneshot::channel());
         self.shared.limited_list.send_away(SendAway { worker: worker.clone(), done: done_too });
@@ -314,13 +292,11 @@ impl Notifiers {
         }
     }
 
-    /// The database may have lost the keys of queues that requests wait with.
     pub fn send_away_for_keys(&self) {
         self.shared.wait_lists.drop_keys();
         self.shared.limited_list.drop_keys();
     }
 
-    /// Returns the signal of sessions with a new item, and sessions that have ended.
     pub(crate) fn inboxes(&self) -> Arc<Signal<i64>> {
         Arc::clone(&self.shared.inboxes)
     }
@@ -330,7 +306,6 @@ impl Notifiers {
         self.shared.others.wait().await;
     }
 
-    /// The queues to forward to the other servers.
     #[must_use]
     pub fn take_others(&self) -> HashSet<i32> {
         self.shared.others.take().keys
@@ -344,7 +319,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_queue_has_no_generation_of_before_its_notification_also_if_that_was_dropped() {
+    fn evicted_queue_never_regains_old_generation() {
         let notifiers = Notifiers::default();
         notifiers.notify([2]);
         let [first, other] = [1, 2].map(|queue| notifiers.generation(queue));
@@ -353,7 +328,7 @@ mod tests {
         assert!(notifiers.generation(2) > other);
         for _ in 0..TURNS {
             assert_eq!(notifiers.drop_idle_generations(), 0);
-            // That is no reason to keep it.
+            // Not a read: it does not keep the generation.
             notifiers.notify([1]);
             assert!(notifiers.generation(2) > other);
         }

@@ -1,10 +1,10 @@
 //! Parked requests: requests of this server that wait for a change of the database.
 //!
-//! One task for each kind of request owns them. It polls
-//! - the keys of new requests and the keys that were notified: at once, but at most every 20 ms;
-//! - all keys every 500 ms, because a notification may be lost, and other servers make changes too.
+//! One task per kind of request owns them. It polls
+//! - keys of new requests and notified keys at once, but at most every 20 ms;
+//! - all keys every 500 ms, because a notification may be lost and other servers make changes too.
 //!
-//! Its user brings a [`Source`]: the key, the query for many keys, and the answer to each request.
+//! A [`Source`] defines the key, the query for many keys, and the response to each request.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
@@ -28,21 +28,20 @@ mod tests;
 /// Minimum time between two polls.
 const POLL_AT_MOST_EVERY: Duration = Duration::from_millis(20);
 
-/// What differs between kinds of parked requests.
+/// A kind of parked requests.
 pub(crate) trait Source: Sized + Send + 'static {
-    /// What a request waits for, such as the id of a session.
+    /// What a request waits for, such as a session id.
     type Key: Copy + Eq + Hash + Send + Sync + 'static;
-    /// A request, with the channel for its answer.
+    /// A request, with the channel for its response.
     type Waiter: Waiter;
-    /// Gauge of the parked requests.
     const GAUGE: &'static str;
 
-    /// Answers the requests for a key that was notified. Returns false if the key has to be polled for that.
+    /// Answers requests for a notified key. Returns false if the key must be polled first.
     fn answer_notified(&mut self, _parked: &mut Parked<Self>, _key: Self::Key) -> bool {
         false
     }
 
-    /// Polls the keys that are due and answers their requests. Returns true if another poll may find more.
+    /// Polls the due keys and answers their requests. Returns true if another poll may find more.
     fn poll(
         &mut self,
         parked: &mut Parked<Self>,
@@ -50,35 +49,28 @@ pub(crate) trait Source: Sized + Send + 'static {
     ) -> impl Future<Output = Result<bool, sqlx::Error>> + Send;
 }
 
-/// A parked request.
 pub(crate) trait Waiter: Send + 'static {
-    /// Returns true if the client has disconnected.
+    /// True if the client has disconnected.
     fn is_closed(&self) -> bool;
-    /// Answers a request that found nothing.
     fn give_up(self, reason: GiveUp);
 }
 
-/// Why a request found nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum GiveUp {
-    /// Its deadline has passed.
+    /// The deadline has passed.
     Deadline,
-    /// Its deadline has passed, and no poll of its key has succeeded.
+    /// The deadline has passed without a successful poll of the key.
     Unpolled,
-    /// The server drains.
     Draining,
 }
 
-/// The keys to poll.
 #[derive(Debug)]
 pub(crate) struct Due<K> {
     /// Keys of new requests.
     pub(crate) arrived: HashSet<K>,
-    /// Keys that were notified.
     pub(crate) notified: HashSet<K>,
-    /// All keys are due.
     pub(crate) all: bool,
-    /// The last poll may not have found everything.
+    /// The last poll may have left something.
     again: bool,
 }
 
@@ -89,7 +81,7 @@ impl<K> Default for Due<K> {
 }
 
 impl<K: Copy + Eq + Hash> Due<K> {
-    /// Lists the keys of new requests and those that were notified, each once.
+    /// Lists new and notified keys, each once.
     pub(crate) fn named(&self) -> impl Iterator<Item = K> {
         self.arrived.union(&self.notified).copied()
     }
@@ -99,7 +91,6 @@ impl<K: Copy + Eq + Hash> Due<K> {
     }
 }
 
-/// Intervals of the task; tests have others.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Timing {
     /// Interval of the polls of all keys.
@@ -116,14 +107,13 @@ impl Default for Timing {
     }
 }
 
-/// The sending side: what request handlers use.
 pub(crate) struct Parking<S: Source> {
     arrivals: mpsc::UnboundedSender<(S::Key, Entry<S::Waiter>)>,
     signal: Arc<Signal<S::Key>>,
 }
 
 impl<S: Source> Parking<S> {
-    /// Starts the task. It ends with the sending side; after `stop` it gives up all requests.
+    /// Starts the task. It ends with the last handle; after `stop` it gives up all requests.
     pub(crate) fn start(
         source: S,
         signal: Arc<Signal<S::Key>>,
@@ -149,7 +139,8 @@ impl<S: Source> Parking<S> {
         Self { arrivals, signal }
     }
 
-    /// Parks a request until it is answered or its deadline has passed. A notification after this call is not lost.
+    /// Parks a request until it is answered or its deadline has passed. Later notifications are not
+    /// lost.
     pub(crate) fn park(&self, key: S::Key, deadline: Option<Instant>, waiter: S::Waiter) {
         let entry = Entry { waiter, deadline, polled: Polled::Not, _waiting: self.signal.enter() };
         // The task ends only after this sender.
@@ -170,7 +161,7 @@ struct Entry<W> {
     _waiting: Waiting,
 }
 
-/// Whether the key of a request was polled since it arrived.
+/// Result of the polls of a request's key since its arrival.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Polled {
     Not,
@@ -178,10 +169,9 @@ enum Polled {
     Done,
 }
 
-/// The parked requests, by key.
 pub(crate) struct Parked<S: Source> {
     by_key: HashMap<S::Key, Vec<Entry<S::Waiter>>>,
-    /// Lower bound of the deadlines of requests that were polled.
+    /// Lower bound of the deadlines of polled requests.
     next_deadline: Option<Instant>,
     /// Earliest time of the next scan for passed deadlines, which reads all requests.
     scan_from: Instant,
@@ -198,17 +188,14 @@ impl<S: Source> Parked<S> {
         self.by_key.keys().copied()
     }
 
-    /// Lists the requests for a key.
     pub(crate) fn get(&self, key: S::Key) -> impl Iterator<Item = &S::Waiter> {
         self.by_key.get(&key).into_iter().flatten().map(|entry| &entry.waiter)
     }
 
-    /// Lists the requests for a key.
     pub(crate) fn get_mut(&mut self, key: S::Key) -> impl Iterator<Item = &mut S::Waiter> {
         self.by_key.get_mut(&key).into_iter().flatten().map(|entry| &mut entry.waiter)
     }
 
-    /// Lists all requests.
     pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut S::Waiter> {
         self.by_key.values_mut().flatten().map(|entry| &mut entry.waiter)
     }
@@ -218,7 +205,6 @@ impl<S: Source> Parked<S> {
         self.by_key.remove(&key).into_iter().flatten().map(|entry| entry.waiter)
     }
 
-    /// Drops all requests for which `keep` returns false.
     pub(crate) fn retain(&mut self, mut keep: impl FnMut(&S::Waiter) -> bool) {
         self.by_key.retain(|_, entries| {
             entries.retain(|entry| keep(&entry.waiter));
@@ -234,7 +220,7 @@ impl<S: Source> Parked<S> {
         self.next_deadline = self.next_deadline.into_iter().chain(deadline).min();
     }
 
-    /// Notes the result of a poll. From then on the deadlines of these requests count.
+    /// Records a poll. From the first one on, deadlines of these requests apply.
     fn note_poll(&mut self, due: &Due<S::Key>, polled: Polled) {
         let keys: Vec<S::Key> = if due.all { self.keys().collect() } else { due.named().collect() };
         for key in keys {
@@ -279,9 +265,7 @@ struct Task<S: Source> {
     signal: Arc<Signal<S::Key>>,
     parked: Parked<S>,
     due: Due<S::Key>,
-    /// Earliest time of the next poll.
     poll_from: Instant,
-    /// Time from which all keys are due.
     all_from: Instant,
 }
 
@@ -344,7 +328,7 @@ impl<S: Source> Task<S> {
         }
     }
 
-    /// A poll that fails is repeated with the next poll of all keys.
+    /// A failed poll is repeated with the next poll of all keys.
     async fn poll(&mut self, now: Instant) {
         let due = std::mem::take(&mut self.due);
         let poll = timeout(self.timing.timeout, self.source.poll(&mut self.parked, &due)).await;

@@ -1,6 +1,6 @@
-//! Schedulers: of the servers of a database, the one that gives out the runs of each queue that assigns them. The rule is
-//! [`tenure_domain::election`]; here a server follows it after each of its beats, and remembers in which term it is the scheduler of
-//! which queue. That it remembers wrongly does no harm: every transaction that gives out a run compares server and term.
+//! Schedulers: the server that dispatches runs of each assign queue. After each heartbeat this
+//! server applies the rule of [`tenure_domain::election`], and caches its terms. A wrong cache is
+//! harmless: every dispatching transaction compares server and term.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,31 +20,25 @@ use uuid::Uuid;
 use crate::gauges::{Metric, QueueGauges};
 use crate::notifiers::{Effects, Notifiers};
 
-/// How often a server beats.
 pub const BEAT: Duration = Duration::from_secs(1);
-/// The metric of queues that assign their runs.
 const METRICS: [Metric; 1] = [(
     "tenure_scheduler_term",
     "The term of the scheduler of a task queue that assigns its tasks: it grows with each change; 0 of one that does not any more",
 )];
 
-/// What is remembered of the last look.
 #[derive(Debug, Default)]
 struct Known {
-    /// The queues of which this server is the scheduler, with its terms.
+    /// This server's term for each queue that it schedules.
     terms: HashMap<i32, i64>,
-    /// Schedulers that are silent.
     silences: HashMap<i32, Silence>,
-    /// Whether there are queues that assign their runs.
+    /// True if assign queues exist.
     any: bool,
-    /// Whether it was logged that no server may be a scheduler.
     no_candidate: bool,
-    /// Whether there was a look.
     looked: bool,
 }
 
 impl Known {
-    /// What was found by a later look takes its place: the queues in which this server has a new term.
+    /// Replaces the state, and returns the queues with a new term of this server.
     fn replace(&mut self, later: Self) -> Vec<i32> {
         let before = std::mem::replace(self, later);
         let gained = self.terms.iter().filter(|(queue, term)| before.terms.get(queue) != Some(*term));
@@ -52,26 +46,23 @@ impl Known {
     }
 }
 
-/// The schedulers, as one server knows them.
 #[derive(Debug, Clone)]
 pub struct Schedulers {
     member: Member,
     known: Memory<Known>,
-    /// The terms that the metrics show.
+    /// Terms in the metrics.
     pub terms: Arc<QueueGauges<{ METRICS.len() }>>,
 }
 
-/// What a look belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Look {
-    /// A beat of this server: the silence of others counts.
+    /// After a heartbeat: the silence of others counts.
     AfterBeat,
-    /// Something was changed between two beats.
+    /// After a change between two heartbeats.
     Early,
 }
 
 impl Schedulers {
-    /// Those that a server knows when it starts: none.
     pub fn new(member: Member) -> Self {
         Self { member, known: Memory::default(), terms: Arc::new(QueueGauges::new(METRICS)) }
     }
@@ -80,28 +71,26 @@ impl Schedulers {
         &self.member
     }
 
-    /// In which term this server is the scheduler of a queue, if it is.
+    /// Returns this server's term if it is the queue's scheduler.
     pub fn leader(&self, queue: i32) -> Leader {
         Leader { server: self.member.id, term: self.known.read(|known| known.terms.get(&queue).copied()) }
     }
 
-    /// Whether there were queues that assign their runs when this server looked last. One that may never be a scheduler looks once
-    /// without them, to warn if no other may.
+    /// True if the last look found assign queues. A server of weight 0 also looks once without
+    /// them, to warn if there is no candidate.
     pub fn expects_any(&self) -> bool {
         self.known.read(|known| known.any || (self.is_never_scheduler() && !known.looked))
     }
 
-    /// Whether this server is never a scheduler.
     fn is_never_scheduler(&self) -> bool {
         self.member.weight == 0
     }
 
-    /// Forgets everything; the next look finds it again.
     pub fn drop_all(&self) {
         self.known.drop_all();
     }
 
-    /// Who of these is to be the scheduler of a queue.
+    /// Returns the scheduler that the rule elects for a queue.
     pub fn elected(&self, servers: &servers::Servers, queue: i32) -> Option<Uuid> {
         let candidates = candidates(servers);
         self.view(&candidates, servers).elected(queue)
@@ -111,7 +100,7 @@ impl Schedulers {
         View { me: self.member.id, servers: candidates, now: servers.now }
     }
 
-    /// Looks at every queue that assigns its runs, and does what the rule says of this server.
+    /// Applies the rule to every assign queue.
     pub async fn look(&self, conn: &mut PgConnection, notifiers: &Notifiers, look: Look) -> Result<(), sqlx::Error> {
         let since = self.known.epoch();
         let servers = servers::list(conn).await?;
@@ -129,11 +118,11 @@ impl Schedulers {
                 Look::Early => seen,
             };
             known.silences.extend(silence.map(|silence| (active.queue, silence)));
-            // Of others nothing is known between two beats that the last one has not said.
+            // Between two heartbeats nothing new is known about other servers.
             let judged = silence.filter(|_| look == Look::AfterBeat);
             let term = match self.follow(conn, notifiers, one, step(active, &view, judged), locks).await {
-                // Another transaction has its row for long. The next look tries again, and the other queues do not wait for that: where
-                // there are more of these, the time of a beat would be over before the last queue.
+                // The row is locked for long. The next look retries. Further locked queues wait
+                // only briefly, or the heartbeat's time would be used up.
                 Err(error) if classify(&error) == Class::Contention => {
                     locks = Locks::WaitsBriefly;
                     let name = one.name.as_str();
@@ -154,14 +143,14 @@ impl Schedulers {
                 "no server has a --scheduler-weight above 0: the runs of queues that assign them wait"
             );
         }
-        // Admission asks for the terms, so that it is notified only when they are known.
+        // Notified only now, because admission needs the terms.
         for queue in self.known.note(since, |remembered| remembered.replace(known)).unwrap_or_default() {
             notifiers.expect_limited(queue);
         }
         Ok(())
     }
 
-    /// Does what the rule says of this server and a queue: its term, if it is the scheduler now.
+    /// Executes a step. Returns the term if this server is the scheduler now.
     async fn follow(
         &self,
         conn: &mut PgConnection,
@@ -204,8 +193,8 @@ impl Schedulers {
         Ok(Some(term))
     }
 
-    /// Hands over every queue of this server to those that go on, or leaves it without one, and deletes its row: no other server waits
-    /// until it is silent.
+    /// Hands over all queues of this server, or leaves them without a scheduler, and deletes its
+    /// row, so that no server waits for its silence.
     pub async fn leave(&self, conn: &mut PgConnection, notifiers: &Notifiers) -> Result<(), sqlx::Error> {
         let me = self.member.id;
         let mut servers = servers::list(conn).await?;

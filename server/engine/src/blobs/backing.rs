@@ -1,5 +1,5 @@
-//! The store of the bytes: files in a folder, or objects in a bucket. A generation's key is derived from its id alone, so
-//! that names never reach a file system.
+//! The store of the bytes: files in a folder, or objects in a bucket. Keys derive from the
+//! generation's id alone, so that names never reach a file system.
 
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::{Path as FilePath, PathBuf};
@@ -16,31 +16,27 @@ use uuid::Uuid;
 
 use super::settings::{ArtifactsPlace, Provider};
 
-/// Object stores accept parts of 5 MiB or more.
+/// Minimum part of an object store.
 const PART_IN_BUCKET: usize = 5 << 20;
-/// Files are written in pieces of this size.
 const PART_IN_FOLDER: usize = 256 << 10;
-/// Only the owner may use the folder.
 const PRIVATE_FOLDER: u32 = 0o700;
-/// What others may do with a folder that is open to them.
 const OPEN_TO_OTHERS: u32 = 0o077;
-/// Uploads at the same time; each holds up to four parts in memory.
+/// Each upload holds up to four parts in memory.
 const UPLOADS_INTO_BUCKET: usize = 50;
 const UPLOADS_INTO_FOLDER: usize = 500;
-/// Of these, for one run or one object while half of them are taken: some workers upload all artifacts of a run at once.
-/// What finds no room waits.
+/// Limit for one run or object while half of the slots are taken: some workers upload all artifacts
+/// of a run at once. Further uploads wait.
 const UPLOADS_OF_ONE_INTO_BUCKET: usize = 10;
 const UPLOADS_OF_ONE_INTO_FOLDER: usize = 50;
-/// How often and how long a request to an object store is retried before it fails.
 const RETRIES_MAX: usize = 3;
 const RETRIES_FOR: Duration = Duration::from_secs(30);
-/// Settings of the HTTP client of object stores. An answer may take any time, as long as something arrives.
+/// HTTP client of object stores. A response may take any time, as long as data arrives.
 const CLIENT: [(ClientConfigKey, &str); 3] = [
     (ClientConfigKey::ConnectTimeout, "5 seconds"),
     (ClientConfigKey::ReadTimeout, "30 seconds"),
     (ClientConfigKey::Timeout, "1 day"),
 ];
-/// Environment variables with the address of an object store that is not its provider's own.
+/// Variables with the address of an object store other than the provider's own.
 const ENDPOINTS: [&str; 6] = [
     "AWS_ENDPOINT",
     "AWS_ENDPOINT_URL",
@@ -50,19 +46,15 @@ const ENDPOINTS: [&str; 6] = [
     "GOOGLE_BASE_URL",
 ];
 
-/// Why a store cannot be used.
 pub(super) type StoreError = object_store::Error;
 
-/// The bytes of generations.
 pub(super) struct Backing {
     place: ArtifactsPlace,
     prefix: Path,
     opened: OnceLock<Arc<dyn ObjectStore>>,
-    /// Bytes that are written at once.
+    /// Bytes per write.
     pub(super) part: usize,
-    /// How many uploads there may be at a time.
     pub(super) uploads_max: usize,
-    /// How many of them for one run, or for one object.
     pub(super) uploads_of_one_max: usize,
 }
 
@@ -79,13 +71,13 @@ impl Backing {
         Self { place, prefix, opened: OnceLock::new(), part, uploads_max, uploads_of_one_max }
     }
 
-    /// Whether what failed may have been done all the same, or may be done later.
+    /// True if a failed request may have succeeded, or may still succeed later.
     pub(super) fn may_be_late(&self) -> bool {
         matches!(self.place, ArtifactsPlace::Bucket { .. })
     }
 
-    /// The store. It is opened when it is first needed, and again until that succeeds: a folder that cannot be created now
-    /// may be created later, and a server without artifacts is better than none.
+    /// Returns the store, opening it on first use. A failure is retried at the next call: the
+    /// folder may be created later, and a server without artifacts is better than none.
     pub(super) fn store(&self) -> Result<Arc<dyn ObjectStore>, StoreError> {
         if let Some(store) = self.opened.get() {
             return Ok(Arc::clone(store));
@@ -94,13 +86,13 @@ impl Backing {
         Ok(Arc::clone(self.opened.get_or_init(|| store)))
     }
 
-    /// The key of a generation. Two digits of it come first, so that no folder has too many files.
+    /// Returns the key of a generation. Two leading digits keep folders small.
     pub(super) fn key(&self, id: Uuid) -> Path {
         let name = id.simple().to_string();
         self.prefix.clone().join(&name[..2]).join(name.as_str())
     }
 
-    /// Removes the bytes of a generation, whole or not; it is fine if there are none.
+    /// Removes the bytes of a generation, complete or not, if any.
     pub(super) async fn remove(&self, id: Uuid) -> Result<(), StoreError> {
         let key = self.key(id);
         match self.store()?.delete(&key).await {
@@ -113,7 +105,7 @@ impl Backing {
         Ok(())
     }
 
-    /// Asks the store for something that is not there, so that wrong credentials and addresses are seen.
+    /// Reads a missing key to detect wrong credentials and addresses.
     pub(super) async fn probe(&self) -> Result<(), StoreError> {
         match self.store()?.head(&self.key(Uuid::nil())).await {
             Ok(_) | Err(StoreError::NotFound { .. }) => Ok(()),
@@ -122,7 +114,8 @@ impl Backing {
     }
 }
 
-/// An upload into a folder is a file beside its destination until it is whole; a server that was killed leaves it there.
+/// Removes the file of an incomplete upload, which is beside its destination. A killed server
+/// leaves it there.
 async fn remove_unfinished(folder: &FilePath, key: &Path) -> Result<(), StoreError> {
     let unfinished = PathBuf::from(format!("{}#1", folder.join(key.as_ref()).display()));
     match tokio::fs::remove_file(&unfinished).await {
@@ -131,13 +124,12 @@ async fn remove_unfinished(folder: &FilePath, key: &Path) -> Result<(), StoreErr
     }
 }
 
-/// An error of the file system as one of the store.
 pub(super) fn io_error(error: std::io::Error) -> StoreError {
     StoreError::Generic { store: "artifacts", source: error.into() }
 }
 
-/// Creates the folder, or closes an existing one to other users, since an earlier release may have left files in it open to
-/// them. What the server creates below it is private by its umask.
+/// Creates the folder, or closes an existing one to other users: an earlier release may have left
+/// open files in it. New files in it are private by the umask.
 fn make_private(folder: &FilePath) -> std::io::Result<()> {
     std::fs::DirBuilder::new().recursive(true).mode(PRIVATE_FOLDER).create(folder)?;
     let mut permissions = std::fs::metadata(folder)?.permissions();
@@ -145,7 +137,7 @@ fn make_private(folder: &FilePath) -> std::io::Result<()> {
     if mode & OPEN_TO_OTHERS == 0 {
         return Ok(());
     }
-    // What else its mode says, such as that files get the folder's group, is the operator's business.
+    // Keep other bits of the mode, such as setgid: the operator set them.
     permissions.set_mode(mode & !OPEN_TO_OTHERS);
     if let Err(error) = std::fs::set_permissions(folder, permissions) {
         let folder = folder.display();
@@ -158,12 +150,12 @@ fn open(place: &ArtifactsPlace) -> Result<Arc<dyn ObjectStore>, StoreError> {
     let (provider, bucket) = match place {
         ArtifactsPlace::Folder(folder) => {
             make_private(folder).map_err(io_error)?;
-            // Bytes that were acknowledged with 200 must survive a power cut, as the rows in the database do.
+            // Acknowledged bytes must survive a power cut, like the rows in the database.
             return Ok(Arc::new(LocalFileSystem::new_with_prefix(folder)?.with_fsync(true)));
         }
         ArtifactsPlace::Bucket { provider, bucket, .. } => (*provider, bucket),
     };
-    // The HTTP client is built without cryptography of its own; it is no error if another one was chosen before.
+    // The HTTP client has no cryptography of its own. An earlier choice is no error.
     let _already = rustls::crypto::ring::default_provider().install_default();
     let retry = RetryConfig { max_retries: RETRIES_MAX, retry_timeout: RETRIES_FOR, ..RetryConfig::default() };
     // An address without TLS is deliberate.
@@ -198,7 +190,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_is_made_from_the_id_alone() {
+    fn key_derives_from_id_alone() {
         let id = Uuid::from_u128(0xab12 << 112);
         let place = ArtifactsPlace::Bucket { provider: Provider::S3, bucket: "b".to_owned(), prefix: "x/y".to_owned() };
         assert_eq!(Backing::new(place).key(id).as_ref(), "x/y/ab/ab120000000000000000000000000000");
@@ -207,7 +199,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn removing_takes_what_a_killed_server_left_of_an_upload() {
+    async fn remove_deletes_incomplete_upload_of_killed_server() {
         let folder = tempfile::tempdir().unwrap();
         let backing = Backing::new(ArtifactsPlace::Folder(folder.path().join("made")));
         let id = Uuid::new_v4();
@@ -222,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn an_open_folder_is_closed_to_others_and_stays_what_it_was_otherwise() {
+    fn open_folder_is_closed_to_others_and_keeps_other_bits() {
         let folder = tempfile::tempdir().unwrap();
         let mode = || std::fs::metadata(folder.path()).unwrap().permissions().mode() & 0o7777;
         for (before, after) in [(0o3775, 0o3700), (0o755, 0o700), (0o1700, 0o1700)] {
@@ -233,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_cannot_be_made_now_is_made_later() {
+    fn uncreatable_folder_is_created_later() {
         let folder = tempfile::tempdir().unwrap();
         let way = folder.path().join("way");
         std::fs::write(&way, "a file is in the way").unwrap();

@@ -1,9 +1,10 @@
 //! Stored bytes: the content of artifacts and objects.
 //!
-//! A name has at most one current generation of bytes. Each generation is a row in the database and an object in the store,
-//! whose key is the row's id: the row is written before the first byte, and deleted after the last one is removed, so
-//! that no bytes are ever orphaned, whenever a server is killed. Replacing a name's bytes is one transaction, which also
-//! checks that they may still change. Who may store or read what is decided by the handlers that issue the URLs.
+//! A name has at most one current generation of bytes: a row in the database and an object in the
+//! store, whose key is the row's id. The row is written before the first byte and deleted after the
+//! last, so that a killed server leaves no orphaned bytes. Replacing a generation is one
+//! transaction, which also checks that this is still allowed. The handlers that issue URLs decide
+//! who may store or read.
 
 mod backing;
 mod read;
@@ -36,24 +37,22 @@ pub use self::upload::{NewBytes, UploadLimits};
 use tenure_domain::artifact;
 use tenure_store::blobs::{self, BlobRow};
 
-/// How long replaced bytes stay for readers that have looked them up and have not begun to read.
+/// Retention of replaced bytes, for readers that have looked them up but not begun to read.
 pub const RETAINED_AFTER_REPLACED: Duration = Duration::from_secs(5 * 60);
-/// How long removing bytes may take before another server tries.
+/// After this, another server retries a removal.
 const REMOVAL_LEASE: Duration = Duration::from_secs(60);
-/// Removals that run at the same time.
+/// Concurrent removals.
 const REMOVALS: usize = 8;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part<'a> {
-    /// The artifact of a run, with its name within the run.
+    /// Artifact of a run, and its name within the run.
     Artifact(TaskId, RunId, &'a str),
-    /// The object of this name.
     Object(&'a str),
-    /// Neither: this server issues no such name.
+    /// A name that this server never issues.
     Other,
 }
 
-/// The name that bytes are stored under.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BlobName(String);
 
@@ -62,12 +61,11 @@ impl BlobName {
         Self(format!("artifact/{task}/{run}/{name}"))
     }
 
-    /// An object of the object service.
     pub fn object(name: &str) -> Self {
         Self(format!("object/{name}"))
     }
 
-    /// The name in a request for stored bytes; None if its path names none.
+    /// Returns the name in a path of the blob URLs.
     pub fn of_path(path: &str) -> Option<Self> {
         blob_url::name_of(path).map(Self)
     }
@@ -89,7 +87,7 @@ impl BlobName {
         }
     }
 
-    /// The run whose artifact this is, also if it is kept as an object.
+    /// Returns the run of an artifact, also of one kept as an object.
     pub fn run(&self) -> Option<(TaskId, RunId)> {
         match self.part() {
             Part::Artifact(task, run, _) => Some((task, run)),
@@ -109,61 +107,50 @@ impl fmt::Display for BlobName {
     }
 }
 
-/// Bytes that are stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredBlob {
-    /// How many bytes, as they were uploaded.
+    /// Number of bytes as uploaded.
     pub size: i64,
-    /// Their digest.
     pub sha256: [u8; 32],
-    /// As the client declared.
+    /// Declared by the client.
     pub content_type: String,
-    /// As the client declared, such as `gzip`.
+    /// Declared by the client, for example `gzip`.
     pub content_encoding: Option<String>,
 }
 
-/// Why bytes could not be stored, read or removed.
 #[derive(Debug, thiserror::Error)]
 pub enum BlobError {
-    /// The database.
     #[error("the database did not answer; send the request again")]
     Database(#[from] sqlx::Error),
-    /// The store of the bytes.
     #[error("the artifact store does not work now; send the request again later")]
     Store(#[source] object_store::Error),
-    /// Too many uploads.
     #[error("too many uploads at the same time; send the request again later")]
     Busy,
-    /// Too many of one run, or under one name.
     #[error(
         "{0} uploads of this run or object are in progress, which is as many as may be while the server is busy; send the \
          request again later"
     )]
     OwnerBusy(usize),
-    /// More than is allowed.
     #[error("the body is over the limit of {0} bytes (--artifact-size-max); nothing was stored")]
     TooLarge(u64),
-    /// The body ended too early.
     #[error("the body did not arrive whole; nothing was stored, send it again")]
     Cut,
-    /// The body stopped arriving.
     #[error("nothing of the body arrived for {0} seconds; nothing was stored, send it again")]
     Stalled(u64),
-    /// The body arrived for long, and too slowly.
+    /// The average rate was too low, or the upload took a day.
     #[error(
         "the body arrived too slowly, with less than {0} bytes a second, or took a day; nothing was stored, send it again"
     )]
     Slow(u64),
-    /// The name's bytes stay as they are.
     #[error("{0}; nothing was stored")]
     Sealed(Sealed),
     /// The name was deleted during the upload, or the upload was treated as abandoned.
     #[error("the upload was given up meanwhile, because its name was deleted; nothing was stored")]
     Deleted,
-    /// The row is there and the bytes are not.
+    /// The row exists without bytes.
     #[error("the bytes are gone")]
     Gone(Uuid),
-    /// There are more or fewer bytes than were stored.
+    /// The number of bytes differs from the row.
     #[error("the bytes are not those that were stored")]
     Damaged(Uuid),
 }
@@ -184,12 +171,11 @@ struct Shared {
 }
 
 impl Blobs {
-    /// Signs with the first of these keys, accepts any.
+    /// Signs with the first key, accepts any.
     pub fn new(keys: Vec<SigningKey>, root_url: &str, settings: &ArtifactSettings) -> Self {
         Self::with_limits(keys, root_url, settings, UploadLimits::default())
     }
 
-    /// The same with other limits of time for uploads.
     pub fn with_limits(
         keys: Vec<SigningKey>,
         root_url: &str,
@@ -202,24 +188,22 @@ impl Blobs {
         Self { shared: Arc::new(Shared { keys, root_url, size_max, backing, slots, limits }) }
     }
 
-    /// The largest body that is taken.
     pub fn size_max(&self) -> u64 {
         self.shared.size_max
     }
 
-    /// The URL for uploads under this name, of exactly this content type, any number of times until `expires_ms` (the
-    /// server's clock, milliseconds since 1970).
+    /// Returns the URL for uploads of this exact content type, usable any number of times until
+    /// `expires_ms` (the server's clock, milliseconds since 1970).
     pub fn put_url(&self, name: &BlobName, content_type: &str, expires_ms: i64) -> String {
         self.sign(Access::Put { content_type }, name, expires_ms)
     }
 
-    /// The URL for downloads until `expires_ms`.
     pub fn get_url(&self, name: &BlobName, expires_ms: i64) -> String {
         self.sign(Access::Get, name, expires_ms)
     }
 
-    /// The URL for downloads of what every client may read: always the same for the same name. Its handler has to check
-    /// that this is still so.
+    /// Returns the permanent URL of a public name. Its handler must check that the name is still
+    /// public.
     pub fn plain_url(&self, name: &BlobName) -> String {
         format!("{}{}", self.shared.root_url, blob_url::plain(name.as_str()))
     }
@@ -229,12 +213,12 @@ impl Blobs {
         format!("{}{signed}", self.shared.root_url)
     }
 
-    /// Whether a URL allows this access to this name now.
+    /// Checks that a URL allows this access to this name now.
     pub fn verify(&self, access: Access<'_>, name: &BlobName, query: &str, now_ms: i64) -> Result<(), BlobUrlError> {
         blob_url::verify(&self.shared.keys, access, name.as_str(), query, now_ms)
     }
 
-    /// Checks whether the store can be used, and logs an error if not.
+    /// Logs an error if the store cannot be used.
     pub async fn probe(&self) {
         if let Err(error) = self.shared.backing.probe().await {
             tracing::error!(
@@ -245,7 +229,7 @@ impl Blobs {
         }
     }
 
-    /// Finds the bytes that are stored under these names; names without bytes are missing in the answer.
+    /// Returns the bytes stored under these names, without names that have none.
     pub async fn find(
         &self,
         db: impl PgExecutor<'_>,
@@ -255,7 +239,6 @@ impl Blobs {
         blobs::find(db, &names).await?.into_iter().map(stored).collect()
     }
 
-    /// Stores small bytes at once.
     pub async fn put(
         &self,
         pool: &PgPool,
@@ -268,9 +251,8 @@ impl Blobs {
         self.upload(pool, &new, body).await
     }
 
-    /// Deletes what is stored under these names, also what is being uploaded. Names without bytes are ignored. Bytes that
-    /// the store fails to remove now are removed later. Call it when no URL for uploads is valid any more: a later upload
-    /// would be stored, and stay.
+    /// Deletes bytes stored or being uploaded under these names. Failed removals are retried later.
+    /// Call it when no upload URL is valid any more: a later upload would stay stored.
     pub async fn delete(&self, pool: &PgPool, names: &[BlobName]) -> Result<(), BlobError> {
         let names: Vec<String> = names.iter().map(|name| name.as_str().to_owned()).collect();
         let ids = blobs::drop_names(pool, &names, REMOVAL_LEASE).await?;
@@ -278,13 +260,13 @@ impl Blobs {
         Ok(())
     }
 
-    /// Removes up to `limit` generations that are due. Answers how many there were, and how many were removed.
+    /// Removes up to `limit` due generations. Returns the number found and removed.
     pub async fn sweep(&self, pool: &PgPool, from: DateTime<Utc>, limit: i64) -> Result<(usize, usize), sqlx::Error> {
         let ids = blobs::take_due(pool, from, limit, REMOVAL_LEASE).await?;
         Ok((ids.len(), self.remove_now(pool, &ids).await))
     }
 
-    /// Removes bytes, and then their rows. What fails is retried when it is due.
+    /// Removes bytes and then their rows. Failures are retried when due.
     async fn remove_now(&self, pool: &PgPool, ids: &[Uuid]) -> usize {
         let remove = |id: Uuid| async move { (id, self.shared.backing.remove(id).await) };
         let removed = futures_util::stream::iter(ids.iter().copied()).map(remove).buffer_unordered(REMOVALS);

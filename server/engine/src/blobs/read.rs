@@ -1,5 +1,5 @@
-//! Reading: the current bytes of a name, or a part of them. A reader that has begun reads to the end, also when the bytes
-//! are replaced meanwhile.
+//! Reads the current bytes of a name, or a range of them. A reader that has begun reads to the end,
+//! even if the bytes are replaced.
 
 use std::io::SeekFrom;
 use std::ops::Range;
@@ -16,20 +16,17 @@ use super::backing::{StoreError, io_error};
 use super::{BlobError, BlobName, Blobs, StoredBlob, stored};
 use tenure_store::blobs;
 
-/// Bytes on their way to a reader.
 pub type Reader = Box<dyn AsyncRead + Send + Unpin>;
 
-/// The bytes that were current under a name when it was looked up.
+/// The bytes that were current at the lookup.
 #[derive(Clone, Debug)]
 pub struct Generation {
     id: Uuid,
     pub blob: StoredBlob,
-    /// Since when they are current.
     pub since: DateTime<Utc>,
 }
 
 impl Blobs {
-    /// Finds the current bytes of a name.
     pub async fn current(&self, pool: &PgPool, name: &BlobName) -> Result<Option<Generation>, sqlx::Error> {
         let rows = blobs::find(pool, &[name.as_str().to_owned()]).await?;
         rows.into_iter()

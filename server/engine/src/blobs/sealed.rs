@@ -1,5 +1,6 @@
-//! Until when the bytes of a name may be replaced: those of an artifact while its run accepts artifacts, those of an object
-//! until its upload is finished. A URL for uploads is valid for longer than that, and an upload may be in progress.
+//! Decides whether the bytes of a name may be replaced: an artifact's while its run accepts
+//! artifacts, an object's until its upload is finished. Upload URLs stay valid longer, and an
+//! upload may be in progress.
 
 use std::fmt;
 
@@ -9,14 +10,12 @@ use super::{BlobError, BlobName, Blobs, Part};
 use tenure_domain::artifact::{self, Refusal};
 use tenure_store::{artifacts, tasks};
 
-/// Why the bytes of a name stay as they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sealed {
-    /// The run of the artifact accepts no artifacts any more, or there is no such run.
+    /// The run of the artifact accepts no artifacts, or does not exist.
     RunEnded,
-    /// The upload of the object is finished.
     ObjectFinished,
-    /// There are bytes, and the server does not replace them by its own.
+    /// Uploaded bytes exist, which the server does not replace by its own.
     Uploaded,
 }
 
@@ -33,22 +32,20 @@ impl fmt::Display for Sealed {
 }
 
 impl Blobs {
-    /// Whether the bytes of a name may be replaced now, to check before they are sent.
-    ///
-    /// # Errors
-    /// They may not, or the query fails.
+    /// Fails if the bytes of a name may not be replaced now. Call it before the bytes are sent.
     pub async fn check_open(&self, pool: &PgPool, name: &BlobName) -> Result<(), BlobError> {
         check(&mut *pool.acquire().await?, name).await
     }
 }
 
-/// The same, for a transaction that replaces them: what ends the run, or finishes the object, comes before it or after it.
+/// Like [`Blobs::check_open`], in a transaction that replaces bytes: serializes with the end of the
+/// run or the finished object.
 pub(super) async fn lock_and_check(transaction: &mut PgConnection, name: &BlobName) -> Result<(), BlobError> {
     lock(transaction, name).await?;
     check(transaction, name).await
 }
 
-/// Locks the task of an artifact: its bytes are replaced one after the other.
+/// Locks the task of an artifact, so that its bytes are replaced one after the other.
 pub(super) async fn lock(transaction: &mut PgConnection, name: &BlobName) -> Result<(), BlobError> {
     if let Part::Artifact(task, ..) = name.part() {
         tasks::lock(transaction, task.uuid()).await?;
@@ -64,7 +61,7 @@ async fn check(conn: &mut PgConnection, name: &BlobName) -> Result<(), BlobError
                 known.map_or(Err(Refusal::NoSuchRun), |known| artifact::admit_bytes(&known.task, run, known.now));
             admitted.map_err(|_| BlobError::Sealed(Sealed::RunEnded))
         }
-        // Its row is locked until the transaction ends.
+        // Locks the row until the transaction ends.
         Part::Object(name) => match artifacts::lock_object(conn, name).await? {
             Some(object) if object.finished => Err(BlobError::Sealed(Sealed::ObjectFinished)),
             Some(_) | None => Ok(()),

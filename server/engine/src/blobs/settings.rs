@@ -1,16 +1,13 @@
-//! Where artifacts' bytes are stored: a folder, or a bucket of an object store.
+//! Settings of the artifact store.
 
 use std::fmt;
 use std::path::PathBuf;
 
-/// The kind of object store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Provider {
-    /// Amazon S3, and stores with its protocol.
+    /// Amazon S3, or a store with its protocol.
     S3,
-    /// Google Cloud Storage.
     Gcs,
-    /// Azure Blob Storage.
     Azure,
 }
 
@@ -24,18 +21,15 @@ impl Provider {
     }
 }
 
-/// Where the bytes are stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ArtifactsPlace {
-    /// Files in this folder, which is made when it is missing.
+    /// A folder, created if missing.
     Folder(PathBuf),
     /// Objects in this bucket. Credentials come from the provider's usual environment variables.
     Bucket {
-        /// Its protocol.
         provider: Provider,
-        /// The bucket or container.
         bucket: String,
-        /// The prefix of all keys, without slashes at its ends; may be empty.
+        /// Prefix of all keys, without slashes at its ends; may be empty.
         prefix: String,
     },
 }
@@ -52,11 +46,9 @@ impl fmt::Display for ArtifactsPlace {
     }
 }
 
-/// How artifacts are stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ArtifactSettings {
-    /// The folder or bucket.
     pub place: ArtifactsPlace,
-    /// The largest one, in bytes as they are uploaded.
+    /// Maximum size of an artifact, in bytes as uploaded.
     pub size_max: u64,
 }

@@ -1,6 +1,6 @@
-//! Upload slots: how many uploads of clients there may be at a server, and how many of them for one run or one object. So the
-//! URLs of one run cannot keep those of others from being used: a run gets more than its share only while half of the slots
-//! are free. What the server itself stores takes none.
+//! Limits concurrent uploads of clients per server, and per run or object. One run cannot block
+//! others: it gets more than its share only while half of the slots are free. The server's own
+//! writes take no slot.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -11,31 +11,28 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::{BlobError, BlobName};
 
-/// The slots that there are.
 pub(super) struct Slots {
     all: Arc<Semaphore>,
-    /// How many there are of these.
+    /// Total number of slots.
     size: usize,
-    /// How many of them one owner may have.
+    /// Share of one owner.
     of_one: usize,
-    /// The owners that have slots or wait for one.
+    /// Owners that have slots or wait for one.
     owners: Mutex<HashMap<String, Owner>>,
 }
 
 struct Owner {
-    /// Uploads that have a slot of it or wait for one.
     users: usize,
     slots: Arc<Semaphore>,
 }
 
-/// A slot, until it is dropped.
+/// A slot, held until it is dropped.
 pub(super) struct Slot<'a> {
-    /// One of its owner's share, unless that was used up, and one of all.
+    /// A slot of the owner's share, unless that was used up, and one of all slots.
     _permits: (Option<OwnedSemaphorePermit>, OwnedSemaphorePermit),
     _place: Place<'a>,
 }
 
-/// An upload that counts as one of its owner's.
 struct Place<'a> {
     slots: &'a Slots,
     owner: String,
@@ -46,7 +43,7 @@ impl Slots {
         Self { all: Arc::new(Semaphore::new(all)), size: all, of_one, owners: Mutex::default() }
     }
 
-    /// Waits for a slot, so long at most.
+    /// Waits up to `wait` for a slot.
     pub(super) async fn take(&self, name: &BlobName, wait: Duration) -> Result<Slot<'_>, BlobError> {
         let (place, own) = self.enter(owner(name));
         if self.all.available_permits() * 2 > self.size
@@ -92,7 +89,8 @@ impl Drop for Place<'_> {
     }
 }
 
-/// Whose slot an upload takes: that of the run which an artifact is of, also one that is an object; else that of the name.
+/// Returns the owner of a slot: the run of an artifact, also of one kept as an object; otherwise
+/// the name.
 fn owner(name: &BlobName) -> String {
     name.run().map_or_else(|| name.as_str().to_owned(), |(task, run)| format!("{task}/{run}"))
 }
@@ -111,12 +109,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_run_has_a_share_of_the_slots_whatever_its_artifacts_are_called_and_what_is_dropped_is_free_again() {
+    async fn run_is_limited_to_its_share_and_dropped_slot_is_free() {
         let slots = Slots::new(6, 2);
         let artifact = |name: &str| BlobName::artifact(task(), RunId::FIRST, name);
         let object = |name: &str| BlobName::object(&object_name(task(), RunId::FIRST, name));
         let mut taken = Vec::new();
-        // Half of them are free: more than its share.
+        // Half of them are free: more than the share.
         for name in [artifact("a"), object("b"), artifact("c")] {
             taken.push(slots.take(&name, SOON).await.unwrap());
         }
@@ -126,7 +124,7 @@ mod tests {
             taken.push(slots.take(&BlobName::object(name), SOON).await.unwrap());
         }
         assert!(matches!(slots.take(&BlobName::object("fourth"), SOON).await, Err(BlobError::Busy)));
-        // One that counts for its share.
+        // A slot of the share.
         drop(taken.swap_remove(0));
         taken.push(slots.take(&artifact("d"), SOON).await.unwrap());
         taken.clear();

@@ -1,4 +1,4 @@
-//! Uploads: bytes go to the store as they arrive, and become the current ones of their name when all of them are stored.
+//! Uploads: bytes go to the store as they arrive, and become current when all are stored.
 
 use std::pin::pin;
 use std::time::{Duration, Instant};
@@ -13,32 +13,29 @@ use super::writer::ObjectWriter;
 use super::{BlobError, BlobName, Blobs, RETAINED_AFTER_REPLACED, Sealed, StoredBlob, sealed};
 use tenure_store::blobs::{self, NewBlob};
 
-/// How long an upload may pause. Longer than a worker's machine may be stalled.
+/// Maximum pause of an upload. Longer than a stall of a worker's machine.
 const STALL_MAX: Duration = Duration::from_secs(60);
-/// How long an upload may take however slow it is, and what it has to bring from then on, on average: much less than one
-/// of fifty uploads that share a slow line.
+/// After this, an upload needs the minimum average rate: far less than one of fifty uploads on a
+/// slow line.
 const SLOW_MAX: Duration = Duration::from_secs(10 * 60);
 const BYTES_PER_SECOND_MIN: u64 = 4 << 10;
-/// How long an upload may take at most.
 const TIME_MAX: Duration = Duration::from_secs(24 * 60 * 60);
-/// An upload whose lease is not renewed for this long is abandoned. Longer than a stall of the client and two timeouts of
-/// the store together.
+/// An upload is abandoned when its lease is not renewed. Longer than a client's stall and two store
+/// timeouts together.
 const LEASE: Duration = Duration::from_secs(15 * 60);
-/// How often an upload renews its lease, and looks whether its bytes may still change.
+/// Interval at which an upload renews its lease and checks that its bytes may still change.
 const RENEW_EVERY: Duration = Duration::from_secs(60);
-/// How long an upload waits for a slot.
 const SLOT_WAIT_MAX: Duration = Duration::from_secs(20);
 
-/// How long uploads may take. Tests have shorter times.
+/// Time limits of uploads. Tests use shorter ones.
 #[derive(Clone, Copy, Debug)]
 pub struct UploadLimits {
     /// Without a byte.
     pub stall: Duration,
-    /// Without the least average rate.
+    /// Without the minimum average rate.
     pub slow: Duration,
-    /// Until it is looked again whether the bytes may change.
+    /// Between checks that the bytes may change.
     pub renewal: Duration,
-    /// Until there is a slot.
     pub slot: Duration,
 }
 
@@ -49,29 +46,25 @@ impl Default for UploadLimits {
 }
 
 impl UploadLimits {
-    /// How long an upload may have taken that has brought so many bytes.
+    /// Maximum duration of an upload after `size` bytes.
     fn allowed(&self, size: u64) -> Duration {
         (self.slow + Duration::from_secs(size / BYTES_PER_SECOND_MIN)).min(TIME_MAX)
     }
 }
 
-/// An upload.
 #[derive(Clone, Debug)]
 pub struct NewBytes {
-    /// The name to store the bytes under.
     pub name: BlobName,
-    /// As the client declares.
+    /// Declared by the client.
     pub content_type: String,
-    /// As the client declares.
+    /// Declared by the client.
     pub content_encoding: Option<String>,
 }
 
-/// Whose bytes are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Writer {
-    /// A client's, which may change them for a while.
+    /// May replace bytes for a while.
     Client,
-    /// The server's own.
     Server,
 }
 
@@ -86,11 +79,9 @@ impl Blobs {
         self.store(pool, new, body, Writer::Client).await
     }
 
-    /// Stores bytes that the server itself has, also when clients may change their name no more. It replaces none: those of a client are
-    /// the better ones, and another server that stored its own may have removed meanwhile what they are made from.
-    ///
-    /// # Errors
-    /// The store or the database does not work, or the name has bytes.
+    /// Stores the server's own bytes, also when clients may no longer change the name. Fails if the
+    /// name has bytes: a client's bytes are better, and another server may already have deleted the
+    /// source of its own.
     pub async fn put_by_server(
         &self,
         pool: &PgPool,
@@ -112,7 +103,7 @@ impl Blobs {
     ) -> Result<StoredBlob, BlobError> {
         let _slot = match by {
             Writer::Client => Some(self.shared.slots.take(&new.name, self.shared.limits.slot).await?),
-            // One pass stores one after the other, and clients cannot keep it from doing so.
+            // One pass stores them one after the other, and clients must not block it.
             Writer::Server => None,
         };
         let id = Uuid::new_v4();
@@ -125,10 +116,12 @@ impl Blobs {
         blobs::begin(pool, row, LEASE).await?;
         let (size, sha256) = match self.write_body(pool, id, new, by, body).await {
             Ok(stored) => stored,
-            // A bucket may carry out later what it did not answer: such bytes are removed when the lease has ended.
+            // A bucket may apply an unacknowledged request later. Such bytes are removed after the
+            // lease.
             Err(error @ BlobError::Store(_)) if self.shared.backing.may_be_late() => return Err(error),
             Err(error) => {
-                // The server that treats an upload as abandoned deletes its file, which the store reports as an error.
+                // A server that treats an upload as abandoned deletes its file, which the store
+                // reports as an error.
                 let abandoned =
                     matches!(error, BlobError::Store(_)) && matches!(blobs::renew(pool, id, LEASE).await, Ok(false));
                 // If this fails too, the row remains for the pass that removes the bytes.
@@ -137,8 +130,8 @@ impl Blobs {
             }
         };
         if let Err(error) = make_current(pool, &new.name, by, id, size, &sha256).await {
-            // A commit whose answer was lost may have happened, so that after an error of the database the bytes stay: either
-            // they are the current ones, or they are removed when the lease has ended.
+            // A commit without a response may have happened. The bytes stay: they are current, or
+            // are removed after the lease.
             if !matches!(error, BlobError::Database(_)) {
                 self.remove_now(pool, &[id]).await;
             }
@@ -148,7 +141,6 @@ impl Blobs {
         Ok(StoredBlob { size, sha256, content_type, content_encoding })
     }
 
-    /// Writes the body to the store. Answers its size and its digest.
     async fn write_body<E>(
         &self,
         pool: &PgPool,
@@ -176,7 +168,7 @@ impl Blobs {
         }
     }
 
-    /// Copies the body to the writer, chunk by chunk, while the bytes of the name that was given may change.
+    /// Copies the body to the writer, while the bytes of the name `open` may change.
     async fn copy<E>(
         &self,
         pool: &PgPool,
@@ -219,7 +211,7 @@ impl Blobs {
     }
 }
 
-/// Makes stored bytes the current ones of their name, in one transaction with the check that these may still change.
+/// Makes stored bytes current, and checks in the same transaction that this is still allowed.
 async fn make_current(
     pool: &PgPool,
     name: &BlobName,
@@ -239,7 +231,7 @@ async fn make_current(
         }
     }
     let stored = blobs::finish(&mut transaction, id, size, sha256, RETAINED_AFTER_REPLACED).await?;
-    // Dropped, the transaction changes nothing.
+    // Dropping the transaction rolls it back.
     stored.ok_or(BlobError::Deleted)?;
     transaction.commit().await?;
     Ok(())
@@ -250,7 +242,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_large_body_over_a_slow_line_has_the_time_that_it_needs_and_a_trickle_has_not() {
+    fn large_slow_body_has_time_and_trickle_has_not() {
         let limits = UploadLimits::default();
         assert_eq!(limits.allowed(0), SLOW_MAX);
         // A byte every 50 seconds.

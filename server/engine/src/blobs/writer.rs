@@ -1,4 +1,4 @@
-//! One object that is being written to the store. A body that fits into one part is stored by one request.
+//! Writes one object to the store. A body that fits into one part needs one request.
 
 use std::future::Future;
 use std::time::Duration;
@@ -11,20 +11,19 @@ use tokio::task::JoinSet;
 use super::BlobError;
 use super::backing::{StoreError, io_error};
 
-/// How long storing a part may take, and completing the object.
+/// Timeout of storing a part, and of completing the object.
 const STORE_TIMEOUT: Duration = Duration::from_secs(120);
-/// Parts that are being stored while the next one is read.
+/// Parts stored while the next one is read.
 const PARTS_IN_FLIGHT: usize = 2;
 
 pub(super) struct ObjectWriter<'a> {
     store: &'a dyn ObjectStore,
     key: Path,
     part: usize,
-    /// What is not being stored yet, a part at most.
+    /// At most one part.
     buffer: BytesMut,
-    /// There are more bytes than one part has.
+    /// None while the body fits into one part.
     parts: Option<Parts>,
-    /// How long one step of the store may take.
     timeout: Duration,
 }
 
@@ -39,7 +38,7 @@ impl<'a> ObjectWriter<'a> {
     }
 
     pub(super) async fn write(&mut self, mut chunk: &[u8]) -> Result<(), BlobError> {
-        // No more than a part at once, so that memory stays bounded whatever the size of a chunk.
+        // At most one part at once, so that memory stays bounded for any chunk size.
         while !chunk.is_empty() {
             if self.buffer.len() >= self.part {
                 self.store_part().await?;
@@ -65,7 +64,7 @@ impl<'a> ObjectWriter<'a> {
         Ok(())
     }
 
-    /// Stores the rest, and completes the object. What cannot be completed is aborted.
+    /// Stores the rest and completes the object, or aborts it.
     pub(super) async fn finish(&mut self) -> Result<(), BlobError> {
         let rest = std::mem::take(&mut self.buffer).freeze();
         let finished = match &mut self.parts {
@@ -96,7 +95,7 @@ impl Parts {
         self.storing.spawn(self.upload.put_part(PutPayload::from(bytes)));
     }
 
-    /// Waits until so many parts are being stored, or fewer.
+    /// Waits until at most `count` parts are being stored.
     async fn until_at_most(&mut self, count: usize) -> Result<(), StoreError> {
         while self.storing.len() > count {
             match self.storing.join_next().await {
@@ -132,13 +131,13 @@ mod tests {
 
     use super::*;
 
-    /// A store that takes parts and never answers that the object is whole.
+    /// Takes parts and never completes the object.
     #[derive(Debug, Default)]
     struct Silent {
         aborted: Arc<AtomicBool>,
     }
 
-    // As the macro of the trait writes it.
+    // Written like the trait's macro.
     impl MultipartUpload for Silent {
         fn put_part(&mut self, _: PutPayload) -> UploadPart {
             Box::pin(ready(Ok(())))
@@ -163,7 +162,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_object_that_the_store_does_not_complete_in_time_is_aborted() {
+    async fn object_is_aborted_if_not_completed_in_time() {
         let store = InMemory::new();
         let mut writer = ObjectWriter::new(&store, Path::from("x"), 4);
         writer.timeout = Duration::from_millis(50);
@@ -176,7 +175,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_written_in_any_pieces_is_stored_as_it_is() {
+    async fn bytes_written_in_any_pieces_are_stored_unchanged() {
         let (store, bytes) = (InMemory::new(), b"0123456789".repeat(10));
         for (piece, part) in [(1, 4), (7, 4), (100, 4), (3, 100), (10, 10), (50, 99)] {
             let key = Path::from(format!("{piece}/{part}"));

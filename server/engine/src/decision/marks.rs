@@ -1,4 +1,4 @@
-//! The marks of admission that this server remembers.
+//! This server's cached marks of admission.
 
 use tenure_store::admission::{Learned, Mark, Marks};
 use tenure_store::memory::{Epoch, Memory};
@@ -7,7 +7,7 @@ use tenure_store::memory::{Epoch, Memory};
 pub struct AdmissionMarks(Memory<Marks>);
 
 impl AdmissionMarks {
-    /// To be read before the transaction begins from which [`Self::learn`] takes in.
+    /// Call it before the transaction whose marks go to [`Self::learn`].
     pub(crate) fn epoch(&self) -> Epoch {
         self.0.epoch()
     }
@@ -28,12 +28,11 @@ impl AdmissionMarks {
         self.0.read(|marks| marks.only(keys))
     }
 
-    /// Adds the marks that a committed transaction has learned, unless all marks were dropped since.
+    /// Adds the marks of a committed transaction, unless the cache was invalidated since.
     pub(crate) fn learn(&self, since: Epoch, learned: Learned) {
         self.0.note(since, |marks| marks.learn(learned));
     }
 
-    /// Drops all marks: reads begin at the start again.
     pub fn drop_all(&self) {
         self.0.drop_all();
     }

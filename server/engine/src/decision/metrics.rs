@@ -1,4 +1,4 @@
-//! Metrics of decisions: which waiting runs of limited queues start, and what keeps the others.
+//! Metrics of decisions: which waiting runs start, and what blocks the others.
 
 use std::time::Duration;
 
@@ -9,12 +9,9 @@ const BLOCKED: &str = "tenure_admission_blocked_total";
 const ROUNDS: &str = "tenure_admission_rounds_total";
 const LOCK_SECONDS: &str = "tenure_admission_lock_seconds";
 
-/// How a queue starts its runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Dispatch {
-    /// Workers claim them.
     Pull,
-    /// Its scheduler gives them to sessions.
     Assign,
 }
 
@@ -32,17 +29,14 @@ impl Dispatch {
 /// Why a decision started fewer runs than the demand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Blocked {
-    /// The queue is at its limit.
     Total,
-    /// The rate of the queue allows no start now.
     Rate,
     /// No key has a run that may start.
     Keys,
-    /// The remaining runs cannot start now, as a rule because another transaction has locked them.
+    /// The remaining runs cannot start now, usually because they are locked.
     Locked,
-    /// The queue is paused.
     Paused,
-    /// The decision or an answer has its maximum size. The next decision goes on.
+    /// The decision or response is full. The next decision continues.
     More,
 }
 
@@ -77,29 +71,26 @@ pub(crate) fn count_started(dispatch: Dispatch, runs: usize) {
     metrics::counter!(STARTED, "dispatch" => dispatch.label()).increment(runs as u64);
 }
 
-/// Counts a decision that started fewer runs than the demand. Call it once a decision.
+/// Call it once per decision.
 pub(crate) fn count_blocked(because: Blocked) {
     metrics::counter!(BLOCKED, "reason" => because.label()).increment(1);
 }
 
-/// Counts a decision as blocked if it started fewer runs than the demand.
 pub(crate) fn count_decision(stop: Stop, started: usize, demand: u64) {
     if (started as u64) < demand {
         count_blocked(stop.into());
     }
 }
 
-/// Counts a transaction that only took in announcements.
 pub(crate) fn count_round() {
     metrics::counter!(ROUNDS).increment(1);
 }
 
-/// Records how long a decision took to lock its queue.
 pub(crate) fn record_lock(took: Duration) {
     metrics::histogram!(LOCK_SECONDS).record(took);
 }
 
-/// Registers these metrics, so that the first increment of a counter is seen as one.
+/// Registers the metrics, so that the first increment is visible.
 pub fn begin_at_zero() {
     for dispatch in Dispatch::ALL {
         metrics::counter!(STARTED, "dispatch" => dispatch.label()).absolute(0);
@@ -108,7 +99,7 @@ pub fn begin_at_zero() {
         metrics::counter!(BLOCKED, "reason" => blocked.label()).absolute(0);
     }
     metrics::counter!(ROUNDS).absolute(0);
-    // A histogram is shown once it is made.
+    // Shown from its creation.
     drop(metrics::histogram!(LOCK_SECONDS));
     metrics::gauge!("tenure_admission_announcements").set(0.0);
 }

@@ -1,4 +1,5 @@
-//! Logs of runs while they are written: chunks come in through a batcher, and one task reads for all streams of this server.
+//! Logs of runs while they are written: chunks arrive through a batcher, and one task reads for all
+//! streams of this server.
 
 mod reader;
 
@@ -22,52 +23,49 @@ use reader::{PIECES_WAITING, Reader, RunKey, Stream};
 use tenure_domain::live_log::{Cursor, From};
 use tenure_store::live_logs::{self, Appended, Chunk, Position};
 
-/// How often what all logs take is added up: that reads a row for each of them, also those of rows that are gone and that an old snapshot
-/// keeps. What this server stores and deletes meanwhile is counted at once.
+/// Interval of the recount, which reads a row per log, including dead rows. Between recounts, this
+/// server's own writes are counted.
 const COUNTED_EVERY: Duration = Duration::from_secs(30);
-/// Streams that may be open at one server.
+/// Open streams per server.
 pub const STREAMS_MAX: usize = 200;
 
-/// The live logs of this server. A clone shares them.
+/// The live logs of this server. Clones share them.
 #[derive(Clone)]
 pub struct LiveLogs(Arc<Shared>);
 
 struct Shared {
     append: Batcher<AppendLog>,
     pool: PgPool,
-    /// How many bytes all of them may take.
+    /// Maximum bytes of all logs together.
     max: i64,
-    /// How many they take: as the pass found last, and what this server has stored and deleted since.
+    /// Bytes at the last recount, plus this server's writes since.
     total: AtomicI64,
     counted: Mutex<Option<Instant>>,
-    /// Runs of whose logs this server has stored something.
+    /// Runs whose logs this server has written.
     stored: Arc<Signal<RunKey>>,
     streams: Parking<Reader>,
     rooms: Rooms,
 }
 
-/// What a reader wants.
 #[derive(Debug, Clone, Copy)]
 pub struct Reading {
     /// Where to begin.
     pub from: From,
-    /// Whether to wait for what is written later.
+    /// True to wait for later chunks.
     pub follow: bool,
-    /// Who reads.
     pub caller: Caller,
 }
 
-/// A stream that was opened.
 #[derive(Debug)]
 pub struct LiveStream {
-    /// What its reader gets, until there are no more.
+    /// Chunks for the reader, until the channel closes.
     pub pieces: mpsc::Receiver<Bytes>,
-    /// To be held until the reader has had them: one that takes nothing counts as long as something waits for it.
+    /// Hold it until the reader has received everything: a stalled reader counts as an open stream.
     pub room: Room,
 }
 
 impl LiveLogs {
-    /// Starts the task that reads. It ends when the last handle is dropped; when it is stopped, all streams end.
+    /// Starts the reading task. It ends with the last handle; stopping it ends all streams.
     pub(crate) fn start(append: Batcher<AppendLog>, pool: &PgPool, max: u64, lifetime: &Lifetime) -> Self {
         let stored = Arc::new(Signal::default());
         let Lifetime { tasks, drain, .. } = lifetime;
@@ -87,15 +85,12 @@ impl LiveLogs {
         }))
     }
 
-    /// Adds a chunk to the log of a run that a worker holds.
-    ///
-    /// # Errors
-    /// There is no such task, the run is not claimed, too many chunks wait, or the database does not answer.
+    /// Appends a chunk to the log of a claimed run.
     pub async fn append(&self, of: RunRef, offset: u64, bytes: Vec<u8>) -> Result<LiveLogAppended, OpError> {
         let Shared { append, max, total, stored, .. } = &*self.0;
         let full = total.load(Ordering::Relaxed) >= *max;
         let (task, run) = (of.task.uuid(), of.run.number().cast_signed());
-        // Of an empty chunk nothing is stored, and whether the run is claimed is looked up all the same.
+        // An empty chunk stores nothing, but still checks that the run is claimed.
         let bytes = if full { Vec::new() } else { bytes };
         let chunk = Chunk { task, run, offset: i64::try_from(offset).unwrap_or(i64::MAX), bytes };
         let Appended { next, kept } = append.submit((of, chunk)).await?;
@@ -107,10 +102,7 @@ impl LiveLogs {
         Ok(LiveLogAppended { next: next.unsigned_abs(), kept: true })
     }
 
-    /// A stream of the log of a run.
-    ///
-    /// # Errors
-    /// There is no such task, or no such log and nothing to wait for; or too many streams are open.
+    /// Opens a stream of the log of a run. Fails without such a log unless it may still be written.
     pub async fn open(&self, of: RunRef, reading: Reading) -> Result<LiveStream, OpError> {
         let Shared { pool, streams, rooms, .. } = &*self.0;
         let found = live_logs::find(&mut *pool.acquire().await?, of.task, of.run).await?;
@@ -130,7 +122,7 @@ impl LiveLogs {
         Ok(LiveStream { pieces, room })
     }
 
-    /// Adds up what all logs take, from time to time.
+    /// Recounts the bytes of all logs at intervals.
     pub(crate) async fn count(&self) -> Result<(), sqlx::Error> {
         let is_recent = |counted: Option<Instant>| counted.is_some_and(|counted| counted.elapsed() < COUNTED_EVERY);
         if is_recent(*self.0.counted.lock().unwrap_or_else(PoisonError::into_inner)) {

@@ -9,17 +9,15 @@ use crate::parked::{self, Due, GiveUp, Parked};
 use tenure_domain::live_log::{Cursor, End};
 use tenure_store::live_logs::{self, Position};
 
-/// Pieces of a stream that wait for its reader: 256 KiB.
+/// Pieces buffered per stream: 256 KiB.
 pub(super) const PIECES_WAITING: usize = 2 * PIECES;
-/// Chunks that are read for a stream at once. Each may come with a line before it.
+/// Chunks read per stream at once. Each may come with a line before it.
 const PIECES: usize = 4;
-/// Streams of one statement.
 const STREAMS_PER_READ: usize = 16;
 
 /// A task and its run.
 pub(super) type RunKey = (Uuid, i16);
 
-/// A stream that is open.
 pub(super) struct Stream {
     pub(super) position: Position,
     pub(super) cursor: Cursor,
@@ -29,12 +27,11 @@ pub(super) struct Stream {
     pub(super) frames: mpsc::Sender<Bytes>,
     /// There may be chunks to read.
     pub(super) due: bool,
-    /// Everything was sent.
     pub(super) ended: bool,
 }
 
 impl Stream {
-    /// The end of its log, which ends there now or is gone.
+    /// Returns how the log ends.
     fn end(&self, next: Option<i64>) -> End {
         match next {
             Some(next) => End::At(next.unsigned_abs()),
@@ -43,7 +40,7 @@ impl Stream {
         }
     }
 
-    /// Returns true if there may be something to send, and the reader has taken all pieces so far.
+    /// True if there may be chunks, and the reader has taken all pieces so far.
     fn is_due(&self) -> bool {
         self.due && self.frames.capacity() == PIECES_WAITING
     }
@@ -54,7 +51,7 @@ impl parked::Waiter for Stream {
         self.frames.is_closed()
     }
 
-    /// Ends the body; its reader goes on at another server.
+    /// Ends the body; its reader continues at another server.
     fn give_up(self, _: GiveUp) {}
 }
 
@@ -89,11 +86,12 @@ impl Reader {
         Self { pool }
     }
 
-    /// Sends new chunks to these streams, and marks those that have ended. Returns true if there may be more chunks.
+    /// Sends new chunks to these streams, and marks those that have ended. Returns true if there
+    /// may be more chunks.
     async fn send(&self, streams: &mut [&mut Stream]) -> Result<bool, sqlx::Error> {
         let positions: Vec<Position> = streams.iter().map(|stream| stream.position).collect();
         let mut conn = self.pool.acquire().await?;
-        // First: chunks that are stored while a run is held are read by the second statement.
+        // First: the second statement then sees every chunk stored while the run was held.
         let states = live_logs::states(&mut conn, &positions).await?;
         let pieces = live_logs::read(&mut conn, &positions, PIECES as i64).await?;
         drop(conn);
@@ -104,7 +102,7 @@ impl Reader {
             let (line, bytes) = stream.cursor.take(piece.start.unsigned_abs(), &piece.bytes);
             let line = line.map(Bytes::from);
             for frame in line.into_iter().chain([Bytes::copy_from_slice(bytes)]) {
-                // There is capacity for all of them.
+                // The channel has capacity.
                 drop(stream.frames.try_send(frame));
             }
             stream.position.next = i64::try_from(stream.cursor.next).unwrap_or(i64::MAX);

@@ -1,5 +1,5 @@
-//! Notifications that a run may be admitted: for the pass of this server, and for the server that is
-//! the scheduler of a queue.
+//! Notifications that a run may be admitted, for the pass of this server and for the scheduler of a
+//! queue.
 
 use std::collections::HashMap;
 use std::sync::PoisonError;
@@ -9,21 +9,21 @@ use tokio::sync::futures::Notified;
 
 use super::{Notifiers, are_lost};
 
-/// Which server starts the runs of a limited queue.
+/// Who starts the runs of a limited queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AdmittedBy {
-    /// Every server, when its workers ask.
+    /// Every server, when its workers poll.
     Any,
-    /// This server, as the scheduler of the queue.
+    /// This server, as the scheduler.
     This,
-    /// Another server, as the scheduler of the queue; none before it has a scheduler.
+    /// Another server, as the scheduler, or none yet.
     Other,
-    /// The queue no longer has limits. Its waiting runs are being made ready.
+    /// The queue lost its limits. Its waiting runs are being made ready.
     Ended,
 }
 
 impl Notifiers {
-    /// Something may start in these queues, if they are limited. The other servers are notified too.
+    /// Runs may start in these queues if they are limited. Notifies other servers too.
     pub fn notify_admission<'a>(&self, queues: impl IntoIterator<Item = &'a i32>) {
         let limited = self.shared.limited.read().unwrap_or_else(PoisonError::into_inner);
         if limited.is_empty() || are_lost() {
@@ -33,8 +33,8 @@ impl Notifiers {
         for queue in queues {
             let Some(by) = limited.get(queue) else { continue };
             here.push(*queue);
-            // Only the pass takes in the announcements of an ended queue, at any time.
-            // Also if another server is the scheduler: the pass finds out if it still is.
+            // Only the pass folds the announcements of an ended queue. With another scheduler, the
+            // pass checks if that still holds.
             wakes_pass |= matches!(by, AdmittedBy::This | AdmittedBy::Other | AdmittedBy::Ended);
             if matches!(by, AdmittedBy::Any | AdmittedBy::Other) {
                 elsewhere.push(*queue);
@@ -51,7 +51,6 @@ impl Notifiers {
         }
     }
 
-    /// Another server has notified of these queues.
     pub(super) fn notify_limited(&self, queues: impl IntoIterator<Item = i32>) {
         let limited = self.shared.limited.read().unwrap_or_else(PoisonError::into_inner);
         if limited.is_empty() || are_lost() {
@@ -71,14 +70,13 @@ impl Notifiers {
         }
     }
 
-    /// True if a queue is limited, as far as this server knows.
     pub fn is_limited(&self, queue: i32) -> bool {
         let limited = self.shared.limited.read().unwrap_or_else(PoisonError::into_inner);
         limited.get(&queue).is_some_and(|by| *by != AdmittedBy::Ended)
     }
 
-    /// Records that a queue is no longer limited, as a decision has found that began after `changes`
-    /// changes. A later change wins.
+    /// Records a decision's finding that a queue has no limits, unless `limited_changes` has passed
+    /// `changes`.
     pub fn set_unlimited(&self, queue: i32, changes: u64) {
         let mut limited = self.shared.limited.write().unwrap_or_else(PoisonError::into_inner);
         if self.limited_changes() != changes {
@@ -88,17 +86,16 @@ impl Notifiers {
         limited.insert(queue, AdmittedBy::Ended);
     }
 
-    /// Waits until something may be admitted.
     pub fn admission(&self) -> Notified<'_> {
         self.shared.admission.notified()
     }
 
-    /// Sets which queues need admission, and by whom. Notifies the other servers of queues that one
-    /// of them admits, if this server did not know that: earlier events there have notified none.
+    /// Sets which queues need admission, and by whom. Notifies the other servers of their queues
+    /// that are new here: earlier events in those queues notified nobody.
     pub fn set_limited(&self, queues: impl IntoIterator<Item = (i32, AdmittedBy)>, changes: u64) {
         let queues: HashMap<i32, AdmittedBy> = queues.into_iter().collect();
         let mut limited = self.shared.limited.write().unwrap_or_else(PoisonError::into_inner);
-        // A list from before a change of this server does not undo it; the next one has it.
+        // A list older than a change by this server must not undo it.
         if *limited == queues || self.limited_changes() != changes {
             return;
         }
@@ -106,24 +103,24 @@ impl Notifiers {
         let of_others = queues.iter().filter(|(queue, by)| **by == AdmittedBy::Other && is_news(queue));
         let news: Vec<i32> = of_others.map(|(queue, _)| *queue).collect();
         let is_limited = |by: Option<&AdmittedBy>| by.is_some_and(|by| *by != AdmittedBy::Ended);
-        // Their requests wait in another list from now on.
+        // Their requests move to the other wait list.
         let moved = queues.keys().chain(limited.keys()).copied();
         let moved = moved.filter(|queue| is_limited(limited.get(queue)) != is_limited(queues.get(queue)));
         let moved: Vec<i32> = moved.collect();
         *limited = queues;
-        // After the change: what happens from now on notifies them itself.
+        // After the change, so that later events notify by themselves.
         drop(limited);
         self.shared.others.notify(news);
         self.shared.wait_lists.notify(moved.iter().copied());
         self.shared.limited_list.notify(moved);
     }
 
-    /// How often this server has said itself that a queue is limited, or is not: to be read before a list is.
+    /// Number of changes to the limited queues by this server. Read it before listing them.
     pub fn limited_changes(&self) -> u64 {
         self.shared.limited_changes.load(Ordering::SeqCst)
     }
 
-    /// The runs of this queue need admission from now on.
+    /// Marks a queue as limited.
     pub fn expect_limited(&self, queue: i32) {
         let mut limited = self.shared.limited.write().unwrap_or_else(PoisonError::into_inner);
         self.shared.limited_changes.fetch_add(1, Ordering::SeqCst);
@@ -134,7 +131,7 @@ impl Notifiers {
         drop(limited);
         self.shared.wait_lists.notify([queue]);
         self.shared.limited_list.notify([queue]);
-        // The other servers look which queues are limited.
+        // The other servers list their limited queues again.
         self.shared.others.notify([queue]);
         self.stay_active();
         self.shared.admission.notify_one();
@@ -151,7 +148,7 @@ mod tests {
     use crate::notifiers::Effects;
 
     #[test]
-    fn a_scheduler_is_notified_by_other_servers_and_notifies_none_of_them() {
+    fn scheduler_is_notified_by_others_and_notifies_none() {
         let (here, scheduler) = (Notifiers::default(), Notifiers::default());
         here.set_limited([(1, AdmittedBy::Any), (2, AdmittedBy::Other)], 0);
         scheduler.set_limited([(1, AdmittedBy::Any), (2, AdmittedBy::This)], 0);
@@ -168,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scheduler_is_notified_of_what_happened_before_it_was_known() {
+    fn scheduler_is_notified_of_earlier_changes() {
         let here = Notifiers::default();
         let created = || {
             here.apply(Effects { admission: vec![1], ..Effects::default() });
@@ -187,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_that_come_while_a_decision_finds_none_are_kept() {
+    fn limits_set_during_decision_are_kept() {
         let here = Notifiers::default();
         here.set_limited([(1, AdmittedBy::Any)], 0);
         let began = here.limited_changes();

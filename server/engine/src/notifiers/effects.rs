@@ -1,39 +1,38 @@
-//! What follows from a commit.
+//! Effects of a commit on waiting requests and passes.
 
 use tenure_api::states::ReasonResolved;
 use tenure_store::transitions::end::Resolved;
 use tenure_store::transitions::end_open::Ended;
 use uuid::Uuid;
 
-/// What a transaction changed that others wait for. An operation collects it while it runs; it is applied once, after
-/// the commit, by [`super::Notifiers::apply`], so that nothing is looked for before it can be seen. Readers of the event log
-/// are notified in any case: every transaction that has effects writes events.
+/// Changes by a transaction that others wait for. An operation collects them;
+/// [`super::Notifiers::apply`] applies them once, after the commit, when the changes are visible.
+/// Readers of the event log are notified in any case: every transaction with effects writes events.
 #[derive(Debug, Default)]
 #[must_use = "what waits for these changes is notified only when they are applied"]
 pub struct Effects {
     /// Queues in which a run became claimable, or a message visible.
     pub claimable: Vec<i32>,
-    /// Tasks that were resolved.
     pub resolved: Vec<Uuid>,
-    /// The queue of each task that was resolved, and for what reason; for the metrics.
+    /// Queue and reason of each resolved task, for the metrics.
     pub resolutions: Vec<(i32, ReasonResolved)>,
-    /// Whether tasks were resolved that are not named.
+    /// True if unlisted tasks were resolved.
     pub resolved_unnamed: bool,
-    /// Whether a task was created that waits for others.
+    /// True if a task with dependencies was created.
     pub dependents: bool,
-    /// Sessions with a new item in their inbox, and sessions that have ended.
+    /// Sessions with a new inbox item, and ended sessions.
     pub inboxes: Vec<i64>,
-    /// Queues in which a run waits for admission or was claimed, or one has ended. Those without admission are passed over.
+    /// Queues in which a run waits for admission, was claimed, or ended. Queues without admission
+    /// are ignored.
     pub admission: Vec<i32>,
 }
 
 impl Effects {
-    /// Runs became claimable in these queues.
     pub fn claimable(queues: impl IntoIterator<Item = i32>) -> Self {
         Self { claimable: queues.into_iter().collect(), ..Self::default() }
     }
 
-    /// A run ended: its task was resolved, or the next run is pending in its queue.
+    /// Adds an ended run: its task is resolved, or the next run is pending.
     pub fn run_ended(&mut self, run: &Resolved) {
         self.admission.push(run.queue);
         if run.next_reason.is_some() {
@@ -44,7 +43,7 @@ impl Effects {
         }
     }
 
-    /// Tasks were resolved without a report, for this reason.
+    /// Adds tasks that were resolved without a report.
     pub fn tasks_ended(&mut self, ended: Ended, reason: ReasonResolved) {
         let Ended { tasks, queues, sessions } = ended;
         self.admission.extend(&queues);

@@ -1,4 +1,4 @@
-//! What the tasks of the wait list are notified of, each about its own queues.
+//! Notifications for the tasks of the wait list, each about its own queues.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,22 +7,20 @@ use std::sync::{Mutex, PoisonError};
 use super::{SendAway, Signal};
 use crate::route::{HotSessions, Route};
 
-/// What one task of the wait list has to look at.
 #[derive(Default)]
 pub struct WaitListNotifier {
-    /// Queues notified since it last looked.
+    /// Queues notified since the last call.
     claimable: Signal<i32>,
-    /// Workers that are gone, since it last looked.
     gone: Mutex<Vec<SendAway>>,
-    /// Whether the keys of queues may have been lost since it last looked.
+    /// Set if queue keys may have been lost.
     stale_keys: AtomicBool,
-    /// Whether requests wait that are to be tried again.
+    /// True if requests wait for a retry.
     has_requests: AtomicBool,
 }
 
 impl WaitListNotifier {
-    /// Whether it has requests: without any it is not notified of claimable runs. Said before the first request is tried, which finds
-    /// what it was not notified of until then.
+    /// Without requests, the list gets no notifications of claimable runs. Set it before the first
+    /// request's query, which covers the time before.
     pub fn set_has_requests(&self, has_requests: bool) {
         if self.has_requests.load(Ordering::Relaxed) != has_requests {
             self.has_requests.store(has_requests, Ordering::SeqCst);
@@ -40,7 +38,6 @@ impl WaitListNotifier {
         self.claimable.wake();
     }
 
-    /// The keys of queues may have been lost.
     pub(super) fn drop_keys(&self) {
         self.stale_keys.store(true, Ordering::SeqCst);
         self.claimable.wake();
@@ -50,26 +47,23 @@ impl WaitListNotifier {
         self.claimable.wait().await;
     }
 
-    /// The queues that were notified since the last call.
     #[must_use]
     pub fn take_claimable(&self) -> HashSet<i32> {
         self.claimable.take().keys
     }
 
-    /// Whether the keys of queues may have been lost since the last call.
     #[must_use]
     pub fn take_stale_keys(&self) -> bool {
         self.stale_keys.swap(false, Ordering::SeqCst)
     }
 
-    /// The workers that are gone since the last call.
     #[must_use]
     pub fn take_gone(&self) -> Vec<SendAway> {
         std::mem::take(&mut *self.gone.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-/// Those of all tasks, by the loop of each.
+/// One notifier for each loop.
 pub(super) struct WaitLists(Box<[WaitListNotifier]>);
 
 impl Default for WaitLists {
@@ -87,12 +81,10 @@ impl WaitLists {
         &self.0[place]
     }
 
-    /// That of the task which has this queue.
     fn of(&self, queue: i32) -> &WaitListNotifier {
         self.get(Route::of_queue(queue).among(self.0.len()))
     }
 
-    /// Runs became claimable in these queues.
     pub(super) fn notify(&self, queues: impl IntoIterator<Item = i32>) {
         match &*self.0 {
             [alone] => alone.notify(queues),
@@ -100,12 +92,11 @@ impl WaitLists {
         }
     }
 
-    /// A worker is gone, whose requests wait in the queue that it names.
+    /// Cancels the requests of a removed worker, which wait in its queue.
     pub(super) fn send_away(&self, leaving: SendAway) {
         self.of(leaving.worker.queue).send_away(leaving);
     }
 
-    /// The keys of queues may have been lost.
     pub(super) fn drop_keys(&self) {
         self.0.iter().for_each(WaitListNotifier::drop_keys);
     }
@@ -118,7 +109,7 @@ mod tests {
     use tokio::sync::oneshot;
 
     #[test]
-    fn each_task_is_notified_of_its_own_queues_and_of_lost_keys() {
+    fn task_is_notified_of_own_queues_and_lost_keys() {
         let all = WaitLists::new(HotSessions::new(6).unwrap());
         let count = 3;
         let place = |queue| Route::of_queue(queue).among(count);

@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 
 use crate::notifiers::are_lost;
 
-/// Collects keys that were changed, for one task.
+/// Collects changed keys for one task.
 pub(crate) struct Signal<K> {
     notified: Mutex<Notified<K>>,
     notify: Notify,
@@ -20,7 +20,7 @@ pub(crate) struct Signal<K> {
 /// The keys since the last [`Signal::take`].
 pub(crate) struct Notified<K> {
     pub(crate) keys: HashSet<K>,
-    /// Keys that are not known were changed too.
+    /// Unknown keys were changed too.
     pub(crate) all: bool,
 }
 
@@ -46,7 +46,6 @@ impl Drop for Waiting {
 }
 
 impl<K: Eq + Hash> Signal<K> {
-    /// Notifies the task of these keys.
     pub(crate) fn notify(&self, keys: impl IntoIterator<Item = K>) {
         if are_lost() {
             return;
@@ -59,14 +58,14 @@ impl<K: Eq + Hash> Signal<K> {
         }
     }
 
-    /// Notifies the task of these keys if any request waits. Otherwise this takes no lock.
+    /// Takes no lock if no request waits.
     pub(crate) fn notify_if_waiting(&self, keys: impl IntoIterator<Item = K>) {
         if self.waiting() > 0 {
             self.notify(keys);
         }
     }
 
-    /// Notifies the task of changes of keys that are not known.
+    /// Notifies the task that unknown keys were changed.
     pub(crate) fn notify_all(&self) {
         if self.waiting() > 0 && !are_lost() {
             self.lock().all = true;
@@ -78,7 +77,6 @@ impl<K: Eq + Hash> Signal<K> {
         self.notify.notify_one();
     }
 
-    /// Returns the number of requests that wait.
     pub(crate) fn waiting(&self) -> usize {
         self.waiting.load(Ordering::SeqCst)
     }

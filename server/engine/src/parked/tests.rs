@@ -5,14 +5,14 @@ use tokio::sync::oneshot;
 
 use super::*;
 
-/// Deadline of what happens at once.
+/// Timeout of expected events.
 const SOON: Duration = Duration::from_secs(10);
 const SHORT: Duration = Duration::from_millis(20);
 const NEVER: Duration = Duration::from_secs(3600);
 const ONLY_NOTIFICATIONS: Timing = Timing { all_every: NEVER, timeout: NEVER, fallback: true };
 const ALL_OFTEN: Timing = Timing { all_every: SHORT, timeout: NEVER, fallback: true };
 
-/// What the polls read.
+/// Data that the polls read.
 #[derive(Default)]
 struct Table {
     changed: Mutex<HashSet<u32>>,
