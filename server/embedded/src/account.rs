@@ -1,4 +1,4 @@
-//! Who runs PostgreSQL: the server's own user, or another one when the server is root, because PostgreSQL refuses root.
+//! The user that runs PostgreSQL: another one than root, which PostgreSQL refuses.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -10,9 +10,7 @@ use tokio::process::Command;
 
 use super::error::{EmbeddedError, io_error};
 
-/// The user that PostgreSQL packages make.
 const POSTGRES: &str = "postgres";
-/// The user of last resort.
 const NOBODY: &str = "nobody";
 
 /// A user of the operating system.
@@ -21,12 +19,13 @@ pub(super) struct Account {
     name: String,
     uid: u32,
     gid: u32,
-    /// Whether this is another user than the server's.
+    /// True if not the server's user.
     other: bool,
 }
 
 impl Account {
-    /// The owner of the cluster if there is one; else the server's user; for root `postgres`, or `nobody`.
+    /// Returns the owner of an existing cluster; otherwise the server's user, or for root
+    /// `postgres` or `nobody`.
     pub(super) fn choose(pg_dir: &Path) -> Result<Self, EmbeddedError> {
         let owner = match fs::metadata(pg_dir) {
             Ok(metadata) => Some(metadata),
@@ -56,28 +55,26 @@ impl Account {
         }
     }
 
-    /// The numeric user.
     pub(super) fn uid(&self) -> u32 {
         self.uid
     }
 
-    /// The numeric group.
     pub(super) fn gid(&self) -> u32 {
         self.gid
     }
 
-    /// The user's name.
     pub(super) fn name(&self) -> &str {
         &self.name
     }
 
-    /// Whether this is another user than the server's, so that files must change their owner.
+    /// True if not the server's user: files must change their owner.
     pub(super) fn is_other(&self) -> bool {
         self.other
     }
 
-    /// A command that runs as this user, in its own process group (a Ctrl-C at the terminal is for the server, which
-    /// still needs PostgreSQL while it drains) and without our environment (`PGDATA` and its like would change what it does).
+    /// Returns a command that runs as this user. Its own process group keeps a Ctrl-C from
+    /// PostgreSQL, which the server needs while it drains. Its environment is cleared, because
+    /// `PGDATA` and similar variables would change its effect.
     pub(super) fn command(&self, program: &Path) -> Command {
         let mut command = Command::new(program);
         command.current_dir("/").env_clear().env("LC_ALL", "C").process_group(0);
@@ -90,7 +87,7 @@ impl Account {
         command
     }
 
-    /// Whether this user may pass through a directory of these permission bits.
+    /// True if the permission bits let this user enter a directory.
     pub(super) fn may_enter(&self, directory: &fs::Metadata) -> bool {
         let needed = if directory.uid() == self.uid {
             0o100
@@ -102,7 +99,7 @@ impl Account {
         directory.mode() & needed != 0
     }
 
-    /// Says which directory on the way to `path`, an absolute path, stops this user. Goes by the permission bits.
+    /// Fails with the first ancestor of the absolute `path` that this user may not enter.
     pub(super) fn check_can_enter(&self, path: &Path) -> Result<(), EmbeddedError> {
         if !self.other {
             return Ok(());

@@ -1,4 +1,5 @@
-//! The embedded database for administration commands: the running server's, or started for as long as the command runs.
+//! The embedded database for administration commands: a running server's, or one started for the
+//! command.
 
 use sqlx::postgres::PgConnectOptions;
 use tokio::time::{Duration, Instant, sleep};
@@ -14,16 +15,13 @@ use tenure_store::secrets::SecretKeys;
 const SERVER_TIMEOUT: Duration = Duration::from_secs(30);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// How a command reached the embedded database.
 pub enum Access {
-    /// We run it: stop it when done.
+    /// Must be stopped by this command.
     Own(Box<Embedded>),
-    /// A server runs it.
     Running(Box<PgConnectOptions>),
 }
 
 impl Access {
-    /// How to connect.
     #[must_use]
     pub fn connect_options(&self) -> PgConnectOptions {
         match self {
@@ -32,7 +30,6 @@ impl Access {
         }
     }
 
-    /// Stops what was started for this command.
     pub async fn close(self) {
         if let Self::Own(embedded) = self {
             embedded.stop().await;
@@ -40,19 +37,17 @@ impl Access {
     }
 }
 
-/// What to do where there is no cluster.
+/// What to do without a cluster.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum IfAbsent {
-    /// Make it.
     Make,
-    /// Refuse, and leave everything as it is.
     Refuse,
 }
 
-/// Connects to the running server's database, or starts the cluster where no server runs.
+/// Connects to the running server's database, or starts the cluster without a server.
 pub async fn open(settings: &EmbeddedSettings, if_absent: IfAbsent) -> Result<Access, EmbeddedError> {
     let absent = || EmbeddedError::Absent { data_dir: settings.data_dir.clone() };
-    // A server that is just making the cluster has its lock already.
+    // A server that is creating the cluster has its lock already.
     if if_absent == IfAbsent::Refuse && !files::has_lock(&settings.data_dir) && !cluster::exists(&settings.data_dir) {
         return Err(absent());
     }
@@ -85,7 +80,7 @@ pub async fn open(settings: &EmbeddedSettings, if_absent: IfAbsent) -> Result<Ac
     }
 }
 
-/// The installation's secret keys; none before the first start of a server.
+/// Returns the secret keys; none before the first start of a server.
 pub fn find_secret_keys(settings: &EmbeddedSettings) -> Result<Option<SecretKeys>, EmbeddedError> {
     files::find_secret_keys(&settings.data_dir)
 }

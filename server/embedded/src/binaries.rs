@@ -7,7 +7,7 @@ use super::account::Account;
 use super::error::EmbeddedError;
 use tenure_store::cluster::OLDEST_MAJOR;
 
-/// Folders of distributions, whose last part but `bin` names the version. `*` matches the rest of one name.
+/// Parents and name prefixes of versioned installations, which contain `bin`.
 const VERSIONED_FOLDERS: [(&str, &str); 5] = [
     ("/usr/lib/postgresql", ""),
     ("/usr", "pgsql-"),
@@ -16,19 +16,17 @@ const VERSIONED_FOLDERS: [(&str, &str); 5] = [
     ("/home/linuxbrew/.linuxbrew/opt", "postgresql"),
 ];
 
-/// The programs of one PostgreSQL.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Binaries {
-    /// The server.
     pub(super) postgres: PathBuf,
-    /// Makes clusters.
     pub(super) initdb: PathBuf,
-    /// As in 15.
+    /// Major version, such as 15.
     pub(super) major: u32,
 }
 
 impl Binaries {
-    /// The newest PostgreSQL that will do, or the one of the same major version as the cluster that is there.
+    /// Returns the newest suitable PostgreSQL, or the one with the major version of an existing
+    /// cluster.
     pub(super) async fn find(
         pg_bin: Option<&Path>,
         cluster: Option<(&Path, &str)>,
@@ -67,9 +65,9 @@ impl Binaries {
         })
     }
 
-    /// The programs in this folder, or why they cannot be used.
+    /// Returns the programs in this folder, or why they are unusable.
     async fn in_folder(folder: &Path, account: &Account) -> Result<Option<Self>, String> {
-        // Links in PATH lead to the folder that also has the other programs.
+        // Links in PATH lead to the folder with the other programs.
         let Ok(postgres) = fs::canonicalize(folder.join("postgres")) else { return Ok(None) };
         let initdb = postgres.with_file_name("initdb");
         if !initdb.is_file() {
@@ -83,7 +81,7 @@ impl Binaries {
     }
 }
 
-/// PATH first, so that what the user chose wins among equals.
+/// PATH first: among equal versions the user's choice wins.
 fn usual_folders() -> Vec<PathBuf> {
     let mut folders: Vec<PathBuf> =
         std::env::var_os("PATH").map(|path| std::env::split_paths(&path).collect()).unwrap_or_default();
@@ -96,7 +94,7 @@ fn usual_folders() -> Vec<PathBuf> {
     folders
 }
 
-/// Reads `postgres (PostgreSQL) 15.4 (Debian 15.4-1)`.
+/// Parses `postgres (PostgreSQL) 15.4 (Debian 15.4-1)`.
 fn parse_major(text: &str) -> Option<u32> {
     let (_, version) = text.split_once("(PostgreSQL) ")?;
     let digits = version.find(|c: char| !c.is_ascii_digit()).unwrap_or(version.len());
@@ -108,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_major_version_is_read_from_what_postgres_says() {
+    fn major_version_is_parsed_from_output() {
         for (text, major) in [
             ("postgres (PostgreSQL) 15.4 (Debian 15.4-1)\n", Some(15)),
             ("postgres (PostgreSQL) 18beta1\n", Some(18)),

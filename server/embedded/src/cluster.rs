@@ -1,4 +1,4 @@
-//! The cluster on disk, and how to get a PostgreSQL running on it.
+//! The cluster on disk, and the start of its PostgreSQL.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
@@ -18,33 +18,26 @@ use super::tuning::Machine;
 use super::{files, socket};
 use tenure_store::cluster;
 
-/// Our database and its owner.
 pub(super) const DATABASE: &str = "tenure";
 const OWNER: &str = "tenure";
-/// The database that every cluster has.
+/// Exists in every cluster.
 const ADMIN_DATABASE: &str = "postgres";
-/// In the data directory.
 const LOG: &str = "postgres.log";
-/// The extension of the log that was renamed.
 const OLD_LOG: &str = "log.old";
-/// In the cluster.
 const SETTINGS: &str = "tenure.conf";
-/// In every cluster of PostgreSQL.
+/// Exists in every cluster.
 const VERSION: &str = "PG_VERSION";
-/// A cluster that is being made; only a whole one gets its real name.
 const UNFINISHED: &str = "pg.unfinished-";
-/// PostgreSQL logs little; a log this long is moved aside.
+/// A longer log is moved aside.
 const LOG_BYTES_MAX: u64 = 16 << 20;
-/// Sessions of a PostgreSQL that was killed notice soon; until then a new one refuses to start.
+/// For sessions of a killed PostgreSQL, which end soon and until then prevent a start.
 const LEFTOVER_TIMEOUT: Duration = Duration::from_secs(30);
-/// From saying that it is ready to taking a connection. Recovery has no limit: it takes as long as it takes.
+/// From readiness to the first connection. Recovery has no time limit.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
-/// Between two looks at a PostgreSQL that starts.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// How often a long recovery is mentioned.
 const MENTION_EVERY: Duration = Duration::from_secs(10);
 
-/// A cluster that is whole, and what is needed to run it.
+/// A complete cluster, and how to run it.
 pub(super) struct Cluster {
     data_dir: PathBuf,
     pg_dir: PathBuf,
@@ -54,20 +47,19 @@ pub(super) struct Cluster {
     password: String,
 }
 
-/// How waiting for a PostgreSQL ended.
 #[derive(PartialEq, Eq)]
 enum Wait {
     Ready,
     Exited,
 }
 
-/// Whether a cluster was made in this data directory.
 pub(super) fn exists(data_dir: &Path) -> bool {
     files::pg_dir(data_dir).join(VERSION).exists()
 }
 
-/// Refuses a data directory without a cluster that once ran one: the volume may not be mounted. Nothing but PostgreSQL, which runs
-/// in a whole cluster only, writes its log; and a dump is restored without the password.
+/// Fails if the data directory lost its cluster, for example an unmounted volume. Evidence is the
+/// log, which only PostgreSQL in a complete cluster writes, and the password, which a restored dump
+/// does not have.
 pub(super) fn check_not_lost(data_dir: &Path) -> Result<(), EmbeddedError> {
     let log = data_dir.join(LOG);
     let has_run =
@@ -79,7 +71,7 @@ pub(super) fn check_not_lost(data_dir: &Path) -> Result<(), EmbeddedError> {
 }
 
 impl Cluster {
-    /// Checks what is there and makes the cluster if there has been none. The caller holds the lock.
+    /// Checks the existing cluster or creates one. The caller holds the lock.
     pub(super) async fn prepare(data_dir: &Path, pg_bin: Option<&Path>) -> Result<Self, EmbeddedError> {
         let pg_dir = files::pg_dir(data_dir);
         let account = Account::choose(&pg_dir)?;
@@ -102,22 +94,20 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Where everything is.
     pub(super) fn data_dir(&self) -> &Path {
         &self.data_dir
     }
 
-    /// Where the socket of the PostgreSQL is that runs.
     pub(super) fn use_socket_dir(&mut self, socket_dir: PathBuf) {
         self.socket_dir = socket_dir;
     }
 
-    /// How to connect to one of its databases.
     pub(super) fn connect_options(&self, database: &str) -> PgConnectOptions {
         connect_options(&self.socket_dir, &self.password, database)
     }
 
-    /// Makes the cluster under another name and renames it: whatever stops us, the next start finds all of it or none.
+    /// Creates the cluster under a temporary name and renames it, so that the next start finds a
+    /// complete one or none.
     async fn make(&self) -> Result<(), EmbeddedError> {
         tracing::info!(
             user = self.account.name(),
@@ -126,7 +116,7 @@ impl Cluster {
             self.pg_dir.display()
         );
         self.remove_unfinished();
-        // Never the same name twice: an initdb whose server was killed may still be writing to the old one.
+        // A new name each time: the initdb of a killed server may still write to the old one.
         let unfinished = self.data_dir.join(format!("{UNFINISHED}{}", files::random_hex(4)?));
         files::make_private_dir(&unfinished, &self.account).map_err(io_error("make", &unfinished))?;
         let password_file = unfinished.join("password");
@@ -162,7 +152,7 @@ impl Cluster {
         Err(EmbeddedError::Failed { program: self.binaries.initdb.display().to_string(), reason })
     }
 
-    /// What initdb cannot do: our settings file, and access with the password over the socket only.
+    /// Adds our settings file, and allows only password logins over the socket.
     fn configure(&self, new: &Path) -> Result<(), EmbeddedError> {
         files::write_private(&new.join("pg_hba.conf"), b"local all all scram-sha-256\n", Some(&self.account))?;
         files::write_private(&new.join(SETTINGS), b"", Some(&self.account))?;
@@ -175,7 +165,7 @@ impl Cluster {
         append().map_err(io_error("write", &path))
     }
 
-    /// What interrupted first starts left. What cannot be removed now is tried again at the next start.
+    /// Failures are retried at the next start.
     fn remove_unfinished(&self) {
         for entry in fs::read_dir(&self.data_dir).into_iter().flatten().flatten() {
             if entry.file_name().to_string_lossy().starts_with(UNFINISHED)
@@ -186,7 +176,7 @@ impl Cluster {
         }
     }
 
-    /// Takes over a PostgreSQL that runs on this cluster already, and returns its socket.
+    /// Adopts a PostgreSQL that already runs on this cluster, and returns its socket directory.
     async fn adopt(&self, slot: &mut Option<Postmaster>) -> Result<Option<PathBuf>, EmbeddedError> {
         let Some(file) = PidFile::find_running(&self.pg_dir) else { return Ok(None) };
         let postmaster = slot.insert(Postmaster::adopted(file.pid, &self.pg_dir));
@@ -201,8 +191,9 @@ impl Cluster {
         Ok(Some(socket_dir.unwrap_or_else(|| self.socket_dir.clone())))
     }
 
-    /// Takes over a PostgreSQL that runs on this cluster already, or starts one and waits until it takes connections: where its
-    /// socket is. The process is in `slot` from its start on, so that it is not lost when this future is dropped.
+    /// Adopts or starts a PostgreSQL, waits until it accepts connections, and returns its socket
+    /// directory. `slot` holds the process from its start on, so that it is not lost if this future
+    /// is dropped.
     pub(super) async fn start(&self, slot: &mut Option<Postmaster>) -> Result<PathBuf, EmbeddedError> {
         let deadline = Instant::now() + LEFTOVER_TIMEOUT;
         loop {
@@ -224,7 +215,8 @@ impl Cluster {
             let how = postmaster.exited().await;
             *slot = None;
             let reason = complaint_since(&mut log, log_start).unwrap_or(how);
-            // Sessions that outlived their postmaster, or a postmaster whose server was killed before it wrote its pid file.
+            // Left over: sessions that outlived their postmaster, or a postmaster whose server was
+            // killed before the pid file was written.
             let is_left_over = ["shared memory block", PID_FILE].iter().any(|mark| reason.contains(mark));
             if !is_left_over || Instant::now() > deadline {
                 let program = self.binaries.postgres.display();
@@ -255,7 +247,7 @@ impl Cluster {
     }
 
     async fn write_settings(&self) -> Result<(), EmbeddedError> {
-        // Asks a postgres that only prints the value; it refuses one that it was not built for.
+        // Prints the value only; an unsupported method is refused.
         let mut probe = self.account.command(&self.binaries.postgres);
         probe.arg("-D").arg(&self.pg_dir).args(["-c", "wal_compression=lz4", "-C", "wal_compression"]);
         let has_lz4 = probe.output().await.is_ok_and(|output| output.status.success());
@@ -263,7 +255,7 @@ impl Cluster {
         files::write_private(&self.pg_dir.join(SETTINGS), settings.as_bytes(), Some(&self.account))
     }
 
-    /// The log, and how long it was before this start.
+    /// Returns the log, and its length before this start.
     fn open_log(&self) -> Result<(File, u64), EmbeddedError> {
         let path = self.data_dir.join(LOG);
         if fs::metadata(&path).is_ok_and(|log| log.len() > LOG_BYTES_MAX) {
@@ -277,7 +269,6 @@ impl Cluster {
         open().map_err(io_error("open", &path))
     }
 
-    /// Moves the log of the PostgreSQL that runs aside if it has become long.
     pub(super) async fn shorten_log(&self) -> io::Result<()> {
         let path = self.data_dir.join(LOG);
         if !fs::metadata(&path).is_ok_and(|log| log.len() > LOG_BYTES_MAX) {
@@ -320,15 +311,15 @@ impl Cluster {
         }
     }
 
-    /// Makes our database. On every start, because the first one may have been killed before it got here.
+    /// Creates our database, on every start: the first one may have been killed before.
     pub(super) async fn ensure_database(&self) -> Result<(), EmbeddedError> {
         let wrap = |source| EmbeddedError::Database { pg_dir: self.pg_dir.clone(), source };
         cluster::ensure_database(&self.connect_options(ADMIN_DATABASE), DATABASE).await.map_err(wrap)
     }
 }
 
-/// Moves the end of a long log aside. PostgreSQL has the log open, also one that was adopted, and appends to it: so it is copied, and
-/// made empty. What is logged in between is lost.
+/// Copies the end of a long log aside and truncates the log. A rename would not do, because
+/// PostgreSQL keeps its file open. Lines logged in between are lost.
 fn shorten(path: &Path) -> io::Result<()> {
     let mut log = OpenOptions::new().read(true).write(true).open(path)?;
     let length = log.seek(SeekFrom::End(0))?;
@@ -340,7 +331,6 @@ fn shorten(path: &Path) -> io::Result<()> {
     end.into_inner().set_len(0)
 }
 
-/// How to connect over a socket in this directory.
 pub(super) fn connect_options(socket_dir: &Path, password: &str, database: &str) -> PgConnectOptions {
     PgConnectOptions::new_without_pgpass()
         .socket(socket_dir)
@@ -352,13 +342,12 @@ pub(super) fn connect_options(socket_dir: &Path, password: &str, database: &str)
         .application_name("tenure")
 }
 
-/// The major version that made this cluster; None where there is none.
 fn find_version(pg_dir: &Path) -> Result<Option<String>, EmbeddedError> {
     let path = pg_dir.join(VERSION);
     match fs::read_to_string(&path) {
         Ok(version) => Ok(Some(version.trim().to_owned())),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            // An empty directory, such as a fresh volume, is as good as none.
+            // An empty directory, such as a fresh volume, is no cluster.
             if fs::read_dir(pg_dir).is_ok_and(|mut entries| entries.next().is_some()) {
                 let problem = "is not a PostgreSQL cluster; move it away";
                 return Err(EmbeddedError::BadFile { path: pg_dir.to_owned(), problem });
@@ -369,7 +358,6 @@ fn find_version(pg_dir: &Path) -> Result<Option<String>, EmbeddedError> {
     }
 }
 
-/// What went wrong according to the log since this position.
 fn complaint_since(log: &mut File, start: u64) -> Option<String> {
     let mut text = String::new();
     log.seek(SeekFrom::Start(start)).ok()?;
@@ -377,22 +365,22 @@ fn complaint_since(log: &mut File, start: u64) -> Option<String> {
     main_complaint(&text)
 }
 
-/// The line of a PostgreSQL program's output with the reason why it ended.
+/// Returns the line of a program's output that explains its end.
 fn main_complaint(text: &str) -> Option<String> {
     const MARKS: [&str; 4] = ["PANIC:  ", "FATAL:  ", "error: ", "ERROR:  "];
     let after_mark = |line: &str| MARKS.iter().find_map(|mark| Some(line.split_once(mark)?.1.to_owned()));
-    // A client that connects too early gets FATAL, too.
+    // Clients that connect too early also get FATAL.
     let mut complaints = text.lines().filter(|line| !line.contains("the database system is")).filter_map(after_mark);
     if let Some(full) = complaints.clone().find(|line| line.contains("No space left on device")) {
         return Some(full);
     }
-    // How PostgreSQL puts it when part of a write still fitted.
+    // PostgreSQL's message for a partial write.
     if text.contains("Check free disk space") {
         return complaints.next().map(|line| format!("{line}; the disk is full"));
     }
-    // What follows the first complaint is mostly its consequence.
+    // Later errors mostly follow from the first.
     match complaints.next() {
-        // The line before it names the setting.
+        // The preceding line names the setting.
         Some(line) if line.contains("contains errors") => {
             let named = text.lines().find_map(|line| Some(line.split_once("LOG:  ")?.1));
             Some(named.map_or_else(|| line.clone(), |named| format!("{line}: {named}")))
@@ -407,7 +395,7 @@ mod tests {
     use super::main_complaint;
 
     #[test]
-    fn the_line_that_says_why_is_picked_from_the_output() {
+    fn error_line_is_picked_from_output() {
         for (text, line) in [
             (
                 "running bootstrap ...\ninitdb: error: could not create directory: No space left on device\ninitdb: removing\n",

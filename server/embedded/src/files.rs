@@ -1,7 +1,7 @@
-//! Our own files in the data directory: the lock, the password, the secret key, the root credentials.
+//! Our files in the data directory: lock, password, secret key, root credentials.
 //!
-//! All but the lock are private (0600), written under another name and renamed, so that a crash leaves either nothing
-//! or the whole file.
+//! All are private (0600). All but the lock are written under a temporary name and renamed, so that
+//! a crash leaves the whole file or none.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write as _};
@@ -19,28 +19,25 @@ const PASSWORD: &str = "pg-password";
 const SECRET_KEY: &str = "secret-key";
 const ROOT_CREDENTIALS: &str = "root-credentials.json";
 
-/// Private to its owner; every file with a secret.
 const PRIVATE_FILE: u32 = 0o600;
-/// Private to its owner; every directory.
 const PRIVATE_DIR: u32 = 0o700;
-/// One group may pass through: that of PostgreSQL's user, which is another one when the server is root.
+/// Lets the group of PostgreSQL's user pass, if the server is root.
 const PASS_OF_GROUP: u32 = 0o010;
-/// Directories on the way to the data directory of root, through which PostgreSQL's user passes.
+/// Mode of the parents that root creates, so that PostgreSQL's user can pass.
 const WAY_OF_ROOT: u32 = 0o711;
-/// What the data directory holds of ours. Names that begin with a dot are looked over.
+/// Names with a leading dot are ignored.
 const OUR_NAMES: [&str; 9] =
     [LOCK, PASSWORD, SECRET_KEY, ROOT_CREDENTIALS, PG_DIR, "run", "artifacts", "postgres.log", "postgres.log.old"];
-/// What the name of a cluster begins with that is being made.
 const UNFINISHED_CLUSTER: &str = "pg.unfinished-";
-/// What a new file system has in it.
+/// Part of a new file system.
 const LOST_AND_FOUND: &str = "lost+found";
 
-/// The cluster of a data directory.
 pub(super) fn pg_dir(data_dir: &Path) -> PathBuf {
     data_dir.join(PG_DIR)
 }
 
-/// Makes the data directory unless it is there, closes it to other users, and gives its absolute path without symbolic links.
+/// Creates the data directory if missing, closes it to other users, and returns its absolute path
+/// without symbolic links.
 pub(super) fn make_data_dir(path: &Path) -> Result<PathBuf, EmbeddedError> {
     check_way(path)?;
     make_dir(path, PRIVATE_DIR).map_err(io_error("make the data directory", path))?;
@@ -51,7 +48,7 @@ pub(super) fn make_data_dir(path: &Path) -> Result<PathBuf, EmbeddedError> {
     Ok(path)
 }
 
-/// Checks that root's PostgreSQL can get to the data directory, before anything is made.
+/// Checks that root's PostgreSQL can reach the data directory, before anything is created.
 fn check_way(path: &Path) -> Result<(), EmbeddedError> {
     if !nix::unistd::geteuid().is_root() {
         return Ok(());
@@ -69,7 +66,7 @@ fn check_way(path: &Path) -> Result<(), EmbeddedError> {
     }
 }
 
-/// Makes a directory and those on the way to it, unless they exist. The umask is ignored.
+/// Creates a directory and its parents if missing, ignoring the umask.
 fn make_dir(path: &Path, mode: u32) -> io::Result<()> {
     if path.is_dir() {
         return Ok(());
@@ -79,16 +76,16 @@ fn make_dir(path: &Path, mode: u32) -> io::Result<()> {
     }
     match fs::DirBuilder::new().mode(PRIVATE_DIR).create(path) {
         Ok(()) => fs::set_permissions(path, fs::Permissions::from_mode(mode)),
-        // Another process has made it meanwhile.
+        // Another process has created it meanwhile.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
         Err(error) => Err(error),
     }
 }
 
-/// Closes a data directory that an earlier release, or its operator, left open. One that holds other things too keeps its
-/// mode: it may be `/srv`. What we make in it is private all the same.
+/// Closes a data directory that an earlier release or the operator left open. A directory with
+/// foreign entries keeps its mode, as it may be `/srv`; our files in it are private anyway.
 fn close(data_dir: &Path) -> io::Result<()> {
-    // Root's PostgreSQL may be at work below it.
+    // Root's PostgreSQL may be running below it.
     let pass = if nix::unistd::geteuid().is_root() { PASS_OF_GROUP } else { 0 };
     let mode = fs::metadata(data_dir)?.mode() & 0o7777;
     let closed = mode & !(0o077 ^ pass);
@@ -98,7 +95,7 @@ fn close(data_dir: &Path) -> io::Result<()> {
     fs::set_permissions(data_dir, fs::Permissions::from_mode(closed))
 }
 
-/// Whether there is nothing in a directory but what we make there.
+/// True if a directory contains only our names.
 fn is_ours(data_dir: &Path) -> io::Result<bool> {
     for entry in fs::read_dir(data_dir)? {
         let name = entry?.file_name();
@@ -111,7 +108,7 @@ fn is_ours(data_dir: &Path) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Lets PostgreSQL's user pass through the data directory, and no more users than that.
+/// Lets the group of PostgreSQL's user pass through the data directory.
 pub(super) fn let_pass(data_dir: &Path, account: &Account) -> Result<(), EmbeddedError> {
     let pass = || -> io::Result<()> {
         let metadata = fs::metadata(data_dir)?;
@@ -128,7 +125,7 @@ pub(super) fn let_pass(data_dir: &Path, account: &Account) -> Result<(), Embedde
 pub(super) struct DataDirLock(#[expect(dead_code, reason = "the lock lasts as long as the file is open")] File);
 
 impl DataDirLock {
-    /// Takes the lock, or returns which process has it.
+    /// Takes the lock, or fails with the pid of its holder.
     pub(super) fn take(data_dir: &Path) -> Result<Self, EmbeddedError> {
         let path = data_dir.join(LOCK);
         let mut file = OpenOptions::new()
@@ -148,13 +145,13 @@ impl DataDirLock {
             }
             Err(TryLockError::Error(source)) => return Err(EmbeddedError::Io { action: "lock", path, source }),
         }
-        // Only for the message above; the lock itself is what counts.
+        // Only for that message; the file lock alone decides.
         file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id())).map_err(io_error("write", &path))?;
         Ok(Self(file))
     }
 }
 
-/// Writes a file that is whole or not there at all, and readable only by its owner.
+/// Writes a file atomically, readable only by its owner.
 pub(super) fn write_private(path: &Path, contents: &[u8], owner: Option<&Account>) -> Result<(), EmbeddedError> {
     let name = path.file_name().expect("every caller joins a name to a directory").to_string_lossy();
     let temporary = path.with_file_name(format!(".{name}.{}", random_hex(4)?));
@@ -169,24 +166,22 @@ pub(super) fn write_private(path: &Path, contents: &[u8], owner: Option<&Account
         sync_parent(path)
     };
     write().map_err(|source| {
-        // The first error is the one to report; what is left of the temporary file does no harm.
+        // Report the first error; a temporary file is harmless.
         let _ = fs::remove_file(&temporary);
         EmbeddedError::Io { action: "write", path: path.to_owned(), source }
     })
 }
 
-/// Makes a rename in this path's directory survive a power cut.
+/// Makes a rename in this path's directory durable.
 pub(super) fn sync_parent(path: &Path) -> io::Result<()> {
     File::open(path.parent().unwrap_or(Path::new("/")))?.sync_all()
 }
 
-/// Makes a directory that only `owner` can enter.
 pub(super) fn make_private_dir(path: &Path, owner: &Account) -> io::Result<()> {
     fs::DirBuilder::new().mode(PRIVATE_DIR).create(path)?;
     owner.give(path)
 }
 
-/// `bytes` random bytes, written as hexadecimal digits.
 pub(super) fn random_hex(bytes: usize) -> Result<String, EmbeddedError> {
     let mut buffer = vec![0; bytes];
     fill_random(&mut buffer)?;
@@ -200,12 +195,10 @@ fn fill_random(buffer: &mut [u8]) -> Result<(), EmbeddedError> {
     })
 }
 
-/// The file with the password of the cluster's owner.
 pub(super) fn password_path(data_dir: &Path) -> PathBuf {
     data_dir.join(PASSWORD)
 }
 
-/// The password of the cluster's owner, if it was made.
 pub(super) fn find_password(data_dir: &Path) -> Result<Option<String>, EmbeddedError> {
     let path = password_path(data_dir);
     match fs::read_to_string(&path) {
@@ -215,7 +208,6 @@ pub(super) fn find_password(data_dir: &Path) -> Result<Option<String>, EmbeddedE
     }
 }
 
-/// The password of a cluster that exists.
 pub(super) fn get_password(data_dir: &Path) -> Result<String, EmbeddedError> {
     find_password(data_dir)?.ok_or_else(|| EmbeddedError::BadFile {
         path: password_path(data_dir),
@@ -223,7 +215,7 @@ pub(super) fn get_password(data_dir: &Path) -> Result<String, EmbeddedError> {
     })
 }
 
-/// The password for a new cluster. One that is there already belongs to a first start that was interrupted.
+/// Returns the password for a new cluster. An existing one belongs to an interrupted first start.
 pub(super) fn find_or_make_password(data_dir: &Path) -> Result<String, EmbeddedError> {
     if let Some(password) = find_password(data_dir)? {
         return Ok(password);
@@ -233,18 +225,16 @@ pub(super) fn find_or_make_password(data_dir: &Path) -> Result<String, EmbeddedE
     Ok(password)
 }
 
-/// Whether a server or a command has ever used this data directory.
+/// True if a server or command has ever used this data directory.
 pub(super) fn has_lock(data_dir: &Path) -> bool {
     data_dir.join(LOCK).exists()
 }
 
-/// The file with the installation's secret keys.
 #[must_use]
 pub fn secret_key_path(data_dir: &Path) -> PathBuf {
     data_dir.join(SECRET_KEY)
 }
 
-/// The installation's keys, if they were made.
 pub(super) fn find_secret_keys(data_dir: &Path) -> Result<Option<SecretKeys>, EmbeddedError> {
     let path = secret_key_path(data_dir);
     let text = match fs::read_to_string(&path) {
@@ -257,7 +247,7 @@ pub(super) fn find_secret_keys(data_dir: &Path) -> Result<Option<SecretKeys>, Em
     SecretKeys::parse(text.trim()).map(Some).map_err(|_| EmbeddedError::BadFile { path, problem })
 }
 
-/// The installation's keys: the file is made when it is missing. The caller holds the lock.
+/// Returns the secret keys, creating the file if missing. The caller holds the lock.
 pub(super) fn read_or_make_secret_keys(data_dir: &Path) -> Result<SecretKeys, EmbeddedError> {
     if let Some(keys) = find_secret_keys(data_dir)? {
         return Ok(keys);
@@ -267,19 +257,15 @@ pub(super) fn read_or_make_secret_keys(data_dir: &Path) -> Result<SecretKeys, Em
     Ok(SecretKeys::parse(&text).expect("a key that was just made is one"))
 }
 
-/// The client that is made on the first start, as its file holds it.
+/// The client of the first start, in the format of its file.
 #[derive(serde::Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RootCredentials<'a> {
-    /// `root`.
     pub client_id: &'a str,
-    /// Its secret.
     pub access_token: &'a str,
-    /// The URL to use it with.
     pub root_url: &'a str,
 }
 
-/// The token in `root-credentials.json`, if there is such a file.
 pub fn find_root_token(data_dir: &Path) -> Result<Option<AccessToken>, EmbeddedError> {
     #[derive(serde::Deserialize)]
     #[serde(rename_all = "camelCase")]
@@ -297,7 +283,8 @@ pub fn find_root_token(data_dir: &Path) -> Result<Option<AccessToken>, EmbeddedE
     Ok(Some(token.access_token))
 }
 
-/// Writes `root-credentials.json` into the data directory, readable only by the server's user, and gives its path.
+/// Writes `root-credentials.json` into the data directory, readable only by the server's user, and
+/// returns its path.
 pub fn write_root_credentials(data_dir: &Path, credentials: &RootCredentials<'_>) -> Result<PathBuf, EmbeddedError> {
     let path = make_data_dir(data_dir)?.join(ROOT_CREDENTIALS);
     let mut text = serde_json::to_vec_pretty(credentials).expect("three strings are always JSON");
@@ -307,7 +294,6 @@ pub fn write_root_credentials(data_dir: &Path, credentials: &RootCredentials<'_>
 }
 
 impl Account {
-    /// Makes this account the owner of a path that the server made.
     pub(super) fn give(&self, path: &Path) -> io::Result<()> {
         if self.is_other() { chown(path, Some(self.uid()), Some(self.gid())) } else { Ok(()) }
     }

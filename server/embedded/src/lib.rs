@@ -1,12 +1,16 @@
 //! Embedded mode: a private PostgreSQL in the data directory, run by the server itself.
 //!
-//! What it promises: only the process with the lock on `<data-dir>/lock` starts or stops this PostgreSQL;
-//! a server that is killed at any time, also in the middle of its first start, leaves a directory from which the next
-//! one starts; a PostgreSQL that a killed server left behind is adopted, one that dies is started again. It listens on a
-//! socket in a private directory only, flushes every commit, and runs as an ordinary user even when the server is root. A cluster
-//! that has run and is missing is never made anew.
+//! Guarantees:
+//! - Only the process with the lock on `<data-dir>/lock` starts or stops this PostgreSQL.
+//! - A server killed at any time, even during its first start, leaves a directory from which the
+//!   next one starts.
+//! - A PostgreSQL left by a killed server is adopted. One that dies is restarted.
+//! - It listens only on a socket in a private directory, flushes every commit, and runs as an
+//!   ordinary user even if the server is root.
+//! - A lost cluster is never replaced by a new one.
 //!
-//! What it is not: a way to share a database between servers (that is `--database-url`), or a place for backups.
+//! It does not share a database between servers (see `--database-url`), and is no place for
+//! backups.
 //!
 //! ```text
 //! <data-dir>/lock         held by the running server        files.rs
@@ -47,32 +51,33 @@ use cluster::Cluster;
 use files::DataDirLock;
 use postmaster::Postmaster;
 
-/// A server that was killed while it started a program leaves its lock to the new process for a short time: a forked child
-/// shares its parent's open files until it becomes the program.
+/// A killed server's lock may survive briefly in a forked child, until the child executes its
+/// program.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 const LOCK_LOOK_EVERY: Duration = Duration::from_millis(20);
-/// First and longest pause between two attempts to start a PostgreSQL that died.
+/// First and longest pause between restarts.
 const RESTART_PAUSE: Duration = Duration::from_millis(100);
 const RESTART_PAUSE_MAX: Duration = Duration::from_secs(10);
-/// One that ran this long before it died is tried again at once.
+/// After this uptime, the restart pause is reset.
 const RAN_WELL: Duration = Duration::from_secs(60);
-/// How often the length of PostgreSQL's log is looked at, and how long after the log could not be moved aside.
+/// Longer after a failure to move the log aside.
 const LOG_LOOK_EVERY: Duration = Duration::from_secs(1);
 const LOG_LOOK_AGAIN: Duration = Duration::from_secs(60);
 
-/// The running private PostgreSQL. Dropping it without [`Embedded::stop`] asks PostgreSQL to stop and does not wait.
+/// The running private PostgreSQL. A drop without [`Embedded::stop`] asks PostgreSQL to stop
+/// without waiting.
 pub struct Embedded {
     cluster: Cluster,
-    /// None only while it is being started and after it was stopped.
+    /// None during a start and after the stop.
     postmaster: Mutex<Option<Postmaster>>,
     stopping: CancellationToken,
-    /// Held for as long as this value lives; the kernel releases it when the process ends in any way.
+    /// The kernel releases the lock when the process ends in any way.
     _lock: DataDirLock,
 }
 
 impl Embedded {
-    /// Makes the cluster on the first start, adopts a PostgreSQL that is still running, starts one otherwise, and
-    /// returns when it takes connections.
+    /// Creates the cluster on the first start, adopts or starts PostgreSQL, and waits until it
+    /// accepts connections.
     pub async fn start(settings: &EmbeddedSettings) -> Result<Self, EmbeddedError> {
         let data_dir = files::make_data_dir(&settings.data_dir)?;
         let deadline = Instant::now() + LOCK_TIMEOUT;
@@ -99,23 +104,23 @@ impl Embedded {
         Ok(embedded)
     }
 
-    /// How to connect; stays true when PostgreSQL is started again.
+    /// Valid across restarts of PostgreSQL.
     #[must_use]
     pub fn connect_options(&self) -> PgConnectOptions {
         self.cluster.connect_options(cluster::DATABASE)
     }
 
-    /// The keys of this installation, for a server that was given none; there are none before its first start.
+    /// Returns the secret keys; none before the first start of a server.
     pub fn find_secret_keys(&self) -> Result<Option<SecretKeys>, EmbeddedError> {
         files::find_secret_keys(self.cluster.data_dir())
     }
 
-    /// The keys of this installation, made unless they are there.
+    /// Returns the secret keys, creating them if missing.
     pub fn secret_keys(&self) -> Result<SecretKeys, EmbeddedError> {
         files::read_or_make_secret_keys(self.cluster.data_dir())
     }
 
-    /// Starts PostgreSQL again whenever it dies; returns after [`Embedded::stop`] was called. Run it in a task.
+    /// Restarts PostgreSQL whenever it dies, until [`Embedded::stop`]. Run it in a task.
     pub async fn supervise(&self) {
         let mut slot = self.postmaster.lock().await;
         let mut pause = RESTART_PAUSE;
@@ -141,7 +146,7 @@ impl Embedded {
                     }
                 }
             }
-            // Also after a success: one that dies as soon as it runs must not be started in a tight loop.
+            // Also after a success, to avoid a tight loop of crashes.
             tokio::select! {
                 biased;
                 () = self.stopping.cancelled() => return,
@@ -150,7 +155,8 @@ impl Embedded {
         }
     }
 
-    /// Returns when this PostgreSQL has ended, and how. Its log is kept short meanwhile: clients that go wrong may fill it for months.
+    /// Waits for the end of this PostgreSQL and returns its status. Meanwhile keeps the log short:
+    /// faulty clients may fill it for months.
     async fn watch(&self, postmaster: &mut Postmaster) -> String {
         let mut pause = LOG_LOOK_EVERY;
         loop {
@@ -173,14 +179,16 @@ impl Embedded {
         Ok(())
     }
 
-    /// Has PostgreSQL write out now most of what it would write out in [`Embedded::stop`], which has a limit. Nothing depends on it.
+    /// Writes most of the shutdown checkpoint now, because [`Embedded::stop`] has a time limit.
+    /// Optional.
     pub async fn checkpoint(&self) {
         if let Err(error) = tenure_store::cluster::checkpoint(&self.connect_options()).await {
             tracing::debug!(error = &error as &dyn std::error::Error, "no checkpoint before PostgreSQL is stopped");
         }
     }
 
-    /// Stops PostgreSQL: sessions are cut, everything is written out. Call it when nothing uses the database any more.
+    /// Stops PostgreSQL: cuts sessions and writes everything out. Call it when nothing uses the
+    /// database any more.
     pub async fn stop(&self) {
         self.stopping.cancel();
         let mut slot = self.postmaster.lock().await;

@@ -1,4 +1,4 @@
-//! One running PostgreSQL, our child or one that a killed server left behind, and the file in which it describes itself.
+//! A running PostgreSQL, started here or adopted, and its pid file.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -13,42 +13,37 @@ use nix::unistd::Pid;
 use tokio::process::Child;
 use tokio::time::{sleep, timeout};
 
-/// In the cluster's directory.
 pub(super) const PID_FILE: &str = "postmaster.pid";
-/// How often a process that is not our child is checked.
+/// For an adopted process.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// A fast shutdown writes everything out; after this long it is cut short, and the next start recovers.
+/// A fast shutdown writes everything out. A longer one is aborted, and the next start recovers.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
-/// PostgreSQL itself kills what is left after 5 s of an immediate shutdown.
+/// PostgreSQL kills remaining processes itself 5 s after an immediate shutdown.
 const QUIT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The main process of a PostgreSQL.
 pub(super) struct Postmaster {
     pid: Pid,
     pg_dir: PathBuf,
-    /// None for one that we adopted: it is not ours to wait for.
+    /// None if adopted: only children can be waited for.
     child: Option<Child>,
 }
 
 impl Postmaster {
-    /// One that we started.
     pub(super) fn of_child(child: Child, pg_dir: &Path) -> Self {
         let pid =
             child.id().and_then(|pid| i32::try_from(pid).ok()).expect("a child that was not waited for has a pid");
         Self { pid: Pid::from_raw(pid), pg_dir: pg_dir.to_owned(), child: Some(child) }
     }
 
-    /// One that runs already.
     pub(super) fn adopted(pid: i32, pg_dir: &Path) -> Self {
         Self { pid: Pid::from_raw(pid), pg_dir: pg_dir.to_owned(), child: None }
     }
 
-    /// Its process id.
     pub(super) fn pid(&self) -> i32 {
         self.pid.as_raw()
     }
 
-    /// Returns when it has ended, and how. May be asked again.
+    /// Waits for the end and returns the status. May be called again.
     pub(super) async fn exited(&mut self) -> String {
         if let Some(child) = &mut self.child {
             return match child.wait().await {
@@ -62,7 +57,6 @@ impl Postmaster {
         "it is gone".to_owned()
     }
 
-    /// Whether it has ended.
     pub(super) fn has_exited(&mut self) -> bool {
         match &mut self.child {
             Some(child) => !matches!(child.try_wait(), Ok(None)),
@@ -70,19 +64,19 @@ impl Postmaster {
         }
     }
 
-    /// Has it read its settings again.
+    /// Makes it read its settings again.
     pub(super) fn reload(&self) {
         self.signal(Signal::SIGHUP);
     }
 
-    /// Cuts all sessions and shuts down, without waiting for it.
+    /// Requests a fast shutdown, which cuts all sessions.
     pub(super) fn ask_to_stop(&mut self) {
         if !self.has_exited() {
             self.signal(Signal::SIGINT);
         }
     }
 
-    /// Cuts all sessions, shuts down and waits until it is gone; harder after a while.
+    /// Stops PostgreSQL and waits for its end, using an immediate shutdown after a while.
     pub(super) async fn stop(&mut self) {
         self.ask_to_stop();
         if timeout(STOP_TIMEOUT, self.exited()).await.is_ok() {
@@ -99,7 +93,7 @@ impl Postmaster {
     }
 
     fn signal(&self, signal: Signal) {
-        // It may have ended already; the code that waits for it finds out.
+        // The process may have ended; the waiting code detects that.
         if let Err(error) =
             kill(self.pid, signal).or_else(|error| if error == Errno::ESRCH { Ok(()) } else { Err(error) })
         {
@@ -108,19 +102,17 @@ impl Postmaster {
     }
 }
 
-/// The contents of a postmaster's pid file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct PidFile {
-    /// Its process id; the process may be long gone.
+    /// The process may be long gone.
     pub(super) pid: i32,
-    /// Where its socket is; None while it has not got that far.
+    /// None early in the start.
     pub(super) socket_dir: Option<PathBuf>,
-    /// Whether it takes connections.
     pub(super) ready: bool,
 }
 
 impl PidFile {
-    /// Reads the file in this cluster; None where there is none, or none that makes sense yet.
+    /// Reads the file of this cluster; none if missing or incomplete.
     pub(super) fn find(pg_dir: &Path) -> Option<Self> {
         Self::parse(&fs::read_to_string(pg_dir.join(PID_FILE)).ok()?)
     }
@@ -133,15 +125,15 @@ impl PidFile {
         Some(Self { pid, socket_dir, ready })
     }
 
-    /// The file of a postmaster that runs now.
     pub(super) fn find_running(pg_dir: &Path) -> Option<Self> {
         Self::find(pg_dir).filter(|file| runs_in(file.pid, pg_dir))
     }
 }
 
-/// Removes the traces of a postmaster whose process id belongs to something else by now, as happens when a container is
-/// started again: PostgreSQL itself would take that process for its predecessor and refuse to start. Where nothing has
-/// that id, PostgreSQL's own check is the better one, because it also looks for sessions that outlived the postmaster.
+/// Removes files of a dead postmaster whose pid belongs to another process, as after a container
+/// restart: PostgreSQL would take that process for its predecessor and refuse to start. If the pid
+/// is free, PostgreSQL's own check is better, because it also detects sessions that outlived the
+/// postmaster.
 pub(super) fn clear_reused_pid(pg_dir: &Path, socket_dir: &Path) {
     let Some(file) = PidFile::find(pg_dir) else { return };
     if kill(Pid::from_raw(file.pid), None) == Err(Errno::ESRCH) || runs_in(file.pid, pg_dir) {
@@ -153,13 +145,13 @@ pub(super) fn clear_reused_pid(pg_dir: &Path, socket_dir: &Path) {
     );
     let socket = format!(".s.PGSQL.{}", super::socket::PORT);
     for path in [pg_dir.join(PID_FILE), socket_dir.join(&socket), socket_dir.join(format!("{socket}.lock"))] {
-        // What cannot be removed is refused by PostgreSQL with its own message.
+        // PostgreSQL reports files that cannot be removed.
         let _ = fs::remove_file(path);
     }
 }
 
-/// Whether this process is a postmaster of this cluster: its working directory is the cluster's, by whichever name, since
-/// a link may lead to it. Where the system does not tell (macOS), being alive must do.
+/// True if this process is a postmaster of this cluster, by its working directory, compared by
+/// inode because of links. Systems without `/proc` (macOS) only tell that it is alive.
 fn runs_in(pid: i32, pg_dir: &Path) -> bool {
     if !Path::new("/proc/self/cwd").exists() {
         return kill(Pid::from_raw(pid), None).is_ok();
@@ -167,14 +159,14 @@ fn runs_in(pid: i32, pg_dir: &Path) -> bool {
     let identity = |path: &Path| fs::metadata(path).map(|found| (found.dev(), found.ino()));
     match identity(Path::new(&format!("/proc/{pid}/cwd"))) {
         Ok(working_dir) => identity(pg_dir).is_ok_and(|cluster| cluster == working_dir),
-        // A root without CAP_SYS_PTRACE, as in most containers, does not learn it of another user's process. Every user learns the
-        // command.
+        // Root without CAP_SYS_PTRACE, as in most containers, cannot read another user's working
+        // directory. The command is public.
         Err(error) if error.kind() == ErrorKind::PermissionDenied => was_started_in(pid, pg_dir),
         Err(_) => false,
     }
 }
 
-/// Whether the command of this process names the cluster, as that of each postmaster does that was started here.
+/// True if the command names the cluster, as for each postmaster started here.
 fn was_started_in(pid: i32, pg_dir: &Path) -> bool {
     let command = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     command.split(|byte| *byte == 0).any(|argument| argument == pg_dir.as_os_str().as_bytes())
@@ -185,7 +177,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pid_file_is_understood_in_every_state() {
+    fn pid_file_is_parsed_in_every_state() {
         let ready = "71\n/d/pg\n1700000000\n5432\n/d/run\n\n  123 456\nready   \n";
         let parsed = PidFile::parse(ready).unwrap();
         assert_eq!(parsed, PidFile { pid: 71, socket_dir: Some(PathBuf::from("/d/run")), ready: true });
@@ -197,16 +189,16 @@ mod tests {
     }
 
     #[test]
-    fn a_postmaster_is_known_by_its_command_too() {
+    fn postmaster_is_identified_by_its_command() {
         if !Path::new("/proc/self/cmdline").exists() {
             return;
         }
         let mut command = std::process::Command::new("/bin/sh");
-        // It waits for a line that never comes.
+        // Waits for a line that never comes.
         command.args(["-c", "read line", "-D", "/d/pg"]).stdin(std::process::Stdio::piped());
         let mut child = command.spawn().unwrap();
         let pid = i32::try_from(child.id()).unwrap();
-        // A process that has just been started has no arguments for an instant.
+        // A new process briefly has no arguments.
         let deadline = std::time::Instant::now() + Duration::from_secs(10);
         while !was_started_in(pid, Path::new("/d/pg")) && std::time::Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(1));

@@ -1,12 +1,11 @@
-//! Where a private cluster lives.
+//! Settings of a private cluster.
 
 use std::path::PathBuf;
 
-/// Where the cluster lives and what runs it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct EmbeddedSettings {
-    /// Made when it is missing.
+    /// Created if missing.
     pub data_dir: PathBuf,
-    /// Folder of `postgres` and `initdb`; None looks for them.
+    /// Folder of `postgres` and `initdb`; none to search for them.
     pub pg_bin: Option<PathBuf>,
 }

@@ -1,4 +1,5 @@
-//! Where the socket lives: in the data directory if it can be, because there it is found and removed with the rest.
+//! The socket's directory: below the data directory if possible, so that it is found and removed
+//! with the rest.
 
 use std::fs;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
@@ -11,10 +12,11 @@ use super::error::{EmbeddedError, io_error};
 
 /// Only part of the socket's name: nothing listens on TCP.
 pub(super) const PORT: u16 = 5432;
-/// The kernel takes 107 bytes on Linux and 103 on macOS.
+/// The kernel's limit is 107 bytes on Linux and 103 on macOS.
 const SOCKET_PATH_MAX: usize = 100;
 
-/// Makes (or finds) a directory that only `owner` can enter and whose path is short enough for a socket.
+/// Creates or checks a directory that only `owner` can enter, with a path short enough for a
+/// socket.
 pub(super) fn make_socket_dir(data_dir: &Path, owner: &Account) -> Result<PathBuf, EmbeddedError> {
     let mut last = None;
     for directory in candidates(data_dir, owner) {
@@ -29,7 +31,7 @@ pub(super) fn make_socket_dir(data_dir: &Path, owner: &Account) -> Result<PathBu
     Err(last.expect("the path in /tmp is always short enough to be tried"))
 }
 
-/// The same for the same data directory, in every process.
+/// Deterministic for a data directory, in every process.
 fn candidates(data_dir: &Path, owner: &Account) -> Vec<PathBuf> {
     let digest = Sha256::digest(data_dir.as_os_str().as_encoded_bytes());
     let name: String = digest.iter().take(6).map(|byte| format!("{byte:02x}")).collect();
@@ -47,8 +49,8 @@ fn make_or_check(directory: &Path, owner: &Account) -> Result<(), EmbeddedError>
     match fs::DirBuilder::new().mode(0o700).create(directory) {
         Ok(()) => owner.give(directory).map_err(io_error("change the owner of", directory))?,
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
-            // In a directory that every user may write to, another user could have created it first. A root server that
-            // was killed between making it and handing it over leaves one of root's.
+            // In a world-writable directory, another user may have created it first. A root server
+            // killed before the change of owner leaves root's directory.
             let found = fs::symlink_metadata(directory).map_err(io_error("look at", directory))?;
             if found.is_dir() && found.uid() == 0 && owner.is_other() {
                 owner.give(directory).map_err(io_error("change the owner of", directory))?;
@@ -70,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_long_path_moves_the_socket_to_a_short_private_directory() {
+    fn long_path_moves_socket_to_short_private_directory() {
         let base = tempfile::Builder::new().prefix("tenure-socket").tempdir_in("/tmp").unwrap();
         let account = Account::choose(&base.path().join("pg")).unwrap();
         let short = base.path().join("short");

@@ -1,4 +1,4 @@
-//! The settings of the embedded cluster: durable, and as they were measured to be fast for a queue.
+//! Settings of the embedded cluster: durable, and measured to be fast for a queue.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -8,25 +8,22 @@ use nix::sys::statvfs::statvfs;
 
 const MB: u64 = 1 << 20;
 const GB: u64 = 1 << 30;
-/// What we assume where the machine does not report it.
+/// Assumed if the machine does not report it.
 const MEMORY_UNKNOWN: u64 = 2 * GB;
 const DISK_UNKNOWN: u64 = 8 * GB;
-/// Where a cluster has its WAL: a folder, or a link to one on another disk.
+/// A folder, or a link to one on another disk.
 const WAL_DIR: &str = "pg_wal";
 
-/// What the settings depend on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Machine {
-    /// Memory that this process may use.
     pub(super) memory_bytes: u64,
-    /// Free space where the WAL is, which may be on a volume of its own.
+    /// Free space of the WAL, which may be on its own volume.
     pub(super) free_disk_bytes: u64,
-    /// Whether this PostgreSQL was built with lz4.
     pub(super) has_lz4: bool,
 }
 
 impl Machine {
-    /// Looks at the machine, or at the share of it that a container or a service has, and at the disk of this cluster.
+    /// Inspects the machine, or the share of a container or service, and the cluster's disk.
     pub(super) fn look(pg_dir: &Path, has_lz4: bool) -> Self {
         let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
         let read = |file: PathBuf| fs::read_to_string(file).ok()?.trim().parse::<u64>().ok();
@@ -39,12 +36,11 @@ impl Machine {
         Self { memory_bytes, free_disk_bytes, has_lz4 }
     }
 
-    /// The text of the settings file.
     pub(super) fn settings(self) -> String {
         let shared_buffers = (self.memory_bytes / 8).clamp(32 * MB, 2 * GB);
         let maintenance = (self.memory_bytes / 64).clamp(16 * MB, 512 * MB);
-        // The WAL may grow to this between checkpoints: large means fewer full-page images, but never most of
-        // what is left of a small disk.
+        // Maximum WAL between checkpoints: large for fewer full-page images, but never most of a
+        // small disk's free space.
         let max_wal = (self.free_disk_bytes / 8).clamp(256 * MB, 8 * GB);
         let sized = [
             ("shared_buffers", shared_buffers),
@@ -54,19 +50,20 @@ impl Machine {
             ("min_wal_size", max_wal / 8),
         ];
         let fixed = [
-            // Nothing that was acknowledged may be lost.
+            // Acknowledged data must not be lost.
             ("fsync", "on"),
             ("full_page_writes", "on"),
             ("synchronous_commit", "on"),
-            // Short statements on a fast disk.
+            // For short statements on a fast disk.
             ("wal_compression", if self.has_lz4 { "lz4" } else { "on" }),
             ("random_page_cost", "1.1"),
             ("jit", "off"),
-            // Claimed rows die quickly; a minute between two looks makes claims four times slower.
+            // Claimed rows die quickly: a naptime of a minute makes claims four times slower.
             ("autovacuum_naptime", "5s"),
             ("max_connections", "100"),
-            // After the crash of a session PostgreSQL ends, and is started again as after every other end. PostgreSQL 18.6 stands still
-            // for ever if its own recovery fails then, as it does on a full disk: the end of its startup process goes unnoticed.
+            // After a session's crash PostgreSQL ends and is restarted like after any other end.
+            // Its own recovery can hang forever: PostgreSQL 18.6 does not notice if the startup
+            // process fails, for example on a full disk.
             ("restart_after_crash", "off"),
             ("password_encryption", "scram-sha-256"),
             ("log_checkpoints", "off"),
@@ -85,8 +82,8 @@ impl Machine {
     }
 }
 
-/// The files with the limits of memory of a process that is in these control groups. A container sees its own limit at the root; a
-/// service of systemd has its limit in one of the groups on the way from its own to the root.
+/// Returns the memory limit files of a process in these control groups. A container sees its limit
+/// at the root; a systemd service has it in a group between its own and the root.
 fn limit_files(groups: &str) -> Vec<PathBuf> {
     let root = Path::new("/sys/fs/cgroup");
     let own = root.join(groups.lines().find_map(|line| line.strip_prefix("0::/")).unwrap_or_default());
@@ -96,7 +93,7 @@ fn limit_files(groups: &str) -> Vec<PathBuf> {
     files
 }
 
-/// Reads the line `MemTotal:  24689764 kB`.
+/// Parses the line `MemTotal:  24689764 kB`.
 fn parse_mem_total(text: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
@@ -107,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_large_machine_gets_the_measured_settings_and_a_small_one_its_share() {
+    fn settings_follow_machine_size() {
         let large = Machine { memory_bytes: 24 * GB, free_disk_bytes: 500 * GB, has_lz4: true }.settings();
         for line in
             ["shared_buffers = 2048MB", "max_wal_size = 8192MB", "min_wal_size = 1024MB", "wal_compression = lz4"]
@@ -127,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn the_free_space_is_that_of_the_disk_to_which_the_wal_was_moved() {
+    fn free_space_is_read_from_disk_of_moved_wal() {
         let folder = tempfile::tempdir().unwrap();
         // A file system without blocks.
         let elsewhere = Path::new("/proc");
@@ -142,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn the_memory_is_that_of_the_container_or_of_the_service() {
+    fn memory_limit_is_read_from_container_or_service() {
         let files = |groups: &str| -> Vec<String> {
             limit_files(groups).into_iter().map(|file| file.to_string_lossy().into_owned()).collect()
         };
@@ -156,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn the_memory_of_the_machine_is_read_in_bytes() {
+    fn machine_memory_is_read_in_bytes() {
         assert_eq!(parse_mem_total("MemFree: 1 kB\nMemTotal:       2048 kB\n"), Some(2048 * 1024));
         assert_eq!(parse_mem_total("MemTotal: much"), None);
     }

@@ -1,11 +1,11 @@
-//! Starting, stopping, dying.
+//! Start, stop and crash.
 
 use super::super::binaries::Binaries;
 use super::*;
 use tenure_api::credentials::AccessToken;
 
 #[tokio::test]
-async fn what_was_written_is_there_after_a_restart() {
+async fn data_survives_restart() {
     let folder = TestFolder::new();
     let first = folder.start().await;
     remember(&first.connect_options()).await;
@@ -21,7 +21,7 @@ async fn what_was_written_is_there_after_a_restart() {
 }
 
 #[tokio::test]
-async fn the_cluster_is_durable_private_and_in_a_process_group_of_its_own() {
+async fn cluster_is_durable_private_and_in_own_process_group() {
     let folder = TestFolder::new();
     let embedded = folder.start().await;
     embedded.secret_keys().unwrap();
@@ -65,7 +65,7 @@ async fn the_cluster_is_durable_private_and_in_a_process_group_of_its_own() {
 }
 
 #[tokio::test]
-async fn a_postgresql_left_behind_by_a_killed_server_is_adopted() {
+async fn postgresql_of_killed_server_is_adopted() {
     let folder = TestFolder::new();
     let server = Server::ready(&folder).await;
     remember(&options_of(&folder).await).await;
@@ -80,7 +80,7 @@ async fn a_postgresql_left_behind_by_a_killed_server_is_adopted() {
 }
 
 #[tokio::test]
-async fn a_cluster_on_another_disk_behind_a_link_is_adopted_too() {
+async fn linked_cluster_on_another_disk_is_adopted() {
     let folder = TestFolder::new();
     folder.start().await.stop().await;
     let elsewhere = folder.base.path().join("elsewhere");
@@ -97,7 +97,7 @@ async fn a_cluster_on_another_disk_behind_a_link_is_adopted_too() {
 }
 
 #[tokio::test]
-async fn a_postgresql_that_is_killed_is_started_again_whether_made_or_adopted() {
+async fn killed_postgresql_is_restarted_if_started_or_adopted() {
     let folder = TestFolder::new();
     let server = Server::ready(&folder).await;
     remember(&options_of(&folder).await).await;
@@ -112,7 +112,7 @@ async fn a_postgresql_that_is_killed_is_started_again_whether_made_or_adopted() 
 }
 
 #[tokio::test]
-async fn the_log_is_kept_short_while_postgresql_runs_whether_made_or_adopted() {
+async fn log_is_kept_short_if_started_or_adopted() {
     let folder = TestFolder::new();
     let server = Server::ready(&folder).await;
     fill_log_and_wait_until_it_is_short(&folder).await;
@@ -130,7 +130,7 @@ async fn fill_log_and_wait_until_it_is_short(folder: &TestFolder) {
     std::io::copy(&mut std::io::Read::take(std::io::repeat(b'x'), 17 * MB), &mut long).unwrap();
     until("the log is moved aside", async || fs::metadata(&log).unwrap().len() < MB).await;
     assert_eq!(fs::metadata(folder.data_dir().join("postgres.log.old")).unwrap().len(), 16 * MB);
-    // What PostgreSQL has to say is in it still.
+    // PostgreSQL still logs to the file.
     let mut connection = connect(&options_of(folder).await).await;
     assert!(sqlx::raw_sql("SELECT nonsense").execute(&mut connection).await.is_err());
     until("PostgreSQL logs on", async || fs::read_to_string(&log).unwrap().contains("nonsense")).await;
@@ -147,7 +147,7 @@ async fn kill_postgres_and_wait_for_the_next(folder: &TestFolder) {
 }
 
 #[tokio::test]
-async fn nothing_is_lost_when_server_and_postgresql_are_killed() {
+async fn data_survives_kill_of_server_and_postgresql() {
     let folder = TestFolder::new();
     let server = Server::ready(&folder).await;
     remember(&options_of(&folder).await).await;
@@ -161,7 +161,7 @@ async fn nothing_is_lost_when_server_and_postgresql_are_killed() {
 }
 
 #[tokio::test]
-async fn a_first_start_can_be_killed_at_any_time() {
+async fn first_start_can_be_killed_at_any_stage() {
     for stage in ["pg-password", "pg.unfinished-", "pg", "postgres.log"] {
         let folder = TestFolder::new();
         let server = Server::spawn(&folder);
@@ -181,9 +181,9 @@ async fn a_first_start_can_be_killed_at_any_time() {
     }
 }
 
-/// Its server was killed before it had written its pid file, so that the next start did not find it.
+/// The server was killed before its pid file was written, so that the next start did not find it.
 #[tokio::test]
-async fn a_postgresql_that_is_quicker_than_the_one_just_started_is_adopted() {
+async fn postgresql_quicker_than_started_one_is_adopted() {
     let folder = TestFolder::new();
     let first = folder.start().await;
     remember(&first.connect_options()).await;
@@ -194,7 +194,7 @@ async fn a_postgresql_that_is_quicker_than_the_one_just_started_is_adopted() {
     let pg_bin = folder.base.path().join("bin");
     fs::create_dir(&pg_bin).unwrap();
     std::os::unix::fs::symlink(&real.initdb, pg_bin.join("initdb")).unwrap();
-    // Once, another one is started before, and has its pid file first.
+    // The script first starts another PostgreSQL, which writes its pid file first.
     let script = "#!/bin/sh\ncase $* in\n*listen_addresses*)\n    if mkdir \"$2/another\"; then\n        REAL \"$@\" &\n        \
                   while [ ! -s \"$2/postmaster.pid\" ]; do sleep 0.02; done\n    fi ;;\nesac\nexec REAL \"$@\"\n";
     fs::write(pg_bin.join("postgres"), script.replace("REAL", real.postgres.to_str().unwrap())).unwrap();
@@ -209,14 +209,14 @@ async fn a_postgresql_that_is_quicker_than_the_one_just_started_is_adopted() {
 }
 
 #[tokio::test]
-async fn dropping_it_stops_postgresql_too() {
+async fn drop_stops_postgresql() {
     let folder = TestFolder::new();
     drop(folder.start().await);
     until("PostgreSQL ends", async || PidFile::find_running(&folder.pg_dir()).is_none()).await;
 }
 
 #[tokio::test]
-async fn an_adopted_postgresql_is_stopped_when_the_start_that_adopts_it_is_given_up() {
+async fn cancelled_start_stops_adopted_postgresql() {
     let folder = TestFolder::new();
     Server::ready(&folder).await.kill().await;
     let pid = folder.postgres_pid();
@@ -224,7 +224,7 @@ async fn an_adopted_postgresql_is_stopped_when_the_start_that_adopts_it_is_given
     let cluster = Cluster::prepare(&folder.data_dir(), test_pg_bin().as_deref()).await.unwrap();
     let (postmaster, stopping) = (Mutex::default(), CancellationToken::new());
     let mut embedded = Embedded { cluster, postmaster, stopping, _lock: lock };
-    // Polled once, it has found PostgreSQL and waits for an answer.
+    // After one poll, PostgreSQL was found and its response is pending.
     tokio::select! {
         biased;
         _ = embedded.cluster.start(embedded.postmaster.get_mut()) => panic!("it did not wait for PostgreSQL"),
@@ -236,7 +236,7 @@ async fn an_adopted_postgresql_is_stopped_when_the_start_that_adopts_it_is_given
 }
 
 #[tokio::test]
-async fn a_pid_that_now_belongs_to_another_process_does_not_stop_a_start() {
+async fn reused_pid_does_not_prevent_start() {
     let folder = TestFolder::new();
     folder.start().await.stop().await;
     let account = Account::choose(&folder.pg_dir()).unwrap();
@@ -254,7 +254,7 @@ async fn a_pid_that_now_belongs_to_another_process_does_not_stop_a_start() {
 }
 
 #[tokio::test]
-async fn a_data_directory_with_a_long_path_works() {
+async fn data_directory_with_long_path_works() {
     let mut folder = TestFolder::new();
     folder.data_dir = folder.base.path().join("directory".repeat(14));
     let embedded = folder.start().await;
@@ -266,7 +266,7 @@ async fn a_data_directory_with_a_long_path_works() {
 }
 
 #[tokio::test]
-async fn administration_commands_start_the_cluster_when_no_server_runs() {
+async fn commands_start_cluster_without_server() {
     let folder = TestFolder::new();
     let access = open(&folder.settings(), IfAbsent::Make).await.unwrap();
     assert!(matches!(access, Access::Own(_)));
@@ -281,7 +281,7 @@ async fn administration_commands_start_the_cluster_when_no_server_runs() {
 }
 
 #[tokio::test]
-async fn dangerous_settings_are_warned_about_by_name() {
+async fn dangerous_settings_are_named_in_warnings() {
     use tenure_store::cluster::find_warnings;
     let folder = TestFolder::new();
     let embedded = folder.start().await;

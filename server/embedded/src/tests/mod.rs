@@ -1,4 +1,5 @@
-//! The embedded PostgreSQL with a real one: what survives which death, and what is refused with which line.
+//! Tests with a real PostgreSQL: which crashes it survives, and which starts are refused with which
+//! line.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
@@ -19,12 +20,12 @@ use super::*;
 mod lifecycle;
 mod refusals;
 
-/// Everything here takes far less; a machine that is busy with other things may need more.
+/// Generous for busy machines.
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// Tells the test [`serves_until_its_input_ends`] that it is a server now, and where.
+/// Makes the test [`serves_until_its_input_ends`] a server, and sets its directory.
 const SERVE_IN: &str = "TENURE_TEST_EMBEDDED_SERVE_IN";
 
-/// A temporary directory that every user may pass through, with a data directory in it.
+/// A data directory in a temporary directory that every user may enter.
 struct TestFolder {
     base: TempDir,
     data_dir: PathBuf,
@@ -64,7 +65,7 @@ impl TestFolder {
 }
 
 impl Drop for TestFolder {
-    /// A test that failed half-way must not leave a PostgreSQL running in a directory that is about to be removed.
+    /// A failed test must not leave a PostgreSQL running in a directory that is being removed.
     fn drop(&mut self) {
         if let Some(running) = PidFile::find_running(&self.pg_dir()) {
             let _ = kill(Pid::from_raw(running.pid), Signal::SIGQUIT);
@@ -72,7 +73,7 @@ impl Drop for TestFolder {
     }
 }
 
-/// `scripts/with-pg` sets which PostgreSQL to test with; otherwise the usual search finds one.
+/// Set by `scripts/with-pg`; otherwise the usual search applies.
 fn test_pg_bin() -> Option<PathBuf> {
     std::env::var_os("TENURE_TEST_PG_BIN").map(PathBuf::from)
 }
@@ -106,8 +107,8 @@ async fn assert_remembered(options: &PgConnectOptions) {
     assert_eq!(n, 42);
 }
 
-/// Not a test of its own: the process that the tests start in order to kill it. Prints `ready` or why not, supervises,
-/// and stops when its input ends.
+/// Not a test: the server process that tests start and kill. Prints `ready` or the refusal,
+/// supervises, and stops when its input ends.
 #[tokio::test]
 async fn serves_until_its_input_ends() {
     let Some(data_dir) = std::env::var_os(SERVE_IN) else { return };
@@ -129,7 +130,6 @@ async fn serves_until_its_input_ends() {
     println!("\nstopped");
 }
 
-/// A server in a process of its own.
 struct Server {
     child: Child,
     lines: Lines<BufReader<ChildStdout>>,
@@ -140,7 +140,7 @@ impl Server {
         Self::run(folder, &mut Command::new(std::env::current_exe().unwrap()))
     }
 
-    /// As a user who is not root; the program is copied to where that user can read it.
+    /// Runs as another user, who gets a readable copy of the program.
     fn spawn_as(folder: &TestFolder, uid: u32) -> Self {
         let program = folder.base.path().join("program");
         if !program.exists() {
@@ -162,7 +162,7 @@ impl Server {
         Self { child, lines }
     }
 
-    /// The next line with news, without the test runner's own.
+    /// Returns the next line of the server, skipping the test runner's.
     async fn news(&mut self) -> String {
         let news = async {
             while let Some(line) = self.lines.next_line().await.unwrap() {
@@ -192,7 +192,6 @@ impl Server {
     }
 }
 
-/// How the tests connect to a server in another process.
 async fn options_of(folder: &TestFolder) -> PgConnectOptions {
     match open(&folder.settings(), IfAbsent::Make).await.unwrap() {
         Access::Running(options) => *options,

@@ -1,12 +1,12 @@
-//! What cannot work is refused in one line with what to do. Some need root in order to run as another user.
+//! Refused starts: one line with the way out. Some tests need root to run as another user.
 
 use super::*;
 
-/// The user and group of an ordinary user that every system has.
+/// User and group of an ordinary user on every system.
 const NOBODY: u32 = 65534;
 
 #[tokio::test]
-async fn a_second_server_is_refused() {
+async fn second_server_is_refused() {
     let folder = TestFolder::new();
     let server = Server::ready(&folder).await;
     let line = folder.refusal().await;
@@ -17,7 +17,7 @@ async fn a_second_server_is_refused() {
 }
 
 #[tokio::test]
-async fn a_missing_or_old_postgresql_is_refused() {
+async fn missing_or_old_postgresql_is_refused() {
     let folder = TestFolder::new();
     let empty = folder.base.path().join("empty");
     let old = folder.base.path().join("old");
@@ -38,7 +38,7 @@ async fn a_missing_or_old_postgresql_is_refused() {
 }
 
 #[tokio::test]
-async fn a_cluster_of_another_major_version_is_refused() {
+async fn cluster_of_another_major_version_is_refused() {
     let folder = TestFolder::new();
     folder.start().await.stop().await;
     fs::write(folder.pg_dir().join("PG_VERSION"), "13\n").unwrap();
@@ -47,7 +47,7 @@ async fn a_cluster_of_another_major_version_is_refused() {
 }
 
 #[tokio::test]
-async fn a_directory_that_is_no_cluster_and_a_lost_password_are_refused() {
+async fn directory_without_cluster_or_password_is_refused() {
     let folder = TestFolder::new();
     folder.start().await.stop().await;
     fs::remove_file(folder.data_dir().join("pg-password")).unwrap();
@@ -59,7 +59,7 @@ async fn a_directory_that_is_no_cluster_and_a_lost_password_are_refused() {
 }
 
 #[tokio::test]
-async fn a_cluster_that_has_run_and_is_missing_is_not_made_anew() {
+async fn missing_cluster_that_has_run_is_not_created_again() {
     let folder = TestFolder::new();
     let embedded = folder.start().await;
     remember(&embedded.connect_options()).await;
@@ -72,7 +72,7 @@ async fn a_cluster_that_has_run_and_is_missing_is_not_made_anew() {
         assert!(named.iter().all(|path| line.contains(path.to_str().unwrap())) && line.contains("mount"), "{line}");
     };
     assert_names(&folder.refusal().await);
-    // Where the volume would be mounted.
+    // The mount point of the volume.
     fs::create_dir(folder.pg_dir()).unwrap();
     assert_names(&folder.refusal().await);
     assert_names(&one_line(&open(&folder.settings(), IfAbsent::Refuse).await.err().unwrap()));
@@ -92,7 +92,7 @@ async fn a_cluster_that_has_run_and_is_missing_is_not_made_anew() {
 }
 
 #[tokio::test]
-async fn postgresqls_own_reason_is_passed_on() {
+async fn refusal_passes_on_reason_of_postgresql() {
     let folder = TestFolder::new();
     folder.start().await.stop().await;
     let conf = folder.pg_dir().join("postgresql.conf");
@@ -103,7 +103,7 @@ async fn postgresqls_own_reason_is_passed_on() {
 }
 
 #[tokio::test]
-async fn a_data_directory_that_cannot_be_made_is_refused() {
+async fn uncreatable_data_directory_is_refused() {
     let folder = TestFolder::new();
     fs::write(folder.data_dir(), "a file").unwrap();
     let line = folder.refusal().await;
@@ -111,7 +111,7 @@ async fn a_data_directory_that_cannot_be_made_is_refused() {
 }
 
 #[tokio::test]
-async fn a_damaged_secret_key_is_refused() {
+async fn damaged_secret_key_is_refused() {
     let folder = TestFolder::new();
     let embedded = folder.start().await;
     fs::write(folder.data_dir().join("secret-key"), "short").unwrap();
@@ -121,7 +121,7 @@ async fn a_damaged_secret_key_is_refused() {
 }
 
 #[tokio::test]
-async fn root_gets_the_name_of_the_directory_that_the_database_user_cannot_enter() {
+async fn refusal_names_directory_closed_to_database_user() {
     if !geteuid().is_root() {
         return;
     }
@@ -158,7 +158,7 @@ async fn closed_parent_refuses_root_before_any_change() {
 }
 
 #[tokio::test]
-async fn an_ordinary_user_runs_its_own_cluster_and_cannot_use_that_of_another() {
+async fn ordinary_user_runs_own_cluster_and_no_other() {
     if !geteuid().is_root() {
         return;
     }
@@ -181,7 +181,7 @@ async fn an_ordinary_user_runs_its_own_cluster_and_cannot_use_that_of_another() 
     assert!(line.starts_with("refused: cannot open") && line.contains("Permission denied"), "{line}");
 }
 
-/// Hands the directory over before anything is in it.
+/// Hands the empty directory over.
 fn place_of(folder: &TestFolder, uid: u32) {
     std::os::unix::fs::chown(folder.base.path(), Some(uid), Some(uid)).unwrap();
 }
